@@ -7,7 +7,7 @@
 #   deploy/learn.sh [further arguments of furrow-trainer learn, such as --report DIR]
 set -euo pipefail
 cd "$(dirname "$0")/.."
-. deploy/ground.sh
+. deploy/setup.sh
 
 need_cargo
 need_browser
@@ -26,6 +26,6 @@ if ! "$venv/bin/python" -c 'import numpy, pyarrow, torch, safetensors, PIL, toke
   "$venv/bin/python" -m pip install --quiet './trainer[torch]'
 fi
 
-mapfile -t overrides < <(ground_overrides)
+mapfile -t overrides < <(setup_overrides)
 export PYTHONPATH=$PWD/trainer/src OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}
 exec "$venv/bin/python" -m furrow_trainer learn deploy/learn runs/learn --furrow "$FURROW" "${overrides[@]}" "$@"

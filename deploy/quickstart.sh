@@ -4,7 +4,7 @@
 #   FURROW=/path/to/furrow                            uses that build
 set -euo pipefail
 cd "$(dirname "$0")/.."
-. deploy/ground.sh
+. deploy/setup.sh
 
 need_cargo
 need_browser
@@ -15,7 +15,7 @@ if [ -z "${FURROW:-}" ]; then
   cargo build --release --quiet --bin furrow
   FURROW=$(cargo metadata --format-version 1 --no-deps | python3 -c 'import json,sys; print(json.load(sys.stdin)["target_directory"])')/release/furrow
 fi
-mapfile -t overrides < <(ground_overrides)
+mapfile -t overrides < <(setup_overrides)
 
 if [ ! -d .cache/tiny-7 ]; then
   say "writing a tiny random checkpoint of the hybrid architecture"

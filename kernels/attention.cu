@@ -1,12 +1,16 @@
-// Keys and values into their pages; and grouped-query attention over pages for any type and head size, the plain way.
+// Writes keys and values to their pages; and grouped-query attention over pages for any type and
+// head size, the plain form.
 //
-//   out = softmax(q K^T / sqrt(size)) V,  causal: a row at position p sees 0..p;  query head h uses KV head h / (heads / kv_heads)
+//   out = softmax(q K^T / sqrt(size)) V, causal: a row at position p sees 0..p; query head h uses
+//   KV head h / (heads / kv_heads)
 //
-// qkv [rows, stride]: q of all heads, k, v of all KV heads; pages as in pages.cuh; out [rows, heads x size]; all in T, sums and softmax in float32.
-// span_of [rows] says whose row it is. attention_decode.cu and attention_prefill.cu are faster where they apply (bfloat16, head size 64 or 128).
+// qkv [rows, stride]: q of all heads, k, v of all KV heads; pages as in pages.cuh; out [rows, heads
+// x size]; all in T, sums and softmax in float32. span_of [rows] is the span of each row.
+// attention_decode.cu and attention_prefill.cu are faster where they apply (bfloat16, head size 64
+// or 128).
 //
-// store_kv: a block a row; bytes a row: 4 x kv_heads x size x 2. attend: a warp a row and query head, as in attending_plainly.cuh. A head
-// size of at most 256.
+// store_kv: a block for each row; bytes a row: 4 x kv_heads x size x 2. attend: a warp for each row
+// and query head, as in attending_plainly.cuh. The head size is at most 256.
 #include "attending_plainly.cuh"
 #include "pages.cuh"
 
@@ -34,7 +38,7 @@ __device__ __forceinline__ void attend(const T* qkv, unsigned stride, const Span
     const T* q = qkv + (size_t)row * stride + head * size;
     AttendingPlainly own;
     for (unsigned first = 0; first < visible; first += WARP) {
-        // 32 keys of one page, for 64 is a multiple of 32.
+        // 32 keys of one page, because 64 is a multiple of 32.
         const T* keys = pages.keys(span, first / PAGE_TOKENS, kv_head) + first % PAGE_TOKENS * size;
         own.take(q, keys, keys + (size_t)PAGE_TOKENS * size, size, size, scale, visible - first);
     }

@@ -1,15 +1,20 @@
-// Grouped-query attention of one new token a span, split over the context: every span's pages are shared out among blocks, and their parts joined.
+// Grouped-query attention of one new token a span, split over the context: the pages of every span
+// are divided among blocks, whose partial results are combined.
 //
-// Mathematics and layouts as in attention.cu, in bfloat16; head size 64 or 128, at most 16 query heads a KV head. A span's row is `base`, its position
-// `start`; the keys of all positions up to that one have been stored. A span of length 0 is a place of a fixed-size batch that is not used.
+// Mathematics and layouts as in attention.cu, in bfloat16; head size 64 or 128, at most 16 query
+// heads a KV head. A span's row is `base`, its position `start`; the keys of all positions up to
+// that one have been stored. A span of length 0 is an unused entry of a fixed-size batch.
 //
-// attend_split: a block has a KV head, a span and `split_pages` of its pages; the query heads of the group are the rows of one 16-row product. Each of
-// 4 warps takes 16 keys of every page; pages are copied to shared memory one ahead. The parts, unnormalised, go to parts [spans, splits, heads, size]
-// with their maxima (to base 2) and sums [spans, splits, heads, 2], in float32. join_splits: a block has a head of a span and weighs its parts.
-// A fixed number of pages a split: what is summed together does not depend on the batch.
+// attend_split: a block has a KV head, a span and `split_pages` of its pages; the query heads of
+// the group are the rows of one 16-row product. Each of 4 warps takes 16 keys of every page; pages
+// are copied to shared memory one ahead. The parts, unnormalised, go to parts [spans, splits,
+// heads, size] with their maxima (to base 2) and sums [spans, splits, heads, 2], in float32.
+// join_splits: a block has a head of a span and combines its parts. The number of pages a split is
+// fixed, so the grouping of sums does not depend on the batch.
 //
-// Bytes: keys and values read once, 4 x kv_heads x size a position: 4,096 for a layer of the 12B; 100 sessions at 8,192 tokens: 3.4 GB, 0.78 ms at
-// 4.3 TB/s, 4.7 ms a step for 6 layers. The parts are 1.6 % of that at 8 pages a split.
+// Bytes: keys and values read once, 4 x kv_heads x size a position: 4,096 for a layer of the 12B;
+// 100 sessions at 8,192 tokens: 3.4 GB, 0.78 ms at 4.3 TB/s, 4.7 ms a step for 6 layers. The parts
+// are 1.6 % of that at 8 pages a split.
 #include "attending.cuh"
 #include "pages.cuh"
 
@@ -33,7 +38,8 @@ __device__ __forceinline__ void attend_split(const bf16* qkv, unsigned stride, c
     const auto begin_page = [&](unsigned index) {
         if (index < end) {
             const bf16* keys = pages.keys(number, index, kv_head);
-            // What lies behind the newest position was never written: zeros take its place, for 0 times NaN is not 0.
+            // Memory after the newest position was never written: copy zeros instead, because 0
+            // times NaN is not 0.
             const unsigned there = span.start - index * PAGE_TOKENS + 1;
             bf16* to = pairs + index % 2 * 2 * PAGE;
             begin_rows<SIZE, PAGE_TOKENS>(to, STRIDE, keys, SIZE, there);
@@ -44,7 +50,7 @@ __device__ __forceinline__ void attend_split(const bf16* qkv, unsigned stride, c
     begin_rows<SIZE, GROUP_MAX>(queries, STRIDE, qkv + (size_t)span.base * stride + kv_head * group * SIZE, SIZE, group);
     begin_page(first);
     copy_wait<0>();
-    __syncthreads();  // the queries and the first page are there
+    __syncthreads();  // the queries and the first page are complete
     const unsigned warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
     Attending<SIZE> rows;
     rows.begin(queries, STRIDE);
@@ -54,11 +60,11 @@ __device__ __forceinline__ void attend_split(const bf16* qkv, unsigned stride, c
         const int visible = (int)(span.start + 1 - index * PAGE_TOKENS) - (int)warp * 16;
         rows.template take<2>(keys, keys + PAGE, STRIDE, scale, {visible, visible});
         copy_wait<0>();
-        __syncthreads();  // this page may be overwritten, the next one is there
+        __syncthreads();  // this page may be overwritten, the next one is complete
     }
     rows.end();
 
-    // The warps' rows side by side where the pages were: outputs, maxima, sums.
+    // The warps' rows side by side, in the memory of the pages: outputs, maxima, sums.
     float* outs = reinterpret_cast<float*>(pairs);
     float* most = outs + WARPS * GROUP_MAX * SIZE;
     float* sums = most + WARPS * GROUP_MAX;
@@ -79,7 +85,7 @@ __device__ __forceinline__ void attend_split(const bf16* qkv, unsigned stride, c
     const size_t part = ((size_t)number * splits + split) * heads + kv_head * group;
     for (unsigned i = threadIdx.x; i < group * SIZE; i += blockDim.x) {
         const unsigned row = i / SIZE;
-        // Position 0 of every page is visible, so the first warp has seen a key.
+        // Position 0 of every page is visible, so the first warp has a visible key.
         float highest = most[row], out = 0.0f, sum = 0.0f;
         for (unsigned w = 1; w < WARPS; w++) highest = fmaxf(highest, most[w * GROUP_MAX + row]);
         for (unsigned w = 0; w < WARPS; w++) {

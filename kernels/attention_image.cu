@@ -1,17 +1,21 @@
-// Full attention inside tiles: every token of a tile to every other, no mask; tiles never see each other.
+// Full attention inside tiles: every token of a tile attends to every token of it, without a mask;
+// tiles do not attend to each other.
 //
 //   out = softmax(q k^T / sqrt(size)) v
 //
-// qkv [tiles x tokens, 3 heads size]: q | k | v, each head-major, biases added; out [tiles x tokens, heads size]; sums and softmax in float32.
+// qkv [tiles x tokens, 3 heads size]: q | k | v, each head-major, biases added; out [tiles x
+// tokens, heads size]; sums and softmax in float32.
 //
-// attend_image_64, _80: in bfloat16, heads of 64 or 80. A block has a head and 64 query tokens of a tile, a warp 16 of them. Keys and values pass through shared memory 64 at a time, one lot ahead;
-// behind the last token zeros are copied and nothing is seen.
+// attend_image_64, _80: in bfloat16, heads of 64 or 80. A block has a head and 64 query tokens of a
+// tile, a warp 16 of them. Keys and values pass through shared memory in tiles of 64, one tile
+// ahead; after the last token zeros are copied and masked.
 //
-// Operations: 4 x 1,040^2 x 80 x 16 heads = 5.5 GFLOP a tile and block, 7 us at 788 TFLOP/s, 0.22 ms a tile for 32 blocks. 1,040 = 16 x 65 tokens waste
-// 3/4 of the last of 17 query tiles.
+// Operations: 4 x 1,040^2 x 80 x 16 heads = 5.5 GFLOP a tile and block, 7 us at 788 TFLOP/s, 0.22
+// ms a tile for 32 blocks. 1,040 = 16 x 65 tokens waste 3/4 of the last of 17 query tiles.
 //
-// attend_image_f32, _bf16: any head size up to 256, the plain way: a warp has a query token, as in attending_plainly.cuh. Keys and values
-// are read from memory for every query: 4 x 1,040^2 x 80 x 16 bytes of a cache's a tile and block in float32.
+// attend_image_f32, _bf16: any head size up to 256, the plain form: a warp has a query token, as in
+// attending_plainly.cuh. Keys and values are read for every query: 4 x 1,040^2 x 80 x 16 bytes from
+// a cache for each tile and block in float32.
 #include "attending.cuh"
 #include "attending_plainly.cuh"
 
@@ -24,7 +28,7 @@ template <int SIZE> __device__ __forceinline__ void attend_image(const bf16* qkv
     qkv += (size_t)blockIdx.z * tokens * stride + head * SIZE;
     Shared shared;
     bf16* queries = shared.take<bf16>(LOT);
-    bf16* pairs = shared.take<bf16>(4 * LOT);  // two lots of keys and values
+    bf16* pairs = shared.take<bf16>(4 * LOT);  // two tiles of keys and values
 
     const auto begin_lot = [&](unsigned lot) {
         if (lot < lots) {
@@ -38,7 +42,7 @@ template <int SIZE> __device__ __forceinline__ void attend_image(const bf16* qkv
     begin_rows<SIZE, TOKENS>(queries, STRIDE, qkv + (size_t)first * stride, stride, tokens - first);
     begin_lot(0);
     copy_wait<0>();
-    __syncthreads();  // the queries and the first lot are there
+    __syncthreads();  // the queries and the first tile are complete
     const unsigned warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, own = first + warp * 16 + lane / 4;
     Attending<SIZE> rows;
     rows.begin(queries + warp * 16 * STRIDE, STRIDE);
@@ -48,7 +52,7 @@ template <int SIZE> __device__ __forceinline__ void attend_image(const bf16* qkv
         const int visible = (int)(tokens - lot * TOKENS);
         rows.template take<8>(keys, keys + LOT, STRIDE, scale, {visible, visible});
         copy_wait<0>();
-        __syncthreads();  // this lot may be overwritten, the next one is there
+        __syncthreads();  // this tile may be overwritten, the next one is complete
     }
     rows.end();
 #pragma unroll

@@ -1,12 +1,16 @@
 // Grouped-query attention of many new tokens a span over the span's pages.
 //
-// Mathematics and layouts as in attention.cu, in bfloat16; head size 64 or 128. The keys and values of the new tokens have been stored.
+// Mathematics and layouts as in attention.cu, in bfloat16; head size 64 or 128. The keys and values
+// of the new tokens have been stored.
 //
-// A block has a query head and a tile of 64 new tokens, a warp 16 of them. It walks over the pages up to the tile's last position; a page's keys and
-// values are copied to shared memory one page ahead. Pages begin at absolute positions, so a row sums alike however its prefill was cut.
+// A block has a query head and a tile of 64 new tokens, a warp 16 of them. It processes the pages
+// up to the tile's last position; a page's keys and values are copied to shared memory one page
+// ahead. Pages begin at absolute positions, so a row sums in the same order for any cut of its
+// prefill.
 //
-// Operations: 4 x size a key and query head, half of them masked where a prompt begins: 1,852 tokens after 16,384 of the 12B: 40 heads x 1,852 x
-// 17,310 x 512 = 0.66 TFLOP a layer, 0.83 ms at 788 TFLOP/s. Bytes: a page is read by each tile of each head, out of the second-level cache.
+// Operations: 4 x size a key and query head, half of them masked at the beginning of a prompt:
+// 1,852 tokens after 16,384 of the 12B: 40 heads x 1,852 x 17,310 x 512 = 0.66 TFLOP a layer, 0.83
+// ms at 788 TFLOP/s. Bytes: each tile of each head reads a page from the second-level cache.
 #include "attending.cuh"
 #include "pages.cuh"
 
@@ -29,7 +33,8 @@ __device__ __forceinline__ void attend_tile(const bf16* qkv, unsigned stride, co
     const auto begin_page = [&](unsigned index) {
         if (index < end) {
             const bf16* keys = pages.keys(tile.span, index, kv_head);
-            // Behind the tile's last position nothing may have been written: zeros take its place, for 0 times NaN is not 0.
+            // Memory after the tile's last position may never have been written: copy zeros
+            // instead, because 0 times NaN is not 0.
             const unsigned there = position + rows - index * PAGE_TOKENS;
             bf16* to = pairs + index % 2 * 2 * PAGE;
             begin_rows<SIZE, PAGE_TOKENS>(to, STRIDE, keys, SIZE, there);
@@ -40,7 +45,7 @@ __device__ __forceinline__ void attend_tile(const bf16* qkv, unsigned stride, co
     begin_rows<SIZE, TOKENS>(queries, STRIDE, qkv + (size_t)row * stride + head * SIZE, stride, rows);
     begin_page(0);
     copy_wait<0>();
-    __syncthreads();  // the queries and the first page are there
+    __syncthreads();  // the queries and the first page are complete
     const unsigned warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, own = warp * 16 + lane / 4;
     Attending<SIZE> rows_of_warp;
     rows_of_warp.begin(queries + warp * 16 * STRIDE, STRIDE);
@@ -50,7 +55,7 @@ __device__ __forceinline__ void attend_tile(const bf16* qkv, unsigned stride, co
         const int visible = (int)(position + own + 1) - (int)(index * PAGE_TOKENS);
         rows_of_warp.template take<8>(keys, keys + PAGE, STRIDE, scale, {visible, visible + 8});
         copy_wait<0>();
-        __syncthreads();  // this page may be overwritten, the next one is there
+        __syncthreads();  // this page may be overwritten, the next one is complete
     }
     rows_of_warp.end();
 #pragma unroll

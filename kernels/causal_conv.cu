@@ -1,15 +1,20 @@
-// The causal depthwise convolution over x | B | C of a Mamba-2 layer, for prefill and decode alike, and its state:
+// The causal depthwise convolution over x | B | C of a Mamba-2 layer, for prefill and decode alike,
+// and its state:
 //
-//   c_t = silu(bias + sum_k w[k] .* in_{t-K+1+k}),  k = K - 1 the present token; before the sequence zeros
+//   c_t = silu(bias + sum_k w[k] .* in_{t-K+1+k}), k = K - 1 the present token; before the sequence
+//   zeros
 //
-// in [rows, stride] (a slice of in_proj's rows), w [K, width], bias [width], out [rows, width], state [slots][slot_stride] of which [K - 1, width],
-// oldest first, is this layer's; all in T, sums in float32, K = 4. A span with start = 0 does not look at its slot.
+// in [rows, stride] (a slice of in_proj's rows), w [K, width], bias [width], out [rows, width],
+// state [slots][slot_stride] of which [K - 1, width], oldest first, is this layer's; all in T, sums
+// in float32, K = 4. A span with start = 0 does not read its slot.
 //
-// A thread has 4 channels of a tile of 16 tokens; the K - 1 inputs before the present one stay in registers. The first tile of a span reads the
-// state and, after that, writes the new one: no other block touches it, and the last inputs of the span are read-only.
+// A thread has 4 channels of a tile of 16 tokens; the K - 1 inputs before the current one stay in
+// registers. The first tile of a span reads the state and then writes the new one: no other block
+// accesses it, and the last inputs of the span are read-only.
 //
-// Bytes a token: in read, out written, 4 x width in bfloat16. Decode of 100 rows, width 12,288: 4.9 MB and the state twice, 14.7 MB: 4.6 us at
-// 4.3 TB/s, 0.13 ms a step for 28 layers. Prefill of 1,852 tokens: 91 MB, 21 us a layer.
+// Bytes a token: in read, out written, 4 x width in bfloat16. Decode of 100 rows, width 12,288: 4.9
+// MB and the state twice, 14.7 MB: 4.6 us at 4.3 TB/s, 0.13 ms a step for 28 layers. Prefill of
+// 1,852 tokens: 91 MB, 21 us a layer.
 #include "device.cuh"
 
 constexpr int VALUES = 4, KERNEL = 4, TOKENS = 16;
@@ -55,7 +60,8 @@ __device__ __forceinline__ void causal_conv(const T* in, unsigned stride, T* sta
         store_floats(out + (size_t)t * width, sum);
     }
     if (tile.first > 0) return;
-    // Of a short span a part of the old state stays, further up: a row is read before the ones below it are written.
+    // For a short span a part of the old state stays, moved up: a row is read before the rows below
+    // it are written.
 #pragma unroll
     for (int k = 0; k < KERNEL - 1; k++) {
         const int at = (int)span.length - (KERNEL - 1) + k;

@@ -1,11 +1,14 @@
-// Rows between bfloat16 and float32, for a product whose weights are stored in float32 in a model that is computed in bfloat16.
+// Converts rows between bfloat16 and float32, for a product with float32 weights in a bfloat16
+// model.
 //
 //   widen_rows:   to[r, i] = from[r, i] as float32
-//   narrow_rows:  to[r, i] = the bfloat16 nearest to from[r, i], or to from[r, i] + to[r, i] where it is added
+//   narrow_rows: to[r, i] = the bfloat16 nearest to from[r, i], or to from[r, i] + to[r, i] where
+//   it is added
 //
-// The rows in bfloat16 are `stride` values apart, those in float32 `width`. A block has 256 values of a row.
+// The rows in bfloat16 are `stride` values apart, those in float32 `width`. A block has 256 values
+// of a row.
 //
-// Bytes: 6 a value, 8 where it is added. 100 rows of 5,120: 3.1 MB, 0.7 us at 4.3 TB/s.
+// Bytes: 6 a value, 8 with the addition. 100 rows of 5,120: 3.1 MB, 0.7 us at 4.3 TB/s.
 #include "device.cuh"
 
 extern "C" __global__ void __launch_bounds__(256) widen_rows(const bf16* from, unsigned stride, float* to, unsigned width) {

@@ -1,12 +1,14 @@
-// Snapshots, forks, parking: copies places of memory, many at once, whatever they hold; without a source (null) it fills with zeros.
+// Copies ranges of memory for snapshots, forks and offloading, many at once, with any contents;
+// without a source (null) it writes zeros.
 //
 //   to[moves[m].to * to_stride ...][bytes] = from[moves[m].from * from_stride ...][bytes]
 //
-// Strides and bytes are multiples of 16. A place is a state slot, or a layer's part of a KV page; a staging area for parking has places one behind
-// the other. No place is both read and written by one launch.
+// Strides and bytes are multiples of 16. A range is a state slot, or a layer's part of a KV page; a
+// staging area for offloading has its ranges one after another. No range is both read and written
+// by one launch.
 //
-// A block has 16 KiB of a move: 4 packs of 16 bytes a thread, all loaded before the first is stored. Bytes: read and written once; a slot of the 12B is
-// 149 MB: 0.07 ms at 4.3 TB/s.
+// A block has 16 KiB of a copy: 4 packs of 16 bytes a thread, all loaded before the first is
+// stored. Bytes: read and written once; a slot of the 12B is 149 MB: 0.07 ms at 4.3 TB/s.
 #include "device.cuh"
 
 constexpr int PACKS = 4;

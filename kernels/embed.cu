@@ -1,10 +1,13 @@
-// The rows a batch begins with: of the embedding table, or of an encoded tile where an image stands.
+// The rows that a batch begins with: rows of the embedding table, or of an encoded tile at
+// positions of an image.
 //
 //   out[r] = source[r] has its top bit ? features[source[r] without it] : table[source[r]]
 //
-// table [ids, width] in T, features [rows, width] in T, out [rows, width] in R (the residual stream). Which row is which was checked before.
+// table [ids, width] in T, features [rows, width] in T, out [rows, width] in R (the residual
+// stream). The host has checked the sources.
 //
-// A block has a row. Bytes a row: 4 x width in bfloat16. 1,852 rows of 5,120: 38 MB, 9 us at 4.3 TB/s.
+// A block has a row. Bytes a row: 4 x width in bfloat16. 1,852 rows of 5,120: 38 MB, 9 us at 4.3
+// TB/s.
 #include "device.cuh"
 
 constexpr int VALUES = 8;

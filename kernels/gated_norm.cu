@@ -1,12 +1,16 @@
-// What ends a Mamba-2 mixer before its last projection: the gate first, then an RMS norm over each group of channels apart.
+// The end of a Mamba-2 mixer before its last projection: first the gate, then an RMS norm over each
+// group of channels separately.
 //
 //   g = y .* silu(z);   out = w .* g / sqrt(mean over the group(g^2) + eps)
 //
-// y and out [rows, width], z [rows, z_stride] (a slice of in_proj's rows), w [width], all in T; sums in float32. out may be y.
+// y and out [rows, width], z [rows, z_stride] (a slice of in_proj's rows), w [width], all in T;
+// sums in float32. out may be y.
 //
-// A block has a group of a row; the gated values wait in shared memory, as float32, for their sum.
+// A block has a group of a row; the gated values stay in shared memory, as float32, until their sum
+// is known.
 //
-// Bytes a row: y and z read, out written, 6 x width in bfloat16. 100 rows of 10,240: 6.1 MB, 1.4 us at 4.3 TB/s, 0.04 ms a step for 28 layers.
+// Bytes a row: y and z read, out written, 6 x width in bfloat16. 100 rows of 10,240: 6.1 MB, 1.4 us
+// at 4.3 TB/s, 0.04 ms a step for 28 layers.
 #include "device.cuh"
 
 constexpr int VALUES = 4;

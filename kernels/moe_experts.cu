@@ -1,26 +1,32 @@
-// The experts of a mixture over a batch: rows brought together by expert, two products with every expert's own weights, the sum of each row's experts.
+// The experts of a mixture over a batch: groups rows by expert, computes two products with every
+// expert's own weights, and sums over each row's experts.
 //
-//   wide[p]     = max(W_up[e] x[row of p], 0)^2         for the pairs p of a row and an expert e that it chose
+//   wide[p] = max(W_up[e] x[row of p], 0)^2 for the pairs p of a row and an expert e that it chose
 //   answered[p] = W_down[e] wide[p]
 //   out[row]    = sum over the row's experts, ascending, of weight * answered
 //
-// chosen [m, k] as moe_route.cu gives it: pair r k + i is row r and its i-th expert. Grouping is a stable sort by expert: `order` [m k] has the pairs one
-// expert after another and rows ascending, `place` [m k] says where each pair went, `offsets` [experts + 1] where experts begin. `tiles` cuts the experts'
-// pairs into pieces of 64; how many there are depends on the choice, so the list has room for the most there can be and ends in pieces that are none.
+// chosen [m, k] as moe_route.cu writes it: pair r k + i is row r and its i-th expert. Grouping is a
+// stable sort by expert: `order` [m k] has the pairs one expert after another with rows ascending,
+// `place` [m k] the sorted index of each pair, `offsets` [experts + 1] the first pair of each
+// expert. `tiles` divides the experts' pairs into groups of 64; their number depends on the choice,
+// so the list has the maximum length and ends in empty tiles.
 // x [m, stride] in T, W_up [experts, inner, width], W_down [experts, width, inner]; wide [m k, inner] in T, answered [m k, width] in float32.
 //
-// A row's sums run over k and over its experts in fixed order, whoever shares its tile: its result does not depend on the batch.
+// A row's sums run over k and over its experts in fixed order, with any rows in its tile: its
+// result does not depend on the batch.
 //
-// The product by tiles: a block has a tile and 64 columns, a warp 16 of its rows; 64 columns of x and of W at a time are copied to shared memory one step
-// ahead. Bytes: the weights of every expert that some row chose, once where at most 64 rows chose it. 128 experts of 2,688 x 1,856, six a row: 100 rows
-// choose nearly all, 128 x 2 x 2,688 x 1,856 x 2 B = 2.55 GB, 0.59 ms at 4.3 TB/s; 1,852 rows have 87 each: two tiles of 64, 2.2e11 operations, 0.28 ms at
-// 788 TFLOP/s, still less than the weights take.
+// The product by tiles: a block has a tile and 64 columns, a warp 16 of its rows; 64 columns of x
+// and of W at a time are copied to shared memory one step ahead. Bytes: the weights of every expert
+// that some row chose, once if at most 64 rows chose it. 128 experts of 2,688 x 1,856, six a row:
+// 100 rows choose nearly all, 128 x 2 x 2,688 x 1,856 x 2 B = 2.55 GB, 0.59 ms at 4.3 TB/s; with
+// 1,852 rows each has 87: two tiles of 64, 2.2e11 operations, 0.28 ms at 788 TFLOP/s, still less
+// than the bytes of the weights take.
 #include "device.cuh"
 
 constexpr unsigned NONE = 0xffffffffu, ROWS = 64;
 
-// Sums of a value over the threads before this one, itself included, and over all. `counts` has a place for each warp; a barrier must pass before it is
-// used again.
+// Sums of a value over the threads up to and including this one, and over all. `counts` has an
+// entry for each warp; a barrier must pass before it is reused.
 __device__ __forceinline__ unsigned block_prefix(unsigned value, unsigned& all, unsigned* counts) {
     const unsigned warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
 #pragma unroll
@@ -29,7 +35,7 @@ __device__ __forceinline__ unsigned block_prefix(unsigned value, unsigned& all, 
         if ((int)lane >= by) value += lower;
     }
     if (lane == WARP - 1) counts[warp] = value;
-    __syncthreads();  // the counts of all warps are there
+    __syncthreads();  // the counts of all warps are complete
     all = 0;
     for (unsigned w = 0; w < blockDim.x / WARP; w++) {
         if (w < warp) value += counts[w];
@@ -55,7 +61,7 @@ extern "C" __global__ void __launch_bounds__(256) group_rows(const unsigned* cho
         const unsigned p = first + threadIdx.x;
         const bool mine = p < pairs && chosen[p] == expert;
         unsigned all = 0;
-        // Two sets of counts in turn: whoever is in the next round writes to the other one.
+        // Two sets of counts in turn: a warp that is in the next round writes to the other one.
         const unsigned at = begin + block_prefix(mine, all, counts + ++round % 2 * WARP) - 1;
         if (mine) {
             order[at] = p;
@@ -66,7 +72,7 @@ extern "C" __global__ void __launch_bounds__(256) group_rows(const unsigned* cho
 }
 EXPORT(group_rows)
 
-// One block; `room` tiles.
+// One block. `room`: length of the list of tiles.
 extern "C" __global__ void __launch_bounds__(256) cut_tiles(const unsigned* offsets, unsigned experts, Tile* tiles, unsigned room) {
     Shared shared;
     unsigned* counts = shared.take<unsigned>(2 * WARP);
@@ -83,9 +89,9 @@ extern "C" __global__ void __launch_bounds__(256) cut_tiles(const unsigned* offs
 }
 EXPORT(cut_tiles)
 
-// What both products share: the pairs of a tile, and where a pair's input is.
+// Common to both products: the pairs of a tile, and the position of a pair's input.
 struct Lot {
-    unsigned expert, begin, rows;  // no rows: the tile is none
+    unsigned expert, begin, rows;  // no rows: the tile is empty
 
     __device__ __forceinline__ Lot(const Tile* tiles, const unsigned* offsets) {
         const Tile tile = tiles[blockIdx.y];
@@ -96,7 +102,8 @@ struct Lot {
         const unsigned left = offsets[expert + 1] - begin;
         rows = left < ROWS ? left : ROWS;
     }
-    // Going up an input row is a row of the batch, which k pairs share; going down it is the pair's own.
+    // For `up` an input row is a row of the batch, which k pairs share; for `down` it is the pair's
+    // own.
     template <bool UP> __device__ __forceinline__ size_t input(unsigned row, const unsigned* order, unsigned k) const {
         return UP ? order[begin + row] / k : begin + row;
     }
@@ -104,7 +111,7 @@ struct Lot {
 
 __device__ __forceinline__ float squared_relu(float value) { return value < 0.0f ? 0.0f : value * value; }
 
-// Any sizes: a thread has a column, and the tile's rows one after another.
+// Any sizes: a thread has a column, and processes the tile's rows one after another.
 template <bool UP, class T, class R>
 __device__ __forceinline__ void plain_product(const T* x, unsigned stride, const unsigned* order, unsigned k, const Tile* tiles, const unsigned* offsets,
                                               const T* w, R* out, unsigned input, unsigned width) {
@@ -135,7 +142,7 @@ PLAIN(experts_down_bf16, false, bf16, float)
 
 constexpr int WARPS = 4, COLUMNS = 64, DEPTH = 64, PAD = 8, STRIDE = DEPTH + PAD, STAGE = (ROWS + COLUMNS) * STRIDE;
 
-// Sizes that are multiples of 64.
+// Only sizes that are multiples of 64.
 template <bool UP, class R>
 __device__ __forceinline__ void tile_product(const bf16* x, unsigned stride, const unsigned* order, unsigned k, const Tile* tiles, const unsigned* offsets,
                                              const bf16* w, R* out, unsigned input, unsigned width) {
@@ -166,7 +173,7 @@ __device__ __forceinline__ void tile_product(const bf16* x, unsigned stride, con
     };
     begin_step(0);
     copy_wait<0>();
-    __syncthreads();  // the first step is there
+    __syncthreads();  // the first step is complete
     const unsigned warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, low = lane / 8 % 2 * 8, high = lane / 16 * 8;
     float sums[COLUMNS / 8][4] = {};
     for (unsigned first = 0; first < input; first += DEPTH) {
@@ -186,7 +193,7 @@ __device__ __forceinline__ void tile_product(const bf16* x, unsigned stride, con
             }
         }
         copy_wait<0>();
-        __syncthreads();  // this step may be overwritten, the next one is there
+        __syncthreads();  // this step may be overwritten, the next one is complete
     }
 #pragma unroll
     for (int half = 0; half < 2; half++) {

@@ -1,25 +1,30 @@
-// Which experts of a mixture a row goes to, and how much each counts.
+// Chooses the experts of each row, and their weights.
 //
-// s = sigmoid(logits), chosen by c = s + correction; a c that is no number comes last. With groups, those stay whose two best c sum highest, of equal ones
-// the lower; the others' experts come last too. The k highest c are chosen, of equal ones the lower expert. An expert counts by its s alone, divided by the
-// sum over the chosen in ascending order (+ 1e-20) where the model normalises, times a scaling: crates/model/src/layers/moe.rs, word for word.
+// s = sigmoid(logits). Experts are chosen by c = s + correction; a NaN ranks last. With groups,
+// those whose two best c have the highest sum are kept, of equal ones the lower; the experts of the
+// others rank last too. The k highest c are chosen, of equal ones the lower expert. An expert's
+// weight is its s, divided by the sum over the chosen in ascending order (+ 1e-20) if the model
+// normalises, times a scaling: exactly as in crates/model/src/layers/moe.rs.
 //
-// logits [m, experts] in float32, for the choice hangs on small differences; correction [experts]; out: chosen [m, k] ascending, weights [m, k].
+// logits [m, experts] in float32, because the choice depends on small differences; correction
+// [experts]; out: chosen [m, k] ascending, weights [m, k].
 //
-// A warp has a row: scores and corrected scores lie in shared memory, and each of k rounds finds the best place, of 64 bits, among all lanes.
-// Bytes: 4 a logit and 8 a choice; 100 rows of 128: 56 kB. k rounds of experts / 32 comparisons a lane and 5 exchanges: a microsecond or two.
+// A warp has a row: scores and corrected scores are in shared memory, and each of k rounds finds
+// the best 64-bit key among all lanes. Bytes: 4 a logit and 8 a choice; 100 rows of 128: 56 kB. k
+// rounds of experts / 32 comparisons a lane and 5 exchanges: a microsecond or two.
 #include "device.cuh"
 
 constexpr unsigned WARPS = 4;
 
-// Place in the order of choice, the lowest comes first; after all others what is taken already.
+// Key in the order of choice; the lowest is chosen first. An expert that is already taken ranks
+// last.
 __device__ __forceinline__ unsigned long long place_of(float corrected, unsigned expert) {
     if (corrected != corrected) return ~0ull;
     const unsigned bits = bits_of_float(corrected + 0.0f), ascending = bits >> 31 ? ~bits : bits | 0x80000000u;
     return (unsigned long long)~ascending << 32 | expert;
 }
 
-// Sum of the two best, or the one there is.
+// Sum of the two best, or the only one.
 __device__ __forceinline__ float two_best(const float* corrected, unsigned count) {
     float first = -INFINITY, second = -INFINITY;
     for (unsigned i = 0; i < count; i++) {
@@ -54,7 +59,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * WARP)
     if (groups > 1) {
         const unsigned size = experts / groups;
         for (unsigned g = lane; g < groups; g += WARP) ratings[g] = two_best(corrected + g * size, size);
-        __syncwarp();  // the ratings are there, and nobody rates any more
+        __syncwarp();  // the ratings are complete
         for (unsigned e = lane; e < experts; e += WARP) {
             const unsigned own = e / size;
             unsigned better = 0;

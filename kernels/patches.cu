@@ -1,13 +1,16 @@
-// The way into the vision tower: pixels to the rows of the patch product, and its rows to the residual stream.
+// The input of the vision tower: pixels to the rows of the patch product, and its rows to the
+// residual stream.
 //
 //   cut_patches:    patch[p][c, y, x] = pixels[c][row(p) side + y][column(p) side + x]
-//   place_patches:  h = prefix tokens as they are, then  embedded + position
+//   place_patches:  h = prefix tokens unchanged, then  embedded + position
 //
-// pixels [tiles, 3, tile, tile] in float32, patches [tiles x count, 3 side^2] in T, row-major over the tile; prefix [prefixes, width] and embedded
-// [tiles x count, width] in T, positions [count, width] in float32 (the table at the tile's size), h [tiles, prefixes + count, width] in T.
+// pixels [tiles, 3, tile, tile] in float32, patches [tiles x count, 3 side^2] in T, row-major over
+// the tile; prefix [prefixes, width] and embedded [tiles x count, width] in T, positions [count,
+// width] in float32 (the table at the tile's size), h [tiles, prefixes + count, width] in T.
 //
-// A block has a patch, or a token. Bytes a tile of 512 x 512: pixels 3.1 MB, patches 1.6 MB written and read, rows 2.6 MB read and written, positions
-// from the second-level cache: 12 MB, 3 us at 4.3 TB/s.
+// A block has a patch, or a token. Bytes a tile of 512 x 512: pixels 3.1 MB, patches 1.6 MB written
+// and read, rows 2.6 MB read and written, positions from the second-level cache: 12 MB, 3 us at 4.3
+// TB/s.
 #include "device.cuh"
 
 constexpr int VALUES = 8;

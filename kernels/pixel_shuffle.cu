@@ -1,10 +1,13 @@
-// The way out of the vision tower: the prefix is left out, and s x s neighbouring patches become one wide row.
+// The output of the vision tower: drops the prefix, and joins s x s neighbouring patches to one
+// wide row.
 //
-//   out[i across + j] = patches (s i + a, s j + b) one behind the other, a before b;  "v1" has rows and columns of its tokens swapped
+//   out[i across + j] = patches (s i + a, s j + b) one after another, a before b;  "v1" has rows and columns of its tokens swapped
 //
-// h [tiles, prefixes + side^2, width], out [tiles x (side / s)^2, s^2 width], both in T: a copy in another order.
+// h [tiles, prefixes + side^2, width], out [tiles x (side / s)^2, s^2 width], both in T: a copy in
+// another order.
 //
-// A block has an output row. Bytes a tile of 32 x 32 patches of 1,280 in bfloat16: 2.6 MB read and written, 1.2 us at 4.3 TB/s.
+// A block has an output row. Bytes a tile of 32 x 32 patches of 1,280 in bfloat16: 2.6 MB read and
+// written, 1.2 us at 4.3 TB/s.
 #include "device.cuh"
 
 constexpr int VALUES = 8;

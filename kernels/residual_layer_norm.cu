@@ -1,14 +1,17 @@
-// What a block of the vision tower adds to the residual stream, and the LayerNorm before the next product, in one pass:
+// The addition of a vision tower block to the residual stream, and the LayerNorm before the next
+// product, in one pass:
 //
 //   h = h + (b + d);   y = w .* (h - mean(h)) / sqrt(mean((h - mean(h))^2) + eps) + s
 //
-// h, d and y [rows, width], b (of the product that gave d), w and s [width], all in T; sums in float32, the mean first and then squares of
-// differences, so nothing cancels. Without d (null) only the norm. Without y (null) only the sum, after the last block.
+// h, d and y [rows, width], b (of the product that gave d), w and s [width], all in T; sums in
+// float32, the mean first and then squares of differences, so nothing cancels. Without d (null)
+// only the norm. Without y (null) only the sum, after the last block.
 //
-// A block a row: the row waits in shared memory, as float32, for its sums.
+// A block for each row: the row stays in shared memory, as float32, until its sums are known.
 //
-// Bytes a row: h read and written, d read, y written: 8 x width in bfloat16. A tile of 1,040 rows of 1,280: 10.6 MB, 2.5 us at 4.3 TB/s, 64 times:
-// 0.16 ms a tile, of 2.0 ms that its products take.
+// Bytes a row: h read and written, d read, y written: 8 x width in bfloat16. A tile of 1,040 rows
+// of 1,280: 10.6 MB, 2.5 us at 4.3 TB/s, 64 times: 0.16 ms a tile, of 2.0 ms that its products
+// take.
 #include "device.cuh"
 
 constexpr int VALUES = 4;

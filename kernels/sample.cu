@@ -1,29 +1,35 @@
-// Draws a token from rows of logits: temperature, allowed ids, top-k, top-p, min-p, both log-probabilities, entropy.
+// Samples a token from rows of logits: temperature, allowed ids, top-k, top-p, min-p, both
+// log-probabilities, entropy.
 //
-// What is computed is written down in crates/model/src/sample.rs, and so is the order of every sum: weights e^((logit - highest) / T) in float32 by the same
-// polynomial, blocks of 256 of them summed in 16 lanes, blocks in float64 one after another. So the same uniform number draws the same token as on the
-// CPU. Only the cut of top-p sums otherwise, in whole numbers of 2^-46, where the CPU's own order is not fixed either.
+// crates/model/src/sample.rs defines the computation and the order of every sum: weights e^((logit
+// - highest) / T) in float32 by the same polynomial, blocks of 256 of them summed in 16 lanes,
+// blocks in float64 one after another. So the same uniform number samples the same token as on the
+// CPU. Only the cut of top-p sums differently, in multiples of 2^-46; the CPU's own order is not
+// fixed there either.
 //
-// logits [rows, vocabulary] in float32; picks [n]; allowed [sets, ceil(vocabulary / 64)], id i at bit i % 64 of word i / 64; per pick: `ids` and `lefts` have
-// room for the vocabulary, `sums` twice for its blocks; picked [n], kept [n, 512].
+// logits [rows, vocabulary] in float32; picks [n]; allowed [sets, ceil(vocabulary / 64)], id i at
+// bit i % 64 of element i / 64; for each pick: `ids` and `lefts` have the length of the vocabulary,
+// `sums` twice the number of its blocks; picked [n], kept [n, 512].
 //
-// A block has a pick. A cut keeps what comes no later than some place in a total order (the higher logit first, of equal ones the lower id): the place is
-// found digit by digit, 8 bits of 64 at a time, by counts or by weights; what is left is moved together in the order of ids.
+// A block has a pick. A cut keeps the ids up to some key in a total order (the higher logit first,
+// of equal ones the lower id). It finds the key digit by digit, 8 bits of 64 at a time, by counts
+// or by weights; the ids that are left are compacted in ascending order.
 //
-// Bytes a pick of 131,072 ids: its logits three times, 1.5 MB from the second-level cache; with a cut 8 passes more over what is left. 100 picks on as many
-// multiprocessors: sums of 512 blocks by one thread take 10 us, all the rest less.
+// Bytes a pick of 131,072 ids: its logits three times, 1.5 MB from the second-level cache; with a
+// cut 8 more passes over the ids that are left. 100 picks on as many multiprocessors: sums of 512
+// blocks by one thread take 10 us, everything else less.
 #include "device.cuh"
 
 constexpr unsigned LANES = 16, BLOCK = 16 * LANES, THREADS = 512, KEPT_MAX = 512, NONE = 0xffffffffu;
 
 struct Pick {
     double uniform;
-    unsigned row, top_k, allowed;  // allowed: a set's number, or NONE
+    unsigned row, top_k, allowed;  // allowed: index of a set, or NONE
     float temperature, top_p, min_p;
 };
 
 struct Picked {
-    unsigned id;          // NONE: the row cannot be drawn from
+    unsigned id;          // NONE: the row is invalid
     unsigned kept_count;  // ids that were left; NONE: nothing was cut
     float logprob, sampled_logprob, entropy;
 };
@@ -45,13 +51,13 @@ __device__ __forceinline__ float exponent(float logit, float highest, float temp
     return x > -87.0f ? x : -87.0f;
 }
 
-// Place in the total order; the lowest comes first.
+// Key in the total order; the lowest comes first.
 __device__ __forceinline__ unsigned long long place_of(float logit, unsigned id) {
     const unsigned bits = bits_of_float(logit + 0.0f), ascending = bits >> 31 ? ~bits : bits | 0x80000000u;
     return (unsigned long long)~ascending << 32 | id;
 }
 
-// What the threads of a block share.
+// Shared memory of a block.
 struct Board {
     unsigned long long bins[256];
     double numbers[4];
@@ -66,7 +72,7 @@ __device__ __forceinline__ unsigned long long block_least(unsigned long long val
         const unsigned long long other = shuffle_xor(value, mask);
         value = other < value ? other : value;
     }
-    __syncthreads();  // the words of the last reduction have been read
+    __syncthreads();  // all threads have read the last reduction
     if (threadIdx.x % WARP == 0) board->words[threadIdx.x / WARP] = value;
     __syncthreads();
     for (unsigned w = 0; w < THREADS / WARP; w++) value = board->words[w] < value ? board->words[w] : value;
@@ -76,7 +82,7 @@ __device__ __forceinline__ unsigned long long block_least(unsigned long long val
 __device__ __forceinline__ unsigned block_count(unsigned value, Board* board) {
 #pragma unroll
     for (int mask = WARP / 2; mask > 0; mask /= 2) value += shuffle_xor(value, mask);
-    __syncthreads();  // the counts of the last reduction have been read
+    __syncthreads();  // all threads have read the counts of the last reduction
     if (threadIdx.x % WARP == 0) board->counts[threadIdx.x / WARP] = value;
     __syncthreads();
     value = 0;
@@ -84,7 +90,7 @@ __device__ __forceinline__ unsigned block_count(unsigned value, Board* board) {
     return value;
 }
 
-// Highest of some logits; what is not a number or plus infinity makes it one or the other.
+// Highest of some logits; the result is NaN or plus infinity if any of them is.
 __device__ __forceinline__ float highest_of(const float* logits, unsigned count, Board* board) {
     unsigned long long best = ~0ull;
     unsigned spoilt = 0;
@@ -116,11 +122,12 @@ struct Mass {
     }
 };
 
-// Half a warp a block of 256: lane l adds every sixteenth weight from the l-th on, then the lanes are added in order.
+// Half a warp for each block of 256: lane l adds every sixteenth weight from the l-th on, then the
+// lanes are added in order.
 __device__ __forceinline__ Mass weigh(const float* logits, unsigned count, float highest, float temperature, double* sums, Board* board) {
     const unsigned blocks = (count + BLOCK - 1) / BLOCK, half = threadIdx.x / LANES, lane = threadIdx.x % LANES;
     double* lifts = sums + blocks;
-    __syncthreads();  // nobody reads the sums of before any more
+    __syncthreads();  // no thread reads the previous sums any more
     for (unsigned first = 0; first < blocks; first += THREADS / LANES) {
         const unsigned block = first + half;
         float sum = 0.0f, lift = 0.0f;
@@ -154,7 +161,8 @@ __device__ __forceinline__ Mass weigh(const float* logits, unsigned count, float
     return {highest, temperature, board->numbers[0], board->numbers[1]};
 }
 
-// The index at which the running sum of the weights first exceeds `uniform` of their total, see `invert` of sample.rs.
+// The index at which the running sum of the weights first exceeds `uniform` of their total, see
+// `invert` of sample.rs.
 __device__ __forceinline__ unsigned invert(const float* logits, unsigned count, const Mass& mass, double uniform, const double* sums, Board* board) {
     const unsigned blocks = (count + BLOCK - 1) / BLOCK;
     const double target = multiply_rounded(uniform, mass.total);
@@ -195,12 +203,12 @@ __device__ __forceinline__ unsigned invert(const float* logits, unsigned count, 
     }
     __syncthreads();
     const unsigned index = board->counts[0];
-    __syncthreads();  // the counts may be used again
+    __syncthreads();  // the counts may be reused
     return index;
 }
 
-// The first place at which, in their order, the amounts of what is there sum to the target; the last place where they never do. AMOUNT(i) is what the i-th
-// counts for.
+// The first index at which, in the order of keys, the amounts sum to the target; the last index if
+// they never do. AMOUNT(i) is the amount of the i-th.
 template <class Amount>
 __device__ __forceinline__ unsigned long long place_to_reach(const unsigned* ids, const float* logits, unsigned count, unsigned long long target,
                                                              Board* board, Amount amount) {
@@ -210,7 +218,7 @@ __device__ __forceinline__ unsigned long long place_to_reach(const unsigned* ids
         __syncthreads();
         for (unsigned i = threadIdx.x; i < count; i += THREADS) {
             const unsigned long long place = place_of(logits[i], ids[i]);
-            // What lies behind the top digits found so far; a shift by 64 is none.
+            // The bits below the top digits found so far; a shift by 64 would be undefined.
             const bool inside = shift == 56 || place >> (shift + 8) == prefix;
             if (inside) atomicAdd(&board->bins[place >> shift & 255], amount(i));
         }
@@ -231,7 +239,8 @@ __device__ __forceinline__ unsigned long long place_to_reach(const unsigned* ids
     return prefix;
 }
 
-// Moves what is to be kept together, in its order; how many that are. Reads no further behind than it writes.
+// Compacts the entries to keep, in their order, and returns their number. Never writes further than
+// it has read.
 template <class Keep>
 __device__ __forceinline__ unsigned gather(unsigned count, unsigned* ids, float* lefts, Board* board, Keep keep) {
     const unsigned warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
@@ -246,7 +255,7 @@ __device__ __forceinline__ unsigned gather(unsigned count, unsigned* ids, float*
             const unsigned lower = shuffle_up(place, by);
             if ((int)lane >= by) place += lower;
         }
-        __syncthreads();  // all have read what is written now, and the counts
+        __syncthreads();  // all threads have read what is overwritten now, and the counts
         if (lane == WARP - 1) board->counts[warp] = place;
         __syncthreads();
         unsigned of_others = 0, of_all = 0;
@@ -264,7 +273,7 @@ __device__ __forceinline__ unsigned gather(unsigned count, unsigned* ids, float*
     return kept;
 }
 
-// Weight in whole numbers: 2^46 of the highest, so that 131,072 of them stay below 2^63.
+// Weight as an integer: 2^46 for the highest, so that 131,072 of them stay below 2^63.
 __device__ __forceinline__ unsigned long long whole_weight(float weight) { return (unsigned long long)((double)weight * 70368744177664.0); }
 
 extern "C" __global__ void __launch_bounds__(THREADS)

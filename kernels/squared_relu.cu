@@ -1,8 +1,9 @@
-// Between the two products of an MLP: x = max(x, 0)^2, in place. A NaN stays one.
+// The activation between the two products of an MLP: x = max(x, 0)^2, in place. A NaN stays NaN.
 //
 // x [count] in T, count a multiple of 8; a thread has 8 values at a time.
 //
-// Bytes: x read and written, 4 a value in bfloat16. 100 rows of 20,480: 8.2 MB, 1.9 us at 4.3 TB/s, 0.05 ms a step for 28 layers.
+// Bytes: x read and written, 4 a value in bfloat16. 100 rows of 20,480: 8.2 MB, 1.9 us at 4.3 TB/s,
+// 0.05 ms a step for 28 layers.
 #include "device.cuh"
 
 constexpr int VALUES = 8;

@@ -1,22 +1,28 @@
 // The Mamba-2 recurrence token by token: decode, short spans, any head and state size.
 //
-//   dt = softplus(dt + bias) within limits;  S = exp(dt A) S + dt x B^T;  y = S C + D x        S [size, n] of each head, float32 inside
+//   dt = softplus(dt + bias) within limits; S = exp(dt A) S + dt x B^T; y = S C + D x S [size, n]
+//   of each head, float32 inside
 //
-// mixed [rows, mixed_stride] is x | B | C after the convolution, dt [rows, dt_stride] a slice of in_proj's rows, y [rows, heads x size], all in T;
-// state [slots][slot_stride] of which [heads, size, n] is this layer's, in S; bias, a = -exp(A_log) and d [heads] in float32.
-// A span with start = 0 begins from zeros, whatever its slot holds.
+// mixed [rows, mixed_stride] is x | B | C after the convolution, dt [rows, dt_stride] a slice of
+// in_proj's rows, y [rows, heads x size], all in T; state [slots][slot_stride] of which [heads,
+// size, n] is this layer's, in S; bias, a = -exp(A_log) and d [heads] in float32. A span with start
+// = 0 begins from zeros, whatever its slot holds.
 //
-// A block has one head of one span and keeps its state in registers while the span's tokens pass. With n = 128 a warp holds 8 rows of the state,
-// a lane 4 neighbouring values of each: 8 loads of 512 bytes under way a warp. The 8 row sums are added up across the lanes together, 9 shuffles
-// instead of 40: at each halving a lane keeps half of its rows and gives the other half away.
+// A block has one head of one span and keeps its state in registers for all tokens of the span.
+// With n = 128 a warp holds 8 rows of the state, a lane 4 neighbouring values of each: 8 loads of
+// 512 bytes in flight for each warp. The 8 row sums are reduced across the lanes together, with 9
+// shuffles instead of 40: at each halving a lane keeps half of its rows and passes the other half
+// on.
 //
-// Bytes a token in decode: the state read and written, 2 x 128 x 80 x 128 x 4 = 10.5 MB a layer of the 12B; all else is 0.6 %. 100 sessions: 1.05 GB,
-// 244 us at 4.3 TB/s, 6.8 ms a step for 28 layers; half of that with a bfloat16 state.
+// Bytes a token in decode: the state read and written, 2 x 128 x 80 x 128 x 4 = 10.5 MB a layer of
+// the 12B; everything else is 0.6 %. 100 sessions: 1.05 GB, 244 us at 4.3 TB/s, 6.8 ms a step for
+// 28 layers; half of that with a bfloat16 state.
 #include "ssm.cuh"
 
 constexpr int ROWS = 8, LANE_VALUES = 4, STATE = WARP * LANE_VALUES;
 
-// Adds 8 sums up over the warp; lane l gets that of row l / 4 with its three bits turned: 16 -> 4, 8 -> 2, 4 -> 1, which is l / 4 itself.
+// Reduces 8 sums over the warp; lane l gets the sum of row l / 4 with its three bits reversed: 16
+// -> 4, 8 -> 2, 4 -> 1, which is l / 4 itself.
 __device__ __forceinline__ float sum_of_rows(const float (&sums)[ROWS]) {
     const unsigned lane = threadIdx.x % WARP;
     float fours[4], twos[2];
@@ -109,7 +115,8 @@ __device__ __forceinline__ void ssm_any(const T* mixed, unsigned mixed_stride, c
     }
 }
 
-// Three blocks of 256 a multiprocessor: 80 registers a thread, which every target gets by with. Left to itself the compiler takes 64 for 10.0, and spills.
+// Three blocks of 256 for each multiprocessor: 80 registers a thread, which suffice on every
+// target. Without this bound the compiler uses 64 for 10.0 and spills.
 #define SSM(T, S, name_128, name_any)                                                                                                     \
     extern "C" __global__ void __launch_bounds__(256, 3)                                                                                  \
         name_128(const T* mixed, unsigned mixed_stride, const T* dt, unsigned dt_stride, const float* bias, const float* a,               \

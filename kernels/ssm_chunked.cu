@@ -1,20 +1,25 @@
-// The Mamba-2 recurrence over chunks of 64 tokens, as products of matrices: prefill, from any state, spans of any length.
+// The Mamba-2 recurrence over chunks of 64 tokens, as matrix products: prefill, from any state,
+// spans of any length.
 //
 // With a_t = dt_t A and L_t = a_1 + ... + a_t within a chunk that starts from state S [size, n]:
 //
 //   y_t = sum_{s<=t} exp(L_t - L_s) dt_s (C_t . B_s) x_s  +  exp(L_t) S C_t  +  D x_t
 //   S'  = exp(L_Q) S  +  sum_s exp(L_Q - L_s) dt_s x_s B_s^T
 //
-// Layouts as in ssm.cu; activations in bfloat16, n = 128, size 64 or 80, state in float32 or bfloat16. Rows behind a span's end count as zeros with
-// dt = 0, which leaves L and S alone, so a chunk may be short.
+// Layouts as in ssm.cu; activations in bfloat16, n = 128, size 64 or 80, state in float32 or
+// bfloat16. Rows after a span's end count as zeros with dt = 0, which does not change L and S, so a
+// chunk may be short.
 //
-// A block of 4 warps has one head of one span and walks over its chunks; S stays in float32 in registers (a warp has 32 of the 128 columns).
-// x, B and C are exact in bfloat16. What is not (S, the decayed scores, the decayed B) goes into its product as the sum of two bfloat16 values, which
-// keeps 16 bits of it: the scan and its state stay float32 in effect, so decode and prefill agree.
+// A block of 4 warps has one head of one span and processes its chunks in order; S stays in float32
+// in registers (a warp has 32 of the 128 columns). x, B and C are exact in bfloat16. The others (S,
+// the decayed scores, the decayed B) enter their product as the sum of two bfloat16 values, which
+// keeps 16 bits: the scan and its state have nearly float32 precision, so decode and prefill agree.
 //
-// A chunk and head: 16 x 16 x 8 products: scores 4 x (1+2+3+4) / 4 x 2 x 8, outputs 4 x 10 x (2.5 + 8) x 2, state 4 x 20 x 4 x 2, about 1,600 of 4,096
-// operations. 1,852 tokens of the 12B: 29 chunks x 128 heads x 6.6 MFLOP = 24 GFLOP a layer, 31 us at 788 TFLOP/s, 0.9 ms for 28 layers; bytes: mixed
-// read, y written, 83 MB or 19 us a layer. With one span 128 blocks share 132 multiprocessors.
+// A chunk and head: 16 x 16 x 8 products: scores 4 x (1+2+3+4) / 4 x 2 x 8, outputs 4 x 10 x (2.5 +
+// 8) x 2, state 4 x 20 x 4 x 2, about 1,600 of 4,096 operations. 1,852 tokens of the 12B: 29 chunks
+// x 128 heads x 6.6 MFLOP = 24 GFLOP a layer, 31 us at 788 TFLOP/s, 0.9 ms for 28 layers; bytes:
+// mixed read, y written, 83 MB or 19 us a layer. With one span 128 blocks share 132
+// multiprocessors.
 #include "ssm.cuh"
 
 constexpr int CHUNK = 64, STATE = 128, PAD = 8, WARPS = 4;
@@ -22,7 +27,7 @@ constexpr int STATE_STRIDE = STATE + PAD;
 // Columns of 8 of the state that a warp has.
 constexpr int COLUMNS = STATE / WARPS / 8;
 
-// The sum of two bfloat16 values next to a float32 one, for two of them.
+// A float32 value as the sum of two bfloat16 values, for two of them.
 struct Halves {
     unsigned high, low;
 };
@@ -33,7 +38,8 @@ __device__ __forceinline__ Halves split(float first, float second) {
     return {high, pack_bf16(rest_first, rest_second)};
 }
 
-// Row and column of the element that this lane names to ldmatrix: of matrices side by side in k first (operand B), or in rows first (A).
+// Row and column of the element whose address this lane passes to ldmatrix: of matrices side by
+// side in k first (operand B), or in rows first (A).
 __device__ __forceinline__ unsigned lane_row() { return threadIdx.x % 8; }
 __device__ __forceinline__ unsigned lane_low() { return threadIdx.x / 8 % 2 * 8; }
 __device__ __forceinline__ unsigned lane_high() { return threadIdx.x / 16 % 2 * 8; }
@@ -74,7 +80,7 @@ __device__ __forceinline__ void ssm_chunked(const bf16* mixed, unsigned mixed_st
 
     for (unsigned first = 0; first < span.length; first += CHUNK) {
         const unsigned rows = span.length - first < CHUNK ? span.length - first : CHUNK, base = span.base + first;
-        __syncthreads();  // nobody reads the chunk before any more
+        __syncthreads();  // no thread reads the previous chunk any more
         for (unsigned i = thread; i < CHUNK * (SIZE / 8); i += WARPS * WARP) {
             const unsigned row = i / (SIZE / 8), at = i % (SIZE / 8) * 8;
             copy_async(xs + row * X_STRIDE + at, inputs.row(base + row) + inputs.x + at, row < rows);
@@ -101,9 +107,9 @@ __device__ __forceinline__ void ssm_chunked(const bf16* mixed, unsigned mixed_st
                     *reinterpret_cast<unsigned*>(state_high + at) = two.high;
                     *reinterpret_cast<unsigned*>(state_low + at) = two.low;
                 }
-        __syncthreads();  // the steps are there
+        __syncthreads();  // the steps are complete
         if (warp == 0) {
-            // L: a lane has two neighbours; their sum runs on over the lanes.
+            // L: a lane has two neighbouring tokens; their sum is accumulated over the lanes.
             const float one = steps[lane * 2] * a[head], two = one + steps[lane * 2 + 1] * a[head];
             float sum = two;
 #pragma unroll
@@ -115,7 +121,7 @@ __device__ __forceinline__ void ssm_chunked(const bf16* mixed, unsigned mixed_st
             sums[lane * 2 + 1] = sum;
         }
         copy_wait<0>();
-        __syncthreads();  // L, the state and the copies of all threads are there
+        __syncthreads();  // L, the state and the copies of all threads are complete
 
         const unsigned row = warp * 16;
         const float row_sums[2] = {sums[row + g], sums[row + g + 8]};

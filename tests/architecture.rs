@@ -1,15 +1,16 @@
-//! The crate map, kept true: a new edge is drawn here first, then written in a Cargo.toml.
+//! The crate map: a new dependency between crates is added here first, then in a Cargo.toml.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::fs;
 use std::path::Path;
 
-/// Crate and what it may use. `telemetry` stands beside the doors, for services only; `testkit` is for tests and may be used by any.
+/// Each crate and the crates it may use. Only services use `telemetry`; `testkit` is for tests and
+/// may be used by any.
 const MAP: &[(&str, &[&str])] = &[
-    // ground: no network, no clock
+    // foundation layer: no network, no clock
     ("rollout", &[]),
     ("model", &[]),
-    // doors: one outside format each
+    // format layer: one external format each
     ("storage", &[]),
     ("telemetry", &["rollout", "storage"]),
     ("wire", &["rollout"]),
@@ -25,8 +26,8 @@ const MAP: &[(&str, &[&str])] = &[
     ("testkit", &["rollout"]),
 ];
 
-/// What must stay out of the ground and of crates that never do a thing.
-const STRANGERS: &[(&str, &[&str])] = &[
+/// Dependencies that must stay out of the foundation layer, and of crates that never need them.
+const FORBIDDEN: &[(&str, &[&str])] = &[
     ("rollout", &["tokio", "tonic", "prost", "chromiumoxide", "arrow", "parquet", "serde"]),
     ("model", &["tokio", "tonic", "prost", "chromiumoxide", "arrow", "parquet"]),
     ("cuda", &["tokio", "tonic", "prost", "chromiumoxide", "arrow", "parquet"]),
@@ -55,30 +56,33 @@ fn dependencies_of(name: &str) -> Vec<String> {
 }
 
 #[test]
-fn every_crate_is_on_the_map_and_uses_only_what_is_drawn() {
+fn every_crate_uses_only_the_dependencies_of_the_map() {
     let mut found: Vec<String> = fs::read_dir("crates")
         .unwrap()
         .map(|entry| entry.unwrap().file_name().into_string().unwrap())
         .filter(|name| name != "furrow")
         .collect();
     found.sort();
-    let mut drawn: Vec<&str> = MAP.iter().map(|(name, _)| *name).collect();
-    drawn.sort_unstable();
-    assert_eq!(found, drawn, "crates/ and the map differ");
+    let mut mapped: Vec<&str> = MAP.iter().map(|(name, _)| *name).collect();
+    mapped.sort_unstable();
+    assert_eq!(found, mapped, "crates/ and the map differ");
 
     for (name, may_use) in MAP {
         for dependency in dependencies_of(name) {
             let Some(used) = dependency.strip_prefix("furrow-") else { continue };
-            assert!(may_use.contains(&used), "crates/{name} uses {used}: draw that edge first");
+            assert!(may_use.contains(&used), "crates/{name} uses {used}: add that edge to the map first");
         }
     }
 }
 
 #[test]
-fn strangers_stay_out() {
-    for (name, strangers) in STRANGERS {
+fn crates_keep_out_forbidden_dependencies() {
+    for (name, strangers) in FORBIDDEN {
         for dependency in dependencies_of(name) {
-            assert!(!strangers.contains(&dependency.as_str()), "crates/{name} must not know {dependency}");
+            assert!(
+                !strangers.contains(&dependency.as_str()),
+                "crates/{name} must not depend on {dependency}"
+            );
         }
     }
 }

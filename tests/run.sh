@@ -10,7 +10,7 @@
 # CONTRIBUTING.md says what to install elsewhere.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-. deploy/ground.sh
+. deploy/setup.sh
 
 FEATURES=failpoints,otel
 TOOLS=.cache/tools

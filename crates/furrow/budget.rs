@@ -1,6 +1,8 @@
-//! What a job takes of a machine before it starts: GPU memory, pinned memory, memory of processes, page cache, disk, each a sum of terms, beside what is there.
+//! What a job takes of a machine: GPU memory, pinned memory, memory of processes, page cache and
+//! disk, each a sum of terms, compared with what is available.
 //!
-//! GPU memory and pinned memory are sums of what the backend allocates, by its own code. The others are estimates from what was measured, and say so.
+//! GPU memory and pinned memory are computed by the backend's own allocation code. The others are
+//! estimates from measurements and are labelled so.
 
 mod disk;
 mod machine;
@@ -8,144 +10,154 @@ mod memory;
 mod residency;
 mod show;
 
-use furrow_cuda::backend::Stage;
+use furrow_cuda::backend::StagingMode;
 use furrow_cuda::gpu::{RESERVE_BYTES, WORKSPACES_BYTES};
 use furrow_model::checkpoint::chain;
 use furrow_model::config::Config;
-use furrow_model::floor::Mix;
+use furrow_model::floor::SessionMix;
 use furrow_model::init::SHARD_BYTES_MAX;
-use furrow_policy::{Arena, BackendChoice, ModelConfig};
+use furrow_policy::{BackendChoice, EngineMemoryPlan, ModelConfig};
 use furrow_tasks::TaskSet;
 
-pub use self::machine::{Given, Machine, There};
-pub use self::residency::Residency;
+pub use self::machine::{AvailableBytes, MachineArgs, MachineCapacity};
+pub use self::residency::SessionResidency;
 use crate::job::Job;
-use crate::launch::Launch;
-use crate::sessions::{Sessions, mix_of};
-use crate::{Failure, output};
+use crate::launch::JobLaunch;
+use crate::sessions::{SessionSizes, mix_of};
+use crate::{CommandFailure, output};
 
-/// Device memory of a CUDA context with the machine code of all kernels: an H200 of 150.12 GB had 149.48 GB free with both workspaces taken
-/// (`docs/benchmarks/gpu-h200.jsonl`), 0.64 GB less.
+/// Device memory of a CUDA context with the machine code of all kernels: an H200 of 150.12 GB had
+/// 149.48 GB free with both workspaces taken (`docs/benchmarks/gpu-h200.jsonl`), 0.64 GB less.
 const CONTEXT_BYTES: u64 = 576 << 20;
-/// Keys that make the arena of a GPU smaller.
+/// Remedy for GPU memory: the keys that reduce the arena.
 const GPU_KEYS: &str =
     "lower policy.engine.kv_tokens, state_slots, snapshot_slots, prefill_tokens or feature_bytes";
 
-/// One term of a sum.
+/// One term of a resource's demand.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Term {
-    /// What takes them.
+pub struct DemandTerm {
+    /// Name of the consumer.
     pub what: String,
-    /// Bytes.
     pub bytes: u64,
-    /// How they come about, where the name does not say it.
+    /// How the number was obtained, unless the name says it.
     pub how: String,
 }
 
-/// A sum beside what is there.
+/// The demand for one resource, and what is available.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Sum {
-    /// Of what.
+pub struct ResourceDemand {
+    /// Name of the resource.
     pub what: &'static str,
-    /// Its terms.
-    pub terms: Vec<Term>,
-    /// What there is of it; `None` where nothing says.
-    pub there: Option<There>,
-    /// What to do where it does not fit.
+    pub terms: Vec<DemandTerm>,
+    /// What is available; `None` if unknown.
+    pub available: Option<AvailableBytes>,
+    /// What to change if it does not fit.
     pub remedy: String,
-    /// Whether a job on a GPU must not start without it: of what the backend allocates, and not of estimates, for a worker that is short of
-    /// memory takes fewer sessions, and one short of disk waits.
+    /// Whether a job on a GPU must not start without it: true for what the backend allocates, false
+    /// for estimates, because a worker short of memory takes fewer sessions and one short of disk
+    /// waits.
     pub must_fit: bool,
 }
 
-/// All sums of a job.
+/// The demand of a job for all resources.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Budget {
-    /// In the order in which they are shown.
-    pub sums: Vec<Sum>,
-    /// Sessions on a GPU and swapped out of it.
-    pub residency: Option<Residency>,
-    /// Whether the weight files were at hand: then GPU memory and pinned memory are exact.
+pub struct JobBudget {
+    /// All demands, in the order of display.
+    pub sums: Vec<ResourceDemand>,
+    /// Sessions on the GPU and swapped out of it.
+    pub residency: Option<SessionResidency>,
+    /// Whether the weight files were found: then GPU memory and pinned memory are exact.
     pub is_exact: bool,
     /// Whether the job computes on a GPU.
     pub on_a_gpu: bool,
 }
 
-/// Which roles run on the machine.
+/// The roles that run on the machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Roles {
-    /// All, as `furrow run` has it.
+pub enum LocalRoles {
+    /// All roles, as with `furrow run`.
     All,
     /// A policy worker alone.
     Policy,
 }
 
-impl Term {
+impl DemandTerm {
     fn new(what: impl Into<String>, bytes: u64, how: impl Into<String>) -> Self {
         Self { what: what.into(), bytes, how: how.into() }
     }
 }
 
-impl Sum {
-    /// Of all terms.
+impl ResourceDemand {
+    /// The sum of all terms.
     pub fn total(&self) -> u64 {
         self.terms.iter().fold(0, |sum, term| sum.saturating_add(term.bytes))
     }
 
-    /// Whether there is enough; `None` where nothing says what there is.
+    /// Whether there is enough; `None` if what is available is unknown.
     pub fn fits(&self) -> Option<bool> {
-        self.there.as_ref().map(|there| self.total() <= there.bytes)
+        self.available.as_ref().map(|there| self.total() <= there.bytes)
     }
 }
 
-impl Budget {
-    /// The sums of a job whose sessions are like `sessions`, on a machine.
+impl JobBudget {
+    /// The budget of a job with sessions like `sessions`, on a machine.
     ///
     /// # Errors
-    /// When the checkpoint is refused, there are no kernels for it, or the engine would not run with these settings.
-    pub fn of(job: &Job, roles: Roles, sessions: &Sessions, machine: &Machine) -> Result<Self, Vec<String>> {
+    /// If the checkpoint is refused, no kernels exist for it, or the engine cannot run with these
+    /// settings.
+    pub fn for_job(
+        job: &Job,
+        roles: LocalRoles,
+        sessions: &SessionSizes,
+        machine: &MachineCapacity,
+    ) -> Result<Self, Vec<String>> {
         let model = job.policy.model.as_ref();
-        let arena = model.map(Arena::of).transpose().map_err(|why| vec![chain(&why)])?.flatten();
+        let arena = model.map(EngineMemoryPlan::of).transpose().map_err(|why| vec![chain(&why)])?.flatten();
         let mut sums = Vec::new();
         sums.extend(arena.as_ref().map(|arena| gpu(arena, machine)));
         sums.extend(memory::sums(job, roles, sessions, arena.as_ref(), machine));
         let is_cuda = arena.is_some();
-        if roles == Roles::All {
+        if roles == LocalRoles::All {
             sums.extend(disk::sums(job, sessions, is_cuda, machine));
         }
-        let residency = arena.as_ref().zip(model).map(|(arena, model)| Residency::of(arena, model, sessions));
+        let residency = arena
+            .as_ref()
+            .zip(model)
+            .map(|(arena, model)| SessionResidency::estimate(arena, model, sessions));
         let is_exact = arena.is_some_and(|arena| arena.is_exact);
         Ok(Self { sums, residency, is_exact, on_a_gpu: is_cuda })
     }
 
-    /// What a job on a GPU must not start with: a line for each sum that does not fit, with its terms and what to do.
+    /// Why a job on a GPU must not start: one line per resource that does not fit, with its terms
+    /// and the remedy.
     pub fn refusals(&self) -> Vec<String> {
-        let must = |sum: &&Sum| self.on_a_gpu && sum.must_fit && sum.fits() == Some(false);
-        self.sums.iter().filter(must).map(Sum::complaint).collect()
+        let must = |sum: &&ResourceDemand| self.on_a_gpu && sum.must_fit && sum.fits() == Some(false);
+        self.sums.iter().filter(must).map(ResourceDemand::shortfall_text).collect()
     }
 
-    /// Sums that do not fit and that a job may start with.
+    /// What does not fit although the job may start.
     pub fn warnings(&self) -> Vec<String> {
-        let may = |sum: &&Sum| !(self.on_a_gpu && sum.must_fit) && sum.fits() == Some(false);
-        let residency = self.residency.as_ref().and_then(Residency::warning);
-        self.sums.iter().filter(may).map(Sum::complaint).chain(residency).collect()
+        let may = |sum: &&ResourceDemand| !(self.on_a_gpu && sum.must_fit) && sum.fits() == Some(false);
+        let residency = self.residency.as_ref().and_then(SessionResidency::warning);
+        self.sums.iter().filter(may).map(ResourceDemand::shortfall_text).chain(residency).collect()
     }
 }
 
-/// What the backend allocates of the GPU, and what CUDA takes beside it.
-fn gpu(arena: &Arena, machine: &Machine) -> Sum {
+/// GPU memory that the backend allocates, and what CUDA takes beside it.
+fn gpu(arena: &EngineMemoryPlan, machine: &MachineCapacity) -> ResourceDemand {
     let parts = arena.needs.device.parts().iter().filter(|(_, bytes)| *bytes > 0);
-    let mut terms: Vec<Term> = parts.map(|(part, bytes)| Term::new(*part, *bytes, "")).collect();
-    terms.push(Term::new("graphs, code, libraries", RESERVE_BYTES, "set aside"));
-    terms.push(Term::new("workspaces of cuBLASLt", WORKSPACES_BYTES, "one for each of two streams"));
+    let mut terms: Vec<DemandTerm> = parts.map(|(part, bytes)| DemandTerm::new(*part, *bytes, "")).collect();
+    terms.push(DemandTerm::new("graphs, code, libraries", RESERVE_BYTES, "reserved"));
+    terms.push(DemandTerm::new("workspaces of cuBLASLt", WORKSPACES_BYTES, "one per stream"));
     if machine.gpu.as_ref().is_none_or(|gpu| !gpu.is_free) {
-        terms.push(Term::new("CUDA context and kernels", CONTEXT_BYTES, "measured on an H200"));
+        terms.push(DemandTerm::new("CUDA context and kernels", CONTEXT_BYTES, "measured on an H200"));
     }
-    let there = machine.gpu.as_ref().map(|gpu| gpu.there.clone());
-    Sum { what: "GPU memory", terms, there, remedy: GPU_KEYS.into(), must_fit: true }
+    let there = machine.gpu.as_ref().map(|gpu| gpu.available.clone());
+    ResourceDemand { what: "GPU memory", terms, available: there, remedy: GPU_KEYS.into(), must_fit: true }
 }
 
-/// Bytes of each of a job's weight files: of those that are there, else of files of 5 GB with two bytes a parameter of the configuration.
+/// Bytes of each weight file of a job: of the existing files, else of files of 5 GB with two bytes
+/// per parameter of the configuration.
 fn weight_files(model: &ModelConfig) -> Vec<u64> {
     let files = std::fs::read_dir(&model.checkpoint).into_iter().flatten().flatten();
     let weights = files.filter(|file| file.path().extension().is_some_and(|end| end == "safetensors"));
@@ -158,40 +170,51 @@ fn weight_files(model: &ModelConfig) -> Vec<u64> {
     (0..all.div_ceil(SHARD_BYTES_MAX)).map(|file| SHARD_BYTES_MAX.min(all - file * SHARD_BYTES_MAX)).collect()
 }
 
-/// Whether published weights are taken up beside those in use: a GPU keeps room for them.
-fn takes_versions(model: &ModelConfig) -> bool {
-    matches!(&model.backend, BackendChoice::Cuda(_, options) if options.stage != Stage::None)
+/// Whether the GPU keeps capacity for published weights beside those in use.
+fn loads_new_versions(model: &ModelConfig) -> bool {
+    matches!(&model.backend, BackendChoice::Cuda(_, options) if options.stage != StagingMode::None)
 }
 
-/// Refuses a job on a GPU whose sums do not fit what this machine has, and warns of what does not fit and may start. Where no GPU can be opened, or the checkpoint
-/// cannot be used, whatever opens the engine says so.
+/// Refuses a job on a GPU that does not fit this machine, and warns of what does not fit but may
+/// start. If no GPU can be opened or the checkpoint is unusable, the code that opens the engine
+/// reports that.
 ///
 /// # Errors
-/// A line for each sum that does not fit, with its terms and what to lower.
-pub fn check(launch: &Launch, roles: Roles) -> Result<(), Failure> {
-    check_on(&launch.job, Some(&launch.set), roles, &Machine::of(&launch.job, &Given::default(), None))
+/// One line per resource that does not fit, with its terms and what to lower.
+pub fn check(launch: &JobLaunch, roles: LocalRoles) -> Result<(), CommandFailure> {
+    check_on(
+        &launch.job,
+        Some(&launch.set),
+        roles,
+        &MachineCapacity::detect(&launch.job, &MachineArgs::default(), None),
+    )
 }
 
-fn check_on(job: &Job, tasks: Option<&TaskSet>, roles: Roles, machine: &Machine) -> Result<(), Failure> {
+fn check_on(
+    job: &Job,
+    tasks: Option<&TaskSet>,
+    roles: LocalRoles,
+    machine: &MachineCapacity,
+) -> Result<(), CommandFailure> {
     let config = job.policy.model.as_ref().and_then(|model| Config::read(&model.checkpoint).ok());
-    let mix = mix_of(job, tasks, Mix::default());
-    let sessions = Sessions::assumed(config.as_ref(), &mix, job.policy.session.context);
-    let Ok(budget) = Budget::of(job, roles, &sessions, machine) else { return Ok(()) };
+    let mix = mix_of(job, tasks, SessionMix::default());
+    let sessions = SessionSizes::assumed(config.as_ref(), &mix, job.policy.session.context);
+    let Ok(budget) = JobBudget::for_job(job, roles, &sessions, machine) else { return Ok(()) };
     if budget.on_a_gpu && machine.gpu.is_none() {
         return Ok(());
     }
     for warning in budget.warnings() {
-        output::complain(&format!("warning: {warning}"));
+        output::error_line(&format!("warning: {warning}"));
     }
     let refusals = budget.refusals();
-    if refusals.is_empty() { Ok(()) } else { Err(Failure::Input(refusals)) }
+    if refusals.is_empty() { Ok(()) } else { Err(CommandFailure::Input(refusals)) }
 }
 
 #[cfg(test)]
 mod tests {
     use std::path::Path;
 
-    use super::machine::Gpu;
+    use super::machine::GpuMemory;
     use super::*;
 
     fn job(checkpoint: &Path, settings: &[&str]) -> Job {
@@ -203,14 +226,14 @@ mod tests {
         Job::parse(&text, "budgeted", checkpoint, &settings).unwrap()
     }
 
-    fn there(bytes: u64) -> There {
-        There { bytes, of: "a test".into() }
+    fn available(bytes: u64) -> AvailableBytes {
+        AvailableBytes { bytes, source: "a test".into() }
     }
 
-    fn start(job: &Job, machine: &Machine) -> Result<(), Vec<String>> {
-        check_on(job, None, Roles::All, machine).map_err(|failure| match failure {
-            Failure::Input(lines) => lines,
-            Failure::Work(error) => panic!("{error}"),
+    fn check_fits(job: &Job, machine: &MachineCapacity) -> Result<(), Vec<String>> {
+        check_on(job, None, LocalRoles::All, machine).map_err(|failure| match failure {
+            CommandFailure::Input(lines) => lines,
+            CommandFailure::Work(error) => panic!("{error}"),
         })
     }
 
@@ -219,32 +242,33 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let text = include_str!("../model/tests/configs/nano_12b_vl.json");
         std::fs::write(dir.path().join("config.json"), text).unwrap();
-        let machine = |gpu: Option<u64>| Machine {
-            gpu: gpu.map(|bytes| Gpu { there: there(bytes), is_free: true }),
-            memory: Some(there(1 << 40)),
-            disk: Some(there(1 << 40)),
+        let machine = |gpu: Option<u64>| MachineCapacity {
+            gpu: gpu.map(|bytes| GpuMemory { available: available(bytes), is_free: true }),
+            memory: Some(available(1 << 40)),
+            disk: Some(available(1 << 40)),
             has_checkpoint: true,
         };
         let on_a_gpu = job(dir.path(), &[]);
-        let arena = Arena::of(on_a_gpu.policy.model.as_ref().unwrap()).unwrap().unwrap();
+        let arena = EngineMemoryPlan::of(on_a_gpu.policy.model.as_ref().unwrap()).unwrap().unwrap();
         let needed = arena.needs.device.total() + RESERVE_BYTES + WORKSPACES_BYTES;
-        assert_eq!(start(&on_a_gpu, &machine(Some(needed))), Ok(()));
-        let lines = start(&on_a_gpu, &machine(Some(needed - 1))).unwrap_err();
+        assert_eq!(check_fits(&on_a_gpu, &machine(Some(needed))), Ok(()));
+        let lines = check_fits(&on_a_gpu, &machine(Some(needed - 1))).unwrap_err();
         assert!(
             lines.len() == 1 && lines[0].starts_with("GPU memory: ") && lines[0].contains("kv_tokens"),
             "{lines:?}"
         );
-        let short = Machine { memory: Some(there(1 << 30)), ..machine(Some(needed)) };
-        let lines = start(&on_a_gpu, &short).unwrap_err();
-        assert!(lines[0].starts_with("pinned memory: ") && lines[0].contains("parked_bytes"), "{lines:?}");
-        // Estimates warn.
-        let full = Machine { disk: Some(there(1 << 30)), ..machine(Some(needed)) };
-        assert_eq!(start(&on_a_gpu, &full), Ok(()));
-        // Without a GPU the engine says why it does not open; on the processor nothing is refused.
-        let nothing = Machine { disk: Some(there(1)), memory: Some(there(1)), ..machine(None) };
-        assert_eq!(start(&on_a_gpu, &nothing), Ok(()));
+        let short = MachineCapacity { memory: Some(available(1 << 30)), ..machine(Some(needed)) };
+        let lines = check_fits(&on_a_gpu, &short).unwrap_err();
+        assert!(lines[0].starts_with("pinned memory: ") && lines[0].contains("offload_bytes"), "{lines:?}");
+        // Estimates only warn.
+        let full = MachineCapacity { disk: Some(available(1 << 30)), ..machine(Some(needed)) };
+        assert_eq!(check_fits(&on_a_gpu, &full), Ok(()));
+        // Without a GPU, opening the engine reports the reason; on the CPU nothing is refused.
+        let nothing =
+            MachineCapacity { disk: Some(available(1)), memory: Some(available(1)), ..machine(None) };
+        assert_eq!(check_fits(&on_a_gpu, &nothing), Ok(()));
         let on_the_processor = job(dir.path(), &["policy.engine.backend=cpu"]);
-        assert_eq!(start(&on_the_processor, &nothing), Ok(()));
+        assert_eq!(check_fits(&on_the_processor, &nothing), Ok(()));
     }
 
     #[test]

@@ -1,14 +1,17 @@
-//! A job file: read, overridden, checked and resolved, in one place and before anything starts.
+//! The job file: reads, overrides, checks and resolves it before anything starts.
 //!
-//! Each section belongs to the crate that acts on it (`TasksFile`, `PolicyFile` ..); here they stand together. The way of a file:
-//! `tree.rs` reads it so that every value knows its line, and puts `--set` on top; `shape.rs` asks the sections' types which keys
-//! they know; `check.rs` finds what no section could read; then each section checks its own values. Whatever is wrong is told at
-//! once, by key and line.
+//! Each section belongs to the crate that uses it (`TasksFile`, `PolicyFile` ..); this module puts
+//! them together. `tree.rs` reads the file so that every value has a line, and applies `--set`;
+//! `shape.rs` asks the sections' types for their keys; `check.rs` finds what no section could read;
+//! then each section checks its own values. All problems are reported at once, by key and line.
 
 mod check;
+mod renamed;
 mod shape;
+pub mod stored;
 mod tree;
 
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
@@ -16,7 +19,7 @@ use std::path::{Path, PathBuf};
 use furrow_coordinator::{LimitsConfig, LimitsFile, ScoreConfig, ScoreFile};
 use furrow_dashboard::{DashboardConfig, DashboardFile};
 use furrow_env::{EnvConfig, EnvFile};
-use furrow_model::floor::{DEVICES, Device};
+use furrow_model::floor::{DEVICES, DeviceSpec};
 use furrow_policy::{PolicyConfig, PolicyFile};
 use furrow_records::{RecordsConfig, RecordsFile};
 use furrow_rollout::{Id, Run};
@@ -24,34 +27,35 @@ use furrow_tasks::{EvalConfig, EvalFile, TasksConfig, TasksFile};
 use furrow_telemetry::{TelemetryConfig, TelemetryFile};
 use serde::{Deserialize, Serialize};
 
-use check::Findings;
-use shape::Shape;
-use tree::Node;
-pub use tree::{Place, Problem};
+use check::CheckFindings;
+use shape::KeyShape;
+use stored::StoredJob;
+use tree::ConfigNode;
+pub use tree::{KeyProblem, SourceLocation};
 
 /// A job file as written, every section with its defaults.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct JobFile {
-    /// What the run is called and where it goes.
+    /// Name and directory of the run.
     pub run: RunFile,
-    /// Which tasks, drawn how often.
+    /// The tasks, and how often they are sampled.
     pub tasks: TasksFile,
-    /// What acts.
+    /// The policy that acts.
     pub policy: PolicyFile,
-    /// Where it acts.
+    /// The browsers and sites that the policy acts in.
     pub env: EnvFile,
-    /// How finished trajectories are scored where rules are not enough.
+    /// How judges score finished trajectories, where rules are not enough.
     pub score: ScoreFile,
     /// How the data set is written.
     pub records: RecordsFile,
-    /// How often, how long and how many.
+    /// Limits on retries, time and concurrency.
     pub limits: LimitsFile,
-    /// What versions of the policy are tried on while the job runs.
+    /// The tasks on which policy versions are evaluated while the job runs.
     pub eval: EvalFile,
-    /// What is logged and counted.
+    /// What is logged and measured.
     pub telemetry: TelemetryFile,
-    /// Where the run can be looked at.
+    /// Where the dashboard is served.
     pub dashboard: DashboardFile,
 }
 
@@ -59,20 +63,22 @@ pub struct JobFile {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct RunFile {
-    /// Names the run directory and begins every id of the run. The file's own name without its ending, if left out.
+    /// Name of the run directory and prefix of every id of the run. Default: the file's name
+    /// without its extension.
     pub name: String,
-    /// Where run directories are made.
+    /// Directory in which run directories are created.
     pub output_dir: PathBuf,
-    /// Every random choice descends from it: `tasks.seed`, `eval.seed` and `policy.sampling.seed` are this one where they are left out.
+    /// Seed of every random choice: the default of `tasks.seed`, `eval.seed` and
+    /// `policy.sampling.seed`.
     pub seed: u64,
 }
 
-/// A checked job: whoever holds one can run it.
+/// A checked job, ready to run.
 #[derive(Debug, Clone)]
 pub struct Job {
-    /// What the run is called: safe as a file name, short enough to begin an id.
+    /// Name of the run: safe as a file name, short enough as a prefix of ids.
     pub run_name: Id<Run>,
-    /// The directory it fills: `run.output_dir`, then `run.name`.
+    /// The run directory: `run.output_dir`, then `run.name`.
     pub run_dir: PathBuf,
     /// `[tasks]`.
     pub tasks: TasksConfig,
@@ -86,56 +92,99 @@ pub struct Job {
     pub records: RecordsConfig,
     /// `[limits]`.
     pub limits: LimitsConfig,
-    /// `[eval]`, where it names tasks.
+    /// `[eval]`, if it names tasks.
     pub eval: Option<EvalConfig>,
     /// `[telemetry]`.
     pub telemetry: TelemetryConfig,
     /// `[dashboard]`.
     pub dashboard: DashboardConfig,
-    /// The whole job as TOML: every key with its value, paths absolute. Reading it anywhere gives this job again.
+    /// The whole job as TOML: every key with its value, paths absolute. It yields the same job
+    /// wherever it is read.
     pub resolved: String,
-    /// What is allowed and probably not meant.
-    pub warnings: Vec<Problem>,
+    /// Settings that are allowed and probably not intended.
+    pub warnings: Vec<KeyProblem>,
+    /// Dotted keys that the file or the command line gave a value.
+    pub written: BTreeSet<String>,
+    /// What a resumed job takes over from its run, for the user.
+    pub notes: Vec<String>,
+    /// The job that began the run, where this one resumes it and the run directory keeps it.
+    pub began: Option<StoredJob>,
 }
 
-/// A job file of every key is 4 kB; a thousand sources are 100 kB.
+/// A job file with every key has 4 kB; one with a thousand sources 100 kB.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
-/// Ids of at most 128 bytes begin with it, and `-g18446744073709551615-s4294967295-a4294967295` takes 46 of them.
+/// Ids have at most 128 bytes and begin with the name;
+/// `-g18446744073709551615-s4294967295-a4294967295` takes 46 of them.
 const NAME_BYTES_MAX: usize = 64;
 
 impl Job {
-    /// Reads a file, puts the `key=value` settings on top, and checks everything. What is wrong comes as one line each, with its
-    /// place and its remedy.
+    /// Reads a file, applies the `key=value` settings, and checks everything. Problems come as one
+    /// line each, with location and remedy.
     pub fn read(path: &Path, settings: &[String]) -> Result<Self, Vec<String>> {
+        Self::read_as(path, settings, false)
+    }
+
+    /// The same for a run that goes on: keys of its identity that are not set take over the run's values.
+    pub fn read_to_resume(path: &Path, settings: &[String]) -> Result<Self, Vec<String>> {
+        Self::read_as(path, settings, true)
+    }
+
+    fn read_as(path: &Path, settings: &[String], resumes: bool) -> Result<Self, Vec<String>> {
         let text = read_text(path).map_err(|why| vec![format!("{}: {why}", path.display())])?;
         let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
         let base = absolute.parent().unwrap_or(Path::new("/"));
         let name = path.file_stem().and_then(|stem| stem.to_str()).unwrap_or_default();
-        Self::parse(&text, name, base, settings)
-            .map_err(|problems| problems.iter().map(|problem| problem.at(path)).collect())
+        Self::parse_as(&text, name, base, settings, resumes)
+            .map_err(|problems| problems.iter().map(|problem| problem.with_location(path)).collect())
     }
 
-    /// The same from a text: `name` is what the run is called where the text does not say, `base` where its paths begin.
-    pub fn parse(text: &str, name: &str, base: &Path, settings: &[String]) -> Result<Self, Vec<Problem>> {
-        let shape = Shape::of::<JobFile>();
+    /// The same for a text: `name` is the default of `run.name`, `base` the directory of relative
+    /// paths.
+    #[cfg(test)]
+    pub fn parse(text: &str, name: &str, base: &Path, settings: &[String]) -> Result<Self, Vec<KeyProblem>> {
+        Self::parse_as(text, name, base, settings, false)
+    }
+
+    fn parse_as(
+        text: &str,
+        name: &str,
+        base: &Path,
+        settings: &[String],
+        resumes: bool,
+    ) -> Result<Self, Vec<KeyProblem>> {
+        let shape = KeyShape::of::<JobFile>();
         let mut tree = tree::parse(text)?;
+        if text.starts_with(stored::HEADER) {
+            renamed::apply(&mut tree);
+        }
         let mut problems: Vec<_> =
             settings.iter().filter_map(|setting| tree.set(setting, &shape).err()).collect();
+        let written = tree.written();
+        let began = if resumes { began(&tree, name, base).map_err(|problem| vec![problem])? } else { None };
+        let alone = if began.is_some() { unchecked(&tree, name) } else { toml::Table::new() };
+        let inherited = began.as_ref().map(|began| stored::inherit(&mut tree, &began.table, &alone));
+        let notes = inherited.unwrap_or_default();
         let findings = check::check(&mut tree, &shape);
         inherit(&mut tree, name);
         let checked = JobFile::deserialize(tree.clone().into_toml())
             .map_err(|error| {
-                vec![Problem { place: Place::Default, key: String::new(), text: error.to_string() }]
+                vec![KeyProblem {
+                    location: SourceLocation::Default,
+                    key: String::new(),
+                    text: error.to_string(),
+                }]
             })?
             .check(base);
-        let Findings { problems: found, named } = findings;
+        let CheckFindings { problems: found, named } = findings;
         problems.extend(found);
         match checked {
-            Ok(job) if problems.is_empty() => Ok(Self { warnings: warnings(&tree, &job), ..job }),
+            Ok(job) if problems.is_empty() => {
+                Ok(Self { warnings: warnings(&tree, &job), written, notes, began, ..job })
+            }
             Ok(_) => Err(sorted(problems)),
             Err(texts) => {
-                let located = texts.iter().map(|text| located(text, &tree));
+                let located = texts.iter().map(|text| locate(text, &tree));
                 problems.extend(located.filter(|problem| !is_named(&problem.key, &named)));
                 Err(sorted(problems))
             }
@@ -144,24 +193,24 @@ impl Job {
 }
 
 impl JobFile {
-    /// Lets every section check its values, and gathers what they say.
+    /// Lets every section check its values, and collects the problems.
     fn check(self, base: &Path) -> Result<Job, Vec<String>> {
         let resolved = self.clone().resolved(base).text()?;
         let mut problems = Vec::new();
         let (output_dir, gpu_name) = (base.join(&self.run.output_dir), self.dashboard.gpu.clone());
-        let run_name = note(self.run.check(), &mut problems);
-        let tasks = note(self.tasks.check(base), &mut problems);
-        let policy = note(self.policy.resolved(base).check(), &mut problems);
-        let env = note(self.env.check(base), &mut problems);
-        let score = note(self.score.check(base), &mut problems);
-        let records = note(self.records.check(), &mut problems);
-        let limits = note(self.limits.check(), &mut problems);
-        let eval = note(self.eval.check(base), &mut problems);
-        let telemetry = note(self.telemetry.check(), &mut problems);
-        let dashboard = note(self.dashboard.resolved(base).check(), &mut problems);
-        // The model knows which devices there are, the dashboard does not.
+        let run_name = collect_problems(self.run.check(), &mut problems);
+        let tasks = collect_problems(self.tasks.check(base), &mut problems);
+        let policy = collect_problems(self.policy.resolved(base).check(), &mut problems);
+        let env = collect_problems(self.env.check(base), &mut problems);
+        let score = collect_problems(self.score.check(base), &mut problems);
+        let records = collect_problems(self.records.check(), &mut problems);
+        let limits = collect_problems(self.limits.check(), &mut problems);
+        let eval = collect_problems(self.eval.check(base), &mut problems);
+        let telemetry = collect_problems(self.telemetry.check(), &mut problems);
+        let dashboard = collect_problems(self.dashboard.resolved(base).check(), &mut problems);
+        // The model knows which GPUs exist, the dashboard does not.
         let known = if gpu_name.is_empty() { Ok(()) } else { gpu("dashboard.gpu", &gpu_name).map(drop) };
-        let known = note(known, &mut problems);
+        let known = collect_problems(known, &mut problems);
         let (
             Some(run_name),
             Some(tasks),
@@ -181,15 +230,15 @@ impl JobFile {
         let grammar = &policy.session.grammar.name;
         if furrow_policy::grammar::needs_marks(grammar) && !env.browser.marks {
             return Err(vec![format!(
-                "policy.grammar.name: {grammar:?} speaks of marks; set env.marks = true"
+                "policy.grammar.name: {grammar:?} needs marks on screenshots; set env.marks = true"
             )]);
         }
         if limits.spreads_first_steps() && eval.is_some() {
             return Err(vec![
-                "limits.spread_first_steps: true, and [eval] has tasks; an evaluation during a measurement is none, leave one of the two out".into(),
+                "limits.spread_first_steps: true, and [eval] has tasks; shortened trajectories cannot be evaluated, remove one of the two".into(),
             ]);
         }
-        let (run_dir, warnings) = (output_dir.join(run_name.as_str()), Vec::new());
+        let run_dir = output_dir.join(run_name.as_str());
         Ok(Job {
             run_name,
             run_dir,
@@ -203,7 +252,10 @@ impl JobFile {
             telemetry,
             dashboard,
             resolved,
-            warnings,
+            warnings: Vec::new(),
+            written: BTreeSet::new(),
+            notes: Vec::new(),
+            began: None,
         })
     }
 
@@ -223,8 +275,11 @@ impl JobFile {
 
     fn text(&self) -> Result<String, Vec<String>> {
         let text =
-            toml::to_string(self).map_err(|error| vec![format!("the job cannot be written: {error}")])?;
-        Ok(format!("# The whole job: every key with its value, defaults included, paths absolute.\n\n{text}"))
+            toml::to_string(self).map_err(|error| vec![format!("cannot write the resolved job: {error}")])?;
+        Ok(format!(
+            "{}every key with its value, defaults included, paths absolute.\n\n{text}",
+            stored::HEADER
+        ))
     }
 }
 
@@ -254,18 +309,40 @@ fn read_text(path: &Path) -> Result<String, String> {
     let read = File::open(path).and_then(|file| file.take(FILE_BYTES_MAX + 1).read_to_string(&mut text));
     match read {
         Ok(bytes) if bytes as u64 > FILE_BYTES_MAX => {
-            Err(format!("larger than {FILE_BYTES_MAX} bytes: this is no job file"))
+            Err(format!("larger than {FILE_BYTES_MAX} bytes: this is not a job file"))
         }
         Ok(_) => Ok(text),
         Err(why) if why.kind() == io::ErrorKind::InvalidData => {
-            Err("no text in UTF-8: this is no job file".into())
+            Err("not UTF-8 text: this is not a job file".into())
         }
-        Err(why) => Err(format!("the job file cannot be read: {why}")),
+        Err(why) => Err(format!("cannot read the job file: {why}")),
     }
 }
 
-/// Defaults that depend on what was written elsewhere.
-fn inherit(tree: &mut Node, name: &str) {
+/// A job with its defaults as far as it can be read: wrong keys are found later.
+fn unchecked(tree: &ConfigNode, name: &str) -> toml::Table {
+    let mut tree = tree.clone();
+    inherit(&mut tree, name);
+    let file = JobFile::deserialize(tree.into_toml()).unwrap_or_default();
+    toml::Table::try_from(file).unwrap_or_default()
+}
+
+/// The stored job of the run that a job resumes.
+fn began(tree: &ConfigNode, name: &str, base: &Path) -> Result<Option<StoredJob>, KeyProblem> {
+    let text = |key| tree.plain(key).and_then(toml::Value::as_str);
+    let name = text("run.name").unwrap_or(name);
+    // A name that cannot be one is refused with everything else that is wrong.
+    let Ok(name) = Id::<Run>::new(name) else { return Ok(None) };
+    let folder = text("run.output_dir").map_or_else(|| RunFile::default().output_dir, PathBuf::from);
+    stored::read(&base.join(folder).join(name.as_str())).map_err(|text| KeyProblem {
+        location: SourceLocation::Default,
+        key: String::new(),
+        text,
+    })
+}
+
+/// Defaults that depend on other keys.
+fn inherit(tree: &mut ConfigNode, name: &str) {
     tree.default_to("run.name", name.into());
     if let Some(seed) = tree.plain("run.seed").cloned() {
         tree.default_to("tasks.seed", seed.clone());
@@ -274,18 +351,18 @@ fn inherit(tree: &mut Node, name: &str) {
     }
 }
 
-fn note<T>(checked: Result<T, Vec<String>>, problems: &mut Vec<String>) -> Option<T> {
-    checked.map_err(|said| problems.extend(said)).ok()
+fn collect_problems<T>(checked: Result<T, Vec<String>>, problems: &mut Vec<String>) -> Option<T> {
+    checked.map_err(|lines| problems.extend(lines)).ok()
 }
 
-/// What a section said begins with a dotted key: that is where it was written.
-fn located(text: &str, tree: &Node) -> Problem {
+/// A section's problem begins with a dotted key, which gives its location.
+fn locate(text: &str, tree: &ConfigNode) -> KeyProblem {
     let (key, text) = text.split_once(": ").unwrap_or(("", text));
     let bare = key.split(' ').next().unwrap_or_default();
-    Problem { place: tree.place_of(bare), key: key.to_owned(), text: text.to_owned() }
+    KeyProblem { location: tree.location_of(bare), key: key.to_owned(), text: text.to_owned() }
 }
 
-/// Whether something was said already about this key, or about one above or below it.
+/// Whether a problem was already reported for this key, or for one above or below it.
 fn is_named(key: &str, named: &[String]) -> bool {
     let within = |inner: &str, outer: &str| {
         inner.strip_prefix(outer).is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
@@ -293,48 +370,51 @@ fn is_named(key: &str, named: &[String]) -> bool {
     named.iter().any(|other| within(key, other) || within(other, key))
 }
 
-/// In the order of the file, the command line last.
-fn sorted(mut problems: Vec<Problem>) -> Vec<Problem> {
-    problems.sort_by_key(|problem| match problem.place {
-        Place::Line(line) => line,
-        Place::Default => usize::MAX - 1,
-        Place::Set => usize::MAX,
+/// Sorts by line, the command line last.
+fn sorted(mut problems: Vec<KeyProblem>) -> Vec<KeyProblem> {
+    problems.sort_by_key(|problem| match problem.location {
+        SourceLocation::Line(line) => line,
+        SourceLocation::Default => usize::MAX - 1,
+        SourceLocation::Set => usize::MAX,
     });
     problems
 }
 
-fn warnings(tree: &Node, job: &Job) -> Vec<Problem> {
-    let mut warnings = cut_distributions(job);
-    let (wanted, held) = (job.env.sessions_max, job.policy.sessions_max);
-    if wanted > held {
+fn warnings(tree: &ConfigNode, job: &Job) -> Vec<KeyProblem> {
+    let mut warnings = truncated_sampling_warnings(job);
+    let (wanted, supported) = (job.env.sessions_max, job.policy.sessions_max);
+    if wanted > supported {
         let text = format!(
-            "{wanted} trajectories at once, and a policy worker holds {held} (policy.sessions_max); start several"
+            "{wanted} concurrent trajectories, but a policy worker takes {supported} (policy.sessions_max); start several policy workers"
         );
         warnings.push(("env.sessions_max".to_owned(), text));
     }
-    warnings.extend(reply_nobody_waits_for(job));
-    warnings.extend(measured(job));
-    warnings.into_iter().map(|(key, text)| Problem { place: tree.place_of(&key), key, text }).collect()
+    warnings.extend(late_reply_warning(job));
+    warnings.extend(workload_warnings(job));
+    warnings
+        .into_iter()
+        .map(|(key, text)| KeyProblem { location: tree.location_of(&key), key, text })
+        .collect()
 }
 
-/// What forces a workload makes a measurement of a job: its data is of no use to a trainer.
-fn measured(job: &Job) -> Vec<(String, String)> {
+/// Settings that force a workload: the job measures a farm, and its data is of no use to a trainer.
+fn workload_warnings(job: &Job) -> Vec<(String, String)> {
     let rules = job.policy.model.as_ref().and_then(|model| model.constrain.as_ref());
     let forced = [
         (
             "limits.spread_first_steps",
             job.limits.spreads_first_steps(),
-            "cuts the first trajectories short: this job is a measurement, do not train on what it collects",
+            "cuts the first trajectories short: this job is a measurement, do not train on its data",
         ),
         (
             "policy.constrain.exact_tokens",
             rules.is_some_and(|rules| rules.exact_tokens.is_some()),
-            "fills every reply to one length: this job is a measurement, do not train on what it collects",
+            "fills every reply to one length: this job is a measurement, do not train on its data",
         ),
         (
             "policy.constrain.endings",
             rules.is_some_and(|rules| !rules.endings),
-            "lets no trajectory answer: this job is a measurement, its rewards and success rates say nothing of the policy",
+            "prevents every answer: this job is a measurement, its rewards and success rates do not describe the policy",
         ),
     ];
     forced
@@ -344,12 +424,13 @@ fn measured(job: &Job) -> Vec<(String, String)> {
         .collect()
 }
 
-/// The environment worker gives a reply up before the endpoint's patience ends: what comes later is paid for and thrown away.
-fn reply_nobody_waits_for(job: &Job) -> Option<(String, String)> {
+/// The environment worker stops waiting for a reply before the endpoint's deadline: a later reply
+/// is paid for and discarded.
+fn late_reply_warning(job: &Job) -> Option<(String, String)> {
     let (deadline, waits) = (job.policy.remote.as_ref()?.deadline(), job.env.worker.policy_deadline);
     let text = || {
         format!(
-            "{} and nobody waits for a reply longer than env.policy_millis = {}; use less",
+            "{} is not below env.policy_millis = {}, after which the environment worker discards a reply; use less",
             deadline.as_millis(),
             waits.as_millis()
         )
@@ -357,8 +438,9 @@ fn reply_nobody_waits_for(job: &Job) -> Option<(String, String)> {
     (deadline >= waits).then(|| ("policy.remote.deadline_millis".to_owned(), text()))
 }
 
-/// A trainer needs the probability of what was sampled under the whole distribution; whoever cuts it should know.
-fn cut_distributions(job: &Job) -> Vec<(String, String)> {
+/// A trainer needs the probability of each sampled token under the whole distribution; these
+/// settings truncate it.
+fn truncated_sampling_warnings(job: &Job) -> Vec<(String, String)> {
     let sampling = &job.policy.session.sampling;
     let cuts = [
         ("top_p", sampling.top_p != 1.0, "1"),
@@ -372,23 +454,25 @@ fn cut_distributions(job: &Job) -> Vec<(String, String)> {
     cuts.into_iter().filter(|(_, cut, _)| *cut).map(warn).collect()
 }
 
-impl Problem {
-    /// The problem with its place, as an editor or a terminal makes a link of it: `job.toml:12: tasks.grup_size: unknown key ..`.
-    pub fn at(&self, path: &Path) -> String {
-        let said =
+impl KeyProblem {
+    /// The problem with its location in the form that editors and terminals link: `job.toml:12:
+    /// tasks.grup_size: unknown key ..`.
+    pub fn with_location(&self, path: &Path) -> String {
+        let message =
             if self.key.is_empty() { self.text.clone() } else { format!("{}: {}", self.key, self.text) };
-        match self.place {
-            Place::Line(line) => format!("{}:{line}: {said}", path.display()),
-            Place::Default => format!("{}: {said}", path.display()),
-            Place::Set => format!("--set: {said}"),
+        match self.location {
+            SourceLocation::Line(line) => format!("{}:{line}: {message}", path.display()),
+            SourceLocation::Default => format!("{}: {message}", path.display()),
+            SourceLocation::Set => format!("--set: {message}"),
         }
     }
 }
 
-/// The GPU of a name whose rates are known; `key` is what the name was given by.
-pub fn gpu(key: &str, name: &str) -> Result<&'static Device, Vec<String>> {
+/// The GPU with this name, if its rates are known; `key` is the key or option that named it.
+pub fn gpu(key: &str, name: &str) -> Result<&'static DeviceSpec, Vec<String>> {
     let known = || DEVICES.map(|device| device.name).join(", ");
-    Device::named(name).ok_or_else(|| vec![format!("{key}: {name:?} is not known; use one of {}", known())])
+    DeviceSpec::named(name)
+        .ok_or_else(|| vec![format!("{key}: {name:?} is not known; use one of {}", known())])
 }
 
 #[cfg(test)]
@@ -398,7 +482,7 @@ mod tests {
     const JOB: &str =
         "[run]\nname = \"quick\"\n\n[[tasks.source]]\nsuite = \"starter\"\npath = \"envs/starter\"\n";
 
-    fn parse(text: &str, settings: &[&str]) -> Result<Job, Vec<Problem>> {
+    fn parse(text: &str, settings: &[&str]) -> Result<Job, Vec<KeyProblem>> {
         let settings: Vec<_> = settings.iter().map(ToString::to_string).collect();
         Job::parse(text, "by-file", Path::new("/jobs"), &settings)
     }
@@ -406,7 +490,8 @@ mod tests {
     #[track_caller]
     fn check(text: &str, settings: &[&str], want: &[&str]) {
         let problems = parse(text, settings).err().unwrap_or_default();
-        let got: Vec<_> = problems.iter().map(|problem| problem.at(Path::new("job.toml"))).collect();
+        let got: Vec<_> =
+            problems.iter().map(|problem| problem.with_location(Path::new("job.toml"))).collect();
         assert_eq!(got, want, "{text}");
     }
 
@@ -442,18 +527,18 @@ mod tests {
             assert!(got.concat().contains(want), "{got:?}");
         };
         let voyager = "policy.grammar.name=web_voyager";
-        wants(&[voyager], "speaks of marks; set env.marks = true");
+        wants(&[voyager], "needs marks on screenshots; set env.marks = true");
         assert!(parse(JOB, &[voyager, "env.marks=true"]).is_ok());
         wants(
             &["policy.grammar.name=morse"],
             "use one of holo_navigation, holo_navigation_pixels, holo_step",
         );
-        wants(&["policy.grammar.name=ui_tars", "policy.grammar.extra=[\"drag\"]"], "has all of its actions");
-        wants(&["policy.grammar.name=ui_tars", "policy.constrain.enabled=true"], "have no one layout");
+        wants(&["policy.grammar.name=ui_tars", "policy.grammar.extra=[\"drag\"]"], "has no extra actions");
+        wants(&["policy.grammar.name=ui_tars", "policy.constrain.enabled=true"], "have no single layout");
     }
 
     #[test]
-    fn a_gpu_is_one_whose_rates_are_known() {
+    fn a_gpu_without_known_rates_is_refused() {
         let known = "use one of h200, h100, b200, a100, l40s";
         check(
             JOB,
@@ -464,8 +549,8 @@ mod tests {
     }
 
     #[test]
-    fn what_was_said_once_is_not_said_again() {
-        // No "0 sources" beside it: the sources are there, only not readable.
+    fn one_problem_is_reported_once() {
+        // No "0 sources" in addition: the sources exist but cannot be read.
         check(
             "[tasks]\nsource = \"starter\"",
             &[],
@@ -530,7 +615,7 @@ mod tests {
         let settings =
             ["run.seed=7", "policy.sampling.temperature=0.7", "limits.trajectories_per_version=64"];
         let job = parse(JOB, &settings).unwrap();
-        // Read again from elsewhere, under another name, without the settings.
+        // Read from another directory, under another name, without the settings.
         let again = Job::parse(&job.resolved, "other", Path::new("/elsewhere"), &[]).unwrap();
         assert_eq!((&again.resolved, &again.run_dir), (&job.resolved, &job.run_dir));
         assert!(job.resolved.contains("\ntemperature = 0.7\n"), "{}", job.resolved);
@@ -545,10 +630,10 @@ mod tests {
             let first = file.get(parts.next().unwrap());
             parts.try_fold(first?, |value, part| value.get(part)).map(drop)
         };
-        let shape = Shape::of::<JobFile>();
+        let shape = KeyShape::of::<JobFile>();
         let missing: Vec<_> =
             shape.keys().into_iter().filter(|key| !key.contains("[]") && written(key).is_none()).collect();
-        // Only what is absent unless chosen.
+        // Keys that are absent unless chosen.
         assert_eq!(
             missing,
             [
@@ -574,15 +659,15 @@ mod tests {
 
     #[test]
     fn the_shape_of_a_job_is_known_to_the_last_key() {
-        fn unknown(shape: &Shape) -> bool {
+        fn unknown(shape: &KeyShape) -> bool {
             match shape {
-                Shape::Unknown => true,
-                Shape::List(each) | Shape::Map(each) => unknown(each),
-                Shape::Section(keys) => keys.iter().any(|(_, shape)| unknown(shape)),
+                KeyShape::Unknown => true,
+                KeyShape::List(each) | KeyShape::Map(each) => unknown(each),
+                KeyShape::Section(keys) => keys.iter().any(|(_, shape)| unknown(shape)),
                 _ => false,
             }
         }
-        let shape = Shape::of::<JobFile>();
+        let shape = KeyShape::of::<JobFile>();
         assert!(!unknown(&shape), "{shape:?}");
         let keys = shape.keys();
         for key in ["run.seed", "tasks.source[].path", "policy.sampling.top_p", "telemetry.log_level"] {
@@ -611,7 +696,7 @@ mod tests {
         };
         assert_eq!(remote("policy.remote.deadline_millis=119999"), [""; 0]);
         assert_eq!(remote("policy.remote.deadline_millis=120000"), ["policy.remote.deadline_millis"]);
-        assert_eq!(remote("env.policy_millis=110000"), ["policy.remote.deadline_millis"], "of the default");
+        assert_eq!(remote("env.policy_millis=110000"), ["policy.remote.deadline_millis"], "the default");
     }
 
     #[test]
@@ -623,15 +708,15 @@ mod tests {
             &eval,
             &[on],
             &[
-                "--set: limits.spread_first_steps: true, and [eval] has tasks; an evaluation during a measurement is none, leave one of the two out",
+                "--set: limits.spread_first_steps: true, and [eval] has tasks; shortened trajectories cannot be evaluated, remove one of the two",
             ],
         );
         let problems = parse(JOB, &[on, "limits.trajectories_per_version=8"]).unwrap_err();
-        assert!(problems[0].text.contains("a trainer learns from this job"), "{problems:?}");
+        assert!(problems[0].text.contains("conflicts with limits.trajectories_per_version"), "{problems:?}");
     }
 
     #[test]
-    fn a_file_that_is_none_is_told() {
+    fn an_unreadable_job_file_is_reported() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("job.toml");
         let check = |bytes: Option<&[u8]>, want: &str| {
@@ -639,10 +724,53 @@ mod tests {
             let lines = Job::read(&path, &[]).unwrap_err();
             assert!(lines[0].starts_with(&format!("{}{want}", path.display())), "{lines:?}");
         };
-        check(None, ": the job file cannot be read: No such file");
+        check(None, ": cannot read the job file: No such file");
         check(Some(b"run = 1\n"), ":1: run: 1; write a section [run]");
-        check(Some(b"\n[run\n"), ":2: this is no TOML: ");
-        check(Some(b"\xff\xfe"), ": no text in UTF-8");
+        check(Some(b"\n[run\n"), ":2: not valid TOML: ");
+        check(Some(b"\xff\xfe"), ": not UTF-8 text");
         check(Some(&vec![b'\n'; 1 + (1 << 20)]), ": larger than 1048576 bytes");
+    }
+
+    /// A run that began with `began`, resumed by `now`: the values of these keys and the notes.
+    fn resumed(began: &str, now: &str, keys: &[&str]) -> (Vec<String>, Vec<String>) {
+        let folder = tempfile::tempdir().unwrap();
+        let run = folder.path().join("runs/quick");
+        std::fs::create_dir_all(&run).unwrap();
+        let began = Job::parse(&format!("{JOB}{began}"), "job", folder.path(), &[]).unwrap();
+        std::fs::write(run.join("job.toml"), &began.resolved).unwrap();
+        let path = folder.path().join("job.toml");
+        std::fs::write(&path, format!("{JOB}{now}")).unwrap();
+        let job = Job::read_to_resume(&path, &[]).unwrap();
+        let resolved: toml::Table = job.resolved.parse().unwrap();
+        let value = |key: &&str| crate::identity::at(&resolved, key).unwrap().to_string();
+        (keys.iter().map(value).collect(), job.notes)
+    }
+
+    #[test]
+    fn a_resumed_job_takes_over_what_it_does_not_set() {
+        let keys = ["policy.sampling.top_p", "policy.sampling.temperature", "env.sessions_max"];
+        let began = "[policy.sampling]\ntop_p = 0.5\ntemperature = 0.25\n[env]\nsessions_max = 3\n";
+        let (values, notes) = resumed(began, "[policy.sampling]\ntop_p = 0.75\n", &keys);
+        // What may change in a run, such as env.sessions_max, is what the job says today.
+        assert_eq!(values[..2], ["0.75", "0.25"]);
+        assert_ne!(values[2], "3");
+        assert_eq!(
+            notes,
+            ["policy.sampling.temperature: 0.25, as when the run began; this job does not set it"]
+        );
+        assert_eq!(resumed("", "", &["run.seed"]), (vec!["0".to_owned()], Vec::new()));
+    }
+
+    #[test]
+    fn an_old_key_is_refused_in_a_users_file_and_read_in_a_stored_job() {
+        let old = "[env]\nblocked_patience_millis = 7000\n";
+        let problem = "env.blocked_patience_millis: renamed; write env.blocked_timeout_millis";
+        check(&format!("{JOB}{old}"), &[], &[&format!("job.toml:8: {problem}")]);
+        check(JOB, &["env.blocked_patience_millis=7000"], &[&format!("--set: {problem}")]);
+        let stored = format!("{}every key.\n\n{JOB}{old}", stored::HEADER);
+        check(&stored, &[], &[]);
+        let resolved = parse(&stored, &[]).unwrap().resolved;
+        assert!(resolved.contains("blocked_timeout_millis = 7000\n"), "{resolved}");
+        check(&stored, &["env.blocked_patience_millis=7000"], &[&format!("--set: {problem}")]);
     }
 }

@@ -1,13 +1,15 @@
-//! The command line: reads a job file, checks it, starts services, looks at data sets.
+//! The command line: reads and checks a job file, starts services, inspects data sets.
 
 mod budget;
 mod commands;
+mod identity;
 mod job;
 mod launch;
 mod output;
 mod progress;
 mod prove;
 mod recorded;
+mod renamed_flags;
 mod replay;
 mod run_dir;
 mod sessions;
@@ -23,7 +25,7 @@ use crate::commands::{
     tasks, view, watch,
 };
 
-/// Collects rollouts of computer-use agents in real browsers and writes them to Parquet.
+/// Collect rollouts of computer-use agents in real browsers and write them to Parquet.
 #[derive(Debug, Parser)]
 #[command(version, propagate_version = true, max_term_width = 110)]
 struct Cli {
@@ -33,82 +35,94 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Collect: start every role in this process and fill a run directory
+    /// Run every role in one process and fill a run directory
     Run(run::RunArgs),
-    /// Read, resolve and check a job file, print the plan, start nothing
+    /// Check a job file: read it, resolve it, print the plan, start nothing
     Check(check::CheckArgs),
-    /// Start a coordinator alone
+    /// Start a coordinator alone, for a farm of several processes or machines
     Coordinator(roles::CoordinatorArgs),
     /// Start an environment worker alone: a pool of browsers
     Env(roles::WorkerArgs),
-    /// Start a policy worker alone; with [policy.serve] it also answers OpenAI's chat protocol
+    /// Start a policy worker alone; with [policy.serve] it also serves OpenAI's chat protocol
     Policy(roles::PolicyArgs),
-    /// Make weights the next policy version of a running job, and wait until its policy workers run it
+    /// Publish weights as the next policy version of a running job, and wait until its policy
+    /// workers run it
     Publish(publish::PublishArgs),
-    /// Report how many trajectories a trainer discarded: a running job that paces its admission by versions collects as many more
+    /// Report how many trajectories a trainer discarded; a job that paces its admission by versions
+    /// collects as many more
     Discarded(discarded::DiscardedArgs),
-    /// Look at the tasks of a job
+    /// List, check or sample the tasks of a job
     #[command(subcommand)]
     Tasks(tasks::TasksCommand),
-    /// Look at a data set, or prove that it can be trusted
+    /// Inspect a data set, or verify that it can be trusted
     #[command(subcommand)]
     Records(records::RecordsCommand),
-    /// Look at a data set in a browser: figures, and any trajectory step by step
+    /// Serve web pages over a data set: metrics, and every trajectory step by step
     View(view::ViewArgs),
-    /// Look at a run in a browser while it goes on: how far it is, how fast, and where the time goes
+    /// Serve web pages over a run in progress: how far it is, how fast, and where the time goes
     Dashboard(view::DashboardArgs),
-    /// Look at a run in a terminal: the figures of the dashboard, from one that is served somewhere or from a run directory
+    /// Show the dashboard's metrics in a terminal, from a served dashboard or from a run directory
     Watch(watch::WatchArgs),
-    /// Act recorded trajectories again in real browsers and say, step by step, where they differ
+    /// Replay recorded trajectories in real browsers and report, step by step, where they differ
     Replay(commands::replay::ReplayArgs),
-    /// Say how well the policy did, with intervals, and write a page of figures and plots of one run or of several side by side
+    /// Report success rates with intervals, and write a page of metrics and plots of one run or of
+    /// several side by side
     Report(report::ReportArgs),
-    /// Score stored trajectories again, with scorers of today, into data/scores/
+    /// Score stored trajectories again with today's scorers, into data/scores/
     Score(score::ScoreArgs),
-    /// Say what a model takes on a device, how many sessions fit, and the floor of a rollout
+    /// Compute what a model needs on a device, how many sessions fit, and the lower bound of a
+    /// rollout's time
     Plan(plan::PlanArgs),
-    /// Write random checkpoints of the published architecture, or look at any
+    /// Write random checkpoints of the published architecture, or inspect any checkpoint
     #[command(subcommand)]
     Checkpoint(checkpoint::CheckpointCommand),
-    /// Run a checkpoint by itself
+    /// Run a checkpoint outside of a farm
     #[command(subcommand)]
     Model(model::ModelCommand),
-    /// Say whether this machine is fit to run a farm, and what to do if not
+    /// Check whether this machine can run a farm, and say what to do if not
     Doctor(doctor::DoctorArgs),
-    /// Measure parts of the farm on this machine
+    /// Measure parts of the farm on this machine, and write or print the results
     #[command(subcommand)]
     Bench(bench::BenchCommand),
 }
 
-/// Which job, and what to change in it.
+/// The job file and the changes to it.
 #[derive(Debug, Args)]
 struct JobArgs {
-    /// Job file (TOML)
+    /// Path of the job file (TOML)
     job: PathBuf,
-    /// Replace a key, such as `policy.sampling.temperature=0.7`; may be given again
+    /// Replace one key, such as `policy.sampling.temperature=0.7`; repeat the option for more keys
     #[arg(long = "set", value_name = "KEY=VALUE")]
     set: Vec<String>,
 }
 
-/// What went wrong, and with it the exit status.
+/// Why a command failed, which decides the exit status.
 #[derive(Debug)]
-enum Failure {
+enum CommandFailure {
     /// The input is wrong: each line names a key, its value and what would be right. Exit status 2.
     Input(Vec<String>),
     /// The work failed. Exit status 1.
     Work(anyhow::Error),
 }
 
-impl<E: Into<anyhow::Error>> From<E> for Failure {
+impl<E: Into<anyhow::Error>> From<E> for CommandFailure {
     fn from(error: E) -> Self {
-        Failure::Work(error.into())
+        CommandFailure::Work(error.into())
     }
 }
 
 fn main() -> ExitCode {
     #[cfg(feature = "failpoints")]
     furrow_coordinator::arm_fail_points();
-    let outcome = match Cli::parse().command {
+    let command = match Cli::try_parse() {
+        Ok(cli) => cli.command,
+        Err(error) => {
+            let Some(renamed) = renamed_flags::explain(&error) else { error.exit() };
+            output::error_line(&renamed);
+            return ExitCode::from(2);
+        }
+    };
+    let outcome = match command {
         Command::Run(args) => run::run(&args),
         Command::Check(args) => check::run(&args),
         Command::Coordinator(args) => roles::coordinator(&args),
@@ -130,36 +144,37 @@ fn main() -> ExitCode {
         Command::Doctor(args) => doctor::run(&args),
         Command::Bench(command) => bench::run(&command),
     };
-    match outcome.and_then(|()| all_was_printed()) {
+    match outcome.and_then(|()| check_output_written()) {
         Ok(()) => ExitCode::SUCCESS,
-        Err(Failure::Input(problems)) => {
+        Err(CommandFailure::Input(problems)) => {
             for problem in problems {
-                output::complain(&problem);
+                output::error_line(&problem);
             }
             ExitCode::from(2)
         }
-        Err(Failure::Work(error)) => {
-            output::complain(&chain(&error));
-            if is_of_the_machine(&error) { ExitCode::from(2) } else { ExitCode::FAILURE }
+        Err(CommandFailure::Work(error)) => {
+            output::error_line(&chain(&error));
+            if is_machine_failure(&error) { ExitCode::from(2) } else { ExitCode::FAILURE }
         }
     }
 }
 
-/// Whether what a command found reached the place it was printed to.
-fn all_was_printed() -> Result<(), Failure> {
-    match output::lost() {
+/// Fails if any output of the command was lost.
+fn check_output_written() -> Result<(), CommandFailure> {
+    match output::write_error() {
         Some(why) => Err(anyhow::anyhow!("the output cannot be written: {why}").into()),
         None => Ok(()),
     }
 }
 
-/// Whether the machine lacks what the job asks of it: the input is wrong for this place, as much as a wrong key is.
-fn is_of_the_machine(error: &anyhow::Error) -> bool {
+/// Whether the machine lacks what the job needs: on this machine the input is wrong, as a wrong key
+/// would be.
+fn is_machine_failure(error: &anyhow::Error) -> bool {
     let models = error.chain().filter_map(|cause| cause.downcast_ref::<furrow_policy::ModelError>());
-    models.into_iter().any(furrow_policy::ModelError::is_of_the_machine)
+    models.into_iter().any(furrow_policy::ModelError::is_lack_of_hardware)
 }
 
-/// An error and its causes on one line, a cause that repeats what was said left out.
+/// An error and its causes on one line, without causes that repeat the text before them.
 fn chain(error: &anyhow::Error) -> String {
     let mut text = error.to_string();
     for cause in error.chain().skip(1).map(ToString::to_string) {

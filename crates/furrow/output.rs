@@ -1,49 +1,50 @@
-//! The one place that prints: lines for people, JSON for programs.
+//! The only module that prints: lines for people, JSON for programs.
 //!
-//! Whoever reads may leave: under `furrow … | head` nothing more is said, and the work goes on to its end. Output that is lost
-//! otherwise, as on a full disk, is a failure, which [`lost`] tells at the end.
+//! A reader may close the pipe: under `furrow … | head` the command prints no more and works to its
+//! end. Output lost for another reason, such as a full disk, is a failure, which [`write_error`]
+//! returns at the end.
 
 use std::io::{ErrorKind, Write};
 use std::sync::OnceLock;
 
 use serde::Serialize;
 
-/// Why what was printed did not all arrive.
-static LOST: OnceLock<std::io::Error> = OnceLock::new();
+/// The first write to the standard output that failed.
+static WRITE_ERROR: OnceLock<std::io::Error> = OnceLock::new();
 
-/// A line for people.
+/// Prints a line for people.
 pub fn line(text: impl AsRef<str>) {
     if let Err(error) = writeln!(std::io::stdout().lock(), "{}", text.as_ref()) {
-        // Only the first matters, and the first is kept.
-        drop(LOST.set(error));
+        // Only the first error is kept.
+        drop(WRITE_ERROR.set(error));
     }
 }
 
-/// A value for programs.
+/// Prints a value for programs.
 pub fn json(value: &impl Serialize) -> Result<(), serde_json::Error> {
     line(serde_json::to_string_pretty(value)?);
     Ok(())
 }
 
-/// What could not be printed although somebody was to read it.
-pub fn lost() -> Option<&'static std::io::Error> {
-    LOST.get().filter(|error| error.kind() != ErrorKind::BrokenPipe)
+/// The error of lost output, unless the reader closed the pipe.
+pub fn write_error() -> Option<&'static std::io::Error> {
+    WRITE_ERROR.get().filter(|error| error.kind() != ErrorKind::BrokenPipe)
 }
 
-/// How far a command is, on the error stream.
-pub fn aside(text: impl AsRef<str>) {
-    // There is no other place to say that this one is gone.
+/// Prints progress on the error stream.
+pub fn progress_line(text: impl AsRef<str>) {
+    // A failed write to the error stream cannot be reported anywhere.
     drop(writeln!(std::io::stderr().lock(), "{}", text.as_ref()));
 }
 
-/// What is wrong, on the error stream.
-pub fn complain(text: &str) {
-    aside(format!("furrow: {text}"));
+/// Prints a problem on the error stream.
+pub fn error_line(text: &str) {
+    progress_line(format!("furrow: {text}"));
 }
 
-/// Rows as a table with aligned columns: the first left, the others right.
+/// Prints rows as a table with aligned columns: the first one left, the others right.
 pub fn table(header: &[&str], rows: &[Vec<String>]) {
-    // Names in a data set may be anybody's.
+    // Names in a data set are untrusted text.
     let rows: Vec<Vec<String>> =
         rows.iter().map(|row| row.iter().map(|cell| furrow_dashboard::clean(cell)).collect()).collect();
     let width = |column: usize| {
@@ -64,7 +65,7 @@ pub fn table(header: &[&str], rows: &[Vec<String>]) {
     }
 }
 
-/// Bytes with a unit.
+/// Bytes in decimal units.
 pub fn bytes(count: u64) -> String {
     match count {
         0..1_000 => format!("{count} B"),
@@ -74,7 +75,7 @@ pub fn bytes(count: u64) -> String {
     }
 }
 
-/// A share, or a dash where there is none.
+/// A share in percent, or a dash for none.
 pub fn percent(share: Option<f64>) -> String {
     share.map_or("–".to_owned(), |share| format!("{:.0} %", share * 100.0))
 }

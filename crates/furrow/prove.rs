@@ -1,67 +1,69 @@
-//! `furrow tasks check --all`: proves in real browsers that each demonstrated task can be solved and is not earned for nothing.
+//! `furrow tasks check --all`: proves in real browsers that each demonstrated task can be solved
+//! and that nothing else earns its reward.
 //!
-//! Three things are looked at for each task and seed. Its demonstration, acting through real input events alone, ends with reward 1.
-//! Doing nothing earns nothing. Nor does answering without a look at the page: not with any of a few stock words, not with anything the
-//! goal itself names, and of [`GUESSES`] random numbers at most [`LUCKY_MAX`], since a number may be hit by chance.
+//! Three checks for each task and seed. Its demonstration, acting through real input events only,
+//! ends with reward 1. Doing nothing earns nothing. Answering without looking at the page earns
+//! nothing: not with stock answers, not with anything that the goal itself names, and with at most
+//! [`LUCKY_MAX`] of [`GUESSES`] random numbers, since a number may be right by chance.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 
-use furrow_env::{Stage, StageError, Stages};
+use furrow_env::{Environment, EnvironmentError, EnvironmentFactory};
 use furrow_policy::hint;
-use furrow_rollout::{Action, Ancestry, Assignment, End, Evidence, Id, SessionSpec, Task};
-use furrow_tasks::{Facts, Scorer, TaskSet, TaskSpec};
+use furrow_rollout::{Action, Assignment, EndKind, Evidence, Id, SessionSpec, Task, TrajectoryAncestry};
+use furrow_tasks::{EndFacts, Scorer, TaskSet, TaskSpec};
 use futures::StreamExt;
 use rand::rngs::ChaCha12Rng;
 use rand::{Rng, SeedableRng};
 use serde_json::{Value, json};
 
-use crate::progress::Count;
-use crate::{Failure, output};
+use crate::progress::ItemProgress;
+use crate::{CommandFailure, output};
 
-/// Random numbers given as the answer.
+/// Number of random numbers given as the answer.
 const GUESSES: usize = 40;
-/// So many of them may be right. A count below 20 is hit by one of ten guesses or so.
+/// How many of them may be right: one guess in ten or so hits a count below 20.
 const LUCKY_MAX: usize = 4;
-/// So many of the last hints are told of a demonstration that failed.
-const HINTS_TOLD: usize = 4;
-/// Answers that need no look at anything.
+/// How many of the last hints are printed for a failed demonstration.
+const HINTS_PRINTED: usize = 4;
+/// Answers that need no look at the page.
 const STOCK: [&str; 8] = ["done", "yes", "no", "0", "1", "none", "unknown", "I could not find it."];
 
-/// What was found out about one task under one seed.
+/// The result for one task and seed.
 #[derive(Debug)]
-struct Proof {
+struct TaskProof {
     task: String,
     seed: u64,
     goal: String,
     steps: u32,
-    /// What speaks against it; empty when all is proved.
+    /// Empty if everything is proved.
     problems: Vec<String>,
 }
 
-/// How following a demonstration ended.
+/// How a followed demonstration ended.
 #[derive(Debug)]
-struct Followed {
-    end: End,
+struct DemonstrationRun {
+    end: EndKind,
     answer: Option<String>,
     steps: u32,
     /// The last hints, cut to a readable length.
     last: VecDeque<String>,
 }
 
-/// Proves every task of the set that has a demonstration, under so many seeds each.
+/// Proves every task of the set that has a demonstration, each under `seeds` seeds.
 pub async fn prove(
     set: &TaskSet,
-    stages: Arc<dyn Stages>,
+    stages: Arc<dyn EnvironmentFactory>,
     session: &SessionSpec,
     seeds: u64,
     at_once: usize,
     as_json: bool,
-) -> Result<(), Failure> {
+) -> Result<(), CommandFailure> {
     let demonstrated: Vec<&TaskSpec> =
         set.specs().iter().filter(|spec| spec.task.hooks.solve.is_some()).collect();
     let left_out = set.specs().len() - demonstrated.len();
-    let mut count = Count::new("proofs", demonstrated.len() as u64 * seeds);
+    let mut count = ItemProgress::new("proofs", demonstrated.len() as u64 * seeds);
     let cases = demonstrated.iter().flat_map(|&spec| (0..seeds).map(move |seed| (spec, seed)));
     let stages_of = &stages;
     let proving = cases.enumerate().map(|(index, (spec, seed))| async move {
@@ -69,7 +71,7 @@ pub async fn prove(
         prove_one(spec, seed, index, stages_of.as_ref(), session).await
     });
     let mut proving = futures::stream::iter(proving).buffered(at_once);
-    let mut proofs: Vec<Proof> = Vec::new();
+    let mut proofs: Vec<TaskProof> = Vec::new();
     while let Some(proof) = proving.next().await {
         for problem in &proof.problems {
             count.say(&format!("{} with seed {}: {problem}", proof.task, proof.seed));
@@ -79,11 +81,11 @@ pub async fn prove(
     }
     drop(count);
     stages.close().await;
-    tell(&proofs, left_out, as_json)
+    print_proofs(&proofs, left_out, as_json)
 }
 
-fn tell(proofs: &[Proof], left_out: usize, as_json: bool) -> Result<(), Failure> {
-    let wrong: Vec<&Proof> = proofs.iter().filter(|proof| !proof.problems.is_empty()).collect();
+fn print_proofs(proofs: &[TaskProof], left_out: usize, as_json: bool) -> Result<(), CommandFailure> {
+    let wrong: Vec<&TaskProof> = proofs.iter().filter(|proof| !proof.problems.is_empty()).collect();
     if as_json {
         let rows: Vec<Value> = proofs.iter().map(describe).collect();
         output::json(
@@ -101,9 +103,11 @@ fn tell(proofs: &[Proof], left_out: usize, as_json: bool) -> Result<(), Failure>
     if wrong.is_empty() && !proofs.is_empty() {
         return Ok(());
     }
-    Err(Failure::Work(match proofs.len() {
-        0 => anyhow::anyhow!("no task has a demonstration; there is nothing to prove"),
-        all => anyhow::anyhow!("{} of {all} proofs failed; the reasons stand above", wrong.len()),
+    Err(CommandFailure::Work(match proofs.len() {
+        0 => anyhow::anyhow!(
+            "no task has a demonstration, so nothing was proved; add solve hooks or choose other tasks"
+        ),
+        all => anyhow::anyhow!("{} of {all} proofs failed; see the reasons above", wrong.len()),
     }))
 }
 
@@ -111,18 +115,19 @@ async fn prove_one(
     spec: &TaskSpec,
     seed: u64,
     index: usize,
-    stages: &dyn Stages,
+    stages: &dyn EnvironmentFactory,
     session: &SessionSpec,
-) -> Proof {
-    let mut proof = Proof { task: spec.name(), seed, goal: String::new(), steps: 0, problems: Vec::new() };
+) -> TaskProof {
+    let mut proof =
+        TaskProof { task: spec.name(), seed, goal: String::new(), steps: 0, problems: Vec::new() };
     let opened = match assignment(spec, seed, index, session) {
         Ok(assignment) => stages.open(&assignment).await,
-        Err(error) => Err(StageError::Failed(error)),
+        Err(error) => Err(EnvironmentError::Failed(error)),
     };
     let mut stage = match opened {
         Ok(stage) => stage,
         Err(error) => {
-            proof.problems.push(format!("no page: {error}"));
+            proof.problems.push(format!("the page did not open: {error}"));
             return proof;
         }
     };
@@ -133,18 +138,18 @@ async fn prove_one(
     proof
 }
 
-async fn examine(spec: &TaskSpec, stage: &mut dyn Stage, proof: &mut Proof) -> Result<(), String> {
-    let told = |error: StageError| error.to_string();
-    let made = stage.begin().await.map_err(told)?;
+async fn examine(spec: &TaskSpec, stage: &mut dyn Environment, proof: &mut TaskProof) -> Result<(), String> {
+    let to_text = |error: EnvironmentError| error.to_string();
+    let made = stage.begin().await.map_err(to_text)?;
     let goal = spec.task.goal.clone().or(made).ok_or("neither the task nor its page has a goal")?;
     proof.goal.clone_from(&goal);
-    let idle = stage.evidence().await.ok_or("nothing is to be seen of the start page")?;
+    let idle = stage.evidence().await.ok_or("the start page gives no evidence")?;
     proof.problems.extend(earned_for_nothing(&spec.scorer, &idle, &goal, &spec.task, proof.seed));
-    let Followed { end, answer, steps, last } = follow(stage, &goal, &spec.task).await?;
+    let DemonstrationRun { end, answer, steps, last } = follow(stage, &goal, &spec.task).await?;
     proof.steps = steps;
-    let mut evidence = stage.evidence().await.ok_or("nothing is to be seen at the end")?;
+    let mut evidence = stage.evidence().await.ok_or("the last page gives no evidence")?;
     evidence.answer.clone_from(&answer);
-    let facts = Facts { end, steps, max_steps: spec.task.max_steps };
+    let facts = EndFacts { end, steps, max_steps: spec.task.max_steps };
     let score = spec.scorer.score(&evidence, &facts).map_err(|error| error.to_string())?;
     if score.reward != Some(1.0) || score.success != Some(true) {
         proof.problems.push(format!(
@@ -158,41 +163,48 @@ async fn examine(spec: &TaskSpec, stage: &mut dyn Stage, proof: &mut Proof) -> R
     Ok(())
 }
 
-/// Acts as the demonstration says until it answers, the page is done, or the steps are used up.
-async fn follow(stage: &mut dyn Stage, goal: &str, task: &Task) -> Result<Followed, String> {
+/// Follows the demonstration until it answers, the page is done, or the steps are used up.
+async fn follow(stage: &mut dyn Environment, goal: &str, task: &Task) -> Result<DemonstrationRun, String> {
     let mut last = VecDeque::new();
     for step in 0..task.max_steps {
-        // A trajectory looks before each step, and notices new tabs by it.
+        // A trajectory observes before each step, which also detects new tabs.
         stage.observe().await.map_err(|error| error.to_string())?;
-        let asked = stage.hint(goal, step).await.map_err(|error| format!("step {step}: {error}"))?;
-        if last.len() == HINTS_TOLD {
+        let hint_text = stage.hint(goal, step).await.map_err(|error| format!("step {step}: {error}"))?;
+        if last.len() == HINTS_PRINTED {
             last.pop_front();
         }
         last.push_back(
-            asked.as_ref().map_or("null".to_owned(), |asked| asked.json.chars().take(200).collect()),
+            hint_text
+                .as_ref()
+                .map_or("null".to_owned(), |hint_text| hint_text.json.chars().take(200).collect()),
         );
-        let read = asked.map(|asked| hint::read(&asked.json)).transpose()?;
+        let read = hint_text.map(|hint_text| hint::read(&hint_text.json)).transpose()?;
         let action = read.flatten().map_or(Action::Wait { seconds: 1 }, |(action, _)| action);
         if let Action::Answer { content } = action {
-            return Ok(Followed { end: End::Answered, answer: Some(content), steps: step + 1, last });
+            return Ok(DemonstrationRun {
+                end: EndKind::Answered,
+                answer: Some(content),
+                steps: step + 1,
+                last,
+            });
         }
         let outcome = stage.act(&action).await.map_err(|error| format!("step {step}: {error}"))?;
         stage.settle(outcome).await.map_err(|error| format!("step {step}: {error}"))?;
         let probe = stage.probe().await.map_err(|error| format!("step {step}: {error}"))?;
         let says = probe.and_then(|json| serde_json::from_str::<Value>(&json).ok());
         if says.is_some_and(|says| says["done"] == Value::Bool(true)) {
-            return Ok(Followed { end: End::Done, answer: None, steps: step + 1, last });
+            return Ok(DemonstrationRun { end: EndKind::Done, answer: None, steps: step + 1, last });
         }
     }
-    Ok(Followed { end: End::MaxSteps, answer: None, steps: task.max_steps, last })
+    Ok(DemonstrationRun { end: EndKind::MaxSteps, answer: None, steps: task.max_steps, last })
 }
 
-/// What the untouched page would already be rewarded for.
+/// The ways to earn a reward on the untouched page.
 fn earned_for_nothing(scorer: &Scorer, idle: &Evidence, goal: &str, task: &Task, seed: u64) -> Vec<String> {
     let earns = |answer: Option<String>| {
-        let end = if answer.is_some() { End::Answered } else { End::MaxSteps };
+        let end = if answer.is_some() { EndKind::Answered } else { EndKind::MaxSteps };
         let evidence = Evidence { answer, ..idle.clone() };
-        let facts = Facts { end, steps: 0, max_steps: task.max_steps };
+        let facts = EndFacts { end, steps: 0, max_steps: task.max_steps };
         scorer.score(&evidence, &facts).is_ok_and(|score| score.reward.is_some_and(|reward| reward > 0.0))
     };
     let mut problems = Vec::new();
@@ -201,7 +213,7 @@ fn earned_for_nothing(scorer: &Scorer, idle: &Evidence, goal: &str, task: &Task,
     }
     for answer in cheap_answers(goal) {
         if earns(Some(answer.clone())) {
-            problems.push(format!("answering {answer:?} unseen is rewarded; goal: {goal}"));
+            problems.push(format!("answering {answer:?} without a look is rewarded; goal: {goal}"));
         }
     }
     let lucky = guesses(seed).into_iter().filter(|guess| earns(Some(guess.clone()))).count();
@@ -211,11 +223,11 @@ fn earned_for_nothing(scorer: &Scorer, idle: &Evidence, goal: &str, task: &Task,
     problems
 }
 
-/// Stock words, and what the goal itself puts in quotes or names as a number.
+/// Stock answers, and what the goal itself quotes or names as a number.
 fn cheap_answers(goal: &str) -> BTreeSet<String> {
     let quoted = goal.split('"').skip(1).step_by(2).map(str::to_owned);
-    let numbers = goal.split(|c: char| !c.is_ascii_digit() && c != '.').map(|word| word.trim_matches('.'));
-    let numbers = numbers.filter(|word| word.parse::<f64>().is_ok()).map(str::to_owned);
+    let numbers = goal.split(|c: char| !c.is_ascii_digit() && c != '.').map(|part| part.trim_matches('.'));
+    let numbers = numbers.filter(|part| part.parse::<f64>().is_ok()).map(str::to_owned);
     STOCK
         .map(str::to_owned)
         .into_iter()
@@ -237,7 +249,7 @@ fn guesses(seed: u64) -> Vec<String> {
         .collect()
 }
 
-/// Seeds spread over what a sampler would draw, the same on every machine.
+/// Seeds spread over the range that a sampler draws from, the same on every machine.
 fn case_seed(name: &str, index: u64) -> u64 {
     let sum = name
         .bytes()
@@ -250,21 +262,21 @@ fn assignment(spec: &TaskSpec, seed: u64, index: usize, session: &SessionSpec) -
     let group_id = Id::nth(&run_id, index as u64);
     let trajectory_id = Id::attempt(&group_id, 0, 0);
     Ok(Assignment {
-        ancestry: Ancestry { run_id, group_id, sample_index: 0, attempt: 0, trajectory_id },
+        ancestry: TrajectoryAncestry { run_id, group_id, sample_index: 0, attempt: 0, trajectory_id },
         token: 1,
         lease_millis: 60_000,
-        task: spec.drawn(seed),
+        task: spec.with_seed(seed),
         session: session.clone(),
         policy_address: String::new(),
     })
 }
 
-fn describe(proof: &Proof) -> Value {
-    let Proof { task, seed, goal, steps, problems } = proof;
+fn describe(proof: &TaskProof) -> Value {
+    let TaskProof { task, seed, goal, steps, problems } = proof;
     json!({ "task": task, "seed": seed, "goal": goal, "steps": steps, "problems": problems })
 }
 
-fn row(proof: &Proof) -> Vec<String> {
+fn row(proof: &TaskProof) -> Vec<String> {
     let proved = if proof.problems.is_empty() { "yes" } else { "NO" };
     vec![proof.task.clone(), proof.seed.to_string(), proof.steps.to_string(), proved.to_owned()]
 }
@@ -278,7 +290,7 @@ mod tests {
         let answers =
             cheap_answers(r#"Put 3 of the "Tall Mug 20" at $4.50 in the cart, then answer "done"."#);
         for want in ["3", "Tall Mug 20", "4.50", "20", "done", "yes"] {
-            assert!(answers.contains(want), "{want:?} not in {answers:?}");
+            assert!(answers.contains(want), "{want:?} is missing in {answers:?}");
         }
         assert!(!answers.contains(""));
     }

@@ -1,71 +1,73 @@
-//! The trajectories of a run as a workload: how many steps each had, how long each prompt and reply was, into how many tiles each screenshot was cut.
+//! The trajectories of a run as a workload: steps of each, length of each prompt and reply, tiles
+//! of each screenshot.
 //!
-//! Simulations and benchmarks that are given it run what the run ran, and not a mix of constants: only then is a share of one of the other.
+//! Simulations and benchmarks that take this workload run what the run ran, not a mix of constants:
+//! only then can their rates be compared with the run's.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 
-use furrow_coordinator::spool::finished;
+use furrow_coordinator::spool::read_finished;
 use furrow_model::floor::{StepSizes, Workload};
 use furrow_records::{DataSet, StepSize, StepTokens, Table};
-use furrow_rollout::{ContextPolicy, Fault};
+use furrow_rollout::{ContextPolicy, FaultOwner};
 use serde::Serialize;
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
 use crate::commands::view::planned;
-use crate::{Failure, output};
+use crate::job::stored;
+use crate::{CommandFailure, output};
 use furrow_model::checkpoint::chain;
 
-/// What a run's finished trajectories were like.
+/// The finished trajectories of a run.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Recorded {
+pub struct RecordedRun {
     /// Sizes of every step.
     pub workload: Arc<Workload>,
-    /// What its sessions kept.
+    /// What the run's sessions kept.
     pub keep: ContextPolicy,
-    /// Sessions at once that its job asked for.
+    /// Number of concurrent sessions that its job set.
     pub sessions: Option<u32>,
-    /// Bytes of a step in the files of the data set; `None` before the first is published.
+    /// Bytes of a step in the files of the data set; `None` before the first commit.
     pub step_bytes: Option<u64>,
-    job: Identity,
-    spreads: Vec<Spread>,
-    /// Finished trajectories that are left out because a step of theirs has no tokens.
+    job: RecordedJob,
+    spreads: Vec<ValueSpread>,
+    /// Number of finished trajectories left out because one of their steps has no tokens.
     without_tokens: usize,
 }
 
-/// Which job it was.
+/// The job of the run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-struct Identity {
+struct RecordedJob {
     run: String,
-    /// Of the resolved `job.toml`, hexadecimal.
+    /// SHA-256 of the resolved `job.toml`, hexadecimal.
     job_sha256: String,
     policy: String,
     checkpoint: String,
     context: String,
 }
 
-/// How a number is spread.
+/// The distribution of a number.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Spread {
-    /// Of what.
+pub struct ValueSpread {
+    /// Name of the number.
     pub what: &'static str,
-    /// How many there are.
+    /// How many values there are.
     pub count: usize,
-    /// Their mean.
     pub mean: f64,
-    /// The smallest with at least 5 in 100 at or below it.
+    /// The smallest value with at least 5 % of the values at or below it.
     pub p5: u32,
-    /// The same of half of them.
+    /// The same for 50 %.
     pub p50: u32,
-    /// The same of 95 in 100.
+    /// The same for 95 %.
     pub p95: u32,
 }
 
-impl Spread {
-    /// Of numbers in any order; zeros of none.
-    pub fn of(what: &'static str, numbers: impl IntoIterator<Item = u32>) -> Self {
+impl ValueSpread {
+    /// The distribution of values in any order; all zero without values.
+    pub fn from_numbers(what: &'static str, numbers: impl IntoIterator<Item = u32>) -> Self {
         let mut numbers: Vec<u32> = numbers.into_iter().collect();
         numbers.sort_unstable();
         let at = |percent: usize| {
@@ -78,21 +80,22 @@ impl Spread {
     }
 }
 
-impl Recorded {
-    /// Reads the scored trajectories of a run directory, and those that have ended and are not published yet.
+impl RecordedRun {
+    /// Reads the scored trajectories of a run directory, and those that ended but are not committed
+    /// yet.
     ///
     /// # Errors
-    /// When it is not a run's, when no trajectory has ended, or when its policy recorded no tokens.
-    pub fn read(dir: &Path) -> Result<Self, Failure> {
+    /// If the directory holds no run, no trajectory has ended, or the policy recorded no tokens.
+    pub fn read(dir: &Path) -> Result<Self, CommandFailure> {
         let (job, table) = identity(dir)?;
-        let wrong = |why: String| Failure::Input(vec![format!("--recorded {}: {why}", dir.display())]);
+        let wrong = |why: String| CommandFailure::Input(vec![format!("--recorded {}: {why}", dir.display())]);
         let context = job.context.clone();
         let keep = match context.as_str() {
             "append" => ContextPolicy::Append,
             "last_image" => ContextPolicy::LastImage,
             other => {
                 let why = format!(
-                    "policy.context.keep was {other:?}, which the simulator does not know; name a run that kept \"append\" or \"last_image\""
+                    "policy.context.keep was {other:?}, which the simulator does not support; use a run with \"append\" or \"last_image\""
                 );
                 return Err(wrong(why));
             }
@@ -106,7 +109,7 @@ impl Recorded {
             of_trajectory.entry(&size.trajectory_id).or_default().push(size);
         }
         if of_trajectory.is_empty() {
-            return Err(wrong("no trajectory of it has ended; name a run with scored trajectories".into()));
+            return Err(wrong("no trajectory has ended; use a run with scored trajectories".into()));
         }
         let (mut whole, mut without_tokens) = (Vec::new(), 0);
         for mut steps in of_trajectory.into_values() {
@@ -119,17 +122,20 @@ impl Recorded {
         }
         if whole.is_empty() {
             return Err(wrong(format!(
-                "its policy, policy.kind = {:?}, recorded no tokens, so there is nothing to run again; name a run of policy.kind = \"model\"",
+                "its policy, policy.kind = {:?}, recorded no tokens to simulate; use a run with policy.kind = \"model\"",
                 job.policy
             )));
         }
         let tokens = || whole.iter().flat_map(|(tokens, _)| tokens);
         let spreads = vec![
-            Spread::of("steps a trajectory", whole.iter().map(|(tokens, _)| tokens.len() as u32)),
-            Spread::of("prompt tokens a step", tokens().map(|step| step.prompt)),
-            Spread::of("response tokens a step", tokens().map(|step| step.response)),
-            Spread::of("sampled tokens a step", tokens().map(|step| step.sampled)),
-            Spread::of("tiles a step", tokens().map(|step| step.tiles)),
+            ValueSpread::from_numbers(
+                "steps a trajectory",
+                whole.iter().map(|(tokens, _)| tokens.len() as u32),
+            ),
+            ValueSpread::from_numbers("prompt tokens a step", tokens().map(|step| step.prompt)),
+            ValueSpread::from_numbers("response tokens a step", tokens().map(|step| step.response)),
+            ValueSpread::from_numbers("sampled tokens a step", tokens().map(|step| step.sampled)),
+            ValueSpread::from_numbers("tiles a step", tokens().map(|step| step.tiles)),
         ];
         let page_micros = whole.iter().map(|(_, micros)| micros).sum::<u64>() as f64;
         let page_seconds = page_micros / 1e6 / tokens().count() as f64;
@@ -141,16 +147,16 @@ impl Recorded {
         Ok(Self { workload, keep, sessions, step_bytes, job, spreads, without_tokens })
     }
 
-    /// The distribution as a table, and whose it is.
-    pub fn tell(&self) {
-        let Identity { run, job_sha256, policy, checkpoint, context } = &self.job;
+    /// Prints the distribution as a table, with its source.
+    pub fn print(&self) {
+        let RecordedJob { run, job_sha256, policy, checkpoint, context } = &self.job;
         output::line(format!(
-            "\nRecorded by run {run:?} (job {}, {policy} policy, {context}, {checkpoint}); pages took {:.2} s a step",
+            "\nRecorded by run {run:?} (job {}, {policy} policy, {context}, {checkpoint}); pages took {:.2} s per step",
             &job_sha256[..12],
             self.workload.page_seconds
         ));
-        let row = |spread: &Spread| {
-            let Spread { what, count, mean, p5, p50, p95 } = spread;
+        let row = |spread: &ValueSpread| {
+            let ValueSpread { what, count, mean, p5, p50, p95 } = spread;
             vec![
                 format!("  {what}"),
                 count.to_string(),
@@ -164,13 +170,12 @@ impl Recorded {
         output::table(&["", "count", "mean", "p5", "p50", "p95"], &rows);
         if self.without_tokens > 0 {
             output::line(format!(
-                "  {} trajectories left out: a step of theirs has no tokens",
+                "  {} trajectories left out: one of their steps has no tokens",
                 self.without_tokens
             ));
         }
     }
 
-    /// The same for a program.
     pub fn value(&self) -> Value {
         json!({
             "job": self.job, "spreads": self.spreads, "page_seconds": self.workload.page_seconds,
@@ -179,24 +184,25 @@ impl Recorded {
     }
 }
 
-/// A step as simulations take it: rows of the screenshot are the model's own, so all others of the prompt are text.
+/// A step as simulations take it: the rows of the screenshot follow from the model, so all others
+/// of the prompt are text.
 fn sizes_of(is_first: bool, step: StepTokens) -> StepSizes {
     let StepTokens { prompt, before_image, image_rows, tiles, response, sampled } = step;
-    // The mark in front of the screenshot is text of the turn.
+    // The image marker before the screenshot belongs to the turn's text.
     let instructions = if is_first { before_image.saturating_sub(1) } else { 0 };
     let text = prompt.saturating_sub(image_rows).saturating_sub(instructions);
     StepSizes { instructions, text, tiles, sampled, given: response.saturating_sub(sampled) }
 }
 
 /// Name and hash of the run's job, and the job.
-fn identity(dir: &Path) -> Result<(Identity, toml::Table), Failure> {
+fn identity(dir: &Path) -> Result<(RecordedJob, toml::Table), CommandFailure> {
     let path = dir.join("job.toml");
-    let wrong = |why: String| Failure::Input(vec![format!("--recorded {}: {why}", dir.display())]);
+    let wrong = |why: String| CommandFailure::Input(vec![format!("--recorded {}: {why}", dir.display())]);
     let text = std::fs::read_to_string(&path)
-        .map_err(|why| wrong(format!("job.toml cannot be read ({why}); name the directory of a run")))?;
-    let table: toml::Table = text.parse().map_err(|why| wrong(format!("job.toml: {why}")))?;
-    let of = |key| planned::text(&table, key).unwrap_or_default().to_owned();
-    let identity = Identity {
+        .map_err(|why| wrong(format!("cannot read job.toml ({why}); use the directory of a run")))?;
+    let table = stored::table(&text).map_err(|why| wrong(format!("job.toml: {why}")))?;
+    let of = |key| planned::text_at(&table, key).unwrap_or_default().to_owned();
+    let identity = RecordedJob {
         run: of("run.name"),
         job_sha256: format!("{:x}", Sha256::digest(&text)),
         policy: of("policy.kind"),
@@ -206,7 +212,8 @@ fn identity(dir: &Path) -> Result<(Identity, toml::Table), Failure> {
     Ok((identity, table))
 }
 
-/// Sizes of all scored steps that are published, and the bytes of one in its file. None before the first commit.
+/// Sizes of all committed scored steps, and the mean bytes of one in its file; `None` before the
+/// first commit.
 fn published(dir: &Path) -> Result<(Vec<StepSize>, Option<u64>), String> {
     let set = match DataSet::open(dir) {
         Ok(set) => set,
@@ -219,12 +226,12 @@ fn published(dir: &Path) -> Result<(Vec<StepSize>, Option<u64>), String> {
     Ok((sizes, (rows > 0).then(|| bytes / rows)))
 }
 
-/// Sizes of the steps of trajectories that ended by the policy's doing and are in the spool alone.
+/// Sizes of the steps of trajectories that the policy ended and that are only in the spool.
 fn unpublished(dir: &Path, published: &BTreeSet<String>) -> Result<Vec<StepSize>, String> {
     let mut sizes = Vec::new();
-    let read = finished(&dir.join("spool"), &mut |id, steps, ending| {
+    let read = read_finished(&dir.join("spool"), &mut |id, steps, ending| {
         let ended = furrow_wire::decode_ending(ending.payload).ok();
-        let is_policys = ended.is_some_and(|ending| ending.end.fault(false) == Fault::Policy);
+        let is_policys = ended.is_some_and(|ending| ending.end.fault(false) == FaultOwner::Policy);
         if is_policys && !published.contains(id.as_str()) {
             let steps = steps.into_iter().filter_map(|entry| furrow_wire::decode_step(entry.payload).ok());
             sizes.extend(steps.map(|record| StepSize::of(id.as_str(), &record)));
@@ -241,7 +248,8 @@ mod tests {
     #[test]
     fn percentiles_are_values_that_occur() {
         let spread = |numbers: &[u32]| {
-            let Spread { count, mean, p5, p50, p95, .. } = Spread::of("x", numbers.iter().copied());
+            let ValueSpread { count, mean, p5, p50, p95, .. } =
+                ValueSpread::from_numbers("x", numbers.iter().copied());
             (count, mean, [p5, p50, p95])
         };
         assert_eq!(spread(&[]), (0, 0.0, [0; 3]));
@@ -266,7 +274,7 @@ mod tests {
         assert_eq!(first, want);
         assert_eq!(first.instructions + first.text + step.image_rows, step.prompt);
         assert_eq!(first.reply(), step.response);
-        // Later turns begin with what came of the step before: no instructions.
+        // Later turns begin with the outcome of the step before, without instructions.
         let later = sizes_of(false, StepTokens { prompt: 160, before_image: 40, ..step });
         assert_eq!((later.instructions, later.text), (0, 60));
     }

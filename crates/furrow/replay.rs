@@ -1,71 +1,72 @@
-//! What differs between a trajectory as it was recorded and as it was acted again, step by step.
+//! Compares a recorded trajectory with its replay, step by step.
 
-use furrow_env::{ActedAgain, Expectation, SeenStep};
-use furrow_records::Picture;
+use furrow_env::{ReplayExpectation, ReplayedStep, ReplayedTrajectory};
+use furrow_records::DecodedPicture;
 use furrow_rollout::{
-    End, Evidence, ImageFormat, Observation, Outcome, OutcomeName, Score, Screenshot, Size, StepRecord,
+    EndKind, Evidence, ImageFormat, Observation, Outcome, OutcomeName, Score, Screenshot, Size, StepRecord,
     TrajectoryRecord,
 };
-use furrow_tasks::{Facts, Scorer};
+use furrow_tasks::{EndFacts, Scorer};
 use serde::Serialize;
 
-/// How far pictures may lie apart and still count as equal.
+/// How much pictures may differ and still count as equal.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Tolerance {
-    /// A pixel differs when red, green or blue is off by more than so many levels of 255.
+pub struct PictureTolerance {
+    /// Levels of 255 by which red, green or blue may be off before a pixel counts as different.
     pub levels: u8,
-    /// Pictures differ when more than this share of their pixels does.
+    /// Share of the pixels that may differ before the pictures count as different.
     pub share: f64,
 }
 
-/// One thing that is not as it was.
+/// One difference between record and replay.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Difference {
+pub struct ReplayDifference {
     /// The step, counted from 0; absent at the end.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub step: Option<usize>,
     /// What differs: `url`, `title`, `tabs`, `pixels`, `outcome`, `unrecorded_request`, `goal`, `steps`, `end`, `answer`,
     /// `reward`, `success`, `stopped`.
     pub what: &'static str,
-    /// As it was.
+    /// The recorded value.
     pub recorded: String,
-    /// As it is.
+    /// The replayed value.
     pub replayed: String,
 }
 
-/// What became of one trajectory.
+/// The result of one trajectory.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Replayed {
-    /// The trajectory.
+pub struct ReplayResult {
+    /// Id of the trajectory.
     pub trajectory_id: String,
-    /// `suite/task`.
+    /// Task as `suite/task`.
     pub task: String,
-    /// Where its pages came from: `sites` or `archive`.
+    /// Source of its pages: `sites` or `archive`.
     pub from: &'static str,
-    /// Whether it was the same build of the browser.
+    /// Whether the browser's build is the same.
     pub same_browser: bool,
-    /// Steps recorded.
+    /// Number of recorded steps.
     pub steps: usize,
-    /// Steps whose pictures are equal to the last bit; the others lie within the tolerance or are among the differences.
+    /// Number of steps with pictures equal to the last bit; the others are within the tolerance or
+    /// among the differences.
     pub identical_pictures: usize,
     /// The recorded reward.
     pub reward: Option<f32>,
-    /// What differs; empty when nothing does.
-    pub differences: Vec<Difference>,
+    /// All differences found.
+    pub differences: Vec<ReplayDifference>,
 }
 
-/// Holds a trajectory against itself.
+/// Compares a trajectory with its replay.
 pub fn compare(
     record: &TrajectoryRecord,
     steps: &[StepRecord],
-    again: &ActedAgain,
+    again: &ReplayedTrajectory,
     from: &'static str,
-    tolerance: Tolerance,
-) -> Replayed {
-    let mut comparison = Comparison::new(tolerance);
-    comparison.whole(record, steps, again);
-    let Comparison { identical, differences, .. } = comparison;
-    Replayed {
+    tolerance: PictureTolerance,
+) -> ReplayResult {
+    let mut comparison = ReplayComparison::new(tolerance);
+    comparison.compare_trajectory(record, steps, again);
+    let ReplayComparison { identical, differences, .. } = comparison;
+    ReplayResult {
         trajectory_id: record.ancestry.trajectory_id.to_string(),
         task: format!("{}/{}", record.task.suite, record.task.task_id),
         from,
@@ -77,188 +78,200 @@ pub fn compare(
     }
 }
 
-/// What a trajectory's pages looked like, for whoever waits for them to look so again.
-pub struct Looks<'a> {
+/// The recorded look of a trajectory's pages, for a replay that waits until the pages match it.
+pub struct RecordedPages<'a> {
     record: &'a TrajectoryRecord,
     steps: &'a [StepRecord],
-    tolerance: Tolerance,
+    tolerance: PictureTolerance,
 }
 
-impl<'a> Looks<'a> {
-    /// Of a trajectory as it was recorded.
-    pub fn of(record: &'a TrajectoryRecord, steps: &'a [StepRecord], tolerance: Tolerance) -> Self {
+impl<'a> RecordedPages<'a> {
+    /// The pages of a recorded trajectory.
+    pub fn new(record: &'a TrajectoryRecord, steps: &'a [StepRecord], tolerance: PictureTolerance) -> Self {
         Self { record, steps, tolerance }
     }
 
-    fn are_found(&self, look: impl FnOnce(&mut Comparison)) -> bool {
-        let mut comparison = Comparison::new(self.tolerance);
+    fn matches(&self, look: impl FnOnce(&mut ReplayComparison)) -> bool {
+        let mut comparison = ReplayComparison::new(self.tolerance);
         look(&mut comparison);
         comparison.differences.is_empty()
     }
 }
 
-impl Expectation for Looks<'_> {
-    fn before_step(&self, step: usize, seen: &Observation) -> bool {
+impl ReplayExpectation for RecordedPages<'_> {
+    fn matches_before_step(&self, step: usize, observation: &Observation) -> bool {
         let Some(then) = self.steps.get(step) else { return true };
-        self.are_found(|comparison| comparison.observation(&then.observation, seen))
+        self.matches(|comparison| comparison.compare_observation(&then.observation, observation))
     }
 
-    fn at_end(&self, seen: &Evidence) -> bool {
+    fn matches_at_end(&self, evidence: &Evidence) -> bool {
         let Some(then) = &self.record.ending.evidence else { return true };
-        self.are_found(|comparison| comparison.last_look(then, seen, self.record))
+        self.matches(|comparison| comparison.compare_final_page(then, evidence, self.record))
     }
 }
 
-/// Differences as they are found.
-struct Comparison {
-    tolerance: Tolerance,
-    /// Where it is.
+/// Collects differences.
+struct ReplayComparison {
+    tolerance: PictureTolerance,
+    /// The step being compared; `None` at the end.
     step: Option<usize>,
     identical: usize,
-    differences: Vec<Difference>,
+    differences: Vec<ReplayDifference>,
 }
 
-impl Comparison {
-    fn new(tolerance: Tolerance) -> Self {
+impl ReplayComparison {
+    fn new(tolerance: PictureTolerance) -> Self {
         Self { tolerance, step: None, identical: 0, differences: Vec::new() }
     }
 
-    fn whole(&mut self, record: &TrajectoryRecord, steps: &[StepRecord], again: &ActedAgain) {
+    fn compare_trajectory(
+        &mut self,
+        record: &TrajectoryRecord,
+        steps: &[StepRecord],
+        again: &ReplayedTrajectory,
+    ) {
         if let Some(goal) = &again.goal {
-            self.same("goal", &record.ending.goal, goal);
+            self.compare_text("goal", &record.ending.goal, goal);
         }
         for (at, (then, now)) in steps.iter().zip(&again.steps).enumerate() {
             self.step = Some(at);
-            self.step(then, now);
+            self.compare_step(then, now);
         }
         self.step = None;
-        self.asked_in_vain(&again.unrecorded);
+        self.add_unrecorded_requests(&again.unrecorded);
         if let Some(why) = &again.stopped {
-            self.tell("stopped", "", why);
+            self.add_difference("stopped", "", why);
             return;
         }
-        self.same("steps", &steps.len().to_string(), &again.steps.len().to_string());
-        let end = self.end(record.ending.end, again.end);
-        self.evidence(record, again);
-        self.score(record, again, end);
+        self.compare_text("steps", &steps.len().to_string(), &again.steps.len().to_string());
+        let end = self.compare_end(record.ending.end, again.end);
+        self.compare_evidence(record, again);
+        self.compare_score(record, again, end);
     }
 
-    fn step(&mut self, then: &StepRecord, now: &SeenStep) {
-        self.observation(&then.observation, &now.observation);
-        // A busy machine settles later: that tells of the machine, and the picture of the page.
-        let outcome = now.outcome.as_ref().map_or_else(String::new, told);
-        self.same("outcome", &told(&then.outcome), &outcome);
-        self.asked_in_vain(&now.unrecorded);
+    fn compare_step(&mut self, then: &StepRecord, now: &ReplayedStep) {
+        self.compare_observation(&then.observation, &now.observation);
+        // A busy machine settles later, which says nothing about the page; the picture does.
+        let outcome = now.outcome.as_ref().map_or_else(String::new, outcome_text);
+        self.compare_text("outcome", &outcome_text(&then.outcome), &outcome);
+        self.add_unrecorded_requests(&now.unrecorded);
     }
 
-    fn observation(&mut self, then: &Observation, now: &Observation) {
-        self.same("url", &then.url, &now.url);
-        self.same("title", &then.title, &now.title);
-        let tabs = |seen: &Observation| {
-            let urls =
-                seen.tabs.iter().map(|tab| format!("{}{}", if tab.active { "*" } else { "" }, tab.url));
+    fn compare_observation(&mut self, then: &Observation, now: &Observation) {
+        self.compare_text("url", &then.url, &now.url);
+        self.compare_text("title", &then.title, &now.title);
+        let tabs = |observation_now: &Observation| {
+            let urls = observation_now
+                .tabs
+                .iter()
+                .map(|tab| format!("{}{}", if tab.active { "*" } else { "" }, tab.url));
             urls.collect::<Vec<_>>().join(" ")
         };
         if then.tabs.len() > 1 || now.tabs.len() > 1 {
-            self.same("tabs", &tabs(then), &tabs(now));
+            self.compare_text("tabs", &tabs(then), &tabs(now));
         }
-        if self.pictures("pixels", &then.screenshot, &now.screenshot) {
+        if self.compare_pictures("pixels", &then.screenshot, &now.screenshot) {
             self.identical += 1;
         }
     }
 
-    /// Whether they are equal to the last bit.
-    fn pictures(&mut self, what: &'static str, then: &Screenshot, now: &Screenshot) -> bool {
+    /// Whether the pictures are equal to the last bit; adds a difference if they exceed the
+    /// tolerance.
+    fn compare_pictures(&mut self, what: &'static str, then: &Screenshot, now: &Screenshot) -> bool {
         if then.bytes == now.bytes {
             return true;
         }
-        let (before, after) = match (Picture::decode(then), Picture::decode(now)) {
+        let (before, after) = match (DecodedPicture::decode(then), DecodedPicture::decode(now)) {
             (Ok(before), Ok(after)) => (before, after),
             (before, after) => {
-                self.tell(what, &before.err().unwrap_or_default(), &after.err().unwrap_or_default());
+                self.add_difference(
+                    what,
+                    &before.err().unwrap_or_default(),
+                    &after.err().unwrap_or_default(),
+                );
                 return false;
             }
         };
         if before == after {
             return true;
         }
-        let size = |picture: &Picture| format!("{}x{}", picture.width, picture.height);
+        let size = |picture: &DecodedPicture| format!("{}x{}", picture.width, picture.height);
         let Some(differing) = before.differing(&after, self.tolerance.levels) else {
-            self.tell(what, &size(&before), &size(&after));
+            self.add_difference(what, &size(&before), &size(&after));
             return false;
         };
         let all = f64::from(before.width) * f64::from(before.height);
         if differing as f64 > self.tolerance.share * all {
             let levels = self.tolerance.levels;
-            let said = format!("{differing} of {all} pixels differ by more than {levels} levels");
-            self.tell(what, &size(&before), &said);
+            let summary = format!("{differing} of {all} pixels differ by more than {levels} levels");
+            self.add_difference(what, &size(&before), &summary);
         }
         false
     }
 
-    /// The end to score by: a limit of the farm's ends a trajectory that its page would let go on.
-    fn end(&mut self, then: End, now: Option<End>) -> End {
-        let by_limit = matches!(then, End::MaxSteps | End::Unparsable | End::ContextFull);
+    /// The end to score with: limits of the farm end a trajectory although its page would continue.
+    fn compare_end(&mut self, then: EndKind, now: Option<EndKind>) -> EndKind {
+        let by_limit = matches!(then, EndKind::MaxSteps | EndKind::Unparsable | EndKind::ContextFull);
         match now {
-            None if by_limit || then.fault(true) == furrow_rollout::Fault::Farm => then,
+            None if by_limit || then.fault(true) == furrow_rollout::FaultOwner::Farm => then,
             None => {
-                self.tell("end", then.as_str(), "the page goes on");
-                End::MaxSteps
+                self.add_difference("end", then.as_str(), "the page did not end");
+                EndKind::MaxSteps
             }
             Some(now) => {
-                self.same("end", then.as_str(), now.as_str());
+                self.compare_text("end", then.as_str(), now.as_str());
                 now
             }
         }
     }
 
-    fn evidence(&mut self, record: &TrajectoryRecord, again: &ActedAgain) {
+    fn compare_evidence(&mut self, record: &TrajectoryRecord, again: &ReplayedTrajectory) {
         let (Some(then), Some(now)) = (&record.ending.evidence, &again.evidence) else { return };
-        self.same("answer", &part(&then.answer), &part(&now.answer));
-        self.last_look(then, now, record);
+        self.compare_text("answer", &optional_text(&then.answer), &optional_text(&now.answer));
+        self.compare_final_page(then, now, record);
     }
 
-    fn last_look(&mut self, then: &Evidence, now: &Evidence, record: &TrajectoryRecord) {
-        self.same("url", &part(&then.url), &part(&now.url));
-        self.same("title", &part(&then.title), &part(&now.title));
+    fn compare_final_page(&mut self, then: &Evidence, now: &Evidence, record: &TrajectoryRecord) {
+        self.compare_text("url", &optional_text(&then.url), &optional_text(&now.url));
+        self.compare_text("title", &optional_text(&then.title), &optional_text(&now.title));
         let format = record.task.observation.format;
         if let (Some(then), Some(now)) = (picture(then, format), picture(now, format)) {
-            self.pictures("pixels", &then, &now);
+            self.compare_pictures("pixels", &then, &now);
         }
     }
 
-    fn score(&mut self, record: &TrajectoryRecord, again: &ActedAgain, end: End) {
+    fn compare_score(&mut self, record: &TrajectoryRecord, again: &ReplayedTrajectory, end: EndKind) {
         let Some(then) = &record.score else { return };
         let now = match scored(record, again, end) {
             Ok(Some(now)) => now,
             Ok(None) => return,
-            Err(why) => return self.tell("reward", &number(then), &why),
+            Err(why) => return self.add_difference("reward", &number(then), &why),
         };
-        self.same("reward", &number(then), &number(&now));
-        self.same("success", &format!("{:?}", then.success), &format!("{:?}", now.success));
+        self.compare_text("reward", &number(then), &number(&now));
+        self.compare_text("success", &format!("{:?}", then.success), &format!("{:?}", now.success));
     }
 
-    fn asked_in_vain(&mut self, requests: &[String]) {
-        requests.iter().for_each(|request| self.tell("unrecorded_request", "", request));
+    fn add_unrecorded_requests(&mut self, requests: &[String]) {
+        requests.iter().for_each(|request| self.add_difference("unrecorded_request", "", request));
     }
 
-    fn same(&mut self, what: &'static str, recorded: &str, replayed: &str) {
+    fn compare_text(&mut self, what: &'static str, recorded: &str, replayed: &str) {
         if recorded != replayed {
-            self.tell(what, recorded, replayed);
+            self.add_difference(what, recorded, replayed);
         }
     }
 
-    fn tell(&mut self, what: &'static str, recorded: &str, replayed: &str) {
+    fn add_difference(&mut self, what: &'static str, recorded: &str, replayed: &str) {
         let cut = |text: &str| text.chars().take(TEXT_CHARS_MAX).collect();
         let (recorded, replayed) = (cut(recorded), cut(replayed));
-        self.differences.push(Difference { step: self.step, what, recorded, replayed });
+        self.differences.push(ReplayDifference { step: self.step, what, recorded, replayed });
     }
 }
 
-/// Page text in a difference; an address may be long.
+/// Longest page text in a difference; a URL may be long.
 const TEXT_CHARS_MAX: usize = 2_000;
 
-fn told(outcome: &Outcome) -> String {
+fn outcome_text(outcome: &Outcome) -> String {
     match outcome.detail.is_empty() {
         _ if outcome.name == OutcomeName::NotSettled => OutcomeName::Ok.as_str().to_owned(),
         true => outcome.name.as_str().to_owned(),
@@ -266,7 +279,7 @@ fn told(outcome: &Outcome) -> String {
     }
 }
 
-fn part(part: &Option<String>) -> String {
+fn optional_text(part: &Option<String>) -> String {
     part.clone().unwrap_or_default()
 }
 
@@ -274,19 +287,24 @@ fn number(score: &Score) -> String {
     score.reward.map_or("none".to_owned(), |reward| reward.to_string())
 }
 
-/// The size is read from the picture itself.
+/// The size comes from the picture itself.
 fn picture(evidence: &Evidence, format: ImageFormat) -> Option<Screenshot> {
     let bytes = evidence.screenshot.clone()?;
     Some(Screenshot { bytes, format, size: Size::new(0, 0) })
 }
 
-/// What the task's scorer says of this time's evidence; `None` where it takes a judge, whom a replay does not ask.
-fn scored(record: &TrajectoryRecord, again: &ActedAgain, end: End) -> Result<Option<Score>, String> {
+/// The score of the replay's evidence by the task's scorer; `None` for a judge, which a replay does
+/// not call.
+fn scored(
+    record: &TrajectoryRecord,
+    again: &ReplayedTrajectory,
+    end: EndKind,
+) -> Result<Option<Score>, String> {
     let scorer = Scorer::of_task_json(&record.task_json).map_err(|error| error.to_string())?;
     if scorer.needs_judge() {
         return Ok(None);
     }
-    let evidence = again.evidence.as_ref().ok_or("nothing was to be seen at the end")?;
-    let facts = Facts { end, steps: again.steps.len() as u32, max_steps: record.task.max_steps };
+    let evidence = again.evidence.as_ref().ok_or("the last page gave no evidence")?;
+    let facts = EndFacts { end, steps: again.steps.len() as u32, max_steps: record.task.max_steps };
     scorer.score(evidence, &facts).map(Some).map_err(|error| error.to_string())
 }

@@ -1,4 +1,4 @@
-//! The run directory: made once, never reused by accident.
+//! The run directory: created once, never reused by accident.
 
 use std::fs;
 use std::io;
@@ -6,20 +6,19 @@ use std::path::Path;
 
 use furrow_coordinator::RunLock;
 
-use crate::Failure;
+use crate::CommandFailure;
 
-/// How a run begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Begin {
-    /// In a directory that holds no run.
+pub enum RunStart {
+    /// In a directory without a run.
     Fresh,
     /// Where an earlier start of the same job stopped.
     Resume,
-    /// From nothing: what an earlier run left in the directory is removed.
+    /// From the beginning, after removing what an earlier run left in the directory.
     Clean,
 }
 
-/// What a run puts into its directory. `--clean` removes these and nothing else.
+/// What a run writes into its directory. `--clean` removes these entries and nothing else.
 const CONTENTS: &[&str] = &[
     "job.toml",
     "ledger.sqlite",
@@ -33,34 +32,34 @@ const CONTENTS: &[&str] = &[
     ADDRESS,
 ];
 
-/// A job file has at most 1 MiB; with all defaults written out it is no ten times larger.
+/// A job file has at most 1 MiB; with all defaults written out it stays below ten times that.
 const RESOLVED_BYTES_MAX: u64 = 16 << 20;
 
-/// Where the coordinator of the run listens, for programs beside it.
+/// File with the coordinator's address, for other programs on this machine.
 const ADDRESS: &str = "coordinator.address";
 
-/// Writes down where the coordinator listens.
-pub fn write_address(dir: &Path, address: &str) -> Result<(), Failure> {
+/// Writes the coordinator's address into the run directory.
+pub fn write_address(dir: &Path, address: &str) -> Result<(), CommandFailure> {
     write_whole(&dir.join(ADDRESS), address)
 }
 
-/// Where the coordinator of a run listens, or listened when it was last started.
-pub fn address(dir: &Path) -> Result<String, Failure> {
+/// The address at which the coordinator of a run listens, or listened after its last start.
+pub fn address(dir: &Path) -> Result<String, CommandFailure> {
     let path = dir.join(ADDRESS);
     let text = fs::read_to_string(&path).map_err(|why| {
-        let told = format!(
-            "--run: {} cannot be read ({why}); name the directory of a run that was started",
+        let message = format!(
+            "--run: cannot read {} ({why}); use the directory of a run that was started",
             path.display()
         );
-        Failure::Input(vec![told])
+        CommandFailure::Input(vec![message])
     })?;
     Ok(text.trim().chars().take(512).collect())
 }
 
-/// Reads the resolved job of a run; `None` where there is none.
+/// Reads the resolved job of a run; `None` if it has none.
 ///
 /// # Errors
-/// When it is no regular file, too large, or not UTF-8.
+/// If it is not a regular file, too large, or not UTF-8.
 pub fn job_text(dir: &Path) -> io::Result<Option<String>> {
     match furrow_storage::read(&dir.join("job.toml"), RESOLVED_BYTES_MAX) {
         Err(why) if why.kind() == io::ErrorKind::NotFound => Ok(None),
@@ -71,52 +70,53 @@ pub fn job_text(dir: &Path) -> io::Result<Option<String>> {
     }
 }
 
-/// Takes the directory for a run, makes it ready and writes the resolved job into a new one.
+/// Locks the directory for a run, prepares it and writes the resolved job into a new one.
 ///
-/// Nothing in it is changed before the lock is held: what is there may be a living run's. The job of a run that is resumed is written
-/// by the coordinator, once nothing refuses the start.
-pub fn prepare(dir: &Path, begin: Begin, resolved_job: &str) -> Result<RunLock, Failure> {
+/// Nothing in it changes before the lock is taken: it may belong to a run in progress. The
+/// coordinator writes the job of a resumed run, after all checks of the start.
+pub fn prepare(dir: &Path, begin: RunStart, resolved_job: &str) -> Result<RunLock, CommandFailure> {
     check(dir, begin)?;
-    fs::create_dir_all(dir).map_err(|why| refused(dir, &format!("cannot be made: {why}")))?;
-    let lock = RunLock::take(dir).map_err(|held| Failure::Input(vec![crate::chain(&held.into())]))?;
-    // Another may have begun and ended since the first look.
+    fs::create_dir_all(dir).map_err(|why| refused(dir, &format!("cannot be created: {why}")))?;
+    let lock =
+        RunLock::take(dir).map_err(|error| CommandFailure::Input(vec![crate::chain(&error.into())]))?;
+    // Another run may have started and ended since the first check.
     check(dir, begin)?;
-    if begin == Begin::Clean {
+    if begin == RunStart::Clean {
         CONTENTS.iter().try_for_each(|name| remove(&dir.join(name)))?;
     }
-    if begin != Begin::Resume {
+    if begin != RunStart::Resume {
         write_whole(&dir.join("job.toml"), resolved_job)?;
     }
     Ok(lock)
 }
 
-/// Whether what lies in the directory is what this start expects.
-fn check(dir: &Path, begin: Begin) -> Result<(), Failure> {
-    // A link that leads nowhere is no absent ledger: opening it says so.
+/// Whether the directory holds what this start expects.
+fn check(dir: &Path, begin: RunStart) -> Result<(), CommandFailure> {
+    // A dangling link does not count as absent: opening the ledger then reports it.
     let holds_run = dir.join("ledger.sqlite").symlink_metadata().is_ok();
     match begin {
-        Begin::Fresh if holds_run => Err(refused(
+        RunStart::Fresh if holds_run => Err(refused(
             dir,
-            "holds a run already; go on with it by --resume, start over by --clean, or give run.name another name",
+            "already holds a run; continue it with --resume, start over with --clean, or change run.name",
         )),
-        Begin::Fresh if !is_empty(dir)? => Err(refused(
+        RunStart::Fresh if !is_empty(dir)? => Err(refused(
             dir,
-            "is not empty; name another run.output_dir or run.name, or start over by --clean",
+            "is not empty and holds no run; change run.output_dir or run.name, or start over with --clean",
         )),
-        Begin::Resume if !holds_run => Err(refused(dir, "holds no run to resume; leave --resume out")),
+        RunStart::Resume if !holds_run => Err(refused(dir, "holds no run to resume; start without --resume")),
         _ => Ok(()),
     }
 }
 
-fn refused(dir: &Path, why: &str) -> Failure {
-    Failure::Input(vec![format!("run directory {}: {why}", dir.display())])
+fn refused(dir: &Path, why: &str) -> CommandFailure {
+    CommandFailure::Input(vec![format!("run directory {}: {why}", dir.display())])
 }
 
-/// Empty, absent, or with nothing in it but a lock file and the logs of workers that came first.
-/// What workers that were there before the coordinator write.
+/// Entries that workers may write before the coordinator starts: with only these a directory counts
+/// as empty.
 const BEFORE_A_RUN: [&str; 3] = ["lock", "logs", "metrics.jsonl"];
 
-fn is_empty(dir: &Path) -> Result<bool, Failure> {
+fn is_empty(dir: &Path) -> Result<bool, CommandFailure> {
     match fs::read_dir(dir) {
         Ok(mut entries) => Ok(entries.all(|entry| {
             entry.is_ok_and(|entry| BEFORE_A_RUN.iter().any(|name| entry.file_name() == *name))
@@ -134,9 +134,9 @@ fn remove(path: &Path) -> io::Result<()> {
     }
 }
 
-fn write_whole(path: &Path, text: &str) -> Result<(), Failure> {
+fn write_whole(path: &Path, text: &str) -> Result<(), CommandFailure> {
     furrow_storage::replace(path, text.as_bytes())
-        .map_err(|why| Failure::Input(vec![format!("cannot write {}: {why}", path.display())]))
+        .map_err(|why| CommandFailure::Input(vec![format!("cannot write {}: {why}", path.display())]))
 }
 
 #[cfg(test)]
@@ -144,43 +144,43 @@ mod tests {
     use super::*;
 
     #[track_caller]
-    fn check(dir: &Path, begin: Begin, want: &str) {
+    fn check(dir: &Path, begin: RunStart, want: &str) {
         let got = match prepare(dir, begin, "x = 1\n") {
             Ok(_lock) => "ready".to_owned(),
-            Err(Failure::Input(problems)) => problems.join("; "),
-            Err(Failure::Work(error)) => error.to_string(),
+            Err(CommandFailure::Input(problems)) => problems.join("; "),
+            Err(CommandFailure::Work(error)) => error.to_string(),
         };
-        assert!(got.contains(want), "{got} does not say {want:?}");
+        assert!(got.contains(want), "{got} does not contain {want:?}");
     }
 
     #[test]
     fn a_run_directory_is_never_reused_by_accident() {
         let temp = tempfile::tempdir().unwrap();
         let dir = temp.path().join("run");
-        check(&dir, Begin::Resume, "holds no run to resume");
+        check(&dir, RunStart::Resume, "holds no run to resume");
         fs::create_dir_all(dir.join("logs")).unwrap();
         fs::write(dir.join("metrics.jsonl"), "{}\n").unwrap();
-        check(&dir, Begin::Fresh, "ready");
+        check(&dir, RunStart::Fresh, "ready");
         assert_eq!(fs::read_to_string(dir.join("job.toml")).unwrap(), "x = 1\n");
-        check(&dir, Begin::Fresh, "is not empty");
+        check(&dir, RunStart::Fresh, "is not empty");
         fs::write(dir.join("ledger.sqlite"), "").unwrap();
-        check(&dir, Begin::Fresh, "--resume");
-        check(&dir, Begin::Resume, "ready");
+        check(&dir, RunStart::Fresh, "--resume");
+        check(&dir, RunStart::Resume, "ready");
         fs::write(dir.join("mine.txt"), "kept").unwrap();
-        check(&dir, Begin::Clean, "ready");
+        check(&dir, RunStart::Clean, "ready");
         assert!(!dir.join("ledger.sqlite").exists());
-        assert!(dir.join("mine.txt").exists(), "--clean removes what a run made, nothing else");
+        assert!(dir.join("mine.txt").exists(), "--clean must remove only what a run wrote");
         fs::write(dir.join("ledger.sqlite"), "").unwrap();
-        let held = RunLock::take(&dir).unwrap();
+        let lock = RunLock::take(&dir).unwrap();
         write_address(&dir, "127.0.0.1:1").unwrap();
-        for begin in [Begin::Clean, Begin::Resume] {
+        for begin in [RunStart::Clean, RunStart::Resume] {
             let refused = prepare(&dir, begin, "x = 2\n").map(drop);
-            let Err(Failure::Input(problems)) = refused else { panic!("{begin:?}: {refused:?}") };
+            let Err(CommandFailure::Input(problems)) = refused else { panic!("{begin:?}: {refused:?}") };
             assert!(problems[0].contains("in use by pid"), "{begin:?}: {problems:?}");
             assert_eq!(fs::read_to_string(dir.join("job.toml")).unwrap(), "x = 1\n", "{begin:?}");
             assert_eq!(address(&dir).unwrap(), "127.0.0.1:1", "{begin:?}");
         }
-        drop(held);
+        drop(lock);
     }
 
     #[test]
@@ -192,7 +192,8 @@ mod tests {
         for name in ["lock", "job.toml.tmp", "coordinator.address.tmp"] {
             let link = dir.join(name);
             std::os::unix::fs::symlink(&users, &link).unwrap();
-            let outcome = prepare(&dir, Begin::Clean, "x = 1\n").and_then(|_lock| write_address(&dir, "a:1"));
+            let outcome =
+                prepare(&dir, RunStart::Clean, "x = 1\n").and_then(|_lock| write_address(&dir, "a:1"));
             assert!(outcome.is_err(), "{name}");
             assert_eq!(fs::read_to_string(&users).unwrap(), "root", "{name}");
             fs::remove_file(link).unwrap();

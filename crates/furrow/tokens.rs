@@ -1,86 +1,88 @@
-//! A recorded trajectory played again token by token on a checkpoint: where the tokens part, and how far log-probs lie apart.
+//! Replays a recorded trajectory token by token on a checkpoint: reports where the tokens differ
+//! and how far log-probs are apart.
 
 use std::sync::Arc;
 
-use furrow_policy::{Answer, Model, Policy, PolicyError, Session, Turn};
-use furrow_records::{Found, Gap};
+use furrow_policy::{ModelPolicy, Policy, PolicyError, PolicyInput, PolicyOutput, Session};
+use furrow_records::{FoundTrajectory, LogprobGap};
 use furrow_rollout::{Outcome, StepRecord, TokenTrace, TrajectoryRecord};
-use furrow_wire::{Opening, PastStep};
+use furrow_wire::{PastStep, SessionOpening};
 use rand::rngs::ChaCha12Rng;
 use rand::{RngExt, SeedableRng};
 use serde::Serialize;
 
-/// What became of a trajectory.
+/// The result of one trajectory.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Played {
-    /// The trajectory.
+pub struct TokenReplay {
+    /// Id of the trajectory.
     pub trajectory_id: String,
-    /// Steps with tokens.
+    /// Number of steps with tokens.
     pub steps: usize,
-    /// Tokens of their responses.
+    /// Number of tokens of their responses.
     pub tokens: usize,
-    /// Steps whose responses came out alike, ids and log-probs to the last bit.
+    /// Number of steps with identical responses, ids and log-probs to the last bit.
     pub identical_steps: usize,
-    /// The first thing that is not as it was.
-    pub first_difference: Option<Parting>,
-    /// Recorded log-prob minus the one of the decode path, over tokens that were drawn again.
-    pub decoded: Option<Gap>,
-    /// Recorded log-prob minus the one of the prefill path, over the tokens that were scored.
-    pub prefilled: Option<Gap>,
-    /// Whether the checkpoint's weights hash to what the trajectory began on.
+    /// The first difference.
+    pub first_difference: Option<TokenDifference>,
+    /// Recorded log-prob minus the decode path's, over the tokens sampled again.
+    pub decoded: Option<LogprobGap>,
+    /// Recorded log-prob minus the prefill path's, over the tokens chosen for it.
+    pub prefilled: Option<LogprobGap>,
+    /// Whether the checkpoint's weights have the hash that the trajectory began with.
     pub same_weights: bool,
-    /// Versions of the weights among its tokens: more than one cannot come out alike on one checkpoint.
+    /// Oldest and newest weights version among its tokens: one checkpoint cannot reproduce several.
     pub policy_versions: Option<(i32, i32)>,
 }
 
-/// Where a step parted from its record.
+/// The first place where a step differs from its record.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Parting {
-    /// The step.
+pub struct TokenDifference {
+    /// Index of the step.
     pub step: u32,
-    /// Index in the response; `None`: the prompt differs already.
+    /// Index in the response; `None` if the prompt differs.
     pub token: Option<usize>,
     /// What differs: `prompt`, `id`, `logprob` or `length`.
     pub what: &'static str,
-    /// As it was.
+    /// The recorded value.
     pub recorded: String,
-    /// As it is.
+    /// The replayed value.
     pub replayed: String,
 }
 
-/// Plays one trajectory again. Of its sampled tokens a `share` is scored by the prefill path; which, the `seed` says.
+/// Replays one trajectory. The prefill path recomputes the log-probs of a `share` of its sampled
+/// tokens, chosen by `seed`.
 pub async fn play(
-    model: &Arc<Model>,
-    (record, steps): &Found,
+    model: &Arc<ModelPolicy>,
+    (record, steps): &FoundTrajectory,
     share: f64,
     seed: u64,
-) -> Result<Played, PolicyError> {
-    let mut player = Player::new(model, record, steps);
+) -> Result<TokenReplay, PolicyError> {
+    let mut player = TokenReplayer::new(model, record, steps);
     for at in 0..steps.len() {
         player.step(at).await?;
         player.score(at, share, seed).await?;
     }
-    Ok(player.played())
+    Ok(player.finish())
 }
 
-/// A trajectory being played.
-struct Player<'a> {
-    model: &'a Arc<Model>,
+/// A replay in progress.
+struct TokenReplayer<'a> {
+    model: &'a Arc<ModelPolicy>,
     record: &'a TrajectoryRecord,
     steps: &'a [StepRecord],
-    opening: Opening,
+    opening: SessionOpening,
     past: Vec<PastStep>,
-    /// As long as it went like its record.
+    /// Kept while the replay matches the record.
     session: Option<Box<dyn Session>>,
     identical: usize,
-    first: Option<Parting>,
+    first: Option<TokenDifference>,
     decoded: Vec<f64>,
     prefilled: Vec<f64>,
 }
 
-impl<'a> Player<'a> {
-    fn new(model: &'a Arc<Model>, record: &'a TrajectoryRecord, steps: &'a [StepRecord]) -> Self {
-        let opening = Opening {
+impl<'a> TokenReplayer<'a> {
+    fn new(model: &'a Arc<ModelPolicy>, record: &'a TrajectoryRecord, steps: &'a [StepRecord]) -> Self {
+        let opening = SessionOpening {
             ancestry: record.ancestry.clone(),
             token: record.token,
             session: record.session.clone(),
@@ -103,16 +105,16 @@ impl<'a> Player<'a> {
         }
     }
 
-    /// Has a step drawn again, behind the steps as they were recorded.
+    /// Samples a step again, after the steps as they were recorded.
     async fn step(&mut self, at: usize) -> Result<(), PolicyError> {
         let step = &self.steps[at];
         let Some(recorded) = &step.trace.tokens else { return Ok(()) };
         let mut session = match self.session.take() {
             Some(session) => session,
-            None => self.rebuilt(at).await?,
+            None => self.rebuild_session(at).await?,
         };
         let last_outcome = last_outcome(self.steps, at);
-        let turn = Turn {
+        let turn = PolicyInput {
             ancestry: &self.opening.ancestry,
             session: &self.opening.session,
             goal: &self.opening.goal,
@@ -122,14 +124,14 @@ impl<'a> Player<'a> {
             hint_json: None,
         };
         let parting = match session.act(turn).await? {
-            Answer::ContextFull => Some(Parting {
+            PolicyOutput::ContextFull => Some(TokenDifference {
                 step: step.step,
                 token: None,
                 what: "length",
                 recorded: "a reply".into(),
                 replayed: "the context is full".into(),
             }),
-            Answer::Reply(given) => {
+            PolicyOutput::Reply(given) => {
                 let replayed = given.1.tokens.as_ref();
                 replayed.and_then(|replayed| self.compare(step.step, recorded, replayed))
             }
@@ -144,27 +146,38 @@ impl<'a> Player<'a> {
         Ok(())
     }
 
-    /// A session that was told the steps before as they were recorded.
-    async fn rebuilt(&self, at: usize) -> Result<Box<dyn Session>, PolicyError> {
-        let opening = Opening { past_steps: at as u32, ..self.opening.clone() };
+    /// A session rebuilt from the recorded earlier steps.
+    async fn rebuild_session(&self, at: usize) -> Result<Box<dyn Session>, PolicyError> {
+        let opening = SessionOpening { past_steps: at as u32, ..self.opening.clone() };
         let mut session = self.model.open(&opening).await?;
         for past in &self.past[..at] {
-            session.recall(past.clone()).await?;
+            session.rebuild_step(past.clone()).await?;
         }
         Ok(session)
     }
 
-    /// The first difference of a step, and the gaps of the tokens before it.
-    fn compare(&mut self, step: u32, recorded: &TokenTrace, replayed: &TokenTrace) -> Option<Parting> {
+    /// The first difference of a step; also collects the gaps of the tokens before it.
+    fn compare(
+        &mut self,
+        step: u32,
+        recorded: &TokenTrace,
+        replayed: &TokenTrace,
+    ) -> Option<TokenDifference> {
         if recorded.prompt_hash != replayed.prompt_hash {
             let hex = |hash: &[u8; 16]| hash.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
             let (then, now) = (hex(&recorded.prompt_hash), hex(&replayed.prompt_hash));
-            return Some(Parting { step, token: None, what: "prompt", recorded: then, replayed: now });
+            return Some(TokenDifference {
+                step,
+                token: None,
+                what: "prompt",
+                recorded: then,
+                replayed: now,
+            });
         }
         let pairs = recorded.response_token_ids.iter().zip(&replayed.response_token_ids).enumerate();
         let mut found = None;
         for (at, (then, now)) in pairs {
-            let part = |what, recorded: String, replayed: String| Parting {
+            let part = |what, recorded: String, replayed: String| TokenDifference {
                 step,
                 token: Some(at),
                 what,
@@ -186,41 +199,47 @@ impl<'a> Player<'a> {
         let (then, now) = (recorded.response_token_ids.len(), replayed.response_token_ids.len());
         if found.is_none() && then != now {
             let (recorded, replayed) = (then.to_string(), now.to_string());
-            found = Some(Parting { step, token: Some(then.min(now)), what: "length", recorded, replayed });
+            found = Some(TokenDifference {
+                step,
+                token: Some(then.min(now)),
+                what: "length",
+                recorded,
+                replayed,
+            });
         }
         found
     }
 
-    /// Scores some tokens of a step by the prefill path.
+    /// Recomputes the log-probs of some tokens of a step by the prefill path.
     async fn score(&mut self, at: usize, share: f64, seed: u64) -> Result<(), PolicyError> {
         let Some(tokens) = &self.steps[at].trace.tokens else { return Ok(()) };
         let mut chance = ChaCha12Rng::seed_from_u64(seed);
         chance.set_stream(at as u64);
-        let drawn = (0..tokens.response_token_ids.len()).filter(|place| logprob(tokens, *place).is_some());
-        let places: Vec<usize> = drawn.filter(|_| chance.random::<f64>() < share).collect();
-        if places.is_empty() {
+        let sampled = (0..tokens.response_token_ids.len()).filter(|index| logprob(tokens, *index).is_some());
+        let indices: Vec<usize> = sampled.filter(|_| chance.random::<f64>() < share).collect();
+        if indices.is_empty() {
             return Ok(());
         }
-        if self.model.places() == Some(1) {
-            // Scoring needs a session of its own; this one is built again at the next step.
+        if self.model.sessions_max() == Some(1) {
+            // Scoring needs the only session; the next step rebuilds this one.
             self.session = None;
         }
-        let again = self.model.score(&self.opening, &self.past[..at], &self.past[at], &places).await?;
-        let recorded = places.iter().filter_map(|place| logprob(tokens, *place));
+        let again = self.model.score(&self.opening, &self.past[..at], &self.past[at], &indices).await?;
+        let recorded = indices.iter().filter_map(|index| logprob(tokens, *index));
         self.prefilled.extend(recorded.zip(again).map(|(then, now)| f64::from(then) - f64::from(now)));
         Ok(())
     }
 
-    fn played(self) -> Played {
+    fn finish(self) -> TokenReplay {
         let traces = || self.steps.iter().filter_map(|step| step.trace.tokens.as_ref());
-        Played {
+        TokenReplay {
             trajectory_id: self.record.ancestry.trajectory_id.to_string(),
             steps: traces().count(),
             tokens: traces().map(|tokens| tokens.response_token_ids.len()).sum(),
             identical_steps: self.identical,
             first_difference: self.first,
-            decoded: Gap::of(&self.decoded),
-            prefilled: Gap::of(&self.prefilled),
+            decoded: LogprobGap::of(&self.decoded),
+            prefilled: LogprobGap::of(&self.prefilled),
             same_weights: self.record.hashes.weights == self.model.hashes().weights,
             policy_versions: self.record.policy_versions,
         }

@@ -1,4 +1,5 @@
-//! Turns proto/ into Rust without a protoc binary, and keeps the descriptor set for the reflection service.
+//! Compiles proto/ to Rust without a protoc binary and keeps the descriptor set for the reflection
+//! service.
 
 use std::error::Error;
 use std::path::PathBuf;
@@ -8,7 +9,7 @@ use prost::Message;
 fn main() -> Result<(), Box<dyn Error>> {
     let root = PathBuf::from(std::env::var("CARGO_MANIFEST_DIR")?).join("../../proto");
     println!("cargo:rerun-if-changed={}", root.display());
-    let files = ["nouns", "trace", "policy", "coordinator", "registration"]
+    let files = ["types", "trace", "policy", "coordinator", "registration"]
         .map(|name| root.join(format!("furrow/v1/{name}.proto")));
     let descriptors = protox::compile(&files, [&root])?;
 

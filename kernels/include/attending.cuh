@@ -1,8 +1,9 @@
-// Softmax attention of 16 query rows by one warp, with matrix products in bfloat16 and everything else in float32: scores of some keys at a time, a
-// running maximum and sum a row, outputs rescaled when the maximum rises.
+// Softmax attention of 16 query rows by one warp, with matrix products in bfloat16 and everything
+// else in float32: scores of some keys at a time, a running maximum and sum a row, outputs rescaled
+// when the maximum rises.
 //
-// The weights go into their product rounded to bfloat16; their sum is of the unrounded ones. Scores are taken to base 2, scale times log2(e) being
-// one multiplication.
+// The weights go into their product rounded to bfloat16; their sum is of the unrounded ones. Scores
+// are taken to base 2, scale times log2(e) being one multiplication.
 #pragma once
 #include "device.cuh"
 
@@ -29,8 +30,9 @@ template <int SIZE> struct Attending {
         }
     }
 
-    // Takes in 8 x COLUMNS keys and their values, in shared memory. Row g sees the first visible[0] of them, row g + 8 the first visible[1]; values that no
-    // row sees must be numbers all the same.
+    // Processes 8 x COLUMNS keys and their values, in shared memory. Row g sees the first
+    // visible[0] of them, row g + 8 the first visible[1]; values that no row sees must still be
+    // finite.
     template <int COLUMNS>
     __device__ __forceinline__ void take(const bf16* keys, const bf16* values, unsigned stride, float scale, const int (&visible)[2]) {
         const unsigned lane = threadIdx.x % WARP, at = lane % 8, low = lane / 8 % 2 * 8, high = lane / 16 * 8;
@@ -58,7 +60,7 @@ template <int SIZE> struct Attending {
         for (int half = 0; half < 2; half++) {
             highest[half] = fmaxf(highest[half], shuffle_xor(highest[half], 1));
             highest[half] = fmaxf(highest[half], shuffle_xor(highest[half], 2));
-            // A row that has seen nothing yet: any finite shift keeps its weights at 0.
+            // A row that has seen no key yet: any finite shift keeps its weights at 0.
             shift[half] = highest[half] == -INFINITY ? 0.0f : highest[half];
             const float fade = exp2_approx(most[half] - shift[half]);
             most[half] = highest[half];
@@ -101,7 +103,8 @@ template <int SIZE> struct Attending {
     }
 };
 
-// Begins to copy rows of SIZE values to shared memory by all threads of a block; rows from `there` on become zeros.
+// Starts copying rows of SIZE values to shared memory by all threads of a block; rows from `there`
+// on become zeros.
 template <int SIZE, int ROWS>
 __device__ __forceinline__ void begin_rows(bf16* to, unsigned stride, const bf16* from, size_t from_stride, unsigned there) {
     for (unsigned i = threadIdx.x; i < ROWS * (SIZE / 8); i += blockDim.x) {

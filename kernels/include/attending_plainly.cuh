@@ -1,5 +1,6 @@
-// Softmax attention of one query row by one warp for any type and any head size up to 256, everything in float32: 32 keys at a time, a lane has a key's score;
-// a running maximum and sum, outputs rescaled when the maximum rises; then the lanes share out the values' columns.
+// Softmax attention of one query row by one warp for any type and any head size up to 256,
+// everything in float32: 32 keys at a time, each lane has a key's score; a running maximum and sum,
+// outputs rescaled when the maximum rises; then the lanes divide the values' columns among them.
 #pragma once
 #include "device.cuh"
 
@@ -8,7 +9,8 @@ struct AttendingPlainly {
 
     float sums[COLUMNS_MAX] = {}, most = -INFINITY, total = 0.0f;
 
-    // Takes in at most 32 keys and their values, rows of `size` values `stride` apart; the row sees the first `there` of them, and no others are read.
+    // Processes at most 32 keys and their values, rows of `size` values `stride` apart; the row
+    // sees the first `there` of them, and no others are read.
     template <class T>
     __device__ __forceinline__ void take(const T* q, const T* keys, const T* values, size_t stride, unsigned size, float scale, unsigned there) {
         const unsigned lane = threadIdx.x % WARP;

@@ -1,12 +1,14 @@
-// What every kernel stands on: storage types, packs of 16 bytes, sums over a warp and a block, shared memory.
+// The basis of every kernel: storage types, packs of 16 bytes, sums over a warp and a block, shared
+// memory.
 //
-// NVRTC reads it with nothing else; the CPU shim (crates/cuda/tests/kernels/shim) gives what CUDA has built in.
+// NVRTC compiles it without other headers; the CPU shim (crates/cuda/tests/kernels/shim) provides
+// CUDA's built-ins.
 #pragma once
 
 #ifdef CPU_SHIM
 #include "shim.h"
 #else
-// Makes a kernel known to the shim's table; nothing on a device.
+// Adds a kernel to the shim's table; does nothing on a device.
 #define EXPORT(name)
 extern __shared__ __align__(128) unsigned char shared_bytes[];
 #define INFINITY __int_as_float(0x7f800000)
@@ -17,15 +19,16 @@ extern __shared__ __align__(128) unsigned char shared_bytes[];
 
 constexpr unsigned WARP = 32;
 
-// Some tokens of one sequence, as rows of a batch. `start` tokens are in the state already; with 0 the slot counts as empty, whatever it holds.
+// Some tokens of one sequence, as rows of a batch. `start` tokens are in the state already; with 0
+// the slot counts as empty, whatever it holds.
 struct Span {
     unsigned base;    // first row
-    unsigned length;  // rows; 0 for a place of a fixed-size batch that is not used
+    unsigned length;  // rows; 0 for an unused span of a fixed-size batch
     unsigned start;
     unsigned slot;
 };
 
-// A piece of a span: rows base + first and on.
+// A part of a span: rows base + first and on.
 struct Tile {
     unsigned span;
     unsigned first;
@@ -38,10 +41,10 @@ template <class T> __device__ __forceinline__ T narrow(float value);
 template <> __device__ __forceinline__ float narrow<float>(float value) { return value; }
 template <> __device__ __forceinline__ bf16 narrow<bf16>(float value) { return bf16_of(value); }
 
-// What a value becomes by being stored.
+// A value rounded to its stored type.
 template <class T> __device__ __forceinline__ float rounded(float value) { return widen(narrow<T>(value)); }
 
-// N values moved at once, 16 bytes at most by one instruction.
+// N values moved together, up to 16 bytes by one instruction.
 template <class T, int N> struct alignas(sizeof(T) * N < 16 ? sizeof(T) * N : 16) Pack {
     T v[N];
 };
@@ -73,7 +76,7 @@ __device__ __forceinline__ float silu(float x) { return x / (1.0f + expf(-x)); }
 // ln(1 + e^x) without overflow.
 __device__ __forceinline__ float softplus(float x) { return fmaxf(x, 0.0f) + log1pf(expf(-fabsf(x))); }
 
-// Sum over the lanes of a warp, given to all of them.
+// Sum over the lanes of a warp, returned to all of them.
 __device__ __forceinline__ float warp_sum(float value) {
 #pragma unroll
     for (int mask = WARP / 2; mask > 0; mask /= 2) value += shuffle_xor(value, mask);
@@ -86,7 +89,8 @@ __device__ __forceinline__ float warp_max(float value) {
     return value;
 }
 
-// Sum over the threads of a block, given to all of them. `partial` has a place for each warp; a barrier must pass before it is used again.
+// Sum over the threads of a block, returned to all of them. `partial` has an entry for each warp; a
+// barrier must pass before it is reused.
 __device__ __forceinline__ float block_sum(float value, float* partial) {
     value = warp_sum(value);
     if (threadIdx.x % WARP == 0) partial[threadIdx.x / WARP] = value;
@@ -95,7 +99,7 @@ __device__ __forceinline__ float block_sum(float value, float* partial) {
     return warp_sum(lane < blockDim.x / WARP ? partial[lane] : 0.0f);
 }
 
-// Hands out the shared memory that the launch asked for, 16 bytes aligned.
+// Allocates from the shared memory of the launch, aligned to 16 bytes.
 struct Shared {
     unsigned used = 0;
 

@@ -1,6 +1,8 @@
-// Instructions that have no name in CUDA C++, each a small function; under CPU_SHIM a twin in plain C++ that does what the PTX manual says.
+// Instructions without a name in CUDA C++, each as a small function; under CPU_SHIM a version in
+// plain C++ that does what the PTX manual specifies.
 //
-// Fragments of mma.m16n8k16, of lane l with g = l / 4 and t = l % 4 (PTX ISA, "Matrix Fragments for mma.m16n8k16"):
+// Fragments of mma.m16n8k16, of lane l with g = l / 4 and t = l % 4 (PTX ISA, "Matrix Fragments for
+// mma.m16n8k16"):
 //   A, 16 x 16: a0 (g, 2t) and (g, 2t+1); a1 the same of row g+8; a2, a3 the same of columns + 8
 //   B, 16 x 8:  b0 (2t, g) and (2t+1, g); b1 the same of rows + 8
 //   C, 16 x 8:  c0 (g, 2t), c1 (g, 2t+1), c2 and c3 the same of row g+8
@@ -36,7 +38,7 @@ __device__ __forceinline__ float exp2_approx(float x) {
     return result;
 }
 
-// Never joined into one operation with what comes after.
+// Never fused with the operation after it.
 __device__ __forceinline__ float add_rounded(float a, float b) { return __fadd_rn(a, b); }
 __device__ __forceinline__ float multiply_rounded(float a, float b) { return __fmul_rn(a, b); }
 __device__ __forceinline__ double multiply_rounded(double a, double b) { return __dmul_rn(a, b); }
@@ -58,7 +60,7 @@ __device__ __forceinline__ void mma(float (&c)[4], const unsigned (&a)[4], const
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
-// Four 8 x 8 matrices; lane l names the row l % 8 of matrix l / 8 in shared memory, 16 bytes each.
+// Four 8 x 8 matrices; lane l passes the row l % 8 of matrix l / 8 in shared memory, 16 bytes each.
 __device__ __forceinline__ void load_matrices(unsigned (&m)[4], const void* row) {
     const unsigned at = (unsigned)__cvta_generic_to_shared(row);
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
@@ -72,16 +74,17 @@ __device__ __forceinline__ void load_transposed(unsigned (&m)[4], const void* ro
                  : "=r"(m[0]), "=r"(m[1]), "=r"(m[2]), "=r"(m[3]) : "r"(at) : "memory");
 }
 
-// Begins to copy 16 bytes to shared memory, or zeros where there is nothing to copy.
+// Starts copying 16 bytes to shared memory, or zeros if there is nothing to copy.
 __device__ __forceinline__ void copy_async(void* to, const void* from, bool there) {
     const unsigned at = (unsigned)__cvta_generic_to_shared(to);
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(at), "l"(from), "r"(there ? 16 : 0) : "memory");
 }
 
-// Closes the group of copies begun since the last one.
+// Closes the group of copies started since the last one.
 __device__ __forceinline__ void copy_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 
-// Waits until at most LEFT groups of this thread are under way; a barrier makes them visible to the others.
+// Waits until at most LEFT groups of this thread are in progress; a barrier makes them visible to
+// other threads.
 template <int LEFT> __device__ __forceinline__ void copy_wait() { asm volatile("cp.async.wait_group %0;" ::"n"(LEFT) : "memory"); }
 
 #else

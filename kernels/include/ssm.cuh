@@ -1,8 +1,10 @@
-// What the kernels of the Mamba-2 recurrence share: how a step comes from dt, and where a head finds its x, B and C.
+// Common to the kernels of the Mamba-2 recurrence: how dt gives a step, and where a head finds its
+// x, B and C.
 #pragma once
 #include "device.cuh"
 
-// x | B | C of the rows after the convolution: x of all heads, B of all groups, C of all groups. Head h uses group h / (heads / groups).
+// x | B | C of the rows after the convolution: x of all heads, B of all groups, C of all groups.
+// Head h uses group h / (heads / groups).
 template <class T> struct Mixed {
     const T* rows;
     unsigned stride, x, b, c;
@@ -17,7 +19,7 @@ template <class T> struct Mixed {
     __device__ __forceinline__ const T* row(unsigned row) const { return rows + (size_t)row * stride; }
 };
 
-// softplus(dt + bias) within the limits; a NaN stays one. There is no floor.
+// softplus(dt + bias) within the limits; a NaN stays NaN. There is no other lower limit.
 __device__ __forceinline__ float step_of(float dt, float bias, float low, float high) {
     const float step = softplus(dt + bias);
     return step < low ? low : step > high ? high : step;

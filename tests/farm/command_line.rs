@@ -1,15 +1,16 @@
-//! The command line as a user meets it: clear errors with status 2, `--json` that parses, a run that is never overwritten by accident.
+//! The command line as users get it: clear errors with status 2, `--json` that parses, a run that
+//! is never overwritten by accident.
 
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::farm::{FURROW, air_tasks, furrow, pause};
+use crate::farm::{FURROW, furrow, pause, simulated_tasks};
 
-/// A job of air in a folder.
+/// A job with simulated tasks in a folder.
 fn job(folder: &Path, more: &str) -> String {
-    let text = format!("[run]\nname = \"run\"\noutput_dir = \".\"\n{}{more}", air_tasks(folder, 3, 2));
+    let text = format!("[run]\nname = \"run\"\noutput_dir = \".\"\n{}{more}", simulated_tasks(folder, 3, 2));
     let path = folder.join("job.toml");
     fs::write(&path, text).unwrap();
     path.display().to_string()
@@ -21,19 +22,19 @@ fn check(arguments: &[&str], folder: &Path, status: i32, says: &[&str]) -> Strin
     let text =
         String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(status), "{arguments:?}\n{text}");
-    for word in says {
-        assert!(text.contains(word), "{arguments:?} does not say {word:?}:\n{text}");
+    for expected in says {
+        assert!(text.contains(expected), "{arguments:?} does not print {expected:?}:\n{text}");
     }
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
 #[test]
-fn wrong_input_is_told_by_key_value_and_remedy() {
+fn wrong_input_names_key_value_and_remedy() {
     let folder = tempfile::tempdir().unwrap();
     let here = folder.path();
     let good = job(here, "");
     check(&["check", &good], here, 0, &["# trajectories   6 in 3 groups of 2"]);
-    check(&["check", "absent.toml"], here, 2, &["absent.toml", "cannot be read"]);
+    check(&["check", "absent.toml"], here, 2, &["absent.toml", "cannot read the job file"]);
     check(
         &["check", &good, "--set", "policy.kind=skripted"],
         here,
@@ -50,31 +51,26 @@ fn wrong_input_is_told_by_key_value_and_remedy() {
         &["run", &good, "--set", "env.browser=/bin/absent"],
         here,
         2,
-        &["env.browser", "/bin/absent", "not there"],
+        &["env.browser", "/bin/absent", "absent or not readable"],
     );
-    check(
-        &["coordinator", &good, "--listen", "256.0.0.1:1"],
-        here,
-        2,
-        &["--listen", "cannot be listened on"],
-    );
+    check(&["coordinator", &good, "--listen", "256.0.0.1:1"], here, 2, &["--listen", "cannot listen on"]);
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();
     check(
         &["coordinator", &good, "--listen", &address],
         here,
         2,
-        &["--listen", &address, "take another port"],
+        &["--listen", &address, "use another port"],
     );
-    fs::write(here.join("air/tasks.jsonl"), "{\"task_id\":\"x\"}\n{\"no\":1}\nnot json\n").unwrap();
+    fs::write(here.join("simulated/tasks.jsonl"), "{\"task_id\":\"x\"}\n{\"no\":1}\nnot json\n").unwrap();
     check(&["tasks", "check", &good], here, 2, &["tasks.jsonl:1", "start_url", "tasks.jsonl:3"]);
     check(&["records", "inspect", "absent"], here, 1, &["absent"]);
     assert!(!here.join("run").join("ledger.sqlite").exists(), "wrong input starts no run");
 }
 
-/// As under `furrow … | head -0`: whoever was to read what it says is gone.
+/// As under `furrow … | head -0`: the reader of the output is gone.
 #[test]
-fn nobody_reads_what_it_says_and_it_works_all_the_same() {
+fn a_closed_output_does_not_stop_a_run() {
     let folder = tempfile::tempdir().unwrap();
     let here = folder.path();
     let good = job(here, "[policy]\nkind = \"scripted\"\n");
@@ -87,22 +83,22 @@ fn nobody_reads_what_it_says_and_it_works_all_the_same() {
         (&["check", &good, "--json"][..], 0),
         (&["tasks", "list", &good], 0),
         (&["check", "absent.toml"], 2),
-        (&["run", &good, "--air", "2000", "--json"], 0),
+        (&["run", &good, "--simulate-browser", "2000", "--json"], 0),
         (&["report", "run"], 0),
     ] {
         let mut command = Command::new(FURROW);
-        // Its log goes the same way: a run is not lost because a terminal is.
+        // Its log is closed, too: a run must survive the loss of its terminal.
         command.args(arguments).current_dir(here).env("FURROW_LOG", "info").stdin(Stdio::null());
         let ended = command.stdout(unread()).stderr(unread()).status().unwrap();
         assert_eq!(ended.code(), Some(status), "{arguments:?}: {ended}");
     }
-    assert!(here.join("run/data/manifest/00000000000000000001.json").exists(), "the run went on to its end");
-    // A disk that is full is no reader that left: what was to be kept is not there.
+    assert!(here.join("run/data/manifest/00000000000000000001.json").exists(), "the run ran to its end");
+    // A full disk is not a reader that left: the output was to be kept and is lost.
     let full = fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
     let ended = Command::new(FURROW).args(["check", &good]).current_dir(here).stdout(full).output().unwrap();
-    let told = String::from_utf8_lossy(&ended.stderr).into_owned();
-    assert_eq!(ended.status.code(), Some(1), "{told}");
-    assert!(told.contains("cannot be written") && !told.contains("panicked"), "{told}");
+    let stderr = String::from_utf8_lossy(&ended.stderr).into_owned();
+    assert_eq!(ended.status.code(), Some(1), "{stderr}");
+    assert!(stderr.contains("cannot be written") && !stderr.contains("panicked"), "{stderr}");
 }
 
 #[test]
@@ -115,8 +111,9 @@ fn a_gpu_that_cannot_be_used_is_wrong_input_for_this_machine() {
     let set: Vec<String> = set.iter().map(|key| format!("policy.{key}")).collect();
     let mut arguments = vec!["policy", &good];
     set.iter().for_each(|key| arguments.extend(["--set", key]));
-    // Without a driver that is what is missing; with one, there are no kernels for the heads of this small tower.
-    check(&arguments, here, 2, &["the model cannot be run", "policy.engine"]);
+    // Without a driver, the driver is missing; with one, there are no kernels for the heads of this
+    // small tower.
+    check(&arguments, here, 2, &["the model cannot be opened", "policy.engine"]);
 }
 
 #[test]
@@ -131,7 +128,7 @@ fn a_run_whose_policy_cannot_start_says_why_and_ends() {
     fs::write(&weights, bytes).unwrap();
     let job = job(here, "[policy]\nkind = \"model\"\ncheckpoint = \"tiny\"\n");
     let mut child = Command::new(FURROW)
-        .args(["run", &job, "--air", "2000"])
+        .args(["run", &job, "--simulate-browser", "2000"])
         .current_dir(here)
         .stdin(Stdio::null())
         .stdout(Stdio::null())
@@ -145,10 +142,13 @@ fn a_run_whose_policy_cannot_start_says_why_and_ends() {
     let is_over = child.try_wait().unwrap().is_some();
     child.kill().ok();
     let output = child.wait_with_output().unwrap();
-    let told = String::from_utf8_lossy(&output.stderr);
-    assert!(is_over, "it goes on without a policy\n{told}");
-    assert_eq!(output.status.code(), Some(1), "{told}");
-    assert!(told.contains("the model cannot be run") && told.contains("holds NaN"), "{told}");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(is_over, "it runs on without a policy\n{stderr}");
+    assert_eq!(output.status.code(), Some(1), "{stderr}");
+    assert!(
+        stderr.contains("the model cannot be opened") && stderr.contains("has the value NaN"),
+        "{stderr}"
+    );
 }
 
 #[test]
@@ -156,31 +156,32 @@ fn a_run_is_never_overwritten_and_goes_on_where_it_stopped() {
     let folder = tempfile::tempdir().unwrap();
     let here = folder.path();
     let job = job(here, "[policy]\nkind = \"scripted\"\n[records]\nmax_delay_millis = 200\n");
-    let told = check(&["run", &job, "--air", "2000", "--json"], here, 0, &["\"run_over\": true"]);
-    let last = told.rfind("{\n").map(|start| &told[start..]).unwrap();
+    let stdout =
+        check(&["run", &job, "--simulate-browser", "2000", "--json"], here, 0, &["\"run_over\": true"]);
+    let last = stdout.rfind("{\n").map(|start| &stdout[start..]).unwrap();
     let figures: serde_json::Value = serde_json::from_str(last).unwrap();
     assert_eq!((figures["scored"].as_u64(), figures["published"].as_u64()), (Some(6), Some(6)));
-    check(&["run", &job, "--air", "2000"], here, 2, &["--resume", "--clean"]);
+    check(&["run", &job, "--simulate-browser", "2000"], here, 2, &["--resume", "--clean"]);
     check(
-        &["run", &job, "--air", "2000", "--resume", "--set", "tasks.group_size=3"],
+        &["run", &job, "--simulate-browser", "2000", "--resume", "--set", "tasks.group_size=3"],
         here,
         2,
         &["tasks", "start a new run"],
     );
-    check(&["run", &job, "--air", "2000", "--resume"], here, 0, &["6 trajectories scored"]);
-    check(&["run", &job, "--air", "2000", "--clean"], here, 0, &["6 trajectories scored"]);
+    check(&["run", &job, "--simulate-browser", "2000", "--resume"], here, 0, &["6 trajectories scored"]);
+    check(&["run", &job, "--simulate-browser", "2000", "--clean"], here, 0, &["6 trajectories scored"]);
     check(&["records", "verify", "run"], here, 0, &["6 trajectories", "0 breaches"]);
     let summary = check(&["records", "inspect", "run", "--json"], here, 0, &[]);
     let summary: serde_json::Value = serde_json::from_str(&summary).unwrap();
     assert_eq!(summary["suites"][0]["scored"], 6);
     let listed = check(&["tasks", "list", &job, "--json"], here, 0, &[]);
     assert_eq!(serde_json::from_str::<serde_json::Value>(&listed).unwrap().as_array().unwrap().len(), 3);
-    check(&["tasks", "sample", &job], here, 0, &["air/air-0"]);
+    check(&["tasks", "sample", &job], here, 0, &["simulated/simulated-0"]);
     let names: Vec<String> = fs::read_dir(here.join("run"))
         .unwrap()
         .map(|entry| entry.unwrap().file_name().into_string().unwrap())
         .collect();
     for name in ["job.toml", "ledger.sqlite", "data", "logs", "metrics.jsonl"] {
-        assert!(names.iter().any(|known| known == name), "no {name} among {names:?}");
+        assert!(names.iter().any(|known| known == name), "{name} is missing among {names:?}");
     }
 }

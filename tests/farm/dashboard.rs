@@ -1,4 +1,5 @@
-//! The dashboard of a real run: a hundred sessions live, drained from the page, its figures held against the files that are left.
+//! The dashboard of a real run: a hundred live sessions, drained from the page, and its metrics
+//! compared with the files.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -8,18 +9,18 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use crate::farm::{FURROW, air_tasks, furrow};
+use crate::farm::{FURROW, furrow, simulated_tasks};
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A process that serves a dashboard; killed when dropped.
-struct Serving {
+struct ServingProcess {
     child: Child,
     address: String,
     reading: Option<std::thread::JoinHandle<()>>,
 }
 
-impl Serving {
+impl ServingProcess {
     fn start(arguments: &[&str], folder: &Path) -> Self {
         let mut command = Command::new(FURROW);
         command
@@ -29,23 +30,23 @@ impl Serving {
             .stdout(Stdio::null())
             .stderr(Stdio::piped());
         let mut child = command.spawn().unwrap();
-        let mut said = BufReader::new(child.stderr.take().unwrap()).lines();
-        let address = said.by_ref().map(Result::unwrap).find_map(|line| {
+        let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
+        let address = lines.by_ref().map(Result::unwrap).find_map(|line| {
             let address = line.strip_prefix("dashboard: http://")?;
             Some(address.trim_end_matches('/').to_owned())
         });
-        // What it says later must go somewhere, or it would wait.
-        let reading = std::thread::spawn(move || said.for_each(drop));
-        Self { child, address: address.expect("it says where its dashboard is"), reading: Some(reading) }
+        // Later output must be read, or the process would block.
+        let reading = std::thread::spawn(move || lines.for_each(drop));
+        Self { child, address: address.expect("it prints the dashboard's address"), reading: Some(reading) }
     }
 
     fn ask(&self, method: &str, path: &str) -> (u16, Vec<u8>) {
         self.ask_over(TcpStream::connect(&self.address).unwrap(), method, path).expect("an answer")
     }
 
-    /// `None` where it ended before it had answered.
+    /// `None` if the process ended before it answered.
     fn ask_over(&self, mut stream: TcpStream, method: &str, path: &str) -> Option<(u16, Vec<u8>)> {
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_read_timeout(Some(TIMEOUT)).unwrap();
         let head = format!(
             "{method} {path} HTTP/1.1\r\nhost: {}\r\nconnection: close\r\ncontent-length: 0\r\n\r\n",
             self.address
@@ -65,32 +66,32 @@ impl Serving {
 
     #[track_caller]
     fn until(&self, path: &str, is_so: impl Fn(&Value) -> bool) -> Value {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         loop {
             let answer = self.get(path);
             if is_so(&answer) {
                 return answer;
             }
-            assert!(Instant::now() < deadline, "{path} never came to be so: {answer:#}");
+            assert!(Instant::now() < deadline, "{path} did not reach the expected state: {answer:#}");
             std::thread::park_timeout(Duration::from_millis(100));
         }
     }
 
-    /// Waits until it says that it drains. It may be gone before it was asked: then it has drained.
+    /// Waits until the run reports draining. If it has ended before the request, it has drained.
     fn until_drained(&self) {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         while let Ok(stream) = TcpStream::connect(&self.address) {
             let Some((_, body)) = self.ask_over(stream, "GET", "/api/job") else { return };
             let job: Value = serde_json::from_slice(&body).unwrap();
             if job["live"]["admission"] != "open" {
                 return;
             }
-            assert!(Instant::now() < deadline, "it never drained: {job:#}");
+            assert!(Instant::now() < deadline, "it did not drain: {job:#}");
             std::thread::park_timeout(Duration::from_millis(100));
         }
     }
 
-    /// Waits for its end, however it comes.
+    /// Waits for its end.
     fn wait(mut self) -> std::process::ExitStatus {
         let status = self.child.wait().unwrap();
         self.reading.take().unwrap().join().unwrap();
@@ -98,7 +99,7 @@ impl Serving {
     }
 }
 
-impl Drop for Serving {
+impl Drop for ServingProcess {
     fn drop(&mut self) {
         drop(self.child.kill());
         drop(self.child.wait());
@@ -114,12 +115,12 @@ fn a_hundred_sessions_are_watched_drained_and_accounted_for() {
                 [records]\nmax_delay_millis = 300\n[telemetry]\nmetrics_interval_millis = 200\n[dashboard]\nlisten = \"127.0.0.1:0\"\n";
     std::fs::write(
         &job,
-        format!("[run]\nname = \"run\"\noutput_dir = \".\"\n{}{more}", air_tasks(here, 400, 2)),
+        format!("[run]\nname = \"run\"\noutput_dir = \".\"\n{}{more}", simulated_tasks(here, 400, 2)),
     )
     .unwrap();
     let job = job.display().to_string();
 
-    let run = Serving::start(&["run", &job, "--air", "20000"], here);
+    let run = ServingProcess::start(&["run", &job, "--simulate-browser", "20000"], here);
     let overview = run.until("/api/overview", |overview| overview["live"]["running"].as_u64() >= Some(90));
     assert_eq!(
         (&overview["live"]["groups_planned"], &overview["live"]["env_workers"]),
@@ -129,18 +130,18 @@ fn a_hundred_sessions_are_watched_drained_and_accounted_for() {
         let list = answer["sessions"].as_array().unwrap();
         list.len() >= 90 && list.iter().any(|session| session["steps"].as_u64() > Some(0))
     });
-    // A trajectory may end between two questions: some of those with a step must still be there.
+    // A trajectory may end between two requests: some with a step must still be there.
     let with_step =
         sessions["sessions"].as_array().unwrap().iter().filter(|session| session["steps"].as_u64() > Some(0));
-    let shown = with_step.take(20).filter(|session| {
+    let with_picture = with_step.take(20).filter(|session| {
         let base = format!("/api/sessions/{}", session["trajectory_id"].as_str().unwrap());
-        let (status, said) = run.ask("GET", &base);
+        let (status, body) = run.ask("GET", &base);
         let (picture_status, picture) = run.ask("GET", &format!("{base}/screenshot"));
-        let said: Value = serde_json::from_slice(&said).unwrap();
-        status == 200 && said["outcome"].is_string() && picture_status == 200 && picture.len() >= 10_000
+        let body: Value = serde_json::from_slice(&body).unwrap();
+        status == 200 && body["outcome"].is_string() && picture_status == 200 && picture.len() >= 10_000
     });
-    assert!(shown.count() > 0, "no tile could be filled");
-    // Figures come while it runs, and the time left with them.
+    assert!(with_picture.count() > 0, "no tile has data");
+    // Metrics arrive while it runs, and with them the time left.
     run.until("/api/overview", |overview| {
         overview["counts"]["scored"].as_u64() > Some(0)
             && overview["slot_parts"].is_array()
@@ -151,33 +152,34 @@ fn a_hundred_sessions_are_watched_drained_and_accounted_for() {
     run.until_drained();
     assert!(run.wait().success());
 
-    // The same pages over what is left, and an independent script over the files.
-    let view = Serving::start(&["view", "run", "--listen", "127.0.0.1:0"], here);
+    // The same pages over the finished run, and an independent script over the files.
+    let view = ServingProcess::start(&["view", "run", "--listen", "127.0.0.1:0"], here);
     let mut files = Vec::new();
     for name in ["overview", "learning", "job"] {
         let answer = view.until(&format!("/api/{name}"), |answer| {
             answer["head"]["trajectories"].as_u64() > Some(0) && answer["head"]["step_files_left"] == 0
         });
-        assert!(answer["live"].is_null(), "nobody runs: {}", answer["live"]);
+        assert!(answer["live"].is_null(), "nothing runs: {}", answer["live"]);
         let path = here.join(format!("{name}.json"));
         std::fs::write(&path, answer.to_string()).unwrap();
         files.push(path);
     }
     let python = std::env::var("FURROW_TEST_PYTHON").unwrap_or_else(|_| "python3".into());
-    let told = Command::new(python)
+    let summary = Command::new(python)
         .arg("tests/dashboard_metrics.py")
         .arg(here.join("run"))
         .args(&files)
         .output()
         .unwrap();
-    println!("{}{}", String::from_utf8_lossy(&told.stdout), String::from_utf8_lossy(&told.stderr));
-    assert!(told.status.success());
+    println!("{}{}", String::from_utf8_lossy(&summary.stdout), String::from_utf8_lossy(&summary.stderr));
+    assert!(summary.status.success());
     check_hours(&view.get("/api/job"), &view.get("/api/overview"));
-    assert_eq!(view.ask("POST", "/api/drain").0, 409, "there is nobody to tell");
+    assert_eq!(view.ask("POST", "/api/drain").0, 409, "there is no coordinator");
     check_reports(here);
 }
 
-/// A page over the run with a picture of each plot, and one over the run beside itself, both held against the script.
+/// A report of the run with a picture of each plot, and a report of the run beside itself, both
+/// compared with the script.
 fn check_reports(folder: &Path) {
     let written = furrow(&["report", "run", "--png"], folder);
     assert!(written.status.success(), "{}", String::from_utf8_lossy(&written.stderr));
@@ -187,7 +189,7 @@ fn check_reports(folder: &Path) {
     assert!(pictures.len() >= 4, "{pictures:?}");
     for picture in pictures {
         let bytes = std::fs::read(&picture).unwrap();
-        // Its head says the width: 800 pixels of the page, twice as dense.
+        // The PNG's head gives the width: 800 pixels of the page, at twice the density.
         assert!(
             bytes.starts_with(b"\x89PNG") && bytes[16..20] == 1600u32.to_be_bytes(),
             "{}",
@@ -207,21 +209,21 @@ fn check_reports(folder: &Path) {
             .arg("--report")
             .arg(folder.join(page))
             .args(runs.iter().map(|run| folder.join(run)));
-        let told = script.output().unwrap();
+        let output = script.output().unwrap();
         assert!(
-            told.status.success(),
+            output.status.success(),
             "{}{}",
-            String::from_utf8_lossy(&told.stdout),
-            String::from_utf8_lossy(&told.stderr)
+            String::from_utf8_lossy(&output.stdout),
+            String::from_utf8_lossy(&output.stderr)
         );
     }
     let refused = furrow(&["report", "run", "--html", "absent/report.html"], folder);
     assert_eq!(refused.status.code(), Some(1));
-    assert!(String::from_utf8_lossy(&refused.stderr).contains("name another place with --html FILE"));
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("use another path with --html FILE"));
 }
 
-/// The same run in a terminal: on a real one, and printed.
-fn watch_live(run: &Serving, folder: &Path) {
+/// The same run in a terminal, and printed.
+fn watch_live(run: &ServingProcess, folder: &Path) {
     let address = format!("http://{}/", run.address);
     let once = furrow(&["watch", &address, "--once"], folder);
     let text = String::from_utf8_lossy(&once.stdout).into_owned();
@@ -229,21 +231,21 @@ fn watch_live(run: &Serving, folder: &Path) {
         once.status.success() && text.contains(" run   running ") && text.contains("Success rate, live"),
         "{text}"
     );
-    // A worker's memory is told from the first line of its figures on.
+    // The memory of a worker is known from the first line of its metrics on.
     let deadline = Instant::now() + Duration::from_secs(60);
-    let told = loop {
-        let told = furrow(&["watch", "run", "--json"], folder);
-        let told: Value = serde_json::from_slice(&told.stdout).unwrap();
-        let workers = told["job"]["workers"].as_array().unwrap();
+    let overview = loop {
+        let overview = furrow(&["watch", "run", "--json"], folder);
+        let overview: Value = serde_json::from_slice(&overview.stdout).unwrap();
+        let workers = overview["job"]["workers"].as_array().unwrap();
         if workers.iter().all(|worker| worker["memory_bytes"].is_u64()) || Instant::now() > deadline {
-            break told;
+            break overview;
         }
     };
     assert!(
-        told["overview"]["live"]["running"].as_u64() > Some(0),
-        "the run directory leads to the coordinator: {told:#}"
+        overview["overview"]["live"]["running"].as_u64() > Some(0),
+        "the coordinator is found through the run directory: {overview:#}"
     );
-    let workers = told["job"]["workers"].as_array().unwrap();
+    let workers = overview["job"]["workers"].as_array().unwrap();
     assert_eq!(workers.len(), 2, "{workers:?}");
     for worker in workers {
         assert!(
@@ -252,8 +254,8 @@ fn watch_live(run: &Serving, folder: &Path) {
         );
     }
     let refused = furrow(&["watch", &address], folder);
-    assert_eq!(refused.status.code(), Some(2), "a pipe is no terminal");
-    // `script` gives it a terminal of its own, which has no size until it is given one.
+    assert_eq!(refused.status.code(), Some(2), "a pipe is not a terminal");
+    // `script` provides a terminal, which has no size until it is set.
     let command = format!("stty rows 40 columns 120; exec {FURROW} watch {address}");
     let mut watched = Command::new("timeout")
         .args(["--foreground", "60", "script", "-qec", &command, "/dev/null"])
@@ -264,24 +266,24 @@ fn watch_live(run: &Serving, folder: &Path) {
         .unwrap();
     let mut keys = watched.stdin.take().unwrap();
     let mut screen = watched.stdout.take().unwrap();
-    let mut seen = Vec::new();
+    let mut printed = Vec::new();
     let mut part = [0; 4096];
-    while !String::from_utf8_lossy(&seen).contains("running") {
+    while !String::from_utf8_lossy(&printed).contains("running") {
         let read = screen.read(&mut part).unwrap();
-        assert!(read > 0, "it ended: {}", String::from_utf8_lossy(&seen));
-        seen.extend_from_slice(&part[..read]);
+        assert!(read > 0, "it ended: {}", String::from_utf8_lossy(&printed));
+        printed.extend_from_slice(&part[..read]);
     }
     keys.write_all(b"2q").unwrap();
-    screen.read_to_end(&mut seen).unwrap();
+    screen.read_to_end(&mut printed).unwrap();
     assert!(watched.wait().unwrap().success());
-    let seen = String::from_utf8_lossy(&seen).into_owned();
-    // The other screen is entered, and left again: the terminal is as it was.
-    let (entered, left) = (seen.find("\u{1b}[?1049h"), seen.rfind("\u{1b}[?1049l"));
-    assert!(entered.is_some() && left > entered, "{seen:?}");
+    let printed = String::from_utf8_lossy(&printed).into_owned();
+    // The alternate screen is entered and left: the terminal is restored.
+    let (entered, left) = (printed.find("\u{1b}[?1049h"), printed.rfind("\u{1b}[?1049l"));
+    assert!(entered.is_some() && left > entered, "{printed:?}");
 }
 
-/// What the run's own clock says and what the rows say are the same time: each trajectory's is in a row, but for what was cancelled
-/// or taken back by the drain.
+/// The time in the metrics equals the time in the rows: each trajectory's time is in a row, except
+/// that of trajectories which the drain cancelled or revoked.
 fn check_hours(job: &Value, overview: &Value) {
     let sum = |parts: &Value, group: &str| -> u64 {
         let parts =

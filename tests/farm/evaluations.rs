@@ -1,11 +1,11 @@
-//! Versions are evaluated while a job collects, publishes and dies: each evaluation on one version, no problem counted twice, nothing of it
-//! trainable.
+//! Versions are evaluated while a job collects, gets new weights and dies: each evaluation covers
+//! one version, counts no problem twice, and none of it is trainable.
 
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use crate::farm::{FURROW, Farm, Ground, Role, air_tasks, pause, tiny_policy};
+use crate::farm::{FURROW, FarmBrowser, FarmHarness, FarmRole, pause, simulated_tasks, tiny_policy};
 use crate::weights::{published, publishing, write_checkpoint};
 
 const GROUPS: u32 = 6;
@@ -21,45 +21,45 @@ fn each_evaluation_is_finished_on_its_version_whatever_is_killed() {
         write_checkpoint(&path, seed);
         path
     });
-    let pages = folder.path().join("air");
-    // Four trajectories a version: the run cannot end before version 2 is in use.
+    let pages = folder.path().join("simulated");
+    // Four trajectories per version: the run cannot end before version 2 is in use.
     let job = format!(
         "{tasks}\
-         [eval]\nevery_versions = 2\ngroup_size = {GROUP_SIZE}\n[[eval.source]]\nsuite = \"air\"\npath = {pages:?}\ninclude = [\"air-0\", \"air-1\", \"air-2\"]\n\
+         [eval]\nevery_versions = 2\ngroup_size = {GROUP_SIZE}\n[[eval.source]]\nsuite = \"simulated\"\npath = {pages:?}\ninclude = [\"simulated-0\", \"simulated-1\", \"simulated-2\"]\n\
          {policy}\
          [env]\nsessions_max = 2\n[records]\nmax_delay_millis = 500\n\
          [limits]\ntrajectories_per_version = 4\nmax_off_policy_versions = 0\nlease_millis = 4000\nheartbeat_millis = 300\n\
          attempts_max = 20\nfailure_budget = 1.0\n",
-        tasks = air_tasks(folder.path(), GROUPS, GROUP_SIZE),
+        tasks = simulated_tasks(folder.path(), GROUPS, GROUP_SIZE),
         policy = tiny_policy(&checkpoint),
     );
-    let mut farm = Farm::new(Ground::Air(4000), &job);
+    let mut farm = FarmHarness::new(FarmBrowser::Simulated(4000), &job);
     farm.start_all();
     let within = Duration::from_secs(120);
     farm.wait_until("evaluating version 0", within, |now| now.scored > 0);
 
-    println!("newer weights come and wait, and the coordinator dies in the middle");
+    println!("newer weights wait, and the coordinator dies during the evaluation");
     let waits = publishing(&farm, &[first.to_str().unwrap(), "--id", "one"]);
     (0..10).for_each(|_| pause());
-    farm.kill(Role::Coordinator);
-    farm.start(Role::Coordinator);
+    farm.kill(FarmRole::Coordinator);
+    farm.start(FarmRole::Coordinator);
     assert_eq!(published(&farm, waits)["version"], 1);
     let log = std::fs::read_to_string(farm.run_dir().join("logs/coordinator.jsonl")).unwrap_or_default();
     assert!(log.contains("evaluation.ended"), "weights did not wait for the evaluation");
 
-    println!("the next version that is due, and everybody dies in the middle");
+    println!("the next due version, and every process dies during its evaluation");
     assert_eq!(published(&farm, publishing(&farm, &[second.to_str().unwrap(), "--id", "two"]))["version"], 2);
-    let scored = farm.wait_until("going on", within, |_| true).scored;
+    let scored = farm.wait_until("continuing", within, |_| true).scored;
     farm.wait_until("evaluating version 2", within, |now| now.scored > scored);
-    farm.kill(Role::Policy);
-    farm.kill(Role::Coordinator);
-    farm.start(Role::Coordinator);
-    farm.start(Role::Policy);
+    farm.kill(FarmRole::Policy);
+    farm.kill(FarmRole::Coordinator);
+    farm.start(FarmRole::Coordinator);
+    farm.start(FarmRole::Policy);
     farm.finish(Duration::from_secs(240));
 
     let groups = GROUPS + 2 * PROBLEMS;
-    let told = farm.check(groups, GROUP_SIZE).unwrap_or_else(|breaches| panic!("{breaches}"));
-    println!("{told}");
+    let summary = farm.check(groups, GROUP_SIZE).unwrap_or_else(|breaches| panic!("{breaches}"));
+    println!("{summary}");
     let furrow = |arguments: &[&str]| {
         let output = Command::new(FURROW).args(arguments).arg(farm.run_dir()).output().unwrap();
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -75,7 +75,7 @@ fn each_evaluation_is_finished_on_its_version_whatever_is_killed() {
     python(&["-c".as_ref(), EVALUATIONS.as_ref(), &farm.run_dir()]);
 }
 
-/// Ledger and data set, read by others' readers.
+/// Reads the ledger and the data set with independent readers.
 const EVALUATIONS: &str = r#"
 import collections, glob, sqlite3, sys
 import pyarrow.parquet as parquet

@@ -1,4 +1,5 @@
-//! A farm of real processes in a temporary directory: started, killed, started again, and held to its promises at the end.
+//! A farm of real processes in a temporary directory: started, killed, started again, and checked
+//! at the end.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -10,14 +11,13 @@ use std::time::{Duration, Instant};
 
 use furrow_wire::v1::coordinator_service_client::CoordinatorServiceClient;
 use furrow_wire::v1::{ProgressRequest, ProgressResponse};
-use furrow_wire::{Connect, Tcp, within};
+use furrow_wire::{Connector, TcpConnector, with_deadline};
 
-/// The binary under test.
 pub const FURROW: &str = env!("CARGO_BIN_EXE_furrow");
 
-/// The roles that run as processes of their own.
+/// The roles that run as separate processes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Role {
+pub enum FarmRole {
     Coordinator,
     Policy,
     /// A second policy worker of the same job.
@@ -27,38 +27,38 @@ pub enum Role {
 
 /// What a farm acts on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Ground {
-    /// Pages of air, with screenshots of so many bytes.
-    Air(usize),
+pub enum FarmBrowser {
+    /// Simulated pages, with screenshots of this many bytes.
+    Simulated(usize),
     /// Real Chromium on the starter pages.
     Chromium,
 }
 
-/// A farm and everything it left on disk; what still runs is killed when it is dropped.
-pub struct Farm {
+/// A farm and everything it left on disk; its remaining processes are killed when it is dropped.
+pub struct FarmHarness {
     root: tempfile::TempDir,
-    ground: Ground,
+    browser: FarmBrowser,
     address: SocketAddr,
     settings: Vec<String>,
-    running: BTreeMap<Role, Child>,
+    running: BTreeMap<FarmRole, Child>,
     woken: Vec<Child>,
-    started: BTreeMap<Role, u32>,
+    started: BTreeMap<FarmRole, u32>,
     environment: Vec<(String, String)>,
     runtime: tokio::runtime::Runtime,
 }
 
-impl Farm {
-    /// A farm that will run `job`, a TOML text without `[run]`, with these settings on top. Nothing is started yet.
-    pub fn new(ground: Ground, job: &str) -> Self {
+impl FarmHarness {
+    /// A farm that will run `job`, a TOML text without `[run]`. Nothing is started yet.
+    pub fn new(browser: FarmBrowser, job: &str) -> Self {
         let root = tempfile::Builder::new().prefix("furrow-farm-").tempdir().unwrap();
         let text = format!("[run]\nname = \"run\"\noutput_dir = \".\"\n{job}");
         fs::write(root.path().join("job.toml"), text).unwrap();
-        // Browsers drop to an ordinary user, who must be able to pass.
+        // Browsers drop to an ordinary user, who must have access.
         fs::set_permissions(root.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         Self {
             root,
-            ground,
+            browser,
             address: free_port(),
             settings: browser_setting(),
             running: BTreeMap::new(),
@@ -69,7 +69,7 @@ impl Farm {
         }
     }
 
-    /// Sets an environment variable for processes started from now on; an empty value takes it back.
+    /// Sets an environment variable for later processes; an empty value removes it.
     pub fn environment(&mut self, name: &str, value: &str) {
         self.environment.retain(|(known, _)| known != name);
         if !value.is_empty() {
@@ -77,29 +77,29 @@ impl Farm {
         }
     }
 
-    /// Where the run is.
+    /// The run directory.
     pub fn run_dir(&self) -> PathBuf {
         self.root.path().join("run")
     }
 
-    /// Starts a role: for the first time, or again after its death.
-    pub fn start(&mut self, role: Role) {
+    /// Starts a role, for the first time or after its death.
+    pub fn start(&mut self, role: FarmRole) {
         let count = self.started.entry(role).or_default();
         *count += 1;
         let again = *count > 1;
         let job = self.root.path().join("job.toml");
         let mut command = Command::new(FURROW);
         let name = format!("{role:?}").to_lowercase();
-        command.arg(if role == Role::OtherPolicy { "policy" } else { &name }).arg(job);
+        command.arg(if role == FarmRole::OtherPolicy { "policy" } else { &name }).arg(job);
         match role {
-            Role::Coordinator => {
+            FarmRole::Coordinator => {
                 command.args(["--listen", &self.address.to_string()]);
                 if again {
                     command.arg("--resume");
                 }
             }
-            Role::Policy | Role::OtherPolicy | Role::Env => {
-                // A reborn worker is another worker: an incarnation never goes on with what a dead one held.
+            FarmRole::Policy | FarmRole::OtherPolicy | FarmRole::Env => {
+                // A restarted worker gets another id: it never continues with what a dead one held.
                 command.args([
                     "--coordinator",
                     &self.address.to_string(),
@@ -108,8 +108,8 @@ impl Farm {
                 ]);
             }
         }
-        if let (Role::Env, Ground::Air(bytes)) = (role, self.ground) {
-            command.args(["--air", &bytes.to_string()]);
+        if let (FarmRole::Env, FarmBrowser::Simulated(bytes)) = (role, self.browser) {
+            command.args(["--simulate-browser", &bytes.to_string()]);
         }
         for setting in &self.settings {
             command.args(["--set", setting]);
@@ -124,44 +124,44 @@ impl Farm {
         self.running.insert(role, command.spawn().unwrap());
     }
 
-    /// Starts all three.
+    /// Starts the three roles.
     pub fn start_all(&mut self) {
-        for role in [Role::Coordinator, Role::Policy, Role::Env] {
+        for role in [FarmRole::Coordinator, FarmRole::Policy, FarmRole::Env] {
             self.start(role);
         }
     }
 
-    /// The process of a role.
-    pub fn pid(&self, role: Role) -> u32 {
+    /// Process id of a role.
+    pub fn pid(&self, role: FarmRole) -> u32 {
         self.running[&role].id()
     }
 
     /// Sends SIGKILL and waits for the end.
-    pub fn kill(&mut self, role: Role) {
+    pub fn kill(&mut self, role: FarmRole) {
         let mut child = self.running.remove(&role).unwrap();
         child.kill().unwrap();
         child.wait().unwrap();
     }
 
     /// Sends a signal.
-    pub fn signal(&self, role: Role, signal: &str) {
+    pub fn signal(&self, role: FarmRole, signal: &str) {
         assert!(Command::new("kill").args([signal, &self.pid(role).to_string()]).status().unwrap().success());
     }
 
-    /// Stops the environment worker's process and puts it aside; `wake` lets it go on.
+    /// Stops the environment worker's process and removes it from the farm; `wake` continues it.
     pub fn stall_env(&mut self) -> Child {
-        self.signal(Role::Env, "-STOP");
-        self.running.remove(&Role::Env).unwrap()
+        self.signal(FarmRole::Env, "-STOP");
+        self.running.remove(&FarmRole::Env).unwrap()
     }
 
-    /// Lets a stalled process go on. It is waited for when the farm is done.
+    /// Continues a stopped process. The farm waits for its end.
     pub fn wake(&mut self, stalled: Child) {
         assert!(Command::new("kill").args(["-CONT", &stalled.id().to_string()]).status().unwrap().success());
         self.woken.push(stalled);
     }
 
-    /// Waits until a role's process ends by itself; its exit status, `None` for a signal.
-    pub fn wait_for_end(&mut self, role: Role, deadline: Duration) -> Option<i32> {
+    /// Waits until a role's process ends by itself; returns its exit status, `None` for a signal.
+    pub fn wait_for_end(&mut self, role: FarmRole, deadline: Duration) -> Option<i32> {
         let began = Instant::now();
         loop {
             if let Some(status) = self.running.get_mut(&role).unwrap().try_wait().unwrap() {
@@ -173,17 +173,18 @@ impl Farm {
         }
     }
 
-    /// Whether a role's process lives.
-    pub fn lives(&mut self, role: Role) -> bool {
+    /// Whether a role's process is running.
+    pub fn is_alive(&mut self, role: FarmRole) -> bool {
         self.running.get_mut(&role).is_some_and(|child| child.try_wait().unwrap().is_none())
     }
 
-    /// The coordinator's figures, if it answers.
+    /// The coordinator's progress, if it answers.
     pub fn progress(&self) -> Option<ProgressResponse> {
         self.runtime.block_on(async {
-            let channel = Tcp::default().channel(&self.address.to_string()).ok()?;
+            let channel = TcpConnector::default().channel(&self.address.to_string()).ok()?;
             let mut client = CoordinatorServiceClient::new(channel);
-            let answer = within(Duration::from_secs(2), client.progress(ProgressRequest {})).await.ok()?;
+            let answer =
+                with_deadline(Duration::from_secs(2), client.progress(ProgressRequest {})).await.ok()?;
             Some(answer.into_inner())
         })
     }
@@ -208,13 +209,18 @@ impl Farm {
                 self.progress(),
                 self.outputs()
             );
-            assert!(self.lives(Role::Coordinator), "the coordinator ended before {what}\n{}", self.outputs());
+            assert!(
+                self.is_alive(FarmRole::Coordinator),
+                "the coordinator ended before {what}\n{}",
+                self.outputs()
+            );
             pause();
         }
     }
 
-    /// Starts a role again where its process ended by itself without success, as what supervises workers does. Whether it did.
-    pub fn restart_failed(&mut self, role: Role) -> bool {
+    /// Restarts a role whose process ended by itself without success, as a supervisor of workers
+    /// does. Returns whether it did.
+    pub fn restart_failed(&mut self, role: FarmRole) -> bool {
         let ended = self.running.get_mut(&role).and_then(|child| child.try_wait().unwrap());
         let failed = ended.is_some_and(|status| !status.success());
         if failed {
@@ -223,13 +229,13 @@ impl Farm {
         failed
     }
 
-    /// All that the processes of a role printed.
-    pub fn output(&self, role: Role) -> String {
+    /// The output of all processes of a role.
+    pub fn output(&self, role: FarmRole) -> String {
         let name = format!("{role:?}").to_lowercase();
         fs::read_to_string(self.root.path().join(format!("{name}.out"))).unwrap_or_default()
     }
 
-    /// What the processes printed.
+    /// The output of all processes.
     pub fn outputs(&self) -> String {
         let mut all = String::new();
         for name in ["coordinator", "policy", "env"] {
@@ -240,17 +246,17 @@ impl Farm {
         all
     }
 
-    /// Waits until the run is over and every role has left by itself with status 0.
+    /// Waits until the run is over and every role has ended by itself with status 0.
     pub fn finish(&mut self, deadline: Duration) {
-        self.finish_roles(&[Role::Coordinator, Role::Env, Role::Policy], deadline);
+        self.finish_roles(&[FarmRole::Coordinator, FarmRole::Env, FarmRole::Policy], deadline);
     }
 
-    /// The same where the coordinator has left already.
+    /// The same after the coordinator has ended.
     pub fn finish_workers(&mut self, deadline: Duration) {
-        self.finish_roles(&[Role::Env, Role::Policy], deadline);
+        self.finish_roles(&[FarmRole::Env, FarmRole::Policy], deadline);
     }
 
-    fn finish_roles(&mut self, roles: &[Role], deadline: Duration) {
+    fn finish_roles(&mut self, roles: &[FarmRole], deadline: Duration) {
         for role in roles {
             let status = self.wait_for_end(*role, deadline);
             assert_eq!(status, Some(0), "{role:?} ended with {status:?}\n{}", self.outputs());
@@ -271,7 +277,7 @@ impl Farm {
         if output.status.success() { Ok(text) } else { Err(text) }
     }
 
-    /// Asserts that no process and no temporary directory of this farm is left.
+    /// Asserts that no process and no temporary directory of this farm remains.
     pub fn assert_nothing_left(&self, pids: &[u32]) {
         let began = Instant::now();
         loop {
@@ -290,10 +296,10 @@ impl Farm {
     }
 }
 
-impl Drop for Farm {
+impl Drop for FarmHarness {
     fn drop(&mut self) {
         for child in self.running.values_mut().chain(&mut self.woken) {
-            // Already dead is as good.
+            // The process may have ended already.
             child.kill().ok();
             child.wait().ok();
         }
@@ -318,46 +324,47 @@ pub fn tiny_policy(checkpoint: &Path) -> String {
     )
 }
 
-/// A job's task section with pages of air: `count` tasks, each planned once.
-pub fn air_tasks(folder: &Path, count: u32, group_size: u32) -> String {
+/// A job's task section with simulated tasks: `count` tasks, each planned once.
+pub fn simulated_tasks(folder: &Path, count: u32, group_size: u32) -> String {
     let lines: Vec<String> = (0..count)
         .map(|index| {
             format!(
-                r#"{{"task_id":"air-{index}","start_url":"http://air.test/air.html","max_steps":12,"time_limit_ms":60000,"score":{{"kind":"probe","pointer":"/reward"}}}}"#
+                r#"{{"task_id":"simulated-{index}","start_url":"http://simulated.test/page.html","max_steps":12,"time_limit_ms":60000,"score":{{"kind":"probe","pointer":"/reward"}}}}"#
             )
         })
         .collect();
-    let suite = folder.join("air");
+    let suite = folder.join("simulated");
     fs::create_dir_all(&suite).unwrap();
-    fs::write(suite.join("air.html"), "<title>air</title>").unwrap();
+    fs::write(suite.join("page.html"), "<title>simulated</title>").unwrap();
     fs::write(suite.join("tasks.jsonl"), lines.join("\n") + "\n").unwrap();
     format!(
-        "[tasks]\nsampler = \"sequential\"\ngroup_size = {group_size}\n[[tasks.source]]\nsuite = \"air\"\npath = {suite:?}\n"
+        "[tasks]\nsampler = \"sequential\"\ngroup_size = {group_size}\n[[tasks.source]]\nsuite = \"simulated\"\npath = {suite:?}\n"
     )
 }
 
 /// One process of the machine.
-pub struct Process {
+pub struct ProcessEntry {
     pub pid: u32,
     pub parent: u32,
     pub command: String,
 }
 
-impl Process {
-    /// A descendant of one of these, or a browser one of these started: its profile's directory bears the worker's pid.
+impl ProcessEntry {
+    /// Whether it descends from one of these, or is a browser started by one: the profile's
+    /// directory has the worker's pid in its name.
     fn belongs_to(&self, pids: &[u32]) -> bool {
         pids.contains(&self.parent)
             || pids.iter().any(|pid| self.command.contains(&format!("furrow-env-{pid}-")))
     }
 
-    /// Whether it is the first process of a browser, not one of its children.
+    /// Whether it is the main process of a browser.
     pub fn is_browser(&self) -> bool {
         self.command.contains("--user-data-dir") && !self.command.contains("--type=")
     }
 }
 
 /// All processes of the machine.
-pub fn processes() -> Vec<Process> {
+pub fn processes() -> Vec<ProcessEntry> {
     let entries = fs::read_dir("/proc").unwrap().flatten();
     entries
         .filter_map(|entry| {
@@ -365,10 +372,10 @@ pub fn processes() -> Vec<Process> {
             let mut command = Vec::new();
             fs::File::open(entry.path().join("cmdline")).ok()?.read_to_end(&mut command).ok()?;
             let status = fs::read_to_string(entry.path().join("stat")).ok()?;
-            // After the name in parentheses: state, then the parent.
+            // After the name in parentheses: state, then parent.
             let parent = status.rsplit(") ").next()?.split(' ').nth(1)?.parse().ok()?;
             let command = String::from_utf8_lossy(&command).replace('\0', " ");
-            Some(Process { pid, parent, command })
+            Some(ProcessEntry { pid, parent, command })
         })
         .collect()
 }
@@ -389,7 +396,7 @@ fn free_port() -> SocketAddr {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
 }
 
-/// Between two looks at a state that is waited for.
+/// Pause between two polls.
 #[expect(
     clippy::disallowed_methods,
     reason = "a test polls processes from outside; each wait has a deadline"

@@ -1,5 +1,6 @@
-//! What a policy might try for a reward that it has not earned, or for none where it has earned 0: lists of actions, in real Chromium, against
-//! unchanged pages. A demonstration's file stands in for the policy; it does nothing that a policy could not.
+//! Attempts to get a reward that was not earned, or to avoid a reward of 0: lists of actions, in
+//! real Chromium, against unchanged pages. A demonstration file replaces the policy; it does
+//! nothing that a policy could not do.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::farm::{browser_setting, furrow};
 
-/// Where the pages are.
+/// Directory of the suites.
 fn envs() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("envs")
 }
@@ -26,36 +27,37 @@ fn copy(from: &Path, to: &Path) {
     }
 }
 
-/// Runs the command in a folder; its exit status and what it printed last as JSON.
+/// Runs a command in a directory; returns its exit status and the last JSON value it printed.
 #[track_caller]
-fn said(folder: &Path, command: &[&str]) -> (Option<i32>, Value) {
+fn last_json(folder: &Path, command: &[&str]) -> (Option<i32>, Value) {
     let settings = browser_setting();
     let takes_settings = command[0] == "run";
     let set = settings.iter().filter(|_| takes_settings).flat_map(|setting| ["--set", setting]);
     let arguments: Vec<&str> = command.iter().copied().chain(set).collect();
     let output = furrow(&arguments, folder);
     let last = serde_json::Deserializer::from_slice(&output.stdout).into_iter::<Value>().last();
-    let told = last.unwrap_or_else(|| panic!("{command:?}: {}", String::from_utf8_lossy(&output.stderr)));
-    (output.status.code(), told.unwrap())
+    let line = last.unwrap_or_else(|| panic!("{command:?}: {}", String::from_utf8_lossy(&output.stderr)));
+    (output.status.code(), line.unwrap())
 }
 
-/// Runs a job of these sources once a task, each attempt final; the reward of each task, null where it was not scored, and the ends.
+/// Runs a job of these sources once per task, each attempt final; returns the reward of each task,
+/// null if it was not scored, and the ends.
 fn run(folder: &Path, sources: &str) -> (Value, Value) {
     let job = format!(
         "[run]\nname = \"run\"\noutput_dir = \".\"\n[tasks]\ngroup_size = 1\nsampler = \"sequential\"\nseed = 3\n{sources}\
          [policy]\nkind = \"scripted\"\n[policy.grammar]\nextra = [\"press_key\"]\n[env]\nsessions_max = 2\n[limits]\nattempts_max = 1\n"
     );
     fs::write(folder.join("job.toml"), job).unwrap();
-    let (_, result) = said(folder, &["run", "job.toml", "--json"]);
+    let (_, result) = last_json(folder, &["run", "job.toml", "--json"]);
     println!("{result}");
-    let (_, summary) = said(folder, &["records", "inspect", "run", "--json"]);
+    let (_, summary) = last_json(folder, &["records", "inspect", "run", "--json"]);
     let line = |line: &Value| Some((line["task_id"].as_str()?.to_owned(), line["reward_mean"].clone()));
     let rewards: serde_json::Map<_, _> =
         summary["tasks"].as_array().unwrap().iter().filter_map(line).collect();
     (rewards.into(), summary["ends"].clone())
 }
 
-/// Signs in where the address says what the sign-in page goes to: a script that replaces the page's own report.
+/// Signs in, with a target in the URL: a script that replaces the page's own report.
 const SCRIPT_IN_NEXT: &str = r#"
 const page = "/login/?next=javascript:void(window.furrow={probe:()=>({done:false,correct:true,expected:'1'})})";
 const [, name, password] = goal.match(/(?:Sign in as|with the email) (\S+) (?:with|and) the password (\S+?)\.? /);
@@ -87,15 +89,15 @@ fn a_script_in_an_address_is_not_run_by_a_site() {
     for record in DataSet::open(&folder.path().join("run")).unwrap().trajectories() {
         let record = record.unwrap();
         let evidence = record.ending.evidence.unwrap();
-        let seen: Value = serde_json::from_str(&evidence.probe_json.unwrap()).unwrap();
-        assert!(seen["state"]["user"].is_string(), "it did not come to what `next` says: {seen:#}");
+        let probe: Value = serde_json::from_str(&evidence.probe_json.unwrap()).unwrap();
+        assert!(probe["state"]["user"].is_string(), "the redirect to `next` did not happen: {probe:#}");
         let home = if record.task.task_id.starts_with("shop") { "/account/" } else { "/" };
         assert!(evidence.url.as_deref().is_some_and(|url| url.ends_with(home)), "{:?}", evidence.url);
     }
 }
 
-/// Ways to the browser's error page, one a task of the starter pages: what is done in each step. After the last of them the policy waits, unless
-/// one of them was an answer.
+/// Ways to the browser's error page, one per task of the starter pages: the action of each step.
+/// After the last action the policy waits, unless one of them was an answer.
 const LEAVE: [(&str, &str); 7] = [
     ("click", r#"[go(tls), say("x")]"#),
     ("type", "[go(tls)]"),
@@ -105,7 +107,7 @@ const LEAVE: [(&str, &str); 7] = [
         "form",
         r#"[go(tls), { action: "click_element", element: "page", x: 40, y: 40 }, { action: "refresh" }, say("x")]"#,
     ),
-    // Neither the page of an unknown port nor one that is not there is the browser's.
+    // Neither the page of an unknown port nor a missing page is the browser's.
     ("scroll", r#"[go(`${own}:443/`), say("x")]"#),
     ("select", r#"[go(`${own}/nowhere`), say("x")]"#),
 ];
@@ -152,12 +154,12 @@ fn a_policy_that_leaves_for_an_error_page_is_scored() {
     assert_eq!(rewards, Value::from(want), "{ends:#}");
     assert!(ends.as_array().unwrap().iter().all(|end| end["status"] == "scored"), "{ends:#}");
 
-    // Shown to their scorers again, they earn the same.
-    let (_, again) = said(folder, &["score", "run", "--json"]);
+    // Scored again, they earn the same.
+    let (_, again) = last_json(folder, &["score", "run", "--json"]);
     assert_eq!(
         (&again["scored"], &again["changed"], &again["unscored"]),
         (&json!(11), &json!(0), &json!(0)),
         "{again:#}"
     );
-    assert_eq!(said(folder, &["records", "verify", "run", "--json"]).0, Some(0));
+    assert_eq!(last_json(folder, &["records", "verify", "run", "--json"]).0, Some(0));
 }

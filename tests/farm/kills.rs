@@ -1,21 +1,22 @@
-//! kill -9 is a normal event: real Chromium on the starter tasks while coordinator, workers and browsers are killed again and again.
+//! kill -9 is a normal event: real Chromium on the starter tasks while coordinator, workers and
+//! browsers are killed repeatedly.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use crate::farm::{Farm, Ground, Role, pause, processes};
+use crate::farm::{FarmBrowser, FarmHarness, FarmRole, pause, processes};
 
-/// Each kind of process dies so often.
+/// Number of kills of each kind of process.
 const KILLS: usize = 4;
 
 const REPEAT: u32 = 4;
 const GROUP_SIZE: u32 = 2;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Victim {
-    Role(Role),
+enum KillTarget {
+    Role(FarmRole),
     Browser,
 }
 
@@ -32,17 +33,17 @@ fn nothing_is_lost_or_repeated_or_left_whatever_is_killed() {
          [policy]\nkind = \"scripted\"\nthink_millis = 200\n[policy.grammar]\nextra = [\"drag\", \"select_tab\", \"press_key\", \"write\"]\n\
          [env]\nsessions_max = 6\n[limits]\nlease_millis = 3000\nheartbeat_millis = 300\nattempts_max = 60\nfailure_budget = 1.0\n[records]\nmax_delay_millis = 1000\n"
     );
-    let mut farm = Farm::new(Ground::Chromium, &job);
+    let mut farm = FarmHarness::new(FarmBrowser::Chromium, &job);
     let mut envs = Vec::new();
     farm.start_all();
-    envs.push(farm.pid(Role::Env));
+    envs.push(farm.pid(FarmRole::Env));
 
-    let mut dice = Dice(seed);
-    let mut plan: Vec<Victim> = [
-        Victim::Role(Role::Coordinator),
-        Victim::Role(Role::Env),
-        Victim::Role(Role::Policy),
-        Victim::Browser,
+    let mut dice = SeededRandom(seed);
+    let mut plan: Vec<KillTarget> = [
+        KillTarget::Role(FarmRole::Coordinator),
+        KillTarget::Role(FarmRole::Env),
+        KillTarget::Role(FarmRole::Policy),
+        KillTarget::Browser,
     ]
     .into_iter()
     .flat_map(|victim| [victim; KILLS])
@@ -62,63 +63,66 @@ fn nothing_is_lost_or_repeated_or_left_whatever_is_killed() {
             now.is_some_and(|now| now.assigned > 0)
         });
         match victim {
-            Victim::Role(role) => {
+            KillTarget::Role(role) => {
                 farm.kill(role);
                 farm.start(role);
-                if role == Role::Env {
+                if role == FarmRole::Env {
                     envs.push(farm.pid(role));
                 }
             }
-            Victim::Browser => {
+            KillTarget::Browser => {
                 supervise_env(&mut farm, &mut envs, Duration::from_secs(60), kill_a_browser);
             }
         }
         *killed.entry(victim).or_insert(0) += 1;
     }
     assert!(killed.values().all(|count| *count == KILLS), "{killed:?}");
-    supervise_env(&mut farm, &mut envs, Duration::from_secs(240), |farm| !farm.lives(Role::Coordinator));
+    supervise_env(&mut farm, &mut envs, Duration::from_secs(240), |farm| {
+        !farm.is_alive(FarmRole::Coordinator)
+    });
     farm.finish(Duration::from_secs(60));
-    let told =
+    let summary =
         farm.check(12 * REPEAT, GROUP_SIZE).unwrap_or_else(|breaches| panic!("seed {seed}: {breaches}"));
     farm.assert_nothing_left(&envs);
-    println!("killed {killed:?}: {told}");
+    println!("killed {killed:?}: {summary}");
 }
 
-/// Waits until something is so. An environment worker whose first browsers were killed one after another reports that and leaves; meanwhile it is
-/// started again.
+/// Waits for a condition. An environment worker whose first browsers were all killed reports that
+/// and ends; it is then restarted.
 fn supervise_env(
-    farm: &mut Farm,
+    farm: &mut FarmHarness,
     envs: &mut Vec<u32>,
     deadline: Duration,
-    mut reached: impl FnMut(&mut Farm) -> bool,
+    mut reached: impl FnMut(&mut FarmHarness) -> bool,
 ) {
     let began = Instant::now();
     while !reached(farm) {
-        if farm.restart_failed(Role::Env) {
-            envs.push(farm.pid(Role::Env));
+        if farm.restart_failed(FarmRole::Env) {
+            envs.push(farm.pid(FarmRole::Env));
         }
         assert!(began.elapsed() < deadline, "not within {deadline:?}\n{}", farm.outputs());
         pause();
     }
 }
 
-/// Kills a browser of the environment worker, if it has one and something is in flight. Whether it did.
-fn kill_a_browser(farm: &mut Farm) -> bool {
-    let mark = format!("furrow-env-{}-", farm.pid(Role::Env));
+/// Kills a browser of the environment worker, if it has one and a trajectory runs. Returns whether
+/// it did.
+fn kill_a_browser(farm: &mut FarmHarness) -> bool {
+    let mark = format!("furrow-env-{}-", farm.pid(FarmRole::Env));
     let browser =
         processes().into_iter().find(|process| process.is_browser() && process.command.contains(&mark));
     let Some(browser) = browser else { return false };
-    // It may end between the look and the kill; then another is looked for.
+    // The trajectory may end between the check and the kill; then the next call tries again.
     farm.progress().is_some_and(|now| now.assigned > 0)
         && Command::new("kill").args(["-9", &browser.pid.to_string()]).status().unwrap().success()
 }
 
-/// A small generator with a printed seed: the order of deaths can be had again.
-struct Dice(u64);
+/// A small generator with a printed seed: the order of deaths can be reproduced.
+struct SeededRandom(u64);
 
-impl Dice {
-    /// xorshift64* of Vigna; good enough to shuffle.
-    fn roll(&mut self) -> u64 {
+impl SeededRandom {
+    /// xorshift64* by Vigna; good enough to shuffle.
+    fn next_u64(&mut self) -> u64 {
         self.0 = (self.0 ^ 0x9e37_79b9_7f4a_7c15).max(1);
         self.0 ^= self.0 >> 12;
         self.0 ^= self.0 << 25;
@@ -127,7 +131,7 @@ impl Dice {
     }
 
     fn below(&mut self, limit: u64) -> u64 {
-        self.roll() % limit
+        self.next_u64() % limit
     }
 
     fn shuffle<T>(&mut self, items: &mut [T]) {

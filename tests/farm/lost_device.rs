@@ -1,17 +1,18 @@
-//! A policy worker's device fails in the middle of a job: its sessions go on at the other worker, and no trajectory is lost or blamed on the policy.
+//! A policy worker's device fails during a job: its sessions continue at the other worker, and no
+//! trajectory is lost or blamed on the policy.
 
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use crate::farm::{FURROW, Farm, Ground, Role, air_tasks, tiny_policy};
+use crate::farm::{FURROW, FarmBrowser, FarmHarness, FarmRole, simulated_tasks, tiny_policy};
 use crate::weights::write_checkpoint;
 
 const GROUPS: u32 = 8;
 const GROUP_SIZE: u32 = 2;
 
-/// What the device says when it fails.
-const WHY: &str = "CUDA_ERROR_LAUNCH_FAILED";
+/// The error of the device.
+const DEVICE_ERROR: &str = "CUDA_ERROR_LAUNCH_FAILED";
 
 #[test]
 fn a_device_that_fails_costs_no_trajectory_and_blames_none() {
@@ -25,33 +26,36 @@ fn a_device_that_fails_costs_no_trajectory_and_blames_none() {
              {policy}\
              [env]\nsessions_max = 8\n[records]\nmax_delay_millis = 500\n\
              [limits]\nlease_millis = 4000\nheartbeat_millis = 300\nattempts_max = 1\nfailure_budget = 1.0\n",
-            tasks = air_tasks(folder.path(), GROUPS, GROUP_SIZE),
+            tasks = simulated_tasks(folder.path(), GROUPS, GROUP_SIZE),
             policy = tiny_policy(&checkpoint),
         );
-        let mut farm = Farm::new(Ground::Air(4000), &job);
-        farm.start(Role::Coordinator);
-        farm.environment("FAILPOINTS", &format!("{point}={visit}*off->return({WHY})"));
-        farm.start(Role::OtherPolicy);
+        let mut farm = FarmHarness::new(FarmBrowser::Simulated(4000), &job);
+        farm.start(FarmRole::Coordinator);
+        farm.environment("FAILPOINTS", &format!("{point}={visit}*off->return({DEVICE_ERROR})"));
+        farm.start(FarmRole::OtherPolicy);
         farm.environment("FAILPOINTS", "");
-        farm.start(Role::Policy);
+        farm.start(FarmRole::Policy);
         farm.wait_until("registered", Duration::from_secs(60), |now| now.policy_workers == 2);
-        farm.start(Role::Env);
+        farm.start(FarmRole::Env);
 
-        let status = farm.wait_for_end(Role::OtherPolicy, Duration::from_secs(120));
-        let told = farm.output(Role::OtherPolicy);
-        assert_eq!(status, Some(1), "{told}");
-        assert!(told.contains(&format!("the policy failed: the device failed: {WHY}")), "{told}");
+        let status = farm.wait_for_end(FarmRole::OtherPolicy, Duration::from_secs(120));
+        let output = farm.output(FarmRole::OtherPolicy);
+        assert_eq!(status, Some(1), "{output}");
+        assert!(
+            output.contains(&format!("the policy failed: the device failed: {DEVICE_ERROR}")),
+            "{output}"
+        );
         farm.finish(Duration::from_secs(240));
 
-        let told = farm.check(GROUPS, GROUP_SIZE).unwrap_or_else(|breaches| panic!("{breaches}"));
-        println!("{point}: {told}");
+        let summary = farm.check(GROUPS, GROUP_SIZE).unwrap_or_else(|breaches| panic!("{breaches}"));
+        println!("{point}: {summary}");
         let verified = Command::new(FURROW).args(["records", "verify"]).arg(farm.run_dir()).output().unwrap();
         assert!(verified.status.success(), "{}", String::from_utf8_lossy(&verified.stdout));
         check_moves(&farm.run_dir());
     }
 }
 
-/// Every trajectory is whole, and some began on one worker and ended on the other.
+/// Every trajectory is complete, and some began on one worker and ended on the other.
 const MOVES: &str = r#"
 import collections, glob, sys
 import pyarrow.parquet as parquet

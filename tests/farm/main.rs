@@ -1,6 +1,10 @@
 //! Whole-farm tests: start the real `furrow`, kill it, read the shards with an independent checker.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
-#![expect(clippy::print_stdout, clippy::print_stderr, reason = "seeds, kills and what the checker counted")]
+#![expect(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "prints seeds, kills and the checker's counts"
+)]
 
 mod command_line;
 mod crash_points;

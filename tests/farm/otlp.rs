@@ -1,28 +1,29 @@
-//! OpenTelemetry export of a real farm: three processes, one trace a trajectory, figures that agree with the data set; and no endpoint at all.
+//! OpenTelemetry export of a real farm: three processes, one trace per trajectory, metrics that
+//! agree with the data set; and a missing endpoint.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::time::{Duration, Instant};
 
-use furrow_testkit::collector::{Collector, Manner, attribute};
+use furrow_testkit::collector::{CollectorMode, FakeCollector, attribute};
 use serde_json::Value;
 
-use crate::farm::{Farm, Ground, air_tasks, furrow};
+use crate::farm::{FarmBrowser, FarmHarness, furrow, simulated_tasks};
 
 const GROUPS: u32 = 3;
 const GROUP_SIZE: u32 = 2;
 const TRAJECTORIES: usize = (GROUPS * GROUP_SIZE) as usize;
 
 fn job(folder: &std::path::Path, endpoint: &str) -> String {
-    let tasks = air_tasks(folder, GROUPS, GROUP_SIZE);
+    let tasks = simulated_tasks(folder, GROUPS, GROUP_SIZE);
     format!(
         "{tasks}[policy]\nkind = \"scripted\"\nthink_millis = 20\n[records]\nmax_delay_millis = 200\n\
          [telemetry]\notlp_endpoint = {endpoint:?}\n"
     )
 }
 
-/// What a test looks at of a span.
-struct Seen {
+/// The fields of a span that the test uses.
+struct ReceivedSpan {
     name: String,
     parent: Vec<u8>,
     role: String,
@@ -33,35 +34,36 @@ struct Seen {
 #[test]
 fn three_processes_write_one_trace_a_trajectory() {
     let folder = tempfile::tempdir().unwrap();
-    let collector = Collector::start(Manner::Take);
-    let mut farm = Farm::new(Ground::Air(2_000), &job(folder.path(), &collector.endpoint()));
+    let collector = FakeCollector::start(CollectorMode::Take);
+    let mut farm =
+        FarmHarness::new(FarmBrowser::Simulated(2_000), &job(folder.path(), &collector.endpoint()));
     farm.start_all();
     farm.finish(Duration::from_secs(60));
 
-    let mut traces: BTreeMap<Vec<u8>, BTreeMap<Vec<u8>, Seen>> = BTreeMap::new();
+    let mut traces: BTreeMap<Vec<u8>, BTreeMap<Vec<u8>, ReceivedSpan>> = BTreeMap::new();
     for sent in collector.spans() {
         let role = attribute(&sent.resource, "furrow.role").unwrap();
         assert_eq!(attribute(&sent.resource, "furrow.run").as_deref(), Some("run"));
         for span in sent.items {
-            let told = span
+            let attributes = span
                 .attributes
                 .iter()
                 .filter_map(|pair| Some((pair.key.clone(), attribute(&span.attributes, &pair.key)?)));
-            let seen = Seen {
-                attributes: told.collect(),
+            let received = ReceivedSpan {
+                attributes: attributes.collect(),
                 name: span.name,
                 parent: span.parent_span_id,
                 role: role.clone(),
                 micros: (span.end_time_unix_nano - span.start_time_unix_nano) / 1000,
             };
-            let known = traces.entry(span.trace_id).or_default().insert(span.span_id, seen);
-            assert!(known.is_none(), "a span that came twice");
+            let known = traces.entry(span.trace_id).or_default().insert(span.span_id, received);
+            assert!(known.is_none(), "a span arrived twice");
         }
     }
     assert_eq!(traces.len(), TRAJECTORIES);
     traces.values().for_each(check_trace);
 
-    // What the last of all says of each role is what is in the data set.
+    // The last metrics of each role equal those of the data set.
     let total = |name: &str, role: &str| {
         let of_role = |resource: &[_]| attribute(resource, "furrow.role").as_deref() == Some(role);
         let last = collector.metrics().into_iter().rfind(|sent| of_role(&sent.resource)).unwrap();
@@ -76,12 +78,12 @@ fn three_processes_write_one_trace_a_trajectory() {
     assert_eq!(total("furrow_env_steps_total", "env"), steps);
     assert_eq!(total("furrow_policy_replies_total", "policy"), steps);
     assert_eq!(total("furrow_policy_sessions_opened_total", "policy"), TRAJECTORIES);
-    assert_eq!(total("furrow_policy_sessions", "policy"), 0, "and each was closed");
+    assert_eq!(total("furrow_policy_sessions", "policy"), 0, "each session was closed");
 }
 
-fn check_trace(spans: &BTreeMap<Vec<u8>, Seen>) {
+fn check_trace(spans: &BTreeMap<Vec<u8>, ReceivedSpan>) {
     let of = |name: &str| spans.values().filter(|span| span.name == name).collect::<Vec<_>>();
-    let [root] = of("trajectory")[..] else { panic!("one root") };
+    let [root] = of("trajectory")[..] else { panic!("expected one root") };
     assert!(root.parent.is_empty() && root.role == "env");
     let whose: BTreeSet<_> =
         spans.values().filter_map(|span| span.attributes.get("furrow.trajectory_id")).collect();
@@ -96,7 +98,7 @@ fn check_trace(spans: &BTreeMap<Vec<u8>, Seen>) {
     assert!(scores.len() == 1 && scores[0].role == "coordinator");
     assert_eq!(root.attributes["furrow.steps"], steps.len().to_string());
     assert_eq!(replies.len(), steps.len());
-    // A step is its parts.
+    // The parts of a step add up to it.
     for (id, step) in spans.iter().filter(|(_, span)| span.name == "step") {
         let parts: u64 = spans.values().filter(|span| span.parent == *id).map(|span| span.micros).sum();
         assert_eq!(parts, step.micros);
@@ -107,14 +109,14 @@ fn check_trace(spans: &BTreeMap<Vec<u8>, Seen>) {
 fn an_endpoint_that_is_not_there_costs_a_run_nothing_but_a_line() {
     let folder = tempfile::tempdir().unwrap();
     let here = folder.path();
-    // Nobody listens where a collector has just stopped.
-    let nobody = Collector::start(Manner::Take).endpoint();
+    // A port without a listener: a collector that has just stopped.
+    let nobody = FakeCollector::start(CollectorMode::Take).endpoint();
     let text = format!("[run]\nname = \"run\"\noutput_dir = \".\"\n{}", job(here, &nobody));
     fs::write(here.join("job.toml"), text).unwrap();
     let began = Instant::now();
-    let output = furrow(&["run", "job.toml", "--air", "2000"], here);
-    let told = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert_eq!(output.status.code(), Some(0), "{told}");
+    let output = furrow(&["run", "job.toml", "--simulate-browser", "2000"], here);
+    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(0), "{stderr}");
     assert!(began.elapsed() < Duration::from_secs(60), "{:?}", began.elapsed());
     let lines = fs::read_to_string(here.join("run/logs/run.jsonl")).unwrap();
     let events: Vec<Value> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
@@ -124,7 +126,7 @@ fn an_endpoint_that_is_not_there_costs_a_run_nothing_but_a_line() {
         .map(|event| event["signal"].as_str().unwrap())
         .collect();
     failing.sort_unstable();
-    assert_eq!(failing, ["metrics", "spans"], "once each\n{told}");
+    assert_eq!(failing, ["metrics", "spans"], "each fails once\n{stderr}");
     let scored = events.iter().filter(|event| event["event"] == "trajectory.scored").count();
     assert_eq!(scored, TRAJECTORIES);
 }

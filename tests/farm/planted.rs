@@ -1,109 +1,113 @@
-//! The checks are worth something only if they catch a broken farm: three planted bugs, each of which must make the checker fail.
+//! The checks are useful only if they catch a broken farm: each of three planted bugs must make the
+//! checker fail.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
-use crate::farm::{Farm, Ground, Role, air_tasks, pause};
+use crate::farm::{FarmBrowser, FarmHarness, FarmRole, pause, simulated_tasks};
 
 const GROUP_SIZE: u32 = 2;
 
-fn farm(folder: &std::path::Path, bug: &str, groups: u32) -> Farm {
-    let tasks = air_tasks(folder, groups, GROUP_SIZE);
+fn farm(folder: &std::path::Path, bug: &str, groups: u32) -> FarmHarness {
+    let tasks = simulated_tasks(folder, groups, GROUP_SIZE);
     let job = format!(
         "{tasks}\n[limits]\nlease_millis = 1000\nheartbeat_millis = 200\nattempts_max = 50\nfailure_budget = 1.0\n[records]\nmax_delay_millis = 200\n[env]\nsessions_max = 4\n[policy]\nkind = \"scripted\"\nthink_millis = 50\n"
     );
-    let mut farm = Farm::new(Ground::Air(2_000), &job);
+    let mut farm = FarmHarness::new(FarmBrowser::Simulated(2_000), &job);
     farm.environment("FURROW_POWER_CUT", "1");
     farm.environment("FAILPOINTS", bug);
     farm
 }
 
-/// What the checker says of a farm with this bug and this trouble, `Ok` if it finds nothing. A farm that does not even come to its end has
-/// not passed either: the ledger refuses decisions that contradict it, and the coordinator stops.
-fn judge(bug: &str, trouble: Trouble) -> Result<String, String> {
+/// The checker's result for a farm with this bug and this fault, `Ok` if it finds nothing. A farm
+/// that does not finish has not passed either: the ledger refuses decisions that contradict it, and
+/// the coordinator stops.
+fn run_checker(bug: &str, trouble: FaultKind) -> Result<String, String> {
     let folder = tempfile::tempdir().unwrap();
     let mut farm = farm(folder.path(), bug, trouble.groups());
-    let lived = catch_unwind(AssertUnwindSafe(|| {
+    let finished = catch_unwind(AssertUnwindSafe(|| {
         match trouble {
-            Trouble::CrashAt(point) => crash_at(&mut farm, bug, point),
-            Trouble::KillWhileSyncing => kill_while_syncing(&mut farm, bug),
-            Trouble::Stall => {
+            FaultKind::CrashAt(point) => crash_at(&mut farm, bug, point),
+            FaultKind::KillWhileSyncing => kill_while_syncing(&mut farm, bug),
+            FaultKind::Stall => {
                 farm.start_all();
                 stall_the_environment_worker(&mut farm);
             }
         }
         farm.finish(Duration::from_secs(120));
     }));
-    match lived {
+    match finished {
         Ok(()) => farm.check(trouble.groups(), GROUP_SIZE),
-        Err(_) => Err(format!("BREACH the farm did not come to its end\n{}", farm.outputs())),
+        Err(_) => Err(format!("BREACH the farm did not finish\n{}", farm.outputs())),
     }
 }
 
-/// What goes wrong around the bug.
+/// The fault that accompanies the bug.
 #[derive(Debug, Clone, Copy)]
-enum Trouble {
-    /// The coordinator dies at this point, again and again.
+enum FaultKind {
+    /// The coordinator dies at this point, repeatedly.
     CrashAt(&'static str),
-    /// The disk is slow to sync, and the coordinator dies while it waits for it, again and again.
+    /// The disk is slow to sync, and the coordinator dies while it waits for the disk, repeatedly.
     KillWhileSyncing,
-    /// The environment worker stops until its leases are lost, then goes on.
+    /// The environment worker stops until its leases are lost, then continues.
     Stall,
 }
 
-impl Trouble {
-    /// Work enough to last until all of it has happened. Each stall brings one more worker, and six get through 120 groups in ten seconds.
+impl FaultKind {
+    /// Enough groups that all faults happen before the end. Each stall adds a worker, and six
+    /// workers finish 120 groups in ten seconds.
     fn groups(self) -> u32 {
         match self {
-            Trouble::CrashAt(_) | Trouble::KillWhileSyncing => 60,
-            Trouble::Stall => 500,
+            FaultKind::CrashAt(_) | FaultKind::KillWhileSyncing => 60,
+            FaultKind::Stall => 500,
         }
     }
 }
 
-fn crash_at(farm: &mut Farm, bug: &str, point: &str) {
-    farm.start(Role::Policy);
-    farm.start(Role::Env);
+fn crash_at(farm: &mut FarmHarness, bug: &str, point: &str) {
+    farm.start(FarmRole::Policy);
+    farm.start(FarmRole::Env);
     for visits in [3, 9, 17] {
         farm.environment("FAILPOINTS", &format!("{bug};{point}={visits}*off->return"));
-        farm.start(Role::Coordinator);
+        farm.start(FarmRole::Coordinator);
         assert_eq!(
-            farm.wait_for_end(Role::Coordinator, Duration::from_secs(30)),
+            farm.wait_for_end(FarmRole::Coordinator, Duration::from_secs(30)),
             None,
             "{point} was not reached"
         );
     }
     farm.environment("FAILPOINTS", bug);
-    farm.start(Role::Coordinator);
+    farm.start(FarmRole::Coordinator);
 }
 
-/// Each sync takes so long that replies which do not wait for it have arrived when the kill comes.
-fn kill_while_syncing(farm: &mut Farm, bug: &str) {
-    farm.start(Role::Policy);
-    farm.start(Role::Env);
+/// Each sync takes so long that replies which do not wait for it have arrived before the kill.
+fn kill_while_syncing(farm: &mut FarmHarness, bug: &str) {
+    farm.start(FarmRole::Policy);
+    farm.start(FarmRole::Env);
     for _ in 0..3 {
         farm.environment("FAILPOINTS", &format!("{bug};spool.before_sync=sleep(400)"));
-        farm.start(Role::Coordinator);
+        farm.start(FarmRole::Coordinator);
         farm.wait_until("recording", Duration::from_secs(60), |now| now.assigned > 0 && now.steps > 2);
-        farm.kill(Role::Coordinator);
+        farm.kill(FarmRole::Coordinator);
     }
     farm.environment("FAILPOINTS", bug);
-    farm.start(Role::Coordinator);
+    farm.start(FarmRole::Coordinator);
 }
 
-/// Whether a stalled worker has something to say late depends on the moment it was stopped in: one stall in five may pass unnoticed.
+/// Whether a stalled worker sends something late depends on the moment of the stop: one stall in
+/// five may have no effect.
 const STALLS: usize = 5;
 
-/// Stops the environment worker until its leases are lost and lent to another, then lets it go on.
-fn stall_the_environment_worker(farm: &mut Farm) {
+/// Stops the environment worker until its leases are lost and given to another, then continues it.
+fn stall_the_environment_worker(farm: &mut FarmHarness) {
     for _ in 0..STALLS {
         farm.wait_until("at work", Duration::from_secs(60), |now| now.assigned >= 4);
         let before = farm.progress().map_or(0, |now| now.failed);
         let stalled = farm.stall_env();
-        farm.start(Role::Env);
+        farm.start(FarmRole::Env);
         farm.wait_until("without its leases", Duration::from_secs(60), |now| now.failed > before);
         farm.wake(stalled);
-        // What it sends late arrives within this second.
+        // Its late calls arrive within this second.
         for _ in 0..50 {
             pause();
         }
@@ -111,25 +115,25 @@ fn stall_the_environment_worker(farm: &mut Farm) {
 }
 
 #[track_caller]
-fn check(bug: &str, trouble: Trouble) {
-    let clean = judge("", trouble);
-    assert!(clean.is_ok(), "without the bug there is nothing to find: {clean:?}");
-    let breaches = judge(bug, trouble).expect_err("the checker did not see the planted bug");
+fn check(bug: &str, trouble: FaultKind) {
+    let clean = run_checker("", trouble);
+    assert!(clean.is_ok(), "without the bug the checker must find nothing: {clean:?}");
+    let breaches = run_checker(bug, trouble).expect_err("the checker did not find the planted bug");
     assert!(breaches.contains("BREACH"), "{breaches}");
     println!("{bug}: caught\n{breaches}");
 }
 
 #[test]
 fn acknowledging_before_fsync_is_caught() {
-    check("bug.ack_before_sync=return", Trouble::KillWhileSyncing);
+    check("bug.ack_before_sync=return", FaultKind::KillWhileSyncing);
 }
 
 #[test]
 fn retrying_without_a_key_is_caught() {
-    check("bug.no_key=return", Trouble::CrashAt("spool.after_sync"));
+    check("bug.no_key=return", FaultKind::CrashAt("spool.after_sync"));
 }
 
 #[test]
 fn going_without_fencing_tokens_is_caught() {
-    check("bug.no_fencing=return", Trouble::Stall);
+    check("bug.no_fencing=return", FaultKind::Stall);
 }

@@ -1,15 +1,16 @@
-//! The steps of a run fed back to the simulator: what is read of them is what is in the rows, in the spool before they are published and in shards afterwards.
+//! The steps of a run as a workload of the simulator: their sizes equal those of the rows, in the
+//! spool before the commit and in shards after it.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
-use furrow_coordinator::spool::{Key, Spool, SpoolLimits};
+use furrow_coordinator::spool::{EntryKey, Spool, SpoolLimits};
 use furrow_records::DataSet;
 use furrow_rollout::StepRecord;
 use serde_json::Value;
 
-use crate::farm::{Farm, Ground, Role, air_tasks, furrow, tiny_policy};
+use crate::farm::{FarmBrowser, FarmHarness, FarmRole, furrow, simulated_tasks, tiny_policy};
 use crate::weights::write_checkpoint;
 
 const GROUPS: u32 = 4;
@@ -20,31 +21,31 @@ fn the_steps_of_a_run_are_what_the_simulator_is_given() {
     let folder = tempfile::tempdir().unwrap();
     let checkpoint = folder.path().join("tiny");
     write_checkpoint(&checkpoint, "11");
-    // Nothing is published before the end.
+    // Nothing is committed before the end.
     let job = format!(
         "{tasks}\
          {policy}\
          [env]\nsessions_max = 3\n[records]\nmax_delay_millis = 86400000\n[limits]\nlease_millis = 4000\nheartbeat_millis = 300\n",
-        tasks = air_tasks(folder.path(), GROUPS, GROUP_SIZE),
+        tasks = simulated_tasks(folder.path(), GROUPS, GROUP_SIZE),
         policy = tiny_policy(&checkpoint),
     );
-    let mut farm = Farm::new(Ground::Air(4000), &job);
+    let mut farm = FarmHarness::new(FarmBrowser::Simulated(4000), &job);
     farm.start_all();
     farm.wait_until("scored", Duration::from_secs(240), |now| now.scored >= 3);
-    farm.kill(Role::Coordinator);
+    farm.kill(FarmRole::Coordinator);
     let run = farm.run_dir();
     let (from_spool, rows) = (plan(&run, folder.path(), &[]), spooled(&run));
     assert!(rows.len() >= 3 && rows.len() < 8, "{} have ended", rows.len());
     check(&from_spool, &rows);
 
-    farm.start(Role::Coordinator);
+    farm.start(FarmRole::Coordinator);
     farm.finish(Duration::from_secs(300));
     let rows = published(&run);
     assert_eq!(rows.len(), (GROUPS * GROUP_SIZE) as usize);
     let simulated = plan(&run, folder.path(), &["--simulate", "--seconds", "60"]);
     check(&simulated, &rows);
     let outcomes = simulated["simulated"].as_array().unwrap();
-    assert_eq!(outcomes.len(), 1, "as its sessions kept: {outcomes:?}");
+    assert_eq!(outcomes.len(), 1, "only the recorded context policy: {outcomes:?}");
     let steps = outcomes[0]["steps"].as_u64().unwrap();
     let share = outcomes[0]["share"].as_f64().unwrap();
     assert!(outcomes[0]["context"] == "append" && steps > 0 && share > 0.0 && share < 1.1, "{outcomes:?}");
@@ -52,21 +53,21 @@ fn the_steps_of_a_run_are_what_the_simulator_is_given() {
     let rate = |name: &str| floors[name]["steps_per_second"].as_f64().unwrap();
     assert!(rate("two_streams") >= rate("one_after_another") && rate("one_after_another") > 0.0, "{floors}");
     assert_eq!(simulated["recorded"]["job"]["run"], "run");
-    // Bytes of a step in its shard, which a budget counts with.
+    // Bytes of a step in its shard, which a budget uses.
     assert!(simulated["recorded"]["step_bytes"].as_u64().unwrap() > 4000);
 }
 
 #[test]
 fn a_run_without_tokens_is_refused() {
     let folder = tempfile::tempdir().unwrap();
-    let mut farm = Farm::new(Ground::Air(2000), &air_tasks(folder.path(), 1, 1));
+    let mut farm = FarmHarness::new(FarmBrowser::Simulated(2000), &simulated_tasks(folder.path(), 1, 1));
     farm.start_all();
     farm.finish(Duration::from_secs(120));
     let run = farm.run_dir();
     let output = furrow(&["plan", "--recorded", run.to_str().unwrap()], folder.path());
-    let told = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(2), "{told}");
-    assert!(told.contains("recorded no tokens") && told.contains("policy.kind = \"model\""), "{told}");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{stderr}");
+    assert!(stderr.contains("recorded no tokens") && stderr.contains("policy.kind = \"model\""), "{stderr}");
 }
 
 fn plan(run: &Path, folder: &Path, more: &[&str]) -> Value {
@@ -76,10 +77,10 @@ fn plan(run: &Path, folder: &Path, more: &[&str]) -> Value {
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
-type Trajectories = BTreeMap<String, Vec<StepRecord>>;
+type StepsByTrajectory = BTreeMap<String, Vec<StepRecord>>;
 
-fn published(run: &Path) -> Trajectories {
-    let mut rows = Trajectories::new();
+fn published(run: &Path) -> StepsByTrajectory {
+    let mut rows = StepsByTrajectory::new();
     for step in DataSet::open(run).unwrap().steps() {
         let step = step.unwrap();
         rows.entry(step.ancestry.trajectory_id.to_string()).or_default().push(step.record);
@@ -87,16 +88,16 @@ fn published(run: &Path) -> Trajectories {
     rows
 }
 
-/// Through the spool itself, as a coordinator that starts again reads it.
-fn spooled(run: &Path) -> Trajectories {
+/// Reads the spool as a restarted coordinator does.
+fn spooled(run: &Path) -> StepsByTrajectory {
     let (spool, recovered) = Spool::open(run.join("spool"), SpoolLimits::default()).unwrap();
-    let mut rows = Trajectories::new();
+    let mut rows = StepsByTrajectory::new();
     for found in recovered {
         let entries: Vec<_> = spool.read(&found.trajectory_id).unwrap().map(Result::unwrap).collect();
-        if entries.last().is_none_or(|entry| entry.key != Key::End) {
+        if entries.last().is_none_or(|entry| entry.key != EntryKey::End) {
             continue;
         }
-        let steps = entries.into_iter().filter(|entry| entry.key != Key::End);
+        let steps = entries.into_iter().filter(|entry| entry.key != EntryKey::End);
         let steps = steps.map(|entry| furrow_wire::decode_step(entry.payload).unwrap());
         rows.insert(found.trajectory_id.to_string(), steps.collect());
     }
@@ -104,9 +105,9 @@ fn spooled(run: &Path) -> Trajectories {
 }
 
 /// Counts, means and percentiles, computed here from the rows.
-fn check(told: &Value, rows: &Trajectories) {
+fn check(reported: &Value, rows: &StepsByTrajectory) {
     let tokens = || rows.values().flatten().map(|step| step.trace.tokens.as_ref().unwrap());
-    // The pages of air are one tile.
+    // Simulated pages have one tile.
     let tiles = |step: &StepRecord| {
         let spans = &step.trace.tokens.as_ref().unwrap().image_spans;
         let own = spans.iter().find(|span| span.step == step.step).unwrap();
@@ -122,7 +123,7 @@ fn check(told: &Value, rows: &Trajectories) {
         ),
         ("tiles a step", rows.values().flatten().map(tiles).collect()),
     ];
-    let spreads = told["recorded"]["spreads"].as_array().unwrap();
+    let spreads = reported["recorded"]["spreads"].as_array().unwrap();
     assert_eq!(spreads.len(), wanted.len());
     for (spread, (what, mut numbers)) in spreads.iter().zip(wanted) {
         numbers.sort_unstable();
@@ -130,7 +131,7 @@ fn check(told: &Value, rows: &Trajectories) {
         let mean = numbers.iter().sum::<usize>() as f64 / count as f64;
         assert_eq!((&spread["what"], &spread["count"]), (&Value::from(what), &Value::from(count)));
         assert!((spread["mean"].as_f64().unwrap() - mean).abs() < 1e-9, "{spread}, expected {mean}");
-        // At least so many of a hundred lie at or below a percentile, and fewer below it.
+        // At least this percentage of the values is at or below a percentile, and less is below it.
         for (name, percent) in [("p5", 5), ("p50", 50), ("p95", 95)] {
             let value = spread[name].as_u64().unwrap() as usize;
             let (at_most, below) = (
@@ -143,5 +144,5 @@ fn check(told: &Value, rows: &Trajectories) {
             );
         }
     }
-    assert_eq!(told["recorded"]["without_tokens"], 0);
+    assert_eq!(reported["recorded"]["without_tokens"], 0);
 }

@@ -1,4 +1,5 @@
-//! Run directories that are damaged, half restored, contested or led astray: nothing published is lost, nobody else's file is touched.
+//! Run directories that are damaged, partly restored, locked by another process or full of links:
+//! no committed row is lost, and no file outside of the run is changed.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -6,20 +7,20 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::farm::{FURROW, air_tasks, furrow, pause};
+use crate::farm::{FURROW, furrow, pause, simulated_tasks};
 
 const GROUPS: u32 = 12;
 const DEADLINE: Duration = Duration::from_secs(120);
 
-/// A job in a folder, with shards small enough that a few seconds make many.
-struct Run {
+/// A job in a folder, with shards so small that a few seconds make many.
+struct RecoveryRun {
     folder: tempfile::TempDir,
 }
 
-impl Run {
+impl RecoveryRun {
     fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let tasks = air_tasks(folder.path(), GROUPS, 2);
+        let tasks = simulated_tasks(folder.path(), GROUPS, 2);
         let job = format!(
             "[run]\nname = \"run\"\noutput_dir = \".\"\n{tasks}\n[records]\nmax_delay_millis = 150\nmerge_files_min = 1000\n\
              [policy]\nkind = \"scripted\"\nthink_millis = 15\n[env]\nsessions_max = 4\n[dashboard]\nlisten = \"127.0.0.1:0\"\n"
@@ -34,7 +35,10 @@ impl Run {
 
     fn command(&self, more: &[&str]) -> Command {
         let mut command = Command::new(FURROW);
-        command.args(["run", "job.toml", "--air", "3000"]).args(more).current_dir(self.folder.path());
+        command
+            .args(["run", "job.toml", "--simulate-browser", "3000"])
+            .args(more)
+            .current_dir(self.folder.path());
         command.stdin(Stdio::null());
         command
     }
@@ -57,8 +61,8 @@ impl Run {
         self.command(more).stdout(log.try_clone().unwrap()).stderr(log).spawn().unwrap()
     }
 
-    /// Begins the run and kills it once its directory looks as wanted.
-    fn killed_when(&self, reached: impl Fn(&Path) -> bool) {
+    /// Starts the run and kills it once its directory satisfies a condition.
+    fn run_and_kill_when(&self, reached: impl Fn(&Path) -> bool) {
         let mut child = self.start(&[]);
         let began = Instant::now();
         while !reached(&self.dir()) {
@@ -77,7 +81,7 @@ impl Run {
         commits
     }
 
-    /// What the independent checker finds, a line a breach.
+    /// The breaches that the independent checker finds, one per line.
     fn breaches(&self) -> Vec<String> {
         let python = std::env::var("FURROW_TEST_PYTHON").unwrap_or_else(|_| "python3".into());
         let output = Command::new(python)
@@ -112,28 +116,29 @@ fn shards(dir: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     files.map(|path| (path.clone(), fs::read(path).unwrap())).collect()
 }
 
-/// The last commits are gone, as after a backup that caught the manifest earlier than the ledger.
+/// The last commits are missing, as after a backup that saved the manifest earlier than the ledger.
 #[test]
 fn resuming_without_the_last_manifest_commits_removes_no_published_file() {
-    let run = Run::new();
-    run.killed_when(|dir| entries(&dir.join("data/manifest")).len() >= 5);
+    let run = RecoveryRun::new();
+    run.run_and_kill_when(|dir| entries(&dir.join("data/manifest")).len() >= 5);
     let commits = run.commits();
     let published = shards(&run.dir());
     commits[commits.len() - 3..].iter().for_each(|path| fs::remove_file(path).unwrap());
     run.completes(&["--resume"]);
     let after = shards(&run.dir());
     for (path, bytes) in &published {
-        // A shard that was being written when the run was killed is undone; those that a commit named are as they were.
+        // A shard that was being written at the kill is removed; shards that a commit named are
+        // unchanged.
         let named = commits.iter().any(|_| after.contains_key(path));
         assert!(!named || after[path] == *bytes, "{} changed", path.display());
     }
     assert_eq!(run.breaches(), Vec::<String>::new());
 }
 
-/// Scoring commits to the same manifest: where commits are missing it would take another shard's number.
+/// Scoring commits to the same manifest: with missing commits it would take another shard's number.
 #[test]
 fn a_scoring_waits_for_a_whole_manifest_and_removes_nothing() {
-    let run = Run::new();
+    let run = RecoveryRun::new();
     run.completes(&[]);
     let score = || furrow(&["score", "run", "--json"], run.folder.path());
     let stray = run.dir().join("data/scores/mine.parquet");
@@ -160,23 +165,23 @@ fn a_scoring_waits_for_a_whole_manifest_and_removes_nothing() {
 
 #[test]
 fn resuming_without_a_manifest_makes_it_again() {
-    let run = Run::new();
-    run.killed_when(|dir| entries(&dir.join("data/manifest")).len() >= 4);
+    let run = RecoveryRun::new();
+    run.run_and_kill_when(|dir| entries(&dir.join("data/manifest")).len() >= 4);
     let commits = run.commits().len();
     fs::remove_dir_all(run.dir().join("data/manifest")).unwrap();
-    let said = run.completes(&["--resume"]);
-    assert!(said.contains("a manifest commit was missing: it is made again"), "{said}");
+    let output = run.completes(&["--resume"]);
+    assert!(output.contains("restoring a missing manifest commit from the ledger"), "{output}");
     assert!(run.commits().len() > commits);
     assert_eq!(run.breaches(), Vec::<String>::new());
 }
 
-/// One bit of one spool file is turned while the run is dead.
+/// One bit of one spool file is flipped while the run is stopped.
 #[test]
-fn a_turned_bit_in_the_spool_costs_one_trajectory() {
-    let run = Run::new();
-    let held =
+fn a_flipped_bit_in_the_spool_costs_one_trajectory() {
+    let run = RecoveryRun::new();
+    let trajectory =
         |dir: &Path| entries(&dir.join("spool")).into_iter().filter(|path| length(path) > 5_000).count();
-    run.killed_when(|dir| held(dir) >= 3);
+    run.run_and_kill_when(|dir| trajectory(dir) >= 3);
     let files = entries(&run.dir().join("spool"));
     let longest = files.iter().max_by_key(|path| length(path)).unwrap();
     let mut bytes = fs::read(longest).unwrap();
@@ -186,7 +191,7 @@ fn a_turned_bit_in_the_spool_costs_one_trajectory() {
     run.completes(&["--resume"]);
     let breaches = run.breaches();
     let (about_it, others): (Vec<_>, Vec<_>) = breaches.iter().partition(|line| line.contains(&id));
-    assert!(!about_it.is_empty(), "the checker knows of no lost step: was it damaged at all?");
+    assert!(!about_it.is_empty(), "the checker found no lost step: was the file damaged?");
     assert!(
         about_it.iter().all(|line| line.contains("was acknowledged and is not in the data")),
         "{about_it:?}"
@@ -195,7 +200,7 @@ fn a_turned_bit_in_the_spool_costs_one_trajectory() {
     let listed = furrow(&["doctor", "--run", "run", "--json"], run.folder.path());
     let listed: serde_json::Value = serde_json::from_slice(&listed.stdout).unwrap();
     let kept = run.dir().join(listed[0]["kept_as"].as_str().unwrap());
-    assert_eq!(fs::read(kept).unwrap(), bytes, "the damaged file is kept as it was found: {listed}");
+    assert_eq!(fs::read(kept).unwrap(), bytes, "the damaged file is kept unchanged: {listed}");
     let verified = furrow(&["records", "verify", "run"], run.folder.path());
     assert!(verified.status.success(), "{}", text(&verified));
 }
@@ -204,11 +209,12 @@ fn length(path: &Path) -> u64 {
     path.metadata().map_or(0, |metadata| metadata.len())
 }
 
-/// Whatever a run writes is a link to a file elsewhere: that file stays as it is, and the run says which link.
+/// If a file that a run writes is a link to another file, that file stays unchanged, and the run
+/// names the link.
 #[test]
 fn nothing_is_written_through_a_link() {
-    let run = Run::new();
-    run.killed_when(|dir| {
+    let run = RecoveryRun::new();
+    run.run_and_kill_when(|dir| {
         entries(&dir.join("data/manifest")).len() >= 2 && !entries(&dir.join("spool")).is_empty()
     });
     let users = run.folder.path().join("users");
@@ -227,10 +233,10 @@ fn nothing_is_written_through_a_link() {
                 false => std::os::unix::fs::symlink(&users, &path).unwrap(),
             }
             let output = run.run(&["--resume"]);
-            let said = text(&output);
-            assert_ne!(output.status.code(), Some(0), "{}: {said}", path.display());
+            let message = text(&output);
+            assert_ne!(output.status.code(), Some(0), "{}: {message}", path.display());
             let why = if hard { "2 names (hard links)" } else { "symbolic link" };
-            assert!(said.contains(why), "{}: {said}", path.display());
+            assert!(message.contains(why), "{}: {message}", path.display());
             assert_eq!(fs::read_to_string(&users).unwrap(), "root:x:0:0\n", "{}", path.display());
             fs::remove_file(&path).unwrap();
             if there {
@@ -261,10 +267,10 @@ fn nothing_is_written_through_a_link() {
     assert_eq!(run.breaches(), Vec::<String>::new());
 }
 
-/// A second starter of the same run is refused, and the programs beside the first still find it.
+/// A second start of the same run is refused, and other programs still find the first one.
 #[test]
 fn a_second_starter_changes_nothing_of_the_living_run() {
-    let run = Run::new();
+    let run = RecoveryRun::new();
     let mut first = run.start(&["--set", "policy.think_millis=200"]);
     let began = Instant::now();
     let files = ["coordinator.address", "job.toml", "lock"].map(|name| run.dir().join(name));
@@ -288,26 +294,26 @@ fn a_second_starter_changes_nothing_of_the_living_run() {
     first.wait().unwrap();
 }
 
-/// A task whose page never starts: every attempt fails, and that is no success.
+/// A task whose page never starts: every attempt fails, and the run fails.
 #[test]
 fn a_run_in_which_nothing_was_scored_is_no_success() {
     let folder = tempfile::tempdir().unwrap();
     let here = folder.path();
-    let tasks = air_tasks(here, 1, 1);
-    let line = fs::read_to_string(here.join("air/tasks.jsonl")).unwrap();
-    // A score that the evidence of a simulated page never fits: the scorer comes to no verdict.
+    let tasks = simulated_tasks(here, 1, 1);
+    let line = fs::read_to_string(here.join("simulated/tasks.jsonl")).unwrap();
+    // A score that the evidence of a simulated page never matches: the scorer gives no verdict.
     let line = line.replace("\"pointer\":\"/reward\"", "\"pointer\":\"/absent\"");
-    fs::write(here.join("air/tasks.jsonl"), line).unwrap();
+    fs::write(here.join("simulated/tasks.jsonl"), line).unwrap();
     let job = format!(
         "[run]\nname = \"run\"\noutput_dir = \".\"\n{tasks}\n[dashboard]\nlisten = \"127.0.0.1:0\"\n[policy]\nkind = \"scripted\"\n"
     );
     fs::write(here.join("job.toml"), job).unwrap();
-    let output = furrow(&["run", "job.toml", "--air", "3000"], here);
-    let said = text(&output);
-    assert_eq!(output.status.code(), Some(1), "{said}");
-    assert!(said.contains("0 trajectories scored, mean reward –,"), "{said}");
-    assert!(said.contains("nothing was scored: all 3 attempts failed (3 scorer_error)"), "{said}");
-    let output = furrow(&["run", "job.toml", "--air", "3000", "--clean", "--json"], here);
+    let output = furrow(&["run", "job.toml", "--simulate-browser", "3000"], here);
+    let message = text(&output);
+    assert_eq!(output.status.code(), Some(1), "{message}");
+    assert!(message.contains("0 trajectories scored, mean reward –,"), "{message}");
+    assert!(message.contains("nothing was scored: all 3 attempts failed (3 scorer_error)"), "{message}");
+    let output = furrow(&["run", "job.toml", "--simulate-browser", "3000", "--clean", "--json"], here);
     assert_eq!(output.status.code(), Some(1), "{}", text(&output));
     assert!(String::from_utf8_lossy(&output.stdout).contains("\"reward_mean\": null"), "{}", text(&output));
 }

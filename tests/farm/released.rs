@@ -1,4 +1,4 @@
-//! Run directories that earlier releases left: they are gone on with, verified and read.
+//! Run directories of earlier releases: they are resumed, verified and read.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -10,16 +10,16 @@ use furrow_records::{DataSet, Table};
 
 use crate::farm::{FURROW, browser_setting, furrow, pause};
 
-/// Where the job of the fixture lay: its tasks are part of what a resumed run is compared by, with their path.
+/// Directory of the fixture's job: a resumed run is compared by its tasks, paths included.
 const HOME: &str = "/tmp/furrow-v0.1.0";
 
-/// A run directory of the release, in a folder of its own.
-struct Released {
+/// A run directory of the release, in a separate folder.
+struct ReleasedRun {
     folder: tempfile::TempDir,
     name: &'static str,
 }
 
-impl Released {
+impl ReleasedRun {
     fn new(name: &'static str) -> Self {
         let fixture = Path::new("tests/fixtures/v0.1.0");
         put_tasks(&fixture.join("tasks"));
@@ -46,7 +46,7 @@ impl Released {
         command
     }
 
-    /// Published files with their bytes.
+    /// Committed files with their bytes.
     fn published(&self) -> BTreeMap<String, Vec<u8>> {
         let set = DataSet::open(&self.dir()).unwrap();
         let files =
@@ -55,7 +55,7 @@ impl Released {
     }
 
     #[track_caller]
-    fn is_sound(&self) {
+    fn assert_sound(&self) {
         let output = furrow(&["records", "verify", &self.dir().display().to_string()], self.folder.path());
         assert!(output.status.success(), "{}", text(&output));
         assert!(text(&output).contains("0 breaches"), "{}", text(&output));
@@ -66,7 +66,7 @@ fn text(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
 }
 
-/// The tasks at the path they had. Whoever comes first puts them there, whole or not at all.
+/// Puts the tasks at their original path, completely or not at all. The first test to come does it.
 fn put_tasks(from: &Path) {
     let there = Path::new(HOME).join("tasks");
     if there.is_dir() {
@@ -75,7 +75,7 @@ fn put_tasks(from: &Path) {
     fs::create_dir_all(HOME).unwrap();
     let own = tempfile::tempdir_in(HOME).unwrap();
     copy(from, &own.path().join("tasks"));
-    // Another test may have been faster; its copy is as good.
+    // Another test may have been faster; its copy is equal.
     fs::rename(own.path().join("tasks"), &there).ok();
     assert!(there.is_dir());
 }
@@ -94,24 +94,25 @@ fn copy(from: &Path, to: &Path) {
 
 #[test]
 fn a_finished_run_of_v0_1_0_is_resumed_verified_and_scored_again() {
-    let run = Released::new("finished");
-    run.is_sound();
+    let run = ReleasedRun::new("finished");
+    run.assert_sound();
     let before = run.published();
     let output = run.resumed(&[]).output().unwrap();
     assert_eq!(output.status.code(), Some(0), "{}", text(&output));
     assert!(text(&output).contains("10 trajectories scored, mean reward 1.00"), "{}", text(&output));
     assert_eq!(run.published(), before, "resuming a finished run changed its data");
-    run.is_sound();
+    run.assert_sound();
     let dir = run.dir().display().to_string();
     let scored = furrow(&["score", &dir], run.folder.path());
     assert!(text(&scored).contains("10 scored, 0 with another reward"), "{}", text(&scored));
-    run.is_sound();
+    run.assert_sound();
 }
 
-/// Its ledger is all in the write-ahead log; the spool holds one scored trajectory and three that were being acted.
+/// Its ledger is only in the write-ahead log; the spool holds one scored trajectory and three
+/// unfinished ones.
 #[test]
 fn a_killed_run_of_v0_1_0_goes_on() {
-    let run = Released::new("killed");
+    let run = ReleasedRun::new("killed");
     let before = run.published();
     let checkpoint = run.folder.path().join("tiny-7");
     let made = furrow(
@@ -124,18 +125,18 @@ fn a_killed_run_of_v0_1_0_goes_on() {
     let mut command =
         run.resumed(&["policy.kind=model", "tasks.groups=10", &checkpoint, "records.max_delay_millis=200"]);
     let mut child = command.stdout(log.try_clone().unwrap()).stderr(log).spawn().unwrap();
-    let said = || fs::read_to_string(run.folder.path().join("out")).unwrap_or_default();
+    let printed = || fs::read_to_string(run.folder.path().join("out")).unwrap_or_default();
     let manifest = run.dir().join("data/manifest");
     let commits = || fs::read_dir(&manifest).unwrap().count();
     let (began, had) = (Instant::now(), commits());
     while commits() == had {
-        assert!(child.try_wait().unwrap().is_none(), "it ended before it published anything\n{}", said());
-        assert!(began.elapsed() < Duration::from_secs(120), "nothing was published\n{}", said());
+        assert!(child.try_wait().unwrap().is_none(), "it ended before it committed anything\n{}", printed());
+        assert!(began.elapsed() < Duration::from_secs(120), "nothing was committed\n{}", printed());
         pause();
     }
     assert!(Command::new("kill").args(["-TERM", &child.id().to_string()]).status().unwrap().success());
     let status = child.wait().unwrap();
-    assert_eq!(status.code(), Some(0), "{}", said());
+    assert_eq!(status.code(), Some(0), "{}", printed());
     let after = run.published();
     for (path, bytes) in &before {
         assert_eq!(after.get(path), Some(bytes), "{path} changed");
@@ -144,5 +145,5 @@ fn a_killed_run_of_v0_1_0_goes_on() {
     let scored: Vec<_> =
         set.trajectories().map(Result::unwrap).filter(|record| record.score.is_some()).collect();
     assert!(scored.len() >= 2, "the trajectory that was scored before the kill is not in the data set");
-    run.is_sound();
+    run.assert_sound();
 }

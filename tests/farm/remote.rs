@@ -1,29 +1,30 @@
-//! A model behind an OpenAI-compatible endpoint acts in a whole farm; the endpoint is a stand-in that first misbehaves and then acts rightly.
+//! A model behind an OpenAI-compatible endpoint acts in a whole farm; the endpoint is a fake that
+//! first misbehaves and then acts correctly.
 
 use std::process::Command;
 
-use furrow_testkit::judge::{Deed, StandIn, completion};
+use furrow_testkit::chat_server::{FakeChatServer, ServerAction, completion};
 use serde_json::Value;
 
-use crate::farm::{FURROW, air_tasks};
+use crate::farm::{FURROW, simulated_tasks};
 
 const GROUPS: u32 = 3;
 const GROUP_SIZE: u32 = 2;
 
-/// The button of a page of air is its middle.
+/// The button of a simulated page is at its centre.
 const CLICK: &str = r#"{"note":"","thought":"there","action":{"action":"click_element","element":"the button","x":500,"y":500}}"#;
 
 #[test]
 fn a_model_behind_an_endpoint_acts_in_a_farm() {
     let answer = completion(CLICK, Some((&[1, 9, 9, 2], &[7, 8], &[-0.25, -0.5])));
     let deeds = vec![
-        Deed::Status(429, Some("0.05")),
-        Deed::Status(500, None),
-        Deed::Body("<html>busy</html>".into()),
-        Deed::Truncated,
-        Deed::Body(answer),
+        ServerAction::Status(429, Some("0.05")),
+        ServerAction::Status(500, None),
+        ServerAction::Body("<html>busy</html>".into()),
+        ServerAction::Truncated,
+        ServerAction::Body(answer),
     ];
-    let server = StandIn::start(deeds).unwrap();
+    let server = FakeChatServer::start(deeds).unwrap();
     let folder = tempfile::tempdir().unwrap();
     let job = format!(
         "[run]\nname = \"run\"\noutput_dir = \".\"\n{tasks}\
@@ -32,7 +33,7 @@ fn a_model_behind_an_endpoint_acts_in_a_farm() {
          logprobs = true\ntoken_ids = true\nimage_token_id = 9\n\
          usd_per_million_prompt_tokens = 1.0\nusd_per_million_completion_tokens = 10.0\n\
          [env]\nsessions_max = 3\n",
-        tasks = air_tasks(folder.path(), GROUPS, GROUP_SIZE),
+        tasks = simulated_tasks(folder.path(), GROUPS, GROUP_SIZE),
         endpoint = server.endpoint(),
     );
     let path = folder.path().join("job.toml");
@@ -47,15 +48,15 @@ fn a_model_behind_an_endpoint_acts_in_a_farm() {
         (output.status.code(), text)
     };
     let job = path.to_str().unwrap();
-    let (status, told) = furrow(&["run", job, "--air", "20000"], None);
-    assert!(status == Some(2) && told.contains("policy.remote.key_env"), "{told}");
-    assert!(server.asked().is_empty());
+    let (status, stderr) = furrow(&["run", job, "--simulate-browser", "20000"], None);
+    assert!(status == Some(2) && stderr.contains("policy.remote.key_env"), "{stderr}");
+    assert!(server.requests().is_empty());
 
-    let (status, told) = furrow(&["run", job, "--air", "20000"], Some("sk-farm-0123"));
-    assert_eq!(status, Some(0), "{told}");
-    let asked = server.asked();
+    let (status, stderr) = furrow(&["run", job, "--simulate-browser", "20000"], Some("sk-farm-0123"));
+    assert_eq!(status, Some(0), "{stderr}");
+    let requests = server.requests();
     let has_key = |header: &String| header.eq_ignore_ascii_case("authorization: Bearer sk-farm-0123");
-    assert!(asked.iter().all(|asked| asked.headers.iter().any(has_key)), "{:?}", asked[0].headers);
+    assert!(requests.iter().all(|asked| asked.headers.iter().any(has_key)), "{:?}", requests[0].headers);
 
     let run = folder.path().join("run");
     let python = std::env::var("FURROW_TEST_PYTHON").unwrap_or_else(|_| "python3".into());
@@ -66,12 +67,12 @@ fn a_model_behind_an_endpoint_acts_in_a_farm() {
         .output()
         .unwrap();
     assert!(check.status.success(), "{}", String::from_utf8_lossy(&check.stdout));
-    let (status, told) = furrow(&["records", "verify", "run"], None);
-    assert_eq!(status, Some(0), "{told}");
+    let (status, stderr) = furrow(&["records", "verify", "run"], None);
+    assert_eq!(status, Some(0), "{stderr}");
     let rows = Command::new(&python)
         .args(["-c", ROWS])
         .arg(&run)
-        .arg((asked.len() - 4).to_string())
+        .arg((requests.len() - 4).to_string())
         .output()
         .unwrap();
     assert!(rows.status.success(), "{}", String::from_utf8_lossy(&rows.stderr));
@@ -79,14 +80,14 @@ fn a_model_behind_an_endpoint_acts_in_a_farm() {
     let (_, report) = furrow(&["report", "run", "--json"], None);
     let report: Value = serde_json::from_str(&report).unwrap();
     assert_eq!(report["lines"][0]["success"]["value"], 1.0, "{report}");
-    let written = std::fs::read_to_string(run.join("job.toml")).unwrap() + &told;
+    let written = std::fs::read_to_string(run.join("job.toml")).unwrap() + &stderr;
     let logs = std::fs::read_dir(run.join("logs"))
         .unwrap()
         .map(|file| std::fs::read_to_string(file.unwrap().path()).unwrap());
-    assert!(!(written + &logs.collect::<String>()).contains("sk-farm-0123"), "the key is written down");
+    assert!(!(written + &logs.collect::<String>()).contains("sk-farm-0123"), "the key was written to a file");
 }
 
-/// Every reply of the endpoint is a step, its tokens are recorded, and what it cost is added up.
+/// Every reply of the endpoint is a step with recorded tokens, and costs are added up.
 const ROWS: &str = r#"
 import glob, sys
 import pyarrow.parquet as parquet

@@ -1,4 +1,5 @@
-//! Trajectories of every offline suite, acted again in another browser process: they are equal to the last step.
+//! Trajectories of every offline suite, replayed in another browser process: they are equal to the
+//! last step.
 
 use std::fs;
 use std::path::Path;
@@ -7,7 +8,8 @@ use serde_json::Value;
 
 use crate::farm::{browser_setting, furrow};
 
-/// Of each suite some that click, type, drag, change tabs, scroll, answer and run on virtual time.
+/// From each suite some tasks that click, type, drag, change tabs, scroll, answer and run on
+/// virtual time.
 const JOB: &str = r#"
 [run]
 name = "run"
@@ -51,26 +53,29 @@ fn trajectories_of_every_suite_are_acted_again_to_the_last_step() {
     let ran = with_settings(&["run", "job.toml"]);
     assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
     let output = with_settings(&["replay", "--all", "--run", "run", "--json"]);
-    let said = String::from_utf8_lossy(&output.stderr);
-    let told: Value =
-        serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {said}"));
-    assert_eq!((output.status.code(), &told["equal"]), (Some(0), &13.into()), "{told:#}");
-    for one in told["trajectories"].as_array().unwrap() {
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    let results: Value =
+        serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {stderr}"));
+    assert_eq!((output.status.code(), &results["equal"]), (Some(0), &13.into()), "{results:#}");
+    for one in results["trajectories"].as_array().unwrap() {
         assert_eq!((&one["reward"], &one["same_browser"]), (&1.0.into(), &true.into()), "{one:#}");
         assert!(one["steps"].as_u64().unwrap() > 0, "{one:#}");
     }
 
-    // What cannot be acted again is said before anything is started.
+    // What cannot be replayed is reported before anything starts.
     for (command, want) in [
-        (&["replay", "nobody", "--run", "run"][..], "nobody: run holds no trajectory of this name"),
-        (&["replay", "a/b", "--run", "run"], "is no trajectory id"),
-        (&["replay", "run-g000000-s0-a0", "--run", "run", "--archive"], "holds no archive of it"),
+        (&["replay", "nobody", "--run", "run"][..], "nobody: run holds no trajectory with this id"),
+        (&["replay", "a/b", "--run", "run"], "is not a valid trajectory id"),
+        (
+            &["replay", "run-g000000-s0-a0", "--run", "run", "--archive"],
+            "holds no archive of this trajectory",
+        ),
         (&["replay", "--all", "--run", "run", "--share", "2"], "--share: 2; use 0 to 1"),
         (&["replay", "--all", "--run", "none"], "none"),
     ] {
         let output = with_settings(command);
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert!(!output.status.success() && said.contains(want), "{command:?}: {said}");
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success() && stderr.contains(want), "{command:?}: {stderr}");
     }
     assert!(Path::new(&folder.join("run/data/manifest")).is_dir());
 }

@@ -1,11 +1,12 @@
-//! A policy worker alone serves chats: started from a job file, asked over HTTP, stopped by a signal.
+//! A policy worker alone serves chats: started from a job file, called over HTTP, stopped by a
+//! signal.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::process::{Command, Stdio};
 
-use crate::farm::{FURROW, air_tasks, furrow};
+use crate::farm::{FURROW, furrow, simulated_tasks};
 use crate::weights::write_checkpoint;
 
 #[test]
@@ -15,7 +16,7 @@ fn a_policy_worker_alone_serves_chats() {
     write_checkpoint(&path("tiny"), "7");
     fs::write(path("token"), "correct-horse-battery\n").unwrap();
     let job = |listen: &str, token: &str| {
-        let tasks = air_tasks(folder.path(), 1, 1);
+        let tasks = simulated_tasks(folder.path(), 1, 1);
         let text = format!(
             "[run]\nname = \"run\"\noutput_dir = \".\"\n{tasks}\
              [policy]\nkind = \"model\"\ncheckpoint = \"tiny\"\n[policy.serve]\nlisten = {listen:?}\n{token}"
@@ -26,15 +27,15 @@ fn a_policy_worker_alone_serves_chats() {
         command
     };
     let open = job("0.0.0.0:0", "").output().unwrap();
-    let told = String::from_utf8_lossy(&open.stderr);
-    assert!(open.status.code() == Some(2) && told.contains("policy.serve.token_file"), "{told}");
+    let stderr = String::from_utf8_lossy(&open.stderr);
+    assert!(open.status.code() == Some(2) && stderr.contains("policy.serve.token_file"), "{stderr}");
 
-    // A port that is taken ends a run before it has begun.
+    // A port that is taken fails a run before it starts.
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     drop(job(&taken.local_addr().unwrap().to_string(), ""));
-    let refused = furrow(&["run", "job.toml", "--air=4000"], folder.path());
-    let told = String::from_utf8_lossy(&refused.stderr);
-    assert!(refused.status.code() == Some(2) && told.contains("policy.serve.listen"), "{told}");
+    let refused = furrow(&["run", "job.toml", "--simulate-browser=4000"], folder.path());
+    let stderr = String::from_utf8_lossy(&refused.stderr);
+    assert!(refused.status.code() == Some(2) && stderr.contains("policy.serve.listen"), "{stderr}");
     assert!(!path("run").exists(), "a half-made run directory is left");
 
     let mut worker = job("127.0.0.1:0", "token_file = \"token\"\n").stderr(Stdio::piped()).spawn().unwrap();
@@ -42,9 +43,9 @@ fn a_policy_worker_alone_serves_chats() {
     let address = lines.find_map(|line| Some(line.split_once(" served at http://")?.1.to_owned())).unwrap();
     let rest = std::thread::spawn(move || lines.collect::<Vec<_>>().join("\n"));
     let address = address.trim_end_matches("/v1");
-    let asked =
+    let requests =
         [("/v1/models", "", "401"), ("/v1/models", "Authorization: Bearer correct-horse-battery\r\n", "200")];
-    for (route, token, status) in asked {
+    for (route, token, status) in requests {
         let mut stream = TcpStream::connect(address).unwrap();
         let head = format!("GET {route} HTTP/1.1\r\nHost: {address}\r\n{token}Connection: close\r\n\r\n");
         stream.write_all(head.as_bytes()).unwrap();
@@ -56,6 +57,6 @@ fn a_policy_worker_alone_serves_chats() {
     let pid = worker.id().to_string();
     assert!(Command::new("kill").args(["-TERM", &pid]).status().unwrap().success());
     let ended = worker.wait().unwrap();
-    let told = rest.join().unwrap();
-    assert_eq!(ended.code(), Some(0), "{told}");
+    let stderr = rest.join().unwrap();
+    assert_eq!(ended.code(), Some(0), "{stderr}");
 }

@@ -1,4 +1,5 @@
-//! docs/SITES.md as a new user would try it: its files are taken from the page, its commands run; then its trajectories are acted again.
+//! docs/SITES.md as a new user would follow it: its files are taken from the page and its commands
+//! are run; then its trajectories are replayed.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -8,7 +9,7 @@ use serde_json::Value;
 
 use crate::farm::{browser_setting, furrow};
 
-/// Writes every file that the page shows: a line that is a path between backquotes, and the fenced block after it.
+/// Writes every file of the page: a line with a path in backquotes, and the fenced block after it.
 fn follow(page: &str, folder: &Path) -> Vec<String> {
     let mut files = Vec::new();
     let mut lines = page.lines();
@@ -18,9 +19,9 @@ fn follow(page: &str, folder: &Path) -> Vec<String> {
         if line.starts_with("```") {
             let block: Vec<&str> = lines.by_ref().take_while(|line| !line.starts_with("```")).collect();
             let path: String = named.take().unwrap_or_else(|| panic!("a block without a name: {block:?}"));
-            let place = folder.join(&path);
-            fs::create_dir_all(place.parent().unwrap()).unwrap();
-            fs::write(place, block.join("\n") + "\n").unwrap();
+            let path_in_folder = folder.join(&path);
+            fs::create_dir_all(path_in_folder.parent().unwrap()).unwrap();
+            fs::write(path_in_folder, block.join("\n") + "\n").unwrap();
             files.push(path);
         } else if let Some(path) = path.filter(|path| path.contains('.') && !path.contains(' ')) {
             named = Some(path.to_owned());
@@ -29,8 +30,8 @@ fn follow(page: &str, folder: &Path) -> Vec<String> {
     files
 }
 
-/// Runs a command of the page in the folder; status, standard output, error output.
-fn tried(folder: &Path, command: &[&str]) -> (Option<i32>, String, String) {
+/// Runs a command of the page in the folder; returns status, standard output, error output.
+fn run_command(folder: &Path, command: &[&str]) -> (Option<i32>, String, String) {
     let settings = browser_setting();
     let takes_settings = command[0] != "report";
     let set = settings.iter().filter(|_| takes_settings).flat_map(|setting| ["--set", setting]);
@@ -41,23 +42,23 @@ fn tried(folder: &Path, command: &[&str]) -> (Option<i32>, String, String) {
 }
 
 #[track_caller]
-fn good(folder: &Path, command: &[&str]) -> String {
-    let (status, out, said) = tried(folder, command);
-    assert_eq!(status, Some(0), "{command:?}\n{out}\n{said}");
+fn run_successfully(folder: &Path, command: &[&str]) -> String {
+    let (status, out, stderr) = run_command(folder, command);
+    assert_eq!(status, Some(0), "{command:?}\n{out}\n{stderr}");
     out
 }
 
 #[track_caller]
 fn replayed(folder: &Path, more: &[&str]) -> (Option<i32>, Value) {
     let command = [&["replay", "--all", "--run", "runs/library", "--json"], more].concat();
-    let (status, out, said) = tried(folder, &command);
-    let told = serde_json::from_str(&out).unwrap_or_else(|error| panic!("{error}: {out}\n{said}"));
-    (status, told)
+    let (status, out, stderr) = run_command(folder, &command);
+    let report = serde_json::from_str(&out).unwrap_or_else(|error| panic!("{error}: {out}\n{stderr}"));
+    (status, report)
 }
 
 fn edit(path: PathBuf, from: &str, to: &str) {
     let text = fs::read_to_string(&path).unwrap();
-    assert!(text.contains(from), "{} does not hold {from:?}", path.display());
+    assert!(text.contains(from), "{} does not contain {from:?}", path.display());
     fs::write(path, text.replace(from, to)).unwrap();
 }
 
@@ -69,43 +70,45 @@ fn the_page_on_sites_can_be_followed_and_its_trajectories_acted_again() {
     let files = follow(&page, folder);
     assert_eq!(files.len(), 7, "{files:?}");
 
-    assert!(good(folder, &["tasks", "check", "job.toml"]).contains("2 tasks, nothing wrong"));
-    assert!(good(folder, &["tasks", "check", "job.toml", "--all"]).contains("2 of 2 proved"));
+    assert!(run_successfully(folder, &["tasks", "check", "job.toml"]).contains("2 tasks, no problems"));
+    assert!(run_successfully(folder, &["tasks", "check", "job.toml", "--all"]).contains("2 of 2 proved"));
     // The page's job, with an archive.
-    good(folder, &["run", "job.toml", "--set", "env.archive=true"]);
-    let report: Value = serde_json::from_str(&good(folder, &["report", "runs/library", "--json"])).unwrap();
+    run_successfully(folder, &["run", "job.toml", "--set", "env.archive=true"]);
+    let report: Value =
+        serde_json::from_str(&run_successfully(folder, &["report", "runs/library", "--json"])).unwrap();
     assert_eq!(
         (&report["lines"][0]["scored"], &report["lines"][0]["success"]["value"]),
         (&4.into(), &1.0.into())
     );
     assert_eq!(report["lines"][2]["name"], "library.mine.test");
 
-    let (status, told) = replayed(folder, &[]);
-    assert_eq!((status, &told["equal"]), (Some(0), &4.into()), "{told:#}");
-    assert!(told["trajectories"].as_array().unwrap().iter().all(|one| one["from"] == "sites"));
+    let (status, replay_report) = replayed(folder, &[]);
+    assert_eq!((status, &replay_report["equal"]), (Some(0), &4.into()), "{replay_report:#}");
+    assert!(replay_report["trajectories"].as_array().unwrap().iter().all(|one| one["from"] == "sites"));
 
-    // The site's files and the site are gone: everything comes from the archive.
+    // The site and its files are moved away: everything comes from the archive.
     let (site, away) = (folder.join("sites"), folder.join("away"));
     fs::rename(&site, &away).unwrap();
-    let (status, told) = replayed(folder, &["--archive"]);
-    assert_eq!((status, &told["equal"]), (Some(0), &4.into()), "{told:#}");
-    assert!(told["trajectories"].as_array().unwrap().iter().all(|one| one["from"] == "archive"));
+    let (status, replay_report) = replayed(folder, &["--archive"]);
+    assert_eq!((status, &replay_report["equal"]), (Some(0), &4.into()), "{replay_report:#}");
+    assert!(replay_report["trajectories"].as_array().unwrap().iter().all(|one| one["from"] == "archive"));
     fs::rename(&away, &site).unwrap();
 
-    // Planted differences: the book's page, the second one of each trajectory, says other things, and so does its title.
+    // Planted differences: the book's page, the second page of each trajectory, has another text
+    // and another title.
     edit(site.join("library/www/book/index.html"), "a book", "any book");
     edit(site.join("library/www/app.js"), "</span> pages</p>", "</span> leaves</p>");
     edit(site.join("library/www/app.js"), "120 + below(700)", "121 + below(700)");
-    let (status, told) = replayed(folder, &[]);
-    assert_eq!((status, &told["equal"]), (Some(1), &0.into()), "{told:#}");
-    for one in told["trajectories"].as_array().unwrap() {
+    let (status, replay_report) = replayed(folder, &[]);
+    assert_eq!((status, &replay_report["equal"]), (Some(1), &0.into()), "{replay_report:#}");
+    for one in replay_report["trajectories"].as_array().unwrap() {
         let found = one["differences"].as_array().unwrap();
-        let places: Vec<_> =
+        let differences: Vec<_> =
             found.iter().map(|found| (&found["step"], found["what"].as_str().unwrap())).collect();
         let first = Value::from(1);
-        assert_eq!(places[..2], [(&first, "title"), (&first, "pixels")], "{one:#}");
-        assert!(!places.iter().any(|(step, _)| **step == 0), "{one:#}");
-        // Only the recorded answer, one page short now, is worth another reward.
+        assert_eq!(differences[..2], [(&first, "title"), (&first, "pixels")], "{one:#}");
+        assert!(!differences.iter().any(|(step, _)| **step == 0), "{one:#}");
+        // Only the recorded answer, now one page off, gets another reward.
         let reward = found
             .iter()
             .find(|found| found["what"] == "reward")
@@ -114,11 +117,15 @@ fn the_page_on_sites_can_be_followed_and_its_trajectories_acted_again() {
         let want = (one["task"] == "mine/library-pages").then_some((&was, &is));
         assert_eq!(reward, want, "{one:#}");
     }
-    let tasks: BTreeSet<&str> =
-        told["trajectories"].as_array().unwrap().iter().map(|one| one["task"].as_str().unwrap()).collect();
+    let tasks: BTreeSet<&str> = replay_report["trajectories"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|one| one["task"].as_str().unwrap())
+        .collect();
     assert_eq!(tasks, BTreeSet::from(["mine/library-borrow", "mine/library-pages"]));
 
-    // An archive that misses a page: its request is named.
+    // An archive without a page: the missing request is named.
     let index = fs::read_dir(folder.join("runs/library/archive")).unwrap().map(|entry| entry.unwrap().path());
     for path in index.filter(|path| path.extension().is_some_and(|extension| extension == "jsonl")) {
         let text = fs::read_to_string(&path).unwrap();
@@ -126,9 +133,9 @@ fn the_page_on_sites_can_be_followed_and_its_trajectories_acted_again() {
         assert!(kept.len() < text.lines().count(), "{text}");
         fs::write(path, kept.join("\n") + "\n").unwrap();
     }
-    let (status, told) = replayed(folder, &["--archive"]);
-    assert_eq!(status, Some(1), "{told:#}");
-    for one in told["trajectories"].as_array().unwrap() {
+    let (status, replay_report) = replayed(folder, &["--archive"]);
+    assert_eq!(status, Some(1), "{replay_report:#}");
+    for one in replay_report["trajectories"].as_array().unwrap() {
         let found = &one["differences"][0];
         let request = found["replayed"].as_str().unwrap();
         assert_eq!(

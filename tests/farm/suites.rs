@@ -1,14 +1,15 @@
-//! Suites as their users write them: lines by hand, a folder of pages, pictures with boxes, a judge; run, listed, proved, scored again.
+//! Suites as their users write them: lines by hand, a folder of pages, pictures with boxes, a
+//! judge; run, listed, proved, scored again.
 
 use std::fs;
 use std::path::Path;
 
-use furrow_testkit::judge::{Deed, StandIn};
+use furrow_testkit::chat_server::{FakeChatServer, ServerAction};
 use serde_json::{Value, json};
 
 use crate::farm::{browser_setting, furrow};
 
-/// The starter pages under another name, with tasks of our own.
+/// The starter pages under another name, with the test's own tasks.
 const PAGES: &str = r#"{"task_id":"judged","start_url":"read-and-answer.html","score":{"kind":"judge"}}
 {"task_id":"priced","start_url":"click.html","score":{"kind":"step_penalty","of":{"kind":"probe"},"per_step":0.25}}
 "#;
@@ -46,14 +47,14 @@ fn source(suite: &str, path: &str) -> String {
     format!("[[tasks.source]]\nsuite = \"{suite}\"\npath = \"{path}\"\n")
 }
 
-/// Runs the command in a folder and returns what it printed last as JSON.
+/// Runs a command in a folder and returns the last JSON value it printed.
 #[track_caller]
-fn said(folder: &Path, arguments: &[&str]) -> Value {
-    ended(folder, arguments, 0)
+fn last_json(folder: &Path, arguments: &[&str]) -> Value {
+    last_json_with_status(folder, arguments, 0)
 }
 
-/// The last JSON value that a command prints which ends with this status.
-fn ended(folder: &Path, arguments: &[&str], status: i32) -> Value {
+/// The last JSON value printed by a command that must end with this status.
+fn last_json_with_status(folder: &Path, arguments: &[&str], status: i32) -> Value {
     let settings = browser_setting();
     let mut all: Vec<&str> = arguments.to_vec();
     all.extend(settings.iter().flat_map(|setting| ["--set", setting]));
@@ -63,11 +64,11 @@ fn ended(folder: &Path, arguments: &[&str], status: i32) -> Value {
     let printed = String::from_utf8_lossy(&output.stdout);
     assert_eq!(output.status.code(), Some(status), "{arguments:?}: {errors}\n{printed}");
     let values = serde_json::Deserializer::from_slice(&output.stdout).into_iter::<Value>();
-    values.last().unwrap_or_else(|| panic!("{arguments:?} said nothing: {errors}")).unwrap()
+    values.last().unwrap_or_else(|| panic!("{arguments:?} printed nothing: {errors}")).unwrap()
 }
 
 fn rewards(folder: &Path) -> Value {
-    let summary = said(folder, &["records", "inspect", "run", "--json"]);
+    let summary = last_json(folder, &["records", "inspect", "run", "--json"]);
     let line = |line: &Value| Some((line["task_id"].as_str()?.to_owned(), line["reward_mean"].clone()));
     summary["tasks"].as_array().unwrap().iter().filter_map(line).collect::<serde_json::Map<_, _>>().into()
 }
@@ -76,12 +77,13 @@ fn rewards(folder: &Path) -> Value {
 fn suites_written_by_hand_are_run_judged_and_scored_again() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
-    // Browsers drop to an ordinary user; what they are shown is served to them, so this folder stays closed.
+    // Browsers drop to an ordinary user; their pages are served over HTTP, so this folder stays
+    // closed to them.
     write_suites(folder);
-    let judge = StandIn::start(vec![
-        Deed::Status(429, Some("0.05")),
-        Deed::Truncated,
-        Deed::Say("The page shows it. SUCCESS".into()),
+    let judge = FakeChatServer::start(vec![
+        ServerAction::Status(429, Some("0.05")),
+        ServerAction::Truncated,
+        ServerAction::Text("The page shows it. SUCCESS".into()),
     ])
     .unwrap();
     let job = |pages: &str| {
@@ -97,31 +99,31 @@ fn suites_written_by_hand_are_run_judged_and_scored_again() {
     fs::write(folder.join("job.toml"), job("hand")).unwrap();
 
     let keyless = furrow(&["run", "job.toml"], folder);
-    let told = String::from_utf8_lossy(&keyless.stderr).into_owned();
-    assert_eq!(keyless.status.code(), Some(2), "{told}");
+    let stderr = String::from_utf8_lossy(&keyless.stderr).into_owned();
+    assert_eq!(keyless.status.code(), Some(2), "{stderr}");
     assert!(
-        told.contains("score.judge.key_env: the environment has no key in \"FURROW_TEST_JUDGE_KEY\""),
-        "{told}"
+        stderr.contains("score.judge.key_env: the environment has no key in \"FURROW_TEST_JUDGE_KEY\""),
+        "{stderr}"
     );
-    assert!(!folder.join("run").exists(), "a job that cannot be judged leaves nothing behind");
+    assert!(!folder.join("run").exists(), "a job without the judge's key leaves no run directory");
 
     let no_key = job("hand").replace("key_env = \"FURROW_TEST_JUDGE_KEY\"\n", "");
     fs::write(folder.join("job.toml"), &no_key).unwrap();
-    let listed = said(folder, &["tasks", "list", "job.toml", "--json"]);
+    let listed = last_json(folder, &["tasks", "list", "job.toml", "--json"]);
     let ids: Vec<_> = listed.as_array().unwrap().iter().filter_map(|task| task["task_id"].as_str()).collect();
     assert_eq!(ids, ["judged", "priced", "look", "say", "row-000000", "row-000001"]);
-    assert_eq!(said(folder, &["tasks", "check", "job.toml", "--json"])["tasks"], 6);
-    let drawn = said(folder, &["tasks", "sample", "job.toml", "--json"]);
+    assert_eq!(last_json(folder, &["tasks", "check", "job.toml", "--json"])["tasks"], 6);
+    let drawn = last_json(folder, &["tasks", "sample", "job.toml", "--json"]);
     assert_eq!(drawn[5]["task"], "clicks/row-000001");
 
-    let result = said(folder, &["run", "job.toml", "--json"]);
+    let result = last_json(folder, &["run", "job.toml", "--json"]);
     assert_eq!((&result["scored"], &result["failed"]), (&json!(6), &json!(0)), "{result:#}");
-    assert_eq!(judge.asked().len(), 3, "a 429, half a reply, a verdict");
+    assert_eq!(judge.requests().len(), 3, "a 429, half a reply, a verdict");
     let want = json!({ "judged": 1.0, "priced": 0.75, "look": 1.0, "say": 0.0, "row-000000": 1.0, "row-000001": 1.0 });
     assert_eq!(rewards(folder), want);
-    said(folder, &["records", "verify", "run", "--json"]);
+    last_json(folder, &["records", "verify", "run", "--json"]);
 
-    // Another price of a step: another reward, in data/scores/ alone.
+    // Another step penalty gives another reward, in data/scores/ alone.
     fs::create_dir(folder.join("other")).unwrap();
     for entry in fs::read_dir(folder.join("hand")).unwrap() {
         let path = entry.unwrap().path();
@@ -129,13 +131,13 @@ fn suites_written_by_hand_are_run_judged_and_scored_again() {
     }
     fs::write(folder.join("other/tasks.jsonl"), PAGES.replace("0.25", "0.5")).unwrap();
     fs::write(folder.join("other.toml"), no_key.replace("path = \"hand\"", "path = \"other\"")).unwrap();
-    let again = said(folder, &["score", "run", "--job", "other.toml", "--suite", "hand", "--json"]);
+    let again = last_json(folder, &["score", "run", "--job", "other.toml", "--suite", "hand", "--json"]);
     assert_eq!((&again["scored"], &again["changed"], &again["left_out"]), (&json!(2), &json!(1), &json!(4)));
     assert_eq!((&again["reward_mean_before"], &again["reward_mean_after"]), (&json!(0.875), &json!(0.75)));
-    let same = said(folder, &["score", "run", "--task", "row-*", "--json"]);
+    let same = last_json(folder, &["score", "run", "--task", "row-*", "--json"]);
     assert_eq!((&same["scored"], &same["changed"]), (&json!(2), &json!(0)));
-    assert_eq!(rewards(folder), want, "what is stored stays");
-    let verified = said(folder, &["records", "verify", "run", "--json"]);
+    assert_eq!(rewards(folder), want, "stored rewards are unchanged");
+    let verified = last_json(folder, &["records", "verify", "run", "--json"]);
     assert_eq!(verified["counts"]["scores"], 4, "{verified:#}");
 }
 
@@ -146,8 +148,8 @@ fn a_grounding_set_is_proved_in_the_browser() {
     let job =
         format!("[run]\nname = \"run\"\noutput_dir = \".\"\n{}", source("clicks", "set/metadata.jsonl"));
     fs::write(folder.path().join("clicks.toml"), job).unwrap();
-    let told = said(folder.path(), &["tasks", "check", "clicks.toml", "--all", "--json"]);
-    assert_eq!(told["proofs"].as_array().unwrap().len(), 2, "{told:#}");
+    let proofs = last_json(folder.path(), &["tasks", "check", "clicks.toml", "--all", "--json"]);
+    assert_eq!(proofs["proofs"].as_array().unwrap().len(), 2, "{proofs:#}");
 }
 
 #[test]
@@ -160,18 +162,18 @@ fn a_site_that_refuses_is_marked_and_never_scored() {
     fs::write(shut.join("tasks.jsonl"), line).unwrap();
     let job = format!(
         "[run]\nname = \"run\"\noutput_dir = \".\"\n[tasks]\ngroup_size = 1\n{}\
-         [env]\nblocked_pages = \"all\"\nblocked_patience_millis = 100\n[limits]\nattempts_max = 2\n",
+         [env]\nblocked_pages = \"all\"\nblocked_timeout_millis = 100\n[limits]\nattempts_max = 2\n",
         source("shut", "shut")
     );
     fs::write(folder.path().join("job.toml"), job).unwrap();
-    // Nothing was scored, which is no success.
-    let result = ended(folder.path(), &["run", "job.toml", "--json"], 1);
+    // Nothing was scored, so the run fails.
+    let result = last_json_with_status(folder.path(), &["run", "job.toml", "--json"], 1);
     assert_eq!((&result["scored"], &result["failed"]), (&json!(0), &json!(2)), "{result:#}");
-    let ends = said(folder.path(), &["records", "inspect", "run", "--json"])["ends"].clone();
+    let ends = last_json(folder.path(), &["records", "inspect", "run", "--json"])["ends"].clone();
     assert_eq!(
         (&ends[0]["end"], &ends[0]["status"], &ends[0]["trajectories"]),
         (&json!("blocked"), &json!("failed"), &json!(2)),
         "{ends:#}"
     );
-    said(folder.path(), &["records", "verify", "run", "--json"]);
+    last_json(folder.path(), &["records", "verify", "run", "--json"]);
 }

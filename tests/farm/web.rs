@@ -1,4 +1,5 @@
-//! The offline web in real Chromium: its templates are solved by their demonstrations and not earned for nothing.
+//! The offline web in real Chromium: its demonstrations solve its templates, and nothing else earns
+//! a reward.
 
 use std::fs;
 use std::path::Path;
@@ -7,8 +8,8 @@ use serde_json::Value;
 
 use crate::farm::{browser_setting, furrow};
 
-/// Tried in every run of the tests: of each site one that changes its state, one that answers, or one that does both.
-/// `FURROW_WEB_ALL=1` tries every template of every site, twice.
+/// Templates checked in every test run: of each site one that changes its state, one that answers,
+/// or one that does both. `FURROW_WEB_ALL=1` checks every template of every site, twice.
 const SAMPLE: &[&str] = &[
     "shop-unsteady",
     "shop-review",
@@ -46,16 +47,16 @@ fn job(folder: &Path, suite: &Path, include: &[&str]) -> String {
     path.display().to_string()
 }
 
-/// What `tasks check --all` says, and its exit status.
+/// The output of `tasks check --all`, and its exit status.
 fn check_all(folder: &Path, job: &str, seeds: &str) -> (Option<i32>, Value, String) {
     let settings = browser_setting();
     let set = settings.iter().flat_map(|setting| ["--set", setting]);
     let arguments: Vec<&str> =
         ["tasks", "check", job, "--all", "--json", "--seeds", seeds].into_iter().chain(set).collect();
     let output = furrow(&arguments, folder);
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    let json = serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {said}"));
-    (output.status.code(), json, said)
+    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+    let json = serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {stderr}"));
+    (output.status.code(), json, stderr)
 }
 
 #[test]
@@ -64,11 +65,11 @@ fn demonstrations_earn_the_reward_and_idling_and_guessing_do_not() {
     let suite = Path::new(env!("CARGO_MANIFEST_DIR")).join("envs/web");
     let all = std::env::var_os("FURROW_WEB_ALL").is_some_and(|set| set == "1");
     let (include, seeds) = if all { (&[][..], "2") } else { (SAMPLE, "1") };
-    let (status, told, said) = check_all(folder.path(), &job(folder.path(), &suite, include), seeds);
-    assert_eq!(status, Some(0), "{said}\n{told:#}");
-    let proofs = told["proofs"].as_array().unwrap();
-    assert!(proofs.len() >= SAMPLE.len(), "{told:#}");
-    assert_eq!(told["without_demonstration"], 0);
+    let (status, printed, stderr) = check_all(folder.path(), &job(folder.path(), &suite, include), seeds);
+    assert_eq!(status, Some(0), "{stderr}\n{printed:#}");
+    let proofs = printed["proofs"].as_array().unwrap();
+    assert!(proofs.len() >= SAMPLE.len(), "{printed:#}");
+    assert_eq!(printed["without_demonstration"], 0);
     for proof in proofs {
         println!(
             "{} with seed {}: {} steps; {}",
@@ -77,8 +78,8 @@ fn demonstrations_earn_the_reward_and_idling_and_guessing_do_not() {
     }
 }
 
-/// A site whose three tasks are solved, earned by doing nothing, and solved by nobody.
-fn toy(folder: &Path) {
+/// A site with three tasks: solved, earned by doing nothing, and unsolvable.
+fn write_toy_site(folder: &Path) {
     let site = folder.join("sites/toy");
     fs::create_dir_all(site.join("www")).unwrap();
     fs::create_dir_all(folder.join("shared")).unwrap();
@@ -117,17 +118,18 @@ fn toy(folder: &Path) {
 #[test]
 fn a_task_that_is_earned_for_nothing_or_cannot_be_solved_is_named() {
     let folder = tempfile::tempdir().unwrap();
-    // Browsers drop to an ordinary user; pages are read by the worker, so the folder itself needs no more than its owner.
-    toy(folder.path());
-    let (status, told, said) = check_all(folder.path(), &job(folder.path(), folder.path(), &[]), "1");
-    assert_eq!((status, &told["proved"]), (Some(1), &Value::from(1)), "{said}\n{told:#}");
+    // Browsers drop to an ordinary user; the worker reads the pages, so only its owner needs access
+    // to the folder.
+    write_toy_site(folder.path());
+    let (status, printed, stderr) = check_all(folder.path(), &job(folder.path(), folder.path(), &[]), "1");
+    assert_eq!((status, &printed["proved"]), (Some(1), &Value::from(1)), "{stderr}\n{printed:#}");
     for (task, problem) in [
         ("toy-given", "doing nothing is rewarded"),
-        ("toy-guessed", "answering \"blue\" unseen is rewarded"),
+        ("toy-guessed", "answering \"blue\" without a look is rewarded"),
         ("toy-lost", "the demonstration ended as answered after 1 steps with reward 0"),
     ] {
-        let named = said.lines().any(|line| line.contains(task) && line.contains(problem));
-        assert!(named, "{task} is not told of with {problem:?}:\n{said}");
+        let named = stderr.lines().any(|line| line.contains(task) && line.contains(problem));
+        assert!(named, "{task} is not reported with {problem:?}:\n{stderr}");
     }
-    assert!(!said.contains("toy-good"), "{said}");
+    assert!(!stderr.contains("toy-good"), "{stderr}");
 }

@@ -1,5 +1,5 @@
-//! Weights are published while everything is killed that has to do with it: versions only grow, each publication is one version, and a policy
-//! worker that starts again runs what the others ran.
+//! Weights are published while every process involved is killed: versions only grow, each
+//! publication is one version, and a restarted policy worker runs the version of the others.
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -7,28 +7,28 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::farm::{FURROW, Farm, Ground, Role, air_tasks, pause, tiny_policy};
+use crate::farm::{FURROW, FarmBrowser, FarmHarness, FarmRole, pause, simulated_tasks, tiny_policy};
 
 const GROUPS: u32 = 8;
 const GROUP_SIZE: u32 = 2;
 
 /// A `furrow publish` of a directory under a name, or of an earlier version.
-pub fn publishing(farm: &Farm, arguments: &[&str]) -> Child {
+pub fn publishing(farm: &FarmHarness, arguments: &[&str]) -> Child {
     let mut command = Command::new(FURROW);
     command.args(["publish", "--json", "--deadline", "120", "--run"]).arg(farm.run_dir()).args(arguments);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
 }
 
-/// What it said, once it ended well: every policy worker moved.
+/// Its output after success: every policy worker moved.
 #[track_caller]
-pub fn published(farm: &Farm, child: Child) -> Value {
+pub fn published(farm: &FarmHarness, child: Child) -> Value {
     let output = child.wait_with_output().unwrap();
-    let told = String::from_utf8_lossy(&output.stdout).into_owned();
+    let stdout = String::from_utf8_lossy(&output.stdout).into_owned();
     let wrong = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{told}\n{wrong}\n{}", farm.outputs());
-    let said: Value = serde_json::from_str(&told).unwrap();
-    assert!(said["workers"].as_array().unwrap().iter().all(|worker| worker["moved"] == true), "{said}");
-    said
+    assert!(output.status.success(), "{stdout}\n{wrong}\n{}", farm.outputs());
+    let result: Value = serde_json::from_str(&stdout).unwrap();
+    assert!(result["workers"].as_array().unwrap().iter().all(|worker| worker["moved"] == true), "{result}");
+    result
 }
 
 pub fn write_checkpoint(path: &Path, seed: &str) {
@@ -45,73 +45,74 @@ fn versions_only_grow_whatever_is_killed() {
     }
     let [checkpoint, first, second] = paths;
     let [first, second] = [&first, &second].map(|path| path.to_str().unwrap());
-    // Two trajectories a version, from version 0 on: 16 are not there before version 7, so the run cannot end while anything is killed.
+    // Two trajectories per version, from version 0 on: 16 do not exist before version 7, so the run
+    // cannot end while processes are killed.
     let job = format!(
         "{tasks}\
          {policy}\
          [env]\nsessions_max = 4\n[records]\nmax_delay_millis = 500\n\
          [limits]\ntrajectories_per_version = {GROUP_SIZE}\nmax_off_policy_versions = 0\nlease_millis = 4000\nheartbeat_millis = 300\n\
          attempts_max = 20\nfailure_budget = 1.0\n",
-        tasks = air_tasks(folder.path(), GROUPS, GROUP_SIZE),
+        tasks = simulated_tasks(folder.path(), GROUPS, GROUP_SIZE),
         policy = tiny_policy(&checkpoint),
     );
-    let mut farm = Farm::new(Ground::Air(4000), &job);
+    let mut farm = FarmHarness::new(FarmBrowser::Simulated(4000), &job);
     farm.start_all();
     farm.wait_until("acting", Duration::from_secs(120), |now| now.steps > 0);
-    let said = published(&farm, publishing(&farm, &[first, "--id", "one"]));
+    let result = published(&farm, publishing(&farm, &[first, "--id", "one"]));
     assert_eq!(
-        (&said["version"], &said["state"], &said["repeated"]),
+        (&result["version"], &result["state"], &result["repeated"]),
         (&1.into(), &"taken".into(), &false.into())
     );
 
-    println!("the policy worker dies and starts with what the job names: it is brought to version 1");
-    farm.kill(Role::Policy);
-    farm.start(Role::Policy);
-    let said = published(&farm, publishing(&farm, &[first, "--id", "one"]));
-    assert_eq!((&said["version"], &said["repeated"]), (&1.into(), &true.into()));
+    println!("the policy worker dies and restarts with the job's checkpoint: it is moved to version 1");
+    farm.kill(FarmRole::Policy);
+    farm.start(FarmRole::Policy);
+    let result = published(&farm, publishing(&farm, &[first, "--id", "one"]));
+    assert_eq!((&result["version"], &result["repeated"]), (&1.into(), &true.into()));
 
-    println!("whoever publishes dies, and asks again");
+    println!("the publishing process dies, and publishes again");
     let mut dying = publishing(&farm, &[second, "--id", "two"]);
     (0..10).for_each(|_| pause());
     dying.kill().unwrap();
     dying.wait().unwrap();
-    let said = published(&farm, publishing(&farm, &[second, "--id", "two"]));
-    assert_eq!(said["version"], 2);
+    let result = published(&farm, publishing(&farm, &[second, "--id", "two"]));
+    assert_eq!(result["version"], 2);
 
     println!("the coordinator dies while weights are published");
     let waits = publishing(&farm, &[first, "--id", "three"]);
     (0..5).for_each(|_| pause());
-    farm.kill(Role::Coordinator);
-    farm.start(Role::Coordinator);
+    farm.kill(FarmRole::Coordinator);
+    farm.start(FarmRole::Coordinator);
     assert_eq!(published(&farm, waits)["version"], 3);
 
     println!("the policy worker dies while weights are published");
     let waits = publishing(&farm, &[second, "--id", "four"]);
-    farm.kill(Role::Policy);
-    farm.start(Role::Policy);
+    farm.kill(FarmRole::Policy);
+    farm.start(FarmRole::Policy);
     assert_eq!(published(&farm, waits)["version"], 4);
 
-    println!("weights that cannot be read are refused, and the others stay");
+    println!("weights that cannot be read are refused, and the current ones stay");
     let torn = folder.path().join("torn");
     copy(Path::new(first), &torn);
     std::fs::write(torn.join("model.safetensors"), b"torn").unwrap();
     let output = publishing(&farm, &[torn.to_str().unwrap(), "--id", "torn"]).wait_with_output().unwrap();
-    let told = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert_eq!(output.status.code(), Some(1), "{told}");
-    assert!(told.contains("version 5 is refused") && told.contains("model.safetensors"), "{told}");
+    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(1), "{stderr}");
+    assert!(stderr.contains("version 5 was refused") && stderr.contains("model.safetensors"), "{stderr}");
 
-    println!("an earlier version comes back under a new number, and everybody dies once more");
-    let said = published(&farm, publishing(&farm, &["--rollback-to", "1", "--id", "back"]));
-    assert_eq!(said["version"], 6);
-    farm.kill(Role::Coordinator);
-    farm.kill(Role::Policy);
-    farm.start(Role::Coordinator);
-    farm.start(Role::Policy);
+    println!("an earlier version is published under a new number, and every process dies once more");
+    let result = published(&farm, publishing(&farm, &["--rollback-to", "1", "--id", "back"]));
+    assert_eq!(result["version"], 6);
+    farm.kill(FarmRole::Coordinator);
+    farm.kill(FarmRole::Policy);
+    farm.start(FarmRole::Coordinator);
+    farm.start(FarmRole::Policy);
     assert_eq!(published(&farm, publishing(&farm, &[first, "--id", "last"]))["version"], 7);
     farm.finish(Duration::from_secs(240));
 
-    let told = farm.check(GROUPS, GROUP_SIZE).unwrap_or_else(|breaches| panic!("{breaches}"));
-    println!("{told}");
+    let summary = farm.check(GROUPS, GROUP_SIZE).unwrap_or_else(|breaches| panic!("{breaches}"));
+    println!("{summary}");
     let verified = Command::new(FURROW).args(["records", "verify"]).arg(farm.run_dir()).output().unwrap();
     assert!(verified.status.success(), "{}", String::from_utf8_lossy(&verified.stdout));
     check_versions(&farm.run_dir());
@@ -128,15 +129,15 @@ fn two_policy_workers_move_together_and_one_that_lags_is_named() {
     });
     let job = format!(
         "{tasks}[policy]\nkind = \"model\"\ncheckpoint = {checkpoint:?}\n[limits]\nlease_millis = 15000\nheartbeat_millis = 300\n",
-        tasks = air_tasks(folder.path(), 1, 1),
+        tasks = simulated_tasks(folder.path(), 1, 1),
     );
-    // Nobody acts: the run is never over.
-    let mut farm = Farm::new(Ground::Air(4000), &job);
-    farm.start(Role::Coordinator);
-    farm.start(Role::Policy);
-    farm.start(Role::OtherPolicy);
+    // No environment worker acts, so the run is never over.
+    let mut farm = FarmHarness::new(FarmBrowser::Simulated(4000), &job);
+    farm.start(FarmRole::Coordinator);
+    farm.start(FarmRole::Policy);
+    farm.start(FarmRole::OtherPolicy);
     farm.wait_until("registered", Duration::from_secs(60), |now| now.policy_workers == 2);
-    let workers = |said: &Value| -> Vec<(String, i64, bool)> {
+    let workers = |result: &Value| -> Vec<(String, i64, bool)> {
         let row = |row: &Value| {
             (
                 row["worker"].as_str().unwrap().to_owned(),
@@ -144,33 +145,34 @@ fn two_policy_workers_move_together_and_one_that_lags_is_named() {
                 row["moved"] == true,
             )
         };
-        said["workers"].as_array().unwrap().iter().map(row).collect()
+        result["workers"].as_array().unwrap().iter().map(row).collect()
     };
     let both =
         |version| [("otherpolicy-1".to_owned(), version, true), ("policy-1".to_owned(), version, true)];
-    let said = published(&farm, publishing(&farm, &[first.to_str().unwrap(), "--id", "one"]));
-    assert_eq!(workers(&said), both(1));
+    let result = published(&farm, publishing(&farm, &[first.to_str().unwrap(), "--id", "one"]));
+    assert_eq!(workers(&result), both(1));
 
-    farm.signal(Role::OtherPolicy, "-STOP");
+    farm.signal(FarmRole::OtherPolicy, "-STOP");
     let directory = second.to_str().unwrap();
     let mut command = Command::new(FURROW);
     command
         .args(["publish", "--json", "--deadline", "10", "--id", "two", directory, "--run"])
         .arg(farm.run_dir());
     let output = command.output().unwrap();
-    let (told, wrong) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    assert_eq!(output.status.code(), Some(1), "{told}{wrong}");
-    let said: Value = serde_json::from_str(&told).unwrap();
+    let (stdout, wrong) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert_eq!(output.status.code(), Some(1), "{stdout}{wrong}");
+    let result: Value = serde_json::from_str(&stdout).unwrap();
     let lags = ("otherpolicy-1".to_owned(), 1, false);
-    assert_eq!(workers(&said), [lags, ("policy-1".to_owned(), 2, true)], "{wrong}");
+    assert_eq!(workers(&result), [lags, ("policy-1".to_owned(), 2, true)], "{wrong}");
     assert!(wrong.contains("otherpolicy-1"), "{wrong}");
 
-    farm.signal(Role::OtherPolicy, "-CONT");
-    let said = published(&farm, publishing(&farm, &[directory, "--id", "two"]));
-    assert_eq!((&said["repeated"], workers(&said)), (&true.into(), both(2).to_vec()));
+    farm.signal(FarmRole::OtherPolicy, "-CONT");
+    let result = published(&farm, publishing(&farm, &[directory, "--id", "two"]));
+    assert_eq!((&result["repeated"], workers(&result)), (&true.into(), both(2).to_vec()));
 }
 
-/// A worker that starts while the weights in use cannot be read is named, and takes them up when they can.
+/// A worker that starts while the weights in use cannot be read is named, and loads them when they
+/// can.
 #[test]
 fn a_worker_that_cannot_read_what_others_run_tries_again() {
     let folder = tempfile::tempdir().unwrap();
@@ -181,22 +183,22 @@ fn a_worker_that_cannot_read_what_others_run_tries_again() {
     });
     let job = format!(
         "{tasks}[policy]\nkind = \"model\"\ncheckpoint = {checkpoint:?}\n[limits]\nlease_millis = 3000\nheartbeat_millis = 300\n",
-        tasks = air_tasks(folder.path(), 1, 1),
+        tasks = simulated_tasks(folder.path(), 1, 1),
     );
-    // Nobody acts: the run is never over.
-    let mut farm = Farm::new(Ground::Air(4000), &job);
-    farm.start(Role::Coordinator);
-    farm.start(Role::Policy);
+    // No environment worker acts, so the run is never over.
+    let mut farm = FarmHarness::new(FarmBrowser::Simulated(4000), &job);
+    farm.start(FarmRole::Coordinator);
+    farm.start(FarmRole::Policy);
     farm.wait_until("registered", Duration::from_secs(60), |now| now.policy_workers == 1);
     let one = [first.to_str().unwrap(), "--id", "one"];
     assert_eq!(published(&farm, publishing(&farm, &one))["version"], 1);
 
     let away = folder.path().join("away");
     std::fs::rename(&first, &away).unwrap();
-    farm.start(Role::OtherPolicy);
+    farm.start(FarmRole::OtherPolicy);
     farm.wait_until("registered", Duration::from_secs(60), |now| now.policy_workers == 2);
-    // Then nobody is left that runs it.
-    farm.kill(Role::Policy);
+    // Then no worker runs the version.
+    farm.kill(FarmRole::Policy);
     let why = "no policy worker may serve version 1; otherpolicy-1 runs 0: ";
     let now = farm.wait_until("named", Duration::from_secs(60), |now| {
         now.admission.contains(why) && now.admission.contains("tiny-12")
@@ -206,7 +208,8 @@ fn a_worker_that_cannot_read_what_others_run_tries_again() {
     assert_eq!(published(&farm, publishing(&farm, &one))["version"], 1);
 }
 
-/// At each of its crash points the coordinator dies while weights are published or refused, as in a power cut.
+/// At each of its crash points the coordinator dies while weights are published or refused, as in a
+/// power cut.
 #[test]
 fn no_crash_point_of_publishing_gives_a_number_twice() {
     let folder = tempfile::tempdir().unwrap();
@@ -217,28 +220,28 @@ fn no_crash_point_of_publishing_gives_a_number_twice() {
     std::fs::write(torn.join("model.safetensors"), b"torn").unwrap();
     let job = format!(
         "{tasks}[policy]\nkind = \"model\"\ncheckpoint = {checkpoint:?}\n[limits]\nlease_millis = 4000\nheartbeat_millis = 300\n",
-        tasks = air_tasks(folder.path(), 1, 1),
+        tasks = simulated_tasks(folder.path(), 1, 1),
     );
-    // Nobody acts: the run is never over.
-    let mut farm = Farm::new(Ground::Air(4000), &job);
+    // No environment worker acts, so the run is never over.
+    let mut farm = FarmHarness::new(FarmBrowser::Simulated(4000), &job);
     farm.environment("FURROW_POWER_CUT", "1");
-    farm.start(Role::Coordinator);
-    farm.start(Role::Policy);
+    farm.start(FarmRole::Coordinator);
+    farm.start(FarmRole::Policy);
     let mut want = Vec::new();
     for point in furrow_coordinator::weights_fail_points() {
         println!("{point}");
         farm.wait_until("registered", Duration::from_secs(60), |now| now.policy_workers > 0);
-        farm.kill(Role::Coordinator);
+        farm.kill(FarmRole::Coordinator);
         farm.environment("FAILPOINTS", &format!("{point}=return"));
-        farm.start(Role::Coordinator);
+        farm.start(FarmRole::Coordinator);
         let (directory, state) =
             if point.contains("_refuse") { (&torn, "refused") } else { (&other, "taken") };
         let id = point.replace('.', "-");
         let publishes = publishing(&farm, &[directory.to_str().unwrap(), "--id", &id]);
-        let died = farm.wait_for_end(Role::Coordinator, Duration::from_secs(60));
-        assert_eq!(died, None, "{point} was never reached\n{}", farm.outputs());
+        let died = farm.wait_for_end(FarmRole::Coordinator, Duration::from_secs(60));
+        assert_eq!(died, None, "{point} was not reached\n{}", farm.outputs());
         farm.environment("FAILPOINTS", "");
-        farm.start(Role::Coordinator);
+        farm.start(FarmRole::Coordinator);
         want.push(format!("{} {state} {id}", want.len() + 1));
         if state == "taken" {
             assert_eq!(published(&farm, publishes)["version"], want.len());
@@ -263,7 +266,7 @@ fn copy(from: &Path, to: &Path) {
     }
 }
 
-/// Ledger and data set, read by others' readers.
+/// Reads the ledger and the data set with independent readers.
 const VERSIONS: &str = r#"
 import glob, sqlite3, sys
 import pyarrow.parquet as parquet

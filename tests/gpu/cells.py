@@ -68,7 +68,7 @@ class Engine:
     prefill_chunk: int
     prefill_tokens: int
     feature_bytes: int
-    parked_bytes: int
+    offload_bytes: int
     stage: str
 
 
@@ -106,8 +106,8 @@ class Cell:
 
     @property
     def pinned_bytes(self) -> int:
-        """Of the host's memory: states that are parked, and weights that are staged there (26.34 GB)."""
-        return self.engine.parked_bytes + (26_342_708_224 if self.engine.stage == "host" else 0)
+        """Of the host's memory: offloaded states, and weights that are staged there (26.34 GB)."""
+        return self.engine.offload_bytes + (26_342_708_224 if self.engine.stage == "host" else 0)
 
     @property
     def drain_seconds(self) -> float:
@@ -135,7 +135,7 @@ _APPEND_7 = _cuda(
     snapshot_slots=0,
     kv_tokens=4_100_000,
     context_tokens_max=63_600,
-    parked_bytes=66_000_000_000,
+    offload_bytes=66_000_000_000,
     stage="host",
 )
 _APPEND_3 = _cuda(
@@ -143,7 +143,7 @@ _APPEND_3 = _cuda(
     snapshot_slots=0,
     kv_tokens=3_300_000,
     context_tokens_max=34_816,
-    parked_bytes=8 * GIB,
+    offload_bytes=8 * GIB,
     stage="host",
 )
 _LAST_IMAGE = _cuda(
@@ -151,7 +151,7 @@ _LAST_IMAGE = _cuda(
     snapshot_slots=32,
     kv_tokens=1_200_000,
     context_tokens_max=12_288,
-    parked_bytes=8 * GIB,
+    offload_bytes=8 * GIB,
     stage="device",
 )
 
@@ -258,7 +258,7 @@ def job_text(cell: Cell, layout: Layout, suite: pathlib.Path, sandbox: bool = Tr
         f"prefill_chunk = {engine.prefill_chunk}",
         f"prefill_tokens = {engine.prefill_tokens}",
         f"feature_bytes = {engine.feature_bytes}",
-        f"parked_bytes = {engine.parked_bytes}",
+        f"offload_bytes = {engine.offload_bytes}",
     ]
     if engine.backend == "cuda":
         lines += [
@@ -286,7 +286,7 @@ def job_text(cell: Cell, layout: Layout, suite: pathlib.Path, sandbox: bool = Tr
         # A policy worker that was killed reads 26 GB before it answers again, and then the past of each
         # session.
         "policy_millis = 600000",
-        "policy_patience_millis = 1800000",
+        "policy_retry_timeout_millis = 1800000",
         "unparsable_max = 1000",
         "drain_grace_millis = 5000",
     ]

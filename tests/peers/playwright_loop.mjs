@@ -21,7 +21,7 @@ const running = await Promise.all(
 const viewport = { width: 1280, height: 720 };
 const fresh_ms = [];
 const reset_ms = [];
-const shown_ms = [];
+const loaded_ms = [];
 if (+starts) {
   const browser = await chromium.launch({ executablePath, args: ["--no-sandbox"] });
   await (await browser.newContext({ viewport })).newPage();
@@ -40,13 +40,13 @@ if (+starts) {
     const page = await context.newPage();
     reset_ms.push(now() - began);
     await page.goto(url);
-    shown_ms.push(now() - began);
+    loaded_ms.push(now() - began);
     await used.close();
     used = context;
   }
   await browser.close();
 }
-say({ started: true, fresh_ms, reset_ms, shown_ms });
+say({ started: true, fresh_ms, reset_ms, loaded_ms });
 
 const pages = [];
 for (let index = 0; index < +sessions; index++) {

@@ -83,7 +83,7 @@ class Processes:
             else:
                 command += ["--coordinator", self.address, "--id", f"{role}-{self.started[role]}"]
             if role == "env" and self.screenshot_bytes is not None:
-                command += ["--air", str(self.screenshot_bytes)]
+                command += ["--simulate-browser", str(self.screenshot_bytes)]
             if role != "policy" and BROWSER:
                 command += ["--set", f"env.browser={BROWSER}"]
             self.begin(role, command)

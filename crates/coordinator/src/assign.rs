@@ -1,45 +1,46 @@
-//! Which policy worker a trajectory goes to, whether another one may start at all, and how many steps the first ones may take. Plain functions of
-//! what is known.
+//! Decides which policy worker a trajectory goes to, whether another one may start, and how many
+//! steps the first ones may take. Plain functions of what is known.
 
 use std::collections::BTreeMap;
 
-use furrow_rollout::{Hashes, Id, PolicyKind, PolicyWorker};
+use furrow_rollout::{Id, PolicyHashes, PolicyKind, PolicyWorker};
 
-use crate::groups::Home;
+use crate::groups::GroupHome;
 use crate::ledger::PolicyFacts;
 
-/// A policy worker that can be given sessions.
+/// A policy worker that can take sessions.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PolicyOffer {
-    /// `host:port` that environment workers reach.
+    /// `host:port` that environment workers connect to.
     pub address: String,
-    /// What it runs.
+    /// The kind of policy it runs.
     pub kind: PolicyKind,
     /// Sessions it holds at once.
     pub sessions_max: u32,
     /// Version of its weights.
     pub version: Option<i32>,
-    /// What it is made of.
-    pub hashes: Hashes,
+    /// Hashes of what the policy consists of.
+    pub hashes: PolicyHashes,
 }
 
-/// Policy workers that are there, and the sessions each has.
+/// Registered policy workers and the number of sessions of each.
 #[derive(Debug, Clone, Default)]
-pub struct Rooms<'a> {
-    rooms: BTreeMap<&'a Id<PolicyWorker>, (&'a PolicyOffer, u32)>,
+pub struct WorkerCapacity<'a> {
+    workers: BTreeMap<&'a Id<PolicyWorker>, (&'a PolicyOffer, u32)>,
 }
 
-/// What paces the admission of new trajectories by the version of the weights.
+/// Paces the admission of new trajectories by the version of the weights.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Pacing {
-    /// Trajectories a trainer takes for one version.
+pub struct AdmissionPacing {
+    /// Trajectories a trainer consumes for one version.
     pub trajectories_per_version: u64,
     /// Versions a trajectory may be behind when it ends.
     pub max_off_policy_versions: u64,
 }
 
-/// Step limits of a job's first trajectories, for a measurement: spread evenly over all lengths, so that trajectories that begin at once are of even
-/// ages from then on, as they would be after hours.
+/// Step limits of a job's first trajectories, for a measurement: they are spread evenly over all
+/// lengths, so that trajectories that start together soon have evenly spread ages, as they would
+/// after hours.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FirstSteps {
     /// Trajectories at once.
@@ -47,11 +48,13 @@ pub struct FirstSteps {
 }
 
 impl FirstSteps {
-    /// The limit of slot `sample_index` of group `group`, whose groups have `slots` of them, where the task's own is `max_steps`.
+    /// The limit of slot `sample_index` of group `group`, with `slots` slots per group, where the
+    /// task's own limit is `max_steps`.
     ///
-    /// The first `sessions` slots of the job get ceil((n + 1) x `max_steps` / `sessions`) steps, n from 0: 1 to `max_steps`, each length as often as
-    /// the next to within one. A slot that is tried again has the limit that it had, for any worker and after any number of starts: nothing but its
-    /// place in the job decides.
+    /// The first `sessions` slots of the job get ceil((n + 1) x `max_steps` / `sessions`) steps, n
+    /// from 0: values from 1 to `max_steps`, each as often as any other to within one. The limit
+    /// depends only on the slot's position in the job, so a retry keeps it, with any worker and
+    /// after any number of restarts.
     pub fn limit(self, group: u64, slots: u32, sample_index: u32, max_steps: u32) -> u32 {
         let nth = u128::from(group) * u128::from(slots) + u128::from(sample_index) + 1;
         let sessions = u128::from(self.sessions);
@@ -62,8 +65,9 @@ impl FirstSteps {
     }
 }
 
-impl Pacing {
-    /// How many trajectories may have been accepted or be under way at this version; those that a trainer discarded do not count.
+impl AdmissionPacing {
+    /// Trajectories that may have been accepted or be running at this version; those that a trainer
+    /// discarded do not count.
     pub fn allowed(self, version: Option<i32>) -> u64 {
         let version = version.map_or(0, |version| version.max(0) as u64);
         version
@@ -72,14 +76,14 @@ impl Pacing {
             .saturating_mul(self.trajectories_per_version)
     }
 
-    /// Whether one more may start, where so many were accepted and not discarded.
+    /// Whether one more may start, given the number that were accepted and not discarded.
     pub fn admits(self, accepted: u64, running: u64, version: Option<i32>) -> bool {
         accepted.saturating_add(running) < self.allowed(version)
     }
 }
 
-impl<'a> Rooms<'a> {
-    /// Rooms of these workers; `sessions` names the worker of each session there is.
+impl<'a> WorkerCapacity<'a> {
+    /// Capacity of these workers; `sessions` names the worker of each existing session.
     pub fn new<'b>(
         workers: impl Iterator<Item = (&'a Id<PolicyWorker>, &'a PolicyOffer)>,
         sessions: impl Iterator<Item = &'b Id<PolicyWorker>>,
@@ -90,25 +94,25 @@ impl<'a> Rooms<'a> {
                 *taken += 1;
             }
         }
-        Self { rooms }
+        Self { workers: rooms }
     }
 
-    /// The worker for a group's next slot: its home while that lives (even if it is full just now: then the slot waits), else the
-    /// least loaded one of its kind.
-    pub fn for_group(&self, home: Option<&Home>) -> Option<PolicyFacts> {
+    /// The worker for a group's next slot: its home while that worker is registered (the slot waits
+    /// if it is full), otherwise the least loaded worker of its kind.
+    pub fn for_group(&self, home: Option<&GroupHome>) -> Option<PolicyFacts> {
         match home {
-            Some(home) if self.rooms.contains_key(&home.worker) => self.with_room(&home.worker),
+            Some(home) if self.workers.contains_key(&home.worker) => self.available_worker(&home.worker),
             Some(home) => self.least_loaded(Some(home.kind)),
             None => self.least_loaded(None),
         }
     }
 
-    /// The worker with the smallest share of its sessions taken; the lower id where that is equal.
+    /// The worker with the smallest share of its sessions taken; ties go to the lower id.
     pub fn least_loaded(&self, kind: Option<PolicyKind>) -> Option<PolicyFacts> {
         self.least_loaded_where(kind, |_| true)
     }
 
-    /// The same among those that will do.
+    /// The same among the workers that satisfy the predicate.
     pub fn least_loaded_where(
         &self,
         kind: Option<PolicyKind>,
@@ -120,7 +124,7 @@ impl<'a> Rooms<'a> {
         // a / b < c / d without rounding: a × d < c × b
         let share = |taken: u32, other: &PolicyOffer| u64::from(taken) * u64::from(other.sessions_max);
         let mut best: Option<(&Id<PolicyWorker>, &PolicyOffer, u32)> = None;
-        for (id, (offer, taken)) in self.rooms.iter().filter(|(_, (offer, taken))| fits(offer, *taken)) {
+        for (id, (offer, taken)) in self.workers.iter().filter(|(_, (offer, taken))| fits(offer, *taken)) {
             if best.is_none_or(|(_, chosen, load)| share(*taken, chosen) < share(load, offer)) {
                 best = Some((id, offer, *taken));
             }
@@ -128,15 +132,15 @@ impl<'a> Rooms<'a> {
         best.map(|(id, offer, _)| facts(id, offer))
     }
 
-    /// One more session.
+    /// Adds one session to a worker.
     pub fn add(&mut self, worker: &Id<PolicyWorker>) {
-        if let Some((_, taken)) = self.rooms.get_mut(worker) {
+        if let Some((_, taken)) = self.workers.get_mut(worker) {
             *taken += 1;
         }
     }
 
-    fn with_room(&self, worker: &Id<PolicyWorker>) -> Option<PolicyFacts> {
-        let (offer, taken) = self.rooms.get(worker)?;
+    fn available_worker(&self, worker: &Id<PolicyWorker>) -> Option<PolicyFacts> {
+        let (offer, taken) = self.workers.get(worker)?;
         (*taken < offer.sessions_max).then(|| facts(worker, offer))
     }
 }
@@ -158,7 +162,7 @@ mod tests {
 
     #[test]
     fn admission_is_paced_by_versions() {
-        let pacing = |trajectories_per_version, max_off_policy_versions| Pacing {
+        let pacing = |trajectories_per_version, max_off_policy_versions| AdmissionPacing {
             trajectories_per_version,
             max_off_policy_versions,
         };
@@ -213,35 +217,35 @@ mod tests {
     /// Workers as `name:kind:taken/max`, separated by spaces; the home as `name:kind`.
     #[track_caller]
     fn check(workers: &str, home: Option<&str>, want: Option<&str>) {
-        let kind = |word| PolicyKind::parse(word).unwrap();
+        let kind = |kind_text| PolicyKind::parse(kind_text).unwrap();
         let parsed: Vec<(Id<PolicyWorker>, PolicyOffer, u32)> = workers
             .split_whitespace()
             .map(|text| {
                 let (name, rest) = text.split_once(':').unwrap();
-                let (word, load) = rest.split_once(':').unwrap();
+                let (policy_kind, load) = rest.split_once(':').unwrap();
                 let (taken, max) = load.split_once('/').unwrap();
                 let offer = PolicyOffer {
                     address: format!("{name}:1"),
-                    kind: kind(word),
+                    kind: kind(policy_kind),
                     sessions_max: max.parse().unwrap(),
                     version: None,
-                    hashes: Hashes::default(),
+                    hashes: PolicyHashes::default(),
                 };
                 (Id::new(name).unwrap(), offer, taken.parse().unwrap())
             })
             .collect();
         let sessions = parsed.iter().flat_map(|(id, _, taken)| (0..*taken).map(move |_| id));
-        let rooms = Rooms::new(parsed.iter().map(|(id, offer, _)| (id, offer)), sessions);
+        let capacity = WorkerCapacity::new(parsed.iter().map(|(id, offer, _)| (id, offer)), sessions);
         let home = home.map(|text| {
-            let (name, word) = text.split_once(':').unwrap();
-            Home { worker: Id::new(name).unwrap(), kind: kind(word) }
+            let (name, policy_kind) = text.split_once(':').unwrap();
+            GroupHome { worker: Id::new(name).unwrap(), kind: kind(policy_kind) }
         });
-        let got = rooms.for_group(home.as_ref()).map(|facts| facts.worker.to_string());
+        let got = capacity.for_group(home.as_ref()).map(|facts| facts.worker.to_string());
         assert_eq!(got.as_deref(), want, "{workers} with home {home:?}");
     }
 
     #[test]
-    fn groups_stay_together_and_new_ones_go_where_there_is_most_room() {
+    fn groups_stay_together_and_new_ones_go_to_the_least_loaded_worker() {
         check("", None, None);
         check("a:random:0/4", None, Some("a"));
         check("a:random:1/4 b:random:0/4", None, Some("b"));

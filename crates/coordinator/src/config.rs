@@ -1,12 +1,12 @@
-//! Settings of `[limits]`: how often, how long and how many before the coordinator says no.
+//! Settings of `[limits]`: intervals, deadlines, retries and queue bounds of the coordinator.
 
 use std::time::Duration;
 
 use furrow_wire::LEASE_WAIT_MILLIS_MAX;
 use serde::{Deserialize, Serialize};
 
-use crate::assign::Pacing;
-use crate::core::Rules;
+use crate::assign::AdmissionPacing;
+use crate::core::CoreRules;
 use crate::ledger::LedgerLimits;
 use crate::spool::SpoolLimits;
 
@@ -16,35 +16,37 @@ use crate::spool::SpoolLimits;
 pub struct LimitsFile {
     /// Attempts at one slot before it is given up; four cancelled ones count as one.
     pub attempts_max: u32,
-    /// The job stops when more than this share of all attempts failed by the farm's fault; 1 never stops it.
+    /// The job stops when more than this share of all attempts failed by the farm's fault; 1 never
+    /// stops it.
     pub failure_budget: f64,
-    /// So many failed attempts are always allowed before the share is looked at.
+    /// Failed attempts that are allowed before the share applies.
     pub failures_free: u64,
-    /// A trajectory whose worker says nothing for this long is lost to it.
+    /// A lease expires when its worker does not renew it for this long.
     pub lease_millis: u64,
-    /// How often a worker says that it is there.
+    /// How often a worker sends a heartbeat.
     pub heartbeat_millis: u64,
     /// Most assignments in one answer.
     pub leases_per_call_max: u32,
-    /// Time for work in hand to finish when the coordinator is asked to stop.
+    /// Time for running trajectories to finish when the coordinator is asked to stop.
     pub drain_grace_millis: u64,
-    /// Time for workers to hear that the job is over before the coordinator leaves.
+    /// How long the coordinator keeps telling workers that the job is over before it exits.
     pub farewell_millis: u64,
-    /// How often evidence is shown to a scorer that fails.
+    /// How often evidence is sent to a scorer that fails.
     pub score_attempts_max: u32,
     /// Time for one scoring.
     pub score_millis: u64,
     /// Trajectories scored at the same time.
     pub scorers_max: usize,
-    /// Nothing new is assigned while more trajectories than this wait to be scored or published; their steps fill the spool.
+    /// Admission pauses while more trajectories than this wait to be scored or committed; their
+    /// steps fill the spool.
     pub backlog_max: usize,
-    /// Calls waiting for a decision; more are told to come back.
+    /// Calls waiting for a decision; further ones wait for space in the queue.
     pub calls_max: usize,
-    /// Decisions waiting to be durable; no further is made while there are more.
+    /// Decisions waiting to be durable; while there are more, no further one is made.
     pub commits_max: usize,
-    /// Steps and endings waiting for the spool; more wait at its door.
+    /// Steps and endings waiting for the spool; further ones wait for space in its queue.
     pub spool_queue_max: usize,
-    /// Bytes of them; a thousand sessions with one step of 200 KB each fit.
+    /// Bytes of them; the default holds one step of 200 KB of a thousand sessions.
     pub spool_queue_bytes_max: usize,
     /// Spool files held open at once.
     pub spool_open_files_max: usize,
@@ -52,25 +54,28 @@ pub struct LimitsFile {
     pub ledger_queue_max: usize,
     /// Commits that share one transaction.
     pub ledger_batch_max: usize,
-    /// How long the ledger waits for a full disk to be freed before the coordinator stops.
+    /// How long the ledger waits on a full disk before the coordinator stops.
     pub disk_full_millis: u64,
-    /// Deadline of a call, beyond the time a request for work asks to be held.
+    /// Deadline of a call, in addition to the time a request for work asks to stay open.
     pub call_millis: u64,
-    /// Trajectories a trainer takes for one version of the weights; absent: admission is not paced. Those that it reports as discarded
-    /// (`furrow discarded`) are collected anew.
+    /// Trajectories a trainer consumes for one version of the weights; without it, admission is not
+    /// paced. Trajectories that the trainer reports as discarded (`furrow discarded`) are collected
+    /// anew.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub trajectories_per_version: Option<u64>,
     /// Versions a trajectory may be behind when it ends.
     pub max_off_policy_versions: u64,
-    /// For measurements: the first trajectories, as many as run at once, get step limits spread evenly over 1 to the task's own, so that ages are even
-    /// from the start. They end as `max_steps` before their tasks could be done: not for a job that a trainer learns from.
+    /// For measurements: the first trajectories, as many as run at once, get step limits spread
+    /// evenly over 1 to the task's own limit, so that their ages are even from the start. They end
+    /// as `max_steps` before their tasks could be done: do not use it for a job that a trainer
+    /// learns from.
     pub spread_first_steps: bool,
 }
 
-/// Checked settings; only [`LimitsFile::check`] makes one.
+/// Checked settings; only [`LimitsFile::check`] creates them.
 #[derive(Debug, Clone)]
 pub struct LimitsConfig {
-    pub(crate) rules: Rules,
+    pub(crate) rules: CoreRules,
     pub(crate) farewell: Duration,
     pub(crate) score_deadline: Duration,
     pub(crate) scorers_max: usize,
@@ -107,7 +112,7 @@ impl Default for LimitsFile {
             spool_open_files_max: spool.open_files_max,
             ledger_queue_max: ledger.queued_max,
             ledger_batch_max: ledger.batch_max,
-            disk_full_millis: ledger.full_patience.as_millis() as u64,
+            disk_full_millis: ledger.disk_full_timeout.as_millis() as u64,
             call_millis: 10_000,
             trajectories_per_version: None,
             max_off_policy_versions: 2,
@@ -117,7 +122,7 @@ impl Default for LimitsFile {
 }
 
 impl LimitsFile {
-    /// Checks every value and names every problem.
+    /// Checks every value and reports every problem.
     pub fn check(self) -> Result<LimitsConfig, Vec<String>> {
         let problems = self.problems();
         if problems.is_empty() { Ok(self.config()) } else { Err(problems) }
@@ -155,20 +160,21 @@ impl LimitsFile {
         .collect();
         if self.spread_first_steps && self.trajectories_per_version.is_some() {
             problems.push(
-                "limits.spread_first_steps: true, and limits.trajectories_per_version says that a trainer learns from this job; its first trajectories \
-                 would be cut short, so leave one of the two out"
+                "limits.spread_first_steps: true conflicts with limits.trajectories_per_version: it cuts \
+                 short the first trajectories, which a trainer would learn from; remove one of the two"
                     .into(),
             );
         }
         if !(0.0..=1.0).contains(&self.failure_budget) {
             problems.push(format!(
-                "limits.failure_budget: {} is no share; use 0 to 1, where 1 never stops the job",
+                "limits.failure_budget: {} is out of range; use 0 to 1, where 1 never stops the job",
                 self.failure_budget
             ));
         }
         if self.lease_millis < self.heartbeat_millis.saturating_mul(2) {
             problems.push(format!(
-                "limits.lease_millis: {} is less than two heartbeats of {}; one lost message would cost every trajectory",
+                "limits.lease_millis: {} is less than two heartbeats of {}; raise it: otherwise one lost \
+                 message ends every trajectory",
                 self.lease_millis, self.heartbeat_millis
             ));
         }
@@ -176,12 +182,12 @@ impl LimitsFile {
     }
 
     fn config(self) -> LimitsConfig {
-        let pacing = self.trajectories_per_version.map(|trajectories_per_version| Pacing {
+        let pacing = self.trajectories_per_version.map(|trajectories_per_version| AdmissionPacing {
             trajectories_per_version,
             max_off_policy_versions: self.max_off_policy_versions,
         });
         LimitsConfig {
-            rules: Rules {
+            rules: CoreRules {
                 attempts_max: self.attempts_max,
                 failure_budget: self.failure_budget,
                 failures_free: self.failures_free,
@@ -208,7 +214,7 @@ impl LimitsFile {
             ledger: LedgerLimits {
                 queued_max: self.ledger_queue_max,
                 batch_max: self.ledger_batch_max,
-                full_patience: Duration::from_millis(self.disk_full_millis),
+                disk_full_timeout: Duration::from_millis(self.disk_full_millis),
             },
             call_deadline: Duration::from_millis(self.call_millis),
             spread_first_steps: self.spread_first_steps,
@@ -232,7 +238,7 @@ impl LimitsConfig {
         self.spread_first_steps
     }
 
-    /// How often a worker says that it is there.
+    /// How often a worker sends a heartbeat.
     pub fn heartbeat(&self) -> Duration {
         Duration::from_millis(self.rules.heartbeat_millis)
     }
@@ -281,7 +287,7 @@ mod tests {
     fn without_a_trainer_nothing_is_paced() {
         assert_eq!(LimitsFile::default().check().unwrap().rules.pacing, None);
         let file = LimitsFile { trajectories_per_version: Some(64), ..LimitsFile::default() };
-        let want = Pacing { trajectories_per_version: 64, max_off_policy_versions: 2 };
+        let want = AdmissionPacing { trajectories_per_version: 64, max_off_policy_versions: 2 };
         assert_eq!(file.check().unwrap().rules.pacing, Some(want));
     }
 }

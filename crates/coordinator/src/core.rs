@@ -1,14 +1,14 @@
-//! Decides: (state, event, now) → what must be remembered and what is done after. No clock, no I/O, no chance, so that whatever
-//! happened can be decided again, exactly.
+//! Decides: (state, event, time) → mutations to record and effects to perform after. It uses no
+//! clock, no I/O and no randomness, so any decision can be reproduced exactly.
 //!
-//! Chance enters once, through [`Plan::draw`], a function of the job's seed and the group's number. The order of everything is the
-//! order of ids: no hash map is ever walked.
+//! Randomness enters only through [`GroupPlan::draw`], a function of the job's seed and the group's
+//! number. Iteration is always in order of ids: no hash map is ever iterated.
 
 mod answer;
 mod discards;
 mod ending;
 mod evaluation;
-mod lending;
+mod leasing;
 mod notice;
 mod restore;
 mod stopping;
@@ -24,109 +24,111 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use furrow_rollout::{
-    Ancestry, End, EnvWorker, GroupRecord, Id, PolicyWorker, Run, Shard, Split, Trajectory,
+    EndKind, EnvWorker, GroupRecord, Id, PolicyWorker, Run, Shard, Split, Trajectory, TrajectoryAncestry,
 };
 
-use crate::assign::{Pacing, PolicyOffer, Rooms};
-use crate::groups::Group;
-use crate::lease::{Lease, Leases};
-use crate::ledger::{Draw, Ended, Mutation, Start, TaskTally, Verdict};
-use crate::versions::Versions;
+use crate::assign::{AdmissionPacing, PolicyOffer, WorkerCapacity};
+use crate::groups::OpenGroup;
+use crate::lease::{Lease, LeaseTable};
+use crate::ledger::{Mutation, TaskDraw, TaskTally, TimedScore, TrajectoryEnd, TrajectoryStart};
+use crate::versions::VersionTable;
 
-pub use answer::{Answer, Grant, Health, Progress, Refused, Running, WorkerStanding};
-pub use discards::Discarded;
-pub use evaluation::{Evaluated, Schedule};
-pub use notice::Notice;
-pub use restore::Spooled;
-pub use stopping::Over;
-pub use weights::{Follower, Publication, Run as WeightsRun, WeightsStanding};
+pub use answer::{
+    CallRefusal, CallResponse, HeartbeatStatus, LeaseGrant, LeasedTrajectory, RunProgress, WorkerStanding,
+};
+pub use discards::DiscardReport;
+pub use evaluation::{EvaluationResult, EvaluationSchedule};
+pub use notice::CoreNotice;
+pub use restore::SpoolProgress;
+pub use stopping::JobOutcome;
+pub use weights::{WeightsPublication, WeightsReport, WeightsStanding, WorkerVersion};
 
-/// Everything that can wake the coordinator. To learn what it reacts to, read this.
+/// Every event the coordinator reacts to.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Event {
-    /// An environment worker shakes hands.
+    /// An environment worker registers.
     RegisterEnv {
-        /// Answered with [`Answer::Registered`].
-        call: Call,
+        /// Answered with [`CallResponse::Registered`].
+        call: CallId,
         /// Its id.
         worker: Id<EnvWorker>,
         /// Trajectories it acts at once.
         sessions_max: u32,
     },
-    /// A policy worker shakes hands.
+    /// A policy worker registers.
     RegisterPolicy {
-        /// Answered with [`Answer::Registered`].
-        call: Call,
+        /// Answered with [`CallResponse::Registered`].
+        call: CallId,
         /// Its id.
         worker: Id<PolicyWorker>,
-        /// What it has to give.
+        /// Its capacity and policy.
         offer: PolicyOffer,
-        /// What it says of its weights.
-        run: WeightsRun,
+        /// Its report about its weights.
+        run: WeightsReport,
     },
-    /// A worker says that it is there.
+    /// A worker reports that it is alive.
     Heartbeat {
-        /// Answered with [`Answer::Heard`].
-        call: Call,
+        /// Answered with [`CallResponse::HeartbeatAcknowledged`].
+        call: CallId,
         /// Its id.
         worker: WorkerId,
-        /// What a policy worker says of its weights.
-        run: WeightsRun,
-        /// How it is.
-        health: Health,
+        /// A policy worker's report about its weights.
+        run: WeightsReport,
+        /// Its status.
+        health: HeartbeatStatus,
     },
-    /// Somebody publishes weights.
+    /// A client publishes weights.
     Publish {
-        /// Answered with [`Answer::VersionProposed`].
-        call: Call,
+        /// Answered with [`CallResponse::VersionProposed`].
+        call: CallId,
         /// Which.
-        publication: Publication,
+        publication: WeightsPublication,
     },
-    /// A trainer says how many trajectories it discarded.
+    /// A trainer reports how many trajectories it discarded.
     Discarded {
-        /// Answered with [`Answer::Discarded`].
-        call: Call,
+        /// Answered with [`CallResponse::Discarded`].
+        call: CallId,
         /// Its cumulative count.
-        report: Discarded,
+        report: DiscardReport,
     },
-    /// Somebody asks how far a version is.
+    /// A client asks how far a version is.
     Weights {
-        /// Answered with [`Answer::Weights`].
-        call: Call,
-        /// Which; 0: the newest.
+        /// Answered with [`CallResponse::Weights`].
+        call: CallId,
+        /// The version; 0 selects the newest.
         version: i32,
     },
-    /// A worker says goodbye; what it holds is handed back.
+    /// A worker leaves; its leases are returned.
     Leave {
-        /// Answered with [`Answer::Left`].
-        call: Call,
+        /// Answered with [`CallResponse::Left`].
+        call: CallId,
         /// Its id.
         worker: WorkerId,
     },
     /// An environment worker asks for work.
     Lease {
-        /// Answered with [`Answer::Leased`], at the latest after `wait_millis`.
-        call: Call,
-        /// Who asks.
+        /// Answered with [`CallResponse::Leased`], at the latest after `wait_millis`.
+        call: CallId,
+        /// The worker that asks.
         worker: Id<EnvWorker>,
         /// How many trajectories it can take.
         slots: u32,
-        /// How long it would wait.
+        /// How long it is willing to wait.
         wait_millis: u64,
     },
-    /// An environment worker still holds these.
+    /// An environment worker renews these leases.
     Renew {
-        /// Answered with [`Answer::Renewed`].
-        call: Call,
-        /// Who holds them.
+        /// Answered with [`CallResponse::Renewed`].
+        call: CallId,
+        /// The worker that holds them.
         worker: Id<EnvWorker>,
-        /// What, under which token.
-        held: Vec<(Id<Trajectory>, u64)>,
+        /// The trajectories, each with its token.
+        leases: Vec<(Id<Trajectory>, u64)>,
     },
-    /// A step arrived and may be spooled if its sender still holds the trajectory.
+    /// A step arrived; it may be spooled if its sender still holds the lease.
     StepArrived {
-        /// Answered with [`Answer::Go`].
-        call: Call,
+        /// Answered with [`CallResponse::Go`].
+        call: CallId,
         /// The trajectory.
         trajectory: Id<Trajectory>,
         /// Token it came under.
@@ -141,10 +143,11 @@ pub enum Event {
         /// Oldest and newest policy version among its tokens.
         policy_versions: Option<(i32, i32)>,
     },
-    /// An ending arrived and may be spooled if its sender still holds the trajectory.
+    /// An ending arrived; it may be spooled if its sender still holds the lease.
     EndingArrived {
-        /// Answered with [`Answer::Go`], or with [`Answer::Finished`] if this very ending was acknowledged before.
-        call: Call,
+        /// Answered with [`CallResponse::Go`], or with [`CallResponse::Finished`] if this same
+        /// ending was acknowledged before.
+        call: CallId,
         /// The trajectory.
         trajectory: Id<Trajectory>,
         /// Token it came under.
@@ -154,84 +157,87 @@ pub enum Event {
     },
     /// An ending is spooled and synced.
     EndingKept {
-        /// Answered with [`Answer::Finished`] once it is in the ledger.
-        call: Call,
+        /// Answered with [`CallResponse::Finished`] once it is in the ledger.
+        call: CallId,
         /// The trajectory.
         trajectory: Id<Trajectory>,
         /// Token it came under.
         token: u64,
-        /// What it says.
-        ending: Reported,
+        /// The reported ending.
+        ending: ReportedEnd,
     },
-    /// A scorer came to a verdict, or failed.
-    Judged {
+    /// A scorer returned a verdict or failed.
+    Scored {
         /// The trajectory.
         trajectory: Id<Trajectory>,
         /// The verdict, or why there is none.
-        verdict: Result<Verdict, String>,
+        verdict: Result<TimedScore, String>,
     },
     /// The manifest names these rows.
-    Published {
-        /// The shard they are in.
-        shard: ShardNews,
+    ShardCommitted {
+        /// The shard that holds them.
+        shard: ShardSummary,
         /// Trajectories.
         trajectories: Vec<Id<Trajectory>>,
         /// Groups.
         groups: Vec<Id<furrow_rollout::Group>>,
     },
-    /// What was acknowledged of a scored trajectory cannot be read back, so it is in no shard.
+    /// The record of a scored trajectory cannot be read back, so no shard holds it.
     RecordLost {
         /// Which.
         trajectory: Id<Trajectory>,
-        /// Steps from the first one on that can be read.
+        /// Steps that can be read, from the first one on.
         steps: u32,
-        /// What is wrong with the next.
+        /// What is wrong with the next step.
         why: String,
     },
-    /// Assignments whose asker was gone before the answer.
+    /// Assignments whose caller was gone before the answer.
     Undelivered {
         /// Which.
         trajectories: Vec<Id<Trajectory>>,
     },
-    /// Nobody waits for the answers to these any more; only requests for work are held so long that it matters.
+    /// The callers of these calls are gone; it matters only for requests for work, which stay open
+    /// for a long time.
     HungUp {
         /// Which.
-        calls: Vec<Call>,
+        calls: Vec<CallId>,
     },
-    /// The disk was looked at.
+    /// The free disk space was measured.
     Disk {
-        /// `None` if there is room above the reserve, else the numbers, in a sentence.
+        /// `None` above the reserve, otherwise the numbers as a sentence.
         low: Option<String>,
     },
-    /// Somebody asks how far the job is.
+    /// A client asks how far the job is.
     Progress {
-        /// Answered with [`Answer::Progress`].
-        call: Call,
+        /// Answered with [`CallResponse::Progress`].
+        call: CallId,
     },
-    /// Somebody asks what runs.
+    /// A client asks what runs.
     Running {
-        /// Answered with [`Answer::Running`].
-        call: Call,
+        /// Answered with [`CallResponse::Running`].
+        call: CallId,
     },
-    /// The coordinator shall stop: nothing new is lent, work in hand has a while to finish.
+    /// The coordinator shall stop: it leases nothing new, and running trajectories have a grace
+    /// period.
     Drain {
-        /// Answered with [`Answer::Draining`], if somebody asked.
-        call: Option<Call>,
+        /// Answered with [`CallResponse::Draining`], if there is a caller.
+        call: Option<CallId>,
     },
-    /// The same, and work in hand is taken back now. Of a job that drains already, the grace ends.
+    /// The same, and running trajectories are reclaimed now. If the job drains already, the grace
+    /// period ends.
     Stop {
-        /// Answered with [`Answer::Draining`].
-        call: Call,
+        /// Answered with [`CallResponse::Draining`].
+        call: CallId,
     },
     /// Time passed.
     Tick,
 }
 
-/// A call that waits for its answer.
+/// Identifies a call that waits for its answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Call(pub u64);
+pub struct CallId(pub u64);
 
-/// A worker's id where its role is not told.
+/// A worker's id where its role is unknown.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WorkerId {
     /// As an environment worker.
@@ -240,14 +246,14 @@ pub struct WorkerId {
     pub policy: Id<PolicyWorker>,
 }
 
-/// What an environment worker reports of an end, so far as it decides anything.
+/// An environment worker's report of an end, as far as it affects decisions.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Reported {
-    /// Its name.
-    pub end: End,
+pub struct ReportedEnd {
+    /// The end.
+    pub end: EndKind,
     /// Why, in a sentence.
     pub reason: String,
-    /// Hash of the evidence, if anything was seen.
+    /// Hash of the evidence, if there is any.
     pub evidence_sha256: Option<[u8; 32]>,
     /// Steps in the spool.
     pub steps: u32,
@@ -255,9 +261,9 @@ pub struct Reported {
     pub digest: [u8; 32],
 }
 
-/// A shard that was published, so far as it is told.
+/// A committed shard, as reported in events and logs.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ShardNews {
+pub struct ShardSummary {
     /// Which.
     pub shard_id: Id<Shard>,
     /// The manifest commit that names it.
@@ -266,208 +272,213 @@ pub struct ShardNews {
     pub bytes: u64,
 }
 
-/// The moment of an event.
+/// The time of an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Now {
-    /// By the coordinator's monotonic clock: leases run on it.
+pub struct EventTime {
+    /// The coordinator's monotonic clock, in milliseconds; leases use it.
     pub millis: u64,
-    /// Microseconds since the Unix epoch: a column, never a decision.
+    /// Microseconds since the Unix epoch; recorded, never used for decisions.
     pub wall_micros: i64,
 }
 
-/// What an event leads to.
+/// The result of an event.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Decision {
-    /// Done at once: it promises nothing that is not durable already.
+    /// Performed at once: these effects depend on nothing that is not durable already.
     pub at_once: Vec<Effect>,
-    /// Remembered in one transaction, after those of all earlier decisions.
+    /// Recorded in one transaction, after the mutations of all earlier decisions.
     pub commit: Vec<Mutation>,
-    /// Done when this and all earlier decisions are durable.
+    /// Performed once this and all earlier decisions are durable.
     pub then: Vec<Effect>,
 }
 
-/// Something to be done.
+/// An action to perform.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Effect {
-    /// A call is answered. Each is answered once.
+    /// A call is answered. Each call is answered once.
     Reply {
         /// The call.
-        call: Call,
+        call: CallId,
         /// The answer.
-        answer: Answer,
+        answer: CallResponse,
     },
-    /// A finished trajectory's evidence is shown to its scorer; [`Event::Judged`] comes back.
+    /// A finished trajectory's evidence goes to its scorer; [`Event::Scored`] comes back.
     Score {
         /// The trajectory.
         trajectory: Id<Trajectory>,
         /// Its task and seed.
-        draw: Arc<Draw>,
+        draw: Arc<TaskDraw>,
         /// Its slot in the group.
         sample_index: u32,
     },
-    /// An ended trajectory's rows go to the data set; [`Event::Published`] comes back.
-    Publish(Box<Outgoing>),
-    /// A closed group's row goes to the data set, not before its trajectories'; [`Event::Published`] comes back.
-    PublishGroup {
+    /// An ended trajectory's rows go to the data set; [`Event::ShardCommitted`] comes back.
+    CommitTrajectory(Box<EndedTrajectory>),
+    /// A closed group's row goes to the data set, after those of its trajectories;
+    /// [`Event::ShardCommitted`] comes back.
+    CommitGroup {
         /// The row.
         record: Box<GroupRecord>,
     },
-    /// Nothing more will come for now: open shards are closed without waiting for more.
+    /// Nothing more comes for now: open shards close without waiting for more.
     CloseShards,
-    /// Something happened that the farm says about itself.
-    Tell(Notice),
-    /// All is done.
-    Over(Over),
+    /// A notice for logs and metrics.
+    Notify(CoreNotice),
+    /// The job is over.
+    Over(JobOutcome),
 }
 
 /// An ended trajectory on its way to the data set.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Outgoing {
-    /// Where it belongs.
-    pub of: Ancestry,
-    /// How it began.
-    pub start: Start,
+pub struct EndedTrajectory {
+    /// Its run, group, slot and attempt.
+    pub of: TrajectoryAncestry,
+    /// How it started.
+    pub start: TrajectoryStart,
     /// How it ended.
-    pub ended: Ended,
-    /// What its scorer said; `None` says that it failed.
-    pub verdict: Option<Verdict>,
+    pub ended: TrajectoryEnd,
+    /// The scorer's verdict; `None` when it failed.
+    pub verdict: Option<TimedScore>,
     /// Its task and seed.
-    pub draw: Arc<Draw>,
+    pub draw: Arc<TaskDraw>,
 }
 
-/// Settings that decide.
+/// Settings that affect decisions.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Rules {
+pub struct CoreRules {
     /// Attempts at one slot before it is given up.
     pub attempts_max: u32,
     /// Share of failed attempts beyond which the job stops.
     pub failure_budget: f64,
-    /// Failed attempts that are allowed before the share is looked at.
+    /// Failed attempts that are allowed before the share applies.
     pub failures_free: u64,
-    /// How long a lease lasts without a renewal, and a worker without a word.
+    /// How long a lease lasts without a renewal, and a worker's registration without a heartbeat.
     pub lease_millis: u64,
-    /// How often a worker says that it is there.
+    /// How often a worker sends a heartbeat.
     pub heartbeat_millis: u64,
-    /// Longest time a request for work is held open, whatever its worker asks.
+    /// Longest time a request for work stays open, whatever its worker asks for.
     pub lease_wait_millis: u64,
     /// Most assignments in one answer.
     pub leases_per_call_max: u32,
-    /// Time for work in hand when the coordinator stops.
+    /// Time for running trajectories to finish when the coordinator stops.
     pub drain_grace_millis: u64,
-    /// How often evidence is shown to a scorer that fails.
+    /// How often evidence is sent to a scorer that fails.
     pub score_attempts_max: u32,
-    /// Trajectories that may wait to be scored or published.
+    /// Trajectories that may wait to be scored or committed.
     pub backlog_max: usize,
-    /// What paces admission, if anything does.
-    pub pacing: Option<Pacing>,
-    /// Whether stale tokens are refused. Only a planted bug says no.
+    /// Paces admission, if set.
+    pub pacing: Option<AdmissionPacing>,
+    /// Whether stale tokens are refused. Only a planted bug disables it.
     pub fencing: bool,
 }
 
-/// Which task each group is about. Asked in any order, it answers the same.
-pub trait Plan: Send + Sync {
+/// Supplies the task of each group. The answers do not depend on the order of the calls.
+pub trait GroupPlan: Send + Sync {
     /// Groups in the whole job.
     fn groups(&self) -> u64;
 
     /// Slots of each group, spares included.
     fn group_size(&self) -> u32;
 
-    /// Scored slots with which a group is done; then what is left of it is cancelled.
+    /// Scored slots with which a group is complete; its other trajectories are then cancelled.
     fn group_needs(&self) -> u32 {
         self.group_size()
     }
 
-    /// What the `index`th group draws, by what was measured until now.
-    fn draw(&self, index: u64, tallies: &Tallies) -> Drawn;
+    /// The draw of the `index`th group, given the success measured so far.
+    fn draw(&self, index: u64, tallies: &TaskTallies) -> SampledTask;
 
     /// How the job is evaluated while it runs, if it is.
-    fn schedule(&self) -> Option<Schedule> {
+    fn schedule(&self) -> Option<EvaluationSchedule> {
         None
     }
 
     /// The `index`th problem of every evaluation.
-    fn problem(&self, index: u64) -> Drawn {
-        self.draw(index, &Tallies::new())
+    fn problem(&self, index: u64) -> SampledTask {
+        self.draw(index, &TaskTallies::new())
     }
 }
 
-/// What was measured of each task, by suite and task id.
-pub type Tallies = BTreeMap<(String, String), TaskTally>;
+/// Measured success of each task, by suite and task id.
+pub type TaskTallies = BTreeMap<(String, String), TaskTally>;
 
-/// What a group is about.
+/// The task of a group.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Drawn {
+pub struct SampledTask {
     /// Suite of the task.
     pub suite: String,
     /// The task.
     pub task_id: String,
     /// Its split.
     pub split: Split,
-    /// The draw all slots share.
+    /// The seed all slots share.
     pub seed: u64,
     /// The task's line in its file.
     pub task_json: String,
-    /// By which chance it was drawn, where that depends on what was measured.
+    /// The probability with which it was drawn, where it depends on measured success.
     pub chance: Option<f64>,
 }
 
-/// The deciding half of the coordinator. Its size follows what is open or unpublished, never what was done.
+/// The deciding part of the coordinator. Its size follows what is open or uncommitted, not what is
+/// done.
 pub struct Core {
-    rules: Rules,
-    plan: Arc<dyn Plan>,
+    rules: CoreRules,
+    plan: Arc<dyn GroupPlan>,
     run_id: Id<Run>,
     epoch: u64,
     next_token: u64,
     next_group: u64,
-    /// Draws of the plan: groups of evaluations take numbers and are none.
+    /// Draws of the plan; groups of evaluations take group numbers and no draws.
     next_draw: u64,
-    groups: BTreeMap<u64, Group>,
-    leases: Leases,
-    scoring: BTreeMap<Id<Trajectory>, Scoring>,
+    groups: BTreeMap<u64, OpenGroup>,
+    leases: LeaseTable,
+    scoring: BTreeMap<Id<Trajectory>, PendingScore>,
     /// Ended and not yet in the data set.
-    unpublished: BTreeMap<Id<Trajectory>, Unpublished>,
-    env_workers: BTreeMap<Id<EnvWorker>, Seat<u32>>,
-    policy_workers: BTreeMap<Id<PolicyWorker>, Seat<PolicyOffer>>,
+    uncommitted: BTreeMap<Id<Trajectory>, UncommittedTrajectory>,
+    env_workers: BTreeMap<Id<EnvWorker>, WorkerEntry<u32>>,
+    policy_workers: BTreeMap<Id<PolicyWorker>, WorkerEntry<PolicyOffer>>,
     /// Newest version any policy worker has had.
     newest_version: Option<i32>,
     /// Published weights.
-    versions: Versions,
-    /// Policy workers that were started since a version was taken, and the version they must reach before anything is lent to them.
+    versions: VersionTable,
+    /// Policy workers that registered after a version was taken, and the version they must reach
+    /// before any trajectory is leased to them.
     behind: BTreeMap<Id<PolicyWorker>, i32>,
     /// The last version each policy worker could not run, and why.
     refusals: BTreeMap<Id<PolicyWorker>, (i32, String)>,
-    /// Policy workers whose weights are not those of their version, and how that shows.
+    /// Policy workers whose weights differ from those of their version, and how.
     strangers: BTreeMap<Id<PolicyWorker>, String>,
-    /// Until then a policy worker that is not there is believed to come back: it has not heard yet that the coordinator restarted.
+    /// Until this time a missing policy worker is expected to return: it has not yet noticed that
+    /// the coordinator restarted.
     settled_millis: u64,
-    waiting: VecDeque<Waiting>,
-    /// When time passed last. A coordinator that was stopped in between heard nobody, so nobody is late.
+    waiting: VecDeque<PendingRequest>,
+    /// Time of the last tick. A coordinator that was suspended in between received nothing, so no
+    /// worker is late.
     ticked_millis: u64,
     disk_low: Option<String>,
-    discards: discards::Discards,
-    told_pause: Option<furrow_telemetry::PauseReason>,
-    stopping: Option<stopping::Stopping>,
+    discards: discards::DiscardCounts,
+    reported_pause: Option<furrow_telemetry::PauseReason>,
+    stopping: Option<stopping::ShutdownState>,
     shards_closing: bool,
     over: bool,
-    tally: Tally,
-    tallies: Tallies,
-    evaluation: Option<evaluation::Evaluation>,
+    tally: RunTally,
+    tallies: TaskTallies,
+    evaluation: Option<evaluation::OpenEvaluation>,
     /// The last version whose evaluation began.
     evaluated: Option<i32>,
 }
 
-/// A worker that is there.
+/// A registered worker.
 #[derive(Debug, Clone, PartialEq)]
-struct Seat<T> {
+struct WorkerEntry<T> {
     offer: T,
-    seen_millis: u64,
-    health: Health,
+    last_contact_millis: u64,
+    health: HeartbeatStatus,
 }
 
-/// A request for work that is held open.
+/// A request for work that stays open.
 #[derive(Debug, Clone, PartialEq)]
-struct Waiting {
-    call: Call,
+struct PendingRequest {
+    call: CallId,
     worker: Id<EnvWorker>,
     slots: u32,
     until_millis: u64,
@@ -475,81 +486,81 @@ struct Waiting {
 
 /// An ended trajectory on its way to the data set.
 #[derive(Debug, Clone, PartialEq)]
-struct Unpublished {
+struct UncommittedTrajectory {
     since_millis: u64,
-    outgoing: Box<Outgoing>,
+    outgoing: Box<EndedTrajectory>,
 }
 
-/// A finished trajectory on its way to a verdict.
+/// A finished trajectory that waits for its verdict.
 #[derive(Debug, Clone, PartialEq)]
-struct Scoring {
-    start: Start,
-    of: Ancestry,
+struct PendingScore {
+    start: TrajectoryStart,
+    of: TrajectoryAncestry,
     group: u64,
-    ended: Ended,
+    ended: TrajectoryEnd,
     evidence_sha256: [u8; 32],
     attempts: u32,
-    /// When it is shown to the scorer again; `None` while a scorer has it.
-    again_millis: Option<u64>,
+    /// When it goes to the scorer again; `None` while a scorer has it.
+    retry_at_millis: Option<u64>,
 }
 
-/// Sums over the whole run.
+/// Totals over the whole run.
 #[derive(Debug, Clone, PartialEq, Default)]
-struct Tally {
+struct RunTally {
     scored: u64,
-    failed: BTreeMap<End, u64>,
-    published: u64,
+    failed: BTreeMap<EndKind, u64>,
+    committed: u64,
     groups_closed: u64,
     reward_sum: f64,
     successes: u64,
-    /// Outside of evaluations: with a verdict, and solved.
-    training_judged: u64,
+    /// Trajectories outside of evaluations with a known success.
+    training_success_known: u64,
     training_successes: u64,
     steps: u64,
-    /// Of the scored, those of evaluations.
+    /// Those of the scored trajectories that belong to evaluations.
     evaluated: u64,
 }
 
-/// A caller that speaks for a trajectory.
+/// A caller that acts for a trajectory.
 #[derive(Debug, Clone, Copy)]
-struct Claim<'a> {
-    call: Call,
+struct LeaseClaim<'a> {
+    call: CallId,
     trajectory: &'a Id<Trajectory>,
     token: u64,
 }
 
-/// One event being decided.
+/// An event being handled.
 #[derive(Debug)]
-struct Turn {
-    now: Now,
+struct EventContext {
+    now: EventTime,
     decision: Decision,
 }
 
 impl Core {
     /// Decides what an event leads to.
-    pub fn apply(&mut self, event: Event, now: Now) -> Decision {
-        let mut turn = Turn::at(now);
-        let matters = event.matters_to_lending();
-        self.take(event, &mut turn);
+    pub fn apply(&mut self, event: Event, now: EventTime) -> Decision {
+        let mut turn = EventContext::at(now);
+        let matters = event.affects_leasing();
+        self.handle_event(event, &mut turn);
         if matters {
             self.begin_evaluation(&mut turn);
             self.serve(&mut turn);
-            self.tell_admission(&mut turn);
-            self.finish_up(&mut turn);
+            self.report_admission(&mut turn);
+            self.finish_if_done(&mut turn);
         }
         turn.decision
     }
 
-    /// Whether no worker is there any more.
+    /// Whether no worker is registered.
     pub fn is_alone(&self) -> bool {
         self.env_workers.is_empty() && self.policy_workers.is_empty()
     }
 
-    /// What runs.
-    fn running(&self) -> Vec<Running> {
+    /// The leased trajectories.
+    fn running(&self) -> Vec<LeasedTrajectory> {
         let running = |lease: &Lease| {
             let draw = self.groups.get(&lease.group)?.draw();
-            Some(Running {
+            Some(LeasedTrajectory {
                 of: lease.of.clone(),
                 draw: draw.clone(),
                 env_worker: lease.start.env_worker.clone(),
@@ -562,32 +573,32 @@ impl Core {
     }
 
     /// How far the job is.
-    pub fn progress(&self) -> Progress {
+    pub fn progress(&self) -> RunProgress {
         let tally = &self.tally;
-        Progress {
+        RunProgress {
             run_id: self.run_id.clone(),
             groups_planned: self.plan.groups(),
             groups_closed: tally.groups_closed,
             assigned: self.leases.len() as u64,
             scored: tally.scored,
             failed: tally.failed.clone(),
-            published: tally.published,
+            committed: tally.committed,
             reward_sum: tally.reward_sum,
             successes: tally.successes,
-            training_judged: tally.training_judged,
+            training_success_known: tally.training_success_known,
             training_successes: tally.training_successes,
             scoring: self.scoring.len() as u64,
-            workers: self.health(),
+            workers: self.worker_standings(),
             steps: tally.steps,
             discarded: self.discards.total(),
             env_workers: self.env_workers.len() as u64,
             policy_workers: self.policy_workers.len() as u64,
-            admission: self.pause().map_or_else(|| "open".to_owned(), |(_, detail)| detail),
+            admission: self.pause_reason().map_or_else(|| "open".to_owned(), |(_, detail)| detail),
             run_over: self.over,
         }
     }
 
-    fn take(&mut self, event: Event, turn: &mut Turn) {
+    fn handle_event(&mut self, event: Event, turn: &mut EventContext) {
         match event {
             Event::RegisterEnv { call, worker, sessions_max } => {
                 self.register_env(call, &worker, sessions_max, turn);
@@ -602,45 +613,45 @@ impl Core {
             Event::Discarded { call, report } => self.discard(call, report, turn),
             Event::Weights { call, version } => {
                 let answer = match self.standing_of(version) {
-                    Some(standing) => Answer::Weights(Box::new(standing)),
-                    None => Answer::Refused(Refused::NoVersion { version }),
+                    Some(standing) => CallResponse::Weights(Box::new(standing)),
+                    None => CallResponse::Refused(CallRefusal::NoVersion { version }),
                 };
                 turn.reply_when_durable(call, answer);
             }
             Event::Leave { call, worker } => self.leave(call, &worker, turn),
             Event::Lease { call, worker, slots, wait_millis } => {
                 let until_millis = turn.now.millis + wait_millis.min(self.rules.lease_wait_millis);
-                self.ask(Waiting { call, worker, slots, until_millis }, turn);
+                self.queue_request(PendingRequest { call, worker, slots, until_millis }, turn);
             }
-            Event::Renew { call, worker, held } => self.renew(call, &worker, &held, turn),
+            Event::Renew { call, worker, leases: held } => self.renew(call, &worker, &held, turn),
             Event::StepArrived { call, trajectory, token } => {
-                self.check_step(Claim { call, trajectory: &trajectory, token }, turn);
+                self.check_step(LeaseClaim { call, trajectory: &trajectory, token }, turn);
             }
             Event::StepKept { trajectory, step, policy_versions } => {
                 self.keep_step(&trajectory, step, policy_versions);
             }
             Event::EndingArrived { call, trajectory, token, digest } => {
-                self.check_ending(Claim { call, trajectory: &trajectory, token }, digest, turn);
+                self.check_ending(LeaseClaim { call, trajectory: &trajectory, token }, digest, turn);
             }
             Event::EndingKept { call, trajectory, token, ending } => {
-                self.finish(Claim { call, trajectory: &trajectory, token }, ending, turn);
+                self.finish(LeaseClaim { call, trajectory: &trajectory, token }, ending, turn);
             }
-            Event::Judged { trajectory, verdict } => self.judge(&trajectory, verdict, turn),
+            Event::Scored { trajectory, verdict } => self.record_score(&trajectory, verdict, turn),
             Event::RecordLost { trajectory, steps, why } => {
                 self.lose_record(&trajectory, steps, &why, turn);
             }
-            Event::Published { shard, trajectories, groups } => {
-                self.published(shard, &trajectories, &groups, turn);
+            Event::ShardCommitted { shard, trajectories, groups } => {
+                self.mark_committed(shard, &trajectories, &groups, turn);
             }
-            Event::Undelivered { trajectories } => self.take_back(&trajectories, turn),
+            Event::Undelivered { trajectories } => self.reclaim(&trajectories, turn),
             Event::HungUp { calls } => self.forget(&calls),
             Event::Disk { low } => self.disk_low = low,
             Event::Progress { call } => {
-                let answer = Answer::Progress(Box::new(self.progress()));
+                let answer = CallResponse::Progress(Box::new(self.progress()));
                 turn.at_once(Effect::Reply { call, answer });
             }
             Event::Running { call } => {
-                let answer = Answer::Running(self.running());
+                let answer = CallResponse::Running(self.running());
                 turn.at_once(Effect::Reply { call, answer });
             }
             Event::Drain { call } => self.drain(call, turn),
@@ -649,31 +660,32 @@ impl Core {
         }
     }
 
-    fn tick(&mut self, turn: &mut Turn) {
-        self.forgive_own_absence(turn.now);
+    fn tick(&mut self, turn: &mut EventContext) {
+        self.extend_after_suspension(turn.now);
         self.lapse_leases(turn);
         self.lapse_workers(turn);
-        self.rehome(turn.now);
-        self.score_again(turn);
+        self.reassign_policy_workers(turn.now);
+        self.retry_scoring(turn);
         self.cut_overdue_evaluation(turn);
         self.end_grace(turn);
     }
 
-    /// Policy workers and how full they are.
-    fn rooms(&self) -> Rooms<'_> {
+    /// Policy workers and how many sessions each has.
+    fn worker_capacity(&self) -> WorkerCapacity<'_> {
         let ready = self.policy_workers.iter().filter(|(id, _)| self.may_serve(id));
-        let workers = ready.map(|(id, seat)| (id, &seat.offer));
-        Rooms::new(workers, self.leases.iter().map(|lease| &lease.policy.worker))
+        let workers = ready.map(|(id, entry)| (id, &entry.offer));
+        WorkerCapacity::new(workers, self.leases.iter().map(|lease| &lease.policy.worker))
     }
 
-    fn group(&mut self, index: u64) -> &mut Group {
-        self.groups.get_mut(&index).expect("a group stays until its last trajectory is published")
+    fn group(&mut self, index: u64) -> &mut OpenGroup {
+        self.groups.get_mut(&index).expect("a group stays until its last trajectory is committed")
     }
 }
 
 impl Event {
-    /// Whether more or less may be lent after it. The calls of a step do not, and there are thousands of them for each that does.
-    fn matters_to_lending(&self) -> bool {
+    /// Whether the event may change what can be leased. The calls of a step do not, and they
+    /// outnumber the others by thousands.
+    fn affects_leasing(&self) -> bool {
         !matches!(
             self,
             Event::StepArrived { .. }
@@ -686,8 +698,8 @@ impl Event {
     }
 }
 
-impl Turn {
-    fn at(now: Now) -> Self {
+impl EventContext {
+    fn at(now: EventTime) -> Self {
         Self { now, decision: Decision::default() }
     }
 
@@ -703,16 +715,16 @@ impl Turn {
         self.decision.then.push(effect);
     }
 
-    fn reply(&mut self, call: Call, answer: Answer) {
+    fn reply(&mut self, call: CallId, answer: CallResponse) {
         self.at_once(Effect::Reply { call, answer });
     }
 
-    fn reply_when_durable(&mut self, call: Call, answer: Answer) {
+    fn reply_when_durable(&mut self, call: CallId, answer: CallResponse) {
         self.then(Effect::Reply { call, answer });
     }
 
-    fn tell(&mut self, notice: Notice) {
-        self.then(Effect::Tell(notice));
+    fn notify(&mut self, notice: CoreNotice) {
+        self.then(Effect::Notify(notice));
     }
 }
 

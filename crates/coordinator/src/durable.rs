@@ -1,4 +1,5 @@
-//! The one door to files that must survive a crash: nothing written is promised until it is synced.
+//! The only writer of files that must survive a crash: nothing written counts as durable until it
+//! is synced.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind, IoSlice, Write};
@@ -7,10 +8,11 @@ use std::sync::Arc;
 
 use crate::crash;
 
-/// A file that only grows.
+/// An append-only file.
 ///
-/// In a build with the feature `failpoints`, `FURROW_POWER_CUT=1` holds bytes back in memory until they are synced, so that
-/// kill -9 loses what a power cut would lose: it leaves no page cache behind. The fail point `fault.sync` makes syncs fail.
+/// In a build with the feature `failpoints`, `FURROW_POWER_CUT=1` holds bytes back in memory until
+/// they are synced, so that kill -9 loses what a power cut would lose: no page cache remains. The
+/// fail point `fault.sync` makes syncs fail.
 #[derive(Debug)]
 pub struct DurableFile {
     path: PathBuf,
@@ -19,23 +21,24 @@ pub struct DurableFile {
     synced: u64,
     poisoned: bool,
     #[cfg(feature = "failpoints")]
-    held: Option<Vec<u8>>,
+    unsynced: Option<Vec<u8>>,
 }
 
 /// A file operation that failed.
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("cannot {operation} {path}")]
 pub struct DurableError {
-    /// What was tried.
+    /// The operation that failed.
     pub operation: &'static str,
-    /// On what.
+    /// The path it failed on.
     pub path: PathBuf,
-    /// What the system said.
+    /// The system's error.
     pub source: Arc<io::Error>,
 }
 
 impl DurableFile {
-    /// Makes an empty file that must not be there yet. Its name is durable once the directory is synced.
+    /// Creates an empty file; fails where the name exists. The name is durable once the directory
+    /// is synced.
     pub fn create(path: impl Into<PathBuf>) -> Result<Self, DurableError> {
         let path = path.into();
         let made = furrow_storage::open(&path, OpenOptions::new().append(true).create_new(true));
@@ -43,7 +46,7 @@ impl DurableFile {
         Ok(Self::new(path, file, 0))
     }
 
-    /// Opens a file and cuts what follows its first `keep` bytes.
+    /// Opens a file and cuts everything after its first `keep` bytes.
     pub fn open(path: impl Into<PathBuf>, keep: u64) -> Result<Self, DurableError> {
         let path = path.into();
         let opened = furrow_storage::open(&path, OpenOptions::new().append(true));
@@ -56,18 +59,18 @@ impl DurableFile {
         Ok(Self::new(path, file, keep))
     }
 
-    /// Adds the parts, one after another. When they do not fit, the file is left as it was.
+    /// Appends the parts in order. When they do not fit, the file stays as it was.
     pub fn write(&mut self, parts: &[&[u8]]) -> Result<(), DurableError> {
         self.check()?;
         let length: usize = parts.iter().map(|part| part.len()).sum();
         #[cfg(feature = "failpoints")]
-        if let Some(held) = &mut self.held {
-            parts.iter().for_each(|part| held.extend_from_slice(part));
+        if let Some(unsynced) = &mut self.unsynced {
+            parts.iter().for_each(|part| unsynced.extend_from_slice(part));
             self.written += length as u64;
             return Ok(());
         }
         if let Err(error) = write_all(&self.file, parts) {
-            // half an entry must not stay in front of the next one
+            // half an entry must not precede the next one
             self.poisoned = self.file.set_len(self.written).is_err();
             return Err(DurableError::on("write to", &self.path)(error));
         }
@@ -75,8 +78,8 @@ impl DurableFile {
         Ok(())
     }
 
-    /// Makes everything written durable. After a failure the kernel may have thrown the bytes away and called them clean, so
-    /// asking again proves nothing: the file takes no more.
+    /// Makes everything written durable. After a failure the kernel may have dropped the bytes and
+    /// marked them clean, so a second sync proves nothing: the file takes no more writes.
     pub fn sync(&mut self) -> Result<(), DurableError> {
         self.check()?;
         self.poisoned = true;
@@ -84,9 +87,9 @@ impl DurableFile {
             return Err(DurableError::on("sync", &self.path)(rustix::io::Errno::IO.into()));
         }
         #[cfg(feature = "failpoints")]
-        if let Some(held) = &mut self.held {
-            self.file.write_all(held).map_err(DurableError::on("write to", &self.path))?;
-            held.clear();
+        if let Some(unsynced) = &mut self.unsynced {
+            self.file.write_all(unsynced).map_err(DurableError::on("write to", &self.path))?;
+            unsynced.clear();
         }
         self.file.sync_data().map_err(DurableError::on("sync", &self.path))?;
         self.poisoned = false;
@@ -99,7 +102,7 @@ impl DurableFile {
         self.written
     }
 
-    /// Whether something waits for a sync.
+    /// Whether written bytes wait for a sync.
     pub fn is_dirty(&self) -> bool {
         self.written != self.synced
     }
@@ -112,7 +115,7 @@ impl DurableFile {
             synced: length,
             poisoned: false,
             #[cfg(feature = "failpoints")]
-            held: power_cut().then(Vec::new),
+            unsynced: power_cut().then(Vec::new),
         }
     }
 
@@ -121,23 +124,23 @@ impl DurableFile {
             return Ok(());
         }
         let why = io::Error::other("an earlier write or sync of this file failed");
-        Err(DurableError::on("go on with", &self.path)(why))
+        Err(DurableError::on("continue with", &self.path)(why))
     }
 }
 
 impl DurableError {
-    /// For `map_err`.
+    /// Wraps an I/O error, for `map_err`.
     pub(crate) fn on(operation: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
         move |source| Self { operation, path: path.to_owned(), source: Arc::new(source) }
     }
 
-    /// Whether there was no room; freeing some helps.
+    /// Whether the disk was full; freeing space helps.
     pub fn is_full(&self) -> bool {
         is_full(&self.source)
     }
 }
 
-/// Whether an error says that there is no room, by the disk, a quota or a limit on file sizes.
+/// Whether an error means that a disk, a quota or a limit on file sizes is exhausted.
 pub(crate) fn is_full(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded | ErrorKind::FileTooLarge)
 }
@@ -147,7 +150,7 @@ pub fn sync_dir(path: &Path) -> Result<(), DurableError> {
     File::open(path).and_then(|dir| dir.sync_all()).map_err(DurableError::on("sync directory", path))
 }
 
-/// Makes a directory, where there is none, and its name durable.
+/// Creates a directory, where it does not exist, and makes its name durable.
 pub fn make_durable_dir(path: &Path) -> Result<(), DurableError> {
     if path.is_dir() {
         return Ok(());
@@ -159,7 +162,7 @@ pub fn make_durable_dir(path: &Path) -> Result<(), DurableError> {
 fn write_all(mut file: &File, parts: &[&[u8]]) -> io::Result<()> {
     let mut slices: Vec<_> = parts.iter().map(|part| IoSlice::new(part)).collect();
     let mut rest = &mut slices[..];
-    IoSlice::advance_slices(&mut rest, 0); // drops empty parts in front
+    IoSlice::advance_slices(&mut rest, 0); // drops empty parts at the front
     while !rest.is_empty() {
         match file.write_vectored(rest) {
             Ok(0) => return Err(ErrorKind::WriteZero.into()),
@@ -208,13 +211,14 @@ mod tests {
     }
 
     #[test]
-    fn a_full_disk_is_told_apart_and_a_failed_sync_is_final() {
-        // The one device whose writes fail with "no space left" and that cannot be cut back or synced either.
+    fn a_full_disk_is_distinguished_and_a_failed_sync_is_final() {
+        // The only device whose writes fail with "no space left"; it can be neither truncated nor
+        // synced.
         let file = OpenOptions::new().append(true).open("/dev/full").unwrap();
         let mut file = DurableFile::new("/dev/full".into(), file, 0);
         assert!(file.write(&[b"x"]).unwrap_err().is_full());
         let after = file.sync().unwrap_err();
         assert!(!after.is_full());
-        assert!(after.to_string().contains("cannot go on with"), "{after}");
+        assert!(after.to_string().contains("cannot continue with"), "{after}");
     }
 }

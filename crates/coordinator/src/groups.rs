@@ -1,42 +1,45 @@
-//! Groups and their slots: which attempt a slot is at, when it is tried again, when its group closes.
+//! Groups and their slots: which attempt a slot is at, when it is retried, when its group closes.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use furrow_rollout::{
-    Ancestry, End, Fault, GroupRecord, GroupStatistics, Id, PolicyKind, PolicyWorker, Run, Trajectory,
+    EndKind, FaultOwner, GroupRecord, GroupStatistics, Id, PolicyKind, PolicyWorker, Run, Trajectory,
+    TrajectoryAncestry,
 };
 
-use crate::ledger::Draw;
+use crate::ledger::TaskDraw;
 
-/// A group that is not published yet.
+/// A group that is not committed yet.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Group {
-    draw: Arc<Draw>,
-    slots: Vec<Slot>,
-    /// Scored slots with which it is done.
+pub struct OpenGroup {
+    draw: Arc<TaskDraw>,
+    slots: Vec<GroupSlot>,
+    /// Number of scored slots with which the group is complete.
     needed: u32,
     /// Failed attempts by end, over all slots.
-    failed: BTreeMap<End, u32>,
-    /// Where its sessions are kept together, and what kind of policy makes its steps. Known from its first assignment.
-    home: Option<Home>,
+    failed: BTreeMap<EndKind, u32>,
+    /// The policy worker that keeps its sessions, and the kind of policy that makes its steps.
+    /// Known from its first assignment.
+    home: Option<GroupHome>,
     closed_at_micros: Option<i64>,
 }
 
-/// The policy worker a group stays with while it lives, and the kind it never leaves.
+/// The policy worker a group stays with while that worker is registered, and the kind of policy,
+/// which never changes.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Home {
-    /// Where its newest session was opened.
+pub struct GroupHome {
+    /// The worker of its newest session.
     pub worker: Id<PolicyWorker>,
-    /// What acts in all its slots.
+    /// The kind of policy in all its slots.
     pub kind: PolicyKind,
 }
 
 /// One slot: at most one of its attempts ever scores.
 #[derive(Debug, Clone, PartialEq)]
-struct Slot {
+struct GroupSlot {
     attempts: u32,
-    failures: Failures,
+    failures: SlotFailures,
     state: SlotState,
 }
 
@@ -48,9 +51,9 @@ enum SlotState {
     OutOfRetries,
 }
 
-/// Failed attempts at one slot, so far as they decide about the next.
+/// Failed attempts at one slot, as far as they decide about the next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-struct Failures {
+struct SlotFailures {
     counted: u32,
     cancelled: u32,
     hung: bool,
@@ -58,38 +61,38 @@ struct Failures {
 
 /// The next attempt at a free slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Attempt {
+pub struct SlotAttempt {
     /// The slot.
     pub sample_index: u32,
-    /// Attempts before it.
+    /// Number of earlier attempts.
     pub attempt: u32,
     /// When the slot became free.
     pub since_millis: u64,
 }
 
-/// So many cancelled attempts weigh as one failure: a drained or handed-back trajectory is nobody's failure, yet a task that never
-/// ends in time must not be tried for ever.
+/// This many cancelled attempts count as one failure: a drained or returned trajectory is no
+/// failure of the task, yet a task that never ends in time must not be tried forever.
 const CANCELLED_WEIGHT: u32 = 4;
 
-impl Group {
-    /// A group with all slots free, of which so many are needed.
-    pub fn new(draw: Arc<Draw>, needed: u32, now_millis: u64) -> Self {
-        let free = Slot {
+impl OpenGroup {
+    /// A group with all slots free, of which it needs `needed` scored.
+    pub fn new(draw: Arc<TaskDraw>, needed: u32, now_millis: u64) -> Self {
+        let free = GroupSlot {
             attempts: 0,
-            failures: Failures::default(),
+            failures: SlotFailures::default(),
             state: SlotState::Free { since_millis: now_millis },
         };
         let slots = vec![free; draw.group_size as usize];
         Self { draw, slots, needed, failed: BTreeMap::new(), home: None, closed_at_micros: None }
     }
 
-    /// How it began.
-    pub fn draw(&self) -> &Arc<Draw> {
+    /// The draw of its task.
+    pub fn draw(&self) -> &Arc<TaskDraw> {
         &self.draw
     }
 
-    /// Where its sessions are kept together.
-    pub fn home(&self) -> Option<&Home> {
+    /// The policy worker that keeps its sessions.
+    pub fn home(&self) -> Option<&GroupHome> {
         self.home.as_ref()
     }
 
@@ -100,33 +103,34 @@ impl Group {
 
     /// Whether as many slots are scored as it needs.
     pub fn has_enough(&self) -> bool {
-        let scored = |slot: &&Slot| matches!(slot.state, SlotState::Scored { .. });
+        let scored = |slot: &&GroupSlot| matches!(slot.state, SlotState::Scored { .. });
         self.slots.iter().filter(scored).count() >= self.needed as usize
     }
 
-    /// The lowest free slot, while it needs one. A closed group needs none, also where a scored record was lost since.
-    pub fn next_attempt(&self) -> Option<Attempt> {
+    /// The lowest free slot, while the group needs one. A closed group needs none, even where a
+    /// scored record was lost since.
+    pub fn next_attempt(&self) -> Option<SlotAttempt> {
         if self.is_closed() || self.has_enough() {
             return None;
         }
-        let free = |(index, slot): (usize, &Slot)| match slot.state {
+        let free = |(index, slot): (usize, &GroupSlot)| match slot.state {
             SlotState::Free { since_millis } => {
-                Some(Attempt { sample_index: index as u32, attempt: slot.attempts, since_millis })
+                Some(SlotAttempt { sample_index: index as u32, attempt: slot.attempts, since_millis })
             }
             _ => None,
         };
         self.slots.iter().enumerate().find_map(free)
     }
 
-    /// A slot's next attempt is lent; its group lives at `home` from now on.
-    pub fn take(&mut self, sample_index: u32, home: Home) {
+    /// Records that a slot's next attempt is leased; from now on its group's home is `home`.
+    pub fn take(&mut self, sample_index: u32, home: GroupHome) {
         let slot = &mut self.slots[sample_index as usize];
         slot.attempts += 1;
         slot.state = SlotState::Taken;
         self.home = Some(home);
     }
 
-    /// Nobody needs more of it than there is.
+    /// Stops the group: it needs no more than it has.
     pub fn give_up(&mut self) {
         self.needed = 0;
     }
@@ -136,15 +140,16 @@ impl Group {
         self.slots[sample_index as usize].failures.hung
     }
 
-    /// The slot's attempt was scored, and its record is lost. Answers whether it is tried again.
+    /// Records that the slot's scored attempt lost its record. Returns whether the slot is tried
+    /// again.
     pub fn lose_record(&mut self, sample_index: u32, attempts_max: u32, now_millis: u64) -> bool {
-        // Not scored any more, so that the group may lack it.
+        // No longer scored, so that the group may count as incomplete.
         self.slots[sample_index as usize].state = SlotState::Taken;
-        self.fail(sample_index, End::RecordLost, attempts_max, now_millis)
+        self.fail(sample_index, EndKind::RecordLost, attempts_max, now_millis)
     }
 
-    /// The slot's attempt failed. Answers whether it is tried again.
-    pub fn fail(&mut self, sample_index: u32, end: End, attempts_max: u32, now_millis: u64) -> bool {
+    /// Records that the slot's attempt failed. Returns whether the slot is tried again.
+    pub fn fail(&mut self, sample_index: u32, end: EndKind, attempts_max: u32, now_millis: u64) -> bool {
         *self.failed.entry(end).or_default() += 1;
         let (has_enough, is_closed) = (self.has_enough(), self.is_closed());
         let slot = &mut self.slots[sample_index as usize];
@@ -155,15 +160,16 @@ impl Group {
         again
     }
 
-    /// The slot's attempt has its reward.
+    /// Records the reward of the slot's attempt.
     pub fn score(&mut self, sample_index: u32, reward: f32, policy_versions: Option<(i32, i32)>) {
         self.slots[sample_index as usize].state = SlotState::Scored { reward, policy_versions };
     }
 
-    /// Whether every slot is scored or out of retries, or enough are scored and none is taken; and nobody has written that down yet.
+    /// Whether every slot is scored or out of retries, or enough are scored and none is taken, and
+    /// the group is not closed yet.
     pub fn may_close(&self) -> bool {
         let has_enough = self.has_enough();
-        let settled = |slot: &Slot| match slot.state {
+        let settled = |slot: &GroupSlot| match slot.state {
             SlotState::Scored { .. } | SlotState::OutOfRetries => true,
             SlotState::Free { .. } => has_enough,
             SlotState::Taken => false,
@@ -171,7 +177,7 @@ impl Group {
         !self.is_closed() && self.slots.iter().all(settled)
     }
 
-    /// It takes no more attempts.
+    /// Closes the group: it takes no more attempts.
     pub fn close(&mut self, at_micros: i64) {
         self.closed_at_micros = Some(at_micros);
     }
@@ -196,10 +202,10 @@ impl Group {
         })
     }
 
-    /// Where one attempt belongs.
-    pub fn ancestry(&self, run_id: &Id<Run>, sample_index: u32, attempt: u32) -> Ancestry {
+    /// Run, group, slot and attempt of one trajectory.
+    pub fn ancestry(&self, run_id: &Id<Run>, sample_index: u32, attempt: u32) -> TrajectoryAncestry {
         let group_id = self.draw.group_id.clone();
-        Ancestry {
+        TrajectoryAncestry {
             run_id: run_id.clone(),
             trajectory_id: Id::<Trajectory>::attempt(&group_id, sample_index, attempt),
             group_id,
@@ -209,7 +215,7 @@ impl Group {
     }
 
     fn rewards(&self) -> Vec<f32> {
-        let reward = |slot: &Slot| match slot.state {
+        let reward = |slot: &GroupSlot| match slot.state {
             SlotState::Scored { reward, .. } => Some(reward),
             _ => None,
         };
@@ -219,19 +225,19 @@ impl Group {
     /// Oldest and newest policy version among the tokens of the scored trajectories.
     fn policy_versions(&self) -> Option<(i32, i32)> {
         self.slots.iter().fold(None, |range, slot| match slot.state {
-            SlotState::Scored { policy_versions, .. } => span(range, policy_versions),
+            SlotState::Scored { policy_versions, .. } => merge_ranges(range, policy_versions),
             _ => range,
         })
     }
 }
 
-impl Failures {
-    fn add(&mut self, end: End) {
+impl SlotFailures {
+    fn add(&mut self, end: EndKind) {
         match end {
-            End::Cancelled => self.cancelled += 1,
+            EndKind::Cancelled => self.cancelled += 1,
             _ => self.counted += 1,
         }
-        self.hung |= end == End::PageHang;
+        self.hung |= end == EndKind::PageHang;
     }
 
     fn weight(self) -> u32 {
@@ -239,19 +245,19 @@ impl Failures {
     }
 }
 
-/// What an environment's report comes to: the end that is recorded and whose doing it is.
+/// Maps an environment's report to the recorded end and to whose fault it is.
 ///
-/// A hang is the farm's the first time and the policy's own when it recurs at the slot; an end of the policy's own that left no
-/// evidence cannot be scored and becomes `page_crash`.
-pub fn judge(end: End, hung_before: bool, has_evidence: bool) -> (End, Fault) {
+/// A first hang is the farm's fault, a recurring one at the slot the policy's. One of the policy's
+/// own ends without evidence cannot be scored and becomes `page_crash`.
+pub fn classify_end(end: EndKind, hung_before: bool, has_evidence: bool) -> (EndKind, FaultOwner) {
     match end.fault(hung_before) {
-        Fault::Policy if !has_evidence => (End::PageCrash, Fault::Farm),
+        FaultOwner::Policy if !has_evidence => (EndKind::PageCrash, FaultOwner::Farm),
         fault => (end, fault),
     }
 }
 
-/// The range that holds both.
-pub fn span(a: Option<(i32, i32)>, b: Option<(i32, i32)>) -> Option<(i32, i32)> {
+/// The smallest range that contains both.
+pub fn merge_ranges(a: Option<(i32, i32)>, b: Option<(i32, i32)>) -> Option<(i32, i32)> {
     match (a, b) {
         (Some((a_min, a_max)), Some((b_min, b_max))) => Some((a_min.min(b_min), a_max.max(b_max))),
         (one, other) => one.or(other),
@@ -263,9 +269,9 @@ mod tests {
     use super::*;
     use furrow_rollout::Split;
 
-    fn group(slots: u32) -> Group {
+    fn group(slots: u32) -> OpenGroup {
         let run = Id::new("r").unwrap();
-        let draw = Draw {
+        let draw = TaskDraw {
             group_id: Id::nth(&run, 0),
             index: 0,
             suite: "starter".into(),
@@ -278,47 +284,48 @@ mod tests {
             problem: None,
             at_micros: 0,
         };
-        Group::new(Arc::new(draw), slots, 0)
+        OpenGroup::new(Arc::new(draw), slots, 0)
     }
 
-    fn home() -> Home {
-        Home { worker: Id::new("p").unwrap(), kind: PolicyKind::Random }
+    fn home() -> GroupHome {
+        GroupHome { worker: Id::new("p").unwrap(), kind: PolicyKind::Random }
     }
 
     #[test]
-    fn whose_doing_an_end_is() {
-        use End::*;
+    fn an_end_is_attributed_to_the_farm_or_the_policy() {
+        use EndKind::*;
         let table = [
             // reported, hung before, evidence → recorded, fault
-            (Answered, false, true, Answered, Fault::Policy),
-            (Done, false, true, Done, Fault::Policy),
-            (MaxSteps, true, true, MaxSteps, Fault::Policy),
-            (ContextFull, false, true, ContextFull, Fault::Policy),
-            (Unparsable, false, true, Unparsable, Fault::Policy),
-            (OffListNavigation, false, true, OffListNavigation, Fault::Policy),
-            (Answered, false, false, PageCrash, Fault::Farm),
-            (MaxSteps, true, false, PageCrash, Fault::Farm),
-            (PageHang, false, true, PageHang, Fault::Farm),
-            (PageHang, false, false, PageHang, Fault::Farm),
-            (PageHang, true, true, PageHang, Fault::Policy),
-            (PageHang, true, false, PageCrash, Fault::Farm),
-            (EnvCrash, false, true, EnvCrash, Fault::Farm),
-            (Blocked, true, true, Blocked, Fault::Farm),
-            (PolicyFault, false, true, PolicyFault, Fault::Farm),
-            (Cancelled, false, true, Cancelled, Fault::Farm),
+            (Answered, false, true, Answered, FaultOwner::Policy),
+            (Done, false, true, Done, FaultOwner::Policy),
+            (MaxSteps, true, true, MaxSteps, FaultOwner::Policy),
+            (ContextFull, false, true, ContextFull, FaultOwner::Policy),
+            (Unparsable, false, true, Unparsable, FaultOwner::Policy),
+            (OffListNavigation, false, true, OffListNavigation, FaultOwner::Policy),
+            (Answered, false, false, PageCrash, FaultOwner::Farm),
+            (MaxSteps, true, false, PageCrash, FaultOwner::Farm),
+            (PageHang, false, true, PageHang, FaultOwner::Farm),
+            (PageHang, false, false, PageHang, FaultOwner::Farm),
+            (PageHang, true, true, PageHang, FaultOwner::Policy),
+            (PageHang, true, false, PageCrash, FaultOwner::Farm),
+            (EnvCrash, false, true, EnvCrash, FaultOwner::Farm),
+            (Blocked, true, true, Blocked, FaultOwner::Farm),
+            (PolicyFault, false, true, PolicyFault, FaultOwner::Farm),
+            (Cancelled, false, true, Cancelled, FaultOwner::Farm),
         ];
         for (end, hung, evidence, want_end, want_fault) in table {
             assert_eq!(
-                judge(end, hung, evidence),
+                classify_end(end, hung, evidence),
                 (want_end, want_fault),
                 "{end:?} hung={hung} evidence={evidence}"
             );
         }
     }
 
-    /// Fails slot 0 with these ends, three attempts allowed, and tells after each whether there is another.
+    /// Fails slot 0 with these ends, with three attempts allowed, and checks after each whether
+    /// there is another attempt.
     #[track_caller]
-    fn check(ends: &[End], want: &[bool]) {
+    fn check(ends: &[EndKind], want: &[bool]) {
         let mut group = group(1);
         let again: Vec<bool> = ends
             .iter()
@@ -333,7 +340,7 @@ mod tests {
 
     #[test]
     fn a_slot_is_tried_again_within_its_budget() {
-        use End::*;
+        use EndKind::*;
         check(&[LeaseLost, EnvCrash, PageCrash], &[true, true, false]);
         check(&[PageHang, PageCrash], &[true, true]);
         check(&[Cancelled; 4], &[true; 4]);
@@ -351,7 +358,7 @@ mod tests {
     fn a_hang_is_remembered_at_its_slot_alone() {
         let mut group = group(2);
         group.take(0, home());
-        group.fail(0, End::PageHang, 3, 0);
+        group.fail(0, EndKind::PageHang, 3, 0);
         assert!(group.hung_before(0));
         assert!(!group.hung_before(1));
     }
@@ -360,20 +367,20 @@ mod tests {
     fn a_group_closes_when_every_slot_is_settled_and_says_what_happened() {
         let mut group = group(3);
         let run = Id::new("r").unwrap();
-        assert_eq!(group.next_attempt(), Some(Attempt { sample_index: 0, attempt: 0, since_millis: 0 }));
+        assert_eq!(group.next_attempt(), Some(SlotAttempt { sample_index: 0, attempt: 0, since_millis: 0 }));
         for slot in 0..3 {
             group.take(slot, home());
         }
         assert_eq!(group.next_attempt(), None);
         group.score(0, 1.0, Some((3, 4)));
-        assert!(group.fail(1, End::LeaseLost, 3, 50));
-        assert_eq!(group.next_attempt(), Some(Attempt { sample_index: 1, attempt: 1, since_millis: 50 }));
+        assert!(group.fail(1, EndKind::LeaseLost, 3, 50));
+        assert_eq!(group.next_attempt(), Some(SlotAttempt { sample_index: 1, attempt: 1, since_millis: 50 }));
         group.take(1, home());
         group.score(1, 0.0, Some((5, 5)));
         assert!(!group.may_close());
-        assert!(group.fail(2, End::EnvCrash, 2, 60));
+        assert!(group.fail(2, EndKind::EnvCrash, 2, 60));
         group.take(2, home());
-        assert!(!group.fail(2, End::EnvCrash, 2, 70));
+        assert!(!group.fail(2, EndKind::EnvCrash, 2, 70));
         assert!(group.may_close());
         assert_eq!(group.record(&run), None);
         group.close(99);

@@ -1,4 +1,4 @@
-//! What makes a job the same job: the settings a resumed run must not change.
+//! What identifies a job: the settings that a resumed run must not change.
 
 use std::collections::BTreeMap;
 
@@ -6,17 +6,17 @@ use sha2::{Digest, Sha256};
 
 /// Settings by their dotted keys, such as `tasks.seed`.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Identity {
+pub struct JobIdentity {
     settings: BTreeMap<String, String>,
 }
 
-impl Identity {
+impl JobIdentity {
     /// An identity of these keys and values.
     pub fn new(settings: impl IntoIterator<Item = (String, String)>) -> Self {
         Self { settings: settings.into_iter().collect() }
     }
 
-    /// Hash over all of them, for the ledger.
+    /// Hash over all settings, for the ledger.
     pub fn sha256(&self) -> [u8; 32] {
         let mut hash = Sha256::new();
         for text in self.settings.iter().flat_map(|(key, value)| [key, value]) {
@@ -25,46 +25,14 @@ impl Identity {
         }
         hash.finalize().into()
     }
-
-    /// What differs from the job that began the run, a sentence a key.
-    pub fn differences(&self, began: &Identity) -> Vec<String> {
-        let keys: std::collections::BTreeSet<_> = self.settings.keys().chain(began.settings.keys()).collect();
-        let differs = |key: &&String| self.settings.get(*key) != began.settings.get(*key);
-        let told = |value: Option<&String>| value.map_or("not set", |value| value.as_str()).to_owned();
-        keys.into_iter()
-            .filter(differs)
-            .map(|key| {
-                format!(
-                    "{key}: {} now, {} when the run began; set it back, or start a new run",
-                    told(self.settings.get(key)),
-                    told(began.settings.get(key))
-                )
-            })
-            .collect()
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn identity(settings: &[(&str, &str)]) -> Identity {
-        Identity::new(settings.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())))
-    }
-
-    #[test]
-    fn differences_are_named_by_their_keys() {
-        let began = identity(&[("tasks.group_size", "4"), ("tasks.seed", "1"), ("policy.kind", "random")]);
-        let now = identity(&[("tasks.group_size", "8"), ("tasks.seed", "1"), ("tasks.groups", "3")]);
-        assert_eq!(
-            now.differences(&began),
-            [
-                "policy.kind: not set now, random when the run began; set it back, or start a new run",
-                "tasks.group_size: 8 now, 4 when the run began; set it back, or start a new run",
-                "tasks.groups: 3 now, not set when the run began; set it back, or start a new run",
-            ]
-        );
-        assert_eq!(began.differences(&began), Vec::<String>::new());
+    fn identity(settings: &[(&str, &str)]) -> JobIdentity {
+        JobIdentity::new(settings.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())))
     }
 
     #[test]

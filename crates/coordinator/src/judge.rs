@@ -1,22 +1,23 @@
-//! The job's `[score]` section, and the judge it names: a vision model behind an OpenAI-compatible endpoint.
+//! The job's `[score]` section, and the judge it configures: a vision model behind an
+//! OpenAI-compatible endpoint.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use furrow_openai::{Ask, Client, ClientConfig, Key, Until};
-use furrow_tasks::{Habits, Question, Reply};
+use furrow_openai::{ApiKey, CallLimits, ChatClient, ClientConfig, JudgeQuestion};
+use furrow_tasks::{JudgeQuery, JudgeReply, JudgeSettings};
 use serde::{Deserialize, Serialize};
 use tokio_util::sync::CancellationToken;
 
-/// A key is a line; what is longer is another file.
+/// A key is one line; a longer file is not a key file.
 const KEY_FILE_BYTES_MAX: u64 = 4096;
 
 /// `[score]` as written.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ScoreFile {
-    /// Whom tasks ask that are scored by a judge.
+    /// The judge for tasks that are scored by one.
     pub judge: JudgeFile,
 }
 
@@ -24,42 +25,44 @@ pub struct ScoreFile {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct JudgeFile {
-    /// Address below which `/chat/completions` lies, such as `http://127.0.0.1:8000/v1`; empty: there is no judge.
+    /// Base URL of the API, which serves `/chat/completions` below it, such as
+    /// `http://127.0.0.1:8000/v1`; empty: no judge.
     pub endpoint: String,
-    /// The model's name there; it must take pictures.
+    /// Name of the model at the endpoint; it must accept images.
     pub model: String,
-    /// Environment variable that holds the key; absent: none is sent.
+    /// Environment variable that holds the key; without it no key is sent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub key_env: Option<String>,
     /// File that holds the key.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub key_file: Option<PathBuf>,
-    /// Screenshots it is shown, the last ones, where a task does not say.
+    /// Number of last screenshots it receives, where a task does not say.
     pub screenshots: u32,
-    /// Times it is asked where a task does not say; more than half must agree.
+    /// Number of votes where a task does not say; more than half must agree.
     pub votes: u32,
-    /// Whether it is told the reference answer. The published protocol does not.
+    /// Whether the question contains the reference answer. The published protocol omits it.
     pub show_reference: bool,
     /// Its sampling temperature.
     pub temperature: f64,
-    /// Its seed; each further vote takes the next.
+    /// Its seed; each further vote uses the next one.
     pub seed: u32,
     /// Most tokens of a reply.
     pub max_tokens: u32,
-    /// Longest reply; a longer one is not read to its end.
+    /// Longest reply in bytes; a longer one is not read to its end.
     pub reply_bytes_max: u64,
     /// Deadline of one call.
     pub call_millis: u64,
     /// Deadline of one scoring, all votes and attempts together.
     pub deadline_millis: u64,
-    /// Attempts at one question before the scoring fails; `limits.score_attempts_max` scorings are tried.
+    /// Attempts at one question before the scoring fails; `limits.score_attempts_max` scorings are
+    /// tried.
     pub attempts_max: u32,
     /// Pause before the second attempt; it doubles with each further one.
     pub pause_millis: u64,
-    /// Price of a million tokens of questions, US dollars; absent: costs are not counted.
+    /// Price of a million prompt tokens in US dollars; without it costs are not counted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub usd_per_million_prompt_tokens: Option<f64>,
-    /// Price of a million tokens of replies.
+    /// Price of a million completion tokens in US dollars.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub usd_per_million_completion_tokens: Option<f64>,
 }
@@ -76,10 +79,10 @@ pub struct ScoreConfig {
 pub struct JudgeConfig {
     client: ClientConfig,
     key: KeySource,
-    habits: Habits,
+    habits: JudgeSettings,
     seed: u32,
     deadline: Duration,
-    prices: Option<Prices>,
+    prices: Option<TokenPrices>,
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -89,33 +92,34 @@ enum KeySource {
     File(PathBuf),
 }
 
-/// US dollars a token.
+/// US dollars per token.
 #[derive(Debug, Clone, Copy, PartialEq)]
-struct Prices {
+struct TokenPrices {
     prompt: f64,
     completion: f64,
 }
 
-/// The judge, ready to be asked. Clones ask the same one.
+/// A client for the judge. Clones share one client.
 #[derive(Debug, Clone)]
-pub(crate) struct Judge {
-    client: Client,
-    habits: Arc<Habits>,
+pub(crate) struct JudgeClient {
+    client: ChatClient,
+    habits: Arc<JudgeSettings>,
     seed: u32,
     deadline: Duration,
-    prices: Option<Prices>,
+    prices: Option<TokenPrices>,
     stop: CancellationToken,
 }
 
 /// The judge during one scoring, which has a deadline.
 #[derive(Debug)]
-pub(crate) struct Sitting<'a> {
-    judge: &'a Judge,
+pub(crate) struct JudgeScoring<'a> {
+    judge: &'a JudgeClient,
     deadline: Instant,
 }
 
 impl Default for JudgeFile {
-    /// What the original script asks with: temperature 0, seed 42, 1000 tokens, the last screenshot.
+    /// The settings of the original script: temperature 0, seed 42, 1000 tokens, the last
+    /// screenshot.
     fn default() -> Self {
         Self {
             endpoint: String::new(),
@@ -128,7 +132,8 @@ impl Default for JudgeFile {
             temperature: 0.0,
             seed: 42,
             max_tokens: 1000,
-            // 1000 tokens of at most a hundred bytes are 100 kB; the rest is for what servers put around them.
+            // 1000 tokens of at most a hundred bytes are 100 kB; the rest is for what servers add
+            // around them.
             reply_bytes_max: 1 << 20,
             call_millis: 60_000,
             deadline_millis: 180_000,
@@ -141,7 +146,8 @@ impl Default for JudgeFile {
 }
 
 impl ScoreFile {
-    /// Checks every value and names every problem. A relative `key_file` begins at `base`, the job file's folder.
+    /// Checks every value and reports every problem. A relative `key_file` is relative to `base`,
+    /// the job file's folder.
     pub fn check(self, base: &Path) -> Result<ScoreConfig, Vec<String>> {
         let problems = self.judge.problems();
         if !problems.is_empty() {
@@ -180,13 +186,13 @@ impl JudgeFile {
         }
         if self.endpoint.is_empty() {
             if !self.model.is_empty() {
-                problems.push("score.judge.endpoint: missing; say where the model is asked".into());
+                problems.push("score.judge.endpoint: missing; set the base URL of the judge's API".into());
             }
         } else {
             problems.extend(self.address_problems());
         }
         if self.key_env.is_some() && self.key_file.is_some() {
-            problems.push("score.judge.key_file: stands beside key_env; give one of the two".into());
+            problems.push("score.judge.key_file: set together with key_env; give one of the two".into());
         }
         let prices = [
             ("usd_per_million_prompt_tokens", self.usd_per_million_prompt_tokens),
@@ -216,12 +222,13 @@ impl JudgeFile {
                     && url.password().is_none()
                     && url.query().is_none()
                     && url.fragment().is_none() => {}
-            // What it holds may be a key: it is not shown.
-            _ => problems
-                .push(format!("score.judge.endpoint: is no http or https address that can be used; {right}")),
+            // The value may contain a key, so the error does not show it.
+            _ => problems.push(format!(
+                "score.judge.endpoint: is not an http or https address that can be used; {right}"
+            )),
         }
         if self.model.is_empty() {
-            problems.push("score.judge.model: missing; name the model as its server does".into());
+            problems.push("score.judge.model: missing; set the model's name at its server".into());
         }
         problems
     }
@@ -234,12 +241,12 @@ impl JudgeFile {
         };
         let prices = match (self.usd_per_million_prompt_tokens, self.usd_per_million_completion_tokens) {
             (Some(prompt), Some(completion)) => {
-                Some(Prices { prompt: prompt / 1e6, completion: completion / 1e6 })
+                Some(TokenPrices { prompt: prompt / 1e6, completion: completion / 1e6 })
             }
             _ => None,
         };
         Some(JudgeConfig {
-            habits: Habits {
+            habits: JudgeSettings {
                 model: self.model.clone(),
                 screenshots: self.screenshots,
                 votes: self.votes,
@@ -265,13 +272,14 @@ impl JudgeFile {
 }
 
 impl JudgeConfig {
-    /// Reads the key, so that a job whose key is missing stops before it starts. The error never holds the key.
+    /// Reads the key, so that a job whose key is missing stops before it starts. The error never
+    /// contains the key.
     pub fn with_key(mut self) -> Result<Self, String> {
         self.client.key = match &self.key {
             KeySource::None => None,
             KeySource::Environment(name) => {
                 let value = std::env::var(name).unwrap_or_default();
-                let key = Key::new(&value);
+                let key = ApiKey::new(&value);
                 let wrong = format!(
                     "score.judge.key_env: the environment has no key in {name:?}; export it, or name another"
                 );
@@ -282,67 +290,67 @@ impl JudgeConfig {
         Ok(self)
     }
 
-    /// How it is asked.
-    pub fn habits(&self) -> &Habits {
+    /// How it is called.
+    pub fn habits(&self) -> &JudgeSettings {
         &self.habits
     }
 }
 
-fn read_key(path: &Path) -> Result<Key, String> {
+fn read_key(path: &Path) -> Result<ApiKey, String> {
     let wrong = |why: String| format!("score.judge.key_file: {}: {why}", path.display());
     let length = path.metadata().map_err(|error| wrong(format!("cannot be read: {error}")))?.len();
     if length > KEY_FILE_BYTES_MAX {
         return Err(wrong(format!("has {length} bytes; a key is one line")));
     }
     let text = std::fs::read_to_string(path).map_err(|error| wrong(format!("cannot be read: {error}")))?;
-    Key::new(&text).ok_or_else(|| wrong("holds no key; put it there as one line".to_owned()))
+    ApiKey::new(&text).ok_or_else(|| wrong("holds no key; put it there as one line".to_owned()))
 }
 
-impl Judge {
+impl JudgeClient {
     pub fn new(config: JudgeConfig, stop: CancellationToken) -> Self {
         let JudgeConfig { client, habits, seed, deadline, prices, .. } = config;
-        Self { client: Client::new(client), habits: Arc::new(habits), seed, deadline, prices, stop }
+        Self { client: ChatClient::new(client), habits: Arc::new(habits), seed, deadline, prices, stop }
     }
 
-    /// How it is asked.
-    pub fn habits(&self) -> &Habits {
+    /// How it is called.
+    pub fn habits(&self) -> &JudgeSettings {
         &self.habits
     }
 
-    /// Longest time of one sitting.
+    /// Longest time of one scoring.
     pub fn deadline(&self) -> Duration {
         self.deadline
     }
 
     /// Begins a scoring.
-    pub fn sit(&self) -> Sitting<'_> {
-        Sitting { judge: self, deadline: Instant::now() + self.deadline }
+    pub fn begin_scoring(&self) -> JudgeScoring<'_> {
+        JudgeScoring { judge: self, deadline: Instant::now() + self.deadline }
     }
 }
 
-impl furrow_tasks::Judge for Sitting<'_> {
-    fn habits(&self) -> &Habits {
+impl furrow_tasks::Judge for JudgeScoring<'_> {
+    fn settings(&self) -> &JudgeSettings {
         &self.judge.habits
     }
 
-    fn ask(&self, question: &Question) -> Result<Reply, String> {
-        let Judge { client, seed, prices, stop, .. } = self.judge;
-        let ask = Ask {
+    fn ask(&self, question: &JudgeQuery) -> Result<JudgeReply, String> {
+        let JudgeClient { client, seed, prices, stop, .. } = self.judge;
+        let request = JudgeQuestion {
             system: question.instructions.clone(),
             text: question.text.clone(),
             pictures: question.pictures.clone(),
             seed: i64::from(*seed) + i64::from(question.vote),
         };
-        let until = Until { deadline: self.deadline, stopped: &|| stop.is_cancelled() };
-        let said = client.ask(&ask, until).map_err(|error| error.to_string())?;
-        let cost = |prices: &Prices| {
-            prices.prompt * said.prompt_tokens as f64 + prices.completion * said.completion_tokens as f64
+        let until = CallLimits { deadline: self.deadline, stopped: &|| stop.is_cancelled() };
+        let reply = client.ask(&request, until).map_err(|error| error.to_string())?;
+        let cost = |prices: &TokenPrices| {
+            prices.prompt * reply.prompt_tokens as f64 + prices.completion * reply.completion_tokens as f64
         };
-        Ok(Reply {
-            text: said.text,
-            cut: said.cut,
-            prompt_tokens: said.prompt_tokens,
-            completion_tokens: said.completion_tokens,
+        Ok(JudgeReply {
+            text: reply.text,
+            cut: reply.cut,
+            prompt_tokens: reply.prompt_tokens,
+            completion_tokens: reply.completion_tokens,
             cost_usd: prices.as_ref().map(cost),
         })
     }
@@ -392,7 +400,7 @@ mod tests {
     }
 
     #[test]
-    fn a_login_in_the_address_is_not_told() {
+    fn a_login_in_the_address_is_not_printed() {
         let judge = JudgeFile { endpoint: "http://me:hunter2@a/v1".into(), ..named() };
         let problems = ScoreFile { judge }.check(Path::new("/")).unwrap_err();
         assert!(!problems[0].contains("hunter2"), "{problems:?}");
@@ -409,7 +417,7 @@ mod tests {
             ScoreFile { judge }.check(folder.path()).unwrap().judge.unwrap().with_key()
         };
         let config = with("key").unwrap();
-        assert_eq!(config.client.key, Key::new("sk-secret"));
+        assert_eq!(config.client.key, ApiKey::new("sk-secret"));
         assert!(!format!("{config:?}").contains("sk-secret"));
         for (file, why) in [("none", "cannot be read"), ("empty", "holds no key"), ("long", "has 5000 bytes")]
         {

@@ -1,24 +1,25 @@
-//! Leases: who holds which trajectory, under which token, until when by the coordinator's monotonic clock.
+//! Leases: which worker holds which trajectory, under which token, until when by the coordinator's
+//! monotonic clock.
 
 use std::collections::{BTreeMap, VecDeque};
 
-use furrow_rollout::{Ancestry, Id, Trajectory};
+use furrow_rollout::{Id, Trajectory, TrajectoryAncestry};
 
-use crate::groups::span;
-use crate::ledger::{PolicyFacts, Start};
+use crate::groups::merge_ranges;
+use crate::ledger::{PolicyFacts, TrajectoryStart};
 
-/// A trajectory that is lent.
+/// A leased trajectory.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Lease {
-    /// How it began; its token is in there.
-    pub start: Start,
-    /// Where it belongs.
-    pub of: Ancestry,
+    /// How it started, including its token.
+    pub start: TrajectoryStart,
+    /// Its run, group, slot and attempt.
+    pub of: TrajectoryAncestry,
     /// Number of its group.
     pub group: u64,
-    /// It is lost when nobody has spoken for it by then.
+    /// The lease expires at this time unless it is renewed.
     pub expires_millis: u64,
-    /// The policy worker it is with now.
+    /// The policy worker that serves it now.
     pub policy: PolicyFacts,
     /// Steps that are durable.
     pub steps: u32,
@@ -26,31 +27,33 @@ pub struct Lease {
     pub policy_versions: Option<(i32, i32)>,
 }
 
-/// All trajectories that are lent, and the ends that were acknowledged last.
+/// All leased trajectories, and the most recently acknowledged ends.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Leases {
-    lent: BTreeMap<Id<Trajectory>, Lease>,
-    acknowledged: Acknowledged,
-    /// Where a test plants the bug of a farm without fencing tokens: former holders, who are still believed.
+pub struct LeaseTable {
+    leases: BTreeMap<Id<Trajectory>, Lease>,
+    acknowledged: AcknowledgedEnds,
+    /// Former lease holders that are still accepted, where a test plants the bug of a farm without
+    /// fencing tokens.
     believed: Option<BTreeMap<Id<Trajectory>, Lease>>,
 }
 
 /// Why a call about a trajectory is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Stale {
-    /// Its lease is over or never was.
-    NotLent,
-    /// It is lent under another token.
+pub enum StaleLease {
+    /// Its lease is over or never existed.
+    NotLeased,
+    /// It is leased under another token.
     OtherToken {
         /// The newer one.
         current: u64,
     },
 }
 
-/// Ends acknowledged lately, so that a repeated call is answered as the first was. Bounded: a worker repeats a call within minutes,
-/// and one that comes later is told that its token is stale, which loses nothing either.
+/// Recently acknowledged ends, so that a repeated call gets the same answer as the first. Bounded:
+/// a worker repeats a call within minutes; a later repetition is refused with a stale token, which
+/// loses nothing.
 #[derive(Debug, Clone, PartialEq, Default)]
-struct Acknowledged {
+struct AcknowledgedEnds {
     ends: BTreeMap<Id<Trajectory>, (u64, [u8; 32])>,
     order: VecDeque<Id<Trajectory>>,
 }
@@ -58,49 +61,50 @@ struct Acknowledged {
 /// Twice 1000 sessions; 200 bytes each make 0.4 MB.
 const ACKNOWLEDGED_MAX: usize = 2048;
 
-impl Leases {
-    /// Nothing is lent.
+impl LeaseTable {
+    /// An empty table.
     pub fn new(fencing: bool) -> Self {
         let believed = (!fencing).then(BTreeMap::new);
-        Self { lent: BTreeMap::new(), acknowledged: Acknowledged::default(), believed }
+        Self { leases: BTreeMap::new(), acknowledged: AcknowledgedEnds::default(), believed }
     }
 
-    /// Lends a trajectory.
-    pub fn lend(&mut self, lease: Lease) {
-        self.lent.insert(lease.start.trajectory_id.clone(), lease);
+    /// Adds a lease.
+    pub fn insert(&mut self, lease: Lease) {
+        self.leases.insert(lease.start.trajectory_id.clone(), lease);
     }
 
-    /// The lease a caller speaks for, prolonged: whoever records a step is alive.
+    /// Renews and returns the lease a caller acts under: recording a step proves that its worker is
+    /// alive.
     pub fn renew(
         &mut self,
         trajectory: &Id<Trajectory>,
         token: u64,
         expires_millis: u64,
-    ) -> Result<&mut Lease, Stale> {
+    ) -> Result<&mut Lease, StaleLease> {
         let fencing = self.believed.is_none();
         let former = self.believed.as_mut().and_then(|former| former.get_mut(trajectory));
-        let lease = self.lent.get_mut(trajectory).or(former).ok_or(Stale::NotLent)?;
+        let lease = self.leases.get_mut(trajectory).or(former).ok_or(StaleLease::NotLeased)?;
         if fencing && lease.start.token != token {
-            return Err(Stale::OtherToken { current: lease.start.token });
+            return Err(StaleLease::OtherToken { current: lease.start.token });
         }
         lease.expires_millis = lease.expires_millis.max(expires_millis);
         Ok(lease)
     }
 
-    /// Ends the lease a caller speaks for and remembers what was acknowledged under it.
+    /// Ends the lease a caller acts under and remembers the acknowledged end.
     pub fn finish(
         &mut self,
         trajectory: &Id<Trajectory>,
         token: u64,
         digest: [u8; 32],
-    ) -> Result<Lease, Stale> {
+    ) -> Result<Lease, StaleLease> {
         let lease = self.renew(trajectory, token, 0)?.clone();
         self.acknowledged.remember(trajectory, token, digest);
-        self.lent.remove(trajectory);
+        self.leases.remove(trajectory);
         Ok(lease)
     }
 
-    /// Whether the very end was acknowledged before: `Some(false)` means another end was.
+    /// Whether this same end was acknowledged before; `Some(false)` means that another end was.
     pub fn acknowledged(&self, trajectory: &Id<Trajectory>, token: u64, digest: [u8; 32]) -> Option<bool> {
         let (ended_token, ended_digest) = self.acknowledged.ends.get(trajectory)?;
         (*ended_token == token).then_some(*ended_digest == digest)
@@ -111,12 +115,12 @@ impl Leases {
         self.acknowledged.ends.get(trajectory).is_some_and(|(ended_token, _)| *ended_token == token)
     }
 
-    /// Remembers an end that an earlier coordinator acknowledged.
-    pub fn recall(&mut self, trajectory: &Id<Trajectory>, token: u64, digest: [u8; 32]) {
+    /// Restores an end that an earlier coordinator acknowledged.
+    pub fn restore_acknowledged(&mut self, trajectory: &Id<Trajectory>, token: u64, digest: [u8; 32]) {
         self.acknowledged.remember(trajectory, token, digest);
     }
 
-    /// Takes back the leases that ran out, oldest id first. From then on their tokens are stale.
+    /// Removes the expired leases, lowest id first. From then on their tokens are stale.
     pub fn lapse(&mut self, now_millis: u64) -> Vec<Lease> {
         let lapsed = self.take_where(|lease| lease.expires_millis <= now_millis);
         if let Some(believed) = &mut self.believed {
@@ -126,48 +130,48 @@ impl Leases {
         lapsed
     }
 
-    /// Takes back all leases of which this is true, in the order of their ids.
+    /// Removes all leases that match, in order of their ids.
     pub fn take_where(&mut self, is_over: impl Fn(&Lease) -> bool) -> Vec<Lease> {
         let over: Vec<_> =
-            self.lent.iter().filter(|(_, lease)| is_over(lease)).map(|(id, _)| id.clone()).collect();
-        over.iter().filter_map(|id| self.lent.remove(id)).collect()
+            self.leases.iter().filter(|(_, lease)| is_over(lease)).map(|(id, _)| id.clone()).collect();
+        over.iter().filter_map(|id| self.leases.remove(id)).collect()
     }
 
-    /// One lease.
+    /// The lease of a trajectory.
     pub fn get_mut(&mut self, trajectory: &Id<Trajectory>) -> Option<&mut Lease> {
-        self.lent.get_mut(trajectory)
+        self.leases.get_mut(trajectory)
     }
 
-    /// All of them.
+    /// All leases.
     pub fn iter(&self) -> impl Iterator<Item = &Lease> {
-        self.lent.values()
+        self.leases.values()
     }
 
-    /// All of them, to move them to another policy worker.
+    /// All leases, to move them to another policy worker.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut Lease> {
-        self.lent.values_mut()
+        self.leases.values_mut()
     }
 
-    /// How many there are.
+    /// Number of leases.
     pub fn len(&self) -> usize {
-        self.lent.len()
+        self.leases.len()
     }
 }
 
 impl Lease {
-    /// A step became durable. A repeated one is counted once.
+    /// Records that a step is durable. A repeated step counts once.
     pub fn keep_step(&mut self, step: u32, policy_versions: Option<(i32, i32)>) {
         self.steps = self.steps.max(step + 1);
-        self.policy_versions = span(self.policy_versions, policy_versions);
+        self.policy_versions = merge_ranges(self.policy_versions, policy_versions);
     }
 
-    /// Whether its environment worker was told of another policy worker when it was lent.
+    /// Whether its policy worker differs from the one in its assignment.
     pub fn was_moved(&self) -> bool {
         self.policy.address != self.start.policy.address
     }
 }
 
-impl Acknowledged {
+impl AcknowledgedEnds {
     fn remember(&mut self, trajectory: &Id<Trajectory>, token: u64, digest: [u8; 32]) {
         if self.ends.insert(trajectory.clone(), (token, digest)).is_none() {
             self.order.push_back(trajectory.clone());
@@ -183,7 +187,7 @@ impl Acknowledged {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use furrow_rollout::{Hashes, PolicyKind};
+    use furrow_rollout::{PolicyHashes, PolicyKind};
 
     fn id(name: &str) -> Id<Trajectory> {
         Id::new(name).unwrap()
@@ -195,16 +199,16 @@ mod tests {
             address: "here:1".into(),
             kind: PolicyKind::Random,
             version: None,
-            hashes: Hashes::default(),
+            hashes: PolicyHashes::default(),
         };
-        let of = Ancestry {
+        let of = TrajectoryAncestry {
             run_id: Id::new("r").unwrap(),
             group_id: Id::new("g").unwrap(),
             sample_index: 0,
             attempt: 0,
             trajectory_id: id(name),
         };
-        let start = Start {
+        let start = TrajectoryStart {
             trajectory_id: id(name),
             group_id: of.group_id.clone(),
             sample_index: 0,
@@ -218,10 +222,10 @@ mod tests {
         Lease { start, of, group: 0, expires_millis, policy, steps: 0, policy_versions: None }
     }
 
-    fn two() -> Leases {
-        let mut leases = Leases::new(true);
-        leases.lend(lease("a", 1, 100));
-        leases.lend(lease("b", 2, 200));
+    fn two() -> LeaseTable {
+        let mut leases = LeaseTable::new(true);
+        leases.insert(lease("a", 1, 100));
+        leases.insert(lease("b", 2, 200));
         leases
     }
 
@@ -230,10 +234,10 @@ mod tests {
         let mut leases = two();
         let table = [
             ("a", 1, Ok(())),
-            ("a", 0, Err(Stale::OtherToken { current: 1 })),
-            ("a", 2, Err(Stale::OtherToken { current: 1 })),
+            ("a", 0, Err(StaleLease::OtherToken { current: 1 })),
+            ("a", 2, Err(StaleLease::OtherToken { current: 1 })),
             ("b", 2, Ok(())),
-            ("c", 1, Err(Stale::NotLent)),
+            ("c", 1, Err(StaleLease::NotLeased)),
         ];
         for (name, token, want) in table {
             assert_eq!(leases.renew(&id(name), token, 0).map(|_| ()), want, "{name} {token}");
@@ -248,7 +252,7 @@ mod tests {
         assert_eq!(leases.lapse(100), []);
         let lapsed = leases.lapse(150);
         assert_eq!(lapsed.iter().map(|lease| lease.start.token).collect::<Vec<_>>(), [1]);
-        assert_eq!(leases.renew(&id("a"), 1, 999).unwrap_err(), Stale::NotLent);
+        assert_eq!(leases.renew(&id("a"), 1, 999).unwrap_err(), StaleLease::NotLeased);
         assert_eq!(leases.len(), 1);
     }
 
@@ -260,8 +264,8 @@ mod tests {
 
     #[test]
     fn without_fencing_the_old_holder_is_believed() {
-        let mut leases = Leases::new(false);
-        leases.lend(lease("a", 1, 100));
+        let mut leases = LeaseTable::new(false);
+        leases.insert(lease("a", 1, 100));
         assert_eq!(leases.lapse(100).len(), 1);
         assert!(leases.finish(&id("a"), 1, [0; 32]).is_ok());
     }
@@ -270,7 +274,7 @@ mod tests {
     fn an_end_is_recognised_when_it_comes_again() {
         let mut leases = two();
         leases.finish(&id("a"), 1, [7; 32]).unwrap();
-        assert_eq!(leases.finish(&id("a"), 1, [7; 32]).unwrap_err(), Stale::NotLent);
+        assert_eq!(leases.finish(&id("a"), 1, [7; 32]).unwrap_err(), StaleLease::NotLeased);
         assert_eq!(leases.acknowledged(&id("a"), 1, [7; 32]), Some(true));
         assert_eq!(leases.acknowledged(&id("a"), 1, [8; 32]), Some(false));
         assert_eq!(leases.acknowledged(&id("a"), 2, [7; 32]), None);
@@ -279,9 +283,9 @@ mod tests {
 
     #[test]
     fn what_is_remembered_is_bounded() {
-        let mut leases = Leases::new(true);
+        let mut leases = LeaseTable::new(true);
         for number in 0..=ACKNOWLEDGED_MAX {
-            leases.recall(&id(&format!("t{number}")), 1, [0; 32]);
+            leases.restore_acknowledged(&id(&format!("t{number}")), 1, [0; 32]);
         }
         assert!(!leases.has_ended(&id("t0"), 1));
         assert!(leases.has_ended(&id("t1"), 1));

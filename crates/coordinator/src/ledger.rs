@@ -1,8 +1,8 @@
-//! The ledger: what was decided and must not be forgotten. It keeps fencing tokens, never deadlines.
+//! The ledger: decisions that must survive a restart. It keeps fencing tokens, never deadlines.
 //!
-//! The core emits [`Mutation`]s, the shell commits a batch of them in one transaction and only then performs the replies. Each
-//! implementation refuses a mutation that does not follow from its state: a decision that contradicts an earlier one stops the
-//! farm instead of reaching the data set.
+//! The core emits [`Mutation`]s; the shell commits a batch of them in one transaction and only then
+//! sends the replies. Each implementation refuses a mutation that does not follow from its state: a
+//! decision that contradicts an earlier one stops the farm instead of reaching the data set.
 
 mod memory;
 mod sqlite;
@@ -18,10 +18,11 @@ use std::sync::Arc;
 
 use furrow_records::WrittenFile;
 use furrow_rollout::{
-    End, EnvWorker, Fault, Group, Hashes, Id, PolicyKind, PolicyWorker, Run, Score, Shard, Split, Trajectory,
+    EndKind, EnvWorker, FaultOwner, Group, Id, PolicyHashes, PolicyKind, PolicyWorker, Run, Score, Shard,
+    Split, Trajectory,
 };
 
-use crate::versions::{VersionRow, Versions};
+use crate::versions::{VersionRow, VersionTable};
 
 pub use memory::MemoryLedger;
 pub use sqlite::SqliteLedger;
@@ -30,72 +31,74 @@ pub use thread::{LEDGER_FAIL_POINTS, LedgerHandle, LedgerLimits};
 /// Longest id of a run.
 pub const RUN_ID_BYTES_MAX: usize = 96;
 
-/// Durable memory of one run. Called from one thread.
+/// Durable state of one run. Called from one thread.
 pub trait Ledger: Send {
-    /// Applies all mutations in order, or none: when it answers `Ok` they survive a power cut.
+    /// Applies all mutations in order, or none. After `Ok` they survive a power cut.
     fn commit(&mut self, mutations: &[Mutation]) -> Result<(), LedgerError>;
 
-    /// Everything that is not settled yet, and the sums over everything that is.
-    fn load(&mut self) -> Result<Snapshot, LedgerError>;
+    /// Everything that is not settled, and the totals over everything that is.
+    fn load(&mut self) -> Result<LedgerSnapshot, LedgerError>;
 
-    /// What became of a trajectory, settled ones included; `None` when the ledger never heard of it.
-    fn fate(&mut self, trajectory: &Id<Trajectory>) -> Result<Option<Fate>, LedgerError>;
+    /// How far a trajectory is, including settled ones; `None` when the ledger does not know it.
+    fn fate(&mut self, trajectory: &Id<Trajectory>) -> Result<Option<TrajectoryFate>, LedgerError>;
 
-    /// The shard that holds a trajectory's rows, opened ones included.
+    /// The shard that holds a trajectory's rows, including opened shards.
     fn shard_of(&mut self, trajectory: &Id<Trajectory>) -> Result<Option<Id<Shard>>, LedgerError>;
 
-    /// Every shard that the manifest names, as the ledger remembers it, in the order of the manifest's versions.
-    fn published_shards(&mut self) -> Result<Vec<PublishedShard>, LedgerError>;
+    /// Every shard that the manifest names, by the ledger's record, in order of manifest versions.
+    fn committed_shards(&mut self) -> Result<Vec<CommittedShard>, LedgerError>;
 
-    /// How far a shard is; `None` when the ledger never heard of it.
+    /// How far a shard is; `None` when the ledger does not know it.
     fn shard_phase(&mut self, shard: &Id<Shard>) -> Result<Option<ShardPhase>, LedgerError>;
 }
 
-/// A decision to be remembered.
+/// A decision to record.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Mutation {
-    /// The run directory is opened: the first time it is named, later the name and the job must be the same. Raises the epoch.
+    /// The run directory is opened. The first opening sets the run and the job; later ones must
+    /// match. Raises the epoch.
     RunOpened(RunOpening),
-    /// A task is drawn and its group planned; `draws` is the sampler's count after it.
+    /// A task is drawn and its group planned.
     GroupDrawn {
         /// The group.
-        draw: Draw,
-        /// Draws of the sampler so far, this one included.
+        draw: TaskDraw,
+        /// The sampler's draws so far, including this one.
         draws: u64,
     },
-    /// A trajectory is lent under the next token.
-    Assigned(Start),
+    /// A trajectory is leased under the next token.
+    Assigned(TrajectoryStart),
     /// The policy brought a trajectory to its end; its ending is in the spool.
     Finished {
         /// Which.
         trajectory_id: Id<Trajectory>,
-        /// Token it was finished under.
+        /// Token it finished under.
         token: u64,
         /// Its end, one of the policy's own.
-        ended: Ended,
+        ended: TrajectoryEnd,
         /// Hash of the evidence in the spool.
         evidence_sha256: [u8; 32],
     },
-    /// A scorer saw the evidence of a finished trajectory.
+    /// A scorer received the evidence of a finished trajectory.
     Scored {
         /// Which.
         trajectory_id: Id<Trajectory>,
-        /// What the scorer said.
-        verdict: Verdict,
+        /// The scorer's verdict.
+        verdict: TimedScore,
     },
-    /// A trajectory ended by the farm's fault, lent or already finished.
+    /// A trajectory, leased or already finished, ended by the farm's fault.
     Failed {
         /// Which.
         trajectory_id: Id<Trajectory>,
         /// Its end, one of the farm's.
-        ended: Ended,
+        ended: TrajectoryEnd,
     },
-    /// What was acknowledged of a trajectory is damaged. It may have been scored, but no shard holds it: from now on it failed.
+    /// The record of a trajectory is damaged. It may have been scored, but no shard holds it: from
+    /// now on it counts as failed.
     RecordLost {
         /// Which.
         trajectory_id: Id<Trajectory>,
         /// Its end, `record_lost`.
-        ended: Ended,
+        ended: TrajectoryEnd,
     },
     /// A group takes no more attempts; none is open.
     GroupClosed {
@@ -104,7 +107,7 @@ pub enum Mutation {
         /// Wall clock, microseconds since the Unix epoch.
         at_micros: i64,
     },
-    /// A shard will hold these rows. Committed before its first byte.
+    /// A shard will hold these rows. Committed before its first byte is written.
     ShardOpened(ShardOpening),
     /// The shard's files are whole and durable under their final names.
     ShardWritten {
@@ -114,7 +117,7 @@ pub enum Mutation {
         files: Vec<WrittenFile>,
     },
     /// The manifest names the shard.
-    ShardPublished {
+    ShardCommitted {
         /// Which.
         shard_id: Id<Shard>,
         /// Version of the manifest commit.
@@ -126,7 +129,7 @@ pub enum Mutation {
     VersionTaken {
         /// Which.
         version: i32,
-        /// What its weights hash to.
+        /// Hash of its weights.
         weights_sha256: String,
     },
     /// No policy worker can run a version.
@@ -136,11 +139,11 @@ pub enum Mutation {
         /// Why.
         reason: String,
     },
-    /// A version is being evaluated: so many problems are drawn for it. None is under way.
+    /// An evaluation of a version begins with this many problems. No other evaluation is open.
     EvaluationBegun {
-        /// Which; newer than those evaluated before.
+        /// The version; newer than those evaluated before.
         version: i32,
-        /// Problems of it.
+        /// Problems in it.
         problems: u64,
         /// Wall clock, microseconds since the Unix epoch.
         at_micros: i64,
@@ -149,33 +152,36 @@ pub enum Mutation {
     EvaluationEnded {
         /// Which.
         version: i32,
-        /// Why problems were left out; `None`: none were.
+        /// Why problems were left out; `None` when none were.
         cut: Option<String>,
     },
-    /// A shard that no manifest names is given up, opened or written; its rows wait for another.
+    /// A shard that no manifest names is abandoned, opened or written; its rows wait for another
+    /// shard.
     ShardAbandoned {
         /// Which.
         shard_id: Id<Shard>,
     },
 }
 
-/// Who opens a run directory.
+/// The opening of a run directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RunOpening {
     /// The run.
     pub run_id: Id<Run>,
-    /// Hash of the resolved job.
+    /// Hash of the resolved job. A run that is opened again has it from then on.
     pub job_sha256: [u8; 32],
+    /// Hash of the job that the run began with, which may be another where a release between added keys.
+    pub began_sha256: Option<[u8; 32]>,
     /// Wall clock, microseconds since the Unix epoch.
     pub at_micros: i64,
 }
 
 /// A task drawn for a group.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Draw {
+pub struct TaskDraw {
     /// The group.
     pub group_id: Id<Group>,
-    /// Its number within the run: the run's `next_group`.
+    /// Its number within the run, which is the run's `next_group`.
     pub index: u64,
     /// Suite of the task.
     pub suite: String,
@@ -183,45 +189,45 @@ pub struct Draw {
     pub task_id: String,
     /// Its split.
     pub split: Split,
-    /// The draw all slots share.
+    /// The seed all slots share.
     pub seed: u64,
-    /// Slots planned, spares included.
+    /// Slots planned, including spares.
     pub group_size: u32,
-    /// The task's line in its file, so that a changed file changes nothing that was drawn.
+    /// The task's line in its file, so that a change to the file affects nothing already drawn.
     pub task_json: String,
-    /// By which chance the task was drawn, where that depends on what was measured of the tasks.
+    /// The probability with which the task was drawn, where it depends on measured success.
     pub chance: Option<f64>,
-    /// The problem of an evaluation that it is; `None`: it is one of the job's own groups.
-    pub problem: Option<Problem>,
+    /// The evaluation problem it belongs to; `None` for the job's own groups.
+    pub problem: Option<EvaluationProblem>,
     /// Wall clock, microseconds since the Unix epoch.
     pub at_micros: i64,
 }
 
 /// A problem of an evaluation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Problem {
+pub struct EvaluationProblem {
     /// The policy version that is evaluated.
     pub version: i32,
-    /// Its number in the evaluation, from 0: the evaluation's `drawn`.
+    /// Its number in the evaluation, from 0; equals the evaluation's `drawn`.
     pub index: u64,
 }
 
-/// A trajectory lent to an environment worker.
+/// A trajectory leased to an environment worker.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Start {
+pub struct TrajectoryStart {
     /// The trajectory.
     pub trajectory_id: Id<Trajectory>,
     /// Its group, still open.
     pub group_id: Id<Group>,
     /// Slot, below the group's size.
     pub sample_index: u32,
-    /// Attempt at the slot: as many as went before.
+    /// Attempt at the slot, which is the number of earlier attempts.
     pub attempt: u32,
-    /// Fencing token: the run's `next_token`.
+    /// Fencing token, which is the run's `next_token`.
     pub token: u64,
-    /// Who acts it.
+    /// The environment worker that acts it.
     pub env_worker: Id<EnvWorker>,
-    /// Who decides in it.
+    /// The policy that decides in it.
     pub policy: PolicyFacts,
     /// Wall clock, microseconds since the Unix epoch.
     pub at_micros: i64,
@@ -229,26 +235,26 @@ pub struct Start {
     pub queue_micros: u64,
 }
 
-/// The policy a trajectory runs on, as it was when the trajectory was lent.
+/// The policy a trajectory runs on, as of its lease.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PolicyFacts {
     /// Policy worker.
     pub worker: Id<PolicyWorker>,
     /// Address it advertises.
     pub address: String,
-    /// What it runs.
+    /// The kind of policy it runs.
     pub kind: PolicyKind,
     /// Version of its weights.
     pub version: Option<i32>,
-    /// What it is made of.
-    pub hashes: Hashes,
+    /// Hashes of what the policy consists of.
+    pub hashes: PolicyHashes,
 }
 
 /// How a trajectory ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Ended {
+pub struct TrajectoryEnd {
     /// The end.
-    pub end: End,
+    pub end: EndKind,
     /// Why, in a sentence.
     pub reason: String,
     /// Steps in the spool.
@@ -261,47 +267,47 @@ pub struct Ended {
     pub at_micros: i64,
 }
 
-/// What a scorer said, and how long it took.
+/// A scorer's verdict and how long it took.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Verdict {
+pub struct TimedScore {
     /// The score; its reward is present and finite.
     pub score: Score,
     /// Time the scoring took.
     pub micros: u64,
 }
 
-/// The rows of a shard about to be written.
+/// The rows of a shard that is about to be written.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ShardOpening {
     /// The shard.
     pub shard_id: Id<Shard>,
-    /// Its number within the run: the run's `next_shard`.
+    /// Its number within the run, which is the run's `next_shard`.
     pub index: u64,
-    /// Trajectories, scored or failed, in no other shard.
+    /// Trajectories, scored or failed, that are in no other shard.
     pub trajectories: Vec<Id<Trajectory>>,
-    /// Closed groups; each one's trajectories are here or published.
+    /// Closed groups; the trajectories of each are here or committed.
     pub groups: Vec<Id<Group>>,
-    /// Files of the data set whose rows it holds instead; a merge holds nothing else.
+    /// Files of the data set whose rows it replaces; a merge holds nothing else.
     pub replaces: Vec<String>,
 }
 
 /// What a restarted coordinator starts from.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub struct Snapshot {
+pub struct LedgerSnapshot {
     /// The run; `None` in a directory that was never opened.
     pub run: Option<RunRow>,
-    /// Groups that are not published, in the order they were drawn.
+    /// Groups that are not committed, in the order they were drawn.
     pub groups: Vec<GroupRow>,
-    /// All trajectories of those groups, published ones included, in the order of their tokens.
+    /// All trajectories of those groups, committed ones included, in order of their tokens.
     pub trajectories: Vec<TrajectoryRow>,
     /// Shards that are opened or written.
     pub shards: Vec<ShardRow>,
     /// All published versions of the weights.
-    pub versions: Versions,
-    /// All evaluations, in the order of their versions; only the last may be under way.
+    pub versions: VersionTable,
+    /// All evaluations, in order of their versions; only the last may be open.
     pub evaluations: Vec<EvaluationRow>,
     /// Sums over the whole run.
-    pub totals: Totals,
+    pub totals: RunTotals,
 }
 
 /// The run itself.
@@ -325,57 +331,57 @@ pub struct RunRow {
     pub opened_at_micros: i64,
 }
 
-/// A group and where it stands.
+/// A group and its state.
 #[derive(Debug, Clone, PartialEq)]
 pub struct GroupRow {
-    /// How it began.
-    pub draw: Draw,
+    /// Its draw.
+    pub draw: TaskDraw,
     /// When it closed; `None` while it is open.
     pub closed_at_micros: Option<i64>,
-    /// Shard its row is in.
+    /// Shard that holds its row.
     pub shard_id: Option<Id<Shard>>,
 }
 
-/// A trajectory and where it stands.
+/// A trajectory and its state.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TrajectoryRow {
-    /// How it began.
-    pub start: Start,
+    /// How it started.
+    pub start: TrajectoryStart,
     /// How far it is.
-    pub standing: Standing,
-    /// Shard its rows are in.
+    pub standing: TrajectoryStanding,
+    /// Shard that holds its rows.
     pub shard_id: Option<Id<Shard>>,
     /// Whether the manifest names that shard.
-    pub published: bool,
+    pub committed: bool,
 }
 
 /// How far a trajectory is.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Standing {
-    /// Lent.
+pub enum TrajectoryStanding {
+    /// Leased.
     Assigned,
-    /// Its end is acknowledged; no scorer saw it yet.
+    /// Its end is acknowledged; no scorer has received it yet.
     Finished {
         /// Its end.
-        ended: Ended,
+        ended: TrajectoryEnd,
         /// Hash of the evidence in the spool.
         evidence_sha256: [u8; 32],
     },
-    /// A scorer saw its evidence.
+    /// A scorer received its evidence.
     Scored {
         /// Its end.
-        ended: Ended,
-        /// What the scorer said.
-        verdict: Verdict,
+        ended: TrajectoryEnd,
+        /// The scorer's verdict.
+        verdict: TimedScore,
     },
     /// It ended by the farm's fault.
     Failed {
         /// Its end.
-        ended: Ended,
+        ended: TrajectoryEnd,
     },
 }
 
-/// A shard that is not published yet.
+/// A shard that is not committed yet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ShardRow {
     /// The shard.
@@ -388,49 +394,49 @@ pub struct ShardRow {
     pub trajectories: Vec<Id<Trajectory>>,
     /// Groups in it, in order of their ids.
     pub groups: Vec<Id<Group>>,
-    /// Files of the data set whose rows it holds instead.
+    /// Files of the data set whose rows it replaces.
     pub replaces: Vec<String>,
 }
 
 /// A shard that the manifest names.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct PublishedShard {
+pub struct CommittedShard {
     /// The shard.
     pub shard_id: Id<Shard>,
     /// Number of the manifest commit that names it.
     pub manifest_version: u64,
     /// Its files.
     pub files: Vec<WrittenFile>,
-    /// Files of the data set whose rows it holds instead.
+    /// Files of the data set whose rows it replaces.
     pub replaces: Vec<String>,
 }
 
 /// How far a shard is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ShardPhase {
-    /// Its id is taken; its files may be anywhere between the first byte and the last name.
+    /// Its id is taken; its files may be in any state of being written.
     Opened,
     /// Its files are whole and durable.
     Written,
     /// The manifest names it.
-    Published {
+    Committed {
         /// Number of the manifest commit.
         manifest_version: u64,
     },
-    /// It was given up; its files may be removed.
+    /// It was abandoned; its files may be removed.
     Abandoned,
 }
 
-/// An evaluation and where it stands.
+/// An evaluation and its state.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EvaluationRow {
-    /// The policy version it is of.
+    /// The policy version it evaluates.
     pub version: i32,
-    /// Problems it is planned with.
+    /// Problems it was planned with.
     pub problems: u64,
-    /// Problems that are drawn.
+    /// Problems drawn so far.
     pub drawn: u64,
-    /// Trajectories of it with a reward.
+    /// Its trajectories with a reward.
     pub scored: u64,
     /// Those that count as solved.
     pub succeeded: u64,
@@ -443,59 +449,60 @@ pub struct EvaluationRow {
 /// How far an evaluation is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum EvaluationStanding {
-    /// Under way.
+    /// In progress.
     Open,
     /// Every problem has all its trajectories, or is out of retries.
     Complete,
-    /// It was ended before that.
+    /// It ended before all problems were done.
     Cut {
         /// Why.
         reason: String,
     },
 }
 
-/// Sums over the whole run, settled trajectories included.
+/// Totals over the whole run, settled trajectories included.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub struct Totals {
+pub struct RunTotals {
     /// Trajectories with a reward.
     pub scored: u64,
     /// Failed ones by end.
-    pub failed: BTreeMap<End, u64>,
-    /// Groups that closed, those of evaluations left out.
+    pub failed: BTreeMap<EndKind, u64>,
+    /// Closed groups, evaluations excluded.
     pub groups_closed: u64,
     /// Shards the manifest names.
-    pub shards_published: u64,
-    /// Measured success of each task, by suite and task id, evaluations left out.
+    pub shards_committed: u64,
+    /// Measured success of each task, by suite and task id, evaluations excluded.
     pub tasks: BTreeMap<(String, String), TaskTally>,
-    /// The same of all evaluations together.
+    /// The success of all evaluations together.
     pub evaluated: TaskTally,
 }
 
-/// What trajectories of one task earned.
+/// Measured success of one task.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct TaskTally {
     /// Trajectories with a reward.
     pub scored: u64,
-    /// Those whose scorer says whether they count as solved.
-    pub judged: u64,
+    /// Those whose scorer decides whether they count as solved.
+    pub success_known: u64,
     /// Those that count as solved.
     pub succeeded: u64,
     /// Sum of their rewards.
     pub reward_sum: f64,
 }
 
-/// What became of a trajectory.
+/// How far a trajectory is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Fate {
-    /// It is lent.
+pub enum TrajectoryFate {
+    /// It is leased.
     Open,
     /// Its end is acknowledged; the spool holds what its rows need.
     Ended,
     /// The manifest names its shard; the spool need not keep it.
-    Published,
+    Committed,
 }
 
-/// Why the ledger did not do as told. After anything but `Refused` and `DiskFull` nothing more may be acknowledged.
+/// Why a ledger operation failed. After anything but `Refused` and `DiskFull` nothing more may be
+/// acknowledged.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum LedgerError {
     /// The mutation contradicts the ledger; the whole batch was rolled back.
@@ -506,49 +513,49 @@ pub enum LedgerError {
         /// What it contradicts.
         why: String,
     },
-    /// The directory holds another run, or the same with another job.
+    /// The directory holds another run, or this run with another job.
     #[error(
-        "this run directory belongs to {found}, not to {asked}; use another output_dir, or --clean to start over"
+        "this run directory belongs to {found}, not to {requested}; use another output_dir, or --clean to start over"
     )]
     OtherRun {
-        /// What the ledger holds.
+        /// The run the ledger holds.
         found: String,
-        /// What was asked for.
-        asked: String,
+        /// The run that was requested.
+        requested: String,
     },
-    /// The file is not a ledger this program can read.
-    #[error("{path} is no furrow ledger of this version: {why}")]
+    /// The file is not a ledger that this program can read.
+    #[error("{path} is not a furrow ledger that this version can read: {why}")]
     Foreign {
         /// The file.
         path: PathBuf,
         /// What is wrong with it.
         why: String,
     },
-    /// There is no room; the batch was rolled back and may be tried again.
-    #[error("no space left for the ledger {path}: free some; nothing was acknowledged")]
+    /// The disk is full; the batch was rolled back and may be retried.
+    #[error("no space left for the ledger {path}; nothing was acknowledged; free disk space")]
     DiskFull {
         /// The file.
         path: PathBuf,
-        /// What SQLite said.
+        /// The error of SQLite.
         source: Arc<dyn Error + Send + Sync>,
     },
     /// The storage failed; whether the batch is durable is unknown until the next start.
     #[error("cannot {operation} the ledger {path}")]
     Storage {
-        /// What was tried.
+        /// The operation that failed.
         operation: &'static str,
         /// The file.
         path: PathBuf,
         /// What failed.
         source: Arc<dyn Error + Send + Sync>,
     },
-    /// It failed before; only a restart tells what is durable.
-    #[error("the ledger stopped after an earlier failure: start again with --resume")]
+    /// It failed before; only a restart shows what is durable.
+    #[error("the ledger stopped after an earlier failure: restart with --resume")]
     Stopped,
 }
 
 impl Mutation {
-    /// The word for what is decided, in errors and fail points.
+    /// Name of the decision, in errors and fail points.
     pub fn verb(&self) -> &'static str {
         match self {
             Mutation::RunOpened(_) => "run_open",
@@ -561,7 +568,7 @@ impl Mutation {
             Mutation::GroupClosed { .. } => "group_close",
             Mutation::ShardOpened(_) => "shard_open",
             Mutation::ShardWritten { .. } => "shard_write",
-            Mutation::ShardPublished { .. } => "shard_publish",
+            Mutation::ShardCommitted { .. } => "shard_publish",
             Mutation::ShardAbandoned { .. } => "shard_abandon",
             Mutation::VersionProposed(_) => "version_propose",
             Mutation::VersionTaken { .. } => "version_take",
@@ -571,12 +578,12 @@ impl Mutation {
         }
     }
 
-    /// What it is about.
+    /// The subject of the decision.
     pub fn subject(&self) -> String {
         self.id().map_or_else(|| self.version().to_string(), str::to_owned)
     }
 
-    /// The version it is about; 0 where it is about something else.
+    /// The version it concerns; 0 where it concerns something else.
     fn version(&self) -> i32 {
         match self {
             Mutation::VersionProposed(row) => row.version,
@@ -600,7 +607,7 @@ impl Mutation {
             Mutation::GroupClosed { group_id, .. } => group_id.as_str(),
             Mutation::ShardOpened(opening) => opening.shard_id.as_str(),
             Mutation::ShardWritten { shard_id, .. }
-            | Mutation::ShardPublished { shard_id, .. }
+            | Mutation::ShardCommitted { shard_id, .. }
             | Mutation::ShardAbandoned { shard_id } => shard_id.as_str(),
             Mutation::VersionProposed(_)
             | Mutation::VersionTaken { .. }
@@ -610,32 +617,32 @@ impl Mutation {
         })
     }
 
-    /// What is wrong with it whatever the state is; both implementations ask first.
+    /// What is wrong with the mutation in any state; both implementations check it first.
     fn flaw(&self) -> Option<String> {
         match self {
             Mutation::RunOpened(opening) => opening.flaw(),
             Mutation::GroupDrawn { draw, .. } if draw.group_size == 0 => {
-                Some("a group of no slots".to_owned())
+                Some("a group of 0 slots".to_owned())
             }
             Mutation::GroupDrawn { draw, .. }
                 if draw.chance.is_some_and(|chance| !(chance > 0.0 && chance <= 1.0)) =>
             {
-                Some("a chance that is none".to_owned())
+                Some("a chance outside (0, 1]".to_owned())
             }
             Mutation::Finished { ended, .. } if !may_be_scored(ended.end) => {
-                Some(format!("{} is the farm's fault, no end to be scored", ended.end.as_str()))
+                Some(format!("{} is the farm's fault and cannot be scored", ended.end.as_str()))
             }
             Mutation::Failed { ended, .. } if !may_fail(ended.end) => {
-                Some(format!("{} is the policy's own end, no failure", ended.end.as_str()))
+                Some(format!("{} is the policy's own end, not a failure", ended.end.as_str()))
             }
-            Mutation::RecordLost { ended, .. } if ended.end != End::RecordLost => {
-                Some(format!("{} is no damage", ended.end.as_str()))
+            Mutation::RecordLost { ended, .. } if ended.end != EndKind::RecordLost => {
+                Some(format!("{} is not damage", ended.end.as_str()))
             }
             Mutation::Scored { verdict, .. } => match verdict.score.reward {
                 Some(reward) if reward.is_finite() => verdict.flaw(),
                 other => Some(format!("a score needs a finite reward, got {other:?}")),
             },
-            Mutation::EvaluationBegun { problems: 0, .. } => Some("an evaluation of no problems".to_owned()),
+            Mutation::EvaluationBegun { problems: 0, .. } => Some("an evaluation of 0 problems".to_owned()),
             Mutation::ShardOpened(opening) => opening.flaw(),
             Mutation::ShardWritten { files, .. } if files.is_empty() => {
                 Some("a shard without files".to_owned())
@@ -650,18 +657,19 @@ impl Mutation {
 }
 
 impl RunOpening {
-    /// Ids of groups, trajectories and shards begin with the run's and must be ids themselves: `-g000000-s000-a000` and room.
+    /// Ids of groups, trajectories and shards begin with the run's id and must be ids themselves,
+    /// so the run's id leaves space for `-g000000-s000-a000`.
     fn flaw(&self) -> Option<String> {
         let length = self.run_id.as_str().len();
         (length > RUN_ID_BYTES_MAX)
-            .then(|| format!("its name has {length} letters; use at most {RUN_ID_BYTES_MAX}"))
+            .then(|| format!("its name has {length} bytes; use at most {RUN_ID_BYTES_MAX}"))
     }
 }
 
-impl Verdict {
+impl TimedScore {
     fn flaw(&self) -> Option<String> {
         let odd = self.score.components.iter().find(|part| !part.value.is_finite());
-        odd.map(|part| format!("component {} is {}, no number", part.name, part.value))
+        odd.map(|part| format!("component {} is {}, not a finite number", part.name, part.value))
     }
 }
 
@@ -684,74 +692,74 @@ impl ShardOpening {
     }
 }
 
-impl Standing {
+impl TrajectoryStanding {
     /// Its end, once it has one.
-    pub fn ended(&self) -> Option<&Ended> {
+    pub fn ended(&self) -> Option<&TrajectoryEnd> {
         match self {
-            Standing::Assigned => None,
-            Standing::Finished { ended, .. }
-            | Standing::Scored { ended, .. }
-            | Standing::Failed { ended } => Some(ended),
+            TrajectoryStanding::Assigned => None,
+            TrajectoryStanding::Finished { ended, .. }
+            | TrajectoryStanding::Scored { ended, .. }
+            | TrajectoryStanding::Failed { ended } => Some(ended),
         }
     }
 
     /// Whether the attempt still occupies its slot.
     pub fn is_open(&self) -> bool {
-        matches!(self, Standing::Assigned | Standing::Finished { .. })
+        matches!(self, TrajectoryStanding::Assigned | TrajectoryStanding::Finished { .. })
     }
 }
 
-impl Snapshot {
+impl LedgerSnapshot {
     /// Trajectories that no shard holds and that are ready for one.
-    pub fn unpublished(&self) -> impl Iterator<Item = &TrajectoryRow> {
+    pub fn uncommitted(&self) -> impl Iterator<Item = &TrajectoryRow> {
         self.trajectories.iter().filter(|row| row.shard_id.is_none() && !row.standing.is_open())
     }
 }
 
-/// Whether an end can be the policy's own; `page_hang` can, when it recurs.
-fn may_be_scored(end: End) -> bool {
-    end.fault(true) == Fault::Policy
+/// Whether an end can be the policy's own; a recurring `page_hang` can.
+fn may_be_scored(end: EndKind) -> bool {
+    end.fault(true) == FaultOwner::Policy
 }
 
-/// Whether an end can be the farm's fault; `page_hang` can, the first time.
-fn may_fail(end: End) -> bool {
-    end.fault(false) == Fault::Farm
+/// Whether an end can be the farm's fault; a first `page_hang` can.
+fn may_fail(end: EndKind) -> bool {
+    end.fault(false) == FaultOwner::Farm
 }
 
-/// Whether an evaluation of a version may begin after the last one; says why not.
+/// Checks that an evaluation of a version may begin after the last one.
 fn may_begin(last: Option<&EvaluationRow>, version: i32) -> Result<(), String> {
     match last {
-        Some(last) if last.is_open() => Err(format!("that of version {} is under way", last.version)),
+        Some(last) if last.is_open() => Err(format!("the evaluation of version {} is open", last.version)),
         Some(last) if last.version >= version => Err(format!("version {} was evaluated", last.version)),
         _ => Ok(()),
     }
 }
 
-/// Whether a problem may be drawn where this is the last evaluation; says why not.
-fn may_draw(last: Option<&EvaluationRow>, problem: Problem) -> Result<(), String> {
-    let row = under_way(last, problem.version)?;
+/// Checks that a problem may be drawn in the last evaluation.
+fn may_draw(last: Option<&EvaluationRow>, problem: EvaluationProblem) -> Result<(), String> {
+    let row = open_evaluation(last, problem.version)?;
     match problem.index == row.drawn && row.drawn < row.problems {
         true => Ok(()),
         false => Err(format!("the next problem of {} is {}, not {}", row.problems, row.drawn, problem.index)),
     }
 }
 
-/// Whether the evaluation of a version may end where this is the last one; says why not.
+/// Checks that the last evaluation, of this version, may end.
 fn may_end(last: Option<&EvaluationRow>, version: i32, cut: bool) -> Result<(), String> {
-    let row = under_way(last, version)?;
+    let row = open_evaluation(last, version)?;
     match cut || row.drawn == row.problems {
         true => Ok(()),
         false => Err(format!("{} of its {} problems are drawn", row.drawn, row.problems)),
     }
 }
 
-fn under_way(last: Option<&EvaluationRow>, version: i32) -> Result<&EvaluationRow, String> {
+fn open_evaluation(last: Option<&EvaluationRow>, version: i32) -> Result<&EvaluationRow, String> {
     let open = last.filter(|last| last.is_open() && last.version == version);
-    open.ok_or_else(|| format!("no evaluation of version {version} is under way"))
+    open.ok_or_else(|| format!("no evaluation of version {version} is open"))
 }
 
 impl EvaluationRow {
-    /// Whether it is under way.
+    /// Whether it is in progress.
     pub fn is_open(&self) -> bool {
         self.standing == EvaluationStanding::Open
     }

@@ -1,4 +1,4 @@
-//! One process a run directory: a lock that the kernel frees when its holder dies, however it dies.
+//! One process per run directory: a lock that the kernel releases whenever its holder dies.
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Seek, Write};
@@ -10,21 +10,22 @@ use rustix::io::Errno;
 
 use crate::durable::DurableError;
 
-/// Holds a run directory until it is dropped. The file stays: removing it would let two processes lock two files of one name.
+/// Holds a run directory until dropped. The file stays: removing it would let two processes lock
+/// two files of one name.
 #[derive(Debug)]
 pub struct RunLock {
     _file: File,
 }
 
-/// Why a run directory is not ours.
+/// Why the run directory cannot be taken.
 #[derive(Debug, thiserror::Error)]
 pub enum LockError {
     /// Another process holds it.
-    #[error("run directory {run_dir} in use by {holder}: stop it, or choose another output_dir")]
+    #[error("run directory {run_dir} is in use by {holder}: stop it, or choose another output_dir")]
     InUse {
         /// The directory.
         run_dir: PathBuf,
-        /// What the holder wrote about itself: its pid and how long it has been there.
+        /// What the holder wrote about itself: its pid and how long it has held the lock.
         holder: String,
     },
     /// The lock file cannot be used.
@@ -33,7 +34,7 @@ pub enum LockError {
 }
 
 impl RunLock {
-    /// Takes the directory, or says who has it.
+    /// Takes the directory, or fails with its holder.
     pub fn take(run_dir: &Path) -> Result<Self, LockError> {
         let path = run_dir.join("lock");
         let options = OpenOptions::new().read(true).write(true).create(true).truncate(false).clone();
@@ -44,12 +45,12 @@ impl RunLock {
             Err(Errno::WOULDBLOCK) => return Err(in_use(run_dir, file)),
             Err(error) => return Err(DurableError::on("lock", &path)(error.into()).into()),
         }
-        sign(&mut file).map_err(DurableError::on("write to", &path))?;
+        write_holder(&mut file).map_err(DurableError::on("write to", &path))?;
         Ok(Self { _file: file })
     }
 }
 
-fn sign(file: &mut File) -> std::io::Result<()> {
+fn write_holder(file: &mut File) -> std::io::Result<()> {
     file.set_len(0)?;
     file.rewind()?;
     writeln!(file, "{} {}", std::process::id(), seconds_now())
@@ -58,12 +59,13 @@ fn sign(file: &mut File) -> std::io::Result<()> {
 fn in_use(run_dir: &Path, mut file: File) -> LockError {
     let mut text = String::new();
     let read = file.read_to_string(&mut text);
-    let holder = read.ok().and_then(|_| described(&text)).unwrap_or_else(|| "another process".to_owned());
+    let holder =
+        read.ok().and_then(|_| describe_holder(&text)).unwrap_or_else(|| "another process".to_owned());
     LockError::InUse { run_dir: run_dir.to_owned(), holder }
 }
 
 /// `1234 1763711111` → `pid 1234, for 35 s`.
-fn described(text: &str) -> Option<String> {
+fn describe_holder(text: &str) -> Option<String> {
     let (pid, since) = text.trim().split_once(' ')?;
     let pid: u32 = pid.parse().ok()?;
     let seconds = seconds_now().saturating_sub(since.parse().ok()?);
@@ -81,11 +83,11 @@ mod tests {
     #[test]
     fn a_directory_has_one_holder() {
         let dir = tempfile::tempdir().unwrap();
-        let held = RunLock::take(dir.path()).unwrap();
+        let lock = RunLock::take(dir.path()).unwrap();
         let refused = RunLock::take(dir.path()).unwrap_err().to_string();
         let pid = format!("in use by pid {}", std::process::id());
         assert!(refused.contains(&pid), "{refused}");
-        drop(held);
+        drop(lock);
         RunLock::take(dir.path()).unwrap();
     }
 
@@ -98,8 +100,8 @@ mod tests {
 
     #[test]
     fn a_holder_is_described() {
-        assert_eq!(described(&format!("12 {}\n", seconds_now() + 9)).unwrap(), "pid 12, for 0 s");
-        assert_eq!(described("garbage"), None);
-        assert_eq!(described("x 1"), None);
+        assert_eq!(describe_holder(&format!("12 {}\n", seconds_now() + 9)).unwrap(), "pid 12, for 0 s");
+        assert_eq!(describe_holder("garbage"), None);
+        assert_eq!(describe_holder("x 1"), None);
     }
 }

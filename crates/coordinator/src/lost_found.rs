@@ -1,7 +1,8 @@
 //! `<run>/lost+found/`: what a start could not account for, kept and never removed.
 //!
-//! What belongs to no shard, what a disk damaged, a manifest commit that cannot be read: each is moved (or, where the run goes on with a
-//! part of it, copied) into the folder of this start, and `index.jsonl` says where it came from and why. `furrow doctor --run` lists it.
+//! What belongs to no shard, what a disk damaged, a manifest commit that cannot be read: each is
+//! moved into the folder of this start (or copied, where the run continues with a part of it), and
+//! `index.jsonl` records where it came from and why. `furrow doctor --run` lists it.
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
@@ -13,67 +14,68 @@ use crate::durable::{DurableError, make_durable_dir, sync_dir};
 
 /// Name of the folder below a run directory.
 const FOLDER: &str = "lost+found";
-/// What the folder holds, a JSON object a line.
+/// The index of the folder, one JSON object per line.
 const INDEX: &str = "index.jsonl";
-/// Most entries. A run that goes well has none; a thousand are another run's files that were copied here.
+/// Most entries. A healthy run has none; a thousand means that another run's files were copied
+/// here.
 const ENTRIES_MAX: usize = 1_000;
-/// Most bytes of copies; what is moved costs none.
+/// Most bytes of copies; moves do not count.
 const COPIED_BYTES_MAX: u64 = 1 << 30;
 /// Most bytes of the index: a thousand entries of two paths and a sentence.
 const INDEX_BYTES_MAX: u64 = 4 << 20;
 
-/// The folder, and what this start puts into it.
+/// The folder, and what this start adds to it.
 #[derive(Debug)]
 pub(crate) struct LostFound {
     run_dir: PathBuf,
-    /// Of this start or scoring, below the run directory: no other uses it.
+    /// The folder of this start or scoring, below the run directory: no other one uses it.
     folder: PathBuf,
-    held: Option<Held>,
+    usage: Option<FolderUsage>,
 }
 
-/// What the folder held when this start first put something into it.
+/// Contents of the folder before this start added to it.
 #[derive(Debug, Clone, Copy)]
-struct Held {
+struct FolderUsage {
     entries: usize,
     copied_bytes: u64,
 }
 
-/// Something that was put aside.
+/// An entry of `lost+found/`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PutAside {
-    /// Where it lay, below the run directory.
+    /// Where it was, below the run directory.
     pub from: PathBuf,
-    /// Where it lies now, below the run directory.
+    /// Where it is now, below the run directory.
     pub kept_as: PathBuf,
-    /// Why it was put aside.
+    /// Why it was moved or copied.
     pub why: String,
-    /// Its length when it was copied; `None`: it was moved, and nothing of it is left where it lay.
+    /// Its length when it was copied; `None` when it was moved and no longer exists at `from`.
     pub copied_bytes: Option<u64>,
 }
 
-/// Why something was not put aside. It is where it was.
+/// Why something could not be moved or copied. It stays where it was.
 #[derive(Debug, thiserror::Error)]
 pub enum LostFoundError {
     /// A file operation failed.
-    #[error("cannot put something aside")]
+    #[error("cannot move or copy to lost+found")]
     File(#[from] DurableError),
-    /// There is too much in it.
+    /// The folder is full.
     #[error(
-        "{folder} is full ({held}): see what is there with `furrow doctor --run`, take away what you do not need, its lines in \
-         {INDEX} too, and start again; {path} is where it was"
+        "{folder} is full ({contents}): list it with `furrow doctor --run`, remove what you do not need and \
+         its lines in {INDEX}, and start again; {path} was not moved"
     )]
     Full {
         /// The folder.
         folder: PathBuf,
-        /// How much it holds.
-        held: String,
-        /// What should have come into it.
+        /// What it holds.
+        contents: String,
+        /// What did not fit.
         path: PathBuf,
     },
 }
 
 impl LostFound {
-    /// For the `epoch`th start of a run. Nothing is made before something is put aside.
+    /// For the `epoch`th start of a run. Creates nothing before the first entry.
     pub fn of_start(run_dir: &Path, epoch: u64) -> Self {
         Self::named(run_dir, &format!("start-{epoch:06}"))
     }
@@ -84,28 +86,29 @@ impl LostFound {
     }
 
     fn named(run_dir: &Path, name: &str) -> Self {
-        Self { run_dir: run_dir.to_owned(), folder: Path::new(FOLDER).join(name), held: None }
+        Self { run_dir: run_dir.to_owned(), folder: Path::new(FOLDER).join(name), usage: None }
     }
 
-    /// Whether there is room for so many more entries, and every folder and file on the way is this run's own. Changes nothing: a start asks
-    /// before it moves the first. `first` is one of them.
-    pub fn check_room(&self, entries: usize, first: &Path) -> Result<(), LostFoundError> {
+    /// Checks that this many more entries fit, and that every folder and file on the way is this
+    /// run's own. Changes nothing: a start checks before it moves the first entry. `first` is one
+    /// of the entries.
+    pub fn check_capacity(&self, entries: usize, first: &Path) -> Result<(), LostFoundError> {
         for folder in [Path::new(FOLDER), &self.folder] {
             let folder = self.run_dir.join(folder);
             furrow_storage::check_dir(&folder).map_err(DurableError::on("use", &folder))?;
         }
         let index = self.run_dir.join(FOLDER).join(INDEX);
         furrow_storage::check_file(&index).map_err(DurableError::on("use", &index))?;
-        let held = Held::of(&self.run_dir)?;
-        if held.entries.saturating_add(entries) > ENTRIES_MAX {
-            let held =
-                format!("{} of at most {ENTRIES_MAX} entries, and {entries} more to come", held.entries);
-            return Err(self.full(held, first));
+        let usage = FolderUsage::of(&self.run_dir)?;
+        if usage.entries.saturating_add(entries) > ENTRIES_MAX {
+            let contents =
+                format!("{} of at most {ENTRIES_MAX} entries, and {entries} more to add", usage.entries);
+            return Err(self.full(contents, first));
         }
         Ok(())
     }
 
-    /// Moves a file or a folder away from where it lies in the run directory. Says where to.
+    /// Moves a file or a folder out of the run directory's tree. Returns its new path.
     pub fn take(&mut self, path: &Path, why: &str) -> Result<PathBuf, LostFoundError> {
         let entry = self.entry(path, why, None)?;
         let to = self.run_dir.join(&entry.kept_as);
@@ -115,7 +118,7 @@ impl LostFound {
         Ok(report(entry))
     }
 
-    /// Copies a file, durably; the file itself stays. Says where to.
+    /// Copies a file durably; the original stays. Returns the path of the copy.
     pub fn copy(&mut self, path: &Path, why: &str) -> Result<PathBuf, LostFoundError> {
         let failed = |operation| move |error| LostFoundError::from(DurableError::on(operation, path)(error));
         let bytes = fs::symlink_metadata(path).map_err(failed("measure"))?.len();
@@ -123,11 +126,11 @@ impl LostFound {
         let to = self.run_dir.join(&entry.kept_as);
         let mut from = furrow_storage::open(path, OpenOptions::new().read(true)).map_err(failed("open"))?;
         self.record(&entry)?;
-        // An earlier start of this epoch cannot have been here, but this one may have been asked twice.
+        // The name is free: `entry` numbers repeated names.
         let mut copy = furrow_storage::create(&to).map_err(DurableError::on("create", &to))?;
-        // Of a file that the disk cannot read to its end, what can be read is kept.
+        // Where the disk cannot read the whole file, the copy keeps what can be read.
         if let Err(error) = io::copy(&mut from, &mut copy) {
-            tracing::warn!(path = %path.display(), %error, "only a part could be copied to lost+found");
+            tracing::warn!(path = %path.display(), %error, "copied only a part of a file to lost+found");
         }
         copy.sync_all().map_err(DurableError::on("sync", &to))?;
         to.parent().into_iter().try_for_each(sync_dir)?;
@@ -140,13 +143,14 @@ impl LostFound {
         why: &str,
         copied_bytes: Option<u64>,
     ) -> Result<PutAside, LostFoundError> {
-        self.make_room(path, copied_bytes)?;
+        self.reserve_entry(path, copied_bytes)?;
         let from = path.strip_prefix(&self.run_dir).unwrap_or(path);
-        // No component leads upwards: what lies outside the run directory keeps its names below the folder.
+        // No component leads upwards: a path outside the run directory keeps its names below the
+        // folder.
         let below: PathBuf = from.components().filter(|part| matches!(part, Component::Normal(_))).collect();
         let (from, below) = (in_utf8(from), in_utf8(&below));
         let mut kept_as = self.folder.join(&below);
-        // The same name twice in one start: a commit that was put aside and its successor, say.
+        // One start may move the same name twice: a commit and its successor, for example.
         let mut copies = 1;
         while self.run_dir.join(&kept_as).symlink_metadata().is_ok() {
             copies += 1;
@@ -156,35 +160,37 @@ impl LostFound {
         Ok(PutAside { from, kept_as, why: why.to_owned(), copied_bytes })
     }
 
-    fn make_room(&mut self, path: &Path, copied_bytes: Option<u64>) -> Result<(), LostFoundError> {
+    fn reserve_entry(&mut self, path: &Path, copied_bytes: Option<u64>) -> Result<(), LostFoundError> {
         let folder = self.run_dir.join(FOLDER);
         furrow_storage::check_dir(&folder).map_err(DurableError::on("use", &folder))?;
-        let held = match self.held {
-            Some(held) => held,
-            None => Held::of(&self.run_dir)?,
+        let usage = match self.usage {
+            Some(usage) => usage,
+            None => FolderUsage::of(&self.run_dir)?,
         };
-        let more = Held {
-            entries: held.entries + 1,
-            copied_bytes: held.copied_bytes.saturating_add(copied_bytes.unwrap_or(0)),
+        let more = FolderUsage {
+            entries: usage.entries + 1,
+            copied_bytes: usage.copied_bytes.saturating_add(copied_bytes.unwrap_or(0)),
         };
         if more.entries > ENTRIES_MAX || more.copied_bytes > COPIED_BYTES_MAX {
-            let held = format!(
+            let contents = format!(
                 "{} of at most {ENTRIES_MAX} entries, {} of at most {COPIED_BYTES_MAX} bytes of copies",
-                held.entries, held.copied_bytes
+                usage.entries, usage.copied_bytes
             );
-            return Err(self.full(held, path));
+            return Err(self.full(contents, path));
         }
-        self.held = Some(more);
+        self.usage = Some(more);
         Ok(())
     }
 
-    fn full(&self, held: String, path: &Path) -> LostFoundError {
-        LostFoundError::Full { folder: self.run_dir.join(FOLDER), held, path: path.to_owned() }
+    fn full(&self, contents: String, path: &Path) -> LostFoundError {
+        LostFoundError::Full { folder: self.run_dir.join(FOLDER), contents, path: path.to_owned() }
     }
 
-    /// The index knows of it first: a crash in between leaves a line about something that is still where it was.
+    /// The index comes first: after a crash in between, a line describes something that was not
+    /// moved.
     fn record(&self, entry: &PutAside) -> Result<(), LostFoundError> {
-        // Each folder on the way is this run's own: one that is a link leads out of the run directory.
+        // Each folder on the way must be this run's own: a link would lead out of the run
+        // directory.
         let above: Vec<&Path> = entry.kept_as.ancestors().skip(1).collect();
         for folder in above.iter().rev().map(|below| self.run_dir.join(below)).skip(1) {
             furrow_storage::check_dir(&folder).map_err(DurableError::on("use", &folder))?;
@@ -214,19 +220,20 @@ fn ends_a_line(file: &mut fs::File) -> io::Result<bool> {
     Ok(last == *b"\n")
 }
 
-/// Names that JSON can hold: what is no UTF-8 becomes U+FFFD, in the folder too, so that the index leads to it.
+/// Names that JSON can hold: what is not UTF-8 becomes U+FFFD, also in the folder, so that the
+/// index matches it.
 fn in_utf8(path: &Path) -> PathBuf {
     PathBuf::from(path.to_string_lossy().into_owned())
 }
 
-/// Logs it, and says where it lies.
+/// Logs the entry and returns its path.
 fn report(entry: PutAside) -> PathBuf {
     let PutAside { from, kept_as, why, .. } = entry;
-    tracing::warn!(from = %from.display(), kept_as = %kept_as.display(), %why, "put aside");
+    tracing::warn!(from = %from.display(), kept_as = %kept_as.display(), %why, "kept in lost+found");
     kept_as
 }
 
-impl Held {
+impl FolderUsage {
     fn of(run_dir: &Path) -> Result<Self, LostFoundError> {
         let path = run_dir.join(FOLDER).join(INDEX);
         let entries = lost_and_found(run_dir).map_err(DurableError::on("read", &path))?;
@@ -235,10 +242,10 @@ impl Held {
     }
 }
 
-/// What starts of a run put aside and what is still there, in the order it came.
+/// What starts of a run moved or copied to `lost+found/` and is still there, in order.
 ///
 /// # Errors
-/// The index cannot be read. A line that is no entry is left out.
+/// Fails when the index cannot be read. Lines that are not entries are skipped.
 pub fn lost_and_found(run_dir: &Path) -> io::Result<Vec<PutAside>> {
     let index = match furrow_storage::read(&run_dir.join(FOLDER).join(INDEX), INDEX_BYTES_MAX) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -247,7 +254,8 @@ pub fn lost_and_found(run_dir: &Path) -> io::Result<Vec<PutAside>> {
     let mut entries = Vec::new();
     for line in index.split(|byte| *byte == b'\n') {
         let Ok(entry) = serde_json::from_slice::<PutAside>(line) else { continue };
-        // The index is a file like another: a name in it may lead anywhere, and none of those is listed.
+        // The index is a file like any other: a name in it may point anywhere, and only names
+        // inside the folder are listed.
         let stays = entry.kept_as.components().all(|part| matches!(part, Component::Normal(_)));
         if stays && run_dir.join(&entry.kept_as).symlink_metadata().is_ok() {
             entries.push(entry);
@@ -298,10 +306,10 @@ mod tests {
     }
 
     #[test]
-    fn a_full_folder_is_said_and_nothing_is_moved() {
+    fn a_full_folder_is_reported_and_nothing_is_moved() {
         let dir = run_with(&["data/steps/one"]);
         let mut lost = LostFound::of_start(dir.path(), 1);
-        lost.held = Some(Held { entries: ENTRIES_MAX, copied_bytes: 0 });
+        lost.usage = Some(FolderUsage { entries: ENTRIES_MAX, copied_bytes: 0 });
         let path = dir.path().join("data/steps/one");
         let why = lost.take(&path, "x").unwrap_err().to_string();
         assert!(why.contains("is full (1000 of at most 1000 entries"), "{why}");
@@ -332,16 +340,16 @@ mod tests {
     }
 
     #[test]
-    fn room_is_looked_at_before_the_first_is_moved() {
+    fn capacity_is_checked_before_the_first_entry_is_moved() {
         let dir = run_with(&["data/steps/one"]);
         let (lost, path) = (LostFound::of_start(dir.path(), 1), dir.path().join("data/steps/one"));
-        lost.check_room(ENTRIES_MAX, &path).unwrap();
-        let why = lost.check_room(ENTRIES_MAX + 1, &path).unwrap_err().to_string();
+        lost.check_capacity(ENTRIES_MAX, &path).unwrap();
+        let why = lost.check_capacity(ENTRIES_MAX + 1, &path).unwrap_err().to_string();
         assert!(why.contains("0 of at most 1000 entries, and 1001 more"), "{why}");
         assert!(!dir.path().join("lost+found").exists());
         fs::create_dir_all(dir.path().join("lost+found")).unwrap();
         std::os::unix::fs::symlink("elsewhere", dir.path().join("lost+found/start-000001")).unwrap();
-        assert!(lost.check_room(1, &path).is_err());
+        assert!(lost.check_capacity(1, &path).is_err());
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! Start: takes the run directory and brings ledger, spool and data set into agreement before anybody is served.
+//! Start: takes the run directory and reconciles ledger, spool and data set before anything is
+//! served.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -12,44 +13,50 @@ use furrow_telemetry::{SpoolRecovered, TimeSource};
 use tokio::task::JoinError;
 
 use crate::assign::FirstSteps;
+use crate::commit::{CommitError, CommitSettings, RecoveredRun, ShardCommitter, check_run_dir};
 use crate::config::LimitsConfig;
-use crate::core::Spooled;
+use crate::core::SpoolProgress;
 use crate::crash;
 use crate::durable::{DurableError, make_durable_dir};
-use crate::groups::span;
-use crate::identity::Identity;
+use crate::groups::merge_ranges;
+use crate::identity::JobIdentity;
 use crate::judge::JudgeConfig;
-use crate::ledger::{Ledger, LedgerError, Mutation, RunOpening, SqliteLedger, Standing, TrajectoryRow};
+use crate::ledger::{
+    Ledger, LedgerError, Mutation, RunOpening, SqliteLedger, TrajectoryRow, TrajectoryStanding,
+};
 use crate::lock::{LockError, RunLock};
 use crate::plan::{JobPlan, UnknownTask};
-use crate::publish::{PublishError, PublishSettings, Publisher, Recovered, check_run_dir};
 use crate::service::versions;
-use crate::spool::{Key, RecoveredTrajectory, Spool, SpoolError};
+use crate::spool::{EntryKey, RecoveredTrajectory, Spool, SpoolError};
 
-/// What the coordinator is told of a job.
+/// Everything the coordinator needs to know about a job.
 #[derive(Debug)]
-pub struct Job {
+pub struct CoordinatorJob {
     /// The run.
     pub run_id: Id<Run>,
-    /// Its directory: `ledger.sqlite`, `spool/` and `data/` are made in it.
+    /// Its directory, which holds `ledger.sqlite`, `spool/` and `data/`.
     pub run_dir: PathBuf,
-    /// The lock on the directory, where the caller has taken it to prepare the directory; `None`: it is taken here.
+    /// The lock on the directory, where the caller already took it to prepare the directory. With
+    /// `None`, `open` takes it.
     pub lock: Option<RunLock>,
-    /// Whether a run that is in the directory goes on; else the directory must be without one.
+    /// Whether to resume a run that is in the directory. Without it, the directory must not hold a
+    /// run.
     pub resume: bool,
-    /// What a resumed job must not change.
-    pub identity: Identity,
-    /// The resolved job as TOML; it travels in every file of the data set.
+    /// Settings that a resumed job must not change.
+    pub identity: JobIdentity,
+    /// The same of the job that the run directory keeps, where this job resumes its run.
+    pub began: Option<JobIdentity>,
+    /// The resolved job as TOML; every file of the data set carries it.
     pub job_toml: String,
     /// Its tasks.
     pub tasks: TaskSet,
-    /// `[tasks]`: how they are drawn and how large groups are.
+    /// `[tasks]`: how tasks are drawn and how large groups are.
     pub tasks_config: TasksConfig,
-    /// `[eval]` and its tasks; `None`: nothing is evaluated.
+    /// `[eval]` and its tasks; `None` disables evaluation.
     pub eval: Option<(TaskSet, EvalConfig)>,
     /// How sessions are set up.
     pub session: SessionSpec,
-    /// `[score.judge]`, its key read; `None`: there is nobody to ask.
+    /// `[score.judge]` with its key read; `None` means that the job has no judge.
     pub judge: Option<JudgeConfig>,
     /// `[limits]`.
     pub limits: LimitsConfig,
@@ -59,7 +66,7 @@ pub struct Job {
     pub records: RecordsConfig,
 }
 
-/// A run that is recovered and not yet served.
+/// A recovered run that is not served yet.
 pub struct Coordinator {
     pub(crate) run_id: Id<Run>,
     pub(crate) run_dir: PathBuf,
@@ -68,23 +75,24 @@ pub struct Coordinator {
     pub(crate) disk_reserve_bytes: u64,
     pub(crate) plan: Arc<JobPlan>,
     pub(crate) spool: Spool,
-    pub(crate) recovered: Recovered,
-    pub(crate) spooled: BTreeMap<Id<Trajectory>, Spooled>,
+    pub(crate) recovered: RecoveredRun,
+    pub(crate) spooled: BTreeMap<Id<Trajectory>, SpoolProgress>,
     pub(crate) lock: RunLock,
 }
 
 /// Why a coordinator did not start or had to stop.
 #[derive(Debug, thiserror::Error)]
 pub enum CoordinatorError {
-    /// The run directory cannot be made or used.
+    /// The run directory cannot be created or used.
     #[error("cannot use the run directory")]
     RunDir(#[source] DurableError),
-    /// Somebody else has it.
+    /// Another process holds the run directory.
     #[error("cannot take the run directory")]
     Lock(#[source] LockError),
-    /// There is a run in it and nobody said to go on.
+    /// The directory holds a run, and the job does not resume.
     #[error(
-        "run directory {run_dir} already holds a run: go on with --resume, start over with --clean, or choose another output_dir"
+        "run directory {run_dir} already holds a run: resume it with --resume, start over with --clean, or \
+         choose another output_dir"
     )]
     NotEmpty {
         /// The directory.
@@ -96,14 +104,14 @@ pub enum CoordinatorError {
     /// The spool failed.
     #[error("the spool failed")]
     Spool(#[source] SpoolError),
-    /// The publisher failed.
-    #[error("publishing failed")]
-    Publish(#[source] PublishError),
-    /// A resumed run is about a task that is gone.
+    /// The shard committer failed.
+    #[error("committing a shard failed")]
+    Commit(#[source] CommitError),
+    /// A resumed run refers to a task that the job no longer has.
     #[error("the job's tasks changed")]
     UnknownTask(#[source] UnknownTask),
     /// An acknowledged step in the spool is not readable.
-    #[error("the spool holds a step of {trajectory} that this furrow cannot read")]
+    #[error("the spool holds a step of {trajectory} that this version of furrow cannot read")]
     Undecodable {
         /// Whose.
         trajectory: Id<Trajectory>,
@@ -116,7 +124,7 @@ pub enum CoordinatorError {
     /// A thread could not be started.
     #[error("cannot start a thread")]
     Thread(#[source] io::Error),
-    /// One of our own tasks panicked.
+    /// One of the coordinator's own tasks panicked.
     #[error("the coordinator's {part} panicked")]
     Panicked {
         /// Which.
@@ -127,8 +135,8 @@ pub enum CoordinatorError {
 }
 
 impl Coordinator {
-    /// Takes the run directory and brings everything in it into agreement. Blocks: not for async code.
-    pub fn open(mut job: Job) -> Result<Self, CoordinatorError> {
+    /// Takes the run directory and reconciles everything in it. Blocks: not for async code.
+    pub fn open(mut job: CoordinatorJob) -> Result<Self, CoordinatorError> {
         make_durable_dir(&job.run_dir).map_err(CoordinatorError::RunDir)?;
         let lock = match job.lock.take() {
             Some(lock) => lock,
@@ -138,20 +146,20 @@ impl Coordinator {
         let ledger = open_ledger(&job)?;
         let opened = Spool::open(job.run_dir.join("spool"), job.limits.spool);
         let (spool, found) = opened.map_err(CoordinatorError::Spool)?;
-        tell_recovered(&found);
+        log_recovered(&found);
         let resolved = job.job_toml.clone();
-        let settings = PublishSettings {
+        let settings = CommitSettings {
             run_dir: job.run_dir.clone(),
             data_dir: job.run_dir.join("data"),
             run_id: job.run_id.clone(),
             job_toml: job.job_toml,
             records: job.records.clone(),
         };
-        let recovered = Publisher::recover(settings, ledger, job.limits.ledger, spool.clone(), found);
-        let recovered = recovered.map_err(CoordinatorError::Publish)?;
+        let recovered = ShardCommitter::recover(settings, ledger, job.limits.ledger, spool.clone(), found);
+        let recovered = recovered.map_err(CoordinatorError::Commit)?;
         let first_steps = job.limits.spread_first_steps.then_some(FirstSteps { sessions: job.sessions });
         let plan = JobPlan::new(job.tasks, &job.tasks_config, job.session);
-        let plan = plan.evaluated(job.eval).spread(first_steps);
+        let plan = plan.with_evaluations(job.eval).with_first_steps(first_steps);
         plan.check(&recovered.snapshot).map_err(CoordinatorError::UnknownTask)?;
         if job.resume {
             let path = job.run_dir.join("job.toml");
@@ -159,7 +167,7 @@ impl Coordinator {
                 .map_err(|error| CoordinatorError::RunDir(DurableError::on("write", &path)(error)))?;
         }
         Ok(Self {
-            spooled: take_stock(&spool, &recovered)?,
+            spooled: read_spool_progress(&spool, &recovered)?,
             run_id: job.run_id,
             run_dir: job.run_dir,
             judge: job.judge,
@@ -173,7 +181,7 @@ impl Coordinator {
     }
 }
 
-fn open_ledger(job: &Job) -> Result<SqliteLedger, CoordinatorError> {
+fn open_ledger(job: &CoordinatorJob) -> Result<SqliteLedger, CoordinatorError> {
     let path = job.run_dir.join("ledger.sqlite");
     if path.exists() && !job.resume {
         return Err(CoordinatorError::NotEmpty { run_dir: job.run_dir.clone() });
@@ -182,6 +190,7 @@ fn open_ledger(job: &Job) -> Result<SqliteLedger, CoordinatorError> {
     let opening = RunOpening {
         run_id: job.run_id.clone(),
         job_sha256: job.identity.sha256(),
+        began_sha256: job.began.as_ref().map(JobIdentity::sha256),
         at_micros: TimeSource::system().wall_micros(),
     };
     crash::point("ledger.before_run_open");
@@ -190,7 +199,7 @@ fn open_ledger(job: &Job) -> Result<SqliteLedger, CoordinatorError> {
     Ok(ledger)
 }
 
-fn tell_recovered(found: &[RecoveredTrajectory]) {
+fn log_recovered(found: &[RecoveredTrajectory]) {
     if found.is_empty() {
         return;
     }
@@ -203,34 +212,40 @@ fn tell_recovered(found: &[RecoveredTrajectory]) {
     .emit();
 }
 
-/// What the core wants to know of the spool. Only steps of trajectories that go on are opened, and only where a policy has tokens.
-fn take_stock(
+/// Reads what the core needs from the spool. Opens only steps of trajectories that continue, and
+/// only where a policy has tokens.
+fn read_spool_progress(
     spool: &Spool,
-    recovered: &Recovered,
-) -> Result<BTreeMap<Id<Trajectory>, Spooled>, CoordinatorError> {
+    recovered: &RecoveredRun,
+) -> Result<BTreeMap<Id<Trajectory>, SpoolProgress>, CoordinatorError> {
     let has_tokens = |kind: PolicyKind| matches!(kind, PolicyKind::Model | PolicyKind::Openai);
-    let goes_on =
-        |row: &&TrajectoryRow| row.standing == Standing::Assigned && has_tokens(row.start.policy.kind);
+    let goes_on = |row: &&TrajectoryRow| {
+        row.standing == TrajectoryStanding::Assigned && has_tokens(row.start.policy.kind)
+    };
     let rows = recovered.snapshot.trajectories.iter().filter(goes_on);
     let to_open: BTreeSet<_> = rows.map(|row| row.start.trajectory_id.clone()).collect();
     let stock = |found: &RecoveredTrajectory| {
         let trajectory = found.trajectory_id.clone();
-        let opened = to_open.contains(&trajectory).then(|| versions_of(spool, &trajectory)).transpose()?;
+        let opened =
+            to_open.contains(&trajectory).then(|| read_policy_versions(spool, &trajectory)).transpose()?;
         let (steps, ending) = (found.steps.len() as u32, found.ending);
-        Ok((trajectory, Spooled { steps, policy_versions: opened.flatten(), ending }))
+        Ok((trajectory, SpoolProgress { steps, policy_versions: opened.flatten(), ending }))
     };
     recovered.spooled.iter().map(stock).collect()
 }
 
-fn versions_of(spool: &Spool, trajectory: &Id<Trajectory>) -> Result<Option<(i32, i32)>, CoordinatorError> {
+fn read_policy_versions(
+    spool: &Spool,
+    trajectory: &Id<Trajectory>,
+) -> Result<Option<(i32, i32)>, CoordinatorError> {
     let mut range = None;
     for entry in spool.read(trajectory).map_err(CoordinatorError::Spool)? {
         let entry = entry.map_err(CoordinatorError::Spool)?;
-        if let Key::Step(_) = entry.key {
+        if let EntryKey::Step(_) = entry.key {
             let undecodable =
                 |source| CoordinatorError::Undecodable { trajectory: trajectory.clone(), source };
             let record = furrow_wire::decode_step(entry.payload).map_err(undecodable)?;
-            range = span(range, versions(&record));
+            range = merge_ranges(range, versions(&record));
         }
     }
     Ok(range)

@@ -1,43 +1,44 @@
-//! The job's tasks as the coordinator sees them: what each group draws, and what an assignment says of it.
+//! The job's tasks for the coordinator: what each group draws, and what an assignment contains.
 
 use std::collections::BTreeMap;
 
 use furrow_rollout::{Assignment, SessionSpec, Task};
-use furrow_tasks::{EvalConfig, Measured, Sampler, TaskSet, TaskSpec, TasksConfig};
+use furrow_tasks::{EvalConfig, MeasuredSuccess, TaskSampler, TaskSet, TaskSpec, TasksConfig};
 
 use crate::assign::FirstSteps;
-use crate::core::{Drawn, Grant, Plan, Schedule, Tallies};
-use crate::ledger::{Draw, Snapshot};
+use crate::core::{EvaluationSchedule, GroupPlan, LeaseGrant, SampledTask, TaskTallies};
+use crate::ledger::{LedgerSnapshot, TaskDraw};
 
-/// Tasks, the sampler over them, and how sessions are set up.
+/// Tasks, their sampler, and session settings.
 #[derive(Debug)]
 pub struct JobPlan {
     set: TaskSet,
-    sampler: Sampler,
+    sampler: TaskSampler,
     group_size: u32,
     group_spares: u32,
     session: SessionSpec,
-    places: Places,
+    task_indices: TaskIndices,
     eval: Option<EvalPlan>,
     first_steps: Option<FirstSteps>,
 }
 
-/// Where a task stands in its set, by suite and task id.
-type Places = BTreeMap<(String, String), usize>;
+/// A task's index in its set, by suite and task id.
+type TaskIndices = BTreeMap<(String, String), usize>;
 
-/// What versions are evaluated on.
+/// The tasks that versions are evaluated on.
 #[derive(Debug)]
 struct EvalPlan {
     set: TaskSet,
-    sampler: Sampler,
-    schedule: Schedule,
-    places: Places,
+    sampler: TaskSampler,
+    schedule: EvaluationSchedule,
+    task_indices: TaskIndices,
 }
 
-/// The ledger speaks of a task that the job does not have.
+/// The ledger refers to a task that the job does not have.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "group {group_id} is about {suite}/{task_id}, which is not among the job's tasks any more; resume with the task files it began with"
+    "group {group_id} is about {suite}/{task_id}, which the job does not have any more; resume with the task \
+     files the run began with"
 )]
 pub struct UnknownTask {
     /// The group.
@@ -51,53 +52,53 @@ pub struct UnknownTask {
 impl JobPlan {
     /// A plan over a loaded set.
     pub fn new(set: TaskSet, config: &TasksConfig, session: SessionSpec) -> Self {
-        let sampler = Sampler::new(&set, config);
-        let places = places(&set);
+        let sampler = TaskSampler::new(&set, config);
+        let task_indices = index_tasks(&set);
         let TasksConfig { group_size, group_spares, .. } = *config;
-        Self { set, sampler, group_size, group_spares, session, places, eval: None, first_steps: None }
+        Self { set, sampler, group_size, group_spares, session, task_indices, eval: None, first_steps: None }
     }
 
-    /// The same with evaluations.
-    pub fn evaluated(self, eval: Option<(TaskSet, EvalConfig)>) -> Self {
+    /// The same plan with evaluations.
+    pub fn with_evaluations(self, eval: Option<(TaskSet, EvalConfig)>) -> Self {
         let plan = |(set, config): (TaskSet, EvalConfig)| {
-            let sampler = Sampler::new(&set, &config.tasks);
-            let schedule = Schedule {
+            let sampler = TaskSampler::new(&set, &config.tasks);
+            let schedule = EvaluationSchedule {
                 every_versions: config.every_versions,
                 problems: sampler.groups(),
                 group_size: config.tasks.group_size,
                 hold_millis: config.hold_millis,
             };
-            EvalPlan { places: places(&set), set, sampler, schedule }
+            EvalPlan { task_indices: index_tasks(&set), set, sampler, schedule }
         };
         Self { eval: eval.map(plan), ..self }
     }
 
-    /// The same with step limits of the first trajectories spread.
-    pub fn spread(self, first_steps: Option<FirstSteps>) -> Self {
+    /// The same plan with spread step limits of the first trajectories.
+    pub fn with_first_steps(self, first_steps: Option<FirstSteps>) -> Self {
         Self { first_steps, ..self }
     }
 
-    /// The task of a group, drawn, as slot `sample_index` has it.
-    pub fn task(&self, draw: &Draw, sample_index: u32) -> Result<Task, UnknownTask> {
-        let mut task = self.spec(draw)?.drawn(draw.seed);
+    /// The task of a group's draw, as slot `sample_index` gets it.
+    pub fn task(&self, draw: &TaskDraw, sample_index: u32) -> Result<Task, UnknownTask> {
+        let mut task = self.spec(draw)?.with_seed(draw.seed);
         task.max_steps = self.max_steps(draw, sample_index)?;
         Ok(task)
     }
 
     /// Steps that a trajectory may take.
-    pub fn max_steps(&self, draw: &Draw, sample_index: u32) -> Result<u32, UnknownTask> {
+    pub fn max_steps(&self, draw: &TaskDraw, sample_index: u32) -> Result<u32, UnknownTask> {
         let max_steps = self.spec(draw)?.task.max_steps;
         let first = self.first_steps.filter(|_| draw.problem.is_none());
         Ok(first.map_or(max_steps, |first| first.limit(draw.index, draw.group_size, sample_index, max_steps)))
     }
 
-    /// Whether every group of a resumed run is about a task of this job.
-    pub fn check(&self, snapshot: &Snapshot) -> Result<(), UnknownTask> {
+    /// Checks that every group of a resumed run is about a task of this job.
+    pub fn check(&self, snapshot: &LedgerSnapshot) -> Result<(), UnknownTask> {
         snapshot.groups.iter().try_for_each(|row| self.spec(&row.draw).map(drop))
     }
 
-    /// What an environment worker is told of a grant.
-    pub fn assignment(&self, grant: Grant) -> Result<Assignment, UnknownTask> {
+    /// The assignment an environment worker receives for a grant.
+    pub fn assignment(&self, grant: LeaseGrant) -> Result<Assignment, UnknownTask> {
         Ok(Assignment {
             task: self.task(&grant.draw, grant.of.sample_index)?,
             ancestry: grant.of,
@@ -108,7 +109,7 @@ impl JobPlan {
         })
     }
 
-    /// Upper bound of what one assignment takes on the wire: its texts and a little for the rest.
+    /// Upper bound of an assignment's size on the wire: its texts and a margin.
     pub fn assignment_bytes_max(&self) -> usize {
         let text = |text: &Option<String>| text.as_ref().map_or(0, String::len);
         let bytes = |spec: &TaskSpec| {
@@ -131,14 +132,17 @@ impl JobPlan {
         &self.session
     }
 
-    /// The task of a group and how it is scored.
-    pub fn spec(&self, draw: &Draw) -> Result<&TaskSpec, UnknownTask> {
-        let (set, places) = match (draw.problem, &self.eval) {
-            (None, _) => (Some(&self.set), Some(&self.places)),
-            (Some(_), eval) => (eval.as_ref().map(|eval| &eval.set), eval.as_ref().map(|eval| &eval.places)),
+    /// The task of a group and its scorer.
+    pub fn spec(&self, draw: &TaskDraw) -> Result<&TaskSpec, UnknownTask> {
+        let (set, task_indices) = match (draw.problem, &self.eval) {
+            (None, _) => (Some(&self.set), Some(&self.task_indices)),
+            (Some(_), eval) => {
+                (eval.as_ref().map(|eval| &eval.set), eval.as_ref().map(|eval| &eval.task_indices))
+            }
         };
-        let place = places.and_then(|places| places.get(&(draw.suite.clone(), draw.task_id.clone())));
-        set.zip(place).map(|(set, place)| &set.specs()[*place]).ok_or_else(|| UnknownTask {
+        let index = task_indices
+            .and_then(|task_indices| task_indices.get(&(draw.suite.clone(), draw.task_id.clone())));
+        set.zip(index).map(|(set, index)| &set.specs()[*index]).ok_or_else(|| UnknownTask {
             group_id: draw.group_id.to_string(),
             suite: draw.suite.clone(),
             task_id: draw.task_id.clone(),
@@ -146,7 +150,7 @@ impl JobPlan {
     }
 }
 
-impl Plan for JobPlan {
+impl GroupPlan for JobPlan {
     fn groups(&self) -> u64 {
         self.sampler.groups()
     }
@@ -159,40 +163,40 @@ impl Plan for JobPlan {
         self.group_size
     }
 
-    fn draw(&self, index: u64, tallies: &Tallies) -> Drawn {
-        let measured = |place: usize| {
-            let task = &self.set.specs()[place].task;
+    fn draw(&self, index: u64, tallies: &TaskTallies) -> SampledTask {
+        let measured = |task_index: usize| {
+            let task = &self.set.specs()[task_index].task;
             let tally = tallies.get(&(task.suite.clone(), task.task_id.clone())).copied().unwrap_or_default();
-            Measured { scored: tally.scored, succeeded: tally.succeeded }
+            MeasuredSuccess { scored: tally.scored, succeeded: tally.succeeded }
         };
         let (draw, chance) = self.sampler.draw_measured(index, measured);
-        drawn(&self.set.specs()[draw.spec], draw.seed, chance)
+        sampled_task(&self.set.specs()[draw.spec], draw.seed, chance)
     }
 
-    fn schedule(&self) -> Option<Schedule> {
+    fn schedule(&self) -> Option<EvaluationSchedule> {
         self.eval.as_ref().map(|eval| eval.schedule)
     }
 
-    fn problem(&self, index: u64) -> Drawn {
+    fn problem(&self, index: u64) -> SampledTask {
         let (set, sampler) =
             self.eval.as_ref().map_or((&self.set, &self.sampler), |eval| (&eval.set, &eval.sampler));
         let draw = sampler.draw(index);
-        drawn(&set.specs()[draw.spec], draw.seed, None)
+        sampled_task(&set.specs()[draw.spec], draw.seed, None)
     }
 }
 
-fn drawn(spec: &TaskSpec, seed: u64, chance: Option<f64>) -> Drawn {
-    Drawn {
+fn sampled_task(spec: &TaskSpec, seed: u64, chance: Option<f64>) -> SampledTask {
+    SampledTask {
         suite: spec.task.suite.clone(),
         task_id: spec.task.task_id.clone(),
         split: spec.task.split,
-        seed: spec.drawn(seed).seed,
+        seed: spec.with_seed(seed).seed,
         task_json: spec.json.clone(),
         chance,
     }
 }
 
-fn places(set: &TaskSet) -> Places {
+fn index_tasks(set: &TaskSet) -> TaskIndices {
     let name = |spec: &TaskSpec| (spec.task.suite.clone(), spec.task.task_id.clone());
-    set.specs().iter().enumerate().map(|(place, spec)| (name(spec), place)).collect()
+    set.specs().iter().enumerate().map(|(index, spec)| (name(spec), index)).collect()
 }

@@ -1,8 +1,8 @@
-//! Scoring again: stored trajectories are shown to scorers of today, and the verdicts go to `data/scores/`. What is stored is never
-//! rewritten, and the policy is not asked.
+//! Scores stored trajectories again with the current scorers; the verdicts go to `data/scores/`. It
+//! neither rewrites stored rows nor calls the policy.
 //!
-//! A trajectory is scored again when it was scored before: of the failed ones nobody saw an end that counts. The evidence is the
-//! stored one, so `furrow records verify` can hold each new score to it.
+//! Only trajectories with a score are scored again: a failed one has no end that counts. The
+//! evidence is the stored one, so `furrow records verify` can check each new score against it.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -13,40 +13,41 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use furrow_records::{
-    Committed, DataSet, Draft, Manifest, Op, RecordsConfig, RecordsError, Rescore, ShardPlan, ShardWriter,
-    Table,
+    CommitDraft, CommitOutcome, DataSet, Manifest, Op, RecordsConfig, RecordsError, RescoreRecord, ShardPlan,
+    ShardWriter, Table,
 };
-use furrow_rollout::{Id, Run, Score, Shard, Status, TrajectoryRecord};
-use furrow_tasks::{Facts, Finished, Scorer, TaskSet};
+use furrow_rollout::{Id, Run, Score, Shard, TrajectoryRecord, TrajectoryStatus};
+use furrow_tasks::{EndFacts, FinishedTrajectory, Scorer, TaskSet};
 use tokio_util::sync::CancellationToken;
 
-use crate::judge::{Judge, JudgeConfig};
+use crate::commit::{CommitError, check_manifest_is_whole, check_run_dir};
+use crate::judge::{JudgeClient, JudgeConfig};
 use crate::lock::{LockError, RunLock};
 use crate::lost_found::LostFound;
-use crate::publish::{PublishError, check_manifest_is_whole, check_run_dir};
 
 /// Trajectories held in memory at once: evidence of 200 kB and a few more pictures each are 200 MB.
 const BATCH_MAX: usize = 250;
 
-/// Trajectories without a verdict that are named; the others are counted.
+/// Trajectories without a verdict that are listed by name; further ones are only counted.
 const NAMED_MAX: usize = 20;
 
-/// What is scored again, and how.
+/// What to score again, and how.
 #[derive(Debug)]
 pub struct RescoreJob {
     /// The run's directory.
     pub run_dir: PathBuf,
-    /// Where scorers come from, the first set that has the task; `None`: each trajectory's own record.
+    /// Task sets that provide scorers; the first set that has the task wins. `None` uses each
+    /// trajectory's own record.
     pub tasks: Option<Vec<TaskSet>>,
     /// Which trajectories.
     pub filter: RescoreFilter,
-    /// Whom scorers may ask, its key read.
+    /// The judge that scorers may call, its key read.
     pub judge: Option<JudgeConfig>,
     /// Trajectories scored at the same time.
     pub scorers_max: usize,
-    /// How files are laid out.
+    /// File layout settings.
     pub records: RecordsConfig,
-    /// The resolved job, as TOML; it travels in the file.
+    /// The resolved job, as TOML; the file carries it.
     pub job_toml: String,
     /// Write nothing.
     pub dry_run: bool,
@@ -61,123 +62,124 @@ pub struct RescoreFilter {
     pub task: Option<String>,
 }
 
-/// What came of it.
+/// Result of a rescoring.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct RescoreSummary {
-    /// Trajectories that were shown to a scorer.
-    pub shown: u64,
-    /// Failed trajectories, which are not.
+    /// Trajectories that were given to a scorer.
+    pub submitted: u64,
+    /// Failed trajectories, which are not scored again.
     pub failed: u64,
-    /// Trajectories whose task the job does not have, or that were not asked for.
+    /// Trajectories whose task the job does not have, or that the filter excludes.
     pub left_out: u64,
     /// New verdicts.
     pub scored: u64,
     /// Verdicts with another reward than the stored one.
     pub changed: u64,
-    /// Trajectories whose scorer came to no verdict; they get no row.
+    /// Trajectories whose scorer returned no verdict; they get no row.
     pub unscored: u64,
     /// The first of them, with the reason.
     pub named: Vec<(String, String)>,
-    /// Sum of the stored rewards of those with a new verdict.
+    /// Sum of the stored rewards of the trajectories with a new verdict.
     pub reward_before: f64,
     /// Sum of their new rewards.
     pub reward_after: f64,
     /// Stored successes among them.
     pub successes_before: u64,
-    /// New ones.
+    /// New successes among them.
     pub successes_after: u64,
-    /// What judges cost, where prices are known.
+    /// Cost of the judge calls in US dollars, where prices are known.
     pub cost_usd: Option<f64>,
-    /// The manifest commit that names the new scores, if there are any.
+    /// The manifest commit that names the new scores, if any.
     pub manifest_version: Option<u64>,
 }
 
-/// Why nothing was scored again.
+/// Why a rescoring failed.
 #[derive(Debug, thiserror::Error)]
 pub enum RescoreError {
-    /// A coordinator has the run.
+    /// Another process holds the run directory.
     #[error("cannot take the run directory")]
     Lock(#[from] LockError),
     /// The data set cannot be read or written.
     #[error("cannot use the data set")]
     Records(#[from] RecordsError),
-    /// The run directory is not as its ledger says.
+    /// The run directory does not match its ledger.
     #[error(transparent)]
-    RunDir(#[from] PublishError),
-    /// Asking was stopped.
+    RunDir(#[from] CommitError),
+    /// The caller cancelled the rescoring.
     #[error("stopped; nothing was written")]
     Stopped,
 }
 
 impl RescoreFilter {
-    fn takes(&self, suite: &str, task_id: &str) -> bool {
+    fn matches(&self, suite: &str, task_id: &str) -> bool {
         let in_suite = self.suite.as_deref().is_none_or(|wanted| wanted == suite);
         in_suite && self.task.as_deref().is_none_or(|pattern| furrow_tasks::fits_pattern(pattern, task_id))
     }
 }
 
-/// A stored trajectory and what came of showing it.
-type Judged = (Box<TrajectoryRecord>, Result<Score, String>);
+/// A stored trajectory and its new score, or why there is none.
+type ScoredTrajectory = (Box<TrajectoryRecord>, Result<Score, String>);
 
-/// Scores a run's stored trajectories again; `told` hears how many of how many are done. Blocks: not for async code.
+/// Scores a run's stored trajectories again; `on_progress` receives the numbers of those done and
+/// of all. Blocks: not for async code.
 pub fn rescore(
     job: &RescoreJob,
     stop: &CancellationToken,
-    mut told: impl FnMut(u64, u64),
+    mut on_progress: impl FnMut(u64, u64),
 ) -> Result<RescoreSummary, RescoreError> {
-    DataSet::open(&job.run_dir)?; // before the lock, whose file has no place in a folder that is no run's
+    DataSet::open(&job.run_dir)?; // before the lock, whose file must not appear in other folders
     let _lock = RunLock::take(&job.run_dir)?;
     let data = DataSet::open(&job.run_dir)?;
-    check_run_dir(&job.run_dir).map_err(PublishError::from)?;
+    check_run_dir(&job.run_dir).map_err(CommitError::from)?;
     check_manifest_is_whole(&job.run_dir, data.data_dir())?;
     if !job.dry_run {
         put_unlisted_aside(job, &data)?;
     }
     let total = data.snapshot().files(Table::Trajectories).map(|file| file.rows).sum();
-    let judge = job.judge.clone().map(|config| Judge::new(config, stop.clone()));
-    let mut again =
-        Again { job, judge, data: &data, stop, summary: RescoreSummary::default(), rows: Vec::new() };
+    let judge = job.judge.clone().map(|config| JudgeClient::new(config, stop.clone()));
+    let mut pass =
+        RescorePass { job, judge, data: &data, stop, summary: RescoreSummary::default(), rows: Vec::new() };
     let (mut batch, mut done) = (Vec::new(), 0);
     for record in data.trajectories() {
         let record = record?;
         done += 1;
-        match again.scorer_of(&record) {
+        match pass.scorer_of(&record) {
             Some(scorer) => batch.push((Box::new(record), scorer)),
             None => continue,
         }
         if batch.len() == BATCH_MAX {
-            again.score(std::mem::take(&mut batch))?;
-            told(done, total);
+            pass.score(std::mem::take(&mut batch))?;
+            on_progress(done, total);
         }
     }
-    again.score(batch)?;
-    told(total, total);
-    let Again { mut summary, rows, .. } = again;
+    pass.score(batch)?;
+    on_progress(total, total);
+    let RescorePass { mut summary, rows, .. } = pass;
     if !rows.is_empty() && !job.dry_run {
-        summary.manifest_version = Some(publish(job, &data, &rows)?);
+        summary.manifest_version = Some(commit_scores(job, &data, &rows)?);
     }
     Ok(summary)
 }
 
-/// A scoring under way.
-struct Again<'a> {
+/// A rescoring in progress.
+struct RescorePass<'a> {
     job: &'a RescoreJob,
-    judge: Option<Judge>,
+    judge: Option<JudgeClient>,
     data: &'a DataSet,
     stop: &'a CancellationToken,
     summary: RescoreSummary,
-    rows: Vec<Rescore>,
+    rows: Vec<RescoreRecord>,
 }
 
-impl Again<'_> {
-    /// The scorer of a trajectory that is to be shown, or counts why it is not.
+impl RescorePass<'_> {
+    /// The scorer of a trajectory that is to be scored; otherwise counts why it is not.
     fn scorer_of(&mut self, record: &TrajectoryRecord) -> Option<Result<Scorer, String>> {
         let (suite, task_id) = (&record.task.suite, &record.task.task_id);
-        if record.status != Status::Scored {
+        if record.status != TrajectoryStatus::Scored {
             self.summary.failed += 1;
             return None;
         }
-        if !self.job.filter.takes(suite, task_id) {
+        if !self.job.filter.matches(suite, task_id) {
             self.summary.left_out += 1;
             return None;
         }
@@ -193,13 +195,13 @@ impl Again<'_> {
         }
     }
 
-    /// Shows a batch, several at a time, and takes down what comes of it in the order of the batch.
+    /// Scores a batch, several at a time, and records the results in the order of the batch.
     fn score(
         &mut self,
         batch: Vec<(Box<TrajectoryRecord>, Result<Scorer, String>)>,
     ) -> Result<(), RescoreError> {
         let pictures = self.pictures(&batch)?;
-        let (next, judged) = (AtomicUsize::new(0), Mutex::new(BTreeMap::new()));
+        let (next, scored) = (AtomicUsize::new(0), Mutex::new(BTreeMap::new()));
         std::thread::scope(|scope| {
             for _ in 0..self.job.scorers_max.min(batch.len()) {
                 scope.spawn(|| {
@@ -208,9 +210,14 @@ impl Again<'_> {
                         let Some((record, scorer)) = batch.get(index) else { return };
                         let earlier = pictures.get(record.ancestry.trajectory_id.as_str());
                         let verdict = scorer.clone().and_then(|scorer| {
-                            shown(&scorer, record, earlier.map_or(&[], Vec::as_slice), self.judge.as_ref())
+                            score_record(
+                                &scorer,
+                                record,
+                                earlier.map_or(&[], Vec::as_slice),
+                                self.judge.as_ref(),
+                            )
                         });
-                        judged.lock().unwrap_or_else(PoisonError::into_inner).insert(index, verdict);
+                        scored.lock().unwrap_or_else(PoisonError::into_inner).insert(index, verdict);
                     }
                 });
             }
@@ -218,15 +225,16 @@ impl Again<'_> {
         if self.stop.is_cancelled() {
             return Err(RescoreError::Stopped);
         }
-        let verdicts = judged.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let verdicts = scored.into_inner().unwrap_or_else(PoisonError::into_inner);
         batch
             .into_iter()
             .zip(verdicts.into_values())
-            .for_each(|((record, _), verdict)| self.take_down((record, verdict)));
+            .for_each(|((record, _), verdict)| self.record_result((record, verdict)));
         Ok(())
     }
 
-    /// The last screenshots of those whose scorer wants more than the evidence. One pass over the steps for a whole batch.
+    /// The last screenshots of trajectories whose scorer needs more than the evidence. One pass
+    /// over the steps serves a whole batch.
     fn pictures(
         &self,
         batch: &[(Box<TrajectoryRecord>, Result<Scorer, String>)],
@@ -257,9 +265,9 @@ impl Again<'_> {
         Ok(pictures)
     }
 
-    fn take_down(&mut self, (record, verdict): Judged) {
+    fn record_result(&mut self, (record, verdict): ScoredTrajectory) {
         let summary = &mut self.summary;
-        summary.shown += 1;
+        summary.submitted += 1;
         let score = match verdict {
             Ok(score) => score,
             Err(why) => {
@@ -283,39 +291,48 @@ impl Again<'_> {
         }
         let TrajectoryRecord { ancestry, task, .. } = *record;
         let (task_id, suite, split) = (task.task_id, task.suite, task.split);
-        self.rows.push(Rescore { ancestry, task_id, suite, split, score, scored_at_micros: now_micros() });
+        self.rows.push(RescoreRecord {
+            ancestry,
+            task_id,
+            suite,
+            split,
+            score,
+            scored_at_micros: now_micros(),
+        });
     }
 }
 
-fn shown(
+fn score_record(
     scorer: &Scorer,
     record: &TrajectoryRecord,
     earlier: &[Bytes],
-    judge: Option<&Judge>,
+    judge: Option<&JudgeClient>,
 ) -> Result<Score, String> {
     let ending = &record.ending;
     let evidence = ending.evidence.as_ref().ok_or("it is stored without evidence")?;
-    let facts = Facts { end: ending.end, steps: ending.steps, max_steps: record.task.max_steps };
-    let finished = Finished { evidence, facts: &facts, goal: &ending.goal, earlier };
-    let sitting = judge.map(Judge::sit);
-    let asked = sitting.as_ref().map(|sitting| sitting as &dyn furrow_tasks::Judge);
-    scorer.score_with(&finished, asked).map_err(|error| error.to_string())
+    let facts = EndFacts { end: ending.end, steps: ending.steps, max_steps: record.task.max_steps };
+    let finished = FinishedTrajectory { evidence, facts: &facts, goal: &ending.goal, earlier };
+    let sitting = judge.map(JudgeClient::begin_scoring);
+    let scoring_judge = sitting.as_ref().map(|sitting| sitting as &dyn furrow_tasks::Judge);
+    scorer.score_with(&finished, scoring_judge).map_err(|error| error.to_string())
 }
 
-/// Score files that no commit names: a scoring was killed between the two, or the commit was lost.
+/// Moves score files that no commit names: a rescoring was killed before its commit, or the commit
+/// was lost.
 fn put_unlisted_aside(job: &RescoreJob, data: &DataSet) -> Result<(), RescoreError> {
     let mut lost_found = LostFound::of_scoring(&job.run_dir, now_micros());
     for file in furrow_records::local_files(data.data_dir())? {
         if file.table == Table::Scores && !data.snapshot().holds(&file.name) {
             let taken = lost_found.take(&file.path, "scores that no manifest commit names");
-            taken.map_err(PublishError::from)?;
+            taken.map_err(CommitError::from)?;
         }
     }
     Ok(())
 }
 
-/// Writes the new scores as one durable file and names it in the manifest. The lock keeps coordinators away meanwhile.
-fn publish(job: &RescoreJob, data: &DataSet, rows: &[Rescore]) -> Result<u64, RecordsError> {
+/// Writes the new scores as one durable file and names it in the manifest. The lock keeps
+/// coordinators away meanwhile.
+fn commit_scores(job: &RescoreJob, data: &DataSet, rows: &[RescoreRecord]) -> Result<u64, RecordsError> {
     let run_id: Id<Run> = rows[0].ancestry.run_id.clone();
     let created_at_micros = now_micros();
     let name = format!("{run_id}-score-{created_at_micros}");
@@ -331,17 +348,24 @@ fn publish(job: &RescoreJob, data: &DataSet, rows: &[Rescore]) -> Result<u64, Re
     });
     rows.iter().try_for_each(|row| shard.add_rescore(row))?;
     let files = shard.finish(|_, _| {})?;
-    let draft =
-        Draft { op: Op::Append, files, removed: Vec::new(), run_id, epoch: 0, shard_id, created_at_micros };
+    let draft = CommitDraft {
+        op: Op::Append,
+        files,
+        removed: Vec::new(),
+        run_id,
+        epoch: 0,
+        shard_id,
+        created_at_micros,
+    };
     let store = Manifest::local_store(data.data_dir())?;
     let committing = async { Manifest::open(store).await?.commit(&draft).await };
-    // The store's futures need a runtime; this one is for one commit.
+    // The store's futures need a runtime; this one serves a single commit.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| RecordsError::Unwritable {
         what: "the scores".to_owned(),
         why: format!("no thread to commit them on: {error}"),
     })?;
-    runtime.block_on(committing).map(Committed::version)
+    runtime.block_on(committing).map(CommitOutcome::version)
 }
 
 fn now_micros() -> i64 {

@@ -1,4 +1,5 @@
-//! The coordinator as a service: serves workers until all is over, then winds down in order.
+//! Runs the coordinator as a service: serves workers until the job is over, then shuts down in
+//! order.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,7 +7,7 @@ use std::time::Duration;
 use furrow_rollout::{Id, Run};
 use furrow_telemetry::{RunEnded, RunStarted, TimeSource};
 use furrow_wire::v1::coordinator_service_server::CoordinatorServiceServer;
-use furrow_wire::{MESSAGE_BYTES_MAX, Timeouts, server, with_health_and_reflection};
+use furrow_wire::{LinkTimeouts, MESSAGE_BYTES_MAX, server, with_health_and_reflection};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::task::{JoinError, JoinHandle};
@@ -16,61 +17,62 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tonic::transport::server::Connected;
 
-use crate::core::{Core, Decision, Event, Over, Progress, ShardNews};
+use crate::commit::{CommitReport, CommitReports, RecoveredRun, ShardCommit};
+use crate::core::{Core, Decision, Event, JobOutcome, RunProgress, ShardSummary};
 use crate::crash;
-use crate::disk::{DiskGate, Room};
-use crate::judge::Judge;
+use crate::disk::{DiskCapacity, DiskGate};
+use crate::judge::JudgeClient;
 use crate::ledger::LedgerError;
 use crate::lock::RunLock;
-use crate::open::{Coordinator, CoordinatorError, Job};
-use crate::publish::{PublishReport, PublishReports, Published, Recovered};
-use crate::scoring::Scorers;
-use crate::service::Service;
-use crate::shell::{Desk, Failure, Performer, Shell, now};
+use crate::open::{Coordinator, CoordinatorError, CoordinatorJob};
+use crate::scoring::ScorerPool;
+use crate::service::CoordinatorServer;
+use crate::shell::{EffectPerformer, EventLoop, EventSender, FirstFailure, now};
 
-/// How often the disk is looked at.
+/// How often free disk space is measured.
 const DISK_LOOK: Duration = Duration::from_secs(1);
 
-/// Calls in hand when the server stops have this long.
+/// Grace period for open calls when the server stops.
 const SERVER_GRACE: Duration = Duration::from_secs(5);
 
-/// Room for what the publisher has not looked at, beyond `limits.backlog_max`: trajectories that end while admission is paused. With
-/// it the performer never waits for a shard to be written, and leases go on being renewed meanwhile.
-const PUBLISH_QUEUE_SPARE: usize = 4_096;
+/// Queue space of the shard committer beyond `limits.backlog_max`, for trajectories that end while
+/// admission is paused. With it the performer never waits for a shard to be written, and leases are
+/// renewed meanwhile.
+const COMMIT_QUEUE_SPARE: usize = 4_096;
 
-/// How a job ended, as far as this coordinator saw it.
+/// How a job ended, from this coordinator's view.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Summary {
+pub struct RunSummary {
     /// How.
-    pub over: Over,
-    /// How far it came, earlier coordinators of the run included.
-    pub progress: Progress,
+    pub over: JobOutcome,
+    /// How far it came, including earlier coordinators of the run.
+    pub progress: RunProgress,
 }
 
-/// All parts of a coordinator, made and connected; nothing runs yet.
-struct Office {
+/// All parts of a coordinator, created and connected; nothing runs yet.
+struct CoordinatorParts {
     run_id: Id<Run>,
     core: Core,
     start: Decision,
-    inbox: mpsc::Receiver<crate::shell::Input>,
-    decided: mpsc::Sender<crate::shell::Decided>,
-    over: watch::Receiver<Option<Over>>,
+    inbox: mpsc::Receiver<crate::shell::QueuedEvent>,
+    decided: mpsc::Sender<crate::shell::PendingDecision>,
+    over: watch::Receiver<Option<JobOutcome>>,
     time: TimeSource,
     farewell: Duration,
-    service: Service,
-    performer: Performer,
-    reports: PublishReports,
+    service: CoordinatorServer,
+    performer: EffectPerformer,
+    reports: CommitReports,
     disk: DiskGate,
-    failure: Failure,
-    /// Scorings and other work beside the loop.
+    failure: FirstFailure,
+    /// Scorings and other tasks beside the loop.
     side_work: TaskTracker,
-    /// Ends what a judge is being asked.
+    /// Cancels running calls to a judge.
     judging: CancellationToken,
     lock: RunLock,
 }
 
-/// The tasks of a running coordinator, in the order they are wound down.
-struct Staff {
+/// The tasks of a running coordinator, in the order they are shut down.
+struct CoordinatorTasks {
     server: JoinHandle<()>,
     server_stop: CancellationToken,
     disk: JoinHandle<()>,
@@ -82,10 +84,10 @@ struct Staff {
 
 /// Opens a job's run directory and serves it; see [`Coordinator::serve`].
 pub async fn run<I, IO, E>(
-    job: Job,
+    job: CoordinatorJob,
     listener: I,
     stop: CancellationToken,
-) -> Result<Summary, CoordinatorError>
+) -> Result<RunSummary, CoordinatorError>
 where
     I: Stream<Item = Result<IO, E>> + Send + 'static,
     IO: AsyncRead + AsyncWrite + Connected + Unpin + Send + 'static,
@@ -97,37 +99,38 @@ where
 }
 
 impl Coordinator {
-    /// Serves workers until every planned group is in the data set, or until `stop`: then nothing new is lent, work in hand has its
-    /// grace, and what ended is published.
+    /// Serves workers until every planned group is in the data set, or until `stop`: then it leases
+    /// nothing new, running trajectories get their grace period, and everything that ended is
+    /// committed.
     pub async fn serve<I, IO, E>(
         self,
         listener: I,
         stop: CancellationToken,
-    ) -> Result<Summary, CoordinatorError>
+    ) -> Result<RunSummary, CoordinatorError>
     where
         I: Stream<Item = Result<IO, E>> + Send + 'static,
         IO: AsyncRead + AsyncWrite + Connected + Unpin + Send + 'static,
         E: Into<Box<dyn std::error::Error + Send + Sync>> + Send + 'static,
     {
-        let office = Office::furnish(self)?;
-        let Office { run_id, failure, over, .. } = &office;
+        let parts = CoordinatorParts::assemble(self)?;
+        let CoordinatorParts { run_id, failure, over, .. } = &parts;
         let (run_id, failure, over) = (run_id.clone(), failure.clone(), over.clone());
-        let (shell, start, staff, lock) = office.open(listener, stop);
+        let (shell, start, tasks, lock) = parts.open(listener, stop);
         let progress = shell.run(start).await;
-        staff.wind_down(&failure).await;
-        drop(lock); // the directory is ours until the last task has ended
+        tasks.wind_down(&failure).await;
+        drop(lock); // held until the last task has ended
         let over = over.borrow().clone();
-        tell_end(&run_id, over.as_ref(), &progress);
+        report_end(&run_id, over.as_ref(), &progress);
         match (failure.take(), over) {
             (Some(error), _) => Err(error),
-            (None, Some(over)) => Ok(Summary { over, progress }),
+            (None, Some(over)) => Ok(RunSummary { over, progress }),
             (None, None) => Err(CoordinatorError::Ledger(LedgerError::Stopped)),
         }
     }
 }
 
-impl Office {
-    fn furnish(coordinator: Coordinator) -> Result<Self, CoordinatorError> {
+impl CoordinatorParts {
+    fn assemble(coordinator: Coordinator) -> Result<Self, CoordinatorError> {
         let Coordinator {
             run_id,
             run_dir,
@@ -140,35 +143,35 @@ impl Office {
             spooled,
             lock,
         } = coordinator;
-        let Recovered { publisher, ledger, mut snapshot, .. } = recovered;
+        let RecoveredRun { committer, ledger, mut snapshot, .. } = recovered;
         let run = snapshot.run.take().ok_or(CoordinatorError::Ledger(LedgerError::Stopped))?;
         RunStarted { run_id: &run_id, resumed: run.epoch > 1 }.emit();
 
-        let (time, failure, side_work) = (TimeSource::system(), Failure::default(), TaskTracker::new());
+        let (time, failure, side_work) = (TimeSource::system(), FirstFailure::default(), TaskTracker::new());
         let mut rules = limits.rules.clone();
         rules.fencing = !crash::planted("bug.no_fencing");
         let fit = MESSAGE_BYTES_MAX / plan.assignment_bytes_max();
         rules.leases_per_call_max = rules.leases_per_call_max.min(fit.max(1) as u32);
         let lease_wait = Duration::from_millis(rules.lease_wait_millis);
-        let queue = rules.backlog_max + PUBLISH_QUEUE_SPARE;
+        let queue = rules.backlog_max + COMMIT_QUEUE_SPARE;
         let (core, start) = Core::start(rules, plan.clone(), (run, snapshot), &spooled, now(&time));
 
-        let (desk, inbox) = Desk::new(limits.calls_max);
+        let (events, inbox) = EventSender::new(limits.calls_max);
         let (decided, decisions) = mpsc::channel(limits.commits_max);
-        let (over_told, over) = watch::channel(None);
-        let (publisher, reports) = publisher.start(queue).map_err(CoordinatorError::Thread)?;
+        let (over_sender, over) = watch::channel(None);
+        let (committer, reports) = committer.start(queue).map_err(CoordinatorError::Thread)?;
         let judging = CancellationToken::new();
-        let scorers = Scorers {
+        let scorers = ScorerPool {
             plan: plan.clone(),
             spool: spool.clone(),
-            judge: judge.map(|config| Judge::new(config, judging.clone())),
-            desk: desk.clone(),
+            judge: judge.map(|config| JudgeClient::new(config, judging.clone())),
+            events: events.clone(),
             tracker: side_work.clone(),
-            places: Arc::new(Semaphore::new(limits.scorers_max)),
+            permits: Arc::new(Semaphore::new(limits.scorers_max)),
             deadline: limits.score_deadline,
         };
-        let service = Service {
-            desk: desk.clone(),
+        let service = CoordinatorServer {
+            events: events.clone(),
             spool,
             plan: plan.clone(),
             failure: failure.clone(),
@@ -176,15 +179,15 @@ impl Office {
             lease_wait,
         };
         let commits_max = limits.commits_max;
-        let performer = Performer {
+        let performer = EffectPerformer {
             decided: decisions,
             commits_max,
             ledger,
-            publisher,
+            committer,
             scorers,
             plan,
-            desk,
-            over: over_told,
+            events,
+            over: over_sender,
         };
         let (farewell, disk) = (limits.farewell, DiskGate::new(run_dir, disk_reserve_bytes));
         Ok(Self {
@@ -208,62 +211,72 @@ impl Office {
     }
 
     /// Starts everything but the loop.
-    fn open<I, IO, E>(self, listener: I, stop: CancellationToken) -> (Shell, Decision, Staff, RunLock)
+    fn open<I, IO, E>(
+        self,
+        listener: I,
+        stop: CancellationToken,
+    ) -> (EventLoop, Decision, CoordinatorTasks, RunLock)
     where
         I: Stream<Item = Result<IO, E>> + Send + 'static,
         IO: AsyncRead + AsyncWrite + Connected + Unpin + Send + 'static,
         E: Into<Box<dyn std::error::Error + Send + Sync>> + Send + 'static,
     {
-        let (failure, desk, server_stop) =
-            (self.failure, self.service.desk.clone(), CancellationToken::new());
-        let staff = Staff {
+        let (failure, events, server_stop) =
+            (self.failure, self.service.events.clone(), CancellationToken::new());
+        let tasks = CoordinatorTasks {
             server: tokio::spawn(answer(self.service, listener, server_stop.clone(), failure.clone())),
             server_stop,
-            disk: tokio::spawn(watch_disk(self.disk, desk.clone())),
+            disk: tokio::spawn(watch_disk(self.disk, events.clone())),
             side_work: self.side_work,
             judging: self.judging,
             performer: tokio::spawn(perform(self.performer, failure.clone())),
-            reporter: tokio::spawn(report(self.reports, desk, failure.clone())),
+            reporter: tokio::spawn(report(self.reports, events, failure.clone())),
         };
         let Self { core, inbox, decided, over, time, farewell, .. } = self;
-        let shell = Shell { core, inbox, decided, over, time, failure, stop, farewell };
-        (shell, self.start, staff, self.lock)
+        let shell = EventLoop { core, inbox, decided, over, time, failure, stop, farewell };
+        (shell, self.start, tasks, self.lock)
     }
 }
 
-impl Staff {
-    /// First no more calls, then what they began, then what was decided, then what is published of it.
-    async fn wind_down(self, failure: &Failure) {
+impl CoordinatorTasks {
+    /// Stops calls first, then what they started, then pending decisions, then the shard committer.
+    async fn wind_down(self, failure: &FirstFailure) {
         self.server_stop.cancel();
         let abort = self.server.abort_handle();
         if timeout(SERVER_GRACE, self.server).await.is_err() {
             abort.abort();
         }
         self.disk.abort();
-        // What is not judged yet is judged when the run is resumed.
+        // Trajectories without a verdict are scored when the run is resumed.
         self.judging.cancel();
         self.side_work.close();
         self.side_work.wait().await;
-        note_panic("performer", self.performer.await, failure);
-        note_panic("reporter", self.reporter.await, failure);
+        report_panic("performer", self.performer.await, failure);
+        report_panic("reporter", self.reporter.await, failure);
     }
 }
 
-fn note_panic(part: &'static str, ended: Result<(), JoinError>, failure: &Failure) {
+fn report_panic(part: &'static str, ended: Result<(), JoinError>, failure: &FirstFailure) {
     if let Err(source) = ended {
         failure.report(CoordinatorError::Panicked { part, source });
     }
 }
 
-/// Serves calls until told to stop.
-async fn answer<I, IO, E>(service: Service, listener: I, stop: CancellationToken, failure: Failure)
-where
+/// Serves calls until cancelled.
+async fn answer<I, IO, E>(
+    service: CoordinatorServer,
+    listener: I,
+    stop: CancellationToken,
+    failure: FirstFailure,
+) where
     I: Stream<Item = Result<IO, E>> + Send + 'static,
     IO: AsyncRead + AsyncWrite + Connected + Unpin + Send + 'static,
     E: Into<Box<dyn std::error::Error + Send + Sync>> + Send + 'static,
 {
     let (coordinator, registration) = service.servers();
-    let router = with_health_and_reflection::<CoordinatorServiceServer<Service>>(server(Timeouts::default()));
+    let router = with_health_and_reflection::<CoordinatorServiceServer<CoordinatorServer>>(server(
+        LinkTimeouts::default(),
+    ));
     let served = match router.await {
         Ok(router) => {
             let router = router.add_service(coordinator).add_service(registration);
@@ -276,58 +289,66 @@ where
     }
 }
 
-async fn perform(performer: Performer, failure: Failure) {
+async fn perform(performer: EffectPerformer, failure: FirstFailure) {
     if let Err(error) = performer.run().await {
         failure.report(error);
     }
 }
 
-/// Tells the core what is published, until the publisher ends.
-async fn report(mut reports: PublishReports, desk: Desk, failure: Failure) {
+/// Reports committed shards to the core, until the committer ends.
+async fn report(mut reports: CommitReports, events: EventSender, failure: FirstFailure) {
     while let Some(news) = reports.next().await {
         match news {
-            // A loop that has ended learns of it from the ledger when it is resumed.
-            PublishReport::Published(published) => drop(desk.tell(event_of(published)).await),
-            PublishReport::Unreadable { trajectory, steps, why } => {
-                drop(desk.tell(Event::RecordLost { trajectory, steps, why }).await);
+            // A loop that has ended learns of it from the ledger on resume.
+            CommitReport::Committed(committed) => drop(events.send(committed_event(committed)).await),
+            CommitReport::Unreadable { trajectory, steps, why } => {
+                drop(events.send(Event::RecordLost { trajectory, steps, why }).await);
             }
-            PublishReport::Failed(error) => failure.report(CoordinatorError::Publish(error)),
+            CommitReport::Failed(error) => failure.report(CoordinatorError::Commit(error)),
         }
     }
 }
 
-fn event_of(published: Published) -> Event {
-    let Published { shard_id, manifest_version, trajectories, groups, files, .. } = published;
+fn committed_event(committed: ShardCommit) -> Event {
+    let ShardCommit { shard_id, manifest_version, trajectories, groups, files, .. } = committed;
     let bytes = files.iter().map(|file| file.bytes).sum();
-    Event::Published { shard: ShardNews { shard_id, version: manifest_version, bytes }, trajectories, groups }
+    Event::ShardCommitted {
+        shard: ShardSummary { shard_id, version: manifest_version, bytes },
+        trajectories,
+        groups,
+    }
 }
 
-/// Tells the core when there is less room than the reserve, and when there is enough again.
-async fn watch_disk(mut gate: DiskGate, desk: Desk) {
+/// Tells the core when free space falls below the reserve, and when it is enough again.
+async fn watch_disk(mut gate: DiskGate, events: EventSender) {
     let mut looks = interval(DISK_LOOK);
-    let mut told = None;
+    let mut reported = None;
     loop {
         looks.tick().await;
-        let low = match gate.look() {
-            Ok(Room::Enough { .. }) => None,
-            Ok(Room::BelowReserve { resume_bytes, .. }) => Some(format!(
-                "the run directory's disk is down to its reserve; free it to {resume_bytes} bytes"
+        let low = match gate.measure() {
+            Ok(DiskCapacity::Enough { .. }) => None,
+            Ok(DiskCapacity::BelowReserve { resume_bytes, .. }) => Some(format!(
+                "the run directory's disk is down to its reserve; free at least {resume_bytes} bytes"
             )),
             Err(error) => {
-                tracing::warn!(error = &error as &dyn std::error::Error, "the disk cannot be looked at");
+                tracing::warn!(
+                    error = &error as &dyn std::error::Error,
+                    "cannot measure the free disk space"
+                );
                 continue;
             }
         };
-        if told.as_ref() != Some(&low) {
-            told = Some(low.clone());
-            if desk.tell(Event::Disk { low }).await.is_err() {
+        if reported.as_ref() != Some(&low) {
+            reported = Some(low.clone());
+            if events.send(Event::Disk { low }).await.is_err() {
                 return;
             }
         }
     }
 }
 
-fn tell_end(run_id: &Id<Run>, over: Option<&Over>, progress: &Progress) {
+fn report_end(run_id: &Id<Run>, over: Option<&JobOutcome>, progress: &RunProgress) {
     let failed = progress.failed.values().sum();
-    RunEnded { run_id, complete: over == Some(&Over::Complete), scored: progress.scored, failed }.emit();
+    RunEnded { run_id, complete: over == Some(&JobOutcome::Complete), scored: progress.scored, failed }
+        .emit();
 }

@@ -1,61 +1,65 @@
-//! The door: gRPC messages in, events to the core, answers out. A step is acknowledged once spooled, an end once in the ledger.
+//! The gRPC service: validates messages, sends events to the core and returns its answers. A step
+//! is acknowledged once spooled, an end once in the ledger.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use furrow_rollout::{Evidence, Hashes, Id, Kind, PROTOCOL_VERSION, PolicyKind, SCHEMA_VERSION, StepRecord};
+use furrow_rollout::{
+    Evidence, Id, IdKind, PROTOCOL_VERSION, PolicyHashes, PolicyKind, SCHEMA_VERSION, StepRecord,
+};
 use furrow_telemetry::{CallRepeated, Label as _, StepRecorded, WorkerKind, WorkerRefused};
 use furrow_wire::v1::coordinator_service_server::{CoordinatorService, CoordinatorServiceServer};
 use furrow_wire::v1::registration_service_server::{RegistrationService, RegistrationServiceServer};
-use furrow_wire::{MESSAGE_BYTES_MAX, WireError, v1, within};
+use furrow_wire::{MESSAGE_BYTES_MAX, WireError, v1, with_deadline};
 use tonic::{Request, Response, Status};
 
 use crate::assign::PolicyOffer;
 use crate::core::{
-    Answer, Call, Discarded, Event, Follower, Grant, Health, Progress, Publication, Refused, Reported,
-    Running, WeightsRun, WeightsStanding, WorkerId, WorkerStanding,
+    CallId, CallRefusal, CallResponse, DiscardReport, Event, HeartbeatStatus, LeaseGrant, LeasedTrajectory,
+    ReportedEnd, RunProgress, WeightsPublication, WeightsReport, WeightsStanding, WorkerId, WorkerStanding,
+    WorkerVersion,
 };
 use crate::crash;
-use crate::groups::span;
+use crate::groups::merge_ranges;
 use crate::open::CoordinatorError;
 use crate::plan::JobPlan;
-use crate::shell::{Desk, Failure};
-use crate::spool::{Appended, Spool, SpoolError};
-use crate::versions::{Source, VersionState};
+use crate::shell::{EventSender, FirstFailure};
+use crate::spool::{AppendOutcome, Spool, SpoolError};
+use crate::versions::{VersionSource, VersionState};
 
-/// Assignments a worker speaks of in one call: ten times the sessions of the largest.
-const HELD_MAX: usize = 10_000;
+/// Most leases a worker may name in one call: ten times the sessions of the largest worker.
+const LEASES_MAX: usize = 10_000;
 
-/// A worker that says it can hold more has a bug.
+/// A worker that claims more sessions has a bug.
 const SESSIONS_MAX: u32 = 100_000;
 
-/// Characters of why a policy worker cannot run a version.
+/// Most characters of the reason why a policy worker cannot run a version.
 const REASON_CHARS_MAX: usize = 2000;
 
-/// Letters of a publication's name.
+/// Most bytes of a publication's name.
 const PUBLICATION_ID_MAX: usize = 128;
 
-/// Readers that share a run; each is a process of a trainer.
+/// Most readers that share a run; each is a process of a trainer.
 const READERS_MAX: u32 = 4096;
 
 /// A registration is a few hundred bytes.
 const REGISTRATION_BYTES_MAX: usize = 64 << 10;
 
-/// Answers workers.
+/// Answers the calls of workers.
 #[derive(Clone)]
-pub(crate) struct Service {
-    pub(crate) desk: Desk,
+pub(crate) struct CoordinatorServer {
+    pub(crate) events: EventSender,
     pub(crate) spool: Spool,
     pub(crate) plan: Arc<JobPlan>,
-    pub(crate) failure: Failure,
+    pub(crate) failure: FirstFailure,
     /// Deadline of a call.
     pub(crate) deadline: Duration,
-    /// Longest time a request for work is held open beyond it.
+    /// Longest time a request for work stays open in addition to it.
     pub(crate) lease_wait: Duration,
 }
 
-impl Service {
-    /// Both services, with caps on what they read and write.
+impl CoordinatorServer {
+    /// Both services, with limits on message sizes.
     pub fn servers(self) -> (CoordinatorServiceServer<Self>, RegistrationServiceServer<Self>) {
         let coordinator = CoordinatorServiceServer::new(self.clone())
             .max_decoding_message_size(MESSAGE_BYTES_MAX)
@@ -65,81 +69,82 @@ impl Service {
         (coordinator, registration)
     }
 
-    async fn ask(&self, event: impl FnOnce(Call) -> Event) -> Result<Answer, Status> {
-        match self.desk.ask(event).await? {
-            Answer::Refused(refused) => Err(refused.into()),
+    async fn request(&self, event: impl FnOnce(CallId) -> Event) -> Result<CallResponse, Status> {
+        match self.events.request(event).await? {
+            CallResponse::Refused(refused) => Err(refused.into()),
             answer => Ok(answer),
         }
     }
 
-    /// Checked by the core, made durable by the spool, then counted by the core: only then acknowledged.
-    async fn take_step(&self, message: v1::RecordStepRequest) -> Result<(), Status> {
+    /// The core checks a step, the spool makes it durable, and the core counts it; only then it is
+    /// acknowledged.
+    async fn accept_step(&self, message: v1::RecordStepRequest) -> Result<(), Status> {
         let trajectory = id(&message.trajectory_id, "trajectory_id")?;
         let digest = digest(&message.digest)?;
         let record = furrow_wire::decode_step(message.record.clone())?;
         if record.step != message.step {
-            let told = format!("step is {}, but the record is of step {}", message.step, record.step);
-            return Err(Status::invalid_argument(told));
+            let message_text = format!("step is {}, but the record is of step {}", message.step, record.step);
+            return Err(Status::invalid_argument(message_text));
         }
         let (step, token) = (message.step, message.token);
-        let asked = |call| Event::StepArrived { call, trajectory: trajectory.clone(), token };
-        let Answer::Go { of, .. } = self.ask(asked).await? else { return Err(unexpected()) };
+        let event = |call| Event::StepArrived { call, trajectory: trajectory.clone(), token };
+        let CallResponse::Go { of, .. } = self.request(event).await? else { return Err(unexpected()) };
         crash::point("coordinator.before_spool_step");
         let appended = self.spool.append_step(&trajectory, step, digest, message.record).await;
         match appended.map_err(|error| self.spool_status(error))? {
-            Appended::New => StepRecorded { of: &of, step, token }.emit(),
-            Appended::Repeated => CallRepeated { of: &of, call: "record_step" }.emit(),
+            AppendOutcome::New => StepRecorded { of: &of, step, token }.emit(),
+            AppendOutcome::Repeated => CallRepeated { of: &of, call: "record_step" }.emit(),
         }
         let policy_versions = versions(&record);
-        self.desk.tell(Event::StepKept { trajectory, step, policy_versions }).await?;
+        self.events.send(Event::StepKept { trajectory, step, policy_versions }).await?;
         crash::point("coordinator.before_ack_step");
         Ok(())
     }
 
-    async fn take_ending(&self, message: v1::FinishRequest) -> Result<(), Status> {
+    async fn accept_ending(&self, message: v1::FinishRequest) -> Result<(), Status> {
         let trajectory = id(&message.trajectory_id, "trajectory_id")?;
         let digest = digest(&message.digest)?;
         let ending = furrow_wire::decode_ending(message.ending.clone())?;
         let token = message.token;
-        let asked = |call| Event::EndingArrived { call, trajectory: trajectory.clone(), token, digest };
-        let steps = match self.ask(asked).await? {
-            Answer::Finished => return Ok(()),
-            Answer::Go { steps, .. } => steps,
+        let event = |call| Event::EndingArrived { call, trajectory: trajectory.clone(), token, digest };
+        let steps = match self.request(event).await? {
+            CallResponse::Finished => return Ok(()),
+            CallResponse::Go { steps, .. } => steps,
             _ => return Err(unexpected()),
         };
         if ending.steps != steps {
-            let told = format!("ending.steps is {}, but {steps} steps are recorded", ending.steps);
-            return Err(Status::out_of_range(told));
+            let message_text = format!("ending.steps is {}, but {steps} steps are recorded", ending.steps);
+            return Err(Status::out_of_range(message_text));
         }
         crash::point("coordinator.before_spool_ending");
         let appended = self.spool.append_ending(&trajectory, digest, message.ending).await;
         appended.map_err(|error| self.spool_status(error))?;
-        let ending = Reported {
+        let ending = ReportedEnd {
             end: ending.end,
             reason: ending.reason,
             evidence_sha256: ending
                 .evidence
                 .as_ref()
-                .filter(|evidence| was_seen(evidence))
+                .filter(|evidence| has_evidence(evidence))
                 .map(Evidence::sha256),
             steps,
             digest,
         };
-        match self.ask(|call| Event::EndingKept { call, trajectory, token, ending }).await? {
-            Answer::Finished => Ok(()),
+        match self.request(|call| Event::EndingKept { call, trajectory, token, ending }).await? {
+            CallResponse::Finished => Ok(()),
             _ => Err(unexpected()),
         }
     }
 
-    /// What a caller may do about a spool that refuses; one that failed stops the coordinator.
+    /// The status for a spool error; a failed spool stops the coordinator.
     fn spool_status(&self, error: SpoolError) -> Status {
-        let told = error.to_string();
+        let text = error.to_string();
         match error {
-            SpoolError::Conflict { .. } => Status::already_exists(told),
-            SpoolError::Gap { .. } => Status::out_of_range(told),
-            SpoolError::Over { .. } => Status::failed_precondition(told),
-            SpoolError::TooLarge { .. } | SpoolError::WrongDigest { .. } => Status::invalid_argument(told),
-            SpoolError::DiskFull(_) => Status::resource_exhausted(told),
+            SpoolError::Conflict { .. } => Status::already_exists(text),
+            SpoolError::Gap { .. } => Status::out_of_range(text),
+            SpoolError::Over { .. } => Status::failed_precondition(text),
+            SpoolError::TooLarge { .. } | SpoolError::WrongDigest { .. } => Status::invalid_argument(text),
+            SpoolError::DiskFull(_) => Status::resource_exhausted(text),
             SpoolError::Storage(_) | SpoolError::Damaged { .. } | SpoolError::Stopped(_) => {
                 self.failure.report(CoordinatorError::Spool(error));
                 Status::unavailable("the coordinator is stopping: its spool failed")
@@ -147,15 +152,15 @@ impl Service {
         }
     }
 
-    fn leased(&self, grants: Vec<Grant>, run_over: bool) -> Result<v1::LeaseResponse, Status> {
+    fn lease_response(&self, grants: Vec<LeaseGrant>, run_over: bool) -> Result<v1::LeaseResponse, Status> {
         let assignments: Result<Vec<_>, _> = grants
             .into_iter()
             .map(|grant| Ok(furrow_wire::assignment_into(&self.plan.assignment(grant)?)))
             .collect();
         let assignments = assignments.map_err(|error| {
-            let told = Status::internal("a task is gone");
+            let status = Status::internal("the job does not have the task any more");
             self.failure.report(CoordinatorError::UnknownTask(error));
-            told
+            status
         })?;
         Ok(v1::LeaseResponse { assignments, run_over })
     }
@@ -169,8 +174,8 @@ impl Service {
         let registration = registration(message).inspect_err(|status| {
             WorkerRefused { kind, worker: &worker, reason: status.message() }.emit();
         })?;
-        match self.ask(|call| registration.event(call)).await? {
-            Answer::Registered { run_id, epoch, heartbeat_millis, weights } => {
+        match self.request(|call| registration.event(call)).await? {
+            CallResponse::Registered { run_id, epoch, heartbeat_millis, weights } => {
                 let weights = weights.as_ref().map(furrow_wire::weights_order_into);
                 Ok(v1::RegisterResponse { run_id: run_id.to_string(), epoch, heartbeat_millis, weights })
             }
@@ -180,14 +185,16 @@ impl Service {
 }
 
 #[tonic::async_trait]
-impl CoordinatorService for Service {
+impl CoordinatorService for CoordinatorServer {
     async fn lease(&self, request: Request<v1::LeaseRequest>) -> Result<Response<v1::LeaseResponse>, Status> {
         let message = request.into_inner();
         let worker = id(&message.worker_id, "worker_id")?;
         let wait_millis = u64::from(message.wait_millis);
-        let asked = |call| Event::Lease { call, worker, slots: message.slots_free, wait_millis };
-        match within(self.deadline + self.lease_wait, self.ask(asked)).await? {
-            Answer::Leased { grants, run_over } => Ok(Response::new(self.leased(grants, run_over)?)),
+        let event = |call| Event::Lease { call, worker, slots: message.slots_free, wait_millis };
+        match with_deadline(self.deadline + self.lease_wait, self.request(event)).await? {
+            CallResponse::Leased { grants, run_over } => {
+                Ok(Response::new(self.lease_response(grants, run_over)?))
+            }
             _ => Err(unexpected()),
         }
     }
@@ -195,9 +202,10 @@ impl CoordinatorService for Service {
     async fn renew(&self, request: Request<v1::RenewRequest>) -> Result<Response<v1::RenewResponse>, Status> {
         let message = request.into_inner();
         let worker = id(&message.worker_id, "worker_id")?;
-        let held = held(&message.held)?;
-        match within(self.deadline, self.ask(|call| Event::Renew { call, worker, held })).await? {
-            Answer::Renewed { lost, moves } => Ok(Response::new(v1::RenewResponse {
+        let leases = parse_leases(&message.leases)?;
+        match with_deadline(self.deadline, self.request(|call| Event::Renew { call, worker, leases })).await?
+        {
+            CallResponse::Renewed { lost, moves } => Ok(Response::new(v1::RenewResponse {
                 lost: lost.iter().map(ToString::to_string).collect(),
                 moves: moves
                     .into_iter()
@@ -215,7 +223,7 @@ impl CoordinatorService for Service {
         &self,
         request: Request<v1::RecordStepRequest>,
     ) -> Result<Response<v1::RecordStepResponse>, Status> {
-        within(self.deadline, self.take_step(request.into_inner())).await?;
+        with_deadline(self.deadline, self.accept_step(request.into_inner())).await?;
         Ok(Response::new(v1::RecordStepResponse {}))
     }
 
@@ -223,7 +231,7 @@ impl CoordinatorService for Service {
         &self,
         request: Request<v1::FinishRequest>,
     ) -> Result<Response<v1::FinishResponse>, Status> {
-        within(self.deadline, self.take_ending(request.into_inner())).await?;
+        with_deadline(self.deadline, self.accept_ending(request.into_inner())).await?;
         Ok(Response::new(v1::FinishResponse {}))
     }
 
@@ -231,8 +239,8 @@ impl CoordinatorService for Service {
         &self,
         _request: Request<v1::ProgressRequest>,
     ) -> Result<Response<v1::ProgressResponse>, Status> {
-        match within(self.deadline, self.ask(|call| Event::Progress { call })).await? {
-            Answer::Progress(progress) => Ok(Response::new(progress_into(*progress))),
+        match with_deadline(self.deadline, self.request(|call| Event::Progress { call })).await? {
+            CallResponse::Progress(progress) => Ok(Response::new(progress_into(*progress))),
             _ => Err(unexpected()),
         }
     }
@@ -241,8 +249,8 @@ impl CoordinatorService for Service {
         &self,
         _request: Request<v1::RunningRequest>,
     ) -> Result<Response<v1::RunningResponse>, Status> {
-        match within(self.deadline, self.ask(|call| Event::Running { call })).await? {
-            Answer::Running(running) => {
+        match with_deadline(self.deadline, self.request(|call| Event::Running { call })).await? {
+            CallResponse::Running(running) => {
                 let trajectories = running.iter().map(running_into).collect();
                 Ok(Response::new(v1::RunningResponse { trajectories }))
             }
@@ -250,7 +258,8 @@ impl CoordinatorService for Service {
         }
     }
 
-    /// Who looks on must not stop a run: a spool that cannot be read now is a refusal, and whoever writes will meet it, too.
+    /// A reader must not stop a run: an unreadable spool is a refusal here, and the next writer
+    /// will fail as well.
     async fn last_step(
         &self,
         request: Request<v1::LastStepRequest>,
@@ -258,8 +267,9 @@ impl CoordinatorService for Service {
         let trajectory = id(&request.into_inner().trajectory_id, "trajectory_id")?;
         let spool = self.spool.clone();
         let reading = tokio::task::spawn_blocking(move || spool.read_last_step(&trajectory));
-        let read =
-            within(self.deadline, async { reading.await.map_err(|_| Status::unavailable("stopping")) });
+        let read = with_deadline(self.deadline, async {
+            reading.await.map_err(|_| Status::unavailable("stopping"))
+        });
         let entry = read.await?.map_err(|error| Status::unavailable(error.to_string()))?;
         let record = entry.map(|entry| entry.payload).unwrap_or_default();
         Ok(Response::new(v1::LastStepResponse { record }))
@@ -270,8 +280,8 @@ impl CoordinatorService for Service {
         request: Request<v1::PublishRequest>,
     ) -> Result<Response<v1::PublishResponse>, Status> {
         let publication = publication(request.into_inner())?;
-        match within(self.deadline, self.ask(|call| Event::Publish { call, publication })).await? {
-            Answer::VersionProposed { version, repeated } => {
+        match with_deadline(self.deadline, self.request(|call| Event::Publish { call, publication })).await? {
+            CallResponse::VersionProposed { version, repeated } => {
                 crash::point("coordinator.before_ack_publish");
                 Ok(Response::new(v1::PublishResponse { version, repeated }))
             }
@@ -284,8 +294,8 @@ impl CoordinatorService for Service {
         request: Request<v1::ReportDiscardedRequest>,
     ) -> Result<Response<v1::ReportDiscardedResponse>, Status> {
         let report = discarded(request.into_inner())?;
-        match within(self.deadline, self.ask(|call| Event::Discarded { call, report })).await? {
-            Answer::Discarded { discarded, accepted } => {
+        match with_deadline(self.deadline, self.request(|call| Event::Discarded { call, report })).await? {
+            CallResponse::Discarded { discarded, accepted } => {
                 Ok(Response::new(v1::ReportDiscardedResponse { discarded, accepted }))
             }
             _ => Err(unexpected()),
@@ -297,29 +307,29 @@ impl CoordinatorService for Service {
         request: Request<v1::WeightsRequest>,
     ) -> Result<Response<v1::WeightsResponse>, Status> {
         let version = request.into_inner().version;
-        match within(self.deadline, self.ask(|call| Event::Weights { call, version })).await? {
-            Answer::Weights(standing) => Ok(Response::new(standing_into(*standing))),
+        match with_deadline(self.deadline, self.request(|call| Event::Weights { call, version })).await? {
+            CallResponse::Weights(standing) => Ok(Response::new(standing_into(*standing))),
             _ => Err(unexpected()),
         }
     }
 
     async fn drain(&self, request: Request<v1::DrainRequest>) -> Result<Response<v1::DrainResponse>, Status> {
-        let asked = |call| match request.into_inner().at_once {
+        let event = |call| match request.into_inner().at_once {
             true => Event::Stop { call },
             false => Event::Drain { call: Some(call) },
         };
-        within(self.deadline, self.ask(asked)).await?;
+        with_deadline(self.deadline, self.request(event)).await?;
         Ok(Response::new(v1::DrainResponse {}))
     }
 }
 
 #[tonic::async_trait]
-impl RegistrationService for Service {
+impl RegistrationService for CoordinatorServer {
     async fn register(
         &self,
         request: Request<v1::RegisterRequest>,
     ) -> Result<Response<v1::RegisterResponse>, Status> {
-        within(self.deadline, self.register_worker(request.into_inner())).await.map(Response::new)
+        with_deadline(self.deadline, self.register_worker(request.into_inner())).await.map(Response::new)
     }
 
     async fn heartbeat(
@@ -329,14 +339,14 @@ impl RegistrationService for Service {
         let message = request.into_inner();
         let worker = worker_id(&message.worker_id)?;
         let run = weights_run(&message)?;
-        let health = Health {
+        let health = HeartbeatStatus {
             sessions: message.sessions,
             memory_bytes: message.memory_bytes,
             memory_left_bytes: message.memory_left_bytes,
         };
-        let asked = |call| Event::Heartbeat { call, worker, run, health };
-        match within(self.deadline, self.ask(asked)).await? {
-            Answer::Heard { known, run_over, weights } => {
+        let event = |call| Event::Heartbeat { call, worker, run, health };
+        match with_deadline(self.deadline, self.request(event)).await? {
+            CallResponse::HeartbeatAcknowledged { known, run_over, weights } => {
                 let weights = weights.as_ref().map(furrow_wire::weights_order_into);
                 Ok(Response::new(v1::HeartbeatResponse { known, run_over, weights }))
             }
@@ -346,49 +356,52 @@ impl RegistrationService for Service {
 
     async fn leave(&self, request: Request<v1::LeaveRequest>) -> Result<Response<v1::LeaveResponse>, Status> {
         let worker = worker_id(&request.into_inner().worker_id)?;
-        within(self.deadline, self.ask(|call| Event::Leave { call, worker })).await?;
+        with_deadline(self.deadline, self.request(|call| Event::Leave { call, worker })).await?;
         Ok(Response::new(v1::LeaveResponse {}))
     }
 }
 
-/// A checked handshake.
-enum Registration {
+/// A checked registration.
+enum WorkerRegistration {
     Env { worker: Id<furrow_rollout::EnvWorker>, sessions_max: u32 },
     Policy { worker: Id<furrow_rollout::PolicyWorker>, offer: PolicyOffer },
 }
 
-impl Registration {
-    fn event(self, call: Call) -> Event {
+impl WorkerRegistration {
+    fn event(self, call: CallId) -> Event {
         match self {
-            Registration::Env { worker, sessions_max } => Event::RegisterEnv { call, worker, sessions_max },
-            Registration::Policy { worker, offer } => {
+            WorkerRegistration::Env { worker, sessions_max } => {
+                Event::RegisterEnv { call, worker, sessions_max }
+            }
+            WorkerRegistration::Policy { worker, offer } => {
                 let (version, weights_sha256) = (offer.version, offer.hashes.weights.clone());
-                let run = WeightsRun { version, weights_sha256, refused: None };
+                let run = WeightsReport { version, weights_sha256, refused: None };
                 Event::RegisterPolicy { call, worker, offer, run }
             }
         }
     }
 }
 
-fn registration(message: v1::RegisterRequest) -> Result<Registration, Status> {
+fn registration(message: v1::RegisterRequest) -> Result<WorkerRegistration, Status> {
     same_version("protocol", message.protocol_version, PROTOCOL_VERSION)?;
     same_version("schema", message.schema_version, SCHEMA_VERSION)?;
     match message.role {
-        Some(v1::register_request::Role::Env(env)) => Ok(Registration::Env {
+        Some(v1::register_request::Role::Env(env)) => Ok(WorkerRegistration::Env {
             worker: id(&message.worker_id, "worker_id")?,
             sessions_max: sessions_max(env.sessions_max, "env.sessions_max")?,
         }),
-        Some(v1::register_request::Role::Policy(policy)) => {
-            Ok(Registration::Policy { worker: id(&message.worker_id, "worker_id")?, offer: offer(policy)? })
-        }
+        Some(v1::register_request::Role::Policy(policy)) => Ok(WorkerRegistration::Policy {
+            worker: id(&message.worker_id, "worker_id")?,
+            offer: offer(policy)?,
+        }),
         None => Err(Status::invalid_argument("role is missing; a worker is an env or a policy worker")),
     }
 }
 
-/// What a policy worker's heartbeat says of its weights.
-fn weights_run(message: &v1::HeartbeatRequest) -> Result<WeightsRun, Status> {
+/// A policy worker's report about its weights, from a heartbeat.
+fn weights_run(message: &v1::HeartbeatRequest) -> Result<WeightsReport, Status> {
     let refused = message.refused.as_ref();
-    Ok(WeightsRun {
+    Ok(WeightsReport {
         version: message.policy_version,
         weights_sha256: hash(message.weights_sha256.clone(), "weights_sha256")?,
         refused: refused
@@ -397,13 +410,13 @@ fn weights_run(message: &v1::HeartbeatRequest) -> Result<WeightsRun, Status> {
 }
 
 /// A checked publication.
-fn publication(message: v1::PublishRequest) -> Result<Publication, Status> {
+fn publication(message: v1::PublishRequest) -> Result<WeightsPublication, Status> {
     let v1::PublishRequest { publication_id, weights } = message;
     let is_name = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
     if !(1..=PUBLICATION_ID_MAX).contains(&publication_id.len()) || !publication_id.bytes().all(is_name) {
-        let told: String = publication_id.chars().take(60).collect();
+        let excerpt: String = publication_id.chars().take(60).collect();
         return Err(Status::invalid_argument(format!(
-            "publication_id is {told:?}; use 1 to {PUBLICATION_ID_MAX} letters, digits, dots, dashes and underscores"
+            "publication_id is {excerpt:?}; use 1 to {PUBLICATION_ID_MAX} letters, digits, dots, dashes and underscores"
         )));
     }
     match weights {
@@ -412,34 +425,37 @@ fn publication(message: v1::PublishRequest) -> Result<Publication, Status> {
             let missing = || Status::invalid_argument("directory.link is missing");
             let link = furrow_wire::weights_link_from(link.ok_or_else(missing)?)?;
             let weights_sha256 = weights_sha256.map(furrow_wire::sha256_from).transpose()?;
-            Ok(Publication::of_directory(publication_id, link, base_version, weights_sha256))
+            Ok(WeightsPublication::of_directory(publication_id, link, base_version, weights_sha256))
         }
-        Some(v1::publish_request::Weights::RollbackTo(to)) => {
-            Ok(Publication { publication_id, source: Source::Rollback { to }, weights_sha256: None })
-        }
+        Some(v1::publish_request::Weights::RollbackTo(to)) => Ok(WeightsPublication {
+            publication_id,
+            source: VersionSource::Rollback { to },
+            weights_sha256: None,
+        }),
         None => Err(Status::invalid_argument("weights are missing: name a directory or an earlier version")),
     }
 }
 
-/// A checked report; one that names no world is of a reader that has the run to itself.
-fn discarded(message: v1::ReportDiscardedRequest) -> Result<Discarded, Status> {
+/// A checked report; one that names no world comes from the run's only reader.
+fn discarded(message: v1::ReportDiscardedRequest) -> Result<DiscardReport, Status> {
     let v1::ReportDiscardedRequest { trajectories, rank, world } = message;
     if world > READERS_MAX || rank >= world.max(1) {
         return Err(Status::invalid_argument(format!(
-            "reader {rank} of {world} cannot be; expected a rank below the world, and at most {READERS_MAX} readers"
+            "reader {rank} of {world} is out of range; expected a rank below the world, and at most \
+             {READERS_MAX} readers"
         )));
     }
-    Ok(Discarded { rank, world: world.max(1), trajectories })
+    Ok(DiscardReport { rank, world: world.max(1), trajectories })
 }
 
 fn standing_into(standing: WeightsStanding) -> v1::WeightsResponse {
     let WeightsStanding { current, version, state, weights_sha256, workers, needed } = standing;
-    let word = state.as_str().to_owned();
+    let state_name = state.as_str().to_owned();
     let reason = match state {
         VersionState::Refused { reason } => reason,
         _ => String::new(),
     };
-    let workers = workers.into_iter().map(|Follower { worker, version, lags }| v1::WeightsWorker {
+    let workers = workers.into_iter().map(|WorkerVersion { worker, version, lags }| v1::WeightsWorker {
         worker_id: worker.to_string(),
         version,
         moved: lags.is_none(),
@@ -448,7 +464,7 @@ fn standing_into(standing: WeightsStanding) -> v1::WeightsResponse {
     v1::WeightsResponse {
         current,
         version,
-        state: word,
+        state: state_name,
         reason,
         workers: workers.collect(),
         needed,
@@ -461,15 +477,16 @@ fn same_version(what: &str, theirs: u32, ours: u32) -> Result<(), Status> {
         return Ok(());
     }
     Err(Status::failed_precondition(format!(
-        "the worker speaks {what} version {theirs}, the coordinator {ours}; run the same furrow on both"
+        "the worker speaks {what} version {theirs}, the coordinator {ours}; run the same version of furrow \
+         on both"
     )))
 }
 
 fn offer(policy: v1::PolicyWorkerInfo) -> Result<PolicyOffer, Status> {
     let kind = PolicyKind::parse(&policy.policy_kind).ok_or_else(|| {
-        let told: String = policy.policy_kind.chars().take(60).collect();
+        let excerpt: String = policy.policy_kind.chars().take(60).collect();
         Status::invalid_argument(format!(
-            "policy.policy_kind is {told:?}; expected scripted, random, model or openai"
+            "policy.policy_kind is {excerpt:?}; expected scripted, random, model or openai"
         ))
     })?;
     Ok(PolicyOffer {
@@ -477,7 +494,7 @@ fn offer(policy: v1::PolicyWorkerInfo) -> Result<PolicyOffer, Status> {
         kind,
         sessions_max: sessions_max(policy.sessions_max, "policy.sessions_max")?,
         version: policy.policy_version,
-        hashes: Hashes {
+        hashes: PolicyHashes {
             weights: hash(policy.weights_sha256, "policy.weights_sha256")?,
             tokenizer: hash(policy.tokenizer_sha256, "policy.tokenizer_sha256")?,
             template: hash(policy.template_sha256, "policy.template_sha256")?,
@@ -493,9 +510,9 @@ fn address(text: String) -> Result<String, Status> {
     if text.len() <= 512 && matches!(port, Some(Ok(1..))) {
         return Ok(text);
     }
-    let told: String = text.chars().take(60).collect();
+    let excerpt: String = text.chars().take(60).collect();
     Err(Status::invalid_argument(format!(
-        "policy.address is {told:?}; expected host:port that environment workers reach"
+        "policy.address is {excerpt:?}; expected host:port that environment workers can connect to"
     )))
 }
 
@@ -510,13 +527,13 @@ fn hash(text: Option<String>, key: &str) -> Result<Option<String>, Status> {
     let is_hash = |text: &String| text.len() == 64 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
     match text {
         Some(text) if !is_hash(&text) => {
-            Err(Status::invalid_argument(format!("{key} is no hexadecimal SHA-256")))
+            Err(Status::invalid_argument(format!("{key} is not a hexadecimal SHA-256")))
         }
         text => Ok(text),
     }
 }
 
-fn id<K: Kind>(text: &str, key: &str) -> Result<Id<K>, Status> {
+fn id<K: IdKind>(text: &str, key: &str) -> Result<Id<K>, Status> {
     Id::new(text).map_err(|error| Status::invalid_argument(format!("{key}: {error}")))
 }
 
@@ -525,34 +542,37 @@ fn worker_id(text: &str) -> Result<WorkerId, Status> {
 }
 
 fn digest(bytes: &[u8]) -> Result<[u8; 32], Status> {
-    let wrong = || format!("digest has {} bytes; expected the 32 of a SHA-256", bytes.len());
+    let wrong = || format!("digest has {} bytes; expected the 32 bytes of a SHA-256", bytes.len());
     bytes.try_into().map_err(|_| Status::invalid_argument(wrong()))
 }
 
-fn held(messages: &[v1::Held]) -> Result<Vec<(Id<furrow_rollout::Trajectory>, u64)>, Status> {
-    if messages.len() > HELD_MAX {
-        let error = WireError::TooLarge { key: "held", size: messages.len(), max: HELD_MAX };
+fn parse_leases(messages: &[v1::LeaseRef]) -> Result<Vec<(Id<furrow_rollout::Trajectory>, u64)>, Status> {
+    if messages.len() > LEASES_MAX {
+        let error = WireError::TooLarge { key: "leases", size: messages.len(), max: LEASES_MAX };
         return Err(error.into());
     }
-    messages.iter().map(|held| Ok((id(&held.trajectory_id, "held.trajectory_id")?, held.token))).collect()
+    messages
+        .iter()
+        .map(|lease| Ok((id(&lease.trajectory_id, "leases.trajectory_id")?, lease.token)))
+        .collect()
 }
 
-/// Whether anything was seen at all; evidence without a part in it is none.
-fn was_seen(evidence: &Evidence) -> bool {
+/// Whether the evidence has any part; empty evidence counts as none.
+fn has_evidence(evidence: &Evidence) -> bool {
     *evidence != Evidence::default()
 }
 
 /// Oldest and newest policy version among a step's tokens.
 pub(crate) fn versions(record: &StepRecord) -> Option<(i32, i32)> {
     let tokens = record.trace.tokens.as_ref()?;
-    tokens.policy_versions.iter().map(|version| Some((*version, *version))).fold(None, span)
+    tokens.policy_versions.iter().map(|version| Some((*version, *version))).fold(None, merge_ranges)
 }
 
 fn unexpected() -> Status {
-    Status::internal("the coordinator answered something else")
+    Status::internal("the coordinator gave an unexpected answer")
 }
 
-fn progress_into(progress: Progress) -> v1::ProgressResponse {
+fn progress_into(progress: RunProgress) -> v1::ProgressResponse {
     let count = |count: u64| u32::try_from(count).unwrap_or(u32::MAX);
     v1::ProgressResponse {
         run_id: progress.run_id.to_string(),
@@ -561,7 +581,7 @@ fn progress_into(progress: Progress) -> v1::ProgressResponse {
         assigned: count(progress.assigned),
         scored: count(progress.scored),
         failed: count(progress.failed.values().sum()),
-        published: count(progress.published),
+        committed: count(progress.committed),
         reward_sum: progress.reward_sum,
         successes: count(progress.successes),
         steps: progress.steps,
@@ -570,7 +590,7 @@ fn progress_into(progress: Progress) -> v1::ProgressResponse {
         policy_workers: count(progress.policy_workers),
         admission: progress.admission,
         run_over: progress.run_over,
-        training_judged: count(progress.training_judged),
+        training_success_known: count(progress.training_success_known),
         training_successes: count(progress.training_successes),
         scoring: count(progress.scoring),
         workers: progress.workers.into_iter().map(worker_into).collect(),
@@ -578,10 +598,18 @@ fn progress_into(progress: Progress) -> v1::ProgressResponse {
 }
 
 fn worker_into(standing: WorkerStanding) -> v1::WorkerHealth {
-    let WorkerStanding { worker, kind, sessions_max, heard_millis, health, version, waits } = standing;
+    let WorkerStanding {
+        worker,
+        kind,
+        sessions_max,
+        last_contact_millis: heard_millis,
+        health,
+        version,
+        waits,
+    } = standing;
     v1::WorkerHealth {
         worker_id: worker,
-        role: kind.word().to_owned(),
+        role: kind.value().to_owned(),
         sessions_max,
         sessions: health.sessions,
         heard_millis,
@@ -592,7 +620,7 @@ fn worker_into(standing: WorkerStanding) -> v1::WorkerHealth {
     }
 }
 
-fn running_into(running: &Running) -> v1::RunningTrajectory {
+fn running_into(running: &LeasedTrajectory) -> v1::RunningTrajectory {
     v1::RunningTrajectory {
         ancestry: Some(furrow_wire::ancestry_into(&running.of)),
         task_id: running.draw.task_id.clone(),
@@ -604,17 +632,18 @@ fn running_into(running: &Running) -> v1::RunningTrajectory {
     }
 }
 
-impl From<Refused> for Status {
-    /// One place maps refusals to codes: `Aborted` says register and try again, `FailedPrecondition` give up what you hold.
-    fn from(refused: Refused) -> Self {
-        let told = refused.to_string();
+impl From<CallRefusal> for Status {
+    /// Maps refusals to codes: `Aborted` means register and try again, `FailedPrecondition` give up
+    /// the leases.
+    fn from(refused: CallRefusal) -> Self {
+        let text = refused.to_string();
         match refused {
-            Refused::UnknownWorker { .. } => Status::aborted(told),
-            Refused::Stale { .. } => Status::failed_precondition(told),
-            Refused::OtherEnding { .. } => Status::already_exists(told),
-            Refused::Discarded { .. } => Status::out_of_range(told),
-            Refused::Publication { .. } => Status::invalid_argument(told),
-            Refused::NoVersion { .. } => Status::not_found(told),
+            CallRefusal::UnknownWorker { .. } => Status::aborted(text),
+            CallRefusal::Stale { .. } => Status::failed_precondition(text),
+            CallRefusal::OtherEnding { .. } => Status::already_exists(text),
+            CallRefusal::Discarded { .. } => Status::out_of_range(text),
+            CallRefusal::Publication { .. } => Status::invalid_argument(text),
+            CallRefusal::NoVersion { .. } => Status::not_found(text),
         }
     }
 }

@@ -1,9 +1,11 @@
-//! Performs what the core decides: one loop owns the core, one task behind it makes its decisions durable and then carries them out.
+//! Performs what the core decides: one loop owns the core; one task behind it makes the core's
+//! decisions durable and then carries them out.
 //!
 //! ```text
-//! handlers, scorers, publisher ─inbox─▶ loop: apply ─decisions─▶ performer: commit, then reply, score, publish
+//! handlers, scorers, committer ─inbox─▶ loop: decide ─decisions─▶ performer: commit, then effects
 //! ```
-//! Both queues are bounded. A decision that waits for the disk shares its transaction with those that come meanwhile.
+//! Both queues are bounded. A decision that waits for the disk shares its transaction with the
+//! decisions that arrive meanwhile.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,18 +18,20 @@ use tokio::time::{Instant, MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 use tonic::Status;
 
-use crate::core::{Answer, Call, Core, Decision, Effect, Event, Now, Outgoing, Over, Progress};
+use crate::commit::{CommitHandle, TrajectoryFacts};
+use crate::core::{
+    CallId, CallResponse, Core, Decision, Effect, EndedTrajectory, Event, EventTime, JobOutcome, RunProgress,
+};
 use crate::crash;
 use crate::ledger::{LedgerHandle, Mutation};
 use crate::open::CoordinatorError;
 use crate::plan::{JobPlan, UnknownTask};
-use crate::publish::{PublishHandle, TrajectoryFacts};
-use crate::scoring::Scorers;
+use crate::scoring::ScorerPool;
 
-/// Leases are looked at this often: a tenth of the shortest one that makes sense.
+/// Leases are checked this often: a tenth of the shortest useful lease.
 const TICK: Duration = Duration::from_millis(100);
 
-/// Every place of this module and of the service where a test can kill the process.
+/// Every fail point of this module and of the service.
 pub const SERVICE_FAIL_POINTS: &[&str] = &[
     "coordinator.before_spool_step",
     "coordinator.before_ack_step",
@@ -41,125 +45,127 @@ pub const SERVICE_FAIL_POINTS: &[&str] = &[
     "coordinator.before_ack_publish",
 ];
 
-/// Where events are handed in. Clones hand in at the same place.
+/// Sends events to the loop. Clones send to the same loop.
 #[derive(Debug, Clone)]
-pub(crate) struct Desk {
-    inbox: mpsc::Sender<Input>,
+pub(crate) struct EventSender {
+    inbox: mpsc::Sender<QueuedEvent>,
     calls: Arc<AtomicU64>,
 }
 
-/// An event, and who waits for its answer.
+/// An event and the caller that waits for its answer.
 #[derive(Debug)]
-pub(crate) struct Input {
+pub(crate) struct QueuedEvent {
     event: Event,
-    caller: Option<(Call, oneshot::Sender<Answer>)>,
+    caller: Option<(CallId, oneshot::Sender<CallResponse>)>,
 }
 
-/// The first thing that went wrong for good; whoever finds it stops the coordinator.
+/// The first unrecoverable error. Reporting it stops the coordinator.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Failure {
+pub(crate) struct FirstFailure {
     first: Arc<Mutex<Option<CoordinatorError>>>,
     pub(crate) stop: CancellationToken,
 }
 
 /// Owns the core: no other code calls it.
-pub(crate) struct Shell {
+pub(crate) struct EventLoop {
     pub(crate) core: Core,
-    pub(crate) inbox: mpsc::Receiver<Input>,
-    pub(crate) decided: mpsc::Sender<Decided>,
-    pub(crate) over: watch::Receiver<Option<Over>>,
+    pub(crate) inbox: mpsc::Receiver<QueuedEvent>,
+    pub(crate) decided: mpsc::Sender<PendingDecision>,
+    pub(crate) over: watch::Receiver<Option<JobOutcome>>,
     pub(crate) time: TimeSource,
-    pub(crate) failure: Failure,
-    /// Asks for draining.
+    pub(crate) failure: FirstFailure,
+    /// Requests draining.
     pub(crate) stop: CancellationToken,
-    /// How long the end is announced to workers.
+    /// How long the coordinator keeps telling workers that the job is over.
     pub(crate) farewell: Duration,
 }
 
-/// The performer has ended and has said why.
-struct Ended;
+/// The performer has ended and has reported why.
+struct PerformerEnded;
 
-/// Who waits for which answer.
-type Callers = BTreeMap<Call, oneshot::Sender<Answer>>;
+/// Callers by the call they wait for.
+type PendingCallers = BTreeMap<CallId, oneshot::Sender<CallResponse>>;
 
-/// A decision on its way to the disk, its callers found.
+/// A decision on its way to the disk, with its callers resolved.
 #[derive(Debug)]
-pub(crate) struct Decided {
+pub(crate) struct PendingDecision {
     commit: Vec<Mutation>,
-    then: Vec<Deed>,
+    then: Vec<PendingEffect>,
 }
 
 #[derive(Debug)]
-enum Deed {
-    Answer(Answer, oneshot::Sender<Answer>),
+enum PendingEffect {
+    Answer(CallResponse, oneshot::Sender<CallResponse>),
     Effect(Effect),
 }
 
-/// Makes decisions durable and carries them out, in their order.
-pub(crate) struct Performer {
-    pub(crate) decided: mpsc::Receiver<Decided>,
+/// Makes decisions durable and carries them out, in order.
+pub(crate) struct EffectPerformer {
+    pub(crate) decided: mpsc::Receiver<PendingDecision>,
     pub(crate) commits_max: usize,
     pub(crate) ledger: LedgerHandle,
-    pub(crate) publisher: PublishHandle,
-    pub(crate) scorers: Scorers,
+    pub(crate) committer: CommitHandle,
+    pub(crate) scorers: ScorerPool,
     pub(crate) plan: Arc<JobPlan>,
-    pub(crate) desk: Desk,
-    pub(crate) over: watch::Sender<Option<Over>>,
+    pub(crate) events: EventSender,
+    pub(crate) over: watch::Sender<Option<JobOutcome>>,
 }
 
-impl Desk {
-    /// A desk, and where its events come out.
-    pub fn new(calls_max: usize) -> (Self, mpsc::Receiver<Input>) {
+impl EventSender {
+    /// Creates a sender and the receiver of its events.
+    pub fn new(calls_max: usize) -> (Self, mpsc::Receiver<QueuedEvent>) {
         let (inbox, events) = mpsc::channel(calls_max);
         (Self { inbox, calls: Arc::default() }, events)
     }
 
-    /// Hands in an event and waits for its answer. The caller sets the deadline.
-    pub async fn ask(&self, event: impl FnOnce(Call) -> Event) -> Result<Answer, Status> {
-        let call = Call(self.calls.fetch_add(1, Ordering::Relaxed));
+    /// Sends an event and waits for its answer. The caller sets the deadline.
+    pub async fn request(&self, event: impl FnOnce(CallId) -> Event) -> Result<CallResponse, Status> {
+        let call = CallId(self.calls.fetch_add(1, Ordering::Relaxed));
         let (answer, answered) = oneshot::channel();
-        self.hand_in(Input { event: event(call), caller: Some((call, answer)) }).await?;
-        answered.await.map_err(|_| gone())
+        self.enqueue(QueuedEvent { event: event(call), caller: Some((call, answer)) }).await?;
+        answered.await.map_err(|_| stopping_status())
     }
 
-    /// Hands in an event nobody waits for.
-    pub async fn tell(&self, event: Event) -> Result<(), Status> {
-        self.hand_in(Input { event, caller: None }).await
+    /// Sends an event that needs no answer.
+    pub async fn send(&self, event: Event) -> Result<(), Status> {
+        self.enqueue(QueuedEvent { event, caller: None }).await
     }
 
-    /// The same from where nothing may wait: when the desk is full, the event is lost.
-    fn mention(&self, event: Event) {
-        if self.inbox.try_send(Input { event, caller: None }).is_err() {
-            tracing::debug!("the desk is full: undelivered assignments lapse instead of being taken back");
+    /// Sends an event from code that must not wait: when the queue is full, the event is lost.
+    fn try_send(&self, event: Event) {
+        if self.inbox.try_send(QueuedEvent { event, caller: None }).is_err() {
+            tracing::debug!(
+                "the event queue is full: undelivered assignments expire instead of being reclaimed"
+            );
         }
     }
 
-    async fn hand_in(&self, input: Input) -> Result<(), Status> {
-        self.inbox.send(input).await.map_err(|_| gone())
+    async fn enqueue(&self, input: QueuedEvent) -> Result<(), Status> {
+        self.inbox.send(input).await.map_err(|_| stopping_status())
     }
 }
 
-fn gone() -> Status {
+fn stopping_status() -> Status {
     Status::unavailable("the coordinator is stopping")
 }
 
-impl Failure {
-    /// Stops the coordinator. Only the first failure counts; what follows from it is noise.
+impl FirstFailure {
+    /// Stops the coordinator. Only the first error counts; later ones follow from it.
     pub fn report(&self, error: CoordinatorError) {
         let mut first = self.first.lock().unwrap_or_else(PoisonError::into_inner);
         first.get_or_insert(error);
         self.stop.cancel();
     }
 
-    /// What was reported.
+    /// Takes the reported error.
     pub fn take(&self) -> Option<CoordinatorError> {
         self.first.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 }
 
-impl Shell {
-    /// Runs until all is over and the workers have heard of it. Returns how far the job came.
-    pub async fn run(mut self, start: Decision) -> Progress {
+impl EventLoop {
+    /// Runs until the job is over and the workers know it. Returns how far the job came.
+    pub async fn run(mut self, start: Decision) -> RunProgress {
         let mut calls = BTreeMap::new();
         let mut ticks = interval(TICK);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -183,14 +189,14 @@ impl Shell {
                     Event::Drain { call: None }
                 }
                 _ = ticks.tick() => {
-                    let gone = self.forget_the_gone(&mut calls);
+                    let gone = self.drop_closed_calls(&mut calls);
                     if self.carry_out(gone, &mut calls).await.is_err() {
                         return self.core.progress();
                     }
                     Event::Tick
                 }
                 input = self.inbox.recv() => match input {
-                    Some(Input { event, caller }) => {
+                    Some(QueuedEvent { event, caller }) => {
                         calls.extend(caller);
                         event
                     }
@@ -201,14 +207,19 @@ impl Shell {
         }
     }
 
-    /// Does what may be done at once and hands the rest on; an error says that the performer has ended.
-    async fn carry_out(&mut self, decision: Decision, calls: &mut Callers) -> Result<(), Ended> {
+    /// Performs immediate effects and passes the rest on. An error means that the performer has
+    /// ended.
+    async fn carry_out(
+        &mut self,
+        decision: Decision,
+        calls: &mut PendingCallers,
+    ) -> Result<(), PerformerEnded> {
         for effect in decision.at_once {
             match find_caller(effect, calls) {
-                Some(Deed::Answer(answer, caller)) => drop(caller.send(answer)),
-                Some(Deed::Effect(Effect::Tell(notice))) => notice.emit(),
-                Some(Deed::Effect(effect)) => {
-                    tracing::error!(?effect, "must not be done before it is durable");
+                Some(PendingEffect::Answer(answer, caller)) => drop(caller.send(answer)),
+                Some(PendingEffect::Effect(Effect::Notify(notice))) => notice.emit(),
+                Some(PendingEffect::Effect(effect)) => {
+                    tracing::error!(?effect, "effect must not be performed before it is durable");
                 }
                 None => {}
             }
@@ -217,12 +228,13 @@ impl Shell {
             return Ok(());
         }
         let then = decision.then.into_iter().filter_map(|effect| find_caller(effect, calls)).collect();
-        self.decided.send(Decided { commit: decision.commit, then }).await.map_err(|_| Ended)
+        self.decided.send(PendingDecision { commit: decision.commit, then }).await.map_err(|_| PerformerEnded)
     }
 
-    /// Requests for work are held open for long; whoever hung up must not be given any.
-    fn forget_the_gone(&mut self, calls: &mut Callers) -> Decision {
-        let is_gone = |(call, caller): (&Call, &oneshot::Sender<Answer>)| caller.is_closed().then_some(*call);
+    /// Requests for work stay open for a long time; a caller that hung up must not be given any.
+    fn drop_closed_calls(&mut self, calls: &mut PendingCallers) -> Decision {
+        let is_gone =
+            |(call, caller): (&CallId, &oneshot::Sender<CallResponse>)| caller.is_closed().then_some(*call);
         let gone: Vec<_> = calls.iter().filter_map(is_gone).collect();
         if gone.is_empty() {
             return Decision::default();
@@ -232,16 +244,18 @@ impl Shell {
     }
 }
 
-/// Puts an answer and whoever waits for it together; `None` when nobody does any more.
-fn find_caller(effect: Effect, calls: &mut Callers) -> Option<Deed> {
+/// Pairs an answer with its caller; `None` when the caller is gone.
+fn find_caller(effect: Effect, calls: &mut PendingCallers) -> Option<PendingEffect> {
     match effect {
-        Effect::Reply { call, answer } => calls.remove(&call).map(|caller| Deed::Answer(answer, caller)),
-        effect => Some(Deed::Effect(effect)),
+        Effect::Reply { call, answer } => {
+            calls.remove(&call).map(|caller| PendingEffect::Answer(answer, caller))
+        }
+        effect => Some(PendingEffect::Effect(effect)),
     }
 }
 
-impl Performer {
-    /// Runs until the loop has ended and all it decided is carried out.
+impl EffectPerformer {
+    /// Runs until the loop has ended and everything it decided is carried out.
     pub async fn run(mut self) -> Result<(), CoordinatorError> {
         let mut waiting = Vec::new();
         while self.decided.recv_many(&mut waiting, self.commits_max).await > 0 {
@@ -263,49 +277,51 @@ impl Performer {
         Ok(())
     }
 
-    async fn perform(&mut self, deed: Deed) -> Result<(), CoordinatorError> {
+    async fn perform(&mut self, deed: PendingEffect) -> Result<(), CoordinatorError> {
         match deed {
-            Deed::Answer(answer, caller) => self.answer(answer, caller),
-            Deed::Effect(Effect::Score { trajectory, draw, sample_index }) => {
+            PendingEffect::Answer(answer, caller) => self.answer(answer, caller),
+            PendingEffect::Effect(Effect::Score { trajectory, draw, sample_index }) => {
                 crash::point("coordinator.before_score");
                 self.scorers.score(trajectory, draw, sample_index);
             }
-            Deed::Effect(Effect::Publish(outgoing)) => {
+            PendingEffect::Effect(Effect::CommitTrajectory(outgoing)) => {
                 crash::point("coordinator.before_publish");
-                let facts = facts(&self.plan, *outgoing).map_err(CoordinatorError::UnknownTask)?;
-                self.publisher.trajectory(facts).await.map_err(CoordinatorError::Publish)?;
+                let facts = trajectory_facts(&self.plan, *outgoing).map_err(CoordinatorError::UnknownTask)?;
+                self.committer.trajectory(facts).await.map_err(CoordinatorError::Commit)?;
             }
-            Deed::Effect(Effect::PublishGroup { record }) => {
-                self.publisher.group(*record).await.map_err(CoordinatorError::Publish)?;
+            PendingEffect::Effect(Effect::CommitGroup { record }) => {
+                self.committer.group(*record).await.map_err(CoordinatorError::Commit)?;
             }
-            Deed::Effect(Effect::CloseShards) => {
-                self.publisher.flush().await.map_err(CoordinatorError::Publish)?;
+            PendingEffect::Effect(Effect::CloseShards) => {
+                self.committer.flush().await.map_err(CoordinatorError::Commit)?;
             }
-            Deed::Effect(Effect::Tell(notice)) => notice.emit(),
-            Deed::Effect(Effect::Over(over)) => drop(self.over.send_replace(Some(over))),
-            Deed::Effect(Effect::Reply { .. }) => {} // its caller was looked for and is gone
+            PendingEffect::Effect(Effect::Notify(notice)) => notice.emit(),
+            PendingEffect::Effect(Effect::Over(over)) => drop(self.over.send_replace(Some(over))),
+            PendingEffect::Effect(Effect::Reply { .. }) => {} // find_caller found no caller: it is gone
         }
         Ok(())
     }
 
-    fn answer(&self, answer: Answer, caller: oneshot::Sender<Answer>) {
+    fn answer(&self, answer: CallResponse, caller: oneshot::Sender<CallResponse>) {
         match &answer {
-            Answer::Leased { grants, .. } if !grants.is_empty() => crash::point("coordinator.after_assign"),
-            Answer::Finished => crash::point("coordinator.before_ack_finish"),
+            CallResponse::Leased { grants, .. } if !grants.is_empty() => {
+                crash::point("coordinator.after_assign");
+            }
+            CallResponse::Finished => crash::point("coordinator.before_ack_finish"),
             _ => {}
         }
-        if let Err(Answer::Leased { grants, .. }) = caller.send(answer)
+        if let Err(CallResponse::Leased { grants, .. }) = caller.send(answer)
             && !grants.is_empty()
         {
             let trajectories = grants.into_iter().map(|grant| grant.of.trajectory_id).collect();
-            self.desk.mention(Event::Undelivered { trajectories });
+            self.events.try_send(Event::Undelivered { trajectories });
         }
     }
 }
 
-/// What the publisher needs to know of an ended trajectory.
-fn facts(plan: &JobPlan, outgoing: Outgoing) -> Result<TrajectoryFacts, UnknownTask> {
-    let Outgoing { of, start, ended, verdict, draw } = outgoing;
+/// What the shard committer needs to know about an ended trajectory.
+fn trajectory_facts(plan: &JobPlan, outgoing: EndedTrajectory) -> Result<TrajectoryFacts, UnknownTask> {
+    let EndedTrajectory { of, start, ended, verdict, draw } = outgoing;
     let cost_usd = verdict.as_ref().and_then(|verdict| furrow_tasks::judge_cost_usd(&verdict.score));
     Ok(TrajectoryFacts {
         task: plan.task(&draw, of.sample_index)?,
@@ -325,7 +341,7 @@ fn facts(plan: &JobPlan, outgoing: Outgoing) -> Result<TrajectoryFacts, UnknownT
     })
 }
 
-/// The moment by the shell's clock.
-pub(crate) fn now(time: &TimeSource) -> Now {
-    Now { millis: time.micros() / 1000, wall_micros: time.wall_micros() }
+/// The current time by the loop's clock.
+pub(crate) fn now(time: &TimeSource) -> EventTime {
+    EventTime { millis: time.micros() / 1000, wall_micros: time.wall_micros() }
 }

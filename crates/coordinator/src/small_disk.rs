@@ -5,26 +5,27 @@ use std::process::{Command, Stdio};
 
 const MIB: u32 = 4;
 
-/// Marks the child that runs under a limit on file sizes.
+/// Marks the child process that runs under a limit on file sizes.
 const LIMITED: &str = "FURROW_TEST_FILES_ARE_SMALL";
 
-/// Runs the body on a tmpfs of 4 MB where it may be mounted. Elsewhere the test runs again in a child whose files may not grow
-/// beyond 4 MB, which the system reports in the same way: it is never skipped.
+/// Runs the body on a tmpfs of 4 MB where one may be mounted. Elsewhere the test runs again in a
+/// child whose files may not grow beyond 4 MB, which the system reports in the same way: the test
+/// is never skipped.
 pub fn on_small_disk(test: &str, body: impl FnOnce(&Path)) {
     let dir = tempfile::tempdir().unwrap();
     if std::env::var_os(LIMITED).is_some() {
         return body(dir.path());
     }
-    match Mount::new(dir.path()) {
+    match TmpfsMount::new(dir.path()) {
         Some(mount) => body(mount.0),
         None => run_limited(test),
     }
 }
 
-/// A mounted tmpfs, gone when dropped.
-struct Mount<'a>(&'a Path);
+/// A mounted tmpfs, unmounted when dropped.
+struct TmpfsMount<'a>(&'a Path);
 
-impl<'a> Mount<'a> {
+impl<'a> TmpfsMount<'a> {
     fn new(dir: &'a Path) -> Option<Self> {
         let mut mount = Command::new("mount");
         mount.args(["-t", "tmpfs", "-o", &format!("size={MIB}m"), "furrow-test"]).arg(dir);
@@ -33,24 +34,25 @@ impl<'a> Mount<'a> {
     }
 }
 
-impl Drop for Mount<'_> {
+impl Drop for TmpfsMount<'_> {
     fn drop(&mut self) {
-        // lazily, because a test that failed may still hold files open
+        // lazily, because a failed test may still hold files open
         let done = Command::new("umount").arg("-l").arg(self.0).status();
         assert!(done.is_ok_and(|status| status.success()), "{} stays mounted", self.0.display());
     }
 }
 
 fn run_limited(test: &str) {
-    println!("no tmpfs may be mounted here: {test} runs under a limit on file sizes instead");
-    // ulimit -f counts 512-byte blocks in POSIX shells; the signal must be ignored for the error to be seen
+    println!("cannot mount a tmpfs here: {test} runs under a limit on file sizes instead");
+    // ulimit -f counts 512-byte blocks in POSIX shells; the signal must be ignored for the error to
+    // reach the program
     let script = format!("trap '' XFSZ; ulimit -f {}; exec \"$0\" \"$@\"", u64::from(MIB) * 2048);
     let program = std::env::current_exe().unwrap();
     let mut child = Command::new("sh");
     child.arg("-c").arg(script).arg(program).args(["--exact", test, "--nocapture"]).env(LIMITED, "1");
     let output = child.output().unwrap();
-    let told = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    let (stdout, stderr) = (told(&output.stdout), told(&output.stderr));
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let (stdout, stderr) = (text(&output.stdout), text(&output.stderr));
     assert!(output.status.success() && stdout.contains("1 passed"), "{stdout}{stderr}");
 }
 

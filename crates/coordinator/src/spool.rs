@@ -1,7 +1,7 @@
-//! The spool: one append-only file a trajectory, holding what is acknowledged and not yet published.
+//! The spool: one append-only file per trajectory with what is acknowledged and not yet committed.
 //!
-//! One thread owns the files. Whatever arrives while it waits for the disk shares the next round of syncs; a caller is answered
-//! after the sync that covers its bytes, never before.
+//! One thread owns the files. Requests that arrive while it waits for the disk share the next round
+//! of syncs. A caller is answered only after the sync that covers its bytes.
 
 mod entry;
 mod files;
@@ -23,13 +23,13 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 
 use crate::crash;
 use crate::durable::DurableError;
-pub use entry::{Entry, Key, PAYLOAD_BYTES_MAX};
+pub use entry::{EntryKey, PAYLOAD_BYTES_MAX, SpoolEntry};
 use files::SpoolFiles;
-pub use files::{Appended, Flaw, RecoveredTrajectory, Tail};
-pub use finished::finished;
+pub use files::{AppendOutcome, EntryFlaw, RecoveredTrajectory, SpoolTail};
+pub use finished::read_finished;
 pub use reader::SpoolReader;
 
-/// Every place of this module where a test can kill the process.
+/// Every fail point of this module.
 pub const SPOOL_FAIL_POINTS: &[&str] = &[
     "spool.before_write",
     "spool.after_write",
@@ -44,41 +44,43 @@ pub const SPOOL_FAIL_POINTS: &[&str] = &[
 pub struct SpoolLimits {
     /// Requests that may wait for the thread.
     pub queued_max: usize,
-    /// Payload bytes that may wait for it; at least one payload of the largest size.
+    /// Payload bytes that may wait for the thread; at least one payload of the largest size.
     pub queued_bytes_max: usize,
     /// Files held open at once.
     pub open_files_max: usize,
 }
 
 impl Default for SpoolLimits {
-    /// 1,000 sessions with one step of 200 KB each are 200 MB: they fit once over. 256 open files are a quarter of the usual
-    /// limit of 1,024 descriptors; a file beyond them is opened again at its next step, which costs microseconds.
+    /// 1,000 sessions with one step of 200 KB each are 200 MB, which fit. 256 open files are a
+    /// quarter of the usual limit of 1,024 descriptors; a file beyond them is reopened at its next
+    /// step, which costs microseconds.
     fn default() -> Self {
         Self { queued_max: 1024, queued_bytes_max: 256 << 20, open_files_max: 256 }
     }
 }
 
-/// What is acknowledged and not yet published. The last clone that goes waits for the thread to end.
+/// Entries that are acknowledged and not yet committed. Dropping the last clone waits for the
+/// thread to end.
 #[derive(Debug, Clone)]
 pub struct Spool {
-    owner: Arc<Owner>,
-    room: Arc<Semaphore>,
-    room_max: u32,
+    owner: Arc<SpoolThread>,
+    queue_permits: Arc<Semaphore>,
+    queue_permits_max: u32,
     bytes: Arc<AtomicU64>,
 }
 
-/// Why the spool did not do as told.
+/// Why a spool operation failed.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum SpoolError {
-    /// Something else is recorded under this key.
+    /// Another entry is recorded under this key.
     #[error(
-        "{trajectory}: {key} is recorded with another digest; send the same bytes again, or a later step"
+        "{trajectory}: {key} is already recorded with another digest; resend the same bytes, or a later step"
     )]
     Conflict {
         /// Whose.
         trajectory: Id<Trajectory>,
         /// Which entry.
-        key: Key,
+        key: EntryKey,
     },
     /// A step came too early.
     #[error("{trajectory}: step {got} came before step {expected}")]
@@ -90,32 +92,32 @@ pub enum SpoolError {
         /// The step that came.
         got: u32,
     },
-    /// The trajectory takes no more entries: it has its ending, or it is on its way to a shard.
+    /// The trajectory takes no more entries: it has its ending, or its shard is being written.
     #[error("{trajectory} is over and takes no more entries")]
     Over {
         /// Which.
         trajectory: Id<Trajectory>,
     },
     /// The payload is too large.
-    #[error("{trajectory}: {key} has {bytes} bytes, at most {PAYLOAD_BYTES_MAX} are taken")]
+    #[error("{trajectory}: {key} has {bytes} bytes; at most {PAYLOAD_BYTES_MAX} are allowed")]
     TooLarge {
         /// Whose.
         trajectory: Id<Trajectory>,
         /// Which entry.
-        key: Key,
+        key: EntryKey,
         /// Its size.
         bytes: usize,
     },
-    /// The digest is not that of the payload.
-    #[error("{trajectory}: the digest of {key} is not that of its bytes; they were damaged on the way")]
+    /// The digest does not match the payload.
+    #[error("{trajectory}: the digest of {key} does not match its bytes; they were damaged in transit")]
     WrongDigest {
         /// Whose.
         trajectory: Id<Trajectory>,
         /// Which entry.
-        key: Key,
+        key: EntryKey,
     },
-    /// There is no room: nothing was kept, the same append may be tried again.
-    #[error("no space left for the spool: free some; nothing was acknowledged")]
+    /// The disk is full: nothing was written, and the same append may be retried.
+    #[error("no space left for the spool; nothing was acknowledged; free disk space")]
     DiskFull(#[source] DurableError),
     /// The storage failed while opening, reading or deleting.
     #[error("the spool failed")]
@@ -130,19 +132,21 @@ pub enum SpoolError {
         /// What is wrong with it.
         why: &'static str,
     },
-    /// A write or a sync failed: what is durable is unknown until the next start, so nothing more is acknowledged.
-    #[error("the spool stopped: start again with --resume once the disk is well")]
+    /// A write or a sync failed: what is durable is unknown until the next start, so nothing more
+    /// is acknowledged.
+    #[error("the spool stopped: fix the disk, then restart with --resume")]
     Stopped(#[source] Option<DurableError>),
 }
 
 impl SpoolError {
-    /// Whether it is about one file: its content is not what was written, the disk cannot read it back, it is gone, or in its place
-    /// is a symbolic link, a named pipe or a folder. A file with a second name, such as a backup by hard links makes, is whole.
+    /// Whether the error concerns one file: its content is not what was written, the disk cannot
+    /// read it, it is gone, or a symbolic link, a named pipe or a folder replaced it. A file with a
+    /// second name, such as a backup by hard links makes, is whole.
     pub fn is_damage(&self) -> bool {
         match self {
             SpoolError::Damaged { .. } => true,
             SpoolError::Storage(error) => {
-                // Without the folder nothing is there, which is no damage of one file.
+                // Without the folder every file is gone, which is not damage to one file.
                 let is_gone = || error.path.parent().is_some_and(Path::is_dir);
                 match error.source.kind() {
                     io::ErrorKind::InvalidInput => true,
@@ -156,8 +160,8 @@ impl SpoolError {
 }
 
 impl Spool {
-    /// Opens the directory, making it when there is none, and says what is there. A torn tail stays until [`cut`](Self::cut) or the next
-    /// append; a file that is damaged takes no more.
+    /// Opens the directory, creating it where needed, and returns what is in it. A torn tail stays
+    /// until [`cut`](Self::cut) or the next append; a damaged file takes no more entries.
     pub fn open(
         dir: impl Into<PathBuf>,
         limits: SpoolLimits,
@@ -167,27 +171,27 @@ impl Spool {
         let (files, recovered) = SpoolFiles::open(&dir, limits.open_files_max, Arc::clone(&bytes))?;
         let (requests, queue) = mpsc::channel(limits.queued_max);
         let started =
-            std::thread::Builder::new().name("spool".to_owned()).spawn(|| Worker { files, queue }.run());
+            std::thread::Builder::new().name("spool".to_owned()).spawn(|| SpoolWorker { files, queue }.run());
         let thread = started.map_err(|error| storage("start the thread of", &dir, error))?;
-        let room_max = units(limits.queued_bytes_max.max(PAYLOAD_BYTES_MAX));
+        let queue_permits_max = permits_for(limits.queued_bytes_max.max(PAYLOAD_BYTES_MAX));
         let spool = Self {
-            owner: Arc::new(Owner { dir, requests: Some(requests), thread: Some(thread) }),
-            room: Arc::new(Semaphore::new(room_max as usize)),
-            room_max,
+            owner: Arc::new(SpoolThread { dir, requests: Some(requests), thread: Some(thread) }),
+            queue_permits: Arc::new(Semaphore::new(queue_permits_max as usize)),
+            queue_permits_max,
             bytes,
         };
         Ok((spool, recovered))
     }
 
-    /// Records a step. Answers once it is durable, or was already.
+    /// Records a step. Returns once it is durable.
     pub async fn append_step(
         &self,
         trajectory: &Id<Trajectory>,
         step: u32,
         digest: [u8; 32],
         payload: Bytes,
-    ) -> Result<Appended, SpoolError> {
-        self.append(Entry { key: Key::Step(step), digest, payload }, trajectory).await
+    ) -> Result<AppendOutcome, SpoolError> {
+        self.append(SpoolEntry { key: EntryKey::Step(step), digest, payload }, trajectory).await
     }
 
     /// Records how a trajectory ended; it takes no steps afterwards.
@@ -196,35 +200,37 @@ impl Spool {
         trajectory: &Id<Trajectory>,
         digest: [u8; 32],
         payload: Bytes,
-    ) -> Result<Appended, SpoolError> {
-        self.append(Entry { key: Key::End, digest, payload }, trajectory).await
+    ) -> Result<AppendOutcome, SpoolError> {
+        self.append(SpoolEntry { key: EntryKey::End, digest, payload }, trajectory).await
     }
 
-    /// The durable entries of a trajectory, none when it has no file. Blocks: not for async code.
+    /// The durable entries of a trajectory; none when it has no file. Blocks: not for async code.
     pub fn read(&self, trajectory: &Id<Trajectory>) -> Result<SpoolReader, SpoolError> {
-        let extent = self.ask(|answer| Request::Measure { trajectory: trajectory.clone(), answer })?;
+        let extent =
+            self.request(|answer| SpoolRequest::Measure { trajectory: trajectory.clone(), answer })?;
         SpoolReader::open(&self.owner.dir, trajectory, extent)
     }
 
-    /// How a trajectory ended, if it did; its steps are passed over unread. Blocks: not for async code.
-    pub fn read_ending(&self, trajectory: &Id<Trajectory>) -> Result<Option<Entry>, SpoolError> {
+    /// How a trajectory ended, if it did; skips its steps unread. Blocks: not for async code.
+    pub fn read_ending(&self, trajectory: &Id<Trajectory>) -> Result<Option<SpoolEntry>, SpoolError> {
         self.read(trajectory)?.ending()
     }
 
-    /// The newest durable step of a trajectory, if it has one; those before it are passed over unread. Blocks: not for async code.
-    pub fn read_last_step(&self, trajectory: &Id<Trajectory>) -> Result<Option<Entry>, SpoolError> {
+    /// The newest durable step of a trajectory, if any; skips earlier ones unread. Blocks: not for
+    /// async code.
+    pub fn read_last_step(&self, trajectory: &Id<Trajectory>) -> Result<Option<SpoolEntry>, SpoolError> {
         self.read(trajectory)?.last_step()
     }
 
-    /// From now on the trajectory takes no more entries: what is read is what there will ever be. Says how many bytes that is.
-    /// Blocks: not for async code.
+    /// Stops the trajectory from taking more entries, so that what is read is final. Returns its
+    /// size in bytes. Blocks: not for async code.
     pub fn seal(&self, trajectory: &Id<Trajectory>) -> Result<u64, SpoolError> {
-        self.ask(|answer| Request::Seal { trajectory: trajectory.clone(), answer })
+        self.request(|answer| SpoolRequest::Seal { trajectory: trajectory.clone(), answer })
     }
 
     /// Cuts what follows the whole entries of a trajectory's file. Blocks: not for async code.
     pub fn cut(&self, trajectory: &Id<Trajectory>) -> Result<(), SpoolError> {
-        self.ask(|answer| Request::Cut { trajectory: trajectory.clone(), answer })
+        self.request(|answer| SpoolRequest::Cut { trajectory: trajectory.clone(), answer })
     }
 
     /// The file of a trajectory.
@@ -232,11 +238,13 @@ impl Spool {
         files::path_of(&self.owner.dir, trajectory)
     }
 
-    /// Throws a trajectory's file away; only after the manifest names its rows. Blocks: not for async code.
+    /// Deletes a trajectory's file; only after the manifest names its rows. Blocks: not for async
+    /// code.
     ///
-    /// The removal is not synced: a file that comes back after a power cut is found published and removed again.
+    /// The removal is not synced: a file that reappears after a power cut is found committed and is
+    /// removed again.
     pub fn delete(&self, trajectory: &Id<Trajectory>) -> Result<(), SpoolError> {
-        self.ask(|answer| Request::Delete { trajectory: trajectory.clone(), answer })
+        self.request(|answer| SpoolRequest::Delete { trajectory: trajectory.clone(), answer })
     }
 
     /// Bytes in all files.
@@ -244,39 +252,45 @@ impl Spool {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    async fn append(&self, entry: Entry, trajectory: &Id<Trajectory>) -> Result<Appended, SpoolError> {
+    async fn append(
+        &self,
+        entry: SpoolEntry,
+        trajectory: &Id<Trajectory>,
+    ) -> Result<AppendOutcome, SpoolError> {
         check(&entry, trajectory)?;
-        let need = units(entry.payload.len()).min(self.room_max);
-        let room =
-            Arc::clone(&self.room).acquire_many_owned(need).await.map_err(|_| SpoolError::Stopped(None))?;
+        let need = permits_for(entry.payload.len()).min(self.queue_permits_max);
+        let permit = Arc::clone(&self.queue_permits)
+            .acquire_many_owned(need)
+            .await
+            .map_err(|_| SpoolError::Stopped(None))?;
         let (answer, answered) = oneshot::channel();
-        let append = Append { trajectory: trajectory.clone(), entry, answer, _room: room };
-        self.requests()?.send(Request::Append(append)).await.map_err(|_| SpoolError::Stopped(None))?;
+        let append = AppendRequest { trajectory: trajectory.clone(), entry, answer, _permit: permit };
+        self.requests()?.send(SpoolRequest::Append(append)).await.map_err(|_| SpoolError::Stopped(None))?;
         answered.await.map_err(|_| SpoolError::Stopped(None))?
     }
 
-    fn ask<T>(
+    fn request<T>(
         &self,
-        request: impl FnOnce(oneshot::Sender<Result<T, SpoolError>>) -> Request,
+        request: impl FnOnce(oneshot::Sender<Result<T, SpoolError>>) -> SpoolRequest,
     ) -> Result<T, SpoolError> {
         let (answer, answered) = oneshot::channel();
         self.requests()?.blocking_send(request(answer)).map_err(|_| SpoolError::Stopped(None))?;
         answered.blocking_recv().map_err(|_| SpoolError::Stopped(None))?
     }
 
-    fn requests(&self) -> Result<&mpsc::Sender<Request>, SpoolError> {
+    fn requests(&self) -> Result<&mpsc::Sender<SpoolRequest>, SpoolError> {
         self.owner.requests.as_ref().ok_or(SpoolError::Stopped(None))
     }
 }
 
 #[derive(Debug)]
-struct Owner {
+struct SpoolThread {
     dir: PathBuf,
-    requests: Option<mpsc::Sender<Request>>,
+    requests: Option<mpsc::Sender<SpoolRequest>>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Drop for Owner {
+impl Drop for SpoolThread {
     fn drop(&mut self) {
         self.requests = None;
         if let Some(thread) = self.thread.take()
@@ -287,32 +301,32 @@ impl Drop for Owner {
     }
 }
 
-enum Request {
-    Append(Append),
+enum SpoolRequest {
+    Append(AppendRequest),
     Measure { trajectory: Id<Trajectory>, answer: oneshot::Sender<Result<u64, SpoolError>> },
     Seal { trajectory: Id<Trajectory>, answer: oneshot::Sender<Result<u64, SpoolError>> },
     Cut { trajectory: Id<Trajectory>, answer: oneshot::Sender<Result<(), SpoolError>> },
     Delete { trajectory: Id<Trajectory>, answer: oneshot::Sender<Result<(), SpoolError>> },
 }
 
-struct Append {
+struct AppendRequest {
     trajectory: Id<Trajectory>,
-    entry: Entry,
-    answer: oneshot::Sender<Result<Appended, SpoolError>>,
-    _room: OwnedSemaphorePermit,
+    entry: SpoolEntry,
+    answer: oneshot::Sender<Result<AppendOutcome, SpoolError>>,
+    _permit: OwnedSemaphorePermit,
 }
 
-struct Worker {
+struct SpoolWorker {
     files: SpoolFiles,
-    queue: mpsc::Receiver<Request>,
+    queue: mpsc::Receiver<SpoolRequest>,
 }
 
-impl Worker {
+impl SpoolWorker {
     fn run(mut self) {
         while let Some(first) = self.queue.blocking_recv() {
             let mut appends = Vec::new();
             let mut request = Some(first);
-            while let Some(Request::Append(append)) = request {
+            while let Some(SpoolRequest::Append(append)) = request {
                 appends.push(append);
                 request = self.queue.try_recv().ok();
             }
@@ -323,13 +337,14 @@ impl Worker {
         }
     }
 
-    /// Writes all, syncs once, then answers: nothing is acknowledged before the sync that covers it.
-    fn record(&mut self, appends: Vec<Append>) {
+    /// Writes all, syncs once, then answers: nothing is acknowledged before the sync that covers
+    /// it.
+    fn record(&mut self, appends: Vec<AppendRequest>) {
         if appends.is_empty() {
             return;
         }
         let mut waiting = Vec::with_capacity(appends.len());
-        for Append { trajectory, entry, answer, _room } in appends {
+        for AppendRequest { trajectory, entry, answer, _permit: _room } in appends {
             match self.files.append(&trajectory, &entry) {
                 Ok(appended) if crash::planted("bug.ack_before_sync") => {
                     answer.send(Ok(appended)).ok();
@@ -342,32 +357,32 @@ impl Worker {
         }
         let synced = self.files.sync();
         for (answer, appended) in waiting {
-            // whoever asked may have gone; its retry will find the entry
+            // the caller may be gone; its retry will find the entry
             answer.send(synced.clone().map(|()| appended)).ok();
         }
     }
 
-    fn perform(&mut self, request: Request) {
+    fn perform(&mut self, request: SpoolRequest) {
         match request {
-            Request::Append(append) => self.record(vec![append]),
-            Request::Measure { trajectory, answer } => {
+            SpoolRequest::Append(append) => self.record(vec![append]),
+            SpoolRequest::Measure { trajectory, answer } => {
                 answer.send(self.files.measure(&trajectory)).ok();
             }
-            Request::Seal { trajectory, answer } => {
+            SpoolRequest::Seal { trajectory, answer } => {
                 answer.send(self.files.seal(&trajectory)).ok();
             }
-            Request::Cut { trajectory, answer } => {
+            SpoolRequest::Cut { trajectory, answer } => {
                 answer.send(self.files.cut(&trajectory)).ok();
             }
-            Request::Delete { trajectory, answer } => {
+            SpoolRequest::Delete { trajectory, answer } => {
                 answer.send(self.files.delete(&trajectory)).ok();
             }
         }
     }
 }
 
-/// The door: behind it an entry's digest is its payload's.
-fn check(entry: &Entry, trajectory: &Id<Trajectory>) -> Result<(), SpoolError> {
+/// Makes sure that an entry's digest matches its payload.
+fn check(entry: &SpoolEntry, trajectory: &Id<Trajectory>) -> Result<(), SpoolError> {
     let (trajectory, key) = (trajectory.clone(), entry.key);
     if entry.payload.len() > PAYLOAD_BYTES_MAX {
         return Err(SpoolError::TooLarge { trajectory, key, bytes: entry.payload.len() });
@@ -378,8 +393,8 @@ fn check(entry: &Entry, trajectory: &Id<Trajectory>) -> Result<(), SpoolError> {
     Ok(())
 }
 
-/// Room is counted in kibibytes, because a semaphore counts to 2^32.
-fn units(bytes: usize) -> u32 {
+/// Queue space is counted in kibibytes, because a semaphore counts to 2^32.
+fn permits_for(bytes: usize) -> u32 {
     u32::try_from(bytes.div_ceil(1024)).unwrap_or(u32::MAX)
 }
 

@@ -1,10 +1,12 @@
-//! Policy versions: which weights were published, what each is made of, and what became of it. Plain functions of the rows.
+//! Policy versions: which weights were published, what each consists of, and its state. Plain
+//! functions of the rows.
 //!
 //! ```text
 //! proposed ──a policy worker runs it──▶ taken
 //!     └──────every one refuses it─────▶ refused
 //! ```
-//! Numbers only grow, and a refused one is not used again. Version 0 is the checkpoint that the job names; it has no row.
+//! Numbers only grow, and a refused number is not used again. Version 0 is the checkpoint that the
+//! job names; it has no row.
 
 use std::collections::BTreeSet;
 
@@ -15,26 +17,27 @@ use furrow_rollout::{PolicyVersion, WEIGHTS_LINKS_MAX, WeightsForm, WeightsLink,
 pub struct VersionRow {
     /// Its number, from 1.
     pub version: i32,
-    /// Names its publication: the same again is the same version.
+    /// Name of its publication: a repeated publication is the same version.
     pub publication_id: String,
-    /// What it is made of.
-    pub source: Source,
-    /// What became of it.
+    /// What its weights consist of.
+    pub source: VersionSource,
+    /// Its state.
     pub state: VersionState,
-    /// What its weights hash to, in hexadecimal: said by whoever published it, or found by the first worker that runs it.
+    /// Hash of its weights in hexadecimal: given by the publisher, or reported by the first worker
+    /// that runs it.
     pub weights_sha256: Option<String>,
     /// Wall clock, microseconds since the Unix epoch.
     pub at_micros: i64,
 }
 
-/// What a version is made of.
+/// What the weights of a version consist of.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Source {
-    /// A directory; a delta or an adapter goes over an earlier version.
+pub enum VersionSource {
+    /// A directory; a delta or an adapter applies to an earlier version.
     Directory {
         /// The directory.
         link: WeightsLink,
-        /// What it goes over, if it is not whole.
+        /// The version it applies to, if it is not whole.
         base_version: i32,
     },
     /// The weights of an earlier version.
@@ -44,14 +47,14 @@ pub enum Source {
     },
 }
 
-/// What became of a version.
+/// State of a version.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum VersionState {
     /// No policy worker runs it yet.
     Proposed,
-    /// One does, or did.
+    /// A policy worker runs it or ran it.
     Taken,
-    /// None can.
+    /// No policy worker can run it.
     Refused {
         /// Why.
         reason: String,
@@ -60,12 +63,12 @@ pub enum VersionState {
 
 /// All versions of a run.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Versions {
+pub struct VersionTable {
     rows: Vec<VersionRow>,
 }
 
 impl VersionState {
-    /// Its word.
+    /// The name of the state.
     pub fn as_str(&self) -> &'static str {
         match self {
             Self::Proposed => "proposed",
@@ -75,8 +78,8 @@ impl VersionState {
     }
 }
 
-impl Source {
-    /// The version it needs.
+impl VersionSource {
+    /// The version it applies to.
     pub fn base(&self) -> i32 {
         match self {
             Self::Directory { base_version, .. } => *base_version,
@@ -85,43 +88,44 @@ impl Source {
     }
 }
 
-impl Versions {
-    /// Of rows in the order of their numbers.
+impl VersionTable {
+    /// A table of rows in order of their numbers.
     pub fn of(rows: Vec<VersionRow>) -> Self {
         Self { rows }
     }
 
-    /// In the order of their numbers.
+    /// All rows, in order of their numbers.
     pub fn rows(&self) -> &[VersionRow] {
         &self.rows
     }
 
-    /// A version that was published.
+    /// The row of a published version.
     pub fn get(&self, version: i32) -> Option<&VersionRow> {
         let at = self.rows.binary_search_by_key(&version, |row| row.version).ok()?;
         self.rows.get(at)
     }
 
-    /// The version of a publication, unless it was refused: then it may be tried again.
-    pub fn of_publication(&self, publication_id: &str) -> Option<&VersionRow> {
+    /// The version of a publication; none if it was refused, so that it may be tried again.
+    pub fn find_publication(&self, publication_id: &str) -> Option<&VersionRow> {
         let same = |row: &&VersionRow| row.publication_id == publication_id && !row.is_refused();
         self.rows.iter().rev().find(same)
     }
 
-    /// The newest number there is.
+    /// The newest number.
     pub fn last(&self) -> i32 {
         self.rows.last().map_or(0, |row| row.version)
     }
 
-    /// The newest version that a policy worker runs or ran; 0: what the job names.
+    /// The newest version that a policy worker runs or ran; 0 for the weights the job names.
     pub fn current(&self) -> i32 {
         let taken = |row: &&VersionRow| row.state == VersionState::Taken;
         self.rows.iter().rev().find(taken).map_or(0, |row| row.version)
     }
 
-    /// What policy workers shall run: the newest version that was not refused, up to `held` where newer ones wait.
-    pub fn order(&self, held: Option<i32>) -> Option<WeightsOrder> {
-        let may_run = |row: &&VersionRow| !row.is_refused() && held.is_none_or(|held| row.version <= held);
+    /// The version that policy workers shall run: the newest one that was not refused, up to
+    /// `limit` where newer ones wait.
+    pub fn order(&self, limit: Option<i32>) -> Option<WeightsOrder> {
+        let may_run = |row: &&VersionRow| !row.is_refused() && limit.is_none_or(|limit| row.version <= limit);
         let row = self.rows.iter().rev().find(may_run)?;
         let links = self.links(row.version).ok()?;
         Some(WeightsOrder {
@@ -132,11 +136,13 @@ impl Versions {
         })
     }
 
-    /// Directories that a policy worker reads which starts now, or which is ordered another version later: of what is in use, of what is
-    /// ordered up to `held`, and of all newer versions that nobody runs yet: where the newest is refused, the one before it is ordered.
-    pub fn needed(&self, held: Option<i32>) -> Vec<String> {
+    /// Directories that a policy worker may still read, when it starts now or is ordered another
+    /// version later: those of the current version, of the version ordered up to `limit`, and of
+    /// all newer versions that no worker runs yet, because the one before is ordered when the
+    /// newest is refused.
+    pub fn needed(&self, limit: Option<i32>) -> Vec<String> {
         let current = self.current();
-        let ordered = self.order(held).map_or(0, |order| order.version.0);
+        let ordered = self.order(limit).map_or(0, |order| order.version.0);
         let is_waiting = |row: &&VersionRow| row.version > current && row.state == VersionState::Proposed;
         let waiting = self.rows.iter().filter(is_waiting).map(|row| row.version);
         let wanted = [current, ordered].into_iter().chain(waiting);
@@ -145,17 +151,17 @@ impl Versions {
         directories.into_iter().collect()
     }
 
-    /// What a version is made of, over the job's own checkpoint.
+    /// The directories of a version, on top of the job's own checkpoint.
     pub fn links(&self, version: i32) -> Result<Vec<WeightsLink>, String> {
         let (mut links, mut at) = (Vec::new(), version);
         while at != 0 {
-            let row = self.get(at).ok_or_else(|| format!("there is no version {at}"))?;
+            let row = self.get(at).ok_or_else(|| format!("version {at} does not exist"))?;
             at = row.source.base();
-            let Source::Directory { link, .. } = &row.source else { continue };
+            let VersionSource::Directory { link, .. } = &row.source else { continue };
             links.push(link.clone());
             if links.len() > WEIGHTS_LINKS_MAX {
                 return Err(format!(
-                    "it would be made of more than {WEIGHTS_LINKS_MAX} directories; publish a whole checkpoint"
+                    "it would consist of more than {WEIGHTS_LINKS_MAX} directories; publish a full checkpoint"
                 ));
             }
             if link.form == WeightsForm::Full {
@@ -166,23 +172,23 @@ impl Versions {
         Ok(links)
     }
 
-    /// A version is published; says why not.
+    /// Adds a published version, or returns why it cannot be added.
     pub fn propose(&mut self, row: VersionRow) -> Result<(), String> {
         if row.version <= self.last() {
             return Err(format!("version {} is not newer than {}", row.version, self.last()));
         }
         if row.state != VersionState::Proposed {
-            return Err("it is run by nobody yet".to_owned());
+            return Err("no policy worker runs it yet".to_owned());
         }
-        if let Some(same) = self.of_publication(&row.publication_id) {
+        if let Some(same) = self.find_publication(&row.publication_id) {
             return Err(format!("it was published as version {}", same.version));
         }
         let base = row.source.base();
         match self.get(base) {
             _ if base == 0 => {}
-            None => return Err(format!("there is no version {base} that it could go over")),
+            None => return Err(format!("version {base}, on which it is based, does not exist")),
             Some(base) if base.is_refused() => {
-                return Err(format!("version {} was refused; nothing can go over it", base.version));
+                return Err(format!("version {} was refused; nothing can be based on it", base.version));
             }
             Some(_) => {}
         }
@@ -191,10 +197,11 @@ impl Versions {
         self.links(version).map(drop).inspect_err(|_| drop(self.rows.pop()))
     }
 
-    /// A policy worker runs it, and this is what it hashes to.
+    /// Records that a policy worker runs a version with this hash.
     pub fn take(&mut self, version: i32, weights_sha256: &str) -> Result<(), String> {
         let row = self.proposed(version)?;
-        if row.weights_sha256.as_ref().is_some_and(|said| !said.eq_ignore_ascii_case(weights_sha256)) {
+        if row.weights_sha256.as_ref().is_some_and(|expected| !expected.eq_ignore_ascii_case(weights_sha256))
+        {
             return Err("its weights have another hash".to_owned());
         }
         row.weights_sha256 = Some(weights_sha256.to_owned());
@@ -202,7 +209,7 @@ impl Versions {
         Ok(())
     }
 
-    /// No policy worker can run it.
+    /// Records that no policy worker can run a version.
     pub fn refuse(&mut self, version: i32, reason: &str) -> Result<(), String> {
         self.proposed(version)?.state = VersionState::Refused { reason: reason.to_owned() };
         Ok(())
@@ -211,7 +218,7 @@ impl Versions {
     fn proposed(&mut self, version: i32) -> Result<&mut VersionRow, String> {
         let at = self.rows.binary_search_by_key(&version, |row| row.version);
         let row = at.ok().and_then(|at| self.rows.get_mut(at));
-        let row = row.ok_or_else(|| format!("there is no version {version}"))?;
+        let row = row.ok_or_else(|| format!("version {version} does not exist"))?;
         match row.state {
             VersionState::Proposed => Ok(row),
             _ => Err(format!("version {version} is {} already", row.state.as_str())),
@@ -237,7 +244,7 @@ pub(crate) mod tests {
         VersionRow {
             version,
             publication_id: format!("p{version}"),
-            source: Source::Directory { link, base_version },
+            source: VersionSource::Directory { link, base_version },
             state: VersionState::Proposed,
             weights_sha256: None,
             at_micros: 1,
@@ -248,7 +255,7 @@ pub(crate) mod tests {
         format!("{version:064x}")
     }
 
-    fn directories(versions: &Versions, version: i32) -> String {
+    fn directories(versions: &VersionTable, version: i32) -> String {
         let links = versions.links(version).unwrap();
         links.iter().map(|link| link.directory.trim_start_matches("/w/")).collect::<Vec<_>>().join(" ")
     }
@@ -256,15 +263,15 @@ pub(crate) mod tests {
     #[test]
     fn a_version_is_made_of_the_last_whole_one_and_what_goes_over_it() {
         use WeightsForm::{Adapter, Delta, Full};
-        let mut versions = Versions::default();
+        let mut versions = VersionTable::default();
         let published =
             [(1, Delta, 0), (2, Full, 0), (3, Delta, 2), (4, Adapter, 3), (5, Adapter, 2), (6, Adapter, 0)];
         for (version, form, base) in published {
             versions.propose(row(version, form, base)).unwrap();
         }
-        let back = VersionRow { source: Source::Rollback { to: 4 }, ..row(7, Full, 0) };
+        let back = VersionRow { source: VersionSource::Rollback { to: 4 }, ..row(7, Full, 0) };
         versions.propose(back).unwrap();
-        let own = VersionRow { source: Source::Rollback { to: 0 }, ..row(8, Full, 0) };
+        let own = VersionRow { source: VersionSource::Rollback { to: 0 }, ..row(8, Full, 0) };
         versions.propose(own).unwrap();
         let want = ["", "1", "2", "2 3", "2 3 4", "2 5", "6", "2 3 4", ""];
         for (version, want) in (0..).zip(want) {
@@ -278,62 +285,73 @@ pub(crate) mod tests {
     #[test]
     fn directories_of_all_that_may_be_ordered_are_needed() {
         use WeightsForm::{Delta, Full};
-        let mut versions = Versions::default();
+        let mut versions = VersionTable::default();
         let published = [(1, Full, 0), (2, Delta, 1), (3, Full, 0), (4, Full, 0), (5, Delta, 4)];
         for (version, form, base) in published {
             versions.propose(row(version, form, base)).unwrap();
         }
-        let needed = |versions: &Versions, held| {
-            let needed = versions.needed(held);
+        let needed = |versions: &VersionTable, limit| {
+            let needed = versions.needed(limit);
             needed.iter().map(|directory| directory.trim_start_matches("/w/")).collect::<Vec<_>>().join(" ")
         };
-        assert_eq!(needed(&versions, Some(0)), "1 2 3 4 5", "held back, and each may be ordered yet");
+        assert_eq!(
+            needed(&versions, Some(0)),
+            "1 2 3 4 5",
+            "newer versions wait, and each may still be ordered"
+        );
         versions.take(2, &hash(2)).unwrap();
-        assert_eq!(needed(&versions, Some(2)), "1 2 3 4 5", "2 goes over 1");
+        assert_eq!(needed(&versions, Some(2)), "1 2 3 4 5", "2 applies to 1");
         versions.refuse(5, "torn").unwrap();
         assert_eq!(needed(&versions, Some(2)), "1 2 3 4");
         versions.take(4, &hash(4)).unwrap();
-        assert_eq!(needed(&versions, None), "4", "nothing older is ordered again");
-        assert_eq!(needed(&versions, Some(2)), "1 2 4", "but for an evaluation");
+        assert_eq!(needed(&versions, None), "4", "no older version is ordered again");
+        assert_eq!(needed(&versions, Some(2)), "1 2 4", "except for an evaluation");
         assert_eq!(versions.order(Some(2)).unwrap().version, PolicyVersion(2));
     }
 
     #[test]
     fn what_contradicts_is_refused_and_changes_nothing() {
         use WeightsForm::{Delta, Full};
-        let mut versions = Versions::default();
+        let mut versions = VersionTable::default();
         versions.propose(row(1, Full, 0)).unwrap();
         versions.propose(row(2, Full, 0)).unwrap();
         versions.refuse(2, "torn").unwrap();
         let before = versions.clone();
-        let mut check = |change: &dyn Fn(&mut Versions) -> Result<(), String>, want: &str| {
-            let told = change(&mut versions).unwrap_err();
-            assert!(told.contains(want), "{want:?} not in {told:?}");
+        let mut check = |change: &dyn Fn(&mut VersionTable) -> Result<(), String>, want: &str| {
+            let error = change(&mut versions).unwrap_err();
+            assert!(error.contains(want), "{want:?} not in {error:?}");
             assert_eq!(versions, before);
         };
         check(&|versions| versions.propose(row(2, Full, 0)), "not newer than 2");
         check(&|versions| versions.propose(row(3, Delta, 2)), "version 2 was refused");
-        check(&|versions| versions.propose(row(4, Delta, 3)), "no version 3");
-        check(&|versions| versions.propose(row(3, Delta, 3)), "no version 3");
+        check(
+            &|versions| versions.propose(row(4, Delta, 3)),
+            "version 3, on which it is based, does not exist",
+        );
+        check(
+            &|versions| versions.propose(row(3, Delta, 3)),
+            "version 3, on which it is based, does not exist",
+        );
         let again = VersionRow { publication_id: "p1".into(), ..row(3, Full, 0) };
         check(&|versions| versions.propose(again.clone()), "published as version 1");
         check(&|versions| versions.take(2, &hash(2)), "refused already");
-        check(&|versions| versions.take(9, &hash(9)), "no version 9");
-        check(&|versions| versions.refuse(9, ""), "no version 9");
+        check(&|versions| versions.take(9, &hash(9)), "version 9 does not exist");
+        check(&|versions| versions.refuse(9, ""), "version 9 does not exist");
         let retried = VersionRow { publication_id: "p2".into(), ..row(3, Full, 0) };
         versions.propose(retried).unwrap();
         for version in 4..4 + WEIGHTS_LINKS_MAX as i32 - 1 {
             versions.propose(row(version, Delta, version - 1)).unwrap();
         }
         let last = versions.last();
-        let told = versions.propose(row(last + 1, Delta, last)).unwrap_err();
-        assert!(told.contains("more than 64 directories"), "{told}");
+        let error = versions.propose(row(last + 1, Delta, last)).unwrap_err();
+        assert!(error.contains("more than 64 directories"), "{error}");
         assert_eq!(versions.last(), last);
     }
 
-    /// Whatever is asked in whatever order: numbers grow, what is current never goes back, and what is ordered is never refused nor older.
+    /// In any order of operations: numbers grow, the current version never goes back, and the
+    /// ordered version is neither refused nor older.
     #[derive(Debug, Clone)]
-    enum Asked {
+    enum VersionOp {
         Propose(i32, u8, i32),
         Take(i32),
         Refuse(i32),
@@ -341,25 +359,25 @@ pub(crate) mod tests {
 
     proptest! {
         #[test]
-        fn versions_never_go_back(asked in prop::collection::vec(
+        fn versions_never_go_back(ops in prop::collection::vec(
             prop_oneof![
-                3 => (1..12, 0_u8..4, 0..12).prop_map(|(version, kind, base)| Asked::Propose(version, kind, base)),
-                2 => (1..12).prop_map(Asked::Take),
-                1 => (1..12).prop_map(Asked::Refuse),
+                3 => (1..12, 0_u8..4, 0..12).prop_map(|(version, kind, base)| VersionOp::Propose(version, kind, base)),
+                2 => (1..12).prop_map(VersionOp::Take),
+                1 => (1..12).prop_map(VersionOp::Refuse),
             ],
             0..60,
         )) {
-            let mut versions = Versions::default();
+            let mut versions = VersionTable::default();
             let mut current = 0;
-            for asked in asked {
+            for op in ops {
                 let before = versions.clone();
-                let done = match asked {
-                    Asked::Propose(version, 3, to) => {
-                        versions.propose(VersionRow { source: Source::Rollback { to }, ..row(version, WeightsForm::Full, 0) })
+                let done = match op {
+                    VersionOp::Propose(version, 3, to) => {
+                        versions.propose(VersionRow { source: VersionSource::Rollback { to }, ..row(version, WeightsForm::Full, 0) })
                     }
-                    Asked::Propose(version, kind, base) => versions.propose(row(version, WeightsForm::ALL[kind as usize], base)),
-                    Asked::Take(version) => versions.take(version, &hash(version)),
-                    Asked::Refuse(version) => versions.refuse(version, "it cannot be read"),
+                    VersionOp::Propose(version, kind, base) => versions.propose(row(version, WeightsForm::ALL[kind as usize], base)),
+                    VersionOp::Take(version) => versions.take(version, &hash(version)),
+                    VersionOp::Refuse(version) => versions.refuse(version, "it cannot be read"),
                 };
                 if done.is_err() {
                     prop_assert_eq!(&versions, &before);

@@ -1,7 +1,8 @@
-//! The coordinator dies at every fail point there is, twice, under a worker that goes on; then its data set is looked at.
+//! The coordinator dies at every fail point, twice, while a worker survives; then the data set is
+//! checked.
 //!
-//! Each point is deadly in a child process, in its first life and in its second. The third life finishes the job. Whatever the worker
-//! was told is durable must then be in the data set exactly once.
+//! Each point kills a child process in its first life and in its second. The third life finishes
+//! the job. Everything acknowledged to the worker must then be in the data set exactly once.
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something is not as it should be")]
 
@@ -13,39 +14,40 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-use furrow_coordinator::core::Over;
+use furrow_coordinator::core::JobOutcome;
 use furrow_coordinator::{LimitsFile, arm_fail_points, evaluation_fail_points, fail_points, run};
 use furrow_records::{DataSet, RecordsFile, verify};
-use furrow_rollout::End;
+use furrow_rollout::EndKind;
 use furrow_tasks::{EvalConfig, EvalFile, SourceFile, TaskSet, load};
 use furrow_wire::v1::coordinator_service_client::CoordinatorServiceClient;
 use furrow_wire::v1::registration_service_client::RegistrationServiceClient;
-use furrow_wire::{Connect, Refusal, Tcp, refusal, v1, within};
+use furrow_wire::{Connector, RefusalKind, TcpConnector, refusal, v1, with_deadline};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tonic::Status;
 use tonic::transport::Channel;
 use tonic::transport::server::TcpIncoming;
 
-use common::{Lent, Setup, env, policy};
+use common::{JobSetup, LeasedAssignment, env, policy};
 
 const SIGKILL: i32 = 9;
 const DIR: &str = "FURROW_TEST_DIR";
 
-/// A file beside the run of a job that is evaluated.
+/// A file beside the run of a job that has evaluations.
 const EVALUATED: &str = "evaluated";
 
-/// Everything here is done in seconds or never.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// Everything here takes seconds, unless it hangs.
+const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// A call that is not answered in this time is not answered at all.
+/// A call without an answer after this time gets none.
 const ANSWER: Duration = Duration::from_secs(3);
 
-/// Between two calls for a trajectory: slow enough for shards to close by age while the job goes on.
+/// Pause between two calls for a trajectory: slow enough for shards to close by age while the job
+/// runs.
 const PACE: Duration = Duration::from_millis(15);
 
-/// Passed only on the way out of trouble that this job has not: a shard that is undone, after its opening was decided and before
-/// it was written, is undone by the recovery, which does not go through the ledger's thread.
+/// These points are passed only in error handling that this job does not reach: recovery undoes a
+/// shard that was opened and not written, without the ledger's thread.
 const OUT_OF_THE_WAY: [&str; 4] = [
     "ledger.before_run_open",
     "ledger.after_run_open",
@@ -54,28 +56,28 @@ const OUT_OF_THE_WAY: [&str; 4] = [
 ];
 
 /// One coordinator process.
-struct Life {
+struct CoordinatorProcess {
     child: Child,
     dir: PathBuf,
 }
 
-/// An environment worker (and a policy worker) that outlives coordinators.
+/// An environment worker (and a policy worker) that survives coordinators.
 #[derive(Default)]
-struct Worker {
-    held: BTreeMap<String, Hand>,
+struct SurvivingWorker {
+    in_flight: BTreeMap<String, TrajectoryInFlight>,
     over: bool,
     /// Endings whose acknowledgement arrived.
     acknowledged: BTreeSet<String>,
 }
 
-/// A trajectory in hand: the steps acknowledged so far.
-struct Hand {
-    lent: Lent,
+/// A running trajectory: the steps acknowledged so far.
+struct TrajectoryInFlight {
+    assignment: LeasedAssignment,
     steps: u32,
-    end: End,
+    end: EndKind,
 }
 
-impl Life {
+impl CoordinatorProcess {
     fn begin(dir: &Path, fail_points: &str) -> Self {
         let port = dir.join("port");
         if port.exists() {
@@ -90,7 +92,7 @@ impl Life {
 
     /// Its address, unless it dies before it serves.
     async fn address(&mut self) -> Option<String> {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TEST_TIMEOUT;
         loop {
             assert!(Instant::now() < deadline, "it neither serves nor dies");
             if let Ok(address) = std::fs::read_to_string(self.dir.join("port")) {
@@ -103,22 +105,22 @@ impl Life {
         }
     }
 
-    /// Its last word, if it is dead.
+    /// Its exit status, if it is dead.
     fn end(&mut self) -> Option<ExitStatus> {
         self.child.try_wait().unwrap()
     }
 
-    /// Serves the worker until it dies or the job is done.
-    async fn live(mut self, worker: &mut Worker) -> ExitStatus {
-        let deadline = Instant::now() + PATIENCE;
+    /// Serves the worker until the process dies or the job is done.
+    async fn live(mut self, worker: &mut SurvivingWorker) -> ExitStatus {
+        let deadline = Instant::now() + TEST_TIMEOUT;
         if let Some(address) = self.address().await {
-            let channel = Tcp::default().channel(&address).unwrap();
+            let channel = TcpConnector::default().channel(&address).unwrap();
             while self.end().is_none() {
                 if Instant::now() > deadline {
                     self.child.kill().unwrap();
-                    panic!("the job does not end: {:?}", worker.held.keys().collect::<Vec<_>>());
+                    panic!("the job does not end: {:?}", worker.in_flight.keys().collect::<Vec<_>>());
                 }
-                worker.work(channel.clone()).await.ok(); // a call that failed is made again, if there is somebody
+                worker.work(channel.clone()).await.ok(); // failed calls are repeated in the next life
                 tokio::time::sleep(PACE).await;
             }
         }
@@ -126,62 +128,74 @@ impl Life {
     }
 }
 
-impl Worker {
-    /// One round: say who is there, ask for work, bring every trajectory in hand one call further.
+impl SurvivingWorker {
+    /// One round: register, ask for work, advance every running trajectory by one call.
     async fn work(&mut self, channel: Channel) -> Result<(), Status> {
         let mut registration = RegistrationServiceClient::new(channel.clone());
         let mut calls = CoordinatorServiceClient::new(channel);
-        within(ANSWER, registration.register(policy("policy"))).await?;
-        within(ANSWER, registration.register(env("env"))).await?;
+        with_deadline(ANSWER, registration.register(policy("policy"))).await?;
+        with_deadline(ANSWER, registration.register(env("env"))).await?;
         self.renew(&mut calls).await?;
         if !self.over {
             let request = v1::LeaseRequest { worker_id: "env".into(), slots_free: 2, wait_millis: 0 };
-            let leased = within(ANSWER, calls.lease(request)).await?.into_inner();
+            let leased = with_deadline(ANSWER, calls.lease(request)).await?.into_inner();
             self.over = leased.run_over;
-            leased.assignments.into_iter().map(Lent::new).for_each(|lent| self.take(lent));
+            leased
+                .assignments
+                .into_iter()
+                .map(LeasedAssignment::new)
+                .for_each(|assignment| self.take(assignment));
         }
-        for trajectory in self.held.keys().cloned().collect::<Vec<_>>() {
+        for trajectory in self.in_flight.keys().cloned().collect::<Vec<_>>() {
             self.act(&trajectory, &mut calls).await?;
         }
         Ok(())
     }
 
-    fn take(&mut self, lent: Lent) {
-        // A first attempt in each group fails, so that a failure has its fail points too.
-        let end = if lent.trajectory_id.ends_with("-s0-a0") { End::EnvCrash } else { End::Answered };
-        self.held.insert(lent.trajectory_id.clone(), Hand { lent, steps: 0, end });
+    fn take(&mut self, assignment: LeasedAssignment) {
+        // The first attempt in each group fails, so that a failure passes its fail points, too.
+        let end =
+            if assignment.trajectory_id.ends_with("-s0-a0") { EndKind::EnvCrash } else { EndKind::Answered };
+        self.in_flight
+            .insert(assignment.trajectory_id.clone(), TrajectoryInFlight { assignment, steps: 0, end });
     }
 
     async fn renew(&mut self, calls: &mut CoordinatorServiceClient<Channel>) -> Result<(), Status> {
-        let held =
-            |hand: &Hand| v1::Held { trajectory_id: hand.lent.trajectory_id.clone(), token: hand.lent.token };
-        let request =
-            v1::RenewRequest { worker_id: "env".into(), held: self.held.values().map(held).collect() };
-        let renewed = within(ANSWER, calls.renew(request)).await?.into_inner();
-        self.held.retain(|trajectory, _| !renewed.lost.contains(trajectory));
+        let lease_of = |hand: &TrajectoryInFlight| v1::LeaseRef {
+            trajectory_id: hand.assignment.trajectory_id.clone(),
+            token: hand.assignment.token,
+        };
+        let request = v1::RenewRequest {
+            worker_id: "env".into(),
+            leases: self.in_flight.values().map(lease_of).collect(),
+        };
+        let renewed = with_deadline(ANSWER, calls.renew(request)).await?.into_inner();
+        self.in_flight.retain(|trajectory, _| !renewed.lost.contains(trajectory));
         Ok(())
     }
 
-    /// The next step, or the ending; a lost answer leaves it to be sent again.
+    /// The next step, or the ending; after a lost answer it is sent again.
     async fn act(
         &mut self,
         trajectory: &str,
         calls: &mut CoordinatorServiceClient<Channel>,
     ) -> Result<(), Status> {
-        let Some(hand) = self.held.get_mut(trajectory) else { return Ok(()) };
+        let Some(hand) = self.in_flight.get_mut(trajectory) else { return Ok(()) };
         let result = if hand.steps < 2 {
-            within(ANSWER, calls.record_step(hand.lent.step(hand.steps))).await.map(drop)
+            with_deadline(ANSWER, calls.record_step(hand.assignment.step(hand.steps))).await.map(drop)
         } else {
-            within(ANSWER, calls.finish(hand.lent.ending(2, hand.end, Some("42")))).await.map(drop)
+            with_deadline(ANSWER, calls.finish(hand.assignment.ending(2, hand.end, Some("42"))))
+                .await
+                .map(drop)
         };
         match result {
             Ok(()) if hand.steps < 2 => hand.steps += 1,
             Ok(()) => {
-                self.held.remove(trajectory);
+                self.in_flight.remove(trajectory);
                 self.acknowledged.insert(trajectory.to_owned());
             }
-            Err(status) if refusal(&status) == Refusal::Stale => {
-                self.held.remove(trajectory);
+            Err(status) if refusal(&status) == RefusalKind::Stale => {
+                self.in_flight.remove(trajectory);
             }
             Err(status) => return Err(status),
         }
@@ -190,12 +204,12 @@ impl Worker {
 }
 
 #[test]
-#[ignore = "a child of the other test"]
+#[ignore = "runs only as a child of the other test"]
 fn child_that_coordinates() {
     arm_fail_points();
     let dir = PathBuf::from(std::env::var_os(DIR).expect("only its parent runs this"));
-    let limits = LimitsFile { lease_millis: 500, heartbeat_millis: 100, ..Setup::default().limits };
-    let setup = Setup { groups: 3, group_size: 2, resume: true, limits, ..Setup::default() };
+    let limits = LimitsFile { lease_millis: 500, heartbeat_millis: 100, ..JobSetup::default().limits };
+    let setup = JobSetup { groups: 3, group_size: 2, resume: true, limits, ..JobSetup::default() };
     let mut job = setup.job(&dir);
     if dir.join(EVALUATED).exists() {
         job.eval = Some(evaluation(&dir));
@@ -215,7 +229,7 @@ fn child_that_coordinates() {
         std::fs::rename(dir.join("port.new"), dir.join("port")).unwrap();
         run(job, TcpIncoming::from(listener), CancellationToken::new()).await.unwrap()
     });
-    assert_eq!(summary.over, Over::Complete);
+    assert_eq!(summary.over, JobOutcome::Complete);
 }
 
 /// The two tasks of the job as an evaluation.
@@ -226,16 +240,18 @@ fn evaluation(dir: &Path) -> (TaskSet, EvalConfig) {
     (load(&config.tasks).unwrap(), config)
 }
 
-/// Lives and dies with this point; tells how often it was deadly, or what is wrong with the data set in the end.
+/// Runs a job with this fail point; returns how often it killed the process, or what is wrong with
+/// the data set in the end.
 async fn crash_at(point: &str, is_evaluated: bool) -> Result<u32, String> {
     let dir = tempfile::tempdir().unwrap();
     if is_evaluated {
         std::fs::write(dir.path().join(EVALUATED), "").unwrap();
     }
-    let mut worker = Worker::default();
+    let mut worker = SurvivingWorker::default();
     let mut deaths = 0;
     for visit in ["return", "return", "off"] {
-        let status = Life::begin(dir.path(), &format!("{point}={visit}")).live(&mut worker).await;
+        let status =
+            CoordinatorProcess::begin(dir.path(), &format!("{point}={visit}")).live(&mut worker).await;
         match status.signal() {
             Some(SIGKILL) => deaths += 1,
             _ if status.success() => {}
@@ -247,21 +263,21 @@ async fn crash_at(point: &str, is_evaluated: bool) -> Result<u32, String> {
 }
 
 /// The data set verifies, holds each acknowledged ending once, and every slot is scored once.
-fn look(dir: &Path, worker: &Worker) -> Result<(), String> {
+fn look(dir: &Path, worker: &SurvivingWorker) -> Result<(), String> {
     let run = dir.join("run");
     let report = verify(&run).map_err(|error| error.to_string())?;
     if !report.is_sound() {
         return Err(format!("{:?}", report.breaches));
     }
     let data = DataSet::open(&run).map_err(|error| error.to_string())?;
-    let mut rows: BTreeMap<String, Vec<End>> = BTreeMap::new();
+    let mut rows: BTreeMap<String, Vec<EndKind>> = BTreeMap::new();
     for row in data.trajectories().map(Result::unwrap) {
         rows.entry(row.ancestry.trajectory_id.to_string()).or_default().push(row.ending.end);
     }
     for trajectory in &worker.acknowledged {
         match rows.get(trajectory).map(Vec::as_slice) {
-            Some([End::Answered | End::EnvCrash]) => {}
-            other => return Err(format!("{trajectory} was acknowledged and is there as {other:?}")),
+            Some([EndKind::Answered | EndKind::EnvCrash]) => {}
+            other => return Err(format!("{trajectory} was acknowledged and is kept as {other:?}")),
         }
     }
     let scored = data.trajectories().filter(|row| row.as_ref().is_ok_and(|row| row.score.is_some())).count();
@@ -288,7 +304,8 @@ async fn nothing_is_lost_wherever_the_coordinator_dies() {
     assert!(once.is_empty(), "not passed twice: {once:?}");
 }
 
-/// An evaluation goes on where it was: its problems are drawn once and its slots scored once, wherever the coordinator dies.
+/// An evaluation continues where it was: its problems are drawn once and its slots scored once,
+/// wherever the coordinator dies.
 #[tokio::test]
 async fn an_evaluation_survives_wherever_the_coordinator_dies() {
     let shared = ["ledger.after_group_draw", "ledger.before_group_close"];
@@ -298,41 +315,48 @@ async fn an_evaluation_survives_wherever_the_coordinator_dies() {
     }
 }
 
-/// Lets a lease run out and finishes late; answers what the coordinator said and how it ended, if it did within this time.
-async fn finish_late(fail_points: &str, patience: Duration) -> (Result<(), Status>, Option<ExitStatus>) {
+/// Lets a lease expire and finishes late; returns the coordinator's answer and its exit status, if
+/// it exits within the time limit.
+async fn finish_late(fail_points: &str, time_limit: Duration) -> (Result<(), Status>, Option<ExitStatus>) {
     let dir = tempfile::tempdir().unwrap();
-    let mut life = Life::begin(dir.path(), fail_points);
+    let mut life = CoordinatorProcess::begin(dir.path(), fail_points);
     let address = life.address().await.unwrap();
-    let channel = Tcp::default().channel(&address).unwrap();
-    let (mut calls, mut worker) = (CoordinatorServiceClient::new(channel.clone()), Worker::default());
-    while worker.held.is_empty() {
+    let channel = TcpConnector::default().channel(&address).unwrap();
+    let (mut calls, mut worker) =
+        (CoordinatorServiceClient::new(channel.clone()), SurvivingWorker::default());
+    while worker.in_flight.is_empty() {
         worker.work(channel.clone()).await.unwrap();
     }
-    let lent = &worker.held.values().next().unwrap().lent;
+    let assignment = &worker.in_flight.values().next().unwrap().assignment;
     let failed = async |calls: &mut CoordinatorServiceClient<Channel>| {
         calls.progress(v1::ProgressRequest {}).await.unwrap().into_inner().failed
     };
     while failed(&mut calls).await == 0 {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
-    let said = within(ANSWER, calls.finish(lent.ending(1, End::Answered, Some("42")))).await.map(drop);
-    let deadline = Instant::now() + patience;
+    let answer = with_deadline(ANSWER, calls.finish(assignment.ending(1, EndKind::Answered, Some("42"))))
+        .await
+        .map(drop);
+    let deadline = Instant::now() + time_limit;
     while life.end().is_none() && Instant::now() < deadline {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     let ended = life.end();
-    life.child.kill().ok(); // the one without the bug goes on waiting for workers
+    life.child.kill().ok(); // without the bug, it still waits for workers
     life.child.wait().unwrap();
-    (said, ended)
+    (answer, ended)
 }
 
 #[tokio::test]
 async fn a_late_ending_is_refused_and_without_fencing_it_stops_the_farm() {
-    let (said, ended) = finish_late("bug.no_fencing=off", Duration::from_secs(1)).await;
-    assert_eq!(refusal(&said.unwrap_err()), Refusal::Stale);
+    let (answer, ended) = finish_late("bug.no_fencing=off", Duration::from_secs(1)).await;
+    assert_eq!(refusal(&answer.unwrap_err()), RefusalKind::Stale);
     assert!(ended.is_none(), "it ended with {ended:?}");
     // On a busy machine the trace of a panic alone takes more than a second.
-    let (said, ended) = finish_late("bug.no_fencing=return", Duration::from_secs(20)).await;
-    assert!(said.is_err_and(|status| refusal(&status) != Refusal::Stale), "the token was believed");
-    assert!(ended.is_some_and(|status| !status.success()), "the ledger took two ends of one trajectory");
+    let (answer, ended) = finish_late("bug.no_fencing=return", Duration::from_secs(20)).await;
+    assert!(
+        answer.is_err_and(|status| refusal(&status) != RefusalKind::Stale),
+        "the stale token was accepted"
+    );
+    assert!(ended.is_some_and(|status| !status.success()), "the ledger accepted two ends of one trajectory");
 }

@@ -1,5 +1,6 @@
-//! Kills: a child process dies at every fail point of the spool and the ledger, as in a power cut, and its parent looks whether
-//! everything it had been told is durable is there. Planted bugs must be caught by the same look.
+//! Kills: a child process dies at every fail point of the spool and the ledger, as in a power cut,
+//! and its parent checks that everything acknowledged is there. The same check must catch planted
+//! bugs.
 //!
 //! Needs the feature `failpoints`.
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
@@ -15,9 +16,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use furrow_coordinator::arm_fail_points;
 use furrow_coordinator::ledger::{
-    Draw, LEDGER_FAIL_POINTS, Ledger, LedgerHandle, LedgerLimits, Mutation, RunOpening, SqliteLedger,
+    LEDGER_FAIL_POINTS, Ledger, LedgerHandle, LedgerLimits, Mutation, RunOpening, SqliteLedger, TaskDraw,
 };
-use furrow_coordinator::spool::{Appended, Key, SPOOL_FAIL_POINTS, Spool, SpoolError, SpoolLimits};
+use furrow_coordinator::spool::{AppendOutcome, EntryKey, SPOOL_FAIL_POINTS, Spool, SpoolError, SpoolLimits};
 use furrow_rollout::{Group, Id, Split, Trajectory};
 use sha2::{Digest, Sha256};
 use tokio::runtime::Runtime;
@@ -25,20 +26,25 @@ use tokio::runtime::Runtime;
 const SIGKILL: i32 = 9;
 const DIR: &str = "FURROW_TEST_DIR";
 
-/// Longer than any sync here takes; only a child that will never answer lets it pass.
+/// Longer than any sync here takes; only a hung child exceeds it.
 const SILENCE: Duration = Duration::from_millis(1500);
 
-/// Runs one of the children below with these fail points until it dies or falls silent; returns the lines it told.
+/// Runs one of the children below with these fail points until it dies or stops responding; returns
+/// the lines it printed.
 fn run_child(role: &str, dir: &Path, fail_points: &str) -> Vec<String> {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["--exact", role, "--ignored", "--nocapture", "--test-threads=1"]);
     command.env(DIR, dir).env("FAILPOINTS", fail_points).env("FURROW_POWER_CUT", "1");
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
-    let told = listen(&mut child);
+    let lines = listen(&mut child);
     child.kill().unwrap();
     let status = child.wait().unwrap();
-    assert_eq!(status.signal(), Some(SIGKILL), "{role} with {fail_points} ended by itself: {status}");
-    told
+    assert_eq!(
+        status.signal(),
+        Some(SIGKILL),
+        "{role} with {fail_points} was not killed by its fail point: {status}"
+    );
+    lines
 }
 
 fn listen(child: &mut Child) -> Vec<String> {
@@ -46,10 +52,10 @@ fn listen(child: &mut Child) -> Vec<String> {
     let stdout = BufReader::new(child.stdout.take().unwrap());
     let reader =
         std::thread::spawn(move || stdout.lines().map_while(Result::ok).try_for_each(|text| line.send(text)));
-    let mut told = Vec::new();
+    let mut output = Vec::new();
     loop {
         match lines.recv_timeout(SILENCE) {
-            Ok(text) => told.push(text),
+            Ok(text) => output.push(text),
             Err(RecvTimeoutError::Timeout) => break,
             Err(RecvTimeoutError::Disconnected) => {
                 reader.join().unwrap().unwrap();
@@ -57,7 +63,7 @@ fn listen(child: &mut Child) -> Vec<String> {
             }
         }
     }
-    told
+    output
 }
 
 fn work_dir() -> std::path::PathBuf {
@@ -68,13 +74,13 @@ fn payload(name: &str, step: u32) -> Bytes {
     Bytes::from(format!("{name} {step} ").repeat(50))
 }
 
-fn append(runtime: &Runtime, spool: &Spool, name: &str, step: u32) -> Result<Appended, SpoolError> {
+fn append(runtime: &Runtime, spool: &Spool, name: &str, step: u32) -> Result<AppendOutcome, SpoolError> {
     let (id, payload) = (Id::new(name).unwrap(), payload(name, step));
     runtime.block_on(spool.append_step(&id, step, Sha256::digest(&payload).into(), payload))
 }
 
 #[test]
-#[ignore = "a child of the other tests"]
+#[ignore = "runs only as a child of the other tests"]
 fn child_that_records() {
     arm_fail_points();
     let (spool, recovered) = Spool::open(work_dir(), SpoolLimits::default()).unwrap();
@@ -87,7 +93,7 @@ fn child_that_records() {
         append(&runtime, &spool, &name, *step).unwrap();
         println!("kept {name} {step}");
         *step += 1;
-        // a reply that got lost: the same step comes again
+        // as after a lost reply: the same step again
         append(&runtime, &spool, &name, *step - 1).unwrap();
         if round % 3 == 2 {
             let done = format!("d{round}");
@@ -99,17 +105,17 @@ fn child_that_records() {
     }
 }
 
-/// What is wrong in a spool, after its writer died, with regard to what the writer told.
-fn look_at_spool(dir: &Path, told: &[String]) -> Result<(), String> {
+/// What is wrong in a spool after its writer died, compared with the lines the writer printed.
+fn look_at_spool(dir: &Path, lines: &[String]) -> Result<(), String> {
     let (spool, _) = Spool::open(dir, SpoolLimits::default()).unwrap();
     let mut dropped = Vec::new();
-    for line in told.iter().rev() {
+    for line in lines.iter().rev() {
         match line.split(' ').collect::<Vec<_>>()[..] {
             ["dropping", name] => dropped.push(name.to_owned()),
             ["kept", name, step] if !dropped.iter().any(|dropped| dropped == name) => {
                 let step: u32 = step.parse().unwrap();
                 let kept = entries(&spool, name)?;
-                if kept.get(step as usize) != Some(&(Key::Step(step), payload(name, step))) {
+                if kept.get(step as usize) != Some(&(EntryKey::Step(step), payload(name, step))) {
                     return Err(format!("{name} {step} was acknowledged and is lost"));
                 }
             }
@@ -119,12 +125,12 @@ fn look_at_spool(dir: &Path, told: &[String]) -> Result<(), String> {
     Ok(())
 }
 
-fn entries(spool: &Spool, name: &str) -> Result<Vec<(Key, Bytes)>, String> {
+fn entries(spool: &Spool, name: &str) -> Result<Vec<(EntryKey, Bytes)>, String> {
     let id: Id<Trajectory> = Id::new(name).unwrap();
     let mut all = Vec::new();
     for entry in spool.read(&id).map_err(|error| error.to_string())? {
         let entry = entry.map_err(|error| error.to_string())?;
-        if entry.key != Key::Step(all.len() as u32) {
+        if entry.key != EntryKey::Step(all.len() as u32) {
             return Err(format!("{name}: {} follows {} entries", entry.key, all.len()));
         }
         all.push((entry.key, entry.payload));
@@ -136,12 +142,12 @@ fn entries(spool: &Spool, name: &str) -> Result<Vec<(Key, Bytes)>, String> {
 fn the_spool_keeps_what_it_acknowledged_wherever_it_is_killed() {
     for point in SPOOL_FAIL_POINTS {
         let dir = tempfile::tempdir().unwrap();
-        let mut told = Vec::new();
+        let mut lines = Vec::new();
         for visit in ["return", "1*off->return", "7*off->return"] {
-            told.extend(run_child("child_that_records", dir.path(), &format!("{point}={visit}")));
-            look_at_spool(dir.path(), &told).unwrap_or_else(|wrong| panic!("{point}={visit}: {wrong}"));
+            lines.extend(run_child("child_that_records", dir.path(), &format!("{point}={visit}")));
+            look_at_spool(dir.path(), &lines).unwrap_or_else(|wrong| panic!("{point}={visit}: {wrong}"));
         }
-        assert!(!told.is_empty(), "{point}: nothing was ever acknowledged");
+        assert!(!lines.is_empty(), "{point}: nothing was ever acknowledged");
     }
 }
 
@@ -149,26 +155,26 @@ fn the_spool_keeps_what_it_acknowledged_wherever_it_is_killed() {
 fn a_spool_that_acknowledges_before_it_syncs_is_caught() {
     let dir = tempfile::tempdir().unwrap();
     let points = "bug.ack_before_sync=return;spool.before_sync=4*off->pause";
-    let told = run_child("child_that_records", dir.path(), points);
-    let wrong = look_at_spool(dir.path(), &told).unwrap_err();
+    let lines = run_child("child_that_records", dir.path(), points);
+    let wrong = look_at_spool(dir.path(), &lines).unwrap_err();
     assert!(wrong.contains("was acknowledged and is lost"), "{wrong}");
 }
 
 #[test]
 fn without_the_bug_the_same_power_cut_loses_nothing() {
     let dir = tempfile::tempdir().unwrap();
-    let told = run_child("child_that_records", dir.path(), "spool.before_sync=4*off->pause");
-    assert!(told.iter().any(|line| line.starts_with("kept")), "{told:?}");
-    look_at_spool(dir.path(), &told).unwrap();
+    let lines = run_child("child_that_records", dir.path(), "spool.before_sync=4*off->pause");
+    assert!(lines.iter().any(|line| line.starts_with("kept")), "{lines:?}");
+    look_at_spool(dir.path(), &lines).unwrap();
 }
 
 #[test]
 fn a_spool_that_forgets_its_keys_is_caught() {
     let dir = tempfile::tempdir().unwrap();
-    let told =
+    let lines =
         run_child("child_that_records", dir.path(), "bug.no_key=return;spool.before_sync=9*off->return");
-    let wrong = look_at_spool(dir.path(), &told);
-    assert!(wrong.is_err(), "{told:?}");
+    let wrong = look_at_spool(dir.path(), &lines);
+    assert!(wrong.is_err(), "{lines:?}");
 }
 
 #[test]
@@ -188,7 +194,7 @@ fn after_a_failed_sync_nothing_is_acknowledged_any_more() {
     }
     assert!(
         spool.seal(&Id::new("a").unwrap()).is_err(),
-        "what is not known to be durable must not be published"
+        "what is not known to be durable must not be committed"
     );
     drop(spool);
     let (spool, recovered) = Spool::open(dir.path(), SpoolLimits::default()).unwrap();
@@ -199,7 +205,7 @@ fn after_a_failed_sync_nothing_is_acknowledged_any_more() {
 
 fn draw(index: u64) -> Mutation {
     let run = Id::new("r").unwrap();
-    let draw = Draw {
+    let draw = TaskDraw {
         group_id: Id::<Group>::nth(&run, index),
         index,
         suite: "starter".to_owned(),
@@ -218,13 +224,20 @@ fn draw(index: u64) -> Mutation {
 fn open_ledger(dir: &Path) -> (SqliteLedger, u64) {
     let mut ledger = SqliteLedger::open(dir.join("ledger.sqlite")).unwrap();
     let run_id = Id::new("r").unwrap();
-    ledger.commit(&[Mutation::RunOpened(RunOpening { run_id, job_sha256: [1; 32], at_micros: 0 })]).unwrap();
+    ledger
+        .commit(&[Mutation::RunOpened(RunOpening {
+            run_id,
+            job_sha256: [1; 32],
+            began_sha256: None,
+            at_micros: 0,
+        })])
+        .unwrap();
     let next = ledger.load().unwrap().run.unwrap().next_group;
     (ledger, next)
 }
 
 #[test]
-#[ignore = "a child of the other tests"]
+#[ignore = "runs only as a child of the other tests"]
 fn child_that_decides() {
     arm_fail_points();
     let (ledger, next) = open_ledger(&work_dir());
@@ -243,8 +256,8 @@ fn the_ledger_keeps_what_it_acknowledged_wherever_it_is_killed() {
         assert!(LEDGER_FAIL_POINTS.contains(&point.as_str()), "{point}");
         let dir = tempfile::tempdir().unwrap();
         for visit in ["return", "1*off->return", "5*off->return"] {
-            let told = run_child("child_that_decides", dir.path(), &format!("{point}={visit}"));
-            let kept = told.iter().filter_map(|line| line.strip_prefix("kept ")).next_back();
+            let lines = run_child("child_that_decides", dir.path(), &format!("{point}={visit}"));
+            let kept = lines.iter().filter_map(|line| line.strip_prefix("kept ")).next_back();
             let (_, next) = open_ledger(dir.path());
             let acknowledged = kept.map_or(0, |index| index.parse::<u64>().unwrap() + 1);
             assert!(next >= acknowledged, "{point}={visit}: {acknowledged} acknowledged, {next} there");
@@ -252,12 +265,13 @@ fn the_ledger_keeps_what_it_acknowledged_wherever_it_is_killed() {
     }
 }
 
-/// A disk whose syncs fail, made by the system call tracer; where there is none the test says so.
+/// A disk whose syncs fail, simulated by the system call tracer; without a tracer the test prints
+/// that it was skipped.
 #[test]
 fn a_ledger_whose_disk_fails_stops_and_keeps_what_it_acknowledged() {
     let found = Command::new("strace").arg("-V").stdout(Stdio::null()).status();
     if !found.is_ok_and(|status| status.success()) {
-        println!("skipped: no strace here to make a sync fail");
+        println!("skipped: strace, which makes a sync fail, is not installed");
         return;
     }
     let dir = tempfile::tempdir().unwrap();
@@ -267,10 +281,10 @@ fn a_ledger_whose_disk_fails_stops_and_keeps_what_it_acknowledged() {
     command.arg(std::env::current_exe().unwrap());
     command.args(["--exact", "child_that_decides", "--ignored", "--nocapture"]).env(DIR, dir.path());
     let output = command.output().unwrap();
-    let told = String::from_utf8(output.stdout).unwrap();
-    let kept = told.lines().filter_map(|line| line.strip_prefix("kept ")).next_back();
+    let output_text = String::from_utf8(output.stdout).unwrap();
+    let kept = output_text.lines().filter_map(|line| line.strip_prefix("kept ")).next_back();
     let acknowledged = kept.map_or(0, |index| index.parse::<u64>().unwrap() + 1);
-    assert!(!output.status.success() && acknowledged > 0, "{told}");
+    assert!(!output.status.success() && acknowledged > 0, "{output_text}");
     assert!(acknowledged < 1000, "nothing failed");
     let (_, next) = open_ledger(dir.path());
     assert!(next >= acknowledged, "{acknowledged} acknowledged, {next} there");

@@ -1,4 +1,5 @@
-//! The coordinator over real gRPC on a loopback listener: who is let in, what is refused, what is kept.
+//! The coordinator over real gRPC on a loopback listener: which workers register, which calls are
+//! refused, what is kept.
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something is not as it should be")]
 
@@ -9,17 +10,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use furrow_coordinator::core::Over;
+use furrow_coordinator::core::JobOutcome;
 use furrow_coordinator::{
     Coordinator, CoordinatorError, JudgeFile, LimitsFile, RescoreError, RescoreFilter, RescoreJob,
-    RescoreSummary, Summary, rescore,
+    RescoreSummary, RunSummary, rescore,
 };
 use furrow_records::{DataSet, RecordsFile, verify};
-use furrow_rollout::{End, PROTOCOL_VERSION, SCHEMA_VERSION, Status as Scored};
-use furrow_testkit::judge::{Deed, StandIn};
+use furrow_rollout::{EndKind, PROTOCOL_VERSION, SCHEMA_VERSION, TrajectoryStatus as Scored};
+use furrow_testkit::chat_server::{FakeChatServer, ServerAction};
 use furrow_wire::v1::coordinator_service_client::CoordinatorServiceClient;
 use furrow_wire::v1::registration_service_client::RegistrationServiceClient;
-use furrow_wire::{Connect, MESSAGE_BYTES_MAX, Tcp, digest, v1};
+use furrow_wire::{Connector, MESSAGE_BYTES_MAX, TcpConnector, digest, v1};
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -27,21 +28,21 @@ use tonic::transport::Channel;
 use tonic::transport::server::TcpIncoming;
 use tonic::{Code, Status};
 
-use common::{Lent, Setup, env, judge, policy, record};
+use common::{JobSetup, LeasedAssignment, env, judge, policy, record};
 
-/// Everything here is done in seconds or never.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// Everything here takes seconds, unless it hangs.
+const TEST_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// A coordinator that is served, and clients of it.
-struct Farm {
-    served: JoinHandle<Result<Summary, CoordinatorError>>,
+/// A running coordinator and its clients.
+struct TestFarm {
+    served: JoinHandle<Result<RunSummary, CoordinatorError>>,
     stop: CancellationToken,
     calls: CoordinatorServiceClient<Channel>,
     registration: RegistrationServiceClient<Channel>,
 }
 
-impl Farm {
-    async fn open(setup: Setup, dir: &Path) -> Result<Self, CoordinatorError> {
+impl TestFarm {
+    async fn open(setup: JobSetup, dir: &Path) -> Result<Self, CoordinatorError> {
         let job = setup.job(dir);
         let coordinator = tokio::task::spawn_blocking(|| Coordinator::open(job)).await.unwrap()?;
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -49,11 +50,11 @@ impl Farm {
         let stop = CancellationToken::new();
         let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
         let served = tokio::spawn(coordinator.serve(incoming, stop.clone()));
-        let channel = Tcp::default().channel(&address).unwrap();
+        let channel = TcpConnector::default().channel(&address).unwrap();
         let calls = CoordinatorServiceClient::new(channel.clone())
             .max_decoding_message_size(MESSAGE_BYTES_MAX)
             .max_encoding_message_size(MESSAGE_BYTES_MAX * 2);
-        Ok(Farm { served, stop, calls, registration: RegistrationServiceClient::new(channel) })
+        Ok(TestFarm { served, stop, calls, registration: RegistrationServiceClient::new(channel) })
     }
 
     async fn register(&mut self) {
@@ -66,19 +67,19 @@ impl Farm {
         self.calls.lease(request).await.unwrap().into_inner()
     }
 
-    /// One assignment, in as many requests as it takes.
-    async fn lease_one(&mut self) -> Lent {
+    /// One assignment, in as many requests as needed.
+    async fn lease_one(&mut self) -> LeasedAssignment {
         self.lease_limited().await.0
     }
 
     /// The same with its step limit.
-    async fn lease_limited(&mut self) -> (Lent, u32) {
-        let deadline = tokio::time::Instant::now() + PATIENCE;
+    async fn lease_limited(&mut self) -> (LeasedAssignment, u32) {
+        let deadline = tokio::time::Instant::now() + TEST_TIMEOUT;
         loop {
-            assert!(tokio::time::Instant::now() < deadline, "nothing is lent");
+            assert!(tokio::time::Instant::now() < deadline, "nothing is leased");
             if let Some(assignment) = self.lease(1).await.assignments.pop() {
                 let limit = assignment.task.as_ref().unwrap().max_steps;
-                return (Lent::new(assignment), limit);
+                return (LeasedAssignment::new(assignment), limit);
             }
         }
     }
@@ -91,24 +92,24 @@ impl Farm {
         self.calls.finish(request).await.map(drop)
     }
 
-    /// Acts a whole trajectory of so many steps and answers this.
-    async fn act(&mut self, lent: &Lent, steps: u32, answer: &str) {
+    /// Acts a whole trajectory of this many steps and gives this answer.
+    async fn act(&mut self, assignment: &LeasedAssignment, steps: u32, answer: &str) {
         for step in 0..steps {
-            self.record(lent.step(step)).await.unwrap();
+            self.record(assignment.step(step)).await.unwrap();
         }
-        self.finish(lent.ending(steps, End::Answered, Some(answer))).await.unwrap();
+        self.finish(assignment.ending(steps, EndKind::Answered, Some(answer))).await.unwrap();
     }
 
     async fn progress(&mut self) -> v1::ProgressResponse {
         self.calls.progress(v1::ProgressRequest {}).await.unwrap().into_inner()
     }
 
-    async fn end(self) -> Result<Summary, CoordinatorError> {
+    async fn end(self) -> Result<RunSummary, CoordinatorError> {
         drop((self.calls, self.registration));
-        tokio::time::timeout(PATIENCE, self.served).await.expect("it ends").unwrap()
+        tokio::time::timeout(TEST_TIMEOUT, self.served).await.expect("it ends").unwrap()
     }
 
-    async fn stop(self) -> Result<Summary, CoordinatorError> {
+    async fn stop(self) -> Result<RunSummary, CoordinatorError> {
         self.stop.cancel();
         self.end().await
     }
@@ -116,15 +117,15 @@ impl Farm {
 
 #[track_caller]
 fn refused<T>(result: Result<T, Status>, code: Code, part: &str) {
-    let Err(status) = result else { panic!("it was taken; expected {code:?} with {part:?}") };
+    let Err(status) = result else { panic!("the call succeeded; expected {code:?} with {part:?}") };
     assert_eq!(status.code(), code, "{status:?}");
     assert!(status.message().contains(part), "{part:?} is not in {status:?}");
 }
 
 #[tokio::test]
-async fn workers_shake_hands_or_are_told_why_not() {
+async fn workers_register_or_are_refused_with_a_reason() {
     let dir = tempfile::tempdir().unwrap();
-    let mut farm = Farm::open(Setup::default(), dir.path()).await.unwrap();
+    let mut farm = TestFarm::open(JobSetup::default(), dir.path()).await.unwrap();
     let with = |change: &dyn Fn(&mut v1::RegisterRequest)| {
         let mut request = policy("policy");
         change(&mut request);
@@ -171,8 +172,8 @@ async fn workers_shake_hands_or_are_told_why_not() {
     assert_eq!((known.run_id.as_str(), known.epoch, known.heartbeat_millis), ("loopback", 1, 3_000));
     for (worker_id, want) in [("policy", true), ("stranger", false)] {
         let request = v1::HeartbeatRequest { worker_id: worker_id.into(), ..v1::HeartbeatRequest::default() };
-        let heard = farm.registration.heartbeat(request).await.unwrap().into_inner();
-        assert_eq!((heard.known, heard.run_over), (want, false), "{worker_id}");
+        let response = farm.registration.heartbeat(request).await.unwrap().into_inner();
+        assert_eq!((response.known, response.run_over), (want, false), "{worker_id}");
     }
     let request = v1::LeaseRequest { worker_id: "stranger".into(), slots_free: 1, wait_millis: 0 };
     refused(farm.calls.lease(request).await, Code::Aborted, "register again");
@@ -182,18 +183,18 @@ async fn workers_shake_hands_or_are_told_why_not() {
 #[tokio::test]
 async fn what_does_not_fit_is_refused_and_what_was_kept_is_kept() {
     let dir = tempfile::tempdir().unwrap();
-    let mut farm = Farm::open(Setup::default(), dir.path()).await.unwrap();
+    let mut farm = TestFarm::open(JobSetup::default(), dir.path()).await.unwrap();
     farm.register().await;
     let assignment = farm.lease(1).await.assignments.remove(0);
     assert_eq!((assignment.policy_address.as_str(), assignment.lease_millis), ("127.0.0.1:9", 60_000));
     assert_eq!(assignment.task.clone().unwrap().goal.as_deref(), Some("Say 42."));
-    let lent = Lent::new(assignment);
-    assert_eq!(lent.trajectory_id, "loopback-g000000-s0-a0");
+    let leased = LeasedAssignment::new(assignment);
+    assert_eq!(leased.trajectory_id, "loopback-g000000-s0-a0");
 
-    farm.record(lent.step(0)).await.unwrap();
-    farm.record(lent.step(0)).await.unwrap(); // its answer may have been lost
+    farm.record(leased.step(0)).await.unwrap();
+    farm.record(leased.step(0)).await.unwrap(); // its answer may have been lost
     let changed = |change: &dyn Fn(&mut v1::RecordStepRequest)| {
-        let mut request = lent.step(1);
+        let mut request = leased.step(1);
         change(&mut request);
         request
     };
@@ -205,12 +206,16 @@ async fn what_does_not_fit_is_refused_and_what_was_kept_is_kept() {
     });
     let huge = changed(&|request| request.record = vec![0; MESSAGE_BYTES_MAX + 1].into());
     let steps = [
-        (changed(&|request| request.token += 1), Code::FailedPrecondition, "is stale: it is lent under 1"),
+        (
+            changed(&|request| request.token += 1),
+            Code::FailedPrecondition,
+            "is stale: it is leased under token 1",
+        ),
         (changed(&|request| request.token = 0), Code::FailedPrecondition, "token 0"),
         (
             changed(&|request| request.trajectory_id = "loopback-g000000-s0-a1".into()),
             Code::FailedPrecondition,
-            "not lent",
+            "no longer leased",
         ),
         (changed(&|request| request.digest = vec![0; 32].into()), Code::InvalidArgument, "digest"),
         (changed(&|request| request.digest = vec![0; 31].into()), Code::InvalidArgument, "31 bytes"),
@@ -220,18 +225,18 @@ async fn what_does_not_fit_is_refused_and_what_was_kept_is_kept() {
             "cannot be decoded",
         ),
         (changed(&|request| request.step = 2), Code::InvalidArgument, "record is of step 1"),
-        (lent.step(2), Code::OutOfRange, "step 2 came before step 1"),
+        (leased.step(2), Code::OutOfRange, "step 2 came before step 1"),
         (other_zero, Code::AlreadyExists, "another digest"),
         (huge, Code::OutOfRange, "too large"),
     ];
     for (request, code, part) in steps {
         refused(farm.record(request).await, code, part);
     }
-    farm.record(lent.step(1)).await.unwrap();
+    farm.record(leased.step(1)).await.unwrap();
 
-    let ending = lent.ending(2, End::Answered, Some("42"));
+    let ending = leased.ending(2, EndKind::Answered, Some("42"));
     refused(
-        farm.finish(lent.ending(3, End::Answered, Some("42"))).await,
+        farm.finish(leased.ending(3, EndKind::Answered, Some("42"))).await,
         Code::OutOfRange,
         "2 steps are recorded",
     );
@@ -239,11 +244,11 @@ async fn what_does_not_fit_is_refused_and_what_was_kept_is_kept() {
     refused(farm.finish(stale).await, Code::FailedPrecondition, "is stale");
     farm.finish(ending.clone()).await.unwrap();
     farm.finish(ending).await.unwrap();
-    let other = lent.ending(2, End::Answered, Some("41"));
+    let other = leased.ending(2, EndKind::Answered, Some("41"));
     refused(farm.finish(other).await, Code::AlreadyExists, "another ending");
 
     let summary = farm.end().await.unwrap();
-    assert_eq!(summary.over, Over::Complete);
+    assert_eq!(summary.over, JobOutcome::Complete);
     let data = DataSet::open(&dir.path().join("run")).unwrap();
     let rows: Vec<_> = data.trajectories().map(Result::unwrap).collect();
     assert_eq!(rows.len(), 1);
@@ -252,19 +257,20 @@ async fn what_does_not_fit_is_refused_and_what_was_kept_is_kept() {
 }
 
 #[tokio::test]
-async fn discarded_trajectories_make_room_and_more_than_there_are_are_refused() {
+async fn discarded_trajectories_free_capacity_and_more_than_there_are_are_refused() {
     let dir = tempfile::tempdir().unwrap();
     let limits = LimitsFile {
         trajectories_per_version: Some(1),
         max_off_policy_versions: 0,
-        ..Setup::default().limits
+        ..JobSetup::default().limits
     };
-    let mut farm = Farm::open(Setup { groups: 3, limits, ..Setup::default() }, dir.path()).await.unwrap();
+    let mut farm =
+        TestFarm::open(JobSetup { groups: 3, limits, ..JobSetup::default() }, dir.path()).await.unwrap();
     farm.register().await;
     let wrong = [
         ((1, 0, 0), Code::OutOfRange, "1 trajectories cannot be discarded: this run has accepted 0"),
-        ((0, 2, 2), Code::InvalidArgument, "reader 2 of 2 cannot be"),
-        ((0, 1, 0), Code::InvalidArgument, "reader 1 of 0 cannot be"),
+        ((0, 2, 2), Code::InvalidArgument, "reader 2 of 2 is out of range"),
+        ((0, 1, 0), Code::InvalidArgument, "reader 1 of 0 is out of range"),
         ((0, 0, 5000), Code::InvalidArgument, "at most 4096 readers"),
     ];
     for ((trajectories, rank, world), code, part) in wrong {
@@ -272,16 +278,16 @@ async fn discarded_trajectories_make_room_and_more_than_there_are_are_refused() 
         refused(farm.calls.report_discarded(request).await, code, part);
     }
     for discarded in 1..=3 {
-        let lent = farm.lease_one().await;
-        farm.act(&lent, 1, "no idea").await;
+        let assignment = farm.lease_one().await;
+        farm.act(&assignment, 1, "no idea").await;
         while farm.progress().await.scored < discarded {
             tokio::task::yield_now().await;
         }
         if discarded < 3 {
-            let told = farm.progress().await.admission;
+            let admission = farm.progress().await.admission;
             assert!(
-                told.ends_with("of them discarded, and 0 running fill what version 0 allows: 1"),
-                "{told}"
+                admission.ends_with("of them discarded, and 0 running fill what version 0 allows: 1"),
+                "{admission}"
             );
             assert!(farm.lease(1).await.assignments.is_empty());
         }
@@ -290,28 +296,28 @@ async fn discarded_trajectories_make_room_and_more_than_there_are_are_refused() 
         assert_eq!((answer.discarded, answer.accepted), (discarded.into(), discarded.into()));
         assert_eq!(farm.progress().await.discarded, discarded);
     }
-    assert_eq!(farm.end().await.unwrap().over, Over::Complete);
+    assert_eq!(farm.end().await.unwrap().over, JobOutcome::Complete);
 }
 
 #[tokio::test]
 async fn a_job_becomes_a_data_set_that_verifies() {
     let dir = tempfile::tempdir().unwrap();
-    let setup = Setup { groups: 3, group_size: 2, ..Setup::default() };
-    let mut farm = Farm::open(setup, dir.path()).await.unwrap();
+    let setup = JobSetup { groups: 3, group_size: 2, ..JobSetup::default() };
+    let mut farm = TestFarm::open(setup, dir.path()).await.unwrap();
     farm.register().await;
     let mut acted = 0;
     loop {
         let leased = farm.lease(4).await;
-        for lent in leased.assignments.into_iter().map(Lent::new) {
+        for assignment in leased.assignments.into_iter().map(LeasedAssignment::new) {
             match acted {
                 // The first one's browser dies: it is tried again.
-                0 => farm.finish(lent.ending(0, End::BrowserDead, None)).await.unwrap(),
+                0 => farm.finish(assignment.ending(0, EndKind::BrowserDead, None)).await.unwrap(),
                 // This one ends without evidence: nothing to score.
                 1 => {
-                    farm.record(lent.step(0)).await.unwrap();
-                    farm.finish(lent.ending(1, End::Done, None)).await.unwrap();
+                    farm.record(assignment.step(0)).await.unwrap();
+                    farm.finish(assignment.ending(1, EndKind::Done, None)).await.unwrap();
                 }
-                _ => farm.act(&lent, 2, if acted % 2 == 0 { "42" } else { "no idea" }).await,
+                _ => farm.act(&assignment, 2, if acted % 2 == 0 { "42" } else { "no idea" }).await,
             }
             acted += 1;
         }
@@ -322,7 +328,7 @@ async fn a_job_becomes_a_data_set_that_verifies() {
     let progress = farm.progress().await;
     assert_eq!((progress.groups_planned, progress.assigned, progress.scored, progress.failed), (3, 0, 6, 2));
     let summary = farm.end().await.unwrap();
-    assert_eq!((summary.over, summary.progress.published, acted), (Over::Complete, 8, 8));
+    assert_eq!((summary.over, summary.progress.committed, acted), (JobOutcome::Complete, 8, 8));
 
     let run = dir.path().join("run");
     let report = verify(&run).unwrap();
@@ -330,93 +336,90 @@ async fn a_job_becomes_a_data_set_that_verifies() {
     let data = DataSet::open(&run).unwrap();
     let mut ends: Vec<_> = data.trajectories().map(|row| row.unwrap().ending.end).collect();
     ends.sort();
-    let mut want = vec![End::Answered; 6];
-    want.extend([End::BrowserDead, End::PageCrash]);
+    let mut want = vec![EndKind::Answered; 6];
+    want.extend([EndKind::BrowserDead, EndKind::PageCrash]);
     assert_eq!(ends, want);
     let groups: Vec<_> = data.groups().map(Result::unwrap).collect();
     assert_eq!(groups.iter().map(|group| (group.planned, group.valid)).collect::<Vec<_>>(), [(2, 2); 3]);
-    assert_eq!(std::fs::read_dir(run.join("spool")).unwrap().count(), 0, "the spool let go of everything");
+    assert_eq!(std::fs::read_dir(run.join("spool")).unwrap().count(), 0, "the spool deleted everything");
 
-    let again = Setup { resume: true, groups: 3, group_size: 2, ..Setup::default() };
-    let summary = Farm::open(again, dir.path()).await.unwrap().end().await.unwrap();
-    assert_eq!(
-        (summary.over, summary.progress.published),
-        (Over::Complete, 8),
-        "there is nothing left to do"
-    );
+    let again = JobSetup { resume: true, groups: 3, group_size: 2, ..JobSetup::default() };
+    let summary = TestFarm::open(again, dir.path()).await.unwrap().end().await.unwrap();
+    assert_eq!((summary.over, summary.progress.committed), (JobOutcome::Complete, 8), "no work is left");
 }
 
 #[tokio::test]
 async fn a_stopped_job_goes_on_where_it_was() {
     let dir = tempfile::tempdir().unwrap();
-    let setup = || Setup { groups: 2, group_size: 2, ..Setup::default() };
-    let mut farm = Farm::open(setup(), dir.path()).await.unwrap();
+    let setup = || JobSetup { groups: 2, group_size: 2, ..JobSetup::default() };
+    let mut farm = TestFarm::open(setup(), dir.path()).await.unwrap();
     farm.register().await;
     let (first, second) = (farm.lease_one().await, farm.lease_one().await);
     farm.act(&first, 2, "42").await;
     farm.record(second.step(0)).await.unwrap();
     let summary = farm.stop().await.unwrap();
-    assert_eq!(summary.over, Over::Drained { cancelled: 1 });
-    assert_eq!(summary.progress.published, 2);
+    assert_eq!(summary.over, JobOutcome::Drained { cancelled: 1 });
+    assert_eq!(summary.progress.committed, 2);
 
     let again =
-        Farm::open(setup(), dir.path()).await.err().expect("a run directory is not reused by accident");
+        TestFarm::open(setup(), dir.path()).await.err().expect("a run directory is not reused by accident");
     assert!(again.to_string().contains("--resume"), "{again}");
-    let other = Setup { resume: true, seed: 2, ..setup() };
-    let error = Farm::open(other, dir.path()).await.err().expect("another job is another run");
+    let other = JobSetup { resume: true, seed: 2, ..setup() };
+    let error = TestFarm::open(other, dir.path()).await.err().expect("another job is another run");
     assert!(matches!(error, CoordinatorError::Ledger(_)), "{error:?}");
 
-    let mut farm = Farm::open(Setup { resume: true, ..setup() }, dir.path()).await.unwrap();
+    let mut farm = TestFarm::open(JobSetup { resume: true, ..setup() }, dir.path()).await.unwrap();
     farm.register().await;
     refused(farm.record(second.step(1)).await, Code::FailedPrecondition, "is stale");
     let mut ids = Vec::new();
     for _ in 0..3 {
-        let lent = farm.lease_one().await;
-        farm.act(&lent, 1, "42").await;
-        ids.push(lent.trajectory_id);
+        let assignment = farm.lease_one().await;
+        farm.act(&assignment, 1, "42").await;
+        ids.push(assignment.trajectory_id);
     }
     assert_eq!(ids, ["loopback-g000000-s1-a1", "loopback-g000001-s0-a0", "loopback-g000001-s1-a0"]);
     let summary = farm.end().await.unwrap();
-    assert_eq!((summary.over, summary.progress.scored), (Over::Complete, 4));
+    assert_eq!((summary.over, summary.progress.scored), (JobOutcome::Complete, 4));
     assert!(verify(&dir.path().join("run")).unwrap().is_sound());
 }
 
 #[tokio::test]
 async fn the_first_limits_are_spread_and_a_resumed_job_goes_on_with_them() {
     let dir = tempfile::tempdir().unwrap();
-    let limits = || LimitsFile { spread_first_steps: true, ..Setup::default().limits };
-    let setup = || Setup { groups: 5, group_size: 2, limits: limits(), ..Setup::default() };
+    let limits = || LimitsFile { spread_first_steps: true, ..JobSetup::default().limits };
+    let setup = || JobSetup { groups: 5, group_size: 2, limits: limits(), ..JobSetup::default() };
     let slot = |id: &str| id.rsplit_once("-a").unwrap().0.to_owned();
     let mut given = std::collections::BTreeMap::new();
-    let mut farm = Farm::open(setup(), dir.path()).await.unwrap();
+    let mut farm = TestFarm::open(setup(), dir.path()).await.unwrap();
     farm.register().await;
-    // Six at once of tasks with 30 steps. The first is tried again under another token: it has the limit that it had.
+    // Six at once of tasks with 30 steps. The first is tried again under another token: its limit
+    // stays the same.
     let (first, second, third) =
         (farm.lease_limited().await, farm.lease_limited().await, farm.lease_limited().await);
     assert_eq!([first.1, second.1, third.1], [5, 10, 15]);
-    farm.finish(first.0.ending(0, End::BrowserDead, None)).await.unwrap();
+    farm.finish(first.0.ending(0, EndKind::BrowserDead, None)).await.unwrap();
     given.insert(slot(&first.0.trajectory_id), first.1);
     farm.act(&second.0, 10, "42").await;
     given.insert(slot(&second.0.trajectory_id), second.1);
-    // The third is under way when the coordinator stops.
+    // The third is running when the coordinator stops.
     farm.record(third.0.step(0)).await.unwrap();
     farm.stop().await.unwrap();
 
-    let mut farm = Farm::open(Setup { resume: true, ..setup() }, dir.path()).await.unwrap();
+    let mut farm = TestFarm::open(JobSetup { resume: true, ..setup() }, dir.path()).await.unwrap();
     farm.register().await;
     for _ in 0..9 {
-        let (lent, limit) = farm.lease_limited().await;
-        let known = given.insert(slot(&lent.trajectory_id), limit);
-        assert!(known.is_none_or(|known| known == limit), "{} has {limit} now", lent.trajectory_id);
+        let (assignment, limit) = farm.lease_limited().await;
+        let known = given.insert(slot(&assignment.trajectory_id), limit);
+        assert!(known.is_none_or(|known| known == limit), "{} has {limit} now", assignment.trajectory_id);
         for step in 0..2 {
-            farm.record(lent.step(step)).await.unwrap();
+            farm.record(assignment.step(step)).await.unwrap();
         }
-        farm.finish(lent.ending(2, End::MaxSteps, Some("no"))).await.unwrap();
+        farm.finish(assignment.ending(2, EndKind::MaxSteps, Some("no"))).await.unwrap();
     }
-    assert_eq!(farm.end().await.unwrap().over, Over::Complete);
+    assert_eq!(farm.end().await.unwrap().over, JobOutcome::Complete);
     assert_eq!(given.values().copied().collect::<Vec<_>>(), [5, 10, 15, 20, 25, 30, 30, 30, 30, 30]);
 
-    // The records say which limit each had; all of them verify.
+    // The records hold each limit; all of them verify.
     let run = dir.path().join("run");
     assert!(verify(&run).unwrap().is_sound());
     let mut rows = 0;
@@ -431,54 +434,59 @@ async fn the_first_limits_are_spread_and_a_resumed_job_goes_on_with_them() {
 #[tokio::test]
 async fn a_silent_worker_loses_its_trajectory_and_its_late_ending_is_refused() {
     let dir = tempfile::tempdir().unwrap();
-    let limits = LimitsFile { lease_millis: 300, heartbeat_millis: 100, ..Setup::default().limits };
-    let mut farm = Farm::open(Setup { limits, ..Setup::default() }, dir.path()).await.unwrap();
+    let limits = LimitsFile { lease_millis: 300, heartbeat_millis: 100, ..JobSetup::default().limits };
+    let mut farm = TestFarm::open(JobSetup { limits, ..JobSetup::default() }, dir.path()).await.unwrap();
     farm.register().await;
     let late = farm.lease_one().await;
     farm.record(late.step(0)).await.unwrap();
     while farm.progress().await.failed == 0 {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
-    let held = vec![v1::Held { trajectory_id: late.trajectory_id.clone(), token: late.token }];
-    let renewed = farm.calls.renew(v1::RenewRequest { worker_id: "env".into(), held }).await.unwrap();
+    let leases = vec![v1::LeaseRef { trajectory_id: late.trajectory_id.clone(), token: late.token }];
+    let renewed = farm.calls.renew(v1::RenewRequest { worker_id: "env".into(), leases }).await.unwrap();
     assert_eq!(renewed.into_inner().lost, std::slice::from_ref(&late.trajectory_id));
     refused(
-        farm.finish(late.ending(1, End::Answered, Some("42"))).await,
+        farm.finish(late.ending(1, EndKind::Answered, Some("42"))).await,
         Code::FailedPrecondition,
-        "not lent",
+        "no longer leased",
     );
-    farm.register().await; // it was silent too long to be known
-    let lent = farm.lease_one().await;
-    assert_eq!((lent.trajectory_id.as_str(), lent.token), ("loopback-g000000-s0-a1", 2));
-    farm.act(&lent, 1, "42").await;
-    assert_eq!(farm.end().await.unwrap().over, Over::Complete);
+    farm.register().await; // it was silent for too long and is unknown
+    let assignment = farm.lease_one().await;
+    assert_eq!((assignment.trajectory_id.as_str(), assignment.token), ("loopback-g000000-s0-a1", 2));
+    farm.act(&assignment, 1, "42").await;
+    assert_eq!(farm.end().await.unwrap().over, JobOutcome::Complete);
     let data = DataSet::open(&dir.path().join("run")).unwrap();
     let rows: Vec<_> = data.trajectories().map(|row| row.unwrap().ending).collect();
-    assert_eq!(rows.iter().map(|row| row.end).collect::<Vec<_>>(), [End::LeaseLost, End::Answered]);
+    assert_eq!(rows.iter().map(|row| row.end).collect::<Vec<_>>(), [EndKind::LeaseLost, EndKind::Answered]);
     assert_eq!(data.failed_steps().count(), 1);
 }
 
 #[tokio::test]
 async fn a_caller_that_hung_up_is_given_nothing() {
     let dir = tempfile::tempdir().unwrap();
-    let mut farm = Farm::open(Setup::default(), dir.path()).await.unwrap();
+    let mut farm = TestFarm::open(JobSetup::default(), dir.path()).await.unwrap();
     farm.registration.register(env("env")).await.unwrap();
     let request = v1::LeaseRequest { worker_id: "env".into(), slots_free: 1, wait_millis: 60_000 };
     let hung_up = tokio::time::timeout(Duration::from_millis(150), farm.calls.clone().lease(request)).await;
-    assert!(hung_up.is_err(), "there was nothing to lend yet");
-    tokio::time::sleep(Duration::from_millis(300)).await; // a tick looks for the gone every 100 ms
+    assert!(hung_up.is_err(), "there was nothing to lease yet");
+    tokio::time::sleep(Duration::from_millis(300)).await; // a tick drops closed calls every 100 ms
     farm.registration.register(policy("policy")).await.unwrap();
-    let lent = farm.lease_one().await;
-    assert_eq!(lent.trajectory_id, "loopback-g000000-s0-a0", "no attempt was wasted on the one that hung up");
+    let assignment = farm.lease_one().await;
+    assert_eq!(
+        assignment.trajectory_id, "loopback-g000000-s0-a0",
+        "no attempt was wasted on the one that hung up"
+    );
     farm.stop().await.unwrap();
 }
 
 #[tokio::test]
 async fn a_run_directory_has_one_coordinator() {
     let dir = tempfile::tempdir().unwrap();
-    let farm = Farm::open(Setup::default(), dir.path()).await.unwrap();
-    let error =
-        Farm::open(Setup { resume: true, ..Setup::default() }, dir.path()).await.err().expect("it is in use");
+    let farm = TestFarm::open(JobSetup::default(), dir.path()).await.unwrap();
+    let error = TestFarm::open(JobSetup { resume: true, ..JobSetup::default() }, dir.path())
+        .await
+        .err()
+        .expect("it is in use");
     assert!(matches!(error, CoordinatorError::Lock(_)), "{error:?}");
     farm.stop().await.unwrap();
 }
@@ -486,27 +494,27 @@ async fn a_run_directory_has_one_coordinator() {
 #[tokio::test]
 async fn many_sessions_at_once_lose_nothing() {
     let dir = tempfile::tempdir().unwrap();
-    let setup = Setup { groups: 20, group_size: 4, ..Setup::default() };
-    let mut farm = Farm::open(setup, dir.path()).await.unwrap();
+    let setup = JobSetup { groups: 20, group_size: 4, ..JobSetup::default() };
+    let mut farm = TestFarm::open(setup, dir.path()).await.unwrap();
     farm.register().await;
     let steps: Arc<Vec<Bytes>> = Arc::new((0..3).map(record).collect());
     let mut sessions = tokio::task::JoinSet::new();
     loop {
         let leased = farm.lease(8).await;
-        for lent in leased.assignments.into_iter().map(Lent::new) {
+        for assignment in leased.assignments.into_iter().map(LeasedAssignment::new) {
             let (mut calls, steps) = (farm.calls.clone(), Arc::clone(&steps));
             sessions.spawn(async move {
                 for step in 0..3 {
                     let request = v1::RecordStepRequest {
-                        trajectory_id: lent.trajectory_id.clone(),
-                        token: lent.token,
+                        trajectory_id: assignment.trajectory_id.clone(),
+                        token: assignment.token,
                         step,
                         record: steps[step as usize].clone(),
                         digest: Bytes::copy_from_slice(&digest(&steps[step as usize])),
                     };
                     calls.record_step(request).await.unwrap();
                 }
-                calls.finish(lent.ending(3, End::Answered, Some("42"))).await.unwrap();
+                calls.finish(assignment.ending(3, EndKind::Answered, Some("42"))).await.unwrap();
             });
         }
         if leased.run_over {
@@ -515,12 +523,12 @@ async fn many_sessions_at_once_lose_nothing() {
     }
     sessions.join_all().await;
     let summary = farm.end().await.unwrap();
-    assert_eq!((summary.progress.scored, summary.progress.published, summary.progress.steps), (80, 80, 240));
+    assert_eq!((summary.progress.scored, summary.progress.committed, summary.progress.steps), (80, 80, 240));
     assert!(verify(&dir.path().join("run")).unwrap().is_sound());
 }
 
-/// A judge at a stand-in, which is quick to give up.
-fn judged_by(server: &StandIn) -> JudgeFile {
+/// A judge at a fake server, with short retries.
+fn judge_file(server: &FakeChatServer) -> JudgeFile {
     JudgeFile {
         endpoint: server.endpoint(),
         model: "eye".into(),
@@ -534,11 +542,11 @@ fn judged_by(server: &StandIn) -> JudgeFile {
     }
 }
 
-fn says(text: &str) -> Deed {
-    Deed::Say(text.to_owned())
+fn reply_deed(text: &str) -> ServerAction {
+    ServerAction::Text(text.to_owned())
 }
 
-/// Every file of a run directory, read whole.
+/// Every file of a run directory with its content.
 fn all_bytes(dir: &Path) -> Vec<(std::path::PathBuf, Vec<u8>)> {
     let mut files = Vec::new();
     let mut folders = vec![dir.to_owned()];
@@ -556,33 +564,42 @@ fn all_bytes(dir: &Path) -> Vec<(std::path::PathBuf, Vec<u8>)> {
     files
 }
 
-const JUDGED: &str = r#"{"kind":"judge"}"#;
+const JUDGE_SCORER: &str = r#"{"kind":"judge"}"#;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_judge_is_asked_and_its_votes_are_the_reward() {
+async fn the_votes_of_a_judge_are_the_reward() {
     let dir = tempfile::tempdir().unwrap();
     std::fs::write(dir.path().join("key"), "sk-not-to-be-seen\n").unwrap();
-    let deeds =
-        vec![Deed::Status(429, Some("0.01")), says("It says 42. SUCCESS"), says("hm"), says("SUCCESS")];
-    let server = StandIn::start(deeds).unwrap();
+    let deeds = vec![
+        ServerAction::Status(429, Some("0.01")),
+        reply_deed("It says 42. SUCCESS"),
+        reply_deed("hm"),
+        reply_deed("SUCCESS"),
+    ];
+    let server = FakeChatServer::start(deeds).unwrap();
     let judge =
-        JudgeFile { votes: 3, screenshots: 2, key_file: Some(dir.path().join("key")), ..judged_by(&server) };
-    let mut farm = Farm::open(Setup { score: JUDGED, judge, ..Setup::default() }, dir.path()).await.unwrap();
+        JudgeFile { votes: 3, screenshots: 2, key_file: Some(dir.path().join("key")), ..judge_file(&server) };
+    let mut farm = TestFarm::open(JobSetup { score: JUDGE_SCORER, judge, ..JobSetup::default() }, dir.path())
+        .await
+        .unwrap();
     farm.register().await;
-    let lent = farm.lease_one().await;
-    farm.act(&lent, 3, "forty-two").await;
+    let assignment = farm.lease_one().await;
+    farm.act(&assignment, 3, "forty-two").await;
     farm.end().await.unwrap();
 
-    let asked = server.asked();
-    assert_eq!(asked.len(), 4, "once more after the 429, and three votes: no two of the first two agree");
+    let requests = server.requests();
+    assert_eq!(requests.len(), 4, "once more after the 429, and three votes: no two of the first two agree");
     for (turn, seed) in [(0, 42), (1, 42), (2, 43), (3, 44)] {
-        let body: serde_json::Value = serde_json::from_str(&asked[turn].body).unwrap();
+        let body: serde_json::Value = serde_json::from_str(&requests[turn].body).unwrap();
         assert_eq!((body["seed"].as_i64(), body["model"].as_str()), (Some(seed), Some("eye")));
         let content = body["messages"][1]["content"].as_array().unwrap();
-        assert_eq!(content.len(), 3, "the words and two pictures");
-        let words = content[0]["text"].as_str().unwrap();
-        assert!(words.contains("The task: \"Say 42.\"\nThe agent's answer: \"forty-two\""), "{words}");
-        assert!(asked[turn].headers.iter().any(|header| header.ends_with("Bearer sk-not-to-be-seen")));
+        assert_eq!(content.len(), 3, "the text and two pictures");
+        let question_text = content[0]["text"].as_str().unwrap();
+        assert!(
+            question_text.contains("The task: \"Say 42.\"\nThe agent's answer: \"forty-two\""),
+            "{question_text}"
+        );
+        assert!(requests[turn].headers.iter().any(|header| header.ends_with("Bearer sk-not-to-be-seen")));
     }
     let run = dir.path().join("run");
     assert!(verify(&run).unwrap().is_sound());
@@ -604,51 +621,58 @@ async fn a_judge_is_asked_and_its_votes_are_the_reward() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_judge_that_comes_back_scores_and_one_that_does_not_is_no_zero() {
-    let limits = || LimitsFile { score_attempts_max: 2, attempts_max: 2, ..Setup::default().limits };
-    // It heals: the first scoring fails after two attempts, the second is heard.
+    let limits = || LimitsFile { score_attempts_max: 2, attempts_max: 2, ..JobSetup::default().limits };
+    // The server recovers: the first scoring fails after two attempts, the second succeeds.
     let dir = tempfile::tempdir().unwrap();
-    let server = StandIn::start(vec![Deed::Status(500, None), Deed::Truncated, says("NOT SUCCESS")]).unwrap();
-    let setup = Setup { score: JUDGED, judge: judged_by(&server), limits: limits(), ..Setup::default() };
-    let mut farm = Farm::open(setup, dir.path()).await.unwrap();
+    let server = FakeChatServer::start(vec![
+        ServerAction::Status(500, None),
+        ServerAction::Truncated,
+        reply_deed("NOT SUCCESS"),
+    ])
+    .unwrap();
+    let setup =
+        JobSetup { score: JUDGE_SCORER, judge: judge_file(&server), limits: limits(), ..JobSetup::default() };
+    let mut farm = TestFarm::open(setup, dir.path()).await.unwrap();
     farm.register().await;
-    let lent = farm.lease_one().await;
-    farm.act(&lent, 1, "42").await;
+    let assignment = farm.lease_one().await;
+    farm.act(&assignment, 1, "42").await;
     let summary = farm.end().await.unwrap();
     assert_eq!((summary.progress.scored, summary.progress.successes), (1, 0));
-    assert_eq!(server.asked().len(), 3);
+    assert_eq!(server.requests().len(), 3);
 
-    // It does not, in each way a server can fail: both attempts at the slot end as scorer_error, nothing is scored.
-    let gone = StandIn::start(vec![]).unwrap().endpoint();
+    // The server stays broken, in each way a server can fail: both attempts at the slot end as
+    // scorer_error, nothing is scored.
+    let gone = FakeChatServer::start(vec![]).unwrap().endpoint();
     let servers = [
-        vec![Deed::Status(503, None)],
-        vec![Deed::Status(401, None)],
-        vec![says("I cannot tell.")],
-        vec![Deed::Body("<html>".into())],
-        vec![Deed::Silence(Duration::from_secs(60))],
-        vec![Deed::Huge(2 << 20)],
+        vec![ServerAction::Status(503, None)],
+        vec![ServerAction::Status(401, None)],
+        vec![reply_deed("I cannot tell.")],
+        vec![ServerAction::Body("<html>".into())],
+        vec![ServerAction::Silence(Duration::from_secs(60))],
+        vec![ServerAction::Huge(2 << 20)],
         vec![],
     ];
     for deeds in servers {
         let dir = tempfile::tempdir().unwrap();
-        let server = StandIn::start(deeds.clone()).unwrap();
-        let mut judge = JudgeFile { call_millis: 200, ..judged_by(&server) };
+        let server = FakeChatServer::start(deeds.clone()).unwrap();
+        let mut judge = JudgeFile { call_millis: 200, ..judge_file(&server) };
         if deeds.is_empty() {
             judge.endpoint.clone_from(&gone);
         }
-        let setup = Setup { score: JUDGED, judge, limits: limits(), ..Setup::default() };
-        let mut farm = Farm::open(setup, dir.path()).await.unwrap();
+        let setup = JobSetup { score: JUDGE_SCORER, judge, limits: limits(), ..JobSetup::default() };
+        let mut farm = TestFarm::open(setup, dir.path()).await.unwrap();
         farm.register().await;
         for _ in 0..2 {
-            let lent = farm.lease_one().await;
-            farm.act(&lent, 1, "42").await;
+            let assignment = farm.lease_one().await;
+            farm.act(&assignment, 1, "42").await;
         }
         let summary = farm.end().await.unwrap();
         assert_eq!(summary.progress.scored, 0, "{deeds:?}");
-        assert_eq!(summary.progress.failed.get(&End::ScorerError), Some(&2), "{deeds:?}");
+        assert_eq!(summary.progress.failed.get(&EndKind::ScorerError), Some(&2), "{deeds:?}");
         let run = dir.path().join("run");
         assert!(verify(&run).unwrap().is_sound(), "{deeds:?}");
         for row in DataSet::open(&run).unwrap().trajectories().map(Result::unwrap) {
-            assert_eq!((row.status, row.ending.end, row.score), (Scored::Failed, End::ScorerError, None));
+            assert_eq!((row.status, row.ending.end, row.score), (Scored::Failed, EndKind::ScorerError, None));
             assert!(
                 row.ending.reason.starts_with("scorer judge came to no verdict: "),
                 "{}",
@@ -662,35 +686,41 @@ async fn a_judge_that_comes_back_scores_and_one_that_does_not_is_no_zero() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_judge_that_hangs_does_not_keep_a_stopping_coordinator() {
     let dir = tempfile::tempdir().unwrap();
-    let server = StandIn::start(vec![Deed::Status(503, None)]).unwrap();
-    let judge =
-        JudgeFile { attempts_max: 100, pause_millis: 60_000, deadline_millis: 600_000, ..judged_by(&server) };
-    let setup = || Setup { score: JUDGED, ..Setup::default() };
-    let mut farm = Farm::open(Setup { judge, ..setup() }, dir.path()).await.unwrap();
+    let server = FakeChatServer::start(vec![ServerAction::Status(503, None)]).unwrap();
+    let judge = JudgeFile {
+        attempts_max: 100,
+        pause_millis: 60_000,
+        deadline_millis: 600_000,
+        ..judge_file(&server)
+    };
+    let setup = || JobSetup { score: JUDGE_SCORER, ..JobSetup::default() };
+    let mut farm = TestFarm::open(JobSetup { judge, ..setup() }, dir.path()).await.unwrap();
     farm.register().await;
-    let lent = farm.lease_one().await;
-    farm.act(&lent, 1, "42").await;
-    while server.asked().is_empty() {
+    let assignment = farm.lease_one().await;
+    farm.act(&assignment, 1, "42").await;
+    while server.requests().is_empty() {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     farm.stop().await.unwrap();
-    // Acknowledged and not scored: the next coordinator has it judged.
-    let server = StandIn::start(vec![says("SUCCESS")]).unwrap();
-    let farm =
-        Farm::open(Setup { resume: true, judge: judged_by(&server), ..setup() }, dir.path()).await.unwrap();
+    // Acknowledged and not scored: the next coordinator has it scored.
+    let server = FakeChatServer::start(vec![reply_deed("SUCCESS")]).unwrap();
+    let farm = TestFarm::open(JobSetup { resume: true, judge: judge_file(&server), ..setup() }, dir.path())
+        .await
+        .unwrap();
     let summary = farm.end().await.unwrap();
-    assert_eq!((summary.over, summary.progress.scored), (Over::Complete, 1));
+    assert_eq!((summary.over, summary.progress.scored), (JobOutcome::Complete, 1));
 }
 
-/// Scores a run again, with the stored scorers or with those of a task file that is `score` for both tasks.
-fn again(
+/// Scores a run again, with the stored scorers or with those of a task file that is `score` for
+/// both tasks.
+fn rescore_run(
     dir: &Path,
     score: Option<&'static str>,
     by: JudgeFile,
     change: impl FnOnce(&mut RescoreJob),
 ) -> Result<RescoreSummary, RescoreError> {
     let elsewhere = tempfile::tempdir().unwrap();
-    let tasks = score.map(|score| Setup { score, ..Setup::default() }.job(elsewhere.path()).tasks);
+    let tasks = score.map(|score| JobSetup { score, ..JobSetup::default() }.job(elsewhere.path()).tasks);
     let mut job = RescoreJob {
         run_dir: dir.join("run"),
         tasks: tasks.map(|set| vec![set]),
@@ -715,17 +745,21 @@ const OTHER: &str = r#"{"kind":"answer","match":"must_include","value":"idea"}"#
 #[tokio::test(flavor = "multi_thread")]
 async fn a_changed_scorer_gives_the_changed_reward_and_nothing_stored_is_rewritten() {
     let dir = tempfile::tempdir().unwrap();
-    let mut farm =
-        Farm::open(Setup { groups: 3, group_size: 2, ..Setup::default() }, dir.path()).await.unwrap();
+    let mut farm = TestFarm::open(JobSetup { groups: 3, group_size: 2, ..JobSetup::default() }, dir.path())
+        .await
+        .unwrap();
     farm.register().await;
     let broken = farm.lease_one().await;
-    farm.finish(broken.ending(0, End::BrowserDead, None)).await.unwrap();
+    farm.finish(broken.ending(0, EndKind::BrowserDead, None)).await.unwrap();
     for answer in ["42", "42", "42", "no idea", "an idea", "41"] {
-        let lent = farm.lease_one().await;
-        farm.act(&lent, 2, answer).await;
+        let assignment = farm.lease_one().await;
+        farm.act(&assignment, 2, answer).await;
     }
     let run = dir.path().join("run");
-    assert!(matches!(again(dir.path(), None, JudgeFile::default(), |_| {}), Err(RescoreError::Lock(_))));
+    assert!(matches!(
+        rescore_run(dir.path(), None, JudgeFile::default(), |_| {}),
+        Err(RescoreError::Lock(_))
+    ));
     farm.end().await.unwrap();
     let before = all_bytes(&run.join("data"));
 
@@ -733,15 +767,17 @@ async fn a_changed_scorer_gives_the_changed_reward_and_nothing_stored_is_rewritt
     let path = dir.path().to_owned();
     blocking(Box::new(move || {
         let run = path.join("run");
-        let rehearsed = again(&path, Some(OTHER), JudgeFile::default(), |job| job.dry_run = true).unwrap();
+        let rehearsed =
+            rescore_run(&path, Some(OTHER), JudgeFile::default(), |job| job.dry_run = true).unwrap();
         assert_eq!((rehearsed.scored, rehearsed.changed, rehearsed.manifest_version), (6, 4, None));
         assert_eq!(all_bytes(&run.join("data")), before, "nothing is written");
 
-        let same = again(&path, None, JudgeFile::default(), |_| {}).unwrap();
-        assert_eq!((same.shown, same.scored, same.changed, same.failed), (6, 6, 0, 1));
+        let same = rescore_run(&path, None, JudgeFile::default(), |_| {}).unwrap();
+        assert_eq!((same.submitted, same.scored, same.changed, same.failed), (6, 6, 0, 1));
         assert_eq!((same.reward_before, same.reward_after), (3.0, 3.0));
-        let other = again(&path, Some(OTHER), JudgeFile::default(), |_| {}).unwrap();
-        // "no idea" denies it: of the six only "an idea" is right, and the three that said 42 are not any more.
+        let other = rescore_run(&path, Some(OTHER), JudgeFile::default(), |_| {}).unwrap();
+        // "no idea" negates it: of the six only "an idea" is right, and the three that answered 42
+        // are not any more.
         assert_eq!((other.scored, other.changed, other.reward_after), (6, 4, 1.0));
         assert_eq!((other.successes_before, other.successes_after), (3, 1));
         assert!(other.manifest_version > same.manifest_version);
@@ -756,7 +792,7 @@ async fn a_changed_scorer_gives_the_changed_reward_and_nothing_stored_is_rewritt
             assert_eq!(
                 row.score.unwrap().reward,
                 Some(if answer == "42" { 1.0 } else { 0.0 }),
-                "what is stored stays"
+                "stored scores stay"
             );
             answers.insert(row.ancestry.trajectory_id.to_string(), answer);
         }
@@ -769,39 +805,41 @@ async fn a_changed_scorer_gives_the_changed_reward_and_nothing_stored_is_rewritt
             assert!(after.contains(file), "{} was rewritten", file.0.display());
         }
 
-        // A few, by suite and id; and a file that a killed scoring left is swept away.
+        // A few, by suite and id; a file that a killed scoring left is removed from the data set.
         std::fs::write(run.join("data/scores/loopback-score-1.parquet"), "half").unwrap();
-        let none = again(&path, Some(OTHER), JudgeFile::default(), |job| job.filter.suite = Some("x".into()))
+        let none =
+            rescore_run(&path, Some(OTHER), JudgeFile::default(), |job| job.filter.suite = Some("x".into()))
+                .unwrap();
+        assert_eq!((none.submitted, none.left_out, none.manifest_version), (0, 6, None));
+        let all = rescore_run(&path, None, JudgeFile::default(), |job| job.filter.task = Some("*s*".into()))
             .unwrap();
-        assert_eq!((none.shown, none.left_out, none.manifest_version), (0, 6, None));
-        let all =
-            again(&path, None, JudgeFile::default(), |job| job.filter.task = Some("*s*".into())).unwrap();
-        assert_eq!(all.shown, 6);
+        assert_eq!(all.submitted, 6);
         assert!(!run.join("data/scores/loopback-score-1.parquet").exists());
         assert!(verify(&run).unwrap().is_sound());
 
-        // A judge that is not there gives no rows; one that is sees the pictures of the last steps.
-        let server = StandIn::start(vec![Deed::Status(503, None)]).unwrap();
-        let unheard = again(&path, Some(JUDGED), judged_by(&server), |_| {}).unwrap();
+        // An unreachable judge gives no rows; a reachable one receives the pictures of the last
+        // steps.
+        let server = FakeChatServer::start(vec![ServerAction::Status(503, None)]).unwrap();
+        let unheard = rescore_run(&path, Some(JUDGE_SCORER), judge_file(&server), |_| {}).unwrap();
         assert_eq!((unheard.scored, unheard.unscored, unheard.manifest_version), (0, 6, None));
         assert!(unheard.named[0].1.contains("answered 503"), "{:?}", unheard.named);
-        let server = StandIn::start(vec![says("SUCCESS")]).unwrap();
-        let by = JudgeFile { screenshots: 3, ..judged_by(&server) };
-        let judged = again(&path, Some(JUDGED), by, |_| {}).unwrap();
-        assert_eq!((judged.scored, judged.reward_after), (6, 6.0));
-        assert!((judged.cost_usd.unwrap() - 6.0 * 0.015).abs() < 1e-4, "{:?}", judged.cost_usd);
+        let server = FakeChatServer::start(vec![reply_deed("SUCCESS")]).unwrap();
+        let by = JudgeFile { screenshots: 3, ..judge_file(&server) };
+        let by_judge = rescore_run(&path, Some(JUDGE_SCORER), by, |_| {}).unwrap();
+        assert_eq!((by_judge.scored, by_judge.reward_after), (6, 6.0));
+        assert!((by_judge.cost_usd.unwrap() - 6.0 * 0.015).abs() < 1e-4, "{:?}", by_judge.cost_usd);
         // Two steps and the end; the answer's own step shows the same page as the end.
-        for asked in server.asked() {
-            assert_eq!(asked.body.matches("data:image/png").count(), 2);
+        for request in server.requests() {
+            assert_eq!(request.body.matches("data:image/png").count(), 2);
         }
         assert!(verify(&run).unwrap().is_sound());
     }))
     .await
     .unwrap();
 
-    // The coordinator goes on beside the scores.
-    let setup = Setup { resume: true, groups: 3, group_size: 2, ..Setup::default() };
-    let summary = Farm::open(setup, dir.path()).await.unwrap().end().await.unwrap();
-    assert_eq!(summary.over, Over::Complete);
+    // The coordinator continues beside the scores.
+    let setup = JobSetup { resume: true, groups: 3, group_size: 2, ..JobSetup::default() };
+    let summary = TestFarm::open(setup, dir.path()).await.unwrap().end().await.unwrap();
+    assert_eq!(summary.over, JobOutcome::Complete);
     assert!(verify(&dir.path().join("run")).unwrap().is_sound());
 }

@@ -1,25 +1,28 @@
-//! One plan of the device's bytes, and where everything lies in it.
+//! One plan of the device's memory, with the position of every buffer.
 //!
-//! A plan is made by placing every buffer behind the one before it from address 0; opening does the same from the address that the device gave for
-//! all of it. So what was planned is what is used, to the byte, and nothing is allocated afterwards.
+//! A plan assigns each buffer the space after the previous one, starting at address 0. Opening a
+//! backend does the same from the address of its single allocation. So the plan is what is used, to
+//! the byte, and nothing is allocated afterwards.
 //!
-//! For the 12B with 100 sessions of 8,192 tokens: weights 26.3 GB, slots 14.9 GB, pages 20.1 GB; rows of a batch of 2,000 0.2 GB; sampling 0.1 GB.
+//! For the 12B with 100 sessions of 8,192 tokens: weights 26.3 GB, slots 14.9 GB, pages 20.1 GB;
+//! rows of a batch of 2,000 0.2 GB; sampling 0.1 GB.
 
 use std::fmt;
 
-use crate::launch::{Element, View};
+use crate::launch::{DeviceElement, DeviceView};
 
-/// Every buffer begins at a multiple of it: what a device's own allocator gives, and what matrix products like best.
+/// Every buffer begins at a multiple of this, the alignment of a device's own allocator, which
+/// matrix products prefer.
 const ALIGN: u64 = 256;
 
 /// Bytes of everything a backend holds on its device, by part.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Plan {
+pub struct MemoryPlan {
     parts: Vec<(&'static str, u64)>,
 }
 
-impl Plan {
-    /// Of all parts.
+impl MemoryPlan {
+    /// Bytes of all parts.
     pub fn total(&self) -> u64 {
         self.parts.iter().fold(0, |total, (_, bytes)| total.saturating_add(*bytes))
     }
@@ -29,7 +32,7 @@ impl Plan {
         &self.parts
     }
 
-    /// More bytes of a part.
+    /// Adds bytes to a part.
     pub(crate) fn add(&mut self, part: &'static str, bytes: u64) {
         match self.parts.iter_mut().find(|(name, _)| *name == part) {
             Some((_, sum)) => *sum = sum.saturating_add(bytes),
@@ -38,46 +41,46 @@ impl Plan {
     }
 }
 
-impl fmt::Display for Plan {
+impl fmt::Display for MemoryPlan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (name, bytes) in self.parts.iter().filter(|(_, bytes)| *bytes > 0) {
             write!(f, "{name} {:.1} MB, ", *bytes as f64 / 1e6)?;
         }
-        write!(f, "together {:.1} MB", self.total() as f64 / 1e6)
+        write!(f, "total {:.1} MB", self.total() as f64 / 1e6)
     }
 }
 
-/// Places buffers one behind the other.
+/// Assigns addresses to buffers, one after another.
 #[derive(Debug)]
-pub(crate) struct Placer {
+pub(crate) struct BufferAllocator {
     next: u64,
-    plan: Plan,
+    plan: MemoryPlan,
 }
 
-impl Placer {
-    /// From an address on.
+impl BufferAllocator {
+    /// Starts at an address.
     pub fn at(address: u64) -> Self {
-        Self { next: address, plan: Plan::default() }
+        Self { next: address, plan: MemoryPlan::default() }
     }
 
-    /// A buffer of a part.
-    pub fn take<T: Element>(&mut self, part: &'static str, count: usize) -> View<T> {
-        let view = View::new(self.next, count);
+    /// Allocates a buffer of a part.
+    pub fn take<T: DeviceElement>(&mut self, part: &'static str, count: usize) -> DeviceView<T> {
+        let view = DeviceView::new(self.next, count);
         let bytes = (count as u64).saturating_mul(size_of::<T>() as u64);
-        // Past the last multiple there is nothing: the plan's total says so.
+        // An overflow is no error here: the plan's total shows it.
         let bytes = bytes.checked_next_multiple_of(ALIGN).unwrap_or(u64::MAX);
         self.next = self.next.saturating_add(bytes);
         self.plan.add(part, bytes);
         view
     }
 
-    /// Where the next buffer will begin.
+    /// Address of the next buffer.
     pub fn next(&self) -> u64 {
         self.next
     }
 
-    /// What was placed.
-    pub fn plan(self) -> Plan {
+    /// Bytes allocated so far.
+    pub fn plan(self) -> MemoryPlan {
         self.plan
     }
 }
@@ -88,23 +91,23 @@ mod tests {
 
     #[test]
     fn buffers_lie_one_behind_the_other_and_the_plan_is_their_sum() {
-        let mut placer = Placer::at(1 << 20);
-        let first = placer.take::<f32>("rows", 65);
-        let second = placer.take::<u8>("pages", 256);
-        let third = placer.take::<u32>("rows", 0);
+        let mut allocator = BufferAllocator::at(1 << 20);
+        let first = allocator.take::<f32>("rows", 65);
+        let second = allocator.take::<u8>("pages", 256);
+        let third = allocator.take::<u32>("rows", 0);
         assert_eq!(first.address(), 1 << 20);
         assert_eq!(second.address(), (1 << 20) + 512);
         assert_eq!(third.address(), (1 << 20) + 768);
-        let plan = placer.plan();
+        let plan = allocator.plan();
         assert_eq!(plan.parts(), [("rows", 512), ("pages", 256)]);
-        assert_eq!(plan.to_string(), "rows 0.0 MB, pages 0.0 MB, together 0.0 MB");
+        assert_eq!(plan.to_string(), "rows 0.0 MB, pages 0.0 MB, total 0.0 MB");
     }
 
     #[test]
     fn sizes_that_no_machine_has_do_not_wrap_around() {
-        let mut placer = Placer::at(0);
-        placer.take::<f32>("pages", usize::MAX);
-        placer.take::<f32>("pages", usize::MAX);
-        assert_eq!(placer.plan().total(), u64::MAX);
+        let mut allocator = BufferAllocator::at(0);
+        allocator.take::<f32>("pages", usize::MAX);
+        allocator.take::<f32>("pages", usize::MAX);
+        assert_eq!(allocator.plan().total(), u64::MAX);
     }
 }

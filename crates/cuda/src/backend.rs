@@ -1,150 +1,161 @@
-//! The `cuda` backend: what `furrow_model::cpu` defines, carried out by an executor.
+//! The `cuda` backend: computes what `furrow_model::cpu` defines, through an executor.
 //!
-//! All memory is one stretch, planned before it is asked for (`arena.rs`). A batch is described in one block of words (`batch.rs`), one copy to the device,
-//! and run (`forward.rs`): decode batches as graphs, recorded once a bucket; all others as they come. Tiles go through the tower on a lane of their own, and a
-//! batch waits for them only when it shows one; so do parked states (`parking.rs`), which a batch waits for only where it touches their places. Whatever
-//! fails ends the backend (`latch.rs`): the call that finds it out and every later one are answered with the failure, and with nothing else.
+//! All memory is one allocation, planned before it is made (`arena.rs`). A batch is described in
+//! one buffer (`batch.rs`), which takes one copy to the device, and then run (`forward.rs`): decode
+//! batches as graphs, recorded once a bucket; all others directly. Tiles go through the tower on a
+//! lane of their own, and a batch waits for them only if it shows one. Offloaded states also have a
+//! lane of their own (`offload.rs`), and a batch waits for them only if it uses their slot or
+//! pages. Any failure ends the backend (`latch.rs`): the call that detects it and every later one
+//! return that failure and nothing else.
 
 use std::collections::BTreeSet;
 use std::fmt;
 
 use furrow_model::backend::{
-    Backend, BackendError, DeviceLost, Door, Feature, Incoming, PAGE_TOKENS, Page, Parked, Room, Slot, Span,
-    WeightsError,
+    Backend, BackendCapacity, BackendError, BatchValidator, DeviceLost, IncomingWeights, OffloadedState,
+    PAGE_TOKENS, Page, SequenceSpan, Slot, TileFeature, WeightsError,
 };
 use furrow_model::checkpoint::{Checkpoint, CheckpointError, chain};
 use furrow_model::config::Config;
-use furrow_model::sample::{Pick, Picked};
-use furrow_model::vision::Tile;
+use furrow_model::sample::{SampleOutcome, SampleRequest};
+use furrow_model::vision::ImageTile;
 
-use crate::arena::{Placer, Plan};
-use crate::batch::{Block, Fixed, Layer, is_single};
-use crate::draw;
-use crate::encode::{Encoder, VisionWork};
-use crate::executor::{Executor, ExecutorError, GraphKey, HostStretch, Lane};
-use crate::forward::{Done, Fast, Pass};
-use crate::latch::Latch;
-use crate::launch::{Move, View};
-use crate::needs::Needs;
-use crate::ops::copy::{CopyPlaces, Places};
-use crate::parking::{At, Berth, Moving, NotPinned, Parking};
-use crate::state::States;
-use crate::types::{Bfloat16, Float32, NarrowState, Types, Value, WideResidual};
+use crate::arena::{BufferAllocator, MemoryPlan};
+use crate::batch::{BatchDescriptor, FixedBucket, LayoutInputs, is_single};
+use crate::encode::{TileEncoder, VisionWork};
+use crate::executor::{ExecutionLane, Executor, ExecutorError, GraphKey, HostRange};
+use crate::forward::{DevicePass, FastKernels, LaunchResult};
+use crate::latch::ExecutorLatch;
+use crate::launch::{CopyMove, DeviceView};
+use crate::needs::MemoryNeeds;
+use crate::offload::{MovingStates, NotPinned, OffloadPool, OffloadedBlocks, StateLocation};
+use crate::ops::copy::{CopyLaunch, CopyRegion};
+use crate::sampling;
+use crate::state::StateBuffers;
+use crate::types::{Bfloat16Types, Float32Types, ModelTypes, NarrowState, WeightElement, WideResidual};
 use crate::unsupported::unsupported;
-use crate::weights::{self, Cargo, Counts, Hold, Kept, LoadError, Weights};
-use crate::work::{Limits, Work};
+use crate::weights::{
+    self, CheckpointCounts, DeviceWeights, LoadError, MatrixTypes, TensorUpload, UploadTarget,
+};
+use crate::work::{BatchBuffers, BatchLimits};
 
 /// How a model is computed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Options {
-    /// Precision of bfloat16 checkpoints, whose matrices in float32 stay so; one mostly in float32 is computed in float32 throughout.
-    pub precision: Precision,
-    /// Whether a session's tokens must not depend on its neighbours: every decode batch is filled up to the largest, every other span and every
-    /// tile runs alone.
+pub struct BackendOptions {
+    /// Precision of bfloat16 checkpoints, whose float32 matrices stay so; a checkpoint that is
+    /// mostly float32 is computed in float32 throughout.
+    pub precision: ModelPrecision,
+    /// Whether a session's tokens must not depend on its neighbours: then every decode batch is
+    /// padded to the largest, and every other span and every tile runs alone.
     pub deterministic: bool,
-    /// Whether decode batches are recorded and replayed.
+    /// Whether decode batches are recorded as graphs and replayed.
     pub graphs: bool,
-    /// Where there is room for a second set of weights, so that new ones are brought beside running batches.
-    pub stage: Stage,
+    /// Memory for a second set of weights, so that new ones can be loaded while batches run.
+    pub stage: StagingMode,
 }
 
-/// Where a second set of weights is kept until it takes over.
+/// Where a second set of weights is stored until the swap.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub enum Stage {
-    /// Nowhere: [`Device::replace_weights`] alone.
+pub enum StagingMode {
+    /// Nowhere: weights change only by [`DeviceBackend::replace_weights`].
     #[default]
     None,
-    /// On the device, which has less room for sessions: they take over in 12 ms.
+    /// On the device, which leaves less memory for sessions; the swap takes 12 ms.
     Device,
-    /// In pinned memory of this machine, as large as the weights: they take over in half a second.
+    /// In pinned memory of this machine, as large as the weights; the swap takes half a second.
     Host,
 }
 
-/// What a bfloat16 checkpoint is computed in.
+/// Precision in which a bfloat16 checkpoint is computed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub enum Precision {
+pub enum ModelPrecision {
     /// States of the recurrence in float32, all else in bfloat16.
     #[default]
     Usual,
-    /// The residual stream in float32, too.
+    /// The residual stream in float32 as well.
     WideResidual,
-    /// States in bfloat16, too.
+    /// States in bfloat16 as well.
     NarrowState,
 }
 
-impl Default for Options {
+impl Default for BackendOptions {
     fn default() -> Self {
-        Self { precision: Precision::Usual, deterministic: false, graphs: true, stage: Stage::None }
+        Self {
+            precision: ModelPrecision::Usual,
+            deterministic: false,
+            graphs: true,
+            stage: StagingMode::None,
+        }
     }
 }
 
 /// Why a backend did not open.
 #[derive(Debug, thiserror::Error)]
-pub enum OpenError {
+pub enum CudaOpenError {
     /// There are no kernels for this model.
     #[error("the cuda backend cannot run this model: {}; use the cpu backend", why.join("; "))]
     Unsupported {
-        /// All that is in the way.
+        /// Every reason.
         why: Vec<String>,
     },
-    /// A part of the room is empty.
-    #[error("room for 0 {what}: give at least 1")]
-    NoRoom {
-        /// Which.
+    /// A part of the capacity is zero.
+    #[error("capacity of 0 {what}; give at least 1")]
+    NoCapacity {
+        /// Which part.
         what: &'static str,
     },
-    /// A part of the room is more than a launch can name.
-    #[error("room for {asked} {what}: kernels take at most {most}; ask for fewer")]
+    /// A part of the capacity is more than a launch supports.
+    #[error("{requested} {what} requested, kernels take at most {most}; lower it")]
     TooLarge {
-        /// Which.
+        /// Which part.
         what: &'static str,
-        /// How many.
-        asked: usize,
-        /// How many there can be.
+        /// Requested number.
+        requested: usize,
+        /// Largest possible number.
         most: usize,
     },
-    /// The device has less.
+    /// The device has less memory.
     #[error(
-        "{asked} are asked for, but {:.1} MB of the device's memory are free; ask for fewer slots, pages or rows",
+        "out of device memory: {requested} requested, {:.1} MB free; lower slots, pages or rows",
         *free as f64 / 1e6
     )]
     Full {
-        /// By part.
-        asked: Plan,
-        /// Bytes there are.
+        /// Requested bytes by part.
+        requested: MemoryPlan,
+        /// Free bytes.
         free: u64,
     },
-    /// This machine does not lend the device so much memory.
+    /// The system does not pin that much host memory for the weights.
     #[error(
-        "a second set of weights takes {:.1} MB of this machine's memory, which is not to be pinned; stage it on the device, or not at all",
-        *asked as f64 / 1e6
+        "a second set of weights needs {:.1} MB of pinned host memory, which the system refused; stage it on the device, or not at all",
+        *requested as f64 / 1e6
     )]
     HostFull {
-        /// Bytes.
-        asked: u64,
+        /// Requested bytes.
+        requested: u64,
     },
-    /// This machine does not lend the device so much memory.
+    /// The system does not pin that much host memory for states.
     #[error(
-        "parked states are given {:.1} MB of this machine's memory, of which {:.1} MB are to be pinned; give them no more than that",
-        *asked as f64 / 1e6,
-        *lent as f64 / 1e6
+        "{:.1} MB of pinned host memory requested for offloaded states, of which {:.1} MB are available; request no more than that",
+        *requested as f64 / 1e6,
+        *available as f64 / 1e6
     )]
-    ParkingFull {
-        /// Bytes.
-        asked: u64,
-        /// Bytes that it lends.
-        lent: u64,
+    OffloadFull {
+        /// Requested bytes.
+        requested: u64,
+        /// Available bytes.
+        available: u64,
     },
-    /// The weights were refused or did not arrive.
+    /// The weights were refused or could not be copied.
     #[error(transparent)]
     Load(#[from] LoadError),
-    /// The checkpoint lacks something.
+    /// The checkpoint lacks a tensor.
     #[error(transparent)]
     Checkpoint(#[from] CheckpointError),
     /// The device failed.
     #[error("the device failed while the backend was opened")]
     Executor(#[from] ExecutorError),
-    /// The device failed while its states were cleared.
+    /// The device failed when its states were cleared.
     #[error(transparent)]
     Device(#[from] DeviceLost),
 }
@@ -152,14 +163,14 @@ pub enum OpenError {
 /// Why weights were not exchanged. Those in use stay, unless the device failed.
 #[derive(Debug, thiserror::Error)]
 pub enum SwapError {
-    /// They are another model's.
-    #[error("the new weights are of another model than those in use")]
+    /// They belong to another model.
+    #[error("the new weights belong to another model than those in use")]
     OtherModel,
-    /// The backend was opened without room for them.
-    #[error("there is no room for a second set of weights")]
+    /// The backend was opened without memory for them.
+    #[error("the backend was opened without memory for a second set of weights")]
     NoStage,
-    /// There is nothing to take over.
-    #[error("no weights are staged, or not all of them")]
+    /// No complete set of staged weights.
+    #[error("no complete set of weights is staged; stage the weights and copy all of them first")]
     NotStaged,
     /// They cannot be read, or a value is not finite.
     #[error(transparent)]
@@ -169,281 +180,330 @@ pub enum SwapError {
     Device(#[from] DeviceLost),
 }
 
-/// Opens a checkpoint on an executor. `progress` hears of bytes loaded and bytes in all.
+/// Opens a checkpoint on an executor. `progress` is called with bytes loaded and bytes in total.
 ///
 /// # Errors
-/// Before anything is loaded when there are no kernels for the model or the memory is too little; afterwards when a weight is not finite.
+/// Before anything is loaded, if there are no kernels for the model or too little memory; later, if
+/// a weight is not finite.
 pub fn open(
     checkpoint: &Checkpoint,
-    room: Room,
-    options: Options,
+    capacity: BackendCapacity,
+    options: BackendOptions,
     executor: Box<dyn Executor>,
     progress: &mut dyn FnMut(u64, u64),
-) -> Result<Box<dyn Device>, OpenError> {
-    let kept = Kept::of(checkpoint)?;
-    let counts = Counts::of(checkpoint, kept.wide)?;
-    let opening = Opening { config: checkpoint.config(), counts, room, options, executor };
-    opening.device(kept.of_f32, Origin::Checkpoint { checkpoint, progress })
+) -> Result<Box<dyn DeviceBackend>, CudaOpenError> {
+    let kept = MatrixTypes::of(checkpoint)?;
+    let counts = CheckpointCounts::of(checkpoint, kept.wide)?;
+    let opening = OpenRequest { config: checkpoint.config(), counts, capacity, options, executor };
+    opening.device(kept.of_f32, WeightsOrigin::Checkpoint { checkpoint, progress })
 }
 
-/// Opens a model in bfloat16 whose weights are noise and whose states are zeros, to be measured.
+/// Opens a model in bfloat16 with weights of noise and states of zeros, for measurements.
 ///
 /// # Errors
 /// As [`open`].
 pub fn open_noise(
     config: &Config,
-    room: Room,
-    options: Options,
+    capacity: BackendCapacity,
+    options: BackendOptions,
     executor: Box<dyn Executor>,
-) -> Result<Box<dyn Device>, OpenError> {
-    let counts = Counts::of_config(config);
-    Opening { config, counts, room, options, executor }.device(false, Origin::Noise)
+) -> Result<Box<dyn DeviceBackend>, CudaOpenError> {
+    let counts = CheckpointCounts::of_config(config);
+    OpenRequest { config, counts, capacity, options, executor }.device(false, WeightsOrigin::Noise)
 }
 
-/// What a backend is opened with.
-struct Opening<'a> {
+/// Everything that opening needs.
+struct OpenRequest<'a> {
     config: &'a Config,
-    counts: Counts,
-    room: Room,
-    options: Options,
+    counts: CheckpointCounts,
+    capacity: BackendCapacity,
+    options: BackendOptions,
     executor: Box<dyn Executor>,
 }
 
-impl Opening<'_> {
-    fn device(self, of_f32: bool, origin: Origin<'_>) -> Result<Box<dyn Device>, OpenError> {
-        check_room(self.config, &self.room)?;
+impl OpenRequest<'_> {
+    fn device(
+        self,
+        of_f32: bool,
+        origin: WeightsOrigin<'_>,
+    ) -> Result<Box<dyn DeviceBackend>, CudaOpenError> {
+        check_capacity(self.config, &self.capacity)?;
         let why = unsupported(self.config);
         if !why.is_empty() {
-            return Err(OpenError::Unsupported { why });
+            return Err(CudaOpenError::Unsupported { why });
         }
         Ok(match (of_f32, self.options.precision) {
-            (true, _) => Box::new(Cuda::<Float32>::open(self, origin)?),
-            (_, Precision::Usual) => Box::new(Cuda::<Bfloat16>::open(self, origin)?),
-            (_, Precision::WideResidual) => Box::new(Cuda::<WideResidual>::open(self, origin)?),
-            (_, Precision::NarrowState) => Box::new(Cuda::<NarrowState>::open(self, origin)?),
+            (true, _) => Box::new(CudaBackend::<Float32Types>::open(self, origin)?),
+            (_, ModelPrecision::Usual) => Box::new(CudaBackend::<Bfloat16Types>::open(self, origin)?),
+            (_, ModelPrecision::WideResidual) => Box::new(CudaBackend::<WideResidual>::open(self, origin)?),
+            (_, ModelPrecision::NarrowState) => Box::new(CudaBackend::<NarrowState>::open(self, origin)?),
         })
     }
 }
 
-/// What a model in bfloat16 and this room take of a device, from its configuration alone.
+/// Device memory of a model in bfloat16 with this capacity, from its configuration alone.
 ///
 /// # Errors
-/// When there are no kernels for it.
-pub fn plan(config: &Config, room: &Room, options: &Options) -> Result<Plan, OpenError> {
-    Ok(needs(config, room, options)?.device)
+/// If there are no kernels for the model.
+pub fn plan(
+    config: &Config,
+    capacity: &BackendCapacity,
+    options: &BackendOptions,
+) -> Result<MemoryPlan, CudaOpenError> {
+    Ok(needs(config, capacity, options)?.device)
 }
 
-/// What a model in bfloat16 and this room take of a device and of the machine around it, from its configuration alone.
+/// Device and host memory of a model in bfloat16 with this capacity, from its configuration alone.
 ///
 /// # Errors
-/// When there are no kernels for it.
-pub fn needs(config: &Config, room: &Room, options: &Options) -> Result<Needs, OpenError> {
-    needed_in(false, (config, &Counts::of_config(config), room, options))
+/// If there are no kernels for the model.
+pub fn needs(
+    config: &Config,
+    capacity: &BackendCapacity,
+    options: &BackendOptions,
+) -> Result<MemoryNeeds, CudaOpenError> {
+    compute_needs(false, (config, &CheckpointCounts::of_config(config), capacity, options))
 }
 
-/// What a checkpoint and this room take of a device and of the machine around it: what [`open`] will ask for, to the byte.
+/// Device and host memory of a checkpoint with this capacity: what [`open`] will allocate, to the
+/// byte.
 ///
 /// # Errors
-/// When there are no kernels for it, or a tensor is missing.
-pub fn needs_of(checkpoint: &Checkpoint, room: &Room, options: &Options) -> Result<Needs, OpenError> {
-    let kept = Kept::of(checkpoint)?;
-    let counts = Counts::of(checkpoint, kept.wide)?;
-    needed_in(kept.of_f32, (checkpoint.config(), &counts, room, options))
+/// If there are no kernels for the model, or a tensor is missing.
+pub fn checkpoint_needs(
+    checkpoint: &Checkpoint,
+    capacity: &BackendCapacity,
+    options: &BackendOptions,
+) -> Result<MemoryNeeds, CudaOpenError> {
+    let kept = MatrixTypes::of(checkpoint)?;
+    let counts = CheckpointCounts::of(checkpoint, kept.wide)?;
+    compute_needs(kept.of_f32, (checkpoint.config(), &counts, capacity, options))
 }
 
-fn needed_in(of_f32: bool, sizes: Sizes<'_>) -> Result<Needs, OpenError> {
-    let (config, _, room, options) = sizes;
-    check_room(config, room)?;
+fn compute_needs(of_f32: bool, sizes: AllocationInputs<'_>) -> Result<MemoryNeeds, CudaOpenError> {
+    let (config, _, capacity, options) = sizes;
+    check_capacity(config, capacity)?;
     let why = unsupported(config);
     if !why.is_empty() {
-        return Err(OpenError::Unsupported { why });
+        return Err(CudaOpenError::Unsupported { why });
     }
     Ok(match (of_f32, options.precision) {
-        (true, _) => needed::<Float32>(sizes),
-        (_, Precision::Usual) => needed::<Bfloat16>(sizes),
-        (_, Precision::WideResidual) => needed::<WideResidual>(sizes),
-        (_, Precision::NarrowState) => needed::<NarrowState>(sizes),
+        (true, _) => needs_in::<Float32Types>(sizes),
+        (_, ModelPrecision::Usual) => needs_in::<Bfloat16Types>(sizes),
+        (_, ModelPrecision::WideResidual) => needs_in::<WideResidual>(sizes),
+        (_, ModelPrecision::NarrowState) => needs_in::<NarrowState>(sizes),
     })
 }
 
 /// A backend whose weights can be exchanged.
-pub trait Device: Backend + fmt::Debug {
-    /// What it takes, by part.
-    fn plan(&self) -> &Plan;
+pub trait DeviceBackend: Backend + fmt::Debug {
+    /// Its device memory by part.
+    fn plan(&self) -> &MemoryPlan;
 
-    /// Waits until all it was told is done.
+    /// Waits until all submitted work is done.
     ///
     /// # Errors
-    /// When the device has failed.
+    /// If the device has failed.
     fn wait(&mut self) -> Result<(), DeviceLost>;
 
-    /// Brings other weights of the same model to where those in use are, between two batches. Sessions, features and recorded graphs stay.
+    /// Replaces the weights in use by others of the same model, between two batches. Sessions,
+    /// features and recorded graphs stay.
     ///
     /// # Errors
-    /// When they are another model's or a value is not finite, those in use stay; when the device fails, it is lost.
+    /// If they belong to another model or a value is not finite, those in use stay; if the device
+    /// fails, it cannot be used any more.
     fn replace_weights(
         &mut self,
         checkpoint: &Checkpoint,
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<(), SwapError>;
 
-    /// Takes on other weights of the same model, to be brought beside those in use. What was staged before is forgotten.
+    /// Accepts other weights of the same model, which are loaded while those in use stay. Drops
+    /// what was staged before.
     ///
     /// # Errors
-    /// When they are another model's, or there is no room for them.
+    /// If they belong to another model, or there is no memory for them.
     fn stage_weights(&mut self, checkpoint: Checkpoint) -> Result<(), SwapError>;
 
-    /// Brings some more of the staged weights, at least so many bytes or all that is left; true when all are there. Between two batches: a batch
-    /// does not wait for them.
+    /// Copies more of the staged weights: at least this many bytes, or all that are left. True when
+    /// all are copied. Call it between two batches: a batch does not wait for them.
     ///
     /// # Errors
-    /// When a value is not finite, what was staged is forgotten and those in use stay; when the device fails, it is lost.
+    /// If a value is not finite, the staged weights are dropped and those in use stay; if the
+    /// device fails, it cannot be used any more.
     fn stage_more(&mut self, bytes: u64) -> Result<bool, SwapError>;
 
-    /// The staged weights take over, in one copy. Sessions, features and graphs stay. For the 12B on the device 2 x 26.3 GB at 4.3 TB/s, 12 ms; from
-    /// pinned memory of this machine 26.3 GB over PCIe 5 at some 55 GB/s, 0.48 s.
+    /// Switches to the staged weights in one copy. Sessions, features and graphs stay. For the 12B:
+    /// from the device 2 x 26.3 GB at 4.3 TB/s, 12 ms; from pinned host memory 26.3 GB over PCIe 5
+    /// at about 55 GB/s, 0.48 s.
     ///
     /// # Errors
-    /// When not all of them are there.
+    /// If not all of them are copied.
     fn swap_weights(&mut self) -> Result<(), SwapError>;
 }
 
-/// Blocks of a launch along its second and third axis.
+/// Largest number of blocks of a launch along its second and third axis.
 const GRID_MAX: usize = 65_535;
 
-fn check_room(config: &Config, room: &Room) -> Result<(), OpenError> {
-    let parts = [("state slots", room.slots), ("rows", room.rows_max), ("rows of logits", room.logits_max)];
+fn check_capacity(config: &Config, capacity: &BackendCapacity) -> Result<(), CudaOpenError> {
+    let parts = [
+        ("state slots", capacity.slots),
+        ("rows", capacity.rows_max),
+        ("rows of logits", capacity.logits_max),
+    ];
     if let Some((what, _)) = parts.into_iter().find(|(_, count)| *count == 0) {
-        return Err(OpenError::NoRoom { what });
+        return Err(CudaOpenError::NoCapacity { what });
     }
-    let asked = Limits::of(&config.text, room).rows;
-    if asked > GRID_MAX {
-        return Err(OpenError::TooLarge { what: "rows of a batch", asked, most: GRID_MAX });
+    let requested = BatchLimits::of(&config.text, capacity).rows;
+    if requested > GRID_MAX {
+        return Err(CudaOpenError::TooLarge { what: "rows of a batch", requested, most: GRID_MAX });
     }
     Ok(())
 }
 
 /// Runs a model on an executor.
-struct Cuda<P: Types> {
+struct CudaBackend<P: ModelTypes> {
     config: Config,
-    room: Room,
-    options: Options,
-    executor: Latch,
-    plan: Plan,
-    counts: Counts,
-    weights: Weights<P::Value>,
-    /// What was brought to them, and all of them as bytes.
-    cargo: Vec<Cargo>,
-    all: View<u8>,
-    stage: Option<Staged>,
-    memory: Memory<P>,
-    parking: Parking,
-    moving: Moving,
-    features: Held,
-    block: Block,
-    /// Where the logits of each wanted row of the newest batch are.
+    capacity: BackendCapacity,
+    options: BackendOptions,
+    executor: ExecutorLatch,
+    plan: MemoryPlan,
+    counts: CheckpointCounts,
+    weights: DeviceWeights<P::Value>,
+    /// Uploads that fill them, and all weights as bytes.
+    uploads: Vec<TensorUpload>,
+    all: DeviceView<u8>,
+    stage: Option<StagedWeights>,
+    memory: BackendMemory<P>,
+    offload_pool: OffloadPool,
+    moving: MovingStates,
+    features: FeatureTable,
+    block: BatchDescriptor,
+    /// Row of the computed logits of each requested row of the newest batch.
     rows_of: Vec<u32>,
-    /// Logits that were asked for last.
+    /// Logits of the last request.
     logits: Vec<f32>,
 }
 
-/// All buffers behind the weights.
-struct Memory<P: Types> {
-    limits: Limits,
-    states: States<P>,
-    work: Work<P>,
+/// All buffers after the weights.
+struct BackendMemory<P: ModelTypes> {
+    limits: BatchLimits,
+    states: StateBuffers<P>,
+    work: BatchBuffers<P>,
     vision: Option<VisionWork<P>>,
     /// Rows of all tile features.
-    features: View<P::Value>,
-    /// The move from place 0 to place 0.
-    one: View<Move>,
+    features: DeviceView<P::Value>,
+    /// The copy command from index 0 to index 0.
+    one: DeviceView<CopyMove>,
 }
 
-/// Which tile features are held.
-struct Held {
-    is_held: Vec<bool>,
+/// Which tile features exist.
+struct FeatureTable {
+    occupied: Vec<bool>,
     free: Vec<u32>,
-    /// Those that the newest batch shows.
-    shown: BTreeSet<Feature>,
+    /// Features that the newest batch shows.
+    in_batch: BTreeSet<TileFeature>,
 }
 
-impl<P: Types> Memory<P> {
-    fn place(config: &Config, counts: &Counts, room: &Room, widest: [usize; 2], placer: &mut Placer) -> Self {
+impl<P: ModelTypes> BackendMemory<P> {
+    fn allocate(
+        config: &Config,
+        counts: &CheckpointCounts,
+        capacity: &BackendCapacity,
+        widest: [usize; 2],
+        allocator: &mut BufferAllocator,
+    ) -> Self {
         let text = &config.text;
-        let limits = Limits::of(text, room);
-        let (vision, features) = (config.vision.as_ref(), room.features as usize);
+        let limits = BatchLimits::of(text, capacity);
+        let (vision, features) = (config.vision.as_ref(), capacity.features as usize);
         let feature_values = vision.map_or(0, |vision| vision.rows_per_tile() * text.hidden);
         Self {
-            states: States::place(text, room, placer),
-            work: Work::place(text, &limits, widest, placer),
-            vision: vision.map(|vision| VisionWork::place(vision, counts.prefix, features, placer)),
-            features: placer.take("tile features", features.saturating_mul(feature_values)),
-            one: placer.take("state slots", 1),
+            states: StateBuffers::allocate(text, capacity, allocator),
+            work: BatchBuffers::allocate(text, &limits, widest, allocator),
+            vision: vision.map(|vision| VisionWork::allocate(vision, counts.prefix, features, allocator)),
+            features: allocator.take("tile features", features.saturating_mul(feature_values)),
+            one: allocator.take("state slots", 1),
             limits,
         }
     }
 }
 
-/// Everything in its place, and what must be brought there.
-struct Placed<P: Types> {
-    weights: Weights<P::Value>,
-    cargo: Vec<Cargo>,
+/// All buffers, and what must be uploaded to them.
+struct AllocatedBackend<P: ModelTypes> {
+    weights: DeviceWeights<P::Value>,
+    uploads: Vec<TensorUpload>,
     /// All weights, as bytes.
-    all: View<u8>,
-    /// As much again, and what would be brought there; off the device from place 0 on.
-    stage: Option<(View<u8>, Vec<Cargo>)>,
-    memory: Memory<P>,
+    all: DeviceView<u8>,
+    /// Memory for a second set of weights, and its uploads; off the device their addresses start at
+    /// 0.
+    stage: Option<(DeviceView<u8>, Vec<TensorUpload>)>,
+    memory: BackendMemory<P>,
 }
 
-impl<P: Types> Placed<P> {
-    fn at(placer: &mut Placer, (config, counts, room, options): Sizes<'_>) -> Self {
-        let first = placer.next();
-        let (weights, cargo) = Weights::place(config, counts, placer);
-        let bytes = usize::try_from(placer.next() - first).unwrap_or(usize::MAX);
-        let place = match options.stage {
-            Stage::None => None,
-            Stage::Device => Some(placer.take("a second set of weights", bytes)),
-            Stage::Host => Some(View::new(0, bytes)),
+impl<P: ModelTypes> AllocatedBackend<P> {
+    fn allocate(
+        allocator: &mut BufferAllocator,
+        (config, counts, capacity, options): AllocationInputs<'_>,
+    ) -> Self {
+        let first = allocator.next();
+        let (weights, uploads) = DeviceWeights::allocate(config, counts, allocator);
+        let bytes = usize::try_from(allocator.next() - first).unwrap_or(usize::MAX);
+        let region = match options.stage {
+            StagingMode::None => None,
+            StagingMode::Device => Some(allocator.take("a second set of weights", bytes)),
+            StagingMode::Host => Some(DeviceView::new(0, bytes)),
         };
-        let stage = place.map(|place| {
-            (place, Weights::<P::Value>::place(config, counts, &mut Placer::at(place.address())).1)
+        let stage = region.map(|region| {
+            (
+                region,
+                DeviceWeights::<P::Value>::allocate(
+                    config,
+                    counts,
+                    &mut BufferAllocator::at(region.address()),
+                )
+                .1,
+            )
         });
-        let memory = Memory::place(config, counts, room, weights.text.widest, placer);
-        Self { weights, cargo, all: View::new(first, bytes), stage, memory }
+        let memory = BackendMemory::allocate(config, counts, capacity, weights.text.widest, allocator);
+        Self { weights, uploads, all: DeviceView::new(first, bytes), stage, memory }
     }
 }
 
-/// What decides how much there is of everything.
-type Sizes<'a> = (&'a Config, &'a Counts, &'a Room, &'a Options);
+/// Everything that determines the sizes of buffers.
+type AllocationInputs<'a> = (&'a Config, &'a CheckpointCounts, &'a BackendCapacity, &'a BackendOptions);
 
-fn planned<P: Types>(sizes: Sizes<'_>) -> Plan {
-    needed::<P>(sizes).device
+fn plan_in<P: ModelTypes>(sizes: AllocationInputs<'_>) -> MemoryPlan {
+    needs_in::<P>(sizes).device
 }
 
-fn needed<P: Types>(sizes: Sizes<'_>) -> Needs {
-    let mut placer = Placer::at(0);
-    let placed = Placed::<P>::at(&mut placer, sizes);
-    let (_, _, room, options) = sizes;
-    let staged = if options.stage == Stage::Host { placed.all.len() as u64 } else { 0 };
-    Needs::new(placer.plan(), placed.memory.states.sizes(), (room.parked_bytes, staged))
+fn needs_in<P: ModelTypes>(sizes: AllocationInputs<'_>) -> MemoryNeeds {
+    let mut allocator = BufferAllocator::at(0);
+    let placed = AllocatedBackend::<P>::allocate(&mut allocator, sizes);
+    let (_, _, capacity, options) = sizes;
+    let staged = if options.stage == StagingMode::Host { placed.all.len() as u64 } else { 0 };
+    MemoryNeeds::new(allocator.plan(), placed.memory.states.sizes(), (capacity.offload_bytes, staged))
 }
 
-/// Where values come from.
-enum Origin<'a> {
-    /// A checkpoint; `progress` hears of bytes done and bytes in all.
+/// Source of the weights.
+enum WeightsOrigin<'a> {
+    /// A checkpoint; `progress` is called with bytes done and bytes in total.
     Checkpoint { checkpoint: &'a Checkpoint, progress: &'a mut dyn FnMut(u64, u64) },
-    /// Nowhere: noise of the size that trained weights have, for measuring.
+    /// Noise of the magnitude of trained weights, for measurements.
     Noise,
 }
 
-impl Origin<'_> {
-    fn bring<T: Value>(&mut self, executor: &mut dyn Executor, cargo: &[Cargo]) -> Result<(), LoadError> {
+impl WeightsOrigin<'_> {
+    fn upload<T: WeightElement>(
+        &mut self,
+        executor: &mut dyn Executor,
+        uploads: &[TensorUpload],
+    ) -> Result<(), LoadError> {
         let mut done = 0;
-        for cargo in cargo {
+        for upload in uploads {
             match self {
-                Self::Noise => weights::bring_noise::<T>(executor, Hold::Device, cargo)?,
+                Self::Noise => weights::upload_noise::<T>(executor, UploadTarget::Device, upload)?,
                 Self::Checkpoint { checkpoint, progress } => {
-                    done += weights::bring::<T>(executor, Hold::Device, checkpoint, cargo)?;
+                    done += weights::upload_tensor::<T>(executor, UploadTarget::Device, checkpoint, upload)?;
                     progress(done, checkpoint.bytes());
                 }
             }
@@ -452,113 +512,136 @@ impl Origin<'_> {
     }
 }
 
-/// Room for a second set of weights, and what is in it.
-struct Staged {
-    hold: Hold,
-    /// Where it is.
-    place: View<u8>,
-    cargo: Vec<Cargo>,
-    coming: Coming,
+/// Memory for a second set of weights, and its state.
+struct StagedWeights {
+    target: UploadTarget,
+    /// Its address range.
+    region: DeviceView<u8>,
+    uploads: Vec<TensorUpload>,
+    progress: StagingProgress,
 }
 
-/// How much of a second set of weights is there.
-enum Coming {
+/// Progress of a second set of weights.
+enum StagingProgress {
     /// Nothing.
     Nothing,
-    /// Of this checkpoint so much of the cargo.
+    /// This checkpoint, with this many of the uploads done.
     Some(Box<Checkpoint>, usize),
-    /// Noise, which may take over as often as somebody measures it.
+    /// Noise, which may be swapped in any number of times.
     Noise,
 }
 
-impl Staged {
-    fn open<T: Value>(
+impl StagedWeights {
+    fn open<T: WeightElement>(
         executor: &mut dyn Executor,
-        (place, cargo): (View<u8>, Vec<Cargo>),
-        stage: Stage,
+        (region, uploads): (DeviceView<u8>, Vec<TensorUpload>),
+        stage: StagingMode,
         is_noise: bool,
-    ) -> Result<Self, OpenError> {
-        let hold = match stage {
-            Stage::Host => match executor.pin(place.len() as u64) {
-                Ok(pinned) => Hold::Host(pinned),
-                Err(ExecutorError::NoHostMemory { asked }) => return Err(OpenError::HostFull { asked }),
+    ) -> Result<Self, CudaOpenError> {
+        let target = match stage {
+            StagingMode::Host => match executor.pin(region.len() as u64) {
+                Ok(pinned) => UploadTarget::Host(pinned),
+                Err(ExecutorError::NoHostMemory { requested: asked }) => {
+                    return Err(CudaOpenError::HostFull { requested: asked });
+                }
                 Err(error) => return Err(error.into()),
             },
-            Stage::Device | Stage::None => Hold::Device,
+            StagingMode::Device | StagingMode::None => UploadTarget::Device,
         };
         if is_noise {
-            cargo.iter().try_for_each(|cargo| weights::bring_noise::<T>(executor, hold, cargo))?;
+            uploads.iter().try_for_each(|upload| weights::upload_noise::<T>(executor, target, upload))?;
         }
-        Ok(Self { hold, place, cargo, coming: if is_noise { Coming::Noise } else { Coming::Nothing } })
+        Ok(Self {
+            target,
+            region,
+            uploads,
+            progress: if is_noise { StagingProgress::Noise } else { StagingProgress::Nothing },
+        })
     }
 
     fn is_whole(&self) -> bool {
-        match self.coming {
-            Coming::Nothing => false,
-            Coming::Some(_, next) => next == self.cargo.len(),
-            Coming::Noise => true,
+        match self.progress {
+            StagingProgress::Nothing => false,
+            StagingProgress::Some(_, next) => next == self.uploads.len(),
+            StagingProgress::Noise => true,
         }
     }
 
-    /// Brings some more; the bytes of the checkpoint that they were.
-    fn bring<T: Value>(&mut self, executor: &mut dyn Executor) -> Result<u64, LoadError> {
-        let Coming::Some(checkpoint, next) = &mut self.coming else { return Ok(0) };
-        let brought = weights::bring::<T>(executor, self.hold, checkpoint, &self.cargo[*next])?;
+    /// Copies more of them; returns the number of bytes of the checkpoint.
+    fn upload_next<T: WeightElement>(&mut self, executor: &mut dyn Executor) -> Result<u64, LoadError> {
+        let StagingProgress::Some(checkpoint, next) = &mut self.progress else { return Ok(0) };
+        let brought = weights::upload_tensor::<T>(executor, self.target, checkpoint, &self.uploads[*next])?;
         *next += 1;
         Ok(brought)
     }
 }
 
-impl<P: Fast> Cuda<P> {
-    fn open(opening: Opening<'_>, origin: Origin<'_>) -> Result<Self, OpenError> {
-        let Opening { config, counts, room, options, mut executor } = opening;
-        let plan = planned::<P>((config, &counts, &room, &options));
+impl<P: FastKernels> CudaBackend<P> {
+    fn open(opening: OpenRequest<'_>, origin: WeightsOrigin<'_>) -> Result<Self, CudaOpenError> {
+        let OpenRequest { config, counts, capacity: room, options, mut executor } = opening;
+        let plan = plan_in::<P>((config, &counts, &room, &options));
         let free = executor.free_bytes()?;
         if plan.total() > free {
-            return Err(OpenError::Full { asked: plan, free });
+            return Err(CudaOpenError::Full { requested: plan, free });
         }
         let address = match executor.allocate(plan.total()) {
-            // Free, but not in one piece.
-            Err(ExecutorError::NoMemory { free, .. }) => return Err(OpenError::Full { asked: plan, free }),
+            // The memory is free, but not contiguous.
+            Err(ExecutorError::NoMemory { free, .. }) => {
+                return Err(CudaOpenError::Full { requested: plan, free });
+            }
             allocated => allocated?,
         };
-        let placed = Placed::at(&mut Placer::at(address), (config, &counts, &room, &options));
+        let placed =
+            AllocatedBackend::allocate(&mut BufferAllocator::at(address), (config, &counts, &room, &options));
         let sizes = placed.memory.states.sizes();
-        let parking = Parking::open(&mut *executor, sizes, room.parked_bytes).map_err(|why| match why {
-            NotPinned::Lent(lent) => OpenError::ParkingFull { asked: room.parked_bytes, lent },
-            NotPinned::Failed(error) => error.into(),
-        })?;
-        let Placed { weights, cargo, all, stage, memory } = placed;
-        let is_noise = matches!(origin, Origin::Noise);
-        let stage =
-            stage.map(|stage| Staged::open::<P::Value>(&mut *executor, stage, options.stage, is_noise));
+        let offload_pool =
+            OffloadPool::open(&mut *executor, sizes, room.offload_bytes).map_err(|why| match why {
+                NotPinned::Limited(available) => {
+                    CudaOpenError::OffloadFull { requested: room.offload_bytes, available }
+                }
+                NotPinned::Failed(error) => error.into(),
+            })?;
+        let AllocatedBackend { weights, uploads: cargo, all, stage, memory } = placed;
+        let is_noise = matches!(origin, WeightsOrigin::Noise);
+        let stage = stage
+            .map(|stage| StagedWeights::open::<P::Value>(&mut *executor, stage, options.stage, is_noise));
         let stage = stage.transpose()?;
         let mut origin = origin;
-        origin.bring::<P::Value>(&mut *executor, &cargo)?;
-        executor.upload(Lane::Batch, bytemuck::bytes_of(&Move { from: 0, to: 0 }), memory.one.address())?;
+        origin.upload::<P::Value>(&mut *executor, &cargo)?;
+        executor.upload(
+            ExecutionLane::Batch,
+            bytemuck::bytes_of(&CopyMove { from: 0, to: 0 }),
+            memory.one.address(),
+        )?;
         executor.wait()?;
         let mut opened = Self {
             logits: vec![0.0; config.text.vocabulary],
-            features: Held::new(room.features),
+            features: FeatureTable::new(room.features),
             config: config.clone(),
-            room,
+            capacity: room,
             options,
-            executor: Latch::new(executor),
+            executor: ExecutorLatch::new(executor),
             plan,
             counts,
             weights,
-            cargo,
+            uploads: cargo,
             all,
             stage,
             memory,
-            parking,
-            moving: Moving::default(),
-            block: Block::default(),
+            offload_pool,
+            moving: MovingStates::default(),
+            block: BatchDescriptor::default(),
             rows_of: Vec::new(),
         };
         if is_noise {
-            // Contexts that nobody wrote: zeros are as good as any, not-a-numbers would be drawn from in no time.
-            opened.memory.states.all().into_iter().try_for_each(|all| opened.copy(Lane::Batch, None, all))?;
+            // Measurements decode contexts that no prefill wrote. Zeros are as good as other values
+            // there, but NaN would make sampling stop early and look too fast.
+            opened
+                .memory
+                .states
+                .all()
+                .into_iter()
+                .try_for_each(|all| opened.copy(ExecutionLane::Batch, None, all))?;
         }
         Ok(opened)
     }
@@ -567,34 +650,42 @@ impl<P: Fast> Cuda<P> {
         self.config.vision.as_ref().map_or(0, furrow_model::config::VisionConfig::rows_per_tile)
     }
 
-    fn check(&self, batch: &[Span<'_>]) -> Result<(), BackendError> {
+    fn check(&self, batch: &[SequenceSpan<'_>]) -> Result<(), BackendError> {
         let rows = self.feature_rows();
-        let feature_rows = &|feature| if self.features.is_held(feature) { rows } else { 0 };
-        Door { room: &self.room, embeddings: self.counts.embeddings, feature_rows }.check(batch)?;
+        let feature_rows = &|feature| if self.features.contains(feature) { rows } else { 0 };
+        BatchValidator { capacity: &self.capacity, embeddings: self.counts.embeddings, feature_rows }
+            .check(batch)?;
         let mut slots: Vec<Slot> = batch.iter().map(|span| span.slot).collect();
         slots.sort_unstable();
         assert!(slots.windows(2).all(|two| two[0] < two[1]), "two spans of a batch share a slot");
-        let room = self.memory.limits.pages * PAGE_TOKENS;
+        let capacity = self.memory.limits.pages * PAGE_TOKENS;
         let longest = batch.iter().map(|span| span.start as usize + span.tokens.len()).max().unwrap_or(0);
-        if longest > room {
-            return Err(BackendError::NoRoom { what: "positions of a sequence", asked: longest, room });
+        if longest > capacity {
+            return Err(BackendError::OverCapacity {
+                what: "positions of a sequence",
+                requested: longest,
+                capacity,
+            });
         }
         Ok(())
     }
 
-    /// Runs a checked batch: as one, or, where neighbours must not matter, decode filled up and every other span alone.
-    fn run_all(&mut self, batch: &[Span<'_>]) -> Result<(), DeviceLost> {
+    /// Runs a checked batch: as one, or, in deterministic mode, decode padded and every other span
+    /// alone.
+    fn run_all(&mut self, batch: &[SequenceSpan<'_>]) -> Result<(), DeviceLost> {
         if self.memory.vision.is_some() {
-            // Tiles that are encoded beside this batch may take places that batches before it read.
-            self.follow(Lane::Vision, Lane::Batch)?;
+            // Tiles that are encoded while this batch runs may overwrite features that earlier
+            // batches read.
+            self.follow(ExecutionLane::Vision, ExecutionLane::Batch)?;
         }
-        self.features.shown = batch.iter().flat_map(|span| span.insets).map(|inset| inset.feature).collect();
-        if !self.features.shown.is_empty() {
-            self.follow(Lane::Batch, Lane::Vision)?;
+        self.features.in_batch =
+            batch.iter().flat_map(|span| span.insets).map(|inset| inset.feature).collect();
+        if !self.features.in_batch.is_empty() {
+            self.follow(ExecutionLane::Batch, ExecutionLane::Vision)?;
         }
-        if batch.iter().any(|span| self.moving.holds_up_span(span)) {
-            self.follow(Lane::Batch, Lane::Copy)?;
-            self.moving.settle();
+        if batch.iter().any(|span| self.moving.span_must_wait(span)) {
+            self.follow(ExecutionLane::Batch, ExecutionLane::Copy)?;
+            self.moving.clear();
         }
         let firsts = batch.iter().scan(0, |sum, span| {
             *sum += span.wanted();
@@ -602,7 +693,7 @@ impl<P: Fast> Cuda<P> {
         });
         let firsts: Vec<usize> = firsts.collect();
         self.rows_of.clear();
-        self.rows_of.resize(batch.iter().map(Span::wanted).sum(), 0);
+        self.rows_of.resize(batch.iter().map(SequenceSpan::wanted).sum(), 0);
         let (singles, longs): (Vec<usize>, Vec<usize>) =
             (0..batch.len()).partition(|index| is_single(&batch[*index]));
         if !self.options.deterministic {
@@ -612,7 +703,7 @@ impl<P: Fast> Cuda<P> {
         if !singles.is_empty() {
             self.run_pass(batch, &singles, &firsts, 0)?;
         }
-        // The logits of a decode batch take as many rows as it is filled up to.
+        // The logits of a decode batch take as many rows as it is padded to.
         let mut logits_at = self.memory.limits.spans;
         for long in longs {
             self.run_pass(batch, &[long], &firsts, logits_at)?;
@@ -621,15 +712,15 @@ impl<P: Fast> Cuda<P> {
         Ok(())
     }
 
-    /// Runs some spans, the single ones first; their logits go to the rows from `logits_at` on.
+    /// Runs some spans, single ones first; writes their logits to the rows from `logits_at` on.
     fn run_pass(
         &mut self,
-        batch: &[Span<'_>],
+        batch: &[SequenceSpan<'_>],
         members: &[usize],
         firsts: &[usize],
         logits_at: usize,
     ) -> Result<(), DeviceLost> {
-        let spans: Vec<&Span<'_>> = members.iter().map(|member| &batch[*member]).collect();
+        let spans: Vec<&SequenceSpan<'_>> = members.iter().map(|member| &batch[*member]).collect();
         let mut row = logits_at;
         for member in members {
             for wanted in 0..batch[*member].wanted() {
@@ -638,139 +729,154 @@ impl<P: Fast> Cuda<P> {
             }
         }
         let limits = &self.memory.limits;
-        let layer = Layer { limits, scrap: self.memory.states.scrap(), feature_rows: self.feature_rows() };
+        let layer =
+            LayoutInputs { limits, scrap: self.memory.states.scrap(), feature_rows: self.feature_rows() };
         let decodes = spans.iter().all(|span| is_single(span));
         match decodes {
             true => {
-                let most = Fixed { rows: limits.spans, splits: limits.splits(limits.pages) };
-                self.block.lay_decode(layer, &spans, self.options.deterministic.then_some(most));
+                let most = FixedBucket { rows: limits.spans, splits: limits.splits(limits.pages) };
+                self.block.arrange_decode(layer, &spans, self.options.deterministic.then_some(most));
             }
-            false => self.block.lay(layer, &spans),
+            false => self.block.arrange(layer, &spans),
         }
         self.launch_pass(decodes && self.options.graphs, logits_at)
     }
 
     fn launch_pass(&mut self, as_graph: bool, logits_at: usize) -> Result<(), DeviceLost> {
         let Self { config, weights, memory, block, executor, .. } = self;
-        let Memory { limits, states, work, features, .. } = memory;
-        let words = bytemuck::cast_slice(&block.words);
+        let BackendMemory { limits, states, work, features, .. } = memory;
+        let bytes = bytemuck::cast_slice(&block.values);
         let form = block.form;
         let lists = form.lists(work.inputs);
         let (text, features) = (&config.text, *features);
         let weights = &weights.text;
-        let pass = Pass { text, weights, features, states, work, limits, form, lists, logits_at };
+        let pass = DevicePass { text, weights, features, states, work, limits, form, lists, logits_at };
         executor.work(|executor| {
-            executor.upload(Lane::Batch, words, work.inputs.address())?;
+            executor.upload(ExecutionLane::Batch, bytes, work.inputs.address())?;
             if as_graph {
                 let key = GraphKey { rows: form.rows, splits: form.splits };
-                executor.graph(Lane::Batch, key, &mut |executor| pass.run(executor))
+                executor.graph(ExecutionLane::Batch, key, &mut |executor| pass.run(executor))
             } else {
                 pass.run(executor)
             }
         })
     }
 
-    fn encode_all(&mut self, tiles: &[Tile]) -> Result<Vec<Feature>, DeviceLost> {
+    fn encode_all(&mut self, tiles: &[ImageTile]) -> Result<Vec<TileFeature>, DeviceLost> {
         let Self { config, weights, memory, executor, features, options, .. } = self;
         let (Some(config), Some(weights), Some(work)) = (&config.vision, &weights.vision, &memory.vision)
         else {
             return Ok(Vec::new());
         };
-        let held: Vec<Feature> = tiles.iter().map(|_| features.take()).collect();
+        let encoded: Vec<TileFeature> = tiles.iter().map(|_| features.take()).collect();
         let values = config.rows_per_tile() * weights.projector.down.outputs;
-        // A place that was given back may still be read by the batch that runs.
-        if held.iter().any(|held| features.shown.contains(held)) {
-            executor.work(|executor| executor.follow(Lane::Vision, Lane::Batch))?;
-            features.shown.clear();
+        // The running batch may still read a released feature.
+        if encoded.iter().any(|tile_feature| features.in_batch.contains(tile_feature)) {
+            executor.work(|executor| executor.follow(ExecutionLane::Vision, ExecutionLane::Batch))?;
+            features.in_batch.clear();
         }
         let group = if options.deterministic { 1 } else { work.group };
-        for (tiles, held) in tiles.chunks(group).zip(held.chunks(group)) {
-            let place = |feature: &Feature| memory.features.from(feature.0 as usize * values).first(values);
-            let places: Vec<View<P::Value>> = held.iter().map(place).collect();
-            let encoder = Encoder { config, weights, work, tiles: tiles.len() };
-            executor.work(|executor| encoder.run(executor, tiles, &places))?;
+        for (tiles, group_features) in tiles.chunks(group).zip(encoded.chunks(group)) {
+            let feature_rows =
+                |feature: &TileFeature| memory.features.from(feature.0 as usize * values).first(values);
+            let outputs: Vec<DeviceView<P::Value>> = group_features.iter().map(feature_rows).collect();
+            let encoder = TileEncoder { config, weights, work, tiles: tiles.len() };
+            executor.work(|executor| encoder.run(executor, tiles, &outputs))?;
         }
-        Ok(held)
+        Ok(encoded)
     }
 
-    /// Copies a slot or page to another one, or clears it. Where states leave from there or come to there, the lane that moves them does it, so that batches
-    /// wait for none of it before they need it.
-    fn copy_at(&mut self, from: Option<At>, to: At) -> Result<(), DeviceLost> {
-        let place = |at| match at {
-            At::Slot(slot) => self.memory.states.slot(slot),
-            At::Page(page) => self.memory.states.page(page),
+    /// Copies a slot or page to another one, or clears it. If a copy of a state to or from one of
+    /// them is in progress, the copy lane does it, so that batches wait for it only when they need
+    /// the result.
+    fn copy_at(&mut self, from: Option<StateLocation>, to: StateLocation) -> Result<(), DeviceLost> {
+        let region_of = |at| match at {
+            StateLocation::Slot(slot) => self.memory.states.slot(slot),
+            StateLocation::Page(page) => self.memory.states.page(page),
         };
-        let (from_place, to_place) = (from.map(place), place(to));
-        if !self.moving.holds_up(from, to) {
-            return self.copy(Lane::Batch, from_place, to_place);
+        let (from_region, to_region) = (from.map(region_of), region_of(to));
+        if !self.moving.must_wait(from, to) {
+            return self.copy(ExecutionLane::Batch, from_region, to_region);
         }
-        self.follow(Lane::Copy, Lane::Batch)?;
-        self.copy(Lane::Copy, from_place, to_place)?;
-        self.moving.copied(from, to);
+        self.follow(ExecutionLane::Copy, ExecutionLane::Batch)?;
+        self.copy(ExecutionLane::Copy, from_region, to_region)?;
+        self.moving.mark_copied(from, to);
         Ok(())
     }
 
-    /// What `lane` does from now on, it does after what `other` has got so far.
-    fn follow(&mut self, lane: Lane, other: Lane) -> Result<(), DeviceLost> {
+    /// Makes later work of `lane` wait for the present work of `other`.
+    fn follow(&mut self, lane: ExecutionLane, other: ExecutionLane) -> Result<(), DeviceLost> {
         self.executor.work(|executor| executor.follow(lane, other))
     }
 
-    /// Copies a place to another one of the same size, or clears it.
-    fn copy(&mut self, lane: Lane, from: Option<View<u8>>, to: View<u8>) -> Result<(), DeviceLost> {
+    /// Copies a range to another one of the same size, or clears it.
+    fn copy(
+        &mut self,
+        lane: ExecutionLane,
+        from: Option<DeviceView<u8>>,
+        to: DeviceView<u8>,
+    ) -> Result<(), DeviceLost> {
         let bytes = to.len();
         if bytes == 0 {
             return self.executor.check();
         }
-        let place = |bytes: View<u8>| Places { bytes, stride: bytes.len() };
-        let copy = CopyPlaces { from: from.map(place), to: place(to), moves: self.memory.one, bytes };
+        let copy_region = |bytes: DeviceView<u8>| CopyRegion { bytes, stride: bytes.len() };
+        let copy =
+            CopyLaunch { from: from.map(copy_region), to: copy_region(to), moves: self.memory.one, bytes };
         self.executor.work(|executor| executor.launch(lane, &copy.launch()))
     }
 
-    /// Copies a slot and pages to where they are parked, or back.
-    fn carry(&mut self, berth: &Berth, slot: Slot, pages: &[Page], carry: Carry) -> Result<(), DeviceLost> {
-        let Self { memory: Memory { states, .. }, parking, executor, .. } = self;
+    /// Copies a slot and pages to their offloaded blocks, or back.
+    fn copy_state(
+        &mut self,
+        blocks: &OffloadedBlocks,
+        slot: Slot,
+        pages: &[Page],
+        copy_range: CopyFn,
+    ) -> Result<(), DeviceLost> {
+        let Self { memory: BackendMemory { states, .. }, offload_pool: parking, executor, .. } = self;
         let mut at = states.slot(slot).address();
         executor.work(|executor| {
-            for stretch in parking.slot(berth) {
-                carry(executor, at, stretch)?;
-                at += stretch.bytes;
+            for range in parking.slot(blocks) {
+                copy_range(executor, at, range)?;
+                at += range.bytes;
             }
-            let mut pages = pages.iter().zip(parking.pages(berth));
-            pages.try_for_each(|(page, stretch)| carry(executor, states.page(*page).address(), stretch))
+            let mut pages = pages.iter().zip(parking.pages(blocks));
+            pages.try_for_each(|(page, range)| copy_range(executor, states.page(*page).address(), range))
         })
     }
 }
 
-/// One copy between an address of the device and pinned memory.
-type Carry = fn(&mut dyn Executor, u64, HostStretch) -> Done;
+/// One copy between a device address and pinned memory.
+type CopyFn = fn(&mut dyn Executor, u64, HostRange) -> LaunchResult;
 
-impl<P: Fast> Backend for Cuda<P> {
+impl<P: FastKernels> Backend for CudaBackend<P> {
     fn config(&self) -> &Config {
         &self.config
     }
 
-    fn room(&self) -> Room {
-        self.room
+    fn capacity(&self) -> BackendCapacity {
+        self.capacity
     }
 
-    fn encode(&mut self, tiles: &[Tile]) -> Result<Vec<Feature>, BackendError> {
+    fn encode(&mut self, tiles: &[ImageTile]) -> Result<Vec<TileFeature>, BackendError> {
         self.executor.check()?;
         if self.config.vision.is_none() {
             return Err(BackendError::NoVision);
         }
-        self.features.check_room(tiles.len())?;
+        self.features.check_capacity(tiles.len())?;
         Ok(self.encode_all(tiles)?)
     }
 
-    fn encodes_beside(&self) -> bool {
+    fn encodes_concurrently(&self) -> bool {
         self.memory.vision.is_some()
     }
 
-    fn release(&mut self, features: &[Feature]) {
+    fn release(&mut self, features: &[TileFeature]) {
         features.iter().for_each(|feature| self.features.release(*feature));
     }
 
-    fn run(&mut self, batch: &[Span<'_>]) -> Result<(), BackendError> {
+    fn run(&mut self, batch: &[SequenceSpan<'_>]) -> Result<(), BackendError> {
         self.executor.check()?;
         self.check(batch)?;
         if batch.is_empty() {
@@ -781,88 +887,96 @@ impl<P: Fast> Backend for Cuda<P> {
     }
 
     fn logits(&mut self, row: u32) -> Result<&[f32], DeviceLost> {
-        assert!((row as usize) < self.rows_of.len(), "logits of row {row} were not wanted");
+        assert!((row as usize) < self.rows_of.len(), "logits of row {row} were not requested");
         let width = self.config.text.vocabulary;
         let from = self.memory.work.logits.from(self.rows_of[row as usize] as usize * width);
         let Self { executor, logits, .. } = self;
         let bytes = bytemuck::cast_slice_mut(logits);
-        executor.work(|executor| executor.download(Lane::Batch, from.address(), bytes))?;
+        executor.work(|executor| executor.download(ExecutionLane::Batch, from.address(), bytes))?;
         Ok(logits)
     }
 
-    fn sample(&mut self, picks: &[Pick<'_>]) -> Result<Vec<Picked>, DeviceLost> {
+    fn sample(&mut self, picks: &[SampleRequest<'_>]) -> Result<Vec<SampleOutcome>, DeviceLost> {
         let Self { config, memory, executor, rows_of, .. } = self;
         executor.check()?;
         let mut picked = Vec::with_capacity(picks.len());
-        for picks in picks.chunks(memory.limits.draws) {
-            let moved: Vec<Pick<'_>> =
-                picks.iter().map(|pick| Pick { row: rows_of[pick.row as usize], ..*pick }).collect();
-            let drawn = executor
-                .work(|executor| draw::draw(executor, &memory.work, config.text.vocabulary, &moved))?;
-            picked.extend(drawn);
+        for picks in picks.chunks(memory.limits.samples) {
+            let moved: Vec<SampleRequest<'_>> =
+                picks.iter().map(|pick| SampleRequest { row: rows_of[pick.row as usize], ..*pick }).collect();
+            let sampled = executor.work(|executor| {
+                sampling::sample_rows(executor, &memory.work, config.text.vocabulary, &moved)
+            })?;
+            picked.extend(sampled);
         }
         Ok(picked)
     }
 
     fn clear(&mut self, slot: Slot) -> Result<(), DeviceLost> {
-        self.copy_at(None, At::Slot(slot))
+        self.copy_at(None, StateLocation::Slot(slot))
     }
 
     fn copy_slot(&mut self, from: Slot, to: Slot) -> Result<(), DeviceLost> {
-        self.copy_at(Some(At::Slot(from)), At::Slot(to))
+        self.copy_at(Some(StateLocation::Slot(from)), StateLocation::Slot(to))
     }
 
     fn copy_page(&mut self, from: Page, to: Page) -> Result<(), DeviceLost> {
-        self.copy_at(Some(At::Page(from)), At::Page(to))
+        self.copy_at(Some(StateLocation::Page(from)), StateLocation::Page(to))
     }
 
-    fn parked_bytes(&self, pages: u32) -> u64 {
-        self.parking.bytes_of(pages)
+    fn offloaded_bytes(&self, pages: u32) -> u64 {
+        self.offload_pool.bytes_of(pages)
     }
 
-    /// Nothing is waited for. Batches go on; those that come to write where the state lay wait until it has left.
-    fn park(&mut self, slot: Slot, pages: &[Page]) -> Result<Option<Parked>, DeviceLost> {
-        let Some(berth) = self.parking.take(pages.len()) else { return Ok(None) };
-        self.follow(Lane::Copy, Lane::Batch)?;
-        self.carry(&berth, slot, pages, |executor, at, to| executor.fetch(Lane::Copy, at, to))?;
-        self.moving.leaves(slot, pages);
-        Ok(Some(Parked::new(self.parking.bytes_of(pages.len() as u32), berth)))
+    /// Returns without waiting. Batches continue; those that write to the slot or pages wait until
+    /// the state is copied.
+    fn offload(&mut self, slot: Slot, pages: &[Page]) -> Result<Option<OffloadedState>, DeviceLost> {
+        let Some(blocks) = self.offload_pool.take(pages.len()) else { return Ok(None) };
+        self.follow(ExecutionLane::Copy, ExecutionLane::Batch)?;
+        self.copy_state(&blocks, slot, pages, |executor, at, to| {
+            executor.fetch(ExecutionLane::Copy, at, to)
+        })?;
+        self.moving.mark_outgoing(slot, pages);
+        Ok(Some(OffloadedState::new(self.offload_pool.bytes_of(pages.len() as u32), blocks)))
     }
 
     fn is_moving(&mut self, slot: Slot, pages: &[Page]) -> Result<bool, DeviceLost> {
         if self.moving.is_empty() {
             return Ok(false);
         }
-        if self.executor.work(|executor| executor.is_done(Lane::Copy))? {
-            self.moving.settle();
+        if self.executor.work(|executor| executor.is_done(ExecutionLane::Copy))? {
+            self.moving.clear();
         }
         Ok(self.moving.is_at(slot, pages))
     }
 
-    /// Nothing is waited for. The lane that took the state out brings it back, so it comes after it has left.
-    fn restore(&mut self, parked: &Parked, slot: Slot, pages: &[Page]) -> Result<(), DeviceLost> {
-        let berth: &Berth = parked.kept().expect("a backend restores what one of its kind parked");
-        assert!(self.parking.is_here(berth), "a GPU restores what it parked itself");
-        let bytes = self.parking.bytes_of(pages.len() as u32);
-        assert_eq!(parked.bytes(), bytes, "bytes parked for {} pages", pages.len());
-        self.follow(Lane::Copy, Lane::Batch)?;
-        self.carry(berth, slot, pages, |executor, at, from| executor.send(Lane::Copy, from, at))?;
-        self.moving.comes(slot, pages);
+    /// Returns without waiting. The lane that copied the state out copies it back, so the order is
+    /// kept.
+    fn restore(&mut self, offloaded: &OffloadedState, slot: Slot, pages: &[Page]) -> Result<(), DeviceLost> {
+        let blocks: &OffloadedBlocks =
+            offloaded.handle().expect("a backend restores only states that its own kind offloaded");
+        assert!(self.offload_pool.owns(blocks), "a GPU restores only states that it offloaded itself");
+        let bytes = self.offload_pool.bytes_of(pages.len() as u32);
+        assert_eq!(offloaded.bytes(), bytes, "offloaded bytes of {} pages", pages.len());
+        self.follow(ExecutionLane::Copy, ExecutionLane::Batch)?;
+        self.copy_state(blocks, slot, pages, |executor, at, from| {
+            executor.send(ExecutionLane::Copy, from, at)
+        })?;
+        self.moving.mark_incoming(slot, pages);
         Ok(())
     }
 
-    fn stage(&mut self, weights: Incoming) -> Result<(), WeightsError> {
-        let other = |_| WeightsError::Refused("a GPU takes weights as an opened checkpoint".into());
+    fn stage(&mut self, weights: IncomingWeights) -> Result<(), WeightsError> {
+        let other = |_| WeightsError::Refused("the cuda backend takes weights as an open checkpoint".into());
         let checkpoint = weights.downcast::<Checkpoint>().map_err(other)?;
         self.stage_weights(*checkpoint).map_err(WeightsError::from)
     }
 
-    fn bring(&mut self, bytes: u64) -> Result<bool, WeightsError> {
+    fn copy_staged(&mut self, bytes: u64) -> Result<bool, WeightsError> {
         Ok(self.stage_more(bytes)?)
     }
 
-    /// The old ones are written over.
-    fn swap(&mut self) -> Result<Option<Incoming>, WeightsError> {
+    /// The old weights are overwritten.
+    fn swap(&mut self) -> Result<Option<IncomingWeights>, WeightsError> {
         self.swap_weights()?;
         Ok(None)
     }
@@ -878,8 +992,8 @@ impl From<SwapError> for WeightsError {
     }
 }
 
-impl<P: Fast> Device for Cuda<P> {
-    fn plan(&self) -> &Plan {
+impl<P: FastKernels> DeviceBackend for CudaBackend<P> {
+    fn plan(&self) -> &MemoryPlan {
         &self.plan
     }
 
@@ -893,40 +1007,42 @@ impl<P: Fast> Device for Cuda<P> {
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<(), SwapError> {
         self.check_model(checkpoint)?;
-        weights::check(checkpoint, &self.cargo)?;
-        // Everything under way reads the old ones.
+        weights::check(checkpoint, &self.uploads)?;
+        // All work in progress reads the old weights.
         self.executor.wait()?;
-        let mut origin = Origin::Checkpoint { checkpoint, progress };
-        let Self { executor, cargo, .. } = self;
-        let brought = executor.load(|executor| origin.bring::<P::Value>(executor, cargo))?;
-        // They were whole a moment ago, and the old ones are written over.
-        let in_part = |refused| executor.lose(format!("weights were exchanged in part: {}", chain(&refused)));
+        let mut origin = WeightsOrigin::Checkpoint { checkpoint, progress };
+        let Self { executor, uploads: cargo, .. } = self;
+        let brought = executor.load(|executor| origin.upload::<P::Value>(executor, cargo))?;
+        // They were checked before, and the old ones are partly overwritten.
+        let in_part =
+            |refused| executor.lose(format!("the weights were replaced only in part: {}", chain(&refused)));
         Ok(brought.map_err(in_part)?)
     }
 
     fn stage_weights(&mut self, checkpoint: Checkpoint) -> Result<(), SwapError> {
         self.check_model(&checkpoint)?;
         let stage = self.stage.as_mut().ok_or(SwapError::NoStage)?;
-        stage.coming = Coming::Some(Box::new(checkpoint), 0);
-        // The copy of those before may still be reading the place. This machine's memory is written at once, the device's when its turn comes.
-        match stage.hold {
-            Hold::Host(_) => self.executor.wait()?,
-            Hold::Device => self.follow(Lane::Vision, Lane::Batch)?,
+        stage.progress = StagingProgress::Some(Box::new(checkpoint), 0);
+        // The copy of the previous set may still read this memory. Host memory is written at once,
+        // device memory in stream order.
+        match stage.target {
+            UploadTarget::Host(_) => self.executor.wait()?,
+            UploadTarget::Device => self.follow(ExecutionLane::Vision, ExecutionLane::Batch)?,
         }
         Ok(())
     }
 
     fn stage_more(&mut self, bytes: u64) -> Result<bool, SwapError> {
         let stage = self.stage.as_mut().ok_or(SwapError::NoStage)?;
-        if matches!(stage.coming, Coming::Nothing) {
+        if matches!(stage.progress, StagingProgress::Nothing) {
             return Err(SwapError::NotStaged);
         }
         let mut read = 0;
         while read < bytes.max(1) && !stage.is_whole() {
-            match self.executor.load(|executor| stage.bring::<P::Value>(executor))? {
+            match self.executor.load(|executor| stage.upload_next::<P::Value>(executor))? {
                 Ok(more) => read += more,
                 Err(refused) => {
-                    stage.coming = Coming::Nothing;
+                    stage.progress = StagingProgress::Nothing;
                     return Err(refused.into());
                 }
             }
@@ -939,28 +1055,29 @@ impl<P: Fast> Device for Cuda<P> {
         if !stage.is_whole() {
             return Err(SwapError::NotStaged);
         }
-        if !matches!(stage.coming, Coming::Noise) {
-            stage.coming = Coming::Nothing;
+        if !matches!(stage.progress, StagingProgress::Noise) {
+            stage.progress = StagingProgress::Nothing;
         }
-        let (hold, from, to) = (stage.hold, stage.place, self.all);
-        // Tiles read weights, too: the copy waits for those before it, and those behind it wait for the copy.
-        self.follow(Lane::Batch, Lane::Vision)?;
-        match hold {
-            Hold::Device => self.copy(Lane::Batch, Some(from), to)?,
-            Hold::Host(pinned) => {
-                let all = HostStretch { pinned, at: 0, bytes: to.len() as u64 };
-                self.executor.work(|executor| executor.send(Lane::Batch, all, to.address()))?;
+        let (target, from, to) = (stage.target, stage.region, self.all);
+        // Tiles read weights, too: the copy waits for earlier tiles, and later tiles wait for the
+        // copy.
+        self.follow(ExecutionLane::Batch, ExecutionLane::Vision)?;
+        match target {
+            UploadTarget::Device => self.copy(ExecutionLane::Batch, Some(from), to)?,
+            UploadTarget::Host(pinned) => {
+                let all = HostRange { pinned, at: 0, bytes: to.len() as u64 };
+                self.executor.work(|executor| executor.send(ExecutionLane::Batch, all, to.address()))?;
             }
         }
-        Ok(self.follow(Lane::Vision, Lane::Batch)?)
+        Ok(self.follow(ExecutionLane::Vision, ExecutionLane::Batch)?)
     }
 }
 
-impl<P: Fast> Cuda<P> {
-    /// Whether a checkpoint's weights fit where those in use are.
+impl<P: FastKernels> CudaBackend<P> {
+    /// Checks that a checkpoint has the shapes of the weights in use.
     fn check_model(&self, checkpoint: &Checkpoint) -> Result<(), SwapError> {
-        let Kept { of_f32, wide } = Kept::of(checkpoint)?;
-        let counts = Counts::of(checkpoint, wide)?;
+        let MatrixTypes { of_f32, wide } = MatrixTypes::of(checkpoint)?;
+        let counts = CheckpointCounts::of(checkpoint, wide)?;
         let same = *checkpoint.config() == self.config && counts == self.counts;
         if same && of_f32 == (size_of::<P::Value>() == size_of::<f32>()) {
             Ok(())
@@ -970,11 +1087,11 @@ impl<P: Fast> Cuda<P> {
     }
 }
 
-impl<P: Types> fmt::Debug for Cuda<P> {
+impl<P: ModelTypes> fmt::Debug for CudaBackend<P> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { room, options, plan, executor, .. } = self;
-        f.debug_struct("Cuda")
-            .field("room", room)
+        let Self { capacity: room, options, plan, executor, .. } = self;
+        f.debug_struct("CudaBackend")
+            .field("capacity", room)
             .field("options", options)
             .field("plan", plan)
             .field("lost", &executor.lost())
@@ -982,30 +1099,34 @@ impl<P: Types> fmt::Debug for Cuda<P> {
     }
 }
 
-impl Held {
+impl FeatureTable {
     fn new(count: u32) -> Self {
-        let (is_held, free) = (vec![false; count as usize], (0..count).rev().collect());
-        Self { is_held, free, shown: BTreeSet::new() }
+        let (occupied, free) = (vec![false; count as usize], (0..count).rev().collect());
+        Self { occupied, free, in_batch: BTreeSet::new() }
     }
 
-    fn is_held(&self, feature: Feature) -> bool {
-        self.is_held.get(feature.0 as usize).copied().unwrap_or(false)
+    fn contains(&self, feature: TileFeature) -> bool {
+        self.occupied.get(feature.0 as usize).copied().unwrap_or(false)
     }
 
-    fn check_room(&self, asked: usize) -> Result<(), BackendError> {
-        let room = self.free.len();
-        if asked > room { Err(BackendError::NoRoom { what: "tile features", asked, room }) } else { Ok(()) }
+    fn check_capacity(&self, requested: usize) -> Result<(), BackendError> {
+        let capacity = self.free.len();
+        if requested > capacity {
+            Err(BackendError::OverCapacity { what: "tile features", requested, capacity })
+        } else {
+            Ok(())
+        }
     }
 
-    fn take(&mut self) -> Feature {
-        let place = self.free.pop().expect("there was room");
-        self.is_held[place as usize] = true;
-        Feature(place)
+    fn take(&mut self) -> TileFeature {
+        let index = self.free.pop().expect("the capacity was checked");
+        self.occupied[index as usize] = true;
+        TileFeature(index)
     }
 
-    fn release(&mut self, feature: Feature) {
-        let held = std::mem::replace(&mut self.is_held[feature.0 as usize], false);
-        assert!(held, "feature {} is not held", feature.0);
+    fn release(&mut self, feature: TileFeature) {
+        let was_occupied = std::mem::replace(&mut self.occupied[feature.0 as usize], false);
+        assert!(was_occupied, "feature {} does not exist", feature.0);
         self.free.push(feature.0);
     }
 }

@@ -1,24 +1,25 @@
-//! Machine code kept on disk, so that a second start compiles nothing.
+//! Stores machine code on disk, so that a second start compiles nothing.
 //!
-//! A file's name is SHA-256 over all that decides its content: compiler version, options, headers, source. It holds the SHA-256 of what follows,
-//! the log's length (u64, little-endian), the log, the image. It is written under another name first, and one that does not check is
-//! compiled anew: nothing here is trusted because it lies there.
+//! A file's name is the SHA-256 of everything that determines its contents: compiler version,
+//! options, headers, source. The file has the SHA-256 of the rest, the log's length (u64,
+//! little-endian), the log and the image. It is first written under another name. A file whose hash
+//! does not match is compiled anew: no file is trusted because of its name.
 
 use std::path::{Path, PathBuf};
 use std::{fs, io, process};
 
 use sha2::{Digest, Sha256};
 
-use crate::compile::{CompileError, Compiler, Cubin, options};
-use crate::device::Target;
-use crate::sources::{HEADERS, Source};
+use crate::compile::{CompileError, Cubin, KernelCompiler, options};
+use crate::device::CompileTarget;
+use crate::sources::{HEADERS, KernelSource};
 
 const DIGEST: usize = 32;
 
-/// A compiler and the folder that remembers what it made.
+/// A compiler and the folder that stores its output.
 #[derive(Debug, Clone)]
-pub struct Cache {
-    compiler: Compiler,
+pub struct KernelCache {
+    compiler: KernelCompiler,
     folder: PathBuf,
 }
 
@@ -28,7 +29,7 @@ pub enum CacheError {
     /// It could not be compiled.
     #[error(transparent)]
     Compile(#[from] CompileError),
-    /// It could not be kept.
+    /// It could not be stored.
     #[error("{} could not be written", path.display())]
     Write {
         /// The file.
@@ -38,14 +39,14 @@ pub enum CacheError {
     },
 }
 
-impl Cache {
-    /// Keeps what this compiler makes in `folder`, which is made when it is needed.
-    pub fn new(compiler: Compiler, folder: impl Into<PathBuf>) -> Self {
+impl KernelCache {
+    /// Stores the output of this compiler in `folder`, which is created when needed.
+    pub fn new(compiler: KernelCompiler, folder: impl Into<PathBuf>) -> Self {
         Self { compiler, folder: folder.into() }
     }
 
-    /// A file's machine code: kept, or compiled and kept.
-    pub fn get(&self, source: Source<'_>, target: Target) -> Result<Cubin, CacheError> {
+    /// A file's machine code: stored, or compiled and then stored.
+    pub fn get(&self, source: KernelSource<'_>, target: CompileTarget) -> Result<Cubin, CacheError> {
         let path = self.path(source, target);
         if let Some(cubin) = fs::read(&path).ok().and_then(|bytes| decode(&bytes)) {
             return Ok(cubin);
@@ -55,8 +56,8 @@ impl Cache {
         Ok(cubin)
     }
 
-    /// Where a file's machine code is kept.
-    pub fn path(&self, source: Source<'_>, target: Target) -> PathBuf {
+    /// Path of a file's stored machine code.
+    pub fn path(&self, source: KernelSource<'_>, target: CompileTarget) -> PathBuf {
         let (major, minor) = self.compiler.version();
         let mut key = Sha256::new();
         let mut part = |text: &str| {
@@ -65,7 +66,7 @@ impl Cache {
         };
         part(&format!("furrow cubin 1, nvrtc {major}.{minor}"));
         options(target, (major, minor)).iter().for_each(|option| part(option));
-        for Source { name, text } in HEADERS.iter().copied().chain([source]) {
+        for KernelSource { name, text } in HEADERS.iter().copied().chain([source]) {
             part(name);
             part(text);
         }
@@ -106,7 +107,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_kept_is_read_back_and_what_is_damaged_is_not() {
+    fn cached_code_is_read_back_and_damaged_code_is_compiled_anew() {
         let cubin = Cubin { image: vec![0x7f, b'E', b'L', b'F', 0], log: "Used 40 registers".to_owned() };
         let bytes = encode(&cubin);
         assert_eq!(decode(&bytes), Some(cubin));

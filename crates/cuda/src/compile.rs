@@ -1,7 +1,8 @@
-//! From CUDA C++ to machine code for one architecture, by NVIDIA's run-time compiler.
+//! Compiles CUDA C++ to machine code for one architecture, with NVIDIA's run-time compiler.
 //!
-//! The compiler is a library that may be missing: `Compiler::open` finds it or says where it looked. Sources and headers are handed over in
-//! memory, so a user's machine needs no header and no toolkit.
+//! The compiler is a library that may be missing: `KernelCompiler::open` finds it or reports where
+//! it looked. Sources and headers are passed in memory, so a user's machine needs neither headers
+//! nor a toolkit.
 #![allow(unsafe_code)]
 
 use std::ffi::{CStr, CString, NulError, c_char};
@@ -14,15 +15,15 @@ use libloading::Library;
 use object::read::File;
 use object::{Object, ObjectSection};
 
-use crate::device::Target;
-use crate::sources::{HEADERS, Source};
+use crate::device::CompileTarget;
+use crate::sources::{HEADERS, KernelSource};
 
-/// What every kernel is compiled with. `-v` makes the log name registers and spills.
+/// Options of every compilation. With `-v` the log has registers and spills.
 const OPTIONS: [&str; 2] = ["--std=c++17", "--ptxas-options=-v"];
 
 /// The run-time compiler, loaded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Compiler {
+pub struct KernelCompiler {
     version: (i32, i32),
 }
 
@@ -31,18 +32,18 @@ pub struct Compiler {
 pub struct Cubin {
     /// An ELF image, for `cuModuleLoadData`.
     pub image: Vec<u8>,
-    /// What the compiler said.
+    /// The compiler's log.
     pub log: String,
 }
 
-/// What a kernel takes of a multiprocessor.
+/// Resources of a multiprocessor that a kernel uses.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Usage {
+pub struct KernelUsage {
     /// Its name.
     pub kernel: String,
     /// Registers a thread.
     pub registers: u32,
-    /// Bytes that did not fit in registers, written and read back.
+    /// Bytes that did not fit in registers, stored and loaded again.
     pub spill_bytes: u32,
 }
 
@@ -51,7 +52,7 @@ pub struct Usage {
 pub enum CompileError {
     /// The library is not on this machine.
     #[error(
-        "no CUDA compiler: libnvrtc was not found; looked {looked}; install it, or name its folder in policy.engine.cuda_libraries"
+        "no CUDA compiler: libnvrtc was not found; looked {looked}; install it, or set policy.engine.cuda_libraries to its folder"
     )]
     NoCompiler {
         /// Where.
@@ -66,7 +67,7 @@ pub enum CompileError {
         source: libloading::Error,
     },
     /// A source holds a zero byte.
-    #[error("{name} holds a zero byte")]
+    #[error("{name} contains a zero byte; remove it")]
     Zero {
         /// The file.
         name: String,
@@ -79,7 +80,7 @@ pub enum CompileError {
         /// The file.
         name: String,
         /// For what.
-        target: Target,
+        target: CompileTarget,
         /// What it said.
         log: String,
         /// Its code.
@@ -88,23 +89,23 @@ pub enum CompileError {
     /// The compiler failed otherwise.
     #[error("the CUDA compiler could not {operation}")]
     Failed {
-        /// What was asked of it.
+        /// Operation that failed.
         operation: &'static str,
         /// Its code.
         source: NvrtcError,
     },
 }
 
-impl Compiler {
-    /// Loads the compiler: from `folder` where one is given, else from where the system looks for libraries.
+impl KernelCompiler {
+    /// Loads the compiler: from `folder` if given, otherwise from the system's library path.
     pub fn open(folder: Option<&Path>) -> Result<Self, CompileError> {
         if let Some(folder) = folder {
             load_from(folder)?;
         }
-        // SAFETY: loading NVIDIA's compiler runs its own initialisers and nothing else.
+        // SAFETY: loading NVIDIA's compiler runs only its own initialisers.
         if !unsafe { sys::is_culib_present() } {
-            let looked = folder.map_or("where the system keeps libraries".to_owned(), |folder| {
-                format!("in {} and where the system keeps libraries", folder.display())
+            let looked = folder.map_or("in the system's library path".to_owned(), |folder| {
+                format!("in {} and in the system's library path", folder.display())
             });
             return Err(CompileError::NoCompiler { looked });
         }
@@ -112,7 +113,7 @@ impl Compiler {
         // SAFETY: the library is loaded, and the call writes two ints.
         unsafe { sys::nvrtcVersion(&mut version.0, &mut version.1) }
             .result()
-            .map_err(|source| CompileError::Failed { operation: "tell its version", source })?;
+            .map_err(|source| CompileError::Failed { operation: "report its version", source })?;
         Ok(Self { version })
     }
 
@@ -122,8 +123,8 @@ impl Compiler {
     }
 
     /// Compiles a file.
-    pub fn compile(&self, source: Source<'_>, target: Target) -> Result<Cubin, CompileError> {
-        let program = Program::new(source)?;
+    pub fn compile(&self, source: KernelSource<'_>, target: CompileTarget) -> Result<Cubin, CompileError> {
+        let program = NvrtcProgram::new(source)?;
         let options = options(target, self.version);
         // SAFETY: the program was created and is not destroyed before it is dropped.
         let compiled = unsafe { result::compile_program(program.0, &options) };
@@ -138,8 +139,8 @@ impl Compiler {
 }
 
 impl Cubin {
-    /// Names of the file's kernels: each has a section of code. The log is no place to look for them, for a compiler that keeps what it made says nothing the
-    /// second time.
+    /// Names of the file's kernels: each has a section of code. The log is not a reliable source: a
+    /// compiler that caches its output logs nothing the second time.
     pub fn kernels(&self) -> Vec<String> {
         let Ok(file) = File::parse(&*self.image) else { return Vec::new() };
         let name_of =
@@ -147,30 +148,33 @@ impl Cubin {
         file.sections().filter_map(name_of).collect()
     }
 
-    /// What each kernel of the file takes, as the log has it: nothing where the compiler did not say it.
-    pub fn usage(&self) -> Vec<Usage> {
+    /// Usage of each kernel of the file, from the log; empty if the compiler did not log it.
+    pub fn usage(&self) -> Vec<KernelUsage> {
         usage(&self.log)
     }
 }
 
-/// All options of a compilation. From 13.0 on the compiler can be told not to keep what it makes: `cache.rs` does, and keeps the log with it.
-pub(crate) fn options(target: Target, version: (i32, i32)) -> Vec<String> {
+/// All options of a compilation. From 13.0 on an option disables the compiler's own cache;
+/// `cache.rs` stores the output together with its log.
+pub(crate) fn options(target: CompileTarget, version: (i32, i32)) -> Vec<String> {
     let target = format!("--gpu-architecture={}", target.name());
     let no_cache = (version >= (13, 0)).then(|| "--no-cache".to_owned());
     OPTIONS.iter().map(ToString::to_string).chain([target]).chain(no_cache).collect()
 }
 
-/// Loads the compiler and what it opens by itself out of one folder, for good: whoever asks for the bare names later gets these.
+/// Loads the compiler, and the library that it opens itself, from one folder and never unloads
+/// them: later lookups of the plain names find these.
 fn load_from(folder: &Path) -> Result<(), CompileError> {
     let Ok(entries) = folder.read_dir() else { return Ok(()) };
     let is_wanted = |name: &str, prefix: &str| name.starts_with(prefix) && !name.contains(".alt.");
     let names: Vec<String> =
         entries.flatten().filter_map(|entry| entry.file_name().into_string().ok()).collect();
-    // The builtins first: the compiler finds them only once they are there.
+    // The builtins come first: the compiler finds them only if they are loaded.
     for prefix in ["libnvrtc-builtins.so", "libnvrtc.so"] {
         for name in names.iter().filter(|name| is_wanted(name, prefix)) {
             let path = folder.join(name);
-            // SAFETY: the folder was named as NVIDIA's by whoever runs this; its libraries run their own initialisers.
+            // SAFETY: the user named this folder as NVIDIA's; its libraries run their own
+            // initialisers.
             match unsafe { Library::new(&path) } {
                 Ok(library) => std::mem::forget(library),
                 Err(source) => return Err(CompileError::Load { path, source }),
@@ -180,11 +184,11 @@ fn load_from(folder: &Path) -> Result<(), CompileError> {
     Ok(())
 }
 
-/// A program of the compiler's, destroyed with this.
-struct Program(sys::nvrtcProgram);
+/// A program of the compiler, destroyed on drop.
+struct NvrtcProgram(sys::nvrtcProgram);
 
-impl Program {
-    fn new(source: Source<'_>) -> Result<Self, CompileError> {
+impl NvrtcProgram {
+    fn new(source: KernelSource<'_>) -> Result<Self, CompileError> {
         let text = c_string(source.name, source.text)?;
         let name = c_string(source.name, source.name)?;
         let headers = HEADERS.iter().map(|header| c_string(header.name, header.text));
@@ -196,7 +200,8 @@ impl Program {
         };
         let (headers_at, names_at) = (pointers(&headers), pointers(&names));
         let mut program = ptr::null_mut();
-        // SAFETY: all strings end in zero and outlive the call, which copies them; the two lists have `HEADERS.len()` pointers each.
+        // SAFETY: all strings end in zero and outlive the call, which copies them; the two lists
+        // have `HEADERS.len()` pointers each.
         unsafe {
             sys::nvrtcCreateProgram(
                 &mut program,
@@ -208,36 +213,36 @@ impl Program {
             )
         }
         .result()
-        .map_err(|source| CompileError::Failed { operation: "take the source", source })?;
+        .map_err(|source| CompileError::Failed { operation: "accept the source", source })?;
         Ok(Self(program))
     }
 
     fn log(&self) -> Result<String, CompileError> {
         // SAFETY: the program lives as long as this.
         let log = unsafe { result::get_program_log(self.0) }
-            .map_err(|source| CompileError::Failed { operation: "give its log", source })?;
+            .map_err(|source| CompileError::Failed { operation: "return its log", source })?;
         let bytes: Vec<u8> = log.into_iter().map(|letter| letter as u8).collect();
         let text = CStr::from_bytes_until_nul(&bytes).map_or(&bytes[..], CStr::to_bytes);
         Ok(String::from_utf8_lossy(text).into_owned())
     }
 
     fn image(&self) -> Result<Vec<u8>, CompileError> {
-        let failed = |source| CompileError::Failed { operation: "give its machine code", source };
+        let failed = |source| CompileError::Failed { operation: "return its machine code", source };
         let mut size = 0;
         // SAFETY: the program lives as long as this; the call writes one size.
         unsafe { sys::nvrtcGetCUBINSize(self.0, &mut size) }.result().map_err(failed)?;
         let mut image = vec![0_u8; size];
-        // SAFETY: the image has as many bytes as the compiler just said it writes.
+        // SAFETY: the image has the size that the compiler has just reported.
         unsafe { sys::nvrtcGetCUBIN(self.0, image.as_mut_ptr().cast()) }.result().map_err(failed)?;
         Ok(image)
     }
 }
 
-impl Drop for Program {
+impl Drop for NvrtcProgram {
     fn drop(&mut self) {
-        // SAFETY: it was created, and nobody else destroys it.
+        // SAFETY: it was created, and only this call destroys it.
         let destroyed = unsafe { result::destroy_program(self.0) };
-        debug_assert!(destroyed.is_ok(), "a live program is destroyed");
+        debug_assert!(destroyed.is_ok(), "destroying a live program failed");
     }
 }
 
@@ -245,13 +250,13 @@ fn c_string(name: &str, text: &str) -> Result<CString, CompileError> {
     CString::new(text).map_err(|source| CompileError::Zero { name: name.to_owned(), source })
 }
 
-/// Reads ptxas' lines: a kernel's name, then its spills, then its registers.
-fn usage(log: &str) -> Vec<Usage> {
-    let mut usages: Vec<Usage> = Vec::new();
+/// Parses the lines of ptxas: a kernel's name, then its spills, then its registers.
+fn usage(log: &str) -> Vec<KernelUsage> {
+    let mut usages: Vec<KernelUsage> = Vec::new();
     for line in log.lines() {
         if let Some(rest) = line.split("Compiling entry function '").nth(1) {
             let kernel = rest.split('\'').next().unwrap_or_default().to_owned();
-            usages.push(Usage { kernel, registers: 0, spill_bytes: 0 });
+            usages.push(KernelUsage { kernel, registers: 0, spill_bytes: 0 });
         } else if let Some(usage) = usages.last_mut() {
             usage.spill_bytes +=
                 number_before(line, " bytes spill stores") + number_before(line, " bytes spill loads");
@@ -261,9 +266,9 @@ fn usage(log: &str) -> Vec<Usage> {
     usages
 }
 
-/// The number that stands right before some words of a line; 0 without them.
-fn number_before(line: &str, words: &str) -> u32 {
-    let before = line.split(words).next().filter(|before| before.len() < line.len());
+/// The number directly before this text in a line; 0 without it.
+fn number_before(line: &str, label: &str) -> u32 {
+    let before = line.split(label).next().filter(|before| before.len() < line.len());
     let digits = before.map(|before| before.rsplit(|letter: char| !letter.is_ascii_digit()).next());
     digits.flatten().and_then(|digits| digits.parse().ok()).unwrap_or(0)
 }
@@ -284,7 +289,7 @@ ptxas info    : Compiling entry function 'scan_f32' for 'sm_90'
 ptxas info    : Function properties for scan_f32
     0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads
 ptxas info    : Used 40 registers, used 0 barriers";
-        let want = |kernel: &str, registers, spill_bytes| Usage {
+        let want = |kernel: &str, registers, spill_bytes| KernelUsage {
             kernel: kernel.to_owned(),
             registers,
             spill_bytes,
@@ -296,8 +301,8 @@ ptxas info    : Used 40 registers, used 0 barriers";
     #[test]
     fn a_folder_without_the_compiler_is_named_in_the_error() {
         let folder = tempfile::tempdir().unwrap();
-        match Compiler::open(Some(folder.path())) {
-            Ok(compiler) => assert!(compiler.version() > (11, 0), "the system has one"),
+        match KernelCompiler::open(Some(folder.path())) {
+            Ok(compiler) => assert!(compiler.version() > (11, 0), "the system's compiler is older than 11.0"),
             Err(error) => assert!(error.to_string().contains(&*folder.path().to_string_lossy()), "{error}"),
         }
     }

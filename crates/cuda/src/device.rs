@@ -1,34 +1,36 @@
-//! The door to a GPU: driver found, new enough, device there, its architecture known.
+//! Opens a GPU: finds the driver, checks its version, and determines the device's architecture.
 #![allow(unsafe_code)]
 
 use std::sync::Arc;
 
 use cudarc::driver::{CudaContext, DriverError, result, sys};
 
-/// Oldest driver: CUDA 12.8, by the entry points that cudarc calls. 1000 major + 10 minor, as the driver says it.
+/// Oldest driver: CUDA 12.8, because of the entry points that cudarc calls. In the driver's form,
+/// 1000 major + 10 minor.
 const DRIVER_MIN: i32 = 12_080;
 
-/// What kernels are compiled for.
+/// Architecture that kernels are compiled for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Target {
-    /// A100 and the others of compute capability 8.0 to 8.8.
+pub enum CompileTarget {
+    /// A100 and other devices of compute capability 8.0 to 8.8.
     Sm80,
     /// L40S, L4: 8.9.
     Sm89,
     /// H100, H200: 9.0.
     Sm90,
-    /// The same with the instructions that only they have (wgmma, and what feeds it). No kernel has any, so no device is given it: code for
-    /// `Sm90` is the same code, and runs on whatever comes after 9.0 with the same major version.
+    /// 9.0 with instructions that only it has (wgmma and its loads). No kernel uses them, so no
+    /// device gets this target: code for `Sm90` is the same and also runs on later devices of the
+    /// same major version.
     Sm90a,
     /// B200: 10.0.
     Sm100,
 }
 
-impl Target {
-    /// All.
+impl CompileTarget {
+    /// All targets.
     pub const ALL: [Self; 5] = [Self::Sm80, Self::Sm89, Self::Sm90, Self::Sm90a, Self::Sm100];
 
-    /// As compilers name it.
+    /// Its name for compilers.
     pub fn name(self) -> &'static str {
         match self {
             Self::Sm80 => "sm_80",
@@ -39,7 +41,8 @@ impl Target {
         }
     }
 
-    /// Of a device. Machine code runs on later minor versions of its major one; `None` where no kernel here was ever compiled for it.
+    /// Target of a device. Machine code runs on later minor versions of its major one; `None` if no
+    /// kernel here was compiled for it.
     pub fn of_capability(major: i32, minor: i32) -> Option<Self> {
         match (major, minor) {
             (8, 9) => Some(Self::Sm89),
@@ -51,12 +54,12 @@ impl Target {
     }
 }
 
-/// A GPU, open.
+/// An open GPU.
 #[derive(Debug)]
-pub struct Device {
+pub struct GpuDevice {
     context: Arc<CudaContext>,
     name: String,
-    target: Target,
+    target: CompileTarget,
     memory_bytes: usize,
     driver: i32,
 }
@@ -75,7 +78,7 @@ pub enum DeviceError {
     },
     /// The compiler is newer than the driver.
     #[error(
-        "libnvrtc is of CUDA {}.{}, and the driver of {}.{} does not load what it makes; install a newer driver, or name the folder of a libnvrtc of CUDA {} in policy.engine.cuda_libraries",
+        "libnvrtc has CUDA {}.{}, and the driver of CUDA {}.{} cannot load its output; install a newer driver, or set policy.engine.cuda_libraries to the folder of a libnvrtc of CUDA {}",
         compiler.0, compiler.1, driver / 1000, driver % 1000 / 10, driver / 1000
     )]
     OldDriverForCompiler {
@@ -85,16 +88,16 @@ pub enum DeviceError {
         driver: i32,
     },
     /// No such device.
-    #[error("there is no GPU {ordinal}: the driver sees {count}")]
+    #[error("there is no GPU {ordinal}: the driver has {count}; choose a smaller number")]
     NoDevice {
-        /// The one asked for.
+        /// The requested number.
         ordinal: usize,
-        /// How many there are.
+        /// Number of devices.
         count: usize,
     },
-    /// Kernels are not made for it.
+    /// Its compute capability is not supported.
     #[error(
-        "{name} has compute capability {major}.{minor}; kernels are made for 8.0 to 8.9, 9.0 and 10.0 to 10.9"
+        "{name} has compute capability {major}.{minor}; kernels support 8.0 to 8.9, 9.0 and 10.0 to 10.9"
     )]
     OtherArchitecture {
         /// Its name.
@@ -107,17 +110,17 @@ pub enum DeviceError {
     /// The driver refused.
     #[error("the CUDA driver could not {operation}")]
     Driver {
-        /// What was asked of it.
+        /// Operation that failed.
         operation: &'static str,
-        /// Its answer.
+        /// The driver's error.
         source: DriverError,
     },
 }
 
-impl Device {
+impl GpuDevice {
     /// Opens a GPU. Loads the driver's library on the first call.
     pub fn open(ordinal: usize) -> Result<Self, DeviceError> {
-        // SAFETY: libcuda runs its own initialisers on being loaded, as every user of CUDA has it.
+        // SAFETY: loading libcuda runs its own initialisers, as for every user of CUDA.
         if !unsafe { sys::is_culib_present() } {
             return Err(DeviceError::NoDriver);
         }
@@ -129,10 +132,10 @@ impl Device {
             return Err(DeviceError::NoDevice { ordinal, count });
         }
         let context = CudaContext::new(ordinal).map_err(failed("open the device"))?;
-        let name = context.name().map_err(failed("name the device"))?;
-        let (major, minor) = context.compute_capability().map_err(failed("tell the architecture"))?;
-        let memory_bytes = context.total_mem().map_err(failed("tell the memory's size"))?;
-        match Target::of_capability(major, minor) {
+        let name = context.name().map_err(failed("query the device's name"))?;
+        let (major, minor) = context.compute_capability().map_err(failed("query the architecture"))?;
+        let memory_bytes = context.total_mem().map_err(failed("query the memory size"))?;
+        match CompileTarget::of_capability(major, minor) {
             Some(target) => Ok(Self { context, name, target, memory_bytes, driver }),
             None => Err(DeviceError::OtherArchitecture { name, major, minor }),
         }
@@ -143,31 +146,32 @@ impl Device {
         &self.name
     }
 
-    /// What kernels are compiled for.
-    pub fn target(&self) -> Target {
+    /// Architecture to compile kernels for.
+    pub fn target(&self) -> CompileTarget {
         self.target
     }
 
-    /// Refuses a compiler whose machine code the driver cannot load: code of one major version of CUDA is not read by a driver of an earlier one.
+    /// Refuses a compiler whose machine code the driver cannot load: a driver does not read code of
+    /// a later major version of CUDA.
     ///
     /// # Errors
-    /// When the compiler's major version is a later one.
+    /// If the compiler has a later major version.
     pub fn check_compiler(&self, version: (i32, i32)) -> Result<(), DeviceError> {
         check_compiler(version, self.driver)
     }
 
-    /// Its memory, used or not.
+    /// Total memory in bytes.
     pub fn memory_bytes(&self) -> usize {
         self.memory_bytes
     }
 
-    /// What is free of its memory, this context taken off.
+    /// Free memory in bytes, without that of this context.
     ///
     /// # Errors
-    /// When the driver refuses.
+    /// If the driver refuses.
     pub fn free_bytes(&self) -> Result<usize, DeviceError> {
-        let asked = self.context.bind_to_thread().and_then(|()| result::mem_get_info());
-        asked.map(|(free, _)| free).map_err(failed("tell the free memory"))
+        let memory_info = self.context.bind_to_thread().and_then(|()| result::mem_get_info());
+        memory_info.map(|(free, _)| free).map_err(failed("query the free memory"))
     }
 
     /// Its context.
@@ -179,7 +183,7 @@ impl Device {
 fn driver_version() -> Result<i32, DeviceError> {
     let mut version = 0;
     // SAFETY: the library is loaded, and the call writes one int.
-    unsafe { sys::cuDriverGetVersion(&mut version) }.result().map_err(failed("tell its version"))?;
+    unsafe { sys::cuDriverGetVersion(&mut version) }.result().map_err(failed("report its version"))?;
     Ok(version)
 }
 
@@ -204,14 +208,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn without_a_driver_the_error_says_so_and_with_one_a_device_opens_or_says_why_not() {
-        match Device::open(0) {
+    fn opening_a_device_succeeds_or_names_the_reason() {
+        match GpuDevice::open(0) {
             Ok(device) => assert!(device.memory_bytes() > 0),
             Err(error) => assert!(!error.to_string().is_empty(), "{error:?}"),
         }
         // SAFETY: as in `open`.
         if !unsafe { sys::is_culib_present() } {
-            assert!(matches!(Device::open(7), Err(DeviceError::NoDriver)));
+            assert!(matches!(GpuDevice::open(7), Err(DeviceError::NoDriver)));
         }
     }
 
@@ -226,8 +230,8 @@ mod tests {
     fn a_compiler_of_a_later_cuda_than_the_drivers_is_refused() {
         let error = check_compiler((13, 0), 12_080).unwrap_err().to_string();
         assert!(
-            error.contains("libnvrtc is of CUDA 13.0, and the driver of 12.8")
-                && error.contains("of CUDA 12 in"),
+            error.contains("libnvrtc has CUDA 13.0, and the driver of CUDA 12.8")
+                && error.contains("of a libnvrtc of CUDA 12"),
             "{error}"
         );
         for (compiler, driver) in [((12, 9), 12_080), ((12, 8), 13_000), ((13, 2), 13_000)] {
@@ -238,9 +242,9 @@ mod tests {
     #[test]
     fn devices_get_the_code_of_their_major_version() {
         let check = |(major, minor), want: Option<&str>| {
-            let target = Target::of_capability(major, minor);
-            assert_eq!(target.map(Target::name), want, "{major}.{minor}");
-            assert!(target.is_none_or(|target| Target::ALL.contains(&target)));
+            let target = CompileTarget::of_capability(major, minor);
+            assert_eq!(target.map(CompileTarget::name), want, "{major}.{minor}");
+            assert!(target.is_none_or(|target| CompileTarget::ALL.contains(&target)));
         };
         check((7, 5), None);
         check((8, 0), Some("sm_80")); // A100

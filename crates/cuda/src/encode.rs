@@ -1,54 +1,62 @@
-//! Tiles in, rows of the language model out: the RADIO tower, pixel shuffle and projector as launches and products on the vision lane.
+//! Encodes tiles into rows of the language model: the RADIO tower, pixel shuffle and projector as
+//! launches and products on the vision lane.
 //!
-//! Floor for a published tile (1,040 tokens, 32 blocks): 1.5 TFLOP in the tower and 0.1 in the projector, 2 ms at 788 TFLOP/s; its weights, 1.7 GB in
-//! bfloat16, are read once a group of tiles, 0.4 ms.
+//! Lower bound for a published tile (1,040 tokens, 32 blocks): 1.5 TFLOP in the tower and 0.1 in
+//! the projector, 2 ms at 788 TFLOP/s; its weights, 1.7 GB in bfloat16, are read once a group of
+//! tiles, 0.4 ms.
 
 use furrow_model::config::VisionConfig;
-use furrow_model::vision::Tile;
+use furrow_model::vision::ImageTile;
 
-use crate::arena::Placer;
-use crate::executor::{Executor, Lane, Product};
-use crate::forward::{Done, Fast};
-use crate::launch::{Launch, View};
-use crate::ops::Rows;
+use crate::arena::BufferAllocator;
+use crate::executor::{ExecutionLane, Executor, MatrixProduct};
+use crate::forward::{FastKernels, LaunchResult};
+use crate::launch::{DeviceView, KernelLaunch};
+use crate::ops::DeviceRows;
 use crate::ops::mlp::squared_relu;
 use crate::ops::norm::ResidualRmsNorm;
-use crate::ops::vision::{Patches, ResidualLayerNorm, attend, bias_gelu, pixel_shuffle};
-use crate::types::Types;
-use crate::weights::{Affine, Biased, VisionBlock, VisionWeights};
+use crate::ops::vision::{PatchLaunch, ResidualLayerNorm, attend, bias_gelu, pixel_shuffle};
+use crate::types::ModelTypes;
+use crate::weights::{DeviceBiasedMatrix, DeviceLayerNorm, DeviceVisionBlock, DeviceVisionWeights};
 
 /// Part of a plan.
 const TILES: &str = "tiles being encoded";
-/// Tiles that go through the tower together at most: 8,320 rows of published tiles keep any device busy.
+/// Most tiles that go through the tower together: 8,320 rows of published tiles keep any device
+/// busy.
 const GROUP_MAX: usize = 8;
 /// Values that `squared_relu` takes at a time.
 const PACK: usize = 8;
-/// Of both LayerNorms of a block.
+/// Epsilon of both LayerNorms of a block.
 const NORM_EPSILON: f32 = 1e-6;
-/// Of the projector's norm.
+/// Epsilon of the projector's norm.
 const PROJECTOR_EPSILON: f32 = 1e-5;
 
-/// What tiles are computed in.
+/// Workspace for encoding tiles.
 #[derive(Debug)]
-pub(crate) struct VisionWork<P: Types> {
+pub(crate) struct VisionWork<P: ModelTypes> {
     /// Tiles of a group.
     pub group: usize,
     /// Prefix tokens of a tile.
     prefix: usize,
-    pixels: View<f32>,
+    pixels: DeviceView<f32>,
     /// The residual stream, `[tiles, prefix + patches, hidden]`.
-    hidden: View<P::Value>,
-    /// Rows of the same shape on their way into a product.
-    normed: View<P::Value>,
-    /// The same on their way out of one.
-    delta: View<P::Value>,
+    hidden: DeviceView<P::Value>,
+    /// Rows of that shape, inputs of products.
+    normed: DeviceView<P::Value>,
+    /// Rows of that shape, outputs of products.
+    delta: DeviceView<P::Value>,
     /// Rows of q, k and v, of an MLP's width, or of patches.
-    wide: View<P::Value>,
+    wide: DeviceView<P::Value>,
 }
 
-impl<P: Types> VisionWork<P> {
-    /// Places everything for a group of at most `features` tiles.
-    pub fn place(vision: &VisionConfig, prefix: usize, features: usize, placer: &mut Placer) -> Self {
+impl<P: ModelTypes> VisionWork<P> {
+    /// Allocates for a group of at most `features` tiles.
+    pub fn allocate(
+        vision: &VisionConfig,
+        prefix: usize,
+        features: usize,
+        allocator: &mut BufferAllocator,
+    ) -> Self {
         let group = features.clamp(1, GROUP_MAX);
         let patches = vision.patches_side().pow(2);
         let tokens = prefix + patches;
@@ -62,27 +70,32 @@ impl<P: Types> VisionWork<P> {
         Self {
             group,
             prefix,
-            pixels: placer.take(TILES, group * 3 * vision.tile.pow(2)),
-            hidden: placer.take(TILES, narrow),
-            normed: placer.take(TILES, narrow),
-            delta: placer.take(TILES, narrow),
-            wide: placer.take(TILES, group * widest.into_iter().max().unwrap_or(0) + PACK),
+            pixels: allocator.take(TILES, group * 3 * vision.tile.pow(2)),
+            hidden: allocator.take(TILES, narrow),
+            normed: allocator.take(TILES, narrow),
+            delta: allocator.take(TILES, narrow),
+            wide: allocator.take(TILES, group * widest.into_iter().max().unwrap_or(0) + PACK),
         }
     }
 }
 
-/// A group of tiles on their way through.
-pub(crate) struct Encoder<'a, P: Types> {
+/// Encodes one group of tiles.
+pub(crate) struct TileEncoder<'a, P: ModelTypes> {
     pub config: &'a VisionConfig,
-    pub weights: &'a VisionWeights<P::Value>,
+    pub weights: &'a DeviceVisionWeights<P::Value>,
     pub work: &'a VisionWork<P>,
     /// Tiles of this group.
     pub tiles: usize,
 }
 
-impl<P: Fast> Encoder<'_, P> {
-    /// Encodes the group; a tile's rows go to its place `[rows_per_tile, H]`.
-    pub fn run(&self, executor: &mut dyn Executor, tiles: &[Tile], places: &[View<P::Value>]) -> Done {
+impl<P: FastKernels> TileEncoder<'_, P> {
+    /// Encodes the group; writes a tile's rows to its feature `[rows_per_tile, H]`.
+    pub fn run(
+        &self,
+        executor: &mut dyn Executor,
+        tiles: &[ImageTile],
+        outputs: &[DeviceView<P::Value>],
+    ) -> LaunchResult {
         self.embed(executor, tiles)?;
         let mut delta = None;
         for block in &self.weights.blocks {
@@ -93,7 +106,7 @@ impl<P: Fast> Encoder<'_, P> {
         if let (Some(delta), Some(block)) = (delta, self.weights.blocks.last()) {
             self.enter(executor, &block.norm1, Some(delta), None)?;
         }
-        self.project(executor, places)
+        self.project(executor, outputs)
     }
 
     fn tokens(&self) -> usize {
@@ -106,21 +119,21 @@ impl<P: Fast> Encoder<'_, P> {
     }
 
     /// The group's part of a buffer of rows.
-    fn narrow(&self, buffer: View<P::Value>) -> View<P::Value> {
+    fn narrow(&self, buffer: DeviceView<P::Value>) -> DeviceView<P::Value> {
         buffer.first(self.rows() * self.config.hidden)
     }
 
-    /// The prefix as it is, then patches `W x` plus their positions.
-    fn embed(&self, executor: &mut dyn Executor, tiles: &[Tile]) -> Done {
+    /// The prefix unchanged, then patches `W x` plus their positions.
+    fn embed(&self, executor: &mut dyn Executor, tiles: &[ImageTile]) -> LaunchResult {
         let (config, work, weights) = (self.config, self.work, self.weights);
         let values = 3 * config.tile.pow(2);
         for (index, tile) in tiles.iter().enumerate() {
             let to = work.pixels.from(index * values).address();
-            executor.upload(Lane::Vision, bytemuck::cast_slice(&tile.pixels), to)?;
+            executor.upload(ExecutionLane::Vision, bytemuck::cast_slice(&tile.pixels), to)?;
         }
         let count = self.tiles * config.patches_side().pow(2);
         let inputs = weights.embedder.inputs;
-        let patches = Patches {
+        let patches = PatchLaunch {
             config,
             tiles: self.tiles,
             pixels: work.pixels.first(self.tiles * values),
@@ -133,17 +146,17 @@ impl<P: Fast> Encoder<'_, P> {
         launch(executor, &patches.cut())?;
         let (input, output) = (rows(patches.patches, inputs), rows(patches.embedded, config.hidden));
         multiply(executor, &weights.embedder.product(count, input, output))?;
-        launch(executor, &patches.place())
+        launch(executor, &patches.write_residual())
     }
 
     /// `h = h + (d + b)`, and its LayerNorm.
     fn enter(
         &self,
         executor: &mut dyn Executor,
-        norm: &Affine<P::Value>,
-        delta: Option<&Biased<P::Value>>,
-        out: Option<View<P::Value>>,
-    ) -> Done {
+        norm: &DeviceLayerNorm<P::Value>,
+        delta: Option<&DeviceBiasedMatrix<P::Value>>,
+        out: Option<DeviceView<P::Value>>,
+    ) -> LaunchResult {
         let norm = ResidualLayerNorm {
             residual: self.narrow(self.work.hidden),
             delta: delta.map(|last| [self.narrow(self.work.delta), last.bias]),
@@ -159,9 +172,9 @@ impl<P: Fast> Encoder<'_, P> {
     fn attend(
         &self,
         executor: &mut dyn Executor,
-        block: &VisionBlock<P::Value>,
-        delta: Option<&Biased<P::Value>>,
-    ) -> Done {
+        block: &DeviceVisionBlock<P::Value>,
+        delta: Option<&DeviceBiasedMatrix<P::Value>>,
+    ) -> LaunchResult {
         let (width, work) = (self.config.hidden, self.work);
         let normed = self.narrow(work.normed);
         let qkv = work.wide.first(3 * normed.len());
@@ -173,7 +186,7 @@ impl<P: Fast> Encoder<'_, P> {
     }
 
     /// `d = fc2(gelu(fc1(LN(h))))`.
-    fn mlp(&self, executor: &mut dyn Executor, block: &VisionBlock<P::Value>) -> Done {
+    fn mlp(&self, executor: &mut dyn Executor, block: &DeviceVisionBlock<P::Value>) -> LaunchResult {
         let (width, inner, work) = (self.config.hidden, block.fc1.matrix.outputs, self.work);
         let normed = self.narrow(work.normed);
         let wide = work.wide.first(self.rows() * inner);
@@ -184,15 +197,20 @@ impl<P: Fast> Encoder<'_, P> {
         self.join(executor, &block.fc2, wide)
     }
 
-    /// A product that the next norm adds, with its bias, to the residual stream.
-    fn join(&self, executor: &mut dyn Executor, layer: &Biased<P::Value>, input: View<P::Value>) -> Done {
-        let Biased { matrix, .. } = layer;
+    /// A product whose output and bias the next norm adds to the residual stream.
+    fn join(
+        &self,
+        executor: &mut dyn Executor,
+        layer: &DeviceBiasedMatrix<P::Value>,
+        input: DeviceView<P::Value>,
+    ) -> LaunchResult {
+        let DeviceBiasedMatrix { matrix, .. } = layer;
         let output = rows(self.narrow(self.work.delta), matrix.outputs);
         multiply(executor, &matrix.product(self.rows(), rows(input, matrix.inputs), output))
     }
 
     /// Pixel shuffle, RMSNorm, squared-ReLU MLP.
-    fn project(&self, executor: &mut dyn Executor, places: &[View<P::Value>]) -> Done {
+    fn project(&self, executor: &mut dyn Executor, outputs: &[DeviceView<P::Value>]) -> LaunchResult {
         let (config, weights, work) = (self.config, self.weights, self.work);
         let (of_tile, width) = (config.rows_per_tile(), weights.projector_norm.len());
         let count = self.tiles * of_tile;
@@ -213,21 +231,21 @@ impl<P: Fast> Encoder<'_, P> {
         let wide = work.wide.first((count * up.outputs).next_multiple_of(PACK));
         multiply(executor, &up.product(count, rows(normed, width), rows(wide, up.outputs)))?;
         launch(executor, &squared_relu(wide))?;
-        places.iter().enumerate().try_for_each(|(tile, place)| {
+        outputs.iter().enumerate().try_for_each(|(tile, output)| {
             let input = rows(wide.from(tile * of_tile * up.outputs), up.outputs);
-            multiply(executor, &down.product(of_tile, input, rows(*place, down.outputs)))
+            multiply(executor, &down.product(of_tile, input, rows(*output, down.outputs)))
         })
     }
 }
 
-fn rows<T>(values: View<T>, stride: usize) -> Rows<T> {
-    Rows { values, stride }
+fn rows<T>(values: DeviceView<T>, stride: usize) -> DeviceRows<T> {
+    DeviceRows { values, stride }
 }
 
-fn launch(executor: &mut dyn Executor, launch: &Launch) -> Done {
-    executor.launch(Lane::Vision, launch)
+fn launch(executor: &mut dyn Executor, launch: &KernelLaunch) -> LaunchResult {
+    executor.launch(ExecutionLane::Vision, launch)
 }
 
-fn multiply(executor: &mut dyn Executor, product: &Product) -> Done {
-    executor.multiply(Lane::Vision, product)
+fn multiply(executor: &mut dyn Executor, product: &MatrixProduct) -> LaunchResult {
+    executor.multiply(ExecutionLane::Vision, product)
 }

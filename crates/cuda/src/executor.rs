@@ -1,71 +1,74 @@
-//! Who carries out the backend's work: memory, copies, launches, matrix products, their order, and their recording as graphs.
+//! The interface that performs the backend's work: memory, copies, launches, matrix products, their
+//! order, and their recording as graphs.
 //!
-//! A GPU is one (`gpu.rs`); in tests this machine's processor is another, which runs the same kernels through the shim. The backend knows
-//! only this, so everything above a kernel is proved without a GPU.
+//! `gpu.rs` implements it for a GPU. In tests another implementation runs the same kernels on this
+//! machine's CPU through the shim. The backend uses only this interface, so everything above a
+//! kernel is tested without a GPU.
 
 use std::error::Error;
 
-use crate::launch::{Launch, Stored, View};
-use crate::ops::Rows;
+use crate::launch::{DeviceView, KernelLaunch, StoredElement};
+use crate::ops::DeviceRows;
 
-/// A queue of work. What is in one is done in order; two run side by side unless one `follow`s the other.
+/// A queue of work. A lane runs its work in order; two lanes run concurrently unless one `follow`s
+/// the other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Lane {
+pub enum ExecutionLane {
     /// Batches of the language model, and what belongs to sessions.
     Batch,
     /// Tiles.
     Vision,
-    /// Parked states on their way. Nothing is multiplied or staged in it.
+    /// Offloaded states in transfer. This lane multiplies and stages nothing.
     Copy,
 }
 
-/// Memory of this machine that an executor has pinned: the number it was given.
+/// Memory of this machine that an executor has pinned, by its number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Pinned(pub usize);
+pub struct PinnedMemory(pub usize);
 
-/// A stretch of pinned memory.
+/// A range of pinned memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct HostStretch {
-    /// Of which.
-    pub pinned: Pinned,
+pub struct HostRange {
+    /// Memory that it is part of.
+    pub pinned: PinnedMemory,
     /// Its first byte there.
     pub at: u64,
     /// Bytes.
     pub bytes: u64,
 }
 
-/// What a recorded batch depends on beside the contents of its buffers.
+/// What a recorded batch depends on, apart from the contents of its buffers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct GraphKey {
-    /// Rows, the unused ones included.
+    /// Rows, including padding.
     pub rows: usize,
     /// Parts that attention splits the longest context into.
     pub splits: usize,
 }
 
-/// Why work was not done. After one an executor is good for nothing any more.
+/// Why work was not done. After an error an executor cannot be used any more.
 #[derive(Debug, thiserror::Error)]
 pub enum ExecutorError {
-    /// There is less memory than asked for.
-    #[error("{asked} bytes are not to be had, {free} are free")]
+    /// Less memory is free than requested.
+    #[error("cannot allocate {requested} bytes: {free} bytes are free")]
     NoMemory {
-        /// How much.
-        asked: u64,
-        /// What there is.
+        /// Requested bytes.
+        requested: u64,
+        /// Free bytes.
         free: u64,
     },
-    /// This machine does not lend the device so much of its own memory.
-    #[error("{asked} bytes of this machine's memory are not to be pinned")]
+    /// The system does not pin that much of its memory.
+    #[error("cannot pin {requested} bytes of host memory")]
     NoHostMemory {
-        /// How much.
-        asked: u64,
+        /// Requested bytes.
+        requested: u64,
     },
     /// The device or one of its libraries refused.
     #[error("could not {operation}")]
     Failed {
-        /// What was asked of it.
+        /// Operation that failed.
         operation: String,
-        /// Its answer.
+        /// The error of the device or the library.
         source: Box<dyn Error + Send + Sync>,
     },
 }
@@ -77,73 +80,82 @@ impl ExecutorError {
     }
 }
 
-/// Does what it is told, in order, lane by lane. Calls return before the work is done, except where they say otherwise.
+/// Performs work in order, lane by lane. Calls return before the work is done unless they say
+/// otherwise.
 pub trait Executor: Send {
     /// Bytes that can still be allocated.
     fn free_bytes(&mut self) -> Result<u64, ExecutorError>;
 
-    /// Memory at an address that is a multiple of 256, kept as long as the executor. It may hold anything.
+    /// Allocates memory at an address that is a multiple of 256, for the lifetime of the executor.
+    /// Its contents are undefined.
     fn allocate(&mut self, bytes: u64) -> Result<u64, ExecutorError>;
 
-    /// Copies bytes to the device. They may change as soon as this returns.
-    fn upload(&mut self, lane: Lane, bytes: &[u8], to: u64) -> Result<(), ExecutorError>;
+    /// Copies bytes to the device. The caller may change them as soon as this returns.
+    fn upload(&mut self, lane: ExecutionLane, bytes: &[u8], to: u64) -> Result<(), ExecutorError>;
 
     /// Copies bytes from the device, and waits for them.
-    fn download(&mut self, lane: Lane, from: u64, bytes: &mut [u8]) -> Result<(), ExecutorError>;
+    fn download(&mut self, lane: ExecutionLane, from: u64, bytes: &mut [u8]) -> Result<(), ExecutorError>;
 
-    /// Memory of this machine that the device reads and writes by itself, kept as long as the executor. It may hold anything.
-    fn pin(&mut self, bytes: u64) -> Result<Pinned, ExecutorError>;
+    /// Pins host memory that the device accesses directly, for the lifetime of the executor. Its
+    /// contents are undefined.
+    fn pin(&mut self, bytes: u64) -> Result<PinnedMemory, ExecutorError>;
 
-    /// Writes bytes to pinned memory, from byte `at` on. What was sent from there before has been waited for.
-    fn fill(&mut self, pinned: Pinned, at: u64, bytes: &[u8]) -> Result<(), ExecutorError>;
+    /// Writes bytes to pinned memory, starting at byte `at`. The caller has waited for earlier
+    /// transfers from there.
+    fn fill(&mut self, pinned: PinnedMemory, at: u64, bytes: &[u8]) -> Result<(), ExecutorError>;
 
-    /// Copies pinned bytes to the device, without another copy on the way. They stay as they are until that is done.
-    fn send(&mut self, lane: Lane, from: HostStretch, to: u64) -> Result<(), ExecutorError>;
+    /// Copies pinned bytes to the device without an intermediate copy. They must not change until
+    /// that is done.
+    fn send(&mut self, lane: ExecutionLane, from: HostRange, to: u64) -> Result<(), ExecutorError>;
 
-    /// Copies bytes of the device to pinned memory, without another copy on the way. Nobody else reads or writes there until that is done.
-    fn fetch(&mut self, lane: Lane, from: u64, to: HostStretch) -> Result<(), ExecutorError>;
+    /// Copies bytes of the device to pinned memory without an intermediate copy. Nothing else may
+    /// access the destination until that is done.
+    fn fetch(&mut self, lane: ExecutionLane, from: u64, to: HostRange) -> Result<(), ExecutorError>;
 
     /// Launches a kernel.
-    fn launch(&mut self, lane: Lane, launch: &Launch) -> Result<(), ExecutorError>;
+    fn launch(&mut self, lane: ExecutionLane, launch: &KernelLaunch) -> Result<(), ExecutorError>;
 
-    /// Multiplies.
-    fn multiply(&mut self, lane: Lane, product: &Product) -> Result<(), ExecutorError>;
+    /// Computes a matrix product.
+    fn multiply(&mut self, lane: ExecutionLane, product: &MatrixProduct) -> Result<(), ExecutorError>;
 
-    /// What `lane` gets from now on waits for what `other` has got so far.
-    fn follow(&mut self, lane: Lane, other: Lane) -> Result<(), ExecutorError>;
+    /// Makes later work of `lane` wait for the present work of `other`.
+    fn follow(&mut self, lane: ExecutionLane, other: ExecutionLane) -> Result<(), ExecutorError>;
 
-    /// Whether a lane has done all it got so far. It is not waited for.
-    fn is_done(&mut self, lane: Lane) -> Result<bool, ExecutorError>;
+    /// Whether a lane has done all its present work. Does not wait.
+    fn is_done(&mut self, lane: ExecutionLane) -> Result<bool, ExecutorError>;
 
-    /// Does `work`, which launches and multiplies on this lane only. It is recorded one of the first times its key comes; afterwards the record is done
-    /// again and `work` is not called: all that may differ between two times is what lies in memory.
-    fn graph(&mut self, lane: Lane, key: GraphKey, work: Work<'_>) -> Result<(), ExecutorError>;
+    /// Runs `work`, which launches and multiplies on this lane only. One of the first runs with
+    /// each key is recorded; later calls replay the record and do not call `work`. Only the
+    /// contents of memory may differ between two runs of a key.
+    fn graph(&mut self, lane: ExecutionLane, key: GraphKey, work: GraphWork<'_>)
+    -> Result<(), ExecutorError>;
 
     /// Waits until everything is done.
     fn wait(&mut self) -> Result<(), ExecutorError>;
 }
 
-/// What a graph is recorded from.
-pub type Work<'a> = &'a mut dyn FnMut(&mut dyn Executor) -> Result<(), ExecutorError>;
+/// The work that a graph records.
+pub type GraphWork<'a> = &'a mut dyn FnMut(&mut dyn Executor) -> Result<(), ExecutorError>;
 
-/// `output = input W^T + bias`, or that added to what is there; sums in float32; W `[outputs, inputs]` as checkpoints store it.
+/// `output = input W^T + bias`, or that sum added to the output; sums in float32; W
+/// `[outputs, inputs]` as checkpoints store it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Product {
-    /// Of W.
+pub struct MatrixProduct {
+    /// Address of W.
     pub weight: u64,
-    /// Of the first input row.
+    /// Address of the first input row.
     pub input: u64,
-    /// Of `[outputs]`; 0 where nothing is added.
+    /// Address of the bias `[outputs]`; 0 if there is none.
     pub bias: u64,
-    /// Of the first output row.
+    /// Address of the first output row.
     pub output: u64,
     /// Sizes and types.
-    pub shape: Shape,
+    pub shape: ProductShape,
 }
 
-/// What a product's algorithm depends on.
+/// Everything that a product's algorithm depends on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Shape {
+pub struct ProductShape {
     /// Rows of input and output.
     pub rows: usize,
     /// Values of an input row.
@@ -155,31 +167,31 @@ pub struct Shape {
     /// Values from one output row to the next.
     pub output_stride: usize,
     /// Type of weights, inputs and bias.
-    pub values: Number,
+    pub values: ElementType,
     /// Type of the outputs: the same, or float32.
-    pub results: Number,
+    pub results: ElementType,
     /// Whether a bias is added.
     pub biased: bool,
-    /// Whether the product is added to what the outputs hold.
+    /// Whether the product is added to the contents of the output.
     pub adds: bool,
 }
 
 /// A type of stored numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Number {
+pub enum ElementType {
     /// float32.
     F32,
     /// bfloat16.
     Bf16,
 }
 
-impl Number {
-    /// The one that a type is.
-    pub fn of<T: Stored>() -> Self {
+impl ElementType {
+    /// The element type of a Rust type.
+    pub fn of<T: StoredElement>() -> Self {
         T::pick(Self::F32, Self::Bf16)
     }
 
-    /// Bytes of one.
+    /// Bytes of one value.
     pub fn bytes(self) -> usize {
         match self {
             Self::F32 => 4,
@@ -190,48 +202,53 @@ impl Number {
 
 /// A weight matrix `[outputs, inputs]` on the device.
 #[derive(Debug, Clone, Copy)]
-pub struct Matrix<T> {
-    /// By row; none where there are `wide` ones.
-    pub values: View<T>,
-    /// The same in float32, where they are stored so in a model of bfloat16.
-    pub wide: Option<View<f32>>,
+pub struct DeviceMatrix<T> {
+    /// By row; empty if there are `wide` values.
+    pub values: DeviceView<T>,
+    /// Values in float32, for a matrix that a bfloat16 model stores in float32.
+    pub wide: Option<DeviceView<f32>>,
     /// Rows.
     pub outputs: usize,
     /// Values a row.
     pub inputs: usize,
 }
 
-impl<T: Stored> Matrix<T> {
-    /// The matrix in float32, where it is stored so in a model of bfloat16.
-    pub fn widened(&self) -> Option<Matrix<f32>> {
+impl<T: StoredElement> DeviceMatrix<T> {
+    /// The matrix in float32, if a bfloat16 model stores it so.
+    pub fn widened(&self) -> Option<DeviceMatrix<f32>> {
         let Self { outputs, inputs, .. } = *self;
-        self.wide.map(|values| Matrix { values, wide: None, outputs, inputs })
+        self.wide.map(|values| DeviceMatrix { values, wide: None, outputs, inputs })
     }
 
     /// The product with `count` rows.
-    pub fn product<O: Stored>(&self, count: usize, input: Rows<T>, output: Rows<O>) -> Product {
+    pub fn product<O: StoredElement>(
+        &self,
+        count: usize,
+        input: DeviceRows<T>,
+        output: DeviceRows<O>,
+    ) -> MatrixProduct {
         let Self { values, outputs, inputs, .. } = *self;
         assert_eq!(values.len(), outputs * inputs, "a matrix of {outputs} x {inputs}");
         for (what, stride, width, len) in [
             ("inputs", input.stride, inputs, input.values.len()),
             ("outputs", output.stride, outputs, output.values.len()),
         ] {
-            assert!(width <= stride, "{what}: rows of {width} in steps of {stride}");
+            assert!(width <= stride, "{what}: rows of {width} with a stride of {stride}");
             assert!(count == 0 || (count - 1) * stride + width <= len, "{what}: {count} rows of {width}");
         }
-        Product {
+        MatrixProduct {
             weight: values.address(),
             input: input.values.address(),
             bias: 0,
             output: output.values.address(),
-            shape: Shape {
+            shape: ProductShape {
                 rows: count,
                 inputs,
                 outputs,
                 input_stride: input.stride,
                 output_stride: output.stride,
-                values: Number::of::<T>(),
-                results: Number::of::<O>(),
+                values: ElementType::of::<T>(),
+                results: ElementType::of::<O>(),
                 biased: false,
                 adds: false,
             },
@@ -239,16 +256,16 @@ impl<T: Stored> Matrix<T> {
     }
 }
 
-impl Product {
-    /// The same with a bias added.
-    pub fn plus<T: Stored>(mut self, bias: View<T>) -> Self {
-        assert_eq!(bias.len(), self.shape.outputs, "a bias for each output");
-        assert_eq!(Number::of::<T>(), self.shape.results, "a bias as the outputs are stored");
+impl MatrixProduct {
+    /// The product with a bias added.
+    pub fn plus<T: StoredElement>(mut self, bias: DeviceView<T>) -> Self {
+        assert_eq!(bias.len(), self.shape.outputs, "one bias for each output");
+        assert_eq!(ElementType::of::<T>(), self.shape.results, "a bias of the type of the outputs");
         (self.bias, self.shape.biased) = (bias.address(), true);
         self
     }
 
-    /// The same added to what the outputs hold.
+    /// The product added to the contents of the output.
     pub fn onto_outputs(mut self) -> Self {
         self.shape.adds = true;
         self

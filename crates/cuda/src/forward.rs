@@ -1,88 +1,99 @@
 //! One batch through all layers, as launches and products on a lane.
 //!
-//! Floor: every weight is read once a batch (24.6 GB in bfloat16 for the 12B: 5.7 ms at 4.3 TB/s) and every row costs two operations a weight
-//! (23.3 GFLOP a token); states, keys and values are read and written once a row. All else here is small beside it.
+//! Lower bound: every weight is read once a batch (24.6 GB in bfloat16 for the 12B: 5.7 ms at 4.3
+//! TB/s), and every row takes two operations a weight (23.3 GFLOP a token); states, keys and values
+//! are read and written once a row. Everything else here is small in comparison.
 //!
-//! Nothing here looks at a value: which kernels run, on how many rows, follows from the form of the batch, so a batch of the same form is the same
-//! launches with the same parameters, and can be recorded once.
+//! Nothing here depends on a value: the shape of the batch determines which kernels run and on how
+//! many rows. A batch of the same shape has the same launches with the same parameters, so it can
+//! be recorded once.
 
 use furrow_model::config::{MoeConfig, TextConfig};
 
-use crate::batch::{Form, Lists};
-use crate::executor::{Executor, ExecutorError, Lane, Matrix, Number};
-use crate::launch::{Launch, Stored, View};
-use crate::ops::Rows;
-use crate::ops::attention::{Attention, Parts};
-use crate::ops::conv::CausalConv;
+use crate::batch::{BatchForm, BatchLists};
+use crate::executor::{DeviceMatrix, ElementType, ExecutionLane, Executor, ExecutorError};
+use crate::launch::{DeviceView, KernelLaunch, StoredElement};
+use crate::ops::DeviceRows;
+use crate::ops::attention::{AttentionLaunch, SplitBuffers};
+use crate::ops::conv::CausalConvLaunch;
 use crate::ops::convert;
-use crate::ops::embed::Embed;
+use crate::ops::embed::EmbedLaunch;
 use crate::ops::mlp::squared_relu;
-use crate::ops::moe::{Experts, Grouping, Route, tiles_max};
+use crate::ops::moe::{ExpertGrouping, ExpertsLaunch, RouteLaunch, tiles_max};
 use crate::ops::norm::{GatedNorm, ResidualRmsNorm};
-use crate::ops::ssm::Recurrence;
-use crate::state::States;
-use crate::types::Types;
-use crate::weights::{AttentionWeights, Mixer, MlpWeights, MoeWeights, SsmWeights, TextWeights};
-use crate::work::{ExpertWork, Limits, Widths, Work};
+use crate::ops::ssm::SsmRecurrence;
+use crate::state::StateBuffers;
+use crate::types::ModelTypes;
+use crate::weights::{
+    DeviceAttentionWeights, DeviceMixer, DeviceMlpWeights, DeviceMoeWeights, DeviceSsmWeights,
+    DeviceTextWeights,
+};
+use crate::work::{BatchBuffers, BatchLimits, ExpertWork, ProjectionWidths};
 
 /// Values that `squared_relu` takes at a time.
 const PACK: usize = 8;
 
-/// What a layer's work came to.
-pub(crate) type Done = Result<(), ExecutorError>;
+/// Result of submitting a layer's work.
+pub(crate) type LaunchResult = Result<(), ExecutorError>;
 
-/// Kernels for bfloat16 only, where a combination of types has them.
-pub(crate) trait Fast: Types + Sized {
+/// Kernels that exist for bfloat16 only, for the combinations of types that have them.
+pub(crate) trait FastKernels: ModelTypes + Sized {
     /// The recurrence by chunks.
-    fn chunked(recurrence: &Recurrence<'_, Self::Value, Self::State>) -> Option<Launch>;
+    fn chunked(recurrence: &SsmRecurrence<'_, Self::Value, Self::State>) -> Option<KernelLaunch>;
     /// Attention of one new token a span.
-    fn decode(attention: &Attention<'_, Self::Value>, parts: &Parts) -> Option<[Launch; 2]>;
+    fn decode(
+        attention: &AttentionLaunch<'_, Self::Value>,
+        parts: &SplitBuffers,
+    ) -> Option<[KernelLaunch; 2]>;
     /// Attention of many new tokens.
-    fn prefill(attention: &Attention<'_, Self::Value>, tiles: View<crate::launch::Tile>) -> Option<Launch>;
+    fn prefill(
+        attention: &AttentionLaunch<'_, Self::Value>,
+        tiles: DeviceView<crate::launch::SpanTile>,
+    ) -> Option<KernelLaunch>;
     /// The experts' MLPs.
-    fn experts(experts: &Experts<'_, Self::Value>) -> [Launch; 3];
+    fn experts(experts: &ExpertsLaunch<'_, Self::Value>) -> [KernelLaunch; 3];
 }
 
 /// Everything a batch needs.
-pub(crate) struct Pass<'a, P: Types> {
+pub(crate) struct DevicePass<'a, P: ModelTypes> {
     pub text: &'a TextConfig,
-    pub weights: &'a TextWeights<P::Value>,
+    pub weights: &'a DeviceTextWeights<P::Value>,
     /// Rows of all tile features.
-    pub features: View<P::Value>,
-    pub states: &'a States<P>,
-    pub work: &'a Work<P>,
-    pub limits: &'a Limits,
-    pub form: Form,
-    pub lists: Lists,
-    /// Where the logits of the first wanted row go.
+    pub features: DeviceView<P::Value>,
+    pub states: &'a StateBuffers<P>,
+    pub work: &'a BatchBuffers<P>,
+    pub limits: &'a BatchLimits,
+    pub form: BatchForm,
+    pub lists: BatchLists,
+    /// Row for the first requested logits.
     pub logits_at: usize,
 }
 
-impl<P: Fast> Pass<'_, P> {
-    /// Embeds, runs the layers, and leaves the wanted rows' logits in the workspace.
-    pub fn run(&self, executor: &mut dyn Executor) -> Done {
+impl<P: FastKernels> DevicePass<'_, P> {
+    /// Embeds, runs the layers, and leaves the logits of the requested rows in the workspace.
+    pub fn run(&self, executor: &mut dyn Executor) -> LaunchResult {
         let (mut ssm, mut attention) = (0, 0);
         self.embed(executor)?;
         for (index, layer) in self.weights.layers.iter().enumerate() {
             self.enter(executor, layer.norm, index > 0)?;
             match &layer.mixer {
-                Mixer::Ssm(weights) => {
+                DeviceMixer::Ssm(weights) => {
                     self.ssm(executor, ssm, weights)?;
                     ssm += 1;
                 }
-                Mixer::Attention(weights) => {
+                DeviceMixer::Attention(weights) => {
                     self.attention(executor, attention, weights)?;
                     attention += 1;
                 }
-                Mixer::Mlp(weights) => self.mlp(executor, weights)?,
-                Mixer::Moe(weights) => self.moe(executor, weights)?,
+                DeviceMixer::Mlp(weights) => self.mlp(executor, weights)?,
+                DeviceMixer::Moe(weights) => self.moe(executor, weights)?,
             }
         }
         self.head(executor)
     }
 
-    fn embed(&self, executor: &mut dyn Executor) -> Done {
-        let embed = Embed {
+    fn embed(&self, executor: &mut dyn Executor) -> LaunchResult {
+        let embed = EmbedLaunch {
             table: self.weights.embeddings.values,
             features: self.features,
             sources: self.lists.sources,
@@ -92,8 +103,13 @@ impl<P: Fast> Pass<'_, P> {
         launch(executor, &embed.launch())
     }
 
-    /// Adds what the layer before gave to the residual stream, and norms it.
-    fn enter(&self, executor: &mut dyn Executor, weight: View<P::Value>, after_a_layer: bool) -> Done {
+    /// Adds the previous layer's output to the residual stream, and norms it.
+    fn enter(
+        &self,
+        executor: &mut dyn Executor,
+        weight: DeviceView<P::Value>,
+        after_a_layer: bool,
+    ) -> LaunchResult {
         let hidden = self.text.hidden;
         let norm = ResidualRmsNorm {
             residual: self.all(self.work.hidden, hidden),
@@ -107,14 +123,19 @@ impl<P: Fast> Pass<'_, P> {
         launch(executor, &norm.launch())
     }
 
-    fn ssm(&self, executor: &mut dyn Executor, layer: usize, weights: &SsmWeights<P::Value>) -> Done {
+    fn ssm(
+        &self,
+        executor: &mut dyn Executor,
+        layer: usize,
+        weights: &DeviceSsmWeights<P::Value>,
+    ) -> LaunchResult {
         let (config, work) = (&self.text.ssm, self.work);
-        let stride = Widths::of(self.text).projected;
+        let stride = ProjectionWidths::of(self.text).projected;
         let [z, mixed, dt] = config.parts();
-        let projected = Rows { values: self.all(work.wide, stride), stride };
+        let projected = DeviceRows { values: self.all(work.wide, stride), stride };
         self.product(executor, &weights.in_proj, work.normed, projected)?;
-        let part = |from: usize| Rows { values: projected.values.from(from), stride };
-        let conv = CausalConv {
+        let part = |from: usize| DeviceRows { values: projected.values.from(from), stride };
+        let conv = CausalConvLaunch {
             input: part(mixed.start),
             state: self.states.conv(layer),
             spans: self.lists.spans,
@@ -125,9 +146,9 @@ impl<P: Fast> Pass<'_, P> {
         };
         launch(executor, &conv.launch())?;
         let inner = self.all(work.inner, config.inner());
-        let recurrence = Recurrence {
+        let recurrence = SsmRecurrence {
             config,
-            mixed: Rows { values: conv.out, stride: config.conv_width() },
+            mixed: DeviceRows { values: conv.out, stride: config.conv_width() },
             dt: part(dt.start),
             dt_bias: weights.dt_bias,
             a: weights.a,
@@ -150,16 +171,20 @@ impl<P: Fast> Pass<'_, P> {
         self.add(executor, &weights.out_proj, inner)
     }
 
-    /// Token by token where a span has one, by chunks where it has more and there is a kernel for it.
-    fn recur(&self, executor: &mut dyn Executor, all: &Recurrence<'_, P::Value, P::State>) -> Done {
+    /// Token by token for spans of one token; by chunks for longer spans, if there is a kernel.
+    fn recur(
+        &self,
+        executor: &mut dyn Executor,
+        all: &SsmRecurrence<'_, P::Value, P::State>,
+    ) -> LaunchResult {
         let (singles, longs) = (all.spans.first(self.form.singles), all.spans.from(self.form.singles));
         let chunked = match longs.is_empty() {
             true => None,
-            false => P::chunked(&Recurrence { spans: longs, ..*all }),
+            false => P::chunked(&SsmRecurrence { spans: longs, ..*all }),
         };
         let Some(chunked) = chunked else { return launch(executor, &all.launch()) };
         if !singles.is_empty() {
-            launch(executor, &Recurrence { spans: singles, ..*all }.launch())?;
+            launch(executor, &SsmRecurrence { spans: singles, ..*all }.launch())?;
         }
         launch(executor, &chunked)
     }
@@ -168,13 +193,13 @@ impl<P: Fast> Pass<'_, P> {
         &self,
         executor: &mut dyn Executor,
         layer: usize,
-        weights: &AttentionWeights<P::Value>,
-    ) -> Done {
+        weights: &DeviceAttentionWeights<P::Value>,
+    ) -> LaunchResult {
         let [q, ..] = self.text.attention.widths();
-        let stride = Widths::of(self.text).qkv;
-        let qkv = Rows { values: self.all(self.work.wide, stride), stride };
+        let stride = ProjectionWidths::of(self.text).qkv;
+        let qkv = DeviceRows { values: self.all(self.work.wide, stride), stride };
         self.product(executor, &weights.qkv, self.work.normed, qkv)?;
-        let attention = Attention {
+        let attention = AttentionLaunch {
             config: &self.text.attention,
             qkv,
             spans: self.lists.spans,
@@ -186,13 +211,14 @@ impl<P: Fast> Pass<'_, P> {
         self.add(executor, &weights.out, attention.out)
     }
 
-    /// By the fast kernels where there is one for every span, the plain way otherwise.
-    fn attend(&self, executor: &mut dyn Executor, all: &Attention<'_, P::Value>) -> Done {
+    /// With the fast kernels if they cover every span, otherwise with the plain one.
+    fn attend(&self, executor: &mut dyn Executor, all: &AttentionLaunch<'_, P::Value>) -> LaunchResult {
         let (singles, longs) = (self.form.singles, self.form.longs);
         let [values, weights] = self.work.parts;
-        let parts = Parts { values, weights, splits: self.form.splits, pages: self.limits.split_pages };
-        let decode = P::decode(&Attention { spans: all.spans.first(singles), ..*all }, &parts);
-        let mut behind = Attention { spans: all.spans.from(singles), ..*all };
+        let parts =
+            SplitBuffers { values, weights, splits: self.form.splits, pages: self.limits.split_pages };
+        let decode = P::decode(&AttentionLaunch { spans: all.spans.first(singles), ..*all }, &parts);
+        let mut behind = AttentionLaunch { spans: all.spans.from(singles), ..*all };
         behind.pages.table = all.pages.table.from(singles * all.pages.table_stride);
         let prefill = P::prefill(&behind, self.lists.attend_tiles);
         let (Some(decode), Some(prefill)) = (decode, prefill) else {
@@ -204,7 +230,7 @@ impl<P: Fast> Pass<'_, P> {
         if longs > 0 { launch(executor, &prefill) } else { Ok(()) }
     }
 
-    fn mlp(&self, executor: &mut dyn Executor, weights: &MlpWeights<P::Value>) -> Done {
+    fn mlp(&self, executor: &mut dyn Executor, weights: &DeviceMlpWeights<P::Value>) -> LaunchResult {
         let wide = self.squared(executor, &weights.up)?;
         self.add(executor, &weights.down, wide)
     }
@@ -213,22 +239,22 @@ impl<P: Fast> Pass<'_, P> {
     fn squared(
         &self,
         executor: &mut dyn Executor,
-        up: &Matrix<P::Value>,
-    ) -> Result<View<P::Value>, ExecutorError> {
+        up: &DeviceMatrix<P::Value>,
+    ) -> Result<DeviceView<P::Value>, ExecutorError> {
         let values = self.work.wide.first((self.form.rows * up.outputs).next_multiple_of(PACK));
-        self.product(executor, up, self.work.normed, Rows { values, stride: up.outputs })?;
+        self.product(executor, up, self.work.normed, DeviceRows { values, stride: up.outputs })?;
         launch(executor, &squared_relu(values))?;
         Ok(values)
     }
 
-    /// Routing, the chosen experts, and the shared one on top.
-    fn moe(&self, executor: &mut dyn Executor, weights: &MoeWeights<P::Value>) -> Done {
+    /// Routing, the chosen experts, and the shared expert added.
+    fn moe(&self, executor: &mut dyn Executor, weights: &DeviceMoeWeights<P::Value>) -> LaunchResult {
         let (config, work) = self
             .text
             .moe
             .as_ref()
             .zip(self.work.experts.as_ref())
-            .expect("a model with expert layers says how many experts there are, and has room for them");
+            .expect("a model with expert layers has their sizes and a workspace for them");
         let (rows, hidden) = (self.form.rows, self.text.hidden);
         let grouping = self.route(executor, config, work, weights)?;
         let [latent, summed] = work.latent;
@@ -236,13 +262,13 @@ impl<P: Fast> Pass<'_, P> {
         let delta = self.all(self.work.delta, hidden);
         let input = match &weights.latent {
             Some([down, _]) => {
-                let input = Rows { values: latent.first(rows * width), stride: width };
+                let input = DeviceRows { values: latent.first(rows * width), stride: width };
                 self.product(executor, down, self.work.normed, input)?;
                 input
             }
-            None => Rows { values: self.all(self.work.normed, hidden), stride: hidden },
+            None => DeviceRows { values: self.all(self.work.normed, hidden), stride: hidden },
         };
-        let experts = Experts {
+        let experts = ExpertsLaunch {
             grouping: &grouping,
             input,
             width,
@@ -258,27 +284,27 @@ impl<P: Fast> Pass<'_, P> {
         if let Some([_, up]) = &weights.latent {
             self.add(executor, up, experts.out)?;
         }
-        let Some(MlpWeights { up, down }) = &weights.shared else { return Ok(()) };
+        let Some(DeviceMlpWeights { up, down }) = &weights.shared else { return Ok(()) };
         let wide = self.squared(executor, up)?;
         let (input, output) =
-            (Rows { values: wide, stride: down.inputs }, Rows { values: delta, stride: hidden });
+            (DeviceRows { values: wide, stride: down.inputs }, DeviceRows { values: delta, stride: hidden });
         self.multiply(executor, down, rows, (input, output), true)
     }
 
-    /// Who goes where, in the order of experts.
+    /// Routes rows to experts, and sorts the pairs by expert.
     fn route(
         &self,
         executor: &mut dyn Executor,
         config: &MoeConfig,
         work: &ExpertWork<P>,
-        weights: &MoeWeights<P::Value>,
-    ) -> Result<Grouping, ExecutorError> {
+        weights: &DeviceMoeWeights<P::Value>,
+    ) -> Result<ExpertGrouping, ExecutorError> {
         let (rows, experts, k) = (self.form.rows, config.experts, config.experts_per_token);
         let pairs = rows * k;
-        let input = Rows { values: self.work.normed, stride: self.text.hidden };
-        let logits = Rows { values: work.logits.first(rows * experts), stride: experts };
+        let input = DeviceRows { values: self.work.normed, stride: self.text.hidden };
+        let logits = DeviceRows { values: work.logits.first(rows * experts), stride: experts };
         self.multiply(executor, &weights.gate, rows, (input, logits), false)?;
-        let route = Route {
+        let route = RouteLaunch {
             config,
             logits: logits.values,
             correction: weights.correction,
@@ -286,12 +312,12 @@ impl<P: Fast> Pass<'_, P> {
             weights: work.weights.first(pairs),
         };
         launch(executor, &route.launch())?;
-        let grouping = Grouping {
+        let grouping = ExpertGrouping {
             experts,
             k,
             chosen: route.chosen,
             order: work.order.first(pairs),
-            place: work.place.first(pairs),
+            sorted_index: work.sorted_index.first(pairs),
             offsets: work.offsets,
             tiles: work.tiles.first(tiles_max(experts, pairs)),
         };
@@ -299,8 +325,8 @@ impl<P: Fast> Pass<'_, P> {
         Ok(grouping)
     }
 
-    /// The last norm and the output head, for the wanted rows only.
-    fn head(&self, executor: &mut dyn Executor) -> Done {
+    /// The last norm and the output head, only for rows whose logits are needed.
+    fn head(&self, executor: &mut dyn Executor) -> LaunchResult {
         let (hidden, wanted) = (self.text.hidden, self.form.wanted);
         if wanted == 0 {
             return Ok(());
@@ -317,112 +343,131 @@ impl<P: Fast> Pass<'_, P> {
         launch(executor, &norm.launch())?;
         let head = &self.weights.head;
         let logits = self.work.logits.from(self.logits_at * head.outputs);
-        let input = Rows { values: norm.out, stride: hidden };
-        let output = Rows { values: logits, stride: head.outputs };
+        let input = DeviceRows { values: norm.out, stride: hidden };
+        let output = DeviceRows { values: logits, stride: head.outputs };
         self.multiply(executor, head, wanted, (input, output), false)
     }
 
     /// All rows of a buffer.
-    fn all<T: crate::launch::Element>(&self, buffer: View<T>, width: usize) -> View<T> {
+    fn all<T: crate::launch::DeviceElement>(&self, buffer: DeviceView<T>, width: usize) -> DeviceView<T> {
         buffer.first(self.form.rows * width)
     }
 
     fn product(
         &self,
         executor: &mut dyn Executor,
-        matrix: &Matrix<P::Value>,
-        input: View<P::Value>,
-        output: Rows<P::Value>,
-    ) -> Done {
-        let input = Rows { values: input, stride: matrix.inputs };
+        matrix: &DeviceMatrix<P::Value>,
+        input: DeviceView<P::Value>,
+        output: DeviceRows<P::Value>,
+    ) -> LaunchResult {
+        let input = DeviceRows { values: input, stride: matrix.inputs };
         self.multiply(executor, matrix, self.form.rows, (input, output), false)
     }
 
-    /// `count` rows of a product; `adds`: added to what the outputs hold. A matrix in float32 in a model of bfloat16 takes its inputs widened, and its outputs are
-    /// narrowed where they are not float32.
-    fn multiply<O: Stored>(
+    /// A product with `count` rows; `adds`: added to the contents of the output. A float32 matrix
+    /// in a bfloat16 model takes widened inputs, and its outputs are narrowed unless they are
+    /// float32.
+    fn multiply<O: StoredElement>(
         &self,
         executor: &mut dyn Executor,
-        matrix: &Matrix<P::Value>,
+        matrix: &DeviceMatrix<P::Value>,
         count: usize,
-        (input, output): (Rows<P::Value>, Rows<O>),
+        (input, output): (DeviceRows<P::Value>, DeviceRows<O>),
         adds: bool,
-    ) -> Done {
+    ) -> LaunchResult {
         let Some(wide) = matrix.widened() else {
             let product = matrix.product(count, input, output);
-            return executor.multiply(Lane::Batch, &if adds { product.onto_outputs() } else { product });
+            return executor
+                .multiply(ExecutionLane::Batch, &if adds { product.onto_outputs() } else { product });
         };
         let [inputs, outputs] = self.work.widened;
-        let inputs = Rows { values: inputs, stride: wide.inputs };
+        let inputs = DeviceRows { values: inputs, stride: wide.inputs };
         launch(executor, &convert::widen(as_type(input), inputs.values, count, wide.inputs))?;
-        if Number::of::<O>() == Number::F32 {
+        if ElementType::of::<O>() == ElementType::F32 {
             let product = wide.product(count, inputs, as_type::<_, f32>(output));
-            return executor.multiply(Lane::Batch, &if adds { product.onto_outputs() } else { product });
+            return executor
+                .multiply(ExecutionLane::Batch, &if adds { product.onto_outputs() } else { product });
         }
-        let given = Rows { values: outputs, stride: wide.outputs };
-        executor.multiply(Lane::Batch, &wide.product(count, inputs, given))?;
+        let given = DeviceRows { values: outputs, stride: wide.outputs };
+        executor.multiply(ExecutionLane::Batch, &wide.product(count, inputs, given))?;
         launch(executor, &convert::narrow(outputs, as_type(output), count, wide.outputs, adds))
     }
 
-    /// A mixer's last product: what the next norm adds to the residual stream.
-    fn add(&self, executor: &mut dyn Executor, matrix: &Matrix<P::Value>, input: View<P::Value>) -> Done {
+    /// A mixer's last product, which the next norm adds to the residual stream.
+    fn add(
+        &self,
+        executor: &mut dyn Executor,
+        matrix: &DeviceMatrix<P::Value>,
+        input: DeviceView<P::Value>,
+    ) -> LaunchResult {
         let stride = self.text.hidden;
-        self.product(executor, matrix, input, Rows { values: self.all(self.work.delta, stride), stride })
+        self.product(
+            executor,
+            matrix,
+            input,
+            DeviceRows { values: self.all(self.work.delta, stride), stride },
+        )
     }
 }
 
-/// The same rows by the name of their type.
-fn as_type<A: Stored, B: Stored>(rows: Rows<A>) -> Rows<B> {
-    assert_eq!(Number::of::<A>(), Number::of::<B>(), "only a model in bfloat16 has matrices in another type");
-    Rows { values: View::new(rows.values.address(), rows.values.len()), stride: rows.stride }
+/// The same rows with the concrete name of their type.
+fn as_type<A: StoredElement, B: StoredElement>(rows: DeviceRows<A>) -> DeviceRows<B> {
+    assert_eq!(
+        ElementType::of::<A>(),
+        ElementType::of::<B>(),
+        "only a bfloat16 model has matrices of another type"
+    );
+    DeviceRows { values: DeviceView::new(rows.values.address(), rows.values.len()), stride: rows.stride }
 }
 
-fn launch(executor: &mut dyn Executor, launch: &Launch) -> Done {
-    executor.launch(Lane::Batch, launch)
+fn launch(executor: &mut dyn Executor, launch: &KernelLaunch) -> LaunchResult {
+    executor.launch(ExecutionLane::Batch, launch)
 }
 
 mod fast {
-    //! Which combination of types has which kernels.
+    //! The kernels of each combination of types.
 
     use half::bf16;
 
-    use super::{Attention, Experts, Fast, Launch, Parts, Recurrence, View};
-    use crate::launch::Tile;
-    use crate::types::{Bfloat16, Float32, NarrowState, WideResidual};
+    use super::{
+        AttentionLaunch, DeviceView, ExpertsLaunch, FastKernels, KernelLaunch, SplitBuffers, SsmRecurrence,
+    };
+    use crate::launch::SpanTile;
+    use crate::types::{Bfloat16Types, Float32Types, NarrowState, WideResidual};
 
-    impl Fast for Float32 {
-        fn chunked(_: &Recurrence<'_, f32, f32>) -> Option<Launch> {
+    impl FastKernels for Float32Types {
+        fn chunked(_: &SsmRecurrence<'_, f32, f32>) -> Option<KernelLaunch> {
             None
         }
-        fn decode(_: &Attention<'_, f32>, _: &Parts) -> Option<[Launch; 2]> {
+        fn decode(_: &AttentionLaunch<'_, f32>, _: &SplitBuffers) -> Option<[KernelLaunch; 2]> {
             None
         }
-        fn prefill(_: &Attention<'_, f32>, _: View<Tile>) -> Option<Launch> {
+        fn prefill(_: &AttentionLaunch<'_, f32>, _: DeviceView<SpanTile>) -> Option<KernelLaunch> {
             None
         }
-        fn experts(experts: &Experts<'_, f32>) -> [Launch; 3] {
+        fn experts(experts: &ExpertsLaunch<'_, f32>) -> [KernelLaunch; 3] {
             experts.launches()
         }
     }
 
     macro_rules! in_bf16 {
         ($($types:ty: $state:ty),*) => {$(
-            impl Fast for $types {
-                fn chunked(recurrence: &Recurrence<'_, bf16, $state>) -> Option<Launch> {
+            impl FastKernels for $types {
+                fn chunked(recurrence: &SsmRecurrence<'_, bf16, $state>) -> Option<KernelLaunch> {
                     recurrence.launch_chunked()
                 }
-                fn decode(attention: &Attention<'_, bf16>, parts: &Parts) -> Option<[Launch; 2]> {
+                fn decode(attention: &AttentionLaunch<'_, bf16>, parts: &SplitBuffers) -> Option<[KernelLaunch; 2]> {
                     attention.decode(parts)
                 }
-                fn prefill(attention: &Attention<'_, bf16>, tiles: View<Tile>) -> Option<Launch> {
+                fn prefill(attention: &AttentionLaunch<'_, bf16>, tiles: DeviceView<SpanTile>) -> Option<KernelLaunch> {
                     attention.prefill(tiles)
                 }
-                fn experts(experts: &Experts<'_, bf16>) -> [Launch; 3] {
+                fn experts(experts: &ExpertsLaunch<'_, bf16>) -> [KernelLaunch; 3] {
                     experts.launches_by_tiles().unwrap_or_else(|| experts.launches())
                 }
             }
         )*};
     }
 
-    in_bf16!(Bfloat16: f32, WideResidual: f32, NarrowState: bf16);
+    in_bf16!(Bfloat16Types: f32, WideResidual: f32, NarrowState: bf16);
 }

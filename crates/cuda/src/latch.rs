@@ -1,4 +1,5 @@
-//! An executor that stays lost: after its first failure it is given nothing any more, and every call is answered with that failure.
+//! An executor that stays failed: after its first failure it gets no more work, and every call
+//! returns that failure.
 
 use furrow_model::backend::DeviceLost;
 use furrow_model::checkpoint::{CheckpointError, chain};
@@ -6,30 +7,30 @@ use furrow_model::checkpoint::{CheckpointError, chain};
 use crate::executor::{Executor, ExecutorError};
 use crate::weights::LoadError;
 
-/// The one way to an opened executor. Nothing reaches it but through these calls, so no failure of it goes unseen, whatever its caller does with the
-/// answer.
-pub(crate) struct Latch {
+/// The only access to an open executor. All its calls go through these methods, so no failure is
+/// missed, even if the caller ignores the result.
+pub(crate) struct ExecutorLatch {
     executor: Box<dyn Executor>,
     lost: Option<DeviceLost>,
 }
 
-impl Latch {
+impl ExecutorLatch {
     /// Takes an executor that works.
     pub fn new(executor: Box<dyn Executor>) -> Self {
         Self { executor, lost: None }
     }
 
-    /// Whether it can be used.
+    /// Checks that it has not failed.
     pub fn check(&self) -> Result<(), DeviceLost> {
         self.lost.clone().map_or(Ok(()), Err)
     }
 
-    /// How it was lost.
+    /// The failure, if it has failed.
     pub fn lost(&self) -> Option<&DeviceLost> {
         self.lost.as_ref()
     }
 
-    /// Does some work on it.
+    /// Runs some work on it.
     pub fn work<T>(
         &mut self,
         work: impl FnOnce(&mut dyn Executor) -> Result<T, ExecutorError>,
@@ -38,12 +39,12 @@ impl Latch {
         work(&mut *self.executor).map_err(|error| self.lose(chain(&error)))
     }
 
-    /// Waits until all it was given is done.
+    /// Waits until all its work is done.
     pub fn wait(&mut self) -> Result<(), DeviceLost> {
         self.work(|executor| executor.wait())
     }
 
-    /// Brings weights to it, which may be refused and leave it as it was.
+    /// Loads weights, which may be refused; then the executor stays usable.
     pub fn load<T>(
         &mut self,
         work: impl FnOnce(&mut dyn Executor) -> Result<T, LoadError>,
@@ -56,7 +57,7 @@ impl Latch {
         }
     }
 
-    /// Gives it up.
+    /// Marks it as failed.
     pub fn lose(&mut self, why: String) -> DeviceLost {
         self.lost.get_or_insert(DeviceLost(why)).clone()
     }

@@ -1,42 +1,45 @@
-//! What a backend takes before it computes anything: bytes of the device by part, and bytes of this machine's memory that it pins.
+//! Memory of a backend before it computes anything: bytes of the device by part, and bytes of host
+//! memory that it pins.
 //!
-//! Both come from the code that allocates: the device's bytes from placing every buffer from address 0 (`arena.rs`), the pinned bytes from cutting slabs as
-//! `parking.rs` pins them. `crates/cuda/tests/backend/needs.rs` holds them to what an executor is asked for.
+//! Both come from the code that allocates: the device's bytes from assigning every buffer an
+//! address from 0 on (`arena.rs`), the pinned bytes from splitting them into slabs as `offload.rs`
+//! does. `crates/cuda/tests/backend/needs.rs` compares them with the requests to an executor.
 
-use crate::arena::Plan;
+use crate::arena::MemoryPlan;
 use crate::gpu::STAGING_BYTES;
-use crate::parking::Blocks;
+use crate::offload::BlockSizes;
 
-/// Part of the pinned bytes: what every executor with a GPU has, whatever the model.
+/// Part of the pinned bytes that every executor with a GPU has, for any model.
 pub const STAGING: &str = "staging of copies";
 /// Part of the pinned bytes.
-const PARKED: &str = "states of idle sessions";
+const OFFLOADED: &str = "states of idle sessions";
 /// Part of the pinned bytes.
 const STAGED: &str = "a second set of weights";
 
-/// Bytes by part, of a device and of the machine around it.
+/// Bytes by part, of the device and of the host.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Needs {
+pub struct MemoryNeeds {
     /// Of the device: one allocation.
-    pub device: Plan,
+    pub device: MemoryPlan,
     /// Of this machine, pinned.
-    pub pinned: Plan,
+    pub pinned: MemoryPlan,
     /// Bytes of a state slot and of a KV page.
     pub sizes: [u64; 2],
 }
 
-impl Needs {
-    /// `pinned`: bytes given to the states of idle sessions, and bytes of weights that are staged on the host.
-    pub(crate) fn new(device: Plan, sizes: [u64; 2], (parked, staged): (u64, u64)) -> Self {
-        let mut pinned = Plan::default();
+impl MemoryNeeds {
+    /// `pinned`: bytes for the states of idle sessions, and bytes of weights that are staged on the
+    /// host.
+    pub(crate) fn new(device: MemoryPlan, sizes: [u64; 2], (offloaded, staged): (u64, u64)) -> Self {
+        let mut pinned = MemoryPlan::default();
         pinned.add(STAGING, STAGING_BYTES);
-        pinned.add(PARKED, Blocks::of(sizes).slabs(parked).sum());
+        pinned.add(OFFLOADED, BlockSizes::of(sizes).slabs(offloaded).sum());
         pinned.add(STAGED, staged);
         Self { device, pinned, sizes }
     }
 
-    /// Bytes of pinned memory that the state of a session with so many pages takes: whole blocks.
-    pub fn parked_bytes(&self, pages: u32) -> u64 {
-        Blocks::of(self.sizes).bytes_of(pages)
+    /// Bytes of pinned memory for the state of a session with this many pages: whole blocks.
+    pub fn offloaded_bytes(&self, pages: u32) -> u64 {
+        BlockSizes::of(self.sizes).bytes_of(pages)
     }
 }

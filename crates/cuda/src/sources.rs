@@ -1,22 +1,22 @@
-//! The kernels, as the binary carries them.
+//! The kernel sources that the binary embeds.
 
 /// One operation's source.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Source<'a> {
+pub struct KernelSource<'a> {
     /// File name in `kernels/`.
     pub name: &'a str,
-    /// CUDA C++ that includes nothing but `HEADERS`.
+    /// CUDA C++ that includes only `HEADERS`.
     pub text: &'a str,
 }
 
 macro_rules! sources {
     ($($name:literal),* $(,)?) => {
-        &[$(Source { name: $name, text: include_str!(concat!("../../../kernels/", $name)) }),*]
+        &[$(KernelSource { name: $name, text: include_str!(concat!("../../../kernels/", $name)) }),*]
     };
 }
 
 /// Every kernel file.
-pub const KERNELS: &[Source<'static>] = sources![
+pub const KERNELS: &[KernelSource<'static>] = sources![
     "attention.cu",
     "attention_decode.cu",
     "attention_image.cu",
@@ -39,15 +39,15 @@ pub const KERNELS: &[Source<'static>] = sources![
     "ssm_chunked.cu",
 ];
 
-/// What kernels include. Their names carry no folder.
-pub const HEADERS: &[Source<'static>] = &[
-    Source { name: "attending.cuh", text: include_str!("../../../kernels/include/attending.cuh") },
-    Source {
+/// Headers of the kernels, by names without a folder.
+pub const HEADERS: &[KernelSource<'static>] = &[
+    KernelSource { name: "attending.cuh", text: include_str!("../../../kernels/include/attending.cuh") },
+    KernelSource {
         name: "attending_plainly.cuh",
         text: include_str!("../../../kernels/include/attending_plainly.cuh"),
     },
-    Source { name: "device.cuh", text: include_str!("../../../kernels/include/device.cuh") },
-    Source { name: "pages.cuh", text: include_str!("../../../kernels/include/pages.cuh") },
-    Source { name: "ptx.cuh", text: include_str!("../../../kernels/include/ptx.cuh") },
-    Source { name: "ssm.cuh", text: include_str!("../../../kernels/include/ssm.cuh") },
+    KernelSource { name: "device.cuh", text: include_str!("../../../kernels/include/device.cuh") },
+    KernelSource { name: "pages.cuh", text: include_str!("../../../kernels/include/pages.cuh") },
+    KernelSource { name: "ptx.cuh", text: include_str!("../../../kernels/include/ptx.cuh") },
+    KernelSource { name: "ssm.cuh", text: include_str!("../../../kernels/include/ssm.cuh") },
 ];

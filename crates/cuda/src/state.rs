@@ -1,19 +1,21 @@
-//! Where sessions' states lie: slots of the recurrence and the convolution, pages of keys and values.
+//! Memory of sessions' states: slots of the recurrence and the convolution, pages of keys and
+//! values.
 //!
-//! A slot is one stretch of memory: for each Mamba-2 layer the SSM state `[heads, head size, N]` and the convolution's last inputs `[3, W]`; so a
-//! snapshot is one copy. A page is one stretch too: for each attention layer and KV head keys `[64, head size]` and values `[64, head size]`. Behind the
-//! last page is one that belongs to nobody: rows that fill a batch up write there.
+//! A slot is contiguous: for each Mamba-2 layer the SSM state `[heads, head size, N]` and the
+//! convolution's last inputs `[3, W]`. A snapshot is therefore one copy. A page is contiguous too:
+//! for each attention layer and KV head keys `[64, head size]` and values `[64, head size]`. After
+//! the last page is a scrap page that no session owns: padding rows of a batch write there.
 
 use std::marker::PhantomData;
 
-use furrow_model::backend::{PAGE_TOKENS, Page, Room, Slot};
+use furrow_model::backend::{BackendCapacity, PAGE_TOKENS, Page, Slot};
 use furrow_model::config::{LayerKind, TextConfig};
 
-use crate::arena::Placer;
-use crate::launch::{Element, View};
-use crate::ops::Slots;
-use crate::ops::attention::Pages;
-use crate::types::Types;
+use crate::arena::BufferAllocator;
+use crate::launch::{DeviceElement, DeviceView};
+use crate::ops::DeviceSlots;
+use crate::ops::attention::DevicePages;
+use crate::types::ModelTypes;
 
 /// Part of a plan.
 const SLOTS: &str = "state slots";
@@ -23,9 +25,9 @@ const PACK_BYTES: usize = 16;
 
 /// The memory of all sessions.
 #[derive(Debug)]
-pub(crate) struct States<P> {
-    slots: View<u8>,
-    pages: View<u8>,
+pub(crate) struct StateBuffers<P> {
+    slots: DeviceView<u8>,
+    pages: DeviceView<u8>,
     /// Bytes of a layer's SSM state and of its convolution's inputs, in packs.
     ssm_bytes: usize,
     conv_bytes: usize,
@@ -37,9 +39,9 @@ pub(crate) struct States<P> {
     types: PhantomData<fn() -> P>,
 }
 
-impl<P: Types> States<P> {
-    /// Places all slots and pages.
-    pub fn place(text: &TextConfig, room: &Room, placer: &mut Placer) -> Self {
+impl<P: ModelTypes> StateBuffers<P> {
+    /// Allocates all slots and pages.
+    pub fn allocate(text: &TextConfig, capacity: &BackendCapacity, allocator: &mut BufferAllocator) -> Self {
         let ssm = text.ssm.inner() * text.ssm.state * size_of::<P::State>();
         let conv = text.ssm.conv_width() * (text.ssm.conv_kernel - 1) * size_of::<P::Value>();
         let (ssm_bytes, conv_bytes) = (ssm.next_multiple_of(PACK_BYTES), conv.next_multiple_of(PACK_BYTES));
@@ -48,43 +50,49 @@ impl<P: Types> States<P> {
         let page_bytes = text.layers_of(LayerKind::Attention).count() * kv_bytes;
         let all = |count: u32, bytes: usize| (count as usize).saturating_mul(bytes);
         Self {
-            slots: placer.take(SLOTS, all(room.slots, slot_bytes)),
-            pages: placer.take(PAGES, all(room.pages.saturating_add(1), page_bytes)),
+            slots: allocator.take(SLOTS, all(capacity.slots, slot_bytes)),
+            pages: allocator.take(PAGES, all(capacity.pages.saturating_add(1), page_bytes)),
             ssm_bytes,
             conv_bytes,
             slot_bytes,
             kv_bytes,
             page_bytes,
-            scrap: room.pages,
+            scrap: capacity.pages,
             types: PhantomData,
         }
     }
 
-    /// A layer's SSM state in every slot. `layer` counts Mamba-2 layers only.
-    pub fn ssm(&self, layer: usize) -> Slots<P::State> {
+    /// A layer's SSM state in every slot. `layer` counts only Mamba-2 layers.
+    pub fn ssm(&self, layer: usize) -> DeviceSlots<P::State> {
         let at = layer * (self.ssm_bytes + self.conv_bytes);
-        Slots { values: as_values(self.slots.from(at)), stride: self.slot_bytes / size_of::<P::State>() }
+        DeviceSlots {
+            values: as_values(self.slots.from(at)),
+            stride: self.slot_bytes / size_of::<P::State>(),
+        }
     }
 
     /// A layer's convolution state in every slot.
-    pub fn conv(&self, layer: usize) -> Slots<P::Value> {
+    pub fn conv(&self, layer: usize) -> DeviceSlots<P::Value> {
         let at = layer * (self.ssm_bytes + self.conv_bytes) + self.ssm_bytes;
-        Slots { values: as_values(self.slots.from(at)), stride: self.slot_bytes / size_of::<P::Value>() }
+        DeviceSlots {
+            values: as_values(self.slots.from(at)),
+            stride: self.slot_bytes / size_of::<P::Value>(),
+        }
     }
 
-    /// A layer's part of every page. `layer` counts attention layers only.
-    pub fn pages(&self, layer: usize, table: View<u32>, table_stride: usize) -> Pages<P::Value> {
+    /// A layer's part of every page. `layer` counts only attention layers.
+    pub fn pages(&self, layer: usize, table: DeviceView<u32>, table_stride: usize) -> DevicePages<P::Value> {
         let values = as_values(self.pages.from(layer * self.kv_bytes));
-        Pages { values, stride: self.page_bytes / size_of::<P::Value>(), table, table_stride }
+        DevicePages { values, stride: self.page_bytes / size_of::<P::Value>(), table, table_stride }
     }
 
     /// The whole of a slot.
-    pub fn slot(&self, slot: Slot) -> View<u8> {
+    pub fn slot(&self, slot: Slot) -> DeviceView<u8> {
         self.slots.from(slot.0 as usize * self.slot_bytes).first(self.slot_bytes)
     }
 
     /// The whole of a page.
-    pub fn page(&self, page: Page) -> View<u8> {
+    pub fn page(&self, page: Page) -> DeviceView<u8> {
         self.pages.from(page.0 as usize * self.page_bytes).first(self.page_bytes)
     }
 
@@ -94,21 +102,21 @@ impl<P: Types> States<P> {
     }
 
     /// All slots, and all pages.
-    pub fn all(&self) -> [View<u8>; 2] {
+    pub fn all(&self) -> [DeviceView<u8>; 2] {
         [self.slots, self.pages]
     }
 
-    /// The page that belongs to nobody.
+    /// The scrap page.
     pub fn scrap(&self) -> u32 {
         self.scrap
     }
 }
 
-/// Pages that so many positions take.
+/// Pages for this many positions.
 pub(crate) fn pages_of(positions: usize) -> usize {
     positions.div_ceil(PAGE_TOKENS)
 }
 
-fn as_values<T: Element>(bytes: View<u8>) -> View<T> {
-    View::new(bytes.address(), bytes.len() / size_of::<T>())
+fn as_values<T: DeviceElement>(bytes: DeviceView<u8>) -> DeviceView<T> {
+    DeviceView::new(bytes.address(), bytes.len() / size_of::<T>())
 }

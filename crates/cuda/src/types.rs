@@ -1,73 +1,75 @@
-//! What a model is stored and computed in: one of a few combinations that kernels are made for.
+//! Types in which a model is stored and computed: one of a few combinations that kernels support.
 
 use bytemuck::Pod;
 use half::bf16;
 
-use crate::launch::Stored;
+use crate::launch::StoredElement;
 
 /// A combination.
-pub trait Types: Send + 'static {
+pub trait ModelTypes: Send + 'static {
     /// Weights, activations, keys and values.
-    type Value: Value;
+    type Value: WeightElement;
     /// The residual stream.
-    type Residual: Stored;
+    type Residual: StoredElement;
     /// States of the recurrence.
-    type State: Stored;
+    type State: StoredElement;
 }
 
 /// A type that weights are stored in.
-pub trait Value: Stored + Pod {
-    /// The nearest to a float32.
+pub trait WeightElement: StoredElement + Pod {
+    /// The nearest value to a float32.
     fn nearest(value: f32) -> Self;
 }
 
-impl Value for f32 {
+impl WeightElement for f32 {
     fn nearest(value: f32) -> Self {
         value
     }
 }
 
-impl Value for bf16 {
+impl WeightElement for bf16 {
     fn nearest(value: f32) -> Self {
         Self::from_f32(value)
     }
 }
 
-/// Everything in float32: for small models and for finding out what rounding does.
+/// Everything in float32: for small models and for checking the effect of rounding.
 #[derive(Debug)]
-pub struct Float32;
+pub struct Float32Types;
 
-/// Everything in bfloat16 but the states of the recurrence, as transformers and vLLM have it.
+/// Everything in bfloat16 except the states of the recurrence, as in transformers and vLLM.
 #[derive(Debug)]
-pub struct Bfloat16;
+pub struct Bfloat16Types;
 
-/// The same with a residual stream in float32: 62 roundings of it less, for 4 bytes more a value and layer.
+/// As `Bfloat16Types`, with a residual stream in float32: 62 roundings fewer, for 4 bytes more a
+/// value and layer.
 #[derive(Debug)]
 pub struct WideResidual;
 
-/// As `Bfloat16`, the states of the recurrence too: half their bytes, 3.4 ms less of a decode step of the 12B at 100 sessions.
+/// As `Bfloat16Types`, with bfloat16 states too: half their bytes, 3.4 ms less for a decode step of
+/// the 12B at 100 sessions.
 #[derive(Debug)]
 pub struct NarrowState;
 
-impl Types for Float32 {
+impl ModelTypes for Float32Types {
     type Value = f32;
     type Residual = f32;
     type State = f32;
 }
 
-impl Types for Bfloat16 {
+impl ModelTypes for Bfloat16Types {
     type Value = bf16;
     type Residual = bf16;
     type State = f32;
 }
 
-impl Types for WideResidual {
+impl ModelTypes for WideResidual {
     type Value = bf16;
     type Residual = f32;
     type State = f32;
 }
 
-impl Types for NarrowState {
+impl ModelTypes for NarrowState {
     type Value = bf16;
     type Residual = bf16;
     type State = bf16;

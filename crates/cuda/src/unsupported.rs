@@ -1,13 +1,13 @@
-//! What stands between a model and the kernels there are: everything, at once, by name.
+//! Lists everything about a model that the kernels do not support, at once and by name.
 
 use furrow_model::config::{Config, LayerKind, TextConfig, VisionConfig};
 
 use crate::ops::{PACK, conv, moe, vision};
 
-/// Largest head size of attention's plain form.
+/// Largest head size of the plain attention kernel.
 const HEAD_MAX: usize = 256;
 
-/// Reasons, each with the key of `config.json` that it is about; none for a model that can be run.
+/// Reasons, each with the key of `config.json`; empty for a supported model.
 pub(crate) fn unsupported(config: &Config) -> Vec<String> {
     text(&config.text).into_iter().chain(config.vision.iter().flat_map(tower)).collect()
 }
@@ -23,26 +23,26 @@ fn text(text: &TextConfig) -> Vec<String> {
     let ssm = &text.ssm;
     if let Some(moe) = &text.moe {
         let (experts, most) = (moe.experts, moe::EXPERTS_MAX);
-        unless(experts <= most, format!("n_routed_experts: {experts}, over {most}"));
+        unless(experts <= most, format!("n_routed_experts: {experts}, more than {most}"));
     }
-    unless(in_packs(text.hidden), format!("hidden_size: {}, no multiple of {PACK}", text.hidden));
+    unless(in_packs(text.hidden), format!("hidden_size: {}, not a multiple of {PACK}", text.hidden));
     if has(LayerKind::Ssm) {
         let (kernel, width, group) = (ssm.conv_kernel, ssm.conv_width(), ssm.inner() / ssm.groups);
         unless(kernel == conv::KERNEL, format!("conv_kernel: {kernel}, not {}", conv::KERNEL));
         unless(
             width.is_multiple_of(4),
             format!(
-                "mamba_num_heads, mamba_head_dim, n_groups, ssm_state_size: a convolution of {width} channels, no multiple of 4"
+                "mamba_num_heads, mamba_head_dim, n_groups, ssm_state_size: a convolution of {width} channels, not a multiple of 4"
             ),
         );
         unless(
             ssm.inner().is_multiple_of(ssm.groups) && group.is_multiple_of(4),
-            format!("n_groups: {}, which makes groups of {group} channels, no multiple of 4", ssm.groups),
+            format!("n_groups: {}, which makes groups of {group} channels, not a multiple of 4", ssm.groups),
         );
     }
     if has(LayerKind::Attention) {
         let head = text.attention.head_dim;
-        unless(head <= HEAD_MAX, format!("head_dim: {head}, over {HEAD_MAX}"));
+        unless(head <= HEAD_MAX, format!("head_dim: {head}, more than {HEAD_MAX}"));
     }
     why
 }
@@ -53,13 +53,13 @@ fn tower(of: &VisionConfig) -> Vec<String> {
     if head > vision::HEAD_MAX {
         let most = vision::HEAD_MAX;
         why.push(format!(
-            "vision_config.num_attention_heads: {}, which makes heads of {head} values, over {most}",
+            "vision_config.num_attention_heads: {}, which makes heads of {head} values, more than {most}",
             of.heads
         ));
     }
     for (key, width) in [("hidden_size", of.hidden), ("intermediate_size", of.intermediate)] {
         if !in_packs(width) {
-            why.push(format!("vision_config.{key}: {width}, no multiple of {PACK}"));
+            why.push(format!("vision_config.{key}: {width}, not a multiple of {PACK}"));
         }
     }
     why

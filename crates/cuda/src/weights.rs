@@ -1,208 +1,211 @@
-//! The weights on the device: where each lies, and what must be brought there.
+//! The weights on the device: the address of each, and what must be uploaded there.
 //!
-//! Matrices lie as checkpoints store them, `[outputs, inputs]` by row, which is what products read; q, k and v of a layer one behind the other. Taps of the
-//! convolution are turned to `[kernel, W]`; A is -exp(A_log) and stands, with D and dt_bias, in float32. One walk over the model places every tensor and
-//! says what goes there; `load.rs` brings it, all at once or piece by piece beside running batches.
+//! Matrices have the layout of checkpoints, `[outputs, inputs]` by row, which products read
+//! directly; q, k and v of a layer are adjacent. Taps of the convolution are transposed to
+//! `[kernel, W]`; A is -exp(A_log) and is stored, with D and dt_bias, in float32. One pass over the
+//! model assigns every tensor an address and its upload; `load.rs` uploads them, all at once or
+//! piece by piece while batches run.
 
-mod kept;
 mod load;
+mod matrix_types;
 
 use std::collections::BTreeSet;
 
 use furrow_model::checkpoint::{Checkpoint, CheckpointError};
 use furrow_model::config::{Config, LayerKind, MoeConfig, TextConfig, VisionConfig};
 
-pub(crate) use self::kept::Kept;
 pub use self::load::LoadError;
-pub(crate) use self::load::{Hold, bring, bring_noise, check};
-use crate::arena::Placer;
-use crate::executor::Matrix;
-use crate::launch::{Element, View};
-use crate::types::Value;
+pub(crate) use self::load::{UploadTarget, check, upload_noise, upload_tensor};
+pub(crate) use self::matrix_types::MatrixTypes;
+use crate::arena::BufferAllocator;
+use crate::executor::DeviceMatrix;
+use crate::launch::{DeviceElement, DeviceView};
+use crate::types::WeightElement;
 
 /// Part of a plan.
 const WEIGHTS: &str = "weights";
-/// What the tower's names start with.
+/// Prefix of the tower's names.
 const TOWER: &str = "vision_model.radio_model.model.";
 
 /// All weights.
 #[derive(Debug)]
-pub(crate) struct Weights<T> {
-    pub text: TextWeights<T>,
-    pub vision: Option<VisionWeights<T>>,
+pub(crate) struct DeviceWeights<T> {
+    pub text: DeviceTextWeights<T>,
+    pub vision: Option<DeviceVisionWeights<T>>,
 }
 
 /// The language model.
 #[derive(Debug)]
-pub(crate) struct TextWeights<T> {
-    /// `[rows, H]`; the rows may be more than the head's.
-    pub embeddings: Matrix<T>,
-    pub layers: Vec<Layer<T>>,
+pub(crate) struct DeviceTextWeights<T> {
+    /// `[rows, H]`; may have more rows than the head.
+    pub embeddings: DeviceMatrix<T>,
+    pub layers: Vec<DeviceLayer<T>>,
     /// `[H]`.
-    pub final_norm: View<T>,
+    pub final_norm: DeviceView<T>,
     /// `[V, H]`.
-    pub head: Matrix<T>,
-    /// Widest inputs, and widest outputs that are narrowed, of products in float32 in a model of bfloat16.
+    pub head: DeviceMatrix<T>,
+    /// Widest inputs, and widest narrowed outputs, of float32 products in a bfloat16 model.
     pub widest: [usize; 2],
 }
 
 /// A layer: its pre-norm `[H]` and its mixer.
 #[derive(Debug)]
-pub(crate) struct Layer<T> {
-    pub norm: View<T>,
-    pub mixer: Mixer<T>,
+pub(crate) struct DeviceLayer<T> {
+    pub norm: DeviceView<T>,
+    pub mixer: DeviceMixer<T>,
 }
 
 /// The four mixers.
 #[derive(Debug)]
-pub(crate) enum Mixer<T> {
-    Ssm(SsmWeights<T>),
-    Attention(AttentionWeights<T>),
-    Mlp(MlpWeights<T>),
-    Moe(MoeWeights<T>),
+pub(crate) enum DeviceMixer<T> {
+    Ssm(DeviceSsmWeights<T>),
+    Attention(DeviceAttentionWeights<T>),
+    Mlp(DeviceMlpWeights<T>),
+    Moe(DeviceMoeWeights<T>),
 }
 
 /// Mamba-2.
 #[derive(Debug)]
-pub(crate) struct SsmWeights<T> {
-    pub in_proj: Matrix<T>,
+pub(crate) struct DeviceSsmWeights<T> {
+    pub in_proj: DeviceMatrix<T>,
     /// `[kernel, W]`.
-    pub taps: View<T>,
-    pub conv_bias: View<T>,
-    pub a: View<f32>,
-    pub d: View<f32>,
-    pub dt_bias: View<f32>,
-    pub norm: View<T>,
-    pub out_proj: Matrix<T>,
+    pub taps: DeviceView<T>,
+    pub conv_bias: DeviceView<T>,
+    pub a: DeviceView<f32>,
+    pub d: DeviceView<f32>,
+    pub dt_bias: DeviceView<f32>,
+    pub norm: DeviceView<T>,
+    pub out_proj: DeviceMatrix<T>,
 }
 
 /// Grouped-query attention.
 #[derive(Debug)]
-pub(crate) struct AttentionWeights<T> {
+pub(crate) struct DeviceAttentionWeights<T> {
     /// q, k and v.
-    pub qkv: Matrix<T>,
-    pub out: Matrix<T>,
+    pub qkv: DeviceMatrix<T>,
+    pub out: DeviceMatrix<T>,
 }
 
 /// Squared-ReLU MLP.
 #[derive(Debug)]
-pub(crate) struct MlpWeights<T> {
-    pub up: Matrix<T>,
-    pub down: Matrix<T>,
+pub(crate) struct DeviceMlpWeights<T> {
+    pub up: DeviceMatrix<T>,
+    pub down: DeviceMatrix<T>,
 }
 
 /// Mixture of experts.
 #[derive(Debug)]
-pub(crate) struct MoeWeights<T> {
+pub(crate) struct DeviceMoeWeights<T> {
     /// Router, `[experts, H]`.
-    pub gate: Matrix<T>,
-    /// Added to scores where they choose, `[experts]`.
-    pub correction: View<f32>,
+    pub gate: DeviceMatrix<T>,
+    /// Added to scores for the choice, `[experts]`.
+    pub correction: DeviceView<f32>,
     /// `[experts, inner, width]`; the width is H or the latent one.
-    pub up: View<T>,
+    pub up: DeviceView<T>,
     /// `[experts, width, inner]`.
-    pub down: View<T>,
+    pub down: DeviceView<T>,
     /// The shared expert.
-    pub shared: Option<MlpWeights<T>>,
+    pub shared: Option<DeviceMlpWeights<T>>,
     /// Down to and up from the latent width, `[L, H]` and `[H, L]`.
-    pub latent: Option<[Matrix<T>; 2]>,
+    pub latent: Option<[DeviceMatrix<T>; 2]>,
 }
 
 /// The vision encoder.
 #[derive(Debug)]
-pub(crate) struct VisionWeights<T> {
-    pub embedder: Matrix<T>,
-    /// Of each patch of a tile, `[patches, hidden]`.
-    pub positions: View<f32>,
+pub(crate) struct DeviceVisionWeights<T> {
+    pub embedder: DeviceMatrix<T>,
+    /// Position of each patch of a tile, `[patches, hidden]`.
+    pub positions: DeviceView<f32>,
     /// `[prefix, hidden]`.
-    pub prefix: View<T>,
-    pub blocks: Vec<VisionBlock<T>>,
-    pub projector_norm: View<T>,
-    pub projector: MlpWeights<T>,
+    pub prefix: DeviceView<T>,
+    pub blocks: Vec<DeviceVisionBlock<T>>,
+    pub projector_norm: DeviceView<T>,
+    pub projector: DeviceMlpWeights<T>,
 }
 
 /// One transformer block of the tower.
 #[derive(Debug)]
-pub(crate) struct VisionBlock<T> {
-    pub norm1: Affine<T>,
-    pub qkv: Biased<T>,
-    pub proj: Biased<T>,
-    pub norm2: Affine<T>,
-    pub fc1: Biased<T>,
-    pub fc2: Biased<T>,
+pub(crate) struct DeviceVisionBlock<T> {
+    pub norm1: DeviceLayerNorm<T>,
+    pub qkv: DeviceBiasedMatrix<T>,
+    pub proj: DeviceBiasedMatrix<T>,
+    pub norm2: DeviceLayerNorm<T>,
+    pub fc1: DeviceBiasedMatrix<T>,
+    pub fc2: DeviceBiasedMatrix<T>,
 }
 
 /// Scale and shift of a LayerNorm.
 #[derive(Debug)]
-pub(crate) struct Affine<T> {
-    pub weight: View<T>,
-    pub shift: View<T>,
+pub(crate) struct DeviceLayerNorm<T> {
+    pub weight: DeviceView<T>,
+    pub shift: DeviceView<T>,
 }
 
-/// A matrix and what is added to its product.
+/// A matrix and the bias of its product.
 #[derive(Debug)]
-pub(crate) struct Biased<T> {
-    pub matrix: Matrix<T>,
-    pub bias: View<T>,
+pub(crate) struct DeviceBiasedMatrix<T> {
+    pub matrix: DeviceMatrix<T>,
+    pub bias: DeviceView<T>,
 }
 
-/// What only a checkpoint says.
+/// Numbers that only a checkpoint has.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Counts {
+pub(crate) struct CheckpointCounts {
     /// Rows of the embedding table.
     pub embeddings: usize,
     /// Prefix tokens of the tower.
     pub prefix: usize,
-    /// Matrices in float32, by name, of a model that is computed in bfloat16.
+    /// Names of float32 matrices of a model that is computed in bfloat16.
     pub wide: BTreeSet<String>,
 }
 
-/// What must be brought to a place.
+/// The upload of one buffer.
 #[derive(Debug)]
-pub(crate) struct Cargo {
-    /// Tensors, one behind the other.
+pub(crate) struct TensorUpload {
+    /// Tensors, stored one after another.
     pub names: Vec<String>,
-    /// Where to.
+    /// Destination address.
     pub to: u64,
-    /// Values.
+    /// Number of values.
     pub count: usize,
-    /// What becomes of them on the way.
-    pub form: Form,
-    /// What is there where nothing is loaded.
-    pub noise: Noise,
+    /// Conversion of the tensors.
+    pub form: UploadForm,
+    /// Values if nothing is loaded.
+    pub noise: NoiseValues,
 }
 
-/// What becomes of a tensor on its way.
+/// Conversion of a tensor before it is uploaded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Form {
-    /// As it is, in the type of the weights.
+pub(crate) enum UploadForm {
+    /// Unchanged, in the type of the weights.
     Stored,
-    /// `[rows, columns]` as `[columns, rows]`, in the type of the weights.
+    /// Transposes `[rows, columns]` to `[columns, rows]`, in the type of the weights.
     Turned { rows: usize, columns: usize },
-    /// float32.
+    /// Converts to float32.
     Float32,
-    /// -exp of it, float32.
+    /// -exp of each value, in float32.
     Decay,
-    /// The position table at the size of a tile, float32.
+    /// The position table resized to a tile, in float32.
     Positions,
 }
 
-/// Values that come from nowhere: a middle, and how far they are from it.
+/// Generated values: mean, and largest distance from it.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct Noise(pub f32, pub f32);
+pub(crate) struct NoiseValues(pub f32, pub f32);
 
-impl Noise {
+impl NoiseValues {
     /// Norms, scales and biases.
     const VECTOR: Self = Self(1.0, 0.1);
 
-    /// A matrix whose product is about as large as its inputs.
+    /// For a matrix whose product is about as large as its inputs.
     fn matrix(inputs: usize) -> Self {
         Self(0.0, 1.7 / (inputs as f32).sqrt())
     }
 }
 
-impl Counts {
-    /// As a configuration has them where no checkpoint is at hand. Prefix tokens: as many as the published tower has.
+impl CheckpointCounts {
+    /// From a configuration, without a checkpoint. The number of prefix tokens is that of the
+    /// published tower.
     pub fn of_config(config: &Config) -> Self {
         let prefix = if config.vision.is_some() { 16 } else { 0 };
         Self { embeddings: config.text.vocabulary, prefix, wide: BTreeSet::new() }
@@ -221,37 +224,41 @@ impl Counts {
     }
 }
 
-impl<T: Value> Weights<T> {
-    /// Places everything, and says what must be brought there.
-    pub fn place(config: &Config, counts: &Counts, placer: &mut Placer) -> (Self, Vec<Cargo>) {
+impl<T: WeightElement> DeviceWeights<T> {
+    /// Assigns addresses to all buffers, and returns their uploads.
+    pub fn allocate(
+        config: &Config,
+        counts: &CheckpointCounts,
+        allocator: &mut BufferAllocator,
+    ) -> (Self, Vec<TensorUpload>) {
         let (prefix, wide) = (String::new(), &counts.wide);
-        let mut walk = Walk { placer, prefix, cargo: Vec::new(), wide, widest: [0; 2] };
+        let mut walk = WeightWalk { allocator, prefix, uploads: Vec::new(), wide, widest: [0; 2] };
         let text = walk.text(&config.text, counts.embeddings);
         let hidden = config.text.hidden;
         let vision = config.vision.as_ref().map(|vision| walk.vision(vision, hidden, counts.prefix));
-        (Self { text, vision }, walk.cargo)
+        (Self { text, vision }, walk.uploads)
     }
 }
 
-/// Goes over a model's tensors in one order.
-struct Walk<'a> {
-    placer: &'a mut Placer,
-    /// What the next names start with.
+/// Visits a model's tensors in one order.
+struct WeightWalk<'a> {
+    allocator: &'a mut BufferAllocator,
+    /// Prefix of the next names.
     prefix: String,
-    cargo: Vec<Cargo>,
-    /// Matrices that are kept in float32.
+    uploads: Vec<TensorUpload>,
+    /// Names of matrices that stay in float32.
     wide: &'a BTreeSet<String>,
     widest: [usize; 2],
 }
 
-impl Walk<'_> {
-    fn text<T: Value>(&mut self, text: &TextConfig, embeddings: usize) -> TextWeights<T> {
+impl WeightWalk<'_> {
+    fn text<T: WeightElement>(&mut self, text: &TextConfig, embeddings: usize) -> DeviceTextWeights<T> {
         self.enter("backbone.");
         let embeddings = self.matrix("embeddings.weight", embeddings, text.hidden);
         let layers = (0..).zip(&text.layers).map(|(index, kind)| self.layer(text, index, *kind));
         let layers = layers.collect();
         self.enter("");
-        TextWeights {
+        DeviceTextWeights {
             embeddings,
             layers,
             final_norm: self.vector("backbone.norm_f.weight", text.hidden),
@@ -260,69 +267,78 @@ impl Walk<'_> {
         }
     }
 
-    fn layer<T: Value>(&mut self, text: &TextConfig, index: usize, kind: LayerKind) -> Layer<T> {
+    fn layer<T: WeightElement>(
+        &mut self,
+        text: &TextConfig,
+        index: usize,
+        kind: LayerKind,
+    ) -> DeviceLayer<T> {
         self.enter(&format!("backbone.layers.{index}."));
         let norm = self.vector("norm.weight", text.hidden);
         self.enter(&format!("backbone.layers.{index}.mixer."));
         let mixer = match kind {
-            LayerKind::Ssm => Mixer::Ssm(self.ssm(text)),
-            LayerKind::Attention => Mixer::Attention(self.attention(text)),
-            LayerKind::Mlp => Mixer::Mlp(self.mlp("", text.hidden, text.intermediate)),
+            LayerKind::Ssm => DeviceMixer::Ssm(self.ssm(text)),
+            LayerKind::Attention => DeviceMixer::Attention(self.attention(text)),
+            LayerKind::Mlp => DeviceMixer::Mlp(self.mlp("", text.hidden, text.intermediate)),
             LayerKind::Moe => {
                 let moe = text.moe.as_ref();
-                let moe = moe.expect("a checked configuration with expert layers has their sizes");
-                Mixer::Moe(self.moe(text.hidden, moe))
+                let moe = moe.expect("the configuration of a model with expert layers has their sizes");
+                DeviceMixer::Moe(self.moe(text.hidden, moe))
             }
         };
-        Layer { norm, mixer }
+        DeviceLayer { norm, mixer }
     }
 
-    fn ssm<T: Value>(&mut self, text: &TextConfig) -> SsmWeights<T> {
+    fn ssm<T: WeightElement>(&mut self, text: &TextConfig) -> DeviceSsmWeights<T> {
         let ssm = &text.ssm;
         let (width, kernel) = (ssm.conv_width(), ssm.conv_kernel);
-        let turned = Form::Turned { rows: width, columns: kernel };
-        SsmWeights {
+        let turned = UploadForm::Turned { rows: width, columns: kernel };
+        DeviceSsmWeights {
             in_proj: self.matrix("in_proj.weight", ssm.in_proj_width(), text.hidden),
-            taps: self.put(&["conv1d.weight"], width * kernel, turned, Noise(0.0, 0.6)),
+            taps: self.put(&["conv1d.weight"], width * kernel, turned, NoiseValues(0.0, 0.6)),
             conv_bias: self.vector("conv1d.bias", width),
-            a: self.put(&["A_log"], ssm.heads, Form::Decay, Noise(-1.5, 0.5)),
-            d: self.put(&["D"], ssm.heads, Form::Float32, Noise::VECTOR),
-            dt_bias: self.put(&["dt_bias"], ssm.heads, Form::Float32, Noise(-3.0, 1.0)),
+            a: self.put(&["A_log"], ssm.heads, UploadForm::Decay, NoiseValues(-1.5, 0.5)),
+            d: self.put(&["D"], ssm.heads, UploadForm::Float32, NoiseValues::VECTOR),
+            dt_bias: self.put(&["dt_bias"], ssm.heads, UploadForm::Float32, NoiseValues(-3.0, 1.0)),
             norm: self.vector("norm.weight", ssm.inner()),
             out_proj: self.matrix("out_proj.weight", text.hidden, ssm.inner()),
         }
     }
 
-    fn attention<T: Value>(&mut self, text: &TextConfig) -> AttentionWeights<T> {
+    fn attention<T: WeightElement>(&mut self, text: &TextConfig) -> DeviceAttentionWeights<T> {
         let [q, _, qkv] = text.attention.widths();
         let names = ["q_proj.weight", "k_proj.weight", "v_proj.weight"];
-        AttentionWeights {
+        DeviceAttentionWeights {
             qkv: self.matrices(&names, qkv, text.hidden, qkv),
             out: self.matrix("o_proj.weight", text.hidden, q),
         }
     }
 
-    fn mlp<T: Value>(&mut self, name: &str, outer: usize, inner: usize) -> MlpWeights<T> {
-        MlpWeights {
+    fn mlp<T: WeightElement>(&mut self, name: &str, outer: usize, inner: usize) -> DeviceMlpWeights<T> {
+        DeviceMlpWeights {
             up: self.matrix(&format!("{name}up_proj.weight"), inner, outer),
             down: self.matrix(&format!("{name}down_proj.weight"), outer, inner),
         }
     }
 
-    fn moe<T: Value>(&mut self, hidden: usize, moe: &MoeConfig) -> MoeWeights<T> {
+    fn moe<T: WeightElement>(&mut self, hidden: usize, moe: &MoeConfig) -> DeviceMoeWeights<T> {
         let (width, inner, shared) =
             (moe.latent.unwrap_or(hidden), moe.intermediate, moe.shared_intermediate);
         let gate = self.with_f32_outputs("gate.weight", moe.experts, hidden);
-        let correction =
-            self.put(&["gate.e_score_correction_bias"], moe.experts, Form::Float32, Noise(0.0, 0.1));
+        let correction = self.put(
+            &["gate.e_score_correction_bias"],
+            moe.experts,
+            UploadForm::Float32,
+            NoiseValues(0.0, 0.1),
+        );
         let mut of_all = |part: &str, inputs: usize| {
             let names: Vec<String> =
                 (0..moe.experts).map(|expert| format!("experts.{expert}.{part}_proj.weight")).collect();
             let names: Vec<&str> = names.iter().map(String::as_str).collect();
-            self.put(&names, moe.experts * width * inner, Form::Stored, Noise::matrix(inputs))
+            self.put(&names, moe.experts * width * inner, UploadForm::Stored, NoiseValues::matrix(inputs))
         };
         let (up, down) = (of_all("up", width), of_all("down", inner));
-        MoeWeights {
+        DeviceMoeWeights {
             gate,
             correction,
             up,
@@ -337,37 +353,38 @@ impl Walk<'_> {
         }
     }
 
-    fn vision<T: Value>(
+    fn vision<T: WeightElement>(
         &mut self,
         vision: &VisionConfig,
         text_hidden: usize,
         prefix: usize,
-    ) -> VisionWeights<T> {
+    ) -> DeviceVisionWeights<T> {
         let (hidden, patches) = (vision.hidden, vision.patches_side().pow(2));
         self.enter(&format!("{TOWER}patch_generator."));
         let embedder = self.matrix("embedder.weight", hidden, 3 * vision.patch.pow(2));
-        let positions = self.put(&["pos_embed"], patches * hidden, Form::Positions, Noise(0.0, 1.0));
+        let positions =
+            self.put(&["pos_embed"], patches * hidden, UploadForm::Positions, NoiseValues(0.0, 1.0));
         let prefix = self.vector("cls_token.token", prefix * hidden);
         let blocks = (0..vision.blocks).map(|index| self.block(vision, index)).collect();
         let shuffled = vision.shuffle.pow(2) * hidden;
         self.enter("mlp1.");
-        VisionWeights {
+        DeviceVisionWeights {
             embedder,
             positions,
             prefix,
             blocks,
             projector_norm: self.vector("0.weight", shuffled),
-            projector: MlpWeights {
+            projector: DeviceMlpWeights {
                 up: self.matrix("1.weight", vision.projector_hidden, shuffled),
                 down: self.matrix("3.weight", text_hidden, vision.projector_hidden),
             },
         }
     }
 
-    fn block<T: Value>(&mut self, vision: &VisionConfig, index: usize) -> VisionBlock<T> {
+    fn block<T: WeightElement>(&mut self, vision: &VisionConfig, index: usize) -> DeviceVisionBlock<T> {
         let (hidden, wide) = (vision.hidden, vision.intermediate);
         self.enter(&format!("{TOWER}blocks.{index}."));
-        VisionBlock {
+        DeviceVisionBlock {
             norm1: self.affine("norm1", hidden),
             qkv: self.biased("attn.qkv", 3 * hidden, hidden),
             proj: self.biased("attn.proj", hidden, hidden),
@@ -377,65 +394,82 @@ impl Walk<'_> {
         }
     }
 
-    /// What the next names start with.
+    /// Sets the prefix of the next names.
     fn enter(&mut self, prefix: &str) {
         prefix.clone_into(&mut self.prefix);
     }
 
-    fn matrix<T: Value>(&mut self, name: &str, outputs: usize, inputs: usize) -> Matrix<T> {
+    fn matrix<T: WeightElement>(&mut self, name: &str, outputs: usize, inputs: usize) -> DeviceMatrix<T> {
         self.matrices(&[name], outputs, inputs, outputs)
     }
 
-    /// One whose outputs are float32 in any case.
-    fn with_f32_outputs<T: Value>(&mut self, name: &str, outputs: usize, inputs: usize) -> Matrix<T> {
+    /// A matrix whose outputs are always float32.
+    fn with_f32_outputs<T: WeightElement>(
+        &mut self,
+        name: &str,
+        outputs: usize,
+        inputs: usize,
+    ) -> DeviceMatrix<T> {
         self.matrices(&[name], outputs, inputs, 0)
     }
 
-    /// Matrices as one, `[outputs, inputs]`; so many of the outputs are narrowed where it is in float32.
-    fn matrices<T: Value>(
+    /// Several matrices as one, `[outputs, inputs]`; `narrowed` of the outputs are narrowed if it
+    /// is in float32.
+    fn matrices<T: WeightElement>(
         &mut self,
         names: &[&str],
         outputs: usize,
         inputs: usize,
         narrowed: usize,
-    ) -> Matrix<T> {
-        let (count, noise) = (outputs * inputs, Noise::matrix(inputs));
+    ) -> DeviceMatrix<T> {
+        let (count, noise) = (outputs * inputs, NoiseValues::matrix(inputs));
         if !names.iter().any(|name| self.wide.contains(&format!("{}{name}", self.prefix))) {
-            return Matrix {
-                values: self.put(names, count, Form::Stored, noise),
+            return DeviceMatrix {
+                values: self.put(names, count, UploadForm::Stored, noise),
                 wide: None,
                 outputs,
                 inputs,
             };
         }
         self.widest = [self.widest[0].max(inputs), self.widest[1].max(narrowed)];
-        let wide = self.put(names, count, Form::Float32, noise);
-        Matrix { values: View::new(wide.address(), 0), wide: Some(wide), outputs, inputs }
+        let wide = self.put(names, count, UploadForm::Float32, noise);
+        DeviceMatrix { values: DeviceView::new(wide.address(), 0), wide: Some(wide), outputs, inputs }
     }
 
-    fn affine<T: Value>(&mut self, name: &str, width: usize) -> Affine<T> {
-        Affine {
+    fn affine<T: WeightElement>(&mut self, name: &str, width: usize) -> DeviceLayerNorm<T> {
+        DeviceLayerNorm {
             weight: self.vector(&format!("{name}.weight"), width),
             shift: self.vector(&format!("{name}.bias"), width),
         }
     }
 
-    fn biased<T: Value>(&mut self, name: &str, outputs: usize, inputs: usize) -> Biased<T> {
-        Biased {
+    fn biased<T: WeightElement>(
+        &mut self,
+        name: &str,
+        outputs: usize,
+        inputs: usize,
+    ) -> DeviceBiasedMatrix<T> {
+        DeviceBiasedMatrix {
             matrix: self.matrix(&format!("{name}.weight"), outputs, inputs),
             bias: self.vector(&format!("{name}.bias"), outputs),
         }
     }
 
-    fn vector<T: Value>(&mut self, name: &str, count: usize) -> View<T> {
-        self.put(&[name], count, Form::Stored, Noise::VECTOR)
+    fn vector<T: WeightElement>(&mut self, name: &str, count: usize) -> DeviceView<T> {
+        self.put(&[name], count, UploadForm::Stored, NoiseValues::VECTOR)
     }
 
-    /// Tensors one behind the other, in a place of their own.
-    fn put<T: Element>(&mut self, names: &[&str], count: usize, form: Form, noise: Noise) -> View<T> {
-        let view: View<T> = self.placer.take(WEIGHTS, count);
+    /// Tensors one after another, in a buffer of their own.
+    fn put<T: DeviceElement>(
+        &mut self,
+        names: &[&str],
+        count: usize,
+        form: UploadForm,
+        noise: NoiseValues,
+    ) -> DeviceView<T> {
+        let view: DeviceView<T> = self.allocator.take(WEIGHTS, count);
         let names = names.iter().map(|name| format!("{}{name}", self.prefix)).collect();
-        self.cargo.push(Cargo { names, to: view.address(), count, form, noise });
+        self.uploads.push(TensorUpload { names, to: view.address(), count, form, noise });
         view
     }
 }

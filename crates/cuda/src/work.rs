@@ -1,145 +1,150 @@
-//! What a batch is computed in, and how large a batch can be.
+//! The workspace of a batch, and the largest batch.
 
-use furrow_model::backend::Room;
+use furrow_model::backend::BackendCapacity;
 use furrow_model::config::{LayerKind, MoeConfig, TextConfig};
 use furrow_model::sample::KEPT_MAX;
 
-use crate::arena::Placer;
-use crate::launch::{Tile, View};
+use crate::arena::BufferAllocator;
+use crate::launch::{DeviceView, SpanTile};
 use crate::ops::attention::{self, SPLIT_PAGES};
 use crate::ops::conv;
 use crate::ops::moe;
-use crate::ops::sample::{self, Pick, Picked};
+use crate::ops::sample::{self, PackedRequest, PackedSample};
 use crate::state::pages_of;
-use crate::types::Types;
+use crate::types::ModelTypes;
 
 /// Part of a plan.
 const ROWS: &str = "rows of a batch";
 const SAMPLING: &str = "logits and sampling";
 const EXPERTS: &str = "rows at experts";
 const INPUTS: &str = "descriptions of a batch";
-/// Most parts that attention splits the longest context into: 64 of 512 positions are 32,768; above that the parts grow.
+/// Most parts that attention splits the longest context into: 64 of 512 positions are 32,768; for
+/// longer contexts the parts grow.
 const SPLITS_MAX: usize = 64;
-/// Strides and lengths are rounded up to it: kernels move packs of 16 bytes.
+/// Strides and lengths are rounded up to a multiple of this: kernels move packs of 16 bytes.
 const PACK: usize = 8;
 
-/// How large a batch can be.
+/// Largest batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Limits {
-    /// Rows, those that fill a batch up included.
+pub(crate) struct BatchLimits {
+    /// Rows, including padding.
     pub rows: usize,
-    /// Spans, likewise.
+    /// Spans, including padding.
     pub spans: usize,
-    /// Rows whose logits are computed: of a decode batch all, and those that are wanted beside it.
+    /// Rows whose logits are computed: all rows of a decode batch, and requested rows of other
+    /// spans.
     pub wanted: usize,
-    /// Draws at a time.
-    pub draws: usize,
+    /// Tokens that are sampled at once.
+    pub samples: usize,
     /// Pages of a sequence.
     pub pages: usize,
-    /// Pages of a part of decode attention. Fixed, so that what is summed together does not depend on the batch.
+    /// Pages of a part of decode attention. Fixed, so that the grouping of sums does not depend on
+    /// the batch.
     pub split_pages: usize,
 }
 
-impl Limits {
-    /// Of a room.
-    pub fn of(text: &TextConfig, room: &Room) -> Self {
-        let largest = bucket(room.slots.min(room.rows_max) as usize);
-        let pages = pages_of(text.positions_max).min(room.pages as usize).max(1);
+impl BatchLimits {
+    /// Limits of a capacity.
+    pub fn of(text: &TextConfig, capacity: &BackendCapacity) -> Self {
+        let largest = bucket(capacity.slots.min(capacity.rows_max) as usize);
+        let pages = pages_of(text.positions_max).min(capacity.pages as usize).max(1);
         Self {
-            rows: largest.max(room.rows_max as usize),
+            rows: largest.max(capacity.rows_max as usize),
             spans: largest,
-            wanted: largest + room.logits_max as usize,
-            draws: room.logits_max as usize,
+            wanted: largest + capacity.logits_max as usize,
+            samples: capacity.logits_max as usize,
             pages,
             split_pages: SPLIT_PAGES.max(pages.div_ceil(SPLITS_MAX)),
         }
     }
 
-    /// Parts that a context of so many pages is split into.
+    /// Parts of a context with this many pages.
     pub fn splits(&self, pages: usize) -> usize {
         pages.div_ceil(self.split_pages).max(1)
     }
 }
 
-/// Rows that a decode batch of `spans` is filled up to: so many graphs are recorded. Eights above 8, for products take rows by eights.
+/// Rows that a decode batch of `spans` is padded to; each value has its own graph. Multiples of
+/// eight above 8, because products process rows by eights.
 pub(crate) fn bucket(spans: usize) -> usize {
     if spans <= 8 { spans.max(1).next_power_of_two() } else { spans.next_multiple_of(8) }
 }
 
 /// Rows of the batch in several widths.
 #[derive(Debug)]
-pub(crate) struct Work<P: Types> {
+pub(crate) struct BatchBuffers<P: ModelTypes> {
     /// The residual stream, `[rows, H]`.
-    pub hidden: View<P::Residual>,
-    /// The same after a layer's norm.
-    pub normed: View<P::Value>,
-    /// What a mixer adds.
-    pub delta: View<P::Value>,
-    /// What a mixer's first product gives: the widest there is.
-    pub wide: View<P::Value>,
+    pub hidden: DeviceView<P::Residual>,
+    /// The residual stream after a layer's norm.
+    pub normed: DeviceView<P::Value>,
+    /// Output of a mixer.
+    pub delta: DeviceView<P::Value>,
+    /// Output of a mixer's first product: the widest buffer.
+    pub wide: DeviceView<P::Value>,
     /// x | B | C after the convolution, `[rows, W]`.
-    pub mixed: View<P::Value>,
-    /// What heads give, `[rows, heads x head size]`.
-    pub inner: View<P::Value>,
-    /// The wanted rows after the last norm, `[wanted, H]`.
-    pub last: View<P::Value>,
-    /// Their logits, `[wanted, V]`.
-    pub logits: View<f32>,
-    /// What the parts of decode attention leave.
-    pub parts: [View<f32>; 2],
+    pub mixed: DeviceView<P::Value>,
+    /// Outputs of heads, `[rows, heads x head size]`.
+    pub inner: DeviceView<P::Value>,
+    /// Requested rows after the last norm, `[requested rows, H]`.
+    pub last: DeviceView<P::Value>,
+    /// Their logits, `[requested rows, V]`.
+    pub logits: DeviceView<f32>,
+    /// Results of the parts of decode attention.
+    pub parts: [DeviceView<f32>; 2],
     /// Descriptions of the batch: spans, tiles, sources, tables.
-    pub inputs: View<u32>,
-    /// Inputs and outputs of products in float32 in a model of bfloat16.
-    pub widened: [View<f32>; 2],
-    /// What expert layers need.
+    pub inputs: DeviceView<u32>,
+    /// Inputs and outputs of float32 products in a bfloat16 model.
+    pub widened: [DeviceView<f32>; 2],
+    /// Buffers of expert layers.
     pub experts: Option<ExpertWork<P>>,
-    /// What drawing needs.
-    pub draws: Draws,
+    /// Buffers for sampling.
+    pub sampling: SamplingBuffers,
 }
 
-/// What expert layers need. A pair is a row and one expert that it chose.
+/// Buffers of expert layers. A pair is a row and one expert that it chose.
 #[derive(Debug)]
-pub(crate) struct ExpertWork<P: Types> {
+pub(crate) struct ExpertWork<P: ModelTypes> {
     /// The router's product, `[rows, experts]`.
-    pub logits: View<f32>,
-    /// What it chose, and how much each counts, a value a pair.
-    pub chosen: View<u32>,
-    pub weights: View<f32>,
-    /// Pairs by expert: their order, their places, where each expert begins, tiles of them.
-    pub order: View<u32>,
-    pub place: View<u32>,
-    pub offsets: View<u32>,
-    pub tiles: View<Tile>,
+    pub logits: DeviceView<f32>,
+    /// The chosen experts and their weights, one value for each pair.
+    pub chosen: DeviceView<u32>,
+    pub weights: DeviceView<f32>,
+    /// Pairs by expert: their order, their sorted indices, the first pair of each expert, tiles of
+    /// pairs.
+    pub order: DeviceView<u32>,
+    pub sorted_index: DeviceView<u32>,
+    pub offsets: DeviceView<u32>,
+    pub tiles: DeviceView<SpanTile>,
     /// Between the products, `[pairs, inner]`.
-    pub wide: View<P::Value>,
-    /// What experts made of their rows, `[pairs, width]`.
-    pub answered: View<f32>,
-    /// Rows in the latent width on their way in and out.
-    pub latent: [View<P::Value>; 2],
+    pub wide: DeviceView<P::Value>,
+    /// Outputs of the experts, `[pairs, width]`.
+    pub answered: DeviceView<f32>,
+    /// Rows in the latent width, before and after the experts.
+    pub latent: [DeviceView<P::Value>; 2],
 }
 
-/// What drawing needs: for each pick its question, its work and its answer.
+/// Buffers for sampling: for each token its request, its scratch and its result.
 #[derive(Debug)]
-pub(crate) struct Draws {
-    pub picks: View<Pick>,
-    pub allowed: View<u64>,
-    pub ids: View<u32>,
-    pub lefts: View<f32>,
-    pub sums: View<f64>,
-    pub picked: View<Picked>,
-    pub kept: View<u32>,
+pub(crate) struct SamplingBuffers {
+    pub picks: DeviceView<PackedRequest>,
+    pub allowed: DeviceView<u64>,
+    pub ids: DeviceView<u32>,
+    pub lefts: DeviceView<f32>,
+    pub sums: DeviceView<f64>,
+    pub picked: DeviceView<PackedSample>,
+    pub kept: DeviceView<u32>,
 }
 
 /// Widths of rows.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Widths {
+pub(crate) struct ProjectionWidths {
     /// Values from one row of in_proj's output to the next.
     pub projected: usize,
-    /// The same of q, k and v.
+    /// Values from one row of q, k and v to the next.
     pub qkv: usize,
 }
 
-impl Widths {
+impl ProjectionWidths {
     pub fn of(text: &TextConfig) -> Self {
         let [_, _, qkv] = text.attention.widths();
         Self { projected: text.ssm.in_proj_width().next_multiple_of(PACK), qkv: qkv.next_multiple_of(PACK) }
@@ -155,56 +160,61 @@ impl Widths {
     }
 }
 
-impl<P: Types> Work<P> {
-    /// Places everything for the largest batch.
-    pub fn place(text: &TextConfig, limits: &Limits, widest: [usize; 2], placer: &mut Placer) -> Self {
-        let Limits { rows, spans, wanted, .. } = *limits;
+impl<P: ModelTypes> BatchBuffers<P> {
+    /// Allocates everything for the largest batch.
+    pub fn allocate(
+        text: &TextConfig,
+        limits: &BatchLimits,
+        widest: [usize; 2],
+        allocator: &mut BufferAllocator,
+    ) -> Self {
+        let BatchLimits { rows, spans, wanted, .. } = *limits;
         let [q, ..] = text.attention.widths();
         let heads = text.attention.heads;
         let splits = spans * limits.splits(limits.pages) * heads;
         Self {
-            hidden: placer.take(ROWS, rows.saturating_mul(text.hidden)),
-            normed: placer.take(ROWS, rows.saturating_mul(text.hidden)),
-            delta: placer.take(ROWS, rows.saturating_mul(text.hidden)),
-            wide: placer.take(ROWS, rows.saturating_mul(Widths::of(text).widest(text)) + PACK),
-            mixed: placer.take(ROWS, rows.saturating_mul(text.ssm.conv_width())),
-            inner: placer.take(ROWS, rows.saturating_mul(text.ssm.inner().max(q))),
-            last: placer.take(ROWS, wanted.saturating_mul(text.hidden)),
-            logits: placer.take(SAMPLING, wanted.saturating_mul(text.vocabulary)),
+            hidden: allocator.take(ROWS, rows.saturating_mul(text.hidden)),
+            normed: allocator.take(ROWS, rows.saturating_mul(text.hidden)),
+            delta: allocator.take(ROWS, rows.saturating_mul(text.hidden)),
+            wide: allocator.take(ROWS, rows.saturating_mul(ProjectionWidths::of(text).widest(text)) + PACK),
+            mixed: allocator.take(ROWS, rows.saturating_mul(text.ssm.conv_width())),
+            inner: allocator.take(ROWS, rows.saturating_mul(text.ssm.inner().max(q))),
+            last: allocator.take(ROWS, wanted.saturating_mul(text.hidden)),
+            logits: allocator.take(SAMPLING, wanted.saturating_mul(text.vocabulary)),
             parts: [
-                placer.take(ROWS, splits.saturating_mul(text.attention.head_dim)),
-                placer.take(ROWS, 2 * splits),
+                allocator.take(ROWS, splits.saturating_mul(text.attention.head_dim)),
+                allocator.take(ROWS, 2 * splits),
             ],
-            inputs: placer.take(INPUTS, words(limits)),
-            widened: widest.map(|width| placer.take(ROWS, rows.max(wanted).saturating_mul(width))),
-            experts: text.moe.as_ref().map(|moe| ExpertWork::place(moe, text.hidden, rows, placer)),
-            draws: Draws::place(text.vocabulary, limits.draws, placer),
+            inputs: allocator.take(INPUTS, descriptor_len(limits)),
+            widened: widest.map(|width| allocator.take(ROWS, rows.max(wanted).saturating_mul(width))),
+            experts: text.moe.as_ref().map(|moe| ExpertWork::allocate(moe, text.hidden, rows, allocator)),
+            sampling: SamplingBuffers::allocate(text.vocabulary, limits.samples, allocator),
         }
     }
 }
 
-impl<P: Types> ExpertWork<P> {
-    fn place(moe: &MoeConfig, hidden: usize, rows: usize, placer: &mut Placer) -> Self {
+impl<P: ModelTypes> ExpertWork<P> {
+    fn allocate(moe: &MoeConfig, hidden: usize, rows: usize, allocator: &mut BufferAllocator) -> Self {
         let pairs = rows.saturating_mul(moe.experts_per_token);
         let latent = rows.saturating_mul(moe.latent.unwrap_or(0));
         Self {
-            logits: placer.take(EXPERTS, rows.saturating_mul(moe.experts)),
-            chosen: placer.take(EXPERTS, pairs),
-            weights: placer.take(EXPERTS, pairs),
-            order: placer.take(EXPERTS, pairs),
-            place: placer.take(EXPERTS, pairs),
-            offsets: placer.take(EXPERTS, moe.experts + 1),
-            tiles: placer.take(EXPERTS, moe::tiles_max(moe.experts, pairs)),
-            wide: placer.take(EXPERTS, pairs.saturating_mul(moe.intermediate)),
-            answered: placer.take(EXPERTS, pairs.saturating_mul(moe.latent.unwrap_or(hidden))),
-            latent: [placer.take(EXPERTS, latent), placer.take(EXPERTS, latent)],
+            logits: allocator.take(EXPERTS, rows.saturating_mul(moe.experts)),
+            chosen: allocator.take(EXPERTS, pairs),
+            weights: allocator.take(EXPERTS, pairs),
+            order: allocator.take(EXPERTS, pairs),
+            sorted_index: allocator.take(EXPERTS, pairs),
+            offsets: allocator.take(EXPERTS, moe.experts + 1),
+            tiles: allocator.take(EXPERTS, moe::tiles_max(moe.experts, pairs)),
+            wide: allocator.take(EXPERTS, pairs.saturating_mul(moe.intermediate)),
+            answered: allocator.take(EXPERTS, pairs.saturating_mul(moe.latent.unwrap_or(hidden))),
+            latent: [allocator.take(EXPERTS, latent), allocator.take(EXPERTS, latent)],
         }
     }
 }
 
-/// Words that describe the largest batch; `batch.rs` writes them.
-fn words(limits: &Limits) -> usize {
-    let Limits { rows, spans, wanted, pages, .. } = *limits;
+/// Length of the largest batch's description; `batch.rs` writes it.
+fn descriptor_len(limits: &BatchLimits) -> usize {
+    let BatchLimits { rows, spans, wanted, pages, .. } = *limits;
     let tiles = |of: u32| 2 * (rows / of as usize + spans);
     let lists = [
         4 * spans,
@@ -218,17 +228,17 @@ fn words(limits: &Limits) -> usize {
     lists.iter().fold(0, |sum, list| list.next_multiple_of(4).saturating_add(sum))
 }
 
-impl Draws {
-    fn place(vocabulary: usize, picks: usize, placer: &mut Placer) -> Self {
+impl SamplingBuffers {
+    fn allocate(vocabulary: usize, picks: usize, allocator: &mut BufferAllocator) -> Self {
         let all = |each: usize| picks.saturating_mul(each);
         Self {
-            picks: placer.take(SAMPLING, picks),
-            allowed: placer.take(SAMPLING, all(vocabulary.div_ceil(64))),
-            ids: placer.take(SAMPLING, all(vocabulary)),
-            lefts: placer.take(SAMPLING, all(vocabulary)),
-            sums: placer.take(SAMPLING, all(sample::sums(vocabulary))),
-            picked: placer.take(SAMPLING, picks),
-            kept: placer.take(SAMPLING, all(KEPT_MAX)),
+            picks: allocator.take(SAMPLING, picks),
+            allowed: allocator.take(SAMPLING, all(vocabulary.div_ceil(64))),
+            ids: allocator.take(SAMPLING, all(vocabulary)),
+            lefts: allocator.take(SAMPLING, all(vocabulary)),
+            sums: allocator.take(SAMPLING, all(sample::sums(vocabulary))),
+            picked: allocator.take(SAMPLING, picks),
+            kept: allocator.take(SAMPLING, all(KEPT_MAX)),
         }
     }
 }

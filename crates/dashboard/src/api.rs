@@ -1,96 +1,96 @@
-//! The answers of `/api/`: JSON made of the view and of the figures, and pictures as they were recorded.
+//! The answers of `/api/`: JSON made of the view and of the metrics, and pictures as they were
+//! recorded.
 
 use furrow_records::RecordsError;
-use furrow_records::view::{Shot, TableSize, View};
+use furrow_records::view::{DataSetView, PictureSource, TableSize};
 use serde_json::{Value, json};
 
-use crate::figures;
-use crate::follow::State;
-use crate::live::Live;
+use crate::follow::DashboardState;
+use crate::live::LiveRun;
+use crate::metrics;
 use crate::plan;
-use crate::query::Window;
+use crate::query::TableWindow;
 
-/// Why there is no answer.
+/// Why a request gets no answer.
 #[derive(Debug)]
-pub(crate) enum Refusal {
-    /// What was asked makes no sense.
-    Asked(String),
-    /// There is no such thing.
-    Missing(String),
-    /// It is there and cannot be read.
-    Broken(String),
-    /// Whoever knows did not answer in time.
-    Late(String),
+pub(crate) enum DashboardApiError {
+    /// The request is invalid.
+    BadRequest(String),
+    /// The requested item does not exist.
+    NotFound(String),
+    /// It exists and cannot be read.
+    Unreadable(String),
+    /// The coordinator or a reader did not answer in time.
+    Timeout(String),
 }
 
-impl std::fmt::Display for Refusal {
+impl std::fmt::Display for DashboardApiError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let (Self::Asked(what) | Self::Missing(what) | Self::Broken(what) | Self::Late(what)) = self;
+        let (Self::BadRequest(what) | Self::NotFound(what) | Self::Unreadable(what) | Self::Timeout(what)) =
+            self;
         f.write_str(what)
     }
 }
 
-impl From<RecordsError> for Refusal {
+impl From<RecordsError> for DashboardApiError {
     fn from(error: RecordsError) -> Self {
-        Refusal::Broken(furrow_records::chain(&error))
+        DashboardApiError::Unreadable(furrow_records::chain(&error))
     }
 }
 
-/// What the pages say above everything: whose figures these are and how complete.
-pub(crate) fn head(state: &State) -> Value {
+/// The header of every page: the run, and how complete its data is.
+pub(crate) fn head(state: &DashboardState) -> Value {
     let subject = &state.subject;
     let view = state.view();
-    let shown = view.as_ref().map(|view| view.shown());
+    let index_view = view.as_ref().map(|view| view.state());
     json!({
         "name": subject.name,
-        "version": shown.as_ref().map_or(0, |shown| shown.version),
-        "generation": shown.as_ref().map_or(0, |shown| shown.generation),
-        "lines": state.story().lines,
-        "trajectories": shown.as_ref().map_or(0, |shown| shown.index.len()),
-        "left_out": shown.as_ref().map_or(0, |shown| shown.index.left_out()),
-        "step_files_left": shown.as_ref().map_or(0, |shown| shown.step_files_left()),
-        "problems": shown.as_ref().map(|shown| shown.problems.clone()).unwrap_or_default(),
+        "version": index_view.as_ref().map_or(0, |shown| shown.version),
+        "generation": index_view.as_ref().map_or(0, |shown| shown.generation),
+        "lines": state.load_history().lines,
+        "trajectories": index_view.as_ref().map_or(0, |shown| shown.index.len()),
+        "left_out": index_view.as_ref().map_or(0, |shown| shown.index.left_out()),
+        "step_files_left": index_view.as_ref().map_or(0, |shown| shown.step_files_left()),
+        "problems": index_view.as_ref().map(|shown| shown.problems.clone()).unwrap_or_default(),
         "trouble": state.trouble(),
         "device": subject.device,
     })
 }
 
-/// Overview.
-pub(crate) fn overview(state: &State) -> Value {
-    let story = state.story();
+pub(crate) fn overview(state: &DashboardState) -> Value {
+    let story = state.load_history();
     let (totals, moments) = (story.totals.as_ref(), &story.moments);
     let subject = &state.subject;
     let of =
-        |tally: &_| figures::overview(tally, totals, moments, subject.device, subject.usd_per_device_hour);
+        |tally: &_| metrics::overview(tally, totals, moments, subject.device, subject.usd_per_device_hour);
     let mut answer = match state.view() {
-        Some(view) => of(&view.shown().tally),
-        None => of(&furrow_records::view::Tally::default()),
+        Some(view) => of(&view.state().tally),
+        None => of(&furrow_records::view::DataSetTally::default()),
     };
     answer["head"] = head(state);
-    answer["live"] = state.live().map(|live| live.told()).into();
+    answer["live"] = state.live().map(|live| live.to_json()).into();
     answer
 }
 
-/// Learning; what a trainer keeps is read from the files.
-pub(crate) fn learning(state: &State) -> Result<Value, Refusal> {
+/// Data of the page Learning; what a trainer keeps is read from the files.
+pub(crate) fn learning(state: &DashboardState) -> Result<Value, DashboardApiError> {
     let Some(view) = state.view() else {
-        let mut answer = figures::learning(&furrow_records::view::Tally::default());
+        let mut answer = metrics::learning(&furrow_records::view::DataSetTally::default());
         (answer["head"], answer["kept"]) = (head(state), Value::Null);
         return Ok(answer);
     };
-    let mut answer = figures::learning(&view.shown().tally);
+    let mut answer = metrics::learning(&view.state().tally);
     answer["kept"] = serde_json::to_value(state.kept(&view)?.as_deref()).unwrap_or_default();
     answer["head"] = head(state);
     Ok(answer)
 }
 
-/// Job.
-pub(crate) fn job(state: &State) -> Value {
-    let story = state.story();
+pub(crate) fn job(state: &DashboardState) -> Value {
+    let story = state.load_history();
     let view = state.view();
     let ledger = match &view {
-        Some(view) => figures::ledger(&view.shown().tally, story.totals.as_ref()),
-        None => figures::ledger(&furrow_records::view::Tally::default(), story.totals.as_ref()),
+        Some(view) => metrics::ledger(&view.state().tally, story.totals.as_ref()),
+        None => metrics::ledger(&furrow_records::view::DataSetTally::default(), story.totals.as_ref()),
     };
     let tables = view.as_ref().map(|view| tables(view));
     let (subject, live) = (&state.subject, state.live());
@@ -98,7 +98,7 @@ pub(crate) fn job(state: &State) -> Value {
         plan::lines(
             planned,
             subject.floor.as_ref(),
-            &view.shown().tally,
+            &view.state().tally,
             story.totals.as_ref(),
             live.as_ref(),
         )
@@ -106,8 +106,8 @@ pub(crate) fn job(state: &State) -> Value {
     json!({
         "head": head(state),
         "dir": subject.dir.as_ref().map(|dir| dir.display().to_string()),
-        "live": live.as_ref().map(Live::told),
-        "workers": live.as_ref().map(Live::workers),
+        "live": live.as_ref().map(LiveRun::to_json),
+        "workers": live.as_ref().map(LiveRun::workers),
         "plan": plan,
         "job": subject.job,
         "ledger": ledger,
@@ -116,34 +116,34 @@ pub(crate) fn job(state: &State) -> Value {
     })
 }
 
-fn tables(view: &View) -> Value {
+fn tables(view: &DataSetView) -> Value {
     let of_table = |size: &TableSize| json!({ "table": size.table.as_str(), "files": size.files, "rows": size.rows, "bytes": size.bytes });
-    view.shown().tables.iter().map(of_table).collect()
+    view.state().tables.iter().map(of_table).collect()
 }
 
-/// A page of the table of trajectories.
-pub(crate) fn trajectories(state: &State, query: &str) -> Result<Value, Refusal> {
-    let window = Window::parse(query).map_err(Refusal::Asked)?;
+/// One window of the table of trajectories.
+pub(crate) fn trajectories(state: &DashboardState, query: &str) -> Result<Value, DashboardApiError> {
+    let window = TableWindow::parse(query).map_err(DashboardApiError::BadRequest)?;
     let Some(view) = state.view() else {
         return Ok(json!({ "total": 0, "matched": 0, "offset": 0, "rows": [] }));
     };
-    let places = state.select(&view, &window.query);
-    let shown = view.shown();
-    let begin = places.len().min(window.offset as usize);
+    let selected = state.select(&view, &window.query);
+    let index_view = view.state();
+    let begin = selected.len().min(window.offset as usize);
     let rows =
-        places[begin..].iter().take(window.limit as usize).filter_map(|&place| shown.index.line(place));
+        selected[begin..].iter().take(window.limit as usize).filter_map(|&row| index_view.index.line(row));
     Ok(json!({
-        "total": shown.index.len(),
-        "matched": places.len(),
+        "total": index_view.index.len(),
+        "matched": selected.len(),
         "offset": begin,
         "rows": rows.collect::<Vec<_>>(),
     }))
 }
 
-/// What the filters offer.
-pub(crate) fn choices(state: &State) -> Value {
+/// The choices of the filters.
+pub(crate) fn choices(state: &DashboardState) -> Value {
     let mut answer = match state.view() {
-        Some(view) => json!(view.shown().index.words()),
+        Some(view) => json!(view.state().index.filter_choices()),
         None => json!({ "suites": [], "splits": [], "ends": [], "policy_kinds": [] }),
     };
     answer["head"] = head(state);
@@ -151,37 +151,43 @@ pub(crate) fn choices(state: &State) -> Value {
 }
 
 /// One trajectory, its steps, and its siblings.
-pub(crate) fn trajectory(state: &State, id: &str) -> Result<Value, Refusal> {
+pub(crate) fn trajectory(state: &DashboardState, id: &str) -> Result<Value, DashboardApiError> {
     let view = view(state, id)?;
-    let look = view.look(id)?.ok_or_else(|| missing(id))?;
+    let look = view.trajectory_detail(id)?.ok_or_else(|| missing(id))?;
     let group = look.trajectory["group_id"].as_str().unwrap_or_default().to_owned();
-    let query = furrow_records::view::Query { group_id: Some(group), ..Default::default() };
+    let query = furrow_records::view::TrajectoryQuery { group_id: Some(group), ..Default::default() };
     let of_all = head(state);
-    let shown = view.shown();
-    // A group has at most 1,024 slots; attempts that failed come on top.
-    let mut siblings: Vec<_> = shown
+    let index_view = view.state();
+    // A group has at most 1,024 slots, plus failed attempts.
+    let mut siblings: Vec<_> = index_view
         .index
         .select(&query)
         .into_iter()
         .take(4096)
-        .filter_map(|place| shown.index.line(place))
+        .filter_map(|row| index_view.index.line(row))
         .collect();
     siblings.sort_by_key(|line| (line.sample_index, line.attempt));
     Ok(json!({ "trajectory": look.trajectory, "steps": look.steps, "siblings": siblings, "head": of_all }))
 }
 
 /// A row with every column.
-pub(crate) fn row(state: &State, id: &str, query: &str) -> Result<Value, Refusal> {
-    let step = crate::query::step(query).map_err(Refusal::Asked)?;
+pub(crate) fn row(state: &DashboardState, id: &str, query: &str) -> Result<Value, DashboardApiError> {
+    let step = crate::query::step(query).map_err(DashboardApiError::BadRequest)?;
     view(state, id)?.row(id, step)?.ok_or_else(|| missing(id))
 }
 
-/// A picture and its media type, which its first bytes tell and nobody else.
-pub(crate) fn picture(state: &State, id: &str, which: &str) -> Result<(bytes::Bytes, &'static str), Refusal> {
+/// A picture and its media type, which is derived from its first bytes only.
+pub(crate) fn picture(
+    state: &DashboardState,
+    id: &str,
+    which: &str,
+) -> Result<(bytes::Bytes, &'static str), DashboardApiError> {
     let shot = match which {
-        "evidence" => Shot::Evidence,
-        step => Shot::Step(step.parse().map_err(|_| {
-            Refusal::Asked("name a step by its number, or the last picture as `evidence`".to_owned())
+        "evidence" => PictureSource::Evidence,
+        step => PictureSource::Step(step.parse().map_err(|_| {
+            DashboardApiError::BadRequest(
+                "use the number of a step, or `evidence` for the last picture".to_owned(),
+            )
         })?),
     };
     let bytes = view(state, id)?.picture(id, shot)?.ok_or_else(|| missing(id))?;
@@ -202,13 +208,13 @@ fn picture_type(bytes: &[u8]) -> &'static str {
     }
 }
 
-fn view(state: &State, id: &str) -> Result<std::sync::Arc<View>, Refusal> {
+fn view(state: &DashboardState, id: &str) -> Result<std::sync::Arc<DataSetView>, DashboardApiError> {
     state.view().ok_or_else(|| missing(id))
 }
 
-fn missing(id: &str) -> Refusal {
+fn missing(id: &str) -> DashboardApiError {
     let id: String = id.chars().take(128).collect();
-    Refusal::Missing(format!(
-        "{id}: not published, or not in this data set; a trajectory that still runs appears when its shard is closed"
+    DashboardApiError::NotFound(format!(
+        "{id}: not committed, or not in this data set; a running trajectory appears when its shard is committed"
     ))
 }

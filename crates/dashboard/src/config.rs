@@ -9,29 +9,32 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct DashboardFile {
-    /// Whether `furrow run` serves one.
+    /// Whether `furrow run` serves a dashboard.
     pub enabled: bool,
-    /// Where it listens, `address:port`. Where the port is taken, a free one is used and told. Anything but loopback needs a token.
+    /// Address to listen on, `address:port`. If the port is taken, a free one is used and printed.
+    /// Any address but loopback needs a token.
     pub listen: String,
-    /// File that holds the token; without one a token is made for the run and told on the terminal.
+    /// File that holds the token; without it a token is created for the run and printed on the
+    /// terminal.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub token_file: Option<PathBuf>,
-    /// Price of an hour of a device in US dollars, for the cost of a trajectory; 0: not known.
+    /// Price of a device-hour in US dollars, for the cost of a trajectory; 0: unknown.
     pub usd_per_device_hour: f64,
-    /// GPU that a `cuda` policy runs on, as `furrow plan --gpu` names it: its floor stands beside what was measured; empty: not told.
+    /// GPU that a `cuda` policy runs on, as `furrow plan --gpu` names it: its lower bound is shown
+    /// beside the measured rates; empty: not shown.
     pub gpu: String,
-    /// Connections held at once: a browser opens up to six a tab.
+    /// Maximum number of open connections: a browser opens up to six per tab.
     pub connections_max: u32,
 }
 
-/// Checked settings; only [`DashboardFile::check`] makes one.
+/// Checked settings; only [`DashboardFile::check`] creates them.
 #[derive(Debug, Clone, PartialEq)]
 pub struct DashboardConfig {
-    /// Where it listens; `None`: nowhere.
+    /// Address to listen on; `None`: no dashboard.
     pub listen: Option<SocketAddr>,
     /// File that holds the token.
     pub token_file: Option<PathBuf>,
-    /// Price of an hour of a device in US dollars.
+    /// Price of a device-hour in US dollars.
     pub usd_per_device_hour: Option<f64>,
     pub(crate) connections_max: usize,
 }
@@ -44,14 +47,14 @@ impl Default for DashboardFile {
             token_file: None,
             usd_per_device_hour: 0.0,
             gpu: String::new(),
-            // Ten people with a tab each; a connection takes some 100 kB.
+            // Ten users with a tab each; a connection takes about 100 kB.
             connections_max: 64,
         }
     }
 }
 
 impl DashboardFile {
-    /// Checks every value and names every problem.
+    /// Checks every value and reports every problem.
     pub fn check(self) -> Result<DashboardConfig, Vec<String>> {
         let mut problems = Vec::new();
         let listen = self.listen.parse::<SocketAddr>().map_err(|_| {
@@ -62,7 +65,7 @@ impl DashboardFile {
         });
         let price = self.usd_per_device_hour;
         if !(0.0..=1e6).contains(&price) {
-            problems.push(format!("dashboard.usd_per_device_hour: {price}; use 0 (not known) to 1000000"));
+            problems.push(format!("dashboard.usd_per_device_hour: {price}; use 0 (unknown) to 1000000"));
         }
         let connections = self.connections_max;
         if !(4..=4096).contains(&connections) {
@@ -110,7 +113,7 @@ mod tests {
         check(
             |file| (file.usd_per_device_hour, file.connections_max) = (f64::NAN, 3),
             Some(
-                "dashboard.usd_per_device_hour: NaN; use 0 (not known) to 1000000\n\
+                "dashboard.usd_per_device_hour: NaN; use 0 (unknown) to 1000000\n\
                  dashboard.connections_max: 3 is out of range; use 4 to 4096",
             ),
         );

@@ -1,7 +1,8 @@
-//! What is looked at, and the one task that keeps it up to date while somebody looks.
+//! The data behind the pages, and the task that updates it while there are requests.
 //!
-//! Nobody looks: nothing is read. A request or an open page wakes the task; it reads what was published since, once a second, and says
-//! so through a watch channel, which holds the newest word alone: a page that does not listen makes nothing grow.
+//! Without requests nothing is read. A request or an open page wakes the task; it reads what was
+//! committed since, once a second, and announces changes through a watch channel, which holds only
+//! the newest value: a page that does not listen takes no memory.
 
 use std::collections::VecDeque;
 use std::fs::Metadata;
@@ -11,187 +12,192 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, TryLockError};
 use std::time::{Duration, Instant};
 
-use furrow_records::view::{Query, View};
+use furrow_records::view::{DataSetView, TrajectoryQuery};
 use furrow_records::{KeptReport, RecordsError, chain};
-use furrow_wire::{Channel, Connect as _, Tcp};
+use furrow_wire::{Channel, Connector as _, TcpConnector};
 use serde::Serialize;
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
-use crate::figures::Device;
-use crate::hours::{Hours, Story};
-use crate::live::Live;
-use crate::plan::{Floor, Planned};
+use crate::history::{MetricsReader, RunHistory};
+use crate::live::LiveRun;
+use crate::metrics::DeviceKind;
+use crate::plan::{DeviceFloor, PlannedWork};
 
 /// What a dashboard shows.
 #[derive(Debug, Clone)]
-pub struct Subject {
-    /// What it is called on the pages: the run's name.
+pub struct DashboardSubject {
+    /// Name on the pages: the run's name.
     pub name: String,
-    /// Run directory, or the folder of a data set; `None`: only what a coordinator says is shown.
+    /// Run directory, or the directory of a data set; `None`: only the coordinator's data is shown.
     pub dir: Option<PathBuf>,
-    /// Coordinator of a running job, `host:port`; where it is left out, the run directory says.
+    /// Coordinator of a running job, `host:port`; `None`: the address in the run directory.
     pub coordinator: Option<String>,
-    /// The resolved job, as TOML, where it is known.
+    /// The resolved job as TOML, if known.
     pub job: Option<String>,
-    /// What a device is.
-    pub device: Device,
-    /// Price of an hour of a device in US dollars.
+    /// The kind of the policy's device.
+    pub device: DeviceKind,
+    /// Price of a device-hour in US dollars.
     pub usd_per_device_hour: Option<f64>,
-    /// What the job plans, where it is known.
-    pub planned: Option<Planned>,
-    /// What its device could do, where model and device are known.
-    pub floor: Option<Arc<dyn Floor>>,
+    /// What the job plans, if known.
+    pub planned: Option<PlannedWork>,
+    /// The lower bound of its device, if model and device are known.
+    pub floor: Option<Arc<dyn DeviceFloor>>,
 }
 
-/// Everything that requests are answered from.
-pub(crate) struct State {
-    pub subject: Subject,
-    view: RwLock<Option<Opened>>,
-    /// Held while lines are read: by the one task that reads, and nobody else.
-    hours: Mutex<Option<Hours>>,
-    /// What was read of them.
-    story: RwLock<Arc<Story>>,
-    orders: Mutex<VecDeque<Order>>,
-    kept: RwLock<Option<Kept>>,
-    /// Held by whoever makes the report anew.
-    keeping: Mutex<()>,
+/// Everything that answers are made of.
+pub(crate) struct DashboardState {
+    pub subject: DashboardSubject,
+    view: RwLock<Option<OpenDataSet>>,
+    /// Locked while lines are read, only by the reading task.
+    hours: Mutex<Option<MetricsReader>>,
+    /// The lines read so far.
+    history: RwLock<Arc<RunHistory>>,
+    selections: Mutex<VecDeque<SortedSelection>>,
+    kept: RwLock<Option<KeptCache>>,
+    /// Locked while the report of kept trajectories is rebuilt.
+    rebuilding_kept: Mutex<()>,
     trouble: Mutex<Option<String>>,
-    live: Mutex<Option<(Instant, Live)>>,
-    /// Where the coordinator listens, as the run directory says.
+    live: Mutex<Option<(Instant, LiveRun)>>,
+    /// The coordinator's address in the run directory.
     address: Mutex<Option<String>>,
-    /// The link to the coordinator, with the address it goes to.
+    /// The connection to the coordinator, with its address.
     channel: Mutex<Option<(String, Channel)>>,
-    changed: watch::Sender<Change>,
+    changed: watch::Sender<StateChange>,
     began: Instant,
     /// Milliseconds since `began` at the last request; [`NEVER`] before the first.
-    looked: AtomicU64,
+    last_request_millis: AtomicU64,
     woken: Notify,
 }
 
-/// What the pages are told when something changed: enough to know what to ask for again.
+/// The announcement of a change: enough for pages to know what to request again.
 #[derive(Debug, Clone, PartialEq, Default, Serialize)]
-pub(crate) struct Change {
+pub(crate) struct StateChange {
     /// Newest commit that was read.
     pub version: u64,
-    /// Another number where rows were read anew.
+    /// Changes when rows were read again from the start.
     pub generation: u64,
     /// Trajectories in the index.
     pub trajectories: usize,
-    /// Files of steps that are not summed up yet.
+    /// Number of step files that are not summed up yet.
     pub step_files_left: usize,
-    /// Lines of the run's hours.
+    /// Number of lines read of the run's history.
     pub lines: u64,
-    /// What cannot be read.
+    /// Why the run cannot be read, if so.
     pub trouble: Option<String>,
-    /// What a running job's coordinator counts: trajectories that run, that were scored, steps. `None`: none answers.
+    /// Counts of a running job's coordinator: running trajectories, scored trajectories, steps.
+    /// `None`: no coordinator answers.
     pub live: Option<(u32, u32, u64)>,
 }
 
-/// A data set, and which one it is.
-struct Opened {
-    view: Arc<View>,
-    /// Of its first commit.
-    identity: Option<Identity>,
+/// An open data set, and the identity of its first commit.
+struct OpenDataSet {
+    view: Arc<DataSetView>,
+    /// Identity of its first commit.
+    identity: Option<FileIdentity>,
 }
 
-/// Tells a file from another one that took its name.
+/// Distinguishes a file from another one with the same name.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Identity {
+pub(crate) struct FileIdentity {
     device: u64,
     inode: u64,
-    /// A number may be given again, a moment is not; where the file system knows it.
+    /// An inode number may be reused, a creation time is not; `None` if the file system has none.
     created: Option<std::time::SystemTime>,
 }
 
-/// What a trainer would keep, of which state of which data set, and what it cost to say so.
-struct Kept {
-    of: (u64, u64),
+/// The report of kept trajectories, the state of the data set it describes, and the time it took.
+struct KeptCache {
+    data_version: (u64, u64),
     report: Arc<KeptReport>,
     made: Instant,
     took: Duration,
 }
 
-/// A sorted selection, kept while somebody scrolls through it.
-struct Order {
-    query: Query,
-    /// Of the index: its generation and its length.
-    of: (u64, usize),
-    places: Arc<Vec<u32>>,
+/// A sorted selection, cached while a user scrolls through it.
+struct SortedSelection {
+    query: TrajectoryQuery,
+    /// Generation and length of the index.
+    index_version: (u64, usize),
+    rows: Arc<Vec<u32>>,
 }
 
-/// Selections kept: 40 MB each at most, and a few people scroll at once.
-const ORDERS_MAX: usize = 4;
-/// Nobody looked yet.
+/// Number of cached selections: at most 40 MB each, for a few users who scroll at the same time.
+const SELECTIONS_MAX: usize = 4;
+/// No request yet.
 const NEVER: u64 = u64::MAX;
-/// How often is looked while somebody looks.
-const LOOK: Duration = Duration::from_secs(1);
-/// How long after a request somebody still looks. An open page does so all the time: it listens to `/api/events`.
-const LINGER: Duration = Duration::from_secs(60);
-/// What a coordinator said counts for so long: it is asked once a second, and not while nobody looks.
+/// Time between two polls while there are requests.
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
+/// Time after a request for which polling continues. An open page keeps it up: it listens to
+/// `/api/events`.
+const ACTIVE_TIME: Duration = Duration::from_secs(60);
+/// Time for which an answer of the coordinator is valid: it is polled once a second, and not
+/// without requests.
 const LIVE_MAX: Duration = Duration::from_secs(5);
-/// What a trainer keeps is read from the whole table, and not again before 20 times as long has passed: at most 5 % of one core.
+/// The report of kept trajectories reads the whole table; the next one starts after 20 times the
+/// time of the last: at most 5 % of one core.
 const KEPT_PAUSE: u32 = 20;
 
-impl State {
-    pub fn new(subject: Subject) -> Self {
-        let hours = subject.dir.as_ref().map(|dir| Hours::new(&dir.join("metrics.jsonl")));
+impl DashboardState {
+    pub fn new(subject: DashboardSubject) -> Self {
+        let hours = subject.dir.as_ref().map(|dir| MetricsReader::new(&dir.join("metrics.jsonl")));
         Self {
             subject,
             view: RwLock::new(None),
             hours: Mutex::new(hours),
-            story: RwLock::default(),
-            orders: Mutex::default(),
+            history: RwLock::default(),
+            selections: Mutex::default(),
             kept: RwLock::default(),
-            keeping: Mutex::default(),
+            rebuilding_kept: Mutex::default(),
             trouble: Mutex::default(),
             live: Mutex::default(),
             address: Mutex::default(),
             channel: Mutex::default(),
-            changed: watch::Sender::new(Change::default()),
+            changed: watch::Sender::new(StateChange::default()),
             began: Instant::now(),
-            looked: AtomicU64::new(NEVER),
+            last_request_millis: AtomicU64::new(NEVER),
             woken: Notify::new(),
         }
     }
 
-    /// Somebody looks.
-    pub fn look(&self) {
-        self.looked.store(self.began.elapsed().as_millis() as u64, Relaxed);
+    /// Notes a request.
+    pub fn note_request(&self) {
+        self.last_request_millis.store(self.began.elapsed().as_millis() as u64, Relaxed);
         self.woken.notify_waiters();
     }
 
-    /// Waits until somebody looks.
-    pub async fn until_looked_at(&self) {
+    /// Waits until there is a recent request.
+    pub async fn wait_for_request(&self) {
         loop {
-            // Waits from before the question, so that no request falls in between.
+            // Registers before the check, so that no request in between is missed.
             let woken = self.woken.notified();
-            if self.is_looked_at() {
+            if self.has_recent_request() {
                 return;
             }
             woken.await;
         }
     }
 
-    /// The running job, where its coordinator answers.
-    pub fn live(&self) -> Option<Live> {
-        let said = lock(&self.live);
-        said.as_ref().filter(|(at, _)| at.elapsed() < LIVE_MAX).map(|(_, live)| live.clone())
+    /// The running job, if its coordinator answers.
+    pub fn live(&self) -> Option<LiveRun> {
+        let last = lock(&self.live);
+        last.as_ref().filter(|(at, _)| at.elapsed() < LIVE_MAX).map(|(_, live)| live.clone())
     }
 
-    /// What the coordinator said.
-    pub fn set_live(&self, live: Option<Live>) {
+    /// Stores the coordinator's answer.
+    pub fn set_live(&self, live: Option<LiveRun>) {
         *lock(&self.live) = live.map(|live| (Instant::now(), live));
-        self.tell();
+        self.notify_change();
     }
 
-    /// Where the run directory says that the coordinator listens.
+    /// Stores the coordinator's address in the run directory.
     pub fn set_address(&self, address: Option<String>) {
         *lock(&self.address) = address;
     }
 
-    /// A link to the coordinator, where there may be one; it connects when first used, and a new address gets a new one.
+    /// A connection to the coordinator, if its address is known; connects at first use, and again
+    /// for a new address.
     pub fn coordinator(&self) -> Option<Channel> {
         let written = || lock(&self.address).clone();
         let address = self.subject.coordinator.clone().or_else(written)?;
@@ -199,92 +205,100 @@ impl State {
         match &*channel {
             Some((to, channel)) if *to == address => Some(channel.clone()),
             _ => {
-                let made = Tcp::default().channel(&address).ok()?;
+                let made = TcpConnector::default().channel(&address).ok()?;
                 *channel = Some((address, made.clone()));
                 Some(made)
             }
         }
     }
 
-    /// Whether a coordinator that answers is that of this run: an address may have gone over to another run's.
-    pub fn is_of(&self, run_id: &str) -> bool {
+    /// Whether an answering coordinator is that of this run: another run may have taken over the
+    /// address.
+    pub fn is_same_run(&self, run_id: &str) -> bool {
         self.subject.dir.is_none() || self.subject.name == run_id
     }
 
     /// The data set; `None` before its first commit.
-    pub fn view(&self) -> Option<Arc<View>> {
+    pub fn view(&self) -> Option<Arc<DataSetView>> {
         let opened = self.view.read().unwrap_or_else(PoisonError::into_inner);
         opened.as_ref().map(|opened| opened.view.clone())
     }
 
-    /// The run's hours, as far as they were read.
-    pub fn story(&self) -> Arc<Story> {
-        self.story.read().unwrap_or_else(PoisonError::into_inner).clone()
+    /// The run's history, as far as it was read.
+    pub fn load_history(&self) -> Arc<RunHistory> {
+        self.history.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// What changed, from now on. Whoever listens looks: the reader may rest because nobody did.
-    pub fn changes(&self) -> watch::Receiver<Change> {
+    /// The changes from now on. Listening counts as a request: the reader may be idle without one.
+    pub fn changes(&self) -> watch::Receiver<StateChange> {
         let changes = self.changed.subscribe();
         self.woken.notify_waiters();
         changes
     }
 
-    /// Places of the trajectories that a query lets through, in its order.
-    pub fn select(&self, view: &View, query: &Query) -> Arc<Vec<u32>> {
-        let shown = view.shown();
-        let of = (shown.generation, shown.index.len());
-        let mut orders = lock(&self.orders);
-        orders.retain(|order| order.of == of);
+    /// Rows of the trajectories that a query selects, in its order.
+    pub fn select(&self, view: &DataSetView, query: &TrajectoryQuery) -> Arc<Vec<u32>> {
+        let index_view = view.state();
+        let of = (index_view.generation, index_view.index.len());
+        let mut orders = lock(&self.selections);
+        orders.retain(|order| order.index_version == of);
         if let Some(order) = orders.iter().find(|order| order.query == *query) {
-            return order.places.clone();
+            return order.rows.clone();
         }
         drop(orders);
-        let places = Arc::new(shown.index.select(query));
-        drop(shown);
-        let mut orders = lock(&self.orders);
-        orders.push_front(Order { query: query.clone(), of, places: places.clone() });
-        orders.truncate(ORDERS_MAX);
-        places
+        let rows = Arc::new(index_view.index.select(query));
+        drop(index_view);
+        let mut orders = lock(&self.selections);
+        orders.push_front(SortedSelection { query: query.clone(), index_version: of, rows: rows.clone() });
+        orders.truncate(SELECTIONS_MAX);
+        rows
     }
 
-    /// What a trainer would keep; reads the whole table of trajectories. A report of before is given where another one is being made,
-    /// or was a short while ago; `None` while the first one is being made: nobody waits for it.
-    pub fn kept(&self, view: &View) -> Result<Option<Arc<KeptReport>>, RecordsError> {
-        let now = view.glance();
+    /// The trajectories that a trainer would keep; reads the whole table of trajectories. Returns
+    /// the previous report while a new one is being made or if it is recent; `None` while the first
+    /// one is being made: no request waits for it.
+    pub fn kept(&self, view: &DataSetView) -> Result<Option<Arc<KeptReport>>, RecordsError> {
+        let now = view.summary();
         let of = (now.generation, now.version);
-        if let Some(report) = self.kept_before(|kept| kept.of == of || kept.is_fresh_for(of)) {
+        if let Some(report) = self.cached_kept(|kept| kept.data_version == of || kept.is_fresh_for(of)) {
             return Ok(Some(report));
         }
-        let _making = match self.keeping.try_lock() {
+        let _making = match self.rebuilding_kept.try_lock() {
             Ok(making) => making,
             Err(TryLockError::Poisoned(making)) => making.into_inner(),
-            Err(TryLockError::WouldBlock) => return Ok(self.kept_before(|kept| kept.of.0 == of.0)),
+            Err(TryLockError::WouldBlock) => return Ok(self.cached_kept(|kept| kept.data_version.0 == of.0)),
         };
         let began = Instant::now();
         let report = Arc::new(furrow_records::kept(view.data_dir(), None)?);
-        let kept = Kept { of, report: report.clone(), made: Instant::now(), took: began.elapsed() };
+        let kept = KeptCache {
+            data_version: of,
+            report: report.clone(),
+            made: Instant::now(),
+            took: began.elapsed(),
+        };
         *self.kept.write().unwrap_or_else(PoisonError::into_inner) = Some(kept);
         Ok(Some(report))
     }
 
-    fn kept_before(&self, will_do: impl Fn(&Kept) -> bool) -> Option<Arc<KeptReport>> {
+    fn cached_kept(&self, will_do: impl Fn(&KeptCache) -> bool) -> Option<Arc<KeptReport>> {
         let kept = self.kept.read().unwrap_or_else(PoisonError::into_inner);
         kept.as_ref().filter(|kept| will_do(kept)).map(|kept| kept.report.clone())
     }
 
-    /// Tells what is there now, if it is not what was told last.
-    fn tell(&self) {
-        let mut change = Change { trouble: self.trouble(), ..Change::default() };
+    /// Announces the current state if it differs from the last announcement.
+    fn notify_change(&self) {
+        let mut change = StateChange { trouble: self.trouble(), ..StateChange::default() };
         if let Some(view) = self.view() {
-            // Not `shown`: whoever sorts a million rows holds it, and this is told from a task that must not wait.
-            let glance = view.glance();
+            // Not `state`: it is locked while a million rows are sorted, and this task must not
+            // wait.
+            let glance = view.summary();
             change.version = glance.version;
             change.generation = glance.generation;
             change.trajectories = glance.trajectories;
             change.step_files_left = glance.step_files_left;
             change.trouble = change.trouble.or(glance.problem);
         }
-        change.lines = self.story().lines;
+        change.lines = self.load_history().lines;
         change.live =
             self.live().map(|live| (live.progress.assigned, live.progress.scored, live.progress.steps));
         self.changed.send_if_modified(|last| {
@@ -294,25 +308,25 @@ impl State {
         });
     }
 
-    /// Reads what came since. Blocks.
+    /// Reads what was added since. Blocks.
     fn catch_up(&self, stop: &CancellationToken) {
         let read = self.catch_up_hours().map_err(|error| error.to_string());
         let read = read.and_then(|_| self.catch_up_records(stop).map_err(|error| chain(&error)));
         let trouble = read.err();
-        let mut told = lock(&self.trouble);
-        if trouble.is_some() && *told != trouble {
-            warn!(trouble, "the dashboard cannot read all of the run");
+        let mut reported = lock(&self.trouble);
+        if trouble.is_some() && *reported != trouble {
+            warn!(trouble, "the dashboard cannot read the whole run");
         }
-        *told = trouble;
+        *reported = trouble;
     }
 
-    /// Reads all there is, or says why that cannot be. Blocks.
+    /// Reads everything; fails with the reason if something cannot be read. Blocks.
     pub fn read_all(&self, stop: &CancellationToken) -> Result<(), String> {
         self.catch_up(stop);
         self.trouble().map_or(Ok(()), Err)
     }
 
-    /// Why not all of the run can be read, as it was found when it was read last.
+    /// Why the run could not be read completely at the last read.
     pub fn trouble(&self) -> Option<String> {
         lock(&self.trouble).clone()
     }
@@ -321,9 +335,9 @@ impl State {
         let mut hours = lock(&self.hours);
         let Some(hours) = hours.as_mut() else { return Ok(()) };
         let read = hours.catch_up();
-        let is_gone = hours.is_empty() && self.story().lines > 0;
+        let is_gone = hours.is_empty() && self.load_history().lines > 0;
         if is_gone || !matches!(read, Ok(false)) {
-            *self.story.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(hours.story());
+            *self.history.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(hours.history());
         }
         read.map(drop)
     }
@@ -332,78 +346,79 @@ impl State {
         let Some(dir) = &self.subject.dir else { return Ok(()) };
         let view = match self.view() {
             Some(view) if !self.is_replaced(&view) => view,
-            // `furrow run --clean` began the run anew: under the same name lies another data set.
+            // `furrow run --clean` restarted the run: another data set has the same name.
             _ => {
-                let view = match View::open(dir) {
-                    // A run that has published nothing yet.
+                let view = match DataSetView::open(dir) {
+                    // A run without a commit.
                     Err(RecordsError::NoDataSet { .. }) => {
-                        self.show(None);
+                        self.set_view(None);
                         return Ok(());
                     }
                     view => Arc::new(view?),
                 };
                 let identity = first_commit(view.data_dir());
-                self.show(Some(Opened { view: view.clone(), identity }));
+                self.set_view(Some(OpenDataSet { view: view.clone(), identity }));
                 view
             }
         };
         view.catch_up(&|| stop.is_cancelled()).map(drop)
     }
 
-    /// Whether another data set lies where this one was. A first commit that came since is none.
-    fn is_replaced(&self, view: &View) -> bool {
+    /// Whether another data set has replaced this one. A first commit that was added since does not
+    /// count.
+    fn is_replaced(&self, view: &DataSetView) -> bool {
         let now = first_commit(view.data_dir());
         let mut opened = self.view.write().unwrap_or_else(PoisonError::into_inner);
         let Some(opened) = opened.as_mut() else { return false };
-        if opened.identity.is_none() && view.glance().version == 0 {
+        if opened.identity.is_none() && view.summary().version == 0 {
             opened.identity.clone_from(&now);
         }
         opened.identity != now
     }
 
-    fn show(&self, opened: Option<Opened>) {
+    fn set_view(&self, opened: Option<OpenDataSet>) {
         *self.view.write().unwrap_or_else(PoisonError::into_inner) = opened;
     }
 
-    fn is_looked_at(&self) -> bool {
-        let looked = self.looked.load(Relaxed);
-        let lingers = looked != NEVER && self.began.elapsed() < Duration::from_millis(looked) + LINGER;
+    fn has_recent_request(&self) -> bool {
+        let looked = self.last_request_millis.load(Relaxed);
+        let lingers = looked != NEVER && self.began.elapsed() < Duration::from_millis(looked) + ACTIVE_TIME;
         lingers || self.changed.receiver_count() > 0
     }
 }
 
-/// Keeps everything up to date until `stop`, as long as somebody looks.
-pub(crate) async fn follow(state: Arc<State>, stop: CancellationToken) {
-    while stop.run_until_cancelled(state.until_looked_at()).await.is_some() {
-        let (reader, told) = (state.clone(), stop.clone());
-        let mut reading = tokio::task::spawn_blocking(move || reader.catch_up(&told));
-        // A large data set is read for minutes: what is there already is told meanwhile.
-        while tokio::time::timeout(LOOK, &mut reading).await.is_err() {
-            state.tell();
+/// Keeps everything up to date until `stop`, while there are requests.
+pub(crate) async fn follow(state: Arc<DashboardState>, stop: CancellationToken) {
+    while stop.run_until_cancelled(state.wait_for_request()).await.is_some() {
+        let (reader, cancelled) = (state.clone(), stop.clone());
+        let mut reading = tokio::task::spawn_blocking(move || reader.catch_up(&cancelled));
+        // A large data set takes minutes to read: announce what is there meanwhile.
+        while tokio::time::timeout(POLL_INTERVAL, &mut reading).await.is_err() {
+            state.notify_change();
         }
-        state.tell();
-        if stop.run_until_cancelled(tokio::time::sleep(LOOK)).await.is_none() {
+        state.notify_change();
+        if stop.run_until_cancelled(tokio::time::sleep(POLL_INTERVAL)).await.is_none() {
             return;
         }
     }
 }
 
-impl Kept {
-    /// Whether it is too early to say it anew of the same data set.
+impl KeptCache {
+    /// Whether the report is too recent to be made again for the same data set.
     fn is_fresh_for(&self, of: (u64, u64)) -> bool {
-        self.of.0 == of.0 && self.made.elapsed() < self.took * KEPT_PAUSE
+        self.data_version.0 == of.0 && self.made.elapsed() < self.took * KEPT_PAUSE
     }
 }
 
-impl Identity {
-    pub fn of(metadata: &Metadata) -> Self {
+impl FileIdentity {
+    pub fn from_metadata(metadata: &Metadata) -> Self {
         Self { device: metadata.dev(), inode: metadata.ino(), created: metadata.created().ok() }
     }
 }
 
-fn first_commit(data_dir: &Path) -> Option<Identity> {
+fn first_commit(data_dir: &Path) -> Option<FileIdentity> {
     let path = data_dir.join("manifest").join(format!("{:020}.json", 1));
-    std::fs::metadata(path).ok().as_ref().map(Identity::of)
+    std::fs::metadata(path).ok().as_ref().map(FileIdentity::from_metadata)
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -1,22 +1,22 @@
-//! How figures are written in reports and on a terminal: as `pages/format.js` writes them in a browser, which a test holds together.
-//! What is not known is a dash, never a 0.
+//! Formats values for reports and terminals as `pages/format.js` does in a browser; a test compares
+//! both. An unknown value is a dash, never a 0.
 
 use serde_json::Value;
 
-use crate::figures::Device;
+use crate::metrics::DeviceKind;
 
-/// What stands where nothing is known.
+/// Placeholder of an unknown value.
 pub(crate) const NONE: &str = "–";
-/// Between digits, and before a unit.
+/// Separator between groups of digits, and before a unit.
 const GAP: char = '\u{202f}';
 
-/// A whole number with thin gaps: 1 234 567.
+/// A whole number with thin spaces: 1 234 567.
 pub(crate) fn count(value: Option<f64>) -> String {
     let Some(value) = known(value) else { return NONE.to_owned() };
     let digits = format!("{:.0}", (value + 0.5).floor().abs());
     let mut text = if value <= -0.5 { "-".to_owned() } else { String::new() };
-    for (place, digit) in digits.chars().enumerate() {
-        if place > 0 && (digits.len() - place).is_multiple_of(3) {
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
             text.push(GAP);
         }
         text.push(digit);
@@ -24,7 +24,7 @@ pub(crate) fn count(value: Option<f64>) -> String {
     text
 }
 
-/// Three digits that matter; what is 1000 or more stays whole.
+/// Three significant digits; 1000 and more stay whole.
 pub(crate) fn number(value: Option<f64>) -> String {
     let Some(known) = known(value) else { return NONE.to_owned() };
     let size = known.abs();
@@ -37,20 +37,20 @@ pub(crate) fn number(value: Option<f64>) -> String {
     if known == known.trunc() {
         return format!("{}", known as i64);
     }
-    // 0.00123 has its first digit at place 3 and is written with two more.
-    let places = (2.0 - size.log10().floor()).clamp(0.0, 6.0) as usize;
-    format!("{known:.places$}")
+    // 0.00123 has its first digit at decimal 3 and is written with two more.
+    let decimals = (2.0 - size.log10().floor()).clamp(0.0, 6.0) as usize;
+    format!("{known:.decimals$}")
 }
 
-/// A share.
+/// A share in percent.
 pub(crate) fn percent(share: Option<f64>) -> String {
     let Some(share) = known(share) else { return NONE.to_owned() };
     let percents = share * 100.0;
-    let places = usize::from((0.05..99.95).contains(&percents));
-    format!("{percents:.places$}{GAP}%")
+    let decimals = usize::from((0.05..99.95).contains(&percents));
+    format!("{percents:.decimals$}{GAP}%")
 }
 
-/// Microseconds as people say them.
+/// Microseconds in a readable unit.
 pub(crate) fn duration(micros: Option<f64>) -> String {
     let Some(micros) = known(micros) else { return NONE.to_owned() };
     let seconds = micros / 1e6;
@@ -67,7 +67,7 @@ pub(crate) fn duration(micros: Option<f64>) -> String {
     }
 }
 
-/// Seconds as people say them.
+/// Seconds in a readable unit.
 pub(crate) fn seconds(value: Option<f64>) -> String {
     duration(value.map(|seconds| seconds * 1e6))
 }
@@ -88,53 +88,54 @@ pub(crate) fn dollars(usd: Option<f64>) -> String {
         None => NONE.to_owned(),
         Some(usd) if usd >= 100.0 => format!("${}", count(Some(usd))),
         Some(usd) => {
-            let places = if usd > 0.0 { (2.0 - usd.log10().floor()).max(0.0) as usize } else { 2 };
-            format!("${usd:.places$}")
+            let decimals = if usd > 0.0 { (2.0 - usd.log10().floor()).max(0.0) as usize } else { 2 };
+            format!("${usd:.decimals$}")
         }
     }
 }
 
-/// Whether a letter of a stranger's text would be obeyed instead of shown: control characters, and what turns the direction of writing,
-/// with which a name could rearrange what stands beside it.
-pub(crate) fn is_obeyed(letter: char) -> bool {
+/// Whether a character of untrusted text would act instead of being shown: control characters, and
+/// marks that change the direction of writing, with which a name could rearrange the text beside
+/// it.
+pub(crate) fn is_control_character(letter: char) -> bool {
     letter.is_control()
         || matches!(letter, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
-/// What strangers say, without what a terminal would obey.
+/// Untrusted text without characters that a terminal would act on.
 pub fn clean(text: &str) -> String {
-    text.chars().map(|letter| if is_obeyed(letter) { '\u{fffd}' } else { letter }).collect()
+    text.chars().map(|letter| if is_control_character(letter) { '\u{fffd}' } else { letter }).collect()
 }
 
-/// A word of ours for people: `max_steps` becomes `max steps`.
-pub(crate) fn words(name: &str) -> String {
+/// A name from code for display: `max_steps` becomes `max steps`.
+pub(crate) fn spaced_name(name: &str) -> String {
     name.replace('_', " ")
 }
 
-/// The name of an hour of the device.
-pub(crate) fn device_hour(device: Device) -> &'static str {
+/// The name of a device-hour.
+pub(crate) fn device_hour(device: DeviceKind) -> &'static str {
     match device {
-        Device::Gpu => "GPU-hour",
-        Device::Cpu => "CPU-hour",
-        Device::None => "device-hour",
+        DeviceKind::Gpu => "GPU-hour",
+        DeviceKind::Cpu => "CPU-hour",
+        DeviceKind::None => "device-hour",
     }
 }
 
 /// The name of the device.
-pub(crate) fn device_name(device: Device) -> &'static str {
+pub(crate) fn device_name(device: DeviceKind) -> &'static str {
     match device {
-        Device::Gpu => "GPU",
-        Device::Cpu => "CPU",
-        Device::None => "device",
+        DeviceKind::Gpu => "GPU",
+        DeviceKind::Cpu => "CPU",
+        DeviceKind::None => "device",
     }
 }
 
-/// What a device is, from an answer of `/api/`.
-pub(crate) fn device_of(answer: &Value) -> Device {
+/// The kind of device in an answer of `/api/`.
+pub(crate) fn device_of(answer: &Value) -> DeviceKind {
     match answer["head"]["device"].as_str().or_else(|| answer["device"].as_str()) {
-        Some("gpu") => Device::Gpu,
-        Some("cpu") => Device::Cpu,
-        _ => Device::None,
+        Some("gpu") => DeviceKind::Gpu,
+        Some("cpu") => DeviceKind::Cpu,
+        _ => DeviceKind::None,
     }
 }
 

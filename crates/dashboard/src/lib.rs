@@ -1,22 +1,25 @@
-//! Shows the farm in a browser, in a terminal and in a report: trajectories per GPU-hour, where every second went, and any trajectory step by step.
+//! Shows the farm in a browser, in a terminal and in a report: trajectories per GPU-hour, where
+//! every second went, and any trajectory step by step.
 //!
-//! A [`Dashboard`] looks at a run directory, at a data set, or at both while a run goes on. It serves pages (`pages/`, plain HTML, CSS
-//! and modules that are part of the binary), a JSON API below `/api/`, and server-sent events that say when to ask again. What a
-//! figure means is said in `figures.rs` and nowhere else; `docs/DASHBOARD.md` says it for people.
+//! A [`DashboardServer`] shows a run directory, a data set, or both while a run is in progress. It
+//! serves pages (`pages/`, plain HTML, CSS and modules that are part of the binary), a JSON API
+//! below `/api/`, and server-sent events that announce changes. `metrics.rs` alone defines what
+//! each metric means; `docs/DASHBOARD.md` explains them.
 //!
-//! The way of a request: `server.rs` (limits, deadlines) → `access.rs` (who may) → `routes.rs` (what is asked) → `api.rs` (the answer).
-//! `report.rs` (a file that needs nothing else) and `terminal.rs` (`furrow watch`) draw the same answers.
-//! Beside it two tasks: `follow.rs` reads what was published since, `live.rs` asks the coordinator of a running job. Both rest while
-//! nobody looks.
+//! A request passes `server.rs` (limits, deadlines) → `access.rs` (access control) → `routes.rs`
+//! (routing) → `api.rs` (the answer). `report.rs` (a self-contained file) and `terminal.rs`
+//! (`furrow watch`) render the same answers. Two tasks run beside it: `follow.rs` reads what was
+//! committed since, `live.rs` polls the coordinator of a running job. Both are idle without
+//! requests.
 
 mod access;
 mod api;
 mod config;
-mod figures;
 mod follow;
 mod format;
-mod hours;
+mod history;
 mod live;
+mod metrics;
 mod pages;
 mod plan;
 mod query;
@@ -25,14 +28,14 @@ mod routes;
 mod server;
 mod terminal;
 
-pub use access::{Access, AccessError};
+pub use access::{AccessControl, AccessError};
 pub use config::{DashboardConfig, DashboardFile};
-pub use figures::Device;
-pub use follow::Subject;
+pub use follow::DashboardSubject;
 pub use format::clean;
-pub use plan::{Floor, Planned, Work};
+pub use metrics::DeviceKind;
+pub use plan::{DeviceFloor, MeasuredWork, PlannedWork};
 pub use report::{
-    Picture, REPORT_RUNS_MAX, ReportError, ReportTable, RunFigures, report_html, report_pictures,
+    PlotPicture, REPORT_RUNS_MAX, ReportError, ReportTable, RunMetrics, report_html, report_pictures,
 };
-pub use server::{Dashboard, DashboardError};
-pub use terminal::{DashboardAddress, Seen, WatchError, WatchSource, look, watch};
+pub use server::{DashboardError, DashboardServer};
+pub use terminal::{DashboardAddress, RunSnapshot, WatchError, WatchSource, read_snapshot, watch};

@@ -1,4 +1,4 @@
-//! What the coordinator of a running job says of it, asked once a second while somebody looks.
+//! Polls the coordinator of a running job, once a second while there are requests.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -13,37 +13,37 @@ use furrow_wire::v1::{
     DrainRequest, LastStepRequest, ProgressRequest, ProgressResponse, RunningRequest, RunningTrajectory,
     WeightsRequest, WeightsResponse, WorkerHealth,
 };
-use furrow_wire::{Code, MESSAGE_BYTES_MAX, OpaqueStep, Status, within};
+use furrow_wire::{Code, MESSAGE_BYTES_MAX, OpaqueStep, Status, with_deadline};
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
-use crate::api::Refusal;
-use crate::figures;
-use crate::follow::State;
+use crate::api::DashboardApiError;
+use crate::follow::DashboardState;
+use crate::metrics;
 
 /// A run as its coordinator last described it.
 #[derive(Debug, Clone)]
-pub(crate) struct Live {
-    /// Its figures.
+pub(crate) struct LiveRun {
+    /// Its progress.
     pub progress: ProgressResponse,
-    /// Versions of the weights; `None` where it did not say.
+    /// Versions of the weights; `None` without an answer.
     pub weights: Option<WeightsResponse>,
-    /// Groups that were closed at moments of the last minutes, oldest first.
+    /// Times of the last minutes with the number of closed groups, oldest first.
     pace: VecDeque<(Instant, u32)>,
 }
 
-/// How often is asked, and how long an answer may take.
-const LOOK: Duration = Duration::from_secs(1);
-/// An end is foretold from the pace of the last five minutes.
-const PACE: Duration = Duration::from_secs(300);
+/// Time between two polls, and the deadline of an answer.
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
+/// The end is estimated from the rate of the last five minutes.
+const PACE_WINDOW: Duration = Duration::from_secs(300);
 /// A name of 255 letters and a port are shorter.
 const ADDRESS_BYTES_MAX: u64 = 512;
-/// So many silent seconds, and the run counts as over.
+/// Number of failed polls after which the run counts as over.
 const SILENT_MAX: u32 = 3;
 
-impl Live {
-    /// For the pages.
-    pub fn told(&self) -> Value {
+impl LiveRun {
+    /// For the pages, as JSON.
+    pub fn to_json(&self) -> Value {
         let now = &self.progress;
         let workers = self.weights.iter().flat_map(|weights| &weights.workers);
         json!({
@@ -52,12 +52,12 @@ impl Live {
             "running": now.assigned,
             "scored": now.scored,
             "failed": now.failed,
-            "published": now.published,
+            "published": now.committed,
             "discarded": now.discarded,
             "steps": now.steps,
             "successes": now.successes,
-            "judged": now.training_judged,
-            "success_rate": figures::rate_with_interval(now.training_successes.into(), now.training_judged.into()),
+            "judged": now.training_success_known,
+            "success_rate": metrics::rate_with_interval(now.training_successes.into(), now.training_success_known.into()),
             "scoring": now.scoring,
             "reward_mean": (now.scored > 0).then(|| now.reward_sum / f64::from(now.scored)),
             "env_workers": now.env_workers,
@@ -73,7 +73,7 @@ impl Live {
         })
     }
 
-    /// Who is there, for the page of the job.
+    /// The workers, for the page Job.
     pub fn workers(&self) -> Value {
         let worker = |worker: &WorkerHealth| {
             json!({
@@ -91,7 +91,8 @@ impl Live {
         self.progress.workers.iter().map(worker).collect()
     }
 
-    /// Groups that are left at the pace of the last minutes; `None` before a group closed within them.
+    /// Seconds for the remaining groups at the rate of the last minutes; `None` before a group
+    /// closed within them.
     fn eta_seconds(&self) -> Option<f64> {
         let ((began, first), (now, last)) = self.pace.front().zip(self.pace.back())?;
         let closed = last.checked_sub(*first).filter(|closed| *closed > 0)?;
@@ -100,7 +101,7 @@ impl Live {
         Some(f64::from(left) * seconds / f64::from(closed))
     }
 
-    fn after(
+    fn updated(
         before: Option<Self>,
         progress: ProgressResponse,
         weights: Option<WeightsResponse>,
@@ -108,36 +109,37 @@ impl Live {
     ) -> Self {
         let mut pace = before.map(|live| live.pace).unwrap_or_default();
         pace.push_back((now, progress.groups_closed));
-        while pace.front().is_some_and(|(at, _)| now.duration_since(*at) > PACE) {
+        while pace.front().is_some_and(|(at, _)| now.duration_since(*at) > PACE_WINDOW) {
             pace.pop_front();
         }
         Self { progress, weights, pace }
     }
 }
 
-/// Asks until `stop`, as long as somebody looks. A run that does not answer is over, or not begun: nothing is told of it then.
-pub(crate) async fn poll(state: Arc<State>, stop: CancellationToken) {
+/// Polls until `stop`, while there are requests. A run that does not answer is over or has not
+/// started: its live data is then dropped.
+pub(crate) async fn poll(state: Arc<DashboardState>, stop: CancellationToken) {
     let mut silent = 0;
     loop {
         let rest = async {
-            tokio::time::sleep(LOOK).await;
-            state.until_looked_at().await;
+            tokio::time::sleep(POLL_INTERVAL).await;
+            state.wait_for_request().await;
         };
         if stop.run_until_cancelled(rest).await.is_none() {
             return;
         }
-        match look(&state).await {
+        match poll_once(&state).await {
             true => silent = 0,
-            // One late answer is no end.
+            // A single failure does not end the run.
             false if silent < SILENT_MAX => silent += 1,
             false => state.set_live(None),
         }
     }
 }
 
-/// Asks once, and says whether there was an answer.
-pub(crate) async fn look(state: &State) -> bool {
-    look_up(state).await;
+/// Polls once; returns whether there was an answer.
+pub(crate) async fn poll_once(state: &DashboardState) -> bool {
+    update_address(state).await;
     let live = ask(state).await;
     let answers = live.is_some();
     if answers {
@@ -146,8 +148,8 @@ pub(crate) async fn look(state: &State) -> bool {
     answers
 }
 
-/// Reads where the coordinator listens, which a run that is resumed says anew.
-async fn look_up(state: &State) {
+/// Reads the coordinator's address, which a resumed run writes again.
+async fn update_address(state: &DashboardState) {
     if state.subject.coordinator.is_some() {
         return;
     }
@@ -157,26 +159,28 @@ async fn look_up(state: &State) {
     }
 }
 
-async fn ask(state: &State) -> Option<Live> {
+async fn ask(state: &DashboardState) -> Option<LiveRun> {
     let mut client = CoordinatorServiceClient::new(state.coordinator()?);
-    let asked = async { Ok(client.progress(ProgressRequest {}).await?.into_inner()) };
-    let progress = within(LOOK, asked).await.ok()?;
-    if !state.is_of(&progress.run_id) {
+    let request = async { Ok(client.progress(ProgressRequest {}).await?.into_inner()) };
+    let progress = with_deadline(POLL_INTERVAL, request).await.ok()?;
+    if !state.is_same_run(&progress.run_id) {
         return None;
     }
-    let asked = async { Ok(client.weights(WeightsRequest { version: 0 }).await?.into_inner()) };
-    let weights = within(LOOK, asked).await.ok();
-    Some(Live::after(state.live(), progress, weights, Instant::now()))
+    let request = async { Ok(client.weights(WeightsRequest { version: 0 }).await?.into_inner()) };
+    let weights = with_deadline(POLL_INTERVAL, request).await.ok();
+    Some(LiveRun::updated(state.live(), progress, weights, Instant::now()))
 }
 
-/// What runs now, for tiles.
-pub(crate) async fn sessions(state: &State) -> Result<Value, Refusal> {
-    // What answers must be this run's, which the poll has asked.
+/// The running sessions, for the tiles.
+pub(crate) async fn sessions(state: &DashboardState) -> Result<Value, DashboardApiError> {
+    // The coordinator must be this run's, which the poll has verified.
     let Some(channel) = state.coordinator().filter(|_| state.live().is_some()) else {
         return Ok(json!({ "head": head(state), "is_live": false, "sessions": [] }));
     };
     let mut client = CoordinatorServiceClient::new(channel);
-    let answer = within(5 * LOOK, client.running(RunningRequest {})).await.map_err(|status| late(&status))?;
+    let answer = with_deadline(5 * POLL_INTERVAL, client.running(RunningRequest {}))
+        .await
+        .map_err(|status| late(&status))?;
     let session = |running: &RunningTrajectory| {
         let of = running.ancestry.clone().unwrap_or_default();
         json!({
@@ -193,35 +197,36 @@ pub(crate) async fn sessions(state: &State) -> Result<Value, Refusal> {
     Ok(json!({ "head": head(state), "is_live": true, "sessions": sessions }))
 }
 
-/// What the header needs. Whose figures they are is known without a data set, which this task must not wait for.
-fn head(state: &State) -> Value {
+/// The header's data, without the data set, which this task must not wait for.
+fn head(state: &DashboardState) -> Value {
     json!({ "name": state.subject.name, "problems": [], "step_files_left": 0, "left_out": 0 })
 }
 
-fn late(status: &Status) -> Refusal {
+fn late(status: &Status) -> DashboardApiError {
     if status.code() == Code::NotFound {
-        return Refusal::Missing(status.message().to_owned());
+        return DashboardApiError::NotFound(status.message().to_owned());
     }
-    Refusal::Late(format!("the coordinator does not answer now: {}", status.message()))
+    DashboardApiError::Timeout(format!("the coordinator does not answer: {}", status.message()))
 }
 
-/// The newest durable step of a trajectory that runs.
-async fn last_step(state: &State, trajectory_id: &str) -> Result<OpaqueStep, Refusal> {
-    let nothing = || Refusal::Missing("no step of it is known: it began just now, or is over".to_owned());
+/// The newest durable step of a running trajectory.
+async fn last_step(state: &DashboardState, trajectory_id: &str) -> Result<OpaqueStep, DashboardApiError> {
+    let nothing =
+        || DashboardApiError::NotFound("no durable step: the trajectory just started, or is over".to_owned());
     let channel = state.coordinator().filter(|_| state.live().is_some()).ok_or_else(nothing)?;
     // A record may be as large as the farm's largest message.
     let mut client = CoordinatorServiceClient::new(channel).max_decoding_message_size(MESSAGE_BYTES_MAX);
     let request = LastStepRequest { trajectory_id: trajectory_id.to_owned() };
-    let answer = within(5 * LOOK, client.last_step(request)).await;
+    let answer = with_deadline(5 * POLL_INTERVAL, client.last_step(request)).await;
     let record = answer.map_err(|status| late(&status))?.into_inner().record;
     if record.is_empty() {
         return Err(nothing());
     }
-    furrow_wire::decode_opaque_step(record).map_err(|error| Refusal::Broken(error.to_string()))
+    furrow_wire::decode_opaque_step(record).map_err(|error| DashboardApiError::Unreadable(error.to_string()))
 }
 
-/// What a tile says of its last step.
-pub(crate) async fn session(state: &State, trajectory_id: &str) -> Result<Value, Refusal> {
+/// The data of a session's tile: its last step.
+pub(crate) async fn session(state: &DashboardState, trajectory_id: &str) -> Result<Value, DashboardApiError> {
     let step = last_step(state, trajectory_id).await?;
     let action = match &step.reply.action {
         Ok(_) => step.reply.name.clone(),
@@ -237,42 +242,50 @@ pub(crate) async fn session(state: &State, trajectory_id: &str) -> Result<Value,
     }))
 }
 
-/// The newest picture of a trajectory that runs; where a step is asked for, that of this step while it is the newest one.
-pub(crate) async fn picture(state: &State, trajectory_id: &str, query: &str) -> Result<Bytes, Refusal> {
-    let asked = crate::query::step(query).map_err(Refusal::Asked)?;
+/// The newest picture of a running trajectory; with a step in the query, only if that step is the
+/// newest.
+pub(crate) async fn picture(
+    state: &DashboardState,
+    trajectory_id: &str,
+    query: &str,
+) -> Result<Bytes, DashboardApiError> {
+    let wanted = crate::query::step(query).map_err(DashboardApiError::BadRequest)?;
     let last = last_step(state, trajectory_id).await?;
-    match asked {
-        Some(asked) if i64::from(asked) != i64::from(last.step) => Err(Refusal::Missing(format!(
-            "step {asked} is not the newest one, which is {}: ask without a step, or for the published picture",
-            last.step
-        ))),
+    match wanted {
+        Some(wanted) if i64::from(wanted) != i64::from(last.step) => {
+            Err(DashboardApiError::NotFound(format!(
+                "step {wanted} is not the newest one, which is {}: leave the step out, or request the committed picture",
+                last.step
+            )))
+        }
         _ => Ok(last.observation.screenshot.bytes),
     }
 }
 
-/// What becomes of what runs when a job is ended from a page.
+/// What happens to running trajectories when a job is ended from a page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Ending {
-    /// It is finished, or handed back when the grace is over.
+pub(crate) enum EndMode {
+    /// They finish, or are handed back at the end of the grace period.
     Drain,
-    /// It is taken back now.
+    /// They are revoked at once.
     Stop,
 }
 
-/// Tells the coordinator to admit nothing new and to end the run.
-pub(crate) async fn end(state: &State, ending: Ending) -> Result<(), String> {
+/// Asks the coordinator to admit nothing new and to end the run.
+pub(crate) async fn end(state: &DashboardState, ending: EndMode) -> Result<(), String> {
     let nobody = || "no coordinator answers: this run is over, or was not started".to_owned();
     let live = state.live().ok_or_else(nobody)?;
     if live.progress.run_over {
         return Err("the run is over".to_owned());
     }
     let mut client = CoordinatorServiceClient::new(state.coordinator().ok_or_else(nobody)?);
-    let request = DrainRequest { at_once: ending == Ending::Stop };
-    let told = within(5 * LOOK, client.drain(request)).await;
-    told.map(drop).map_err(|status| format!("the coordinator refused: {}", status.message()))
+    let request = DrainRequest { at_once: ending == EndMode::Stop };
+    let response = with_deadline(5 * POLL_INTERVAL, client.drain(request)).await;
+    response.map(drop).map_err(|status| format!("the coordinator refused: {}", status.message()))
 }
 
-/// Where the coordinator of a run listens, or listened: what it wrote into its directory. Blocks.
+/// The address at which the coordinator of a run listens or listened, from the run directory.
+/// Blocks.
 fn address(dir: &Path) -> Option<String> {
     let mut text = String::new();
     let file = File::open(dir.join("coordinator.address")).ok()?;
@@ -285,21 +298,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_end_is_foretold_from_the_last_minutes() {
+    fn the_end_is_estimated_from_the_last_minutes() {
         let began = Instant::now();
         let progress =
             |closed| ProgressResponse { groups_planned: 100, groups_closed: closed, ..Default::default() };
         let mut live = None;
-        let after = |live: Option<Live>, closed, seconds| {
-            Some(Live::after(live, progress(closed), None, began + Duration::from_secs(seconds)))
+        let after = |live: Option<LiveRun>, closed, seconds| {
+            Some(LiveRun::updated(live, progress(closed), None, began + Duration::from_secs(seconds)))
         };
         live = after(live, 10, 0);
-        assert_eq!(live.as_ref().unwrap().eta_seconds(), None, "one moment is no pace");
+        assert_eq!(live.as_ref().unwrap().eta_seconds(), None, "one point gives no rate");
         live = after(live, 10, 10);
         assert_eq!(live.as_ref().unwrap().eta_seconds(), None, "nothing closed");
         live = after(live, 20, 20);
-        assert_eq!(live.as_ref().unwrap().eta_seconds(), Some(160.0), "80 left, half a group a second");
-        // What is older than five minutes counts no more: 20 groups in 290 s since.
+        assert_eq!(live.as_ref().unwrap().eta_seconds(), Some(160.0), "80 left, half a group per second");
+        // Points older than five minutes do not count: 20 groups in 290 s since.
         live = after(live, 40, 310);
         let eta = live.as_ref().unwrap().eta_seconds().unwrap();
         assert!((eta - 60.0 * 300.0 / 30.0).abs() < 1e-9, "{eta}");

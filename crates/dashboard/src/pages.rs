@@ -1,9 +1,9 @@
-//! The pages: files of `pages/`, part of the binary.
+//! The static files of `pages/`, which are part of the binary.
 
 use sha2::{Digest, Sha256};
 
-/// A file that is served.
-pub(crate) struct Asset {
+/// A static file.
+pub(crate) struct StaticAsset {
     pub name: &'static str,
     pub media_type: &'static str,
     pub bytes: &'static [u8],
@@ -12,8 +12,8 @@ pub(crate) struct Asset {
 macro_rules! assets {
     ($($name:literal as $media_type:ident),* $(,)?) => {
         /// All files, served as `/assets/<name>`.
-        pub(crate) const ASSETS: &[Asset] = &[
-            $(Asset { name: $name, media_type: $media_type, bytes: include_bytes!(concat!("../pages/", $name)) }),*
+        pub(crate) const ASSETS: &[StaticAsset] = &[
+            $(StaticAsset { name: $name, media_type: $media_type, bytes: include_bytes!(concat!("../pages/", $name)) }),*
         ];
     };
 }
@@ -40,29 +40,30 @@ assets! {
     "trajectory.js" as JS,
 }
 
-/// The page that all addresses of pages answer with: its modules read the address.
+/// The page for all page URLs: its modules read the URL.
 pub(crate) const INDEX: &[u8] = include_bytes!("../pages/index.html");
-/// Asks for the token.
+/// The form for the token.
 pub(crate) const SIGN_IN: &[u8] = include_bytes!("../pages/sign-in.html");
 
-/// The same to somebody whose token was not the one.
+/// The same form after a wrong token.
 pub(crate) fn sign_in_again() -> String {
-    let told = "<p class=\"wrong\" role=\"alert\">That is not the token.</p>\n<form";
-    String::from_utf8_lossy(SIGN_IN).replacen("<form", told, 1)
+    let message = "<p class=\"wrong\" role=\"alert\">That is not the token.</p>\n<form";
+    String::from_utf8_lossy(SIGN_IN).replacen("<form", message, 1)
 }
 
-/// Nothing but our own files, nothing inline, no frame around it, and no text that becomes markup: Chromium refuses `innerHTML` itself.
+/// Only the dashboard's own files, nothing inline, no frame around it, and no text that becomes
+/// markup: Chromium refuses `innerHTML`.
 pub(crate) const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; \
      base-uri 'none'; form-action 'self'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'";
 
-impl Asset {
-    /// The file of this name.
+impl StaticAsset {
+    /// The file with this name.
     pub fn find(name: &str) -> Option<&'static Self> {
         ASSETS.iter().find(|asset| asset.name == name)
     }
 }
 
-/// Names these bytes: a browser that has them is told so.
+/// The ETag of these bytes: a browser that has them gets no copy.
 pub(crate) fn tag(bytes: &[u8]) -> String {
     let hash = Sha256::digest(bytes);
     hash[..16].iter().fold("\"".to_owned(), |tag, byte| format!("{tag}{byte:02x}")) + "\""
@@ -79,7 +80,7 @@ mod tests {
         let names: BTreeSet<String> =
             folder.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
         let served = ASSETS.iter().map(|asset| asset.name.to_owned());
-        // The last is part of each report.
+        // The last one is part of each report.
         let pages = ["index.html", "sign-in.html", "report.css"].map(str::to_owned);
         assert_eq!(names, served.chain(pages).collect());
     }

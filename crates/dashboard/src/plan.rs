@@ -1,56 +1,58 @@
-//! What a job planned, beside what it came to: where a run stays behind is told in its own figures.
+//! Compares what a job planned with what was measured: shows where a run falls behind, in its own
+//! metrics.
 
 use std::fmt::Debug;
 use std::sync::Arc;
 
-use furrow_records::view::Tally;
-use furrow_rollout::Cause;
+use furrow_records::view::DataSetTally;
+use furrow_rollout::TimeCause;
 use serde_json::{Value, json};
 
-use crate::figures::{per_device_hour, per_slot_hour, ratio, share};
-use crate::hours::Totals;
-use crate::live::Live;
+use crate::history::MetricTotals;
+use crate::live::LiveRun;
+use crate::metrics::{per_device_hour, per_slot_hour, ratio, share};
 
 /// What a job plans, as far as its file says.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Planned {
-    /// Trajectories, evaluations left out; `None`: as many as there are tasks for.
+pub struct PlannedWork {
+    /// Number of trajectories without evaluations; `None`: as many as there are tasks.
     pub trajectories: Option<u64>,
     /// Slots of an environment worker.
     pub sessions: u32,
-    /// Most tokens of a reply; `None`: the policy has none.
+    /// Most tokens of a reply; `None`: the policy has no tokens.
     pub tokens_max: Option<u32>,
 }
 
-/// What no device could beat with a run's own work. Models and devices are known to whoever makes one, not to the pages.
-pub trait Floor: Debug + Send + Sync {
+/// The lower bound of a device for a run's own work. The implementation knows models and devices,
+/// the pages do not.
+pub trait DeviceFloor: Debug + Send + Sync {
     /// The device.
     fn device(&self) -> &str;
 
-    /// Trajectories that it could do in an hour.
-    fn trajectories_per_hour(&self, work: &Work) -> f64;
+    /// The most trajectories per hour.
+    fn trajectories_per_hour(&self, work: &MeasuredWork) -> f64;
 }
 
 /// A run's work, as measured.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Work {
-    /// Steps of a trajectory.
+pub struct MeasuredWork {
+    /// Steps per trajectory.
     pub steps: f64,
-    /// Tokens generated a step.
+    /// Tokens generated per step.
     pub tokens: f64,
-    /// Seconds of a step that are not the policy's.
+    /// Seconds per step outside of the policy.
     pub page_seconds: f64,
-    /// Trajectories at once.
+    /// Number of concurrent trajectories.
     pub sessions: u32,
 }
 
-/// Lines of the table: what is compared, what was planned or is the bound, what was measured.
+/// Lines of the table: what is compared, the planned value or bound, the measured value.
 pub(crate) fn lines(
-    planned: &Planned,
-    floor: Option<&Arc<dyn Floor>>,
-    tally: &Tally,
-    totals: Option<&Totals>,
-    live: Option<&Live>,
+    planned: &PlannedWork,
+    floor: Option<&Arc<dyn DeviceFloor>>,
+    tally: &DataSetTally,
+    totals: Option<&MetricTotals>,
+    live: Option<&LiveRun>,
 ) -> Vec<Value> {
     let filled = totals.and_then(|totals| share(totals.slot_busy(), totals.slot_total()));
     let tokens = share(tally.all.response_tokens, tally.all.steps);
@@ -68,9 +70,9 @@ pub(crate) fn lines(
     ];
     if let Some(floor) = floor {
         let bound = work.filter(|work| work.tokens > 0.0).map(|work| floor.trajectories_per_hour(&work));
-        let mut told = line("per_device_hour", bound, totals.and_then(per_device_hour));
-        told["device"] = floor.device().into();
-        lines.push(told);
+        let mut row = line("per_device_hour", bound, totals.and_then(per_device_hour));
+        row["device"] = floor.device().into();
+        lines.push(row);
     }
     lines
 }
@@ -80,43 +82,44 @@ fn line(figure: &str, planned: Option<f64>, measured: Option<f64>) -> Value {
     json!({ "figure": figure, "planned": planned, "measured": measured, "share": share })
 }
 
-/// Page seconds: the session's time but that of the policy, the queue and the scorer, over its steps.
-fn work(tally: &Tally, tokens: Option<f64>, sessions: u32) -> Option<Work> {
-    let policy = Cause::Policy.as_str();
+/// Page seconds: the session's time without policy, queue and scorer, divided by its steps.
+fn work(tally: &DataSetTally, tokens: Option<f64>, sessions: u32) -> Option<MeasuredWork> {
+    let policy = TimeCause::Policy.as_str();
     let of_pages =
         tally.session_micros.iter().filter(|(cause, _)| ![policy, "queue", "score"].contains(cause));
     let micros: u64 = of_pages.map(|(_, micros)| micros).sum();
     let all = &tally.all;
     let page_seconds = ratio(micros as f64 / 1e6, all.steps as f64).filter(|seconds| *seconds > 0.0)?;
     let steps = share(all.steps, all.trajectories())?;
-    Some(Work { steps, tokens: tokens.unwrap_or(0.0), page_seconds, sessions })
+    Some(MeasuredWork { steps, tokens: tokens.unwrap_or(0.0), page_seconds, sessions })
 }
 
 #[cfg(test)]
 mod tests {
-    use furrow_records::view::Counts;
+    use furrow_records::view::TrajectoryCounts;
     use furrow_telemetry::{Label as _, SlotUse};
 
     use super::*;
 
     #[derive(Debug)]
-    struct Thousand;
+    struct FixedFloor;
 
-    impl Floor for Thousand {
+    impl DeviceFloor for FixedFloor {
         fn device(&self) -> &str {
             "h200"
         }
 
-        fn trajectories_per_hour(&self, work: &Work) -> f64 {
-            assert_eq!(*work, Work { steps: 5.0, tokens: 20.0, page_seconds: 2.0, sessions: 8 });
+        fn trajectories_per_hour(&self, work: &MeasuredWork) -> f64 {
+            assert_eq!(*work, MeasuredWork { steps: 5.0, tokens: 20.0, page_seconds: 2.0, sessions: 8 });
             1000.0
         }
     }
 
     /// Four trajectories of five steps, 20 tokens each; pages took 40 s of them, the policy 15 s.
-    fn tally() -> Tally {
-        let counts = Counts { scored: 4, steps: 20, response_tokens: 400, ..Counts::default() };
-        let mut tally = Tally { all: counts.clone(), training: counts, ..Tally::default() };
+    fn tally() -> DataSetTally {
+        let counts =
+            TrajectoryCounts { scored: 4, steps: 20, response_tokens: 400, ..TrajectoryCounts::default() };
+        let mut tally = DataSetTally { all: counts.clone(), training: counts, ..DataSetTally::default() };
         let micros = [("queue", 9), ("policy", 15), ("observe", 10), ("settle", 30), ("score", 7)];
         tally.session_micros.extend(micros.map(|(cause, seconds)| (cause, seconds * 1_000_000)));
         tally
@@ -125,17 +128,18 @@ mod tests {
     #[track_caller]
     fn check(lines: &[Value], figure: &str, planned: Option<f64>, measured: Option<f64>, share: Option<f64>) {
         let line = lines.iter().find(|line| line["figure"] == figure).unwrap();
-        let told = ["planned", "measured", "share"].map(|name| line[name].as_f64());
-        assert_eq!(told, [planned, measured, share], "{figure}");
+        let values = ["planned", "measured", "share"].map(|name| line[name].as_f64());
+        assert_eq!(values, [planned, measured, share], "{figure}");
     }
 
     #[test]
     fn a_plan_stands_beside_what_came_of_it() {
-        let mut totals = Totals { scored: 4, slot_micros: vec![0; SlotUse::ALL.len()], ..Totals::default() };
+        let mut totals =
+            MetricTotals { scored: 4, slot_micros: vec![0; SlotUse::ALL.len()], ..MetricTotals::default() };
         totals.slot_micros[SlotUse::Busy.index()] = 60_000_000;
         totals.slot_micros[SlotUse::NoAssignment.index()] = 20_000_000;
-        let planned = Planned { trajectories: Some(16), sessions: 8, tokens_max: Some(40) };
-        let floor: Arc<dyn Floor> = Arc::new(Thousand);
+        let planned = PlannedWork { trajectories: Some(16), sessions: 8, tokens_max: Some(40) };
+        let floor: Arc<dyn DeviceFloor> = Arc::new(FixedFloor);
         let lines = lines(&planned, Some(&floor), &tally(), Some(&totals), None);
         check(&lines, "trajectories", Some(16.0), Some(4.0), Some(0.25));
         check(&lines, "slots_filled", Some(1.0), Some(0.75), Some(0.75));
@@ -148,7 +152,7 @@ mod tests {
 
     #[test]
     fn what_is_not_known_is_null() {
-        let lines = lines(&Planned::default(), None, &Tally::default(), None, None);
+        let lines = lines(&PlannedWork::default(), None, &DataSetTally::default(), None, None);
         assert_eq!(lines.len(), 4);
         check(&lines, "trajectories", None, Some(0.0), None);
         check(&lines, "slots_filled", Some(1.0), None, None);

@@ -1,29 +1,30 @@
-//! The door for query strings: every parameter has one meaning, a cap, and an error that says what would be right.
+//! Parses query strings: every parameter has one meaning, a limit, and an error that names the
+//! valid values.
 
 use std::str::FromStr;
 
-use furrow_records::view::{Query, Sort};
+use furrow_records::view::{Sort, TrajectoryQuery};
 use furrow_rollout::Split;
 
-/// A page of the table.
+/// One window of the table.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub(crate) struct Window {
-    /// What is asked.
-    pub query: Query,
-    /// Rows before the first.
+pub(crate) struct TableWindow {
+    /// The selection and its order.
+    pub query: TrajectoryQuery,
+    /// Number of rows before the first.
     pub offset: u32,
-    /// Rows.
+    /// Number of rows.
     pub limit: u32,
 }
 
-/// Rows of one answer; about 500 bytes each.
+/// Most rows of one answer; about 500 bytes each.
 const LIMIT_MAX: u32 = 500;
-/// Letters of one value.
+/// Most characters of one value.
 const VALUE_CHARS_MAX: usize = 256;
-/// Values of one list.
+/// Most values of one list.
 const VALUES_MAX: usize = 64;
 
-/// Reads `step=N`; `None` where nothing is asked.
+/// Reads `step=N`; `None` without one.
 pub(crate) fn step(text: &str) -> Result<Option<i32>, String> {
     let read = |text: &str| text.strip_prefix("step=")?.parse().ok().filter(|step| *step >= 0);
     match (text, read(text)) {
@@ -31,13 +32,13 @@ pub(crate) fn step(text: &str) -> Result<Option<i32>, String> {
         (_, Some(step)) => Ok(Some(step)),
         _ => {
             let text: String = text.chars().take(80).collect();
-            Err(format!("{text:?}: use step=0, step=1 and so on, or nothing for the whole"))
+            Err(format!("{text:?}: use step=0, step=1 and so on, or no parameter for everything"))
         }
     }
 }
 
-impl Window {
-    /// Reads a query string; names the first parameter that is wrong.
+impl TableWindow {
+    /// Reads a query string; reports the first wrong parameter.
     pub fn parse(text: &str) -> Result<Self, String> {
         let mut window = Self { limit: 100, ..Self::default() };
         window.query.descending = true;
@@ -45,7 +46,7 @@ impl Window {
         for (key, value) in url::form_urlencoded::parse(text.as_bytes()) {
             given += 1;
             if given > VALUES_MAX {
-                return Err(format!("more than {VALUES_MAX} parameters; ask for less at once"));
+                return Err(format!("more than {VALUES_MAX} parameters; use fewer"));
             }
             if value.chars().count() > VALUE_CHARS_MAX {
                 return Err(format!("{key}: longer than {VALUE_CHARS_MAX} characters"));
@@ -59,7 +60,7 @@ impl Window {
         let query = &mut self.query;
         let text = || value.to_owned();
         match key {
-            // An empty field of a form asks for nothing.
+            // An empty field of a form sets no filter.
             _ if value.is_empty() => {}
             "offset" => self.offset = number(key, value, 0, u32::MAX)?,
             "limit" => self.limit = number(key, value, 1, LIMIT_MAX)?,
@@ -84,12 +85,12 @@ impl Window {
             "staleness_min" => query.staleness.min = Some(whole(key, value)?),
             "staleness_max" => query.staleness.max = Some(whole(key, value)?),
             "sort" => {
-                let words = || Sort::ALL.iter().map(|sort| sort.as_str()).collect::<Vec<_>>().join(", ");
+                let names = || Sort::ALL.iter().map(|sort| sort.as_str()).collect::<Vec<_>>().join(", ");
                 let sort = Sort::ALL.iter().find(|sort| sort.as_str() == value);
-                query.sort = *sort.ok_or_else(|| format!("sort: {value:?}; use one of {}", words()))?;
+                query.sort = *sort.ok_or_else(|| format!("sort: {value:?}; use one of {}", names()))?;
             }
             "order" => query.descending = one_of(key, value, "desc", "asc")?,
-            _ => return Err(format!("{key:?}: no such parameter")),
+            _ => return Err(format!("{key:?}: unknown parameter")),
         }
         Ok(())
     }
@@ -107,7 +108,7 @@ where
     read.ok_or_else(|| format!("{key}: {value:?}; use {least} to {largest}"))
 }
 
-/// Whether it is the first of two words.
+/// Parses one of two words; whether it is the first.
 fn one_of(key: &str, value: &str, yes: &str, no: &str) -> Result<bool, String> {
     match value {
         _ if value == yes => Ok(true),
@@ -122,16 +123,16 @@ mod tests {
     use proptest::prelude::*;
 
     #[track_caller]
-    fn check(text: &str, want: impl Fn(&mut Window)) {
-        let mut wanted = Window { limit: 100, ..Window::default() };
+    fn check(text: &str, want: impl Fn(&mut TableWindow)) {
+        let mut wanted = TableWindow { limit: 100, ..TableWindow::default() };
         wanted.query.descending = true;
         want(&mut wanted);
-        assert_eq!(Window::parse(text), Ok(wanted), "{text}");
+        assert_eq!(TableWindow::parse(text), Ok(wanted), "{text}");
     }
 
     #[track_caller]
     fn refused(text: &str, want: &str) {
-        let error = Window::parse(text).unwrap_err();
+        let error = TableWindow::parse(text).unwrap_err();
         assert!(error.contains(want), "{text}: {error}");
     }
 
@@ -165,7 +166,7 @@ mod tests {
         refused("sort=size", "use one of ended_at, task_id, reward");
         refused("order=up", "use desc or asc");
         refused("split=all", "train, validation, test or eval");
-        refused("colour=red", "\"colour\": no such parameter");
+        refused("colour=red", "\"colour\": unknown parameter");
         refused(&format!("text={}", "x".repeat(257)), "text: longer than 256");
         refused(&"suite=a&".repeat(65), "more than 64");
     }
@@ -173,7 +174,7 @@ mod tests {
     proptest! {
         #[test]
         fn no_text_is_a_panic(text in ".{0,300}") {
-            drop(Window::parse(&text));
+            drop(TableWindow::parse(&text));
         }
     }
 }

@@ -1,16 +1,20 @@
-//! The network of a trajectory, kept so that it can be acted again without the network.
+//! Records the network traffic of a trajectory, so that the trajectory can be replayed without the
+//! network.
 //!
 //! ```text
-//! archive/<trajectory>.jsonl        a line about the trajectory, then one line a response, in the order they came
-//! archive/blobs/<2 digits>/<sha256>   bodies, each once, whoever got them
+//! archive/<trajectory>.jsonl          one line about the trajectory, then one line per response
+//! archive/blobs/<2 digits>/<sha256>   bodies, each stored once for all trajectories
 //! ```
 //!
-//! Matching, for a request of the same method: first one with the same address and body; then one that is the same but for *volatile*
-//! parameters of the address (see [`VOLATILE`]) and their order; then, where it has a body, one with any body. Of several that fit, the
-//! ones not served yet come first, in the order they were recorded; when all were served, the last again.
+//! Matching, for a request of the same method: first an exchange with the same address and body;
+//! then one that is the same except for *volatile* parameters of the address (see
+//! [`VOLATILE_PARAMETERS`]) and their order; then, if the request has a body, one with any body. Of
+//! several matches, those that were not served yet come first, in the order they were recorded;
+//! when all were served, the last one is repeated.
 //!
-//! What an index holds of secrets is that they were there: values of headers and address parameters named like one are replaced. Bodies
-//! are kept as they came. An archive is a help and no promise: nothing waits for the disk, and a kill may lose one that was not finished.
+//! An index shows that secrets existed, but not their values: values of headers and address
+//! parameters with a secret's name are replaced. Bodies are kept unchanged. An archive is best
+//! effort: nothing waits for the disk, and a kill may lose one that was not finished.
 
 use std::collections::HashMap;
 use std::fs::{self, File};
@@ -22,34 +26,35 @@ use furrow_rollout::{Id, Trajectory};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-/// Responses of one trajectory; a page that asks more often is recorded as far as this.
+/// Most responses recorded for one trajectory; later ones are left out.
 pub const EXCHANGES_MAX: usize = 20_000;
 
-/// Longest line of an index: 64 KiB of headers and as much of an address are more than browsers take.
+/// Longest line of an index: 64 KiB of headers and an address of the same length are more than
+/// browsers accept.
 const LINE_BYTES_MAX: u64 = 256 << 10;
 
-/// Bounds on what is kept of one trajectory.
+/// Limits on what is stored for one trajectory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ArchiveLimits {
-    /// A larger body is not kept.
+    /// Largest body that is stored, in bytes.
     pub response_bytes_max: u64,
-    /// All bodies of a trajectory together; what comes beyond is not kept.
+    /// Most bytes of all bodies of a trajectory; further bodies are not stored.
     pub trajectory_bytes_max: u64,
 }
 
-/// What is done with archives.
+/// How archives are used.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Archives {
-    /// Every trajectory's network is recorded.
+pub enum ArchiveMode {
+    /// Record the traffic of every trajectory.
     Record {
-        /// Such as `<run>/archive`.
+        /// The archive's folder, such as `<run>/archive`.
         folder: PathBuf,
-        /// How much of it.
+        /// Limits on what is stored.
         limits: ArchiveLimits,
     },
-    /// Trajectories are acted from it, and nothing else answers.
+    /// Run trajectories from the archive, which alone answers their requests.
     Replay {
-        /// Such as `<run>/archive`.
+        /// The archive's folder, such as `<run>/archive`.
         folder: PathBuf,
     },
 }
@@ -57,22 +62,22 @@ pub enum Archives {
 /// Why an archive cannot be written or read.
 #[derive(Debug, thiserror::Error)]
 pub enum ArchiveError {
-    /// The disk.
+    /// The disk failed.
     #[error("archive {path:?}: {what}")]
     Io {
-        /// Which file.
+        /// Path of the file.
         path: PathBuf,
-        /// What was tried.
+        /// The operation that failed.
         what: &'static str,
-        /// Why not.
+        /// The I/O error.
         source: io::Error,
     },
-    /// A line is none of an index.
+    /// A line is not valid in an index.
     #[error("archive {path:?}, line {line}: {what}")]
     Line {
-        /// Which index.
+        /// Path of the index.
         path: PathBuf,
-        /// Counted from 1.
+        /// Number of the line, counted from 1.
         line: usize,
         /// What is wrong.
         what: String,
@@ -82,7 +87,7 @@ pub enum ArchiveError {
 /// The first line of an index.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Heading {
+struct IndexHeader {
     /// Version of the format.
     furrow_archive: u32,
     trajectory_id: String,
@@ -93,62 +98,65 @@ struct Heading {
 
 const VERSION: u32 = 1;
 
-/// What an index says of the trajectory.
+/// The index's description of a trajectory.
 #[derive(Debug, Clone, Copy)]
-pub struct About<'a> {
+pub struct ArchiveMetadata<'a> {
     /// The trajectory.
     pub trajectory: &'a Id<Trajectory>,
-    /// Its task.
+    /// Id of the task.
     pub task_id: &'a str,
     /// The task's start page.
     pub start_url: &'a str,
-    /// Product and version.
+    /// Product and version of the browser.
     pub browser: &'a str,
 }
 
-/// A request, as far as it is compared.
+/// The parts of a request that are compared.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Asked {
-    /// Such as `GET`.
+pub struct ArchiveRequest {
+    /// HTTP method, such as `GET`.
     pub method: String,
     /// Absolute address; a fragment is never sent and is cut off.
     pub url: String,
-    /// Of the body; `None` where there is none.
+    /// SHA-256 of the body; `None` if there is none.
     pub body_sha256: Option<[u8; 32]>,
 }
 
-/// One request and what came of it.
+/// One request and its response.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Exchange {
-    /// Such as `GET`.
+pub struct HttpExchange {
+    /// HTTP method, such as `GET`.
     pub method: String,
-    /// Without its fragment, secrets replaced.
+    /// Address without its fragment, with secrets replaced.
     pub url: String,
     /// SHA-256 of the request's body, hexadecimal.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub request_sha256: Option<String>,
-    /// What it was for, in the browser's word: `Document`, `Script`, `Image`, ….
+    /// Resource type as the browser names it: `Document`, `Script`, `Image`, ….
     pub resource: String,
-    /// HTTP status; 0 where no response came.
+    /// HTTP status; 0 if no response came.
     pub status: u16,
-    /// Headers of the response, secrets replaced, those left out that speak of an encoding or a length the kept body no longer has.
+    /// Headers of the response with secrets replaced, without those about an encoding or a length
+    /// that the stored body no longer has.
     pub headers: Vec<(String, String)>,
-    /// SHA-256 of the body, hexadecimal: its name below `blobs/`. Absent where there is none.
+    /// SHA-256 of the body in hexadecimal, which is its name below `blobs/`. Absent if there is
+    /// none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub body_sha256: Option<String>,
-    /// Its length.
+    /// Length of the body.
     #[serde(default)]
     pub body_bytes: u64,
-    /// Why a body is not kept (`too_large`, `trajectory_full`, `stream`, `unfinished`), or the browser's word for why no response came.
+    /// Why a body is not stored (`too_large`, `trajectory_full`, `stream`, `unfinished`), or the
+    /// browser's reason why no response came.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub missing: Option<String>,
 }
 
-/// What an archive answers.
+/// The archive's response to a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Answer {
-    /// As the site did.
+pub enum ArchiveResponse {
+    /// The response that the site gave.
     Response {
         /// HTTP status.
         status: u16,
@@ -157,15 +165,16 @@ pub enum Answer {
         /// Body.
         body: Bytes,
     },
-    /// No response came then either; the browser's word for why.
+    /// No response came when recorded either; the browser's reason.
     Failure(String),
 }
 
 // Recording.
 
-/// Writes the archive of one trajectory. What is left of one that is dropped unfinished is its index under a temporary name.
+/// Writes the archive of one trajectory. One that is dropped unfinished leaves its index under a
+/// temporary name.
 #[derive(Debug)]
-pub struct Recorder {
+pub struct ArchiveRecorder {
     folder: PathBuf,
     name: String,
     index: BufWriter<File>,
@@ -174,16 +183,21 @@ pub struct Recorder {
     bytes: u64,
 }
 
-impl Recorder {
-    /// Makes the folder and begins an index.
-    pub fn create(folder: &Path, about: About<'_>, limits: ArchiveLimits) -> Result<Self, ArchiveError> {
+impl ArchiveRecorder {
+    /// Creates the folder and begins an index.
+    pub fn create(
+        folder: &Path,
+        about: ArchiveMetadata<'_>,
+        limits: ArchiveLimits,
+    ) -> Result<Self, ArchiveError> {
         let blobs = folder.join("blobs");
         for made in [folder, &blobs] {
-            furrow_storage::create_dir(made).map_err(|source| failed(made, "cannot be made", source))?;
+            furrow_storage::create_dir(made).map_err(|source| io_error(made, "cannot be made", source))?;
         }
         let name = about.trajectory.to_string();
-        let path = unfinished(folder, &name);
-        let file = furrow_storage::create(&path).map_err(|source| failed(&path, "cannot be made", source))?;
+        let path = unfinished_path(folder, &name);
+        let file =
+            furrow_storage::create(&path).map_err(|source| io_error(&path, "cannot be made", source))?;
         let mut recorder = Self {
             folder: folder.to_owned(),
             name,
@@ -192,7 +206,7 @@ impl Recorder {
             exchanges: 0,
             bytes: 0,
         };
-        recorder.line(&Heading {
+        recorder.write_line(&IndexHeader {
             furrow_archive: VERSION,
             trajectory_id: about.trajectory.to_string(),
             task_id: about.task_id.to_owned(),
@@ -202,8 +216,8 @@ impl Recorder {
         Ok(recorder)
     }
 
-    /// Whether a body of so many bytes would be kept: `Err` names why not.
-    pub fn takes(&self, bytes: u64) -> Result<(), &'static str> {
+    /// Whether a body of this length would be stored: `Err` names why not.
+    pub fn check_body_size(&self, bytes: u64) -> Result<(), &'static str> {
         if bytes > self.limits.response_bytes_max {
             return Err("too_large");
         }
@@ -214,7 +228,7 @@ impl Recorder {
     }
 
     /// Adds one exchange; secrets are replaced here and nowhere else. Blocks on the disk.
-    pub fn add(&mut self, mut exchange: Exchange, body: Option<&[u8]>) -> Result<(), ArchiveError> {
+    pub fn add(&mut self, mut exchange: HttpExchange, body: Option<&[u8]>) -> Result<(), ArchiveError> {
         if self.exchanges >= EXCHANGES_MAX {
             return Ok(());
         }
@@ -222,26 +236,26 @@ impl Recorder {
         exchange.url = redacted_url(without_fragment(&exchange.url));
         exchange.headers = exchange.headers.into_iter().filter_map(kept_header).collect();
         if let Some(body) = body {
-            match self.takes(body.len() as u64) {
+            match self.check_body_size(body.len() as u64) {
                 Ok(()) => {
-                    exchange.body_sha256 = Some(self.keep(body)?);
+                    exchange.body_sha256 = Some(self.write_body(body)?);
                     exchange.body_bytes = body.len() as u64;
                 }
                 Err(why) => exchange.missing = Some(why.to_owned()),
             }
         }
-        self.line(&exchange)
+        self.write_line(&exchange)
     }
 
-    /// Gives the index its name.
+    /// Completes the index and gives it its final name.
     pub fn finish(mut self) -> Result<(), ArchiveError> {
-        let path = unfinished(&self.folder, &self.name);
-        self.index.flush().map_err(|source| failed(&path, "cannot be written", source))?;
+        let path = unfinished_path(&self.folder, &self.name);
+        self.index.flush().map_err(|source| io_error(&path, "cannot be written", source))?;
         let whole = index_path(&self.folder, &self.name);
-        fs::rename(&path, &whole).map_err(|source| failed(&whole, "cannot be named", source))
+        fs::rename(&path, &whole).map_err(|source| io_error(&whole, "cannot be named", source))
     }
 
-    fn keep(&mut self, body: &[u8]) -> Result<String, ArchiveError> {
+    fn write_body(&mut self, body: &[u8]) -> Result<String, ArchiveError> {
         self.bytes += body.len() as u64;
         let name = hex(&Sha256::digest(body));
         let path = blob_path(&self.folder, &name);
@@ -249,54 +263,53 @@ impl Recorder {
             return Ok(name);
         }
         let folder = path.parent().unwrap_or(&self.folder);
-        furrow_storage::create_dir(folder).map_err(|source| failed(folder, "cannot be made", source))?;
-        // Two trajectories may keep the same body at once: each under a name of its own first.
+        furrow_storage::create_dir(folder).map_err(|source| io_error(folder, "cannot be made", source))?;
+        // Two trajectories may store the same body at once: each writes under its own name first.
         let own = folder.join(format!("{name}.{}.part", self.name));
         let written = furrow_storage::create(&own).and_then(|mut file| file.write_all(body));
-        written.map_err(|source| failed(&own, "cannot be written", source))?;
-        fs::rename(&own, &path).map_err(|source| failed(&path, "cannot be named", source))?;
+        written.map_err(|source| io_error(&own, "cannot be written", source))?;
+        fs::rename(&own, &path).map_err(|source| io_error(&path, "cannot be named", source))?;
         Ok(name)
     }
 
-    fn line(&mut self, of: &impl Serialize) -> Result<(), ArchiveError> {
-        let path = unfinished(&self.folder, &self.name);
+    fn write_line(&mut self, of: &impl Serialize) -> Result<(), ArchiveError> {
+        let path = unfinished_path(&self.folder, &self.name);
         let mut text = serde_json::to_string(of)
-            .map_err(|error| failed(&path, "cannot be written", io::Error::other(error)))?;
+            .map_err(|error| io_error(&path, "cannot be written", io::Error::other(error)))?;
         text.push('\n');
-        self.index.write_all(text.as_bytes()).map_err(|source| failed(&path, "cannot be written", source))
+        self.index.write_all(text.as_bytes()).map_err(|source| io_error(&path, "cannot be written", source))
     }
 }
 
-// Acting from it.
+// Replay.
 
-/// The archive of one trajectory, asked in the order its pages ask.
+/// The archive of one trajectory. It serves responses in the order of its pages' requests.
 #[derive(Debug)]
-pub struct Archive {
+pub struct TrajectoryArchive {
     folder: PathBuf,
-    exchanges: Vec<Exchange>,
+    exchanges: Vec<HttpExchange>,
     served: Vec<bool>,
-    /// For each way to match, the exchanges with one key, in their order.
-    keys: [HashMap<String, Vec<usize>>; WAYS],
+    /// For each match level, the exchanges with one key, in their order.
+    keys: [HashMap<String, Vec<usize>>; MATCH_LEVELS],
 }
 
-/// Ways to match, the strictest first.
-const WAYS: usize = 3;
+/// Number of match levels, the strictest first.
+const MATCH_LEVELS: usize = 3;
 
-impl Archive {
-    /// Reads an index, within bounds. Bodies stay on the disk.
+impl TrajectoryArchive {
+    /// Reads an index, within limits. Bodies stay on the disk.
     pub fn open(folder: &Path, trajectory: &Id<Trajectory>) -> Result<Self, ArchiveError> {
         let path = index_path(folder, trajectory.as_str());
-        let file = File::open(&path).map_err(|source| failed(&path, "cannot be opened", source))?;
-        let mut lines = Lines { reader: BufReader::new(file), path: &path, line: 0 };
-        match lines.next::<Heading>()? {
-            Some(Heading { furrow_archive: VERSION, .. }) => {}
+        let file = File::open(&path).map_err(|source| io_error(&path, "cannot be opened", source))?;
+        let mut lines = IndexLines { reader: BufReader::new(file), path: &path, line: 0 };
+        match lines.next::<IndexHeader>()? {
+            Some(IndexHeader { furrow_archive: VERSION, .. }) => {}
             Some(heading) => {
                 let version = heading.furrow_archive;
-                return Err(
-                    lines.wrong(format!("version {version} of the format; this program reads {VERSION}"))
-                );
+                return Err(lines
+                    .line_error(format!("version {version} of the format; this program reads {VERSION}")));
             }
-            None => return Err(lines.wrong("the file is empty")),
+            None => return Err(lines.line_error("the file is empty")),
         }
         let mut archive = Self {
             folder: folder.to_owned(),
@@ -304,12 +317,12 @@ impl Archive {
             served: Vec::new(),
             keys: Default::default(),
         };
-        while let Some(exchange) = lines.next::<Exchange>()? {
+        while let Some(exchange) = lines.next::<HttpExchange>()? {
             if archive.exchanges.len() == EXCHANGES_MAX {
-                return Err(lines.wrong(format!("more than {EXCHANGES_MAX} responses")));
+                return Err(lines.line_error(format!("more than {EXCHANGES_MAX} responses")));
             }
             if exchange.body_sha256.as_deref().is_some_and(|name| !is_hash(name)) {
-                return Err(lines.wrong("body_sha256 is no SHA-256"));
+                return Err(lines.line_error("body_sha256 is not a SHA-256"));
             }
             archive.add(exchange);
         }
@@ -317,39 +330,43 @@ impl Archive {
     }
 
     /// Whether the folder holds an archive of this trajectory.
-    pub fn is_there(folder: &Path, trajectory: &Id<Trajectory>) -> bool {
+    pub fn exists(folder: &Path, trajectory: &Id<Trajectory>) -> bool {
         index_path(folder, trajectory.as_str()).is_file()
     }
 
-    /// What was recorded for a request; `None` where nothing fits, or its body was not kept. Blocks on the disk.
-    pub fn answer(&mut self, asked: &Asked) -> Result<Option<Answer>, ArchiveError> {
-        let body = asked.body_sha256.map(|hash| hex(&hash));
-        let url = redacted_url(without_fragment(&asked.url));
-        let keys = keys(&asked.method, &url, body.as_deref());
+    /// The recorded response to a request; `None` if nothing matches or its body was not stored.
+    /// Blocks on the disk.
+    pub fn find_response(
+        &mut self,
+        request: &ArchiveRequest,
+    ) -> Result<Option<ArchiveResponse>, ArchiveError> {
+        let body = request.body_sha256.map(|hash| hex(&hash));
+        let url = redacted_url(without_fragment(&request.url));
+        let keys = match_keys(&request.method, &url, body.as_deref());
         let found = keys.into_iter().zip(&self.keys).find_map(|(key, table)| table.get(&key?));
         let Some(fitting) = found else { return Ok(None) };
-        let Some(&place) = fitting.iter().find(|place| !self.served[**place]).or(fitting.last()) else {
+        let Some(&index) = fitting.iter().find(|index| !self.served[**index]).or(fitting.last()) else {
             return Ok(None);
         };
-        self.served[place] = true;
-        self.answer_of(&self.exchanges[place])
+        self.served[index] = true;
+        self.response_for(&self.exchanges[index])
     }
 
-    fn add(&mut self, exchange: Exchange) {
-        let place = self.exchanges.len();
-        let keys = keys(&exchange.method, &exchange.url, exchange.request_sha256.as_deref());
+    fn add(&mut self, exchange: HttpExchange) {
+        let index = self.exchanges.len();
+        let keys = match_keys(&exchange.method, &exchange.url, exchange.request_sha256.as_deref());
         for (key, table) in keys.into_iter().zip(&mut self.keys) {
             if let Some(key) = key {
-                table.entry(key).or_default().push(place);
+                table.entry(key).or_default().push(index);
             }
         }
         self.exchanges.push(exchange);
         self.served.push(false);
     }
 
-    fn answer_of(&self, exchange: &Exchange) -> Result<Option<Answer>, ArchiveError> {
+    fn response_for(&self, exchange: &HttpExchange) -> Result<Option<ArchiveResponse>, ArchiveError> {
         if exchange.status == 0 {
-            return Ok(Some(Answer::Failure(exchange.missing.clone().unwrap_or_default())));
+            return Ok(Some(ArchiveResponse::Failure(exchange.missing.clone().unwrap_or_default())));
         }
         let body = match &exchange.body_sha256 {
             Some(name) => read_blob(&self.folder, name, exchange.body_bytes)?,
@@ -357,34 +374,34 @@ impl Archive {
             None => Bytes::new(),
         };
         let headers = exchange.headers.clone();
-        Ok(Some(Answer::Response { status: exchange.status, headers, body }))
+        Ok(Some(ArchiveResponse::Response { status: exchange.status, headers, body }))
     }
 }
 
-/// An index, line by line, none of them longer than it may be.
-struct Lines<'a> {
+/// Reads an index line by line, with a limit on a line's length.
+struct IndexLines<'a> {
     reader: BufReader<File>,
     path: &'a Path,
     line: usize,
 }
 
-impl Lines<'_> {
+impl IndexLines<'_> {
     fn next<T: for<'de> Deserialize<'de>>(&mut self) -> Result<Option<T>, ArchiveError> {
         self.line += 1;
         let mut text = String::new();
         let mut capped = (&mut self.reader).take(LINE_BYTES_MAX);
         let read = capped.read_line(&mut text);
-        let length = read.map_err(|source| failed(self.path, "cannot be read", source))?;
+        let length = read.map_err(|source| io_error(self.path, "cannot be read", source))?;
         if length == 0 {
             return Ok(None);
         }
         if !text.ends_with('\n') {
-            return Err(self.wrong("the line is cut off or too long"));
+            return Err(self.line_error("the line is cut off or too long"));
         }
-        serde_json::from_str(&text).map(Some).map_err(|error| self.wrong(error.to_string()))
+        serde_json::from_str(&text).map(Some).map_err(|error| self.line_error(error.to_string()))
     }
 
-    fn wrong(&self, what: impl Into<String>) -> ArchiveError {
+    fn line_error(&self, what: impl Into<String>) -> ArchiveError {
         ArchiveError::Line { path: self.path.to_owned(), line: self.line, what: what.into() }
     }
 }
@@ -397,19 +414,21 @@ fn read_blob(folder: &Path, name: &str, bytes: u64) -> Result<Bytes, ArchiveErro
         file.take(bytes.saturating_add(1)).read_to_end(&mut body)?;
         Ok(body)
     };
-    let body: Vec<u8> = read().map_err(|source| failed(&path, "cannot be read", source))?;
+    let body: Vec<u8> = read().map_err(|source| io_error(&path, "cannot be read", source))?;
     if hex(&Sha256::digest(&body)) != name {
-        let other = io::Error::new(io::ErrorKind::InvalidData, "its content is not what its name says");
-        return Err(failed(&path, "is damaged", other));
+        let other =
+            io::Error::new(io::ErrorKind::InvalidData, "its content does not have the hash in its name");
+        return Err(io_error(&path, "is damaged", other));
     }
     Ok(body.into())
 }
 
-// What is compared.
+// Matching.
 
-/// Parameters of an address that change from one visit to the next without meaning anything else: cache busters, clocks, draws, visit and
-/// campaign ids. A parameter is also volatile when its value is a clock's: 10 or 13 digits that begin with 1 or 2.
-pub const VOLATILE: &[&str] = &[
+/// Parameters of an address that change from one visit to the next without any other meaning: cache
+/// busters, clocks, random numbers, visit and campaign ids. A parameter is also volatile if its
+/// value is a timestamp: 10 or 13 digits that begin with 1 or 2.
+pub const VOLATILE_PARAMETERS: &[&str] = &[
     "_",
     "cb",
     "cachebust",
@@ -446,9 +465,9 @@ pub const VOLATILE: &[&str] = &[
     "utm_content",
 ];
 
-/// The key of each way to match, where the way is open to such a request.
-fn keys(method: &str, url: &str, body_sha256: Option<&str>) -> [Option<String>; WAYS] {
-    let steady = steady_url(url);
+/// The key of each match level that applies to such a request.
+fn match_keys(method: &str, url: &str, body_sha256: Option<&str>) -> [Option<String>; MATCH_LEVELS] {
+    let steady = stable_url(url);
     let body = body_sha256.unwrap_or_default();
     [
         Some(format!("{method} {url} {body}")),
@@ -457,8 +476,8 @@ fn keys(method: &str, url: &str, body_sha256: Option<&str>) -> [Option<String>; 
     ]
 }
 
-/// Without its volatile parameters, the others in order.
-fn steady_url(url: &str) -> String {
+/// The address without its volatile parameters, the others sorted.
+fn stable_url(url: &str) -> String {
     let Some((path, query)) = url.split_once('?') else { return url.to_owned() };
     let mut steady: Vec<&str> = query.split('&').filter(|parameter| !is_volatile(parameter)).collect();
     steady.sort_unstable();
@@ -470,7 +489,7 @@ fn is_volatile(parameter: &str) -> bool {
     let is_clock = matches!(value.len(), 10 | 13)
         && value.starts_with(['1', '2'])
         && value.bytes().all(|byte| byte.is_ascii_digit());
-    is_clock || parameter.is_empty() || VOLATILE.contains(&&*name.to_ascii_lowercase())
+    is_clock || parameter.is_empty() || VOLATILE_PARAMETERS.contains(&&*name.to_ascii_lowercase())
 }
 
 fn without_fragment(url: &str) -> &str {
@@ -479,10 +498,9 @@ fn without_fragment(url: &str) -> &str {
 
 // Secrets.
 
-/// What stands in the place of a secret.
 const REDACTED: &str = "redacted";
 
-/// Headers whose values are secrets, beside those whose names end in one of [`SECRET_ENDS`].
+/// Headers whose values are secrets, besides those whose names end in one of [`SECRET_ENDS`].
 const SECRET_HEADERS: &[&str] = &[
     "authorization",
     "proxy-authorization",
@@ -492,7 +510,8 @@ const SECRET_HEADERS: &[&str] = &[
     "authentication-info",
 ];
 
-/// Ends of names of secrets: `access_token`, `X-Api-Key`, `clientSecret`; not of `tokenizer` or `author`.
+/// Endings of secrets' names: `access_token`, `X-Api-Key`, `clientSecret`; not of `tokenizer` or
+/// `author`.
 const SECRET_ENDS: &[&str] = &[
     "token",
     "secret",
@@ -510,7 +529,7 @@ const SECRET_ENDS: &[&str] = &[
     "credentials",
 ];
 
-/// Headers that speak of bytes on the wire: the kept body is decoded and whole.
+/// Headers about the bytes on the wire; the stored body is decoded and complete.
 const WIRE_HEADERS: &[&str] = &[
     "content-encoding",
     "content-length",
@@ -522,7 +541,7 @@ const WIRE_HEADERS: &[&str] = &[
     "upgrade",
 ];
 
-/// A header as it is kept; of a cookie its name and attributes stay, which pages may depend on.
+/// A header as it is stored; a cookie keeps its name and attributes, which pages may depend on.
 fn kept_header((name, value): (String, String)) -> Option<(String, String)> {
     let lower = name.to_ascii_lowercase();
     if WIRE_HEADERS.contains(&&*lower) {
@@ -539,24 +558,25 @@ fn kept_header((name, value): (String, String)) -> Option<(String, String)> {
             lines.collect::<Vec<_>>().join("\n")
         }
         "location" | "content-location" | "refresh" => redacted_url(&value),
-        _ if SECRET_HEADERS.contains(&&*lower) || names_a_secret(&lower) => REDACTED.to_owned(),
+        _ if SECRET_HEADERS.contains(&&*lower) || is_secret_name(&lower) => REDACTED.to_owned(),
         _ => value,
     };
     Some((name, value))
 }
 
-fn names_a_secret(name: &str) -> bool {
+fn is_secret_name(name: &str) -> bool {
     name == "auth" || SECRET_ENDS.iter().any(|end| name.ends_with(end))
 }
 
-/// The values of parameters named like a secret are replaced, and what stands before an `@` in the authority is cut out.
+/// Replaces the values of parameters with a secret's name and cuts out the user information before
+/// an `@` in the authority.
 fn redacted_url(url: &str) -> String {
     let url = without_user(url);
     let Some((path, query)) = url.split_once('?') else { return url };
     let (query, fragment) =
         query.split_once('#').map_or((query, None), |(query, fragment)| (query, Some(fragment)));
     let redacted = query.split('&').map(|parameter| match parameter.split_once('=') {
-        Some((name, _)) if names_a_secret(&name.to_ascii_lowercase()) => format!("{name}={REDACTED}"),
+        Some((name, _)) if is_secret_name(&name.to_ascii_lowercase()) => format!("{name}={REDACTED}"),
         _ => parameter.to_owned(),
     });
     let redacted = redacted.collect::<Vec<_>>().join("&");
@@ -575,17 +595,17 @@ fn without_user(url: &str) -> String {
     }
 }
 
-// Places.
+// Paths.
 
 fn index_path(folder: &Path, trajectory: &str) -> PathBuf {
     folder.join(format!("{trajectory}.jsonl"))
 }
 
-fn unfinished(folder: &Path, trajectory: &str) -> PathBuf {
+fn unfinished_path(folder: &Path, trajectory: &str) -> PathBuf {
     folder.join(format!("{trajectory}.jsonl.part"))
 }
 
-/// The name is a hash that was checked or made here.
+/// The name is a hash that was validated or computed by this program.
 fn blob_path(folder: &Path, sha256: &str) -> PathBuf {
     folder.join("blobs").join(&sha256[..2]).join(sha256)
 }
@@ -603,7 +623,7 @@ fn hex(bytes: &[u8]) -> String {
     })
 }
 
-fn failed(path: &Path, what: &'static str, source: io::Error) -> ArchiveError {
+fn io_error(path: &Path, what: &'static str, source: io::Error) -> ArchiveError {
     ArchiveError::Io { path: path.to_owned(), what, source }
 }
 
@@ -613,8 +633,8 @@ mod tests {
 
     const LIMITS: ArchiveLimits = ArchiveLimits { response_bytes_max: 10, trajectory_bytes_max: 25 };
 
-    fn exchange(method: &str, url: &str, request: Option<&str>) -> Exchange {
-        Exchange {
+    fn exchange(method: &str, url: &str, request: Option<&str>) -> HttpExchange {
+        HttpExchange {
             method: method.into(),
             url: url.into(),
             request_sha256: request.map(|body| hex(&Sha256::digest(body))),
@@ -627,39 +647,39 @@ mod tests {
         }
     }
 
-    fn asked(method: &str, url: &str, body: Option<&str>) -> Asked {
+    fn request(method: &str, url: &str, body: Option<&str>) -> ArchiveRequest {
         let body_sha256 = body.map(|body| Sha256::digest(body).into());
-        Asked { method: method.into(), url: url.into(), body_sha256 }
+        ArchiveRequest { method: method.into(), url: url.into(), body_sha256 }
     }
 
-    fn about(trajectory: &Id<Trajectory>) -> About<'_> {
-        About { trajectory, task_id: "t", start_url: "http://a.test/?token=1", browser: "b 1" }
+    fn metadata(trajectory: &Id<Trajectory>) -> ArchiveMetadata<'_> {
+        ArchiveMetadata { trajectory, task_id: "t", start_url: "http://a.test/?token=1", browser: "b 1" }
     }
 
-    /// Records these requests, each answered by its place in the list, and asks again.
+    /// Records these requests, each answered by its index in the list, and requests them again.
     #[track_caller]
     fn check(recorded: &[(&str, &str, Option<&str>)], asks: &[(&str, &str, Option<&str>, Option<&str>)]) {
         let folder = tempfile::tempdir().unwrap();
         let id = Id::new("r-g000000-s0-a0").unwrap();
         let limits = ArchiveLimits { trajectory_bytes_max: 1000, ..LIMITS };
-        let mut recorder = Recorder::create(folder.path(), about(&id), limits).unwrap();
-        for (place, (method, url, body)) in recorded.iter().enumerate() {
-            recorder.add(exchange(method, url, *body), Some(place.to_string().as_bytes())).unwrap();
+        let mut recorder = ArchiveRecorder::create(folder.path(), metadata(&id), limits).unwrap();
+        for (index, (method, url, body)) in recorded.iter().enumerate() {
+            recorder.add(exchange(method, url, *body), Some(index.to_string().as_bytes())).unwrap();
         }
         recorder.finish().unwrap();
-        let mut archive = Archive::open(folder.path(), &id).unwrap();
+        let mut archive = TrajectoryArchive::open(folder.path(), &id).unwrap();
         for (method, url, body, want) in asks {
-            let got = archive.answer(&asked(method, url, *body)).unwrap();
+            let got = archive.find_response(&request(method, url, *body)).unwrap();
             let got = got.map(|answer| match answer {
-                Answer::Response { body, .. } => String::from_utf8(body.to_vec()).unwrap(),
-                Answer::Failure(why) => why,
+                ArchiveResponse::Response { body, .. } => String::from_utf8(body.to_vec()).unwrap(),
+                ArchiveResponse::Failure(why) => why,
             });
             assert_eq!(got.as_deref(), *want, "{method} {url} {body:?}");
         }
     }
 
     #[test]
-    fn the_same_address_is_served_in_order_and_the_last_again() {
+    fn the_same_address_is_served_in_order_and_the_last_repeats() {
         let poll = ("GET", "http://a.test/poll", None);
         let asks = [Some("0"), Some("1"), Some("2"), Some("2")]
             .map(|want| ("GET", "http://a.test/poll#x", None, want));
@@ -679,7 +699,7 @@ mod tests {
             &recorded,
             &[
                 ("GET", "http://a.test/?q=x&_=2", None, Some("1")),
-                // Of those that fit, the one not served yet.
+                // Of those that match, the one not served yet.
                 ("GET", "http://a.test/?_=3&q=x", None, Some("0")),
                 ("GET", "http://a.test/?q=x&when=1700000000000", None, Some("1")),
                 ("GET", "http://a.test/?q=z", None, None),
@@ -697,7 +717,7 @@ mod tests {
     fn an_index_holds_no_secret() {
         let folder = tempfile::tempdir().unwrap();
         let id = Id::new("r-g000000-s0-a0").unwrap();
-        let mut recorder = Recorder::create(folder.path(), about(&id), LIMITS).unwrap();
+        let mut recorder = ArchiveRecorder::create(folder.path(), metadata(&id), LIMITS).unwrap();
         let url = "https://me:hunter2@a.test/x?access_token=hunter2&q=kept&API_KEY=hunter2#hunter2";
         let mut with_secrets = exchange("GET", url, None);
         for (name, value) in [
@@ -722,17 +742,17 @@ mod tests {
             redacted_url("http://a.test/?author=x&tokenizer=y"),
             "http://a.test/?author=x&tokenizer=y"
         );
-        // A secret is not what tells requests apart.
-        let mut archive = Archive::open(folder.path(), &id).unwrap();
-        let again = asked("GET", "https://a.test/x?access_token=other&q=kept&API_KEY=other", None);
-        assert!(archive.answer(&again).unwrap().is_some());
+        // Secrets do not distinguish requests.
+        let mut archive = TrajectoryArchive::open(folder.path(), &id).unwrap();
+        let repeated = request("GET", "https://a.test/x?access_token=other&q=kept&API_KEY=other", None);
+        assert!(archive.find_response(&repeated).unwrap().is_some());
     }
 
     #[test]
     fn bodies_are_kept_once_and_within_bounds() {
         let folder = tempfile::tempdir().unwrap();
         let id = Id::new("r-g000000-s0-a0").unwrap();
-        let mut recorder = Recorder::create(folder.path(), about(&id), LIMITS).unwrap();
+        let mut recorder = ArchiveRecorder::create(folder.path(), metadata(&id), LIMITS).unwrap();
         for (url, body) in
             [("a", "0123456789"), ("b", "0123456789"), ("c", "01234567890"), ("d", "012345"), ("e", "01234")]
         {
@@ -742,7 +762,7 @@ mod tests {
         }
         recorder
             .add(
-                Exchange {
+                HttpExchange {
                     status: 0,
                     missing: Some("TimedOut".into()),
                     ..exchange("GET", "http://a.test/f", None)
@@ -751,19 +771,20 @@ mod tests {
             )
             .unwrap();
         recorder.finish().unwrap();
-        let mut archive = Archive::open(folder.path(), &id).unwrap();
+        let mut archive = TrajectoryArchive::open(folder.path(), &id).unwrap();
         let missing: Vec<_> = archive.exchanges.iter().map(|exchange| exchange.missing.as_deref()).collect();
         assert_eq!(missing, [None, None, Some("too_large"), Some("trajectory_full"), None, Some("TimedOut")]);
-        let mut answer =
-            |path: &str| archive.answer(&asked("GET", &format!("http://a.test/{path}"), None)).unwrap();
+        let mut answer = |path: &str| {
+            archive.find_response(&request("GET", &format!("http://a.test/{path}"), None)).unwrap()
+        };
         assert!(answer("b").is_some());
-        assert_eq!(answer("c"), None, "what was not kept is not made up");
-        assert_eq!(answer("f"), Some(Answer::Failure("TimedOut".into())));
+        assert_eq!(answer("c"), None, "a body that was not stored is not invented");
+        assert_eq!(answer("f"), Some(ArchiveResponse::Failure("TimedOut".into())));
         let blobs = || walk(&folder.path().join("blobs"));
         assert_eq!(blobs().len(), 2, "{:?}", blobs());
         fs::write(&blobs()[0], "other").unwrap();
         fs::write(&blobs()[1], "other").unwrap();
-        let damaged = archive.answer(&asked("GET", "http://a.test/a", None)).unwrap_err();
+        let damaged = archive.find_response(&request("GET", "http://a.test/a", None)).unwrap_err();
         assert!(damaged.to_string().contains("is damaged"), "{damaged}");
     }
 
@@ -794,8 +815,8 @@ mod tests {
             (format!("{heading}\n{}\n", " ".repeat(300 << 10)), "line 2: the line is cut off or too long"),
         ] {
             fs::write(index_path(folder.path(), id.as_str()), text).unwrap();
-            let error = Archive::open(folder.path(), &id).unwrap_err().to_string();
-            assert!(error.contains(want), "{error} does not say {want:?}");
+            let error = TrajectoryArchive::open(folder.path(), &id).unwrap_err().to_string();
+            assert!(error.contains(want), "{error} does not contain {want:?}");
         }
     }
 }

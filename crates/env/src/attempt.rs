@@ -1,7 +1,8 @@
 //! One trajectory, from its assignment to its acknowledged end.
 //!
-//! `played` is the story: start the task, then observe → ask the policy → act → settle → probe → record, step after step, until something
-//! ends it. `run` puts it under the worker's signals and its time limit; `close` gathers the evidence and reports the end.
+//! `run_steps` is the main sequence: start the task, then observe → ask the policy → act → settle →
+//! probe → record, step by step, until something ends it. `run` applies the worker's signals and
+//! the time limit; `close` gathers the evidence and reports the end.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -10,15 +11,15 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use furrow_rollout::{
-    Action, Ancestry, Assignment, Cause, End, Ending, EnvWorker, Evidence, Id, Observation, Outcome,
-    OutcomeName, Reply, Task, TimeSplit,
+    Action, Assignment, EndKind, EnvWorker, Evidence, Id, Observation, Outcome, OutcomeName, PolicyReply,
+    Task, TimeCause, TimeSplit, TrajectoryAncestry, TrajectoryEnding,
 };
 use furrow_telemetry::{
-    Account, PageCrashed, PageHung, StepAcknowledged, TimeSource, TrajectoryAbandoned,
+    PageCrashed, PageHung, SessionAccount, StepAcknowledged, TimeSource, TrajectoryAbandoned,
     TrajectoryAcknowledged, TrajectoryStarted,
 };
 use furrow_wire::{
-    OpaqueStep, Opening, RECORD_BYTES_MAX, SCREENSHOT_BYTES_MAX, encode_ending, encode_opaque_step,
+    OpaqueStep, RECORD_BYTES_MAX, SCREENSHOT_BYTES_MAX, SessionOpening, encode_ending, encode_opaque_step,
 };
 use futures::FutureExt;
 use tokio::sync::watch;
@@ -27,125 +28,125 @@ use tokio_util::sync::CancellationToken;
 
 use crate::coordinator_link::{CallError, CoordinatorLink};
 use crate::crash;
+use crate::environment::{Environment, EnvironmentError, EnvironmentFactory};
 use crate::hosts::{AllowList, BadEntry};
-use crate::policy_link::{PolicyError, PolicyLines, PolicyLink, PolicyPatience, Turn};
-use crate::stage::{Stage, StageError, Stages};
+use crate::policy_link::{PolicyChannels, PolicyError, PolicyLink, PolicyTimeouts, PolicyTurn};
 
-/// What all attempts of a worker share.
-pub(crate) struct Desk {
+/// State that all attempts of a worker share.
+pub(crate) struct AttemptContext {
     pub worker: Id<EnvWorker>,
-    pub stages: Arc<dyn Stages>,
+    pub environments: Arc<dyn EnvironmentFactory>,
     pub coordinator: CoordinatorLink,
-    pub lines: Arc<PolicyLines>,
-    pub patience: PolicyPatience,
-    /// As many replies in a row without an action end a trajectory.
+    pub channels: Arc<PolicyChannels>,
+    pub timeouts: PolicyTimeouts,
+    /// Number of consecutive replies without an action that ends a trajectory.
     pub unparsable_max: u32,
     pub time: TimeSource,
 }
 
-/// A trajectory as the worker hands it to an attempt.
-pub(crate) struct Lent {
+/// A trajectory as the worker passes it to an attempt.
+pub(crate) struct AttemptAssignment {
     pub assignment: Assignment,
-    pub signals: Signals,
-    /// Where its policy worker is now.
+    pub signals: AttemptSignals,
+    /// Current address of its policy worker.
     pub policy_address: watch::Receiver<String>,
-    /// It has not loaded its page yet.
-    pub booting: Booting,
+    /// Present until the page is loaded.
+    pub booting: BootingGuard,
 }
 
-/// A trajectory whose page is not there yet: the memory it will take is still counted as free. Dropped when it is there.
+/// Counts a trajectory whose page is not loaded yet and whose memory therefore still counts as
+/// free. Dropped when the page is loaded.
 #[derive(Debug)]
-pub(crate) struct Booting(Arc<AtomicU32>);
+pub(crate) struct BootingGuard(Arc<AtomicU32>);
 
-impl Booting {
-    /// One more.
+impl BootingGuard {
     pub fn new(all: &Arc<AtomicU32>) -> Self {
         all.fetch_add(1, Ordering::SeqCst);
         Self(all.clone())
     }
 }
 
-impl Drop for Booting {
+impl Drop for BootingGuard {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
-/// What may be said to an attempt from outside.
+/// Signals from the worker to an attempt.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Signals {
-    /// Somebody else holds the trajectory: drop it and say nothing.
+pub(crate) struct AttemptSignals {
+    /// Another worker has the lease: drop the trajectory without a report.
     pub lost: CancellationToken,
-    /// End it now and report it as cancelled.
+    /// End the trajectory now and report it as cancelled.
     pub hand_back: CancellationToken,
-    /// There is no time left even for reporting.
+    /// Stop at once: no time is left even for a report.
     pub cut: CancellationToken,
 }
 
-/// What became of a trajectory here.
+/// How an attempt ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Fate {
-    /// The coordinator has its end.
-    Acknowledged(End),
-    /// It was dropped; its slot is tried again by whoever gets it next.
+pub(crate) enum AttemptOutcome {
+    /// The coordinator acknowledged this end.
+    Acknowledged(EndKind),
+    /// The trajectory was dropped; another worker retries its slot.
     Abandoned,
 }
 
-/// Acts a trajectory out. When this returns, its stage is gone and no task of it is left.
-pub(crate) async fn act_out(desk: &Desk, lent: Lent) -> Fate {
-    let signals = lent.signals.clone();
-    let mut attempt = Attempt::new(desk, lent);
+/// Runs an attempt. When this returns, its environment is closed and no task of it is left.
+pub(crate) async fn run_attempt(context: &AttemptContext, leased: AttemptAssignment) -> AttemptOutcome {
+    let signals = leased.signals.clone();
+    let mut attempt = Attempt::new(context, leased);
     let closed = tokio::select! {
         biased;
-        () = signals.cut.cancelled() => Err("the worker stops".to_owned()),
+        () = signals.cut.cancelled() => Err("the worker is stopping".to_owned()),
         closed = attempt.run(&signals) => closed,
     };
-    attempt.leave(closed)
+    attempt.into_outcome(closed)
 }
 
-/// A trajectory in the making.
+/// A trajectory in progress.
 struct Attempt<'a> {
-    desk: &'a Desk,
+    context: &'a AttemptContext,
     assignment: Assignment,
     policy_address: watch::Receiver<String>,
-    booting: Option<Booting>,
-    account: Account,
-    /// The sum of all marks taken from the account.
-    life: TimeSplit,
-    stage: Option<Box<dyn Stage>>,
+    booting: Option<BootingGuard>,
+    account: SessionAccount,
+    /// Sum of all time marks taken so far.
+    total_time: TimeSplit,
+    environment: Option<Box<dyn Environment>>,
     link: Option<PolicyLink>,
     goal: String,
     last_outcome: Option<Outcome>,
-    /// Replies in a row that held no action.
+    /// Consecutive replies without an action.
     unparsable: u32,
-    recorder: Recorder,
+    recorder: StepRecorder,
 }
 
-/// How it is to be closed.
+/// How a trajectory is closed.
 #[derive(Debug)]
-enum Closing {
-    /// With an end that is reported.
-    End(Box<Ended>),
-    /// Without a word.
+enum CloseAction {
+    /// Report this end.
+    End(Box<AttemptEnd>),
+    /// Drop the trajectory without a report.
     Abandon(String),
 }
 
 #[derive(Debug)]
-struct Ended {
-    end: End,
+struct AttemptEnd {
+    end: EndKind,
     reason: String,
     answer: Option<String>,
-    /// What the probe said when it said that the task is done.
+    /// The probe's report that the task is done.
     probe_json: Option<String>,
-    /// What came of the last thing tried, when that was no step.
+    /// Outcome of the last action, if that action was not a step.
     last_outcome: Option<Outcome>,
 }
 
-/// Why an attempt cannot go on.
+/// Why an attempt cannot continue.
 #[derive(Debug, thiserror::Error)]
-enum Stop {
+enum AttemptError {
     #[error(transparent)]
-    Stage(#[from] StageError),
+    Environment(#[from] EnvironmentError),
     #[error(transparent)]
     Policy(#[from] PolicyError),
     #[error(transparent)]
@@ -157,24 +158,24 @@ enum Stop {
 }
 
 impl<'a> Attempt<'a> {
-    fn new(desk: &'a Desk, lent: Lent) -> Self {
-        let recorder = Recorder {
-            link: desk.coordinator.clone(),
-            of: lent.assignment.ancestry.clone(),
-            token: lent.assignment.token,
-            lost: lent.signals.lost,
+    fn new(context: &'a AttemptContext, leased: AttemptAssignment) -> Self {
+        let recorder = StepRecorder {
+            link: context.coordinator.clone(),
+            of: leased.assignment.ancestry.clone(),
+            token: leased.assignment.token,
+            lost: leased.signals.lost,
             calls: JoinSet::new(),
             steps: 0,
             durable: 0,
         };
         Self {
-            desk,
-            assignment: lent.assignment,
-            policy_address: lent.policy_address,
-            booting: Some(lent.booting),
-            account: Account::open(Cause::Boot, desk.time.micros()),
-            life: TimeSplit::default(),
-            stage: None,
+            context,
+            assignment: leased.assignment,
+            policy_address: leased.policy_address,
+            booting: Some(leased.booting),
+            account: SessionAccount::open(TimeCause::Boot, context.time.micros()),
+            total_time: TimeSplit::default(),
+            environment: None,
             link: None,
             goal: String::new(),
             last_outcome: None,
@@ -183,85 +184,87 @@ impl<'a> Attempt<'a> {
         }
     }
 
-    /// From the first moment to the acknowledged end; the error is why nothing was reported.
-    async fn run(&mut self, signals: &Signals) -> Result<End, String> {
+    /// Runs from the start to the acknowledged end; the error says why nothing was reported.
+    async fn run(&mut self, signals: &AttemptSignals) -> Result<EndKind, String> {
         let limit = Duration::from_millis(self.task().time_limit_millis);
         let out_of_time = tokio::time::sleep(limit);
-        // A stage that is half open cannot be closed, so nothing interrupts this; it has deadlines of its own.
-        let closing = match self.desk.stages.open(&self.assignment).await {
-            Err(error) => self.stopped(error.into()),
-            Ok(stage) => {
-                self.stage = Some(stage);
+        // A half-open environment cannot be closed, so nothing interrupts this call; it has its own
+        // deadlines.
+        let closing = match self.context.environments.open(&self.assignment).await {
+            Err(error) => self.close_for_error(error.into()),
+            Ok(environment) => {
+                self.environment = Some(environment);
                 tokio::select! {
                     biased;
-                    () = signals.lost.cancelled() => Closing::Abandon("its lease is lost".into()),
-                    () = signals.hand_back.cancelled() => Closing::cancelled("the worker is stopping and hands it back".into()),
-                    () = out_of_time => Closing::cancelled(format!("its time limit of {} ms passed", limit.as_millis())),
-                    closing = self.play() => closing,
+                    () = signals.lost.cancelled() => CloseAction::Abandon("its lease is lost".into()),
+                    () = signals.hand_back.cancelled() => CloseAction::cancelled("the worker is stopping and returns the lease".into()),
+                    () = out_of_time => CloseAction::cancelled(format!("its time limit of {} ms passed", limit.as_millis())),
+                    closing = self.run_guarded() => closing,
                 }
             }
         };
         self.close(closing).await
     }
 
-    async fn play(&mut self) -> Closing {
-        // A panic is this attempt's end and nobody else's: its stage is closed and its end reported like any other.
-        let played = AssertUnwindSafe(self.played()).catch_unwind().await;
-        match played
-            .unwrap_or_else(|_| Err(Stop::Failed("the attempt panicked; the log has the place".into())))
+    async fn run_guarded(&mut self) -> CloseAction {
+        // A panic ends only this attempt: its environment is closed and its end reported like any
+        // other.
+        let played = AssertUnwindSafe(self.run_steps()).catch_unwind().await;
+        match played.unwrap_or_else(|_| Err(AttemptError::Failed("the attempt panicked; see the log".into())))
         {
-            Ok(ended) => Closing::End(Box::new(ended)),
-            Err(stop) => self.stopped(stop),
+            Ok(ended) => CloseAction::End(Box::new(ended)),
+            Err(stop) => self.close_for_error(stop),
         }
     }
 
-    async fn played(&mut self) -> Result<Ended, Stop> {
+    async fn run_steps(&mut self) -> Result<AttemptEnd, AttemptError> {
         let allow = AllowList::new(&self.task().start_url, &self.task().allow_hosts)?;
         self.begin().await?;
-        // What booting took belongs to the trajectory, not to its first step.
-        let now = self.desk.time.micros();
-        self.account.enter(Cause::Observe, now);
-        self.life.merge(&self.account.mark(now));
+        // The booting time belongs to the trajectory, not to its first step.
+        let now = self.context.time.micros();
+        self.account.enter(TimeCause::Observe, now);
+        self.total_time.merge(&self.account.mark(now));
         for step in 0..self.task().max_steps {
             if let Some(ended) = self.step(step, &allow).await? {
                 return Ok(ended);
             }
         }
-        Ok(Ended::new(End::MaxSteps))
+        Ok(AttemptEnd::new(EndKind::MaxSteps))
     }
 
-    /// Starts the task in its page and opens the session.
-    async fn begin(&mut self) -> Result<(), Stop> {
+    /// Starts the task in its page and opens the policy session.
+    async fn begin(&mut self) -> Result<(), AttemptError> {
         let (of, token) = (self.assignment.ancestry.clone(), self.assignment.token);
-        let browser = self.stage()?.browser().to_owned();
-        TrajectoryStarted { of: &of, token, worker: self.desk.worker.as_str(), browser: &browser }.emit();
-        let pages_goal = self.stage()?.begin().await?;
+        let browser = self.environment()?.browser().to_owned();
+        TrajectoryStarted { of: &of, token, worker: self.context.worker.as_str(), browser: &browser }.emit();
+        let pages_goal = self.environment()?.begin().await?;
         self.booting = None;
         let goal = self.task().goal.clone().or(pages_goal);
-        let goal = goal.ok_or_else(|| Stop::Failed("neither the task nor its page has a goal".into()))?;
+        let goal =
+            goal.ok_or_else(|| AttemptError::Failed("neither the task nor its page has a goal".into()))?;
         self.goal = cut(&goal, GOAL_CHARS_MAX);
-        let opening = Opening {
+        let opening = SessionOpening {
             ancestry: of,
             token,
             session: self.assignment.session.clone(),
             goal: self.goal.clone(),
             past_steps: 0,
         };
-        let (lines, address) = (self.desk.lines.clone(), self.policy_address.clone());
-        self.link = Some(PolicyLink::open(lines, opening, address, self.desk.patience).await?);
+        let (lines, address) = (self.context.channels.clone(), self.policy_address.clone());
+        self.link = Some(PolicyLink::open(lines, opening, address, self.context.timeouts).await?);
         Ok(())
     }
 
-    /// One step. `Some` ends the trajectory.
-    async fn step(&mut self, step: u32, allow: &AllowList) -> Result<Option<Ended>, Stop> {
-        self.enter(Cause::Observe);
-        let observed_at_micros = self.desk.time.wall_micros();
-        let observation = self.stage()?.observe().await?;
-        let turn = self.turn(step, &observation).await?;
+    /// Runs one step. `Some` ends the trajectory.
+    async fn step(&mut self, step: u32, allow: &AllowList) -> Result<Option<AttemptEnd>, AttemptError> {
+        self.enter(TimeCause::Observe);
+        let observed_at_micros = self.context.time.wall_micros();
+        let observation = self.environment()?.observe().await?;
+        let turn = self.ask_policy(step, &observation).await?;
         if turn.context_full {
-            return Ok(Some(Ended::new(End::ContextFull)));
+            return Ok(Some(AttemptEnd::new(EndKind::ContextFull)));
         }
-        let (outcome, ended) = self.answer(&turn.reply, allow).await?;
+        let (outcome, ended) = self.execute_reply(&turn.reply, allow).await?;
         self.last_outcome = Some(outcome.clone());
         let record = OpaqueStep {
             step,
@@ -276,91 +279,108 @@ impl<'a> Attempt<'a> {
         Ok(ended)
     }
 
-    /// Shows the observation to the policy.
-    async fn turn(&mut self, step: u32, observation: &Observation) -> Result<Turn, Stop> {
+    /// Sends the observation to the policy.
+    async fn ask_policy(&mut self, step: u32, observation: &Observation) -> Result<PolicyTurn, AttemptError> {
         let goal = self.goal.clone();
         let hint = match self.link()?.wants_hints() {
-            true => self.stage()?.hint(&goal, step).await?,
+            true => self.environment()?.hint(&goal, step).await?,
             false => None,
         };
-        self.enter(Cause::Policy);
+        self.enter(TimeCause::Policy);
         let last_outcome = self.last_outcome.clone();
         Ok(self.link()?.ask(step, observation, last_outcome.as_ref(), hint.as_ref()).await?)
     }
 
-    /// Does what the policy replied.
-    async fn answer(&mut self, reply: &Reply, allow: &AllowList) -> Result<(Outcome, Option<Ended>), Stop> {
+    async fn execute_reply(
+        &mut self,
+        reply: &PolicyReply,
+        allow: &AllowList,
+    ) -> Result<(Outcome, Option<AttemptEnd>), AttemptError> {
         let action = match &reply.action {
             Ok(action) => action,
-            Err(why) => return self.no_action(why).await,
+            Err(why) => return self.handle_unparsable(why).await,
         };
         self.unparsable = 0;
-        let off_list = |part: &Action| part.address().and_then(|url| allow.judge(url).err());
+        let off_list = |part: &Action| part.address().and_then(|url| allow.check_url(url).err());
         if let Some(off) = action.parts().iter().find_map(off_list) {
             let detail = format!("{:?} is not among the addresses of this task", off.host);
-            let ended = Ended { reason: detail.clone(), ..Ended::new(End::OffListNavigation) };
-            return Ok((Outcome::told(OutcomeName::OffList, detail), Some(ended)));
+            let ended = AttemptEnd { reason: detail.clone(), ..AttemptEnd::new(EndKind::OffListNavigation) };
+            return Ok((Outcome::with_detail(OutcomeName::OffList, detail), Some(ended)));
         }
         match action.parts() {
-            [before @ .., Action::Answer { content }] => self.answered(before, content).await,
-            _ => self.act(Ok(action)).await,
+            [before @ .., Action::Answer { content }] => self.execute_answer(before, content).await,
+            _ => self.execute_action(Ok(action)).await,
         }
     }
 
-    /// An answer ends the trajectory, unless something before it in the same reply went otherwise than well: then it was given too early.
-    async fn answered(&mut self, before: &[Action], content: &str) -> Result<(Outcome, Option<Ended>), Stop> {
+    /// An answer ends the trajectory, unless an action before it in the same reply had another
+    /// outcome than `ok`: then the answer was premature.
+    async fn execute_answer(
+        &mut self,
+        before: &[Action],
+        content: &str,
+    ) -> Result<(Outcome, Option<AttemptEnd>), AttemptError> {
         if let Ok(before) = Action::of_several(before.to_vec()) {
-            let (outcome, ended) = self.act(Ok(&before)).await?;
+            let (outcome, ended) = self.execute_action(Ok(&before)).await?;
             if ended.is_some() || outcome.name != OutcomeName::Ok {
                 return Ok((outcome, ended));
             }
         }
-        let ended = Ended { answer: Some(content.to_owned()), ..Ended::new(End::Answered) };
+        let ended = AttemptEnd { answer: Some(content.to_owned()), ..AttemptEnd::new(EndKind::Answered) };
         Ok((Outcome::named(OutcomeName::Answered), Some(ended)))
     }
 
-    /// The page lives on for a step all the same: under virtual time its timers and its pictures wait for that.
-    async fn no_action(&mut self, why: &str) -> Result<(Outcome, Option<Ended>), Stop> {
+    /// The page still gets the time of a step: under virtual time its timers and pictures wait for
+    /// it.
+    async fn handle_unparsable(&mut self, why: &str) -> Result<(Outcome, Option<AttemptEnd>), AttemptError> {
         self.unparsable += 1;
-        let reason = format!("{} replies in a row held no action", self.unparsable);
-        let unparsable = (self.unparsable >= self.desk.unparsable_max)
-            .then(|| Ended { reason, ..Ended::new(End::Unparsable) });
-        let (outcome, ended) = self.act(Err(why)).await?;
+        let reason = format!("{} replies in a row contained no action", self.unparsable);
+        let unparsable = (self.unparsable >= self.context.unparsable_max)
+            .then(|| AttemptEnd { reason, ..AttemptEnd::new(EndKind::Unparsable) });
+        let (outcome, ended) = self.execute_action(Err(why)).await?;
         Ok((outcome, ended.or(unparsable)))
     }
 
-    /// Acts, or says why there is nothing to do. A page that fails under it makes a step of its own: what failed is its outcome.
-    async fn act(&mut self, action: Result<&Action, &str>) -> Result<(Outcome, Option<Ended>), Stop> {
-        match self.acted(action).await {
+    /// Executes the action, or reports why there is none. A page that fails during the action makes
+    /// a step of its own, whose outcome is the failure.
+    async fn execute_action(
+        &mut self,
+        action: Result<&Action, &str>,
+    ) -> Result<(Outcome, Option<AttemptEnd>), AttemptError> {
+        match self.act_and_settle(action).await {
             Ok(done) => Ok(done),
-            Err(Stop::Stage(error)) if let Some(outcome) = error.outcome() => {
-                let ended = self.failed(&error);
-                Ok((outcome, Some(Ended { last_outcome: None, ..ended })))
+            Err(AttemptError::Environment(error)) if let Some(outcome) = error.outcome() => {
+                let ended = self.end_for_error(&error);
+                Ok((outcome, Some(AttemptEnd { last_outcome: None, ..ended })))
             }
             Err(stop) => Err(stop),
         }
     }
 
-    async fn acted(&mut self, action: Result<&Action, &str>) -> Result<(Outcome, Option<Ended>), Stop> {
-        self.enter(Cause::Act);
+    async fn act_and_settle(
+        &mut self,
+        action: Result<&Action, &str>,
+    ) -> Result<(Outcome, Option<AttemptEnd>), AttemptError> {
+        self.enter(TimeCause::Act);
         let outcome = match action {
-            Ok(action) => self.stage()?.act(action).await?,
-            Err(why) => Outcome::told(OutcomeName::InvalidAction, why),
+            Ok(action) => self.environment()?.act(action).await?,
+            Err(why) => Outcome::with_detail(OutcomeName::InvalidAction, why),
         };
-        self.enter(Cause::Settle);
-        let outcome = self.stage()?.settle(outcome).await?;
+        self.enter(TimeCause::Settle);
+        let outcome = self.environment()?.settle(outcome).await?;
         let probe_json = self.probe().await?;
         let ended = probe_json
             .as_deref()
-            .is_some_and(says_done)
-            .then(|| Ended { probe_json, ..Ended::new(End::Done) });
+            .is_some_and(reports_done)
+            .then(|| AttemptEnd { probe_json, ..AttemptEnd::new(EndKind::Done) });
         Ok((outcome, ended))
     }
 
-    /// A policy may lead its tab to a page that knows nothing of the probe: then the probe fails, and the task is not done.
-    async fn probe(&mut self) -> Result<Option<String>, Stop> {
-        match self.stage()?.probe().await {
-            Err(StageError::Failed(why)) => {
+    /// A policy may lead its tab to a page that does not implement the probe: then the probe fails
+    /// and the task is not done.
+    async fn probe(&mut self) -> Result<Option<String>, AttemptError> {
+        match self.environment()?.probe().await {
+            Err(EnvironmentError::Failed(why)) => {
                 tracing::debug!(trajectory_id = %self.assignment.ancestry.trajectory_id, why, "no probe");
                 Ok(None)
             }
@@ -368,75 +388,76 @@ impl<'a> Attempt<'a> {
         }
     }
 
-    /// Hands a step over for recording. Its acknowledgement may come while the next step is under way; only one is ever outstanding,
-    /// so steps reach the coordinator in their order.
-    async fn record(&mut self, mut step: OpaqueStep) -> Result<(), Stop> {
-        self.enter(Cause::Record);
-        self.recorder.settled().await?;
+    /// Queues a step for recording. Its acknowledgement may arrive during the next step; only one
+    /// is outstanding at any time, so steps reach the coordinator in order.
+    async fn record(&mut self, mut step: OpaqueStep) -> Result<(), AttemptError> {
+        self.enter(TimeCause::Record);
+        self.recorder.wait_acknowledged().await?;
         step.timing = self.mark();
         self.recorder.record(&step)
     }
 
-    /// Gathers the evidence, throws the stage away and reports the end.
-    async fn close(&mut self, closing: Closing) -> Result<End, String> {
-        self.enter(Cause::Finish);
+    /// Gathers the evidence, closes the environment and reports the end.
+    async fn close(&mut self, closing: CloseAction) -> Result<EndKind, String> {
+        self.enter(TimeCause::Finish);
         let ended = match closing {
-            Closing::End(ended) => *ended,
-            Closing::Abandon(why) => {
-                self.clear().await;
+            CloseAction::End(ended) => *ended,
+            CloseAction::Abandon(why) => {
+                self.close_environment().await;
                 return Err(why);
             }
         };
-        let ended = match self.recorder.settled().await {
+        let ended = match self.recorder.wait_acknowledged().await {
             Ok(()) => ended,
-            Err(CallError::Refused(why)) => Ended { reason: why, ..Ended::new(End::EnvCrash) },
+            Err(CallError::Refused(why)) => AttemptEnd { reason: why, ..AttemptEnd::new(EndKind::EnvCrash) },
             Err(error) => {
-                self.clear().await;
+                self.close_environment().await;
                 return Err(error.to_string());
             }
         };
-        let ending = self.ending(ended).await;
-        self.enter(Cause::Record);
-        self.finish(&ending).await.map_err(|error| error.to_string())
+        let ending = self.build_ending(ended).await;
+        self.enter(TimeCause::Record);
+        self.report_end(&ending).await.map_err(|error| error.to_string())
     }
 
-    async fn ending(&mut self, mut ended: Ended) -> Ending {
+    async fn build_ending(&mut self, mut ended: AttemptEnd) -> TrajectoryEnding {
         let evidence = match needs_evidence(ended.end) {
-            true => self.evidence(&mut ended).await,
+            true => self.collect_evidence(&mut ended).await,
             false => None,
         };
         if needs_evidence(ended.end) && evidence.is_none() {
             let was = ended.end.as_str();
-            ended = Ended {
-                reason: format!("nothing was to be seen at the end ({was})"),
-                ..Ended::new(End::PageCrash)
+            ended = AttemptEnd {
+                reason: format!("the page could not be observed at the end ({was})"),
+                ..AttemptEnd::new(EndKind::PageCrash)
             };
         }
-        self.clear().await;
+        self.close_environment().await;
         self.mark();
-        let mut environment = self.desk.stages.environment(Some(self.task()));
-        environment.worker = self.desk.worker.to_string();
-        Ending {
+        let mut fingerprint = self.context.environments.fingerprint(Some(self.task()));
+        fingerprint.worker = self.context.worker.to_string();
+        TrajectoryEnding {
             end: ended.end,
             reason: cut(&ended.reason, REASON_CHARS_MAX),
             evidence,
             goal: self.goal.clone(),
             steps: self.recorder.durable,
             last_outcome: ended.last_outcome,
-            timing: self.life,
-            environment,
+            timing: self.total_time,
+            environment: fingerprint,
         }
     }
 
-    async fn evidence(&mut self, ended: &mut Ended) -> Option<Evidence> {
-        let mut evidence = self.stage.as_mut()?.evidence().await?;
+    async fn collect_evidence(&mut self, ended: &mut AttemptEnd) -> Option<Evidence> {
+        let mut evidence = self.environment.as_mut()?.evidence().await?;
         if let Some(screenshot) = &evidence.screenshot
             && screenshot.len() > SCREENSHOT_BYTES_MAX
         {
             return None;
         }
         evidence.answer = ended.answer.take();
-        // The probe that said "done" said it of the page as the action left it; a page may look different by now.
+        // The probe that reported "done" described the page as the action left it; the page may
+        // differ by now.
         let probe_json = ended.probe_json.take().or(evidence.probe_json.take());
         evidence.probe_json = probe_json.filter(|json| is_object(json));
         evidence.title = evidence.title.map(|title| cut(&title, TITLE_CHARS_MAX));
@@ -444,10 +465,10 @@ impl<'a> Attempt<'a> {
         Some(evidence)
     }
 
-    async fn finish(&mut self, ending: &Ending) -> Result<End, CallError> {
+    async fn report_end(&mut self, ending: &TrajectoryEnding) -> Result<EndKind, CallError> {
         let (of, token) = (self.assignment.ancestry.clone(), self.assignment.token);
         crash::point("env.before_finish");
-        self.desk.coordinator.finish(&of, token, encode_ending(ending)).await?;
+        self.context.coordinator.finish(&of, token, encode_ending(ending)).await?;
         crash::point("env.after_finish");
         let report_micros = self.mark().total();
         let (end, steps, timing) = (ending.end, ending.steps, &ending.timing);
@@ -455,13 +476,13 @@ impl<'a> Attempt<'a> {
         Ok(end)
     }
 
-    /// Throws stage and session away, both at once.
-    async fn clear(&mut self) {
-        let (stage, link) = (self.stage.take(), self.link.take());
+    /// Closes the environment and the session concurrently.
+    async fn close_environment(&mut self) {
+        let (environment, link) = (self.environment.take(), self.link.take());
         tokio::join!(
             async {
-                if let Some(stage) = stage {
-                    stage.close().await;
+                if let Some(environment) = environment {
+                    environment.close().await;
                 }
             },
             async {
@@ -472,86 +493,90 @@ impl<'a> Attempt<'a> {
         );
     }
 
-    fn leave(self, closed: Result<End, String>) -> Fate {
-        let timing = &self.account.close(self.desk.time.micros());
+    fn into_outcome(self, closed: Result<EndKind, String>) -> AttemptOutcome {
+        let timing = &self.account.close(self.context.time.micros());
         match closed {
-            Ok(end) => Fate::Acknowledged(end),
+            Ok(end) => AttemptOutcome::Acknowledged(end),
             Err(reason) => {
                 let (of, token) = (&self.assignment.ancestry, self.assignment.token);
                 TrajectoryAbandoned { of, token, timing, reason: &reason }.emit();
-                Fate::Abandoned
+                AttemptOutcome::Abandoned
             }
         }
     }
 
-    fn stopped(&self, stop: Stop) -> Closing {
+    fn close_for_error(&self, stop: AttemptError) -> CloseAction {
         let ended = match stop {
-            Stop::Stage(error) => self.failed(&error),
-            Stop::Policy(PolicyError::Stale(why)) => return Closing::Abandon(why),
-            Stop::Policy(PolicyError::Fault(reason)) => Ended { reason, ..Ended::new(End::PolicyFault) },
-            Stop::Call(CallError::Refused(reason)) => Ended { reason, ..Ended::new(End::EnvCrash) },
-            Stop::Call(error) => return Closing::Abandon(error.to_string()),
-            other => Ended { reason: other.to_string(), ..Ended::new(End::EnvCrash) },
+            AttemptError::Environment(error) => self.end_for_error(&error),
+            AttemptError::Policy(PolicyError::Stale(why)) => return CloseAction::Abandon(why),
+            AttemptError::Policy(PolicyError::Fault(reason)) => {
+                AttemptEnd { reason, ..AttemptEnd::new(EndKind::PolicyFault) }
+            }
+            AttemptError::Call(CallError::Refused(reason)) => {
+                AttemptEnd { reason, ..AttemptEnd::new(EndKind::EnvCrash) }
+            }
+            AttemptError::Call(error) => return CloseAction::Abandon(error.to_string()),
+            other => AttemptEnd { reason: other.to_string(), ..AttemptEnd::new(EndKind::EnvCrash) },
         };
-        Closing::End(Box::new(ended))
+        CloseAction::End(Box::new(ended))
     }
 
-    fn failed(&self, error: &StageError) -> Ended {
+    fn end_for_error(&self, error: &EnvironmentError) -> AttemptEnd {
         let (of, step) = (&self.assignment.ancestry, self.recorder.steps);
         match *error {
-            StageError::PageHang { waited_for } => PageHung { of, step, waited_for }.emit(),
-            StageError::PageCrash => PageCrashed { of, step }.emit(),
-            StageError::BrowserDead | StageError::Blocked(_) | StageError::Failed(_) => {}
+            EnvironmentError::PageHang { waited_for } => PageHung { of, step, waited_for }.emit(),
+            EnvironmentError::PageCrash => PageCrashed { of, step }.emit(),
+            EnvironmentError::BrowserDead | EnvironmentError::Blocked(_) | EnvironmentError::Failed(_) => {}
         }
-        let died = matches!(error, StageError::PageCrash | StageError::BrowserDead);
-        let cause = self.stage.as_ref().filter(|_| died).and_then(|stage| stage.cause_of_death());
+        let died = matches!(error, EnvironmentError::PageCrash | EnvironmentError::BrowserDead);
+        let cause =
+            self.environment.as_ref().filter(|_| died).and_then(|environment| environment.death_cause());
         let reason = cause.map_or(error.to_string(), |cause| format!("{error}: {cause}"));
-        Ended { reason, last_outcome: error.outcome(), ..Ended::new(error.end()) }
+        AttemptEnd { reason, last_outcome: error.outcome(), ..AttemptEnd::new(error.end()) }
     }
 
     fn task(&self) -> &Task {
         &self.assignment.task
     }
 
-    fn stage(&mut self) -> Result<&mut dyn Stage, Stop> {
-        match &mut self.stage {
-            Some(stage) => Ok(stage.as_mut()),
-            None => Err(Stop::Failed("the stage is gone".into())),
+    fn environment(&mut self) -> Result<&mut dyn Environment, AttemptError> {
+        match &mut self.environment {
+            Some(environment) => Ok(environment.as_mut()),
+            None => Err(AttemptError::Failed("the environment is closed".into())),
         }
     }
 
-    fn link(&mut self) -> Result<&mut PolicyLink, Stop> {
-        self.link.as_mut().ok_or_else(|| Stop::Failed("the session is gone".into()))
+    fn link(&mut self) -> Result<&mut PolicyLink, AttemptError> {
+        self.link.as_mut().ok_or_else(|| AttemptError::Failed("the session is closed".into()))
     }
 
-    fn enter(&mut self, cause: Cause) {
-        self.account.enter(cause, self.desk.time.micros());
+    fn enter(&mut self, cause: TimeCause) {
+        self.account.enter(cause, self.context.time.micros());
     }
 
     fn mark(&mut self) -> TimeSplit {
-        let split = self.account.mark(self.desk.time.micros());
-        self.life.merge(&split);
+        let split = self.account.mark(self.context.time.micros());
+        self.total_time.merge(&split);
         split
     }
 }
 
-/// Sends steps one after the other and says when each is durable.
-struct Recorder {
+/// Sends steps in order and waits for their acknowledgements.
+struct StepRecorder {
     link: CoordinatorLink,
-    of: Ancestry,
+    of: TrajectoryAncestry,
     token: u64,
     lost: CancellationToken,
     /// At most one call; it ends with the attempt.
     calls: JoinSet<Result<(), CallError>>,
-    /// Steps handed over.
+    /// Steps queued.
     steps: u32,
-    /// Steps the coordinator acknowledged.
+    /// Steps that the coordinator acknowledged.
     durable: u32,
 }
 
-impl Recorder {
-    /// Waits until nothing is outstanding.
-    async fn settled(&mut self) -> Result<(), CallError> {
+impl StepRecorder {
+    async fn wait_acknowledged(&mut self) -> Result<(), CallError> {
         while let Some(joined) = self.calls.join_next().await {
             joined.unwrap_or_else(|error| Err(CallError::Refused(format!("recording failed: {error}"))))?;
             self.durable += 1;
@@ -559,21 +584,21 @@ impl Recorder {
         Ok(())
     }
 
-    fn record(&mut self, step: &OpaqueStep) -> Result<(), Stop> {
+    fn record(&mut self, step: &OpaqueStep) -> Result<(), AttemptError> {
         let record = encode_opaque_step(step);
         if record.len() > RECORD_BYTES_MAX {
             let size = record.len();
-            return Err(Stop::Failed(format!(
+            return Err(AttemptError::Failed(format!(
                 "step {} has {size} bytes, at most {RECORD_BYTES_MAX} can be recorded",
                 step.step
             )));
         }
         self.steps += 1;
         let screenshot_bytes = step.observation.screenshot.bytes.len() as u64;
-        self.calls.spawn(recorded(
+        self.calls.spawn(send_step(
             self.link.clone(),
             self.of.clone(),
-            Receipt {
+            StepReceipt {
                 token: self.token,
                 step: step.step,
                 outcome: step.outcome.name,
@@ -588,28 +613,28 @@ impl Recorder {
     }
 }
 
-/// What is said of a step once it is durable.
-struct Receipt {
+/// The fields of the event that is emitted once a step is durable.
+struct StepReceipt {
     token: u64,
     step: u32,
     outcome: OutcomeName,
-    /// A step begins where it is observed.
+    /// A step begins with its observation.
     began_at_micros: i64,
     timing: TimeSplit,
     screenshot_bytes: u64,
 }
 
-async fn recorded(
+async fn send_step(
     link: CoordinatorLink,
-    of: Ancestry,
-    receipt: Receipt,
+    of: TrajectoryAncestry,
+    receipt: StepReceipt,
     record: Bytes,
     lost: CancellationToken,
 ) -> Result<(), CallError> {
-    let Receipt { token, step, outcome, began_at_micros, timing, screenshot_bytes } = receipt;
+    let StepReceipt { token, step, outcome, began_at_micros, timing, screenshot_bytes } = receipt;
     crash::point("env.before_record");
     if let Err(error) = link.record_step(&of, token, step, record).await {
-        // The policy may be thinking for a minute yet: a stale token ends the attempt now.
+        // The policy may compute for another minute: a stale token ends the attempt now.
         if matches!(error, CallError::Stale(_)) {
             lost.cancel();
         }
@@ -621,45 +646,47 @@ async fn recorded(
     Ok(())
 }
 
-impl Closing {
+impl CloseAction {
     fn cancelled(reason: String) -> Self {
-        Self::End(Box::new(Ended { reason, ..Ended::new(End::Cancelled) }))
+        Self::End(Box::new(AttemptEnd { reason, ..AttemptEnd::new(EndKind::Cancelled) }))
     }
 }
 
-impl Ended {
-    fn new(end: End) -> Self {
+impl AttemptEnd {
+    fn new(end: EndKind) -> Self {
         Self { end, reason: String::new(), answer: None, probe_json: None, last_outcome: None }
     }
 }
 
-/// Text that comes from a page is cut before it travels: a goal is a paragraph, a title a line, an address what a browser shows.
+/// Text from a page is cut before it is sent: a goal to a paragraph, a title to a line, an address
+/// to what a browser shows.
 const GOAL_CHARS_MAX: usize = 16 << 10;
 const TITLE_CHARS_MAX: usize = 256;
 const URL_CHARS_MAX: usize = 2048;
 const REASON_CHARS_MAX: usize = 2000;
-/// A probe says a few numbers; the wire refuses what is longer.
+/// A probe returns a few numbers; a message with more than this is refused.
 const PROBE_BYTES_MAX: usize = 1 << 20;
 
 fn cut(text: &str, chars: usize) -> String {
     text.chars().take(chars).collect()
 }
 
-/// Ends that a scorer may have to judge.
-fn needs_evidence(end: End) -> bool {
-    end.fault(true) == furrow_rollout::Fault::Policy
+/// Ends that a scorer may have to score.
+fn needs_evidence(end: EndKind) -> bool {
+    end.fault(true) == furrow_rollout::FaultOwner::Policy
 }
 
-/// A page can make its probe say anything: whatever is no object with `done: true` says that the task goes on.
-pub(crate) fn says_done(json: &str) -> bool {
-    object(json).is_some_and(|object| object.get("done") == Some(&serde_json::Value::Bool(true)))
+/// A page can make its probe return anything: only an object with `done: true` means that the task
+/// is over.
+pub(crate) fn reports_done(json: &str) -> bool {
+    parse_object(json).is_some_and(|object| object.get("done") == Some(&serde_json::Value::Bool(true)))
 }
 
 fn is_object(json: &str) -> bool {
-    object(json).is_some()
+    parse_object(json).is_some()
 }
 
-fn object(json: &str) -> Option<serde_json::Map<String, serde_json::Value>> {
+fn parse_object(json: &str) -> Option<serde_json::Map<String, serde_json::Value>> {
     (json.len() <= PROBE_BYTES_MAX).then(|| serde_json::from_str(json).ok()).flatten()
 }
 
@@ -681,15 +708,15 @@ mod tests {
             ("true", false),
             (r#"{"done":true"#, false),
         ] {
-            assert_eq!(says_done(json), want, "{json}");
+            assert_eq!(reports_done(json), want, "{json}");
         }
     }
 
     #[test]
     fn a_scorer_sees_the_policys_own_ends() {
-        use End::*;
+        use EndKind::*;
         let own = [Answered, Done, MaxSteps, ContextFull, Unparsable, OffListNavigation, PageHang];
-        for end in End::ALL {
+        for end in EndKind::ALL {
             assert_eq!(needs_evidence(end), own.contains(&end), "{}", end.as_str());
         }
     }

@@ -1,4 +1,5 @@
-//! The job's `[env]` section: the browsers, the deadlines of everything a page can keep waiting, and the patience with the other services.
+//! The job's `[env]` section: the browsers, the deadlines of all page operations, and the retries
+//! of calls to other services.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -10,45 +11,50 @@ use serde::{Deserialize, Serialize};
 use crate::archive::ArchiveLimits;
 use crate::chromium::BlockedPages;
 use crate::egress::{EgressLimits, LiveLimits};
-use crate::live::Pins;
-use crate::retry::Retry;
+use crate::live::HostPins;
+use crate::retry::RetryPolicy;
 use crate::sites::SiteLimits;
 use crate::worker::WorkerConfig;
 
-/// Folders that the loader searches for each of some fifty libraries.
+/// Most folders: the loader searches each of them for some fifty libraries.
 const LIBRARY_FOLDERS_MAX: usize = 16;
 
-/// `[env]` as written.
+/// `[env]` as written in the job file.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct EnvFile {
-    /// Trajectories at once. A core holds 15 to 25 sessions of light pages, fewer of heavy ones.
+    /// Trajectories at once. A core runs 15 to 25 sessions of light pages, fewer of heavy ones.
     pub sessions_max: u32,
-    /// Chromium headless shell, the program itself; absent: looked for where Debian puts it.
+    /// Path of the Chromium headless shell, the program itself; absent: the paths where Debian
+    /// installs it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub browser: Option<PathBuf>,
-    /// Folders that the browser's process alone searches for shared libraries, before the system's; never with a C library in them. Empty: the system's.
+    /// Folders that only the browser's process searches for shared libraries, before the system's;
+    /// they must not contain a C library. Empty: the system's libraries.
     pub browser_libraries: Vec<PathBuf>,
-    /// A fontconfig file for the browser's process; absent: the system's.
+    /// A fontconfig file for the browser's process; absent: the system's file.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub browser_fonts: Option<PathBuf>,
     /// Ordinary user that browsers run as when the worker is root.
     pub browser_user: String,
-    /// Chromium's own sandbox. Switch it off only inside a container that is one.
+    /// Chromium's own sandbox. Disable it only inside a container that serves as the sandbox.
     pub sandbox: bool,
-    /// Browser contexts in one process; more are cheaper, fewer are lost together.
+    /// Browser contexts per process. More contexts are cheaper; fewer are lost together.
     pub contexts_per_browser: u32,
-    /// Contexts that are made before a trajectory needs one; each holds 20 MB.
+    /// Contexts created before a trajectory needs them; each uses 20 MB.
     pub contexts_ready: u32,
-    /// Trajectories that one browser serves in its life; then another takes its place.
+    /// Trajectories that one browser serves before another browser replaces it.
     pub trajectories_per_browser: u32,
-    /// Tabs a context may have open; what a page opens beyond is closed.
+    /// Tabs that a context may have open; further ones are closed.
     pub tabs_max: u32,
-    /// Memory that one browser, all its processes together, may hold; beyond it the page that holds most is ended.
+    /// Memory that all processes of one browser may use together; above it the page that uses most
+    /// is killed.
     pub browser_memory_bytes_max: u64,
-    /// Threads that one browser, all its processes together, may have; beyond them the page that has most is ended.
+    /// Threads that all processes of one browser may have together; above it the page that has most
+    /// is killed.
     pub browser_threads_max: u32,
-    /// Memory that stays free: while less is left on the machine or in the worker's container, no new trajectory is taken up. 0: never mind.
+    /// Memory that stays free: while the machine or the worker's container has less, no new
+    /// trajectory starts. 0 disables the check.
     pub memory_reserve_bytes: u64,
     /// Language of every page.
     pub locale: String,
@@ -56,7 +62,8 @@ pub struct EnvFile {
     pub timezone: String,
     /// Record the page's accessibility text with each observation.
     pub axtree: bool,
-    /// Draw numbered boxes over what can be acted on into each screenshot, and record what the numbers stand for.
+    /// Draw numbered boxes over actionable elements into each screenshot, and record what the
+    /// numbers stand for.
     pub marks: bool,
     /// Deadline of a click, a key, a probe.
     pub input_millis: u64,
@@ -64,90 +71,94 @@ pub struct EnvFile {
     pub screenshot_millis: u64,
     /// Deadline of a navigation or a new tab.
     pub navigation_millis: u64,
-    /// A page is quiet when nothing changed in it for so long.
+    /// Time without a change after which a page counts as quiet.
     pub settle_quiet_millis: u64,
-    /// Longest wait for a page to be quiet.
+    /// Longest wait for a quiet page.
     pub settle_cap_millis: u64,
-    /// Pages that are looked at for a site's refusal, which ends a trajectory as `blocked`: `live` (all but our own), `all` or `never`.
+    /// Pages that are inspected for a site's refusal, which ends a trajectory as `blocked`: `live`
+    /// (all but the farm's own sites), `all` or `never`.
     pub blocked_pages: String,
-    /// A refusal that goes away within this time was none.
-    pub blocked_patience_millis: u64,
-    /// Replies in a row without an action that end a trajectory as `unparsable`.
+    /// Time within which a refusal may disappear without counting as one.
+    pub blocked_timeout_millis: u64,
+    /// Consecutive replies without an action that end a trajectory as `unparsable`.
     pub unparsable_max: u32,
-    /// One reply of the policy comes within this time.
+    /// Deadline of one reply of the policy.
     pub policy_millis: u64,
-    /// A policy worker that is away is tried again for so long, then the trajectory ends as `policy_fault`.
-    pub policy_patience_millis: u64,
-    /// One answer of the coordinator comes within this time.
+    /// Time for which an unreachable policy worker is retried; after it the trajectory ends as
+    /// `policy_fault`.
+    pub policy_retry_timeout_millis: u64,
+    /// Deadline of one answer of the coordinator.
     pub coordinator_millis: u64,
-    /// A coordinator that is away is tried again for so long, then the worker gives up.
-    pub coordinator_patience_millis: u64,
-    /// Time for which the coordinator may hold a request for work open while it has none.
+    /// Time for which an unreachable coordinator is retried; after it the worker gives up.
+    pub coordinator_retry_timeout_millis: u64,
+    /// Time for which the coordinator may keep a request for work open while it has none.
     pub lease_wait_millis: u64,
-    /// Time for trajectories to end by themselves when the worker is asked to stop.
+    /// Time for trajectories to end by themselves after the worker is asked to stop.
     pub drain_grace_millis: u64,
     /// Connections of one context at once.
     pub connections_max: u32,
-    /// Whether pages may reach hosts elsewhere, as far as their task's list goes. Private, loopback, link-local and metadata addresses are never
-    /// among them.
+    /// Whether pages may reach live hosts that are on their task's list. Private, loopback,
+    /// link-local and metadata addresses are always refused.
     pub live: bool,
-    /// All that one trajectory may be sent from elsewhere.
+    /// Most bytes that one trajectory may receive from live hosts.
     pub live_bytes_max: u64,
-    /// Hosts whose address is given here and not looked up, such as `shop.example.org=10.0.0.5:8080`: the one way to a private address, for tasks
-    /// that list the host.
+    /// Hosts with a fixed address instead of a resolved one, such as
+    /// `shop.example.org=10.0.0.5:8080`: the only way to a private address, for tasks that list the
+    /// host.
     pub pins: Vec<String>,
     /// Largest file of a site that is served.
     pub site_file_bytes_max: u64,
-    /// Files of sites kept in memory, all together.
+    /// Bytes of site files kept in memory, for all sites together.
     pub site_cache_bytes_max: u64,
-    /// Keep what the pages of each trajectory were sent in `archive/` of the run directory, to act them again without the network. Each
-    /// trajectory then has a browser process to itself.
+    /// Store the responses that the pages of each trajectory received in `archive/` of the run
+    /// directory, to replay the trajectory without the network. Each trajectory then has its own
+    /// browser process.
     pub archive: bool,
-    /// Largest response that is kept.
+    /// Largest response that is stored.
     pub archive_response_bytes_max: u64,
-    /// All that is kept of one trajectory.
+    /// Most bytes stored for one trajectory.
     pub archive_trajectory_bytes_max: u64,
 }
 
-/// A checked `[env]`.
+/// A validated `[env]`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct EnvConfig {
     /// Trajectories at once.
     pub sessions_max: u32,
-    /// The browsers.
+    /// Settings of the browsers.
     pub browser: BrowserConfig,
-    /// The worker's loops and links.
+    /// Settings of the worker's loops and connections.
     pub worker: WorkerConfig,
-    /// The filter of each context.
+    /// Limits of each context's egress filter.
     pub egress: EgressLimits,
-    /// The sites it serves.
+    /// Limits of the site server.
     pub sites: SiteLimits,
-    /// How much of each trajectory's network is kept; `None` keeps nothing.
+    /// Limits of each trajectory's archive; `None` records nothing.
     pub archive: Option<ArchiveLimits>,
 }
 
-/// How browsers are started and how long they may keep us waiting.
+/// How browsers are started, and the deadlines of their operations.
 #[derive(Debug, Clone, PartialEq)]
 pub struct BrowserConfig {
-    /// The program; `None`: looked for.
+    /// Path of the program; `None`: search for it.
     pub path: Option<PathBuf>,
-    /// Folders it searches for shared libraries before the system's.
+    /// Folders that it searches for shared libraries before the system's.
     pub libraries: Vec<PathBuf>,
     /// Its fontconfig file; `None`: the system's.
     pub fonts: Option<PathBuf>,
-    /// Whom it runs as when we are root.
+    /// User that it runs as when the worker is root.
     pub user: String,
     /// Chromium's own sandbox.
     pub sandbox: bool,
     /// Contexts in one process.
     pub contexts_per_browser: u32,
-    /// Contexts made ahead of need.
+    /// Contexts created in advance.
     pub contexts_ready: u32,
-    /// Trajectories in the life of one process.
+    /// Trajectories that one process serves.
     pub trajectories_per_browser: u32,
     /// Tabs in one context.
     pub tabs_max: u32,
-    /// What one browser may take.
+    /// Resource limits of one browser.
     pub limits: BrowserLimits,
     /// Memory that new contexts leave free.
     pub memory_reserve_bytes: u64,
@@ -155,40 +166,41 @@ pub struct BrowserConfig {
     pub locale: String,
     /// Time zone of every page.
     pub timezone: String,
-    /// Whether observations carry accessibility text.
+    /// Whether observations contain accessibility text.
     pub axtree: bool,
-    /// Whether screenshots bear marks.
+    /// Whether screenshots have marks.
     pub marks: bool,
     /// Deadlines of commands.
-    pub deadlines: Deadlines,
+    pub deadlines: PageDeadlines,
     /// When a page counts as quiet.
-    pub settle: Settle,
+    pub settle: SettleRules,
     /// When a page counts as a site's refusal.
-    pub refusals: Refusals,
+    pub refusals: RefusalRules,
 }
 
-/// When a page counts as a site's refusal to serve us.
+/// When a page counts as a site's refusal to serve it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Refusals {
-    /// Which pages are looked at.
+pub struct RefusalRules {
+    /// The pages that are inspected.
     pub pages: BlockedPages,
-    /// How long a refusal must stay.
-    pub patience: Duration,
+    /// How long a refusal must last.
+    pub timeout: Duration,
 }
 
-/// What one browser may take, all its processes together.
+/// Resource limits of one browser, for all its processes together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BrowserLimits {
-    /// Memory it holds: what its processes have written, pages of files left out.
+    /// Memory that its processes have written, without pages of mapped files.
     pub memory_bytes: u64,
-    /// Its threads.
+    /// Number of its threads.
     pub threads: u32,
 }
 
-/// Deadlines of commands to a page. Chromium's protocol library waits 30 s for anything; these are ours.
+/// Deadlines of commands to a page. Chromium's protocol library waits 30 s for every command; these
+/// are shorter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Deadlines {
-    /// Input, probes, small questions.
+pub struct PageDeadlines {
+    /// Input, probes and small queries.
     pub input: Duration,
     /// Screenshots and layout.
     pub screenshot: Duration,
@@ -198,8 +210,8 @@ pub struct Deadlines {
 
 /// When a page counts as quiet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Settle {
-    /// Nothing changed for so long.
+pub struct SettleRules {
+    /// Time without a change.
     pub quiet: Duration,
     /// Longest wait.
     pub cap: Duration,
@@ -215,16 +227,21 @@ impl Default for EnvFile {
             browser_user: "nobody".into(),
             sandbox: true,
             contexts_per_browser: 25,
-            // Taking one over takes 1 ms, making one 100: with one trajectory ending at a time, one would do, and siblings end together.
+            // Assigning a context takes 1 ms, creating one 100: if one trajectory ends at a time,
+            // one would suffice, but trajectories of a group end together.
             contexts_ready: 2,
-            // Starting a browser takes 0.2 s: a hundredth of a percent of what 1,000 trajectories of a minute each take.
+            // Starting a browser takes 0.2 s: a hundredth of a percent of the time of 1,000
+            // trajectories of a minute each.
             trajectories_per_browser: 1_000,
             tabs_max: 8,
-            // 25 contexts x 35 MB of a light page = 0.9 GB, and 3 GB for pages that are heavier: 160 MB a context.
+            // 25 contexts x 35 MB of a light page = 0.9 GB, and 3 GB for heavier pages: 160 MB per
+            // context.
             browser_memory_bytes_max: 4 << 30,
-            // A light page has 10 threads, a browser without any 50: 25 contexts x 8 tabs x 10 = 2,000, and as many again for pages with workers.
+            // A light page has 10 threads, a browser without any 50: 25 contexts x 8 tabs x 10 =
+            // 2,000, and the same again for pages with workers.
             browser_threads_max: 4_096,
-            // A browser near its limit fills 8 GiB/s x 20 ms = 160 MiB more before it is looked at again; the rest is for everybody else.
+            // A browser near its limit fills 8 GiB/s x 20 ms = 160 MiB more before the next poll;
+            // the rest is for other processes.
             memory_reserve_bytes: 1 << 30,
             locale: "en-US".into(),
             timezone: "UTC".into(),
@@ -236,18 +253,19 @@ impl Default for EnvFile {
             settle_quiet_millis: 50,
             settle_cap_millis: 3_000,
             blocked_pages: "live".into(),
-            // Pages that check the browser announce waits of five seconds; a slow one gets three more.
-            blocked_patience_millis: 8_000,
+            // Pages that check the browser announce waits of five seconds; a slow one gets three
+            // more.
+            blocked_timeout_millis: 8_000,
             unparsable_max: 3,
             policy_millis: 120_000,
-            policy_patience_millis: 60_000,
+            policy_retry_timeout_millis: 60_000,
             coordinator_millis: 10_000,
-            coordinator_patience_millis: 120_000,
+            coordinator_retry_timeout_millis: 120_000,
             lease_wait_millis: 10_000,
             drain_grace_millis: 30_000,
             connections_max: 64,
             live: true,
-            // Thirty steps on heavy pages of 20 MB, and as much again.
+            // Thirty steps on heavy pages of 20 MB, and the same again.
             live_bytes_max: 1 << 30,
             pins: Vec::new(),
             site_file_bytes_max: 32 << 20,
@@ -261,12 +279,13 @@ impl Default for EnvFile {
 }
 
 impl EnvFile {
-    /// Checks every key and reports all that are wrong. Relative paths begin at `base`, the job file's folder. Whether the files are there is
-    /// seen where browsers are started, which may be another machine.
+    /// Validates every key and reports all invalid ones. Relative paths begin at `base`, the job
+    /// file's folder. Whether the files exist is checked where browsers are started, which may be
+    /// another machine.
     pub fn check(self, base: &Path) -> Result<EnvConfig, Vec<String>> {
         let mut wrong = self.problems();
         wrong.extend(self.unusable_folders(base));
-        match Pins::new(&self.pins) {
+        match HostPins::new(&self.pins) {
             Ok(pins) if wrong.is_empty() => return Ok(self.config(base, pins)),
             Ok(_) => {}
             Err(bad) => wrong.extend(bad.into_iter().map(|bad| format!("env.pins: {bad}"))),
@@ -274,7 +293,7 @@ impl EnvFile {
         Err(wrong)
     }
 
-    /// The same with every path absolute.
+    /// The same with absolute paths.
     pub fn resolved(mut self, base: &Path) -> Self {
         self.browser = self.browser.map(|path| base.join(path));
         self.browser_libraries = joined(base, &self.browser_libraries);
@@ -282,7 +301,8 @@ impl EnvFile {
         self
     }
 
-    /// Folders of libraries that the dynamic loader would read as something else: it divides its list at `:` and `;`, and expands `$ORIGIN`.
+    /// Folders of libraries that the dynamic loader would misread: it splits its list at `:` and
+    /// `;`, and expands `$ORIGIN`.
     fn unusable_folders(&self, base: &Path) -> Vec<String> {
         let mut wrong = Vec::new();
         let count = self.browser_libraries.len();
@@ -313,29 +333,29 @@ impl EnvFile {
             ("contexts_ready", u64::from(self.contexts_ready), 0, 100),
             ("trajectories_per_browser", u64::from(self.trajectories_per_browser), 1, 1_000_000),
             ("tabs_max", u64::from(self.tabs_max), 1, 64),
-            // An idle browser with one empty page holds 110 MB and has 60 threads.
+            // An idle browser with one empty page uses 110 MB and has 60 threads.
             ("browser_memory_bytes_max", self.browser_memory_bytes_max, 256 << 20, 1 << 40),
             ("browser_threads_max", u64::from(self.browser_threads_max), 256, 1 << 20),
             ("memory_reserve_bytes", self.memory_reserve_bytes, 0, 1 << 40),
             ("input_millis", self.input_millis, 100, 60_000),
             ("screenshot_millis", self.screenshot_millis, 100, 60_000),
-            // The protocol library gives up after 30 s by itself.
+            // The protocol library itself gives up after 30 s.
             ("navigation_millis", self.navigation_millis, 100, 30_000),
             ("settle_quiet_millis", self.settle_quiet_millis, 1, 10_000),
             ("settle_cap_millis", self.settle_cap_millis, 1, 20_000),
-            ("blocked_patience_millis", self.blocked_patience_millis, 0, 60_000),
+            ("blocked_timeout_millis", self.blocked_timeout_millis, 0, 60_000),
             ("unparsable_max", u64::from(self.unparsable_max), 1, 1_000),
             ("policy_millis", self.policy_millis, 100, hour),
-            ("policy_patience_millis", self.policy_patience_millis, 0, hour),
+            ("policy_retry_timeout_millis", self.policy_retry_timeout_millis, 0, hour),
             ("coordinator_millis", self.coordinator_millis, 100, hour),
-            ("coordinator_patience_millis", self.coordinator_patience_millis, 0, 24 * hour),
+            ("coordinator_retry_timeout_millis", self.coordinator_retry_timeout_millis, 0, 24 * hour),
             ("lease_wait_millis", self.lease_wait_millis, 0, LEASE_WAIT_MILLIS_MAX),
             ("drain_grace_millis", self.drain_grace_millis, 0, 24 * hour),
             ("connections_max", u64::from(self.connections_max), 6, 1_000),
             ("live_bytes_max", self.live_bytes_max, 1 << 20, 1 << 40),
             ("site_file_bytes_max", self.site_file_bytes_max, 1, 1 << 32),
             ("site_cache_bytes_max", self.site_cache_bytes_max, 0, 1 << 36),
-            // A body comes through the browser's protocol in one message, half as long again.
+            // A body arrives through the browser's protocol in one message, half as large again.
             ("archive_response_bytes_max", self.archive_response_bytes_max, 1, 256 << 20),
             ("archive_trajectory_bytes_max", self.archive_trajectory_bytes_max, 1, 1 << 40),
         ];
@@ -360,10 +380,13 @@ impl EnvFile {
         wrong
     }
 
-    fn config(self, base: &Path, pins: Pins) -> EnvConfig {
+    fn config(self, base: &Path, pins: HostPins) -> EnvConfig {
         let millis = Duration::from_millis;
-        let retry =
-            |patience| Retry { first: millis(50), longest: millis(2_000), patience: millis(patience) };
+        let retry = |timeout_millis| RetryPolicy {
+            first: millis(50),
+            longest: millis(2_000),
+            timeout: millis(timeout_millis),
+        };
         EnvConfig {
             sessions_max: self.sessions_max,
             browser: BrowserConfig {
@@ -385,27 +408,27 @@ impl EnvFile {
                 timezone: self.timezone,
                 axtree: self.axtree,
                 marks: self.marks,
-                deadlines: Deadlines {
+                deadlines: PageDeadlines {
                     input: millis(self.input_millis),
                     screenshot: millis(self.screenshot_millis),
                     navigation: millis(self.navigation_millis),
                 },
-                settle: Settle {
+                settle: SettleRules {
                     quiet: millis(self.settle_quiet_millis),
                     cap: millis(self.settle_cap_millis),
                 },
-                refusals: Refusals {
+                refusals: RefusalRules {
                     pages: BlockedPages::parse(&self.blocked_pages).unwrap_or(BlockedPages::Live),
-                    patience: millis(self.blocked_patience_millis),
+                    timeout: millis(self.blocked_timeout_millis),
                 },
             },
             worker: WorkerConfig {
                 sessions_max: self.sessions_max,
                 lease_wait: millis(self.lease_wait_millis),
                 call_deadline: millis(self.coordinator_millis),
-                coordinator_retry: retry(self.coordinator_patience_millis),
+                coordinator_retry: retry(self.coordinator_retry_timeout_millis),
                 policy_deadline: millis(self.policy_millis),
-                policy_retry: retry(self.policy_patience_millis),
+                policy_retry: retry(self.policy_retry_timeout_millis),
                 unparsable_max: self.unparsable_max,
                 drain_grace: millis(self.drain_grace_millis),
             },

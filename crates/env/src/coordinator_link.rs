@@ -1,85 +1,89 @@
-//! The worker's line to the coordinator: registration, leases, acknowledgements.
+//! The worker's connection to the coordinator: registration, leases, acknowledgements.
 //!
-//! Every call has a deadline. Calls that change something carry the fencing token and are repeated with the same bytes until they are
-//! answered: the coordinator acknowledges a repetition and never acts twice.
+//! Every call has a deadline. Calls that change something carry the fencing token and are repeated
+//! with the same bytes until they are answered: the coordinator acknowledges a repetition and never
+//! acts twice.
 
 use std::error::Error;
 use std::time::Duration;
 
 use bytes::Bytes;
 use furrow_rollout::{
-    Ancestry, Assignment, EnvWorker, Id, PROTOCOL_VERSION, Run, SCHEMA_VERSION, Trajectory,
+    Assignment, EnvWorker, Id, PROTOCOL_VERSION, Run, SCHEMA_VERSION, Trajectory, TrajectoryAncestry,
 };
 use furrow_wire::v1::coordinator_service_client::CoordinatorServiceClient;
 use furrow_wire::v1::registration_service_client::RegistrationServiceClient;
 use furrow_wire::v1::{
-    EnvWorkerInfo, FinishRequest, HeartbeatRequest, Held, LeaseRequest, LeaveRequest, PolicyMove,
+    EnvWorkerInfo, FinishRequest, HeartbeatRequest, LeaseRef, LeaseRequest, LeaveRequest, PolicyMove,
     RecordStepRequest, RegisterRequest, RenewRequest, register_request,
 };
-use furrow_wire::{MESSAGE_BYTES_MAX, Refusal, WireError, assignment_from, digest, refusal, within};
+use furrow_wire::{
+    MESSAGE_BYTES_MAX, RefusalKind, WireError, assignment_from, digest, refusal, with_deadline,
+};
 use tonic::transport::Channel;
 use tonic::{Response, Status};
 
-use crate::retry::Retry;
+use crate::retry::RetryPolicy;
 
-/// The line of one worker. Clones share one connection.
+/// The connection of one worker, shared by its clones.
 #[derive(Debug, Clone)]
 pub(crate) struct CoordinatorLink {
     channel: Channel,
     worker: Id<EnvWorker>,
     call_deadline: Duration,
-    retry: Retry,
+    retry: RetryPolicy,
 }
 
-/// What the coordinator says at registration.
+/// The coordinator's answer to a registration.
 #[derive(Debug, Clone)]
-pub(crate) struct Registered {
+pub(crate) struct RegistrationReply {
     pub run: Id<Run>,
     pub heartbeat: Duration,
 }
 
-/// What a long poll brought.
+/// The result of a long poll for assignments.
 #[derive(Debug)]
-pub(crate) struct Leased {
+pub(crate) struct LeaseReply {
     pub assignments: Vec<Result<Assignment, WireError>>,
     pub run_over: bool,
 }
 
-/// What a renewal brought.
+/// The result of a renewal.
 #[derive(Debug)]
-pub(crate) struct Renewed {
+pub(crate) struct RenewReply {
     pub lost: Vec<String>,
     pub moves: Vec<PolicyMove>,
 }
 
-/// What a heartbeat brought.
+/// The result of a heartbeat.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Heartbeat {
+pub(crate) struct HeartbeatReply {
     pub known: bool,
     pub run_over: bool,
 }
 
-/// Why a call that was repeated until answered has no good answer.
+/// Why a repeated call has no successful answer.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum CallError {
-    /// Somebody else holds the trajectory by now.
+    /// Another worker has the lease of the trajectory.
     #[error("the fencing token is stale: {0}")]
     Stale(String),
-    /// The call is wrong and stays so.
+    /// The call is invalid, and a retry would be refused again.
     #[error("the coordinator refused: {0}")]
     Refused(String),
-    /// Nobody answered for as long as patience lasts.
-    #[error("the coordinator did not answer for {} s; the last problem: {last}", patience.as_secs())]
-    Silent { patience: Duration, last: String },
+    /// No answer came within the retry timeout.
+    #[error("the coordinator did not answer for {} s; the last problem: {last}", timeout.as_secs())]
+    Silent { timeout: Duration, last: String },
 }
 
 impl CoordinatorLink {
-    pub fn new(channel: Channel, worker: Id<EnvWorker>, call_deadline: Duration, retry: Retry) -> Self {
+    pub fn new(channel: Channel, worker: Id<EnvWorker>, call_deadline: Duration, retry: RetryPolicy) -> Self {
         Self { channel, worker, call_deadline, retry }
     }
 
-    /// Shakes hands. The coordinator refuses a worker of another protocol or schema version and says both.
-    pub async fn register(&self, info: &EnvWorkerInfo) -> Result<Registered, CallError> {
+    /// Registers the worker. The coordinator refuses a worker of another protocol or schema version
+    /// with an error that names both.
+    pub async fn register(&self, info: &EnvWorkerInfo) -> Result<RegistrationReply, CallError> {
         let request = RegisterRequest {
             protocol_version: PROTOCOL_VERSION,
             schema_version: SCHEMA_VERSION,
@@ -90,16 +94,15 @@ impl CoordinatorLink {
             let (mut client, request) = (self.registration(), request.clone());
             async move { client.register(request).await }
         };
-        let answer = self.until_answered(call).await?;
-        Ok(Registered {
+        let answer = self.call_until_answered(call).await?;
+        Ok(RegistrationReply {
             run: Id::new(&answer.run_id).map_err(|error| CallError::Refused(error.to_string()))?,
-            // A peer's number is bounded before it is believed: no busy loop, no silence of hours.
+            // A number from a peer is bounded before it is used: no busy loop, no silence of hours.
             heartbeat: Duration::from_millis(answer.heartbeat_millis.clamp(10, 60_000)),
         })
     }
 
-    /// One sign of life.
-    pub async fn heartbeat(&self, sessions: u32) -> Result<Heartbeat, Status> {
+    pub async fn heartbeat(&self, sessions: u32) -> Result<HeartbeatReply, Status> {
         let request = HeartbeatRequest {
             worker_id: self.worker.to_string(),
             sessions,
@@ -107,41 +110,42 @@ impl CoordinatorLink {
             memory_left_bytes: furrow_telemetry::available_bytes(),
             ..HeartbeatRequest::default()
         };
-        let answer = self.once(self.registration().heartbeat(request)).await?;
-        Ok(Heartbeat { known: answer.known, run_over: answer.run_over })
+        let answer = self.call_once(self.registration().heartbeat(request)).await?;
+        Ok(HeartbeatReply { known: answer.known, run_over: answer.run_over })
     }
 
-    /// Says goodbye; what is still held is handed back. The coordinator may be gone already, and that is no failure.
+    /// Reports that the worker leaves; its remaining leases are returned. An unreachable
+    /// coordinator is not an error.
     pub async fn leave(&self) {
         let request = LeaveRequest { worker_id: self.worker.to_string() };
-        if let Err(status) = self.once(self.registration().leave(request)).await {
-            tracing::debug!(%status, "the coordinator did not hear the goodbye");
+        if let Err(status) = self.call_once(self.registration().leave(request)).await {
+            tracing::debug!(%status, "the coordinator did not receive the leave message");
         }
     }
 
     /// Waits for assignments, at most `wait`.
-    pub async fn lease(&self, slots_free: u32, wait: Duration) -> Result<Leased, Status> {
+    pub async fn lease(&self, slots_free: u32, wait: Duration) -> Result<LeaseReply, Status> {
         let wait_millis = wait.as_millis() as u32;
         let request = LeaseRequest { worker_id: self.worker.to_string(), slots_free, wait_millis };
         let mut client = self.client();
-        let answer = within(wait + self.call_deadline, client.lease(request)).await?.into_inner();
+        let answer = with_deadline(wait + self.call_deadline, client.lease(request)).await?.into_inner();
         let assignments = answer.assignments.into_iter().map(assignment_from).collect();
-        Ok(Leased { assignments, run_over: answer.run_over })
+        Ok(LeaseReply { assignments, run_over: answer.run_over })
     }
 
-    /// Keeps what is held and learns what is not held any more.
-    pub async fn renew(&self, held: Vec<(Id<Trajectory>, u64)>) -> Result<Renewed, Status> {
-        let held =
-            held.into_iter().map(|(id, token)| Held { trajectory_id: id.to_string(), token }).collect();
-        let request = RenewRequest { worker_id: self.worker.to_string(), held };
-        let answer = self.once(self.client().renew(request)).await?;
-        Ok(Renewed { lost: answer.lost, moves: answer.moves })
+    /// Renews the leases and returns those that are lost.
+    pub async fn renew(&self, leases: Vec<(Id<Trajectory>, u64)>) -> Result<RenewReply, Status> {
+        let leases =
+            leases.into_iter().map(|(id, token)| LeaseRef { trajectory_id: id.to_string(), token }).collect();
+        let request = RenewRequest { worker_id: self.worker.to_string(), leases };
+        let answer = self.call_once(self.client().renew(request)).await?;
+        Ok(RenewReply { lost: answer.lost, moves: answer.moves })
     }
 
     /// Returns once the step is durable.
     pub async fn record_step(
         &self,
-        of: &Ancestry,
+        of: &TrajectoryAncestry,
         token: u64,
         step: u32,
         record: Bytes,
@@ -157,11 +161,11 @@ impl CoordinatorLink {
             let (mut client, request) = (self.client(), request.clone());
             async move { client.record_step(request).await }
         };
-        self.until_answered(call).await.map(drop)
+        self.call_until_answered(call).await.map(drop)
     }
 
     /// Returns once the end is durable.
-    pub async fn finish(&self, of: &Ancestry, token: u64, ending: Bytes) -> Result<(), CallError> {
+    pub async fn finish(&self, of: &TrajectoryAncestry, token: u64, ending: Bytes) -> Result<(), CallError> {
         let request = FinishRequest {
             trajectory_id: of.trajectory_id.to_string(),
             token,
@@ -172,34 +176,40 @@ impl CoordinatorLink {
             let (mut client, request) = (self.client(), request.clone());
             async move { client.finish(request).await }
         };
-        self.until_answered(call).await.map(drop)
+        self.call_until_answered(call).await.map(drop)
     }
 
-    /// Repeats a call until it is answered, refused for good, or patience ends.
-    async fn until_answered<T, F>(&self, call: impl Fn() -> F) -> Result<T, CallError>
+    /// Repeats a call until it is answered, refused permanently, or the retry timeout passes.
+    async fn call_until_answered<T, F>(&self, call: impl Fn() -> F) -> Result<T, CallError>
     where
         F: Future<Output = Result<Response<T>, Status>>,
     {
         let mut pauses = self.retry.pauses();
         loop {
-            let status = match self.once(call()).await {
+            let status = match self.call_once(call()).await {
                 Ok(answer) => return Ok(answer),
                 Err(status) => status,
             };
             match refusal(&status) {
-                Refusal::Stale => return Err(CallError::Stale(status.message().to_owned())),
-                Refusal::Wrong => return Err(CallError::Refused(told(&status))),
-                Refusal::TryAgain => tracing::debug!(%status, "the coordinator is asked again"),
+                RefusalKind::Stale => return Err(CallError::Stale(status.message().to_owned())),
+                RefusalKind::Wrong => return Err(CallError::Refused(describe_status(&status))),
+                RefusalKind::Retry => tracing::debug!(%status, "a call to the coordinator is repeated"),
             }
             let Some(pause) = pauses.next() else {
-                return Err(CallError::Silent { patience: self.retry.patience, last: told(&status) });
+                return Err(CallError::Silent {
+                    timeout: self.retry.timeout,
+                    last: describe_status(&status),
+                });
             };
             tokio::time::sleep(pause).await;
         }
     }
 
-    async fn once<T>(&self, call: impl Future<Output = Result<Response<T>, Status>>) -> Result<T, Status> {
-        within(self.call_deadline, call).await.map(Response::into_inner)
+    async fn call_once<T>(
+        &self,
+        call: impl Future<Output = Result<Response<T>, Status>>,
+    ) -> Result<T, Status> {
+        with_deadline(self.call_deadline, call).await.map(Response::into_inner)
     }
 
     fn client(&self) -> CoordinatorServiceClient<Channel> {
@@ -213,8 +223,9 @@ impl CoordinatorLink {
     }
 }
 
-/// A status in a sentence: what it says, and what the transport said beneath it.
-pub(crate) fn told(status: &Status) -> String {
+/// Describes a status in one sentence: its message, and the messages of the transport errors that
+/// caused it.
+pub(crate) fn describe_status(status: &Status) -> String {
     let mut text = format!("{:?}: {}", status.code(), status.message());
     let mut source = status.source();
     while let Some(error) = source {

@@ -1,16 +1,17 @@
-//! Places where a test may stop the process. A build without the feature `failpoints` has none of them.
+//! Fail points where a test may kill the process. A build without the feature `failpoints` has
+//! none.
 
-/// All fail points of this crate, in the order of a trajectory. `FAILPOINTS=env.before_record=return` kills the process there as kill -9 would.
+/// All fail points of this crate, in the order of a trajectory.
+/// `FAILPOINTS=env.before_record=return` kills the process there as kill -9 would.
 pub const ENV_FAIL_POINTS: [&str; 4] =
     ["env.before_record", "env.after_record", "env.before_finish", "env.after_finish"];
 
-/// A place a test can make deadly.
+/// Kills the process here if a test enabled the fail point.
 #[cfg(feature = "failpoints")]
 pub(crate) fn point(name: &str) {
     fail::fail_point!(name, |_| die());
 }
 
-/// Nothing.
 #[cfg(not(feature = "failpoints"))]
 pub(crate) fn point(_name: &str) {}
 

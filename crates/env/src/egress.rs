@@ -1,8 +1,10 @@
-//! The only way out of a browser context: a filtering HTTP proxy on a loopback port of its own, one a trajectory.
+//! The egress filter of a browser context: a filtering HTTP proxy on its own loopback port, one per
+//! trajectory, which all traffic must pass.
 //!
-//! What is on the task's list and is an offline site of this worker is answered here; what is on the list and elsewhere is fetched or tunnelled to
-//! (`live.rs`); everything else is refused and counted. Chromium is told to send even loopback traffic this way (`<-loopback>`), so no page
-//! can reach the machine it runs on.
+//! A listed host that is an offline site of this worker is answered here; any other listed host is
+//! fetched or tunnelled to (`live.rs`); everything else is refused and counted. Chromium is
+//! configured to send even loopback traffic this way (`<-loopback>`), so that no page can reach the
+//! machine it runs on.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -17,7 +19,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
-use furrow_rollout::Ancestry;
+use furrow_rollout::TrajectoryAncestry;
 use furrow_telemetry::{BlockReason, RequestBlocked};
 use http::{Method, Request, Response, StatusCode, header};
 use http_body_util::Full;
@@ -32,87 +34,89 @@ use tokio::time::{Instant, sleep_until, timeout_at};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::hosts::{AllowList, HostName, OffLimits, Place};
-use crate::live::{self, Outside, Pins, System, Unreached};
-use crate::sites::{Sites, plain};
+use crate::hosts::{AllowList, BlockedHost, HostName, HostPort};
+use crate::live::{self, ConnectFailure, HostPins, LiveHosts, SystemResolver};
+use crate::sites::{SiteServer, text_response};
 
 /// The filter of one browser context. It ends with its owner.
 #[derive(Debug)]
-pub struct Egress {
+pub struct EgressFilter {
     address: SocketAddr,
-    filter: Arc<Filter>,
+    filter: Arc<FilterState>,
     stop: CancellationToken,
     work: TaskTracker,
 }
 
-/// Bounds on what one context may ask of its filter.
+/// Limits on the requests of one context.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EgressLimits {
-    /// Connections at once; further ones are closed as they come. Chromium opens at most 32 to one proxy.
+    /// Most connections at once; further ones are closed on arrival. Chromium opens at most 32 to
+    /// one proxy.
     pub connections_max: usize,
-    /// Line and headers of a request.
+    /// Most bytes of a request's line and headers.
     pub header_bytes_max: usize,
-    /// A request must be read, and its answer found, within this time each.
+    /// Time within which a request must be read, and time within which its answer must be found.
     pub deadline: Duration,
-    /// How far hosts elsewhere may be reached; `None` reaches sites of our own alone.
+    /// Limits on live hosts; `None` allows only the farm's own sites.
     pub live: Option<LiveLimits>,
 }
 
-/// Bounds on what comes from hosts elsewhere.
+/// Limits on responses of live hosts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LiveLimits {
-    /// All that one trajectory may be sent, headers of tunnelled messages included.
+    /// Most bytes that one trajectory may receive, headers of tunnelled messages included.
     pub bytes_max: u64,
-    /// Hosts whose address the job gives itself; private ones are reached no other way.
-    pub pins: Arc<Pins>,
+    /// Hosts whose address the job sets; a private host is only reachable this way.
+    pub pins: Arc<HostPins>,
 }
 
-/// What was refused, for whoever looks for the reason of a page that does not work.
+/// Refused requests, for finding the reason why a page does not work.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Blocked {
-    /// All refused requests.
+pub struct BlockedRequests {
+    /// Number of all refused requests.
     pub total: u64,
-    /// By host and why; the first [`BLOCKED_HOSTS_MAX`] that differ.
+    /// Reason and number of refusals by host, for the first [`BLOCKED_HOSTS_MAX`] hosts.
     pub hosts: BTreeMap<String, (BlockReason, u64)>,
 }
 
-/// A page can make up hosts without end; the log keeps this many and the total.
+/// Most hosts recorded: a page can invent hosts without end.
 pub const BLOCKED_HOSTS_MAX: usize = 32;
 
-impl Egress {
-    /// Binds a port of the system's choosing and starts to answer. `of` is the trajectory whose refusals are told of.
+impl EgressFilter {
+    /// Binds a port chosen by the system and starts to answer. `of` is the trajectory named in
+    /// events about refusals.
     pub async fn open(
-        sites: Arc<Sites>,
+        sites: Arc<SiteServer>,
         allow: AllowList,
-        of: Option<Ancestry>,
+        of: Option<TrajectoryAncestry>,
         limits: EgressLimits,
     ) -> io::Result<Self> {
-        let egress = Self::shut(sites, limits).await?;
-        egress.admit(allow, of);
+        let egress = Self::open_blocked(sites, limits).await?;
+        egress.allow_task(allow, of);
         Ok(egress)
     }
 
-    /// The same for a context that waits for its task: nothing gets out.
-    pub async fn shut(sites: Arc<Sites>, limits: EgressLimits) -> io::Result<Self> {
-        Self::shut_over(sites, limits, Arc::new(System)).await
+    /// The same for a context without a task: it blocks everything.
+    pub async fn open_blocked(sites: Arc<SiteServer>, limits: EgressLimits) -> io::Result<Self> {
+        Self::open_with_resolver(sites, limits, Arc::new(SystemResolver)).await
     }
 
-    /// The same over another resolver.
-    async fn shut_over(
-        sites: Arc<Sites>,
+    /// The same with another resolver.
+    async fn open_with_resolver(
+        sites: Arc<SiteServer>,
         limits: EgressLimits,
-        resolver: Arc<dyn live::Resolve>,
+        resolver: Arc<dyn live::HostResolver>,
     ) -> io::Result<Self> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
-        let in_flight = watch::channel(Flight::default()).0;
-        let (lent, blocked) = (OnceLock::new(), Mutex::default());
-        let outside = limits.live.as_ref().map(|live| Outside {
+        let in_flight = watch::channel(FlightCount::default()).0;
+        let (scope, blocked) = (OnceLock::new(), Mutex::default());
+        let outside = limits.live.as_ref().map(|live| LiveHosts {
             resolver,
             pins: live.pins.clone(),
             deadline: limits.deadline,
         });
         let sent = AtomicU64::new(0);
-        let filter = Arc::new(Filter { sites, lent, limits, blocked, in_flight, outside, sent });
+        let filter = Arc::new(FilterState { sites, scope, limits, blocked, in_flight, outside, sent });
         let egress = Self {
             address: listener.local_addr()?,
             filter,
@@ -126,35 +130,38 @@ impl Egress {
         Ok(egress)
     }
 
-    /// From now on the hosts of this task can be reached. A filter serves one task in its life: a second one changes nothing.
-    pub fn admit(&self, allow: AllowList, of: Option<Ancestry>) {
-        // Whoever comes second finds it lent: that is said above.
-        self.filter.lent.set(Lent { allow, of }).ok();
+    /// Allows the hosts of this task. A filter serves one task in its lifetime: a second call
+    /// changes nothing.
+    pub fn allow_task(&self, allow: AllowList, of: Option<TrajectoryAncestry>) {
+        // A second call fails here, as documented above.
+        self.filter.scope.set(TaskScope { allow, of }).ok();
     }
 
-    /// Where the context's proxy is.
+    /// The address of the context's proxy.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// The requests that are being answered.
+    /// The requests in flight.
     pub(crate) fn in_flight(&self) -> InFlight {
         InFlight(self.filter.in_flight.subscribe())
     }
 
-    /// Counts requests in flight that are answered elsewhere: from an archive, or in a recorder's hands.
-    pub(crate) fn counter(&self) -> Counter {
-        Counter(self.filter.clone())
+    /// Counts requests in flight that are answered elsewhere: from an archive, or by a recorder.
+    pub(crate) fn counter(&self) -> FlightCounter {
+        FlightCounter(self.filter.clone())
     }
 
-    /// Whether this filter answers, now, where it has to. It is asked the way the browser asks it; a site of ours that answers nothing, or no
-    /// connection, is the farm's failure. Of a host elsewhere only the filter is asked: whether that host answers is its own affair.
-    pub(crate) async fn answers(&self, url: &str) -> bool {
+    /// Whether this filter currently answers where it must. It is queried as the browser would; if
+    /// a site of the farm sends no answer or refuses the connection, the farm has failed. For a
+    /// live host only the filter is queried: whether that host answers is not the farm's
+    /// responsibility.
+    pub(crate) async fn is_answering(&self, url: &str) -> bool {
         let ours = url
             .parse()
             .ok()
-            .filter(|uri| matches!(self.filter.verdict(&Method::HEAD, uri), Ok(Way::Site(_))));
-        let asked = async {
+            .filter(|uri| matches!(self.filter.route_request(&Method::HEAD, uri), Ok(RequestRoute::Site(_))));
+        let request = async {
             let mut stream = TcpStream::connect(self.address).await?;
             let Some(uri) = ours else { return Ok(true) };
             let head = format!("HEAD {uri} HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n\r\n", self.address);
@@ -162,16 +169,16 @@ impl Egress {
             stream.read(&mut [0; 16]).await.map(|read| read > 0)
         };
         let answered: Result<io::Result<bool>, _> =
-            tokio::time::timeout(self.filter.limits.deadline, asked).await;
+            tokio::time::timeout(self.filter.limits.deadline, request).await;
         matches!(answered, Ok(Ok(true)))
     }
 
-    /// What was refused so far.
-    pub fn blocked(&self) -> Blocked {
+    /// Requests refused so far.
+    pub fn blocked(&self) -> BlockedRequests {
         self.filter.blocked().clone()
     }
 
-    /// Closes the port and every connection, and waits until they are gone.
+    /// Closes the port and every connection, and waits until they are closed.
     pub async fn close(self) {
         self.stop.cancel();
         self.work.close();
@@ -179,54 +186,65 @@ impl Egress {
     }
 }
 
-impl Drop for Egress {
+impl Drop for EgressFilter {
     fn drop(&mut self) {
         self.stop.cancel();
     }
 }
 
-/// Takes connections while its owner lives. Each is a task of the tracker and ends with the token.
-async fn accept(listener: &TcpListener, filter: &Arc<Filter>, stop: &CancellationToken, work: &TaskTracker) {
-    let places = Arc::new(Semaphore::new(filter.limits.connections_max));
+/// Accepts connections while its owner lives. Each is a task of the tracker and ends with the
+/// token.
+async fn accept(
+    listener: &TcpListener,
+    filter: &Arc<FilterState>,
+    stop: &CancellationToken,
+    work: &TaskTracker,
+) {
+    let permits = Arc::new(Semaphore::new(filter.limits.connections_max));
     loop {
         let stream = match listener.accept().await {
             Ok((stream, _)) => stream,
             Err(error) => {
-                // Out of file descriptors, most likely: accepting again at once would spin.
+                // File descriptors are probably exhausted: accepting again at once would spin.
                 tracing::warn!(%error, "an egress filter cannot accept a connection");
                 tokio::time::sleep(Duration::from_millis(50)).await;
                 continue;
             }
         };
-        let Ok(place) = places.clone().try_acquire_owned() else { continue };
+        let Ok(permit) = permits.clone().try_acquire_owned() else { continue };
         let (filter, stop) = (filter.clone(), stop.clone());
-        let connection = Connection { filter, place: Arc::new(place), stop, work: work.clone() };
+        let connection = ProxyConnection { filter, permit: Arc::new(permit), stop, work: work.clone() };
         work.spawn(async move {
             connection.stop.run_until_cancelled(serve(stream, &connection)).await;
         });
     }
 }
 
-/// A connection of the browser's, and what is needed to carry what outlives a request on it.
+/// A connection of the browser, with what is needed to run work that outlives a request on it.
 #[derive(Debug, Clone)]
-struct Connection {
-    filter: Arc<Filter>,
-    /// Held while anything of it lives.
-    place: Arc<OwnedSemaphorePermit>,
+struct ProxyConnection {
+    filter: Arc<FilterState>,
+    /// Held while any part of the connection is open.
+    permit: Arc<OwnedSemaphorePermit>,
     stop: CancellationToken,
     work: TaskTracker,
 }
 
-async fn serve(stream: TcpStream, connection: &Connection) {
+async fn serve(stream: TcpStream, connection: &ProxyConnection) {
     let limits = &connection.filter.limits;
     let answer = service_fn(|request: Request<Incoming>| {
         let connection = connection.clone();
         async move {
-            // A page may listen to a stream of events or to music for ever: that is no reason to wait for it.
-            let waits = request.method() != Method::CONNECT && is_waited_for(&request);
-            let asked = waits.then(|| Asked::new(&connection.filter));
+            // A page may receive an event stream or music for ever, which is no reason to wait for
+            // it.
+            let waits = request.method() != Method::CONNECT && blocks_loading(&request);
+            let flight = waits.then(|| FlightGuard::new(&connection.filter));
             let answer = connection.answer(request).await;
-            Ok::<_, Infallible>(answer.map(|part| Watched { part, filter: connection.filter, _asked: asked }))
+            Ok::<_, Infallible>(answer.map(|part| TrackedBody {
+                source: part,
+                filter: connection.filter,
+                _flight: flight,
+            }))
         }
     });
     let served = http1::Builder::new()
@@ -238,109 +256,111 @@ async fn serve(stream: TcpStream, connection: &Connection) {
         .with_upgrades()
         .await;
     if let Err(error) = served {
-        // A page that goes away mid-answer is the daily case; nobody needs to act.
+        // A page that closes during an answer is normal and needs no reaction.
         tracing::debug!(%error, "a connection to an egress filter broke");
     }
 }
 
-/// Headers of a request; Chromium sends about 15.
+/// Most headers of a request; Chromium sends about 15.
 const HEADERS_MAX: usize = 100;
 
-/// Decides, and answers for sites of our own. The body of a request to one is never read: hyper closes a connection whose request had one.
+/// Decides on requests, and answers for the farm's sites. The body of a request to one of those is
+/// never read: hyper closes a connection whose request had a body.
 #[derive(Debug)]
-struct Filter {
-    sites: Arc<Sites>,
-    lent: OnceLock<Lent>,
+struct FilterState {
+    sites: Arc<SiteServer>,
+    scope: OnceLock<TaskScope>,
     limits: EgressLimits,
-    blocked: Mutex<Blocked>,
-    in_flight: watch::Sender<Flight>,
-    outside: Option<Outside>,
-    /// Bytes that came from elsewhere.
+    blocked: Mutex<BlockedRequests>,
+    in_flight: watch::Sender<FlightCount>,
+    outside: Option<LiveHosts>,
+    /// Bytes received from live hosts.
     sent: AtomicU64,
 }
 
-/// Whom a filter serves.
+/// The task that a filter serves.
 #[derive(Debug)]
-struct Lent {
+struct TaskScope {
     allow: AllowList,
-    of: Option<Ancestry>,
+    of: Option<TrajectoryAncestry>,
 }
 
 /// Requests of a context between their arrival and the last byte of their answer.
 #[derive(Debug, Clone, Copy, Default)]
-struct Flight {
+struct FlightCount {
     count: usize,
-    /// When the last one ended.
+    /// Time at which the last one ended.
     ended: Option<Instant>,
 }
 
-/// A view of them.
+/// A read-only view of the requests in flight.
 #[derive(Debug)]
-pub(crate) struct InFlight(watch::Receiver<Flight>);
+pub(crate) struct InFlight(watch::Receiver<FlightCount>);
 
-/// An answer that left here is in the page's hands a moment later; on a busy machine that took 8 ms.
+/// Time between sending an answer and its delivery to the page; on a busy machine it was 8 ms.
 const DELIVERY: Duration = Duration::from_millis(15);
 
 impl InFlight {
-    /// Whether no request is in flight. If one is, waits for its answer or the cap: the document is looked at again after it.
+    /// Whether no request is in flight. If one is, waits for its answer or the cap: the caller then
+    /// checks the document again.
     pub async fn is_quiet(&mut self, cap: Instant) -> bool {
-        let Flight { count, ended } = *self.0.borrow();
+        let FlightCount { count, ended } = *self.0.borrow();
         let delivered = ended.map(|ended| ended + DELIVERY).filter(|delivered| *delivered > Instant::now());
         match (count, delivered) {
             (0, None) => return true,
             (0, Some(delivered)) => sleep_until(delivered.min(cap)).await,
-            // Late or not, the caller looks again and sees for itself.
+            // The result does not matter: the caller checks again.
             _ => drop(timeout_at(cap, self.0.wait_for(|flight| flight.count == 0)).await),
         }
         false
     }
 }
 
-/// Makes requests count that the filter does not see.
+/// Counts requests that the filter does not see.
 #[derive(Debug, Clone)]
-pub(crate) struct Counter(Arc<Filter>);
+pub(crate) struct FlightCounter(Arc<FilterState>);
 
-impl Counter {
-    /// One that is in flight until it is dropped.
-    pub fn ask(&self) -> Asked {
-        Asked::new(&self.0)
+impl FlightCounter {
+    /// Begins a request that is in flight until the guard is dropped.
+    pub fn begin(&self) -> FlightGuard {
+        FlightGuard::new(&self.0)
     }
 }
 
 /// A request in flight, until it is dropped.
 #[derive(Debug)]
-pub(crate) struct Asked(Arc<Filter>);
+pub(crate) struct FlightGuard(Arc<FilterState>);
 
-impl Asked {
-    fn new(filter: &Arc<Filter>) -> Self {
+impl FlightGuard {
+    fn new(filter: &Arc<FilterState>) -> Self {
         filter.in_flight.send_modify(|flight| flight.count += 1);
         Self(filter.clone())
     }
 }
 
-impl Drop for Asked {
+impl Drop for FlightGuard {
     fn drop(&mut self) {
         let ended = Some(Instant::now());
-        self.0.in_flight.send_modify(|flight| *flight = Flight { count: flight.count - 1, ended });
+        self.0.in_flight.send_modify(|flight| *flight = FlightCount { count: flight.count - 1, ended });
     }
 }
 
-/// An answer's body; when its last byte has been taken, its request is in flight no more.
-struct Watched {
-    part: Part,
-    filter: Arc<Filter>,
-    _asked: Option<Asked>,
+/// The body of an answer; its request is in flight until the last byte is taken.
+struct TrackedBody {
+    source: BodySource,
+    filter: Arc<FilterState>,
+    _flight: Option<FlightGuard>,
 }
 
-/// Whose answer it is.
-enum Part {
+/// The source of an answer's body.
+enum BodySource {
     Ours(Full<Bytes>),
     Theirs(Incoming),
 }
 
 type BodyError = Box<dyn Error + Send + Sync>;
 
-impl Body for Watched {
+impl Body for TrackedBody {
     type Data = Bytes;
     type Error = BodyError;
 
@@ -348,13 +368,13 @@ impl Body for Watched {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
-        match &mut self.part {
-            Part::Ours(bytes) => Pin::new(bytes).poll_frame(cx).map_err(|never| match never {}),
-            Part::Theirs(body) => {
+        match &mut self.source {
+            BodySource::Ours(bytes) => Pin::new(bytes).poll_frame(cx).map_err(|never| match never {}),
+            BodySource::Theirs(body) => {
                 let frame = std::task::ready!(Pin::new(body).poll_frame(cx));
                 Poll::Ready(frame.map(|frame| {
                     let frame = frame?;
-                    self.filter.take(frame.data_ref().map_or(0, Bytes::len))?;
+                    self.filter.count_bytes(frame.data_ref().map_or(0, Bytes::len))?;
                     Ok(frame)
                 }))
             }
@@ -362,42 +382,46 @@ impl Body for Watched {
     }
 
     fn is_end_stream(&self) -> bool {
-        match &self.part {
-            Part::Ours(bytes) => bytes.is_end_stream(),
-            Part::Theirs(body) => body.is_end_stream(),
+        match &self.source {
+            BodySource::Ours(bytes) => bytes.is_end_stream(),
+            BodySource::Theirs(body) => body.is_end_stream(),
         }
     }
 
     fn size_hint(&self) -> SizeHint {
-        match &self.part {
-            Part::Ours(bytes) => bytes.size_hint(),
-            Part::Theirs(body) => body.size_hint(),
+        match &self.source {
+            BodySource::Ours(bytes) => bytes.size_hint(),
+            BodySource::Theirs(body) => body.size_hint(),
         }
     }
 }
 
-/// Who answers a request.
-enum Way {
+/// The route of a request.
+enum RequestRoute {
     Site(HostName),
-    Live(Place),
+    Live(HostPort),
 }
 
-impl Connection {
-    async fn answer(&self, request: Request<Incoming>) -> Response<Part> {
+impl ProxyConnection {
+    async fn answer(&self, request: Request<Incoming>) -> Response<BodySource> {
         let filter = &self.filter;
-        let place = match filter.verdict(request.method(), request.uri()) {
-            Ok(Way::Site(host)) => return filter.serve(&host, &request).await.map(Part::Ours),
-            Ok(Way::Live(place)) => place,
-            Err(off) => return filter.refuse(off).map(Part::Ours),
+        let target = match filter.route_request(request.method(), request.uri()) {
+            Ok(RequestRoute::Site(host)) => return filter.serve(&host, &request).await.map(BodySource::Ours),
+            Ok(RequestRoute::Live(target)) => target,
+            Err(off) => return filter.refuse(off).map(BodySource::Ours),
         };
         let reached = match &filter.outside {
-            Some(outside) => outside.connect(&place).await,
-            None => Err(Unreached::Refused(OffLimits::new(BlockReason::Unresolved, place.host.as_str()))),
+            Some(outside) => outside.connect(&target).await,
+            None => {
+                Err(ConnectFailure::Refused(BlockedHost::new(BlockReason::Unresolved, target.host.as_str())))
+            }
         };
         let host = match reached {
             Ok(host) => host,
-            Err(Unreached::Refused(off)) => return filter.refuse(off).map(Part::Ours),
-            Err(Unreached::Failed(why)) => return plain(StatusCode::BAD_GATEWAY, &why).map(Part::Ours),
+            Err(ConnectFailure::Refused(off)) => return filter.refuse(off).map(BodySource::Ours),
+            Err(ConnectFailure::Failed(why)) => {
+                return text_response(StatusCode::BAD_GATEWAY, &why).map(BodySource::Ours);
+            }
         };
         match *request.method() == Method::CONNECT {
             true => self.tunnel(request, host),
@@ -405,134 +429,137 @@ impl Connection {
         }
     }
 
-    /// Carries whatever is said between page and host, unread.
-    fn tunnel(&self, request: Request<Incoming>, host: TcpStream) -> Response<Part> {
+    /// Carries the bytes between page and host unread.
+    fn tunnel(&self, request: Request<Incoming>, host: TcpStream) -> Response<BodySource> {
         let (connection, stop) = (self.clone(), self.stop.clone());
         self.work.spawn(async move {
             stop.run_until_cancelled(connection.carry(request, host)).await;
         });
-        Response::new(Part::Ours(Full::default()))
+        Response::new(BodySource::Ours(Full::default()))
     }
 
     async fn carry(&self, request: Request<Incoming>, host: TcpStream) {
         let Ok(page) = hyper::upgrade::on(request).await else { return };
-        let (busy, seen) = watch::channel(Instant::now());
-        let take = |bytes| self.filter.take(bytes);
+        let (busy, busy_until) = watch::channel(Instant::now());
+        let take = |bytes| self.filter.count_bytes(bytes);
         let carried = async { live::tunnel(TokioIo::new(page), host, take, &busy).await.err() };
         let error = tokio::select! {
             error = carried => error,
-            () = live::while_busy(seen, || Asked::new(&self.filter)) => None,
+            () = live::hold_while_busy(busy_until, || FlightGuard::new(&self.filter)) => None,
         };
         if let Some(error) = error {
             tracing::debug!(%error, "a tunnel broke");
         }
     }
 
-    /// Passes a request on and its answer back.
-    async fn forward(&self, request: Request<Incoming>, host: TcpStream) -> Response<Part> {
-        let failed =
-            |why: &dyn fmt::Display| plain(StatusCode::BAD_GATEWAY, &why.to_string()).map(Part::Ours);
+    /// Forwards a request to its host and returns the answer.
+    async fn forward(&self, request: Request<Incoming>, host: TcpStream) -> Response<BodySource> {
+        let failed = |why: &dyn fmt::Display| {
+            text_response(StatusCode::BAD_GATEWAY, &why.to_string()).map(BodySource::Ours)
+        };
         let (mut sender, carrying) = match live::handshake(host).await {
             Ok(both) => both,
             Err(error) => return failed(&error),
         };
         let stop = self.stop.clone();
-        let place = self.place.clone();
+        let permit = self.permit.clone();
         self.work.spawn(async move {
             stop.run_until_cancelled(carrying).await;
-            drop(place);
+            drop(permit);
         });
-        let answer = sender.send_request(live::passed_on(request));
+        let answer = sender.send_request(live::proxy_request(request));
         match tokio::time::timeout(self.filter.limits.deadline, answer).await {
-            Err(_) => plain(StatusCode::GATEWAY_TIMEOUT, "the host did not answer in time").map(Part::Ours),
+            Err(_) => text_response(StatusCode::GATEWAY_TIMEOUT, "the host did not answer in time")
+                .map(BodySource::Ours),
             Ok(Err(error)) => failed(&error),
             Ok(Ok(mut answer)) => {
-                live::without_hops(answer.headers_mut());
-                answer.map(Part::Theirs)
+                live::remove_hop_headers(answer.headers_mut());
+                answer.map(BodySource::Theirs)
             }
         }
     }
 }
 
-impl Filter {
+impl FilterState {
     async fn serve(&self, host: &HostName, request: &Request<Incoming>) -> Response<Full<Bytes>> {
         let answer = self.sites.answer(host, request.method(), request.uri());
         let Ok(answer) = tokio::time::timeout(self.limits.deadline, answer).await else {
-            return plain(StatusCode::GATEWAY_TIMEOUT, "the file was not read in time");
+            return text_response(StatusCode::GATEWAY_TIMEOUT, "the file was not read in time");
         };
         answer
     }
 
-    /// Bytes that came from elsewhere; an error when they are more than the trajectory may be sent.
-    fn take(&self, bytes: usize) -> io::Result<()> {
+    /// Counts bytes from live hosts; an error if they exceed the trajectory's limit.
+    fn count_bytes(&self, bytes: usize) -> io::Result<()> {
         let most = self.limits.live.as_ref().map_or(0, |live| live.bytes_max);
         let before = self.sent.fetch_add(bytes as u64, Ordering::Relaxed);
         if before + bytes as u64 <= most {
             return Ok(());
         }
         if before <= most {
-            let of = self.lent.get().and_then(|lent| lent.of.as_ref());
+            let of = self.scope.get().and_then(|scope| scope.of.as_ref());
             let (host, reason) = ("", BlockReason::TooMuch);
             RequestBlocked { of, host, reason }.emit();
-            self.blocked().count(OffLimits::new(reason, host));
+            self.blocked().count(BlockedHost::new(reason, host));
         }
-        Err(io::Error::new(io::ErrorKind::QuotaExceeded, explained(BlockReason::TooMuch)))
+        Err(io::Error::new(io::ErrorKind::QuotaExceeded, reason_text(BlockReason::TooMuch)))
     }
 
-    /// Who answers a request, or why nobody does.
-    fn verdict(&self, method: &Method, uri: &http::Uri) -> Result<Way, OffLimits> {
-        let place = match uri.authority() {
+    /// Decides the route of a request, or why it is refused.
+    fn route_request(&self, method: &Method, uri: &http::Uri) -> Result<RequestRoute, BlockedHost> {
+        let target = match uri.authority() {
             // A tunnel: https, WebSocket.
             Some(authority) if method == Method::CONNECT => {
-                Place::of_authority(authority.as_str(), 443).and_then(|place| self.listed(place))?
+                HostPort::parse_authority(authority.as_str(), 443)
+                    .and_then(|target| self.check_listed(target))?
             }
-            Some(_) => self.judge(&uri.to_string())?,
-            None => return Err(OffLimits::new(BlockReason::Malformed, "")),
+            Some(_) => self.check_url(&uri.to_string())?,
+            None => return Err(BlockedHost::new(BlockReason::Malformed, "")),
         };
         let is_plain = method != Method::CONNECT && uri.scheme() == Some(&http::uri::Scheme::HTTP);
-        let is_site = self.sites.has(&place.host);
-        if is_plain && place.port == 80 && is_site {
-            return Ok(Way::Site(place.host));
+        let is_site = self.sites.has(&target.host);
+        if is_plain && target.port == 80 && is_site {
+            return Ok(RequestRoute::Site(target.host));
         }
         match &self.outside {
-            // Nobody of this name is elsewhere, and over https a proxy is asked for tunnels alone.
+            // No live host has this name, and over https only tunnels are requested from a proxy.
             Some(outside) if !is_site && (is_plain || method == Method::CONNECT) => {
-                outside.could_be(&place).map(|()| Way::Live(place))
+                outside.check_target(&target).map(|()| RequestRoute::Live(target))
             }
-            _ => Err(OffLimits::new(BlockReason::Unresolved, place.host.as_str())),
+            _ => Err(BlockedHost::new(BlockReason::Unresolved, target.host.as_str())),
         }
     }
 
-    fn judge(&self, url: &str) -> Result<Place, OffLimits> {
-        Place::of_url(url).and_then(|place| self.listed(place))
+    fn check_url(&self, url: &str) -> Result<HostPort, BlockedHost> {
+        HostPort::parse_url(url).and_then(|target| self.check_listed(target))
     }
 
-    /// A filter that nobody was lent reaches nothing.
-    fn listed(&self, place: Place) -> Result<Place, OffLimits> {
-        match self.lent.get().is_some_and(|lent| lent.allow.admits(&place.host)) {
-            true => Ok(place),
-            false => Err(OffLimits::new(BlockReason::OffList, place.host.as_str())),
+    /// A filter without a task refuses everything.
+    fn check_listed(&self, target: HostPort) -> Result<HostPort, BlockedHost> {
+        match self.scope.get().is_some_and(|scope| scope.allow.allows(&target.host)) {
+            true => Ok(target),
+            false => Err(BlockedHost::new(BlockReason::OffList, target.host.as_str())),
         }
     }
 
-    fn refuse(&self, off: OffLimits) -> Response<Full<Bytes>> {
-        let sentence = format!("This task does not reach {:?}: {}.", off.host, explained(off.reason));
-        let of = self.lent.get().and_then(|lent| lent.of.as_ref());
+    fn refuse(&self, off: BlockedHost) -> Response<Full<Bytes>> {
+        let sentence = format!("This task does not reach {:?}: {}.", off.host, reason_text(off.reason));
+        let of = self.scope.get().and_then(|scope| scope.of.as_ref());
         RequestBlocked { of, host: &off.host, reason: off.reason }.emit();
         self.blocked().count(off);
-        let mut response = plain(StatusCode::FORBIDDEN, &sentence);
+        let mut response = text_response(StatusCode::FORBIDDEN, &sentence);
         response.headers_mut().insert(header::CONNECTION, http::HeaderValue::from_static("close"));
         response
     }
 
-    fn blocked(&self) -> std::sync::MutexGuard<'_, Blocked> {
-        // Counting cannot leave it half done.
+    fn blocked(&self) -> std::sync::MutexGuard<'_, BlockedRequests> {
+        // A panic cannot leave the counters inconsistent.
         self.blocked.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Blocked {
-    fn count(&mut self, off: OffLimits) {
+impl BlockedRequests {
+    fn count(&mut self, off: BlockedHost) {
         self.total += 1;
         if self.hosts.len() < BLOCKED_HOSTS_MAX || self.hosts.contains_key(&off.host) {
             self.hosts.entry(off.host).or_insert((off.reason, 0)).1 += 1;
@@ -540,33 +567,33 @@ impl Blocked {
     }
 }
 
-impl fmt::Display for Blocked {
+impl fmt::Display for BlockedRequests {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "requests refused: {}", self.total)?;
-        for (place, (host, (reason, count))) in self.hosts.iter().enumerate() {
-            let before = if place == 0 { " (" } else { ", " };
-            write!(f, "{before}{count} to {host:?} because {}", explained(*reason))?;
+        for (index, (host, (reason, count))) in self.hosts.iter().enumerate() {
+            let before = if index == 0 { " (" } else { ", " };
+            write!(f, "{before}{count} to {host:?} because {}", reason_text(*reason))?;
         }
         if self.hosts.is_empty() { Ok(()) } else { f.write_str(")") }
     }
 }
 
-/// What a page that is being read waits for, by what the browser says of it.
-fn is_waited_for(request: &Request<Incoming>) -> bool {
-    let says = |name: &str| request.headers().get(name).map_or(&b""[..], http::HeaderValue::as_bytes);
-    !matches!(says("sec-fetch-dest"), b"audio" | b"video" | b"track")
-        && says("accept") != b"text/event-stream"
+/// Whether loading the page waits for this request, according to its headers.
+fn blocks_loading(request: &Request<Incoming>) -> bool {
+    let header_value = |name: &str| request.headers().get(name).map_or(&b""[..], http::HeaderValue::as_bytes);
+    !matches!(header_value("sec-fetch-dest"), b"audio" | b"video" | b"track")
+        && header_value("accept") != b"text/event-stream"
 }
 
-fn explained(reason: BlockReason) -> &'static str {
+fn reason_text(reason: BlockReason) -> &'static str {
     match reason {
         BlockReason::OffList => "it is not on the task's list",
         BlockReason::PrivateAddress => "private addresses are never reached",
-        BlockReason::Scheme => "only http and https are spoken here",
+        BlockReason::Scheme => "only http and https are supported",
         BlockReason::Unresolved => "no site answers at this address",
-        BlockReason::Malformed => "this is no address",
+        BlockReason::Malformed => "this is not an address",
         BlockReason::Port => "only the ports of http and https are reached",
-        BlockReason::TooMuch => "the trajectory was sent as much as it may be",
+        BlockReason::TooMuch => "the trajectory received as many bytes as it may",
     }
 }
 
@@ -574,7 +601,7 @@ fn explained(reason: BlockReason) -> &'static str {
 mod tests {
     use super::*;
     use crate::hosts::tests::SPELLINGS;
-    use crate::sites::{Root, Site, SiteLimits};
+    use crate::sites::{FileRoot, SiteLimits, StaticSite};
 
     const LIMITS: EgressLimits = EgressLimits {
         connections_max: 4,
@@ -583,18 +610,19 @@ mod tests {
         live: None,
     };
 
-    async fn opened(limits: EgressLimits) -> (Egress, tempfile::TempDir) {
+    async fn opened(limits: EgressLimits) -> (EgressFilter, tempfile::TempDir) {
         let home = tempfile::tempdir().unwrap();
         std::fs::write(home.path().join("index.html"), "home").unwrap();
-        let site = |host: &str| Site { host: host.into(), root: Root::Folder(home.path().to_owned()) };
+        let site =
+            |host: &str| StaticSite { host: host.into(), root: FileRoot::Folder(home.path().to_owned()) };
         let bounds = SiteLimits { file_bytes_max: 1000, cache_bytes_max: 1000 };
-        let sites = Sites::open(&[site("site.test"), site("other.test")], bounds).unwrap();
+        let sites = SiteServer::open(&[site("site.test"), site("other.test")], bounds).unwrap();
         let allow = AllowList::new("http://site.test/", &["live.test".into(), "*.site.test".into()]).unwrap();
-        (Egress::open(Arc::new(sites), allow, None, limits).await.unwrap(), home)
+        (EgressFilter::open(Arc::new(sites), allow, None, limits).await.unwrap(), home)
     }
 
-    /// Sends bytes as they are and reads the answer to its end.
-    async fn raw(egress: &Egress, request: &str) -> String {
+    /// Sends bytes unchanged and reads the answer to its end.
+    async fn raw(egress: &EgressFilter, request: &str) -> String {
         let mut stream = TcpStream::connect(egress.address()).await.unwrap();
         // A refusal may close the connection before the whole request is sent.
         drop(stream.write_all(request.as_bytes()).await);
@@ -606,32 +634,32 @@ mod tests {
         }
     }
 
-    async fn get(egress: &Egress, url: &str) -> String {
+    async fn get(egress: &EgressFilter, url: &str) -> String {
         raw(egress, &format!("GET {url} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")).await
     }
 
-    /// A server on loopback that counts whoever arrives.
-    struct Canary {
+    /// A server on loopback that counts connections.
+    struct CanaryServer {
         port: u16,
-        seen: Arc<AtomicU64>,
+        hits: Arc<AtomicU64>,
         task: tokio::task::JoinHandle<()>,
     }
 
-    impl Canary {
-        async fn sing() -> Self {
+    impl CanaryServer {
+        async fn start() -> Self {
             let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-            let (port, seen) = (listener.local_addr().unwrap().port(), Arc::new(AtomicU64::new(0)));
-            let counter = seen.clone();
+            let (port, hits) = (listener.local_addr().unwrap().port(), Arc::new(AtomicU64::new(0)));
+            let counter = hits.clone();
             let task = tokio::spawn(async move {
                 while listener.accept().await.is_ok() {
                     counter.fetch_add(1, Ordering::SeqCst);
                 }
             });
-            Self { port, seen, task }
+            Self { port, hits, task }
         }
     }
 
-    impl Drop for Canary {
+    impl Drop for CanaryServer {
         fn drop(&mut self) {
             self.task.abort();
         }
@@ -658,8 +686,8 @@ mod tests {
             ("CONNECT 127.0.0.1:9222 HTTP/1.1", 403, "private addresses"),
             ("CONNECT [::1]:9222 HTTP/1.1", 403, "private addresses"),
             ("GET ftp://site.test/ HTTP/1.1", 403, "only http and https"),
-            ("GET /index.html HTTP/1.1", 403, "no address"),
-            ("OPTIONS * HTTP/1.1", 403, "no address"),
+            ("GET /index.html HTTP/1.1", 403, "not an address"),
+            ("OPTIONS * HTTP/1.1", 403, "not an address"),
         ] {
             let answer =
                 raw(&egress, &format!("{request}\r\nHost: site.test\r\nConnection: close\r\n\r\n")).await;
@@ -673,7 +701,8 @@ mod tests {
     async fn a_filter_knows_whether_it_answers() {
         let (egress, _home) = opened(EgressLimits { connections_max: 1, ..LIMITS }).await;
         let long = format!("http://site.test/?q={}", "x".repeat(9000));
-        // Whatever the answer is: a page, none, or that this is too long. And where it has to answer nothing, that it takes a connection.
+        // Any answer counts: a page, an error, or that the address is too long. If no answer is
+        // needed, accepting the connection counts.
         let answered = [
             "http://site.test/",
             "http://site.test/none",
@@ -683,36 +712,35 @@ mod tests {
             "foo:",
         ];
         for url in answered {
-            assert!(egress.answers(url).await, "{url}");
+            assert!(egress.is_answering(url).await, "{url}");
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
-        assert_eq!(egress.blocked().total, 0, "asking is no request of the page");
-        // All its places are taken.
-        let mut held = TcpStream::connect(egress.address()).await.unwrap();
-        held.write_all(b"GET http://site.test/ HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
-        assert_ne!(held.read(&mut [0; 4096]).await.unwrap(), 0);
-        assert!(!egress.answers("http://site.test/").await);
-        assert!(egress.answers("https://site.test/").await);
-        // Its port is closed.
+        assert_eq!(egress.blocked().total, 0, "the check is not a request of the page");
+        // All its permits are taken.
+        let mut held_open = TcpStream::connect(egress.address()).await.unwrap();
+        held_open.write_all(b"GET http://site.test/ HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
+        assert_ne!(held_open.read(&mut [0; 4096]).await.unwrap(), 0);
+        assert!(!egress.is_answering("http://site.test/").await);
+        assert!(egress.is_answering("https://site.test/").await);
         egress.stop.cancel();
         egress.work.close();
         egress.work.wait().await;
         for url in answered {
-            assert!(!egress.answers(url).await, "{url}");
+            assert!(!egress.is_answering(url).await, "{url}");
         }
     }
 
     #[tokio::test]
     async fn no_spelling_of_loopback_reaches_a_canary() {
         let (egress, _home) = opened(LIMITS).await;
-        let canary = Canary::sing().await;
+        let canary = CanaryServer::start().await;
         for (url, _) in SPELLINGS {
             let answer = get(&egress, &url.replace("{port}", &canary.port.to_string())).await;
-            // 400 where hyper itself cannot read the address.
+            // 400 if hyper itself cannot parse the address.
             let refused = ["HTTP/1.1 403 ", "HTTP/1.1 400 "].iter().any(|head| answer.starts_with(head));
             assert!(refused, "{url}: {answer}");
         }
-        assert_eq!(canary.seen.load(Ordering::SeqCst), 0);
+        assert_eq!(canary.hits.load(Ordering::SeqCst), 0);
         let blocked = egress.blocked();
         assert!(blocked.total > 40 && blocked.hosts.len() == BLOCKED_HOSTS_MAX, "{blocked:?}");
         assert_eq!(blocked.hosts["127.0.0.1"], (BlockReason::PrivateAddress, 2));
@@ -731,7 +759,7 @@ mod tests {
         let many: String = (0..HEADERS_MAX + 1).map(|n| format!("h{n}: 1\r\n")).collect();
         let answer = raw(&egress, &format!("GET http://site.test/ HTTP/1.1\r\n{many}\r\n")).await;
         assert!(answer.starts_with("HTTP/1.1 431 "), "{answer}");
-        // Never finished: the connection ends by itself.
+        // The request is never completed: the connection ends by itself.
         let answer = raw(&egress, "GET http://site.test/ HTTP/1.1\r\nA:").await;
         assert!(!answer.contains("home"), "{answer}");
     }
@@ -749,17 +777,17 @@ mod tests {
     async fn connections_are_bounded_and_end_with_the_owner() {
         let (egress, _home) = opened(LIMITS).await;
         let address = egress.address();
-        let mut held = Vec::new();
+        let mut streams = Vec::new();
         for _ in 0..LIMITS.connections_max {
             let mut stream = TcpStream::connect(address).await.unwrap();
-            // An answered request proves that the connection has its place.
+            // An answered request proves that the connection has its permit.
             stream.write_all(b"GET http://site.test/ HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
             assert_ne!(stream.read(&mut [0; 4096]).await.unwrap(), 0);
-            held.push(stream);
+            streams.push(stream);
         }
         assert!(!get(&egress, "http://site.test/").await.contains("home"));
         tokio::time::timeout(Duration::from_secs(5), egress.close()).await.expect("closed");
-        for mut stream in held {
+        for mut stream in streams {
             assert_eq!(stream.read(&mut [0; 16]).await.unwrap_or(0), 0);
         }
         assert!(TcpStream::connect(address).await.is_err());
@@ -775,7 +803,7 @@ mod tests {
         assert!(TcpStream::connect(address).await.is_err());
     }
 
-    /// A server on loopback, reached by the pinned name `live.test`: each connection is answered by what is told here, as often as is asked.
+    /// A server on loopback with the pinned name `live.test`: every connection gets this answer.
     async fn origin(answer: &'static [u8]) -> (u16, tokio::task::JoinHandle<()>) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
@@ -790,37 +818,38 @@ mod tests {
                             Ok(count) => head.extend_from_slice(&read[..count]),
                         }
                     }
-                    // The request comes back as the answer's first header, so that a test sees what was passed on.
-                    let asked = String::from_utf8_lossy(&head).replace("\r\n", "|");
-                    let told = String::from_utf8_lossy(answer).replacen(
+                    // The first header of the answer contains the request, so that a test sees what
+                    // was forwarded.
+                    let request_text = String::from_utf8_lossy(&head).replace("\r\n", "|");
+                    let answer_text = String::from_utf8_lossy(answer).replacen(
                         "\r\n",
-                        &format!("\r\nx-asked: {asked}\r\n"),
+                        &format!("\r\nx-asked: {request_text}\r\n"),
                         1,
                     );
-                    drop(stream.write_all(told.as_bytes()).await);
+                    drop(stream.write_all(answer_text.as_bytes()).await);
                 });
             }
         });
         (port, task)
     }
 
-    async fn live(port: u16, bytes_max: u64, resolver: Arc<dyn live::Resolve>) -> Egress {
-        let pins = Pins::new(&[format!("live.test=127.0.0.1:{port}")]).unwrap();
+    async fn live(port: u16, bytes_max: u64, resolver: Arc<dyn live::HostResolver>) -> EgressFilter {
+        let pins = HostPins::new(&[format!("live.test=127.0.0.1:{port}")]).unwrap();
         let limits = EgressLimits { live: Some(LiveLimits { bytes_max, pins: Arc::new(pins) }), ..LIMITS };
-        let sites = Sites::open(&[], SiteLimits { file_bytes_max: 1, cache_bytes_max: 1 }).unwrap();
-        let egress = Egress::shut_over(Arc::new(sites), limits, resolver).await.unwrap();
+        let sites = SiteServer::open(&[], SiteLimits { file_bytes_max: 1, cache_bytes_max: 1 }).unwrap();
+        let egress = EgressFilter::open_with_resolver(Arc::new(sites), limits, resolver).await.unwrap();
         let allow = AllowList::new("http://live.test/", &["rebound.org".into()]).unwrap();
-        egress.admit(allow, None);
+        egress.allow_task(allow, None);
         egress
     }
 
     #[tokio::test]
-    async fn hosts_elsewhere_are_asked_and_answer() {
+    async fn external_hosts_are_reached() {
         let (port, _origin) = origin(
             b"HTTP/1.1 201 Made\r\nconnection: x-hop, close\r\nx-hop: 1\r\ncontent-length: 5\r\n\r\nhello",
         )
         .await;
-        let egress = live(port, 1000, Arc::new(System)).await;
+        let egress = live(port, 1000, Arc::new(SystemResolver)).await;
         let answer = raw(&egress, "POST http://live.test/buy?n=2 HTTP/1.1\r\nHost: other.test\r\nProxy-Connection: keep-alive\r\nContent-Length: 0\r\nConnection: close\r\n\r\n").await;
         assert!(answer.starts_with("HTTP/1.1 201 ") && answer.ends_with("hello"), "{answer}");
         assert!(
@@ -836,10 +865,10 @@ mod tests {
         egress.close().await;
     }
 
-    /// A tunnel that stands, from the page's side and from the host's.
-    async fn tunnel() -> (Egress, TcpStream, TcpStream) {
+    /// An established tunnel, from the page's side and from the host's.
+    async fn tunnel() -> (EgressFilter, TcpStream, TcpStream) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let egress = live(listener.local_addr().unwrap().port(), 1000, Arc::new(System)).await;
+        let egress = live(listener.local_addr().unwrap().port(), 1000, Arc::new(SystemResolver)).await;
         let mut page = TcpStream::connect(egress.address()).await.unwrap();
         page.write_all(b"CONNECT live.test:443 HTTP/1.1\r\nHost: live.test:443\r\n\r\n").await.unwrap();
         let (host, _) = listener.accept().await.unwrap();
@@ -856,7 +885,7 @@ mod tests {
         let mut got = [0; 4];
         host.read_exact(&mut got).await.unwrap();
         assert_eq!(&got, b"ping");
-        // An answer is waited for.
+        // The pending answer counts.
         assert_eq!(egress.in_flight().0.borrow().count, 1);
         host.write_all(b"pong").await.unwrap();
         page.read_exact(&mut got).await.unwrap();
@@ -877,12 +906,12 @@ mod tests {
         assert_eq!(egress.blocked().hosts[""], (BlockReason::TooMuch, 1));
     }
 
-    /// A name that means this machine, and how often it was asked for.
+    /// A name that resolves to this machine, and how often it was resolved.
     #[derive(Debug, Default)]
-    struct Loopback(AtomicU64);
+    struct LoopbackResolver(AtomicU64);
 
     #[async_trait::async_trait]
-    impl live::Resolve for Loopback {
+    impl live::HostResolver for LoopbackResolver {
         async fn resolve(&self, _: &HostName, port: u16) -> io::Result<Vec<SocketAddr>> {
             self.0.fetch_add(1, Ordering::SeqCst);
             Ok(vec![SocketAddr::new(Ipv4Addr::LOCALHOST.into(), port)])
@@ -890,10 +919,10 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_name_that_means_this_machine_reaches_nobody() {
-        let resolver = Arc::new(Loopback::default());
+    async fn a_name_that_means_this_machine_is_refused() {
+        let resolver = Arc::new(LoopbackResolver::default());
         let egress = live(1, 1000, resolver.clone()).await;
-        let canary = Canary::sing().await;
+        let canary = CanaryServer::start().await;
         for request in [
             "GET http://rebound.org/ HTTP/1.1",
             "CONNECT rebound.org:443 HTTP/1.1",
@@ -909,9 +938,9 @@ mod tests {
         let answer = raw(&egress, &format!("CONNECT rebound.org:{} HTTP/1.1\r\n\r\n", canary.port)).await;
         assert!(answer.contains("only the ports of http and https"), "{answer}");
         assert_eq!(
-            (canary.seen.load(Ordering::SeqCst), resolver.0.load(Ordering::SeqCst)),
+            (canary.hits.load(Ordering::SeqCst), resolver.0.load(Ordering::SeqCst)),
             (0, 3),
-            "each connection asks anew"
+            "each connection resolves again"
         );
     }
 }

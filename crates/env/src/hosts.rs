@@ -1,4 +1,5 @@
-//! Whom a page may speak to: host names, a task's list of them, and the many spellings of an address that are none.
+//! The hosts that a page may reach: host names, a task's list of them, and the many spellings of an
+//! address, which are not names.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -6,42 +7,42 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use furrow_telemetry::BlockReason;
 
-/// A host's name, lower case, never an address in any spelling and never this machine.
+/// A host's name in lower case, never an address in any spelling and never this machine.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct HostName(Box<str>);
 
-/// The hosts of one task. What is not on it does not exist for the task's pages.
+/// The hosts of one task. The task's pages can reach no other host.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AllowList {
     exact: HashSet<HostName>,
     /// `.host` for an entry `*.host`: names below it, not the host itself.
     below: Vec<Box<str>>,
-    /// The entry `*`: every host there is.
+    /// The entry `*`: every host.
     all: bool,
 }
 
-/// Where a request wants to go.
+/// The target of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Place {
+pub struct HostPort {
     /// The host.
     pub host: HostName,
-    /// The port, the scheme's own where none was written.
+    /// The port; the scheme's default if none was written.
     pub port: u16,
 }
 
-/// Why a place is out of reach, in the few words the figures know, and the host as far as it could be read.
+/// Why a target is out of reach, as a label of metrics, and the host as far as it could be parsed.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct OffLimits {
-    /// Why.
+pub struct BlockedHost {
+    /// The reason.
     pub reason: BlockReason,
-    /// As it was written, at most 253 characters.
+    /// The host as it was written, at most 253 characters.
     pub host: String,
 }
 
-/// An entry of a task's list that names no host.
+/// An entry of a task's list that does not name a host.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{entry:?} names no host that a task may allow: use host.example, *.host.example or * for all, no address and no localhost"
+    "{entry:?} does not name a host that a task may allow: use host.example, *.host.example or * for all, not an address or localhost"
 )]
 pub struct BadEntry {
     /// The entry, cut to 253 characters.
@@ -49,7 +50,8 @@ pub struct BadEntry {
 }
 
 impl HostName {
-    /// The door for host names. One dot at the end is part of a name here, so `site.test.` is not `site.test`.
+    /// Validates a host name. A dot at the end is part of the name here, so `site.test.` is not
+    /// `site.test`.
     pub fn parse(text: &str) -> Result<Self, BlockReason> {
         let name = text.to_ascii_lowercase();
         if let Some(address) = address_in(&name)? {
@@ -65,7 +67,7 @@ impl HostName {
         Ok(Self(name.into()))
     }
 
-    /// The name.
+    /// The name as text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -78,10 +80,10 @@ impl fmt::Display for HostName {
 }
 
 impl AllowList {
-    /// The hosts of a task: its entries and, always, the host of its start page.
+    /// The hosts of a task: its entries and always the host of its start page.
     pub fn new(start_url: &str, entries: &[String]) -> Result<Self, BadEntry> {
         let bad = |entry: &str| BadEntry { entry: cut(entry) };
-        let start = Place::of_url(start_url).map_err(|_| bad(start_url))?;
+        let start = HostPort::parse_url(start_url).map_err(|_| bad(start_url))?;
         let mut list = Self { exact: HashSet::from([start.host]), below: Vec::new(), all: false };
         for entry in entries {
             match entry.strip_prefix("*.") {
@@ -99,54 +101,58 @@ impl AllowList {
     }
 
     /// Whether the host is on the list.
-    pub fn admits(&self, host: &HostName) -> bool {
+    pub fn allows(&self, host: &HostName) -> bool {
         self.all || self.exact.contains(host) || self.below.iter().any(|parent| host.0.ends_with(&**parent))
     }
 
-    /// Reads an address and says whether a page of this task may go there.
-    pub fn judge(&self, url: &str) -> Result<Place, OffLimits> {
-        let place = Place::of_url(url)?;
-        match self.admits(&place.host) {
-            true => Ok(place),
-            false => Err(OffLimits::new(BlockReason::OffList, place.host.as_str())),
+    /// Parses an address and decides whether a page of this task may load it.
+    pub fn check_url(&self, url: &str) -> Result<HostPort, BlockedHost> {
+        let target = HostPort::parse_url(url)?;
+        match self.allows(&target.host) {
+            true => Ok(target),
+            false => Err(BlockedHost::new(BlockReason::OffList, target.host.as_str())),
         }
     }
 }
 
-impl Place {
-    /// Reads an absolute http(s) URL as far as its port. Stricter than a browser: what a browser would have to repair is malformed.
-    pub fn of_url(url: &str) -> Result<Self, OffLimits> {
-        let (scheme, rest) = url.split_once("://").ok_or_else(|| OffLimits::new(BlockReason::Scheme, ""))?;
+impl HostPort {
+    /// Parses an absolute http(s) URL up to its port. Stricter than a browser: what a browser would
+    /// have to repair is malformed.
+    pub fn parse_url(url: &str) -> Result<Self, BlockedHost> {
+        let (scheme, rest) =
+            url.split_once("://").ok_or_else(|| BlockedHost::new(BlockReason::Scheme, ""))?;
         let port = match scheme.to_ascii_lowercase().as_str() {
             "http" => 80,
             "https" => 443,
-            _ => return Err(OffLimits::new(BlockReason::Scheme, "")),
+            _ => return Err(BlockedHost::new(BlockReason::Scheme, "")),
         };
         let end = rest.find(['/', '?', '#', '\\']).unwrap_or(rest.len());
-        Self::of_authority(&rest[..end], port)
+        Self::parse_authority(&rest[..end], port)
     }
 
-    /// Reads `host` or `host:port`, as in a URL or a CONNECT request. User names before the host are only ever a disguise.
-    pub fn of_authority(authority: &str, default_port: u16) -> Result<Self, OffLimits> {
+    /// Parses `host` or `host:port`, as in a URL or a CONNECT request. User names before the host
+    /// are refused: they only serve to disguise it.
+    pub fn parse_authority(authority: &str, default_port: u16) -> Result<Self, BlockedHost> {
         let (host, port) = split_port(authority);
         let port = match port {
             None | Some("") => Some(default_port),
             Some(digits) if digits.bytes().all(|digit| digit.is_ascii_digit()) => digits.parse().ok(),
             Some(_) => None,
         };
-        let host_name = HostName::parse(host).map_err(|reason| OffLimits::new(reason, host))?;
-        let port = port.ok_or_else(|| OffLimits::new(BlockReason::Malformed, host))?;
+        let host_name = HostName::parse(host).map_err(|reason| BlockedHost::new(reason, host))?;
+        let port = port.ok_or_else(|| BlockedHost::new(BlockReason::Malformed, host))?;
         Ok(Self { host: host_name, port })
     }
 }
 
-impl OffLimits {
+impl BlockedHost {
     pub(crate) fn new(reason: BlockReason, host: &str) -> Self {
         Self { reason, host: cut(host) }
     }
 }
 
-/// Names that mean this machine, its network or its cloud's metadata service, with everything below them.
+/// Names that mean this machine, its network or its cloud's metadata service, with everything below
+/// them.
 const LOCAL_NAMES: [&str; 20] = [
     "localhost",
     "localhost6",
@@ -165,7 +171,7 @@ const LOCAL_NAMES: [&str; 20] = [
     "home.arpa",
     "in-addr.arpa",
     "ip6.arpa",
-    // What clouds call their metadata services where a search domain completes the name.
+    // Names that clouds give their metadata services where a search domain completes the name.
     "metadata",
     "instance-data",
     "wpad",
@@ -180,7 +186,8 @@ fn is_label(label: &str) -> bool {
     !label.is_empty() && label.len() <= 63 && label.bytes().all(plain)
 }
 
-/// The address a browser would see in a host, if it sees one: brackets hold IPv6, a number at the end makes all of it IPv4.
+/// The address that a browser would parse from a host, if any: brackets contain IPv6, and a number
+/// at the end makes all of it IPv4.
 fn address_in(host: &str) -> Result<Option<IpAddr>, BlockReason> {
     if let Some(inner) = host.strip_prefix('[') {
         let inner = inner.strip_suffix(']').ok_or(BlockReason::Malformed)?;
@@ -195,12 +202,12 @@ fn address_in(host: &str) -> Result<Option<IpAddr>, BlockReason> {
     }
 }
 
-/// One to four numbers, the last of which fills the bytes that are left: `127.1` is 127.0.0.1.
+/// One to four numbers, the last of which fills the remaining bytes: `127.1` is 127.0.0.1.
 fn ipv4(parts: &[&str]) -> Option<Ipv4Addr> {
     let (last, leading) = parts.split_last().filter(|(_, leading)| leading.len() < 4)?;
     let mut address = number(last).filter(|&value| value < 1 << (8 * (4 - leading.len())))?;
-    for (place, part) in leading.iter().enumerate() {
-        address |= number(part).filter(|&value| value < 256)? << (8 * (3 - place));
+    for (index, part) in leading.iter().enumerate() {
+        address |= number(part).filter(|&value| value < 256)? << (8 * (3 - index));
     }
     Some(Ipv4Addr::from_bits(address as u32))
 }
@@ -219,7 +226,8 @@ fn number(part: &str) -> Option<u64> {
     plain.then(|| u64::from_str_radix(digits, radix).unwrap_or(u64::MAX))
 }
 
-/// Whether an address leads to this machine, its network or a metadata service (169.254.169.254 is link-local).
+/// Whether an address belongs to this machine, its network or a metadata service (169.254.169.254
+/// is link-local).
 pub(crate) fn is_private(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(v4) => is_private_v4(v4),
@@ -239,7 +247,7 @@ fn is_private_v4(address: Ipv4Addr) -> bool {
         || (a == 198 && (b == 18 || b == 19)) // benchmarking
         || (a == 192 && b == 0) // protocol assignments and documentation
         || address.is_documentation()
-        || (a == 192 && b == 88 && c == 99) // relays to 6to4, given up
+        || (a == 192 && b == 88 && c == 99) // relays to 6to4, deprecated
 }
 
 fn is_private_v6(address: Ipv6Addr) -> bool {
@@ -248,12 +256,14 @@ fn is_private_v6(address: Ipv6Addr) -> bool {
         || address.is_multicast()
         || address.is_unique_local()
         || address.is_unicast_link_local()
-        // Site-local, given up; discarded; local translation (RFC 8215); Teredo, which hides an address of its own; documentation; segments.
+        // Site-local, deprecated; discarded; local translation (RFC 8215); Teredo, which hides
+        // another address; documentation; segments.
         || matches!(address.segments(), [0xfec0..=0xfeff, ..] | [0x100, 0, 0, 0, ..] | [0x64, 0xff9b, 1, ..])
         || matches!(address.segments(), [0x2001, 0, ..] | [0x2001, 0xdb8, ..] | [0x3fff, 0..=0xfff, ..] | [0x5f00, ..])
 }
 
-/// The IPv4 address inside a mapped, compatible, translated (64:ff9b::/96, ::ffff:0:0:0/96), 6to4 (2002::/16) or ISATAP one.
+/// The IPv4 address inside a mapped, compatible, translated (64:ff9b::/96, ::ffff:0:0:0/96), 6to4
+/// (2002::/16) or ISATAP one.
 fn embedded_v4(address: Ipv6Addr) -> Option<Ipv4Addr> {
     let from = |high: u16, low: u16| Ipv4Addr::from_bits(u32::from(high) << 16 | u32::from(low));
     match address.segments() {
@@ -288,7 +298,8 @@ pub(crate) mod tests {
     use super::*;
     use BlockReason::{Malformed, OffList, PrivateAddress, Scheme};
 
-    /// Ways to write an address that a page of a task with start page `http://site.test/` must not reach.
+    /// Spellings of addresses that a page of a task with start page `http://site.test/` must not
+    /// reach.
     pub(crate) const SPELLINGS: [(&str, BlockReason); 89] = [
         ("http://127.0.0.1/", PrivateAddress),
         ("http://127.0.0.1:{port}/", PrivateAddress),
@@ -386,7 +397,7 @@ pub(crate) mod tests {
         let list = AllowList::new("http://site.test/", &["*.site.test".into()]).unwrap();
         for (url, want) in SPELLINGS {
             let url = url.replace("{port}", "9222");
-            assert_eq!(list.judge(&url).map_err(|off| off.reason), Err(want), "{url}");
+            assert_eq!(list.check_url(&url).map_err(|off| off.reason), Err(want), "{url}");
         }
         for (url, want) in [
             ("", Scheme),
@@ -414,15 +425,15 @@ pub(crate) mod tests {
             ("http://127.0.0.1?@site.test/", PrivateAddress),
             ("http://99999999999999999999/", Malformed),
         ] {
-            assert_eq!(list.judge(url).map_err(|off| off.reason), Err(want), "{url:?}");
+            assert_eq!(list.check_url(url).map_err(|off| off.reason), Err(want), "{url:?}");
         }
     }
 
     #[track_caller]
     fn admitted(entries: &[&str], url: &str, want: Option<(&str, u16)>) {
         let entries: Vec<_> = entries.iter().map(ToString::to_string).collect();
-        let got = AllowList::new("http://site.test/a", &entries).unwrap().judge(url).ok();
-        assert_eq!(got.as_ref().map(|place| (place.host.as_str(), place.port)), want, "{entries:?} {url}");
+        let got = AllowList::new("http://site.test/a", &entries).unwrap().check_url(url).ok();
+        assert_eq!(got.as_ref().map(|target| (target.host.as_str(), target.port)), want, "{entries:?} {url}");
     }
 
     #[test]
@@ -462,7 +473,7 @@ pub(crate) mod tests {
             "a.test:80",
         ] {
             let error = AllowList::new("http://site.test/", &[entry.into()]).unwrap_err();
-            assert!(error.to_string().starts_with(&format!("{entry:?} names no host")), "{error}");
+            assert!(error.to_string().starts_with(&format!("{entry:?} does not name a host")), "{error}");
         }
         for start in ["http://127.0.0.1/", "file:///x", "http://localhost:8000/"] {
             assert_eq!(AllowList::new(start, &[]).unwrap_err().entry, start);

@@ -1,10 +1,13 @@
-//! A browser a trajectory: serves sites, filters egress, observes, acts, reports evidence.
+//! Runs one browser context per trajectory: serves sites, filters egress, observes, acts, reports
+//! evidence.
 //!
-//! From the outside in: `worker.rs` leases trajectories and keeps them alive, `attempt.rs` acts one of them out between its policy
-//! (`policy_link.rs`) and the coordinator (`coordinator_link.rs`), on a stage (`stage.rs`): a real browser context (`chromium/`) or air
-//! (`sim.rs`). Pages are served by `sites.rs`; `egress.rs` is their only way out and `hosts.rs` says where it may lead.
+//! From the outside in: `worker.rs` leases trajectories and keeps their leases alive, and
+//! `attempt.rs` runs one of them between its policy (`policy_link.rs`) and the coordinator
+//! (`coordinator_link.rs`) in an environment (`environment.rs`): a real browser context
+//! (`chromium/`) or a simulated browser (`simulated.rs`). `replay.rs` runs a recorded trajectory
+//! again. `sites.rs` serves pages; `egress.rs` filters all their traffic and `hosts.rs` decides
+//! which hosts it may reach.
 
-mod again;
 mod archive;
 mod attempt;
 mod chromium;
@@ -12,28 +15,31 @@ mod config;
 mod coordinator_link;
 mod crash;
 mod egress;
-mod held;
+mod environment;
 mod hosts;
+mod leases;
 mod live;
 mod policy_link;
+mod replay;
 mod retry;
-pub mod sim;
+pub mod simulated;
 mod sites;
-mod stage;
 mod worker;
 
-pub use again::{ActedAgain, Expectation, Recorded, SeenStep, act_again};
 pub use archive::{
-    About, Answer, Archive, ArchiveError, ArchiveLimits, Archives, Asked, EXCHANGES_MAX, Exchange, Recorder,
-    VOLATILE,
+    ArchiveError, ArchiveLimits, ArchiveMetadata, ArchiveMode, ArchiveRecorder, ArchiveRequest,
+    ArchiveResponse, EXCHANGES_MAX, HttpExchange, TrajectoryArchive, VOLATILE_PARAMETERS,
 };
-pub use chromium::{BlockedPages, BrowserError, Chromium, Health, LOOKED_FOR};
-pub use config::{BrowserConfig, BrowserLimits, Deadlines, EnvConfig, EnvFile, Refusals, Settle};
+pub use chromium::{BlockedPages, BrowserError, BrowserHealth, ChromiumPool, LOOKED_FOR};
+pub use config::{
+    BrowserConfig, BrowserLimits, EnvConfig, EnvFile, PageDeadlines, RefusalRules, SettleRules,
+};
 pub use crash::ENV_FAIL_POINTS;
-pub use egress::{BLOCKED_HOSTS_MAX, Blocked, Egress, EgressLimits, LiveLimits};
-pub use hosts::{AllowList, BadEntry, HostName, OffLimits, Place};
-pub use live::Pins;
-pub use retry::Retry;
-pub use sites::{Made, Make, Root, Site, SiteError, SiteLimits, Sites};
-pub use stage::{Room, Stage, StageError, Stages};
-pub use worker::{Summary, WorkerConfig, WorkerError, run};
+pub use egress::{BLOCKED_HOSTS_MAX, BlockedRequests, EgressFilter, EgressLimits, LiveLimits};
+pub use environment::{Capacity, Environment, EnvironmentError, EnvironmentFactory};
+pub use hosts::{AllowList, BadEntry, BlockedHost, HostName, HostPort};
+pub use live::HostPins;
+pub use replay::{RecordedReply, ReplayExpectation, ReplayedStep, ReplayedTrajectory, replay_trajectory};
+pub use retry::RetryPolicy;
+pub use sites::{FileMaker, FileRoot, SharedMaker, SiteError, SiteLimits, SiteServer, StaticSite};
+pub use worker::{WorkerConfig, WorkerError, WorkerSummary, run};

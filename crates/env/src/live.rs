@@ -1,9 +1,11 @@
-//! The way from an egress filter to hosts elsewhere: a name is looked up here, its addresses are looked at, and one of those very addresses is
-//! connected to.
+//! Connects an egress filter to live hosts: a name is resolved here, its addresses are checked, and
+//! the connection is made to one of the checked addresses.
 //!
-//! A browser behind a proxy resolves nothing, and here every connection resolves anew, so a name that changes its address between a look and a
-//! connection (rebinding) gains nothing. One private address among a name's makes the name unreachable. What must be reached inside the own
-//! network (a staging site, a self-hosted suite) is *pinned* by the job, host by host, to an address that nobody resolves.
+//! A browser behind a proxy resolves nothing, and every connection resolves again here, so a name
+//! that changes its address between the check and the connection (DNS rebinding) gains nothing. One
+//! private address among a name's addresses makes the name unreachable. A host inside the
+//! operator's own network (a staging site, a self-hosted suite) must be *pinned* by the job, host
+//! by host, to an address that is never resolved.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -23,36 +25,38 @@ use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout, timeout_at};
 
-use crate::hosts::{HostName, OffLimits, Place, is_private};
+use crate::hosts::{BlockedHost, HostName, HostPort, is_private};
 
-/// Hosts elsewhere are spoken to where the web is.
+/// Ports of live hosts that may be reached: those of the web.
 const PORTS: [u16; 2] = [80, 443];
 
-/// Addresses of one name that are tried.
+/// Most addresses of one name that are tried.
 const ADDRESSES_MAX: usize = 4;
 
-/// A name with more addresses than this is looked at no further: none of the rest is connected to.
+/// Most addresses of one name: a name with more is refused without a check of the rest.
 const LOOKED_AT_MAX: usize = 256;
 
-/// A tunnel that carried nothing for so long is closed; browsers keep idle connections for five minutes, and open new ones without a word.
-const IDLE: Duration = Duration::from_secs(120);
+/// Time after which an idle tunnel is closed; browsers keep idle connections for five minutes and
+/// silently open new ones.
+const TUNNEL_IDLE_MAX: Duration = Duration::from_secs(120);
 
-/// Bytes that came from a host: the page is being loaded, and goes on being so for this long.
-const COMING: Duration = Duration::from_millis(150);
+/// Time for which a page counts as loading after bytes came from a host.
+const RESPONSE_BUSY_TIME: Duration = Duration::from_millis(150);
 
-/// Bytes that went to a host: its answer is waited for this long.
-const ASKED: Duration = Duration::from_millis(1500);
+/// Time for which a page counts as loading after bytes went to a host, to wait for its answer.
+const REQUEST_BUSY_TIME: Duration = Duration::from_millis(1500);
 
-/// Read at once from either side of a tunnel.
+/// Size of one read from either side of a tunnel.
 const BUFFER_BYTES: usize = 32 << 10;
 
-/// Pins of one job.
+/// Most pins of one job.
 const PINS_MAX: usize = 1000;
 
-/// Domains that name nobody on the internet (RFC 2606, RFC 7686): the farm's own sites, or a mistake.
-const NOWHERE: [&str; 4] = [".test", ".invalid", ".example", ".onion"];
+/// Domains that do not exist on the internet (RFC 2606, RFC 7686): the farm's own sites, or a
+/// mistake.
+const RESERVED_DOMAINS: [&str; 4] = [".test", ".invalid", ".example", ".onion"];
 
-/// What belongs to one connection and not to a message (RFC 9110, 7.6.1).
+/// Headers that belong to one connection and not to a message (RFC 9110, 7.6.1).
 const HOP_BY_HOP: [HeaderName; 7] = [
     header::CONNECTION,
     header::PROXY_AUTHORIZATION,
@@ -63,41 +67,42 @@ const HOP_BY_HOP: [HeaderName; 7] = [
     HeaderName::from_static("proxy-connection"),
 ];
 
-/// Whoever turns names into addresses.
+/// Resolves names to addresses.
 #[async_trait]
-pub(crate) trait Resolve: fmt::Debug + Send + Sync {
+pub(crate) trait HostResolver: fmt::Debug + Send + Sync {
     /// All addresses of a name.
     async fn resolve(&self, host: &HostName, port: u16) -> io::Result<Vec<SocketAddr>>;
 }
 
 /// The system's resolver.
 #[derive(Debug)]
-pub(crate) struct System;
+pub(crate) struct SystemResolver;
 
 #[async_trait]
-impl Resolve for System {
+impl HostResolver for SystemResolver {
     async fn resolve(&self, host: &HostName, port: u16) -> io::Result<Vec<SocketAddr>> {
         Ok(tokio::net::lookup_host((host.as_str(), port)).await?.take(LOOKED_AT_MAX + 1).collect())
     }
 }
 
-/// Hosts whose address the job itself gives.
+/// Hosts whose address the job sets.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Pins(HashMap<HostName, Pin>);
+pub struct HostPins(HashMap<HostName, PinnedAddress>);
 
-/// Where a pinned host is.
+/// The address of a pinned host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Pin {
+struct PinnedAddress {
     address: IpAddr,
-    /// `None`: the port that is asked for.
+    /// `None`: the port of the request.
     port: Option<u16>,
 }
 
-impl Pins {
-    /// The door for pins: each `host=address` or `host=address:port`, brackets around an IPv6 address with a port.
+impl HostPins {
+    /// Validates pins: each is `host=address` or `host=address:port`, with brackets around an IPv6
+    /// address with a port.
     ///
     /// # Errors
-    /// A sentence for each that is wrong.
+    /// One sentence for each invalid pin.
     pub fn new(pins: &[String]) -> Result<Self, Vec<String>> {
         if pins.len() > PINS_MAX {
             return Err(vec![format!("{} entries; use at most {PINS_MAX}", pins.len())]);
@@ -115,13 +120,13 @@ impl Pins {
         if wrong.is_empty() { Ok(Self(read)) } else { Err(wrong) }
     }
 
-    fn read(text: &str) -> Option<(HostName, Pin)> {
+    fn read(text: &str) -> Option<(HostName, PinnedAddress)> {
         let (host, address) = text.split_once('=')?;
-        Some((HostName::parse(host).ok()?, Pin::parse(address)?))
+        Some((HostName::parse(host).ok()?, PinnedAddress::parse(address)?))
     }
 }
 
-impl Pin {
+impl PinnedAddress {
     fn parse(text: &str) -> Option<Self> {
         if let Ok(address) = text.parse::<IpAddr>() {
             return Some(Self { address, port: None });
@@ -131,47 +136,49 @@ impl Pin {
     }
 }
 
-/// Why a host elsewhere does not answer.
+/// Why a live host does not answer.
 #[derive(Debug)]
-pub(crate) enum Unreached {
-    /// It may not be reached.
-    Refused(OffLimits),
-    /// It may, and could not be.
+pub(crate) enum ConnectFailure {
+    /// The host may not be reached.
+    Refused(BlockedHost),
+    /// The host may be reached, but the connection failed.
     Failed(String),
 }
 
-/// How hosts elsewhere are reached.
+/// Connects to live hosts.
 #[derive(Debug, Clone)]
-pub(crate) struct Outside {
-    pub resolver: Arc<dyn Resolve>,
-    pub pins: Arc<Pins>,
-    /// A name is resolved, and an address connected to, within this time each.
+pub(crate) struct LiveHosts {
+    pub resolver: Arc<dyn HostResolver>,
+    pub pins: Arc<HostPins>,
+    /// Time within which a name must be resolved, and time within which an address must accept a
+    /// connection.
     pub deadline: Duration,
 }
 
-impl Outside {
-    /// Whether a host could be elsewhere at all, before anybody is asked.
-    pub fn could_be(&self, place: &Place) -> Result<(), OffLimits> {
-        if self.pins.0.contains_key(&place.host) {
+impl LiveHosts {
+    /// Whether a host can be a live host at all, decided before any lookup.
+    pub fn check_target(&self, target: &HostPort) -> Result<(), BlockedHost> {
+        if self.pins.0.contains_key(&target.host) {
             return Ok(());
         }
-        let name = place.host.as_str();
+        let name = target.host.as_str();
         let name = name.strip_suffix('.').unwrap_or(name);
-        // A name without a dot is completed by the resolver's search domains: it would name a machine of the own network.
-        if !name.contains('.') || NOWHERE.iter().any(|domain| name.ends_with(domain)) {
-            return Err(OffLimits::new(BlockReason::Unresolved, name));
+        // The resolver's search domains would complete a name without a dot: it would name a
+        // machine of the own network.
+        if !name.contains('.') || RESERVED_DOMAINS.iter().any(|domain| name.ends_with(domain)) {
+            return Err(BlockedHost::new(BlockReason::Unresolved, name));
         }
-        if PORTS.contains(&place.port) { Ok(()) } else { Err(OffLimits::new(BlockReason::Port, name)) }
+        if PORTS.contains(&target.port) { Ok(()) } else { Err(BlockedHost::new(BlockReason::Port, name)) }
     }
 
     /// Connects to a host.
-    pub async fn connect(&self, place: &Place) -> Result<TcpStream, Unreached> {
-        let addresses = self.addresses(place).await?;
+    pub async fn connect(&self, target: &HostPort) -> Result<TcpStream, ConnectFailure> {
+        let addresses = self.addresses(target).await?;
         let mut last = String::new();
         for address in addresses.into_iter().take(ADDRESSES_MAX) {
             match timeout(self.deadline, TcpStream::connect(address)).await {
                 Ok(Ok(stream)) => {
-                    // Small messages wait for nothing: pages are made of them.
+                    // Pages consist of small messages, which should not be delayed.
                     stream.set_nodelay(true).ok();
                     return Ok(stream);
                 }
@@ -179,27 +186,31 @@ impl Outside {
                 Err(_) => last = format!("it did not answer within {} ms", self.deadline.as_millis()),
             }
         }
-        Err(Unreached::Failed(format!("{} cannot be reached: {last}", place.host)))
+        Err(ConnectFailure::Failed(format!("{} cannot be reached: {last}", target.host)))
     }
 
-    /// The addresses that a connection may be made to.
-    async fn addresses(&self, place: &Place) -> Result<Vec<SocketAddr>, Unreached> {
-        if let Some(pin) = self.pins.0.get(&place.host) {
-            return Ok(vec![SocketAddr::new(pin.address, pin.port.unwrap_or(place.port))]);
+    /// The addresses of a host to which a connection may be made.
+    async fn addresses(&self, target: &HostPort) -> Result<Vec<SocketAddr>, ConnectFailure> {
+        if let Some(pin) = self.pins.0.get(&target.host) {
+            return Ok(vec![SocketAddr::new(pin.address, pin.port.unwrap_or(target.port))]);
         }
-        let refused = |reason| Unreached::Refused(OffLimits::new(reason, place.host.as_str()));
-        let resolved = timeout(self.deadline, self.resolver.resolve(&place.host, place.port)).await;
+        let refused = |reason| ConnectFailure::Refused(BlockedHost::new(reason, target.host.as_str()));
+        let resolved = timeout(self.deadline, self.resolver.resolve(&target.host, target.port)).await;
         let addresses = match resolved {
             Err(_) => {
-                return Err(Unreached::Failed(format!("the name {} was not resolved in time", place.host)));
+                return Err(ConnectFailure::Failed(format!(
+                    "the name {} was not resolved in time",
+                    target.host
+                )));
             }
             Ok(Err(error)) => {
-                tracing::debug!(%error, host = place.host.as_str(), "a name does not resolve");
+                tracing::debug!(%error, host = target.host.as_str(), "a name does not resolve");
                 return Err(refused(BlockReason::Unresolved));
             }
             Ok(Ok(addresses)) => addresses,
         };
-        // All of them: a name that is public by half is a trap.
+        // All addresses must be public: a name with public and private addresses is a rebinding
+        // attempt.
         if addresses.len() > LOOKED_AT_MAX || addresses.iter().any(|address| is_private(address.ip())) {
             return Err(refused(BlockReason::PrivateAddress));
         }
@@ -207,29 +218,31 @@ impl Outside {
     }
 }
 
-/// A connection that speaks HTTP/1.1 to a host, and the work of carrying it, which its owner must see to.
+/// Opens an HTTP/1.1 connection to a host, and returns it with the task that drives it, which the
+/// caller must run.
 pub(crate) async fn handshake(
     stream: TcpStream,
 ) -> hyper::Result<(SendRequest<Incoming>, impl Future<Output = hyper::Result<()>> + Send)> {
     http1::handshake(TokioIo::new(stream)).await
 }
 
-/// A request as a proxy passes it on: its address without the host, its headers without what belongs to the connection.
-pub(crate) fn passed_on(mut request: Request<Incoming>) -> Request<Incoming> {
+/// The request as a proxy forwards it: its address without the host, its headers without those of
+/// the connection.
+pub(crate) fn proxy_request(mut request: Request<Incoming>) -> Request<Incoming> {
     let path = request.uri().path_and_query().map_or("/", |path| path.as_str());
     let authority = request.uri().authority().map(|authority| authority.as_str().to_owned());
     let path = path.parse().unwrap_or_else(|_| Uri::from_static("/"));
     *request.uri_mut() = path;
-    without_hops(request.headers_mut());
-    // What the list was asked about is what the host is told.
+    remove_hop_headers(request.headers_mut());
+    // The host receives the name that the list was checked for.
     if let Some(host) = authority.and_then(|host| HeaderValue::from_str(&host).ok()) {
         request.headers_mut().insert(header::HOST, host);
     }
     request
 }
 
-/// Takes out what belongs to one connection.
-pub(crate) fn without_hops(headers: &mut HeaderMap) {
+/// Removes the headers of one connection.
+pub(crate) fn remove_hop_headers(headers: &mut HeaderMap) {
     let named: Vec<HeaderName> = headers
         .get_all(header::CONNECTION)
         .iter()
@@ -242,8 +255,9 @@ pub(crate) fn without_hops(headers: &mut HeaderMap) {
     }
 }
 
-/// Carries bytes both ways until both sides have ended, one fails, or nothing was said for two minutes. `take` is asked before bytes from
-/// the host are passed on; `busy` is told until when the page is taken to be loading.
+/// Carries bytes both ways until both sides have ended, one fails, or no bytes passed for two
+/// minutes. `take` is called before bytes from the host are forwarded; `busy` receives the time
+/// until which the page counts as loading.
 pub(crate) async fn tunnel(
     page: impl AsyncRead + AsyncWrite,
     host: TcpStream,
@@ -256,15 +270,17 @@ pub(crate) async fn tunnel(
         busy.send_replace(Instant::now() + for_so_long);
     };
     let up = pump(&mut from_page, &mut to_host, |_| {
-        note(ASKED);
+        note(REQUEST_BUSY_TIME);
         Ok(())
     });
     let down = pump(&mut from_host, &mut to_page, |bytes| {
-        note(COMING);
+        note(RESPONSE_BUSY_TIME);
         take(bytes)
     });
-    let mut said = busy.subscribe();
-    let idle = async { while timeout(IDLE, said.changed()).await.is_ok_and(|said| said.is_ok()) {} };
+    let mut activity = busy.subscribe();
+    let idle = async {
+        while timeout(TUNNEL_IDLE_MAX, activity.changed()).await.is_ok_and(|activity| activity.is_ok()) {}
+    };
     tokio::select! {
         carried = async { tokio::try_join!(up, down) } => carried.map(drop),
         () = idle => Ok(()),
@@ -287,16 +303,16 @@ async fn pump(
     }
 }
 
-/// Holds what `ask` makes while a tunnel is busy, until the tunnel is gone.
-pub(crate) async fn while_busy<T>(mut busy: watch::Receiver<Instant>, ask: impl Fn() -> T) {
+/// Holds a guard from `ask` while a tunnel is busy, until the tunnel is closed.
+pub(crate) async fn hold_while_busy<T>(mut busy: watch::Receiver<Instant>, ask: impl Fn() -> T) {
     while busy.changed().await.is_ok() {
-        let _asked = ask();
+        let _request = ask();
         loop {
             let until = *busy.borrow_and_update();
             if until <= Instant::now() {
                 break;
             }
-            // Sooner where the tunnel ends meanwhile; later where more was said.
+            // This ends early if the tunnel closes, and is repeated if more bytes passed.
             if timeout_at(until, async { while busy.changed().await.is_ok() {} }).await.is_ok() {
                 return;
             }
@@ -310,7 +326,7 @@ mod tests {
 
     #[test]
     fn pins_are_names_with_addresses() {
-        let pins = |text: &str| Pins::new(&[text.to_owned()]);
+        let pins = |text: &str| HostPins::new(&[text.to_owned()]);
         for good in ["shop.example.org=10.0.0.5", "a.test=127.0.0.1:8080", "a.b=[::1]:80", "A.b=::1"] {
             assert!(pins(good).is_ok(), "{good}");
         }
@@ -330,16 +346,16 @@ mod tests {
             assert!(wrong[0].starts_with(&format!("{bad:?}; use a host's name")), "{wrong:?}");
         }
         assert_eq!(
-            Pins::new(&vec!["a.b=::1".to_owned(); PINS_MAX + 1]).unwrap_err(),
+            HostPins::new(&vec!["a.b=::1".to_owned(); PINS_MAX + 1]).unwrap_err(),
             ["1001 entries; use at most 1000"]
         );
     }
 
     #[derive(Debug)]
-    struct Says(Vec<&'static str>);
+    struct FixedResolver(Vec<&'static str>);
 
     #[async_trait]
-    impl Resolve for Says {
+    impl HostResolver for FixedResolver {
         async fn resolve(&self, _: &HostName, port: u16) -> io::Result<Vec<SocketAddr>> {
             if self.0 == ["error"] {
                 return Err(io::Error::other("no such host"));
@@ -348,16 +364,21 @@ mod tests {
         }
     }
 
-    fn outside(says: &[&'static str]) -> Outside {
-        let pins =
-            Arc::new(Pins::new(&["pinned.test=10.0.0.5".into(), "moved.test=127.0.0.1:81".into()]).unwrap());
-        Outside { resolver: Arc::new(Says(says.to_vec())), pins, deadline: Duration::from_secs(1) }
+    fn outside(answers: &[&'static str]) -> LiveHosts {
+        let pins = Arc::new(
+            HostPins::new(&["pinned.test=10.0.0.5".into(), "moved.test=127.0.0.1:81".into()]).unwrap(),
+        );
+        LiveHosts {
+            resolver: Arc::new(FixedResolver(answers.to_vec())),
+            pins,
+            deadline: Duration::from_secs(1),
+        }
     }
 
     #[tokio::test]
     async fn one_private_address_makes_a_name_private() {
         let many = vec!["93.184.216.34"; LOOKED_AT_MAX + 1];
-        for (says, want) in [
+        for (answers, want) in [
             (&["93.184.216.34"][..], Ok(1)),
             (&["93.184.216.34", "2606:2800:220:1::1"], Ok(2)),
             (&["93.184.216.34", "127.0.0.1"], Err(BlockReason::PrivateAddress)),
@@ -369,13 +390,13 @@ mod tests {
             (&[], Err(BlockReason::Unresolved)),
             (&["error"], Err(BlockReason::Unresolved)),
         ] {
-            let place = Place::of_url("http://shop.org/").unwrap();
-            let got = match outside(says).addresses(&place).await {
+            let target = HostPort::parse_url("http://shop.org/").unwrap();
+            let got = match outside(answers).addresses(&target).await {
                 Ok(addresses) => Ok(addresses.len()),
-                Err(Unreached::Refused(off)) => Err(off.reason),
-                Err(Unreached::Failed(why)) => panic!("{why}"),
+                Err(ConnectFailure::Refused(off)) => Err(off.reason),
+                Err(ConnectFailure::Failed(why)) => panic!("{why}"),
             };
-            assert_eq!(got, want, "{says:?}");
+            assert_eq!(got, want, "{answers:?}");
         }
     }
 
@@ -386,9 +407,9 @@ mod tests {
             ("https://pinned.test/", "10.0.0.5:443"),
             ("https://moved.test/", "127.0.0.1:81"),
         ] {
-            let place = Place::of_url(url).unwrap();
+            let target = HostPort::parse_url(url).unwrap();
             assert_eq!(
-                outside(&["error"]).addresses(&place).await.unwrap(),
+                outside(&["error"]).addresses(&target).await.unwrap(),
                 [want.parse().unwrap()],
                 "{url}"
             );
@@ -396,7 +417,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_elsewhere_is_not_asked_for() {
+    fn names_that_cannot_be_external_are_not_resolved() {
         for (url, want) in [
             ("http://shop.org/", None),
             ("https://shop.org/", None),
@@ -408,8 +429,8 @@ mod tests {
             ("http://printer/", Some(BlockReason::Unresolved)),
             ("http://printer./", Some(BlockReason::Unresolved)),
         ] {
-            let place = Place::of_url(url).unwrap();
-            assert_eq!(outside(&[]).could_be(&place).err().map(|off| off.reason), want, "{url}");
+            let target = HostPort::parse_url(url).unwrap();
+            assert_eq!(outside(&[]).check_target(&target).err().map(|off| off.reason), want, "{url}");
         }
     }
 
@@ -426,29 +447,29 @@ mod tests {
         ] {
             headers.append(name, HeaderValue::from_static(value));
         }
-        without_hops(&mut headers);
+        remove_hop_headers(&mut headers);
         let kept: Vec<_> = headers.keys().map(HeaderName::as_str).collect();
         assert_eq!(kept, ["accept", "cookie"]);
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_tunnel_is_busy_until_it_was_quiet_for_a_while() {
-        let (busy, seen) = watch::channel(Instant::now());
-        let asked = Arc::new(());
-        let counted = asked.clone();
-        let task = tokio::spawn(while_busy(seen, move || counted.clone()));
-        let held = |asked: &Arc<()>| Arc::strong_count(asked) > 2;
+        let (busy, busy_until) = watch::channel(Instant::now());
+        let guard = Arc::new(());
+        let counted = guard.clone();
+        let task = tokio::spawn(hold_while_busy(busy_until, move || counted.clone()));
+        let is_held_open = |guard: &Arc<()>| Arc::strong_count(guard) > 2;
         tokio::time::sleep(Duration::from_millis(1)).await;
-        assert!(!held(&asked));
-        busy.send_replace(Instant::now() + COMING);
-        tokio::time::sleep(COMING / 2).await;
-        assert!(held(&asked));
-        busy.send_replace(Instant::now() + COMING);
-        tokio::time::sleep(COMING * 3 / 4).await;
-        assert!(held(&asked));
-        tokio::time::sleep(COMING).await;
-        assert!(!held(&asked));
-        busy.send_replace(Instant::now() + ASKED);
+        assert!(!is_held_open(&guard));
+        busy.send_replace(Instant::now() + RESPONSE_BUSY_TIME);
+        tokio::time::sleep(RESPONSE_BUSY_TIME / 2).await;
+        assert!(is_held_open(&guard));
+        busy.send_replace(Instant::now() + RESPONSE_BUSY_TIME);
+        tokio::time::sleep(RESPONSE_BUSY_TIME * 3 / 4).await;
+        assert!(is_held_open(&guard));
+        tokio::time::sleep(RESPONSE_BUSY_TIME).await;
+        assert!(!is_held_open(&guard));
+        busy.send_replace(Instant::now() + REQUEST_BUSY_TIME);
         tokio::time::sleep(Duration::from_millis(1)).await;
         drop(busy);
         timeout(Duration::from_secs(1), task).await.expect("it ends with the tunnel").unwrap();

@@ -1,42 +1,43 @@
-//! When to try again: pauses that grow, with jitter, and a patience that ends.
+//! When to retry: growing pauses with jitter, up to a timeout.
 
 use std::time::Duration;
 
 use rand::RngExt;
 use tokio::time::Instant;
 
-/// How long to go on trying, and how often.
+/// How long to retry, and at what intervals.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Retry {
+pub struct RetryPolicy {
     /// The first pause; each further one is twice as long.
     pub first: Duration,
     /// The longest pause.
     pub longest: Duration,
-    /// From the first failure to giving up.
-    pub patience: Duration,
+    /// Time from the first failure to giving up.
+    pub timeout: Duration,
 }
 
 /// The pauses after one failure until the next success.
 #[derive(Debug)]
-pub(crate) struct Pauses {
-    retry: Retry,
+pub(crate) struct RetryPauses {
+    retry: RetryPolicy,
     next: Duration,
     since: Option<Instant>,
 }
 
-impl Retry {
-    pub(crate) fn pauses(self) -> Pauses {
-        Pauses { retry: self, next: self.first, since: None }
+impl RetryPolicy {
+    pub(crate) fn pauses(self) -> RetryPauses {
+        RetryPauses { retry: self, next: self.first, since: None }
     }
 }
 
-impl Pauses {
-    /// How long to wait before trying again; `None` when patience is at its end.
+impl RetryPauses {
+    /// The pause before the next attempt; `None` once the timeout has passed.
     ///
-    /// Between half and all of the doubled pause: a hundred sessions that lost the same worker do not come back in one moment.
+    /// The pause lies between half and all of the doubled pause, so that a hundred sessions that
+    /// lost the same worker do not return at the same moment.
     pub fn next(&mut self) -> Option<Duration> {
         let since = *self.since.get_or_insert_with(Instant::now);
-        if since.elapsed() >= self.retry.patience {
+        if since.elapsed() >= self.retry.timeout {
             return None;
         }
         let pause = self.next.mul_f64(rand::rng().random_range(0.5..1.0));
@@ -50,20 +51,20 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn pauses_grow_to_a_limit_and_patience_ends() {
+    async fn pauses_grow_to_a_limit_and_end_at_the_timeout() {
         let millis = Duration::from_millis;
-        let retry = Retry { first: millis(10), longest: millis(80), patience: millis(1000) };
+        let retry = RetryPolicy { first: millis(10), longest: millis(80), timeout: millis(1000) };
         let mut pauses = retry.pauses();
-        let mut seen = Vec::new();
+        let mut pauses_taken = Vec::new();
         while let Some(pause) = pauses.next() {
-            seen.push(pause);
+            pauses_taken.push(pause);
             tokio::time::advance(pause).await;
         }
-        for (place, pause) in seen.iter().enumerate() {
-            let whole = millis(10 << place.min(3));
-            assert!(whole / 2 <= *pause && *pause <= whole, "pause {place} is {pause:?}");
+        for (index, pause) in pauses_taken.iter().enumerate() {
+            let whole = millis(10 << index.min(3));
+            assert!(whole / 2 <= *pause && *pause <= whole, "pause {index} is {pause:?}");
         }
-        let total: Duration = seen.iter().sum();
+        let total: Duration = pauses_taken.iter().sum();
         assert!(total >= millis(1000) && total < millis(1080), "{total:?}");
     }
 }

@@ -1,7 +1,8 @@
-//! The static sites a worker serves itself, each under a host name of its own.
+//! The static sites that a worker serves itself, each under its own host name.
 //!
-//! A site is a folder or a part of a zip archive (the MiniWoB++ wheel is one). Its files are read when first asked for and kept in a
-//! bounded cache: a run shows the same pages from its first trajectory to its last.
+//! A site is a folder or a part of a zip archive (the MiniWoB++ wheel is one). Its files are read
+//! on first request and kept in a bounded cache: a run shows the same pages from its first
+//! trajectory to its last.
 
 use std::collections::{HashMap, VecDeque};
 use std::fs::File;
@@ -20,79 +21,80 @@ use crate::hosts::HostName;
 
 /// One static site.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Site {
-    /// Host name it is served under, over plain http on port 80; resolved by nobody but the worker's own filter.
+pub struct StaticSite {
+    /// Host name of the site, served over plain http on port 80; only the worker's own filter
+    /// resolves it.
     pub host: String,
-    /// Where its files are.
-    pub root: Root,
+    /// Location of its files.
+    pub root: FileRoot,
 }
 
-/// Where a site's files are.
+/// Location of a site's files.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Root {
-    /// A folder; nothing outside it is served, whatever links it holds.
+pub enum FileRoot {
+    /// A folder; nothing outside it is served, even through links.
     Folder(PathBuf),
-    /// Folders laid over one another: the first that has a file serves it.
+    /// Overlaid folders: the first that has a file serves it.
     Layers(Vec<PathBuf>),
     /// The entries of a zip archive below a prefix.
     Zip {
         /// The archive.
         path: PathBuf,
-        /// Such as `miniwob/html`; empty for all of it.
+        /// Prefix of the entries, such as `miniwob/html`; empty for all of them.
         prefix: String,
     },
-    /// Made when asked for.
-    Made(Made),
+    /// Files generated on request.
+    Made(SharedMaker),
 }
 
-/// Something that makes a site's files.
-pub trait Make: std::fmt::Debug + Send + Sync {
-    /// The file of this name below the root, `None` where there is none. Blocks.
-    fn make(&self, name: &str) -> io::Result<Option<Vec<u8>>>;
+/// Generates a site's files.
+pub trait FileMaker: std::fmt::Debug + Send + Sync {
+    /// Returns the file of this name below the root, `None` if there is none. Blocks.
+    fn make_file(&self, name: &str) -> io::Result<Option<Vec<u8>>>;
 }
 
-/// A maker, shared. Two are equal when they are the same one.
+/// A shared file maker. Two are equal if they are the same object.
 #[derive(Debug, Clone)]
-pub struct Made(pub Arc<dyn Make>);
+pub struct SharedMaker(pub Arc<dyn FileMaker>);
 
-impl PartialEq for Made {
+impl PartialEq for SharedMaker {
     fn eq(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
 }
 
-impl Eq for Made {}
+impl Eq for SharedMaker {}
 
-/// All sites of a worker, checked and ready to be asked.
+/// All sites of a worker, validated and ready for requests.
 #[derive(Debug)]
-pub struct Sites {
-    shelves: HashMap<HostName, Arc<Shelf>>,
-    cache: Mutex<Cache>,
+pub struct SiteServer {
+    roots: HashMap<HostName, Arc<OpenedRoot>>,
+    cache: Mutex<FileCache>,
     file_bytes_max: u64,
 }
 
-/// Bounds on what serving may hold in memory.
+/// Limits on memory for serving.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SiteLimits {
-    /// A larger file is not served.
+    /// Largest file that is served, in bytes.
     pub file_bytes_max: u64,
-    /// Files kept for the next asker, all sites together.
+    /// Bytes of files cached for later requests, for all sites together.
     pub cache_bytes_max: u64,
 }
 
 /// Why a site cannot be served.
 #[derive(Debug, thiserror::Error)]
 pub enum SiteError {
-    /// Its name cannot be a host's.
+    /// Its name cannot be a host name.
     #[error(
-        "site {host:?} cannot be served: use a host name such as starter.test, no address and no localhost"
+        "site {host:?} cannot be served: use a host name such as starter.test, not an address or localhost"
     )]
     Host {
         /// The name.
         host: String,
     },
-    /// Two sites have one name.
-    #[error("site {host:?} is there twice: give each site a host name of its own")]
+    /// Two sites have the same name.
+    #[error("site {host:?} is listed twice: give each site its own host name")]
     Twice {
         /// The name.
         host: String,
@@ -102,9 +104,9 @@ pub enum SiteError {
     Folder {
         /// The site.
         host: String,
-        /// Its folder.
+        /// Path of the folder.
         path: PathBuf,
-        /// Why.
+        /// The I/O error.
         source: io::Error,
     },
     /// Its archive cannot be opened.
@@ -112,51 +114,52 @@ pub enum SiteError {
     Zip {
         /// The site.
         host: String,
-        /// Its archive.
+        /// Path of the archive.
         path: PathBuf,
-        /// Why.
+        /// The archive's error.
         source: ZipError,
     },
-    /// Its archive has nothing below the prefix.
-    #[error("site {host:?}: zip archive {path:?} holds nothing below {prefix:?}")]
+    /// Its archive contains nothing below the prefix.
+    #[error("site {host:?}: zip archive {path:?} contains nothing below {prefix:?}")]
     EmptyPrefix {
         /// The site.
         host: String,
-        /// Its archive.
+        /// Path of the archive.
         path: PathBuf,
         /// The prefix.
         prefix: String,
     },
 }
 
-impl Sites {
-    /// Checks every name and opens every root.
-    pub fn open(sites: &[Site], limits: SiteLimits) -> Result<Self, SiteError> {
-        let mut shelves = HashMap::new();
+impl SiteServer {
+    /// Validates every name and opens every root.
+    pub fn open(sites: &[StaticSite], limits: SiteLimits) -> Result<Self, SiteError> {
+        let mut roots = HashMap::new();
         for site in sites {
             let host =
                 HostName::parse(&site.host).map_err(|_| SiteError::Host { host: site.host.clone() })?;
-            if shelves.insert(host, Arc::new(Shelf::open(site)?)).is_some() {
+            if roots.insert(host, Arc::new(OpenedRoot::open(site)?)).is_some() {
                 return Err(SiteError::Twice { host: site.host.clone() });
             }
         }
-        let cache = Mutex::new(Cache::new(limits.cache_bytes_max));
-        Ok(Self { shelves, cache, file_bytes_max: limits.file_bytes_max })
+        let cache = Mutex::new(FileCache::new(limits.cache_bytes_max));
+        Ok(Self { roots, cache, file_bytes_max: limits.file_bytes_max })
     }
 
     /// Whether a site of this name is served here.
     pub fn has(&self, host: &HostName) -> bool {
-        self.shelves.contains_key(host)
+        self.roots.contains_key(host)
     }
 
-    /// Answers one request. Only the path of `uri` is looked at, and its query where a folder is sent on to its own slash.
+    /// Answers one request. Only the path of `uri` is used, and its query when a folder is
+    /// redirected to its own slash.
     pub async fn answer(&self, host: &HostName, method: &Method, uri: &Uri) -> Response<Full<Bytes>> {
         if method != Method::GET && method != Method::HEAD {
-            return plain(StatusCode::METHOD_NOT_ALLOWED, "a static site answers GET and HEAD only");
+            return text_response(StatusCode::METHOD_NOT_ALLOWED, "a static site answers GET and HEAD only");
         }
         let mut response = match self.find(host, uri.path()).await {
-            Ok(Found::File(file)) => whole(&file),
-            Ok(Found::Folder) => moved(uri),
+            Ok(SiteEntry::File(file)) => file_response(&file),
+            Ok(SiteEntry::Folder) => redirect_response(uri),
             Err(miss) => miss.response(host, uri.path()),
         };
         if method == Method::HEAD {
@@ -167,32 +170,31 @@ impl Sites {
         response
     }
 
-    async fn find(&self, host: &HostName, path: &str) -> Result<Found, Miss> {
-        let shelf = self.shelves.get(host).ok_or(Miss::NotFound)?.clone();
+    async fn find(&self, host: &HostName, path: &str) -> Result<SiteEntry, SiteMiss> {
+        let root = self.roots.get(host).ok_or(SiteMiss::NotFound)?.clone();
         let relative = relative_path(path)?;
         let key = (host.clone(), relative.clone());
         if let Some(file) = self.cache().get(&key) {
-            return Ok(Found::File(file));
+            return Ok(SiteEntry::File(file));
         }
         let file_bytes_max = self.file_bytes_max;
-        let read = tokio::task::spawn_blocking(move || shelf.find(&relative, file_bytes_max));
-        let found = read.await.map_err(|error| Miss::Unreadable(io::Error::other(error)))??;
-        if let Found::File(file) = &found {
+        let read = tokio::task::spawn_blocking(move || root.find(&relative, file_bytes_max));
+        let found = read.await.map_err(|error| SiteMiss::Unreadable(io::Error::other(error)))??;
+        if let SiteEntry::File(file) = &found {
             self.cache().put(key, file.clone());
         }
         Ok(found)
     }
 
-    fn cache(&self) -> std::sync::MutexGuard<'_, Cache> {
-        // A panic while the lock was held can at worst have lost a cached file.
+    fn cache(&self) -> std::sync::MutexGuard<'_, FileCache> {
+        // A panic while the lock was held can at most have lost a cached file.
         self.cache.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// An opened root.
 #[derive(Debug)]
-enum Shelf {
-    /// Opened folders; the first that has a file serves it.
+enum OpenedRoot {
+    /// Open folders; the first that has a file serves it.
     Folders {
         roots: Vec<PathBuf>,
     },
@@ -200,7 +202,7 @@ enum Shelf {
         archive: ZipArchive<SharedFile>,
         prefix: String,
     },
-    Made(Made),
+    Made(SharedMaker),
 }
 
 /// A file as it is sent.
@@ -210,27 +212,27 @@ struct SiteFile {
     media_type: &'static str,
 }
 
-enum Found {
+enum SiteEntry {
     File(SiteFile),
-    /// A folder asked for without its slash: relative links of its page would miss it.
+    /// A folder requested without its slash: relative links of its page would not resolve.
     Folder,
 }
 
 #[derive(Debug)]
-enum Miss {
+enum SiteMiss {
     BadPath,
     NotFound,
     TooLarge,
     Unreadable(io::Error),
 }
 
-impl Shelf {
-    fn open(site: &Site) -> Result<Self, SiteError> {
+impl OpenedRoot {
+    fn open(site: &StaticSite) -> Result<Self, SiteError> {
         match &site.root {
-            Root::Folder(path) => Self::open_folders(&site.host, std::slice::from_ref(path)),
-            Root::Layers(paths) => Self::open_folders(&site.host, paths),
-            Root::Zip { path, prefix } => Self::open_zip(&site.host, path, prefix),
-            Root::Made(made) => Ok(Self::Made(made.clone())),
+            FileRoot::Folder(path) => Self::open_folders(&site.host, std::slice::from_ref(path)),
+            FileRoot::Layers(paths) => Self::open_folders(&site.host, paths),
+            FileRoot::Zip { path, prefix } => Self::open_zip(&site.host, path, prefix),
+            FileRoot::Made(made) => Ok(Self::Made(made.clone())),
         }
     }
 
@@ -266,10 +268,10 @@ impl Shelf {
         Ok(Self::Zip { archive, prefix })
     }
 
-    fn find(&self, relative: &str, file_bytes_max: u64) -> Result<Found, Miss> {
+    fn find(&self, relative: &str, file_bytes_max: u64) -> Result<SiteEntry, SiteMiss> {
         match self.read(relative, file_bytes_max) {
-            Ok(bytes) => Ok(Found::File(SiteFile { bytes, media_type: media_type(relative) })),
-            Err(Miss::NotFound) if self.has(&format!("{relative}/index.html")) => Ok(Found::Folder),
+            Ok(bytes) => Ok(SiteEntry::File(SiteFile { bytes, media_type: media_type(relative) })),
+            Err(SiteMiss::NotFound) if self.has(&format!("{relative}/index.html")) => Ok(SiteEntry::Folder),
             Err(miss) => Err(miss),
         }
     }
@@ -277,40 +279,43 @@ impl Shelf {
     fn has(&self, relative: &str) -> bool {
         match self {
             Self::Folders { roots } => {
-                roots.iter().any(|root| inside(root, relative).is_ok_and(|path| path.is_file()))
+                roots.iter().any(|root| resolve_inside(root, relative).is_ok_and(|path| path.is_file()))
             }
             Self::Zip { archive, prefix } => archive.index_for_name(&format!("{prefix}{relative}")).is_some(),
-            // It has no folders.
+            // Generated sites have no folders.
             Self::Made(_) => false,
         }
     }
 
-    fn read(&self, relative: &str, bytes_max: u64) -> Result<Bytes, Miss> {
+    fn read(&self, relative: &str, bytes_max: u64) -> Result<Bytes, SiteMiss> {
         match self {
             Self::Folders { roots } => {
                 let looked = roots.iter().map(|root| read_file(root, relative, bytes_max));
-                let mut found = looked.skip_while(|found| matches!(found, Err(Miss::NotFound)));
-                found.next().unwrap_or(Err(Miss::NotFound))
+                let mut found = looked.skip_while(|found| matches!(found, Err(SiteMiss::NotFound)));
+                found.next().unwrap_or(Err(SiteMiss::NotFound))
             }
             Self::Zip { archive, prefix } => {
-                // A clone shares the file and its table of contents, so that two readers never wait for each other.
+                // A clone shares the file and its table of contents, so that readers never wait for
+                // each other.
                 let mut archive = archive.clone();
-                let entry = archive.by_name(&format!("{prefix}{relative}")).map_err(Miss::from)?;
+                let entry = archive.by_name(&format!("{prefix}{relative}")).map_err(SiteMiss::from)?;
                 if entry.is_dir() {
-                    return Err(Miss::NotFound);
+                    return Err(SiteMiss::NotFound);
                 }
                 read_capped(entry, bytes_max)
             }
-            Self::Made(Made(maker)) => match maker.make(relative).map_err(Miss::Unreadable)? {
-                None => Err(Miss::NotFound),
-                Some(bytes) if bytes.len() as u64 > bytes_max => Err(Miss::TooLarge),
-                Some(bytes) => Ok(bytes.into()),
-            },
+            Self::Made(SharedMaker(maker)) => {
+                match maker.make_file(relative).map_err(SiteMiss::Unreadable)? {
+                    None => Err(SiteMiss::NotFound),
+                    Some(bytes) if bytes.len() as u64 > bytes_max => Err(SiteMiss::TooLarge),
+                    Some(bytes) => Ok(bytes.into()),
+                }
+            }
         }
     }
 }
 
-/// The archive's file, read at positions: a clone costs nothing and keeps its own place.
+/// The archive's file, read at offsets: a clone is cheap and has its own position.
 #[derive(Debug, Clone)]
 struct SharedFile {
     file: Arc<File>,
@@ -339,16 +344,16 @@ impl Seek for SharedFile {
 
 type CacheKey = (HostName, String);
 
-/// The newest files that were read, up to a number of bytes.
+/// The most recently read files, up to a number of bytes.
 #[derive(Debug)]
-struct Cache {
+struct FileCache {
     files: HashMap<CacheKey, SiteFile>,
     order: VecDeque<CacheKey>,
     bytes: u64,
     bytes_max: u64,
 }
 
-impl Cache {
+impl FileCache {
     fn new(bytes_max: u64) -> Self {
         Self { files: HashMap::new(), order: VecDeque::new(), bytes: 0, bytes_max }
     }
@@ -372,36 +377,38 @@ impl Cache {
     }
 }
 
-/// The path of a file below the root, decoded once: `%2e%2e` is `..` and refused, `%252e` is a file whose name begins with `%2e`.
-fn relative_path(path: &str) -> Result<String, Miss> {
-    let inner = path.strip_prefix('/').ok_or(Miss::BadPath)?;
-    let mut segments = inner.split('/').map(decoded).collect::<Result<Vec<_>, _>>()?;
+/// The path of a file below the root, decoded once: `%2e%2e` is `..` and refused, `%252e` is a file
+/// whose name begins with `%2e`.
+fn relative_path(path: &str) -> Result<String, SiteMiss> {
+    let inner = path.strip_prefix('/').ok_or(SiteMiss::BadPath)?;
+    let mut segments = inner.split('/').map(decode_segment).collect::<Result<Vec<_>, _>>()?;
     // `/` and `/folder/` name the folder's page.
     if let Some(last) = segments.last_mut().filter(|last| last.is_empty()) {
         *last = "index.html".to_owned();
     }
     match segments.iter().any(|segment| segment.is_empty() || segment.starts_with('.')) {
-        // Browsers resolve dots before they ask, so dots that arrive were meant to climb; dot files are no part of a site.
-        true => Err(Miss::NotFound),
+        // Browsers resolve dots before they send a request, so dots in a request try to leave the
+        // root; dot files are not part of a site.
+        true => Err(SiteMiss::NotFound),
         false => Ok(segments.join("/")),
     }
 }
 
-fn decoded(segment: &str) -> Result<String, Miss> {
+fn decode_segment(segment: &str) -> Result<String, SiteMiss> {
     let mut bytes = Vec::with_capacity(segment.len());
     let mut rest = segment.as_bytes();
     while let Some((&first, tail)) = rest.split_first() {
         let (byte, after) = match first {
-            b'%' => (hex_byte(tail).ok_or(Miss::BadPath)?, &tail[2..]),
+            b'%' => (hex_byte(tail).ok_or(SiteMiss::BadPath)?, &tail[2..]),
             plain => (plain, tail),
         };
         if matches!(byte, b'/' | b'\\' | 0) {
-            return Err(Miss::BadPath);
+            return Err(SiteMiss::BadPath);
         }
         bytes.push(byte);
         rest = after;
     }
-    String::from_utf8(bytes).map_err(|_| Miss::BadPath)
+    String::from_utf8(bytes).map_err(|_| SiteMiss::BadPath)
 }
 
 fn hex_byte(digits: &[u8]) -> Option<u8> {
@@ -409,27 +416,28 @@ fn hex_byte(digits: &[u8]) -> Option<u8> {
     Some((digit(0)? * 16 + digit(1)?) as u8)
 }
 
-/// Where a relative path really lies. Links are followed first and judged afterwards, so none leads out of the root.
-fn inside(root: &Path, relative: &str) -> Result<PathBuf, Miss> {
-    let path = root.join(relative).canonicalize().map_err(Miss::from)?;
-    if path.starts_with(root) { Ok(path) } else { Err(Miss::NotFound) }
+/// The real location of a relative path. Links are resolved before the check, so that none leads
+/// out of the root.
+fn resolve_inside(root: &Path, relative: &str) -> Result<PathBuf, SiteMiss> {
+    let path = root.join(relative).canonicalize().map_err(SiteMiss::from)?;
+    if path.starts_with(root) { Ok(path) } else { Err(SiteMiss::NotFound) }
 }
 
-fn read_file(root: &Path, relative: &str, bytes_max: u64) -> Result<Bytes, Miss> {
-    let path = inside(root, relative)?;
+fn read_file(root: &Path, relative: &str, bytes_max: u64) -> Result<Bytes, SiteMiss> {
+    let path = resolve_inside(root, relative)?;
     if !path.is_file() {
-        return Err(Miss::NotFound);
+        return Err(SiteMiss::NotFound);
     }
-    read_capped(File::open(path).map_err(Miss::from)?, bytes_max)
+    read_capped(File::open(path).map_err(SiteMiss::from)?, bytes_max)
 }
 
-fn read_capped(source: impl Read, bytes_max: u64) -> Result<Bytes, Miss> {
+fn read_capped(source: impl Read, bytes_max: u64) -> Result<Bytes, SiteMiss> {
     let mut bytes = Vec::new();
-    source.take(bytes_max + 1).read_to_end(&mut bytes).map_err(Miss::from)?;
-    if bytes.len() as u64 > bytes_max { Err(Miss::TooLarge) } else { Ok(bytes.into()) }
+    source.take(bytes_max + 1).read_to_end(&mut bytes).map_err(SiteMiss::from)?;
+    if bytes.len() as u64 > bytes_max { Err(SiteMiss::TooLarge) } else { Ok(bytes.into()) }
 }
 
-impl From<io::Error> for Miss {
+impl From<io::Error> for SiteMiss {
     fn from(error: io::Error) -> Self {
         match error.kind() {
             io::ErrorKind::NotFound | io::ErrorKind::NotADirectory | io::ErrorKind::InvalidFilename => {
@@ -440,7 +448,7 @@ impl From<io::Error> for Miss {
     }
 }
 
-impl From<ZipError> for Miss {
+impl From<ZipError> for SiteMiss {
     fn from(error: ZipError) -> Self {
         match error {
             ZipError::FileNotFound => Self::NotFound,
@@ -449,29 +457,30 @@ impl From<ZipError> for Miss {
     }
 }
 
-impl Miss {
+impl SiteMiss {
     fn response(self, host: &HostName, path: &str) -> Response<Full<Bytes>> {
         match self {
-            Self::BadPath => plain(StatusCode::BAD_REQUEST, "this path cannot be a file's"),
-            Self::NotFound => plain(StatusCode::NOT_FOUND, "there is no such page on this site"),
-            Self::TooLarge => {
-                plain(StatusCode::INTERNAL_SERVER_ERROR, "this file is larger than env.site_file_bytes_max")
-            }
+            Self::BadPath => text_response(StatusCode::BAD_REQUEST, "this path cannot be a file's"),
+            Self::NotFound => text_response(StatusCode::NOT_FOUND, "there is no such page on this site"),
+            Self::TooLarge => text_response(
+                StatusCode::INTERNAL_SERVER_ERROR,
+                "this file is larger than env.site_file_bytes_max",
+            ),
             Self::Unreadable(error) => {
                 tracing::warn!(%host, path, %error, "a file of an offline site cannot be read");
-                plain(StatusCode::INTERNAL_SERVER_ERROR, "this file cannot be read")
+                text_response(StatusCode::INTERNAL_SERVER_ERROR, "this file cannot be read")
             }
         }
     }
 }
 
-fn whole(file: &SiteFile) -> Response<Full<Bytes>> {
+fn file_response(file: &SiteFile) -> Response<Full<Bytes>> {
     response(StatusCode::OK, file.media_type, file.bytes.clone())
 }
 
-fn moved(uri: &Uri) -> Response<Full<Bytes>> {
+fn redirect_response(uri: &Uri) -> Response<Full<Bytes>> {
     let query = uri.query().map_or_else(String::new, |query| format!("?{query}"));
-    let mut response = plain(StatusCode::MOVED_PERMANENTLY, "this folder's address ends in a slash");
+    let mut response = text_response(StatusCode::MOVED_PERMANENTLY, "this folder's address ends in a slash");
     if let Ok(target) = format!("{}/{query}", uri.path()).try_into() {
         response.headers_mut().insert(header::LOCATION, target);
     }
@@ -479,7 +488,7 @@ fn moved(uri: &Uri) -> Response<Full<Bytes>> {
 }
 
 /// A small page for people: a status and one sentence.
-pub(crate) fn plain(status: StatusCode, sentence: &str) -> Response<Full<Bytes>> {
+pub(crate) fn text_response(status: StatusCode, sentence: &str) -> Response<Full<Bytes>> {
     let safe = sentence.replace('&', "&amp;").replace('<', "&lt;");
     let title = format!("{} {}", status.as_u16(), status.canonical_reason().unwrap_or_default());
     let page = format!("<!doctype html><title>{title}</title><h1>{title}</h1><p>{safe}</p>");
@@ -492,7 +501,8 @@ fn response(status: StatusCode, media_type: &'static str, bytes: Bytes) -> Respo
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, http::HeaderValue::from_static(media_type));
     headers.insert(header::X_CONTENT_TYPE_OPTIONS, http::HeaderValue::from_static("nosniff"));
-    // A context is thrown away with its cache, and a page must not differ between its first load and its second.
+    // A context is disposed of with its cache, and a page must not differ between its first load
+    // and its second.
     headers.insert(header::CACHE_CONTROL, http::HeaderValue::from_static("no-store"));
     response
 }
@@ -538,7 +548,8 @@ mod tests {
 
     const LIMITS: SiteLimits = SiteLimits { file_bytes_max: 1000, cache_bytes_max: 1500 };
 
-    /// `outside.txt` beside the root, and below it pages, a hidden file and links that lead out and stay in.
+    /// `outside.txt` beside the root, and below it pages, a hidden file and links to outside and
+    /// inside.
     fn folder() -> tempfile::TempDir {
         let home = tempfile::tempdir().unwrap();
         let root = home.path().join("root");
@@ -578,18 +589,23 @@ mod tests {
         home
     }
 
-    fn both() -> (Sites, [tempfile::TempDir; 2]) {
+    fn both() -> (SiteServer, [tempfile::TempDir; 2]) {
         let (folder, archive) = (folder(), archive());
-        let zip = Root::Zip { path: archive.path().join("site.zip"), prefix: "/in/".into() };
+        let zip = FileRoot::Zip { path: archive.path().join("site.zip"), prefix: "/in/".into() };
         let sites = [
-            Site { host: "folder.test".into(), root: Root::Folder(folder.path().join("root")) },
-            Site { host: "zip.test".into(), root: zip },
+            StaticSite { host: "folder.test".into(), root: FileRoot::Folder(folder.path().join("root")) },
+            StaticSite { host: "zip.test".into(), root: zip },
         ];
-        (Sites::open(&sites, LIMITS).unwrap(), [folder, archive])
+        (SiteServer::open(&sites, LIMITS).unwrap(), [folder, archive])
     }
 
-    async fn ask(sites: &Sites, host: &str, method: Method, path: &str) -> (u16, String, http::HeaderMap) {
-        // Built by parts: `Uri` refuses nothing that a raw request line could carry.
+    async fn ask(
+        sites: &SiteServer,
+        host: &str,
+        method: Method,
+        path: &str,
+    ) -> (u16, String, http::HeaderMap) {
+        // Built from parts: `Uri` refuses nothing that a raw request line could contain.
         let uri = Uri::try_from(path).unwrap();
         let answer = sites.answer(&HostName::parse(host).unwrap(), &method, &uri).await;
         let (parts, body) = answer.into_parts();
@@ -640,7 +656,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn of_folders_laid_over_one_another_the_first_that_has_a_file_serves_it() {
+    async fn the_first_of_layered_folders_that_has_a_file_serves_it() {
         let (above, below) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         for (home, name, text) in
             [(&above, "both.txt", "above"), (&below, "both.txt", "below"), (&below, "kit/only.js", "kit")]
@@ -651,8 +667,8 @@ mod tests {
         }
         std::fs::write(above.path().join("long.txt"), "x".repeat(1001)).unwrap();
         std::fs::write(below.path().join("long.txt"), "short").unwrap();
-        let root = Root::Layers(vec![above.path().to_owned(), below.path().to_owned()]);
-        let sites = Sites::open(&[Site { host: "s.test".into(), root }], LIMITS).unwrap();
+        let root = FileRoot::Layers(vec![above.path().to_owned(), below.path().to_owned()]);
+        let sites = SiteServer::open(&[StaticSite { host: "s.test".into(), root }], LIMITS).unwrap();
         for (path, status, text) in [
             ("/both.txt", 200, "above"),
             ("/kit/only.js", 200, "kit"),
@@ -685,8 +701,8 @@ mod tests {
         for name in ["a", "b", "c"] {
             std::fs::write(home.path().join(name), name.repeat(600)).unwrap();
         }
-        let site = Site { host: "s.test".into(), root: Root::Folder(home.path().to_owned()) };
-        let sites = Sites::open(&[site], LIMITS).unwrap();
+        let site = StaticSite { host: "s.test".into(), root: FileRoot::Folder(home.path().to_owned()) };
+        let sites = SiteServer::open(&[site], LIMITS).unwrap();
         for path in ["/a", "/b", "/a", "/c"] {
             assert_eq!(ask(&sites, "s.test", Method::GET, path).await.0, 200);
         }
@@ -698,27 +714,29 @@ mod tests {
     }
 
     #[track_caller]
-    fn refused(host: &str, root: Root, want: &str) {
-        let error = Sites::open(&[Site { host: host.into(), root }], LIMITS).unwrap_err();
+    fn refused(host: &str, root: FileRoot, want: &str) {
+        let error = SiteServer::open(&[StaticSite { host: host.into(), root }], LIMITS).unwrap_err();
         assert!(error.to_string().contains(want), "{error}");
     }
 
     #[test]
     fn a_site_that_cannot_be_served_is_named() {
         let home = archive();
-        let folder = || Root::Folder(home.path().to_owned());
+        let folder = || FileRoot::Folder(home.path().to_owned());
         let zip =
-            |name: &str, prefix: &str| Root::Zip { path: home.path().join(name), prefix: prefix.into() };
-        refused("127.0.0.1", folder(), "no address");
-        refused("localhost", folder(), "no address");
+            |name: &str, prefix: &str| FileRoot::Zip { path: home.path().join(name), prefix: prefix.into() };
+        refused("127.0.0.1", folder(), "not an address");
+        refused("localhost", folder(), "not an address");
         refused("two words", folder(), "use a host name");
-        refused("s.test", Root::Folder(home.path().join("none")), "cannot be opened");
-        refused("s.test", Root::Folder(home.path().join("site.zip")), "cannot be opened");
+        refused("s.test", FileRoot::Folder(home.path().join("none")), "cannot be opened");
+        refused("s.test", FileRoot::Folder(home.path().join("site.zip")), "cannot be opened");
         refused("s.test", zip("none.zip", ""), "cannot be opened");
-        refused("s.test", zip("site.zip", "elsewhere"), "holds nothing below");
-        let twice =
-            [Site { host: "s.test".into(), root: folder() }, Site { host: "S.TEST".into(), root: folder() }];
-        assert!(Sites::open(&twice, LIMITS).unwrap_err().to_string().contains("twice"));
+        refused("s.test", zip("site.zip", "elsewhere"), "contains nothing below");
+        let twice = [
+            StaticSite { host: "s.test".into(), root: folder() },
+            StaticSite { host: "S.TEST".into(), root: folder() },
+        ];
+        assert!(SiteServer::open(&twice, LIMITS).unwrap_err().to_string().contains("twice"));
     }
 
     #[test]

@@ -1,7 +1,9 @@
-//! The environment worker: leases trajectories, acts as many at once as it has slots, keeps its leases alive, drains when told.
+//! The environment worker: leases trajectories, runs as many at once as it has slots, keeps its
+//! leases alive, and drains when it is stopped.
 //!
-//! Two loops and a set of attempts. `lease_all` asks for work while there are free slots; `pulse` says that the worker lives, renews what
-//! it holds and learns what it has lost; each attempt (`attempt.rs`) is a task of the tracker and holds one slot.
+//! It consists of two loops and a set of attempts. `lease_loop` requests work while there are free
+//! slots; `heartbeat_loop` sends heartbeats, renews the leases and learns which are lost; each
+//! attempt (`attempt.rs`) is a task of the tracker and uses one slot.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -9,271 +11,279 @@ use std::time::Duration;
 
 use furrow_rollout::{Assignment, EnvWorker, Id, Run};
 use furrow_telemetry::{
-    Drained, Draining, IdleCause, MemoryEased, MemoryShort, Role, TimeSource, WorkerAccount,
+    IdleCause, MemoryEased, MemoryShort, ProcessDrained, ProcessDraining, Role, TimeSource, WorkerAccount,
 };
 use furrow_wire::v1::EnvWorkerInfo;
-use furrow_wire::{Connect, Refusal, refusal};
+use furrow_wire::{Connector, RefusalKind, refusal};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::attempt::{Booting, Desk, Fate, Lent, Signals, act_out};
-use crate::coordinator_link::{CallError, CoordinatorLink, Leased, Registered, told};
-use crate::held::Held;
-use crate::policy_link::{PolicyLines, PolicyPatience};
-use crate::retry::Retry;
-use crate::stage::{Room, Stages};
+use crate::attempt::{
+    AttemptAssignment, AttemptContext, AttemptOutcome, AttemptSignals, BootingGuard, run_attempt,
+};
+use crate::coordinator_link::{CallError, CoordinatorLink, LeaseReply, RegistrationReply, describe_status};
+use crate::environment::{Capacity, EnvironmentFactory};
+use crate::leases::WorkerLeases;
+use crate::policy_link::{PolicyChannels, PolicyTimeouts};
+use crate::retry::RetryPolicy;
 
-/// Time between two looks at whether memory is free again: a small part of what a trajectory takes to end and free its own.
-const MEMORY_LOOK: Duration = Duration::from_millis(250);
+/// Time between two checks of free memory: a small part of the time in which a trajectory ends and
+/// frees its memory.
+const MEMORY_POLL_INTERVAL: Duration = Duration::from_millis(250);
 
-/// How a worker works. [`crate::EnvFile::check`] makes one from a job.
+/// Settings of a worker. [`crate::EnvFile::check`] creates them from a job.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WorkerConfig {
     /// Trajectories at once.
     pub sessions_max: u32,
-    /// How long the coordinator may hold back its answer while it has no work.
+    /// Time for which the coordinator may delay its answer while it has no work.
     pub lease_wait: Duration,
-    /// Every other call to the coordinator is answered within this time.
+    /// Deadline of every other call to the coordinator.
     pub call_deadline: Duration,
-    /// How calls to the coordinator are repeated; beyond its patience the worker gives up.
-    pub coordinator_retry: Retry,
-    /// One reply of the policy, and the opening of a session, come within this time.
+    /// Retries of calls to the coordinator; after their timeout the worker gives up.
+    pub coordinator_retry: RetryPolicy,
+    /// Deadline of one reply of the policy, and of opening a session.
     pub policy_deadline: Duration,
-    /// How a session whose stream broke is opened again; beyond its patience the trajectory ends as `policy_fault`.
-    pub policy_retry: Retry,
-    /// As many replies in a row without an action end a trajectory.
+    /// Retries of a session whose stream broke; after their timeout the trajectory ends as
+    /// `policy_fault`.
+    pub policy_retry: RetryPolicy,
+    /// Number of consecutive replies without an action that ends a trajectory.
     pub unparsable_max: u32,
-    /// After `stop`: time for trajectories to end by themselves before they are handed back.
+    /// Time after `stop` for trajectories to end by themselves before their leases are returned.
     pub drain_grace: Duration,
 }
 
-/// What a worker did in its life.
+/// Counters over a worker's lifetime.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Summary {
+pub struct WorkerSummary {
     /// Trajectories whose end the coordinator acknowledged.
     pub acknowledged: u64,
-    /// Trajectories dropped without one.
+    /// Trajectories dropped without an acknowledged end.
     pub abandoned: u64,
-    /// Of those, trajectories cut off because even handing back took too long.
+    /// Dropped trajectories that were aborted because even returning their leases took too long.
     pub cut_off: u64,
 }
 
-/// Why a worker ends otherwise than by being told.
+/// Why a worker ends without being stopped.
 #[derive(Debug, thiserror::Error)]
 pub enum WorkerError {
-    /// The coordinator's address is none.
-    #[error("{address:?} is no address of a coordinator; use host:port")]
+    /// The coordinator's address is invalid.
+    #[error("{address:?} is not an address of a coordinator; use host:port")]
     Address {
-        /// What was given.
+        /// The given address.
         address: String,
-        /// Why it is none.
+        /// Why it is invalid.
         source: tonic::transport::Error,
     },
-    /// The coordinator does not want this worker.
+    /// The coordinator refused this worker.
     #[error("the coordinator at {address} refused this environment worker: {why}")]
     Refused {
-        /// Where it is.
+        /// Address of the coordinator.
         address: String,
-        /// What it said.
+        /// The coordinator's reason.
         why: String,
     },
-    /// Nobody answered for as long as patience lasts.
-    #[error("no coordinator at {address} for {} s; the last problem: {last}", patience.as_secs())]
+    /// The coordinator did not answer within the retry timeout.
+    #[error("no coordinator at {address} for {} s; the last problem: {last}", timeout.as_secs())]
     CoordinatorGone {
-        /// Where it should be.
+        /// Address of the coordinator.
         address: String,
-        /// How long it was waited for.
-        patience: Duration,
-        /// What happened last.
+        /// Duration of the retries.
+        timeout: Duration,
+        /// The last problem.
         last: String,
     },
 }
 
-/// Works until `stop` is cancelled or the run is over, then drains. Every stage and task of it is gone when this returns.
+/// Runs until `stop` is cancelled or the run is over, then drains. All environments and tasks are
+/// closed when this returns.
 pub async fn run(
     config: WorkerConfig,
     worker: Id<EnvWorker>,
-    stages: Arc<dyn Stages>,
-    connect: Arc<dyn Connect>,
+    environments: Arc<dyn EnvironmentFactory>,
+    connect: Arc<dyn Connector>,
     coordinator: &str,
     stop: CancellationToken,
-) -> Result<Summary, WorkerError> {
-    let outcome = match Worker::new(config, worker, stages.clone(), connect, coordinator) {
-        Ok(worker) => worker.work(&stop).await,
+) -> Result<WorkerSummary, WorkerError> {
+    let outcome = match WorkerLoop::new(config, worker, environments.clone(), connect, coordinator) {
+        Ok(worker) => worker.run_until_drained(&stop).await,
         Err(error) => Err(error),
     };
-    stages.close().await;
+    environments.close().await;
     outcome
 }
 
-struct Worker {
+struct WorkerLoop {
     config: WorkerConfig,
     coordinator: String,
     info: EnvWorkerInfo,
-    desk: Arc<Desk>,
-    held: Arc<Held>,
-    slots: Arc<Slots>,
+    context: Arc<AttemptContext>,
+    leases: Arc<WorkerLeases>,
+    slots: Arc<SlotPool>,
     attempts: TaskTracker,
-    summary: Arc<Mutex<Summary>>,
-    /// Trajectories whose memory is not taken yet.
+    summary: Arc<Mutex<WorkerSummary>>,
+    /// Trajectories whose memory is not allocated yet.
     booting: Arc<AtomicU32>,
-    /// Heard by all attempts.
-    signals: Signals,
-    /// The coordinator said that nothing more will come.
+    /// Signals that all attempts receive.
+    signals: AttemptSignals,
+    /// Cancelled when the coordinator reports that no more work will come.
     run_over: CancellationToken,
 }
 
-impl Worker {
+impl WorkerLoop {
     fn new(
         config: WorkerConfig,
         worker: Id<EnvWorker>,
-        stages: Arc<dyn Stages>,
-        connect: Arc<dyn Connect>,
+        environments: Arc<dyn EnvironmentFactory>,
+        connect: Arc<dyn Connector>,
         coordinator: &str,
     ) -> Result<Self, WorkerError> {
         let channel = connect
             .channel(coordinator)
             .map_err(|source| WorkerError::Address { address: coordinator.to_owned(), source })?;
-        let place = stages.environment(None);
+        let fingerprint = environments.fingerprint(None);
         let info = EnvWorkerInfo {
             sessions_max: config.sessions_max,
-            browser: place.browser,
-            sandbox: place.sandbox,
+            browser: fingerprint.browser,
+            sandbox: fingerprint.sandbox,
         };
         let link =
             CoordinatorLink::new(channel, worker.clone(), config.call_deadline, config.coordinator_retry);
         let time = TimeSource::system();
-        let desk = Desk {
+        let context = AttemptContext {
             worker,
-            stages,
+            environments,
             coordinator: link,
-            lines: Arc::new(PolicyLines::new(connect)),
-            patience: PolicyPatience { reply: config.policy_deadline, retry: config.policy_retry },
+            channels: Arc::new(PolicyChannels::new(connect)),
+            timeouts: PolicyTimeouts { reply: config.policy_deadline, retry: config.policy_retry },
             unparsable_max: config.unparsable_max,
             time: time.clone(),
         };
         Ok(Self {
-            slots: Arc::new(Slots::open(config.sessions_max, time)),
+            slots: Arc::new(SlotPool::open(config.sessions_max, time)),
             config,
             coordinator: coordinator.to_owned(),
             info,
-            desk: Arc::new(desk),
-            held: Arc::default(),
+            context: Arc::new(context),
+            leases: Arc::default(),
             attempts: TaskTracker::new(),
             summary: Arc::default(),
             booting: Arc::default(),
-            signals: Signals::default(),
+            signals: AttemptSignals::default(),
             run_over: CancellationToken::new(),
         })
     }
 
-    async fn work(self, stop: &CancellationToken) -> Result<Summary, WorkerError> {
+    async fn run_until_drained(self, stop: &CancellationToken) -> Result<WorkerSummary, WorkerError> {
         let registered = tokio::select! {
             registered = self.register() => registered?,
-            () = stop.cancelled() => return Ok(Summary::default()),
+            () = stop.cancelled() => return Ok(WorkerSummary::default()),
         };
         self.slots.idle_because(IdleCause::NoAssignment);
         let drained = async {
             tokio::select! {
                 () = stop.cancelled() => {}
                 () = self.run_over.cancelled() => {}
-                () = self.lease_all(&registered.run) => {}
+                () = self.lease_loop(&registered.run) => {}
             }
             self.drain().await
         };
-        // The pulse beats until draining is over: what is still in hand must not lapse meanwhile.
+        // Heartbeats continue until draining is over: the remaining leases must not expire
+        // meanwhile.
         let outcome = tokio::select! {
             left = drained => Ok(left),
-            error = self.pulse(registered.heartbeat) => Err(error),
+            error = self.heartbeat_loop(registered.heartbeat) => Err(error),
         };
         match outcome {
             Ok(cut_off) => {
-                self.desk.coordinator.leave().await;
-                Ok(Summary { cut_off, ..*lock(&self.summary) })
+                self.context.coordinator.leave().await;
+                Ok(WorkerSummary { cut_off, ..*lock(&self.summary) })
             }
             Err(error) => {
-                self.cut().await;
+                self.abort_attempts().await;
                 Err(error)
             }
         }
     }
 
-    async fn register(&self) -> Result<Registered, WorkerError> {
+    async fn register(&self) -> Result<RegistrationReply, WorkerError> {
         let address = self.coordinator.clone();
-        self.desk.coordinator.register(&self.info).await.map_err(|error| match error {
-            CallError::Silent { patience, last } => WorkerError::CoordinatorGone { address, patience, last },
+        self.context.coordinator.register(&self.info).await.map_err(|error| match error {
+            CallError::Silent { timeout, last } => WorkerError::CoordinatorGone { address, timeout, last },
             CallError::Stale(why) | CallError::Refused(why) => WorkerError::Refused { address, why },
         })
     }
 
-    /// Asks for work whenever a slot is free, until the run is over.
-    async fn lease_all(&self, run: &Id<Run>) {
+    /// Requests work whenever a slot is free, until the run is over.
+    async fn lease_loop(&self, run: &Id<Run>) {
         let mut pauses = self.config.coordinator_retry.pauses();
         loop {
-            let free = self.slots.free().await.min(self.memory().await);
-            let status = match self.desk.coordinator.lease(free, self.config.lease_wait).await {
+            let free = self.slots.wait_free().await.min(self.wait_for_memory().await);
+            let status = match self.context.coordinator.lease(free, self.config.lease_wait).await {
                 Ok(leased) => {
                     pauses = self.config.coordinator_retry.pauses();
                     self.slots.idle_because(IdleCause::NoAssignment);
-                    if self.take(leased, free, run) {
+                    if self.start_leased(leased, free, run) {
                         return;
                     }
                     continue;
                 }
                 Err(status) => status,
             };
-            // A coordinator that started anew does not know this worker yet: the pulse introduces it.
-            tracing::debug!(%status, "no lease");
-            if refusal(&status) == Refusal::TryAgain {
+            // A restarted coordinator does not know this worker yet: `heartbeat_loop` registers it.
+            tracing::debug!(%status, "the request for leases failed");
+            if refusal(&status) == RefusalKind::Retry {
                 self.slots.idle_because(IdleCause::NoCoordinator);
             }
-            // When patience ends it ends in the pulse, which speaks for the whole worker.
+            // `heartbeat_loop` decides for the whole worker when the retry timeout has passed.
             let pause = pauses.next().unwrap_or(self.config.coordinator_retry.longest);
             tokio::time::sleep(pause).await;
         }
     }
 
-    /// Waits until there is memory for another trajectory and says for how many there is.
-    async fn memory(&self) -> u32 {
+    /// Waits until there is memory for another trajectory and returns for how many.
+    async fn wait_for_memory(&self) -> u32 {
         let (began, in_hand) = (Instant::now(), self.attempts.len() as u64);
         let (mut waited, mut is_short) = (false, false);
         loop {
-            let Room { stages, available_bytes, reserve_bytes } = self.desk.stages.room();
+            let Capacity { environments, available_bytes, reserve_bytes } =
+                self.context.environments.capacity();
             let booting = self.booting.load(Ordering::SeqCst);
-            if stages > booting {
+            if environments > booting {
                 if waited {
                     self.slots.idle_because(IdleCause::NoAssignment);
                 }
                 if is_short {
                     MemoryEased { available_bytes, micros: began.elapsed().as_micros() as u64 }.emit();
                 }
-                return stages - booting;
+                return environments - booting;
             }
             if !waited {
                 waited = true;
                 self.slots.idle_because(IdleCause::Admission);
             }
-            // While something boots it is not known yet how much is short, and no warning is due.
+            // While an environment boots, the missing memory is unknown and a warning would be
+            // premature.
             if booting == 0 && !is_short {
                 is_short = true;
                 MemoryShort { available_bytes, reserve_bytes, in_hand }.emit();
             }
-            tokio::time::sleep(MEMORY_LOOK).await;
+            tokio::time::sleep(MEMORY_POLL_INTERVAL).await;
         }
     }
 
-    /// Starts what was leased. Returns whether the run is over.
-    fn take(&self, leased: Leased, free: u32, run: &Id<Run>) -> bool {
+    /// Starts the leased trajectories. Returns whether the run is over.
+    fn start_leased(&self, leased: LeaseReply, free: u32, run: &Id<Run>) -> bool {
         for assignment in leased.assignments.into_iter().take(free as usize) {
             match assignment {
                 Ok(assignment) if assignment.ancestry.run_id == *run => self.start(assignment),
                 Ok(assignment) => {
                     let of = assignment.ancestry.run_id;
-                    tracing::warn!(%of, %run, "an assignment of another run is left to lapse");
+                    tracing::warn!(%of, %run, "an assignment of another run is left to expire");
                 }
-                Err(error) => tracing::warn!(%error, "an assignment that cannot be read is left to lapse"),
+                Err(error) => tracing::warn!(%error, "an invalid assignment is left to expire"),
             }
         }
         leased.run_over
@@ -281,31 +291,31 @@ impl Worker {
 
     fn start(&self, assignment: Assignment) {
         let Some(slot) = self.slots.take() else { return };
-        let (desk, summary) = (self.desk.clone(), self.summary.clone());
-        let hold = self.held.take(&assignment, &self.signals);
-        let lent = Lent {
+        let (context, summary) = (self.context.clone(), self.summary.clone());
+        let hold = self.leases.insert(&assignment, &self.signals);
+        let leased = AttemptAssignment {
             assignment,
             signals: hold.signals.clone(),
             policy_address: hold.policy_address.clone(),
-            booting: Booting::new(&self.booting),
+            booting: BootingGuard::new(&self.booting),
         };
         self.attempts.spawn(async move {
-            let fate = act_out(&desk, lent).await;
+            let fate = run_attempt(&context, leased).await;
             drop((hold, slot));
             let mut summary = lock(&summary);
             match fate {
-                Fate::Acknowledged(_) => summary.acknowledged += 1,
-                Fate::Abandoned => summary.abandoned += 1,
+                AttemptOutcome::Acknowledged(_) => summary.acknowledged += 1,
+                AttemptOutcome::Abandoned => summary.abandoned += 1,
             }
         });
     }
 
-    /// Beats for ever; returns why it cannot.
-    async fn pulse(&self, mut heartbeat: Duration) -> WorkerError {
+    /// Sends heartbeats for ever; returns why it cannot.
+    async fn heartbeat_loop(&self, mut heartbeat: Duration) -> WorkerError {
         let mut pauses = self.config.coordinator_retry.pauses();
         loop {
-            let interval = self.interval(heartbeat);
-            let pause = match self.beat().await {
+            let interval = self.heartbeat_interval(heartbeat);
+            let pause = match self.send_heartbeat().await {
                 Ok(true) => {
                     pauses = self.config.coordinator_retry.pauses();
                     interval
@@ -317,10 +327,11 @@ impl Worker {
                     }
                     Err(error) => return error,
                 },
-                // At most one interval: a coordinator that is back gives each lease one term to be renewed in.
+                // The pause is one interval at most: a coordinator that is back gives each lease
+                // one term to be renewed in.
                 Err(status) => match pauses.next() {
                     Some(pause) => pause.min(interval),
-                    None => return self.gone(&status),
+                    None => return self.coordinator_gone(&status),
                 },
             };
             self.slots.tick();
@@ -328,26 +339,29 @@ impl Worker {
         }
     }
 
-    fn gone(&self, last: &tonic::Status) -> WorkerError {
+    fn coordinator_gone(&self, last: &tonic::Status) -> WorkerError {
         WorkerError::CoordinatorGone {
             address: self.coordinator.clone(),
-            patience: self.config.coordinator_retry.patience,
-            last: told(last),
+            timeout: self.config.coordinator_retry.timeout,
+            last: describe_status(last),
         }
     }
 
-    /// Says that the worker lives and renews its leases. `false`: the coordinator does not know it.
-    async fn beat(&self) -> Result<bool, tonic::Status> {
-        let link = &self.desk.coordinator;
+    /// Sends a heartbeat and renews the leases. `false`: the coordinator does not know the worker.
+    async fn send_heartbeat(&self) -> Result<bool, tonic::Status> {
+        let link = &self.context.coordinator;
         let heartbeat = link.heartbeat(self.attempts.len() as u32).await?;
         if !heartbeat.known {
             return Ok(false);
         }
-        let held = self.held.all();
-        if !held.is_empty() {
-            let renewed = link.renew(held.clone()).await?;
-            self.held.lose(&renewed.lost, &held);
-            renewed.moves.iter().for_each(|to| self.held.move_policy(&to.trajectory_id, &to.policy_address));
+        let leases = self.leases.all();
+        if !leases.is_empty() {
+            let renewed = link.renew(leases.clone()).await?;
+            self.leases.cancel_lost(&renewed.lost, &leases);
+            renewed
+                .moves
+                .iter()
+                .for_each(|to| self.leases.move_policy(&to.trajectory_id, &to.policy_address));
         }
         if heartbeat.run_over {
             self.run_over.cancel();
@@ -355,80 +369,81 @@ impl Worker {
         Ok(true)
     }
 
-    /// A lease is renewed three times in its term, so that two lost calls lose nothing.
-    fn interval(&self, heartbeat: Duration) -> Duration {
-        let lease = self.held.shortest_lease().map_or(heartbeat, |lease| lease / 3);
+    /// A lease is renewed three times in its term, so that two lost calls do no harm.
+    fn heartbeat_interval(&self, heartbeat: Duration) -> Duration {
+        let lease = self.leases.shortest_lease().map_or(heartbeat, |lease| lease / 3);
         heartbeat.min(lease).max(Duration::from_millis(10))
     }
 
-    /// Lets the attempts end, then hands back, then cuts off. Returns how many were cut off.
+    /// Lets the attempts end, then returns their leases, then aborts them. Returns how many were
+    /// aborted.
     async fn drain(&self) -> u64 {
         let began = Instant::now();
-        Draining { role: Role::Env, in_hand: self.attempts.len() as u64 }.emit();
+        ProcessDraining { role: Role::Env, in_hand: self.attempts.len() as u64 }.emit();
         self.slots.idle_because(IdleCause::Draining);
         self.attempts.close();
         let mut left = 0;
         if timeout(self.config.drain_grace, self.attempts.wait()).await.is_err() {
             self.signals.hand_back.cancel();
-            // Handing back is closing a stage and one call.
+            // Returning a lease takes closing an environment and one call.
             if timeout(2 * self.config.call_deadline, self.attempts.wait()).await.is_err() {
                 left = self.attempts.len() as u64;
-                self.cut().await;
+                self.abort_attempts().await;
             }
         }
-        Drained { role: Role::Env, left, micros: began.elapsed().as_micros() as u64 }.emit();
+        ProcessDrained { role: Role::Env, left, micros: began.elapsed().as_micros() as u64 }.emit();
         left
     }
 
     /// Ends every attempt at its next await.
-    async fn cut(&self) {
+    async fn abort_attempts(&self) {
         self.signals.cut.cancel();
         self.attempts.close();
         self.attempts.wait().await;
     }
 }
 
-fn lock(summary: &Mutex<Summary>) -> MutexGuard<'_, Summary> {
-    // Adding to a number cannot leave it half added.
+fn lock(summary: &Mutex<WorkerSummary>) -> MutexGuard<'_, WorkerSummary> {
+    // A panic cannot leave a counter half updated.
     summary.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The worker's slots and where their time goes.
-struct Slots {
-    places: Arc<Semaphore>,
+/// The worker's slots and the causes of their idle time.
+struct SlotPool {
+    permits: Arc<Semaphore>,
     account: Arc<Mutex<WorkerAccount>>,
     time: TimeSource,
 }
 
-/// One slot in use; dropping it frees it.
+/// A slot in use, which is freed when this is dropped.
 struct Slot {
     account: Arc<Mutex<WorkerAccount>>,
     time: TimeSource,
-    _place: OwnedSemaphorePermit,
+    _permit: OwnedSemaphorePermit,
 }
 
-impl Slots {
+impl SlotPool {
     fn open(count: u32, time: TimeSource) -> Self {
         let account = WorkerAccount::open(count, IdleCause::NoCoordinator, time.micros());
-        let places = Arc::new(Semaphore::new(count as usize));
-        Self { places, account: Arc::new(Mutex::new(account)), time }
+        let permits = Arc::new(Semaphore::new(count as usize));
+        Self { permits, account: Arc::new(Mutex::new(account)), time }
     }
 
-    /// Waits until at least one slot is free and says how many are.
-    async fn free(&self) -> u32 {
-        // Nobody closes the semaphore, so waiting cannot fail.
-        drop(self.places.acquire().await);
-        self.places.available_permits().max(1) as u32
+    /// Waits until at least one slot is free and returns how many are.
+    async fn wait_free(&self) -> u32 {
+        // The semaphore is never closed, so that waiting cannot fail.
+        drop(self.permits.acquire().await);
+        self.permits.available_permits().max(1) as u32
     }
 
     fn take(&self) -> Option<Slot> {
-        let place = self.places.clone().try_acquire_owned().ok()?;
+        let permit = self.permits.clone().try_acquire_owned().ok()?;
         self.account().occupy(self.time.micros());
-        Some(Slot { account: self.account.clone(), time: self.time.clone(), _place: place })
+        Some(Slot { account: self.account.clone(), time: self.time.clone(), _permit: permit })
     }
 
     fn idle_because(&self, cause: IdleCause) {
-        self.account().idle_because(cause, self.time.micros());
+        self.account().set_idle_cause(cause, self.time.micros());
     }
 
     fn tick(&self) {
@@ -436,17 +451,17 @@ impl Slots {
     }
 
     fn account(&self) -> MutexGuard<'_, WorkerAccount> {
-        locked(&self.account)
+        lock_account(&self.account)
     }
 }
 
 impl Drop for Slot {
     fn drop(&mut self) {
-        locked(&self.account).release(self.time.micros());
+        lock_account(&self.account).release(self.time.micros());
     }
 }
 
-fn locked(account: &Mutex<WorkerAccount>) -> MutexGuard<'_, WorkerAccount> {
-    // It panics before it changes anything.
+fn lock_account(account: &Mutex<WorkerAccount>) -> MutexGuard<'_, WorkerAccount> {
+    // A panic would occur before any change.
     account.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,68 +1,77 @@
-//! Disk of the run directory: what a run writes, and what it leaves free.
+//! Disk of the run directory: what a run writes, and what it keeps free.
 
-use super::{Machine, Sum, Term, takes_versions, weight_files};
+use super::{DemandTerm, MachineCapacity, ResourceDemand, loads_new_versions, weight_files};
 use crate::job::Job;
-use crate::sessions::Sessions;
+use crate::sessions::SessionSizes;
 
 /// Machine code of all kernels for one GPU, kept in `policy.engine.kernel_cache`.
 const KERNELS_BYTES: u64 = 64 << 20;
 
-/// What a run takes at once, and its whole data set.
-pub fn sums(job: &Job, sessions: &Sessions, is_cuda: bool, machine: &Machine) -> Vec<Sum> {
-    let at_once = at_once(job, sessions, is_cuda, machine.has_checkpoint);
-    let remedy = "free some, take a run.output_dir on a larger disk, or lower records.disk_reserve_bytes, records.max_shard_bytes or env.sessions_max";
-    let first = Sum {
+/// The demand at any time during the run, and that of the whole data set.
+pub fn sums(
+    job: &Job,
+    sessions: &SessionSizes,
+    is_cuda: bool,
+    machine: &MachineCapacity,
+) -> Vec<ResourceDemand> {
+    let at_once = peak_terms(job, sessions, is_cuda, machine.has_checkpoint);
+    let remedy = "free disk space, use a run.output_dir on a larger disk, or lower records.disk_reserve_bytes, records.max_shard_bytes or env.sessions_max";
+    let first = ResourceDemand {
         what: "disk to run",
         terms: at_once,
-        there: machine.disk.clone(),
+        available: machine.disk.clone(),
         remedy: remedy.into(),
         must_fit: false,
     };
     let Some(data) = data_set(job, sessions) else { return vec![first] };
     let mut terms = first.terms.clone();
     terms.extend(data);
-    let remedy = "free some, take a larger disk, or lower tasks.groups; while less than records.disk_reserve_bytes is free nothing new starts";
-    let whole = Sum { what: "disk to the end", terms, remedy: remedy.into(), ..first.clone() };
+    let remedy = "free disk space, use a larger disk, or lower tasks.groups; below records.disk_reserve_bytes of free disk no trajectory starts";
+    let whole = ResourceDemand { what: "disk to the end", terms, remedy: remedy.into(), ..first.clone() };
     vec![first, whole]
 }
 
-fn at_once(job: &Job, sessions: &Sessions, is_cuda: bool, has_checkpoint: bool) -> Vec<Term> {
+fn peak_terms(job: &Job, sessions: &SessionSizes, is_cuda: bool, has_checkpoint: bool) -> Vec<DemandTerm> {
     let (count, steps) = (sessions.count as u64, sessions.workload.steps_mean().ceil() as u64);
     let shard = job.records.max_shard_bytes;
     let mut terms = vec![
-        Term::new(
+        DemandTerm::new(
             "spool of open trajectories",
             count * steps * sessions.step_bytes,
             format!("{count} sessions x {steps} steps x {} kB", sessions.step_bytes / 1000),
         ),
-        Term::new("a shard and its spool", 2 * shard, "2 x records.max_shard_bytes"),
-        Term::new("reserve", job.records.disk_reserve_bytes, "records.disk_reserve_bytes"),
+        DemandTerm::new("a shard and its spool", 2 * shard, "2 x records.max_shard_bytes"),
+        DemandTerm::new("reserve", job.records.disk_reserve_bytes, "records.disk_reserve_bytes"),
     ];
     if is_cuda {
-        terms.push(Term::new("compiled kernels", KERNELS_BYTES, "estimated"));
+        terms.push(DemandTerm::new("compiled kernels", KERNELS_BYTES, "estimated"));
     }
     if let Some(model) = job.policy.model.as_ref().filter(|_| !has_checkpoint) {
         let files = weight_files(model);
-        terms.push(Term::new("checkpoint", files.iter().sum(), format!("{} files", files.len())));
-        if takes_versions(model) {
+        terms.push(DemandTerm::new("checkpoint", files.iter().sum(), format!("{} files", files.len())));
+        if loads_new_versions(model) {
             let largest = files.iter().max().copied().unwrap_or(0);
-            terms.push(Term::new("the next version", largest, "its largest file, all others links"));
+            terms.push(DemandTerm::new(
+                "the next version",
+                largest,
+                "its largest file; the others are links",
+            ));
         }
     }
     terms
 }
 
-/// What all trajectories of the job take; `None` where it does not say how many there are.
-fn data_set(job: &Job, sessions: &Sessions) -> Option<Vec<Term>> {
+/// What all trajectories of the job take; `None` if the job does not limit their number.
+fn data_set(job: &Job, sessions: &SessionSizes) -> Option<Vec<DemandTerm>> {
     let groups = job.tasks.groups?;
     let (size, steps) = (u64::from(job.tasks.group_size), sessions.workload.steps_mean().ceil() as u64);
     let trajectories = groups.saturating_mul(size);
     let steps_how = format!("{groups} groups x {size} x {steps} steps x {} kB", sessions.step_bytes / 1000);
     let bytes = trajectories.saturating_mul(steps).saturating_mul(sessions.step_bytes);
-    let mut terms = vec![Term::new("the data set", bytes, steps_how)];
+    let mut terms = vec![DemandTerm::new("the data set", bytes, steps_how)];
     if let Some(archive) = &job.env.archive {
         let bytes = trajectories.saturating_mul(archive.trajectory_bytes_max);
-        terms.push(Term::new("the archive, at most", bytes, "env.archive_trajectory_bytes_max each"));
+        terms.push(DemandTerm::new("the archive, at most", bytes, "env.archive_trajectory_bytes_max each"));
     }
     Some(terms)
 }

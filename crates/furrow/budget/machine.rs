@@ -1,98 +1,105 @@
-//! What there is: measured here, or given for another machine.
+//! The resources of a machine: measured here, or given for another machine.
 
 use clap::Args;
-use furrow_cuda::device::Device;
+use furrow_cuda::device::GpuDevice;
 use furrow_model::floor;
 use furrow_policy::BackendChoice;
 
 use crate::job::Job;
 
-/// What another machine has, on the command line.
+/// The resources of another machine, as options.
 #[derive(Debug, Clone, Copy, Default, Args)]
-pub struct Given {
-    /// GiB of the GPU's memory, all of it [default: what is free of the GPU found here, else what --gpu has]
+pub struct MachineArgs {
+    /// Total memory of the GPU in GiB, to plan for another GPU [default: the free memory of the GPU
+    /// found here, else the memory of --gpu]
     #[arg(long, requires = "job", value_parser = gib, value_name = "GIB")]
     pub gpu_memory_gib: Option<f64>,
-    /// Bytes of the GPU's memory, all of it, where GiB are not exact enough
+    /// Total memory of the GPU in bytes, instead of --gpu-memory-gib
     #[arg(long, requires = "job", conflicts_with = "gpu_memory_gib", value_name = "BYTES")]
     pub device_bytes: Option<u64>,
-    /// GiB of memory of the machine or container that nothing else takes [default: what is left here]
+    /// Memory in GiB that the machine or container has for the farm [default: the available memory
+    /// here]
     #[arg(long, requires = "job", value_parser = gib, value_name = "GIB")]
     pub memory_gib: Option<f64>,
-    /// GiB of disk that nothing else takes; a disk given so does not hold the checkpoint yet [default: what is free here]
+    /// Disk in GiB that is free for the farm; the plan then counts the checkpoint as not yet stored
+    /// there [default: the free disk here]
     #[arg(long, requires = "job", value_parser = gib, value_name = "GIB")]
     pub disk_gib: Option<f64>,
 }
 
-/// Bytes that are there, and who says so.
+/// Available bytes, and their source.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct There {
-    /// Bytes.
+pub struct AvailableBytes {
     pub bytes: u64,
-    /// Where the number is from.
-    pub of: String,
+    /// How the number was obtained.
+    pub source: String,
 }
 
-/// A GPU's memory.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Gpu {
-    /// Its bytes.
-    pub there: There,
-    /// Whether they are what is free beside a context, and not all that the GPU has.
+pub struct GpuMemory {
+    /// The memory that is available.
+    pub available: AvailableBytes,
+    /// Whether this is the free memory beside a context, not the GPU's total.
     pub is_free: bool,
 }
 
-/// What there is of everything.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Machine {
-    /// The GPU; `None` where none is found and none was named.
-    pub gpu: Option<Gpu>,
-    /// Memory that can be taken.
-    pub memory: Option<There>,
+pub struct MachineCapacity {
+    /// The GPU; `None` if none was found and none was named.
+    pub gpu: Option<GpuMemory>,
+    /// Memory available to the farm.
+    pub memory: Option<AvailableBytes>,
     /// Free bytes of the run directory's disk.
-    pub disk: Option<There>,
-    /// Whether the checkpoint lies on that disk already.
+    pub disk: Option<AvailableBytes>,
+    /// Whether the checkpoint is already on that disk.
     pub has_checkpoint: bool,
 }
 
-impl Machine {
-    /// This machine, but for what is given of another one. `named` is the GPU that stands in where none is found.
-    pub fn of(job: &Job, given: &Given, named: Option<&floor::Device>) -> Self {
+impl MachineCapacity {
+    /// This machine, with the given resources replaced. `named` is the GPU to assume if none is
+    /// found.
+    pub fn detect(job: &Job, given: &MachineArgs, named: Option<&floor::DeviceSpec>) -> Self {
         let bytes = |gib: f64| (gib * f64::from(1 << 30)) as u64;
-        let told = |gib: f64, key: &str| There { bytes: bytes(gib), of: format!("{key} {gib}") };
-        let total = |there| Gpu { there, is_free: false };
-        let stand_in = |device: &floor::Device| There {
+        let from_argument =
+            |gib: f64, key: &str| AvailableBytes { bytes: bytes(gib), source: format!("{key} {gib}") };
+        let total = |there| GpuMemory { available: there, is_free: false };
+        let stand_in = |device: &floor::DeviceSpec| AvailableBytes {
             bytes: device.memory as u64,
-            of: format!("{}, no GPU is here", device.name),
+            source: format!("{}, no GPU found here", device.name),
         };
         let gpu = match (given.gpu_memory_gib, given.device_bytes) {
-            (Some(gib), _) => Some(total(told(gib, "--gpu-memory-gib"))),
-            (None, Some(bytes)) => Some(total(There { bytes, of: "--device-bytes".into() })),
-            (None, None) => found(job).or_else(|| named.map(stand_in).map(total)),
+            (Some(gib), _) => Some(total(from_argument(gib, "--gpu-memory-gib"))),
+            (None, Some(bytes)) => Some(total(AvailableBytes { bytes, source: "--device-bytes".into() })),
+            (None, None) => detect_gpu(job).or_else(|| named.map(stand_in).map(total)),
         };
         let memory = match given.memory_gib {
-            Some(gib) => Some(told(gib, "--memory-gib")),
-            None => furrow_telemetry::available_bytes()
-                .map(|bytes| There { bytes, of: "what this machine and its control groups leave".into() }),
+            Some(gib) => Some(from_argument(gib, "--memory-gib")),
+            None => furrow_telemetry::available_bytes().map(|bytes| AvailableBytes {
+                bytes,
+                source: "available on this machine and in its control groups".into(),
+            }),
         };
         let disk = match given.disk_gib {
-            Some(gib) => Some(told(gib, "--disk-gib")),
+            Some(gib) => Some(from_argument(gib, "--disk-gib")),
             None => furrow_storage::free_bytes(&job.run_dir)
                 .ok()
-                .map(|bytes| There { bytes, of: format!("free for {}", job.run_dir.display()) }),
+                .map(|bytes| AvailableBytes { bytes, source: format!("free for {}", job.run_dir.display()) }),
         };
         Self { gpu, memory, disk, has_checkpoint: given.disk_gib.is_none() }
     }
 }
 
-/// The GPU of a job, if one can be opened here.
-fn found(job: &Job) -> Option<Gpu> {
-    let Some(BackendChoice::Cuda(places, _)) = job.policy.model.as_ref().map(|model| &model.backend) else {
+/// The GPU of a job, if this machine has it.
+fn detect_gpu(job: &Job) -> Option<GpuMemory> {
+    let Some(BackendChoice::Cuda(cuda, _)) = job.policy.model.as_ref().map(|model| &model.backend) else {
         return None;
     };
-    let device = Device::open(places.ordinal).ok()?;
+    let device = GpuDevice::open(cuda.ordinal).ok()?;
     let bytes = device.free_bytes().ok()? as u64;
-    Some(Gpu { there: There { bytes, of: format!("free of {}", device.name()) }, is_free: true })
+    Some(GpuMemory {
+        available: AvailableBytes { bytes, source: format!("free of {}", device.name()) },
+        is_free: true,
+    })
 }
 
 fn gib(text: &str) -> Result<f64, String> {

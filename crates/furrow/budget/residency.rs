@@ -1,113 +1,122 @@
-//! Which sessions are on the GPU at a time, and which are swapped out to pinned memory.
+//! Estimates which sessions are on the GPU and which are swapped out to pinned memory.
 //!
-//! A session at rest (its page acts) holds what it kept; one that works holds, and has reserved, what its step can come to. Sums are taken over steps: with
-//! ages spread evenly each step of the workload is as likely as any other. What a scheduler really swaps is `furrow plan --simulate`.
+//! An idle session (its page acts) holds what it kept; a working one holds and reserves the largest
+//! size of its step. Sums go over steps: with evenly spread ages each step of the workload is
+//! equally likely. `furrow plan --simulate` shows what the scheduler really swaps.
 
 use furrow_model::backend::PAGE_TOKENS;
-use furrow_model::floor::Keep;
-use furrow_policy::{Arena, ModelConfig};
+use furrow_model::floor::ContextRetention;
+use furrow_policy::{EngineMemoryPlan, ModelConfig};
 
 use crate::output;
-use crate::sessions::Sessions;
+use crate::sessions::SessionSizes;
 
-/// Bytes a second between device and host: what a PCIe 5 x16 link carries in one direction, an estimate.
+/// Bytes per second between device and host: an estimate for one direction of a PCIe 5 x16 link.
 const HOST_BYTES_A_SECOND: f64 = 55e9;
-/// Pages beyond those that a session's tokens fill: one parted from a fork, one of each of two snapshots, one that a fork shares half-full.
+/// Pages beyond those that a session's tokens fill: one copied from a fork, one for each of two
+/// snapshots, one half-full page shared with a fork.
 const SPARE: u64 = 4;
 
-/// Sessions on the device and off it, at even ages and at their longest.
+/// Sessions on the device and off it, at evenly spread ages and at their longest.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Residency {
-    /// Sessions at once.
+pub struct SessionResidency {
+    /// Number of concurrent sessions.
     pub sessions: u64,
-    /// Sessions that the engine admits, whatever they come to hold: at most so many act.
+    /// Number of sessions that the engine admits at most, whatever their size.
     pub admitted: u64,
-    /// With ages spread evenly.
-    pub even: Share,
+    /// With evenly spread ages.
+    pub even: ResidencyShare,
     /// With all sessions at their longest.
-    pub longest: Share,
-    /// Bytes of pinned memory for what is swapped out.
-    pub parked_bytes: u64,
-    /// Tokens of the longest step, and the most that a session may have.
+    pub longest: ResidencyShare,
+    /// Bytes of pinned memory for swapped-out states.
+    pub offload_bytes: u64,
+    /// Tokens of the longest step, and the limit of a session.
     pub tokens: [u64; 2],
 }
 
-/// Where sessions of a size are.
+/// Residency of sessions of one size.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Share {
-    /// KV pages of a session, in the mean.
+pub struct ResidencyShare {
+    /// Mean number of KV pages per session.
     pub pages: u64,
-    /// Sessions whose state is on the device.
+    /// Number of sessions whose state is on the device.
     pub resident: u64,
-    /// Sessions whose state is in pinned memory.
+    /// Number of sessions whose state is in pinned memory.
     pub swapped_out: u64,
-    /// What those take there.
+    /// Bytes that these states take in pinned memory.
     pub bytes: u64,
-    /// Bytes over the bus for a step, both ways, at most: each session that is out comes in once a step, for another one that goes.
+    /// Bytes over the bus per step, both directions, at most: each swapped-out session is restored
+    /// once per step, in exchange for another one.
     pub bytes_a_step: u64,
 }
 
-impl Share {
-    /// Seconds of the bus for a step.
+impl ResidencyShare {
+    /// Seconds of bus time per step.
     pub fn seconds_a_step(&self) -> f64 {
         self.bytes_a_step as f64 / HOST_BYTES_A_SECOND
     }
 }
 
-impl Residency {
-    /// Of a job's sessions in the room of its backend.
-    pub fn of(arena: &Arena, model: &ModelConfig, sessions: &Sessions) -> Self {
+impl SessionResidency {
+    /// The residency of a job's sessions in the capacity of its backend.
+    pub fn estimate(arena: &EngineMemoryPlan, model: &ModelConfig, sessions: &SessionSizes) -> Self {
         let Ok(config) = furrow_model::config::Config::read(&model.checkpoint) else {
-            unreachable!("an arena was planned from it")
+            unreachable!("the arena was planned from this file")
         };
         let limit = u64::from(arena.context_tokens_max);
-        let tokens = |turn: &furrow_model::floor::Turn| (turn.new + turn.past + turn.sampled) as u64;
+        let tokens = |turn: &furrow_model::floor::TurnTokens| (turn.new + turn.past + turn.sampled) as u64;
         let turns = sessions.workload.turns(&config, sessions.keep);
         let each: Vec<u64> = turns.iter().flatten().map(|turn| tokens(turn).min(limit)).collect();
         let most = turns.iter().flatten().map(tokens).max().unwrap_or(0);
         let pages = |tokens: u64| tokens.div_ceil(PAGE_TOKENS as u64) + SPARE;
         let mean = each.iter().map(|tokens| pages(*tokens)).sum::<u64>().div_ceil((each.len() as u64).max(1));
         let longest = each.iter().map(|tokens| pages(*tokens)).max().unwrap_or(0);
-        // A session that keeps less than it shows works on a fork: two slots.
+        // A session that keeps less than its prompt works on a fork, which takes two slots.
         let slots = u64::from(model.engine.state_slots);
-        let slots = if sessions.keep == Keep::Append { slots } else { slots / 2 };
+        let slots = if sessions.keep == ContextRetention::Append { slots } else { slots / 2 };
         let share = |pages: u64| {
-            let fit = u64::from(arena.room.pages) / pages.max(1);
+            let fit = u64::from(arena.capacity.pages) / pages.max(1);
             let resident = fit.min(slots).min(sessions.count as u64);
             let swapped_out = sessions.count as u64 - resident;
-            let parked = arena.needs.parked_bytes(u32::try_from(pages).unwrap_or(u32::MAX));
-            // Of the sessions so many are out when their turn comes.
-            let a_step = (2 * parked * swapped_out).checked_div(sessions.count as u64).unwrap_or(0);
-            Share { pages, resident, swapped_out, bytes: swapped_out * parked, bytes_a_step: a_step }
+            let offloaded = arena.needs.offloaded_bytes(u32::try_from(pages).unwrap_or(u32::MAX));
+            // On average this many sessions are swapped out at their turn.
+            let a_step = (2 * offloaded * swapped_out).checked_div(sessions.count as u64).unwrap_or(0);
+            ResidencyShare {
+                pages,
+                resident,
+                swapped_out,
+                bytes: swapped_out * offloaded,
+                bytes_a_step: a_step,
+            }
         };
         Self {
             sessions: sessions.count as u64,
             admitted: u64::from(arena.sessions_max),
             even: share(mean),
             longest: share(longest),
-            parked_bytes: arena.room.parked_bytes,
+            offload_bytes: arena.capacity.offload_bytes,
             tokens: [most, limit],
         }
     }
 
-    /// What keeps sessions from acting or steps from being taken.
+    /// Why sessions cannot act or steps cannot be taken, if so.
     pub fn warning(&self) -> Option<String> {
         let [most, limit] = self.tokens;
         if most > limit {
             return Some(format!(
-                "policy.engine.context_tokens_max: {limit}; the longest step comes to {most} tokens and would end its trajectory as context_full; raise it to {most}"
+                "policy.engine.context_tokens_max: {limit}; the longest step reaches {most} tokens and would end its trajectory as context_full; raise it to {most}"
             ));
         }
-        let Self { sessions, admitted, even, parked_bytes, .. } = self;
+        let Self { sessions, admitted, even, offload_bytes, .. } = self;
         if admitted < sessions {
             return Some(format!(
-                "policy.engine: {admitted} of {sessions} sessions are admitted, for only so many have a place at context_tokens_max {limit}; raise parked_bytes or kv_tokens, or lower context_tokens_max (the longest step has {most})"
+                "policy.engine: {admitted} of {sessions} sessions are admitted, because only so many fit at context_tokens_max {limit}; raise offload_bytes or kv_tokens, or lower context_tokens_max (the longest step has {most})"
             ));
         }
-        (even.bytes > *parked_bytes).then(|| {
+        (even.bytes > *offload_bytes).then(|| {
             format!(
-                "policy.engine.parked_bytes: {}; {} sessions are swapped out with ages spread evenly and take {}; raise it to that or more",
-                output::bytes(*parked_bytes),
+                "policy.engine.offload_bytes: {}; with evenly spread ages {} sessions are swapped out and take {}; raise it to at least that",
+                output::bytes(*offload_bytes),
                 even.swapped_out,
                 output::bytes(even.bytes)
             )

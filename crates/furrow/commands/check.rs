@@ -1,32 +1,30 @@
-//! `furrow check`: read, resolve and check a job, print the plan, start nothing.
+//! `furrow check`: reads, resolves and checks a job, prints the plan, starts nothing.
 
 use clap::Args;
-use furrow_tasks::Sampler;
+use furrow_tasks::TaskSampler;
 use serde_json::json;
 
-use crate::launch::Launch;
-use crate::{Failure, JobArgs, output};
+use crate::launch::JobLaunch;
+use crate::{CommandFailure, JobArgs, output};
 
-/// Which job.
 #[derive(Debug, Args)]
 pub struct CheckArgs {
     #[command(flatten)]
     job: JobArgs,
-    /// Print JSON
+    /// Print the resolved job and the plan as JSON
     #[arg(long)]
     json: bool,
 }
 
-/// Runs the command.
-pub fn run(args: &CheckArgs) -> Result<(), Failure> {
-    let Launch { job, set, eval } = Launch::read(&args.job)?.with_key()?.with_policy_key()?;
-    let groups = Sampler::new(&set, &job.tasks).groups();
+pub fn run(args: &CheckArgs) -> Result<(), CommandFailure> {
+    let JobLaunch { job, set, eval } = JobLaunch::read(&args.job)?.with_key()?.with_policy_key()?;
+    let groups = TaskSampler::new(&set, &job.tasks).groups();
     let trajectories = groups * u64::from(job.tasks.group_size);
     let evaluation = job
         .eval
         .as_ref()
         .zip(eval.as_ref())
-        .map(|(config, set)| (config, Sampler::new(set, &config.tasks).groups()));
+        .map(|(config, set)| (config, TaskSampler::new(set, &config.tasks).groups()));
     if args.json {
         let eval = evaluation.map(|(config, problems)| {
             json!({ "every_versions": config.every_versions, "problems": problems, "group_size": config.tasks.group_size })

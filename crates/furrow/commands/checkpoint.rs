@@ -1,39 +1,40 @@
-//! `furrow checkpoint`: writes random checkpoints of the published architecture, and looks at any.
+//! `furrow checkpoint`: writes random checkpoints of the published architecture, and inspects any
+//! checkpoint.
 
 use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 
 use clap::{Args, Subcommand, ValueEnum};
-use furrow_model::checkpoint::{Inspection, ModelFacts, inspect};
-use furrow_model::init::{self, Init, SHARD_BYTES_MAX, Size, StoredType};
+use furrow_model::checkpoint::{CheckpointInspection, ModelFacts, inspect};
+use furrow_model::init::{self, InitSpec, ModelSize, SHARD_BYTES_MAX, StoredType};
 use serde_json::json;
 
-use crate::progress::BytesDone;
-use crate::{Failure, output};
+use crate::progress::BytesProgress;
+use crate::{CommandFailure, output};
 use furrow_model::checkpoint::chain;
 
-/// What to do with a checkpoint.
 #[derive(Debug, Subcommand)]
 pub enum CheckpointCommand {
-    /// Write a complete random checkpoint of this architecture in Hugging Face layout, tokenizer included
+    /// Write a complete random checkpoint of the published architecture in Hugging Face layout,
+    /// tokenizer included; for tests and to try a farm
     Init(InitArgs),
-    /// Say what a checkpoint holds and whether it can be loaded; reads headers, no weights
+    /// Print what a checkpoint holds and whether it can be loaded; reads headers, no weights
     Inspect(InspectArgs),
 }
 
-/// What to write, and where.
 #[derive(Debug, Args)]
 pub struct InitArgs {
-    /// Directory to make
+    /// Directory to create
     dir: PathBuf,
-    /// mini: a million parameters, to learn on a core; tiny: four million, for tests and the quickstart; small: about 100 million; 12b: the
-    /// published shape, 26 GB in bfloat16
+    /// Size of the model. mini: a million parameters, to train on a CPU core; tiny: four million,
+    /// for tests and the quickstart; small: about 100 million; 12b: the published shape, 26 GB in
+    /// bfloat16
     #[arg(long, value_enum, default_value = "tiny")]
     size: SizeName,
-    /// The same seed writes the same bytes
+    /// Seed of the weights; the same seed writes the same bytes
     #[arg(long, default_value_t = 0)]
     seed: u64,
-    /// Type the weights are stored in [default: float32, of 12b bfloat16]
+    /// Data type of the stored weights [default: float32; bfloat16 for 12b]
     #[arg(long, value_enum)]
     dtype: Option<TypeName>,
     /// Print JSON
@@ -41,7 +42,6 @@ pub struct InitArgs {
     json: bool,
 }
 
-/// Which checkpoint.
 #[derive(Debug, Args)]
 pub struct InspectArgs {
     /// Checkpoint directory
@@ -66,31 +66,30 @@ enum TypeName {
     Bfloat16,
 }
 
-/// Runs the command.
-pub fn run(command: &CheckpointCommand) -> Result<(), Failure> {
+pub fn run(command: &CheckpointCommand) -> Result<(), CommandFailure> {
     match command {
         CheckpointCommand::Init(args) => write(args),
-        CheckpointCommand::Inspect(args) => look(args),
+        CheckpointCommand::Inspect(args) => print_checkpoint(args),
     }
 }
 
-fn write(args: &InitArgs) -> Result<(), Failure> {
+fn write(args: &InitArgs) -> Result<(), CommandFailure> {
     let size = match args.size {
-        SizeName::Mini => Size::Mini,
-        SizeName::Tiny => Size::Tiny,
-        SizeName::Small => Size::Small,
-        SizeName::Nano12b => Size::Nano12b,
+        SizeName::Mini => ModelSize::Mini,
+        SizeName::Tiny => ModelSize::Tiny,
+        SizeName::Small => ModelSize::Small,
+        SizeName::Nano12b => ModelSize::Nano12b,
     };
     let dtype = match (args.dtype, size) {
-        (Some(TypeName::Bfloat16), _) | (None, Size::Nano12b) => StoredType::Bfloat16,
+        (Some(TypeName::Bfloat16), _) | (None, ModelSize::Nano12b) => StoredType::Bfloat16,
         (Some(TypeName::Float32) | None, _) => StoredType::Float32,
     };
-    let init = Init { size, seed: args.seed, dtype, shard_bytes_max: SHARD_BYTES_MAX };
-    let progress = Mutex::new(BytesDone::new("weights"));
-    let told = |done, all| progress.lock().unwrap_or_else(PoisonError::into_inner).update(done, all);
-    let written = init::init_told(&args.dir, &init, &told);
+    let init = InitSpec { size, seed: args.seed, dtype, shard_bytes_max: SHARD_BYTES_MAX };
+    let progress = Mutex::new(BytesProgress::new("weights"));
+    let on_progress = |done, all| progress.lock().unwrap_or_else(PoisonError::into_inner).update(done, all);
+    let written = init::init_with_progress(&args.dir, &init, &on_progress);
     drop(progress);
-    let summary = written.map_err(|error| Failure::Input(vec![chain(&error)]))?;
+    let summary = written.map_err(|error| CommandFailure::Input(vec![chain(&error)]))?;
     if args.json {
         return Ok(output::json(&json!({
             "dir": args.dir, "parameters": summary.parameters, "tensors": summary.tensors, "bytes": summary.bytes,
@@ -107,19 +106,19 @@ fn write(args: &InitArgs) -> Result<(), Failure> {
     Ok(())
 }
 
-fn look(args: &InspectArgs) -> Result<(), Failure> {
+fn print_checkpoint(args: &InspectArgs) -> Result<(), CommandFailure> {
     let found = inspect(&args.dir);
     if args.json {
         output::json(&found)?;
     } else {
-        tell(&found);
+        print_inspection(&found);
     }
-    if found.problems.is_empty() { Ok(()) } else { Err(Failure::Input(found.problems)) }
+    if found.problems.is_empty() { Ok(()) } else { Err(CommandFailure::Input(found.problems)) }
 }
 
-fn tell(found: &Inspection) {
+fn print_inspection(found: &CheckpointInspection) {
     if let Some(model) = &found.model {
-        tell_model(model);
+        print_model(model);
     }
     let files = found
         .files
@@ -135,7 +134,7 @@ fn tell(found: &Inspection) {
     }
 }
 
-fn tell_model(model: &ModelFacts) {
+fn print_model(model: &ModelFacts) {
     let (layers, count, state) = (&model.layers, &model.parameters, &model.state);
     output::line(format!("pattern {}", model.pattern));
     let rows = [
@@ -158,7 +157,7 @@ fn tell_model(model: &ModelFacts) {
         .collect();
     output::table(&["part", "layers", "parameters"], &rows);
     output::line(format!(
-        "a session keeps {} of SSM state (float32), {} of convolution state and {} a token of keys and values (bfloat16)",
+        "a session takes {} of SSM state (float32), {} of convolution state and {} per token of keys and values (bfloat16)",
         output::bytes(state.ssm_float32_bytes),
         output::bytes(state.conv_bfloat16_bytes),
         output::bytes(state.kv_bfloat16_bytes_a_token)

@@ -1,4 +1,4 @@
-//! `furrow doctor`: is this machine fit to run a farm, and what to do if not.
+//! `furrow doctor`: checks whether this machine can run a farm, and says what to do if not.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -6,27 +6,29 @@ use std::process::Command;
 
 use clap::Args;
 use furrow_coordinator::PutAside;
-use furrow_env::{Chromium, EnvFile, Sites};
+use furrow_env::{ChromiumPool, EnvFile, SiteServer};
 use serde::Serialize;
 
-use crate::{Failure, launch, output};
+use crate::{CommandFailure, launch, output};
 
-/// What to look at.
+/// What to check.
 #[derive(Debug, Args)]
 pub struct DoctorArgs {
-    /// Browser to try instead of the one that would be found
+    /// Browser program to try instead of the one that a farm would find
     #[arg(long, env = "FURROW_BROWSER")]
     browser: Option<PathBuf>,
-    /// Folder that the browser's process searches for shared libraries, as env.browser_libraries; several may be given
+    /// Directory with shared libraries for the browser's process, as in env.browser_libraries;
+    /// repeat the option for more directories
     #[arg(long, value_name = "DIR")]
     browser_libraries: Vec<PathBuf>,
-    /// Fontconfig file for the browser's process, as env.browser_fonts
+    /// Fontconfig file for the browser's process, as in env.browser_fonts
     #[arg(long, value_name = "FILE")]
     browser_fonts: Option<PathBuf>,
-    /// Try the browser without its own sandbox, as env.sandbox = false
+    /// Try the browser without its own sandbox, as with env.sandbox = false; for containers without
+    /// user namespaces
     #[arg(long)]
     no_sandbox: bool,
-    /// List what starts of this run put aside in its lost+found, instead of looking at the machine
+    /// List what this run moved to its lost+found at its starts, instead of checking the machine
     #[arg(long, value_name = "DIR", conflicts_with = "browser")]
     run: Option<PathBuf>,
     /// Print JSON
@@ -34,9 +36,9 @@ pub struct DoctorArgs {
     json: bool,
 }
 
-/// One thing that was looked at.
+/// One result of a check.
 #[derive(Debug, Serialize)]
-struct Finding {
+struct DoctorFinding {
     what: &'static str,
     fit: bool,
     found: String,
@@ -45,7 +47,7 @@ struct Finding {
 }
 
 /// Runs the command.
-pub fn run(args: &DoctorArgs) -> Result<(), Failure> {
+pub fn run(args: &DoctorArgs) -> Result<(), CommandFailure> {
     if let Some(run) = &args.run {
         return lost_and_found(run, args.json);
     }
@@ -65,50 +67,58 @@ pub fn run(args: &DoctorArgs) -> Result<(), Failure> {
     }
     match findings.iter().filter(|finding| !finding.fit).count() {
         0 => Ok(()),
-        bad => Err(anyhow::anyhow!("{bad} things to put right").into()),
+        bad => Err(anyhow::anyhow!("{bad} checks failed; see the remedies above").into()),
     }
 }
 
-/// What a run could not account for: files of no shard, damaged spool files, manifest commits that cannot be read.
-fn lost_and_found(run: &Path, as_json: bool) -> Result<(), Failure> {
+/// Lists what a run could not account for: files without a shard, damaged spool files, unreadable
+/// manifest commits.
+fn lost_and_found(run: &Path, as_json: bool) -> Result<(), CommandFailure> {
     if !run.join("ledger.sqlite").exists() {
-        let why =
-            format!("--run: {} holds no run; name the directory with ledger.sqlite in it", run.display());
-        return Err(Failure::Input(vec![why]));
+        let why = format!(
+            "--run: {} is not a run directory; use the directory that holds ledger.sqlite",
+            run.display()
+        );
+        return Err(CommandFailure::Input(vec![why]));
     }
     let found = furrow_coordinator::lost_and_found(run)?;
     if as_json {
         return Ok(output::json(&found)?);
     }
     if found.is_empty() {
-        output::line(format!("{}: nothing was put aside", run.display()));
+        output::line(format!("{}: lost+found is empty", run.display()));
         return Ok(());
     }
-    output::line(format!("{} things were put aside; remove what you do not need:", found.len()));
+    output::line(format!("{} entries in lost+found; remove those you do not need:", found.len()));
     for PutAside { from, kept_as, why, copied_bytes } in &found {
         let how = copied_bytes
             .map_or_else(|| "moved".to_owned(), |bytes| format!("copied, {}", output::bytes(bytes)));
-        // A name may hold a line break or a terminal's control characters: they are printed as escapes.
-        let shown = |path: &Path| path.to_string_lossy().escape_debug().to_string();
-        output::line(format!("  {}  ({how})\n      was {}: {why}", shown(&run.join(kept_as)), shown(from)));
+        // A name may hold a line break or a terminal's control characters: print them as escapes.
+        let escaped = |path: &Path| path.to_string_lossy().escape_debug().to_string();
+        output::line(format!(
+            "  {}  ({how})\n      was {}: {why}",
+            escaped(&run.join(kept_as)),
+            escaped(from)
+        ));
     }
     Ok(())
 }
 
-/// Whether `policy.engine.backend = "cuda"` finds a device. A farm runs without one.
-fn gpu() -> Finding {
-    let found = match furrow_cuda::device::Device::open(0) {
+/// Whether `policy.engine.backend = "cuda"` finds a device. A farm also runs without one.
+fn gpu() -> DoctorFinding {
+    let found = match furrow_cuda::device::GpuDevice::open(0) {
         Ok(gpu) => {
             let bytes = output::bytes(gpu.memory_bytes() as u64);
             format!("{}, {bytes}, kernels for {}", gpu.name(), gpu.target().name())
         }
         Err(why) => format!("none: {why}"),
     };
-    Finding { what: "gpu", fit: true, found, remedy: None }
+    DoctorFinding { what: "gpu", fit: true, found, remedy: None }
 }
 
-/// Starts the browser as a farm would, with its self-test: page, dialog, crash, screenshot. Then whether it can be held to its limits.
-fn browser(args: &DoctorArgs) -> Result<[Finding; 2], Failure> {
+/// Starts the browser as a farm would, with its self-test (page, dialog, crash, screenshot), and
+/// checks that its memory can be limited.
+fn browser(args: &DoctorArgs) -> Result<[DoctorFinding; 2], CommandFailure> {
     let file = EnvFile {
         browser: args.browser.clone(),
         browser_libraries: args.browser_libraries.clone(),
@@ -117,20 +127,20 @@ fn browser(args: &DoctorArgs) -> Result<[Finding; 2], Failure> {
         ..EnvFile::default()
     };
     let most = file.browser_memory_bytes_max;
-    // A browser is started in /, so a relative path would be another one there.
+    // The browser starts in /, where a relative path would name another file.
     let here = std::env::current_dir().map_err(anyhow::Error::from)?;
-    let config = file.check(&here).map_err(Failure::Input)?;
-    let sites = std::sync::Arc::new(Sites::open(&[], config.sites)?);
+    let config = file.check(&here).map_err(CommandFailure::Input)?;
+    let sites = std::sync::Arc::new(SiteServer::open(&[], config.sites)?);
     let started = launch::runtime()?.block_on(async {
-        let pool = Chromium::start(config.browser, sites, config.egress).await?;
+        let pool = ChromiumPool::start(config.browser, sites, config.egress).await?;
         Ok::<_, furrow_env::BrowserError>(pool.health().clone())
     });
     let remedy = Some(
         "on Debian: apt-get install chromium-headless-shell; in a container allow user namespaces for its sandbox",
     );
-    let held = started.as_ref().ok().and_then(|health| health.held_bytes);
+    let footprint = started.as_ref().ok().and_then(|health| health.memory_bytes);
     let browser = match started {
-        Ok(health) => Finding {
+        Ok(health) => DoctorFinding {
             what: "browser",
             fit: health.sandbox || args.no_sandbox,
             found: format!(
@@ -141,56 +151,65 @@ fn browser(args: &DoctorArgs) -> Result<[Finding; 2], Failure> {
             ),
             remedy,
         },
-        Err(error) => Finding { what: "browser", fit: false, found: crate::chain(&error.into()), remedy },
+        Err(error) => {
+            DoctorFinding { what: "browser", fit: false, found: crate::chain(&error.into()), remedy }
+        }
     };
-    Ok([browser, limits(held, most)])
+    Ok([browser, limits(footprint, most)])
 }
 
-fn limits(held: Option<u64>, most: u64) -> Finding {
-    let found = match held {
-        Some(held) => format!(
-            "a browser holds {}, and is held to {} (env.browser_memory_bytes_max)",
-            output::bytes(held),
+fn limits(footprint: Option<u64>, most: u64) -> DoctorFinding {
+    let found = match footprint {
+        Some(footprint) => format!(
+            "an idle browser takes {}; its limit is {} (env.browser_memory_bytes_max)",
+            output::bytes(footprint),
             output::bytes(most)
         ),
-        None => "what a browser holds cannot be seen: a greedy page may take all memory".into(),
+        None => "the memory of a browser cannot be measured: one page may take all memory".into(),
     };
-    let remedy = Some("put the browser right first; then let this user see its own processes in /proc");
-    Finding { what: "browser limits", fit: held.is_some(), found, remedy }
+    let remedy = Some("fix the browser first; then let this user read its own processes in /proc");
+    DoctorFinding { what: "browser limits", fit: footprint.is_some(), found, remedy }
 }
 
-fn setpriv() -> Finding {
+fn setpriv() -> DoctorFinding {
     let found = Command::new("setpriv").arg("--version").output();
     let fit = found.as_ref().is_ok_and(|output| output.status.success());
     let found = found.map_or_else(
         |why| why.to_string(),
         |output| String::from_utf8_lossy(&output.stdout).trim().to_owned(),
     );
-    Finding {
+    DoctorFinding {
         what: "setpriv",
         fit,
         found,
-        remedy: Some("install util-linux: browsers are started with it, so that they die with their worker"),
+        remedy: Some(
+            "install util-linux: environment workers start browsers with it, so that browsers die with their worker",
+        ),
     }
 }
 
-fn shared_memory() -> Finding {
-    let room = free_bytes("/dev/shm");
-    let fit = room.is_some();
-    let found = room.map_or("absent".into(), |bytes| {
+fn shared_memory() -> DoctorFinding {
+    let free = free_bytes("/dev/shm");
+    let fit = free.is_some();
+    let found = free.map_or("absent".into(), |bytes| {
         format!("{} free (below 512 MB browsers use files instead)", output::bytes(bytes))
     });
-    Finding { what: "/dev/shm", fit, found, remedy: Some("mount a tmpfs on /dev/shm") }
+    DoctorFinding { what: "/dev/shm", fit, found, remedy: Some("mount a tmpfs on /dev/shm") }
 }
 
-fn fonts(args: &DoctorArgs) -> Finding {
+fn fonts(args: &DoctorArgs) -> DoctorFinding {
     if let Some(file) = &args.browser_fonts {
-        let found = format!("those of {}", file.display());
-        return Finding { what: "fonts", fit: file.is_file(), found, remedy: Some("name a fontconfig file") };
+        let found = format!("fonts of {}", file.display());
+        return DoctorFinding {
+            what: "fonts",
+            fit: file.is_file(),
+            found,
+            remedy: Some("use an existing fontconfig file"),
+        };
     }
     let folders = ["/usr/share/fonts", "/usr/local/share/fonts"];
     let count: usize = folders.iter().map(|folder| count_files(Path::new(folder), 4)).sum();
-    Finding {
+    DoctorFinding {
         what: "fonts",
         fit: count > 0,
         found: format!("{count} font files"),
@@ -198,38 +217,38 @@ fn fonts(args: &DoctorArgs) -> Finding {
     }
 }
 
-fn memory() -> Finding {
-    // The container's limit where there is one.
+fn memory() -> DoctorFinding {
+    // The container's limit, if there is one.
     let available = furrow_telemetry::available_bytes().unwrap_or_default();
     let reserve = EnvFile::default().memory_reserve_bytes;
     // A light page costs 35 MB, an idle browser 136 MB.
     let sessions = available.saturating_sub(reserve) / (50 << 20);
-    Finding {
+    DoctorFinding {
         what: "memory",
         fit: sessions > 2,
         found: format!(
-            "{} available, room for about {sessions} sessions of light pages beside the {} that stay free (env.memory_reserve_bytes)",
+            "{} available: about {sessions} sessions of light pages, with {} kept free (env.memory_reserve_bytes)",
             output::bytes(available),
             output::bytes(reserve)
         ),
         remedy: Some(
-            "below the reserve nothing is taken up; each session takes about 50 MB, live sites several times that",
+            "add memory: below the reserve no session starts; each takes about 50 MB, on live sites several times that",
         ),
     }
 }
 
-fn temporary_folder() -> Finding {
+fn temporary_folder() -> DoctorFinding {
     let folder = std::env::temp_dir();
-    let room = free_bytes(&folder.display().to_string()).unwrap_or_default();
-    Finding {
+    let free = free_bytes(&folder.display().to_string()).unwrap_or_default();
+    DoctorFinding {
         what: "temp folder",
-        fit: room >= 1 << 30,
-        found: format!("{} with {} free", folder.display(), output::bytes(room)),
-        remedy: Some("free 1 GB there, or set TMPDIR: browser profiles live in it"),
+        fit: free >= 1 << 30,
+        found: format!("{} with {} free", folder.display(), output::bytes(free)),
+        remedy: Some("free 1 GB there or set TMPDIR: it holds the browsers' profiles"),
     }
 }
 
-/// Free bytes of the file system under a path, as `df` tells them.
+/// Free bytes of a path's file system, as `df` reports them.
 fn free_bytes(path: &str) -> Option<u64> {
     let output = Command::new("df").args(["--output=avail", "-B1", path]).output().ok()?;
     String::from_utf8_lossy(&output.stdout).lines().nth(1)?.trim().parse().ok()

@@ -1,4 +1,4 @@
-//! A headless Chromium that shows pages of our own: found, and started in a folder.
+//! Finds a headless Chromium and starts it in a folder, to render the project's own pages.
 
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
@@ -7,17 +7,19 @@ use std::process::Stdio;
 use furrow_env::LOOKED_FOR;
 use tokio::process::Command;
 
-/// The program: what is named, or the first that is there.
+/// The named program, or the first one installed.
 pub fn find(named: Option<&Path>) -> Option<PathBuf> {
     let found = || LOOKED_FOR.iter().map(PathBuf::from).find(|path| path.is_file());
     named.map(Path::to_owned).or_else(found)
 }
 
-/// Starts it with its profile in this folder. What it shows and how large is added to it.
+/// A command that starts the program with its profile in this folder; callers add the page and the
+/// window's size.
 pub fn command(program: &Path, folder: &Path) -> std::io::Result<Command> {
     let mut command = Command::new(program);
     command.args(["--headless", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run"]);
-    // Whose folder it is tells who we are: as root Chromium starts without its sandbox only.
+    // The owner of a new folder is this process' user: Chromium starts as root only without its
+    // sandbox.
     if std::fs::metadata(folder)?.uid() == 0 {
         command.arg("--no-sandbox");
     }
@@ -25,7 +27,7 @@ pub fn command(program: &Path, folder: &Path) -> std::io::Result<Command> {
     Ok(command)
 }
 
-/// Where it keeps what it writes.
+/// Chromium's profile folder.
 pub fn profile(folder: &Path) -> PathBuf {
     folder.join("profile")
 }

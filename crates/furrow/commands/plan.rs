@@ -1,4 +1,6 @@
-//! `furrow plan`: what a model takes on a device, how many sessions fit, and the floor of a rollout, before a machine is rented; what a job takes of a machine.
+//! `furrow plan`: computes what a model needs on a device, how many sessions fit, and the floor
+//! (lower bound) of a rollout, before a machine is rented; with `--job`, what a job takes of a
+//! machine.
 
 mod job;
 pub mod simulate;
@@ -7,45 +9,47 @@ use std::path::PathBuf;
 
 use clap::Args;
 use furrow_model::config::Config;
-use furrow_model::floor::{Device, Keep, Mix, Rollout, Transformer, Work};
+use furrow_model::floor::{ContextRetention, DeviceSpec, ModelWork, RolloutFloor, SessionMix, Transformer};
 use furrow_rollout::ContextPolicy;
 use serde_json::{Value, json};
 
 use self::job::JobPlanArgs;
 use self::simulate::SimulateArgs;
-use crate::recorded::Recorded;
-use crate::{Failure, output};
+use crate::recorded::RecordedRun;
+use crate::{CommandFailure, output};
 use furrow_model::checkpoint::chain;
 
-/// A model, a device, a rollout.
 #[derive(Debug, Args)]
 pub struct PlanArgs {
-    /// Checkpoint directory (its config.json is read) [default: the published 12B]
+    /// Checkpoint directory, of which config.json is read [default: the published 12B]
     #[arg(long)]
     checkpoint: Option<PathBuf>,
-    /// Device: h200, h100, b200, a100, l40s
+    /// GPU to plan for: h200, h100, b200, a100 or l40s
     #[arg(long, default_value = "h200")]
     gpu: String,
-    /// Sessions at once [default: as many as the job or the recorded run has, else 100]
+    /// Number of concurrent sessions [default: as many as the job or the recorded run has, else
+    /// 100]
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     sessions: Option<u32>,
-    /// Steps of a trajectory [default: the most that a task of the job has, else 30]
+    /// Steps of a trajectory [default: the largest limit of the job's tasks, else 30]
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     steps: Option<u32>,
-    /// Tokens generated a step [default: policy.sampling.max_tokens of the job, else 150]
+    /// Tokens generated per step [default: policy.sampling.max_tokens of the job, else 150]
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     generated: Option<u32>,
-    /// Pixels of a screenshot, such as 1280x720 [default: the largest page of the job's tasks, else 1280x720]
+    /// Width and height of a screenshot in pixels, such as 1280x720 [default: the largest page of
+    /// the job's tasks, else 1280x720]
     #[arg(long, value_parser = size)]
     screenshot: Option<(usize, usize)>,
-    /// Seconds that the page takes for a step [default: 2]
+    /// Seconds that the page takes per step [default: 2]
     #[arg(long, value_parser = page_seconds)]
     page_seconds: Option<f64>,
-    /// Take steps, tokens, tiles and page time from the finished trajectories of this run directory
+    /// Take steps, tokens, tiles and page time from the finished trajectories of this run
+    /// directory, instead of the options for them
     #[arg(long, value_name = "RUN_DIR", conflicts_with_all = ["steps", "generated", "screenshot", "page_seconds"])]
     recorded: Option<PathBuf>,
     #[command(flatten)]
-    of_job: JobPlanArgs,
+    for_job: JobPlanArgs,
     #[command(flatten)]
     simulated: SimulateArgs,
     /// Print JSON
@@ -53,24 +57,23 @@ pub struct PlanArgs {
     json: bool,
 }
 
-/// A model and what it is called.
-struct Candidate {
+/// A model and its display name.
+struct PlanCandidate {
     name: String,
-    work: Box<dyn Work>,
+    work: Box<dyn ModelWork>,
 }
 
-/// How a session's earlier turns are treated, and how to say so.
-const KEEPS: [(Keep, &str); 3] = [
-    (Keep::Append, "append (state resident)"),
-    (Keep::LastImage, "last_image (state resident)"),
-    (Keep::Again, "whole prompt again each turn"),
+/// How a session's earlier turns are treated, with display names.
+const KEEPS: [(ContextRetention, &str); 3] = [
+    (ContextRetention::Append, "append (state resident)"),
+    (ContextRetention::LastImage, "last_image (state resident)"),
+    (ContextRetention::Recompute, "whole prompt prefilled each turn"),
 ];
 
-/// Runs the command.
-pub fn run(args: &PlanArgs) -> Result<(), Failure> {
-    let device = crate::job::gpu("--gpu", &args.gpu).map_err(Failure::Input)?;
-    let recorded = args.recorded.as_deref().map(Recorded::read).transpose()?;
-    let planned = args.of_job.read()?;
+pub fn run(args: &PlanArgs) -> Result<(), CommandFailure> {
+    let device = crate::job::gpu("--gpu", &args.gpu).map_err(CommandFailure::Input)?;
+    let recorded = args.recorded.as_deref().map(RecordedRun::read).transpose()?;
+    let planned = args.for_job.read()?;
     let of_job = planned.as_ref().and_then(|planned| planned.model()).map(|model| &model.checkpoint);
     let (name, config) = model(of_job.or(args.checkpoint.as_ref()))?;
     let mut mix = args.mix(planned.as_ref(), recorded.as_ref());
@@ -78,29 +81,29 @@ pub fn run(args: &PlanArgs) -> Result<(), Failure> {
         mix.page_seconds = recorded.workload.page_seconds;
     }
     let budget = planned
-        .map(|planned| args.of_job.budget(&planned, (&config, &mix), recorded.as_ref(), device))
+        .map(|planned| args.for_job.budget(&planned, (&config, &mix), recorded.as_ref(), device))
         .transpose()?;
     let floors =
-        recorded.as_ref().map(|recorded| RecordedFloors::of(recorded, &config, device, mix.sessions));
+        recorded.as_ref().map(|recorded| RecordedFloors::compute(recorded, &config, device, mix.sessions));
     let transformer =
-        Candidate { name: Transformer::HOLO2_8B.name.into(), work: Box::new(Transformer::HOLO2_8B) };
+        PlanCandidate { name: Transformer::HOLO2_8B.name.into(), work: Box::new(Transformer::HOLO2_8B) };
     let simulated = args.simulated.run(&config, device, &mix, recorded.as_ref())?;
-    let candidates = [Candidate { name, work: Box::new(config) }, transformer];
+    let candidates = [PlanCandidate { name, work: Box::new(config) }, transformer];
     if args.json {
         let models: Vec<Value> = candidates.iter().map(|candidate| candidate.value(device, &mix)).collect();
-        let mut told = json!({ "gpu": device.name, "figures_from": device.source, "models": models });
+        let mut output = json!({ "gpu": device.name, "rates_from": device.source, "models": models });
         if let Some((recorded, floors)) = recorded.as_ref().zip(floors.as_ref()) {
-            told["recorded"] = recorded.value();
-            told["recorded"]["floors"] = floors.value();
+            output["recorded"] = recorded.value();
+            output["recorded"]["floors"] = floors.value();
         }
         if let Some((budget, of)) = &budget {
-            told["budget"] = budget.value();
-            told["budget"]["of"] = json!(of);
+            output["budget"] = budget.value();
+            output["budget"]["of"] = json!(of);
         }
         if !simulated.is_empty() {
-            told["simulated"] = simulate::value(&simulated);
+            output["simulated"] = simulate::value(&simulated);
         }
-        return Ok(output::json(&told)?);
+        return Ok(output::json(&output)?);
     }
     output::line(format!(
         "{}: {:.2} TB/s, {:.0} TFLOP/s bfloat16, {} ({})",
@@ -112,36 +115,37 @@ pub fn run(args: &PlanArgs) -> Result<(), Failure> {
     ));
     if recorded.is_none() {
         output::line(format!(
-            "{} sessions of {} steps, {} tokens a step, screenshots {}x{}, pages take {} s a step",
+            "{} sessions of {} steps, {} tokens per step, screenshots {}x{}, pages take {} s per step",
             mix.sessions, mix.steps, mix.generated, mix.screenshot.0, mix.screenshot.1, mix.page_seconds
         ));
         for candidate in &candidates {
-            candidate.tell(device, &mix);
+            candidate.print(device, &mix);
         }
     }
     if let Some((recorded, floors)) = recorded.as_ref().zip(floors.as_ref()) {
-        recorded.tell();
-        floors.tell(mix.sessions);
+        recorded.print();
+        floors.print(mix.sessions);
     }
-    args.simulated.tell(&simulated);
+    args.simulated.print(&simulated);
     if let Some((budget, of)) = &budget {
         budget.show(of);
     }
     output::line(
-        "\nFloors: bytes and operations at the device's own rates, no launch, no wait. Expect 60 % of them.",
+        "\nFloors are lower bounds: bytes and operations at the device's full rates, without launches and waits. Expect 60 % of these rates.",
     );
     Ok(())
 }
 
 impl PlanArgs {
-    /// What is asked for, over what the job says, over what is usual.
-    fn mix(&self, planned: Option<&job::PlannedJob>, recorded: Option<&Recorded>) -> Mix {
-        let base = Mix::default();
+    /// Options override the job, and the job overrides the defaults.
+    fn mix(&self, planned: Option<&job::PlannedJob>, recorded: Option<&RecordedRun>) -> SessionMix {
+        let base = SessionMix::default();
         let of_run = recorded.and_then(|recorded| recorded.sessions).filter(|_| planned.is_none());
-        let base = Mix { sessions: of_run.map_or(base.sessions, |sessions| sessions as usize), ..base };
+        let base =
+            SessionMix { sessions: of_run.map_or(base.sessions, |sessions| sessions as usize), ..base };
         let base = planned.map_or(base, |planned| planned.mix(base));
         let over = |given: Option<u32>, own: usize| given.map_or(own, |given| given as usize);
-        Mix {
+        SessionMix {
             steps: over(self.steps, base.steps),
             screenshot: self.screenshot.unwrap_or(base.screenshot),
             generated: over(self.generated, base.generated),
@@ -152,24 +156,28 @@ impl PlanArgs {
     }
 }
 
-/// The floors of recorded trajectories: of one thing after another, and of two streams.
+/// The floors of recorded trajectories: with one operation after another, and with two streams.
 struct RecordedFloors {
-    one: Rollout,
-    two: Rollout,
+    one: RolloutFloor,
+    two: RolloutFloor,
 }
 
 impl RecordedFloors {
-    fn of(recorded: &Recorded, config: &Config, device: &Device, sessions: usize) -> Self {
-        let keep = if recorded.keep == ContextPolicy::LastImage { Keep::LastImage } else { Keep::Append };
+    fn compute(recorded: &RecordedRun, config: &Config, device: &DeviceSpec, sessions: usize) -> Self {
+        let keep = if recorded.keep == ContextPolicy::LastImage {
+            ContextRetention::LastImage
+        } else {
+            ContextRetention::Append
+        };
         let work = &recorded.workload;
         Self {
-            one: Rollout::floor_of(config, device, work, sessions, keep),
-            two: Rollout::floor_beside_of(config, device, work, sessions, keep),
+            one: RolloutFloor::workload_floor(config, device, work, sessions, keep),
+            two: RolloutFloor::workload_floor_concurrent(config, device, work, sessions, keep),
         }
     }
 
-    fn tell(&self, sessions: usize) {
-        let row = |name: &str, floor: &Rollout| {
+    fn print(&self, sessions: usize) {
+        let row = |name: &str, floor: &RolloutFloor| {
             vec![
                 format!("  {name}"),
                 format!("{:.2}", floor.steps_per_second),
@@ -179,15 +187,15 @@ impl RecordedFloors {
                 floor.sessions_that_fit.to_string(),
             ]
         };
-        output::line(format!("Floors of {sessions} such sessions"));
+        output::line(format!("Floors for {sessions} such sessions"));
         let header = ["", "steps/s", "trajectories/h", "page-bound", "longest", "sessions fit"];
         let rows =
-            [row("one thing after another", &self.one), row("the tower on a stream of its own", &self.two)];
+            [row("one operation after another", &self.one), row("vision tower on its own stream", &self.two)];
         output::table(&header, &rows);
     }
 
     fn value(&self) -> Value {
-        let floor = |floor: &Rollout| {
+        let floor = |floor: &RolloutFloor| {
             json!({
                 "steps_per_second": floor.steps_per_second, "trajectories_per_hour": floor.trajectories_per_hour,
                 "page_bound_per_hour": floor.session_bound_per_hour, "context_max": floor.context_max, "context_mean": floor.context_mean,
@@ -198,16 +206,16 @@ impl RecordedFloors {
     }
 }
 
-impl Candidate {
-    fn tell(&self, device: &Device, mix: &Mix) {
+impl PlanCandidate {
+    fn print(&self, device: &DeviceSpec, mix: &SessionMix) {
         let tokens = self.work.screenshot_tokens(mix.screenshot.0, mix.screenshot.1);
         let bytes = |bytes: f64| output::bytes(bytes as u64);
         output::line(format!("\n{}", self.name));
         output::line(format!("  weights                     {}", bytes(self.work.weight_bytes())));
-        output::line(format!("  a session before any token  {}", bytes(self.work.session_bytes(0.0))));
+        output::line(format!("  session without tokens      {}", bytes(self.work.session_bytes(0.0))));
         let a_token = self.work.session_bytes(1.0) - self.work.session_bytes(0.0);
-        output::line(format!("  a session, each token       {}", bytes(a_token)));
-        output::line(format!("  tokens a screenshot         {tokens}"));
+        output::line(format!("  session, per token          {}", bytes(a_token)));
+        output::line(format!("  tokens per screenshot       {tokens}"));
         let rows: Vec<Vec<String>> =
             KEEPS.iter().map(|(keep, name)| self.row(device, mix, *keep, name)).collect();
         let header = [
@@ -222,11 +230,12 @@ impl Candidate {
         output::table(&header, &rows);
     }
 
-    fn row(&self, device: &Device, mix: &Mix, keep: Keep, name: &str) -> Vec<String> {
-        let floor = Rollout::floor(&*self.work, device, mix, keep);
+    fn row(&self, device: &DeviceSpec, mix: &SessionMix, keep: ContextRetention, name: &str) -> Vec<String> {
+        let floor = RolloutFloor::floor(&*self.work, device, mix, keep);
         let fit = floor.sessions_that_fit.min(mix.sessions as u64) as usize;
-        // As many as fit do the work of all.
-        let reached = Rollout::floor(&*self.work, device, &Mix { sessions: fit.max(1), ..*mix }, keep);
+        // The sessions that fit do the work of all.
+        let reached =
+            RolloutFloor::floor(&*self.work, device, &SessionMix { sessions: fit.max(1), ..*mix }, keep);
         let rate = match fit {
             0 => "does not fit".into(),
             fit if fit < mix.sessions => format!("{:.0} with {fit}", reached.trajectories_per_hour),
@@ -243,11 +252,11 @@ impl Candidate {
         ]
     }
 
-    fn value(&self, device: &Device, mix: &Mix) -> Value {
+    fn value(&self, device: &DeviceSpec, mix: &SessionMix) -> Value {
         let rollouts: Vec<Value> = KEEPS
             .iter()
             .map(|(keep, name)| {
-                let floor = Rollout::floor(&*self.work, device, mix, *keep);
+                let floor = RolloutFloor::floor(&*self.work, device, mix, *keep);
                 json!({
                     "context": name, "context_max": floor.context_max, "context_mean": floor.context_mean,
                     "sessions_that_fit": floor.sessions_that_fit, "decode_batch": floor.decode_batch,
@@ -264,11 +273,11 @@ impl Candidate {
     }
 }
 
-fn model(dir: Option<&PathBuf>) -> Result<(String, Config), Failure> {
+fn model(dir: Option<&PathBuf>) -> Result<(String, Config), CommandFailure> {
     let Some(dir) = dir else {
         return Ok(("Nemotron-Nano-12B-v2-VL / Holotron-12B".into(), Config::published()));
     };
-    let config = Config::read(dir).map_err(|error| Failure::Input(vec![chain(&error)]))?;
+    let config = Config::read(dir).map_err(|error| CommandFailure::Input(vec![chain(&error)]))?;
     Ok((dir.display().to_string(), config))
 }
 

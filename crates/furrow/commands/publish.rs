@@ -1,48 +1,54 @@
-//! `furrow publish`: makes a directory of weights the job's next policy version and waits until its policy workers run it.
+//! `furrow publish`: publishes a directory of weights as the job's next policy version and waits
+//! until its policy workers run it.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, UNIX_EPOCH};
 
 use clap::Args;
-use furrow_model::checkpoint::{Delta, Form};
+use furrow_model::checkpoint::{DeltaManifest, UpdateForm};
 use furrow_wire::v1::coordinator_service_client::CoordinatorServiceClient;
 use furrow_wire::v1::{
     Directory, PublishRequest, PublishResponse, WeightsLink, WeightsRequest, WeightsResponse, publish_request,
 };
-use furrow_wire::{Connect, Refusal, Tcp, refusal, within};
+use furrow_wire::{Connector, RefusalKind, TcpConnector, refusal, with_deadline};
 use serde_json::json;
 use sha2::{Digest, Sha256};
 use tonic::transport::Channel;
 
 use crate::run_dir;
-use crate::{Failure, output};
+use crate::{CommandFailure, output};
 use furrow_model::checkpoint::chain;
 
-/// What to publish, and to whom.
+/// What to publish, and to which job.
 #[derive(Debug, Args)]
 pub struct PublishArgs {
-    /// A checkpoint, a delta (delta.json) or a LoRA adapter as PEFT saves it; policy workers read it under the same path
+    /// Directory of a checkpoint, a delta (with delta.json) or a LoRA adapter as PEFT saves it;
+    /// policy workers read it under the same path
     #[arg(required_unless_present = "rollback_to")]
     dir: Option<PathBuf>,
-    /// Run directory of the job; its coordinator is asked
+    /// Run directory of the job, to find its coordinator
     #[arg(long, required_unless_present = "coordinator")]
     run: Option<PathBuf>,
-    /// Coordinator's address, host:port, instead of --run
+    /// Address of the coordinator, host:port, instead of --run
     #[arg(long, conflicts_with = "run")]
     coordinator: Option<String>,
-    /// The version that an adapter goes over; a delta says its own. 0: the checkpoint that the job names
+    /// Policy version that an adapter is added to; a delta names its own; 0: the checkpoint that
+    /// the job names [default: 0]
     #[arg(long, value_name = "VERSION")]
     base_version: Option<i32>,
-    /// Publish the weights of an earlier version again, under a new number; 0: the checkpoint that the job names
+    /// Publish the weights of this earlier policy version under a new number; 0: the checkpoint
+    /// that the job names
     #[arg(long, value_name = "VERSION", conflicts_with_all = ["dir", "base_version", "sha256"])]
     rollback_to: Option<i32>,
-    /// What all weights must hash to afterwards (docs/WEIGHTS.md says how)
+    /// SHA-256 that all weights must have after loading, as docs/WEIGHTS.md defines it [default:
+    /// not checked]
     #[arg(long, value_name = "HASH")]
     sha256: Option<String>,
-    /// Names this publication, so that asking again is safe; else it is made of the directory's files, their sizes and times
+    /// Name of this publication; a repeated call with the same name publishes once [default: made
+    /// of the directory's path and its files' names, sizes and times]
     #[arg(long)]
     id: Option<String>,
-    /// Seconds to wait until every policy worker of the job runs it; 0: do not wait
+    /// Seconds to wait until every policy worker of the job runs the version; 0: do not wait
     #[arg(long, default_value_t = 300)]
     deadline: u64,
     /// Print JSON
@@ -50,87 +56,94 @@ pub struct PublishArgs {
     json: bool,
 }
 
-/// Between two looks at how far the workers are.
-const LOOK: Duration = Duration::from_millis(100);
+/// Time between two polls of the workers' progress.
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
-/// A coordinator that restarts is away for a second or two.
-pub(super) const CALL: Duration = Duration::from_secs(10);
+/// A coordinator that restarts does not answer for a second or two.
+pub(super) const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Runs the command.
-pub fn run(args: &PublishArgs) -> Result<(), Failure> {
+pub fn run(args: &PublishArgs) -> Result<(), CommandFailure> {
     let request = request(args)?;
     crate::launch::runtime()?.block_on(publish(args, request))
 }
 
-async fn publish(args: &PublishArgs, request: PublishRequest) -> Result<(), Failure> {
+async fn publish(args: &PublishArgs, request: PublishRequest) -> Result<(), CommandFailure> {
     let began = Instant::now();
     let deadline = began + Duration::from_secs(args.deadline.max(10));
-    let farm = Farm { run: args.run.clone(), coordinator: args.coordinator.clone() };
+    let farm = CoordinatorCaller { run: args.run.clone(), coordinator: args.coordinator.clone() };
     let PublishResponse { version, repeated } = farm
-        .ask(deadline, async |mut client| {
-            Ok(within(CALL, client.publish(request.clone())).await?.into_inner())
+        .call(deadline, async |mut client| {
+            Ok(with_deadline(CALL_TIMEOUT, client.publish(request.clone())).await?.into_inner())
         })
         .await?;
     let standing = loop {
-        let asked = WeightsRequest { version };
+        let version_request = WeightsRequest { version };
         let standing = farm
-            .ask(deadline, async |mut client| Ok(within(CALL, client.weights(asked)).await?.into_inner()))
+            .call(deadline, async |mut client| {
+                Ok(with_deadline(CALL_TIMEOUT, client.weights(version_request)).await?.into_inner())
+            })
             .await?;
         let moved = !standing.workers.is_empty() && standing.workers.iter().all(|worker| worker.moved);
         if moved || standing.state == "refused" || began.elapsed().as_secs() >= args.deadline {
             break standing;
         }
-        tokio::time::sleep(LOOK).await;
+        tokio::time::sleep(POLL_INTERVAL).await;
     };
-    tell(args, &standing, repeated, began.elapsed())?;
+    print_result(args, &standing, repeated, began.elapsed())?;
     conclude(args, &standing)
 }
 
-/// Where the coordinator is: asked anew each time, for a restarted one may listen elsewhere.
-pub(super) struct Farm {
+/// How to find the coordinator. The address is read before each call, because a restarted
+/// coordinator may listen elsewhere.
+pub(super) struct CoordinatorCaller {
     pub(super) run: Option<PathBuf>,
     pub(super) coordinator: Option<String>,
 }
 
-impl Farm {
-    fn address(&self) -> Result<String, Failure> {
+impl CoordinatorCaller {
+    fn address(&self) -> Result<String, CommandFailure> {
         match (&self.coordinator, &self.run) {
             (Some(address), _) => Ok(address.clone()),
             (None, Some(run)) => run_dir::address(run),
-            (None, None) => Err(Failure::Input(vec!["--run: name a run directory".into()])),
+            (None, None) => Err(CommandFailure::Input(vec![
+                "--run: not given; use a run directory, or --coordinator with host:port".into(),
+            ])),
         }
     }
 
-    /// Asks until there is an answer, a refusal, or the deadline: a coordinator that is away may be on its way back.
-    pub(super) async fn ask<T>(
+    /// Repeats a call until it is answered or refused or the deadline passes: the coordinator may
+    /// be restarting.
+    pub(super) async fn call<T>(
         &self,
         deadline: Instant,
         call: impl AsyncFn(CoordinatorServiceClient<Channel>) -> Result<T, tonic::Status>,
-    ) -> Result<T, Failure> {
+    ) -> Result<T, CommandFailure> {
         loop {
             let address = self.address()?;
-            let channel = Tcp::default().channel(&address).map_err(|_| {
-                Failure::Input(vec![format!("--coordinator: {address:?} is no address; use host:port")])
+            let channel = TcpConnector::default().channel(&address).map_err(|_| {
+                CommandFailure::Input(vec![format!(
+                    "--coordinator: {address:?} is not an address; use host:port"
+                )])
             })?;
             let status = match call(CoordinatorServiceClient::new(channel)).await {
                 Ok(answer) => return Ok(answer),
                 Err(status) => status,
             };
             match refusal(&status) {
-                Refusal::TryAgain if Instant::now() < deadline => tokio::time::sleep(LOOK).await,
-                Refusal::TryAgain => {
-                    let told = status.message();
+                RefusalKind::Retry if Instant::now() < deadline => tokio::time::sleep(POLL_INTERVAL).await,
+                RefusalKind::Retry => {
+                    let message = status.message();
                     return Err(
-                        anyhow::anyhow!("the coordinator at {address} does not answer: {told}").into()
+                        anyhow::anyhow!("the coordinator at {address} does not answer: {message}").into()
                     );
                 }
-                _ => return Err(Failure::Input(vec![status.message().to_owned()])),
+                _ => return Err(CommandFailure::Input(vec![status.message().to_owned()])),
             }
         }
     }
 }
 
-fn request(args: &PublishArgs) -> Result<PublishRequest, Failure> {
+fn request(args: &PublishArgs) -> Result<PublishRequest, CommandFailure> {
     if let Some(version) = args.rollback_to {
         let id = || format!("rollback-{}", uuid::Uuid::now_v7().simple());
         let weights = publish_request::Weights::RollbackTo(version);
@@ -138,10 +151,10 @@ fn request(args: &PublishArgs) -> Result<PublishRequest, Failure> {
         return Ok(PublishRequest { publication_id, weights: Some(weights) });
     }
     let dir = args.dir.clone().unwrap_or_default();
-    let wrong = |why: String| Failure::Input(vec![why]);
+    let wrong = |why: String| CommandFailure::Input(vec![why]);
     let dir = dir.canonicalize().map_err(|why| wrong(format!("{}: {why}", dir.display())))?;
-    let text = dir.to_str().ok_or_else(|| wrong(format!("{} is not written in UTF-8", dir.display())))?;
-    let form = Form::of(&dir).map_err(|why| wrong(chain(&why)))?;
+    let text = dir.to_str().ok_or_else(|| wrong(format!("{}: the path is not UTF-8 text", dir.display())))?;
+    let form = UpdateForm::of(&dir).map_err(|why| wrong(chain(&why)))?;
     let link = WeightsLink { form: form.as_str().to_owned(), directory: text.to_owned() };
     let directory = Directory {
         link: Some(link),
@@ -154,30 +167,31 @@ fn request(args: &PublishArgs) -> Result<PublishRequest, Failure> {
     })
 }
 
-fn base_version(args: &PublishArgs, dir: &Path, form: Form) -> Result<i32, Failure> {
+fn base_version(args: &PublishArgs, dir: &Path, form: UpdateForm) -> Result<i32, CommandFailure> {
     let own = match form {
-        Form::Full => Some(0),
-        Form::Delta => {
-            let delta = Delta::read(dir).map_err(|why| Failure::Input(vec![chain(&why)]))?;
+        UpdateForm::Full => Some(0),
+        UpdateForm::Delta => {
+            let delta = DeltaManifest::read(dir).map_err(|why| CommandFailure::Input(vec![chain(&why)]))?;
             Some(i32::try_from(delta.base_version).unwrap_or(i32::MAX))
         }
-        Form::Adapter => None,
+        UpdateForm::Adapter => None,
     };
     match (own, args.base_version) {
-        (Some(own), Some(asked)) if own != asked => {
-            let why = if form == Form::Full {
-                "a whole checkpoint goes over nothing".to_owned()
+        (Some(own), Some(requested)) if own != requested => {
+            let why = if form == UpdateForm::Full {
+                "a full checkpoint has no base; leave the option out".to_owned()
             } else {
-                format!("delta.json says {own}")
+                format!("delta.json names {own}; use that or leave the option out")
             };
-            Err(Failure::Input(vec![format!("--base-version: {asked}; {why}")]))
+            Err(CommandFailure::Input(vec![format!("--base-version: {requested}; {why}")]))
         }
-        (own, asked) => Ok(own.or(asked).unwrap_or(0)),
+        (own, requested) => Ok(own.or(requested).unwrap_or(0)),
     }
 }
 
-/// Names a directory as it is now: path, files, sizes and times. Weights written again under the same path are another publication.
-fn fingerprint(dir: &Path) -> Result<String, Failure> {
+/// Identifies the state of a directory by path, files, sizes and times: weights that are written
+/// again under the same path are another publication.
+fn fingerprint(dir: &Path) -> Result<String, CommandFailure> {
     let mut files = Vec::new();
     for file in std::fs::read_dir(dir)? {
         let file = file?;
@@ -197,12 +211,12 @@ fn fingerprint(dir: &Path) -> Result<String, Failure> {
     Ok(hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
-fn tell(
+fn print_result(
     args: &PublishArgs,
     standing: &WeightsResponse,
     repeated: bool,
     took: Duration,
-) -> Result<(), Failure> {
+) -> Result<(), CommandFailure> {
     if args.json {
         let workers = standing.workers.iter().map(|worker| {
             let lags = (!worker.moved).then_some(&worker.lags);
@@ -222,7 +236,7 @@ fn tell(
         }))?);
     }
     let moved = standing.workers.iter().filter(|worker| worker.moved).count();
-    let again = if repeated { " (it was published before)" } else { "" };
+    let again = if repeated { " (it was published earlier)" } else { "" };
     output::line(format!(
         "version {} is {}{again}: {moved} of {} policy workers run it after {:.1} s",
         standing.version,
@@ -236,18 +250,18 @@ fn tell(
     Ok(())
 }
 
-/// Success says that every worker moved, or that nobody wanted to wait.
-fn conclude(args: &PublishArgs, standing: &WeightsResponse) -> Result<(), Failure> {
+/// Fails unless every worker runs the version or the caller did not wait.
+fn conclude(args: &PublishArgs, standing: &WeightsResponse) -> Result<(), CommandFailure> {
     let version = standing.version;
     if standing.state == "refused" {
-        return Err(anyhow::anyhow!("version {version} is refused: {}", standing.reason).into());
+        return Err(anyhow::anyhow!("version {version} was refused: {}", standing.reason).into());
     }
     if args.deadline == 0 {
         return Ok(());
     }
     if standing.workers.is_empty() {
         return Err(anyhow::anyhow!(
-            "no policy worker was there to run version {version}; one that comes will"
+            "no policy worker is registered, so none runs version {version} yet; the next one that registers will"
         )
         .into());
     }
@@ -260,6 +274,10 @@ fn conclude(args: &PublishArgs, standing: &WeightsResponse) -> Result<(), Failur
     if lagging.is_empty() {
         return Ok(());
     }
-    Err(anyhow::anyhow!("{} did not move to version {version} in {} s", lagging.join(", "), args.deadline)
-        .into())
+    Err(anyhow::anyhow!(
+        "{} did not load version {version} within {} s; see their logs, or wait longer with --deadline",
+        lagging.join(", "),
+        args.deadline
+    )
+    .into())
 }

@@ -1,24 +1,26 @@
-//! `furrow records`: look at a data set, or prove that it can be trusted.
+//! `furrow records`: inspects a data set, or verifies that it can be trusted.
 
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
-use furrow_records::{Breach, Gap, Report, RewardLine, ShardGap, Summary, inspect, kept, verify};
+use furrow_records::{
+    DataSetSummary, LogprobGap, RewardLine, RuleBreach, ShardGap, VerifyReport, inspect, kept, verify,
+};
 
-use crate::{Failure, output};
+use crate::{CommandFailure, output};
 
-/// What to do with a data set.
 #[derive(Debug, Subcommand)]
 pub enum RecordsCommand {
     /// Print what was collected: rewards by task, ends, sizes, where the time went
     Inspect(DirArgs),
-    /// Say what a trainer would keep and leave out, by suite, difficulty and length, so that no bias hides
+    /// Print what a trainer would keep and leave out, by suite, difficulty and length, to detect a
+    /// bias
     Kept(KeptArgs),
-    /// Rebuild every prompt and hash and hold every row to the data set's promises
+    /// Verify a data set: rebuild every prompt and hash, and check every row against the promises
+    /// of docs/DATASET.md
     Verify(DirArgs),
 }
 
-/// Which data set.
 #[derive(Debug, Args)]
 pub struct DirArgs {
     /// Run directory
@@ -28,26 +30,26 @@ pub struct DirArgs {
     json: bool,
 }
 
-/// Which data set, and what is too old.
+/// The data set, and the limit on staleness.
 #[derive(Debug, Args)]
 pub struct KeptArgs {
     #[command(flatten)]
-    of: DirArgs,
-    /// Versions a trajectory may be behind when it ends; else none is left out for that
+    data_set: DirArgs,
+    /// Leave out trajectories that end more than this many policy versions behind [default: leave
+    /// out none]
     #[arg(long, value_name = "VERSIONS")]
     max_off_policy_versions: Option<i32>,
 }
 
-/// Runs the command.
-pub fn run(command: &RecordsCommand) -> Result<(), Failure> {
+pub fn run(command: &RecordsCommand) -> Result<(), CommandFailure> {
     match command {
         RecordsCommand::Inspect(args) => inspect_dir(args),
-        RecordsCommand::Kept(args) => kept_of(args),
+        RecordsCommand::Kept(args) => print_kept(args),
         RecordsCommand::Verify(args) => verify_dir(args),
     }
 }
 
-fn inspect_dir(args: &DirArgs) -> Result<(), Failure> {
+fn inspect_dir(args: &DirArgs) -> Result<(), CommandFailure> {
     let summary = inspect(&args.dir)?;
     if args.json {
         output::json(&summary)?;
@@ -57,9 +59,9 @@ fn inspect_dir(args: &DirArgs) -> Result<(), Failure> {
     Ok(())
 }
 
-fn kept_of(args: &KeptArgs) -> Result<(), Failure> {
-    let report = kept(&args.of.dir, args.max_off_policy_versions)?;
-    if args.of.json {
+fn print_kept(args: &KeptArgs) -> Result<(), CommandFailure> {
+    let report = kept(&args.data_set.dir, args.max_off_policy_versions)?;
+    if args.data_set.json {
         return Ok(output::json(&report)?);
     }
     let mean = |mean: Option<f64>| mean.map_or("–".to_owned(), |mean| format!("{mean:.3}"));
@@ -78,13 +80,22 @@ fn kept_of(args: &KeptArgs) -> Result<(), Failure> {
             mean(line.reward_mean_kept),
         ]
     });
-    let header =
-        ["of", "attempts", "kept", "share", "failed", "stale", "no spread", "reward, scored", "reward, kept"];
+    let header = [
+        "subset",
+        "attempts",
+        "kept",
+        "share",
+        "failed",
+        "stale",
+        "no spread",
+        "reward, scored",
+        "reward, kept",
+    ];
     output::table(&header, &rows.collect::<Vec<_>>());
     Ok(())
 }
 
-fn print(summary: &Summary) {
+fn print(summary: &DataSetSummary) {
     let rewards: Vec<Vec<String>> = summary.tasks.iter().chain(&summary.suites).map(reward_row).collect();
     output::table(&["task", "policy", "scored", "failed", "reward", "success"], &rewards);
     output::line("");
@@ -106,10 +117,10 @@ fn print(summary: &Summary) {
     let shares = summary.timing.iter().filter(|line| line.micros > 0);
     let shares: Vec<String> =
         shares.map(|line| format!("{} {}", line.cause, output::percent(Some(line.share)))).collect();
-    output::line(format!("\nwhere the trajectories' time went: {}", shares.join(", ")));
-    for ShardGap { path, gap: Gap { tokens, mean_abs, p50, p99, max } } in &summary.prefill_gaps {
+    output::line(format!("\ntime of the trajectories by cause: {}", shares.join(", ")));
+    for ShardGap { path, gap: LogprobGap { tokens, mean_abs, p50, p99, max } } in &summary.prefill_gaps {
         output::line(format!(
-            "{path}: {tokens} tokens scored again, gap mean {mean_abs:.2e}, p50 {p50:.2e}, p99 {p99:.2e}, max {max:.2e} nats"
+            "{path}: log-probs of {tokens} tokens recomputed, gap mean {mean_abs:.2e}, p50 {p50:.2e}, p99 {p99:.2e}, max {max:.2e} nats"
         ));
     }
 }
@@ -129,7 +140,7 @@ fn reward_row(line: &RewardLine) -> Vec<String> {
     ]
 }
 
-fn verify_dir(args: &DirArgs) -> Result<(), Failure> {
+fn verify_dir(args: &DirArgs) -> Result<(), CommandFailure> {
     let report = verify(&args.dir)?;
     if args.json {
         output::json(&report)?;
@@ -143,16 +154,16 @@ fn verify_dir(args: &DirArgs) -> Result<(), Failure> {
     }
 }
 
-fn print_report(report: &Report) {
+fn print_report(report: &VerifyReport) {
     for breach in &report.breaches {
-        output::line(format!("BREACH {}: {}", place(breach), breach.what));
+        output::line(format!("BREACH {}: {}", location(breach), breach.what));
     }
     for warning in &report.warnings {
         output::line(format!("warning: {}: {}", warning.about, warning.what));
     }
     let counts = &report.counts;
     output::line(format!(
-        "looked at {} trajectories, {} steps ({} of failed ones), {} groups in {} files; {} prompts rebuilt, {} pictures decoded; {} breaches",
+        "checked {} trajectories, {} steps ({} of failed ones), {} groups in {} files; rebuilt {} prompts, decoded {} pictures; {} breaches",
         counts.trajectories,
         counts.steps + counts.failed_steps,
         counts.failed_steps,
@@ -164,8 +175,8 @@ fn print_report(report: &Report) {
     ));
 }
 
-/// Where a breach is: table, file and row, trajectory and step, as far as they are known.
-fn place(breach: &Breach) -> String {
+/// The location of a breach: table, file and row, trajectory and step, as far as they are known.
+fn location(breach: &RuleBreach) -> String {
     let row = breach.row.map(|row| format!("row {row}"));
     let step = breach.step.map(|step| format!("step {step}"));
     let table = breach.table.map(|table| table.as_str().to_owned());

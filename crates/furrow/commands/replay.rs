@@ -1,64 +1,71 @@
-//! `furrow replay`: acts recorded trajectories again in real browsers and says where they differ.
+//! `furrow replay`: replays recorded trajectories in real browsers and reports where they differ.
 
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
-use furrow_env::{Archive, Archives, Place, Recorded, Sites, Stages, act_again};
-use furrow_policy::{Model, Policy};
-use furrow_records::{DataSet, Found, Gap};
-use furrow_rollout::{Assignment, Cause, Id, StepRecord, Task, Trajectory};
+use furrow_env::{
+    ArchiveMode, EnvironmentFactory, HostPort, RecordedReply, SiteServer, TrajectoryArchive,
+    replay_trajectory,
+};
+use furrow_policy::{ModelPolicy, Policy};
+use furrow_records::{DataSet, FoundTrajectory, LogprobGap};
+use furrow_rollout::{Assignment, Id, StepRecord, Task, TimeCause, Trajectory};
 use furrow_tasks::TaskSet;
 use futures::StreamExt;
 use serde_json::json;
 
 use crate::job::Job;
 use crate::launch;
-use crate::replay::{Difference, Looks, Replayed, Tolerance, compare};
-use crate::tokens::{Parting, Played, play};
-use crate::{Failure, output};
+use crate::replay::{PictureTolerance, RecordedPages, ReplayDifference, ReplayResult, compare};
+use crate::tokens::{TokenDifference, TokenReplay, play};
+use crate::{CommandFailure, output};
 
-/// Which trajectories, and what counts as equal.
+/// Which trajectories to replay, and what counts as equal.
 #[derive(Debug, Args)]
 pub struct ReplayArgs {
-    /// Trajectories, by id
+    /// Ids of the trajectories to replay
     #[arg(required_unless_present = "all")]
     trajectory: Vec<String>,
-    /// Run directory that holds them
+    /// Run directory that holds the trajectories
     #[arg(long)]
     run: PathBuf,
-    /// Every trajectory of the run
+    /// Replay every trajectory of the run
     #[arg(long, conflicts_with = "trajectory")]
     all: bool,
-    /// Job file, where it is not the run's own job.toml
+    /// Job file to use instead of the run's own job.toml
     #[arg(long)]
     job: Option<PathBuf>,
-    /// Replace a key of the job, such as `env.sessions_max=1`; may be given again
+    /// Replace one key of the job, such as `env.sessions_max=1`; repeat the option for more keys
     #[arg(long = "set", value_name = "KEY=VALUE")]
     set: Vec<String>,
-    /// Take every page from the archive, also those of sites that are at hand
+    /// Load every page from the recorded archive, even if the job serves the site itself
     #[arg(long)]
     archive: bool,
-    /// Wait before each action as long as the policy took then
+    /// Wait before each action as long as the policy took when it was recorded
     #[arg(long)]
     pace: bool,
-    /// A page in real time that does not look as it did is given so long to come to it
+    /// Milliseconds that a page in real time gets to look as it was recorded, before it counts as
+    /// different
     #[arg(long, default_value_t = 2_000, value_parser = clap::value_parser!(u64).range(0..=60_000))]
-    patience_millis: u64,
-    /// A pixel differs when it is off by more than so many levels of 255 [default: 8, of another browser build 64]
+    timeout_millis: u64,
+    /// Levels of 255 by which a pixel may be off before it counts as different [default: 8; 64 with
+    /// another browser build]
     #[arg(long)]
     levels: Option<u8>,
-    /// Pictures differ when more than this share of their pixels does [default: 0.0005, of another browser build 0.05]
+    /// Share of the pixels, 0 to 1, that may differ before the pictures count as different
+    /// [default: 0.0005; 0.05 with another browser build]
     #[arg(long)]
     share: Option<f64>,
-    /// Play the policy's tokens again instead of the pages: on the job's checkpoint, or on --checkpoint
+    /// Replay the policy's tokens instead of the pages, on the job's checkpoint or on --checkpoint
     #[arg(long, conflicts_with_all = ["archive", "pace", "levels", "share"])]
     tokens: bool,
-    /// With --tokens: the directory of the checkpoint, whole
+    /// Directory of a full checkpoint to replay the tokens on, instead of the job's
     #[arg(long, requires = "tokens")]
     checkpoint: Option<PathBuf>,
-    /// With --tokens: share of the drawn tokens that are scored by the prefill path as well
+    /// Share of the sampled tokens, 0 to 1, whose log-probabilities are also recomputed by the
+    /// prefill path
     #[arg(long, requires = "tokens", default_value_t = 0.05)]
     prefill_share: f64,
     /// Print JSON
@@ -66,82 +73,85 @@ pub struct ReplayArgs {
     json: bool,
 }
 
-/// Which tokens are scored by the prefill path: the same ones every time.
+/// Seed of the choice of tokens for the prefill path: every replay takes the same ones.
 const PREFILL_SEED: u64 = 1;
 
-/// Within one build a raster tile's edge may be off by a level, and in a browser that knows no rule for carets one may blink (2 x 24 of 512 x 512
-/// pixels are 0.0002).
-const SAME_BUILD: Tolerance = Tolerance { levels: 8, share: 0.0005 };
-/// Another build draws the edges of letters anew, and letters cover a twentieth of a page.
-const OTHER_BUILD: Tolerance = Tolerance { levels: 64, share: 0.05 };
+/// Within one build the edge of a raster tile may be off by a level, and a caret may blink in a
+/// browser without a rule against it (2 x 24 of 512 x 512 pixels are 0.0002).
+const SAME_BUILD: PictureTolerance = PictureTolerance { levels: 8, share: 0.0005 };
+/// Another build renders the edges of letters differently, and letters cover a twentieth of a page.
+const OTHER_BUILD: PictureTolerance = PictureTolerance { levels: 64, share: 0.05 };
 
-/// Runs the command.
-pub fn run(args: &ReplayArgs) -> Result<(), Failure> {
+pub fn run(args: &ReplayArgs) -> Result<(), CommandFailure> {
     if let Some(share) = args.share.filter(|share| !(0.0..=1.0).contains(share)) {
-        return Err(Failure::Input(vec![format!("--share: {share}; use 0 to 1")]));
+        return Err(CommandFailure::Input(vec![format!("--share: {share}; use 0 to 1")]));
     }
     let set = DataSet::open(&args.run)?;
     let found = find(&set, args)?;
     if args.tokens {
         return play_tokens(args, &found);
     }
-    let places = Places::read(args)?;
-    let at_once = places.job.env.sessions_max as usize;
+    let inputs = ReplayInputs::read(args)?;
+    let at_once = inputs.job.env.sessions_max as usize;
     let (archived, served): (Vec<_>, Vec<_>) =
-        found.iter().partition(|(record, _)| places.takes_archive(&record.task));
-    places.check(&archived)?;
+        found.iter().partition(|(record, _)| inputs.takes_archive(&record.task));
+    inputs.check(&archived)?;
     let replayed = launch::runtime()?.block_on(async {
         let mut replayed = Vec::new();
-        for (from, found) in [(Source::Sites, served), (Source::Archive, archived)] {
+        for (from, found) in [(ReplaySource::Sites, served), (ReplaySource::Archive, archived)] {
             if found.is_empty() {
                 continue;
             }
-            let stages = places.stages(from).await?;
-            let acting = found.into_iter().map(|found| act(stages.clone(), from, found, args));
+            let stages = inputs.environments(from).await?;
+            let acting = found.into_iter().map(|found| replay_one(stages.clone(), from, found, args));
             replayed.extend(futures::stream::iter(acting).buffered(at_once).collect::<Vec<_>>().await);
             stages.close().await;
         }
-        Ok::<_, Failure>(replayed)
+        Ok::<_, CommandFailure>(replayed)
     })?;
-    tell(&replayed, args.json)
+    print_results(&replayed, args.json)
 }
 
-/// Plays the tokens again, one trajectory after another: a model is loaded once and has its threads.
-fn play_tokens(args: &ReplayArgs, found: &[Found]) -> Result<(), Failure> {
+/// Replays the tokens of one trajectory after another: the model is loaded once and has its own
+/// threads.
+fn play_tokens(args: &ReplayArgs, found: &[FoundTrajectory]) -> Result<(), CommandFailure> {
     if !(0.0..=1.0).contains(&args.prefill_share) {
-        return Err(Failure::Input(vec![format!("--prefill-share: {}; use 0 to 1", args.prefill_share)]));
+        return Err(CommandFailure::Input(vec![format!(
+            "--prefill-share: {}; use 0 to 1",
+            args.prefill_share
+        )]));
     }
     let mut settings = args.set.clone();
     if let Some(checkpoint) = &args.checkpoint {
-        let wrong = |why| Failure::Input(vec![format!("--checkpoint: {}: {why}", checkpoint.display())]);
+        let wrong =
+            |why| CommandFailure::Input(vec![format!("--checkpoint: {}: {why}", checkpoint.display())]);
         let checkpoint = checkpoint.canonicalize().map_err(wrong)?;
         settings.push(format!("policy.checkpoint={}", checkpoint.display()));
     }
-    // What is scored is scored here, and on nobody's behalf but this.
+    // The replay computes its own log-probabilities, so the drift audit is off.
     settings.push("policy.audit.share=0.0".to_owned());
     let path = args.job.clone().unwrap_or_else(|| args.run.join("job.toml"));
-    let policy = Job::read(&path, &settings).map_err(Failure::Input)?.policy;
+    let policy = Job::read(&path, &settings).map_err(CommandFailure::Input)?.policy;
     let Some(model) = policy.model.clone() else {
         let kind = policy.choice.kind().as_str();
-        let told = format!(
-            "policy.kind: {kind:?}; only trajectories of a model policy have tokens to be played again"
-        );
-        return Err(Failure::Input(vec![told]));
+        let message =
+            format!("policy.kind: {kind:?} has no tokens; use --tokens with a run of a \"model\" policy");
+        return Err(CommandFailure::Input(vec![message]));
     };
     let played = launch::runtime()?.block_on(async {
-        let loading = tokio::task::spawn_blocking(move || Model::open(&model, &policy.session));
+        let loading = tokio::task::spawn_blocking(move || ModelPolicy::open(&model, &policy.session));
         let model = Arc::new(loading.await??);
         let mut played = Vec::new();
         for one in found {
             played.push(play(&model, one, args.prefill_share, PREFILL_SEED).await?);
         }
         model.stop().await;
-        Ok::<_, Failure>(played)
+        Ok::<_, CommandFailure>(played)
     })?;
-    tell_tokens(&played, args.json)
+    print_token_results(&played, args.json)
 }
 
-fn tell_tokens(played: &[Played], as_json: bool) -> Result<(), Failure> {
+fn print_token_results(played: &[TokenReplay], as_json: bool) -> Result<(), CommandFailure> {
     let identical = played.iter().filter(|one| one.first_difference.is_none()).count();
     if as_json {
         output::json(&json!({ "replayed": played.len(), "identical": identical, "trajectories": played }))?;
@@ -155,51 +165,49 @@ fn tell_tokens(played: &[Played], as_json: bool) -> Result<(), Failure> {
     }
 }
 
-fn print_tokens(one: &Played) {
-    let Played { trajectory_id, steps, tokens, identical_steps, .. } = one;
+fn print_tokens(one: &TokenReplay) {
+    let TokenReplay { trajectory_id, steps, tokens, identical_steps, .. } = one;
     let verdict = if one.first_difference.is_none() { "identical" } else { "DIFFERS  " };
     output::line(format!("{verdict} {trajectory_id}: {identical_steps} of {steps} steps, {tokens} tokens"));
-    if let Some(Parting { step, token, what, recorded, replayed }) = &one.first_difference {
-        let place = token.map_or_else(String::new, |token| format!(", token {token}"));
-        output::line(format!("  first at step {step}{place}: {what}: {recorded} then, {replayed} now"));
+    if let Some(TokenDifference { step, token, what, recorded, replayed }) = &one.first_difference {
+        let token_text = token.map_or_else(String::new, |token| format!(", token {token}"));
+        output::line(format!("  first at step {step}{token_text}: {what}: {recorded} then, {replayed} now"));
     }
     for (path, gap) in [("decode", one.decoded), ("prefill", one.prefilled)] {
-        let Some(Gap { tokens, mean_abs, p50, p99, max }) = gap else { continue };
+        let Some(LogprobGap { tokens, mean_abs, p50, p99, max }) = gap else { continue };
         output::line(format!(
             "  log-probs by the {path} path, {tokens} tokens: mean gap {mean_abs:.2e}, p50 {p50:.2e}, p99 {p99:.2e}, max {max:.2e}"
         ));
     }
     if !one.same_weights {
-        output::line("  the checkpoint's weights are not those it began on");
+        output::line("  the weights of this checkpoint are not those that the trajectory began with");
     }
     if let Some((oldest, newest)) = one.policy_versions.filter(|(oldest, newest)| oldest != newest) {
         output::line(format!(
-            "  its tokens are of versions {oldest} to {newest}: one checkpoint cannot be all of them"
+            "  its tokens are of versions {oldest} to {newest}: one checkpoint reproduces only one of them"
         ));
     }
 }
 
-/// Where the pages of a replay come from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Source {
-    /// The job's own sites.
+enum ReplaySource {
     Sites,
-    /// What was recorded of the network.
+    /// The recorded network traffic.
     Archive,
 }
 
-/// Both places, as far as they are there.
-struct Places {
+/// The job's tasks and the archive, as far as the replay needs them.
+struct ReplayInputs {
     job: Job,
-    /// Absent where archives alone are asked for: the sites may be gone.
+    /// Absent if only archives are used: the sites may no longer exist.
     sets: Option<(TaskSet, Option<TaskSet>)>,
     archive: PathBuf,
 }
 
-impl Places {
-    fn read(args: &ReplayArgs) -> Result<Self, Failure> {
+impl ReplayInputs {
+    fn read(args: &ReplayArgs) -> Result<Self, CommandFailure> {
         let path = args.job.clone().unwrap_or_else(|| args.run.join("job.toml"));
-        let job = Job::read(&path, &args.set).map_err(Failure::Input)?;
+        let job = Job::read(&path, &args.set).map_err(CommandFailure::Input)?;
         let sets = match args.archive {
             true => None,
             false => Some(launch::load(&job)?),
@@ -207,67 +215,72 @@ impl Places {
         Ok(Self { job, sets, archive: launch::archive(&args.run) })
     }
 
-    /// A task of a site that is served here needs no archive.
+    /// Whether a task needs an archive: not if the job serves its site.
     fn takes_archive(&self, task: &Task) -> bool {
-        let host = Place::of_url(&task.start_url).map(|place| place.host.to_string()).unwrap_or_default();
+        let host = HostPort::parse_url(&task.start_url).map(|url| url.host.to_string()).unwrap_or_default();
         let sets = self.sets.iter().flat_map(|(set, eval)| [Some(set), eval.as_ref()]).flatten();
         !sets.flat_map(TaskSet::sites).any(|site| site.host == host)
     }
 
-    /// Every archive must be there: a replay from the live web would be another visit.
-    fn check(&self, archived: &[&Found]) -> Result<(), Failure> {
+    /// Requires every archive: a replay from the live web would be a different visit.
+    fn check(&self, archived: &[&FoundTrajectory]) -> Result<(), CommandFailure> {
         let ids = archived.iter().map(|(record, _)| &record.ancestry.trajectory_id);
         let missing: Vec<String> = ids
-            .filter(|id| !Archive::is_there(&self.archive, id))
+            .filter(|id| !TrajectoryArchive::exists(&self.archive, id))
             .map(|id| {
                 let folder = self.archive.display();
-                format!("{id}: {folder} holds no archive of it; record the next run with env.archive = true")
+                format!("{id}: {folder} holds no archive of this trajectory; record the next run with env.archive = true")
             })
             .collect();
-        if missing.is_empty() { Ok(()) } else { Err(Failure::Input(missing)) }
+        if missing.is_empty() { Ok(()) } else { Err(CommandFailure::Input(missing)) }
     }
 
-    async fn stages(&self, from: Source) -> Result<Arc<dyn Stages>, Failure> {
+    async fn environments(&self, from: ReplaySource) -> Result<Arc<dyn EnvironmentFactory>, CommandFailure> {
         let env = &self.job.env;
         match (from, &self.sets) {
-            (Source::Sites, Some((set, eval))) => {
+            (ReplaySource::Sites, Some((set, eval))) => {
                 launch::browsers(env, launch::sites(set, eval.as_ref(), env)?, None).await
             }
             _ => {
-                let archives = Archives::Replay { folder: self.archive.clone() };
-                launch::browsers(env, Sites::open(&[], env.sites)?, Some(archives)).await
+                let archives = ArchiveMode::Replay { folder: self.archive.clone() };
+                launch::browsers(env, SiteServer::open(&[], env.sites)?, Some(archives)).await
             }
         }
     }
 }
 
-impl Source {
+impl ReplaySource {
     fn as_str(self) -> &'static str {
         match self {
-            Source::Sites => "sites",
-            Source::Archive => "archive",
+            ReplaySource::Sites => "sites",
+            ReplaySource::Archive => "archive",
         }
     }
 }
 
-fn find(set: &DataSet, args: &ReplayArgs) -> Result<Vec<Found>, Failure> {
+fn find(set: &DataSet, args: &ReplayArgs) -> Result<Vec<FoundTrajectory>, CommandFailure> {
     let names = if args.all { set.trajectory_ids()? } else { args.trajectory.clone() };
     let ids: Vec<Id<Trajectory>> = names
         .iter()
         .map(Id::new)
         .collect::<Result<_, _>>()
-        .map_err(|bad| Failure::Input(vec![bad.to_string()]))?;
+        .map_err(|bad| CommandFailure::Input(vec![bad.to_string()]))?;
     let found = set.find(&ids)?;
     let is_there = |id: &Id<Trajectory>| found.iter().any(|(record, _)| record.ancestry.trajectory_id == *id);
     let missing: Vec<String> = ids
         .iter()
         .filter(|id| !is_there(id))
-        .map(|id| format!("{id}: {} holds no trajectory of this name", args.run.display()))
+        .map(|id| format!("{id}: {} holds no trajectory with this id", args.run.display()))
         .collect();
-    if missing.is_empty() { Ok(found) } else { Err(Failure::Input(missing)) }
+    if missing.is_empty() { Ok(found) } else { Err(CommandFailure::Input(missing)) }
 }
 
-async fn act(stages: Arc<dyn Stages>, from: Source, (record, steps): &Found, args: &ReplayArgs) -> Replayed {
+async fn replay_one(
+    stages: Arc<dyn EnvironmentFactory>,
+    from: ReplaySource,
+    (record, steps): &FoundTrajectory,
+    args: &ReplayArgs,
+) -> ReplayResult {
     let assignment = Assignment {
         ancestry: record.ancestry.clone(),
         token: record.token,
@@ -276,27 +289,29 @@ async fn act(stages: Arc<dyn Stages>, from: Source, (record, steps): &Found, arg
         session: record.session.clone(),
         policy_address: String::new(),
     };
-    let recorded = |step: &StepRecord| Recorded {
+    let recorded = |step: &StepRecord| RecordedReply {
         reply: step.reply.clone(),
         pause: match args.pace {
-            true => Duration::from_micros(step.timing.of(Cause::Policy)),
+            true => Duration::from_micros(step.timing.of(TimeCause::Policy)),
             false => Duration::ZERO,
         },
     };
-    let recorded: Vec<Recorded> = steps.iter().map(recorded).collect();
-    let build = match record.ending.environment.browser == stages.environment(None).browser {
+    let recorded: Vec<RecordedReply> = steps.iter().map(recorded).collect();
+    let build = match record.ending.environment.browser == stages.fingerprint(None).browser {
         true => SAME_BUILD,
         false => OTHER_BUILD,
     };
-    let tolerance =
-        Tolerance { levels: args.levels.unwrap_or(build.levels), share: args.share.unwrap_or(build.share) };
-    let looks = Looks::of(record, steps, tolerance);
-    let patience = Duration::from_millis(args.patience_millis);
-    let again = act_again(stages.as_ref(), &assignment, &recorded, &looks, patience).await;
+    let tolerance = PictureTolerance {
+        levels: args.levels.unwrap_or(build.levels),
+        share: args.share.unwrap_or(build.share),
+    };
+    let looks = RecordedPages::new(record, steps, tolerance);
+    let timeout = Duration::from_millis(args.timeout_millis);
+    let again = replay_trajectory(stages.as_ref(), &assignment, &recorded, &looks, timeout).await;
     compare(record, steps, &again, from.as_str(), tolerance)
 }
 
-fn tell(replayed: &[Replayed], as_json: bool) -> Result<(), Failure> {
+fn print_results(replayed: &[ReplayResult], as_json: bool) -> Result<(), CommandFailure> {
     let differ = replayed.iter().filter(|one| !one.differences.is_empty()).count();
     if as_json {
         let equal = replayed.len() - differ;
@@ -311,15 +326,15 @@ fn tell(replayed: &[Replayed], as_json: bool) -> Result<(), Failure> {
     }
 }
 
-fn print(one: &Replayed) {
+fn print(one: &ReplayResult) {
     let verdict = if one.differences.is_empty() { "equal  " } else { "DIFFERS" };
-    let Replayed { trajectory_id, task, steps, identical_pictures, from, .. } = one;
+    let ReplayResult { trajectory_id, task, steps, identical_pictures, from, .. } = one;
     let build = if one.same_browser { "" } else { ", another browser build" };
     output::line(format!(
         "{verdict} {trajectory_id} {task}: {steps} steps from its {from}, {identical_pictures} pictures identical{build}"
     ));
-    for Difference { step, what, recorded, replayed } in &one.differences {
-        let place = step.map_or("at the end".to_owned(), |step| format!("step {step}"));
-        output::line(format!("  {place}: {what}: {recorded:?} then, {replayed:?} now"));
+    for ReplayDifference { step, what, recorded, replayed } in &one.differences {
+        let step_text = step.map_or("at the end".to_owned(), |step| format!("step {step}"));
+        output::line(format!("  {step_text}: {what}: {recorded:?} then, {replayed:?} now"));
     }
 }

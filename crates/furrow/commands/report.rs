@@ -1,56 +1,57 @@
-//! `furrow report`: how well a policy did over a data set, with intervals, beside what the farm failed at; and a page of figures and
-//! plots that needs nothing else, over one run or several side by side.
+//! `furrow report`: success rates of a policy with intervals, beside the failures of the farm, and
+//! a self-contained page of metrics and plots over one run or several side by side.
 
 mod pictures;
 
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use furrow_dashboard::{REPORT_RUNS_MAX, ReportTable, RunFigures, report_html, report_pictures};
+use furrow_dashboard::{REPORT_RUNS_MAX, ReportTable, RunMetrics, report_html, report_pictures};
 use furrow_records::{
-    By, Estimate, Evaluation, EvaluationLine, Method, PassAtK, Question, RESAMPLES, VersionLine, evaluate,
+    Estimate, EvaluationLine, EvaluationQuery, EvaluationReport, IntervalMethod, LineGrouping, PassAtK,
+    RESAMPLES, VersionLine, evaluate,
 };
 use furrow_rollout::Split;
 
 use super::view::subject;
-use crate::{Failure, launch, output};
+use crate::{CommandFailure, launch, output};
 
-/// Which data sets, and what is asked of them.
 #[derive(Debug, Args)]
 pub struct ReportArgs {
-    /// Run directories; several are set side by side
+    /// Run directories; several are compared side by side
     #[arg(required = true, value_name = "RUN")]
     runs: Vec<PathBuf>,
-    /// Only tasks of this split: train, validation, test or eval; for the tables of rates, the plots are of everything
+    /// Limit the tables of rates to tasks of this split: train, validation, test or eval; plots
+    /// always cover all tasks
     #[arg(long)]
     split: Option<String>,
-    /// The k of pass@k, such as 1,5,10; left out: 1, 2, 4, … up to the most attempts at one problem
+    /// Values of k for pass@k, such as 1,5,10 [default: 1, 2, 4, … up to the most attempts at one
+    /// problem]
     #[arg(long, value_delimiter = ',', value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     k: Vec<u64>,
-    /// Seed of the bootstrap
+    /// Seed of the bootstrap that computes the intervals
     #[arg(long, default_value_t = furrow_records::BOOTSTRAP_SEED)]
     seed: u64,
-    /// Where the page goes; left out: report.html in the run directory, of several in that of the first
+    /// File to write the page to [default: report.html in the first run directory]
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
-    /// Write each plot as a PNG, too, into a folder beside the page; a Chromium draws them
+    /// Also write each plot as a PNG into a directory beside the page; needs a Chromium
     #[arg(long)]
     png: bool,
-    /// The Chromium for --png; left out: the one that collecting uses
+    /// Chromium for --png [default: the one that environment workers find]
     #[arg(long, value_name = "FILE", requires = "png")]
     browser: Option<PathBuf>,
-    /// Price of an hour of a device in US dollars, for the cost of a trajectory
+    /// Price of a device-hour in US dollars, to report the cost of a trajectory
     #[arg(long, value_name = "USD")]
     usd_per_device_hour: Option<f64>,
-    /// Print JSON, an array where several runs are named, and write no page but where --html says
+    /// Print JSON, an array for several runs; writes a page only with --html
     #[arg(long)]
     json: bool,
 }
 
-/// Runs the command.
-pub fn run(args: &ReportArgs) -> Result<(), Failure> {
+pub fn run(args: &ReportArgs) -> Result<(), CommandFailure> {
     let question = args.check()?;
-    let evaluations: Vec<Evaluation> =
+    let evaluations: Vec<EvaluationReport> =
         args.runs.iter().map(|dir| evaluate(dir, &question)).collect::<Result<_, _>>()?;
     if args.json {
         match evaluations.as_slice() {
@@ -67,29 +68,29 @@ pub fn run(args: &ReportArgs) -> Result<(), Failure> {
 }
 
 impl ReportArgs {
-    fn check(&self) -> Result<Question, Failure> {
+    fn check(&self) -> Result<EvaluationQuery, CommandFailure> {
         let mut problems = Vec::new();
         let split = self.split.clone().unwrap_or_default();
         if !split.is_empty() && Split::parse(&split).is_none() {
             problems.push(format!("--split: {split:?}; use train, validation, test or eval"));
         }
         if self.runs.len() > REPORT_RUNS_MAX {
-            problems.push(format!("{} runs; name 1 to {REPORT_RUNS_MAX}", self.runs.len()));
+            problems.push(format!("RUN: {} run directories; use 1 to {REPORT_RUNS_MAX}", self.runs.len()));
         }
         if let Some(price) = self.usd_per_device_hour.filter(|price| !(0.0..=1e6).contains(price)) {
-            problems.push(format!("--usd-per-device-hour: {price}; use 0 (not known) to 1000000"));
+            problems.push(format!("--usd-per-device-hour: {price}; use 0 (unknown) to 1000000"));
         }
-        let question = Question { split, k: self.k.clone(), seed: self.seed };
-        if problems.is_empty() { Ok(question) } else { Err(Failure::Input(problems)) }
+        let question = EvaluationQuery { split, k: self.k.clone(), seed: self.seed };
+        if problems.is_empty() { Ok(question) } else { Err(CommandFailure::Input(problems)) }
     }
 
-    /// Where the page goes.
+    /// The path of the page.
     fn page(&self) -> PathBuf {
         self.html.clone().unwrap_or_else(|| self.runs[0].join("report.html"))
     }
 }
 
-fn print(args: &ReportArgs, evaluations: &[Evaluation]) {
+fn print(args: &ReportArgs, evaluations: &[EvaluationReport]) {
     for (dir, evaluation) in args.runs.iter().zip(evaluations) {
         if evaluations.len() > 1 {
             output::line(format!("{}:", dir.display()));
@@ -103,21 +104,21 @@ fn print(args: &ReportArgs, evaluations: &[Evaluation]) {
     }
 }
 
-/// Writes the page and, where they are asked for, the pictures of its plots.
-fn write(args: &ReportArgs, evaluations: &[Evaluation]) -> Result<(), Failure> {
+/// Writes the page and, with `--png`, the pictures of its plots.
+fn write(args: &ReportArgs, evaluations: &[EvaluationReport]) -> Result<(), CommandFailure> {
     let price = args.usd_per_device_hour.filter(|price| *price > 0.0);
-    let read = |(dir, evaluation): (&PathBuf, &Evaluation)| -> anyhow::Result<RunFigures> {
-        let read = RunFigures::read(subject(dir, price))?;
-        Ok(tables(evaluation).into_iter().fold(read, RunFigures::with))
+    let read = |(dir, evaluation): (&PathBuf, &EvaluationReport)| -> anyhow::Result<RunMetrics> {
+        let read = RunMetrics::read(subject(dir, price))?;
+        Ok(tables(evaluation).into_iter().fold(read, RunMetrics::with))
     };
     let figures = args.runs.iter().zip(evaluations).map(read);
-    let figures: Vec<RunFigures> = figures.collect::<anyhow::Result<_>>()?;
+    let figures: Vec<RunMetrics> = figures.collect::<anyhow::Result<_>>()?;
     let page = args.page();
-    let told = |why: std::io::Error| {
-        anyhow::anyhow!("{} cannot be written ({why}); name another place with --html FILE", page.display())
+    let write_failure = |why: std::io::Error| {
+        anyhow::anyhow!("cannot write {} ({why}); use another path with --html FILE", page.display())
     };
-    write_whole(&page, report_html(&figures).as_bytes()).map_err(told)?;
-    output::aside(format!("report: {}", page.display()));
+    write_whole(&page, report_html(&figures).as_bytes()).map_err(write_failure)?;
+    output::progress_line(format!("report: {}", page.display()));
     if args.png {
         let folder = page.with_extension("");
         let browser = pictures::browser(args.browser.as_deref())?;
@@ -127,20 +128,20 @@ fn write(args: &ReportArgs, evaluations: &[Evaluation]) -> Result<(), Failure> {
             let bytes = runtime.block_on(pictures::draw(&browser, &picture))?;
             write_whole(&folder.join(picture.name).with_extension("png"), &bytes)?;
         }
-        output::aside(format!("pictures: {}", folder.display()));
+        output::progress_line(format!("pictures: {}", folder.display()));
     }
     Ok(())
 }
 
-/// Under a temporary name first, so that nobody opens half a file.
+/// Writes a temporary file and renames it, so that a reader never opens half a file.
 fn write_whole(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
     let unfinished = path.with_extension("unfinished");
     std::fs::write(&unfinished, bytes)?;
     std::fs::rename(&unfinished, path)
 }
 
-/// Rates with their intervals, and what must be said beside them.
-fn tables(evaluation: &Evaluation) -> Vec<ReportTable> {
+/// Rates with their intervals, and the notes they need.
+fn tables(evaluation: &EvaluationReport) -> Vec<ReportTable> {
     let ks = ks(evaluation);
     let header = ["tasks of", "variant", "tasks", "scored", "failed", "lost", "success", "reward"];
     let passes = ks.iter().map(|k| format!("pass@{k}"));
@@ -168,16 +169,16 @@ fn tables(evaluation: &Evaluation) -> Vec<ReportTable> {
     tables
 }
 
-fn ks(evaluation: &Evaluation) -> Vec<u64> {
-    let all = evaluation.lines.iter().find(|line| line.by == By::All);
+fn ks(evaluation: &EvaluationReport) -> Vec<u64> {
+    let all = evaluation.lines.iter().find(|line| line.by == LineGrouping::All);
     all.map_or_else(Vec::new, |line| line.pass.iter().map(|pass| pass.k).collect())
 }
 
 fn row(line: &EvaluationLine, ks: &[u64]) -> Vec<String> {
     let named = match line.by {
-        By::All => "everything".to_owned(),
-        By::Suite => line.suite.clone(),
-        By::Site | By::Difficulty => format!("{}: {}", line.suite, line.name),
+        LineGrouping::All => "everything".to_owned(),
+        LineGrouping::Suite => line.suite.clone(),
+        LineGrouping::Site | LineGrouping::Difficulty => format!("{}: {}", line.suite, line.name),
     };
     let failed: u64 = line.failed.values().sum();
     let mut cells = vec![
@@ -214,8 +215,8 @@ fn mean(estimate: Option<&Estimate>) -> String {
     }
 }
 
-/// What must be said beside the rates.
-fn notes(evaluation: &Evaluation) -> Vec<String> {
+/// The notes that the rates need.
+fn notes(evaluation: &EvaluationReport) -> Vec<String> {
     let mut notes = Vec::new();
     let policy = &evaluation.policy;
     let kinds: Vec<&str> = policy.kinds.iter().map(String::as_str).collect();
@@ -224,29 +225,23 @@ fn notes(evaluation: &Evaluation) -> Vec<String> {
         Some((oldest, newest)) => format!(", versions {oldest} to {newest}"),
         None => String::new(),
     };
-    notes.push(format!(
-        "policy: {}{versions}; commit {} of the manifest",
-        kinds.join(", "),
-        evaluation.version
-    ));
+    notes.push(format!("policy: {}{versions}; manifest commit {}", kinds.join(", "), evaluation.version));
     if !policy.is_fixed {
-        notes.push(
-            "the policy changed while this was collected: the rates are those of no one policy".to_owned(),
-        );
+        notes.push("the policy changed during the run: the rates mix its versions".to_owned());
     }
-    let Some(all) = evaluation.lines.iter().find(|line| line.by == By::All) else { return notes };
+    let Some(all) = evaluation.lines.iter().find(|line| line.by == LineGrouping::All) else { return notes };
     if !all.failed.is_empty() {
         let ends: Vec<String> = all.failed.iter().map(|(end, count)| format!("{count} {end}")).collect();
         notes.push(format!(
-            "failed by the farm's fault, in no rate: {}; {} slots have no reward at all",
+            "failed by a fault of the farm, in no rate: {}; {} slots have no reward",
             ends.join(", "),
             all.lost_slots
         ));
     }
-    if all.judged < all.scored {
+    if all.success_known < all.scored {
         notes.push(format!(
-            "{} attempts have a reward and no verdict: they are in no success rate",
-            all.scored - all.judged
+            "{} attempts have a reward and no verdict: no success rate counts them",
+            all.scored - all.success_known
         ));
     }
     let used = |method| {
@@ -255,15 +250,21 @@ fn notes(evaluation: &Evaluation) -> Vec<String> {
         estimates.filter_map(|estimate| estimate.interval).any(|interval| interval.method == method)
     };
     let bootstrap = format!("a bootstrap over tasks ({RESAMPLES} resamples)");
-    let told = [
-        (Method::Wilson, "Wilson's where each task was tried once"),
-        (Method::BootstrapByTask, &*bootstrap),
-        (Method::WilsonByTask, "Wilson's with one trial a task where all came out alike"),
+    let explanations = [
+        (IntervalMethod::Wilson, "Wilson's where each task has one attempt"),
+        (IntervalMethod::BootstrapByTask, &*bootstrap),
+        (
+            IntervalMethod::WilsonByTask,
+            "Wilson's with one trial per task where all attempts have the same result",
+        ),
     ];
-    let told: Vec<&str> =
-        told.into_iter().filter(|(method, _)| used(*method)).map(|(_, told)| told).collect();
-    if !told.is_empty() {
-        notes.push(format!("[95 % intervals]: {}", told.join("; ")));
+    let explanations: Vec<&str> = explanations
+        .into_iter()
+        .filter(|(method, _)| used(*method))
+        .map(|(_, explanations)| explanations)
+        .collect();
+    if !explanations.is_empty() {
+        notes.push(format!("[95 % intervals]: {}", explanations.join("; ")));
     }
     notes
 }

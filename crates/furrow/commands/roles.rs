@@ -1,72 +1,71 @@
-//! One role alone, for farms of several processes or machines. All are given the same job file.
+//! One role alone, for farms of several processes or machines. All of them take the same job file.
 
 use std::sync::Arc;
 
 use clap::Args;
-use furrow_coordinator::core::Over;
-use furrow_policy::Listening;
+use furrow_coordinator::core::JobOutcome;
+use furrow_policy::WorkerListeners;
 use furrow_telemetry::Role;
-use furrow_wire::Tcp;
+use furrow_wire::TcpConnector;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
-use crate::budget::{self, Roles};
-use crate::commands::run::{BeginArgs, scored_something};
-use crate::launch::{self, AirArgs, Launch};
-use crate::run_dir::{self, Begin};
-use crate::{Failure, JobArgs, output};
+use crate::budget::{self, LocalRoles};
+use crate::commands::run::{BeginArgs, check_any_scored};
+use crate::launch::{self, JobLaunch, SimulatedBrowserArgs};
+use crate::run_dir::{self, RunStart};
+use crate::{CommandFailure, JobArgs, output};
 
-/// A coordinator.
 #[derive(Debug, Args)]
 pub struct CoordinatorArgs {
     #[command(flatten)]
     job: JobArgs,
     #[command(flatten)]
     begin: BeginArgs,
-    /// Where workers reach it; port 0 takes a free one
+    /// Address to listen on for workers, host:port; port 0 takes a free port
     #[arg(long, default_value = "127.0.0.1:7370")]
     listen: String,
 }
 
-/// An environment worker.
 #[derive(Debug, Args)]
 pub struct WorkerArgs {
     #[command(flatten)]
     job: JobArgs,
-    /// Coordinator's address, host:port
+    /// Address of the coordinator, host:port
     #[arg(long)]
     coordinator: String,
-    /// Name in logs and records; must be another after each start
+    /// Name in logs and records, another one at each start [default: made of role, process
+    /// and a random tail]
     #[arg(long)]
     id: Option<String>,
     #[command(flatten)]
-    air: AirArgs,
+    simulated: SimulatedBrowserArgs,
 }
 
-/// A policy worker.
 #[derive(Debug, Args)]
 pub struct PolicyArgs {
     #[command(flatten)]
     job: JobArgs,
-    /// Coordinator's address, host:port; without one the worker only serves
+    /// Address of the coordinator, host:port; without it the worker only serves chats
     #[arg(long)]
     coordinator: Option<String>,
-    /// Name in logs and records; must be another after each start
+    /// Name in logs and records, another one at each start [default: made of role, process
+    /// and a random tail]
     #[arg(long)]
     id: Option<String>,
-    /// Where it listens, instead of the job's policy.listen
+    /// Address to listen on, host:port, instead of the job's policy.listen
     #[arg(long)]
     listen: Option<String>,
 }
 
-/// Runs a coordinator until its job is over or it is told to stop.
-pub fn coordinator(args: &CoordinatorArgs) -> Result<(), Failure> {
-    let launch = Launch::read(&args.job)?.with_key()?;
+/// Runs a coordinator until its job is over or a signal stops it.
+pub fn coordinator(args: &CoordinatorArgs) -> Result<(), CommandFailure> {
     let begin = args.begin.begin();
+    let launch = JobLaunch::read_to_begin(&args.job, begin)?.with_key()?;
     let (dir, telemetry) = (launch.job.run_dir.clone(), launch.job.telemetry.clone());
     launch::runtime()?.block_on(async {
         let listener = bind(&args.listen, "--listen").await?;
-        if begin == Begin::Resume {
+        if begin == RunStart::Resume {
             launch.check_same_job()?;
         }
         let lock = run_dir::prepare(&dir, begin, &launch.job.resolved)?;
@@ -77,34 +76,35 @@ pub fn coordinator(args: &CoordinatorArgs) -> Result<(), Failure> {
         let over = CancellationToken::new();
         let name = launch::process_name("coordinator");
         let metrics = launch::metrics(&launch.job, Role::Coordinator, &name, over.clone())?;
-        let job = launch.coordinator(begin == Begin::Resume, lock)?;
+        let job = launch.coordinator(begin == RunStart::Resume, lock)?;
         let summary = furrow_coordinator::run(job, furrow_wire::accept(listener), stop).await;
         over.cancel();
         metrics.await?;
         let summary = summary?;
         match &summary.over {
-            Over::TooManyFailures { detail } => {
-                Err(anyhow::anyhow!("the farm failed too often and stopped: {detail}").into())
+            JobOutcome::TooManyFailures { detail } => {
+                Err(anyhow::anyhow!("the run stopped because the farm failed too often: {detail}").into())
             }
-            Over::Complete => scored_something(&summary, &dir),
-            Over::Drained { .. } => Ok(()),
+            JobOutcome::Complete => check_any_scored(&summary, &dir),
+            JobOutcome::Drained { .. } => Ok(()),
         }
     })
 }
 
-/// Runs an environment worker until the run is over or it is told to stop.
-pub fn env(args: &WorkerArgs) -> Result<(), Failure> {
-    let launch = Launch::read(&args.job)?;
+/// Runs an environment worker until the run is over or a signal stops it.
+pub fn env(args: &WorkerArgs) -> Result<(), CommandFailure> {
+    let launch = JobLaunch::read(&args.job)?;
     launch::runtime()?.block_on(async {
         launch::logs(&launch.job.run_dir, Role::Env, &launch.job.telemetry)?;
         let name = launch::worker_name(args.id.as_deref(), "env")?;
         let stop = launch::stop_on_signal()?;
-        let stages = launch.stages(&args.air).await?;
+        let stages = launch.environments(&args.simulated).await?;
         let config = launch.job.env.worker.clone();
         let over = CancellationToken::new();
         let metrics = launch::metrics(&launch.job, Role::Env, name.as_str(), over.clone())?;
         let acted =
-            furrow_env::run(config, name, stages, Arc::new(Tcp::default()), &args.coordinator, stop).await;
+            furrow_env::run(config, name, stages, Arc::new(TcpConnector::default()), &args.coordinator, stop)
+                .await;
         over.cancel();
         metrics.await?;
         let summary = acted?;
@@ -116,10 +116,10 @@ pub fn env(args: &WorkerArgs) -> Result<(), Failure> {
     })
 }
 
-/// Runs a policy worker until the run is over or it is told to stop.
-pub fn policy(args: &PolicyArgs) -> Result<(), Failure> {
-    let launch = Launch::read(&args.job)?.with_policy_key()?;
-    budget::check(&launch, Roles::Policy)?;
+/// Runs a policy worker until the run is over or a signal stops it.
+pub fn policy(args: &PolicyArgs) -> Result<(), CommandFailure> {
+    let launch = JobLaunch::read(&args.job)?.with_policy_key()?;
+    budget::check(&launch, LocalRoles::Policy)?;
     launch::runtime()?.block_on(async {
         launch::logs(&launch.job.run_dir, Role::Policy, &launch.job.telemetry)?;
         let config = launch.job.policy.clone();
@@ -128,10 +128,10 @@ pub fn policy(args: &PolicyArgs) -> Result<(), Failure> {
             None => bind(&config.listen, "policy.listen").await?,
         };
         output::line(format!("policy worker listens on {}", listener.local_addr()?));
-        let listening = Listening { sessions: listener, chats: launch::chats(&config).await? };
+        let listening = WorkerListeners { sessions: listener, chats: launch::chats(&config).await? };
         let name = launch::worker_name(args.id.as_deref(), "policy")?;
         let (stop, grace) = (launch::stop_on_signal()?, launch.job.env.worker.drain_grace);
-        let connect = Arc::new(Tcp::default());
+        let connect = Arc::new(TcpConnector::default());
         let over = CancellationToken::new();
         let metrics = launch::metrics(&launch.job, Role::Policy, name.as_str(), over.clone())?;
         let served =
@@ -140,22 +140,22 @@ pub fn policy(args: &PolicyArgs) -> Result<(), Failure> {
         metrics.await?;
         let report = served?;
         if report.cut_off > 0 {
-            output::complain(&format!(
-                "{} sessions outlasted the grace; their workers open them elsewhere",
+            output::error_line(&format!(
+                "{} sessions did not end within the grace period; their environment workers reopen them on another policy worker",
                 report.cut_off
             ));
         }
         if report.chats_cut_off > 0 {
-            output::complain(&format!("{} chats outlasted the grace and were cut", report.chats_cut_off));
+            output::error_line(&format!("{} chats did not end within the grace period and were cut off", report.chats_cut_off));
         }
         Ok(())
     })
 }
 
-async fn bind(address: &str, key: &str) -> Result<TcpListener, Failure> {
+async fn bind(address: &str, key: &str) -> Result<TcpListener, CommandFailure> {
     TcpListener::bind(address).await.map_err(|why| {
-        Failure::Input(vec![format!(
-            "{key}: {address} cannot be listened on ({why}); take another port, or 0 for a free one"
+        CommandFailure::Input(vec![format!(
+            "{key}: cannot listen on {address} ({why}); use another port, or 0 for a free one"
         )])
     })
 }

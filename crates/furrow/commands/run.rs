@@ -1,30 +1,31 @@
-//! `furrow run`: every role in one process over loopback gRPC, the same code path as a cluster.
+//! `furrow run`: runs every role in one process over loopback gRPC, the same code path as a
+//! cluster.
 
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
-use furrow_coordinator::{RunLock, Summary};
-use furrow_env::Stages;
-use furrow_policy::{Endpoint, Listening};
+use furrow_coordinator::{RunLock, RunSummary};
+use furrow_env::EnvironmentFactory;
+use furrow_policy::{ChatEndpoint, WorkerListeners};
 use furrow_telemetry::Role;
 use furrow_wire::v1::coordinator_service_client::CoordinatorServiceClient;
 use furrow_wire::v1::{ProgressRequest, ProgressResponse};
-use furrow_wire::{Connect, Tcp, within};
+use furrow_wire::{Connector, TcpConnector, with_deadline};
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-use crate::budget::{self, Roles};
+use crate::budget::{self, LocalRoles};
 use crate::commands::view;
 use crate::job::Job;
-use crate::launch::{self, AirArgs, Launch};
-use crate::progress::{self, Progress};
-use crate::run_dir::{self, Begin};
-use crate::{Failure, JobArgs, output};
+use crate::launch::{self, JobLaunch, SimulatedBrowserArgs};
+use crate::progress::{self, ProgressDisplay};
+use crate::run_dir::{self, RunStart};
+use crate::{CommandFailure, JobArgs, output};
 
-/// Which job and how it begins.
+/// The job and how the run begins.
 #[derive(Debug, Args)]
 pub struct RunArgs {
     #[command(flatten)]
@@ -32,8 +33,8 @@ pub struct RunArgs {
     #[command(flatten)]
     begin: BeginArgs,
     #[command(flatten)]
-    air: AirArgs,
-    /// Print JSON: one object a change, the last one the result
+    simulated: SimulatedBrowserArgs,
+    /// Print JSON lines: one object per change, the result last
     #[arg(long)]
     json: bool,
 }
@@ -41,7 +42,7 @@ pub struct RunArgs {
 /// How a run begins in its directory.
 #[derive(Debug, Args)]
 pub struct BeginArgs {
-    /// Go on exactly where an earlier start of this job stopped, however it stopped
+    /// Continue where an earlier start of this job stopped, whatever stopped it
     #[arg(long, conflicts_with = "clean")]
     resume: bool,
     /// Remove what an earlier run left in the run directory and start over
@@ -49,30 +50,30 @@ pub struct BeginArgs {
     clean: bool,
 }
 
-/// How often the figures are asked for.
-const LOOK: Duration = Duration::from_millis(500);
+/// How often progress is requested.
+const PROGRESS_INTERVAL: Duration = Duration::from_millis(500);
 
 impl BeginArgs {
-    /// As the run directory wants it.
-    pub fn begin(&self) -> Begin {
+    /// The same choice, as the run directory takes it.
+    pub fn begin(&self) -> RunStart {
         match (self.resume, self.clean) {
-            (true, _) => Begin::Resume,
-            (_, true) => Begin::Clean,
-            _ => Begin::Fresh,
+            (true, _) => RunStart::Resume,
+            (_, true) => RunStart::Clean,
+            _ => RunStart::Fresh,
         }
     }
 }
 
-/// Runs the command.
-pub fn run(args: &RunArgs) -> Result<(), Failure> {
-    let launch = Launch::read(&args.job)?.with_key()?.with_policy_key()?;
-    budget::check(&launch, Roles::All)?;
+pub fn run(args: &RunArgs) -> Result<(), CommandFailure> {
     let begin = args.begin.begin();
+    let launch = JobLaunch::read_to_begin(&args.job, begin)?.with_key()?.with_policy_key()?;
+    budget::check(&launch, LocalRoles::All)?;
     let dir = launch.job.run_dir.clone();
     launch::runtime()?.block_on(async {
-        // The browser comes first, and the address of chats: without them there is no run, and no half-made run directory.
-        let stages = launch.stages(&args.air).await?;
-        if begin == Begin::Resume {
+        // Open browsers and the address of chats first: if they fail, no half-made run directory is
+        // left.
+        let stages = launch.environments(&args.simulated).await?;
+        if begin == RunStart::Resume {
             launch.check_same_job()?;
         }
         let chats = launch::chats(&launch.job.policy).await?;
@@ -91,31 +92,31 @@ pub fn run(args: &RunArgs) -> Result<(), Failure> {
 }
 
 async fn farm(
-    launch: Launch,
-    stages: Arc<dyn Stages>,
-    chats: Option<Endpoint>,
-    begin: Begin,
+    launch: JobLaunch,
+    stages: Arc<dyn EnvironmentFactory>,
+    chats: Option<ChatEndpoint>,
+    begin: RunStart,
     lock: RunLock,
     as_json: bool,
-) -> Result<(Summary, ProgressResponse), Failure> {
+) -> Result<(RunSummary, ProgressResponse), CommandFailure> {
     let stop = launch::stop_on_signal()?;
     let over = CancellationToken::new();
     let (coordinator, policy) =
         (TcpListener::bind("127.0.0.1:0").await?, TcpListener::bind("127.0.0.1:0").await?);
     let address = coordinator.local_addr()?.to_string();
     run_dir::write_address(&launch.job.run_dir, &address)?;
-    // Figures and spans go on until everybody has said their last word.
+    // Metrics and spans are sent until every service has reported its last.
     let silent = CancellationToken::new();
     let metrics = launch::metrics(&launch.job, Role::Run, &launch::process_name("run"), silent.clone())?;
-    let looking = look_on(&launch.job, over.clone()).await?;
-    let connect: Arc<dyn Connect> = Arc::new(Tcp::default());
+    let looking = serve_dashboard(&launch.job, over.clone()).await?;
+    let connect: Arc<dyn Connector> = Arc::new(TcpConnector::default());
     let (env_config, policy_config) = (launch.job.env.worker.clone(), launch.job.policy.clone());
     let grace = env_config.drain_grace;
-    let job = launch.coordinator(begin == Begin::Resume, lock)?;
+    let job = launch.coordinator(begin == RunStart::Resume, lock)?;
 
     let policy_stop = CancellationToken::new();
     let coordinating = furrow_coordinator::run(job, furrow_wire::accept(coordinator), stop.clone());
-    let listening = Listening { sessions: policy, chats };
+    let listening = WorkerListeners { sessions: policy, chats };
     let policing = furrow_policy::run(
         policy_config,
         launch::worker_name(Some("policy-0"), "policy")?,
@@ -128,7 +129,8 @@ async fn farm(
     let policing = async {
         let policed = policing.await;
         if policed.is_err() {
-            // No other policy worker will come: without one the coordinator would wait for ever.
+            // No other policy worker will register: without one the coordinator would wait for
+            // ever.
             stop.cancel();
         }
         policed
@@ -136,7 +138,7 @@ async fn farm(
     let name = launch::worker_name(Some("env-0"), "env")?;
     let acting = async {
         let acted = furrow_env::run(env_config, name, stages, connect, &address, stop.clone()).await;
-        // Sessions end before the policy they speak with does; without browsers there is nothing left to coordinate.
+        // Sessions end before the policy they use; without browsers nothing is left to coordinate.
         policy_stop.cancel();
         stop.cancel();
         acted
@@ -160,42 +162,54 @@ async fn farm(
     Ok((summary, last?))
 }
 
-/// Serves the dashboard until the run is over, where the job wants one.
-async fn look_on(job: &Job, over: CancellationToken) -> Result<Option<JoinHandle<()>>, Failure> {
+/// Serves the dashboard until the run is over, if the job enables it.
+async fn serve_dashboard(
+    job: &Job,
+    over: CancellationToken,
+) -> Result<Option<JoinHandle<()>>, CommandFailure> {
     if job.dashboard.listen.is_none() {
         return Ok(None);
     }
     let subject = view::subject(&job.run_dir, job.dashboard.usd_per_device_hour);
-    // Several runs of one machine share the port of the first: the others take free ones.
+    // Several runs of one machine: the first takes the configured port, the others free ones.
     let dashboard = view::open(&job.dashboard, true, subject).await?;
     Ok(Some(tokio::spawn(dashboard.serve(over))))
 }
 
-/// Shows progress until the run is over; returns the last figures that were seen.
-async fn watch(address: &str, over: CancellationToken, as_json: bool) -> Result<ProgressResponse, Failure> {
-    let mut client = CoordinatorServiceClient::new(Tcp::default().channel(address)?);
-    let mut shown = Progress::new(as_json);
+/// Shows progress until the run is over; returns the last progress received.
+async fn watch(
+    address: &str,
+    over: CancellationToken,
+    as_json: bool,
+) -> Result<ProgressResponse, CommandFailure> {
+    let mut client = CoordinatorServiceClient::new(TcpConnector::default().channel(address)?);
+    let mut progress_view = ProgressDisplay::new(as_json);
     let mut last = ProgressResponse::default();
-    while over.run_until_cancelled(tokio::time::sleep(LOOK)).await.is_some() {
-        // A coordinator that is opening or closing does not answer: the next look will tell.
-        if let Ok(now) = within(LOOK, client.progress(ProgressRequest {})).await {
+    while over.run_until_cancelled(tokio::time::sleep(PROGRESS_INTERVAL)).await.is_some() {
+        // A coordinator that opens or closes does not answer; the next poll reports.
+        if let Ok(now) = with_deadline(PROGRESS_INTERVAL, client.progress(ProgressRequest {})).await {
             last = now.into_inner();
-            shown.update(&last)?;
+            progress_view.update(&last)?;
         }
     }
-    shown.finish();
+    progress_view.finish();
     Ok(last)
 }
 
-fn conclude(summary: &Summary, last: &ProgressResponse, dir: &Path, as_json: bool) -> Result<(), Failure> {
-    use furrow_coordinator::core::Over;
+fn conclude(
+    summary: &RunSummary,
+    last: &ProgressResponse,
+    dir: &Path,
+    as_json: bool,
+) -> Result<(), CommandFailure> {
+    use furrow_coordinator::core::JobOutcome;
     let now = &summary.progress;
     let failed: u64 = now.failed.values().sum();
     if as_json {
-        let mut figures = progress::figures(last);
+        let mut figures = progress::progress_json(last);
         figures["scored"] = now.scored.into();
         figures["failed"] = failed.into();
-        figures["published"] = now.published.into();
+        figures["published"] = now.committed.into();
         figures["groups_closed"] = now.groups_closed.into();
         figures["run_over"] = now.run_over.into();
         figures["run_dir"] = dir.display().to_string().into();
@@ -206,30 +220,31 @@ fn conclude(summary: &Summary, last: &ProgressResponse, dir: &Path, as_json: boo
             scored => format!("{:.2}", now.reward_sum / scored as f64),
         };
         output::line(format!(
-            "{} trajectories scored, mean reward {mean}, {} solved their task; {failed} attempts failed by the farm's fault",
+            "{} trajectories scored, mean reward {mean}, {} solved their task; {failed} attempts failed by a fault of the farm",
             now.scored, now.successes
         ));
         output::line(format!("data set: {}", dir.join("data").display()));
     }
     match &summary.over {
-        Over::Complete => scored_something(summary, dir),
-        Over::Drained { .. } => {
-            output::complain(&format!(
-                "stopped before the end: go on with `furrow run … --resume` ({})",
+        JobOutcome::Complete => check_any_scored(summary, dir),
+        JobOutcome::Drained { .. } => {
+            output::error_line(&format!(
+                "stopped before the end: continue with `furrow run … --resume` ({})",
                 dir.display()
             ));
             Ok(())
         }
-        Over::TooManyFailures { detail } => Err(anyhow::anyhow!(
-            "the farm failed too often and stopped: {detail}; see {}",
+        JobOutcome::TooManyFailures { detail } => Err(anyhow::anyhow!(
+            "the run stopped because the farm failed too often: {detail}; see {}",
             dir.join("logs").display()
         )
         .into()),
     }
 }
 
-/// A run that came to its end without a reward is no success, whatever the shell goes on with: every attempt at every task failed.
-pub fn scored_something(summary: &Summary, dir: &Path) -> Result<(), Failure> {
+/// Fails a run that ends without any reward, so that the shell does not go on: every attempt at
+/// every task failed.
+pub fn check_any_scored(summary: &RunSummary, dir: &Path) -> Result<(), CommandFailure> {
     let now = &summary.progress;
     let failed: u64 = now.failed.values().sum();
     if now.scored > 0 || failed == 0 {

@@ -1,4 +1,5 @@
-//! `furrow score`: shows stored trajectories to scorers again; what they say goes to `data/scores/`.
+//! `furrow score`: submits stored trajectories to scorers again and writes the scores to
+//! `data/scores/`.
 
 use std::io::IsTerminal;
 use std::path::PathBuf;
@@ -10,40 +11,40 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde_json::{Value, json};
 
 use crate::job::Job;
-use crate::{Failure, launch, output};
+use crate::{CommandFailure, launch, output};
 
-/// How often a log that is no terminal gets a line.
+/// Time between two lines of a log that is not a terminal.
 const LINE_EVERY: Duration = Duration::from_secs(15);
 
-/// Which run, and what scores it.
+/// Which run to score, and with which scorers.
 #[derive(Debug, Args)]
 pub struct ScoreArgs {
     /// Run directory
     run: PathBuf,
-    /// Take scorers and [score] from this job file; else scorers come with each trajectory, and [score] from the run's job
+    /// Job file to take scorers and [score] from [default: the scorers stored with each trajectory,
+    /// and [score] of the run's job]
     #[arg(long)]
     job: Option<PathBuf>,
-    /// Replace a key of the job, such as `score.judge.votes=3`; may be given again
+    /// Replace one key of the job, such as `score.judge.votes=3`; repeat the option for more keys
     #[arg(long = "set", value_name = "KEY=VALUE")]
     set: Vec<String>,
-    /// Only this suite
+    /// Limit to the trajectories of this suite
     #[arg(long)]
     suite: Option<String>,
-    /// Only tasks whose ids fit this pattern, `*` and `?` allowed
+    /// Limit to tasks whose ids match this pattern; `*` matches any text, `?` one character
     #[arg(long, value_name = "PATTERN")]
     task: Option<String>,
-    /// Say what would come of it and write nothing
+    /// Print the new scores and write nothing
     #[arg(long)]
     dry_run: bool,
-    /// Print JSON: one object a change, the last one the result
+    /// Print JSON lines: one object per change, the result last
     #[arg(long)]
     json: bool,
 }
 
-/// Runs the command.
-pub fn run(args: &ScoreArgs) -> Result<(), Failure> {
+pub fn run(args: &ScoreArgs) -> Result<(), CommandFailure> {
     let job = Job::read(args.job.as_ref().unwrap_or(&args.run.join("job.toml")), &args.set)
-        .map_err(Failure::Input)?;
+        .map_err(CommandFailure::Input)?;
     let tasks = match &args.job {
         Some(_) => {
             let (set, eval) = launch::load(&job)?;
@@ -56,7 +57,7 @@ pub fn run(args: &ScoreArgs) -> Result<(), Failure> {
         run_dir: args.run.clone(),
         tasks,
         filter: RescoreFilter { suite: args.suite.clone(), task: args.task.clone() },
-        judge: judge.map_err(|problem| Failure::Input(vec![problem]))?,
+        judge: judge.map_err(|problem| CommandFailure::Input(vec![problem]))?,
         scorers_max: job.limits.scorers_max(),
         records: job.records,
         job_toml: job.resolved,
@@ -64,31 +65,35 @@ pub fn run(args: &ScoreArgs) -> Result<(), Failure> {
     };
     let runtime = launch::runtime()?;
     let stop = runtime.block_on(async { launch::stop_on_signal() })?;
-    let mut told = Told::new(args.json);
-    let summary = rescore(&again, &stop, |done, total| told.update(done, total))?;
-    told.finish();
+    let mut progress = ScoreProgress::new(args.json);
+    let summary = rescore(&again, &stop, |done, total| progress.update(done, total))?;
+    progress.finish();
     conclude(args, &summary)
 }
 
-fn conclude(args: &ScoreArgs, summary: &RescoreSummary) -> Result<(), Failure> {
+fn conclude(args: &ScoreArgs, summary: &RescoreSummary) -> Result<(), CommandFailure> {
     for (trajectory, why) in &summary.named {
-        output::complain(&format!("{trajectory}: {why}"));
+        output::error_line(&format!("{trajectory}: {why}"));
     }
     if args.json {
-        output::json(&figures(summary))?;
+        output::json(&summary_json(summary))?;
     } else {
         print(args, summary);
     }
     if summary.scored == 0 && summary.unscored > 0 {
-        return Err(anyhow::anyhow!("no verdict on any of {} trajectories", summary.shown).into());
+        return Err(anyhow::anyhow!(
+            "none of {} trajectories got a verdict; the lines above name the reasons",
+            summary.submitted
+        )
+        .into());
     }
     Ok(())
 }
 
 fn print(args: &ScoreArgs, summary: &RescoreSummary) {
-    let RescoreSummary { shown, failed, left_out, scored, changed, unscored, .. } = summary;
+    let RescoreSummary { submitted, failed, left_out, scored, changed, unscored, .. } = summary;
     output::line(format!(
-        "{shown} trajectories shown, {scored} scored, {changed} with another reward, {unscored} without a verdict; {left_out} left out, {failed} failed ones"
+        "{submitted} trajectories submitted, {scored} scored, {changed} with another reward, {unscored} without a verdict; {left_out} left out, {failed} failed"
     ));
     if *scored > 0 {
         let count = *scored as f64;
@@ -112,12 +117,12 @@ fn print(args: &ScoreArgs, summary: &RescoreSummary) {
     }
 }
 
-fn figures(summary: &RescoreSummary) -> Value {
+fn summary_json(summary: &RescoreSummary) -> Value {
     let mean = |sum: f64| (summary.scored > 0).then(|| sum / summary.scored as f64);
     let named =
         summary.named.iter().map(|(trajectory, why)| json!({ "trajectory_id": trajectory, "why": why }));
     json!({
-        "shown": summary.shown, "scored": summary.scored, "changed": summary.changed, "unscored": summary.unscored,
+        "submitted": summary.submitted, "scored": summary.scored, "changed": summary.changed, "unscored": summary.unscored,
         "left_out": summary.left_out, "failed": summary.failed, "unscored_named": named.collect::<Vec<_>>(),
         "reward_mean_before": mean(summary.reward_before), "reward_mean_after": mean(summary.reward_after),
         "successes_before": summary.successes_before, "successes_after": summary.successes_after,
@@ -125,14 +130,14 @@ fn figures(summary: &RescoreSummary) -> Value {
     })
 }
 
-/// How far it is: a bar for people, lines for logs, JSON for programs.
-enum Told {
+/// Reports progress: a bar on a terminal, lines in logs, JSON for programs.
+enum ScoreProgress {
     Bar(ProgressBar),
     Lines { last: Instant },
     Json,
 }
 
-impl Told {
+impl ScoreProgress {
     fn new(as_json: bool) -> Self {
         match (as_json, std::io::stderr().is_terminal()) {
             (true, _) => Self::Json,
@@ -158,7 +163,7 @@ impl Told {
                     output::line(format!("{done} of {total} trajectories"));
                 }
             }
-            // A value of two numbers is always writable.
+            // Two numbers always serialize.
             Self::Json => drop(output::json(&json!({ "done": done, "total": total }))),
         }
     }

@@ -1,24 +1,24 @@
-//! A folder that is gone when what needed it is.
+//! A temporary folder that is removed with its owner.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::{Failure, output};
+use crate::{CommandFailure, output};
 
-/// The folder; removed when dropped.
-pub struct Scratch(PathBuf);
+pub struct ScratchDir(PathBuf);
 
-impl Scratch {
-    /// Makes it below another folder, whose disk is the one that is measured.
-    pub fn make(below: &Path) -> Result<Self, Failure> {
+impl ScratchDir {
+    /// Creates the folder below another one, on whose disk it then lies.
+    pub fn make(below: &Path) -> Result<Self, CommandFailure> {
         let below = std::path::absolute(below)?;
         let path = below.join(format!("furrow-scratch-{}", uuid::Uuid::now_v7().simple()));
-        fs::create_dir(&path).map_err(|why| Failure::Input(vec![format!("{}: {why}", path.display())]))?;
+        fs::create_dir(&path)
+            .map_err(|why| CommandFailure::Input(vec![format!("{}: {why}", path.display())]))?;
         Ok(Self(path))
     }
 
-    /// An empty folder in it, made anew.
-    pub fn fresh(&self, name: &str) -> Result<PathBuf, Failure> {
+    /// Creates an empty folder in it, after removing an earlier one.
+    pub fn fresh(&self, name: &str) -> Result<PathBuf, CommandFailure> {
         let path = self.0.join(name);
         if path.exists() {
             fs::remove_dir_all(&path)?;
@@ -28,10 +28,10 @@ impl Scratch {
     }
 }
 
-impl Drop for Scratch {
+impl Drop for ScratchDir {
     fn drop(&mut self) {
         if let Err(why) = fs::remove_dir_all(&self.0) {
-            output::complain(&format!("{} is left behind: {why}", self.0.display()));
+            output::error_line(&format!("cannot remove {}: {why}; remove it by hand", self.0.display()));
         }
     }
 }

@@ -1,25 +1,24 @@
-//! `furrow tasks`: the tasks of a job.
+//! `furrow tasks`: lists, checks and samples the tasks of a job.
 
 use clap::{Args, Subcommand};
-use furrow_tasks::{Sampler, TaskSet, TaskSpec};
+use furrow_tasks::{TaskSampler, TaskSet, TaskSpec};
 use serde_json::{Value, json};
 
 use crate::job::Job;
-use crate::launch::{self, AirArgs, Launch};
-use crate::{Failure, JobArgs, output, prove};
+use crate::launch::{self, JobLaunch, SimulatedBrowserArgs};
+use crate::{CommandFailure, JobArgs, output, prove};
 
-/// What to do with the tasks.
 #[derive(Debug, Subcommand)]
 pub enum TasksCommand {
-    /// List every task
+    /// List every task with its split, steps, difficulty and start page
     List(ListArgs),
-    /// Check every task file and say all that is wrong; with --all prove each demonstrated task in a browser
+    /// Check every task file and print all problems; with --all prove each demonstrated task in a
+    /// browser
     Check(CheckArgs),
-    /// Show which task each of the first groups draws
+    /// Show which task and seed each of the first groups gets
     Sample(SampleArgs),
 }
 
-/// Which job.
 #[derive(Debug, Args)]
 pub struct ListArgs {
     #[command(flatten)]
@@ -29,15 +28,16 @@ pub struct ListArgs {
     json: bool,
 }
 
-/// Which job, and how far to look.
+/// The job, and how far to check it.
 #[derive(Debug, Args)]
 pub struct CheckArgs {
     #[command(flatten)]
     job: JobArgs,
-    /// Prove every demonstrated task in a real browser: its demonstration earns reward 1, doing nothing and guessing earn nothing
+    /// Prove every demonstrated task in a real browser: its demonstration must earn reward 1; doing
+    /// nothing and guessing must earn nothing
     #[arg(long)]
     all: bool,
-    /// Seeds to prove each task with
+    /// Number of seeds to prove each task with
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=1000))]
     seeds: u64,
     /// Print JSON
@@ -45,12 +45,12 @@ pub struct CheckArgs {
     json: bool,
 }
 
-/// Which job and how many groups.
+/// The job, and how many groups to show.
 #[derive(Debug, Args)]
 pub struct SampleArgs {
     #[command(flatten)]
     job: JobArgs,
-    /// Groups to show
+    /// Number of groups to show
     #[arg(long, default_value_t = 20)]
     groups: u64,
     /// Print JSON
@@ -58,8 +58,7 @@ pub struct SampleArgs {
     json: bool,
 }
 
-/// Runs the command.
-pub fn run(command: &TasksCommand) -> Result<(), Failure> {
+pub fn run(command: &TasksCommand) -> Result<(), CommandFailure> {
     match command {
         TasksCommand::List(args) => list(args),
         TasksCommand::Check(args) => check(args),
@@ -67,7 +66,7 @@ pub fn run(command: &TasksCommand) -> Result<(), Failure> {
     }
 }
 
-fn list(args: &ListArgs) -> Result<(), Failure> {
+fn list(args: &ListArgs) -> Result<(), CommandFailure> {
     let (_, set) = load(&args.job)?;
     if args.json {
         return Ok(output::json(&set.specs().iter().map(describe).collect::<Vec<_>>())?);
@@ -77,8 +76,8 @@ fn list(args: &ListArgs) -> Result<(), Failure> {
     Ok(())
 }
 
-fn check(args: &CheckArgs) -> Result<(), Failure> {
-    let launch = Launch::read(&args.job)?;
+fn check(args: &CheckArgs) -> Result<(), CommandFailure> {
+    let launch = JobLaunch::read(&args.job)?;
     if args.all {
         return prove_all(args, &launch);
     }
@@ -86,22 +85,22 @@ fn check(args: &CheckArgs) -> Result<(), Failure> {
     if args.json {
         return Ok(output::json(&json!({ "tasks": set.specs().len(), "notes": set.notes() }))?);
     }
-    output::line(format!("{} tasks, nothing wrong", set.specs().len()));
+    output::line(format!("{} tasks, no problems", set.specs().len()));
     Ok(())
 }
 
-fn prove_all(args: &CheckArgs, launch: &Launch) -> Result<(), Failure> {
-    let Launch { job, set, .. } = launch;
+fn prove_all(args: &CheckArgs, launch: &JobLaunch) -> Result<(), CommandFailure> {
+    let JobLaunch { job, set, .. } = launch;
     let at_once = job.env.sessions_max as usize;
     launch::runtime()?.block_on(async {
-        let stages = launch.stages(&AirArgs::default()).await?;
+        let stages = launch.environments(&SimulatedBrowserArgs::default()).await?;
         prove::prove(set, stages, &job.policy.session, args.seeds, at_once, args.json).await
     })
 }
 
-fn sample(args: &SampleArgs) -> Result<(), Failure> {
+fn sample(args: &SampleArgs) -> Result<(), CommandFailure> {
     let (job, set) = load(&args.job)?;
-    let sampler = Sampler::new(&set, &job.tasks);
+    let sampler = TaskSampler::new(&set, &job.tasks);
     let draws = (0..args.groups.min(sampler.groups())).map(|index| {
         let draw = sampler.draw(index);
         (index, set.specs()[draw.spec].name(), draw.seed)
@@ -115,8 +114,8 @@ fn sample(args: &SampleArgs) -> Result<(), Failure> {
     Ok(())
 }
 
-fn load(args: &JobArgs) -> Result<(Job, TaskSet), Failure> {
-    let Launch { job, set, .. } = Launch::read(args)?;
+fn load(args: &JobArgs) -> Result<(Job, TaskSet), CommandFailure> {
+    let JobLaunch { job, set, .. } = JobLaunch::read(args)?;
     Ok((job, set))
 }
 

@@ -1,4 +1,5 @@
-//! `furrow view` and `furrow dashboard`: pages over a data set, finished or growing, and over the run that fills it.
+//! `furrow view` and `furrow dashboard`: serve pages over a data set, finished or growing, and over
+//! the run that fills it.
 
 pub mod planned;
 
@@ -7,87 +8,97 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use furrow_dashboard::{
-    AccessError, Dashboard, DashboardConfig, DashboardError, DashboardFile, Device, Subject,
+    AccessError, DashboardConfig, DashboardError, DashboardFile, DashboardServer, DashboardSubject,
+    DeviceKind,
 };
 use furrow_records::DataSet;
-use furrow_telemetry::{Level, Logs};
+use furrow_telemetry::{Level, LogTargets};
 use tokio_util::sync::CancellationToken;
 
-use crate::{Failure, launch, output, run_dir};
+use crate::job::stored;
+use crate::{CommandFailure, launch, output, run_dir};
 
-/// Which data set, and who may look.
+/// Which data set to serve, and how.
 #[derive(Debug, Args)]
 pub struct ViewArgs {
-    /// Run directory, or its `data` folder
+    /// Run directory, or its `data` directory
     dir: PathBuf,
     #[command(flatten)]
     listen: ListenArgs,
 }
 
-/// Where pages are served.
+/// Where to serve pages, and to whom.
 #[derive(Debug, Args)]
 pub struct ListenArgs {
-    /// Address and port; left out: 127.0.0.1:7380, or a free port where that is taken. Anything but loopback asks for a token
+    /// Address and port to listen on; any address but loopback needs a token [default:
+    /// 127.0.0.1:7380, or a free port if that one is taken]
     #[arg(long, value_name = "ADDRESS")]
     listen: Option<SocketAddr>,
-    /// File that holds the token; left out: a token is made and shown
+    /// File that holds the token that browsers must present [default: a random token, printed with
+    /// the URL, unless the address is loopback]
     #[arg(long, value_name = "FILE")]
     token_file: Option<PathBuf>,
-    /// Price of an hour of a device in US dollars, for the cost of a trajectory
+    /// Price of a device-hour in US dollars, to show the cost of a trajectory
     #[arg(long, value_name = "USD")]
     usd_per_device_hour: Option<f64>,
 }
 
-/// A run that goes on, or its coordinator.
+/// A run in progress, or its coordinator.
 #[derive(Debug, Args)]
 pub struct DashboardArgs {
-    /// Run directory, or the coordinator's address (`host:port`), which alone shows how far the run is
+    /// Run directory, or address of a coordinator (host:port), which shows only the progress of the
+    /// run
     run: String,
-    /// Coordinator's address, where the run directory's own word for it does not lead there
+    /// Address of the coordinator (host:port), if the address in the run directory is not reachable
+    /// from here
     #[arg(long, value_name = "ADDRESS")]
     coordinator: Option<String>,
     #[command(flatten)]
     listen: ListenArgs,
 }
 
-/// Runs `furrow view` until it is told to stop.
-pub fn run(args: &ViewArgs) -> Result<(), Failure> {
+/// Runs `furrow view` until a signal stops it.
+pub fn run(args: &ViewArgs) -> Result<(), CommandFailure> {
     DataSet::open(&args.dir)?;
     let config = args.listen.config()?;
     serve(&args.listen, &config, subject(&args.dir, config.usd_per_device_hour))
 }
 
-/// Runs `furrow dashboard` until it is told to stop.
-pub fn dashboard(args: &DashboardArgs) -> Result<(), Failure> {
+/// Runs `furrow dashboard` until a signal stops it.
+pub fn dashboard(args: &DashboardArgs) -> Result<(), CommandFailure> {
     let config = args.listen.config()?;
     let price = config.usd_per_device_hour;
     let dir = Path::new(&args.run);
     let is_run = dir.join("job.toml").is_file() || dir.join("manifest").is_dir();
     let subject = match (is_run, args.run.rsplit_once(':')) {
-        (true, _) => Subject { coordinator: args.coordinator.clone(), ..subject(dir, price) },
-        (false, Some((host, port))) if !host.is_empty() && port.parse::<u16>().is_ok() => Subject {
+        (true, _) => DashboardSubject { coordinator: args.coordinator.clone(), ..subject(dir, price) },
+        (false, Some((host, port))) if !host.is_empty() && port.parse::<u16>().is_ok() => DashboardSubject {
             name: args.run.clone(),
             dir: None,
             coordinator: Some(args.run.clone()),
             job: None,
-            device: Device::None,
+            device: DeviceKind::None,
             usd_per_device_hour: price,
             planned: None,
             floor: None,
         },
         _ => {
-            let told = format!(
-                "{:?}: name a run directory (it holds job.toml), or a coordinator as host:port",
+            let message = format!(
+                "{:?}: use a run directory (it holds job.toml), or a coordinator as host:port",
                 args.run
             );
-            return Err(Failure::Input(vec![told]));
+            return Err(CommandFailure::Input(vec![message]));
         }
     };
     serve(&args.listen, &config, subject)
 }
 
-fn serve(args: &ListenArgs, config: &DashboardConfig, subject: Subject) -> Result<(), Failure> {
-    Logs::to_stderr(Level::Warn).start()?;
+fn serve(
+    args: &ListenArgs,
+    config: &DashboardConfig,
+    subject: DashboardSubject,
+) -> Result<(), CommandFailure> {
+    LogTargets::to_stderr(Level::Warn).start()?;
     launch::runtime()?.block_on(async {
         let stop = CancellationToken::new();
         let dashboard = open(config, args.listen.is_none(), subject).await?;
@@ -99,55 +110,59 @@ fn serve(args: &ListenArgs, config: &DashboardConfig, subject: Subject) -> Resul
 }
 
 impl ListenArgs {
-    fn config(&self) -> Result<DashboardConfig, Failure> {
+    fn config(&self) -> Result<DashboardConfig, CommandFailure> {
         let file = DashboardFile::default();
         let listen = self.listen.map_or(file.listen.clone(), |listen| listen.to_string());
         let (token_file, price) = (self.token_file.clone(), self.usd_per_device_hour.unwrap_or_default());
         let file = DashboardFile { listen, token_file, usd_per_device_hour: price, ..file };
-        file.check().map_err(Failure::Input)
+        file.check().map_err(CommandFailure::Input)
     }
 }
 
-/// Binds and says where. `any_port`: a port that is taken is no error, another one is told.
-pub async fn open(config: &DashboardConfig, any_port: bool, subject: Subject) -> Result<Dashboard, Failure> {
+/// Binds and prints the URL. With `any_port`, another port replaces one that is taken.
+pub async fn open(
+    config: &DashboardConfig,
+    any_port: bool,
+    subject: DashboardSubject,
+) -> Result<DashboardServer, CommandFailure> {
     let Some(listen) = config.listen else {
-        return Err(Failure::Input(vec!["dashboard.enabled: false; set it to true".to_owned()]));
+        return Err(CommandFailure::Input(vec!["dashboard.enabled: false; set it to true".to_owned()]));
     };
-    let token = match &config.token_file {
-        Some(file) => Some(
-            furrow_wire::read_token(file)
-                .map_err(|error| Failure::Input(vec![crate::chain(&AccessError::from(error).into())]))?,
-        ),
-        None if !listen.ip().is_loopback() => Some(format!("{:032x}", rand::random::<u128>())),
-        None => None,
-    };
-    let bound = Dashboard::bind(listen, config, token.as_deref(), subject.clone()).await;
+    let token =
+        match &config.token_file {
+            Some(file) => Some(furrow_wire::read_token(file).map_err(|error| {
+                CommandFailure::Input(vec![crate::chain(&AccessError::from(error).into())])
+            })?),
+            None if !listen.ip().is_loopback() => Some(format!("{:032x}", rand::random::<u128>())),
+            None => None,
+        };
+    let bound = DashboardServer::bind(listen, config, token.as_deref(), subject.clone()).await;
     let bound = match bound {
         Err(DashboardError::Listen { .. }) if any_port => {
-            Dashboard::bind(SocketAddr::new(listen.ip(), 0), config, token.as_deref(), subject).await
+            DashboardServer::bind(SocketAddr::new(listen.ip(), 0), config, token.as_deref(), subject).await
         }
         bound => bound,
     };
-    let dashboard = bound.map_err(|error| Failure::Input(vec![crate::chain(&error.into())]))?;
+    let dashboard = bound.map_err(|error| CommandFailure::Input(vec![crate::chain(&error.into())]))?;
     let made = token.filter(|_| config.token_file.is_none()).map(|token| format!("?token={token}"));
-    output::aside(format!("dashboard: http://{}/{}", dashboard.address(), made.unwrap_or_default()));
+    output::progress_line(format!("dashboard: http://{}/{}", dashboard.address(), made.unwrap_or_default()));
     Ok(dashboard)
 }
 
-/// What a run directory or a data set is, as far as it says.
-pub fn subject(dir: &Path, usd_per_device_hour: Option<f64>) -> Subject {
+/// What the pages need to know of a run directory or a data set.
+pub fn subject(dir: &Path, usd_per_device_hour: Option<f64>) -> DashboardSubject {
     let absolute = std::path::absolute(dir).unwrap_or_else(|_| dir.to_owned());
-    // The `data` folder of a run: job and hours lie beside it.
+    // For the `data` directory of a run: job.toml and metrics.jsonl are beside it.
     let is_data = absolute.join("manifest").is_dir();
     let above = absolute.parent().filter(|above| is_data && above.join("job.toml").is_file());
     let run = above.map_or(absolute.clone(), Path::to_owned);
     let job = run_dir::job_text(&run).ok().flatten();
-    let table: toml::Table = job.as_deref().and_then(|job| job.parse().ok()).unwrap_or_default();
-    // The run's own name, which its coordinator answers with; the folder may be called otherwise by now.
-    let said = planned::text(&table, "run.name").map(str::to_owned);
+    let table = job.as_deref().and_then(|job| stored::table(job).ok()).unwrap_or_default();
+    // The name in the job, which the coordinator also reports; the directory may have been renamed.
+    let name_in_job = planned::text_at(&table, "run.name").map(str::to_owned);
     let folder = || run.file_name().map_or("data set".into(), |name| name.to_string_lossy().into_owned());
-    let name = said.unwrap_or_else(folder);
-    Subject {
+    let name = name_in_job.unwrap_or_else(folder);
+    DashboardSubject {
         name,
         dir: Some(run),
         coordinator: None,
@@ -159,13 +174,13 @@ pub fn subject(dir: &Path, usd_per_device_hour: Option<f64>) -> Subject {
     }
 }
 
-/// What the policy of a job computes with.
-fn device(job: &toml::Table) -> Device {
-    let word = |path| planned::text(job, path).unwrap_or_default();
-    match (word("policy.kind"), word("policy.engine.backend")) {
-        ("model", "cuda") => Device::Gpu,
-        ("model", _) => Device::Cpu,
-        _ => Device::None,
+/// What the policy of a job computes on.
+fn device(job: &toml::Table) -> DeviceKind {
+    let text_of = |path| planned::text_at(job, path).unwrap_or_default();
+    match (text_of("policy.kind"), text_of("policy.engine.backend")) {
+        ("model", "cuda") => DeviceKind::Gpu,
+        ("model", _) => DeviceKind::Cpu,
+        _ => DeviceKind::None,
     }
 }
 
@@ -186,10 +201,10 @@ mod tests {
 
     #[test]
     fn a_job_says_what_it_computes_with() {
-        let check = |job: &str, want: Device| assert_eq!(device(&job.parse().unwrap()), want, "{job}");
-        check("[policy]\nkind = \"model\"\n[policy.engine]\nbackend = \"cuda\"", Device::Gpu);
-        check("[policy]\nkind = \"model\"\n[policy.engine]\nbackend = \"cpu\"", Device::Cpu);
-        check("[policy]\nkind = \"scripted\"\n[policy.engine]\nbackend = \"cpu\"", Device::None);
-        check("", Device::None);
+        let check = |job: &str, want: DeviceKind| assert_eq!(device(&job.parse().unwrap()), want, "{job}");
+        check("[policy]\nkind = \"model\"\n[policy.engine]\nbackend = \"cuda\"", DeviceKind::Gpu);
+        check("[policy]\nkind = \"model\"\n[policy.engine]\nbackend = \"cpu\"", DeviceKind::Cpu);
+        check("[policy]\nkind = \"scripted\"\n[policy.engine]\nbackend = \"cpu\"", DeviceKind::None);
+        check("", DeviceKind::None);
     }
 }

@@ -1,70 +1,79 @@
-//! Holds what was written against what may be written; finds all that is wrong at once, by key and line.
+//! Checks the written keys and values against the known ones; finds all problems at once, by key
+//! and line.
 
-use super::shape::Shape;
-use super::tree::{Node, Place, Problem, Value};
+use super::renamed;
+use super::shape::KeyShape;
+use super::tree::{ConfigNode, ConfigValue, KeyProblem, SourceLocation};
 
-/// What [`check`] found.
+/// The result of [`check`].
 #[derive(Debug, Default)]
-pub struct Findings {
-    /// All unknown keys and all values of the wrong kind.
-    pub problems: Vec<Problem>,
-    /// Keys that something was said about: found wrong, or named as what was probably meant.
+pub struct CheckFindings {
+    /// All unknown keys and all values of a wrong type.
+    pub problems: Vec<KeyProblem>,
+    /// Keys that a problem already names: as wrong, or as the probably intended one.
     pub named: Vec<String>,
 }
 
-/// Finds everything that no section could read, and takes it out of the tree, so that the sections can look at the rest.
-pub fn check(tree: &mut Node, shape: &Shape) -> Findings {
-    let mut checker = Checker { known: shape.keys(), findings: Findings::default() };
+/// Finds everything that no section could read, and removes it from the tree, so that the sections
+/// can check the rest.
+pub fn check(tree: &mut ConfigNode, shape: &KeyShape) -> CheckFindings {
+    let mut checker = KeyChecker { known: shape.keys(), findings: CheckFindings::default() };
     checker.keep(tree, shape, "");
     checker.findings
 }
 
-struct Checker {
+struct KeyChecker {
     known: Vec<String>,
-    findings: Findings,
+    findings: CheckFindings,
 }
 
-impl Checker {
-    /// Whether the value can be read, perhaps without some of what is below it.
-    fn keep(&mut self, node: &mut Node, shape: &Shape, key: &str) -> bool {
+impl KeyChecker {
+    /// Whether the value can be read, perhaps without parts of it.
+    fn keep(&mut self, node: &mut ConfigNode, shape: &KeyShape, key: &str) -> bool {
         match (&mut node.value, shape) {
-            (Value::Section(entries), Shape::Section(_) | Shape::Map(_)) => {
+            (ConfigValue::Section(entries), KeyShape::Section(_) | KeyShape::Map(_)) => {
                 entries.retain_mut(|(name, child)| self.keep_entry(child, shape, &join(key, name), name));
                 true
             }
-            (Value::List(entries), Shape::List(each)) => {
-                // One that cannot be read takes the list along: without it the others would move to other places.
-                let unread =
-                    |(index, entry): (usize, &mut Node)| !self.keep(entry, each, &format!("{key}[{index}]"));
+            (ConfigValue::List(entries), KeyShape::List(each)) => {
+                // An unreadable entry removes the whole list: without it the indices of the others
+                // would change.
+                let unread = |(index, entry): (usize, &mut ConfigNode)| {
+                    !self.keep(entry, each, &format!("{key}[{index}]"))
+                };
                 let lost = entries.iter_mut().enumerate().map(unread).filter(|lost| *lost).count();
                 lost == 0
             }
-            (Value::Plain(value), shape) if fits(value, shape) => true,
+            (ConfigValue::Plain(value), shape) if fits(value, shape) => true,
             (value, shape) => {
                 let text = wrong_kind(key, value, shape);
-                self.found(node.place, key, text);
+                self.report(node.location, key, text);
                 false
             }
         }
     }
 
-    fn keep_entry(&mut self, node: &mut Node, section: &Shape, key: &str, name: &str) -> bool {
+    fn keep_entry(&mut self, node: &mut ConfigNode, section: &KeyShape, key: &str, name: &str) -> bool {
         match section.at(name) {
             Some(shape) => self.keep(node, shape, key),
             None => {
                 let text = self.unknown(key, section);
-                self.found(node.place, key, text);
+                self.report(node.location, key, text);
                 false
             }
         }
     }
 
-    fn found(&mut self, place: Place, key: &str, text: String) {
+    fn report(&mut self, location: SourceLocation, key: &str, text: String) {
         self.findings.named.push(key.to_owned());
-        self.findings.problems.push(Problem { place, key: key.to_owned(), text });
+        self.findings.problems.push(KeyProblem { location, key: key.to_owned(), text });
     }
 
-    fn unknown(&mut self, key: &str, section: &Shape) -> String {
+    fn unknown(&mut self, key: &str, section: &KeyShape) -> String {
+        if let Some(new) = renamed::new_name(key) {
+            self.findings.named.push(new.to_owned());
+            return format!("renamed; write {new}");
+        }
         match nearest(key, &self.known) {
             Some(meant) => {
                 let text = format!("unknown key; did you mean {meant}?");
@@ -76,12 +85,12 @@ impl Checker {
     }
 }
 
-fn wrong_kind(key: &str, value: &Value, shape: &Shape) -> String {
+fn wrong_kind(key: &str, value: &ConfigValue, shape: &KeyShape) -> String {
     let remedy = match (value, shape) {
-        (_, Shape::List(each)) if matches!(**each, Shape::Section(_)) => {
+        (_, KeyShape::List(each)) if matches!(**each, KeyShape::Section(_)) => {
             format!("write [[{key}]] for each entry")
         }
-        (_, Shape::Section(_) | Shape::Map(_)) => format!("write a section [{key}]"),
+        (_, KeyShape::Section(_) | KeyShape::Map(_)) => format!("write a section [{key}]"),
         _ => format!("use {shape}"),
     };
     format!("{value}; {remedy}")
@@ -94,31 +103,32 @@ fn known_here(key: &str) -> String {
     }
 }
 
-fn names(section: &Shape) -> Vec<&str> {
+fn names(section: &KeyShape) -> Vec<&str> {
     match section {
-        Shape::Section(keys) => keys.iter().map(|(name, _)| *name).collect(),
+        KeyShape::Section(keys) => keys.iter().map(|(name, _)| *name).collect(),
         _ => Vec::new(),
     }
 }
 
-fn fits(value: &toml::Value, shape: &Shape) -> bool {
+fn fits(value: &toml::Value, shape: &KeyShape) -> bool {
     match (shape, value) {
-        (Shape::Flag, toml::Value::Boolean(_)) => true,
-        (Shape::Whole { least, most }, toml::Value::Integer(number)) => {
+        (KeyShape::Flag, toml::Value::Boolean(_)) => true,
+        (KeyShape::Whole { least, most }, toml::Value::Integer(number)) => {
             (least..=most).contains(&&i128::from(*number))
         }
-        (Shape::Number, toml::Value::Float(_) | toml::Value::Integer(_)) => true,
-        (Shape::Text | Shape::Path, toml::Value::String(_)) => true,
-        (Shape::Choice(words), toml::Value::String(word)) => words.contains(&word.as_str()),
+        (KeyShape::Number, toml::Value::Float(_) | toml::Value::Integer(_)) => true,
+        (KeyShape::Text | KeyShape::Path, toml::Value::String(_)) => true,
+        (KeyShape::Choice(choices), toml::Value::String(choice)) => choices.contains(&choice.as_str()),
         _ => false,
     }
 }
 
-/// The known key that was most likely meant: alike in its last name, and rather in the same section than elsewhere.
+/// The known key that was most likely intended: similar in its last part, preferably in the same
+/// section.
 fn nearest(key: &str, known: &[String]) -> Option<String> {
-    // Below 0.6 two names of ten letters differ in more than four: no slip of a finger.
+    // Below 0.6 two names of ten letters differ in more than four letters: not a typo.
     const ALIKE: f64 = 0.6;
-    // A name from elsewhere must be nearly right to be preferred.
+    // A name from another section must be nearly identical to be suggested.
     const ELSEWHERE: f64 = 0.2;
     let (section, name) = split(key);
     let section_known_as = without_indices(section);
@@ -138,7 +148,7 @@ fn split(key: &str) -> (&str, &str) {
     key.rsplit_once('.').unwrap_or(("", key))
 }
 
-/// `tasks.source[3].path` is known as `tasks.source[].path`.
+/// Turns `tasks.source[3].path` into `tasks.source[].path`, as keys are known.
 fn without_indices(key: &str) -> String {
     let piece = |piece: &str| match piece.split_once(']') {
         Some((_, rest)) => format!("[]{rest}"),
@@ -147,7 +157,7 @@ fn without_indices(key: &str) -> String {
     key.split('[').map(piece).collect()
 }
 
-/// A key that is no plain name is shown in quotes.
+/// Quotes a key that is not a plain name.
 fn join(section: &str, name: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
     let name =
@@ -160,27 +170,30 @@ mod tests {
     use super::*;
     use crate::job::tree::parse;
 
-    fn shape() -> Shape {
-        let whole = || Shape::Whole { least: 0, most: 1000 };
-        let source = Shape::Section(vec![("path", Shape::Path), ("repeat", whole())]);
-        let tasks = Shape::Section(vec![("group_size", whole()), ("source", Shape::List(Box::new(source)))]);
-        let sampling = Shape::Section(vec![("temperature", Shape::Number), ("top_p", Shape::Number)]);
-        let grammar = Shape::Section(vec![("extra", Shape::List(Box::new(Shape::Text)))]);
-        let policy = Shape::Section(vec![("sampling", sampling), ("grammar", grammar), ("on", Shape::Flag)]);
-        let telemetry = Shape::Section(vec![("log_level", Shape::Choice(&["warn", "info"]))]);
-        Shape::Section(vec![("tasks", tasks), ("policy", policy), ("telemetry", telemetry)])
+    fn shape() -> KeyShape {
+        let whole = || KeyShape::Whole { least: 0, most: 1000 };
+        let source = KeyShape::Section(vec![("path", KeyShape::Path), ("repeat", whole())]);
+        let tasks =
+            KeyShape::Section(vec![("group_size", whole()), ("source", KeyShape::List(Box::new(source)))]);
+        let sampling =
+            KeyShape::Section(vec![("temperature", KeyShape::Number), ("top_p", KeyShape::Number)]);
+        let grammar = KeyShape::Section(vec![("extra", KeyShape::List(Box::new(KeyShape::Text)))]);
+        let policy =
+            KeyShape::Section(vec![("sampling", sampling), ("grammar", grammar), ("on", KeyShape::Flag)]);
+        let telemetry = KeyShape::Section(vec![("log_level", KeyShape::Choice(&["warn", "info"]))]);
+        KeyShape::Section(vec![("tasks", tasks), ("policy", policy), ("telemetry", telemetry)])
     }
 
     #[track_caller]
     fn check_file(text: &str, want: &[&str]) {
         let findings = check(&mut parse(text).unwrap(), &shape());
         let got: Vec<_> =
-            findings.problems.iter().map(|Problem { key, text, .. }| format!("{key}: {text}")).collect();
+            findings.problems.iter().map(|KeyProblem { key, text, .. }| format!("{key}: {text}")).collect();
         assert_eq!(got, want, "{text}");
     }
 
     #[test]
-    fn an_unknown_key_is_told_its_nearest_known_one() {
+    fn an_unknown_key_names_the_nearest_known_one() {
         check_file("[tasks]\ngroup_size = 4\n[[tasks.source]]\npath = \"a\"", &[]);
         check_file(
             "[tasks]\ngrup_size = 4",

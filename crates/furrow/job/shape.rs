@@ -1,7 +1,8 @@
-//! Which keys a section knows and what may stand behind each, asked of the very types that read it.
+//! Finds out which keys a section has and which values each takes, from the types that read it.
 //!
-//! Serde hands a deserializer the names of a struct's fields before it asks for their values. So a deserializer that notes the
-//! names and makes values up learns the whole shape of a type. There is no list of keys to forget.
+//! Serde passes the names of a struct's fields to a deserializer before it asks for their values. A
+//! deserializer that records the names and makes up values therefore learns the whole shape of a
+//! type, without a list of keys that could be forgotten.
 
 use std::fmt;
 
@@ -11,45 +12,46 @@ use serde::de::{
     MapAccess, SeqAccess, VariantAccess, Visitor,
 };
 
-/// What may stand behind a key.
+/// The values that a key takes.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Shape {
-    /// Something this module does not know; a test says that no key of a job is one.
+pub enum KeyShape {
+    /// A type that this module does not support; a test requires that no key of a job has one.
     Unknown,
     /// `true` or `false`.
     Flag,
-    /// A whole number, limits included.
+    /// A whole number within inclusive limits.
     Whole { least: i128, most: i128 },
     /// Any number.
     Number,
     /// Text.
     Text,
-    /// Text that names a file or a folder.
+    /// Text that names a file or a directory.
     Path,
     /// One of these words.
     Choice(&'static [&'static str]),
-    /// A list, all of one shape.
-    List(Box<Shape>),
-    /// A section whose keys are free, all of one shape.
-    Map(Box<Shape>),
+    /// A list whose entries have one shape.
+    List(Box<KeyShape>),
+    /// A section with free keys whose values have one shape.
+    Map(Box<KeyShape>),
     /// A section with these keys.
-    Section(Vec<(&'static str, Shape)>),
+    Section(Vec<(&'static str, KeyShape)>),
 }
 
-impl Shape {
-    /// The shape of a type. Its readers must not care which values they get, only of which kind.
+impl KeyShape {
+    /// The shape of a type. Its deserializers must accept any value of the right kind.
     pub fn of<T: DeserializeOwned>() -> Self {
-        let mut shape = Shape::Unknown;
-        // A reader that refuses the made-up values leaves `Unknown` behind, which the test of a job's shape does not forgive.
-        T::deserialize(Probe(&mut shape)).map(drop).unwrap_or_default();
+        let mut shape = KeyShape::Unknown;
+        // A deserializer that refuses the made-up values leaves `Unknown`, which the test of the
+        // job's shape rejects.
+        T::deserialize(ShapeProbe(&mut shape)).map(drop).unwrap_or_default();
         shape
     }
 
-    /// The shape behind a key, if this is a section that knows it.
-    pub fn at(&self, key: &str) -> Option<&Shape> {
+    /// The shape of a key, if this is a section that has it.
+    pub fn at(&self, key: &str) -> Option<&KeyShape> {
         match self {
-            Shape::Section(keys) => keys.iter().find(|(name, _)| *name == key).map(|(_, shape)| shape),
-            Shape::Map(each) => Some(each),
+            KeyShape::Section(keys) => keys.iter().find(|(name, _)| *name == key).map(|(_, shape)| shape),
+            KeyShape::Map(each) => Some(each),
             _ => None,
         }
     }
@@ -57,69 +59,69 @@ impl Shape {
     /// All keys below, dotted, such as `policy.sampling.temperature` and `tasks.source[].path`.
     pub fn keys(&self) -> Vec<String> {
         match self {
-            Shape::Section(keys) => keys.iter().flat_map(|(name, shape)| below(name, shape)).collect(),
+            KeyShape::Section(keys) => keys.iter().flat_map(|(name, shape)| below(name, shape)).collect(),
             _ => Vec::new(),
         }
     }
 }
 
-/// The key itself, then what its section, or each section of its list, knows.
-fn below(name: &str, shape: &Shape) -> Vec<String> {
+/// The key itself, then the keys of its section or of the sections in its list.
+fn below(name: &str, shape: &KeyShape) -> Vec<String> {
     let (section, inner) = match shape {
-        Shape::List(each) => (format!("{name}[]"), each.keys()),
+        KeyShape::List(each) => (format!("{name}[]"), each.keys()),
         _ => (name.to_owned(), shape.keys()),
     };
     let dotted = inner.into_iter().map(|key| format!("{section}.{key}"));
     [name.to_owned()].into_iter().chain(dotted).collect()
 }
 
-impl fmt::Display for Shape {
-    /// What to use, as the end of a sentence.
+impl fmt::Display for KeyShape {
+    /// Completes the sentence "use ..".
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Shape::Unknown => f.write_str("another value"),
-            Shape::Flag => f.write_str("true or false"),
-            Shape::Whole { least, most } => write!(f, "a whole number from {least} to {most}"),
-            Shape::Number => f.write_str("a number"),
-            Shape::Text => f.write_str("text in quotes"),
-            Shape::Path => f.write_str("a path in quotes"),
-            Shape::Choice(words) => {
-                let quoted: Vec<_> = words.iter().map(|word| format!("{word:?}")).collect();
+            KeyShape::Unknown => f.write_str("another value"),
+            KeyShape::Flag => f.write_str("true or false"),
+            KeyShape::Whole { least, most } => write!(f, "a whole number from {least} to {most}"),
+            KeyShape::Number => f.write_str("a number"),
+            KeyShape::Text => f.write_str("text in quotes"),
+            KeyShape::Path => f.write_str("a path in quotes"),
+            KeyShape::Choice(choices) => {
+                let quoted: Vec<_> = choices.iter().map(|choice| format!("{choice:?}")).collect();
                 write!(f, "one of {}", quoted.join(", "))
             }
-            Shape::List(each) => write!(f, "a list [..], each entry {each}"),
-            Shape::Map(_) | Shape::Section(_) => f.write_str("a section"),
+            KeyShape::List(each) => write!(f, "a list [..], each entry {each}"),
+            KeyShape::Map(_) | KeyShape::Section(_) => f.write_str("a section"),
         }
     }
 }
 
-/// Gives made-up values and notes what was asked for.
-struct Probe<'s>(&'s mut Shape);
+/// Supplies made-up values and records what was requested.
+struct ShapeProbe<'s>(&'s mut KeyShape);
 
 /// The fields of a struct, one after another.
-struct Fields<'s> {
+struct FieldProbe<'s> {
     names: std::slice::Iter<'static, &'static str>,
-    section: &'s mut Vec<(&'static str, Shape)>,
+    section: &'s mut Vec<(&'static str, KeyShape)>,
 }
 
 /// One entry of a list or of a map with free keys.
-struct One<'s>(Option<&'s mut Shape>);
+struct EntryProbe<'s>(Option<&'s mut KeyShape>);
 
-/// The first word of a choice.
-struct FirstWord(&'static str);
+/// The first variant of a choice.
+struct FirstChoice(&'static str);
 
 macro_rules! whole_numbers {
     ($($method:ident $visit:ident $type:ident),*) => {$(
         fn $method<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
-            // TOML itself ends at the largest signed number of 64 bits.
+            // TOML integers end at the largest signed number of 64 bits.
             let most = i128::from($type::MAX).min(i64::MAX.into());
-            *self.0 = Shape::Whole { least: $type::MIN.into(), most };
+            *self.0 = KeyShape::Whole { least: $type::MIN.into(), most };
             visitor.$visit(0)
         }
     )*};
 }
 
-macro_rules! refused {
+macro_rules! unsupported {
     ($($method:ident($($arg:ident: $type:ty),*)),*) => {$(
         fn $method<V: Visitor<'de>>(self, $($arg: $type,)* _visitor: V) -> Result<V::Value, Error> {
             Err(Error::custom(concat!("a job file has no ", stringify!($method))))
@@ -127,7 +129,7 @@ macro_rules! refused {
     )*};
 }
 
-impl<'de> Deserializer<'de> for Probe<'_> {
+impl<'de> Deserializer<'de> for ShapeProbe<'_> {
     type Error = Error;
 
     whole_numbers!(
@@ -136,24 +138,24 @@ impl<'de> Deserializer<'de> for Probe<'_> {
         deserialize_i32 visit_i32 i32, deserialize_i64 visit_i64 i64
     );
 
-    refused!(
+    unsupported!(
         deserialize_any(), deserialize_bytes(), deserialize_byte_buf(), deserialize_unit(), deserialize_char(),
         deserialize_ignored_any(), deserialize_unit_struct(_name: &'static str), deserialize_tuple(_len: usize),
         deserialize_tuple_struct(_name: &'static str, _len: usize)
     );
 
     fn deserialize_bool<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
-        *self.0 = Shape::Flag;
+        *self.0 = KeyShape::Flag;
         visitor.visit_bool(false)
     }
 
     fn deserialize_f32<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
-        *self.0 = Shape::Number;
+        *self.0 = KeyShape::Number;
         visitor.visit_f32(0.0)
     }
 
     fn deserialize_f64<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
-        *self.0 = Shape::Number;
+        *self.0 = KeyShape::Number;
         visitor.visit_f64(0.0)
     }
 
@@ -161,10 +163,11 @@ impl<'de> Deserializer<'de> for Probe<'_> {
         self.deserialize_string(visitor)
     }
 
-    /// `PathBuf` reads a string like any other; only what its reader says it expects tells it apart.
+    /// `PathBuf` reads a string like any other type; only the text of what it expects distinguishes
+    /// it.
     fn deserialize_string<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
         let expects = (&visitor as &dyn Expected).to_string();
-        *self.0 = if expects == "path string" { Shape::Path } else { Shape::Text };
+        *self.0 = if expects == "path string" { KeyShape::Path } else { KeyShape::Text };
         visitor.visit_string(String::new())
     }
 
@@ -181,16 +184,16 @@ impl<'de> Deserializer<'de> for Probe<'_> {
     }
 
     fn deserialize_seq<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
-        let mut each = Shape::Unknown;
-        let read = visitor.visit_seq(One(Some(&mut each)));
-        *self.0 = Shape::List(Box::new(each));
+        let mut each = KeyShape::Unknown;
+        let read = visitor.visit_seq(EntryProbe(Some(&mut each)));
+        *self.0 = KeyShape::List(Box::new(each));
         read
     }
 
     fn deserialize_map<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
-        let mut each = Shape::Unknown;
-        let read = visitor.visit_map(One(Some(&mut each)));
-        *self.0 = Shape::Map(Box::new(each));
+        let mut each = KeyShape::Unknown;
+        let read = visitor.visit_map(EntryProbe(Some(&mut each)));
+        *self.0 = KeyShape::Map(Box::new(each));
         read
     }
 
@@ -200,9 +203,9 @@ impl<'de> Deserializer<'de> for Probe<'_> {
         fields: &'static [&'static str],
         visitor: V,
     ) -> Result<V::Value, Error> {
-        let mut section: Vec<_> = fields.iter().map(|name| (*name, Shape::Unknown)).collect();
-        let read = visitor.visit_map(Fields { names: fields.iter(), section: &mut section });
-        *self.0 = Shape::Section(section);
+        let mut section: Vec<_> = fields.iter().map(|name| (*name, KeyShape::Unknown)).collect();
+        let read = visitor.visit_map(FieldProbe { names: fields.iter(), section: &mut section });
+        *self.0 = KeyShape::Section(section);
         read
     }
 
@@ -212,9 +215,9 @@ impl<'de> Deserializer<'de> for Probe<'_> {
         variants: &'static [&'static str],
         visitor: V,
     ) -> Result<V::Value, Error> {
-        let first = variants.first().ok_or_else(|| Error::custom("a choice of nothing"))?;
-        let read = visitor.visit_enum(FirstWord(first))?;
-        *self.0 = Shape::Choice(variants);
+        let first = variants.first().ok_or_else(|| Error::custom("an enum without variants"))?;
+        let read = visitor.visit_enum(FirstChoice(first))?;
+        *self.0 = KeyShape::Choice(variants);
         Ok(read)
     }
 
@@ -223,7 +226,7 @@ impl<'de> Deserializer<'de> for Probe<'_> {
     }
 }
 
-impl<'de> MapAccess<'de> for Fields<'_> {
+impl<'de> MapAccess<'de> for FieldProbe<'_> {
     type Error = Error;
 
     fn next_key_seed<K: DeserializeSeed<'de>>(&mut self, seed: K) -> Result<Option<K::Value>, Error> {
@@ -231,20 +234,20 @@ impl<'de> MapAccess<'de> for Fields<'_> {
     }
 
     fn next_value_seed<V: DeserializeSeed<'de>>(&mut self, seed: V) -> Result<V::Value, Error> {
-        let next = self.section.len() - self.names.len() - 1; // the key was handed out already
-        seed.deserialize(Probe(&mut self.section[next].1))
+        let next = self.section.len() - self.names.len() - 1; // the key was already returned
+        seed.deserialize(ShapeProbe(&mut self.section[next].1))
     }
 }
 
-impl<'de> SeqAccess<'de> for One<'_> {
+impl<'de> SeqAccess<'de> for EntryProbe<'_> {
     type Error = Error;
 
     fn next_element_seed<T: DeserializeSeed<'de>>(&mut self, seed: T) -> Result<Option<T::Value>, Error> {
-        self.0.take().map(|each| seed.deserialize(Probe(each))).transpose()
+        self.0.take().map(|each| seed.deserialize(ShapeProbe(each))).transpose()
     }
 }
 
-impl<'de> MapAccess<'de> for One<'_> {
+impl<'de> MapAccess<'de> for EntryProbe<'_> {
     type Error = Error;
 
     fn next_key_seed<K: DeserializeSeed<'de>>(&mut self, seed: K) -> Result<Option<K::Value>, Error> {
@@ -252,12 +255,12 @@ impl<'de> MapAccess<'de> for One<'_> {
     }
 
     fn next_value_seed<V: DeserializeSeed<'de>>(&mut self, seed: V) -> Result<V::Value, Error> {
-        let each = self.0.take().ok_or_else(|| Error::custom("there is one entry"))?;
-        seed.deserialize(Probe(each))
+        let each = self.0.take().ok_or_else(|| Error::custom("the only entry was already read"))?;
+        seed.deserialize(ShapeProbe(each))
     }
 }
 
-impl<'de> EnumAccess<'de> for FirstWord {
+impl<'de> EnumAccess<'de> for FirstChoice {
     type Error = Error;
     type Variant = Self;
 
@@ -266,7 +269,7 @@ impl<'de> EnumAccess<'de> for FirstWord {
     }
 }
 
-impl<'de> VariantAccess<'de> for FirstWord {
+impl<'de> VariantAccess<'de> for FirstChoice {
     type Error = Error;
 
     fn unit_variant(self) -> Result<(), Error> {
@@ -274,11 +277,11 @@ impl<'de> VariantAccess<'de> for FirstWord {
     }
 
     fn newtype_variant_seed<T: DeserializeSeed<'de>>(self, _seed: T) -> Result<T::Value, Error> {
-        Err(Error::custom("a choice is between plain words"))
+        Err(Error::custom("enum variants must hold no data"))
     }
 
     fn tuple_variant<V: Visitor<'de>>(self, _len: usize, _visitor: V) -> Result<V::Value, Error> {
-        Err(Error::custom("a choice is between plain words"))
+        Err(Error::custom("enum variants must hold no data"))
     }
 
     fn struct_variant<V: Visitor<'de>>(
@@ -286,7 +289,7 @@ impl<'de> VariantAccess<'de> for FirstWord {
         _fields: &'static [&'static str],
         _visitor: V,
     ) -> Result<V::Value, Error> {
-        Err(Error::custom("a choice is between plain words"))
+        Err(Error::custom("enum variants must hold no data"))
     }
 }
 
@@ -298,8 +301,8 @@ mod tests {
     use std::path::PathBuf;
 
     #[track_caller]
-    fn check<T: DeserializeOwned>(want: &Shape) {
-        assert_eq!(&Shape::of::<T>(), want);
+    fn check<T: DeserializeOwned>(want: &KeyShape) {
+        assert_eq!(&KeyShape::of::<T>(), want);
     }
 
     #[derive(Deserialize)]
@@ -319,7 +322,7 @@ mod tests {
     }
 
     #[derive(Deserialize)]
-    #[expect(dead_code, reason = "only its shape matters")]
+    #[expect(dead_code, reason = "only the shape is used")]
     struct Outer {
         inner: Inner,
         list: Vec<Inner>,
@@ -328,32 +331,32 @@ mod tests {
     }
 
     #[test]
-    fn a_type_tells_its_shape() {
-        let inner = || Shape::Section(vec![("on", Shape::Flag), ("called", Shape::Text)]);
-        check::<bool>(&Shape::Flag);
-        check::<u8>(&Shape::Whole { least: 0, most: 255 });
-        check::<u64>(&Shape::Whole { least: 0, most: i64::MAX.into() });
-        check::<i32>(&Shape::Whole { least: i32::MIN.into(), most: i32::MAX.into() });
-        check::<f32>(&Shape::Number);
-        check::<Option<Option<f64>>>(&Shape::Number);
-        check::<String>(&Shape::Text);
-        check::<PathBuf>(&Shape::Path);
-        check::<Colour>(&Shape::Choice(&["rot", "dark-blue"]));
-        check::<Vec<u8>>(&Shape::List(Box::new(Shape::Whole { least: 0, most: 255 })));
+    fn a_type_yields_its_shape() {
+        let inner = || KeyShape::Section(vec![("on", KeyShape::Flag), ("called", KeyShape::Text)]);
+        check::<bool>(&KeyShape::Flag);
+        check::<u8>(&KeyShape::Whole { least: 0, most: 255 });
+        check::<u64>(&KeyShape::Whole { least: 0, most: i64::MAX.into() });
+        check::<i32>(&KeyShape::Whole { least: i32::MIN.into(), most: i32::MAX.into() });
+        check::<f32>(&KeyShape::Number);
+        check::<Option<Option<f64>>>(&KeyShape::Number);
+        check::<String>(&KeyShape::Text);
+        check::<PathBuf>(&KeyShape::Path);
+        check::<Colour>(&KeyShape::Choice(&["rot", "dark-blue"]));
+        check::<Vec<u8>>(&KeyShape::List(Box::new(KeyShape::Whole { least: 0, most: 255 })));
         check::<Inner>(&inner());
-        check::<Outer>(&Shape::Section(vec![
+        check::<Outer>(&KeyShape::Section(vec![
             ("inner", inner()),
-            ("list", Shape::List(Box::new(inner()))),
-            ("maybe", Shape::List(Box::new(Shape::Number))),
-            ("free", Shape::Map(Box::new(Shape::Whole { least: 0, most: 255 }))),
+            ("list", KeyShape::List(Box::new(inner()))),
+            ("maybe", KeyShape::List(Box::new(KeyShape::Number))),
+            ("free", KeyShape::Map(Box::new(KeyShape::Whole { least: 0, most: 255 }))),
         ]));
-        check::<char>(&Shape::Unknown);
+        check::<char>(&KeyShape::Unknown);
     }
 
     #[test]
     fn keys_are_dotted() {
         let want =
             ["inner", "inner.on", "inner.called", "list", "list[].on", "list[].called", "maybe", "free"];
-        assert_eq!(Shape::of::<Outer>().keys(), want);
+        assert_eq!(KeyShape::of::<Outer>().keys(), want);
     }
 }

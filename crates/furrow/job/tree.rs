@@ -1,91 +1,89 @@
-//! A job file as a tree in which every value knows where it was written, and `--set` on top of it.
+//! A job file as a tree in which every value has the location where it was written, with `--set`
+//! applied.
 
+use std::collections::BTreeSet;
 use std::fmt;
 
 use toml::de::{DeTable, DeValue};
 
-use super::shape::Shape;
+use super::shape::KeyShape;
 
-/// A value and where it was written.
+/// A value and its location.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Node {
-    pub place: Place,
-    pub value: Value,
+pub struct ConfigNode {
+    pub location: SourceLocation,
+    pub value: ConfigValue,
 }
 
-/// Where something was written.
+/// Where a value was written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Place {
+pub enum SourceLocation {
     /// In the file, on this line, counted from 1.
     Line(usize),
-    /// On the command line.
     Set,
-    /// Nowhere.
+    /// Not written: a default.
     Default,
 }
 
-/// What was written.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Value {
-    Section(Vec<(String, Node)>),
-    List(Vec<Node>),
+pub enum ConfigValue {
+    Section(Vec<(String, ConfigNode)>),
+    List(Vec<ConfigNode>),
     Plain(toml::Value),
 }
 
-/// Something wrong, and where.
+/// A problem and its location.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Problem {
-    /// Where.
-    pub place: Place,
-    /// Dotted key it is about; empty when the file as a whole is.
+pub struct KeyProblem {
+    pub location: SourceLocation,
+    /// The dotted key of the problem; empty for the file as a whole.
     pub key: String,
-    /// What, and what would be right.
+    /// What is wrong, and the remedy.
     pub text: String,
 }
 
-/// One part of a dotted key.
 #[derive(Debug, PartialEq, Eq)]
-enum Part<'k> {
+enum KeyPart<'k> {
     Name(&'k str),
     Index(usize),
 }
 
-/// Reads the text of a file; all its syntax errors come at once.
-pub fn parse(text: &str) -> Result<Node, Vec<Problem>> {
+/// Parses the text of a file; returns all its syntax errors.
+pub fn parse(text: &str) -> Result<ConfigNode, Vec<KeyProblem>> {
     let (table, errors) = DeTable::parse_recoverable(text);
     if errors.is_empty() {
-        return Ok(section(table.get_ref(), Place::Line(1), text));
+        return Ok(section(table.get_ref(), SourceLocation::Line(1), text));
     }
-    let problem = |error: toml::de::Error| Problem {
-        place: error.span().map_or(Place::Default, |span| line_of(text, span.start)),
+    let problem = |error: toml::de::Error| KeyProblem {
+        location: error.span().map_or(SourceLocation::Default, |span| line_of(text, span.start)),
         key: String::new(),
-        text: format!("this is no TOML: {}", error.message()),
+        text: format!("not valid TOML: {}", error.message()),
     };
     Err(errors.into_iter().map(problem).collect())
 }
 
-fn section(table: &DeTable<'_>, place: Place, text: &str) -> Node {
+fn section(table: &DeTable<'_>, location: SourceLocation, text: &str) -> ConfigNode {
     let entry = |(key, value): (&toml::Spanned<toml::de::DeString<'_>>, &toml::Spanned<DeValue<'_>>)| {
-        let place = line_of(text, key.span().start);
-        (key.get_ref().to_string(), node(value.get_ref(), place, text))
+        let entry_location = line_of(text, key.span().start);
+        (key.get_ref().to_string(), node(value.get_ref(), entry_location, text))
     };
-    Node { place, value: Value::Section(table.iter().map(entry).collect()) }
+    ConfigNode { location, value: ConfigValue::Section(table.iter().map(entry).collect()) }
 }
 
-fn node(value: &DeValue<'_>, place: Place, text: &str) -> Node {
+fn node(value: &DeValue<'_>, location: SourceLocation, text: &str) -> ConfigNode {
     match value {
-        DeValue::Table(table) => section(table, place, text),
+        DeValue::Table(table) => section(table, location, text),
         DeValue::Array(list) => {
             let entry = |each: &toml::Spanned<DeValue<'_>>| {
                 node(each.get_ref(), line_of(text, each.span().start), text)
             };
-            Node { place, value: Value::List(list.iter().map(entry).collect()) }
+            ConfigNode { location, value: ConfigValue::List(list.iter().map(entry).collect()) }
         }
-        plain => Node { place, value: Value::Plain(plain_value(plain)) },
+        plain => ConfigNode { location, value: ConfigValue::Plain(plain_value(plain)) },
     }
 }
 
-/// A number that TOML itself cannot hold stays the text it was; the check of its shape then names it.
+/// A number that TOML cannot hold stays text; the check of its shape then reports it.
 fn plain_value(value: &DeValue<'_>) -> toml::Value {
     match value {
         DeValue::Integer(number) => {
@@ -101,50 +99,119 @@ fn plain_value(value: &DeValue<'_>) -> toml::Value {
         DeValue::Boolean(flag) => toml::Value::Boolean(*flag),
         DeValue::Datetime(moment) => toml::Value::Datetime(*moment),
         DeValue::String(text) => toml::Value::String(text.to_string()),
-        DeValue::Array(_) | DeValue::Table(_) => unreachable!("lists and sections are no plain values"),
+        DeValue::Array(_) | DeValue::Table(_) => unreachable!("lists and sections are not plain values"),
     }
 }
 
-fn line_of(text: &str, offset: usize) -> Place {
-    Place::Line(1 + text.as_bytes()[..offset.min(text.len())].iter().filter(|byte| **byte == b'\n').count())
+fn line_of(text: &str, offset: usize) -> SourceLocation {
+    SourceLocation::Line(
+        1 + text.as_bytes()[..offset.min(text.len())].iter().filter(|byte| **byte == b'\n').count(),
+    )
 }
 
-impl Node {
-    /// Puts one `key=value` of the command line on top. What stands behind the key decides how the value is read: text needs no quotes.
-    pub fn set(&mut self, setting: &str, shape: &Shape) -> Result<(), Problem> {
+impl ConfigNode {
+    /// Applies one `key=value` of the command line. The key's shape decides how the value is read:
+    /// text needs no quotes.
+    pub fn set(&mut self, setting: &str, shape: &KeyShape) -> Result<(), KeyProblem> {
         let (key, value) = setting.split_once('=').unwrap_or((setting, ""));
         let key = key.trim();
-        let problem = |text: String| Problem { place: Place::Set, key: key.to_owned(), text };
+        let problem = |text: String| KeyProblem { location: SourceLocation::Set, key: key.to_owned(), text };
         if !setting.contains('=') {
             return Err(problem("no value; write key=value, such as run.seed=7".into()));
         }
         let parts = parts(key).ok_or_else(|| {
-            problem("no key; write names with dots between, such as tasks.source[0].repeat".into())
+            problem("no valid key; separate names with dots, such as tasks.source[0].repeat".into())
         })?;
         *self.reach(&parts).map_err(problem)? = written(value.trim(), shape_at(shape, &parts));
         Ok(())
     }
 
-    /// Gives a key that was not written a value, as if it were its default.
+    /// Sets a default for a key that was not written.
     pub fn default_to(&mut self, key: &str, value: toml::Value) {
         let parts = parts(key).unwrap_or_default();
         if !self.has(key)
             && let Ok(target) = self.reach(&parts)
         {
-            *target = Node { place: Place::Default, value: Value::Plain(value) };
+            *target = ConfigNode { location: SourceLocation::Default, value: ConfigValue::Plain(value) };
         }
     }
 
-    /// The plain value of a key, if one was written.
+    /// Gives a key that was not written the value that another job has there, and says whether it did.
+    pub fn inherit(&mut self, key: &str, value: &toml::Value) -> bool {
+        let parts = parts(key).unwrap_or_default();
+        match self.has(key) {
+            true => false,
+            false => self.reach(&parts).map(|target| *target = ConfigNode::of(value)).is_ok(),
+        }
+    }
+
+    /// A value that was written nowhere.
+    fn of(value: &toml::Value) -> Self {
+        let value = match value {
+            toml::Value::Table(table) => ConfigValue::Section(
+                table.iter().map(|(key, value)| (key.clone(), ConfigNode::of(value))).collect(),
+            ),
+            toml::Value::Array(entries) => ConfigValue::List(entries.iter().map(ConfigNode::of).collect()),
+            plain => ConfigValue::Plain(plain.clone()),
+        };
+        ConfigNode { location: SourceLocation::Default, value }
+    }
+
+    /// Moves what stands under a key to another key, unless something stands there.
+    pub fn rename(&mut self, old: &str, new: &str) {
+        if self.has(new) {
+            return;
+        }
+        let Some((section, name)) = old.rsplit_once('.') else { return };
+        let Some(ConfigNode { value: ConfigValue::Section(entries), .. }) = self.find_mut(section) else {
+            return;
+        };
+        let Some(index) = entries.iter().position(|(key, _)| key == name) else { return };
+        let (_, node) = entries.remove(index);
+        if let Ok(target) = self.reach(&parts(new).unwrap_or_default()) {
+            *target = node;
+        }
+    }
+
+    /// The dotted keys of all values that were written, in the file or on the command line.
+    pub fn written(&self) -> BTreeSet<String> {
+        let mut keys = BTreeSet::new();
+        self.gather_written("", &mut keys);
+        keys
+    }
+
+    fn gather_written(&self, key: &str, keys: &mut BTreeSet<String>) {
+        match &self.value {
+            ConfigValue::Section(entries) => {
+                for (name, node) in entries {
+                    let dot = if key.is_empty() { "" } else { "." };
+                    node.gather_written(&format!("{key}{dot}{name}"), keys);
+                }
+            }
+            ConfigValue::List(entries)
+                if entries.iter().any(|node| matches!(node.value, ConfigValue::Section(_))) =>
+            {
+                for (index, node) in entries.iter().enumerate() {
+                    node.gather_written(&format!("{key}[{index}]"), keys);
+                }
+            }
+            ConfigValue::List(_) | ConfigValue::Plain(_) if self.location != SourceLocation::Default => {
+                keys.insert(key.to_owned());
+            }
+            ConfigValue::List(_) | ConfigValue::Plain(_) => {}
+        }
+    }
+
+    /// The plain value of a key, if it was written.
     pub fn plain(&self, key: &str) -> Option<&toml::Value> {
         match &self.find(key)?.value {
-            Value::Plain(value) => Some(value),
+            ConfigValue::Plain(value) => Some(value),
             _ => None,
         }
     }
 
-    /// Where a dotted key was written, or else the nearest thing around it.
-    pub fn place_of(&self, key: &str) -> Place {
+    /// Where a dotted key was written, or else the nearest section around it.
+    pub fn location_of(&self, key: &str) -> SourceLocation {
         let mut node = self;
         for part in parts(key).unwrap_or_default() {
             match node.child(&part) {
@@ -152,68 +219,78 @@ impl Node {
                 None => break,
             }
         }
-        node.place
+        node.location
     }
 
-    /// Whether a dotted key was written at all.
+    /// Whether a dotted key was written.
     pub fn has(&self, key: &str) -> bool {
         self.find(key).is_some()
     }
 
-    /// As the type of the TOML crate, for the readers of the sections.
+    /// Converts to the TOML crate's type, for the deserializers of the sections.
     pub fn into_toml(self) -> toml::Value {
         match self.value {
-            Value::Section(entries) => {
+            ConfigValue::Section(entries) => {
                 toml::Value::Table(entries.into_iter().map(|(key, node)| (key, node.into_toml())).collect())
             }
-            Value::List(entries) => toml::Value::Array(entries.into_iter().map(Node::into_toml).collect()),
-            Value::Plain(value) => value,
+            ConfigValue::List(entries) => {
+                toml::Value::Array(entries.into_iter().map(ConfigNode::into_toml).collect())
+            }
+            ConfigValue::Plain(value) => value,
         }
     }
 
-    fn find(&self, key: &str) -> Option<&Node> {
+    fn find(&self, key: &str) -> Option<&ConfigNode> {
         parts(key)?.iter().try_fold(self, |node, part| node.child(part))
     }
 
-    fn child(&self, part: &Part<'_>) -> Option<&Node> {
+    fn find_mut(&mut self, key: &str) -> Option<&mut ConfigNode> {
+        let parts = parts(key)?;
+        self.has(key).then(|| self.reach(&parts).ok()).flatten()
+    }
+
+    fn child(&self, part: &KeyPart<'_>) -> Option<&ConfigNode> {
         match (&self.value, part) {
-            (Value::Section(entries), Part::Name(name)) => {
+            (ConfigValue::Section(entries), KeyPart::Name(name)) => {
                 entries.iter().find(|(key, _)| key == name).map(|(_, node)| node)
             }
-            (Value::List(entries), Part::Index(index)) => entries.get(*index),
+            (ConfigValue::List(entries), KeyPart::Index(index)) => entries.get(*index),
             _ => None,
         }
     }
 
-    /// Walks to a key, making sections on the way. What is in the way is said.
-    fn reach(&mut self, parts: &[Part<'_>]) -> Result<&mut Node, String> {
+    /// Walks to a key, adding sections on the way; fails if another value is in the way.
+    fn reach(&mut self, parts: &[KeyPart<'_>]) -> Result<&mut ConfigNode, String> {
         let Some((first, rest)) = parts.split_first() else { return Ok(self) };
         let next = match (&mut self.value, first) {
-            (Value::Section(entries), Part::Name(name)) => entry(entries, name),
-            (Value::List(entries), Part::Index(index)) => {
+            (ConfigValue::Section(entries), KeyPart::Name(name)) => entry(entries, name),
+            (ConfigValue::List(entries), KeyPart::Index(index)) => {
                 let count = entries.len();
-                let missing = || format!("there is no entry {index}; the list has {count}, counted from 0");
+                let missing =
+                    || format!("there is no entry {index}; the list has {count} entries, counted from 0");
                 entries.get_mut(*index).ok_or_else(missing)?
             }
-            (Value::List(_), Part::Name(_)) => return Err("a list; name the entry, such as source[0]".into()),
-            (_, Part::Index(_)) => return Err("no list, so it has no entry [..]".into()),
-            (Value::Plain(_), Part::Name(_)) => return Err("it stands below a plain value".into()),
+            (ConfigValue::List(_), KeyPart::Name(_)) => {
+                return Err("a list; add an index, such as source[0]".into());
+            }
+            (_, KeyPart::Index(_)) => return Err("not a list; remove the index [..]".into()),
+            (ConfigValue::Plain(_), KeyPart::Name(_)) => return Err("the key above is not a section".into()),
         };
         next.reach(rest)
     }
 }
 
-fn entry<'n>(entries: &'n mut Vec<(String, Node)>, name: &str) -> &'n mut Node {
+fn entry<'n>(entries: &'n mut Vec<(String, ConfigNode)>, name: &str) -> &'n mut ConfigNode {
     let at = entries.iter().position(|(key, _)| key == name).unwrap_or_else(|| {
-        let section = Node { place: Place::Set, value: Value::Section(Vec::new()) };
+        let section = ConfigNode { location: SourceLocation::Set, value: ConfigValue::Section(Vec::new()) };
         entries.push((name.to_owned(), section));
         entries.len() - 1
     });
     &mut entries[at].1
 }
 
-/// `a.b[0].c` in its parts.
-fn parts(key: &str) -> Option<Vec<Part<'_>>> {
+/// Splits `a.b[0].c` into its parts.
+fn parts(key: &str) -> Option<Vec<KeyPart<'_>>> {
     let mut parts = Vec::new();
     for piece in key.split('.') {
         let (name, mut indices) = piece.split_at(piece.find('[').unwrap_or(piece.len()));
@@ -221,61 +298,61 @@ fn parts(key: &str) -> Option<Vec<Part<'_>>> {
         if name.is_empty() || !name.chars().all(plain) {
             return None;
         }
-        parts.push(Part::Name(name));
+        parts.push(KeyPart::Name(name));
         while !indices.is_empty() {
             let (index, rest) = indices.strip_prefix('[')?.split_once(']')?;
-            parts.push(Part::Index(index.parse().ok()?));
+            parts.push(KeyPart::Index(index.parse().ok()?));
             indices = rest;
         }
     }
     Some(parts)
 }
 
-fn shape_at<'s>(shape: &'s Shape, parts: &[Part<'_>]) -> Option<&'s Shape> {
+fn shape_at<'s>(shape: &'s KeyShape, parts: &[KeyPart<'_>]) -> Option<&'s KeyShape> {
     parts.iter().try_fold(shape, |shape, part| match (shape, part) {
-        (Shape::List(each), Part::Index(_)) => Some(&**each),
-        (shape, Part::Name(name)) => shape.at(name),
+        (KeyShape::List(each), KeyPart::Index(_)) => Some(&**each),
+        (shape, KeyPart::Name(name)) => shape.at(name),
         _ => None,
     })
 }
 
-/// A value of the command line: TOML, except that text may stand without quotes.
-fn written(text: &str, shape: Option<&Shape>) -> Node {
+/// A value of the command line: TOML, except that text needs no quotes.
+fn written(text: &str, shape: Option<&KeyShape>) -> ConfigNode {
     let quoted = text.starts_with(['"', '\'']);
-    let wants_text = matches!(shape, Some(Shape::Text | Shape::Path | Shape::Choice(_)));
+    let wants_text = matches!(shape, Some(KeyShape::Text | KeyShape::Path | KeyShape::Choice(_)));
     let parsed = DeValue::parse(text).ok().filter(|_| quoted || !wants_text);
     let value = match parsed {
-        Some(value) => node(value.get_ref(), Place::Set, text).value,
-        None => Value::Plain(toml::Value::String(text.to_owned())),
+        Some(value) => node(value.get_ref(), SourceLocation::Set, text).value,
+        None => ConfigValue::Plain(toml::Value::String(text.to_owned())),
     };
-    let mut node = Node { place: Place::Set, value };
-    node.all_set();
+    let mut node = ConfigNode { location: SourceLocation::Set, value };
+    node.mark_set();
     node
 }
 
-impl Node {
-    /// Everything below was written on the command line too.
-    fn all_set(&mut self) {
-        self.place = Place::Set;
+impl ConfigNode {
+    /// Marks everything below as written on the command line, too.
+    fn mark_set(&mut self) {
+        self.location = SourceLocation::Set;
         match &mut self.value {
-            Value::Section(entries) => entries.iter_mut().for_each(|(_, node)| node.all_set()),
-            Value::List(entries) => entries.iter_mut().for_each(Node::all_set),
-            Value::Plain(_) => {}
+            ConfigValue::Section(entries) => entries.iter_mut().for_each(|(_, node)| node.mark_set()),
+            ConfigValue::List(entries) => entries.iter_mut().for_each(ConfigNode::mark_set),
+            ConfigValue::Plain(_) => {}
         }
     }
 }
 
-impl fmt::Display for Value {
-    /// What was written, in a few words for an error. A long text is cut.
+impl fmt::Display for ConfigValue {
+    /// The value in a few words for an error; long text is cut.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Value::Section(_) => f.write_str("a section"),
-            Value::List(entries) => write!(f, "a list of {}", entries.len()),
-            Value::Plain(toml::Value::String(text)) if text.chars().count() > 60 => {
+            ConfigValue::Section(_) => f.write_str("a section"),
+            ConfigValue::List(entries) => write!(f, "a list of {}", entries.len()),
+            ConfigValue::Plain(toml::Value::String(text)) if text.chars().count() > 60 => {
                 write!(f, "{:?}..", text.chars().take(60).collect::<String>())
             }
-            Value::Plain(toml::Value::String(text)) => write!(f, "{text:?}"),
-            Value::Plain(value) => write!(f, "{value}"),
+            ConfigValue::Plain(toml::Value::String(text)) => write!(f, "{text:?}"),
+            ConfigValue::Plain(value) => write!(f, "{value}"),
         }
     }
 }
@@ -287,31 +364,31 @@ mod tests {
     const FILE: &str = "top = 1\n\n[a]\nb = \"text\"\nlong = [\n  1,\n  2,\n]\n\n[[a.list]]\nx = 1\n[[a.list]]\nx = 2\ny.z = 3\n";
 
     #[track_caller]
-    fn check_place(key: &str, want: Place) {
-        assert_eq!(parse(FILE).unwrap().place_of(key), want, "{key}");
+    fn check_location(key: &str, want: SourceLocation) {
+        assert_eq!(parse(FILE).unwrap().location_of(key), want, "{key}");
     }
 
     #[test]
     fn every_value_knows_its_line() {
-        use Place::Line;
-        check_place("top", Line(1));
-        check_place("a", Line(3));
-        check_place("a.b", Line(4));
-        check_place("a.long", Line(5));
-        check_place("a.long[1]", Line(7));
-        check_place("a.list[0].x", Line(11));
-        check_place("a.list[1].x", Line(13));
-        check_place("a.list[1].y.z", Line(14));
-        // What is missing is shown at the nearest thing around it.
-        check_place("a.missing", Line(3));
-        check_place("a.list[1].path", Line(12));
-        check_place("nowhere", Line(1));
+        use SourceLocation::Line;
+        check_location("top", Line(1));
+        check_location("a", Line(3));
+        check_location("a.b", Line(4));
+        check_location("a.long", Line(5));
+        check_location("a.long[1]", Line(7));
+        check_location("a.list[0].x", Line(11));
+        check_location("a.list[1].x", Line(13));
+        check_location("a.list[1].y.z", Line(14));
+        // A missing key gets the location of the nearest section around it.
+        check_location("a.missing", Line(3));
+        check_location("a.list[1].path", Line(12));
+        check_location("nowhere", Line(1));
     }
 
-    fn shape() -> Shape {
-        let entry = Shape::Section(vec![("x", Shape::Whole { least: 0, most: 9 })]);
-        let a = Shape::Section(vec![("b", Shape::Text), ("list", Shape::List(Box::new(entry)))]);
-        Shape::Section(vec![("top", Shape::Number), ("a", a), ("path", Shape::Path)])
+    fn shape() -> KeyShape {
+        let entry = KeyShape::Section(vec![("x", KeyShape::Whole { least: 0, most: 9 })]);
+        let a = KeyShape::Section(vec![("b", KeyShape::Text), ("list", KeyShape::List(Box::new(entry)))]);
+        KeyShape::Section(vec![("top", KeyShape::Number), ("a", a), ("path", KeyShape::Path)])
     }
 
     #[track_caller]
@@ -320,10 +397,14 @@ mod tests {
         match (tree.set(setting, &shape()), want) {
             (Ok(()), Ok((key, value))) => {
                 let node = tree.find(key).unwrap();
-                assert_eq!((node.place, node.value.to_string().as_str()), (Place::Set, value), "{setting}");
+                assert_eq!(
+                    (node.location, node.value.to_string().as_str()),
+                    (SourceLocation::Set, value),
+                    "{setting}"
+                );
             }
-            (Err(Problem { place, key, text }), Err(want)) => {
-                assert_eq!((place, format!("{key}: {text}")), (Place::Set, want.to_owned()));
+            (Err(KeyProblem { location, key, text }), Err(want)) => {
+                assert_eq!((location, format!("{key}: {text}")), (SourceLocation::Set, want.to_owned()));
             }
             (got, want) => panic!("{setting}: {got:?}, not {want:?}"),
         }
@@ -348,16 +429,19 @@ mod tests {
     }
 
     #[test]
-    fn a_setting_that_cannot_be_is_said() {
+    fn an_impossible_setting_is_reported() {
         check_set("top", Err("top: no value; write key=value, such as run.seed=7"));
-        let no_key = "no key; write names with dots between, such as tasks.source[0].repeat";
+        let no_key = "no valid key; separate names with dots, such as tasks.source[0].repeat";
         check_set("a..b=1", Err(&format!("a..b: {no_key}")));
         check_set("a[x]=1", Err(&format!("a[x]: {no_key}")));
         check_set("=1", Err(&format!(": {no_key}")));
-        check_set("a.list[2].x=1", Err("a.list[2].x: there is no entry 2; the list has 2, counted from 0"));
-        check_set("a.list.x=1", Err("a.list.x: a list; name the entry, such as source[0]"));
-        check_set("top.x=1", Err("top.x: it stands below a plain value"));
-        check_set("top[0]=1", Err("top[0]: no list, so it has no entry [..]"));
+        check_set(
+            "a.list[2].x=1",
+            Err("a.list[2].x: there is no entry 2; the list has 2 entries, counted from 0"),
+        );
+        check_set("a.list.x=1", Err("a.list.x: a list; add an index, such as source[0]"));
+        check_set("top.x=1", Err("top.x: the key above is not a section"));
+        check_set("top[0]=1", Err("top[0]: not a list; remove the index [..]"));
     }
 
     #[test]
@@ -368,21 +452,27 @@ mod tests {
         tree.default_to("d.e", 9.into());
         let value = |key: &str| tree.plain(key).and_then(toml::Value::as_integer);
         assert_eq!((value("a.b"), value("a.c"), value("d.e"), value("d")), (Some(1), Some(8), Some(9), None));
-        assert_eq!((tree.place_of("a.b"), tree.place_of("a.c")), (Place::Line(2), Place::Default));
+        assert_eq!(
+            (tree.location_of("a.b"), tree.location_of("a.c")),
+            (SourceLocation::Line(2), SourceLocation::Default)
+        );
     }
 
     #[test]
     fn all_syntax_errors_come_with_their_lines() {
         let problems = parse("a = \nb = 1\nc == 2\n").unwrap_err();
-        let lines: Vec<_> = problems.iter().map(|problem| problem.place).collect();
-        assert!(lines.contains(&Place::Line(1)) && lines.contains(&Place::Line(3)), "{problems:?}");
-        assert!(problems.iter().all(|problem| problem.text.starts_with("this is no TOML: ")), "{problems:?}");
+        let lines: Vec<_> = problems.iter().map(|problem| problem.location).collect();
+        assert!(
+            lines.contains(&SourceLocation::Line(1)) && lines.contains(&SourceLocation::Line(3)),
+            "{problems:?}"
+        );
+        assert!(problems.iter().all(|problem| problem.text.starts_with("not valid TOML: ")), "{problems:?}");
     }
 
     #[test]
     fn numbers_beyond_toml_are_kept_for_the_error() {
         let tree = parse("big = 99999999999999999999\nhex = 0xff\nsplit = 1_000\nfloat = 1_0.5").unwrap();
-        let value = |key: &str| tree.child(&Part::Name(key)).unwrap().value.to_string();
+        let value = |key: &str| tree.child(&KeyPart::Name(key)).unwrap().value.to_string();
         assert_eq!(value("big"), "\"99999999999999999999\"");
         assert_eq!(
             (value("hex"), value("split"), value("float")),

@@ -1,29 +1,30 @@
-//! How near the kernels come to what this machine can do: `cargo bench -p furrow-model --bench kernels [-- THREADS]`. Each figure is the
-//! best of several runs and stands beside the peak measured in the same run.
+//! Compares the kernels with the peak rates of this machine:
+//! `cargo bench -p furrow-model --bench kernels [-- THREADS]`. Each number is the best of several
+//! runs, printed next to the peak measured in the same run.
 #![allow(clippy::print_stdout, reason = "it prints what it measured")]
 
 use std::hint::black_box;
 use std::time::Instant;
 
-use furrow_model::kernels::{Compute, Isa, Matrix, Team, peak};
+use furrow_model::kernels::{InstructionSet, PackedMatrix, ProductPrecision, ThreadPool, peak};
 
 fn main() {
     let threads = std::env::args().skip(1).find_map(|argument| argument.parse().ok()).unwrap_or(2);
-    let team = Team::new(threads);
-    let peaks = Peaks::measure(&team);
-    println!("{threads} threads, {:?}", Isa::best());
+    let team = ThreadPool::new(threads);
+    let peaks = MachinePeaks::measure(&team);
+    println!("{threads} threads, {:?}", InstructionSet::best());
     println!("peaks: {:.0} GFLOP/s of multiply-adds, {:.1} GB/s read", peaks.flops / 1e9, peaks.bytes / 1e9);
     println!("dispatch: {:.2} us", dispatch(&team) * 1e6);
     for (out, input) in [(768, 1536), (3072, 768), (16384, 768), (20480, 5120), (5120, 20480)] {
         let values: Vec<f32> = (0..out * input).map(|index| (index % 1013) as f32 * 1e-3 - 0.5).collect();
         let bits: Vec<u16> = values.iter().map(|value| (value.to_bits() >> 16) as u16).collect();
-        let full = Matrix::from_f32(out, input, &values);
-        let half = Matrix::from_bf16(out, input, &bits);
+        let full = PackedMatrix::from_f32(out, input, &values);
+        let half = PackedMatrix::from_bf16(out, input, &bits);
         for rows in [1, 2, 4, 8, 12, 32, 128, 1024] {
             for (name, matrix, compute) in [
-                ("f32 ", &full, Compute::Float32),
-                ("b16w", &half, Compute::Float32),
-                ("b16 ", &half, Compute::Bfloat16),
+                ("f32 ", &full, ProductPrecision::Float32),
+                ("b16w", &half, ProductPrecision::Float32),
+                ("b16 ", &half, ProductPrecision::Bfloat16),
             ] {
                 product(&team, &peaks, name, matrix, compute, rows);
             }
@@ -31,13 +32,13 @@ fn main() {
     }
 }
 
-struct Peaks {
+struct MachinePeaks {
     flops: f64,
     bytes: f64,
 }
 
-impl Peaks {
-    fn measure(team: &Team) -> Self {
+impl MachinePeaks {
+    fn measure(team: &ThreadPool) -> Self {
         let rounds = 4_000_000;
         let seconds = best(5, || _ = black_box(peak::multiply_adds(team, rounds)));
         let flops = peak::multiply_adds(team, 1) * rounds as f64 / seconds;
@@ -47,7 +48,14 @@ impl Peaks {
     }
 }
 
-fn product(team: &Team, peaks: &Peaks, name: &str, matrix: &Matrix, compute: Compute, rows: usize) {
+fn product(
+    team: &ThreadPool,
+    peaks: &MachinePeaks,
+    name: &str,
+    matrix: &PackedMatrix,
+    compute: ProductPrecision,
+    rows: usize,
+) {
     let x: Vec<f32> = (0..rows * matrix.input()).map(|index| (index % 61) as f32 * 0.01 - 0.3).collect();
     let mut y = vec![0.0; rows * matrix.out()];
     let flops = 2.0 * (rows * matrix.out() * matrix.input()) as f64;
@@ -65,7 +73,7 @@ fn product(team: &Team, peaks: &Peaks, name: &str, matrix: &Matrix, compute: Com
     );
 }
 
-fn dispatch(team: &Team) -> f64 {
+fn dispatch(team: &ThreadPool) -> f64 {
     best(5, || (0..1000).for_each(|_| team.tasks(team.threads(), |task| _ = black_box(task)))) / 1000.0
 }
 

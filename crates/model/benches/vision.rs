@@ -1,5 +1,6 @@
-//! How long a screenshot takes on its way to the language model: `cargo bench -p furrow-model --bench vision [-- THREADS]`. Each figure is the
-//! best of several runs; arithmetic stands beside the peak measured in the same run.
+//! Times the steps from a screenshot to the language model:
+//! `cargo bench -p furrow-model --bench vision [-- THREADS]`. Each number is the best of several
+//! runs; arithmetic is printed next to the peak measured in the same run.
 #![allow(clippy::print_stdout, reason = "it prints what it measured")]
 
 use std::hint::black_box;
@@ -7,30 +8,34 @@ use std::io::Cursor;
 use std::time::Instant;
 
 use furrow_model::config::VisionConfig;
-use furrow_model::kernels::{Compute, Isa, Matrix, Team, peak};
-use furrow_model::layers::Crew;
-use furrow_model::vision::{Encoder, ImageLimits, Resample, Rgb, Tile, Workspace, decode, prepare, resize};
-use furrow_model::weights::{Affine, BiasedMatrix, MlpWeights, VisionBlock, VisionWeights};
+use furrow_model::kernels::{InstructionSet, PackedMatrix, ProductPrecision, ThreadPool, peak};
+use furrow_model::layers::ComputeContext;
+use furrow_model::vision::{
+    DecodedImage, ImageLimits, ImageTile, ResampleMode, VisionEncoder, VisionWorkspace, decode, prepare,
+    resize,
+};
+use furrow_model::weights::{BiasedMatrix, LayerNormWeights, MlpWeights, VisionBlock, VisionWeights};
 use image::ImageFormat;
 
 fn main() {
     let threads = std::env::args().skip(1).find_map(|argument| argument.parse().ok()).unwrap_or(2);
-    let (team, alone) = (Team::new(threads), Team::new(1));
-    println!("{threads} threads, {:?}", Isa::best());
+    let (team, alone) = (ThreadPool::new(threads), ThreadPool::new(1));
+    println!("{threads} threads, {:?}", InstructionSet::best());
     for (width, height, grid) in [(1280, 720, (2, 1)), (1920, 1080, (4, 2))] {
         pixels(&screenshot(width, height), grid, flops(&alone));
     }
     let peak = flops(&team);
     println!("peak: {:.0} GFLOP/s of multiply-adds", peak / 1e9);
-    // C-RADIO's smallest published width, the projector in proportion; then the 12B's own shapes with 2 of its 32 blocks.
-    tower("small", &team, peak, &shape(384, 6, 12, 1536, 1536), 1024, Compute::Float32);
-    tower("12B/16", &team, peak, &shape(1280, 16, 2, 5120, 20_480), 5120, Compute::Float32);
-    tower("12B/16", &team, peak, &shape(1280, 16, 2, 5120, 20_480), 5120, Compute::Bfloat16);
+    // C-RADIO's smallest published width, with a projector in proportion; then the 12B's own shapes
+    // with 2 of its 32 blocks.
+    tower("small", &team, peak, &shape(384, 6, 12, 1536, 1536), 1024, ProductPrecision::Float32);
+    tower("12B/16", &team, peak, &shape(1280, 16, 2, 5120, 20_480), 5120, ProductPrecision::Float32);
+    tower("12B/16", &team, peak, &shape(1280, 16, 2, 5120, 20_480), 5120, ProductPrecision::Bfloat16);
 }
 
 /// Everything before the tower, on one thread.
-fn pixels(image: &Rgb, (columns, rows): (usize, usize), peak: f64) {
-    let Rgb { width, height, pixels, .. } = image;
+fn pixels(image: &DecodedImage, (columns, rows): (usize, usize), peak: f64) {
+    let DecodedImage { width, height, pixels, .. } = image;
     let name = format!("{width} x {height}");
     for format in [ImageFormat::Png, ImageFormat::Jpeg] {
         let bytes = encoded(image, format);
@@ -40,7 +45,8 @@ fn pixels(image: &Rgb, (columns, rows): (usize, usize), peak: f64) {
     let config = shape(1280, 16, 32, 5120, 20_480);
     for to in [(512 * columns, 512 * rows), (512, 512)] {
         let seconds = best(20, || _ = black_box(resize(pixels, (*width, *height), to)));
-        // Taps a side: 4 when it grows, 4 x scale when it shrinks. An integer multiply-add takes as long as one of float32.
+        // Taps a side: 4 when it grows, 4 x scale when it shrinks. An integer multiply-add takes as
+        // long as a float32 one.
         let taps = |from: usize, to: usize| 4.0 * (from as f64 / to as f64).max(1.0);
         let sums = 3.0 * (height * to.0) as f64 * taps(*width, to.0)
             + 3.0 * (to.0 * to.1) as f64 * taps(*height, to.1);
@@ -53,18 +59,25 @@ fn pixels(image: &Rgb, (columns, rows): (usize, usize), peak: f64) {
             100.0 * share
         );
     }
-    for resampling in [Resample::U8, Resample::Float] {
+    for resampling in [ResampleMode::U8, ResampleMode::Float] {
         let seconds = best(10, || _ = black_box(prepare(image, &config, resampling)));
         println!("{name}: prepare {resampling:?} {:.2} ms", seconds * 1e3);
     }
 }
 
-fn tower(name: &str, team: &Team, peak: f64, config: &VisionConfig, out: usize, compute: Compute) {
+fn tower(
+    name: &str,
+    team: &ThreadPool,
+    peak: f64,
+    config: &VisionConfig,
+    out: usize,
+    compute: ProductPrecision,
+) {
     let weights = weights(config, out);
-    let encoder = Encoder { weights: &weights, config, crew: Crew { team, compute } };
-    let mut workspace = Workspace::default();
+    let encoder = VisionEncoder { weights: &weights, config, crew: ComputeContext { team, compute } };
+    let mut workspace = VisionWorkspace::default();
     for tiles in [1, 3] {
-        let tiles: Vec<Tile> = (0..tiles).map(|seed| tile(config, seed)).collect();
+        let tiles: Vec<ImageTile> = (0..tiles).map(|seed| tile(config, seed)).collect();
         let seconds = best(3, || _ = black_box(encoder.encode(&mut workspace, &tiles)));
         let work = work(config, out) * tiles.len() as f64;
         println!(
@@ -77,7 +90,7 @@ fn tower(name: &str, team: &Team, peak: f64, config: &VisionConfig, out: usize, 
     }
 }
 
-/// Operations of a tile: two a weight and row, and 4 tokens^2 hidden a block for attention.
+/// Operations of a tile: two for each weight and row, and 4 tokens^2 hidden a block for attention.
 fn work(config: &VisionConfig, out: usize) -> f64 {
     let (hidden, inner) = (config.hidden as f64, config.intermediate as f64);
     let patches = config.patches_side().pow(2) as f64;
@@ -121,7 +134,7 @@ fn shape(
 
 fn weights(config: &VisionConfig, out: usize) -> VisionWeights {
     let h = config.hidden;
-    let norm = || Affine { weight: vec![1.0; h], bias: vec![0.0; h] };
+    let norm = || LayerNormWeights { weight: vec![1.0; h], bias: vec![0.0; h] };
     let biased = |out, input| BiasedMatrix { matrix: matrix(out, input), bias: vec![0.01; out] };
     let block = || VisionBlock {
         norm1: norm(),
@@ -145,11 +158,11 @@ fn weights(config: &VisionConfig, out: usize) -> VisionWeights {
     }
 }
 
-fn matrix(out: usize, input: usize) -> Matrix {
+fn matrix(out: usize, input: usize) -> PackedMatrix {
     let scale = (input as f32).sqrt().recip();
     let bits: Vec<u16> =
         wave(out * input).iter().map(|value| ((value * scale).to_bits() >> 16) as u16).collect();
-    Matrix::from_bf16(out, input, &bits)
+    PackedMatrix::from_bf16(out, input, &bits)
 }
 
 fn wave(len: usize) -> Vec<f32> {
@@ -158,31 +171,31 @@ fn wave(len: usize) -> Vec<f32> {
         .collect()
 }
 
-fn tile(config: &VisionConfig, seed: u8) -> Tile {
-    Tile { pixels: wave(3 * config.tile.pow(2)), hash: [seed; 32] }
+fn tile(config: &VisionConfig, seed: u8) -> ImageTile {
+    ImageTile { pixels: wave(3 * config.tile.pow(2)), hash: [seed; 32] }
 }
 
-/// Flat areas, an edge every 40 pixels, and noise in a tenth: what a page looks like to a decoder.
-fn screenshot(width: usize, height: usize) -> Rgb {
+/// Flat areas, an edge every 40 pixels, and noise in a tenth, like a page for a decoder.
+fn screenshot(width: usize, height: usize) -> DecodedImage {
     let value = |index: usize| {
         let (x, y) = (index / 3 % width, index / 3 / width);
         let noise = if x % 400 < 40 { index.wrapping_mul(2_654_435_761) >> 24 & 63 } else { 0 };
         ((x / 40 * 37 + y / 40 * 61) % 192 + noise) as u8
     };
-    Rgb::new(width, height, (0..3 * width * height).map(value).collect())
+    DecodedImage::new(width, height, (0..3 * width * height).map(value).collect())
 }
 
-fn encoded(image: &Rgb, format: ImageFormat) -> Vec<u8> {
+fn encoded(image: &DecodedImage, format: ImageFormat) -> Vec<u8> {
     let mut bytes = Cursor::new(Vec::new());
     let (width, height) = (image.width as u32, image.height as u32);
-    let image =
-        image::RgbImage::from_raw(width, height, image.pixels.clone()).expect("as many pixels as it has");
-    image.write_to(&mut bytes, format).expect("memory is written to");
+    let image = image::RgbImage::from_raw(width, height, image.pixels.clone())
+        .expect("the buffer has the size of the image");
+    image.write_to(&mut bytes, format).expect("writing to memory succeeds");
     bytes.into_inner()
 }
 
 /// Multiply-adds a second, two operations each.
-fn flops(team: &Team) -> f64 {
+fn flops(team: &ThreadPool) -> f64 {
     let rounds = 4_000_000;
     let mut work = 0.0;
     let seconds = best(5, || work = black_box(peak::multiply_adds(team, rounds)));

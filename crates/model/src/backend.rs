@@ -1,156 +1,165 @@
-//! What runs a model: the interface that the `cpu` and the `cuda` backend share.
+//! The interface that runs a model. The `cpu` and the `cuda` backend implement it.
 //!
-//! A backend holds weights, state slots, KV pages and tile features. It knows no session: who owns a slot or a page, and what a
-//! sequence's page table is, is the caller's business (`policy/src/slots.rs`). A call either does all it was asked or says why not.
-//! Every call that can reach the device can find it lost and returns a `Result`: an error is never turned into a value.
+//! A backend holds weights, state slots, KV pages and tile features. It knows nothing about
+//! sessions: the caller decides which sequence owns a slot or a page and keeps the page tables
+//! (`policy/src/slots.rs`). A call either does everything that was requested or returns an error
+//! that says why not. Every call that can reach the device can find it failed and returns a
+//! `Result`: an error never becomes a value.
 
-mod door;
+mod validate;
 
 use std::any::Any;
 
-pub use self::door::Door;
+pub use self::validate::BatchValidator;
 use crate::config::Config;
-use crate::sample::{Pick, Picked};
-use crate::vision::Tile;
+use crate::sample::{SampleOutcome, SampleRequest};
+use crate::vision::ImageTile;
 
-/// Positions a KV page holds. 64 x 2 x 1024 x 2 bytes = 256 KiB a layer for the 12B: large enough to stream, small enough to share.
+/// Positions in a KV page. 64 x 2 x 1024 x 2 bytes = 256 KiB a layer for the 12B: large enough to
+/// stream, small enough to share.
 pub const PAGE_TOKENS: usize = 64;
 
-/// A place for the convolution and SSM state of one sequence.
+/// Index of the memory for the convolution and SSM state of one sequence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Slot(pub u32);
 
-/// A place for the keys and values of `PAGE_TOKENS` positions in every attention layer.
+/// Index of the memory for the keys and values of `PAGE_TOKENS` positions in every attention layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Page(pub u32);
 
-/// The language-model rows of one encoded tile, `[rows_per_tile, H]`, held by the backend until released.
+/// The language-model rows of one encoded tile, `[rows_per_tile, H]`. The backend keeps them until
+/// they are released.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Feature(pub u32);
+pub struct TileFeature(pub u32);
 
-/// How much of everything a backend has. All of it is allocated when it is opened.
+/// Capacity of a backend. All of it is allocated when the backend opens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Room {
+pub struct BackendCapacity {
     /// State slots.
     pub slots: u32,
     /// KV pages.
     pub pages: u32,
     /// Rows (tokens) of one batch.
     pub rows_max: u32,
-    /// Rows of one batch whose logits may be asked for.
+    /// Rows of one batch that can return logits.
     pub logits_max: u32,
     /// Tile features.
     pub features: u32,
-    /// Bytes of host memory for parked states. A GPU's are locked when it is opened.
-    pub parked_bytes: u64,
+    /// Bytes of host memory for offloaded states. A GPU backend pins them when it opens.
+    pub offload_bytes: u64,
 }
 
-/// Some tokens of one sequence, to be run after the state in `slot`.
+/// Tokens of one sequence, to be run after the state in `slot`.
 #[derive(Debug, Clone, Copy)]
-pub struct Span<'a> {
-    /// Where the sequence's state is; no two spans of a batch share one.
+pub struct SequenceSpan<'a> {
+    /// Slot of the sequence's state; no two spans of a batch share one.
     pub slot: Slot,
-    /// The sequence's pages in order: page i holds positions `i * PAGE_TOKENS..`; they cover `start + tokens.len()`.
+    /// The sequence's pages in order: page i holds positions `i * PAGE_TOKENS..`. They cover
+    /// `start + tokens.len()`.
     pub pages: &'a [Page],
-    /// Tokens already in the state; with 0 the sequence starts anew, whatever the slot holds.
+    /// Tokens already in the state. With 0 the sequence starts anew, whatever the slot holds.
     pub start: u32,
     /// Tokens to run, at least one.
     pub tokens: &'a [u32],
-    /// Image rows among them, sorted and disjoint.
-    pub insets: &'a [Inset],
-    /// Which rows' logits are wanted.
-    pub want: Want,
+    /// Image rows among the tokens, sorted and disjoint.
+    pub insets: &'a [ImageInset],
+    /// Rows whose logits the caller needs.
+    pub want: LogitRows,
 }
 
-impl Span<'_> {
-    /// How many of its rows' logits are wanted: its last ones.
+impl SequenceSpan<'_> {
+    /// Number of rows whose logits are needed: the last ones of the span.
     pub fn wanted(&self) -> usize {
         match self.want {
-            Want::Nothing => 0,
-            Want::Last => 1,
-            Want::All => self.tokens.len(),
+            LogitRows::Nothing => 0,
+            LogitRows::Last => 1,
+            LogitRows::All => self.tokens.len(),
         }
     }
 }
 
-/// Rows of a tile that stand in place of the embeddings of placeholders.
+/// Rows of a tile that replace the embeddings of placeholders.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Inset {
-    /// Index of the first one in the span's tokens.
+pub struct ImageInset {
+    /// Index of the first placeholder in the span's tokens.
     pub at: u32,
     /// How many.
     pub len: u32,
     /// Whose rows.
-    pub feature: Feature,
-    /// Row of the tile the first one takes.
+    pub feature: TileFeature,
+    /// Row of the tile that the first placeholder takes.
     pub row: u32,
 }
 
-/// Rows of a span whose logits are wanted.
+/// Rows of a span whose logits the caller needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Want {
-    /// None: a prefill that goes on.
+pub enum LogitRows {
+    /// None: the prefill continues in a later batch.
     Nothing,
-    /// The last one: the next token is to be drawn.
+    /// The last one: the next token is to be sampled.
     Last,
     /// Every one.
     All,
 }
 
-/// A sequence's state in host memory, bit for bit. Where it lies there is its backend's business; dropping this gives the memory back.
+/// A sequence's state in host memory, bit for bit. The backend decides where it is stored there.
+/// Dropping this frees the memory.
 #[derive(Debug)]
-pub struct Parked {
+pub struct OffloadedState {
     bytes: u64,
-    kept: Box<dyn Any + Send>,
+    handle: Box<dyn Any + Send>,
 }
 
-impl Parked {
-    /// A state that takes so many bytes, and what its backend finds it by.
+impl OffloadedState {
+    /// A state of this size, with the handle by which its backend finds it.
     pub fn new(bytes: u64, kept: impl Any + Send) -> Self {
-        Self { bytes, kept: Box::new(kept) }
+        Self { bytes, handle: Box::new(kept) }
     }
 
-    /// Bytes of host memory that it takes.
+    /// Bytes of host memory that the state takes.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// What its backend finds it by; `None` where another kind of backend parked it.
-    pub fn kept<T: Any>(&self) -> Option<&T> {
-        self.kept.downcast_ref()
+    /// The handle by which its backend finds it; `None` if another kind of backend offloaded the
+    /// state.
+    pub fn handle<T: Any>(&self) -> Option<&T> {
+        self.handle.downcast_ref()
     }
 }
 
-/// How backends park whose own memory is the host's.
+/// An offloaded state of a backend whose own memory is host memory.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Plain {
+pub struct HostState {
     /// Convolution and SSM state.
     pub state: Vec<u8>,
     /// Keys and values, page by page.
     pub pages: Vec<u8>,
 }
 
-impl Plain {
-    /// Parks it.
-    pub fn parked(self) -> Parked {
-        Parked::new((self.state.len() + self.pages.len()) as u64, self)
+impl HostState {
+    /// Wraps the state for the backend interface.
+    pub fn into_offloaded(self) -> OffloadedState {
+        OffloadedState::new((self.state.len() + self.pages.len()) as u64, self)
     }
 
-    /// The one that was parked.
+    /// The state inside `offloaded`.
     ///
     /// # Panics
-    /// When another kind of backend parked it.
-    pub fn of(parked: &Parked) -> &Self {
-        parked.kept().expect("a backend restores what one of its kind parked")
+    /// If another kind of backend offloaded it.
+    pub fn of(offloaded: &OffloadedState) -> &Self {
+        offloaded.handle().expect("a backend restores only states that its own kind offloaded")
     }
 }
 
-/// Weights on their way into a backend: [`crate::cpu::Ready`] for the `cpu` backend, [`crate::checkpoint::Checkpoint`] for a GPU.
-pub type Incoming = Box<dyn Any + Send>;
+/// Weights for a backend to load: [`crate::cpu::PreparedWeights`] for the `cpu` backend,
+/// [`crate::checkpoint::Checkpoint`] for a GPU.
+pub type IncomingWeights = Box<dyn Any + Send>;
 
-/// The device failed and cannot be used any more. Nothing that was under way on it has a result.
+/// The device failed and cannot be used any more. Work that was in progress on it has no result.
 ///
-/// A device may show a failure at any later call, so every call that reaches it can return this. It says nothing about one sequence: all of them are lost.
+/// A device may report a failure at any later call, so every call that reaches it can return this
+/// error. It does not concern one sequence: all of them are lost.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("the device failed: {0}")]
 pub struct DeviceLost(
@@ -158,16 +167,16 @@ pub struct DeviceLost(
     pub String,
 );
 
-/// Why a backend did not take other weights. Those in use stay, unless the device failed.
+/// Why a backend did not take new weights. Those in use stay, unless the device failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum WeightsError {
-    /// It has none that could be exchanged.
+    /// It cannot exchange weights.
     #[error("this backend cannot exchange its weights")]
     Fixed,
-    /// There is nothing to take over.
-    #[error("no weights are staged, or not all of them")]
+    /// No complete set of staged weights.
+    #[error("no complete set of weights is staged; stage the weights and copy all of them first")]
     NotStaged,
-    /// They are another model's, of another backend's kind, or a value is not finite.
+    /// The weights are another model's or another backend's, or a value is not finite.
     #[error("{0}")]
     Refused(String),
     /// The device failed; it cannot be used any more.
@@ -175,27 +184,27 @@ pub enum WeightsError {
     Device(#[from] DeviceLost),
 }
 
-/// Why a backend did not do what it was asked.
+/// Why a backend did not do what was requested.
 #[derive(Debug, thiserror::Error)]
 pub enum BackendError {
-    /// The batch does not fit what the backend was opened with.
-    #[error("{what}: {asked} asked for, {room} there are")]
-    NoRoom {
-        /// Of what.
+    /// The batch exceeds the capacity that the backend was opened with.
+    #[error("{what}: {requested} requested, {capacity} available")]
+    OverCapacity {
+        /// What the limit counts.
         what: &'static str,
-        /// How many were asked for.
-        asked: usize,
-        /// How many there are.
-        room: usize,
+        /// How many were requested.
+        requested: usize,
+        /// How many are available.
+        capacity: usize,
     },
     /// A token id has no embedding.
     #[error(
-        "token id {id} at index {index} has no row in the embedding table of {rows} rows and no image row stands in its place"
+        "token id {id} at index {index} has no row in the embedding table of {rows} rows and no image row replaces it"
     )]
     NoEmbedding {
         /// The id.
         id: u32,
-        /// Where in the span.
+        /// Index in the span.
         index: usize,
         /// Rows of the table.
         rows: usize,
@@ -208,40 +217,44 @@ pub enum BackendError {
     Device(#[from] DeviceLost),
 }
 
-/// Runs a model. Logits of the newest batch stay inside until the next one.
+/// Runs a model. The logits of the newest batch stay available until the next batch.
 pub trait Backend: Send {
-    /// The model.
+    /// Shapes of the model.
     fn config(&self) -> &Config;
 
-    /// What it was opened with.
-    fn room(&self) -> Room;
+    /// The capacity that it was opened with.
+    fn capacity(&self) -> BackendCapacity;
 
     /// Encodes tiles. Each feature stays until it is released.
-    fn encode(&mut self, tiles: &[Tile]) -> Result<Vec<Feature>, BackendError>;
+    fn encode(&mut self, tiles: &[ImageTile]) -> Result<Vec<TileFeature>, BackendError>;
 
-    /// Whether tiles are encoded beside batches: then one that is asked for before a batch is drawn from costs that batch little, and one that a
-    /// batch shows at once holds it up.
-    fn encodes_beside(&self) -> bool {
+    /// Whether tiles are encoded while a batch runs. Then tiles that are requested before the
+    /// caller samples from the running batch cost that batch little. A batch waits for tiles that
+    /// it shows itself.
+    fn encodes_concurrently(&self) -> bool {
         false
     }
 
-    /// Waits for the tiles that a batch would wait for. A backend whose batches wait by themselves does nothing.
+    /// Waits for the tiles that the next batch would wait for. A backend whose batches wait by
+    /// themselves does nothing.
     fn await_tiles(&mut self) -> Result<(), DeviceLost> {
         Ok(())
     }
 
-    /// Gives features back. The device is not asked.
-    fn release(&mut self, features: &[Feature]);
+    /// Frees features. This call does not reach the device.
+    fn release(&mut self, features: &[TileFeature]);
 
-    /// Runs the spans and advances their states and pages. The wanted logits rows are numbered from 0 in the order of the spans.
-    fn run(&mut self, batch: &[Span<'_>]) -> Result<(), BackendError>;
+    /// Runs the spans and advances their states and pages. The rows whose logits are needed are
+    /// numbered from 0 in the order of the spans.
+    fn run(&mut self, batch: &[SequenceSpan<'_>]) -> Result<(), BackendError>;
 
-    /// Logits `[V]` of a wanted row of the newest batch.
+    /// Logits `[V]` of one of those rows of the newest batch.
     fn logits(&mut self, row: u32) -> Result<&[f32], DeviceLost>;
 
-    /// Draws a token from each of some wanted rows of the newest batch; one answer a pick. [`Picked::NotFinite`] is what the model computed, never a failure
-    /// of the device.
-    fn sample(&mut self, picks: &[Pick<'_>]) -> Result<Vec<Picked>, DeviceLost>;
+    /// Samples a token from some of those rows of the newest batch, with one outcome for each
+    /// request. [`SampleOutcome::NotFinite`] describes what the model computed and is never a
+    /// failure of the device.
+    fn sample(&mut self, picks: &[SampleRequest<'_>]) -> Result<Vec<SampleOutcome>, DeviceLost>;
 
     /// Sets a slot to the state before any token.
     fn clear(&mut self, slot: Slot) -> Result<(), DeviceLost>;
@@ -252,39 +265,43 @@ pub trait Backend: Send {
     /// Copies a page in every attention layer.
     fn copy_page(&mut self, from: Page, to: Page) -> Result<(), DeviceLost>;
 
-    /// Bytes of host memory that a state with so many pages takes when it is parked.
-    fn parked_bytes(&self, pages: u32) -> u64;
+    /// Bytes of host memory that an offloaded state with this many pages takes.
+    fn offloaded_bytes(&self, pages: u32) -> u64;
 
-    /// Copies a sequence's state to host memory; `None` where there is no room for it. Slot and pages may be used for others at once.
-    fn park(&mut self, slot: Slot, pages: &[Page]) -> Result<Option<Parked>, DeviceLost>;
+    /// Copies a sequence's state to host memory; `None` if that has no free memory for it. Slot and
+    /// pages can be reused at once.
+    fn offload(&mut self, slot: Slot, pages: &[Page]) -> Result<Option<OffloadedState>, DeviceLost>;
 
-    /// Whether a batch with these places would wait for states on their way to or from host memory. It is so for a while at most.
+    /// Whether a batch with this slot and these pages would wait for states that are being copied
+    /// to or from host memory. This stays true only for a short time.
     fn is_moving(&mut self, _slot: Slot, _pages: &[Page]) -> Result<bool, DeviceLost> {
         Ok(false)
     }
 
-    /// Waits for the states that a batch would wait for. A backend whose batches wait by themselves does nothing.
-    fn await_states(&mut self, _batch: &[Span<'_>]) -> Result<(), DeviceLost> {
+    /// Waits for the states that this batch would wait for. A backend whose batches wait by
+    /// themselves does nothing.
+    fn await_states(&mut self, _batch: &[SequenceSpan<'_>]) -> Result<(), DeviceLost> {
         Ok(())
     }
 
-    /// Brings a parked state back, into any slot and as many pages. It may be dropped at once.
-    fn restore(&mut self, parked: &Parked, slot: Slot, pages: &[Page]) -> Result<(), DeviceLost>;
+    /// Copies an offloaded state back into any slot and as many pages. It may be dropped at once.
+    fn restore(&mut self, offloaded: &OffloadedState, slot: Slot, pages: &[Page]) -> Result<(), DeviceLost>;
 
-    /// Takes on other weights of the same model, to be brought beside those in use. What was staged before is forgotten.
-    fn stage(&mut self, _weights: Incoming) -> Result<(), WeightsError> {
+    /// Accepts other weights of the same model, which are loaded while the present ones stay in
+    /// use. Drops what was staged before.
+    fn stage(&mut self, _weights: IncomingWeights) -> Result<(), WeightsError> {
         Err(WeightsError::Fixed)
     }
 
-    /// Brings some more of the staged weights, at least so many bytes or all that is left; true when all are there. Between two batches: a
-    /// batch does not wait for them.
-    fn bring(&mut self, _bytes: u64) -> Result<bool, WeightsError> {
+    /// Copies more of the staged weights: at least this many bytes, or all that are left. True when
+    /// all are copied. Call it between two batches: a batch does not wait for them.
+    fn copy_staged(&mut self, _bytes: u64) -> Result<bool, WeightsError> {
         Err(WeightsError::NotStaged)
     }
 
-    /// The staged weights take over; slots, pages and features keep what they hold. Gives the old ones back, to be staged again, where
-    /// the backend holds two sets at no cost.
-    fn swap(&mut self) -> Result<Option<Incoming>, WeightsError> {
+    /// Switches to the staged weights; slots, pages and features keep their contents. Returns the
+    /// old weights, to be staged again, if the backend can keep both sets at no cost.
+    fn swap(&mut self) -> Result<Option<IncomingWeights>, WeightsError> {
         Err(WeightsError::NotStaged)
     }
 }

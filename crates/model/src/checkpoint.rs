@@ -1,10 +1,14 @@
-//! The door for a Hugging Face directory: `config.json`, safetensors shards, every name and shape checked before it is used.
+//! Opens a Hugging Face directory: `config.json` and safetensors shards. Checks every name and
+//! shape before it is used.
 //!
-//! `config.rs` reads the configuration, `header.rs` and `shards.rs` the files, `wanted.rs`, `names.rs` and `layout.rs` find each tensor of
-//! the model in them, whatever its writer called it. What comes out can be loaded ([`Weights::load`](crate::weights::Weights::load)), hashed or
-//! [inspected](inspect); what cannot be trusted comes out as an error that names it.
+//! `config.rs` reads the configuration, `header.rs` and `shards.rs` the files. `wanted.rs`,
+//! `names.rs` and `layout.rs` find each tensor of the model in them, under any of the names that
+//! writers use. An opened checkpoint can be loaded
+//! ([`ModelWeights::load`](crate::weights::ModelWeights::load)), hashed or [inspected](inspect). A
+//! checkpoint that cannot be trusted is refused with an error that names the problem.
 //!
-//! Later weights of the same model may come as what changed: a delta (`delta.rs`) or a LoRA adapter (`adapter.rs`), laid over a checkpoint.
+//! Later weights of the same model may consist of changes only: a delta (`delta.rs`) or a LoRA
+//! adapter (`adapter.rs`), applied to a checkpoint.
 
 mod adapter;
 mod delta;
@@ -12,7 +16,7 @@ mod header;
 mod inspect;
 mod layout;
 mod map;
-mod misfit;
+mod mismatch;
 mod names;
 mod shards;
 mod tensor;
@@ -24,65 +28,66 @@ use std::path::{Path, PathBuf};
 use sha2::{Digest, Sha256};
 
 pub use self::adapter::{ADAPTER_CONFIG, ADAPTER_WEIGHTS};
-pub use self::delta::{DELTA_MANIFEST, Delta, DeltaFile, DeltaFormat};
+pub use self::delta::{DELTA_MANIFEST, DeltaFile, DeltaFormat, DeltaManifest};
 pub use self::header::{HEADER_MAX, HeaderError};
 pub use self::inspect::{
-    ByKind, FileFacts, Inspection, ModelFacts, Parameters, SessionState, chain, inspect,
+    CheckpointInspection, FileFacts, LayerCounts, ModelFacts, ParameterCounts, SessionState, chain, inspect,
 };
-use self::layout::{Layout, Located};
-pub use self::misfit::{Misfit, Misfits};
+use self::layout::{LocatedTensor, TensorLayout};
+pub use self::mismatch::{TensorMismatch, TensorMismatches};
 pub(crate) use self::names::TOWER;
 pub use self::shards::ShardError;
-use self::shards::Shards;
-pub use self::tensor::{Numbers, Tensor};
-pub use self::update::{Form, UpdateError};
-pub use self::wanted::{Part, Wanted, wanted};
+use self::shards::WeightFiles;
+pub use self::tensor::{StoredNumbers, Tensor};
+pub use self::update::{UpdateError, UpdateForm};
+pub use self::wanted::{ModelPart, RequiredTensor, required_tensors};
 use crate::config::{Config, ConfigError};
-use crate::kernels::Team;
+use crate::kernels::ThreadPool;
 
 /// Characters of a name from a file that an error repeats.
-const NAME_SHOWN_MAX: usize = 120;
+const NAME_CHARS_MAX: usize = 120;
 
-/// A checkpoint whose every tensor was found in the right shape. Its files stay mapped; nothing is loaded yet.
+/// A checkpoint that has every tensor in the right shape. Its files stay mapped; no weights are
+/// loaded yet.
 #[derive(Debug)]
 pub struct Checkpoint {
     config: Config,
-    shards: Shards,
-    layout: Layout,
+    shards: WeightFiles,
+    layout: TensorLayout,
 }
 
 /// Why a checkpoint was refused.
 #[derive(Debug, thiserror::Error)]
 pub enum CheckpointError {
-    /// Its configuration.
+    /// Its configuration is invalid.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// Its weight files.
+    /// Its weight files cannot be used.
     #[error(transparent)]
     Shards(#[from] ShardError),
-    /// Its tensors are not those of the configuration.
-    #[error("{}: {misfits}", dir.display())]
-    Misfits {
+    /// Its tensors do not match the configuration.
+    #[error("{}: {mismatches}", dir.display())]
+    Mismatches {
         /// The directory.
         dir: PathBuf,
-        /// Everything that does not fit.
-        misfits: Misfits,
+        /// Every mismatch.
+        mismatches: TensorMismatches,
     },
-    /// A weight that nothing can be computed with.
+    /// A weight that is not finite.
     #[error(
-        "{name} in {file} holds {value} at index {index}; weights must be finite: copy the file again or take an earlier checkpoint"
+        "{name} in {file} has the value {value} at index {index}; weights must be finite: copy the file again or use an earlier checkpoint"
     )]
     NotFinite {
-        /// The file.
+        /// The weight file.
         file: String,
         /// The tensor's name in it.
         name: String,
         /// Index into its values.
         index: usize,
-        /// What is there.
+        /// The value found.
         value: f32,
     },
-    /// A tensor that this model does not have was asked for.
+    /// A tensor that this model does not have was requested.
     #[error("the model has no tensor {name}")]
     NoTensor {
         /// Its name.
@@ -91,25 +96,25 @@ pub enum CheckpointError {
 }
 
 impl Checkpoint {
-    /// Opens a directory and checks everything but the weights' values.
+    /// Opens a directory and checks everything except the values of the weights.
     ///
-    /// The files stay mapped as long as the checkpoint is open, so nobody may change or shorten them meanwhile; publish new weights
-    /// under a new name.
+    /// The files stay mapped while the checkpoint is open and must not change or shrink meanwhile:
+    /// write new weights under a new name.
     ///
     /// # Errors
-    /// When the configuration is refused, a file is missing or unsound, or its tensors are not those of the configuration: then all of
-    /// them are named.
+    /// If the configuration is refused, a file is missing or invalid, or tensors do not match the
+    /// configuration. The error names every mismatch.
     pub fn open(dir: &Path) -> Result<Self, CheckpointError> {
         let config = Config::read(dir)?;
-        let shards = Shards::open(dir)?;
-        let (layout, misfits) = layout::locate(&config, &shards);
-        match misfits.0.is_empty() {
+        let shards = WeightFiles::open(dir)?;
+        let (layout, mismatches) = layout::locate(&config, &shards);
+        match mismatches.0.is_empty() {
             true => Ok(Self { config, shards, layout }),
-            false => Err(CheckpointError::Misfits { dir: dir.into(), misfits }),
+            false => Err(CheckpointError::Mismatches { dir: dir.into(), mismatches }),
         }
     }
 
-    /// What the weights are those of.
+    /// Configuration of the model that the weights belong to.
     pub fn config(&self) -> &Config {
         &self.config
     }
@@ -129,20 +134,20 @@ impl Checkpoint {
             .sum()
     }
 
-    /// A tensor by its published name, without the outer `language_model.`.
+    /// Looks up a tensor by its published name, without the outer `language_model.`.
     ///
     /// # Errors
-    /// When the model has none of that name.
+    /// If the model has no tensor of that name.
     pub fn tensor(&self, name: &str) -> Result<Tensor<'_>, CheckpointError> {
         let located = self.layout.tensors.get(name);
-        Ok(self.view(located.ok_or_else(|| CheckpointError::NoTensor { name: shown(name) })?))
+        Ok(self.view(located.ok_or_else(|| CheckpointError::NoTensor { name: displayed_name(name) })?))
     }
 
-    fn view(&self, located: &Located) -> Tensor<'_> {
+    fn view(&self, located: &LocatedTensor) -> Tensor<'_> {
         let pieces = located.pieces.iter().map(|piece| {
             let file = &self.shards.files[piece.shard];
             let name = file.entries[piece.entry].name.as_str();
-            tensor::Piece {
+            tensor::TensorRows {
                 file: &file.name,
                 name,
                 dtype: piece.dtype,
@@ -152,17 +157,20 @@ impl Checkpoint {
         Tensor::new(located.shape.clone(), pieces.collect())
     }
 
-    /// The hash that names these weights, in hexadecimal, whatever files they are spread over and whatever naming they are stored in.
+    /// The hash that identifies these weights, in hexadecimal. It does not depend on how they are
+    /// split into files or on the naming they are stored in.
     ///
-    /// It is the SHA-256 of one line a tensor, `{published name} {type} {rows}x{columns} {SHA-256 of its bytes}\n`, in the order of the names' bytes; the
-    /// published name is without the outer `language_model.`.
-    pub fn weights_sha256(&self, team: &Team) -> String {
+    /// It is the SHA-256 of one line per tensor,
+    /// `{published name} {type} {rows}x{columns} {SHA-256 of its bytes}\n`, sorted by the bytes of
+    /// the names; the published name is without the outer `language_model.`.
+    pub fn weights_sha256(&self, team: &ThreadPool) -> String {
         self.hashes(team).weights
     }
 
-    /// The same, and that of the lines of the vision encoder alone: features of tiles made by equal encoders are equal.
-    pub fn hashes(&self, team: &Team) -> WeightHashes {
-        let mut tensors: Vec<(&String, &Located)> = self.layout.tensors.iter().collect();
+    /// That hash, and the hash of the lines of the vision encoder alone: features of tiles are
+    /// equal if equal encoders made them.
+    pub fn hashes(&self, team: &ThreadPool) -> WeightHashes {
+        let mut tensors: Vec<(&String, &LocatedTensor)> = self.layout.tensors.iter().collect();
         tensors.sort_by_key(|(name, _)| *name);
         let mut lines: Vec<String> = vec![String::new(); tensors.len()];
         team.pieces(&mut lines, 1, |index, line| {
@@ -175,24 +183,23 @@ impl Checkpoint {
     }
 }
 
-/// Names of weights.
+/// Hashes that identify weights.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WeightHashes {
-    /// Of all of them, in hexadecimal: see [`Checkpoint::weights_sha256`].
+    /// Hash of all weights, in hexadecimal: see [`Checkpoint::weights_sha256`].
     pub weights: String,
-    /// Of the vision encoder's.
+    /// Hash of the weights of the vision encoder.
     pub vision: [u8; 32],
 }
 
-/// Bytes in hexadecimal.
 fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// A name from a file as an error shows it: shortened, control characters written out.
-fn shown(name: &str) -> String {
-    let mut text: String = name.escape_debug().take(NAME_SHOWN_MAX + 1).collect();
-    if let Some((end, _)) = text.char_indices().nth(NAME_SHOWN_MAX) {
+/// Formats a name from a file for an error: shortened, with control characters escaped.
+fn displayed_name(name: &str) -> String {
+    let mut text: String = name.escape_debug().take(NAME_CHARS_MAX + 1).collect();
+    if let Some((end, _)) = text.char_indices().nth(NAME_CHARS_MAX) {
         text.replace_range(end.., "…");
     }
     text

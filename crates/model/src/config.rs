@@ -1,4 +1,4 @@
-//! What a checkpoint's `config.json` says, checked: shapes of the language model and of the vision encoder.
+//! A checkpoint's `config.json`, checked: shapes of the language model and of the vision encoder.
 
 mod fields;
 mod json;
@@ -15,8 +15,8 @@ use std::path::Path;
 
 use serde_json::{Map, Value};
 
-use self::fields::Fields;
-pub use self::problems::{ConfigError, Problem, Problems};
+use self::fields::ConfigSection;
+pub use self::problems::{ConfigError, ConfigProblem, ConfigProblems};
 use crate::file;
 
 /// Largest `config.json` that is read. Published ones stay below 100 KB.
@@ -31,7 +31,7 @@ pub struct Config {
     pub vision: Option<VisionConfig>,
 }
 
-/// One mixer; every layer holds exactly one.
+/// The mixer of a layer; every layer has exactly one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum LayerKind {
     /// `M`: Mamba-2.
@@ -57,7 +57,7 @@ pub struct TextConfig {
     pub intermediate: usize,
     /// Epsilon of every norm.
     pub norm_epsilon: f32,
-    /// Longest sequence, in tokens.
+    /// Longest sequence in tokens.
     pub positions_max: usize,
     /// Attention layers.
     pub attention: AttentionConfig,
@@ -91,9 +91,9 @@ pub struct SsmConfig {
     pub groups: usize,
     /// Taps of the causal convolution.
     pub conv_kernel: usize,
-    /// Tokens of a prefill chunk; an algorithm's choice that does not change the result.
+    /// Tokens of a prefill chunk. It is a choice of algorithm that does not change the result.
     pub chunk: usize,
-    /// Limits of dt after softplus; (0, inf) in every published checkpoint, which is no limit at all.
+    /// Limits of dt after softplus; (0, inf), which means no limit, in every published checkpoint.
     pub time_step_limit: (f32, f32),
 }
 
@@ -102,7 +102,7 @@ pub struct SsmConfig {
 pub struct MoeConfig {
     /// Routed experts.
     pub experts: usize,
-    /// Experts a token is sent to.
+    /// Experts that a token is sent to.
     pub experts_per_token: usize,
     /// Width of a routed expert.
     pub intermediate: usize,
@@ -110,13 +110,13 @@ pub struct MoeConfig {
     pub shared_intermediate: usize,
     /// Router groups.
     pub groups: usize,
-    /// Router groups that stay.
+    /// Router groups that are kept.
     pub groups_kept: usize,
     /// Whether the chosen weights are divided by their sum.
     pub normalise: bool,
     /// Factor on the chosen weights.
     pub scaling: f32,
-    /// Width the routed experts work in; `None`: the hidden size.
+    /// Width in which the routed experts work; `None`: the hidden size.
     pub latent: Option<usize>,
 }
 
@@ -125,9 +125,9 @@ pub struct MoeConfig {
 pub struct VisionConfig {
     /// Side of a tile in pixels.
     pub tile: usize,
-    /// Most tiles of an image, without the thumbnail.
+    /// Most tiles of an image, not counting the thumbnail.
     pub tiles_max: usize,
-    /// Whether an image of more than one tile gets a thumbnail as well.
+    /// Whether an image of more than one tile also gets a thumbnail.
     pub thumbnail: bool,
     /// Side of a patch in pixels.
     pub patch: usize,
@@ -141,11 +141,11 @@ pub struct VisionConfig {
     pub intermediate: usize,
     /// Side of the position table in patches.
     pub positions_side: usize,
-    /// How the position table is resized.
+    /// Whether the position table is resized with aligned corners.
     pub align_corners: bool,
     /// Pixel shuffle "v1" leaves rows and columns of output tokens swapped; "v2" does not.
     pub shuffle_swapped: bool,
-    /// Patches a side that one token is made of (2 for a downsample ratio of 0.5).
+    /// Patches along a side of one token (2 for a downsample ratio of 0.5).
     pub shuffle: usize,
     /// Width inside the projector.
     pub projector_hidden: usize,
@@ -153,9 +153,9 @@ pub struct VisionConfig {
     pub mean: [f32; 3],
     /// Standard deviation of each colour channel.
     pub std: [f32; 3],
-    /// Placeholder of an image row; may lie beyond the embedding table.
+    /// Placeholder of an image row; may be outside the embedding table.
     pub image_token: u32,
-    /// Where to find the marks around an image when the tokenizer is asked: `<img>`, `</img>`.
+    /// Names of the marks around an image in the tokenizer: `<img>`, `</img>`.
     pub image_marks: [String; 2],
 }
 
@@ -163,14 +163,15 @@ impl Config {
     /// Reads `config.json` of a checkpoint directory.
     ///
     /// # Errors
-    /// When the file cannot be read, is no JSON, or asks for what this architecture does not have: then every such key is named.
+    /// If the file cannot be read, is not JSON, or needs what this implementation does not have.
+    /// The error names every such key.
     pub fn read(dir: &Path) -> Result<Self, ConfigError> {
         let path = dir.join("config.json");
         let text = file::read(&path, BYTES_MAX)?;
         Self::parse(&text, &path)
     }
 
-    /// Checks the text of a `config.json`; `path` is what errors call it.
+    /// Checks the text of a `config.json`; `path` is its name in errors.
     ///
     /// # Errors
     /// As for [`Config::read`].
@@ -179,10 +180,13 @@ impl Config {
         Self::check(&value).map_err(|problems| ConfigError::Invalid { path: path.into(), problems })
     }
 
-    fn check(value: &Value) -> Result<Self, Problems> {
+    fn check(value: &Value) -> Result<Self, ConfigProblems> {
         let (empty, problems) = (Map::new(), RefCell::default());
-        let top = Fields::new("", value.as_object().unwrap_or(&empty), &problems);
-        top.none("quantization_config", "quantised weights cannot be read; take the bfloat16 checkpoint");
+        let top = ConfigSection::new("", value.as_object().unwrap_or(&empty), &problems);
+        top.refuse_key(
+            "quantization_config",
+            "quantised weights cannot be read; use the bfloat16 checkpoint",
+        );
         let text = text::read(text_section(top));
         let vision = top.section("vision_config", "vision_config.").map(|section| vision::read(top, section));
         match problems.into_inner() {
@@ -192,8 +196,8 @@ impl Config {
     }
 }
 
-/// Where the language model's keys are: in a section of their own, or at the top of a text checkpoint.
-fn text_section(top: Fields<'_>) -> Fields<'_> {
+/// The language model's keys: in a section of their own, or at the top level of a text checkpoint.
+fn text_section(top: ConfigSection<'_>) -> ConfigSection<'_> {
     match top.find(&["llm_config", "text_config"]) {
         Some(("llm_config", _)) => top.section("llm_config", "llm_config.").unwrap_or(top),
         Some(_) => top.section("text_config", "text_config.").unwrap_or(top),
@@ -202,7 +206,7 @@ fn text_section(top: Fields<'_>) -> Fields<'_> {
 }
 
 impl LayerKind {
-    /// The kind a character of `hybrid_override_pattern` stands for.
+    /// The layer kind of a character of `hybrid_override_pattern`.
     pub fn from_letter(letter: char) -> Option<Self> {
         Some(match letter {
             'M' => Self::Ssm,
@@ -223,7 +227,7 @@ impl LayerKind {
         }
     }
 
-    /// The kind a name in `layers_block_type` stands for, old or new.
+    /// The layer kind of a name in `layers_block_type`, old or new.
     fn from_name(name: &str) -> Option<Self> {
         Some(match name {
             "mamba" | "linear_attention" => Self::Ssm,
@@ -258,7 +262,7 @@ impl SsmConfig {
         self.inner() + self.conv_width() + self.heads
     }
 
-    /// Where each part lies in a row of `in_proj`: z, then x | B | C together, then dt.
+    /// Range of each part in a row of `in_proj`: z, then x | B | C together, then dt.
     pub fn parts(&self) -> [Range<usize>; 3] {
         let (inner, conv) = (self.inner(), self.conv_width());
         [0..inner, inner..inner + conv, inner + conv..inner + conv + self.heads]
@@ -271,7 +275,7 @@ impl VisionConfig {
         self.tile / self.patch
     }
 
-    /// Language-model rows a tile becomes: (512 / 16 / 2)^2 = 256 as published.
+    /// Language-model rows of a tile: (512 / 16 / 2)^2 = 256 as published.
     pub fn rows_per_tile(&self) -> usize {
         (self.patches_side() / self.shuffle).pow(2)
     }

@@ -1,249 +1,259 @@
-//! The `cpu` backend: plain Rust, the definition of what is correct.
+//! The `cpu` backend: plain Rust, the definition of correct results.
 //!
-//! A row's results do not depend on its batch, on how its sequence was cut or on the number of threads, bit for bit: products sum in one
-//! fixed order, the Mamba-2 recurrence runs token by token in prefill and decode alike, and attention walks pages of absolute
-//! positions. All memory is allocated by `open`, but for the scratch of a thread's first product.
+//! A row's results do not depend on its batch, on how its sequence was cut or on the number of
+//! threads, bit for bit: products sum in one fixed order, the Mamba-2 recurrence runs token by
+//! token in prefill and decode alike, and attention reads pages of absolute positions. `open`
+//! allocates all memory except the scratch of a thread's first product.
 
 mod arena;
 mod batch;
+mod capacity;
 mod features;
 mod forward;
 mod memory;
 mod probe;
-mod room;
 mod values;
 mod work;
 
 use std::fmt;
 use std::sync::Arc;
 
-use self::arena::Arena;
-use self::batch::Layout;
-use self::features::Features;
-use self::forward::Pass;
-pub use self::probe::{Observer, Probe};
-pub use self::room::Bytes;
-use self::work::Work;
+use self::arena::StateArena;
+use self::batch::BatchLayout;
+pub use self::capacity::MemoryUse;
+use self::features::FeatureStore;
+use self::forward::ForwardPass;
+pub use self::probe::{ProbeEvent, ProbeObserver};
+use self::work::BatchWorkspace;
 use crate::backend::{
-    Backend, BackendError, DeviceLost, Door, Feature, Incoming, Page, Parked, Plain, Room, Slot, Span,
-    WeightsError,
+    Backend, BackendCapacity, BackendError, BatchValidator, DeviceLost, HostState, IncomingWeights,
+    OffloadedState, Page, SequenceSpan, Slot, TileFeature, WeightsError,
 };
 use crate::config::Config;
-use crate::kernels::{Compute, Conv, Team};
-use crate::layers::Crew;
-use crate::sample::{Pick, Picked, Sampler};
-use crate::vision::{Encoder, Tile, Workspace};
-use crate::weights::{Layer, Mixer, Weights};
+use crate::kernels::{ConvKernel, ProductPrecision, ThreadPool};
+use crate::layers::ComputeContext;
+use crate::sample::{SampleOutcome, SampleRequest, Sampler};
+use crate::vision::{ImageTile, VisionEncoder, VisionWorkspace};
+use crate::weights::{LayerWeights, MixerWeights, ModelWeights};
 
-/// Runs a model on this machine's processors.
-pub struct Cpu {
-    weights: Arc<Weights>,
-    convs: Arc<[Conv]>,
-    /// To take over next.
-    staged: Option<Ready>,
-    room: Room,
-    team: Team,
-    compute: Compute,
-    arena: Arena,
-    features: Features,
-    layout: Layout,
-    work: Work,
-    tiles: Workspace,
+/// Runs a model on the CPUs of this machine.
+pub struct CpuBackend {
+    weights: Arc<ModelWeights>,
+    convs: Arc<[ConvKernel]>,
+    /// Weights for the next swap.
+    staged: Option<PreparedWeights>,
+    capacity: BackendCapacity,
+    team: ThreadPool,
+    compute: ProductPrecision,
+    arena: StateArena,
+    features: FeatureStore,
+    layout: BatchLayout,
+    work: BatchWorkspace,
+    tiles: VisionWorkspace,
     samplers: Vec<Sampler>,
-    observer: Option<Observer>,
+    observer: Option<ProbeObserver>,
 }
 
-/// Weights, and what is made of them before the first product. Making it takes a copy of the convolutions: not between two batches.
+/// Weights, and what is derived from them before the first product. Deriving it copies the
+/// convolutions, so it does not happen between two batches.
 #[derive(Clone)]
-pub struct Ready {
-    weights: Arc<Weights>,
-    /// The convolution of each Mamba-2 layer, as vectors want it.
-    convs: Arc<[Conv]>,
+pub struct PreparedWeights {
+    weights: Arc<ModelWeights>,
+    /// The convolution of each Mamba-2 layer, in the layout for vectors.
+    convs: Arc<[ConvKernel]>,
 }
 
 /// Why a backend did not open.
 #[derive(Debug, thiserror::Error)]
-pub enum OpenError {
-    /// A part of the room is empty.
-    #[error("room for 0 {what}: give at least 1")]
-    NoRoom {
-        /// Which.
+pub enum CpuOpenError {
+    /// A part of the capacity is zero.
+    #[error("capacity of 0 {what}; give at least 1")]
+    NoCapacity {
+        /// Which part.
         what: &'static str,
     },
-    /// The size does not fit a number.
-    #[error("{part}: {count} of {each} values are more than this machine can address; ask for fewer")]
+    /// The size overflows a number.
+    #[error("{part}: {count} of {each} values are more than this machine can address; lower their number")]
     TooLarge {
-        /// What it was for.
+        /// What the memory was for.
         part: &'static str,
         /// How many.
         count: usize,
-        /// Values each.
+        /// Values of each.
         each: usize,
     },
-    /// The system has less to give.
-    #[error("{asked} are asked for, but {:.1} MB of memory are free; ask for fewer slots, pages or rows", *available as f64 / 1e6)]
+    /// The system has less memory available.
+    #[error("out of memory: {requested} requested, {:.1} MB free; lower slots, pages or rows", *available as f64 / 1e6)]
     Full {
-        /// By part; the weights have been loaded already.
-        asked: Bytes,
-        /// Bytes there are.
+        /// Requested bytes by part; the weights are loaded already.
+        requested: MemoryUse,
+        /// Available bytes.
         available: u64,
     },
     /// The allocator refused.
-    #[error("{part}: {bytes} bytes are not to be had; ask for fewer slots, pages or rows")]
+    #[error("{part}: cannot allocate {bytes} bytes; lower slots, pages or rows")]
     NoMemory {
-        /// What it was for.
+        /// What the memory was for.
         part: &'static str,
-        /// How much.
+        /// Requested bytes.
         bytes: u64,
     },
-    /// New weights are of another model.
-    #[error("the new weights are of another shape than those in use: {difference}")]
+    /// New weights belong to another model.
+    #[error("the new weights have other shapes than those in use: {difference}")]
     OtherModel {
-        /// The first thing that differs.
+        /// The first difference.
         difference: String,
     },
 }
 
-impl Cpu {
-    /// Allocates all the room for these weights. `threads` counts the caller's.
+impl CpuBackend {
+    /// Allocates the whole capacity for these weights. `threads` includes the caller's.
     pub fn open(
-        weights: impl Into<Arc<Weights>>,
-        room: Room,
+        weights: impl Into<Arc<ModelWeights>>,
+        capacity: BackendCapacity,
         threads: usize,
-        compute: Compute,
-    ) -> Result<Self, OpenError> {
+        compute: ProductPrecision,
+    ) -> Result<Self, CpuOpenError> {
         let weights = weights.into();
-        check_room(&weights.config, &room)?;
+        check_capacity(&weights.config, &capacity)?;
         let text = &weights.config.text;
         let rows = weights.config.vision.as_ref().map_or(0, crate::config::VisionConfig::rows_per_tile);
         Ok(Self {
-            arena: Arena::new(text, &room)?,
-            features: Features::new(room.features, rows, text.hidden)?,
-            layout: Layout::new(&room),
-            work: Work::new(text, &room, threads)?,
-            tiles: Workspace::default(),
+            arena: StateArena::new(text, &capacity)?,
+            features: FeatureStore::new(capacity.features, rows, text.hidden)?,
+            layout: BatchLayout::new(&capacity),
+            work: BatchWorkspace::new(text, &capacity, threads)?,
+            tiles: VisionWorkspace::default(),
             samplers: (0..threads.max(1)).map(|_| Sampler::default()).collect(),
-            team: Team::new(threads),
+            team: ThreadPool::new(threads),
             convs: convs(&weights),
             weights,
             staged: None,
-            room,
+            capacity,
             compute,
             observer: None,
         })
     }
 
     /// The weights in use.
-    pub fn weights(&self) -> &Arc<Weights> {
+    pub fn weights(&self) -> &Arc<ModelWeights> {
         &self.weights
     }
 
-    /// Uses other weights of the same shapes from the next batch on; slots and pages keep what they hold. Gives the old ones back.
-    pub fn replace_weights(&mut self, weights: Arc<Weights>) -> Result<Arc<Weights>, OpenError> {
-        Ok(self.exchange(Ready::new(weights))?.weights)
+    /// Uses other weights of the same shapes from the next batch on; slots and pages keep their
+    /// contents. Returns the old weights.
+    pub fn replace_weights(&mut self, weights: Arc<ModelWeights>) -> Result<Arc<ModelWeights>, CpuOpenError> {
+        Ok(self.exchange(PreparedWeights::new(weights))?.weights)
     }
 
-    fn exchange(&mut self, ready: Ready) -> Result<Ready, OpenError> {
+    fn exchange(&mut self, ready: PreparedWeights) -> Result<PreparedWeights, CpuOpenError> {
         if let Some(difference) = difference(&self.weights, &ready.weights) {
-            return Err(OpenError::OtherModel { difference });
+            return Err(CpuOpenError::OtherModel { difference });
         }
         let weights = std::mem::replace(&mut self.weights, ready.weights);
-        Ok(Ready { weights, convs: std::mem::replace(&mut self.convs, ready.convs) })
+        Ok(PreparedWeights { weights, convs: std::mem::replace(&mut self.convs, ready.convs) })
     }
 
-    /// Holds rows `[n, H]` as a feature, as if they were a tile's: whatever shall stand in place of embeddings.
-    pub fn hold_rows(&mut self, rows: &[f32]) -> Result<Feature, BackendError> {
-        self.features.hold(rows)
+    /// Stores rows `[n, H]` as a feature, as if they were a tile's: they can replace embeddings.
+    pub fn store_rows(&mut self, rows: &[f32]) -> Result<TileFeature, BackendError> {
+        self.features.store(rows)
     }
 }
 
-impl Ready {
-    /// Makes weights ready, on the caller's thread.
-    pub fn new(weights: impl Into<Arc<Weights>>) -> Self {
+impl PreparedWeights {
+    /// Prepares weights, on the caller's thread.
+    pub fn new(weights: impl Into<Arc<ModelWeights>>) -> Self {
         let weights = weights.into();
         Self { convs: convs(&weights), weights }
     }
 }
 
-/// The first thing that differs between the shapes of two sets of weights.
-fn difference(old: &Weights, new: &Weights) -> Option<String> {
-    let rows = |weights: &Weights| weights.text.embeddings.rows;
-    let prefix = |weights: &Weights| weights.vision.as_ref().map_or(0, |vision| vision.prefix.len());
+/// The first difference between the shapes of two sets of weights.
+fn difference(old: &ModelWeights, new: &ModelWeights) -> Option<String> {
+    let rows = |weights: &ModelWeights| weights.text.embeddings.rows;
+    let prefix = |weights: &ModelWeights| weights.vision.as_ref().map_or(0, |vision| vision.prefix.len());
     if old.config.text != new.config.text {
         Some("the language model".to_owned())
     } else if old.config.vision != new.config.vision || prefix(old) != prefix(new) {
         Some("the vision encoder".to_owned())
     } else if rows(old) != rows(new) {
-        Some(format!("the embedding table has {} rows, that in use {}", rows(new), rows(old)))
+        Some(format!("the embedding table has {} rows, the one in use has {}", rows(new), rows(old)))
     } else {
         None
     }
 }
 
-/// Some room of each kind, and no more than the system has.
-fn check_room(config: &Config, room: &Room) -> Result<(), OpenError> {
-    let parts = [("state slots", room.slots), ("rows", room.rows_max), ("rows of logits", room.logits_max)];
+/// Checks that no part of the capacity is zero and that the system has the memory.
+fn check_capacity(config: &Config, capacity: &BackendCapacity) -> Result<(), CpuOpenError> {
+    let parts = [
+        ("state slots", capacity.slots),
+        ("rows", capacity.rows_max),
+        ("rows of logits", capacity.logits_max),
+    ];
     if let Some((what, _)) = parts.into_iter().find(|(_, count)| *count == 0) {
-        return Err(OpenError::NoRoom { what });
+        return Err(CpuOpenError::NoCapacity { what });
     }
-    let asked = room.bytes(config, 0);
+    let requested = capacity.bytes(config, 0);
     match memory::available() {
-        Some(available) if asked.total() > available => Err(OpenError::Full { asked, available }),
+        Some(available) if requested.total() > available => Err(CpuOpenError::Full { requested, available }),
         _ => Ok(()),
     }
 }
 
-fn convs(weights: &Weights) -> Arc<[Conv]> {
+fn convs(weights: &ModelWeights) -> Arc<[ConvKernel]> {
     let kernel = weights.config.text.ssm.conv_kernel;
-    let conv = |layer: &Layer| match &layer.mixer {
-        Mixer::Ssm(ssm) => Some(Conv::new(&ssm.conv, &ssm.conv_bias, kernel)),
+    let conv = |layer: &LayerWeights| match &layer.mixer {
+        MixerWeights::Ssm(ssm) => Some(ConvKernel::new(&ssm.conv, &ssm.conv_bias, kernel)),
         _ => None,
     };
     weights.text.layers.iter().filter_map(conv).collect()
 }
 
-impl Backend for Cpu {
+impl Backend for CpuBackend {
     fn config(&self) -> &Config {
         &self.weights.config
     }
 
-    fn room(&self) -> Room {
-        self.room
+    fn capacity(&self) -> BackendCapacity {
+        self.capacity
     }
 
-    fn encode(&mut self, tiles: &[Tile]) -> Result<Vec<Feature>, BackendError> {
-        let Weights { config, vision, .. } = &*self.weights;
+    fn encode(&mut self, tiles: &[ImageTile]) -> Result<Vec<TileFeature>, BackendError> {
+        let ModelWeights { config, vision, .. } = &*self.weights;
         let (Some(weights), Some(config)) = (vision, &config.vision) else {
             return Err(BackendError::NoVision);
         };
-        self.features.check_room(tiles.len())?;
-        let crew = Crew { team: &self.team, compute: self.compute };
-        let rows = Encoder { weights, config, crew }.encode(&mut self.tiles, tiles);
+        self.features.check_capacity(tiles.len())?;
+        let crew = ComputeContext { team: &self.team, compute: self.compute };
+        let rows = VisionEncoder { weights, config, crew }.encode(&mut self.tiles, tiles);
         rows.chunks_exact(config.rows_per_tile() * self.weights.config.text.hidden)
-            .map(|rows| self.features.hold(rows))
+            .map(|rows| self.features.store(rows))
             .collect()
     }
 
-    fn release(&mut self, features: &[Feature]) {
+    fn release(&mut self, features: &[TileFeature]) {
         features.iter().for_each(|feature| self.features.release(*feature));
     }
 
-    fn run(&mut self, batch: &[Span<'_>]) -> Result<(), BackendError> {
+    fn run(&mut self, batch: &[SequenceSpan<'_>]) -> Result<(), BackendError> {
         let text = &self.weights.text;
         let features = &self.features;
         let feature_rows = &|feature| features.rows(feature).unwrap_or(0);
-        self.layout.lay(batch, Door { room: &self.room, embeddings: text.embeddings.rows, feature_rows })?;
+        self.layout.arrange(
+            batch,
+            BatchValidator { capacity: &self.capacity, embeddings: text.embeddings.rows, feature_rows },
+        )?;
         if batch.is_empty() {
             return Ok(());
         }
         for span in batch.iter().filter(|span| span.start == 0) {
             self.arena.clear(span.slot);
         }
-        let pass = Pass {
+        let pass = ForwardPass {
             text: &self.weights.config.text,
             weights: text,
             convs: &self.convs,
-            crew: Crew { team: &self.team, compute: self.compute },
+            crew: ComputeContext { team: &self.team, compute: self.compute },
             batch,
             layout: &self.layout,
             features: &self.features,
@@ -257,25 +267,25 @@ impl Backend for Cpu {
 
     fn logits(&mut self, row: u32) -> Result<&[f32], DeviceLost> {
         let (row, width) = (row as usize, self.weights.config.text.vocabulary);
-        assert!(row < self.layout.wanted.len(), "logits of row {row} were not wanted");
+        assert!(row < self.layout.wanted.len(), "logits of row {row} were not requested");
         Ok(&self.work.logits[row * width..(row + 1) * width])
     }
 
-    fn sample(&mut self, picks: &[Pick<'_>]) -> Result<Vec<Picked>, DeviceLost> {
+    fn sample(&mut self, picks: &[SampleRequest<'_>]) -> Result<Vec<SampleOutcome>, DeviceLost> {
         let width = self.weights.config.text.vocabulary;
         let logits = &self.work.logits[..self.layout.wanted.len() * width];
-        let mut drawn = vec![Picked::NotFinite; picks.len()];
+        let mut outcomes = vec![SampleOutcome::NotFinite; picks.len()];
         let share = picks.len().div_ceil(self.samplers.len()).max(1);
         let mut shares: Vec<_> =
-            drawn.chunks_mut(share).zip(picks.chunks(share)).zip(&mut self.samplers).collect();
+            outcomes.chunks_mut(share).zip(picks.chunks(share)).zip(&mut self.samplers).collect();
         self.team.pieces(&mut shares, 1, |_, shares| {
-            for ((drawn, picks), sampler) in shares {
-                for (drawn, pick) in drawn.iter_mut().zip(*picks) {
-                    *drawn = sampler.draw(&logits[pick.row as usize * width..][..width], pick);
+            for ((outcomes, picks), sampler) in shares {
+                for (outcome, pick) in outcomes.iter_mut().zip(*picks) {
+                    *outcome = sampler.sample(&logits[pick.row as usize * width..][..width], pick);
                 }
             }
         });
-        Ok(drawn)
+        Ok(outcomes)
     }
 
     fn clear(&mut self, slot: Slot) -> Result<(), DeviceLost> {
@@ -293,46 +303,46 @@ impl Backend for Cpu {
         Ok(())
     }
 
-    fn parked_bytes(&self, pages: u32) -> u64 {
-        self.arena.parked_bytes(pages)
+    fn offloaded_bytes(&self, pages: u32) -> u64 {
+        self.arena.offloaded_bytes(pages)
     }
 
-    fn park(&mut self, slot: Slot, pages: &[Page]) -> Result<Option<Parked>, DeviceLost> {
-        Ok(Some(self.arena.park(slot, pages).parked()))
+    fn offload(&mut self, slot: Slot, pages: &[Page]) -> Result<Option<OffloadedState>, DeviceLost> {
+        Ok(Some(self.arena.offload(slot, pages).into_offloaded()))
     }
 
-    fn restore(&mut self, parked: &Parked, slot: Slot, pages: &[Page]) -> Result<(), DeviceLost> {
-        self.arena.restore(Plain::of(parked), slot, pages);
+    fn restore(&mut self, offloaded: &OffloadedState, slot: Slot, pages: &[Page]) -> Result<(), DeviceLost> {
+        self.arena.restore(HostState::of(offloaded), slot, pages);
         Ok(())
     }
 
-    fn stage(&mut self, weights: Incoming) -> Result<(), WeightsError> {
+    fn stage(&mut self, weights: IncomingWeights) -> Result<(), WeightsError> {
         let other = |_| WeightsError::Refused("the cpu backend takes weights loaded for it".into());
-        let ready = weights.downcast::<Ready>().map_err(other)?;
+        let ready = weights.downcast::<PreparedWeights>().map_err(other)?;
         if let Some(difference) = difference(&self.weights, &ready.weights) {
-            return Err(WeightsError::Refused(OpenError::OtherModel { difference }.to_string()));
+            return Err(WeightsError::Refused(CpuOpenError::OtherModel { difference }.to_string()));
         }
         self.staged = Some(*ready);
         Ok(())
     }
 
-    /// They are in this machine's memory already.
-    fn bring(&mut self, _bytes: u64) -> Result<bool, WeightsError> {
+    /// The staged weights are in this machine's memory already.
+    fn copy_staged(&mut self, _bytes: u64) -> Result<bool, WeightsError> {
         if self.staged.is_some() { Ok(true) } else { Err(WeightsError::NotStaged) }
     }
 
-    fn swap(&mut self) -> Result<Option<Incoming>, WeightsError> {
+    fn swap(&mut self) -> Result<Option<IncomingWeights>, WeightsError> {
         let ready = self.staged.take().ok_or(WeightsError::NotStaged)?;
         let old = self.exchange(ready).map_err(|why| WeightsError::Refused(why.to_string()))?;
         Ok(Some(Box::new(old)))
     }
 }
 
-impl fmt::Debug for Cpu {
+impl fmt::Debug for CpuBackend {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { room, team, compute, .. } = self;
-        f.debug_struct("Cpu")
-            .field("room", room)
+        let Self { capacity: room, team, compute, .. } = self;
+        f.debug_struct("CpuBackend")
+            .field("capacity", room)
             .field("team", team)
             .field("compute", compute)
             .finish_non_exhaustive()

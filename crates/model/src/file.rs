@@ -1,4 +1,5 @@
-//! Reads small files of a checkpoint directory, with a cap on their size before a byte is read.
+//! Reads small files of a checkpoint directory, with a limit on their size that is checked before
+//! reading.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -12,32 +13,32 @@ pub enum FileError {
     Read {
         /// Which file.
         path: PathBuf,
-        /// What it said.
+        /// The system's error.
         source: io::Error,
     },
     /// A directory, a pipe or a device.
-    #[error("{} is not a regular file; put the checkpoint's own file there", path.display())]
+    #[error("{} is not a regular file; replace it by the checkpoint's file", path.display())]
     NotRegular {
         /// Which path.
         path: PathBuf,
     },
-    /// Larger than such a file ever is.
-    #[error("{} holds {bytes} bytes; at most {max} are read from such a file", path.display())]
+    /// Larger than the limit.
+    #[error("{} has {bytes} bytes; at most {max} are accepted for this file", path.display())]
     TooLarge {
         /// Which file.
         path: PathBuf,
         /// Its size.
         bytes: u64,
-        /// The cap.
+        /// The limit.
         max: u64,
     },
 }
 
-/// The whole of a regular file of at most `max` bytes.
+/// Reads the whole of a regular file of at most `max` bytes.
 pub(crate) fn read(path: &Path, max: u64) -> Result<Vec<u8>, FileError> {
     let file = open(path)?;
     let mut bytes = Vec::new();
-    // One byte more than the cap, so that a file that grows meanwhile is noticed as well.
+    // One byte more than the limit, so that a file that grows meanwhile is detected as well.
     file.take(max + 1)
         .read_to_end(&mut bytes)
         .map_err(|source| FileError::Read { path: path.into(), source })?;
@@ -50,7 +51,7 @@ pub(crate) fn read(path: &Path, max: u64) -> Result<Vec<u8>, FileError> {
     }
 }
 
-/// Opens a regular file. The kind is asked first, because opening a pipe would wait for a writer.
+/// Opens a regular file. Checks the kind first, because opening a pipe would wait for a writer.
 pub(crate) fn open(path: &Path) -> Result<File, FileError> {
     let failed = |source| FileError::Read { path: path.into(), source };
     if !path.metadata().map_err(failed)?.is_file() {

@@ -1,32 +1,36 @@
-//! One sequence through a backend, whole: logits of every token, log-probabilities, a greedy continuation.
+//! Runs one whole sequence through a backend: logits of every token, log-probabilities, a greedy
+//! continuation.
 
 use std::ops::Range;
 
-use crate::backend::{Backend, BackendError, Feature, Inset, PAGE_TOKENS, Page, Room, Slot, Span, Want};
+use crate::backend::{
+    Backend, BackendCapacity, BackendError, ImageInset, LogitRows, PAGE_TOKENS, Page, SequenceSpan, Slot,
+    TileFeature,
+};
 use crate::config::Config;
-use crate::vision::Tile;
+use crate::vision::ImageTile;
 
 /// What to run.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Request<'a> {
+pub struct ForwardRequest<'a> {
     /// Token ids, image placeholders already expanded.
     pub input_ids: &'a [u32],
-    /// Tiles whose rows stand in place of the placeholders, in order.
-    pub tiles: &'a [Tile],
-    /// Lengths of the pieces the prefill is cut into; empty: one piece.
+    /// Tiles whose rows replace the placeholders, in order.
+    pub tiles: &'a [ImageTile],
+    /// Lengths of the pieces that the prefill is cut into; empty: one piece.
     pub segments: &'a [usize],
-    /// Tokens to decode greedily after it.
+    /// Tokens to decode greedily after the input.
     pub decode: usize,
 }
 
-/// What came of it. V is the vocabulary.
+/// Results of a run. V is the vocabulary.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub struct Outputs {
+pub struct ForwardOutputs {
     /// `[T, V]`, of every input token.
     pub logits: Vec<f32>,
     /// `[T - 1]`, of the next input token, at temperature 1.
     pub logprobs: Vec<f32>,
-    /// `[N]`, each the first likeliest of its row of `decode_logits`.
+    /// `[N]`, each the first of the likeliest of its row of `decode_logits`.
     pub decode_tokens: Vec<u32>,
     /// `[N, V]`; row 0 follows the prompt.
     pub decode_logits: Vec<f32>,
@@ -35,17 +39,17 @@ pub struct Outputs {
 /// Why a sequence was not run.
 #[derive(Debug, thiserror::Error)]
 pub enum ForwardError {
-    /// Nothing to run.
+    /// There is nothing to run.
     #[error("no input ids: give at least one")]
     NoTokens,
-    /// The segments do not make up the input.
+    /// The segments do not cover the input.
     #[error(
         "segments {segments:?} add up to {sum}, but there are {tokens} input ids; each must be at least 1"
     )]
     Segments {
         /// As given.
         segments: Vec<usize>,
-        /// Of their lengths.
+        /// Sum of their lengths.
         sum: usize,
         /// Input ids.
         tokens: usize,
@@ -55,11 +59,11 @@ pub enum ForwardError {
         "{placeholders} image placeholders for {tiles} tiles of {rows} rows each: expand each image to tiles x {rows} placeholders"
     )]
     Placeholders {
-        /// Among the input ids.
+        /// Placeholders among the input ids.
         placeholders: usize,
-        /// Given.
+        /// Tiles given.
         tiles: usize,
-        /// A tile.
+        /// Rows of a tile.
         rows: usize,
     },
     /// The logits do not fit into memory.
@@ -75,19 +79,30 @@ pub enum ForwardError {
     Backend(#[from] BackendError),
 }
 
-/// Room for one sequence. Pieces longer than 512 rows are run in several calls: on the CPU the cuts change nothing.
-pub fn room(tokens: usize, tiles: usize, decode: usize) -> Room {
+/// Capacity for one sequence. Pieces longer than 512 rows run in several calls: on the CPU the cuts
+/// change nothing.
+pub fn capacity_for(tokens: usize, tiles: usize, decode: usize) -> BackendCapacity {
     let rows = tokens.clamp(1, 512) as u32;
     let pages = (tokens + decode).div_ceil(PAGE_TOKENS).max(1) as u32;
-    Room { slots: 1, pages, rows_max: rows, logits_max: rows, features: tiles as u32, parked_bytes: 0 }
+    BackendCapacity {
+        slots: 1,
+        pages,
+        rows_max: rows,
+        logits_max: rows,
+        features: tiles as u32,
+        offload_bytes: 0,
+    }
 }
 
 /// Runs a sequence in slot 0 and the first pages of the backend.
-pub fn forward(backend: &mut dyn Backend, request: &Request<'_>) -> Result<Outputs, ForwardError> {
+pub fn forward(
+    backend: &mut dyn Backend,
+    request: &ForwardRequest<'_>,
+) -> Result<ForwardOutputs, ForwardError> {
     check_segments(request)?;
-    let images = Images::place(backend.config(), request)?;
+    let images = ImagePositions::locate(backend.config(), request)?;
     let vocabulary = backend.config().text.vocabulary;
-    let mut outputs = Outputs::with_room(request, vocabulary)?;
+    let mut outputs = ForwardOutputs::with_capacity(request, vocabulary)?;
     check_positions(backend, request)?;
     let features = if request.tiles.is_empty() { Vec::new() } else { backend.encode(request.tiles)? };
     let done = run(backend, request, &images, &features, &mut outputs);
@@ -100,22 +115,22 @@ pub fn forward(backend: &mut dyn Backend, request: &Request<'_>) -> Result<Outpu
 
 fn run(
     backend: &mut dyn Backend,
-    request: &Request<'_>,
-    images: &Images,
-    features: &[Feature],
-    outputs: &mut Outputs,
+    request: &ForwardRequest<'_>,
+    images: &ImagePositions,
+    features: &[TileFeature],
+    outputs: &mut ForwardOutputs,
 ) -> Result<(), BackendError> {
     let mut sequence = Sequence::at_start(backend, request.input_ids.len() + request.decode);
     let whole = [request.input_ids.len()];
     let segments = if request.segments.is_empty() { &whole } else { request.segments };
-    let room = backend.room();
-    let rows_max = room.rows_max.min(room.logits_max) as usize;
+    let capacity = backend.capacity();
+    let rows_max = capacity.rows_max.min(capacity.logits_max) as usize;
     for segment in segments {
         let end = sequence.len() + segment;
         while sequence.len() < end {
             let rows = sequence.len()..end.min(sequence.len() + rows_max);
             let insets = images.insets(rows.clone(), features);
-            sequence.run(backend, &request.input_ids[rows.clone()], &insets, Want::All)?;
+            sequence.run(backend, &request.input_ids[rows.clone()], &insets, LogitRows::All)?;
             for row in 0..rows.len() {
                 outputs.logits.extend_from_slice(backend.logits(row as u32)?);
             }
@@ -128,7 +143,7 @@ fn decode(
     backend: &mut dyn Backend,
     sequence: &mut Sequence,
     count: usize,
-    outputs: &mut Outputs,
+    outputs: &mut ForwardOutputs,
 ) -> Result<(), BackendError> {
     let width = backend.config().text.vocabulary;
     for step in 0..count {
@@ -137,7 +152,7 @@ fn decode(
             let last = outputs.logits.len() - width;
             outputs.decode_logits.extend_from_slice(&outputs.logits[last..]);
         } else {
-            sequence.run(backend, &outputs.decode_tokens[step - 1..], &[], Want::Last)?;
+            sequence.run(backend, &outputs.decode_tokens[step - 1..], &[], LogitRows::Last)?;
             outputs.decode_logits.extend_from_slice(backend.logits(0)?);
         }
         outputs.decode_tokens.push(likeliest(&outputs.decode_logits[at..]));
@@ -145,7 +160,7 @@ fn decode(
     Ok(())
 }
 
-/// A sequence and where its state is.
+/// A sequence, and the slot and pages of its state.
 #[derive(Debug, Clone)]
 pub struct Sequence {
     slot: Slot,
@@ -154,14 +169,14 @@ pub struct Sequence {
 }
 
 impl Sequence {
-    /// A sequence without tokens in this slot, on these pages.
+    /// A sequence without tokens, in this slot and on these pages.
     pub fn new(slot: Slot, pages: Vec<Page>) -> Self {
         Self { slot, pages, len: 0 }
     }
 
-    /// In slot 0, on as many of the backend's pages as so many tokens need, or on all.
+    /// A sequence in slot 0, on as many of the backend's pages as its tokens need, or on all.
     fn at_start(backend: &dyn Backend, tokens: usize) -> Self {
-        let pages = tokens.div_ceil(PAGE_TOKENS).min(backend.room().pages as usize) as u32;
+        let pages = tokens.div_ceil(PAGE_TOKENS).min(backend.capacity().pages as usize) as u32;
         Self::new(Slot(0), (0..pages).map(Page).collect())
     }
 
@@ -175,19 +190,24 @@ impl Sequence {
         self.len == 0
     }
 
-    /// Where its recurrent state is.
+    /// Slot of its recurrent state.
     pub fn slot(&self) -> Slot {
         self.slot
     }
 
-    /// Where its keys and values are.
+    /// Pages of its keys and values.
     pub fn pages(&self) -> &[Page] {
         &self.pages
     }
 
-    /// These tokens as a span of a batch; call `advance` when it has run.
-    pub fn span<'a>(&'a self, tokens: &'a [u32], insets: &'a [Inset], want: Want) -> Span<'a> {
-        Span { slot: self.slot, pages: &self.pages, start: self.len as u32, tokens, insets, want }
+    /// These tokens as a span of a batch; call `advance` after it has run.
+    pub fn span<'a>(
+        &'a self,
+        tokens: &'a [u32],
+        insets: &'a [ImageInset],
+        want: LogitRows,
+    ) -> SequenceSpan<'a> {
+        SequenceSpan { slot: self.slot, pages: &self.pages, start: self.len as u32, tokens, insets, want }
     }
 
     /// Counts tokens that have run.
@@ -195,13 +215,13 @@ impl Sequence {
         self.len += tokens;
     }
 
-    /// Runs more tokens, alone.
+    /// Runs more tokens of this sequence alone.
     pub fn run(
         &mut self,
         backend: &mut dyn Backend,
         tokens: &[u32],
-        insets: &[Inset],
-        want: Want,
+        insets: &[ImageInset],
+        want: LogitRows,
     ) -> Result<(), BackendError> {
         backend.run(&[self.span(tokens, insets, want)])?;
         self.advance(tokens.len());
@@ -209,15 +229,15 @@ impl Sequence {
     }
 }
 
-/// Where image rows stand among the input ids.
-struct Images {
+/// Positions of image rows among the input ids.
+struct ImagePositions {
     /// Positions of the placeholders, ascending.
     positions: Vec<usize>,
     rows_per_tile: usize,
 }
 
-impl Images {
-    fn place(config: &Config, request: &Request<'_>) -> Result<Self, ForwardError> {
+impl ImagePositions {
+    fn locate(config: &Config, request: &ForwardRequest<'_>) -> Result<Self, ForwardError> {
         let Some(vision) = &config.vision else {
             return if request.tiles.is_empty() {
                 Ok(Self { positions: Vec::new(), rows_per_tile: 1 })
@@ -234,25 +254,25 @@ impl Images {
         Ok(Self { positions, rows_per_tile: rows })
     }
 
-    /// The image rows among some tokens, by runs of neighbouring rows of one tile.
-    fn insets(&self, tokens: Range<usize>, features: &[Feature]) -> Vec<Inset> {
+    /// Image rows in a range of tokens, as runs of consecutive rows of one tile.
+    fn insets(&self, tokens: Range<usize>, features: &[TileFeature]) -> Vec<ImageInset> {
         let first = self.positions.partition_point(|at| *at < tokens.start);
-        let mut insets: Vec<Inset> = Vec::new();
+        let mut insets: Vec<ImageInset> = Vec::new();
         for (row, at) in self.positions.iter().enumerate().skip(first).take_while(|(_, at)| **at < tokens.end)
         {
             let (tile, row) = (row / self.rows_per_tile, (row % self.rows_per_tile) as u32);
             let (at, feature) = ((at - tokens.start) as u32, features[tile]);
             match insets.last_mut() {
                 Some(run) if run.feature == feature && run.at + run.len == at => run.len += 1,
-                _ => insets.push(Inset { at, len: 1, feature, row }),
+                _ => insets.push(ImageInset { at, len: 1, feature, row }),
             }
         }
         insets
     }
 }
 
-impl Outputs {
-    fn with_room(request: &Request<'_>, vocabulary: usize) -> Result<Self, ForwardError> {
+impl ForwardOutputs {
+    fn with_capacity(request: &ForwardRequest<'_>, vocabulary: usize) -> Result<Self, ForwardError> {
         let mut outputs = Self::default();
         for (values, rows) in
             [(&mut outputs.logits, request.input_ids.len()), (&mut outputs.decode_logits, request.decode)]
@@ -265,7 +285,7 @@ impl Outputs {
     }
 }
 
-fn check_segments(request: &Request<'_>) -> Result<(), ForwardError> {
+fn check_segments(request: &ForwardRequest<'_>) -> Result<(), ForwardError> {
     let (segments, tokens) = (request.segments, request.input_ids.len());
     if tokens == 0 {
         return Err(ForwardError::NoTokens);
@@ -277,19 +297,19 @@ fn check_segments(request: &Request<'_>) -> Result<(), ForwardError> {
     Ok(())
 }
 
-fn check_positions(backend: &dyn Backend, request: &Request<'_>) -> Result<(), BackendError> {
-    // The last decoded token is not run any more.
-    let asked = request.input_ids.len() + request.decode.saturating_sub(1);
-    let room = backend.room().pages as usize * PAGE_TOKENS;
-    if asked > room {
-        return Err(BackendError::NoRoom { what: "positions of all pages", asked, room });
+fn check_positions(backend: &dyn Backend, request: &ForwardRequest<'_>) -> Result<(), BackendError> {
+    // The last decoded token is not run.
+    let requested = request.input_ids.len() + request.decode.saturating_sub(1);
+    let capacity = backend.capacity().pages as usize * PAGE_TOKENS;
+    if requested > capacity {
+        return Err(BackendError::OverCapacity { what: "positions of all pages", requested, capacity });
     }
     Ok(())
 }
 
 /// log-softmax of a row at `id`, summed in float64.
 fn logprob(logits: &[f32], id: u32) -> f32 {
-    // A placeholder beyond the vocabulary is never drawn: its probability is 0.
+    // A placeholder outside the vocabulary is never sampled: its probability is 0.
     let Some(logit) = logits.get(id as usize) else { return f32::NEG_INFINITY };
     let highest = f64::from(logits.iter().copied().fold(f32::NEG_INFINITY, f32::max));
     let sum: f64 = logits.iter().map(|logit| (f64::from(*logit) - highest).exp()).sum();

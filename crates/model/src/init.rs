@@ -1,6 +1,8 @@
-//! Random checkpoints of this architecture in the Hugging Face layout: to try the farm, to test it, to measure it.
+//! Random checkpoints of this architecture in the Hugging Face layout, for trials, tests and
+//! measurements of the farm.
 //!
-//! The same size, seed and type give the same bytes. The model knows nothing; it reads and writes like the published ones.
+//! The same size, seed and type give the same bytes. The model knows nothing; its checkpoint has
+//! the form of the published ones.
 
 mod disk;
 mod sizes;
@@ -14,31 +16,31 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
-pub use sizes::Size;
+pub use sizes::ModelSize;
 
 use crate::config::{Config, ConfigError};
 use crate::template::{TEMPLATE_FILE, TemplateFile};
 use crate::tokenizer::{TOKENIZER_FILE, TokenizerError};
-use tensors::Tensor;
-use write::Draft;
+use tensors::TensorSpec;
+use write::DraftDirectory;
 
-/// Largest weight file unless told otherwise, as the published tools write them.
+/// Default size of the largest weight file, as the published tools write them.
 pub const SHARD_BYTES_MAX: u64 = 5_000_000_000;
 
-/// What a checkpoint is to be.
+/// Settings of a random checkpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Init {
-    /// How large.
-    pub size: Size,
-    /// Where its weights come from.
+pub struct InitSpec {
+    /// Size of the model.
+    pub size: ModelSize,
+    /// Seed of its weights.
     pub seed: u64,
-    /// How they are stored.
+    /// Number type of its weights.
     pub dtype: StoredType,
-    /// Largest weight file; more make shards and an index.
+    /// Largest weight file in bytes; a larger checkpoint has shards and an index.
     pub shard_bytes_max: u64,
 }
 
-/// How weights are stored.
+/// Number type of stored weights.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum StoredType {
     /// `float32`.
@@ -47,12 +49,12 @@ pub enum StoredType {
     Bfloat16,
 }
 
-/// Bytes of weights that are written, and all there will be.
-pub type Told<'a> = dyn Fn(u64, u64) + Sync + 'a;
+/// Called with the bytes of weights that are written, and the total.
+pub type ProgressFn<'a> = dyn Fn(u64, u64) + Sync + 'a;
 
 /// What was written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Summary {
+pub struct InitSummary {
     /// Values of all tensors.
     pub parameters: u64,
     /// Tensors.
@@ -63,40 +65,40 @@ pub struct Summary {
     pub vocabulary: usize,
 }
 
-/// Why no checkpoint was written.
+/// Why a checkpoint was not written.
 #[derive(Debug, thiserror::Error)]
 pub enum InitError {
-    /// Something is there already.
-    #[error("{} exists or is no name of a directory; give a path where nothing is", path.display())]
+    /// The target exists.
+    #[error("{} exists or is not the name of a directory; give a path that does not exist", path.display())]
     Exists {
         /// Where.
         path: PathBuf,
     },
-    /// Another process is writing it.
-    #[error("{} is being written by another process; wait for it, or stop it", path.display())]
+    /// Another process writes it.
+    #[error("{} is being written by another process; wait for it or stop it", path.display())]
     Busy {
         /// Where.
         path: PathBuf,
     },
     /// A process that was killed left a part of another checkpoint under this name.
-    #[error("{} is a part of a checkpoint of other settings ({found}); go on with those, or remove it", path.display())]
+    #[error("{} is part of a checkpoint with other settings ({found}); continue with those settings or remove it", path.display())]
     OtherDraft {
-        /// Where it lies.
+        /// Path of that part.
         path: PathBuf,
         /// Its settings.
         found: String,
     },
-    /// The disk does not hold what is still to be written.
+    /// The disk is too small for what is still to be written.
     #[error(
-        "{} takes {} more on its disk and {} are free{}; free {}, or give a path on a larger disk",
-        path.display(), disk::size(*needed), disk::size(*free), left_there(*there), disk::size(*needed - *free)
+        "{} needs {} more on its disk, but {} are free{}; free {}, or give a path on a larger disk",
+        path.display(), disk::size(*needed), disk::size(*free), resume_note(*there), disk::size(*needed - *free)
     )]
     DiskFull {
         /// The directory that is to be made.
         path: PathBuf,
-        /// Bytes that are still to be written.
+        /// Bytes to be written.
         needed: u64,
-        /// Bytes of files of weights that an earlier start left whole.
+        /// Bytes of weight files that an earlier start completed.
         there: u64,
         /// Bytes that can be written.
         free: u64,
@@ -104,17 +106,17 @@ pub enum InitError {
     /// The operating system refused.
     #[error("cannot {what} {}", path.display())]
     Write {
-        /// What was tried.
+        /// Operation that failed.
         what: &'static str,
         /// On which file or directory.
         path: PathBuf,
-        /// What it said.
+        /// The system's error.
         source: io::Error,
     },
-    /// The configuration does not pass its own door.
+    /// The configuration cannot be read back.
     #[error("this size has a configuration that cannot be read")]
     Config(#[from] ConfigError),
-    /// The tokenizer does not pass its own door.
+    /// The tokenizer cannot be read back.
     #[error("the trained tokenizer cannot be read")]
     Tokenizer(#[from] TokenizerError),
 }
@@ -144,25 +146,32 @@ impl StoredType {
     }
 }
 
-/// Writes a checkpoint directory, whole or not at all.
+/// Writes a checkpoint directory, completely or not at all.
 ///
-/// What a killed process left of the same checkpoint is gone on with at its first missing file of weights.
+/// If a killed process left a part of the same checkpoint, continues at its first missing weight
+/// file.
 ///
 /// # Errors
-/// When something is at `dir` already, another process is at it, the disk is too small for what is still to be written, or it refuses.
-pub fn init(dir: &Path, init: &Init) -> Result<Summary, InitError> {
-    init_told(dir, init, &|_, _| {})
+/// If `dir` exists, another process writes it, the disk is too small for what is still to be
+/// written, or a write fails.
+pub fn init(dir: &Path, init: &InitSpec) -> Result<InitSummary, InitError> {
+    init_with_progress(dir, init, &|_, _| {})
 }
 
-/// The same; `told` hears of the bytes of weights that are written, and of how many there will be, from several threads.
-pub fn init_told(dir: &Path, init: &Init, told: &Told<'_>) -> Result<Summary, InitError> {
+/// As [`init`]; calls `progress` from several threads with the bytes of weights that are written
+/// and the total.
+pub fn init_with_progress(
+    dir: &Path,
+    init: &InitSpec,
+    progress: &ProgressFn<'_>,
+) -> Result<InitSummary, InitError> {
     let shapes = init.size.shapes();
     let config_json = sizes::config_json(shapes, init.dtype);
     let config = Config::parse(config_json.to_string().as_bytes(), Path::new("config.json"))?;
     let tensors = tensors::tensors(&config, shapes.prefix);
-    let draft = Draft::begin(dir, init)?;
+    let draft = DraftDirectory::begin(dir, init)?;
     draft.check_disk(init, &tensors, disk::other_files(shapes.vocabulary))?;
-    let mut bytes = draft.write_weights(init, &tensors, told)?;
+    let mut bytes = draft.write_weights(init, &tensors, progress)?;
     bytes += draft.write(TOKENIZER_FILE, &vocabulary::tokenizer_json(shapes.vocabulary)?)?;
     for (name, value) in [
         ("config.json", config_json),
@@ -172,15 +181,15 @@ pub fn init_told(dir: &Path, init: &Init, told: &Told<'_>) -> Result<Summary, In
     ] {
         bytes += draft.write(name, &format!("{value:#}\n"))?;
     }
-    draft.publish()?;
-    let parameters = tensors.iter().map(Tensor::values).sum::<usize>() as u64;
-    Ok(Summary { parameters, tensors: tensors.len(), bytes, vocabulary: shapes.vocabulary })
+    draft.commit()?;
+    let parameters = tensors.iter().map(TensorSpec::values).sum::<usize>() as u64;
+    Ok(InitSummary { parameters, tensors: tensors.len(), bytes, vocabulary: shapes.vocabulary })
 }
 
-/// What an earlier start left, where it left something.
-fn left_there(bytes: u64) -> String {
+/// Describes what an earlier start left, if anything.
+fn resume_note(bytes: u64) -> String {
     if bytes > 0 {
-        format!(" ({} are there from an earlier start and stay)", disk::size(bytes))
+        format!(" (the {} from an earlier start are kept)", disk::size(bytes))
     } else {
         String::new()
     }
@@ -195,7 +204,7 @@ fn generation_config() -> Value {
     })
 }
 
-/// For programs that render chats: the same layout as the default template.
+/// For programs that render chats: the layout of the default template.
 fn tokenizer_config(positions_max: usize) -> Value {
     let chat_template = concat!(
         "<s><SPECIAL_10>System\n",

@@ -1,8 +1,9 @@
-//! What the hot loops are made of: packed matrices and their products, a team of threads, vector mathematics. The only `unsafe` of
-//! this crate beside one memory map lives below here.
+//! The parts of the hot loops: packed matrices and their products, a thread pool, vector
+//! mathematics. All `unsafe` of this crate except one memory map is in this module.
 //!
-//! Every product gives each output element by one fixed chain of fused multiply-adds over k = 0, 1, 2, …, whatever the number of rows,
-//! the number of threads or the width of the machine's vectors: so a row's result does not depend on its neighbours, bit for bit.
+//! Every product computes each output element by one fixed chain of fused multiply-adds over k = 0,
+//! 1, 2, …, for any number of rows or threads and any vector width of the machine. A row's result
+//! therefore does not depend on its neighbours, bit for bit.
 
 mod attention;
 mod buffer;
@@ -15,16 +16,16 @@ mod product;
 pub(crate) mod resample;
 mod rows;
 mod scan;
-mod team;
+mod thread_pool;
 pub(crate) mod tower;
 mod vector;
 pub(crate) mod vision_attention;
 
-pub use attention::{Attention, PAGE_KEYS, Page};
-pub(crate) use buffer::Buffer;
-pub use conv::Conv;
-pub use isa::Isa;
-pub use matrix::{Compute, Matrix};
-pub use rows::Rows;
-pub use scan::Scan;
-pub use team::Team;
+pub use attention::{PAGE_KEYS, PageView, PagedAttention};
+pub(crate) use buffer::AlignedBuffer;
+pub use conv::ConvKernel;
+pub use isa::InstructionSet;
+pub use matrix::{PackedMatrix, ProductPrecision};
+pub use rows::StridedRows;
+pub use scan::HeadScan;
+pub use thread_pool::ThreadPool;

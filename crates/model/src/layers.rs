@@ -1,10 +1,11 @@
-//! One layer's mathematics each: what is correct, and what every faster form is held to.
+//! The mathematics of each layer: the definition of correct results, which every faster form must
+//! match.
 //!
-//! Where a loop is hot the plain definition stands here and `kernels` has the same in vectors; a test beside the definition holds the two
-//! together.
+//! For a hot loop, this module has the plain definition and `kernels` the same in vectors; a test
+//! beside the definition compares the two.
 //!
-//! Every function here gives a row's result from that row alone, by sums in one fixed order: how rows are batched, cut or shared among
-//! threads does not show in a single bit.
+//! Every function here computes a row's result from that row alone, by sums in one fixed order:
+//! batching, cuts and threads do not change a single bit.
 
 pub mod attention;
 pub mod conv;
@@ -15,26 +16,28 @@ pub mod norm;
 pub mod ssm;
 pub mod ssm_chunked;
 
-use crate::kernels::{Compute, Matrix, Team, math};
+use crate::kernels::{PackedMatrix, ProductPrecision, ThreadPool, math};
 
-/// Who computes, and in what.
+/// The threads and the precision of a computation.
 #[derive(Debug, Clone, Copy)]
-pub struct Crew<'a> {
-    /// Threads that share an operation.
-    pub team: &'a Team,
-    /// What products are computed in.
-    pub compute: Compute,
+pub struct ComputeContext<'a> {
+    /// Threads that run an operation.
+    pub team: &'a ThreadPool,
+    /// Precision of products.
+    pub compute: ProductPrecision,
 }
 
-impl Crew<'_> {
+impl ComputeContext<'_> {
     /// `y[m, out] = x[m, in] W^T`.
-    pub fn product(&self, matrix: &Matrix, x: &[f32], y: &mut [f32]) {
+    pub fn product(&self, matrix: &PackedMatrix, x: &[f32], y: &mut [f32]) {
         matrix.product(self.team, self.compute, x, y);
     }
 
-    /// Calls `work(index, row)` for each row of `width` values; rows are shared out in pieces worth waking a thread for.
+    /// Calls `work(index, row)` for each row of `width` values; the rows are distributed in pieces
+    /// that are worth waking a thread for.
     pub fn rows(&self, values: &mut [f32], width: usize, work: impl Fn(usize, &mut [f32]) + Sync) {
-        // A thread is woken in about 5 us, in which one core touches some 8,192 values with a few operations each.
+        // Waking a thread takes about 5 us, in which one core processes about 8,192 values with a
+        // few operations each.
         let rows = 8192_usize.div_ceil(width);
         self.team.pieces(values, rows * width, |piece, values| {
             values
@@ -46,7 +49,7 @@ impl Crew<'_> {
 }
 
 /// Adds `delta` to `values`, both in rows of `width` values.
-pub fn add(crew: Crew<'_>, values: &mut [f32], delta: &[f32], width: usize) {
+pub fn add(crew: ComputeContext<'_>, values: &mut [f32], delta: &[f32], width: usize) {
     crew.rows(values, width, |row, values| math::add(values, &delta[row * width..][..values.len()]));
 }
 

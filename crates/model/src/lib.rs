@@ -1,8 +1,9 @@
-//! The model: Nemotron-H (Mamba-2, attention, MLP, experts) with a RADIO vision encoder, and the plain-Rust backend that defines
-//! what is correct.
+//! The model: Nemotron-H (Mamba-2, attention, MLP, experts) with a RADIO vision encoder, and the
+//! plain-Rust backend that defines what is correct.
 //!
-//! A checkpoint directory comes in through one door (`checkpoint.rs`); `config.rs` says what it must hold; `cpu.rs` runs it behind the
-//! interface of `backend.rs`, which a GPU backend shares. Nothing here knows a session, a network or a clock.
+//! `checkpoint.rs` opens and checks a checkpoint directory; `config.rs` describes its model;
+//! `cpu.rs` runs it behind the interface of `backend.rs`, which a GPU backend shares. This crate
+//! knows nothing about sessions, networks or clocks.
 
 pub mod backend;
 pub mod checkpoint;

@@ -1,7 +1,9 @@
-//! The strings of a chat and the ids of its marks: what stands around instructions, task, outcome and image.
+//! The chat template: fixed strings, and ids of marks, around instructions, task, outcome and
+//! image.
 //!
-//! A layout is written as one string a turn. Names of added tokens in it become their ids; what stands between two marks, filled-in text
-//! included, is encoded in one go, as a renderer followed by a tokenizer would, except that filled-in text is never read for marks.
+//! A layout is one string for each turn. Names of added tokens in it become their ids. The text
+//! between two marks, including filled-in text, is encoded in one call, as a renderer followed by a
+//! tokenizer would, except that filled-in text is never searched for marks.
 
 mod chat;
 mod layout;
@@ -16,11 +18,11 @@ use sha2::{Digest, Sha256};
 use crate::config::Config;
 use crate::file::{self, FileError};
 use crate::tokenizer::Tokenizer;
-use chat::Chat;
-pub use chat::{Content, Laid};
-use layout::{Layout, Slot};
+use chat::ChatLayout;
+pub use chat::{ChatContent, RenderedChat};
+use layout::{TemplateField, TurnLayout};
 
-/// Name of the file in a checkpoint directory; without it the defaults hold.
+/// Name of the file in a checkpoint directory. Without it the defaults apply.
 pub const TEMPLATE_FILE: &str = "furrow_template.json";
 /// Largest file read: a few strings of a few hundred bytes.
 const FILE_BYTES_MAX: u64 = 64 << 10;
@@ -31,15 +33,15 @@ const FILE_BYTES_MAX: u64 = 64 << 10;
 pub struct TemplateFile {
     /// The first prompt, with `{instructions}`, `{task}` and `{image}` once each.
     pub first_turn: String,
-    /// What is added after the ids of a reply, with `{outcome}` and `{image}` once each.
+    /// Text after the ids of a reply, with `{outcome}` and `{image}` once each.
     pub later_turn: String,
     /// Names in the layouts that must be one token each; a tokenizer without them is refused.
     pub marks: Vec<String>,
     /// Ends a reply.
     pub stop: String,
-    /// Stands before the rows of an image; absent: the mark `config.json` names.
+    /// Mark before the rows of an image; absent: the mark in `config.json`.
     pub image_open: Option<String>,
-    /// Stands after them; absent: the mark `config.json` names.
+    /// Mark after them; absent: the mark in `config.json`.
     pub image_close: Option<String>,
 }
 
@@ -63,21 +65,21 @@ impl Default for TemplateFile {
 /// Why a template file was not read.
 #[derive(Debug, thiserror::Error)]
 pub enum TemplateError {
-    /// The file is there and could not be read.
-    #[error("cannot open the template; remove {TEMPLATE_FILE} and the default holds")]
+    /// The file exists but could not be read.
+    #[error("cannot open the template; correct {TEMPLATE_FILE}, or remove it to use the default")]
     File(#[from] FileError),
-    /// The file is not the JSON it should be.
+    /// The file is not JSON of the expected form.
     #[error("{} is not a template", path.display())]
     Syntax {
         /// Which.
         path: PathBuf,
-        /// Where and why.
+        /// Where parsing failed.
         source: serde_json::Error,
     },
 }
 
 impl TemplateFile {
-    /// Reads the template of a checkpoint directory; the default where it has none.
+    /// Reads the template of a checkpoint directory; the default if it has none.
     pub fn open(dir: &Path) -> Result<Self, TemplateError> {
         let path = dir.join(TEMPLATE_FILE);
         if !path.exists() {
@@ -88,13 +90,13 @@ impl TemplateFile {
     }
 }
 
-/// Lays out a chat; only `check` makes one.
+/// Renders a chat. Only `check` creates one.
 #[derive(Debug, Clone)]
-pub struct Template {
-    first_turn: Layout,
-    later_turn: Layout,
-    chat: Option<Chat>,
-    image: Option<ImageMarks>,
+pub struct ChatTemplate {
+    first_turn: TurnLayout,
+    later_turn: TurnLayout,
+    chat: Option<ChatLayout>,
+    image: Option<ImageMarkIds>,
     stop: u32,
     sha256: [u8; 32],
     tokenizer: Arc<Tokenizer>,
@@ -102,7 +104,7 @@ pub struct Template {
 
 /// Ids of a turn around its image.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Turn {
+pub struct TurnIds {
     /// Up to the image.
     pub before_image: Vec<u32>,
     /// From after the image to where the reply begins.
@@ -110,14 +112,14 @@ pub struct Turn {
 }
 
 #[derive(Debug, Clone, Copy)]
-struct ImageMarks {
+struct ImageMarkIds {
     open: u32,
     row: u32,
     close: u32,
 }
 
-impl Template {
-    /// Resolves every mark, or names every problem.
+impl ChatTemplate {
+    /// Resolves every mark, or returns every problem.
     pub fn check(
         file: &TemplateFile,
         tokenizer: &Arc<Tokenizer>,
@@ -130,29 +132,36 @@ impl Template {
         }
         let image = image_marks(file, tokenizer, config, &mut problems);
         let stop = stop(file, tokenizer, config, &mut problems);
-        let mut layout = |key, text, slots| Layout::check(key, text, slots, tokenizer, &mut problems);
-        let first_turn =
-            layout("first_turn", &file.first_turn, &[Slot::Instructions, Slot::Task, Slot::Image]);
-        let later_turn = layout("later_turn", &file.later_turn, &[Slot::Outcome, Slot::Image]);
+        let mut layout = |key, text, slots| TurnLayout::check(key, text, slots, tokenizer, &mut problems);
+        let first_turn = layout(
+            "first_turn",
+            &file.first_turn,
+            &[TemplateField::Instructions, TemplateField::Task, TemplateField::Image],
+        );
+        let later_turn =
+            layout("later_turn", &file.later_turn, &[TemplateField::Outcome, TemplateField::Image]);
         if !problems.is_empty() {
             return Err(problems);
         }
         let sha256 = Sha256::digest(json!(file).to_string()).into();
-        let chat = Chat::of(&first_turn, &later_turn);
+        let chat = ChatLayout::of(&first_turn, &later_turn);
         Ok(Self { first_turn, later_turn, chat, image, stop, sha256, tokenizer: Arc::clone(tokenizer) })
     }
 
     /// The first prompt.
-    pub fn first_turn(&self, instructions: &str, task: &str) -> Turn {
-        self.turn(&self.first_turn, |slot| if slot == Slot::Instructions { instructions } else { task })
+    pub fn first_turn(&self, instructions: &str, task: &str) -> TurnIds {
+        self.turn(
+            &self.first_turn,
+            |slot| if slot == TemplateField::Instructions { instructions } else { task },
+        )
     }
 
-    /// What is added after the ids of a reply.
-    pub fn later_turn(&self, outcome: &str) -> Turn {
+    /// Text after the ids of a reply.
+    pub fn later_turn(&self, outcome: &str) -> TurnIds {
         self.turn(&self.later_turn, |_| outcome)
     }
 
-    /// An image of so many rows between its marks; `None` for a model that reads text only.
+    /// An image of this many rows between its marks; `None` for a model that reads text only.
     pub fn image(&self, rows: usize) -> Option<Vec<u32>> {
         let marks = self.image?;
         let rows = std::iter::repeat_n(marks.row, rows);
@@ -164,7 +173,7 @@ impl Template {
         self.stop
     }
 
-    /// What the layouts are encoded with.
+    /// The tokenizer that encodes the layouts.
     pub fn tokenizer(&self) -> &Arc<Tokenizer> {
         &self.tokenizer
     }
@@ -174,9 +183,9 @@ impl Template {
         &self.sha256
     }
 
-    fn turn<'a>(&self, layout: &Layout, fill: impl Fn(Slot) -> &'a str) -> Turn {
+    fn turn<'a>(&self, layout: &TurnLayout, fill: impl Fn(TemplateField) -> &'a str) -> TurnIds {
         let [before_image, after_image] = layout.ids(&self.tokenizer, fill);
-        Turn { before_image, after_image }
+        TurnIds { before_image, after_image }
     }
 }
 
@@ -195,20 +204,20 @@ fn image_marks(
     tokenizer: &Tokenizer,
     config: &Config,
     problems: &mut Vec<String>,
-) -> Option<ImageMarks> {
+) -> Option<ImageMarkIds> {
     let row = config.vision.as_ref()?.image_token;
     let open = mark_id("image_open", file.image_open.as_deref()?, tokenizer, problems);
     let close = mark_id("image_close", file.image_close.as_deref()?, tokenizer, problems);
-    Some(ImageMarks { open, row, close })
+    Some(ImageMarkIds { open, row, close })
 }
 
-/// The stop id must be one the model can draw.
+/// Checks that the model can sample the stop id.
 fn stop(file: &TemplateFile, tokenizer: &Tokenizer, config: &Config, problems: &mut Vec<String>) -> u32 {
     let id = mark_id("stop", &file.stop, tokenizer, problems);
     let rows = config.text.vocabulary;
     if id as usize >= rows {
         problems.push(format!(
-            "template: stop {:?} is id {id}, but the head has {rows} rows; name a mark the model can draw",
+            "template: stop {:?} is id {id}, but the head has {rows} rows; name a mark that the model can sample",
             file.stop
         ));
     }
@@ -219,7 +228,7 @@ fn mark_id(key: &str, mark: &str, tokenizer: &Tokenizer, problems: &mut Vec<Stri
     tokenizer.special(mark).unwrap_or_else(|| {
         let some = tokenizer.specials().take(8).map(|(name, _)| name).collect::<Vec<_>>().join(" ");
         problems.push(format!(
-            "template: {key} names {mark:?}, which is no added token of the tokenizer; it has {some} …"
+            "template: {key} names {mark:?}, which is not an added token of the tokenizer; it has {some} …"
         ));
         0
     })

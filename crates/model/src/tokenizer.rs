@@ -1,7 +1,8 @@
-//! The door for `tokenizer.json`: text to ids and back, and the bytes of every id.
+//! Reads `tokenizer.json`: text to ids and back, and the bytes of every id.
 //!
-//! Text is always plain: no name of a mark inside it becomes the mark's id, so nothing a page says can end a turn or stand for an
-//! image. Marks are asked for by name and put in as ids (`template.rs`).
+//! Text is always plain: the name of a mark inside it never becomes the mark's id, so no text of a
+//! page can end a turn or replace an image. Callers look marks up by name and insert their ids
+//! (`template.rs`).
 
 pub(crate) mod alphabet;
 mod file;
@@ -24,7 +25,7 @@ use crate::file::FileError;
 
 /// Name of the file in a checkpoint directory.
 pub const TOKENIZER_FILE: &str = "tokenizer.json";
-/// Largest file read. Published ones of 131,072 entries have about 17 MB.
+/// Largest file that is read. Published ones of 131,072 entries have about 17 MB.
 pub const FILE_BYTES_MAX: u64 = 64 << 20;
 
 /// A byte-level BPE tokenizer.
@@ -44,17 +45,17 @@ pub struct Tokenizer {
 #[derive(Debug, thiserror::Error)]
 pub enum TokenizerError {
     /// The file could not be read.
-    #[error("cannot open the tokenizer; a checkpoint directory holds {TOKENIZER_FILE} beside config.json")]
+    #[error("cannot open the tokenizer; a checkpoint directory has {TOKENIZER_FILE} next to config.json")]
     File(#[from] FileError),
-    /// The file is not the JSON it should be.
-    #[error("{} is not a tokenizer as the tokenizers library writes it", path.display())]
+    /// The file is not JSON of the expected form.
+    #[error("{} is not a tokenizer in the format of the tokenizers library", path.display())]
     Syntax {
         /// Which.
         path: PathBuf,
-        /// Where and why.
+        /// Where parsing failed.
         source: serde_json::Error,
     },
-    /// The file says something that cannot be run exactly.
+    /// The file needs something that this program cannot run exactly.
     #[error("{}: {}", path.display(), list(problems))]
     Invalid {
         /// Which.
@@ -72,9 +73,9 @@ impl Tokenizer {
         Self::parse(&path, &text)
     }
 
-    /// Reads a tokenizer from the text of its file; the path is for messages.
+    /// Reads a tokenizer from the text of its file; `path` is its name in errors.
     pub fn parse(path: &Path, text: &[u8]) -> Result<Self, TokenizerError> {
-        let file: file::File = serde_json::from_slice(text)
+        let file: file::TokenizerFile = serde_json::from_slice(text)
             .map_err(|source| TokenizerError::Syntax { path: path.to_owned(), source })?;
         let invalid = |problems| TokenizerError::Invalid { path: path.to_owned(), problems };
         let parts = file.check().map_err(invalid)?;
@@ -91,8 +92,8 @@ impl Tokenizer {
         Ok(tokenizer)
     }
 
-    /// Ids of a text, none of them a mark's, whatever the text says. Its bytes are the ids' bytes, save for Unicode normalisation
-    /// where the file asks for it.
+    /// Ids of a text, none of them a mark's, whatever the text contains. The ids have the bytes of
+    /// the text, except for Unicode normalisation if the file requires it.
     pub fn encode(&self, text: &str) -> Vec<u32> {
         let mut ids = Vec::with_capacity(text.len() / 3);
         match self.pieces(text) {
@@ -102,17 +103,18 @@ impl Tokenizer {
         ids
     }
 
-    /// Text of some ids without special marks; ids without an entry are left out, bytes that are no UTF-8 become U+FFFD.
+    /// Text of some ids without special marks. Ids without an entry are omitted, bytes that are not
+    /// UTF-8 become U+FFFD.
     pub fn decode(&self, ids: &[u32]) -> String {
         self.text_of(ids, |id| !self.vocabulary.is_special(id))
     }
 
-    /// The same with every mark written as its name.
+    /// Text of some ids with every mark written as its name.
     pub fn decode_with_marks(&self, ids: &[u32]) -> String {
         self.text_of(ids, |_| true)
     }
 
-    /// Id of a mark, by its name: an added token, whether or not the file calls it special.
+    /// Id of a mark by its name: an added token, whether or not the file calls it special.
     pub fn special(&self, name: &str) -> Option<u32> {
         self.added.get(name).copied()
     }
@@ -132,8 +134,9 @@ impl Tokenizer {
         &self.sha256
     }
 
-    /// Whether a model can take every id this tokenizer gives. `embedding_rows`: rows of the table, which may be more than the head's.
-    /// Ids above the tokenizer's are the model's own padding and no problem.
+    /// Whether a model can process every id of this tokenizer. `embedding_rows`: rows of the table,
+    /// which may be more than the head's. Ids above the tokenizer's are the model's own padding and
+    /// not a problem.
     pub fn fits(&self, config: &Config, embedding_rows: usize) -> Result<(), Vec<String>> {
         let mut problems = Vec::new();
         problems.extend(self.text_problem(config.text.vocabulary.min(embedding_rows)));
@@ -142,7 +145,7 @@ impl Tokenizer {
             if id as usize >= embedding_rows && Some(id) != placeholder {
                 problems.push(format!(
                     "{TOKENIZER_FILE}: {name:?} is id {id}, but the embedding table has {embedding_rows} rows; \
-                     take tokenizer and weights from one checkpoint"
+                     use tokenizer and weights of one checkpoint"
                 ));
             }
         }
@@ -154,22 +157,22 @@ impl Tokenizer {
         let (highest, _) = self.vocabulary.texts().last()?;
         (highest as usize >= rows).then(|| {
             format!(
-                "{TOKENIZER_FILE}: pieces of text have ids up to {highest}, but the model knows {rows}; take tokenizer and \
-                 weights from one checkpoint"
+                "{TOKENIZER_FILE}: pieces of text have ids up to {highest}, but the model has {rows}; use tokenizer and \
+                 weights of one checkpoint"
             )
         })
     }
 
-    /// A placeholder that text can produce would let a page stand for an image.
+    /// If text could produce the placeholder, a page could insert an image.
     fn placeholder_problem(&self, id: u32) -> Option<String> {
         let text = self.vocabulary.text(id)?;
         Some(format!(
-            "config.json: the image placeholder is id {id}, but that is the text {:?} in {TOKENIZER_FILE}; name an added token",
+            "config.json: the image placeholder is id {id}, which is the text {:?} in {TOKENIZER_FILE}; use an added token",
             String::from_utf8_lossy(text)
         ))
     }
 
-    /// Pieces of the text that are encoded one by one, in the alphabet of bytes.
+    /// Pieces of the text that are encoded separately, in the alphabet of bytes.
     pub(crate) fn pieces(&self, text: &str) -> tokenizers::Result<Vec<String>> {
         let mut text = NormalizedString::from(text);
         if let Some(normalizer) = &self.normalizer {
@@ -183,7 +186,8 @@ impl Tokenizer {
         Ok(pieces.into_iter().map(|(piece, _, _)| piece.to_owned()).collect())
     }
 
-    /// A mark's name may be an entry of the model too, and merges may reach it: such a piece is spelled byte by byte.
+    /// A mark's name may also be an entry of the model, and merges may produce it: such a piece is
+    /// encoded byte by byte.
     fn encode_piece(&self, piece: &str, ids: &mut Vec<u32>) {
         match self.bpe.tokenize(piece) {
             Ok(tokens) if tokens.iter().all(|token| self.vocabulary.text(token.id).is_some()) => {
@@ -203,7 +207,7 @@ impl Tokenizer {
         String::from_utf8_lossy(&kept.flatten().copied().collect::<Vec<u8>>()).into_owned()
     }
 
-    /// A last look at the pipeline as a whole, on text that every normalisation form leaves alone.
+    /// Checks the pipeline as a whole, on text that every normalisation form leaves unchanged.
     fn check_round_trip(&self) -> Result<(), String> {
         let text = "Open the 2nd tab,\n\tthen type \"x=1\"  漢字 🦀 </s>\r\n";
         let back = self.decode(&self.encode(text));
@@ -221,12 +225,12 @@ impl std::fmt::Debug for Tokenizer {
     }
 }
 
-/// The first problems in one line.
+/// Joins the first problems in one line.
 fn list(problems: &[String]) -> String {
-    const SHOWN: usize = 8;
-    let more = problems.len().saturating_sub(SHOWN);
-    let shown = problems.iter().take(SHOWN).cloned().collect::<Vec<_>>().join("; ");
-    if more == 0 { shown } else { format!("{shown}; and {more} more") }
+    const LISTED_MAX: usize = 8;
+    let more = problems.len().saturating_sub(LISTED_MAX);
+    let listed = problems.iter().take(LISTED_MAX).cloned().collect::<Vec<_>>().join("; ");
+    if more == 0 { listed } else { format!("{listed}; and {more} more") }
 }
 
 #[cfg(test)]

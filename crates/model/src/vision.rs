@@ -11,10 +11,10 @@ mod resize;
 mod tiles;
 mod tower;
 
-pub use self::encode::{Encoder, Stage, Workspace};
+pub use self::encode::{EncoderStage, VisionEncoder, VisionWorkspace};
 pub use self::grid::{grid, tokens};
-pub use self::image::{ImageError, ImageLimits, Rgb, decode, size};
-pub use self::outline::Encoding;
+pub use self::image::{DecodedImage, ImageError, ImageLimits, decode, size};
+pub use self::outline::ImageEncoding;
 pub use self::positions::resize as resize_positions;
 pub use self::resize::resize;
-pub use self::tiles::{Prepared, Resample, Tile, prepare};
+pub use self::tiles::{ImageTile, PreparedImage, ResampleMode, prepare};

@@ -1,15 +1,16 @@
-//! The weights of a model, ready to be multiplied with: what `checkpoint.rs` loads and a backend runs.
+//! The weights of a model in the form for products: `checkpoint.rs` loads them and a backend runs
+//! them.
 
 mod load;
 
 pub use self::load::decay;
 use crate::config::Config;
-use crate::kernels::Matrix;
+use crate::kernels::PackedMatrix;
 
 /// All weights.
 #[derive(Debug)]
-pub struct Weights {
-    /// What they are the weights of.
+pub struct ModelWeights {
+    /// Configuration that the weights belong to.
     pub config: Config,
     /// The language model.
     pub text: TextWeights,
@@ -20,30 +21,30 @@ pub struct Weights {
 /// The language model.
 #[derive(Debug)]
 pub struct TextWeights {
-    /// `[rows, H]`, by row; the rows may be more than the head's.
-    pub embeddings: Table,
+    /// `[rows, H]`, by row; may have more rows than the head.
+    pub embeddings: EmbeddingTable,
     /// Layers in order.
-    pub layers: Vec<Layer>,
+    pub layers: Vec<LayerWeights>,
     /// `[H]`.
     pub final_norm: Vec<f32>,
     /// `[V, H]`.
-    pub head: Matrix,
+    pub head: PackedMatrix,
 }
 
 /// A table looked up by row.
 #[derive(Debug)]
-pub struct Table {
+pub struct EmbeddingTable {
     /// Rows.
     pub rows: usize,
     /// Values a row.
     pub width: usize,
     /// Values, as stored.
-    pub values: Values,
+    pub values: StoredValues,
 }
 
 /// Stored values.
 #[derive(Debug)]
-pub enum Values {
+pub enum StoredValues {
     /// float32.
     F32(Vec<f32>),
     /// bfloat16 bits.
@@ -52,16 +53,16 @@ pub enum Values {
 
 /// A layer: its pre-norm and its mixer.
 #[derive(Debug)]
-pub struct Layer {
+pub struct LayerWeights {
     /// `[H]`.
     pub norm: Vec<f32>,
-    /// What it does.
-    pub mixer: Mixer,
+    /// Its mixer.
+    pub mixer: MixerWeights,
 }
 
 /// The four mixers.
 #[derive(Debug)]
-pub enum Mixer {
+pub enum MixerWeights {
     /// Mamba-2.
     Ssm(SsmWeights),
     /// Grouped-query attention.
@@ -76,8 +77,8 @@ pub enum Mixer {
 #[derive(Debug)]
 pub struct SsmWeights {
     /// `[2P + 2GN + Hm, H]`: z, x, B, C, dt.
-    pub in_proj: Matrix,
-    /// Taps by channel, `[W, kernel]`; the last tap is the present token's.
+    pub in_proj: PackedMatrix,
+    /// Taps by channel, `[W, kernel]`; the last tap is that of the current token.
     pub conv: Vec<f32>,
     /// `[W]`.
     pub conv_bias: Vec<f32>,
@@ -87,35 +88,35 @@ pub struct SsmWeights {
     pub d: Vec<f32>,
     /// `[Hm]`.
     pub dt_bias: Vec<f32>,
-    /// Of the gated group norm, `[P]`.
+    /// Weight of the gated group norm, `[P]`.
     pub norm: Vec<f32>,
     /// `[H, P]`.
-    pub out_proj: Matrix,
+    pub out_proj: PackedMatrix,
 }
 
 /// Grouped-query attention.
 #[derive(Debug)]
 pub struct AttentionWeights {
-    /// q, k and v rows one after another, `[(heads + 2 kv_heads) head_dim, H]`.
-    pub qkv: Matrix,
+    /// q, k and v by row, `[(heads + 2 kv_heads) head_dim, H]`.
+    pub qkv: PackedMatrix,
     /// `[H, heads head_dim]`.
-    pub out: Matrix,
+    pub out: PackedMatrix,
 }
 
 /// Squared-ReLU MLP.
 #[derive(Debug)]
 pub struct MlpWeights {
     /// `[I, H]`.
-    pub up: Matrix,
+    pub up: PackedMatrix,
     /// `[H, I]`.
-    pub down: Matrix,
+    pub down: PackedMatrix,
 }
 
 /// Mixture of experts.
 #[derive(Debug)]
 pub struct MoeWeights {
     /// Router, `[experts, H]`.
-    pub gate: Matrix,
+    pub gate: PackedMatrix,
     /// `e_score_correction_bias`, `[experts]`.
     pub correction: Vec<f32>,
     /// Routed experts.
@@ -123,21 +124,21 @@ pub struct MoeWeights {
     /// The shared expert.
     pub shared: Option<MlpWeights>,
     /// Down to and up from the latent width, `[L, H]` and `[H, L]`.
-    pub latent: Option<[Matrix; 2]>,
+    pub latent: Option<[PackedMatrix; 2]>,
 }
 
 /// The vision encoder.
 #[derive(Debug)]
 pub struct VisionWeights {
     /// Patch embedding, `[hidden, 3 patch^2]`.
-    pub embedder: Matrix,
+    pub embedder: PackedMatrix,
     /// Position table, `[side^2, hidden]`.
     pub positions: Vec<f32>,
-    /// Prefix tokens, `[prefix, hidden]`; how many is read from the tensor.
+    /// Prefix tokens, `[prefix, hidden]`; their number comes from the tensor.
     pub prefix: Vec<f32>,
     /// Blocks in order.
     pub blocks: Vec<VisionBlock>,
-    /// Of the projector's RMSNorm, `[shuffle^2 hidden]`.
+    /// Weight of the projector's RMSNorm, `[shuffle^2 hidden]`.
     pub projector_norm: Vec<f32>,
     /// The projector, up to `projector_hidden` and down to H.
     pub projector: MlpWeights,
@@ -147,13 +148,13 @@ pub struct VisionWeights {
 #[derive(Debug)]
 pub struct VisionBlock {
     /// LayerNorm before attention.
-    pub norm1: Affine,
+    pub norm1: LayerNormWeights,
     /// `[3 hidden, hidden]`: q, k, v; inside each, head-major.
     pub qkv: BiasedMatrix,
     /// `[hidden, hidden]`.
     pub proj: BiasedMatrix,
     /// LayerNorm before the MLP.
-    pub norm2: Affine,
+    pub norm2: LayerNormWeights,
     /// `[intermediate, hidden]`.
     pub fc1: BiasedMatrix,
     /// `[hidden, intermediate]`.
@@ -162,18 +163,18 @@ pub struct VisionBlock {
 
 /// Scale and shift of a LayerNorm.
 #[derive(Debug)]
-pub struct Affine {
+pub struct LayerNormWeights {
     /// Scale.
     pub weight: Vec<f32>,
     /// Shift.
     pub bias: Vec<f32>,
 }
 
-/// A matrix and what is added to its product.
+/// A matrix and the bias of its product.
 #[derive(Debug)]
 pub struct BiasedMatrix {
     /// `[out, in]`.
-    pub matrix: Matrix,
+    pub matrix: PackedMatrix,
     /// `[out]`.
     pub bias: Vec<f32>,
 }

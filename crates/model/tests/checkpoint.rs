@@ -1,4 +1,5 @@
-//! The checkpoint door from outside: every oracle checkpoint loads under every naming, and no hostile one does.
+//! Opens checkpoints from outside the crate: every oracle checkpoint loads under every naming, and
+//! every hostile one is refused.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 #[path = "checkpoint/made.rs"]

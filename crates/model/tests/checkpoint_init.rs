@@ -1,4 +1,5 @@
-//! Random checkpoints: the same bytes for one seed, read by every door, published whole.
+//! Random checkpoints: one seed gives the same bytes, every reader opens them, and they appear
+//! completely or not at all.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::collections::BTreeMap;
@@ -8,28 +9,28 @@ use std::sync::Arc;
 
 use furrow_model::checkpoint::Checkpoint;
 use furrow_model::config::Config;
-use furrow_model::cpu::Cpu;
-use furrow_model::forward::{self, Request, forward};
-use furrow_model::init::{Init, InitError, SHARD_BYTES_MAX, Size, StoredType, init};
-use furrow_model::kernels::{Compute, Team};
-use furrow_model::template::{Template, TemplateFile};
+use furrow_model::cpu::CpuBackend;
+use furrow_model::forward::{self, ForwardRequest, forward};
+use furrow_model::init::{InitError, InitSpec, ModelSize, SHARD_BYTES_MAX, StoredType, init};
+use furrow_model::kernels::{ProductPrecision, ThreadPool};
+use furrow_model::template::{ChatTemplate, TemplateFile};
 use furrow_model::tokenizer::{TokenKind, Tokenizer};
-use furrow_model::vision::{Resample, Rgb, prepare};
-use furrow_model::weights::Weights;
+use furrow_model::vision::{DecodedImage, ResampleMode, prepare};
+use furrow_model::weights::ModelWeights;
 use proptest::prelude::*;
 use safetensors::SafeTensors;
 use sha2::{Digest, Sha256};
 
-const TINY: Init =
-    Init { size: Size::Tiny, seed: 7, dtype: StoredType::Float32, shard_bytes_max: SHARD_BYTES_MAX };
+const TINY: InitSpec =
+    InitSpec { size: ModelSize::Tiny, seed: 7, dtype: StoredType::Float32, shard_bytes_max: SHARD_BYTES_MAX };
 
-/// Every file by name.
+/// Contents of every file by name.
 fn files(dir: &Path) -> BTreeMap<String, Vec<u8>> {
     let entries = fs::read_dir(dir).unwrap().map(Result::unwrap);
     entries.map(|entry| (entry.file_name().into_string().unwrap(), fs::read(entry.path()).unwrap())).collect()
 }
 
-fn written(how: &Init) -> BTreeMap<String, Vec<u8>> {
+fn written(how: &InitSpec) -> BTreeMap<String, Vec<u8>> {
     let dir = tempfile::tempdir().unwrap();
     init(&dir.path().join("checkpoint"), how).unwrap();
     files(&dir.path().join("checkpoint"))
@@ -39,32 +40,32 @@ fn written(how: &Init) -> BTreeMap<String, Vec<u8>> {
 fn the_same_seed_gives_the_same_bytes() {
     let [first, second] = [written(&TINY), written(&TINY)];
     assert!(first == second);
-    let other = written(&Init { seed: 8, ..TINY });
+    let other = written(&InitSpec { seed: 8, ..TINY });
     let differing: Vec<&str> =
         first.keys().map(String::as_str).filter(|name| first[*name] != other[*name]).collect();
     assert_eq!(differing, ["model.safetensors"]);
 }
 
 #[test]
-fn every_door_opens_it() {
+fn every_reader_opens_it() {
     let dir = tempfile::tempdir().unwrap();
     for (size, dtype, parameters) in [
-        (Size::Mini, StoredType::Float32, 1_000_000..2_000_000),
-        (Size::Tiny, StoredType::Float32, 3_000_000..6_000_000),
-        (Size::Tiny, StoredType::Bfloat16, 3_000_000..6_000_000),
+        (ModelSize::Mini, StoredType::Float32, 1_000_000..2_000_000),
+        (ModelSize::Tiny, StoredType::Float32, 3_000_000..6_000_000),
+        (ModelSize::Tiny, StoredType::Bfloat16, 3_000_000..6_000_000),
     ] {
         let checkpoint = dir.path().join(format!("{}-{}", size.as_str(), dtype.name()));
-        let summary = init(&checkpoint, &Init { size, dtype, ..TINY }).unwrap();
+        let summary = init(&checkpoint, &InitSpec { size, dtype, ..TINY }).unwrap();
         let opened = Checkpoint::open(&checkpoint).unwrap();
         assert!(opened.ignored().is_empty(), "{:?}", opened.ignored());
         assert_eq!(opened.bytes(), summary.parameters * dtype.bytes() as u64);
         let config = opened.config().clone();
         let tokenizer = Arc::new(Tokenizer::open(&checkpoint).unwrap());
         assert_eq!(tokenizer.vocabulary().len(), config.text.vocabulary);
-        let weights = Weights::load(&checkpoint, &Team::new(2), &mut |_, _| {}).unwrap();
+        let weights = ModelWeights::load(&checkpoint, &ThreadPool::new(2), &mut |_, _| {}).unwrap();
         tokenizer.fits(&config, weights.text.embeddings.rows).unwrap();
         let file = TemplateFile::open(&checkpoint).unwrap();
-        let template = Template::check(&file, &tokenizer, &config).unwrap();
+        let template = ChatTemplate::check(&file, &tokenizer, &config).unwrap();
         assert_eq!(template.stop(), 12);
         assert_eq!(template.image(2).unwrap(), [17, 16, 16, 18]);
         let bytes: usize = files(&checkpoint).values().map(Vec::len).sum();
@@ -73,19 +74,28 @@ fn every_door_opens_it() {
     }
 }
 
-/// Bytes of every size by their SHA-256: a checkpoint that a run's records name can be made again by any later build.
+/// The SHA-256 of each size's files: any later build can recreate a checkpoint that a run's records
+/// name.
 #[test]
 fn sizes_keep_their_bytes() {
     for (size, dtype, sha256) in [
-        (Size::Mini, StoredType::Float32, "3325a8cdbd0dce9faa30619200bcd62fa00dc5025f35d3be8bd8032d1a632fbb"),
-        (Size::Tiny, StoredType::Float32, "74c9d08cf8007bfb950dd9c556bf261b8f55d9cbea36703b4e2c43f9a332ee48"),
         (
-            Size::Tiny,
+            ModelSize::Mini,
+            StoredType::Float32,
+            "3325a8cdbd0dce9faa30619200bcd62fa00dc5025f35d3be8bd8032d1a632fbb",
+        ),
+        (
+            ModelSize::Tiny,
+            StoredType::Float32,
+            "74c9d08cf8007bfb950dd9c556bf261b8f55d9cbea36703b4e2c43f9a332ee48",
+        ),
+        (
+            ModelSize::Tiny,
             StoredType::Bfloat16,
             "48f3f06c7104816210fbbf8d3bb110bea8a82e0f694f7e56cd4463a80cd80ef1",
         ),
     ] {
-        let files = written(&Init { size, dtype, ..TINY });
+        let files = written(&InitSpec { size, dtype, ..TINY });
         let mut hash = Sha256::new();
         for (name, bytes) in &files {
             hash.update(name);
@@ -103,7 +113,7 @@ fn the_prompt_is_what_the_published_template_renders() {
     init(&checkpoint, &TINY).unwrap();
     let tokenizer = Arc::new(Tokenizer::open(&checkpoint).unwrap());
     let config = Config::read(&checkpoint).unwrap();
-    let template = Template::check(&TemplateFile::default(), &tokenizer, &config).unwrap();
+    let template = ChatTemplate::check(&TemplateFile::default(), &tokenizer, &config).unwrap();
     let turn = template.first_turn("Be brief.", "Find <img> the </img> mug.");
     assert_eq!(turn.before_image[..2], [1, 10]);
     assert_eq!(turn.before_image.iter().filter(|id| **id < 32).count(), 3, "{:?}", turn.before_image);
@@ -121,7 +131,7 @@ fn the_library_tokenises_the_rendered_prompt_the_same() {
     let library = tokenizers::Tokenizer::from_file(checkpoint.join("tokenizer.json")).unwrap();
     let tokenizer = Arc::new(Tokenizer::open(&checkpoint).unwrap());
     let config = Config::read(&checkpoint).unwrap();
-    let template = Template::check(&TemplateFile::default(), &tokenizer, &config).unwrap();
+    let template = ChatTemplate::check(&TemplateFile::default(), &tokenizer, &config).unwrap();
     for (instructions, text) in
         [("", ""), ("Be brief.\n\n", "  Find 12 mugs"), ("é\t漢字\n", "\n\nx {task}\r\n")]
     {
@@ -133,24 +143,26 @@ fn the_library_tokenises_the_rendered_prompt_the_same() {
     }
 }
 
-/// What the tiny model answers to a prompt whose screenshot is of one grey.
+/// The tiny model's logits for a prompt whose screenshot has one shade of grey.
 fn logits(dir: &Path, grey: u8) -> Vec<f32> {
-    let weights = Weights::load(dir, &Team::new(2), &mut |_, _| {}).unwrap();
+    let weights = ModelWeights::load(dir, &ThreadPool::new(2), &mut |_, _| {}).unwrap();
     let config = weights.config.clone();
     let tokenizer = Arc::new(Tokenizer::open(dir).unwrap());
-    let template = Template::check(&TemplateFile::default(), &tokenizer, &config).unwrap();
-    let image = Rgb::new(320, 240, vec![grey; 320 * 240 * 3]);
-    let tiles = prepare(&image, config.vision.as_ref().unwrap(), Resample::default()).tiles;
+    let template = ChatTemplate::check(&TemplateFile::default(), &tokenizer, &config).unwrap();
+    let image = DecodedImage::new(320, 240, vec![grey; 320 * 240 * 3]);
+    let tiles = prepare(&image, config.vision.as_ref().unwrap(), ResampleMode::default()).tiles;
     let turn = template.first_turn("Reply with one JSON object.", "Find the cheapest blue mug.");
     let image = template.image(tiles.len() * config.vision.as_ref().unwrap().rows_per_tile()).unwrap();
     let ids = [turn.before_image, image, turn.after_image].concat();
-    let room = forward::room(ids.len(), tiles.len(), 0);
-    let mut cpu = Cpu::open(weights, room, 2, Compute::Float32).unwrap();
-    forward(&mut cpu, &Request { input_ids: &ids, tiles: &tiles, ..Request::default() }).unwrap().logits
+    let capacity = forward::capacity_for(ids.len(), tiles.len(), 0);
+    let mut cpu = CpuBackend::open(weights, capacity, 2, ProductPrecision::Float32).unwrap();
+    forward(&mut cpu, &ForwardRequest { input_ids: &ids, tiles: &tiles, ..ForwardRequest::default() })
+        .unwrap()
+        .logits
 }
 
 #[test]
-fn the_model_runs_sees_and_is_neither_sure_nor_blank() {
+fn the_model_runs_and_its_logits_depend_on_the_image() {
     let dir = tempfile::tempdir().unwrap();
     let checkpoint = dir.path().join("checkpoint");
     init(&checkpoint, &TINY).unwrap();
@@ -169,7 +181,7 @@ fn the_model_runs_sees_and_is_neither_sure_nor_blank() {
 #[test]
 fn weights_are_sharded_under_a_cap_with_the_same_values() {
     let whole = written(&TINY);
-    let parts = written(&Init { shard_bytes_max: 4 << 20, ..TINY });
+    let parts = written(&InitSpec { shard_bytes_max: 4 << 20, ..TINY });
     let index: serde_json::Value = serde_json::from_slice(&parts["model.safetensors.index.json"]).unwrap();
     let map = index["weight_map"].as_object().unwrap();
     let whole = SafeTensors::deserialize(&whole["model.safetensors"]).unwrap();
@@ -187,7 +199,7 @@ fn weights_are_sharded_under_a_cap_with_the_same_values() {
 }
 
 #[test]
-fn a_directory_is_published_whole_or_not_at_all() {
+fn a_directory_is_committed_whole_or_not_at_all() {
     let dir = tempfile::tempdir().unwrap();
     let checkpoint = dir.path().join("checkpoint");
     fs::create_dir(&checkpoint).unwrap();
@@ -195,7 +207,7 @@ fn a_directory_is_published_whole_or_not_at_all() {
     assert!(matches!(init(Path::new("/"), &TINY), Err(InitError::Exists { .. })));
     let nowhere = dir.path().join("missing").join("checkpoint");
     assert!(matches!(init(&nowhere, &TINY), Err(InitError::Write { what: "create", .. })));
-    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1, "drafts stay behind");
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1, "a draft was left");
     assert_eq!(fs::read_dir(&checkpoint).unwrap().count(), 0);
 }
 
@@ -208,7 +220,7 @@ fn tokenizer() -> &'static Tokenizer {
 }
 
 #[test]
-fn the_vocabulary_has_marks_bytes_and_words() {
+fn the_vocabulary_has_marks_bytes_and_merges() {
     let tokenizer = tokenizer();
     let vocabulary = tokenizer.vocabulary();
     let special: Vec<u32> = (0..vocabulary.len() as u32).filter(|id| vocabulary.is_special(*id)).collect();
@@ -232,7 +244,7 @@ fn a_reply_in_the_grammar_takes_few_tokens() {
         ids.len(),
         ids.iter().map(|id| tokenizer().decode(&[*id])).collect::<Vec<_>>()
     );
-    // A digit never joins another, so that coordinates are spelled.
+    // Digits are never merged, so that coordinates are spelled.
     let digits = |bytes: &[u8]| bytes.iter().filter(|byte| byte.is_ascii_digit()).count();
     assert!(
         tokenizer().vocabulary().texts().all(|(_, bytes)| digits(bytes) <= usize::from(bytes.len() == 1))
@@ -253,7 +265,7 @@ proptest! {
 fn small_has_about_a_hundred_million_parameters() {
     let dir = tempfile::tempdir().unwrap();
     let checkpoint = dir.path().join("small");
-    let small = Init { size: Size::Small, dtype: StoredType::Bfloat16, ..TINY };
+    let small = InitSpec { size: ModelSize::Small, dtype: StoredType::Bfloat16, ..TINY };
     let summary = init(&checkpoint, &small).unwrap();
     assert!((90_000_000..115_000_000).contains(&summary.parameters), "{}", summary.parameters);
     Tokenizer::open(&checkpoint).unwrap().fits(&Config::read(&checkpoint).unwrap(), 1024).unwrap();

@@ -1,4 +1,4 @@
-//! One endpoint, asked with patience: attempts, pauses, deadlines, caps.
+//! A client of one endpoint, with attempts, pauses, deadlines and size limits.
 
 use std::fmt;
 use std::io;
@@ -10,173 +10,173 @@ use ureq::http::{HeaderMap, StatusCode, header};
 use ureq::{Agent, Error, Timeout};
 use url::Url;
 
-use crate::chat::{self, Chat, ChatReply};
+use crate::chat::{self, ChatConversation, ChatReply};
 use crate::wire;
 
-/// No pause between two attempts is longer, whatever a server asks for.
+/// Longest pause between two attempts, whatever a server requests.
 const PAUSE_MAX: Duration = Duration::from_secs(30);
 
-/// How often a pause looks whether it is to end.
+/// How often a pause checks whether it should end.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// What is shown of a server's complaint is read so far.
+/// Most bytes of a server's error that are read.
 const COMPLAINT_BYTES_MAX: u64 = 16 << 10;
 
-/// A secret that is sent and never shown.
+/// A secret that is sent but never shown.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Key(String);
+pub struct ApiKey(String);
 
-/// Whom to ask, and how.
+/// The endpoint and the limits of its calls.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ClientConfig {
-    /// The address below which `/chat/completions` lies, such as `https://api.example/v1`.
+    /// The base address of `/chat/completions`, such as `https://api.example/v1`.
     pub endpoint: Url,
-    /// Sent as a bearer token, if the server wants one.
-    pub key: Option<Key>,
-    /// The model's name there.
+    /// Sent as a bearer token, if the server needs one.
+    pub key: Option<ApiKey>,
+    /// The model's name at the endpoint.
     pub model: String,
     /// Sampling temperature.
     pub temperature: f64,
     /// Most tokens of a reply.
     pub max_tokens: u32,
-    /// One call comes within this time, connecting and reading included.
+    /// Deadline of one call, including connecting and reading.
     pub call: Duration,
-    /// Longest reply.
+    /// Most bytes of a reply.
     pub reply_bytes_max: u64,
-    /// Attempts at one question.
+    /// Most attempts at one question.
     pub attempts_max: u32,
     /// Pause before the second attempt; it doubles with each further one.
     pub pause: Duration,
 }
 
-/// A question.
+/// One question to a judge.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Ask {
+pub struct JudgeQuestion {
     /// The system message.
     pub system: String,
-    /// The user's words.
+    /// The user's text.
     pub text: String,
-    /// The user's pictures behind them, PNG or JPEG.
+    /// The user's images after it, PNG or JPEG.
     pub pictures: Vec<Bytes>,
-    /// Seed of the reply, where the server heeds it.
+    /// Seed of the reply, if the server supports seeds.
     pub seed: i64,
 }
 
 /// A reply.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Completion {
-    /// What was said.
+    /// The reply's text.
     pub text: String,
-    /// Whether it was cut off at `max_tokens`.
+    /// Whether it was truncated at `max_tokens`.
     pub cut: bool,
-    /// Tokens of the question, 0 where the server does not count them.
+    /// Tokens of the prompt, 0 if the server does not count them.
     pub prompt_tokens: u64,
-    /// Tokens of the reply, 0 where the server does not count them.
+    /// Tokens of the reply, 0 if the server does not count them.
     pub completion_tokens: u64,
 }
 
-/// When to give up, beyond a client's own limits.
+/// Limits of a call beyond the client's own.
 #[derive(Clone, Copy)]
-pub struct Until<'a> {
-    /// Not later than this.
+pub struct CallLimits<'a> {
+    /// Deadline of all attempts.
     pub deadline: Instant,
-    /// Nor when this says so.
+    /// Stops the attempts when it returns true.
     pub stopped: &'a (dyn Fn() -> bool + Sync),
 }
 
 /// Why there is no reply.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum AskError {
-    /// Nobody answered, or not to the end.
+pub enum ChatCallError {
+    /// The server did not answer, or not to the end.
     #[error("{endpoint} cannot be reached: {why}")]
     Unreachable {
         /// Address.
         endpoint: String,
-        /// Why.
+        /// The cause.
         why: String,
     },
-    /// It did not answer in time.
+    /// The server did not answer in time.
     #[error("{endpoint} did not answer within {millis} ms")]
-    Slow {
+    TimedOut {
         /// Address.
         endpoint: String,
         /// The deadline.
         millis: u128,
     },
-    /// It answered with an error.
-    #[error("{endpoint} answered {status}: {said}")]
+    /// The server answered with an error.
+    #[error("{endpoint} answered {status}: {message}")]
     Refused {
         /// Address.
         endpoint: String,
         /// HTTP status.
         status: u16,
-        /// Its own words, cut.
-        said: String,
-        /// How long it asks to be left alone.
+        /// The server's message, shortened.
+        message: String,
+        /// Pause that the server requests.
         pause: Option<Duration>,
     },
-    /// Its reply is too long.
+    /// The reply is too long.
     #[error("the reply of {endpoint} is longer than {bytes_max} bytes")]
     TooLong {
         /// Address.
         endpoint: String,
-        /// The cap.
+        /// The limit.
         bytes_max: u64,
     },
-    /// Its reply is none.
+    /// The reply is not a chat completion.
     #[error("the reply of {endpoint} {problem}")]
     Garbled {
         /// Address.
         endpoint: String,
-        /// What is wrong with it.
+        /// The problem.
         problem: String,
     },
-    /// The time was used up.
+    /// All attempts failed, or the deadline passed.
     #[error("no reply after {attempts} attempts: {last}")]
     GaveUp {
         /// Attempts made.
         attempts: u32,
         /// How the last one ended.
-        last: Box<AskError>,
+        last: Box<ChatCallError>,
     },
-    /// Asking was stopped.
-    #[error("asking was stopped")]
+    /// The caller stopped the attempts.
+    #[error("the call was stopped")]
     Stopped,
 }
 
-/// Asks one endpoint. Clones share their connections.
+/// Calls one endpoint. Clones share their connections.
 #[derive(Debug, Clone)]
-pub struct Client {
+pub struct ChatClient {
     config: ClientConfig,
     agent: Agent,
     url: String,
 }
 
-impl Key {
-    /// A key without the space around it; `None` where nothing is left, or what cannot be sent in a header.
+impl ApiKey {
+    /// A key without surrounding white space; `None` if it is empty or cannot be sent in a header.
     pub fn new(text: &str) -> Option<Self> {
         let key = text.trim();
         (!key.is_empty() && key.bytes().all(|byte| byte.is_ascii_graphic())).then(|| Self(key.to_owned()))
     }
 
-    /// The text with this key taken out of it: a server may repeat what it was sent.
-    fn struck_from(&self, text: &str) -> String {
+    /// Removes the key from a text, because a server may repeat what it was sent.
+    fn redact(&self, text: &str) -> String {
         text.replace(&self.0, "…")
     }
 }
 
-impl fmt::Debug for Key {
+impl fmt::Debug for ApiKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Key(…)")
+        f.write_str("ApiKey(…)")
     }
 }
 
-impl Client {
-    /// A client; nothing is sent yet.
+impl ChatClient {
+    /// Creates a client. Sends nothing yet.
     pub fn new(config: ClientConfig) -> Self {
         let agent = Agent::config_builder()
             .http_status_as_error(false)
-            // A key is for the server it was given for.
+            // The key must not be sent to another server.
             .max_redirects(0)
             .user_agent("furrow")
             .build()
@@ -185,43 +185,44 @@ impl Client {
         Self { config, agent, url }
     }
 
-    /// Asks until there is a reply, an error that will not heal, or no more patience.
-    pub fn ask(&self, ask: &Ask, until: Until) -> Result<Completion, AskError> {
+    /// Repeats the call until there is a reply, an error that a retry cannot fix, or no attempt or
+    /// time is left.
+    pub fn ask(&self, ask: &JudgeQuestion, until: CallLimits) -> Result<Completion, ChatCallError> {
         let body = wire::body(&self.config.model, self.config.temperature, self.config.max_tokens, ask);
-        self.persist(&body, until, wire::completion).map(|(completion, _)| completion)
+        self.call_with_retries(&body, until, wire::completion).map(|(completion, _)| completion)
     }
 
-    /// The same for a conversation; its sampling settings are its own.
-    pub fn chat(&self, chat: &Chat, until: Until) -> Result<ChatReply, AskError> {
+    /// As `ask`, for a conversation with its own sampling settings.
+    pub fn chat(&self, chat: &ChatConversation, until: CallLimits) -> Result<ChatReply, ChatCallError> {
         let body = chat::body(&self.config.model, chat);
-        let (reply, attempts) = self.persist(&body, until, chat::reply)?;
+        let (reply, attempts) = self.call_with_retries(&body, until, chat::reply)?;
         Ok(ChatReply { attempts, ..reply })
     }
 
-    /// What was read of a reply, and how often it was asked for.
-    fn persist<T>(
+    /// Returns the parsed reply and the number of attempts.
+    fn call_with_retries<T>(
         &self,
         body: &[u8],
-        until: Until,
+        until: CallLimits,
         read: fn(&[u8]) -> Result<T, String>,
-    ) -> Result<(T, u32), AskError> {
+    ) -> Result<(T, u32), ChatCallError> {
         let mut attempts = 0;
         loop {
             if (until.stopped)() {
-                return Err(AskError::Stopped);
+                return Err(ChatCallError::Stopped);
             }
             attempts += 1;
             let error = match self.attempt(body, until.deadline, read) {
                 Ok(reply) => return Ok((reply, attempts)),
-                Err(error) if !error.may_heal() => return Err(error),
+                Err(error) if !error.is_transient() => return Err(error),
                 Err(error) => error,
             };
             let pause = self.pause(attempts, &error);
             let late = Instant::now() + pause >= until.deadline;
             if attempts >= self.config.attempts_max || late {
-                return Err(AskError::GaveUp { attempts, last: Box::new(error) });
+                return Err(ChatCallError::GaveUp { attempts, last: Box::new(error) });
             }
-            rest(pause, until.stopped);
+            sleep_until(pause, until.stopped);
         }
     }
 
@@ -230,7 +231,7 @@ impl Client {
         body: &[u8],
         deadline: Instant,
         read: fn(&[u8]) -> Result<T, String>,
-    ) -> Result<T, AskError> {
+    ) -> Result<T, ChatCallError> {
         let left = deadline.saturating_duration_since(Instant::now());
         let call = self.config.call.min(left).max(Duration::from_millis(1));
         let mut request = self
@@ -240,96 +241,104 @@ impl Client {
             .timeout_global(Some(call))
             .build()
             .header(header::CONTENT_TYPE, "application/json");
-        if let Some(Key(key)) = &self.config.key {
+        if let Some(ApiKey(key)) = &self.config.key {
             request = request.header(header::AUTHORIZATION, format!("Bearer {key}"));
         }
         let mut response = request.send(body).map_err(|error| self.failed(error, call))?;
         let status = response.status();
         if status != StatusCode::OK {
-            let pause = asked_pause(response.headers());
-            let said = response
+            let pause = retry_after(response.headers());
+            let message = response
                 .body_mut()
                 .with_config()
                 .limit(COMPLAINT_BYTES_MAX)
                 .read_to_vec()
                 .unwrap_or_default();
-            let said = self.without_key(&wire::complaint(&said));
-            return Err(AskError::Refused { endpoint: self.name(), status: status.as_u16(), said, pause });
+            let message = self.without_key(&wire::complaint(&message));
+            return Err(ChatCallError::Refused {
+                endpoint: self.name(),
+                status: status.as_u16(),
+                message,
+                pause,
+            });
         }
         let reply = response.body_mut().with_config().limit(self.config.reply_bytes_max).read_to_vec();
         let reply = reply.map_err(|error| self.failed(error, call))?;
-        read(&reply).map_err(|problem| AskError::Garbled {
+        read(&reply).map_err(|problem| ChatCallError::Garbled {
             endpoint: self.name(),
             problem: self.without_key(&problem),
         })
     }
 
-    fn failed(&self, error: Error, call: Duration) -> AskError {
+    fn failed(&self, error: Error, call: Duration) -> ChatCallError {
         let endpoint = self.name();
         match error {
             Error::Timeout(Timeout::Resolve | Timeout::Connect) => {
-                AskError::Unreachable { endpoint, why: "no connection in time".to_owned() }
+                ChatCallError::Unreachable { endpoint, why: "no connection in time".to_owned() }
             }
-            Error::Timeout(_) => AskError::Slow { endpoint, millis: call.as_millis() },
-            Error::BodyExceedsLimit(bytes_max) => AskError::TooLong { endpoint, bytes_max },
+            Error::Timeout(_) => ChatCallError::TimedOut { endpoint, millis: call.as_millis() },
+            Error::BodyExceedsLimit(bytes_max) => ChatCallError::TooLong { endpoint, bytes_max },
             Error::Io(error) if error.kind() == io::ErrorKind::TimedOut => {
-                AskError::Slow { endpoint, millis: call.as_millis() }
+                ChatCallError::TimedOut { endpoint, millis: call.as_millis() }
             }
-            other => AskError::Unreachable { endpoint, why: self.without_key(&other.to_string()) },
+            other => ChatCallError::Unreachable { endpoint, why: self.without_key(&other.to_string()) },
         }
     }
 
-    /// The server's, or twice as long after each attempt; half of it by chance, so that many that failed together do not come
-    /// back together.
-    fn pause(&self, attempts: u32, error: &AskError) -> Duration {
+    /// The server's pause, or one that doubles after each attempt. Half of it is random, so that
+    /// many calls that failed together do not return together.
+    fn pause(&self, attempts: u32, error: &ChatCallError) -> Duration {
         let doubled = self.config.pause.saturating_mul(1 << (attempts - 1).min(10)).min(PAUSE_MAX);
         let own = doubled.mul_f64(rand::rng().random_range(0.5..=1.0));
         match error {
-            AskError::Refused { pause: Some(asked), .. } => own.max((*asked).min(PAUSE_MAX)),
+            ChatCallError::Refused { pause: Some(server_pause), .. } => {
+                own.max((*server_pause).min(PAUSE_MAX))
+            }
             _ => own,
         }
     }
 
-    /// Scheme, host and port: what an address may hold beyond them is nobody's business.
+    /// Scheme, host and port. Other parts of an address may be secret.
     fn name(&self) -> String {
         self.config.endpoint.origin().ascii_serialization()
     }
 
     fn without_key(&self, text: &str) -> String {
-        self.config.key.as_ref().map_or_else(|| text.to_owned(), |key| key.struck_from(text))
+        self.config.key.as_ref().map_or_else(|| text.to_owned(), |key| key.redact(text))
     }
 }
 
-impl AskError {
-    /// Whether the server says that the conversation is longer than its model takes: in OpenAI's word for it, or in vLLM's.
+impl ChatCallError {
+    /// Whether the server reports that the conversation is longer than the model's context, with
+    /// OpenAI's error code or vLLM's text.
     pub fn is_too_long_a_prompt(&self) -> bool {
-        let told = |said: &str| {
-            let said = said.to_ascii_lowercase();
-            ["context_length_exceeded", "context length"].iter().any(|word| said.contains(word))
+        let is_too_long = |text: &str| {
+            let text = text.to_ascii_lowercase();
+            ["context_length_exceeded", "context length"].iter().any(|phrase| text.contains(phrase))
         };
         match self {
-            Self::Refused { status: 400 | 413 | 422, said, .. } => told(said),
+            Self::Refused { status: 400 | 413 | 422, message: said, .. } => is_too_long(said),
             _ => false,
         }
     }
 
-    /// Whether asking again may help: the server is away, busy, or said something broken this once.
-    fn may_heal(&self) -> bool {
+    /// Whether a retry may help: the server is down, busy, or sent a broken reply.
+    fn is_transient(&self) -> bool {
         match self {
-            Self::Unreachable { .. } | Self::Slow { .. } | Self::Garbled { .. } => true,
+            Self::Unreachable { .. } | Self::TimedOut { .. } | Self::Garbled { .. } => true,
             Self::Refused { status, .. } => matches!(status, 408 | 409 | 425 | 429) || *status >= 500,
             Self::TooLong { .. } | Self::GaveUp { .. } | Self::Stopped => false,
         }
     }
 }
 
-/// `Retry-After` in seconds; a day of the calendar is not worth reading.
-fn asked_pause(headers: &HeaderMap) -> Option<Duration> {
+/// `Retry-After` in seconds; the form with a date is ignored.
+fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     let seconds: f64 = headers.get(header::RETRY_AFTER)?.to_str().ok()?.trim().parse().ok()?;
     Duration::try_from_secs_f64(seconds).ok()
 }
 
-fn rest(pause: Duration, stopped: &dyn Fn() -> bool) {
+fn sleep_until(pause: Duration, stopped: &dyn Fn() -> bool) {
     let end = Instant::now() + pause;
     loop {
         let left = end.saturating_duration_since(Instant::now());

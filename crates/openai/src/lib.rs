@@ -1,13 +1,16 @@
-//! The OpenAI wire form: asks a chat-completions endpoint in words and pictures, and reads and answers what such an endpoint is asked.
+//! The OpenAI wire protocol: a client that sends texts and images to a chat-completions endpoint,
+//! and the request and answer formats of a server.
 //!
-//! [`Client::ask`] asks one question, [`Client::chat`] goes on with a conversation. Both block: they are for threads that may wait. Every call has a deadline, every reply a cap,
-//! and what may heal by itself (429, 5xx, a server that is away, slow or garbled) is tried again with growing pauses until the
-//! attempts or the time are used up. The key never appears in an error, a log line or a `Debug` text. [`server`] is the other side.
+//! [`ChatClient::ask`] asks one question, [`ChatClient::chat`] continues a conversation. Both block
+//! the thread. Every call has a deadline and every reply a size limit. Failures that may pass (429,
+//! 5xx, a server that is down, slow or sends broken data) are retried with growing pauses until the
+//! attempts or the time are used up. The key never appears in an error, a log line or a `Debug`
+//! text. [`server`] has the server's formats.
 
 mod chat;
 mod client;
 pub mod server;
 mod wire;
 
-pub use chat::{Chat, ChatReply, Message, Role, TokenIds};
-pub use client::{Ask, AskError, Client, ClientConfig, Completion, Key, Until};
+pub use chat::{ChatConversation, ChatReply, ConversationTurn, Role, TokenIds};
+pub use client::{ApiKey, CallLimits, ChatCallError, ChatClient, ClientConfig, Completion, JudgeQuestion};

@@ -1,10 +1,14 @@
-//! The server's side: the door for a request of `/chat/completions`, and the forms of what is answered.
+//! The server's side: parses requests of `/chat/completions` and formats the answers.
 //!
-//! Only forms: who may ask, how long it may take and what computes is its caller's. What a server of ours does not do is refused by its
-//! name, never ignored: a client that asked for `n` = 4 and got one reply would not notice.
+//! Authentication, deadlines and the model are the caller's part. Keys that are not supported are
+//! refused by name and never ignored, because a client that requests `n` = 4 would not notice that
+//! it got one reply.
 
 mod answer;
 mod request;
 
-pub use answer::{ApiError, DONE, Delta, Envelope, Finish, TokenLogprob, Told, Usage, models};
-pub use request::{ChatLimits, ChatRequest, Format, Part, Said, Sampled};
+pub use answer::{
+    ApiError, ChatCompletion, ChatDelta, ChatEnvelope, ChatFinishReason, DONE, TokenLogprob, TokenUsage,
+    models,
+};
+pub use request::{ChatLimits, ChatMessage, ChatRequest, MessagePart, RequestSampling, ResponseFormat};

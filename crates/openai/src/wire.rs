@@ -1,4 +1,4 @@
-//! What is sent to `/chat/completions` and what is read of its answer, and nothing more of either.
+//! The parts of `/chat/completions` that are used: the request's body and the fields of the answer.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -6,10 +6,10 @@ use bytes::Bytes;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use crate::client::{Ask, Completion};
+use crate::client::{Completion, JudgeQuestion};
 
 /// The body of a request.
-pub(crate) fn body(model: &str, temperature: f64, max_tokens: u32, ask: &Ask) -> Vec<u8> {
+pub(crate) fn body(model: &str, temperature: f64, max_tokens: u32, ask: &JudgeQuestion) -> Vec<u8> {
     let content = parts(&ask.text, &ask.pictures);
     let body = json!({
         "model": model,
@@ -24,25 +24,26 @@ pub(crate) fn body(model: &str, temperature: f64, max_tokens: u32, ask: &Ask) ->
     body.to_string().into_bytes()
 }
 
-/// Words and the pictures behind them, as data URLs.
+/// A text and the images after it, as data URLs.
 pub(crate) fn parts(text: &str, pictures: &[Bytes]) -> Value {
-    let words = json!({ "type": "text", "text": text });
+    let text_part = json!({ "type": "text", "text": text });
     let pictures = pictures.iter().map(|bytes| {
         let url = format!("data:{};base64,{}", media_type(bytes), STANDARD.encode(bytes));
         json!({ "type": "image_url", "image_url": { "url": url } })
     });
-    [words].into_iter().chain(pictures).collect()
+    [text_part].into_iter().chain(pictures).collect()
 }
 
-/// By the first bytes of a PNG; all else is taken for JPEG.
+/// Decides by the first bytes of a PNG; everything else counts as JPEG.
 fn media_type(bytes: &[u8]) -> &'static str {
     if bytes.starts_with(b"\x89PNG") { "image/png" } else { "image/jpeg" }
 }
 
-/// Parts that not every server sends are taken as they come: a shape that nobody expects costs the part and not the reply.
+/// Optional parts are kept as raw JSON, so that an unexpected form loses the part and not the
+/// reply.
 #[derive(Deserialize)]
-struct Response {
-    choices: Vec<Choice>,
+struct CompletionResponse {
+    choices: Vec<CompletionChoice>,
     #[serde(default)]
     usage: Value,
     #[serde(default)]
@@ -50,8 +51,8 @@ struct Response {
 }
 
 #[derive(Deserialize)]
-struct Choice {
-    message: Message,
+struct CompletionChoice {
+    message: ResponseMessage,
     #[serde(default)]
     finish_reason: Value,
     #[serde(default)]
@@ -61,51 +62,51 @@ struct Choice {
 }
 
 #[derive(Deserialize)]
-struct Message {
+struct ResponseMessage {
     #[serde(default)]
-    content: Option<Content>,
+    content: Option<MessageContent>,
 }
 
-/// A text, or the parts some servers make of it.
+/// A text, or the list of parts that some servers send instead.
 #[derive(Deserialize)]
 #[serde(untagged)]
-enum Content {
+enum MessageContent {
     Text(String),
-    Parts(Vec<Part>),
+    Parts(Vec<ContentPart>),
 }
 
 #[derive(Deserialize)]
-struct Part {
+struct ContentPart {
     #[serde(default)]
     text: Option<String>,
 }
 
-/// A reply, read as far as it is needed by anybody.
-pub(crate) struct Reply {
-    /// Whether its message has a content; where it has none the text is empty.
+/// A parsed reply.
+pub(crate) struct ParsedCompletion {
+    /// Whether its message has a content; otherwise the text is empty.
     pub has_content: bool,
-    /// The text and what is counted.
+    /// The text and the counts of tokens.
     pub completion: Completion,
     /// Tokens of the prompt that the server had computed before.
     pub cached_tokens: u64,
-    /// Ids of the prompt, as they came.
+    /// Ids of the prompt, as received.
     pub prompt_token_ids: Value,
-    /// Ids of the reply, as they came.
+    /// Ids of the reply, as received.
     pub token_ids: Value,
-    /// What is told of the reply's tokens, as it came.
+    /// Log-probs of the reply's tokens, as received.
     pub logprobs: Value,
 }
 
-/// Reads a reply; the error says what is missing.
-pub(crate) fn reply(body: &[u8]) -> Result<Reply, String> {
-    let Response { choices, usage, prompt_token_ids } =
-        serde_json::from_slice(body).map_err(|error| format!("is no chat completion: {error}"))?;
-    let Choice { message, finish_reason, token_ids, logprobs } =
-        choices.into_iter().next().ok_or("has no choice in it")?;
+/// Parses a reply; the error says what is missing.
+pub(crate) fn reply(body: &[u8]) -> Result<ParsedCompletion, String> {
+    let CompletionResponse { choices, usage, prompt_token_ids } =
+        serde_json::from_slice(body).map_err(|error| format!("is not a chat completion: {error}"))?;
+    let CompletionChoice { message, finish_reason, token_ids, logprobs } =
+        choices.into_iter().next().ok_or("has no choices")?;
     let has_content = message.content.is_some();
     let text = match message.content {
-        Some(Content::Text(text)) => text,
-        Some(Content::Parts(parts)) => parts.into_iter().filter_map(|part| part.text).collect(),
+        Some(MessageContent::Text(text)) => text,
+        Some(MessageContent::Parts(parts)) => parts.into_iter().filter_map(|part| part.text).collect(),
         None => String::new(),
     };
     let count = |pointer: &str| usage.pointer(pointer).and_then(Value::as_u64).unwrap_or_default();
@@ -116,20 +117,24 @@ pub(crate) fn reply(body: &[u8]) -> Result<Reply, String> {
         completion_tokens: count("/completion_tokens"),
     };
     let cached_tokens = count("/prompt_tokens_details/cached_tokens");
-    Ok(Reply { has_content, completion, cached_tokens, prompt_token_ids, token_ids, logprobs })
+    Ok(ParsedCompletion { has_content, completion, cached_tokens, prompt_token_ids, token_ids, logprobs })
 }
 
-/// Reads a reply of somebody who was asked a question: a message without content is none.
+/// Parses the reply to a question; a message without content is an error.
 pub(crate) fn completion(body: &[u8]) -> Result<Completion, String> {
-    let Reply { has_content, completion, .. } = reply(body)?;
+    let ParsedCompletion { has_content, completion, .. } = reply(body)?;
     if has_content { Ok(completion) } else { Err("has a message without content".to_owned()) }
 }
 
-/// What a server says is wrong, in its own few words: `{"error": {"message": …}}`, or the beginning of the body.
+/// The server's error message: `{"error": {"message": …}}`, or the beginning of the body.
 pub(crate) fn complaint(body: &[u8]) -> String {
-    let told: Option<Value> = serde_json::from_slice(body).ok();
-    let message = told.as_ref().and_then(|told| {
-        told.pointer("/error/message").or_else(|| told.get("error")).or_else(|| told.get("detail"))?.as_str()
+    let parsed: Option<Value> = serde_json::from_slice(body).ok();
+    let message = parsed.as_ref().and_then(|parsed| {
+        parsed
+            .pointer("/error/message")
+            .or_else(|| parsed.get("error"))
+            .or_else(|| parsed.get("detail"))?
+            .as_str()
     });
     let text = message.map_or_else(|| String::from_utf8_lossy(body).into_owned(), str::to_owned);
     let clean = |c: char| if c.is_control() { ' ' } else { c };
@@ -143,7 +148,7 @@ mod tests {
     #[test]
     fn a_request_is_what_the_protocol_asks_for() {
         let pictures = vec![Bytes::from_static(b"\x89PNG.."), Bytes::from_static(b"\xff\xd8..")];
-        let ask = Ask { system: "s".into(), text: "t".into(), pictures, seed: 42 };
+        let ask = JudgeQuestion { system: "s".into(), text: "t".into(), pictures, seed: 42 };
         let sent: Value = serde_json::from_slice(&body("m", 0.0, 1000, &ask)).unwrap();
         let want = json!({
             "model": "m",
@@ -186,11 +191,11 @@ mod tests {
                 Err("has a message without content"),
             ),
             (r#"{"choices":[]}"#, Err("has no choice")),
-            (r#"{"object":"list"}"#, Err("is no chat completion")),
-            (r#"{"choices":[{"message":{"content":7}}]}"#, Err("is no chat completion")),
-            ("<html>", Err("is no chat completion")),
-            ("", Err("is no chat completion")),
-            (r#"{"choices":[{"mess"#, Err("is no chat completion")),
+            (r#"{"object":"list"}"#, Err("is not a chat completion")),
+            (r#"{"choices":[{"message":{"content":7}}]}"#, Err("is not a chat completion")),
+            ("<html>", Err("is not a chat completion")),
+            ("", Err("is not a chat completion")),
+            (r#"{"choices":[{"mess"#, Err("is not a chat completion")),
         ];
         for (body, want) in table {
             let got = completion(body.as_bytes());

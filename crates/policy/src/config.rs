@@ -7,7 +7,7 @@ mod serve;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use furrow_rollout::{ContextPolicy, ExtraAction, Grammar, PolicyKind, Sampling, SessionSpec};
+use furrow_rollout::{ContextPolicy, ExtraAction, Grammar, PolicyKind, SamplingParams, SessionSpec};
 use serde::{Deserialize, Serialize};
 
 use crate::grammar;
@@ -20,40 +20,44 @@ pub use model::{AuditFile, BackendChoice, ConstrainFile, EngineFile, LayoutFile,
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct PolicyFile {
-    /// What acts: `scripted` (demonstrations that lie beside the pages), `random` (untrained baseline), `model` (a checkpoint) or `openai`
-    /// (a model behind an endpoint).
+    /// Which policy acts: `scripted` (demonstrations stored beside the pages), `random` (untrained
+    /// baseline), `model` (a checkpoint) or `openai` (a model behind an endpoint).
     pub kind: String,
     /// Directory of the checkpoint that `model` runs: config.json, safetensors, tokenizer.json.
     pub checkpoint: PathBuf,
-    /// Where the policy service listens when it runs as a process of its own; port 0 takes a free one.
+    /// Address on which the policy service listens when it runs as its own process; port 0 takes a
+    /// free one.
     pub listen: String,
-    /// `host:port` that environment workers are told; empty: the address it listens on.
+    /// `host:port` that environment workers connect to; empty: the address on which the service
+    /// listens.
     pub advertise: String,
-    /// Sessions held at once; one more is refused.
+    /// Most sessions held at once; one more is refused.
     pub sessions_max: u32,
-    /// Milliseconds each reply takes at least, so that `scripted` and `random` can stand in for a model when a farm is sized. 0: none.
+    /// Least time of each reply in milliseconds, so that `scripted` and `random` can replace a
+    /// model when a farm is sized. 0: none.
     pub think_millis: u64,
-    /// Milliseconds a session is kept after its stream broke, so that a repeated step gets the same reply.
+    /// Milliseconds for which a session is kept after its stream broke, so that a repeated step
+    /// gets the same reply.
     pub linger_millis: u64,
     /// Instructions put before the task; empty: the grammar's own.
     pub instructions: String,
     /// Action language.
     pub grammar: GrammarFile,
-    /// How tokens are drawn.
+    /// How tokens are sampled.
     pub sampling: SamplingFile,
-    /// What a session keeps.
+    /// What a session keeps of earlier steps.
     pub context: ContextFile,
     /// How `model` computes.
     pub engine: EngineFile,
-    /// How `model` is held to the grammar.
+    /// How the replies of `model` are constrained to the grammar.
     pub constrain: ConstrainFile,
-    /// How `model` lays out a prompt.
+    /// How `model` formats a prompt.
     pub template: LayoutFile,
-    /// How published weights take over.
+    /// How published weights take effect.
     pub weights: WeightsFile,
-    /// How much of what `model` draws is scored again.
+    /// How many of the tokens that `model` samples are scored again.
     pub audit: AuditFile,
-    /// Whom `openai` asks.
+    /// The endpoint that `openai` calls.
     pub remote: RemoteFile,
     /// An endpoint beside the policy service, for chats with `model`.
     pub serve: ServeFile,
@@ -63,7 +67,7 @@ pub struct PolicyFile {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct GrammarFile {
-    /// `holo_navigation` or another of docs/GRAMMARS.md.
+    /// `holo_navigation` or another grammar of docs/GRAMMARS.md.
     pub name: String,
     /// Actions beyond those of a navigation grammar: `drag`, `select_tab`, `press_key`, `write`.
     pub extra: Vec<String>,
@@ -75,7 +79,7 @@ pub struct GrammarFile {
 pub struct SamplingFile {
     /// 0 is greedy.
     pub temperature: f32,
-    /// Nucleus; 1 keeps all.
+    /// Nucleus sampling; 1 keeps all.
     pub top_p: f32,
     /// 0 keeps all.
     pub top_k: u32,
@@ -83,7 +87,7 @@ pub struct SamplingFile {
     pub min_p: f32,
     /// Most tokens of one response.
     pub max_tokens: u32,
-    /// Seed all sessions' streams descend from.
+    /// Seed from which the random streams of all sessions are derived.
     pub seed: u64,
 }
 
@@ -95,7 +99,7 @@ pub struct ContextFile {
     pub keep: String,
 }
 
-/// Policies that exist.
+/// The policies a job can choose.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PolicyChoice {
     /// Demonstrations.
@@ -115,21 +119,21 @@ pub struct PolicyConfig {
     pub choice: PolicyChoice,
     /// Where the service listens.
     pub listen: String,
-    /// What environment workers are told; `None`: where it listens.
+    /// Address that environment workers connect to; `None`: the one in `listen`.
     pub advertise: Option<String>,
-    /// Sessions held at once.
+    /// Most sessions held at once.
     pub sessions_max: u32,
-    /// How long a reply takes at least.
+    /// Least time of each reply.
     pub think: Duration,
-    /// How long a session outlives its stream.
+    /// How long a session is kept after its stream broke.
     pub linger: Duration,
-    /// What every session of the job is opened with.
+    /// The specification with which every session of the job opens.
     pub session: SessionSpec,
-    /// What `model` needs; there when the choice is `Model`.
+    /// Settings of `model`; set if the choice is `Model`.
     pub model: Option<ModelConfig>,
-    /// Whom `openai` asks; there when the choice is `Openai`.
+    /// Settings of `openai`; set if the choice is `Openai`.
     pub remote: Option<RemoteConfig>,
-    /// Where chats are served, if anywhere.
+    /// Settings of the endpoint for chats, if there is one.
     pub serve: Option<ServeConfig>,
 }
 
@@ -166,7 +170,7 @@ impl Default for GrammarFile {
 
 impl Default for SamplingFile {
     fn default() -> Self {
-        let Sampling { temperature, top_p, top_k, min_p, max_tokens, seed } = Sampling::default();
+        let SamplingParams { temperature, top_p, top_k, min_p, max_tokens, seed } = SamplingParams::default();
         Self { temperature, top_p, top_k, min_p, max_tokens, seed }
     }
 }
@@ -178,7 +182,7 @@ impl Default for ContextFile {
 }
 
 impl PolicyFile {
-    /// The same with every path absolute.
+    /// Makes every path absolute.
     pub fn resolved(mut self, base: &Path) -> Self {
         if !self.checkpoint.as_os_str().is_empty() {
             self.checkpoint = base.join(self.checkpoint);
@@ -187,7 +191,7 @@ impl PolicyFile {
         self
     }
 
-    /// Checks every key and reports all that are wrong.
+    /// Checks every key and reports all problems.
     pub fn check(self) -> Result<PolicyConfig, Vec<String>> {
         let mut wrong = Vec::new();
         let choice = note(PolicyChoice::parse(&self.kind), &mut wrong);
@@ -205,7 +209,7 @@ impl PolicyFile {
             && self.constrain.enabled
         {
             wrong.push(format!(
-                "policy.constrain.enabled: replies of {:?} have no one layout; use holo_navigation or holo_step, or switch it off",
+                "policy.constrain.enabled: replies of {:?} have no single layout; use holo_navigation or holo_step, or set it to false",
                 grammar.name
             ));
         }
@@ -249,7 +253,8 @@ impl PolicyFile {
 }
 
 impl PolicyConfig {
-    /// Reads the key of an endpoint, where there is one: a worker without it is wrong for this place.
+    /// Reads the key of a remote endpoint, if one is configured, so that a worker without the key
+    /// stops before it serves.
     pub fn with_key(self) -> Result<Self, String> {
         let remote = self.remote.map(RemoteConfig::with_key).transpose()?;
         Ok(Self { remote, ..self })
@@ -257,7 +262,7 @@ impl PolicyConfig {
 }
 
 impl PolicyChoice {
-    /// What the records call it.
+    /// The policy's kind in the records.
     pub fn kind(self) -> PolicyKind {
         match self {
             PolicyChoice::Scripted => PolicyKind::Scripted,
@@ -267,8 +272,8 @@ impl PolicyChoice {
         }
     }
 
-    fn parse(word: &str) -> Result<Self, String> {
-        match word {
+    fn parse(name: &str) -> Result<Self, String> {
+        match name {
             "scripted" => Ok(PolicyChoice::Scripted),
             "random" => Ok(PolicyChoice::Random),
             "model" => Ok(PolicyChoice::Model),
@@ -289,7 +294,7 @@ impl GrammarFile {
             wrong.push(format!("policy.grammar.name: {:?}; use one of {}", self.name, names.join(", ")));
         }
         if is_extensible == Some(false) && !self.extra.is_empty() {
-            wrong.push(format!("policy.grammar.extra: {} has all of its actions; leave it empty", self.name));
+            wrong.push(format!("policy.grammar.extra: {} has no extra actions; leave it empty", self.name));
         }
         let mut extra = Vec::new();
         for name in &self.extra {
@@ -307,7 +312,7 @@ impl GrammarFile {
 }
 
 impl SamplingFile {
-    fn check(self) -> Result<Sampling, Vec<String>> {
+    fn check(self) -> Result<SamplingParams, Vec<String>> {
         let rules = [
             ("temperature", self.temperature, 0.0..=100.0, "0 to 100 (0 is greedy)"),
             ("top_p", self.top_p, f32::MIN_POSITIVE..=1.0, "more than 0, at most 1 (1 keeps all)"),
@@ -325,7 +330,7 @@ impl SamplingFile {
             return Err(wrong);
         }
         let Self { temperature, top_p, top_k, min_p, max_tokens, seed } = self;
-        Ok(Sampling { temperature, top_p, top_k, min_p, max_tokens, seed })
+        Ok(SamplingParams { temperature, top_p, top_k, min_p, max_tokens, seed })
     }
 }
 

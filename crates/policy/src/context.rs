@@ -1,4 +1,5 @@
-//! What a session keeps between steps, and the prompt that follows from it: functions on lists of ids, nothing else.
+//! What a session keeps between steps, and the prompt that follows from it: functions on lists of
+//! ids.
 //!
 //! Write K_t for the kept tokens before step t. Then `prompt_t = K_t ++ prompt_token_ids_t` and `K_{t+1} = K_t ++ commit_token_ids_t`.
 //!
@@ -6,131 +7,138 @@
 //! |---|---|---|
 //! | `append` | the turn | null: prompt ++ response |
 //! | `last_image` | the turn | the turn's text ++ response |
-//! | `window(k)` | the turns before it whose pictures are still seen, with their responses; the turn | text ++ response of the turn whose picture is seen no more; until there is one, nothing |
+//! | `window(k)` | the earlier turns whose images are shown again, with their responses; the turn | text ++ response of the turn whose image is not shown any more; nothing before there is one |
 //! | `fresh` | the turn, which is a whole prompt | nothing |
 //!
-//! `last_image` is `window(1)`. Responses re-enter as they were sampled. Only under `append` does K hold pictures.
+//! `last_image` is `window(1)`. Prompts repeat responses as they were sampled. K holds images
+//! only under `append`.
 
 use std::collections::VecDeque;
 use std::ops::Range;
 
 use furrow_rollout::{ContextPolicy, ImageSpan, TokenTrace, token_hash};
 
-/// What one observation adds to the conversation.
+/// The part that one observation adds to the conversation.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Turn {
+pub struct PromptTurn {
     /// Its ids, placeholders included.
     pub ids: Vec<u32>,
-    /// The picture in it.
-    pub seen: Option<Seen>,
+    /// Its image.
+    pub image: Option<TurnImage>,
 }
 
-/// A picture in a turn.
+/// An image in a turn.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Seen {
+pub struct TurnImage {
     /// Its placeholders; `token_start` counts from the turn's start.
     pub span: ImageSpan,
-    /// What leaves the turn's ids when the picture does: the placeholders and the marks around them.
+    /// The range of ids that is removed together with the image: the placeholders and the
+    /// delimiters around them.
     pub leaves: Range<u32>,
 }
 
-/// Ids around a picture's placeholders.
+/// Ids around an image's placeholders.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Marks {
-    /// Before the first one.
+pub struct ImageDelimiters {
+    /// The id before the first one.
     pub open: u32,
-    /// Behind the last one.
+    /// The id after the last one.
     pub close: u32,
 }
 
-/// The prompt of a step, as the records tell it.
+/// The prompt of a step, as the records store it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Prompt {
+pub struct StepPrompt {
     /// Length of K.
     pub prefix_len: u32,
     /// Hash of K.
     pub prefix_hash: [u8; 16],
-    /// Tokens behind K.
+    /// Tokens after K.
     pub token_ids: Vec<u32>,
-    /// Pictures of K ++ token_ids.
+    /// Images of K ++ token_ids.
     pub image_spans: Vec<ImageSpan>,
     /// Hash of K ++ token_ids.
     pub prompt_hash: [u8; 16],
 }
 
-/// What is kept.
+/// The kept tokens and the turns that later prompts repeat.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Context {
+pub struct TokenContext {
     keep: ContextPolicy,
     kept: Vec<u32>,
     kept_spans: Vec<ImageSpan>,
-    /// Turns behind K that the next prompt enters again, oldest first.
-    again: VecDeque<(Turn, Vec<u32>)>,
+    /// Turns after K that the next prompt repeats, oldest first.
+    window: VecDeque<(PromptTurn, Vec<u32>)>,
 }
 
 /// Why a trace does not continue a session.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum RecallError {
-    /// The kept tokens are not those the step began with.
-    #[error("prefix_len and prefix_hash are not those of the {kept} tokens that the steps before it kept")]
+pub enum RebuildError {
+    /// The kept tokens differ from those with which the step began.
+    #[error("prefix_len and prefix_hash do not match the {kept} tokens that the steps before it kept")]
     Prefix {
-        /// Length of K here.
+        /// Length of K in this session.
         kept: usize,
     },
-    /// The prompt cannot be read as this context policy's.
-    #[error("its prompt is not one of the context policy {keep}: {why}")]
+    /// The prompt does not follow this context policy.
+    #[error("its prompt does not follow the context policy {keep}: {why}")]
     Prompt {
         /// The context policy.
         keep: ContextPolicy,
-        /// What is wrong.
+        /// The cause.
         why: &'static str,
     },
 }
 
-impl Turn {
-    /// Its ids without the picture.
+impl PromptTurn {
+    /// The turn's ids without the image.
     pub fn text(&self) -> Vec<u32> {
-        let Some(Seen { leaves, .. }) = &self.seen else { return self.ids.clone() };
+        let Some(TurnImage { leaves, .. }) = &self.image else { return self.ids.clone() };
         [&self.ids[..leaves.start as usize], &self.ids[leaves.end as usize..]].concat()
     }
 
-    /// A turn out of a trace, whose prompt holds `start` tokens before it.
-    fn found(ids: &[u32], span: Option<&ImageSpan>, start: u32, marks: Marks) -> Option<Self> {
-        let Some(span) = span else { return Some(Self { ids: ids.to_vec(), seen: None }) };
+    /// Extracts a turn from a trace whose prompt has `start` tokens before it.
+    fn from_trace(
+        ids: &[u32],
+        span: Option<&ImageSpan>,
+        start: u32,
+        delimiters: ImageDelimiters,
+    ) -> Option<Self> {
+        let Some(span) = span else { return Some(Self { ids: ids.to_vec(), image: None }) };
         let at = span.token_start.checked_sub(start)?;
         let (before, rest) = ids.split_at_checked(at as usize)?;
         let behind = rest.get(span.token_len as usize..)?;
-        if before.last() != Some(&marks.open) || behind.first() != Some(&marks.close) {
+        if before.last() != Some(&delimiters.open) || behind.first() != Some(&delimiters.close) {
             return None;
         }
         let leaves = at - 1..at + span.token_len + 1;
         let span = ImageSpan { token_start: at, ..span.clone() };
-        Some(Self { ids: ids.to_vec(), seen: Some(Seen { span, leaves }) })
+        Some(Self { ids: ids.to_vec(), image: Some(TurnImage { span, leaves }) })
     }
 }
 
-impl Context {
-    /// Nothing kept yet.
+impl TokenContext {
+    /// Creates a context that keeps nothing yet.
     pub fn new(keep: ContextPolicy) -> Self {
-        Self { keep, kept: Vec::new(), kept_spans: Vec::new(), again: VecDeque::new() }
+        Self { keep, kept: Vec::new(), kept_spans: Vec::new(), window: VecDeque::new() }
     }
 
-    /// K.
+    /// K, the kept tokens.
     pub fn kept(&self) -> &[u32] {
         &self.kept
     }
 
     /// The prompt that shows this turn.
-    pub fn prompt(&self, turn: &Turn) -> Prompt {
+    pub fn prompt(&self, turn: &PromptTurn) -> StepPrompt {
         let mut ids = self.kept.clone();
         let mut image_spans = self.kept_spans.clone();
-        let again = self.again.iter().map(|(turn, response)| (turn, &response[..]));
+        let again = self.window.iter().map(|(turn, response)| (turn, &response[..]));
         for (turn, response) in again.chain([(turn, &[][..])]) {
-            image_spans.extend(turn.seen.iter().map(|seen| moved(&seen.span, ids.len() as u32)));
+            image_spans.extend(turn.image.iter().map(|image| moved(&image.span, ids.len() as u32)));
             ids.extend(&turn.ids);
             ids.extend(response);
         }
-        Prompt {
+        StepPrompt {
             prefix_len: self.kept.len() as u32,
             prefix_hash: token_hash(&self.kept, &self.kept_spans),
             prompt_hash: token_hash(&ids, &image_spans),
@@ -139,12 +147,12 @@ impl Context {
         }
     }
 
-    /// Keeps a turn that was answered and returns `commit_token_ids`.
-    pub fn commit(&mut self, turn: Turn, response: &[u32]) -> Option<Vec<u32>> {
+    /// Keeps an answered turn and returns `commit_token_ids`.
+    pub fn commit(&mut self, turn: PromptTurn, response: &[u32]) -> Option<Vec<u32>> {
         match self.keep {
             ContextPolicy::Append => {
                 let start = self.kept.len() as u32;
-                self.kept_spans.extend(turn.seen.iter().map(|seen| moved(&seen.span, start)));
+                self.kept_spans.extend(turn.image.iter().map(|image| moved(&image.span, start)));
                 self.kept.extend(turn.ids);
                 self.kept.extend(response);
                 None
@@ -155,42 +163,51 @@ impl Context {
         }
     }
 
-    /// The next prompt shows its own picture and `pictures - 1` before it; the text of the turn before those goes into K.
-    fn commit_beyond(&mut self, pictures: u32, turn: Turn, response: &[u32]) -> Vec<u32> {
-        self.again.push_back((turn, response.to_vec()));
-        if self.again.len() < pictures as usize {
+    /// The next prompt shows its own image and `images - 1` before it. The text of the turn before
+    /// those is added to K.
+    fn commit_beyond(&mut self, pictures: u32, turn: PromptTurn, response: &[u32]) -> Vec<u32> {
+        self.window.push_back((turn, response.to_vec()));
+        if self.window.len() < pictures as usize {
             return Vec::new();
         }
-        let Some((turn, response)) = self.again.pop_front() else { return Vec::new() };
+        let Some((turn, response)) = self.window.pop_front() else { return Vec::new() };
         let text = [turn.text(), response].concat();
         self.kept.extend(&text);
         text
     }
 
-    /// Keeps a step out of a trace, after checking that the trace continues what is kept. Returns the step's own turn.
-    pub fn recall(&mut self, step: u32, trace: &TokenTrace, marks: Marks) -> Result<Turn, RecallError> {
+    /// Checks that a recorded step continues what is kept, and keeps it. Returns the step's own
+    /// turn.
+    pub fn rebuild_turn(
+        &mut self,
+        step: u32,
+        trace: &TokenTrace,
+        delimiters: ImageDelimiters,
+    ) -> Result<PromptTurn, RebuildError> {
         let kept = self.kept.len();
         if trace.prefix_len as usize != kept || trace.prefix_hash != token_hash(&self.kept, &self.kept_spans)
         {
-            return Err(RecallError::Prefix { kept });
+            return Err(RebuildError::Prefix { kept });
         }
         let keep = self.keep;
-        let wrong = |why| RecallError::Prompt { keep, why };
-        let again: usize = self.again.iter().map(|(turn, response)| turn.ids.len() + response.len()).sum();
-        let own =
-            trace.prompt_token_ids.get(again..).ok_or(wrong("it is shorter than what it enters again"))?;
+        let wrong = |why| RebuildError::Prompt { keep, why };
+        let again: usize = self.window.iter().map(|(turn, response)| turn.ids.len() + response.len()).sum();
+        let own = trace
+            .prompt_token_ids
+            .get(again..)
+            .ok_or(wrong("it is shorter than the turns it must repeat"))?;
         let span = trace.image_spans.last().filter(|span| span.step == step);
-        let turn = Turn::found(own, span, (kept + again) as u32, marks)
-            .ok_or(wrong("there are no marks around its picture"))?;
+        let turn = PromptTurn::from_trace(own, span, (kept + again) as u32, delimiters)
+            .ok_or(wrong("there are no delimiters around its image"))?;
         let prompt = self.prompt(&turn);
         if prompt.token_ids != trace.prompt_token_ids || prompt.image_spans != trace.image_spans {
-            return Err(wrong("it enters other tokens or pictures again than were seen"));
+            return Err(wrong("it repeats other tokens or images than were shown"));
         }
         if prompt.prompt_hash != trace.prompt_hash {
-            return Err(wrong("prompt_hash is not that of its tokens"));
+            return Err(wrong("prompt_hash does not match its tokens"));
         }
         if self.commit(turn.clone(), &trace.response_token_ids) != trace.commit_token_ids {
-            return Err(wrong("commit_token_ids are not what it keeps"));
+            return Err(wrong("commit_token_ids differ from what it keeps"));
         }
         Ok(turn)
     }
@@ -206,8 +223,8 @@ mod tests {
 
     use super::*;
 
-    /// Ids of a turn: text, mark 1, three 9s, mark 2, text.
-    fn turn(step: u32) -> Turn {
+    /// Ids of a turn: text, delimiter 1, three 9s, delimiter 2, text.
+    fn turn(step: u32) -> PromptTurn {
         let text = 100 + step * 10;
         let span = ImageSpan {
             step,
@@ -218,16 +235,16 @@ mod tests {
             blob_sha256: [step as u8; 32],
             rgb_sha256: [step as u8; 32],
         };
-        Turn { ids: vec![text, 1, 9, 9, 9, 2, text + 1], seen: Some(Seen { span, leaves: 1..6 }) }
+        PromptTurn { ids: vec![text, 1, 9, 9, 9, 2, text + 1], image: Some(TurnImage { span, leaves: 1..6 }) }
     }
 
-    const MARKS: Marks = Marks { open: 1, close: 2 };
+    const DELIMITERS: ImageDelimiters = ImageDelimiters { open: 1, close: 2 };
 
     fn response(step: u32) -> Vec<u32> {
         vec![105 + step * 10]
     }
 
-    fn trace(prompt: Prompt, commit: Option<Vec<u32>>, response: Vec<u32>) -> TokenTrace {
+    fn trace(prompt: StepPrompt, commit: Option<Vec<u32>>, response: Vec<u32>) -> TokenTrace {
         TokenTrace {
             prompt_token_ids: prompt.token_ids,
             image_spans: prompt.image_spans,
@@ -249,12 +266,13 @@ mod tests {
         }
     }
 
-    /// How long K is, which ids the prompt shows behind it (a picture is 9s), and what is committed.
-    type Step<'a> = (u32, &'a [u32], Option<&'a [u32]>);
+    /// The length of K, the ids that the prompt shows after it (an image is 9s), and what is
+    /// committed.
+    type WantedStep<'a> = (u32, &'a [u32], Option<&'a [u32]>);
 
     #[track_caller]
-    fn check(keep: ContextPolicy, want: &[Step<'_>]) {
-        let mut context = Context::new(keep);
+    fn check(keep: ContextPolicy, want: &[WantedStep<'_>]) {
+        let mut context = TokenContext::new(keep);
         for (step, (kept, shown, commit)) in (0..).zip(want) {
             let prompt = context.prompt(&turn(step));
             assert_eq!((prompt.prefix_len, &prompt.token_ids[..]), (*kept, *shown), "{keep} step {step}");
@@ -291,7 +309,7 @@ mod tests {
     #[test]
     fn image_spans_count_from_the_whole_prompt() {
         let starts = |keep| {
-            let mut context = Context::new(keep);
+            let mut context = TokenContext::new(keep);
             for step in 0..2 {
                 context.commit(turn(step), &response(step));
             }
@@ -305,22 +323,29 @@ mod tests {
     }
 
     #[test]
-    fn traces_alone_rebuild_what_is_kept_and_a_stranger_is_refused() {
+    fn traces_alone_rebuild_the_kept_tokens_and_a_foreign_trace_is_refused() {
         let policies =
             [ContextPolicy::Append, ContextPolicy::LastImage, ContextPolicy::Window(3), ContextPolicy::Fresh];
         for keep in policies {
-            let (mut lived, mut rebuilt) = (Context::new(keep), Context::new(keep));
+            let (mut decoded, mut rebuilt) = (TokenContext::new(keep), TokenContext::new(keep));
             for step in 0..6 {
-                let prompt = lived.prompt(&turn(step));
-                let commit = lived.commit(turn(step), &response(step));
-                let told = trace(prompt, commit, response(step));
-                let mut stranger = told.clone();
+                let prompt = decoded.prompt(&turn(step));
+                let commit = decoded.commit(turn(step), &response(step));
+                let recorded = trace(prompt, commit, response(step));
+                let mut stranger = recorded.clone();
                 stranger.prompt_token_ids[0] ^= 64;
-                assert!(rebuilt.clone().recall(step, &stranger, MARKS).is_err(), "{keep} step {step}");
-                let elsewhere = rebuilt.clone().recall(step + 1, &told, MARKS);
+                assert!(
+                    rebuilt.clone().rebuild_turn(step, &stranger, DELIMITERS).is_err(),
+                    "{keep} step {step}"
+                );
+                let elsewhere = rebuilt.clone().rebuild_turn(step + 1, &recorded, DELIMITERS);
                 assert!(elsewhere.is_err() || keep == ContextPolicy::Append, "{keep} step {step}");
-                assert_eq!(rebuilt.recall(step, &told, MARKS), Ok(turn(step)), "{keep} step {step}");
-                assert_eq!(rebuilt, lived);
+                assert_eq!(
+                    rebuilt.rebuild_turn(step, &recorded, DELIMITERS),
+                    Ok(turn(step)),
+                    "{keep} step {step}"
+                );
+                assert_eq!(rebuilt, decoded);
             }
         }
     }

@@ -1,15 +1,19 @@
-//! The one loop that owns the device: it applies what was asked, plans a batch, runs it, draws tokens, answers.
+//! The loop that owns the device: it applies events, plans a batch, runs it, samples tokens and
+//! answers.
 //!
-//! It knows sequences, not conversations. A session has a *base* sequence whose state is kept between steps. A step lays kept tokens
-//! behind the base, shows a prompt behind that, on the base itself (`append`) or on a fork that is dropped afterwards, and draws a reply.
-//! Which tokens are kept and shown is decided outside, in `context.rs`.
+//! It knows sequences, not conversations. A session has a *base* sequence whose state is kept
+//! between steps. A step adds kept tokens to the base, runs a prompt after them, either on the base
+//! itself (`append`) or on a fork that is dropped afterwards, and samples a reply. `context.rs`
+//! decides which tokens are kept and shown.
 //!
-//! Nothing a session computes depends on its neighbours: spans are cut by its own tokens (`sequence.rs`), draws take numbers from its own
-//! counter, and a backend gives a row the same result whatever else is in the batch. Parking and restoring copy bits; a fork copies a
-//! state that the very same spans had made. So a session gets the tokens it would get alone.
+//! No result of a session depends on other sessions. Spans are cut by the session's own tokens
+//! (`sequence.rs`), random numbers come from its own counter, and a backend gives a row the same
+//! result in every batch. Offloading and restoring copy bits; a fork copies a state that the same
+//! spans had made. So a session gets the tokens it would get alone.
 //!
-//! A device that fails may say so at any call. The iteration stops at that very call ([`DeviceLost`] goes up by `?`): what it had not answered yet is
-//! answered with the failure, nothing is read from the device any more, and the engine ends.
+//! A device can fail at any call. The iteration stops at that call ([`DeviceLost`] is returned
+//! through `?`). Every step without an answer is answered with the failure, the device is not read
+//! any more, and the engine ends.
 
 mod admit;
 mod batch;
@@ -18,199 +22,209 @@ mod weights;
 
 use std::collections::{HashMap, VecDeque};
 
-use furrow_model::backend::{Backend, DeviceLost, Incoming, Room};
+use furrow_model::backend::{Backend, BackendCapacity, DeviceLost, IncomingWeights};
 use furrow_model::sample::Sampler;
 use furrow_rollout::{FinishReason, PolicyVersion, StateOrigin};
 use furrow_telemetry::{DeviceTime, DeviceUse, TimeSource};
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
-use crate::features::Features;
-use crate::metered::Metered;
-use crate::park::Lot;
-use crate::schedule::{Limits, Pace};
-use crate::sequence::Stretch;
-use crate::slots::{Places, pages_for};
-use crate::snapshots::Snapshots;
+use crate::features::FeatureCache;
+use crate::metered::MeteredBackend;
+use crate::offload::OffloadBudget;
+use crate::schedule::{PrefillPace, SchedulerLimits};
+use crate::sequence::TokenSegment;
+use crate::slots::{Allocator, pages_for};
+use crate::snapshots::SnapshotCache;
 
-pub use step::{Ask, Reply};
-use step::{Session, State, Step};
-use weights::Shelf;
-pub use weights::{NewWeights, OnSwap, Swapped, Swaps};
+use step::{EngineSession, StateTier, Step};
+pub use step::{GenerationRequest, StepOutput};
+use weights::WeightVersions;
+pub use weights::{NewWeights, OnSwap, SwapReport, SwapSettings};
 
-/// A session of one engine. Never given twice, so what is late finds nobody.
+/// A session of one engine. Ids are never reused, so a late event for a closed session has no
+/// effect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SessionId(pub u64);
 
-/// Everything that can wake the engine. To learn what it reacts to, read this.
-pub enum Event {
-    /// A session begins.
+/// All inputs of the engine's loop.
+pub enum EngineEvent {
+    /// Opens a session.
     Open {
-        /// Its name.
+        /// The new session's id.
         session: SessionId,
-        /// Whether its tokens come out of traces.
+        /// Whether its tokens come from traces.
         rebuilt: bool,
-        /// Cancelled when nobody holds the session any more.
+        /// Cancelled when the session's owner has dropped it.
         life: CancellationToken,
-        /// Told when it has a place, or why it has none.
-        opened: oneshot::Sender<Result<(), Fault>>,
+        /// Receives the result: open, or why not.
+        opened: oneshot::Sender<Result<(), EngineFault>>,
     },
-    /// A session goes on: its kept tokens grow, and perhaps it is asked for a reply.
+    /// Continues a session: adds kept tokens and may request a reply.
     Step {
-        /// Whose.
+        /// The session.
         session: SessionId,
-        /// Behind what is kept.
-        kept: Vec<Stretch>,
-        /// What is shown; `None` when the session is only brought up to its past.
-        ask: Option<Box<Ask>>,
-        /// The reply.
-        done: oneshot::Sender<Result<Reply, Fault>>,
+        /// Segments to add to the kept tokens.
+        kept: Vec<TokenSegment>,
+        /// The prompt and how to reply to it; `None` if only the past is rebuilt.
+        ask: Option<Box<GenerationRequest>>,
+        /// Receives the reply.
+        done: oneshot::Sender<Result<StepOutput, EngineFault>>,
     },
-    /// Other weights shall take over between two batches.
+    /// Requests that other weights take effect between two batches.
     Weights(Box<NewWeights>),
-    /// A session is over. Its `life` says so too: this event only makes it happen now.
+    /// Ends a session. Its cancelled `life` has the same effect later.
     Close(SessionId),
-    /// Every session is over and the engine ends.
+    /// Ends every session and the engine.
     Stop,
 }
 
-/// Why the engine did not do what it was asked.
+/// Why the engine did not complete a request.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Fault {
-    /// As many sessions as fit are open.
-    #[error("all {places} places for sessions are taken")]
+pub enum EngineFault {
+    /// No further session fits.
+    #[error("all {sessions_max} sessions are in use")]
     Full {
         /// How many fit.
-        places: u32,
+        sessions_max: u32,
     },
-    /// The model computed something that is not a number.
-    #[error("the model's logits are not numbers after {tokens} tokens; this session cannot go on, others do")]
+    /// The model's logits contain NaN or infinity.
+    #[error("the model's logits are not finite after {tokens} tokens; this session ends, others continue")]
     NotFinite {
         /// Tokens of the sequence.
         tokens: u32,
     },
-    /// A step is longer than any place.
-    #[error("a step of {tokens} tokens does not fit; at most {tokens_max} do")]
+    /// A step is longer than a session can be.
+    #[error("a step of {tokens} tokens does not fit; at most {tokens_max} tokens do")]
     TooLong {
         /// Tokens, the longest reply included.
         tokens: u32,
         /// Tokens that fit.
         tokens_max: u32,
     },
-    /// The device would not run the session's tokens or tiles.
+    /// The device refused the session's tokens or tiles.
     #[error("the device refused the step: {0}")]
     Refused(String),
-    /// The device cannot be used any more. The session can go on elsewhere.
+    /// The device failed. The session can continue on another worker.
     #[error(transparent)]
     Device(#[from] DeviceLost),
-    /// The session is not open, or failed before.
-    #[error("the session is gone")]
+    /// The session is not open or has failed.
+    #[error("the session is not open any more")]
     Gone,
 }
 
 /// How the engine uses its device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Settings {
+pub struct EngineSettings {
     /// State slots of sessions.
     pub state_slots: u32,
-    /// State slots of snapshots, beside those.
+    /// State slots of snapshots, in addition.
     pub snapshot_slots: u32,
     /// Tokens of a prefill chunk.
     pub chunk: u32,
     /// Rows of prefill beside the decode rows of one batch.
     pub prefill_tokens: u32,
-    /// Longest sequence of a session, its longest reply included.
+    /// Most tokens of a session, its longest reply included.
     pub context_tokens_max: u32,
-    /// Version of the weights it begins with.
+    /// Version of the weights at the start.
     pub version: PolicyVersion,
-    /// How others take over.
-    pub swaps: Swaps,
+    /// How new weights take effect.
+    pub swaps: SwapSettings,
 }
 
-impl Settings {
-    /// Sessions that an engine with these settings admits in a room, by the bytes that a state with so many pages takes where it is parked.
+impl EngineSettings {
+    /// Most sessions that an engine with these settings admits with this capacity. `offloaded`
+    /// returns the bytes that a state with this many pages takes in host memory.
     ///
     /// # Errors
     /// As [`Engine::new`].
-    pub(crate) fn sessions_max(self, room: Room, parked: impl Fn(u32) -> u64) -> Result<u32, Misfit> {
-        check(self, room)?;
-        Ok(places_max(self, room.pages, &Lot::of([parked(0), parked(1)], room.parked_bytes)))
+    pub(crate) fn sessions_max(
+        self,
+        capacity: BackendCapacity,
+        offload_bytes: impl Fn(u32) -> u64,
+    ) -> Result<u32, SettingsMismatch> {
+        check(self, capacity)?;
+        Ok(sessions_max(
+            self,
+            capacity.pages,
+            &OffloadBudget::of([offload_bytes(0), offload_bytes(1)], capacity.offload_bytes),
+        ))
     }
 }
 
-/// Settings and a device that do not fit each other.
+/// Settings that do not fit the device's capacity.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{what}: {has} {why}")]
-pub struct Misfit {
-    /// Of what.
+pub struct SettingsMismatch {
+    /// The size that is too small.
     pub what: &'static str,
-    /// There are.
+    /// Its value.
     pub has: u32,
-    /// What would be right.
+    /// The requirement.
     pub why: String,
 }
 
-/// Pages a session can come to hold beyond those its tokens fill: one parted from a fork, one from each of two snapshots, one that the
-/// fork shares half-full.
+/// Most pages of a session beyond those its tokens fill: one copied after a fork, one after each of
+/// two snapshots, and one partly filled page that the fork shares.
 const PAGES_SPARE: u32 = 4;
 
-/// Who waits for a step.
-type Waiter = oneshot::Sender<Result<Reply, Fault>>;
+/// Receives the result of a step.
+type StepSender = oneshot::Sender<Result<StepOutput, EngineFault>>;
 
-/// The engine.
+/// The loop with its device and sessions.
 pub struct Engine {
-    device: Metered,
-    settings: Settings,
-    limits: Limits,
-    pace: Pace,
-    places: Places,
-    snapshots: Snapshots,
-    features: Features,
-    /// Ranks logits for those who ask.
+    device: MeteredBackend,
+    settings: EngineSettings,
+    limits: SchedulerLimits,
+    pace: PrefillPace,
+    allocator: Allocator,
+    snapshots: SnapshotCache,
+    features: FeatureCache,
+    /// Ranks logits for replies that report log-probs of other tokens.
     sampler: Sampler,
-    shelf: Shelf,
-    lot: Lot,
-    places_max: u32,
-    sessions: HashMap<SessionId, Session>,
-    /// Steps that wait for room, in the order they came.
+    weight_versions: WeightVersions,
+    offload_budget: OffloadBudget,
+    sessions_max: u32,
+    sessions: HashMap<SessionId, EngineSession>,
+    /// Steps that wait for capacity, in order of arrival.
     waiting: VecDeque<SessionId>,
-    /// Counts iterations and arrivals: who waited longest.
+    /// Counts iterations and arrivals, to find the one that waited longest.
     clock: u64,
-    /// Why the device cannot be used any more.
+    /// The device's failure, if there was one.
     lost: Option<DeviceLost>,
     is_stopped: bool,
 }
 
 impl Engine {
-    /// Takes a device.
-    pub fn new(device: Box<dyn Backend>, settings: Settings) -> Result<Self, Misfit> {
+    /// Creates an engine on a device.
+    pub fn new(device: Box<dyn Backend>, settings: EngineSettings) -> Result<Self, SettingsMismatch> {
         Self::with_clock(device, settings, TimeSource::system())
     }
 
-    /// Takes a device whose time goes by a clock of its own.
+    /// Creates an engine on a device with a simulated clock.
     pub fn with_clock(
         device: Box<dyn Backend>,
-        settings: Settings,
+        settings: EngineSettings,
         time: TimeSource,
-    ) -> Result<Self, Misfit> {
-        let room = device.room();
-        check(settings, room)?;
-        let device = Metered::new(device, time);
-        let lot = Lot::new(&device);
+    ) -> Result<Self, SettingsMismatch> {
+        let capacity = device.capacity();
+        check(settings, capacity)?;
+        let device = MeteredBackend::new(device, time);
+        let offload_budget = OffloadBudget::new(&device);
         Ok(Self {
-            limits: Limits {
-                rows_max: room.rows_max,
-                logits_max: room.logits_max,
+            limits: SchedulerLimits {
+                rows_max: capacity.rows_max,
+                logits_max: capacity.logits_max,
                 prefill_tokens: settings.prefill_tokens,
             },
-            pace: Pace::default(),
-            places: Places::new(room.slots, room.pages),
-            snapshots: Snapshots::new(settings.snapshot_slots),
-            features: Features::new(room.features),
+            pace: PrefillPace::default(),
+            allocator: Allocator::new(capacity.slots, capacity.pages),
+            snapshots: SnapshotCache::new(settings.snapshot_slots),
+            features: FeatureCache::new(capacity.features),
             sampler: Sampler::default(),
-            shelf: Shelf::new(settings.version, settings.swaps.vision, None),
-            places_max: places_max(settings, room.pages, &lot),
-            lot,
+            weight_versions: WeightVersions::new(settings.version, settings.swaps.vision, None),
+            sessions_max: sessions_max(settings, capacity.pages, &offload_budget),
+            offload_budget,
             device,
             settings,
             sessions: HashMap::new(),
@@ -221,19 +235,21 @@ impl Engine {
         })
     }
 
-    /// Gives weights that nobody needs any more to somebody else to take apart.
-    pub fn retiring_to(mut self, bin: mpsc::Sender<Incoming>) -> Self {
-        self.shelf = Shelf::new(self.settings.version, self.settings.swaps.vision, Some(bin));
+    /// Sends retired weights to a channel whose receiver frees them.
+    pub fn retire_weights_to(mut self, drop_queue: mpsc::Sender<IncomingWeights>) -> Self {
+        self.weight_versions =
+            WeightVersions::new(self.settings.version, self.settings.swaps.vision, Some(drop_queue));
         self
     }
 
-    /// Sessions that fit, whatever they come to hold.
-    pub fn places_max(&self) -> u32 {
-        self.places_max
+    /// Most sessions that fit at their longest.
+    pub fn sessions_max(&self) -> u32 {
+        self.sessions_max
     }
 
-    /// Runs until it is stopped, every sender of events is gone or the device has failed. No other code calls the device.
-    pub fn run(mut self, events: &mut mpsc::Receiver<Event>) -> Self {
+    /// Runs until it is stopped, every sender of events is dropped or the device has failed. No
+    /// other code calls the device.
+    pub fn run(mut self, events: &mut mpsc::Receiver<EngineEvent>) -> Self {
         while !self.is_stopped && self.lost.is_none() {
             if self.is_idle() {
                 let Some(event) = events.blocking_recv() else { return self };
@@ -247,47 +263,50 @@ impl Engine {
         self
     }
 
-    /// Why the device cannot be used any more, if it failed.
+    /// The device's failure, if there was one.
     pub fn lost(&self) -> Option<&DeviceLost> {
         self.lost.as_ref()
     }
 
-    /// Whether nothing is asked for.
+    /// Whether no step or update waits.
     pub(crate) fn is_idle(&self) -> bool {
         self.sessions.values().all(|session| session.step.is_none()) && !self.has_weights_to_take()
     }
 
-    /// Changes the state; starts nothing.
-    pub(crate) fn apply(&mut self, event: Event) {
+    /// Updates the state; starts no batch.
+    pub(crate) fn apply(&mut self, event: EngineEvent) {
         match event {
-            Event::Open { session, rebuilt, life, opened } => {
+            EngineEvent::Open { session, rebuilt, life, opened } => {
                 self.sweep();
                 let answer = self.open(session, rebuilt, life);
-                // Whoever asked may be gone already; then its life is over and the next sweep finds it.
+                // The caller may have left. Its token is cancelled then, and the next sweep removes
+                // the session.
                 opened.send(answer).ok();
             }
-            Event::Step { session, kept, ask, done } => self.begin(session, kept, ask.map(|ask| *ask), done),
-            Event::Weights(new) => self.expect_weights(*new),
-            Event::Close(session) => self.close(session),
-            Event::Stop => {
+            EngineEvent::Step { session, kept, ask, done } => {
+                self.begin(session, kept, ask.map(|ask| *ask), done);
+            }
+            EngineEvent::Weights(new) => self.expect_weights(*new),
+            EngineEvent::Close(session) => self.close(session),
+            EngineEvent::Stop => {
                 self.is_stopped = true;
                 self.close_all();
             }
         }
     }
 
-    /// One iteration: let new weights take over, make room, run a batch, answer.
+    /// One iteration: apply new weights, free capacity, run a batch, answer.
     pub(crate) fn step(&mut self) {
         self.device.idle_because(DeviceUse::Host);
         self.sweep();
         self.clock += 1;
         if let Err(lost) = self.use_device() {
-            self.lose(lost);
+            self.fail_all(lost);
         }
         self.device.idle_because(self.why_idle());
     }
 
-    /// All that an iteration does with the device, up to the call that finds it lost.
+    /// All device calls of an iteration, up to the one that fails.
     fn use_device(&mut self) -> Result<(), DeviceLost> {
         if let Some(lost) = &self.lost {
             return Err(lost.clone());
@@ -297,56 +316,62 @@ impl Engine {
         self.run_batch()
     }
 
-    /// Where the device's time went until now.
+    /// How the device's time was used so far.
     pub(crate) fn device_time(&mut self) -> DeviceTime {
         self.device.time()
     }
 
-    /// States that were parked so far.
-    pub(crate) fn parked(&self) -> u64 {
-        self.lot.parked()
+    /// States that were offloaded so far.
+    pub(crate) fn offloaded(&self) -> u64 {
+        self.offload_budget.offloaded()
     }
 
-    /// Why the device does nothing between two iterations.
+    /// Why the device idles between two iterations.
     fn why_idle(&self) -> DeviceUse {
         let mut steps = self.sessions.values().filter_map(|session| session.step.as_ref()).peekable();
         match (steps.peek().is_some(), steps.any(|step| step.is_admitted)) {
             (false, _) => DeviceUse::NoWork,
-            (true, false) => DeviceUse::NoRoom,
+            (true, false) => DeviceUse::NoCapacity,
             (true, true) => DeviceUse::Host,
         }
     }
 
-    fn open(&mut self, id: SessionId, rebuilt: bool, life: CancellationToken) -> Result<(), Fault> {
+    fn open(&mut self, id: SessionId, rebuilt: bool, life: CancellationToken) -> Result<(), EngineFault> {
         if let Some(lost) = &self.lost {
             return Err(lost.clone().into());
         }
-        if self.sessions.len() >= self.places_max as usize {
-            return Err(Fault::Full { places: self.places_max });
+        if self.sessions.len() >= self.sessions_max as usize {
+            return Err(EngineFault::Full { sessions_max: self.sessions_max });
         }
         let origin = rebuilt.then_some(StateOrigin::Rebuilt);
-        let pinned = self.pin();
-        self.sessions.insert(id, Session::new(life, origin, pinned));
+        let pinned = self.version_to_pin();
+        self.sessions.insert(id, EngineSession::new(life, origin, pinned));
         Ok(())
     }
 
-    fn begin(&mut self, id: SessionId, kept: Vec<Stretch>, ask: Option<Ask>, done: Waiter) {
+    fn begin(
+        &mut self,
+        id: SessionId,
+        kept: Vec<TokenSegment>,
+        ask: Option<GenerationRequest>,
+        done: StepSender,
+    ) {
         self.clock += 1;
-        if let Err(fault) = self.can_begin(id, &kept, ask.as_ref()) {
+        if let Err(fault) = self.check_step(id, &kept, ask.as_ref()) {
             done.send(Err(fault)).ok();
             return;
         }
         let Some(session) = self.sessions.get_mut(&id) else { return };
         let chunk = self.settings.chunk;
         session.touched = self.clock;
-        for stretch in kept {
-            session.base.lay(stretch, chunk);
+        for segment in kept {
+            session.base.extend(segment, chunk);
         }
         session.step = Some(Step::new(done, self.clock));
         self.waiting.push_back(id);
         match ask {
             Some(ask) => {
-                session.show(ask, chunk);
+                session.begin_prompt(ask, chunk);
                 self.proceed(id);
             }
             None if session.next().is_none() => self.finish(id, FinishReason::Stop),
@@ -354,13 +379,19 @@ impl Engine {
         }
     }
 
-    fn can_begin(&self, id: SessionId, kept: &[Stretch], ask: Option<&Ask>) -> Result<(), Fault> {
-        let session = self.sessions.get(&id).filter(|session| session.step.is_none()).ok_or(Fault::Gone)?;
+    fn check_step(
+        &self,
+        id: SessionId,
+        kept: &[TokenSegment],
+        ask: Option<&GenerationRequest>,
+    ) -> Result<(), EngineFault> {
+        let session =
+            self.sessions.get(&id).filter(|session| session.step.is_none()).ok_or(EngineFault::Gone)?;
         let (tokens, tokens_max) = (session.tokens_with(kept, ask), self.settings.context_tokens_max);
-        if tokens > tokens_max { Err(Fault::TooLong { tokens, tokens_max }) } else { Ok(()) }
+        if tokens > tokens_max { Err(EngineFault::TooLong { tokens, tokens_max }) } else { Ok(()) }
     }
 
-    /// Forgets sessions nobody holds.
+    /// Removes sessions whose owners have dropped them.
     fn sweep(&mut self) {
         let over = self.sessions.iter().filter(|(_, session)| session.life.is_cancelled());
         let over: Vec<SessionId> = over.map(|(id, _)| *id).collect();
@@ -368,7 +399,7 @@ impl Engine {
     }
 
     fn close(&mut self, id: SessionId) {
-        // Dropping the answer's sender tells whoever still waits for it.
+        // Dropping the sender tells the caller that the session has ended.
         drop(self.remove(id));
     }
 
@@ -377,61 +408,64 @@ impl Engine {
         all.into_iter().for_each(|id| self.close(id));
     }
 
-    fn drop_state(&mut self, state: State) {
+    fn drop_state(&mut self, state: StateTier) {
         match state {
-            State::Nowhere => {}
-            State::Device(place) => self.places.release(place),
-            State::Host(parked) => self.lot.drive_off(&parked),
+            StateTier::Empty => {}
+            StateTier::Device(allocation) => self.allocator.release(allocation),
+            StateTier::Host(offloaded) => self.offload_budget.release(&offloaded),
         }
     }
 
-    /// Gives back all a step held.
-    fn put_away(&mut self, step: Step) -> Option<Waiter> {
+    /// Frees everything that a step holds. Returns its sender.
+    fn release_step(&mut self, step: Step) -> Option<StepSender> {
         let Step { fork, reserve, promised, done, .. } = step;
-        self.places.unreserve(reserve);
+        self.allocator.unreserve(reserve);
         for (_, name) in promised {
             self.snapshots.settle(&name);
         }
-        if let Some(place) = fork.and_then(|fork| fork.place) {
-            self.places.release(place);
+        if let Some(allocation) = fork.and_then(|fork| fork.allocation) {
+            self.allocator.release(allocation);
         }
         done
     }
 
-    /// Ends a session's step with a fault. Its state is of no use any more.
-    fn fail(&mut self, id: SessionId, fault: Fault) {
+    /// Ends a session's step with a fault. Its state cannot be used any more.
+    fn fail(&mut self, id: SessionId, fault: EngineFault) {
         if let Some(done) = self.remove(id) {
             done.send(Err(fault)).ok();
         }
     }
 
-    /// Takes a session out and gives back all it held. Returns who waits for its step.
-    fn remove(&mut self, id: SessionId) -> Option<Waiter> {
+    /// Removes a session and frees everything it holds. Returns the sender of its step.
+    fn remove(&mut self, id: SessionId) -> Option<StepSender> {
         let session = self.sessions.remove(&id)?;
         self.waiting.retain(|waiting| *waiting != id);
         self.drop_state(session.state);
-        self.put_away(session.step?)
+        self.release_step(session.step?)
     }
 
-    /// With no session left, only snapshots hold places.
+    /// With no session left, only snapshots hold slots and pages.
     #[cfg(test)]
     fn assert_empty(&mut self) {
-        while let Some(place) = self.snapshots.evict() {
-            self.places.release(place);
+        while let Some(allocation) = self.snapshots.evict() {
+            self.allocator.release(allocation);
         }
-        let room = self.device.room();
-        assert_eq!((self.places.free_slots(), self.places.free_pages()), (room.slots, room.pages));
-        assert_eq!(self.lot.bytes(), 0);
+        let capacity = self.device.capacity();
+        assert_eq!(
+            (self.allocator.free_slots(), self.allocator.free_pages()),
+            (capacity.slots, capacity.pages)
+        );
+        assert_eq!(self.offload_budget.bytes(), 0);
         assert_eq!(self.snapshots.awaited(), 0);
     }
 
-    /// Answers all that is asked for with the failure. No session is at fault.
-    fn lose(&mut self, lost: DeviceLost) {
+    /// Answers every request with the device's failure. No session is at fault.
+    fn fail_all(&mut self, lost: DeviceLost) {
         if self.lost.is_none() {
             tracing::error!(
                 why = lost.0,
                 sessions = self.sessions.len(),
-                "the device failed; its sessions can go on elsewhere"
+                "the device failed; its sessions can continue on another worker"
             );
         }
         let all: Vec<SessionId> = self.sessions.keys().copied().collect();
@@ -443,33 +477,35 @@ impl Engine {
     }
 }
 
-/// Refuses settings under which a session could wait for ever.
-fn check(settings: Settings, room: Room) -> Result<(), Misfit> {
-    let Settings { state_slots, snapshot_slots, chunk, prefill_tokens, context_tokens_max, .. } = settings;
+/// Rejects settings with which a session could wait forever.
+fn check(settings: EngineSettings, capacity: BackendCapacity) -> Result<(), SettingsMismatch> {
+    let EngineSettings { state_slots, snapshot_slots, chunk, prefill_tokens, context_tokens_max, .. } =
+        settings;
     let pages = pages_for(context_tokens_max) + PAGES_SPARE;
     let rules = [
-        ("state slots", room.slots, state_slots + snapshot_slots, "of sessions and snapshots together"),
+        ("state slots", capacity.slots, state_slots + snapshot_slots, "for sessions and snapshots together"),
         ("state slots of sessions", state_slots, 2, "for a session and its fork"),
-        ("KV pages", room.pages, pages, "for one session of the longest context"),
+        ("KV pages", capacity.pages, pages, "for one session of the longest context"),
         ("prefill tokens", prefill_tokens, chunk, "for one chunk"),
-        ("rows of a batch", room.rows_max, chunk, "for one chunk"),
-        ("prefill chunk", chunk, 1, "at least"),
-        ("rows of logits", room.logits_max, 1, "at least"),
+        ("rows of a batch", capacity.rows_max, chunk, "for one chunk"),
+        ("prefill chunk", chunk, 1, "for any batch"),
+        ("rows of logits", capacity.logits_max, 1, "for any reply"),
     ];
     match rules.into_iter().find(|(_, has, needed, _)| has < needed) {
         None => Ok(()),
         Some((what, has, needed, why)) => {
-            Err(Misfit { what, has, why: format!("are too few; {needed} are needed {why}") })
+            Err(SettingsMismatch { what, has, why: format!("is too small; use at least {needed} {why}") })
         }
     }
 }
 
-/// Sessions that fit at their longest: those whose states stay on the device beside one that works (base and fork), and those parked.
-fn places_max(settings: Settings, pages: u32, lot: &Lot) -> u32 {
+/// Most sessions that fit at their longest: those whose states stay on the device beside a running
+/// one (base and fork), and those offloaded.
+fn sessions_max(settings: EngineSettings, pages: u32, offload_budget: &OffloadBudget) -> u32 {
     let each = pages_for(settings.context_tokens_max) + PAGES_SPARE;
     let resident = (settings.state_slots - 2).min((pages - each) / each);
-    let parked = lot.holds(each).min(u64::from(u32::MAX / 2)) as u32;
-    (resident + parked).max(1)
+    let offloaded = offload_budget.capacity_for(each).min(u64::from(u32::MAX / 2)) as u32;
+    (resident + offloaded).max(1)
 }
 
 #[cfg(test)]

@@ -1,60 +1,62 @@
-//! Tile features kept on the device, so that a tile that was seen before is not encoded again.
+//! A cache of tile features on the device, so that a repeated tile is not encoded again.
 //!
-//! Tiles are encoded independently of each other, so a cached feature is exactly the one that would be made. A key names the pixels after
-//! preprocessing and the vision encoder's weights: features of others are found by nobody and go first. What a batch reads is pinned while
-//! it runs and evictable afterwards: no session holds features between batches, so none can wait for another's.
+//! Tiles are encoded independently of each other, so a cached feature equals the one that would be
+//! computed. The key contains the pixels after preprocessing and the hash of the vision encoder's
+//! weights. So features of another encoder are never found and are evicted first. The tiles that a
+//! batch reads are pinned while it runs and can be evicted afterwards. No session holds features
+//! between batches, so no session can wait for another's.
 
 use std::collections::HashMap;
 
-use furrow_model::backend::Feature;
+use furrow_model::backend::TileFeature;
 
-/// Name of a feature: what was encoded, and by which weights.
+/// Key of a feature: the encoded pixels, and the encoder's weights.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct TileKey {
-    /// The tile's pixels after preprocessing (`Tile::hash`).
+    /// Hash of the tile's pixels after preprocessing (`ImageTile::hash`).
     pub pixels: [u8; 32],
-    /// The vision encoder's weights.
+    /// Hash of the vision encoder's weights.
     pub vision: [u8; 32],
 }
 
-/// The cache.
+/// The cache, with the least recently used features evicted first.
 #[derive(Debug)]
-pub struct Features {
-    entries: HashMap<TileKey, Entry>,
+pub struct FeatureCache {
+    entries: HashMap<TileKey, FeatureEntry>,
     entries_max: usize,
     clock: u64,
 }
 
 #[derive(Debug)]
-struct Entry {
-    feature: Feature,
+struct FeatureEntry {
+    feature: TileFeature,
     used: u64,
     pins: u32,
 }
 
-/// What it takes to have some tiles on the device.
+/// What to do before some tiles are on the device.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Fetch {
-    /// To be encoded and then [`Features::insert`]ed, without repetition.
+pub struct FeatureFetch {
+    /// Encode these and [`FeatureCache::insert`] them; there are no duplicates.
     pub missing: Vec<TileKey>,
-    /// To be released first.
-    pub evicted: Vec<Feature>,
+    /// Release these first.
+    pub evicted: Vec<TileFeature>,
 }
 
-impl Features {
-    /// An empty cache of so many tiles, at least one.
+impl FeatureCache {
+    /// An empty cache for this many tiles, at least one.
     pub fn new(entries_max: u32) -> Self {
         Self { entries: HashMap::new(), entries_max: entries_max.max(1) as usize, clock: 0 }
     }
 
-    /// A feature that is there.
-    pub fn get(&self, key: &TileKey) -> Option<Feature> {
+    /// The feature of a tile, if it is cached.
+    pub fn get(&self, key: &TileKey) -> Option<TileFeature> {
         self.entries.get(key).map(|entry| entry.feature)
     }
 
-    /// Pins tiles, all or none: those that are there at once, the others when they are inserted. `None` when what is pinned already
-    /// leaves no room.
-    pub fn pin(&mut self, keys: &[TileKey]) -> Option<Fetch> {
+    /// Pins all tiles or none: cached ones now, the others when they are inserted. `None` if the
+    /// tiles that are pinned already leave no capacity.
+    pub fn pin(&mut self, keys: &[TileKey]) -> Option<FeatureFetch> {
         let mut missing: Vec<TileKey> = Vec::new();
         for key in keys {
             if !self.entries.contains_key(key) && !missing.contains(key) {
@@ -62,7 +64,7 @@ impl Features {
             }
         }
         let wanted = |key: &TileKey| keys.contains(key);
-        let idle = |(key, entry): &(&TileKey, &Entry)| entry.pins == 0 && !wanted(key);
+        let idle = |(key, entry): &(&TileKey, &FeatureEntry)| entry.pins == 0 && !wanted(key);
         let over = (self.entries.len() + missing.len()).saturating_sub(self.entries_max);
         let mut oldest: Vec<(u64, TileKey)> =
             self.entries.iter().filter(idle).map(|(key, entry)| (entry.used, *key)).collect();
@@ -78,15 +80,15 @@ impl Features {
                 (entry.used, entry.pins) = (self.clock, entry.pins + 1);
             }
         }
-        Some(Fetch { missing, evicted })
+        Some(FeatureFetch { missing, evicted })
     }
 
-    /// A tile that was missing, pinned once.
-    pub fn insert(&mut self, key: TileKey, feature: Feature) {
-        self.entries.insert(key, Entry { feature, used: self.clock, pins: 1 });
+    /// Adds a missing tile, pinned once.
+    pub fn insert(&mut self, key: TileKey, feature: TileFeature) {
+        self.entries.insert(key, FeatureEntry { feature, used: self.clock, pins: 1 });
     }
 
-    /// After the batch: nothing is pinned.
+    /// Unpins everything after a batch.
     pub fn unpin_all(&mut self) {
         self.entries.values_mut().for_each(|entry| entry.pins = 0);
     }
@@ -100,21 +102,22 @@ mod tests {
         TileKey { pixels: [name; 32], vision: [0; 32] }
     }
 
-    /// Pins tiles and encodes what is missing, under feature numbers that are the names. Returns what was evicted.
-    fn fetch(features: &mut Features, names: &[u8]) -> Option<Vec<u32>> {
+    /// Pins tiles and encodes the missing ones, with feature numbers equal to their names. Returns
+    /// what was evicted.
+    fn fetch(features: &mut FeatureCache, names: &[u8]) -> Option<Vec<u32>> {
         let keys: Vec<TileKey> = names.iter().copied().map(key).collect();
         let fetch = features.pin(&keys)?;
         for missing in &fetch.missing {
-            features.insert(*missing, Feature(missing.pixels[0].into()));
+            features.insert(*missing, TileFeature(missing.pixels[0].into()));
         }
         Some(fetch.evicted.iter().map(|feature| feature.0).collect())
     }
 
     #[test]
     fn the_tile_used_longest_ago_goes_unless_a_batch_reads_it() {
-        let mut features = Features::new(3);
+        let mut features = FeatureCache::new(3);
         assert_eq!(fetch(&mut features, &[1, 2, 1]), Some(vec![]));
-        assert_eq!(features.get(&key(2)), Some(Feature(2)));
+        assert_eq!(features.get(&key(2)), Some(TileFeature(2)));
         assert_eq!(fetch(&mut features, &[3]), Some(vec![]));
         assert_eq!(fetch(&mut features, &[4]), None, "all three are pinned");
         features.unpin_all();
@@ -122,7 +125,7 @@ mod tests {
         features.unpin_all();
         assert_eq!(fetch(&mut features, &[4]), Some(vec![2]));
         assert_eq!(fetch(&mut features, &[1, 5]), Some(vec![3]));
-        assert_eq!(fetch(&mut features, &[6, 7, 8, 9]), None, "more than there can be");
+        assert_eq!(fetch(&mut features, &[6, 7, 8, 9]), None, "more than the cache holds");
         features.unpin_all();
         assert_eq!(fetch(&mut features, &[4]), Some(vec![]));
     }

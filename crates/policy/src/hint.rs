@@ -1,20 +1,19 @@
-//! The door for hints: JSON from a page's `solve.js`, in page coordinates, becomes an action.
+//! Parses hints: JSON from a page's `solve.js`, in page coordinates, becomes an action.
 
-use furrow_rollout::{Action, Direction, PagePoint};
+use furrow_rollout::{Action, PagePoint, ScrollDirection};
 use serde::Deserialize;
 
-use crate::grammar::Remarks;
+use crate::grammar::ReplyRemarks;
 
-/// Hints larger than this are refused: an action is a line, not a page.
+/// Largest hint. An action is a short JSON object, so a larger hint is an error.
 const HINT_BYTES_MAX: usize = 64 << 10;
 
-/// Reads a hint. `Ok(None)` is the script saying that there is nothing to do at the moment.
-pub fn read(json: &str) -> Result<Option<(Action, Remarks)>, String> {
+/// Parses a hint. `Ok(None)` means that the script has nothing to do at the moment.
+pub fn read(json: &str) -> Result<Option<(Action, ReplyRemarks)>, String> {
     if json.len() > HINT_BYTES_MAX {
-        return Err(format!("the hint has {} bytes, at most {HINT_BYTES_MAX} are read", json.len()));
+        return Err(format!("the hint has {} bytes; use at most {HINT_BYTES_MAX}", json.len()));
     }
-    let hint: Option<HintFile> =
-        serde_json::from_str(json).map_err(|why| format!("the hint is wrong: {why}"))?;
+    let hint: Option<HintFile> = serde_json::from_str(json).map_err(|why| format!("invalid hint: {why}"))?;
     Ok(hint.map(HintFile::read))
 }
 
@@ -41,7 +40,7 @@ enum HintAction {
         y: f32,
     },
     Scroll {
-        direction: Way,
+        direction: HintDirection,
     },
     GoBack,
     Refresh,
@@ -77,7 +76,7 @@ enum HintAction {
 
 #[derive(Deserialize)]
 #[serde(rename_all = "snake_case")]
-enum Way {
+enum HintDirection {
     Down,
     Up,
     Left,
@@ -85,8 +84,8 @@ enum Way {
 }
 
 impl HintFile {
-    fn read(self) -> (Action, Remarks) {
-        let remarks = Remarks { note: String::new(), thought: self.thought, element: self.element };
+    fn read(self) -> (Action, ReplyRemarks) {
+        let remarks = ReplyRemarks { note: String::new(), thought: self.thought, element: self.element };
         let action = match self.action {
             HintAction::ClickElement { x, y } => Action::click(PagePoint { x, y }),
             HintAction::WriteElementAbs { content, x, y } => {
@@ -110,13 +109,13 @@ impl HintFile {
     }
 }
 
-impl From<Way> for Direction {
-    fn from(way: Way) -> Self {
+impl From<HintDirection> for ScrollDirection {
+    fn from(way: HintDirection) -> Self {
         match way {
-            Way::Down => Direction::Down,
-            Way::Up => Direction::Up,
-            Way::Left => Direction::Left,
-            Way::Right => Direction::Right,
+            HintDirection::Down => ScrollDirection::Down,
+            HintDirection::Up => ScrollDirection::Up,
+            HintDirection::Left => ScrollDirection::Left,
+            HintDirection::Right => ScrollDirection::Right,
         }
     }
 }
@@ -151,8 +150,8 @@ mod tests {
             "Scroll { at: None, direction: Down, pixels: None }",
         );
         check(r#"{"action":"go_back"}"#, "GoBack");
-        check(r#"{"action":"click_element","x":1}"#, "the hint is wrong: missing field `y`");
-        check(r#"{"action":"teleport"}"#, "the hint is wrong: unknown variant `teleport`");
-        check("[", "the hint is wrong");
+        check(r#"{"action":"click_element","x":1}"#, "invalid hint: missing field `y`");
+        check(r#"{"action":"teleport"}"#, "invalid hint: unknown variant `teleport`");
+        check("[", "invalid hint");
     }
 }

@@ -1,38 +1,42 @@
-//! Sessions in, actions out: the policy service, the policies behind it and the grammars they speak.
+//! Sessions in, actions out: the policy service, its policies and the grammars in which they write
+//! actions.
 //!
-//! An environment worker opens one stream a session (`service.rs`); a `Policy` turns each observation into a reply (`scripted.rs`,
-//! `random.rs`, `model.rs`, `remote.rs`); a grammar turns text into an action and back (`grammar/`). This crate never sees a browser.
+//! An environment worker opens one stream for each session (`service.rs`). A `Policy` turns each
+//! observation into a reply (`scripted.rs`, `random.rs`, `model.rs`, `remote.rs`). A grammar parses
+//! text into an action and formats an action as text (`grammar/`). This crate has no access to a
+//! browser.
 //!
-//! The way of an observation through the model: `model/session.rs` cuts the screenshot and lays out the turn (`prompt.rs`), `context.rs`
-//! says which tokens are kept and shown, `engine.rs` runs them on a thread of its own and draws the reply (`draw.rs`, `constrain.rs`).
+//! How the model handles an observation: `model/session.rs` cuts the screenshot into tiles and
+//! builds the turn (`prompt.rs`). `context.rs` decides which tokens are kept and shown. `engine.rs`
+//! runs them on its own thread and samples the reply (`response.rs`, `constrain.rs`).
 
 mod config;
 pub mod constrain;
 mod context;
 mod conversation;
-pub mod draw;
 mod engine;
 mod features;
 pub mod grammar;
 pub mod hint;
 mod metered;
 mod model;
-mod park;
+mod offload;
 mod policy;
 mod prompt;
 mod random;
 mod remote;
+pub mod response;
 mod schedule;
 mod scripted;
 mod sequence;
 mod serve;
 mod service;
-mod sessions;
+mod session_table;
 pub mod sim;
+pub mod simulator;
 mod slots;
 mod snapshots;
 mod trace;
-pub mod twin;
 mod worker;
 
 pub use config::{
@@ -40,10 +44,10 @@ pub use config::{
     PolicyChoice, PolicyConfig, PolicyFile, RemoteConfig, RemoteFile, SamplingFile, ServeConfig, ServeFile,
     WeightsFile,
 };
-pub use model::{Arena, Model, ModelError, bytes_on_the_processor};
-pub use policy::{Answer, Policy, PolicyError, Session, Taken, Turn};
-pub use random::Random;
-pub use remote::Remote;
-pub use scripted::Scripted;
-pub use serve::{Endpoint, ServeError};
-pub use worker::{Listening, Report, WorkerError, run};
+pub use model::{EngineMemoryPlan, ModelError, ModelPolicy, cpu_memory_bytes};
+pub use policy::{Policy, PolicyError, PolicyInput, PolicyOutput, Session, WeightSwapStats};
+pub use random::RandomPolicy;
+pub use remote::RemotePolicy;
+pub use scripted::ScriptedPolicy;
+pub use serve::{ChatEndpoint, ServeError};
+pub use worker::{WorkerError, WorkerListeners, WorkerReport, run};

@@ -1,49 +1,54 @@
-//! A device whose every microsecond is accounted for: what it did, or why it did nothing.
+//! A device with a complete account of its time: what it did, or why it was idle.
 
 use furrow_model::backend::{
-    Backend, BackendError, DeviceLost, Feature, Incoming, Page, Parked, Room, Slot, Span, WeightsError,
+    Backend, BackendCapacity, BackendError, DeviceLost, IncomingWeights, OffloadedState, Page, SequenceSpan,
+    Slot, TileFeature, WeightsError,
 };
 use furrow_model::config::Config;
-use furrow_model::floor::{Batch, Device, Part, Prefill, seconds};
-use furrow_model::sample::{Pick, Picked};
-use furrow_model::vision::Tile;
+use furrow_model::floor::{BatchFloor, DeviceSpec, PrefillSpan, WorkPart, seconds};
+use furrow_model::sample::{SampleOutcome, SampleRequest};
+use furrow_model::vision::ImageTile;
 use furrow_telemetry::{DeviceAccount, DeviceTime, DeviceUse, TimeSource};
 
 /// A backend and its time account. Between two calls the device is idle for the reason given last.
-pub struct Metered {
+pub struct MeteredBackend {
     device: Box<dyn Backend>,
     time: TimeSource,
     account: DeviceAccount,
     idle: DeviceUse,
-    /// The batch that was begun and not drawn from yet: when, and what share of its time is decode's.
+    /// The batch that runs, until its tokens are sampled: its start, and the share of its time that
+    /// is decode.
     batch: Option<(u64, f64)>,
-    /// By whose rates the time of a batch is shared between its decode rows and its prefill.
-    rates: &'static Device,
+    /// The rates by which a batch's time is divided between decode rows and prefill.
+    rates: &'static DeviceSpec,
 }
 
-impl Metered {
-    /// Opens the account.
+impl MeteredBackend {
+    /// Creates an account that starts now.
     pub fn new(device: Box<dyn Backend>, time: TimeSource) -> Self {
         let account = DeviceAccount::open(time.micros());
-        // Decode moves bytes and prefill computes. The devices known here do 136 to 373 operations in the time they move a byte, this one 183.
+        // Decode is limited by memory bandwidth and prefill by computation. The known devices do
+        // 136 to 373 operations in the time they move a byte, this one 183.
         let rates = &furrow_model::floor::DEVICES[0];
         Self { device, account, idle: DeviceUse::NoWork, batch: None, rates, time }
     }
 
-    /// From now on the device is idle for this reason whenever it does nothing.
+    /// Sets the reason for which the device is idle from now on.
     pub fn idle_because(&mut self, why: DeviceUse) {
         self.end_batch();
         self.idle = why;
         self.account.enter(why, self.time.micros());
     }
 
-    /// Where its time went until now.
+    /// How the device's time was used so far.
     pub fn time(&mut self) -> DeviceTime {
         self.end_batch();
         self.account.until(self.time.micros())
     }
 
-    /// A device may return from a batch before it has run it; what is drawn from it says that it has. Its time is shared between its parts as their floors are.
+    /// Closes the account of a batch. A device may return from `run` before the batch has ended;
+    /// sampling from it waits for the end. The time is divided between the batch's parts in
+    /// proportion to their floors.
     fn end_batch(&mut self) {
         let Some((began, share)) = self.batch.take() else { return };
         let ended = self.time.micros();
@@ -52,7 +57,7 @@ impl Metered {
         self.account.enter(self.idle, ended);
     }
 
-    fn doing<T>(&mut self, used: DeviceUse, what: impl FnOnce(&mut dyn Backend) -> T) -> T {
+    fn run_accounted<T>(&mut self, used: DeviceUse, what: impl FnOnce(&mut dyn Backend) -> T) -> T {
         self.end_batch();
         self.account.enter(used, self.time.micros());
         let done = what(&mut *self.device);
@@ -61,67 +66,73 @@ impl Metered {
     }
 }
 
-/// Where a test may have the device fail: `FAILPOINTS=device.sample=40*off->return(launch failed)` is a device that shows a failed kernel at the 41st draw.
+/// Lets a test inject a device failure: `FAILPOINTS=device.sample=40*off->return(launch failed)`
+/// makes the device report a failed kernel at the 41st sample.
 #[cfg(feature = "failpoints")]
 fn fault(point: &str) -> Result<(), DeviceLost> {
-    fail::fail_point!(point, |why| Err(DeviceLost(why.unwrap_or_else(|| "a test had it fail".to_owned()))));
+    fail::fail_point!(point, |why| Err(DeviceLost(
+        why.unwrap_or_else(|| "a test injected this failure".to_owned())
+    )));
     Ok(())
 }
 
-/// Nothing.
+/// Failpoints are off in this build.
 #[cfg(not(feature = "failpoints"))]
 fn fault(_point: &str) -> Result<(), DeviceLost> {
     Ok(())
 }
 
 /// Floors of a batch's two parts on a device.
-pub fn floor_of(batch: &[Span<'_>], model: &Config, device: &Device) -> Batch {
+pub fn floor_of(batch: &[SequenceSpan<'_>], model: &Config, device: &DeviceSpec) -> BatchFloor {
     let [decode, prefill] = parts_of(batch, model);
-    Batch { decode: seconds(&decode, device), prefill: seconds(&prefill, device) }
+    BatchFloor { decode: seconds(&decode, device), prefill: seconds(&prefill, device) }
 }
 
-/// What a batch's rows that decode do, and what its spans do. A span of one token counts as decode, whether the token was drawn or given.
-pub fn parts_of(batch: &[Span<'_>], model: &Config) -> [Vec<Part>; 2] {
-    let (decodes, prefills): (Vec<&Span<'_>>, Vec<&Span<'_>>) =
+/// Splits a batch into the work of its decode rows and that of its other spans. A span of one token
+/// counts as decode, whether the token was sampled or not.
+pub fn parts_of(batch: &[SequenceSpan<'_>], model: &Config) -> [Vec<WorkPart>; 2] {
+    let (decodes, prefills): (Vec<&SequenceSpan<'_>>, Vec<&SequenceSpan<'_>>) =
         batch.iter().partition(|span| span.tokens.len() == 1);
     let past: f64 = decodes.iter().map(|span| f64::from(span.start)).sum();
-    let prefill = |span: &&Span<'_>| Prefill { new: span.tokens.len() as f64, past: span.start.into() };
-    let prefills: Vec<Prefill> = prefills.iter().map(prefill).collect();
-    Batch::parts(model, decodes.len(), past / decodes.len().max(1) as f64, &prefills)
+    let prefill =
+        |span: &&SequenceSpan<'_>| PrefillSpan { new: span.tokens.len() as f64, past: span.start.into() };
+    let prefills: Vec<PrefillSpan> = prefills.iter().map(prefill).collect();
+    BatchFloor::parts(model, decodes.len(), past / decodes.len().max(1) as f64, &prefills)
 }
 
-impl Backend for Metered {
+impl Backend for MeteredBackend {
     fn config(&self) -> &Config {
         self.device.config()
     }
 
-    fn room(&self) -> Room {
-        self.device.room()
+    fn capacity(&self) -> BackendCapacity {
+        self.device.capacity()
     }
 
-    /// What is asked for while a batch runs is done beside it.
-    fn encode(&mut self, tiles: &[Tile]) -> Result<Vec<Feature>, BackendError> {
+    /// Accounted as part of the batch if one is running.
+    fn encode(&mut self, tiles: &[ImageTile]) -> Result<Vec<TileFeature>, BackendError> {
         fault("device.encode")?;
-        if self.batch.is_some() && self.device.encodes_beside() {
+        if self.batch.is_some() && self.device.encodes_concurrently() {
             return self.device.encode(tiles);
         }
-        self.doing(DeviceUse::Vision, |device| device.encode(tiles))
+        self.run_accounted(DeviceUse::Vision, |device| device.encode(tiles))
     }
 
-    fn encodes_beside(&self) -> bool {
-        self.device.encodes_beside()
+    fn encodes_concurrently(&self) -> bool {
+        self.device.encodes_concurrently()
     }
 
     fn await_tiles(&mut self) -> Result<(), DeviceLost> {
-        self.doing(DeviceUse::Vision, |device| device.await_tiles())
+        self.run_accounted(DeviceUse::Vision, |device| device.await_tiles())
     }
 
-    fn release(&mut self, features: &[Feature]) {
+    fn release(&mut self, features: &[TileFeature]) {
         self.device.release(features);
     }
 
-    /// What it waits for first is not its own time, where the device tells. It ends with what is drawn from it.
-    fn run(&mut self, batch: &[Span<'_>]) -> Result<(), BackendError> {
+    /// The wait before a batch, if the device reports one, is not part of the batch's time. The
+    /// batch ends when its tokens are sampled.
+    fn run(&mut self, batch: &[SequenceSpan<'_>]) -> Result<(), BackendError> {
         if batch.iter().any(|span| !span.insets.is_empty()) {
             self.await_tiles()?;
         }
@@ -148,7 +159,7 @@ impl Backend for Metered {
         logits
     }
 
-    fn sample(&mut self, picks: &[Pick<'_>]) -> Result<Vec<Picked>, DeviceLost> {
+    fn sample(&mut self, picks: &[SampleRequest<'_>]) -> Result<Vec<SampleOutcome>, DeviceLost> {
         fault("device.sample")?;
         let picked = self.device.sample(picks);
         self.end_batch();
@@ -156,46 +167,48 @@ impl Backend for Metered {
     }
 
     fn clear(&mut self, slot: Slot) -> Result<(), DeviceLost> {
-        self.doing(DeviceUse::Copy, |device| device.clear(slot))
+        self.run_accounted(DeviceUse::Copy, |device| device.clear(slot))
     }
 
     fn copy_slot(&mut self, from: Slot, to: Slot) -> Result<(), DeviceLost> {
-        self.doing(DeviceUse::Copy, |device| fault("device.copy").and_then(|()| device.copy_slot(from, to)))
+        self.run_accounted(DeviceUse::Copy, |device| {
+            fault("device.copy").and_then(|()| device.copy_slot(from, to))
+        })
     }
 
     fn copy_page(&mut self, from: Page, to: Page) -> Result<(), DeviceLost> {
-        self.doing(DeviceUse::Copy, |device| device.copy_page(from, to))
+        self.run_accounted(DeviceUse::Copy, |device| device.copy_page(from, to))
     }
 
-    fn parked_bytes(&self, pages: u32) -> u64 {
-        self.device.parked_bytes(pages)
+    fn offloaded_bytes(&self, pages: u32) -> u64 {
+        self.device.offloaded_bytes(pages)
     }
 
-    fn park(&mut self, slot: Slot, pages: &[Page]) -> Result<Option<Parked>, DeviceLost> {
-        self.doing(DeviceUse::Copy, |device| device.park(slot, pages))
+    fn offload(&mut self, slot: Slot, pages: &[Page]) -> Result<Option<OffloadedState>, DeviceLost> {
+        self.run_accounted(DeviceUse::Copy, |device| device.offload(slot, pages))
     }
 
     fn is_moving(&mut self, slot: Slot, pages: &[Page]) -> Result<bool, DeviceLost> {
         self.device.is_moving(slot, pages)
     }
 
-    fn await_states(&mut self, batch: &[Span<'_>]) -> Result<(), DeviceLost> {
-        self.doing(DeviceUse::Copy, |device| device.await_states(batch))
+    fn await_states(&mut self, batch: &[SequenceSpan<'_>]) -> Result<(), DeviceLost> {
+        self.run_accounted(DeviceUse::Copy, |device| device.await_states(batch))
     }
 
-    fn restore(&mut self, parked: &Parked, slot: Slot, pages: &[Page]) -> Result<(), DeviceLost> {
-        self.doing(DeviceUse::Copy, |device| device.restore(parked, slot, pages))
+    fn restore(&mut self, offloaded: &OffloadedState, slot: Slot, pages: &[Page]) -> Result<(), DeviceLost> {
+        self.run_accounted(DeviceUse::Copy, |device| device.restore(offloaded, slot, pages))
     }
 
-    fn stage(&mut self, weights: Incoming) -> Result<(), WeightsError> {
-        self.doing(DeviceUse::Weights, |device| device.stage(weights))
+    fn stage(&mut self, weights: IncomingWeights) -> Result<(), WeightsError> {
+        self.run_accounted(DeviceUse::Weights, |device| device.stage(weights))
     }
 
-    fn bring(&mut self, bytes: u64) -> Result<bool, WeightsError> {
-        self.doing(DeviceUse::Weights, |device| device.bring(bytes))
+    fn copy_staged(&mut self, bytes: u64) -> Result<bool, WeightsError> {
+        self.run_accounted(DeviceUse::Weights, |device| device.copy_staged(bytes))
     }
 
-    fn swap(&mut self) -> Result<Option<Incoming>, WeightsError> {
-        self.doing(DeviceUse::Weights, |device| device.swap())
+    fn swap(&mut self) -> Result<Option<IncomingWeights>, WeightsError> {
+        self.run_accounted(DeviceUse::Weights, |device| device.swap())
     }
 }

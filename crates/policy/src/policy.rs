@@ -1,76 +1,78 @@
-//! What every policy has in common: a turn in, a reply and its account out.
+//! The interface that all policies implement: a turn in, a reply and its trace out.
 
 use furrow_rollout::{
-    Ancestry, Hashes, Observation, Outcome, PolicyKind, PolicyVersion, Reply, SessionSpec, Trace,
-    WeightsOrder,
+    Observation, Outcome, PolicyHashes, PolicyKind, PolicyReply, PolicyVersion, SessionSpec, Trace,
+    TrajectoryAncestry, WeightsOrder,
 };
-use furrow_wire::{Opening, PastStep};
+use furrow_wire::{PastStep, SessionOpening};
 
-/// What a policy is given at one step.
+/// The input of a policy at one step.
 #[derive(Debug, Clone, Copy)]
-pub struct Turn<'a> {
-    /// Whose session it is.
-    pub ancestry: &'a Ancestry,
-    /// How to speak and sample.
+pub struct PolicyInput<'a> {
+    /// Run, group and trajectory of the session.
+    pub ancestry: &'a TrajectoryAncestry,
+    /// Grammar, sampling and context of the session.
     pub session: &'a SessionSpec,
     /// The instruction.
     pub goal: &'a str,
     /// Counted from 0.
     pub step: u32,
-    /// What is seen.
+    /// The page as it is now.
     pub observation: &'a Observation,
-    /// What came of the last action.
+    /// Outcome of the previous action.
     pub last_outcome: Option<&'a Outcome>,
-    /// What a demonstration says; only policies that ask for hints may look.
+    /// The demonstration's hint, which only policies that ask for hints may read.
     pub hint_json: Option<&'a str>,
 }
 
-/// What a session says to a turn.
+/// A policy's answer to a turn.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Answer {
-    /// A reply and its account.
-    Reply(Box<(Reply, Trace)>),
+pub enum PolicyOutput {
+    /// A reply and its trace.
+    Reply(Box<(PolicyReply, Trace)>),
     /// The model's context is full: the trajectory ends.
     ContextFull,
 }
 
-/// Why a policy gave no reply, or no session.
+/// Why a policy gave no reply, or opened no session.
 #[derive(Debug, thiserror::Error)]
 pub enum PolicyError {
-    /// The demonstration cannot be read or written in the job's grammar.
+    /// The demonstration cannot be read, or its action cannot be written in the job's grammar.
     #[error("step {step}: the demonstration cannot be followed: {why}")]
     Hint {
         /// Where.
         step: u32,
-        /// What is wrong with it.
+        /// The cause.
         why: String,
     },
-    /// There is no room for another session now.
-    #[error("{why}; close sessions, give policy.engine more room or add a policy worker")]
+    /// The policy has no capacity for another session now.
+    #[error(
+        "{why}; close sessions, raise policy.engine.state_slots or policy.engine.offload_bytes, or add a policy worker"
+    )]
     Full {
-        /// Of what there is too little.
+        /// What is exhausted.
         why: String,
     },
-    /// The session's settings cannot be acted on by this policy.
+    /// This policy does not support the session's settings.
     #[error("the session cannot be opened: {why}")]
     Settings {
         /// What is wrong.
         why: String,
     },
     /// An earlier step does not continue the session.
-    #[error("step {step} of the past: {why}")]
-    Past {
+    #[error("step {step} of the session's past: {why}")]
+    PastStep {
         /// Which.
         step: u32,
         /// What is wrong.
         why: String,
     },
-    /// A step came that is not the next one.
-    #[error("step {step} was observed, the session is at step {next}")]
+    /// A step arrived that is not the next one.
+    #[error("step {step} arrived, but the next step of the session is {next}")]
     OutOfOrder {
-        /// Which came.
+        /// The step that arrived.
         step: u32,
-        /// Which was due.
+        /// The step that is due.
         next: u32,
     },
     /// The screenshot cannot be shown to the model.
@@ -78,10 +80,10 @@ pub enum PolicyError {
     Screenshot {
         /// Where.
         step: u32,
-        /// What is wrong with it.
+        /// The cause.
         why: String,
     },
-    /// The model failed in this session.
+    /// The model failed in this session only.
     #[error("step {step}: {why}")]
     Failed {
         /// Where.
@@ -89,82 +91,83 @@ pub enum PolicyError {
         /// What happened.
         why: String,
     },
-    /// The device or its thread is gone: no session can go on here.
-    #[error("this policy worker's model is gone: {why}")]
+    /// The device or its thread has failed. No session can continue on this worker.
+    #[error("the model of this policy worker has failed: {why}")]
     Gone {
         /// What happened.
         why: String,
     },
 }
 
-/// What it took to bring weights into use.
+/// What an update of the weights took.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Taken {
-    /// To read, verify and make them ready, beside running sessions.
+pub struct WeightSwapStats {
+    /// Microseconds to read, verify and prepare the weights while sessions run.
     pub load_micros: u64,
-    /// In which nothing else ran.
+    /// Microseconds in which no batch ran.
     pub pause_micros: u64,
-    /// Sessions that were there.
+    /// Sessions that were open.
     pub sessions: u32,
 }
 
-/// Opens sessions.
+/// Opens the sessions of a job.
 #[tonic::async_trait]
 pub trait Policy: Send + Sync + 'static {
-    /// What the records call it.
+    /// The policy's kind in the records.
     fn kind(&self) -> PolicyKind;
 
     /// Whether environment workers should run the pages' demonstrations for it.
     fn wants_hints(&self) -> bool;
 
-    /// Hashes of what it is made of now.
-    fn hashes(&self) -> Hashes;
+    /// Hashes of its current parts.
+    fn hashes(&self) -> PolicyHashes;
 
     /// Version of its weights, if it has weights.
     fn version(&self) -> Option<PolicyVersion> {
         None
     }
 
-    /// Sessions it can hold at once, if it knows a limit of its own.
-    fn places(&self) -> Option<u32> {
+    /// Most sessions it can hold at once, if it has a limit of its own.
+    fn sessions_max(&self) -> Option<u32> {
         None
     }
 
-    /// Brings published weights into use beside running sessions. Those in use stay when it says why not.
-    async fn take_weights(&self, _order: &WeightsOrder) -> Result<Taken, String> {
+    /// Loads published weights beside running sessions and switches to them. On an error the
+    /// weights in use stay.
+    async fn take_weights(&self, _order: &WeightsOrder) -> Result<WeightSwapStats, String> {
         Err(format!("a {} policy has no weights", self.kind().as_str()))
     }
 
-    /// Opens a session: from its beginning, or to be told its past.
-    async fn open(&self, opening: &Opening) -> Result<Box<dyn Session>, PolicyError>;
+    /// Opens a session. One with past steps waits for `rebuild_step` calls.
+    async fn open(&self, opening: &SessionOpening) -> Result<Box<dyn Session>, PolicyError>;
 
-    /// Resolves when no session can go on any more, with the reason.
+    /// Resolves with the reason when no session can continue any more.
     async fn failed(&self) -> String {
         std::future::pending().await
     }
 
-    /// Lets go of all it holds. Sessions that are still open can do nothing any more.
+    /// Releases all resources. Sessions that are still open fail from then on.
     async fn stop(&self) {}
 }
 
-/// Turns observations into replies. Dropping it frees all it holds.
+/// Turns observations into replies. Dropping it frees all its resources.
 #[tonic::async_trait]
 pub trait Session: Send {
-    /// Brings the session up to a step that was acted elsewhere. Called for each earlier step in order, before any `act`.
-    async fn recall(&mut self, past: PastStep) -> Result<(), PolicyError>;
+    /// Adds a step that was acted earlier. Called for each earlier step in order, before any `act`.
+    async fn rebuild_step(&mut self, past: PastStep) -> Result<(), PolicyError>;
 
     /// Answers one observation.
-    async fn act(&mut self, turn: Turn<'_>) -> Result<Answer, PolicyError>;
+    async fn act(&mut self, turn: PolicyInput<'_>) -> Result<PolicyOutput, PolicyError>;
 }
 
-/// A trace without tokens, for policies that have none.
-pub(crate) fn tokenless(kind: PolicyKind) -> Trace {
+/// A trace for policies that have no tokens.
+pub(crate) fn trace_without_tokens(kind: PolicyKind) -> Trace {
     Trace {
         policy_kind: kind,
         policy_version: None,
         state_version_min: None,
         tokens: None,
         engine: Default::default(),
-        scored_again: Vec::new(),
+        rescored: Vec::new(),
     }
 }

@@ -1,40 +1,44 @@
-//! From what a session sees to the ids of a turn: a layout filled in, a screenshot cut into tiles.
+//! Builds the ids of a turn: fills in the template and cuts the screenshot into tiles.
 
 use std::sync::Arc;
 
 use furrow_model::config::VisionConfig;
-use furrow_model::template::Template;
-use furrow_model::vision::{self, ImageError, ImageLimits, Resample, decode, prepare};
+use furrow_model::template::ChatTemplate;
+use furrow_model::vision::{self, ImageError, ImageLimits, ResampleMode, decode, prepare};
 use furrow_rollout::{ImageSpan, Outcome};
 use sha2::{Digest, Sha256};
 
-use crate::context::{Marks, Seen, Turn};
-use crate::sequence::Picture;
+use crate::context::{ImageDelimiters, PromptTurn, TurnImage};
+use crate::sequence::TiledImage;
 
-/// Text of a turn around its picture, as ids.
+/// The ids of a turn before and after its image.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Text {
+pub struct TurnText {
     before: Vec<u32>,
-    /// Where instructions and task end; what follows may differ between sessions of a group.
+    /// End of instructions and task. What follows may differ between sessions of a group.
     task_end: u32,
     after: Vec<u32>,
 }
 
-/// A reply given before, as a prompt that begins anew tells it.
+/// An earlier reply, as a prompt that is built from nothing repeats it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Told {
-    /// As it was sampled, the stop id left out.
+pub struct PastReply {
+    /// The sampled ids without the stop id.
     pub response: Vec<u32>,
-    /// What came of it.
+    /// Text of the action's outcome.
     pub outcome: String,
 }
 
-/// Decodes a screenshot, or any other picture, and cuts it into tiles. Tens of milliseconds: not for the engine's thread nor for one that
-/// serves others.
-pub fn picture(encoded: &[u8], config: &VisionConfig, resample: Resample) -> Result<Picture, ImageError> {
+/// Decodes a screenshot or another image and cuts it into tiles. This takes tens of milliseconds,
+/// so run it on a blocking thread.
+pub fn picture(
+    encoded: &[u8],
+    config: &VisionConfig,
+    resample: ResampleMode,
+) -> Result<TiledImage, ImageError> {
     let rgb = decode(encoded, ImageLimits::default())?;
     let prepared = prepare(&rgb, config, resample);
-    Ok(Picture {
+    Ok(TiledImage {
         grid: (prepared.grid.0 as u16, prepared.grid.1 as u16),
         tiles: prepared.tiles,
         rows_per_tile: config.rows_per_tile() as u32,
@@ -43,14 +47,14 @@ pub fn picture(encoded: &[u8], config: &VisionConfig, resample: Resample) -> Res
     })
 }
 
-/// Placeholders that a picture takes, by what it says of its size: nothing is decoded.
+/// Number of placeholders that an image takes, from the size in its header. Nothing is decoded.
 pub fn picture_rows(encoded: &[u8], config: &VisionConfig) -> Result<u32, ImageError> {
     let (width, height) = vision::size(encoded, ImageLimits::default())?;
     let grid = vision::grid(width, height, config.tile, config.tiles_max);
     Ok(vision::tokens(config, grid) as u32)
 }
 
-/// What an outcome says in a prompt: its name, and the sentence where there is one.
+/// Text of an outcome in a prompt: its name, and the detail if there is one.
 pub fn outcome_text(outcome: &Outcome) -> String {
     match outcome.detail.as_str() {
         "" => outcome.name.as_str().to_owned(),
@@ -59,32 +63,43 @@ pub fn outcome_text(outcome: &Outcome) -> String {
 }
 
 /// The first prompt: instructions and task.
-pub fn first(template: &Template, instructions: &str, task: &str) -> Text {
+pub fn first_turn(template: &ChatTemplate, instructions: &str, task: &str) -> TurnText {
     let turn = template.first_turn(instructions, task);
-    Text { task_end: turn.before_image.len() as u32, before: turn.before_image, after: turn.after_image }
+    TurnText { task_end: turn.before_image.len() as u32, before: turn.before_image, after: turn.after_image }
 }
 
-/// What is added after a reply: the outcome of its action.
-pub fn later(template: &Template, outcome: &str) -> Text {
+/// The text after a reply: the outcome of its action.
+pub fn later_turn(template: &ChatTemplate, outcome: &str) -> TurnText {
     let turn = template.later_turn(outcome);
-    Text { task_end: turn.before_image.len() as u32, before: turn.before_image, after: turn.after_image }
+    TurnText { task_end: turn.before_image.len() as u32, before: turn.before_image, after: turn.after_image }
 }
 
-/// A prompt that begins anew: instructions, task, and each reply so far, as sampled, with what came of it on the next line.
-pub fn anew(template: &Template, instructions: &str, task: &str, told: &[Told]) -> Text {
-    let mut text = first(template, instructions, task);
-    for Told { response, outcome } in told {
+/// A prompt that is built from nothing: instructions, task, and each reply so far, as sampled, with
+/// its outcome on the next line.
+pub fn fresh_turn(
+    template: &ChatTemplate,
+    instructions: &str,
+    task: &str,
+    past_replies: &[PastReply],
+) -> TurnText {
+    let mut text = first_turn(template, instructions, task);
+    for PastReply { response, outcome } in past_replies {
         text.before.extend(response);
         text.before.extend(template.tokenizer().encode(&format!("\n{outcome}\n")));
     }
     text
 }
 
-/// Puts a picture into a turn's text. Returns the turn and where instructions and task end in it. `None` for a model that reads text
-/// only.
-pub fn turn(text: Text, picture: &Arc<Picture>, step: u32, template: &Template) -> Option<(Turn, u32)> {
+/// Inserts an image into a turn's text. Returns the turn and the end of instructions and task in
+/// it. `None` for a model that reads text only.
+pub fn with_image(
+    text: TurnText,
+    picture: &Arc<TiledImage>,
+    step: u32,
+    template: &ChatTemplate,
+) -> Option<(PromptTurn, u32)> {
     let image = template.image(picture.rows() as usize)?;
-    let Text { before, task_end, after } = text;
+    let TurnText { before, task_end, after } = text;
     let start = before.len() as u32;
     let leaves = start..start + image.len() as u32;
     let span = ImageSpan {
@@ -97,13 +112,13 @@ pub fn turn(text: Text, picture: &Arc<Picture>, step: u32, template: &Template) 
         rgb_sha256: picture.rgb_sha256,
     };
     let ids = [before, image, after].concat();
-    Some((Turn { ids, seen: Some(Seen { span, leaves }) }, task_end))
+    Some((PromptTurn { ids, image: Some(TurnImage { span, leaves }) }, task_end))
 }
 
-/// The marks around a picture's placeholders.
-pub fn marks(template: &Template) -> Option<Marks> {
+/// The ids before and after an image's placeholders.
+pub fn image_delimiters(template: &ChatTemplate) -> Option<ImageDelimiters> {
     match template.image(0)?[..] {
-        [open, close] => Some(Marks { open, close }),
+        [open, close] => Some(ImageDelimiters { open, close }),
         _ => None,
     }
 }

@@ -1,9 +1,11 @@
-//! The `openai` policy: any model behind an OpenAI-compatible endpoint acts. Every step sends the conversation anew.
+//! The `openai` policy: a model behind an OpenAI-compatible endpoint acts. Every step sends the
+//! whole conversation.
 //!
-//! The endpoint holds no session of ours, so K is empty and a step's prompt is all of it (as under `fresh`); which turns and pictures are
-//! in it the context policy says. Token ids and log-probs are recorded where the endpoint gives them and they can be tied to what was
-//! shown; else their columns are null and nothing of the step is trainable by reward. An endpoint tells no version of its weights: its
-//! tokens are of version 0.
+//! The endpoint holds no session, so K is empty and a step's prompt is all of it (as under
+//! `fresh`). The context policy decides which turns and images are in it. Token ids and log-probs
+//! are recorded if the endpoint returns them and they can be matched with what was shown. Otherwise
+//! their columns are null and the step cannot be trained with a reward. An endpoint does not report
+//! a version of its weights, so its tokens have version 0.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -11,72 +13,72 @@ use std::time::Instant;
 
 use bytes::Bytes;
 use furrow_model::vision::{ImageLimits, decode};
-use furrow_openai::{Chat, ChatReply, Client, Message, Role, Until};
+use furrow_openai::{CallLimits, ChatClient, ChatConversation, ChatReply, ConversationTurn, Role};
 use furrow_rollout::{
-    Ancestry, ContextPolicy, Engine, FinishReason, Hashes, ImageSpan, PolicyKind, Sampling, TokenTrace,
-    Trace, token_hash,
+    ContextPolicy, EngineStats, FinishReason, ImageSpan, PolicyHashes, PolicyKind, SamplingParams,
+    TokenTrace, Trace, TrajectoryAncestry, token_hash,
 };
 use furrow_telemetry::{RemoteAnswered, RemoteFailed};
-use furrow_wire::{Opening, PastStep};
+use furrow_wire::{PastStep, SessionOpening};
 use sha2::{Digest, Sha256};
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 use crate::config::RemoteConfig;
-use crate::grammar::{self, Seen};
-use crate::policy::{Answer, Policy, PolicyError, Session, Turn, tokenless};
+use crate::grammar::{self, ViewedPage};
+use crate::policy::{Policy, PolicyError, PolicyInput, PolicyOutput, Session, trace_without_tokens};
 use crate::prompt::outcome_text;
 
-/// Asks an endpoint.
-pub struct Remote {
-    shared: Arc<Shared>,
+/// Calls an endpoint.
+pub struct RemotePolicy {
+    shared: Arc<RemoteShared>,
 }
 
-/// What sessions have in common.
-struct Shared {
+/// State that all sessions share.
+struct RemoteShared {
     config: RemoteConfig,
-    client: Client,
-    /// Calls that may be under way.
-    places: Arc<Semaphore>,
+    client: ChatClient,
+    /// Permits for calls.
+    call_permits: Arc<Semaphore>,
 }
 
 /// One conversation.
 struct RemoteSession {
-    shared: Arc<Shared>,
+    shared: Arc<RemoteShared>,
     keep: ContextPolicy,
     /// Earlier turns with their replies, the oldest first.
-    told: VecDeque<Told>,
-    /// Cancelled when the session is dropped: a call that nobody waits for ends.
+    past_turns: VecDeque<PastTurn>,
+    /// Cancelled when the session is dropped, which ends its call.
     life: CancellationToken,
 }
 
 /// A turn that was answered.
-struct Told {
+struct PastTurn {
     step: u32,
-    /// What came of the action before it; `None` at the first step.
+    /// Outcome of the action before it; `None` at the first step.
     outcome: Option<String>,
-    /// Its screenshot, as long as the context policy shows it again.
+    /// Its screenshot, while the context policy shows it again.
     picture: Option<Bytes>,
     reply: String,
 }
 
-/// A picture that a prompt shows.
-struct Shown {
+/// An image in a prompt.
+struct PromptImage {
     step: u32,
     bytes: Bytes,
 }
 
-impl Remote {
-    /// Asks whom a checked configuration names. Nothing is sent yet.
+impl RemotePolicy {
+    /// Creates the policy of a checked configuration. Sends nothing yet.
     pub fn new(config: RemoteConfig) -> Self {
-        let client = Client::new(config.client.clone());
-        let places = Arc::new(Semaphore::new(config.calls_max as usize));
-        Self { shared: Arc::new(Shared { config, client, places }) }
+        let client = ChatClient::new(config.client.clone());
+        let call_permits = Arc::new(Semaphore::new(config.calls_max as usize));
+        Self { shared: Arc::new(RemoteShared { config, client, call_permits }) }
     }
 }
 
 #[tonic::async_trait]
-impl Policy for Remote {
+impl Policy for RemotePolicy {
     fn kind(&self) -> PolicyKind {
         PolicyKind::Openai
     }
@@ -85,27 +87,27 @@ impl Policy for Remote {
         false
     }
 
-    fn hashes(&self) -> Hashes {
-        Hashes::default()
+    fn hashes(&self) -> PolicyHashes {
+        PolicyHashes::default()
     }
 
-    async fn open(&self, opening: &Opening) -> Result<Box<dyn Session>, PolicyError> {
+    async fn open(&self, opening: &SessionOpening) -> Result<Box<dyn Session>, PolicyError> {
         let (shared, keep) = (self.shared.clone(), opening.session.context);
-        let (told, life) = (VecDeque::new(), CancellationToken::new());
-        Ok(Box::new(RemoteSession { shared, keep, told, life }))
+        let (past_turns, life) = (VecDeque::new(), CancellationToken::new());
+        Ok(Box::new(RemoteSession { shared, keep, past_turns, life }))
     }
 }
 
 #[tonic::async_trait]
 impl Session for RemoteSession {
-    async fn recall(&mut self, past: PastStep) -> Result<(), PolicyError> {
+    async fn rebuild_step(&mut self, past: PastStep) -> Result<(), PolicyError> {
         let outcome = past.last_outcome.as_ref().map(outcome_text);
         self.remember(past.step, outcome, past.screenshot.bytes, past.reply.raw_text);
         Ok(())
     }
 
-    async fn act(&mut self, turn: Turn<'_>) -> Result<Answer, PolicyError> {
-        let next = self.told.back().map_or(0, |told| told.step + 1);
+    async fn act(&mut self, turn: PolicyInput<'_>) -> Result<PolicyOutput, PolicyError> {
+        let next = self.past_turns.back().map_or(0, |past| past.step + 1);
         if turn.step != next {
             return Err(PolicyError::OutOfOrder { step: turn.step, next });
         }
@@ -115,8 +117,8 @@ impl Session for RemoteSession {
         let began = Instant::now();
         let reply = match self.ask(chat).await {
             Ok(reply) => reply,
-            Err(AskFailed::TooLong) => return Ok(Answer::ContextFull),
-            Err(AskFailed::Why(why)) => {
+            Err(RemoteFailure::TooLong) => return Ok(PolicyOutput::ContextFull),
+            Err(RemoteFailure::Other(why)) => {
                 RemoteFailed { step: turn.step, reason: &why }.emit();
                 return Err(PolicyError::Failed { step: turn.step, why });
             }
@@ -131,10 +133,11 @@ impl Session for RemoteSession {
             cost_usd: trace.engine.cost_usd,
         }
         .emit();
-        let read = grammar::parse(&turn.session.grammar, &completion.text, Seen::from(turn.observation));
+        let read =
+            grammar::parse(&turn.session.grammar, &completion.text, ViewedPage::from(turn.observation));
         let picture = turn.observation.screenshot.bytes.clone();
         self.remember(turn.step, outcome, picture, completion.text);
-        Ok(Answer::Reply(Box::new((read, trace))))
+        Ok(PolicyOutput::Reply(Box::new((read, trace))))
     }
 }
 
@@ -145,22 +148,22 @@ impl Drop for RemoteSession {
 }
 
 /// Why there is no reply.
-enum AskFailed {
-    /// The conversation is longer than the model takes.
+enum RemoteFailure {
+    /// The conversation is longer than the model's context.
     TooLong,
-    Why(String),
+    Other(String),
 }
 
 impl RemoteSession {
     fn remember(&mut self, step: u32, outcome: Option<String>, picture: Bytes, reply: String) {
-        self.told.push_back(Told { step, outcome, picture: Some(picture), reply });
-        let again = self.pictures_shown_again();
-        let forgotten = self.told.len().saturating_sub(again);
-        self.told.iter_mut().take(forgotten).for_each(|told| told.picture = None);
+        self.past_turns.push_back(PastTurn { step, outcome, picture: Some(picture), reply });
+        let again = self.images_kept();
+        let forgotten = self.past_turns.len().saturating_sub(again);
+        self.past_turns.iter_mut().take(forgotten).for_each(|past| past.picture = None);
     }
 
-    /// Earlier pictures that the next prompt shows.
-    fn pictures_shown_again(&self) -> usize {
+    /// How many earlier images the next prompt shows.
+    fn images_kept(&self) -> usize {
         match self.keep {
             ContextPolicy::Append => usize::MAX,
             ContextPolicy::Window(pictures) => pictures as usize - 1,
@@ -168,18 +171,23 @@ impl RemoteSession {
         }
     }
 
-    /// The turns that are sent, and the pictures in them, in order.
-    fn conversation(&self, turn: &Turn<'_>, outcome: Option<&str>) -> (Vec<Message>, Vec<Shown>) {
-        let own = Shown { step: turn.step, bytes: turn.observation.screenshot.bytes.clone() };
-        let mut messages = vec![said(Role::System, turn.session.instructions.clone(), None)];
+    /// The messages to send, and their images in order.
+    fn conversation(
+        &self,
+        turn: &PolicyInput<'_>,
+        outcome: Option<&str>,
+    ) -> (Vec<ConversationTurn>, Vec<PromptImage>) {
+        let own = PromptImage { step: turn.step, bytes: turn.observation.screenshot.bytes.clone() };
+        let mut messages = vec![message(Role::System, turn.session.instructions.clone(), None)];
         if self.keep == ContextPolicy::Fresh {
             let mut text = turn.goal.to_owned();
-            // A reply stands before what came of it: the outcome that the turn after it opened with.
-            let outcomes = self.told.iter().skip(1).map(|told| told.outcome.as_deref()).chain([outcome]);
-            for (told, outcome) in self.told.iter().zip(outcomes) {
-                text.push_str(&format!("\n{}\n{}", told.reply, outcome.unwrap_or_default()));
+            // An outcome follows its reply: it opens the next turn.
+            let outcomes =
+                self.past_turns.iter().skip(1).map(|past| past.outcome.as_deref()).chain([outcome]);
+            for (past, outcome) in self.past_turns.iter().zip(outcomes) {
+                text.push_str(&format!("\n{}\n{}", past.reply, outcome.unwrap_or_default()));
             }
-            messages.push(said(Role::User, text, Some(&own.bytes)));
+            messages.push(message(Role::User, text, Some(&own.bytes)));
             return (messages, vec![own]);
         }
         let opens = |step: u32, outcome: Option<&str>| match step {
@@ -187,53 +195,53 @@ impl RemoteSession {
             _ => outcome.unwrap_or_default().to_owned(),
         };
         let mut shown = Vec::new();
-        for told in &self.told {
-            let text = opens(told.step, told.outcome.as_deref());
-            messages.push(said(Role::User, text, told.picture.as_ref()));
-            messages.push(said(Role::Assistant, told.reply.clone(), None));
-            shown.extend(told.picture.clone().map(|bytes| Shown { step: told.step, bytes }));
+        for past in &self.past_turns {
+            let text = opens(past.step, past.outcome.as_deref());
+            messages.push(message(Role::User, text, past.picture.as_ref()));
+            messages.push(message(Role::Assistant, past.reply.clone(), None));
+            shown.extend(past.picture.clone().map(|bytes| PromptImage { step: past.step, bytes }));
         }
-        messages.push(said(Role::User, opens(turn.step, outcome), Some(&own.bytes)));
+        messages.push(message(Role::User, opens(turn.step, outcome), Some(&own.bytes)));
         shown.push(own);
         (messages, shown)
     }
 
-    /// Waits for a place, then on a thread that may wait for the endpoint; both within one deadline.
-    async fn ask(&self, chat: Chat) -> Result<ChatReply, AskFailed> {
-        let Shared { config, client, places } = &*self.shared;
+    /// Waits for a permit, then calls the endpoint on a blocking thread; both within one deadline.
+    async fn ask(&self, chat: ChatConversation) -> Result<ChatReply, RemoteFailure> {
+        let RemoteShared { config, client, call_permits: places } = &*self.shared;
         let deadline = Instant::now() + config.deadline;
         let waiting = tokio::time::timeout(config.deadline, places.clone().acquire_owned());
-        // A call that has no time left to be answered is paid for all the same.
+        // A call that starts too late is billed although its answer cannot arrive in time.
         let is_in_time = || deadline.saturating_duration_since(Instant::now()) >= config.deadline / 10;
-        let place = match waiting.await {
-            Ok(Ok(place)) if is_in_time() => place,
+        let permit = match waiting.await {
+            Ok(Ok(permit)) if is_in_time() => permit,
             _ => {
                 let (calls, millis) = (config.calls_max, config.deadline.as_millis());
-                return Err(AskFailed::Why(format!(
-                    "no place among policy.remote.calls_max = {calls} calls became free in time for an answer within {millis} ms"
+                return Err(RemoteFailure::Other(format!(
+                    "none of the policy.remote.calls_max = {calls} calls became free in time for an answer within {millis} ms; raise policy.remote.calls_max or policy.remote.deadline_millis"
                 )));
             }
         };
         let (client, life) = (client.clone(), self.life.clone());
         let asking = tokio::task::spawn_blocking(move || {
             let stopped = || life.is_cancelled();
-            let reply = client.chat(&chat, Until { deadline, stopped: &stopped });
-            drop(place);
+            let reply = client.chat(&chat, CallLimits { deadline, stopped: &stopped });
+            drop(permit);
             reply
         });
         match asking.await {
             Ok(Ok(reply)) => Ok(reply),
-            Ok(Err(error)) if error.is_too_long_a_prompt() => Err(AskFailed::TooLong),
-            Ok(Err(error)) => Err(AskFailed::Why(error.to_string())),
-            Err(panicked) => Err(AskFailed::Why(panicked.to_string())),
+            Ok(Err(error)) if error.is_too_long_a_prompt() => Err(RemoteFailure::TooLong),
+            Ok(Err(error)) => Err(RemoteFailure::Other(error.to_string())),
+            Err(panicked) => Err(RemoteFailure::Other(panicked.to_string())),
         }
     }
 }
 
-impl Shared {
-    fn chat(&self, messages: Vec<Message>, turn: &Turn<'_>) -> Chat {
-        let Sampling { temperature, top_p, top_k, min_p, max_tokens, seed } = turn.session.sampling;
-        Chat {
+impl RemoteShared {
+    fn chat(&self, messages: Vec<ConversationTurn>, turn: &PolicyInput<'_>) -> ChatConversation {
+        let SamplingParams { temperature, top_p, top_k, min_p, max_tokens, seed } = turn.session.sampling;
+        ChatConversation {
             messages,
             temperature: decimal(temperature),
             top_p: decimal(top_p),
@@ -246,7 +254,7 @@ impl Shared {
         }
     }
 
-    async fn trace(&self, reply: &ChatReply, shown: Vec<Shown>, sampling: &Sampling) -> Trace {
+    async fn trace(&self, reply: &ChatReply, shown: Vec<PromptImage>, sampling: &SamplingParams) -> Trace {
         let tokens = match self.config.image_token_id {
             Some(placeholder) => tokens(reply, shown, placeholder, sampling).await,
             None => None,
@@ -257,23 +265,23 @@ impl Shared {
             completion.prompt_tokens as f64 * prices.prompt
                 + completion.completion_tokens as f64 * prices.completion
         });
-        let engine = Engine {
+        let engine = EngineStats {
             prefill_tokens: count(completion.prompt_tokens.saturating_sub(reply.cached_tokens)),
             reused_tokens: count(reply.cached_tokens.min(completion.prompt_tokens)),
             decode_steps: count(completion.completion_tokens),
             cost_usd,
-            ..Engine::default()
+            ..EngineStats::default()
         };
-        Trace { tokens, engine, ..tokenless(PolicyKind::Openai) }
+        Trace { tokens, engine, ..trace_without_tokens(PolicyKind::Openai) }
     }
 }
 
-/// What the endpoint told of tokens, where it can be tied to the pictures that were shown.
+/// The tokens that the endpoint returned, if they can be matched with the images that were shown.
 async fn tokens(
     reply: &ChatReply,
-    shown: Vec<Shown>,
+    shown: Vec<PromptImage>,
     placeholder: u32,
-    sampling: &Sampling,
+    sampling: &SamplingParams,
 ) -> Option<TokenTrace> {
     let ids = reply.token_ids.as_ref()?;
     let runs = runs(&ids.prompt, placeholder);
@@ -281,23 +289,24 @@ async fn tokens(
         tracing::debug!(
             runs = runs.len(),
             pictures = shown.len(),
-            "the endpoint's prompt holds other pictures than were sent"
+            "the endpoint's prompt has another number of images than were sent; its tokens are not kept"
         );
         return None;
     }
     let hashing = tokio::task::spawn_blocking(move || shown.iter().map(hashes).collect::<Option<Vec<_>>>());
     let Some(pictures) = hashing.await.ok()? else {
-        tracing::debug!("a picture that was sent cannot be read here; its tokens are not kept");
+        tracing::debug!("an image that was sent cannot be decoded; its tokens are not kept");
         return None;
     };
     let spans =
         runs.into_iter().zip(pictures).map(|((token_start, token_len), (step, blob_sha256, rgb_sha256))| {
-            // How its processor cuts a picture the endpoint does not tell.
+            // The endpoint does not report how its processor cuts an image.
             ImageSpan { step, token_start, token_len, tiles_x: 1, tiles_y: 1, blob_sha256, rgb_sha256 }
         });
     let image_spans: Vec<ImageSpan> = spans.collect();
     let count = ids.response.len();
-    // Endpoints tell log-softmax(logits); ours are log-softmax(logits / T), which is the same at T = 1 and, by our rule, when greedy.
+    // Endpoints return log-softmax(logits). The records need log-softmax(logits / T), which is the
+    // same at T = 1 and, by definition here, at T = 0.
     let is_ours = sampling.temperature == 1.0 || sampling.temperature == 0.0;
     let logprobs = reply.logprobs.as_ref().filter(|list| is_ours && list.len() == count);
     let logprobs: Option<Vec<Option<f32>>> = logprobs.map(|list| list.iter().copied().map(Some).collect());
@@ -324,8 +333,8 @@ async fn tokens(
     })
 }
 
-/// Step, hash of the encoded picture, hash of its pixels; `None` where it cannot be decoded.
-fn hashes(shown: &Shown) -> Option<(u32, [u8; 32], [u8; 32])> {
+/// Step, hash of the encoded image and hash of its pixels; `None` if it cannot be decoded.
+fn hashes(shown: &PromptImage) -> Option<(u32, [u8; 32], [u8; 32])> {
     let rgb = decode(&shown.bytes, ImageLimits::default()).ok()?;
     Some((shown.step, Sha256::digest(&shown.bytes).into(), rgb.sha256))
 }
@@ -342,17 +351,18 @@ fn runs(ids: &[u32], of: u32) -> Vec<(u32, u32)> {
     runs
 }
 
-fn said(role: Role, text: String, picture: Option<&Bytes>) -> Message {
-    Message { role, text, pictures: picture.cloned().into_iter().collect() }
+fn message(role: Role, text: String, picture: Option<&Bytes>) -> ConversationTurn {
+    ConversationTurn { role, text, pictures: picture.cloned().into_iter().collect() }
 }
 
-/// As it was written: 0.7 in single precision is 0.699999988 in double.
+/// The decimal value as written: 0.7 in single precision is 0.699999988 in double.
 fn decimal(value: f32) -> f64 {
     value.to_string().parse().unwrap_or(f64::from(value))
 }
 
-/// A seed of its own for each step, so that the slots of a group differ and a retried slot begins as the one before it.
-fn seed_of(ancestry: &Ancestry, seed: u64, step: u32) -> i64 {
+/// Each step has its own seed, so that the slots of a group differ and a retried slot starts like
+/// the one before it.
+fn seed_of(ancestry: &TrajectoryAncestry, seed: u64, step: u32) -> i64 {
     let mut key = Sha256::new();
     key.update(b"furrow remote policy 1");
     key.update(seed.to_le_bytes());
@@ -362,6 +372,6 @@ fn seed_of(ancestry: &Ancestry, seed: u64, step: u32) -> i64 {
     let digest: [u8; 32] = key.finalize().into();
     let mut first = [0; 4];
     first.copy_from_slice(&digest[..4]);
-    // Servers take 31 bits everywhere.
+    // All servers accept seeds of 31 bits.
     i64::from(u32::from_le_bytes(first) >> 1)
 }

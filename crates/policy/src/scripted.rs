@@ -1,18 +1,19 @@
-//! Demonstrations: the page's own solution names the next action, this policy writes it down as a model would.
+//! Demonstrations: the page's own solution names the next action, and this policy writes it as a
+//! model would.
 
-use furrow_rollout::{Action, Hashes, PolicyKind, Reply};
-use furrow_wire::{Opening, PastStep};
+use furrow_rollout::{Action, PolicyHashes, PolicyKind, PolicyReply};
+use furrow_wire::{PastStep, SessionOpening};
 
-use crate::grammar::{self, Remarks, Seen};
+use crate::grammar::{self, ReplyRemarks, ViewedPage};
 use crate::hint;
-use crate::policy::{Answer, Policy, PolicyError, Session, Turn, tokenless};
+use crate::policy::{Policy, PolicyError, PolicyInput, PolicyOutput, Session, trace_without_tokens};
 
 /// Follows the hints of `solve.js`.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Scripted;
+pub struct ScriptedPolicy;
 
 #[tonic::async_trait]
-impl Policy for Scripted {
+impl Policy for ScriptedPolicy {
     fn kind(&self) -> PolicyKind {
         PolicyKind::Scripted
     }
@@ -21,43 +22,44 @@ impl Policy for Scripted {
         true
     }
 
-    fn hashes(&self) -> Hashes {
-        Hashes::default()
+    fn hashes(&self) -> PolicyHashes {
+        PolicyHashes::default()
     }
 
-    async fn open(&self, _: &Opening) -> Result<Box<dyn Session>, PolicyError> {
+    async fn open(&self, _: &SessionOpening) -> Result<Box<dyn Session>, PolicyError> {
         Ok(Box::new(*self))
     }
 }
 
 #[tonic::async_trait]
-impl Session for Scripted {
-    /// It keeps nothing: what it answers depends on the turn alone.
-    async fn recall(&mut self, _: PastStep) -> Result<(), PolicyError> {
+impl Session for ScriptedPolicy {
+    /// Keeps nothing, because its answers depend on the turn alone.
+    async fn rebuild_step(&mut self, _: PastStep) -> Result<(), PolicyError> {
         Ok(())
     }
 
-    async fn act(&mut self, turn: Turn<'_>) -> Result<Answer, PolicyError> {
+    async fn act(&mut self, turn: PolicyInput<'_>) -> Result<PolicyOutput, PolicyError> {
         let reply = match turn.hint_json {
             Some(json) => follow(json, &turn)?,
             None => no_demonstration(),
         };
-        Ok(Answer::Reply(Box::new((reply, tokenless(PolicyKind::Scripted)))))
+        Ok(PolicyOutput::Reply(Box::new((reply, trace_without_tokens(PolicyKind::Scripted)))))
     }
 }
 
-fn follow(json: &str, turn: &Turn<'_>) -> Result<Reply, PolicyError> {
+fn follow(json: &str, turn: &PolicyInput<'_>) -> Result<PolicyReply, PolicyError> {
     let failed = |why| PolicyError::Hint { step: turn.step, why };
-    let nothing_yet = || (Action::Wait { seconds: 1 }, Remarks::default());
+    let nothing_yet = || (Action::Wait { seconds: 1 }, ReplyRemarks::default());
     let (action, remarks) = hint::read(json).map_err(failed)?.unwrap_or_else(nothing_yet);
-    let seen = Seen::from(turn.observation);
-    let text = grammar::encode(&turn.session.grammar, &action, &remarks, seen).map_err(failed)?;
-    Ok(grammar::parse(&turn.session.grammar, &text, seen))
+    let view = ViewedPage::from(turn.observation);
+    let text = grammar::encode(&turn.session.grammar, &action, &remarks, view).map_err(failed)?;
+    Ok(grammar::parse(&turn.session.grammar, &text, view))
 }
 
-/// A page without a solution: an empty reply, which ends the trajectory as `unparsable` instead of looking like an attempt.
-fn no_demonstration() -> Reply {
-    Reply {
+/// A page without a solution gets an empty reply, which ends the trajectory as `unparsable`, so
+/// that it does not count as an attempt.
+fn no_demonstration() -> PolicyReply {
+    PolicyReply {
         raw_text: String::new(),
         name: String::new(),
         args_json: "{}".into(),

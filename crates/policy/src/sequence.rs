@@ -1,20 +1,22 @@
-//! One sequence of tokens: what is known of it, how much of it the state holds, and where it is cut into spans.
+//! One sequence of tokens: which tokens are known, how many of them the state holds, and where it
+//! is cut into spans.
 //!
-//! A *leg* is what becomes known between two draws: an observation, or the token just drawn with the forced ones behind it. It is cut at
-//! multiples of a chunk counted from its own start, at fork points inside it, and where it ends. So the cuts depend on the session's
-//! tokens alone, and a session that is rebuilt from its traces runs through the very same spans.
+//! A *chunk group* is what becomes known between two sampled tokens: an observation, or the sampled
+//! token with the forced ones after it. It is cut at multiples of a chunk counted from its own
+//! start, at fork points inside it, and at its end. So the cuts depend on the session's tokens
+//! alone, and a session that is rebuilt from its traces runs through the same spans.
 
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
 
-use furrow_model::vision::Tile;
+use furrow_model::vision::ImageTile;
 
-/// A screenshot as the model sees it.
+/// A screenshot, cut into tiles.
 #[derive(Debug, PartialEq)]
-pub struct Picture {
+pub struct TiledImage {
     /// Tiles in the order of their rows.
-    pub tiles: Vec<Tile>,
+    pub tiles: Vec<ImageTile>,
     /// Language-model rows of a tile.
     pub rows_per_tile: u32,
     /// Tiles across and down, without the thumbnail.
@@ -25,25 +27,26 @@ pub struct Picture {
     pub rgb_sha256: [u8; 32],
 }
 
-/// A picture among tokens.
+/// An image among tokens.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Placed {
+pub struct PositionedImage {
     /// Index of its first placeholder.
     pub at: u32,
-    /// What stands there.
-    pub picture: Arc<Picture>,
+    /// The image.
+    pub picture: Arc<TiledImage>,
 }
 
-/// Tokens that go behind a sequence.
+/// Tokens that extend a sequence.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub struct Stretch {
+pub struct TokenSegment {
     /// Ids, placeholders included.
     pub ids: Vec<u32>,
-    /// Pictures among them, in order; `at` counts from the stretch's start.
-    pub pictures: Vec<Placed>,
-    /// Where legs end, counted from the stretch's start, ascending. What follows the last end belongs to the next leg.
+    /// Images among them, in order; `at` counts from the segment's start.
+    pub pictures: Vec<PositionedImage>,
+    /// Ends of chunk groups, counted from the segment's start, ascending. Tokens after the last end
+    /// belong to the next chunk group.
     pub ends: Vec<u32>,
-    /// Positions in it that siblings may fork from, ascending.
+    /// Positions in it from which siblings may fork, ascending.
     pub forks: Vec<u32>,
 }
 
@@ -52,33 +55,33 @@ pub struct Stretch {
 pub struct TileRows<'a> {
     /// Index of the first placeholder in the span.
     pub at: u32,
-    /// How many rows.
+    /// Number of rows.
     pub len: u32,
-    /// Row of the tile the first one takes.
+    /// Row of the tile that the first placeholder takes.
     pub row: u32,
     /// The tile.
-    pub tile: &'a Tile,
+    pub tile: &'a ImageTile,
 }
 
-/// The sequence.
+/// A session's tokens, images and cuts.
 #[derive(Debug, Clone, Default)]
 pub struct Sequence {
     ids: Vec<u32>,
-    pictures: VecDeque<Placed>,
+    pictures: VecDeque<PositionedImage>,
     forks: VecDeque<u32>,
     cuts: VecDeque<u32>,
     done: u32,
 }
 
-impl Picture {
-    /// Placeholders it takes.
+impl TiledImage {
+    /// Number of placeholders it takes.
     pub fn rows(&self) -> u32 {
         self.tiles.len() as u32 * self.rows_per_tile
     }
 }
 
-impl Stretch {
-    /// Text that makes a leg of its own; nothing when there is none.
+impl TokenSegment {
+    /// Text as one chunk group; none if it is empty.
     pub fn text(ids: Vec<u32>) -> Self {
         let ends = if ids.is_empty() { Vec::new() } else { vec![ids.len() as u32] };
         Self { ids, ends, ..Self::default() }
@@ -86,44 +89,46 @@ impl Stretch {
 }
 
 impl Sequence {
-    /// A sequence that begins where the last leg of this one ends, for a fork of its state. What no leg holds yet is run with the fork's first.
-    pub fn behind(&self) -> Self {
+    /// A sequence that begins at the end of this one's last chunk group, for a fork of its state.
+    /// Tokens after that end run with the fork's first chunk group.
+    pub fn fork(&self) -> Self {
         Self { ids: self.ids.clone(), done: self.planned(), ..Self::default() }
     }
 
-    /// Tokens known.
+    /// Number of known tokens.
     pub fn len(&self) -> u32 {
         self.ids.len() as u32
     }
 
-    /// Tokens in the state.
+    /// Number of tokens in the state.
     pub fn done(&self) -> u32 {
         self.done
     }
 
-    /// Adds a stretch and cuts the legs that end in it.
-    pub fn lay(&mut self, stretch: Stretch, chunk: u32) {
+    /// Adds a segment and cuts the chunk groups that end in it.
+    pub fn extend(&mut self, segment: TokenSegment, chunk: u32) {
         let start = self.len();
-        self.ids.extend(stretch.ids);
-        let placed = stretch.pictures.into_iter();
-        self.pictures.extend(placed.map(|placed| Placed { at: start + placed.at, ..placed }));
-        self.forks.extend(stretch.forks.iter().map(|fork| start + fork));
-        for end in stretch.ends {
-            self.cut_leg(start + end, chunk);
+        self.ids.extend(segment.ids);
+        let positioned = segment.pictures.into_iter();
+        self.pictures
+            .extend(positioned.map(|positioned| PositionedImage { at: start + positioned.at, ..positioned }));
+        self.forks.extend(segment.forks.iter().map(|fork| start + fork));
+        for end in segment.ends {
+            self.cut_chunk_group(start + end, chunk);
         }
     }
 
-    /// Adds one token to the leg that has not ended.
+    /// Adds one token to the open chunk group.
     pub fn push(&mut self, id: u32) {
         self.ids.push(id);
     }
 
-    /// Ends the leg at what is known; false when there is nothing in it.
-    pub fn end_leg(&mut self, chunk: u32) -> bool {
-        self.cut_leg(self.len(), chunk)
+    /// Ends the chunk group at the last known token; false if it is empty.
+    pub fn end_chunk_group(&mut self, chunk: u32) -> bool {
+        self.cut_chunk_group(self.len(), chunk)
     }
 
-    fn cut_leg(&mut self, end: u32, chunk: u32) -> bool {
+    fn cut_chunk_group(&mut self, end: u32, chunk: u32) -> bool {
         let start = self.planned();
         if end <= start {
             return false;
@@ -137,7 +142,7 @@ impl Sequence {
         true
     }
 
-    /// Where the last leg that was cut ends.
+    /// End of the last chunk group that was cut.
     pub fn planned(&self) -> u32 {
         self.cuts.back().copied().unwrap_or(self.done)
     }
@@ -147,14 +152,14 @@ impl Sequence {
         self.cuts.front().map(|end| self.done..*end)
     }
 
-    /// The span behind the next one, where it is cut.
+    /// The span after the next one, if it is cut.
     pub fn after_next(&self) -> Option<Range<u32>> {
         let mut cuts = self.cuts.iter();
         let start = *cuts.next()?;
         cuts.next().map(|end| start..*end)
     }
 
-    /// Whether the next span is the last that was cut.
+    /// Whether no further cut follows the next span.
     pub fn is_last(&self) -> bool {
         self.cuts.len() == 1
     }
@@ -164,50 +169,55 @@ impl Sequence {
         &self.ids[span.start as usize..span.end as usize]
     }
 
-    /// Rows of tiles that a span holds.
+    /// Rows of tiles in a span.
     pub fn tile_rows(&self, span: Range<u32>) -> Vec<TileRows<'_>> {
-        self.pictures.iter().flat_map(|placed| placed.rows_in(span.clone())).collect()
+        self.pictures.iter().flat_map(|positioned| positioned.rows_in(span.clone())).collect()
     }
 
-    /// The next span was run. Returns whether its end is a point that siblings may fork from.
-    pub fn ran(&mut self) -> bool {
+    /// Marks the next span as run. Returns whether siblings may fork from its end.
+    pub fn advance(&mut self) -> bool {
         let Some(end) = self.cuts.pop_front() else { return false };
         self.reach(end);
         self.forks.pop_front_if(|fork| *fork == end).is_some()
     }
 
-    /// The state was taken from a sibling, up to a fork point of a leg that is cut and has not run.
+    /// Continues from a sibling's state, up to a fork point that has not run.
     pub fn forked_to(&mut self, position: u32) {
         self.reach(position);
         while self.cuts.pop_front_if(|cut| *cut <= position).is_some() {}
         while self.forks.pop_front_if(|fork| *fork <= position).is_some() {}
     }
 
-    /// Pictures whose rows are all in the state are needed no more.
+    /// Drops images whose rows are all in the state.
     fn reach(&mut self, done: u32) {
         self.done = done;
-        while self.pictures.pop_front_if(|placed| placed.at + placed.picture.rows() <= done).is_some() {}
+        while self
+            .pictures
+            .pop_front_if(|positioned| positioned.at + positioned.picture.rows() <= done)
+            .is_some()
+        {}
     }
 
-    /// Fork points ahead, the farthest first.
+    /// Fork points that have not run, the farthest first.
     pub fn forks_ahead(&self) -> impl Iterator<Item = u32> + '_ {
         self.forks.iter().rev().copied()
     }
 
-    /// Ids and pixel hashes up to a fork point ahead of a sequence that has not begun, as they name a snapshot.
-    pub fn name_up_to(&self, position: u32, mut part: impl FnMut(&[u8])) {
+    /// Passes the bytes of a snapshot's key to `part`: ids and pixel hashes up to a fork point of a
+    /// sequence that has not begun.
+    pub fn visit_key_bytes(&self, position: u32, mut part: impl FnMut(&[u8])) {
         let mut at = 0;
-        for placed in self.pictures.iter().filter(|placed| placed.at < position) {
-            let end = (placed.at + placed.picture.rows()).min(position);
+        for positioned in self.pictures.iter().filter(|positioned| positioned.at < position) {
+            let end = (positioned.at + positioned.picture.rows()).min(position);
             self.ids[at..end as usize].iter().for_each(|id| part(&id.to_le_bytes()));
-            part(&placed.picture.rgb_sha256);
+            part(&positioned.picture.rgb_sha256);
             at = end as usize;
         }
         self.ids[at..position as usize].iter().for_each(|id| part(&id.to_le_bytes()));
     }
 }
 
-impl Placed {
+impl PositionedImage {
     fn rows_in(&self, span: Range<u32>) -> impl Iterator<Item = TileRows<'_>> {
         let rows = self.picture.rows_per_tile;
         let tiles = self.picture.tiles.iter().zip((self.at..).step_by(rows as usize));
@@ -223,9 +233,9 @@ impl Placed {
 mod tests {
     use super::*;
 
-    fn picture(tiles: usize) -> Arc<Picture> {
-        Arc::new(Picture {
-            tiles: (0..tiles).map(|tile| Tile { pixels: vec![], hash: [tile as u8; 32] }).collect(),
+    fn picture(tiles: usize) -> Arc<TiledImage> {
+        Arc::new(TiledImage {
+            tiles: (0..tiles).map(|tile| ImageTile { pixels: vec![], hash: [tile as u8; 32] }).collect(),
             rows_per_tile: 4,
             grid: (tiles as u16, 1),
             blob_sha256: [0; 32],
@@ -236,35 +246,35 @@ mod tests {
     fn spans(sequence: &mut Sequence) -> Vec<Range<u32>> {
         std::iter::from_fn(|| {
             let span = sequence.next()?;
-            sequence.ran();
+            sequence.advance();
             Some(span)
         })
         .collect()
     }
 
     #[test]
-    fn legs_are_cut_from_their_own_start_at_forks_and_at_their_end() {
+    fn chunk_groups_are_cut_from_their_own_start_at_forks_and_at_their_end() {
         let mut sequence = Sequence::default();
         let ids = vec![1; 23];
-        sequence.lay(Stretch { ids, forks: vec![7], ends: vec![20], ..Stretch::default() }, 8);
+        sequence.extend(TokenSegment { ids, forks: vec![7], ends: vec![20], ..TokenSegment::default() }, 8);
         assert_eq!(spans(&mut sequence), [0..7, 7..8, 8..16, 16..20]);
-        assert!(sequence.next().is_none(), "three tokens wait for the next leg");
-        let mut fork = sequence.behind();
-        fork.lay(Stretch::text(vec![4; 7]), 8);
-        assert_eq!(spans(&mut fork), [20..28, 28..30], "of a fork, too");
+        assert!(sequence.next().is_none(), "three tokens wait for the next chunk group");
+        let mut fork = sequence.fork();
+        fork.extend(TokenSegment::text(vec![4; 7]), 8);
+        assert_eq!(spans(&mut fork), [20..28, 28..30], "also in a fork");
         sequence.push(2);
-        assert!(sequence.end_leg(8));
+        assert!(sequence.end_chunk_group(8));
         sequence.push(3);
-        sequence.end_leg(8);
+        sequence.end_chunk_group(8);
         assert_eq!(spans(&mut sequence), [20..24, 24..25]);
-        assert!(!sequence.end_leg(8));
+        assert!(!sequence.end_chunk_group(8));
     }
 
     #[test]
     fn spans_do_not_depend_on_how_the_tokens_came() {
         let whole = |ends: Vec<u32>| {
             let mut sequence = Sequence::default();
-            sequence.lay(Stretch { ids: vec![1; 30], ends, ..Stretch::default() }, 8);
+            sequence.extend(TokenSegment { ids: vec![1; 30], ends, ..TokenSegment::default() }, 8);
             spans(&mut sequence)
         };
         let mut piecewise = Sequence::default();
@@ -272,7 +282,7 @@ mod tests {
         for id in 0..30 {
             piecewise.push(id);
             if [20, 21, 25].contains(&piecewise.len()) {
-                piecewise.end_leg(8);
+                piecewise.end_chunk_group(8);
                 ran.extend(spans(&mut piecewise));
             }
         }
@@ -282,8 +292,11 @@ mod tests {
     #[test]
     fn a_span_knows_its_rows_of_each_tile_and_forgets_pictures_it_has_passed() {
         let mut sequence = Sequence::default();
-        let placed = Placed { at: 2, picture: picture(2) };
-        sequence.lay(Stretch { ids: vec![9; 12], pictures: vec![placed], ends: vec![12], forks: vec![] }, 8);
+        let positioned = PositionedImage { at: 2, picture: picture(2) };
+        sequence.extend(
+            TokenSegment { ids: vec![9; 12], pictures: vec![positioned], ends: vec![12], forks: vec![] },
+            8,
+        );
         let rows = |sequence: &Sequence, span: Range<u32>| -> Vec<(u32, u32, u32, u8)> {
             sequence
                 .tile_rows(span)
@@ -300,8 +313,10 @@ mod tests {
     #[test]
     fn a_fork_skips_what_the_sibling_ran() {
         let mut sequence = Sequence::default();
-        sequence
-            .lay(Stretch { ids: vec![1; 20], ends: vec![20], forks: vec![5, 9], ..Stretch::default() }, 8);
+        sequence.extend(
+            TokenSegment { ids: vec![1; 20], ends: vec![20], forks: vec![5, 9], ..TokenSegment::default() },
+            8,
+        );
         assert_eq!(sequence.forks_ahead().collect::<Vec<_>>(), [9, 5]);
         sequence.forked_to(9);
         assert_eq!(spans(&mut sequence), [9..16, 16..20]);

@@ -1,7 +1,9 @@
-//! The endpoint for chats: `/v1/chat/completions` and `/v1/models`, another door to the engine that trajectories act on.
+//! The endpoint for chats: `/v1/chat/completions` and `/v1/models`, on the engine that acts
+//! trajectories.
 //!
-//! `server.rs` listens, `access.rs` says who may ask, `routes.rs` what kind of answer each request gets, `chats.rs` turns a chat into
-//! tokens and a reply, `residents.rs` keeps sessions between requests, `text.rs` makes text of tokens as they come.
+//! `server.rs` listens, `access.rs` authenticates requests, `routes.rs` selects the kind of answer,
+//! `chats.rs` turns a chat into tokens and a reply, `residents.rs` keeps sessions between requests,
+//! `text.rs` decodes tokens into text as they arrive.
 
 mod access;
 mod chats;
@@ -10,4 +12,4 @@ mod routes;
 mod server;
 mod text;
 
-pub use server::{Endpoint, ServeError};
+pub use server::{ChatEndpoint, ServeError};

@@ -1,4 +1,5 @@
-//! The session stream: Open, observations in, replies out, Close.
+//! The session stream of an environment worker: Open, then observations in and replies out, then
+//! Close.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -10,7 +11,7 @@ use furrow_wire::v1::{
     Acted, Observe, Opened, SessionRequest, SessionResponse, session_request, session_response,
 };
 use furrow_wire::{
-    Opening, PastStep, WireError, encode_trace, observation_from, outcome_from, past_from, reply_into,
+    PastStep, SessionOpening, WireError, encode_trace, observation_from, outcome_from, past_from, reply_into,
 };
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
@@ -18,29 +19,31 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tonic::{Code, Request, Response, Status, Streaming};
 
-use crate::policy::{Answer, Policy, PolicyError, Turn};
-use crate::sessions::{Acting, NoSeat, Seat, Sessions};
+use crate::policy::{Policy, PolicyError, PolicyInput, PolicyOutput};
+use crate::session_table::{ActingSession, SessionSlot, SessionTable, SlotRefusal};
 
-/// Replies a stream may hold back while its reader is slow. There is one a step, so two is already one too many.
+/// Replies that a stream buffers while its reader is slow. A session has one reply under way at a
+/// time, so two suffice.
 const REPLIES_MAX: usize = 2;
 
-/// A session whose worker says nothing for so long is given up; a page may take minutes, not half an hour.
+/// A session without a message for this long is closed. A page may take minutes, but not half an
+/// hour.
 const SILENCE_MAX: Duration = Duration::from_secs(1800);
 
 /// The gRPC service.
 #[derive(Clone)]
-pub(crate) struct Service {
+pub(crate) struct SessionService {
     pub worker: Id<PolicyWorker>,
     pub policy: Arc<dyn Policy>,
-    pub sessions: Sessions,
+    pub sessions: SessionTable,
     pub think: Duration,
-    /// Cancelled when no new sessions are taken.
+    /// Cancelled when new sessions are refused.
     pub draining: CancellationToken,
     pub streams: TaskTracker,
 }
 
 #[tonic::async_trait]
-impl PolicyService for Service {
+impl PolicyService for SessionService {
     type SessionStream = ReceiverStream<Result<SessionResponse, Status>>;
 
     async fn session(
@@ -54,7 +57,7 @@ impl PolicyService for Service {
         let service = self.clone();
         self.streams.spawn(async move {
             if let Err(status) = service.serve(request.into_inner(), &replies).await {
-                // A closed receiver means that nobody is left to be told.
+                // The send fails only if the client has left already.
                 replies.send(Err(status)).await.ok();
             }
         });
@@ -62,23 +65,27 @@ impl PolicyService for Service {
     }
 }
 
-type Replies = mpsc::Sender<Result<SessionResponse, Status>>;
+type ReplySender = mpsc::Sender<Result<SessionResponse, Status>>;
 
-impl Service {
-    async fn serve(&self, mut stream: Streaming<SessionRequest>, replies: &Replies) -> Result<(), Status> {
+impl SessionService {
+    async fn serve(
+        &self,
+        mut stream: Streaming<SessionRequest>,
+        replies: &ReplySender,
+    ) -> Result<(), Status> {
         let opening = tokio::select! {
             opening = self.opening(&mut stream) => opening?,
-            () = self.sessions.over() => return Err(self.cut_off()),
+            () = self.sessions.ended() => return Err(self.cut_off()),
         };
-        let seat = self.sessions.open(&opening.ancestry.trajectory_id, opening.token)?;
+        let slot = self.sessions.open(&opening.ancestry.trajectory_id, opening.token)?;
         tokio::select! {
-            ready = self.ready(&mut stream, &seat, &opening) => ready?,
-            () = seat.cut() => return Err(self.cut_off()),
+            ready = self.resume_or_open(&mut stream, &slot, &opening) => ready?,
+            () = slot.cut() => return Err(self.cut_off()),
         }
         let (trajectory_id, worker) = (&opening.ancestry.trajectory_id, self.worker.as_str());
         SessionOpened { trajectory_id, worker, policy_kind: self.policy.kind() }.emit();
         let mut given = 0;
-        let ended = self.converse(&mut stream, replies, seat, &opening, &mut given).await;
+        let ended = self.serve_session(&mut stream, replies, slot, &opening, &mut given).await;
         SessionClosed {
             trajectory_id,
             worker,
@@ -89,42 +96,41 @@ impl Service {
         ended.map(drop)
     }
 
-    /// Answers observations until the session or its stream ends; whether it was closed.
-    async fn converse(
+    /// Answers observations until the session or its stream ends. Returns whether the session was
+    /// closed.
+    async fn serve_session(
         &self,
         stream: &mut Streaming<SessionRequest>,
-        replies: &Replies,
-        seat: Seat,
-        opening: &Opening,
+        replies: &ReplySender,
+        slot: SessionSlot,
+        opening: &SessionOpening,
         given: &mut u32,
     ) -> Result<bool, Status> {
         send(replies, session_response::Event::Opened(self.opened())).await?;
         loop {
             let event = tokio::select! {
-                event = next(stream) => event?,
-                () = seat.cut() => return Err(self.cut_off()),
+                event = next_event(stream) => event?,
+                () = slot.cut() => return Err(self.cut_off()),
             };
             match event {
                 Some(session_request::Event::Observe(observe)) => {
-                    let acted = self.reply(&seat, opening, observe).await?;
+                    let acted = self.reply(&slot, opening, observe).await?;
                     send(replies, session_response::Event::Acted(acted)).await?;
                     *given += 1;
                 }
                 Some(session_request::Event::Close(_)) => {
-                    seat.close();
+                    slot.close();
                     return Ok(true);
                 }
                 None => return Ok(false),
                 Some(_) => {
-                    return Err(Status::invalid_argument(
-                        "after Open and Past only Observe and Close may come",
-                    ));
+                    return Err(Status::invalid_argument("only Observe and Close may follow Open and Past"));
                 }
             }
         }
     }
 
-    /// What a stream is told that was cut: its session lives on elsewhere, or can.
+    /// Status for a stream whose session another stream took over or the worker ended.
     fn cut_off(&self) -> Status {
         match self.sessions.failure() {
             Some(why) => PolicyError::Gone { why: why.to_owned() }.into(),
@@ -132,10 +138,10 @@ impl Service {
         }
     }
 
-    async fn opening(&self, stream: &mut Streaming<SessionRequest>) -> Result<Opening, Status> {
-        match next(stream).await? {
-            Some(session_request::Event::Open(open)) => Ok(Opening::try_from(open)?),
-            _ => Err(Status::invalid_argument("a session begins with Open")),
+    async fn opening(&self, stream: &mut Streaming<SessionRequest>) -> Result<SessionOpening, Status> {
+        match next_event(stream).await? {
+            Some(session_request::Event::Open(open)) => Ok(SessionOpening::try_from(open)?),
+            _ => Err(Status::invalid_argument("the first message of a session must be Open")),
         }
     }
 
@@ -147,32 +153,32 @@ impl Service {
         }
     }
 
-    /// Finds the session as it was left, or opens one and tells it its past.
-    async fn ready(
+    /// Resumes the session where it was left, or opens one and rebuilds its past.
+    async fn resume_or_open(
         &self,
         stream: &mut Streaming<SessionRequest>,
-        seat: &Seat,
-        opening: &Opening,
+        slot: &SessionSlot,
+        opening: &SessionOpening,
     ) -> Result<(), Status> {
-        let mut acting = seat.life().acting.lock().await;
+        let mut acting = slot.life().acting.lock().await;
         let steps = opening.past_steps;
-        let goes_on = |acting: &Acting| {
-            acting.steps == steps || (acting.steps == steps + 1 && seat.replied(steps).is_some())
+        let goes_on = |acting: &ActingSession| {
+            acting.steps == steps || (acting.steps == steps + 1 && slot.replied(steps).is_some())
         };
         if acting.as_ref().is_some_and(goes_on) {
             for step in 0..steps {
-                past(stream, step, steps).await?;
+                next_past_step(stream, step, steps).await?;
             }
             return Ok(());
         }
-        // The old one goes first: its place may be the one that the new one needs.
+        // The old session is dropped first, because the new one may need its capacity.
         *acting = None;
-        seat.forget();
+        slot.forget();
         let mut session = self.policy.open(opening).await?;
         for step in 0..steps {
-            session.recall(past(stream, step, steps).await?).await?;
+            session.rebuild_step(next_past_step(stream, step, steps).await?).await?;
         }
-        *acting = Some(Acting { session, steps });
+        *acting = Some(ActingSession { session, steps });
         if steps > 0 {
             let (trajectory_id, worker) = (&opening.ancestry.trajectory_id, self.worker.as_str());
             SessionRebuilt { trajectory_id, worker, steps }.emit();
@@ -180,20 +186,25 @@ impl Service {
         Ok(())
     }
 
-    /// The reply to one observation: the one already given if it was answered before.
-    async fn reply(&self, seat: &Seat, opening: &Opening, observe: Observe) -> Result<Acted, Status> {
+    /// The reply to an observation; a repeated observation gets the reply that was given already.
+    async fn reply(
+        &self,
+        slot: &SessionSlot,
+        opening: &SessionOpening,
+        observe: Observe,
+    ) -> Result<Acted, Status> {
         let began = Instant::now();
         let (step, hint) = (observe.step, observe.hint_json);
-        // A stream that broke may have left a reply in the making; it is this one's as well.
-        let mut acting = seat.life().acting.lock().await;
-        if let Some(acted) = seat.replied(step) {
+        // An earlier stream of this session may still compute this reply; the lock waits for it.
+        let mut acting = slot.life().acting.lock().await;
+        if let Some(acted) = slot.replied(step) {
             ReplyRepeated { trajectory_id: &opening.ancestry.trajectory_id, step }.emit();
             return Ok(acted);
         }
         let observation =
             observation_from(observe.observation.ok_or(WireError::Missing { key: "observe.observation" })?)?;
         let last_outcome = observe.last_outcome.map(outcome_from).transpose()?;
-        let turn = Turn {
+        let turn = PolicyInput {
             ancestry: &opening.ancestry,
             session: &opening.session,
             goal: &opening.goal,
@@ -202,22 +213,28 @@ impl Service {
             last_outcome: last_outcome.as_ref(),
             hint_json: hint.as_deref(),
         };
-        let Acting { session, steps } = acting.as_mut().ok_or_else(|| self.cut_off())?;
+        let ActingSession { session, steps } = acting.as_mut().ok_or_else(|| self.cut_off())?;
         let answer = tokio::select! {
             answer = session.act(turn) => answer?,
-            () = seat.life().over() => return Err(self.cut_off()),
+            () = slot.life().ended() => return Err(self.cut_off()),
         };
         *steps = step + 1;
         tokio::time::sleep(self.think.saturating_sub(began.elapsed())).await;
         let acted = self.acted(&opening.ancestry.trajectory_id, step, answer, began);
-        seat.remember(&acted);
+        slot.remember(&acted);
         Ok(acted)
     }
 
-    fn acted(&self, trajectory_id: &Id<Trajectory>, step: u32, answer: Answer, began: Instant) -> Acted {
+    fn acted(
+        &self,
+        trajectory_id: &Id<Trajectory>,
+        step: u32,
+        answer: PolicyOutput,
+        began: Instant,
+    ) -> Acted {
         match answer {
-            Answer::ContextFull => Acted { step, context_full: true, ..Acted::default() },
-            Answer::Reply(given) => {
+            PolicyOutput::ContextFull => Acted { step, context_full: true, ..Acted::default() },
+            PolicyOutput::Reply(given) => {
                 let (reply, mut trace) = *given;
                 trace.engine.worker = self.worker.to_string();
                 trace.engine.service_micros = began.elapsed().as_micros() as u64;
@@ -229,7 +246,7 @@ impl Service {
     }
 }
 
-/// How a session ended: closed or left, or with this status.
+/// How a session ended: closed, left, or with this status.
 fn end_of(ended: &Result<bool, Status>, draining: bool) -> SessionEnd {
     match ended.as_ref().map_err(Status::code) {
         Ok(true) => SessionEnd::Closed,
@@ -243,40 +260,46 @@ fn end_of(ended: &Result<bool, Status>, draining: bool) -> SessionEnd {
 }
 
 fn taken_over() -> Status {
-    Status::aborted("the session was opened again elsewhere")
+    Status::aborted("another stream opened this session")
 }
 
-/// Reads one earlier step of a session: nothing reads ahead of whoever is told.
-async fn past(stream: &mut Streaming<SessionRequest>, step: u32, steps: u32) -> Result<PastStep, Status> {
-    match next(stream).await? {
+/// Reads one earlier step from the stream.
+async fn next_past_step(
+    stream: &mut Streaming<SessionRequest>,
+    step: u32,
+    steps: u32,
+) -> Result<PastStep, Status> {
+    match next_event(stream).await? {
         Some(session_request::Event::Past(past)) if past.step == step => Ok(past_from(past)?),
-        _ => Err(Status::invalid_argument(format!("Past with step {step} of {steps} was expected"))),
+        _ => Err(Status::invalid_argument(format!("expected Past with step {step} of {steps}"))),
     }
 }
 
-async fn next(stream: &mut Streaming<SessionRequest>) -> Result<Option<session_request::Event>, Status> {
+async fn next_event(
+    stream: &mut Streaming<SessionRequest>,
+) -> Result<Option<session_request::Event>, Status> {
     let message = tokio::time::timeout(SILENCE_MAX, stream.message())
         .await
-        .map_err(|_| Status::deadline_exceeded("the session was silent for half an hour"))??;
+        .map_err(|_| Status::deadline_exceeded("no message arrived for half an hour"))??;
     match message {
         None => Ok(None),
         Some(SessionRequest { event: Some(event) }) => Ok(Some(event)),
-        Some(SessionRequest { event: None }) => Err(Status::invalid_argument("a message without an event")),
+        Some(SessionRequest { event: None }) => Err(Status::invalid_argument("the message has no event")),
     }
 }
 
-async fn send(replies: &Replies, event: session_response::Event) -> Result<(), Status> {
+async fn send(replies: &ReplySender, event: session_response::Event) -> Result<(), Status> {
     let message = SessionResponse { event: Some(event) };
-    replies.send(Ok(message)).await.map_err(|_| Status::cancelled("the reader is gone"))
+    replies.send(Ok(message)).await.map_err(|_| Status::cancelled("the client has left"))
 }
 
-impl From<NoSeat> for Status {
-    fn from(none: NoSeat) -> Self {
+impl From<SlotRefusal> for Status {
+    fn from(none: SlotRefusal) -> Self {
         match none {
-            NoSeat::Stale { held } => {
-                Status::failed_precondition(format!("the trajectory is held under the younger token {held}"))
+            SlotRefusal::Stale { current: held } => {
+                Status::failed_precondition(format!("the trajectory runs under the newer token {held}"))
             }
-            NoSeat::Full { sessions_max } => Status::resource_exhausted(format!(
+            SlotRefusal::Full { sessions_max } => Status::resource_exhausted(format!(
                 "all {sessions_max} sessions are in use; raise policy.sessions_max or add a policy worker"
             )),
         }
@@ -284,12 +307,13 @@ impl From<NoSeat> for Status {
 }
 
 impl From<PolicyError> for Status {
-    /// What the session itself cannot get over is INTERNAL: another try would fail alike. What another worker may do better is UNAVAILABLE.
+    /// Failures of the session itself are INTERNAL, since another try would fail the same way.
+    /// Failures that another worker may not have are UNAVAILABLE.
     fn from(error: PolicyError) -> Self {
         let code = match &error {
             PolicyError::Full { .. } => Code::ResourceExhausted,
             PolicyError::Gone { .. } => Code::Unavailable,
-            PolicyError::Settings { .. } | PolicyError::Past { .. } | PolicyError::OutOfOrder { .. } => {
+            PolicyError::Settings { .. } | PolicyError::PastStep { .. } | PolicyError::OutOfOrder { .. } => {
                 Code::InvalidArgument
             }
             PolicyError::Hint { .. } | PolicyError::Screenshot { .. } | PolicyError::Failed { .. } => {
@@ -318,7 +342,7 @@ mod tests {
         check(&Err(taken_over()), true, SessionEnd::Draining);
         check(&Err(Status::deadline_exceeded("half an hour")), false, SessionEnd::IdleTooLong);
         check(&Err(Status::invalid_argument("Open twice")), false, SessionEnd::Refused);
-        check(&Err(Status::cancelled("the reader is gone")), false, SessionEnd::Disconnected);
+        check(&Err(Status::cancelled("the client has left")), false, SessionEnd::Disconnected);
         check(
             &Err(PolicyError::Failed { step: 0, why: "NaN".into() }.into()),
             false,

@@ -1,75 +1,79 @@
-//! A model of air: a scripted backend with a cost for each token, for tests and for tuning the scheduler where no device is at hand.
+//! A simulated backend: scripted logits and a cost for each token, for tests and for tuning the
+//! scheduler without a device.
 //!
-//! Its logits are drawn from a hash of everything a sequence went through: every token and tile row in the slot's state *and* in the KV
-//! pages, and where the sequence was cut into spans. So a state that was mixed up, a page that was shared too long, a tile in the wrong
-//! place or a cut that moved shows in the very next token. It also checks its caller: what a real device would silently compute wrong
-//! from (two spans on one slot, a state of another length, a feature that was released) ends in a panic here.
+//! Its logits come from a hash of everything a sequence ran: every token and tile row in the slot's
+//! state *and* in the KV pages, and where the sequence was cut into spans. So a mixed-up state, a
+//! page that was shared too long, a tile at the wrong position or a moved cut changes the next
+//! token. It also checks its caller: it panics on inputs from which a real device would silently
+//! compute wrong results (two spans on one slot, a state of another length, a released feature).
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use furrow_model::backend::{
-    Backend, BackendError, DeviceLost, Feature, Incoming, Inset, PAGE_TOKENS, Page, Parked, Plain, Room,
-    Slot, Span, Want, WeightsError,
+    Backend, BackendCapacity, BackendError, DeviceLost, HostState, ImageInset, IncomingWeights, LogitRows,
+    OffloadedState, PAGE_TOKENS, Page, SequenceSpan, Slot, TileFeature, WeightsError,
 };
 use furrow_model::config::{AttentionConfig, Config, LayerKind, SsmConfig, TextConfig};
-use furrow_model::sample::{Pick, Picked, pick};
-use furrow_model::vision::Tile;
+use furrow_model::sample::{SampleOutcome, SampleRequest, sample_token};
+use furrow_model::vision::ImageTile;
 
-/// How the model of air behaves.
+/// Settings of the simulated backend.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SimSettings {
-    /// Slots, pages and the rest.
-    pub room: Room,
-    /// Ids, 0 to one below.
+    /// Slots, pages and other sizes.
+    pub capacity: BackendCapacity,
+    /// Number of ids.
     pub vocabulary: u32,
     /// Id that is made likelier than others, so that replies end.
     pub stop: u32,
     /// Longest sequence.
     pub positions_max: u32,
-    /// Whether it matters where a sequence is cut into spans, as it does, in the last bits, on a real device.
+    /// Whether cuts into spans change the results, as they change the last bits on a real device.
     pub cuts_matter: bool,
-    /// A sequence that holds this id gives logits that are not numbers.
+    /// A sequence with this id gets logits that are not finite.
     pub poison: Option<u32>,
-    /// Whether tiles are encoded and states moved beside batches: one place in four is said to be on its way whenever that is asked.
+    /// Whether tiles are encoded and states transferred beside batches. One in four queries reports
+    /// an allocation as in transfer.
     pub beside: bool,
-    /// What its work costs.
-    pub cost: Cost,
+    /// Cost of its work.
+    pub cost: SimCost,
 }
 
-/// What work costs, in real time.
+/// Cost of work, in real time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Cost {
-    /// Each batch: reading the weights.
+pub struct SimCost {
+    /// Cost of a batch, for reading the weights.
     pub batch: Duration,
-    /// Each row of it.
+    /// Cost of each row of a batch.
     pub row: Duration,
-    /// Each tile.
+    /// Cost of each tile.
     pub tile: Duration,
 }
 
-/// The backend.
+/// The simulated backend.
 #[derive(Debug)]
-pub struct Sim {
+pub struct SimBackend {
     settings: SimSettings,
     config: Config,
     slots: Vec<SlotState>,
     pages: Vec<[u64; PAGE_TOKENS]>,
     features: HashMap<u32, u64>,
     features_made: u32,
-    /// How often somebody asked whether a place is on its way.
-    asked: u64,
+    /// Number of queries whether an allocation is in transfer.
+    moving_polls: u64,
     logits: Vec<Vec<f32>>,
-    weights: AirWeights,
-    staged: Option<AirWeights>,
+    weights: SimWeights,
+    staged: Option<SimWeights>,
 }
 
-/// The weights of a model of air: a number that goes into every token and every tile. It begins with 0.
+/// The weights of the simulated backend: numbers that enter the hash of every token and every tile.
+/// Both start at 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct AirWeights {
-    /// Of the language model.
+pub struct SimWeights {
+    /// Number of the language model.
     pub text: u64,
-    /// Of the vision encoder.
+    /// Number of the vision encoder.
     pub vision: u64,
 }
 
@@ -80,8 +84,8 @@ struct SlotState {
     poisoned: bool,
 }
 
-impl Sim {
-    /// Opens one.
+impl SimBackend {
+    /// Creates a backend with empty slots and pages.
     pub fn new(settings: SimSettings) -> Self {
         Self {
             settings,
@@ -89,19 +93,19 @@ impl Sim {
                 text: text_config(settings.vocabulary as usize, settings.positions_max as usize),
                 vision: None,
             },
-            slots: vec![SlotState::default(); settings.room.slots as usize],
-            pages: vec![[0; PAGE_TOKENS]; settings.room.pages as usize],
+            slots: vec![SlotState::default(); settings.capacity.slots as usize],
+            pages: vec![[0; PAGE_TOKENS]; settings.capacity.pages as usize],
             features: HashMap::new(),
             features_made: 0,
-            asked: 0,
+            moving_polls: 0,
             logits: Vec::new(),
-            weights: AirWeights::default(),
+            weights: SimWeights::default(),
             staged: None,
         }
     }
 
-    fn run_span(&mut self, span: &Span<'_>) {
-        let Span { slot, pages, start, tokens, insets, want } = *span;
+    fn run_span(&mut self, span: &SequenceSpan<'_>) {
+        let SequenceSpan { slot, pages, start, tokens, insets, want } = *span;
         let state = self.slots[slot.0 as usize];
         assert_eq!(state.tokens, start, "{slot:?} holds {} tokens, the span begins at {start}", state.tokens);
         let end = start as usize + tokens.len();
@@ -111,9 +115,9 @@ impl Sim {
         let mut row_hashes = Vec::with_capacity(tokens.len());
         let mut poisoned = state.poisoned;
         for (index, id) in tokens.iter().enumerate() {
-            let seen = insets.iter().find_map(|inset| self.row_of(inset, index as u32));
-            poisoned |= seen.is_none() && Some(*id) == self.settings.poison;
-            let input = seen.unwrap_or(u64::from(*id) + 1);
+            let tile_row = insets.iter().find_map(|inset| self.row_of(inset, index as u32));
+            poisoned |= tile_row.is_none() && Some(*id) == self.settings.poison;
+            let input = tile_row.unwrap_or(u64::from(*id) + 1);
             hash = mix(hash, input ^ self.weights.text);
             let at = start as usize + index;
             self.pages[pages[at / PAGE_TOKENS].0 as usize][at % PAGE_TOKENS] = mix(input, at as u64);
@@ -121,13 +125,13 @@ impl Sim {
         }
         self.slots[slot.0 as usize] = SlotState { hash, tokens: end as u32, poisoned };
         let first = match want {
-            Want::Nothing => tokens.len(),
-            Want::Last => tokens.len() - 1,
-            Want::All => 0,
+            LogitRows::Nothing => tokens.len(),
+            LogitRows::Last => tokens.len() - 1,
+            LogitRows::All => 0,
         };
         for (row, hash) in row_hashes.iter().enumerate().skip(first) {
             let attended = self.attend(pages, start as usize + row + 1, *hash);
-            self.logits.push(self.draw_logits(attended, poisoned));
+            self.logits.push(self.make_logits(attended, poisoned));
         }
     }
 
@@ -137,15 +141,15 @@ impl Sim {
         (0..end).fold(hash, |sum, at| mix(sum, read(at)))
     }
 
-    /// What stands at an index in place of a placeholder.
-    fn row_of(&self, inset: &Inset, index: u32) -> Option<u64> {
+    /// The tile row at an index that has a placeholder.
+    fn row_of(&self, inset: &ImageInset, index: u32) -> Option<u64> {
         let row = (inset.at..inset.at + inset.len).contains(&index).then(|| inset.row + index - inset.at)?;
         let tile =
             self.features.get(&inset.feature.0).unwrap_or_else(|| panic!("{:?} was released", inset.feature));
         Some(mix(*tile, u64::from(row)))
     }
 
-    fn draw_logits(&self, seed: u64, poisoned: bool) -> Vec<f32> {
+    fn make_logits(&self, seed: u64, poisoned: bool) -> Vec<f32> {
         let mut logits: Vec<f32> = (0..self.settings.vocabulary)
             .map(|id| (mix(seed, u64::from(id)) >> 40) as f32 / (1u64 << 22) as f32 - 2.0)
             .collect();
@@ -159,22 +163,26 @@ impl Sim {
     }
 }
 
-impl Backend for Sim {
+impl Backend for SimBackend {
     fn config(&self) -> &Config {
         &self.config
     }
 
-    fn room(&self) -> Room {
-        self.settings.room
+    fn capacity(&self) -> BackendCapacity {
+        self.settings.capacity
     }
 
-    fn encode(&mut self, tiles: &[Tile]) -> Result<Vec<Feature>, BackendError> {
-        let room = self.settings.room.features as usize;
-        let asked = self.features.len() + tiles.len();
-        if asked > room {
-            return Err(BackendError::NoRoom { what: "tile features", asked, room });
+    fn encode(&mut self, tiles: &[ImageTile]) -> Result<Vec<TileFeature>, BackendError> {
+        let feature_capacity = self.settings.capacity.features as usize;
+        let requested = self.features.len() + tiles.len();
+        if requested > feature_capacity {
+            return Err(BackendError::OverCapacity {
+                what: "tile features",
+                requested,
+                capacity: feature_capacity,
+            });
         }
-        take_time(self.settings.cost.tile * tiles.len() as u32);
+        wait_for(self.settings.cost.tile * tiles.len() as u32);
         Ok(tiles
             .iter()
             .map(|tile| {
@@ -184,31 +192,35 @@ impl Backend for Sim {
                     .iter()
                     .fold(self.weights.vision, |sum, value| mix(sum, u64::from(value.to_bits())));
                 self.features.insert(self.features_made, hash);
-                Feature(self.features_made)
+                TileFeature(self.features_made)
             })
             .collect())
     }
 
-    fn encodes_beside(&self) -> bool {
+    fn encodes_concurrently(&self) -> bool {
         self.settings.beside
     }
 
     fn is_moving(&mut self, slot: Slot, _: &[Page]) -> Result<bool, DeviceLost> {
-        self.asked += 1;
-        Ok(self.settings.beside && mix(self.asked, slot.0.into()).is_multiple_of(4))
+        self.moving_polls += 1;
+        Ok(self.settings.beside && mix(self.moving_polls, slot.0.into()).is_multiple_of(4))
     }
 
-    fn release(&mut self, features: &[Feature]) {
+    fn release(&mut self, features: &[TileFeature]) {
         for feature in features {
             assert!(self.features.remove(&feature.0).is_some(), "{feature:?} is released twice");
         }
     }
 
-    fn run(&mut self, batch: &[Span<'_>]) -> Result<(), BackendError> {
+    fn run(&mut self, batch: &[SequenceSpan<'_>]) -> Result<(), BackendError> {
         let rows: usize = batch.iter().map(|span| span.tokens.len()).sum();
-        let room = self.settings.room;
-        if rows > room.rows_max as usize {
-            return Err(BackendError::NoRoom { what: "rows", asked: rows, room: room.rows_max as usize });
+        let capacity = self.settings.capacity;
+        if rows > capacity.rows_max as usize {
+            return Err(BackendError::OverCapacity {
+                what: "rows",
+                requested: rows,
+                capacity: capacity.rows_max as usize,
+            });
         }
         let mut slots: Vec<Slot> = batch.iter().map(|span| span.slot).collect();
         slots.sort_unstable();
@@ -216,8 +228,8 @@ impl Backend for Sim {
         assert_eq!(slots.len(), batch.len(), "two spans share a slot");
         self.logits.clear();
         batch.iter().for_each(|span| self.run_span(span));
-        assert!(self.logits.len() <= room.logits_max as usize, "more logits than there is room for");
-        take_time(self.settings.cost.batch + self.settings.cost.row * rows as u32);
+        assert!(self.logits.len() <= capacity.logits_max as usize, "more logits than the capacity allows");
+        wait_for(self.settings.cost.batch + self.settings.cost.row * rows as u32);
         Ok(())
     }
 
@@ -225,8 +237,8 @@ impl Backend for Sim {
         Ok(&self.logits[row as usize])
     }
 
-    fn sample(&mut self, picks: &[Pick<'_>]) -> Result<Vec<Picked>, DeviceLost> {
-        Ok(picks.iter().map(|one| pick(&self.logits[one.row as usize], one)).collect())
+    fn sample(&mut self, picks: &[SampleRequest<'_>]) -> Result<Vec<SampleOutcome>, DeviceLost> {
+        Ok(picks.iter().map(|one| sample_token(&self.logits[one.row as usize], one)).collect())
     }
 
     fn clear(&mut self, slot: Slot) -> Result<(), DeviceLost> {
@@ -244,48 +256,48 @@ impl Backend for Sim {
         Ok(())
     }
 
-    fn parked_bytes(&self, pages: u32) -> u64 {
-        // Three words of state, a word a position.
+    fn offloaded_bytes(&self, pages: u32) -> u64 {
+        // Three u64 of state, and one for each position.
         8 * (3 + u64::from(pages) * PAGE_TOKENS as u64)
     }
 
-    fn park(&mut self, slot: Slot, pages: &[Page]) -> Result<Option<Parked>, DeviceLost> {
+    fn offload(&mut self, slot: Slot, pages: &[Page]) -> Result<Option<OffloadedState>, DeviceLost> {
         let SlotState { hash, tokens, poisoned } = self.slots[slot.0 as usize];
         let state = [hash, u64::from(tokens), u64::from(poisoned)];
         let values = pages.iter().flat_map(|page| self.pages[page.0 as usize]);
-        let plain = Plain {
+        let plain = HostState {
             state: state.iter().flat_map(|value| value.to_le_bytes()).collect(),
             pages: values.flat_map(u64::to_le_bytes).collect(),
         };
-        Ok(Some(plain.parked()))
+        Ok(Some(plain.into_offloaded()))
     }
 
-    fn restore(&mut self, parked: &Parked, slot: Slot, pages: &[Page]) -> Result<(), DeviceLost> {
-        let words = |bytes: &[u8]| -> Vec<u64> {
+    fn restore(&mut self, offloaded: &OffloadedState, slot: Slot, pages: &[Page]) -> Result<(), DeviceLost> {
+        let to_u64s = |bytes: &[u8]| -> Vec<u64> {
             let eights = bytes.chunks_exact(8);
             eights.map(|eight| eight.iter().rev().fold(0, |sum, byte| sum << 8 | u64::from(*byte))).collect()
         };
-        let parked = Plain::of(parked);
-        let state = words(&parked.state);
+        let offloaded = HostState::of(offloaded);
+        let state = to_u64s(&offloaded.state);
         self.slots[slot.0 as usize] =
             SlotState { hash: state[0], tokens: state[1] as u32, poisoned: state[2] != 0 };
-        for (page, values) in pages.iter().zip(words(&parked.pages).chunks_exact(PAGE_TOKENS)) {
+        for (page, values) in pages.iter().zip(to_u64s(&offloaded.pages).chunks_exact(PAGE_TOKENS)) {
             self.pages[page.0 as usize].copy_from_slice(values);
         }
         Ok(())
     }
 
-    fn stage(&mut self, weights: Incoming) -> Result<(), WeightsError> {
-        let other = |_| WeightsError::Refused("a model of air takes weights of air".into());
-        self.staged = Some(*weights.downcast::<AirWeights>().map_err(other)?);
+    fn stage(&mut self, weights: IncomingWeights) -> Result<(), WeightsError> {
+        let other = |_| WeightsError::Refused("the simulated backend takes simulated weights".into());
+        self.staged = Some(*weights.downcast::<SimWeights>().map_err(other)?);
         Ok(())
     }
 
-    fn bring(&mut self, _bytes: u64) -> Result<bool, WeightsError> {
+    fn copy_staged(&mut self, _bytes: u64) -> Result<bool, WeightsError> {
         if self.staged.is_some() { Ok(true) } else { Err(WeightsError::NotStaged) }
     }
 
-    fn swap(&mut self) -> Result<Option<Incoming>, WeightsError> {
+    fn swap(&mut self) -> Result<Option<IncomingWeights>, WeightsError> {
         let new = self.staged.take().ok_or(WeightsError::NotStaged)?;
         Ok(Some(Box::new(std::mem::replace(&mut self.weights, new))))
     }
@@ -299,15 +311,15 @@ fn mix(sum: u64, value: u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// The engine's thread is the device here, so it is what waits.
-fn take_time(cost: Duration) {
+/// The engine's thread is also the device here, so it waits.
+fn wait_for(cost: Duration) {
     let began = Instant::now();
     while let Some(left) = cost.checked_sub(began.elapsed()).filter(|left| !left.is_zero()) {
         std::thread::park_timeout(left);
     }
 }
 
-/// Shapes of a model that has just one layer of each kind that keeps state.
+/// Shapes of a model with one layer of each kind that keeps state.
 fn text_config(vocabulary: usize, positions_max: usize) -> TextConfig {
     TextConfig {
         layers: vec![LayerKind::Ssm, LayerKind::Attention],

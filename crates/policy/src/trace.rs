@@ -1,14 +1,14 @@
-//! The account of a step: what was shown and drawn, as the records keep it.
+//! The trace of a step: the tokens that were shown and sampled, as the records store them.
 
 use furrow_rollout::TokenTrace;
 
-use crate::context::Prompt;
-use crate::engine::Reply;
+use crate::context::StepPrompt;
+use crate::engine::StepOutput;
 
-/// The token columns of a step.
-pub fn token_trace(prompt: Prompt, reply: Reply, commit_token_ids: Option<Vec<u32>>) -> TokenTrace {
+/// Builds the token columns of a step.
+pub fn token_trace(prompt: StepPrompt, reply: StepOutput, commit_token_ids: Option<Vec<u32>>) -> TokenTrace {
     let columns = reply.columns;
-    // Offsets stand for lists; where no token has one there is nothing to find.
+    // Without a single kept token the offsets carry no information.
     let kept_offsets = if columns.kept_token_ids.is_empty() { Vec::new() } else { columns.kept_offsets };
     TokenTrace {
         prompt_token_ids: prompt.token_ids,

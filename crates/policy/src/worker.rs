@@ -1,10 +1,11 @@
-//! A policy worker's life: listen, register, beat, take up published weights, drain.
+//! The life cycle of a policy worker: listen, register, send heartbeats, load published weights,
+//! drain.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use furrow_rollout::{
-    Hashes, Id, PROTOCOL_VERSION, PolicyVersion, PolicyWorker, SCHEMA_VERSION, WeightsOrder,
+    Id, PROTOCOL_VERSION, PolicyHashes, PolicyVersion, PolicyWorker, SCHEMA_VERSION, WeightsOrder,
 };
 use furrow_wire::v1::policy_service_server::PolicyServiceServer;
 use furrow_wire::v1::registration_service_client::RegistrationServiceClient;
@@ -12,8 +13,8 @@ use furrow_wire::v1::{
     self, HeartbeatRequest, LeaveRequest, PolicyWorkerInfo, RegisterRequest, WeightsRefusal, register_request,
 };
 use furrow_wire::{
-    Connect, MESSAGE_BYTES_MAX, Refusal, Timeouts, accept, refusal, server, weights_order_from,
-    with_health_and_reflection, within,
+    Connector, LinkTimeouts, MESSAGE_BYTES_MAX, RefusalKind, accept, refusal, server, weights_order_from,
+    with_deadline, with_health_and_reflection,
 };
 use tokio::net::TcpListener;
 use tokio::sync::watch;
@@ -25,49 +26,50 @@ use tonic::transport::Channel;
 
 use crate::config::{PolicyChoice, PolicyConfig};
 use crate::grammar;
-use crate::model::{Model, ModelError, Talks};
+use crate::model::{ChatEngine, ModelError, ModelPolicy};
 use crate::policy::Policy;
-use crate::random::Random;
-use crate::remote::Remote;
-use crate::scripted::Scripted;
-use crate::serve::Endpoint;
-use crate::service::Service;
-use crate::sessions::Sessions;
+use crate::random::RandomPolicy;
+use crate::remote::RemotePolicy;
+use crate::scripted::ScriptedPolicy;
+use crate::serve::ChatEndpoint;
+use crate::service::SessionService;
+use crate::session_table::SessionTable;
 
-/// A registration call is a few hundred bytes: two seconds mean that the coordinator is away.
+/// A registration call is a few hundred bytes, so two seconds without an answer mean that the
+/// coordinator is down.
 const CALL_DEADLINE: Duration = Duration::from_secs(2);
 
-/// Longest pause between two tries to reach a coordinator that is away.
+/// Longest pause between two attempts to reach a coordinator that is down.
 const RETRY_MAX: Duration = Duration::from_secs(5);
-/// A worker that waits for its coordinator says so every so often.
+/// Interval of the warning that no coordinator answers.
 const WAITING_WARNED_EVERY: Duration = Duration::from_secs(60);
 
-/// What a worker did.
+/// The result of a worker's run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Report {
-    /// Sessions that were cut because the grace was over.
+pub struct WorkerReport {
+    /// Sessions that were cut when the grace period ended.
     pub cut_off: usize,
-    /// Chats that were.
+    /// Chats that were cut when it ended.
     pub chats_cut_off: usize,
 }
 
 /// Why a worker ended early.
 #[derive(Debug, thiserror::Error)]
 pub enum WorkerError {
-    /// The coordinator does not want this worker.
+    /// The coordinator refused this worker.
     #[error("the coordinator at {address} refused this policy worker: {status}")]
     Refused {
-        /// Where it is.
+        /// The coordinator's address.
         address: String,
-        /// What it said.
+        /// The coordinator's status.
         status: Box<Status>,
     },
-    /// The coordinator's address is none.
-    #[error("{address:?} is no address of a coordinator; use host:port")]
+    /// The coordinator's address cannot be parsed.
+    #[error("{address:?} is not an address of a coordinator; use host:port")]
     Address {
-        /// What was given.
+        /// The address as given.
         address: String,
-        /// Why it is none.
+        /// The parser's error.
         source: tonic::transport::Error,
     },
     /// The service stopped.
@@ -76,25 +78,25 @@ pub enum WorkerError {
     /// The reflection service could not be built.
     #[error("the reflection service could not be built")]
     Reflection(#[source] tonic_reflection::server::Error),
-    /// The checkpoint is not run.
-    #[error("the model cannot be run")]
+    /// The checkpoint cannot be opened.
+    #[error("the model cannot be opened")]
     Model(#[from] ModelError),
-    /// Loading the checkpoint ended by a panic.
-    #[error("loading the checkpoint ended by a panic")]
+    /// The thread that loads the checkpoint panicked.
+    #[error("loading the checkpoint panicked; see the log")]
     Loading(#[source] tokio::task::JoinError),
-    /// Serving chats ended by a panic.
-    #[error("serving chats ended by a panic")]
+    /// The task that serves chats panicked.
+    #[error("serving chats panicked; see the log")]
     Chats(#[source] tokio::task::JoinError),
-    /// The policy can answer nobody any more.
+    /// The policy failed and can serve no session any more.
     #[error("the policy failed: {why}")]
     Failed {
         /// What happened.
         why: String,
     },
-    /// The configuration is of no checked file.
-    #[error("policy.kind is {kind}, and the configuration does not say which")]
+    /// The configuration was not made by a check of the file.
+    #[error("policy.kind is {kind}, but its section is missing from the configuration")]
     NoModel {
-        /// Which kind.
+        /// The policy's kind.
         kind: &'static str,
     },
     /// The listener has no address.
@@ -102,45 +104,49 @@ pub enum WorkerError {
     Listener(#[source] std::io::Error),
 }
 
-/// Where a worker is reached.
+/// Listeners of a worker.
 #[derive(Debug)]
-pub struct Listening {
+pub struct WorkerListeners {
     /// For sessions of trajectories.
     pub sessions: TcpListener,
-    /// For chats, where the job has them served.
-    pub chats: Option<Endpoint>,
+    /// For chats, if the job serves them.
+    pub chats: Option<ChatEndpoint>,
 }
 
-impl From<TcpListener> for Listening {
+impl From<TcpListener> for WorkerListeners {
     fn from(sessions: TcpListener) -> Self {
         Self { sessions, chats: None }
     }
 }
 
-/// Serves sessions, and chats where the job says so, until `stop` is cancelled, then lets them end within `grace`.
+/// Serves sessions, and chats if the job enables them, until `stop` is cancelled, then drains them
+/// within `grace`.
 ///
-/// With a coordinator's address the worker registers there with the address it advertises and keeps beating; without one it only serves.
+/// With a coordinator's address the worker registers under the address it advertises and sends
+/// heartbeats; without one it only serves.
 pub async fn run(
     config: PolicyConfig,
     worker: Id<PolicyWorker>,
-    listening: impl Into<Listening>,
-    connect: Arc<dyn Connect>,
+    listening: impl Into<WorkerListeners>,
+    connect: Arc<dyn Connector>,
     coordinator: Option<String>,
     grace: Duration,
     stop: CancellationToken,
-) -> Result<Report, WorkerError> {
-    let Listening { sessions: listener, chats } = listening.into();
+) -> Result<WorkerReport, WorkerError> {
+    let WorkerListeners { sessions: listener, chats } = listening.into();
     let address = listener.local_addr().map_err(WorkerError::Listener)?.to_string();
-    let (policy, talks) = policy(&config).await?;
+    let (policy, chat_engine) = policy(&config).await?;
     let over = stop.child_token();
-    let chatting =
-        chats.zip(talks).map(|(endpoint, talks)| tokio::spawn(endpoint.serve(talks, over.clone(), grace)));
-    let sessions_max = policy.places().map_or(config.sessions_max, |places| config.sessions_max.min(places));
+    let chatting = chats
+        .zip(chat_engine)
+        .map(|(endpoint, chat_engine)| tokio::spawn(endpoint.serve(chat_engine, over.clone(), grace)));
+    let sessions_max =
+        policy.sessions_max().map_or(config.sessions_max, |limit| config.sessions_max.min(limit));
     let config = PolicyConfig { sessions_max, ..config };
-    let service = Service {
+    let service = SessionService {
         worker: worker.clone(),
         policy: policy.clone(),
-        sessions: Sessions::new(config.sessions_max, config.linger),
+        sessions: SessionTable::new(config.sessions_max, config.linger),
         think: config.think,
         draining: stop.child_token(),
         streams: TaskTracker::new(),
@@ -157,7 +163,7 @@ pub async fn run(
                 let channel = connect
                     .channel(&coordinator)
                     .map_err(|source| WorkerError::Address { address: coordinator.clone(), source })?;
-                let registration = Registration {
+                let registration = PolicyRegistration {
                     worker,
                     config: config.clone(),
                     listens_on: address.clone(),
@@ -173,7 +179,7 @@ pub async fn run(
     };
     tokio::pin!(serving);
     let report = tokio::select! {
-        served = &mut serving => served.map(|()| Report::default()),
+        served = &mut serving => served.map(|()| WorkerReport::default()),
         why = policy.failed() => {
             service.sessions.fail_all(&why);
             closing.cancel();
@@ -183,7 +189,7 @@ pub async fn run(
             stop.cancel();
             let cut_off = drain(&service, grace).await;
             closing.cancel();
-            serving.await.and(outcome).map(|()| Report { cut_off, ..Report::default() })
+            serving.await.and(outcome).map(|()| WorkerReport { cut_off, ..WorkerReport::default() })
         }
     };
     over.cancel();
@@ -192,32 +198,32 @@ pub async fn run(
         None => Ok(0),
     };
     policy.stop().await;
-    Ok(Report { chats_cut_off: chatted?, ..report? })
+    Ok(WorkerReport { chats_cut_off: chatted?, ..report? })
 }
 
-/// Makes the policy; a checkpoint is loaded on a thread that may take its time.
-async fn policy(config: &PolicyConfig) -> Result<(Arc<dyn Policy>, Option<Talks>), WorkerError> {
+/// Creates the policy. A checkpoint is loaded on a blocking thread.
+async fn policy(config: &PolicyConfig) -> Result<(Arc<dyn Policy>, Option<ChatEngine>), WorkerError> {
     let policy: Arc<dyn Policy> = match config.choice {
-        PolicyChoice::Scripted => Arc::new(Scripted),
-        PolicyChoice::Random => Arc::new(Random),
+        PolicyChoice::Scripted => Arc::new(ScriptedPolicy),
+        PolicyChoice::Random => Arc::new(RandomPolicy),
         PolicyChoice::Model => {
             let model = config.model.clone().ok_or(WorkerError::NoModel { kind: "model" })?;
             let session = config.session.clone();
-            let loading = tokio::task::spawn_blocking(move || Model::open(&model, &session));
+            let loading = tokio::task::spawn_blocking(move || ModelPolicy::open(&model, &session));
             let model = Arc::new(loading.await.map_err(WorkerError::Loading)??);
-            let talks = model.talks();
-            return Ok((model, Some(talks)));
+            let chat_engine = model.chat_engine();
+            return Ok((model, Some(chat_engine)));
         }
         PolicyChoice::Openai => {
             let remote = config.remote.clone().ok_or(WorkerError::NoModel { kind: "openai" })?;
-            Arc::new(Remote::new(remote))
+            Arc::new(RemotePolicy::new(remote))
         }
     };
     Ok((policy, None))
 }
 
 async fn serve(
-    service: Service,
+    service: SessionService,
     listener: TcpListener,
     closing: CancellationToken,
 ) -> Result<(), WorkerError> {
@@ -225,9 +231,10 @@ async fn serve(
     let policy = PolicyServiceServer::new(service)
         .max_decoding_message_size(MESSAGE_BYTES_MAX)
         .max_encoding_message_size(MESSAGE_BYTES_MAX);
-    let router = with_health_and_reflection::<PolicyServiceServer<Service>>(server(Timeouts::default()))
-        .await
-        .map_err(WorkerError::Reflection)?;
+    let router =
+        with_health_and_reflection::<PolicyServiceServer<SessionService>>(server(LinkTimeouts::default()))
+            .await
+            .map_err(WorkerError::Reflection)?;
     router
         .add_service(policy)
         .serve_with_incoming_shutdown(accept(listener), closing.cancelled_owned())
@@ -238,8 +245,9 @@ async fn serve(
     Ok(())
 }
 
-/// Waits until no session is attached; cuts what is left when the grace is over and says how many.
-async fn drain(service: &Service, grace: Duration) -> usize {
+/// Waits until no stream is attached. Cuts the rest after the grace period and returns how many
+/// were cut.
+async fn drain(service: &SessionService, grace: Duration) -> usize {
     service.streams.close();
     match tokio::time::timeout(grace, service.streams.wait()).await {
         Ok(()) => 0,
@@ -251,61 +259,67 @@ async fn drain(service: &Service, grace: Duration) -> usize {
     }
 }
 
-/// Where orders to run other weights are left; a newer one takes the place of an older.
-type Orders = watch::Sender<Option<WeightsOrder>>;
+/// Channel of weight updates; a newer order replaces an older one.
+type WeightOrders = watch::Sender<Option<WeightsOrder>>;
 
-/// A worker with weights asks at least this often for newer ones: a trainer waits for it.
+/// A worker with weights sends heartbeats at least this often, because a trainer waits for new
+/// weights to take effect.
 const FOLLOW_MILLIS: u64 = 500;
 
-/// Weights that others run are tried again after so long: files may have come late. Each pause is twice the one before it, for reading 26 GB
-/// takes a disk a minute.
-const AGAIN_MIN: Duration = Duration::from_secs(1);
-const AGAIN_MAX: Duration = Duration::from_secs(120);
+/// First pause before weights that other workers run are tried again, because files may arrive
+/// late. Each further pause is twice as long: reading 26 GB takes a disk a minute.
+const WEIGHTS_RETRY_MIN: Duration = Duration::from_secs(1);
+const WEIGHTS_RETRY_MAX: Duration = Duration::from_secs(120);
 
-/// Weights that could not be taken up.
+/// Weights that could not be loaded, and when to try them again.
 #[derive(Debug, Clone, Copy)]
-struct Failed {
+struct FailedOrder {
     version: PolicyVersion,
     pause: Duration,
-    again_at: Instant,
+    retry_at: Instant,
 }
 
-impl Failed {
-    fn once_more(version: PolicyVersion, before: Option<Self>) -> Self {
-        let pause = before.map_or(AGAIN_MIN, |before| (before.pause * 2).min(AGAIN_MAX));
-        Self { version, pause, again_at: Instant::now() + pause }
+impl FailedOrder {
+    fn retry(version: PolicyVersion, before: Option<Self>) -> Self {
+        let pause = before.map_or(WEIGHTS_RETRY_MIN, |before| (before.pause * 2).min(WEIGHTS_RETRY_MAX));
+        Self { version, pause, retry_at: Instant::now() + pause }
     }
 }
 
-/// Characters of a refusal that are passed on.
+/// Most characters of a refusal in a heartbeat.
 const REASON_CHARS_MAX: usize = 2000;
 
-/// Keeps the coordinator knowing about this worker.
-struct Registration {
+/// Registers this worker at the coordinator and sends heartbeats.
+struct PolicyRegistration {
     worker: Id<PolicyWorker>,
     config: PolicyConfig,
     listens_on: String,
     policy: Arc<dyn Policy>,
-    /// The last order that could not be followed.
+    /// The last order that this worker refused.
     refused: Mutex<Option<WeightsRefusal>>,
     channel: Channel,
     address: String,
-    sessions: Sessions,
+    sessions: SessionTable,
 }
 
-impl Registration {
-    /// Registers and beats until `stop` is cancelled or the run is over, then says goodbye.
+impl PolicyRegistration {
+    /// Registers and sends heartbeats until `stop` is cancelled or the run is over, then
+    /// deregisters.
     async fn keep(&self, stop: &CancellationToken) -> Result<(), WorkerError> {
         let (orders, heard) = watch::channel(None);
         tokio::select! {
-            kept = self.keep_known(&orders, stop) => kept?,
+            kept = self.register_and_beat(&orders, stop) => kept?,
             () = self.follow(heard) => {}
         }
         self.leave().await;
         Ok(())
     }
 
-    async fn keep_known(&self, orders: &Orders, stop: &CancellationToken) -> Result<(), WorkerError> {
+    async fn register_and_beat(
+        &self,
+        orders: &WeightOrders,
+        stop: &CancellationToken,
+    ) -> Result<(), WorkerError> {
         while let Some(heartbeat) = self.register(orders, stop).await? {
             if self.beat(heartbeat, orders, stop).await {
                 break;
@@ -314,18 +328,19 @@ impl Registration {
         Ok(())
     }
 
-    /// Takes up the newest weights that were ordered, one after another. What could not be taken up and others run is tried again after
-    /// ever longer pauses. What nobody runs is not: whoever published it is told, and publishes another.
+    /// Loads the newest ordered weights, one version after another. Weights that failed here but
+    /// run on other workers are tried again after growing pauses. Weights that no worker runs are
+    /// not: the coordinator reports the refusal to their publisher, who publishes others.
     async fn follow(&self, mut heard: watch::Receiver<Option<WeightsOrder>>) {
-        let mut failed: Option<Failed> = None;
+        let mut failed: Option<FailedOrder> = None;
         loop {
             let order = heard.borrow_and_update().clone();
             let order = order.filter(|order| self.policy.version() < Some(order.version));
             let same =
                 failed.filter(|failed| order.as_ref().is_some_and(|order| order.version == failed.version));
-            let again_at = match (order, same) {
-                (Some(order), Some(failed)) if order.taken && failed.again_at > Instant::now() => {
-                    Some(failed.again_at)
+            let retry_at = match (order, same) {
+                (Some(order), Some(failed)) if order.taken && failed.retry_at > Instant::now() => {
+                    Some(failed.retry_at)
                 }
                 (Some(order), same) if order.taken || same.is_none() => {
                     failed = self.take_up(&order, same).await;
@@ -334,7 +349,7 @@ impl Registration {
                 _ => None,
             };
             let again = async {
-                match again_at {
+                match retry_at {
                     Some(at) => sleep_until(at).await,
                     None => std::future::pending().await,
                 }
@@ -346,21 +361,25 @@ impl Registration {
         }
     }
 
-    /// Takes up these weights; says when they are to be tried again if that failed, as it may have before.
-    async fn take_up(&self, order: &WeightsOrder, before: Option<Failed>) -> Option<Failed> {
+    /// Loads these weights. Returns when to try them again if that failed.
+    async fn take_up(&self, order: &WeightsOrder, before: Option<FailedOrder>) -> Option<FailedOrder> {
         let version = order.version.0;
         let refused = self.policy.take_weights(order).await.err().map(|reason| {
-            tracing::error!(version, reason, "published weights are refused; those in use stay");
+            tracing::error!(
+                version,
+                reason,
+                "this worker refused published weights and keeps the ones in use"
+            );
             let reason = reason.chars().take(REASON_CHARS_MAX).collect();
             WeightsRefusal { version, reason }
         });
-        let failed = refused.is_some().then(|| Failed::once_more(order.version, before));
+        let failed = refused.is_some().then(|| FailedOrder::retry(order.version, before));
         *self.refused.lock().unwrap_or_else(PoisonError::into_inner) = refused;
         failed
     }
 
-    /// Hands on an order that says something new.
-    fn hear(&self, order: Option<v1::WeightsOrder>, orders: &Orders) {
+    /// Forwards an order that differs from the last one.
+    fn apply_order(&self, order: Option<v1::WeightsOrder>, orders: &WeightOrders) {
         let Some(message) = order else { return };
         match weights_order_from(message) {
             Ok(order) => drop(orders.send_if_modified(|last| {
@@ -374,10 +393,10 @@ impl Registration {
         }
     }
 
-    /// `None` when told to stop before the coordinator was reached.
+    /// Returns `None` if `stop` was cancelled before the coordinator answered.
     async fn register(
         &self,
-        orders: &Orders,
+        orders: &WeightOrders,
         stop: &CancellationToken,
     ) -> Result<Option<Duration>, WorkerError> {
         let mut pause = Duration::from_millis(100);
@@ -389,22 +408,23 @@ impl Registration {
                 worker_id: self.worker.to_string(),
                 role: Some(register_request::Role::Policy(self.info())),
             };
-            match within(CALL_DEADLINE, self.client().register(request)).await {
+            match with_deadline(CALL_DEADLINE, self.client().register(request)).await {
                 Ok(answer) => {
                     let answer = answer.into_inner();
-                    self.hear(answer.weights, orders);
+                    self.apply_order(answer.weights, orders);
                     let most = if self.policy.version().is_some() { FOLLOW_MILLIS } else { u64::MAX };
                     return Ok(Some(Duration::from_millis(answer.heartbeat_millis.clamp(10, most))));
                 }
-                Err(status) if refusal(&status) == Refusal::TryAgain => {
-                    tracing::debug!(coordinator = %self.address, %status, "the coordinator is not there yet");
-                    // A worker may well come before its coordinator; a long wait is logged, for its run may be over.
+                Err(status) if refusal(&status) == RefusalKind::Retry => {
+                    tracing::debug!(coordinator = %self.address, %status, "the coordinator does not answer yet");
+                    // A worker may start before its coordinator. A long wait is logged, because the
+                    // run may be over.
                     if warned_at.unwrap_or(began).elapsed() >= WAITING_WARNED_EVERY {
                         warned_at = Some(Instant::now());
                         tracing::warn!(
                             coordinator = %self.address,
                             waited_seconds = began.elapsed().as_secs(),
-                            "no coordinator answers: this worker waits for one; stop it where its run is over"
+                            "the coordinator does not answer; this worker keeps trying; stop it if its run is over"
                         );
                     }
                 }
@@ -422,13 +442,13 @@ impl Registration {
         }
     }
 
-    /// Beats until the worker must register again (`false`) or is done (`true`).
-    async fn beat(&self, every: Duration, orders: &Orders, stop: &CancellationToken) -> bool {
+    /// Sends heartbeats until the worker must register again (`false`) or is done (`true`).
+    async fn beat(&self, every: Duration, orders: &WeightOrders, stop: &CancellationToken) -> bool {
         loop {
             if stopped_within(every, stop).await {
                 return true;
             }
-            let (policy_version, hashes) = self.standing();
+            let (policy_version, hashes) = self.current_version();
             let request = HeartbeatRequest {
                 worker_id: self.worker.to_string(),
                 sessions: self.sessions.attached() as u32,
@@ -438,20 +458,21 @@ impl Registration {
                 memory_bytes: furrow_telemetry::taken_bytes(),
                 memory_left_bytes: furrow_telemetry::available_bytes(),
             };
-            match within(CALL_DEADLINE, self.client().heartbeat(request))
+            match with_deadline(CALL_DEADLINE, self.client().heartbeat(request))
                 .await
                 .map(tonic::Response::into_inner)
             {
                 Ok(answer) if answer.run_over => return true,
-                Ok(answer) if answer.known => self.hear(answer.weights, orders),
+                Ok(answer) if answer.known => self.apply_order(answer.weights, orders),
                 Ok(_) => return false,
                 Err(status) => tracing::debug!(%status, "the coordinator missed a heartbeat"),
             }
         }
     }
 
-    /// The version it runs and the hashes of that very version: an exchange may come between two questions.
-    fn standing(&self) -> (Option<i32>, Hashes) {
+    /// The version in use with the hashes of that version: an update may happen between the two
+    /// reads.
+    fn current_version(&self) -> (Option<i32>, PolicyHashes) {
         loop {
             let (version, hashes) = (self.policy.version(), self.policy.hashes());
             if self.policy.version() == version {
@@ -460,10 +481,10 @@ impl Registration {
         }
     }
 
-    /// What it is now: versions change while it lives.
+    /// Read for each call, because versions change while the worker runs.
     fn info(&self) -> PolicyWorkerInfo {
         let Self { config, policy, .. } = self;
-        let (policy_version, hashes) = self.standing();
+        let (policy_version, hashes) = self.current_version();
         PolicyWorkerInfo {
             address: config.advertise.clone().unwrap_or_else(|| self.listens_on.clone()),
             policy_kind: policy.kind().as_str().to_owned(),
@@ -479,8 +500,8 @@ impl Registration {
 
     async fn leave(&self) {
         let request = LeaveRequest { worker_id: self.worker.to_string() };
-        if let Err(status) = within(CALL_DEADLINE, self.client().leave(request)).await {
-            tracing::debug!(%status, "the coordinator was gone before the goodbye");
+        if let Err(status) = with_deadline(CALL_DEADLINE, self.client().leave(request)).await {
+            tracing::debug!(%status, "the coordinator did not answer the deregistration");
         }
     }
 

@@ -1,66 +1,69 @@
-//! A device that fails under a policy worker, over real gRPC: every session is sent elsewhere, none is blamed, and the worker says what failed.
+//! A device that fails under a policy worker, over real gRPC: every session gets UNAVAILABLE, none
+//! gets a fault of its own, and the worker reports the failure.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 #[expect(dead_code, reason = "shared with the tests of the model")]
-#[path = "model/ground.rs"]
-mod ground;
+#[path = "model/fixture.rs"]
+mod fixture;
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use furrow_policy::{PolicyConfig, Report, WorkerError};
+use furrow_policy::{PolicyConfig, WorkerError, WorkerReport};
 use furrow_rollout::*;
 use furrow_wire::v1::policy_service_client::PolicyServiceClient;
 use furrow_wire::v1::{Acted, Observe, SessionRequest, SessionResponse, session_request, session_response};
-use furrow_wire::{Connect, Opening, Tcp, observation_into, outcome_into, past_into, reply_from};
+use furrow_wire::{
+    Connector, SessionOpening, TcpConnector, observation_into, outcome_into, past_into, reply_from,
+};
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
 use tonic::{Code, Status, Streaming};
 
-use crate::ground::{config, opening, outcome, page};
+use crate::fixture::{config, opening, outcome, page};
 
-/// What the device says when it fails.
+/// The failure of the device.
 const WHY: &str = "CUDA_ERROR_LAUNCH_FAILED";
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
-struct Worker {
+struct TestWorker {
     address: String,
     config: PolicyConfig,
-    life: tokio::task::JoinHandle<Result<Report, WorkerError>>,
+    life: tokio::task::JoinHandle<Result<WorkerReport, WorkerError>>,
 }
 
-async fn worker() -> Worker {
+async fn worker() -> TestWorker {
     let config = config(|_| {});
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap().to_string();
-    let (told, name, connect) = (config.clone(), Id::new("p").unwrap(), Arc::new(Tcp::default()));
+    let (job, name, connect) = (config.clone(), Id::new("p").unwrap(), Arc::new(TcpConnector::default()));
     let stop = CancellationToken::new();
-    let running = furrow_policy::run(told, name, listener, connect, None, Duration::from_secs(5), stop);
-    Worker { address, config, life: tokio::spawn(running) }
+    let running = furrow_policy::run(job, name, listener, connect, None, Duration::from_secs(5), stop);
+    TestWorker { address, config, life: tokio::spawn(running) }
 }
 
-struct Session {
-    opening: Opening,
+struct TestStream {
+    opening: SessionOpening,
     requests: mpsc::Sender<SessionRequest>,
     responses: Streaming<SessionResponse>,
 }
 
-impl Session {
-    /// A stream to a worker, and all that was acted so far.
-    async fn open(worker: &Worker, opening: Opening, past: &[Acted]) -> Result<Self, Status> {
-        let channel = Tcp::default().channel(&worker.address).unwrap();
+impl TestStream {
+    /// A stream to a worker, with the steps it has acted.
+    async fn open(worker: &TestWorker, opening: SessionOpening, past: &[Acted]) -> Result<Self, Status> {
+        let channel = TcpConnector::default().channel(&worker.address).unwrap();
         let (requests, receiver) = mpsc::channel(16);
-        let opening = Opening { past_steps: past.len() as u32, ..opening };
+        let opening = SessionOpening { past_steps: past.len() as u32, ..opening };
         let mut session = Self::begin(channel, opening, requests, receiver).await?;
         session.send(session_request::Event::Open((&session.opening).into())).await;
         for (step, acted) in (0..).zip(past) {
-            let (seen, reply) = (page(&session.opening, step).screenshot, acted.reply.clone().unwrap());
+            let (screenshot, reply) = (page(&session.opening, step).screenshot, acted.reply.clone().unwrap());
             let past = past_into(
                 step,
-                &seen,
+                &screenshot,
                 outcome(step).as_ref(),
                 &reply_from(reply).unwrap(),
                 acted.trace.clone(),
@@ -75,7 +78,7 @@ impl Session {
 
     async fn begin(
         channel: tonic::transport::Channel,
-        opening: Opening,
+        opening: SessionOpening,
         requests: mpsc::Sender<SessionRequest>,
         receiver: mpsc::Receiver<SessionRequest>,
     ) -> Result<Self, Status> {
@@ -84,12 +87,12 @@ impl Session {
     }
 
     async fn send(&self, event: session_request::Event) {
-        // A worker that has ended the stream says why in its answer.
+        // A worker that has ended the stream gives the reason in its answer.
         self.requests.send(SessionRequest { event: Some(event) }).await.ok();
     }
 
     async fn next(&mut self) -> Result<session_response::Event, Status> {
-        let message = tokio::time::timeout(PATIENCE, self.responses.message()).await.expect("an answer")?;
+        let message = tokio::time::timeout(TIMEOUT, self.responses.message()).await.expect("an answer")?;
         Ok(message.expect("an answer or a status").event.unwrap())
     }
 
@@ -107,8 +110,8 @@ impl Session {
         }
     }
 
-    /// Acts until the trajectory is whole or the stream breaks.
-    async fn live(&mut self, acted: &mut Vec<Acted>) -> Result<(), Status> {
+    /// Acts until the trajectory is complete or the stream breaks.
+    async fn act_all(&mut self, acted: &mut Vec<Acted>) -> Result<(), Status> {
         while acted.len() < STEPS {
             acted.push(self.act(acted.len() as u32).await?);
         }
@@ -118,15 +121,15 @@ impl Session {
 
 const STEPS: usize = 3;
 
-fn openings(worker: &Worker) -> Vec<Opening> {
+fn openings(worker: &TestWorker) -> Vec<SessionOpening> {
     (0..6)
         .map(|index| {
-            opening(&worker.config, index / 2, index as u32 % 2, ground::POLICIES[index as usize % 4])
+            opening(&worker.config, index / 2, index as u32 % 2, fixture::POLICIES[index as usize % 4])
         })
         .collect()
 }
 
-fn said(acted: &[Acted]) -> Vec<Reply> {
+fn replies(acted: &[Acted]) -> Vec<PolicyReply> {
     acted.iter().map(|acted| reply_from(acted.reply.clone().unwrap()).unwrap()).collect()
 }
 
@@ -137,8 +140,8 @@ async fn a_device_that_fails_anywhere_ends_streams_as_unavailable_and_the_sessio
     let mut whole = Vec::new();
     for opening in openings(&healthy) {
         let mut acted = Vec::new();
-        Session::open(&healthy, opening, &[]).await.unwrap().live(&mut acted).await.unwrap();
-        whole.push(said(&acted));
+        TestStream::open(&healthy, opening, &[]).await.unwrap().act_all(&mut acted).await.unwrap();
+        whole.push(replies(&acted));
     }
     for (point, visit) in [
         ("device.sample", 0),
@@ -149,27 +152,28 @@ async fn a_device_that_fails_anywhere_ends_streams_as_unavailable_and_the_sessio
         ("device.copy", 3),
     ] {
         let doomed = worker().await;
-        // One that has said nothing yet, and one whose page is still acting: they are sent elsewhere, too.
+        // A stream that has sent nothing yet, and one whose page still acts: they get UNAVAILABLE,
+        // too.
         let (requests, receiver) = mpsc::channel(1);
-        let channel = Tcp::default().channel(&doomed.address).unwrap();
-        let mute = Session::begin(channel, openings(&doomed).remove(0), requests, receiver);
+        let channel = TcpConnector::default().channel(&doomed.address).unwrap();
+        let mute = TestStream::begin(channel, openings(&doomed).remove(0), requests, receiver);
         let mut mute = mute.await.unwrap();
         let resting = opening(&doomed.config, 9, 0, ContextPolicy::Append);
-        let mut resting = Session::open(&doomed, resting, &[]).await.unwrap();
+        let mut resting = TestStream::open(&doomed, resting, &[]).await.unwrap();
         resting.act(0).await.unwrap();
         fail::cfg(point, &format!("{visit}*off->return({WHY})")).unwrap();
         let sessions: Vec<_> = openings(&doomed)
             .into_iter()
             .map(|opening| {
-                let address = Worker {
+                let address = TestWorker {
                     address: doomed.address.clone(),
                     config: doomed.config.clone(),
-                    life: tokio::spawn(async { Ok(Report::default()) }),
+                    life: tokio::spawn(async { Ok(WorkerReport::default()) }),
                 };
                 tokio::spawn(async move {
                     let mut acted = Vec::new();
-                    let ended = match Session::open(&address, opening.clone(), &[]).await {
-                        Ok(mut session) => session.live(&mut acted).await,
+                    let ended = match TestStream::open(&address, opening.clone(), &[]).await {
+                        Ok(mut session) => session.act_all(&mut acted).await,
                         Err(status) => Err(status),
                     };
                     (opening, acted, ended)
@@ -178,33 +182,34 @@ async fn a_device_that_fails_anywhere_ends_streams_as_unavailable_and_the_sessio
             .collect();
         let mut ends = Vec::new();
         for session in sessions {
-            ends.push(tokio::time::timeout(PATIENCE, session).await.expect("no session hangs").unwrap());
+            ends.push(tokio::time::timeout(TIMEOUT, session).await.expect("no session hangs").unwrap());
         }
         fail::cfg(point, "off").unwrap();
         for status in ends.iter().filter_map(|(_, _, ended)| ended.as_ref().err()) {
-            // A worker that is gone already takes no stream at all.
-            let told = status.message().contains(WHY) || status.message().contains("transport");
-            assert!(status.code() == Code::Unavailable && told, "{point} {visit}: {status:?}");
+            // A worker that has ended accepts no stream.
+            let names_cause = status.message().contains(WHY) || status.message().contains("transport");
+            assert!(status.code() == Code::Unavailable && names_cause, "{point} {visit}: {status:?}");
         }
         let rested = resting.next().await.unwrap_err();
         assert_eq!(rested.code(), Code::Unavailable, "{point} {visit}: {rested:?}");
         assert!(rested.message().contains(WHY), "{point} {visit}: {rested:?}");
-        assert!(ends.iter().any(|(_, _, ended)| ended.is_err()), "{point} {visit}: it never failed");
+        assert!(ends.iter().any(|(_, _, ended)| ended.is_err()), "{point} {visit}: no session failed");
         let muted = mute.next().await.unwrap_err();
         assert!(
             muted.code() == Code::Unavailable && muted.message().contains(WHY),
             "{point} {visit}: {muted:?}"
         );
-        let life = tokio::time::timeout(PATIENCE, doomed.life).await.expect("the worker ends").unwrap();
+        let life = tokio::time::timeout(TIMEOUT, doomed.life).await.expect("the worker ends").unwrap();
         let why = life.unwrap_err().to_string();
         assert_eq!(why, format!("the policy failed: the device failed: {WHY}"), "{point} {visit}");
-        // What was answered stands, and another worker goes on with it.
+        // Replies from before the failure remain, and another worker continues after them.
         for ((opening, mut acted, _), want) in ends.into_iter().zip(&whole) {
-            assert!(want.starts_with(&said(&acted)), "{point} {visit}");
+            assert!(want.starts_with(&replies(&acted)), "{point} {visit}");
             let past = acted.clone();
-            let mut moved = Session::open(&healthy, Opening { token: 2, ..opening }, &past).await.unwrap();
-            moved.live(&mut acted).await.unwrap();
-            assert_eq!(said(&acted), *want, "{point} {visit}: as if nothing had happened");
+            let mut moved =
+                TestStream::open(&healthy, SessionOpening { token: 2, ..opening }, &past).await.unwrap();
+            moved.act_all(&mut acted).await.unwrap();
+            assert_eq!(replies(&acted), *want, "{point} {visit}: as without the failure");
         }
     }
     scenario.teardown();

@@ -11,21 +11,21 @@ use furrow_wire::v1::policy_service_client::PolicyServiceClient;
 use furrow_wire::v1::{
     Acted, Close, Observe, SessionRequest, SessionResponse, session_request, session_response,
 };
-use furrow_wire::{Connect, Opening, Tcp, observation_into, past_into, reply_from};
+use furrow_wire::{Connector, SessionOpening, TcpConnector, observation_into, past_into, reply_from};
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
 use tonic::{Code, Status, Streaming};
 
-struct Worker {
+struct TestWorker {
     address: String,
     config: PolicyConfig,
     stop: CancellationToken,
-    done: tokio::task::JoinHandle<furrow_policy::Report>,
+    done: tokio::task::JoinHandle<furrow_policy::WorkerReport>,
 }
 
-async fn worker(kind: &str, change: impl FnOnce(&mut PolicyFile)) -> Worker {
+async fn worker(kind: &str, change: impl FnOnce(&mut PolicyFile)) -> TestWorker {
     let mut file = PolicyFile { kind: kind.into(), ..PolicyFile::default() };
     change(&mut file);
     let config = file.check().unwrap();
@@ -36,26 +36,26 @@ async fn worker(kind: &str, change: impl FnOnce(&mut PolicyFile)) -> Worker {
         config.clone(),
         Id::new("policy-0").unwrap(),
         listener,
-        Arc::new(Tcp::default()),
+        Arc::new(TcpConnector::default()),
         None,
         Duration::from_millis(200),
         stop.clone(),
     );
     let done = tokio::spawn(async move { life.await.unwrap() });
-    Worker { address, config, stop, done }
+    TestWorker { address, config, stop, done }
 }
 
-struct Session {
+struct TestStream {
     requests: mpsc::Sender<SessionRequest>,
     responses: Streaming<SessionResponse>,
 }
 
-fn opening(worker: &Worker, token: u64, past_steps: u32) -> Opening {
+fn opening(worker: &TestWorker, token: u64, past_steps: u32) -> SessionOpening {
     let run_id = Id::new("r").unwrap();
     let group_id = Id::nth(&run_id, 0);
     let trajectory_id = Id::attempt(&group_id, 0, 0);
-    Opening {
-        ancestry: Ancestry { run_id, group_id, sample_index: 0, attempt: 0, trajectory_id },
+    SessionOpening {
+        ancestry: TrajectoryAncestry { run_id, group_id, sample_index: 0, attempt: 0, trajectory_id },
         token,
         session: worker.config.session.clone(),
         goal: "press OK".into(),
@@ -63,20 +63,20 @@ fn opening(worker: &Worker, token: u64, past_steps: u32) -> Opening {
     }
 }
 
-async fn begin(worker: &Worker, first: session_request::Event) -> Result<Session, Status> {
-    let channel = Tcp::default().channel(&worker.address).unwrap();
+async fn begin(worker: &TestWorker, first: session_request::Event) -> Result<TestStream, Status> {
+    let channel = TcpConnector::default().channel(&worker.address).unwrap();
     let (requests, receiver) = mpsc::channel(8);
     requests.send(SessionRequest { event: Some(first) }).await.unwrap();
     let responses =
         PolicyServiceClient::new(channel).session(ReceiverStream::new(receiver)).await?.into_inner();
-    Ok(Session { requests, responses })
+    Ok(TestStream { requests, responses })
 }
 
-async fn open(worker: &Worker, token: u64) -> Session {
+async fn open(worker: &TestWorker, token: u64) -> TestStream {
     begin(worker, session_request::Event::Open((&opening(worker, token, 0)).into())).await.unwrap()
 }
 
-impl Session {
+impl TestStream {
     async fn send(&self, event: session_request::Event) {
         self.requests.send(SessionRequest { event: Some(event) }).await.unwrap();
     }
@@ -123,7 +123,7 @@ fn observation() -> Observation {
     }
 }
 
-fn reply(acted: Acted) -> Reply {
+fn reply(acted: Acted) -> PolicyReply {
     reply_from(acted.reply.unwrap()).unwrap()
 }
 
@@ -131,13 +131,13 @@ fn reply(acted: Acted) -> Reply {
 async fn a_scripted_session_follows_its_hints() {
     let worker = worker("scripted", |_| {}).await;
     let mut session = open(&worker, 1).await;
-    assert!(session.opened().await, "scripted asks for hints");
+    assert!(session.opened().await, "scripted wants hints");
     let hint = r#"{"action":"click_element","element":"OK","x":256,"y":128}"#;
     let got = reply(session.observe(0, Some(hint)).await.unwrap());
     assert_eq!(got.action, Ok(Action::click(PagePoint { x: 256.0, y: 128.0 })));
     assert_eq!(got.args_json, r#"{"element":"OK","x":500,"y":250}"#);
     let none = reply(session.observe(1, None).await.unwrap());
-    assert!(none.action.is_err(), "a page without a demonstration is no attempt");
+    assert!(none.action.is_err(), "a page without a demonstration does not count as an attempt");
     let wrong = session.observe(2, Some("{}")).await.unwrap_err();
     assert_eq!(wrong.code(), Code::Internal);
     assert!(wrong.message().contains("the demonstration cannot be followed"), "{wrong}");
@@ -153,7 +153,7 @@ async fn the_same_step_gets_the_same_reply_even_after_the_stream_broke() {
     drop(session);
     let mut again = open(&worker, 1).await;
     again.opened().await;
-    assert_eq!(again.observe(0, None).await.unwrap(), first, "timings included: it is the very reply");
+    assert_eq!(again.observe(0, None).await.unwrap(), first, "the same reply, with its timings");
     again.send(session_request::Event::Close(Close {})).await;
     assert!(again.next().await.is_err(), "Close ends the stream");
 }
@@ -187,10 +187,10 @@ async fn a_younger_assignment_takes_the_session_and_an_older_one_is_refused() {
 }
 
 #[tokio::test]
-async fn what_is_out_of_order_is_refused_with_words() {
+async fn messages_out_of_order_are_refused_with_a_reason() {
     let worker = worker("random", |file| file.sessions_max = 1).await;
     let mut headless = begin(&worker, session_request::Event::Close(Close {})).await.unwrap();
-    assert!(headless.next().await.unwrap_err().message().contains("begins with Open"));
+    assert!(headless.next().await.unwrap_err().message().contains("must be Open"));
 
     let open_with_past = session_request::Event::Open((&opening(&worker, 1, 2)).into());
     let mut short = begin(&worker, open_with_past).await.unwrap();
@@ -204,7 +204,7 @@ async fn what_is_out_of_order_is_refused_with_words() {
 }
 
 #[tokio::test]
-async fn one_session_too_many_is_told_what_to_do() {
+async fn one_session_too_many_is_refused_with_advice() {
     let worker = worker("random", |file| file.sessions_max = 1).await;
     let mut first = open(&worker, 1).await;
     first.opened().await;
@@ -223,7 +223,7 @@ async fn draining_takes_nothing_new_and_cuts_what_outlasts_the_grace() {
     session.opened().await;
     worker.stop.cancel();
     let acted = session.observe(0, None).await;
-    assert!(acted.is_ok(), "a session in hand goes on during the grace");
+    assert!(acted.is_ok(), "an open session continues during the grace period");
     let report = tokio::time::timeout(Duration::from_secs(10), worker.done).await.unwrap().unwrap();
     assert_eq!(report.cut_off, 1);
     assert_eq!(session.next().await.unwrap_err().code(), Code::Aborted);

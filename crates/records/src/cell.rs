@@ -1,4 +1,4 @@
-//! How a Rust type fills an Arrow column and is read back, so that `schema.rs` can be a plain list of fields.
+//! Maps Rust types to Arrow columns and back, so that `schema.rs` can be a plain list of fields.
 
 use std::sync::Arc;
 
@@ -15,9 +15,9 @@ use bytes::Bytes;
 
 /// A Rust type that fills one Arrow column.
 ///
-/// `read` trusts its array: the door in `file.rs` has compared the file's types with `data_type` before. What stands under a
-/// null is read as any value and thrown away by `Option`.
-pub(crate) trait Cell: Sized + Default {
+/// `read` trusts its array: `file.rs` has already compared the file's types with `data_type`.
+/// Values under a null are read as any other and dropped by `Option`.
+pub(crate) trait ColumnCell: Sized + Default {
     /// Whether the column may hold nulls.
     const NULLABLE: bool = false;
 
@@ -32,11 +32,12 @@ pub(crate) trait Cell: Sized + Default {
 }
 
 /// The field of a column: a name and a cell's type.
-pub(crate) fn field<T: Cell>(name: &str) -> Field {
+pub(crate) fn field<T: ColumnCell>(name: &str) -> Field {
     Field::new(name, T::data_type(), T::NULLABLE)
 }
 
-/// Whether columns of type `got` can be read as `want`: equal, but structs may hold more fields than are asked for.
+/// Whether columns of type `got` can be read as `want`: they are equal, except that structs may
+/// have additional fields.
 pub(crate) fn fits(want: &DataType, got: &DataType) -> bool {
     match (want, got) {
         (DataType::Struct(want), DataType::Struct(got)) => {
@@ -53,11 +54,11 @@ fn fits_field(want: &Field, got: &Field) -> bool {
 
 /// Wall clock, microseconds since the Unix epoch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct Micros(pub i64);
+pub(crate) struct TimestampMicros(pub i64);
 
 macro_rules! primitives {
     ($($rust:ty => $arrow:ty),* $(,)?) => {$(
-        impl Cell for $rust {
+        impl ColumnCell for $rust {
             fn data_type() -> DataType {
                 <$arrow as ArrowPrimitiveType>::DATA_TYPE
             }
@@ -80,7 +81,7 @@ primitives! {
     f64 => Float64Type,
 }
 
-impl Cell for Micros {
+impl ColumnCell for TimestampMicros {
     fn data_type() -> DataType {
         DataType::Timestamp(TimeUnit::Microsecond, Some("UTC".into()))
     }
@@ -89,11 +90,16 @@ impl Cell for Micros {
         Arc::new(array.with_timezone("UTC"))
     }
     fn read(array: &dyn Array) -> Vec<Self> {
-        array.as_primitive::<TimestampMicrosecondType>().values().iter().map(|&at| Micros(at)).collect()
+        array
+            .as_primitive::<TimestampMicrosecondType>()
+            .values()
+            .iter()
+            .map(|&at| TimestampMicros(at))
+            .collect()
     }
 }
 
-impl Cell for bool {
+impl ColumnCell for bool {
     fn data_type() -> DataType {
         DataType::Boolean
     }
@@ -105,7 +111,7 @@ impl Cell for bool {
     }
 }
 
-impl Cell for String {
+impl ColumnCell for String {
     fn data_type() -> DataType {
         DataType::Utf8
     }
@@ -118,7 +124,7 @@ impl Cell for String {
     }
 }
 
-impl Cell for Bytes {
+impl ColumnCell for Bytes {
     fn data_type() -> DataType {
         DataType::Binary
     }
@@ -131,8 +137,8 @@ impl Cell for Bytes {
     }
 }
 
-/// Hashes: 16 or 32 bytes.
-impl<const N: usize> Cell for [u8; N]
+/// Hashes of 16 or 32 bytes.
+impl<const N: usize> ColumnCell for [u8; N]
 where
     [u8; N]: Default,
 {
@@ -149,7 +155,7 @@ where
     }
 }
 
-impl<T: Cell> Cell for Option<T> {
+impl<T: ColumnCell> ColumnCell for Option<T> {
     const NULLABLE: bool = true;
 
     fn data_type() -> DataType {
@@ -167,7 +173,7 @@ impl<T: Cell> Cell for Option<T> {
     }
 }
 
-impl<T: Cell> Cell for Vec<T> {
+impl<T: ColumnCell> ColumnCell for Vec<T> {
     fn data_type() -> DataType {
         DataType::List(Arc::new(Field::new_list_field(T::data_type(), T::NULLABLE)))
     }
@@ -187,7 +193,7 @@ impl<T: Cell> Cell for Vec<T> {
     }
 }
 
-/// Declares structs whose fields are columns: each name is written here and nowhere else.
+/// Declares structs whose fields are columns, so that each name is written only once.
 macro_rules! columns {
     ($(
         $(#[$doc:meta])*
@@ -204,7 +210,7 @@ macro_rules! columns {
             }
         }
 
-        impl $crate::cell::Cell for $name {
+        impl $crate::cell::ColumnCell for $name {
             fn data_type() -> arrow::datatypes::DataType {
                 arrow::datatypes::DataType::Struct(Self::fields())
             }
@@ -215,15 +221,15 @@ macro_rules! columns {
                 for cell in cells {
                     $( $field.push(cell.$field); )*
                 }
-                let arrays = vec![$( <$type as $crate::cell::Cell>::column($field) ),*];
+                let arrays = vec![$( <$type as $crate::cell::ColumnCell>::column($field) ),*];
                 std::sync::Arc::new(arrow::array::StructArray::new(Self::fields(), arrays, None))
             }
 
             fn read(array: &dyn arrow::array::Array) -> Vec<Self> {
                 let rows = array.len();
                 let array = arrow::array::AsArray::as_struct(array);
-                $( let mut $field = <$type as $crate::cell::Cell>::read(
-                    array.column_by_name(stringify!($field)).expect("the door compared the types")
+                $( let mut $field = <$type as $crate::cell::ColumnCell>::read(
+                    array.column_by_name(stringify!($field)).expect("the column types were checked on open")
                 ).into_iter(); )*
                 (0..rows)
                     .map(|_| Self { $( $field: $field.next().expect("columns of one length") ),* })
@@ -239,11 +245,11 @@ mod tests {
     use super::*;
 
     #[track_caller]
-    fn check<T: Cell + PartialEq + std::fmt::Debug + Clone>(cells: &[T]) {
+    fn check<T: ColumnCell + PartialEq + std::fmt::Debug + Clone>(cells: &[T]) {
         let column = T::column(cells.to_vec());
         assert_eq!(column.data_type(), &T::data_type());
         assert_eq!(T::read(&*column), cells);
-        // A part of a column reads like a column: readers hand over slices.
+        // A slice of a column reads like a column: readers produce slices.
         let tail = column.slice(cells.len().min(1), cells.len().saturating_sub(1));
         assert_eq!(T::read(&*tail), cells[cells.len().min(1)..]);
     }
@@ -258,27 +264,27 @@ mod tests {
         check(&[Bytes::from_static(b"\xff"), Bytes::new()]);
         check::<[u8; 16]>(&[]);
         check(&[Some([7u8; 32]), None]);
-        check(&[Micros(i64::MIN), Micros(5)]);
+        check(&[TimestampMicros(i64::MIN), TimestampMicros(5)]);
         check(&[vec![1, 2], vec![], vec![3]]);
         check(&[Some(vec![Some(1), None]), None, Some(vec![])]);
         check(&[vec![vec![String::from("a")], vec![]], vec![]]);
     }
 
     columns! {
-        /// All of it.
+        /// All columns.
         Wide { a: i32, b: Option<Inner> }
-        /// Below it.
+        /// A nested struct.
         Inner { c: String, d: Vec<i64> }
-        /// A part.
+        /// A subset of the columns.
         Narrow { b: Option<InnerPart> }
-        /// A part of the part.
+        /// A subset of the nested struct.
         InnerPart { d: Vec<i64> }
-        /// Another type.
+        /// A column of another type.
         Wrong { a: i64 }
     }
 
     #[test]
-    fn a_row_may_ask_for_fewer_columns() {
+    fn a_row_may_select_fewer_columns() {
         let inner = Inner { c: "x".into(), d: vec![1, 2] };
         let cells = vec![Wide { a: 1, b: Some(inner) }, Wide { a: 2, b: None }];
         check(&cells);

@@ -1,52 +1,54 @@
-//! The `[records]` section of a job: when shards close, how they are packed, how much disk stays free.
+//! The `[records]` section of a job: when shards close, how they are packed, how much disk stays
+//! free.
 
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-/// `[records]` as it is written in a job file.
+/// `[records]` as written in a job file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct RecordsFile {
-    /// A trainer follows the data set: shards close after 2 s instead of 60 s.
+    /// Whether a trainer follows the data set: shards close after 2 s instead of 60 s.
     pub follow: bool,
-    /// Oldest that a finished trajectory may grow before its shard closes; 60,000, or 2,000 where `follow` is set.
+    /// Longest time in milliseconds that an ended trajectory waits before its shard closes; 60,000,
+    /// or 2,000 with `follow`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_delay_millis: Option<u64>,
-    /// A shard closes when its files reach this size together.
+    /// Total size of a shard's files at which it closes.
     pub max_shard_bytes: u64,
-    /// Most bytes of a row group, which is also what the writer holds in memory for each table.
+    /// Most bytes of a row group, which is also what the writer buffers for each table.
     pub row_group_bytes: u64,
-    /// Effort of zstd, 1 to 22, for everything but pictures.
+    /// Compression level of zstd, 1 to 22, for everything but pictures.
     pub compression_level: i32,
-    /// No trajectory is admitted while less than this is free on the run directory's disk.
+    /// Free bytes on the run directory's disk below which no trajectory is admitted.
     pub disk_reserve_bytes: u64,
-    /// Files below this size are merged into larger ones.
+    /// Size in bytes below which files are merged into larger ones.
     pub merge_below_bytes: u64,
-    /// Small files of a table that must have gathered before they are merged.
+    /// Number of small files of a table that triggers a merge.
     pub merge_files_min: u32,
     /// How long a merged file's parts stay on disk for readers that opened an older version.
     pub merge_grace_millis: u64,
 }
 
-/// Checked settings.
+/// Checked settings of `[records]`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RecordsConfig {
-    /// A finished trajectory is published no later than this, and a little.
+    /// Longest time that an ended trajectory waits before its shard closes.
     pub max_delay: Duration,
-    /// A shard closes at this size.
+    /// Total size at which a shard closes.
     pub max_shard_bytes: u64,
     /// Most bytes of a row group.
     pub row_group_bytes: usize,
-    /// Effort of zstd.
+    /// Compression level of zstd.
     pub compression_level: i32,
-    /// Admission stops below this much free disk.
+    /// Free disk space below which admission stops.
     pub disk_reserve_bytes: u64,
-    /// Files below this size are merged.
+    /// Size below which files are merged.
     pub merge_below_bytes: u64,
-    /// Small files that make a merge worth it.
+    /// Number of small files that triggers a merge.
     pub merge_files_min: usize,
-    /// How long merged parts stay.
+    /// How long the parts of merged files stay.
     pub merge_grace: Duration,
 }
 
@@ -59,7 +61,8 @@ impl Default for RecordsFile {
         Self {
             follow: false,
             max_delay_millis: None,
-            // 600 screenshots of 200 KB, about 20 trajectories: large enough to read fast, small enough to lose little time on.
+            // 600 screenshots of 200 KB, about 20 trajectories: large enough to read fast, small
+            // enough to cost little time.
             max_shard_bytes: 128 * MIB,
             row_group_bytes: 32 * MIB,
             compression_level: 3,
@@ -72,7 +75,7 @@ impl Default for RecordsFile {
 }
 
 impl RecordsFile {
-    /// Checks every key and says all that is wrong.
+    /// Checks every key and reports all problems.
     pub fn check(self) -> Result<RecordsConfig, Vec<String>> {
         let mut wrong = Vec::new();
         let mut within = |key: &str, value: u64, least: u64, most: u64| {
@@ -150,13 +153,13 @@ mod tests {
     }
 
     #[test]
-    fn all_problems_are_said_at_once() {
+    fn all_problems_are_reported_at_once() {
         let file = RecordsFile { max_shard_bytes: 0, compression_level: 99, ..RecordsFile::default() };
         assert_eq!(file.check().unwrap_err().len(), 4);
     }
 
     #[test]
-    fn a_followed_job_publishes_sooner() {
+    fn a_followed_job_commits_sooner() {
         let delay = |file: RecordsFile| file.check().unwrap().max_delay.as_millis();
         assert_eq!(delay(RecordsFile::default()), 60_000);
         assert_eq!(delay(RecordsFile { follow: true, ..RecordsFile::default() }), 2_000);

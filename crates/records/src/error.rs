@@ -1,85 +1,85 @@
-//! What can go wrong with a data set, told to whoever must act.
+//! Errors of a data set.
 
 use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::Table;
 
-/// Which operation failed on what. The cause is the `source`.
+/// An operation that failed, and on what. The cause is the `source`.
 #[derive(Debug, thiserror::Error)]
 pub enum RecordsError {
-    /// The file system refused.
+    /// The file system reported an error.
     #[error("cannot {doing} {}", path.display())]
     Io {
-        /// What was tried.
+        /// The operation that failed.
         doing: &'static str,
-        /// On which file or folder.
+        /// The file or folder it failed on.
         path: PathBuf,
-        /// Why not.
+        /// The error of the file system.
         source: io::Error,
     },
-    /// Parquet or Arrow refused.
+    /// Parquet or Arrow reported an error.
     #[error("cannot {doing} {}", path.display())]
     Parquet {
-        /// What was tried.
+        /// The operation that failed.
         doing: &'static str,
-        /// On which file.
+        /// The file it failed on.
         path: PathBuf,
-        /// Why not.
+        /// The error of the Parquet library.
         source: parquet::errors::ParquetError,
     },
-    /// A shard file of this name is there already; a shard id is used once.
-    #[error("{} exists already: a shard id is used once, take a new one", path.display())]
+    /// A shard file of this name exists; a shard id is used once.
+    #[error("{} exists already: use a new shard id", path.display())]
     Exists {
-        /// The file.
+        /// Path of the existing file.
         path: PathBuf,
     },
-    /// A file is not what it should be.
+    /// A file does not have the expected content.
     #[error("{}: {what}", path.display())]
     Damaged {
-        /// The file.
+        /// Path of the damaged file.
         path: PathBuf,
         /// What is wrong with it, and what would be right.
         what: String,
     },
-    /// A noun does not fit its columns.
+    /// A value does not fit its columns.
     #[error("{what} cannot be written: {why}")]
     Unwritable {
-        /// Which one.
+        /// The record that does not fit.
         what: String,
-        /// Why not.
+        /// Why it does not fit.
         why: String,
     },
-    /// The manifest cannot be trusted.
+    /// The manifest is inconsistent.
     #[error("manifest commit {version}: {what}")]
     Manifest {
-        /// Which commit.
+        /// Number of the commit.
         version: u64,
         /// What is wrong with it, and what would be right.
         what: String,
     },
-    /// The store that holds the manifest refused.
+    /// The store that holds the manifest reported an error.
     #[error("cannot {doing} {path}")]
     Store {
-        /// What was tried.
+        /// The operation that failed.
         doing: &'static str,
-        /// On which object.
+        /// The object it failed on.
         path: String,
-        /// Why not.
+        /// The error of the store.
         source: object_store::Error,
     },
-    /// There is no data set here.
+    /// The directory holds no data set.
     #[error("{} holds no data set: give a run directory or its `data` folder", path.display())]
     NoDataSet {
-        /// The place that was named.
+        /// The path that was given.
         path: PathBuf,
     },
-    /// Small files cannot become one.
+    /// Small files cannot be merged.
     #[error("files of {table} cannot be merged: {why}")]
     Unmergeable {
-        /// Their table.
+        /// The table of the files.
         table: Table,
-        /// Why not.
+        /// Why they cannot be merged.
         why: String,
     },
 }
@@ -94,7 +94,7 @@ impl RecordsError {
         Self::Damaged { path: path.to_owned(), what: what.into() }
     }
 
-    /// Whether the disk had no room. Parquet wraps the cause once more, so the whole chain is asked.
+    /// Whether the disk was full. Parquet wraps the cause once more, so this walks the whole chain.
     pub fn is_disk_full(&self) -> bool {
         let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(self);
         while let Some(error) = cause {

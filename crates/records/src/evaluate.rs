@@ -1,7 +1,9 @@
-//! How well a policy did: success, reward and pass@k with 95 % intervals, by suite, site and difficulty, for `furrow report`.
+//! Evaluates a policy: success, reward and pass@k with 95 % intervals, by suite, site and
+//! difficulty, for `furrow report`.
 //!
-//! What the farm failed at is no attempt of the policy's: it is counted beside every rate and never as a 0. Figures come from
-//! [`Attempt`]s, so that an evaluation inside a job can make them of what it has at hand; [`evaluate`] reads those of a data set.
+//! An attempt at which the farm failed says nothing about the policy: it is counted separately and
+//! never as a 0. The metrics are computed from [`TaskAttempt`]s, so that an evaluation inside a job
+//! can compute them from its own attempts; [`evaluate`] reads those of a data set.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::Path;
@@ -12,153 +14,157 @@ use serde_json::Value;
 use sha2::{Digest, Sha256};
 
 use crate::cell::columns;
-use crate::file::{TableFile, Trust};
+use crate::file::{IntegrityCheck, TableFile};
 use crate::read::DataSet;
 use crate::schema::hex;
-use crate::statistics::{Estimate, Share, Terms, estimate, pass_at_k};
+use crate::statistics::{Estimate, TaskShare, TermKind, estimate, pass_at_k};
 use crate::{RecordsError, Table};
 
-/// One attempt at a task, as figures see it.
+/// One attempt at a task, as the metrics use it.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Attempt {
-    /// Suite.
+pub struct TaskAttempt {
+    /// Suite of the task.
     pub suite: String,
-    /// Task, unique within its suite.
+    /// Id of the task, unique within its suite.
     pub task_id: String,
-    /// Where the task is set: the name its file gives, else the host of its start page.
+    /// Site of the task: the name in its file, else the host of its start page.
     pub site: String,
-    /// As the task's file says.
+    /// Difficulty in the task's file.
     pub difficulty: Option<String>,
     /// Hash of the task's definition.
     pub definition: [u8; 32],
-    /// The draw: attempts at one task under one seed are attempts at one problem.
+    /// Seed of the draw: attempts at one task under one seed are attempts at one problem.
     pub seed: u64,
-    /// Its slot: what is tried again after a failure of the farm's.
+    /// Its slot: the unit that is retried after a failure of the farm.
     pub slot: String,
-    /// What came of it.
-    pub verdict: Verdict,
+    /// Its result.
+    pub verdict: AttemptResult,
 }
 
-/// What came of an attempt.
+/// Result of an attempt.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Verdict {
-    /// A scorer saw its end.
+pub enum AttemptResult {
+    /// A scorer received its evidence.
     Scored {
-        /// The reward.
+        /// The reward it earned.
         reward: f64,
-        /// Whether the task counts as solved; `None` where the scorer does not say.
+        /// Whether the task counts as solved; `None` where the scorer does not decide.
         success: Option<bool>,
     },
-    /// The farm failed, in this way.
+    /// The farm failed, with this end.
     Failed(String),
 }
 
-/// What is asked of an evaluation.
+/// Parameters of an evaluation.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Question {
+pub struct EvaluationQuery {
     /// Only tasks of this split; empty for all.
     pub split: String,
-    /// The k of pass@k; empty for 1, 2, 4, … up to the most attempts at one problem.
+    /// The values of k for pass@k; empty for 1, 2, 4, … up to the most attempts at one problem.
     pub k: Vec<u64>,
     /// Seed of the bootstraps.
     pub seed: u64,
 }
 
-/// Figures of a data set.
+/// Metrics of a data set.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Evaluation {
+pub struct EvaluationReport {
     /// Newest commit that was read.
     pub version: u64,
-    /// Who acted.
-    pub policy: Policy,
-    /// First all attempts, then by suite, by site and by difficulty.
+    /// The policy that acted.
+    pub policy: ActingPolicy,
+    /// All attempts first, then by suite, by site and by difficulty.
     pub lines: Vec<EvaluationLine>,
-    /// Of the attempts of split `eval`, in the order of the policy versions that made them; empty where none has a version.
+    /// The attempts of split `eval`, in order of the policy versions that made them; empty where
+    /// none has a version.
     pub versions: Vec<VersionLine>,
 }
 
-/// Figures of the evaluation of a policy version.
+/// Metrics of the evaluation of a policy version.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct VersionLine {
-    /// The version; `None`: no attempt of these groups says which it was made on.
+    /// The version; `None` when no attempt of these groups has one.
     pub version: Option<i32>,
-    /// All attempts of it.
+    /// All attempts on it.
     #[serde(flatten)]
     pub line: EvaluationLine,
 }
 
-/// Who acted.
+/// The policy that acted.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
-pub struct Policy {
-    /// Its kinds.
+pub struct ActingPolicy {
+    /// Kinds of policies.
     pub kinds: BTreeSet<String>,
     /// Hashes of its weights.
     pub weights: BTreeSet<String>,
-    /// Oldest and newest version.
+    /// Oldest and newest version that acted.
     pub versions: Option<(i32, i32)>,
-    /// One kind, one set of weights, one version: only then are the figures those of a policy.
+    /// Whether there was one kind, one set of weights and one version: only then do the metrics
+    /// describe one policy.
     pub is_fixed: bool,
 }
 
-/// What a line sums up.
+/// How attempts are grouped into a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum By {
-    /// Every attempt.
+pub enum LineGrouping {
+    /// Every attempt together.
     All,
-    /// A suite.
+    /// By suite.
     Suite,
-    /// A site of a suite.
+    /// By site within a suite.
     Site,
-    /// A difficulty within a suite.
+    /// By difficulty within a suite.
     Difficulty,
 }
 
-/// Figures of some of the attempts.
+/// Metrics of a set of attempts.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct EvaluationLine {
-    /// What it sums up.
-    pub by: By,
+    /// How its attempts are grouped.
+    pub by: LineGrouping,
     /// The suite; empty for all.
     pub suite: String,
     /// The site or the difficulty; empty otherwise.
     pub name: String,
-    /// Hexadecimal hash of the tasks' definitions: figures of two data sets compare where this is equal.
+    /// Hexadecimal hash of the tasks' definitions: metrics of two data sets are comparable where it
+    /// is equal.
     pub variant: String,
     /// Tasks with at least one attempt.
     pub tasks: u64,
-    /// Tasks under their draws: what pass@k is a mean over.
+    /// Pairs of a task and a seed, over which pass@k is averaged.
     pub problems: u64,
     /// Attempts with a reward.
     pub scored: u64,
-    /// Of those, attempts whose scorer says whether the task is solved.
-    pub judged: u64,
-    /// Share of the judged attempts that solved their task.
+    /// Of those, attempts whose scorer decides whether the task is solved.
+    #[serde(rename = "judged")]
+    pub success_known: u64,
+    /// Share of those attempts that solved their task.
     pub success: Option<Estimate>,
     /// Mean reward of the scored attempts.
     pub reward: Option<Estimate>,
-    /// pass@k for each k that a problem has attempts enough for.
+    /// pass@k for each k that some problem has enough attempts for.
     pub pass: Vec<PassAtK>,
-    /// Attempts that the farm failed at, by their end. No rate counts them.
+    /// Attempts at which the farm failed, by their end. No rate counts them.
     pub failed: BTreeMap<String, u64>,
-    /// Slots that no attempt brought to a reward: what the rates do not know of.
+    /// Slots without any reward, which the rates cannot include.
     pub lost_slots: u64,
 }
 
-/// The chance that one of k attempts solves a problem.
+/// The probability that one of k attempts solves a problem.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct PassAtK {
-    /// k.
+    /// Number of attempts.
     pub k: u64,
-    /// Problems with at least k judged attempts; the others are left out.
+    /// Problems with at least k attempts of known success; the others are left out.
     pub problems: u64,
-    /// The mean over them.
+    /// The mean over these problems.
     #[serde(flatten)]
     pub estimate: Estimate,
 }
 
 columns! {
-    /// The columns that figures are made of: no picture and no script of a demonstration is read.
+    /// The columns that the metrics are computed from: no picture and no demonstration script.
     AttemptRow {
         group_id: String,
         sample_index: i32,
@@ -181,7 +187,8 @@ columns! {
 
     WeightsCell { weights: Option<String> }
 
-    /// What of a task makes it this task: all but its seed, its demonstration and its time limit, which is the farm's.
+    /// The columns that define a task: all but its seed, its demonstration and its time limit,
+    /// which concerns the farm.
     DefinitionCell {
         goal: Option<String>,
         start_url: String,
@@ -198,32 +205,38 @@ columns! {
     StartCell { start: Option<String>, probe: Option<String> }
 }
 
-/// Reads a run directory or its `data` folder through its manifest and evaluates what was collected.
-pub fn evaluate(dir: &Path, question: &Question) -> Result<Evaluation, RecordsError> {
+/// Reads a run directory or its `data` folder through its manifest and evaluates it.
+pub fn evaluate(dir: &Path, question: &EvaluationQuery) -> Result<EvaluationReport, RecordsError> {
     let set = DataSet::open(dir)?;
-    let mut reader = Reader::default();
+    let mut reader = AttemptReader::default();
     for file in set.snapshot().files(Table::Trajectories) {
-        for batch in set.file(file, Trust::Length).and_then(TableFile::rows::<AttemptRow>)? {
-            batch?.iter().filter(|row| question.takes(&row.split)).for_each(|row| reader.add(row));
+        for batch in set.file(file, IntegrityCheck::Length).and_then(TableFile::rows::<AttemptRow>)? {
+            batch?.iter().filter(|row| question.includes_split(&row.split)).for_each(|row| reader.add(row));
         }
     }
     let version = set.snapshot().version();
     let versions = reader.versions(question);
-    let Reader { attempts, policy, .. } = reader;
-    Ok(Evaluation { version, policy: policy.judged(), lines: figures(&attempts, question), versions })
+    let AttemptReader { attempts, policy, .. } = reader;
+    Ok(EvaluationReport {
+        version,
+        policy: policy.with_fixed(),
+        lines: evaluation_lines(&attempts, question),
+        versions,
+    })
 }
 
-/// Figures of these attempts: all, by suite, by site, by difficulty.
-pub fn figures(attempts: &[Attempt], question: &Question) -> Vec<EvaluationLine> {
-    let mut lines: BTreeMap<(By, &str, &str), Vec<&Attempt>> =
-        BTreeMap::from([((By::All, "", ""), Vec::new())]);
+/// Metrics of these attempts: all, by suite, by site, by difficulty.
+pub fn evaluation_lines(attempts: &[TaskAttempt], question: &EvaluationQuery) -> Vec<EvaluationLine> {
+    let mut lines: BTreeMap<(LineGrouping, &str, &str), Vec<&TaskAttempt>> =
+        BTreeMap::from([((LineGrouping::All, "", ""), Vec::new())]);
     for attempt in attempts {
         let suite = &*attempt.suite;
-        let difficulty = attempt.difficulty.as_deref().map(|difficulty| (By::Difficulty, suite, difficulty));
+        let difficulty =
+            attempt.difficulty.as_deref().map(|difficulty| (LineGrouping::Difficulty, suite, difficulty));
         let keys = [
-            Some((By::All, "", "")),
-            Some((By::Suite, suite, "")),
-            Some((By::Site, suite, &*attempt.site)),
+            Some((LineGrouping::All, "", "")),
+            Some((LineGrouping::Suite, suite, "")),
+            Some((LineGrouping::Site, suite, &*attempt.site)),
             difficulty,
         ];
         keys.into_iter().flatten().for_each(|key| lines.entry(key).or_default().push(attempt));
@@ -232,19 +245,19 @@ pub fn figures(attempts: &[Attempt], question: &Question) -> Vec<EvaluationLine>
 }
 
 impl EvaluationLine {
-    /// Every figure that has an interval.
+    /// Every estimate that has an interval.
     pub fn estimates(&self) -> impl Iterator<Item = &Estimate> {
         self.success.iter().chain(&self.reward).chain(self.pass.iter().map(|pass| &pass.estimate))
     }
 }
 
-impl Question {
-    fn takes(&self, split: &str) -> bool {
+impl EvaluationQuery {
+    fn includes_split(&self, split: &str) -> bool {
         self.split.is_empty() || self.split == split
     }
 
-    /// The k to tell of, where a problem has at most so many attempts.
-    fn ks(&self, most: u64) -> Vec<u64> {
+    /// The values of k to report, where a problem has at most `most` attempts.
+    fn k_values(&self, most: u64) -> Vec<u64> {
         match self.k.is_empty() {
             false => self.k.iter().copied().filter(|k| *k <= most).collect(),
             true => (0..64).map(|power| 1 << power).take_while(|k| *k <= most).collect(),
@@ -252,39 +265,40 @@ impl Question {
     }
 }
 
-/// Rows on their way to attempts. Rows of one task repeat its definition; it is read once.
+/// Turns rows into attempts. Rows of one task repeat its definition; it is parsed once.
 #[derive(Default)]
-struct Reader {
-    attempts: Vec<Attempt>,
-    policy: Policy,
-    /// Groups of split `eval`: their attempts, by their places among all, and the version of those with a reward.
-    evaluated: BTreeMap<String, Evaluated>,
-    known: HashMap<(String, String), Known>,
+struct AttemptReader {
+    attempts: Vec<TaskAttempt>,
+    policy: ActingPolicy,
+    /// Groups of split `eval`: the indices of their attempts, and the version of those with a
+    /// reward.
+    evaluated: BTreeMap<String, EvaluatedGroup>,
+    known: HashMap<(String, String), TaskDefinition>,
 }
 
 #[derive(Default)]
-struct Evaluated {
+struct EvaluatedGroup {
     attempts: Vec<usize>,
     version: Option<i32>,
 }
 
-/// What a task's definition says.
+/// What a task's definition contains.
 #[derive(Clone)]
-struct Known {
+struct TaskDefinition {
     text: String,
     site: String,
     difficulty: Option<String>,
     definition: [u8; 32],
 }
 
-impl Reader {
+impl AttemptReader {
     fn add(&mut self, row: &AttemptRow) {
         self.policy.add(row);
         if row.split == Split::Eval.as_str() {
             let group = self.evaluated.entry(row.group_id.clone()).or_default();
             group.attempts.push(self.attempts.len());
-            // What failed may have begun on other weights, and is no part of any rate.
-            let is_scored = matches!(row.verdict(), Verdict::Scored { .. });
+            // A failed attempt may have begun on other weights, and no rate counts it.
+            let is_scored = matches!(row.verdict(), AttemptResult::Scored { .. });
             let version = row.policy_version_max;
             group.version = if is_scored { version.or(group.version) } else { group.version.or(version) };
         }
@@ -292,12 +306,12 @@ impl Reader {
         let known = match self.known.get(&key) {
             Some(known) if known.text == row.task_json => known.clone(),
             _ => {
-                let known = Known::read(row);
+                let known = TaskDefinition::read(row);
                 self.known.insert(key, known.clone());
                 known
             }
         };
-        self.attempts.push(Attempt {
+        self.attempts.push(TaskAttempt {
             suite: row.suite.clone(),
             task_id: row.task_id.clone(),
             site: known.site,
@@ -309,41 +323,41 @@ impl Reader {
         });
     }
 
-    /// The figures of each version that was evaluated: a group of an evaluation is of one.
-    fn versions(&self, question: &Question) -> Vec<VersionLine> {
-        let mut versions: BTreeMap<Option<i32>, Vec<&Attempt>> = BTreeMap::new();
+    /// Metrics of each evaluated version: a group of an evaluation belongs to one version.
+    fn versions(&self, question: &EvaluationQuery) -> Vec<VersionLine> {
+        let mut versions: BTreeMap<Option<i32>, Vec<&TaskAttempt>> = BTreeMap::new();
         for group in self.evaluated.values() {
-            let attempts = group.attempts.iter().map(|place| &self.attempts[*place]);
+            let attempts = group.attempts.iter().map(|index| &self.attempts[*index]);
             versions.entry(group.version).or_default().extend(attempts);
         }
         if versions.keys().all(Option::is_none) {
             return Vec::new();
         }
-        let figures = |(version, attempts): (Option<i32>, Vec<&Attempt>)| VersionLine {
+        let version_line = |(version, attempts): (Option<i32>, Vec<&TaskAttempt>)| VersionLine {
             version,
-            line: line((By::All, "", ""), &attempts, question),
+            line: line((LineGrouping::All, "", ""), &attempts, question),
         };
-        versions.into_iter().map(figures).collect()
+        versions.into_iter().map(version_line).collect()
     }
 }
 
 impl AttemptRow {
-    fn verdict(&self) -> Verdict {
+    fn verdict(&self) -> AttemptResult {
         match self.reward.filter(|_| self.status == "scored") {
-            Some(reward) => Verdict::Scored {
+            Some(reward) => AttemptResult::Scored {
                 reward: reward.into(),
                 success: self.score.as_ref().and_then(|score| score.success),
             },
-            None => Verdict::Failed(self.end.clone()),
+            None => AttemptResult::Failed(self.end.clone()),
         }
     }
 }
 
-impl Known {
+impl TaskDefinition {
     fn read(row: &AttemptRow) -> Self {
         let line: Value = serde_json::from_str(&row.task_json).unwrap_or_default();
         let difficulty = match &line["difficulty"] {
-            Value::String(word) if !word.is_empty() => Some(word.clone()),
+            Value::String(text) if !text.is_empty() => Some(text.clone()),
             Value::Number(level) => Some(level.to_string()),
             _ => None,
         };
@@ -352,7 +366,7 @@ impl Known {
     }
 }
 
-/// Of a start page's address.
+/// The host of a start page's address.
 fn host(url: &str) -> String {
     let rest = url.split_once("://").map_or(url, |(_, rest)| rest);
     rest.split(['/', '?', '#', ':']).next().unwrap_or_default().to_owned()
@@ -388,7 +402,7 @@ fn digest<'a>(parts: impl Iterator<Item = &'a [u8]>) -> [u8; 32] {
     hash.finalize().into()
 }
 
-impl Policy {
+impl ActingPolicy {
     fn add(&mut self, row: &AttemptRow) {
         if !self.kinds.contains(&row.policy_kind) {
             self.kinds.insert(row.policy_kind.clone());
@@ -400,24 +414,28 @@ impl Policy {
         }
     }
 
-    fn judged(mut self) -> Self {
+    fn with_fixed(mut self) -> Self {
         let one_version = self.versions.is_none_or(|(oldest, newest)| oldest == newest);
         self.is_fixed = self.kinds.len() == 1 && self.weights.len() <= 1 && one_version;
         self
     }
 }
 
-/// Attempts at one problem that say whether they solved it.
+/// Attempts at one problem with a known success.
 #[derive(Default)]
-struct Tally {
+struct ProblemTally {
     tried: u64,
     right: u64,
 }
 
-fn line((by, suite, name): (By, &str, &str), attempts: &[&Attempt], question: &Question) -> EvaluationLine {
-    let mut rewards: BTreeMap<(&str, &str), Share> = BTreeMap::new();
-    let mut successes: BTreeMap<(&str, &str), Share> = BTreeMap::new();
-    let mut problems: BTreeMap<(&str, &str, u64), Tally> = BTreeMap::new();
+fn line(
+    (by, suite, name): (LineGrouping, &str, &str),
+    attempts: &[&TaskAttempt],
+    question: &EvaluationQuery,
+) -> EvaluationLine {
+    let mut rewards: BTreeMap<(&str, &str), TaskShare> = BTreeMap::new();
+    let mut successes: BTreeMap<(&str, &str), TaskShare> = BTreeMap::new();
+    let mut problems: BTreeMap<(&str, &str, u64), ProblemTally> = BTreeMap::new();
     let mut definitions = BTreeSet::new();
     let mut failed = BTreeMap::new();
     let (mut slots, mut scored_slots) = (BTreeSet::new(), BTreeSet::new());
@@ -427,8 +445,8 @@ fn line((by, suite, name): (By, &str, &str), attempts: &[&Attempt], question: &Q
         slots.insert(&*attempt.slot);
         let tally = problems.entry((task.0, task.1, attempt.seed)).or_default();
         let (reward, success) = match &attempt.verdict {
-            Verdict::Scored { reward, success } => (*reward, *success),
-            Verdict::Failed(end) => {
+            AttemptResult::Scored { reward, success } => (*reward, *success),
+            AttemptResult::Failed(end) => {
                 *failed.entry(end.clone()).or_default() += 1;
                 continue;
             }
@@ -441,8 +459,8 @@ fn line((by, suite, name): (By, &str, &str), attempts: &[&Attempt], question: &Q
             tally.right += u64::from(success);
         }
     }
-    let shares = |of: &BTreeMap<_, Share>| of.values().copied().collect::<Vec<_>>();
-    let terms = |of: &BTreeMap<_, Share>| of.values().map(|share| share.count as u64).sum();
+    let shares = |of: &BTreeMap<_, TaskShare>| of.values().copied().collect::<Vec<_>>();
+    let terms = |of: &BTreeMap<_, TaskShare>| of.values().map(|share| share.count as u64).sum();
     let variant = digest(definitions.iter().map(|(_, definition)| &definition[..]));
     EvaluationLine {
         by,
@@ -452,19 +470,22 @@ fn line((by, suite, name): (By, &str, &str), attempts: &[&Attempt], question: &Q
         tasks: definitions.iter().map(|(task, _)| task).collect::<BTreeSet<_>>().len() as u64,
         problems: problems.len() as u64,
         scored: terms(&rewards),
-        judged: terms(&successes),
-        success: estimate(&shares(&successes), Terms::Trials, question.seed),
-        reward: estimate(&shares(&rewards), Terms::Numbers, question.seed),
-        pass: pass(&problems, question),
+        success_known: terms(&successes),
+        success: estimate(&shares(&successes), TermKind::Trials, question.seed),
+        reward: estimate(&shares(&rewards), TermKind::Numbers, question.seed),
+        pass: pass_rates(&problems, question),
         failed,
         lost_slots: (slots.len() - scored_slots.len()) as u64,
     }
 }
 
-fn pass(problems: &BTreeMap<(&str, &str, u64), Tally>, question: &Question) -> Vec<PassAtK> {
+fn pass_rates(
+    problems: &BTreeMap<(&str, &str, u64), ProblemTally>,
+    question: &EvaluationQuery,
+) -> Vec<PassAtK> {
     let most = problems.values().map(|tally| tally.tried).max().unwrap_or_default();
     let at = |k: u64| {
-        let mut tasks: BTreeMap<(&str, &str), Share> = BTreeMap::new();
+        let mut tasks: BTreeMap<(&str, &str), TaskShare> = BTreeMap::new();
         let mut counted = 0;
         for ((suite, task, _), tally) in problems {
             if let Some(pass) = pass_at_k(tally.tried, tally.right, k) {
@@ -472,18 +493,18 @@ fn pass(problems: &BTreeMap<(&str, &str, u64), Tally>, question: &Question) -> V
                 counted += 1;
             }
         }
-        // A problem tried just k times is passed or not: a trial like any other.
+        // A problem tried exactly k times is passed or not: a trial like any other.
         let terms = match problems.values().all(|tally| tally.tried <= k) {
-            true => Terms::Trials,
-            false => Terms::Chances,
+            true => TermKind::Trials,
+            false => TermKind::Chances,
         };
-        let shares: Vec<Share> = tasks.into_values().collect();
+        let shares: Vec<TaskShare> = tasks.into_values().collect();
         estimate(&shares, terms, question.seed).map(|estimate| PassAtK { k, problems: counted, estimate })
     };
-    question.ks(most).into_iter().filter_map(at).collect()
+    question.k_values(most).into_iter().filter_map(at).collect()
 }
 
-impl Share {
+impl TaskShare {
     fn add(&mut self, term: f64) {
         self.sum += term;
         self.count += 1.0;
@@ -493,35 +514,36 @@ impl Share {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cell::{Cell, fits};
+    use crate::cell::{ColumnCell, fits};
     use crate::schema::TrajectoryRow;
-    use crate::statistics::Method;
+    use crate::statistics::IntervalMethod;
 
     #[test]
-    fn the_figures_columns_are_columns_of_the_table() {
+    fn the_metric_columns_are_columns_of_the_table() {
         assert!(fits(&AttemptRow::data_type(), &TrajectoryRow::data_type()));
     }
 
-    /// `shop/a 7 0 1` is the first slot of task a of shop under seed 7, scored 1; `-` in place of the reward a page crash.
-    fn attempts(table: &[&str]) -> Vec<Attempt> {
+    /// `shop/a 7 0 1` is the first slot of task a of suite shop under seed 7, scored 1; `-` instead
+    /// of the reward is a page crash.
+    fn attempts(table: &[&str]) -> Vec<TaskAttempt> {
         let attempt = |row: &&str| {
-            let words: Vec<&str> = row.split(' ').collect();
-            let (site, task) = words[0].split_once('/').unwrap();
-            let verdict = match words[3] {
-                "-" => Verdict::Failed("page_crash".into()),
+            let fields: Vec<&str> = row.split(' ').collect();
+            let (site, task) = fields[0].split_once('/').unwrap();
+            let verdict = match fields[3] {
+                "-" => AttemptResult::Failed("page_crash".into()),
                 reward => {
                     let reward: f64 = reward.parse().unwrap();
-                    Verdict::Scored { reward, success: Some(reward >= 1.0) }
+                    AttemptResult::Scored { reward, success: Some(reward >= 1.0) }
                 }
             };
-            Attempt {
+            TaskAttempt {
                 suite: "web".into(),
-                task_id: words[0].into(),
+                task_id: fields[0].into(),
                 site: site.into(),
                 difficulty: Some(if task == "hard" { "hard" } else { "easy" }.into()),
                 definition: [site.len() as u8; 32],
-                seed: words[1].parse().unwrap(),
-                slot: format!("{} {} {}", words[0], words[1], words[2]),
+                seed: fields[1].parse().unwrap(),
+                slot: format!("{} {} {}", fields[0], fields[1], fields[2]),
                 verdict,
             }
         };
@@ -538,38 +560,41 @@ mod tests {
             "shop/d 1 0 -",
             "shop/d 1 0 0.5",
         ];
-        let lines = figures(&attempts(&rows), &Question::default());
+        let lines = evaluation_lines(&attempts(&rows), &EvaluationQuery::default());
         let all = &lines[0];
-        assert_eq!((all.by, all.tasks, all.problems, all.scored, all.judged), (By::All, 4, 4, 3, 3));
+        assert_eq!(
+            (all.by, all.tasks, all.problems, all.scored, all.success_known),
+            (LineGrouping::All, 4, 4, 3, 3)
+        );
         assert_eq!(all.success.unwrap().value, 2.0 / 3.0);
         assert_eq!(all.reward.unwrap().value, 2.5 / 3.0);
         assert_eq!(all.failed, BTreeMap::from([("page_crash".to_owned(), 3)]));
-        // The second slot of b and the only one of c; d was tried again.
+        // The second slot of b and the only one of c; d was retried.
         assert_eq!(all.lost_slots, 2);
-        assert_eq!(all.success.unwrap().interval.unwrap().method, Method::Wilson);
+        assert_eq!(all.success.unwrap().interval.unwrap().method, IntervalMethod::Wilson);
     }
 
     #[test]
     fn lines_are_by_suite_site_and_difficulty() {
         let rows = ["shop/a 1 0 1", "shop/hard 1 0 0", "maps/hard 1 0 1"];
-        let lines = figures(&attempts(&rows), &Question::default());
-        let told: Vec<_> = lines
+        let lines = evaluation_lines(&attempts(&rows), &EvaluationQuery::default());
+        let got: Vec<_> = lines
             .iter()
             .map(|line| (line.by, &*line.name, line.tasks, line.success.unwrap().value))
             .collect();
         assert_eq!(
-            told,
+            got,
             [
-                (By::All, "", 3, 2.0 / 3.0),
-                (By::Suite, "", 3, 2.0 / 3.0),
-                (By::Site, "maps", 1, 1.0),
-                (By::Site, "shop", 2, 0.5),
-                (By::Difficulty, "easy", 1, 1.0),
-                (By::Difficulty, "hard", 2, 0.5),
+                (LineGrouping::All, "", 3, 2.0 / 3.0),
+                (LineGrouping::Suite, "", 3, 2.0 / 3.0),
+                (LineGrouping::Site, "maps", 1, 1.0),
+                (LineGrouping::Site, "shop", 2, 0.5),
+                (LineGrouping::Difficulty, "easy", 1, 1.0),
+                (LineGrouping::Difficulty, "hard", 2, 0.5),
             ]
         );
         assert_eq!(lines[0].variant, lines[1].variant);
-        assert_ne!(lines[1].variant, lines[2].variant, "other tasks are another variant");
+        assert_ne!(lines[1].variant, lines[2].variant, "other tasks give another variant");
     }
 
     #[test]
@@ -585,19 +610,22 @@ mod tests {
             "shop/b 1 0 0",
             "shop/b 1 1 -",
         ];
-        let all = &figures(&attempts(&rows), &Question::default())[0];
-        let told: Vec<_> = all.pass.iter().map(|pass| (pass.k, pass.problems, pass.estimate.value)).collect();
-        assert_eq!(told, [(1, 3, (0.25 + 1.0 + 0.0) / 3.0), (2, 2, (0.5 + 1.0) / 2.0), (4, 1, 1.0)]);
+        let all = &evaluation_lines(&attempts(&rows), &EvaluationQuery::default())[0];
+        let got: Vec<_> = all.pass.iter().map(|pass| (pass.k, pass.problems, pass.estimate.value)).collect();
+        assert_eq!(got, [(1, 3, (0.25 + 1.0 + 0.0) / 3.0), (2, 2, (0.5 + 1.0) / 2.0), (4, 1, 1.0)]);
         assert_eq!(all.success.unwrap().value, 3.0 / 7.0);
-        let some = &figures(&attempts(&rows), &Question { k: vec![2, 3, 8], ..Question::default() })[0];
+        let some = &evaluation_lines(
+            &attempts(&rows),
+            &EvaluationQuery { k: vec![2, 3, 8], ..EvaluationQuery::default() },
+        )[0];
         assert_eq!(some.pass.iter().map(|pass| pass.k).collect::<Vec<_>>(), [2, 3]);
     }
 
     #[test]
     fn nothing_is_no_rate() {
-        let lines = figures(&attempts(&["shop/a 1 0 -"]), &Question::default());
+        let lines = evaluation_lines(&attempts(&["shop/a 1 0 -"]), &EvaluationQuery::default());
         assert_eq!((lines[0].success, lines[0].reward, lines[0].pass.len()), (None, None, 0));
-        assert_eq!(figures(&[], &Question::default()).len(), 1);
+        assert_eq!(evaluation_lines(&[], &EvaluationQuery::default()).len(), 1);
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! One Parquet file: written so that it appears whole or not at all, and opened as a stranger's.
+//! One Parquet file: written so that it appears whole or not at all, and opened as untrusted input.
 
 use std::any::Any;
 use std::fs::File;
@@ -19,8 +19,8 @@ use parquet::file::metadata::{KeyValue, ParquetMetaData, RowGroupMetaData};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use crate::cell::{Cell, fits};
-use crate::gap::Gaps;
+use crate::cell::{ColumnCell, fits};
+use crate::gap::FooterGaps;
 use crate::schema::{hex, key};
 use crate::{RecordsError, ShardStage, Table, encoding};
 
@@ -28,38 +28,38 @@ use crate::{RecordsError, ShardStage, Table, encoding};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct WrittenFile {
-    /// Its table.
+    /// The table whose rows it holds.
     pub table: Table,
-    /// Below `data/`: `<table>/<shard>.parquet`.
+    /// Path below `data/`: `<table>/<shard>.parquet`.
     pub path: String,
-    /// Rows it holds.
+    /// Number of rows.
     pub rows: u64,
-    /// Its length.
+    /// Length in bytes.
     pub bytes: u64,
-    /// Of the whole file, hexadecimal.
+    /// SHA-256 of the whole file in hexadecimal.
     pub sha256: String,
 }
 
-/// What every file of a shard says of its origin, and how it is laid out.
+/// Origin and layout of the files of a shard.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ShardPlan {
     /// The run's `data` folder.
     pub data_dir: PathBuf,
-    /// A name that was never used before; the ledger knows it before the first byte is written.
+    /// A new name; the ledger knows it before the first byte is written.
     pub shard_id: Id<Shard>,
-    /// The run.
+    /// The run that writes the shard.
     pub run_id: Id<Run>,
-    /// The resolved job, as TOML.
+    /// The resolved job as TOML, stored in each file.
     pub job_toml: String,
-    /// Most bytes of a row group; also most that the writer holds in memory a table.
+    /// Most bytes of a row group, which is also the most that the writer buffers per table.
     pub row_group_bytes: usize,
-    /// Effort of zstd, 1 to 22.
+    /// Compression level of zstd, 1 to 22.
     pub compression_level: i32,
 }
 
 // Writing.
 
-/// A file under its temporary name, removed when dropped unless it was sealed before.
+/// A file under its temporary name, removed when dropped before it was sealed.
 pub(crate) struct TableWriter {
     table: Table,
     name: String,
@@ -68,11 +68,11 @@ pub(crate) struct TableWriter {
     writer: ArrowWriter<HashedFile>,
     rows: u64,
     row_group_bytes: usize,
-    /// Gaps of its tokens that were scored again.
-    gaps: Gaps,
+    /// Log-prob gaps of its rescored tokens.
+    gaps: FooterGaps,
 }
 
-/// Writes through to a file and hashes what it wrote.
+/// Writes to a file and hashes what it writes.
 struct HashedFile {
     file: File,
     hash: Sha256,
@@ -100,21 +100,21 @@ impl TableWriter {
             encoding::properties(table, plan.row_group_bytes, plan.compression_level, origin(plan, table))
                 .and_then(|properties| ArrowWriter::try_new(hashed, table.schema(), Some(properties)))
                 .map_err(parquet_error("begin", &temp.0))?;
-        let (rows, gaps, row_group_bytes) = (0, Gaps::default(), plan.row_group_bytes);
+        let (rows, gaps, row_group_bytes) = (0, FooterGaps::default(), plan.row_group_bytes);
         Ok(Self { table, name, dir, temp, writer, rows, row_group_bytes, gaps })
     }
 
-    /// Adds rows that belong together: they begin a new row group rather than be cut by the end of this one.
-    pub(crate) fn add<R: Cell>(&mut self, rows: Vec<R>, bytes: usize) -> Result<(), RecordsError> {
+    /// Adds rows that belong together: they start a new row group rather than be split across two.
+    pub(crate) fn add<R: ColumnCell>(&mut self, rows: Vec<R>, bytes: usize) -> Result<(), RecordsError> {
         let batch = RecordBatch::from(R::column(rows).as_struct());
         self.begin_rows(bytes)?;
         self.add_batch(&batch)
     }
 
-    /// Starts a new row group where `bytes` more would overfill the one in progress.
+    /// Starts a new row group where `bytes` more would overfill the current one.
     pub(crate) fn begin_rows(&mut self, bytes: usize) -> Result<(), RecordsError> {
-        let held = self.writer.in_progress_size();
-        if held > 0 && held + bytes > self.row_group_bytes {
+        let buffered = self.writer.in_progress_size();
+        if buffered > 0 && buffered + bytes > self.row_group_bytes {
             self.writer.flush().map_err(parquet_error("write", &self.temp.0))?;
         }
         Ok(())
@@ -125,22 +125,22 @@ impl TableWriter {
         self.writer.write(batch).map_err(parquet_error("write", &self.temp.0))
     }
 
-    /// Tokens of its rows were scored again, and their log-probs lie so far off.
+    /// Adds the log-prob gaps of rescored tokens in its rows.
     pub(crate) fn add_gaps(&mut self, gaps: impl IntoIterator<Item = f64>) {
         self.gaps.extend(gaps);
     }
 
-    /// Rows of a file are copied into it whose footer says this of such tokens.
+    /// Adds the gap footer of a file whose rows are copied into this one.
     pub(crate) fn add_gap_footer(&mut self, value: &str) {
         self.gaps.add_footer(value);
     }
 
-    /// Bytes so far, the row group in progress included.
+    /// Bytes so far, including the current row group.
     pub(crate) fn bytes(&self) -> u64 {
         (self.writer.bytes_written() + self.writer.in_progress_size()) as u64
     }
 
-    /// Footer, fsync, link to the last name, fsync of the folder, and a look at what is there now.
+    /// Writes the footer, syncs, links the final name, syncs the folder, and checks the result.
     pub(crate) fn seal(
         mut self,
         reached: &mut dyn FnMut(Table, ShardStage),
@@ -169,7 +169,7 @@ impl TableWriter {
         reached(self.table, ShardStage::DirFsynced);
         drop(self);
         reached(written.table, ShardStage::TempRemoved);
-        TableFile::open(&last, &written, Trust::Hash)?;
+        TableFile::open(&last, &written, IntegrityCheck::Hash)?;
         reached(written.table, ShardStage::Checked);
         Ok(written)
     }
@@ -190,7 +190,7 @@ impl Write for HashedFile {
 
 impl Drop for TempPath {
     fn drop(&mut self) {
-        // Nobody could act on a failure: a file that stays is found and removed at the next start.
+        // Nothing can be done about a failure here: the next start finds and removes the file.
         drop(std::fs::remove_file(&self.0));
     }
 }
@@ -211,7 +211,7 @@ pub(crate) fn final_name(shard_id: &Id<Shard>) -> String {
     format!("{shard_id}.parquet")
 }
 
-/// Begins with a dot, so that no reader of a folder takes it for a table's file.
+/// Begins with a dot, so that readers of a folder skip it.
 pub(crate) fn temp_name(shard_id: &Id<Shard>) -> String {
     format!(".{shard_id}.parquet.tmp")
 }
@@ -219,7 +219,7 @@ pub(crate) fn temp_name(shard_id: &Id<Shard>) -> String {
 fn link_new(temp: &Path, last: &Path) -> Result<(), RecordsError> {
     std::fs::hard_link(temp, last).map_err(|error| match error.kind() {
         io::ErrorKind::AlreadyExists => RecordsError::Exists { path: last.to_owned() },
-        _ => RecordsError::io("link (the file system must know hard links)", last)(error),
+        _ => RecordsError::io("link (the file system must support hard links)", last)(error),
     })
 }
 
@@ -227,7 +227,7 @@ pub(crate) fn sync_dir(dir: &Path) -> Result<(), RecordsError> {
     File::open(dir).and_then(|dir| dir.sync_all()).map_err(RecordsError::io("fsync", dir))
 }
 
-/// Creates a folder and makes its name durable; free where it is there already.
+/// Creates a folder and makes its name durable; does nothing where it exists.
 pub(crate) fn create_durable_dir(dir: &Path) -> Result<(), RecordsError> {
     if dir.is_dir() {
         return Ok(());
@@ -240,52 +240,57 @@ pub(crate) fn create_durable_dir(dir: &Path) -> Result<(), RecordsError> {
 
 /// Most bytes of a footer. A shard of 128 MiB in row groups of 1 MiB has one of about 2 MiB.
 const FOOTER_BYTES_MAX: u64 = 64 << 20;
-/// Most bytes a row group may claim to unpack to; ours are tens of MiB.
+/// Most bytes a row group may claim to unpack to; real ones take tens of MiB.
 const ROW_GROUP_BYTES_MAX: i64 = 4 << 30;
-/// Aim for the memory of one batch.
+/// Target for the memory of one batch.
 const BATCH_BYTES: i64 = 16 << 20;
 
 /// How much of a file is compared with the manifest before it is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Trust {
-    /// Its length: for figures over a whole data set.
+pub(crate) enum IntegrityCheck {
+    /// Its length only: for metrics over a whole data set.
     Length,
-    /// Every byte.
+    /// Every byte, by hash.
     Hash,
 }
 
-/// Opens a file of a data set. A named pipe would let the reader wait for ever.
+/// Opens a file of a data set. A named pipe would block the reader forever.
 fn open_regular(path: &Path) -> Result<File, RecordsError> {
-    let found = path.metadata().map_err(RecordsError::io("look at", path))?;
+    let found = path.metadata().map_err(RecordsError::io("inspect", path))?;
     if !found.is_file() {
-        return Err(RecordsError::damaged(path, "is no regular file"));
+        return Err(RecordsError::damaged(path, "is not a regular file"));
     }
     File::open(path).map_err(RecordsError::io("open", path))
 }
 
-/// A file whose footer was read and whose columns are the table's.
+/// A file with a checked footer, whose columns are those of its table.
 pub(crate) struct TableFile {
     path: PathBuf,
     builder: ParquetRecordBatchReaderBuilder<File>,
 }
 
 /// Rows of a file, a batch at a time.
-pub(crate) struct Rows<R> {
+pub(crate) struct RowReader<R> {
     path: PathBuf,
     batches: Option<ParquetRecordBatchReader>,
     row: PhantomData<fn() -> R>,
 }
 
 impl TableFile {
-    /// The door: length and hash as the manifest says, a footer that can be read, the columns of the table, the rows it should hold.
-    pub(crate) fn open(path: &Path, listed: &WrittenFile, trust: Trust) -> Result<Self, RecordsError> {
+    /// Validates a file: length and hash as listed in the manifest, a readable footer, the table's
+    /// columns, and the listed number of rows.
+    pub(crate) fn open(
+        path: &Path,
+        listed: &WrittenFile,
+        trust: IntegrityCheck,
+    ) -> Result<Self, RecordsError> {
         let mut file = open_regular(path)?;
-        let bytes = file.metadata().map_err(RecordsError::io("look at", path))?.len();
+        let bytes = file.metadata().map_err(RecordsError::io("inspect", path))?.len();
         if bytes != listed.bytes {
             let what = format!("holds {bytes} bytes, the manifest says {}", listed.bytes);
             return Err(RecordsError::damaged(path, what));
         }
-        if trust == Trust::Hash {
+        if trust == IntegrityCheck::Hash {
             check_hash(path, &mut file, &listed.sha256)?;
         }
         let this = Self::open_unlisted(path, file, listed.table)?;
@@ -297,7 +302,7 @@ impl TableFile {
         Ok(this)
     }
 
-    /// A file that no manifest lists, as one would list it.
+    /// A file that no manifest lists, with the entry a manifest would have for it.
     pub(crate) fn described(
         data_dir: &Path,
         table: Table,
@@ -349,7 +354,7 @@ impl TableFile {
                 || group.num_rows() < 0
                 || group.columns().iter().any(|column| huge(column.uncompressed_size()))
         }) {
-            let what = format!("a row group claims more than {ROW_GROUP_BYTES_MAX} bytes or less than none");
+            let what = format!("a row group claims more than {ROW_GROUP_BYTES_MAX} bytes or a negative size");
             return Err(RecordsError::damaged(&self.path, what));
         }
         Ok(())
@@ -359,14 +364,14 @@ impl TableFile {
         self.builder.metadata()
     }
 
-    /// A value of the file's own metadata.
+    /// A value of the file's metadata.
     pub(crate) fn origin(&self, key: &str) -> Option<&str> {
         let pairs = self.metadata().file_metadata().key_value_metadata()?;
         pairs.iter().find(|pair| pair.key == key)?.value.as_deref()
     }
 
-    /// The file's rows; only the columns that `R` names are read.
-    pub(crate) fn rows<R: Cell>(self) -> Result<Rows<R>, RecordsError> {
+    /// The file's rows; only the columns of `R` are read.
+    pub(crate) fn rows<R: ColumnCell>(self) -> Result<RowReader<R>, RecordsError> {
         let Self { path, builder } = self;
         let mut names = Vec::new();
         if let DataType::Struct(fields) = R::data_type() {
@@ -376,23 +381,24 @@ impl TableFile {
         let batch_rows = batch_rows(builder.metadata(), &mask);
         let builder = builder.with_projection(mask).with_batch_size(batch_rows);
         let batches = guarded(&path, "read", || builder.build())?;
-        Ok(Rows { path, batches: Some(batches), row: PhantomData })
+        Ok(RowReader { path, batches: Some(batches), row: PhantomData })
     }
 
-    /// Some of the file's rows as they lie, in the order of the file; only the leaves that `keeps` names are read
-    /// (`observation.screenshot.bytes`, `logprobs.list.item`), and row groups that hold none of the rows are not touched.
+    /// Some of the file's rows as Arrow batches, in file order; reads only the leaves that `keeps`
+    /// selects (`observation.screenshot.bytes`, `logprobs.list.item`), and skips row groups without
+    /// wanted rows.
     pub(crate) fn some_rows(
         self,
         wanted: &[Range<u64>],
         keeps: impl Fn(&str) -> bool,
     ) -> Result<impl Iterator<Item = Result<RecordBatch, RecordsError>>, RecordsError> {
         let Self { path, builder } = self;
-        let (groups, ranges) = picked(builder.metadata(), wanted);
-        let held: i64 = groups.iter().map(|&group| builder.metadata().row_group(group).num_rows()).sum();
+        let (groups, ranges) = pick_row_groups(builder.metadata(), wanted);
+        let row_count: i64 = groups.iter().map(|&group| builder.metadata().row_group(group).num_rows()).sum();
         let schema = builder.parquet_schema();
         let leaves = (0..schema.num_columns()).filter(|&leaf| keeps(&schema.column(leaf).path().string()));
         let mask = ProjectionMask::leaves(schema, leaves);
-        let selection = RowSelection::from_consecutive_ranges(ranges.into_iter(), held as usize);
+        let selection = RowSelection::from_consecutive_ranges(ranges.into_iter(), row_count as usize);
         let batch_rows = batch_rows(builder.metadata(), &mask);
         let builder = builder.with_projection(mask).with_batch_size(batch_rows);
         let builder = builder.with_row_groups(groups).with_row_selection(selection);
@@ -400,7 +406,7 @@ impl TableFile {
         Ok(std::iter::from_fn(move || next_batch(&path, &mut batches)))
     }
 
-    /// The file's rows as they lie, for copying.
+    /// The file's rows as Arrow batches, for copying.
     pub(crate) fn batches(
         self,
     ) -> Result<impl Iterator<Item = Result<RecordBatch, RecordsError>>, RecordsError> {
@@ -412,7 +418,7 @@ impl TableFile {
     }
 }
 
-impl<R: Cell> Iterator for Rows<R> {
+impl<R: ColumnCell> Iterator for RowReader<R> {
     type Item = Result<Vec<R>, RecordsError>;
 
     fn next(&mut self) -> Option<Self::Item> {
@@ -425,7 +431,7 @@ impl<R: Cell> Iterator for Rows<R> {
     }
 }
 
-fn read_rows<R: Cell>(path: &Path, batch: RecordBatch) -> Result<Vec<R>, RecordsError> {
+fn read_rows<R: ColumnCell>(path: &Path, batch: RecordBatch) -> Result<Vec<R>, RecordsError> {
     guarded(path, "read", || Ok(R::read(&StructArray::from(batch))))
 }
 
@@ -436,8 +442,9 @@ fn next_batch(
     guarded(path, "read", || batches.next().transpose().map_err(ParquetError::from)).transpose()
 }
 
-/// The row groups that hold wanted rows, and where those lie when these groups follow each other.
-fn picked(metadata: &ParquetMetaData, wanted: &[Range<u64>]) -> (Vec<usize>, Vec<Range<usize>>) {
+/// The row groups that hold wanted rows, and the positions of those rows when these groups follow
+/// each other.
+fn pick_row_groups(metadata: &ParquetMetaData, wanted: &[Range<u64>]) -> (Vec<usize>, Vec<Range<usize>>) {
     let (mut groups, mut ranges) = (Vec::new(), Vec::new());
     let (mut begins, mut kept) = (0, 0);
     for (index, group) in metadata.row_groups().iter().enumerate() {
@@ -457,7 +464,7 @@ fn picked(metadata: &ParquetMetaData, wanted: &[Range<u64>]) -> (Vec<usize>, Vec
     (groups, ranges)
 }
 
-/// Rows a batch may hold: the columns' own sizes say how large a row is.
+/// Rows per batch, from the row sizes in the metadata.
 fn batch_rows(metadata: &ParquetMetaData, mask: &ProjectionMask) -> usize {
     let rows: i64 = metadata.row_groups().iter().map(RowGroupMetaData::num_rows).sum();
     let columns = metadata.row_groups().iter().flat_map(|group| group.columns().iter().enumerate());
@@ -467,7 +474,7 @@ fn batch_rows(metadata: &ParquetMetaData, mask: &ProjectionMask) -> usize {
     (BATCH_BYTES / row_bytes).clamp(1, 1024) as usize
 }
 
-/// Dotted paths of what lies below a struct; a list is asked for whole.
+/// Dotted paths of the leaves below a struct; a list counts as one leaf.
 fn leaf_names(above: &str, fields: &Fields, names: &mut Vec<String>) {
     for field in fields {
         let path = format!("{above}{}", field.name());
@@ -506,7 +513,7 @@ fn hash_of(path: &Path, file: &mut File) -> Result<(u64, String), RecordsError> 
     Ok((bytes, hex(&hash.finalize())))
 }
 
-/// Parquet's reader asserts what a hostile file can break: a panic inside it is an error here.
+/// Runs Parquet's reader, which asserts on damaged files, and turns a panic into an error.
 fn guarded<T>(
     path: &Path,
     doing: &'static str,
@@ -515,7 +522,7 @@ fn guarded<T>(
     match catch_unwind(AssertUnwindSafe(read)) {
         Ok(read) => read.map_err(parquet_error(doing, path)),
         Err(panic) => {
-            Err(RecordsError::damaged(path, format!("its reader gave up: {}", panic_text(&*panic))))
+            Err(RecordsError::damaged(path, format!("its reader panicked: {}", panic_text(&*panic))))
         }
     }
 }
@@ -533,29 +540,29 @@ fn parquet_error(doing: &'static str, path: &Path) -> impl FnOnce(ParquetError) 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fixtures::{self, Plot};
+    use crate::fixtures::{self, TrajectoryFixture};
     use crate::schema::{GroupRow, StepRow};
 
     fn steps(dir: &Path) -> (PathBuf, Vec<StepRow>) {
-        let (record, steps) = Plot { steps: 2, ..Plot::default() }.trajectory();
+        let (record, steps) = TrajectoryFixture { steps: 2, ..TrajectoryFixture::default() }.trajectory();
         let rows: Vec<_> =
             steps.iter().map(|step| StepRow::new(&record, step, step.step == 1).unwrap()).collect();
         (write(dir, Table::Steps, rows.clone()), rows)
     }
 
     fn groups(dir: &Path) -> (PathBuf, Vec<GroupRow>) {
-        let rows = vec![GroupRow::new(&fixtures::group(&[Plot::default().trajectory().0]))];
+        let rows = vec![GroupRow::new(&fixtures::group(&[TrajectoryFixture::default().trajectory().0]))];
         (write(dir, Table::Groups, rows.clone()), rows)
     }
 
-    fn write<R: Cell>(dir: &Path, table: Table, rows: Vec<R>) -> PathBuf {
+    fn write<R: ColumnCell>(dir: &Path, table: Table, rows: Vec<R>) -> PathBuf {
         let mut writer = TableWriter::create(&fixtures::plan(dir, "s"), table).unwrap();
         writer.add(rows, 0).unwrap();
         dir.join(writer.seal(&mut |_, _| {}).unwrap().path)
     }
 
-    /// Reads a file without its hash: what the door and Parquet make of damage on their own.
-    fn read_blind<R: Cell>(path: &Path, table: Table) -> Result<Vec<R>, RecordsError> {
+    /// Reads a file without checking its hash: only validation and Parquet detect damage.
+    fn read_blind<R: ColumnCell>(path: &Path, table: Table) -> Result<Vec<R>, RecordsError> {
         let file = TableFile::open_unlisted(path, File::open(path).unwrap(), table)?;
         file.rows::<R>()?.try_fold(Vec::new(), |mut rows, batch| {
             rows.extend(batch?);
@@ -569,29 +576,30 @@ mod tests {
         WrittenFile { table, path: String::new(), rows, bytes: bytes.len() as u64, sha256 }
     }
 
-    /// Cuts a file at every byte.
-    fn cut<R: Cell>(path: &Path, table: Table, rows: u64) {
+    /// Truncates a file at every length.
+    fn cut<R: ColumnCell>(path: &Path, table: Table, rows: u64) {
         let listed = listed(path, table, rows);
         let file = File::options().write(true).open(path).unwrap();
         for length in (0..listed.bytes).rev() {
             file.set_len(length).unwrap();
-            assert!(TableFile::open(path, &listed, Trust::Length).is_err(), "cut at {length}");
+            assert!(TableFile::open(path, &listed, IntegrityCheck::Length).is_err(), "cut at {length}");
             assert!(read_blind::<R>(path, table).is_err(), "cut at {length}, read blind");
         }
     }
 
-    /// Turns the bits of every `stride`th byte. Listed files are refused; blind ones give an error or rows, never a panic.
-    fn flip<R: Cell>(path: &Path, table: Table, rows: u64, stride: usize) {
+    /// Flips bits in every `stride`th byte. Listed files are refused; reading without the hash
+    /// gives an error or rows, never a panic.
+    fn flip<R: ColumnCell>(path: &Path, table: Table, rows: u64, stride: usize) {
         let (whole, listed) = (std::fs::read(path).unwrap(), listed(path, table, rows));
         let mut refused = 0;
         for at in (0..whole.len()).step_by(stride) {
             let mut flipped = whole.clone();
             flipped[at] ^= 1 << (at % 8);
             std::fs::write(path, &flipped).unwrap();
-            assert!(TableFile::open(path, &listed, Trust::Hash).is_err(), "byte {at}");
+            assert!(TableFile::open(path, &listed, IntegrityCheck::Hash).is_err(), "byte {at}");
             refused += usize::from(read_blind::<R>(path, table).is_err());
         }
-        assert!(refused > 0, "Parquet alone notices some of it");
+        assert!(refused > 0, "Parquet alone detects some damage");
     }
 
     #[test]
@@ -611,7 +619,8 @@ mod tests {
         let (path, _) = groups(dir.path());
         flip::<GroupRow>(&path, Table::Groups, 1, 1);
         let (path, _) = steps(dir.path());
-        // A prime, so that successive files are not hit in step; every byte would take minutes in a debug build.
+        // A prime, so that successive files are damaged at different offsets; every byte would take
+        // minutes in a debug build.
         flip::<StepRow>(&path, Table::Steps, 2, 61);
     }
 
@@ -624,7 +633,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_disk_is_told_apart() {
+    fn a_full_disk_is_distinguished() {
         let full = io::Error::from(io::ErrorKind::StorageFull);
         let error = parquet_error("write", Path::new("x"))(ParquetError::from(full));
         assert!(error.is_disk_full());

@@ -1,51 +1,56 @@
-//! Some trajectories of a data set, whole, without reading the pictures of all the others.
+//! Finds single trajectories of a data set with their steps, without reading the pictures of the
+//! others.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use furrow_rollout::{Id, Status, StepRecord, Trajectory, TrajectoryRecord};
+use furrow_rollout::{Id, StepRecord, Trajectory, TrajectoryRecord, TrajectoryStatus};
 
-use crate::cell::{Cell, columns};
-use crate::file::{TableFile, Trust};
+use crate::cell::{ColumnCell, columns};
+use crate::file::{IntegrityCheck, TableFile};
 use crate::read::DataSet;
 use crate::rows::RecordedStep;
 use crate::schema::{StepRow, TrajectoryRow};
 use crate::{RecordsError, Table, WrittenFile};
 
-/// A trajectory and its steps in order, those of a failed one included.
-pub type Found = (TrajectoryRecord, Vec<StepRecord>);
+/// A trajectory and its steps in order, also for a failed one.
+pub type FoundTrajectory = (TrajectoryRecord, Vec<StepRecord>);
 
 columns! {
-    /// What says whether a file is worth reading whole.
+    /// The column that decides whether a file must be read whole.
     NameRow { trajectory_id: String }
 }
 
 impl DataSet {
-    /// Ids of every trajectory, in the order they were written.
+    /// Ids of all trajectories, in the order they were written.
     pub fn trajectory_ids(&self) -> Result<Vec<String>, RecordsError> {
         let mut ids = Vec::new();
         for file in self.snapshot().files(Table::Trajectories) {
-            ids.extend(self.names(file)?);
+            ids.extend(self.trajectory_names(file)?);
         }
         Ok(ids)
     }
 
-    /// These trajectories with their steps, in the order asked for. What the data set does not hold is left out.
-    pub fn find(&self, ids: &[Id<Trajectory>]) -> Result<Vec<Found>, RecordsError> {
+    /// These trajectories with their steps, in the order of `ids`. Ids that the data set does not
+    /// hold are left out.
+    pub fn find(&self, ids: &[Id<Trajectory>]) -> Result<Vec<FoundTrajectory>, RecordsError> {
         let wanted: BTreeSet<&str> = ids.iter().map(Id::as_str).collect();
         let mut records = BTreeMap::new();
-        for record in self.nouns_with(Table::Trajectories, &wanted, TrajectoryRow::noun)? {
+        for record in self.records_with(Table::Trajectories, &wanted, TrajectoryRow::into_domain)? {
             records.insert(record.ancestry.trajectory_id.to_string(), record);
         }
         let mut steps: BTreeMap<String, Vec<StepRecord>> = BTreeMap::new();
         for table in [Table::Steps, Table::FailedSteps] {
-            let is_here =
-                |record: &&TrajectoryRecord| (record.status == Status::Scored) == (table == Table::Steps);
+            let is_here = |record: &&TrajectoryRecord| {
+                (record.status == TrajectoryStatus::Scored) == (table == Table::Steps)
+            };
             let wanted: BTreeSet<&str> = records
                 .values()
                 .filter(is_here)
                 .map(|record| record.ancestry.trajectory_id.as_str())
                 .collect();
-            for RecordedStep { ancestry, record, .. } in self.nouns_with(table, &wanted, StepRow::noun)? {
+            for RecordedStep { ancestry, record, .. } in
+                self.records_with(table, &wanted, StepRow::into_domain)?
+            {
                 steps.entry(ancestry.trajectory_id.to_string()).or_default().push(record);
             }
         }
@@ -58,30 +63,30 @@ impl DataSet {
         Ok(ids.iter().filter_map(&mut whole).collect())
     }
 
-    fn names(&self, file: &WrittenFile) -> Result<Vec<String>, RecordsError> {
+    fn trajectory_names(&self, file: &WrittenFile) -> Result<Vec<String>, RecordsError> {
         let mut names = Vec::new();
-        for batch in self.file(file, Trust::Length).and_then(TableFile::rows::<NameRow>)? {
+        for batch in self.file(file, IntegrityCheck::Length).and_then(TableFile::rows::<NameRow>)? {
             names.extend(batch?.into_iter().map(|row| row.trajectory_id));
         }
         Ok(names)
     }
 
-    /// The wanted rows of a table; a file without any is not read beyond its column of names.
-    fn nouns_with<R: Cell + Named, N>(
+    /// The wanted rows of a table; of a file without any, only the id column is read.
+    fn records_with<R: ColumnCell + HasTrajectoryId, N>(
         &self,
         table: Table,
         wanted: &BTreeSet<&str>,
-        noun: fn(R) -> Result<N, String>,
+        into_domain: fn(R) -> Result<N, String>,
     ) -> Result<Vec<N>, RecordsError> {
         let mut found = Vec::new();
         for file in self.snapshot().files(table) {
-            if !self.names(file)?.iter().any(|name| wanted.contains(&**name)) {
+            if !self.trajectory_names(file)?.iter().any(|name| wanted.contains(&**name)) {
                 continue;
             }
-            for batch in self.file(file, Trust::Hash).and_then(TableFile::rows::<R>)? {
+            for batch in self.file(file, IntegrityCheck::Hash).and_then(TableFile::rows::<R>)? {
                 for row in batch?.into_iter().filter(|row| wanted.contains(row.name())) {
                     let damaged = |what| RecordsError::damaged(&self.data_dir().join(&file.path), what);
-                    found.push(noun(row).map_err(damaged)?);
+                    found.push(into_domain(row).map_err(damaged)?);
                 }
             }
         }
@@ -90,17 +95,17 @@ impl DataSet {
 }
 
 /// A row that belongs to a trajectory.
-trait Named {
+trait HasTrajectoryId {
     fn name(&self) -> &str;
 }
 
-impl Named for TrajectoryRow {
+impl HasTrajectoryId for TrajectoryRow {
     fn name(&self) -> &str {
         &self.trajectory_id
     }
 }
 
-impl Named for StepRow {
+impl HasTrajectoryId for StepRow {
     fn name(&self) -> &str {
         &self.trajectory_id
     }

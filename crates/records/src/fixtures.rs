@@ -1,4 +1,5 @@
-//! Plausible nouns for tests, here and in other crates: trajectories whose tokens, hashes and pictures agree with each other.
+//! Plausible domain values for tests, here and in other crates: trajectories whose tokens, hashes
+//! and pictures are consistent.
 
 mod block;
 
@@ -8,55 +9,55 @@ use std::path::Path;
 
 use bytes::Bytes;
 use furrow_rollout::{
-    Action, Ancestry, Cause, Clock, Component, ContextPolicy, End, Ending, Engine, EnvironmentFingerprint,
-    Evidence, ExtraAction, FinishReason, Grammar, Group, GroupRecord, GroupStatistics, Hashes, Id,
-    ImageFormat, ImageSpan, Observation, ObservationSpec, Outcome, OutcomeName, PageHooks, PagePoint,
-    PolicyKind, PolicyVersion, Reply, Run, Sampling, Score, Screenshot, SessionSpec, Size, Split,
-    StateOrigin, Status, StepRecord, Tab, Task, TimeSplit, TokenTrace, Trace, Trajectory, TrajectoryRecord,
-    token_hash,
+    Action, ContextPolicy, EndKind, EngineStats, EnvironmentFingerprint, Evidence, ExtraAction, FinishReason,
+    Grammar, Group, GroupRecord, GroupStatistics, Id, ImageFormat, ImageSpan, Observation, ObservationSpec,
+    Outcome, OutcomeName, PageClock, PageHooks, PagePoint, PolicyHashes, PolicyKind, PolicyReply,
+    PolicyVersion, Run, SamplingParams, Score, ScoreComponent, Screenshot, SessionSpec, Size, Split,
+    StateOrigin, StepRecord, TabInfo, Task, TimeCause, TimeSplit, TokenTrace, Trace, Trajectory,
+    TrajectoryAncestry, TrajectoryEnding, TrajectoryRecord, TrajectoryStatus, token_hash,
 };
 use image::{ExtendedColorType, ImageEncoder, codecs::png::PngEncoder};
 use sha2::{Digest, Sha256};
 
-pub use block::Block;
+pub use block::RowBlock;
 
 use crate::{ShardPlan, pixels};
 
-/// Id of the image placeholder in the tokens made here.
+/// Id of the image placeholder in these tokens.
 pub const PLACEHOLDER: u32 = 18;
-/// Wall clock of the first trajectory.
+/// Wall clock at the start of the first trajectory.
 pub const STARTED: i64 = 1_790_000_000_000_000;
 
-/// What a trajectory should be like; the rest follows.
+/// Properties of a trajectory to generate; the rest follows.
 #[derive(Debug, Clone)]
-pub struct Plot {
-    /// Run.
+pub struct TrajectoryFixture {
+    /// Id of the run.
     pub run: String,
     /// Index of its group.
     pub group: u64,
-    /// Slot.
+    /// Slot in the group.
     pub sample: u32,
     /// Attempt at the slot.
     pub attempt: u32,
     /// Slots of the group.
     pub group_size: u32,
-    /// Steps.
+    /// Number of steps.
     pub steps: u32,
-    /// How it ends; decides whether it is scored.
-    pub end: End,
-    /// Reward, when it is scored.
+    /// How it ends, which decides whether it is scored.
+    pub end: EndKind,
+    /// Its reward, when it is scored.
     pub reward: f32,
-    /// What acts; only `Model` has tokens.
+    /// Kind of policy; only `Model` has tokens.
     pub kind: PolicyKind,
-    /// What the session keeps.
+    /// Context policy of the session.
     pub context: ContextPolicy,
-    /// Share of the tasks.
+    /// Split of the task.
     pub split: Split,
     /// Size of the screenshots.
     pub size: Size,
 }
 
-impl Default for Plot {
+impl Default for TrajectoryFixture {
     fn default() -> Self {
         Self {
             run: "test".into(),
@@ -65,7 +66,7 @@ impl Default for Plot {
             attempt: 0,
             group_size: 4,
             steps: 3,
-            end: End::Answered,
+            end: EndKind::Answered,
             reward: 1.0,
             kind: PolicyKind::Model,
             context: ContextPolicy::Append,
@@ -97,11 +98,11 @@ pub fn png(width: u32, height: u32, seed: u64) -> Bytes {
     encoded.into_inner().into()
 }
 
-impl Plot {
-    /// The trajectory and its steps.
+impl TrajectoryFixture {
+    /// Generates the trajectory and its steps.
     pub fn trajectory(&self) -> (TrajectoryRecord, Vec<StepRecord>) {
         let steps = self.steps();
-        let scored = self.end.fault(self.attempt > 0) == furrow_rollout::Fault::Policy;
+        let scored = self.end.fault(self.attempt > 0) == furrow_rollout::FaultOwner::Policy;
         let evidence = scored.then(|| self.evidence());
         let score = evidence.as_ref().map(|evidence| self.score(evidence));
         let timing = steps.iter().fold(TimeSplit::default(), |mut sum, step| {
@@ -116,8 +117,8 @@ impl Plot {
             task: self.task(),
             task_json: r#"{"id":"click-it","goal":"Click \"it\"."}"#.into(),
             policy_kind: self.kind,
-            status: if scored { Status::Scored } else { Status::Failed },
-            ending: Ending {
+            status: if scored { TrajectoryStatus::Scored } else { TrajectoryStatus::Failed },
+            ending: TrajectoryEnding {
                 end: self.end,
                 reason: if scored { String::new() } else { "the browser went away".into() },
                 evidence,
@@ -130,7 +131,7 @@ impl Plot {
             score,
             policy_versions: versions().min().zip(versions().max()),
             staleness: tokens().next().map(|_| 1),
-            hashes: Hashes { grammar: Some("ab".repeat(32)), ..Hashes::default() },
+            hashes: PolicyHashes { grammar: Some("ab".repeat(32)), ..PolicyHashes::default() },
             session: self.session(),
             group_size: self.group_size,
             token: 7,
@@ -147,11 +148,17 @@ impl Plot {
         (record, steps)
     }
 
-    fn ancestry(&self) -> Ancestry {
+    fn ancestry(&self) -> TrajectoryAncestry {
         let run_id: Id<Run> = Id::new(&self.run).expect("a test's run id");
         let group_id = Id::<Group>::nth(&run_id, self.group);
         let trajectory_id = Id::<Trajectory>::attempt(&group_id, self.sample, self.attempt);
-        Ancestry { run_id, group_id, sample_index: self.sample, attempt: self.attempt, trajectory_id }
+        TrajectoryAncestry {
+            run_id,
+            group_id,
+            sample_index: self.sample,
+            attempt: self.attempt,
+            trajectory_id,
+        }
     }
 
     fn task(&self) -> Task {
@@ -168,14 +175,14 @@ impl Plot {
             observation: ObservationSpec { format: ImageFormat::Png, clip: None, square: true },
             allow_hosts: vec!["starter.test".into()],
             hooks: PageHooks { probe: Some("window.probe()".into()), ..PageHooks::default() },
-            clock: Clock::Virtual { step_millis: 500 },
+            clock: PageClock::Virtual { step_millis: 500 },
         }
     }
 
     fn session(&self) -> SessionSpec {
         SessionSpec {
             grammar: Grammar { name: "holo_navigation".into(), extra: vec![ExtraAction::Drag] },
-            sampling: Sampling::default(),
+            sampling: SamplingParams::default(),
             context: self.context,
             instructions: "Use the page.".into(),
         }
@@ -186,7 +193,7 @@ impl Plot {
             screenshot: Some(png(self.size.width, self.size.height, self.picture(99))),
             url: Some("http://starter.test/click-it#done".into()),
             title: Some("It".into()),
-            answer: (self.end == End::Answered).then(|| "42".into()),
+            answer: (self.end == EndKind::Answered).then(|| "42".into()),
             probe_json: Some(r#"{"done":true}"#.into()),
         }
     }
@@ -195,7 +202,7 @@ impl Plot {
         Score {
             reward: Some(self.reward),
             success: Some(self.reward > 0.5),
-            components: vec![Component { name: "raw".into(), value: self.reward }],
+            components: vec![ScoreComponent { name: "raw".into(), value: self.reward }],
             scorer: "probe".into(),
             version: 1,
             rationale: "the page says so".into(),
@@ -206,7 +213,7 @@ impl Plot {
     fn steps(&self) -> Vec<StepRecord> {
         let pictures: Vec<Bytes> =
             (0..self.steps).map(|step| png(self.size.width, self.size.height, self.picture(step))).collect();
-        let mut talk = Talk::new(self, &pictures);
+        let mut talk = SessionFixture::new(self, &pictures);
         pictures.iter().zip(0..).map(|(picture, step)| self.step(step, picture, &mut talk)).collect()
     }
 
@@ -214,10 +221,10 @@ impl Plot {
         self.group * 10_000 + u64::from(self.sample) * 100 + u64::from(step)
     }
 
-    fn step(&self, step: u32, picture: &Bytes, talk: &mut Talk) -> StepRecord {
+    fn step(&self, step: u32, picture: &Bytes, talk: &mut SessionFixture) -> StepRecord {
         let mut timing = TimeSplit::default();
-        timing.add(Cause::Policy, 40_000);
-        timing.add(Cause::Settle, 60_000);
+        timing.add(TimeCause::Policy, 40_000);
+        timing.add(TimeCause::Settle, 60_000);
         let has_tokens = self.kind == PolicyKind::Model;
         let version = has_tokens.then_some(PolicyVersion(3));
         StepRecord {
@@ -231,7 +238,7 @@ impl Plot {
                 state_version_min: version,
                 tokens: has_tokens.then(|| talk.turn(step)),
                 engine: engine(has_tokens),
-                scored_again: Vec::new(),
+                rescored: Vec::new(),
             },
             timing,
             observed_at_micros: STARTED + i64::from(step) * 100_000,
@@ -239,7 +246,7 @@ impl Plot {
     }
 
     fn observation(&self, bytes: Bytes) -> Observation {
-        let tab = Tab { title: "It".into(), url: "http://starter.test/click-it".into(), active: true };
+        let tab = TabInfo { title: "It".into(), url: "http://starter.test/click-it".into(), active: true };
         Observation {
             screenshot: Screenshot { bytes, format: ImageFormat::Png, size: self.size },
             url: tab.url.clone(),
@@ -252,27 +259,32 @@ impl Plot {
         }
     }
 
-    /// A click, an answer at the end.
-    fn reply(&self, step: u32) -> Reply {
+    /// A click, or an answer at the end.
+    fn reply(&self, step: u32) -> PolicyReply {
         let at = PagePoint { x: 12.5, y: 40.0 };
-        let (raw_text, name, action) = if step + 1 == self.steps && self.end == End::Answered {
+        let (raw_text, name, action) = if step + 1 == self.steps && self.end == EndKind::Answered {
             (r#"{"action":"answer","content":"42"}"#, "answer", Action::Answer { content: "42".into() })
         } else {
             (r#"{"action":"click_element","x":24,"y":78}"#, "click_element", Action::click(at))
         };
-        Reply { raw_text: raw_text.into(), name: name.into(), args_json: "{}".into(), action: Ok(action) }
+        PolicyReply {
+            raw_text: raw_text.into(),
+            name: name.into(),
+            args_json: "{}".into(),
+            action: Ok(action),
+        }
     }
 }
 
-fn engine(has_tokens: bool) -> Engine {
+fn engine(has_tokens: bool) -> EngineStats {
     let state_origin = has_tokens.then_some(StateOrigin::Resident);
     let gpu_micros = if has_tokens { 5_000 } else { 0 };
-    Engine {
+    EngineStats {
         worker: "policy-0".into(),
         state_origin,
         service_micros: 40_000,
         gpu_micros,
-        ..Engine::default()
+        ..EngineStats::default()
     }
 }
 
@@ -290,11 +302,11 @@ fn environment() -> EnvironmentFingerprint {
 /// The group of these trajectories.
 pub fn group(trajectories: &[TrajectoryRecord]) -> GroupRecord {
     let first = trajectories.first().expect("a group has trajectories");
-    let scored = || trajectories.iter().filter(|trajectory| trajectory.status == Status::Scored);
+    let scored = || trajectories.iter().filter(|trajectory| trajectory.status == TrajectoryStatus::Scored);
     let rewards: Vec<f32> =
         scored().filter_map(|trajectory| trajectory.score.as_ref().and_then(|score| score.reward)).collect();
     let mut failed = BTreeMap::new();
-    for trajectory in trajectories.iter().filter(|trajectory| trajectory.status == Status::Failed) {
+    for trajectory in trajectories.iter().filter(|trajectory| trajectory.status == TrajectoryStatus::Failed) {
         *failed.entry(trajectory.ending.end.as_str().to_owned()).or_default() += 1;
     }
     let versions = || scored().filter_map(|trajectory| trajectory.policy_versions);
@@ -317,50 +329,50 @@ pub fn group(trajectories: &[TrajectoryRecord]) -> GroupRecord {
     }
 }
 
-/// Tokens as they go in and out of a session: the user's turns hold one picture each.
-struct Talk {
+/// Tokens as they enter and leave a session: each user turn holds one picture.
+struct SessionFixture {
     context: ContextPolicy,
-    turns: Vec<Turn>,
+    turns: Vec<ChatTurn>,
     kept: Vec<u32>,
     kept_spans: Vec<ImageSpan>,
 }
 
 /// One turn of a chat.
-struct Turn {
+struct ChatTurn {
     before: Vec<u32>,
     picture: ImageSpan,
     after: Vec<u32>,
     response: Vec<u32>,
 }
 
-/// A prompt in the making.
+/// A prompt under construction.
 #[derive(Default)]
-struct Prompt {
+struct PromptFixture {
     ids: Vec<u32>,
     spans: Vec<ImageSpan>,
 }
 
-impl Talk {
-    fn new(plot: &Plot, pictures: &[Bytes]) -> Self {
+impl SessionFixture {
+    fn new(plot: &TrajectoryFixture, pictures: &[Bytes]) -> Self {
         let turns =
-            pictures.iter().zip(0u32..).map(|(picture, step)| Turn::new(plot, picture, step)).collect();
+            pictures.iter().zip(0u32..).map(|(picture, step)| ChatTurn::new(plot, picture, step)).collect();
         Self { context: plot.context, turns, kept: Vec::new(), kept_spans: Vec::new() }
     }
 
     fn turn(&mut self, step: u32) -> TokenTrace {
         let now = step as usize;
-        let mut prompt = Prompt { ids: self.kept.clone(), spans: self.kept_spans.clone() };
+        let mut prompt = PromptFixture { ids: self.kept.clone(), spans: self.kept_spans.clone() };
         for shown in self.oldest(now)..now {
-            prompt.show(&self.turns[shown]);
+            prompt.push_turn(&self.turns[shown]);
             prompt.ids.extend(&self.turns[shown].response);
         }
-        prompt.show(&self.turns[now]);
+        prompt.push_turn(&self.turns[now]);
         let prefix_len = self.kept.len();
         let prefix_hash = token_hash(&self.kept, &self.kept_spans);
         let prompt_hash = token_hash(&prompt.ids, &prompt.spans);
         let commit = self.commit(now);
         let response = self.turns[now].response.clone();
-        let trace = spoken(&prompt.ids[prefix_len..], prompt.spans.clone(), &response);
+        let trace = token_trace(&prompt.ids[prefix_len..], prompt.spans.clone(), &response);
         match &commit {
             Some(ids) => self.kept.extend(ids),
             None => {
@@ -373,10 +385,10 @@ impl Talk {
         TokenTrace { commit_token_ids: commit, prefix_len, prefix_hash, prompt_hash, ..trace }
     }
 
-    /// The first turn whose picture the prompt holds again.
+    /// The first turn whose picture the prompt repeats.
     fn oldest(&self, now: usize) -> usize {
         match self.context {
-            ContextPolicy::Window(held) => (now + 1).saturating_sub(held as usize),
+            ContextPolicy::Window(window) => (now + 1).saturating_sub(window as usize),
             _ => now,
         }
     }
@@ -393,11 +405,11 @@ impl Talk {
     }
 }
 
-impl Turn {
-    fn new(plot: &Plot, picture: &Bytes, step: u32) -> Self {
-        let word = |at: u32| 1_000 + (plot.sample * 31 + step * 7 + at) % 500;
+impl ChatTurn {
+    fn new(plot: &TrajectoryFixture, picture: &Bytes, step: u32) -> Self {
+        let token = |at: u32| 1_000 + (plot.sample * 31 + step * 7 + at) % 500;
         Self {
-            before: vec![word(0), word(1)],
+            before: vec![token(0), token(1)],
             picture: ImageSpan {
                 step,
                 token_start: 0,
@@ -408,8 +420,8 @@ impl Turn {
                 rgb_sha256: pixels::rgb_sha256(picture, image::ImageFormat::Png)
                     .expect("a picture made here"),
             },
-            after: vec![word(2)],
-            response: (3..9).map(word).collect(),
+            after: vec![token(2)],
+            response: (3..9).map(token).collect(),
         }
     }
 
@@ -418,8 +430,8 @@ impl Turn {
     }
 }
 
-impl Prompt {
-    fn show(&mut self, turn: &Turn) {
+impl PromptFixture {
+    fn push_turn(&mut self, turn: &ChatTurn) {
         self.ids.extend(&turn.before);
         self.spans.push(ImageSpan { token_start: self.ids.len() as u32, ..turn.picture.clone() });
         self.ids.extend(std::iter::repeat_n(PLACEHOLDER, turn.picture.token_len as usize));
@@ -427,8 +439,9 @@ impl Prompt {
     }
 }
 
-/// A response of six tokens: the first forced, the last appended, the third uncut, the others cut to two ids.
-fn spoken(prompt: &[u32], spans: Vec<ImageSpan>, response: &[u32]) -> TokenTrace {
+/// A response of six tokens: the first forced, the last appended, the third uncut, the others cut
+/// to two ids.
+fn token_trace(prompt: &[u32], spans: Vec<ImageSpan>, response: &[u32]) -> TokenTrace {
     let sampled = [false, true, true, true, true, false];
     let kept = [1, 2, 0, 2, 2, 0];
     let ids = response.iter().zip(kept).flat_map(|(&id, count)| id..id + count);

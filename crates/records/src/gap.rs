@@ -1,29 +1,32 @@
-//! How far recorded log-probs lie from those of the prefill path, and where a file of steps keeps that: in its footer.
+//! The gap between recorded log-probs and those of the prefill path, and its storage in the footer
+//! of a file of steps.
 
 use serde::{Deserialize, Serialize};
 
 use crate::schema::key;
 
-/// Gaps a footer holds at most: 10,000 of some 12 bytes are 120 kB. Beyond that every second one is left out, again and again.
+/// Most gaps in a footer: 10,000 of some 12 bytes are 120 kB. Beyond that every second one is
+/// dropped, repeatedly.
 const GAPS_MAX: usize = 10_000;
 
-/// How far log-probs lie apart, in nats: recorded minus computed again.
+/// Distribution of log-prob gaps, in nats: recorded minus recomputed.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub struct Gap {
-    /// Tokens compared.
+pub struct LogprobGap {
+    /// Number of tokens compared.
     pub tokens: usize,
     /// Mean of the absolute gaps.
     pub mean_abs: f64,
-    /// Half of the absolute gaps are at most this.
+    /// Median of the absolute gaps.
     pub p50: f64,
-    /// 99 in 100 are.
+    /// 99th percentile of the absolute gaps.
     pub p99: f64,
-    /// The largest.
+    /// Largest absolute gap.
     pub max: f64,
 }
 
-impl Gap {
-    /// Of signed gaps; `None` of none. Percentiles are values that occur: the smallest with at least that share at or below it.
+impl LogprobGap {
+    /// The distribution of signed gaps; `None` without any. Percentiles are values that occur: the
+    /// smallest with at least that share at or below it.
     pub fn of(gaps: &[f64]) -> Option<Self> {
         let mut sizes: Vec<f64> = gaps.iter().map(|gap| gap.abs()).collect();
         sizes.sort_by(f64::total_cmp);
@@ -41,62 +44,64 @@ impl Gap {
     }
 }
 
-/// What a footer says under `furrow.prefill_gap`: the sum, and gaps for percentiles of merged files, each of which stands for as many tokens.
+/// The footer's value under `furrow.prefill_gap`: the sum, and gaps for percentiles of merged
+/// files, each of which represents an equal number of tokens.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-struct Footer {
+struct GapFooter {
     #[serde(flatten)]
-    gap: Gap,
+    gap: LogprobGap,
     gaps: Vec<f64>,
 }
 
-/// What a file being written will say in its footer.
+/// The gaps of a file being written, for its footer.
 #[derive(Debug, Default)]
-pub(crate) struct Gaps {
+pub(crate) struct FooterGaps {
     own: Vec<f64>,
-    /// Footers of the files that it is made of.
-    parts: Vec<Footer>,
+    /// Footers of the files it is merged from.
+    parts: Vec<GapFooter>,
 }
 
-impl Gaps {
-    /// Tokens of its rows lie so far off.
+impl FooterGaps {
+    /// Adds the gaps of tokens in its rows.
     pub(crate) fn extend(&mut self, gaps: impl IntoIterator<Item = f64>) {
         self.own.extend(gaps);
     }
 
-    /// Rows of another file are copied into it, whose footer has this value; one that cannot be read says nothing.
+    /// Adds the footer value of a file whose rows are copied into it; an unreadable one adds
+    /// nothing.
     pub(crate) fn add_footer(&mut self, value: &str) {
-        self.parts.extend(serde_json::from_str::<Footer>(value).ok());
+        self.parts.extend(serde_json::from_str::<GapFooter>(value).ok());
     }
 
-    /// Name and value for a footer; `None` where nothing was scored again.
+    /// Name and value for a footer; `None` where no token was rescored.
     pub(crate) fn footer(&self) -> Option<(&'static str, String)> {
         let mut parts = self.parts.clone();
-        parts.extend(Footer::of(&self.own));
-        let footer = Footer::merged(parts)?;
-        // Numbers of a struct of numbers cannot fail to be written.
+        parts.extend(GapFooter::of(&self.own));
+        let footer = GapFooter::merged(parts)?;
+        // Serializing a struct of numbers cannot fail.
         Some((key::PREFILL_GAP, serde_json::to_string(&footer).unwrap_or_default()))
     }
 }
 
-/// Gaps of files that are read one after another, as if all had been one file. Tokens, mean and maximum are exact; percentiles are of the
-/// gaps that were kept.
+/// Gaps of several files as if they were one. Tokens, mean and maximum are exact; percentiles are
+/// those of the kept gaps.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub struct GapSum(Option<Footer>);
+pub struct GapSum(Option<GapFooter>);
 
 impl GapSum {
-    /// Another file says this in its footer; what cannot be read says nothing.
+    /// Adds the footer value of a file; an unreadable one adds nothing.
     pub(crate) fn add_footer(&mut self, value: &str) {
-        let parts = self.0.take().into_iter().chain(serde_json::from_str::<Footer>(value));
-        self.0 = Footer::merged(parts.collect());
+        let parts = self.0.take().into_iter().chain(serde_json::from_str::<GapFooter>(value));
+        self.0 = GapFooter::merged(parts.collect());
     }
 
-    /// Of all of them; `None` where nothing was scored again.
-    pub fn gap(&self) -> Option<Gap> {
+    /// The distribution over all files; `None` where no token was rescored.
+    pub fn gap(&self) -> Option<LogprobGap> {
         self.0.as_ref().map(|footer| footer.gap)
     }
 }
 
-impl Footer {
+impl GapFooter {
     fn of(gaps: &[f64]) -> Option<Self> {
         let mut kept = gaps.to_vec();
         while kept.len() > GAPS_MAX {
@@ -106,16 +111,16 @@ impl Footer {
                 is_kept
             });
         }
-        Some(Self { gap: Gap::of(gaps)?, gaps: kept })
+        Some(Self { gap: LogprobGap::of(gaps)?, gaps: kept })
     }
 
-    /// How many tokens each of its gaps stands for.
+    /// How many tokens each of its gaps represents.
     fn weight(&self) -> f64 {
         self.gap.tokens as f64 / self.gaps.len() as f64
     }
 
-    /// Tokens, mean and maximum are exact. Percentiles are of the gaps that were kept, each as heavy as the tokens it stands for: exact as
-    /// long as all were kept.
+    /// Tokens, mean and maximum are exact. Percentiles are those of the kept gaps, each weighted by
+    /// the tokens it represents: exact as long as all were kept.
     fn merged(mut parts: Vec<Self>) -> Option<Self> {
         parts.retain(|part| part.gap.tokens > 0 && !part.gaps.is_empty());
         if parts.len() < 2 {
@@ -137,14 +142,15 @@ impl Footer {
             };
             sizes.iter().find(reaches).or(sizes.last()).map(|(size, _)| *size)
         };
-        let gap = Gap {
+        let gap = LogprobGap {
             tokens,
             mean_abs: parts.iter().map(mean).sum(),
             p50: at(0.5)?,
             p99: at(0.99)?,
             max: parts.iter().map(|part| part.gap.max).fold(0.0, f64::max),
         };
-        // Thinned to one weight, the heaviest or what the bound asks for: the next merge takes all of a file's gaps for equal.
+        // Thinned to one weight, the largest or the one the bound requires: the next merge treats
+        // all gaps of a file as equal.
         let heaviest = parts.iter().map(Self::weight).fold(tokens as f64 / GAPS_MAX as f64, f64::max);
         let thinned = |part: &Self| {
             let kept = (part.gap.tokens as f64 / heaviest) as usize;
@@ -159,9 +165,9 @@ impl Footer {
     }
 }
 
-/// What a footer's value says.
-pub(crate) fn gap(value: &str) -> Option<Gap> {
-    serde_json::from_str::<Footer>(value).ok().map(|footer| footer.gap)
+/// The gap in a footer's value.
+pub(crate) fn gap(value: &str) -> Option<LogprobGap> {
+    serde_json::from_str::<GapFooter>(value).ok().map(|footer| footer.gap)
 }
 
 #[cfg(test)]
@@ -170,27 +176,27 @@ mod tests {
 
     #[test]
     fn percentiles_are_values_that_occur() {
-        assert_eq!(Gap::of(&[]), None);
+        assert_eq!(LogprobGap::of(&[]), None);
         let signed = |gap: i32| if gap % 2 == 0 { f64::from(gap) } else { -f64::from(gap) };
         let gaps: Vec<f64> = (1..=200).map(signed).collect();
-        let want = Gap { tokens: 200, mean_abs: 100.5, p50: 100.0, p99: 198.0, max: 200.0 };
-        assert_eq!(Gap::of(&gaps), Some(want));
-        let one = Gap { tokens: 1, mean_abs: 0.25, p50: 0.25, p99: 0.25, max: 0.25 };
-        assert_eq!(Gap::of(&[-0.25]), Some(one));
+        let want = LogprobGap { tokens: 200, mean_abs: 100.5, p50: 100.0, p99: 198.0, max: 200.0 };
+        assert_eq!(LogprobGap::of(&gaps), Some(want));
+        let one = LogprobGap { tokens: 1, mean_abs: 0.25, p50: 0.25, p99: 0.25, max: 0.25 };
+        assert_eq!(LogprobGap::of(&[-0.25]), Some(one));
     }
 
     fn footer(gaps: &[f64]) -> Option<(&'static str, String)> {
-        let mut file = Gaps::default();
+        let mut file = FooterGaps::default();
         file.extend(gaps.iter().copied());
         file.footer()
     }
 
     fn kept(value: &str) -> Vec<f64> {
-        serde_json::from_str::<Footer>(value).map(|footer| footer.gaps).unwrap_or_default()
+        serde_json::from_str::<GapFooter>(value).map(|footer| footer.gaps).unwrap_or_default()
     }
 
     fn merged(values: &[&str]) -> String {
-        let mut file = Gaps::default();
+        let mut file = FooterGaps::default();
         values.iter().for_each(|value| file.add_footer(value));
         file.footer().unwrap().1
     }
@@ -200,13 +206,13 @@ mod tests {
         assert_eq!(footer(&[]), None);
         let (name, value) = footer(&[0.5, -0.25]).unwrap();
         assert_eq!(name, "furrow.prefill_gap");
-        assert_eq!((kept(&value), gap(&value)), (vec![0.5, -0.25], Gap::of(&[0.5, -0.25])));
+        assert_eq!((kept(&value), gap(&value)), (vec![0.5, -0.25], LogprobGap::of(&[0.5, -0.25])));
         let many = vec![0.125; 50_000];
         let (_, value) = footer(&many).unwrap();
         assert_eq!((gap(&value).unwrap().tokens, kept(&value).len()), (50_000, 6_250));
         for torn in ["", "{}", "{\"tokens\":1}"] {
             assert_eq!((gap(torn), kept(torn).len()), (None, 0));
-            let mut file = Gaps::default();
+            let mut file = FooterGaps::default();
             file.add_footer(torn);
             assert_eq!(file.footer(), None);
         }
@@ -217,30 +223,30 @@ mod tests {
         let all: Vec<f64> = (1..=200).map(f64::from).collect();
         let parts = [&all[..7], &all[7..100], &all[100..]].map(|part| footer(part).unwrap().1);
         let value = merged(&[&parts[0], "torn", &parts[1], &parts[2]]);
-        let want = Gap::of(&all).unwrap();
+        let want = LogprobGap::of(&all).unwrap();
         let got = gap(&value).unwrap();
         assert!((got.mean_abs - want.mean_abs).abs() < 1e-9, "{got:?}");
-        assert_eq!(Gap { mean_abs: want.mean_abs, ..got }, want);
+        assert_eq!(LogprobGap { mean_abs: want.mean_abs, ..got }, want);
         assert_eq!(kept(&value), all);
         let mut sum = GapSum::default();
         assert_eq!(sum.gap(), None);
         [&*parts[2], "torn", &parts[0], &parts[1]].into_iter().for_each(|part| sum.add_footer(part));
         let summed = sum.gap().unwrap();
         assert!((summed.mean_abs - want.mean_abs).abs() < 1e-9, "{summed:?}");
-        assert_eq!(Gap { mean_abs: want.mean_abs, ..summed }, want);
-        assert_eq!(gap(&merged(&[&parts[1]])), gap(&parts[1]), "one part stays what it is");
+        assert_eq!(LogprobGap { mean_abs: want.mean_abs, ..summed }, want);
+        assert_eq!(gap(&merged(&[&parts[1]])), gap(&parts[1]), "a single part stays unchanged");
     }
 
-    /// More tokens than a footer keeps: merged once and again, in every order of sizes.
+    /// More tokens than a footer keeps: merged repeatedly, in every order of sizes.
     #[test]
     fn merging_loses_no_token_and_no_maximum() {
         let spread = |from: i32, to: i32| (from..to).map(|at| f64::from(at) / 1000.0).collect::<Vec<_>>();
         let mut large = spread(0, 40_000);
-        // Every second one is left out: this is one of those.
+        // Every second gap is dropped: this is one of those.
         large[101] = 90.0;
         let (small, middle) = (spread(40_000, 42_000), spread(42_000, 54_000));
         let all: Vec<f64> = [&large[..], &small, &middle].concat();
-        let want = Gap::of(&all).unwrap();
+        let want = LogprobGap::of(&all).unwrap();
         let [large, small, middle] = [large, small, middle].map(|gaps| footer(&gaps).unwrap().1);
         let table = [
             merged(&[&large, &small, &middle]),

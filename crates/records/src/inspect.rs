@@ -1,4 +1,4 @@
-//! What a data set holds, in figures: for `furrow records inspect`.
+//! Metrics of a data set, for `furrow records inspect`.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -6,26 +6,26 @@ use std::path::Path;
 use serde::Serialize;
 
 use crate::cell::columns;
-use crate::file::{TableFile, Trust};
-use crate::gap::{self, Gap};
+use crate::file::{IntegrityCheck, TableFile};
+use crate::gap::{self, LogprobGap};
 use crate::read::DataSet;
 use crate::schema::{TrajectoryTiming, key};
 use crate::{RecordsError, Table};
 
-/// Figures over a whole data set.
+/// Metrics over a whole data set.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Summary {
-    /// Newest commit.
+pub struct DataSetSummary {
+    /// Newest commit that was read.
     pub version: u64,
-    /// What each table holds.
-    pub tables: Vec<TableFigures>,
+    /// Size of each table.
+    pub tables: Vec<TableTotals>,
     /// Rewards by suite and policy.
     pub suites: Vec<RewardLine>,
     /// Rewards by suite, task and policy.
     pub tasks: Vec<RewardLine>,
     /// Trajectories by their end.
     pub ends: Vec<EndLine>,
-    /// Steps of all trajectories, failed ones included.
+    /// Steps of all trajectories, including failed ones.
     pub steps: u64,
     /// Prompt tokens of all steps.
     pub prompt_tokens: u64,
@@ -35,44 +35,45 @@ pub struct Summary {
     pub policy_versions: Option<(i32, i32)>,
     /// Device time of all trajectories.
     pub gpu_micros: u64,
-    /// Where the trajectories' time went, largest first.
+    /// Time of the trajectories by cause, largest first.
     pub timing: Vec<TimeLine>,
-    /// For each file of steps of which tokens were scored again by the prefill path, how far their log-probs lie from the recorded ones.
+    /// For each file of steps with tokens rescored by the prefill path, the gap between their
+    /// log-probs and the recorded ones.
     pub prefill_gaps: Vec<ShardGap>,
 }
 
-/// The gap of a file.
+/// The log-prob gap of a file.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct ShardGap {
-    /// The file, below `data/`.
+    /// Path of the file below `data/`.
     pub path: String,
     /// Recorded log-probs minus those of the prefill path.
     #[serde(flatten)]
-    pub gap: Gap,
+    pub gap: LogprobGap,
 }
 
 /// Size of a table.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct TableFigures {
-    /// The table.
+pub struct TableTotals {
+    /// The table this size belongs to.
     pub table: Table,
-    /// Its files.
+    /// Number of its files.
     pub files: u64,
-    /// Its rows.
+    /// Number of its rows.
     pub rows: u64,
-    /// Bytes on disk.
+    /// Bytes of its files on disk.
     pub bytes: u64,
 }
 
 /// Rewards of one kind of trajectory.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct RewardLine {
-    /// Suite.
+    /// Suite of the tasks.
     pub suite: String,
     /// Task; absent where a line sums up a suite.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub task_id: Option<String>,
-    /// What acted.
+    /// Kind of policy that acted.
     pub policy_kind: String,
     /// Trajectories with a reward.
     pub scored: u64,
@@ -80,18 +81,18 @@ pub struct RewardLine {
     pub failed: u64,
     /// Mean reward of the scored ones.
     pub reward_mean: Option<f64>,
-    /// Share of successes among the scored ones that say whether they are.
+    /// Share of successes among the scored trajectories with a known success.
     pub success_rate: Option<f64>,
 }
 
-/// Trajectories that ended alike.
+/// Trajectories with the same end.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct EndLine {
     /// Name of the end.
     pub end: String,
     /// `scored` or `failed`.
     pub status: String,
-    /// How many.
+    /// Number of trajectories.
     pub trajectories: u64,
 }
 
@@ -100,15 +101,15 @@ pub struct EndLine {
 pub struct TimeLine {
     /// A cause, `queue` or `score`.
     pub cause: String,
-    /// All trajectories together.
+    /// Sum over all trajectories, in microseconds.
     pub micros: u64,
-    /// Share of the whole, 0 to 1.
+    /// Share of the total, 0 to 1.
     pub share: f64,
 }
 
 columns! {
-    /// The columns that figures are made of: no picture is read.
-    FigureRow {
+    /// The columns that the metrics are computed from: no picture is read.
+    MetricRow {
         task_id: String,
         suite: String,
         policy_kind: String,
@@ -128,19 +129,19 @@ columns! {
     VerdictCell { success: Option<bool> }
 }
 
-/// Sums on the way to a `RewardLine`.
+/// Sums for a `RewardLine`.
 #[derive(Default)]
-struct Rewards {
+struct RewardSums {
     scored: u64,
     failed: u64,
     sum: f64,
-    judged: u64,
+    success_known: u64,
     successes: u64,
 }
 
 #[derive(Default)]
-struct Sums {
-    rewards: BTreeMap<(String, Option<String>, String), Rewards>,
+struct SummarySums {
+    rewards: BTreeMap<(String, Option<String>, String), RewardSums>,
     ends: BTreeMap<(String, String), u64>,
     steps: u64,
     prompt_tokens: u64,
@@ -150,25 +151,25 @@ struct Sums {
     micros: BTreeMap<&'static str, u64>,
 }
 
-/// Reads the figures of a run directory or its `data` folder.
-pub fn inspect(dir: &Path) -> Result<Summary, RecordsError> {
+/// Reads the metrics of a run directory or its `data` folder.
+pub fn inspect(dir: &Path) -> Result<DataSetSummary, RecordsError> {
     let set = DataSet::open(dir)?;
-    let mut sums = Sums::default();
+    let mut sums = SummarySums::default();
     for file in set.snapshot().files(Table::Trajectories) {
-        for batch in set.file(file, Trust::Length).and_then(TableFile::rows::<FigureRow>)? {
+        for batch in set.file(file, IntegrityCheck::Length).and_then(TableFile::rows::<MetricRow>)? {
             batch?.iter().for_each(|row| sums.add(row));
         }
     }
     let mut summary = sums.summary(&set);
     for file in set.snapshot().files(Table::Steps) {
-        let said = set.file(file, Trust::Length)?.origin(key::PREFILL_GAP).and_then(gap::gap);
-        summary.prefill_gaps.extend(said.map(|gap| ShardGap { path: file.path.clone(), gap }));
+        let footer_gap = set.file(file, IntegrityCheck::Length)?.origin(key::PREFILL_GAP).and_then(gap::gap);
+        summary.prefill_gaps.extend(footer_gap.map(|gap| ShardGap { path: file.path.clone(), gap }));
     }
     Ok(summary)
 }
 
-impl Sums {
-    fn add(&mut self, row: &FigureRow) {
+impl SummarySums {
+    fn add(&mut self, row: &MetricRow) {
         for task in [None, Some(row.task_id.clone())] {
             self.rewards.entry((row.suite.clone(), task, row.policy_kind.clone())).or_default().add(row);
         }
@@ -187,14 +188,14 @@ impl Sums {
         }
     }
 
-    fn summary(self, set: &DataSet) -> Summary {
+    fn summary(self, set: &DataSet) -> DataSetSummary {
         let (suites, tasks) =
             self.rewards.into_iter().partition::<Vec<_>, _>(|((_, task, _), _)| task.is_none());
-        let lines = |sums: Vec<_>| sums.into_iter().map(|(key, sums)| Rewards::line(key, &sums)).collect();
+        let lines = |sums: Vec<_>| sums.into_iter().map(|(key, sums)| RewardSums::line(key, &sums)).collect();
         let end = |((end, status), trajectories)| EndLine { end, status, trajectories };
-        Summary {
+        DataSetSummary {
             version: set.snapshot().version(),
-            tables: Table::ALL.map(|table| table_figures(set, table)).to_vec(),
+            tables: Table::ALL.map(|table| table_totals(set, table)).to_vec(),
             suites: lines(suites),
             tasks: lines(tasks),
             ends: self.ends.into_iter().map(end).collect(),
@@ -209,8 +210,8 @@ impl Sums {
     }
 }
 
-impl Rewards {
-    fn add(&mut self, row: &FigureRow) {
+impl RewardSums {
+    fn add(&mut self, row: &MetricRow) {
         let Some(reward) = row.reward.filter(|_| row.status == "scored") else {
             self.failed += 1;
             return;
@@ -218,7 +219,7 @@ impl Rewards {
         self.scored += 1;
         self.sum += f64::from(reward);
         if let Some(success) = row.score.as_ref().and_then(|score| score.success) {
-            self.judged += 1;
+            self.success_known += 1;
             self.successes += u64::from(success);
         }
     }
@@ -232,12 +233,12 @@ impl Rewards {
             scored: sums.scored,
             failed: sums.failed,
             reward_mean: share(sums.sum, sums.scored),
-            success_rate: share(sums.successes as f64, sums.judged),
+            success_rate: share(sums.successes as f64, sums.success_known),
         }
     }
 }
 
-/// Sums of a damaged data set must not be a panic.
+/// Saturates: sums of a damaged data set must not panic.
 fn add(sum: &mut u64, more: u64) {
     *sum = sum.saturating_add(more);
 }
@@ -252,8 +253,8 @@ fn time_lines(micros: &BTreeMap<&'static str, u64>) -> Vec<TimeLine> {
     lines
 }
 
-fn table_figures(set: &DataSet, table: Table) -> TableFigures {
-    let zero = TableFigures { table, files: 0, rows: 0, bytes: 0 };
+fn table_totals(set: &DataSet, table: Table) -> TableTotals {
+    let zero = TableTotals { table, files: 0, rows: 0, bytes: 0 };
     set.snapshot().files(table).fold(zero, |mut sum, file| {
         sum.files += 1;
         add(&mut sum.rows, file.rows);
@@ -265,11 +266,11 @@ fn table_figures(set: &DataSet, table: Table) -> TableFigures {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cell::{Cell, fits};
+    use crate::cell::{ColumnCell, fits};
     use crate::schema::TrajectoryRow;
 
     #[test]
-    fn the_figures_columns_are_columns_of_the_table() {
-        assert!(fits(&FigureRow::data_type(), &TrajectoryRow::data_type()));
+    fn the_metric_columns_are_columns_of_the_table() {
+        assert!(fits(&MetricRow::data_type(), &TrajectoryRow::data_type()));
     }
 }

@@ -1,7 +1,9 @@
-//! A row of any table as JSON, in the words of its columns: what a page or a program shows of it, whole.
+//! A row of any table as JSON, with the names of its columns: everything a page or a program shows
+//! of it.
 //!
-//! Bytes are told by their length and never sent: a picture has an address of its own. A whole number that a double cannot hold
-//! (seeds, fencing tokens) is a string of its digits, so that no reader rounds it.
+//! Bytes are replaced by their length: a picture has an address of its own. A whole number that a
+//! double cannot hold (seeds, fencing tokens) is a string of its digits, so that no reader rounds
+//! it.
 
 use arrow::array::{Array, AsArray, RecordBatch};
 use arrow::datatypes::{
@@ -11,10 +13,10 @@ use serde_json::{Map, Value, json};
 
 use crate::schema::hex;
 
-/// Whole numbers beyond this are no doubles: 2^53.
+/// Whole numbers beyond 2^53 do not fit a double exactly.
 const EXACT_MAX: u64 = 1 << 53;
 
-/// The rows of a batch, a JSON object each.
+/// The rows of a batch, one JSON object each.
 pub(crate) fn rows(batch: &RecordBatch) -> Vec<Value> {
     (0..batch.num_rows()).map(|row| object(batch.schema_ref().fields(), batch.columns(), row)).collect()
 }
@@ -26,7 +28,8 @@ fn object(fields: &arrow::datatypes::Fields, columns: &[arrow::array::ArrayRef],
     )
 }
 
-/// One cell. The types are those of the schema (`cell.rs`); another one is a null, which a test of all tables excludes.
+/// One cell. The types are those of the schema (`cell.rs`); any other type becomes null, which a
+/// test of all tables excludes.
 fn cell(column: &dyn Array, row: usize) -> Value {
     if column.is_null(row) {
         return Value::Null;
@@ -70,12 +73,12 @@ fn unsigned(value: u64) -> Value {
 mod tests {
     use super::*;
     use crate::Table;
-    use crate::cell::{Cell, Micros, columns};
+    use crate::cell::{ColumnCell, TimestampMicros, columns};
     use arrow::array::StructArray;
     use bytes::Bytes;
 
     columns! {
-        /// A cell of each type.
+        /// A column of each type.
         EveryRow {
             flag: bool,
             short: i16,
@@ -84,7 +87,7 @@ mod tests {
             seed: u64,
             small: f32,
             wide: f64,
-            at: Micros,
+            at: TimestampMicros,
             text: String,
             bytes: Bytes,
             hash: [u8; 16],
@@ -105,7 +108,7 @@ mod tests {
             seed: u64::MAX,
             small: 0.1,
             wide: 1.5,
-            at: Micros(1_790_000_000_000_000),
+            at: TimestampMicros(1_790_000_000_000_000),
             text: "</script>\u{0}é".into(),
             bytes: Bytes::from_static(b"abc"),
             hash: [0xab; 16],

@@ -1,7 +1,9 @@
-//! What a trainer would keep of a data set and what it would leave out, by suite, difficulty and length: for `furrow records kept`.
+//! What a trainer would keep of a data set and what it would leave out, by suite, difficulty and
+//! length: for `furrow records kept`.
 //!
-//! Whatever is left out unevenly bends what is learned: long trajectories fail and go stale more often than short ones, easy tasks have no
-//! spread. Each line has the mean reward of all scored trajectories beside that of the kept ones.
+//! Leaving out trajectories unevenly biases training: long trajectories fail and go stale more
+//! often than short ones, easy tasks have no spread. Each line has the mean reward of all scored
+//! trajectories beside that of the kept ones.
 
 use std::collections::{BTreeMap, HashSet};
 use std::path::Path;
@@ -10,14 +12,14 @@ use furrow_rollout::Split;
 use serde::Serialize;
 
 use crate::cell::columns;
-use crate::file::{TableFile, Trust};
+use crate::file::{IntegrityCheck, TableFile};
 use crate::read::DataSet;
 use crate::{RecordsError, Table};
 
-/// Who is kept and who is not.
+/// Trajectories kept and left out.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct KeptReport {
-    /// Versions a trajectory may be behind when it ends; `None`: any number.
+    /// Versions a trajectory may be behind when it ends; `None` for any number.
     pub max_off_policy_versions: Option<i32>,
     /// All trajectories, then those of each suite, each difficulty and each length.
     pub lines: Vec<KeptLine>,
@@ -28,21 +30,21 @@ pub struct KeptReport {
 pub struct KeptLine {
     /// `all`, `suite`, `difficulty` or `steps`.
     pub by: &'static str,
-    /// Which of them; empty for all.
+    /// Its value; empty for all.
     pub value: String,
-    /// Attempts.
+    /// Attempts of any result.
     pub trajectories: u64,
-    /// Of these, a trainer takes.
+    /// Of these, trajectories that a trainer takes.
     pub kept: u64,
-    /// Failed by the farm's fault, by end.
+    /// Those that failed by the farm's fault, by end.
     pub failed: BTreeMap<String, u64>,
-    /// Scored, and too many versions behind.
+    /// Scored trajectories that are too many versions behind.
     pub stale: u64,
-    /// Scored, in time, and in a group whose rewards are all the same.
+    /// Scored trajectories that are not stale, in a group whose rewards are all the same.
     pub zero_variance: u64,
-    /// Mean reward of all scored ones.
+    /// Mean reward of all scored trajectories.
     pub reward_mean_scored: Option<f64>,
-    /// Mean reward of the kept ones.
+    /// Mean reward of the kept trajectories.
     pub reward_mean_kept: Option<f64>,
 }
 
@@ -66,17 +68,17 @@ columns! {
     }
 }
 
-/// What becomes of one trajectory.
-enum Fate {
+/// Whether a trajectory is kept, or why not.
+enum KeptFate {
     Failed,
     Stale,
     ZeroVariance,
     Kept,
 }
 
-/// Sums on the way to a line.
+/// Sums for a line.
 #[derive(Default)]
-struct Sums {
+struct KeptSums {
     line: KeptLine,
     scored: u64,
     reward_scored: f64,
@@ -86,20 +88,20 @@ struct Sums {
 /// The order of the lines.
 const BY: [&str; 4] = ["all", "suite", "difficulty", "steps"];
 
-/// Reads a run directory or its `data` folder. With no limit nothing counts as stale.
+/// Reads a run directory or its `data` folder. Without a limit nothing counts as stale.
 pub fn kept(dir: &Path, max_off_policy_versions: Option<i32>) -> Result<KeptReport, RecordsError> {
     let set = DataSet::open(dir)?;
     let mut flat = HashSet::new();
     for file in set.snapshot().files(Table::Groups) {
-        for batch in set.file(file, Trust::Length).and_then(TableFile::rows::<SpreadRow>)? {
+        for batch in set.file(file, IntegrityCheck::Length).and_then(TableFile::rows::<SpreadRow>)? {
             let without = batch?.into_iter().filter(|row| row.zero_variance == Some(true));
             flat.extend(without.map(|row| row.group_id));
         }
     }
-    let mut sums: BTreeMap<(usize, u32, String), Sums> = BTreeMap::new();
+    let mut sums: BTreeMap<(usize, u32, String), KeptSums> = BTreeMap::new();
     for file in set.snapshot().files(Table::Trajectories) {
-        for batch in set.file(file, Trust::Length).and_then(TableFile::rows::<KeptRow>)? {
-            // Evaluations are nobody's to learn from, so leaving them out bends nothing.
+        for batch in set.file(file, IntegrityCheck::Length).and_then(TableFile::rows::<KeptRow>)? {
+            // No trainer learns from evaluations, so leaving them out causes no bias.
             for row in batch?.into_iter().filter(|row| row.split != Split::Eval.as_str()) {
                 let fate = row.fate(&flat, max_off_policy_versions);
                 for key in row.keys() {
@@ -113,19 +115,19 @@ pub fn kept(dir: &Path, max_off_policy_versions: Option<i32>) -> Result<KeptRepo
 }
 
 impl KeptRow {
-    fn fate(&self, flat: &HashSet<String>, most: Option<i32>) -> Fate {
+    fn fate(&self, flat: &HashSet<String>, most: Option<i32>) -> KeptFate {
         if self.status != "scored" || self.reward.is_none() {
-            Fate::Failed
+            KeptFate::Failed
         } else if self.staleness.zip(most).is_some_and(|(behind, most)| behind > most) {
-            Fate::Stale
+            KeptFate::Stale
         } else if flat.contains(&self.group_id) {
-            Fate::ZeroVariance
+            KeptFate::ZeroVariance
         } else {
-            Fate::Kept
+            KeptFate::Kept
         }
     }
 
-    /// The lines it counts in: what they are by, their order, their value.
+    /// The lines it counts in: dimension, order and value.
     fn keys(&self) -> [(usize, u32, String); 4] {
         let (first, steps) = length(self.num_steps);
         [
@@ -137,7 +139,7 @@ impl KeptRow {
     }
 }
 
-/// Lengths that differ by less than a factor of two are alike: 0, 1, 2–3, 4–7, 8–15 and so on.
+/// Lengths are grouped by powers of two: 0, 1, 2–3, 4–7, 8–15 and so on.
 fn length(steps: i32) -> (u32, String) {
     let steps = u32::try_from(steps).unwrap_or(0);
     match steps.checked_ilog2() {
@@ -147,29 +149,29 @@ fn length(steps: i32) -> (u32, String) {
     }
 }
 
-/// What the task's line in its file calls it.
+/// The difficulty in the task's line.
 fn difficulty(task_json: &str) -> String {
     let task: serde_json::Value = serde_json::from_str(task_json).unwrap_or_default();
     match task.get("difficulty") {
-        Some(serde_json::Value::String(word)) => word.chars().take(64).collect(),
+        Some(serde_json::Value::String(text)) => text.chars().take(64).collect(),
         Some(serde_json::Value::Number(number)) => number.to_string(),
         _ => "not told".to_owned(),
     }
 }
 
-impl Sums {
-    fn add(&mut self, row: &KeptRow, fate: &Fate) {
+impl KeptSums {
+    fn add(&mut self, row: &KeptRow, fate: &KeptFate) {
         let line = &mut self.line;
         line.trajectories += 1;
         let reward = f64::from(row.reward.unwrap_or_default());
         match fate {
-            Fate::Failed => {
+            KeptFate::Failed => {
                 *line.failed.entry(row.end.clone()).or_default() += 1;
                 return;
             }
-            Fate::Stale => line.stale += 1,
-            Fate::ZeroVariance => line.zero_variance += 1,
-            Fate::Kept => {
+            KeptFate::Stale => line.stale += 1,
+            KeptFate::ZeroVariance => line.zero_variance += 1,
+            KeptFate::Kept => {
                 line.kept += 1;
                 self.reward_kept += reward;
             }
@@ -194,7 +196,7 @@ impl Sums {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cell::{Cell, fits};
+    use crate::cell::{ColumnCell, fits};
     use crate::schema::{GroupRow, TrajectoryRow};
 
     #[test]
@@ -238,15 +240,16 @@ mod tests {
             row("flat", "scored", 2, None, Some(0.5)),
             row("g", "failed", 9, Some(0), None),
         ];
-        let mut sums = Sums::default();
+        let mut sums = KeptSums::default();
         rows.iter().for_each(|one| sums.add(one, &one.fate(&flat, Some(2))));
         let line = sums.line("suite", "s".into());
         assert_eq!((line.trajectories, line.kept, line.stale, line.zero_variance), (5, 1, 2, 1));
         assert_eq!(line.failed, BTreeMap::from([("env_crash".to_owned(), 1)]));
         assert_eq!((line.reward_mean_scored, line.reward_mean_kept), (Some(0.5), Some(1.0)));
         let whole = line.kept + line.stale + line.zero_variance + line.failed.values().sum::<u64>();
-        assert_eq!(whole, line.trajectories, "nobody is left out of both");
-        let any: u64 = rows.iter().map(|one| u64::from(matches!(one.fate(&flat, None), Fate::Stale))).sum();
+        assert_eq!(whole, line.trajectories, "every trajectory counts in one of them");
+        let any: u64 =
+            rows.iter().map(|one| u64::from(matches!(one.fate(&flat, None), KeptFate::Stale))).sum();
         assert_eq!(any, 0);
     }
 }

@@ -1,7 +1,8 @@
 //! The data set: Arrow schema, Parquet shards, manifest, verification.
 //!
-//! The way of a trajectory: `ShardWriter` (shard.rs) makes durable files of it, `Manifest` (manifest.rs) makes them part of the data
-//! set, `DataSet` (read.rs) reads it back, `verify` proves that what is there can be trusted. Columns: schema.rs.
+//! The path of a trajectory: `ShardWriter` (shard.rs) writes it to durable files, `Manifest`
+//! (manifest.rs) makes them part of the data set, `DataSet` (read.rs) reads it back, `verify`
+//! checks that the data set can be trusted. Columns: schema.rs.
 
 mod cell;
 mod config;
@@ -31,23 +32,23 @@ pub mod view;
 pub use config::{RecordsConfig, RecordsFile};
 pub use error::{RecordsError, chain};
 pub use evaluate::{
-    Attempt, By, Evaluation, EvaluationLine, PassAtK, Policy, Question, Verdict, VersionLine, evaluate,
-    figures,
+    ActingPolicy, AttemptResult, EvaluationLine, EvaluationQuery, EvaluationReport, LineGrouping, PassAtK,
+    TaskAttempt, VersionLine, evaluate, evaluation_lines,
 };
 pub use file::{ShardPlan, WrittenFile};
-pub use find::Found;
-pub use gap::{Gap, GapSum};
-pub use inspect::{EndLine, RewardLine, ShardGap, Summary, TableFigures, TimeLine, inspect};
+pub use find::FoundTrajectory;
+pub use gap::{GapSum, LogprobGap};
+pub use inspect::{DataSetSummary, EndLine, RewardLine, ShardGap, TableTotals, TimeLine, inspect};
 pub use kept::{KeptLine, KeptReport, kept};
-pub use manifest::{Commit, Committed, Draft, Manifest, Op, Snapshot, StoredCommits, Txn};
-pub use pixels::Picture;
-pub use read::{DataSet, Nouns};
-pub use rows::{RecordedStep, Rescore, StepPlace};
+pub use manifest::{Commit, CommitDraft, CommitOutcome, Manifest, ManifestSnapshot, Op, StoredCommits, Txn};
+pub use pixels::DecodedPicture;
+pub use read::{DataSet, RecordIter};
+pub use rows::{DerivedColumns, RecordedStep, RescoreRecord};
 pub use schema::Table;
 pub use shard::{LocalFile, ShardStage, ShardWriter, check_written, local_files, remove_shard, written_file};
 pub use sizes::{StepSize, StepTokens};
 pub use statistics::{
-    BOOTSTRAP_SEED, Estimate, Interval, Method, RESAMPLES, Share, Terms, bootstrap, estimate, pass_at_k,
-    wilson,
+    BOOTSTRAP_SEED, Estimate, Interval, IntervalMethod, RESAMPLES, TaskShare, TermKind, bootstrap, estimate,
+    pass_at_k, wilson,
 };
-pub use verify::{Breach, Check, Counts, Report, Warning, verify};
+pub use verify::{RuleBreach, VerifyCheck, VerifyCounts, VerifyReport, VerifyWarning, verify};

@@ -1,7 +1,7 @@
-//! The manifest: numbered commits, each created once, that say which files are the data set.
+//! The manifest: numbered commits, each created once, that define which files are the data set.
 //!
-//! A commit's number is its place in the order; there are no gaps and nothing is rewritten. Who reads them from 1 upwards and stops
-//! at the first number that is not there sees every row once, whole.
+//! A commit's number is its position in the order; there are no gaps and nothing is rewritten. A
+//! reader that starts at 1 and stops at the first missing number sees every row once and whole.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path as FilePath;
@@ -24,116 +24,117 @@ use crate::{RecordsError, Table, WrittenFile};
 const COMMIT_BYTES_MAX: u64 = 4 << 20;
 /// Most files a commit may name, added and removed together.
 const COMMIT_FILES_MAX: usize = 10_000;
-/// Commits read at once when a data set is opened.
+/// Commits read concurrently when a data set is opened.
 const READ_AHEAD: usize = 16;
-/// A commit that meets so many others on its way is not racing, something is wrong.
+/// A commit that loses more races than this indicates an error.
 const RACES_MAX: u32 = 1_000;
 
-/// What a commit does.
+/// The operation of a commit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Op {
-    /// Adds files.
+    /// Adds files to the data set.
     Append,
-    /// Puts files in the place of others that hold the same rows.
+    /// Replaces files by others that hold the same rows.
     Replace,
     /// Removes files for good.
     Expire,
 }
 
-/// Whose commit it is: the same shard is never committed twice, whoever tries again.
+/// Identifies the writer of a commit, so that no shard is committed twice.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Txn {
-    /// Which start of the coordinator made it.
+    /// The start of the coordinator that made it.
     pub epoch: u64,
-    /// The shard.
+    /// Id of the shard.
     pub shard_id: String,
 }
 
-/// A commit as it is stored.
+/// A commit as stored.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Commit {
     /// Its number, from 1.
     pub version: u64,
-    /// What it does.
+    /// The operation of the commit.
     pub op: Op,
     /// Files it adds.
     pub files: Vec<WrittenFile>,
-    /// Paths of files it takes away.
+    /// Paths of files it removes.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub removed: Vec<String>,
-    /// Schema of the files it adds.
+    /// Schema version of the files it adds.
     pub schema_version: u32,
-    /// The run.
+    /// Id of the run.
     pub run_id: String,
-    /// Whose it is.
+    /// The writer of the commit.
     pub txn: Txn,
-    /// Wall clock, microseconds since the Unix epoch (told, never decided on, but for the grace of `merge::retire`).
+    /// Wall clock, microseconds since the Unix epoch (for information, except for the grace of
+    /// `merge::retire`).
     pub created_at_micros: i64,
 }
 
-/// A commit that has no number yet.
+/// A commit without a number.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Draft {
-    /// What it does.
+pub struct CommitDraft {
+    /// The operation of the commit.
     pub op: Op,
     /// Files it adds.
     pub files: Vec<WrittenFile>,
-    /// Paths of files it takes away.
+    /// Paths of files it removes.
     pub removed: Vec<String>,
-    /// The run.
+    /// Id of the run.
     pub run_id: Id<Run>,
-    /// Which start of the coordinator makes it.
+    /// The start of the coordinator that makes it.
     pub epoch: u64,
-    /// The shard.
+    /// Id of the shard.
     pub shard_id: Id<Shard>,
     /// Wall clock, microseconds since the Unix epoch.
     pub created_at_micros: i64,
 }
 
-/// How a commit came to stand.
+/// Result of a commit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Committed {
-    /// Now, under this number.
+pub enum CommitOutcome {
+    /// It was committed now, under this number.
     Now(u64),
-    /// Before, under this number: an earlier try had won without hearing of it.
+    /// It was already committed under this number: an earlier try succeeded without its answer.
     Earlier(u64),
 }
 
 /// The data set after some commit.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Snapshot {
+pub struct ManifestSnapshot {
     version: u64,
     files: BTreeMap<String, WrittenFile>,
     removed: BTreeMap<String, i64>,
-    /// A file that was taken away, and the shard whose commit did it.
+    /// Shards whose commits removed files, by the path of the file.
     taken_by: BTreeMap<String, String>,
     shards: BTreeMap<String, (u64, Vec<WrittenFile>)>,
     has_expired: bool,
 }
 
-/// Every commit that lies in a store, by its number; `Err` says what is wrong with one that cannot be read.
+/// Every commit in a store by its number; `Err` says why one cannot be read.
 #[derive(Debug, Default)]
 pub struct StoredCommits(BTreeMap<u64, Result<Commit, String>>);
 
 /// A manifest in a store, and what has been read of it so far.
 pub struct Manifest {
     store: Arc<dyn ObjectStore>,
-    snapshot: Snapshot,
+    snapshot: ManifestSnapshot,
 }
 
-impl Committed {
+impl CommitOutcome {
     /// The commit's number.
     pub fn version(self) -> u64 {
         match self {
-            Committed::Now(version) | Committed::Earlier(version) => version,
+            CommitOutcome::Now(version) | CommitOutcome::Earlier(version) => version,
         }
     }
 }
 
-impl Snapshot {
+impl ManifestSnapshot {
     /// Number of the newest commit; 0 before the first.
     pub fn version(&self) -> u64 {
         self.version
@@ -149,34 +150,36 @@ impl Snapshot {
         self.shards.values().flat_map(|(_, files)| files)
     }
 
-    /// Whether a file belongs to the data set now.
+    /// Whether a file currently belongs to the data set.
     pub fn holds(&self, path: &str) -> bool {
         self.files.contains_key(path)
     }
 
-    /// Files that belonged to it once, and when they were taken away (microseconds since the Unix epoch).
+    /// Files that once belonged to it, and when they were removed (microseconds since the Unix
+    /// epoch).
     pub fn removed(&self) -> &BTreeMap<String, i64> {
         &self.removed
     }
 
-    /// Whether rows were taken away for good.
+    /// Whether rows were removed for good.
     pub fn has_expired(&self) -> bool {
         self.has_expired
     }
 
-    /// The commit that published a shard.
+    /// The commit that added a shard.
     pub fn version_of(&self, shard_id: &Id<Shard>) -> Option<u64> {
         self.shards.get(shard_id.as_str()).map(|(version, _)| *version)
     }
 
-    /// Files of the data set in which the rows of a shard lie now: its own, or what they were merged into.
+    /// Files of the data set that now hold the rows of a shard: its own, or those they were merged
+    /// into.
     pub fn files_of(&self, shard_id: &Id<Shard>) -> Vec<&WrittenFile> {
         let files = self.shards.get(shard_id.as_str()).map_or(&[][..], |(_, files)| files);
         files.iter().flat_map(|file| self.holders(&file.path)).collect()
     }
 
-    /// Files of the data set in which the rows of a file lie now: itself, or what it was merged into. None, where the rows were taken away
-    /// for good.
+    /// Files of the data set that now hold the rows of a file: itself, or the one it was merged
+    /// into. Empty where the rows were removed for good.
     pub fn holders(&self, path: &str) -> Vec<&WrittenFile> {
         let mut path = path;
         loop {
@@ -186,7 +189,7 @@ impl Snapshot {
             let Some((_, files)) = self.taken_by.get(path).and_then(|shard| self.shards.get(shard)) else {
                 return Vec::new();
             };
-            // A merge writes one file a table, and is itself merged as one.
+            // A merge writes one file per table, and is itself merged as one.
             let folder = path.split('/').next();
             let Some(next) = files.iter().find(|file| file.path.split('/').next() == folder) else {
                 return Vec::new();
@@ -195,7 +198,7 @@ impl Snapshot {
         }
     }
 
-    /// Applies the next commit; one that does not fit leaves everything as it was.
+    /// Applies the next commit; an inconsistent one leaves everything as it was.
     fn apply(&mut self, commit: &Commit) -> Result<(), RecordsError> {
         self.check(commit).map_err(|what| RecordsError::Manifest { version: commit.version, what })?;
         for path in &commit.removed {
@@ -216,7 +219,7 @@ impl Snapshot {
             return Err(format!("follows {}: there is a gap", self.version));
         }
         if let Some((version, _)) = self.shards.get(&commit.txn.shard_id) {
-            return Err(format!("shard {} was published by commit {version} before", commit.txn.shard_id));
+            return Err(format!("shard {} was already committed by commit {version}", commit.txn.shard_id));
         }
         let known = |path: &str| self.files.contains_key(path) || self.removed.contains_key(path);
         if let Some(file) = commit.files.iter().find(|file| known(&file.path)) {
@@ -228,12 +231,12 @@ impl Snapshot {
 
     fn check_removed(&self, commit: &Commit) -> Result<(), String> {
         match commit.removed.iter().find(|path| !self.holds(path)) {
-            Some(path) => Err(format!("takes away {path}, which is not part of the data set")),
+            Some(path) => Err(format!("removes {path}, which is not part of the data set")),
             None => Ok(()),
         }
     }
 
-    /// A merge keeps every row, table by table.
+    /// A merge must keep every row, table by table.
     fn check_rows(&self, commit: &Commit) -> Result<(), String> {
         let removed = commit.removed.iter().map(|path| &self.files[path]);
         let (before, after) = (rows_by_table(removed), rows_by_table(&commit.files));
@@ -253,7 +256,7 @@ fn rows_by_table<'a>(files: impl IntoIterator<Item = &'a WrittenFile>) -> BTreeM
 }
 
 impl StoredCommits {
-    /// Reads them all. Only a store that fails is an error.
+    /// Reads all commits. Fails only when the store fails.
     pub async fn read(store: &Arc<dyn ObjectStore>) -> Result<Self, RecordsError> {
         let read = |version| {
             let store = store.clone();
@@ -268,40 +271,40 @@ impl StoredCommits {
         Ok(Self(found))
     }
 
-    /// The highest number there is; 0 where there is none.
+    /// The highest number; 0 without a commit.
     pub fn newest(&self) -> u64 {
         self.0.keys().next_back().copied().unwrap_or(0)
     }
 
-    /// The commit of this number, if one is there, or what is wrong with it.
+    /// The commit of this number, if it exists, or why it cannot be read.
     pub fn get(&self, version: u64) -> Option<&Result<Commit, String>> {
         self.0.get(&version)
     }
 
-    /// All of them in the order of their numbers.
+    /// All commits in order of their numbers.
     pub fn iter(&self) -> impl Iterator<Item = (u64, &Result<Commit, String>)> {
         self.0.iter().map(|(version, commit)| (*version, commit))
     }
 
-    /// The same without some of them.
+    /// The same without these commits.
     pub fn without(mut self, versions: &[u64]) -> Self {
         self.0.retain(|version, _| !versions.contains(version));
         self
     }
 
-    /// Takes in a commit that was put back.
+    /// Adds a restored commit.
     pub fn insert(&mut self, commit: Commit) {
         self.0.insert(commit.version, Ok(commit));
     }
 
-    /// The file of a commit, below the data set's folder.
+    /// Path of a commit below the data set's folder.
     pub fn file_name(version: u64) -> String {
         path_of(version).to_string()
     }
 }
 
 impl Manifest {
-    /// The store of a data set on this machine's disk, with every write synced; creates the folder.
+    /// The store of a data set on a local disk, with every write synced; creates the folder.
     pub fn local_store(data_dir: &FilePath) -> Result<Arc<dyn ObjectStore>, RecordsError> {
         create_durable_dir(&data_dir.join("manifest"))?;
         let store = LocalFileSystem::new_with_prefix(data_dir);
@@ -309,7 +312,8 @@ impl Manifest {
         Ok(Arc::new(store.with_fsync(true)))
     }
 
-    /// Removes what commits left that were killed on their way to disk (`<commit>.json#1`). Only before a coordinator serves.
+    /// Removes the temporary files of commits that were killed during the write
+    /// (`<commit>.json#1`). Only before a coordinator serves.
     pub fn clear_staged(data_dir: &FilePath) -> Result<(), RecordsError> {
         let dir = data_dir.join("manifest");
         for entry in std::fs::read_dir(&dir).map_err(RecordsError::io("list", &dir))? {
@@ -322,20 +326,21 @@ impl Manifest {
         Ok(())
     }
 
-    /// Reads the whole manifest. A gap, a malformed commit or one that does not fit is refused.
+    /// Reads the whole manifest. Fails on a gap, or on a malformed or inconsistent commit.
     pub async fn open(store: Arc<dyn ObjectStore>) -> Result<Self, RecordsError> {
         let stored = StoredCommits::read(&store).await?;
         Self::of(store, stored)
     }
 
-    /// The manifest that stored commits make. A gap, a malformed commit or one that does not fit is refused.
+    /// The manifest of these stored commits. Fails on a gap, or on a malformed or inconsistent
+    /// commit.
     pub fn of(store: Arc<dyn ObjectStore>, stored: StoredCommits) -> Result<Self, RecordsError> {
         let newest = stored.newest();
-        let mut this = Self { store, snapshot: Snapshot::default() };
+        let mut this = Self { store, snapshot: ManifestSnapshot::default() };
         for (version, commit) in stored.0 {
             let next = this.snapshot.version + 1;
             if version != next {
-                let what = format!("is missing, {newest} is there");
+                let what = format!("is missing, but {newest} exists");
                 return Err(RecordsError::Manifest { version: next, what });
             }
             this.snapshot.apply(&commit.map_err(|what| RecordsError::Manifest { version, what })?)?;
@@ -343,25 +348,25 @@ impl Manifest {
         Ok(this)
     }
 
-    /// Puts a commit back under the number it had; another one of that number must not be there.
+    /// Restores a commit under its former number, which must be free.
     pub async fn restore(&self, commit: &Commit) -> Result<(), RecordsError> {
         let refuse = |what| RecordsError::Manifest { version: commit.version, what };
         commit.check().map_err(refuse)?;
-        if self.put(commit).await? { Ok(()) } else { Err(refuse("is there already".to_owned())) }
+        if self.put(commit).await? { Ok(()) } else { Err(refuse("exists already".to_owned())) }
     }
 
     /// The data set as last read.
-    pub fn snapshot(&self) -> &Snapshot {
+    pub fn snapshot(&self) -> &ManifestSnapshot {
         &self.snapshot
     }
 
-    /// Reads the commits that came since.
-    pub async fn refresh(&mut self) -> Result<&Snapshot, RecordsError> {
+    /// Reads the commits that were added since.
+    pub async fn refresh(&mut self) -> Result<&ManifestSnapshot, RecordsError> {
         self.refresh_each(drop).await?;
         Ok(&self.snapshot)
     }
 
-    /// The same, and hands over each commit once it was applied.
+    /// The same, and passes on each commit once it was applied.
     pub(crate) async fn refresh_each(&mut self, mut each: impl FnMut(Commit)) -> Result<(), RecordsError> {
         while let Some(commit) = read(&*self.store, self.snapshot.version + 1).await? {
             self.snapshot.apply(&commit)?;
@@ -370,17 +375,17 @@ impl Manifest {
         Ok(())
     }
 
-    /// Makes a commit stand, exactly once however often it is tried: the shard's id is the key.
-    pub async fn commit(&mut self, draft: &Draft) -> Result<Committed, RecordsError> {
+    /// Commits a draft exactly once, however often it is tried: the shard's id is the key.
+    pub async fn commit(&mut self, draft: &CommitDraft) -> Result<CommitOutcome, RecordsError> {
         for _ in 0..RACES_MAX {
-            if let Some(version) = self.earlier(draft)? {
-                return Ok(Committed::Earlier(version));
+            if let Some(version) = self.find_earlier(draft)? {
+                return Ok(CommitOutcome::Earlier(version));
             }
             let commit = draft.numbered(self.snapshot.version + 1);
             self.check(&commit)?;
             if self.put(&commit).await? {
                 self.snapshot.apply(&commit)?;
-                return Ok(Committed::Now(commit.version));
+                return Ok(CommitOutcome::Now(commit.version));
             }
             self.refresh().await?;
         }
@@ -388,12 +393,12 @@ impl Manifest {
         Err(RecordsError::Manifest { version: self.snapshot.version, what })
     }
 
-    fn earlier(&self, draft: &Draft) -> Result<Option<u64>, RecordsError> {
+    fn find_earlier(&self, draft: &CommitDraft) -> Result<Option<u64>, RecordsError> {
         let Some((version, files)) = self.snapshot.shards.get(draft.shard_id.as_str()) else {
             return Ok(None);
         };
         if *files != draft.files {
-            let what = format!("published shard {} with other files", draft.shard_id);
+            let what = format!("committed shard {} with other files", draft.shard_id);
             return Err(RecordsError::Manifest { version: *version, what });
         }
         Ok(Some(*version))
@@ -404,13 +409,13 @@ impl Manifest {
         commit.check().and_then(|()| self.snapshot.check(commit)).map_err(refuse)
     }
 
-    /// Whether the commit stands now; `false` if its number was taken.
+    /// Whether the commit was stored; `false` if its number was taken.
     async fn put(&self, commit: &Commit) -> Result<bool, RecordsError> {
         let path = path_of(commit.version);
-        let mut text = serde_json::to_vec_pretty(commit).expect("a commit is plain values");
+        let mut text = serde_json::to_vec_pretty(commit).expect("a commit contains only plain values");
         text.push(b'\n');
         if text.len() as u64 > COMMIT_BYTES_MAX {
-            let what = format!("is {} bytes long, at most {COMMIT_BYTES_MAX} are read", text.len());
+            let what = format!("is {} bytes long; at most {COMMIT_BYTES_MAX} are allowed", text.len());
             return Err(RecordsError::Manifest { version: commit.version, what });
         }
         let options = PutOptions { mode: PutMode::Create, ..PutOptions::default() };
@@ -422,7 +427,7 @@ impl Manifest {
     }
 }
 
-impl Draft {
+impl CommitDraft {
     /// A draft that adds the files of one shard.
     pub fn append(
         files: Vec<WrittenFile>,
@@ -451,11 +456,12 @@ impl Draft {
 }
 
 impl Commit {
-    /// The door for commits.
+    /// Parses and validates a commit.
     fn parse(version: u64, text: &[u8]) -> Result<Self, String> {
-        let commit: Commit = serde_json::from_slice(text).map_err(|e| format!("is no commit: {e}"))?;
+        let commit: Commit =
+            serde_json::from_slice(text).map_err(|e| format!("is not a valid commit: {e}"))?;
         if commit.version != version {
-            return Err(format!("says that it is commit {}", commit.version));
+            return Err(format!("contains commit {}", commit.version));
         }
         commit.check()?;
         Ok(commit)
@@ -494,7 +500,7 @@ impl Commit {
     }
 }
 
-/// A path names a file in its table's own folder and nothing else on the disk.
+/// A path must name a file in its table's own folder.
 fn check_file(file: &WrittenFile) -> Result<(), String> {
     let WrittenFile { table, path, rows, sha256, .. } = file;
     let name = path.strip_prefix(table.as_str()).and_then(|path| path.strip_prefix('/'));
@@ -515,7 +521,7 @@ fn path_of(version: u64) -> Path {
     Path::from(format!("manifest/{version:020}.json"))
 }
 
-/// Numbers of the commits that lie there. Names that are no commit's are not ours to judge.
+/// Numbers of the commits in the store. Other names are ignored.
 async fn versions(store: &dyn ObjectStore) -> Result<BTreeSet<u64>, RecordsError> {
     let listed = store.list(Some(&Path::from("manifest")));
     let number = |meta: ObjectMeta| async move { Ok(meta.location.filename().and_then(version_of)) };
@@ -532,7 +538,7 @@ async fn read(store: &dyn ObjectStore, version: u64) -> Result<Option<Commit>, R
     commit.map_err(|what| RecordsError::Manifest { version, what })
 }
 
-/// A commit as it lies there, or what is wrong with it; `None` where there is none.
+/// A commit in the store, or why it cannot be read; `None` where it does not exist.
 async fn stored(
     store: &dyn ObjectStore,
     version: u64,
@@ -544,7 +550,7 @@ async fn stored(
         Err(source) => return Err(store_error("read", &path)(source)),
     };
     if got.meta.size > COMMIT_BYTES_MAX {
-        let what = format!("is {} bytes long, at most {COMMIT_BYTES_MAX} are read", got.meta.size);
+        let what = format!("is {} bytes long; at most {COMMIT_BYTES_MAX} are allowed", got.meta.size);
         return Ok(Some(Err(what)));
     }
     let text = got.bytes().await.map_err(store_error("read", &path))?;

@@ -1,8 +1,9 @@
-//! Makes one file of many small ones, and removes the parts when no reader can still want them.
+//! Merges many small files into one, and removes the parts once no reader can need them.
 //!
-//! A followed job closes a shard every two seconds; a data set of ten thousand files is slow to open everywhere. The merged file
-//! is committed with `op: replace`; its parts are set aside in `data/replaced/`, where whoever globs a table's folder does not read their
-//! rows a second time, and stay there for a while for readers that opened an older version.
+//! A followed job closes a shard every two seconds; a data set of ten thousand files is slow to
+//! open. The merged file is committed with `op: replace`; its parts move to `data/replaced/`, where
+//! a reader that globs a table's folder does not read their rows a second time, and stay there for
+//! a while for readers that opened an older version.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -11,36 +12,41 @@ use std::time::Duration;
 
 use furrow_rollout::{Id, Run};
 
-use crate::file::{TableFile, TableWriter, Trust, create_durable_dir, sync_dir};
+use crate::file::{IntegrityCheck, TableFile, TableWriter, create_durable_dir, sync_dir};
 use crate::schema::key;
 use crate::shard::{check_written, remove};
-use crate::{RecordsConfig, RecordsError, ShardPlan, ShardStage, Snapshot, Table, WrittenFile};
+use crate::{ManifestSnapshot, RecordsConfig, RecordsError, ShardPlan, ShardStage, Table, WrittenFile};
 
-/// Folder of the parts of merged files, below the data set's. Inside, each has the path it had.
+/// Folder of the parts of merged files, below the data set's. Inside it, each keeps its path.
 const REPLACED: &str = "replaced";
 
-/// Files of one table that should become one, in the order of their names.
+/// Files of one table to merge, in the order of their names.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MergePlan {
-    /// Their table.
+    /// The table of the files.
     pub table: Table,
-    /// The parts.
+    /// The files to merge.
     pub parts: Vec<WrittenFile>,
 }
 
-/// What is worth merging now: per table, as many small files as fit one shard, once enough have gathered. Scores are left alone:
-/// each file of them was written by a job of its own. `foreign`: paths of files that are known to be of another job ([`foreign`]).
-pub fn plan(snapshot: &Snapshot, config: &RecordsConfig, foreign: &BTreeSet<String>) -> Vec<MergePlan> {
+/// What is worth merging now: per table, as many small files as fit one shard, once enough have
+/// gathered. Scores are excluded: a job of its own wrote each of those files. `foreign` holds paths
+/// of files known to be from another job ([`foreign`]).
+pub fn plan(
+    snapshot: &ManifestSnapshot,
+    config: &RecordsConfig,
+    foreign: &BTreeSet<String>,
+) -> Vec<MergePlan> {
     let tables = Table::ALL.into_iter().filter(|table| *table != Table::Scores);
     tables.filter_map(|table| plan_table(snapshot, config, foreign, table)).collect()
 }
 
-/// Paths of the parts that cannot become one file with what `shard` writes: a run that was resumed with other settings, or by a later
-/// version with more of them, keeps the files that it wrote before as they are.
+/// Paths of the parts that cannot be merged with what `shard` writes: a run that was resumed with
+/// other settings, or by a later version with more of them, keeps its earlier files as they are.
 pub fn foreign(shard: &ShardPlan, plan: &MergePlan) -> Result<Vec<String>, RecordsError> {
     let mut found = Vec::new();
     for part in &plan.parts {
-        let file = TableFile::open(&shard.data_dir.join(&part.path), part, Trust::Length)?;
+        let file = TableFile::open(&shard.data_dir.join(&part.path), part, IntegrityCheck::Length)?;
         if check_origin(&file, shard, plan.table).is_err() {
             found.push(part.path.clone());
         }
@@ -49,7 +55,7 @@ pub fn foreign(shard: &ShardPlan, plan: &MergePlan) -> Result<Vec<String>, Recor
 }
 
 fn plan_table(
-    snapshot: &Snapshot,
+    snapshot: &ManifestSnapshot,
     config: &RecordsConfig,
     foreign: &BTreeSet<String>,
     table: Table,
@@ -68,9 +74,11 @@ fn plan_table(
     (parts.len() >= config.merge_files_min).then_some(MergePlan { table, parts })
 }
 
-/// Copies all rows of the parts into one file, durable and checked like any other; the commit is the caller's.
+/// Copies all rows of the parts into one file, durable and checked like any other. The caller
+/// commits it.
 ///
-/// `shard.shard_id` must be new, and in the ledger before. The parts must come from one run and one job.
+/// `shard.shard_id` must be new, and already in the ledger. The parts must come from one run and
+/// one job.
 pub fn merge(
     shard: &ShardPlan,
     plan: &MergePlan,
@@ -78,7 +86,7 @@ pub fn merge(
 ) -> Result<WrittenFile, RecordsError> {
     let mut merged = TableWriter::create(shard, plan.table)?;
     for part in &plan.parts {
-        let file = TableFile::open(&shard.data_dir.join(&part.path), part, Trust::Hash)?;
+        let file = TableFile::open(&shard.data_dir.join(&part.path), part, IntegrityCheck::Hash)?;
         check_origin(&file, shard, plan.table)?;
         merged.begin_rows(part.bytes as usize)?;
         if let Some(value) = file.origin(key::PREFILL_GAP) {
@@ -103,19 +111,20 @@ fn check_origin(file: &TableFile, shard: &ShardPlan, table: Table) -> Result<(),
     Ok(())
 }
 
-/// Where a part lies once it was set aside.
-pub(crate) fn aside(data_dir: &Path, path: &str) -> PathBuf {
+/// Path of a part after it was set aside.
+pub(crate) fn replaced_path(data_dir: &Path, path: &str) -> PathBuf {
     data_dir.join(REPLACED).join(path)
 }
 
-/// Moves files that a commit took away out of their tables' folders. What was moved already stays where it is, so it may be repeated.
+/// Moves files that a commit removed out of their tables' folders. May be repeated: files already
+/// moved stay where they are.
 pub fn set_aside<'a>(
     data_dir: &Path,
     paths: impl IntoIterator<Item = &'a String>,
 ) -> Result<(), RecordsError> {
     let mut tables = BTreeSet::new();
     for path in paths {
-        let (from, to) = (data_dir.join(path), aside(data_dir, path));
+        let (from, to) = (data_dir.join(path), replaced_path(data_dir, path));
         if let Some(folder) = to.parent() {
             create_durable_dir(folder)?;
         }
@@ -128,41 +137,43 @@ pub fn set_aside<'a>(
     tables.iter().try_for_each(|folder| sync_dir(folder))
 }
 
-/// Moves files back that are part of the data set and lie among those that are not. A file that lies at its place stays.
-pub fn put_back(data_dir: &Path, snapshot: &Snapshot) -> Result<(), RecordsError> {
+/// Moves files that belong to the data set back from the folder of replaced files. A file that is
+/// already in its own folder stays.
+pub fn put_back(data_dir: &Path, snapshot: &ManifestSnapshot) -> Result<(), RecordsError> {
     for file in Table::ALL.iter().flat_map(|table| snapshot.files(*table)) {
-        let (from, to) = (aside(data_dir, &file.path), data_dir.join(&file.path));
+        let (from, to) = (replaced_path(data_dir, &file.path), data_dir.join(&file.path));
         let is_aside = to.symlink_metadata().is_err() && from.symlink_metadata().is_ok();
         if is_aside {
-            std::fs::rename(&from, &to).map_err(RecordsError::io("put back", &from))?;
+            std::fs::rename(&from, &to).map_err(RecordsError::io("move back", &from))?;
             [from.parent(), to.parent()].into_iter().flatten().try_for_each(sync_dir)?;
         }
     }
     Ok(())
 }
 
-/// What came of the parts whose grace is over.
+/// Result of removing parts whose grace is over.
 #[derive(Debug, Default)]
-pub struct Retired {
-    /// Parts that were removed.
+pub struct RetireSummary {
+    /// Paths of the removed parts.
     pub removed: Vec<PathBuf>,
-    /// Merged files that are damaged or gone: their parts are kept, for they are the only copy.
+    /// Merged files that are damaged or missing: their parts are kept as the only copy.
     pub damaged: Vec<RecordsError>,
 }
 
-/// Removes files that a commit took away at least `grace` ago, once the file that they were merged into was read and is what was written.
+/// Removes files that a commit removed at least `grace` ago, once the file they were merged into
+/// was read and verified.
 pub fn retire(
     data_dir: &Path,
-    snapshot: &Snapshot,
+    snapshot: &ManifestSnapshot,
     now_micros: i64,
     grace: Duration,
-) -> Result<Retired, RecordsError> {
+) -> Result<RetireSummary, RecordsError> {
     let grace = i64::try_from(grace.as_micros()).unwrap_or(i64::MAX);
     let due = snapshot.removed().iter().filter(|(_, at)| now_micros.saturating_sub(**at) >= grace);
-    let mut retired = Retired::default();
+    let mut retired = RetireSummary::default();
     let mut is_whole = BTreeMap::new();
     for (path, _) in due {
-        let part = aside(data_dir, path);
+        let part = replaced_path(data_dir, path);
         if part.symlink_metadata().is_err() {
             continue;
         }

@@ -1,4 +1,5 @@
-//! What a policy saw: decoded pixels, so that a hash or a comparison holds whatever the encoding.
+//! Decoded pixels as the policy sees them, so that a hash or a comparison does not depend on the
+//! encoding.
 
 use std::io::Cursor;
 
@@ -6,23 +7,23 @@ use furrow_rollout::Screenshot;
 use image::{DynamicImage, ImageFormat, ImageReader, Limits};
 use sha2::{Digest, Sha256};
 
-/// Widest and highest screenshot that is decoded.
+/// Largest width and height of a screenshot that is decoded.
 const SIDE_MAX: u32 = 16_384;
 /// Most memory a decoder may take: 16,384 x 4,096 RGBA.
 const DECODE_BYTES_MAX: u64 = 256 << 20;
 
-/// A decoded picture; what is transparent shows white behind it, as the policy sees it.
+/// A decoded picture with transparency over white, as the policy sees it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Picture {
-    /// Pixels from left to right.
+pub struct DecodedPicture {
+    /// Width in pixels.
     pub width: u32,
-    /// Pixels from top to bottom.
+    /// Height in pixels.
     pub height: u32,
     /// Red, green and blue of each pixel, row by row.
     rgb: Vec<u8>,
 }
 
-impl Picture {
+impl DecodedPicture {
     /// Decodes a screenshot, within bounds on its size.
     pub fn decode(screenshot: &Screenshot) -> Result<Self, String> {
         let format = match screenshot.format {
@@ -32,7 +33,8 @@ impl Picture {
         decode(&screenshot.bytes, format)
     }
 
-    /// Pixels of which red, green or blue differ by more than so many levels; `None` of pictures of different sizes.
+    /// Pixels in which red, green or blue differ by more than `levels`; `None` for pictures of
+    /// different sizes.
     pub fn differing(&self, other: &Self, levels: u8) -> Option<u64> {
         if (self.width, self.height) != (other.width, other.height) {
             return None;
@@ -55,7 +57,7 @@ pub(crate) fn rgb_sha256(encoded: &[u8], format: ImageFormat) -> Result<[u8; 32]
     decode(encoded, format).map(|picture| picture.rgb_sha256())
 }
 
-fn decode(encoded: &[u8], format: ImageFormat) -> Result<Picture, String> {
+fn decode(encoded: &[u8], format: ImageFormat) -> Result<DecodedPicture, String> {
     let mut limits = Limits::default();
     limits.max_image_width = Some(SIDE_MAX);
     limits.max_image_height = Some(SIDE_MAX);
@@ -63,7 +65,7 @@ fn decode(encoded: &[u8], format: ImageFormat) -> Result<Picture, String> {
     let mut reader = ImageReader::with_format(Cursor::new(encoded), format);
     reader.limits(limits);
     let picture = reader.decode().map_err(|error| error.to_string())?;
-    Ok(Picture { width: picture.width(), height: picture.height(), rgb: rgb(picture) })
+    Ok(DecodedPicture { width: picture.width(), height: picture.height(), rgb: rgb(picture) })
 }
 
 fn rgb(picture: DynamicImage) -> Vec<u8> {
@@ -73,11 +75,11 @@ fn rgb(picture: DynamicImage) -> Vec<u8> {
     }
 }
 
-/// `colour a + white (1 - a)` with a in 255ths, rounded to the nearest. Written apart from the policy's own: a proof that shared its sum
-/// with what it proves would prove less.
+/// `colour a + white (1 - a)` with a in 255ths, rounded to the nearest. Separate from the policy's
+/// implementation: a check that shared its arithmetic with what it checks would show less.
 fn over_white([red, green, blue, alpha]: &[u8; 4]) -> [u8; 3] {
     let (alpha, white) = (u32::from(*alpha), 255 * (255 - u32::from(*alpha)));
-    // 255 is odd, so no sum lies half way between two.
+    // 255 is odd, so no sum is half way between two values.
     [red, green, blue].map(|colour| ((u32::from(*colour) * alpha + white + 127) / 255) as u8)
 }
 
@@ -101,7 +103,7 @@ mod tests {
 
     #[test]
     fn pixels_differ_by_more_than_so_many_levels() {
-        let picture = |rgb: &[u8]| Picture { width: 2, height: 1, rgb: rgb.to_vec() };
+        let picture = |rgb: &[u8]| DecodedPicture { width: 2, height: 1, rgb: rgb.to_vec() };
         let one = picture(&[10, 20, 30, 0, 0, 0]);
         for (other, levels, want) in [
             ([10, 20, 30, 0, 0, 0], 0, 0),
@@ -112,7 +114,7 @@ mod tests {
         ] {
             assert_eq!(one.differing(&picture(&other), levels), Some(want), "{other:?} {levels}");
         }
-        assert_eq!(one.differing(&Picture { width: 1, height: 2, ..one.clone() }, 255), None);
+        assert_eq!(one.differing(&DecodedPicture { width: 1, height: 2, ..one.clone() }, 255), None);
     }
 
     #[test]

@@ -1,17 +1,19 @@
-//! Nouns to rows and back. Rows are what strangers wrote, so reading them can fail; writing fails only where a column is too narrow.
+//! Converts domain types to rows and back. Rows are untrusted input, so reading them can fail;
+//! writing fails only where a column is too narrow.
 
 mod action;
 
 use bytes::Bytes;
 use furrow_rollout::{
-    Ancestry, Cause, Clock, Component, ContextPolicy, End, Ending, Engine, EnvironmentFingerprint, Evidence,
-    ExtraAction, FinishReason, Grammar, GroupRecord, GroupStatistics, Hashes, Id, ImageFormat, ImageSpan,
-    Kind, Mark, Observation, ObservationSpec, Outcome, OutcomeName, PageHooks, PolicyKind, PolicyVersion,
-    Sampling, Score, Screenshot, SessionSpec, Size, Split, StateOrigin, Status, StepRecord, Tab, Task,
-    TimeSplit, TokenTrace, Trace, TrajectoryRecord,
+    ContextPolicy, EndKind, EngineStats, EnvironmentFingerprint, Evidence, ExtraAction, FinishReason,
+    Grammar, GroupRecord, GroupStatistics, Id, IdKind, ImageFormat, ImageSpan, Mark, Observation,
+    ObservationSpec, Outcome, OutcomeName, PageClock, PageHooks, PolicyHashes, PolicyKind, PolicyVersion,
+    SamplingParams, Score, ScoreComponent, Screenshot, SessionSpec, Size, Split, StateOrigin, StepRecord,
+    TabInfo, Task, TimeCause, TimeSplit, TokenTrace, Trace, TrajectoryAncestry, TrajectoryEnding,
+    TrajectoryRecord, TrajectoryStatus,
 };
 
-use crate::cell::Micros;
+use crate::cell::TimestampMicros;
 use crate::schema::{
     ActionCell, ComponentCell, EngineCell, EnvironmentCell, EvidenceCell, FailedCell, GroupRow, HashesCell,
     HooksCell, ImageCell, ImageSpanCell, MarkCell, ObservationCell, ObservationSpecCell, OutcomeCell,
@@ -19,73 +21,73 @@ use crate::schema::{
     TrajectoryTiming,
 };
 
-/// One row of `steps` or `failed_steps` as it is read back.
+/// One row of `steps` or `failed_steps` as read back.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RecordedStep {
-    /// The trajectory it belongs to.
-    pub ancestry: Ancestry,
-    /// The task.
+    /// Run, group and trajectory of the step.
+    pub ancestry: TrajectoryAncestry,
+    /// Id of the task.
     pub task_id: String,
-    /// The task's suite.
+    /// Suite of the task.
     pub suite: String,
-    /// The task's split.
+    /// Split of the task.
     pub split: Split,
-    /// What its place in the trajectory makes of it.
-    pub place: StepPlace,
-    /// The step.
+    /// Columns derived from its trajectory.
+    pub derived: DerivedColumns,
+    /// The step as it was recorded.
     pub record: StepRecord,
-    /// How its tokens were drawn.
-    pub sampling: Sampling,
+    /// Sampling parameters of its tokens.
+    pub sampling: SamplingParams,
 }
 
-/// What the trajectory makes of one of its steps.
+/// Columns of a step that are derived from its trajectory.
 #[derive(Debug, Clone, PartialEq)]
-pub struct StepPlace {
-    /// Step 0.
+pub struct DerivedColumns {
+    /// Whether it is step 0.
     pub is_first: bool,
-    /// The newest step.
+    /// Whether it is the trajectory's last step.
     pub is_last: bool,
-    /// The last, and the policy brought it to its end.
+    /// Whether it is the last step and the policy brought the trajectory to its end.
     pub is_terminal: bool,
-    /// The last, and something else did.
+    /// Whether it is the last step and the trajectory ended otherwise.
     pub is_truncated: bool,
     /// Usable for RL (see `schema.rs`).
     pub trainable_rl: bool,
     /// Usable for supervised training (see `schema.rs`).
     pub trainable_sft: bool,
-    /// The trajectory's reward on the last step, 0 before it, none of a failed one.
+    /// The trajectory's reward on the last step, 0 before it, `None` for a failed trajectory.
     pub reward: Option<f32>,
-    /// Parts of the reward, on the last step.
-    pub reward_components: Vec<Component>,
+    /// Components of the reward, on the last step.
+    pub reward_components: Vec<ScoreComponent>,
 }
 
-/// A verdict on a stored trajectory, one row of `scores`.
+/// A later verdict on a stored trajectory, one row of `scores`.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Rescore {
-    /// The trajectory.
-    pub ancestry: Ancestry,
-    /// Its task.
+pub struct RescoreRecord {
+    /// Run, group and id of the trajectory.
+    pub ancestry: TrajectoryAncestry,
+    /// Id of its task.
     pub task_id: String,
-    /// The task's suite.
+    /// Suite of the task.
     pub suite: String,
-    /// The task's split.
+    /// Split of the task.
     pub split: Split,
-    /// The verdict.
+    /// The later score.
     pub score: Score,
-    /// Wall clock, microseconds since the Unix epoch.
+    /// Wall clock of the scoring, microseconds since the Unix epoch.
     pub scored_at_micros: i64,
 }
 
-/// What of a trajectory its steps repeat.
-pub(crate) struct Fate<'a> {
-    pub status: Status,
-    pub end: End,
+/// Columns of a trajectory that its steps repeat.
+pub(crate) struct TrajectoryColumns<'a> {
+    pub status: TrajectoryStatus,
+    pub end: EndKind,
     pub split: Split,
     pub reward: Option<f32>,
-    pub components: &'a [Component],
+    pub components: &'a [ScoreComponent],
 }
 
-impl<'a> Fate<'a> {
+impl<'a> TrajectoryColumns<'a> {
     pub(crate) fn of(trajectory: &'a TrajectoryRecord) -> Self {
         let score = trajectory.score.as_ref();
         Self {
@@ -97,46 +99,47 @@ impl<'a> Fate<'a> {
         }
     }
 
-    /// The derived columns of one step: the only place that knows how.
-    pub(crate) fn place(&self, step: &StepRecord, is_last: bool) -> StepPlace {
-        let scored = self.status == Status::Scored;
+    /// The derived columns of one step, defined only here.
+    pub(crate) fn derive(&self, step: &StepRecord, is_last: bool) -> DerivedColumns {
+        let scored = self.status == TrajectoryStatus::Scored;
         let is_terminal = is_last && scored && self.end.is_terminal();
         let trainable = scored && self.split == Split::Train;
         let paid = if is_last { self.reward } else { self.reward.map(|_| 0.0) };
-        StepPlace {
+        DerivedColumns {
             is_first: step.step == 0,
             is_last,
             is_terminal,
             is_truncated: is_last && !is_terminal,
-            trainable_rl: trainable && learns_by_reward(&step.trace),
-            trainable_sft: trainable && teaches(step),
+            trainable_rl: trainable && trains_by_reward(&step.trace),
+            trainable_sft: trainable && trains_by_imitation(step),
             reward: paid.filter(|_| scored),
             reward_components: if is_last && scored { self.components.to_vec() } else { Vec::new() },
         }
     }
 }
 
-fn learns_by_reward(trace: &Trace) -> bool {
+fn trains_by_reward(trace: &Trace) -> bool {
     let has_logprobs = trace.tokens.as_ref().is_some_and(|tokens| tokens.logprobs.is_some());
     matches!(trace.policy_kind, PolicyKind::Model | PolicyKind::Openai) && has_logprobs
 }
 
-fn teaches(step: &StepRecord) -> bool {
+fn trains_by_imitation(step: &StepRecord) -> bool {
     step.reply.action.is_ok() && step.trace.policy_kind != PolicyKind::Random
 }
 
-// Numbers. Unsigned nouns lie in signed columns bit for bit; times saturate at 292,000 years.
+// Numbers. Unsigned values are stored in signed columns bit for bit; times saturate at 292,000
+// years.
 
 fn micros(value: u64) -> i64 {
     i64::try_from(value).unwrap_or(i64::MAX)
 }
 
-/// Times are never negative; a column that says so is read as 0.
+/// Times are never negative; a negative cell is read as 0.
 fn elapsed(cell: i64) -> u64 {
     u64::try_from(cell).unwrap_or(0)
 }
 
-fn small(what: &str, value: u32) -> Result<i16, String> {
+fn to_i16(what: &str, value: u32) -> Result<i16, String> {
     i16::try_from(value).map_err(|_| format!("{what} {value} is above {}", i16::MAX))
 }
 
@@ -152,37 +155,40 @@ fn size(width: i32, height: i32) -> Size {
     Size::new(width.cast_unsigned(), height.cast_unsigned())
 }
 
-// Words.
+// Strings.
 
-fn id<K: Kind>(text: &str) -> Result<Id<K>, String> {
+fn id<K: IdKind>(text: &str) -> Result<Id<K>, String> {
     Id::new(text).map_err(|bad| bad.to_string())
 }
 
-fn word<T>(column: &str, text: &str, parse: impl Fn(&str) -> Option<T>) -> Result<T, String> {
+fn parse_text<T>(column: &str, text: &str, parse: impl Fn(&str) -> Option<T>) -> Result<T, String> {
     let shown = || text.chars().take(40).collect::<String>();
-    parse(text).ok_or_else(|| format!("{column} holds {:?}, which is none of its words", shown()))
+    parse(text).ok_or_else(|| format!("{column} holds {:?}, which is not an allowed value", shown()))
 }
 
-pub(crate) fn status(text: &str) -> Result<Status, String> {
-    let parse =
-        |text: &str| [Status::Scored, Status::Failed].into_iter().find(|status| status.as_str() == text);
-    word("status", text, parse)
+pub(crate) fn status(text: &str) -> Result<TrajectoryStatus, String> {
+    let parse = |text: &str| {
+        [TrajectoryStatus::Scored, TrajectoryStatus::Failed]
+            .into_iter()
+            .find(|status| status.as_str() == text)
+    };
+    parse_text("status", text, parse)
 }
 
-pub(crate) fn end(text: &str) -> Result<End, String> {
-    word("end", text, End::parse)
+pub(crate) fn end(text: &str) -> Result<EndKind, String> {
+    parse_text("end", text, EndKind::parse)
 }
 
 pub(crate) fn split(text: &str) -> Result<Split, String> {
-    word("split", text, Split::parse)
+    parse_text("split", text, Split::parse)
 }
 
 pub(crate) fn policy_kind(text: &str) -> Result<PolicyKind, String> {
-    word("policy_kind", text, PolicyKind::parse)
+    parse_text("policy_kind", text, PolicyKind::parse)
 }
 
 fn present<T>(column: &str, cell: Option<T>) -> Result<T, String> {
-    cell.ok_or_else(|| format!("{column} is null where its neighbours are not"))
+    cell.ok_or_else(|| format!("{column} is null, but related columns are not"))
 }
 
 // Pictures.
@@ -199,7 +205,7 @@ fn format(text: &str, quality: Option<i16>) -> Result<ImageFormat, String> {
     match (text, quality) {
         ("png", None) => Ok(ImageFormat::Png),
         ("jpeg", Some(Ok(quality))) => Ok(ImageFormat::Jpeg { quality }),
-        _ => Err("format and quality hold neither a png nor a jpeg with its quality".into()),
+        _ => Err("format and quality must be a png, or a jpeg with its quality".into()),
     }
 }
 
@@ -216,13 +222,13 @@ impl From<TimeSplit> for StepTiming {
     fn from(split: TimeSplit) -> Self {
         let of = |cause| micros(split.of(cause));
         Self {
-            boot_micros: of(Cause::Boot),
-            observe_micros: of(Cause::Observe),
-            policy_micros: of(Cause::Policy),
-            act_micros: of(Cause::Act),
-            settle_micros: of(Cause::Settle),
-            record_micros: of(Cause::Record),
-            finish_micros: of(Cause::Finish),
+            boot_micros: of(TimeCause::Boot),
+            observe_micros: of(TimeCause::Observe),
+            policy_micros: of(TimeCause::Policy),
+            act_micros: of(TimeCause::Act),
+            settle_micros: of(TimeCause::Settle),
+            record_micros: of(TimeCause::Record),
+            finish_micros: of(TimeCause::Finish),
         }
     }
 }
@@ -231,13 +237,13 @@ impl From<&StepTiming> for TimeSplit {
     fn from(cell: &StepTiming) -> Self {
         let mut split = TimeSplit::default();
         for (cause, micros) in [
-            (Cause::Boot, cell.boot_micros),
-            (Cause::Observe, cell.observe_micros),
-            (Cause::Policy, cell.policy_micros),
-            (Cause::Act, cell.act_micros),
-            (Cause::Settle, cell.settle_micros),
-            (Cause::Record, cell.record_micros),
-            (Cause::Finish, cell.finish_micros),
+            (TimeCause::Boot, cell.boot_micros),
+            (TimeCause::Observe, cell.observe_micros),
+            (TimeCause::Policy, cell.policy_micros),
+            (TimeCause::Act, cell.act_micros),
+            (TimeCause::Settle, cell.settle_micros),
+            (TimeCause::Record, cell.record_micros),
+            (TimeCause::Finish, cell.finish_micros),
         ] {
             split.add(cause, elapsed(micros));
         }
@@ -295,9 +301,9 @@ impl ObservationCell {
         }
     }
 
-    fn noun(self) -> Result<Observation, String> {
+    fn into_domain(self) -> Result<Observation, String> {
         let format = format(&self.format, self.quality)?;
-        let tab = |cell: TabCell| Tab { title: cell.title, url: cell.url, active: cell.active };
+        let tab = |cell: TabCell| TabInfo { title: cell.title, url: cell.url, active: cell.active };
         Ok(Observation {
             screenshot: Screenshot {
                 bytes: self.screenshot.bytes,
@@ -315,8 +321,8 @@ impl ObservationCell {
     }
 }
 
-impl From<&Tab> for TabCell {
-    fn from(tab: &Tab) -> Self {
+impl From<&TabInfo> for TabCell {
+    fn from(tab: &TabInfo) -> Self {
         Self { title: tab.title.clone(), url: tab.url.clone(), active: tab.active }
     }
 }
@@ -342,27 +348,27 @@ impl From<&Outcome> for OutcomeCell {
 }
 
 impl OutcomeCell {
-    fn noun(self) -> Result<Outcome, String> {
-        Ok(Outcome { name: word("outcome.name", &self.name, OutcomeName::parse)?, detail: self.detail })
+    fn into_domain(self) -> Result<Outcome, String> {
+        Ok(Outcome { name: parse_text("outcome.name", &self.name, OutcomeName::parse)?, detail: self.detail })
     }
 }
 
-impl From<&Component> for ComponentCell {
-    fn from(component: &Component) -> Self {
+impl From<&ScoreComponent> for ComponentCell {
+    fn from(component: &ScoreComponent) -> Self {
         Self { name: component.name.clone(), value: component.value }
     }
 }
 
-fn component_cells(components: &[Component]) -> Vec<ComponentCell> {
+fn component_cells(components: &[ScoreComponent]) -> Vec<ComponentCell> {
     components.iter().map(ComponentCell::from).collect()
 }
 
-pub(crate) fn components(cells: Vec<ComponentCell>) -> Vec<Component> {
-    cells.into_iter().map(|cell| Component { name: cell.name, value: cell.value }).collect()
+pub(crate) fn components(cells: Vec<ComponentCell>) -> Vec<ScoreComponent> {
+    cells.into_iter().map(|cell| ScoreComponent { name: cell.name, value: cell.value }).collect()
 }
 
-impl From<&Sampling> for SamplingCell {
-    fn from(sampling: &Sampling) -> Self {
+impl From<&SamplingParams> for SamplingCell {
+    fn from(sampling: &SamplingParams) -> Self {
         Self {
             temperature: sampling.temperature,
             top_p: sampling.top_p,
@@ -374,7 +380,7 @@ impl From<&Sampling> for SamplingCell {
     }
 }
 
-impl From<&SamplingCell> for Sampling {
+impl From<&SamplingCell> for SamplingParams {
     fn from(cell: &SamplingCell) -> Self {
         Self {
             temperature: cell.temperature,
@@ -387,8 +393,8 @@ impl From<&SamplingCell> for Sampling {
     }
 }
 
-impl From<&Engine> for EngineCell {
-    fn from(engine: &Engine) -> Self {
+impl From<&EngineStats> for EngineCell {
+    fn from(engine: &EngineStats) -> Self {
         Self {
             worker: engine.worker.clone(),
             slot: engine.slot.map(u32::cast_signed),
@@ -405,9 +411,9 @@ impl From<&Engine> for EngineCell {
 }
 
 impl EngineCell {
-    fn noun(self) -> Result<Engine, String> {
-        let origin = |text: String| word("engine.state_origin", &text, StateOrigin::parse);
-        Ok(Engine {
+    fn into_domain(self) -> Result<EngineStats, String> {
+        let origin = |text: String| parse_text("engine.state_origin", &text, StateOrigin::parse);
+        Ok(EngineStats {
             worker: self.worker,
             slot: self.slot.map(i32::cast_unsigned),
             state_origin: self.state_origin.map(origin).transpose()?,
@@ -460,47 +466,48 @@ impl StepRow {
         step: &StepRecord,
         is_last: bool,
     ) -> Result<Self, String> {
-        let Ancestry { run_id, group_id, sample_index, attempt, trajectory_id } = &trajectory.ancestry;
-        let place = Fate::of(trajectory).place(step, is_last);
+        let TrajectoryAncestry { run_id, group_id, sample_index, attempt, trajectory_id } =
+            &trajectory.ancestry;
+        let derived = TrajectoryColumns::of(trajectory).derive(step, is_last);
         let screenshot = &step.observation.screenshot;
         let path = format!("{trajectory_id}-{}.{}", step.step, extension(screenshot.format));
         let mut row = Self {
             run_id: run_id.to_string(),
             trajectory_id: trajectory_id.to_string(),
-            attempt: small("attempt", *attempt)?,
+            attempt: to_i16("attempt", *attempt)?,
             group_id: group_id.to_string(),
             sample_index: sample_index.cast_signed(),
             task_id: trajectory.task.task_id.clone(),
             suite: trajectory.task.suite.clone(),
             split: trajectory.task.split.as_str().into(),
             step: step.step.cast_signed(),
-            is_first: place.is_first,
-            is_last: place.is_last,
-            is_terminal: place.is_terminal,
-            is_truncated: place.is_truncated,
+            is_first: derived.is_first,
+            is_last: derived.is_last,
+            is_terminal: derived.is_terminal,
+            is_truncated: derived.is_truncated,
             policy_kind: step.trace.policy_kind.as_str().into(),
-            trainable_rl: place.trainable_rl,
-            trainable_sft: place.trainable_sft,
+            trainable_rl: derived.trainable_rl,
+            trainable_sft: derived.trainable_sft,
             observation: ObservationCell::new(&step.observation, path),
             policy_version: step.trace.policy_version.map(|version| version.0),
             state_version_min: step.trace.state_version_min.map(|version| version.0),
             action: ActionCell::from(&step.reply),
             outcome: OutcomeCell::from(&step.outcome),
-            reward: place.reward,
-            reward_components: component_cells(&place.reward_components),
+            reward: derived.reward,
+            reward_components: component_cells(&derived.reward_components),
             sampling: SamplingCell::from(&trajectory.session.sampling),
             engine: EngineCell::from(&step.trace.engine),
             timing: StepTiming::from(step.timing),
-            observed_at: Micros(step.observed_at_micros),
+            observed_at: TimestampMicros(step.observed_at_micros),
             ..Self::default()
         };
         if let Some(tokens) = &step.trace.tokens {
-            row.say(tokens);
+            row.set_tokens(tokens);
         }
         Ok(row)
     }
 
-    fn say(&mut self, tokens: &TokenTrace) {
+    fn set_tokens(&mut self, tokens: &TokenTrace) {
         self.prompt_token_ids = Some(signed(&tokens.prompt_token_ids));
         self.image_spans = Some(tokens.image_spans.iter().map(ImageSpanCell::from).collect());
         self.response_token_ids = Some(signed(&tokens.response_token_ids));
@@ -541,7 +548,7 @@ impl StepRow {
             prefix_len: present("prefix_len", self.prefix_len)?.cast_unsigned(),
             prefix_hash: present("prefix_hash", self.prefix_hash)?,
             prompt_hash: present("prompt_hash", self.prompt_hash)?,
-            finish_reason: word("finish_reason", finish_reason, FinishReason::parse)?,
+            finish_reason: parse_text("finish_reason", finish_reason, FinishReason::parse)?,
             logprobs: self.logprobs.clone(),
             sampled_logprobs: self.sampled_logprobs.clone(),
             kept_count: self.kept_count.as_ref().map(counts),
@@ -572,13 +579,13 @@ impl StepRow {
             ("policy_versions", self.policy_versions.is_some()),
         ];
         match stray.into_iter().find(|(_, is_there)| *is_there) {
-            Some((column, _)) => Err(format!("{column} is there and prompt_token_ids is null")),
+            Some((column, _)) => Err(format!("{column} is present, but prompt_token_ids is null")),
             None => Ok(()),
         }
     }
 
-    fn place(&mut self) -> StepPlace {
-        StepPlace {
+    fn take_derived(&mut self) -> DerivedColumns {
+        DerivedColumns {
             is_first: self.is_first,
             is_last: self.is_last,
             is_terminal: self.is_terminal,
@@ -590,22 +597,22 @@ impl StepRow {
         }
     }
 
-    /// The step as a noun.
-    pub(crate) fn noun(mut self) -> Result<RecordedStep, String> {
-        let place = self.place();
+    /// Converts the row to a step.
+    pub(crate) fn into_domain(mut self) -> Result<RecordedStep, String> {
+        let place = self.take_derived();
         let trace = Trace {
             policy_kind: policy_kind(&self.policy_kind)?,
             policy_version: self.policy_version.map(PolicyVersion),
             state_version_min: self.state_version_min.map(PolicyVersion),
             tokens: self.tokens()?,
-            engine: self.engine.noun()?,
-            scored_again: Vec::new(),
+            engine: self.engine.into_domain()?,
+            rescored: Vec::new(),
         };
         let record = StepRecord {
             step: self.step.cast_unsigned(),
-            observation: self.observation.noun()?,
-            reply: self.action.noun()?,
-            outcome: self.outcome.noun()?,
+            observation: self.observation.into_domain()?,
+            reply: self.action.into_domain()?,
+            outcome: self.outcome.into_domain()?,
             trace,
             timing: TimeSplit::from(&self.timing),
             observed_at_micros: self.observed_at.0,
@@ -621,15 +628,21 @@ impl StepRow {
             task_id: self.task_id,
             suite: self.suite,
             split: split(&self.split)?,
-            place,
+            derived: place,
             record,
-            sampling: Sampling::from(&self.sampling),
+            sampling: SamplingParams::from(&self.sampling),
         })
     }
 }
 
-fn ancestry(run: &str, trajectory: &str, group: &str, sample: i32, attempt: i16) -> Result<Ancestry, String> {
-    Ok(Ancestry {
+fn ancestry(
+    run: &str,
+    trajectory: &str,
+    group: &str,
+    sample: i32,
+    attempt: i16,
+) -> Result<TrajectoryAncestry, String> {
+    Ok(TrajectoryAncestry {
         run_id: id(run)?,
         group_id: id(group)?,
         sample_index: sample.cast_unsigned(),
@@ -654,7 +667,7 @@ impl From<&Score> for ScoreCell {
 }
 
 impl ScoreCell {
-    fn noun(self, reward: Option<f32>) -> Score {
+    fn into_domain(self, reward: Option<f32>) -> Score {
         Score {
             reward,
             success: self.success,
@@ -680,7 +693,7 @@ impl EvidenceCell {
         }
     }
 
-    pub(crate) fn noun(self) -> Evidence {
+    pub(crate) fn into_domain(self) -> Evidence {
         Evidence {
             screenshot: self.screenshot.map(|image| image.bytes),
             url: self.url,
@@ -691,8 +704,8 @@ impl EvidenceCell {
     }
 }
 
-impl From<&Hashes> for HashesCell {
-    fn from(hashes: &Hashes) -> Self {
+impl From<&PolicyHashes> for HashesCell {
+    fn from(hashes: &PolicyHashes) -> Self {
         Self {
             weights: hashes.weights.clone(),
             tokenizer: hashes.tokenizer.clone(),
@@ -703,7 +716,7 @@ impl From<&Hashes> for HashesCell {
     }
 }
 
-impl From<HashesCell> for Hashes {
+impl From<HashesCell> for PolicyHashes {
     fn from(cell: HashesCell) -> Self {
         Self {
             weights: cell.weights,
@@ -760,12 +773,12 @@ impl From<&SessionSpec> for SessionCell {
 }
 
 impl SessionCell {
-    fn noun(self) -> Result<SessionSpec, String> {
-        let extra = |text: &String| word("session.grammar_extra", text, ExtraAction::parse);
+    fn into_domain(self) -> Result<SessionSpec, String> {
+        let extra = |text: &String| parse_text("session.grammar_extra", text, ExtraAction::parse);
         let extra = self.grammar_extra.iter().map(extra).collect::<Result<_, _>>()?;
         Ok(SessionSpec {
             grammar: Grammar { name: self.grammar, extra },
-            sampling: Sampling::from(&self.sampling),
+            sampling: SamplingParams::from(&self.sampling),
             context: context(&self.context, self.context_window)?,
             instructions: self.instructions,
         })
@@ -776,7 +789,7 @@ fn context_cells(context: ContextPolicy) -> (&'static str, Option<i32>) {
     match context {
         ContextPolicy::Append => ("append", None),
         ContextPolicy::LastImage => ("last_image", None),
-        ContextPolicy::Window(held) => ("window", Some(held.cast_signed())),
+        ContextPolicy::Window(kept) => ("window", Some(kept.cast_signed())),
         ContextPolicy::Fresh => ("fresh", None),
     }
 }
@@ -785,17 +798,17 @@ fn context(text: &str, window: Option<i32>) -> Result<ContextPolicy, String> {
     match (text, window) {
         ("append", None) => Ok(ContextPolicy::Append),
         ("last_image", None) => Ok(ContextPolicy::LastImage),
-        ("window", Some(held)) => Ok(ContextPolicy::Window(held.cast_unsigned())),
+        ("window", Some(kept)) => Ok(ContextPolicy::Window(kept.cast_unsigned())),
         ("fresh", None) => Ok(ContextPolicy::Fresh),
-        _ => Err("session.context and context_window name no context policy".into()),
+        _ => Err("session.context and context_window are not a known context policy".into()),
     }
 }
 
 impl From<&Task> for TaskCell {
     fn from(task: &Task) -> Self {
         let (clock, clock_step_millis) = match task.clock {
-            Clock::Real => ("real", None),
-            Clock::Virtual { step_millis } => ("virtual", Some(step_millis.cast_signed())),
+            PageClock::Real => ("real", None),
+            PageClock::Virtual { step_millis } => ("virtual", Some(step_millis.cast_signed())),
         };
         Self {
             goal: task.goal.clone(),
@@ -831,7 +844,7 @@ impl From<&ObservationSpec> for ObservationSpecCell {
 }
 
 impl ObservationSpecCell {
-    fn noun(self) -> Result<ObservationSpec, String> {
+    fn into_domain(self) -> Result<ObservationSpec, String> {
         Ok(ObservationSpec {
             format: format(&self.format, self.quality)?,
             clip: self.clip_width.zip(self.clip_height).map(|(width, height)| size(width, height)),
@@ -841,11 +854,11 @@ impl ObservationSpecCell {
 }
 
 impl TaskCell {
-    fn noun(self, task_id: String, suite: String, split: Split) -> Result<Task, String> {
+    fn into_domain(self, task_id: String, suite: String, split: Split) -> Result<Task, String> {
         let clock = match (&*self.clock, self.clock_step_millis) {
-            ("real", None) => Clock::Real,
-            ("virtual", Some(step)) => Clock::Virtual { step_millis: step.cast_unsigned() },
-            _ => return Err("task.clock and clock_step_millis name no clock".into()),
+            ("real", None) => PageClock::Real,
+            ("virtual", Some(step)) => PageClock::Virtual { step_millis: step.cast_unsigned() },
+            _ => return Err("task.clock and clock_step_millis are not a known clock".into()),
         };
         Ok(Task {
             task_id,
@@ -857,7 +870,7 @@ impl TaskCell {
             max_steps: self.max_steps.cast_unsigned(),
             time_limit_millis: elapsed(self.time_limit_millis),
             viewport: size(self.viewport_width, self.viewport_height),
-            observation: self.observation.noun()?,
+            observation: self.observation.into_domain()?,
             allow_hosts: self.allow_hosts,
             hooks: PageHooks { start: self.hooks.start, probe: self.hooks.probe, solve: self.hooks.solve },
             clock,
@@ -870,13 +883,13 @@ impl TaskCell {
 impl TrajectoryRow {
     /// The row of one trajectory.
     pub(crate) fn new(record: &TrajectoryRecord) -> Result<Self, String> {
-        let Ancestry { run_id, group_id, sample_index, attempt, trajectory_id } = &record.ancestry;
+        let TrajectoryAncestry { run_id, group_id, sample_index, attempt, trajectory_id } = &record.ancestry;
         let ending = &record.ending;
         let path = format!("{trajectory_id}-end.{}", extension(record.task.observation.format));
         Ok(Self {
             run_id: run_id.to_string(),
             trajectory_id: trajectory_id.to_string(),
-            attempt: small("attempt", *attempt)?,
+            attempt: to_i16("attempt", *attempt)?,
             group_id: group_id.to_string(),
             sample_index: sample_index.cast_signed(),
             group_size: record.group_size.cast_signed(),
@@ -908,26 +921,26 @@ impl TrajectoryRow {
             timing: TrajectoryTiming::new(record),
             gpu_micros: micros(record.gpu_micros),
             cost_usd: record.cost_usd,
-            started_at: Micros(record.started_at_micros),
-            ended_at: Micros(record.ended_at_micros),
+            started_at: TimestampMicros(record.started_at_micros),
+            ended_at: TimestampMicros(record.ended_at_micros),
         })
     }
 
-    /// The trajectory as a noun.
-    pub(crate) fn noun(self) -> Result<TrajectoryRecord, String> {
-        let ending = Ending {
+    /// Converts the row to a trajectory.
+    pub(crate) fn into_domain(self) -> Result<TrajectoryRecord, String> {
+        let ending = TrajectoryEnding {
             end: end(&self.end)?,
             reason: self.failure_reason,
-            evidence: self.evidence.map(EvidenceCell::noun),
+            evidence: self.evidence.map(EvidenceCell::into_domain),
             goal: self.goal,
             steps: self.num_steps.cast_unsigned(),
-            last_outcome: self.last_outcome.map(OutcomeCell::noun).transpose()?,
+            last_outcome: self.last_outcome.map(OutcomeCell::into_domain).transpose()?,
             timing: TimeSplit::from(&self.timing.worker()),
             environment: self.environment.into(),
         };
         let reward = self.reward;
         if reward.is_some() && self.score.is_none() {
-            return Err("reward is there and score is null".into());
+            return Err("reward is present, but score is null".into());
         }
         Ok(TrajectoryRecord {
             ancestry: ancestry(
@@ -937,16 +950,16 @@ impl TrajectoryRow {
                 self.sample_index,
                 self.attempt,
             )?,
-            task: self.task.noun(self.task_id, self.suite, split(&self.split)?)?,
+            task: self.task.into_domain(self.task_id, self.suite, split(&self.split)?)?,
             task_json: self.task_json,
             policy_kind: policy_kind(&self.policy_kind)?,
             status: status(&self.status)?,
             ending,
-            score: self.score.map(|score| score.noun(reward)),
+            score: self.score.map(|score| score.into_domain(reward)),
             policy_versions: self.policy_version_min.zip(self.policy_version_max),
             staleness: self.staleness,
             hashes: self.hashes.into(),
-            session: self.session.noun()?,
+            session: self.session.into_domain()?,
             group_size: self.group_size.cast_unsigned(),
             token: self.fencing_token,
             queue_micros: elapsed(self.timing.queue_micros),
@@ -984,7 +997,7 @@ impl GroupRow {
             zero_variance: record.rewards.map(|rewards| rewards.zero_variance),
             policy_version_min: record.policy_versions.map(|(oldest, _)| oldest),
             policy_version_max: record.policy_versions.map(|(_, newest)| newest),
-            closed_at: Micros(record.closed_at_micros),
+            closed_at: TimestampMicros(record.closed_at_micros),
         }
     }
 
@@ -994,12 +1007,12 @@ impl GroupRow {
             (Some(mean), Some(std), Some(zero_variance)) => {
                 Ok(Some(GroupStatistics { mean, std, zero_variance }))
             }
-            _ => Err("mean, std and zero_variance are not null together".into()),
+            _ => Err("mean, std and zero_variance must be null together".into()),
         }
     }
 
-    /// The group as a noun.
-    pub(crate) fn noun(self) -> Result<GroupRecord, String> {
+    /// Converts the row to a group.
+    pub(crate) fn into_domain(self) -> Result<GroupRecord, String> {
         Ok(GroupRecord {
             run_id: id(&self.run_id)?,
             group_id: id(&self.group_id)?,
@@ -1019,12 +1032,12 @@ impl GroupRow {
 
 impl ScoreRow {
     /// The row of one later score.
-    pub(crate) fn new(rescore: &Rescore) -> Result<Self, String> {
-        let Ancestry { run_id, group_id, sample_index, attempt, trajectory_id } = &rescore.ancestry;
+    pub(crate) fn new(rescore: &RescoreRecord) -> Result<Self, String> {
+        let TrajectoryAncestry { run_id, group_id, sample_index, attempt, trajectory_id } = &rescore.ancestry;
         Ok(Self {
             run_id: run_id.to_string(),
             trajectory_id: trajectory_id.to_string(),
-            attempt: small("attempt", *attempt)?,
+            attempt: to_i16("attempt", *attempt)?,
             group_id: group_id.to_string(),
             sample_index: sample_index.cast_signed(),
             task_id: rescore.task_id.clone(),
@@ -1032,13 +1045,13 @@ impl ScoreRow {
             split: rescore.split.as_str().into(),
             reward: rescore.score.reward,
             score: ScoreCell::from(&rescore.score),
-            scored_at: Micros(rescore.scored_at_micros),
+            scored_at: TimestampMicros(rescore.scored_at_micros),
         })
     }
 
-    /// The later score as a noun.
-    pub(crate) fn noun(self) -> Result<Rescore, String> {
-        Ok(Rescore {
+    /// Converts the row to a later score.
+    pub(crate) fn into_domain(self) -> Result<RescoreRecord, String> {
+        Ok(RescoreRecord {
             ancestry: ancestry(
                 &self.run_id,
                 &self.trajectory_id,
@@ -1049,7 +1062,7 @@ impl ScoreRow {
             task_id: self.task_id,
             suite: self.suite,
             split: split(&self.split)?,
-            score: self.score.noun(self.reward),
+            score: self.score.into_domain(self.reward),
             scored_at_micros: self.scored_at.0,
         })
     }

@@ -1,47 +1,53 @@
-//! The columns of all five tables, each named here once.
+//! The columns of all five tables, each defined once.
 //!
-//! What is not plain from its name:
-//! * Counts and token ids are unsigned in the nouns and signed in the columns, bit for bit, because loaders want int32 and int64.
-//! * `is_first`, `is_last`, `is_terminal`, `is_truncated` are RLDS's: the last step is terminal when the policy itself brought
-//!   the trajectory to its end, else it is truncated; steps of a failed trajectory end truncated.
-//! * `reward` is the trajectory's reward on its last step and 0 before it; null all along a failed trajectory.
-//! * `trainable_rl`: the trajectory is scored, its split is `train`, the step was made by a `model` or `openai` policy and has
-//!   log-probs. `trainable_sft`: scored, split `train`, the reply holds an action, and the policy is not `random`, whose replies
-//!   teach nothing. Both are fixed when written; which rewards, staleness or spread to keep is the reader's choice.
-//! * Page text (titles, addresses, answers, outcomes) is plain utf8 and nothing more: show it as text, never as markup.
-//! * Token columns are null where the policy gave no tokens. `commit_token_ids` is also null where the session keeps
-//!   prompt ++ response; the two are told apart by `prompt_token_ids`.
-//! * Timestamps are microseconds in UTC. (DuckDB's Python client wants `pytz` to turn those into Python objects; as Arrow, NumPy or
-//!   pandas they need nothing.)
-//! * `image_spans` lists every image of the whole prompt K_t ++ `prompt_token_ids`, those inside K_t included.
+//! What the names alone do not say:
+//! * Counts and token ids are unsigned in the domain types and signed in the columns, bit for bit,
+//!   because loaders expect int32 and int64.
+//! * `is_first`, `is_last`, `is_terminal`, `is_truncated` are those of RLDS: the last step is
+//!   terminal when the policy itself brought the trajectory to its end, otherwise truncated; steps
+//!   of a failed trajectory end truncated.
+//! * `reward` is the trajectory's reward on its last step and 0 before it; null in all steps of a
+//!   failed trajectory.
+//! * `trainable_rl`: the trajectory is scored, its split is `train`, the step was made by a `model`
+//!   or `openai` policy and has log-probs. `trainable_sft`: scored, split `train`, the reply holds
+//!   an action, and the policy is not `random`, whose replies teach nothing. Both are fixed when
+//!   written; the reader chooses which rewards, staleness or spread to keep.
+//! * Page text (titles, addresses, answers, outcomes) is plain utf8: show it as text, never as
+//!   markup.
+//! * Token columns are null where the policy recorded no tokens. `commit_token_ids` is also null
+//!   where the session keeps prompt ++ response; `prompt_token_ids` distinguishes the two cases.
+//! * Timestamps are microseconds in UTC. (DuckDB's Python client needs `pytz` to convert them to
+//!   Python objects; Arrow, NumPy and pandas do not.)
+//! * `image_spans` lists every image of the whole prompt K_t ++ `prompt_token_ids`, including those
+//!   inside K_t.
 
 use std::sync::Arc;
 
 use arrow::datatypes::{DataType, Field, Fields, Schema, SchemaRef};
 use bytes::Bytes;
-use furrow_rollout::Cause;
+use furrow_rollout::TimeCause;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use crate::cell::{Micros, columns};
+use crate::cell::{TimestampMicros, columns};
 
-/// A table of the data set; a folder below `data/`.
+/// A table of the data set, stored in a folder of its name below `data/`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Table {
-    /// One row a trajectory, failures included.
+    /// One row per trajectory, including failed ones.
     Trajectories,
-    /// One row a step of every scored trajectory.
+    /// One row per step of every scored trajectory.
     Steps,
-    /// Steps of the failed ones, for looking at.
+    /// Steps of the failed trajectories, for debugging.
     FailedSteps,
-    /// One row a group, written when it closes.
+    /// One row per group, written when it closes.
     Groups,
-    /// Later re-scorings.
+    /// Scores that were added later.
     Scores,
 }
 
-/// What the keys of a file's metadata are called.
+/// Keys of a file's metadata.
 pub(crate) mod key {
     pub(crate) const SCHEMA_VERSION: &str = "furrow.schema_version";
     pub(crate) const SCHEMA_SHA256: &str = "furrow.schema_sha256";
@@ -67,9 +73,9 @@ columns! {
         policy_kind: String,
         /// `scored` or `failed`.
         status: String,
-        /// A name of `rollout::End`.
+        /// The name of a `rollout::EndKind`.
         end: String,
-        /// Why it ended so, in a sentence; empty where the name says it.
+        /// Why it ended so, in a sentence; empty where the name of the end suffices.
         failure_reason: String,
         reward: Option<f32>,
         score: Option<ScoreCell>,
@@ -84,19 +90,19 @@ columns! {
         policy_version_min: Option<i32>,
         policy_version_max: Option<i32>,
         staleness: Option<i32>,
-        /// Fencing token it was finished under.
+        /// Fencing token it finished under.
         fencing_token: u64,
         hashes: HashesCell,
         environment: EnvironmentCell,
         session: SessionCell,
         task: TaskCell,
-        /// The task's line in its file, whole.
+        /// The task's whole line in its file.
         task_json: String,
         timing: TrajectoryTiming,
         gpu_micros: i64,
         cost_usd: Option<f64>,
-        started_at: Micros,
-        ended_at: Micros,
+        started_at: TimestampMicros,
+        ended_at: TimestampMicros,
     }
 
     /// A row of `steps` and of `failed_steps`.
@@ -124,7 +130,7 @@ columns! {
         response_token_ids: Option<Vec<i32>>,
         /// True where the policy sampled the token.
         response_mask: Option<Vec<bool>>,
-        /// True where the grammar allowed just this token.
+        /// True where the grammar allowed only this token.
         forced: Option<Vec<bool>>,
         finish_reason: Option<String>,
         commit_token_ids: Option<Vec<i32>>,
@@ -137,9 +143,9 @@ columns! {
         kept_token_ids: Option<Vec<i32>>,
         kept_offsets: Option<Vec<i32>>,
         entropy: Option<Vec<Option<f32>>>,
-        /// Version of the weights that made each token.
+        /// Version of the weights that produced each token.
         policy_versions: Option<Vec<i32>>,
-        /// Version of the weights at this step, tokens or not.
+        /// Version of the weights at this step, with or without tokens.
         policy_version: Option<i32>,
         state_version_min: Option<i32>,
         action: ActionCell,
@@ -149,7 +155,7 @@ columns! {
         sampling: SamplingCell,
         engine: EngineCell,
         timing: StepTiming,
-        observed_at: Micros,
+        observed_at: TimestampMicros,
     }
 
     /// A row of `groups`.
@@ -159,19 +165,19 @@ columns! {
         task_id: String,
         suite: String,
         split: String,
-        /// The draw all slots share.
+        /// The seed all slots share.
         seed: u64,
         planned: i32,
         valid: i32,
         /// Failed attempts by end.
         failed: Vec<FailedCell>,
         mean: Option<f64>,
-        /// The population's.
+        /// Standard deviation of the population.
         std: Option<f64>,
         zero_variance: Option<bool>,
         policy_version_min: Option<i32>,
         policy_version_max: Option<i32>,
-        closed_at: Micros,
+        closed_at: TimestampMicros,
     }
 
     /// A row of `scores`.
@@ -186,7 +192,7 @@ columns! {
         split: String,
         reward: Option<f32>,
         score: ScoreCell,
-        scored_at: Micros,
+        scored_at: TimestampMicros,
     }
 
     /// A picture in Hugging Face's convention.
@@ -197,7 +203,7 @@ columns! {
         screenshot: ImageCell,
         /// `png` or `jpeg`.
         format: String,
-        /// Of a jpeg, 1 to 100.
+        /// Quality of a jpeg, 1 to 100.
         quality: Option<i16>,
         width: i32,
         height: i32,
@@ -207,7 +213,7 @@ columns! {
         scroll_y: f32,
         page_height: f32,
         axtree: Option<String>,
-        /// The numbered boxes drawn into the screenshot; null where the job asks for none.
+        /// The numbered boxes drawn into the screenshot; null unless the job enables them.
         marks: Option<Vec<MarkCell>>,
     }
 
@@ -216,10 +222,10 @@ columns! {
     MarkCell {
         /// The number in the picture, from 1.
         mark: i32,
-        /// A role of ARIA, or the element's tag.
+        /// An ARIA role, or the element's tag.
         role: String,
         text: String,
-        /// Pixels of the picture.
+        /// Left edge of the box in pixels of the picture.
         x: f32,
         y: f32,
         width: f32,
@@ -227,7 +233,7 @@ columns! {
     }
 
     ImageSpanCell {
-        /// Step whose screenshot it is; it may be an earlier one.
+        /// Step of its screenshot; it may be an earlier one.
         step: i32,
         /// Index of the first placeholder in K_t ++ prompt_token_ids.
         token_start: i32,
@@ -238,28 +244,31 @@ columns! {
         rgb_sha256: [u8; 32],
     }
 
-    /// What the policy replied. The last six say what was done in the page's own space, whatever grammar it was written in.
+    /// The policy's reply. The last six columns hold the action in the page's own space, whatever
+    /// grammar it was written in.
     ActionCell {
         raw_text: String,
-        /// In the grammar's own words.
+        /// Name of the action in the grammar.
         name: String,
         args_json: String,
-        /// Where it aims, CSS pixels of the viewport (null: where the mouse is); a drag's end; of several actions the last that aims.
+        /// Its target in CSS pixels of the viewport (null: the position of the mouse): for a drag
+        /// its end, for several actions the last one with a target.
         x: Option<f32>,
         y: Option<f32>,
         valid: bool,
         /// Why there is no action.
         error: Option<String>,
-        /// `click`, `move`, `write`, `scroll`, `go_back`, `go_forward`, `refresh`, `restart`, `goto`, `wait`, `answer`, `drag`,
-        /// `select_tab`, `open_tab`, `press_key`, `several`.
+        /// `click`, `move`, `write`, `scroll`, `go_back`, `go_forward`, `refresh`, `restart`,
+        /// `goto`, `wait`, `answer`, `drag`, `select_tab`, `open_tab`, `press_key`, `several`.
         kind: Option<String>,
-        /// A drag's beginning (null: where the mouse is).
+        /// Start of a drag (null: the position of the mouse).
         from_x: Option<f32>,
         from_y: Option<f32>,
-        /// What is written or answered, the address, the key, the direction, the button (null: left), or several actions as a JSON
-        /// list of objects with the names of these columns.
+        /// The text written or answered, the address, the key, the direction, the button (null:
+        /// left), or several actions as a JSON list of objects with the names of these columns.
         text: Option<String>,
-        /// Seconds to wait, the tab's index, clicks or presses (null: 1), or pixels to scroll (null: most of a screen).
+        /// Seconds to wait, the tab's index, clicks or presses (null: 1), or pixels to scroll
+        /// (null: most of a screen).
         number: Option<i32>,
         press_enter: Option<bool>,
     }
@@ -290,7 +299,7 @@ columns! {
         gpu_micros: i64,
     }
 
-    /// Where a step's time went.
+    /// Time of a step by cause.
     StepTiming {
         boot_micros: i64,
         observe_micros: i64,
@@ -301,7 +310,7 @@ columns! {
         finish_micros: i64,
     }
 
-    /// Where a trajectory's time went: in the queue, in the environment worker by cause, at the scorer.
+    /// Time of a trajectory by cause: in the queue, in the environment worker, at the scorer.
     TrajectoryTiming {
         queue_micros: i64,
         boot_micros: i64,
@@ -324,18 +333,19 @@ columns! {
         evidence_sha256: [u8; 32],
     }
 
-    /// What was seen at the end.
+    /// State of the page at the end.
     EvidenceCell {
         screenshot: Option<ImageCell>,
         url: Option<String>,
         title: Option<String>,
         answer: Option<String>,
         probe_json: Option<String>,
-        /// Over each part, length-prefixed as u64 little-endian, null = all ones.
+        /// Hash over all parts, length-prefixed as u64 little-endian; a null part has a length of
+        /// all ones.
         sha256: [u8; 32],
     }
 
-    /// Hexadecimal SHA-256 of what the policy was made of.
+    /// Hexadecimal SHA-256 of the parts of the policy.
     HashesCell {
         weights: Option<String>,
         tokenizer: Option<String>,
@@ -360,12 +370,12 @@ columns! {
         sampling: SamplingCell,
         /// `append`, `last_image`, `window` or `fresh`.
         context: String,
-        /// Screenshots a `window` holds.
+        /// Number of screenshots a `window` holds.
         context_window: Option<i32>,
         instructions: String,
     }
 
-    /// The task as assigned; `task_id`, `suite` and `split` stand beside it.
+    /// The task as assigned; `task_id`, `suite` and `split` are columns beside it.
     TaskCell {
         goal: Option<String>,
         start_url: String,
@@ -396,28 +406,28 @@ columns! {
 }
 
 impl TrajectoryTiming {
-    /// Microseconds by what they were spent on, in the order of a trajectory.
-    pub(crate) fn causes(&self) -> [(&'static str, i64); Cause::ALL.len() + 2] {
+    /// Microseconds by cause, in the order of a trajectory.
+    pub(crate) fn causes(&self) -> [(&'static str, i64); TimeCause::ALL.len() + 2] {
         [
             ("queue", self.queue_micros),
-            (Cause::Boot.as_str(), self.boot_micros),
-            (Cause::Observe.as_str(), self.observe_micros),
-            (Cause::Policy.as_str(), self.policy_micros),
-            (Cause::Act.as_str(), self.act_micros),
-            (Cause::Settle.as_str(), self.settle_micros),
-            (Cause::Record.as_str(), self.record_micros),
-            (Cause::Finish.as_str(), self.finish_micros),
+            (TimeCause::Boot.as_str(), self.boot_micros),
+            (TimeCause::Observe.as_str(), self.observe_micros),
+            (TimeCause::Policy.as_str(), self.policy_micros),
+            (TimeCause::Act.as_str(), self.act_micros),
+            (TimeCause::Settle.as_str(), self.settle_micros),
+            (TimeCause::Record.as_str(), self.record_micros),
+            (TimeCause::Finish.as_str(), self.finish_micros),
             ("score", self.score_micros),
         ]
     }
 }
 
 impl Table {
-    /// All tables.
+    /// All tables of a data set.
     pub const ALL: [Table; 5] =
         [Table::Trajectories, Table::Steps, Table::FailedSteps, Table::Groups, Table::Scores];
 
-    /// The folder's name.
+    /// Name of the table's folder.
     pub fn as_str(self) -> &'static str {
         match self {
             Table::Trajectories => "trajectories",
@@ -428,12 +438,12 @@ impl Table {
         }
     }
 
-    /// Reads the name back.
-    pub fn parse(word: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|table| table.as_str() == word)
+    /// The table of this name.
+    pub fn parse(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|table| table.as_str() == name)
     }
 
-    /// The table's columns.
+    /// Arrow schema of the table's columns.
     pub fn schema(self) -> SchemaRef {
         Arc::new(Schema::new(self.fields()))
     }
@@ -465,7 +475,7 @@ impl std::fmt::Display for Table {
 pub(crate) fn hex(bytes: &[u8]) -> String {
     use std::fmt::Write;
     bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
-        write!(text, "{byte:02x}").expect("a String takes everything");
+        write!(text, "{byte:02x}").expect("writing to a String cannot fail");
         text
     })
 }
@@ -489,12 +499,12 @@ fn describe(above: &str, field: &Field, lines: &mut String) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use furrow_rollout::Cause;
+    use furrow_rollout::TimeCause;
 
     #[test]
     fn every_cause_of_time_has_its_column() {
         let causes: Vec<String> =
-            Cause::ALL.iter().map(|cause| format!("{}_micros", cause.as_str())).collect();
+            TimeCause::ALL.iter().map(|cause| format!("{}_micros", cause.as_str())).collect();
         let step: Vec<String> = StepTiming::fields().iter().map(|field| field.name().clone()).collect();
         let whole: Vec<String> =
             TrajectoryTiming::fields().iter().map(|field| field.name().clone()).collect();
@@ -503,7 +513,8 @@ mod tests {
         assert_eq!((&*whole[0], &*whole[whole.len() - 1]), ("queue_micros", "score_micros"));
     }
 
-    /// The columns are a contract with every reader: changing one means a new `SCHEMA_VERSION`, and then these lines.
+    /// The columns are a contract with every reader: a change needs a new `SCHEMA_VERSION`, and new
+    /// lines here.
     #[test]
     fn a_changed_column_is_a_new_schema_version() {
         let mut lines = String::new();

@@ -1,19 +1,20 @@
 //! Writes the files of one shard: whole trajectories in, durable Parquet files out.
 //!
-//! The caller's part of the commit: the shard's and the trajectories' ids are in the ledger before `create`, the ledger learns of the
-//! files after `finish`, the manifest after that. Whatever fails in between, `remove_shard` clears away what was left.
+//! The caller does the rest of the commit: the ids of the shard and its trajectories are in the
+//! ledger before `create`, the ledger records the files after `finish`, the manifest names them
+//! after that. Whatever fails in between, `remove_shard` removes what was left.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use furrow_rollout::{GroupRecord, Id, Shard, Status, StepRecord, TrajectoryRecord};
+use furrow_rollout::{GroupRecord, Id, Shard, StepRecord, TrajectoryRecord, TrajectoryStatus};
 
-use crate::file::{TableFile, TableWriter, Trust, final_name, sync_dir, temp_name};
-use crate::rows::Rescore;
+use crate::file::{IntegrityCheck, TableFile, TableWriter, final_name, sync_dir, temp_name};
+use crate::rows::RescoreRecord;
 use crate::schema::{GroupRow, ScoreRow, StepRow, TrajectoryRow};
 use crate::{RecordsError, ShardPlan, Table, WrittenFile};
 
-/// A point that a file of a shard has passed on its way. Between any two of them a crash must lose nothing.
+/// A point that a file of a shard has passed. A crash between any two of them must lose nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ShardStage {
     /// All rows are written under the temporary name.
@@ -22,17 +23,18 @@ pub enum ShardStage {
     FooterClosed,
     /// The bytes are durable.
     Fsynced,
-    /// The last name exists.
+    /// The final name exists.
     Linked,
-    /// The last name is durable.
+    /// The final name is durable.
     DirFsynced,
     /// The temporary name is gone.
     TempRemoved,
-    /// The file was opened again; rows, columns and hash are right.
+    /// The file was reopened; rows, columns and hash are correct.
     Checked,
 }
 
-/// Writes one shard. What is added is encoded at once, so it holds about one row group a table and the trajectory in hand.
+/// Writes one shard. Rows are encoded at once, so it holds about one row group per table and the
+/// current trajectory.
 ///
 /// After an error it can only be dropped, which removes the temporary files.
 pub struct ShardWriter {
@@ -43,15 +45,15 @@ pub struct ShardWriter {
 /// A file found in a table's folder.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LocalFile {
-    /// Its table.
+    /// The table of the folder.
     pub table: Table,
-    /// Where it is.
+    /// Path of the file.
     pub path: PathBuf,
-    /// Below `data/`, as the manifest would call it.
+    /// Path below `data/`, as the manifest would list it.
     pub name: String,
-    /// The shard it belongs to; `None` where the name is no shard file's.
+    /// The shard it belongs to; `None` where the name is not that of a shard file.
     pub shard_id: Option<Id<Shard>>,
-    /// Whether it bears a temporary name.
+    /// Whether its name is a temporary one.
     pub temporary: bool,
 }
 
@@ -67,7 +69,7 @@ impl ShardStage {
         ShardStage::Checked,
     ];
 
-    /// The word in crash points and logs.
+    /// Name of the stage in crash points and logs.
     pub fn as_str(self) -> &'static str {
         match self {
             ShardStage::TempWritten => "temp_written",
@@ -82,12 +84,13 @@ impl ShardStage {
 }
 
 impl ShardWriter {
-    /// A shard without rows. A table's file is created when its first row comes.
+    /// Begins a shard without rows. A table's file is created with its first row.
     pub fn create(plan: ShardPlan) -> Self {
         Self { plan, files: BTreeMap::new() }
     }
 
-    /// Adds a trajectory and its steps, in the order they were made. Scored ones go to `steps`, failed ones to `failed_steps`.
+    /// Adds a trajectory and its steps in order. Scored ones go to `steps`, failed ones to
+    /// `failed_steps`.
     pub fn add_trajectory(
         &mut self,
         trajectory: &TrajectoryRecord,
@@ -98,19 +101,19 @@ impl ShardWriter {
         let bytes = bytes.map_or(0, |image| image.bytes.len());
         self.file(Table::Trajectories)?.add(vec![row], bytes)?;
         let table = match trajectory.status {
-            Status::Scored => Table::Steps,
-            Status::Failed => Table::FailedSteps,
+            TrajectoryStatus::Scored => Table::Steps,
+            TrajectoryStatus::Failed => Table::FailedSteps,
         };
         self.add_steps(table, trajectory, steps)
     }
 
-    /// Adds the row of a group that closed.
+    /// Adds the row of a closed group.
     pub fn add_group(&mut self, group: &GroupRecord) -> Result<(), RecordsError> {
         self.file(Table::Groups)?.add(vec![GroupRow::new(group)], 0)
     }
 
     /// Adds a later verdict on a stored trajectory.
-    pub fn add_rescore(&mut self, rescore: &Rescore) -> Result<(), RecordsError> {
+    pub fn add_rescore(&mut self, rescore: &RescoreRecord) -> Result<(), RecordsError> {
         let what = || format!("a score of {}", rescore.ancestry.trajectory_id);
         let row = ScoreRow::new(rescore).map_err(|why| RecordsError::Unwritable { what: what(), why })?;
         self.file(Table::Scores)?.add(vec![row], 0)
@@ -121,9 +124,10 @@ impl ShardWriter {
         self.files.values().map(TableWriter::bytes).sum()
     }
 
-    /// Makes the files durable under their last names, one after another, and returns what the manifest must list.
+    /// Makes the files durable under their final names, one after another, and returns what the
+    /// manifest must list.
     ///
-    /// `reached` is told of every stage a file has passed; a crash point belongs there.
+    /// Calls `reached` after every stage of a file, for crash points.
     pub fn finish(
         self,
         mut reached: impl FnMut(Table, ShardStage),
@@ -135,7 +139,7 @@ impl ShardWriter {
         use std::collections::btree_map::Entry;
         match self.files.entry(table) {
             Entry::Occupied(file) => Ok(file.into_mut()),
-            Entry::Vacant(place) => Ok(place.insert(TableWriter::create(&self.plan, table)?)),
+            Entry::Vacant(vacant) => Ok(vacant.insert(TableWriter::create(&self.plan, table)?)),
         }
     }
 
@@ -149,8 +153,8 @@ impl ShardWriter {
         let mut rest = steps;
         while !rest.is_empty() {
             let (part, bytes) = leading(rest, cap);
-            let place = |(index, step)| StepRow::new(trajectory, step, rest.len() == index + 1);
-            let rows = part.iter().enumerate().map(place).collect::<Result<Vec<_>, _>>();
+            let to_row = |(index, step)| StepRow::new(trajectory, step, rest.len() == index + 1);
+            let rows = part.iter().enumerate().map(to_row).collect::<Result<Vec<_>, _>>();
             let file = self.file(table)?;
             file.add(rows.map_err(unwritable(trajectory))?, bytes)?;
             file.add_gaps(part.iter().flat_map(StepRecord::prefill_gaps));
@@ -173,7 +177,7 @@ fn leading(steps: &[StepRecord], cap: usize) -> (&[StepRecord], usize) {
     (steps, bytes)
 }
 
-/// What dominates a step: the picture, and the tokens before they are packed.
+/// The dominant parts of a step: the picture, and the tokens before compression.
 fn step_bytes(step: &StepRecord) -> usize {
     let tokens = step.trace.tokens.as_ref();
     let tokens =
@@ -186,12 +190,14 @@ fn unwritable(trajectory: &TrajectoryRecord) -> impl FnOnce(String) -> RecordsEr
     move |why| RecordsError::Unwritable { what, why }
 }
 
-/// Opens a written file again and compares rows, columns and hash: the step a restart repeats before it publishes.
+/// Reopens a written file and compares rows, columns and hash: a restart repeats this check before
+/// it commits.
 pub fn check_written(data_dir: &Path, file: &WrittenFile) -> Result<(), RecordsError> {
-    TableFile::open(&data_dir.join(&file.path), file, Trust::Hash).map(drop)
+    TableFile::open(&data_dir.join(&file.path), file, IntegrityCheck::Hash).map(drop)
 }
 
-/// How a manifest lists a file that lies in a table's folder: its length, rows and hash are read from the file itself.
+/// The manifest entry of a file in a table's folder: its length, rows and hash come from the file
+/// itself.
 pub fn written_file(
     data_dir: &Path,
     table: Table,
@@ -200,7 +206,8 @@ pub fn written_file(
     TableFile::described(data_dir, table, shard_id)
 }
 
-/// Every file in the tables' folders, temporary ones included, so that a restart can remove those its ledger does not know.
+/// Every file in the tables' folders, temporary ones included, so that a restart can remove those
+/// its ledger does not know.
 pub fn local_files(data_dir: &Path) -> Result<Vec<LocalFile>, RecordsError> {
     let mut found = Vec::new();
     for table in Table::ALL {
@@ -230,7 +237,8 @@ fn local_file(table: Table, path: PathBuf) -> LocalFile {
     }
 }
 
-/// Removes whatever a shard left, under its temporary and its last names. Only for shards that no commit names.
+/// Removes the files of a shard, under their temporary and final names. Only for shards that no
+/// commit names.
 pub fn remove_shard(data_dir: &Path, shard_id: &Id<Shard>) -> Result<(), RecordsError> {
     for table in Table::ALL {
         let dir = data_dir.join(table.as_str());

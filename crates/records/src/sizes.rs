@@ -1,23 +1,23 @@
-//! How large steps were: tokens, tiles and time of each, without a picture being read.
+//! Sizes of steps: tokens, tiles and time of each, without reading a picture.
 
-use furrow_rollout::{Cause, StepRecord};
+use furrow_rollout::{StepRecord, TimeCause};
 
 use crate::RecordsError;
 use crate::cell::columns;
-use crate::file::{TableFile, Trust};
+use crate::file::{IntegrityCheck, TableFile};
 use crate::read::DataSet;
 use crate::schema::Table;
 
-/// Tokens, tiles and time of a step that has tokens.
+/// Tokens and tiles of a step that has tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct StepTokens {
-    /// Tokens that the prompt added at this step, rows of screenshots among them.
+    /// Tokens that the prompt added at this step, including those of screenshots.
     pub prompt: u32,
-    /// Of those, tokens before the step's own screenshot; 0 where it has none.
+    /// Of those, tokens before the step's own screenshot; 0 without one.
     pub before_image: u32,
-    /// Rows of the step's own screenshot.
+    /// Tokens of the step's own screenshot.
     pub image_rows: u32,
-    /// Tiles that it was cut into, a thumbnail among them.
+    /// Tiles that the screenshot was cut into, including a thumbnail.
     pub tiles: u32,
     /// Tokens of the reply.
     pub response: u32,
@@ -25,21 +25,21 @@ pub struct StepTokens {
     pub sampled: u32,
 }
 
-/// A step of a trajectory, as far as its size goes.
+/// Size and time of a step.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StepSize {
-    /// Whose.
+    /// Id of its trajectory.
     pub trajectory_id: String,
-    /// Which, counted from 0.
+    /// Its index, from 0.
     pub step: u32,
-    /// What it holds in tokens; `None` of a policy that records none.
+    /// Its tokens; `None` for a policy that records none.
     pub tokens: Option<StepTokens>,
-    /// Microseconds of the step in which the policy was not waited for.
+    /// Microseconds of the step spent on anything but waiting for the policy.
     pub page_micros: u64,
 }
 
 columns! {
-    /// The columns that sizes are made of.
+    /// The columns that sizes are computed from.
     SizeRow {
         trajectory_id: String,
         step: i32,
@@ -65,16 +65,21 @@ columns! {
 
 /// The screenshot of a step in its prompt.
 #[derive(Debug, Clone, Copy)]
-struct Span {
+struct ScreenshotSpan {
     start: u32,
     rows: u32,
     grid: (u32, u32),
 }
 
 impl StepTokens {
-    fn of(prompt: usize, prefix: u32, own: Option<Span>, (response, sampled): (usize, usize)) -> Self {
-        let none = Span { start: prefix, rows: 0, grid: (0, 0) };
-        let Span { start, rows, grid } = own.unwrap_or(none);
+    fn of(
+        prompt: usize,
+        prefix: u32,
+        own: Option<ScreenshotSpan>,
+        (response, sampled): (usize, usize),
+    ) -> Self {
+        let none = ScreenshotSpan { start: prefix, rows: 0, grid: (0, 0) };
+        let ScreenshotSpan { start, rows, grid } = own.unwrap_or(none);
         Self {
             prompt: prompt as u32,
             before_image: start.saturating_sub(prefix),
@@ -87,11 +92,11 @@ impl StepTokens {
 }
 
 impl StepSize {
-    /// Of a step that is not in a shard yet.
+    /// The size of a step that is not in a shard yet.
     pub fn of(trajectory_id: &str, record: &StepRecord) -> Self {
         let tokens = record.trace.tokens.as_ref().map(|tokens| {
             let own = tokens.image_spans.iter().find(|span| span.step == record.step);
-            let own = own.map(|span| Span {
+            let own = own.map(|span| ScreenshotSpan {
                 start: span.token_start,
                 rows: span.token_len,
                 grid: (span.tiles_x.into(), span.tiles_y.into()),
@@ -100,7 +105,7 @@ impl StepSize {
             let response = (tokens.response_token_ids.len(), sampled);
             StepTokens::of(tokens.prompt_token_ids.len(), tokens.prefix_len, own, response)
         });
-        let page_micros = record.timing.total() - record.timing.of(Cause::Policy);
+        let page_micros = record.timing.total() - record.timing.of(TimeCause::Policy);
         Self { trajectory_id: trajectory_id.to_owned(), step: record.step, tokens, page_micros }
     }
 }
@@ -110,7 +115,7 @@ impl From<SizeRow> for StepSize {
         let count = |number: i32| u32::try_from(number).unwrap_or(0);
         let tokens = row.prompt_token_ids.zip(row.response_token_ids).map(|(prompt, response)| {
             let own = row.image_spans.iter().flatten().find(|span| span.step == row.step);
-            let own = own.map(|span| Span {
+            let own = own.map(|span| ScreenshotSpan {
                 start: count(span.token_start),
                 rows: count(span.token_len),
                 grid: (count(span.tiles_x.into()), count(span.tiles_y.into())),
@@ -133,8 +138,9 @@ impl From<SizeRow> for StepSize {
     }
 }
 
-/// Tiles of so many rows on a grid of so many cells: the cells, and a thumbnail where there was one. A tile has n² rows, and of `cells a² = (cells + 1) b²` no
-/// whole numbers are a solution, so the rows alone say which.
+/// Tiles of `rows` tokens on a grid of `cells`: the cells, and a thumbnail where there was one. A
+/// tile has n² tokens, and `cells a² = (cells + 1) b²` has no solution in whole numbers, so the
+/// number of tokens decides.
 fn tiles(rows: u32, cells: u32) -> u32 {
     let fits = |tiles: &u32| *tiles > 0 && rows > 0 && rows.is_multiple_of(*tiles) && is_square(rows / tiles);
     [cells, cells + 1].into_iter().find(fits).unwrap_or(cells)
@@ -145,14 +151,15 @@ fn is_square(number: u32) -> bool {
 }
 
 impl DataSet {
-    /// Sizes of the steps of all scored trajectories; those of one trajectory lie together and in order.
+    /// Sizes of the steps of all scored trajectories; those of one trajectory are adjacent and in
+    /// order.
     ///
     /// # Errors
-    /// When a file cannot be read.
+    /// Fails when a file cannot be read.
     pub fn step_sizes(&self) -> Result<Vec<StepSize>, RecordsError> {
         let mut sizes = Vec::new();
         for file in self.snapshot().files(Table::Steps) {
-            for batch in self.file(file, Trust::Length).and_then(TableFile::rows::<SizeRow>)? {
+            for batch in self.file(file, IntegrityCheck::Length).and_then(TableFile::rows::<SizeRow>)? {
                 sizes.extend(batch?.into_iter().map(StepSize::from));
             }
         }
@@ -163,7 +170,7 @@ impl DataSet {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cell::{Cell, fits};
+    use crate::cell::{ColumnCell, fits};
     use crate::schema::StepRow;
 
     #[test]
@@ -183,7 +190,7 @@ mod tests {
             (4 * 4, 4, 4),
             (4 * 5, 4, 5),
             (0, 0, 0),
-            // Not of a tower that has squares of rows: the grid is what is known.
+            // A vision tower without square tiles: only the grid is known.
             (30, 4, 4),
         ] {
             assert_eq!(tiles(rows, cells), want, "{rows} rows on {cells} cells");

@@ -1,61 +1,66 @@
-//! Rates and their 95 % intervals: Wilson's for independent trials, a bootstrap over tasks where trials of one task are alike, pass@k.
+//! Rates and their 95 % intervals: Wilson's for independent trials, a bootstrap over tasks where
+//! trials of one task are correlated, and pass@k.
 
 use rand::rngs::ChaCha12Rng;
 use rand::{Rng, SeedableRng};
 use serde::Serialize;
 
-/// Quantile of the standard normal distribution at 0.975: 95 % lie within it on both sides.
+/// Quantile of the standard normal distribution at 0.975: 95 % of it lies within ±Z.
 const Z: f64 = 1.959_963_984_540_054;
 
-/// Resamples of a bootstrap. The bounds of an interval are then sure to about a fiftieth of its width.
+/// Resamples of a bootstrap. The bounds of an interval are then accurate to about a fiftieth of its
+/// width.
 pub const RESAMPLES: u32 = 2_000;
 
-/// A bootstrap is drawn from this seed unless another is given, so that the same rows give the same interval.
+/// Default seed of a bootstrap, so that the same rows give the same interval.
 pub const BOOTSTRAP_SEED: u64 = 0;
 
-/// A figure and how far it can be trusted.
+/// An estimate with its uncertainty.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Estimate {
-    /// The figure.
+    /// The estimated value.
     pub value: f64,
-    /// The 95 % interval; absent where one task alone, or tasks that are all alike, say nothing of the spread.
+    /// The 95 % interval; absent where one task alone, or identical tasks, give no information on
+    /// the spread.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub interval: Option<Interval>,
 }
 
-/// A 95 % interval.
+/// A 95 % interval of an estimate.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Interval {
-    /// Lower bound.
+    /// Lower bound of the interval.
     pub low: f64,
-    /// Upper bound.
+    /// Upper bound of the interval.
     pub high: f64,
-    /// How it was made.
-    pub method: Method,
+    /// The method that produced it.
+    pub method: IntervalMethod,
 }
 
-/// How an interval was made.
+/// How an interval was computed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Method {
+pub enum IntervalMethod {
     /// Wilson's score interval over the trials.
     Wilson,
-    /// Percentiles of a bootstrap that draws whole tasks.
+    /// Percentiles of a bootstrap that resamples whole tasks.
     BootstrapByTask,
-    /// Wilson's score interval with one trial a task: all trials came out alike, and a bootstrap would claim to be certain.
+    /// Wilson's score interval with one trial per task: all trials had the same result, and a
+    /// bootstrap would give an interval of width 0.
     WilsonByTask,
 }
 
-/// What one task adds to a mean: a sum and how many were summed.
+/// What one task adds to a mean: a sum and the number of its terms.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub struct Share {
-    /// The sum.
+pub struct TaskShare {
+    /// Sum of the terms.
     pub sum: f64,
-    /// Its terms.
+    /// Number of terms.
     pub count: f64,
 }
 
-/// Wilson's score interval of a rate (E. B. Wilson 1927; method 3 in R. G. Newcombe 1998, Statistics in Medicine 17, 857–872).
+/// Wilson's score interval of a rate (E. B. Wilson 1927; method 3 in R. G. Newcombe 1998,
+/// Statistics in Medicine 17, 857–872).
 ///
 /// With p = successes / trials, n = trials and z = 1.96:
 ///
@@ -63,7 +68,7 @@ pub struct Share {
 /// (p + z²/2n ± z sqrt(p (1 - p) / n + z²/4n²)) / (1 + z²/n)
 /// ```
 ///
-/// `None` of no trials. Trials may be a fraction, where they stand for an effective number.
+/// `None` without trials. The number of trials may be fractional, where it is an effective number.
 pub fn wilson(successes: f64, trials: f64) -> Option<(f64, f64)> {
     if trials <= 0.0 {
         return None;
@@ -75,35 +80,37 @@ pub fn wilson(successes: f64, trials: f64) -> Option<(f64, f64)> {
     Some((((middle - half) / scale).max(0.0), ((middle + half) / scale).min(1.0)))
 }
 
-/// The chance that at least one of `k` attempts is right, where `right` of `tried` were: 1 - C(tried - right, k) / C(tried, k), the
-/// unbiased estimator of M. Chen et al. 2021 (arXiv:2107.03374, equation 1). `None` where fewer than `k` were tried, or `k` is 0.
+/// The probability that at least one of `k` attempts is right, where `right` of `tried` were: 1 -
+/// C(tried - right, k) / C(tried, k), the unbiased estimator of M. Chen et al. 2021
+/// (arXiv:2107.03374, equation 1). `None` where fewer than `k` were tried, or `k` is 0.
 pub fn pass_at_k(tried: u64, right: u64, k: u64) -> Option<f64> {
     if k == 0 || k > tried || right > tried {
         return None;
     }
-    // C(n - c, k) / C(n, k) = product over i = n - c + 1 ..= n of (1 - k / i); a factor of 0 or less means that k cannot all be wrong.
+    // C(n - c, k) / C(n, k) = product over i = n - c + 1 ..= n of (1 - k / i); a factor of 0 or
+    // less means that k attempts cannot all be wrong.
     let wrong =
         (tried - right + 1..=tried).fold(1.0, |wrong, i| wrong * (1.0 - k as f64 / i as f64).max(0.0));
     Some(1.0 - wrong)
 }
 
-/// What the terms of a mean are.
+/// Kind of the terms of a mean.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Terms {
-    /// 0 or 1.
+pub enum TermKind {
+    /// Each term is 0 or 1.
     Trials,
-    /// Chances, 0 to 1.
+    /// Probabilities, 0 to 1.
     Chances,
-    /// Any numbers.
+    /// Arbitrary numbers.
     Numbers,
 }
 
-/// The mean over all tasks' shares, with the interval that fits how they came about.
+/// The mean over all tasks' shares, with an interval that fits the terms.
 ///
-/// Trials at tasks tried once each have Wilson's interval; everything else is resampled by task, since attempts at one task are alike.
-/// `None` where nothing was summed.
-pub fn estimate(tasks: &[Share], terms: Terms, seed: u64) -> Option<Estimate> {
-    let tasks: Vec<Share> = tasks.iter().copied().filter(|task| task.count > 0.0).collect();
+/// Trials at tasks tried once each get Wilson's interval; everything else is resampled by task,
+/// since attempts at one task are correlated. `None` where nothing was summed.
+pub fn estimate(tasks: &[TaskShare], terms: TermKind, seed: u64) -> Option<Estimate> {
+    let tasks: Vec<TaskShare> = tasks.iter().copied().filter(|task| task.count > 0.0).collect();
     let (sum, count) = total(&tasks);
     if count <= 0.0 {
         return None;
@@ -111,27 +118,29 @@ pub fn estimate(tasks: &[Share], terms: Terms, seed: u64) -> Option<Estimate> {
     let value = sum / count;
     let made = |method| move |(low, high)| Interval { low, high, method };
     let all_alike = tasks.iter().all(|task| task.sum == value * task.count);
-    let interval = if terms == Terms::Trials && tasks.iter().all(|task| task.count == 1.0) {
-        wilson(sum, count).map(made(Method::Wilson))
-    } else if terms != Terms::Numbers && (value == 0.0 || value == 1.0) {
+    let interval = if terms == TermKind::Trials && tasks.iter().all(|task| task.count == 1.0) {
+        wilson(sum, count).map(made(IntervalMethod::Wilson))
+    } else if terms != TermKind::Numbers && (value == 0.0 || value == 1.0) {
         let trials = tasks.len() as f64;
-        wilson(value * trials, trials).map(made(Method::WilsonByTask))
+        wilson(value * trials, trials).map(made(IntervalMethod::WilsonByTask))
     } else if all_alike {
         None
     } else {
-        bootstrap(&tasks, RESAMPLES, seed).map(made(Method::BootstrapByTask))
+        bootstrap(&tasks, RESAMPLES, seed).map(made(IntervalMethod::BootstrapByTask))
     };
     Some(Estimate { value, interval })
 }
 
-/// Percentiles 2.5 and 97.5 of the mean when whole tasks are drawn with replacement (the cluster bootstrap: A. C. Davison and
-/// D. V. Hinkley 1997, section 3.8; percentiles between two values by linear interpolation). `None` of fewer than two tasks.
-pub fn bootstrap(tasks: &[Share], resamples: u32, seed: u64) -> Option<(f64, f64)> {
+/// Percentiles 2.5 and 97.5 of the mean when whole tasks are drawn with replacement (the cluster
+/// bootstrap: A. C. Davison and D. V. Hinkley 1997, section 3.8; percentiles between two values by
+/// linear interpolation). `None` for fewer than two tasks.
+pub fn bootstrap(tasks: &[TaskShare], resamples: u32, seed: u64) -> Option<(f64, f64)> {
     if tasks.len() < 2 || resamples == 0 {
         return None;
     }
     let mut rng = ChaCha12Rng::seed_from_u64(seed);
-    // The high bits of a product: an index below the length, without a division; 2^64 is so far above it that no index is favoured.
+    // The high bits of a product: an index below the length without a division; 2^64 is so much
+    // larger that the bias is negligible.
     let mut index = || ((u128::from(rng.next_u64()) * tasks.len() as u128) >> 64) as usize;
     let mut means: Vec<f64> = (0..resamples)
         .map(|_| {
@@ -144,15 +153,15 @@ pub fn bootstrap(tasks: &[Share], resamples: u32, seed: u64) -> Option<(f64, f64
     Some((percentile(&means, 0.025), percentile(&means, 0.975)))
 }
 
-fn total(tasks: &[Share]) -> (f64, f64) {
+fn total(tasks: &[TaskShare]) -> (f64, f64) {
     tasks.iter().fold((0.0, 0.0), |all, task| (all.0 + task.sum, all.1 + task.count))
 }
 
-/// Of sorted values, none of them absent.
+/// A percentile of sorted values without NaN.
 fn percentile(sorted: &[f64], share: f64) -> f64 {
-    let place = share * (sorted.len() - 1) as f64;
-    let (below, above) = (place.floor() as usize, place.ceil() as usize);
-    sorted[below] + (sorted[above] - sorted[below]) * (place - below as f64)
+    let rank = share * (sorted.len() - 1) as f64;
+    let (below, above) = (rank.floor() as usize, rank.ceil() as usize);
+    sorted[below] + (sorted[above] - sorted[below]) * (rank - below as f64)
 }
 
 #[cfg(test)]
@@ -160,7 +169,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Newcombe 1998, table I, method 3, to four digits; the last row is the closed form at p = 1/2: 1/2 ± z / 2 sqrt(n + z²).
+    /// Newcombe 1998, table I, method 3, to four digits; the last row is the closed form at p =
+    /// 1/2: 1/2 ± z / 2 sqrt(n + z²).
     #[test]
     fn wilsons_interval_is_the_published_one() {
         for (successes, trials, low, high) in [
@@ -186,11 +196,11 @@ mod tests {
             (1, 0, 1, Some(0.0)),
             (1, 1, 1, Some(1.0)),
             (4, 1, 1, Some(0.25)),
-            // Of the 6 pairs of 4, 3 hold the right one.
+            // Of the 6 pairs of 4, 3 contain the right one.
             (4, 1, 2, Some(0.5)),
             // C(7, 5) / C(10, 5) = 21 / 252.
             (10, 3, 5, Some(1.0 - 21.0 / 252.0)),
-            // Two are wrong: three cannot all be.
+            // Two are wrong: three attempts cannot all be wrong.
             (5, 3, 3, Some(1.0)),
             (4, 0, 4, Some(0.0)),
             (4, 2, 5, None),
@@ -204,38 +214,41 @@ mod tests {
         }
     }
 
-    fn shares(pairs: &[(f64, f64)]) -> Vec<Share> {
-        pairs.iter().map(|&(sum, count)| Share { sum, count }).collect()
+    fn shares(pairs: &[(f64, f64)]) -> Vec<TaskShare> {
+        pairs.iter().map(|&(sum, count)| TaskShare { sum, count }).collect()
     }
 
     #[test]
     fn the_interval_follows_from_how_the_trials_came_about() {
-        use Terms::{Chances, Numbers, Trials};
+        use TermKind::{Chances, Numbers, Trials};
         let method = |pairs: &[(f64, f64)], terms| {
             estimate(&shares(pairs), terms, 0).unwrap().interval.map(|interval| interval.method)
         };
-        assert_eq!(method(&[(1.0, 1.0), (0.0, 1.0)], Trials), Some(Method::Wilson));
-        assert_eq!(method(&[(1.0, 1.0)], Trials), Some(Method::Wilson));
-        assert_eq!(method(&[(1.0, 2.0), (2.0, 2.0)], Trials), Some(Method::BootstrapByTask));
-        assert_eq!(method(&[(2.0, 2.0), (2.0, 2.0)], Trials), Some(Method::WilsonByTask));
-        assert_eq!(method(&[(0.25, 1.0), (0.5, 1.0)], Numbers), Some(Method::BootstrapByTask));
-        assert_eq!(method(&[(0.25, 1.0), (0.5, 1.0)], Chances), Some(Method::BootstrapByTask));
-        assert_eq!(method(&[(0.0, 1.0), (0.0, 1.0)], Chances), Some(Method::WilsonByTask));
+        assert_eq!(method(&[(1.0, 1.0), (0.0, 1.0)], Trials), Some(IntervalMethod::Wilson));
+        assert_eq!(method(&[(1.0, 1.0)], Trials), Some(IntervalMethod::Wilson));
+        assert_eq!(method(&[(1.0, 2.0), (2.0, 2.0)], Trials), Some(IntervalMethod::BootstrapByTask));
+        assert_eq!(method(&[(2.0, 2.0), (2.0, 2.0)], Trials), Some(IntervalMethod::WilsonByTask));
+        assert_eq!(method(&[(0.25, 1.0), (0.5, 1.0)], Numbers), Some(IntervalMethod::BootstrapByTask));
+        assert_eq!(method(&[(0.25, 1.0), (0.5, 1.0)], Chances), Some(IntervalMethod::BootstrapByTask));
+        assert_eq!(method(&[(0.0, 1.0), (0.0, 1.0)], Chances), Some(IntervalMethod::WilsonByTask));
         assert_eq!(method(&[(0.0, 1.0), (0.0, 1.0)], Numbers), None);
         assert_eq!(method(&[(1.5, 4.0)], Numbers), None);
         assert_eq!(estimate(&shares(&[(0.0, 0.0)]), Trials, 0), None);
         assert_eq!(estimate(&[], Trials, 0), None);
     }
 
-    /// Two tasks, one always solved and one never: the mean of two draws is 0, 1/2 or 1 with chances 1/4, 1/2, 1/4.
+    /// Two tasks, one always solved and one never: the mean of two draws is 0, 1/2 or 1 with
+    /// probabilities 1/4, 1/2, 1/4.
     #[test]
     fn a_bootstrap_draws_whole_tasks() {
         let tasks = shares(&[(8.0, 8.0), (0.0, 8.0)]);
         assert_eq!(bootstrap(&tasks, 2_000, 0), Some((0.0, 1.0)));
         assert_eq!(bootstrap(&tasks[..1], 2_000, 0), None);
-        // A hundred tasks of ten alike trials each: as wide as the normal interval of 100 trials, not of 1,000.
-        let many: Vec<Share> =
-            (0..100).map(|task| Share { sum: if task % 2 == 0 { 10.0 } else { 0.0 }, count: 10.0 }).collect();
+        // A hundred tasks of ten identical trials each: as wide as the normal interval of 100
+        // trials, not of 1,000.
+        let many: Vec<TaskShare> = (0..100)
+            .map(|task| TaskShare { sum: if task % 2 == 0 { 10.0 } else { 0.0 }, count: 10.0 })
+            .collect();
         let (low, high) = bootstrap(&many, 4_000, 1).unwrap();
         let want = Z * (0.25f64 / 100.0).sqrt();
         assert!((high - low - 2.0 * want).abs() < 0.03, "{low} {high}");
@@ -251,7 +264,8 @@ mod tests {
             prop_assert!((0.0..=1.0).contains(&low) && low <= rate + 1e-12 && rate <= high + 1e-12 && high <= 1.0);
         }
 
-        /// The estimator is unbiased: over all ways to choose k of n it is the share of choices with a right one.
+        /// The estimator is unbiased: over all ways to choose k of n it is the share of choices
+        /// with a right one.
         #[test]
         fn pass_at_k_is_the_share_of_choices(tried in 1u64..12, right in 0u64..12, k in 1u64..12) {
             prop_assume!(right <= tried && k <= tried);

@@ -1,11 +1,12 @@
-//! A data set as somebody looks at it: every trajectory in an index, the sums that figures are made of, and any row whole.
+//! A live view of a data set: every trajectory in an index, the sums behind the metrics, and any
+//! row in full.
 //!
-//! One thread calls [`View::catch_up`] again and again; it reads what was published since, a batch at a time, and holds the lock only
-//! to add it. Everybody else reads what is there. Trajectories come first and steps after them, so that a table can be looked at
-//! while a large data set is still being summed up.
+//! One thread calls [`DataSetView::catch_up`] repeatedly; it reads what was committed since, a
+//! batch at a time, and holds the lock only to add it. Other threads read the state. Trajectories
+//! come before steps, so that a table can be shown while a large data set is still being summed up.
 
+mod detail;
 mod index;
-mod look;
 mod tally;
 
 use std::collections::BTreeSet;
@@ -14,19 +15,21 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
 use std::time::{Duration, Instant};
 
-pub use index::{Choices, INDEX_ROWS_MAX, Index, Line, Query, Sort, Span};
-pub use look::{Look, Shot};
-pub use tally::{Counts, Minute, StepSums, Tally};
+pub use detail::{PictureSource, TrajectoryDetail};
+pub use index::{
+    FilterChoices, INDEX_ROWS_MAX, Sort, TrajectoryIndex, TrajectoryLine, TrajectoryQuery, ValueRange,
+};
+pub use tally::{DataSetTally, MinuteCounts, StepSums, TrajectoryCounts};
 
 use furrow_rollout::Split;
 
-use crate::cell::{Cell, Micros, columns};
+use crate::cell::{ColumnCell, TimestampMicros, columns};
 use crate::manifest::Commit;
 use crate::schema::{TrajectoryTiming, key};
-use crate::{DataSet, Manifest, Op, RecordsError, Snapshot, Table, WrittenFile};
+use crate::{DataSet, Manifest, ManifestSnapshot, Op, RecordsError, Table, WrittenFile};
 
 columns! {
-    /// What is kept of a trajectory: no text of a page, no picture.
+    /// Columns kept of a trajectory: no page text, no picture.
     ViewRow {
         trajectory_id: String,
         attempt: i16,
@@ -50,13 +53,13 @@ columns! {
         timing: TrajectoryTiming,
         gpu_micros: i64,
         cost_usd: Option<f64>,
-        started_at: Micros,
-        ended_at: Micros,
+        started_at: TimestampMicros,
+        ended_at: TimestampMicros,
     }
 
     VerdictCell { success: Option<bool> }
 
-    /// What is summed of a step.
+    /// Columns summed for a step.
     StepSumRow {
         trajectory_id: String,
         split: String,
@@ -76,133 +79,135 @@ columns! {
 
     EngineSumCell { state_origin: Option<String>, prefill_tokens: i32, reused_tokens: i32 }
 
-    /// What is summed of a group.
+    /// Columns summed for a group.
     GroupSumRow { split: String, zero_variance: Option<bool>, policy_version_max: Option<i32> }
 }
 
-/// What is known of a data set at a moment.
+/// What has been read of a data set.
 #[derive(Default)]
-pub struct Shown {
-    /// Every trajectory.
-    pub index: Index,
-    /// The sums.
-    pub tally: Tally,
+pub struct ViewState {
+    /// The index of all trajectories.
+    pub index: TrajectoryIndex,
+    /// Sums over the data set.
+    pub tally: DataSetTally,
     /// The commit up to which trajectories and groups were read.
     pub version: u64,
-    /// Another number each time everything was built anew: places of the index mean the same rows under the same number only.
+    /// Changes whenever everything is rebuilt: positions in the index are valid for one generation
+    /// only.
     pub generation: u64,
-    /// What could not be read, a sentence a file.
+    /// What could not be read, one sentence per file.
     pub problems: Vec<String>,
-    /// What the data set consists of, read or not.
+    /// Size of each table, read or not.
     pub tables: Vec<TableSize>,
     spans: Vec<FileSpan>,
     /// Files of steps that were not summed up yet.
     pending: Vec<WrittenFile>,
     read: BTreeSet<String>,
-    /// Of these, those that were not read to their end.
+    /// Files among those read that could not be read to their end.
     broken: BTreeSet<String>,
 }
 
-/// How large a table is.
+/// Size of a table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TableSize {
-    /// The table.
+    /// The table this size belongs to.
     pub table: Table,
-    /// Files.
+    /// Number of files.
     pub files: u64,
-    /// Rows.
+    /// Number of rows.
     pub rows: u64,
-    /// Bytes.
+    /// Length of all files together.
     pub bytes: u64,
 }
 
-/// What changed is told by these: enough to ask again, and known without waiting for whoever reads or sorts.
+/// Enough to tell whether the state changed, available without waiting for readers or sorts.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Glance {
-    /// As [`Shown::version`].
+pub struct ViewSummary {
+    /// Same as [`ViewState::version`].
     pub version: u64,
-    /// As [`Shown::generation`].
+    /// Same as [`ViewState::generation`].
     pub generation: u64,
-    /// Trajectories in the index.
+    /// Number of trajectories in the index.
     pub trajectories: usize,
-    /// As [`Shown::step_files_left`].
+    /// Same as [`ViewState::step_files_left`].
     pub step_files_left: usize,
-    /// The first of [`Shown::problems`].
+    /// The first of [`ViewState::problems`].
     pub problem: Option<String>,
 }
 
-/// A file that was read, and between which ids its trajectories lie.
+/// A file that was read, and the range of its trajectory ids.
 struct FileSpan {
     file: WrittenFile,
     least: String,
     largest: String,
 }
 
-/// A data set that is looked at while it grows.
-pub struct View {
+/// A view of a data set that grows.
+pub struct DataSetView {
     data_dir: PathBuf,
-    manifest: Mutex<Following>,
-    shown: RwLock<Shown>,
-    glance: Mutex<Glance>,
+    manifest: Mutex<ManifestFollower>,
+    state: RwLock<ViewState>,
+    summary: Mutex<ViewSummary>,
 }
 
-/// Who follows the manifest, and what building everything anew cost the last time.
-struct Following {
+/// Follows the manifest, and remembers what the last rebuild cost.
+struct ManifestFollower {
     manifest: Manifest,
-    /// Replacements that came since, not taken over yet.
+    /// Replacements that were committed since and are not applied yet.
     replacements: Vec<Commit>,
-    /// Rows that are shown were taken away, or could not be read where they were.
+    /// Rows in the state were removed, or could not be read where they were.
     is_stale: bool,
     rebuilt: Option<(Instant, Duration)>,
 }
 
-/// Problems that are told; a data set with more is damaged as a whole.
+/// Most problems that are listed; a data set with more is damaged as a whole.
 const PROBLEMS_MAX: usize = 20;
-/// Where rows were taken away for good, everything is built anew, and not again before 20 times as long has passed: at most 5 % of one
-/// core. What is appended meanwhile is read all the same.
+/// After rows were removed for good, everything is rebuilt, but not before 20 times the duration of
+/// the last rebuild has passed: at most 5 % of one core. Appended files are read meanwhile.
 const REBUILD_PAUSE: u32 = 20;
-/// No two states of any view have the same number.
+/// Generations are unique across all views of the process.
 static GENERATIONS: AtomicU64 = AtomicU64::new(1);
 
-impl View {
-    /// Opens a run directory or its `data` folder; nothing is read before [`View::catch_up`].
+impl DataSetView {
+    /// Opens a run directory or its `data` folder; reads no rows before [`DataSetView::catch_up`].
     pub fn open(dir: &Path) -> Result<Self, RecordsError> {
         let set = DataSet::open(dir)?;
         let data_dir = set.data_dir().to_owned();
         let store = Manifest::local_store(&data_dir)?;
         let manifest = futures::executor::block_on(Manifest::open(store))?;
-        let following = Following { manifest, replacements: Vec::new(), is_stale: false, rebuilt: None };
-        let shown = RwLock::new(Shown::begin());
-        Ok(Self { data_dir, manifest: Mutex::new(following), shown, glance: Mutex::default() })
+        let following =
+            ManifestFollower { manifest, replacements: Vec::new(), is_stale: false, rebuilt: None };
+        let shown = RwLock::new(ViewState::begin());
+        Ok(Self { data_dir, manifest: Mutex::new(following), state: shown, summary: Mutex::default() })
     }
 
-    /// The `data` folder.
+    /// The `data` folder of the data set.
     pub fn data_dir(&self) -> &Path {
         &self.data_dir
     }
 
-    /// What is known now. Whoever holds it keeps [`View::catch_up`] waiting.
-    pub fn shown(&self) -> RwLockReadGuard<'_, Shown> {
-        self.shown.read().unwrap_or_else(PoisonError::into_inner)
+    /// The current state. [`DataSetView::catch_up`] waits while the guard is held.
+    pub fn state(&self) -> RwLockReadGuard<'_, ViewState> {
+        self.state.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What is known now, as numbers; waits for nobody.
-    pub fn glance(&self) -> Glance {
-        self.glance.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    /// A summary of the current state; never blocks on readers.
+    pub fn summary(&self) -> ViewSummary {
+        self.summary.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Reads everything that was published since; says whether anything was. Blocks, for minutes on a large data set. `stop` is asked
-    /// after each batch.
+    /// Reads everything that was committed since; returns whether there was anything. Blocks, for
+    /// minutes on a large data set. `stop` is polled after each batch.
     pub fn catch_up(&self, stop: &dyn Fn() -> bool) -> Result<bool, RecordsError> {
         let mut guard = self.following();
         let following = &mut *guard;
-        let Following { manifest, replacements, is_stale, .. } = following;
+        let ManifestFollower { manifest, replacements, is_stale, .. } = following;
         let refreshed = manifest.refresh_each(|commit| match commit.op {
             Op::Append => {}
             Op::Replace => replacements.push(commit),
             Op::Expire => *is_stale = true,
         });
-        // What was applied is taken over even where a later commit cannot be read.
+        // Commits that were applied are processed even where a later one cannot be read.
         let refreshed = futures::executor::block_on(refreshed);
         let is_same = self.replace(following, stop);
         following.is_stale |= !is_same;
@@ -211,74 +216,76 @@ impl View {
         let too_soon = |(at, took): (Instant, Duration)| at.elapsed() < took * REBUILD_PAUSE;
         if following.is_stale && !following.rebuilt.is_some_and(too_soon) {
             let began = Instant::now();
-            let fresh = RwLock::new(Shown::begin());
+            let fresh = RwLock::new(ViewState::begin());
             self.read_into(&self.adder(&fresh, None, stop), snapshot);
             if !stop() {
                 let fresh = fresh.into_inner().unwrap_or_else(PoisonError::into_inner);
-                self.adder(&self.shown, Some(&self.glance), stop).change(|shown| *shown = fresh);
+                self.adder(&self.state, Some(&self.summary), stop).change(|shown| *shown = fresh);
                 following.is_stale = false;
             }
             following.rebuilt = Some((Instant::now(), began.elapsed()));
             return Ok(true);
         }
-        Ok(self.read_into(&self.adder(&self.shown, Some(&self.glance), stop), snapshot))
+        Ok(self.read_into(&self.adder(&self.state, Some(&self.summary), stop), snapshot))
     }
 
-    fn following(&self) -> MutexGuard<'_, Following> {
+    fn following(&self) -> MutexGuard<'_, ManifestFollower> {
         self.manifest.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn adder<'a>(
         &'a self,
-        shown: &'a RwLock<Shown>,
-        glance: Option<&'a Mutex<Glance>>,
+        shown: &'a RwLock<ViewState>,
+        glance: Option<&'a Mutex<ViewSummary>>,
         stop: &'a dyn Fn() -> bool,
-    ) -> Adder<'a> {
-        Adder { view: self, shown, glance, stop }
+    ) -> FileAdder<'a> {
+        FileAdder { view: self, state: shown, summary: glance, stop }
     }
 
-    /// Puts merged files in the place of their parts: the manifest has checked that they hold the same rows. Says whether what is shown
-    /// is whole: a part that could not be read may well be readable where it went.
-    fn replace(&self, following: &mut Following, stop: &dyn Fn() -> bool) -> bool {
-        let adder = self.adder(&self.shown, Some(&self.glance), stop);
+    /// Replaces parts by their merged files: the manifest has checked that they hold the same rows.
+    /// Returns whether the state is whole: a part that could not be read may be readable in the
+    /// merged file.
+    fn replace(&self, following: &mut ManifestFollower, stop: &dyn Fn() -> bool) -> bool {
+        let adder = self.adder(&self.state, Some(&self.summary), stop);
         let mut is_whole = true;
         for commit in std::mem::take(&mut following.replacements) {
             let read = {
-                let shown = self.shown();
+                let shown = self.state();
                 is_whole &= commit.removed.iter().all(|path| !shown.broken.contains(path));
                 commit.removed.iter().filter(|path| shown.read.contains(*path)).count()
             };
             if read == 0 {
-                continue; // The merged file is read like any other.
+                continue; // the merged file is read like any other
             }
-            // Parts that nobody read yet hold rows that the merged file holds, too: it must not be read a second time.
+            // Unread parts hold rows that are also in the merged file: read them now, since the
+            // merged file counts as read.
             if read < commit.removed.len() {
                 let paths: BTreeSet<&String> = commit.removed.iter().collect();
                 let ever = following.manifest.snapshot().files_ever();
                 let parts: Vec<&WrittenFile> = ever.filter(|file| paths.contains(&file.path)).collect();
-                let is_left = |file: &&&WrittenFile| !self.shown().read.contains(&file.path);
+                let is_left = |file: &&&WrittenFile| !self.state().read.contains(&file.path);
                 parts.iter().filter(is_left).for_each(|file| adder.add_file(file));
             }
             if stop() {
                 return is_whole;
             }
             adder.change(|shown| shown.swap(&commit));
-            let shown = self.shown();
+            let shown = self.state();
             is_whole &= commit.removed.iter().all(|path| !shown.broken.contains(path));
         }
         is_whole
     }
 
-    /// Whether there was anything to read.
-    fn read_into(&self, adder: &Adder<'_>, snapshot: &Snapshot) -> bool {
+    /// Reads what is new. Returns whether there was anything to read.
+    fn read_into(&self, adder: &FileAdder<'_>, snapshot: &ManifestSnapshot) -> bool {
         let left = |tables: &[Table]| -> Vec<WrittenFile> {
-            let read = &adder.shown.read().unwrap_or_else(PoisonError::into_inner).read;
+            let read = &adder.state.read().unwrap_or_else(PoisonError::into_inner).read;
             let files = tables.iter().flat_map(|&table| snapshot.files(table));
             files.filter(|file| !read.contains(&file.path)).cloned().collect()
         };
         let (small, steps) =
             (left(&[Table::Trajectories, Table::Groups]), left(&[Table::Steps, Table::FailedSteps]));
-        let version = adder.shown.read().unwrap_or_else(PoisonError::into_inner).version;
+        let version = adder.state.read().unwrap_or_else(PoisonError::into_inner).version;
         if small.is_empty() && steps.is_empty() && version == snapshot.version() {
             return false;
         }
@@ -300,7 +307,7 @@ impl View {
 }
 
 impl TableSize {
-    fn of(snapshot: &Snapshot, table: Table) -> Self {
+    fn of(snapshot: &ManifestSnapshot, table: Table) -> Self {
         let none = Self { table, files: 0, rows: 0, bytes: 0 };
         snapshot.files(table).fold(none, |sum, file| Self {
             table,
@@ -311,17 +318,17 @@ impl TableSize {
     }
 }
 
-/// Adds files to what is shown.
-struct Adder<'a> {
-    view: &'a View,
-    shown: &'a RwLock<Shown>,
-    /// Where it is told; not of what nobody is shown yet.
-    glance: Option<&'a Mutex<Glance>>,
+/// Adds files to a state.
+struct FileAdder<'a> {
+    view: &'a DataSetView,
+    state: &'a RwLock<ViewState>,
+    /// The summary to update; `None` for a state that is not shown yet.
+    summary: Option<&'a Mutex<ViewSummary>>,
     stop: &'a dyn Fn() -> bool,
 }
 
-impl Adder<'_> {
-    /// Adds what is shown of a file of any table.
+impl FileAdder<'_> {
+    /// Adds the rows of a file of any table.
     fn add_file(&self, file: &WrittenFile) {
         match file.table {
             Table::Trajectories => self.add(file, |shown, row: ViewRow, span| {
@@ -343,11 +350,11 @@ impl Adder<'_> {
         }
     }
 
-    /// Adds the rows of a file, or notes why not: one damaged file does not hide the others.
-    fn add<R: Cell>(
+    /// Adds the rows of a file, or records why not: one damaged file does not hide the others.
+    fn add<R: ColumnCell>(
         &self,
         file: &WrittenFile,
-        each: impl Fn(&mut Shown, R, &mut FileSpan) -> Result<(), String>,
+        each: impl Fn(&mut ViewState, R, &mut FileSpan) -> Result<(), String>,
     ) {
         if (self.stop)() {
             return;
@@ -360,17 +367,17 @@ impl Adder<'_> {
             if let Err(error) = added {
                 shown.broken.insert(file.path.clone());
                 if shown.problems.len() < PROBLEMS_MAX {
-                    shown.problems.push(told(&error));
+                    shown.problems.push(error_line(&error));
                 }
             }
         });
     }
 
-    fn add_rows<R: Cell>(
+    fn add_rows<R: ColumnCell>(
         &self,
         file: &WrittenFile,
         span: &mut FileSpan,
-        each: &impl Fn(&mut Shown, R, &mut FileSpan) -> Result<(), String>,
+        each: &impl Fn(&mut ViewState, R, &mut FileSpan) -> Result<(), String>,
     ) -> Result<(), RecordsError> {
         let path = self.view.data_dir.join(&file.path);
         let opened = self.view.table_file(file)?;
@@ -388,18 +395,18 @@ impl Adder<'_> {
         Ok(())
     }
 
-    fn change<T>(&self, change: impl FnOnce(&mut Shown) -> T) -> T {
-        let mut shown = self.shown.write().unwrap_or_else(PoisonError::into_inner);
+    fn change<T>(&self, change: impl FnOnce(&mut ViewState) -> T) -> T {
+        let mut shown = self.state.write().unwrap_or_else(PoisonError::into_inner);
         let changed = change(&mut shown);
-        if let Some(glance) = self.glance {
+        if let Some(glance) = self.summary {
             glance.lock().unwrap_or_else(PoisonError::into_inner).follow(&shown);
         }
         changed
     }
 }
 
-impl Glance {
-    fn follow(&mut self, shown: &Shown) {
+impl ViewSummary {
+    fn follow(&mut self, shown: &ViewState) {
         (self.version, self.generation) = (shown.version, shown.generation);
         (self.trajectories, self.step_files_left) = (shown.index.len(), shown.step_files_left());
         if self.problem.as_ref() != shown.problems.first() {
@@ -408,12 +415,12 @@ impl Glance {
     }
 }
 
-impl Shown {
+impl ViewState {
     fn begin() -> Self {
         Self { generation: GENERATIONS.fetch_add(1, Relaxed), ..Self::default() }
     }
 
-    /// Files in the place of others that were read and hold the same rows.
+    /// Replaces files that were read by others that hold the same rows.
     fn swap(&mut self, commit: &Commit) {
         let removed: BTreeSet<&String> = commit.removed.iter().collect();
         let is_part = |path: &String| removed.contains(path);
@@ -434,7 +441,8 @@ impl Shown {
         }
     }
 
-    /// Files of steps that were not summed up yet: until it is 0, sums over steps are of a part.
+    /// Number of step files that were not summed up yet: until it is 0, sums over steps are
+    /// partial.
     pub fn step_files_left(&self) -> usize {
         self.pending.len()
     }
@@ -456,7 +464,7 @@ impl FileSpan {
 }
 
 impl ViewRow {
-    /// The reward, where it counts.
+    /// The reward of a scored trajectory.
     fn scored(&self) -> Option<f32> {
         self.reward.filter(|_| self.status == "scored")
     }
@@ -466,13 +474,13 @@ impl ViewRow {
     }
 }
 
-/// Whether rows of a split are those of an evaluation inside a job: a trainer never sees them.
+/// Whether rows of a split belong to an evaluation inside a job, which trainers do not use.
 fn is_eval(split: &str) -> bool {
     Split::parse(split) == Some(Split::Eval)
 }
 
 /// An error and its cause on one line.
-fn told(error: &RecordsError) -> String {
+fn error_line(error: &RecordsError) -> String {
     match std::error::Error::source(error) {
         Some(cause) => format!("{error}: {cause}"),
         None => error.to_string(),
@@ -504,7 +512,7 @@ mod tests {
         let mut span = FileSpan { file, least: String::new(), largest: String::new() };
         assert!(!span.may_hold("b"));
         ["c", "b", "d"].iter().for_each(|id| span.reach(id));
-        let held: Vec<bool> = ["a", "b", "c", "d", "e"].iter().map(|id| span.may_hold(id)).collect();
-        assert_eq!(held, [false, true, true, true, false]);
+        let got: Vec<bool> = ["a", "b", "c", "d", "e"].iter().map(|id| span.may_hold(id)).collect();
+        assert_eq!(got, [false, true, true, true, false]);
     }
 }

@@ -1,33 +1,37 @@
-//! Figures over a data set.
+//! Metrics over a data set.
 
 mod common;
 
-use common::{publish, write};
-use furrow_records::fixtures::{self, Plot};
+use common::{commit_files, write};
+use furrow_records::fixtures::{self, TrajectoryFixture};
 use furrow_records::inspect;
-use furrow_rollout::{End, PolicyKind};
+use furrow_rollout::{EndKind, PolicyKind};
 
 #[test]
-fn figures_add_up() {
+fn metrics_add_up() {
     let dir = tempfile::tempdir().unwrap();
-    let plot = Plot { kind: PolicyKind::Random, end: End::MaxSteps, ..Plot::default() };
+    let plot = TrajectoryFixture {
+        kind: PolicyKind::Random,
+        end: EndKind::MaxSteps,
+        ..TrajectoryFixture::default()
+    };
     let plots = [
-        Plot::default(),
-        Plot { sample: 1, reward: 0.0, ..Plot::default() },
-        Plot { sample: 2, end: End::PageCrash, ..Plot::default() },
-        Plot { group: 1, reward: 0.25, ..plot },
+        TrajectoryFixture::default(),
+        TrajectoryFixture { sample: 1, reward: 0.0, ..TrajectoryFixture::default() },
+        TrajectoryFixture { sample: 2, end: EndKind::PageCrash, ..TrajectoryFixture::default() },
+        TrajectoryFixture { group: 1, reward: 0.25, ..plot },
     ];
-    let made: Vec<_> = plots.iter().map(Plot::trajectory).collect();
+    let made: Vec<_> = plots.iter().map(TrajectoryFixture::trajectory).collect();
     let records: Vec<_> = made.iter().map(|(record, _)| record.clone()).collect();
     let files = write(dir.path(), "s", &made, &[fixtures::group(&records[..3])], &[]);
-    publish(dir.path(), "s", files);
+    commit_files(dir.path(), "s", files);
     let summary = inspect(dir.path()).unwrap();
 
     let rows: Vec<u64> = summary.tables.iter().map(|table| table.rows).collect();
     assert_eq!(rows, [4, 9, 3, 1, 0]);
     assert_eq!((summary.version, summary.steps), (1, 12));
     assert_eq!(summary.policy_versions, Some((3, 3)));
-    // Three trajectories of the model, three steps each, six response tokens a step.
+    // Three trajectories of the model, three steps each, six response tokens per step.
     assert_eq!(summary.response_tokens, 3 * 3 * 6);
     assert_eq!(summary.prompt_tokens, records.iter().map(|record| record.prompt_tokens).sum::<u64>());
     assert_eq!(summary.gpu_micros, 9 * 5_000);

@@ -1,16 +1,16 @@
-//! The manifest: commits stand once, in order, and a data set that does not add up is refused.
+//! The manifest: commits are stored once and in order, and an inconsistent data set is refused.
 
-#![expect(clippy::unwrap_used, reason = "what cannot be, fails the test")]
+#![expect(clippy::unwrap_used, reason = "a panic fails the test")]
 
 mod common;
 
 use std::path::Path;
 use std::sync::Arc;
 
-use common::{append, open, publish, publish_group, write};
-use furrow_records::fixtures::{self, Plot};
+use common::{append, commit_files, commit_group, open, write};
+use furrow_records::fixtures::{self, TrajectoryFixture};
 use furrow_records::{
-    Check, Committed, DataSet, Draft, Manifest, Op, RecordsError, Table, WrittenFile, verify,
+    CommitDraft, CommitOutcome, DataSet, Manifest, Op, RecordsError, Table, VerifyCheck, WrittenFile, verify,
 };
 use furrow_rollout::Id;
 use futures::executor::block_on;
@@ -22,8 +22,8 @@ fn file(path: &str, rows: u64) -> WrittenFile {
     WrittenFile { table, path: path.into(), rows, bytes: 9, sha256: "ab".repeat(32) }
 }
 
-fn draft(shard: &str, op: Op, files: &[WrittenFile], removed: &[&str]) -> Draft {
-    Draft {
+fn draft(shard: &str, op: Op, files: &[WrittenFile], removed: &[&str]) -> CommitDraft {
+    CommitDraft {
         op,
         files: files.to_vec(),
         removed: removed.iter().map(ToString::to_string).collect(),
@@ -34,7 +34,7 @@ fn draft(shard: &str, op: Op, files: &[WrittenFile], removed: &[&str]) -> Draft 
     }
 }
 
-fn commit(manifest: &mut Manifest, draft: &Draft) -> Result<Committed, String> {
+fn commit(manifest: &mut Manifest, draft: &CommitDraft) -> Result<CommitOutcome, String> {
     block_on(manifest.commit(draft)).map_err(|error| error.to_string())
 }
 
@@ -51,7 +51,7 @@ fn paths(manifest: &Manifest, table: Table) -> Vec<&str> {
 #[test]
 fn a_commit_is_a_file_that_people_can_read() {
     let dir = tempfile::tempdir().unwrap();
-    publish_group(dir.path(), 0, 1);
+    commit_group(dir.path(), 0, 1);
     let text = std::fs::read_to_string(dir.path().join("manifest/00000000000000000001.json")).unwrap();
     let json: serde_json::Value = serde_json::from_str(&text).unwrap();
     let keys: Vec<&String> = json.as_object().unwrap().keys().collect();
@@ -67,23 +67,23 @@ fn a_commit_is_a_file_that_people_can_read() {
 fn a_commit_that_is_tried_again_stands_once() {
     let (store, mut manifest) = memory();
     let first = draft("a", Op::Append, &[file("steps/a.parquet", 1)], &[]);
-    assert_eq!(commit(&mut manifest, &first), Ok(Committed::Now(1)));
-    assert_eq!(commit(&mut manifest, &first), Ok(Committed::Earlier(1)));
-    // A restarted coordinator has another epoch and has forgotten what it had read.
-    let again = Draft { epoch: 2, ..first.clone() };
+    assert_eq!(commit(&mut manifest, &first), Ok(CommitOutcome::Now(1)));
+    assert_eq!(commit(&mut manifest, &first), Ok(CommitOutcome::Earlier(1)));
+    // A restarted coordinator has another epoch and has lost what it had read.
+    let again = CommitDraft { epoch: 2, ..first.clone() };
     let mut restarted = block_on(Manifest::open(store.clone())).unwrap();
-    assert_eq!(commit(&mut restarted, &again), Ok(Committed::Earlier(1)));
-    // One that opened the manifest before the commit came learns of it on the way.
+    assert_eq!(commit(&mut restarted, &again), Ok(CommitOutcome::Earlier(1)));
+    // One that opened the manifest before the commit learns of it during its own.
     let (store, mut early) = memory();
     let mut other = block_on(Manifest::open(store)).unwrap();
-    assert_eq!(commit(&mut other, &first), Ok(Committed::Now(1)));
-    assert_eq!(commit(&mut early, &again), Ok(Committed::Earlier(1)));
+    assert_eq!(commit(&mut other, &first), Ok(CommitOutcome::Now(1)));
+    assert_eq!(commit(&mut early, &again), Ok(CommitOutcome::Earlier(1)));
     assert_eq!(early.snapshot().version_of(&first.shard_id), Some(1));
-    // The same shard with other files is two shards under one name.
-    let other = Draft { files: vec![file("steps/b.parquet", 1)], ..first };
+    // The same shard with other files would be two shards under one name.
+    let other = CommitDraft { files: vec![file("steps/b.parquet", 1)], ..first };
     assert_eq!(
         commit(&mut early, &other),
-        Err("manifest commit 1: published shard a with other files".to_string())
+        Err("manifest commit 1: committed shard a with other files".to_string())
     );
 }
 
@@ -103,7 +103,7 @@ fn racing_writers_each_get_their_own_number() {
                 commits
                     .map(|draft| {
                         let now = commit(&mut manifest, &draft).unwrap();
-                        assert_eq!(commit(&mut manifest, &draft), Ok(Committed::Earlier(now.version())));
+                        assert_eq!(commit(&mut manifest, &draft), Ok(CommitOutcome::Earlier(now.version())));
                         now.version()
                     })
                     .collect::<Vec<u64>>()
@@ -151,7 +151,7 @@ fn commits_that_do_not_fit_are_refused() {
     check(Op::Expire, std::slice::from_ref(&b), &["steps/a.parquet"], "Expire adds 1");
     check(Op::Append, std::slice::from_ref(&a), &[], "adds steps/a.parquet, which an earlier commit added");
     check(Op::Append, &[b.clone(), b.clone()], &[], "names a file twice");
-    check(Op::Expire, &[], &["steps/z.parquet"], "takes away steps/z.parquet, which is not part");
+    check(Op::Expire, &[], &["steps/z.parquet"], "removes steps/z.parquet, which is not part");
     check(Op::Replace, std::slice::from_ref(&b), &["steps/a.parquet"], "a replacement holds the same rows");
     check(
         Op::Replace,
@@ -169,17 +169,20 @@ fn commits_that_do_not_fit_are_refused() {
     check(Op::Append, &many, &[], "names more than 10000 files");
 }
 
-/// A data set of three commits, one of them spoilt.
+/// A data set of three commits, one of them damaged.
 #[track_caller]
 fn refused(spoil: impl FnOnce(&Path), want: &str) {
     let dir = tempfile::tempdir().unwrap();
-    (0..3).for_each(|group| drop(publish_group(dir.path(), group, 1)));
+    (0..3).for_each(|group| drop(commit_group(dir.path(), group, 1)));
     spoil(&dir.path().join("manifest"));
     let error = DataSet::open(dir.path()).map(|_| ()).unwrap_err();
     assert!(error.to_string().contains(want), "{error:?} lacks {want:?}");
     if matches!(error, RecordsError::Manifest { .. }) {
         let report = verify(dir.path()).unwrap();
-        assert_eq!(report.breaches.iter().map(|breach| breach.check).collect::<Vec<_>>(), [Check::Manifest]);
+        assert_eq!(
+            report.breaches.iter().map(|breach| breach.check).collect::<Vec<_>>(),
+            [VerifyCheck::Manifest]
+        );
     }
 }
 
@@ -194,14 +197,14 @@ fn edit(dir: &Path, from: &str, to: &str) {
 
 #[test]
 fn a_manifest_that_cannot_be_trusted_is_refused() {
-    refused(|dir| std::fs::remove_file(dir.join(SECOND)).unwrap(), "commit 2: is missing, 3 is there");
-    refused(|dir| std::fs::write(dir.join(SECOND), "{").unwrap(), "commit 2: is no commit");
-    refused(|dir| std::fs::write(dir.join(SECOND), b"\xff\xfe").unwrap(), "commit 2: is no commit");
+    refused(|dir| std::fs::remove_file(dir.join(SECOND)).unwrap(), "commit 2: is missing, but 3 exists");
+    refused(|dir| std::fs::write(dir.join(SECOND), "{").unwrap(), "commit 2: is not a valid commit");
+    refused(|dir| std::fs::write(dir.join(SECOND), b"\xff\xfe").unwrap(), "commit 2: is not a valid commit");
     refused(
         |dir| {
             std::fs::copy(dir.join("00000000000000000001.json"), dir.join(SECOND)).unwrap();
         },
-        "commit 2: says that it is commit 1",
+        "commit 2: contains commit 1",
     );
     refused(|dir| edit(dir, "\"version\": 2", "\"version\": 2, \"colour\": 1"), "unknown field `colour`");
     refused(
@@ -214,19 +217,19 @@ fn a_manifest_that_cannot_be_trusted_is_refused() {
     );
     refused(
         |dir| edit(dir, "\"shard_id\": \"shard-0001\"", "\"shard_id\": \"shard-0000\""),
-        "was published by commit 1 before",
+        "was already committed by commit 1",
     );
-    refused(|dir| edit(dir, "\"rows\": 3", "\"rows\": -3"), "commit 2: is no commit");
+    refused(|dir| edit(dir, "\"rows\": 3", "\"rows\": -3"), "commit 2: is not a valid commit");
     refused(
         |dir| std::fs::File::create(dir.join(SECOND)).unwrap().set_len(5 << 20).unwrap(),
-        "is 5242880 bytes long, at most 4194304 are read",
+        "is 5242880 bytes long; at most 4194304 are allowed",
     );
 }
 
 #[test]
 fn other_names_in_the_folder_are_not_commits() {
     let dir = tempfile::tempdir().unwrap();
-    publish_group(dir.path(), 0, 1);
+    commit_group(dir.path(), 0, 1);
     for name in ["README.md", "00000000000000000009.json#1", "9.json", "00000000000000000009.json.tmp"] {
         std::fs::write(dir.path().join("manifest").join(name), "").unwrap();
     }
@@ -237,7 +240,7 @@ fn other_names_in_the_folder_are_not_commits() {
     let mut left: Vec<_> = left.map(|name| name.into_string().unwrap()).collect();
     left.sort_unstable();
     let kept = ["00000000000000000001.json", "00000000000000000009.json.tmp", "9.json", "README.md"];
-    assert_eq!(left, kept, "what is not ours stays");
+    assert_eq!(left, kept, "foreign files stay");
 }
 
 #[test]
@@ -246,7 +249,7 @@ fn a_reader_that_follows_sees_each_commit_once() {
     let mut follower = open(dir.path());
     assert_eq!(follower.snapshot().version(), 0);
     for group in 0..3 {
-        publish_group(dir.path(), group, 1);
+        commit_group(dir.path(), group, 1);
         block_on(follower.refresh()).unwrap();
         assert_eq!(follower.snapshot().version(), group + 1);
         assert_eq!(follower.snapshot().files(Table::Trajectories).count() as u64, group + 1);
@@ -257,24 +260,24 @@ fn a_reader_that_follows_sees_each_commit_once() {
 fn a_run_directory_or_its_data_folder_will_do() {
     let run = tempfile::tempdir().unwrap();
     let data = run.path().join("data");
-    publish_group(&data, 0, 2);
+    commit_group(&data, 0, 2);
     for dir in [run.path(), &data] {
         assert_eq!(DataSet::open(dir).unwrap().trajectories().count(), 2);
     }
     let error = DataSet::open(&run.path().join("elsewhere")).map(|_| ()).unwrap_err();
     assert!(error.to_string().contains("give a run directory or its `data` folder"), "{error}");
     assert!(matches!(verify(&run.path().join("elsewhere")), Err(RecordsError::NoDataSet { .. })));
-    assert!(!run.path().join("elsewhere").exists(), "looking creates nothing");
+    assert!(!run.path().join("elsewhere").exists(), "opening creates nothing");
 }
 
 #[test]
 fn verify_compares_files_with_the_manifest() {
-    let check = |spoil: &dyn Fn(&Path), wanted: &[Check]| {
+    let check = |spoil: &dyn Fn(&Path), wanted: &[VerifyCheck]| {
         let dir = tempfile::tempdir().unwrap();
-        publish_group(dir.path(), 0, 2);
+        commit_group(dir.path(), 0, 2);
         spoil(dir.path());
         let report = verify(dir.path()).unwrap();
-        let mut found: Vec<Check> = report.breaches.iter().map(|breach| breach.check).collect();
+        let mut found: Vec<VerifyCheck> = report.breaches.iter().map(|breach| breach.check).collect();
         found.sort_unstable();
         found.dedup();
         assert_eq!(found, wanted, "{:#?}", report.breaches);
@@ -282,14 +285,19 @@ fn verify_compares_files_with_the_manifest() {
     };
     let steps = |dir: &Path| dir.join("steps/shard-0000.parquet");
     check(&|_| {}, &[]);
-    let report = check(&|dir| std::fs::remove_file(steps(dir)).unwrap(), &[Check::File, Check::StepCount]);
+    let report =
+        check(&|dir| std::fs::remove_file(steps(dir)).unwrap(), &[VerifyCheck::File, VerifyCheck::StepCount]);
     assert_eq!(report.breaches[0].file.as_deref(), Some("steps/shard-0000.parquet"));
-    check(&|dir| std::fs::write(steps(dir), "PAR1").unwrap(), &[Check::File, Check::StepCount]);
+    check(&|dir| std::fs::write(steps(dir), "PAR1").unwrap(), &[VerifyCheck::File, VerifyCheck::StepCount]);
     let groups = |dir: &Path| dir.join("groups/shard-0000.parquet");
-    check(&|dir| std::fs::rename(steps(dir), groups(dir)).unwrap(), &[Check::File, Check::StepCount]);
+    check(
+        &|dir| std::fs::rename(steps(dir), groups(dir)).unwrap(),
+        &[VerifyCheck::File, VerifyCheck::StepCount],
+    );
     let report = check(
         &|dir| {
-            let (record, trajectory) = Plot { group: 9, ..Plot::default() }.trajectory();
+            let (record, trajectory) =
+                TrajectoryFixture { group: 9, ..TrajectoryFixture::default() }.trajectory();
             write(dir, "stray", &[(record, trajectory)], &[], &[]);
         },
         &[],
@@ -301,8 +309,8 @@ fn verify_compares_files_with_the_manifest() {
 #[test]
 fn a_data_set_whose_rows_expired_is_still_sound() {
     let dir = tempfile::tempdir().unwrap();
-    let files = publish_group(dir.path(), 0, 2);
-    publish_group(dir.path(), 1, 2);
+    let files = commit_group(dir.path(), 0, 2);
+    commit_group(dir.path(), 1, 2);
     for expired in [Table::Steps, Table::Trajectories] {
         let path = &files.iter().find(|file| file.table == expired).unwrap().path;
         let draft = draft(&format!("expire-{expired}"), Op::Expire, &[], &[path]);
@@ -310,15 +318,15 @@ fn a_data_set_whose_rows_expired_is_still_sound() {
         let report = verify(dir.path()).unwrap();
         assert!(report.is_sound(), "{:#?}", report.breaches);
     }
-    assert!(!verify(dir.path()).unwrap().warnings.is_empty(), "the group that lost its rows is told of");
+    assert!(!verify(dir.path()).unwrap().warnings.is_empty(), "the group that lost its rows is reported");
 }
 
 #[test]
-fn the_manifest_survives_what_it_published() {
+fn the_manifest_survives_what_it_committed() {
     let dir = tempfile::tempdir().unwrap();
-    let files = write(dir.path(), "s", &[Plot::default().trajectory()], &[], &[]);
-    assert_eq!(publish(dir.path(), "s", files.clone()), Committed::Now(1));
-    assert_eq!(publish(dir.path(), "s", files.clone()), Committed::Earlier(1));
+    let files = write(dir.path(), "s", &[TrajectoryFixture::default().trajectory()], &[], &[]);
+    assert_eq!(commit_files(dir.path(), "s", files.clone()), CommitOutcome::Now(1));
+    assert_eq!(commit_files(dir.path(), "s", files.clone()), CommitOutcome::Earlier(1));
     let listed: Vec<_> = Table::ALL
         .iter()
         .flat_map(|&table| open(dir.path()).snapshot().files(table).cloned().collect::<Vec<_>>())

@@ -5,26 +5,26 @@ mod common;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use common::{open, publish, publish_group, write};
-use furrow_records::fixtures::Plot;
+use common::{commit_files, commit_group, open, write};
+use furrow_records::fixtures::TrajectoryFixture;
 use furrow_records::merge::{self, MergePlan};
 use furrow_records::{
-    Committed, DataSet, Draft, Op, RecordsConfig, RecordsError, RecordsFile, ShardGap, ShardPlan, Table,
-    fixtures, inspect, verify,
+    CommitDraft, CommitOutcome, DataSet, Op, RecordsConfig, RecordsError, RecordsFile, ShardGap, ShardPlan,
+    Table, fixtures, inspect, verify,
 };
-use furrow_rollout::ScoredAgain;
+use furrow_rollout::RescoredToken;
 use futures::executor::block_on;
 
 fn config(merge_below_bytes: u64, merge_files_min: u32) -> RecordsConfig {
     RecordsFile { merge_below_bytes, merge_files_min, ..RecordsFile::default() }
         .check()
-        .expect("settings that work")
+        .expect("valid settings")
 }
 
 #[test]
 fn a_merged_data_set_holds_the_same_rows() {
     let dir = tempfile::tempdir().unwrap();
-    (0..5).for_each(|group| drop(publish_group(dir.path(), group, 2)));
+    (0..5).for_each(|group| drop(commit_group(dir.path(), group, 2)));
     let before = DataSet::open(dir.path()).unwrap();
     let mut manifest = open(dir.path());
     let plans = merge::plan(manifest.snapshot(), &config(1 << 20, 3), &BTreeSet::new());
@@ -37,20 +37,20 @@ fn a_merged_data_set_holds_the_same_rows() {
         assert_eq!(plan.parts.len(), 5);
         let shard = fixtures::plan(dir.path(), &format!("merged-{}", plan.table));
         let merged = merge::merge(&shard, plan, |_, _| {}).unwrap();
-        let draft = Draft {
+        let draft = CommitDraft {
             op: Op::Replace,
             removed: plan.parts.iter().map(|part| part.path.clone()).collect(),
-            ..Draft::append(vec![merged], shard.run_id, 1, shard.shard_id, now)
+            ..CommitDraft::append(vec![merged], shard.run_id, 1, shard.shard_id, now)
         };
-        assert!(matches!(block_on(manifest.commit(&draft)).unwrap(), Committed::Now(_)));
+        assert!(matches!(block_on(manifest.commit(&draft)).unwrap(), CommitOutcome::Now(_)));
         for _ in 0..2 {
             merge::set_aside(dir.path(), &draft.removed).unwrap();
         }
         let folder = dir.path().join(plan.table.as_str());
-        assert_eq!(std::fs::read_dir(folder).unwrap().count(), 1, "whoever globs reads each row once");
+        assert_eq!(std::fs::read_dir(folder).unwrap().count(), 1, "a glob reads each row once");
     }
     let after = DataSet::open(dir.path()).unwrap();
-    // A reader that opened the old version still can read it.
+    // A reader that opened the old version can still read it.
     for set in [&before, &after] {
         assert_eq!(set.steps().map(Result::unwrap).count(), 5 * 2 * 3);
     }
@@ -64,7 +64,11 @@ fn a_merged_data_set_holds_the_same_rows() {
     assert_eq!(after.snapshot().files(Table::Steps).count(), 1);
     let report = verify(dir.path()).unwrap();
     assert!(report.is_sound(), "{:#?}", report.breaches);
-    assert!(report.warnings.is_empty(), "parts within their grace are no strays: {:?}", report.warnings);
+    assert!(
+        report.warnings.is_empty(),
+        "parts within their grace are not stray files: {:?}",
+        report.warnings
+    );
 
     let grace = Duration::from_secs(60);
     let snapshot = manifest.snapshot();
@@ -87,7 +91,7 @@ fn a_merged_data_set_holds_the_same_rows() {
 #[test]
 fn only_enough_small_files_are_merged_and_only_as_many_as_fit() {
     let dir = tempfile::tempdir().unwrap();
-    let files: Vec<_> = (0..4).flat_map(|group| publish_group(dir.path(), group, 1)).collect();
+    let files: Vec<_> = (0..4).flat_map(|group| commit_group(dir.path(), group, 1)).collect();
     let snapshot = open(dir.path()).snapshot().clone();
     let steps: Vec<u64> =
         files.iter().filter(|file| file.table == Table::Steps).map(|file| file.bytes).collect();
@@ -98,14 +102,14 @@ fn only_enough_small_files_are_merged_and_only_as_many_as_fit() {
     assert_eq!(parts(config(1 << 20, 4)), 4);
     assert_eq!(parts(config(1 << 20, 5)), 0);
     assert_eq!(parts(config(1, 2)), 0);
-    let room = RecordsConfig { max_shard_bytes: steps[..3].iter().sum(), ..config(1 << 20, 2) };
-    assert_eq!(parts(room), 3);
+    let capacity = RecordsConfig { max_shard_bytes: steps[..3].iter().sum(), ..config(1 << 20, 2) };
+    assert_eq!(parts(capacity), 3);
 }
 
 #[test]
 fn files_of_different_jobs_stay_apart() {
     let dir = tempfile::tempdir().unwrap();
-    let parts: Vec<_> = (0..2).map(|group| publish_group(dir.path(), group, 1).swap_remove(1)).collect();
+    let parts: Vec<_> = (0..2).map(|group| commit_group(dir.path(), group, 1).swap_remove(1)).collect();
     let plan = MergePlan { table: Table::Steps, parts };
     let check = |shard: ShardPlan, want: &str| {
         let error = merge::merge(&shard, &plan, |_, _| {}).unwrap_err();
@@ -115,7 +119,7 @@ fn files_of_different_jobs_stay_apart() {
     let shard = fixtures::plan(dir.path(), "m");
     check(ShardPlan { job_toml: "other".into(), ..shard.clone() }, "different jobs");
     check(ShardPlan { run_id: furrow_rollout::Id::new("other").unwrap(), ..shard.clone() }, "different runs");
-    // A run that goes on with another job merges what it writes from then on.
+    // A run that continues with another job merges what it writes from then on.
     assert_eq!(merge::foreign(&shard, &plan).unwrap(), Vec::<String>::new());
     let others = merge::foreign(&ShardPlan { job_toml: "other".into(), ..shard }, &plan).unwrap();
     assert_eq!(others, plan.parts.iter().map(|part| part.path.clone()).collect::<Vec<_>>());
@@ -129,7 +133,7 @@ fn files_of_different_jobs_stay_apart() {
 #[test]
 fn parts_come_back_where_the_commit_of_their_merge_is_gone() {
     let dir = tempfile::tempdir().unwrap();
-    (0..2).for_each(|group| drop(publish_group(dir.path(), group, 1)));
+    (0..2).for_each(|group| drop(commit_group(dir.path(), group, 1)));
     let snapshot = open(dir.path()).snapshot().clone();
     let path = snapshot.files(Table::Steps).next().unwrap().path.clone();
     merge::set_aside(dir.path(), [&path]).unwrap();
@@ -139,30 +143,31 @@ fn parts_come_back_where_the_commit_of_their_merge_is_gone() {
     assert!(verify(dir.path()).unwrap().is_sound());
 }
 
-/// What was scored again is told in the footer of its file, and of merged files together.
+/// The gaps of rescored tokens are in the footer of their file, and merged files combine them.
 #[test]
 fn gaps_of_the_prefill_path_add_up() {
     let dir = tempfile::tempdir().unwrap();
-    // Two shards whose first two steps lie off by so much.
+    // Two shards whose first two steps have these gaps.
     for (shard, group, gaps) in [("a", 0, [0.5, -0.25]), ("b", 1, [1.0, 0.0])] {
-        let (record, mut steps) = Plot { group, group_size: 1, ..Plot::default() }.trajectory();
+        let (record, mut steps) =
+            TrajectoryFixture { group, group_size: 1, ..TrajectoryFixture::default() }.trajectory();
         for (step, gap) in steps.iter_mut().zip(gaps) {
             let recorded = step.trace.tokens.as_ref().unwrap().logprobs.clone().unwrap();
             let drawn = recorded.iter().position(Option::is_some).unwrap();
             let logprob = (f64::from(recorded[drawn].unwrap()) - gap) as f32;
-            step.trace.scored_again = vec![ScoredAgain { token: drawn as u32, logprob }];
+            step.trace.rescored = vec![RescoredToken { token: drawn as u32, logprob }];
         }
         let groups = [fixtures::group(std::slice::from_ref(&record))];
         let files = write(dir.path(), shard, &[(record, steps)], &groups, &[]);
-        publish(dir.path(), shard, files);
+        commit_files(dir.path(), shard, files);
     }
-    drop(publish_group(dir.path(), 2, 1));
-    let told = || -> Vec<(String, usize, f64, f64)> {
+    drop(commit_group(dir.path(), 2, 1));
+    let footers = || -> Vec<(String, usize, f64, f64)> {
         let row = |row: &ShardGap| (row.path.clone(), row.gap.tokens, row.gap.mean_abs, row.gap.max);
         inspect(dir.path()).unwrap().prefill_gaps.iter().map(row).collect()
     };
     let near = |got: f64, want: f64| assert!((got - want).abs() < 1e-6, "{got}, not {want}");
-    let [a, b] = &told()[..] else { panic!("{:?}", told()) };
+    let [a, b] = &footers()[..] else { panic!("{:?}", footers()) };
     assert_eq!((&*a.0, a.1, &*b.0, b.1), ("steps/a.parquet", 2, "steps/b.parquet", 2));
     near(a.2, 0.375);
     near(a.3, 0.5);
@@ -174,13 +179,13 @@ fn gaps_of_the_prefill_path_add_up() {
     let merged = merge::merge(&shard, plan, |_, _| {}).unwrap();
     let removed = plan.parts.iter().map(|part| part.path.clone()).collect();
     let now = fixtures::STARTED + 60_000_000;
-    let draft = Draft {
+    let draft = CommitDraft {
         op: Op::Replace,
         removed,
-        ..Draft::append(vec![merged], shard.run_id, 1, shard.shard_id, now)
+        ..CommitDraft::append(vec![merged], shard.run_id, 1, shard.shard_id, now)
     };
     block_on(manifest.commit(&draft)).unwrap();
-    let [whole] = &told()[..] else { panic!("{:?}", told()) };
+    let [whole] = &footers()[..] else { panic!("{:?}", footers()) };
     assert_eq!((&*whole.0, whole.1), ("steps/merged.parquet", 4));
     near(whole.2, (0.5 + 0.25 + 1.0) / 4.0);
     near(whole.3, 1.0);

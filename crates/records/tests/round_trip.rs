@@ -1,30 +1,31 @@
-//! Whatever nouns go into a shard come out of it again.
+//! Domain values that go into a shard come out of it unchanged.
 
 mod common;
 
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
-use common::{publish, write};
-use furrow_records::{DataSet, Rescore};
+use common::{commit_files, write};
+use furrow_records::{DataSet, RescoreRecord};
 use furrow_rollout::{
-    Ancestry, Clock, Component, ContextPolicy, End, Ending, EnvironmentFingerprint, Evidence, ExtraAction,
-    FinishReason, Grammar, GroupRecord, GroupStatistics, Hashes, Id, ImageFormat, Kind, Mark, Observation,
-    ObservationSpec, PageHooks, PolicyKind, Reply, Sampling, Score, Screenshot, SessionSpec, Size, Split,
-    Status, StepRecord, Task, TimeSplit, TokenTrace, TrajectoryRecord,
+    ContextPolicy, EndKind, EnvironmentFingerprint, Evidence, ExtraAction, FinishReason, Grammar,
+    GroupRecord, GroupStatistics, Id, IdKind, ImageFormat, Mark, Observation, ObservationSpec, PageClock,
+    PageHooks, PolicyHashes, PolicyKind, PolicyReply, SamplingParams, Score, ScoreComponent, Screenshot,
+    SessionSpec, Size, Split, StepRecord, Task, TimeSplit, TokenTrace, TrajectoryAncestry, TrajectoryEnding,
+    TrajectoryRecord, TrajectoryStatus,
 };
-use furrow_testkit::nouns;
+use furrow_testkit::generators;
 use proptest::collection::{btree_map, vec};
 use proptest::option;
 use proptest::prelude::*;
 use proptest::sample::{select, subsequence};
 
-/// What the doors let into an action.
+/// Values that validation accepts in an action.
 fn finite() -> impl Strategy<Value = f32> + Clone {
     float().prop_map(|value| if value.is_finite() { value } else { 0.5 })
 }
 
-/// Not NaN, which is not equal to itself; infinities and both zeros are in.
+/// Not NaN, which does not equal itself; infinities and both zeros are included.
 fn float() -> impl Strategy<Value = f32> + Clone {
     any::<f32>().prop_map(|value| if value.is_nan() { 0.25 } else { value })
 }
@@ -33,8 +34,8 @@ fn text() -> impl Strategy<Value = String> + Clone {
     prop_oneof![Just(String::new()), any::<String>(), "[a-z]{1,9}"]
 }
 
-fn id<K: Kind + 'static>() -> impl Strategy<Value = Id<K>> {
-    "[A-Za-z0-9_-][A-Za-z0-9._-]{0,19}".prop_map(|text| Id::new(text).expect("the door allows these"))
+fn id<K: IdKind + 'static>() -> impl Strategy<Value = Id<K>> {
+    "[A-Za-z0-9_-][A-Za-z0-9._-]{0,19}".prop_map(|text| Id::new(text).expect("these ids are valid"))
 }
 
 fn micros() -> impl Strategy<Value = u64> + Clone {
@@ -57,15 +58,15 @@ fn blob() -> impl Strategy<Value = Bytes> {
 }
 
 fn timing() -> impl Strategy<Value = TimeSplit> {
-    nouns::time_split(1 << 60)
+    generators::time_split(1 << 60)
 }
 
-fn reply() -> impl Strategy<Value = Reply> {
-    nouns::reply(nouns::action(nouns::point(finite()), text()), text())
+fn reply() -> impl Strategy<Value = PolicyReply> {
+    generators::reply(generators::action(generators::point(finite()), text()), text())
 }
 
-fn components() -> impl Strategy<Value = Vec<Component>> {
-    vec((text(), float()).prop_map(|(name, value)| Component { name, value }), 0..3)
+fn components() -> impl Strategy<Value = Vec<ScoreComponent>> {
+    vec((text(), float()).prop_map(|(name, value)| ScoreComponent { name, value }), 0..3)
 }
 
 fn mark() -> impl Strategy<Value = Mark> {
@@ -81,7 +82,7 @@ fn observation() -> impl Strategy<Value = Observation> {
         screenshot,
         text(),
         text(),
-        vec(nouns::tab(text()), 0..3),
+        vec(generators::tab(text()), 0..3),
         float(),
         float(),
         option::of(text()),
@@ -108,14 +109,29 @@ fn floats() -> impl Strategy<Value = Option<Vec<Option<f32>>>> {
 }
 
 fn tokens() -> impl Strategy<Value = TokenTrace> {
-    let said =
-        (ids(), vec(nouns::image_span(), 0..3), ids(), vec(any::<bool>(), 0..6), vec(any::<bool>(), 0..6));
+    let prompt_and_response = (
+        ids(),
+        vec(generators::image_span(), 0..3),
+        ids(),
+        vec(any::<bool>(), 0..6),
+        vec(any::<bool>(), 0..6),
+    );
     let kept = (option::of(ids()), any::<u32>(), any::<[u8; 16]>(), any::<[u8; 16]>());
     let cut = (option::of(vec(option::of(any::<u32>()), 0..6)), ids(), ids());
     let finish = select(FinishReason::ALL);
-    (said, kept, cut, finish, floats(), floats(), floats(), vec(any::<i32>(), 0..6)).prop_map(
-        |(said, kept, cut, finish_reason, logprobs, sampled_logprobs, entropy, policy_versions)| {
-            let (prompt_token_ids, image_spans, response_token_ids, response_mask, forced) = said;
+    (prompt_and_response, kept, cut, finish, floats(), floats(), floats(), vec(any::<i32>(), 0..6)).prop_map(
+        |(
+            prompt_and_response,
+            kept,
+            cut,
+            finish_reason,
+            logprobs,
+            sampled_logprobs,
+            entropy,
+            policy_versions,
+        )| {
+            let (prompt_token_ids, image_spans, response_token_ids, response_mask, forced) =
+                prompt_and_response;
             let (commit_token_ids, prefix_len, prefix_hash, prompt_hash) = kept;
             let (kept_count, kept_token_ids, kept_offsets) = cut;
             TokenTrace {
@@ -142,9 +158,9 @@ fn tokens() -> impl Strategy<Value = TokenTrace> {
 }
 
 fn step() -> impl Strategy<Value = StepRecord> {
-    let trace = nouns::trace(tokens(), nouns::engine(text(), float(), micros()));
-    (any::<u32>(), observation(), reply(), nouns::outcome(text()), trace, timing(), any::<i64>()).prop_map(
-        |(step, observation, reply, outcome, trace, timing, observed_at_micros)| StepRecord {
+    let trace = generators::trace(tokens(), generators::engine(text(), float(), micros()));
+    (any::<u32>(), observation(), reply(), generators::outcome(text()), trace, timing(), any::<i64>())
+        .prop_map(|(step, observation, reply, outcome, trace, timing, observed_at_micros)| StepRecord {
             step,
             observation,
             reply,
@@ -152,13 +168,12 @@ fn step() -> impl Strategy<Value = StepRecord> {
             trace,
             timing,
             observed_at_micros,
-        },
-    )
+        })
 }
 
-fn ancestry() -> impl Strategy<Value = Ancestry> {
+fn ancestry() -> impl Strategy<Value = TrajectoryAncestry> {
     (id(), id(), any::<u32>(), 0..=i16::MAX as u32, id()).prop_map(
-        |(run_id, group_id, sample_index, attempt, trajectory_id)| Ancestry {
+        |(run_id, group_id, sample_index, attempt, trajectory_id)| TrajectoryAncestry {
             run_id,
             group_id,
             sample_index,
@@ -180,7 +195,7 @@ fn task() -> impl Strategy<Value = Task> {
     let hooks = (option::of(text()), option::of(text()), option::of(text()))
         .prop_map(|(start, probe, solve)| PageHooks { start, probe, solve });
     let clock = option::of(any::<u32>())
-        .prop_map(|step| step.map_or(Clock::Real, |step_millis| Clock::Virtual { step_millis }));
+        .prop_map(|step| step.map_or(PageClock::Real, |step_millis| PageClock::Virtual { step_millis }));
     (names, limits, spec, vec(text(), 0..3), hooks, clock).prop_map(
         |(names, limits, observation, allow_hosts, hooks, clock)| {
             let (task_id, suite, split, goal, start_url) = names;
@@ -219,7 +234,7 @@ fn score() -> impl Strategy<Value = Score> {
     )
 }
 
-fn ending() -> impl Strategy<Value = Ending> {
+fn ending() -> impl Strategy<Value = TrajectoryEnding> {
     let part = || option::of(text());
     let evidence = (option::of(blob()), part(), part(), part(), part()).prop_map(
         |(screenshot, url, title, answer, probe_json)| Evidence {
@@ -240,10 +255,10 @@ fn ending() -> impl Strategy<Value = Ending> {
             viewport,
         },
     );
-    let end = select(&End::ALL[..]);
-    let last = option::of(nouns::outcome(text()));
+    let end = select(&EndKind::ALL[..]);
+    let last = option::of(generators::outcome(text()));
     (end, text(), option::of(evidence), text(), any::<u32>(), last, timing(), environment).prop_map(
-        |(end, reason, evidence, goal, steps, last_outcome, timing, environment)| Ending {
+        |(end, reason, evidence, goal, steps, last_outcome, timing, environment)| TrajectoryEnding {
             end,
             reason,
             evidence,
@@ -264,7 +279,7 @@ fn session() -> impl Strategy<Value = SessionSpec> {
         Just(ContextPolicy::Fresh),
     ];
     let sampling = (float(), float(), any::<u32>(), float(), any::<u32>(), any::<u64>()).prop_map(
-        |(temperature, top_p, top_k, min_p, max_tokens, seed)| Sampling {
+        |(temperature, top_p, top_k, min_p, max_tokens, seed)| SamplingParams {
             temperature,
             top_p,
             top_k,
@@ -283,9 +298,9 @@ fn session() -> impl Strategy<Value = SessionSpec> {
     )
 }
 
-fn hashes() -> impl Strategy<Value = Hashes> {
+fn hashes() -> impl Strategy<Value = PolicyHashes> {
     proptest::array::uniform5(option::of(text())).prop_map(
-        |[weights, tokenizer, template, grammar, processor]| Hashes {
+        |[weights, tokenizer, template, grammar, processor]| PolicyHashes {
             weights,
             tokenizer,
             template,
@@ -297,7 +312,7 @@ fn hashes() -> impl Strategy<Value = Hashes> {
 
 fn trajectory() -> impl Strategy<Value = TrajectoryRecord> {
     let names = (ancestry(), task(), text(), select(PolicyKind::ALL));
-    let status = select(vec![Status::Scored, Status::Failed]);
+    let status = select(vec![TrajectoryStatus::Scored, TrajectoryStatus::Failed]);
     let end =
         (status, ending(), option::of(score()), option::of(any::<(i32, i32)>()), option::of(any::<i32>()));
     let made_of = (hashes(), session(), any::<u32>(), any::<u64>());
@@ -364,9 +379,9 @@ fn group() -> impl Strategy<Value = GroupRecord> {
     )
 }
 
-fn rescore() -> impl Strategy<Value = Rescore> {
+fn rescore() -> impl Strategy<Value = RescoreRecord> {
     (ancestry(), text(), text(), split(), score(), any::<i64>()).prop_map(
-        |(ancestry, task_id, suite, split, score, scored_at_micros)| Rescore {
+        |(ancestry, task_id, suite, split, score, scored_at_micros)| RescoreRecord {
             ancestry,
             task_id,
             suite,
@@ -388,15 +403,15 @@ proptest! {
     ) {
         let dir = tempfile::tempdir().unwrap();
         let files = write(dir.path(), "s", &trajectories, &groups, &rescores);
-        publish(dir.path(), "s", files);
+        commit_files(dir.path(), "s", files);
         let set = DataSet::open(dir.path()).unwrap();
 
         let records: Vec<_> = set.trajectories().collect::<Result<_, _>>().unwrap();
         let wanted: Vec<_> = trajectories.iter().map(|(record, _)| record.clone()).collect();
         prop_assert_eq!(records, wanted);
 
-        for status in [Status::Scored, Status::Failed] {
-            let read = if status == Status::Scored { set.steps() } else { set.failed_steps() };
+        for status in [TrajectoryStatus::Scored, TrajectoryStatus::Failed] {
+            let read = if status == TrajectoryStatus::Scored { set.steps() } else { set.failed_steps() };
             let read: Vec<_> = read.collect::<Result<_, _>>().unwrap();
             let of_status = trajectories.iter().filter(|(record, _)| record.status == status);
             let wanted: Vec<_> = of_status.flat_map(|(record, steps)| steps.iter().map(move |step| (record, step))).collect();

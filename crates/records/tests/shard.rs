@@ -1,6 +1,6 @@
-//! Shards: how they are laid down, how they appear, what is left when they do not.
+//! Shards: layout, atomic appearance, and what is left after a failure.
 
-#![expect(clippy::unwrap_used, reason = "what cannot be, fails the test")]
+#![expect(clippy::unwrap_used, reason = "a panic fails the test")]
 
 mod common;
 
@@ -8,13 +8,13 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::path::Path;
 
-use common::{open, publish, publish_group, stages, write};
-use furrow_records::fixtures::{self, Plot};
+use common::{commit_files, commit_group, open, stages, write};
+use furrow_records::fixtures::{self, TrajectoryFixture};
 use furrow_records::{
     DataSet, RecordsError, ShardPlan, ShardStage, ShardWriter, Table, check_written, local_files,
     remove_shard,
 };
-use furrow_rollout::{End, Id, PolicyKind, Size, Split};
+use furrow_rollout::{EndKind, Id, PolicyKind, Size, Split};
 use parquet::basic::{Compression, Encoding};
 use parquet::file::metadata::{ColumnChunkMetaData, ParquetMetaData, RowGroupMetaData};
 use parquet::file::reader::{FileReader, SerializedFileReader};
@@ -30,7 +30,7 @@ fn names(dir: &Path) -> Vec<String> {
 #[test]
 fn columns_lie_as_they_should() {
     let dir = tempfile::tempdir().unwrap();
-    let made = [Plot::default().trajectory()];
+    let made = [TrajectoryFixture::default().trajectory()];
     let files = write(dir.path(), "s", &made, &[fixtures::group(&[made[0].0.clone()])], &[]);
     let columns: BTreeMap<String, ColumnChunkMetaData> = files
         .iter()
@@ -94,13 +94,13 @@ fn columns_lie_as_they_should() {
         assert!(matches!(column.compression(), Compression::ZSTD(_)), "{plain}");
         assert!(column.dictionary_page_offset().is_some() || column.num_values() == 1, "{plain}");
     }
-    assert!(columns["steps/trajectory_id"].statistics().is_some(), "a reader finds a trajectory by them");
+    assert!(columns["steps/trajectory_id"].statistics().is_some(), "readers find a trajectory by them");
 }
 
 #[test]
 fn a_file_says_where_it_comes_from() {
     let dir = tempfile::tempdir().unwrap();
-    let files = write(dir.path(), "s", &[Plot::default().trajectory()], &[], &[]);
+    let files = write(dir.path(), "s", &[TrajectoryFixture::default().trajectory()], &[], &[]);
     let footer = footer(&dir.path().join(&files[0].path));
     let pairs = footer.file_metadata().key_value_metadata().unwrap();
     let value = |key: &str| pairs.iter().find(|pair| pair.key == key).and_then(|pair| pair.value.clone());
@@ -111,9 +111,15 @@ fn a_file_says_where_it_comes_from() {
     assert_eq!(value("furrow.job").as_deref(), Some("[run]\nname = \"test\"\n"));
 }
 
-/// Pictures that do not pack: 64 x 64 pixels are 12 KB.
-fn large(sample: u32, steps: u32) -> Plot {
-    Plot { sample, steps, kind: PolicyKind::Scripted, size: Size::new(64, 64), ..Plot::default() }
+/// Pictures that do not compress: 64 x 64 pixels are 12 KB.
+fn large(sample: u32, steps: u32) -> TrajectoryFixture {
+    TrajectoryFixture {
+        sample,
+        steps,
+        kind: PolicyKind::Scripted,
+        size: Size::new(64, 64),
+        ..TrajectoryFixture::default()
+    }
 }
 
 #[test]
@@ -126,7 +132,7 @@ fn row_groups_are_capped_and_hold_whole_trajectories() {
         let (record, steps) = large(sample, 3).trajectory();
         writer.add_trajectory(&record, &steps).unwrap();
     }
-    // One that no row group can hold is cut.
+    // A trajectory that exceeds a row group is split.
     let (record, steps) = large(12, 40).trajectory();
     writer.add_trajectory(&record, &steps).unwrap();
     assert!(writer.bytes() > 300 << 10, "{}", writer.bytes());
@@ -140,24 +146,30 @@ fn row_groups_are_capped_and_hold_whole_trajectories() {
         Some(*sum)
     });
     assert!(whole.take_while(|sum| *sum <= 36).all(|sum| sum % 3 == 0), "{rows:?}");
-    // The last picture may lie beyond the cap: 12 KB and what stands beside it.
+    // The last picture may exceed the cap: 12 KB and the other columns.
     assert!(groups.iter().all(|group| group.compressed_size() < (cap + (40 << 10)) as i64), "{groups:?}");
 }
 
 #[test]
-fn steps_go_where_their_trajectory_belongs_and_say_what_became_of_it() {
+fn steps_go_to_the_table_of_their_trajectory_with_its_result() {
     let dir = tempfile::tempdir().unwrap();
     let plots = [
-        Plot::default(),
-        Plot { sample: 1, end: End::MaxSteps, reward: 0.25, kind: PolicyKind::Scripted, ..Plot::default() },
-        Plot { sample: 2, end: End::BrowserDead, ..Plot::default() },
-        Plot { sample: 3, split: Split::Eval, ..Plot::default() },
-        Plot { sample: 0, group: 1, kind: PolicyKind::Random, ..Plot::default() },
-        Plot { sample: 1, group: 1, steps: 0, ..Plot::default() },
+        TrajectoryFixture::default(),
+        TrajectoryFixture {
+            sample: 1,
+            end: EndKind::MaxSteps,
+            reward: 0.25,
+            kind: PolicyKind::Scripted,
+            ..TrajectoryFixture::default()
+        },
+        TrajectoryFixture { sample: 2, end: EndKind::BrowserDead, ..TrajectoryFixture::default() },
+        TrajectoryFixture { sample: 3, split: Split::Eval, ..TrajectoryFixture::default() },
+        TrajectoryFixture { sample: 0, group: 1, kind: PolicyKind::Random, ..TrajectoryFixture::default() },
+        TrajectoryFixture { sample: 1, group: 1, steps: 0, ..TrajectoryFixture::default() },
     ];
-    let made: Vec<_> = plots.iter().map(Plot::trajectory).collect();
+    let made: Vec<_> = plots.iter().map(TrajectoryFixture::trajectory).collect();
     let files = write(dir.path(), "s", &made, &[], &[]);
-    publish(dir.path(), "s", files);
+    commit_files(dir.path(), "s", files);
     let set = DataSet::open(dir.path()).unwrap();
 
     let check = |sample: usize, wanted: [&str; 3]| {
@@ -166,17 +178,17 @@ fn steps_go_where_their_trajectory_belongs_and_say_what_became_of_it() {
         let got: Vec<String> = all
             .filter(|step| step.ancestry.trajectory_id == *id)
             .map(|step| {
-                let place = step.place;
+                let derived = step.derived;
                 let marks = [
-                    ("first ", place.is_first),
-                    ("last ", place.is_last),
-                    ("terminal ", place.is_terminal),
-                    ("truncated ", place.is_truncated),
-                    ("rl ", place.trainable_rl),
-                    ("sft ", place.trainable_sft),
+                    ("first ", derived.is_first),
+                    ("last ", derived.is_last),
+                    ("terminal ", derived.is_terminal),
+                    ("truncated ", derived.is_truncated),
+                    ("rl ", derived.trainable_rl),
+                    ("sft ", derived.trainable_sft),
                 ];
                 let marks: String = marks.iter().filter(|mark| mark.1).map(|mark| mark.0).collect();
-                format!("{marks}{:?} {}", place.reward, place.reward_components.len())
+                format!("{marks}{:?} {}", derived.reward, derived.reward_components.len())
             })
             .collect();
         assert_eq!(got, wanted, "sample {sample}");
@@ -193,7 +205,7 @@ fn steps_go_where_their_trajectory_belongs_and_say_what_became_of_it() {
 #[test]
 fn every_file_passes_every_stage() {
     let dir = tempfile::tempdir().unwrap();
-    let (record, steps) = Plot::default().trajectory();
+    let (record, steps) = TrajectoryFixture::default().trajectory();
     let mut writer = ShardWriter::create(fixtures::plan(dir.path(), "s"));
     writer.add_trajectory(&record, &steps).unwrap();
     writer.add_group(&fixtures::group(&[record])).unwrap();
@@ -218,12 +230,12 @@ fn every_file_passes_every_stage() {
 #[test]
 fn nothing_is_written_over() {
     let dir = tempfile::tempdir().unwrap();
-    let made = Plot::default().trajectory();
+    let made = TrajectoryFixture::default().trajectory();
     write(dir.path(), "s", std::slice::from_ref(&made), &[], &[]);
     let mut writer = ShardWriter::create(fixtures::plan(dir.path(), "s"));
     let error = writer.add_trajectory(&made.0, &made.1).unwrap_err();
     assert!(matches!(error, RecordsError::Exists { .. }), "{error}");
-    // The name may be taken after the writing began, too.
+    // The name may also be taken after the writing began.
     let mut writer = ShardWriter::create(fixtures::plan(dir.path(), "late"));
     writer.add_trajectory(&made.0, &made.1).unwrap();
     let late = dir.path().join("trajectories/late.parquet");
@@ -236,7 +248,7 @@ fn nothing_is_written_over() {
 #[test]
 fn a_writer_that_is_given_up_leaves_nothing() {
     let dir = tempfile::tempdir().unwrap();
-    let (record, steps) = Plot::default().trajectory();
+    let (record, steps) = TrajectoryFixture::default().trajectory();
     let mut writer = ShardWriter::create(fixtures::plan(dir.path(), "s"));
     writer.add_trajectory(&record, &steps).unwrap();
     assert_eq!(names(dir.path()), ["steps/.s.parquet.tmp", "trajectories/.s.parquet.tmp"]);
@@ -248,7 +260,7 @@ fn a_writer_that_is_given_up_leaves_nothing() {
 #[test]
 fn what_does_not_fit_its_column_is_refused_before_it_is_written() {
     let dir = tempfile::tempdir().unwrap();
-    let (mut record, steps) = Plot::default().trajectory();
+    let (mut record, steps) = TrajectoryFixture::default().trajectory();
     record.ancestry.attempt = 40_000;
     let mut writer = ShardWriter::create(fixtures::plan(dir.path(), "s"));
     let error = writer.add_trajectory(&record, &steps).unwrap_err();
@@ -262,11 +274,11 @@ fn what_does_not_fit_its_column_is_refused_before_it_is_written() {
 #[test]
 fn leftovers_are_found_by_shard_and_removed() {
     let dir = tempfile::tempdir().unwrap();
-    publish_group(dir.path(), 0, 1);
-    let (record, steps) = Plot { group: 1, ..Plot::default() }.trajectory();
+    commit_group(dir.path(), 0, 1);
+    let (record, steps) = TrajectoryFixture { group: 1, ..TrajectoryFixture::default() }.trajectory();
     let mut writer = ShardWriter::create(fixtures::plan(dir.path(), "dead"));
     writer.add_trajectory(&record, &steps).unwrap();
-    // A process that is killed runs no destructor.
+    // A killed process runs no destructor.
     std::mem::forget(writer);
     write(dir.path(), "unpublished", &[(record, steps)], &[], &[]);
     std::fs::write(dir.path().join("steps/notes.txt"), "mine").unwrap();
@@ -305,7 +317,7 @@ fn leftovers_are_found_by_shard_and_removed() {
 #[test]
 fn a_file_that_changed_is_noticed() {
     let dir = tempfile::tempdir().unwrap();
-    let files = write(dir.path(), "s", &[Plot::default().trajectory()], &[], &[]);
+    let files = write(dir.path(), "s", &[TrajectoryFixture::default().trajectory()], &[], &[]);
     let check = |bytes: &[u8], want: &str| {
         let path = dir.path().join(&files[0].path);
         let before = std::fs::read(&path).unwrap();

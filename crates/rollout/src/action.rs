@@ -1,105 +1,107 @@
-//! What a policy may do to a page, and the two spaces its coordinates live in.
+//! The actions a policy may take on a page, and the two coordinate spaces they use.
 
 use crate::Size;
 
-/// A point in CSS pixels of the viewport, origin top left.
+/// A point in CSS pixels of the viewport, with the origin at the top left.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct PagePoint {
-    /// From the left.
+    /// Distance from the left edge.
     pub x: f32,
-    /// From the top.
+    /// Distance from the top edge.
     pub y: f32,
 }
 
-/// A point as models of the Holo2 line write it: whole numbers 0 to 1000 of the image as sent, both ends included.
+/// A point as models of the Holo2 line write it: whole numbers from 0 to 1000 relative to the image
+/// as sent, both ends included.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ModelPoint {
-    /// From the left.
+    /// Distance from the left edge, in thousandths of the image's width.
     pub x: u16,
-    /// From the top.
+    /// Distance from the top edge, in thousandths of the image's height.
     pub y: u16,
 }
 
-/// Where a page scrolls to.
+/// Direction in which a page scrolls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the names say it")]
-pub enum Direction {
+pub enum ScrollDirection {
     Down,
     Up,
     Left,
     Right,
 }
 
-/// A button of the mouse.
+/// A mouse button.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[expect(missing_docs, reason = "the names say it")]
-pub enum Button {
+pub enum PointerButton {
     #[default]
     Left,
     Middle,
     Right,
 }
 
-/// Clicks that one action may make at one place: the third selects a paragraph, a fourth means nothing.
+/// Most clicks that one action may make at one point: the third selects a paragraph, a fourth means
+/// nothing.
 pub const CLICKS_MAX: u8 = 3;
 
-/// Pixels that one action may scroll: ten screens of 1,000.
+/// Most pixels that one action may scroll: ten screens of 1,000.
 pub const SCROLL_PIXELS_MAX: u32 = 10_000;
 
-/// Seconds that one action may wait.
+/// Most seconds that one action may wait.
 pub const WAIT_SECONDS_MAX: u8 = 30;
 
-/// Times that one action may press a key.
+/// Most times that one action may press a key.
 pub const PRESSES_MAX: u8 = 20;
 
-/// Address of a page with nothing on it; every tab begins with it.
+/// Address of an empty page; every tab begins with it.
 pub const EMPTY_PAGE: &str = "about:blank";
 
-/// Actions of one step.
+/// Most actions of one step.
 pub const SEVERAL_MAX: usize = 16;
 
-/// One thing done to a page, whatever grammar it was written in.
+/// One action on a page, independent of the grammar it was written in.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Action {
     /// Move, press and release a button.
     Click {
-        /// Where; `None`: where the mouse is.
+        /// Click position; `None` clicks at the current mouse position.
         at: Option<PagePoint>,
-        /// Which button.
-        button: Button,
-        /// 1 to [`CLICKS_MAX`], one right behind the other.
+        /// Button to press.
+        button: PointerButton,
+        /// Number of clicks in immediate succession, 1 to [`CLICKS_MAX`].
         count: u8,
     },
-    /// Move the mouse there and leave it: menus open, tips show.
+    /// Move the mouse and leave it there, which opens menus and shows tooltips.
     Move {
-        /// Where.
+        /// Target position.
         at: PagePoint,
     },
     /// Type text.
     Write {
-        /// Click here first and replace what the field holds; `None` types where the focus is.
+        /// Click here first and replace the field's content; `None` types at the current focus.
         into: Option<PagePoint>,
-        /// The text.
+        /// Text to type.
         content: String,
         /// Press Enter afterwards.
         press_enter: bool,
     },
-    /// Turn the wheel: what scrolls at that point scrolls, be it the page or a box in it.
+    /// Turn the mouse wheel; scrolls whatever scrolls at that point: the page or a box in it.
     Scroll {
-        /// The mouse is there; `None`: at the centre of the page.
+        /// Mouse position; `None` is the centre of the page.
         at: Option<PagePoint>,
-        /// Where to.
-        direction: Direction,
-        /// 1 to [`SCROLL_PIXELS_MAX`]; `None`: most of a screen.
+        /// Scroll direction.
+        direction: ScrollDirection,
+        /// Distance in pixels, 1 to [`SCROLL_PIXELS_MAX`]; `None` scrolls most of a screen.
         pixels: Option<u32>,
     },
-    /// One page back in the tab's history.
+    /// Go back one page in the tab's history.
     GoBack,
-    /// One page forward again.
+    /// Go forward one page in the tab's history.
     GoForward,
-    /// Load the page again.
+    /// Reload the page.
     Refresh,
-    /// Back to the task's start page.
+    /// Return to the task's start page.
     Restart,
     /// Load an address.
     Goto {
@@ -108,24 +110,24 @@ pub enum Action {
     },
     /// Let time pass.
     Wait {
-        /// 0 to [`WAIT_SECONDS_MAX`]; with 0 the page is only looked at again.
+        /// Seconds to wait, 0 to [`WAIT_SECONDS_MAX`]; 0 only observes the page again.
         seconds: u8,
     },
     /// Give the answer and end the trajectory.
     Answer {
-        /// The answer.
+        /// Text of the answer.
         content: String,
     },
-    /// Press at one point, move, release at another.
+    /// Press the left button at one point, move, and release it at another.
     Drag {
-        /// Pressed here; `None`: where the mouse is.
+        /// Point of the press; `None` is the current mouse position.
         from: Option<PagePoint>,
-        /// Released here.
+        /// Point of the release.
         to: PagePoint,
     },
     /// Bring another tab to the front.
     SelectTab {
-        /// Counted from 0, oldest tab first.
+        /// Index of the tab, counted from 0, oldest tab first.
         index: u32,
     },
     /// Open a tab and show it.
@@ -135,39 +137,40 @@ pub enum Action {
     },
     /// Press a key, optionally with modifiers: `Enter`, `Tab`, `ArrowDown`, `Control+a`.
     PressKey {
-        /// Key name as in `KeyboardEvent.key`.
+        /// Key name as in `KeyboardEvent.key`, with modifiers in front of it.
         key: String,
-        /// 1 to [`PRESSES_MAX`].
+        /// Number of presses, 1 to [`PRESSES_MAX`].
         times: u8,
     },
-    /// One after the other, until one of them ends otherwise than well.
+    /// Several actions in order; the first outcome other than `ok` ends the sequence.
     Several(
         /// 2 to [`SEVERAL_MAX`], none of them `Several`; only the last may be an answer.
         Vec<Action>,
     ),
 }
 
-/// What the policy replied at one step and how its grammar read it.
+/// The policy's reply at one step, and how its grammar read it.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Reply {
-    /// The action text exactly as it was written.
+pub struct PolicyReply {
+    /// The reply's text exactly as the policy wrote it.
     pub raw_text: String,
-    /// Action name in the grammar's own words, empty if none could be read.
+    /// Action name as the grammar spells it; empty if none could be read.
     pub name: String,
-    /// The action's fields as written, a JSON object; `{}` if none could be read.
+    /// The action's fields as written, as a JSON object; `{}` if none could be read.
     pub args_json: String,
-    /// The action, or why there is none.
+    /// The action, or why the reply contains none.
     pub action: Result<Action, String>,
 }
 
-/// From the model's space into the page's: `x / 1000 * width` of the image as sent (its origin is the page's, its scale is 1).
+/// Converts a point from the model's space to the page's: `x / 1000 * width` of the image as sent
+/// (it shares the page's origin and its scale is 1).
 pub fn page_from_model(point: ModelPoint, image: Size) -> PagePoint {
     let scale = |value: u16, side: u32| f32::from(value) / 1000.0 * side as f32;
     PagePoint { x: scale(point.x, image.width), y: scale(point.y, image.height) }
 }
 
 impl ModelPoint {
-    /// From the page's space into the model's, to the nearest whole number.
+    /// Converts a point from the page's space to the model's, rounded to the nearest whole number.
     pub fn from_page(point: PagePoint, image: Size) -> Self {
         let scale =
             |value: f32, side: u32| (value / side.max(1) as f32 * 1000.0).round().clamp(0.0, 1000.0) as u16;
@@ -178,35 +181,36 @@ impl ModelPoint {
 impl Action {
     /// One click of the left button.
     pub fn click(at: PagePoint) -> Self {
-        Action::Click { at: Some(at), button: Button::Left, count: 1 }
+        Action::Click { at: Some(at), button: PointerButton::Left, count: 1 }
     }
 
-    /// Most of a screen at the centre of the page.
-    pub fn scroll(direction: Direction) -> Self {
+    /// A scroll of most of a screen at the centre of the page.
+    pub fn scroll(direction: ScrollDirection) -> Self {
         Action::Scroll { at: None, direction, pixels: None }
     }
 
-    /// From one point to another.
+    /// A drag between two points.
     pub fn drag(from: PagePoint, to: PagePoint) -> Self {
         Action::Drag { from: Some(from), to }
     }
 
-    /// A key, pressed once.
+    /// A single press of a key.
     pub fn press(key: impl Into<String>) -> Self {
         Action::PressKey { key: key.into(), times: 1 }
     }
 
-    /// Some actions as one: the only one of them itself. The error says why they cannot be one step.
+    /// Combines actions into one; a single action is returned as it is. The error says why the
+    /// actions cannot form one step.
     pub fn of_several(mut actions: Vec<Action>) -> Result<Self, String> {
         let last = actions.len().saturating_sub(1);
         if actions.len() > SEVERAL_MAX {
             return Err(format!("there are {} actions, a step takes at most {SEVERAL_MAX}", actions.len()));
         }
         if actions.iter().any(|action| matches!(action, Action::Several(_))) {
-            return Err("there are actions in an action of several".into());
+            return Err("an action of several contains another one; list all actions on one level".into());
         }
         if actions.iter().take(last).any(|action| matches!(action, Action::Answer { .. })) {
-            return Err("something comes behind the answer, which ends the task".into());
+            return Err("another action follows the answer, which ends the task".into());
         }
         match actions.pop() {
             None => Err("there is no action".into()),
@@ -218,7 +222,7 @@ impl Action {
         }
     }
 
-    /// What it consists of: several, or itself.
+    /// The actions it consists of: those of `Several`, or the action itself.
     pub fn parts(&self) -> &[Action] {
         match self {
             Action::Several(parts) => parts,
@@ -226,7 +230,7 @@ impl Action {
         }
     }
 
-    /// The word in records.
+    /// The action's name in records.
     pub fn kind(&self) -> &'static str {
         match self {
             Action::Click { .. } => "click",
@@ -248,7 +252,7 @@ impl Action {
         }
     }
 
-    /// The address it asks for, of one action alone; whether that is allowed is the environment's to say.
+    /// The URL that a single action requests. The environment decides whether it is allowed.
     pub fn address(&self) -> Option<&str> {
         match self {
             Action::Goto { url } | Action::OpenTab { url } if url != EMPTY_PAGE => Some(url),
@@ -256,7 +260,8 @@ impl Action {
         }
     }
 
-    /// The point it aims at, for the record and for drawing: a drag's end, and of several the last one's that has a point.
+    /// The point the action aims at, for records and for drawing: the end of a drag, or the last
+    /// point among several actions.
     pub fn point(&self) -> Option<PagePoint> {
         match self {
             Action::Click { at: Some(at), .. }
@@ -270,42 +275,43 @@ impl Action {
     }
 }
 
-impl Button {
-    /// All three.
-    pub const ALL: [Button; 3] = [Button::Left, Button::Middle, Button::Right];
+impl PointerButton {
+    /// All buttons.
+    pub const ALL: [PointerButton; 3] = [PointerButton::Left, PointerButton::Middle, PointerButton::Right];
 
-    /// The word in grammars, on the wire and in records.
+    /// The button's name in grammars, on the wire and in records.
     pub fn as_str(self) -> &'static str {
         match self {
-            Button::Left => "left",
-            Button::Middle => "middle",
-            Button::Right => "right",
+            PointerButton::Left => "left",
+            PointerButton::Middle => "middle",
+            PointerButton::Right => "right",
         }
     }
 
-    /// Reads the word back.
-    pub fn parse(word: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|button| button.as_str() == word)
+    /// Parses what `as_str` returns.
+    pub fn parse(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|button| button.as_str() == name)
     }
 }
 
-impl Direction {
-    /// All four.
-    pub const ALL: [Direction; 4] = [Direction::Down, Direction::Up, Direction::Left, Direction::Right];
+impl ScrollDirection {
+    /// All directions.
+    pub const ALL: [ScrollDirection; 4] =
+        [ScrollDirection::Down, ScrollDirection::Up, ScrollDirection::Left, ScrollDirection::Right];
 
-    /// The word in grammars and on the wire.
+    /// The direction's name in grammars and on the wire.
     pub fn as_str(self) -> &'static str {
         match self {
-            Direction::Down => "down",
-            Direction::Up => "up",
-            Direction::Left => "left",
-            Direction::Right => "right",
+            ScrollDirection::Down => "down",
+            ScrollDirection::Up => "up",
+            ScrollDirection::Left => "left",
+            ScrollDirection::Right => "right",
         }
     }
 
-    /// Reads the word back.
-    pub fn parse(word: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|direction| direction.as_str() == word)
+    /// Parses what `as_str` returns.
+    pub fn parse(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|direction| direction.as_str() == name)
     }
 }
 

@@ -1,10 +1,10 @@
-//! What the environment saw at the end. Only a scorer turns it into a reward.
+//! The final state that the environment observed. Only a scorer turns it into a reward.
 
 use bytes::Bytes;
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 
-use crate::trajectory::Fault;
+use crate::trajectory::FaultOwner;
 
 /// Final state of a trajectory as reported by the environment worker.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -13,24 +13,24 @@ pub struct Evidence {
     pub screenshot: Option<Bytes>,
     /// Address of the active tab.
     pub url: Option<String>,
-    /// Its title.
+    /// Title of the active tab.
     pub title: Option<String>,
-    /// What the policy answered.
+    /// The policy's answer.
     pub answer: Option<String>,
-    /// What the suite's probe returned, a JSON object. Of the browser's error page, which no probe can speak for, the environment worker's
-    /// own report: [`ErrorPage::report`].
+    /// The JSON object that the suite's probe returned. No probe can run on the browser's error
+    /// page; the environment worker's own report, [`ErrorPage::report`], replaces it there.
     pub probe_json: Option<String>,
 }
 
-/// The browser's own error page, where a page should be.
+/// The browser's own error page, shown where a page should be.
 ///
-/// It travels as a report in place of the probe's, so evidence has the same parts and the same hash as ever. Reports of earlier builds say that
-/// an error page is shown (`away`) and not by whose doing.
+/// It travels as a report in place of the probe's, so that evidence keeps its parts and its hash.
+/// Reports of earlier builds say that an error page is shown (`away`), but not who caused it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ErrorPage {
-    /// Whose doing it is: the policy's where it was led to an address that is not answered, the farm's where an address of the farm's own was not
-    /// answered, or nothing had been done yet.
-    pub fault: Fault,
+    /// Who caused the error page: the policy if it navigated to an address that did not answer, the
+    /// farm if an address of the farm itself did not answer or the policy had not acted yet.
+    pub fault: FaultOwner,
     /// The address that could not be loaded.
     pub url: String,
 }
@@ -39,7 +39,7 @@ pub struct ErrorPage {
 const ERROR_SCHEME: &str = "chrome-error:";
 
 impl ErrorPage {
-    /// The report of an environment worker, a JSON object.
+    /// Formats the environment worker's report as a JSON object.
     pub fn report(&self) -> String {
         let Self { fault, url } = self;
         json!({ "done": false, "away": ERROR_SCHEME, "error_page": { "fault": fault.as_str(), "url": url } })
@@ -51,17 +51,18 @@ impl ErrorPage {
         report.get("away").and_then(Value::as_str) == Some(ERROR_SCHEME)
     }
 
-    /// Reads such a report back; `None` where it does not say whose doing it is.
+    /// Parses such a report; `None` if it does not say who caused the error page.
     pub fn of_report(report: &Map<String, Value>) -> Option<Self> {
         let page = report.get("error_page").filter(|_| Self::is_reported(report))?;
         let text = |key: &str| page.get(key).and_then(Value::as_str);
-        Some(Self { fault: Fault::parse(text("fault")?)?, url: text("url")?.to_owned() })
+        Some(Self { fault: FaultOwner::parse(text("fault")?)?, url: text("url")?.to_owned() })
     }
 }
 
 impl Evidence {
-    /// SHA-256 over screenshot, url, title, answer, probe_json in this order, each preceded by its length as u64 little-endian;
-    /// an absent part is the length with all bits set and nothing after it.
+    /// SHA-256 over screenshot, url, title, answer and probe_json in this order, each preceded by
+    /// its length as u64 little-endian. An absent part is encoded as the length with all bits set
+    /// and no bytes.
     pub fn sha256(&self) -> [u8; 32] {
         let text = |part: &Option<String>| part.as_ref().map(|text| text.as_bytes().to_vec());
         let parts = [
@@ -95,7 +96,7 @@ mod tests {
             let object: Map<String, Value> = serde_json::from_str(json).unwrap();
             (ErrorPage::is_reported(&object), ErrorPage::of_report(&object))
         };
-        for fault in [Fault::Policy, Fault::Farm] {
+        for fault in [FaultOwner::Policy, FaultOwner::Farm] {
             let page = ErrorPage { fault, url: "https://a.test/?q=\"1\"".to_owned() };
             assert_eq!(read(&page.report()), (true, Some(page)));
         }

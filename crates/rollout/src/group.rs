@@ -1,51 +1,51 @@
-//! A group: the slots of one task under one draw, and what is said of it when it closes.
+//! A group: the slots of one task with one seed, and the record written when it closes.
 
 use std::collections::BTreeMap;
 
 use crate::{Group, Id, Run, Split};
 
-/// One row of `groups`, written once, when the group closes.
+/// One row of the table `groups`, written once, when the group closes.
 #[derive(Debug, Clone, PartialEq)]
 pub struct GroupRecord {
-    /// Run it belongs to.
+    /// The run that the group belongs to.
     pub run_id: Id<Run>,
-    /// The group.
+    /// Identifier of the group.
     pub group_id: Id<Group>,
-    /// Its task.
+    /// The task that all slots attempt.
     pub task_id: String,
-    /// The task's suite.
+    /// The suite of the task.
     pub suite: String,
-    /// The task's split.
+    /// The split of the task.
     pub split: Split,
-    /// The draw all slots share.
+    /// The seed that all slots share.
     pub seed: u64,
-    /// Slots planned.
+    /// Number of planned slots.
     pub planned: u32,
-    /// Slots with a scored trajectory.
+    /// Number of slots with a scored trajectory.
     pub valid: u32,
-    /// Failed attempts by end, retried ones included.
+    /// Number of failed attempts by end, retried ones included.
     pub failed: BTreeMap<String, u32>,
-    /// Mean, spread and whether the spread is zero, over the scored trajectories.
+    /// Statistics of the scored trajectories' rewards; `None` if there are none.
     pub rewards: Option<GroupStatistics>,
-    /// Oldest and newest policy version among the scored trajectories' tokens.
+    /// Oldest and newest policy version among the tokens of the scored trajectories.
     pub policy_versions: Option<(i32, i32)>,
-    /// Wall clock at closing, microseconds since the Unix epoch.
+    /// Wall clock when the group closed, in microseconds since the Unix epoch.
     pub closed_at_micros: i64,
 }
 
 /// Statistics of the scored rewards of a group.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct GroupStatistics {
-    /// Mean reward.
+    /// Mean of the rewards.
     pub mean: f64,
     /// Standard deviation of the population (divided by n, not n - 1).
     pub std: f64,
-    /// Whether all rewards are equal, so that no advantage can be told.
+    /// Whether all rewards are equal, so that every advantage is zero.
     pub zero_variance: bool,
 }
 
 impl GroupStatistics {
-    /// Statistics of a list of rewards; `None` of an empty one.
+    /// Computes the statistics of a list of rewards; `None` for an empty list.
     pub fn of(rewards: &[f32]) -> Option<Self> {
         let first = *rewards.first()?;
         let count = rewards.len() as f64;

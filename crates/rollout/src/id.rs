@@ -1,13 +1,13 @@
-//! Ids have kinds, so that a swapped argument does not compile.
+//! Ids are typed by what they name, so that a swapped argument does not compile.
 
 use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::marker::PhantomData;
 use std::sync::Arc;
 
-/// What an id names. Only the empty enums below implement it.
-pub trait Kind {
-    /// The word used in errors and logs.
+/// The kind of object that an id names. Only the empty enums below implement it.
+pub trait IdKind {
+    /// Name of the kind in errors and logs.
     const NAME: &'static str;
 }
 
@@ -16,14 +16,14 @@ macro_rules! kinds {
         $(#[$doc])*
         #[derive(Debug)]
         pub enum $kind {}
-        impl Kind for $kind { const NAME: &'static str = $name; }
+        impl IdKind for $kind { const NAME: &'static str = $name; }
     )*};
 }
 
 kinds! {
-    /// One filling of a run directory by a job.
+    /// One execution of a job that fills a run directory.
     Run = "run",
-    /// The slots of one task under one draw.
+    /// The slots of one task with one seed.
     Group = "group",
     /// One attempt at a slot.
     Trajectory = "trajectory",
@@ -41,15 +41,15 @@ pub struct Id<K> {
     kind: PhantomData<fn() -> K>,
 }
 
-/// Why a text is no id.
+/// The reason why a text is not a valid id.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BadId {
     kind: &'static str,
     text: String,
 }
 
-impl<K: Kind> Id<K> {
-    /// The door for ids: checks length and characters.
+impl<K: IdKind> Id<K> {
+    /// Checks length and characters.
     pub fn new(text: impl AsRef<str>) -> Result<Self, BadId> {
         let text = text.as_ref();
         let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
@@ -62,7 +62,7 @@ impl<K: Kind> Id<K> {
 }
 
 impl<K> Id<K> {
-    /// The text of the id.
+    /// The id as text.
     pub fn as_str(&self) -> &str {
         &self.text
     }
@@ -73,7 +73,8 @@ impl<K> Id<K> {
 }
 
 impl Id<Group> {
-    /// The `index`th group of a run: `<run>-g000012`. Ids are derived, not drawn, so that a replayed decision names the same thing.
+    /// The `index`th group of a run: `<run>-g000012`. Ids are derived, not random, so that a
+    /// replayed decision names the same object.
     pub fn nth(run: &Id<Run>, index: u64) -> Self {
         Self::derived(format!("{run}-g{index:06}"))
     }
@@ -117,7 +118,7 @@ impl<K> fmt::Display for Id<K> {
         f.write_str(&self.text)
     }
 }
-impl<K: Kind> fmt::Debug for Id<K> {
+impl<K: IdKind> fmt::Debug for Id<K> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}({})", K::NAME, self.text)
     }
@@ -127,7 +128,7 @@ impl fmt::Display for BadId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{:?} is no {} id: use 1 to 128 of A-Z a-z 0-9 . _ - and do not start with a dot",
+            "{:?} is not a valid {} id: use 1 to 128 of A-Z a-z 0-9 . _ - and do not start with a dot",
             self.text, self.kind
         )
     }
@@ -158,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn ids_are_derived_from_their_place() {
+    fn ids_are_derived_from_their_parent_and_index() {
         let run = Id::new("r").unwrap();
         let group = Id::nth(&run, 12);
         assert_eq!(group.as_str(), "r-g000012");

@@ -1,32 +1,32 @@
-//! What the policy is shown of a page.
+//! What the policy receives of a page.
 
 use bytes::Bytes;
 
 /// Width and height in pixels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Size {
-    /// Pixels from left to right.
+    /// Number of pixels from left to right.
     pub width: u32,
-    /// Pixels from top to bottom.
+    /// Number of pixels from top to bottom.
     pub height: u32,
 }
 
 /// Encoding of a screenshot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ImageFormat {
-    /// Lossless, encoded for speed.
+    /// Lossless PNG, encoded for speed.
     Png,
-    /// Lossy.
+    /// Lossy JPEG.
     Jpeg {
-        /// 1 to 100.
+        /// Quality, 1 to 100.
         quality: u8,
     },
 }
 
-/// One picture of a page. The bytes are recorded as they are.
+/// One picture of a page. The bytes are recorded unchanged.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Screenshot {
-    /// Encoded image.
+    /// The encoded image.
     pub bytes: Bytes,
     /// Encoding of `bytes`.
     pub format: ImageFormat,
@@ -34,65 +34,66 @@ pub struct Screenshot {
     pub size: Size,
 }
 
-/// One open tab.
+/// One open tab of the browser.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Tab {
+pub struct TabInfo {
     /// Page title, cut to 256 characters.
     pub title: String,
     /// Page address, cut to 2,048 characters.
     pub url: String,
-    /// Whether it is the tab the screenshot shows.
+    /// Whether the screenshot shows this tab.
     pub active: bool,
 }
 
-/// Marks of one observation; a page with more elements to act on is marked as far as this.
+/// Most marks of one observation; further elements of the page get no mark.
 pub const MARKS_MAX: usize = 1000;
 
 /// Longest text of a mark, in characters.
 pub const MARK_TEXT_CHARS_MAX: usize = 200;
 
-/// A numbered box that is drawn into the picture over something a person could act on.
+/// A numbered box drawn into the picture over an element that a person could act on.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Mark {
-    /// Its number in the picture: 1, 2, 3 … in reading order.
+    /// The number in the picture: 1, 2, 3 … in reading order.
     pub mark: u32,
-    /// What it is: a role of ARIA such as `button`, or the element's tag where no role fits.
+    /// The element's ARIA role, such as `button`, or its tag if no role fits.
     pub role: String,
-    /// What it is called, cut to [`MARK_TEXT_CHARS_MAX`] characters.
+    /// The element's name or text, cut to [`MARK_TEXT_CHARS_MAX`] characters.
     pub text: String,
-    /// Left edge in CSS pixels of the picture, as are the next three.
+    /// Left edge in CSS pixels of the picture; the next three fields use the same unit.
     pub x: f32,
-    /// Top edge.
+    /// Top edge of the box.
     pub y: f32,
-    /// From left to right; `x + width` lies inside the picture.
+    /// Width of the box; `x + width` lies inside the picture.
     pub width: f32,
-    /// From top to bottom; `y + height` lies inside the picture.
+    /// Height of the box; `y + height` lies inside the picture.
     pub height: f32,
 }
 
 /// State as the policy sees it before a step.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Observation {
-    /// The picture.
+    /// The picture, with marks drawn if the job asks for them.
     pub screenshot: Screenshot,
     /// Address of the active tab.
     pub url: String,
     /// Title of the active tab.
     pub title: String,
-    /// All tabs, oldest first.
-    pub tabs: Vec<Tab>,
+    /// All open tabs, oldest first.
+    pub tabs: Vec<TabInfo>,
     /// Vertical scroll position in CSS pixels.
     pub scroll_y: f32,
     /// Height of the document in CSS pixels.
     pub page_height: f32,
-    /// Accessibility text, when the job asks for it.
+    /// Accessibility text, if the job asks for it.
     pub axtree: Option<String>,
-    /// What the numbers in the picture stand for, when the job asks for marks.
+    /// The elements behind the numbers in the picture, if the job asks for marks.
     pub marks: Option<Vec<Mark>>,
 }
 
 impl Mark {
-    /// What is wrong with the marks of a picture of this size; `None`: they are numbered from 1 and their boxes lie inside it.
+    /// Describes what is wrong with the marks of a picture of this size; `None` if they are
+    /// numbered from 1 and their boxes lie inside the picture.
     pub fn problem(marks: &[Mark], picture: Size) -> Option<String> {
         if marks.len() > MARKS_MAX {
             return Some(format!("there are {} marks, at most {MARKS_MAX} are allowed", marks.len()));
@@ -105,12 +106,12 @@ impl Mark {
         let inside =
             |from: f32, length: f32, end: u32| from >= 0.0 && length > 0.0 && from + length <= end as f32;
         if *mark != number {
-            return Some(format!("mark {mark} stands where mark {number} belongs"));
+            return Some(format!("expected mark {number}, found mark {mark}"));
         }
         if !inside(*x, *width, picture.width) || !inside(*y, *height, picture.height) {
             let Size { width: right, height: bottom } = picture;
             return Some(format!(
-                "mark {mark} ({width}x{height} at {x}, {y}) is outside of the {right}x{bottom} picture"
+                "mark {mark} ({width}x{height} at {x}, {y}) is outside the {right}x{bottom} picture"
             ));
         }
         if self.text.chars().count() > MARK_TEXT_CHARS_MAX {
@@ -128,7 +129,7 @@ impl Size {
 }
 
 impl ImageFormat {
-    /// The word in columns and on the wire.
+    /// The format's name in columns and on the wire.
     pub fn as_str(self) -> &'static str {
         match self {
             ImageFormat::Png => "png",
@@ -170,9 +171,9 @@ mod tests {
     fn marks_are_numbered_and_inside_the_picture() {
         check(|_| {}, None);
         check(Vec::clear, None);
-        check(|marks| marks[1].mark = 1, Some("mark 1 stands where mark 2 belongs"));
-        check(|marks| marks[0].mark = 0, Some("mark 0 stands where mark 1 belongs"));
-        check(|marks| marks[0].x = -0.5, Some("outside of the 64x18 picture"));
+        check(|marks| marks[1].mark = 1, Some("expected mark 2, found mark 1"));
+        check(|marks| marks[0].mark = 0, Some("expected mark 1, found mark 0"));
+        check(|marks| marks[0].x = -0.5, Some("outside the 64x18 picture"));
         check(|marks| marks[1].x = 0.5, Some("mark 2 (64x8 at 0.5, 10)"));
         check(|marks| marks[1].height = 8.5, Some("mark 2"));
         check(|marks| marks[1].width = 0.0, Some("mark 2"));

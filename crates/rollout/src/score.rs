@@ -1,28 +1,29 @@
-//! A scorer's verdict on evidence.
+//! A scorer's result for the evidence of a trajectory.
 
 /// One named part of a reward.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Component {
-    /// Such as `raw`, `time_scaled` or `answer`.
+pub struct ScoreComponent {
+    /// Name of the part, such as `raw`, `time_scaled` or `answer`.
     pub name: String,
-    /// Its value.
+    /// Value of the part.
     pub value: f32,
 }
 
-/// The verdict. `reward` is absent when the scorer came to none; that is never a 0.
+/// A scorer's result. A scorer that reaches no verdict leaves `reward` absent; it is never 0 for
+/// that reason.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Score {
-    /// What the policy is rewarded with, finite.
+    /// The policy's reward, finite.
     pub reward: Option<f32>,
     /// Whether the task counts as solved.
     pub success: Option<bool>,
-    /// Parts of the reward.
-    pub components: Vec<Component>,
-    /// Scorer's name, such as `probe` or `answer`.
+    /// Named parts of the reward.
+    pub components: Vec<ScoreComponent>,
+    /// Name of the scorer, such as `probe` or `answer`.
     pub scorer: String,
-    /// Scorer's version.
+    /// Version of the scorer.
     pub version: u32,
-    /// Why, in a sentence.
+    /// The scorer's reason, in one sentence.
     pub rationale: String,
     /// Hash of the evidence the scorer received, computed by the scorer.
     pub evidence_sha256: [u8; 32],

@@ -1,28 +1,29 @@
-//! What a policy worker is told when a session opens. It comes from the job, through the assignment, so that one place decides.
+//! The settings that a policy worker receives when a session opens. The job sets them and the
+//! assignment carries them, so that they are decided once.
 
-/// How the policy of a session speaks, samples and remembers.
+/// How the policy of a session parses replies, samples and keeps context.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SessionSpec {
-    /// Action language.
+    /// Action grammar of the replies.
     pub grammar: Grammar,
-    /// How tokens are drawn.
-    pub sampling: Sampling,
-    /// What is kept between steps.
+    /// Sampling parameters.
+    pub sampling: SamplingParams,
+    /// What the session keeps between steps.
     pub context: ContextPolicy,
-    /// Instructions put before the task.
+    /// Instructions that precede the task in the prompt.
     pub instructions: String,
 }
 
-/// Action language and what the job switches on beyond it.
+/// An action grammar and the extra actions that the job enables.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Grammar {
-    /// Such as `holo_navigation`.
+    /// Name of the grammar, such as `holo_navigation`.
     pub name: String,
-    /// Actions beyond the grammar's own, sorted, without repetition.
+    /// Enabled actions beyond the grammar's own, sorted, without repetition.
     pub extra: Vec<ExtraAction>,
 }
 
-/// An action a job may switch on.
+/// An action that a job may enable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ExtraAction {
     /// `drag` with x, y, to_x, to_y.
@@ -31,46 +32,47 @@ pub enum ExtraAction {
     SelectTab,
     /// `press_key` with key.
     PressKey,
-    /// `write` with content and press_enter, typed where the focus is.
+    /// `write` with content and press_enter, typed at the current focus.
     Write,
 }
 
-/// How tokens are drawn.
+/// Sampling parameters of a session.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Sampling {
-    /// 0 is greedy.
+pub struct SamplingParams {
+    /// Softmax temperature; 0 is greedy.
     pub temperature: f32,
-    /// Nucleus; 1 keeps all.
+    /// Nucleus sampling: probability mass to keep; 1 keeps all tokens.
     pub top_p: f32,
-    /// 0 keeps all.
+    /// Number of most probable tokens to keep; 0 keeps all.
     pub top_k: u32,
-    /// 0 keeps all.
+    /// Minimum probability relative to the most probable token; 0 keeps all.
     pub min_p: f32,
     /// Most tokens of one response.
     pub max_tokens: u32,
-    /// Seed of the job; a session's stream is derived from it, its group and its sample index.
+    /// Seed of the job. Each session derives its random stream from it, its group and its sample
+    /// index.
     pub seed: u64,
 }
 
 /// What a session keeps between steps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ContextPolicy {
-    /// Everything.
+    /// All text and all screenshots.
     Append,
     /// Text of all turns and the newest screenshot.
     LastImage,
     /// The newest k screenshots.
     Window(u32),
-    /// Nothing; a new prompt each step.
+    /// Nothing; each step starts a new prompt.
     Fresh,
 }
 
 impl ExtraAction {
-    /// All of them.
+    /// All extra actions.
     pub const ALL: [ExtraAction; 4] =
         [ExtraAction::Drag, ExtraAction::SelectTab, ExtraAction::PressKey, ExtraAction::Write];
 
-    /// The word in grammars, job files and on the wire.
+    /// The action's name in grammars, job files and on the wire.
     pub fn as_str(self) -> &'static str {
         match self {
             ExtraAction::Drag => "drag",
@@ -80,21 +82,22 @@ impl ExtraAction {
         }
     }
 
-    /// Reads the word back.
-    pub fn parse(word: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|extra| extra.as_str() == word)
+    /// Parses what `as_str` returns.
+    pub fn parse(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|extra| extra.as_str() == name)
     }
 }
 
-impl Default for Sampling {
-    /// The RL default: the whole distribution at temperature 1.
+impl Default for SamplingParams {
+    /// The usual setting for RL: the whole distribution at temperature 1.
     fn default() -> Self {
         Self { temperature: 1.0, top_p: 1.0, top_k: 0, min_p: 0.0, max_tokens: 512, seed: 0 }
     }
 }
 
 impl ContextPolicy {
-    /// Reads what `Display` writes: `append`, `last_image`, `window(k)` with k of at least 1, `fresh`.
+    /// Parses what `Display` writes: `append`, `last_image`, `window(k)` with k of at least 1,
+    /// `fresh`.
     pub fn parse(text: &str) -> Option<Self> {
         match text {
             "append" => Some(ContextPolicy::Append),

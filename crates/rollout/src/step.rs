@@ -1,21 +1,21 @@
-//! One step: what was seen, what was said, what came of it.
+//! One step: the observation, the reply and the outcome.
 
-use crate::{Observation, Reply, TimeSplit, Trace};
+use crate::{Observation, PolicyReply, TimeSplit, Trace};
 
-/// A closed set of things that can come of an action. Page text never becomes a name.
+/// The closed set of outcomes of an action. Page text never becomes a name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum OutcomeName {
     /// The action was carried out.
     Ok,
-    /// The reply held no action; nothing was done.
+    /// The reply contained no action; nothing was done.
     InvalidAction,
     /// The point lies outside the page.
     OutsidePage,
     /// An option of a native select list was chosen.
     OptionChosen,
-    /// There is no such tab.
+    /// The requested tab does not exist.
     NoSuchTab,
-    /// There is no page to go back to.
+    /// The tab's history has no page to go to.
     NoHistory,
     /// The address did not load.
     NavigationFailed,
@@ -31,7 +31,7 @@ pub enum OutcomeName {
     NotSettled,
     /// The page stopped answering; its script was stopped.
     PageHang,
-    /// The page's process died.
+    /// The page's renderer process died.
     PageCrash,
     /// The browser died.
     BrowserDead,
@@ -39,36 +39,38 @@ pub enum OutcomeName {
     Answered,
 }
 
-/// What came of an action.
+/// The outcome of an action.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Outcome {
-    /// One of a closed set.
+    /// Name from the closed set.
     pub name: OutcomeName,
-    /// One plain sentence for people and prompts; empty when the name says it all. At most 500 characters.
+    /// One plain sentence for people and prompts, at most 500 characters; empty if the name is
+    /// sufficient.
     pub detail: String,
 }
 
-/// One row of `steps`.
+/// One row of the table `steps`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct StepRecord {
-    /// Counted from 0.
+    /// Number of the step, counted from 0.
     pub step: u32,
     /// State before the action.
     pub observation: Observation,
-    /// What the policy replied.
-    pub reply: Reply,
-    /// What came of it.
+    /// The policy's reply.
+    pub reply: PolicyReply,
+    /// The outcome of the action.
     pub outcome: Outcome,
-    /// The policy's account.
+    /// The policy's token-level account of the step.
     pub trace: Trace,
     /// Where the step's time went in the environment worker.
     pub timing: TimeSplit,
-    /// Wall clock at the observation, microseconds since the Unix epoch (a column, never a decision).
+    /// Wall clock at the observation, in microseconds since the Unix epoch. It is only recorded; no
+    /// decision depends on it.
     pub observed_at_micros: i64,
 }
 
 impl OutcomeName {
-    /// All names.
+    /// All outcome names.
     pub const ALL: [OutcomeName; 16] = [
         OutcomeName::Ok,
         OutcomeName::InvalidAction,
@@ -88,7 +90,7 @@ impl OutcomeName {
         OutcomeName::Answered,
     ];
 
-    /// The word in columns and on the wire.
+    /// The name in columns and on the wire.
     pub fn as_str(self) -> &'static str {
         match self {
             OutcomeName::Ok => "ok",
@@ -110,27 +112,28 @@ impl OutcomeName {
         }
     }
 
-    /// Reads the word back.
-    pub fn parse(word: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|name| name.as_str() == word)
+    /// Parses what `as_str` returns.
+    pub fn parse(text: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|name| name.as_str() == text)
     }
 }
 
 impl StepRecord {
-    /// Recorded log-probs minus those of the prefill path, in nats, of the tokens that were scored again.
+    /// Recorded log-probs minus those of the prefill path, in nats, for the tokens that the drift
+    /// audit computed again.
     pub fn prefill_gaps(&self) -> impl Iterator<Item = f64> {
         self.trace.prefill_gaps()
     }
 }
 
 impl Outcome {
-    /// An outcome whose name says it all.
+    /// An outcome without a detail.
     pub fn named(name: OutcomeName) -> Self {
         Self { name, detail: String::new() }
     }
 
-    /// An outcome with a sentence, cut to 500 characters.
-    pub fn told(name: OutcomeName, detail: impl AsRef<str>) -> Self {
+    /// An outcome with a detail sentence, cut to 500 characters.
+    pub fn with_detail(name: OutcomeName, detail: impl AsRef<str>) -> Self {
         Self { name, detail: detail.as_ref().chars().take(500).collect() }
     }
 }

@@ -1,13 +1,13 @@
 //! Where a session's time goes: a closed list of causes and a sum of microseconds for each.
 
-/// What a session is waiting for. At any moment it is exactly one of these.
+/// What a session is waiting for. At any moment exactly one of these applies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Cause {
-    /// Being prepared: a browser context, a tab, the start page.
+pub enum TimeCause {
+    /// Preparation: a browser context, a tab, the start page.
     Boot,
     /// A screenshot is taken and encoded.
     Observe,
-    /// The policy is thinking: from the observation sent to the reply read.
+    /// The policy computes: from sending the observation to reading the reply.
     Policy,
     /// Input is delivered to the page.
     Act,
@@ -15,38 +15,45 @@ pub enum Cause {
     Settle,
     /// The coordinator makes a step durable.
     Record,
-    /// Evidence is gathered and the browser context thrown away.
+    /// Evidence is gathered and the browser context is disposed of.
     Finish,
 }
 
-/// Microseconds by cause. The parts always add up to the whole: there is no other way to add time.
+/// Microseconds by cause. The parts always add up to the total: there is no other way to add time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct TimeSplit {
-    micros: [u64; Cause::ALL.len()],
+    micros: [u64; TimeCause::ALL.len()],
 }
 
-impl Cause {
+impl TimeCause {
     /// All causes, in the order of the columns.
-    pub const ALL: [Cause; 7] =
-        [Cause::Boot, Cause::Observe, Cause::Policy, Cause::Act, Cause::Settle, Cause::Record, Cause::Finish];
+    pub const ALL: [TimeCause; 7] = [
+        TimeCause::Boot,
+        TimeCause::Observe,
+        TimeCause::Policy,
+        TimeCause::Act,
+        TimeCause::Settle,
+        TimeCause::Record,
+        TimeCause::Finish,
+    ];
 
-    /// The word in columns and metrics.
+    /// The cause's name in columns and metrics.
     pub fn as_str(self) -> &'static str {
         match self {
-            Cause::Boot => "boot",
-            Cause::Observe => "observe",
-            Cause::Policy => "policy",
-            Cause::Act => "act",
-            Cause::Settle => "settle",
-            Cause::Record => "record",
-            Cause::Finish => "finish",
+            TimeCause::Boot => "boot",
+            TimeCause::Observe => "observe",
+            TimeCause::Policy => "policy",
+            TimeCause::Act => "act",
+            TimeCause::Settle => "settle",
+            TimeCause::Record => "record",
+            TimeCause::Finish => "finish",
         }
     }
 }
 
 impl TimeSplit {
     /// Adds time to one cause.
-    pub fn add(&mut self, cause: Cause, micros: u64) {
+    pub fn add(&mut self, cause: TimeCause, micros: u64) {
         self.micros[cause as usize] += micros;
     }
 
@@ -57,12 +64,12 @@ impl TimeSplit {
         }
     }
 
-    /// Time of one cause.
-    pub fn of(&self, cause: Cause) -> u64 {
+    /// Microseconds of one cause.
+    pub fn of(&self, cause: TimeCause) -> u64 {
         self.micros[cause as usize]
     }
 
-    /// Time of all causes together.
+    /// Microseconds of all causes together.
     pub fn total(&self) -> u64 {
         self.micros.iter().sum()
     }

@@ -1,62 +1,63 @@
-//! The policy's account of a step: tokens, log-probs, versions, costs. Opaque to the environment worker.
+//! The policy's account of a step: tokens, log-probs, versions, costs. The environment worker
+//! passes it on unread.
 
 use sha2::{Digest, Sha256};
 
-/// A monotone number naming a set of weights.
+/// A monotonically increasing number that names a set of weights.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PolicyVersion(pub i32);
 
-/// What kind of policy made a step.
+/// Kind of policy that made a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum PolicyKind {
-    /// Demonstrations.
+    /// The tasks' demonstrations.
     Scripted,
-    /// Untrained baseline.
+    /// A random baseline.
     Random,
-    /// A model of ours.
+    /// A model in Furrow's own engine.
     Model,
-    /// Any OpenAI-compatible endpoint.
+    /// Any endpoint compatible with OpenAI's API.
     Openai,
 }
 
 /// Why a response ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum FinishReason {
-    /// The stop token.
+    /// The model sampled the stop token.
     Stop,
-    /// The token limit.
+    /// The response reached the token limit.
     Length,
-    /// A cap inside the grammar closed it.
+    /// A length limit inside the grammar closed the response.
     GrammarCap,
-    /// The engine gave up.
+    /// The engine aborted the response.
     Abort,
 }
 
-/// Where the state a step was decoded from came from.
+/// Origin of the state from which a step was decoded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum StateOrigin {
-    /// It never left the device.
+    /// The state stayed on the device.
     Resident,
-    /// Copied from a sibling's.
+    /// Copied from the state of another session of the group.
     Forked,
-    /// Brought back from host memory.
-    Parked,
-    /// Prefilled again from traces.
+    /// Restored from host memory.
+    Offloaded,
+    /// Prefilled again from recorded traces.
     Rebuilt,
 }
 
 /// One image inside a prompt.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ImageSpan {
-    /// Step whose screenshot it is.
+    /// Step that took the screenshot.
     pub step: u32,
     /// Index of its first placeholder in the prompt K_t ++ prompt_token_ids_t.
     pub token_start: u32,
-    /// Number of placeholders.
+    /// Number of placeholder tokens.
     pub token_len: u32,
-    /// Tiles across.
+    /// Number of tiles across.
     pub tiles_x: u16,
-    /// Tiles down.
+    /// Number of tiles down.
     pub tiles_y: u16,
     /// SHA-256 of the encoded image.
     pub blob_sha256: [u8; 32],
@@ -64,7 +65,7 @@ pub struct ImageSpan {
     pub rgb_sha256: [u8; 32],
 }
 
-/// Token-level account. Lists that are there have one entry a response token.
+/// Token-level account. Lists that are present have one entry per response token.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TokenTrace {
     /// Tokens added to the prompt at this step.
@@ -75,9 +76,9 @@ pub struct TokenTrace {
     pub response_token_ids: Vec<u32>,
     /// Whether the policy sampled the token.
     pub response_mask: Vec<bool>,
-    /// Whether the grammar allowed just this token.
+    /// Whether the grammar allowed only this token.
     pub forced: Vec<bool>,
-    /// What the session keeps: `None` is prompt ++ response, an empty list is nothing.
+    /// Tokens that the session keeps: `None` is prompt ++ response, an empty list is nothing.
     pub commit_token_ids: Option<Vec<u32>>,
     /// Length of the kept tokens before this step.
     pub prefix_len: u32,
@@ -87,30 +88,33 @@ pub struct TokenTrace {
     pub prompt_hash: [u8; 16],
     /// Why the response ended.
     pub finish_reason: FinishReason,
-    /// log-softmax(logits / T) over the whole vocabulary; `None` inside for forced and appended tokens.
+    /// log-softmax(logits / T) over the whole vocabulary; an entry is `None` for forced and
+    /// appended tokens.
     pub logprobs: Option<Vec<Option<f32>>>,
-    /// After grammar, top-k, top-p and min-p; 0 for forced tokens, `None` for appended ones.
+    /// The same after grammar, top-k, top-p and min-p; 0 for forced tokens, `None` for appended
+    /// ones.
     pub sampled_logprobs: Option<Vec<Option<f32>>>,
-    /// How many ids were allowed; `None` inside means uncut.
+    /// Number of allowed ids; an entry of `None` means that nothing was cut.
     pub kept_count: Option<Vec<Option<u32>>>,
-    /// The allowed ids of all tokens where at most 512 were allowed, one after another.
+    /// The allowed ids of all tokens with at most 512 of them, concatenated.
     pub kept_token_ids: Vec<u32>,
-    /// Where each token's allowed ids begin; one entry more than tokens, empty when none are kept.
+    /// Offset of each token's allowed ids in `kept_token_ids`, with one entry more than tokens;
+    /// empty if none are kept.
     pub kept_offsets: Vec<u32>,
     /// Entropy of the sampled distribution in nats.
     pub entropy: Option<Vec<Option<f32>>>,
-    /// Version of the weights that made each token.
+    /// Version of the weights that produced each token.
     pub policy_versions: Vec<i32>,
 }
 
-/// What the engine did for the step. Zero where a policy has no engine.
+/// The engine's work for the step; zero for a policy without an engine.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub struct Engine {
+pub struct EngineStats {
     /// Policy worker that made the step.
     pub worker: String,
-    /// State slot.
+    /// State slot of the session.
     pub slot: Option<u32>,
-    /// Where the state came from.
+    /// Origin of the state.
     pub state_origin: Option<StateOrigin>,
     /// Mean number of sessions decoded together.
     pub batch_size_mean: f32,
@@ -118,59 +122,64 @@ pub struct Engine {
     pub prefill_tokens: u32,
     /// Tokens taken from resident state.
     pub reused_tokens: u32,
-    /// Decode iterations.
+    /// Number of decode iterations.
     pub decode_steps: u32,
-    /// Waiting for a place in a batch.
+    /// Time spent waiting to enter a batch.
     pub queue_micros: u64,
-    /// From the observation read to the reply sent.
+    /// Time from reading the observation to sending the reply.
     pub service_micros: u64,
-    /// Share of the device's time.
+    /// The step's share of the device's time.
     pub gpu_micros: u64,
-    /// What an endpoint was paid, US dollars, where its prices are known. Summed up in the trajectory's row.
+    /// Price of the endpoint's call in US dollars, if its prices are known. The trajectory's row
+    /// contains the sum.
     pub cost_usd: Option<f64>,
 }
 
 /// The policy's account of one step.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Trace {
-    /// What made the step.
+    /// Kind of policy that made the step.
     pub policy_kind: PolicyKind,
-    /// Version of the weights, when the policy has weights.
+    /// Version of the weights, if the policy has weights.
     pub policy_version: Option<PolicyVersion>,
     /// Oldest version that wrote any state this step reads.
     pub state_version_min: Option<PolicyVersion>,
-    /// Tokens, when the policy has tokens.
+    /// Token-level account, if the policy has tokens.
     pub tokens: Option<TokenTrace>,
-    /// What the engine did.
-    pub engine: Engine,
-    /// Tokens of the response that were scored again by the prefill path. No column: a file of steps sums them up in its footer.
-    pub scored_again: Vec<ScoredAgain>,
+    /// The engine's work for the step.
+    pub engine: EngineStats,
+    /// Response tokens that the drift audit computed again by the prefill path. Not a column: the
+    /// footer of a file of steps contains their sums.
+    pub rescored: Vec<RescoredToken>,
 }
 
-/// A token that was scored again.
+/// A response token that the drift audit computed again.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct ScoredAgain {
-    /// Index in the response.
+pub struct RescoredToken {
+    /// Index of the token in the response.
     pub token: u32,
-    /// Its log-prob by the prefill path, whole vocabulary.
+    /// Its log-prob by the prefill path over the whole vocabulary.
     pub logprob: f32,
 }
 
 impl Trace {
-    /// Recorded log-probs minus those of the prefill path, in nats, of the tokens that were scored again.
+    /// Recorded log-probs minus those of the prefill path, in nats, for the tokens that the drift
+    /// audit computed again.
     pub fn prefill_gaps(&self) -> impl Iterator<Item = f64> {
         let logprobs = self.tokens.as_ref().and_then(|tokens| tokens.logprobs.as_ref());
-        let gap = move |scored: &ScoredAgain| {
+        let gap = move |scored: &RescoredToken| {
             let recorded = logprobs?.get(scored.token as usize).copied().flatten()?;
             Some(f64::from(recorded) - f64::from(scored.logprob))
         };
-        self.scored_again.iter().filter_map(gap)
+        self.rescored.iter().filter_map(gap)
     }
 }
 
-/// First 16 bytes of SHA-256 over ids as u32 little-endian, each image run followed by its `rgb_sha256`.
+/// First 16 bytes of SHA-256 over ids as u32 little-endian, each image run followed by its
+/// `rgb_sha256`.
 ///
-/// `spans` are sorted by start and lie inside `ids`; the hash of the pixels follows the last placeholder of its run.
+/// `spans` are sorted by start and lie inside `ids`; the hash of the pixels follows the last
+/// placeholder of its run.
 pub fn token_hash(ids: &[u32], spans: &[ImageSpan]) -> [u8; 16] {
     let mut hash = Sha256::new();
     let mut spans = spans.iter().peekable();
@@ -185,18 +194,18 @@ pub fn token_hash(ids: &[u32], spans: &[ImageSpan]) -> [u8; 16] {
     first
 }
 
-macro_rules! words {
+macro_rules! string_enum {
     ($type:ident { $($variant:ident = $word:literal),* $(,)? }) => {
         impl $type {
-            /// All of them.
+            /// All values.
             pub const ALL: &'static [$type] = &[$($type::$variant),*];
 
-            /// The word in columns and on the wire.
+            /// The value's name in columns and on the wire.
             pub fn as_str(self) -> &'static str {
                 match self { $($type::$variant => $word),* }
             }
 
-            /// Reads the word back.
+            /// Parses what `as_str` returns.
             pub fn parse(word: &str) -> Option<Self> {
                 match word { $($word => Some($type::$variant),)* _ => None }
             }
@@ -204,9 +213,9 @@ macro_rules! words {
     };
 }
 
-words!(PolicyKind { Scripted = "scripted", Random = "random", Model = "model", Openai = "openai" });
-words!(FinishReason { Stop = "stop", Length = "length", GrammarCap = "grammar_cap", Abort = "abort" });
-words!(StateOrigin { Resident = "resident", Forked = "forked", Parked = "parked", Rebuilt = "rebuilt" });
+string_enum!(PolicyKind { Scripted = "scripted", Random = "random", Model = "model", Openai = "openai" });
+string_enum!(FinishReason { Stop = "stop", Length = "length", GrammarCap = "grammar_cap", Abort = "abort" });
+string_enum!(StateOrigin { Resident = "resident", Forked = "forked", Offloaded = "parked", Rebuilt = "rebuilt" });
 
 #[cfg(test)]
 mod tests {
@@ -225,16 +234,16 @@ mod tests {
         };
         let ids = [5, 9, 9, 6];
         let plain = token_hash(&ids, &[]);
-        let seen = token_hash(&ids, &[span(1, 7)]);
-        assert_ne!(plain, seen);
-        assert_ne!(seen, token_hash(&ids, &[span(1, 8)]));
-        assert_ne!(seen, token_hash(&ids, &[span(0, 7)]));
+        let hash = token_hash(&ids, &[span(1, 7)]);
+        assert_ne!(plain, hash);
+        assert_ne!(hash, token_hash(&ids, &[span(1, 8)]));
+        assert_ne!(hash, token_hash(&ids, &[span(0, 7)]));
         let mut by_hand = Sha256::new();
         for id in [5u32, 9, 9] {
             by_hand.update(id.to_le_bytes());
         }
         by_hand.update([7; 32]);
         by_hand.update(6u32.to_le_bytes());
-        assert_eq!(seen[..], by_hand.finalize()[..16]);
+        assert_eq!(hash[..], by_hand.finalize()[..16]);
     }
 }

@@ -1,112 +1,116 @@
-//! One attempt at a slot: how it is lent, how it ends, what is written of it.
+//! One attempt at a slot: its assignment, its end and its record.
 
 use crate::{
     Evidence, Group, Id, Outcome, PolicyKind, Run, Score, SessionSpec, Size, Task, TimeSplit, Trajectory,
 };
 
-/// A trajectory lent to an environment worker for a while.
+/// A trajectory leased to an environment worker.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Assignment {
-    /// Where the trajectory belongs.
-    pub ancestry: Ancestry,
-    /// Fencing token: calls about the trajectory must carry it, an older one is refused.
+    /// The run, group and slot of the trajectory.
+    pub ancestry: TrajectoryAncestry,
+    /// Fencing token: every call about the trajectory carries it, and a call with an older one is
+    /// refused.
     pub token: u64,
-    /// How long the lease lasts without a renewal.
+    /// Milliseconds that the lease lasts without a renewal.
     pub lease_millis: u64,
-    /// What to do.
+    /// The task to attempt.
     pub task: Task,
-    /// How the policy speaks, samples and remembers.
+    /// How the policy parses replies, samples and keeps context.
     pub session: SessionSpec,
-    /// Policy worker to talk to, `host:port`.
+    /// Address of the policy worker to use, as `host:port`.
     pub policy_address: String,
 }
 
-/// Where a trajectory belongs.
+/// The run, group and slot that a trajectory belongs to.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Ancestry {
-    /// Run.
+pub struct TrajectoryAncestry {
+    /// The run.
     pub run_id: Id<Run>,
-    /// Group.
+    /// The group.
     pub group_id: Id<Group>,
     /// Slot within the group, from 0.
     pub sample_index: u32,
     /// Attempt at the slot, from 0.
     pub attempt: u32,
-    /// The trajectory.
+    /// Identifier of the trajectory.
     pub trajectory_id: Id<Trajectory>,
 }
 
-/// How a trajectory ended. The first seven are the policy's own (scored), the others the farm's (retried).
+/// How a trajectory ended. The first seven are the policy's responsibility (scored), the others the
+/// farm's (retried).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum End {
+pub enum EndKind {
     /// The policy answered.
     Answered,
-    /// The page said the task is over.
+    /// The page reported that the task is over.
     Done,
-    /// The step limit.
+    /// The trajectory reached the step limit.
     MaxSteps,
     /// The model's context is full.
     ContextFull,
-    /// Too many replies in a row held no action.
+    /// Too many replies in a row contained no action.
     Unparsable,
     /// The policy asked for an address that is not on the task's list.
     OffListNavigation,
-    /// The page stopped answering. The farm's the first time, the policy's own when it recurs.
+    /// The page stopped answering. Attributed to the farm the first time, to the policy when it
+    /// recurs.
     PageHang,
     /// The environment worker failed.
     EnvCrash,
     /// The browser died.
     BrowserDead,
-    /// The page's process died.
+    /// The page's renderer process died.
     PageCrash,
-    /// The site refused to serve us.
+    /// The site refused to serve the page.
     Blocked,
-    /// The environment worker went silent.
+    /// The environment worker stopped renewing its lease.
     LeaseLost,
     /// The policy worker failed.
     PolicyFault,
-    /// The scorer came to no verdict.
+    /// The scorer reached no verdict.
     ScorerError,
-    /// Nobody needs it any more, or its time limit passed.
+    /// The trajectory is no longer needed, or its time limit passed.
     Cancelled,
-    /// Its acknowledged steps or its ending were damaged on the coordinator's disk.
+    /// The coordinator's disk damaged its acknowledged steps or its ending.
     RecordLost,
 }
 
-/// Whose doing an end is.
+/// Who is responsible for an end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Fault {
-    /// The policy's own: scored, trainable.
+pub enum FaultOwner {
+    /// The policy: the trajectory is scored and trainable.
     Policy,
-    /// The farm's: excluded, retried within a budget.
+    /// The farm: the trajectory is excluded and retried within a budget.
     Farm,
 }
 
-/// What an environment worker reports when a trajectory is over.
+/// An environment worker's report when a trajectory is over.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Ending {
+pub struct TrajectoryEnding {
     /// How it ended.
-    pub end: End,
-    /// Why, in a sentence, where the name does not say it.
+    pub end: EndKind,
+    /// The reason in one sentence, where the name of the end is not sufficient.
     pub reason: String,
-    /// What was seen at the end; a policy's own end without it becomes `page_crash`.
+    /// The final state; an end of the policy without evidence becomes `page_crash`.
     pub evidence: Option<Evidence>,
-    /// The instruction that was given (the page's own where the task had none).
+    /// The instruction that the policy received (the page's own if the task had none).
     pub goal: String,
-    /// Steps recorded before it.
+    /// Number of recorded steps.
     pub steps: u32,
-    /// What came of the last thing tried, when that was no step of its own.
+    /// Outcome of the last action, if that action was not a step of its own.
     pub last_outcome: Option<Outcome>,
-    /// Where the whole trajectory's time went in the environment worker; sums to its life there.
+    /// Where the trajectory's time went in the environment worker; sums to its whole duration
+    /// there.
     pub timing: TimeSplit,
-    /// The place it was acted in.
+    /// The environment that the trajectory ran in.
     pub environment: EnvironmentFingerprint,
 }
 
-/// The place a trajectory was acted in.
+/// The environment that a trajectory ran in.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct EnvironmentFingerprint {
-    /// Environment worker.
+    /// Name of the environment worker.
     pub worker: String,
     /// Browser product and version.
     pub browser: String,
@@ -120,62 +124,64 @@ pub struct EnvironmentFingerprint {
     pub viewport: Option<Size>,
 }
 
-/// Whether a trajectory counts.
+/// Whether a trajectory counts for training.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Status {
-    /// A scorer saw its end.
+pub enum TrajectoryStatus {
+    /// A scorer received its end.
     Scored,
-    /// It ended by the farm's fault.
+    /// It ended through the farm's fault.
     Failed,
 }
 
-/// Hashes of everything a policy is made of, empty where it has no such part. Hexadecimal SHA-256.
+/// Hashes of all parts of a policy, as hexadecimal SHA-256; `None` for a part that the policy does
+/// not have.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Hashes {
-    /// Weights.
+pub struct PolicyHashes {
+    /// The weights.
     pub weights: Option<String>,
-    /// tokenizer.json.
+    /// The file tokenizer.json.
     pub tokenizer: Option<String>,
-    /// Chat template.
+    /// The chat template.
     pub template: Option<String>,
-    /// Action grammar and its extras.
+    /// The action grammar and its extra actions.
     pub grammar: Option<String>,
-    /// Image processor settings.
+    /// The image processor's settings.
     pub processor: Option<String>,
 }
 
-/// One row of `trajectories`.
+/// One row of the table `trajectories`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TrajectoryRecord {
-    /// Where it belongs.
-    pub ancestry: Ancestry,
+    /// The run, group and slot of the trajectory.
+    pub ancestry: TrajectoryAncestry,
     /// The task as assigned.
     pub task: Task,
-    /// The task's line in its file, whole, so that it can be scored again without the file.
+    /// The task's whole line in its file, so that the trajectory can be scored again without the
+    /// file.
     pub task_json: String,
-    /// What made the steps.
+    /// Kind of policy that made the steps.
     pub policy_kind: PolicyKind,
-    /// Whether it counts.
-    pub status: Status,
-    /// How it ended and what was seen.
-    pub ending: Ending,
-    /// The verdict; present exactly when scored.
+    /// Whether the trajectory counts for training.
+    pub status: TrajectoryStatus,
+    /// How it ended, with the evidence.
+    pub ending: TrajectoryEnding,
+    /// The scorer's result; present exactly if the status is scored.
     pub score: Option<Score>,
     /// Oldest and newest policy version among its tokens.
     pub policy_versions: Option<(i32, i32)>,
-    /// Versions published between its start and its end.
+    /// Number of weight versions published between its start and its end.
     pub staleness: Option<i32>,
-    /// What the policy was made of.
-    pub hashes: Hashes,
-    /// Session settings it ran under.
+    /// Hashes of the policy's parts.
+    pub hashes: PolicyHashes,
+    /// Session settings that it ran with.
     pub session: SessionSpec,
-    /// Slots planned in its group.
+    /// Number of slots planned in its group.
     pub group_size: u32,
-    /// Fencing token it was finished under.
+    /// Fencing token under which it finished.
     pub token: u64,
-    /// From the slot being free to start to the lease.
+    /// Time from the slot being free to start until the lease.
     pub queue_micros: u64,
-    /// Scoring.
+    /// Time spent on scoring.
     pub score_micros: u64,
     /// Device time of all steps.
     pub gpu_micros: u64,
@@ -183,105 +189,114 @@ pub struct TrajectoryRecord {
     pub prompt_tokens: u64,
     /// Response tokens of all steps.
     pub response_tokens: u64,
-    /// Replies that held no action.
+    /// Number of replies without an action.
     pub invalid_actions: u32,
-    /// Cost in US dollars, when a price is known.
+    /// Cost in US dollars, if a price is known.
     pub cost_usd: Option<f64>,
-    /// Wall clock at the lease, microseconds since the Unix epoch.
+    /// Wall clock at the lease, in microseconds since the Unix epoch.
     pub started_at_micros: i64,
-    /// Wall clock when the end was acknowledged.
+    /// Wall clock when the coordinator acknowledged the end.
     pub ended_at_micros: i64,
 }
 
-impl End {
+impl EndKind {
     /// All ends.
-    pub const ALL: [End; 16] = [
-        End::Answered,
-        End::Done,
-        End::MaxSteps,
-        End::ContextFull,
-        End::Unparsable,
-        End::OffListNavigation,
-        End::PageHang,
-        End::EnvCrash,
-        End::BrowserDead,
-        End::PageCrash,
-        End::Blocked,
-        End::LeaseLost,
-        End::PolicyFault,
-        End::ScorerError,
-        End::Cancelled,
-        End::RecordLost,
+    pub const ALL: [EndKind; 16] = [
+        EndKind::Answered,
+        EndKind::Done,
+        EndKind::MaxSteps,
+        EndKind::ContextFull,
+        EndKind::Unparsable,
+        EndKind::OffListNavigation,
+        EndKind::PageHang,
+        EndKind::EnvCrash,
+        EndKind::BrowserDead,
+        EndKind::PageCrash,
+        EndKind::Blocked,
+        EndKind::LeaseLost,
+        EndKind::PolicyFault,
+        EndKind::ScorerError,
+        EndKind::Cancelled,
+        EndKind::RecordLost,
     ];
 
-    /// The word in columns and on the wire.
+    /// The end's name in columns and on the wire.
     pub fn as_str(self) -> &'static str {
         match self {
-            End::Answered => "answered",
-            End::Done => "done",
-            End::MaxSteps => "max_steps",
-            End::ContextFull => "context_full",
-            End::Unparsable => "unparsable",
-            End::OffListNavigation => "off_list_navigation",
-            End::PageHang => "page_hang",
-            End::EnvCrash => "env_crash",
-            End::BrowserDead => "browser_dead",
-            End::PageCrash => "page_crash",
-            End::Blocked => "blocked",
-            End::LeaseLost => "lease_lost",
-            End::PolicyFault => "policy_fault",
-            End::ScorerError => "scorer_error",
-            End::Cancelled => "cancelled",
-            End::RecordLost => "record_lost",
+            EndKind::Answered => "answered",
+            EndKind::Done => "done",
+            EndKind::MaxSteps => "max_steps",
+            EndKind::ContextFull => "context_full",
+            EndKind::Unparsable => "unparsable",
+            EndKind::OffListNavigation => "off_list_navigation",
+            EndKind::PageHang => "page_hang",
+            EndKind::EnvCrash => "env_crash",
+            EndKind::BrowserDead => "browser_dead",
+            EndKind::PageCrash => "page_crash",
+            EndKind::Blocked => "blocked",
+            EndKind::LeaseLost => "lease_lost",
+            EndKind::PolicyFault => "policy_fault",
+            EndKind::ScorerError => "scorer_error",
+            EndKind::Cancelled => "cancelled",
+            EndKind::RecordLost => "record_lost",
         }
     }
 
-    /// Reads the word back.
-    pub fn parse(word: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|end| end.as_str() == word)
+    /// Parses what `as_str` returns.
+    pub fn parse(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|end| end.as_str() == name)
     }
 
-    /// Whose doing it is. `hung_before` tells whether an earlier attempt at the slot ended in `page_hang`.
-    pub fn fault(self, hung_before: bool) -> Fault {
+    /// Who is responsible for the end. `hung_before`: an earlier attempt at the slot ended in
+    /// `page_hang`.
+    pub fn fault(self, hung_before: bool) -> FaultOwner {
         match self {
-            End::Answered
-            | End::Done
-            | End::MaxSteps
-            | End::ContextFull
-            | End::Unparsable
-            | End::OffListNavigation => Fault::Policy,
-            End::PageHang if hung_before => Fault::Policy,
-            _ => Fault::Farm,
+            EndKind::Answered
+            | EndKind::Done
+            | EndKind::MaxSteps
+            | EndKind::ContextFull
+            | EndKind::Unparsable
+            | EndKind::OffListNavigation => FaultOwner::Policy,
+            EndKind::PageHang if hung_before => FaultOwner::Policy,
+            _ => FaultOwner::Farm,
         }
     }
 
-    /// Whether the policy itself brought the trajectory to its end (RLDS: `is_terminal`), not a limit (`is_truncated`).
+    /// Whether the policy itself ended the trajectory (RLDS: `is_terminal`), rather than a limit
+    /// (`is_truncated`).
     pub fn is_terminal(self) -> bool {
-        matches!(self, End::Answered | End::Done | End::Unparsable | End::OffListNavigation | End::PageHang)
+        matches!(
+            self,
+            EndKind::Answered
+                | EndKind::Done
+                | EndKind::Unparsable
+                | EndKind::OffListNavigation
+                | EndKind::PageHang
+        )
     }
 }
 
-impl Fault {
-    /// The word in reports.
+impl FaultOwner {
+    /// The name in reports.
     pub fn as_str(self) -> &'static str {
         match self {
-            Fault::Policy => "policy",
-            Fault::Farm => "farm",
+            FaultOwner::Policy => "policy",
+            FaultOwner::Farm => "farm",
         }
     }
 
-    /// Reads the word back.
-    pub fn parse(word: &str) -> Option<Self> {
-        [Self::Policy, Self::Farm].into_iter().find(|fault| fault.as_str() == word)
+    /// Parses what `as_str` returns.
+    pub fn parse(name: &str) -> Option<Self> {
+        [Self::Policy, Self::Farm].into_iter().find(|fault| fault.as_str() == name)
     }
 }
 
-impl Status {
-    /// The word in columns.
+impl TrajectoryStatus {
+    /// The status's name in columns.
     pub fn as_str(self) -> &'static str {
         match self {
-            Status::Scored => "scored",
-            Status::Failed => "failed",
+            TrajectoryStatus::Scored => "scored",
+            TrajectoryStatus::Failed => "failed",
         }
     }
 }

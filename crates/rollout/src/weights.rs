@@ -1,8 +1,8 @@
-//! Published weights: which version a worker shall run, and from which directories it is made.
+//! Published weights: the version that a worker must run, and the directories it is built from.
 
 use crate::PolicyVersion;
 
-/// What a directory of weights holds.
+/// What a directory of weights contains.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum WeightsForm {
     /// A whole checkpoint.
@@ -13,37 +13,41 @@ pub enum WeightsForm {
     Adapter,
 }
 
-/// One directory, laid over what came before it.
+/// One directory, applied on top of the ones before it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WeightsLink {
-    /// What it holds.
+    /// What the directory contains.
     pub form: WeightsForm,
     /// Absolute path, the same on every machine of the job.
     pub directory: String,
 }
 
-/// Weights that policy workers shall run.
+/// An order to policy workers to run certain weights.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WeightsOrder {
-    /// Their version.
+    /// Version of the weights.
     pub version: PolicyVersion,
-    /// Laid over the job's own checkpoint in order; one that is whole takes the place of all before it. None: the job's own checkpoint.
+    /// Directories applied in order to the job's own checkpoint; a full checkpoint replaces
+    /// everything before it. An empty list means the job's own checkpoint.
     pub links: Vec<WeightsLink>,
-    /// What they hash to, once a worker has loaded them: others must find the same.
+    /// Hash of the weights, set once a worker has loaded them; every other worker must find the
+    /// same.
     pub weights_sha256: Option<String>,
-    /// Whether a worker runs them or ran them: then they can be run, and whoever could not tries again. Else another may be about to
-    /// say that nobody can.
+    /// Whether a worker runs these weights or has run them. If so, they can be run, and a worker
+    /// that failed to load them tries again. If not, another worker may still report that no worker
+    /// can load them.
     pub taken: bool,
 }
 
-/// Directories that one version is made of at most. Each is opened when a worker starts; 64 deltas of 100 MB are 6.4 GB to read.
+/// Most directories that one version is built from. Each is opened when a worker starts; 64 deltas
+/// of 100 MB are 6.4 GB to read.
 pub const WEIGHTS_LINKS_MAX: usize = 64;
 
 impl WeightsForm {
-    /// All of them.
+    /// All forms.
     pub const ALL: [Self; 3] = [Self::Full, Self::Delta, Self::Adapter];
 
-    /// Its word.
+    /// The form's name on the wire.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Full => "full",
@@ -52,8 +56,8 @@ impl WeightsForm {
         }
     }
 
-    /// The form of that word.
-    pub fn parse(word: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|form| form.as_str() == word)
+    /// Parses what `as_str` returns.
+    pub fn parse(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|form| form.as_str() == name)
     }
 }

@@ -1,35 +1,41 @@
-//! Files that a run writes below its directory: each is opened as itself, never through a link, and only if it is this user's own.
+//! Opens the files that a run writes below its directory: each as itself, never through a link, and
+//! only if it belongs to this user.
 //!
-//! A run directory may lie where others can write, or come out of an archive. A file there that is a link leads a process that cuts,
-//! appends or overwrites to a file elsewhere, with that process's rights. So every file that a run opens for writing passes
-//! [`open`], and every folder it works in passes [`check_dir`]. What is only read (a data set, also a stranger's) need not.
+//! A run directory may be where others can write, or come out of an archive. A file there that is a
+//! link leads a process that truncates, appends or overwrites to a file elsewhere, with that
+//! process's rights. So every file that a run opens for writing passes [`open`], and every folder
+//! it works in passes [`check_dir`]. Files that are only read (a data set, possibly another user's)
+//! need not.
 
 use std::fs::{self, File, Metadata, OpenOptions};
 use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::Path;
 
-/// Opens a file by these options. Refuses a symbolic link, a file with several names (hard links), anything but a regular file, and a
-/// file of another user; the error says which.
+/// Opens a file with these options. Refuses a symbolic link, a file with several names (hard
+/// links), anything but a regular file, and a file of another user; the error says which.
 ///
-/// `options` must not ask to truncate: that would empty the file before it was looked at. Cut the file that comes back.
+/// `options` must not truncate: that would empty the file before it is checked. Truncate the
+/// returned file.
 pub fn open(path: &Path, options: &OpenOptions) -> io::Result<File> {
     let mut options = options.clone();
-    // Without O_NONBLOCK a named pipe that nobody reads would block for ever; on a regular file it changes nothing.
+    // Without O_NONBLOCK a named pipe without a reader would block forever; on a regular file it
+    // changes nothing.
     options.custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK);
     let file = options.open(path).map_err(named_link)?;
     check_metadata(&file.metadata()?)?;
     Ok(file)
 }
 
-/// Makes a file, or empties the one that is there once it passed the checks of [`open`].
+/// Creates a file, or empties an existing one once it passed the checks of [`open`].
 pub fn create(path: &Path) -> io::Result<File> {
     let file = open(path, OpenOptions::new().write(true).create(true))?;
     file.set_len(0)?;
     Ok(file)
 }
 
-/// Reads a file that may be anything: only a regular one is read, and not through a link. One of more than `bytes_max` is refused.
+/// Reads an untrusted file: only a regular one, not through a link, and of at most `bytes_max`
+/// bytes.
 pub fn read(path: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
     let mut options = OpenOptions::new();
     let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
@@ -47,26 +53,27 @@ pub fn read(path: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Puts a file in the place of another, durably: who reads it, also after a power cut, sees all of the old one or all of the new one. In
-/// between it is called `<name>.tmp`.
+/// Replaces a file durably: a reader, also after a power cut, sees all of the old one or all of the
+/// new one. In between it is called `<name>.tmp`.
 pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let mut name = path.file_name().unwrap_or_default().to_owned();
     name.push(".tmp");
     let unfinished = path.with_file_name(name);
-    let mut file = create(&unfinished).map_err(|error| about(&unfinished, &error))?;
+    let mut file = create(&unfinished).map_err(|error| with_path(&unfinished, &error))?;
     file.write_all(bytes)?;
     file.sync_all()?;
-    fs::rename(&unfinished, path).map_err(|error| about(path, &error))?;
+    fs::rename(&unfinished, path).map_err(|error| with_path(path, &error))?;
     path.parent().map_or(Ok(()), |folder| File::open(folder)?.sync_all())
 }
 
-/// Makes a folder and those above it, and checks the last as [`check_dir`] does.
+/// Creates a folder and its parents, and checks it as [`check_dir`] does.
 pub fn create_dir(path: &Path) -> io::Result<()> {
     check_dir(path)?;
     fs::create_dir_all(path)
 }
 
-/// The same check of a file that another library opens, such as a database's. One that is not there passes.
+/// Applies the same checks to a file that another library opens, such as a database. A missing file
+/// passes.
 pub fn check_file(path: &Path) -> io::Result<()> {
     match path.symlink_metadata() {
         Ok(metadata) => check_metadata(&metadata),
@@ -75,7 +82,8 @@ pub fn check_file(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Refuses a folder that is a link, no folder, or another user's. One that is not there passes.
+/// Refuses a folder that is a link, is not a folder, or belongs to another user. A missing folder
+/// passes.
 pub fn check_dir(path: &Path) -> io::Result<()> {
     let metadata = match path.symlink_metadata() {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
@@ -94,13 +102,14 @@ fn named_link(error: io::Error) -> io::Error {
     }
 }
 
-fn about(path: &Path, error: &io::Error) -> io::Error {
+fn with_path(path: &Path, error: &io::Error) -> io::Error {
     io::Error::new(error.kind(), format!("{}: {error}", path.display()))
 }
 
-/// Bytes that an ordinary user may still write on the file system of `path`, or of the nearest folder above it that is there.
+/// Bytes that an unprivileged user may still write on the file system of `path`, or of its nearest
+/// existing parent.
 pub fn free_bytes(path: &Path) -> io::Result<u64> {
-    // A relative path ends in the current directory.
+    // The parents of a relative path end in the current directory.
     let folders = path.ancestors().filter(|folder| !folder.as_os_str().is_empty());
     let there = folders.chain([Path::new(".")]).find(|folder| folder.exists()).unwrap_or(path);
     let stat = rustix::fs::statvfs(there)?;
@@ -111,9 +120,9 @@ fn check_metadata(metadata: &Metadata) -> io::Result<()> {
     if !metadata.is_file() {
         return Err(refused(&format!("it is {}", kind(metadata))));
     }
-    // A file that was opened and then removed has no name left; it leads nowhere.
+    // A file that was opened and then removed has no name left, so no other name can lead to it.
     if metadata.nlink() > 1 {
-        // Not the kind of a link or a pipe: the file itself is there, and whole.
+        // Not the error kind of a link or a pipe: the file itself exists and is whole.
         let why = format!("it has {} names (hard links): remove the others", metadata.nlink());
         return Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
     }
@@ -147,7 +156,7 @@ fn kind(metadata: &Metadata) -> &'static str {
 
 fn refused(what: &str) -> io::Error {
     let why =
-        format!("{what}: a run opens its own regular files alone; put the file itself here, or move it away");
+        format!("{what}: a run opens only its own regular files; put the file itself here, or move it away");
     io::Error::new(io::ErrorKind::InvalidInput, why)
 }
 
@@ -189,7 +198,8 @@ mod tests {
         }
     }
 
-    /// Opens a name in every way a run does; all of them end alike, and nothing is changed by a refusal.
+    /// Opens a name in every way a run does: all results must agree, and a refusal must change
+    /// nothing.
     #[track_caller]
     fn check(name: &str, want: Result<(), &str>) {
         let fixture = Fixture::new();
@@ -248,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_is_replaced_and_its_place_is_named_where_that_fails() {
+    fn a_file_is_replaced_and_a_failure_names_its_path() {
         let fixture = Fixture::new();
         let path = fixture.path("own");
         replace(&path, b"new").unwrap();
@@ -276,7 +286,7 @@ mod tests {
         }
     }
 
-    /// Only root can give a file away, so this part of the test is root's.
+    /// Only root can give a file away, so only root runs this part of the test.
     #[test]
     fn what_another_user_owns_is_refused() {
         if !rustix::process::geteuid().is_root() {
@@ -298,7 +308,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let (there, later) = (free_bytes(dir.path()).unwrap(), dir.path().join("runs/later"));
         assert!(there > 0);
-        // Others write meanwhile.
+        // Other processes write meanwhile.
         assert!(free_bytes(&later).unwrap().abs_diff(there) < there / 4 + (1 << 30));
         assert!(free_bytes(Path::new("not-there")).unwrap() > 0);
     }

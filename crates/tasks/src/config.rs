@@ -1,4 +1,5 @@
-//! The job's `[tasks]` section: which suites, which of their tasks, drawn how often.
+//! The job's `[tasks]` section: the suites, the selection of their tasks, and how often each is
+//! used.
 
 mod eval;
 
@@ -14,177 +15,182 @@ use crate::score::date::read_day;
 
 pub use eval::{EvalConfig, EvalFile};
 
-/// Hosts and globs are compared with every task; nobody writes more than this by hand.
+/// Most patterns of a list: each is compared with every task, and no person writes more by hand.
 const PATTERNS_MAX: usize = 10_000;
 
-/// `[tasks]` as written.
+/// `[tasks]` as written in the job file.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct TasksFile {
-    /// Trajectories of one task under one draw.
+    /// Trajectories of one task with one seed.
     pub group_size: u32,
-    /// Slots of a group beyond those: it closes when `group_size` trajectories are scored, and what is left is cancelled, so that the
-    /// slowest do not hold up the others. 0: none.
+    /// Extra slots of a group: it closes when `group_size` trajectories are scored, and the
+    /// remaining ones are cancelled, so that the slowest do not delay the others. 0 disables them.
     pub group_spares: u32,
-    /// Groups in the whole job; absent: one for each task, times its source's `repeat`.
+    /// Groups in the whole job; absent: one per task, times its source's `repeat`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub groups: Option<u64>,
-    /// `sequential` (in order, again from the start), `uniform` (each task alike), `weighted` (each source by its `weight`) or
-    /// `curriculum` (the same weights, times how open it is by measured success whether a task is solved).
+    /// Order of tasks: `sequential` (in order, repeating from the start), `uniform` (every task
+    /// with equal probability), `weighted` (each source by its `weight`) or `curriculum` (the same
+    /// weights, times how uncertain success is by measured success rates).
     pub sampler: String,
-    /// From it descend the choice of tasks and the seeds of their pages.
+    /// Seed of the choice of tasks and of the seeds of their pages.
     pub seed: u64,
-    /// Where tasks come from.
+    /// Sources of tasks.
     pub source: Vec<SourceFile>,
 }
 
-/// `[[tasks.source]]` as written.
+/// `[[tasks.source]]` as written in the job file.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct SourceFile {
-    /// `starter`, `miniwob`, `webvoyager` or a word of your own. A folder of pages is served as `<suite>.test`.
+    /// `starter`, `miniwob`, `webvoyager` or a name of your own. A folder of pages is served as
+    /// `<suite>.test`.
     pub suite: String,
-    /// A task file (JSON Lines), or a folder with `tasks.jsonl` and its pages in it.
+    /// A task file (JSON Lines), or a folder that contains `tasks.jsonl` and its pages.
     pub path: PathBuf,
-    /// MiniWoB++: its wheel, or a folder it was unpacked to.
+    /// MiniWoB++: its wheel, or the folder it was unpacked to.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pages: Option<PathBuf>,
-    /// MiniWoB++: also take the pages that `tasks.jsonl` does not list, as tasks of split `test`.
+    /// MiniWoB++: also use the pages that `tasks.jsonl` does not list, as tasks of split `test`.
     pub unlisted: bool,
-    /// MiniWoB++: `raw` (the page's own, -1 to 1) or `sparse` (1 when solved, else 0).
+    /// MiniWoB++: `raw` (the page's own reward, -1 to 1) or `sparse` (1 if solved, else 0).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reward: Option<String>,
-    /// WebVoyager: the file of reference answers, kept with each task for a judge.
+    /// WebVoyager: the file of reference answers, stored with each task for a judge.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub answers: Option<PathBuf>,
-    /// WebVoyager: a JSON list of the ids that can no longer be done; they are left out.
+    /// WebVoyager: a JSON list of the ids of tasks that are no longer possible; they are left out.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub impossible: Option<PathBuf>,
-    /// WebVoyager: the day from which days can still be booked, `YYYY-MM-DD`; travel tasks about earlier ones are moved on by
-    /// whole years.
+    /// WebVoyager: the first day that can still be booked, `YYYY-MM-DD`; travel tasks with earlier
+    /// days are moved forward by whole years.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dates_from: Option<String>,
-    /// Grounding sets: how boxes are written, `auto` (shares of the picture where no number is above 1, else pixels), `shares`,
-    /// `pixels` (left, top, right, bottom) or `pixel_sizes` (left, top, width, height).
+    /// Grounding sets: format of the boxes, `auto` (shares of the picture if no number is above 1,
+    /// else pixels), `shares`, `pixels` (left, top, right, bottom) or `pixel_sizes` (left, top,
+    /// width, height).
     pub boxes: String,
-    /// Ids to take, `*` and `?` allowed; empty takes all.
+    /// Ids to use; `*` and `?` are wildcards. Empty uses all.
     pub include: Vec<String>,
     /// Ids to leave out.
     pub exclude: Vec<String>,
-    /// `train`, `validation`, `test` or `eval` for all of its tasks, whatever their lines say.
+    /// `train`, `validation`, `test` or `eval` for all of its tasks; overrides their lines.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub split: Option<String>,
-    /// Splits to take, empty for all: of a suite whose tasks have splits of their own, such as the offline web.
+    /// Splits to use, empty for all; for a suite whose tasks have their own splits, such as the
+    /// offline web.
     pub splits: Vec<String>,
-    /// Truncates after this many steps, whatever the tasks' lines say.
+    /// Number of steps after which a trajectory is truncated; overrides the tasks' lines.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_steps: Option<u32>,
-    /// More hosts the browser may reach for these tasks: `host`, `*.host`, or `*` for all that are public.
+    /// Further hosts that the browser may reach for these tasks: `host`, `*.host`, or `*` for all
+    /// public hosts.
     pub allow_hosts: Vec<String>,
-    /// Share of this source among all under the `weighted` sampler.
+    /// Share of this source among all sources under the `weighted` sampler.
     pub weight: f64,
-    /// Times each task is planned, each time with a new draw.
+    /// Times each task is planned, each time with a new seed.
     pub repeat: u32,
-    /// Go on without this source when its files are not there, and say so.
+    /// Continue without this source if its files do not exist, with a note.
     pub optional: bool,
 }
 
-/// `[tasks]`, checked.
+/// A validated `[tasks]`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TasksConfig {
     /// The section it was read from.
-    pub section: Section,
-    /// Trajectories of one task under one draw.
+    pub section: TaskSection,
+    /// Trajectories of one task with one seed.
     pub group_size: u32,
-    /// Slots of a group beyond those.
+    /// Extra slots of a group.
     pub group_spares: u32,
     /// Groups in the whole job; `None`: one pass over the plan.
     pub groups: Option<u64>,
     /// How a group's task is chosen.
     pub sampler: SamplerKind,
-    /// Seed of every choice.
+    /// Seed of every random choice.
     pub seed: u64,
-    /// Where tasks come from; never empty.
+    /// Sources of tasks; never empty.
     pub sources: Vec<SourceConfig>,
 }
 
-/// A section of the job that names tasks.
+/// A section of the job that configures tasks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Section {
+pub enum TaskSection {
     /// `[tasks]`.
     Tasks,
-    /// `[eval]`: its tasks are of split `eval`, whatever their lines say.
+    /// `[eval]`: its tasks have split `eval`, whatever their lines say.
     Eval,
 }
 
 /// How a group's task is chosen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SamplerKind {
-    /// In order, and again from the start.
+    /// In order, repeating from the start.
     Sequential,
-    /// Each planned task alike, independently.
+    /// Each planned task with equal probability, independently.
     Uniform,
-    /// Each source by its weight, its tasks alike.
+    /// Each source by its weight, each of its tasks with equal probability.
     Weighted,
     /// By source weight and measured success.
     Curriculum,
 }
 
-/// What a MiniWoB++ page is rewarded with.
+/// The reward of a MiniWoB++ page.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum MiniwobReward {
     /// The page's raw reward, -1 to 1.
     #[default]
     Raw,
-    /// 1 when the page is done with a raw reward of exactly 1, else 0.
+    /// 1 if the page is done with a raw reward of exactly 1, else 0.
     Sparse,
 }
 
-/// `[[tasks.source]]`, checked. Its files are not: [`crate::load`] opens them.
+/// A validated `[[tasks.source]]`. Its files are not checked here: [`crate::load`] opens them.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SourceConfig {
-    /// Place in the job file, such as `tasks.source[0]`, for errors.
+    /// Key in the job file, such as `tasks.source[0]`, for errors.
     pub key: String,
-    /// Suite.
+    /// Name of the suite.
     pub suite: String,
     /// Task file or folder.
     pub path: PathBuf,
     /// MiniWoB++ pages.
     pub pages: Option<PathBuf>,
-    /// Whether MiniWoB++ pages count that the list leaves out.
+    /// Whether to use MiniWoB++ pages that the list does not contain.
     pub unlisted: bool,
-    /// What MiniWoB++ pages are rewarded with.
+    /// Reward of MiniWoB++ pages.
     pub reward: MiniwobReward,
     /// WebVoyager reference answers.
     pub answers: Option<PathBuf>,
-    /// WebVoyager tasks that cannot be done any more.
+    /// WebVoyager tasks that are no longer possible.
     pub impossible: Option<PathBuf>,
-    /// First day that travel tasks may be about.
+    /// First day that travel tasks may name.
     pub dates_from: Option<Date>,
-    /// How boxes are written.
+    /// Format of the boxes.
     pub boxes: BoxForm,
-    /// Patterns of the ids to take, empty for all.
+    /// Patterns of the ids to use, empty for all.
     pub include: Vec<String>,
     /// Patterns of the ids to leave out.
     pub exclude: Vec<String>,
     /// Split of all its tasks.
     pub split: Option<Split>,
-    /// Splits to take, empty for all.
+    /// Splits to use, empty for all.
     pub splits: Vec<Split>,
     /// Step limit of all its tasks.
     pub max_steps: Option<u32>,
-    /// Hosts all its tasks may reach beside their own.
+    /// Hosts that all its tasks may reach besides their own.
     pub allow_hosts: Vec<String>,
     /// Share under the weighted sampler, above 0.
     pub weight: f64,
     /// Times each task is planned.
     pub repeat: u32,
-    /// Whether its absence is no error.
+    /// Whether its absence is allowed.
     pub optional: bool,
 }
 
 impl TasksFile {
-    /// The door: paths are taken relative to `base`, the job file's folder.
+    /// Validates the section. Paths are relative to `base`, the job file's folder.
     pub fn check(self, base: &Path) -> Result<TasksConfig, Vec<String>> {
         let mut problems = Vec::new();
         in_range(&mut problems, "tasks.group_size", u64::from(self.group_size), 1, 1024);
@@ -203,10 +209,10 @@ impl TasksFile {
             let count = self.source.len();
             problems.push(format!("tasks.source: {count} sources; add 1 to 64 sections [[tasks.source]]"));
         }
-        let sources = check_sources(self.source, Section::Tasks, base, &mut problems);
+        let sources = check_sources(self.source, TaskSection::Tasks, base, &mut problems);
         match sampler {
             Some(sampler) if problems.is_empty() => Ok(TasksConfig {
-                section: Section::Tasks,
+                section: TaskSection::Tasks,
                 group_size: self.group_size,
                 group_spares: self.group_spares,
                 groups: self.groups,
@@ -218,7 +224,7 @@ impl TasksFile {
         }
     }
 
-    /// The same with every path absolute, so that the resolved job can be read from another folder.
+    /// The same with absolute paths, so that the resolved job can be read from another folder.
     pub fn resolved(mut self, base: &Path) -> Self {
         self.source.iter_mut().for_each(|source| source.resolve(base));
         self
@@ -227,7 +233,7 @@ impl TasksFile {
 
 fn check_sources(
     sources: Vec<SourceFile>,
-    section: Section,
+    section: TaskSection,
     base: &Path,
     problems: &mut Vec<String>,
 ) -> Vec<SourceConfig> {
@@ -237,12 +243,12 @@ fn check_sources(
     sources.into_iter().enumerate().map(check).collect()
 }
 
-impl Section {
+impl TaskSection {
     /// Its name in job files.
     pub fn as_str(self) -> &'static str {
         match self {
-            Section::Tasks => "tasks",
-            Section::Eval => "eval",
+            TaskSection::Tasks => "tasks",
+            TaskSection::Eval => "eval",
         }
     }
 }
@@ -256,10 +262,10 @@ impl SourceFile {
         }
     }
 
-    /// Checks all keys; what it returns is only good when it added no problem.
+    /// Validates all keys; the result is only valid if no problem was added.
     fn check(self, key: String, base: &Path, problems: &mut Vec<String>) -> SourceConfig {
         self.check_names(&key, problems);
-        self.check_figures(&key, problems);
+        self.check_numbers(&key, problems);
         let split = self.split.as_deref().and_then(Split::parse);
         if let (Some(given), None) = (&self.split, split) {
             let given = short(given);
@@ -268,13 +274,13 @@ impl SourceFile {
         }
         let boxes = BoxForm::parse(&self.boxes);
         if boxes.is_none() {
-            let (given, known) = (short(&self.boxes), BoxForm::WORDS.map(|(word, _)| word).join(", "));
+            let (given, known) = (short(&self.boxes), BoxForm::NAMES.map(|(name, _)| name).join(", "));
             problems.push(format!("{key}.boxes: {given:?} is not known; use one of {known}"));
         }
         let dates_from = self.dates_from.as_deref().and_then(read_day);
         if let (Some(given), None) = (&self.dates_from, dates_from) {
             let given = short(given);
-            problems.push(format!("{key}.dates_from: {given:?} is no day; write it as 2026-12-01"));
+            problems.push(format!("{key}.dates_from: {given:?} is not a day; write it as 2026-12-01"));
         }
         for given in self.splits.iter().filter(|given| Split::parse(given).is_none()) {
             let given = short(given);
@@ -305,10 +311,10 @@ impl SourceFile {
     }
 
     fn check_names(&self, key: &str, problems: &mut Vec<String>) {
-        if !is_suite_word(&self.suite) {
+        if !is_suite_name(&self.suite) {
             let given = short(&self.suite);
             problems.push(format!(
-                "{key}.suite: {given:?} is no suite name; use 1 to 32 of a-z 0-9 -, with a letter first and no dash last"
+                "{key}.suite: {given:?} is not a suite name; use 1 to 32 of a-z 0-9 -, with a letter first and no dash last"
             ));
         }
         if self.path.as_os_str().is_empty() {
@@ -329,7 +335,7 @@ impl SourceFile {
         }
         if self.suite != "miniwob" && (self.unlisted || self.reward.is_some()) {
             let name = if self.unlisted { "unlisted" } else { "reward" };
-            problems.push(format!("{key}.{name}: only suite miniwob has it; take it out"));
+            problems.push(format!("{key}.{name}: only suite miniwob has it; remove it"));
         }
         for (name, patterns) in [("include", &self.include), ("exclude", &self.exclude)] {
             in_range(
@@ -347,12 +353,12 @@ impl SourceFile {
         for host in self.allow_hosts.iter().filter(|host| !is_host_pattern(host)) {
             let given = short(host);
             problems.push(format!(
-                "{key}.allow_hosts: {given:?} is no host; use host, *.host or * in lower case"
+                "{key}.allow_hosts: {given:?} is not a host; use host, *.host or * in lower case"
             ));
         }
     }
 
-    fn check_figures(&self, key: &str, problems: &mut Vec<String>) {
+    fn check_numbers(&self, key: &str, problems: &mut Vec<String>) {
         in_range(problems, &format!("{key}.repeat"), u64::from(self.repeat), 1, 1000);
         if let Some(steps) = self.max_steps {
             in_range(problems, &format!("{key}.max_steps"), u64::from(steps), 1, 10_000);
@@ -367,7 +373,7 @@ impl SourceFile {
 }
 
 impl SamplerKind {
-    /// The word in job files.
+    /// The name in job files.
     pub fn as_str(self) -> &'static str {
         match self {
             SamplerKind::Sequential => "sequential",
@@ -377,16 +383,16 @@ impl SamplerKind {
         }
     }
 
-    /// Reads the word back.
-    pub fn parse(word: &str) -> Option<Self> {
+    /// Parses what `as_str` returns.
+    pub fn parse(name: &str) -> Option<Self> {
         let all =
             [SamplerKind::Sequential, SamplerKind::Uniform, SamplerKind::Weighted, SamplerKind::Curriculum];
-        all.into_iter().find(|kind| kind.as_str() == word)
+        all.into_iter().find(|kind| kind.as_str() == name)
     }
 }
 
 impl MiniwobReward {
-    /// The word in job files.
+    /// The name in job files.
     pub fn as_str(self) -> &'static str {
         match self {
             MiniwobReward::Raw => "raw",
@@ -394,14 +400,14 @@ impl MiniwobReward {
         }
     }
 
-    /// Reads the word back.
-    pub fn parse(word: &str) -> Option<Self> {
-        [MiniwobReward::Raw, MiniwobReward::Sparse].into_iter().find(|kind| kind.as_str() == word)
+    /// Parses what `as_str` returns.
+    pub fn parse(name: &str) -> Option<Self> {
+        [MiniwobReward::Raw, MiniwobReward::Sparse].into_iter().find(|kind| kind.as_str() == name)
     }
 }
 
 impl Default for TasksFile {
-    /// Groups of four, as small as still tells an advantage.
+    /// Groups of four, the smallest that still yield a useful advantage.
     fn default() -> Self {
         Self {
             group_size: 4,
@@ -453,13 +459,13 @@ pub(crate) fn is_host_pattern(pattern: &str) -> bool {
     host.len() <= 253 && host.split('.').all(label)
 }
 
-/// A suite's name becomes a host name.
-fn is_suite_word(word: &str) -> bool {
+/// A suite's name becomes part of a host name.
+fn is_suite_name(name: &str) -> bool {
     let allowed = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
-    word.len() <= 32
-        && word.starts_with(|c: char| c.is_ascii_lowercase())
-        && !word.ends_with('-')
-        && word.chars().all(allowed)
+    name.len() <= 32
+        && name.starts_with(|c: char| c.is_ascii_lowercase())
+        && !name.ends_with('-')
+        && name.chars().all(allowed)
 }
 
 fn in_range(problems: &mut Vec<String>, key: &str, value: u64, from: u64, to: u64) {

@@ -1,45 +1,48 @@
-//! Days that have passed, moved forward: WebVoyager's travel tasks name days of 2023 and 2024 that can no longer be booked.
+//! Moves past days forward: WebVoyager's travel tasks name days of 2023 and 2024 that can no longer
+//! be booked.
 //!
-//! Only tasks of sites that sell the future are touched (`Booking`, `Google Flights`): a question about a paper of 2023 or a game
-//! of last year stays what it is. All years in a task move by the same number, the least that brings its earliest day to the day
-//! the job names or behind it, so that a stay keeps its length and the new year stays where it was. Days without a year stay:
-//! they mean the next ones. The week's days move against the calendar, and a 29 February that does not exist becomes the 28th.
+//! Only tasks of booking sites are changed (`Booking`, `Google Flights`): a question about a paper
+//! of 2023 or a game of last year stays unchanged. All years in a task move by the same number, the
+//! smallest that brings its earliest day to the day that the job names or later, so that the length
+//! of a stay and a change of year are preserved. Days without a year stay: they mean the next such
+//! day. Weekdays shift against the calendar, and a 29 February that does not exist becomes the
+//! 28th.
 
 use time::{Date, Month};
 
-/// Sites whose days must lie ahead.
+/// Sites whose days must lie in the future.
 pub(crate) const SITES: [&str; 2] = ["Booking", "Google Flights"];
 
 const MONTHS: [&str; 12] =
     ["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"];
 
-/// A year that a text names: where it stands, and the earliest day near it that it belongs to.
+/// A year in a text: its position, and the earliest day near it that belongs to it.
 #[derive(Debug, Clone, Copy, PartialEq)]
-struct Year {
+struct YearMention {
     start: usize,
     year: i32,
 }
 
-/// The text with its years moved, and by how many; `None` where there is nothing to move.
-pub(crate) fn moved(text: &str, from: Date) -> Option<(String, i32)> {
+/// The text with moved years, and the number of years; `None` if there is nothing to move.
+pub(crate) fn move_years(text: &str, from: Date) -> Option<(String, i32)> {
     let years = years_in(text);
     let earliest = earliest_day(text, &years)?;
-    let by = (0..=100).find(|by| later(earliest, *by) >= from).filter(|by| *by > 0)?;
+    let by = (0..=100).find(|by| years_later(earliest, *by) >= from).filter(|by| *by > 0)?;
     let mut moved = text.to_owned();
-    for Year { start, year } in years.iter().rev() {
+    for YearMention { start, year } in years.iter().rev() {
         moved.replace_range(*start..start + 4, &(year + by).to_string());
     }
-    Some((keep_to_the_calendar(&moved), by))
+    Some((fix_leap_days(&moved), by))
 }
 
-/// The same day so many years on.
-fn later(day: Date, by: i32) -> Date {
+/// The same day `by` years later.
+fn years_later(day: Date, by: i32) -> Date {
     let year = day.year() + by;
     day.replace_year(year).or_else(|_| Date::from_calendar_date(year, Month::February, 28)).unwrap_or(day)
 }
 
-/// Four digits from 2000 to 2099 that are no part of a longer number or word.
-fn years_in(text: &str) -> Vec<Year> {
+/// Four digits from 2000 to 2099 that are not part of a longer number or word.
+fn years_in(text: &str) -> Vec<YearMention> {
     let bytes = text.as_bytes();
     let alone = |at: usize| {
         let before = at.checked_sub(1).and_then(|at| bytes.get(at));
@@ -47,17 +50,18 @@ fn years_in(text: &str) -> Vec<Year> {
             |byte: Option<&u8>| byte.is_some_and(|byte| byte.is_ascii_alphanumeric() || *byte == b'$');
         !is_part(before) && !is_part(bytes.get(at + 4))
     };
-    let places = text.match_indices("20").map(|(at, _)| at);
+    let positions = text.match_indices("20").map(|(at, _)| at);
     let digits = |at: &usize| bytes.get(*at..at + 4).is_some_and(|four| four.iter().all(u8::is_ascii_digit));
-    let year = |at: usize| Some(Year { start: at, year: text.get(at..at + 4)?.parse().ok()? });
-    places.filter(digits).filter(|at| alone(*at)).filter_map(year).collect()
+    let year = |at: usize| Some(YearMention { start: at, year: text.get(at..at + 4)?.parse().ok()? });
+    positions.filter(digits).filter(|at| alone(*at)).filter_map(year).collect()
 }
 
-/// The earliest day before a year: the months and days between it and the year before count as of that year.
-fn earliest_day(text: &str, years: &[Year]) -> Option<Date> {
+/// The earliest day before a year: the months and days between it and the previous year count as
+/// days of that year.
+fn earliest_day(text: &str, years: &[YearMention]) -> Option<Date> {
     let mut begin = 0;
     let mut earliest: Option<Date> = None;
-    for Year { start, year } in years {
+    for YearMention { start, year } in years {
         let span = &text[begin..*start];
         let days = days_of(span).into_iter().filter_map(|(month, day)| {
             Date::from_calendar_date(*year, Month::try_from(month).ok()?, day).ok()
@@ -68,28 +72,28 @@ fn earliest_day(text: &str, years: &[Year]) -> Option<Date> {
     earliest
 }
 
-/// Months by their names with the number beside them, and `20/12/`.
+/// Month names with the adjacent number, and `20/12/`.
 fn days_of(span: &str) -> Vec<(u8, u8)> {
-    let words: Vec<&str> =
-        span.split(|c: char| !c.is_alphanumeric()).filter(|word| !word.is_empty()).collect();
-    let number = |word: &&str| {
-        let digits = word.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let tokens: Vec<&str> =
+        span.split(|c: char| !c.is_alphanumeric()).filter(|token| !token.is_empty()).collect();
+    let number = |token: &&str| {
+        let digits = token.trim_end_matches(|c: char| c.is_ascii_alphabetic());
         digits.parse::<u8>().ok().filter(|day| (1..=31).contains(day))
     };
-    let month = |word: &str| {
-        let word = word.to_ascii_lowercase();
-        let known = |(_, name): &(usize, &&str)| word.starts_with(**name) && word.len() >= 3;
+    let month = |token: &str| {
+        let token = token.to_ascii_lowercase();
+        let known = |(_, name): &(usize, &&str)| token.starts_with(**name) && token.len() >= 3;
         MONTHS.iter().enumerate().find(known).map(|(index, _)| index as u8 + 1)
     };
     let mut days = Vec::new();
-    for (at, word) in words.iter().enumerate() {
-        let Some(month) = month(word) else { continue };
-        let behind = words.get(at + 1).and_then(number);
-        let before = at.checked_sub(1).and_then(|at| words.get(at)).and_then(number);
+    for (at, token) in tokens.iter().enumerate() {
+        let Some(month) = month(token) else { continue };
+        let behind = tokens.get(at + 1).and_then(number);
+        let before = at.checked_sub(1).and_then(|at| tokens.get(at)).and_then(number);
         days.extend(behind.or(before).map(|day| (month, day)));
     }
     if days.is_empty()
-        && let [.., day, month] = words[..]
+        && let [.., day, month] = tokens[..]
         && span.ends_with('/')
     {
         days.extend(number(&month).filter(|month| *month <= 12).zip(number(&day)));
@@ -97,8 +101,8 @@ fn days_of(span: &str) -> Vec<(u8, u8)> {
     days
 }
 
-/// A 29 February of a year without one becomes the 28th.
-fn keep_to_the_calendar(text: &str) -> String {
+/// A 29 February in a year without one becomes the 28th.
+fn fix_leap_days(text: &str) -> String {
     let leap = |year: i32| Date::from_calendar_date(year, Month::February, 29).is_ok();
     if years_in(text).iter().all(|year| leap(year.year)) {
         return text.to_owned();
@@ -138,12 +142,12 @@ mod tests {
             ("departing on November 21, 2024", "departing on November 21, 2027", 3),
         ];
         for (text, want, by) in table {
-            assert_eq!(moved(text, day(from)), Some((want.to_owned(), by)), "{text}");
+            assert_eq!(move_years(text, day(from)), Some((want.to_owned(), by)), "{text}");
         }
     }
 
     #[test]
-    fn what_lies_ahead_or_names_no_day_stays() {
+    fn future_or_undated_text_is_unchanged() {
         for text in [
             "from March 20 to March 27",
             "on January 3, 2027",
@@ -154,21 +158,21 @@ mod tests {
             "the best of 2024",
             "Ünïcode – 2024 ☃",
         ] {
-            assert_eq!(moved(text, day("2026-11-22")), None, "{text}");
+            assert_eq!(move_years(text, day("2026-11-22")), None, "{text}");
         }
     }
 
     #[test]
-    fn a_task_that_was_moved_is_not_moved_again() {
+    fn a_moved_task_is_not_moved_twice() {
         let from = day("2026-11-22");
-        let (once, _) = moved("from March 20-27, 2024", from).unwrap();
-        assert_eq!(moved(&once, from), None);
+        let (once, _) = move_years("from March 20-27, 2024", from).unwrap();
+        assert_eq!(move_years(&once, from), None);
     }
 
     proptest! {
         #[test]
         fn any_text_is_safe(text in "(\\PC|20[0-9]{2}|Feb(ruary)? 29,? ?|/){0,40}") {
-            if let Some((moved, by)) = moved(&text, day("2026-11-22")) {
+            if let Some((moved, by)) = move_years(&text, day("2026-11-22")) {
                 prop_assert!(by > 0 && moved.chars().count() == text.chars().count());
             }
         }

@@ -1,11 +1,12 @@
-//! Picks task ids by patterns with `*` (any run of characters) and `?` (any one).
+//! Selects task ids by patterns with `*` (any run of characters) and `?` (any single character).
 
-/// Whether the whole text fits the pattern. Linear in text × stars: a failed star takes one character more and goes on.
+/// Whether the whole text matches the pattern. Linear in text × stars: a failed star takes one more
+/// character and continues.
 pub fn fits(pattern: &str, text: &str) -> bool {
     let pattern: Vec<char> = pattern.chars().collect();
     let text: Vec<char> = text.chars().collect();
     let (mut p, mut t) = (0, 0);
-    let mut retry = None; // after the last star: where the pattern goes on, and from which character
+    let mut retry = None; // after the last star: where the pattern continues, and at which character
     while t < text.len() {
         match pattern.get(p) {
             Some('*') => {
@@ -26,7 +27,7 @@ pub fn fits(pattern: &str, text: &str) -> bool {
     pattern[p..].iter().all(|&c| c == '*')
 }
 
-/// Whether any pattern fits.
+/// Whether any pattern matches.
 pub(crate) fn any_fits(patterns: &[String], text: &str) -> bool {
     patterns.iter().any(|pattern| fits(pattern, text))
 }

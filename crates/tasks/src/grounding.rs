@@ -1,8 +1,8 @@
-//! Grounding sets: a picture, an instruction, a box. The picture is shown as a page, the first click ends the task and counts when
-//! it falls into the box, so the mean reward is click accuracy.
+//! Grounding sets: a picture, an instruction, a box. A page shows the picture, the first click ends
+//! the task and counts if it is inside the box, so that the mean reward is the click accuracy.
 //!
-//! Rows come from Parquet files or from JSON Lines. Three published layouts are read as they are; they differ in the columns beside
-//! these three, which are kept, and in how the box is written:
+//! Rows come from Parquet files or from JSON Lines. Three published layouts are supported; they
+//! differ in their other columns, which are kept, and in the format of the box:
 //!
 //! | set | columns | `bbox` |
 //! |---|---|---|
@@ -10,8 +10,9 @@
 //! | rootsautomation/ScreenSpot (its card) | `file_name`, `bbox`, `instruction`, `data_type`, `data_source`, `image` | the same |
 //! | agent-studio/GroundUI-1K and -18K (card of Voxel51/GroundUI-18k) | `image`, `instruction`, `bbox`, `resolution`, `source`, `platform` | left, top, right, bottom in pixels |
 //!
-//! `image` is Hugging Face's struct of `bytes` and `path`; in JSON Lines it is a path below the file's folder, or an object with
-//! `path`. `tasks.source[].boxes` says how boxes are written where the numbers alone do not tell.
+//! `image` is Hugging Face's struct of `bytes` and `path`; in JSON Lines it is a path below the
+//! file's folder, or an object with `path`. `tasks.source[].boxes` sets the format of the boxes
+//! where the numbers alone are ambiguous.
 
 mod parquet;
 mod picture;
@@ -19,46 +20,47 @@ mod picture;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use furrow_rollout::{Clock, ImageFormat, ObservationSpec, PageHooks, Size, Split};
+use furrow_rollout::{ImageFormat, ObservationSpec, PageClock, PageHooks, Size, Split};
 use serde_json::{Map, Value, json};
 use url::Url;
 
-use crate::fields::Fields;
-use crate::jsonl::{self, Common, refuse_repeated};
-use crate::suite::{Defaults, Loaded, TaskSpec};
+use crate::fields::JsonFields;
+use crate::jsonl::{self, CommonKeys, refuse_repeated};
+use crate::suite::{LoadedSource, SuiteDefaults, TaskSpec};
 use crate::{Scorer, SiteRoot, SiteSpec, SourceConfig};
-pub use picture::Pictures;
-use picture::{Picture, Place};
+pub use picture::PictureSet;
+use picture::{PictureFile, PictureLocation};
 
-/// Rows of one source; GroundUI-18K has 18,026.
+/// Most rows of one source; GroundUI-18K has 18,026.
 const ROWS_MAX: usize = 100_000;
 
-/// An instruction is prompt.
+/// Longest instruction: it becomes part of the prompt.
 const INSTRUCTION_BYTES_MAX: usize = 16 << 10;
 
-/// A larger picture is shown smaller: Chromium's window and a model's tiles end there.
+/// Longest side that is shown in full size; larger pictures are scaled down, because of limits of
+/// Chromium's window and of a model's tiles.
 const SIDE_MAX: u32 = 4096;
 
-/// Text of other columns is kept so far.
+/// Text of other columns is cut to this length.
 const KEPT_BYTES_MAX: usize = 4096;
 
 const PROBE: &str = include_str!("hooks/grounding_probe.js");
 const START: &str = include_str!("hooks/grounding_start.js");
 
-const DEFAULTS: Defaults = Defaults {
+const DEFAULTS: SuiteDefaults = SuiteDefaults {
     split: Split::Test,
     max_steps: 1,
     time_limit_millis: 120_000,
     viewport: Size::new(1280, 720),
-    // The picture itself, not a second compression of it.
+    // The original picture, not a second compression of it.
     observation: ObservationSpec { format: ImageFormat::Png, clip: None, square: false },
-    clock: Clock::Real,
+    clock: PageClock::Real,
 };
 
-/// How boxes are written.
+/// Format of the boxes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BoxForm {
-    /// By the numbers: shares where none is above 1, else pixels.
+    /// Determined by the numbers: shares if none is above 1, else pixels.
     Auto,
     /// Left, top, right, bottom as shares of the picture.
     Shares,
@@ -69,35 +71,35 @@ pub enum BoxForm {
 }
 
 impl BoxForm {
-    /// The words of job files.
-    pub(crate) const WORDS: [(&str, Self); 4] = [
+    /// The names in job files.
+    pub(crate) const NAMES: [(&str, Self); 4] = [
         ("auto", Self::Auto),
         ("shares", Self::Shares),
         ("pixels", Self::Pixels),
         ("pixel_sizes", Self::PixelSizes),
     ];
 
-    /// Reads the word.
-    pub(crate) fn parse(word: &str) -> Option<Self> {
-        Self::WORDS.into_iter().find(|(known, _)| *known == word).map(|(_, form)| form)
+    /// Parses the name.
+    pub(crate) fn parse(name: &str) -> Option<Self> {
+        Self::NAMES.into_iter().find(|(known, _)| *known == name).map(|(_, form)| form)
     }
 }
 
-/// A row as its file gives it.
-struct Row {
+/// A row as read from its file.
+struct GroundingRow {
     /// File and line or row, for problems.
-    place: String,
+    location: String,
     line: usize,
-    /// All columns but the picture.
+    /// All columns except the picture.
     fields: Map<String, Value>,
-    picture: Picture,
+    picture: PictureFile,
 }
 
-/// Whether a source is laid out this way: a Parquet file, a folder of them, or JSON Lines of pictures.
-pub(crate) fn is_set(source: &SourceConfig) -> bool {
+/// Whether a source has this layout: a Parquet file, a folder of them, or JSON Lines of pictures.
+pub(crate) fn is_grounding_set(source: &SourceConfig) -> bool {
     source.path.extension().is_some_and(|ending| ending == "parquet")
         || !shards(&source.path).is_empty()
-        || (source.path.is_file() && begins_with_a_picture(&source.path))
+        || (source.path.is_file() && starts_with_picture_row(&source.path))
 }
 
 /// Parquet files of a folder, in the order of their names.
@@ -110,8 +112,8 @@ fn shards(path: &Path) -> Vec<PathBuf> {
     shards
 }
 
-/// A first line with `image` and `bbox` and no start address.
-fn begins_with_a_picture(path: &Path) -> bool {
+/// Whether the first line has `image` and `bbox` and no start address.
+fn starts_with_picture_row(path: &Path) -> bool {
     use std::io::{BufRead, BufReader, Read};
     let Ok(file) = std::fs::File::open(path) else { return false };
     let mut line = String::new();
@@ -122,14 +124,16 @@ fn begins_with_a_picture(path: &Path) -> bool {
     })
 }
 
-/// Loads the rows; every picture is opened once, for its size.
-pub(crate) fn load(source: &SourceConfig, problems: &mut Vec<String>) -> Loaded {
-    let place = source.path.display().to_string();
+/// Loads the rows; every picture is opened once to read its size.
+pub(crate) fn load(source: &SourceConfig, problems: &mut Vec<String>) -> LoadedSource {
+    let location = source.path.display().to_string();
     let host = format!("{}.test", source.suite);
     let Ok(site) = Url::parse(&format!("http://{host}/")) else {
-        problems
-            .push(format!("{}.suite: {:?} is no host name; choose another word", source.key, source.suite));
-        return Loaded::default();
+        problems.push(format!(
+            "{}.suite: {:?} is not a host name; choose another name",
+            source.key, source.suite
+        ));
+        return LoadedSource::default();
     };
     let rows = match source.path.extension() {
         Some(ending) if ending == "parquet" => parquet::read(std::slice::from_ref(&source.path), problems),
@@ -137,9 +141,9 @@ pub(crate) fn load(source: &SourceConfig, problems: &mut Vec<String>) -> Loaded 
         _ => read_lines(&source.path, problems),
     };
     if rows.is_empty() && problems.is_empty() {
-        problems.push(format!("{place}: holds no row"));
+        problems.push(format!("{location}: contains no row"));
     }
-    let (mut specs, mut lines, mut pictures) = (Vec::new(), Vec::new(), Pictures::default());
+    let (mut specs, mut lines, mut pictures) = (Vec::new(), Vec::new(), PictureSet::default());
     for (index, row) in rows.into_iter().enumerate() {
         let line = row.line;
         if let Some(spec) = read_task(index, &row, source, &site, problems) {
@@ -150,28 +154,28 @@ pub(crate) fn load(source: &SourceConfig, problems: &mut Vec<String>) -> Loaded 
     }
     if problems.is_empty() {
         let ids = specs.iter().map(|spec| spec.task.task_id.as_str());
-        refuse_repeated(&place, lines.iter().copied().zip(ids), problems);
+        refuse_repeated(&location, lines.iter().copied().zip(ids), problems);
     }
     let sites = vec![SiteSpec { host, root: SiteRoot::Pictures(Arc::new(pictures)) }];
-    Loaded { specs, sites, lines, place, ..Loaded::default() }
+    LoadedSource { specs, sites, lines, location, ..LoadedSource::default() }
 }
 
-fn read_lines(path: &Path, problems: &mut Vec<String>) -> Vec<Row> {
+fn read_lines(path: &Path, problems: &mut Vec<String>) -> Vec<GroundingRow> {
     let shown = path.display().to_string();
     let folder = path.parent().unwrap_or(Path::new("."));
     let rows = jsonl::read(path, problems);
     rows.into_iter()
         .filter_map(|row| {
-            let place = format!("{shown}:{}", row.line);
+            let location = format!("{shown}:{}", row.line);
             let image = row.fields.get("image");
             let named = image.and_then(|image| image.as_str().or_else(|| image.get("path")?.as_str()));
             let picture = named
                 .ok_or_else(|| "is missing; give the picture's path below the file's folder".to_owned())
-                .and_then(|named| Picture::of_file(folder, named));
+                .and_then(|named| PictureFile::from_file(folder, named));
             match picture {
-                Ok(picture) => Some(Row { place, line: row.line, fields: row.fields, picture }),
+                Ok(picture) => Some(GroundingRow { location, line: row.line, fields: row.fields, picture }),
                 Err(problem) => {
-                    problems.push(format!("{place}: image: {problem}"));
+                    problems.push(format!("{location}: image: {problem}"));
                     None
                 }
             }
@@ -181,13 +185,13 @@ fn read_lines(path: &Path, problems: &mut Vec<String>) -> Vec<Row> {
 
 fn read_task(
     index: usize,
-    row: &Row,
+    row: &GroundingRow,
     source: &SourceConfig,
     site: &Url,
     problems: &mut Vec<String>,
 ) -> Option<TaskSpec> {
     let before = problems.len();
-    let mut fields = Fields::new(&row.fields, format!("{}: ", row.place), problems);
+    let mut fields = JsonFields::new(&row.fields, format!("{}: ", row.location), problems);
     let goal = fields.required_text("instruction", INSTRUCTION_BYTES_MAX);
     let edges = read_box(&mut fields, source.boxes, row.picture.size);
     let task_id = fields.text("task_id", 256).unwrap_or_else(|| format!("row-{index:06}"));
@@ -195,13 +199,14 @@ fn read_task(
         return None;
     }
     let (goal, edges) = (goal?, edges?);
-    let (viewport, scale) = shown_size(row.picture.size);
+    let (viewport, scale) = scaled_size(row.picture.size);
     let shown = edges.map(|edge| edge * scale);
     let mut record = row.fields.clone();
     record.insert("task_id".to_owned(), json!(task_id));
     record.insert("picture".to_owned(), json!([row.picture.size.width, row.picture.size.height]));
     record.insert("score".to_owned(), json!({ "kind": "click", "box": shown }));
-    let scorer = Scorer::read(&mut Fields::new(&record, format!("{}: ", row.place), problems), "score")?;
+    let scorer =
+        Scorer::read(&mut JsonFields::new(&record, format!("{}: ", row.location), problems), "score")?;
     let [left, top, right, bottom] = shown;
     let solve = format!(
         "return {{ action: \"click_element\", element: \"the target\", x: {}, y: {} }};",
@@ -210,7 +215,7 @@ fn read_task(
     );
     let hooks =
         PageHooks { start: Some(START.to_owned()), probe: Some(PROBE.to_owned()), solve: Some(solve) };
-    let common = Common {
+    let common = CommonKeys {
         task_id,
         goal: Some(goal),
         start_url: site.join(&format!("{index:06}.html")).ok()?,
@@ -226,16 +231,16 @@ fn read_task(
     Some(TaskSpec::assembled(common, scorer, hooks, json, source, &DEFAULTS))
 }
 
-/// The window a picture is shown in, and by how much it is made smaller for it.
-fn shown_size(size: Size) -> (Size, f64) {
+/// The viewport for a picture, and the factor by which the picture is scaled down.
+fn scaled_size(size: Size) -> (Size, f64) {
     let longest = size.width.max(size.height).max(1);
     let scale = (f64::from(SIDE_MAX) / f64::from(longest)).min(1.0);
     let side = |side: u32| ((f64::from(side) * scale).round() as u32).clamp(16, SIDE_MAX);
     (Size::new(side(size.width), side(size.height)), scale)
 }
 
-/// The box in pixels of the picture as it is: left, top, right, bottom.
-fn read_box(fields: &mut Fields, form: BoxForm, size: Size) -> Option<[f64; 4]> {
+/// The box in pixels of the original picture: left, top, right, bottom.
+fn read_box(fields: &mut JsonFields, form: BoxForm, size: Size) -> Option<[f64; 4]> {
     let Some(value) = fields.value("bbox") else {
         fields.problem("bbox", "is missing; it must be a list of four numbers");
         return None;
@@ -244,7 +249,7 @@ fn read_box(fields: &mut Fields, form: BoxForm, size: Size) -> Option<[f64; 4]> 
         value.as_array().and_then(|sides| sides.iter().map(Value::as_f64).collect());
     let Some(&[a, b, c, d]) = numbers.as_deref().filter(|numbers| numbers.iter().all(|n| n.is_finite()))
     else {
-        return fields.refuse("bbox", value, "is no box", "use a list of four numbers");
+        return fields.refuse("bbox", value, "is not a box", "use a list of four numbers");
     };
     let (width, height) = (f64::from(size.width), f64::from(size.height));
     let in_shares = match form {
@@ -257,33 +262,33 @@ fn read_box(fields: &mut Fields, form: BoxForm, size: Size) -> Option<[f64; 4]> 
         (false, _) => [a, b, c, d],
     };
     let [left, top, right, bottom] = edges;
-    // Annotations may lie a pixel over the edge.
+    // Annotations may exceed the edge by a pixel.
     let inside = left >= -1.0 && top >= -1.0 && right <= width + 1.0 && bottom <= height + 1.0;
     if !(left < right && top < bottom && inside) {
         let remedy = format!(
-            "it must lie in the picture of {width} x {height}; say by `boxes` whether these are shares, pixels or pixel_sizes"
+            "it must lie in the picture of {width} x {height}; set `boxes` to shares, pixels or pixel_sizes"
         );
-        return fields.refuse("bbox", value, "is no box of the picture", &remedy);
+        return fields.refuse("bbox", value, "is not a box inside the picture", &remedy);
     }
     Some([left.max(0.0), top.max(0.0), right.min(width), bottom.min(height)])
 }
 
-/// A problem about one row of many: after this many nobody reads on.
+/// Whether to stop reporting problems of rows: a person reads only so many.
 fn too_many(problems: &[String]) -> bool {
     problems.len() >= 50
 }
 
-/// Where a row's picture is, for the readers of files.
-fn row_of(
-    place: String,
+/// The readers of files pass the location of a row's picture.
+fn make_row(
+    location: String,
     line: usize,
     fields: Map<String, Value>,
-    at: Place,
+    at: PictureLocation,
     bytes: &[u8],
-) -> Result<Row, String> {
-    match Picture::of_bytes(at, bytes) {
-        Ok(picture) => Ok(Row { place, line, fields, picture }),
-        Err(problem) => Err(format!("{place}: image: {problem}")),
+) -> Result<GroundingRow, String> {
+    match PictureFile::from_bytes(at, bytes) {
+        Ok(picture) => Ok(GroundingRow { location, line, fields, picture }),
+        Err(problem) => Err(format!("{location}: image: {problem}")),
     }
 }
 

@@ -1,4 +1,5 @@
-//! The door for task files: JSON Lines, one object a line, unknown fields kept, all bad lines reported at once.
+//! Validates task files: JSON Lines with one object per line. Unknown fields are kept, and all
+//! invalid lines are reported at once.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -12,37 +13,38 @@ use serde_json::{Map, Value};
 use url::Url;
 
 use crate::config::is_host_pattern;
-use crate::fields::Fields;
+use crate::fields::JsonFields;
 
 /// 100,000 rows of 670 bytes; WebVoyager's rows have 220.
 const FILE_BYTES_MAX: u64 = 64 << 20;
-/// A row is copied into every trajectory of its task.
+/// Longest line: a row is copied into every trajectory of its task.
 const LINE_BYTES_MAX: usize = 64 << 10;
-/// Rows of one file.
+/// Most rows of one file.
 const ROWS_MAX: usize = 100_000;
-/// An instruction is prompt: this is some four thousand tokens. WebVoyager's longest has 288 characters.
+/// Longest goal: it becomes part of the prompt, where this is about four thousand tokens.
+/// WebVoyager's longest has 288 characters.
 const GOAL_BYTES_MAX: usize = 16 << 10;
-/// As promised by `furrow_rollout::Task`.
+/// The limit documented at `furrow_rollout::Task`.
 const TASK_ID_BYTES_MAX: usize = 256;
-/// What browsers and servers agree on.
+/// The length that browsers and servers accept.
 const URL_BYTES_MAX: usize = 2048;
-/// Sides of a viewport.
+/// Longest side of a viewport.
 const VIEWPORT_SIDE_MAX: u32 = 4096;
 
-/// One line of a task file: an object, and the line as it was written.
+/// One line of a task file: an object, and the original text of the line.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Row {
-    /// Counted from 1.
+pub(crate) struct TaskRow {
+    /// Number of the line, counted from 1.
     pub(crate) line: usize,
-    /// The object, its keys in the order written.
+    /// The object, with its keys in their original order.
     pub(crate) fields: Map<String, Value>,
-    /// The line itself.
+    /// The text of the line.
     pub(crate) text: String,
 }
 
-/// The keys every kind of task file has in common; `None` where the row leaves one to the suite.
+/// The keys that all kinds of task files have in common; `None` if the row leaves one to the suite.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Common {
+pub(crate) struct CommonKeys {
     pub(crate) task_id: String,
     pub(crate) goal: Option<String>,
     pub(crate) start_url: Url,
@@ -55,19 +57,19 @@ pub(crate) struct Common {
     pub(crate) allow_hosts: Vec<String>,
 }
 
-/// Reads all rows of a file. Lines that are no JSON object become problems, the others rows.
-pub(crate) fn read(path: &Path, problems: &mut Vec<String>) -> Vec<Row> {
-    let place = path.display();
+/// Reads all rows of a file. Lines that are not JSON objects become problems, the others rows.
+pub(crate) fn read(path: &Path, problems: &mut Vec<String>) -> Vec<TaskRow> {
+    let location = path.display();
     let bytes = match read_capped(path) {
         Ok(bytes) => bytes,
         Err(error) => {
-            problems.push(format!("{place}: cannot be read: {error}"));
+            problems.push(format!("{location}: cannot be read: {error}"));
             return Vec::new();
         }
     };
-    let rows = parse(&bytes, &place.to_string(), problems);
+    let rows = parse(&bytes, &location.to_string(), problems);
     if rows.is_empty() && problems.is_empty() {
-        problems.push(format!("{place}: holds no task; write one JSON object a line"));
+        problems.push(format!("{location}: contains no task; write one JSON object per line"));
     }
     rows
 }
@@ -85,37 +87,39 @@ pub(crate) fn read_capped(path: &Path) -> io::Result<Vec<u8>> {
     if bytes.len() as u64 > FILE_BYTES_MAX { Err(too_large()) } else { Ok(bytes) }
 }
 
-/// Reports every id that occurs again, with both lines.
+/// Reports every repeated id with both lines.
 pub(crate) fn refuse_repeated<'a>(
-    place: &str,
+    location: &str,
     ids: impl Iterator<Item = (usize, &'a str)>,
     problems: &mut Vec<String>,
 ) {
-    let mut seen = HashSet::new();
+    let mut known_ids = HashSet::new();
     for (line, id) in ids {
-        if !seen.insert(id) {
-            problems
-                .push(format!("{place}:{line}: task_id: {id:?} was there before; give every task its own"));
+        if !known_ids.insert(id) {
+            problems.push(format!(
+                "{location}:{line}: task_id: {id:?} is already used; give every task its own id"
+            ));
         }
     }
 }
 
-impl Row {
-    /// A reader for its keys, whose problems name the file and the line.
-    pub(crate) fn reader<'a>(&'a self, file: &str, problems: &'a mut Vec<String>) -> Fields<'a> {
-        Fields::new(&self.fields, format!("{file}:{}: ", self.line), problems)
+impl TaskRow {
+    /// A reader for the row's keys, whose problems name the file and the line.
+    pub(crate) fn reader<'a>(&'a self, file: &str, problems: &'a mut Vec<String>) -> JsonFields<'a> {
+        JsonFields::new(&self.fields, format!("{file}:{}: ", self.line), problems)
     }
 }
 
-impl Common {
-    /// Reads the keys of our own task files. `site` is the suite's own server, which relative addresses refer to.
-    pub(crate) fn read(fields: &mut Fields, suite: &str, site: Option<&Url>) -> Option<Self> {
+impl CommonKeys {
+    /// Reads the keys of Furrow's own task files. `site` is the suite's own server, which relative
+    /// addresses refer to.
+    pub(crate) fn read(fields: &mut JsonFields, suite: &str, site: Option<&Url>) -> Option<Self> {
         let start_url = read_url(fields, "start_url", site);
         Self::read_at(fields, suite, start_url)
     }
 
-    /// Reads the keys of our own task files but the start address.
-    pub(crate) fn read_at(fields: &mut Fields, suite: &str, start_url: Option<Url>) -> Option<Self> {
+    /// Reads the keys of Furrow's own task files except the start address.
+    pub(crate) fn read_at(fields: &mut JsonFields, suite: &str, start_url: Option<Url>) -> Option<Self> {
         if let Some(named) = fields.text("suite", 32).filter(|named| named != suite) {
             let problem =
                 format!("{named:?} is not {suite:?}, the suite the job file names; make them agree");
@@ -126,7 +130,7 @@ impl Common {
     }
 
     /// Reads the keys of WebVoyager's task files.
-    pub(crate) fn read_webvoyager(fields: &mut Fields) -> Option<Self> {
+    pub(crate) fn read_webvoyager(fields: &mut JsonFields) -> Option<Self> {
         let start_url = read_url(fields, "web", None);
         let goal = fields.required_text("ques", GOAL_BYTES_MAX);
         let common = Self::read_rest(fields, "id", goal, start_url)?;
@@ -134,7 +138,7 @@ impl Common {
     }
 
     fn read_rest(
-        fields: &mut Fields,
+        fields: &mut JsonFields,
         id: &'static str,
         goal: Option<String>,
         start_url: Option<Url>,
@@ -146,7 +150,7 @@ impl Common {
             max_steps: fields.integer("max_steps", 1..=10_000).map(|steps| steps as u32),
             time_limit_millis: fields.integer("time_limit_ms", 1000..=86_400_000),
             viewport: fields.size("viewport", VIEWPORT_SIDE_MAX),
-            split: fields.word("split", &Split::ALL.map(|split| (split.as_str(), split))),
+            split: fields.choice("split", &Split::ALL.map(|split| (split.as_str(), split))),
             difficulty: read_difficulty(fields),
             allow_hosts: read_hosts(fields),
             task_id: task_id?,
@@ -155,24 +159,24 @@ impl Common {
     }
 }
 
-/// An easy word or a level; both are kept as text.
-fn read_difficulty(fields: &mut Fields) -> Option<String> {
+/// A name or a level; both are kept as text.
+fn read_difficulty(fields: &mut JsonFields) -> Option<String> {
     match fields.value("difficulty")? {
         Value::Number(level) => Some(level.to_string()),
         _ => fields.text("difficulty", 64),
     }
 }
 
-fn read_hosts(fields: &mut Fields) -> Vec<String> {
+fn read_hosts(fields: &mut JsonFields) -> Vec<String> {
     let hosts = fields.texts("allow_hosts", 1000, 255).unwrap_or_default();
     for host in hosts.iter().filter(|host| !is_host_pattern(host)) {
-        fields.problem("allow_hosts", format!("{host:?} is no host; use host, *.host or * in lower case"));
+        fields.problem("allow_hosts", format!("{host:?} is not a host; use host, *.host or * in lower case"));
     }
     hosts
 }
 
 /// An absolute http(s) address without a password in it.
-fn read_url(fields: &mut Fields, key: &'static str, site: Option<&Url>) -> Option<Url> {
+fn read_url(fields: &mut JsonFields, key: &'static str, site: Option<&Url>) -> Option<Url> {
     let text = fields.required_text(key, URL_BYTES_MAX)?;
     let parsed = Url::options().base_url(site).parse(&text);
     let problem = match &parsed {
@@ -181,7 +185,7 @@ fn read_url(fields: &mut Fields, key: &'static str, site: Option<&Url>) -> Optio
             Some(format!("scheme {} is not allowed", url.scheme()))
         }
         Ok(url) if !url.username().is_empty() || url.password().is_some() => {
-            Some("it holds a login".to_owned())
+            Some("it contains a login".to_owned())
         }
         Ok(url) if site.is_some_and(|site| site.origin() != url.origin()) => {
             Some("it leaves the suite's own site".to_owned())
@@ -198,8 +202,8 @@ fn read_url(fields: &mut Fields, key: &'static str, site: Option<&Url>) -> Optio
     parsed.ok()
 }
 
-fn parse(bytes: &[u8], place: &str, problems: &mut Vec<String>) -> Vec<Row> {
-    let bytes = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes); // editors on Windows put a mark there
+fn parse(bytes: &[u8], location: &str, problems: &mut Vec<String>) -> Vec<TaskRow> {
+    let bytes = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes); // byte order mark that editors on Windows write
     let mut rows = Vec::new();
     for (index, line) in bytes.split(|&byte| byte == b'\n').enumerate() {
         let line = line.trim_ascii();
@@ -207,12 +211,12 @@ fn parse(bytes: &[u8], place: &str, problems: &mut Vec<String>) -> Vec<Row> {
             continue;
         }
         if rows.len() == ROWS_MAX {
-            problems.push(format!("{place}:{}: more than {ROWS_MAX} tasks; split the file", index + 1));
+            problems.push(format!("{location}:{}: more than {ROWS_MAX} tasks; split the file", index + 1));
             break;
         }
         match parse_line(line) {
-            Ok((fields, text)) => rows.push(Row { line: index + 1, fields, text }),
-            Err(problem) => problems.push(format!("{place}:{}: {problem}", index + 1)),
+            Ok((fields, text)) => rows.push(TaskRow { line: index + 1, fields, text }),
+            Err(problem) => problems.push(format!("{location}:{}: {problem}", index + 1)),
         }
     }
     rows
@@ -224,15 +228,15 @@ fn parse_line(line: &[u8]) -> Result<(Map<String, Value>, String), String> {
     }
     let text = std::str::from_utf8(line)
         .map_err(|e| format!("is not UTF-8 after {} bytes; save it as UTF-8", e.valid_up_to()))?;
-    let fields =
-        strict_object(text).map_err(|e| format!("is no JSON object: {e}; write one object on one line"))?;
+    let fields = strict_object(text)
+        .map_err(|e| format!("is not a JSON object: {e}; write one object on one line"))?;
     Ok((fields, text.to_owned()))
 }
 
-/// A JSON object in which no key occurs twice (serde_json alone would quietly keep the last).
+/// A JSON object in which no key occurs twice (serde_json alone would silently keep the last).
 fn strict_object(text: &str) -> serde_json::Result<Map<String, Value>> {
-    struct NoTwice;
-    impl<'de> Visitor<'de> for NoTwice {
+    struct UniqueKeys;
+    impl<'de> Visitor<'de> for UniqueKeys {
         type Value = Map<String, Value>;
 
         fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -251,7 +255,7 @@ fn strict_object(text: &str) -> serde_json::Result<Map<String, Value>> {
         }
     }
     let mut json = serde_json::Deserializer::from_str(text);
-    let map = json.deserialize_map(NoTwice)?;
+    let map = json.deserialize_map(UniqueKeys)?;
     json.end()?;
     Ok(map)
 }
@@ -261,7 +265,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn rows(text: &[u8]) -> (Vec<Row>, Vec<String>) {
+    fn rows(text: &[u8]) -> (Vec<TaskRow>, Vec<String>) {
         let mut problems = Vec::new();
         (parse(text, "t", &mut problems), problems)
     }
@@ -272,7 +276,7 @@ mod tests {
         let site = Url::parse("http://mine.test/").unwrap();
         for row in &rows {
             let mut found = Vec::new();
-            Common::read(&mut row.reader("t", &mut found), "mine", Some(&site));
+            CommonKeys::read(&mut row.reader("t", &mut found), "mine", Some(&site));
             problems.append(&mut found);
         }
         assert!(problems.iter().any(|problem| problem.contains(want)), "{want:?} not in {problems:?}");
@@ -309,16 +313,16 @@ mod tests {
     }
 
     #[test]
-    fn a_row_says_what_is_wrong_with_it() {
+    fn every_problem_of_a_row_is_reported() {
         refused(r#"{"start_url":"a.html"}"#, "t:1: task_id: is missing");
         refused(r#"{"task_id":"a"}"#, "t:1: start_url: is missing");
-        refused(r#"{"task_id":7,"start_url":"a.html"}"#, "t:1: task_id: 7 is no string");
+        refused(r#"{"task_id":7,"start_url":"a.html"}"#, "t:1: task_id: 7 is not a string");
         refused(r#"{"task_id":"a","start_url":"file:///etc/passwd"}"#, "scheme file is not allowed");
         refused(
             r#"{"task_id":"a","start_url":"http://other.test/"}"#,
             "it leaves the suite's own site; use an address under http://mine.test/",
         );
-        refused(r#"{"task_id":"a","start_url":"http://me:pw@mine.test/"}"#, "it holds a login");
+        refused(r#"{"task_id":"a","start_url":"http://me:pw@mine.test/"}"#, "it contains a login");
         refused(
             r#"{"task_id":"a","start_url":"a.html","suite":"yours"}"#,
             "suite: \"yours\" is not \"mine\"",
@@ -333,10 +337,10 @@ mod tests {
             r#"{"task_id":"a","start_url":"a.html","split":"dev"}"#,
             "use one of train, validation, test, eval",
         );
-        refused(r#"{"task_id":"a","start_url":"a.html","viewport":[1,1]}"#, "viewport: [1,1] is no size");
+        refused(r#"{"task_id":"a","start_url":"a.html","viewport":[1,1]}"#, "viewport: [1,1] is not a size");
         refused(r#"{"task_id":"a","start_url":"a.html","goal":""}"#, "goal: \"\" has 0 bytes");
-        refused(r#"{"task_id":"a","start_url":"a.html","allow_hosts":["**"]}"#, "\"**\" is no host");
-        refused(r#"{"task_id":"a","start_url":"a.html","difficulty":[]}"#, "difficulty: [] is no string");
+        refused(r#"{"task_id":"a","start_url":"a.html","allow_hosts":["**"]}"#, "\"**\" is not a host");
+        refused(r#"{"task_id":"a","start_url":"a.html","difficulty":[]}"#, "difficulty: [] is not a string");
     }
 
     #[test]
@@ -345,7 +349,7 @@ mod tests {
         let (rows, _) = rows(line.as_bytes());
         let mut problems = Vec::new();
         let site = Url::parse("http://mine.test/").unwrap();
-        let common = Common::read(&mut rows[0].reader("t", &mut problems), "mine", Some(&site)).unwrap();
+        let common = CommonKeys::read(&mut rows[0].reader("t", &mut problems), "mine", Some(&site)).unwrap();
         assert_eq!(problems, Vec::<String>::new());
         assert_eq!(common.start_url.as_str(), "http://mine.test/pages/a.html?x=1");
         assert_eq!(common.difficulty.as_deref(), Some("2"));
@@ -353,7 +357,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_bytes_break_the_door(bytes in proptest::collection::vec(any::<u8>(), 0..400)) {
+        fn no_bytes_break_the_parser(bytes in proptest::collection::vec(any::<u8>(), 0..400)) {
             let (rows, problems) = rows(&bytes);
             let lines = bytes.split(|&byte| byte == b'\n').count();
             prop_assert!(rows.len() + problems.len() <= lines);
@@ -364,7 +368,7 @@ mod tests {
             let line = serde_json::json!({ key: text }).to_string();
             let (rows, _) = rows(line.as_bytes());
             let mut problems = Vec::new();
-            prop_assert!(Common::read(&mut rows[0].reader("t", &mut problems), "mine", None).is_none());
+            prop_assert!(CommonKeys::read(&mut rows[0].reader("t", &mut problems), "mine", None).is_none());
             prop_assert!(!problems.is_empty());
         }
     }

@@ -1,11 +1,12 @@
-//! Loads suites, makes tasks, scores finished trajectories.
+//! Loads suites, creates tasks, scores finished trajectories.
 //!
-//! Three rooms. [`load`] turns the job's `[tasks]` section into a [`TaskSet`]: tasks an environment can act, each with the
-//! [`Scorer`] that will judge it. A [`Sampler`] says which task the n-th group draws. [`Scorer::score`] turns the evidence
-//! of a finished trajectory into a [`furrow_rollout::Score`], or says why it comes to no verdict; nothing else in the farm
-//! may call anything a reward.
+//! There are three parts. [`load`] turns the job's `[tasks]` section into a [`TaskSet`]: tasks for
+//! environments, each with its [`Scorer`]. A [`TaskSampler`] chooses the task of the n-th group.
+//! [`Scorer::score`] turns the evidence of a finished trajectory into a [`furrow_rollout::Score`],
+//! or reports why it reaches no verdict; rewards come from nowhere else in the farm.
 //!
-//! Task files, job sections and evidence are strangers: each has its door here, with size caps and errors that name key,
+//! Task files, job sections and evidence are untrusted: each is validated here, with size limits
+//! and errors that name the key, the value and the remedy.
 //! value and remedy.
 
 mod config;
@@ -25,13 +26,13 @@ mod web;
 mod webvoyager;
 
 pub use config::{
-    EvalConfig, EvalFile, MiniwobReward, SamplerKind, Section, SourceConfig, SourceFile, TasksConfig,
+    EvalConfig, EvalFile, MiniwobReward, SamplerKind, SourceConfig, SourceFile, TaskSection, TasksConfig,
     TasksFile,
 };
 pub use glob::fits as fits_pattern;
-pub use grounding::{BoxForm, Pictures};
-pub use judge::{Habits, Judge, Question, Reply};
-pub use sampler::{Draw, Measured, Sampler};
-pub use score::{Facts, Finished, ScoreError, Scorer, judge_cost_usd};
+pub use grounding::{BoxForm, PictureSet};
+pub use judge::{Judge, JudgeQuery, JudgeReply, JudgeSettings};
+pub use sampler::{MeasuredSuccess, TaskChoice, TaskSampler};
+pub use score::{EndFacts, FinishedTrajectory, ScoreError, Scorer, judge_cost_usd};
 pub use sites::{SiteRoot, SiteSpec, WHEEL_SHA256};
 pub use suite::{TaskSet, TaskSpec, load};

@@ -1,22 +1,25 @@
-//! MiniWoB++: a folder with our list of pages and their demonstrations, and the pages themselves from the pinned wheel.
+//! MiniWoB++: a folder with Furrow's list of pages and their demonstrations, and the pages from the
+//! pinned wheel.
 //!
-//! `tasks.jsonl` names the pages (`task_id`, `file`, `page_time_limit_ms`), `solve/<task_id>.js` holds a demonstration where
-//! there is one. The pages draw a score panel to the right of x = 160; the picture is clipped to the task's 160 x 210 and
-//! padded to a square. Pages live in virtual time: each action is granted [`STEP_MILLIS`] and time stands still while the
-//! policy thinks, so neither the reward nor the page's own time limit depends on the farm's speed.
+//! `tasks.jsonl` names the pages (`task_id`, `file`, `page_time_limit_ms`), and
+//! `solve/<task_id>.js` contains a demonstration if there is one. The pages draw a score panel to
+//! the right of x = 160; the picture is clipped to the task's 160 x 210 and padded to a square.
+//! Pages use virtual time: each action is granted [`STEP_MILLIS`] and time stands still while the
+//! policy computes, so that neither the reward nor the page's own time limit depends on the farm's
+//! speed.
 
 use std::collections::HashSet;
 use std::path::{Component, Path};
 
-use furrow_rollout::{Clock, ImageFormat, ObservationSpec, PageHooks, Size, Split};
+use furrow_rollout::{ImageFormat, ObservationSpec, PageClock, PageHooks, Size, Split};
 use serde_json::{Value, json};
 use url::Url;
 
-use crate::fields::Fields;
-use crate::jsonl::{self, Common, Row};
+use crate::fields::JsonFields;
+use crate::jsonl::{self, CommonKeys, TaskRow};
 use crate::sites::{miniwob_pages, miniwob_root};
 use crate::starter::read_script;
-use crate::suite::{Defaults, Loaded, TaskSpec};
+use crate::suite::{LoadedSource, SuiteDefaults, TaskSpec};
 use crate::{Scorer, SiteSpec, SourceConfig};
 
 /// Host under which the pages are served.
@@ -26,42 +29,44 @@ const SITE: &str = "http://miniwob.test/";
 const START: &str = include_str!("hooks/miniwob_start.js");
 const PROBE: &str = include_str!("hooks/miniwob_probe.js");
 
-/// The limit of a page that names none.
+/// Time limit of a page that sets none.
 const PAGE_LIMIT_MILLIS: u64 = 10_000;
 
-/// Page time granted to each action. The slowest reaction in the listed pages is an accordion: 0.4 s; menus open after 0.3 s.
+/// Page time granted to each action. The slowest reaction in the listed pages is an accordion: 0.4
+/// s; menus open after 0.3 s.
 const STEP_MILLIS: u32 = 1000;
 
 /// Real time that the start script and the first picture may take before page time stands still.
 const START_MILLIS: u64 = 15_000;
 
-/// The pages were made for a window of 500 x 320: in a smaller one dialogs and scroll bars move what they show.
-const DEFAULTS: Defaults = Defaults {
+/// The pages were made for a window of 500 x 320: in a smaller one dialogs and scroll bars move
+/// their content.
+const DEFAULTS: SuiteDefaults = SuiteDefaults {
     split: Split::Train,
     max_steps: 20,
     time_limit_millis: 300_000,
     viewport: Size::new(500, 320),
     observation: ObservationSpec { format: ImageFormat::Png, clip: Some(Size::new(160, 210)), square: true },
-    clock: Clock::Virtual { step_millis: STEP_MILLIS },
+    clock: PageClock::Virtual { step_millis: STEP_MILLIS },
 };
 
-/// One line of the list, checked.
-struct Page {
-    common: Common,
+/// One validated line of the list.
+struct ListedPage {
+    common: CommonKeys,
     file: String,
     limit_millis: u64,
 }
 
-/// Loads the listed pages; the wheel is opened and compared with its pinned hash.
-pub(crate) fn load(source: &SourceConfig, problems: &mut Vec<String>) -> Loaded {
+/// Loads the listed pages; the wheel is opened and its hash is compared with the pinned one.
+pub(crate) fn load(source: &SourceConfig, problems: &mut Vec<String>) -> LoadedSource {
     let file = source.path.join("tasks.jsonl");
-    let place = file.display().to_string();
+    let location = file.display().to_string();
     let mut rows = jsonl::read(&file, problems);
     if source.unlisted {
         let unlisted = unlisted(&rows, source, problems);
         rows.extend(unlisted);
     }
-    let pages: Vec<_> = rows.iter().filter_map(|row| read_page(row, source, &place, problems)).collect();
+    let pages: Vec<_> = rows.iter().filter_map(|row| read_page(row, source, &location, problems)).collect();
     let files: Vec<&str> = pages.iter().map(|(_, page)| page.file.as_str()).collect();
     let sites = source.pages.as_deref().and_then(|path| match miniwob_root(path, &files) {
         Ok(root) => Some(SiteSpec { host: HOST.to_owned(), root }),
@@ -72,13 +77,16 @@ pub(crate) fn load(source: &SourceConfig, problems: &mut Vec<String>) -> Loaded 
     });
     let sites = sites.into_iter().collect();
     let lines = pages.iter().map(|(row, _)| row.line).collect();
-    let specs =
-        pages.into_iter().filter_map(|(row, page)| make_task(row, page, source, &place, problems)).collect();
-    Loaded { specs, sites, lines, place, ..Loaded::default() }
+    let specs = pages
+        .into_iter()
+        .filter_map(|(row, page)| make_task(row, page, source, &location, problems))
+        .collect();
+    LoadedSource { specs, sites, lines, location, ..LoadedSource::default() }
 }
 
-/// Rows, after the last written one, for the pages that no row names: of split `test`, since nothing was tuned on them.
-fn unlisted(rows: &[Row], source: &SourceConfig, problems: &mut Vec<String>) -> Vec<Row> {
+/// Rows, after the last listed one, for the pages that are not listed: of split `test`, because
+/// nothing was tuned on them.
+fn unlisted(rows: &[TaskRow], source: &SourceConfig, problems: &mut Vec<String>) -> Vec<TaskRow> {
     let Some(path) = source.pages.as_deref() else { return Vec::new() };
     let found = miniwob_root(path, &[]).and_then(|root| {
         miniwob_pages(&root).map_err(|error| format!("{}: its pages cannot be read: {error}", path.display()))
@@ -94,36 +102,37 @@ fn unlisted(rows: &[Row], source: &SourceConfig, problems: &mut Vec<String>) -> 
     new.zip(line + 1..).filter_map(|((file, limit), line)| unlisted_row(&file, limit, line)).collect()
 }
 
-fn unlisted_row(file: &str, limit_millis: Option<u64>, line: usize) -> Option<Row> {
+fn unlisted_row(file: &str, limit_millis: Option<u64>, line: usize) -> Option<TaskRow> {
     let task_id = Path::new(file).file_stem()?.to_str()?;
     let limit = limit_millis.unwrap_or(PAGE_LIMIT_MILLIS);
     let row = json!({ "task_id": task_id, "suite": "miniwob", "file": file, "page_time_limit_ms": limit, "split": "test" });
-    Some(Row { line, text: row.to_string(), fields: row.as_object()?.clone() })
+    Some(TaskRow { line, text: row.to_string(), fields: row.as_object()?.clone() })
 }
 
 fn read_page<'a>(
-    row: &'a Row,
+    row: &'a TaskRow,
     source: &SourceConfig,
-    place: &str,
+    location: &str,
     problems: &mut Vec<String>,
-) -> Option<(&'a Row, Page)> {
+) -> Option<(&'a TaskRow, ListedPage)> {
     let before = problems.len();
-    let mut fields = row.reader(place, problems);
+    let mut fields = row.reader(location, problems);
     let file = read_file(&mut fields);
     let start_url = file.as_deref().and_then(|file| Url::parse(SITE).ok()?.join(file).ok());
     let limit_millis = fields.integer("page_time_limit_ms", 1000..=3_600_000);
-    let common = Common::read_at(&mut fields, &source.suite, start_url);
+    let common = CommonKeys::read_at(&mut fields, &source.suite, start_url);
     if problems.len() > before {
         return None;
     }
     Some((
         row,
-        Page { common: common?, file: file?, limit_millis: limit_millis.unwrap_or(PAGE_LIMIT_MILLIS) },
+        ListedPage { common: common?, file: file?, limit_millis: limit_millis.unwrap_or(PAGE_LIMIT_MILLIS) },
     ))
 }
 
-/// The page's place under the served root: plain names only, so that it can leave neither a folder nor an archive.
-fn read_file(fields: &mut Fields) -> Option<String> {
+/// The page's path below the served root: plain names only, so that it can leave neither a folder
+/// nor an archive.
+fn read_file(fields: &mut JsonFields) -> Option<String> {
     let file = fields.required_text("file", 256)?;
     let plain = Path::new(&file).components().all(|part| matches!(part, Component::Normal(_)));
     let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-' | '/');
@@ -131,7 +140,7 @@ fn read_file(fields: &mut Fields) -> Option<String> {
         return fields.refuse(
             "file",
             &Value::String(file),
-            "is no page",
+            "is not a page",
             "use a path such as miniwob/click-test.html",
         );
     }
@@ -139,17 +148,17 @@ fn read_file(fields: &mut Fields) -> Option<String> {
 }
 
 fn make_task(
-    row: &Row,
-    page: Page,
+    row: &TaskRow,
+    page: ListedPage,
     source: &SourceConfig,
-    place: &str,
+    location: &str,
     problems: &mut Vec<String>,
 ) -> Option<TaskSpec> {
     let id = &page.common.task_id;
     let solve = match solve_of(&source.path, id) {
         Ok(solve) => solve,
         Err(problem) => {
-            problems.push(format!("{place}:{}: {problem}", row.line));
+            problems.push(format!("{location}:{}: {problem}", row.line));
             return None;
         }
     };
@@ -172,8 +181,9 @@ fn solve_of(folder: &Path, task_id: &str) -> Result<Option<String>, String> {
     if plain { read_script(&folder.join("solve").join(format!("{task_id}.js"))) } else { Ok(None) }
 }
 
-/// The start script with the page's time limit in it. The limit counts page time, and it is raised where all granted steps
-/// would not fit into it: the step limit then ends the trajectory, and a truncated one is not the page's failure.
+/// The start script with the page's time limit inserted. The limit counts page time, and is raised
+/// if the granted steps would not fit into it: the step limit then ends the trajectory, and a
+/// truncated trajectory is not the page's failure.
 fn start_script(limit_millis: u64, max_steps: u32) -> String {
     let steps_millis = u64::from(max_steps) * u64::from(STEP_MILLIS) + START_MILLIS;
     START.replace("{limit_millis}", &limit_millis.max(steps_millis).to_string())
@@ -235,8 +245,9 @@ mod tests {
         };
         assert_eq!(load(false, "raw").len(), 1);
         let specs = load(true, "sparse");
-        let told: Vec<_> = specs.iter().map(|spec| (spec.task.task_id.as_str(), spec.task.split)).collect();
-        assert_eq!(told, [("listed", Split::Train), ("plain", Split::Test), ("slow", Split::Test)]);
+        let listed_tasks: Vec<_> =
+            specs.iter().map(|spec| (spec.task.task_id.as_str(), spec.task.split)).collect();
+        assert_eq!(listed_tasks, [("listed", Split::Train), ("plain", Split::Test), ("slow", Split::Test)]);
         for (spec, limit) in specs[1..].iter().zip([35_000, 35_000]) {
             let start = spec.task.hooks.start.as_deref().unwrap();
             assert!(start.contains(&format!("EPISODE_MAX_TIME = {limit};")), "{start}");
@@ -259,7 +270,7 @@ mod tests {
         for (file, want) in table {
             let map = serde_json::from_value(json!({ "file": file })).unwrap();
             let mut problems = Vec::new();
-            let got = read_file(&mut Fields::new(&map, "", &mut problems));
+            let got = read_file(&mut JsonFields::new(&map, "", &mut problems));
             assert_eq!(got.is_some(), want, "{file}");
         }
     }

@@ -1,4 +1,5 @@
-//! Offline sites: which folder or archive is served under which host name, and whether it is the one it should be.
+//! Offline sites: the folder or archive that is served under each host name, and the check that it
+//! is the right one.
 
 use std::collections::HashSet;
 use std::fs::File;
@@ -9,46 +10,47 @@ use std::sync::Arc;
 use sha2::{Digest, Sha256};
 use zip::ZipArchive;
 
-use crate::Pictures;
+use crate::PictureSet;
 
-/// SHA-256 of the MiniWoB++ wheel this farm was tried with (`miniwob` 1.1.0): other pages would be other tasks under the
-/// same names.
+/// SHA-256 of the MiniWoB++ wheel that this farm was tested with (`miniwob` 1.1.0): other pages
+/// would be other tasks under the same names.
 pub const WHEEL_SHA256: &str = "297006e84219d56ad037e843527ed773a4a82509dc43b6031ec4a3ad3e3e61d9";
 
-/// Where the pages lie inside the wheel; the served root.
+/// The served root inside the wheel.
 const WHEEL_PREFIX: &str = "miniwob/html/";
 
-/// The wheel has 1.9 MB; what is this much larger is something else and is not read to its end.
+/// The wheel has 1.9 MB; a file of this size is something else and is not read to its end.
 const WHEEL_BYTES_MAX: u64 = 64 << 20;
 
 /// The longest page of the wheel has 60 kB.
 const PAGE_BYTES_MAX: u64 = 1 << 20;
 
-/// A static site an environment worker serves itself.
+/// A static site that an environment worker serves itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SiteSpec {
-    /// Host name, such as `starter.test`. The domain `.test` is reserved: it never leaves the machine.
+    /// Host name, such as `starter.test`. The domain `.test` is reserved: it never leaves the
+    /// machine.
     pub host: String,
-    /// What is served under it.
+    /// The files that are served under it.
     pub root: SiteRoot,
 }
 
-/// Where the files of a site are.
+/// Location of a site's files.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SiteRoot {
     /// A folder.
     Folder(PathBuf),
-    /// Folders laid over one another: the first that has a file serves it.
+    /// Overlaid folders: the first that has a file serves it.
     Layers(Vec<PathBuf>),
     /// A part of a zip archive.
     Wheel {
         /// The archive.
         path: PathBuf,
-        /// Names of the served files begin with this, ending in `/`.
+        /// Prefix of the served files' names, ending in `/`.
         prefix: String,
     },
-    /// Pictures of a grounding set, each with a page made for it.
-    Pictures(Arc<Pictures>),
+    /// Pictures of a grounding set, each with a generated page.
+    Pictures(Arc<PictureSet>),
 }
 
 /// The MiniWoB++ pages: the pinned wheel, or a folder with all `files` in it.
@@ -56,7 +58,8 @@ pub(crate) fn miniwob_root(path: &Path, files: &[&str]) -> Result<SiteRoot, Stri
     if path.is_dir() { folder_root(path, files) } else { wheel_root(path, WHEEL_SHA256, files) }
 }
 
-/// Every MiniWoB++ page under a root, in the order of their names, each with the time limit it sets itself, in milliseconds.
+/// Every MiniWoB++ page under a root, in the order of their names, each with the time limit that it
+/// sets itself, in milliseconds.
 pub(crate) fn miniwob_pages(root: &SiteRoot) -> io::Result<Vec<(String, Option<u64>)>> {
     let mut pages = match root {
         SiteRoot::Wheel { path, prefix } => pages_of_wheel(path, prefix)?,
@@ -93,14 +96,14 @@ fn pages_of_folder(root: &Path) -> io::Result<Vec<(String, Option<u64>)>> {
     Ok(pages)
 }
 
-/// Pages stand directly in the folder `miniwob`.
+/// Pages are directly in the folder `miniwob`.
 fn is_page(file: &str) -> bool {
     file.strip_prefix("miniwob/").and_then(|name| name.strip_suffix(".html")).is_some_and(|name| {
         !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_'))
     })
 }
 
-/// What a page sets `core.EPISODE_MAX_TIME` to, if it does.
+/// The value that a page assigns to `core.EPISODE_MAX_TIME`, if it does.
 fn limit_of(page: impl Read) -> io::Result<Option<u64>> {
     let mut html = Vec::new();
     page.take(PAGE_BYTES_MAX).read_to_end(&mut html)?;
@@ -116,7 +119,7 @@ fn folder_root(path: &Path, files: &[&str]) -> Result<SiteRoot, String> {
     let inner = path.join(WHEEL_PREFIX);
     let root = if inner.is_dir() { inner } else { path.to_owned() };
     let missing: Vec<_> = files.iter().copied().filter(|file| !root.join(file).is_file()).collect();
-    complete(&root, &missing)?;
+    check_complete(&root, &missing)?;
     Ok(SiteRoot::Folder(root))
 }
 
@@ -129,19 +132,20 @@ fn wheel_root(path: &Path, pin: &str, files: &[&str]) -> Result<SiteRoot, String
             path.display()
         ));
     }
-    let names = names_in(path).map_err(|e| format!("{}: is no readable zip archive: {e}", path.display()))?;
+    let names =
+        names_in(path).map_err(|e| format!("{}: is not a readable zip archive: {e}", path.display()))?;
     let missing: Vec<_> =
         files.iter().copied().filter(|file| !names.contains(&format!("{WHEEL_PREFIX}{file}"))).collect();
-    complete(path, &missing)?;
+    check_complete(path, &missing)?;
     Ok(SiteRoot::Wheel { path: path.to_owned(), prefix: WHEEL_PREFIX.to_owned() })
 }
 
-fn complete(place: &Path, missing: &[&str]) -> Result<(), String> {
+fn check_complete(root: &Path, missing: &[&str]) -> Result<(), String> {
     let Some(first) = missing.first() else { return Ok(()) };
     Err(format!(
-        "{}: {} of the listed pages are not there, the first is {first}; \
+        "{}: {} of the listed pages are missing, the first is {first}; \
          point `pages` at the miniwob 1.1.0 wheel or its unpacked folder",
-        place.display(),
+        root.display(),
         missing.len()
     ))
 }
@@ -203,18 +207,18 @@ mod tests {
         );
         let lacking = wheel_root(&path, &hash, &["miniwob/a.html", "miniwob/b.html"]).unwrap_err();
         assert!(
-            lacking.contains("1 of the listed pages are not there, the first is miniwob/b.html"),
+            lacking.contains("1 of the listed pages are missing, the first is miniwob/b.html"),
             "{lacking}"
         );
     }
 
     #[test]
-    fn what_is_no_archive_is_told_apart() {
+    fn an_unreadable_archive_is_reported_as_such() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("page.whl");
         std::fs::write(&path, "<html>").unwrap();
         let hash = file_sha256(&path).unwrap();
-        assert!(wheel_root(&path, &hash, &[]).unwrap_err().contains("is no readable zip archive"));
+        assert!(wheel_root(&path, &hash, &[]).unwrap_err().contains("is not a readable zip archive"));
         assert!(wheel_root(&folder.path().join("none"), &hash, &[]).unwrap_err().contains("cannot be read"));
         let sparse = File::create(folder.path().join("huge.whl")).unwrap();
         sparse.set_len(WHEEL_BYTES_MAX + 1).unwrap();

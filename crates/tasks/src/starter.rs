@@ -1,75 +1,79 @@
-//! Suites of our own pages: a folder with `tasks.jsonl`, the pages, and beside each page `<page>.solve.js`.
+//! Suites of pages: a folder with `tasks.jsonl`, the pages, and beside each page `<page>.solve.js`.
 //!
-//! `starter` is one; any folder laid out the same way is another. The pages share a script that defines `window.furrow`:
-//! `furrow.start(seed)` sets the task up and returns its goal, `furrow.probe()` says what has happened. The folder is
-//! served as `http://<suite>.test/`.
+//! `starter` is one; any folder with the same layout is another. The pages share a script that
+//! defines `window.furrow`: `furrow.start(seed)` sets the task up and returns its goal,
+//! `furrow.probe()` reports the state. The folder is served as `http://<suite>.test/`.
 //!
-//! Of what the probe returns three keys have a meaning of their own: `done` (true ends the trajectory), `away`, which our
-//! script reports in its place where a page does not have the library, and beside it `error_page`, by which the environment worker says whose
-//! doing the browser's error page is ([`furrow_rollout::ErrorPage`]).
+//! Three keys of the probe's result have a meaning: `done` (true ends the trajectory), `away`,
+//! which the probe script reports if a page does not have the library, and with it `error_page`, by
+//! which the environment worker reports who caused the browser's error page
+//! ([`furrow_rollout::ErrorPage`]).
 
 use std::path::{Path, PathBuf};
 
-use furrow_rollout::{Clock, ImageFormat, ObservationSpec, PageHooks, Size, Split};
+use furrow_rollout::{ImageFormat, ObservationSpec, PageClock, PageHooks, Size, Split};
 use url::Url;
 
-use crate::jsonl::{self, Common, Row};
-use crate::suite::{Defaults, Loaded, TaskSpec};
+use crate::jsonl::{self, CommonKeys, TaskRow};
+use crate::suite::{LoadedSource, SuiteDefaults, TaskSpec};
 use crate::{Scorer, SiteRoot, SiteSpec, SourceConfig};
 
 const START: &str = "furrow.start('{seed}')";
 const PROBE: &str = include_str!("hooks/starter_probe.js");
 
-/// A demonstration is a page of code, not a library; it travels with every assignment.
+/// Largest demonstration: it is a page of code, not a library, and is part of every assignment.
 const SOLVE_BYTES_MAX: u64 = 64 << 10;
 
-/// 512 x 512 costs a vision model one tile. Thirty steps are half as many again as the longest starter task names.
-const DEFAULTS: Defaults = Defaults {
+/// 512 x 512 costs a vision model one tile. Thirty steps are 1.5 times the longest starter task's
+/// number.
+const DEFAULTS: SuiteDefaults = SuiteDefaults {
     split: Split::Train,
     max_steps: 30,
     time_limit_millis: 300_000,
     viewport: Size::new(512, 512),
     observation: ObservationSpec { format: ImageFormat::Png, clip: None, square: true },
-    clock: Clock::Real,
+    clock: PageClock::Real,
 };
 
-/// Whether a source is laid out this way.
+/// Whether a source has this layout.
 pub(crate) fn is_folder(source: &SourceConfig) -> bool {
     source.path.is_dir()
 }
 
 /// Loads the tasks of a folder of pages.
-pub(crate) fn load(source: &SourceConfig, problems: &mut Vec<String>) -> Loaded {
+pub(crate) fn load(source: &SourceConfig, problems: &mut Vec<String>) -> LoadedSource {
     let file = source.path.join("tasks.jsonl");
     let host = format!("{}.test", source.suite);
     let Ok(site) = Url::parse(&format!("http://{host}/")) else {
-        problems
-            .push(format!("{}.suite: {:?} is no host name; choose another word", source.key, source.suite));
-        return Loaded::default();
+        problems.push(format!(
+            "{}.suite: {:?} is not a host name; choose another name",
+            source.key, source.suite
+        ));
+        return LoadedSource::default();
     };
-    let place = file.display().to_string();
+    let location = file.display().to_string();
     let rows = jsonl::read(&file, problems);
-    let specs = rows.iter().filter_map(|row| read_task(row, source, &site, &place, problems)).collect();
+    let specs = rows.iter().filter_map(|row| read_task(row, source, &site, &location, problems)).collect();
     let site = SiteSpec { host, root: SiteRoot::Folder(source.path.clone()) };
-    Loaded {
+    LoadedSource {
         specs,
         sites: vec![site],
         lines: rows.iter().map(|row| row.line).collect(),
-        place,
-        ..Loaded::default()
+        location,
+        ..LoadedSource::default()
     }
 }
 
 fn read_task(
-    row: &Row,
+    row: &TaskRow,
     source: &SourceConfig,
     site: &Url,
-    place: &str,
+    location: &str,
     problems: &mut Vec<String>,
 ) -> Option<TaskSpec> {
     let before = problems.len();
-    let mut fields = row.reader(place, problems);
-    let common = Common::read(&mut fields, &source.suite, Some(site));
+    let mut fields = row.reader(location, problems);
+    let common = CommonKeys::read(&mut fields, &source.suite, Some(site));
     let scorer = Scorer::read(&mut fields, "score");
     let common = common?;
     let page = page_of(&source.path, &common.start_url);
@@ -80,7 +84,7 @@ fn read_task(
         );
     }
     let solve = read_solve(&page).unwrap_or_else(|problem| {
-        problems.push(format!("{place}:{}: {problem}", row.line));
+        problems.push(format!("{location}:{}: {problem}", row.line));
         None
     });
     if problems.len() > before {
@@ -90,7 +94,8 @@ fn read_task(
     Some(TaskSpec::assembled(common, scorer?, hooks, row.text.clone(), source, &DEFAULTS))
 }
 
-/// The file behind an address of the suite's own site. Parsing has already resolved every `..` in it.
+/// The file behind an address of the suite's own site. Parsing has already resolved every `..` in
+/// it.
 fn page_of(folder: &Path, url: &Url) -> PathBuf {
     folder.join(url.path().trim_start_matches('/'))
 }
@@ -100,7 +105,7 @@ fn read_solve(page: &Path) -> Result<Option<String>, String> {
     read_script(&page.with_extension("solve.js"))
 }
 
-/// A script's text, `None` when there is no such file.
+/// A script's text, `None` if there is no such file.
 pub(crate) fn read_script(path: &Path) -> Result<Option<String>, String> {
     if !path.is_file() {
         return Ok(None);

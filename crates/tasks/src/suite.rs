@@ -1,37 +1,37 @@
-//! Suites: one entry loads the sources of a job into a set of tasks, each with the scorer that will judge it.
+//! Suites: loads the sources of a job into one set of tasks, each with its scorer.
 
 use std::collections::{HashMap, HashSet};
 
-use furrow_rollout::{Clock, ObservationSpec, PageHooks, Size, Split, Task};
+use furrow_rollout::{ObservationSpec, PageClock, PageHooks, Size, Split, Task};
 use sha2::{Digest, Sha256};
 
-use crate::jsonl::{Common, refuse_repeated};
+use crate::jsonl::{CommonKeys, refuse_repeated};
 use crate::sites::hex;
 use crate::{
-    BoxForm, Scorer, Section, SiteSpec, SourceConfig, TasksConfig, glob, grounding, miniwob, starter, web,
-    webvoyager,
+    BoxForm, Scorer, SiteSpec, SourceConfig, TaskSection, TasksConfig, glob, grounding, miniwob, starter,
+    web, webvoyager,
 };
 
-/// Planned tasks of a whole job, repetitions included; 4 bytes each in the sampler.
+/// Most planned tasks of a whole job, repetitions included; 4 bytes each in the sampler.
 const PLAN_MAX: u64 = 10_000_000;
 
-/// A task, how it is scored, and the line it came from.
+/// A task, its scorer, and the line it came from.
 #[derive(Debug, Clone)]
 pub struct TaskSpec {
-    /// The task; its seed is only a draw's once [`TaskSpec::drawn`] has filled it in.
+    /// The task; its seed is only valid after [`TaskSpec::with_seed`] has set it.
     pub task: Task,
-    /// What turns evidence into a reward.
+    /// The scorer that turns evidence into a reward.
     pub scorer: Scorer,
-    /// The task's line in its file, a JSON object with at least the key `score`, from which [`Scorer::of_task_json`] makes
-    /// the scorer again.
+    /// The task's line in its file, a JSON object with at least the key `score`, from which
+    /// [`Scorer::of_task_json`] rebuilds the scorer.
     pub json: String,
-    /// As the line says: a word or a level.
+    /// The line's difficulty: a name or a level.
     pub difficulty: Option<String>,
-    /// The line's own seed, which no draw replaces.
+    /// The line's own seed, which overrides the sampler's.
     pub fixed_seed: Option<u64>,
     /// Weight of one planned repetition under the weighted sampler.
     pub(crate) weight: f64,
-    /// Times it is planned.
+    /// Number of repetitions in the plan.
     pub(crate) repeat: u32,
 }
 
@@ -43,27 +43,28 @@ pub struct TaskSet {
     notes: Vec<String>,
 }
 
-/// What a suite's tasks have where their lines and the job say nothing.
-pub(crate) struct Defaults {
+/// Defaults of a suite's tasks where neither their lines nor the job set a value.
+pub(crate) struct SuiteDefaults {
     pub(crate) split: Split,
     pub(crate) max_steps: u32,
     pub(crate) time_limit_millis: u64,
     pub(crate) viewport: Size,
     pub(crate) observation: ObservationSpec,
-    pub(crate) clock: Clock,
+    pub(crate) clock: PageClock,
 }
 
-/// What one source gave.
+/// The result of loading one source.
 #[derive(Default)]
-pub(crate) struct Loaded {
+pub(crate) struct LoadedSource {
     pub(crate) specs: Vec<TaskSpec>,
     pub(crate) sites: Vec<SiteSpec>,
-    /// The file's name in problems, and the line of each row, in the order of `specs` when nothing was wrong.
-    pub(crate) place: String,
+    /// The file's name in problems, and the line of each row, in the order of `specs` if nothing
+    /// was wrong.
+    pub(crate) location: String,
     pub(crate) lines: Vec<usize>,
-    /// Ids that are not taken.
+    /// Ids that are left out.
     pub(crate) left_out: HashSet<String>,
-    /// What a person should know of it.
+    /// Notes for the user.
     pub(crate) notes: Vec<String>,
 }
 
@@ -79,25 +80,28 @@ pub fn load(config: &TasksConfig) -> Result<TaskSet, Vec<String>> {
         if source.optional {
             set.notes.push(format!("{}: suite {} is skipped: {what}", source.key, source.suite));
         } else {
-            problems
-                .push(format!("{}: {what}; bring it, or set optional = true to go on without", source.key));
+            problems.push(format!(
+                "{}: {what}; provide it, or set optional = true to continue without it",
+                source.key
+            ));
         }
     }
     let section = config.section;
     set.refuse_shared_ids(section, &mut problems);
     set.refuse_excess(section, &mut problems);
-    if section == Section::Eval {
+    if section == TaskSection::Eval {
         set.specs.iter_mut().for_each(|spec| spec.task.split = Split::Eval);
     }
     if set.specs.is_empty() && problems.is_empty() {
         let (skipped, section) = (set.notes.join("; "), section.as_str());
-        problems
-            .push(format!("{section}: no task is left; bring the files of at least one source ({skipped})"));
+        problems.push(format!(
+            "{section}: no task is left; provide the files of at least one source ({skipped})"
+        ));
     }
     if problems.is_empty() { Ok(set) } else { Err(problems) }
 }
 
-/// The file or folder of a source that is not there.
+/// The missing file or folder of a source.
 fn absent(source: &SourceConfig) -> Option<String> {
     let needed = [
         ("path", Some(&source.path)),
@@ -106,28 +110,28 @@ fn absent(source: &SourceConfig) -> Option<String> {
     ];
     let gone = |(key, path): (&str, Option<&std::path::PathBuf>)| {
         let path = path?;
-        (!path.exists()).then(|| format!("{key} {} is not there", path.display()))
+        (!path.exists()).then(|| format!("{key} {} does not exist", path.display()))
     };
     needed.into_iter().find_map(gone)
 }
 
 impl TaskSet {
-    /// All tasks; a [`crate::Draw`] points into it.
+    /// All tasks; a [`crate::TaskChoice`] contains an index into them.
     pub fn specs(&self) -> &[TaskSpec] {
         &self.specs
     }
 
-    /// The static sites an environment worker must serve for these tasks.
+    /// The static sites that an environment worker must serve for these tasks.
     pub fn sites(&self) -> &[SiteSpec] {
         &self.sites
     }
 
-    /// What a person should know before the job starts, such as suites that were skipped. Each a sentence.
+    /// Notes for the user before the job starts, such as skipped suites. Each is a sentence.
     pub fn notes(&self) -> &[String] {
         &self.notes
     }
 
-    /// The sites of two sets, or what of them cannot be served by one environment worker.
+    /// The sites of two sets, or those of them that one environment worker cannot serve together.
     pub fn sites_with<'a>(&'a self, other: &'a TaskSet) -> Result<Vec<&'a SiteSpec>, Vec<String>> {
         let mut sites: Vec<&SiteSpec> = self.sites.iter().collect();
         let mut problems = Vec::new();
@@ -144,17 +148,18 @@ impl TaskSet {
         if problems.is_empty() { Ok(sites) } else { Err(problems) }
     }
 
-    /// How many of its tasks a judge has to score.
-    pub fn judged(&self) -> usize {
+    /// Number of tasks that need a judge.
+    pub fn tasks_with_judge(&self) -> usize {
         self.specs.iter().filter(|spec| spec.scorer.needs_judge()).count()
     }
 
-    /// The task of that name.
+    /// The task with this name.
     pub fn find(&self, suite: &str, task_id: &str) -> Option<&TaskSpec> {
         self.specs.iter().find(|spec| spec.task.suite == suite && spec.task.task_id == task_id)
     }
 
-    /// The tasks of a suite and a split whose ids fit a pattern with `*` and `?`; `None` lets all through.
+    /// The tasks of a suite and a split whose ids match a pattern with `*` and `?`; `None` matches
+    /// all.
     pub fn matching<'a>(
         &'a self,
         suite: Option<&'a str>,
@@ -168,8 +173,8 @@ impl TaskSet {
         })
     }
 
-    /// Hexadecimal SHA-256 over the tasks in their order, with their limits, scripts and scorers. A resumed job compares it:
-    /// of another set, the same draw is another task.
+    /// Hexadecimal SHA-256 over the tasks in their order, with their limits, scripts and scorers. A
+    /// resumed job compares it: in another set, the same choice is another task.
     pub fn fingerprint(&self) -> String {
         let mut hash = Sha256::new();
         for spec in &self.specs {
@@ -185,10 +190,10 @@ impl TaskSet {
         let loaded = load_source(source, problems);
         if problems.len() == before {
             let ids = loaded.specs.iter().map(|spec| spec.task.task_id.as_str());
-            refuse_repeated(&loaded.place, loaded.lines.iter().copied().zip(ids), problems);
+            refuse_repeated(&loaded.location, loaded.lines.iter().copied().zip(ids), problems);
         }
         let mut specs = loaded.specs;
-        specs.retain(|spec| source.takes(&spec.task) && !loaded.left_out.contains(&spec.task.task_id));
+        specs.retain(|spec| source.includes(&spec.task) && !loaded.left_out.contains(&spec.task.task_id));
         self.notes.extend(loaded.notes);
         if specs.is_empty() && problems.len() == before {
             problems
@@ -213,13 +218,13 @@ impl TaskSet {
         }
     }
 
-    /// One task may come from one source only, or its rows could not be told apart.
-    fn refuse_shared_ids(&self, section: Section, problems: &mut Vec<String>) {
-        let mut seen = HashMap::new();
+    /// A task may come from one source only, or its rows could not be distinguished.
+    fn refuse_shared_ids(&self, section: TaskSection, problems: &mut Vec<String>) {
+        let mut counts = HashMap::new();
         for spec in &self.specs {
-            *seen.entry((&spec.task.suite, &spec.task.task_id)).or_insert(0) += 1;
+            *counts.entry((&spec.task.suite, &spec.task.task_id)).or_insert(0) += 1;
         }
-        if let Some(((suite, id), _)) = seen.into_iter().filter(|(_, count)| *count > 1).min() {
+        if let Some(((suite, id), _)) = counts.into_iter().filter(|(_, count)| *count > 1).min() {
             let section = section.as_str();
             let problem =
                 format!("{section}.source: {suite}/{id} comes from two sources; exclude it from one of them");
@@ -229,7 +234,7 @@ impl TaskSet {
         }
     }
 
-    fn refuse_excess(&self, section: Section, problems: &mut Vec<String>) {
+    fn refuse_excess(&self, section: TaskSection, problems: &mut Vec<String>) {
         let planned: u64 = self.specs.iter().map(|spec| u64::from(spec.repeat)).sum();
         if planned > PLAN_MAX {
             problems.push(format!(
@@ -240,9 +245,9 @@ impl TaskSet {
     }
 }
 
-/// Which loader: by the suite's name, else by what lies at its path.
-fn load_source(source: &SourceConfig, problems: &mut Vec<String>) -> Loaded {
-    let has_pages = source.suite == "miniwob" || source.path.is_dir() || grounding::is_set(source);
+/// Selects the loader: by the suite's name, else by the kind of file at its path.
+fn load_source(source: &SourceConfig, problems: &mut Vec<String>) -> LoadedSource {
+    let has_pages = source.suite == "miniwob" || source.path.is_dir() || grounding::is_grounding_set(source);
     let webvoyagers = [
         ("answers", source.answers.is_some()),
         ("impossible", source.impossible.is_some()),
@@ -251,7 +256,7 @@ fn load_source(source: &SourceConfig, problems: &mut Vec<String>) -> Loaded {
     for (key, _) in webvoyagers.into_iter().filter(|(_, given)| *given && has_pages) {
         problems.push(format!("{}.{key}: only a task file of WebVoyager's has it; remove it", source.key));
     }
-    let is_set = source.suite != "miniwob" && grounding::is_set(source);
+    let is_set = source.suite != "miniwob" && grounding::is_grounding_set(source);
     if source.boxes != BoxForm::Auto && !is_set {
         problems.push(format!("{}.boxes: only a grounding set has boxes; remove it", source.key));
     }
@@ -269,33 +274,33 @@ fn load_source(source: &SourceConfig, problems: &mut Vec<String>) -> Loaded {
 }
 
 impl SourceConfig {
-    fn takes(&self, task: &Task) -> bool {
+    fn includes(&self, task: &Task) -> bool {
         let id = &task.task_id;
-        let asked_for = self.include.is_empty() || glob::any_fits(&self.include, id);
+        let included = self.include.is_empty() || glob::any_fits(&self.include, id);
         let in_split = self.splits.is_empty() || self.splits.contains(&task.split);
-        asked_for && in_split && !glob::any_fits(&self.exclude, id)
+        included && in_split && !glob::any_fits(&self.exclude, id)
     }
 }
 
 impl TaskSpec {
-    /// The task with a group's draw in it. A seed the line fixes stays.
-    pub fn drawn(&self, seed: u64) -> Task {
+    /// The task with a group's seed. A seed fixed by the line stays.
+    pub fn with_seed(&self, seed: u64) -> Task {
         Task { seed: self.fixed_seed.unwrap_or(seed), ..self.task.clone() }
     }
 
-    /// `suite/task_id`, for people.
+    /// `suite/task_id`, for display.
     pub fn name(&self) -> String {
         format!("{}/{}", self.task.suite, self.task.task_id)
     }
 
-    /// Line, then job, then suite: what the line leaves open the suite fills in, and what the job says outranks both.
+    /// Precedence: the line overrides the suite's defaults, and the job overrides both.
     pub(crate) fn assembled(
-        line: Common,
+        line: CommonKeys,
         scorer: Scorer,
         hooks: PageHooks,
         json: String,
         source: &SourceConfig,
-        defaults: &Defaults,
+        defaults: &SuiteDefaults,
     ) -> Self {
         let mut allow_hosts = line.allow_hosts;
         allow_hosts.extend(source.allow_hosts.iter().cloned());

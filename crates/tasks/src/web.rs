@@ -1,4 +1,5 @@
-//! Suites of whole sites: a folder with `sites/<site>/`, each served as `http://<site>.<suite>.test/`, and what they share.
+//! Suites of whole sites: a folder with `sites/<site>/`, each served as
+//! `http://<site>.<suite>.test/`, and shared files.
 //!
 //! ```text
 //! shared/                 if it is there, laid under every site: /kit/…
@@ -7,64 +8,65 @@
 //! sites/<site>/tasks.jsonl, sites/<site>/solve.js
 //! ```
 //!
-//! A line of `tasks.jsonl` is a template: the site draws task and content from (split, seed). A template of the train split is
-//! a task of all three splits: `shop-price`, `shop-price@validation` and `shop-price@test` never show the same world, since
-//! the split is part of what names the draw. A template of another split belongs to that split alone, so validation and
-//! test have templates that training never sees.
+//! A line of `tasks.jsonl` is a template: the site generates task and content from (split, seed). A
+//! template of the train split is a task of all three splits: `shop-price`, `shop-price@validation`
+//! and `shop-price@test` never show the same content, because the split is part of the generator's
+//! seed. A template of another split belongs to that split alone, so that validation and test have
+//! templates that training never uses.
 
 use std::path::{Path, PathBuf};
 
-use furrow_rollout::{Clock, ImageFormat, ObservationSpec, PageHooks, Size, Split};
+use furrow_rollout::{ImageFormat, ObservationSpec, PageClock, PageHooks, Size, Split};
 use serde_json::{Value, json};
 use url::Url;
 
-use crate::jsonl::{self, Common, Row, refuse_repeated};
+use crate::jsonl::{self, CommonKeys, TaskRow, refuse_repeated};
 use crate::starter::read_script;
-use crate::suite::{Defaults, Loaded, TaskSpec};
+use crate::suite::{LoadedSource, SuiteDefaults, TaskSpec};
 use crate::{Scorer, SiteRoot, SiteSpec, SourceConfig};
 
 const PROBE: &str = include_str!("hooks/web_probe.js");
 
-/// Sites of one suite.
+/// Most sites of one suite.
 const SITES_MAX: usize = 200;
 
-/// The viewport that WebVoyager's sites are looked at, near enough; JPEG as for the live web.
-const DEFAULTS: Defaults = Defaults {
+/// Approximately the viewport that WebVoyager uses; JPEG as for the live web.
+const DEFAULTS: SuiteDefaults = SuiteDefaults {
     split: Split::Train,
     max_steps: 30,
     time_limit_millis: 600_000,
     viewport: Size::new(1280, 720),
     observation: ObservationSpec { format: ImageFormat::Jpeg { quality: 80 }, clip: None, square: false },
-    clock: Clock::Real,
+    clock: PageClock::Real,
 };
 
 /// One site of the suite.
-struct Place {
+struct WebSite {
     name: String,
     folder: PathBuf,
     host: String,
     url: Url,
-    /// The demonstrations' common beginning and the site's own; `None` where the site has none.
+    /// The shared part of the demonstrations and the site's own; `None` if the site has none.
     solve: Option<String>,
 }
 
-/// Whether a source is laid out this way.
+/// Whether a source has this layout.
 pub(crate) fn is_folder(source: &SourceConfig) -> bool {
     source.path.join("sites").is_dir()
 }
 
-/// Loads the templates of all sites, each as the tasks it stands for.
-pub(crate) fn load(source: &SourceConfig, problems: &mut Vec<String>) -> Loaded {
+/// Loads the templates of all sites, each as the tasks it generates.
+pub(crate) fn load(source: &SourceConfig, problems: &mut Vec<String>) -> LoadedSource {
     if source.split.is_some() {
         problems.push(format!(
-            "{}.split: the tasks of this suite have splits of their own; use splits = [\"train\"] to take some",
+            "{}.split: the tasks of this suite have their own splits; use splits = [\"train\"] to take some",
             source.key
         ));
     }
-    let mut loaded = Loaded { place: source.path.display().to_string(), ..Loaded::default() };
+    let mut loaded = LoadedSource { location: source.path.display().to_string(), ..LoadedSource::default() };
     for name in site_names(source, problems) {
-        let Some(place) = open(source, name, problems) else { continue };
-        load_site(&place, source, &mut loaded, problems);
+        let Some(site) = open(source, name, problems) else { continue };
+        load_site(&site, source, &mut loaded, problems);
     }
     loaded
 }
@@ -76,7 +78,10 @@ fn site_names(source: &SourceConfig, problems: &mut Vec<String>) -> Vec<String> 
         Ok(entries) if entries.len() <= SITES_MAX => entries,
         Ok(entries) => {
             let count = entries.len();
-            problems.push(format!("{}: holds {count} sites, at most {SITES_MAX}", folder.display()));
+            problems.push(format!(
+                "{}: contains {count} sites, at most {SITES_MAX} are allowed",
+                folder.display()
+            ));
             return Vec::new();
         }
         Err(error) => {
@@ -89,19 +94,19 @@ fn site_names(source: &SourceConfig, problems: &mut Vec<String>) -> Vec<String> 
     let mut names: Vec<_> = names.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
     names.sort();
     if names.is_empty() {
-        problems.push(format!("{}: holds no site; a site is a folder with tasks.jsonl", folder.display()));
+        problems.push(format!("{}: contains no site; a site is a folder with tasks.jsonl", folder.display()));
     }
     names
 }
 
-fn open(source: &SourceConfig, name: String, problems: &mut Vec<String>) -> Option<Place> {
+fn open(source: &SourceConfig, name: String, problems: &mut Vec<String>) -> Option<WebSite> {
     let folder = source.path.join("sites").join(&name);
     let host = format!("{name}.{}.test", source.suite);
     let plain = !name.is_empty() && name.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit());
     let url = Url::parse(&format!("http://{host}/")).ok().filter(|_| plain);
     let Some(url) = url else {
         problems.push(format!(
-            "{}: is no host name; call the folder by letters a-z and digits",
+            "{}: is not a host name; name the folder with letters a-z and digits",
             folder.display()
         ));
         return None;
@@ -113,7 +118,7 @@ fn open(source: &SourceConfig, name: String, problems: &mut Vec<String>) -> Opti
             return None;
         }
     };
-    Some(Place { name, folder, host, url, solve })
+    Some(WebSite { name, folder, host, url, solve })
 }
 
 fn read_solve(suite: &Path, folder: &Path) -> Result<Option<String>, String> {
@@ -122,13 +127,13 @@ fn read_solve(suite: &Path, folder: &Path) -> Result<Option<String>, String> {
     Ok(Some(format!("{common}\n{own}")))
 }
 
-fn load_site(place: &Place, source: &SourceConfig, loaded: &mut Loaded, problems: &mut Vec<String>) {
-    let file = place.folder.join("tasks.jsonl");
+fn load_site(site: &WebSite, source: &SourceConfig, loaded: &mut LoadedSource, problems: &mut Vec<String>) {
+    let file = site.folder.join("tasks.jsonl");
     let shown = file.display().to_string();
     let rows = jsonl::read(&file, problems);
     let before = problems.len();
     let tasks: Vec<_> =
-        rows.iter().filter_map(|row| read_template(row, place, source, &shown, problems)).collect();
+        rows.iter().filter_map(|row| read_template(row, site, source, &shown, problems)).collect();
     if problems.len() == before {
         let ids = tasks.iter().filter_map(|of_template| of_template.first());
         let ids = ids.map(|spec| spec.task.task_id.as_str());
@@ -136,32 +141,33 @@ fn load_site(place: &Place, source: &SourceConfig, loaded: &mut Loaded, problems
     }
     loaded.specs.extend(tasks.into_iter().flatten());
     let shared = source.path.join("shared");
-    let layers = [Some(place.folder.join("www")), shared.is_dir().then_some(shared)];
+    let layers = [Some(site.folder.join("www")), shared.is_dir().then_some(shared)];
     let layers = layers.into_iter().flatten().collect();
-    loaded.sites.push(SiteSpec { host: place.host.clone(), root: SiteRoot::Layers(layers) });
+    loaded.sites.push(SiteSpec { host: site.host.clone(), root: SiteRoot::Layers(layers) });
 }
 
-/// The tasks a template stands for, its own split first.
+/// The tasks that a template generates, its own split first.
 fn read_template(
-    row: &Row,
-    place: &Place,
+    row: &TaskRow,
+    site: &WebSite,
     source: &SourceConfig,
     shown: &str,
     problems: &mut Vec<String>,
 ) -> Option<Vec<TaskSpec>> {
     let before = problems.len();
     let mut fields = row.reader(shown, problems);
-    let common = Common::read(&mut fields, &source.suite, Some(&place.url));
+    let common = CommonKeys::read(&mut fields, &source.suite, Some(&site.url));
     let scorer = Scorer::read(&mut fields, "score");
     let common = common?;
-    let prefix = format!("{}-", place.name);
+    let prefix = format!("{}-", site.name);
     let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
     if !common.task_id.starts_with(&prefix) || !common.task_id.chars().all(plain) {
-        let problem = format!("{:?} is no template's name; use {prefix} and a-z 0-9 -", common.task_id);
+        let problem =
+            format!("{:?} is not the name of a template; use {prefix} and a-z 0-9 -", common.task_id);
         fields.problem("task_id", problem);
     }
     if common.seed.is_some() {
-        fields.problem("seed", "would make one task of many; leave it out");
+        fields.problem("seed", "would turn many tasks into one; leave it out");
     }
     if problems.len() > before {
         return None;
@@ -172,32 +178,32 @@ fn read_template(
         Split::Train => vec![Split::Train, Split::Validation, Split::Test],
         other => vec![other],
     };
-    let make = |split: Split| task(row, &common, &scorer, place, source, home, split);
+    let make = |split: Split| task(row, &common, &scorer, site, source, home, split);
     Some(splits.into_iter().map(make).collect())
 }
 
 fn task(
-    row: &Row,
-    template: &Common,
+    row: &TaskRow,
+    template: &CommonKeys,
     scorer: &Scorer,
-    place: &Place,
+    site: &WebSite,
     source: &SourceConfig,
     home: Split,
     split: Split,
 ) -> TaskSpec {
-    let (name, word) = (&template.task_id, split.as_str());
-    let task_id = if split == home { name.clone() } else { format!("{name}@{word}") };
+    let (name, split_name) = (&template.task_id, split.as_str());
+    let task_id = if split == home { name.clone() } else { format!("{name}@{split_name}") };
     let mut record = row.fields.clone();
     record.insert("task_id".to_owned(), json!(task_id));
     record.insert("template".to_owned(), json!(name));
-    record.insert("split".to_owned(), json!(word));
-    let solve = place.solve.as_ref().map(|solve| format!("const template = \"{name}\";\n{solve}"));
+    record.insert("split".to_owned(), json!(split_name));
+    let solve = site.solve.as_ref().map(|solve| format!("const template = \"{name}\";\n{solve}"));
     let hooks = PageHooks {
-        start: Some(format!("furrow.start(\"{name}\", \"{{seed}}\", \"{word}\")")),
+        start: Some(format!("furrow.start(\"{name}\", \"{{seed}}\", \"{split_name}\")")),
         probe: Some(PROBE.replace("{suite}", &source.suite)),
         solve,
     };
-    let common = Common { task_id, split: Some(split), ..template.clone() };
+    let common = CommonKeys { task_id, split: Some(split), ..template.clone() };
     let json = Value::Object(record).to_string();
     TaskSpec::assembled(common, scorer.clone(), hooks, json, source, &DEFAULTS)
 }
@@ -243,13 +249,13 @@ mod tests {
             ("toy-b", Split::Test),
         ];
         assert_eq!(got, want);
-        let held_out = &set.specs()[2];
-        let start = held_out.task.hooks.start_with(7).unwrap();
+        let test_spec = &set.specs()[2];
+        let start = test_spec.task.hooks.start_with(7).unwrap();
         assert_eq!(start, r#"furrow.start("toy-a", "7", "test")"#);
         assert!(
-            held_out.task.hooks.solve.as_ref().unwrap().starts_with("const template = \"toy-a\";\nconst x")
+            test_spec.task.hooks.solve.as_ref().unwrap().starts_with("const template = \"toy-a\";\nconst x")
         );
-        assert!(held_out.json.contains(r#""task_id":"toy-a@test""#), "{}", held_out.json);
+        assert!(test_spec.json.contains(r#""task_id":"toy-a@test""#), "{}", test_spec.json);
         assert_eq!(set.sites()[0].host, "toy.web.test");
         let root = SiteRoot::Layers(vec![folder.path().join("sites/toy/www"), folder.path().join("shared")]);
         assert_eq!(set.sites()[0].root, root);
@@ -274,10 +280,16 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_with_a_template_is_told() {
+    fn a_bad_template_is_reported() {
         let table = [
-            (r#"{"task_id":"a","start_url":"/","score":{"kind":"probe"}}"#, "\"a\" is no template's name"),
-            (r#"{"task_id":"toy-\"a","start_url":"/","score":{"kind":"probe"}}"#, "is no template's name"),
+            (
+                r#"{"task_id":"a","start_url":"/","score":{"kind":"probe"}}"#,
+                "\"a\" is not the name of a template",
+            ),
+            (
+                r#"{"task_id":"toy-\"a","start_url":"/","score":{"kind":"probe"}}"#,
+                "is not the name of a template",
+            ),
             (r#"{"task_id":"toy-a","start_url":"/","seed":3,"score":{"kind":"probe"}}"#, "leave it out"),
             (r#"{"task_id":"toy-a","start_url":"http://x.test/","score":{"kind":"probe"}}"#, "own site"),
             (r#"{"task_id":"toy-a","start_url":"/"}"#, "score: is missing"),
@@ -289,7 +301,7 @@ mod tests {
         }
         let folder = suite(&[TRAIN, TRAIN]);
         let twice = loaded(folder.path(), |_| {}).unwrap_err();
-        assert!(twice[0].contains("tasks.jsonl:2: task_id: \"toy-a\" was there before"), "{twice:?}");
+        assert!(twice[0].contains("tasks.jsonl:2: task_id: \"toy-a\" is already used"), "{twice:?}");
     }
 
     #[test]
@@ -298,6 +310,6 @@ mod tests {
         let site = folder.path().join("sites");
         std::fs::rename(site.join("toy"), site.join("My Toy")).unwrap();
         let problems = loaded(folder.path(), |_| {}).unwrap_err();
-        assert!(problems[0].contains("is no host name"), "{problems:?}");
+        assert!(problems[0].contains("is not a host name"), "{problems:?}");
     }
 }

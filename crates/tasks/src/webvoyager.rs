@@ -1,32 +1,35 @@
-//! Task files of pages we do not serve: rows in our own format, and WebVoyager's rows as they are.
+//! Task files about pages that the farm does not serve: rows in Furrow's own format, and
+//! WebVoyager's rows unchanged.
 //!
-//! A WebVoyager row (`web_name`, `id`, `ques`, `web`) is scored by a judge. Its reference answer goes along for the judge to
-//! read; it is never compared as a string, because 500 of the 643 are but one example of a right answer.
+//! A WebVoyager row (`web_name`, `id`, `ques`, `web`) is scored by a judge. Its reference answer is
+//! stored for the judge to read; it is never compared as a string, because 500 of the 643 are only
+//! examples of a correct answer.
 
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
 
-use furrow_rollout::{Clock, ImageFormat, ObservationSpec, PageHooks, Size, Split};
+use furrow_rollout::{ImageFormat, ObservationSpec, PageClock, PageHooks, Size, Split};
 use serde_json::{Map, Value, json};
 
 use crate::dates;
-use crate::fields::Fields;
-use crate::jsonl::{self, Common, Row};
-use crate::suite::{Defaults, Loaded, TaskSpec};
+use crate::fields::JsonFields;
+use crate::jsonl::{self, CommonKeys, TaskRow};
+use crate::suite::{LoadedSource, SuiteDefaults, TaskSpec};
 use crate::{Scorer, SourceConfig};
 
-/// WebVoyager's own protocol: 15 steps in a window of 1024 x 768. Twenty minutes is the limit others give a task.
-const WEBVOYAGER: Defaults = Defaults {
+/// WebVoyager's own protocol: 15 steps in a window of 1024 x 768. Others limit a task to twenty
+/// minutes.
+const WEBVOYAGER: SuiteDefaults = SuiteDefaults {
     split: Split::Test,
     max_steps: 15,
     time_limit_millis: 1_200_000,
     viewport: Size::new(1024, 768),
     observation: ObservationSpec { format: ImageFormat::Jpeg { quality: 80 }, clip: None, square: false },
-    clock: Clock::Real,
+    clock: PageClock::Real,
 };
 
-/// Rows of our own format about pages elsewhere.
-const OWN: Defaults = Defaults {
+/// Rows in Furrow's own format about live pages.
+const OWN: SuiteDefaults = SuiteDefaults {
     split: Split::Train,
     max_steps: 30,
     time_limit_millis: 1_200_000,
@@ -34,21 +37,21 @@ const OWN: Defaults = Defaults {
     ..WEBVOYAGER
 };
 
-/// The longest of the published ones has 528 bytes.
+/// The longest published answer has 528 bytes.
 const REFERENCE_BYTES_MAX: usize = 16 << 10;
 
-/// Loads a task file that has no pages beside it.
-pub(crate) fn load(source: &SourceConfig, problems: &mut Vec<String>) -> Loaded {
-    let place = source.path.display().to_string();
+/// Loads a task file without pages beside it.
+pub(crate) fn load(source: &SourceConfig, problems: &mut Vec<String>) -> LoadedSource {
+    let location = source.path.display().to_string();
     let rows = jsonl::read(&source.path, problems);
-    let answers = source.answers.as_deref().map(|path| Answers::read(path, &source.key, problems));
+    let answers = source.answers.as_deref().map(|path| ReferenceAnswers::read(path, &source.key, problems));
     let specs: Vec<_> = rows
         .iter()
         .filter_map(|row| {
             if is_webvoyager(row) {
-                read_webvoyager(row, source, answers.as_ref(), &place, problems)
+                read_webvoyager(row, source, answers.as_ref(), &location, problems)
             } else {
-                read_own(row, source, &place, problems)
+                read_own(row, source, &location, problems)
             }
         })
         .collect();
@@ -56,11 +59,16 @@ pub(crate) fn load(source: &SourceConfig, problems: &mut Vec<String>) -> Loaded 
     let left_out = left_out.unwrap_or_default();
     let notes = notes(source, &rows, &specs, &left_out);
     let lines = rows.iter().map(|row| row.line).collect();
-    Loaded { specs, sites: Vec::new(), lines, place, left_out, notes }
+    LoadedSource { specs, sites: Vec::new(), lines, location, left_out, notes }
 }
 
-/// Which variant of the suite this is: rates of different ones cannot be compared.
-fn notes(source: &SourceConfig, rows: &[Row], specs: &[TaskSpec], left_out: &HashSet<String>) -> Vec<String> {
+/// Describes the variant of the suite: success rates of different variants cannot be compared.
+fn notes(
+    source: &SourceConfig,
+    rows: &[TaskRow],
+    specs: &[TaskSpec],
+    left_out: &HashSet<String>,
+) -> Vec<String> {
     let gone = specs.iter().filter(|spec| left_out.contains(&spec.task.task_id)).count();
     let moved = specs.iter().filter(|spec| spec.json.contains("\"moved_years\":")).count();
     let mut notes = Vec::new();
@@ -81,7 +89,8 @@ fn notes(source: &SourceConfig, rows: &[Row], specs: &[TaskSpec], left_out: &Has
 fn read_impossible(path: &Path, key: &str, problems: &mut Vec<String>) -> HashSet<String> {
     let read = jsonl::read_capped(path).map_err(|e| format!("cannot be read: {e}"));
     let ids = read.and_then(|bytes| {
-        serde_json::from_slice::<HashSet<String>>(&bytes).map_err(|e| format!("is no JSON list of ids: {e}"))
+        serde_json::from_slice::<HashSet<String>>(&bytes)
+            .map_err(|e| format!("is not a JSON list of ids: {e}"))
     });
     ids.unwrap_or_else(|problem| {
         problems.push(format!("{key}.impossible: {}: {problem}", path.display()));
@@ -89,16 +98,21 @@ fn read_impossible(path: &Path, key: &str, problems: &mut Vec<String>) -> HashSe
     })
 }
 
-/// A row is WebVoyager's when it has one of its keys and not ours of the same meaning.
-fn is_webvoyager(row: &Row) -> bool {
+/// A row is WebVoyager's if it has one of its keys and not Furrow's key of the same meaning.
+fn is_webvoyager(row: &TaskRow) -> bool {
     let has = |key| row.fields.contains_key(key);
     (has("ques") || has("web_name")) && !has("goal") && !has("task_id")
 }
 
-fn read_own(row: &Row, source: &SourceConfig, place: &str, problems: &mut Vec<String>) -> Option<TaskSpec> {
+fn read_own(
+    row: &TaskRow,
+    source: &SourceConfig,
+    location: &str,
+    problems: &mut Vec<String>,
+) -> Option<TaskSpec> {
     let before = problems.len();
-    let mut fields = row.reader(place, problems);
-    let common = Common::read(&mut fields, &source.suite, None);
+    let mut fields = row.reader(location, problems);
+    let common = CommonKeys::read(&mut fields, &source.suite, None);
     if !fields.has("goal") {
         fields.problem("goal", "is missing; only pages of a suite's own folder can supply it");
     }
@@ -114,26 +128,26 @@ fn read_own(row: &Row, source: &SourceConfig, place: &str, problems: &mut Vec<St
 }
 
 fn read_webvoyager(
-    row: &Row,
+    row: &TaskRow,
     source: &SourceConfig,
-    answers: Option<&Answers>,
-    place: &str,
+    answers: Option<&ReferenceAnswers>,
+    location: &str,
     problems: &mut Vec<String>,
 ) -> Option<TaskSpec> {
     let before = problems.len();
-    let mut fields = row.reader(place, problems);
-    let common = Common::read_webvoyager(&mut fields);
+    let mut fields = row.reader(location, problems);
+    let common = CommonKeys::read_webvoyager(&mut fields);
     let site = fields.required_text("web_name", 64);
     let (mut common, site) = (common?, site?);
     let reference = answers.and_then(|answers| reference_of(&mut fields, answers, &site, &common.task_id));
-    let score = fields.value("score").cloned().unwrap_or_else(|| judged(reference));
+    let score = fields.value("score").cloned().unwrap_or_else(|| judge_score(reference));
     let mut record = row.fields.clone();
     record.insert("score".to_owned(), score);
     if let Some(years) = source.dates_from.and_then(|from| move_days(&mut common, &site, from)) {
         record.insert("moved_years".to_owned(), json!(years));
     }
     let scorer =
-        Scorer::read(&mut Fields::new(&record, format!("{place}:{}: ", row.line), problems), "score");
+        Scorer::read(&mut JsonFields::new(&record, format!("{location}:{}: ", row.line), problems), "score");
     if problems.len() > before {
         return None;
     }
@@ -145,20 +159,21 @@ fn read_webvoyager(
         source,
         &WEBVOYAGER,
     );
-    spec.task.allow_hosts.extend(neighbours(&spec.task.start_url));
+    spec.task.allow_hosts.extend(sister_hosts(&spec.task.start_url));
     Some(spec)
 }
 
-/// Moves the days of a travel task ahead; the record keeps the question as it was written.
-fn move_days(common: &mut Common, site: &str, from: time::Date) -> Option<i32> {
+/// Moves the days of a travel task forward; the record keeps the original question.
+fn move_days(common: &mut CommonKeys, site: &str, from: time::Date) -> Option<i32> {
     let goal = common.goal.as_deref().filter(|_| dates::SITES.contains(&site))?;
-    let (moved, years) = dates::moved(goal, from)?;
+    let (moved, years) = dates::move_years(goal, from)?;
     common.goal = Some(moved);
     Some(years)
 }
 
-/// The original protocol's judge; how many screenshots it sees is the job's to say, one by default as there.
-fn judged(reference: Option<Value>) -> Value {
+/// The original protocol's judge; the job sets the number of screenshots, by default one as in the
+/// protocol.
+fn judge_score(reference: Option<Value>) -> Value {
     let mut score = Map::new();
     score.insert("kind".to_owned(), json!("judge"));
     if let Some(reference) = reference {
@@ -167,8 +182,8 @@ fn judged(reference: Option<Value>) -> Value {
     Value::Object(score)
 }
 
-/// Looks an answer up by `web_name` and the number behind the last `--` of the id.
-fn reference_of(fields: &mut Fields, answers: &Answers, site: &str, id: &str) -> Option<Value> {
+/// Looks an answer up by `web_name` and the number after the last `--` of the id.
+fn reference_of(fields: &mut JsonFields, answers: &ReferenceAnswers, site: &str, id: &str) -> Option<Value> {
     let number = id.strip_prefix(site).and_then(|rest| rest.strip_prefix("--")).and_then(|n| n.parse().ok());
     let Some(number) = number else {
         fields.problem(
@@ -184,34 +199,35 @@ fn reference_of(fields: &mut Fields, answers: &Answers, site: &str, id: &str) ->
     if found.is_none() {
         fields.problem(
             "id",
-            format!("{id:?} has no reference answer in {}; add it or leave `answers` out", answers.place),
+            format!("{id:?} has no reference answer in {}; add it or leave `answers` out", answers.location),
         );
     }
     found
 }
 
-/// A site's pages lie on its sister hosts too: `www.allrecipes.com` may reach `*.allrecipes.com`.
-fn neighbours(start_url: &str) -> Option<String> {
+/// A site's pages are also on its sister hosts: `www.allrecipes.com` may reach `*.allrecipes.com`.
+fn sister_hosts(start_url: &str) -> Option<String> {
     let url = url::Url::parse(start_url).ok()?;
     let host = url.domain()?;
     Some(format!("*.{}", host.strip_prefix("www.").unwrap_or(host)))
 }
 
 /// The reference answers, by site and number.
-struct Answers {
-    place: String,
+struct ReferenceAnswers {
+    location: String,
     by_task: HashMap<(String, u64), Value>,
 }
 
-impl Answers {
-    /// The door: `{"<web_name>": {"notice": …, "answers": [{"id": n, "type": "golden"|"possible", "ans": …}]}}`.
+impl ReferenceAnswers {
+    /// Validates `{"<web_name>": {"notice": …, "answers": [{"id": n, "type": "golden"|"possible",
+    /// "ans": …}]}}`.
     fn read(path: &Path, key: &str, problems: &mut Vec<String>) -> Self {
-        let place = path.display().to_string();
-        let mut answers = Self { place: place.clone(), by_task: HashMap::new() };
+        let location = path.display().to_string();
+        let mut answers = Self { location: location.clone(), by_task: HashMap::new() };
         let sites = match read_object(path) {
             Ok(sites) => sites,
             Err(problem) => {
-                problems.push(format!("{key}.answers: {place}: {problem}"));
+                problems.push(format!("{key}.answers: {location}: {problem}"));
                 return answers;
             }
         };
@@ -219,7 +235,7 @@ impl Answers {
             let list = entry.get("answers").and_then(Value::as_array);
             let Some(list) = list else {
                 problems.push(format!(
-                    "{place}: {site:?} has no list `answers`; use WebVoyager's reference_answer.json"
+                    "{location}: {site:?} has no list `answers`; use WebVoyager's reference_answer.json"
                 ));
                 continue;
             };
@@ -232,11 +248,12 @@ impl Answers {
 
     fn add(&mut self, site: &str, index: usize, answer: &Value, problems: &mut Vec<String>) {
         let empty = Map::new();
-        let place = format!("{}: {site}.answers[{index}].", self.place);
-        let mut fields = Fields::new(answer.as_object().unwrap_or(&empty), place, problems);
+        let location = format!("{}: {site}.answers[{index}].", self.location);
+        let mut fields = JsonFields::new(answer.as_object().unwrap_or(&empty), location, problems);
         let number = fields.integer("id", 0..=u64::from(u32::MAX));
-        let kind = fields.word("type", &[("golden", "golden"), ("possible", "possible")]);
-        // Not `text`: the published file has a form feed where a formula says \frac, and the answer is only passed on.
+        let kind = fields.choice("type", &[("golden", "golden"), ("possible", "possible")]);
+        // Not `text`: the published file has a form feed where a formula has \frac, and the answer
+        // is only passed on.
         let text =
             fields.value("ans").and_then(Value::as_str).filter(|text| text.len() <= REFERENCE_BYTES_MAX);
         let (Some(number), Some(kind), Some(text)) = (number, kind, text) else {
@@ -247,8 +264,8 @@ impl Answers {
         let reference = json!({ "type": kind, "answer": text });
         if self.by_task.insert((site.to_owned(), number), reference).is_some() {
             problems.push(format!(
-                "{}: {site}.answers[{index}].id: {number} was there before; keep one",
-                self.place
+                "{}: {site}.answers[{index}].id: {number} is already used; keep one",
+                self.location
             ));
         }
     }
@@ -256,5 +273,5 @@ impl Answers {
 
 fn read_object(path: &Path) -> Result<Map<String, Value>, String> {
     let bytes = jsonl::read_capped(path).map_err(|e| format!("cannot be read: {e}"))?;
-    serde_json::from_slice(&bytes).map_err(|e| format!("is no JSON object: {e}"))
+    serde_json::from_slice(&bytes).map_err(|e| format!("is not a JSON object: {e}"))
 }

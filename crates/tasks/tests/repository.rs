@@ -1,4 +1,4 @@
-//! The suites of this repository load, and hold what is promised of them.
+//! The suites of this repository load and have the documented properties.
 
 #![expect(clippy::unwrap_used, reason = "a helper that fails fails its test")]
 
@@ -33,7 +33,8 @@ fn starter_has_fifteen_demonstrated_tasks_on_small_pages() {
     assert!(set.notes().is_empty(), "{:?}", set.notes());
 }
 
-/// Every site has what is promised of it: 12 templates or more, three difficulties, all splits, a demonstration for each task.
+/// Every site has the documented content: at least 12 templates, three difficulties, all splits, a
+/// demonstration for each task.
 #[test]
 fn the_webs_sites_have_twelve_templates_over_three_difficulties_and_all_splits() {
     let set = suite("web", None);
@@ -51,15 +52,15 @@ fn the_webs_sites_have_twelve_templates_over_three_difficulties_and_all_splits()
         let levels: BTreeSet<_> = own.iter().filter_map(|spec| spec.difficulty.as_deref()).collect();
         assert_eq!(levels, BTreeSet::from(["easy", "hard", "medium"]), "{site}");
         for split in [Split::Train, Split::Validation, Split::Test] {
-            let held = own.iter().filter(|spec| spec.task.split == split).count();
-            assert!(held >= 2, "{site} has {held} templates that are {} alone", split.as_str());
+            let split_count = own.iter().filter(|spec| spec.task.split == split).count();
+            assert!(split_count >= 2, "{site} has {split_count} templates of {} alone", split.as_str());
         }
         let starts: BTreeSet<_> = tasks.iter().map(|spec| spec.task.hooks.start.clone()).collect();
-        assert_eq!(starts.len(), tasks.len(), "{site}: two tasks draw the same world");
+        assert_eq!(starts.len(), tasks.len(), "{site}: two tasks have the same start");
     }
 }
 
-/// The pages are not in the repository, so empty ones stand in for them.
+/// The pages are not in the repository, so that empty ones replace them.
 #[test]
 fn miniwob_lists_seventy_pages_and_demonstrates_fifteen() {
     let envs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../envs/miniwob/tasks.jsonl");
@@ -76,7 +77,8 @@ fn miniwob_lists_seventy_pages_and_demonstrates_fifteen() {
     assert!(demonstrated >= 15, "{demonstrated}");
 }
 
-/// Where a page's script could go to an address of any kind, and what it uses in its place.
+/// Ways in which a page's script could navigate to an arbitrary address, and what to use in their
+/// place.
 const WAYS_OUT: [(&str, &str); 10] = [
     ("window.open", "use a link"),
     (".open(\"", "use a link"),
@@ -90,13 +92,14 @@ const WAYS_OUT: [(&str, &str); 10] = [
     ("insertAdjacentHTML", "use h"),
 ];
 
-/// Attributes, as properties too, that take an address. The kit looks at what it gives them.
+/// Attributes, also as properties, that take an address. The kit validates their values.
 const ADDRESSES: [&str; 6] = ["href", "src", "action", "formaction", "formAction", "srcdoc"];
 
-/// The kit's own files: they hold what all others use.
+/// The kit's own files, which contain what all others use.
 const KIT: [&str; 3] = ["shared/kit/address.js", "shared/kit/dom.js", "starter/furrow.js"];
 
-/// What in a page's source could lead to an address that the page did not make: from its query, say, which a policy can write.
+/// Finds what in a page's source could lead to an address that the page did not create: for example
+/// from its query, which a policy can write.
 fn ways_out(source: &str) -> Vec<String> {
     let mut found: Vec<String> = Vec::new();
     // The formatter begins a new line after the parenthesis of a long call.
@@ -106,7 +109,8 @@ fn ways_out(source: &str) -> Vec<String> {
             found.push(format!("{way:?}: {instead}"));
         }
     }
-    // `location` may be read by its parts, and the page loaded again; by any other name it could be given away.
+    // The parts of `location` may be read, and the page reloaded; under another name `location`
+    // could be passed on.
     for (at, _) in source.match_indices("location") {
         let is_name = |c: char| c.is_alphanumeric() || c == '_' || c == '$';
         let (before, after) = (&source[..at], &source["location".len() + at..]);
@@ -141,7 +145,7 @@ fn ways_out(source: &str) -> Vec<String> {
     found
 }
 
-/// Whether what stands before this is given a value.
+/// Whether an assignment follows.
 fn is_assigned(after: &str) -> bool {
     let after = after.trim_start();
     after.starts_with('=') && !after.starts_with("==") && !after.starts_with("=>")
@@ -149,7 +153,7 @@ fn is_assigned(after: &str) -> bool {
         || after.starts_with("??=")
 }
 
-/// Whether a place in a source lies inside a comment or a text of its line.
+/// Whether a position in a source is inside a comment or a string of its line.
 fn is_in_text(before: &str) -> bool {
     let line = before.rsplit('\n').next().unwrap_or_default();
     line.trim_start().starts_with(['*', '/']) || line.matches('"').count() % 2 == 1
@@ -168,7 +172,8 @@ fn sources(folder: &Path, found: &mut Vec<std::path::PathBuf>) {
     }
 }
 
-/// A page that goes where its query says runs the script that a policy writes there: `next=javascript:…` gave any reward.
+/// A page that navigates to an address from its query runs a script that a policy writes there:
+/// `next=javascript:…` yielded any reward.
 #[test]
 fn no_page_goes_where_its_query_says() {
     let envs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../envs");
@@ -186,7 +191,7 @@ fn no_page_goes_where_its_query_says() {
 }
 
 #[test]
-fn the_ways_out_of_a_page_are_seen() {
+fn the_ways_out_of_a_page_are_detected() {
     for source in [
         "location.assign(query().next ?? \"/\")",
         "location.replace(to)",

@@ -1,12 +1,12 @@
-//! Suites through the public door: what a job's sources become, and what is said when they are wrong.
+//! Suites through the public interface: how a job's sources load, and which errors they yield.
 
 #![expect(clippy::unwrap_used, reason = "a helper that fails fails its test")]
 
 use std::fs;
 use std::path::Path;
 
-use furrow_rollout::{Clock, End, Evidence, ImageFormat, Size, Split};
-use furrow_tasks::{Facts, Scorer, SiteRoot, SourceFile, TaskSet, TasksConfig, TasksFile, load};
+use furrow_rollout::{EndKind, Evidence, ImageFormat, PageClock, Size, Split};
+use furrow_tasks::{EndFacts, Scorer, SiteRoot, SourceFile, TaskSet, TasksConfig, TasksFile, load};
 use tempfile::TempDir;
 
 /// A suite `mine` of two pages, one with a demonstration.
@@ -60,7 +60,7 @@ fn a_folder_of_pages_becomes_tasks_on_a_site_of_its_own() {
     assert_eq!((click.task.max_steps, click.task.time_limit_millis), (4, 60_000));
     assert_eq!((click.task.viewport, click.task.split), (Size::new(320, 240), Split::Validation));
     assert_eq!((click.task.observation.format, click.task.observation.square), (ImageFormat::Png, true));
-    assert_eq!(click.task.clock, Clock::Real);
+    assert_eq!(click.task.clock, PageClock::Real);
     assert_eq!(click.task.hooks.start_with(9).as_deref(), Some("furrow.start('9')"));
     assert_eq!(click.task.hooks.solve.as_deref(), Some("return {action: 'click_element'}"));
     assert_eq!(click.difficulty.as_deref(), Some("easy"));
@@ -77,12 +77,12 @@ fn a_folder_of_pages_becomes_tasks_on_a_site_of_its_own() {
 fn template_text_in_goals_stays_text() {
     let folder = pages();
     let set = loaded(vec![source("mine", folder.path())]);
-    let task = set.find("mine", "read").unwrap().drawn(77);
+    let task = set.find("mine", "read").unwrap().with_seed(77);
     assert_eq!(task.goal.as_deref(), Some("Say {seed}."));
-    assert_eq!(task.seed, 5, "a seed in the line outranks the draw");
-    assert_eq!(set.find("mine", "click").unwrap().drawn(77).seed, 77);
+    assert_eq!(task.seed, 5, "a seed in the line overrides the sampler's");
+    assert_eq!(set.find("mine", "click").unwrap().with_seed(77).seed, 77);
     let webvoyager = loaded(vec![source("webvoyager", "tests/data/webvoyager.jsonl")]);
-    let goal = webvoyager.specs()[1].drawn(3).goal.unwrap();
+    let goal = webvoyager.specs()[1].with_seed(3).goal.unwrap();
     assert_eq!(goal, "Find a note that mentions {seed} and {{ 7 * 7 }}, \"quoted\" <img> and \\n.");
 }
 
@@ -121,11 +121,11 @@ fn webvoyagers_rows_load_unchanged_and_wait_for_a_judge() {
     assert_eq!(set.specs()[2].task.max_steps, 5);
     assert!(note.json.contains(r#""mine":{"kept":[1,2.5]}"#), "unknown keys are kept: {}", note.json);
     assert!(note.json.contains(r#""reference":{"type":"possible","answer":"Note 17"}"#), "{}", note.json);
-    assert_eq!((set.judged(), set.notes().len()), (3, 0));
+    assert_eq!((set.tasks_with_judge(), set.notes().len()), (3, 0));
 }
 
 #[test]
-fn impossible_tasks_are_left_out_and_passed_days_moved_and_both_are_told() {
+fn impossible_tasks_are_left_out_and_past_days_moved_and_both_are_reported() {
     let folder = tempfile::tempdir().unwrap();
     let line = |site: &str, n: u32, ques: &str| {
         format!(r#"{{"web_name":"{site}","id":"{site}--{n}","ques":"{ques}","web":"https://a.example/"}}"#)
@@ -162,14 +162,15 @@ fn impossible_tasks_are_left_out_and_passed_days_moved_and_both_are_told() {
     refused(vec![voyage("bad.json", None)], &["tasks.source[0].impossible: "]);
 }
 
-/// A reference answer is never compared as a string, golden or possible: no row scores without the judge.
+/// A reference answer is never compared as a string, golden or possible: no row is scored without
+/// the judge.
 #[test]
 fn a_reference_answer_is_no_reward() {
     let set = loaded(vec![SourceFile {
         answers: Some("tests/data/reference_answer.json".into()),
         ..source("webvoyager", "tests/data/webvoyager.jsonl")
     }]);
-    let facts = Facts { end: End::Answered, steps: 1, max_steps: 15 };
+    let facts = EndFacts { end: EndKind::Answered, steps: 1, max_steps: 15 };
     for (spec, answer) in set.specs().iter().zip(["Rye", "Note 17", "4"]) {
         let evidence = Evidence { answer: Some(answer.to_owned()), ..Evidence::default() };
         assert!(spec.scorer.needs_judge());
@@ -228,7 +229,7 @@ fn every_bad_row_of_every_source_is_reported_at_once() {
         vec![source("mine", folder.path()), source("live", folder.path().join("live.jsonl"))],
         &[
             "tasks.jsonl:1: max_steps: 0 is out of range; use a whole number from 1 to 10000",
-            "tasks.jsonl:2: is no JSON object",
+            "tasks.jsonl:2: is not a JSON object",
             "tasks.jsonl:3: suite: \"other\" is not \"mine\"",
             "tasks.jsonl:4: start_url: there is no ",
             "tasks.jsonl:5: start_url: there is no ",
@@ -245,7 +246,7 @@ fn ids_are_unique_in_a_file_and_across_sources() {
     let folder = pages();
     let line = r#"{"task_id":"same","start_url":"click.html","score":{"kind":"probe"}}"#;
     write(&folder, "tasks.jsonl", &format!("{line}\n\n{line}"));
-    refused(vec![source("mine", folder.path())], &["tasks.jsonl:3: task_id: \"same\" was there before"]);
+    refused(vec![source("mine", folder.path())], &["tasks.jsonl:3: task_id: \"same\" is already used"]);
     let folder = pages();
     let twice = || source("mine", folder.path());
     refused(vec![twice(), twice()], &["mine/click comes from two sources; exclude it from one of them"]);
@@ -311,16 +312,16 @@ fn miniwob_pages_come_from_an_unpacked_folder() {
     let spec = set.find("miniwob", "click-test").unwrap();
     assert_eq!(spec.task.start_url, "http://miniwob.test/miniwob/click-test.html");
     assert_eq!(spec.task.observation.clip, Some(Size::new(160, 210)));
-    assert!(matches!(spec.task.clock, Clock::Virtual { step_millis: 1000 }));
+    assert!(matches!(spec.task.clock, PageClock::Virtual { step_millis: 1000 }));
     assert_eq!(spec.task.hooks.solve.as_deref(), Some("return null"));
     assert!(spec.task.hooks.start_with(3).unwrap().contains("Math.seedrandom('3')"));
     assert_eq!(Scorer::of_task_json(&spec.json).as_ref(), Ok(&spec.scorer));
     assert!(spec.json.contains("\"deterministic_goal\":true"));
     assert_eq!(set.sites()[0].host, "miniwob.test");
     write(&folder, "tasks.jsonl", r#"{"task_id":"gone","file":"miniwob/gone.html"}"#);
-    refused(vec![with_pages()], &["1 of the listed pages are not there, the first is miniwob/gone.html"]);
+    refused(vec![with_pages()], &["1 of the listed pages are missing, the first is miniwob/gone.html"]);
     write(&folder, "tasks.jsonl", r#"{"task_id":"out","file":"../out.html"}"#);
-    refused(vec![with_pages()], &["tasks.jsonl:1: file: \"../out.html\" is no page"]);
+    refused(vec![with_pages()], &["tasks.jsonl:1: file: \"../out.html\" is not a page"]);
 }
 
 #[test]

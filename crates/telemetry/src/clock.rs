@@ -1,25 +1,25 @@
-//! The time a service goes by, put into its hands so that a test can hold it still.
+//! The time source of a service, passed in so that a test can control it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::SeqCst};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-/// Tells the time. Clones tell the same time.
+/// Reads the time. Clones read the same clocks.
 #[derive(Debug, Clone)]
-pub struct TimeSource(Source);
+pub struct TimeSource(ClockSource);
 
-/// Moves the time of the [`TimeSource`] it was made with.
+/// Moves the time of the [`TimeSource`] it was created with.
 #[derive(Debug, Clone)]
-pub struct ManualTime(Arc<Hands>);
+pub struct ManualTime(Arc<ManualClock>);
 
 #[derive(Debug, Clone)]
-enum Source {
+enum ClockSource {
     System { started: Instant },
-    Manual(Arc<Hands>),
+    Manual(Arc<ManualClock>),
 }
 
 #[derive(Debug)]
-struct Hands {
+struct ManualClock {
     micros: AtomicU64,
     wall_micros: AtomicI64,
 }
@@ -27,40 +27,42 @@ struct Hands {
 impl TimeSource {
     /// The machine's clocks; counting starts now.
     pub fn system() -> Self {
-        Self(Source::System { started: Instant::now() })
+        Self(ClockSource::System { started: Instant::now() })
     }
 
     /// A clock that moves only by hand. It starts at 0, and at `wall_micros` after the Unix epoch.
     pub fn manual(wall_micros: i64) -> (Self, ManualTime) {
-        let hands = Arc::new(Hands { micros: AtomicU64::new(0), wall_micros: AtomicI64::new(wall_micros) });
-        (Self(Source::Manual(hands.clone())), ManualTime(hands))
+        let hands =
+            Arc::new(ManualClock { micros: AtomicU64::new(0), wall_micros: AtomicI64::new(wall_micros) });
+        (Self(ClockSource::Manual(hands.clone())), ManualTime(hands))
     }
 
-    /// Microseconds since counting started. Never goes back: durations and deadlines come from here.
+    /// Microseconds since counting started. Never goes back: durations and deadlines use it.
     pub fn micros(&self) -> u64 {
         match &self.0 {
-            Source::System { started } => started.elapsed().as_micros() as u64,
-            Source::Manual(hands) => hands.micros.load(SeqCst),
+            ClockSource::System { started } => started.elapsed().as_micros() as u64,
+            ClockSource::Manual(hands) => hands.micros.load(SeqCst),
         }
     }
 
-    /// Wall clock, microseconds since the Unix epoch. May jump: it goes into columns and logs, never into a decision.
+    /// Wall clock, microseconds since the Unix epoch. May jump: for columns and logs only, never
+    /// for decisions.
     pub fn wall_micros(&self) -> i64 {
         match &self.0 {
-            Source::System { .. } => micros_since_epoch(SystemTime::now()),
-            Source::Manual(hands) => hands.wall_micros.load(SeqCst),
+            ClockSource::System { .. } => micros_since_epoch(SystemTime::now()),
+            ClockSource::Manual(hands) => hands.wall_micros.load(SeqCst),
         }
     }
 }
 
 impl ManualTime {
-    /// Both clocks go on.
+    /// Advances both clocks.
     pub fn advance(&self, micros: u64) {
         self.0.micros.fetch_add(micros, SeqCst);
         self.0.wall_micros.fetch_add(micros as i64, SeqCst);
     }
 
-    /// Somebody sets the wall clock; the other does not notice.
+    /// Sets the wall clock; the monotonic clock does not change.
     pub fn set_wall(&self, micros: i64) {
         self.0.wall_micros.store(micros, SeqCst);
     }

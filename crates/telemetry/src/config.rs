@@ -12,22 +12,23 @@ use crate::otel;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct TelemetryFile {
-    /// How often a line is appended to `metrics.jsonl`.
+    /// Milliseconds between two lines in `metrics.jsonl`.
     pub metrics_interval_millis: u64,
-    /// Least severe level written to `logs/<role>.jsonl`. The events that say what was acknowledged and published are of level info.
+    /// Least severe level written to `logs/<role>.jsonl`. The events for acknowledged steps and
+    /// committed shards have level info.
     pub log_level: Level,
     /// Least severe level shown on the terminal.
     pub stderr_level: Level,
-    /// Where figures and spans go over OTLP/gRPC, such as `http://127.0.0.1:4317`; nowhere, if left out or empty. Needs a build
-    /// with the feature `otel`.
+    /// Endpoint that gets metrics and spans over OTLP/gRPC, such as `http://127.0.0.1:4317`; none
+    /// if absent or empty. Needs a build with the feature `otel`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub otlp_endpoint: Option<String>,
 }
 
-/// How severe a line must be to be written. What is named includes all before it.
+/// The least severe level to write; each level includes those before it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-#[expect(missing_docs, reason = "the names say it")]
+#[expect(missing_docs, reason = "the names are self-explanatory")]
 pub enum Level {
     Error,
     Warn,
@@ -36,7 +37,7 @@ pub enum Level {
     Trace,
 }
 
-/// Checked settings; only [`TelemetryFile::check`] makes one.
+/// Checked settings; only [`TelemetryFile::check`] creates them.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TelemetryConfig {
     pub(crate) metrics_interval: Duration,
@@ -48,7 +49,7 @@ pub struct TelemetryConfig {
 impl Default for TelemetryFile {
     fn default() -> Self {
         Self {
-            // A line is about 8 kB: 360 lines, 3 MB an hour.
+            // A line has about 8 kB: 360 lines are 3 MB per hour.
             metrics_interval_millis: 10_000,
             log_level: Level::Info,
             stderr_level: Level::Warn,
@@ -58,7 +59,7 @@ impl Default for TelemetryFile {
 }
 
 impl TelemetryFile {
-    /// Checks every value and names every problem.
+    /// Checks every value and reports every problem.
     pub fn check(self) -> Result<TelemetryConfig, Vec<String>> {
         self.check_for(otel::BUILT_IN)
     }
@@ -73,8 +74,10 @@ impl TelemetryFile {
         let otlp_endpoint = self.otlp_endpoint.filter(|endpoint| !endpoint.is_empty());
         if let Some(endpoint) = &otlp_endpoint {
             let problem = if exports { endpoint_problem(endpoint) } else { Some(NOT_BUILT_IN) };
-            let shown: String = endpoint.chars().take(ENDPOINT_BYTES_MAX).collect();
-            problems.extend(problem.map(|problem| format!("telemetry.otlp_endpoint: {shown:?}; {problem}")));
+            let cut_endpoint: String = endpoint.chars().take(ENDPOINT_BYTES_MAX).collect();
+            problems.extend(
+                problem.map(|problem| format!("telemetry.otlp_endpoint: {cut_endpoint:?}; {problem}")),
+            );
         }
         if !problems.is_empty() {
             return Err(problems);
@@ -88,16 +91,19 @@ impl TelemetryFile {
     }
 }
 
-const NOT_BUILT_IN: &str = "this furrow was built without OpenTelemetry: build it with `cargo build --release --features otel`, \
+const NOT_BUILT_IN: &str = "this furrow was built without OpenTelemetry; build it with `cargo build --release --features otel`, \
                             or leave the key empty";
 
-/// A name has at most 253 bytes, and what stands around it is short.
+/// A host name has at most 253 bytes, and the rest of the URL is short.
 const ENDPOINT_BYTES_MAX: usize = 300;
 
-/// What is wrong with an endpoint: `http://`, a name or an address, a port, and nothing else.
+/// Why an endpoint is refused: it must be `http://`, a name or an address, a port, and nothing
+/// else.
 fn endpoint_problem(endpoint: &str) -> Option<&'static str> {
     if endpoint.starts_with("https://") {
-        return Some("TLS is not spoken: use http:// and have a collector on this machine speak it");
+        return Some(
+            "TLS is not supported; use http:// with a collector on this machine that forwards over TLS",
+        );
     }
     let right = Some("use http://HOST:PORT, such as http://127.0.0.1:4317");
     let Some(address) = endpoint.strip_prefix("http://") else { return right };
@@ -117,7 +123,7 @@ fn endpoint_problem(endpoint: &str) -> Option<&'static str> {
 }
 
 impl TelemetryConfig {
-    /// The same settings with another level for the terminal, as `-v` and `--quiet` ask for.
+    /// The same settings with another level for the terminal, as for `-v` and `--quiet`.
     pub fn with_stderr_level(self, stderr_level: Level) -> Self {
         Self { stderr_level, ..self }
     }
@@ -162,7 +168,7 @@ mod tests {
         let got = file.check_for(exports).err().map(|problems| problems.join("\n"));
         assert!(got.is_some() == want.is_some(), "{endpoint:?}: {got:?}");
         let (got, want) = (got.unwrap_or_default(), want.unwrap_or_default());
-        assert!(got.contains(want), "{got:?} does not say {want:?}");
+        assert!(got.contains(want), "{got:?} does not contain {want:?}");
         let key = format!("telemetry.otlp_endpoint: {endpoint:?}; ");
         assert!(got.is_empty() || endpoint.len() > ENDPOINT_BYTES_MAX || got.starts_with(&key), "{got}");
     }
@@ -198,13 +204,14 @@ mod tests {
             check_endpoint(bad, true, right);
         }
         check_endpoint(&format!("http://{}:4317", "x".repeat(300)), true, right);
-        check_endpoint("https://host:4317", true, Some("TLS is not spoken"));
+        check_endpoint("https://host:4317", true, Some("TLS is not supported"));
     }
 
     #[test]
     fn a_build_that_cannot_export_says_how_to_build_one_that_can() {
         check_endpoint("http://127.0.0.1:4317", false, Some("--features otel"));
-        // Of a run that another build collected, the key may be taken back: `--set telemetry.otlp_endpoint=`.
+        // A run that another build collected can be resumed without the key: `--set
+        // telemetry.otlp_endpoint=`.
         check_endpoint("", false, None);
         let none = TelemetryFile { otlp_endpoint: Some(String::new()), ..TelemetryFile::default() };
         assert_eq!(none.check_for(false).unwrap().otlp_endpoint, None);

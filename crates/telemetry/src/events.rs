@@ -1,9 +1,11 @@
-//! Events: what happens in the farm, said once. `Event { .. }.emit()` writes one log line and moves the figures.
+//! Events: each thing that happens in the farm is reported once. `Event { .. }.emit()` writes one
+//! log line and updates the metrics.
 //!
-//! Every line carries `event`, its name from `names.rs`, and its ids as fields; no id ever becomes a label. What the farm does
-//! is of level `info` (each step acknowledged included: that is what a checker holds against the data set), what the coordinator
-//! repeats of it and what pages provoke is of level `debug` (a page could fill a disk otherwise; it is counted all the same),
-//! what somebody should look at is `warn`.
+//! Every line carries `event`, its name from `names.rs`, and its ids as fields; no id ever becomes
+//! a label. Actions of the farm have level `info`, each acknowledged step included: a checker
+//! compares those with the data set. What the coordinator repeats of them and what pages provoke
+//! have level `debug`, because a page could otherwise fill a disk; both are counted. What an
+//! operator should look at has level `warn`.
 
 mod coordinator;
 mod env;
@@ -15,8 +17,8 @@ pub use env::*;
 pub use farm::*;
 pub use policy::*;
 
-/// Writes a line about a trajectory: `say!(info, NAME, ancestry, "text", field = value, ..)`.
-macro_rules! say {
+/// Writes a line about a trajectory: `log_event!(info, NAME, ancestry, "text", field = value, ..)`.
+macro_rules! log_event {
     ($level:ident, $event:ident, $of:expr, $text:literal $(, $($fields:tt)+)?) => {
         tracing::$level!(
             event = $crate::names::event::$event,
@@ -27,9 +29,9 @@ macro_rules! say {
         )
     };
 }
-use say;
+use log_event;
 
-/// The first characters of a text that comes from outside: a host name has at most 253, and a log line should end.
+/// The first characters of an external text: a host name has at most 253, and a log line must end.
 pub(crate) fn cut(text: &str) -> &str {
     let end = text.char_indices().nth(253).map_or(text.len(), |(at, _)| at);
     &text[..end]

@@ -1,8 +1,9 @@
-//! `metrics.jsonl`: one line every few seconds with all figures, appended and never rewritten.
+//! `metrics.jsonl`: one line with all metrics every few seconds, appended and never rewritten.
 //!
-//! A line is one flat JSON object. Totals stand under the metric's name, what happened in the interval under further words:
-//! `<counter>_per_second`, `<histogram>/p50`. The last line of a process has `final: true` and its whole life as its interval,
-//! so its rates and percentiles describe all of it.
+//! A line is one flat JSON object. Totals have the metric's name as key; values of the interval
+//! have further keys: `<counter>_per_second`, `<histogram>/p50`. The last line of a process has
+//! `final: true`, and its interval is the whole life of the process, so its rates and percentiles
+//! describe all of it.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
@@ -19,39 +20,40 @@ use tracing::warn;
 use crate::clock::TimeSource;
 use crate::config::TelemetryConfig;
 use crate::labels::{Label, Role};
-use crate::metrics::Buckets;
-use crate::names::{Figures, Point, Sample, figures};
-use crate::process::{Memory, process_usage, tree_usage};
+use crate::metrics::HistogramBuckets;
+use crate::names::{MetricPoint, MetricSample, ProcessMetrics, process_metrics};
+use crate::process::{MemoryMeasure, process_usage, tree_usage};
 
 /// Appends lines to one `metrics.jsonl`.
 #[derive(Debug)]
-pub struct Exporter {
+pub struct MetricsExporter {
     file: File,
     path: PathBuf,
-    /// Whether the file ends in the middle of a line.
+    /// Whether the file ends with an incomplete line.
     torn: bool,
     role: Role,
     started: String,
     time: TimeSource,
-    figures: &'static Figures,
-    first: Reading,
-    last: Reading,
-    /// When PSS may be measured again.
+    figures: &'static ProcessMetrics,
+    first: MetricsReading,
+    last: MetricsReading,
+    /// Earliest time of the next measurement of PSS.
     pss_due_micros: u64,
 }
 
-/// PSS makes the kernel walk the page tables of every process below this one: 0.4 s for 60 browser contexts. A measurement that took
-/// so long is not repeated before 200 times as long has passed, which keeps all of them below half a percent of one core.
+/// For PSS the kernel walks the page tables of every process below this one: 0.4 s for 60 browser
+/// contexts. After a measurement the next one waits 200 times as long as it took, which keeps all
+/// of them below half a percent of one core.
 const PSS_PAUSE: u64 = 200;
 
-/// The figures at one moment.
+/// The metrics at one moment.
 #[derive(Debug, Clone)]
-struct Reading {
+struct MetricsReading {
     micros: u64,
-    points: Vec<Point>,
+    points: Vec<MetricPoint>,
 }
 
-/// Why figures could not be written.
+/// Why metrics cannot be written.
 #[derive(Debug, Error)]
 pub enum ExportError {
     /// The file cannot be opened.
@@ -62,7 +64,7 @@ pub enum ExportError {
         /// Cause.
         source: io::Error,
     },
-    /// Nothing can be sent to the endpoint.
+    /// The endpoint cannot be used.
     #[error("telemetry.otlp_endpoint: {endpoint:?} cannot be used: {reason}")]
     Endpoint {
         /// The endpoint.
@@ -80,24 +82,24 @@ pub enum ExportError {
     },
 }
 
-/// Appends a line each interval until `stop`, then the final one. A line that cannot be written (a full disk) is told in the log and
-/// left out: figures are not worth a farm.
-pub async fn export(mut exporter: Exporter, config: TelemetryConfig, stop: CancellationToken) {
+/// Appends a line each interval until `stop`, then the final one. A line that cannot be written (a
+/// full disk) is logged and left out: metrics never stop a farm.
+pub async fn export(mut exporter: MetricsExporter, config: TelemetryConfig, stop: CancellationToken) {
     let mut ticks = interval(config.metrics_interval);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    ticks.tick().await; // the first one comes at once
+    ticks.tick().await; // the first tick is immediate
     while stop.run_until_cancelled(ticks.tick()).await.is_some() {
-        let Some(back) = blocking(exporter, Exporter::append).await else { return };
+        let Some(back) = blocking(exporter, MetricsExporter::append).await else { return };
         exporter = back;
     }
-    blocking(exporter, Exporter::append_final).await;
+    blocking(exporter, MetricsExporter::append_final).await;
 }
 
-/// Reading /proc and writing a file block, so they happen off the async threads. `None` when the runtime is going down.
+/// Reads /proc and writes the file on a blocking thread. `None` when the runtime shuts down.
 async fn blocking(
-    mut exporter: Exporter,
-    append: impl FnOnce(&mut Exporter) -> Result<(), ExportError> + Send + 'static,
-) -> Option<Exporter> {
+    mut exporter: MetricsExporter,
+    append: impl FnOnce(&mut MetricsExporter) -> Result<(), ExportError> + Send + 'static,
+) -> Option<MetricsExporter> {
     let appended = tokio::task::spawn_blocking(move || {
         exporter.measure_process();
         let appended = append(&mut exporter);
@@ -106,32 +108,33 @@ async fn blocking(
     let (exporter, appended) = appended.await.ok()?;
     if let Err(error) = appended {
         let source = std::error::Error::source(&error).map(ToString::to_string);
-        warn!(error = %error, source, "a line of figures is left out");
+        warn!(error = %error, source, "a line of metrics was not written");
     }
     Some(exporter)
 }
 
-impl Exporter {
-    /// Opens the file for appending, made where it is missing. The first interval begins now.
+impl MetricsExporter {
+    /// Opens the file for appending, and creates it if it is missing. The first interval begins
+    /// now.
     pub fn open(path: &Path, role: Role, time: TimeSource) -> Result<Self, ExportError> {
-        Self::open_with(path, role, time, figures())
+        Self::open_with(path, role, time, process_metrics())
     }
 
     fn open_with(
         path: &Path,
         role: Role,
         time: TimeSource,
-        figures: &'static Figures,
+        figures: &'static ProcessMetrics,
     ) -> Result<Self, ExportError> {
         let opened = open(path).and_then(|mut file| Ok((is_torn(&mut file)?, file)));
         let (torn, file) = opened.map_err(|source| ExportError::Open { path: path.to_owned(), source })?;
-        let first = Reading { micros: time.micros(), points: figures.points() };
+        let first = MetricsReading { micros: time.micros(), points: figures.points() };
         let (last, started) = (first.clone(), rfc3339(time.wall_micros()));
         let path = path.to_owned();
         Ok(Self { file, path, torn, role, started, time, figures, first, last, pss_due_micros: 0 })
     }
 
-    /// Appends a line about the time since the last one.
+    /// Appends a line for the time since the last one.
     pub fn append(&mut self) -> Result<(), ExportError> {
         let now = self.read();
         let line = self.line(&now, &self.last, false);
@@ -139,23 +142,27 @@ impl Exporter {
         self.write(&line)
     }
 
-    /// Appends the line about the whole time since the exporter was opened.
+    /// Appends the line for the whole time since the exporter was opened.
     pub fn append_final(&mut self) -> Result<(), ExportError> {
         let now = self.read();
         let line = self.line(&now, &self.first, true);
         self.write(&line)
     }
 
-    /// Brings the figures of the process itself up to now. PSS stays as it was until it is due.
+    /// Updates the metrics of the process itself. PSS stays unchanged until its next measurement is
+    /// due.
     pub fn measure_process(&mut self) {
         let pid = std::process::id();
-        if let Ok(own) = process_usage(pid, Memory::Rss) {
+        if let Ok(own) = process_usage(pid, MemoryMeasure::Rss) {
             self.figures.process_cpu_micros.raise_to(own.cpu_micros);
             self.figures.process_rss_bytes.set(Some(own.rss_bytes));
         }
         let began = self.time.micros();
         let is_due = began >= self.pss_due_micros;
-        let Ok(tree) = tree_usage(pid, if is_due { Memory::RssAndPss } else { Memory::Rss }) else { return };
+        let Ok(tree) = tree_usage(pid, if is_due { MemoryMeasure::RssAndPss } else { MemoryMeasure::Rss })
+        else {
+            return;
+        };
         self.figures.tree_processes.set(Some(tree.processes));
         self.figures.tree_cpu_micros.raise_to(tree.cpu_micros);
         self.figures.tree_rss_bytes.set(Some(tree.rss_bytes));
@@ -166,17 +173,18 @@ impl Exporter {
         }
     }
 
-    fn read(&self) -> Reading {
-        Reading { micros: self.time.micros(), points: self.figures.points() }
+    fn read(&self) -> MetricsReading {
+        MetricsReading { micros: self.time.micros(), points: self.figures.points() }
     }
 
-    fn line(&self, now: &Reading, since: &Reading, is_final: bool) -> Map<String, Value> {
+    fn line(&self, now: &MetricsReading, since: &MetricsReading, is_final: bool) -> Map<String, Value> {
         let interval_micros = now.micros.saturating_sub(since.micros);
         let mut line = Map::new();
         line.insert("time".into(), rfc3339(self.time.wall_micros()).into());
-        line.insert("role".into(), self.role.word().into());
+        line.insert("role".into(), self.role.value().into());
         line.insert("pid".into(), std::process::id().into());
-        // With role and number it names the process, wherever it runs: in containers every process is number 1.
+        // Together with role and pid this identifies the process on any machine: in containers
+        // every process has pid 1.
         line.insert("started".into(), self.started.as_str().into());
         line.insert("uptime_seconds".into(), seconds(now.micros.saturating_sub(self.first.micros)).into());
         line.insert("interval_seconds".into(), seconds(interval_micros).into());
@@ -187,7 +195,8 @@ impl Exporter {
         line
     }
 
-    /// One line, one write. After a failed one the next begins on a line of its own, so that at most one cannot be read.
+    /// Writes one line with one write. After a failed write the next line starts on a new line, so
+    /// that at most one is unreadable.
     fn write(&mut self, line: &Map<String, Value>) -> Result<(), ExportError> {
         let start = if self.torn { "\n" } else { "" };
         let text = format!("{start}{}\n", json!(line));
@@ -213,29 +222,32 @@ fn is_torn(file: &mut File) -> io::Result<bool> {
     Ok(last != *b"\n")
 }
 
-/// Puts a metric's total, and what became of it in the interval, into the line.
-fn describe(point: &Point, before: &Point, interval_seconds: f64, line: &mut Map<String, Value>) {
+/// Adds a metric's total, and its values of the interval, to the line.
+fn describe(point: &MetricPoint, before: &MetricPoint, interval_seconds: f64, line: &mut Map<String, Value>) {
     let key = match point.label {
-        Some((_, word)) => format!("{}/{word}", point.name),
+        Some((_, value)) => format!("{}/{value}", point.name),
         None => point.name.to_owned(),
     };
     match (&point.sample, &before.sample) {
-        (Sample::Counter(now), Sample::Counter(then)) => {
+        (MetricSample::Counter(now), MetricSample::Counter(then)) => {
             let added = now.saturating_sub(*then) as f64;
             let rate = (interval_seconds > 0.0).then(|| added / interval_seconds);
             line.insert(key.clone(), (*now).into());
             line.insert(format!("{key}_per_second"), rate.into());
         }
-        (Sample::Gauge(now), _) => {
+        (MetricSample::Gauge(now), _) => {
             line.insert(key, (*now).into());
         }
-        (Sample::Average { sum, count }, Sample::Average { sum: sum_before, count: count_before }) => {
+        (
+            MetricSample::Average { sum, count },
+            MetricSample::Average { sum: sum_before, count: count_before },
+        ) => {
             let added = count.saturating_sub(*count_before);
             let mean = (added > 0).then(|| (sum - sum_before) / added as f64);
             line.insert(format!("{key}/count"), (*count).into());
             line.insert(format!("{key}/mean"), mean.into());
         }
-        (Sample::Histogram(now), Sample::Histogram(then)) => {
+        (MetricSample::Histogram(now), MetricSample::Histogram(then)) => {
             line.insert(format!("{key}/count"), now.count().into());
             describe_interval(&key, &now.since(then), line);
         }
@@ -243,7 +255,7 @@ fn describe(point: &Point, before: &Point, interval_seconds: f64, line: &mut Map
     }
 }
 
-fn describe_interval(key: &str, added: &Buckets, line: &mut Map<String, Value>) {
+fn describe_interval(key: &str, added: &HistogramBuckets, line: &mut Map<String, Value>) {
     line.insert(format!("{key}/mean"), added.mean().into());
     for (name, share) in [("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("max", 1.0)] {
         line.insert(format!("{key}/{name}"), added.quantile(share).into());
@@ -254,7 +266,7 @@ fn seconds(micros: u64) -> f64 {
     micros as f64 / 1e6
 }
 
-/// A moment that no calendar holds is told as it is.
+/// A time outside of the calendar is given as a number.
 fn rfc3339(wall_micros: i64) -> String {
     OffsetDateTime::from_unix_timestamp_nanos(i128::from(wall_micros) * 1000)
         .ok()
@@ -266,18 +278,18 @@ fn rfc3339(wall_micros: i64) -> String {
 mod tests {
     use super::*;
     use crate::TelemetryFile;
-    use furrow_rollout::{Cause, End};
+    use furrow_rollout::{EndKind, TimeCause};
     use std::time::Duration;
 
-    /// Two seconds in which `happens`, and a line about them.
-    fn line_about(happens: impl Fn(&Figures)) -> Map<String, Value> {
-        let figures: &'static Figures = Box::leak(Box::new(Figures::new()));
-        // Things that happened before the interval count in totals alone.
+    /// Runs `happens` in an interval of two seconds and returns its line.
+    fn line_about(happens: impl Fn(&ProcessMetrics)) -> Map<String, Value> {
+        let figures: &'static ProcessMetrics = Box::leak(Box::new(ProcessMetrics::new()));
+        // What happened before the interval counts only in totals.
         happens(figures);
         let folder = tempfile::tempdir().unwrap();
         let (time, hand) = TimeSource::manual(1_000_000);
         let mut exporter =
-            Exporter::open_with(&folder.path().join("m.jsonl"), Role::Run, time, figures).unwrap();
+            MetricsExporter::open_with(&folder.path().join("m.jsonl"), Role::Run, time, figures).unwrap();
         hand.advance(2_000_000);
         happens(figures);
         exporter.append().unwrap();
@@ -290,8 +302,10 @@ mod tests {
     }
 
     #[track_caller]
-    fn check(happens: impl Fn(&Figures), want: Value) {
-        let (line, Value::Object(want)) = (line_about(happens), want) else { panic!("rows want objects") };
+    fn check(happens: impl Fn(&ProcessMetrics), want: Value) {
+        let (line, Value::Object(want)) = (line_about(happens), want) else {
+            panic!("the expected value must be an object")
+        };
         for (key, value) in want {
             assert_eq!(line.get(&key), Some(&value), "{key}");
         }
@@ -299,16 +313,16 @@ mod tests {
 
     #[test]
     fn pss_is_measured_only_when_it_is_due() {
-        let figures: &'static Figures = Box::leak(Box::new(Figures::new()));
+        let figures: &'static ProcessMetrics = Box::leak(Box::new(ProcessMetrics::new()));
         let folder = tempfile::tempdir().unwrap();
         let (time, hand) = TimeSource::manual(0);
         let mut exporter =
-            Exporter::open_with(&folder.path().join("m.jsonl"), Role::Run, time, figures).unwrap();
+            MetricsExporter::open_with(&folder.path().join("m.jsonl"), Role::Run, time, figures).unwrap();
         figures.tree_pss_bytes.set(Some(1));
         exporter.pss_due_micros = 10;
         exporter.measure_process();
         assert_eq!(figures.tree_pss_bytes.get(), Some(1), "9 us too early");
-        assert!(figures.tree_rss_bytes.get() > Some(1), "what is cheap is measured every time");
+        assert!(figures.tree_rss_bytes.get() > Some(1), "RSS is measured every time");
         hand.advance(10);
         exporter.measure_process();
         assert!(figures.tree_pss_bytes.get() > Some(1));
@@ -325,9 +339,12 @@ mod tests {
             |f| f.trajectories.add(3),
             json!({"rollout/trajectories": 6, "rollout/trajectories_per_second": 1.5}),
         );
-        check(|f| f.ends.at(End::Done).add(1), json!({"rollout/ends/done": 2, "rollout/ends/answered": 0}));
         check(
-            |f| f.session_micros.at(Cause::Policy).add(500),
+            |f| f.ends.at(EndKind::Done).add(1),
+            json!({"rollout/ends/done": 2, "rollout/ends/answered": 0}),
+        );
+        check(
+            |f| f.session_micros.at(TimeCause::Policy).add(500),
             json!({"env/session_micros/policy": 1000, "env/session_micros/policy_per_second": 250.0}),
         );
         check(|f| f.running.set(7), json!({"rollout/running": 7}));
@@ -343,25 +360,25 @@ mod tests {
     }
 
     #[test]
-    fn no_two_figures_share_a_key() {
-        let figures = Figures::new();
-        let mut seen = std::collections::BTreeSet::new();
+    fn no_two_metrics_share_a_key() {
+        let figures = ProcessMetrics::new();
+        let mut all_keys = std::collections::BTreeSet::new();
         for point in figures.points() {
             let mut keys = Map::new();
             describe(&point, &point, 1.0, &mut keys);
             for key in keys.keys() {
-                assert!(seen.insert(key.clone()), "{key}");
+                assert!(all_keys.insert(key.clone()), "{key}");
             }
         }
     }
 
     #[test]
     fn the_final_line_is_about_the_whole_life() {
-        let figures: &'static Figures = Box::leak(Box::new(Figures::new()));
+        let figures: &'static ProcessMetrics = Box::leak(Box::new(ProcessMetrics::new()));
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("made/m.jsonl");
         let (time, hand) = TimeSource::manual(0);
-        let mut exporter = Exporter::open_with(&path, Role::Env, time, figures).unwrap();
+        let mut exporter = MetricsExporter::open_with(&path, Role::Env, time, figures).unwrap();
         for _ in 0..4 {
             hand.advance(1_000_000);
             figures.env_steps.add(2);
@@ -380,7 +397,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("m.jsonl");
         fs::write(&path, "{\"whole\":1}\n{\"to").unwrap();
-        let mut exporter = Exporter::open(&path, Role::Run, TimeSource::system()).unwrap();
+        let mut exporter = MetricsExporter::open(&path, Role::Run, TimeSource::system()).unwrap();
         exporter.append().unwrap();
         let text = fs::read_to_string(&path).unwrap();
         let lines: Vec<_> = text.lines().collect();
@@ -392,7 +409,7 @@ mod tests {
     async fn lines_come_until_the_stop_and_the_last_is_final() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("m.jsonl");
-        let exporter = Exporter::open(&path, Role::Run, TimeSource::system()).unwrap();
+        let exporter = MetricsExporter::open(&path, Role::Run, TimeSource::system()).unwrap();
         let config =
             TelemetryFile { metrics_interval_millis: 100, ..TelemetryFile::default() }.check().unwrap();
         let stop = CancellationToken::new();
@@ -404,7 +421,7 @@ mod tests {
         };
         tokio::time::timeout(Duration::from_secs(30), two_lines).await.expect("two lines");
         stop.cancel();
-        tokio::time::timeout(Duration::from_secs(30), task).await.expect("an end").unwrap();
+        tokio::time::timeout(Duration::from_secs(30), task).await.expect("the export ends").unwrap();
         let lines = read_lines(&path);
         let finals: Vec<_> = lines.iter().map(|line| line["final"] == true).collect();
         assert_eq!(finals.iter().filter(|last| **last).count(), 1);
@@ -416,7 +433,7 @@ mod tests {
     #[test]
     fn a_file_that_cannot_be_opened_is_named() {
         let folder = tempfile::tempdir().unwrap();
-        let error = Exporter::open(folder.path(), Role::Run, TimeSource::system()).unwrap_err();
+        let error = MetricsExporter::open(folder.path(), Role::Run, TimeSource::system()).unwrap_err();
         assert!(error.to_string().contains(folder.path().to_str().unwrap()), "{error}");
     }
 }

@@ -1,18 +1,18 @@
-//! The closed sets that figures are broken down by. Ids, hosts and texts go to the log, never here.
+//! The closed sets that metrics are broken down by. Ids, hosts and texts go to the log, never here.
 
-use furrow_rollout::{Cause, End, OutcomeName};
+use furrow_rollout::{EndKind, OutcomeName, TimeCause};
 
-/// A closed set of words: each metric broken down by it has exactly one cell a word.
+/// A closed set of label values: each metric broken down by it has exactly one cell per value.
 pub trait Label: Copy + 'static {
-    /// What the words say, such as `end` or `cause`.
+    /// Name of the label, such as `end` or `cause`.
     const NAME: &'static str;
-    /// All of them; `ALL[i].index() == i`.
+    /// All values; `ALL[i].index() == i`.
     const ALL: &'static [Self];
 
-    /// The word in logs and metrics.
-    fn word(self) -> &'static str;
+    /// The label value in logs and metrics.
+    fn value(self) -> &'static str;
 
-    /// Its place in [`Label::ALL`].
+    /// Index in [`Label::ALL`].
     fn index(self) -> usize;
 }
 
@@ -28,7 +28,7 @@ macro_rules! labels {
             const NAME: &'static str = $name;
             const ALL: &'static [Self] = &[$($type::$variant),*];
 
-            fn word(self) -> &'static str {
+            fn value(self) -> &'static str {
                 match self { $($type::$variant => $word),* }
             }
 
@@ -40,7 +40,7 @@ macro_rules! labels {
 }
 
 labels! {
-    /// What a process does in the farm. Names its log file.
+    /// What a process does in the farm; also the name of its log file.
     Role as "role" {
         /// Everything in one process: `furrow run`.
         Run = "run",
@@ -54,7 +54,7 @@ labels! {
         Tool = "tool",
     }
 
-    /// Which of the two kinds of worker.
+    /// The kind of a worker.
     WorkerKind as "kind" {
         /// Runs browsers.
         Env = "env",
@@ -62,13 +62,14 @@ labels! {
         Policy = "policy",
     }
 
-    /// Why the coordinator assigns nothing for now.
+    /// Why the coordinator assigns nothing at the moment.
     PauseReason as "reason" {
-        /// More would be too many versions behind: accepted + running has reached what the published version allows.
+        /// More trajectories would be too many versions behind: accepted + running has reached what
+        /// the published version allows.
         OffPolicy = "off_policy",
-        /// The disk is down to its reserve.
+        /// Free disk is down to the reserve.
         DiskReserve = "disk_reserve",
-        /// Too much is waiting to be scored or published.
+        /// Too many trajectories wait for scoring or for a commit.
         Backlog = "backlog",
         /// No policy worker is registered, or none of them runs the weights in use.
         NoPolicyWorker = "no_policy_worker",
@@ -76,7 +77,7 @@ labels! {
         FailureBudget = "failure_budget",
     }
 
-    /// Why a slot of an environment worker holds no trajectory.
+    /// Why a slot of an environment worker has no trajectory.
     IdleCause as "cause" {
         /// Browsers are being started.
         Starting = "starting",
@@ -84,7 +85,7 @@ labels! {
         NoAssignment = "no_assignment",
         /// The coordinator cannot be reached.
         NoCoordinator = "no_coordinator",
-        /// The worker admits no more for now: memory or CPU are short.
+        /// The worker admits no more at the moment: memory or CPU are short.
         Admission = "admission",
         /// The worker is stopping.
         Draining = "draining",
@@ -92,7 +93,7 @@ labels! {
 
     /// What a slot of an environment worker is used for.
     SlotUse as "use" {
-        /// A trajectory is in it; [`Cause`] says what that waits for.
+        /// A trajectory is in it; [`TimeCause`] tells what it waits for.
         Busy = "busy",
         /// Idle, [`IdleCause::Starting`].
         Starting = "starting",
@@ -108,7 +109,7 @@ labels! {
 
     /// What a policy worker's device does.
     DeviceUse as "use" {
-        /// Computes the next token of sequences, and draws it.
+        /// Computes and samples the next token of sequences.
         Decode = "decode",
         /// Reads prompts.
         Prefill = "prefill",
@@ -116,13 +117,13 @@ labels! {
         Vision = "vision",
         /// Copies states: forks, snapshots, to host memory and back.
         Copy = "copy",
-        /// Takes new weights.
+        /// Loads new weights.
         Weights = "weights",
-        /// Idle: nothing is asked for, every session waits for its page.
+        /// Idle without work: every session waits for its page.
         NoWork = "no_work",
-        /// Idle: steps wait, and none has a place.
-        NoRoom = "no_room",
-        /// Idle: the engine plans the next batch or takes in what was drawn.
+        /// Idle: steps wait, and none has an allocation.
+        NoCapacity = "no_room",
+        /// Idle: the engine plans the next batch or processes sampled tokens.
         Host = "host",
     }
 
@@ -138,11 +139,11 @@ labels! {
         OverMemory = "over_memory",
         /// It passed its limit of threads and was killed.
         OverThreads = "over_threads",
-        /// It did not come up in time.
+        /// It did not start in time.
         StartFailed = "start_failed",
     }
 
-    /// What a browser, all its processes together, may take only so much of.
+    /// A resource with a limit for all processes of a browser together.
     BrowserLimit as "limit" {
         /// Bytes.
         Memory = "memory",
@@ -160,11 +161,11 @@ labels! {
         Scheme = "scheme",
         /// The name does not resolve.
         Unresolved = "unresolved",
-        /// No HTTP that the filter understands.
+        /// The filter cannot parse the HTTP.
         Malformed = "malformed",
         /// Neither the port of http nor that of https.
         Port = "port",
-        /// The trajectory was sent as much as it may be.
+        /// The trajectory has received as many bytes as allowed.
         TooMuch = "too_much",
     }
 
@@ -174,26 +175,26 @@ labels! {
         Closed = "closed",
         /// Its stream broke.
         Disconnected = "disconnected",
-        /// Nobody spoke for too long.
+        /// Neither side sent a message for too long.
         IdleTooLong = "idle_too_long",
         /// The other side broke the protocol.
         Refused = "refused",
         /// The policy failed in this session.
         PolicyFault = "policy_fault",
-        /// The device or the engine failed; the session can go on at another worker.
+        /// The device or the engine failed; the session can continue at another worker.
         WorkerLost = "worker_lost",
         /// The worker is stopping.
         Draining = "draining",
     }
 }
 
-macro_rules! nouns {
+macro_rules! domain_labels {
     ($($type:ident as $name:literal),*) => {$(
         impl Label for $type {
             const NAME: &'static str = $name;
             const ALL: &'static [Self] = &$type::ALL;
 
-            fn word(self) -> &'static str {
+            fn value(self) -> &'static str {
                 self.as_str()
             }
 
@@ -204,7 +205,7 @@ macro_rules! nouns {
     )*};
 }
 
-nouns!(End as "end", Cause as "cause", OutcomeName as "outcome");
+domain_labels!(EndKind as "end", TimeCause as "cause", OutcomeName as "outcome");
 
 impl From<IdleCause> for SlotUse {
     fn from(cause: IdleCause) -> Self {
@@ -225,17 +226,17 @@ mod tests {
 
     #[track_caller]
     fn check<L: Label>() {
-        for (place, label) in L::ALL.iter().enumerate() {
-            assert_eq!(label.index(), place, "{} {}", L::NAME, label.word());
+        for (index, label) in L::ALL.iter().enumerate() {
+            assert_eq!(label.index(), index, "{} {}", L::NAME, label.value());
             let plain = |c: char| c.is_ascii_lowercase() || c == '_';
-            assert!(label.word().chars().all(plain), "{} {:?}", L::NAME, label.word());
+            assert!(label.value().chars().all(plain), "{} {:?}", L::NAME, label.value());
         }
-        let words: BTreeSet<_> = L::ALL.iter().map(|label| label.word()).collect();
-        assert_eq!(words.len(), L::ALL.len(), "{}: a word names two things", L::NAME);
+        let values: BTreeSet<_> = L::ALL.iter().map(|label| label.value()).collect();
+        assert_eq!(values.len(), L::ALL.len(), "{}: two values have the same name", L::NAME);
     }
 
     #[test]
-    fn each_label_has_one_word_and_one_cell() {
+    fn each_label_has_one_value_and_one_cell() {
         check::<Role>();
         check::<WorkerKind>();
         check::<PauseReason>();
@@ -246,15 +247,15 @@ mod tests {
         check::<BrowserLimit>();
         check::<BlockReason>();
         check::<SessionEnd>();
-        check::<End>();
-        check::<Cause>();
+        check::<EndKind>();
+        check::<TimeCause>();
         check::<OutcomeName>();
     }
 
     #[test]
-    fn every_idle_cause_keeps_its_word_as_a_use_of_a_slot() {
+    fn every_idle_cause_keeps_its_value_as_a_slot_use() {
         for cause in IdleCause::ALL {
-            assert_eq!(SlotUse::from(*cause).word(), cause.word());
+            assert_eq!(SlotUse::from(*cause).value(), cause.value());
         }
     }
 }

@@ -1,7 +1,8 @@
-//! Sets up logging: every event as one JSON line in the run's log file, and a readable line on the terminal.
+//! Sets up logging: every event as one JSON line in the run's log file, and a readable line on the
+//! terminal.
 //!
-//! The file is opened for appending and each line is one unbuffered write. So lines of several processes do not mix, and what a
-//! process said before it was killed is there: the kernel has it, whatever becomes of the process.
+//! The file is opened for appending and each line is one unbuffered write. So lines of several
+//! processes do not mix, and what a process logged before it was killed is kept: the kernel has it.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, IsTerminal};
@@ -19,11 +20,11 @@ use tracing_subscriber::{Layer, Registry};
 
 use crate::config::{Level, TelemetryConfig};
 use crate::labels::{Label, Role};
-use crate::names::{event, figures};
+use crate::names::{event, process_metrics};
 
 /// Where this process logs to.
 #[derive(Debug)]
-pub struct Logs {
+pub struct LogTargets {
     file: Option<(PathBuf, Level)>,
     stderr_level: Level,
 }
@@ -39,49 +40,53 @@ pub enum LogError {
         /// Cause.
         source: io::Error,
     },
-    /// The variable holds no filter.
-    #[error("{FILTER_VARIABLE}={text:?} is no filter: use a level, or a list such as info,furrow_env=debug")]
+    /// The variable is not a valid filter.
+    #[error(
+        "{FILTER_VARIABLE}={text:?} is not a filter; use a level, or a list such as info,furrow_env=debug"
+    )]
     Filter {
-        /// What it holds.
+        /// Value of the variable.
         text: String,
         /// Cause.
         source: ParseError,
     },
-    /// Somebody was faster.
+    /// Logging was set up before.
     #[error("logging is already set up in this process")]
-    Twice,
+    AlreadyStarted,
 }
 
-/// Replaces both levels where it is set.
+/// Environment variable that replaces both levels.
 const FILTER_VARIABLE: &str = "FURROW_LOG";
 
-/// Crates that talk too much. chromiumoxide warns once a network request (a message of newer browsers that it cannot read), so
-/// a busy page would flood the log, and calls it an error when a browser that we closed hangs up: what happens to a browser is told
-/// by `furrow_env`. The HTTP stack tells every frame.
+/// Crates that log too much. chromiumoxide warns once per network request (a message of newer
+/// browsers that it cannot read), so a busy page would flood the log, and reports an error when a
+/// closed browser disconnects; `furrow_env` logs what happens to browsers. The HTTP stack logs
+/// every frame.
 const QUIET: &str = "chromiumoxide=off,h2=warn,hyper=warn,hyper_util=warn,tonic=warn,tower=warn";
 
 /// Log file of a process in a run directory: `<run>/logs/<role>.jsonl`.
 pub fn log_path(run_dir: &Path, role: Role) -> PathBuf {
-    run_dir.join("logs").join(role.word()).with_extension("jsonl")
+    run_dir.join("logs").join(role.value()).with_extension("jsonl")
 }
 
-impl Logs {
-    /// To the terminal alone.
+impl LogTargets {
+    /// Logs to the terminal only.
     pub fn to_stderr(level: Level) -> Self {
         Self { file: None, stderr_level: level }
     }
 
-    /// To a file and to the terminal.
+    /// Logs to a file and to the terminal.
     pub fn to_file(path: PathBuf, config: &TelemetryConfig) -> Self {
         Self { file: Some((path, config.log_level)), stderr_level: config.stderr_level }
     }
 
-    /// Starts logging for the rest of the process. Panics are logged too, before they are printed as always.
+    /// Starts logging for the rest of the process. Panics are logged, too, before they are printed
+    /// as usual.
     pub fn start(self) -> Result<(), LogError> {
         self.start_with(io::stderr, io::stderr().is_terminal())
     }
 
-    /// The same with another writer for the terminal, such as one that moves a progress bar out of the way.
+    /// The same with another writer for the terminal, such as one that moves a progress bar aside.
     pub fn start_with<W>(self, terminal: W, colours: bool) -> Result<(), LogError>
     where
         W: for<'w> MakeWriter<'w> + Send + Sync + 'static,
@@ -94,16 +99,16 @@ impl Logs {
             None => None,
         };
         let terminal = fmt::layer().compact().with_ansi(colours).with_target(false).with_writer(terminal);
-        // A terminal that is gone is no reason to panic, which telling it of the loss would be.
+        // Errors of a closed terminal are ignored: reporting them there would panic.
         let terminal =
             terminal.log_internal_errors(false).with_filter(filter(self.stderr_level, chosen.as_deref())?);
-        Registry::default().with(file).with(terminal).try_init().map_err(|_| LogError::Twice)?;
+        Registry::default().with(file).with(terminal).try_init().map_err(|_| LogError::AlreadyStarted)?;
         log_panics();
         Ok(())
     }
 }
 
-/// The file for appending, its folder made where it is missing.
+/// Opens the file for appending; creates its directory if missing.
 fn open(path: &Path) -> Result<File, LogError> {
     let folder = path.parent().unwrap_or(Path::new("."));
     furrow_storage::create_dir(folder)
@@ -111,7 +116,8 @@ fn open(path: &Path) -> Result<File, LogError> {
         .map_err(|source| LogError::Open { path: path.to_owned(), source })
 }
 
-/// One flat JSON object a line: `timestamp`, `level`, `target`, `message`, and the event's own fields beside them.
+/// One flat JSON object per line: `timestamp`, `level`, `target`, `message`, and the event's own
+/// fields beside them.
 fn json_layer<S>(file: File) -> impl Layer<S>
 where
     S: tracing::Subscriber + for<'s> LookupSpan<'s>,
@@ -120,7 +126,8 @@ where
     format.with_writer(Arc::new(file))
 }
 
-/// The level, the quiet list, then what was chosen: what stands later wins, so a choice may make even those crates talk.
+/// The level, the quiet list, then the chosen filter: later parts win, so a choice can enable even
+/// the quiet crates.
 fn filter(level: Level, chosen: Option<&str>) -> Result<EnvFilter, LogError> {
     let chosen = chosen.unwrap_or_default().trim();
     let level = LevelFilter::from(level);
@@ -129,13 +136,13 @@ fn filter(level: Level, chosen: Option<&str>) -> Result<EnvFilter, LogError> {
         .map_err(|source| LogError::Filter { text: chosen.to_owned(), source })
 }
 
-/// A panic in a task would otherwise be seen on the terminal alone.
+/// Also logs a panic of a task, which otherwise only the terminal shows.
 fn log_panics() {
     let print = panic::take_hook();
     panic::set_hook(Box::new(move |info| {
-        let place = info.location().map(|at| format!("{}:{}", at.file(), at.line()));
-        tracing::error!(event = event::PANICKED, place, reason = info.payload_as_str(), "panicked");
-        figures().panics.add(1);
+        let location = info.location().map(|at| format!("{}:{}", at.file(), at.line()));
+        tracing::error!(event = event::PANICKED, location, reason = info.payload_as_str(), "panicked");
+        process_metrics().panics.add(1);
         print(info);
     }));
 }
@@ -155,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn the_variable_replaces_the_level_and_keeps_the_quiet_quiet() {
+    fn the_variable_replaces_the_level_and_keeps_the_quiet_list() {
         check(Level::Info, None, &["info"]);
         check(Level::Trace, Some(" "), &["trace"]);
         check(Level::Info, Some("debug"), &["debug"]);
@@ -169,7 +176,7 @@ mod tests {
         let error = filter(Level::Info, Some("furrow=loud")).unwrap_err().to_string();
         assert_eq!(
             error,
-            "FURROW_LOG=\"furrow=loud\" is no filter: use a level, or a list such as info,furrow_env=debug"
+            "FURROW_LOG=\"furrow=loud\" is not a filter; use a level, or a list such as info,furrow_env=debug"
         );
     }
 

@@ -1,6 +1,7 @@
-//! The kinds of figures, all plain atomics: cheap enough for every step, readable at any time, never locked.
+//! The kinds of metrics, all plain atomics: cheap enough for every step, readable at any time,
+//! without locks.
 //!
-//! Relaxed ordering everywhere: a figure says how much, never what happened before what.
+//! Relaxed ordering everywhere: a metric is a quantity and orders nothing.
 
 use std::array;
 use std::marker::PhantomData;
@@ -8,47 +9,48 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
 
 use crate::Label;
 
-/// Only grows.
+/// A number that only grows.
 #[derive(Debug)]
 pub struct Counter(AtomicU64);
 
-/// Goes up and down.
+/// A number that goes up and down.
 #[derive(Debug)]
 pub struct Gauge(AtomicI64);
 
-/// Read off something outside, or unknown: never a 0 that nobody measured.
+/// A value measured outside, or unknown: never a 0 that was not measured.
 #[derive(Debug)]
-pub struct Measure(AtomicI64);
+pub struct OptionalGauge(AtomicI64);
 
-/// Sum and number of values that are no counts, such as rewards.
+/// Sum and number of values that are not counts, such as rewards.
 #[derive(Debug)]
-pub struct Average {
+pub struct MeanMetric {
     sum_bits: AtomicU64,
     count: AtomicU64,
 }
 
-/// How often whole numbers of each size were seen, in fixed buckets no wider than an eighth of their value.
+/// Counts of whole numbers by size, in fixed buckets at most an eighth of their value wide.
 #[derive(Debug)]
 pub struct Histogram {
     buckets: [AtomicU64; BUCKETS],
     sum: AtomicU64,
 }
 
-/// What a histogram held at one moment, or between two.
+/// The counts of a histogram at one moment, or between two.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Buckets {
+pub struct HistogramBuckets {
     counts: Box<[u64; BUCKETS]>,
     sum: u64,
 }
 
-/// One metric a word of a closed set.
+/// One metric per value of a closed set.
 #[derive(Debug)]
 pub struct Family<L, M, const N: usize> {
     cells: [M; N],
     label: PhantomData<fn(L)>,
 }
 
-/// Each power of two is cut into this many buckets: a bucket is at most 1/8 of its lower edge wide.
+/// Each power of two is split into this many buckets: a bucket is at most 1/8 of its lower edge
+/// wide.
 const PARTS: usize = 8;
 /// Values from here on share the last bucket: 2^40 µs are twelve days.
 const LIMIT_BITS: usize = 40;
@@ -57,7 +59,7 @@ const BUCKETS: usize = 16 + (LIMIT_BITS - 4) * PARTS;
 
 impl Counter {
     /// At zero.
-    #[expect(clippy::new_without_default, reason = "a figure is made once, in its place among the others")]
+    #[expect(clippy::new_without_default, reason = "a metric is created once, as a field of ProcessMetrics")]
     pub const fn new() -> Self {
         Self(AtomicU64::new(0))
     }
@@ -67,7 +69,7 @@ impl Counter {
         self.0.fetch_add(amount, Relaxed);
     }
 
-    /// Up to a total that somebody else keeps; a lower one changes nothing.
+    /// Raises the counter to a total that is kept elsewhere; a lower total changes nothing.
     pub fn raise_to(&self, total: u64) {
         self.0.fetch_max(total, Relaxed);
     }
@@ -80,12 +82,12 @@ impl Counter {
 
 impl Gauge {
     /// At zero.
-    #[expect(clippy::new_without_default, reason = "a figure is made once, in its place among the others")]
+    #[expect(clippy::new_without_default, reason = "a metric is created once, as a field of ProcessMetrics")]
     pub const fn new() -> Self {
         Self(AtomicI64::new(0))
     }
 
-    /// Up, or down by a negative amount.
+    /// Adds an amount, which may be negative.
     pub fn add(&self, amount: i64) {
         self.0.fetch_add(amount, Relaxed);
     }
@@ -95,46 +97,47 @@ impl Gauge {
         self.0.store(value, Relaxed);
     }
 
-    /// Where it stands.
+    /// The current value.
     pub fn get(&self) -> i64 {
         self.0.load(Relaxed)
     }
 }
 
-impl Measure {
+impl OptionalGauge {
     const UNKNOWN: i64 = i64::MIN;
 
-    /// Unknown.
-    #[expect(clippy::new_without_default, reason = "a figure is made once, in its place among the others")]
+    /// Unknown at first.
+    #[expect(clippy::new_without_default, reason = "a metric is created once, as a field of ProcessMetrics")]
     pub const fn new() -> Self {
         Self(AtomicI64::new(Self::UNKNOWN))
     }
 
-    /// To what was read, if it could be read.
+    /// Sets the measured value, or unknown.
     pub fn set(&self, value: Option<u64>) {
         self.0.store(value.map_or(Self::UNKNOWN, |value| value as i64), Relaxed);
     }
 
-    /// What was read last.
+    /// The last measured value.
     pub fn get(&self) -> Option<i64> {
         Some(self.0.load(Relaxed)).filter(|&value| value != Self::UNKNOWN)
     }
 }
 
-impl Average {
+impl MeanMetric {
     /// Nothing seen.
-    #[expect(clippy::new_without_default, reason = "a figure is made once, in its place among the others")]
+    #[expect(clippy::new_without_default, reason = "a metric is created once, as a field of ProcessMetrics")]
     pub const fn new() -> Self {
         Self { sum_bits: AtomicU64::new(0), count: AtomicU64::new(0) }
     }
 
-    /// Adds a value. A value that is not finite would spoil the sum for ever and is left out.
+    /// Adds a value. A value that is not finite would make the sum useless for ever and is left
+    /// out.
     pub fn record(&self, value: f64) {
         if !value.is_finite() {
             return;
         }
         let add = |bits| Some((f64::from_bits(bits) + value).to_bits());
-        // The closure never declines, so there is no failure to look at.
+        // The closure never returns `None`, so this never fails.
         if self.sum_bits.fetch_update(Relaxed, Relaxed, add).is_ok() {
             self.count.fetch_add(1, Relaxed);
         }
@@ -148,7 +151,7 @@ impl Average {
 
 impl Histogram {
     /// Nothing seen.
-    #[expect(clippy::new_without_default, reason = "a figure is made once, in its place among the others")]
+    #[expect(clippy::new_without_default, reason = "a metric is created once, as a field of ProcessMetrics")]
     pub const fn new() -> Self {
         Self { buckets: [const { AtomicU64::new(0) }; BUCKETS], sum: AtomicU64::new(0) }
     }
@@ -159,17 +162,17 @@ impl Histogram {
         self.sum.fetch_add(value, Relaxed);
     }
 
-    /// What it holds now.
-    pub fn get(&self) -> Buckets {
+    /// The counts at this moment.
+    pub fn get(&self) -> HistogramBuckets {
         let mut counts = Box::new([0; BUCKETS]);
         for (count, bucket) in counts.iter_mut().zip(&self.buckets) {
             *count = bucket.load(Relaxed);
         }
-        Buckets { counts, sum: self.sum.load(Relaxed) }
+        HistogramBuckets { counts, sum: self.sum.load(Relaxed) }
     }
 }
 
-impl Buckets {
+impl HistogramBuckets {
     /// Number of values.
     pub fn count(&self) -> u64 {
         self.counts.iter().sum()
@@ -180,63 +183,65 @@ impl Buckets {
         self.sum
     }
 
-    /// Mean of all values, `None` of none.
+    /// Mean of all values; `None` without values.
     pub fn mean(&self) -> Option<f64> {
         let count = self.count();
         (count > 0).then(|| self.sum as f64 / count as f64)
     }
 
-    /// The upper edge of the bucket that holds the `share` quantile: never flattering, and at most 1/8 above the true value.
+    /// The upper edge of the bucket with the `share` quantile: at least the true value, and at most
+    /// 1/8 above it.
     pub fn quantile(&self, share: f64) -> Option<u64> {
         let count = self.count();
         let rank = ((share * count as f64).ceil() as u64).clamp(1, count.max(1));
-        let mut seen = 0;
-        self.counts.iter().enumerate().find_map(|(bucket, &held)| {
-            seen += held;
-            (held > 0 && seen >= rank).then(|| upper_edge(bucket))
+        let mut cumulative = 0;
+        self.counts.iter().enumerate().find_map(|(bucket, &in_bucket)| {
+            cumulative += in_bucket;
+            (in_bucket > 0 && cumulative >= rank).then(|| upper_edge(bucket))
         })
     }
 
-    /// Number of values below `2^bits`, for `bits` from 4 to 39: there a bucket begins.
+    /// Number of values below `2^bits`, for `bits` from 4 to 39: powers at which a bucket begins.
     pub fn below_power(&self, bits: u32) -> u64 {
         self.counts[..bucket_of(1 << bits)].iter().sum()
     }
 
-    /// What was added since `earlier`, a reading of the same histogram.
-    pub fn since(&self, earlier: &Buckets) -> Buckets {
+    /// The counts added since `earlier`, a reading of the same histogram.
+    pub fn since(&self, earlier: &HistogramBuckets) -> HistogramBuckets {
         let mut counts = self.counts.clone();
         for (count, before) in counts.iter_mut().zip(earlier.counts.iter()) {
             *count = count.saturating_sub(*before);
         }
-        Buckets { counts, sum: self.sum.wrapping_sub(earlier.sum) }
+        HistogramBuckets { counts, sum: self.sum.wrapping_sub(earlier.sum) }
     }
 }
 
 impl<L: Label, M, const N: usize> Family<L, M, N> {
-    /// A cell a word. Does not compile when the number of cells and of words differ.
+    /// One cell per label value. Does not compile if the number of cells differs from the number of
+    /// values.
     pub(crate) const fn of(cells: [M; N]) -> Self {
-        const { assert!(N == L::ALL.len(), "a family has one cell a word of its label") }
+        const { assert!(N == L::ALL.len(), "a family has one cell per value of its label") }
         Self { cells, label: PhantomData }
     }
 
-    /// The cell of a word.
+    /// The cell of a label value.
     pub fn at(&self, label: L) -> &M {
         &self.cells[label.index()]
     }
 
-    /// All words with their cells.
+    /// All label values with their cells.
     pub fn each(&self) -> impl Iterator<Item = (L, &M)> {
         L::ALL.iter().copied().zip(&self.cells)
     }
 }
 
 impl<L: Label, const N: usize> Family<L, Counter, N> {
-    /// What has been added to all cells so far.
+    /// The sum over all cells.
     pub fn total(&self) -> u64 {
         self.cells.iter().map(Counter::get).sum()
     }
 
-    /// All cells as they stand, in the order of the words.
+    /// The values of all cells, in the order of the label values.
     pub fn get(&self) -> [u64; N] {
         array::from_fn(|cell| self.cells[cell].get())
     }
@@ -263,7 +268,7 @@ fn upper_edge(bucket: usize) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use furrow_rollout::Cause;
+    use furrow_rollout::TimeCause;
     use proptest::prelude::*;
 
     #[test]
@@ -301,23 +306,23 @@ mod tests {
 
     #[test]
     fn a_family_keeps_its_cells_apart() {
-        let family: Family<Cause, Counter, 7> = Family::of([const { Counter::new() }; 7]);
-        family.at(Cause::Act).add(3);
-        family.at(Cause::Finish).add(4);
+        let family: Family<TimeCause, Counter, 7> = Family::of([const { Counter::new() }; 7]);
+        family.at(TimeCause::Act).add(3);
+        family.at(TimeCause::Finish).add(4);
         assert_eq!(family.get(), [0, 0, 0, 3, 0, 0, 4]);
         assert_eq!(family.total(), 7);
     }
 
     #[test]
     fn an_average_leaves_out_what_is_not_finite() {
-        let average = Average::new();
+        let average = MeanMetric::new();
         [1.0, f64::NAN, -0.5, f64::INFINITY].into_iter().for_each(|value| average.record(value));
         assert_eq!(average.get(), (0.5, 2));
     }
 
     #[test]
     fn nothing_is_lost_between_threads() {
-        let (counter, average, histogram) = (Counter::new(), Average::new(), Histogram::new());
+        let (counter, average, histogram) = (Counter::new(), MeanMetric::new(), Histogram::new());
         std::thread::scope(|scope| {
             for _ in 0..4 {
                 scope.spawn(|| {

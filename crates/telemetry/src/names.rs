@@ -1,25 +1,26 @@
-//! Every metric and every event of the farm, named once, with its unit and what it says.
+//! Every metric and every event of the farm, named once, with unit and description.
 //!
-//! A metric's name is the key in `metrics.jsonl`; its Prometheus name is made from it (`prometheus.rs`). Words of a closed set
-//! follow after a slash: `rollout/ends/page_crash`.
+//! A metric's name is the key in `metrics.jsonl`; `prometheus.rs` derives its Prometheus name from
+//! it. Label values follow after a slash: `rollout/ends/page_crash`.
 
-use furrow_rollout::{Cause, End, OutcomeName};
+use furrow_rollout::{EndKind, OutcomeName, TimeCause};
 
 use crate::labels::{
     BlockReason, BrowserDeath, BrowserLimit, DeviceUse, Label, PauseReason, SessionEnd, SlotUse, WorkerKind,
 };
-use crate::metrics::{Average, Buckets, Counter, Family, Gauge, Histogram, Measure};
+use crate::metrics::{Counter, Family, Gauge, Histogram, HistogramBuckets, MeanMetric, OptionalGauge};
 
-/// The figures of this process. What counts is an event's `emit`, so few call sites ever name one.
-pub fn figures() -> &'static Figures {
-    static FIGURES: Figures = Figures::new();
+/// The metrics of this process. Events update them in `emit`, so few call sites use a metric
+/// directly.
+pub fn process_metrics() -> &'static ProcessMetrics {
+    static FIGURES: ProcessMetrics = ProcessMetrics::new();
     &FIGURES
 }
 
-/// What a metric's number measures.
+/// The unit of a metric.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Unit {
-    /// Things.
+pub enum MetricUnit {
+    /// A number of things.
     Count,
     /// Bytes.
     Bytes,
@@ -29,29 +30,29 @@ pub enum Unit {
     Reward,
 }
 
-/// One metric, or one cell of a family, as it stood when it was read.
+/// One metric, or one cell of a family, at the time of reading.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Point {
+pub struct MetricPoint {
     /// Name of the metric.
     pub name: &'static str,
-    /// What its number measures.
-    pub unit: Unit,
-    /// What it says, in a sentence.
+    /// The unit of its value.
+    pub unit: MetricUnit,
+    /// Its description, one sentence.
     pub help: &'static str,
-    /// Label and word, for a cell of a family.
+    /// Label name and label value, for a cell of a family.
     pub label: Option<(&'static str, &'static str)>,
-    /// The number.
-    pub sample: Sample,
+    /// The value.
+    pub sample: MetricSample,
 }
 
-/// What was read.
+/// The value of a metric that was read.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Sample {
+pub enum MetricSample {
     /// Of a [`Counter`].
     Counter(u64),
-    /// Of a [`Gauge`], or of a [`Measure`] that may be unknown.
+    /// Of a [`Gauge`], or of an [`OptionalGauge`], which may be unknown.
     Gauge(Option<i64>),
-    /// Of an [`Average`].
+    /// Of a [`MeanMetric`].
     Average {
         /// Sum of the values.
         sum: f64,
@@ -59,29 +60,29 @@ pub enum Sample {
         count: u64,
     },
     /// Of a [`Histogram`].
-    Histogram(Buckets),
+    Histogram(HistogramBuckets),
 }
 
-macro_rules! figures {
+macro_rules! define_metrics {
     ($($(#[doc = $help:literal])* $field:ident: $kind:ident $(by $label:ident)? = $name:literal in $unit:ident;)*) => {
-        /// All figures of a process, one field a metric.
+        /// All metrics of a process, one field per metric.
         #[derive(Debug)]
-        pub struct Figures { $($(#[doc = $help])* pub $field: figures!(@type $kind $($label)?),)* }
+        pub struct ProcessMetrics { $($(#[doc = $help])* pub $field: define_metrics!(@type $kind $($label)?),)* }
 
-        impl Figures {
+        impl ProcessMetrics {
             /// All at zero.
-            #[expect(clippy::new_without_default, reason = "a process has one, which is made at compile time")]
+            #[expect(clippy::new_without_default, reason = "a process has one, which is created at compile time")]
             pub const fn new() -> Self {
-                Self { $($field: figures!(@new $kind $($label)?),)* }
+                Self { $($field: define_metrics!(@new $kind $($label)?),)* }
             }
 
-            /// All metrics as they stand, always the same ones in the same order.
-            pub fn points(&self) -> Vec<Point> {
+            /// All metrics at this moment, always the same ones in the same order.
+            pub fn points(&self) -> Vec<MetricPoint> {
                 let mut points = Vec::new();
                 $({
                     const HELP: &str = concat!($($help),*).trim_ascii();
-                    self.$field.read(&mut |label, sample| points.push(Point {
-                        name: $name, unit: Unit::$unit, help: HELP, label, sample,
+                    self.$field.read(&mut |label, sample| points.push(MetricPoint {
+                        name: $name, unit: MetricUnit::$unit, help: HELP, label, sample,
                     }));
                 })*
                 points
@@ -94,35 +95,35 @@ macro_rules! figures {
     (@new $kind:ident $label:ident) => { Family::of([const { $kind::new() }; <$label as Label>::ALL.len()]) };
 }
 
-figures! {
+define_metrics! {
     // The coordinator.
     /// Trajectories that ended, scored or failed.
     trajectories: Counter = "rollout/trajectories" in Count;
     /// Trajectories with a reward.
     scored: Counter = "rollout/scored" in Count;
-    /// Trajectories that ended by the farm's fault.
+    /// Trajectories that ended by a fault of the farm.
     failed: Counter = "rollout/failed" in Count;
     /// Ended trajectories by their end.
-    ends: Counter by End = "rollout/ends" in Count;
-    /// Failed trajectories whose slot is tried again.
+    ends: Counter by EndKind = "rollout/ends" in Count;
+    /// Failed trajectories whose slot is retried.
     retries: Counter = "rollout/retries" in Count;
     /// Scored trajectories that solved their task.
     successes: Counter = "rollout/successes" in Count;
     /// Reward of the scored trajectories.
-    reward: Average = "rollout/reward" in Reward;
+    reward: MeanMetric = "rollout/reward" in Reward;
     /// Time it took to score a trajectory.
     score_micros: Histogram = "rollout/score_micros" in Micros;
     /// Steps made durable.
     steps: Counter = "rollout/steps" in Count;
-    /// Assignments lent to environment workers.
+    /// Assignments leased to environment workers.
     assignments: Counter = "rollout/assignments" in Count;
-    /// Assignments taken back because their worker went silent.
+    /// Assignments revoked because their worker went silent.
     leases_lost: Counter = "rollout/leases_lost" in Count;
-    /// Assignments lent out now.
+    /// Assignments leased at the moment.
     running: Gauge = "rollout/running" in Count;
     /// Calls refused because their fencing token was stale.
     calls_fenced: Counter = "rollout/calls_fenced" in Count;
-    /// Calls that repeated what was already durable and were acknowledged again.
+    /// Calls that repeated what was already durable; acknowledged again.
     calls_repeated: Counter = "rollout/calls_repeated" in Count;
     /// Groups that closed.
     groups: Counter = "rollout/groups" in Count;
@@ -132,15 +133,15 @@ figures! {
     groups_zero_variance: Counter = "rollout/groups_zero_variance" in Count;
     /// Evaluations that ended.
     evaluations: Counter = "eval/evaluations" in Count;
-    /// Evaluations that were ended before they were complete, for newer weights waited.
+    /// Evaluations that ended before they were complete, because newer weights waited.
     evaluations_cut: Counter = "eval/cut" in Count;
     /// Policy version of the last evaluation that ended.
     evaluated_version: Gauge = "eval/version" in Count;
     /// Trajectories with a reward in the last evaluation that ended.
     evaluated_scored: Gauge = "eval/scored" in Count;
-    /// Those of them that solved their task.
+    /// Trajectories of the last evaluation that ended which solved their task.
     evaluated_successes: Gauge = "eval/successes" in Count;
-    /// Workers turned away when they wanted to register.
+    /// Workers whose registration was refused.
     workers_refused: Counter by WorkerKind = "rollout/workers_refused" in Count;
     /// Workers registered now.
     workers: Gauge by WorkerKind = "rollout/workers" in Count;
@@ -151,14 +152,14 @@ figures! {
     /// Shards named in the manifest.
     shards: Counter = "records/shards" in Count;
     /// Trajectories named in the manifest.
-    published: Counter = "records/trajectories" in Count;
-    /// Bytes of published files.
-    published_bytes: Counter = "records/bytes" in Bytes;
+    committed: Counter = "records/trajectories" in Count;
+    /// Bytes of committed files.
+    committed_bytes: Counter = "records/bytes" in Bytes;
     /// From the end of a trajectory to its manifest commit.
-    publish_micros: Histogram = "records/publish_micros" in Micros;
-    /// Bytes in the spool: durable and not yet published.
+    commit_micros: Histogram = "records/commit_micros" in Micros;
+    /// Bytes in the spool: durable and not yet committed.
     spool_bytes: Gauge = "records/spool_bytes" in Bytes;
-    /// Spool files taken over from an earlier process.
+    /// Spool files recovered from an earlier process.
     spool_recovered: Counter = "records/spool_recovered" in Count;
 
     // The environment workers.
@@ -168,17 +169,18 @@ figures! {
     step_micros: Histogram = "env/step_micros" in Micros;
     /// Trajectories whose end the coordinator acknowledged.
     env_trajectories: Counter = "env/trajectories" in Count;
-    /// Trajectories given up because another worker holds them now or the coordinator refused them.
+    /// Trajectories given up because another worker has their lease or the coordinator refused
+    /// them.
     env_abandoned: Counter = "env/abandoned" in Count;
-    /// What came of actions.
+    /// Outcomes of actions.
     outcomes: Counter by OutcomeName = "env/outcomes" in Count;
-    /// Where the time of trajectories went; fed by the time account alone.
-    session_micros: Counter by Cause = "env/session_micros" in Micros;
+    /// Where the time of trajectories went; only the time account adds to it.
+    session_micros: Counter by TimeCause = "env/session_micros" in Micros;
     /// Where the time of slots went; the parts add up to slots times time.
     slot_micros: Counter by SlotUse = "env/slot_micros" in Micros;
-    /// Slots there are.
+    /// Number of slots.
     slots: Gauge = "env/slots" in Count;
-    /// Slots with a trajectory in them.
+    /// Slots with a trajectory.
     slots_busy: Gauge = "env/slots_busy" in Count;
     /// Bytes of recorded screenshots.
     screenshot_bytes: Counter = "env/screenshot_bytes" in Bytes;
@@ -188,7 +190,7 @@ figures! {
     browsers_started: Counter = "env/browsers_started" in Count;
     /// Browsers lost.
     browsers_died: Counter by BrowserDeath = "env/browsers_died" in Count;
-    /// Processes of browsers that were ended because their browser had passed a limit.
+    /// Processes of browsers that were ended because their browser exceeded a limit.
     over_limit: Counter by BrowserLimit = "env/over_limit" in Count;
     /// Pages whose process died.
     pages_crashed: Counter = "env/pages_crashed" in Count;
@@ -214,15 +216,15 @@ figures! {
     sessions_ended: Counter by SessionEnd = "policy/sessions_ended" in Count;
     /// Replies sent.
     replies: Counter = "policy/replies" in Count;
-    /// Replies that held no action.
+    /// Replies without an action.
     replies_invalid: Counter = "policy/replies_invalid" in Count;
-    /// Replies sent a second time because their step was asked for again.
+    /// Replies sent again because their step was requested again.
     replies_repeated: Counter = "policy/replies_repeated" in Count;
-    /// From an observation read to its reply sent.
+    /// From reading an observation to sending its reply.
     service_micros: Histogram = "policy/service_micros" in Micros;
-    /// Tokens that were scored again by the prefill path.
-    scored_again: Counter = "policy/scored_again" in Count;
-    /// How far their log-probs lie from the recorded ones, in millionths of a nat.
+    /// Tokens whose log-probs were recomputed by the prefill path.
+    recomputed_tokens: Counter = "policy/recomputed_tokens" in Count;
+    /// Difference between recomputed and recorded log-probs, in millionths of a nat.
     prefill_gap: Histogram = "policy/prefill_gap_millionths" in Count;
     /// Where the device's time went; the parts add up to the time the engine ran.
     device_micros: Counter by DeviceUse = "policy/device_micros" in Micros;
@@ -230,27 +232,27 @@ figures! {
     // The endpoint behind the `openai` policy.
     /// Replies of the endpoint.
     remote_replies: Counter = "remote/replies" in Count;
-    /// Replies it gave to no attempt.
+    /// Attempts of the endpoint that gave no reply.
     remote_failures: Counter = "remote/failures" in Count;
     /// Attempts beyond the first.
     remote_retries: Counter = "remote/retries" in Count;
-    /// Tokens of prompts, as it counts them.
+    /// Tokens of prompts, as the endpoint counts them.
     remote_prompt_tokens: Counter = "remote/prompt_tokens" in Count;
-    /// Tokens of replies, as it counts them.
+    /// Tokens of replies, as the endpoint counts them.
     remote_completion_tokens: Counter = "remote/completion_tokens" in Count;
-    /// What it cost in millionths of a US dollar, where prices are known.
+    /// Cost in millionths of a US dollar, where prices are known.
     remote_cost: Counter = "remote/cost_usd_millionths" in Count;
-    /// From the wish to ask to the reply.
+    /// From the need for a reply to the reply.
     remote_micros: Histogram = "remote/reply_micros" in Micros;
 
     // Chats that a policy worker serves.
     /// Chats that got a reply.
     serve_replies: Counter = "serve/replies" in Count;
-    /// Chats that got none: refused, late or cut.
+    /// Chats without a reply: refused, late or cut off.
     serve_refusals: Counter = "serve/refusals" in Count;
     /// Tokens of prompts.
     serve_prompt_tokens: Counter = "serve/prompt_tokens" in Count;
-    /// Tokens of prompts that a session held already.
+    /// Tokens of prompts that a session already had.
     serve_cached_tokens: Counter = "serve/cached_tokens" in Count;
     /// Tokens of replies.
     serve_completion_tokens: Counter = "serve/completion_tokens" in Count;
@@ -258,27 +260,28 @@ figures! {
     serve_micros: Histogram = "serve/reply_micros" in Micros;
 
     // Export to an OTLP endpoint.
-    /// Events whose spans the endpoint took.
+    /// Events whose spans the endpoint accepted.
     otlp_events: Counter = "otlp/events" in Count;
-    /// Events whose spans were dropped: the endpoint was away, slow, or refused them.
+    /// Events whose spans were dropped: the endpoint was unavailable, slow, or refused them.
     otlp_dropped: Counter = "otlp/events_dropped" in Count;
     /// Calls of the endpoint that failed.
     otlp_failures: Counter = "otlp/failures" in Count;
 
-    // The process, and with it everything it started: browsers are most of a worker.
+    // The process and its whole tree: browsers are most of a worker.
     /// CPU time of this process.
     process_cpu_micros: Counter = "process/cpu_micros" in Micros;
     /// Resident memory of this process.
-    process_rss_bytes: Measure = "process/rss_bytes" in Bytes;
+    process_rss_bytes: OptionalGauge = "process/rss_bytes" in Bytes;
     /// Processes in the tree of this one.
-    tree_processes: Measure = "tree/processes" in Count;
+    tree_processes: OptionalGauge = "tree/processes" in Count;
     /// CPU time of the tree.
     tree_cpu_micros: Counter = "tree/cpu_micros" in Micros;
     /// Resident memory of the tree, shared pages counted once for each process.
-    tree_rss_bytes: Measure = "tree/rss_bytes" in Bytes;
-    /// Resident memory of the tree, shared pages divided among their users; measured more seldom than the others, for it is dear.
-    tree_pss_bytes: Measure = "tree/pss_bytes" in Bytes;
-    /// Panics, each in the log with its place.
+    tree_rss_bytes: OptionalGauge = "tree/rss_bytes" in Bytes;
+    /// Resident memory of the tree, shared pages divided among their users; measured less often,
+    /// because it is expensive.
+    tree_pss_bytes: OptionalGauge = "tree/pss_bytes" in Bytes;
+    /// Panics, each in the log with its location.
     panics: Counter = "process/panics" in Count;
 }
 
@@ -297,31 +300,31 @@ macro_rules! event_names {
 event_names! {
     /// The coordinator began to fill a run directory.
     RUN_STARTED = "run.started";
-    /// The coordinator is done with it.
+    /// The run is over for the coordinator.
     RUN_ENDED = "run.ended";
-    /// A worker shook hands.
+    /// A worker registered.
     WORKER_REGISTERED = "worker.registered";
-    /// A worker was turned away.
+    /// A worker's registration was refused.
     WORKER_REFUSED = "worker.refused";
-    /// A worker said good-bye.
+    /// A worker deregistered.
     WORKER_LEFT = "worker.left";
-    /// A worker is gone without a word.
+    /// A registered worker went silent.
     WORKER_LOST = "worker.lost";
-    /// A trajectory was lent to an environment worker.
+    /// A trajectory was leased to an environment worker.
     ASSIGNMENT_LEASED = "assignment.leased";
-    /// It was taken back.
+    /// A lease was revoked.
     LEASE_LOST = "lease.lost";
     /// A call carried a stale token.
     CALL_FENCED = "call.fenced";
-    /// A call repeated what was durable.
+    /// A call repeated what was already durable.
     CALL_REPEATED = "call.repeated";
-    /// A step is durable; said by the coordinator.
+    /// A step is durable, reported by the coordinator.
     STEP_RECORDED = "step.recorded";
-    /// The end of a trajectory is durable; said by the coordinator.
+    /// The end of a trajectory is durable, reported by the coordinator.
     TRAJECTORY_FINISHED = "trajectory.finished";
     /// A trajectory has a reward.
     TRAJECTORY_SCORED = "trajectory.scored";
-    /// A trajectory ended by the farm's fault.
+    /// A trajectory ended by a fault of the farm.
     TRAJECTORY_FAILED = "trajectory.failed";
     /// A group closed.
     GROUP_CLOSED = "group.closed";
@@ -330,22 +333,22 @@ event_names! {
     /// Its evaluation is over.
     EVALUATION_ENDED = "evaluation.ended";
     /// A shard is named in the manifest.
-    SHARD_PUBLISHED = "shard.published";
-    /// Nothing is assigned for now.
+    SHARD_COMMITTED = "shard.published";
+    /// Nothing is assigned at the moment.
     ADMISSION_PAUSED = "admission.paused";
-    /// Assigning goes on.
+    /// Assignments resume.
     ADMISSION_RESUMED = "admission.resumed";
-    /// The spool of an earlier process was taken over.
+    /// The spool of an earlier process was recovered.
     SPOOL_RECOVERED = "spool.recovered";
-    /// An environment worker took up a trajectory.
+    /// An environment worker started a trajectory.
     TRAJECTORY_STARTED = "trajectory.started";
-    /// The coordinator acknowledged a step; said by the environment worker.
+    /// The coordinator acknowledged a step, reported by the environment worker.
     STEP_ACKNOWLEDGED = "step.acknowledged";
-    /// The coordinator acknowledged the end of a trajectory; said by the environment worker.
+    /// The coordinator acknowledged the end of a trajectory, reported by the environment worker.
     TRAJECTORY_ACKNOWLEDGED = "trajectory.acknowledged";
     /// An environment worker gave a trajectory up.
     TRAJECTORY_ABANDONED = "trajectory.abandoned";
-    /// The browser was tried before work was taken.
+    /// The browser was tested before any work was accepted.
     CHROMIUM_SELF_TEST = "chromium.self_test";
     /// A browser runs.
     BROWSER_STARTED = "browser.started";
@@ -353,7 +356,7 @@ event_names! {
     BROWSER_STOPPED = "browser.stopped";
     /// A browser was lost.
     BROWSER_DIED = "browser.died";
-    /// A browser passed a limit and something of it was ended.
+    /// A browser exceeded a limit and one or all of its processes were ended.
     BROWSER_OVER_LIMIT = "browser.over_limit";
     /// The process of a page died.
     PAGE_CRASHED = "page.crashed";
@@ -361,15 +364,15 @@ event_names! {
     PAGE_HUNG = "page.hung";
     /// A dialog was dismissed.
     DIALOG_DISMISSED = "dialog.dismissed";
-    /// A tab too many was closed.
+    /// A tab beyond the limit was closed.
     POPUP_CLOSED = "popup.closed";
     /// A download was denied.
     DOWNLOAD_DENIED = "download.denied";
     /// A request of a page was refused.
     REQUEST_BLOCKED = "request.blocked";
-    /// An environment worker takes up nothing new, for memory is short.
+    /// An environment worker starts no trajectory because memory is short.
     MEMORY_SHORT = "memory.short";
-    /// It takes up work again.
+    /// It starts trajectories again.
     MEMORY_EASED = "memory.eased";
     /// A policy worker opened a session.
     SESSION_OPENED = "session.opened";
@@ -381,11 +384,11 @@ event_names! {
     REPLY_SENT = "reply.sent";
     /// A reply was sent again.
     REPLY_REPEATED = "reply.repeated";
-    /// Tokens of a step were scored again by the prefill path.
-    TOKENS_SCORED_AGAIN = "tokens.scored_again";
+    /// Log-probs of a step's tokens were recomputed by the prefill path.
+    LOGPROBS_RECOMPUTED = "tokens.scored_again";
     /// A model behind an endpoint gave a reply.
     REMOTE_ANSWERED = "remote.answered";
-    /// It gave none.
+    /// A model behind an endpoint gave no reply.
     REMOTE_FAILED = "remote.failed";
     /// A chat got a reply.
     CHAT_ANSWERED = "chat.answered";
@@ -393,62 +396,62 @@ event_names! {
     CHAT_REFUSED = "chat.refused";
     /// A process stops admitting work.
     DRAINING = "process.draining";
-    /// A process has finished or handed back what it had in hand.
+    /// A process finished or handed back its work.
     DRAINED = "process.drained";
-    /// An OTLP endpoint takes nothing.
+    /// An OTLP endpoint accepts nothing.
     EXPORT_FAILING = "export.failing";
-    /// It takes what is sent again.
+    /// The endpoint accepts data again.
     EXPORT_RESUMED = "export.resumed";
-    /// Code of ours panicked.
+    /// Code of furrow panicked.
     PANICKED = "process.panicked";
 }
 
-/// A metric that can tell its samples, with label and word where it has several.
-trait Read {
-    fn read(&self, push: &mut dyn FnMut(Option<(&'static str, &'static str)>, Sample));
+/// A metric that yields its samples, with label name and value if it has several.
+trait ReadMetric {
+    fn read(&self, push: &mut dyn FnMut(Option<(&'static str, &'static str)>, MetricSample));
 }
 
-/// A metric that is one sample.
-trait ReadOne {
-    fn sample(&self) -> Sample;
+/// A metric with one sample.
+trait ReadSample {
+    fn sample(&self) -> MetricSample;
 }
 
-impl ReadOne for Counter {
-    fn sample(&self) -> Sample {
-        Sample::Counter(self.get())
+impl ReadSample for Counter {
+    fn sample(&self) -> MetricSample {
+        MetricSample::Counter(self.get())
     }
 }
-impl ReadOne for Gauge {
-    fn sample(&self) -> Sample {
-        Sample::Gauge(Some(self.get()))
+impl ReadSample for Gauge {
+    fn sample(&self) -> MetricSample {
+        MetricSample::Gauge(Some(self.get()))
     }
 }
-impl ReadOne for Measure {
-    fn sample(&self) -> Sample {
-        Sample::Gauge(self.get())
+impl ReadSample for OptionalGauge {
+    fn sample(&self) -> MetricSample {
+        MetricSample::Gauge(self.get())
     }
 }
-impl ReadOne for Average {
-    fn sample(&self) -> Sample {
+impl ReadSample for MeanMetric {
+    fn sample(&self) -> MetricSample {
         let (sum, count) = self.get();
-        Sample::Average { sum, count }
+        MetricSample::Average { sum, count }
     }
 }
-impl ReadOne for Histogram {
-    fn sample(&self) -> Sample {
-        Sample::Histogram(self.get())
+impl ReadSample for Histogram {
+    fn sample(&self) -> MetricSample {
+        MetricSample::Histogram(self.get())
     }
 }
 
-impl<M: ReadOne> Read for M {
-    fn read(&self, push: &mut dyn FnMut(Option<(&'static str, &'static str)>, Sample)) {
+impl<M: ReadSample> ReadMetric for M {
+    fn read(&self, push: &mut dyn FnMut(Option<(&'static str, &'static str)>, MetricSample)) {
         push(None, self.sample());
     }
 }
-impl<L: Label, M: ReadOne, const N: usize> Read for Family<L, M, N> {
-    fn read(&self, push: &mut dyn FnMut(Option<(&'static str, &'static str)>, Sample)) {
+impl<L: Label, M: ReadSample, const N: usize> ReadMetric for Family<L, M, N> {
+    fn read(&self, push: &mut dyn FnMut(Option<(&'static str, &'static str)>, MetricSample)) {
         for (label, cell) in self.each() {
-            push(Some((L::NAME, label.word())), cell.sample());
+            push(Some((L::NAME, label.value())), cell.sample());
         }
     }
 }
@@ -460,13 +463,13 @@ mod tests {
 
     #[test]
     fn each_metric_is_named_once_and_closes_with_its_unit() {
-        let points = Figures::new().points();
+        let points = ProcessMetrics::new().points();
         let mut names = BTreeSet::new();
         for point in &points {
             let (name, label) = (point.name, point.label);
-            assert!(names.insert((name, label)), "{name} {label:?} twice");
-            assert_eq!(name.ends_with("_micros"), point.unit == Unit::Micros, "{name}");
-            assert_eq!(name.ends_with("bytes"), point.unit == Unit::Bytes, "{name}");
+            assert!(names.insert((name, label)), "{name} {label:?} occurs twice");
+            assert_eq!(name.ends_with("_micros"), point.unit == MetricUnit::Micros, "{name}");
+            assert_eq!(name.ends_with("bytes"), point.unit == MetricUnit::Bytes, "{name}");
             assert!(point.help.ends_with('.'), "{name}: {:?}", point.help);
             let plain = |c: char| c.is_ascii_lowercase() || matches!(c, '/' | '_');
             assert!(name.chars().all(plain) && name.matches('/').count() == 1, "{name}");
@@ -475,9 +478,11 @@ mod tests {
     }
 
     #[test]
-    fn no_metric_of_a_family_takes_the_place_of_another() {
-        // `rollout/ends/done` must not also be somebody's `rollout/ends` + percentile.
-        let keys: Vec<_> = Figures::new().points().iter().map(|point| (point.name, point.label)).collect();
+    fn no_metric_of_a_family_hides_another() {
+        // `rollout/ends/done` must not equal another metric's `rollout/ends` plus a percentile's
+        // name.
+        let keys: Vec<_> =
+            ProcessMetrics::new().points().iter().map(|point| (point.name, point.label)).collect();
         for (name, label) in &keys {
             let same = keys.iter().filter(|(other, _)| other == name).count();
             assert_eq!(same > 1, label.is_some(), "{name}");

@@ -1,14 +1,14 @@
-//! Which process of which run tells something.
+//! Identifies the process that exports metrics and spans.
 
 use crate::labels::Role;
 
-/// What an exported figure or span is said to come from.
+/// The source of an exported metric or span.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Origin {
-    /// What the process does.
+pub struct ProcessOrigin {
+    /// Role of the process.
     pub role: Role,
-    /// The run it does it for.
+    /// Name of the run.
     pub run: String,
-    /// This process and no other, not even the one that takes its place.
+    /// Unique id of this process; a restarted one gets another.
     pub instance: String,
 }

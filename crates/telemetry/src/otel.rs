@@ -1,10 +1,13 @@
-//! Export over OTLP/gRPC: the figures as metrics, the events of trajectories as spans. Built with the feature `otel`.
+//! Export over OTLP/gRPC: metrics, and the events of trajectories as spans. Built with the feature
+//! `otel`.
 //!
-//! This is the one door. An event hands itself to [`trace`]; [`Otlp`] sends what came of it, and the figures, to the endpoint that
-//! the job names. Nobody waits for that endpoint: events go into a bounded queue, every call has a deadline, and so has the end.
+//! This is the only exit of telemetry. Events pass themselves to [`trace`]; [`OtlpExporter`] sends
+//! their spans, and the metrics, to the endpoint that the job names. Nothing waits for that
+//! endpoint: events go into a bounded queue, and every call and the final drain have deadlines.
 //!
-//! The messages are OpenTelemetry's own (`opentelemetry-proto`); its SDK is left out (docs/decisions/0021): the figures are summed up
-//! already, and spans are made when they are over, with ids that every process works out for itself.
+//! The messages are OpenTelemetry's own (`opentelemetry-proto`), without its SDK
+//! (docs/decisions/0021): the metrics are already summed up, and spans are created when they end,
+//! with ids that every process derives for itself.
 
 mod metrics;
 mod spans;
@@ -33,71 +36,74 @@ use crate::config::TelemetryConfig;
 use crate::events::{ExportFailing, ExportResumed};
 use crate::export::ExportError;
 use crate::labels::Label;
-use crate::names::{Figures, figures};
-use crate::origin::Origin;
-use metrics::{Period, metrics};
-use spans::Traced;
+use crate::names::{ProcessMetrics, process_metrics};
+use crate::origin::ProcessOrigin;
+use metrics::{MetricPeriod, metrics};
+use spans::TracedEvent;
 
 /// Whether this build can export.
 pub(crate) const BUILT_IN: bool = true;
 
-/// Events that wait to be sent. An event is at most 8 spans of about 400 bytes: 13 MB, filled in half a minute by 100 steps a second.
+/// Events that may wait. An event has at most 8 spans of about 400 bytes: 13 MB, filled in half a
+/// minute by 100 steps per second.
 const QUEUE_MAX: usize = 4096;
 
-/// Events sent with one call: at most 2,048 spans, 0.8 MB where collectors take 4 MiB.
+/// Events per call: at most 2,048 spans, 0.8 MB; collectors accept 4 MiB.
 const BATCH_MAX: usize = 256;
 
-/// How often spans are sent.
-const BEAT: Duration = Duration::from_secs(1);
+/// Time between two sends of spans.
+const SEND_INTERVAL: Duration = Duration::from_secs(1);
 
-/// A collector beside the process answers within milliseconds.
+/// A collector on the same machine answers within milliseconds.
 const CALL_DEADLINE: Duration = Duration::from_secs(5);
 
-/// What is left when the process ends is sent within this time or dropped.
+/// At the end of the process, what remains is sent within this time or dropped.
 const DRAIN_DEADLINE: Duration = Duration::from_secs(3);
 
-/// A batch that the endpoint cannot take now is tried so often: pauses of 1, 2, 4 and 8 s outlast a collector's restart.
+/// Number of tries of a batch that the endpoint cannot accept now: pauses of 1, 2, 4 and 8 s
+/// outlast a collector's restart.
 const TRIES_MAX: u32 = 5;
 
 /// The longest pause after a failed call.
 const PAUSE_MAX: Duration = Duration::from_secs(30);
 
-/// Where [`trace`] puts what happened in this process; empty until something is exported.
+/// The queue of [`trace`]; empty until something is exported.
 static QUEUE: OnceLock<mpsc::Sender<Vec<Span>>> = OnceLock::new();
 
-/// Sends the figures and spans of this process to the endpoint of its job.
+/// Sends the metrics and spans of this process to the endpoint of its job.
 #[derive(Debug)]
-pub struct Otlp {
-    spans: SpanLine,
-    metrics: MetricLine,
+pub struct OtlpExporter {
+    spans: SpanSender,
+    metrics: MetricSender,
 }
 
-/// Notes the spans of an event. Where the queue is full they are counted and forgotten: nothing waits.
-pub(crate) fn trace<E: Traced>(event: &E) {
+/// Queues the spans of an event. If the queue is full they are counted and dropped: nothing waits.
+pub(crate) fn trace<E: TracedEvent>(event: &E) {
     if let Some(queue) = QUEUE.get() {
-        offer(queue, figures(), event);
+        offer(queue, process_metrics(), event);
     }
 }
 
-fn offer<E: Traced>(queue: &mpsc::Sender<Vec<Span>>, figures: &Figures, event: &E) {
+fn offer<E: TracedEvent>(queue: &mpsc::Sender<Vec<Span>>, figures: &ProcessMetrics, event: &E) {
     match queue.try_reserve() {
-        Ok(place) => place.send(event.spans(nanos_now())),
+        Ok(permit) => permit.send(event.spans(nanos_now())),
         Err(_) => figures.otlp_dropped.add(1),
     }
 }
 
-impl Otlp {
-    /// Connects when first needed. From now on events are traced; `None` where the job names no endpoint.
+impl OtlpExporter {
+    /// Starts tracing events; connects when first needed. `None` if the job names no endpoint.
     ///
     /// # Errors
-    /// An endpoint that is no URI, or a process that exports already.
+    /// If the endpoint is not a URI, or the process exports already.
     ///
     /// # Panics
     /// Outside of a tokio runtime.
-    pub fn open(config: &TelemetryConfig, origin: &Origin) -> Result<Option<Self>, ExportError> {
+    pub fn open(config: &TelemetryConfig, origin: &ProcessOrigin) -> Result<Option<Self>, ExportError> {
         let Some(endpoint) = &config.otlp_endpoint else { return Ok(None) };
         let (sender, queue) = mpsc::channel(QUEUE_MAX);
-        let exporter = Self::over(endpoint, config.metrics_interval, origin, queue, figures())?;
+        let exporter =
+            Self::with_endpoint(endpoint, config.metrics_interval, origin, queue, process_metrics())?;
         QUEUE.set(sender).map_err(|_| ExportError::Endpoint {
             endpoint: endpoint.clone(),
             reason: "this process exports already".into(),
@@ -105,26 +111,26 @@ impl Otlp {
         Ok(Some(exporter))
     }
 
-    fn over(
+    fn with_endpoint(
         endpoint: &str,
         metrics_interval: Duration,
-        origin: &Origin,
+        origin: &ProcessOrigin,
         queue: mpsc::Receiver<Vec<Span>>,
-        figures: &'static Figures,
+        figures: &'static ProcessMetrics,
     ) -> Result<Self, ExportError> {
         let channel = channel(endpoint)?;
         let resource = resource(origin);
-        let spans = SpanLine {
+        let spans = SpanSender {
             client: TraceServiceClient::new(channel.clone()),
-            link: Link::new("spans", figures),
+            link: ExportLink::new("spans", figures),
             resource: resource.clone(),
             queue,
             batch: Vec::new(),
             tries: 0,
         };
-        let metrics = MetricLine {
+        let metrics = MetricSender {
             client: MetricsServiceClient::new(channel),
-            link: Link::new("metrics", figures),
+            link: ExportLink::new("metrics", figures),
             resource,
             began_nanos: nanos_now(),
             interval: metrics_interval,
@@ -132,62 +138,62 @@ impl Otlp {
         Ok(Self { spans, metrics })
     }
 
-    /// Sends until `stop`, then what is left, at most [`DRAIN_DEADLINE`] longer.
+    /// Sends until `stop`, then what remains, for at most [`DRAIN_DEADLINE`].
     pub async fn export(self, stop: CancellationToken) {
         let Self { mut spans, mut metrics } = self;
         tokio::join!(spans.run(&stop), metrics.run(&stop));
     }
 }
 
-/// Spans on their way.
+/// Sends spans.
 #[derive(Debug)]
-struct SpanLine {
+struct SpanSender {
     client: TraceServiceClient<Channel>,
-    link: Link,
+    link: ExportLink,
     resource: Resource,
     queue: mpsc::Receiver<Vec<Span>>,
-    /// Events taken from the queue and not yet taken by the endpoint.
+    /// Events taken from the queue and not yet accepted by the endpoint.
     batch: Vec<Vec<Span>>,
-    /// How often the batch was sent in vain.
+    /// Number of failed sends of the batch.
     tries: u32,
 }
 
-/// Figures on their way.
+/// Sends metrics.
 #[derive(Debug)]
-struct MetricLine {
+struct MetricSender {
     client: MetricsServiceClient<Channel>,
-    link: Link,
+    link: ExportLink,
     resource: Resource,
     began_nanos: u64,
     interval: Duration,
 }
 
-/// How the endpoint takes one kind of thing. Some take spans alone, some metrics alone.
+/// State of the connection for one signal: some endpoints accept only spans, others only metrics.
 #[derive(Debug)]
-struct Link {
+struct ExportLink {
     signal: &'static str,
-    figures: &'static Figures,
+    figures: &'static ProcessMetrics,
     failing_since: Option<Instant>,
     pause: Duration,
-    /// Nothing is sent before.
+    /// No call before this time.
     not_before: Instant,
 }
 
-/// What became of a call.
+/// The outcome of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Fate {
+enum CallOutcome {
     /// The endpoint has it.
-    Taken,
-    /// It may take it later.
-    Away,
-    /// It never will.
+    Accepted,
+    /// It may accept it later.
+    Unavailable,
+    /// The endpoint will never accept it.
     Refused,
 }
 
-impl SpanLine {
+impl SpanSender {
     async fn run(&mut self, stop: &CancellationToken) {
         let sending = async {
-            let mut beats = beats(BEAT);
+            let mut beats = interval_ticks(SEND_INTERVAL);
             while stop.run_until_cancelled(beats.tick()).await.is_some() {
                 if self.link.is_ready() {
                     self.send_all().await;
@@ -201,7 +207,7 @@ impl SpanLine {
         self.forget_all();
     }
 
-    /// Sends what waits, batch by batch, until nothing does or a call fails.
+    /// Sends what waits, batch by batch, until the queue is empty or a call fails.
     async fn send_all(&mut self) {
         while self.fill() {
             let resource_spans = ResourceSpans {
@@ -214,21 +220,25 @@ impl SpanLine {
                 ..Default::default()
             };
             let request = ExportTraceServiceRequest { resource_spans: vec![resource_spans] };
-            let answer = within(self.client.export(request)).await;
+            let answer = with_deadline(self.client.export(request)).await;
             if let Ok(answer) = &answer
                 && let Some(partly) = &answer.get_ref().partial_success
             {
-                debug!(rejected = partly.rejected_spans, reason = partly.error_message, "spans in part");
+                debug!(
+                    rejected = partly.rejected_spans,
+                    reason = partly.error_message,
+                    "the endpoint rejected some spans"
+                );
             }
-            let fate = self.link.judge(answer.map(drop));
-            self.settle(fate);
-            if fate != Fate::Taken {
+            let fate = self.link.record_outcome(answer.map(drop));
+            self.apply_outcome(fate);
+            if fate != CallOutcome::Accepted {
                 return;
             }
         }
     }
 
-    /// Whether there is something to send.
+    /// Fills the batch; whether there is something to send.
     fn fill(&mut self) -> bool {
         while self.batch.len() < BATCH_MAX
             && let Ok(spans) = self.queue.try_recv()
@@ -238,16 +248,16 @@ impl SpanLine {
         !self.batch.is_empty()
     }
 
-    fn settle(&mut self, fate: Fate) {
+    fn apply_outcome(&mut self, fate: CallOutcome) {
         self.tries += 1;
         match fate {
-            Fate::Taken => {
+            CallOutcome::Accepted => {
                 self.link.figures.otlp_events.add(self.batch.len() as u64);
                 self.batch.clear();
                 self.tries = 0;
             }
-            Fate::Away if self.tries < TRIES_MAX => {}
-            Fate::Away | Fate::Refused => self.forget_batch(),
+            CallOutcome::Unavailable if self.tries < TRIES_MAX => {}
+            CallOutcome::Unavailable | CallOutcome::Refused => self.forget_batch(),
         }
     }
 
@@ -265,10 +275,10 @@ impl SpanLine {
     }
 }
 
-impl MetricLine {
+impl MetricSender {
     async fn run(&mut self, stop: &CancellationToken) {
         let sending = async {
-            let mut beats = beats(self.interval);
+            let mut beats = interval_ticks(self.interval);
             while stop.run_until_cancelled(beats.tick()).await.is_some() {
                 if self.link.is_ready() {
                     self.send().await;
@@ -277,13 +287,13 @@ impl MetricLine {
             self.send().await;
         };
         if !is_done_in_time(stop, sending).await {
-            self.link.failed("the process ended before the last figures were sent");
+            self.link.failed("the process ended before the last metrics were sent");
         }
     }
 
-    /// Sends the figures as they stand. A call that fails is not repeated: the next figures hold these.
+    /// Sends the current metrics. A failed call is not repeated: the next values include these.
     async fn send(&mut self) {
-        let period = Period { began_nanos: self.began_nanos, now_nanos: nanos_now() };
+        let period = MetricPeriod { began_nanos: self.began_nanos, now_nanos: nanos_now() };
         let resource_metrics = ResourceMetrics {
             resource: Some(self.resource.clone()),
             scope_metrics: vec![ScopeMetrics {
@@ -294,18 +304,22 @@ impl MetricLine {
             ..Default::default()
         };
         let request = ExportMetricsServiceRequest { resource_metrics: vec![resource_metrics] };
-        let answer = within(self.client.export(request)).await;
+        let answer = with_deadline(self.client.export(request)).await;
         if let Ok(answer) = &answer
             && let Some(partly) = &answer.get_ref().partial_success
         {
-            debug!(rejected = partly.rejected_data_points, reason = partly.error_message, "metrics in part");
+            debug!(
+                rejected = partly.rejected_data_points,
+                reason = partly.error_message,
+                "the endpoint rejected some metrics"
+            );
         }
-        self.link.judge(answer.map(drop));
+        self.link.record_outcome(answer.map(drop));
     }
 }
 
-impl Link {
-    fn new(signal: &'static str, figures: &'static Figures) -> Self {
+impl ExportLink {
+    fn new(signal: &'static str, figures: &'static ProcessMetrics) -> Self {
         Self { signal, figures, failing_since: None, pause: Duration::ZERO, not_before: Instant::now() }
     }
 
@@ -313,19 +327,19 @@ impl Link {
         Instant::now() >= self.not_before
     }
 
-    /// Notes how a call went: the first that fails is told, and the first that succeeds again.
-    fn judge(&mut self, answer: Result<(), Status>) -> Fate {
+    /// Records the outcome of a call: logs the first failure, and the first success after failures.
+    fn record_outcome(&mut self, answer: Result<(), Status>) -> CallOutcome {
         let Err(status) = answer else {
             self.pause = Duration::ZERO;
             if let Some(since) = self.failing_since.take() {
                 ExportResumed { signal: self.signal, micros: since.elapsed().as_micros() as u64 }.emit();
             }
-            return Fate::Taken;
+            return CallOutcome::Accepted;
         };
-        self.failed(&told(&status));
-        self.pause = (self.pause * 2).clamp(BEAT, PAUSE_MAX);
+        self.failed(&error_chain(&status));
+        self.pause = (self.pause * 2).clamp(SEND_INTERVAL, PAUSE_MAX);
         self.not_before = Instant::now() + self.pause;
-        if is_final(status.code()) { Fate::Refused } else { Fate::Away }
+        if is_final(status.code()) { CallOutcome::Refused } else { CallOutcome::Unavailable }
     }
 
     fn failed(&mut self, reason: &str) {
@@ -337,7 +351,8 @@ impl Link {
     }
 }
 
-/// Whether something that ends after `stop` ends soon after it. A call that is under way is not cut short: it would be made twice.
+/// Whether `sending` ends soon after `stop`. A call in progress is not cut off: its repetition
+/// would send twice.
 async fn is_done_in_time(stop: &CancellationToken, sending: impl Future<Output = ()>) -> bool {
     let too_late = async {
         stop.cancelled().await;
@@ -350,7 +365,8 @@ async fn is_done_in_time(stop: &CancellationToken, sending: impl Future<Output =
     }
 }
 
-/// Whether the same call would fail again (OTLP 1.10, "Failures"). What is not listed there as lasting is tried again, within limits.
+/// Whether the same call would fail again (OTLP 1.10, "Failures"). Codes that are not listed there
+/// as permanent are retried, within limits.
 fn is_final(code: Code) -> bool {
     use Code::{AlreadyExists, FailedPrecondition, InvalidArgument, NotFound};
     use Code::{PermissionDenied, ResourceExhausted, Unauthenticated, Unimplemented};
@@ -367,8 +383,8 @@ fn is_final(code: Code) -> bool {
     )
 }
 
-/// What failed, and its causes.
-fn told(status: &Status) -> String {
+/// The error and its causes.
+fn error_chain(status: &Status) -> String {
     let mut text = format!("{:?}: {}", status.code(), status.message());
     let mut cause = std::error::Error::source(status);
     while let Some(error) = cause {
@@ -378,18 +394,18 @@ fn told(status: &Status) -> String {
     text
 }
 
-async fn within<T>(call: impl Future<Output = Result<T, Status>>) -> Result<T, Status> {
+async fn with_deadline<T>(call: impl Future<Output = Result<T, Status>>) -> Result<T, Status> {
     let late = |_| Status::deadline_exceeded(format!("no answer within {} s", CALL_DEADLINE.as_secs()));
     timeout(CALL_DEADLINE, call).await.map_err(late)?
 }
 
-fn beats(period: Duration) -> Interval {
+fn interval_ticks(period: Duration) -> Interval {
     let mut beats = interval(period);
     beats.set_missed_tick_behavior(MissedTickBehavior::Delay);
     beats
 }
 
-/// Plain gRPC over TCP, connected when first used and again when it was lost.
+/// Plain gRPC over TCP, connected at first use and reconnected after a loss.
 fn channel(endpoint: &str) -> Result<Channel, ExportError> {
     let bad = |error: tonic::transport::Error| ExportError::Endpoint {
         endpoint: endpoint.to_owned(),
@@ -399,14 +415,14 @@ fn channel(endpoint: &str) -> Result<Channel, ExportError> {
     Ok(channel.connect_timeout(CALL_DEADLINE).connect_lazy())
 }
 
-fn resource(origin: &Origin) -> Resource {
+fn resource(origin: &ProcessOrigin) -> Resource {
     let attributes = vec![
-        text("service.name", "furrow"),
-        text("service.version", env!("CARGO_PKG_VERSION")),
-        text("service.instance.id", &origin.instance),
-        text("furrow.role", origin.role.word()),
-        text("furrow.run", &origin.run),
-        whole("process.pid", std::process::id().into()),
+        text_attribute("service.name", "furrow"),
+        text_attribute("service.version", env!("CARGO_PKG_VERSION")),
+        text_attribute("service.instance.id", &origin.instance),
+        text_attribute("furrow.role", origin.role.value()),
+        text_attribute("furrow.run", &origin.run),
+        int_attribute("process.pid", std::process::id().into()),
     ];
     Resource { attributes, ..Default::default() }
 }
@@ -416,12 +432,12 @@ fn scope() -> InstrumentationScope {
     InstrumentationScope { name, version, ..Default::default() }
 }
 
-fn text(key: &str, value: &str) -> KeyValue {
+fn text_attribute(key: &str, value: &str) -> KeyValue {
     attribute(key, Value::StringValue(value.to_owned()))
 }
 
-/// Attributes have signed numbers; what does not fit is told as the largest.
-fn whole(key: &str, value: u64) -> KeyValue {
+/// Attributes hold signed numbers; larger values become the maximum.
+fn int_attribute(key: &str, value: u64) -> KeyValue {
     attribute(key, Value::IntValue(i64::try_from(value).unwrap_or(i64::MAX)))
 }
 

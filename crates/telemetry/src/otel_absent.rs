@@ -1,21 +1,22 @@
-//! What stands in for `otel.rs` in builds without the feature `otel`: nothing is traced, and no job with an endpoint comes this far.
+//! Replaces `otel.rs` in builds without the feature `otel`: nothing is traced, and a job with an
+//! endpoint is refused earlier.
 
 use tokio_util::sync::CancellationToken;
 
 use crate::config::TelemetryConfig;
 use crate::export::ExportError;
-use crate::origin::Origin;
+use crate::origin::ProcessOrigin;
 
 /// Whether this build can export.
 pub(crate) const BUILT_IN: bool = false;
 
-/// Cannot be made in this build.
+/// Cannot be created in this build.
 #[derive(Debug)]
-pub enum Otlp {}
+pub enum OtlpExporter {}
 
-impl Otlp {
+impl OtlpExporter {
     /// Always `None`: [`crate::TelemetryFile::check`] has refused every endpoint.
-    pub fn open(_: &TelemetryConfig, _: &Origin) -> Result<Option<Self>, ExportError> {
+    pub fn open(_: &TelemetryConfig, _: &ProcessOrigin) -> Result<Option<Self>, ExportError> {
         Ok(None)
     }
 

@@ -1,4 +1,4 @@
-//! What a process and everything it started cost: CPU time and memory, read from /proc.
+//! CPU time and memory of a process tree, read from /proc.
 
 use std::collections::HashMap;
 use std::fs;
@@ -6,38 +6,41 @@ use std::io;
 
 use thiserror::Error;
 
-/// Cost of a process, or of a process and all its living descendants.
+/// Usage of a process, or of a process and all its living descendants.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Usage {
+pub struct ProcessUsage {
     /// Number of processes.
     pub processes: u64,
-    /// CPU time in user and kernel mode. In a tree, that of descendants which ended and were waited for is included.
+    /// CPU time in user and kernel mode. In a tree it includes descendants that ended and were
+    /// waited for.
     pub cpu_micros: u64,
     /// Resident memory. Pages that several processes share count once for each.
     pub rss_bytes: u64,
-    /// Resident memory with shared pages divided among their users: what the machine would gain. `None` if it was not asked for,
-    /// or if some process may not be looked into by this user.
+    /// Resident memory with shared pages divided among their users: what the machine would gain.
+    /// `None` if not requested, or if this user may not inspect one of the processes.
     pub pss_bytes: Option<u64>,
 }
 
-/// How memory is measured.
+/// Which memory to measure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Memory {
+pub enum MemoryMeasure {
     /// RSS alone: cheap.
     Rss,
-    /// PSS as well: the kernel walks the page tables, about half a millisecond a Chromium process.
+    /// PSS as well: the kernel walks the page tables, about half a millisecond per Chromium
+    /// process.
     RssAndPss,
 }
 
 /// One process of a group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Member {
+pub struct GroupMember {
     /// Its id.
     pub pid: u32,
-    /// What it has written: anonymous memory, shared memory, and what of both is swapped out. Pages of files are not in it, since the
-    /// kernel drops them at will. Memory that two processes share counts for both, so a sum over a group errs on the safe side: over a
-    /// Chromium with 20 pages it was 556 MB where PSS was 470 (339 without files), and cost a thirtieth of it to read.
-    pub held_bytes: u64,
+    /// Bytes the process has written: anonymous memory, shared memory, and what of both is swapped
+    /// out. File pages do not count, since the kernel drops them at will. Memory that two processes
+    /// share counts for both, so a sum over a group is an upper bound: for a Chromium with 20 pages
+    /// it was 556 MB where PSS was 470 (339 without files), and reading it cost a thirtieth of PSS.
+    pub footprint_bytes: u64,
     /// Its threads.
     pub threads: u32,
 }
@@ -53,27 +56,27 @@ pub enum ProcessError {
     NoSuchProcess(u32),
 }
 
-/// One line of /proc/PID/stat, as far as it matters here.
+/// The fields of /proc/PID/stat that are used here.
 #[derive(Debug, PartialEq, Eq)]
-struct Stat {
+struct ProcessStat {
     parent: u32,
     group: u32,
     threads: u32,
-    /// User and kernel time of its own.
+    /// User and kernel time of the process itself.
     own_ticks: u64,
-    /// The same of its children that ended and were waited for.
+    /// The same for its children that ended and were waited for.
     waited_ticks: u64,
     rss_pages: u64,
 }
 
 /// Measures one process.
-pub fn process_usage(pid: u32, memory: Memory) -> Result<Usage, ProcessError> {
+pub fn process_usage(pid: u32, memory: MemoryMeasure) -> Result<ProcessUsage, ProcessError> {
     let stat = stat(pid).ok_or(ProcessError::NoSuchProcess(pid))?;
     Ok(sum(&[(pid, stat.own_ticks, stat.rss_pages)], memory))
 }
 
-/// Measures a process and all its descendants. One that ends meanwhile is left out.
-pub fn tree_usage(root: u32, memory: Memory) -> Result<Usage, ProcessError> {
+/// Measures a process and all its descendants. A process that ends meanwhile is left out.
+pub fn tree_usage(root: u32, memory: MemoryMeasure) -> Result<ProcessUsage, ProcessError> {
     let stats = all_stats()?;
     if !stats.contains_key(&root) {
         return Err(ProcessError::NoSuchProcess(root));
@@ -83,8 +86,8 @@ pub fn tree_usage(root: u32, memory: Memory) -> Result<Usage, ProcessError> {
     Ok(sum(&members, memory))
 }
 
-/// Files that a process and all its descendants hold open: sockets, pipes and event queues with them. A process of another user, whose files
-/// cannot be seen, counts as none.
+/// Number of files that a process and all its descendants hold open, including sockets, pipes and
+/// event queues. A process of another user, whose files cannot be read, counts as zero.
 pub fn tree_open_files(root: u32) -> Result<u64, ProcessError> {
     let stats = all_stats()?;
     if !stats.contains_key(&root) {
@@ -94,53 +97,55 @@ pub fn tree_open_files(root: u32) -> Result<u64, ProcessError> {
     Ok(tree(root, &stats).into_iter().map(open).sum())
 }
 
-/// The processes of a process group that are alive, in no order. One that ends meanwhile is left out.
+/// The living processes of a process group, in no order. A process that ends meanwhile is left out.
 ///
-/// Took 3.8 ms of CPU for a group of 27 on a busy machine with 183 processes: cheap enough to be asked a few times a second.
-pub fn group_members(group: u32) -> Result<Vec<Member>, ProcessError> {
+/// Takes 3.8 ms of CPU for a group of 27 on a busy machine with 183 processes: cheap enough for a
+/// few calls per second.
+pub fn group_members(group: u32) -> Result<Vec<GroupMember>, ProcessError> {
     let stats = all_stats()?.into_iter().filter(|(_, stat)| stat.group == group);
     Ok(stats
-        .filter_map(|(pid, Stat { threads, .. })| {
+        .filter_map(|(pid, ProcessStat { threads, .. })| {
             let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-            Some(Member { pid, held_bytes: parse_held(&status)?, threads })
+            Some(GroupMember { pid, footprint_bytes: parse_footprint(&status)?, threads })
         })
         .collect())
 }
 
 /// Adds up (process, ticks, pages).
-fn sum(members: &[(u32, u64, u64)], memory: Memory) -> Usage {
+fn sum(members: &[(u32, u64, u64)], memory: MemoryMeasure) -> ProcessUsage {
     let ticks: u64 = members.iter().map(|(_, ticks, _)| ticks).sum();
     let pages: u64 = members.iter().map(|(_, _, pages)| pages).sum();
     let pss = || members.iter().map(|&(pid, ..)| pss_bytes(pid)).sum();
-    Usage {
+    ProcessUsage {
         processes: members.len() as u64,
         cpu_micros: ticks * 1_000_000 / rustix::param::clock_ticks_per_second(),
         rss_bytes: pages * rustix::param::page_size() as u64,
-        pss_bytes: if memory == Memory::RssAndPss { pss() } else { None },
+        pss_bytes: if memory == MemoryMeasure::RssAndPss { pss() } else { None },
     }
 }
 
-fn all_stats() -> Result<HashMap<u32, Stat>, ProcessError> {
+fn all_stats() -> Result<HashMap<u32, ProcessStat>, ProcessError> {
     let entries = fs::read_dir("/proc").map_err(ProcessError::NoProc)?;
     let pids = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
     Ok(pids.filter_map(|pid| Some((pid, stat(pid)?))).collect())
 }
 
-fn stat(pid: u32) -> Option<Stat> {
+fn stat(pid: u32) -> Option<ProcessStat> {
     parse_stat(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
 }
 
-/// The command's name stands in parentheses and may hold anything, parentheses and spaces included; the fields follow its last one.
-fn parse_stat(line: &str) -> Option<Stat> {
+/// The command's name is in parentheses and may contain anything, also parentheses and spaces; the
+/// fields follow the last parenthesis.
+fn parse_stat(line: &str) -> Option<ProcessStat> {
     let fields: Vec<&str> = line[line.rfind(')')? + 1..].split_ascii_whitespace().collect();
     // Field n of proc(5) is fields[n - 3]: pgrp 5, utime 14, stime 15, cutime 16, cstime 17, num_threads 20, rss 24.
     let number = |n: usize| fields.get(n - 3)?.parse::<u64>().ok();
     let (own_ticks, waited_ticks) = (number(14)? + number(15)?, number(16)? + number(17)?);
     let (parent, group, threads) = (number(4)? as u32, number(5)? as u32, number(20)? as u32);
-    Some(Stat { parent, group, threads, own_ticks, waited_ticks, rss_pages: number(24)? })
+    Some(ProcessStat { parent, group, threads, own_ticks, waited_ticks, rss_pages: number(24)? })
 }
 
-fn tree(root: u32, stats: &HashMap<u32, Stat>) -> Vec<u32> {
+fn tree(root: u32, stats: &HashMap<u32, ProcessStat>) -> Vec<u32> {
     let mut children: HashMap<u32, Vec<u32>> = HashMap::new();
     for (&pid, stat) in stats {
         children.entry(stat.parent).or_default().push(pid);
@@ -154,7 +159,8 @@ fn tree(root: u32, stats: &HashMap<u32, Stat>) -> Vec<u32> {
     members
 }
 
-/// 0 for a process that is gone or a zombie (its file is empty), `None` for one that may not be looked into.
+/// 0 for a process that has ended or is a zombie (its file is empty), `None` for one that may not
+/// be inspected.
 fn pss_bytes(pid: u32) -> Option<u64> {
     match fs::read_to_string(format!("/proc/{pid}/smaps_rollup")) {
         Ok(text) => Some(parse_pss(&text).unwrap_or(0)),
@@ -167,8 +173,8 @@ fn parse_pss(text: &str) -> Option<u64> {
     kilobytes(text, "Pss:")
 }
 
-/// Of /proc/PID/status. `None` for a process that has no memory any more: a zombie, or one that is being taken down.
-fn parse_held(status: &str) -> Option<u64> {
+/// Parses /proc/PID/status. `None` for a process without memory: a zombie, or one that is ending.
+fn parse_footprint(status: &str) -> Option<u64> {
     let of = |key| kilobytes(status, key);
     Some(of("RssAnon:")? + of("RssShmem:")? + of("VmSwap:").unwrap_or(0))
 }
@@ -186,14 +192,15 @@ mod tests {
     use std::process::{Command, Stdio};
 
     #[track_caller]
-    fn check(line: &str, want: Option<&Stat>) {
+    fn check(line: &str, want: Option<&ProcessStat>) {
         assert_eq!(parse_stat(line).as_ref(), want, "{line:?}");
     }
 
     #[test]
     fn a_stat_line_is_read_behind_the_name() {
         let rest = "S 7 1 2 0 -1 4194560 10 20 0 0 3 4 5 6 20 0 9 0 100 200 42 1844674";
-        let stat = Stat { parent: 7, group: 1, threads: 9, own_ticks: 7, waited_ticks: 11, rss_pages: 42 };
+        let stat =
+            ProcessStat { parent: 7, group: 1, threads: 9, own_ticks: 7, waited_ticks: 11, rss_pages: 42 };
         check(&format!("12 (cat) {rest}"), Some(&stat));
         check(&format!("12 (a b) 1 (c)) {rest}"), Some(&stat));
         check("12 (cat) S 7 1 1", None);
@@ -213,8 +220,14 @@ mod tests {
     #[test]
     fn a_tree_holds_children_of_children() {
         let stats = [(1, 0), (2, 1), (3, 2), (4, 1), (5, 9), (9, 0)];
-        let stat =
-            |parent| Stat { parent, group: 0, threads: 1, own_ticks: 0, waited_ticks: 0, rss_pages: 0 };
+        let stat = |parent| ProcessStat {
+            parent,
+            group: 0,
+            threads: 1,
+            own_ticks: 0,
+            waited_ticks: 0,
+            rss_pages: 0,
+        };
         let stats = stats.into_iter().map(|(pid, parent)| (pid, stat(parent))).collect();
         let mut members = tree(1, &stats);
         members.sort_unstable();
@@ -223,14 +236,14 @@ mod tests {
     }
 
     #[test]
-    fn what_a_process_holds_is_what_it_wrote() {
+    fn the_footprint_is_what_a_process_wrote() {
         let status = "Name:\tcat\nVmRSS:\t  900 kB\nRssAnon:\t  100 kB\nRssFile:\t  770 kB\nRssShmem:\t  30 kB\nVmSwap:\t  5 kB\n";
-        assert_eq!(parse_held(status), Some(135 * 1024));
-        assert_eq!(parse_held("Name:\tcat\nState:\tZ (zombie)\nThreads:\t1\n"), None);
+        assert_eq!(parse_footprint(status), Some(135 * 1024));
+        assert_eq!(parse_footprint("Name:\tcat\nState:\tZ (zombie)\nThreads:\t1\n"), None);
     }
 
     #[test]
-    fn a_group_is_its_members_and_nobody_else() {
+    fn a_group_holds_its_members_only() {
         use std::os::unix::process::CommandExt;
         let cat = || {
             let mut command = Command::new("cat");
@@ -250,35 +263,40 @@ mod tests {
             child.wait().unwrap();
         }
         assert_eq!(pids, want);
-        assert!(members.iter().all(|member| member.held_bytes > 0 && member.threads == 1), "{members:?}");
+        assert!(
+            members.iter().all(|member| member.footprint_bytes > 0 && member.threads == 1),
+            "{members:?}"
+        );
         assert_eq!(group_members(first.id()).unwrap(), []);
     }
 
     #[test]
     fn a_child_is_measured_with_its_parent() {
         let mut child = Command::new("cat").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-        // A child that answers is the program: before, its pages are its parent's and about to go.
+        // A child that answers runs the new program: before that, its pages are its parent's and
+        // about to go.
         child.stdin.as_mut().unwrap().write_all(b".").unwrap();
         child.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
-        let alone = tree_usage(child.id(), Memory::RssAndPss).unwrap();
-        assert_eq!(process_usage(child.id(), Memory::Rss).unwrap().processes, 1);
-        let family = tree_usage(std::process::id(), Memory::RssAndPss).unwrap();
+        let alone = tree_usage(child.id(), MemoryMeasure::RssAndPss).unwrap();
+        assert_eq!(process_usage(child.id(), MemoryMeasure::Rss).unwrap().processes, 1);
+        let family = tree_usage(std::process::id(), MemoryMeasure::RssAndPss).unwrap();
         drop(child.stdin.take());
         child.wait().unwrap();
         assert_eq!(alone.processes, 1);
         assert!(alone.pss_bytes.unwrap() > 0 && alone.pss_bytes.unwrap() <= alone.rss_bytes, "{alone:?}");
         assert!(family.processes >= 2 && family.rss_bytes > alone.rss_bytes, "{family:?}");
-        assert!(matches!(tree_usage(child.id(), Memory::Rss), Err(ProcessError::NoSuchProcess(_))));
+        assert!(matches!(tree_usage(child.id(), MemoryMeasure::Rss), Err(ProcessError::NoSuchProcess(_))));
     }
 
     #[test]
     fn work_shows_as_cpu_time() {
-        let cpu = || tree_usage(std::process::id(), Memory::Rss).unwrap().cpu_micros;
+        let cpu = || tree_usage(std::process::id(), MemoryMeasure::Rss).unwrap().cpu_micros;
         let before = cpu();
         let started = std::time::Instant::now();
-        // 30 ms of CPU time are three ticks; the deadline only guards against a machine that gives us none.
+        // 30 ms of CPU time are three ticks; the deadline only guards against a machine without
+        // free CPU.
         while cpu() < before + 30_000 {
-            assert!(started.elapsed().as_secs() < 60, "a minute of work did not show");
+            assert!(started.elapsed().as_secs() < 60, "a minute of work did not count");
         }
     }
 }

@@ -1,15 +1,15 @@
-//! The figures in the text format that Prometheus scrapes.
+//! The metrics in Prometheus' text format.
 
 use std::fmt::Write as _;
 
-use crate::metrics::Buckets;
-use crate::names::{Figures, Point, Sample, Unit};
+use crate::metrics::HistogramBuckets;
+use crate::names::{MetricPoint, MetricSample, MetricUnit, ProcessMetrics};
 
 /// Upper edges of a scraped histogram as powers of two of a microsecond: 1 ms, 2 ms, 4 ms … 67 s, 134 s.
 pub(crate) const EDGE_BITS: std::ops::RangeInclusive<u32> = 10..=27;
 
-/// All figures, one family after another. Times are in seconds there, as Prometheus wants them.
-pub fn prometheus(figures: &Figures) -> String {
+/// All metrics, one family after another. Times are in seconds, as Prometheus expects.
+pub fn prometheus(figures: &ProcessMetrics) -> String {
     let mut text = String::new();
     let mut family = "";
     for point in figures.points() {
@@ -22,33 +22,35 @@ pub fn prometheus(figures: &Figures) -> String {
     text
 }
 
-fn write_head(text: &mut String, point: &Point) {
+fn write_head(text: &mut String, point: &MetricPoint) {
     let (name, kind) = (exposed_name(point), kind_of(&point.sample));
     let head = format!("# HELP {name} {}\n# TYPE {name} {kind}\n", point.help);
     text.push_str(&head);
 }
 
-fn write_point(text: &mut String, point: &Point) {
+fn write_point(text: &mut String, point: &MetricPoint) {
     let name = exposed_name(point);
-    let label = point.label.map(|(label, word)| format!("{{{label}=\"{word}\"}}")).unwrap_or_default();
-    let micros = point.unit == Unit::Micros;
+    let label =
+        point.label.map(|(label, label_value)| format!("{{{label}=\"{label_value}\"}}")).unwrap_or_default();
+    let micros = point.unit == MetricUnit::Micros;
     match &point.sample {
-        Sample::Counter(value) if micros => line(text, &name, &label, seconds(*value)),
-        Sample::Counter(value) => line(text, &name, &label, value),
-        Sample::Gauge(Some(value)) => line(text, &name, &label, value),
-        Sample::Gauge(None) => {}
-        Sample::Average { sum, count } => {
+        MetricSample::Counter(value) if micros => line(text, &name, &label, seconds(*value)),
+        MetricSample::Counter(value) => line(text, &name, &label, value),
+        MetricSample::Gauge(Some(value)) => line(text, &name, &label, value),
+        MetricSample::Gauge(None) => {}
+        MetricSample::Average { sum, count } => {
             line(text, &format!("{name}_sum"), &label, sum);
             line(text, &format!("{name}_count"), &label, count);
         }
-        Sample::Histogram(buckets) => write_histogram(text, &name, buckets),
+        MetricSample::Histogram(buckets) => write_histogram(text, &name, buckets),
     }
 }
 
-/// Every histogram of the farm holds microseconds, or millionths of a nat, and stands alone (a test says so).
-fn write_histogram(text: &mut String, name: &str, buckets: &Buckets) {
+/// Every histogram of the farm holds microseconds, or millionths of a nat, and has no label (a test
+/// checks this).
+fn write_histogram(text: &mut String, name: &str, buckets: &HistogramBuckets) {
     for bits in EDGE_BITS {
-        // A bucket of ours ends just below the power of two, so `le` is exact.
+        // A bucket ends just below the power of two, so `le` is exact.
         let label = format!("{{le=\"{}\"}}", seconds((1 << bits) - 1));
         line(text, &format!("{name}_bucket"), &label, buckets.below_power(bits));
     }
@@ -62,28 +64,28 @@ fn line(text: &mut String, name: &str, label: &str, value: impl std::fmt::Displa
     writeln!(text, "{name}{label} {value}").unwrap_or_default();
 }
 
-/// Name of a metric as it is scraped.
-pub(crate) fn exposed_name(point: &Point) -> String {
+/// Name of a metric in Prometheus.
+pub(crate) fn exposed_name(point: &MetricPoint) -> String {
     let base = point.name.replace('/', "_");
     let base = match (base.strip_suffix("_micros"), base.strip_suffix("_millionths"), &point.sample) {
         (Some(base), ..) => format!("{base}_seconds"),
-        (_, Some(base), Sample::Histogram(_)) => format!("{base}_nats"),
+        (_, Some(base), MetricSample::Histogram(_)) => format!("{base}_nats"),
         _ => base,
     };
-    let total = if matches!(point.sample, Sample::Counter(_)) { "_total" } else { "" };
+    let total = if matches!(point.sample, MetricSample::Counter(_)) { "_total" } else { "" };
     format!("furrow_{base}{total}")
 }
 
-fn kind_of(sample: &Sample) -> &'static str {
+fn kind_of(sample: &MetricSample) -> &'static str {
     match sample {
-        Sample::Counter(_) => "counter",
-        Sample::Gauge(_) => "gauge",
-        Sample::Average { .. } => "summary",
-        Sample::Histogram(_) => "histogram",
+        MetricSample::Counter(_) => "counter",
+        MetricSample::Gauge(_) => "gauge",
+        MetricSample::Average { .. } => "summary",
+        MetricSample::Histogram(_) => "histogram",
     }
 }
 
-/// Seconds of microseconds, and nats of millionths of one.
+/// Converts microseconds to seconds, and millionths of a nat to nats.
 pub(crate) fn seconds(micros: u64) -> f64 {
     micros as f64 / 1e6
 }
@@ -91,12 +93,12 @@ pub(crate) fn seconds(micros: u64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use furrow_rollout::{Cause, End};
+    use furrow_rollout::{EndKind, TimeCause};
     use std::collections::BTreeSet;
 
     #[track_caller]
-    fn check(move_figures: impl Fn(&Figures), want: &[&str]) {
-        let figures = Figures::new();
+    fn check(move_figures: impl Fn(&ProcessMetrics), want: &[&str]) {
+        let figures = ProcessMetrics::new();
         move_figures(&figures);
         let text = prometheus(&figures);
         for line in want {
@@ -114,9 +116,9 @@ mod tests {
                 "furrow_rollout_trajectories_total 3",
             ],
         );
-        check(|f| f.ends.at(End::Done).add(2), &["furrow_rollout_ends_total{end=\"done\"} 2"]);
+        check(|f| f.ends.at(EndKind::Done).add(2), &["furrow_rollout_ends_total{end=\"done\"} 2"]);
         check(
-            |f| f.session_micros.at(Cause::Policy).add(1_500_000),
+            |f| f.session_micros.at(TimeCause::Policy).add(1_500_000),
             &["furrow_env_session_seconds_total{cause=\"policy\"} 1.5"],
         );
         check(|f| f.running.set(-1), &["# TYPE furrow_rollout_running gauge", "furrow_rollout_running -1"]);
@@ -138,13 +140,13 @@ mod tests {
 
     #[test]
     fn a_family_is_introduced_once_and_histograms_are_times() {
-        let figures = Figures::new();
+        let figures = ProcessMetrics::new();
         let text = prometheus(&figures);
         let heads: Vec<_> = text.lines().filter(|line| line.starts_with("# TYPE")).collect();
         assert_eq!(heads.len(), heads.iter().collect::<BTreeSet<_>>().len());
         for point in figures.points() {
-            if matches!(point.sample, Sample::Histogram(_)) {
-                let is_scaled = point.unit == Unit::Micros || point.name.ends_with("_millionths");
+            if matches!(point.sample, MetricSample::Histogram(_)) {
+                let is_scaled = point.unit == MetricUnit::Micros || point.name.ends_with("_millionths");
                 assert!(is_scaled && point.label.is_none(), "{}", point.name);
             }
         }

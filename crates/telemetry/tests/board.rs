@@ -1,16 +1,18 @@
-//! The Grafana board and the alert rules in deploy/: made from the names of the figures, so that none can go stale.
+//! The Grafana board and the alert rules in deploy/, generated from the names of the metrics, so
+//! that none becomes outdated.
 //!
-//! `FURROW_WRITE_BOARD=1 cargo test -p furrow-telemetry --test board` writes them anew after a change here.
+//! `FURROW_WRITE_BOARD=1 cargo test -p furrow-telemetry --test board` regenerates them after a
+//! change here.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use furrow_telemetry::{Figures, prometheus};
+use furrow_telemetry::{ProcessMetrics, prometheus};
 use serde_json::{Value, json};
 
-/// Rows of the board: a heading, and its panels as title, unit of Grafana, queries with their legends.
-const BOARD: &[(&str, &[Panel])] = &[
+/// Rows of the board: a heading, and its panels as title, Grafana unit, queries with their legends.
+const BOARD: &[(&str, &[BoardPanel])] = &[
     (
         "Throughput",
         &[
@@ -24,7 +26,7 @@ const BOARD: &[(&str, &[Panel])] = &[
                     ),
                     (
                         "3600 * sum(rate(furrow_rollout_scored_total[$__rate_interval])) / sum(rate(furrow_policy_device_seconds_total{use!~\"no_work|no_room|host\"}[$__rate_interval]))",
-                        "had the device never waited",
+                        "if the device never waited",
                     ),
                 ],
             ),
@@ -138,11 +140,11 @@ const BOARD: &[(&str, &[Panel])] = &[
                 "From an end to its commit, 99th percentile",
                 "s",
                 &[(
-                    "histogram_quantile(0.99, sum by (le) (rate(furrow_records_publish_seconds_bucket[$__rate_interval])))",
-                    "published",
+                    "histogram_quantile(0.99, sum by (le) (rate(furrow_records_commit_seconds_bucket[$__rate_interval])))",
+                    "committed",
                 )],
             ),
-            ("Spooled and not yet published", "bytes", &[("sum(furrow_records_spool_bytes)", "spool")]),
+            ("Spooled and not yet committed", "bytes", &[("sum(furrow_records_spool_bytes)", "spool")]),
             (
                 "Memory of the tree",
                 "bytes",
@@ -160,72 +162,72 @@ const BOARD: &[(&str, &[Panel])] = &[
     ),
 ];
 
-type Panel = (&'static str, &'static str, &'static [(&'static str, &'static str)]);
+type BoardPanel = (&'static str, &'static str, &'static [(&'static str, &'static str)]);
 
-/// Name, expression, how long, how bad, what it means and what to do.
+/// Name, expression, duration, severity, what it means and what to do.
 const ALERTS: &[[&str; 5]] = &[
     [
         "FurrowNothingScored",
         "sum(rate(furrow_rollout_scored_total[15m])) == 0 and sum(furrow_rollout_running) > 0",
         "15m",
         "critical",
-        "Trajectories run and none was scored for 15 minutes: look at the ends, then at the log of the environment workers.",
+        "Trajectories run, but none was scored for 15 minutes: check the ends, then the log of the environment workers.",
     ],
     [
         "FurrowManyFailures",
         "sum(rate(furrow_rollout_failed_total[15m])) / sum(rate(furrow_rollout_trajectories_total[15m])) > 0.2",
         "15m",
         "warning",
-        "More than a fifth of all attempts fail by the farm's fault: the board's ends say which kind.",
+        "More than a fifth of all attempts fail by a fault of the farm: the board's panel of ends shows the kind.",
     ],
     [
         "FurrowNoPolicyWorker",
         "sum(furrow_rollout_paused{reason=\"no_policy_worker\"}) > 0",
         "2m",
         "critical",
-        "No policy worker is registered, nothing is assigned: start one, or see why it went.",
+        "No policy worker is registered, so nothing is assigned: start one, or check why it ended.",
     ],
     [
         "FurrowDiskReserve",
         "sum(furrow_rollout_paused{reason=\"disk_reserve\"}) > 0",
         "1m",
         "critical",
-        "The disk is down to its reserve and nothing new begins: make room.",
+        "Free disk is down to the reserve, so no trajectory starts: free disk space.",
     ],
     [
         "FurrowPublishingLags",
-        "histogram_quantile(0.99, sum by (le) (rate(furrow_records_publish_seconds_bucket[10m]))) > 120",
+        "histogram_quantile(0.99, sum by (le) (rate(furrow_records_commit_seconds_bucket[10m]))) > 120",
         "10m",
         "warning",
-        "Trajectories wait more than two minutes for their commit: the disk or the store is slow.",
+        "Trajectories wait more than two minutes for their commit: check the speed of the disk or the store.",
     ],
     [
         "FurrowBrowsersDie",
         "sum(increase(furrow_env_browsers_died_total[10m])) > 10",
         "5m",
         "warning",
-        "More than ten browsers were lost in ten minutes: memory limits, or a suite whose pages crash.",
+        "More than ten browsers were lost in ten minutes: check memory limits, and suites whose pages crash.",
     ],
     [
         "FurrowWorkersRefused",
         "sum(increase(furrow_rollout_workers_refused_total[10m])) > 0",
         "0m",
         "warning",
-        "A worker was turned away: most often it is of another version.",
+        "A worker's registration was refused: usually its version differs from the coordinator's.",
     ],
     [
         "FurrowPanicked",
         "sum(increase(furrow_process_panics_total[10m])) > 0",
         "0m",
         "critical",
-        "A process panicked: its log names the place; please report it.",
+        "A process panicked: its log names the location; please report it.",
     ],
     [
         "FurrowDeviceIdle",
         "sum(rate(furrow_policy_device_seconds_total{use=\"no_work\"}[30m])) / sum(rate(furrow_policy_device_seconds_total[30m])) > 0.5",
         "30m",
         "info",
-        "The device waits for pages half of the time: more sessions, or quicker pages, would raise trajectories per device-hour.",
+        "The device waits for pages half of the time: use more sessions or faster pages for more trajectories per device-hour.",
     ],
 ];
 
@@ -236,19 +238,19 @@ fn board() -> Value {
         id += 1;
         panels.push(json!({ "id": id, "type": "row", "title": heading, "collapsed": false, "gridPos": { "x": 0, "y": y, "w": 24, "h": 1 } }));
         y += 1;
-        for (place, (title, unit, queries)) in row.iter().enumerate() {
+        for (index, (title, unit, queries)) in row.iter().enumerate() {
             id += 1;
             let targets: Vec<Value> = queries
                 .iter()
                 .zip('A'..)
                 .map(|((expr, legend), letter)| json!({ "refId": letter.to_string(), "expr": expr, "legendFormat": legend, "datasource": source }))
                 .collect();
-            // Parts of a whole lie on top of each other.
+            // Parts of a total are stacked.
             let stacked = title.contains(" by use") || title.contains(" by cause");
             let stacking = json!({ "mode": if stacked { "normal" } else { "none" } });
             panels.push(json!({
                 "id": id, "type": "timeseries", "title": title, "datasource": source, "targets": targets,
-                "gridPos": { "x": 12 * (place % 2), "y": y + 8 * (place / 2), "w": 12, "h": 8 },
+                "gridPos": { "x": 12 * (index % 2), "y": y + 8 * (index / 2), "w": 12, "h": 8 },
                 "fieldConfig": { "defaults": { "unit": unit, "min": 0, "custom": { "fillOpacity": if stacked { 70 } else { 8 }, "stacking": stacking } }, "overrides": [] },
                 "options": { "tooltip": { "mode": "multi" }, "legend": { "displayMode": "list", "placement": "bottom" } },
             }));
@@ -263,24 +265,24 @@ fn board() -> Value {
     })
 }
 
-/// YAML that is JSON below the first level: nothing in it needs quoting rules of its own.
+/// YAML that is JSON below the first level, so that nothing needs YAML's quoting.
 fn alerts() -> String {
-    let mut text = "# Made by crates/telemetry/tests/board.rs from the names of the figures; change it there.\ngroups:\n  - name: furrow\n    rules:\n".to_owned();
-    for [name, expr, lasts, severity, told] in ALERTS {
+    let mut text = "# Generated by crates/telemetry/tests/board.rs from the names of the metrics; change it there.\ngroups:\n  - name: furrow\n    rules:\n".to_owned();
+    for [name, expr, lasts, severity, description] in ALERTS {
         text.push_str(&format!(
             "      - alert: {name}\n        expr: {}\n        for: {lasts}\n        labels: {{\"severity\": \"{severity}\"}}\n        annotations: {{\"summary\": {}}}\n",
             json!(expr),
-            json!(told)
+            json!(description)
         ));
     }
     text
 }
 
-/// Words of each label of each metric that is scraped.
+/// Label values of each label of each exported metric.
 fn scraped() -> BTreeMap<String, BTreeMap<String, Vec<String>>> {
     let mut metrics: BTreeMap<String, BTreeMap<String, Vec<String>>> = BTreeMap::new();
-    // Figures that are unknown at first are set, so that all are there.
-    let figures = Figures::new();
+    // Unknown metrics are set, so that all are exported.
+    let figures = ProcessMetrics::new();
     for unknown in [
         &figures.process_rss_bytes,
         &figures.tree_processes,
@@ -291,15 +293,15 @@ fn scraped() -> BTreeMap<String, BTreeMap<String, Vec<String>>> {
     }
     for line in prometheus(&figures).lines().filter(|line| !line.starts_with('#')) {
         let (name, labels) = line.split_once(['{', ' ']).unwrap();
-        let words = metrics.entry(name.to_owned()).or_default();
-        if let Some((label, word)) = labels.split_once("=\"").filter(|_| line.contains('{')) {
-            words.entry(label.to_owned()).or_default().push(word.split('"').next().unwrap().to_owned());
+        let values = metrics.entry(name.to_owned()).or_default();
+        if let Some((label, value)) = labels.split_once("=\"").filter(|_| line.contains('{')) {
+            values.entry(label.to_owned()).or_default().push(value.split('"').next().unwrap().to_owned());
         }
     }
     metrics
 }
 
-/// Names a metric or label that the expression speaks of and nothing exports.
+/// Returns a metric or label that the expression uses and nothing exports.
 fn unknown(expr: &str, scraped: &BTreeMap<String, BTreeMap<String, Vec<String>>>) -> Option<String> {
     let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_';
     for (at, _) in expr.match_indices("furrow_") {
@@ -310,14 +312,14 @@ fn unknown(expr: &str, scraped: &BTreeMap<String, BTreeMap<String, Vec<String>>>
         else {
             continue;
         };
-        let (label, words) = selector.split_once(['=', '!']).unwrap();
+        let (label, values) = selector.split_once(['=', '!']).unwrap();
         let known = labels.get(label).cloned().unwrap_or_default();
-        let words = words.split('"').nth(1).unwrap();
-        if let Some(word) = words.split('|').find(|word| !known.iter().any(|known| known == word)) {
-            return Some(format!("{name}{{{label}={word}}}"));
+        let values = values.split('"').nth(1).unwrap();
+        if let Some(value) = values.split('|').find(|word| !known.iter().any(|known| known == word)) {
+            return Some(format!("{name}{{{label}={value}}}"));
         }
     }
-    // What a sum is grouped by must be a label of what is summed.
+    // A sum can only be grouped by a label of the summed metric.
     let by = expr.split("by (").nth(1).and_then(|rest| rest.split(')').next());
     let first = expr.find("furrow_").map(|at| expr[at..].split(|c| !is_name(c)).next().unwrap());
     by.zip(first)
@@ -325,7 +327,7 @@ fn unknown(expr: &str, scraped: &BTreeMap<String, BTreeMap<String, Vec<String>>>
 }
 
 #[test]
-fn board_and_alerts_speak_of_figures_that_there_are() {
+fn board_and_alerts_use_existing_metrics() {
     let scraped = scraped();
     assert!(scraped.len() > 60, "{}", scraped.len());
     let queries = BOARD.iter().flat_map(|(_, row)| row.iter()).flat_map(|(_, _, queries)| queries.iter());
@@ -334,7 +336,7 @@ fn board_and_alerts_speak_of_figures_that_there_are() {
         let count = |c: char| expr.chars().filter(|other| *other == c).count();
         assert!(count('(') == count(')') && count('[') == count(']') && count('{') == count('}'), "{expr}");
     }
-    // And the check can fail.
+    // The check finds wrong expressions.
     for wrong in [
         "furrow_rollout_score_total",
         "furrow_env_slot_seconds_total{use=\"idle\"}",
@@ -355,7 +357,7 @@ fn the_files_in_deploy_are_these() {
         let there = std::fs::read_to_string(&path).unwrap_or_default();
         assert!(
             there == text,
-            "{name} is not what board.rs makes: FURROW_WRITE_BOARD=1 cargo test -p furrow-telemetry --test board"
+            "{name} differs from what board.rs generates; run FURROW_WRITE_BOARD=1 cargo test -p furrow-telemetry --test board"
         );
     }
 }

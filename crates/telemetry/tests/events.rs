@@ -1,5 +1,6 @@
-//! Every event as a reader of the log sees it, and the figures it moves. The `*.acknowledged`, `trajectory.scored` and
-//! `shard.published` lines are a contract: checkers outside this repository hold them against the data set.
+//! Every event as a reader of the log gets it, and the metrics it changes. The `*.acknowledged`,
+//! `trajectory.scored` and `shard.published` lines are a contract: checkers outside of this
+//! repository compare them with the data set.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
@@ -10,20 +11,21 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use furrow_rollout::{
-    Ancestry, Cause, End, Engine, GroupRecord, GroupStatistics, Id, OutcomeName, PolicyKind, Score, Split,
-    TimeSplit,
+    EndKind, EngineStats, GroupRecord, GroupStatistics, Id, OutcomeName, PolicyKind, Score, Split, TimeCause,
+    TimeSplit, TrajectoryAncestry,
 };
 use furrow_telemetry::*;
 use serde_json::{Map, Value, json};
 
 /// Reads the log of this process, one event at a time.
-struct Reader {
+struct LogReader {
     path: PathBuf,
-    seen: BTreeSet<String>,
+    recorded_events: BTreeSet<String>,
 }
 
-impl Reader {
-    /// Emits, and compares the one new line (times and messages aside) and what it added to the figures.
+impl LogReader {
+    /// Emits, and compares the one new line (without times and messages) and its changes of the
+    /// metrics.
     #[track_caller]
     fn check(&mut self, emit: impl FnOnce(), level: &str, want: Value, moved: &[(&str, i64)]) {
         let (lines, before) = (self.lines().len(), totals());
@@ -36,10 +38,10 @@ impl Reader {
             assert!(line.remove(key).unwrap().is_string());
         }
         let name = want["event"].as_str().unwrap().to_owned();
-        let Value::Object(want) = want else { panic!("a row wants an object: {want}") };
+        let Value::Object(want) = want else { panic!("the expected value must be an object: {want}") };
         assert_eq!(line, want);
         assert_eq!(changed(&before), moved.iter().map(|&(key, by)| (key.to_owned(), by)).collect::<Vec<_>>());
-        self.seen.insert(name);
+        self.recorded_events.insert(name);
     }
 
     fn lines(&self) -> Vec<Map<String, Value>> {
@@ -48,19 +50,21 @@ impl Reader {
     }
 }
 
-/// Every figure as one whole number: averages and histograms by their counts.
+/// Every metric as one whole number: means and histograms by their counts.
 fn totals() -> Vec<(String, i64)> {
-    let total = |point: Point| {
-        let key = point.label.map_or(point.name.to_owned(), |(_, word)| format!("{}/{word}", point.name));
+    let total = |point: MetricPoint| {
+        let key = point
+            .label
+            .map_or(point.name.to_owned(), |(_, label_value)| format!("{}/{label_value}", point.name));
         let number = match point.sample {
-            Sample::Counter(value) => value as i64,
-            Sample::Gauge(value) => value.unwrap_or(-1),
-            Sample::Average { count, .. } => count as i64,
-            Sample::Histogram(buckets) => buckets.count() as i64,
+            MetricSample::Counter(value) => value as i64,
+            MetricSample::Gauge(value) => value.unwrap_or(-1),
+            MetricSample::Average { count, .. } => count as i64,
+            MetricSample::Histogram(buckets) => buckets.count() as i64,
         };
         (key, number)
     };
-    figures().points().into_iter().map(total).collect()
+    process_metrics().points().into_iter().map(total).collect()
 }
 
 fn changed(before: &[(String, i64)]) -> Vec<(String, i64)> {
@@ -69,35 +73,35 @@ fn changed(before: &[(String, i64)]) -> Vec<(String, i64)> {
     moved.filter(|(_, by)| *by != 0).collect()
 }
 
-fn ancestry() -> Ancestry {
+fn ancestry() -> TrajectoryAncestry {
     let run_id = Id::new("r").unwrap();
     let group_id = Id::nth(&run_id, 3);
     let trajectory_id = Id::attempt(&group_id, 1, 0);
-    Ancestry { run_id, group_id, sample_index: 1, attempt: 0, trajectory_id }
+    TrajectoryAncestry { run_id, group_id, sample_index: 1, attempt: 0, trajectory_id }
 }
 
-fn split(cause: Cause, micros: u64) -> TimeSplit {
+fn split(cause: TimeCause, micros: u64) -> TimeSplit {
     let mut split = TimeSplit::default();
     split.add(cause, micros);
     split
 }
 
 #[test]
-fn every_event_is_one_line_and_its_figures() {
+fn every_event_writes_one_line_and_its_metrics() {
     let folder = tempfile::tempdir().unwrap();
     let path = log_path(folder.path(), Role::Tool);
     let config = TelemetryFile { log_level: Level::Debug, stderr_level: Level::Error, ..Default::default() };
-    Logs::to_file(path.clone(), &config.check().unwrap()).start().unwrap();
-    let mut reader = Reader { path, seen: BTreeSet::new() };
-    what_the_coordinator_says(&mut reader);
-    what_an_environment_worker_says(&mut reader);
-    what_a_policy_worker_says(&mut reader);
-    what_every_process_says(&mut reader);
+    LogTargets::to_file(path.clone(), &config.check().unwrap()).start().unwrap();
+    let mut reader = LogReader { path, recorded_events: BTreeSet::new() };
+    check_coordinator_events(&mut reader);
+    check_environment_events(&mut reader);
+    check_policy_events(&mut reader);
+    check_process_events(&mut reader);
     let all: BTreeSet<String> = event::ALL.iter().map(ToString::to_string).collect();
-    assert_eq!(reader.seen, all, "each name belongs to an event, and each event is tried here");
+    assert_eq!(reader.recorded_events, all, "each event name is emitted by a test here");
 }
 
-fn what_the_coordinator_says(reader: &mut Reader) {
+fn check_coordinator_events(reader: &mut LogReader) {
     let of = &ancestry();
     let (run_id, trajectory_id) = ("r", "r-g000003-s1-a0");
     let run = &of.run_id;
@@ -169,7 +173,7 @@ fn what_the_coordinator_says(reader: &mut Reader) {
         &[("rollout/steps", 1)],
     );
     reader.check(
-        || TrajectoryFinished { of, token: 8, end: End::Done, steps: 3 }.emit(),
+        || TrajectoryFinished { of, token: 8, end: EndKind::Done, steps: 3 }.emit(),
         "DEBUG",
         json!({"event": "trajectory.finished", "run_id": run_id, "trajectory_id": trajectory_id, "token": 8,
                "end": "done", "steps": 3}),
@@ -185,7 +189,7 @@ fn what_the_coordinator_says(reader: &mut Reader) {
         evidence_sha256: [0; 32],
     };
     let scored = |score: &Score| {
-        TrajectoryScored { of, end: End::Done, score, reward: 0.5, score_micros: 40 }.emit();
+        TrajectoryScored { of, end: EndKind::Done, score, reward: 0.5, score_micros: 40 }.emit();
     };
     reader.check(
         || scored(&score(Some(true))),
@@ -215,7 +219,7 @@ fn what_the_coordinator_says(reader: &mut Reader) {
         ],
     );
     reader.check(
-        || TrajectoryFailed { of, end: End::PageCrash, reason: "gone", retried: true }.emit(),
+        || TrajectoryFailed { of, end: EndKind::PageCrash, reason: "gone", retried: true }.emit(),
         "WARN",
         json!({"event": "trajectory.failed", "run_id": run_id, "trajectory_id": trajectory_id, "end": "page_crash",
                "retried": true, "reason": "gone"}),
@@ -276,7 +280,7 @@ fn what_the_coordinator_says(reader: &mut Reader) {
     let shard_id = &Id::new("r-7").unwrap();
     let delays = &[Duration::from_micros(900), Duration::from_millis(2)];
     reader.check(
-        || ShardPublished { shard_id, version: 5, delays, bytes: 1234 }.emit(),
+        || ShardCommitted { shard_id, version: 5, delays, bytes: 1234 }.emit(),
         "INFO",
         json!({"event": "shard.published", "shard_id": "r-7", "version": 5, "trajectories": 2, "bytes": 1234,
                "slowest_micros": 2000}),
@@ -284,7 +288,7 @@ fn what_the_coordinator_says(reader: &mut Reader) {
             ("records/shards", 1),
             ("records/trajectories", 2),
             ("records/bytes", 1234),
-            ("records/publish_micros", 2),
+            ("records/commit_micros", 2),
         ],
     );
     reader.check(
@@ -307,10 +311,10 @@ fn what_the_coordinator_says(reader: &mut Reader) {
     );
 }
 
-fn what_an_environment_worker_says(reader: &mut Reader) {
+fn check_environment_events(reader: &mut LogReader) {
     let of = &ancestry();
     let (run_id, trajectory_id) = ("r", "r-g000003-s1-a0");
-    let timing = &split(Cause::Policy, 1500);
+    let timing = &split(TimeCause::Policy, 1500);
     reader.check(
         || TrajectoryStarted { of, token: 8, worker: "e1", browser: "b0" }.emit(),
         "INFO",
@@ -333,7 +337,7 @@ fn what_an_environment_worker_says(reader: &mut Reader) {
         ],
     );
     reader.check(
-        || TrajectoryAcknowledged { of, token: 8, end: End::Answered, steps: 3, timing, report_micros: 7 }.emit(),
+        || TrajectoryAcknowledged { of, token: 8, end: EndKind::Answered, steps: 3, timing, report_micros: 7 }.emit(),
         "INFO",
         json!({"event": "trajectory.acknowledged", "run_id": run_id, "trajectory_id": trajectory_id, "token": 8,
                "end": "answered", "steps": 3, "micros": 1500}),
@@ -389,14 +393,14 @@ fn what_an_environment_worker_says(reader: &mut Reader) {
         browser: "b1",
         pid: 44,
         limit: BrowserLimit::Threads,
-        held: 5000,
+        used: 5000,
         most: 4096,
         whole: false,
     };
     reader.check(
         || over.emit(),
         "WARN",
-        json!({"event": "browser.over_limit", "browser": "b1", "pid": 44, "limit": "threads", "held": 5000,
+        json!({"event": "browser.over_limit", "browser": "b1", "pid": 44, "limit": "threads", "used": 5000,
             "most": 4096, "whole": false}),
         &[("env/over_limit/threads", 1)],
     );
@@ -459,15 +463,15 @@ fn what_an_environment_worker_says(reader: &mut Reader) {
     );
 }
 
-fn what_a_policy_worker_says(reader: &mut Reader) {
-    let engine = Engine { service_micros: 30, ..Engine::default() };
-    let Ancestry { trajectory_id, .. } = &ancestry();
+fn check_policy_events(reader: &mut LogReader) {
+    let engine = EngineStats { service_micros: 30, ..EngineStats::default() };
+    let TrajectoryAncestry { trajectory_id, .. } = &ancestry();
     let id = trajectory_id.as_str();
     reader.check(
-        || TokensScoredAgain { gaps: &[0.25, -0.5] }.emit(),
+        || LogprobsRecomputed { gaps: &[0.25, -0.5] }.emit(),
         "DEBUG",
         json!({"event": "tokens.scored_again", "tokens": 2, "max_abs": 0.5}),
-        &[("policy/scored_again", 2), ("policy/prefill_gap_millionths", 2)],
+        &[("policy/recomputed_tokens", 2), ("policy/prefill_gap_millionths", 2)],
     );
     reader.check(
         || RemoteAnswered { prompt_tokens: 900, completion_tokens: 30, attempts: 3, micros: 7, cost_usd: Some(0.25) }.emit(),
@@ -538,21 +542,21 @@ fn what_a_policy_worker_says(reader: &mut Reader) {
     );
 }
 
-fn what_every_process_says(reader: &mut Reader) {
+fn check_process_events(reader: &mut LogReader) {
     reader.check(
-        || Draining { role: Role::Env, in_hand: 6 }.emit(),
+        || ProcessDraining { role: Role::Env, in_hand: 6 }.emit(),
         "INFO",
         json!({"event": "process.draining", "role": "env", "in_hand": 6}),
         &[],
     );
     reader.check(
-        || Drained { role: Role::Env, left: 0, micros: 70 }.emit(),
+        || ProcessDrained { role: Role::Env, left: 0, micros: 70 }.emit(),
         "INFO",
         json!({"event": "process.drained", "role": "env", "left": 0, "micros": 70}),
         &[],
     );
     reader.check(
-        || Drained { role: Role::Env, left: 1, micros: 70 }.emit(),
+        || ProcessDrained { role: Role::Env, left: 1, micros: 70 }.emit(),
         "WARN",
         json!({"event": "process.drained", "role": "env", "left": 1, "micros": 70}),
         &[],
@@ -572,7 +576,7 @@ fn what_every_process_says(reader: &mut Reader) {
     reader.check(
         || assert!(std::thread::spawn(|| panic::panic_any("by intent")).join().is_err()),
         "ERROR",
-        json!({"event": "process.panicked", "place": format!("{}:{}", file!(), line!() - 2), "reason": "by intent"}),
+        json!({"event": "process.panicked", "location": format!("{}:{}", file!(), line!() - 2), "reason": "by intent"}),
         &[("process/panics", 1)],
     );
 }

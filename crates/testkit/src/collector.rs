@@ -1,4 +1,5 @@
-//! A stand-in for an OpenTelemetry collector: takes OTLP over gRPC on a real socket, keeps what it got, and misbehaves on request.
+//! A fake OpenTelemetry collector: accepts OTLP over gRPC on a real socket, keeps what it receives,
+//! and misbehaves on request.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -27,12 +28,12 @@ use tonic::transport::Server;
 use tonic::transport::server::TcpIncoming;
 use tonic::{Code, Request, Response, Status};
 
-/// What it does with a call.
+/// What the collector does with a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Manner {
-    /// Takes it.
+pub enum CollectorMode {
+    /// Accepts the call.
     Take,
-    /// Answers with this.
+    /// Answers with this error code.
     Refuse(Code),
     /// Never answers.
     Silence,
@@ -40,149 +41,152 @@ pub enum Manner {
 
 /// A call as it arrived.
 #[derive(Debug, Clone)]
-pub struct Sent<T> {
+pub struct SentBatch<T> {
     /// Attributes of the resource.
     pub resource: Vec<KeyValue>,
-    /// What it carried.
+    /// The spans or metrics of the call.
     pub items: Vec<T>,
 }
 
 /// A collector that listens until it is dropped.
-pub struct Collector {
+pub struct FakeCollector {
     address: SocketAddr,
-    shelf: Shelf,
+    state: SharedState,
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
-/// What both services share.
+/// The state that both services share.
 #[derive(Clone)]
-struct Shelf(Arc<Mutex<Kept>>);
+struct SharedState(Arc<Mutex<CollectorState>>);
 
-struct Kept {
-    manner: Manner,
+struct CollectorState {
+    manner: CollectorMode,
     calls: usize,
-    spans: Vec<Sent<Span>>,
-    metrics: Vec<Sent<Metric>>,
+    spans: Vec<SentBatch<Span>>,
+    metrics: Vec<SentBatch<Metric>>,
 }
 
-impl Collector {
-    /// On a free port of loopback.
-    pub fn start(manner: Manner) -> Self {
+impl FakeCollector {
+    /// Starts a collector on a free port of the loopback interface.
+    pub fn start(manner: CollectorMode) -> Self {
         Self::at(SocketAddr::from(([127, 0, 0, 1], 0)), manner)
     }
 
-    /// At this address.
+    /// Starts a collector at this address.
     ///
     /// # Panics
-    /// When it cannot be had.
-    pub fn at(address: SocketAddr, manner: Manner) -> Self {
-        let kept = Kept { manner, calls: 0, spans: Vec::new(), metrics: Vec::new() };
-        let shelf = Shelf(Arc::new(Mutex::new(kept)));
+    /// If the address is not available.
+    pub fn at(address: SocketAddr, manner: CollectorMode) -> Self {
+        let kept = CollectorState { manner, calls: 0, spans: Vec::new(), metrics: Vec::new() };
+        let state = SharedState(Arc::new(Mutex::new(kept)));
         let (stop, stopped) = oneshot::channel();
-        let (tell, told) = std::sync::mpsc::sync_channel(1);
-        let services = shelf.clone();
+        let (ready, is_ready) = std::sync::mpsc::sync_channel(1);
+        let services = state.clone();
         let thread = std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
             runtime.expect("a runtime").block_on(async {
                 let listener = TcpListener::bind(address).await.expect("an address to listen at");
-                tell.send(listener.local_addr().expect("an address")).expect("somebody who asked");
+                ready
+                    .send(listener.local_addr().expect("an address"))
+                    .expect("a caller that waits for the address");
                 let server = Server::builder()
                     .add_service(TraceServiceServer::new(services.clone()))
                     .add_service(MetricsServiceServer::new(services))
                     .serve_with_incoming(TcpIncoming::from(listener));
-                // Dropped, not drained: a call that is never answered would hold it for ever.
+                // The server is dropped, not drained: a call that is never answered would block a
+                // drain for ever.
                 tokio::select! {
                     _ = stopped => {}
                     ended = server => ended.expect("a server that serves"),
                 }
             });
         });
-        let address = told.recv().expect("a collector that listens");
-        Self { address, shelf, stop: Some(stop), thread: Some(thread) }
+        let address = is_ready.recv().expect("a collector that listens");
+        Self { address, state, stop: Some(stop), thread: Some(thread) }
     }
 
-    /// Where it listens.
+    /// The address it listens on.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// The same as an endpoint.
+    /// The address as an OTLP endpoint URL.
     pub fn endpoint(&self) -> String {
         format!("http://{}", self.address)
     }
 
-    /// How it behaves from now on.
-    pub fn behave(&self, manner: Manner) {
-        self.shelf.kept().manner = manner;
+    /// Changes the behaviour from now on.
+    pub fn behave(&self, manner: CollectorMode) {
+        self.state.kept().manner = manner;
     }
 
-    /// Calls that came in, whatever became of them.
+    /// Number of calls that arrived, refused ones included.
     pub fn calls(&self) -> usize {
-        self.shelf.kept().calls
+        self.state.kept().calls
     }
 
-    /// Spans it took, a call each.
-    pub fn spans(&self) -> Vec<Sent<Span>> {
-        self.shelf.kept().spans.clone()
+    /// Accepted spans, one entry per call.
+    pub fn spans(&self) -> Vec<SentBatch<Span>> {
+        self.state.kept().spans.clone()
     }
 
-    /// Metrics it took, a call each.
-    pub fn metrics(&self) -> Vec<Sent<Metric>> {
-        self.shelf.kept().metrics.clone()
+    /// Accepted metrics, one entry per call.
+    pub fn metrics(&self) -> Vec<SentBatch<Metric>> {
+        self.state.kept().metrics.clone()
     }
 
-    /// Waits until something is so.
+    /// Waits until a condition holds.
     ///
     /// # Panics
-    /// When it is not within a minute.
+    /// If the condition does not hold within a minute.
     #[track_caller]
     pub fn until(&self, what: &str, is_so: impl Fn(&Self) -> bool) {
         let deadline = Instant::now() + Duration::from_secs(60);
         while !is_so(self) {
-            assert!(Instant::now() < deadline, "{what}: not within a minute; {} calls came", self.calls());
+            assert!(Instant::now() < deadline, "{what}: not within a minute; {} calls arrived", self.calls());
             std::thread::park_timeout(Duration::from_millis(10));
         }
     }
 }
 
-impl Drop for Collector {
+impl Drop for FakeCollector {
     fn drop(&mut self) {
         drop(self.stop.take());
-        // It panicked before, and the test knows.
+        // An earlier panic of the thread has already failed the test.
         self.thread.take().map(JoinHandle::join).transpose().ok();
     }
 }
 
-impl Shelf {
-    fn kept(&self) -> MutexGuard<'_, Kept> {
+impl SharedState {
+    fn kept(&self) -> MutexGuard<'_, CollectorState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    async fn call(&self, keep: impl FnOnce(&mut Kept)) -> Result<(), Status> {
+    async fn call(&self, keep: impl FnOnce(&mut CollectorState)) -> Result<(), Status> {
         let manner = {
             let mut kept = self.kept();
             kept.calls += 1;
             kept.manner
         };
         match manner {
-            Manner::Take => {
+            CollectorMode::Take => {
                 keep(&mut self.kept());
                 Ok(())
             }
-            Manner::Refuse(code) => Err(Status::new(code, "as it was told to")),
-            Manner::Silence => std::future::pending().await,
+            CollectorMode::Refuse(code) => Err(Status::new(code, "refused as configured")),
+            CollectorMode::Silence => std::future::pending().await,
         }
     }
 }
 
 #[tonic::async_trait]
-impl TraceService for Shelf {
+impl TraceService for SharedState {
     async fn export(
         &self,
         request: Request<ExportTraceServiceRequest>,
     ) -> Result<Response<ExportTraceServiceResponse>, Status> {
-        let sent = request.into_inner().resource_spans.into_iter().map(|group| Sent {
+        let sent = request.into_inner().resource_spans.into_iter().map(|group| SentBatch {
             resource: group.resource.unwrap_or_default().attributes,
             items: group.scope_spans.into_iter().flat_map(|scope| scope.spans).collect(),
         });
@@ -192,12 +196,12 @@ impl TraceService for Shelf {
 }
 
 #[tonic::async_trait]
-impl MetricsService for Shelf {
+impl MetricsService for SharedState {
     async fn export(
         &self,
         request: Request<ExportMetricsServiceRequest>,
     ) -> Result<Response<ExportMetricsServiceResponse>, Status> {
-        let sent = request.into_inner().resource_metrics.into_iter().map(|group| Sent {
+        let sent = request.into_inner().resource_metrics.into_iter().map(|group| SentBatch {
             resource: group.resource.unwrap_or_default().attributes,
             items: group.scope_metrics.into_iter().flat_map(|scope| scope.metrics).collect(),
         });
@@ -206,7 +210,7 @@ impl MetricsService for Shelf {
     }
 }
 
-/// An attribute as text: numbers and truth values as they are written.
+/// An attribute's value as text; numbers and booleans in their usual notation.
 pub fn attribute(attributes: &[KeyValue], key: &str) -> Option<String> {
     let found = attributes.iter().find(|attribute| attribute.key == key)?;
     match found.value.as_ref()?.value.as_ref()? {

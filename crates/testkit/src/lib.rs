@@ -1,6 +1,7 @@
-//! For tests: what property tests of several crates draw, and stand-ins for a judge's server and for a collector.
+//! For tests: proptest strategies that several crates share, and fake servers for a judge's model
+//! and for a collector.
 
+pub mod chat_server;
 #[cfg(feature = "collector")]
 pub mod collector;
-pub mod judge;
-pub mod nouns;
+pub mod generators;

@@ -1,16 +1,16 @@
 //! Assignments, tasks and session settings.
 
 use furrow_rollout::{
-    Ancestry, Assignment, Clock, ContextPolicy, ExtraAction, Grammar, Id, ObservationSpec, PageHooks,
-    Sampling, SessionSpec, Split, Task,
+    Assignment, ContextPolicy, ExtraAction, Grammar, Id, ObservationSpec, PageClock, PageHooks,
+    SamplingParams, SessionSpec, Split, Task, TrajectoryAncestry,
 };
 
-use crate::error::{WireError, cap, capped, finite, need, unknown, word};
+use crate::error::{WireError, cap, capped, finite, known_value, need, unknown};
 use crate::limits::{HOSTS_MAX, TEXT_BYTES_MAX, URL_BYTES_MAX};
 use crate::observation::{format_from, format_into, size_from, size_into};
 use crate::v1;
 
-/// Noun from message.
+/// Validates an assignment that a coordinator sent.
 pub fn assignment_from(message: v1::Assignment) -> Result<Assignment, WireError> {
     Ok(Assignment {
         ancestry: ancestry_from(&need(message.ancestry, "assignment.ancestry")?)?,
@@ -22,21 +22,21 @@ pub fn assignment_from(message: v1::Assignment) -> Result<Assignment, WireError>
     })
 }
 
-/// Message from noun.
-pub fn assignment_into(noun: &Assignment) -> v1::Assignment {
+/// Converts an assignment to its message.
+pub fn assignment_into(value: &Assignment) -> v1::Assignment {
     v1::Assignment {
-        ancestry: Some(ancestry_into(&noun.ancestry)),
-        token: noun.token,
-        lease_millis: noun.lease_millis,
-        task: Some(task_into(&noun.task)),
-        session: Some(session_spec_into(&noun.session)),
-        policy_address: noun.policy_address.clone(),
+        ancestry: Some(ancestry_into(&value.ancestry)),
+        token: value.token,
+        lease_millis: value.lease_millis,
+        task: Some(task_into(&value.task)),
+        session: Some(session_spec_into(&value.session)),
+        policy_address: value.policy_address.clone(),
     }
 }
 
-/// Noun from message.
-pub fn ancestry_from(message: &v1::Ancestry) -> Result<Ancestry, WireError> {
-    Ok(Ancestry {
+/// Validates the ids that place a trajectory in its run.
+pub fn ancestry_from(message: &v1::Ancestry) -> Result<TrajectoryAncestry, WireError> {
+    Ok(TrajectoryAncestry {
         run_id: id_from(&message.run_id, "ancestry.run_id")?,
         group_id: id_from(&message.group_id, "ancestry.group_id")?,
         sample_index: message.sample_index,
@@ -45,25 +45,25 @@ pub fn ancestry_from(message: &v1::Ancestry) -> Result<Ancestry, WireError> {
     })
 }
 
-/// Message from noun.
-pub fn ancestry_into(noun: &Ancestry) -> v1::Ancestry {
+/// Converts the ids of a trajectory to their message.
+pub fn ancestry_into(value: &TrajectoryAncestry) -> v1::Ancestry {
     v1::Ancestry {
-        run_id: noun.run_id.to_string(),
-        group_id: noun.group_id.to_string(),
-        sample_index: noun.sample_index,
-        attempt: noun.attempt,
-        trajectory_id: noun.trajectory_id.to_string(),
+        run_id: value.run_id.to_string(),
+        group_id: value.group_id.to_string(),
+        sample_index: value.sample_index,
+        attempt: value.attempt,
+        trajectory_id: value.trajectory_id.to_string(),
     }
 }
 
-/// Noun from message.
+/// Validates a task.
 pub fn task_from(message: v1::Task) -> Result<Task, WireError> {
     cap(message.allow_hosts.len(), HOSTS_MAX, "task.allow_hosts")?;
     let observation = need(message.observation, "task.observation")?;
     Ok(Task {
         task_id: capped(message.task_id, 256, "task.task_id")?,
         suite: capped(message.suite, 256, "task.suite")?,
-        split: word(
+        split: known_value(
             Split::parse(&message.split),
             "task.split",
             &message.split,
@@ -83,43 +83,43 @@ pub fn task_from(message: v1::Task) -> Result<Task, WireError> {
         allow_hosts: message.allow_hosts,
         hooks: hooks_from(message.hooks.unwrap_or_default())?,
         clock: match message.virtual_step_millis {
-            None => Clock::Real,
-            Some(step_millis) => Clock::Virtual { step_millis },
+            None => PageClock::Real,
+            Some(step_millis) => PageClock::Virtual { step_millis },
         },
     })
 }
 
-/// Message from noun.
-pub fn task_into(noun: &Task) -> v1::Task {
+/// Converts a task to its message.
+pub fn task_into(value: &Task) -> v1::Task {
     v1::Task {
-        task_id: noun.task_id.clone(),
-        suite: noun.suite.clone(),
-        split: noun.split.as_str().to_owned(),
-        goal: noun.goal.clone(),
-        start_url: noun.start_url.clone(),
-        seed: noun.seed,
-        max_steps: noun.max_steps,
-        time_limit_millis: noun.time_limit_millis,
-        viewport: Some(size_into(noun.viewport)),
+        task_id: value.task_id.clone(),
+        suite: value.suite.clone(),
+        split: value.split.as_str().to_owned(),
+        goal: value.goal.clone(),
+        start_url: value.start_url.clone(),
+        seed: value.seed,
+        max_steps: value.max_steps,
+        time_limit_millis: value.time_limit_millis,
+        viewport: Some(size_into(value.viewport)),
         observation: Some(v1::ObservationSpec {
-            format: Some(format_into(noun.observation.format)),
-            clip: noun.observation.clip.map(size_into),
-            square: noun.observation.square,
+            format: Some(format_into(value.observation.format)),
+            clip: value.observation.clip.map(size_into),
+            square: value.observation.square,
         }),
-        allow_hosts: noun.allow_hosts.clone(),
+        allow_hosts: value.allow_hosts.clone(),
         hooks: Some(v1::PageHooks {
-            start: noun.hooks.start.clone(),
-            probe: noun.hooks.probe.clone(),
-            solve: noun.hooks.solve.clone(),
+            start: value.hooks.start.clone(),
+            probe: value.hooks.probe.clone(),
+            solve: value.hooks.solve.clone(),
         }),
-        virtual_step_millis: match noun.clock {
-            Clock::Real => None,
-            Clock::Virtual { step_millis } => Some(step_millis),
+        virtual_step_millis: match value.clock {
+            PageClock::Real => None,
+            PageClock::Virtual { step_millis } => Some(step_millis),
         },
     }
 }
 
-/// Noun from message.
+/// Validates session settings.
 pub fn session_spec_from(message: v1::SessionSpec) -> Result<SessionSpec, WireError> {
     let grammar = need(message.grammar, "session.grammar")?;
     let sampling = need(message.sampling, "session.sampling")?;
@@ -128,7 +128,7 @@ pub fn session_spec_from(message: v1::SessionSpec) -> Result<SessionSpec, WireEr
             name: capped(grammar.name, 256, "session.grammar.name")?,
             extra: grammar.extra.iter().map(|name| extra_from(name)).collect::<Result<_, _>>()?,
         },
-        sampling: Sampling {
+        sampling: SamplingParams {
             temperature: finite(sampling.temperature, "session.sampling.temperature")?,
             top_p: finite(sampling.top_p, "session.sampling.top_p")?,
             top_k: sampling.top_k,
@@ -141,23 +141,23 @@ pub fn session_spec_from(message: v1::SessionSpec) -> Result<SessionSpec, WireEr
     })
 }
 
-/// Message from noun.
-pub fn session_spec_into(noun: &SessionSpec) -> v1::SessionSpec {
+/// Converts session settings to their message.
+pub fn session_spec_into(value: &SessionSpec) -> v1::SessionSpec {
     v1::SessionSpec {
         grammar: Some(v1::Grammar {
-            name: noun.grammar.name.clone(),
-            extra: noun.grammar.extra.iter().map(|extra| extra.as_str().to_owned()).collect(),
+            name: value.grammar.name.clone(),
+            extra: value.grammar.extra.iter().map(|extra| extra.as_str().to_owned()).collect(),
         }),
         sampling: Some(v1::Sampling {
-            temperature: noun.sampling.temperature,
-            top_p: noun.sampling.top_p,
-            top_k: noun.sampling.top_k,
-            min_p: noun.sampling.min_p,
-            max_tokens: noun.sampling.max_tokens,
-            seed: noun.sampling.seed,
+            temperature: value.sampling.temperature,
+            top_p: value.sampling.top_p,
+            top_k: value.sampling.top_k,
+            min_p: value.sampling.min_p,
+            max_tokens: value.sampling.max_tokens,
+            seed: value.sampling.seed,
         }),
-        context: noun.context.to_string(),
-        instructions: noun.instructions.clone(),
+        context: value.context.to_string(),
+        instructions: value.instructions.clone(),
     }
 }
 
@@ -171,13 +171,18 @@ fn hooks_from(message: v1::PageHooks) -> Result<PageHooks, WireError> {
 }
 
 fn extra_from(name: &str) -> Result<ExtraAction, WireError> {
-    word(ExtraAction::parse(name), "session.grammar.extra", name, "drag, select_tab, press_key or write")
+    known_value(
+        ExtraAction::parse(name),
+        "session.grammar.extra",
+        name,
+        "drag, select_tab, press_key or write",
+    )
 }
 
 fn context_from(text: &str) -> Result<ContextPolicy, WireError> {
-    word(ContextPolicy::parse(text), "session.context", text, "append, last_image, window(k) or fresh")
+    known_value(ContextPolicy::parse(text), "session.context", text, "append, last_image, window(k) or fresh")
 }
 
-fn id_from<K: furrow_rollout::Kind>(text: &str, key: &'static str) -> Result<Id<K>, WireError> {
+fn id_from<K: furrow_rollout::IdKind>(text: &str, key: &'static str) -> Result<Id<K>, WireError> {
     Id::new(text).map_err(|_| unknown(key, text, "1 to 128 of A-Z a-z 0-9 . _ -"))
 }

@@ -1,11 +1,11 @@
-//! What is wrong with a message, told by its key.
+//! Validation errors of messages, which name the field.
 
 use tonic::{Code, Status};
 
-/// A message that cannot be a noun.
+/// A message that fails validation.
 #[derive(Debug, thiserror::Error)]
 pub enum WireError {
-    /// A field that must be there is not.
+    /// A required field is absent.
     #[error("{key} is missing")]
     Missing {
         /// Path of the field.
@@ -16,27 +16,27 @@ pub enum WireError {
     TooLarge {
         /// Path of the field.
         key: &'static str,
-        /// What it has.
+        /// Size of the field.
         size: usize,
-        /// What it may have.
+        /// Largest allowed size.
         max: usize,
     },
-    /// A field holds something that means nothing here.
+    /// A field has a value that is not allowed.
     #[error("{key} is {value:?}; expected {expected}")]
     Unknown {
         /// Path of the field.
         key: &'static str,
-        /// What it holds, cut to 60 characters.
+        /// The value, cut to 60 characters.
         value: String,
-        /// What would be right.
+        /// Description of the allowed values.
         expected: &'static str,
     },
-    /// The bytes are no such message.
+    /// The bytes do not decode as the message.
     #[error("{what} cannot be decoded")]
     Malformed {
-        /// Which message.
+        /// Name of the message.
         what: &'static str,
-        /// Why.
+        /// The decoder's error.
         source: prost::DecodeError,
     },
 }
@@ -47,28 +47,28 @@ impl From<WireError> for Status {
     }
 }
 
-/// Why a call failed and whether trying again can help, in one place for all clients.
-pub fn refusal(status: &Status) -> Refusal {
+/// Classifies a failed call for all clients: its cause, and whether a retry can help.
+pub fn refusal(status: &Status) -> RefusalKind {
     match status.code() {
-        Code::FailedPrecondition => Refusal::Stale,
+        Code::FailedPrecondition => RefusalKind::Stale,
         Code::InvalidArgument
         | Code::OutOfRange
         | Code::Unimplemented
         | Code::AlreadyExists
-        | Code::NotFound => Refusal::Wrong,
-        _ => Refusal::TryAgain,
+        | Code::NotFound => RefusalKind::Wrong,
+        _ => RefusalKind::Retry,
     }
 }
 
-/// What to do about a failed call.
+/// What a client should do about a failed call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Refusal {
-    /// The caller's token or version is out of date: give up what it holds.
+pub enum RefusalKind {
+    /// The caller's token or version is out of date: the caller gives up its leases or sessions.
     Stale,
-    /// The call itself is wrong and will stay so.
+    /// The call itself is invalid, and a retry fails in the same way.
     Wrong,
-    /// The other side is away, busy or full: the same call may succeed later.
-    TryAgain,
+    /// The peer is unreachable, busy or full: the same call may succeed later.
+    Retry,
 }
 
 pub(crate) fn need<T>(value: Option<T>, key: &'static str) -> Result<T, WireError> {
@@ -88,7 +88,7 @@ pub(crate) fn unknown(key: &'static str, value: &str, expected: &'static str) ->
     WireError::Unknown { key, value: value.chars().take(60).collect(), expected }
 }
 
-pub(crate) fn word<T>(
+pub(crate) fn known_value<T>(
     parsed: Option<T>,
     key: &'static str,
     value: &str,

@@ -1,35 +1,38 @@
-//! The contract between machines: proto messages in, nouns out, and the other way round.
+//! The contract between machines: conversions between proto messages and domain types.
 //!
-//! The only crate that reads `proto/`. Each noun has one file with one door: `*_from` checks what came from outside (sizes, words,
-//! ranges) and names what is wrong; `*_into` cannot fail. Behind the door a message is trusted.
+//! Only this crate reads `proto/`. Each domain type has one file: `*_from` validates what came from
+//! a peer (sizes, names, ranges) and names what is wrong; `*_into` cannot fail. A converted value
+//! is trusted.
 
 mod assignment;
-mod door;
+mod auth;
 mod error;
 mod limits;
 mod link;
 mod observation;
-mod patient;
 mod reply;
 mod session;
 mod step;
 mod trace;
 mod weights;
+mod write_timeout;
 
 pub use assignment::{
     ancestry_from, ancestry_into, assignment_from, assignment_into, session_spec_from, session_spec_into,
     task_from, task_into,
 };
-pub use door::{TokenError, Word, names_loopback, read_token};
-pub use error::{Refusal, WireError, refusal};
+pub use auth::{TokenDigest, TokenError, is_loopback_host, read_token};
+pub use error::{RefusalKind, WireError, refusal};
 pub use limits::{
     LEASE_WAIT_MILLIS_MAX, MESSAGE_BYTES_MAX, PAST_STEPS_MAX, RECORD_BYTES_MAX, SCREENSHOT_BYTES_MAX,
 };
-pub use link::{Connect, Tcp, Timeouts, accept, endpoint, server, with_health_and_reflection, within};
+pub use link::{
+    Connector, LinkTimeouts, TcpConnector, accept, endpoint, server, with_deadline,
+    with_health_and_reflection,
+};
 pub use observation::{observation_from, observation_into, screenshot_from, screenshot_into};
-pub use patient::Patient;
 pub use reply::{outcome_from, outcome_into, reply_from, reply_into};
-pub use session::{Opening, PastStep, past_from, past_into};
+pub use session::{PastStep, SessionOpening, past_from, past_into};
 pub use step::{
     OpaqueStep, decode_ending, decode_opaque_step, decode_step, digest, encode_ending, encode_opaque_step,
 };
@@ -39,6 +42,7 @@ pub use trace::{decode_trace, encode_trace};
 pub use weights::{
     sha256_from, weights_link_from, weights_link_into, weights_order_from, weights_order_into,
 };
+pub use write_timeout::WriteTimeout;
 
 /// The generated messages and services.
 pub mod v1 {
@@ -51,6 +55,6 @@ pub mod v1 {
     )]
     tonic::include_proto!("furrow.v1");
 
-    /// Descriptor set for the reflection service.
+    /// Encoded file descriptor set for the reflection service.
     pub const DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/furrow.bin"));
 }

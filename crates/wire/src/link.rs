@@ -1,6 +1,7 @@
-//! How services are reached and served: one set of sizes, deadlines and keepalives for every link.
+//! Connections between services: one set of sizes, deadlines and keepalives for every client and
+//! server.
 //!
-//! Callers bring the listener and the connector, so that a simulator can hand a service its own.
+//! Callers supply the listener and the connector, so that a simulator can use its own transport.
 
 use std::future::Future;
 use std::time::Duration;
@@ -12,18 +13,19 @@ use tonic::server::NamedService;
 use tonic::transport::server::TcpIncoming;
 use tonic::transport::{Channel, Endpoint, Server};
 
-/// Keepalive: a dead peer is noticed within 10 s + 5 s. Without it a half-open link holds a session for ever.
+/// Keepalive and connect times. A dead peer is noticed within 10 s + 5 s; without keepalive a
+/// half-open connection would hold a session for ever.
 #[derive(Debug, Clone, Copy)]
-pub struct Timeouts {
-    /// A ping after this long without traffic.
+pub struct LinkTimeouts {
+    /// Time without traffic after which a ping is sent.
     pub keepalive: Duration,
-    /// The link is dead if the ping is not answered in this time.
+    /// Time within which a ping must be answered; the connection is dead otherwise.
     pub keepalive_answer: Duration,
-    /// A connection must stand within this time.
+    /// Time within which a connection must be established.
     pub connect: Duration,
 }
 
-impl Default for Timeouts {
+impl Default for LinkTimeouts {
     fn default() -> Self {
         Self {
             keepalive: Duration::from_secs(10),
@@ -33,27 +35,27 @@ impl Default for Timeouts {
     }
 }
 
-/// Reaches a service by its address.
-pub trait Connect: Send + Sync + 'static {
-    /// A channel that connects when first used and again when it was lost.
+/// Opens channels to services by address.
+pub trait Connector: Send + Sync + 'static {
+    /// Returns a channel that connects on first use and reconnects after a loss.
     fn channel(&self, address: &str) -> Result<Channel, tonic::transport::Error>;
 }
 
-/// Reaches services over TCP.
+/// Opens channels over TCP.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Tcp {
-    /// Keepalive and connect deadline.
-    pub timeouts: Timeouts,
+pub struct TcpConnector {
+    /// Keepalive and connect times of each channel.
+    pub timeouts: LinkTimeouts,
 }
 
-impl Connect for Tcp {
+impl Connector for TcpConnector {
     fn channel(&self, address: &str) -> Result<Channel, tonic::transport::Error> {
         Ok(endpoint(address, self.timeouts)?.connect_lazy())
     }
 }
 
-/// An endpoint with the farm's settings, for connectors of other kinds.
-pub fn endpoint(address: &str, timeouts: Timeouts) -> Result<Endpoint, tonic::transport::Error> {
+/// Builds an endpoint with the farm's settings, for other kinds of connectors.
+pub fn endpoint(address: &str, timeouts: LinkTimeouts) -> Result<Endpoint, tonic::transport::Error> {
     Ok(Endpoint::from_shared(format!("http://{address}"))?
         .connect_timeout(timeouts.connect)
         .initial_connection_window_size(CONNECTION_WINDOW)
@@ -63,11 +65,13 @@ pub fn endpoint(address: &str, timeouts: Timeouts) -> Result<Endpoint, tonic::tr
         .keep_alive_while_idle(true))
 }
 
-/// A server with the farm's settings. Add services, then serve on a listener of your own.
-pub fn server(timeouts: Timeouts) -> Server {
+/// Builds a server with the farm's settings. The caller adds services and serves on its own
+/// listener.
+pub fn server(timeouts: LinkTimeouts) -> Server {
     Server::builder()
         .tcp_nodelay(true)
-        // Frames of 1 MiB halve the CPU of 200 KB screenshots: 9,650 against 4,800 messages/s on loopback.
+        // Frames of 1 MiB halve the CPU of 200 KB screenshots: 9,650 against 4,800 messages/s on
+        // loopback.
         .max_frame_size(1 << 20)
         .initial_connection_window_size(CONNECTION_WINDOW)
         .initial_stream_window_size(STREAM_WINDOW)
@@ -76,7 +80,8 @@ pub fn server(timeouts: Timeouts) -> Server {
         .http2_keepalive_timeout(Some(timeouts.keepalive_answer))
 }
 
-/// The connections of a listener, answered without delay: a server that is handed its listener does not set that itself.
+/// Accepts a listener's connections with TCP_NODELAY, which tonic does not set on a listener that
+/// it is given.
 pub fn accept(listener: TcpListener) -> TcpIncoming {
     TcpIncoming::from(listener).with_nodelay(Some(true))
 }
@@ -96,14 +101,14 @@ where
     Ok(server.add_service(health).add_service(reflection))
 }
 
-/// One connection carries 100 sessions: room for 64 screenshots of 0.5 MB in flight.
+/// One connection carries 100 sessions; the window fits 64 screenshots of 0.5 MB in flight.
 const CONNECTION_WINDOW: u32 = 32 << 20;
 
 /// One stream carries one screenshot at a time.
 const STREAM_WINDOW: u32 = 4 << 20;
 
-/// Runs a call under a deadline of its own, whatever the transport does.
-pub async fn within<T>(
+/// Runs a call under its own deadline, independent of the transport.
+pub async fn with_deadline<T>(
     deadline: Duration,
     call: impl Future<Output = Result<T, tonic::Status>>,
 ) -> Result<T, tonic::Status> {

@@ -1,6 +1,6 @@
-//! Observations and screenshots.
+//! Conversions of observations and screenshots.
 
-use furrow_rollout::{ImageFormat, MARKS_MAX, Mark, Observation, Screenshot, Size, Tab};
+use furrow_rollout::{ImageFormat, MARKS_MAX, Mark, Observation, Screenshot, Size, TabInfo};
 
 use crate::error::{WireError, cap, capped, finite, need, unknown};
 use crate::limits::{
@@ -8,7 +8,7 @@ use crate::limits::{
 };
 use crate::v1;
 
-/// Noun from message.
+/// Validates an observation that an environment worker sent.
 pub fn observation_from(message: v1::Observation) -> Result<Observation, WireError> {
     cap(message.tabs.len(), TABS_MAX, "observation.tabs")?;
     let axtree = message.axtree.map(|text| capped(text, TEXT_BYTES_MAX, "observation.axtree")).transpose()?;
@@ -26,21 +26,22 @@ pub fn observation_from(message: v1::Observation) -> Result<Observation, WireErr
     })
 }
 
-/// Message from noun.
-pub fn observation_into(noun: &Observation) -> v1::Observation {
+/// Converts an observation to its message.
+pub fn observation_into(value: &Observation) -> v1::Observation {
     v1::Observation {
-        screenshot: Some(screenshot_into(&noun.screenshot)),
-        url: noun.url.clone(),
-        title: noun.title.clone(),
-        tabs: noun.tabs.iter().map(tab_into).collect(),
-        scroll_y: noun.scroll_y,
-        page_height: noun.page_height,
-        axtree: noun.axtree.clone(),
-        marks: noun.marks.as_deref().map(marks_into),
+        screenshot: Some(screenshot_into(&value.screenshot)),
+        url: value.url.clone(),
+        title: value.title.clone(),
+        tabs: value.tabs.iter().map(tab_into).collect(),
+        scroll_y: value.scroll_y,
+        page_height: value.page_height,
+        axtree: value.axtree.clone(),
+        marks: value.marks.as_deref().map(marks_into),
     }
 }
 
-/// Noun from message. The bytes are not decoded here: whoever decodes them checks the image's own header first.
+/// Validates a screenshot's size and format. The bytes are not decoded here; the decoder checks the
+/// image's own header first.
 pub fn screenshot_from(message: v1::Screenshot) -> Result<Screenshot, WireError> {
     cap(message.bytes.len(), SCREENSHOT_BYTES_MAX, "screenshot.bytes")?;
     Ok(Screenshot {
@@ -50,12 +51,12 @@ pub fn screenshot_from(message: v1::Screenshot) -> Result<Screenshot, WireError>
     })
 }
 
-/// Message from noun; shares the bytes.
-pub fn screenshot_into(noun: &Screenshot) -> v1::Screenshot {
+/// Converts a screenshot to its message, which shares the bytes.
+pub fn screenshot_into(value: &Screenshot) -> v1::Screenshot {
     v1::Screenshot {
-        bytes: noun.bytes.clone(),
-        format: Some(format_into(noun.format)),
-        size: Some(size_into(noun.size)),
+        bytes: value.bytes.clone(),
+        format: Some(format_into(value.format)),
+        size: Some(size_into(value.size)),
     }
 }
 
@@ -67,8 +68,8 @@ pub(crate) fn format_from(message: v1::ImageFormat) -> Result<ImageFormat, WireE
     }
 }
 
-pub(crate) fn format_into(noun: ImageFormat) -> v1::ImageFormat {
-    let jpeg_quality = match noun {
+pub(crate) fn format_into(value: ImageFormat) -> v1::ImageFormat {
+    let jpeg_quality = match value {
         ImageFormat::Png => 0,
         ImageFormat::Jpeg { quality } => u32::from(quality),
     };
@@ -84,20 +85,20 @@ pub(crate) fn size_from(message: v1::Size) -> Result<Size, WireError> {
     Ok(Size::new(message.width, message.height))
 }
 
-pub(crate) fn size_into(noun: Size) -> v1::Size {
-    v1::Size { width: noun.width, height: noun.height }
+pub(crate) fn size_into(value: Size) -> v1::Size {
+    v1::Size { width: value.width, height: value.height }
 }
 
-fn tab_from(message: v1::Tab) -> Result<Tab, WireError> {
-    Ok(Tab {
+fn tab_from(message: v1::Tab) -> Result<TabInfo, WireError> {
+    Ok(TabInfo {
         title: capped(message.title, TITLE_BYTES_MAX, "tab.title")?,
         url: capped(message.url, URL_BYTES_MAX, "tab.url")?,
         active: message.active,
     })
 }
 
-fn tab_into(noun: &Tab) -> v1::Tab {
-    v1::Tab { title: noun.title.clone(), url: noun.url.clone(), active: noun.active }
+fn tab_into(value: &TabInfo) -> v1::Tab {
+    v1::Tab { title: value.title.clone(), url: value.url.clone(), active: value.active }
 }
 
 fn marks_from(message: v1::Marks, picture: Size) -> Result<Vec<Mark>, WireError> {
@@ -117,7 +118,7 @@ fn mark_from(message: v1::Mark) -> Result<Mark, WireError> {
     Ok(Mark { mark, role, text, x, y, width, height })
 }
 
-fn marks_into(noun: &[Mark]) -> v1::Marks {
+fn marks_into(value: &[Mark]) -> v1::Marks {
     let mark = |mark: &Mark| v1::Mark {
         mark: mark.mark,
         role: mark.role.clone(),
@@ -127,5 +128,5 @@ fn marks_into(noun: &[Mark]) -> v1::Marks {
         width: mark.width,
         height: mark.height,
     };
-    v1::Marks { marks: noun.iter().map(mark).collect() }
+    v1::Marks { marks: value.iter().map(mark).collect() }
 }

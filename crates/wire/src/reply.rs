@@ -1,23 +1,23 @@
-//! Replies, actions and outcomes.
+//! Conversions of replies, actions and outcomes.
 
 use std::ops::RangeInclusive;
 
 use furrow_rollout::{
-    Action, Button, CLICKS_MAX, Direction, Outcome, OutcomeName, PRESSES_MAX, PagePoint, Reply,
-    SCROLL_PIXELS_MAX, SEVERAL_MAX, WAIT_SECONDS_MAX,
+    Action, CLICKS_MAX, Outcome, OutcomeName, PRESSES_MAX, PagePoint, PointerButton, PolicyReply,
+    SCROLL_PIXELS_MAX, SEVERAL_MAX, ScrollDirection, WAIT_SECONDS_MAX,
 };
 
-use crate::error::{WireError, capped, finite, need, unknown, word};
+use crate::error::{WireError, capped, finite, known_value, need, unknown};
 use crate::limits::{TEXT_BYTES_MAX, URL_BYTES_MAX};
 use crate::v1::{self, action as a};
 
-/// Noun from message.
-pub fn reply_from(message: v1::Reply) -> Result<Reply, WireError> {
+/// Validates a policy's reply.
+pub fn reply_from(message: v1::Reply) -> Result<PolicyReply, WireError> {
     let action = match need(message.reading, "reply.reading")? {
         v1::reply::Reading::Action(action) => Ok(action_from(action)?),
         v1::reply::Reading::Error(error) => Err(capped(error, TEXT_BYTES_MAX, "reply.error")?),
     };
-    Ok(Reply {
+    Ok(PolicyReply {
         raw_text: capped(message.raw_text, TEXT_BYTES_MAX, "reply.raw_text")?,
         name: capped(message.name, 256, "reply.name")?,
         args_json: capped(message.args_json, TEXT_BYTES_MAX, "reply.args_json")?,
@@ -25,30 +25,34 @@ pub fn reply_from(message: v1::Reply) -> Result<Reply, WireError> {
     })
 }
 
-/// Message from noun.
-pub fn reply_into(noun: &Reply) -> v1::Reply {
-    let reading = match &noun.action {
+/// Converts a reply to its message.
+pub fn reply_into(value: &PolicyReply) -> v1::Reply {
+    let reading = match &value.action {
         Ok(action) => v1::reply::Reading::Action(action_into(action)),
         Err(error) => v1::reply::Reading::Error(error.clone()),
     };
     v1::Reply {
-        raw_text: noun.raw_text.clone(),
-        name: noun.name.clone(),
-        args_json: noun.args_json.clone(),
+        raw_text: value.raw_text.clone(),
+        name: value.name.clone(),
+        args_json: value.args_json.clone(),
         reading: Some(reading),
     }
 }
 
-/// Noun from message.
+/// Validates an outcome.
 pub fn outcome_from(message: v1::Outcome) -> Result<Outcome, WireError> {
-    let name =
-        word(OutcomeName::parse(&message.name), "outcome.name", &message.name, "a name of the closed set")?;
-    Ok(Outcome::told(name, message.detail))
+    let name = known_value(
+        OutcomeName::parse(&message.name),
+        "outcome.name",
+        &message.name,
+        "a name of the closed set",
+    )?;
+    Ok(Outcome::with_detail(name, message.detail))
 }
 
-/// Message from noun.
-pub fn outcome_into(noun: &Outcome) -> v1::Outcome {
-    v1::Outcome { name: noun.name.as_str().to_owned(), detail: noun.detail.clone() }
+/// Converts an outcome to its message.
+pub fn outcome_into(value: &Outcome) -> v1::Outcome {
+    v1::Outcome { name: value.name.as_str().to_owned(), detail: value.detail.clone() }
 }
 
 fn action_from(message: v1::Action) -> Result<Action, WireError> {
@@ -56,7 +60,12 @@ fn action_from(message: v1::Action) -> Result<Action, WireError> {
     Ok(match need(message.kind, "action.kind")? {
         a::Kind::Click(m) => Action::Click {
             at: optional_point(m.at, "click.at")?,
-            button: word(Button::parse(&m.button), "click.button", &m.button, "left, middle or right")?,
+            button: known_value(
+                PointerButton::parse(&m.button),
+                "click.button",
+                &m.button,
+                "left, middle or right",
+            )?,
             count: number(m.count, 1..=CLICKS_MAX.into(), "click.count", "1 to 3")? as u8,
         },
         a::Kind::Move(m) => Action::Move { at: point_from(m.at, "move.at")? },
@@ -71,8 +80,8 @@ fn action_from(message: v1::Action) -> Result<Action, WireError> {
                 .pixels
                 .map(|pixels| number(pixels, 1..=SCROLL_PIXELS_MAX, "scroll.pixels", "1 to 10000"))
                 .transpose()?,
-            direction: word(
-                Direction::parse(&m.direction),
+            direction: known_value(
+                ScrollDirection::parse(&m.direction),
                 "scroll.direction",
                 &m.direction,
                 "down, up, left or right",
@@ -100,7 +109,8 @@ fn action_from(message: v1::Action) -> Result<Action, WireError> {
     })
 }
 
-/// Looked at before it is read: no list is longer, and none lies in another, however deep a message is nested.
+/// Checks the list before it converts any element: no list is longer than allowed and none contains
+/// another one, however deeply a message is nested.
 fn several_from(message: a::Several) -> Result<Action, WireError> {
     let right = "2 to 16 actions, none of them several, an answer only as the last";
     let nested = |action: &v1::Action| matches!(action.kind, Some(a::Kind::Several(_)));
@@ -112,8 +122,8 @@ fn several_from(message: a::Several) -> Result<Action, WireError> {
     Action::of_several(actions).map_err(|why| unknown("several.actions", &why, right))
 }
 
-fn action_into(noun: &Action) -> v1::Action {
-    let kind = match noun {
+fn action_into(value: &Action) -> v1::Action {
+    let kind = match value {
         Action::Click { at, button, count } => a::Kind::Click(a::Click {
             at: at.map(point_into),
             button: button.as_str().to_owned(),
@@ -161,8 +171,8 @@ fn optional_point(message: Option<v1::Point>, key: &'static str) -> Result<Optio
     message.map(|point| point_from(Some(point), key)).transpose()
 }
 
-fn point_into(noun: PagePoint) -> v1::Point {
-    v1::Point { x: noun.x, y: noun.y }
+fn point_into(value: PagePoint) -> v1::Point {
+    v1::Point { x: value.x, y: value.y }
 }
 
 fn number(
@@ -171,5 +181,5 @@ fn number(
     key: &'static str,
     expected: &'static str,
 ) -> Result<u32, WireError> {
-    word(allowed.contains(&number).then_some(number), key, &number.to_string(), expected)
+    known_value(allowed.contains(&number).then_some(number), key, &number.to_string(), expected)
 }

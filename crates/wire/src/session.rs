@@ -1,6 +1,6 @@
-//! What opens a session and what rebuilds one.
+//! Messages that open and rebuild a session.
 
-use furrow_rollout::{Ancestry, Outcome, Reply, Screenshot, SessionSpec, Trace};
+use furrow_rollout::{Outcome, PolicyReply, Screenshot, SessionSpec, Trace, TrajectoryAncestry};
 
 use crate::error::{WireError, cap, capped, need};
 use crate::limits::{PAST_STEPS_MAX, TEXT_BYTES_MAX, TRACE_BYTES_MAX};
@@ -11,35 +11,35 @@ use crate::{
 
 /// The first message of a session.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Opening {
-    /// Whose session it is.
-    pub ancestry: Ancestry,
+pub struct SessionOpening {
+    /// The trajectory that the session belongs to.
+    pub ancestry: TrajectoryAncestry,
     /// Fencing token of the assignment.
     pub token: u64,
-    /// How the policy speaks, samples and remembers.
+    /// How the policy parses replies, samples and keeps context.
     pub session: SessionSpec,
-    /// The instruction.
+    /// The instruction for the policy.
     pub goal: String,
-    /// How many earlier steps follow.
+    /// Number of earlier steps that follow.
     pub past_steps: u32,
 }
 
-/// One earlier step of a session that is rebuilt.
+/// One earlier step, sent to rebuild a session.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PastStep {
-    /// Its number.
+    /// Number of the step, counted from 0.
     pub step: u32,
-    /// What was shown.
+    /// The screenshot of the step.
     pub screenshot: Screenshot,
-    /// What had come of the step before it.
+    /// Outcome of the step before it.
     pub last_outcome: Option<Outcome>,
-    /// What was replied.
-    pub reply: Reply,
-    /// The policy's own account.
+    /// The policy's reply.
+    pub reply: PolicyReply,
+    /// The policy's token-level account of the step.
     pub trace: Trace,
 }
 
-impl TryFrom<v1::Open> for Opening {
+impl TryFrom<v1::Open> for SessionOpening {
     type Error = WireError;
 
     fn try_from(message: v1::Open) -> Result<Self, WireError> {
@@ -54,19 +54,19 @@ impl TryFrom<v1::Open> for Opening {
     }
 }
 
-impl From<&Opening> for v1::Open {
-    fn from(noun: &Opening) -> Self {
+impl From<&SessionOpening> for v1::Open {
+    fn from(value: &SessionOpening) -> Self {
         Self {
-            ancestry: Some(ancestry_into(&noun.ancestry)),
-            token: noun.token,
-            session: Some(session_spec_into(&noun.session)),
-            goal: noun.goal.clone(),
-            past_steps: noun.past_steps,
+            ancestry: Some(ancestry_into(&value.ancestry)),
+            token: value.token,
+            session: Some(session_spec_into(&value.session)),
+            goal: value.goal.clone(),
+            past_steps: value.past_steps,
         }
     }
 }
 
-/// Noun from message.
+/// Validates an earlier step of a session.
 pub fn past_from(message: v1::Past) -> Result<PastStep, WireError> {
     cap(message.trace.len(), TRACE_BYTES_MAX, "past.trace")?;
     Ok(PastStep {
@@ -78,12 +78,12 @@ pub fn past_from(message: v1::Past) -> Result<PastStep, WireError> {
     })
 }
 
-/// Message from what an environment worker keeps of a step: the trace stays unopened.
+/// Builds the message from an environment worker's copy of a step; the trace stays encoded.
 pub fn past_into(
     step: u32,
     screenshot: &Screenshot,
     last_outcome: Option<&Outcome>,
-    reply: &Reply,
+    reply: &PolicyReply,
     trace: bytes::Bytes,
 ) -> v1::Past {
     v1::Past {

@@ -1,35 +1,37 @@
-//! Steps and endings as they travel and rest: encoded once by the environment worker, under one digest until they are in a shard.
+//! Steps and endings in transit and in the spool: the environment worker encodes them once, and one
+//! digest covers them until they are in a shard.
 
 use bytes::Bytes;
 use furrow_rollout::{
-    Cause, End, Ending, EnvironmentFingerprint, Evidence, Observation, Outcome, Reply, StepRecord, TimeSplit,
+    EndKind, EnvironmentFingerprint, Evidence, Observation, Outcome, PolicyReply, StepRecord, TimeCause,
+    TimeSplit, TrajectoryEnding,
 };
 use prost::Message;
 use sha2::{Digest, Sha256};
 
-use crate::error::{WireError, cap, capped, need, unknown, word};
+use crate::error::{WireError, cap, capped, known_value, need, unknown};
 use crate::limits::{RECORD_BYTES_MAX, SCREENSHOT_BYTES_MAX, TEXT_BYTES_MAX, TITLE_BYTES_MAX, URL_BYTES_MAX};
 use crate::observation::{size_from, size_into};
 use crate::{
     decode_trace, observation_from, observation_into, outcome_from, outcome_into, reply_from, reply_into, v1,
 };
 
-/// A step whose trace is still sealed: what an environment worker holds.
+/// A step with an encoded trace, as an environment worker keeps it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct OpaqueStep {
-    /// Counted from 0.
+    /// Number of the step, counted from 0.
     pub step: u32,
     /// State before the action.
     pub observation: Observation,
-    /// What the policy replied.
-    pub reply: Reply,
-    /// What came of it.
+    /// The policy's reply.
+    pub reply: PolicyReply,
+    /// The outcome of the action.
     pub outcome: Outcome,
-    /// The policy's account, unopened.
+    /// The policy's trace, still encoded.
     pub trace: Bytes,
     /// Where the step's time went.
     pub timing: TimeSplit,
-    /// Wall clock at the observation.
+    /// Wall clock at the observation, in microseconds since the Unix epoch.
     pub observed_at_micros: i64,
 }
 
@@ -38,21 +40,21 @@ pub fn digest(bytes: &[u8]) -> [u8; 32] {
     Sha256::digest(bytes).into()
 }
 
-/// Encodes a step.
-pub fn encode_opaque_step(noun: &OpaqueStep) -> Bytes {
+/// Encodes a step whose trace is already encoded.
+pub fn encode_opaque_step(value: &OpaqueStep) -> Bytes {
     let message = v1::StepRecord {
-        step: noun.step,
-        observation: Some(observation_into(&noun.observation)),
-        reply: Some(reply_into(&noun.reply)),
-        outcome: Some(outcome_into(&noun.outcome)),
-        trace: noun.trace.clone(),
-        timing: Some(timing_into(&noun.timing)),
-        observed_at_micros: noun.observed_at_micros,
+        step: value.step,
+        observation: Some(observation_into(&value.observation)),
+        reply: Some(reply_into(&value.reply)),
+        outcome: Some(outcome_into(&value.outcome)),
+        trace: value.trace.clone(),
+        timing: Some(timing_into(&value.timing)),
+        observed_at_micros: value.observed_at_micros,
     };
     message.encode_to_vec().into()
 }
 
-/// Reads a step and leaves the trace sealed. The screenshot shares `bytes`.
+/// Decodes a step and leaves the trace encoded. The screenshot shares `bytes`.
 pub fn decode_opaque_step(bytes: Bytes) -> Result<OpaqueStep, WireError> {
     cap(bytes.len(), RECORD_BYTES_MAX, "record")?;
     let message = v1::StepRecord::decode(bytes)
@@ -68,7 +70,7 @@ pub fn decode_opaque_step(bytes: Bytes) -> Result<OpaqueStep, WireError> {
     })
 }
 
-/// Reads a step, trace included.
+/// Decodes a step, trace included.
 pub fn decode_step(bytes: Bytes) -> Result<StepRecord, WireError> {
     let step = decode_opaque_step(bytes)?;
     Ok(StepRecord {
@@ -83,27 +85,32 @@ pub fn decode_step(bytes: Bytes) -> Result<StepRecord, WireError> {
 }
 
 /// Encodes an ending.
-pub fn encode_ending(noun: &Ending) -> Bytes {
+pub fn encode_ending(value: &TrajectoryEnding) -> Bytes {
     let message = v1::Ending {
-        end: noun.end.as_str().to_owned(),
-        reason: noun.reason.clone(),
-        evidence: noun.evidence.as_ref().map(evidence_into),
-        goal: noun.goal.clone(),
-        steps: noun.steps,
-        last_outcome: noun.last_outcome.as_ref().map(outcome_into),
-        timing: Some(timing_into(&noun.timing)),
-        environment: Some(environment_into(&noun.environment)),
+        end: value.end.as_str().to_owned(),
+        reason: value.reason.clone(),
+        evidence: value.evidence.as_ref().map(evidence_into),
+        goal: value.goal.clone(),
+        steps: value.steps,
+        last_outcome: value.last_outcome.as_ref().map(outcome_into),
+        timing: Some(timing_into(&value.timing)),
+        environment: Some(environment_into(&value.environment)),
     };
     message.encode_to_vec().into()
 }
 
-/// Reads an ending.
-pub fn decode_ending(bytes: Bytes) -> Result<Ending, WireError> {
+/// Decodes an ending.
+pub fn decode_ending(bytes: Bytes) -> Result<TrajectoryEnding, WireError> {
     cap(bytes.len(), RECORD_BYTES_MAX, "ending")?;
     let message =
         v1::Ending::decode(bytes).map_err(|source| WireError::Malformed { what: "an ending", source })?;
-    Ok(Ending {
-        end: word(End::parse(&message.end), "ending.end", &message.end, "a name of the closed set")?,
+    Ok(TrajectoryEnding {
+        end: known_value(
+            EndKind::parse(&message.end),
+            "ending.end",
+            &message.end,
+            "a name of the closed set",
+        )?,
         reason: capped(message.reason, TEXT_BYTES_MAX, "ending.reason")?,
         evidence: message.evidence.map(evidence_from).transpose()?,
         goal: capped(message.goal, TEXT_BYTES_MAX, "ending.goal")?,
@@ -115,10 +122,10 @@ pub fn decode_ending(bytes: Bytes) -> Result<Ending, WireError> {
 }
 
 fn timing_from(message: v1::TimeSplit) -> Result<TimeSplit, WireError> {
-    cap(message.micros.len(), Cause::ALL.len(), "timing.micros")?;
+    cap(message.micros.len(), TimeCause::ALL.len(), "timing.micros")?;
     let mut split = TimeSplit::default();
-    for (cause, micros) in Cause::ALL.into_iter().zip(message.micros) {
-        // A century of microseconds: beyond it a sum could overflow.
+    for (cause, micros) in TimeCause::ALL.into_iter().zip(message.micros) {
+        // The limit is a century of microseconds: beyond it a sum could overflow.
         if micros > 100 * 365 * 86_400 * 1_000_000 {
             return Err(unknown("timing.micros", &micros.to_string(), "less than a century"));
         }
@@ -127,8 +134,8 @@ fn timing_from(message: v1::TimeSplit) -> Result<TimeSplit, WireError> {
     Ok(split)
 }
 
-fn timing_into(noun: &TimeSplit) -> v1::TimeSplit {
-    v1::TimeSplit { micros: Cause::ALL.map(|cause| noun.of(cause)).to_vec() }
+fn timing_into(value: &TimeSplit) -> v1::TimeSplit {
+    v1::TimeSplit { micros: TimeCause::ALL.map(|cause| value.of(cause)).to_vec() }
 }
 
 fn evidence_from(message: v1::Evidence) -> Result<Evidence, WireError> {
@@ -143,13 +150,13 @@ fn evidence_from(message: v1::Evidence) -> Result<Evidence, WireError> {
     })
 }
 
-fn evidence_into(noun: &Evidence) -> v1::Evidence {
+fn evidence_into(value: &Evidence) -> v1::Evidence {
     v1::Evidence {
-        screenshot: noun.screenshot.clone(),
-        url: noun.url.clone(),
-        title: noun.title.clone(),
-        answer: noun.answer.clone(),
-        probe_json: noun.probe_json.clone(),
+        screenshot: value.screenshot.clone(),
+        url: value.url.clone(),
+        title: value.title.clone(),
+        answer: value.answer.clone(),
+        probe_json: value.probe_json.clone(),
     }
 }
 
@@ -164,13 +171,13 @@ fn environment_from(message: v1::EnvironmentFingerprint) -> Result<EnvironmentFi
     })
 }
 
-fn environment_into(noun: &EnvironmentFingerprint) -> v1::EnvironmentFingerprint {
+fn environment_into(value: &EnvironmentFingerprint) -> v1::EnvironmentFingerprint {
     v1::EnvironmentFingerprint {
-        worker: noun.worker.clone(),
-        browser: noun.browser.clone(),
-        sandbox: noun.sandbox,
-        locale: noun.locale.clone(),
-        timezone: noun.timezone.clone(),
-        viewport: noun.viewport.map(size_into),
+        worker: value.worker.clone(),
+        browser: value.browser.clone(),
+        sandbox: value.sandbox,
+        locale: value.locale.clone(),
+        timezone: value.timezone.clone(),
+        viewport: value.viewport.map(size_into),
     }
 }

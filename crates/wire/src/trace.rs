@@ -1,20 +1,21 @@
-//! The policy's account of a step.
+//! Conversions of traces, the policy's account of a step.
 
 use furrow_rollout::{
-    Engine, FinishReason, ImageSpan, PolicyKind, PolicyVersion, ScoredAgain, StateOrigin, TokenTrace, Trace,
+    EngineStats, FinishReason, ImageSpan, PolicyKind, PolicyVersion, RescoredToken, StateOrigin, TokenTrace,
+    Trace,
 };
 use prost::Message;
 
-use crate::error::{WireError, cap, capped, finite, fixed, word};
+use crate::error::{WireError, cap, capped, finite, fixed, known_value};
 use crate::limits::{TOKENS_MAX, TRACE_BYTES_MAX};
 use crate::v1;
 
-/// Encodes a trace for the stream.
-pub fn encode_trace(noun: &Trace) -> bytes::Bytes {
-    trace_into(noun).encode_to_vec().into()
+/// Encodes a trace for a session's stream.
+pub fn encode_trace(value: &Trace) -> bytes::Bytes {
+    trace_into(value).encode_to_vec().into()
 }
 
-/// Opens a trace.
+/// Decodes and validates a trace.
 pub fn decode_trace(bytes: &[u8]) -> Result<Trace, WireError> {
     cap(bytes.len(), TRACE_BYTES_MAX, "trace")?;
     let message =
@@ -25,7 +26,7 @@ pub fn decode_trace(bytes: &[u8]) -> Result<Trace, WireError> {
 fn trace_from(message: v1::Trace) -> Result<Trace, WireError> {
     let kind = &message.policy_kind;
     Ok(Trace {
-        policy_kind: word(
+        policy_kind: known_value(
             PolicyKind::parse(kind),
             "trace.policy_kind",
             kind,
@@ -35,30 +36,30 @@ fn trace_from(message: v1::Trace) -> Result<Trace, WireError> {
         state_version_min: message.state_version_min.map(PolicyVersion),
         tokens: message.tokens.map(tokens_from).transpose()?,
         engine: engine_from(message.engine.unwrap_or_default())?,
-        scored_again: scored_again_from(message.scored_again)?,
+        rescored: rescored_from(message.rescored)?,
     })
 }
 
-fn trace_into(noun: &Trace) -> v1::Trace {
+fn trace_into(value: &Trace) -> v1::Trace {
     v1::Trace {
-        policy_kind: noun.policy_kind.as_str().to_owned(),
-        policy_version: noun.policy_version.map(|version| version.0),
-        state_version_min: noun.state_version_min.map(|version| version.0),
-        tokens: noun.tokens.as_ref().map(tokens_into),
-        engine: Some(engine_into(&noun.engine)),
-        scored_again: noun
-            .scored_again
+        policy_kind: value.policy_kind.as_str().to_owned(),
+        policy_version: value.policy_version.map(|version| version.0),
+        state_version_min: value.state_version_min.map(|version| version.0),
+        tokens: value.tokens.as_ref().map(tokens_into),
+        engine: Some(engine_into(&value.engine)),
+        rescored: value
+            .rescored
             .iter()
-            .map(|scored| v1::ScoredAgain { token: scored.token, logprob: scored.logprob })
+            .map(|scored| v1::RescoredToken { token: scored.token, logprob: scored.logprob })
             .collect(),
     }
 }
 
-fn scored_again_from(messages: Vec<v1::ScoredAgain>) -> Result<Vec<ScoredAgain>, WireError> {
-    cap(messages.len(), TOKENS_MAX, "trace.scored_again")?;
-    let read = |message: v1::ScoredAgain| {
-        let logprob = finite(message.logprob, "trace.scored_again.logprob")?;
-        Ok(ScoredAgain { token: message.token, logprob })
+fn rescored_from(messages: Vec<v1::RescoredToken>) -> Result<Vec<RescoredToken>, WireError> {
+    cap(messages.len(), TOKENS_MAX, "trace.rescored")?;
+    let read = |message: v1::RescoredToken| {
+        let logprob = finite(message.logprob, "trace.rescored.logprob")?;
+        Ok(RescoredToken { token: message.token, logprob })
     };
     messages.into_iter().map(read).collect()
 }
@@ -67,7 +68,7 @@ fn tokens_from(message: v1::TokenTrace) -> Result<TokenTrace, WireError> {
     cap(message.response_token_ids.len(), TOKENS_MAX, "trace.tokens.response_token_ids")?;
     cap(message.prompt_token_ids.len(), TOKENS_MAX, "trace.tokens.prompt_token_ids")?;
     let reason = &message.finish_reason;
-    let reason = word(
+    let reason = known_value(
         FinishReason::parse(reason),
         "trace.tokens.finish_reason",
         reason,
@@ -97,28 +98,28 @@ fn tokens_from(message: v1::TokenTrace) -> Result<TokenTrace, WireError> {
     })
 }
 
-fn tokens_into(noun: &TokenTrace) -> v1::TokenTrace {
+fn tokens_into(tokens: &TokenTrace) -> v1::TokenTrace {
     v1::TokenTrace {
-        prompt_token_ids: noun.prompt_token_ids.clone(),
-        image_spans: noun.image_spans.iter().map(span_into).collect(),
-        response_token_ids: noun.response_token_ids.clone(),
-        response_mask: noun.response_mask.clone(),
-        forced: noun.forced.clone(),
-        commit_token_ids: noun.commit_token_ids.clone().map(|ids| v1::Tokens { ids }),
-        prefix_len: noun.prefix_len,
-        prefix_hash: noun.prefix_hash.to_vec().into(),
-        prompt_hash: noun.prompt_hash.to_vec().into(),
-        finish_reason: noun.finish_reason.as_str().to_owned(),
-        logprobs: noun.logprobs.as_deref().map(floats_into),
-        sampled_logprobs: noun.sampled_logprobs.as_deref().map(floats_into),
-        kept_count: noun.kept_count.as_deref().map(|list| v1::Counts {
+        prompt_token_ids: tokens.prompt_token_ids.clone(),
+        image_spans: tokens.image_spans.iter().map(span_into).collect(),
+        response_token_ids: tokens.response_token_ids.clone(),
+        response_mask: tokens.response_mask.clone(),
+        forced: tokens.forced.clone(),
+        commit_token_ids: tokens.commit_token_ids.clone().map(|ids| v1::Tokens { ids }),
+        prefix_len: tokens.prefix_len,
+        prefix_hash: tokens.prefix_hash.to_vec().into(),
+        prompt_hash: tokens.prompt_hash.to_vec().into(),
+        finish_reason: tokens.finish_reason.as_str().to_owned(),
+        logprobs: tokens.logprobs.as_deref().map(floats_into),
+        sampled_logprobs: tokens.sampled_logprobs.as_deref().map(floats_into),
+        kept_count: tokens.kept_count.as_deref().map(|list| v1::Counts {
             values: list.iter().map(|value| value.unwrap_or(0)).collect(),
             present: list.iter().map(Option::is_some).collect(),
         }),
-        kept_token_ids: noun.kept_token_ids.clone(),
-        kept_offsets: noun.kept_offsets.clone(),
-        entropy: noun.entropy.as_deref().map(floats_into),
-        policy_versions: noun.policy_versions.clone(),
+        kept_token_ids: tokens.kept_token_ids.clone(),
+        kept_offsets: tokens.kept_offsets.clone(),
+        entropy: tokens.entropy.as_deref().map(floats_into),
+        policy_versions: tokens.policy_versions.clone(),
     }
 }
 
@@ -161,29 +162,29 @@ fn span_from(message: &v1::ImageSpan) -> Result<ImageSpan, WireError> {
     })
 }
 
-fn span_into(noun: &ImageSpan) -> v1::ImageSpan {
+fn span_into(value: &ImageSpan) -> v1::ImageSpan {
     v1::ImageSpan {
-        step: noun.step,
-        token_start: noun.token_start,
-        token_len: noun.token_len,
-        tiles_x: u32::from(noun.tiles_x),
-        tiles_y: u32::from(noun.tiles_y),
-        blob_sha256: noun.blob_sha256.to_vec().into(),
-        rgb_sha256: noun.rgb_sha256.to_vec().into(),
+        step: value.step,
+        token_start: value.token_start,
+        token_len: value.token_len,
+        tiles_x: u32::from(value.tiles_x),
+        tiles_y: u32::from(value.tiles_y),
+        blob_sha256: value.blob_sha256.to_vec().into(),
+        rgb_sha256: value.rgb_sha256.to_vec().into(),
     }
 }
 
-fn engine_from(message: v1::Engine) -> Result<Engine, WireError> {
+fn engine_from(message: v1::Engine) -> Result<EngineStats, WireError> {
     let origin = match &message.state_origin {
         None => None,
-        Some(name) => Some(word(
+        Some(name) => Some(known_value(
             StateOrigin::parse(name),
             "trace.engine.state_origin",
             name,
             "resident, forked, parked or rebuilt",
         )?),
     };
-    Ok(Engine {
+    Ok(EngineStats {
         worker: capped(message.worker, 256, "trace.engine.worker")?,
         slot: message.slot,
         state_origin: origin,
@@ -198,18 +199,18 @@ fn engine_from(message: v1::Engine) -> Result<Engine, WireError> {
     })
 }
 
-fn engine_into(noun: &Engine) -> v1::Engine {
+fn engine_into(value: &EngineStats) -> v1::Engine {
     v1::Engine {
-        worker: noun.worker.clone(),
-        slot: noun.slot,
-        state_origin: noun.state_origin.map(|origin| origin.as_str().to_owned()),
-        batch_size_mean: noun.batch_size_mean,
-        prefill_tokens: noun.prefill_tokens,
-        reused_tokens: noun.reused_tokens,
-        decode_steps: noun.decode_steps,
-        queue_micros: noun.queue_micros,
-        service_micros: noun.service_micros,
-        gpu_micros: noun.gpu_micros,
-        cost_usd: noun.cost_usd,
+        worker: value.worker.clone(),
+        slot: value.slot,
+        state_origin: value.state_origin.map(|origin| origin.as_str().to_owned()),
+        batch_size_mean: value.batch_size_mean,
+        prefill_tokens: value.prefill_tokens,
+        reused_tokens: value.reused_tokens,
+        decode_steps: value.decode_steps,
+        queue_micros: value.queue_micros,
+        service_micros: value.service_micros,
+        gpu_micros: value.gpu_micros,
+        cost_usd: value.cost_usd,
     }
 }

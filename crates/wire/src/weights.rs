@@ -1,4 +1,4 @@
-//! Orders to run published weights.
+//! Conversions of orders to run published weights.
 
 use furrow_rollout::{PolicyVersion, WEIGHTS_LINKS_MAX, WeightsForm, WeightsLink, WeightsOrder};
 
@@ -6,7 +6,7 @@ use crate::error::{WireError, cap, unknown};
 use crate::limits::PATH_BYTES_MAX;
 use crate::v1;
 
-/// Noun from message.
+/// Validates an order to run weights.
 pub fn weights_order_from(message: v1::WeightsOrder) -> Result<WeightsOrder, WireError> {
     cap(message.links.len(), WEIGHTS_LINKS_MAX, "weights.links")?;
     if message.version < 1 {
@@ -20,17 +20,17 @@ pub fn weights_order_from(message: v1::WeightsOrder) -> Result<WeightsOrder, Wir
     })
 }
 
-/// Message from noun.
-pub fn weights_order_into(noun: &WeightsOrder) -> v1::WeightsOrder {
+/// Converts an order to run weights to its message.
+pub fn weights_order_into(value: &WeightsOrder) -> v1::WeightsOrder {
     v1::WeightsOrder {
-        version: noun.version.0,
-        links: noun.links.iter().map(weights_link_into).collect(),
-        weights_sha256: noun.weights_sha256.clone(),
-        taken: noun.taken,
+        version: value.version.0,
+        links: value.links.iter().map(weights_link_into).collect(),
+        weights_sha256: value.weights_sha256.clone(),
+        taken: value.taken,
     }
 }
 
-/// Noun from message.
+/// Validates one directory of weights.
 pub fn weights_link_from(message: v1::WeightsLink) -> Result<WeightsLink, WireError> {
     let v1::WeightsLink { form, directory } = message;
     let found = WeightsForm::parse(&form);
@@ -42,12 +42,12 @@ pub fn weights_link_from(message: v1::WeightsLink) -> Result<WeightsLink, WireEr
     Ok(WeightsLink { form, directory })
 }
 
-/// Message from noun.
-pub fn weights_link_into(noun: &WeightsLink) -> v1::WeightsLink {
-    v1::WeightsLink { form: noun.form.as_str().to_owned(), directory: noun.directory.clone() }
+/// Converts one directory of weights to its message.
+pub fn weights_link_into(value: &WeightsLink) -> v1::WeightsLink {
+    v1::WeightsLink { form: value.form.as_str().to_owned(), directory: value.directory.clone() }
 }
 
-/// A hash in hexadecimal.
+/// Validates a SHA-256 in hexadecimal.
 pub fn sha256_from(text: String) -> Result<String, WireError> {
     let is_hash = text.len() == 64 && text.bytes().all(|digit| digit.is_ascii_hexdigit());
     if is_hash { Ok(text) } else { Err(unknown("weights_sha256", &text, "64 hexadecimal digits")) }

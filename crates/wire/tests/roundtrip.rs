@@ -1,9 +1,10 @@
-//! Every noun survives the wire, and no bytes from outside panic a door.
+//! Every domain type survives the round trip through its message, and no bytes from a peer cause a
+//! panic.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use bytes::Bytes;
 use furrow_rollout::*;
-use furrow_testkit::nouns;
+use furrow_testkit::generators;
 use furrow_wire as wire;
 use proptest::collection::vec;
 use proptest::option;
@@ -30,45 +31,46 @@ fn screenshot() -> impl Strategy<Value = Screenshot> {
 }
 
 fn point() -> impl Strategy<Value = PagePoint> + Clone {
-    nouns::point(-10f32..5000.0)
+    generators::point(-10f32..5000.0)
 }
 
-fn reply() -> impl Strategy<Value = Reply> {
-    nouns::reply(nouns::action(point(), text()), text())
+fn reply() -> impl Strategy<Value = PolicyReply> {
+    generators::reply(generators::action(point(), text()), text())
 }
 
 fn split() -> impl Strategy<Value = TimeSplit> {
-    nouns::time_split(1 << 40)
+    generators::time_split(1 << 40)
 }
 
 fn trace() -> impl Strategy<Value = Trace> {
-    nouns::trace(tokens(), nouns::engine(text(), 0f32..200.0, any::<u64>()))
+    generators::trace(tokens(), generators::engine(text(), 0f32..200.0, any::<u64>()))
 }
 
-/// Marks with these roles and texts, each with a box as large as the picture allows where it begins.
-fn marks(words: Vec<(String, String)>, picture: Size) -> Vec<Mark> {
+/// Marks with these roles and texts, each with the largest box that the picture allows at its
+/// origin.
+fn marks(texts: Vec<(String, String)>, picture: Size) -> Vec<Mark> {
     let mark = |(mark, (role, text)): (u32, (String, String))| {
         let (x, y) = ((mark % picture.width) as f32, (mark % picture.height) as f32);
         let (width, height) = (picture.width as f32 - x, picture.height as f32 - y);
         Mark { mark, role, text, x, y, width, height }
     };
-    (1..).zip(words).map(mark).collect()
+    (1..).zip(texts).map(mark).collect()
 }
 
 fn observation() -> impl Strategy<Value = Observation> {
-    let words = option::of(vec(("[a-z]{0,20}", text()), 0..4));
+    let texts = option::of(vec(("[a-z]{0,20}", text()), 0..4));
     (
         screenshot(),
         text(),
         text(),
-        vec(nouns::tab(text()), 0..4),
+        vec(generators::tab(text()), 0..4),
         0f32..1e6,
         0f32..1e6,
         option::of(text()),
-        words,
+        texts,
     )
-        .prop_map(|(screenshot, url, title, tabs, scroll_y, page_height, axtree, words)| Observation {
-            marks: words.map(|words| marks(words, screenshot.size)),
+        .prop_map(|(screenshot, url, title, tabs, scroll_y, page_height, axtree, texts)| Observation {
+            marks: texts.map(|texts| marks(texts, screenshot.size)),
             screenshot,
             url,
             title,
@@ -85,7 +87,7 @@ fn tokens() -> impl Strategy<Value = TokenTrace> {
         (
             (
                 vec(any::<u32>(), 0..8),
-                vec(nouns::image_span(), 0..3),
+                vec(generators::image_span(), 0..3),
                 vec(any::<u32>(), n),
                 vec(any::<bool>(), n),
             ),
@@ -127,8 +129,8 @@ fn tokens() -> impl Strategy<Value = TokenTrace> {
 }
 
 fn step() -> impl Strategy<Value = wire::OpaqueStep> {
-    (any::<u32>(), observation(), reply(), nouns::outcome(text()), trace(), split(), any::<i64>()).prop_map(
-        |(step, observation, reply, outcome, trace, timing, observed_at_micros)| wire::OpaqueStep {
+    (any::<u32>(), observation(), reply(), generators::outcome(text()), trace(), split(), any::<i64>())
+        .prop_map(|(step, observation, reply, outcome, trace, timing, observed_at_micros)| wire::OpaqueStep {
             step,
             observation,
             reply,
@@ -136,11 +138,10 @@ fn step() -> impl Strategy<Value = wire::OpaqueStep> {
             trace: wire::encode_trace(&trace),
             timing,
             observed_at_micros,
-        },
-    )
+        })
 }
 
-fn ending() -> impl Strategy<Value = Ending> {
+fn ending() -> impl Strategy<Value = TrajectoryEnding> {
     let evidence = (
         option::of(vec(any::<u8>(), 0..32)),
         [option::of(text()), option::of(text()), option::of(text()), option::of(text())],
@@ -163,24 +164,26 @@ fn ending() -> impl Strategy<Value = Ending> {
         },
     );
     (
-        0..End::ALL.len(),
+        0..EndKind::ALL.len(),
         text(),
         option::of(evidence),
         text(),
         any::<u32>(),
-        option::of(nouns::outcome(text())),
+        option::of(generators::outcome(text())),
         split(),
         environment,
     )
-        .prop_map(|(end, reason, evidence, goal, steps, last_outcome, timing, environment)| Ending {
-            end: End::ALL[end],
-            reason,
-            evidence,
-            goal,
-            steps,
-            last_outcome,
-            timing,
-            environment,
+        .prop_map(|(end, reason, evidence, goal, steps, last_outcome, timing, environment)| {
+            TrajectoryEnding {
+                end: EndKind::ALL[end],
+                reason,
+                evidence,
+                goal,
+                steps,
+                last_outcome,
+                timing,
+                environment,
+            }
         })
 }
 
@@ -205,13 +208,13 @@ fn assignment() -> impl Strategy<Value = Assignment> {
                 observation: ObservationSpec { format: b.1, clip: b.2, square: b.3 },
                 allow_hosts: b.4,
                 hooks: PageHooks { start, probe, solve },
-                clock: virtual_step.map_or(Clock::Real, |step_millis| Clock::Virtual { step_millis }),
+                clock: virtual_step.map_or(PageClock::Real, |step_millis| PageClock::Virtual { step_millis }),
             }
         });
     let session = (text(), vec(0usize..4, 0..4), 0f32..2.0, any::<u32>(), any::<u64>(), text(), 0u32..9)
         .prop_map(|(name, extra, temperature, top_k, seed, instructions, keep)| SessionSpec {
             grammar: Grammar { name, extra: extra.into_iter().map(|i| ExtraAction::ALL[i]).collect() },
-            sampling: Sampling { temperature, top_k, seed, ..Sampling::default() },
+            sampling: SamplingParams { temperature, top_k, seed, ..SamplingParams::default() },
             context: match keep {
                 0 => ContextPolicy::Append,
                 1 => ContextPolicy::LastImage,
@@ -226,7 +229,7 @@ fn assignment() -> impl Strategy<Value = Assignment> {
             let group_id = Id::nth(&run_id, 7);
             let trajectory_id = Id::attempt(&group_id, sample_index, attempt);
             Assignment {
-                ancestry: Ancestry { run_id, group_id, sample_index, attempt, trajectory_id },
+                ancestry: TrajectoryAncestry { run_id, group_id, sample_index, attempt, trajectory_id },
                 token,
                 lease_millis,
                 task,
@@ -284,7 +287,7 @@ proptest! {
         let mut bytes = wire::encode_opaque_step(&noun).to_vec();
         let at = at.index(bytes.len());
         bytes[at] = byte;
-        // Whatever comes of it, it is a value: a step, or an error with words.
+        // The result must be a value: a step, or an error with a text.
         if let Err(error) = wire::decode_step(bytes.into()) {
             prop_assert!(!error.to_string().is_empty());
         }
@@ -294,7 +297,7 @@ proptest! {
 #[track_caller]
 fn refused(change: impl FnOnce(&mut wire::OpaqueStep), want: &str) {
     let shot = Screenshot { bytes: Bytes::new(), format: ImageFormat::Png, size: Size::new(8, 8) };
-    let mut noun = wire::OpaqueStep {
+    let mut step_record = wire::OpaqueStep {
         step: 0,
         observation: Observation {
             screenshot: shot,
@@ -306,7 +309,7 @@ fn refused(change: impl FnOnce(&mut wire::OpaqueStep), want: &str) {
             axtree: None,
             marks: None,
         },
-        reply: Reply {
+        reply: PolicyReply {
             raw_text: String::new(),
             name: String::new(),
             args_json: "{}".into(),
@@ -317,13 +320,13 @@ fn refused(change: impl FnOnce(&mut wire::OpaqueStep), want: &str) {
         timing: TimeSplit::default(),
         observed_at_micros: 0,
     };
-    change(&mut noun);
-    let error = wire::decode_opaque_step(wire::encode_opaque_step(&noun)).unwrap_err();
-    assert!(error.to_string().contains(want), "{error} does not say {want:?}");
+    change(&mut step_record);
+    let error = wire::decode_opaque_step(wire::encode_opaque_step(&step_record)).unwrap_err();
+    assert!(error.to_string().contains(want), "{error} does not contain {want:?}");
 }
 
 #[test]
-fn a_door_names_the_field_and_what_is_right() {
+fn an_error_names_the_field_and_the_expected_value() {
     refused(
         |step| step.observation.scroll_y = f32::NAN,
         "observation.scroll_y is \"NaN\"; expected a finite number",
@@ -336,7 +339,7 @@ fn a_door_names_the_field_and_what_is_right() {
     refused(
         |step| {
             step.observation.tabs =
-                vec![Tab { title: String::new(), url: String::new(), active: false }; 257];
+                vec![TabInfo { title: String::new(), url: String::new(), active: false }; 257];
         },
         "observation.tabs has 257",
     );
@@ -376,11 +379,14 @@ fn a_door_names_the_field_and_what_is_right() {
     );
     let at = PagePoint { x: 1.0, y: 1.0 };
     refused(
-        |step| step.reply.action = Ok(Action::Click { at: Some(at), button: Button::Left, count: 4 }),
+        |step| step.reply.action = Ok(Action::Click { at: Some(at), button: PointerButton::Left, count: 4 }),
         "click.count is \"4\"; expected 1 to 3",
     );
     refused(
-        |step| step.reply.action = Ok(Action::Scroll { at: None, direction: Direction::Up, pixels: Some(0) }),
+        |step| {
+            step.reply.action =
+                Ok(Action::Scroll { at: None, direction: ScrollDirection::Up, pixels: Some(0) });
+        },
         "scroll.pixels is \"0\"; expected 1 to 10000",
     );
     refused(
@@ -398,11 +404,11 @@ fn a_door_names_the_field_and_what_is_right() {
         },
         "none of them several",
     );
-    refused(|step| step.timing.add(Cause::Boot, u64::MAX), "timing.micros");
+    refused(|step| step.timing.add(TimeCause::Boot, u64::MAX), "timing.micros");
 }
 
 #[test]
-fn orders_that_nobody_could_follow_are_refused() {
+fn impossible_orders_are_refused() {
     let good = || wire::v1::WeightsOrder {
         version: 3,
         links: vec![wire::v1::WeightsLink { form: "delta".into(), directory: "/w/3".into() }],
@@ -412,8 +418,8 @@ fn orders_that_nobody_could_follow_are_refused() {
     let check = |change: &dyn Fn(&mut wire::v1::WeightsOrder), want: &str| {
         let mut message = good();
         change(&mut message);
-        let told = wire::weights_order_from(message).unwrap_err().to_string();
-        assert!(told.contains(want), "{want:?} not in {told:?}");
+        let error_text = wire::weights_order_from(message).unwrap_err().to_string();
+        assert!(error_text.contains(want), "{want:?} not in {error_text:?}");
     };
     assert!(wire::weights_order_from(good()).is_ok());
     check(&|order| order.version = 0, "weights.version is \"0\"; expected 1 or more");

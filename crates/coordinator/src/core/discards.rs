@@ -1,14 +1,16 @@
-//! Trajectories that a trainer discarded: admission counted them, and no version of the weights is made of them.
+//! Trajectories that a trainer discarded: admission counted them, but no version of the weights is
+//! trained on them.
 //!
-//! They are not remembered over a restart: a trainer that waits reports its count again, and until then less is lent, not more.
+//! A restart loses them: a trainer that waits reports its count again, and until then less is
+//! leased, not more.
 
 use std::collections::BTreeMap;
 
-use super::{Answer, Call, Core, Effect, Notice, Refused, Turn};
+use super::{CallId, CallRefusal, CallResponse, Core, CoreNotice, Effect, EventContext};
 
-/// What one of the readers that share a run has discarded since the run began.
+/// The trajectories one reader of a run has discarded since the run began.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Discarded {
+pub struct DiscardReport {
     /// The reader's number, less than `world`.
     pub rank: u32,
     /// Readers that share the run.
@@ -17,21 +19,22 @@ pub struct Discarded {
     pub trajectories: u64,
 }
 
-/// The largest count heard of each reader.
+/// The largest count reported by each reader.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(super) struct Discards {
+pub(super) struct DiscardCounts {
     world: u32,
     by_rank: BTreeMap<u32, u64>,
 }
 
-impl Discards {
+impl DiscardCounts {
     pub(super) fn total(&self) -> u64 {
         self.by_rank.values().fold(0, |sum, count| sum.saturating_add(*count))
     }
 
-    /// The same with a report. A training with another number of readers shares the run out anew: what others reported is not added to it.
-    fn with(&self, report: Discarded) -> Self {
-        let Discarded { rank, world, trajectories } = report;
+    /// The counts with a report added. A training with another number of readers divides the run
+    /// anew: earlier reports are not added to it.
+    fn with_report(&self, report: DiscardReport) -> Self {
+        let DiscardReport { rank, world, trajectories } = report;
         let mut by_rank = if world == self.world { self.by_rank.clone() } else { BTreeMap::new() };
         let count = by_rank.entry(rank).or_default();
         *count = trajectories.max(*count);
@@ -40,21 +43,21 @@ impl Discards {
 }
 
 impl Core {
-    /// A trainer says how much it discarded: as many more may be admitted.
-    pub(super) fn discard(&mut self, call: Call, report: Discarded, turn: &mut Turn) {
-        let (discards, accepted) = (self.discards.with(report), self.accepted());
+    /// Handles a trainer's report: as many more trajectories may be admitted.
+    pub(super) fn discard(&mut self, call: CallId, report: DiscardReport, turn: &mut EventContext) {
+        let (discards, accepted) = (self.discards.with_report(report), self.accepted());
         let discarded = discards.total();
         if discarded > accepted {
-            return turn.reply(call, Answer::Refused(Refused::Discarded { discarded, accepted }));
+            return turn.reply(call, CallResponse::Refused(CallRefusal::Discarded { discarded, accepted }));
         }
         if discarded != self.discards.total() {
-            turn.at_once(Effect::Tell(Notice::Discarded { discarded, accepted }));
+            turn.at_once(Effect::Notify(CoreNotice::Discarded { discarded, accepted }));
         }
         self.discards = discards;
-        turn.reply(call, Answer::Discarded { discarded, accepted });
+        turn.reply(call, CallResponse::Discarded { discarded, accepted });
     }
 
-    /// Scored trajectories that a trainer may take: those of evaluations are for no trainer.
+    /// Scored trajectories that a trainer may take: those of evaluations are excluded.
     pub(super) fn accepted(&self) -> u64 {
         self.tally.scored - self.tally.evaluated
     }

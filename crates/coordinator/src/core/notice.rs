@@ -1,36 +1,38 @@
-//! What the core wants said about the farm. The shell says it, when it is durable.
+//! Notices of the core about the farm. The shell emits them once they are durable.
 
 use std::time::Duration;
 
-use furrow_rollout::{Ancestry, End, EnvWorker, GroupRecord, Id, PolicyWorker, Run, Trajectory};
-use furrow_telemetry as say;
+use furrow_rollout::{
+    EndKind, EnvWorker, GroupRecord, Id, PolicyWorker, Run, Trajectory, TrajectoryAncestry,
+};
+use furrow_telemetry as telemetry;
 use furrow_telemetry::{PauseReason, Role, WorkerKind};
 
-use super::{Evaluated, ShardNews};
-use crate::ledger::Verdict;
+use super::{EvaluationResult, ShardSummary};
+use crate::ledger::TimedScore;
 
-/// One thing to say.
+/// One notice.
 #[derive(Debug, Clone, PartialEq)]
 #[expect(missing_docs, reason = "each is the event of the same name, with the same fields")]
-pub enum Notice {
+pub enum CoreNotice {
     WorkerRegistered { kind: WorkerKind, worker: String, slots: u32 },
     WorkerLeft { kind: WorkerKind, worker: String },
     WorkerLost { kind: WorkerKind, worker: String, reason: &'static str },
-    Leased { of: Ancestry, token: u64, worker: Id<EnvWorker>, task_id: String },
-    LeaseLost { of: Ancestry, token: u64, worker: Id<EnvWorker> },
+    Leased { of: TrajectoryAncestry, token: u64, worker: Id<EnvWorker>, task_id: String },
+    LeaseLost { of: TrajectoryAncestry, token: u64, worker: Id<EnvWorker> },
     Fenced { run_id: Id<Run>, trajectory: Id<Trajectory>, token: u64, call: &'static str },
     Repeated { run_id: Id<Run>, trajectory: Id<Trajectory> },
-    Finished { of: Ancestry, token: u64, end: End, steps: u32 },
-    Scored { of: Ancestry, end: End, reward: f32, verdict: Verdict },
-    Failed { of: Ancestry, end: End, reason: String, retried: bool },
+    Finished { of: TrajectoryAncestry, token: u64, end: EndKind, steps: u32 },
+    Scored { of: TrajectoryAncestry, end: EndKind, reward: f32, verdict: TimedScore },
+    Failed { of: TrajectoryAncestry, end: EndKind, reason: String, retried: bool },
     GroupClosed(Box<GroupRecord>),
-    Published { shard: ShardNews, delays_millis: Vec<u64> },
+    ShardCommitted { shard: ShardSummary, delays_millis: Vec<u64> },
     VersionProposed { version: i32 },
     VersionTaken { version: i32, worker: Id<PolicyWorker> },
     VersionRefused { version: i32, reason: String },
     VersionLags { version: i32, worker: Id<PolicyWorker>, reason: String },
     EvaluationBegun { version: i32, problems: u64 },
-    EvaluationEnded(Evaluated),
+    EvaluationEnded(EvaluationResult),
     Discarded { discarded: u64, accepted: u64 },
     Paused { reason: PauseReason, detail: String },
     Resumed { reason: PauseReason },
@@ -38,63 +40,74 @@ pub enum Notice {
     Drained { left: u64, millis: u64 },
 }
 
-impl Notice {
-    /// Says it: one log line, and the figures.
+impl CoreNotice {
+    /// Emits the notice as one log line and updates the metrics.
     pub fn emit(&self) {
         match self {
-            Notice::WorkerRegistered { kind, worker, slots } => {
-                say::WorkerRegistered { kind: *kind, worker, slots: *slots }.emit();
+            CoreNotice::WorkerRegistered { kind, worker, slots } => {
+                telemetry::WorkerRegistered { kind: *kind, worker, slots: *slots }.emit();
             }
-            Notice::WorkerLeft { kind, worker } => say::WorkerLeft { kind: *kind, worker }.emit(),
-            Notice::WorkerLost { kind, worker, reason } => {
-                say::WorkerLost { kind: *kind, worker, reason }.emit();
+            CoreNotice::WorkerLeft { kind, worker } => telemetry::WorkerLeft { kind: *kind, worker }.emit(),
+            CoreNotice::WorkerLost { kind, worker, reason } => {
+                telemetry::WorkerLost { kind: *kind, worker, reason }.emit();
             }
-            Notice::Leased { of, token, worker, task_id } => {
-                say::AssignmentLeased { of, token: *token, worker: worker.as_str(), task_id }.emit();
+            CoreNotice::Leased { of, token, worker, task_id } => {
+                telemetry::AssignmentLeased { of, token: *token, worker: worker.as_str(), task_id }.emit();
             }
-            Notice::LeaseLost { of, token, worker } => {
-                say::LeaseLost { of, token: *token, worker: worker.as_str() }.emit();
+            CoreNotice::LeaseLost { of, token, worker } => {
+                telemetry::LeaseLost { of, token: *token, worker: worker.as_str() }.emit();
             }
-            Notice::Fenced { run_id, trajectory, token, call } => {
+            CoreNotice::Fenced { run_id, trajectory, token, call } => {
                 if let Some(of) = ancestry(run_id, trajectory) {
-                    say::CallFenced { of: &of, token: *token, call }.emit();
+                    telemetry::CallFenced { of: &of, token: *token, call }.emit();
                 }
             }
-            Notice::Repeated { run_id, trajectory } => {
+            CoreNotice::Repeated { run_id, trajectory } => {
                 if let Some(of) = ancestry(run_id, trajectory) {
-                    say::CallRepeated { of: &of, call: "finish" }.emit();
+                    telemetry::CallRepeated { of: &of, call: "finish" }.emit();
                 }
             }
-            Notice::Finished { of, token, end, steps } => {
-                say::TrajectoryFinished { of, token: *token, end: *end, steps: *steps }.emit();
+            CoreNotice::Finished { of, token, end, steps } => {
+                telemetry::TrajectoryFinished { of, token: *token, end: *end, steps: *steps }.emit();
             }
-            Notice::Scored { of, end, reward, verdict } => {
+            CoreNotice::Scored { of, end, reward, verdict } => {
                 let (score, score_micros) = (&verdict.score, verdict.micros);
-                say::TrajectoryScored { of, end: *end, score, reward: *reward, score_micros }.emit();
+                telemetry::TrajectoryScored { of, end: *end, score, reward: *reward, score_micros }.emit();
             }
-            Notice::Failed { of, end, reason, retried } => {
-                say::TrajectoryFailed { of, end: *end, reason, retried: *retried }.emit();
+            CoreNotice::Failed { of, end, reason, retried } => {
+                telemetry::TrajectoryFailed { of, end: *end, reason, retried: *retried }.emit();
             }
-            Notice::GroupClosed(group) => say::GroupClosed { group }.emit(),
-            Notice::Published { shard: ShardNews { shard_id, version, bytes }, delays_millis } => {
+            CoreNotice::GroupClosed(group) => telemetry::GroupClosed { group }.emit(),
+            CoreNotice::ShardCommitted {
+                shard: ShardSummary { shard_id, version, bytes },
+                delays_millis,
+            } => {
                 let delays: Vec<_> = delays_millis.iter().copied().map(Duration::from_millis).collect();
-                say::ShardPublished { shard_id, version: *version, delays: &delays, bytes: *bytes }.emit();
+                telemetry::ShardCommitted { shard_id, version: *version, delays: &delays, bytes: *bytes }
+                    .emit();
             }
-            Notice::VersionProposed { version } => tracing::info!(version, "weights are published"),
-            Notice::VersionTaken { version, worker } => {
-                tracing::info!(version, %worker, "published weights are in use");
+            CoreNotice::VersionProposed { version } => tracing::info!(version, "weights published"),
+            CoreNotice::VersionTaken { version, worker } => {
+                tracing::info!(version, %worker, "a policy worker runs published weights");
             }
-            Notice::VersionRefused { version, reason } => {
+            CoreNotice::VersionRefused { version, reason } => {
                 tracing::error!(version, reason, "no policy worker can run published weights");
             }
-            Notice::VersionLags { version, worker, reason } => {
+            CoreNotice::VersionLags { version, worker, reason } => {
                 tracing::warn!(version, %worker, reason, "a policy worker cannot run published weights");
             }
-            Notice::EvaluationBegun { version, problems } => {
-                say::EvaluationBegun { version: *version, problems: *problems }.emit();
+            CoreNotice::EvaluationBegun { version, problems } => {
+                telemetry::EvaluationBegun { version: *version, problems: *problems }.emit();
             }
-            Notice::EvaluationEnded(Evaluated { version, problems, drawn, scored, succeeded, cut }) => {
-                say::EvaluationEnded {
+            CoreNotice::EvaluationEnded(EvaluationResult {
+                version,
+                problems,
+                drawn,
+                scored,
+                succeeded,
+                cut,
+            }) => {
+                telemetry::EvaluationEnded {
                     version: *version,
                     problems: *problems,
                     drawn: *drawn,
@@ -104,26 +117,34 @@ impl Notice {
                 }
                 .emit();
             }
-            Notice::Discarded { discarded, accepted } => {
-                tracing::debug!(discarded, accepted, "a trainer discarded trajectories; others are admitted");
+            CoreNotice::Discarded { discarded, accepted } => {
+                tracing::debug!(
+                    discarded,
+                    accepted,
+                    "a trainer discarded trajectories; admitting replacements"
+                );
             }
-            Notice::Paused { reason, detail } => say::AdmissionPaused { reason: *reason, detail }.emit(),
-            Notice::Draining { in_hand } => {
-                say::Draining { role: Role::Coordinator, in_hand: *in_hand }.emit();
+            CoreNotice::Paused { reason, detail } => {
+                telemetry::AdmissionPaused { reason: *reason, detail }.emit();
             }
-            Notice::Drained { left, millis } => {
-                say::Drained { role: Role::Coordinator, left: *left, micros: millis * 1000 }.emit();
+            CoreNotice::Draining { in_hand } => {
+                telemetry::ProcessDraining { role: Role::Coordinator, in_hand: *in_hand }.emit();
             }
-            Notice::Resumed { reason } => say::AdmissionResumed { reason: *reason }.emit(),
+            CoreNotice::Drained { left, millis } => {
+                telemetry::ProcessDrained { role: Role::Coordinator, left: *left, micros: millis * 1000 }
+                    .emit();
+            }
+            CoreNotice::Resumed { reason } => telemetry::AdmissionResumed { reason: *reason }.emit(),
         }
     }
 }
 
-/// Where a trajectory that is not lent any more belonged, read from its id; `None` of a name that is none of ours.
-fn ancestry(run_id: &Id<Run>, trajectory: &Id<Trajectory>) -> Option<Ancestry> {
+/// Run, group, slot and attempt of a trajectory that is no longer leased, read from its id; `None`
+/// for an id of another run.
+fn ancestry(run_id: &Id<Run>, trajectory: &Id<Trajectory>) -> Option<TrajectoryAncestry> {
     let (rest, attempt) = trajectory.as_str().rsplit_once("-a")?;
     let (group, sample) = rest.rsplit_once("-s")?;
-    Some(Ancestry {
+    Some(TrajectoryAncestry {
         run_id: run_id.clone(),
         group_id: Id::new(group).ok()?,
         sample_index: sample.parse().ok()?,

@@ -1,28 +1,33 @@
-//! The core in a world of air: workers that crash, stall and repeat themselves, a network that loses messages, a coordinator that dies
-//! at any moment; a ledger, a spool and a data set that survive it.
+//! The core in a simulated farm: workers that crash, stall and repeat themselves, a network that
+//! loses messages, a coordinator that dies at any moment; a ledger, a spool and a data set that
+//! survive it.
 //!
-//! Everything descends from one seed. Faults stop after a while, so that a job that does not end is a bug and not bad luck. Run more of
-//! it with `FURROW_SIM_SEEDS=100000 cargo test -p furrow-coordinator --release simulation`.
+//! Everything derives from one seed. Faults stop after a while, so that a job that does not end is
+//! a bug. Run more seeds with
+//! `FURROW_SIM_SEEDS=100000 cargo test -p furrow-coordinator --release simulation`.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use furrow_records::{Table, WrittenFile};
-use furrow_rollout::{End, Group as GroupId, Hashes, Id, PolicyKind, PolicyWorker, Score, Split, Trajectory};
+use furrow_rollout::{
+    EndKind, Group as GroupId, Id, PolicyHashes, PolicyKind, PolicyWorker, Score, Split, Trajectory,
+};
 use furrow_telemetry::PauseReason;
 use rand::rngs::ChaCha12Rng;
 use rand::{RngExt, SeedableRng};
 
 use super::{
-    Answer, Call, Core, Decision, Discarded, Drawn, Effect, Event, Grant, Health, Notice, Now, Over, Plan,
-    Publication, Reported, Rules, Schedule, ShardNews, Spooled, Tallies, WeightsRun, WorkerId,
+    CallId, CallResponse, Core, CoreNotice, CoreRules, Decision, DiscardReport, Effect, EvaluationSchedule,
+    Event, EventTime, GroupPlan, HeartbeatStatus, JobOutcome, LeaseGrant, ReportedEnd, SampledTask,
+    ShardSummary, SpoolProgress, TaskTallies, WeightsPublication, WeightsReport, WorkerId,
 };
-use crate::assign::{Pacing, PolicyOffer};
+use crate::assign::{AdmissionPacing, PolicyOffer};
 use crate::ledger::{
-    EvaluationRow, EvaluationStanding, Ledger, MemoryLedger, Mutation, RunOpening, ShardOpening, Standing,
-    Verdict,
+    EvaluationRow, EvaluationStanding, Ledger, MemoryLedger, Mutation, RunOpening, ShardOpening, TimedScore,
+    TrajectoryStanding,
 };
-use crate::versions::Source;
+use crate::versions::VersionSource;
 use crate::versions::tests::hash;
 
 const ENVS: usize = 3;
@@ -33,24 +38,25 @@ const GROUP_SIZE: u32 = 3;
 const READERS: u32 = 2;
 const LEASE: u64 = 4_000;
 const BEAT: u64 = 1_000;
-/// Faults stop then.
+/// Faults stop at this time.
 const CALM: u64 = 12_000;
-/// Nine slots of three short steps take seconds; with every fault behind it a job that is not done by then hangs.
+/// Nine slots of three short steps take seconds; once all faults are over, a job that is not done
+/// by this time hangs.
 const TOO_LATE: u64 = 300_000;
 
-/// Each is played twice; together they take a few seconds in a build without optimisation.
+/// Each seed runs twice; all of them take a few seconds in a build without optimisation.
 const SEEDS: u64 = 400;
 
-/// What was noticed to be wrong.
-type Violation = String;
+/// A violated invariant.
+type InvariantViolation = String;
 
-/// One run of the world, for as long as it takes.
-fn simulate(seed: u64, fencing: bool) -> Result<World, Violation> {
-    let mut world = World::new(seed, fencing);
+/// Simulates one run to its end.
+fn simulate(seed: u64, fencing: bool) -> Result<SimulatedFarm, InvariantViolation> {
+    let mut world = SimulatedFarm::new(seed, fencing);
     world.begin()?;
     while !world.is_done() {
         let Some(((at, _), happening)) = world.agenda.pop_first() else {
-            return Err("nothing is left to happen".into());
+            return Err("no event is left".into());
         };
         if at > TOO_LATE {
             return Err(format!("not done after {TOO_LATE} ms: {:?}", world.core));
@@ -62,80 +68,82 @@ fn simulate(seed: u64, fencing: bool) -> Result<World, Violation> {
     Ok(world)
 }
 
-struct World {
+struct SimulatedFarm {
     chance: ChaCha12Rng,
-    /// In two thirds of the worlds weights are published; in one of these thirds every second version is evaluated.
+    /// In two thirds of the runs weights are published; in half of these every second version is
+    /// evaluated.
     has_weights: bool,
-    schedule: Option<Schedule>,
-    /// Weights that were published, and what each trajectory of an evaluation was lent on.
+    schedule: Option<EvaluationSchedule>,
+    /// Number of published weights; `evaluated_on` holds what each trajectory of an evaluation was
+    /// leased on.
     published: u32,
     evaluated_on: BTreeMap<Id<Trajectory>, (i32, i32)>,
-    /// Slots of a group that it does not need.
+    /// Slots of a group beyond those it needs.
     spares: u32,
     now: u64,
-    agenda: BTreeMap<(u64, u64), Happening>,
+    agenda: BTreeMap<(u64, u64), SimulatedEvent>,
     scheduled: u64,
-    rules: Rules,
+    rules: CoreRules,
 
     core: Option<Core>,
-    /// Which of its lives the coordinator is in: what belongs to an earlier one died with it.
+    /// Number of the coordinator's current life; events of an earlier one are void.
     life: u32,
     undurable: VecDeque<Decision>,
-    calls: BTreeMap<Call, Caller>,
+    calls: BTreeMap<CallId, RpcCaller>,
     next_call: u64,
-    to_publish: Vec<Id<Trajectory>>,
-    groups_to_publish: Vec<Id<GroupId>>,
-    over: Option<Over>,
+    to_commit: Vec<Id<Trajectory>>,
+    groups_to_commit: Vec<Id<GroupId>>,
+    over: Option<JobOutcome>,
     drained: u32,
 
     ledger: MemoryLedger,
-    spool: BTreeMap<Id<Trajectory>, SpoolFile>,
+    spool: BTreeMap<Id<Trajectory>, SimulatedSpoolFile>,
     manifest: Vec<ShardOpening>,
     next_shard: u64,
     scored: Vec<Id<Trajectory>>,
-    /// The end the ledger has of each.
-    ended: BTreeMap<Id<Trajectory>, End>,
-    /// The end each acknowledged one was reported with.
-    acknowledged: BTreeMap<Id<Trajectory>, End>,
-    /// Those whose record was damaged after they were scored.
+    /// The end of each trajectory in the ledger.
+    ended: BTreeMap<Id<Trajectory>, EndKind>,
+    /// The reported end of each acknowledged trajectory.
+    acknowledged: BTreeMap<Id<Trajectory>, EndKind>,
+    /// Trajectories whose record was damaged after they were scored.
     damaged: BTreeSet<Id<Trajectory>>,
 
-    envs: Vec<Env>,
-    policies: Vec<Policy>,
+    envs: Vec<EnvState>,
+    policies: Vec<PolicyState>,
     log: Vec<(Event, Decision)>,
 }
 
 #[derive(Default)]
-struct SpoolFile {
+struct SimulatedSpoolFile {
     steps: u32,
-    ending: Option<Reported>,
+    ending: Option<ReportedEnd>,
 }
 
-/// An environment worker, in the life it is in.
+/// An environment worker in its current life.
 #[derive(Default)]
-struct Env {
+struct EnvState {
     life: u32,
     stalled_until: u64,
     registered: bool,
-    asking: bool,
-    holds: BTreeMap<Id<Trajectory>, Hold>,
+    requesting: bool,
+    leases: BTreeMap<Id<Trajectory>, LeaseState>,
     unanswered: BTreeSet<u64>,
 }
 
-struct Hold {
+struct LeaseState {
     token: u64,
     steps: u32,
     steps_planned: u32,
-    report: Reported,
+    report: ReportedEnd,
     policy: String,
     stuck_since: Option<u64>,
 }
 
 #[derive(Default)]
-struct Policy {
+struct PolicyState {
     life: u32,
     dead_until: u64,
-    /// The weights it runs, those it was told to, and the last that it could not.
+    /// The version it runs, the one it was ordered to run, and the last one it could not run.
     runs: i32,
     ordered: i32,
     refused: Option<i32>,
@@ -146,37 +154,37 @@ struct Rpc {
     id: u64,
     env: usize,
     life: u32,
-    ask: Ask,
+    request: RpcRequest,
 }
 
 #[derive(Clone)]
-enum Ask {
+enum RpcRequest {
     Register,
     Heartbeat,
     Lease,
     Renew,
     Step { trajectory: Id<Trajectory>, token: u64, step: u32 },
-    Finish { trajectory: Id<Trajectory>, token: u64, report: Reported },
+    Finish { trajectory: Id<Trajectory>, token: u64, report: ReportedEnd },
 }
 
-enum Reply {
+enum RpcReply {
     Registered,
-    Heard { known: bool },
-    Leased { grants: Vec<Grant> },
+    HeartbeatAcknowledged { known: bool },
+    Leased { grants: Vec<LeaseGrant> },
     Renewed { lost: Vec<Id<Trajectory>>, moves: Vec<(Id<Trajectory>, String)> },
     Acknowledged,
     Refused,
 }
 
-enum Caller {
+enum RpcCaller {
     Env(Rpc),
     Policy(usize),
     Trainer,
 }
 
-enum Happening {
+enum SimulatedEvent {
     Arrive(Rpc),
-    Answered(Rpc, Reply),
+    Answered(Rpc, RpcReply),
     Timeout(Rpc),
     Beat { env: usize, life: u32 },
     Seek { env: usize, life: u32 },
@@ -188,20 +196,20 @@ enum Happening {
     Append { life: u32, rpc: Rpc },
     Durable { life: u32 },
     Judge { life: u32, trajectory: Id<Trajectory> },
-    Publish { life: u32 },
+    CommitShard { life: u32 },
     ShardWritten { life: u32, opening: ShardOpening },
     Tick { life: u32 },
     Restart,
     Fault,
 }
 
-/// Groups with a slot to spare, or without.
+/// Groups with or without a spare slot.
 struct TinyPlan {
     spares: u32,
-    schedule: Option<Schedule>,
+    schedule: Option<EvaluationSchedule>,
 }
 
-impl Plan for TinyPlan {
+impl GroupPlan for TinyPlan {
     fn groups(&self) -> u64 {
         GROUPS
     }
@@ -211,8 +219,8 @@ impl Plan for TinyPlan {
     fn group_needs(&self) -> u32 {
         GROUP_SIZE - self.spares
     }
-    fn draw(&self, index: u64, _tallies: &Tallies) -> Drawn {
-        Drawn {
+    fn draw(&self, index: u64, _tallies: &TaskTallies) -> SampledTask {
+        SampledTask {
             suite: "starter".into(),
             task_id: format!("t{index}"),
             split: Split::Train,
@@ -221,17 +229,21 @@ impl Plan for TinyPlan {
             chance: None,
         }
     }
-    fn schedule(&self) -> Option<Schedule> {
+    fn schedule(&self) -> Option<EvaluationSchedule> {
         self.schedule
     }
-    fn problem(&self, index: u64) -> Drawn {
-        Drawn { split: Split::Eval, task_id: format!("e{index}"), ..self.draw(index, &Tallies::new()) }
+    fn problem(&self, index: u64) -> SampledTask {
+        SampledTask {
+            split: Split::Eval,
+            task_id: format!("e{index}"),
+            ..self.draw(index, &TaskTallies::new())
+        }
     }
 }
 
-impl World {
+impl SimulatedFarm {
     fn new(seed: u64, fencing: bool) -> Self {
-        let rules = Rules {
+        let rules = CoreRules {
             attempts_max: 3,
             failure_budget: 1.0,
             failures_free: 0,
@@ -242,8 +254,9 @@ impl World {
             drain_grace_millis: 5_000,
             score_attempts_max: 2,
             backlog_max: 6,
-            // No weights are published there: all that goes on is in the place of what was discarded.
-            pacing: (seed % 3 == 2).then_some(Pacing {
+            // No weights are published in these runs: admission continues only as discards are
+            // reported.
+            pacing: (seed % 3 == 2).then_some(AdmissionPacing {
                 trajectories_per_version: u64::from(GROUP_SIZE),
                 max_off_policy_versions: 0,
             }),
@@ -252,11 +265,11 @@ impl World {
         Self {
             chance: ChaCha12Rng::seed_from_u64(seed),
             has_weights: seed % 3 < 2,
-            schedule: seed.is_multiple_of(3).then_some(Schedule {
+            schedule: seed.is_multiple_of(3).then_some(EvaluationSchedule {
                 every_versions: 2,
                 problems: 2,
                 group_size: 2,
-                // Half of them cannot be done in time when a worker is away.
+                // Half of them cannot finish in time when a worker is away.
                 hold_millis: if seed.is_multiple_of(2) { LEASE } else { 60_000 },
             }),
             published: 0,
@@ -271,8 +284,8 @@ impl World {
             undurable: VecDeque::new(),
             calls: BTreeMap::new(),
             next_call: 0,
-            to_publish: Vec::new(),
-            groups_to_publish: Vec::new(),
+            to_commit: Vec::new(),
+            groups_to_commit: Vec::new(),
             over: None,
             drained: 0,
             ledger: MemoryLedger::default(),
@@ -283,26 +296,26 @@ impl World {
             ended: BTreeMap::new(),
             acknowledged: BTreeMap::new(),
             damaged: BTreeSet::new(),
-            envs: (0..ENVS).map(|_| Env::default()).collect(),
-            policies: (0..POLICIES).map(|_| Policy::default()).collect(),
+            envs: (0..ENVS).map(|_| EnvState::default()).collect(),
+            policies: (0..POLICIES).map(|_| PolicyState::default()).collect(),
             log: Vec::new(),
         }
     }
 
-    fn begin(&mut self) -> Result<(), Violation> {
+    fn begin(&mut self) -> Result<(), InvariantViolation> {
         self.restart()?;
         for env in 0..ENVS {
             self.wake_env(env);
         }
         for policy in 0..POLICIES {
-            self.soon(100, Happening::PolicyBeat { policy });
+            self.soon(100, SimulatedEvent::PolicyBeat { policy });
         }
-        self.soon(1_500, Happening::Fault);
+        self.soon(1_500, SimulatedEvent::Fault);
         if self.has_weights {
-            self.soon(2_000, Happening::Train);
+            self.soon(2_000, SimulatedEvent::Train);
         }
         if self.rules.pacing.is_some() {
-            (0..READERS).for_each(|rank| self.soon(1_000, Happening::Report { rank }));
+            (0..READERS).for_each(|rank| self.soon(1_000, SimulatedEvent::Report { rank }));
         }
         Ok(())
     }
@@ -319,42 +332,42 @@ impl World {
         self.chance.random_range(0..count) == 0
     }
 
-    /// After up to so many milliseconds.
-    fn soon(&mut self, within: u64, happening: Happening) {
+    /// Schedules an event after at most this many milliseconds.
+    fn soon(&mut self, within: u64, happening: SimulatedEvent) {
         let at = self.now + self.chance.random_range(1..=within);
         self.at(at, happening);
     }
 
-    fn at(&mut self, at: u64, happening: Happening) {
+    fn at(&mut self, at: u64, happening: SimulatedEvent) {
         self.scheduled += 1;
         self.agenda.insert((at, self.scheduled), happening);
     }
 
-    fn happen(&mut self, happening: Happening) -> Result<(), Violation> {
+    fn happen(&mut self, happening: SimulatedEvent) -> Result<(), InvariantViolation> {
         match happening {
-            Happening::Arrive(rpc) => self.arrive(rpc),
-            Happening::Answered(rpc, reply) => {
+            SimulatedEvent::Arrive(rpc) => self.arrive(rpc),
+            SimulatedEvent::Answered(rpc, reply) => {
                 self.answered(rpc, reply);
                 Ok(())
             }
-            Happening::Timeout(rpc) => {
+            SimulatedEvent::Timeout(rpc) => {
                 self.repeat(rpc);
                 Ok(())
             }
-            Happening::Beat { env, life } => {
+            SimulatedEvent::Beat { env, life } => {
                 self.beat(env, life);
                 Ok(())
             }
-            Happening::Seek { env, life } => {
+            SimulatedEvent::Seek { env, life } => {
                 self.seek(env, life);
                 Ok(())
             }
-            Happening::Act { env, life, trajectory } => {
+            SimulatedEvent::Act { env, life, trajectory } => {
                 self.act(env, life, trajectory);
                 Ok(())
             }
-            Happening::PolicyBeat { policy } => self.policy_beat(policy),
-            Happening::TakeUp { policy, life } => {
+            SimulatedEvent::PolicyBeat { policy } => self.policy_beat(policy),
+            SimulatedEvent::TakeUp { policy, life } => {
                 let cannot = !self.is_calm() && self.one_in(4);
                 let policy = &mut self.policies[policy];
                 if policy.life == life {
@@ -363,28 +376,30 @@ impl World {
                 }
                 Ok(())
             }
-            Happening::Train => self.train(),
-            Happening::Report { rank } => self.report(rank),
-            Happening::Append { life, rpc } if life == self.life => self.append(rpc),
-            Happening::Durable { life } if life == self.life => self.make_durable(),
-            Happening::Judge { life, trajectory } if life == self.life => self.judge(trajectory),
-            Happening::Publish { life } if life == self.life => self.open_shard(),
-            Happening::ShardWritten { life, opening } if life == self.life => self.publish_shard(&opening),
-            Happening::Tick { life } if life == self.life => {
-                self.at(self.now + 500, Happening::Tick { life });
+            SimulatedEvent::Train => self.train(),
+            SimulatedEvent::Report { rank } => self.report(rank),
+            SimulatedEvent::Append { life, rpc } if life == self.life => self.append(rpc),
+            SimulatedEvent::Durable { life } if life == self.life => self.make_durable(),
+            SimulatedEvent::Judge { life, trajectory } if life == self.life => self.judge(trajectory),
+            SimulatedEvent::CommitShard { life } if life == self.life => self.open_shard(),
+            SimulatedEvent::ShardWritten { life, opening } if life == self.life => {
+                self.commit_shard(&opening)
+            }
+            SimulatedEvent::Tick { life } if life == self.life => {
+                self.at(self.now + 500, SimulatedEvent::Tick { life });
                 self.apply(Event::Tick)
             }
-            Happening::Restart => self.restart(),
-            Happening::Fault => self.fault(),
-            _ => Ok(()), // it died with the coordinator's earlier life
+            SimulatedEvent::Restart => self.restart(),
+            SimulatedEvent::Fault => self.fault(),
+            _ => Ok(()), // a reply to an earlier life of the coordinator
         }
     }
 }
 
-/// The coordinator and what it stands on.
-impl World {
-    fn apply(&mut self, event: Event) -> Result<(), Violation> {
-        let now = Now { millis: self.now, wall_micros: self.now as i64 * 1000 };
+/// The coordinator and its storage.
+impl SimulatedFarm {
+    fn apply(&mut self, event: Event) -> Result<(), InvariantViolation> {
+        let now = EventTime { millis: self.now, wall_micros: self.now as i64 * 1000 };
         let Some(core) = &mut self.core else { return Ok(()) };
         let decision = core.apply(event.clone(), now);
         self.log.push((event, decision.clone()));
@@ -392,32 +407,33 @@ impl World {
         self.follow(decision)
     }
 
-    /// No more than the version allows is ever under way or kept, whatever the coordinator forgot.
-    fn check_pace(&self) -> Result<(), Violation> {
+    /// Makes sure that no more trajectories are running or accepted than the version allows, even
+    /// after a restart.
+    fn check_pace(&self) -> Result<(), InvariantViolation> {
         let (Some(core), Some(pacing)) = (&self.core, self.rules.pacing) else { return Ok(()) };
         let discarded: u64 = (0..READERS).map(|rank| self.discarded(rank)).sum();
-        let fills = core.accepted().saturating_sub(discarded) + core.training();
+        let fills = core.accepted().saturating_sub(discarded) + core.training_in_flight();
         let allowed = pacing.allowed(None);
         if fills > allowed {
-            return Err(format!("{fills} fill a version of {allowed}: {core:?}"));
+            return Err(format!("{fills} trajectories fill a version that allows {allowed}: {core:?}"));
         }
         Ok(())
     }
 
-    fn follow(&mut self, mut decision: Decision) -> Result<(), Violation> {
+    fn follow(&mut self, mut decision: Decision) -> Result<(), InvariantViolation> {
         for effect in std::mem::take(&mut decision.at_once) {
             self.perform(effect)?;
         }
         if !decision.commit.is_empty() || !decision.then.is_empty() {
             self.undurable.push_back(decision);
             let life = self.life;
-            self.soon(30, Happening::Durable { life });
+            self.soon(30, SimulatedEvent::Durable { life });
         }
         Ok(())
     }
 
-    /// One transaction for all that was decided up to now.
-    fn make_durable(&mut self) -> Result<(), Violation> {
+    /// Commits everything decided so far in one transaction.
+    fn make_durable(&mut self) -> Result<(), InvariantViolation> {
         let decisions: Vec<_> = self.undurable.drain(..).collect();
         let mutations: Vec<_> = decisions.iter().flat_map(|decision| decision.commit.clone()).collect();
         self.commit(&mutations)?;
@@ -430,7 +446,7 @@ impl World {
         Ok(())
     }
 
-    fn commit(&mut self, mutations: &[Mutation]) -> Result<(), Violation> {
+    fn commit(&mut self, mutations: &[Mutation]) -> Result<(), InvariantViolation> {
         for mutation in mutations {
             match mutation {
                 Mutation::Scored { trajectory_id, .. } => self.scored.push(trajectory_id.clone()),
@@ -448,132 +464,134 @@ impl World {
         self.ledger.commit(mutations).map_err(|error| error.to_string())
     }
 
-    fn perform(&mut self, effect: Effect) -> Result<(), Violation> {
+    fn perform(&mut self, effect: Effect) -> Result<(), InvariantViolation> {
         let life = self.life;
         match effect {
             Effect::Reply { call, answer } => {
                 let caller = self.calls.remove(&call).ok_or(format!("{call:?} was answered twice"))?;
                 self.deliver(caller, answer)?;
             }
-            Effect::Score { trajectory, .. } => self.soon(200, Happening::Judge { life, trajectory }),
-            Effect::Publish(outgoing) => {
-                self.to_publish.push(outgoing.of.trajectory_id);
-                self.soon(2_000, Happening::Publish { life });
+            Effect::Score { trajectory, .. } => self.soon(200, SimulatedEvent::Judge { life, trajectory }),
+            Effect::CommitTrajectory(outgoing) => {
+                self.to_commit.push(outgoing.of.trajectory_id);
+                self.soon(2_000, SimulatedEvent::CommitShard { life });
             }
-            Effect::PublishGroup { record } => {
-                self.groups_to_publish.push(record.group_id);
-                self.soon(2_000, Happening::Publish { life });
+            Effect::CommitGroup { record } => {
+                self.groups_to_commit.push(record.group_id);
+                self.soon(2_000, SimulatedEvent::CommitShard { life });
             }
-            Effect::CloseShards => self.soon(10, Happening::Publish { life }),
-            Effect::Tell(_) => {}
-            Effect::Over(Over::Drained { .. }) => return self.resume(),
+            Effect::CloseShards => self.soon(10, SimulatedEvent::CommitShard { life }),
+            Effect::Notify(_) => {}
+            Effect::Over(JobOutcome::Drained { .. }) => return self.resume(),
             Effect::Over(over) => self.over = Some(over),
         }
         Ok(())
     }
 
-    /// It stopped cleanly: everything that ended is published. Somebody starts it again.
-    fn resume(&mut self) -> Result<(), Violation> {
-        let core = self.core.as_ref().ok_or("a dead coordinator has drained")?;
-        if core.leases.len() + core.scoring.len() + core.unpublished.len() > 0 {
-            return Err(format!("it drained and left something: {core:?}"));
+    /// Restarts after a clean stop: everything that ended must be committed.
+    fn resume(&mut self) -> Result<(), InvariantViolation> {
+        let core = self.core.as_ref().ok_or("a coordinator drained while dead")?;
+        if core.leases.len() + core.scoring.len() + core.uncommitted.len() > 0 {
+            return Err(format!("it drained and left work: {core:?}"));
         }
         self.drained += 1;
         self.crash()
     }
 
-    fn deliver(&mut self, caller: Caller, answer: Answer) -> Result<(), Violation> {
+    fn deliver(&mut self, caller: RpcCaller, answer: CallResponse) -> Result<(), InvariantViolation> {
         let rpc = match caller {
-            Caller::Env(rpc) => rpc,
-            Caller::Policy(policy) => {
+            RpcCaller::Env(rpc) => rpc,
+            RpcCaller::Policy(policy) => {
                 match answer {
-                    Answer::Heard { known: false, .. } => return self.register_policy(policy),
-                    Answer::Heard { weights: Some(order), .. }
-                    | Answer::Registered { weights: Some(order), .. } => {
+                    CallResponse::HeartbeatAcknowledged { known: false, .. } => {
+                        return self.register_policy(policy);
+                    }
+                    CallResponse::HeartbeatAcknowledged { weights: Some(order), .. }
+                    | CallResponse::Registered { weights: Some(order), .. } => {
                         self.follow_order(policy, order.version.0, order.taken);
                     }
                     _ => {}
                 }
                 return Ok(());
             }
-            Caller::Trainer => {
+            RpcCaller::Trainer => {
                 return match answer {
-                    Answer::Discarded { .. } => Ok(()),
-                    other => Err(format!("what was published was discarded: {other:?}")),
+                    CallResponse::Discarded { .. } => Ok(()),
+                    other => Err(format!("discarding committed trajectories was refused: {other:?}")),
                 };
             }
         };
         let reply = match answer {
-            Answer::Go { .. } => {
+            CallResponse::Go { .. } => {
                 let life = self.life;
-                self.soon(20, Happening::Append { life, rpc });
+                self.soon(20, SimulatedEvent::Append { life, rpc });
                 return Ok(());
             }
-            Answer::Finished => {
-                if let Ask::Finish { trajectory, report, .. } = &rpc.ask {
+            CallResponse::Finished => {
+                if let RpcRequest::Finish { trajectory, report, .. } = &rpc.request {
                     self.acknowledged.insert(trajectory.clone(), report.end);
                 }
-                Reply::Acknowledged
+                RpcReply::Acknowledged
             }
-            Answer::Registered { .. } => Reply::Registered,
-            Answer::Heard { known, .. } => Reply::Heard { known },
-            Answer::Leased { grants, .. } => Reply::Leased { grants },
-            Answer::Renewed { lost, moves } => Reply::Renewed { lost, moves },
-            Answer::Refused(_) => Reply::Refused,
-            other => return Err(format!("nobody asked for {other:?}")),
+            CallResponse::Registered { .. } => RpcReply::Registered,
+            CallResponse::HeartbeatAcknowledged { known, .. } => RpcReply::HeartbeatAcknowledged { known },
+            CallResponse::Leased { grants, .. } => RpcReply::Leased { grants },
+            CallResponse::Renewed { lost, moves } => RpcReply::Renewed { lost, moves },
+            CallResponse::Refused(_) => RpcReply::Refused,
+            other => return Err(format!("unexpected reply {other:?}")),
         };
         self.send_back(rpc, reply);
         Ok(())
     }
 
-    fn send_back(&mut self, rpc: Rpc, reply: Reply) {
+    fn send_back(&mut self, rpc: Rpc, reply: RpcReply) {
         if self.is_calm() || !self.one_in(15) {
-            self.soon(40, Happening::Answered(rpc, reply));
+            self.soon(40, SimulatedEvent::Answered(rpc, reply));
         }
     }
 
-    fn arrive(&mut self, rpc: Rpc) -> Result<(), Violation> {
+    fn arrive(&mut self, rpc: Rpc) -> Result<(), InvariantViolation> {
         if self.core.is_none() {
             return Ok(());
         }
-        let call = self.call(Caller::Env(rpc.clone()));
+        let call = self.call(RpcCaller::Env(rpc.clone()));
         let worker = Id::new(env_name(&rpc)).map_err(|error| error.to_string())?;
-        self.apply(match rpc.ask {
-            Ask::Register => Event::RegisterEnv { call, worker, sessions_max: 4 },
-            Ask::Heartbeat => Event::Heartbeat {
+        self.apply(match rpc.request {
+            RpcRequest::Register => Event::RegisterEnv { call, worker, sessions_max: 4 },
+            RpcRequest::Heartbeat => Event::Heartbeat {
                 call,
                 worker: worker_id(&env_name(&rpc)),
-                run: WeightsRun::default(),
-                health: Health::default(),
+                run: WeightsReport::default(),
+                health: HeartbeatStatus::default(),
             },
-            Ask::Lease => {
-                let free = 4 - self.envs[rpc.env].holds.len().min(4) as u32;
+            RpcRequest::Lease => {
+                let free = 4 - self.envs[rpc.env].leases.len().min(4) as u32;
                 Event::Lease { call, worker, slots: free, wait_millis: 1_000 }
             }
-            Ask::Renew => {
-                let held = self.envs[rpc.env].holds.iter().map(|(id, hold)| (id.clone(), hold.token));
-                Event::Renew { call, worker, held: held.collect() }
+            RpcRequest::Renew => {
+                let leases = self.envs[rpc.env].leases.iter().map(|(id, lease)| (id.clone(), lease.token));
+                Event::Renew { call, worker, leases: leases.collect() }
             }
-            Ask::Step { trajectory, token, .. } => Event::StepArrived { call, trajectory, token },
-            Ask::Finish { trajectory, token, report } => {
+            RpcRequest::Step { trajectory, token, .. } => Event::StepArrived { call, trajectory, token },
+            RpcRequest::Finish { trajectory, token, report } => {
                 Event::EndingArrived { call, trajectory, token, digest: report.digest }
             }
         })
     }
 
-    fn call(&mut self, caller: Caller) -> Call {
+    fn call(&mut self, caller: RpcCaller) -> CallId {
         self.next_call += 1;
-        self.calls.insert(Call(self.next_call), caller);
-        Call(self.next_call)
+        self.calls.insert(CallId(self.next_call), caller);
+        CallId(self.next_call)
     }
 
-    /// The spool takes a step or an ending that the core let through.
-    fn append(&mut self, rpc: Rpc) -> Result<(), Violation> {
-        match rpc.ask.clone() {
-            Ask::Step { trajectory, step, .. } => {
+    /// Spools a step or an ending that the core allowed.
+    fn append(&mut self, rpc: Rpc) -> Result<(), InvariantViolation> {
+        match rpc.request.clone() {
+            RpcRequest::Step { trajectory, step, .. } => {
                 let file = self.spool.entry(trajectory.clone()).or_default();
                 if step > file.steps || (file.ending.is_some() && step >= file.steps) {
-                    self.send_back(rpc, Reply::Refused);
+                    self.send_back(rpc, RpcReply::Refused);
                     return Ok(());
                 }
                 file.steps = file.steps.max(step + 1);
@@ -583,20 +601,21 @@ impl World {
                     *range = (range.0.min(version), range.1.max(version));
                 }
                 self.apply(Event::StepKept { trajectory, step, policy_versions })?;
-                self.send_back(rpc, Reply::Acknowledged);
+                self.send_back(rpc, RpcReply::Acknowledged);
                 Ok(())
             }
-            Ask::Finish { trajectory, token, report } => {
+            RpcRequest::Finish { trajectory, token, report } => {
                 self.spool.entry(trajectory.clone()).or_default().ending = Some(report.clone());
-                let call = self.call(Caller::Env(rpc));
+                let call = self.call(RpcCaller::Env(rpc));
                 self.apply(Event::EndingKept { call, trajectory, token, ending: report })
             }
             _ => Err("only steps and endings are spooled".into()),
         }
     }
 
-    fn judge(&mut self, trajectory: Id<Trajectory>) -> Result<(), Violation> {
-        // Its group may have had enough meanwhile, and its rows may be in the data set: its scorer finds nothing, and nobody waits for it.
+    fn judge(&mut self, trajectory: Id<Trajectory>) -> Result<(), InvariantViolation> {
+        // Its group may be complete meanwhile, and its rows in the data set: then its scorer finds
+        // nothing, and nothing waits for its verdict.
         let is_awaited = self.core.as_ref().is_some_and(|core| core.scoring.contains_key(&trajectory));
         if (self.spares > 0 || self.schedule.is_some())
             && !is_awaited
@@ -610,29 +629,29 @@ impl World {
         let verdict = if self.one_in(6) {
             Err("the scorer failed".to_owned())
         } else {
-            Ok(Verdict { score: score(&report), micros: 10 })
+            Ok(TimedScore { score: score(&report), micros: 10 })
         };
-        self.apply(Event::Judged { trajectory, verdict })
+        self.apply(Event::Scored { trajectory, verdict })
     }
 
-    /// The disk turns a bit of what one scored trajectory waits in; the publisher finds it and leaves the trajectory out, and the row of
-    /// its group.
-    fn damage(&mut self) -> Result<(), Violation> {
+    /// Damages the spool file of one scored trajectory; the committer finds it and leaves out the
+    /// trajectory and its group's row.
+    fn damage(&mut self) -> Result<(), InvariantViolation> {
         let is_scored = |id: &&Id<Trajectory>| self.scored.contains(id) && !self.damaged.contains(*id);
-        let Some(trajectory) = self.to_publish.iter().find(is_scored).cloned() else { return Ok(()) };
-        self.to_publish.retain(|waiting| *waiting != trajectory);
+        let Some(trajectory) = self.to_commit.iter().find(is_scored).cloned() else { return Ok(()) };
+        self.to_commit.retain(|waiting| *waiting != trajectory);
         let group = group_name(&trajectory).to_owned();
-        self.groups_to_publish.retain(|waiting| waiting.as_str() != group);
+        self.groups_to_commit.retain(|waiting| waiting.as_str() != group);
         self.damaged.insert(trajectory.clone());
         self.apply(Event::RecordLost { trajectory, steps: 0, why: "the CRC is another".into() })
     }
 
-    fn open_shard(&mut self) -> Result<(), Violation> {
+    fn open_shard(&mut self) -> Result<(), InvariantViolation> {
         if !self.is_calm() && self.one_in(8) {
             self.damage()?;
         }
-        let trajectories = std::mem::take(&mut self.to_publish);
-        let groups = std::mem::take(&mut self.groups_to_publish);
+        let trajectories = std::mem::take(&mut self.to_commit);
+        let groups = std::mem::take(&mut self.groups_to_commit);
         if trajectories.is_empty() && groups.is_empty() {
             return Ok(());
         }
@@ -643,11 +662,11 @@ impl World {
         self.commit(&[Mutation::ShardOpened(opening.clone())])?;
         let life = self.life;
         // One shard after another, so that a group never overtakes its trajectories.
-        self.at(self.now, Happening::ShardWritten { life, opening });
+        self.at(self.now, SimulatedEvent::ShardWritten { life, opening });
         Ok(())
     }
 
-    fn publish_shard(&mut self, opening: &ShardOpening) -> Result<(), Violation> {
+    fn commit_shard(&mut self, opening: &ShardOpening) -> Result<(), InvariantViolation> {
         let files = vec![WrittenFile {
             table: Table::Trajectories,
             path: opening.shard_id.to_string(),
@@ -659,17 +678,17 @@ impl World {
         let manifest_version = self.manifest.len() as u64;
         self.manifest.push(opening.clone());
         let shard_id = opening.shard_id.clone();
-        self.commit(&[Mutation::ShardPublished { shard_id, manifest_version }])?;
+        self.commit(&[Mutation::ShardCommitted { shard_id, manifest_version }])?;
         for trajectory in &opening.trajectories {
             self.spool.remove(trajectory);
         }
         let (trajectories, groups) = (opening.trajectories.clone(), opening.groups.clone());
-        let shard = ShardNews { shard_id: opening.shard_id.clone(), version: manifest_version, bytes: 1 };
-        self.apply(Event::Published { shard, trajectories, groups })
+        let shard = ShardSummary { shard_id: opening.shard_id.clone(), version: manifest_version, bytes: 1 };
+        self.apply(Event::ShardCommitted { shard, trajectories, groups })
     }
 
-    /// Dies between any two moments; some of what it had decided may have reached the disk unsaid.
-    fn crash(&mut self) -> Result<(), Violation> {
+    /// Kills the coordinator; some decisions may have reached the disk without a reply.
+    fn crash(&mut self) -> Result<(), InvariantViolation> {
         self.core = None;
         self.life += 1;
         let reached = self.chance.random_range(0..=self.undurable.len());
@@ -678,15 +697,20 @@ impl World {
         self.commit(&mutations)?;
         self.undurable.clear();
         self.calls.clear();
-        self.to_publish.clear();
-        self.groups_to_publish.clear();
-        self.soon(1_500, Happening::Restart);
+        self.to_commit.clear();
+        self.groups_to_commit.clear();
+        self.soon(1_500, SimulatedEvent::Restart);
         Ok(())
     }
 
-    fn restart(&mut self) -> Result<(), Violation> {
+    fn restart(&mut self) -> Result<(), InvariantViolation> {
         let run_id = Id::new("sim").map_err(|error| error.to_string())?;
-        self.commit(&[Mutation::RunOpened(RunOpening { run_id, job_sha256: [1; 32], at_micros: 0 })])?;
+        self.commit(&[Mutation::RunOpened(RunOpening {
+            run_id,
+            job_sha256: [1; 32],
+            began_sha256: None,
+            at_micros: 0,
+        })])?;
         let shards = self.ledger.load().map_err(|error| error.to_string())?.shards;
         for shard in shards {
             self.commit(&[Mutation::ShardAbandoned { shard_id: shard.shard_id }])?;
@@ -696,9 +720,9 @@ impl World {
         let spooled = self.spool.iter().map(|(id, file)| {
             let ending = file.ending.as_ref().map(|report| report.digest);
             let policy_versions = self.evaluated_on.get(id).copied();
-            (id.clone(), Spooled { steps: file.steps, policy_versions, ending })
+            (id.clone(), SpoolProgress { steps: file.steps, policy_versions, ending })
         });
-        let now = Now { millis: self.now, wall_micros: self.now as i64 * 1000 };
+        let now = EventTime { millis: self.now, wall_micros: self.now as i64 * 1000 };
         let (core, decision) = Core::start(
             self.rules.clone(),
             Arc::new(TinyPlan { spares: self.spares, schedule: self.schedule }),
@@ -708,23 +732,23 @@ impl World {
         );
         self.core = Some(core);
         let life = self.life;
-        self.soon(500, Happening::Tick { life });
+        self.soon(500, SimulatedEvent::Tick { life });
         self.follow(decision)
     }
 }
 
-/// Everybody else.
-impl World {
-    fn fault(&mut self) -> Result<(), Violation> {
+/// Everything but the coordinator.
+impl SimulatedFarm {
+    fn fault(&mut self) -> Result<(), InvariantViolation> {
         if self.is_calm() {
             return Ok(());
         }
-        self.soon(1_500, Happening::Fault);
+        self.soon(1_500, SimulatedEvent::Fault);
         let env = self.chance.random_range(0..ENVS);
         match self.chance.random_range(0..8) {
             0 | 1 if self.core.is_some() => self.crash()?,
             2 => {
-                self.envs[env] = Env { life: self.envs[env].life + 1, ..Env::default() };
+                self.envs[env] = EnvState { life: self.envs[env].life + 1, ..EnvState::default() };
                 self.wake_env(env);
             }
             3..=5 => {
@@ -734,13 +758,13 @@ impl World {
             6 => {
                 let policy = self.chance.random_range(0..POLICIES);
                 let pause = self.chance.random_range(100..LEASE * 3);
-                let Policy { life, .. } = self.policies[policy];
+                let PolicyState { life, .. } = self.policies[policy];
                 let dead_until = self.now + pause;
-                self.policies[policy] = Policy { life: life + 1, dead_until, ..Policy::default() };
+                self.policies[policy] = PolicyState { life: life + 1, dead_until, ..PolicyState::default() };
             }
             7 if self.core.is_some() && self.one_in(2) => self.apply(Event::Drain { call: None })?,
             _ if self.core.is_some() => {
-                let rpc = Rpc { id: 0, env, life: self.envs[env].life, ask: Ask::Heartbeat };
+                let rpc = Rpc { id: 0, env, life: self.envs[env].life, request: RpcRequest::Heartbeat };
                 self.leave(&rpc)?;
             }
             _ => {}
@@ -748,36 +772,42 @@ impl World {
         Ok(())
     }
 
-    fn leave(&mut self, rpc: &Rpc) -> Result<(), Violation> {
+    fn leave(&mut self, rpc: &Rpc) -> Result<(), InvariantViolation> {
         let name = env_name(rpc);
-        self.envs[rpc.env] = Env { life: rpc.life + 1, ..Env::default() };
+        self.envs[rpc.env] = EnvState { life: rpc.life + 1, ..EnvState::default() };
         self.wake_env(rpc.env);
-        let call = self.call(Caller::Policy(0)); // nobody listens any more
+        let call = self.call(RpcCaller::Policy(0)); // its caller died
         self.apply(Event::Leave { call, worker: worker_id(&name) })
     }
 
     fn wake_env(&mut self, env: usize) {
         let life = self.envs[env].life;
-        self.soon(BEAT, Happening::Beat { env, life });
-        self.soon(BEAT, Happening::Seek { env, life });
+        self.soon(BEAT, SimulatedEvent::Beat { env, life });
+        self.soon(BEAT, SimulatedEvent::Seek { env, life });
     }
 
-    fn send(&mut self, env: usize, ask: Ask) {
+    fn send(&mut self, env: usize, request: RpcRequest) {
         self.scheduled += 1;
-        let rpc = Rpc { id: self.scheduled, env, life: self.envs[env].life, ask };
+        let rpc = Rpc { id: self.scheduled, env, life: self.envs[env].life, request };
         self.envs[env].unanswered.insert(rpc.id);
         self.transmit(rpc);
     }
 
     fn transmit(&mut self, rpc: Rpc) {
         if self.is_calm() || !self.one_in(15) {
-            self.soon(40, Happening::Arrive(rpc.clone()));
+            self.soon(40, SimulatedEvent::Arrive(rpc.clone()));
         }
-        self.at(self.now + 2_500, Happening::Timeout(rpc));
+        self.at(self.now + 2_500, SimulatedEvent::Timeout(rpc));
     }
 
-    /// The worker this concerns, if it is in that life still and awake; when it is stalled, everything waits until it wakes.
-    fn awake(&mut self, env: usize, life: u32, later: impl FnOnce() -> Happening) -> Option<&mut Env> {
+    /// The worker, if it is still in that life and awake; a stalled worker gets the event when it
+    /// wakes.
+    fn awake(
+        &mut self,
+        env: usize,
+        life: u32,
+        later: impl FnOnce() -> SimulatedEvent,
+    ) -> Option<&mut EnvState> {
         let until = self.envs[env].stalled_until;
         if self.envs[env].life == life && until > self.now {
             self.at(until, later());
@@ -786,18 +816,18 @@ impl World {
         (env.life == life && until <= self.now).then_some(env)
     }
 
-    /// Nobody answered: the very same once more.
+    /// Repeats a call that got no answer.
     fn repeat(&mut self, rpc: Rpc) {
         let again = rpc.clone();
-        let Some(env) = self.awake(rpc.env, rpc.life, || Happening::Timeout(again)) else { return };
+        let Some(env) = self.awake(rpc.env, rpc.life, || SimulatedEvent::Timeout(again)) else { return };
         if !env.unanswered.contains(&rpc.id) {
             return;
         }
-        match rpc.ask {
-            Ask::Step { .. } | Ask::Finish { .. } => self.transmit(rpc),
-            Ask::Lease => {
+        match rpc.request {
+            RpcRequest::Step { .. } | RpcRequest::Finish { .. } => self.transmit(rpc),
+            RpcRequest::Lease => {
                 env.unanswered.remove(&rpc.id);
-                env.asking = false;
+                env.requesting = false;
             }
             _ => {
                 env.unanswered.remove(&rpc.id);
@@ -806,109 +836,111 @@ impl World {
     }
 
     fn beat(&mut self, env: usize, life: u32) {
-        let Some(state) = self.awake(env, life, || Happening::Beat { env, life }) else { return };
-        let first = if state.registered { Ask::Heartbeat } else { Ask::Register };
-        let holds = !state.holds.is_empty();
+        let Some(state) = self.awake(env, life, || SimulatedEvent::Beat { env, life }) else { return };
+        let first = if state.registered { RpcRequest::Heartbeat } else { RpcRequest::Register };
+        let has_leases = !state.leases.is_empty();
         self.send(env, first);
-        if holds {
-            self.send(env, Ask::Renew);
+        if has_leases {
+            self.send(env, RpcRequest::Renew);
         }
-        self.at(self.now + BEAT, Happening::Beat { env, life });
+        self.at(self.now + BEAT, SimulatedEvent::Beat { env, life });
     }
 
     fn seek(&mut self, env: usize, life: u32) {
-        let Some(state) = self.awake(env, life, || Happening::Seek { env, life }) else { return };
-        if state.registered && !state.asking && state.holds.len() < 4 {
-            state.asking = true;
-            self.send(env, Ask::Lease);
+        let Some(state) = self.awake(env, life, || SimulatedEvent::Seek { env, life }) else { return };
+        if state.registered && !state.requesting && state.leases.len() < 4 {
+            state.requesting = true;
+            self.send(env, RpcRequest::Lease);
         }
-        self.at(self.now + 300, Happening::Seek { env, life });
+        self.at(self.now + 300, SimulatedEvent::Seek { env, life });
     }
 
     fn act(&mut self, env: usize, life: u32, trajectory: Id<Trajectory>) {
         let (now, again) = (self.now, trajectory.clone());
-        let later = || Happening::Act { env, life, trajectory: again };
+        let later = || SimulatedEvent::Act { env, life, trajectory: again };
         let Some(policy) = self
             .awake(env, life, later)
-            .and_then(|state| state.holds.get(&trajectory).map(|hold| hold.policy.clone()))
+            .and_then(|state| state.leases.get(&trajectory).map(|lease| lease.policy.clone()))
         else {
             return;
         };
         let is_there = self.policy_lives(&policy);
-        let Some(hold) = self.envs[env].holds.get_mut(&trajectory) else { return };
-        let token = hold.token;
-        if hold.steps == hold.steps_planned {
-            let report = Reported { steps: hold.steps, ..hold.report.clone() };
-            self.send(env, Ask::Finish { trajectory, token, report });
+        let Some(lease) = self.envs[env].leases.get_mut(&trajectory) else { return };
+        let token = lease.token;
+        if lease.steps == lease.steps_planned {
+            let report = ReportedEnd { steps: lease.steps, ..lease.report.clone() };
+            self.send(env, RpcRequest::Finish { trajectory, token, report });
         } else if is_there {
-            hold.stuck_since = None;
-            let step = hold.steps;
-            self.send(env, Ask::Step { trajectory, token, step });
-        } else if now - *hold.stuck_since.get_or_insert(now) > 2 * LEASE {
-            hold.steps_planned = hold.steps;
-            hold.report = Reported {
-                end: End::PolicyFault,
+            lease.stuck_since = None;
+            let step = lease.steps;
+            self.send(env, RpcRequest::Step { trajectory, token, step });
+        } else if now - *lease.stuck_since.get_or_insert(now) > 2 * LEASE {
+            lease.steps_planned = lease.steps;
+            lease.report = ReportedEnd {
+                end: EndKind::PolicyFault,
                 evidence_sha256: None,
-                ..report(&trajectory, End::Done, 0)
+                ..report(&trajectory, EndKind::Done, 0)
             };
-            self.at(now + 1, Happening::Act { env, life, trajectory });
+            self.at(now + 1, SimulatedEvent::Act { env, life, trajectory });
         } else {
-            self.at(now + 400, Happening::Act { env, life, trajectory });
+            self.at(now + 400, SimulatedEvent::Act { env, life, trajectory });
         }
     }
 
-    fn answered(&mut self, rpc: Rpc, reply: Reply) {
+    fn answered(&mut self, rpc: Rpc, reply: RpcReply) {
         let env = rpc.env;
         if self.envs[env].life == rpc.life && self.envs[env].stalled_until > self.now {
-            return self.at(self.envs[env].stalled_until, Happening::Answered(rpc, reply));
+            return self.at(self.envs[env].stalled_until, SimulatedEvent::Answered(rpc, reply));
         }
         if self.envs[env].life != rpc.life || !self.envs[env].unanswered.remove(&rpc.id) {
             return;
         }
-        match (rpc.ask, reply) {
-            (Ask::Register, Reply::Registered) => self.envs[env].registered = true,
-            (Ask::Heartbeat, Reply::Heard { known: false }) => self.envs[env].registered = false,
-            (Ask::Lease, Reply::Leased { grants }) => {
-                self.envs[env].asking = false;
-                grants.into_iter().for_each(|grant| self.hold(env, grant));
+        match (rpc.request, reply) {
+            (RpcRequest::Register, RpcReply::Registered) => self.envs[env].registered = true,
+            (RpcRequest::Heartbeat, RpcReply::HeartbeatAcknowledged { known: false }) => {
+                self.envs[env].registered = false;
             }
-            (Ask::Lease, _) => self.envs[env].asking = false,
-            (Ask::Renew, Reply::Renewed { lost, moves }) => {
-                self.envs[env].holds.retain(|trajectory, _| !lost.contains(trajectory));
+            (RpcRequest::Lease, RpcReply::Leased { grants }) => {
+                self.envs[env].requesting = false;
+                grants.into_iter().for_each(|grant| self.take_lease(env, grant));
+            }
+            (RpcRequest::Lease, _) => self.envs[env].requesting = false,
+            (RpcRequest::Renew, RpcReply::Renewed { lost, moves }) => {
+                self.envs[env].leases.retain(|trajectory, _| !lost.contains(trajectory));
                 for (trajectory, address) in moves {
-                    if let Some(hold) = self.envs[env].holds.get_mut(&trajectory) {
-                        hold.policy = address;
+                    if let Some(lease) = self.envs[env].leases.get_mut(&trajectory) {
+                        lease.policy = address;
                     }
                 }
             }
-            (Ask::Step { trajectory, .. }, Reply::Acknowledged) => {
+            (RpcRequest::Step { trajectory, .. }, RpcReply::Acknowledged) => {
                 let life = rpc.life;
-                if let Some(hold) = self.envs[env].holds.get_mut(&trajectory) {
-                    hold.steps += 1;
-                    self.soon(1_000, Happening::Act { env, life, trajectory });
+                if let Some(lease) = self.envs[env].leases.get_mut(&trajectory) {
+                    lease.steps += 1;
+                    self.soon(1_000, SimulatedEvent::Act { env, life, trajectory });
                 }
             }
-            (Ask::Step { trajectory, .. } | Ask::Finish { trajectory, .. }, _) => {
-                self.envs[env].holds.remove(&trajectory);
+            (RpcRequest::Step { trajectory, .. } | RpcRequest::Finish { trajectory, .. }, _) => {
+                self.envs[env].leases.remove(&trajectory);
             }
             _ => {}
         }
     }
 
-    fn hold(&mut self, env: usize, grant: Grant) {
+    fn take_lease(&mut self, env: usize, grant: LeaseGrant) {
         let ends = [
-            End::Answered,
-            End::Answered,
-            End::Done,
-            End::MaxSteps,
-            End::PageHang,
-            End::EnvCrash,
-            End::BrowserDead,
+            EndKind::Answered,
+            EndKind::Answered,
+            EndKind::Done,
+            EndKind::MaxSteps,
+            EndKind::PageHang,
+            EndKind::EnvCrash,
+            EndKind::BrowserDead,
         ];
         let end = ends[self.chance.random_range(0..ends.len())];
         let trajectory = grant.of.trajectory_id;
         let evidence = self.chance.random_range(0..8);
-        let hold = Hold {
+        let lease = LeaseState {
             token: grant.token,
             steps: 0,
             steps_planned: self.chance.random_range(0..6),
@@ -916,9 +948,9 @@ impl World {
             policy: grant.policy_address,
             stuck_since: None,
         };
-        self.envs[env].holds.insert(trajectory.clone(), hold);
+        self.envs[env].leases.insert(trajectory.clone(), lease);
         let life = self.envs[env].life;
-        self.soon(500, Happening::Act { env, life, trajectory });
+        self.soon(500, SimulatedEvent::Act { env, life, trajectory });
     }
 
     fn policy_lives(&self, address: &str) -> bool {
@@ -930,29 +962,30 @@ impl World {
         self.policies[policy].dead_until <= self.now
     }
 
-    fn policy_beat(&mut self, policy: usize) -> Result<(), Violation> {
-        self.at(self.now + BEAT, Happening::PolicyBeat { policy });
+    fn policy_beat(&mut self, policy: usize) -> Result<(), InvariantViolation> {
+        self.at(self.now + BEAT, SimulatedEvent::PolicyBeat { policy });
         if !self.is_up(policy) || self.core.is_none() {
             return Ok(());
         }
         let worker = worker_id(&policy_name(policy, &self.policies[policy]));
-        let (call, run) = (self.call(Caller::Policy(policy)), self.run_of(policy));
-        self.apply(Event::Heartbeat { call, worker, run, health: Health::default() })
+        let (call, run) = (self.call(RpcCaller::Policy(policy)), self.run_of(policy));
+        self.apply(Event::Heartbeat { call, worker, run, health: HeartbeatStatus::default() })
     }
 
-    /// One of the readers of a trainer that discards whatever is published; some reports are lost, and each says all.
-    fn report(&mut self, rank: u32) -> Result<(), Violation> {
-        self.soon(1_000, Happening::Report { rank });
+    /// A reader of a trainer that discards every committed trajectory; some reports are lost, and
+    /// each holds the whole count.
+    fn report(&mut self, rank: u32) -> Result<(), InvariantViolation> {
+        self.soon(1_000, SimulatedEvent::Report { rank });
         let is_lost = !self.is_calm() && self.one_in(3);
         if self.core.is_none() || is_lost {
             return Ok(());
         }
-        let report = Discarded { rank, world: READERS, trajectories: self.discarded(rank) };
-        let call = self.call(Caller::Trainer);
+        let report = DiscardReport { rank, world: READERS, trajectories: self.discarded(rank) };
+        let call = self.call(RpcCaller::Trainer);
         self.apply(Event::Discarded { call, report })
     }
 
-    /// Scored trajectories of the published groups that are a reader's.
+    /// Scored trajectories of the committed groups that belong to a reader.
     fn discarded(&self, rank: u32) -> u64 {
         let groups = self.manifest.iter().flat_map(|shard| &shard.groups);
         let mine = groups
@@ -964,51 +997,51 @@ impl World {
         self.scored.iter().filter(|trajectory| group_of(trajectory)).count() as u64
     }
 
-    /// A trainer, as long as there is anything to disturb.
-    fn train(&mut self) -> Result<(), Violation> {
+    /// Publishes weights for as long as faults occur.
+    fn train(&mut self) -> Result<(), InvariantViolation> {
         if !self.is_calm() {
-            self.soon(2_000, Happening::Train);
+            self.soon(2_000, SimulatedEvent::Train);
         }
         if self.core.is_none() {
             return Ok(());
         }
         self.published += 1;
-        let publication = Publication {
+        let publication = WeightsPublication {
             publication_id: format!("p{}", self.published),
-            source: Source::Rollback { to: 0 },
+            source: VersionSource::Rollback { to: 0 },
             weights_sha256: None,
         };
-        let call = self.call(Caller::Policy(0)); // nobody listens
+        let call = self.call(RpcCaller::Policy(0)); // without a caller
         self.apply(Event::Publish { call, publication })
     }
 
-    /// What could not be run is tried again if others run it.
+    /// Handles an ordered version: one that failed is tried again if other workers run it.
     fn follow_order(&mut self, policy: usize, version: i32, taken: bool) {
-        let Policy { life, runs, ordered, refused, .. } = self.policies[policy];
+        let PolicyState { life, runs, ordered, refused, .. } = self.policies[policy];
         let once_more = taken && refused == Some(version);
         if version > runs && (version != ordered || once_more) {
             self.policies[policy].ordered = version;
-            self.soon(800, Happening::TakeUp { policy, life });
+            self.soon(800, SimulatedEvent::TakeUp { policy, life });
         }
     }
 
-    /// What a policy worker says of its weights, where it has some.
-    fn run_of(&self, policy: usize) -> WeightsRun {
+    /// A policy worker's report about its weights, if it has any.
+    fn run_of(&self, policy: usize) -> WeightsReport {
         let version = self.has_weights.then_some(self.policies[policy].runs);
         let refused = self.policies[policy].refused.filter(|_| version.is_some());
         let refused = refused.map(|version| (version, "its file is torn".to_owned()));
-        WeightsRun { version, weights_sha256: version.map(hash), refused }
+        WeightsReport { version, weights_sha256: version.map(hash), refused }
     }
 
-    /// What the policy worker of a trajectory runs as it acts.
+    /// The version the policy worker of a trajectory runs as it acts.
     fn version_of(&self, rpc: &Rpc, trajectory: &Id<Trajectory>) -> Option<i32> {
         self.schedule?;
-        let address = &self.envs[rpc.env].holds.get(trajectory)?.policy;
+        let address = &self.envs[rpc.env].leases.get(trajectory)?.policy;
         let named = |policy: &usize| policy_name(*policy, &self.policies[*policy]) == *address;
         (0..POLICIES).find(named).map(|policy| self.policies[policy].runs)
     }
 
-    fn register_policy(&mut self, policy: usize) -> Result<(), Violation> {
+    fn register_policy(&mut self, policy: usize) -> Result<(), InvariantViolation> {
         let name = policy_name(policy, &self.policies[policy]);
         let worker: Id<PolicyWorker> = Id::new(&name).map_err(|error| error.to_string())?;
         let offer = PolicyOffer {
@@ -1016,35 +1049,35 @@ impl World {
             kind: PolicyKind::Random,
             sessions_max: 6,
             version: self.run_of(policy).version,
-            hashes: Hashes::default(),
+            hashes: PolicyHashes::default(),
         };
-        let (call, run) = (self.call(Caller::Policy(policy)), self.run_of(policy));
+        let (call, run) = (self.call(RpcCaller::Policy(policy)), self.run_of(policy));
         self.apply(Event::RegisterPolicy { call, worker, offer, run })
     }
 }
 
-/// What must be true in the end.
-impl World {
-    fn check_harvest(&mut self) -> Result<(), Violation> {
-        if self.over != Some(Over::Complete) {
+/// Invariants at the end of a run.
+impl SimulatedFarm {
+    fn check_harvest(&mut self) -> Result<(), InvariantViolation> {
+        if self.over != Some(JobOutcome::Complete) {
             return Err(format!("it ended as {:?}", self.over));
         }
         let snapshot = self.ledger.load().map_err(|error| error.to_string())?;
         let core = self.core.as_ref().ok_or("the coordinator is dead")?;
         if !snapshot.groups.is_empty() || core.leases.len() + core.groups.len() + core.scoring.len() > 0 {
-            return Err(format!("something is left open: {:?}, {core:?}", snapshot.groups));
+            return Err(format!("work is left open: {:?}, {core:?}", snapshot.groups));
         }
         let progress = core.progress();
         let want = (GROUPS, progress.scored + progress.failed.values().sum::<u64>());
-        if (progress.groups_closed, progress.published) != want {
-            return Err(format!("the sums do not agree: {progress:?}"));
+        if (progress.groups_closed, progress.committed) != want {
+            return Err(format!("the totals do not agree: {progress:?}"));
         }
         self.check_rows()?;
         self.check_evaluations(&snapshot.evaluations)
     }
 
-    /// Every evaluation came to its end, on problems drawn once and trajectories of one version.
-    fn check_evaluations(&mut self, rows: &[EvaluationRow]) -> Result<(), Violation> {
+    /// Every evaluation ended, on problems drawn once and trajectories of one version.
+    fn check_evaluations(&mut self, rows: &[EvaluationRow]) -> Result<(), InvariantViolation> {
         let Some(schedule) = self.schedule else { return Ok(()) };
         if rows.is_empty() || rows.iter().any(EvaluationRow::is_open) {
             return Err(format!("evaluations are missing or open: {rows:?}"));
@@ -1068,13 +1101,14 @@ impl World {
         }
         let slots = schedule.problems * u64::from(schedule.group_size);
         match rows.iter().find(|row| row.scored > slots || row.drawn > row.problems) {
-            Some(row) => Err(format!("more was evaluated than there is: {row:?}")),
+            Some(row) => Err(format!("more was evaluated than was drawn: {row:?}")),
             None => Ok(()),
         }
     }
 
-    /// Every acknowledged end is in the data set once, as it was reported; every slot is scored at most once.
-    fn check_rows(&self) -> Result<(), Violation> {
+    /// Every acknowledged end is in the data set once, as it was reported; every slot is scored at
+    /// most once.
+    fn check_rows(&self) -> Result<(), InvariantViolation> {
         let mut rows = BTreeMap::new();
         let mut slots = BTreeMap::new();
         for trajectory in self.manifest.iter().flat_map(|shard| &shard.trajectories) {
@@ -1087,19 +1121,19 @@ impl World {
         for (trajectory, reported) in &self.acknowledged {
             if rows.get(trajectory) != Some(&1) {
                 return Err(format!(
-                    "{trajectory} was acknowledged and is there {:?} times",
+                    "{trajectory} was acknowledged and is in the data set {:?} times",
                     rows.get(trajectory)
                 ));
             }
-            // Without evidence it is a page crash, and a scorer may fail; nothing else may become of it.
+            // Without evidence it is a page crash, and a scorer may fail; no other end is valid.
             let end = self.ended.get(trajectory);
-            // Of a cut evaluation, too.
+            // The same holds for a cut evaluation.
             let may_be_late = self.spares > 0 || self.schedule.is_some();
-            let is_late = may_be_late && end == Some(&End::Cancelled);
-            let is_lost = end == Some(&End::RecordLost) && self.damaged.contains(trajectory);
+            let is_late = may_be_late && end == Some(&EndKind::Cancelled);
+            let is_lost = end == Some(&EndKind::RecordLost) && self.damaged.contains(trajectory);
             if !is_late
                 && !is_lost
-                && !end.is_some_and(|end| [*reported, End::PageCrash, End::ScorerError].contains(end))
+                && !end.is_some_and(|end| [*reported, EndKind::PageCrash, EndKind::ScorerError].contains(end))
             {
                 return Err(format!("{trajectory} was acknowledged as {reported:?} and became {end:?}"));
             }
@@ -1120,7 +1154,7 @@ fn env_name(rpc: &Rpc) -> String {
     format!("env{}.{}", rpc.env, rpc.life)
 }
 
-fn policy_name(index: usize, policy: &Policy) -> String {
+fn policy_name(index: usize, policy: &PolicyState) -> String {
     format!("policy{index}.{}", policy.life)
 }
 
@@ -1128,18 +1162,18 @@ fn worker_id(name: &str) -> WorkerId {
     WorkerId { env: Id::new(name).unwrap(), policy: Id::new(name).unwrap() }
 }
 
-fn report(trajectory: &Id<Trajectory>, end: End, evidence: u32) -> Reported {
-    Reported {
+fn report(trajectory: &Id<Trajectory>, end: EndKind, evidence: u32) -> ReportedEnd {
+    ReportedEnd {
         end,
         reason: String::new(),
-        // One in eight saw nothing.
+        // One in eight has no evidence.
         evidence_sha256: (evidence > 0).then_some([evidence as u8; 32]),
         steps: 0,
         digest: furrow_wire::digest(format!("{trajectory} {end:?} {evidence}").as_bytes()),
     }
 }
 
-fn score(report: &Reported) -> Score {
+fn score(report: &ReportedEnd) -> Score {
     Score {
         reward: Some(1.0),
         success: Some(true),
@@ -1151,10 +1185,10 @@ fn score(report: &Reported) -> Score {
     }
 }
 
-/// Seeds to try: as many as `FURROW_SIM_SEEDS` says, or as usual.
+/// Seeds to run: `FURROW_SIM_SEEDS` of them, or the usual number.
 fn seeds(usual: u64) -> std::ops::Range<u64> {
-    let asked = std::env::var("FURROW_SIM_SEEDS").ok().and_then(|text| text.parse().ok());
-    0..asked.unwrap_or(usual)
+    let requested = std::env::var("FURROW_SIM_SEEDS").ok().and_then(|text| text.parse().ok());
+    0..requested.unwrap_or(usual)
 }
 
 #[test]
@@ -1165,7 +1199,7 @@ fn nothing_is_lost_nothing_is_twice_and_every_seed_replays() {
     for seed in seeds(SEEDS) {
         let mut world = simulate(seed, true).unwrap_or_else(|violation| panic!("seed {seed}: {violation}"));
         let again = simulate(seed, true).unwrap_or_else(|violation| panic!("seed {seed}: {violation}"));
-        assert!(world.log == again.log, "seed {seed} was decided otherwise when it was played again");
+        assert!(world.log == again.log, "seed {seed} gave other decisions in its second run");
         for row in world.ledger.load().unwrap().evaluations {
             complete += u64::from(row.standing == EvaluationStanding::Complete);
             cut += u64::from(matches!(row.standing, EvaluationStanding::Cut { .. }));
@@ -1178,10 +1212,10 @@ fn nothing_is_lost_nothing_is_twice_and_every_seed_replays() {
             taken += is(|mutation| matches!(mutation, Mutation::VersionTaken { .. }));
             refused += is(|mutation| matches!(mutation, Mutation::VersionRefused { .. }));
             let is_paced = |effect: &&Effect| {
-                matches!(effect, Effect::Tell(Notice::Paused { reason: PauseReason::OffPolicy, .. }))
+                matches!(effect, Effect::Notify(CoreNotice::Paused { reason: PauseReason::OffPolicy, .. }))
             };
             paused += decision.at_once.iter().filter(is_paced).count() as u64;
-            let lag = |effect: &&Effect| matches!(effect, Effect::Tell(Notice::VersionLags { .. }));
+            let lag = |effect: &&Effect| matches!(effect, Effect::Notify(CoreNotice::VersionLags { .. }));
             lags += decision.at_once.iter().chain(&decision.then).filter(lag).count() as u64;
         }
     }
@@ -1189,8 +1223,8 @@ fn nothing_is_lost_nothing_is_twice_and_every_seed_replays() {
     println!("{seeds} seeds: {kills} coordinators killed, {drains} drained, {stale} stale calls refused");
     println!("{complete} evaluations complete, {cut} cut");
     println!("{taken} versions taken, {refused} refused, {lags} times a worker could not run one");
-    println!("{paused} times nothing was lent until what was discarded was reported");
-    // Few seeds prove nothing about how often something happens.
+    println!("{paused} times nothing was leased until discards were reported");
+    // A few seeds say little about how often something happens.
     assert!(
         seeds < 100 || u64::from(kills) > seeds && u64::from(drains) > seeds / 8 && stale as u64 > seeds / 4
     );
@@ -1204,8 +1238,8 @@ fn nothing_is_lost_nothing_is_twice_and_every_seed_replays() {
 
 #[test]
 fn a_farm_without_fencing_is_caught() {
-    // An assertion of the core that catches it is as good.
-    let refused = |violation: &Violation| violation.starts_with("the ledger refused");
+    // An assertion of the core that catches it counts as well.
+    let refused = |violation: &InvariantViolation| violation.starts_with("the ledger refused");
     let catches = |seed: u64| std::panic::catch_unwind(|| simulate(seed, false).map(drop));
     let caught = (0..60)
         .filter(|seed| {
@@ -1218,17 +1252,17 @@ fn a_farm_without_fencing_is_caught() {
 
 fn is_fenced(decision: &Decision) -> bool {
     let stale = |effect: &Effect| {
-        let Effect::Reply { answer: Answer::Refused(refused), .. } = effect else { return false };
-        matches!(refused, super::Refused::Stale { .. })
+        let Effect::Reply { answer: CallResponse::Refused(refused), .. } = effect else { return false };
+        matches!(refused, super::CallRefusal::Stale { .. })
     };
     decision.at_once.iter().any(stale)
 }
 
-/// The state a restarted coordinator comes to is the one it had, as far as it decides anything.
+/// A restarted coordinator reaches the state it had, as far as it affects decisions.
 #[test]
 fn a_restart_forgets_nothing_that_was_durable() {
     for seed in 0..100 {
-        let mut world = World::new(seed, true);
+        let mut world = SimulatedFarm::new(seed, true);
         world.begin().unwrap();
         while world.now < CALM && !world.is_done() {
             let ((at, _), happening) = world.agenda.pop_first().unwrap();
@@ -1239,16 +1273,16 @@ fn a_restart_forgets_nothing_that_was_durable() {
             }
             let snapshot = world.ledger.load().unwrap();
             let core = world.core.as_ref().unwrap();
-            let lent: BTreeSet<_> =
+            let leased: BTreeSet<_> =
                 core.leases.iter().map(|lease| lease.start.trajectory_id.clone()).collect();
-            let open = |standing: &Standing| matches!(standing, Standing::Assigned);
+            let open = |standing: &TrajectoryStanding| matches!(standing, TrajectoryStanding::Assigned);
             let durable: BTreeSet<_> = snapshot
                 .trajectories
                 .iter()
                 .filter(|row| open(&row.standing))
                 .map(|row| row.start.trajectory_id.clone())
                 .collect();
-            assert_eq!(lent, durable, "seed {seed} at {}", world.now);
+            assert_eq!(leased, durable, "seed {seed} at {}", world.now);
             let scored = core.tally.scored;
             assert_eq!(scored, snapshot.totals.scored, "seed {seed} at {}", world.now);
         }

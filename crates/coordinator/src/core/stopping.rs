@@ -1,59 +1,59 @@
-//! Stopping: draining, the budget of failures, and the moment when all is done.
+//! Stopping: draining, the failure budget, and the end of the job.
 
-use furrow_rollout::End;
+use furrow_rollout::EndKind;
 
-use super::{Answer, Call, Core, Effect, Notice, Turn};
-use crate::groups::Group;
+use super::{CallId, CallResponse, Core, CoreNotice, Effect, EventContext};
+use crate::groups::OpenGroup;
 
-/// How a job came to its end.
+/// How a job ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Over {
+pub enum JobOutcome {
     /// Every planned group is in the data set.
     Complete,
-    /// It was asked to stop before that; `--resume` goes on.
+    /// It was asked to stop before that; `--resume` continues it.
     Drained {
-        /// Trajectories that were cancelled when the grace ended.
+        /// Trajectories cancelled at the end of the grace period.
         cancelled: u64,
     },
     /// The farm failed too often.
     TooManyFailures {
-        /// What failed how often.
+        /// Failures by end.
         detail: String,
     },
 }
 
-/// On the way out.
+/// A shutdown in progress.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Stopping {
+pub(super) struct ShutdownState {
     since_millis: u64,
     until_millis: u64,
     cancelled: u64,
-    /// What failed too often, where that is why.
+    /// The failures, where they caused the shutdown.
     failures: Option<String>,
 }
 
 impl Core {
-    /// Admits nothing new; work in hand has until the end of the grace.
-    pub(super) fn drain(&mut self, call: Option<Call>, turn: &mut Turn) {
+    /// Stops admission; running trajectories have until the end of the grace period.
+    pub(super) fn drain(&mut self, call: Option<CallId>, turn: &mut EventContext) {
         self.stop(None, turn);
         if let Some(call) = call {
-            turn.reply(call, Answer::Draining);
+            turn.reply(call, CallResponse::Draining);
         }
     }
 
-    /// Admits nothing new and takes back what is lent.
-    pub(super) fn stop_at_once(&mut self, call: Call, turn: &mut Turn) {
+    /// Stops admission and reclaims all leases.
+    pub(super) fn stop_at_once(&mut self, call: CallId, turn: &mut EventContext) {
         self.stop(None, turn);
         if let Some(stopping) = &mut self.stopping {
             stopping.until_millis = turn.now.millis;
         }
         self.end_grace(turn);
-        turn.reply(call, Answer::Draining);
+        turn.reply(call, CallResponse::Draining);
     }
 
-    /// Stops the job when the farm fails so often that going on would waste it.
-    pub(super) fn stop_over_budget(&mut self, turn: &mut Turn) {
-        // Cancelled ones were wanted back or had their time; nothing is broken.
+    /// Stops the job when the farm fails so often that continuing would waste it.
+    pub(super) fn stop_over_budget(&mut self, turn: &mut EventContext) {
+        // Cancelled attempts were reclaimed or out of time; they are not failures of the farm.
         let failed: u64 = self.failures().map(|(_, count)| count).sum();
         let allowed =
             self.rules.failures_free as f64 + self.rules.failure_budget * (failed + self.tally.scored) as f64;
@@ -64,7 +64,7 @@ impl Core {
             self.failures().map(|(end, count)| format!("{} {count}", end.as_str())).collect();
         let detail = format!(
             "{failed} attempts failed against {} scored ({}), limits.failure_budget = {} allows {}: \
-             look for the cause in logs/; --resume goes on once a higher budget allows it",
+             look for the cause in logs/; raise the budget to continue with --resume",
             self.tally.scored,
             by_end.join(", "),
             self.rules.failure_budget,
@@ -73,10 +73,11 @@ impl Core {
         self.stop(Some(detail), turn);
     }
 
-    /// When the grace is over, what is still lent is cancelled; a resumed job tries it again. What is still being scored stays
-    /// finished and unscored in the ledger, and a resumed job has it scored: a judge may take longer than anybody waits.
-    pub(super) fn end_grace(&mut self, turn: &mut Turn) {
-        let ended = |stopping: &Stopping| stopping.until_millis <= turn.now.millis;
+    /// At the end of the grace period, cancels what is still leased; a resumed job tries it again.
+    /// What is still being scored stays finished and unscored in the ledger, and a resumed job
+    /// scores it: a judge may take longer than the grace period.
+    pub(super) fn end_grace(&mut self, turn: &mut EventContext) {
+        let ended = |stopping: &ShutdownState| stopping.until_millis <= turn.now.millis;
         if !self.stopping.as_ref().is_some_and(ended) {
             return;
         }
@@ -86,61 +87,64 @@ impl Core {
         }
         self.scoring.clear();
         for lease in leases {
-            self.fail_lease(lease, End::Cancelled, "the coordinator was stopping", turn);
+            self.fail_lease(lease, EndKind::Cancelled, "the coordinator was stopping", turn);
         }
     }
 
-    /// Whether nothing will be lent any more.
-    pub(super) fn no_more_work(&self) -> bool {
+    /// Whether nothing will be leased any more.
+    pub(super) fn is_admission_over(&self) -> bool {
         self.stopping.is_some() || self.is_complete()
     }
 
-    /// Whether every planned group is closed, and every evaluation that was begun.
+    /// Whether every planned group and every started evaluation is closed.
     fn is_complete(&self) -> bool {
         self.next_draw >= self.plan.groups()
             && self.evaluation.is_none()
-            && self.groups.values().all(Group::is_closed)
+            && self.groups.values().all(OpenGroup::is_closed)
     }
 
-    /// When nothing is lent or being scored and nothing will be: publishes what is left, then says so.
-    pub(super) fn finish_up(&mut self, turn: &mut Turn) {
-        if self.over || !self.no_more_work() || self.leases.len() + self.scoring.len() > 0 {
+    /// When nothing is leased or being scored and nothing will be, commits what is left and then
+    /// ends the job.
+    pub(super) fn finish_if_done(&mut self, turn: &mut EventContext) {
+        if self.over || !self.is_admission_over() || self.leases.len() + self.scoring.len() > 0 {
             return;
         }
-        if self.unpublished.is_empty() && !self.groups.values().any(Group::is_closed) {
+        if self.uncommitted.is_empty() && !self.groups.values().any(OpenGroup::is_closed) {
             self.over = true;
-            if let Some(Stopping { since_millis, cancelled, .. }) = self.stopping {
+            if let Some(ShutdownState { since_millis, cancelled, .. }) = self.stopping {
                 let millis = turn.now.millis.saturating_sub(since_millis);
-                turn.tell(Notice::Drained { left: cancelled, millis });
+                turn.notify(CoreNotice::Drained { left: cancelled, millis });
             }
-            turn.then(Effect::Over(self.how_it_ended()));
+            turn.then(Effect::Over(self.outcome()));
         } else if !self.shards_closing {
             self.shards_closing = true;
             turn.then(Effect::CloseShards);
         }
     }
 
-    fn how_it_ended(&self) -> Over {
+    fn outcome(&self) -> JobOutcome {
         match &self.stopping {
-            Some(Stopping { failures: Some(detail), .. }) => Over::TooManyFailures { detail: detail.clone() },
-            Some(Stopping { cancelled, .. }) if !self.is_complete() => {
-                Over::Drained { cancelled: *cancelled }
+            Some(ShutdownState { failures: Some(detail), .. }) => {
+                JobOutcome::TooManyFailures { detail: detail.clone() }
             }
-            _ => Over::Complete,
+            Some(ShutdownState { cancelled, .. }) if !self.is_complete() => {
+                JobOutcome::Drained { cancelled: *cancelled }
+            }
+            _ => JobOutcome::Complete,
         }
     }
 
-    fn stop(&mut self, failures: Option<String>, turn: &mut Turn) {
+    fn stop(&mut self, failures: Option<String>, turn: &mut EventContext) {
         if self.stopping.is_none() {
             let since_millis = turn.now.millis;
             let until_millis = since_millis + self.rules.drain_grace_millis;
-            self.stopping = Some(Stopping { since_millis, until_millis, cancelled: 0, failures });
-            turn.tell(Notice::Draining { in_hand: self.leases.len() as u64 });
+            self.stopping = Some(ShutdownState { since_millis, until_millis, cancelled: 0, failures });
+            turn.notify(CoreNotice::Draining { in_hand: self.leases.len() as u64 });
         }
     }
 
-    fn failures(&self) -> impl Iterator<Item = (End, u64)> {
-        let counts = |(end, count): (&End, &u64)| (*end != End::Cancelled).then_some((*end, *count));
+    fn failures(&self) -> impl Iterator<Item = (EndKind, u64)> {
+        let counts = |(end, count): (&EndKind, &u64)| (*end != EndKind::Cancelled).then_some((*end, *count));
         self.tally.failed.iter().filter_map(counts)
     }
 }

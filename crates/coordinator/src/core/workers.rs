@@ -1,140 +1,148 @@
-//! Who is there: workers that register, say that they are there, leave or go silent.
+//! Workers that register, send heartbeats, leave or go silent.
 
-use furrow_rollout::{End, EnvWorker, Id, PolicyWorker, WeightsOrder};
+use furrow_rollout::{EndKind, EnvWorker, Id, PolicyWorker, WeightsOrder};
 use furrow_telemetry::WorkerKind;
 
 use super::{
-    Answer, Call, Core, Effect, Health, Notice, Now, Seat, Turn, WeightsRun, WorkerId, WorkerStanding,
+    CallId, CallResponse, Core, CoreNotice, Effect, EventContext, EventTime, HeartbeatStatus, WeightsReport,
+    WorkerEntry, WorkerId, WorkerStanding,
 };
 use crate::assign::PolicyOffer;
 
 impl Core {
     pub(super) fn register_env(
         &mut self,
-        call: Call,
+        call: CallId,
         worker: &Id<EnvWorker>,
         sessions_max: u32,
-        turn: &mut Turn,
+        turn: &mut EventContext,
     ) {
-        let seat = Seat { offer: sessions_max, seen_millis: turn.now.millis, health: Health::default() };
-        if self.env_workers.insert(worker.clone(), seat).is_none() {
-            turn.greet(WorkerKind::Env, worker.as_str(), sessions_max);
+        let entry = WorkerEntry {
+            offer: sessions_max,
+            last_contact_millis: turn.now.millis,
+            health: HeartbeatStatus::default(),
+        };
+        if self.env_workers.insert(worker.clone(), entry).is_none() {
+            turn.notify_registered(WorkerKind::Env, worker.as_str(), sessions_max);
         }
-        self.welcome(call, turn);
+        self.reply_registered(call, turn);
     }
 
     pub(super) fn register_policy(
         &mut self,
-        call: Call,
+        call: CallId,
         worker: &Id<PolicyWorker>,
         offer: PolicyOffer,
-        run: &WeightsRun,
-        turn: &mut Turn,
+        run: &WeightsReport,
+        turn: &mut EventContext,
     ) {
         self.newest_version = self.newest_version.max(offer.version);
         let sessions_max = offer.sessions_max;
-        let seat = Seat { offer, seen_millis: turn.now.millis, health: Health::default() };
-        if self.policy_workers.insert(worker.clone(), seat).is_none() {
-            turn.greet(WorkerKind::Policy, worker.as_str(), sessions_max);
+        let entry =
+            WorkerEntry { offer, last_contact_millis: turn.now.millis, health: HeartbeatStatus::default() };
+        if self.policy_workers.insert(worker.clone(), entry).is_none() {
+            turn.notify_registered(WorkerKind::Policy, worker.as_str(), sessions_max);
         }
-        self.meet(worker, run, turn);
-        self.rehome(turn.now);
-        let weights = self.order();
-        self.welcome_with(call, weights, turn);
+        self.track_registration(worker, run, turn);
+        self.reassign_policy_workers(turn.now);
+        let weights = self.weights_order();
+        self.reply_registered_with(call, weights, turn);
     }
 
     pub(super) fn heartbeat(
         &mut self,
-        call: Call,
+        call: CallId,
         worker: &WorkerId,
-        run: &WeightsRun,
-        health: Health,
-        turn: &mut Turn,
+        run: &WeightsReport,
+        health: HeartbeatStatus,
+        turn: &mut EventContext,
     ) {
         let now = turn.now.millis;
         let env = self.env_workers.get_mut(&worker.env);
-        let env = env.map(|seat| (seat.seen_millis, seat.health) = (now, health));
-        let policy = self.policy_workers.get_mut(&worker.policy).map(|seat| {
-            (seat.seen_millis, seat.health) = (now, health);
-            // A word that was under way while newer ones came says nothing new.
-            if run.version > seat.offer.version {
-                seat.offer.version = run.version;
-                seat.offer.hashes.weights.clone_from(&run.weights_sha256);
+        let env = env.map(|entry| (entry.last_contact_millis, entry.health) = (now, health));
+        let policy = self.policy_workers.get_mut(&worker.policy).map(|entry| {
+            (entry.last_contact_millis, entry.health) = (now, health);
+            // An old report that arrives after newer ones brings nothing new.
+            if run.version > entry.offer.version {
+                entry.offer.version = run.version;
+                entry.offer.hashes.weights.clone_from(&run.weights_sha256);
             }
         });
-        let (known, run_over) = (env.is_some() || policy.is_some(), self.no_more_work());
+        let (known, run_over) = (env.is_some() || policy.is_some(), self.is_admission_over());
         if policy.is_none() {
-            return turn.reply(call, Answer::Heard { known, run_over, weights: None });
+            return turn.reply(call, CallResponse::HeartbeatAcknowledged { known, run_over, weights: None });
         }
         self.newest_version = self.newest_version.max(run.version);
-        self.hear_of_weights(&worker.policy, run, turn);
-        let weights = self.order();
-        let answer = Answer::Heard { known, run_over, weights };
+        self.update_weights(&worker.policy, run, turn);
+        let weights = self.weights_order();
+        let answer = CallResponse::HeartbeatAcknowledged { known, run_over, weights };
         if self.versions.rows().is_empty() {
             return turn.reply(call, answer);
         }
-        // Not at once: what is ordered may still be on its way to the ledger.
+        // Not at once: the order may still be on its way to the ledger.
         turn.reply_when_durable(call, answer);
     }
 
-    pub(super) fn leave(&mut self, call: Call, worker: &WorkerId, turn: &mut Turn) {
+    pub(super) fn leave(&mut self, call: CallId, worker: &WorkerId, turn: &mut EventContext) {
         if self.env_workers.remove(&worker.env).is_some() {
-            turn.take_leave(WorkerKind::Env, worker.env.as_str());
+            turn.notify_left(WorkerKind::Env, worker.env.as_str());
         }
         if self.policy_workers.remove(&worker.policy).is_some() {
             self.forget_weights_of(&worker.policy);
-            turn.take_leave(WorkerKind::Policy, worker.policy.as_str());
+            turn.notify_left(WorkerKind::Policy, worker.policy.as_str());
         }
         self.dismiss(&worker.env, turn);
         for lease in self.leases.take_where(|lease| lease.start.env_worker == worker.env) {
             let reason = format!("handed back by {}, which left", worker.env);
-            self.fail_lease(lease, End::Cancelled, &reason, turn);
+            self.fail_lease(lease, EndKind::Cancelled, &reason, turn);
         }
-        self.rehome(turn.now);
-        turn.reply_when_durable(call, Answer::Left);
+        self.reassign_policy_workers(turn.now);
+        turn.reply_when_durable(call, CallResponse::Left);
     }
 
-    /// Workers that are there and how they are, environment workers first.
-    pub(super) fn health(&self) -> Vec<WorkerStanding> {
-        let heard = |seen_millis: u64| self.ticked_millis.saturating_sub(seen_millis);
-        let env = self.env_workers.iter().map(|(worker, seat)| WorkerStanding {
+    /// Registered workers and their status, environment workers first.
+    pub(super) fn worker_standings(&self) -> Vec<WorkerStanding> {
+        let since_contact = |contact_millis: u64| self.ticked_millis.saturating_sub(contact_millis);
+        let env = self.env_workers.iter().map(|(worker, entry)| WorkerStanding {
             worker: worker.to_string(),
             kind: WorkerKind::Env,
-            sessions_max: seat.offer,
-            heard_millis: heard(seat.seen_millis),
-            health: seat.health,
+            sessions_max: entry.offer,
+            last_contact_millis: since_contact(entry.last_contact_millis),
+            health: entry.health,
             version: None,
             waits: None,
         });
-        let policy = self.policy_workers.iter().map(|(worker, seat)| WorkerStanding {
+        let policy = self.policy_workers.iter().map(|(worker, entry)| WorkerStanding {
             worker: worker.to_string(),
             kind: WorkerKind::Policy,
-            sessions_max: seat.offer.sessions_max,
-            heard_millis: heard(seat.seen_millis),
-            health: seat.health,
-            version: seat.offer.version,
-            waits: self.why_it_waits(worker),
+            sessions_max: entry.offer.sessions_max,
+            last_contact_millis: since_contact(entry.last_contact_millis),
+            health: entry.health,
+            version: entry.offer.version,
+            waits: self.wait_reason(worker),
         });
         env.chain(policy).collect()
     }
 
-    /// Forgets workers that said nothing for the length of a lease. Their trajectories live by leases of their own.
-    pub(super) fn lapse_workers(&mut self, turn: &mut Turn) {
+    /// Removes workers without a heartbeat for the length of a lease. Their trajectories have
+    /// leases of their own.
+    pub(super) fn lapse_workers(&mut self, turn: &mut EventContext) {
         let oldest = turn.now.millis.saturating_sub(self.rules.lease_millis);
-        for worker in silent(&self.env_workers, oldest) {
+        for worker in silent_workers(&self.env_workers, oldest) {
             self.env_workers.remove(&worker);
             self.dismiss(&worker, turn);
-            turn.miss(WorkerKind::Env, worker.as_str(), SILENT);
+            turn.notify_lost(WorkerKind::Env, worker.as_str(), SILENT_REASON);
         }
-        for worker in silent(&self.policy_workers, oldest) {
+        for worker in silent_workers(&self.policy_workers, oldest) {
             self.policy_workers.remove(&worker);
             self.forget_weights_of(&worker);
-            turn.miss(WorkerKind::Policy, worker.as_str(), SILENT);
+            turn.notify_lost(WorkerKind::Policy, worker.as_str(), SILENT_REASON);
         }
     }
 
-    /// After a stop of the coordinator's own (a suspended machine, a full disk) everybody gets one whole term, as after a restart.
-    pub(super) fn forgive_own_absence(&mut self, now: Now) {
+    /// After the coordinator itself was suspended (a suspended machine, a full disk), every worker
+    /// and lease gets one whole term, as after a restart.
+    pub(super) fn extend_after_suspension(&mut self, now: EventTime) {
         let absent_millis = now.millis.saturating_sub(self.ticked_millis);
         self.ticked_millis = now.millis;
         if absent_millis <= self.rules.lease_millis / 3 {
@@ -142,18 +150,18 @@ impl Core {
         }
         let expires_millis = now.millis + self.rules.lease_millis;
         self.leases.iter_mut().for_each(|lease| lease.expires_millis = expires_millis);
-        self.env_workers.values_mut().for_each(|seat| seat.seen_millis = now.millis);
-        self.policy_workers.values_mut().for_each(|seat| seat.seen_millis = now.millis);
+        self.env_workers.values_mut().for_each(|entry| entry.last_contact_millis = now.millis);
+        self.policy_workers.values_mut().for_each(|entry| entry.last_contact_millis = now.millis);
     }
 
-    fn welcome(&self, call: Call, turn: &mut Turn) {
-        self.welcome_with(call, None, turn);
+    fn reply_registered(&self, call: CallId, turn: &mut EventContext) {
+        self.reply_registered_with(call, None, turn);
     }
 
-    fn welcome_with(&self, call: Call, weights: Option<WeightsOrder>, turn: &mut Turn) {
+    fn reply_registered_with(&self, call: CallId, weights: Option<WeightsOrder>, turn: &mut EventContext) {
         let heartbeat_millis = self.rules.heartbeat_millis;
         let (run_id, epoch, is_ordered) = (self.run_id.clone(), self.epoch, weights.is_some());
-        let answer = Answer::Registered { run_id, epoch, heartbeat_millis, weights };
+        let answer = CallResponse::Registered { run_id, epoch, heartbeat_millis, weights };
         match is_ordered {
             true => turn.reply_when_durable(call, answer),
             false => turn.reply(call, answer),
@@ -161,24 +169,27 @@ impl Core {
     }
 }
 
-const SILENT: &str = "it went silent";
+const SILENT_REASON: &str = "it went silent";
 
-impl Turn {
-    fn greet(&mut self, kind: WorkerKind, worker: &str, slots: u32) {
+impl EventContext {
+    fn notify_registered(&mut self, kind: WorkerKind, worker: &str, slots: u32) {
         let worker = worker.to_owned();
-        self.at_once(Effect::Tell(Notice::WorkerRegistered { kind, worker, slots }));
+        self.at_once(Effect::Notify(CoreNotice::WorkerRegistered { kind, worker, slots }));
     }
 
-    fn take_leave(&mut self, kind: WorkerKind, worker: &str) {
-        self.at_once(Effect::Tell(Notice::WorkerLeft { kind, worker: worker.to_owned() }));
+    fn notify_left(&mut self, kind: WorkerKind, worker: &str) {
+        self.at_once(Effect::Notify(CoreNotice::WorkerLeft { kind, worker: worker.to_owned() }));
     }
 
-    fn miss(&mut self, kind: WorkerKind, worker: &str, reason: &'static str) {
+    fn notify_lost(&mut self, kind: WorkerKind, worker: &str, reason: &'static str) {
         let worker = worker.to_owned();
-        self.at_once(Effect::Tell(Notice::WorkerLost { kind, worker, reason }));
+        self.at_once(Effect::Notify(CoreNotice::WorkerLost { kind, worker, reason }));
     }
 }
 
-fn silent<K, T>(seats: &std::collections::BTreeMap<Id<K>, Seat<T>>, oldest: u64) -> Vec<Id<K>> {
-    seats.iter().filter(|(_, seat)| seat.seen_millis < oldest).map(|(id, _)| id.clone()).collect()
+fn silent_workers<K, T>(
+    entries: &std::collections::BTreeMap<Id<K>, WorkerEntry<T>>,
+    oldest: u64,
+) -> Vec<Id<K>> {
+    entries.iter().filter(|(_, entry)| entry.last_contact_millis < oldest).map(|(id, _)| id.clone()).collect()
 }

@@ -1,4 +1,5 @@
-//! The ledger in memory: the rules in plain Rust, for simulation and as the measure of the others.
+//! The ledger in memory: the rules in plain Rust, for simulation and as the reference for the
+//! others.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -6,26 +7,27 @@ use furrow_records::WrittenFile;
 use furrow_rollout::{Group, Id, Shard, Trajectory};
 
 use super::{
-    Draw, Ended, EvaluationRow, EvaluationStanding, Fate, GroupRow, Ledger, LedgerError, Mutation,
-    PublishedShard, RunOpening, RunRow, ShardOpening, ShardPhase, ShardRow, Snapshot, Standing, Start,
-    Totals, TrajectoryRow, Verdict, Versions, may_begin, may_draw, may_end,
+    CommittedShard, EvaluationRow, EvaluationStanding, GroupRow, Ledger, LedgerError, LedgerSnapshot,
+    Mutation, RunOpening, RunRow, RunTotals, ShardOpening, ShardPhase, ShardRow, TaskDraw, TimedScore,
+    TrajectoryEnd, TrajectoryFate, TrajectoryRow, TrajectoryStanding, TrajectoryStart, VersionTable,
+    may_begin, may_draw, may_end,
 };
 
-/// Forgets everything when dropped.
+/// Loses everything when dropped.
 #[derive(Debug, Default)]
 pub struct MemoryLedger {
-    state: State,
+    state: LedgerState,
     committed: Vec<Mutation>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct LedgerState {
     run: Option<RunRow>,
     groups: BTreeMap<u64, GroupState>,
     group_index: HashMap<Id<Group>, u64>,
     trajectories: HashMap<Id<Trajectory>, TrajectoryRow>,
     shards: BTreeMap<Id<Shard>, ShardState>,
-    versions: Versions,
+    versions: VersionTable,
     evaluations: Vec<EvaluationRow>,
 }
 
@@ -53,15 +55,15 @@ impl Ledger for MemoryLedger {
         Ok(())
     }
 
-    fn load(&mut self) -> Result<Snapshot, LedgerError> {
+    fn load(&mut self) -> Result<LedgerSnapshot, LedgerError> {
         Ok(self.state.snapshot())
     }
 
-    fn fate(&mut self, trajectory: &Id<Trajectory>) -> Result<Option<Fate>, LedgerError> {
+    fn fate(&mut self, trajectory: &Id<Trajectory>) -> Result<Option<TrajectoryFate>, LedgerError> {
         Ok(self.state.trajectories.get(trajectory).map(|row| match row.standing {
-            _ if row.published => Fate::Published,
-            Standing::Assigned => Fate::Open,
-            _ => Fate::Ended,
+            _ if row.committed => TrajectoryFate::Committed,
+            TrajectoryStanding::Assigned => TrajectoryFate::Open,
+            _ => TrajectoryFate::Ended,
         }))
     }
 
@@ -69,9 +71,9 @@ impl Ledger for MemoryLedger {
         Ok(self.state.trajectories.get(trajectory).and_then(|row| row.shard_id.clone()))
     }
 
-    fn published_shards(&mut self) -> Result<Vec<PublishedShard>, LedgerError> {
+    fn committed_shards(&mut self) -> Result<Vec<CommittedShard>, LedgerError> {
         let published = self.state.shards.values().filter_map(|shard| match shard.phase {
-            ShardPhase::Published { manifest_version } => Some(PublishedShard {
+            ShardPhase::Committed { manifest_version } => Some(CommittedShard {
                 shard_id: shard.row.shard_id.clone(),
                 manifest_version,
                 files: shard.row.files.clone().unwrap_or_default(),
@@ -90,16 +92,16 @@ impl Ledger for MemoryLedger {
 }
 
 impl MemoryLedger {
-    /// A refusal is rare and fatal, so rebuilding from the log is good enough.
+    /// A refusal is rare and fatal, so rebuilding from the log is fast enough.
     fn roll_back(&mut self) {
-        self.state = State::default();
+        self.state = LedgerState::default();
         for mutation in &self.committed {
             self.state.apply(mutation).expect("a committed mutation is accepted again");
         }
     }
 }
 
-impl State {
+impl LedgerState {
     fn apply(&mut self, mutation: &Mutation) -> Result<(), LedgerError> {
         let refuse = |why: String| mutation.refused(why);
         if let Some(flaw) = mutation.flaw() {
@@ -124,8 +126,8 @@ impl State {
             Mutation::GroupClosed { group_id, at_micros } => self.close(group_id, *at_micros),
             Mutation::ShardOpened(opening) => self.open_shard(opening),
             Mutation::ShardWritten { shard_id, files } => self.write_shard(shard_id, files),
-            Mutation::ShardPublished { shard_id, manifest_version } => {
-                self.publish_shard(shard_id, *manifest_version)
+            Mutation::ShardCommitted { shard_id, manifest_version } => {
+                self.commit_shard(shard_id, *manifest_version)
             }
             Mutation::ShardAbandoned { shard_id } => self.abandon_shard(shard_id),
             Mutation::VersionProposed(row) => self.versions.propose(row.clone()),
@@ -147,11 +149,12 @@ impl State {
             return Ok(());
         };
         run.check_same(opening)?;
+        run.job_sha256 = opening.job_sha256;
         run.epoch += 1;
         Ok(())
     }
 
-    fn draw(&mut self, draw: &Draw, draws: u64) -> Result<(), String> {
+    fn draw(&mut self, draw: &TaskDraw, draws: u64) -> Result<(), String> {
         let run = self.run.as_mut().ok_or("no run was opened")?;
         if draw.index != run.next_group {
             return Err(format!("the next group is {}, not {}", run.next_group, draw.index));
@@ -160,11 +163,11 @@ impl State {
             return Err(format!("the sampler has drawn {} times, not {draws}", run.draws));
         }
         if self.group_index.contains_key(&draw.group_id) {
-            return Err("there is such a group".to_owned());
+            return Err("the group exists already".to_owned());
         }
         if let Some(problem) = draw.problem {
             may_draw(self.evaluations.last(), problem)?;
-            self.evaluations.last_mut().ok_or("there is no evaluation")?.drawn += 1;
+            self.evaluations.last_mut().ok_or("no evaluation exists")?.drawn += 1;
         }
         run.next_group += 1;
         run.draws = draws;
@@ -174,28 +177,28 @@ impl State {
         Ok(())
     }
 
-    fn assign(&mut self, start: &Start) -> Result<(), String> {
+    fn assign(&mut self, start: &TrajectoryStart) -> Result<(), String> {
         self.check_slot(start)?;
         let run = self.run.as_mut().ok_or("no run was opened")?;
         if start.token != run.next_token {
             return Err(format!("the next token is {}, not {}", run.next_token, start.token));
         }
         if self.trajectories.contains_key(&start.trajectory_id) {
-            return Err("there is such a trajectory".to_owned());
+            return Err("the trajectory exists already".to_owned());
         }
         run.next_token += 1;
         self.group(&start.group_id)?.attempts.push(start.trajectory_id.clone());
         let row = TrajectoryRow {
             start: start.clone(),
-            standing: Standing::Assigned,
+            standing: TrajectoryStanding::Assigned,
             shard_id: None,
-            published: false,
+            committed: false,
         };
         self.trajectories.insert(start.trajectory_id.clone(), row);
         Ok(())
     }
 
-    fn check_slot(&mut self, start: &Start) -> Result<(), String> {
+    fn check_slot(&mut self, start: &TrajectoryStart) -> Result<(), String> {
         let group = self.group(&start.group_id)?;
         if group.row.closed_at_micros.is_some() {
             return Err("its group is closed".to_owned());
@@ -212,7 +215,7 @@ impl State {
         if before.len() != start.attempt as usize {
             return Err(format!("the slot's next attempt is {}, not {}", before.len(), start.attempt));
         }
-        match before.iter().find(|row| !matches!(row.standing, Standing::Failed { .. })) {
+        match before.iter().find(|row| !matches!(row.standing, TrajectoryStanding::Failed { .. })) {
             Some(row) => Err(format!("{} still holds the slot", row.start.trajectory_id)),
             None => Ok(()),
         }
@@ -222,7 +225,7 @@ impl State {
         &mut self,
         id: &Id<Trajectory>,
         token: u64,
-        ended: &Ended,
+        ended: &TrajectoryEnd,
         evidence_sha256: [u8; 32],
     ) -> Result<(), String> {
         let row = self.trajectory(id)?;
@@ -230,21 +233,23 @@ impl State {
             return Err(format!("its token is {}, not {token}", row.start.token));
         }
         match row.standing {
-            Standing::Assigned => row.standing = Standing::Finished { ended: ended.clone(), evidence_sha256 },
-            _ => return Err("it is not lent any more".to_owned()),
+            TrajectoryStanding::Assigned => {
+                row.standing = TrajectoryStanding::Finished { ended: ended.clone(), evidence_sha256 }
+            }
+            _ => return Err("it is not leased any more".to_owned()),
         }
         Ok(())
     }
 
-    fn score(&mut self, id: &Id<Trajectory>, verdict: &Verdict) -> Result<(), String> {
+    fn score(&mut self, id: &Id<Trajectory>, verdict: &TimedScore) -> Result<(), String> {
         let row = self.trajectory(id)?;
-        let Standing::Finished { ended, evidence_sha256 } = &row.standing else {
+        let TrajectoryStanding::Finished { ended, evidence_sha256 } = &row.standing else {
             return Err("it is not waiting for a score".to_owned());
         };
         if *evidence_sha256 != verdict.score.evidence_sha256 {
-            return Err("the scorer saw other evidence than the one acknowledged".to_owned());
+            return Err("the scorer received other evidence than the one acknowledged".to_owned());
         }
-        row.standing = Standing::Scored { ended: ended.clone(), verdict: verdict.clone() };
+        row.standing = TrajectoryStanding::Scored { ended: ended.clone(), verdict: verdict.clone() };
         Ok(())
     }
 
@@ -265,14 +270,14 @@ impl State {
         if let Some(open) = self.groups.values().find(is_open) {
             return Err(format!("{} is open", open.row.draw.group_id));
         }
-        self.evaluations.last_mut().ok_or("there is no evaluation")?.standing = match cut {
+        self.evaluations.last_mut().ok_or("no evaluation exists")?.standing = match cut {
             None => EvaluationStanding::Complete,
             Some(reason) => EvaluationStanding::Cut { reason: reason.clone() },
         };
         Ok(())
     }
 
-    /// With the sums over their trajectories.
+    /// All evaluations, with the sums over their trajectories.
     fn evaluations(&self) -> Vec<EvaluationRow> {
         let mut rows = self.evaluations.clone();
         for group in self.groups.values() {
@@ -280,7 +285,7 @@ impl State {
             let row = rows.iter_mut().find(|row| row.version == problem.version);
             let Some(row) = row else { continue };
             for id in &group.attempts {
-                if let Standing::Scored { verdict, .. } = &self.trajectories[id].standing {
+                if let TrajectoryStanding::Scored { verdict, .. } = &self.trajectories[id].standing {
                     row.scored += 1;
                     row.succeeded += u64::from(verdict.score.success == Some(true));
                 }
@@ -289,21 +294,21 @@ impl State {
         rows
     }
 
-    fn fail(&mut self, id: &Id<Trajectory>, ended: &Ended) -> Result<(), String> {
+    fn fail(&mut self, id: &Id<Trajectory>, ended: &TrajectoryEnd) -> Result<(), String> {
         let row = self.trajectory(id)?;
         if !row.standing.is_open() {
             return Err("it has ended already".to_owned());
         }
-        row.standing = Standing::Failed { ended: ended.clone() };
+        row.standing = TrajectoryStanding::Failed { ended: ended.clone() };
         Ok(())
     }
 
-    fn lose_record(&mut self, id: &Id<Trajectory>, ended: &Ended) -> Result<(), String> {
+    fn lose_record(&mut self, id: &Id<Trajectory>, ended: &TrajectoryEnd) -> Result<(), String> {
         let row = self.trajectory(id)?;
-        if matches!(row.standing, Standing::Failed { .. }) || row.shard_id.is_some() {
+        if matches!(row.standing, TrajectoryStanding::Failed { .. }) || row.shard_id.is_some() {
             return Err("it failed already or is in a shard".to_owned());
         }
-        row.standing = Standing::Failed { ended: ended.clone() };
+        row.standing = TrajectoryStanding::Failed { ended: ended.clone() };
         Ok(())
     }
 
@@ -326,7 +331,7 @@ impl State {
             return Err(format!("the next shard is {next}, not {}", opening.index));
         }
         if self.shards.contains_key(&opening.shard_id) {
-            return Err("there is such a shard".to_owned());
+            return Err("the shard exists already".to_owned());
         }
         for id in &opening.trajectories {
             let row = self.trajectory(id)?;
@@ -348,10 +353,10 @@ impl State {
         let attempts = self.group(id)?.attempts.clone();
         let left = attempts.iter().find(|id| {
             let row = &self.trajectories[*id];
-            !row.published && row.shard_id.as_ref() != Some(shard)
+            !row.committed && row.shard_id.as_ref() != Some(shard)
         });
         if let Some(left) = left {
-            return Err(format!("{id} would be published before its {left}"));
+            return Err(format!("{id} would be committed before its {left}"));
         }
         let row = &mut self.group(id)?.row;
         if row.closed_at_micros.is_none() {
@@ -387,16 +392,16 @@ impl State {
         Ok(())
     }
 
-    fn publish_shard(&mut self, id: &Id<Shard>, manifest_version: u64) -> Result<(), String> {
-        let taken = |shard: &ShardState| shard.phase == ShardPhase::Published { manifest_version };
+    fn commit_shard(&mut self, id: &Id<Shard>, manifest_version: u64) -> Result<(), String> {
+        let taken = |shard: &ShardState| shard.phase == ShardPhase::Committed { manifest_version };
         if self.shards.values().any(taken) {
             return Err(format!("another shard is manifest version {manifest_version}"));
         }
         let shard = self.shard(id, ShardPhase::Written)?;
-        shard.phase = ShardPhase::Published { manifest_version };
+        shard.phase = ShardPhase::Committed { manifest_version };
         let trajectories = shard.row.trajectories.clone();
         for id in &trajectories {
-            self.trajectory(id)?.published = true;
+            self.trajectory(id)?.committed = true;
         }
         Ok(())
     }
@@ -435,15 +440,15 @@ impl State {
         }
     }
 
-    fn snapshot(&self) -> Snapshot {
-        let groups: Vec<_> = self.groups.values().filter(|group| !self.is_published(group)).collect();
+    fn snapshot(&self) -> LedgerSnapshot {
+        let groups: Vec<_> = self.groups.values().filter(|group| !self.is_committed(group)).collect();
         let mut trajectories: Vec<_> =
             groups.iter().flat_map(|group| &group.attempts).map(|id| self.trajectories[id].clone()).collect();
         trajectories.sort_by_key(|row| row.start.token);
         let open = |shard: &&ShardState| matches!(shard.phase, ShardPhase::Opened | ShardPhase::Written);
         let mut shards: Vec<_> = self.shards.values().filter(open).map(|shard| shard.row.clone()).collect();
         shards.sort_by_key(|row| row.index);
-        Snapshot {
+        LedgerSnapshot {
             run: self.run.clone(),
             groups: groups.iter().map(|group| group.row.clone()).collect(),
             trajectories,
@@ -454,40 +459,40 @@ impl State {
         }
     }
 
-    fn is_published(&self, group: &GroupState) -> bool {
+    fn is_committed(&self, group: &GroupState) -> bool {
         let shard = group.row.shard_id.as_ref().and_then(|id| self.shards.get(id));
-        shard.is_some_and(|shard| matches!(shard.phase, ShardPhase::Published { .. }))
+        shard.is_some_and(|shard| matches!(shard.phase, ShardPhase::Committed { .. }))
     }
 
-    fn totals(&self) -> Totals {
-        let mut totals = Totals::default();
+    fn totals(&self) -> RunTotals {
+        let mut totals = RunTotals::default();
         for id in self.groups.values().flat_map(|group| &group.attempts) {
             self.add_up(&self.trajectories[id], &mut totals);
         }
         let is_closed =
             |group: &&GroupState| group.row.draw.problem.is_none() && group.row.closed_at_micros.is_some();
         totals.groups_closed = self.groups.values().filter(is_closed).count() as u64;
-        let published = |shard: &&ShardState| matches!(shard.phase, ShardPhase::Published { .. });
-        totals.shards_published = self.shards.values().filter(published).count() as u64;
+        let published = |shard: &&ShardState| matches!(shard.phase, ShardPhase::Committed { .. });
+        totals.shards_committed = self.shards.values().filter(published).count() as u64;
         totals
     }
 
-    fn add_up(&self, row: &TrajectoryRow, totals: &mut Totals) {
+    fn add_up(&self, row: &TrajectoryRow, totals: &mut RunTotals) {
         match &row.standing {
-            Standing::Scored { verdict, .. } => {
+            TrajectoryStanding::Scored { verdict, .. } => {
                 let draw = &self.groups[&self.group_index[&row.start.group_id]].row.draw;
                 let tally = match draw.problem {
                     Some(_) => &mut totals.evaluated,
                     None => totals.tasks.entry((draw.suite.clone(), draw.task_id.clone())).or_default(),
                 };
                 tally.scored += 1;
-                tally.judged += u64::from(verdict.score.success.is_some());
+                tally.success_known += u64::from(verdict.score.success.is_some());
                 tally.succeeded += u64::from(verdict.score.success == Some(true));
                 tally.reward_sum += f64::from(verdict.score.reward.unwrap_or_default());
                 totals.scored += 1;
             }
-            Standing::Failed { ended } => *totals.failed.entry(ended.end).or_default() += 1,
-            Standing::Assigned | Standing::Finished { .. } => {}
+            TrajectoryStanding::Failed { ended } => *totals.failed.entry(ended.end).or_default() += 1,
+            TrajectoryStanding::Assigned | TrajectoryStanding::Finished { .. } => {}
         }
     }
 }
@@ -509,12 +514,13 @@ impl RunRow {
 
     /// A run directory belongs to one run of one job.
     pub(super) fn check_same(&self, opening: &RunOpening) -> Result<(), LedgerError> {
-        if self.run_id == opening.run_id && self.job_sha256 == opening.job_sha256 {
+        let is_known = [Some(opening.job_sha256), opening.began_sha256].contains(&Some(self.job_sha256));
+        if self.run_id == opening.run_id && is_known {
             return Ok(());
         }
         Err(LedgerError::OtherRun {
             found: named(&self.run_id, &self.job_sha256),
-            asked: named(&opening.run_id, &opening.job_sha256),
+            requested: named(&opening.run_id, &opening.job_sha256),
         })
     }
 }

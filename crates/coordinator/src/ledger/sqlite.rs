@@ -1,4 +1,5 @@
-//! The ledger in one SQLite file: write-ahead log, full synchronisation, constraints that are the farm's invariants.
+//! The ledger in one SQLite file: write-ahead log, full synchronisation, constraints that enforce
+//! the farm's invariants.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -6,8 +7,8 @@ use std::time::Duration;
 
 use furrow_records::WrittenFile;
 use furrow_rollout::{
-    Component, End, Group, Hashes, Id, Kind, PolicyKind, Score, Shard, Split, Trajectory, WeightsForm,
-    WeightsLink,
+    EndKind, Group, Id, IdKind, PolicyHashes, PolicyKind, Score, ScoreComponent, Shard, Split, Trajectory,
+    WeightsForm, WeightsLink,
 };
 use rusqlite::{
     Connection, ErrorCode, OpenFlags, OptionalExtension, Row, Transaction, TransactionBehavior, named_params,
@@ -16,24 +17,24 @@ use rusqlite::{
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Draw, Ended, EvaluationRow, EvaluationStanding, Fate, GroupRow, Ledger, LedgerError, Mutation,
-    PolicyFacts, Problem, PublishedShard, RunOpening, RunRow, ShardOpening, ShardPhase, ShardRow, Snapshot,
-    Standing, Start, TaskTally, Totals, TrajectoryRow, Verdict, may_be_scored, may_begin, may_draw, may_end,
-    may_fail,
+    CommittedShard, EvaluationProblem, EvaluationRow, EvaluationStanding, GroupRow, Ledger, LedgerError,
+    LedgerSnapshot, Mutation, PolicyFacts, RunOpening, RunRow, RunTotals, ShardOpening, ShardPhase, ShardRow,
+    TaskDraw, TaskTally, TimedScore, TrajectoryEnd, TrajectoryFate, TrajectoryRow, TrajectoryStanding,
+    TrajectoryStart, may_be_scored, may_begin, may_draw, may_end, may_fail,
 };
 use crate::durable;
-use crate::versions::{Source, VersionRow, VersionState, Versions};
+use crate::versions::{VersionRow, VersionSource, VersionState, VersionTable};
 
-/// "frrw": tells `file` and SQLite's own tools whose database it is.
+/// "frrw": tells `file` and SQLite's own tools which program owns the database.
 const APPLICATION_ID: i32 = i32::from_be_bytes(*b"frrw");
 
-/// Raised whenever `schema.sql` changes; [`migrate`] brings a ledger of an older one up to it.
+/// Raised whenever `schema.sql` changes; [`migrate`] upgrades an older ledger to it.
 const SCHEMA: i32 = 4;
 
-/// The schema of v0.1.0 and of all runs before it that can be gone on with.
+/// The schema of v0.1.0, which is that of all earlier runs that can be resumed.
 const OLDEST_SCHEMA: i32 = 3;
 
-/// Somebody looking with the `sqlite3` tool may hold a read lock for a moment; longer is a fault.
+/// A user of the `sqlite3` tool may hold a read lock for a moment; a longer wait is a fault.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A ledger in one file.
@@ -44,43 +45,44 @@ pub struct SqliteLedger {
     stopped: bool,
 }
 
-/// Why a mutation could not be applied: the ledger says no, or SQLite does.
-enum Failure {
+/// Why a mutation could not be applied: the ledger refuses it, or SQLite fails.
+enum MutationFailure {
     Refused(String),
     Other(LedgerError),
     Sqlite(rusqlite::Error),
 }
 
 impl SqliteLedger {
-    /// Opens the ledger, making it when there is none, and checks it whole.
+    /// Opens the ledger, creating it where needed, and checks all of it.
     pub fn open(path: impl Into<PathBuf>) -> Result<Self, LedgerError> {
         let path = path.into();
         check_files(&path)?;
         let connection = Connection::open(&path).map_err(|error| storage("open", &path, error))?;
         let mut ledger = Self { path, connection, stopped: false };
-        ledger.set_up().map_err(|error| ledger.told("open", error))?;
+        ledger.set_up().map_err(|error| ledger.ledger_error("open", error))?;
         Ok(ledger)
     }
 
-    /// Opens a ledger that is there, of any version that can be read, to look at it. A commit fails.
+    /// Opens an existing ledger of any readable version for reading. Commits fail.
     pub fn open_to_read(path: impl Into<PathBuf>) -> Result<Self, LedgerError> {
         let path = path.into();
         check_files(&path)?;
         let opened = Connection::open_with_flags(&path, OpenFlags::SQLITE_OPEN_READ_ONLY);
         let connection = opened.map_err(|error| storage("open", &path, error))?;
         let ledger = Self { path, connection, stopped: false };
-        ledger.check_version().map_err(|error| ledger.told("open", error))?;
+        ledger.check_version().map_err(|error| ledger.ledger_error("open", error))?;
         Ok(ledger)
     }
 
-    fn set_up(&mut self) -> Result<(), Failure> {
+    fn set_up(&mut self) -> Result<(), MutationFailure> {
         self.connection.busy_timeout(BUSY_TIMEOUT)?;
         let sql = "SELECT count(*) FROM sqlite_schema";
         let is_new = self.connection.query_row(sql, [], |row| row.get::<_, i64>(0))? == 0;
         if !is_new {
-            self.check_version()?; // before anything is changed: it may be another program's
+            self.check_version()?; // before anything changes: it may be another program's
         }
-        // In the write-ahead log every commit is one fsync; FULL makes it before the commit is answered.
+        // In the write-ahead log every commit is one fsync; FULL makes it happen before the commit
+        // is answered.
         self.connection.execute_batch(
             "PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; PRAGMA foreign_keys = ON; PRAGMA trusted_schema = OFF;",
         )?;
@@ -91,7 +93,7 @@ impl SqliteLedger {
         self.migrate()
     }
 
-    fn create(&mut self) -> Result<(), Failure> {
+    fn create(&mut self) -> Result<(), MutationFailure> {
         let transaction = self.connection.transaction_with_behavior(TransactionBehavior::Exclusive)?;
         transaction.execute_batch(&schema())?;
         transaction.pragma_update(None, "application_id", APPLICATION_ID)?;
@@ -100,7 +102,7 @@ impl SqliteLedger {
         let directory =
             self.path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
         durable::sync_dir(directory).map_err(|error| {
-            Failure::Other(LedgerError::Storage {
+            MutationFailure::Other(LedgerError::Storage {
                 operation: "create",
                 path: self.path.clone(),
                 source: Arc::new(error),
@@ -108,7 +110,7 @@ impl SqliteLedger {
         })
     }
 
-    fn check_version(&self) -> Result<(), Failure> {
+    fn check_version(&self) -> Result<(), MutationFailure> {
         let pragma = |name| self.connection.pragma_query_value(None, name, |row| row.get::<_, i32>(0));
         let (application, version) = (pragma("application_id")?, pragma("user_version")?);
         if application != APPLICATION_ID {
@@ -116,44 +118,45 @@ impl SqliteLedger {
         }
         if !(OLDEST_SCHEMA..=SCHEMA).contains(&version) {
             return Err(self.foreign(format!(
-                "its schema is version {version}, this furrow reads {OLDEST_SCHEMA} to {SCHEMA}; finish the run with the furrow that began it"
+                "its schema is version {version}, and this furrow reads {OLDEST_SCHEMA} to {SCHEMA}; finish \
+                 the run with the version of furrow that began it"
             )));
         }
         Ok(())
     }
 
-    /// Brings an older ledger up to today's tables, in one transaction.
-    fn migrate(&mut self) -> Result<(), Failure> {
+    /// Upgrades an older ledger to the current tables, in one transaction.
+    fn migrate(&mut self) -> Result<(), MutationFailure> {
         let version: i32 = self.connection.pragma_query_value(None, "user_version", |row| row.get(0))?;
         if version == SCHEMA {
             return Ok(());
         }
-        // A table that is rebuilt is dropped for a moment, which its foreign keys would refuse. The pragma does nothing inside a
-        // transaction.
+        // Rebuilding a table drops it for a moment, which its foreign keys would refuse. The pragma
+        // does nothing inside a transaction.
         self.connection.pragma_update(None, "foreign_keys", false)?;
         let transaction = self.connection.transaction_with_behavior(TransactionBehavior::Exclusive)?;
         rebuild_trajectories(&transaction)?;
         transaction.pragma_update(None, "user_version", SCHEMA)?;
         transaction.commit()?;
         self.connection.pragma_update(None, "foreign_keys", true)?;
-        tracing::info!(from = version, to = SCHEMA, "the ledger's tables were brought up to date");
+        tracing::info!(from = version, to = SCHEMA, "upgraded the ledger's tables");
         Ok(())
     }
 
-    fn check_pages(&self) -> Result<(), Failure> {
+    fn check_pages(&self) -> Result<(), MutationFailure> {
         let verdict: String = self.connection.query_row("PRAGMA quick_check(1)", [], |row| row.get(0))?;
         if verdict == "ok" { Ok(()) } else { Err(self.foreign(format!("damaged: {verdict}"))) }
     }
 
-    fn foreign(&self, why: impl Into<String>) -> Failure {
-        Failure::Other(LedgerError::Foreign { path: self.path.clone(), why: why.into() })
+    fn foreign(&self, why: impl Into<String>) -> MutationFailure {
+        MutationFailure::Other(LedgerError::Foreign { path: self.path.clone(), why: why.into() })
     }
 
-    fn told(&self, operation: &'static str, failure: Failure) -> LedgerError {
+    fn ledger_error(&self, operation: &'static str, failure: MutationFailure) -> LedgerError {
         match failure {
-            Failure::Sqlite(error) => storage(operation, &self.path, error),
-            Failure::Other(error) => error,
-            Failure::Refused(why) => LedgerError::Foreign { path: self.path.clone(), why },
+            MutationFailure::Sqlite(error) => storage(operation, &self.path, error),
+            MutationFailure::Other(error) => error,
+            MutationFailure::Refused(why) => LedgerError::Foreign { path: self.path.clone(), why },
         }
     }
 
@@ -164,20 +167,25 @@ impl SqliteLedger {
             self.connection.transaction_with_behavior(TransactionBehavior::Immediate).map_err(failed)?;
         for mutation in mutations {
             apply(&transaction, mutation).map_err(|failure| match failure {
-                Failure::Refused(why) => mutation.refused(why),
-                Failure::Other(error) => error,
-                Failure::Sqlite(error) if is_constraint(&error) => mutation.refused(error.to_string()),
-                Failure::Sqlite(error) => failed(error),
+                MutationFailure::Refused(why) => mutation.refused(why),
+                MutationFailure::Other(error) => error,
+                MutationFailure::Sqlite(error) if is_constraint(&error) => {
+                    mutation.refused(error.to_string())
+                }
+                MutationFailure::Sqlite(error) => failed(error),
             })?;
         }
         transaction.commit().map_err(failed)
     }
 
-    fn read<T>(&mut self, query: impl FnOnce(&Connection) -> Result<T, Failure>) -> Result<T, LedgerError> {
+    fn read<T>(
+        &mut self,
+        query: impl FnOnce(&Connection) -> Result<T, MutationFailure>,
+    ) -> Result<T, LedgerError> {
         if self.stopped {
             return Err(LedgerError::Stopped);
         }
-        query(&self.connection).map_err(|failure| self.told("read", failure))
+        query(&self.connection).map_err(|failure| self.ledger_error("read", failure))
     }
 }
 
@@ -187,15 +195,16 @@ impl Ledger for SqliteLedger {
             return Err(LedgerError::Stopped);
         }
         let result = self.transact(mutations);
-        // A batch whose commit frame did not fit was rolled back. After any other fault SQLite may or may not have made it
-        // durable, and asking again could answer from a cache that never reached the disk.
+        // A batch whose commit frame did not fit was rolled back. After any other fault SQLite may
+        // or may not have made it durable, and a retry could answer from a cache that never reached
+        // the disk.
         self.stopped = matches!(result, Err(LedgerError::Storage { .. } | LedgerError::Foreign { .. }));
         result
     }
 
-    fn load(&mut self) -> Result<Snapshot, LedgerError> {
+    fn load(&mut self) -> Result<LedgerSnapshot, LedgerError> {
         self.read(|connection| {
-            Ok(Snapshot {
+            Ok(LedgerSnapshot {
                 run: load_run(connection)?,
                 groups: load_groups(connection)?,
                 trajectories: load_trajectories(connection)?,
@@ -207,16 +216,16 @@ impl Ledger for SqliteLedger {
         })
     }
 
-    fn fate(&mut self, trajectory: &Id<Trajectory>) -> Result<Option<Fate>, LedgerError> {
+    fn fate(&mut self, trajectory: &Id<Trajectory>) -> Result<Option<TrajectoryFate>, LedgerError> {
         self.read(|connection| {
             let sql = "SELECT CASE WHEN s.state = 'published' THEN 'published' ELSE t.state END
                        FROM trajectories t LEFT JOIN shards s USING (shard_id) WHERE trajectory_id = ?1";
             let state: Option<String> =
                 connection.query_row(sql, [trajectory.as_str()], |row| row.get(0)).optional()?;
             Ok(state.map(|state| match state.as_str() {
-                "assigned" => Fate::Open,
-                "published" => Fate::Published,
-                _ => Fate::Ended,
+                "assigned" => TrajectoryFate::Open,
+                "published" => TrajectoryFate::Committed,
+                _ => TrajectoryFate::Ended,
             }))
         })
     }
@@ -230,12 +239,12 @@ impl Ledger for SqliteLedger {
         })
     }
 
-    fn published_shards(&mut self) -> Result<Vec<PublishedShard>, LedgerError> {
+    fn committed_shards(&mut self) -> Result<Vec<CommittedShard>, LedgerError> {
         let sql = "SELECT shard_id, manifest_version, files_json, replaces_json FROM shards
                    WHERE state = 'published' ORDER BY manifest_version";
         self.read(|connection| {
             collect(connection, sql, |row| {
-                Ok(PublishedShard {
+                Ok(CommittedShard {
                     shard_id: id(row, 0)?,
                     manifest_version: unsigned(row, 1)?,
                     files: parsed(row, "files_json")?,
@@ -254,14 +263,15 @@ impl Ledger for SqliteLedger {
             Ok(found.optional()?.map(|(state, version)| match (state.as_str(), version) {
                 ("opened", _) => ShardPhase::Opened,
                 ("written", _) => ShardPhase::Written,
-                (_, Some(version)) => ShardPhase::Published { manifest_version: version.cast_unsigned() },
+                (_, Some(version)) => ShardPhase::Committed { manifest_version: version.cast_unsigned() },
                 _ => ShardPhase::Abandoned,
             }))
         })
     }
 }
 
-/// The database and what SQLite keeps beside it are files of this run, not links to others.
+/// The database and the files SQLite keeps beside it must be files of this run, not links to
+/// others.
 fn check_files(path: &Path) -> Result<(), LedgerError> {
     for suffix in ["", "-wal", "-shm", "-journal"] {
         let mut name = path.as_os_str().to_owned();
@@ -275,8 +285,9 @@ fn check_files(path: &Path) -> Result<(), LedgerError> {
 }
 
 fn schema() -> String {
-    let names = |chosen: fn(End) -> bool| {
-        let quoted = End::ALL.into_iter().filter(|end| chosen(*end)).map(|end| format!("'{}'", end.as_str()));
+    let names = |chosen: fn(EndKind) -> bool| {
+        let quoted =
+            EndKind::ALL.into_iter().filter(|end| chosen(*end)).map(|end| format!("'{}'", end.as_str()));
         quoted.collect::<Vec<_>>().join(", ")
     };
     include_str!("schema.sql")
@@ -284,9 +295,10 @@ fn schema() -> String {
         .replace("{failing}", &names(may_fail))
 }
 
-/// 3 to 4: a trajectory may end as `record_lost`. A constraint cannot be changed in place, so the table is made anew and its rows
-/// are copied (<https://www.sqlite.org/lang_altertable.html#otheralter>).
-fn rebuild_trajectories(transaction: &Transaction<'_>) -> Result<(), Failure> {
+/// 3 to 4: a trajectory may end as `record_lost`. A constraint cannot change in place, so the table
+/// is created anew and its rows are copied
+/// (<https://www.sqlite.org/lang_altertable.html#otheralter>).
+fn rebuild_trajectories(transaction: &Transaction<'_>) -> Result<(), MutationFailure> {
     let today = schema();
     let statements = || today.split_inclusive(";\n").map(str::trim);
     let table = statements().find(|sql| sql.contains("CREATE TABLE trajectories ("));
@@ -303,9 +315,9 @@ fn rebuild_trajectories(transaction: &Transaction<'_>) -> Result<(), Failure> {
     Ok(())
 }
 
-fn apply(transaction: &Transaction<'_>, mutation: &Mutation) -> Result<(), Failure> {
+fn apply(transaction: &Transaction<'_>, mutation: &Mutation) -> Result<(), MutationFailure> {
     if let Some(flaw) = mutation.flaw() {
-        return Err(Failure::Refused(flaw));
+        return Err(MutationFailure::Refused(flaw));
     }
     if let Mutation::RunOpened(opening) = mutation {
         return open_run(transaction, opening);
@@ -324,8 +336,8 @@ fn apply(transaction: &Transaction<'_>, mutation: &Mutation) -> Result<(), Failu
         Mutation::GroupClosed { group_id, at_micros } => close_group(transaction, group_id, *at_micros),
         Mutation::ShardOpened(opening) => open_shard(transaction, &run, opening),
         Mutation::ShardWritten { shard_id, files } => write_shard(transaction, shard_id, files),
-        Mutation::ShardPublished { shard_id, manifest_version } => {
-            publish_shard(transaction, shard_id, *manifest_version)
+        Mutation::ShardCommitted { shard_id, manifest_version } => {
+            commit_shard(transaction, shard_id, *manifest_version)
         }
         Mutation::ShardAbandoned { shard_id } => abandon_shard(transaction, shard_id),
         Mutation::VersionProposed(row) => propose_version(transaction, row),
@@ -340,10 +352,11 @@ fn apply(transaction: &Transaction<'_>, mutation: &Mutation) -> Result<(), Failu
     }
 }
 
-fn open_run(transaction: &Transaction<'_>, opening: &RunOpening) -> Result<(), Failure> {
+fn open_run(transaction: &Transaction<'_>, opening: &RunOpening) -> Result<(), MutationFailure> {
     if let Some(run) = load_run(transaction)? {
-        run.check_same(opening).map_err(Failure::Other)?;
-        transaction.execute("UPDATE run SET epoch = epoch + 1", [])?;
+        run.check_same(opening).map_err(MutationFailure::Other)?;
+        transaction
+            .execute("UPDATE run SET epoch = epoch + 1, job_sha256 = ?1", params![opening.job_sha256])?;
         return Ok(());
     }
     let first = RunRow::first(opening);
@@ -363,7 +376,12 @@ fn open_run(transaction: &Transaction<'_>, opening: &RunOpening) -> Result<(), F
     Ok(())
 }
 
-fn draw_group(transaction: &Transaction<'_>, run: &RunRow, draw: &Draw, draws: u64) -> Result<(), Failure> {
+fn draw_group(
+    transaction: &Transaction<'_>,
+    run: &RunRow,
+    draw: &TaskDraw,
+    draws: u64,
+) -> Result<(), MutationFailure> {
     expect_next("group", run.next_group, draw.index)?;
     if draws < run.draws {
         return Err(refusal(format!("the sampler has drawn {} times, not {draws}", run.draws)));
@@ -372,7 +390,7 @@ fn draw_group(transaction: &Transaction<'_>, run: &RunRow, draw: &Draw, draws: u
         may_draw(last_evaluation(transaction)?.as_ref(), problem).map_err(refusal)?;
         let sql = "UPDATE evaluations SET drawn = drawn + 1 WHERE version = ?1 AND state = 'open'";
         let changed = transaction.prepare_cached(sql)?.execute([problem.version])?;
-        expect_one(changed, "its evaluation is not under way")?;
+        expect_one(changed, "its evaluation is not open")?;
     }
     let counted = "UPDATE run SET next_group = next_group + 1, draws = ?1";
     transaction.prepare_cached(counted)?.execute([draws.cast_signed()])?;
@@ -396,7 +414,11 @@ fn draw_group(transaction: &Transaction<'_>, run: &RunRow, draw: &Draw, draws: u
     Ok(())
 }
 
-fn assign(transaction: &Transaction<'_>, run: &RunRow, start: &Start) -> Result<(), Failure> {
+fn assign(
+    transaction: &Transaction<'_>,
+    run: &RunRow,
+    start: &TrajectoryStart,
+) -> Result<(), MutationFailure> {
     expect_next("token", run.next_token, start.token)?;
     check_slot(transaction, start)?;
     transaction.prepare_cached("UPDATE run SET next_token = next_token + 1")?.execute([])?;
@@ -421,8 +443,8 @@ fn assign(transaction: &Transaction<'_>, run: &RunRow, start: &Start) -> Result<
     Ok(())
 }
 
-/// What the unique indexes would refuse as well, said in words.
-fn check_slot(transaction: &Transaction<'_>, start: &Start) -> Result<(), Failure> {
+/// What the unique indexes would refuse as well, with a readable reason.
+fn check_slot(transaction: &Transaction<'_>, start: &TrajectoryStart) -> Result<(), MutationFailure> {
     let sql = "SELECT group_size, closed_at_micros IS NOT NULL FROM groups WHERE group_id = ?1";
     let group: Option<(u32, bool)> = transaction
         .prepare_cached(sql)?
@@ -452,9 +474,9 @@ fn finish(
     transaction: &Transaction<'_>,
     id: &Id<Trajectory>,
     token: u64,
-    ended: &Ended,
+    ended: &TrajectoryEnd,
     evidence_sha256: &[u8; 32],
-) -> Result<(), Failure> {
+) -> Result<(), MutationFailure> {
     let sql = "UPDATE trajectories SET state = 'finished', evidence_sha256 = :evidence, ended = :ended, reason = :reason,
                    steps = :steps, version_min = :version_min, version_max = :version_max, staleness = :staleness,
                    ended_at_micros = :at
@@ -472,10 +494,14 @@ fn finish(
         ":staleness": ended.staleness,
         ":at": ended.at_micros,
     })?;
-    expect_one(changed, "it is not lent under this token")
+    expect_one(changed, "it is not leased under this token")
 }
 
-fn fail(transaction: &Transaction<'_>, id: &Id<Trajectory>, ended: &Ended) -> Result<(), Failure> {
+fn fail(
+    transaction: &Transaction<'_>,
+    id: &Id<Trajectory>,
+    ended: &TrajectoryEnd,
+) -> Result<(), MutationFailure> {
     let sql = "UPDATE trajectories SET state = 'failed', ended = :ended, reason = :reason, steps = :steps,
                    version_min = :version_min, version_max = :version_max, staleness = :staleness, ended_at_micros = :at
                WHERE trajectory_id = :id AND state IN ('assigned', 'finished')";
@@ -493,11 +519,15 @@ fn fail(transaction: &Transaction<'_>, id: &Id<Trajectory>, ended: &Ended) -> Re
     expect_one(changed, "it is unknown or has ended already")
 }
 
-fn lose_record(transaction: &Transaction<'_>, id: &Id<Trajectory>, ended: &Ended) -> Result<(), Failure> {
+fn lose_record(
+    transaction: &Transaction<'_>,
+    id: &Id<Trajectory>,
+    ended: &TrajectoryEnd,
+) -> Result<(), MutationFailure> {
     let sql = "UPDATE trajectories SET state = 'failed', ended = ?2, reason = ?3, steps = ?4, ended_at_micros = ?5,
                    reward = NULL, success = NULL, score_json = NULL, scorer_saw_sha256 = NULL, score_micros = NULL
                WHERE trajectory_id = ?1 AND state <> 'failed' AND shard_id IS NULL";
-    let Ended { end, reason, steps, at_micros, .. } = ended;
+    let TrajectoryEnd { end, reason, steps, at_micros, .. } = ended;
     let changed = transaction.prepare_cached(sql)?.execute(params![
         id.as_str(),
         end.as_str(),
@@ -508,7 +538,11 @@ fn lose_record(transaction: &Transaction<'_>, id: &Id<Trajectory>, ended: &Ended
     expect_one(changed, "it failed already or is in a shard")
 }
 
-fn score(transaction: &Transaction<'_>, id: &Id<Trajectory>, verdict: &Verdict) -> Result<(), Failure> {
+fn score(
+    transaction: &Transaction<'_>,
+    id: &Id<Trajectory>,
+    verdict: &TimedScore,
+) -> Result<(), MutationFailure> {
     let sql = "UPDATE trajectories SET state = 'scored', reward = ?2, success = ?3, score_json = ?4, scorer_saw_sha256 = ?5,
                    score_micros = ?6
                WHERE trajectory_id = ?1 AND state = 'finished'";
@@ -523,7 +557,7 @@ fn score(transaction: &Transaction<'_>, id: &Id<Trajectory>, verdict: &Verdict) 
     expect_one(changed, "it is not waiting for a score")
 }
 
-fn close_group(transaction: &Transaction<'_>, id: &Id<Group>, at_micros: i64) -> Result<(), Failure> {
+fn close_group(transaction: &Transaction<'_>, id: &Id<Group>, at_micros: i64) -> Result<(), MutationFailure> {
     let sql = "SELECT trajectory_id FROM trajectories WHERE group_id = ?1 AND state IN ('assigned', 'finished') LIMIT 1";
     if let Some(open) = first_text(transaction, sql, params![id.as_str()])? {
         return Err(refusal(format!("{open} is still open")));
@@ -533,7 +567,11 @@ fn close_group(transaction: &Transaction<'_>, id: &Id<Group>, at_micros: i64) ->
     expect_one(changed, "it is unknown or closed already")
 }
 
-fn open_shard(transaction: &Transaction<'_>, run: &RunRow, opening: &ShardOpening) -> Result<(), Failure> {
+fn open_shard(
+    transaction: &Transaction<'_>,
+    run: &RunRow,
+    opening: &ShardOpening,
+) -> Result<(), MutationFailure> {
     expect_next("shard", run.next_shard, opening.index)?;
     let shard_id = opening.shard_id.as_str();
     transaction.prepare_cached("UPDATE run SET next_shard = next_shard + 1")?.execute([])?;
@@ -553,11 +591,11 @@ fn open_shard(transaction: &Transaction<'_>, run: &RunRow, opening: &ShardOpenin
     Ok(())
 }
 
-fn put_group(transaction: &Transaction<'_>, id: &Id<Group>, shard_id: &str) -> Result<(), Failure> {
+fn put_group(transaction: &Transaction<'_>, id: &Id<Group>, shard_id: &str) -> Result<(), MutationFailure> {
     let sql = "SELECT trajectory_id FROM trajectories t LEFT JOIN shards s USING (shard_id)
                WHERE group_id = ?1 AND s.state IS NOT 'published' AND t.shard_id IS NOT ?2 LIMIT 1";
     if let Some(left) = first_text(transaction, sql, params![id.as_str(), shard_id])? {
-        return Err(refusal(format!("{id} would be published before its {left}")));
+        return Err(refusal(format!("{id} would be committed before its {left}")));
     }
     let sql = "UPDATE groups SET shard_id = ?2
                WHERE group_id = ?1 AND shard_id IS NULL AND closed_at_micros IS NOT NULL";
@@ -565,19 +603,23 @@ fn put_group(transaction: &Transaction<'_>, id: &Id<Group>, shard_id: &str) -> R
     expect_one(changed, format!("{id} is unknown, open or in another shard"))
 }
 
-fn write_shard(transaction: &Transaction<'_>, id: &Id<Shard>, files: &[WrittenFile]) -> Result<(), Failure> {
+fn write_shard(
+    transaction: &Transaction<'_>,
+    id: &Id<Shard>,
+    files: &[WrittenFile],
+) -> Result<(), MutationFailure> {
     let sql = "UPDATE shards SET state = 'written', files_json = ?2 WHERE shard_id = ?1 AND state = 'opened'";
     let changed = transaction.prepare_cached(sql)?.execute(params![id.as_str(), json(&files)])?;
     expect_one(changed, "it is not opened")
 }
 
-fn publish_shard(transaction: &Transaction<'_>, id: &Id<Shard>, version: u64) -> Result<(), Failure> {
+fn commit_shard(transaction: &Transaction<'_>, id: &Id<Shard>, version: u64) -> Result<(), MutationFailure> {
     let sql = "UPDATE shards SET state = 'published', manifest_version = ?2 WHERE shard_id = ?1 AND state = 'written'";
     let changed = transaction.prepare_cached(sql)?.execute(params![id.as_str(), version.cast_signed()])?;
     expect_one(changed, "it is not written")
 }
 
-fn abandon_shard(transaction: &Transaction<'_>, id: &Id<Shard>) -> Result<(), Failure> {
+fn abandon_shard(transaction: &Transaction<'_>, id: &Id<Shard>) -> Result<(), MutationFailure> {
     let sql = "UPDATE shards SET state = 'abandoned', files_json = NULL WHERE shard_id = ?1 AND state IN ('opened', 'written')";
     let changed = transaction.prepare_cached(sql)?.execute([id.as_str()])?;
     expect_one(changed, "it is neither opened nor written")?;
@@ -590,11 +632,11 @@ fn abandon_shard(transaction: &Transaction<'_>, id: &Id<Shard>) -> Result<(), Fa
     Ok(())
 }
 
-fn propose_version(transaction: &Transaction<'_>, row: &VersionRow) -> Result<(), Failure> {
+fn propose_version(transaction: &Transaction<'_>, row: &VersionRow) -> Result<(), MutationFailure> {
     load_versions(transaction)?.propose(row.clone()).map_err(refusal)?;
     let (form, directory) = match &row.source {
-        Source::Directory { link, .. } => (Some(link.form.as_str()), Some(&link.directory)),
-        Source::Rollback { .. } => (None, None),
+        VersionSource::Directory { link, .. } => (Some(link.form.as_str()), Some(&link.directory)),
+        VersionSource::Rollback { .. } => (None, None),
     };
     let sql = "INSERT INTO weights (version, publication_id, form, directory, base_version, state, weights_sha256, published_at_micros)
                VALUES (?1, ?2, ?3, ?4, ?5, 'proposed', ?6, ?7)";
@@ -610,7 +652,11 @@ fn propose_version(transaction: &Transaction<'_>, row: &VersionRow) -> Result<()
     Ok(())
 }
 
-fn take_version(transaction: &Transaction<'_>, version: i32, weights_sha256: &str) -> Result<(), Failure> {
+fn take_version(
+    transaction: &Transaction<'_>,
+    version: i32,
+    weights_sha256: &str,
+) -> Result<(), MutationFailure> {
     load_versions(transaction)?.take(version, weights_sha256).map_err(refusal)?;
     let sql =
         "UPDATE weights SET state = 'taken', weights_sha256 = ?2 WHERE version = ?1 AND state = 'proposed'";
@@ -618,7 +664,7 @@ fn take_version(transaction: &Transaction<'_>, version: i32, weights_sha256: &st
     expect_one(changed, "it is not proposed")
 }
 
-fn refuse_version(transaction: &Transaction<'_>, version: i32, reason: &str) -> Result<(), Failure> {
+fn refuse_version(transaction: &Transaction<'_>, version: i32, reason: &str) -> Result<(), MutationFailure> {
     load_versions(transaction)?.refuse(version, reason).map_err(refusal)?;
     let sql = "UPDATE weights SET state = 'refused', reason = ?2 WHERE version = ?1 AND state = 'proposed'";
     let changed = transaction.prepare_cached(sql)?.execute(params![version, reason])?;
@@ -630,14 +676,18 @@ fn begin_evaluation(
     version: i32,
     problems: u64,
     at_micros: i64,
-) -> Result<(), Failure> {
+) -> Result<(), MutationFailure> {
     may_begin(last_evaluation(transaction)?.as_ref(), version).map_err(refusal)?;
     let sql = "INSERT INTO evaluations (version, problems, drawn, state, began_at_micros) VALUES (?1, ?2, 0, 'open', ?3)";
     transaction.prepare_cached(sql)?.execute(params![version, problems.cast_signed(), at_micros])?;
     Ok(())
 }
 
-fn end_evaluation(transaction: &Transaction<'_>, version: i32, cut: Option<&str>) -> Result<(), Failure> {
+fn end_evaluation(
+    transaction: &Transaction<'_>,
+    version: i32,
+    cut: Option<&str>,
+) -> Result<(), MutationFailure> {
     may_end(last_evaluation(transaction)?.as_ref(), version, cut.is_some()).map_err(refusal)?;
     let sql = "SELECT group_id FROM groups WHERE eval_version = ?1 AND closed_at_micros IS NULL LIMIT 1";
     let open: Option<String> =
@@ -648,11 +698,11 @@ fn end_evaluation(transaction: &Transaction<'_>, version: i32, cut: Option<&str>
     let sql = "UPDATE evaluations SET state = iif(?2 IS NULL, 'complete', 'cut'), reason = ?2
                WHERE version = ?1 AND state = 'open'";
     let changed = transaction.prepare_cached(sql)?.execute(params![version, cut])?;
-    expect_one(changed, "it is not under way")
+    expect_one(changed, "it is not open")
 }
 
-/// With the sums over their trajectories.
-fn load_evaluations(connection: &Connection) -> Result<Vec<EvaluationRow>, Failure> {
+/// All evaluations, with the sums over their trajectories.
+fn load_evaluations(connection: &Connection) -> Result<Vec<EvaluationRow>, MutationFailure> {
     let sql = "SELECT version, problems, drawn, e.state, e.reason, began_at_micros, count(t.reward), total(t.success)
                FROM evaluations e LEFT JOIN groups g ON g.eval_version = e.version
                    LEFT JOIN trajectories t ON t.group_id = g.group_id AND t.state = 'scored'
@@ -661,13 +711,13 @@ fn load_evaluations(connection: &Connection) -> Result<Vec<EvaluationRow>, Failu
 }
 
 /// The newest one, without the sums: what decides whether a mutation follows.
-fn last_evaluation(connection: &Connection) -> Result<Option<EvaluationRow>, Failure> {
+fn last_evaluation(connection: &Connection) -> Result<Option<EvaluationRow>, MutationFailure> {
     let sql = "SELECT version, problems, drawn, state, reason, began_at_micros, 0, 0.0
                FROM evaluations ORDER BY version DESC LIMIT 1";
     Ok(collect(connection, sql, evaluation)?.pop())
 }
 
-fn evaluation(row: &Row<'_>) -> Result<EvaluationRow, Failure> {
+fn evaluation(row: &Row<'_>) -> Result<EvaluationRow, MutationFailure> {
     let succeeded: f64 = row.get(7)?;
     let standing = match row.get::<_, String>(3)?.as_str() {
         "open" => EvaluationStanding::Open,
@@ -685,16 +735,16 @@ fn evaluation(row: &Row<'_>) -> Result<EvaluationRow, Failure> {
     })
 }
 
-fn load_versions(connection: &Connection) -> Result<Versions, Failure> {
+fn load_versions(connection: &Connection) -> Result<VersionTable, MutationFailure> {
     let sql = "SELECT version, publication_id, form, directory, base_version, state, reason, weights_sha256, published_at_micros
                FROM weights ORDER BY version";
     let rows = collect(connection, sql, |row| {
         let base_version = row.get("base_version")?;
         let source = match row.get::<_, Option<String>>("directory")? {
-            None => Source::Rollback { to: base_version },
+            None => VersionSource::Rollback { to: base_version },
             Some(directory) => {
-                let link = WeightsLink { form: word(row, "form", WeightsForm::parse)?, directory };
-                Source::Directory { link, base_version }
+                let link = WeightsLink { form: parse_column(row, "form", WeightsForm::parse)?, directory };
+                VersionSource::Directory { link, base_version }
             }
         };
         let state = match row.get::<_, String>("state")?.as_str() {
@@ -711,10 +761,10 @@ fn load_versions(connection: &Connection) -> Result<Versions, Failure> {
             at_micros: row.get("published_at_micros")?,
         })
     })?;
-    Ok(Versions::of(rows))
+    Ok(VersionTable::of(rows))
 }
 
-fn load_run(connection: &Connection) -> Result<Option<RunRow>, Failure> {
+fn load_run(connection: &Connection) -> Result<Option<RunRow>, MutationFailure> {
     let sql = "SELECT run_id, job_sha256, epoch, next_token, next_group, next_shard, draws, opened_at_micros FROM run";
     let mut query = connection.prepare_cached(sql)?;
     let mut rows = query.query([])?;
@@ -731,7 +781,7 @@ fn load_run(connection: &Connection) -> Result<Option<RunRow>, Failure> {
     }))
 }
 
-fn load_groups(connection: &Connection) -> Result<Vec<GroupRow>, Failure> {
+fn load_groups(connection: &Connection) -> Result<Vec<GroupRow>, MutationFailure> {
     let sql =
         "SELECT group_id, group_index, suite, task_id, split, seed, group_size, task_json, drawn_at_micros,
                    closed_at_micros, shard_id, chance, eval_version, eval_problem
@@ -739,16 +789,16 @@ fn load_groups(connection: &Connection) -> Result<Vec<GroupRow>, Failure> {
                WHERE s.state IS NOT 'published' ORDER BY group_index";
     collect(connection, sql, |row| {
         let problem = match row.get::<_, Option<i32>>(12)? {
-            Some(version) => Some(Problem { version, index: unsigned(row, 13)? }),
+            Some(version) => Some(EvaluationProblem { version, index: unsigned(row, 13)? }),
             None => None,
         };
         Ok(GroupRow {
-            draw: Draw {
+            draw: TaskDraw {
                 group_id: id(row, 0)?,
                 index: unsigned(row, 1)?,
                 suite: row.get(2)?,
                 task_id: row.get(3)?,
-                split: word(row, 4, Split::parse)?,
+                split: parse_column(row, 4, Split::parse)?,
                 seed: unsigned(row, 5)?,
                 group_size: row.get(6)?,
                 task_json: row.get(7)?,
@@ -762,7 +812,7 @@ fn load_groups(connection: &Connection) -> Result<Vec<GroupRow>, Failure> {
     })
 }
 
-fn load_trajectories(connection: &Connection) -> Result<Vec<TrajectoryRow>, Failure> {
+fn load_trajectories(connection: &Connection) -> Result<Vec<TrajectoryRow>, MutationFailure> {
     let sql = "SELECT t.*, s.state IS 'published' AS is_published
                FROM trajectories t LEFT JOIN shards s USING (shard_id)
                WHERE group_id IN (SELECT group_id FROM groups g LEFT JOIN shards gs ON gs.shard_id = g.shard_id
@@ -773,13 +823,13 @@ fn load_trajectories(connection: &Connection) -> Result<Vec<TrajectoryRow>, Fail
             start: start(row)?,
             standing: standing(row)?,
             shard_id: maybe_id(row, "shard_id")?,
-            published: row.get("is_published")?,
+            committed: row.get("is_published")?,
         })
     })
 }
 
-fn start(row: &Row<'_>) -> Result<Start, Failure> {
-    Ok(Start {
+fn start(row: &Row<'_>) -> Result<TrajectoryStart, MutationFailure> {
+    Ok(TrajectoryStart {
         trajectory_id: id(row, "trajectory_id")?,
         group_id: id(row, "group_id")?,
         sample_index: row.get("sample_index")?,
@@ -789,7 +839,7 @@ fn start(row: &Row<'_>) -> Result<Start, Failure> {
         policy: PolicyFacts {
             worker: id(row, "policy_worker")?,
             address: row.get("policy_address")?,
-            kind: word(row, "policy_kind", PolicyKind::parse)?,
+            kind: parse_column(row, "policy_kind", PolicyKind::parse)?,
             version: row.get("policy_version")?,
             hashes: parsed::<StoredHashes>(row, "hashes_json")?.into(),
         },
@@ -798,20 +848,22 @@ fn start(row: &Row<'_>) -> Result<Start, Failure> {
     })
 }
 
-fn standing(row: &Row<'_>) -> Result<Standing, Failure> {
+fn standing(row: &Row<'_>) -> Result<TrajectoryStanding, MutationFailure> {
     let state: String = row.get("state")?;
     Ok(match state.as_str() {
-        "assigned" => Standing::Assigned,
-        "finished" => Standing::Finished { ended: ended(row)?, evidence_sha256: row.get("evidence_sha256")? },
-        "scored" => Standing::Scored { ended: ended(row)?, verdict: verdict(row)? },
-        _ => Standing::Failed { ended: ended(row)? },
+        "assigned" => TrajectoryStanding::Assigned,
+        "finished" => {
+            TrajectoryStanding::Finished { ended: ended(row)?, evidence_sha256: row.get("evidence_sha256")? }
+        }
+        "scored" => TrajectoryStanding::Scored { ended: ended(row)?, verdict: verdict(row)? },
+        _ => TrajectoryStanding::Failed { ended: ended(row)? },
     })
 }
 
-fn ended(row: &Row<'_>) -> Result<Ended, Failure> {
+fn ended(row: &Row<'_>) -> Result<TrajectoryEnd, MutationFailure> {
     let versions: (Option<i32>, Option<i32>) = (row.get("version_min")?, row.get("version_max")?);
-    Ok(Ended {
-        end: word(row, "ended", End::parse)?,
+    Ok(TrajectoryEnd {
+        end: parse_column(row, "ended", EndKind::parse)?,
         reason: row.get("reason")?,
         steps: row.get("steps")?,
         policy_versions: versions.0.zip(versions.1),
@@ -820,9 +872,10 @@ fn ended(row: &Row<'_>) -> Result<Ended, Failure> {
     })
 }
 
-fn verdict(row: &Row<'_>) -> Result<Verdict, Failure> {
+fn verdict(row: &Row<'_>) -> Result<TimedScore, MutationFailure> {
     let stored: StoredScore = parsed(row, "score_json")?;
-    let components = stored.components.into_iter().map(|(name, value)| Component { name, value }).collect();
+    let components =
+        stored.components.into_iter().map(|(name, value)| ScoreComponent { name, value }).collect();
     let score = Score {
         reward: row.get("reward")?,
         success: row.get("success")?,
@@ -832,10 +885,10 @@ fn verdict(row: &Row<'_>) -> Result<Verdict, Failure> {
         rationale: stored.rationale,
         evidence_sha256: row.get("scorer_saw_sha256")?,
     };
-    Ok(Verdict { score, micros: unsigned(row, "score_micros")? })
+    Ok(TimedScore { score, micros: unsigned(row, "score_micros")? })
 }
 
-fn load_shards(connection: &Connection) -> Result<Vec<ShardRow>, Failure> {
+fn load_shards(connection: &Connection) -> Result<Vec<ShardRow>, MutationFailure> {
     let sql = "SELECT shard_id, shard_index, replaces_json, files_json FROM shards WHERE state IN ('opened', 'written') ORDER BY shard_index";
     let mut shards = collect(connection, sql, |row| {
         let is_written = row.get::<_, Option<String>>("files_json")?.is_some();
@@ -855,12 +908,12 @@ fn load_shards(connection: &Connection) -> Result<Vec<ShardRow>, Failure> {
     Ok(shards)
 }
 
-fn ids_in<K: Kind>(
+fn ids_in<K: IdKind>(
     connection: &Connection,
     column: &str,
     table: &str,
     shard: &Id<Shard>,
-) -> Result<Vec<Id<K>>, Failure> {
+) -> Result<Vec<Id<K>>, MutationFailure> {
     let sql = format!("SELECT {column} FROM {table} WHERE shard_id = ?1 ORDER BY {column}");
     let mut query = connection.prepare_cached(&sql)?;
     let mut rows = query.query([shard.as_str()])?;
@@ -871,33 +924,35 @@ fn ids_in<K: Kind>(
     Ok(ids)
 }
 
-fn load_totals(connection: &Connection) -> Result<Totals, Failure> {
+fn load_totals(connection: &Connection) -> Result<RunTotals, MutationFailure> {
     let number = |sql: &str| connection.query_row(sql, [], |row| row.get::<_, i64>(0));
     let failed = "SELECT ended, count(*) FROM trajectories WHERE state = 'failed' GROUP BY ended";
     let tasks = "SELECT suite, task_id, count(*), total(success), total(reward), count(success) FROM trajectories JOIN groups USING (group_id)
                  WHERE state = 'scored' AND eval_version IS NULL GROUP BY suite, task_id";
     let evaluated = "SELECT '', '', count(*), total(success), total(reward), count(success) FROM trajectories JOIN groups USING (group_id)
                      WHERE state = 'scored' AND eval_version IS NOT NULL";
-    Ok(Totals {
+    Ok(RunTotals {
         scored: number("SELECT count(*) FROM trajectories WHERE state = 'scored'")?.cast_unsigned(),
-        failed: collect(connection, failed, |row| Ok((word(row, 0, End::parse)?, unsigned(row, 1)?)))?
-            .into_iter()
-            .collect(),
+        failed: collect(connection, failed, |row| {
+            Ok((parse_column(row, 0, EndKind::parse)?, unsigned(row, 1)?))
+        })?
+        .into_iter()
+        .collect(),
         groups_closed: number(
             "SELECT count(*) FROM groups WHERE closed_at_micros IS NOT NULL AND eval_version IS NULL",
         )?
         .cast_unsigned(),
-        shards_published: number("SELECT count(*) FROM shards WHERE state = 'published'")?.cast_unsigned(),
+        shards_committed: number("SELECT count(*) FROM shards WHERE state = 'published'")?.cast_unsigned(),
         tasks: collect(connection, tasks, tally)?.into_iter().collect(),
         evaluated: collect(connection, evaluated, tally)?.pop().unwrap_or_default().1,
     })
 }
 
-fn tally(row: &Row<'_>) -> Result<((String, String), TaskTally), Failure> {
+fn tally(row: &Row<'_>) -> Result<((String, String), TaskTally), MutationFailure> {
     let succeeded: f64 = row.get(3)?;
     let tally = TaskTally {
         scored: unsigned(row, 2)?,
-        judged: unsigned(row, 5)?,
+        success_known: unsigned(row, 5)?,
         succeeded: succeeded as u64,
         reward_sum: row.get(4)?,
     };
@@ -932,23 +987,23 @@ impl From<&Score> for StoredScore {
     }
 }
 
-impl From<&Hashes> for StoredHashes {
-    fn from(hashes: &Hashes) -> Self {
-        let Hashes { weights, tokenizer, template, grammar, processor } = hashes.clone();
+impl From<&PolicyHashes> for StoredHashes {
+    fn from(hashes: &PolicyHashes) -> Self {
+        let PolicyHashes { weights, tokenizer, template, grammar, processor } = hashes.clone();
         Self { weights, tokenizer, template, grammar, processor }
     }
 }
 
-impl From<StoredHashes> for Hashes {
+impl From<StoredHashes> for PolicyHashes {
     fn from(stored: StoredHashes) -> Self {
         let StoredHashes { weights, tokenizer, template, grammar, processor } = stored;
         Self { weights, tokenizer, template, grammar, processor }
     }
 }
 
-impl From<rusqlite::Error> for Failure {
+impl From<rusqlite::Error> for MutationFailure {
     fn from(error: rusqlite::Error) -> Self {
-        Failure::Sqlite(error)
+        MutationFailure::Sqlite(error)
     }
 }
 
@@ -967,15 +1022,15 @@ fn is_constraint(error: &rusqlite::Error) -> bool {
     error.sqlite_error_code() == Some(ErrorCode::ConstraintViolation)
 }
 
-fn refusal(why: impl Into<String>) -> Failure {
-    Failure::Refused(why.into())
+fn refusal(why: impl Into<String>) -> MutationFailure {
+    MutationFailure::Refused(why.into())
 }
 
-fn expect_one(changed: usize, why: impl Into<String>) -> Result<(), Failure> {
+fn expect_one(changed: usize, why: impl Into<String>) -> Result<(), MutationFailure> {
     if changed == 1 { Ok(()) } else { Err(refusal(why)) }
 }
 
-fn expect_next(what: &str, next: u64, got: u64) -> Result<(), Failure> {
+fn expect_next(what: &str, next: u64, got: u64) -> Result<(), MutationFailure> {
     if next == got { Ok(()) } else { Err(refusal(format!("the next {what} is {next}, not {got}"))) }
 }
 
@@ -983,15 +1038,15 @@ fn first_text(
     connection: &Connection,
     sql: &str,
     params: impl rusqlite::Params,
-) -> Result<Option<String>, Failure> {
+) -> Result<Option<String>, MutationFailure> {
     Ok(connection.prepare_cached(sql)?.query_row(params, |row| row.get(0)).optional()?)
 }
 
 fn collect<T>(
     connection: &Connection,
     sql: &str,
-    read: impl Fn(&Row<'_>) -> Result<T, Failure>,
-) -> Result<Vec<T>, Failure> {
+    read: impl Fn(&Row<'_>) -> Result<T, MutationFailure>,
+) -> Result<Vec<T>, MutationFailure> {
     let mut query = connection.prepare_cached(sql)?;
     let mut rows = query.query([])?;
     let mut all = Vec::new();
@@ -1005,30 +1060,36 @@ fn json(value: &impl Serialize) -> String {
     serde_json::to_string(value).expect("plain structs with string keys always serialise")
 }
 
-fn unsigned(row: &Row<'_>, column: impl rusqlite::RowIndex) -> Result<u64, Failure> {
+fn unsigned(row: &Row<'_>, column: impl rusqlite::RowIndex) -> Result<u64, MutationFailure> {
     Ok(row.get::<_, i64>(column)?.cast_unsigned())
 }
 
-fn id<K: Kind>(row: &Row<'_>, column: impl rusqlite::RowIndex) -> Result<Id<K>, Failure> {
+fn id<K: IdKind>(row: &Row<'_>, column: impl rusqlite::RowIndex) -> Result<Id<K>, MutationFailure> {
     let text: String = row.get(column)?;
     Id::new(text).map_err(|bad| refusal(bad.to_string()))
 }
 
-fn maybe_id<K: Kind>(row: &Row<'_>, column: impl rusqlite::RowIndex) -> Result<Option<Id<K>>, Failure> {
+fn maybe_id<K: IdKind>(
+    row: &Row<'_>,
+    column: impl rusqlite::RowIndex,
+) -> Result<Option<Id<K>>, MutationFailure> {
     let text: Option<String> = row.get(column)?;
     text.map(|text| Id::new(text).map_err(|bad| refusal(bad.to_string()))).transpose()
 }
 
-fn word<T>(
+fn parse_column<T>(
     row: &Row<'_>,
     column: impl rusqlite::RowIndex,
     parse: fn(&str) -> Option<T>,
-) -> Result<T, Failure> {
+) -> Result<T, MutationFailure> {
     let text: String = row.get(column)?;
-    parse(&text).ok_or_else(|| refusal(format!("{text:?} is no word this furrow knows")))
+    parse(&text).ok_or_else(|| refusal(format!("{text:?} is not a value this furrow knows")))
 }
 
-fn parsed<T: for<'a> Deserialize<'a>>(row: &Row<'_>, column: impl rusqlite::RowIndex) -> Result<T, Failure> {
+fn parsed<T: for<'a> Deserialize<'a>>(
+    row: &Row<'_>,
+    column: impl rusqlite::RowIndex,
+) -> Result<T, MutationFailure> {
     let text: String = row.get(column)?;
     serde_json::from_str(&text).map_err(|error| refusal(format!("unreadable {text:.60}: {error}")))
 }
@@ -1059,14 +1120,14 @@ mod tests {
             opened(),
             drawn(0),
             assigned(0, 0, 0, 1),
-            finish(0, 0, 0, 1, End::Answered),
+            finish(0, 0, 0, 1, EndKind::Answered),
             score(0, 0, 0, 0.25),
             assigned(0, 1, 0, 2),
-            fail(0, 1, 0, End::Blocked),
+            fail(0, 1, 0, EndKind::Blocked),
             close(0),
             drawn(1),
             assigned(1, 0, 0, 3),
-            finish(1, 0, 0, 3, End::MaxSteps),
+            finish(1, 0, 0, 3, EndKind::MaxSteps),
             assigned(1, 1, 0, 4),
         ]
     }
@@ -1088,7 +1149,7 @@ mod tests {
         let (path, copy) = (dir.path().join("ledger.sqlite"), dir.path().join("copy.sqlite"));
         let mut ledger = SqliteLedger::open(&path).unwrap();
         ledger.commit(&a_little_of_everything()).unwrap();
-        // what a crash now would leave: nothing was checkpointed, nobody closed the file
+        // what a crash now would leave: no checkpoint, and the file is not closed
         for suffix in ["", "-wal"] {
             let from = dir.path().join(format!("ledger.sqlite{suffix}"));
             fs::copy(from, dir.path().join(format!("copy.sqlite{suffix}"))).unwrap();
@@ -1099,7 +1160,10 @@ mod tests {
     #[track_caller]
     fn refused(path: &Path, part: &str) {
         let error = SqliteLedger::open(path).err().map(|error| error.to_string()).unwrap_or_default();
-        assert!(error.contains("is no furrow ledger of this version") && error.contains(part), "{error:?}");
+        assert!(
+            error.contains("is not a furrow ledger that this version can read") && error.contains(part),
+            "{error:?}"
+        );
     }
 
     #[test]
@@ -1113,7 +1177,7 @@ mod tests {
         refused(&path("other"), "another program's database");
         drop(SqliteLedger::open(path("newer")).unwrap());
         Connection::open(path("newer")).unwrap().pragma_update(None, "user_version", 9).unwrap();
-        refused(&path("newer"), "its schema is version 9, this furrow reads 3 to 4");
+        refused(&path("newer"), "its schema is version 9, and this furrow reads 3 to 4");
         assert_eq!(fs::read(path("other")).unwrap(), other);
     }
 
@@ -1145,7 +1209,7 @@ mod tests {
             assert_eq!(rows(&ledger.connection), (SCHEMA, before.1, before.2, before.3));
             let loaded = ledger.load().unwrap();
             assert_eq!(loaded.run.unwrap().run_id.as_str(), name);
-            assert!(!ledger.published_shards().unwrap().is_empty());
+            assert!(!ledger.committed_shards().unwrap().is_empty());
             let tables = |ledger: &SqliteLedger| -> Vec<String> {
                 let sql = "SELECT replace(sql, '\"trajectories\"', 'trajectories') FROM sqlite_schema WHERE sql IS NOT NULL ORDER BY name";
                 let mut query = ledger.connection.prepare(sql).unwrap();
@@ -1175,7 +1239,7 @@ mod tests {
         refused(&path, "");
     }
 
-    /// The constraints hold even for somebody with the `sqlite3` tool.
+    /// The constraints hold even for a user of the `sqlite3` tool.
     #[test]
     fn the_tables_refuse_what_must_not_be() {
         let dir = tempfile::tempdir().unwrap();
@@ -1217,7 +1281,7 @@ mod tests {
             let mut ledger = SqliteLedger::open(&path).unwrap();
             ledger.commit(&[opened()]).unwrap();
             let group = |index| {
-                let draw = Draw { task_json: "x".repeat(20_000), ..draw(index, 1) };
+                let draw = TaskDraw { task_json: "x".repeat(20_000), ..draw(index, 1) };
                 Mutation::GroupDrawn { draw, draws: index }
             };
             let mut drawn = 0;
@@ -1230,7 +1294,8 @@ mod tests {
                     assert!(drawn < 1000, "the small disk is not small");
                 };
                 if is_limited() {
-                    // a limit on file sizes is no full disk to SQLite: it stops, and keeps what it acknowledged
+                    // to SQLite a limit on file sizes is not a full disk: it stops, and keeps what
+                    // it acknowledged
                     assert!(matches!(error, LedgerError::Storage { .. }), "{error:?}");
                     assert!(matches!(ledger.commit(&[group(drawn)]), Err(LedgerError::Stopped)));
                     break;

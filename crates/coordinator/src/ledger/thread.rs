@@ -1,4 +1,4 @@
-//! The ledger's own thread: whatever was asked for while the last commit was on its way to the disk shares the next one.
+//! The ledger's own thread: requests that arrive during a commit share the next one.
 
 use std::io;
 use std::ops::Range;
@@ -11,7 +11,7 @@ use tokio::sync::{mpsc, oneshot};
 use super::{Ledger, LedgerError, Mutation};
 use crate::crash;
 
-/// Every place of this module where a test can kill the process: around all commits, and around those that hold a kind of
+/// Every fail point of this module: around all commits, and around those that hold a kind of
 /// decision.
 pub const LEDGER_FAIL_POINTS: &[&str] = &[
     "ledger.before_commit",
@@ -50,42 +50,43 @@ pub const LEDGER_FAIL_POINTS: &[&str] = &[
     "ledger.after_evaluation_end",
 ];
 
-/// How often a full disk is looked at again.
+/// How often a full disk is tried again.
 const FULL_RETRY: Duration = Duration::from_millis(500);
 
 /// Bounds of the ledger's queue.
 #[derive(Debug, Clone, Copy)]
 pub struct LedgerLimits {
-    /// Commits that may wait; the next one waits for a place.
+    /// Commits that may wait in the queue; further callers wait for space in it.
     pub queued_max: usize,
     /// Commits that share one transaction.
     pub batch_max: usize,
-    /// How long a full disk is waited for before the commit fails.
-    pub full_patience: Duration,
+    /// How long a commit waits for a full disk before it fails.
+    pub disk_full_timeout: Duration,
 }
 
 impl Default for LedgerLimits {
-    /// 64 commits a transaction bring 25 times the rate of single ones on a disk of 250 syncs a second; 1,024 waiting commits
-    /// are then 65 ms of work. A minute is enough for a log to be rotated or somebody to be paged.
+    /// 64 commits per transaction bring 25 times the rate of single ones on a disk of 250 syncs a
+    /// second; 1,024 waiting commits are then 65 ms of work. A minute is enough to rotate a log or
+    /// to page an operator.
     fn default() -> Self {
-        Self { queued_max: 1024, batch_max: 64, full_patience: Duration::from_secs(60) }
+        Self { queued_max: 1024, batch_max: 64, disk_full_timeout: Duration::from_secs(60) }
     }
 }
 
-/// Commits through the ledger's thread. The last clone that goes waits for what was asked for.
+/// Commits through the ledger's thread. Dropping the last clone waits for the requested commits.
 #[derive(Debug, Clone)]
 pub struct LedgerHandle {
-    owner: Arc<Owner>,
+    owner: Arc<LedgerThread>,
 }
 
 #[derive(Debug)]
-struct Owner {
-    commits: Option<mpsc::Sender<Commit>>,
+struct LedgerThread {
+    commits: Option<mpsc::Sender<CommitRequest>>,
     thread: Option<JoinHandle<()>>,
 }
 
 #[derive(Debug)]
-struct Commit {
+struct CommitRequest {
     mutations: Vec<Mutation>,
     answer: oneshot::Sender<Result<(), LedgerError>>,
 }
@@ -94,16 +95,16 @@ impl LedgerHandle {
     /// Gives the ledger to a thread of its own.
     pub fn start(ledger: impl Ledger + 'static, limits: LedgerLimits) -> io::Result<Self> {
         let (commits, queue) = mpsc::channel(limits.queued_max);
-        let worker = Worker { ledger, queue, limits };
+        let worker = LedgerWorker { ledger, queue, limits };
         let thread = std::thread::Builder::new().name("ledger".to_owned()).spawn(|| worker.run())?;
-        Ok(Self { owner: Arc::new(Owner { commits: Some(commits), thread: Some(thread) }) })
+        Ok(Self { owner: Arc::new(LedgerThread { commits: Some(commits), thread: Some(thread) }) })
     }
 
-    /// Answers once the mutations are durable, all of them or none.
+    /// Returns once the mutations are durable, all of them or none.
     pub async fn commit(&self, mutations: Vec<Mutation>) -> Result<(), LedgerError> {
         let (answer, answered) = oneshot::channel();
         let commits = self.commits()?;
-        commits.send(Commit { mutations, answer }).await.map_err(|_| LedgerError::Stopped)?;
+        commits.send(CommitRequest { mutations, answer }).await.map_err(|_| LedgerError::Stopped)?;
         answered.await.map_err(|_| LedgerError::Stopped)?
     }
 
@@ -111,16 +112,16 @@ impl LedgerHandle {
     pub fn commit_blocking(&self, mutations: Vec<Mutation>) -> Result<(), LedgerError> {
         let (answer, answered) = oneshot::channel();
         let commits = self.commits()?;
-        commits.blocking_send(Commit { mutations, answer }).map_err(|_| LedgerError::Stopped)?;
+        commits.blocking_send(CommitRequest { mutations, answer }).map_err(|_| LedgerError::Stopped)?;
         answered.blocking_recv().map_err(|_| LedgerError::Stopped)?
     }
 
-    fn commits(&self) -> Result<&mpsc::Sender<Commit>, LedgerError> {
+    fn commits(&self) -> Result<&mpsc::Sender<CommitRequest>, LedgerError> {
         self.owner.commits.as_ref().ok_or(LedgerError::Stopped)
     }
 }
 
-impl Drop for Owner {
+impl Drop for LedgerThread {
     fn drop(&mut self) {
         self.commits = None;
         if let Some(thread) = self.thread.take() {
@@ -132,13 +133,13 @@ impl Drop for Owner {
     }
 }
 
-struct Worker<L> {
+struct LedgerWorker<L> {
     ledger: L,
-    queue: mpsc::Receiver<Commit>,
+    queue: mpsc::Receiver<CommitRequest>,
     limits: LedgerLimits,
 }
 
-impl<L: Ledger> Worker<L> {
+impl<L: Ledger> LedgerWorker<L> {
     fn run(mut self) {
         while let Some(first) = self.queue.blocking_recv() {
             let mut batch = vec![first];
@@ -151,45 +152,45 @@ impl<L: Ledger> Worker<L> {
         }
     }
 
-    fn perform(&mut self, batch: Vec<Commit>) {
+    fn perform(&mut self, batch: Vec<CommitRequest>) {
         let (mutations, parts, answers) = joined(batch);
         let results = match self.commit(&mutations) {
-            // one bad commit must not take its neighbours with it
+            // one refused commit must not fail the others in its batch
             Err(LedgerError::Refused { .. }) if parts.len() > 1 => {
                 parts.into_iter().map(|part| self.commit(&mutations[part])).collect()
             }
             result => vec![result; parts.len()],
         };
         for (answer, result) in answers.into_iter().zip(results) {
-            // whoever asked may have gone; what is committed stays committed
+            // the caller may be gone; what is committed stays committed
             answer.send(result).ok();
         }
     }
 
     fn commit(&mut self, mutations: &[Mutation]) -> Result<(), LedgerError> {
-        pass("before", mutations);
-        self.commit_when_there_is_room(mutations)?;
-        pass("after", mutations);
+        pass_fail_points("before", mutations);
+        self.commit_waiting_for_disk(mutations)?;
+        pass_fail_points("after", mutations);
         Ok(())
     }
 
-    fn commit_when_there_is_room(&mut self, mutations: &[Mutation]) -> Result<(), LedgerError> {
-        let deadline = Instant::now() + self.limits.full_patience;
+    fn commit_waiting_for_disk(&mut self, mutations: &[Mutation]) -> Result<(), LedgerError> {
+        let deadline = Instant::now() + self.limits.disk_full_timeout;
         loop {
             let result = self.ledger.commit(mutations);
             let Err(LedgerError::DiskFull { path, .. }) = &result else { return result };
             if Instant::now() >= deadline || self.queue.is_closed() {
                 return result;
             }
-            tracing::warn!(path = %path.display(), "no space left for the ledger: waiting for some");
+            tracing::warn!(path = %path.display(), "no space left for the ledger: waiting for disk space");
             std::thread::park_timeout(FULL_RETRY);
         }
     }
 }
 
-type Answer = oneshot::Sender<Result<(), LedgerError>>;
+type CommitAnswer = oneshot::Sender<Result<(), LedgerError>>;
 
-fn joined(batch: Vec<Commit>) -> (Vec<Mutation>, Vec<Range<usize>>, Vec<Answer>) {
+fn joined(batch: Vec<CommitRequest>) -> (Vec<Mutation>, Vec<Range<usize>>, Vec<CommitAnswer>) {
     let (mut mutations, mut parts, mut answers) = (Vec::new(), Vec::new(), Vec::new());
     for commit in batch {
         let start = mutations.len();
@@ -201,7 +202,7 @@ fn joined(batch: Vec<Commit>) -> (Vec<Mutation>, Vec<Range<usize>>, Vec<Answer>)
 }
 
 /// The fail points around a commit.
-fn pass(when: &str, mutations: &[Mutation]) {
+fn pass_fail_points(when: &str, mutations: &[Mutation]) {
     if cfg!(feature = "failpoints") {
         crash::point(&format!("ledger.{when}_commit"));
         mutations.iter().for_each(|mutation| crash::point(&format!("ledger.{when}_{}", mutation.verb())));
@@ -217,10 +218,11 @@ mod tests {
 
     use super::*;
     use crate::ledger::conformance::{drawn, opened, sample_mutations};
-    use crate::ledger::{Fate, MemoryLedger, PublishedShard, ShardPhase, Snapshot};
+    use crate::ledger::{CommittedShard, LedgerSnapshot, MemoryLedger, ShardPhase, TrajectoryFate};
 
-    /// Counts commits, fails some of them as a full disk would, and is slow enough for others to queue up behind it.
-    struct Slow {
+    /// Counts commits, fails some of them as a full disk would, and is slow enough for others to
+    /// queue behind it.
+    struct SlowLedger {
         inner: MemoryLedger,
         sizes: Arc<Mutex<Vec<usize>>>,
         full: usize,
@@ -228,7 +230,7 @@ mod tests {
         gate: std::sync::mpsc::Receiver<()>,
     }
 
-    impl Ledger for Slow {
+    impl Ledger for SlowLedger {
         fn commit(&mut self, mutations: &[Mutation]) -> Result<(), LedgerError> {
             self.entered.blocking_send(()).unwrap();
             self.gate.recv().unwrap();
@@ -240,17 +242,17 @@ mod tests {
             }
             self.inner.commit(mutations)
         }
-        fn load(&mut self) -> Result<Snapshot, LedgerError> {
+        fn load(&mut self) -> Result<LedgerSnapshot, LedgerError> {
             self.inner.load()
         }
-        fn fate(&mut self, id: &Id<Trajectory>) -> Result<Option<Fate>, LedgerError> {
+        fn fate(&mut self, id: &Id<Trajectory>) -> Result<Option<TrajectoryFate>, LedgerError> {
             self.inner.fate(id)
         }
         fn shard_of(&mut self, id: &Id<Trajectory>) -> Result<Option<Id<Shard>>, LedgerError> {
             self.inner.shard_of(id)
         }
-        fn published_shards(&mut self) -> Result<Vec<PublishedShard>, LedgerError> {
-            self.inner.published_shards()
+        fn committed_shards(&mut self) -> Result<Vec<CommittedShard>, LedgerError> {
+            self.inner.committed_shards()
         }
         fn shard_phase(&mut self, id: &Id<Shard>) -> Result<Option<ShardPhase>, LedgerError> {
             self.inner.shard_phase(id)
@@ -258,34 +260,35 @@ mod tests {
     }
 
     /// The test's side of a slow ledger.
-    struct Watch {
+    struct SlowLedgerProbe {
         entered: mpsc::Receiver<()>,
         open: std::sync::mpsc::SyncSender<()>,
         sizes: Arc<Mutex<Vec<usize>>>,
     }
 
-    /// A ledger that fails as a full disk would for the first `full` commits, and passes `passes` commits without being told.
-    fn slow(full: usize, passes: usize) -> (Slow, Watch) {
+    /// A ledger that fails as a full disk would for the first `full` commits, and lets `passes`
+    /// commits through before it waits for the test.
+    fn slow(full: usize, passes: usize) -> (SlowLedger, SlowLedgerProbe) {
         let (open, gate) = std::sync::mpsc::sync_channel(100);
         (0..passes).for_each(|_| open.send(()).unwrap());
         let (entering, entered) = mpsc::channel(100);
         let sizes = Arc::default();
-        let watch = Watch { entered, open, sizes: Arc::clone(&sizes) };
-        (Slow { inner: MemoryLedger::default(), sizes, full, entered: entering, gate }, watch)
+        let watch = SlowLedgerProbe { entered, open, sizes: Arc::clone(&sizes) };
+        (SlowLedger { inner: MemoryLedger::default(), sizes, full, entered: entering, gate }, watch)
     }
 
     #[tokio::test]
     async fn waiting_commits_share_a_transaction_and_a_refused_one_stands_alone() {
         let (ledger, mut watch) = slow(0, 0);
         let handle = LedgerHandle::start(ledger, LedgerLimits::default()).unwrap();
-        let ask = |mutations: Vec<Mutation>| {
+        let commit = |mutations: Vec<Mutation>| {
             let handle = handle.clone();
             tokio::spawn(async move { handle.commit(mutations).await })
         };
-        let first = ask(vec![opened()]);
+        let first = commit(vec![opened()]);
         watch.entered.recv().await.unwrap();
-        // the thread now stands in the first commit; these three queue up behind it, in this order
-        let (good, bad, last) = (ask(vec![drawn(0)]), ask(vec![drawn(7)]), ask(vec![drawn(1)]));
+        // the thread is now in the first commit; these three queue behind it, in this order
+        let (good, bad, last) = (commit(vec![drawn(0)]), commit(vec![drawn(7)]), commit(vec![drawn(1)]));
         while handle.commits().unwrap().capacity() != 1024 - 3 {
             tokio::task::yield_now().await;
         }
@@ -307,9 +310,9 @@ mod tests {
     }
 
     #[test]
-    fn patience_with_a_full_disk_ends() {
+    fn waiting_for_a_full_disk_times_out() {
         let (ledger, _watch) = slow(1, 2);
-        let limits = LedgerLimits { full_patience: Duration::ZERO, ..LedgerLimits::default() };
+        let limits = LedgerLimits { disk_full_timeout: Duration::ZERO, ..LedgerLimits::default() };
         let handle = LedgerHandle::start(ledger, limits).unwrap();
         let error = handle.commit_blocking(vec![opened()]).unwrap_err();
         assert!(matches!(error, LedgerError::DiskFull { .. }), "{error}");

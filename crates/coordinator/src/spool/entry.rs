@@ -1,16 +1,17 @@
-//! How an entry lies in a spool file.
+//! Layout of an entry in a spool file.
 //!
 //! ```text
 //! magic "FSP1" · kind u8 · 3 zeros · step u32 · length u32 · digest [32] · crc32 u32 · payload
 //! ```
-//! Numbers are little-endian; the CRC covers the 48 bytes before it and the payload. The digest is the sender's SHA-256 of the
-//! payload; the CRC tells a torn write, the digest tells a damaged message.
+//! Numbers are little-endian; the CRC covers the 48 bytes before it and the payload. The digest is
+//! the sender's SHA-256 of the payload. The CRC detects a torn write, the digest a damaged message.
 
 use std::fmt;
 
 use bytes::Bytes;
 
-/// Largest payload: a step is a screenshot and its trace, 64 MiB is a hundred times the largest seen.
+/// Largest payload: a step is a screenshot and its trace; 64 MiB is a hundred times the largest one
+/// measured.
 pub const PAYLOAD_BYTES_MAX: usize = 64 << 20;
 
 /// Bytes before the payload.
@@ -21,42 +22,42 @@ const STEP: u8 = 1;
 const END: u8 = 2;
 const CRC_AT: usize = 48;
 
-/// Which entry of a trajectory.
+/// Identifies an entry of a trajectory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Key {
+pub enum EntryKey {
     /// A step, counted from 0.
     Step(u32),
     /// How it ended.
     End,
 }
 
-/// One thing that was acknowledged.
+/// An acknowledged entry.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Entry {
+pub struct SpoolEntry {
     /// Which.
-    pub key: Key,
+    pub key: EntryKey,
     /// SHA-256 of the payload.
     pub digest: [u8; 32],
-    /// The message as it came.
+    /// The message as it arrived.
     pub payload: Bytes,
 }
 
 /// The fixed part of an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Header {
-    pub key: Key,
+pub(super) struct EntryHeader {
+    pub key: EntryKey,
     pub length: u32,
     pub digest: [u8; 32],
     crc: u32,
     crc_of_header: u32,
 }
 
-impl Entry {
-    /// The header to be written in front of the payload.
+impl SpoolEntry {
+    /// The header to write in front of the payload.
     pub(super) fn header(&self) -> [u8; HEADER_BYTES] {
         let (kind, step) = match self.key {
-            Key::Step(step) => (STEP, step),
-            Key::End => (END, 0),
+            EntryKey::Step(step) => (STEP, step),
+            EntryKey::End => (END, 0),
         };
         let mut header = [0; HEADER_BYTES];
         header[..4].copy_from_slice(MAGIC);
@@ -72,13 +73,13 @@ impl Entry {
     }
 }
 
-impl Header {
+impl EntryHeader {
     /// Reads it back; `None` when these bytes cannot be a header.
     pub fn parse(bytes: &[u8; HEADER_BYTES]) -> Option<Self> {
         let number = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
         let key = match (bytes[4], number(8)) {
-            (STEP, step) => Key::Step(step),
-            (END, 0) => Key::End,
+            (STEP, step) => EntryKey::Step(step),
+            (END, 0) => EntryKey::End,
             _ => return None,
         };
         let length = number(12);
@@ -88,22 +89,22 @@ impl Header {
         plausible.then_some(Self { key, length, digest, crc: number(CRC_AT), crc_of_header })
     }
 
-    /// A running CRC that has seen the header; feed it the payload.
+    /// A running CRC that already covers the header; feed it the payload.
     pub fn crc(&self) -> crc32fast::Hasher {
         crc32fast::Hasher::new_with_initial_len(self.crc_of_header, CRC_AT as u64)
     }
 
-    /// Whether the fed CRC is the recorded one.
+    /// Whether the computed CRC equals the recorded one.
     pub fn agrees(&self, crc: crc32fast::Hasher) -> bool {
         crc.finalize() == self.crc
     }
 }
 
-impl fmt::Display for Key {
+impl fmt::Display for EntryKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Key::Step(step) => write!(f, "step {step}"),
-            Key::End => f.write_str("the ending"),
+            EntryKey::Step(step) => write!(f, "step {step}"),
+            EntryKey::End => f.write_str("the ending"),
         }
     }
 }

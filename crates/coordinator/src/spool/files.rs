@@ -1,4 +1,4 @@
-//! The spool's files and the index over them. Only the spool's thread comes here.
+//! The spool's files and the index over them. Only the spool's thread uses them.
 
 use std::collections::HashMap;
 use std::fs::{self, File, OpenOptions};
@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use furrow_rollout::{Id, Trajectory};
 
-use super::entry::{Entry, HEADER_BYTES, Header, Key, MAGIC};
+use super::entry::{EntryHeader, EntryKey, HEADER_BYTES, MAGIC, SpoolEntry};
 use super::{SpoolError, storage};
 use crate::crash;
 use crate::durable::{DurableError, DurableFile, make_durable_dir, sync_dir};
@@ -18,7 +18,7 @@ const SUFFIX: &str = ".spool";
 
 /// Whether an append was needed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Appended {
+pub enum AppendOutcome {
     /// It is recorded now.
     New,
     /// It had been recorded before.
@@ -34,44 +34,45 @@ pub struct RecoveredTrajectory {
     pub steps: Vec<(u32, [u8; 32])>,
     /// Digest of its ending, when it has one.
     pub ending: Option<[u8; 32]>,
-    /// What follows these in its file. Nothing is changed until the ledger was asked what had been acknowledged.
-    pub tail: Tail,
+    /// What follows these in its file. Nothing changes until the ledger shows what had been
+    /// acknowledged.
+    pub tail: SpoolTail,
 }
 
 /// What follows the whole entries of a spool file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Tail {
+pub enum SpoolTail {
     /// Nothing.
     #[default]
     None,
-    /// An entry without its end and nothing whole behind it: it was being written when the process died, unless the ledger knows
-    /// that more had been acknowledged.
+    /// An incomplete entry with nothing whole behind it: it was being written when the process
+    /// died, unless the ledger records that more had been acknowledged.
     Torn {
         /// Bytes of it.
         bytes: u64,
     },
-    /// Something that was whole once: a whole entry follows it, or the disk cannot read it.
+    /// Something that was once whole: a whole entry follows it, or the disk cannot read it.
     Damaged {
         /// Where it begins.
         offset: u64,
         /// What is wrong.
-        why: Flaw,
+        why: EntryFlaw,
     },
 }
 
-impl Tail {
+impl SpoolTail {
     /// Bytes of an entry that was being written when the process died.
     pub fn torn_bytes(self) -> u64 {
         match self {
-            Tail::Torn { bytes } => bytes,
-            Tail::None | Tail::Damaged { .. } => 0,
+            SpoolTail::Torn { bytes } => bytes,
+            SpoolTail::None | SpoolTail::Damaged { .. } => 0,
         }
     }
 }
 
 /// What is wrong with a damaged entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Flaw {
+pub enum EntryFlaw {
     /// Its bytes are not those that were written; a whole entry follows.
     Changed,
     /// It does not follow the one before it.
@@ -80,7 +81,7 @@ pub enum Flaw {
     Unreadable,
 }
 
-/// All files and what is in them.
+/// All spool files and their index.
 #[derive(Debug)]
 pub(super) struct SpoolFiles {
     dir: PathBuf,
@@ -135,14 +136,19 @@ impl SpoolFiles {
         Ok((files, recovered))
     }
 
-    /// Writes an entry, unless it is there. It is durable after the next [`sync`](Self::sync).
-    pub fn append(&mut self, trajectory: &Id<Trajectory>, entry: &Entry) -> Result<Appended, SpoolError> {
+    /// Writes an entry, unless it is already there. It is durable after the next
+    /// [`sync`](Self::sync).
+    pub fn append(
+        &mut self,
+        trajectory: &Id<Trajectory>,
+        entry: &SpoolEntry,
+    ) -> Result<AppendOutcome, SpoolError> {
         self.check()?;
         let file = self.trajectories.entry(trajectory.clone()).or_default();
-        match file.place(trajectory, entry)? {
-            Appended::Repeated if crash::planted("bug.no_key") => {}
-            Appended::Repeated => return Ok(Appended::Repeated),
-            Appended::New => {}
+        match file.check_append(trajectory, entry)? {
+            AppendOutcome::Repeated if crash::planted("bug.no_key") => {}
+            AppendOutcome::Repeated => return Ok(AppendOutcome::Repeated),
+            AppendOutcome::New => {}
         }
         crash::point("spool.before_write");
         self.uses += 1;
@@ -155,10 +161,10 @@ impl SpoolFiles {
             self.dirty.push(trajectory.clone());
         }
         crash::point("spool.after_write");
-        Ok(Appended::New)
+        Ok(AppendOutcome::New)
     }
 
-    /// Makes everything written durable, new names included.
+    /// Makes everything written durable, including new file names.
     pub fn sync(&mut self) -> Result<(), SpoolError> {
         self.check()?;
         crash::point("spool.before_sync");
@@ -177,7 +183,7 @@ impl SpoolFiles {
         Ok(self.trajectories.get(trajectory).map_or(0, |file| file.length))
     }
 
-    /// The same; it takes no more.
+    /// The same, and the trajectory takes no more entries.
     pub fn seal(&mut self, trajectory: &Id<Trajectory>) -> Result<u64, SpoolError> {
         self.check()?;
         let file = self.trajectories.entry(trajectory.clone()).or_default();
@@ -230,7 +236,8 @@ impl SpoolFiles {
         Ok(())
     }
 
-    /// A full disk leaves the file as it was and the spool alive; anything else leaves neither certain.
+    /// A full disk leaves the file as it was and the spool usable; after any other error neither is
+    /// certain.
     fn failed(&mut self, error: DurableError) -> SpoolError {
         if error.is_full() {
             return SpoolError::DiskFull(error);
@@ -239,7 +246,8 @@ impl SpoolFiles {
         SpoolError::Stopped(Some(error))
     }
 
-    /// Closes what has its ending, and of the others the least recently used beyond the limit.
+    /// Closes files that have their ending, and beyond the limit the least recently used of the
+    /// others.
     fn close_some(&mut self) {
         let mut open: Vec<_> = self.trajectories.values_mut().filter(|file| file.handle.is_some()).collect();
         open.iter_mut().filter(|file| file.ending.is_some()).for_each(|file| file.handle = None);
@@ -252,82 +260,90 @@ impl SpoolFiles {
 }
 
 impl SpoolFile {
-    /// Scans a file for its whole entries, and says what follows them.
-    fn recover(path: &Path) -> Result<(Self, Tail), SpoolError> {
+    /// Scans a file for its whole entries and returns what follows them.
+    fn recover(path: &Path) -> Result<(Self, SpoolTail), SpoolError> {
         let failed = |operation| move |error| storage(operation, path, error);
         let file = furrow_storage::open(path, OpenOptions::new().read(true)).map_err(failed("open"))?;
         let length = file.metadata().map_err(failed("measure"))?.len();
         let mut kept = Self { exists: true, ..Self::default() };
         let flaw = match kept.scan(&file) {
-            Ok(None) if kept.length == length => return Ok((kept, Tail::None)),
+            Ok(None) if kept.length == length => return Ok((kept, SpoolTail::None)),
             Ok(None) => None,
             Ok(flaw) => flaw,
-            Err(error) if is_unreadable(&error) => Some(Flaw::Unreadable),
+            Err(error) if is_unreadable(&error) => Some(EntryFlaw::Unreadable),
             Err(error) => return Err(failed("read")(error)),
         };
         let flaw = match flaw {
             Some(flaw) => Some(flaw),
             None if whole_entry_follows(&file, kept.length, length).map_err(failed("read"))? => {
-                Some(Flaw::Changed)
+                Some(EntryFlaw::Changed)
             }
             None => None,
         };
         let offset = kept.length;
         // Writing here would cut what may be all that is left of acknowledged steps.
         kept.sealed = flaw.is_some();
-        let tail = flaw.map_or(Tail::Torn { bytes: length - offset }, |why| Tail::Damaged { offset, why });
+        let tail =
+            flaw.map_or(SpoolTail::Torn { bytes: length - offset }, |why| SpoolTail::Damaged { offset, why });
         Ok((kept, tail))
     }
 
-    /// Takes in the whole entries from the start, and says why it stopped where the reason is no torn entry.
-    fn scan(&mut self, file: &File) -> io::Result<Option<Flaw>> {
+    /// Indexes the whole entries from the start. Returns a flaw where it stopped for anything but a
+    /// torn entry.
+    fn scan(&mut self, file: &File) -> io::Result<Option<EntryFlaw>> {
         let mut scan = BufReader::with_capacity(1 << 18, file);
         while let Some((header, bytes)) = next_whole(&mut scan)? {
-            if !self.take(&header) {
-                return Ok(Some(Flaw::OutOfOrder));
+            if !self.index_entry(&header) {
+                return Ok(Some(EntryFlaw::OutOfOrder));
             }
             self.length += bytes;
         }
         Ok(None)
     }
 
-    /// Adds an entry to the index if it can follow what is there.
-    fn take(&mut self, header: &Header) -> bool {
+    /// Adds an entry to the index if it can follow the existing ones.
+    fn index_entry(&mut self, header: &EntryHeader) -> bool {
         let next = self.steps.len() as u32;
         match header.key {
-            Key::Step(step) if step == next && self.ending.is_none() => self.steps.push(header.digest),
-            Key::End if self.ending.is_none() => self.ending = Some(header.digest),
+            EntryKey::Step(step) if step == next && self.ending.is_none() => self.steps.push(header.digest),
+            EntryKey::End if self.ending.is_none() => self.ending = Some(header.digest),
             _ => return crash::planted("bug.no_key"),
         }
         true
     }
 
-    fn report(&self, trajectory_id: Id<Trajectory>, tail: Tail) -> RecoveredTrajectory {
+    fn report(&self, trajectory_id: Id<Trajectory>, tail: SpoolTail) -> RecoveredTrajectory {
         let steps = (0..).zip(self.steps.iter().copied()).collect();
         RecoveredTrajectory { trajectory_id, steps, ending: self.ending, tail }
     }
 
-    /// Whether the entry is there already, comes next or cannot come.
-    fn place(&self, trajectory: &Id<Trajectory>, entry: &Entry) -> Result<Appended, SpoolError> {
+    /// Checks whether the entry exists already, comes next or cannot follow.
+    fn check_append(
+        &self,
+        trajectory: &Id<Trajectory>,
+        entry: &SpoolEntry,
+    ) -> Result<AppendOutcome, SpoolError> {
         let expected = self.steps.len() as u32;
         let recorded = match entry.key {
-            Key::Step(step) => self.steps.get(step as usize),
-            Key::End => self.ending.as_ref(),
+            EntryKey::Step(step) => self.steps.get(step as usize),
+            EntryKey::End => self.ending.as_ref(),
         };
         let trajectory = trajectory.clone();
         match (recorded, entry.key) {
-            (Some(digest), _) if *digest == entry.digest => Ok(Appended::Repeated),
+            (Some(digest), _) if *digest == entry.digest => Ok(AppendOutcome::Repeated),
             (Some(_), key) => Err(SpoolError::Conflict { trajectory, key }),
-            // without fencing nothing keeps a former holder out
+            // without fencing nothing stops a former lease holder
             (None, _) if self.ending.is_some() || self.sealed && !crash::planted("bug.no_fencing") => {
                 Err(SpoolError::Over { trajectory })
             }
-            (None, Key::Step(got)) if got != expected => Err(SpoolError::Gap { trajectory, expected, got }),
-            (None, _) => Ok(Appended::New),
+            (None, EntryKey::Step(got)) if got != expected => {
+                Err(SpoolError::Gap { trajectory, expected, got })
+            }
+            (None, _) => Ok(AppendOutcome::New),
         }
     }
 
-    fn write(&mut self, path: &Path, entry: &Entry) -> Result<(), DurableError> {
+    fn write(&mut self, path: &Path, entry: &SpoolEntry) -> Result<(), DurableError> {
         let handle = match self.handle.take() {
             Some(handle) => handle,
             None if self.exists => DurableFile::open(path, self.length)?,
@@ -338,9 +354,9 @@ impl SpoolFile {
         handle.write(&[&entry.header(), &entry.payload])?;
         self.length = handle.written();
         match entry.key {
-            Key::Step(step) if step as usize == self.steps.len() => self.steps.push(entry.digest),
-            Key::Step(_) => {}
-            Key::End => self.ending = Some(entry.digest),
+            EntryKey::Step(step) if step as usize == self.steps.len() => self.steps.push(entry.digest),
+            EntryKey::Step(_) => {}
+            EntryKey::End => self.ending = Some(entry.digest),
         }
         Ok(())
     }
@@ -358,19 +374,20 @@ pub(super) fn spool_files(dir: &Path) -> Result<Vec<(Id<Trajectory>, PathBuf)>, 
         let name = path.file_name().and_then(|name| name.to_str()).and_then(|name| name.strip_suffix(SUFFIX));
         match name.and_then(|name| Id::new(name).ok()) {
             Some(trajectory) => files.push((trajectory, path)),
-            None => tracing::warn!(path = %path.display(), "not a spool file; left alone"),
+            None => tracing::warn!(path = %path.display(), "ignoring a file that is not a spool file"),
         }
     }
     Ok(files)
 }
 
-/// The next entry that is there from its first to its last byte, and its size; `None` at the end or a torn tail.
-fn next_whole(file: &mut impl Read) -> io::Result<Option<(Header, u64)>> {
+/// The next entry that is there from its first to its last byte, and its size; `None` at the end or
+/// a torn tail.
+fn next_whole(file: &mut impl Read) -> io::Result<Option<(EntryHeader, u64)>> {
     let mut bytes = [0; HEADER_BYTES];
     if !filled(file, &mut bytes)? {
         return Ok(None);
     }
-    let Some(header) = Header::parse(&bytes) else { return Ok(None) };
+    let Some(header) = EntryHeader::parse(&bytes) else { return Ok(None) };
     let mut crc = header.crc();
     let mut left = header.length as usize;
     let mut piece = vec![0; left.min(1 << 18)];
@@ -386,10 +403,11 @@ fn next_whole(file: &mut impl Read) -> io::Result<Option<(Header, u64)>> {
     Ok(header.agrees(crc).then_some((header, size)))
 }
 
-/// Whether an entry lies whole somewhere behind `from`: what is not whole before it was not being written last.
+/// Whether a whole entry starts somewhere after `from`: then an incomplete entry before it was not
+/// the last write.
 ///
-/// A payload may hold what looks like headers, each claiming to be long. Reading is bounded by a few times the file; beyond that the
-/// answer is yes, which costs one trajectory and no other.
+/// A payload may hold what looks like headers, each claiming to be long. Reading is bounded by a
+/// few times the file size; beyond that the answer is yes, which costs one trajectory and no other.
 fn whole_entry_follows(file: &File, from: u64, length: u64) -> io::Result<bool> {
     let mut left = length.saturating_mul(4).max(1 << 20);
     let mut at = from + 1;
@@ -398,7 +416,7 @@ fn whole_entry_follows(file: &File, from: u64, length: u64) -> io::Result<bool> 
         rest.seek(SeekFrom::Start(found))?;
         let mut bytes = [0; HEADER_BYTES];
         if filled(&mut rest, &mut bytes)?
-            && let Some(header) = Header::parse(&bytes)
+            && let Some(header) = EntryHeader::parse(&bytes)
             && found + HEADER_BYTES as u64 + u64::from(header.length) <= length
         {
             let Some(still) = left.checked_sub(u64::from(header.length)) else { return Ok(true) };
@@ -413,7 +431,7 @@ fn whole_entry_follows(file: &File, from: u64, length: u64) -> io::Result<bool> 
     Ok(false)
 }
 
-/// Where the next header may begin.
+/// Offset of the next possible header.
 fn next_magic(mut file: &File, from: u64, length: u64) -> io::Result<Option<u64>> {
     const PIECE: usize = 1 << 18;
     let mut at = from;
@@ -425,7 +443,7 @@ fn next_magic(mut file: &File, from: u64, length: u64) -> io::Result<Option<u64>
         if let Some(found) = piece.windows(MAGIC.len()).position(|window| window == MAGIC) {
             return Ok(Some(at + found as u64));
         }
-        // The pieces overlap, so that a magic on their border is seen.
+        // The pieces overlap, so that a magic across their border is found.
         let read = piece.len().saturating_sub(MAGIC.len() - 1);
         if read == 0 {
             break;
@@ -435,7 +453,7 @@ fn next_magic(mut file: &File, from: u64, length: u64) -> io::Result<Option<u64>
     Ok(None)
 }
 
-/// Whether a disk could not give back what was written: of one file, not of all.
+/// Whether a disk could not return what was written; it affects one file, not all.
 pub(super) fn is_unreadable(error: &io::Error) -> bool {
     error.raw_os_error() == Some(rustix::io::Errno::IO.raw_os_error())
 }

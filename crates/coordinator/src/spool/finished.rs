@@ -1,33 +1,34 @@
-//! Trajectories that have ended and wait in a spool to be published, read by others than the coordinator: nothing is changed, and what is still being written
-//! is passed over.
+//! Reads the ended trajectories of a spool, for readers other than the coordinator. It changes
+//! nothing and skips what is still being written.
 
 use std::path::Path;
 
 use furrow_rollout::{Id, Trajectory};
 
-use super::entry::{Entry, Key};
+use super::entry::{EntryKey, SpoolEntry};
 use super::files::spool_files;
 use super::reader::SpoolReader;
 use super::{SpoolError, storage};
 
-/// Takes a trajectory, the entries of its steps, and the one of its ending.
-pub type Each<'a> = &'a mut dyn FnMut(&Id<Trajectory>, Vec<Entry>, Entry);
+/// Receives a trajectory, the entries of its steps, and the entry of its ending.
+pub type FinishedVisitor<'a> = &'a mut dyn FnMut(&Id<Trajectory>, Vec<SpoolEntry>, SpoolEntry);
 
-/// Hands on the steps and the ending of each trajectory in the spool `dir` that has ended, one trajectory at a time. One whose file is damaged or not whole is
-/// left out, and so is one that is published and removed meanwhile; a folder that is not there holds none.
+/// Visits each ended trajectory in the spool `dir`, one at a time. Skips those whose file is
+/// damaged or not whole, and those that are committed and removed meanwhile. A missing folder
+/// counts as empty.
 ///
 /// # Errors
 /// When the folder cannot be listed.
-pub fn finished(dir: &Path, each: Each<'_>) -> Result<(), SpoolError> {
+pub fn read_finished(dir: &Path, each: FinishedVisitor<'_>) -> Result<(), SpoolError> {
     if !dir.try_exists().map_err(|error| storage("look for", dir, error))? {
         return Ok(());
     }
     for (trajectory, path) in spool_files(dir)? {
         let Ok(extent) = path.metadata().map(|file| file.len()) else { continue };
         let Ok(reader) = SpoolReader::open(dir, &trajectory, extent) else { continue };
-        let entries: Result<Vec<Entry>, SpoolError> = reader.collect();
+        let entries: Result<Vec<SpoolEntry>, SpoolError> = reader.collect();
         let Ok(mut entries) = entries else { continue };
-        if let Some(ending) = entries.pop_if(|entry| entry.key == Key::End) {
+        if let Some(ending) = entries.pop_if(|entry| entry.key == EntryKey::End) {
             each(&trajectory, entries, ending);
         }
     }
@@ -45,8 +46,8 @@ mod tests {
     use super::super::files::{SpoolFiles, path_of};
     use super::*;
 
-    fn entry(key: Key, payload: &'static [u8]) -> Entry {
-        Entry { key, digest: Sha256::digest(payload).into(), payload: Bytes::from_static(payload) }
+    fn entry(key: EntryKey, payload: &'static [u8]) -> SpoolEntry {
+        SpoolEntry { key, digest: Sha256::digest(payload).into(), payload: Bytes::from_static(payload) }
     }
 
     #[test]
@@ -55,10 +56,10 @@ mod tests {
         let id = |name: &str| Id::<Trajectory>::new(name).unwrap();
         let (mut files, _) = SpoolFiles::open(dir.path(), 8, std::sync::Arc::new(AtomicU64::new(0))).unwrap();
         for name in ["ended", "open", "torn", "damaged"] {
-            files.append(&id(name), &entry(Key::Step(0), b"first")).unwrap();
-            files.append(&id(name), &entry(Key::Step(1), b"second")).unwrap();
+            files.append(&id(name), &entry(EntryKey::Step(0), b"first")).unwrap();
+            files.append(&id(name), &entry(EntryKey::Step(1), b"second")).unwrap();
             if name != "open" {
-                files.append(&id(name), &entry(Key::End, b"end")).unwrap();
+                files.append(&id(name), &entry(EntryKey::End, b"end")).unwrap();
             }
         }
         files.sync().unwrap();
@@ -70,13 +71,13 @@ mod tests {
         fs::write(path_of(dir.path(), &id("damaged")), damaged).unwrap();
         fs::write(dir.path().join("another's"), "file").unwrap();
 
-        let mut seen = Vec::new();
-        finished(dir.path(), &mut |id, steps, ending| {
-            seen.push((id.to_string(), steps.len(), ending.payload));
+        let mut visited = Vec::new();
+        read_finished(dir.path(), &mut |id, steps, ending| {
+            visited.push((id.to_string(), steps.len(), ending.payload));
         })
         .unwrap();
-        assert_eq!(seen, [("ended".to_owned(), 2, Bytes::from_static(b"end"))]);
+        assert_eq!(visited, [("ended".to_owned(), 2, Bytes::from_static(b"end"))]);
         assert_eq!(fs::metadata(&torn).unwrap().len() as usize, whole.len() - 1);
-        finished(&dir.path().join("none"), &mut |_, _, _| panic!("there is none")).unwrap();
+        read_finished(&dir.path().join("none"), &mut |_, _, _| panic!("no trajectory is there")).unwrap();
     }
 }

@@ -1,4 +1,4 @@
-//! Reads the entries of one spool file back, each checked against its CRC and its digest.
+//! Reads the entries of one spool file back and checks each against its CRC and its digest.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufReader, Read, Seek as _, SeekFrom};
@@ -8,7 +8,7 @@ use bytes::Bytes;
 use furrow_rollout::{Id, Trajectory};
 use sha2::{Digest, Sha256};
 
-use super::entry::{Entry, HEADER_BYTES, Header, Key};
+use super::entry::{EntryHeader, EntryKey, HEADER_BYTES, SpoolEntry};
 use super::files::path_of;
 use super::{SpoolError, storage};
 
@@ -22,7 +22,7 @@ pub struct SpoolReader {
 }
 
 impl SpoolReader {
-    /// Reads the first `extent` bytes: what was durable when they were measured.
+    /// Opens the first `extent` bytes: what was durable when they were measured.
     pub(super) fn open(dir: &Path, trajectory: &Id<Trajectory>, extent: u64) -> Result<Self, SpoolError> {
         let path = path_of(dir, trajectory);
         let file = match extent {
@@ -41,10 +41,10 @@ impl SpoolReader {
     }
 
     /// The ending, which is the last entry when there is one.
-    pub(super) fn ending(mut self) -> Result<Option<Entry>, SpoolError> {
+    pub(super) fn ending(mut self) -> Result<Option<SpoolEntry>, SpoolError> {
         while self.offset < self.extent {
             let header = self.header()?;
-            if header.key == Key::End {
+            if header.key == EntryKey::End {
                 return self.payload(&header).map(Some);
             }
             self.pass_over(&header)?;
@@ -53,11 +53,11 @@ impl SpoolReader {
     }
 
     /// The newest step: the last entry, or the one before the ending.
-    pub(super) fn last_step(mut self) -> Result<Option<Entry>, SpoolError> {
+    pub(super) fn last_step(mut self) -> Result<Option<SpoolEntry>, SpoolError> {
         let mut last = None;
         while self.offset < self.extent {
             let (at, header) = (self.offset, self.header()?);
-            if matches!(header.key, Key::Step(_)) {
+            if matches!(header.key, EntryKey::Step(_)) {
                 last = Some(at);
             }
             self.pass_over(&header)?;
@@ -71,20 +71,20 @@ impl SpoolReader {
         self.payload(&header).map(Some)
     }
 
-    fn header(&mut self) -> Result<Header, SpoolError> {
+    fn header(&mut self) -> Result<EntryHeader, SpoolError> {
         let mut bytes = [0; HEADER_BYTES];
         self.fill(&mut bytes)?;
-        Header::parse(&bytes).ok_or_else(|| self.damaged("no entry begins here"))
+        EntryHeader::parse(&bytes).ok_or_else(|| self.damaged("no entry begins here"))
     }
 
-    fn pass_over(&mut self, header: &Header) -> Result<(), SpoolError> {
+    fn pass_over(&mut self, header: &EntryHeader) -> Result<(), SpoolError> {
         let Some(file) = &mut self.file else { return Err(self.damaged("the file is gone")) };
         file.seek_relative(i64::from(header.length)).map_err(|error| storage("read", &self.path, error))?;
         self.offset += HEADER_BYTES as u64 + u64::from(header.length);
         Ok(())
     }
 
-    fn payload(&mut self, header: &Header) -> Result<Entry, SpoolError> {
+    fn payload(&mut self, header: &EntryHeader) -> Result<SpoolEntry, SpoolError> {
         let mut payload = vec![0; header.length as usize];
         self.fill(&mut payload)?;
         let mut crc = header.crc();
@@ -96,7 +96,7 @@ impl SpoolReader {
             return Err(self.damaged("the digest is another"));
         }
         self.offset += (HEADER_BYTES + payload.len()) as u64;
-        Ok(Entry { key: header.key, digest: header.digest, payload: Bytes::from(payload) })
+        Ok(SpoolEntry { key: header.key, digest: header.digest, payload: Bytes::from(payload) })
     }
 
     fn fill(&mut self, bytes: &mut [u8]) -> Result<(), SpoolError> {
@@ -116,7 +116,7 @@ impl SpoolReader {
 }
 
 impl Iterator for SpoolReader {
-    type Item = Result<Entry, SpoolError>;
+    type Item = Result<SpoolEntry, SpoolError>;
 
     fn next(&mut self) -> Option<Self::Item> {
         if self.offset >= self.extent {
@@ -124,7 +124,7 @@ impl Iterator for SpoolReader {
         }
         let entry = self.header().and_then(|header| self.payload(&header));
         if entry.is_err() {
-            self.extent = self.offset; // what follows an unreadable entry has no beginning
+            self.extent = self.offset; // nothing after an unreadable entry can be located
         }
         Some(entry)
     }

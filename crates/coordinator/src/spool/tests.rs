@@ -11,7 +11,7 @@ use super::entry::HEADER_BYTES;
 use super::*;
 use crate::small_disk::on_small_disk;
 
-type Entries = Vec<(Key, Vec<u8>)>;
+type StoredEntries = Vec<(EntryKey, Vec<u8>)>;
 
 fn id(name: &str) -> Id<Trajectory> {
     Id::new(name).unwrap()
@@ -25,23 +25,23 @@ fn open(dir: &Path) -> (Spool, Vec<RecoveredTrajectory>) {
     Spool::open(dir, SpoolLimits::default()).unwrap()
 }
 
-async fn put(spool: &Spool, name: &str, key: Key, payload: &[u8]) -> Result<Appended, SpoolError> {
+async fn put(spool: &Spool, name: &str, key: EntryKey, payload: &[u8]) -> Result<AppendOutcome, SpoolError> {
     let (id, digest, payload) = (id(name), digest(payload), Bytes::copy_from_slice(payload));
     match key {
-        Key::Step(step) => spool.append_step(&id, step, digest, payload).await,
-        Key::End => spool.append_ending(&id, digest, payload).await,
+        EntryKey::Step(step) => spool.append_step(&id, step, digest, payload).await,
+        EntryKey::End => spool.append_ending(&id, digest, payload).await,
     }
 }
 
-/// The entries that can be read, in the words of the tests.
-fn contents(spool: &Spool, name: &str) -> Entries {
+/// The entries that can be read, as the tests write them.
+fn contents(spool: &Spool, name: &str) -> StoredEntries {
     let read = spool.read(&id(name)).unwrap();
     read.map(|entry| entry.unwrap()).map(|entry| (entry.key, entry.payload.to_vec())).collect()
 }
 
-/// Puts every entry in turn; the last one's answer is compared, an error by a part of its text.
+/// Appends each entry in turn and compares the last answer, an error by a part of its text.
 #[track_caller]
-fn check(story: &[(&str, Key, &str)], want: Result<Appended, &str>) {
+fn check(story: &[(&str, EntryKey, &str)], want: Result<AppendOutcome, &str>) {
     let dir = tempfile::tempdir().unwrap();
     let (spool, _) = open(dir.path());
     let runtime = Runtime::new().unwrap();
@@ -58,31 +58,34 @@ fn check(story: &[(&str, Key, &str)], want: Result<Appended, &str>) {
 
 #[test]
 fn every_entry_is_kept_once_and_in_order() {
-    use Appended::{New, Repeated};
-    use Key::{End, Step};
+    use AppendOutcome::{New, Repeated};
+    use EntryKey::{End, Step};
     check(&[("a", Step(0), "x")], Ok(New));
     check(&[("a", Step(0), "x"), ("a", Step(0), "x")], Ok(Repeated));
-    check(&[("a", Step(0), "x"), ("a", Step(0), "y")], Err("a: step 0 is recorded with another digest"));
+    check(
+        &[("a", Step(0), "x"), ("a", Step(0), "y")],
+        Err("a: step 0 is already recorded with another digest"),
+    );
     check(&[("a", Step(0), "x"), ("a", Step(2), "z")], Err("a: step 2 came before step 1"));
     check(&[("a", Step(1), "y")], Err("a: step 1 came before step 0"));
     check(&[("a", Step(0), "x"), ("b", Step(0), "y")], Ok(New));
     check(&[("a", End, "e")], Ok(New));
     check(&[("a", End, "e"), ("a", End, "e")], Ok(Repeated));
-    check(&[("a", End, "e"), ("a", End, "f")], Err("a: the ending is recorded with another digest"));
+    check(&[("a", End, "e"), ("a", End, "f")], Err("a: the ending is already recorded with another digest"));
     check(&[("a", Step(0), "x"), ("a", End, "e"), ("a", Step(0), "x")], Ok(Repeated));
     check(&[("a", Step(0), "x"), ("a", End, "e"), ("a", Step(1), "y")], Err("a is over"));
     check(&[("a", Step(0), "")], Ok(New));
 }
 
 #[tokio::test]
-async fn damaged_and_oversized_payloads_are_refused_at_the_door() {
+async fn damaged_and_oversized_payloads_are_refused_on_append() {
     let dir = tempfile::tempdir().unwrap();
     let (spool, _) = open(dir.path());
     let wrong = spool.append_step(&id("a"), 0, [0; 32], Bytes::from_static(b"x")).await.unwrap_err();
     assert!(matches!(wrong, SpoolError::WrongDigest { .. }), "{wrong}");
     let huge = Bytes::from(vec![0; PAYLOAD_BYTES_MAX + 1]);
     let refused = spool.append_step(&id("a"), 0, [0; 32], huge).await.unwrap_err();
-    assert_eq!(refused.to_string(), "a: step 0 has 67108865 bytes, at most 67108864 are taken");
+    assert_eq!(refused.to_string(), "a: step 0 has 67108865 bytes; at most 67108864 are allowed");
     assert_eq!(spool.bytes(), 0);
 }
 
@@ -91,15 +94,15 @@ fn a_sealed_trajectory_takes_no_more_and_a_deleted_one_is_gone() {
     let dir = tempfile::tempdir().unwrap();
     let (spool, _) = open(dir.path());
     let runtime = Runtime::new().unwrap();
-    runtime.block_on(put(&spool, "a", Key::Step(0), b"x")).unwrap();
+    runtime.block_on(put(&spool, "a", EntryKey::Step(0), b"x")).unwrap();
     assert_eq!(spool.seal(&id("a")).unwrap(), HEADER_BYTES as u64 + 1);
     assert_eq!(spool.seal(&id("never")).unwrap(), 0);
-    for (name, key) in [("a", Key::Step(1)), ("a", Key::End), ("never", Key::Step(0))] {
+    for (name, key) in [("a", EntryKey::Step(1)), ("a", EntryKey::End), ("never", EntryKey::Step(0))] {
         let refused = runtime.block_on(put(&spool, name, key, b"y")).unwrap_err();
         assert!(matches!(refused, SpoolError::Over { .. }), "{name} {key}: {refused}");
     }
-    assert_eq!(runtime.block_on(put(&spool, "a", Key::Step(0), b"x")).unwrap(), Appended::Repeated);
-    assert_eq!(contents(&spool, "a"), [(Key::Step(0), b"x".to_vec())]);
+    assert_eq!(runtime.block_on(put(&spool, "a", EntryKey::Step(0), b"x")).unwrap(), AppendOutcome::Repeated);
+    assert_eq!(contents(&spool, "a"), [(EntryKey::Step(0), b"x".to_vec())]);
     assert_eq!(spool.read_ending(&id("a")).unwrap(), None);
     for name in ["a", "never", "a"] {
         spool.delete(&id(name)).unwrap();
@@ -119,9 +122,9 @@ async fn appends_of_many_trajectories_at_once_are_all_kept() {
             let spool = spool.clone();
             tokio::spawn(async move {
                 for step in 0..10 {
-                    put(&spool, &format!("t{index}"), Key::Step(step), &[index; 3000]).await.unwrap();
+                    put(&spool, &format!("t{index}"), EntryKey::Step(step), &[index; 3000]).await.unwrap();
                 }
-                put(&spool, &format!("t{index}"), Key::End, b"e").await.unwrap();
+                put(&spool, &format!("t{index}"), EntryKey::End, b"e").await.unwrap();
             })
         })
         .collect();
@@ -136,14 +139,14 @@ async fn appends_of_many_trajectories_at_once_are_all_kept() {
 }
 
 /// Three steps and an ending, and where each entry ends.
-fn a_whole_file() -> (Vec<u8>, Entries, Vec<usize>) {
+fn a_whole_file() -> (Vec<u8>, StoredEntries, Vec<usize>) {
     let dir = tempfile::tempdir().unwrap();
     let (spool, _) = open(dir.path());
     let entries = vec![
-        (Key::Step(0), b"the first".to_vec()),
-        (Key::Step(1), Vec::new()),
-        (Key::Step(2), vec![7; 40]),
-        (Key::End, b"over".to_vec()),
+        (EntryKey::Step(0), b"the first".to_vec()),
+        (EntryKey::Step(1), Vec::new()),
+        (EntryKey::Step(2), vec![7; 40]),
+        (EntryKey::End, b"over".to_vec()),
     ];
     let runtime = Runtime::new().unwrap();
     for (key, payload) in &entries {
@@ -173,7 +176,7 @@ fn a_tail_torn_at_any_byte_is_cut_and_written_again() {
         assert_eq!(recovered[0].steps.len(), kept.min(3));
         assert_eq!(recovered[0].ending.is_some(), kept == 4);
         for (at, (key, payload)) in entries.iter().enumerate() {
-            let want = if at < kept { Appended::Repeated } else { Appended::New };
+            let want = if at < kept { AppendOutcome::Repeated } else { AppendOutcome::New };
             assert_eq!(runtime.block_on(put(&spool, "a", *key, payload)).unwrap(), want, "cut at {length}");
         }
         assert_eq!(contents(&spool, "a"), entries, "cut at {length}");
@@ -196,13 +199,14 @@ fn a_changed_byte_never_becomes_an_entry() {
         assert_eq!(recovered[0].steps.len(), kept.min(3), "byte {at}");
         let offset = ends[..kept].last().copied().unwrap_or(0) as u64;
         let want = match kept {
-            3 => Tail::Torn { bytes: whole.len() as u64 - offset },
-            _ => Tail::Damaged { offset, why: Flaw::Changed },
+            3 => SpoolTail::Torn { bytes: whole.len() as u64 - offset },
+            _ => SpoolTail::Damaged { offset, why: EntryFlaw::Changed },
         };
         assert_eq!(recovered[0].tail, want, "byte {at}");
         assert_eq!(fs::read(dir.path().join("a.spool")).unwrap(), damaged, "byte {at}: opening changed it");
         if kept < 3 {
-            let late = Runtime::new().unwrap().block_on(put(&spool, "a", Key::Step(kept as u32), b"later"));
+            let late =
+                Runtime::new().unwrap().block_on(put(&spool, "a", EntryKey::Step(kept as u32), b"later"));
             assert!(matches!(late, Err(SpoolError::Over { .. })), "byte {at}: {late:?}");
             assert_eq!(fs::read(dir.path().join("a.spool")).unwrap(), damaged, "byte {at}: an append cut it");
             spool.cut(&id("a")).unwrap();
@@ -218,18 +222,21 @@ fn entries_out_of_order_are_damage() {
     let swapped = [&whole[..ends[0]], &whole[ends[1]..]].concat();
     fs::write(dir.path().join("a.spool"), &swapped).unwrap();
     let (_spool, recovered) = open(dir.path());
-    assert_eq!(recovered[0].tail, Tail::Damaged { offset: ends[0] as u64, why: Flaw::OutOfOrder });
+    assert_eq!(recovered[0].tail, SpoolTail::Damaged { offset: ends[0] as u64, why: EntryFlaw::OutOfOrder });
 }
 
-/// A page may write what looks like headers into what is recorded. Looking for a whole entry must not take time that grows with their
-/// number times their length.
+/// A page may write text that looks like headers into what is recorded. The search for a whole
+/// entry must not take time that grows with their number times their length.
 #[test]
 fn a_payload_full_of_headers_is_looked_through_quickly() {
     let dir = tempfile::tempdir().unwrap();
-    let claim = Entry { key: Key::Step(1), digest: [0; 32], payload: Bytes::from(vec![0; 1 << 20]) }.header();
-    let mut torn = Entry { key: Key::Step(0), digest: [0; 32], payload: Bytes::from(vec![0; 8 << 20]) }
-        .header()
-        .to_vec();
+    let claim =
+        SpoolEntry { key: EntryKey::Step(1), digest: [0; 32], payload: Bytes::from(vec![0; 1 << 20]) }
+            .header();
+    let mut torn =
+        SpoolEntry { key: EntryKey::Step(0), digest: [0; 32], payload: Bytes::from(vec![0; 8 << 20]) }
+            .header()
+            .to_vec();
     while torn.len() < 3 << 20 {
         torn.extend_from_slice(&claim);
     }
@@ -237,8 +244,8 @@ fn a_payload_full_of_headers_is_looked_through_quickly() {
     let began = std::time::Instant::now();
     let (_spool, recovered) = open(dir.path());
     assert_eq!(recovered[0].steps, []);
-    assert!(matches!(recovered[0].tail, Tail::Damaged { offset: 0, .. }), "{:?}", recovered[0].tail);
-    // 60,000 claims of a megabyte each would be minutes.
+    assert!(matches!(recovered[0].tail, SpoolTail::Damaged { offset: 0, .. }), "{:?}", recovered[0].tail);
+    // 60,000 claims of a megabyte each would take minutes.
     assert!(began.elapsed() < std::time::Duration::from_secs(20), "{:?}", began.elapsed());
 }
 
@@ -266,12 +273,12 @@ fn a_spool_file_that_is_a_link_is_refused_and_what_it_leads_to_stays() {
 }
 
 #[test]
-fn what_is_damaged_while_the_spool_runs_is_told_with_its_place() {
+fn damage_while_the_spool_runs_is_reported_with_its_offset() {
     let dir = tempfile::tempdir().unwrap();
     let (spool, _) = open(dir.path());
     let runtime = Runtime::new().unwrap();
     for step in 0..3 {
-        runtime.block_on(put(&spool, "a", Key::Step(step), b"abc")).unwrap();
+        runtime.block_on(put(&spool, "a", EntryKey::Step(step), b"abc")).unwrap();
     }
     let path = dir.path().join("a.spool");
     let mut bytes = fs::read(&path).unwrap();
@@ -305,8 +312,8 @@ fn a_full_disk_keeps_what_was_acknowledged_and_goes_on_when_freed() {
             let (spool, _) = open(&dir);
             let mut acknowledged = 0;
             let error = loop {
-                match runtime.block_on(put(&spool, &name, Key::Step(acknowledged), &payload)) {
-                    Ok(appended) => assert_eq!(appended, Appended::New),
+                match runtime.block_on(put(&spool, &name, EntryKey::Step(acknowledged), &payload)) {
+                    Ok(appended) => assert_eq!(appended, AppendOutcome::New),
                     Err(error) => break error,
                 }
                 acknowledged += 1;
@@ -319,18 +326,22 @@ fn a_full_disk_keeps_what_was_acknowledged_and_goes_on_when_freed() {
             let found = recovered.iter().find(|found| found.trajectory_id == id(&name)).unwrap();
             assert_eq!(found.steps.len() as u32, acknowledged, "cycle {cycle}");
             assert_eq!(contents(&spool, &name).len() as u32, acknowledged);
-            // the same append, refused and then taken by the same spool
-            let again = |spool: &Spool| runtime.block_on(put(spool, "small", Key::Step(cycle), &payload));
+            // the same append, refused and then accepted by the same spool
+            let again =
+                |spool: &Spool| runtime.block_on(put(spool, "small", EntryKey::Step(cycle), &payload));
             let refused = again(&spool).is_err();
             spool.delete(&id(&name)).unwrap();
-            assert_eq!(again(&spool).unwrap(), if refused { Appended::New } else { Appended::Repeated });
+            assert_eq!(
+                again(&spool).unwrap(),
+                if refused { AppendOutcome::New } else { AppendOutcome::Repeated }
+            );
         }
     });
 }
 
-/// What may happen to a spool. A trajectory's payloads are told apart by their seed.
+/// What may happen to a spool. A trajectory's payloads differ by their seed.
 #[derive(Debug, Clone)]
-enum Act {
+enum SpoolAction {
     Step {
         who: usize,
         step: u32,
@@ -344,13 +355,13 @@ enum Act {
     Delete {
         who: usize,
     },
-    /// A crash in the middle of a write: of an entry that would fit, its first bytes are there.
+    /// A crash in the middle of a write: of an entry that would fit, the first bytes are there.
     Torn {
         who: usize,
         size: usize,
         reached: usize,
     },
-    /// A disk that lost what it had: only a prefix of the file is there.
+    /// A disk that lost data: only a prefix of the file is there.
     Short {
         who: usize,
         length: usize,
@@ -358,35 +369,40 @@ enum Act {
     Restart,
 }
 
-fn any_act() -> impl Strategy<Value = Act> {
+fn any_act() -> impl Strategy<Value = SpoolAction> {
     let who = || 0..3usize;
     prop_oneof![
-        8 => (who(), 0..6u32, 0..2u8, 0..300usize).prop_map(|(who, step, seed, size)| Act::Step { who, step, seed, size }),
-        1 => (who(), 0..2u8).prop_map(|(who, seed)| Act::End { who, seed }),
-        1 => who().prop_map(|who| Act::Delete { who }),
-        2 => (who(), 0..300usize, 0..400usize).prop_map(|(who, size, reached)| Act::Torn { who, size, reached }),
-        1 => (who(), 0..2000usize).prop_map(|(who, length)| Act::Short { who, length }),
-        1 => Just(Act::Restart),
+        8 => (who(), 0..6u32, 0..2u8, 0..300usize).prop_map(|(who, step, seed, size)| SpoolAction::Step { who, step, seed, size }),
+        1 => (who(), 0..2u8).prop_map(|(who, seed)| SpoolAction::End { who, seed }),
+        1 => who().prop_map(|who| SpoolAction::Delete { who }),
+        2 => (who(), 0..300usize, 0..400usize).prop_map(|(who, size, reached)| SpoolAction::Torn { who, size, reached }),
+        1 => (who(), 0..2000usize).prop_map(|(who, length)| SpoolAction::Short { who, length }),
+        1 => Just(SpoolAction::Restart),
     ]
 }
 
-type Model = BTreeMap<usize, Entries>;
+type SpoolModel = BTreeMap<usize, StoredEntries>;
 
-/// What the model says to an append.
-fn expect(model: &mut Model, who: usize, key: Key, payload: &[u8]) -> Result<Appended, &'static str> {
+/// The model's answer to an append.
+fn expect(
+    model: &mut SpoolModel,
+    who: usize,
+    key: EntryKey,
+    payload: &[u8],
+) -> Result<AppendOutcome, &'static str> {
     let entries = model.entry(who).or_default();
     if let Some((_, recorded)) = entries.iter().find(|(recorded, _)| *recorded == key) {
-        return if recorded == payload { Ok(Appended::Repeated) } else { Err("conflict") };
+        return if recorded == payload { Ok(AppendOutcome::Repeated) } else { Err("conflict") };
     }
     match key {
-        _ if entries.iter().any(|(key, _)| *key == Key::End) => return Err("over"),
-        Key::Step(step) if step as usize != entries.len() => return Err("gap"),
+        _ if entries.iter().any(|(key, _)| *key == EntryKey::End) => return Err("over"),
+        EntryKey::Step(step) if step as usize != entries.len() => return Err("gap"),
         _ => entries.push((key, payload.to_vec())),
     }
-    Ok(Appended::New)
+    Ok(AppendOutcome::New)
 }
 
-fn word(error: &SpoolError) -> &'static str {
+fn error_name(error: &SpoolError) -> &'static str {
     match error {
         SpoolError::Conflict { .. } => "conflict",
         SpoolError::Over { .. } => "over",
@@ -395,8 +411,8 @@ fn word(error: &SpoolError) -> &'static str {
     }
 }
 
-/// Keeps the entries that lie whole in the first `length` bytes.
-fn shorten(entries: &mut Entries, length: usize) {
+/// Keeps the entries that are whole within the first `length` bytes.
+fn shorten(entries: &mut StoredEntries, length: usize) {
     let mut end = 0;
     entries.retain(|(_, payload)| {
         end += HEADER_BYTES + payload.len();
@@ -411,44 +427,44 @@ proptest! {
         let dir = tempfile::tempdir().unwrap();
         let runtime = Runtime::new().unwrap();
         let mut spool = Some(open(dir.path()).0);
-        let mut model = Model::new();
+        let mut model = SpoolModel::new();
         for act in acts {
             let live = spool.as_ref().unwrap();
             let path = |who: usize| dir.path().join(format!("t{who}.spool"));
             match act {
-                Act::Step { who, step, seed, size } => {
+                SpoolAction::Step { who, step, seed, size } => {
                     let payload = vec![seed; size];
-                    let got = runtime.block_on(put(live, &format!("t{who}"), Key::Step(step), &payload));
-                    let want = expect(&mut model, who, Key::Step(step), &payload);
-                    prop_assert_eq!(got.map_err(|error| word(&error)), want);
+                    let got = runtime.block_on(put(live, &format!("t{who}"), EntryKey::Step(step), &payload));
+                    let want = expect(&mut model, who, EntryKey::Step(step), &payload);
+                    prop_assert_eq!(got.map_err(|error| error_name(&error)), want);
                 }
-                Act::End { who, seed } => {
-                    let got = runtime.block_on(put(live, &format!("t{who}"), Key::End, &[seed]));
-                    let want = expect(&mut model, who, Key::End, &[seed]);
-                    prop_assert_eq!(got.map_err(|error| word(&error)), want);
+                SpoolAction::End { who, seed } => {
+                    let got = runtime.block_on(put(live, &format!("t{who}"), EntryKey::End, &[seed]));
+                    let want = expect(&mut model, who, EntryKey::End, &[seed]);
+                    prop_assert_eq!(got.map_err(|error| error_name(&error)), want);
                 }
-                Act::Delete { who } => {
+                SpoolAction::Delete { who } => {
                     live.delete(&id(&format!("t{who}"))).unwrap();
                     model.remove(&who);
                 }
-                Act::Torn { who, size, reached } => {
+                SpoolAction::Torn { who, size, reached } => {
                     spool = None;
                     let step = model.get(&who).map_or(0, Vec::len) as u32;
                     let payload = Bytes::from(vec![5; size]);
-                    let entry = Entry { key: Key::Step(step), digest: digest(&payload), payload };
+                    let entry = SpoolEntry { key: EntryKey::Step(step), digest: digest(&payload), payload };
                     let mut bytes = [&entry.header()[..], &entry.payload].concat();
                     bytes.truncate(reached.min(bytes.len() - 1));
                     let mut file = fs::OpenOptions::new().append(true).create(true).open(path(who)).unwrap();
                     io::Write::write_all(&mut file, &bytes).unwrap();
                 }
-                Act::Short { who, length } => {
+                SpoolAction::Short { who, length } => {
                     spool = None;
                     if let (Ok(bytes), Some(entries)) = (fs::read(path(who)), model.get_mut(&who)) {
                         fs::write(path(who), &bytes[..length.min(bytes.len())]).unwrap();
                         shorten(entries, length);
                     }
                 }
-                Act::Restart => spool = None,
+                SpoolAction::Restart => spool = None,
             }
             if spool.is_none() {
                 let (opened, recovered) = open(dir.path());

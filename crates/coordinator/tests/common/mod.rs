@@ -1,20 +1,20 @@
-//! A small job and the messages of its workers, for tests that act the environment worker themselves.
+//! A small job and the messages of its workers, for tests that act as the environment worker.
 
 use std::path::Path;
 
 use bytes::Bytes;
-use furrow_coordinator::{Identity, Job, JudgeFile, LimitsFile, ScoreFile};
+use furrow_coordinator::{CoordinatorJob, JobIdentity, JudgeFile, LimitsFile, ScoreFile};
 use furrow_records::RecordsFile;
-use furrow_records::fixtures::{Plot, png};
+use furrow_records::fixtures::{TrajectoryFixture, png};
 use furrow_rollout::{
-    ContextPolicy, End, Ending, Evidence, Grammar, Id, PROTOCOL_VERSION, PolicyKind, SCHEMA_VERSION,
-    Sampling, SessionSpec,
+    ContextPolicy, EndKind, Evidence, Grammar, Id, PROTOCOL_VERSION, PolicyKind, SCHEMA_VERSION,
+    SamplingParams, SessionSpec, TrajectoryEnding,
 };
 use furrow_tasks::{SourceFile, TasksFile, load};
 use furrow_wire::{OpaqueStep, digest, encode_ending, encode_opaque_step, encode_trace, v1};
 
-/// What a test changes about the job.
-pub struct Setup {
+/// What a test changes in the job.
+pub struct JobSetup {
     pub groups: u64,
     pub group_size: u32,
     pub seed: u64,
@@ -25,10 +25,10 @@ pub struct Setup {
     pub judge: JudgeFile,
 }
 
-/// The scorer of tasks that say nothing else.
+/// The scorer of tasks that set no other.
 pub const EXACT: &str = r#"{"kind":"answer","match":"exact","value":"42"}"#;
 
-impl Default for Setup {
+impl Default for JobSetup {
     fn default() -> Self {
         let limits = LimitsFile {
             lease_millis: 60_000,
@@ -41,9 +41,9 @@ impl Default for Setup {
     }
 }
 
-impl Setup {
+impl JobSetup {
     /// The job, with its two tasks in a file beside the run directory.
-    pub fn job(self, dir: &Path) -> Job {
+    pub fn job(self, dir: &Path) -> CoordinatorJob {
         let file = dir.join("tasks.jsonl");
         let line = |name: &str| {
             format!(
@@ -61,19 +61,20 @@ impl Setup {
             ..TasksFile::default()
         };
         let tasks_config = tasks.check(dir).unwrap();
-        Job {
+        CoordinatorJob {
             run_id: Id::new("loopback").unwrap(),
             run_dir: dir.join("run"),
             lock: None,
             resume: self.resume,
-            identity: Identity::new([("tasks.seed".to_owned(), self.seed.to_string())]),
+            identity: JobIdentity::new([("tasks.seed".to_owned(), self.seed.to_string())]),
+            began: None,
             job_toml: "[run]\nname = \"loopback\"\n".into(),
             tasks: load(&tasks_config).unwrap(),
             tasks_config,
             eval: None,
             session: SessionSpec {
                 grammar: Grammar { name: "holo_navigation".into(), extra: Vec::new() },
-                sampling: Sampling::default(),
+                sampling: SamplingParams::default(),
                 context: ContextPolicy::Append,
                 instructions: String::new(),
             },
@@ -85,19 +86,19 @@ impl Setup {
     }
 }
 
-/// A judge as a job names it, its key read.
+/// A judge as a job configures it, with its key read.
 pub fn judge(judge: JudgeFile) -> Option<furrow_coordinator::JudgeConfig> {
     let config = ScoreFile { judge }.check(Path::new("/")).unwrap().judge;
     config.map(|config| config.with_key().unwrap())
 }
 
-/// An assignment and the messages of whoever holds it.
-pub struct Lent {
+/// An assignment and the messages of its holder.
+pub struct LeasedAssignment {
     pub trajectory_id: String,
     pub token: u64,
 }
 
-impl Lent {
+impl LeasedAssignment {
     pub fn new(assignment: v1::Assignment) -> Self {
         Self { trajectory_id: assignment.ancestry.unwrap().trajectory_id, token: assignment.token }
     }
@@ -113,8 +114,8 @@ impl Lent {
         }
     }
 
-    pub fn ending(&self, steps: u32, end: End, answer: Option<&str>) -> v1::FinishRequest {
-        let ending = encode_ending(&Ending {
+    pub fn ending(&self, steps: u32, end: EndKind, answer: Option<&str>) -> v1::FinishRequest {
+        let ending = encode_ending(&TrajectoryEnding {
             end,
             reason: String::new(),
             evidence: answer.map(|answer| Evidence {
@@ -125,7 +126,7 @@ impl Lent {
             goal: "Say 42.".into(),
             steps,
             last_outcome: None,
-            timing: Plot { steps, ..Plot::default() }.trajectory().0.ending.timing,
+            timing: TrajectoryFixture { steps, ..TrajectoryFixture::default() }.trajectory().0.ending.timing,
             environment: Default::default(),
         });
         v1::FinishRequest {
@@ -139,7 +140,8 @@ impl Lent {
 
 /// A step as an environment worker encodes it.
 pub fn record(step: u32) -> Bytes {
-    let plot = Plot { steps: step + 1, kind: PolicyKind::Random, ..Plot::default() };
+    let plot =
+        TrajectoryFixture { steps: step + 1, kind: PolicyKind::Random, ..TrajectoryFixture::default() };
     let step = plot.trajectory().1.remove(step as usize);
     encode_opaque_step(&OpaqueStep {
         step: step.step,

@@ -1,4 +1,4 @@
-//! Machine code of every kernel on the device, and their launch.
+//! Loads the machine code of every kernel, and launches kernels.
 
 use std::collections::BTreeMap;
 use std::ffi::{CString, c_void};
@@ -7,26 +7,28 @@ use std::path::Path;
 use cudarc::driver::{DriverError, result, sys};
 
 use super::GpuError;
-use crate::cache::Cache;
-use crate::device::Device;
-use crate::launch::Launch;
+use crate::cache::KernelCache;
+use crate::device::GpuDevice;
+use crate::launch::KernelLaunch;
 use crate::sources::KERNELS;
 
 /// All kernels, loaded.
-pub(super) struct Kernels {
+pub(super) struct LoadedKernels {
     functions: BTreeMap<String, sys::CUfunction>,
     modules: Vec<sys::CUmodule>,
 }
 
-impl Kernels {
-    /// Compiles every file or takes what was compiled before, and loads it: a launch must not load anything, for it may be part of a recording.
-    pub fn load(cache: &Cache, device: &Device) -> Result<Self, GpuError> {
+impl LoadedKernels {
+    /// Compiles every file, or reads it from the cache, and loads it: a launch must not load
+    /// anything, because it may be part of a recording.
+    pub fn load(cache: &KernelCache, device: &GpuDevice) -> Result<Self, GpuError> {
         let mut kernels = Self { functions: BTreeMap::new(), modules: Vec::new() };
         let most = sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN;
-        let shared_bytes = device.context().attribute(most).map_err(failed("tell its shared memory"))?;
+        let shared_bytes = device.context().attribute(most).map_err(failed("query its shared memory"))?;
         for source in KERNELS {
             let cubin = cache.get(*source, device.target())?;
-            // SAFETY: the image is an ELF file that the compiler made, checked by its hash; the call copies it.
+            // SAFETY: the image is an ELF file of the compiler, checked by its hash; the call
+            // copies it.
             let module = unsafe { result::module::load_data(cubin.image.as_ptr().cast()) };
             let module = module.map_err(failed("load a kernel"))?;
             kernels.modules.push(module);
@@ -38,15 +40,16 @@ impl Kernels {
         Ok(kernels)
     }
 
-    pub fn launch(&self, launch: &Launch, stream: sys::CUstream) -> Result<(), DriverError> {
+    pub fn launch(&self, launch: &KernelLaunch, stream: sys::CUstream) -> Result<(), DriverError> {
         let function = self.functions.get(launch.kernel);
         let function = *function.ok_or(DriverError(sys::CUresult::CUDA_ERROR_NOT_FOUND))?;
-        let mut words: Vec<u64> = launch.arguments.iter().map(|argument| argument.bits()).collect();
+        let mut values: Vec<u64> = launch.arguments.iter().map(|argument| argument.bits()).collect();
         let mut pointers: Vec<*mut c_void> =
-            words.iter_mut().map(|word| std::ptr::from_mut(word).cast()).collect();
+            values.iter_mut().map(|value| std::ptr::from_mut(value).cast()).collect();
         let [x, y, z] = launch.grid;
-        // SAFETY: the module stays loaded; parameters have the types of the kernel's (tests hold signatures together) and are copied by the call; the
-        // addresses are memory of the executor that asked.
+        // SAFETY: the module stays loaded; parameters have the types of the kernel's (tests compare
+        // the signatures) and are copied by the call; the addresses are memory of the executor that
+        // called.
         unsafe {
             result::launch_kernel(
                 function,
@@ -60,12 +63,13 @@ impl Kernels {
     }
 }
 
-/// A kernel that may take all the shared memory a block can have: above 48 KiB it must be told so.
+/// A kernel that may use all the shared memory of a block: more than 48 KiB must be enabled
+/// explicitly.
 fn function(module: sys::CUmodule, name: &str, shared_bytes: i32) -> Result<sys::CUfunction, DriverError> {
     let name = CString::new(name).map_err(|_| DriverError(sys::CUresult::CUDA_ERROR_INVALID_VALUE))?;
     let most = sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
     let fixed = sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES;
-    // SAFETY: the module is loaded, and a function lives as long as it.
+    // SAFETY: the module is loaded, and the function lives as long as it.
     unsafe {
         let function = result::module::get_function(module, name)?;
         let fixed = result::function::get_function_attribute(function, fixed)?;
@@ -78,7 +82,7 @@ fn failed(operation: &'static str) -> impl Fn(DriverError) -> GpuError {
     move |source| GpuError::Driver { operation, source }
 }
 
-impl Drop for Kernels {
+impl Drop for LoadedKernels {
     fn drop(&mut self) {
         for module in self.modules.drain(..) {
             // SAFETY: it was loaded, its functions are not used any more, and it is unloaded once.
@@ -87,8 +91,8 @@ impl Drop for Kernels {
     }
 }
 
-/// Whether a folder has a library of that name, whatever its version.
-pub(super) fn holds(folder: &Path, name: &str) -> bool {
+/// Whether a folder has a library of this name in any version.
+pub(super) fn has_library(folder: &Path, name: &str) -> bool {
     let Ok(entries) = folder.read_dir() else { return false };
     entries.flatten().any(|entry| entry.file_name().to_string_lossy().starts_with(name))
 }

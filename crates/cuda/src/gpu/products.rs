@@ -1,9 +1,11 @@
-//! Matrix products by cuBLASLt: what a shape needs is found once, and the algorithm that was found stays.
+//! Matrix products by cuBLASLt. The algorithm for a shape is searched once and then stays.
 //!
-//! cuBLASLt counts by columns. `Y [m, n] = X [m, k] W^T` by rows is `Y^T = W X^T` by columns: A is W, which by columns is `[k, n]` and is turned, B is `X^T`
-//! `[k, m]`, D is `Y^T` `[n, m]`; the bias, one for each of D's rows, is one for each output. Sums in float32, never in TF32.
+//! cuBLASLt is column-major. `Y [m, n] = X [m, k] W^T` in rows is `Y^T = W X^T` in columns: A is W,
+//! which in columns is `[k, n]` and is transposed, B is `X^T` `[k, m]`, D is `Y^T` `[n, m]`; the
+//! bias, one for each of D's rows, is one for each output. Sums in float32, never in TF32.
 //!
-//! Floor of a product: weights read once, n k values (decode), or 2 m n k operations (prefill).
+//! Lower bound of a product: weights read once, n k values (decode), or 2 m n k operations
+//! (prefill).
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -13,14 +15,14 @@ use cudarc::cublaslt::sys;
 use cudarc::driver::{DriverError, result as driver, sys as driver_sys};
 use libloading::Library;
 
-use super::kernels::holds;
-use crate::executor::{Number, Product, Shape};
+use super::kernels::has_library;
+use crate::executor::{ElementType, MatrixProduct, ProductShape};
 
-/// Room for what an algorithm leaves in between: what NVIDIA advises for Hopper.
+/// Workspace of an algorithm: NVIDIA's recommendation for Hopper.
 pub(super) const WORKSPACE_BYTES: usize = 32 << 20;
-/// Alignment beyond which no algorithm asks for more.
+/// No algorithm needs a larger alignment.
 const ALIGN_MAX: u32 = 256;
-/// As cuBLAS numbers it: the operand is turned.
+/// cuBLAS's number for a transposed operand.
 const TURNED: i32 = 1;
 
 /// Why there are no products.
@@ -28,13 +30,13 @@ const TURNED: i32 = 1;
 pub enum ProductsError {
     /// The library is not on this machine.
     #[error(
-        "no cuBLASLt: libcublasLt was not found; install NVIDIA's cuBLAS, or name its folder in policy.engine.cuda_libraries (looked in {looked:?} and where the system keeps libraries)"
+        "no cuBLASLt: libcublasLt was not found; install NVIDIA's cuBLAS, or set policy.engine.cuda_libraries to its folder (looked in {looked:?} and in the system's library path)"
     )]
     NoLibrary {
         /// Where.
         looked: Vec<PathBuf>,
     },
-    /// It is there but does not load.
+    /// The library does not load.
     #[error("{} could not be loaded", path.display())]
     Load {
         /// Which.
@@ -42,66 +44,66 @@ pub enum ProductsError {
         /// Why.
         source: libloading::Error,
     },
-    /// It does not start.
-    #[error("cuBLASLt did not start")]
+    /// The library does not initialise.
+    #[error("cuBLASLt could not be initialised")]
     Start(#[source] CublasError),
     /// No memory for its workspaces.
     #[error("there is no memory for the workspaces of cuBLASLt")]
     Workspace(#[source] DriverError),
 }
 
-/// The library, its workspaces and what was found so far.
-pub(super) struct Products {
+/// The library, its workspaces and the algorithms found so far.
+pub(super) struct ProductLibrary {
     handle: sys::cublasLtHandle_t,
-    /// One a lane.
+    /// One for each lane.
     workspaces: [u64; 2],
-    found: HashMap<Key, Found>,
+    found: HashMap<AlgorithmKey, ProductAlgorithm>,
 }
 
-/// What an algorithm is chosen by: the shape, and to how many bytes weight, input and output are aligned.
+/// Key of an algorithm: the shape, and the alignment of weight, input and output in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-struct Key {
-    shape: Shape,
+struct AlgorithmKey {
+    shape: ProductShape,
     aligned: [u32; 3],
 }
 
-/// Descriptions of a product and its algorithm.
-struct Found {
+/// Descriptors of a product and its algorithm.
+struct ProductAlgorithm {
     product: sys::cublasLtMatmulDesc_t,
-    /// W, X and Y.
+    /// Layouts of W, X and Y.
     layouts: [sys::cublasLtMatrixLayout_t; 3],
     algorithm: sys::cublasLtMatmulAlgo_t,
 }
 
-impl Products {
-    /// Loads the library: from a folder that has it, else from where the system looks.
+impl ProductLibrary {
+    /// Loads the library: from a folder that has it, otherwise from the system's library path.
     pub fn open(folders: &[PathBuf]) -> Result<Self, ProductsError> {
-        if let Some(folder) = folders.iter().find(|folder| holds(folder, "libcublasLt.so")) {
+        if let Some(folder) = folders.iter().find(|folder| has_library(folder, "libcublasLt.so")) {
             load_from(folder)?;
         }
-        // SAFETY: loading NVIDIA's library runs its own initialisers and nothing else.
+        // SAFETY: loading NVIDIA's library runs only its own initialisers.
         if !unsafe { sys::is_culib_present() } {
             return Err(ProductsError::NoLibrary { looked: folders.to_vec() });
         }
         let handle = result::create_handle().map_err(ProductsError::Start)?;
         let mut products = Self { handle, workspaces: [0; 2], found: HashMap::new() };
         for workspace in &mut products.workspaces {
-            // SAFETY: the context is bound; a workspace may hold anything.
+            // SAFETY: the context is bound; a workspace may have any contents.
             *workspace = unsafe { driver::malloc_sync(WORKSPACE_BYTES) }.map_err(ProductsError::Workspace)?;
         }
         Ok(products)
     }
 
-    /// Puts a product into a stream.
+    /// Submits a product to a stream.
     pub fn multiply(
         &mut self,
-        product: &Product,
+        product: &MatrixProduct,
         lane: usize,
         stream: driver_sys::CUstream,
     ) -> Result<(), CublasError> {
-        let key = Key::of(product);
+        let key = AlgorithmKey::of(product);
         if !self.found.contains_key(&key) {
-            let found = Found::search(self.handle, &key, product.bias)?;
+            let found = ProductAlgorithm::search(self.handle, &key, product.bias)?;
             self.found.insert(key, found);
         }
         let found = &self.found[&key];
@@ -110,7 +112,8 @@ impl Products {
         }
         let (one, old) = (1.0_f32, if product.shape.adds { 1.0_f32 } else { 0.0 });
         let [weight, input, output] = found.layouts;
-        // SAFETY: descriptions live in `found`; addresses are the executor's memory, as large as the shape says; factors are read before the call returns.
+        // SAFETY: the descriptors live in `found`; addresses are the executor's memory, as large as
+        // the shape requires; factors are read before the call returns.
         unsafe {
             result::matmul(
                 self.handle,
@@ -134,10 +137,10 @@ impl Products {
     }
 }
 
-impl Key {
-    fn of(product: &Product) -> Self {
-        let Shape { input_stride, output_stride, inputs, values, results, .. } = product.shape;
-        let aligned = |address: u64, stride: usize, number: Number| {
+impl AlgorithmKey {
+    fn of(product: &MatrixProduct) -> Self {
+        let ProductShape { input_stride, output_stride, inputs, values, results, .. } = product.shape;
+        let aligned = |address: u64, stride: usize, number: ElementType| {
             let row = (stride * number.bytes()) as u64;
             1 << (address | row | u64::from(ALIGN_MAX)).trailing_zeros()
         };
@@ -152,23 +155,24 @@ impl Key {
     }
 }
 
-impl Found {
-    /// Describes the product and takes the algorithm that cuBLASLt thinks fastest. It is asked with a bias in its place, for its search looks at how that is
-    /// aligned.
-    fn search(handle: sys::cublasLtHandle_t, key: &Key, bias: u64) -> Result<Self, CublasError> {
-        let Shape { rows, inputs, outputs, input_stride, output_stride, values, results, biased, .. } =
-            key.shape;
+impl ProductAlgorithm {
+    /// Describes the product and takes the algorithm that cuBLASLt estimates as fastest. The bias
+    /// address is set before the search, because the search depends on its alignment.
+    fn search(handle: sys::cublasLtHandle_t, key: &AlgorithmKey, bias: u64) -> Result<Self, CublasError> {
+        let ProductShape {
+            rows, inputs, outputs, input_stride, output_stride, values, results, biased, ..
+        } = key.shape;
         let layout = |number, height: usize, width: usize, stride: usize| {
             result::create_matrix_layout(data_type(number), height as u64, width as u64, stride as i64)
         };
         let compute = sys::cublasComputeType_t::CUBLAS_COMPUTE_32F;
-        let product = result::create_matmul_desc(compute, data_type(Number::F32))?;
+        let product = result::create_matmul_desc(compute, data_type(ElementType::F32))?;
         let layouts = [
             layout(values, inputs, outputs, inputs)?,
             layout(values, inputs, rows, input_stride)?,
             layout(results, outputs, rows, output_stride)?,
         ];
-        // What there is so far is destroyed with it, whatever comes of the search.
+        // What exists so far is destroyed with it, whatever the search returns.
         let mut found = Self { product, layouts, algorithm: sys::cublasLtMatmulAlgo_t { data: [0; 8] } };
         use sys::cublasLtMatmulDescAttributes_t as Attribute;
         found.set(Attribute::CUBLASLT_MATMUL_DESC_TRANSA, &TURNED)?;
@@ -178,9 +182,9 @@ impl Found {
             found.set(Attribute::CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, &data_type(results))?;
             found.set_bias(bias)?;
         }
-        let preference = Preference::new(key)?;
+        let preference = SearchPreference::new(key)?;
         let [weight, input, output] = found.layouts;
-        // SAFETY: all descriptions were created above and live.
+        // SAFETY: all descriptors were created above and live.
         let answer = unsafe {
             result::get_matmul_algo_heuristic(
                 handle,
@@ -197,7 +201,8 @@ impl Found {
     }
 
     fn set<T>(&self, attribute: sys::cublasLtMatmulDescAttributes_t, value: &T) -> Result<(), CublasError> {
-        // SAFETY: the description lives; the value is as large as its type, which is the attribute's, and is copied.
+        // SAFETY: the descriptor lives; the value has the type, and so the size, of the attribute,
+        // and is copied.
         unsafe {
             result::set_matmul_desc_attribute(
                 self.product,
@@ -213,11 +218,11 @@ impl Found {
     }
 }
 
-/// What an algorithm may ask for.
-struct Preference(sys::cublasLtMatmulPreference_t);
+/// Limits for an algorithm.
+struct SearchPreference(sys::cublasLtMatmulPreference_t);
 
-impl Preference {
-    fn new(key: &Key) -> Result<Self, CublasError> {
+impl SearchPreference {
+    fn new(key: &AlgorithmKey) -> Result<Self, CublasError> {
         use sys::cublasLtMatmulPreferenceAttributes_t as Attribute;
         let preference = Self(result::create_matmul_pref()?);
         let [weight, input, output] = key.aligned;
@@ -234,7 +239,8 @@ impl Preference {
         attribute: sys::cublasLtMatmulPreferenceAttributes_t,
         value: &T,
     ) -> Result<(), CublasError> {
-        // SAFETY: the preference lives; the value is as large as its type, which is the attribute's, and is copied.
+        // SAFETY: the preference lives; the value has the type, and so the size, of the attribute,
+        // and is copied.
         unsafe {
             result::set_matmul_pref_attribute(
                 self.0,
@@ -246,10 +252,10 @@ impl Preference {
     }
 }
 
-fn data_type(number: Number) -> sys::cudaDataType {
+fn data_type(number: ElementType) -> sys::cudaDataType {
     match number {
-        Number::F32 => sys::cudaDataType::CUDA_R_32F,
-        Number::Bf16 => sys::cudaDataType::CUDA_R_16BF,
+        ElementType::F32 => sys::cudaDataType::CUDA_R_32F,
+        ElementType::Bf16 => sys::cudaDataType::CUDA_R_16BF,
     }
 }
 
@@ -259,9 +265,9 @@ fn load_from(folder: &std::path::Path) -> Result<(), ProductsError> {
         path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("libcublasLt.so"))
     };
     for path in entries.map(|entry| entry.path()).filter(is_it) {
-        // SAFETY: the folder was named as NVIDIA's by whoever runs this; its library runs its own initialisers.
+        // SAFETY: the user named this folder as NVIDIA's; its library runs its own initialisers.
         match unsafe { Library::new(&path) } {
-            // For good: whoever asks for the bare name later gets this one.
+            // It is never unloaded: later lookups of the plain name find this library.
             Ok(library) => std::mem::forget(library),
             Err(source) => return Err(ProductsError::Load { path, source }),
         }
@@ -269,7 +275,7 @@ fn load_from(folder: &std::path::Path) -> Result<(), ProductsError> {
     Ok(())
 }
 
-impl Drop for Found {
+impl Drop for ProductAlgorithm {
     fn drop(&mut self) {
         // SAFETY: all were created by `search`, and are destroyed once.
         unsafe {
@@ -281,17 +287,18 @@ impl Drop for Found {
     }
 }
 
-impl Drop for Preference {
+impl Drop for SearchPreference {
     fn drop(&mut self) {
         // SAFETY: it was created by `new`, and is destroyed once.
         unsafe { result::destroy_matmul_pref(self.0) }.ok();
     }
 }
 
-impl Drop for Products {
+impl Drop for ProductLibrary {
     fn drop(&mut self) {
         self.found.clear();
-        // SAFETY: the handle was created by `open`, nothing uses it any more, and workspaces were allocated (0 frees nothing).
+        // SAFETY: the handle was created by `open`, nothing uses it any more, and workspaces were
+        // allocated (0 frees nothing).
         unsafe {
             result::destroy_handle(self.handle).ok();
             for workspace in self.workspaces.into_iter().filter(|address| *address != 0) {

@@ -1,12 +1,12 @@
-//! Streams and events of the driver's, destroyed with these.
+//! Streams and events of the driver, destroyed on drop.
 
 use cudarc::driver::{DriverError, result, sys};
 
 /// A queue of the device.
-pub(super) struct Stream(sys::CUstream);
+pub(super) struct GpuStream(sys::CUstream);
 
 /// A mark in a queue.
-pub(super) struct Event(sys::CUevent);
+pub(super) struct GpuEvent(sys::CUevent);
 
 /// The lowest and the highest priority of a stream.
 pub(super) fn priorities() -> Result<[i32; 2], DriverError> {
@@ -14,7 +14,7 @@ pub(super) fn priorities() -> Result<[i32; 2], DriverError> {
     Ok([lowest, highest])
 }
 
-impl Stream {
+impl GpuStream {
     pub fn new(priority: i32) -> Result<Self, DriverError> {
         let kind = result::stream::StreamKind::NonBlocking;
         result::stream::create_with_priority(kind, priority).map(Self)
@@ -24,7 +24,7 @@ impl Stream {
         self.0
     }
 
-    /// Whether all it got is done.
+    /// Whether all its present work is done.
     pub fn is_done(&self) -> Result<bool, DriverError> {
         // SAFETY: the stream lives as long as this.
         match unsafe { sys::cuStreamQuery(self.0) } {
@@ -33,48 +33,48 @@ impl Stream {
         }
     }
 
-    /// Until all it got is done.
+    /// Waits until all its present work is done.
     pub fn wait(&self) -> Result<(), DriverError> {
         // SAFETY: the stream lives as long as this.
         unsafe { result::stream::synchronize(self.0) }
     }
 }
 
-impl Drop for Stream {
+impl Drop for GpuStream {
     fn drop(&mut self) {
-        // SAFETY: it was created, and nobody else destroys it.
+        // SAFETY: it was created, and only this call destroys it.
         unsafe { result::stream::destroy(self.0) }.ok();
     }
 }
 
-impl Event {
+impl GpuEvent {
     pub fn new() -> Result<Self, DriverError> {
         result::event::create(sys::CUevent_flags::CU_EVENT_DISABLE_TIMING).map(Self)
     }
 
-    /// Puts the mark behind all that a stream got so far.
+    /// Records the mark after the present work of a stream.
     pub fn record(&self, stream: sys::CUstream) -> Result<(), DriverError> {
-        // SAFETY: both live; whoever has a raw stream holds its owner.
+        // SAFETY: both live; the caller of a raw stream holds its owner.
         unsafe { result::event::record(self.0, stream) }
     }
 
-    /// Has a stream wait for the mark.
-    pub fn hold_up(&self, stream: sys::CUstream) -> Result<(), DriverError> {
+    /// Makes a stream wait for the mark.
+    pub fn delay(&self, stream: sys::CUstream) -> Result<(), DriverError> {
         let flags = sys::CUevent_wait_flags::CU_EVENT_WAIT_DEFAULT;
         // SAFETY: as above.
         unsafe { result::stream::wait_event(stream, self.0, flags) }
     }
 
-    /// Until the mark is passed; at once where there is none yet.
+    /// Waits for the mark; returns at once if none is recorded.
     pub fn wait(&self) -> Result<(), DriverError> {
         // SAFETY: the event lives as long as this.
         unsafe { result::event::synchronize(self.0) }
     }
 }
 
-impl Drop for Event {
+impl Drop for GpuEvent {
     fn drop(&mut self) {
-        // SAFETY: it was created, and nobody else destroys it.
+        // SAFETY: it was created, and only this call destroys it.
         unsafe { result::event::destroy(self.0) }.ok();
     }
 }

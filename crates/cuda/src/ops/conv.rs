@@ -1,45 +1,46 @@
 //! The causal convolution: `kernels/causal_conv.cu`.
 
-use super::{Rows, Slots};
-use crate::launch::{Launch, Span, Stored, Tile, View, size};
+use super::{DeviceRows, DeviceSlots};
+use crate::launch::{DeviceView, KernelLaunch, RowSpan, SpanTile, StoredElement, size};
 
-/// Taps the kernel is made for; every published model has as many.
+/// Taps that the kernel supports; every published model has this number.
 pub const KERNEL: usize = 4;
 /// Rows of a tile.
 pub const TILE_ROWS: u32 = 16;
 /// Threads of a block, with 4 channels each.
 const THREADS: u32 = 256;
 
-/// `c_t = silu(bias + sum_k w[k] .* in_{t-3+k})` over spans; the state moves behind them.
+/// `c_t = silu(bias + sum_k w[k] .* in_{t-3+k})` over spans; updates the state to the end of each
+/// span.
 #[derive(Debug, Clone, Copy)]
-pub struct CausalConv<T> {
+pub struct CausalConvLaunch<T> {
     /// x | B | C, a slice of in_proj's rows.
-    pub input: Rows<T>,
-    /// Of each slot `[KERNEL - 1, width]`, oldest first.
-    pub state: Slots<T>,
+    pub input: DeviceRows<T>,
+    /// For each slot `[KERNEL - 1, width]`, oldest first.
+    pub state: DeviceSlots<T>,
     /// The batch.
-    pub spans: View<Span>,
-    /// Its tiles of `TILE_ROWS` rows; those behind a span's end do nothing.
-    pub tiles: View<Tile>,
-    /// `[KERNEL, width]`, the present token's last.
-    pub taps: View<T>,
+    pub spans: DeviceView<RowSpan>,
+    /// Its tiles of `TILE_ROWS` rows; those after a span's end do nothing.
+    pub tiles: DeviceView<SpanTile>,
+    /// `[KERNEL, width]`, the last row for the current token.
+    pub taps: DeviceView<T>,
     /// `[width]`.
-    pub bias: View<T>,
+    pub bias: DeviceView<T>,
     /// `[m, width]`.
-    pub out: View<T>,
+    pub out: DeviceView<T>,
 }
 
-impl<T: Stored> CausalConv<T> {
+impl<T: StoredElement> CausalConvLaunch<T> {
     /// The launch.
-    pub fn launch(&self) -> Launch {
+    pub fn launch(&self) -> KernelLaunch {
         let width = self.bias.len();
-        // A thread has 4 channels, and moves them at once.
-        assert!(width > 0 && width.is_multiple_of(4), "channels: {width} is no multiple of 4");
+        // A thread has 4 channels, and moves them together.
+        assert!(width > 0 && width.is_multiple_of(4), "channels: {width} is not a multiple of 4");
         assert_eq!(self.taps.len(), KERNEL * width, "{KERNEL} taps a channel");
-        self.input.hold(width, "inputs");
-        self.state.hold((KERNEL - 1) * width, "convolution");
+        self.input.assert_width(width, "inputs");
+        self.state.assert_width((KERNEL - 1) * width, "convolution");
         let ([input, stride], [state, slot_stride]) = (self.input.arguments(), self.state.arguments());
-        Launch {
+        KernelLaunch {
             file: "causal_conv.cu",
             kernel: T::pick("causal_conv_f32", "causal_conv_bf16"),
             grid: [size(width.div_ceil(4)).div_ceil(THREADS), size(self.tiles.len()), 1],

@@ -1,41 +1,41 @@
-//! Snapshots, forks and parking: `kernels/copy.cu`.
+//! Copies for snapshots, forks and offloading: `kernels/copy.cu`.
 
-use crate::launch::{Launch, Move, View, size};
+use crate::launch::{CopyMove, DeviceView, KernelLaunch, size};
 
-/// Bytes of a move that a block copies.
+/// Bytes of one copy that a block handles.
 const BLOCK_BYTES: usize = 256 * 4 * 16;
 
-/// Places of memory.
+/// Indexed ranges of memory.
 #[derive(Debug, Clone, Copy)]
-pub struct Places {
-    /// From place 0 on.
-    pub bytes: View<u8>,
-    /// From one place to the next.
+pub struct CopyRegion {
+    /// Starting at range 0.
+    pub bytes: DeviceView<u8>,
+    /// Bytes from one range to the next.
     pub stride: usize,
 }
 
-/// Copies many places at once; no place is both read and written.
+/// Copies many ranges in one launch; no range is both read and written.
 #[derive(Debug, Clone, Copy)]
-pub struct CopyPlaces {
-    /// Read from; `None` writes zeros.
-    pub from: Option<Places>,
-    /// Written to.
-    pub to: Places,
-    /// Which goes where.
-    pub moves: View<Move>,
-    /// Of a place.
+pub struct CopyLaunch {
+    /// Source; `None` writes zeros.
+    pub from: Option<CopyRegion>,
+    /// Destination.
+    pub to: CopyRegion,
+    /// Pairs of source and destination.
+    pub moves: DeviceView<CopyMove>,
+    /// Bytes of a range.
     pub bytes: usize,
 }
 
-impl CopyPlaces {
+impl CopyLaunch {
     /// The launch.
-    pub fn launch(&self) -> Launch {
-        for places in self.from.iter().chain([&self.to]) {
-            assert!(self.bytes <= places.stride, "places of {} bytes overlap", self.bytes);
-            assert!(places.stride.is_multiple_of(16), "places {} bytes apart", places.stride);
+    pub fn launch(&self) -> KernelLaunch {
+        for region in self.from.iter().chain([&self.to]) {
+            assert!(self.bytes <= region.stride, "ranges of {} bytes overlap", self.bytes);
+            assert!(region.stride.is_multiple_of(16), "ranges {} bytes apart", region.stride);
         }
-        assert!(self.bytes.is_multiple_of(16), "{} bytes a place", self.bytes);
-        Launch {
+        assert!(self.bytes.is_multiple_of(16), "{} bytes a range", self.bytes);
+        KernelLaunch {
             file: "copy.cu",
             kernel: "copy_places",
             grid: [size(self.bytes.div_ceil(BLOCK_BYTES)), size(self.moves.len()), 1],

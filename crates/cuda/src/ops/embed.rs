@@ -1,22 +1,22 @@
-//! The rows a batch begins with: `kernels/embed.cu`.
+//! The rows that a batch begins with: `kernels/embed.cu`.
 
-use super::in_packs;
-use crate::launch::{Launch, Stored, View, size};
+use super::assert_in_packs;
+use crate::launch::{DeviceView, KernelLaunch, StoredElement, size};
 
-/// Where a row comes from, in a word.
+/// Source of a row, encoded in 32 bits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Source {
+pub enum RowSource {
     /// Row of the embedding table.
     Token(u32),
     /// Row of the tile features.
     Feature(u32),
 }
 
-impl Source {
-    /// As the kernel reads it: the top bit names the features.
-    pub fn word(self) -> u32 {
+impl RowSource {
+    /// In the kernel's form: the top bit selects the features.
+    pub fn encoded(self) -> u32 {
         let (Self::Token(row) | Self::Feature(row)) = self;
-        assert!(row >> 31 == 0, "row {row} takes the bit that names the features");
+        assert!(row >> 31 == 0, "row {row} needs the bit that selects the features");
         match self {
             Self::Token(row) => row,
             Self::Feature(row) => row | 1 << 31,
@@ -26,28 +26,28 @@ impl Source {
 
 /// Gathers embeddings and image rows.
 #[derive(Debug, Clone, Copy)]
-pub struct Embed<T, R> {
+pub struct EmbedLaunch<T, R> {
     /// `[ids, width]`.
-    pub table: View<T>,
+    pub table: DeviceView<T>,
     /// Rows of all tiles, `[rows, width]`.
-    pub features: View<T>,
-    /// A word a row, see `Source`.
-    pub sources: View<u32>,
+    pub features: DeviceView<T>,
+    /// One encoded source for each row, see `RowSource`.
+    pub sources: DeviceView<u32>,
     /// The residual stream, `[m, width]`.
-    pub out: View<R>,
+    pub out: DeviceView<R>,
     /// Width.
     pub width: usize,
 }
 
-impl<T: Stored, R: Stored> Embed<T, R> {
-    /// The launch. A residual stream is stored as the table is, or in float32.
-    pub fn launch(&self) -> Launch {
-        in_packs(self.width, "width");
-        assert!(self.out.len() >= self.sources.len() * self.width, "an output for each source");
+impl<T: StoredElement, R: StoredElement> EmbedLaunch<T, R> {
+    /// The launch. The residual stream has the type of the table, or float32.
+    pub fn launch(&self) -> KernelLaunch {
+        assert_in_packs(self.width, "width");
+        assert!(self.out.len() >= self.sources.len() * self.width, "one output for each source");
         let kernel = T::pick(R::pick(Some("embed_f32"), None), Some(R::pick("embed_bf16_f32", "embed_bf16")));
-        Launch {
+        KernelLaunch {
             file: "embed.cu",
-            kernel: kernel.expect("a float32 table has a float32 residual stream"),
+            kernel: kernel.expect("a float32 table needs a float32 residual stream"),
             grid: [size(self.sources.len()), 1, 1],
             threads: size((self.width / 8).next_multiple_of(32)).min(256),
             shared_bytes: 0,

@@ -1,18 +1,18 @@
-//! Between an MLP's products: `kernels/squared_relu.cu`.
+//! The activation between an MLP's products: `kernels/squared_relu.cu`.
 
-use super::in_packs;
-use crate::launch::{Launch, Stored, View, size};
+use super::assert_in_packs;
+use crate::launch::{DeviceView, KernelLaunch, StoredElement, size};
 
 /// Threads of a block, with 8 values each.
 const THREADS: u32 = 256;
-/// More blocks than any device holds at once; what is left over is done in further rounds.
+/// More blocks than any device runs at once; the rest is done in further rounds.
 const BLOCKS_MAX: usize = 16_384;
 
 /// `x = max(x, 0)^2`, in place.
-pub fn squared_relu<T: Stored>(values: View<T>) -> Launch {
-    in_packs(values.len(), "values");
+pub fn squared_relu<T: StoredElement>(values: DeviceView<T>) -> KernelLaunch {
+    assert_in_packs(values.len(), "values");
     let blocks = values.len().div_ceil(8 * THREADS as usize).min(BLOCKS_MAX);
-    Launch {
+    KernelLaunch {
         file: "squared_relu.cu",
         kernel: T::pick("squared_relu_f32", "squared_relu_bf16"),
         grid: [size(blocks), 1, 1],

@@ -3,68 +3,69 @@
 use furrow_model::config::SsmConfig;
 use half::bf16;
 
-use super::{Rows, Slots, in_packs};
-use crate::launch::{Argument, Launch, Span, Stored, View, shared_bytes, size};
+use super::{DeviceRows, DeviceSlots, assert_in_packs};
+use crate::launch::{DeviceView, KernelArgument, KernelLaunch, RowSpan, StoredElement, shared_bytes, size};
 
-/// State size that both fast forms are made for.
+/// State size that both fast kernels support.
 const STATE: usize = 128;
 /// Tokens of a chunk.
 const CHUNK: usize = 64;
-/// Added to rows in shared memory, so that eight of them begin in eight different banks.
+/// Padding of rows in shared memory, so that eight of them begin in eight different banks.
 const PAD: usize = 8;
 
-/// `S = exp(dt A) S + dt x B^T; y = S C + D x` over spans; S is left in its slots.
+/// `S = exp(dt A) S + dt x B^T; y = S C + D x` over spans; S stays in its slots.
 #[derive(Debug, Clone, Copy)]
-pub struct Recurrence<'a, T, S> {
+pub struct SsmRecurrence<'a, T, S> {
     /// Heads, groups, sizes and limits.
     pub config: &'a SsmConfig,
     /// x | B | C after the convolution.
-    pub mixed: Rows<T>,
-    /// dt of every head as in_proj gave it.
-    pub dt: Rows<T>,
+    pub mixed: DeviceRows<T>,
+    /// dt of every head as in_proj computed it.
+    pub dt: DeviceRows<T>,
     /// Added to dt, `[heads]`.
-    pub dt_bias: View<f32>,
+    pub dt_bias: DeviceView<f32>,
     /// A = -exp(A_log), `[heads]`.
-    pub a: View<f32>,
+    pub a: DeviceView<f32>,
     /// D, `[heads]`.
-    pub d: View<f32>,
-    /// Of each slot `[heads, head size, state size]`.
-    pub state: Slots<S>,
+    pub d: DeviceView<f32>,
+    /// For each slot `[heads, head size, state size]`.
+    pub state: DeviceSlots<S>,
     /// The batch.
-    pub spans: View<Span>,
+    pub spans: DeviceView<RowSpan>,
     /// `[m, heads x head size]`.
-    pub out: View<T>,
+    pub out: DeviceView<T>,
 }
 
-impl<T: Stored, S: Stored> Recurrence<'_, T, S> {
+impl<T: StoredElement, S: StoredElement> SsmRecurrence<'_, T, S> {
     /// Token by token: for decode and short spans; any sizes.
-    pub fn launch(&self) -> Launch {
+    pub fn launch(&self) -> KernelLaunch {
         let vectors = self.config.state == STATE && self.config.head_dim.is_multiple_of(8);
         let of_f32 = S::pick(["ssm_128_f32", "ssm_any_f32"], ["", ""]);
         let of_bf16 = S::pick(["ssm_128_bf16", "ssm_any_bf16"], ["ssm_128_bf16_bf16", "ssm_any_bf16_bf16"]);
         let [of_128, of_any] = T::pick(of_f32, of_bf16);
-        assert!(!of_any.is_empty(), "float32 activations take a float32 state");
+        assert!(!of_any.is_empty(), "float32 activations need a float32 state");
         let mut arguments = self.arguments();
         arguments.push(size(self.config.head_dim).into());
         if !vectors {
             arguments.push(size(self.config.state).into());
         }
-        Launch {
+        KernelLaunch {
             file: "ssm.cu",
             kernel: if vectors { of_128 } else { of_any },
             grid: [size(self.config.heads), size(self.spans.len()), 1],
-            // A warp takes 8 rows at a time; with 16 a warp each has two rounds: 5 warps for 80 rows.
+            // A warp takes 8 rows at a time; with 16 rows each warp has two rounds: 5 warps for 80
+            // rows.
             threads: size(self.config.head_dim.div_ceil(16)).clamp(1, 8) * 32,
             shared_bytes: 0,
             arguments,
         }
     }
 
-    fn arguments(&self) -> Vec<Argument> {
+    fn arguments(&self) -> Vec<KernelArgument> {
         let SsmConfig { heads, head_dim, state, groups, time_step_limit: (low, high), .. } = *self.config;
-        self.mixed.hold(heads * head_dim + 2 * groups * state, "x, B and C");
-        self.dt.hold(heads, "dt");
-        self.state.hold(heads * head_dim * state, "recurrence");
+        self.mixed.assert_width(heads * head_dim + 2 * groups * state, "x, B and C");
+        self.dt.assert_width(heads, "dt");
+        self.state.assert_width(heads * head_dim * state, "recurrence");
         for (what, of_heads) in [("dt bias", self.dt_bias), ("A", self.a), ("D", self.d)] {
             assert_eq!(of_heads.len(), heads, "{what} for each head");
         }
@@ -90,18 +91,18 @@ impl<T: Stored, S: Stored> Recurrence<'_, T, S> {
     }
 }
 
-impl<S: Stored> Recurrence<'_, bf16, S> {
-    /// By chunks, for long spans; `None` where the sizes are others than the kernels are made for.
-    pub fn launch_chunked(&self) -> Option<Launch> {
+impl<S: StoredElement> SsmRecurrence<'_, bf16, S> {
+    /// By chunks, for long spans; `None` if the kernels do not support the sizes.
+    pub fn launch_chunked(&self) -> Option<KernelLaunch> {
         let head_dim = self.config.head_dim;
         let kernel = match (head_dim, self.config.state) {
             (64, STATE) => S::pick("ssm_chunked_64", "ssm_chunked_64_bf16"),
             (80, STATE) => S::pick("ssm_chunked_80", "ssm_chunked_80_bf16"),
             _ => return None,
         };
-        in_packs(self.mixed.stride, "steps between rows that are copied in packs");
+        assert_in_packs(self.mixed.stride, "stride of rows that are copied in packs");
         let row = STATE + PAD;
-        Some(Launch {
+        Some(KernelLaunch {
             file: "ssm_chunked.cu",
             kernel,
             grid: [size(self.config.heads), size(self.spans.len()), 1],

@@ -1,48 +1,48 @@
-//! The vision tower: `kernels/patches.cu`, `kernels/residual_layer_norm.cu`, `kernels/attention_image.cu`, `kernels/bias_gelu.cu`,
-//! `kernels/pixel_shuffle.cu`.
+//! The vision tower: `kernels/patches.cu`, `kernels/residual_layer_norm.cu`,
+//! `kernels/attention_image.cu`, `kernels/bias_gelu.cu`, `kernels/pixel_shuffle.cu`.
 
 use furrow_model::config::VisionConfig;
 
-use super::in_packs;
-use crate::launch::{Launch, Stored, THREADS_MAX, View, shared_bytes, size};
+use super::assert_in_packs;
+use crate::launch::{DeviceView, KernelLaunch, StoredElement, THREADS_MAX, shared_bytes, size};
 
-/// Query tokens of a block of attention, and keys of a lot.
+/// Query tokens of a block of attention, and keys of a tile.
 const TOKENS: usize = 64;
-/// Warps of a block of attention; in the plain form each has a query token.
+/// Warps of a block of attention; in the plain kernel each has a query token.
 const WARPS: usize = 4;
-/// Largest head size of the plain form.
+/// Largest head size of the plain kernel.
 pub const HEAD_MAX: usize = 256;
-/// Added to rows in shared memory, so that eight of them begin in eight different banks.
+/// Padding of rows in shared memory, so that eight of them begin in eight different banks.
 const PAD: usize = 8;
 
-/// Pixels on their way to the residual stream of some tiles, before and after the patch product.
+/// Converts the pixels of some tiles to the residual stream, before and after the patch product.
 #[derive(Debug, Clone, Copy)]
-pub struct Patches<'a, T> {
+pub struct PatchLaunch<'a, T> {
     /// Sizes.
     pub config: &'a VisionConfig,
     /// Tiles.
     pub tiles: usize,
     /// `[tiles, 3, tile, tile]`.
-    pub pixels: View<f32>,
+    pub pixels: DeviceView<f32>,
     /// `[tiles x patches, 3 patch^2]`.
-    pub patches: View<T>,
-    /// What the product makes of them, `[tiles x patches, hidden]`.
-    pub embedded: View<T>,
+    pub patches: DeviceView<T>,
+    /// Output of the product, `[tiles x patches, hidden]`.
+    pub embedded: DeviceView<T>,
     /// Position of each patch, `[patches, hidden]`.
-    pub positions: View<f32>,
+    pub positions: DeviceView<f32>,
     /// Prefix tokens, `[prefixes, hidden]`.
-    pub prefix: View<T>,
+    pub prefix: DeviceView<T>,
     /// The residual stream, `[tiles, prefixes + patches, hidden]`.
-    pub hidden: View<T>,
+    pub hidden: DeviceView<T>,
 }
 
-impl<T: Stored> Patches<'_, T> {
-    /// Pixels to the rows of the product.
-    pub fn cut(&self) -> Launch {
+impl<T: StoredElement> PatchLaunch<'_, T> {
+    /// Converts pixels to the rows of the product.
+    pub fn cut(&self) -> KernelLaunch {
         let (tile, side, count) = (self.config.tile, self.config.patch, self.count());
         assert!(self.pixels.len() >= self.tiles * 3 * tile * tile, "pixels of {} tiles", self.tiles);
-        assert!(self.patches.len() >= self.tiles * count * 3 * side * side, "rows for all patches");
-        Launch {
+        assert!(self.patches.len() >= self.tiles * count * 3 * side * side, "output for all patches");
+        KernelLaunch {
             file: "patches.cu",
             kernel: T::pick("cut_patches_f32", "cut_patches_bf16"),
             grid: [size(count), size(self.tiles), 1],
@@ -52,15 +52,15 @@ impl<T: Stored> Patches<'_, T> {
         }
     }
 
-    /// Rows of the product to the residual stream.
-    pub fn place(&self) -> Launch {
+    /// Writes the rows of the product to the residual stream.
+    pub fn write_residual(&self) -> KernelLaunch {
         let (width, count) = (self.config.hidden, self.count());
-        in_packs(width, "width of the tower");
+        assert_in_packs(width, "width of the tower");
         let prefixes = self.prefix.len() / width;
         assert!(self.embedded.len() >= self.tiles * count * width, "rows of all patches");
-        assert!(self.positions.len() >= count * width, "a position for each patch");
-        assert!(self.hidden.len() >= self.tiles * (prefixes + count) * width, "a row for each token");
-        Launch {
+        assert!(self.positions.len() >= count * width, "one position for each patch");
+        assert!(self.hidden.len() >= self.tiles * (prefixes + count) * width, "one row for each token");
+        KernelLaunch {
             file: "patches.cu",
             kernel: T::pick("place_patches_f32", "place_patches_bf16"),
             grid: [size(prefixes + count), size(self.tiles), 1],
@@ -87,34 +87,34 @@ impl<T: Stored> Patches<'_, T> {
 #[derive(Debug, Clone, Copy)]
 pub struct ResidualLayerNorm<T> {
     /// The residual stream, `[m, width]`.
-    pub residual: View<T>,
-    /// What a product gave, `[m, width]`, and its bias `[width]`; `None` where there was none.
-    pub delta: Option<[View<T>; 2]>,
+    pub residual: DeviceView<T>,
+    /// Output of a product, `[m, width]`, and its bias `[width]`; `None` if there was none.
+    pub delta: Option<[DeviceView<T>; 2]>,
     /// Scale, `[width]`.
-    pub weight: View<T>,
+    pub weight: DeviceView<T>,
     /// Shift, `[width]`.
-    pub shift: View<T>,
+    pub shift: DeviceView<T>,
     /// `[m, width]`; `None` after the last block, which is not normed.
-    pub out: Option<View<T>>,
-    /// Of the norm.
+    pub out: Option<DeviceView<T>>,
+    /// Epsilon of the norm.
     pub epsilon: f32,
 }
 
-impl<T: Stored> ResidualLayerNorm<T> {
+impl<T: StoredElement> ResidualLayerNorm<T> {
     /// The launch.
-    pub fn launch(&self) -> Launch {
+    pub fn launch(&self) -> KernelLaunch {
         let width = self.weight.len();
-        in_packs(width, "width of a norm");
-        assert_eq!(self.shift.len(), width, "a shift for each scale");
+        assert_in_packs(width, "width of a norm");
+        assert_eq!(self.shift.len(), width, "one shift for each scale");
         let rows = self.residual.len() / width;
-        let full = |view: &View<T>| view.len() >= rows * width;
+        let full = |view: &DeviceView<T>| view.len() >= rows * width;
         assert!(
             self.delta.is_none_or(|[delta, bias]| full(&delta) && bias.len() == width),
             "deltas of {rows} rows"
         );
         assert!(self.out.is_none_or(|out| full(&out)), "outputs of {rows} rows");
         let [delta, bias] = [0, 1].map(|at| self.delta.map(|both| both[at]));
-        Launch {
+        KernelLaunch {
             file: "residual_layer_norm.cu",
             kernel: T::pick("residual_layer_norm_f32", "residual_layer_norm_bf16"),
             grid: [size(rows), 1, 1],
@@ -135,10 +135,10 @@ impl<T: Stored> ResidualLayerNorm<T> {
 }
 
 /// `x = gelu(x + b)`, the exact form, in place; `x` `[m, width]`.
-pub fn bias_gelu<T: Stored>(values: View<T>, bias: View<T>) -> Launch {
+pub fn bias_gelu<T: StoredElement>(values: DeviceView<T>, bias: DeviceView<T>) -> KernelLaunch {
     let width = bias.len();
-    in_packs(width, "width of an MLP");
-    Launch {
+    assert_in_packs(width, "width of an MLP");
+    KernelLaunch {
         file: "bias_gelu.cu",
         kernel: T::pick("bias_gelu_f32", "bias_gelu_bf16"),
         grid: [size((width / 8).div_ceil(256)), size(values.len() / width), 1],
@@ -148,13 +148,19 @@ pub fn bias_gelu<T: Stored>(values: View<T>, bias: View<T>) -> Launch {
     }
 }
 
-/// Attention inside tiles, from `qkv` `[tiles x tokens, 3 hidden]` to `out` `[tiles x tokens, hidden]`: by matrix products in bfloat16 for heads of 64 and
-/// 80, the plain way otherwise.
-pub fn attend<T: Stored>(config: &VisionConfig, tokens: usize, qkv: View<T>, out: View<T>) -> Launch {
+/// Attention inside tiles, from `qkv` `[tiles x tokens, 3 hidden]` to `out`
+/// `[tiles x tokens, hidden]`: by matrix products in bfloat16 for heads of 64 and 80, otherwise
+/// with the plain kernel.
+pub fn attend<T: StoredElement>(
+    config: &VisionConfig,
+    tokens: usize,
+    qkv: DeviceView<T>,
+    out: DeviceView<T>,
+) -> KernelLaunch {
     let head = config.hidden / config.heads;
     let tiles = out.len() / (tokens * config.hidden);
     assert!(qkv.len() >= 3 * tiles * tokens * config.hidden, "q, k and v of {tiles} tiles");
-    assert!(head <= HEAD_MAX, "heads of {head} over {HEAD_MAX}");
+    assert!(head <= HEAD_MAX, "heads of {head}, more than {HEAD_MAX}");
     let fast = match head {
         64 => T::pick(None, Some("attend_image_64")),
         80 => T::pick(None, Some("attend_image_80")),
@@ -170,7 +176,7 @@ pub fn attend<T: Stored>(config: &VisionConfig, tokens: usize, qkv: View<T>, out
     }
     arguments.push((1.0 / (head as f32).sqrt()).into());
     let rows = [(TOKENS * (head + PAD), 2), (4 * TOKENS * (head + PAD), 2)];
-    Launch {
+    KernelLaunch {
         file: "attention_image.cu",
         kernel,
         grid: [size(config.heads), size(tokens.div_ceil(queries)), size(tiles)],
@@ -180,18 +186,19 @@ pub fn attend<T: Stored>(config: &VisionConfig, tokens: usize, qkv: View<T>, out
     }
 }
 
-/// From the residual stream `[tiles, prefixes + patches, hidden]` to the projector's rows `[tiles x rows, shuffle^2 hidden]`.
-pub fn pixel_shuffle<T: Stored>(
+/// From the residual stream `[tiles, prefixes + patches, hidden]` to the projector's rows
+/// `[tiles x rows, shuffle^2 hidden]`.
+pub fn pixel_shuffle<T: StoredElement>(
     config: &VisionConfig,
     prefixes: usize,
-    hidden: View<T>,
-    out: View<T>,
-) -> Launch {
+    hidden: DeviceView<T>,
+    out: DeviceView<T>,
+) -> KernelLaunch {
     let (side, width) = (config.patches_side(), config.hidden);
-    in_packs(width, "width of the tower");
+    assert_in_packs(width, "width of the tower");
     let tiles = hidden.len() / ((prefixes + side * side) * width);
     assert!(out.len() >= tiles * side * side * width, "rows of {tiles} tiles");
-    Launch {
+    KernelLaunch {
         file: "pixel_shuffle.cu",
         kernel: T::pick("pixel_shuffle_f32", "pixel_shuffle_bf16"),
         grid: [size((side / config.shuffle).pow(2)), size(tiles), 1],

@@ -1,10 +1,11 @@
-//! A checkpoint made for the kernels of the published sizes: heads of 64, a state of 128, a tower with heads of 64; in bfloat16, a few layers.
+//! A checkpoint for the kernels of the published sizes: heads of 64, a state of 128, a tower with
+//! heads of 64; in bfloat16, with a few layers.
 
 use std::fs;
 use std::path::Path;
 use std::sync::OnceLock;
 
-use furrow_model::checkpoint::wanted;
+use furrow_model::checkpoint::required_tensors;
 use furrow_model::config::Config;
 use half::bf16;
 use safetensors::tensor::{Dtype, TensorView, serialize_to_file};
@@ -14,7 +15,7 @@ use tempfile::TempDir;
 /// Prefix tokens of the tower.
 const PREFIX: usize = 4;
 
-/// The one every test reads.
+/// The checkpoint that every test reads.
 pub fn checkpoint() -> &'static Path {
     static MADE: OnceLock<TempDir> = OnceLock::new();
     MADE.get_or_init(|| written(1, &config(), |_, _| {})).path()
@@ -66,7 +67,8 @@ pub fn config() -> Value {
     })
 }
 
-/// The same with expert layers of a latent width and a shared expert, and no tower.
+/// That configuration with expert layers of a latent width and a shared expert, and without a
+/// tower.
 pub fn config_of_experts() -> Value {
     let mut text = config()["llm_config"].clone();
     let experts = json!({
@@ -87,12 +89,13 @@ pub fn config_of_experts() -> Value {
     text
 }
 
-/// A directory with this configuration and random weights in bfloat16; `edit` may change a tensor's values.
+/// A directory with this configuration and random weights in bfloat16; `edit` may change a tensor's
+/// values.
 pub fn written(seed: u64, config: &Value, edit: impl Fn(&str, &mut [f32])) -> TempDir {
     written_as(seed, config, edit, |_| Dtype::BF16)
 }
 
-/// The same; `stored` says what a tensor is stored as, bfloat16 or float32.
+/// As `written`; `stored` returns the type of each tensor, bfloat16 or float32.
 pub fn written_as(
     seed: u64,
     config: &Value,
@@ -102,8 +105,8 @@ pub fn written_as(
     let dir = tempfile::tempdir().unwrap();
     fs::write(dir.path().join("config.json"), config.to_string()).unwrap();
     let model = Config::read(dir.path()).unwrap();
-    let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
-    let tensors: Vec<(String, Vec<usize>, Vec<u8>, Dtype)> = wanted(&model)
+    let mut random = RandomTensors(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+    let tensors: Vec<(String, Vec<usize>, Vec<u8>, Dtype)> = required_tensors(&model)
         .into_iter()
         .map(|wanted| {
             let mut shape = wanted.shape;
@@ -127,9 +130,9 @@ pub fn written_as(
     dir
 }
 
-struct Random(u64);
+struct RandomTensors(u64);
 
-impl Random {
+impl RandomTensors {
     /// In -1..1.
     fn next(&mut self) -> f32 {
         self.0 ^= self.0 << 13;
@@ -138,7 +141,8 @@ impl Random {
         (self.0 >> 40) as f32 / (1 << 23) as f32 - 1.0
     }
 
-    /// Values such as trained models have: products keep their inputs' size, states fade over tens of tokens.
+    /// Values like those of trained models: products keep their inputs' size, states fade over tens
+    /// of tokens.
     fn tensor(&mut self, name: &str, shape: &[usize]) -> Vec<f32> {
         let count: usize = shape.iter().product();
         let inputs = shape.last().copied().unwrap_or(1) as f32;

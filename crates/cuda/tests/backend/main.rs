@@ -1,21 +1,23 @@
-//! The whole backend without a GPU: its kernels through the shim, its products in plain Rust, held to the `cpu` backend and to the oracle.
+//! Tests the whole backend without a GPU: its kernels run through the shim, its products in plain
+//! Rust, and the results are compared with the `cpu` backend and the oracle.
 //!
-//! With `FURROW_TEST_GPU` set (`tests/gpu.sh parity`) the same tests run on a GPU; those that look into the air do not.
+//! With `FURROW_TEST_GPU` set (`tests/gpu.sh parity`) the same tests run on a GPU, except those
+//! that inspect the host executor.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-mod air;
 mod case;
 mod chosen;
-mod doors;
+mod host_executor;
 mod life;
 mod lost;
 mod made;
 mod measured;
 mod needs;
+mod offload;
 mod pair;
-mod parking;
+mod refusals;
 mod sampling;
-#[expect(dead_code, reason = "which kernels were never launched is asked by their own tests")]
+#[expect(dead_code, reason = "the tests of kernels check which were never launched")]
 #[path = "../kernels/shim.rs"]
 mod shim;
 mod truth;

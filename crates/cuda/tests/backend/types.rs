@@ -1,42 +1,43 @@
-//! Checkpoints whose matrices are not all of one type.
+//! Checkpoints with matrices of several types.
 
-use furrow_cuda::backend::{Options, SwapError};
-use furrow_model::backend::Want;
+use furrow_cuda::backend::{BackendOptions, SwapError};
+use furrow_model::backend::LogitRows;
 use furrow_model::checkpoint::Checkpoint;
 use furrow_model::forward::Sequence;
 use safetensors::Dtype;
 
-use crate::case::{Case, relative_rms, sequence};
+use crate::case::{BackendCase, relative_rms, sequence};
 use crate::made;
-use crate::pair::Pair;
+use crate::pair::BackendPair;
 
-fn weights(pair: &Pair) -> u64 {
+fn weights(pair: &BackendPair) -> u64 {
     pair.device.plan().parts()[0].1
 }
 
 #[test]
 fn a_few_matrices_in_float32_stay_so_and_the_rest_stays_bfloat16() {
-    // Each product of the language model: outputs narrowed, taken as they are, added.
+    // The products of the language model: outputs narrowed, used unchanged, added.
     let dense = ["in_proj", "layers.1.mixer.k_proj", "o_proj", "layers.2.mixer.up_proj", "lm_head"];
     let experts = ["gate.weight", "shared_experts.down", "fc1_latent", "layers.1.mixer.out_proj"];
-    for (config, words) in [(made::config(), &dense[..]), (made::config_of_experts(), &experts)] {
-        let (plain, _kept) = Case::with_float32(&config, &[]);
-        let plain = weights(&Pair::open(&plain));
-        let (case, _kept) = Case::with_float32(&config, words);
-        let mut pair = Pair::open(&case);
+    for (config, name_parts) in [(made::config(), &dense[..]), (made::config_of_experts(), &experts)] {
+        let (plain, _kept) = BackendCase::with_float32(&config, &[]);
+        let plain = weights(&BackendPair::open(&plain));
+        let (case, _kept) = BackendCase::with_float32(&config, name_parts);
+        let mut pair = BackendPair::open(&case);
         assert!(weights(&pair) > plain && weights(&pair) < 2 * plain, "{} for {plain}", weights(&pair));
         let mut own: Vec<Sequence> = (0..2).map(sequence).collect();
         let ids = case.ids(60, 80);
         pair.extend(&mut own[0], &ids[..70]);
         for token in &ids[70..73] {
-            let spans = [&own[0], &own[1]].map(|own| own.span(std::slice::from_ref(token), &[], Want::Last));
+            let spans =
+                [&own[0], &own[1]].map(|own| own.span(std::slice::from_ref(token), &[], LogitRows::Last));
             pair.run(&spans);
             own.iter_mut().for_each(|own| own.advance(1));
         }
     }
 }
 
-/// Steps of 2^-12 between values that bfloat16 has 2^-8 between.
+/// Steps of 2^-12, where bfloat16 has steps of 2^-8.
 #[test]
 fn what_is_stored_in_float32_is_not_rounded() {
     let config = made::config();
@@ -49,9 +50,9 @@ fn what_is_stored_in_float32_is_not_rounded() {
             }
         };
         let dir = made::written_as(7, &config, edit, |name| if is_head(name) { dtype } else { Dtype::BF16 });
-        let case = Case::new("head", dir.path().to_owned(), Options::default(), 0.0);
+        let case = BackendCase::new("head", dir.path().to_owned(), BackendOptions::default(), 0.0);
         let (ids, mut device) = (case.ids(61, 9), case.device().0);
-        sequence(0).run(&mut *device, &ids, &[], Want::Last).unwrap();
+        sequence(0).run(&mut *device, &ids, &[], LogitRows::Last).unwrap();
         device.logits(0).unwrap().to_vec()
     };
     let small = 1.0 + 1.0 / 4096.0;
@@ -63,14 +64,15 @@ fn what_is_stored_in_float32_is_not_rounded() {
 
 #[test]
 fn a_tower_in_float32_makes_all_of_it_float32_and_other_types_are_another_model() {
-    let (case, _kept) = Case::with_float32(&made::config(), &["radio_model.model.blocks.0.mlp.fc1.weight"]);
-    let (plain, _kept) = Case::with_float32(&made::config(), &[]);
-    let (tower, mut narrow) = (Pair::open(&case), Pair::open(&plain));
-    // Less than twice as much: some are in float32 in either.
+    let (case, _kept) =
+        BackendCase::with_float32(&made::config(), &["radio_model.model.blocks.0.mlp.fc1.weight"]);
+    let (plain, _kept) = BackendCase::with_float32(&made::config(), &[]);
+    let (tower, mut narrow) = (BackendPair::open(&case), BackendPair::open(&plain));
+    // Less than twice as much: both have some in float32.
     assert!(weights(&tower) as f64 > 1.7 * weights(&narrow) as f64);
     let refused = narrow.device.replace_weights(&Checkpoint::open(&case.dir).unwrap(), &mut |_, _| {});
     assert!(matches!(refused, Err(SwapError::OtherModel)));
-    let (router, _kept) = Case::with_float32(&made::config(), &["o_proj"]);
+    let (router, _kept) = BackendCase::with_float32(&made::config(), &["o_proj"]);
     let refused = narrow.device.replace_weights(&Checkpoint::open(&router.dir).unwrap(), &mut |_, _| {});
     assert!(matches!(refused, Err(SwapError::OtherModel)));
 }

@@ -1,77 +1,93 @@
-//! Attention over pages, in its three forms, against `layers::attention::attend`.
+//! The three kernels of attention over pages against `layers::attention::attend`.
 
-use furrow_cuda::launch::Span;
-use furrow_cuda::ops::attention::{Attention, Pages, Parts, TILE_ROWS};
+use furrow_cuda::launch::RowSpan;
+use furrow_cuda::ops::attention::{AttentionLaunch, DevicePages, SplitBuffers, TILE_ROWS};
 use furrow_model::backend::PAGE_TOKENS;
 use furrow_model::config::AttentionConfig;
 use furrow_model::layers::attention::attend;
 use half::bf16;
 
-use crate::batch::{Batch, Draw, Spread};
-use crate::family::{Bug, Family, Kind, near, same};
-use crate::memory::{Memory, Number, rounded, stored, widened};
-use crate::place::Library;
+use crate::batch::{RandomCase, SpreadRows, TestBatch};
+use crate::family::{BugKind, KernelFamily, PlantedBug, near, same};
+use crate::memory::{GuardedMemory, TestNumber, rounded, stored, widened};
+use crate::runner::KernelRunner;
 
-pub const FAMILY: Family = Family {
+pub const FAMILY: KernelFamily = KernelFamily {
     file: "attention.cu",
     check,
     bugs: &[
-        Bug { kind: Kind::Index, find: "row - spans[span].base;", put: "row;" },
-        Bug { kind: Kind::Index, find: "head / (heads / pages.kv_heads)", put: "head % pages.kv_heads" },
-        Bug { kind: Kind::Index, find: "+ first % PAGE_TOKENS * size", put: "" },
-        Bug {
-            kind: Kind::State,
+        PlantedBug { kind: BugKind::Index, find: "row - spans[span].base;", put: "row;" },
+        PlantedBug {
+            kind: BugKind::Index,
+            find: "head / (heads / pages.kv_heads)",
+            put: "head % pages.kv_heads",
+        },
+        PlantedBug { kind: BugKind::Index, find: "+ first % PAGE_TOKENS * size", put: "" },
+        PlantedBug {
+            kind: BugKind::State,
             find: "spans[span].start + row - spans[span].base + 1",
             put: "row - spans[span].base + 1",
         },
-        Bug { kind: Kind::Index, find: "visible - first", put: "visible" },
-        Bug { kind: Kind::Index, find: "lane < there ? expf", put: "lane + 1 < there ? expf" },
-        Bug { kind: Kind::State, find: "sums[i] *= fade", put: "sums[i] *= 1.0f" },
-        Bug { kind: Kind::Formula, find: "total = total * fade", put: "total = total" },
+        PlantedBug { kind: BugKind::Index, find: "visible - first", put: "visible" },
+        PlantedBug { kind: BugKind::Index, find: "lane < there ? expf", put: "lane + 1 < there ? expf" },
+        PlantedBug { kind: BugKind::State, find: "sums[i] *= fade", put: "sums[i] *= 1.0f" },
+        PlantedBug { kind: BugKind::Formula, find: "total = total * fade", put: "total = total" },
     ],
 };
 
-pub const DECODE: Family = Family {
+pub const DECODE: KernelFamily = KernelFamily {
     file: "attention_decode.cu",
     check: check_decode,
     bugs: &[
-        Bug { kind: Kind::Index, find: "- (int)warp * 16", put: "" },
-        Bug { kind: Kind::Index, find: "span.start - index * PAGE_TOKENS + 1", put: "PAGE_TOKENS" },
-        Bug { kind: Kind::Index, find: "kv_head * group * SIZE", put: "kv_head * SIZE" },
-        Bug { kind: Kind::Barrier, find: "        copy_wait<0>();\n", put: "" },
-        Bug {
-            kind: Kind::Barrier,
-            find: "        __syncthreads();  // this page may be overwritten, the next one is there\n",
+        PlantedBug { kind: BugKind::Index, find: "- (int)warp * 16", put: "" },
+        PlantedBug { kind: BugKind::Index, find: "span.start - index * PAGE_TOKENS + 1", put: "PAGE_TOKENS" },
+        PlantedBug { kind: BugKind::Index, find: "kv_head * group * SIZE", put: "kv_head * SIZE" },
+        PlantedBug { kind: BugKind::Barrier, find: "        copy_wait<0>();\n", put: "" },
+        PlantedBug {
+            kind: BugKind::Barrier,
+            find: "        __syncthreads();  // this page may be overwritten, the next one is complete\n",
             put: "",
         },
-        Bug {
-            kind: Kind::Barrier,
+        PlantedBug {
+            kind: BugKind::Barrier,
             find: "    __syncthreads();\n    const size_t part",
             put: "    const size_t part",
         },
-        Bug { kind: Kind::State, find: "exp2_approx(most[w * GROUP_MAX + row] - highest)", put: "1.0f" },
-        Bug {
-            kind: Kind::State,
+        PlantedBug {
+            kind: BugKind::State,
+            find: "exp2_approx(most[w * GROUP_MAX + row] - highest)",
+            put: "1.0f",
+        },
+        PlantedBug {
+            kind: BugKind::State,
             find: "exp2_approx(weights[(part + (size_t)s * heads) * 2] - highest)",
             put: "1.0f",
         },
     ],
 };
 
-pub const PREFILL: Family = Family {
+pub const PREFILL: KernelFamily = KernelFamily {
     file: "attention_prefill.cu",
     check: check_prefill,
     bugs: &[
-        Bug { kind: Kind::Index, find: "{visible, visible + 8}", put: "{visible, visible}" },
-        Bug { kind: Kind::Index, find: "position + rows - index * PAGE_TOKENS", put: "PAGE_TOKENS" },
-        Bug { kind: Kind::Index, find: "position = span.start + tile.first", put: "position = span.start" },
-        Bug { kind: Kind::Barrier, find: "        copy_wait<0>();\n", put: "" },
-        Bug {
-            kind: Kind::Barrier,
-            find: "        __syncthreads();  // this page may be overwritten, the next one is there\n",
+        PlantedBug { kind: BugKind::Index, find: "{visible, visible + 8}", put: "{visible, visible}" },
+        PlantedBug {
+            kind: BugKind::Index,
+            find: "position + rows - index * PAGE_TOKENS",
+            put: "PAGE_TOKENS",
+        },
+        PlantedBug {
+            kind: BugKind::Index,
+            find: "position = span.start + tile.first",
+            put: "position = span.start",
+        },
+        PlantedBug { kind: BugKind::Barrier, find: "        copy_wait<0>();\n", put: "" },
+        PlantedBug {
+            kind: BugKind::Barrier,
+            find: "        __syncthreads();  // this page may be overwritten, the next one is complete\n",
             put: "",
         },
-        Bug { kind: Kind::State, find: "begin_page(index + 1)", put: "begin_page(index)" },
+        PlantedBug { kind: BugKind::State, find: "begin_page(index + 1)", put: "begin_page(index)" },
     ],
 };
 
@@ -109,24 +125,24 @@ fn config(heads: usize, kv_heads: usize, head_dim: usize) -> AttentionConfig {
     AttentionConfig { heads, kv_heads, head_dim }
 }
 
-fn check(library: &Library) -> Result<(), String> {
+fn check(library: &KernelRunner) -> Result<(), String> {
     let ragged: &[(u32, u32)] = &[(1, 0), (3, 0), (1, 63), (2, 64), (5, 126)];
     for config in [config(4, 2, 6), config(2, 1, 128), config(6, 3, 40)] {
-        plain(library, &Case::<f32>::new(config, ragged))?;
-        plain(library, &Case::<bf16>::new(config, ragged))?;
+        plain(library, &AttentionCase::<f32>::new(config, ragged))?;
+        plain(library, &AttentionCase::<bf16>::new(config, ragged))?;
     }
     Ok(())
 }
 
-fn check_decode(library: &Library) -> Result<(), String> {
+fn check_decode(library: &KernelRunner) -> Result<(), String> {
     let of: &[(u32, u32)] = &[(1, 0), (1, 1), (0, 0), (1, 63), (1, 64), (1, 130), (1, 290)];
     for (config, pages) in [(config(5, 1, 128), 2), (config(8, 2, 64), 3), (config(16, 1, 64), 1)] {
-        let case = Case::<bf16>::new(config, of);
-        let splits = Parts::splits(291, pages);
-        let places = of.len() * splits * config.heads;
-        let values = Memory::<f32>::unwritten(places * config.head_dim);
-        let weights = Memory::<f32>::unwritten(2 * places);
-        let parts = Parts { values: values.view(), weights: weights.view(), splits, pages };
+        let case = AttentionCase::<bf16>::new(config, of);
+        let splits = SplitBuffers::splits(291, pages);
+        let part_rows = of.len() * splits * config.heads;
+        let values = GuardedMemory::<f32>::unwritten(part_rows * config.head_dim);
+        let weights = GuardedMemory::<f32>::unwritten(2 * part_rows);
+        let parts = SplitBuffers { values: values.view(), weights: weights.view(), splits, pages };
         for launch in case.attention().decode(&parts).unwrap() {
             library.run(&launch)?;
         }
@@ -137,70 +153,70 @@ fn check_decode(library: &Library) -> Result<(), String> {
     Ok(())
 }
 
-fn check_prefill(library: &Library) -> Result<(), String> {
+fn check_prefill(library: &KernelRunner) -> Result<(), String> {
     let of: &[(u32, u32)] = &[(1, 0), (70, 0), (0, 0), (64, 64), (3, 130), (65, 63)];
     for config in [config(2, 1, 128), config(4, 2, 64)] {
-        let case = Case::<bf16>::new(config, of);
-        let of_batch = Memory::of(&case.batch.tiles(TILE_ROWS));
+        let case = AttentionCase::<bf16>::new(config, of);
+        let of_batch = GuardedMemory::of(&case.batch.tiles(TILE_ROWS));
         library.run(&case.attention().prefill(of_batch.view()).unwrap())?;
         case.compare(8e-3)?;
     }
     Ok(())
 }
 
-/// Stores the batch's keys and values, then attends the plain way.
-fn plain<T: Number>(library: &Library, case: &Case<T>) -> Result<(), String> {
+/// Stores the batch's keys and values, then runs the plain kernel.
+fn plain<T: TestNumber>(library: &KernelRunner, case: &AttentionCase<T>) -> Result<(), String> {
     let whose = case.batch.span_of();
     let written = case.pages.read()?;
     let emptied = case.without_the_batch();
-    library.run(&Attention { pages: emptied.pages(), ..case.attention() }.store(whose.view()))?;
-    // What was never written is NaN on both sides, so bits are compared.
+    library.run(&AttentionLaunch { pages: emptied.pages(), ..case.attention() }.store(whose.view()))?;
+    // Values that were never written are NaN on both sides, so bits are compared.
     let bits = |values: &[T]| -> Vec<u32> { values.iter().map(|value| value.wide().to_bits()).collect() };
     same(format!("pages of {:?}", case.config), &bits(&emptied.memory.read()?), &bits(&written))?;
     library.run(&case.attention().launch(whose.view()))?;
     case.compare(2.0 * T::TOLERANCE)
 }
 
-/// Spans over pages in no order; whatever was not written is NaN.
-struct Case<T> {
+/// Spans over pages in random order; values that were not written are NaN.
+struct AttentionCase<T> {
     config: AttentionConfig,
-    batch: Batch,
-    qkv: Spread<T>,
+    batch: TestBatch,
+    qkv: SpreadRows<T>,
     /// Keys and values by span, position and KV head.
     past: Vec<Vec<[Vec<f32>; 2]>>,
-    pages: Memory<T>,
+    pages: GuardedMemory<T>,
     table: Vec<u32>,
-    table_memory: Memory<u32>,
-    out: Memory<T>,
+    table_memory: GuardedMemory<u32>,
+    out: GuardedMemory<T>,
 }
 
-struct Emptied<T> {
-    memory: Memory<T>,
-    table: Pages<T>,
+struct EmptiedPages<T> {
+    memory: GuardedMemory<T>,
+    table: DevicePages<T>,
 }
 
-impl<T: Number> Emptied<T> {
-    fn pages(&self) -> Pages<T> {
-        Pages { values: self.memory.view(), ..self.table }
+impl<T: TestNumber> EmptiedPages<T> {
+    fn pages(&self) -> DevicePages<T> {
+        DevicePages { values: self.memory.view(), ..self.table }
     }
 }
 
 /// Pages of the longest span here.
 const TABLE: usize = 5;
 
-impl<T: Number> Case<T> {
+impl<T: TestNumber> AttentionCase<T> {
     fn new(config: AttentionConfig, of: &[(u32, u32)]) -> Self {
-        let batch = Batch::new(of);
-        let mut draw = Draw::new(17);
+        let batch = TestBatch::new(of);
+        let mut random = RandomCase::new(17);
         let [q, kv, width] = config.widths();
         let count = batch.count();
-        let qkv = draw.spread_in_packs::<T>(count, width, 16, 2.0);
-        // The page of span i and index j; their numbers are spread over the arena.
+        let qkv = random.spread_in_packs::<T>(count, width, 16, 2.0);
+        // The page of span i and index j; the numbers are spread over all pages.
         let number = |span: usize, index: usize| (span * TABLE + index) * 11 % ((of.len() * TABLE) | 1);
         let table: Vec<u32> = (0..of.len() * TABLE).map(|at| number(at / TABLE, at % TABLE) as u32).collect();
         let mut past = Vec::new();
         for span in &batch.spans {
-            let older = (0..span.start).map(|_| [0; 2].map(|_| rounded::<T>(&draw.floats(kv, 2.0))));
+            let older = (0..span.start).map(|_| [0; 2].map(|_| rounded::<T>(&random.floats(kv, 2.0))));
             let newer = (span.base..span.base + span.length).map(|row| {
                 let row = qkv.row(row as usize);
                 [row[q..q + kv].to_vec(), row[q + kv..].to_vec()]
@@ -208,9 +224,9 @@ impl<T: Number> Case<T> {
             past.push(older.chain(newer).collect::<Vec<_>>());
         }
         let mut case = Self {
-            table_memory: Memory::of(&table),
-            out: Memory::unwritten(count * q),
-            pages: Memory::unwritten(0),
+            table_memory: GuardedMemory::of(&table),
+            out: GuardedMemory::unwritten(count * q),
+            pages: GuardedMemory::unwritten(0),
             config,
             batch,
             qkv,
@@ -221,11 +237,11 @@ impl<T: Number> Case<T> {
         case
     }
 
-    /// An arena that holds the positions asked for.
-    fn fill(&self, wanted: impl Fn(&Span, usize) -> bool) -> Memory<T> {
+    /// An arena that holds the requested positions.
+    fn fill(&self, wanted: impl Fn(&RowSpan, usize) -> bool) -> GuardedMemory<T> {
         let (size, page) = (self.config.head_dim, self.config.page_values());
-        let places = (self.batch.spans.len() * TABLE) | 1;
-        let mut values = vec![f32::NAN; places * page];
+        let page_count = (self.batch.spans.len() * TABLE) | 1;
+        let mut values = vec![f32::NAN; page_count * page];
         for (index, (span, past)) in self.batch.spans.iter().zip(&self.past).enumerate() {
             for (position, both) in past.iter().enumerate().filter(|(at, _)| wanted(span, *at)) {
                 let number = self.table[index * TABLE + position / PAGE_TOKENS] as usize;
@@ -237,22 +253,22 @@ impl<T: Number> Case<T> {
                 }
             }
         }
-        Memory::of(&stored::<T>(&values))
+        GuardedMemory::of(&stored::<T>(&values))
     }
 
-    fn without_the_batch(&self) -> Emptied<T> {
-        Emptied {
+    fn without_the_batch(&self) -> EmptiedPages<T> {
+        EmptiedPages {
             memory: self.fill(|span, position| position < span.start as usize),
             table: self.attention().pages,
         }
     }
 
-    fn attention(&self) -> Attention<'_, T> {
-        Attention {
+    fn attention(&self) -> AttentionLaunch<'_, T> {
+        AttentionLaunch {
             config: &self.config,
             qkv: self.qkv.rows(),
             spans: self.batch.view(),
-            pages: Pages {
+            pages: DevicePages {
                 values: self.pages.view(),
                 stride: self.config.page_values(),
                 table: self.table_memory.view(),
@@ -268,11 +284,11 @@ impl<T: Number> Case<T> {
         for (span, past) in self.batch.spans.iter().zip(&self.past) {
             for t in 0..span.length as usize {
                 let row = self.qkv.row(span.base as usize + t);
-                let seen = &past[..span.start as usize + t + 1];
+                let visible = &past[..span.start as usize + t + 1];
                 for head in 0..heads {
                     let own = head / (heads / kv_heads) * size..(head / (heads / kv_heads) + 1) * size;
                     let [keys, values] = [0, 1].map(|half| {
-                        seen.iter().flat_map(|both| both[half][own.clone()].to_vec()).collect::<Vec<_>>()
+                        visible.iter().flat_map(|both| both[half][own.clone()].to_vec()).collect::<Vec<_>>()
                     });
                     let mut out = vec![0.0; size];
                     attend(&row[head * size..][..size], &keys, &values, &mut out);

@@ -1,30 +1,30 @@
-//! Rows in another type, bit for bit.
+//! Conversion of rows to another type, bit for bit.
 
-use furrow_cuda::ops::Rows;
+use furrow_cuda::ops::DeviceRows;
 use furrow_cuda::ops::convert::{narrow, widen};
 use half::bf16;
 
-use crate::batch::{Draw, Held};
-use crate::family::{Bug, Family, Kind, same};
-use crate::memory::{Memory, rounded, widened};
-use crate::place::Library;
+use crate::batch::{RandomCase, StoredMemory};
+use crate::family::{BugKind, KernelFamily, PlantedBug, same};
+use crate::memory::{GuardedMemory, rounded, widened};
+use crate::runner::KernelRunner;
 
-pub const FAMILY: Family = Family {
+pub const FAMILY: KernelFamily = KernelFamily {
     file: "convert.cu",
     check,
     bugs: &[
-        Bug { kind: Kind::Index, find: "if (i < width) to", put: "if (i <= width) to" },
-        Bug {
-            kind: Kind::Index,
+        PlantedBug { kind: BugKind::Index, find: "if (i < width) to", put: "if (i <= width) to" },
+        PlantedBug {
+            kind: BugKind::Index,
             find: "widen(from[(size_t)blockIdx.y * stride + i])",
             put: "widen(from[(size_t)blockIdx.y * width + i])",
         },
-        Bug {
-            kind: Kind::Index,
+        PlantedBug {
+            kind: BugKind::Index,
             find: "to += (size_t)blockIdx.y * stride + i",
             put: "to += (size_t)blockIdx.y * width + i",
         },
-        Bug { kind: Kind::Formula, find: "adds ? value + widen(*to) : value", put: "value" },
+        PlantedBug { kind: BugKind::Formula, find: "adds ? value + widen(*to) : value", put: "value" },
     ],
 };
 
@@ -38,29 +38,29 @@ fn planted_bugs_show() {
     FAMILY.finds_its_bugs();
 }
 
-fn check(library: &Library) -> Result<(), String> {
+fn check(library: &KernelRunner) -> Result<(), String> {
     for (count, width, gap) in [(1, 1, 0), (3, 40, 8), (2, 257, 3)] {
         rows(library, count, width, gap)?;
     }
     Ok(())
 }
 
-fn rows(library: &Library, count: usize, width: usize, gap: usize) -> Result<(), String> {
+fn rows(library: &KernelRunner, count: usize, width: usize, gap: usize) -> Result<(), String> {
     let what = format!("{count} x {width}");
-    let mut draw = Draw::new(31);
-    let from = draw.spread::<bf16>(count, width, gap, 3.0);
-    let wide = Memory::<f32>::unwritten(count * width);
+    let mut random = RandomCase::new(31);
+    let from = random.spread::<bf16>(count, width, gap, 3.0);
+    let wide = GuardedMemory::<f32>::unwritten(count * width);
     library.run(&widen(from.rows(), wide.view(), count, width))?;
     let want: Vec<f32> = (0..count).flat_map(|row| from.row(row).to_vec()).collect();
     same(format!("widened, {what}"), &wide.read()?, &want)?;
 
-    let added: Held<f32> = draw.held(count * width, 1.0);
+    let added: StoredMemory<f32> = random.stored(count * width, 1.0);
     let stride = width + gap;
     for adds in [false, true] {
-        let there: Held<bf16> = draw.held(count * stride, 2.0);
-        let to = Rows { values: there.view(), stride };
+        let there: StoredMemory<bf16> = random.stored(count * stride, 2.0);
+        let to = DeviceRows { values: there.view(), stride };
         library.run(&narrow(added.view(), to, count, width, adds))?;
-        // What lies between the rows stays.
+        // The values between the rows stay.
         let mut want = there.values.clone();
         for (row, added) in added.values.chunks_exact(width).enumerate() {
             for (want, added) in want[row * stride..].iter_mut().zip(added) {

@@ -1,27 +1,31 @@
 //! Embeddings and image rows against `layers::embed::row`, bit for bit.
 
-use furrow_cuda::ops::embed::{Embed, Source};
+use furrow_cuda::ops::embed::{EmbedLaunch, RowSource};
 use furrow_model::layers::embed;
-use furrow_model::weights::{Table, Values};
+use furrow_model::weights::{EmbeddingTable, StoredValues};
 use half::bf16;
 
-use crate::batch::{Draw, Held};
-use crate::family::{Bug, Family, Kind, same};
-use crate::memory::{Memory, Number, widened};
-use crate::place::Library;
+use crate::batch::{RandomCase, StoredMemory};
+use crate::family::{BugKind, KernelFamily, PlantedBug, same};
+use crate::memory::{GuardedMemory, TestNumber, widened};
+use crate::runner::KernelRunner;
 
-pub const FAMILY: Family = Family {
+pub const FAMILY: KernelFamily = KernelFamily {
     file: "embed.cu",
     check,
     bugs: &[
-        Bug {
-            kind: Kind::Index,
+        PlantedBug {
+            kind: BugKind::Index,
             find: "features + (size_t)(source & ~FEATURE) * width",
             put: "features + (size_t)blockIdx.x * width",
         },
-        Bug { kind: Kind::Index, find: "(size_t)source * width", put: "(size_t)source * blockDim.x" },
-        Bug {
-            kind: Kind::Index,
+        PlantedBug {
+            kind: BugKind::Index,
+            find: "(size_t)source * width",
+            put: "(size_t)source * blockDim.x",
+        },
+        PlantedBug {
+            kind: BugKind::Index,
             find: "i < width; i += blockDim.x * VALUES",
             put: "i < blockDim.x * VALUES; i += blockDim.x * VALUES",
         },
@@ -38,7 +42,7 @@ fn planted_bugs_show() {
     FAMILY.finds_its_bugs();
 }
 
-fn check(library: &Library) -> Result<(), String> {
+fn check(library: &KernelRunner) -> Result<(), String> {
     for width in [8, 40, 2560] {
         compare::<f32, f32>(library, width)?;
         compare::<bf16, bf16>(library, width)?;
@@ -47,31 +51,32 @@ fn check(library: &Library) -> Result<(), String> {
     Ok(())
 }
 
-fn compare<T: Number, R: Number>(library: &Library, width: usize) -> Result<(), String> {
+fn compare<T: TestNumber, R: TestNumber>(library: &KernelRunner, width: usize) -> Result<(), String> {
     let (ids, feature_rows) = (7, 5);
-    let mut draw = Draw::new(4);
-    let table: Held<T> = draw.held(ids * width, 1.0);
-    let features: Held<T> = draw.held(feature_rows * width, 1.0);
-    let sources = [0, 6, 3].map(Source::Token).into_iter().chain([1, 2, 4].map(Source::Feature));
-    let sources: Vec<Source> = sources.chain([Source::Token(6), Source::Feature(0)]).collect();
+    let mut random = RandomCase::new(4);
+    let table: StoredMemory<T> = random.stored(ids * width, 1.0);
+    let features: StoredMemory<T> = random.stored(feature_rows * width, 1.0);
+    let sources = [0, 6, 3].map(RowSource::Token).into_iter().chain([1, 2, 4].map(RowSource::Feature));
+    let sources: Vec<RowSource> = sources.chain([RowSource::Token(6), RowSource::Feature(0)]).collect();
 
-    let words = Memory::of(&sources.iter().map(|source| source.word()).collect::<Vec<_>>());
-    let out = Memory::<R>::unwritten(sources.len() * width);
-    let launch = Embed {
+    let encoded_sources =
+        GuardedMemory::of(&sources.iter().map(|source| source.encoded()).collect::<Vec<_>>());
+    let out = GuardedMemory::<R>::unwritten(sources.len() * width);
+    let launch = EmbedLaunch {
         table: table.view(),
         features: features.view(),
-        sources: words.view(),
+        sources: encoded_sources.view(),
         out: out.view(),
         width,
     };
     library.run(&launch.launch())?;
 
-    let table = Table { rows: ids, width, values: Values::F32(table.values) };
+    let table = EmbeddingTable { rows: ids, width, values: StoredValues::F32(table.values) };
     let mut want = vec![0.0; sources.len() * width];
     for (source, row) in sources.iter().zip(want.chunks_exact_mut(width)) {
         match source {
-            Source::Token(id) => embed::row(&table, *id, row),
-            Source::Feature(at) => row.copy_from_slice(&features.values[*at as usize * width..][..width]),
+            RowSource::Token(id) => embed::row(&table, *id, row),
+            RowSource::Feature(at) => row.copy_from_slice(&features.values[*at as usize * width..][..width]),
         }
     }
     same(format!("rows of {width}"), &widened(&out.read()?), &want)

@@ -1,57 +1,58 @@
-//! A kernel file, what holds it to the CPU, and bugs that must not pass.
+//! A kernel file, its comparison with the CPU, and planted bugs that the comparison must detect.
 
 use std::fmt::Display;
 
-use furrow_cuda::sources::{HEADERS, KERNELS, Source};
+use furrow_cuda::sources::{HEADERS, KERNELS, KernelSource};
 
-use crate::place::Library;
+use crate::runner::KernelRunner;
 
-/// Orders in which threads are run. A kernel must give the same in each.
+/// Orders in which threads run. A kernel must give the same result in each.
 const ORDERS: [u64; 2] = [1, 2];
 
 /// A kernel file and its comparison.
-pub struct Family {
+pub struct KernelFamily {
     /// Name in `kernels/`.
     pub file: &'static str,
-    /// Runs every kernel of the file on cases and compares; what differs is the error.
-    pub check: fn(&Library) -> Result<(), String>,
-    /// Edits of the source that `check` must notice.
-    pub bugs: &'static [Bug],
+    /// Runs every kernel of the file on cases and compares; the error names the difference.
+    pub check: fn(&KernelRunner) -> Result<(), String>,
+    /// Edits of the source that `check` must detect.
+    pub bugs: &'static [PlantedBug],
 }
 
 /// What a planted bug breaks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum BugKind {
     /// An index or a bound.
     Index,
-    /// A wait for other threads.
+    /// Synchronisation with other threads.
     Barrier,
-    /// What one token, chunk or slot leaves to the next.
+    /// State that one token, chunk or slot leaves for the next.
     State,
     /// The mathematics.
     Formula,
 }
 
 /// An edit of the source.
-pub struct Bug {
+pub struct PlantedBug {
     /// What it breaks.
-    pub kind: Kind,
-    /// What stands once in the file, or in one of the headers that it includes.
+    pub kind: BugKind,
+    /// Text that occurs once in the file, or in one of the headers that it includes.
     pub find: &'static str,
-    /// What is put in its place.
+    /// Its replacement.
     pub put: &'static str,
 }
 
-impl Family {
-    /// The source as it is.
-    pub fn source(&self) -> Source<'static> {
+impl KernelFamily {
+    /// The original source.
+    pub fn source(&self) -> KernelSource<'static> {
         *KERNELS.iter().find(|source| source.name == self.file).expect("the file is one of the kernels")
     }
 
-    /// The text that bugs are planted in: the file, and in the place of their includes those headers that one is planted in.
+    /// The text for planting bugs: the file, with an include replaced by its header if a bug is
+    /// planted there.
     pub fn planted_in(&self) -> String {
         let file = self.source().text;
-        let of_header = |header: &&Source<'_>| {
+        let of_header = |header: &&KernelSource<'_>| {
             self.bugs.iter().any(|bug| !file.contains(bug.find) && header.text.contains(bug.find))
         };
         HEADERS.iter().filter(of_header).fold(file.to_owned(), |text, header| {
@@ -61,7 +62,7 @@ impl Family {
     }
 
     /// Runs the comparison in each order of threads.
-    pub fn compare(&self, library: &mut Library) -> Result<(), String> {
+    pub fn compare(&self, library: &mut KernelRunner) -> Result<(), String> {
         for order in ORDERS {
             library.set_order(order);
             (self.check)(library).map_err(|difference| format!("order {order}: {difference}"))?;
@@ -69,10 +70,11 @@ impl Family {
         Ok(())
     }
 
-    /// The kernels give what the CPU gives, in any order of threads, and the comparison ran each of them.
+    /// The kernels give the CPU's results in any order of threads, and the comparison ran each of
+    /// them.
     #[track_caller]
     pub fn agrees(&self) {
-        let mut library = Library::build(self.source());
+        let mut library = KernelRunner::build(self.source());
         if let Err(difference) = self.compare(&mut library) {
             panic!("{}, {difference}", self.file);
         }
@@ -85,7 +87,8 @@ impl Family {
     }
 }
 
-/// Each value within `tolerance` of itself and of the root mean square of all; NaN is far from everything.
+/// Each value within `tolerance` of itself and of the root mean square of all; a NaN counts as
+/// infinitely far.
 pub fn near(what: impl Display, got: &[f32], want: &[f32], tolerance: f32) -> Result<(), String> {
     if got.len() != want.len() {
         return Err(format!("{what}: {} values for {}", got.len(), want.len()));
@@ -101,7 +104,7 @@ pub fn near(what: impl Display, got: &[f32], want: &[f32], tolerance: f32) -> Re
     Ok(())
 }
 
-/// Both the same.
+/// Checks that both are equal.
 pub fn same<T: PartialEq + std::fmt::Debug>(what: impl Display, got: &[T], want: &[T]) -> Result<(), String> {
     let first = got.iter().zip(want).position(|(got, want)| got != want);
     match first {

@@ -1,23 +1,23 @@
-//! The gated norm by groups against `layers::norm::gated_row`.
+//! The gated group norm against `layers::norm::gated_row`.
 
 use furrow_cuda::ops::norm::GatedNorm;
 use furrow_model::layers::norm::gated_row;
 use half::bf16;
 
-use crate::batch::{Draw, Held};
-use crate::family::{Bug, Family, Kind, near};
-use crate::memory::{Memory, Number, widened};
-use crate::place::Library;
+use crate::batch::{RandomCase, StoredMemory};
+use crate::family::{BugKind, KernelFamily, PlantedBug, near};
+use crate::memory::{GuardedMemory, TestNumber, widened};
+use crate::runner::KernelRunner;
 
-pub const FAMILY: Family = Family {
+pub const FAMILY: KernelFamily = KernelFamily {
     file: "gated_norm.cu",
     check,
     bugs: &[
-        Bug { kind: Kind::Index, find: "row * z_stride", put: "row * width" },
-        Bug { kind: Kind::Index, find: "    w += first;\n", put: "" },
-        Bug { kind: Kind::Barrier, find: "block_sum(squares, partial)", put: "warp_sum(squares)" },
-        Bug {
-            kind: Kind::Formula,
+        PlantedBug { kind: BugKind::Index, find: "row * z_stride", put: "row * width" },
+        PlantedBug { kind: BugKind::Index, find: "    w += first;\n", put: "" },
+        PlantedBug { kind: BugKind::Barrier, find: "block_sum(squares, partial)", put: "warp_sum(squares)" },
+        PlantedBug {
+            kind: BugKind::Formula,
             find: "values[v] *= silu(gates[v])",
             put: "values[v] = silu(values[v]) * gates[v]",
         },
@@ -34,7 +34,7 @@ fn planted_bugs_show() {
     FAMILY.finds_its_bugs();
 }
 
-fn check(library: &Library) -> Result<(), String> {
+fn check(library: &KernelRunner) -> Result<(), String> {
     for (count, groups, group) in [(1, 1, 8), (3, 2, 40), (2, 3, 20), (2, 8, 1280)] {
         compare::<f32>(library, count, groups, group)?;
         compare::<bf16>(library, count, groups, group)?;
@@ -42,13 +42,18 @@ fn check(library: &Library) -> Result<(), String> {
     Ok(())
 }
 
-fn compare<T: Number>(library: &Library, count: usize, groups: usize, group: usize) -> Result<(), String> {
+fn compare<T: TestNumber>(
+    library: &KernelRunner,
+    count: usize,
+    groups: usize,
+    group: usize,
+) -> Result<(), String> {
     let (width, epsilon) = (groups * group, 0.05);
-    let mut draw = Draw::new(9);
-    let y: Held<T> = draw.held(count * width, 2.0);
-    let z = draw.spread::<T>(count, width, 24, 4.0);
-    let weight: Held<T> = draw.held(width, 1.5);
-    let out = Memory::<T>::unwritten(count * width);
+    let mut random = RandomCase::new(9);
+    let y: StoredMemory<T> = random.stored(count * width, 2.0);
+    let z = random.spread::<T>(count, width, 24, 4.0);
+    let weight: StoredMemory<T> = random.stored(width, 1.5);
+    let out = GuardedMemory::<T>::unwritten(count * width);
     let norm = GatedNorm {
         y: y.view(),
         z: z.rows(),
@@ -59,7 +64,7 @@ fn compare<T: Number>(library: &Library, count: usize, groups: usize, group: usi
         epsilon,
     };
     library.run(&norm.launch())?;
-    // In place as well.
+    // Also in place.
     library.run(&GatedNorm { out: y.view(), ..norm }.launch())?;
 
     let mut want = y.values;

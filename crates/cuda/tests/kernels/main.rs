@@ -1,11 +1,10 @@
-//! Every kernel without a GPU: compiled to machine code, run on the CPU against `furrow_model::layers`, and run with planted bugs that must
-//! show.
+//! Tests every kernel without a GPU: compiles it to machine code, runs it on the CPU against
+//! `furrow_model::layers`, and runs it with planted bugs that must be detected.
 //!
-//! With `FURROW_TEST_GPU` set (`tests/gpu.sh parity`) the comparisons run on a GPU; `place.rs` is where that is decided.
+//! With `FURROW_TEST_GPU` set (`tests/gpu.sh parity`) the comparisons run on a GPU; `runner.rs`
+//! decides that.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-#[path = "../backend/air.rs"]
-mod air;
 mod attention;
 mod batch;
 mod causal_conv;
@@ -17,11 +16,13 @@ mod copy;
 mod embed;
 mod family;
 mod gated_norm;
+#[path = "../backend/host_executor.rs"]
+mod host_executor;
 mod memory;
 mod moe;
-mod place;
 mod planted;
 mod residual_rms_norm;
+mod runner;
 mod sample;
 mod shim;
 mod squared_relu;
@@ -33,11 +34,11 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use family::{Family, Kind};
+use family::{BugKind, KernelFamily};
 use furrow_cuda::sources::KERNELS;
 
 /// A comparison for every file of `kernels/`.
-const FAMILIES: &[&Family] = &[
+const FAMILIES: &[&KernelFamily] = &[
     &attention::FAMILY,
     &attention::DECODE,
     &attention::PREFILL,
@@ -79,31 +80,32 @@ fn every_kernel_file_is_carried_and_compared() {
 #[test]
 fn every_comparison_has_bugs_it_must_find() {
     for family in FAMILIES {
-        let kinds: Vec<Kind> = family.bugs.iter().map(|bug| bug.kind).collect();
-        assert!(kinds.len() >= 3 && kinds.contains(&Kind::Index), "{}: {kinds:?}", family.file);
+        let kinds: Vec<BugKind> = family.bugs.iter().map(|bug| bug.kind).collect();
+        assert!(kinds.len() >= 3 && kinds.contains(&BugKind::Index), "{}: {kinds:?}", family.file);
         let text = family.source().text;
-        let has = |words: &str| text.contains(words);
+        let has = |text_part: &str| text.contains(text_part);
         assert!(
-            !has("__syncthreads") || kinds.contains(&Kind::Barrier),
+            !has("__syncthreads") || kinds.contains(&BugKind::Barrier),
             "{}: plant one at a barrier",
             family.file
         );
         assert!(
-            !has("slot") || kinds.contains(&Kind::State),
+            !has("slot") || kinds.contains(&BugKind::State),
             "{}: plant one where state is carried",
             family.file
         );
     }
 }
 
-/// The way that comparisons go on a GPU, gone with a device of air in its place: memory, launches and guards are an executor's.
+/// Runs comparisons as on a GPU, but on the host executor: memory, launches and guards are the
+/// executor's.
 #[test]
 fn comparisons_go_through_an_executor_too() {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command
         .args(["copy::agrees", "squared_relu::agrees", "gated_norm::agrees"])
-        .env("FURROW_TEST_GPU", "air");
+        .env("FURROW_TEST_GPU", "host");
     let answer = command.output().unwrap();
-    let said = String::from_utf8_lossy(&answer.stdout);
-    assert!(answer.status.success() && said.contains("3 passed"), "{said}");
+    let output = String::from_utf8_lossy(&answer.stdout);
+    assert!(answer.status.success() && output.contains("3 passed"), "{output}");
 }

@@ -1,77 +1,77 @@
-//! Memory that kernels read and write, with a guard on either side: what is read from there is NaN, what is written there is
-//! noticed.
+//! Memory for kernels with a guard on either side: values read from a guard are NaN, and writes to
+//! a guard are detected.
 #![allow(unsafe_code)]
 
 use std::fmt::Debug;
 
 use bytemuck::{Pod, Zeroable};
-use furrow_cuda::launch::{Element, Stored, View};
+use furrow_cuda::launch::{DeviceElement, DeviceView, StoredElement};
 use half::bf16;
 
-use crate::place::{Device, device};
+use crate::runner::{TestDevice, device};
 
-/// Bytes of a guard: further than a planted bug strays, for it must not harm the test.
+/// Bytes of a guard: more than a planted bug misses by, because it must not damage the test.
 const GUARD: usize = 64 << 10;
-/// In guards and in what was never written: NaN as float32 and as bfloat16.
+/// Byte of guards and of memory that was never written: NaN as float32 and as bfloat16.
 const UNWRITTEN: u8 = 0xff;
 
 /// Sixteen bytes, aligned as packs are.
 #[derive(Clone, Copy, Pod, Zeroable)]
 #[repr(C, align(16))]
-struct Line([u8; 16]);
+struct PackLine([u8; 16]);
 
-/// Values in a place of their own, here or on the device.
-pub struct Memory<T> {
-    bytes: Bytes,
+/// Values in memory of their own, on the host or on the device.
+pub struct GuardedMemory<T> {
+    bytes: GuardedBytes,
     len: usize,
     of: std::marker::PhantomData<T>,
 }
 
-enum Bytes {
-    Here(*mut [Line]),
-    There { device: &'static Device, at: u64, len: usize },
+enum GuardedBytes {
+    Here(*mut [PackLine]),
+    There { device: &'static TestDevice, at: u64, len: usize },
 }
 
-impl<T: Element + Pod + Debug> Memory<T> {
-    /// Holds these values.
+impl<T: DeviceElement + Pod + Debug> GuardedMemory<T> {
+    /// Memory with these values.
     pub fn of(values: &[T]) -> Self {
         Self::with(values.len(), bytemuck::cast_slice(values))
     }
 
-    /// Room for values that a kernel shall write.
+    /// Memory for values that a kernel writes.
     pub fn unwritten(len: usize) -> Self {
         Self::with(len, &[])
     }
 
-    /// Room for `len` values behind a guard, the first bytes of them given.
+    /// Memory for `len` values after a guard, the first bytes of which are given.
     fn with(len: usize, first: &[u8]) -> Self {
         let count = (2 * GUARD + len * size_of::<T>()).div_ceil(16);
-        let mut lines = vec![Line([UNWRITTEN; 16]); count].into_boxed_slice();
+        let mut lines = vec![PackLine([UNWRITTEN; 16]); count].into_boxed_slice();
         let all: &mut [u8] = bytemuck::cast_slice_mut(&mut lines);
         all[GUARD..GUARD + first.len()].copy_from_slice(first);
         let bytes = match device() {
-            Some(device) => Bytes::There { device, at: device.take(all), len: all.len() },
-            None => Bytes::Here(Box::into_raw(lines)),
+            Some(device) => GuardedBytes::There { device, at: device.take(all), len: all.len() },
+            None => GuardedBytes::Here(Box::into_raw(lines)),
         };
         Self { bytes, len, of: std::marker::PhantomData }
     }
 
-    /// For a launch. It must not outlive the memory.
-    pub fn view(&self) -> View<T> {
+    /// A view for a launch. It must not outlive the memory.
+    pub fn view(&self) -> DeviceView<T> {
         let first = match self.bytes {
-            Bytes::Here(lines) => lines.cast::<u8>() as u64,
-            Bytes::There { at, .. } => at,
+            GuardedBytes::Here(lines) => lines.cast::<u8>() as u64,
+            GuardedBytes::There { at, .. } => at,
         };
-        View::new(first + GUARD as u64, self.len)
+        DeviceView::new(first + GUARD as u64, self.len)
     }
 
-    /// What is there now; refused when a guard was written to.
+    /// The present values; an error if a guard was overwritten.
     pub fn read(&self) -> Result<Vec<T>, String> {
         let fetched;
         let bytes: &[u8] = match &self.bytes {
-            // SAFETY: kernels have returned, so nobody writes.
-            Bytes::Here(lines) => bytemuck::cast_slice(unsafe { &**lines }),
-            Bytes::There { device, at, len } => {
+            // SAFETY: kernels have returned, so nothing writes.
+            GuardedBytes::Here(lines) => bytemuck::cast_slice(unsafe { &**lines }),
+            GuardedBytes::There { device, at, len } => {
                 fetched = device.read(*at, *len);
                 &fetched
             }
@@ -86,25 +86,25 @@ impl<T: Element + Pod + Debug> Memory<T> {
     }
 }
 
-impl<T> Drop for Memory<T> {
+impl<T> Drop for GuardedMemory<T> {
     fn drop(&mut self) {
         match self.bytes {
-            // SAFETY: it came from `Box::into_raw` and is given back once.
-            Bytes::Here(lines) => drop(unsafe { Box::from_raw(lines) }),
-            Bytes::There { device, at, len } => device.give_back(at, len),
+            // SAFETY: it came from `Box::into_raw` and is freed once.
+            GuardedBytes::Here(lines) => drop(unsafe { Box::from_raw(lines) }),
+            GuardedBytes::There { device, at, len } => device.give_back(at, len),
         }
     }
 }
 
 /// A type of stored values, to write one comparison for both.
-pub trait Number: Stored + Pod + Debug {
-    /// How far a result may be from one in float32, relatively.
+pub trait TestNumber: StoredElement + Pod + Debug {
+    /// Permitted relative error against a result in float32.
     const TOLERANCE: f32;
     fn of(value: f32) -> Self;
     fn wide(self) -> f32;
 }
 
-impl Number for f32 {
+impl TestNumber for f32 {
     const TOLERANCE: f32 = 4e-6;
     fn of(value: f32) -> Self {
         value
@@ -114,8 +114,9 @@ impl Number for f32 {
     }
 }
 
-impl Number for bf16 {
-    // Half an ulp is up to 2^-8 of a value, and what is rounded may have been off by a little.
+impl TestNumber for bf16 {
+    // Half an ulp is up to 2^-8 of a value, and the value may have had a small error before
+    // rounding.
     const TOLERANCE: f32 = 4.1e-3;
     fn of(value: f32) -> Self {
         Self::from_f32(value)
@@ -125,17 +126,17 @@ impl Number for bf16 {
     }
 }
 
-/// Values as they are stored.
-pub fn stored<T: Number>(values: &[f32]) -> Vec<T> {
+/// Converts values to the stored type.
+pub fn stored<T: TestNumber>(values: &[f32]) -> Vec<T> {
     values.iter().map(|value| T::of(*value)).collect()
 }
 
 /// Stored values as float32.
-pub fn widened<T: Number>(values: &[T]) -> Vec<f32> {
+pub fn widened<T: TestNumber>(values: &[T]) -> Vec<f32> {
     values.iter().map(|value| value.wide()).collect()
 }
 
-/// Values as they are after being stored.
-pub fn rounded<T: Number>(values: &[f32]) -> Vec<f32> {
+/// Rounds values to the stored type and back.
+pub fn rounded<T: TestNumber>(values: &[f32]) -> Vec<f32> {
     widened(&stored::<T>(values))
 }

@@ -1,85 +1,94 @@
-//! A mixture of experts against `layers::moe`: the same choice, near weights, near sums; and a row's result whatever rows are beside it.
+//! A mixture of experts against `layers::moe`: the same choice, similar weights and sums; and a
+//! row's result does not depend on other rows.
 
-use furrow_cuda::launch::{Launch, Tile};
-use furrow_cuda::ops::Rows;
-use furrow_cuda::ops::moe::{Experts, Grouping, Route, tiles_max};
+use furrow_cuda::launch::{KernelLaunch, SpanTile};
+use furrow_cuda::ops::DeviceRows;
+use furrow_cuda::ops::moe::{ExpertGrouping, ExpertsLaunch, RouteLaunch, tiles_max};
 use furrow_model::config::MoeConfig;
-use furrow_model::kernels::{Compute, Matrix, Team};
-use furrow_model::layers::{Crew, moe};
+use furrow_model::kernels::{PackedMatrix, ProductPrecision, ThreadPool};
+use furrow_model::layers::{ComputeContext, moe};
 use furrow_model::weights::{MlpWeights, MoeWeights};
 use half::bf16;
 
-use crate::batch::{Draw, Held};
-use crate::family::{Bug, Family, Kind, near, same};
-use crate::memory::{Memory, Number, widened};
-use crate::place::Library;
+use crate::batch::{RandomCase, StoredMemory};
+use crate::family::{BugKind, KernelFamily, PlantedBug, near, same};
+use crate::memory::{GuardedMemory, TestNumber, widened};
+use crate::runner::KernelRunner;
 
-pub const ROUTE: Family = Family {
+pub const ROUTE: KernelFamily = KernelFamily {
     file: "moe_route.cu",
     check: check_route,
     bugs: &[
-        Bug { kind: Kind::Index, find: "own = e / size", put: "own = e % groups" },
-        Bug { kind: Kind::Index, find: "g < own);", put: "g <= own);" },
-        Bug { kind: Kind::Index, find: "sorted[lower] = found[i]", put: "sorted[i] = found[i]" },
-        Bug {
-            kind: Kind::Index,
+        PlantedBug { kind: BugKind::Index, find: "own = e / size", put: "own = e % groups" },
+        PlantedBug { kind: BugKind::Index, find: "g < own);", put: "g <= own);" },
+        PlantedBug { kind: BugKind::Index, find: "sorted[lower] = found[i]", put: "sorted[i] = found[i]" },
+        PlantedBug {
+            kind: BugKind::Index,
             find: "logits[(size_t)row * experts + e]",
             put: "logits[(size_t)warp * experts + e]",
         },
-        Bug {
-            kind: Kind::Barrier,
+        PlantedBug {
+            kind: BugKind::Barrier,
             find: "        __syncwarp();  // the choice of this round is known\n",
             put: "",
         },
-        Bug {
-            kind: Kind::Barrier,
-            find: "        __syncwarp();  // the ratings are there, and nobody rates any more\n",
+        PlantedBug {
+            kind: BugKind::Barrier,
+            find: "        __syncwarp();  // the ratings are complete\n",
             put: "",
         },
-        Bug { kind: Kind::State, find: "corrected[(unsigned)best] = NAN;", put: "" },
-        Bug {
-            kind: Kind::Formula,
+        PlantedBug { kind: BugKind::State, find: "corrected[(unsigned)best] = NAN;", put: "" },
+        PlantedBug {
+            kind: BugKind::Formula,
             find: "sum += scores[sorted[i]]",
             put: "sum += scores[sorted[i]] + correction[sorted[i]]",
         },
-        Bug { kind: Kind::Formula, find: "            second = first;\n", put: "" },
-        Bug { kind: Kind::Formula, find: "count == 1 ? first : first + second", put: "first" },
+        PlantedBug { kind: BugKind::Formula, find: "            second = first;\n", put: "" },
+        PlantedBug { kind: BugKind::Formula, find: "count == 1 ? first : first + second", put: "first" },
     ],
 };
 
-pub const EXPERTS: Family = Family {
+pub const EXPERTS: KernelFamily = KernelFamily {
     file: "moe_experts.cu",
     check: check_experts,
     bugs: &[
-        Bug { kind: Kind::Index, find: "chosen[p] < expert", put: "chosen[p] <= expert" },
-        Bug { kind: Kind::Index, find: "UP ? order[begin + row] / k", put: "UP ? order[begin + row] % k" },
-        Bug { kind: Kind::Index, find: "offsets[expert] + tile.first", put: "offsets[expert]" },
-        Bug { kind: Kind::Index, find: "place[p] = at", put: "place[at] = p" },
-        Bug { kind: Kind::Index, find: "(rows + ROWS - 1) / ROWS", put: "rows / ROWS" },
-        Bug { kind: Kind::Index, find: "        if (row >= lot.rows) continue;\n", put: "" },
-        Bug {
-            kind: Kind::Barrier,
-            find: "    __syncthreads();  // the counts of all warps are there\n",
+        PlantedBug { kind: BugKind::Index, find: "chosen[p] < expert", put: "chosen[p] <= expert" },
+        PlantedBug {
+            kind: BugKind::Index,
+            find: "UP ? order[begin + row] / k",
+            put: "UP ? order[begin + row] % k",
+        },
+        PlantedBug { kind: BugKind::Index, find: "offsets[expert] + tile.first", put: "offsets[expert]" },
+        PlantedBug { kind: BugKind::Index, find: "place[p] = at", put: "place[at] = p" },
+        PlantedBug { kind: BugKind::Index, find: "(rows + ROWS - 1) / ROWS", put: "rows / ROWS" },
+        PlantedBug { kind: BugKind::Index, find: "        if (row >= lot.rows) continue;\n", put: "" },
+        PlantedBug {
+            kind: BugKind::Barrier,
+            find: "    __syncthreads();  // the counts of all warps are complete\n",
             put: "",
         },
-        Bug {
-            kind: Kind::Barrier,
+        PlantedBug {
+            kind: BugKind::Barrier,
             find: "counts + ++round % 2 * WARP) - 1",
             put: "counts + ++round % 1 * WARP) - 1",
         },
-        Bug { kind: Kind::Barrier, find: "        copy_wait<0>();\n", put: "" },
-        Bug {
-            kind: Kind::Barrier,
-            find: "        __syncthreads();  // this step may be overwritten, the next one is there\n",
+        PlantedBug { kind: BugKind::Barrier, find: "        copy_wait<0>();\n", put: "" },
+        PlantedBug {
+            kind: BugKind::Barrier,
+            find: "        __syncthreads();  // this step may be overwritten, the next one is complete\n",
             put: "",
         },
-        Bug { kind: Kind::State, find: "begin += all", put: "begin = all" },
-        Bug {
-            kind: Kind::Formula,
+        PlantedBug { kind: BugKind::State, find: "begin += all", put: "begin = all" },
+        PlantedBug {
+            kind: BugKind::Formula,
             find: "value < 0.0f ? 0.0f : value * value",
             put: "value < 0.0f ? 0.0f : value",
         },
-        Bug { kind: Kind::Formula, find: "weights[row * k + e], sum)", put: "weights[row * k], sum)" },
+        PlantedBug {
+            kind: BugKind::Formula,
+            find: "weights[row * k + e], sum)",
+            put: "weights[row * k], sum)",
+        },
     ],
 };
 
@@ -117,7 +126,7 @@ fn config(experts: usize, k: usize, groups: usize, groups_kept: usize) -> MoeCon
     }
 }
 
-fn check_route(library: &Library) -> Result<(), String> {
+fn check_route(library: &KernelRunner) -> Result<(), String> {
     for (config, rows) in [
         (config(128, 6, 1, 1), 9),
         (config(16, 4, 4, 2), 5),
@@ -130,32 +139,34 @@ fn check_route(library: &Library) -> Result<(), String> {
     Ok(())
 }
 
-/// A router whose product is its input.
+/// A router whose product equals its input.
 fn router(experts: usize, correction: Vec<f32>) -> MoeWeights {
     let identity: Vec<f32> =
         (0..experts * experts).map(|at| f32::from(u8::from(at % experts == at / experts))).collect();
-    let gate = Matrix::from_f32(experts, experts, &identity);
+    let gate = PackedMatrix::from_f32(experts, experts, &identity);
     MoeWeights { gate, correction, experts: Vec::new(), shared: None, latent: None }
 }
 
-/// Drawn rows, one of equal logits, one with many ties, one far from 0 on both sides, one of no numbers.
-fn compare_routes(library: &Library, config: &MoeConfig, rows: usize) -> Result<(), String> {
+/// Random rows, one of equal logits, one with many ties, one far from 0 on both sides, one of NaN.
+fn compare_routes(library: &KernelRunner, config: &MoeConfig, rows: usize) -> Result<(), String> {
     let (experts, k) = (config.experts, config.experts_per_token);
-    let mut draw = Draw::new(31);
-    let mut logits = draw.floats(rows * experts, 3.0);
+    let mut random = RandomCase::new(31);
+    let mut logits = random.floats(rows * experts, 3.0);
     let tied = logits[..experts].iter().map(|value| value.round()).collect::<Vec<_>>();
     let far = logits[experts..2 * experts].iter().map(|value| value * 40.0).collect::<Vec<_>>();
     for odd in [vec![0.25; experts], tied, far, vec![f32::NAN; experts]] {
         logits.extend(odd);
     }
     let rows = rows + 4;
-    // Large enough that choosing by scores alone would choose others, and few enough that there are ties.
+    // Large enough that scores alone would choose other experts, and from few values, so that there
+    // are ties.
     let correction: Vec<f32> =
-        draw.floats(experts, 0.6).iter().map(|value| (value * 4.0).round() / 4.0).collect();
+        random.floats(experts, 0.6).iter().map(|value| (value * 4.0).round() / 4.0).collect();
 
-    let (logits_memory, correction_memory) = (Memory::of(&logits), Memory::of(&correction));
-    let (chosen, weights) = (Memory::<u32>::unwritten(rows * k), Memory::<f32>::unwritten(rows * k));
-    let route = Route {
+    let (logits_memory, correction_memory) = (GuardedMemory::of(&logits), GuardedMemory::of(&correction));
+    let (chosen, weights) =
+        (GuardedMemory::<u32>::unwritten(rows * k), GuardedMemory::<f32>::unwritten(rows * k));
+    let route = RouteLaunch {
         config,
         logits: logits_memory.view(),
         correction: correction_memory.view(),
@@ -171,40 +182,40 @@ fn compare_routes(library: &Library, config: &MoeConfig, rows: usize) -> Result<
     let got = weights.read()?;
     near(format!("weights of {what}"), &got[..numbers.len()], numbers, 1e-6)?;
     let are_spoilt = |weights: &[f32]| weights.iter().all(|weight| weight.is_nan());
-    assert!(are_spoilt(spoilt), "the CPU gives no numbers either");
+    assert!(are_spoilt(spoilt), "the CPU must give NaN as well");
     if are_spoilt(&got[numbers.len()..]) { Ok(()) } else { Err("a NaN was hidden".into()) }
 }
 
 fn routes(config: &MoeConfig, correction: Vec<f32>, logits: &[f32], rows: usize) -> (Vec<u32>, Vec<f32>) {
     let (experts, k) = (config.experts, config.experts_per_token);
-    let (team, mut scores) = (Team::new(1), vec![0.0; moe::scratch_values(config)]);
-    let crew = Crew { team: &team, compute: Compute::Float32 };
+    let (team, mut scores) = (ThreadPool::new(1), vec![0.0; moe::scratch_values(config)]);
+    let crew = ComputeContext { team: &team, compute: ProductPrecision::Float32 };
     let (mut given, mut chosen, mut counts) =
         (vec![0.0; rows * experts], vec![0; rows * k], vec![0.0; rows * k]);
-    let mut routes = moe::Routes { logits: &mut given, experts: &mut chosen, weights: &mut counts };
+    let mut routes = moe::ExpertRoutes { logits: &mut given, experts: &mut chosen, weights: &mut counts };
     moe::route(crew, config, &router(experts, correction), logits, &mut scores, &mut routes);
     (chosen, counts)
 }
 
-/// Which form of the products.
-type Form<T> = fn(&Experts<'_, T>) -> [Launch; 3];
+/// The launches of one form of the products.
+type ExpertsForm<T> = fn(&ExpertsLaunch<'_, T>) -> [KernelLaunch; 3];
 
-/// A function and not the method: it is general in the lifetime of what the operation borrows.
-fn plainly<T: Number>(op: &Experts<'_, T>) -> [Launch; 3] {
+/// A function, not the method, because it is generic in the lifetime of the operation's borrows.
+fn plainly<T: TestNumber>(op: &ExpertsLaunch<'_, T>) -> [KernelLaunch; 3] {
     op.launches()
 }
 
-fn check_experts(library: &Library) -> Result<(), String> {
-    let plain = |library: &Library, shape| {
+fn check_experts(library: &KernelRunner) -> Result<(), String> {
+    let plain = |library: &KernelRunner, shape| {
         compare_experts::<f32>(library, shape, plainly, 2e-6)?;
         compare_experts::<bf16>(library, shape, plainly, 2e-2)
     };
-    plain(library, Shape { rows: 7, experts: 5, k: 2, width: 24, inner: 40, favourite: None })?;
-    plain(library, Shape { rows: 300, experts: 4, k: 2, width: 8, inner: 16, favourite: Some(1) })?;
-    let tiles = |op: &Experts<'_, bf16>| op.launches_by_tiles().unwrap();
+    plain(library, ExpertsShape { rows: 7, experts: 5, k: 2, width: 24, inner: 40, favourite: None })?;
+    plain(library, ExpertsShape { rows: 300, experts: 4, k: 2, width: 8, inner: 16, favourite: Some(1) })?;
+    let tiles = |op: &ExpertsLaunch<'_, bf16>| op.launches_by_tiles().unwrap();
     for shape in [
-        Shape { rows: 20, experts: 12, k: 3, width: 64, inner: 128, favourite: None },
-        Shape { rows: 70, experts: 6, k: 2, width: 192, inner: 64, favourite: Some(4) },
+        ExpertsShape { rows: 20, experts: 12, k: 3, width: 64, inner: 128, favourite: None },
+        ExpertsShape { rows: 70, experts: 6, k: 2, width: 192, inner: 64, favourite: Some(4) },
     ] {
         compare_experts::<bf16>(library, shape, tiles, 2e-2)?;
     }
@@ -212,23 +223,23 @@ fn check_experts(library: &Library) -> Result<(), String> {
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Shape {
+struct ExpertsShape {
     rows: usize,
     experts: usize,
     k: usize,
     width: usize,
     inner: usize,
-    /// An expert that every row chooses: more than a tile.
+    /// An expert that every row chooses: more pairs than a tile.
     favourite: Option<u32>,
 }
 
-impl Shape {
-    /// Different experts a row, ascending; the last expert is nobody's.
-    fn choose(&self, draw: &mut Draw) -> Vec<u32> {
+impl ExpertsShape {
+    /// Different experts for each row, ascending; no row chooses the last expert.
+    fn choose(&self, random: &mut RandomCase) -> Vec<u32> {
         let one_row = |_| {
             let mut row: Vec<u32> = self.favourite.into_iter().collect();
             while row.len() < self.k {
-                let expert = ((draw.floats(1, 0.5)[0] + 0.5) * (self.experts - 1) as f32) as u32;
+                let expert = ((random.floats(1, 0.5)[0] + 0.5) * (self.experts - 1) as f32) as u32;
                 if !row.contains(&expert) {
                     row.push(expert);
                 }
@@ -240,26 +251,26 @@ impl Shape {
     }
 }
 
-fn compare_experts<T: Number>(
-    library: &Library,
-    shape: Shape,
-    form: Form<T>,
+fn compare_experts<T: TestNumber>(
+    library: &KernelRunner,
+    shape: ExpertsShape,
+    form: ExpertsForm<T>,
     tolerance: f32,
 ) -> Result<(), String> {
-    let Shape { rows, experts, k, width, inner, .. } = shape;
-    let mut draw = Draw::new(37);
-    let chosen = shape.choose(&mut draw);
-    let weights = draw.floats(rows * k, 1.0);
-    let x = draw.spread_in_packs::<T>(rows, width, 8, 1.0);
-    let [up, down]: [Held<T>; 2] = [0; 2].map(|_| draw.held(experts * width * inner, 0.5));
+    let ExpertsShape { rows, experts, k, width, inner, .. } = shape;
+    let mut random = RandomCase::new(37);
+    let chosen = shape.choose(&mut random);
+    let weights = random.floats(rows * k, 1.0);
+    let x = random.spread_in_packs::<T>(rows, width, 8, 1.0);
+    let [up, down]: [StoredMemory<T>; 2] = [0; 2].map(|_| random.stored(experts * width * inner, 0.5));
     let out = run(library, &shape, &chosen, &weights, x.rows(), [&up, &down], form)?;
 
-    let matrix = |held: &Held<T>, expert: usize, out: usize, input: usize| {
-        Matrix::from_f32(out, input, &held.values[expert * out * input..][..out * input])
+    let matrix = |stored: &StoredMemory<T>, expert: usize, out: usize, input: usize| {
+        PackedMatrix::from_f32(out, input, &stored.values[expert * out * input..][..out * input])
     };
     let expert = |e| MlpWeights { up: matrix(&up, e, inner, width), down: matrix(&down, e, width, inner) };
     let layer = MoeWeights {
-        gate: Matrix::from_f32(experts, width, &vec![0.0; experts * width]),
+        gate: PackedMatrix::from_f32(experts, width, &vec![0.0; experts * width]),
         correction: vec![0.0; experts],
         experts: (0..experts).map(expert).collect(),
         shared: None,
@@ -270,37 +281,39 @@ fn compare_experts<T: Number>(
     let what = format!("{shape:?}, {}", std::any::type_name::<T>());
     near(&what, &widened(&out), &want, tolerance)?;
 
-    // The same row with nobody beside it, bit for bit.
+    // The same row alone, bit for bit.
     let alone = rows / 2;
     let of_row = alone * k..(alone + 1) * k;
-    let one = Shape { rows: 1, ..shape };
-    let input = Rows { values: x.rows().values.from(alone * x.rows().stride), ..x.rows() };
+    let one = ExpertsShape { rows: 1, ..shape };
+    let input = DeviceRows { values: x.rows().values.from(alone * x.rows().stride), ..x.rows() };
     let single = run(library, &one, &chosen[of_row.clone()], &weights[of_row], input, [&up, &down], form)?;
     same(format!("row {alone} alone, {what}"), &widened(&single), &widened(&out[alone * width..][..width]))
 }
 
-/// Groups the rows, runs the products, and says what came out and whether the grouping is one.
-fn run<T: Number>(
-    library: &Library,
-    shape: &Shape,
+/// Groups the rows, runs the products, checks the grouping, and returns the output.
+fn run<T: TestNumber>(
+    library: &KernelRunner,
+    shape: &ExpertsShape,
     chosen: &[u32],
     weights: &[f32],
-    input: Rows<T>,
-    [up, down]: [&Held<T>; 2],
-    form: Form<T>,
+    input: DeviceRows<T>,
+    [up, down]: [&StoredMemory<T>; 2],
+    form: ExpertsForm<T>,
 ) -> Result<Vec<T>, String> {
-    let Shape { rows, experts, k, width, inner, .. } = *shape;
+    let ExpertsShape { rows, experts, k, width, inner, .. } = *shape;
     let pairs = rows * k;
-    let (chosen_memory, weights_memory) = (Memory::of(chosen), Memory::of(weights));
-    let [order, place] = [0; 2].map(|_| Memory::<u32>::unwritten(pairs));
-    let (offsets, tiles) =
-        (Memory::<u32>::unwritten(experts + 1), Memory::<Tile>::unwritten(tiles_max(experts, pairs)));
-    let grouping = Grouping {
+    let (chosen_memory, weights_memory) = (GuardedMemory::of(chosen), GuardedMemory::of(weights));
+    let [order, sorted_index] = [0; 2].map(|_| GuardedMemory::<u32>::unwritten(pairs));
+    let (offsets, tiles) = (
+        GuardedMemory::<u32>::unwritten(experts + 1),
+        GuardedMemory::<SpanTile>::unwritten(tiles_max(experts, pairs)),
+    );
+    let grouping = ExpertGrouping {
         experts,
         k,
         chosen: chosen_memory.view(),
         order: order.view(),
-        place: place.view(),
+        sorted_index: sorted_index.view(),
         offsets: offsets.view(),
         tiles: tiles.view(),
     };
@@ -312,12 +325,13 @@ fn run<T: Number>(
     same("order of pairs", &order.read()?, &want)?;
     let below = |expert: usize| chosen.iter().filter(|chosen| (**chosen as usize) < expert).count() as u32;
     same("offsets of experts", &offsets.read()?, &(0..=experts).map(below).collect::<Vec<_>>())?;
-    place.read()?;
+    sorted_index.read()?;
     tiles.read()?;
 
-    let (wide, answered) = (Memory::<T>::unwritten(pairs * inner), Memory::<f32>::unwritten(pairs * width));
-    let out = Memory::<T>::unwritten(rows * width);
-    let op = Experts {
+    let (wide, answered) =
+        (GuardedMemory::<T>::unwritten(pairs * inner), GuardedMemory::<f32>::unwritten(pairs * width));
+    let out = GuardedMemory::<T>::unwritten(rows * width);
+    let op = ExpertsLaunch {
         grouping: &grouping,
         input,
         width,
@@ -345,13 +359,13 @@ fn answers(
     [width, inner]: [usize; 2],
 ) -> Vec<f32> {
     let rows = u.len() / width;
-    let team = Team::new(1);
-    let crew = Crew { team: &team, compute: Compute::Float32 };
+    let team = ThreadPool::new(1);
+    let crew = ComputeContext { team: &team, compute: ProductPrecision::Float32 };
     let (mut chosen, mut weights) = (chosen.to_vec(), weights.to_vec());
-    let routes = moe::Routes { logits: &mut [], experts: &mut chosen, weights: &mut weights };
+    let routes = moe::ExpertRoutes { logits: &mut [], experts: &mut chosen, weights: &mut weights };
     let [mut gathered, mut answered, mut out] = [0; 3].map(|_| vec![0.0; rows * width]);
     let (mut wide, mut indices) = (vec![0.0; rows * inner], vec![0; rows]);
-    let scratch = moe::Scratch {
+    let scratch = moe::ExpertScratch {
         latent: &mut [],
         gathered: &mut gathered,
         answered: &mut answered,

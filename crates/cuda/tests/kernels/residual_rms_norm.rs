@@ -1,28 +1,28 @@
 //! Residual add and RMS norm against `layers::norm::rms`.
 
 use furrow_cuda::ops::norm::ResidualRmsNorm;
-use furrow_model::kernels::{Compute, Team};
-use furrow_model::layers::{Crew, norm};
+use furrow_model::kernels::{ProductPrecision, ThreadPool};
+use furrow_model::layers::{ComputeContext, norm};
 use half::bf16;
 
-use crate::batch::{Draw, Held};
-use crate::family::{Bug, Family, Kind, near};
-use crate::memory::{Memory, Number, rounded, widened};
-use crate::place::Library;
+use crate::batch::{RandomCase, StoredMemory};
+use crate::family::{BugKind, KernelFamily, PlantedBug, near};
+use crate::memory::{GuardedMemory, TestNumber, rounded, widened};
+use crate::runner::KernelRunner;
 
-pub const FAMILY: Family = Family {
+pub const FAMILY: KernelFamily = KernelFamily {
     file: "residual_rms_norm.cu",
     check,
     bugs: &[
-        Bug {
-            kind: Kind::Index,
+        PlantedBug {
+            kind: BugKind::Index,
             find: "y += (size_t)blockIdx.x * width",
             put: "y += (size_t)source * width",
         },
-        Bug { kind: Kind::Index, find: "rows ? rows[blockIdx.x] : blockIdx.x", put: "blockIdx.x" },
-        Bug { kind: Kind::Barrier, find: "block_sum(squares, partial)", put: "warp_sum(squares)" },
-        Bug { kind: Kind::State, find: "store_floats(h + i, values);", put: "" },
-        Bug { kind: Kind::Formula, find: "/ width + epsilon", put: "/ width" },
+        PlantedBug { kind: BugKind::Index, find: "rows ? rows[blockIdx.x] : blockIdx.x", put: "blockIdx.x" },
+        PlantedBug { kind: BugKind::Barrier, find: "block_sum(squares, partial)", put: "warp_sum(squares)" },
+        PlantedBug { kind: BugKind::State, find: "store_floats(h + i, values);", put: "" },
+        PlantedBug { kind: BugKind::Formula, find: "/ width + epsilon", put: "/ width" },
     ],
 };
 
@@ -36,15 +36,15 @@ fn planted_bugs_show() {
     FAMILY.finds_its_bugs();
 }
 
-struct Case {
+struct NormCase {
     rows: usize,
     width: usize,
     delta: bool,
     gathered: Option<&'static [u32]>,
 }
 
-fn check(library: &Library) -> Result<(), String> {
-    let case = |rows, width, delta, gathered| Case { rows, width, delta, gathered };
+fn check(library: &KernelRunner) -> Result<(), String> {
+    let case = |rows, width, delta, gathered| NormCase { rows, width, delta, gathered };
     for case in [
         case(1, 8, false, None),
         case(3, 24, true, None),
@@ -59,18 +59,18 @@ fn check(library: &Library) -> Result<(), String> {
     Ok(())
 }
 
-fn compare<R: Number, T: Number>(library: &Library, case: &Case) -> Result<(), String> {
-    let Case { rows, width, delta, gathered } = *case;
-    let mut draw = Draw::new(7);
-    let hidden: Held<R> = draw.held(rows * width, 2.0);
-    let added: Held<T> = draw.held(rows * width, 1.0);
-    let weight: Held<T> = draw.held(width, 1.5);
-    // Large enough that leaving it out shows.
+fn compare<R: TestNumber, T: TestNumber>(library: &KernelRunner, case: &NormCase) -> Result<(), String> {
+    let NormCase { rows, width, delta, gathered } = *case;
+    let mut random = RandomCase::new(7);
+    let hidden: StoredMemory<R> = random.stored(rows * width, 2.0);
+    let added: StoredMemory<T> = random.stored(rows * width, 1.0);
+    let weight: StoredMemory<T> = random.stored(width, 1.5);
+    // Large enough that omitting it is detected.
     let epsilon = 0.05;
 
     let chosen: Vec<u32> = gathered.map_or((0..rows as u32).collect(), <[u32]>::to_vec);
-    let index = Memory::of(&chosen);
-    let out = Memory::<T>::unwritten(chosen.len() * width);
+    let index = GuardedMemory::of(&chosen);
+    let out = GuardedMemory::<T>::unwritten(chosen.len() * width);
     let norm = ResidualRmsNorm {
         residual: hidden.view(),
         delta: delta.then(|| added.view()),
@@ -87,11 +87,11 @@ fn compare<R: Number, T: Number>(library: &Library, case: &Case) -> Result<(), S
     let sum = rounded::<R>(&sum);
     let mut want = Vec::new();
     let mut want_residual = hidden.values;
-    let (team, mut row_out) = (Team::new(1), vec![0.0; width]);
+    let (team, mut row_out) = (ThreadPool::new(1), vec![0.0; width]);
     for row in &chosen {
         let own = *row as usize * width..(*row as usize + 1) * width;
         norm::rms(
-            Crew { team: &team, compute: Compute::Float32 },
+            ComputeContext { team: &team, compute: ProductPrecision::Float32 },
             &sum[own.clone()],
             &weight.values,
             epsilon,

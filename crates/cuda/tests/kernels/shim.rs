@@ -1,4 +1,5 @@
-//! Kernels on the CPU: compiles a file with the C++ compiler against `shim/`, loads it, runs launches.
+//! Kernels on the CPU: compiles a file with the C++ compiler against `shim/`, loads it, runs
+//! launches.
 #![allow(unsafe_code)]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -11,15 +12,15 @@ use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, OnceLock};
 
-use furrow_cuda::launch::Launch;
-use furrow_cuda::sources::{HEADERS, Source};
+use furrow_cuda::launch::KernelLaunch;
+use furrow_cuda::sources::{HEADERS, KernelSource};
 use sha2::{Digest, Sha256};
 
 /// A compiled kernel file, or one variant of a library that holds several.
-pub struct Library {
-    /// Seed of the order in which threads are run.
+pub struct ShimLibrary {
+    /// Seed of the order in which threads run.
     pub order: u64,
-    kernels: BTreeMap<String, Kernel>,
+    kernels: BTreeMap<String, ShimKernel>,
     launched: Mutex<BTreeSet<String>>,
     run: unsafe extern "C" fn(*const KernelEntry, *const LaunchEntry, *mut *mut c_void) -> *const c_char,
     _library: libloading::Library,
@@ -43,30 +44,31 @@ struct LaunchEntry {
     seed: u64,
 }
 
-struct Kernel {
+struct ShimKernel {
     entry: *const KernelEntry,
     signature: String,
 }
 
 // SAFETY: the table is constant once the library is loaded, and `shim_launch` takes a lock.
-unsafe impl Send for Kernel {}
+unsafe impl Send for ShimKernel {}
 // SAFETY: as above.
-unsafe impl Sync for Kernel {}
+unsafe impl Sync for ShimKernel {}
 
 const SHIM: [(&str, &str); 2] =
     [("shim.h", include_str!("shim/shim.h")), ("shim.cpp", include_str!("shim/shim.cpp"))];
 
-impl Library {
+impl ShimLibrary {
     /// Compiles and loads a file.
     #[track_caller]
-    pub fn build(source: Source<'_>) -> Self {
-        Self::open(&compiled(source.name, source.text, Optimised::Some), 0)
+    pub fn build(source: KernelSource<'_>) -> Self {
+        Self::open(&compiled(source.name, source.text, OptimisationLevel::Some), 0)
     }
 
     /// Loads the kernels of one of a library's variants.
     #[track_caller]
     pub fn open(path: &Path, variant: u32) -> Self {
-        // SAFETY: the library was compiled from this repository's sources; its constructors fill a table.
+        // SAFETY: the library was compiled from this repository's sources; its constructors fill a
+        // table.
         let library = unsafe { libloading::Library::new(path) }.unwrap();
         // SAFETY: `shim.cpp` defines both with these types.
         let (table, run) = unsafe {
@@ -75,40 +77,42 @@ impl Library {
         };
         let mut kernels = BTreeMap::new();
         let mut entry = table;
-        // SAFETY: the table is a list of constant entries that ends in null; names are constant strings.
+        // SAFETY: the table is a list of constant entries that ends in null; names are constant
+        // strings.
         while let Some(kernel) = unsafe { entry.as_ref() } {
             // SAFETY: as above.
             let [name, signature] =
                 [kernel.name, kernel.signature].map(|text| unsafe { CStr::from_ptr(text) });
             let [name, signature] = [name, signature].map(|text| text.to_str().unwrap().to_owned());
             if kernel.variant == variant {
-                kernels.insert(name, Kernel { entry, signature });
+                kernels.insert(name, ShimKernel { entry, signature });
             }
             entry = kernel.next;
         }
         Self { order: 1, kernels, launched: Mutex::default(), run, _library: library }
     }
 
-    /// Runs a launch whose views are of memory that is there.
-    pub fn run(&self, launch: &Launch) -> Result<(), String> {
+    /// Runs a launch whose views are valid memory.
+    pub fn run(&self, launch: &KernelLaunch) -> Result<(), String> {
         let kernel = self.kernels.get(launch.kernel).unwrap_or_else(|| panic!("no kernel {}", launch.kernel));
         assert_eq!(launch.signature(), kernel.signature, "parameters of {}", launch.kernel);
         self.launched.lock().unwrap().insert(launch.kernel.to_owned());
-        let mut words: Vec<u64> = launch.arguments.iter().map(|argument| argument.bits()).collect();
+        let mut values: Vec<u64> = launch.arguments.iter().map(|argument| argument.bits()).collect();
         let mut arguments: Vec<*mut c_void> =
-            words.iter_mut().map(|word| std::ptr::from_mut(word).cast()).collect();
+            values.iter_mut().map(|value| std::ptr::from_mut(value).cast()).collect();
         let entry = LaunchEntry {
             grid: launch.grid,
             block: [launch.threads, 1, 1],
             shared_bytes: launch.shared_bytes,
             seed: self.order,
         };
-        // SAFETY: the parameters' types were compared; what they point to is `Memory` with guards, and stays until the call returns.
+        // SAFETY: the parameters' types were compared; they point to `GuardedMemory`, which stays
+        // until the call returns.
         let failure = unsafe { (self.run)(kernel.entry, &entry, arguments.as_mut_ptr()) };
         if failure.is_null() {
             return Ok(());
         }
-        // SAFETY: the answer is a constant string until the next launch of this library.
+        // SAFETY: the result is a constant string until the next launch of this library.
         let failure = unsafe { CStr::from_ptr(failure) };
         Err(format!("{}: {}", launch.kernel, failure.to_string_lossy()))
     }
@@ -120,26 +124,27 @@ impl Library {
     }
 }
 
-/// How much the compiler does about speed.
+/// How much the compiler optimises.
 #[derive(Clone, Copy)]
-pub enum Optimised {
-    /// For the shim: threads go on in it more often than anywhere else.
+pub enum OptimisationLevel {
+    /// For the shim: threads are resumed in it more often than anywhere else.
     Much,
-    /// For a comparison that runs to its end.
+    /// For a complete comparison.
     Some,
-    /// For planted bugs: most show at once, so compiling them is what takes the time.
+    /// For planted bugs: most are detected at once, so compiling dominates.
     Little,
 }
 
-/// A kernel file as a shared library, with the shim inside. What was compiled before, from the same text, is used again.
+/// A kernel file as a shared library that includes the shim. An earlier library of the same text is
+/// reused.
 #[track_caller]
-pub fn compiled(name: &str, text: &str, optimised: Optimised) -> PathBuf {
+pub fn compiled(name: &str, text: &str, optimised: OptimisationLevel) -> PathBuf {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("kernels");
     fs::create_dir_all(&folder).unwrap();
     let manifest = Path::new(env!("CARGO_MANIFEST_DIR"));
     let shim = manifest.join("tests/kernels/shim");
 
-    let flags = flags(Optimised::Much);
+    let flags = flags(OptimisationLevel::Much);
     let object = folder.join(format!("shim-{}.o", digest(&SHIM, &flags)));
     build_once(&object, |to| {
         let mut command = compiler();
@@ -168,7 +173,8 @@ pub fn compiled(name: &str, text: &str, optimised: Optimised) -> PathBuf {
     library
 }
 
-/// Variants of a file as one text, each in a namespace with its number: the compiler is started and reads the headers once for all.
+/// Variants of a file as one text, each in a namespace with its number, so that one compiler run
+/// reads the headers once for all.
 pub fn side_by_side(name: &str, variants: &[String]) -> String {
     let included = |line: &&str| line.starts_with("#include");
     let mut all: String = variants[0].lines().filter(included).map(|line| format!("{line}\n")).collect();
@@ -190,16 +196,16 @@ pub fn side_by_side(name: &str, variants: &[String]) -> String {
     all
 }
 
-fn flags(optimised: Optimised) -> Vec<&'static str> {
-    // No contraction of a * b + c: what is meant to be one operation says fmaf.
+fn flags(optimised: OptimisationLevel) -> Vec<&'static str> {
+    // No contraction of a * b + c: where one operation is intended, the code calls fmaf.
     let mut flags =
         vec!["-std=c++17", "-fPIC", "-ffp-contract=off", "-fno-strict-aliasing", "-Wl,-Bsymbolic"];
     flags.push(match optimised {
-        Optimised::Much => "-O2",
-        Optimised::Some => "-O1",
-        Optimised::Little => "-Og",
+        OptimisationLevel::Much => "-O2",
+        OptimisationLevel::Some => "-O1",
+        OptimisationLevel::Little => "-Og",
     });
-    // A planted bug may leave something unused.
+    // A planted bug may make something unused.
     flags.extend([
         "-Wall",
         "-Wextra",
@@ -215,7 +221,7 @@ fn flags(optimised: Optimised) -> Vec<&'static str> {
     flags
 }
 
-/// The C++ compiler. Finding out which it is runs it: once.
+/// The C++ compiler. Detection runs it, so it happens once.
 fn compiler() -> Command {
     static FOUND: OnceLock<cc::Tool> = OnceLock::new();
     let found = FOUND.get_or_init(|| {
@@ -227,7 +233,8 @@ fn compiler() -> Command {
     found.to_command()
 }
 
-/// Makes a file unless it is there. Others may make it at the same time: whoever is last puts the same in its place.
+/// Creates a file unless it exists. Other processes may create it at the same time: the last one
+/// replaces it by the same contents.
 fn build_once(path: &Path, make: impl FnOnce(&Path) -> Command) {
     static UNFINISHED: AtomicU32 = AtomicU32::new(0);
     if path.exists() {

@@ -1,83 +1,92 @@
-//! The recurrence, token by token and by chunks, against `layers::ssm::Head` and `layers::ssm_chunked`.
+//! The recurrence, token by token and by chunks, against `layers::ssm::SsmHead` and
+//! `layers::ssm_chunked`.
 
-use furrow_cuda::launch::Launch;
-use furrow_cuda::ops::ssm::Recurrence;
+use furrow_cuda::launch::KernelLaunch;
+use furrow_cuda::ops::ssm::SsmRecurrence;
 use furrow_model::config::SsmConfig;
-use furrow_model::layers::ssm::{Head, Token};
+use furrow_model::layers::ssm::{SsmHead, SsmToken};
 use furrow_model::layers::ssm_chunked::chunk;
 use half::bf16;
 
-use crate::batch::{Batch, Draw, Held};
-use crate::family::{Bug, Family, Kind, near};
-use crate::memory::{Memory, Number, widened};
-use crate::place::Library;
+use crate::batch::{RandomCase, StoredMemory, TestBatch};
+use crate::family::{BugKind, KernelFamily, PlantedBug, near};
+use crate::memory::{GuardedMemory, TestNumber, widened};
+use crate::runner::KernelRunner;
 
-pub const FAMILY: Family = Family {
+pub const FAMILY: KernelFamily = KernelFamily {
     file: "ssm.cu",
     check,
     bugs: &[
-        Bug {
-            kind: Kind::Index,
+        PlantedBug {
+            kind: BugKind::Index,
             find: "upper ? sums[i] : sums[4 + i]",
             put: "upper ? sums[4 + i] : sums[i]",
         },
-        Bug {
-            kind: Kind::Index,
+        PlantedBug {
+            kind: BugKind::Index,
             find: "load_floats(row + inputs.x + first, x)",
             put: "load_floats(row + inputs.x, x)",
         },
-        Bug {
-            kind: Kind::Index,
+        PlantedBug {
+            kind: BugKind::Index,
             find: "i = lane; i < n; i += WARP",
             put: "i = lane; i + WARP <= n; i += WARP",
         },
-        Bug {
-            kind: Kind::State,
+        PlantedBug {
+            kind: BugKind::State,
             find: "if (span.start > 0) load_floats",
             put: "if (span.start > 1) load_floats",
         },
-        Bug { kind: Kind::State, find: "span.start == 0 && t == 0", put: "t == 0" },
-        Bug {
-            kind: Kind::State,
+        PlantedBug { kind: BugKind::State, find: "span.start == 0 && t == 0", put: "t == 0" },
+        PlantedBug {
+            kind: BugKind::State,
             find: "for (int r = 0; r < ROWS; r++) store_floats",
             put: "for (int r = 1; r < ROWS; r++) store_floats",
         },
-        Bug { kind: Kind::Formula, find: "fmaf(d[head], widen(row[p]), sum)", put: "sum" },
+        PlantedBug { kind: BugKind::Formula, find: "fmaf(d[head], widen(row[p]), sum)", put: "sum" },
     ],
 };
 
-pub const CHUNKED: Family = Family {
+pub const CHUNKED: KernelFamily = KernelFamily {
     file: "ssm_chunked.cu",
     check: check_chunked,
     bugs: &[
-        Bug { kind: Kind::Index, find: "s <= t ?", put: "s < t ?" },
-        Bug { kind: Kind::Index, find: "thread < rows) step", put: "thread <= rows) step" },
-        Bug {
-            kind: Kind::Barrier,
-            find: "        __syncthreads();  // nobody reads the chunk before any more\n",
+        PlantedBug { kind: BugKind::Index, find: "s <= t ?", put: "s < t ?" },
+        PlantedBug { kind: BugKind::Index, find: "thread < rows) step", put: "thread <= rows) step" },
+        PlantedBug {
+            kind: BugKind::Barrier,
+            find: "        __syncthreads();  // no thread reads the previous chunk any more\n",
             put: "",
         },
-        Bug { kind: Kind::Barrier, find: "        __syncthreads();  // the steps are there\n", put: "" },
-        Bug { kind: Kind::Barrier, find: "        copy_wait<0>();\n", put: "" },
-        Bug {
-            kind: Kind::Barrier,
-            find: "        __syncthreads();  // L, the state and the copies of all threads are there\n",
+        PlantedBug {
+            kind: BugKind::Barrier,
+            find: "        __syncthreads();  // the steps are complete\n",
             put: "",
         },
-        Bug { kind: Kind::State, find: "carried[m][j][i] *= decay", put: "carried[m][j][i] *= 1.0f" },
-        Bug { kind: Kind::State, find: "expf(last - sums[s]) * steps[s]", put: "steps[s]" },
-        Bug {
-            kind: Kind::State,
+        PlantedBug { kind: BugKind::Barrier, find: "        copy_wait<0>();\n", put: "" },
+        PlantedBug {
+            kind: BugKind::Barrier,
+            find: "        __syncthreads();  // L, the state and the copies of all threads are complete\n",
+            put: "",
+        },
+        PlantedBug {
+            kind: BugKind::State,
+            find: "carried[m][j][i] *= decay",
+            put: "carried[m][j][i] *= 1.0f",
+        },
+        PlantedBug { kind: BugKind::State, find: "expf(last - sums[s]) * steps[s]", put: "steps[s]" },
+        PlantedBug {
+            kind: BugKind::State,
             find: "state + span.slot * slot_stride",
             put: "state + blockIdx.y * slot_stride",
         },
-        Bug {
-            kind: Kind::State,
+        PlantedBug {
+            kind: BugKind::State,
             find: "if (span.start > 0) load_floats",
             put: "if (span.start > 999) load_floats",
         },
         // Without its lower half the state is only bfloat16.
-        Bug { kind: Kind::Formula, find: "mma(carried[m][j], x, lower[j]);", put: "" },
+        PlantedBug { kind: BugKind::Formula, find: "mma(carried[m][j], x, lower[j]);", put: "" },
     ],
 };
 
@@ -101,7 +110,7 @@ fn planted_bugs_show_in_chunks() {
     CHUNKED.finds_its_bugs();
 }
 
-type Make<T, S> = fn(&Recurrence<'_, T, S>) -> Launch;
+type LaunchFn<T, S> = fn(&SsmRecurrence<'_, T, S>) -> KernelLaunch;
 
 const DECODE: &[(u32, u32)] = &[(1, 0), (1, 7), (0, 0), (1, 1), (1, 300)];
 const RAGGED: &[(u32, u32)] = &[(1, 0), (3, 0), (1, 1), (6, 40)];
@@ -111,12 +120,12 @@ fn config(heads: usize, groups: usize, head_dim: usize, state: usize) -> SsmConf
     SsmConfig { heads, head_dim, state, groups, conv_kernel: 4, chunk: 64, time_step_limit }
 }
 
-/// A function and not the method: it is general in the lifetime of what the operation borrows.
-fn by_token<T: Number, S: Number>(op: &Recurrence<'_, T, S>) -> Launch {
+/// A function, not the method, because it is generic in the lifetime of the operation's borrows.
+fn by_token<T: TestNumber, S: TestNumber>(op: &SsmRecurrence<'_, T, S>) -> KernelLaunch {
     op.launch()
 }
 
-fn check(library: &Library) -> Result<(), String> {
+fn check(library: &KernelRunner) -> Result<(), String> {
     let clamped = SsmConfig { time_step_limit: (0.3, 0.9), ..config(2, 1, 16, 128) };
     let shapes =
         [config(4, 2, 80, 128), config(2, 1, 64, 128), config(4, 2, 10, 19), config(2, 2, 40, 96), clamped];
@@ -130,8 +139,9 @@ fn check(library: &Library) -> Result<(), String> {
     Ok(())
 }
 
-fn check_chunked(library: &Library) -> Result<(), String> {
-    // One token, a chunk but one, a chunk, one more, two and a rest; from nothing and from a state; a place that is not used.
+fn check_chunked(library: &KernelRunner) -> Result<(), String> {
+    // One token, a chunk less one, a chunk, one more, two and a rest; from an empty state and from
+    // a given one; an unused span.
     let ragged: &[(u32, u32)] = &[(1, 0), (63, 5), (64, 0), (0, 3), (65, 7), (130, 1)];
     for config in [config(2, 1, 80, 128), config(2, 2, 64, 128)] {
         compare::<bf16, f32>(library, &config, ragged, |op| op.launch_chunked().unwrap())?;
@@ -140,25 +150,25 @@ fn check_chunked(library: &Library) -> Result<(), String> {
     Ok(())
 }
 
-fn compare<T: Number, S: Number>(
-    library: &Library,
+fn compare<T: TestNumber, S: TestNumber>(
+    library: &KernelRunner,
     config: &SsmConfig,
     of: &[(u32, u32)],
-    make: Make<T, S>,
+    make: LaunchFn<T, S>,
 ) -> Result<(), String> {
     let SsmConfig { heads, head_dim, state: n, groups, .. } = *config;
-    let batch = Batch::new(of);
+    let batch = TestBatch::new(of);
     let count = batch.count();
     let (inner, width) = (heads * head_dim, heads * head_dim + 2 * groups * n);
-    let mut draw = Draw::new(13);
-    let mixed = draw.spread_in_packs::<T>(count, width, 24, 1.0);
-    let dt = draw.spread::<T>(count, heads, 5, 2.0);
-    let [dt_bias, d]: [Held<f32>; 2] = [draw.held(heads, 1.0), draw.held(heads, 1.0)];
-    let a: Vec<f32> = draw.floats(heads, 0.4).into_iter().map(|a| -0.5 - a).collect();
-    let a: Held<f32> = Held::of(&a);
-    let mut states = draw.states::<S>(&batch, 8, inner * n);
-    let out = Memory::<T>::unwritten(count * inner);
-    let recurrence = Recurrence {
+    let mut random = RandomCase::new(13);
+    let mixed = random.spread_in_packs::<T>(count, width, 24, 1.0);
+    let dt = random.spread::<T>(count, heads, 5, 2.0);
+    let [dt_bias, d]: [StoredMemory<f32>; 2] = [random.stored(heads, 1.0), random.stored(heads, 1.0)];
+    let a: Vec<f32> = random.floats(heads, 0.4).into_iter().map(|a| -0.5 - a).collect();
+    let a: StoredMemory<f32> = StoredMemory::of(&a);
+    let mut states = random.states::<S>(&batch, 8, inner * n);
+    let out = GuardedMemory::<T>::unwritten(count * inner);
+    let recurrence = SsmRecurrence {
         config,
         mixed: mixed.rows(),
         dt: dt.rows(),
@@ -174,7 +184,7 @@ fn compare<T: Number, S: Number>(
     let mut want = vec![0.0; count * inner];
     for span in &batch.spans {
         for (head, own) in states.of(span).chunks_exact_mut(head_dim * n).enumerate() {
-            let weights = Head {
+            let weights = SsmHead {
                 a: a.values[head],
                 d: d.values[head],
                 dt_bias: dt_bias.values[head],
@@ -184,7 +194,7 @@ fn compare<T: Number, S: Number>(
             let token = |row: usize| {
                 let (x, shared) = mixed.row(row).split_at(inner);
                 let (b, c) = shared.split_at(groups * n);
-                Token {
+                SsmToken {
                     x: &x[head * head_dim..][..head_dim],
                     b: &b[group..][..n],
                     c: &c[group..][..n],
@@ -196,7 +206,7 @@ fn compare<T: Number, S: Number>(
             if span.length > 32 {
                 for (at, y) in y.chunks_mut(100 * head_dim).enumerate() {
                     let first = rows.start + at * 100;
-                    let tokens: Vec<Token<'_>> = (first..first + y.len() / head_dim).map(token).collect();
+                    let tokens: Vec<SsmToken<'_>> = (first..first + y.len() / head_dim).map(token).collect();
                     chunk(&weights, &tokens, own, y);
                 }
             } else {

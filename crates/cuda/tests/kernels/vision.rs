@@ -1,111 +1,128 @@
-//! The kernels of the vision tower: alone against the CPU's functions, and the way in and out against what `vision::Encoder` shows of itself.
+//! The kernels of the vision tower: each against the CPU's functions, and the first and last ones
+//! against values that `vision::VisionEncoder` traces.
 
-use furrow_cuda::ops::vision::{Patches, ResidualLayerNorm, attend, bias_gelu, pixel_shuffle};
+use furrow_cuda::ops::vision::{PatchLaunch, ResidualLayerNorm, attend, bias_gelu, pixel_shuffle};
 use furrow_model::config::VisionConfig;
-use furrow_model::kernels::{Compute, Matrix, Team, math};
-use furrow_model::layers::{Crew, attention};
-use furrow_model::vision::{Encoder, Stage, Tile, Workspace};
+use furrow_model::kernels::{PackedMatrix, ProductPrecision, ThreadPool, math};
+use furrow_model::layers::{ComputeContext, attention};
+use furrow_model::vision::{EncoderStage, ImageTile, VisionEncoder, VisionWorkspace};
 use furrow_model::weights::{MlpWeights, VisionWeights};
 use half::bf16;
 
-use crate::batch::{Draw, Held};
-use crate::family::{Bug, Family, Kind, near, same};
-use crate::memory::{Memory, Number, rounded, stored, widened};
-use crate::place::Library;
+use crate::batch::{RandomCase, StoredMemory};
+use crate::family::{BugKind, KernelFamily, PlantedBug, near, same};
+use crate::memory::{GuardedMemory, TestNumber, rounded, stored, widened};
+use crate::runner::KernelRunner;
 
-pub const LAYER_NORM: Family = Family {
+pub const LAYER_NORM: KernelFamily = KernelFamily {
     file: "residual_layer_norm.cu",
     check: check_layer_norm,
     bugs: &[
-        Bug { kind: Kind::Index, find: "load_floats(b + i, bias)", put: "load_floats(b, bias)" },
-        Bug { kind: Kind::Barrier, find: "block_sum(sum, partial)", put: "warp_sum(sum)" },
-        Bug { kind: Kind::Barrier, find: "partial + WARP", put: "partial" },
-        Bug { kind: Kind::State, find: "store_floats(h + i, values);", put: "" },
-        Bug { kind: Kind::Formula, find: "/ width + epsilon", put: "/ width" },
+        PlantedBug { kind: BugKind::Index, find: "load_floats(b + i, bias)", put: "load_floats(b, bias)" },
+        PlantedBug { kind: BugKind::Barrier, find: "block_sum(sum, partial)", put: "warp_sum(sum)" },
+        PlantedBug { kind: BugKind::Barrier, find: "partial + WARP", put: "partial" },
+        PlantedBug { kind: BugKind::State, find: "store_floats(h + i, values);", put: "" },
+        PlantedBug { kind: BugKind::Formula, find: "/ width + epsilon", put: "/ width" },
     ],
 };
 
-pub const GELU: Family = Family {
+pub const GELU: KernelFamily = KernelFamily {
     file: "bias_gelu.cu",
     check: check_gelu,
     bugs: &[
-        Bug {
-            kind: Kind::Index,
+        PlantedBug {
+            kind: BugKind::Index,
             find: "x += (size_t)blockIdx.y * width",
             put: "x += (size_t)blockIdx.y * gridDim.x * blockDim.x * VALUES",
         },
-        Bug { kind: Kind::Index, find: "    if (i >= width) return;\n", put: "" },
-        Bug { kind: Kind::Index, find: "load_floats(b + i, bias)", put: "load_floats(b + i % 256, bias)" },
-        Bug {
-            kind: Kind::Formula,
+        PlantedBug { kind: BugKind::Index, find: "    if (i >= width) return;\n", put: "" },
+        PlantedBug {
+            kind: BugKind::Index,
+            find: "load_floats(b + i, bias)",
+            put: "load_floats(b + i % 256, bias)",
+        },
+        PlantedBug {
+            kind: BugKind::Formula,
             find: "erff(value * 0.707106781f)",
             put: "tanhf(0.797884561f * (value + 0.044715f * value * value * value))",
         },
     ],
 };
 
-pub const PATCHES: Family = Family {
+pub const PATCHES: KernelFamily = KernelFamily {
     file: "patches.cu",
     check: check_patches,
     bugs: &[
-        Bug {
-            kind: Kind::Index,
+        PlantedBug {
+            kind: BugKind::Index,
             find: "y = i / side % side, x = i % side",
             put: "x = i / side % side, y = i % side",
         },
-        Bug { kind: Kind::Index, find: "blockIdx.y * 3 * tile * tile", put: "blockIdx.y * tile * tile" },
-        Bug {
-            kind: Kind::Index,
+        PlantedBug {
+            kind: BugKind::Index,
+            find: "blockIdx.y * 3 * tile * tile",
+            put: "blockIdx.y * tile * tile",
+        },
+        PlantedBug {
+            kind: BugKind::Index,
             find: "positions + (size_t)patch * width",
             put: "positions + (size_t)token * width",
         },
-        Bug {
-            kind: Kind::Index,
+        PlantedBug {
+            kind: BugKind::Index,
             find: "blockIdx.y * (prefixes + count) + token",
             put: "blockIdx.y * count + token",
         },
     ],
 };
 
-pub const SHUFFLE: Family = Family {
+pub const SHUFFLE: KernelFamily = KernelFamily {
     file: "pixel_shuffle.cu",
     check: check_shuffle,
     bugs: &[
-        Bug { kind: Kind::Index, find: "a = patch / s, b = patch % s", put: "b = patch / s, a = patch % s" },
-        Bug { kind: Kind::Index, find: "swapped ? column : row", put: "row" },
-        Bug {
-            kind: Kind::Index,
+        PlantedBug {
+            kind: BugKind::Index,
+            find: "a = patch / s, b = patch % s",
+            put: "b = patch / s, a = patch % s",
+        },
+        PlantedBug { kind: BugKind::Index, find: "swapped ? column : row", put: "row" },
+        PlantedBug {
+            kind: BugKind::Index,
             find: "(prefixes + side * side) + prefixes)",
             put: "(prefixes + side * side))",
         },
     ],
 };
 
-pub const ATTENTION: Family = Family {
+pub const ATTENTION: KernelFamily = KernelFamily {
     file: "attention_image.cu",
     check: check_attention,
     bugs: &[
-        Bug { kind: Kind::Index, find: "(int)(tokens - lot * TOKENS)", put: "(int)TOKENS" },
-        Bug {
-            kind: Kind::Index,
+        PlantedBug { kind: BugKind::Index, find: "(int)(tokens - lot * TOKENS)", put: "(int)TOKENS" },
+        PlantedBug {
+            kind: BugKind::Index,
             find: "qkv += (size_t)blockIdx.z * tokens * stride",
             put: "qkv += (size_t)blockIdx.z * TOKENS * stride",
         },
-        Bug { kind: Kind::Barrier, find: "        copy_wait<0>();\n", put: "" },
-        Bug {
-            kind: Kind::Barrier,
-            find: "        __syncthreads();  // this lot may be overwritten, the next one is there\n",
+        PlantedBug { kind: BugKind::Barrier, find: "        copy_wait<0>();\n", put: "" },
+        PlantedBug {
+            kind: BugKind::Barrier,
+            find: "        __syncthreads();  // this tile may be overwritten, the next one is complete\n",
             put: "",
         },
-        Bug { kind: Kind::State, find: "begin_lot(lot + 1)", put: "begin_lot(lot)" },
-        Bug {
-            kind: Kind::Index,
+        PlantedBug { kind: BugKind::State, find: "begin_lot(lot + 1)", put: "begin_lot(lot)" },
+        PlantedBug {
+            kind: BugKind::Index,
             find: "of_tile = qkv + (size_t)blockIdx.z * tokens * stride",
             put: "of_tile = qkv + (size_t)blockIdx.z * WARP * stride",
         },
-        Bug { kind: Kind::Index, find: "key < WARP && key < there", put: "key < WARP - 1 && key < there" },
-        Bug { kind: Kind::Index, find: "scale, tokens - first", put: "scale, tokens" },
-        Bug { kind: Kind::State, find: "sums[i] *= fade", put: "sums[i] *= 1.0f" },
+        PlantedBug {
+            kind: BugKind::Index,
+            find: "key < WARP && key < there",
+            put: "key < WARP - 1 && key < there",
+        },
+        PlantedBug { kind: BugKind::Index, find: "scale, tokens - first", put: "scale, tokens" },
+        PlantedBug { kind: BugKind::State, find: "sums[i] *= fade", put: "sums[i] *= 1.0f" },
     ],
 };
 
@@ -159,7 +176,7 @@ fn planted_bugs_show_in_attention() {
     ATTENTION.finds_its_bugs();
 }
 
-fn check_layer_norm(library: &Library) -> Result<(), String> {
+fn check_layer_norm(library: &KernelRunner) -> Result<(), String> {
     for (rows, width) in [(1, 8), (3, 136), (2, 1280)] {
         for (delta, last) in [(false, false), (true, false), (true, true)] {
             layer_norm::<f32>(library, rows, width, delta, last)?;
@@ -169,21 +186,21 @@ fn check_layer_norm(library: &Library) -> Result<(), String> {
     Ok(())
 }
 
-fn layer_norm<T: Number>(
-    library: &Library,
+fn layer_norm<T: TestNumber>(
+    library: &KernelRunner,
     rows: usize,
     width: usize,
     delta: bool,
     last: bool,
 ) -> Result<(), String> {
-    let mut draw = Draw::new(19);
-    // A mean far from 0, so that a variance by the difference of two sums would show.
-    let hidden: Vec<f32> = draw.floats(rows * width, 1.0).iter().map(|value| value + 9.0).collect();
-    let Held::<T> { values: mut hidden, memory: residual } = Held::of(&hidden);
-    let added: Held<T> = draw.held(rows * width, 1.0);
-    let [bias, weight, shift]: [Held<T>; 3] = [0; 3].map(|_| draw.held(width, 1.5));
+    let mut random = RandomCase::new(19);
+    // A mean far from 0, so that a variance from the difference of two sums would be detected.
+    let hidden: Vec<f32> = random.floats(rows * width, 1.0).iter().map(|value| value + 9.0).collect();
+    let StoredMemory::<T> { values: mut hidden, memory: residual } = StoredMemory::of(&hidden);
+    let added: StoredMemory<T> = random.stored(rows * width, 1.0);
+    let [bias, weight, shift]: [StoredMemory<T>; 3] = [0; 3].map(|_| random.stored(width, 1.5));
     let epsilon = 0.05;
-    let out = Memory::<T>::unwritten(rows * width);
+    let out = GuardedMemory::<T>::unwritten(rows * width);
     let norm = ResidualLayerNorm {
         residual: residual.view(),
         delta: delta.then(|| [added.view(), bias.view()]),
@@ -212,7 +229,7 @@ fn layer_norm<T: Number>(
     near(what, &widened(&out.read()?), &want, T::TOLERANCE.max(1e-5))
 }
 
-fn check_gelu(library: &Library) -> Result<(), String> {
+fn check_gelu(library: &KernelRunner) -> Result<(), String> {
     for (rows, width) in [(1, 8), (3, 2088)] {
         gelu::<f32>(library, rows, width)?;
         gelu::<bf16>(library, rows, width)?;
@@ -220,22 +237,24 @@ fn check_gelu(library: &Library) -> Result<(), String> {
     Ok(())
 }
 
-fn gelu<T: Number>(library: &Library, rows: usize, width: usize) -> Result<(), String> {
-    let mut draw = Draw::new(21);
-    let Held::<T> { values: mut want, memory } = draw.held(rows * width, 3.0);
-    let bias: Held<T> = draw.held(width, 1.0);
+fn gelu<T: TestNumber>(library: &KernelRunner, rows: usize, width: usize) -> Result<(), String> {
+    let mut random = RandomCase::new(21);
+    let StoredMemory::<T> { values: mut want, memory } = random.stored(rows * width, 3.0);
+    let bias: StoredMemory<T> = random.stored(width, 1.0);
     library.run(&bias_gelu(memory.view(), bias.view()))?;
     want.iter_mut().enumerate().for_each(|(at, value)| *value += bias.values[at % width]);
     math::gelu(&mut want);
     near(format!("{rows} x {width}"), &widened(&memory.read()?), &want, T::TOLERANCE)
 }
 
-fn check_attention(library: &Library) -> Result<(), String> {
-    // Tokens of a tile that end inside, on and behind a lot's end; 1,040 are 16.25 lots too.
+fn check_attention(library: &KernelRunner) -> Result<(), String> {
+    // Tokens of an image tile that end inside, on and after a key tile's end; 1,040 are 16.25 key
+    // tiles too.
     for (heads, size, tokens) in [(2, 80, 68), (1, 64, 128), (1, 80, 130), (2, 64, 7)] {
         attention_inside::<bf16>(library, heads, size, tokens, 8e-3)?;
     }
-    // The plain way: heads that are no multiple of a warp, the widest, fewer tokens than a block has warps.
+    // The plain kernel: heads that are not a multiple of a warp, the widest, fewer tokens than a
+    // block has warps.
     for (heads, size, tokens) in [(2, 20, 65), (1, 256, 33), (3, 8, 3)] {
         attention_inside::<f32>(library, heads, size, tokens, 1e-5)?;
         attention_inside::<bf16>(library, heads, size, tokens, bf16::TOLERANCE)?;
@@ -243,8 +262,8 @@ fn check_attention(library: &Library) -> Result<(), String> {
     Ok(())
 }
 
-fn attention_inside<T: Number>(
-    library: &Library,
+fn attention_inside<T: TestNumber>(
+    library: &KernelRunner,
     heads: usize,
     size: usize,
     tokens: usize,
@@ -252,9 +271,9 @@ fn attention_inside<T: Number>(
 ) -> Result<(), String> {
     let config = config(heads * size, heads, 32, 16, false);
     let tiles = 2;
-    let mut draw = Draw::new(23);
-    let Held::<T> { values: qkv, memory } = draw.held(tiles * tokens * 3 * config.hidden, 2.0);
-    let out = Memory::<T>::unwritten(tiles * tokens * config.hidden);
+    let mut random = RandomCase::new(23);
+    let StoredMemory::<T> { values: qkv, memory } = random.stored(tiles * tokens * 3 * config.hidden, 2.0);
+    let out = GuardedMemory::<T>::unwritten(tiles * tokens * config.hidden);
     library.run(&attend(&config, tokens, memory.view(), out.view()))?;
     let mut want = vec![0.0; tiles * tokens * config.hidden];
     for (row, out) in want.chunks_exact_mut(config.hidden).enumerate() {
@@ -293,11 +312,11 @@ fn config(hidden: usize, heads: usize, tile: usize, patch: usize, shuffle_swappe
     }
 }
 
-/// What the encoder shows of two tiles on their way in and out, no block between.
-struct Shown {
+/// The encoder's values for two tiles at the input and the output, without blocks between.
+struct EncoderValues {
     config: VisionConfig,
     prefix: Vec<f32>,
-    embedder: Matrix,
+    embedder: PackedMatrix,
     positions: Vec<f32>,
     pixels: Vec<f32>,
     entering: Vec<f32>,
@@ -307,55 +326,55 @@ struct Shown {
 const TILES: usize = 2;
 const PREFIXES: usize = 3;
 
-fn show(swapped: bool) -> Shown {
+fn encoder_values(swapped: bool) -> EncoderValues {
     let config = config(24, 1, 24, 4, swapped);
     let (count, values) = (config.patches_side().pow(2), 3 * config.patch * config.patch);
-    let mut draw = Draw::new(25);
-    let matrix = |draw: &mut Draw, out: usize, input: usize| {
-        Matrix::from_f32(out, input, &draw.floats(out * input, 0.5))
+    let mut random = RandomCase::new(25);
+    let matrix = |random: &mut RandomCase, out: usize, input: usize| {
+        PackedMatrix::from_f32(out, input, &random.floats(out * input, 0.5))
     };
     let weights = VisionWeights {
-        embedder: matrix(&mut draw, config.hidden, values),
-        positions: draw.floats(count * config.hidden, 1.0),
-        prefix: draw.floats(PREFIXES * config.hidden, 1.0),
+        embedder: matrix(&mut random, config.hidden, values),
+        positions: random.floats(count * config.hidden, 1.0),
+        prefix: random.floats(PREFIXES * config.hidden, 1.0),
         blocks: Vec::new(),
-        projector_norm: draw.floats(4 * config.hidden, 1.0),
+        projector_norm: random.floats(4 * config.hidden, 1.0),
         projector: MlpWeights {
-            up: matrix(&mut draw, config.projector_hidden, 4 * config.hidden),
-            down: matrix(&mut draw, 8, config.projector_hidden),
+            up: matrix(&mut random, config.projector_hidden, 4 * config.hidden),
+            down: matrix(&mut random, 8, config.projector_hidden),
         },
     };
-    let tiles: Vec<Tile> = (0..TILES)
-        .map(|_| Tile { pixels: draw.floats(3 * config.tile.pow(2), 2.0), hash: [0; 32] })
+    let tiles: Vec<ImageTile> = (0..TILES)
+        .map(|_| ImageTile { pixels: random.floats(3 * config.tile.pow(2), 2.0), hash: [0; 32] })
         .collect();
-    let (team, mut entering, mut shuffled) = (Team::new(1), Vec::new(), Vec::new());
-    let crew = Crew { team: &team, compute: Compute::Float32 };
-    let mut see = |stage: Stage, values: &[f32]| match stage {
-        Stage::State(_) => entering.extend_from_slice(values),
-        Stage::Features => (),
-        Stage::Shuffled => shuffled.extend_from_slice(values),
+    let (team, mut entering, mut shuffled) = (ThreadPool::new(1), Vec::new(), Vec::new());
+    let crew = ComputeContext { team: &team, compute: ProductPrecision::Float32 };
+    let mut see = |stage: EncoderStage, values: &[f32]| match stage {
+        EncoderStage::State(_) => entering.extend_from_slice(values),
+        EncoderStage::Features => (),
+        EncoderStage::Shuffled => shuffled.extend_from_slice(values),
     };
-    let encoder = Encoder { weights: &weights, config: &config, crew };
-    encoder.encode_traced(&mut Workspace::default(), &tiles, &mut see);
+    let encoder = VisionEncoder { weights: &weights, config: &config, crew };
+    encoder.encode_traced(&mut VisionWorkspace::default(), &tiles, &mut see);
     let pixels = tiles.iter().flat_map(|tile| tile.pixels.clone()).collect();
     let VisionWeights { embedder, positions, prefix, .. } = weights;
-    Shown { config, prefix, embedder, positions, pixels, entering, shuffled }
+    EncoderValues { config, prefix, embedder, positions, pixels, entering, shuffled }
 }
 
-fn check_patches(library: &Library) -> Result<(), String> {
+fn check_patches(library: &KernelRunner) -> Result<(), String> {
     patches::<f32>(library, 2e-6)?;
     patches::<bf16>(library, 2e-2)
 }
 
-fn patches<T: Number>(library: &Library, tolerance: f32) -> Result<(), String> {
-    let Shown { config, prefix, embedder, positions, pixels, entering, .. } = show(false);
+fn patches<T: TestNumber>(library: &KernelRunner, tolerance: f32) -> Result<(), String> {
+    let EncoderValues { config, prefix, embedder, positions, pixels, entering, .. } = encoder_values(false);
     let (count, values) = (config.patches_side().pow(2), 3 * config.patch * config.patch);
-    let (pixel_memory, position_memory) = (Memory::of(&pixels), Memory::of(&positions));
-    let cut = Memory::<T>::unwritten(TILES * count * values);
-    let prefixes = Memory::of(&stored::<T>(&prefix));
-    let hidden = Memory::<T>::unwritten(TILES * (PREFIXES + count) * config.hidden);
-    let empty = Memory::<T>::unwritten(TILES * count * config.hidden);
-    let way = Patches {
+    let (pixel_memory, position_memory) = (GuardedMemory::of(&pixels), GuardedMemory::of(&positions));
+    let cut = GuardedMemory::<T>::unwritten(TILES * count * values);
+    let prefixes = GuardedMemory::of(&stored::<T>(&prefix));
+    let hidden = GuardedMemory::<T>::unwritten(TILES * (PREFIXES + count) * config.hidden);
+    let empty = GuardedMemory::<T>::unwritten(TILES * count * config.hidden);
+    let way = PatchLaunch {
         config: &config,
         tiles: TILES,
         pixels: pixel_memory.view(),
@@ -367,28 +386,28 @@ fn patches<T: Number>(library: &Library, tolerance: f32) -> Result<(), String> {
     };
     library.run(&way.cut())?;
     let mut embedded = vec![0.0; TILES * count * config.hidden];
-    embedder.product(&Team::new(1), Compute::Float32, &widened(&cut.read()?), &mut embedded);
-    let embedded = Memory::of(&stored::<T>(&embedded));
-    library.run(&Patches { embedded: embedded.view(), ..way }.place())?;
+    embedder.product(&ThreadPool::new(1), ProductPrecision::Float32, &widened(&cut.read()?), &mut embedded);
+    let embedded = GuardedMemory::of(&stored::<T>(&embedded));
+    library.run(&PatchLaunch { embedded: embedded.view(), ..way }.write_residual())?;
     near("tokens entering the tower", &widened(&hidden.read()?), &entering, tolerance)
 }
 
-fn check_shuffle(library: &Library) -> Result<(), String> {
+fn check_shuffle(library: &KernelRunner) -> Result<(), String> {
     for swapped in [false, true] {
-        let Shown { config, entering, shuffled, .. } = show(swapped);
+        let EncoderValues { config, entering, shuffled, .. } = encoder_values(swapped);
         shuffle::<f32>(library, &config, &entering, &shuffled)?;
         shuffle::<bf16>(library, &config, &entering, &shuffled)?;
     }
     Ok(())
 }
 
-fn shuffle<T: Number>(
-    library: &Library,
+fn shuffle<T: TestNumber>(
+    library: &KernelRunner,
     config: &VisionConfig,
     from: &[f32],
     want: &[f32],
 ) -> Result<(), String> {
-    let (hidden, out) = (Memory::of(&stored::<T>(from)), Memory::<T>::unwritten(want.len()));
+    let (hidden, out) = (GuardedMemory::of(&stored::<T>(from)), GuardedMemory::<T>::unwritten(want.len()));
     library.run(&pixel_shuffle(config, PREFIXES, hidden.view(), out.view()))?;
     same("shuffled rows", &widened(&out.read()?), &rounded::<T>(want))
 }

@@ -1,67 +1,66 @@
-//! Charts as SVG of a known size: they stand in the page and are pictures by themselves. Colours are names of `pages/palette.css`; of
-//! several runs each has its colour and its place in the legend.
+//! Charts as SVG of a known size: parts of the page, and pictures by themselves. Colours are names
+//! of `pages/palette.css`; each of several runs has its own colour and an entry in the legend.
 
-use super::markup::{Element, element};
-use crate::format::{count, duration, percent, words};
+use super::markup::{HtmlElement, element};
+use crate::format::{count, duration, percent, spaced_name};
 
-/// A chart.
 #[derive(Debug, Clone)]
-pub(crate) struct Drawn {
+pub(crate) struct RenderedChart {
     /// The SVG.
-    pub picture: Element,
+    pub picture: HtmlElement,
     /// Pixels.
     pub height: u32,
 }
 
-/// A line: `x`, and `y` where it is known.
+/// A line: `x`, and `y` if known.
 #[derive(Debug, Clone)]
-pub(crate) struct Line {
-    /// Whose.
+pub(crate) struct ChartLine {
+    /// Name of the run.
     pub name: String,
-    /// In the order of `x`.
+    /// Points in the order of `x`.
     pub points: Vec<(f64, Option<f64>)>,
-    /// `x`, and between which values of `y` it may lie.
+    /// `x`, and the interval of `y`.
     pub intervals: Vec<(f64, f64, f64)>,
 }
 
-/// How a line chart is scaled and written.
+/// Scales and formats of a line chart.
 #[derive(Debug, Clone)]
-pub(crate) struct Scales {
-    /// Writes a value of `x`.
+pub(crate) struct ChartScales {
+    /// Formats a value of `x`.
     pub x: fn(Option<f64>) -> String,
-    /// Writes a value of `y`.
+    /// Formats a value of `y`.
     pub y: fn(Option<f64>) -> String,
-    /// Top of the chart, where it is fixed.
+    /// Top of the chart, if fixed.
     pub top: Option<f64>,
-    /// Levels that are marked: a name and a height.
+    /// Marked levels: a name and a height.
     pub levels: Vec<(String, f64)>,
 }
 
-/// Parts of a whole.
+/// Parts of a total.
 #[derive(Debug, Clone)]
-pub(crate) struct Whole {
-    /// Whose.
+pub(crate) struct TimeBreakdown {
+    /// Name of the run.
     pub name: String,
     /// Cause, microseconds, share from 0 to 1.
     pub parts: Vec<(String, f64, f64)>,
 }
 
-/// Pixels a chart is wide.
+/// Width of a chart in pixels.
 pub(crate) const WIDTH: u32 = 760;
 const WIDE: f64 = WIDTH as f64;
-/// Around the plane of a line chart or a histogram, in pixels, and how tall it is.
+/// Margins of a line chart or a histogram, and its height, in pixels.
 const LEFT: f64 = 64.0;
 const RIGHT: f64 = 12.0;
 const FOOT: f64 = 26.0;
 const TALL: f64 = 170.0;
-/// Columns of a histogram.
+/// Most columns of a histogram.
 const BINS_MAX: i64 = 32;
-/// Letters of a name in a legend, and beside a bar: a letter is about 6.6 pixels wide.
+/// Most characters of a name in a legend, and beside a bar: a character is about 6.6 pixels wide.
 const NAME_MAX: usize = 28;
 
-/// Lines over one axis. `None`: no line has two points.
-pub(crate) fn lines(label: &str, lines: &[Line], scales: &Scales) -> Option<Drawn> {
-    let known = |line: &Line| line.points.iter().filter(|(_, y)| y.is_some()).count();
+/// Lines over a common axis. `None`: no line has two points.
+pub(crate) fn lines(label: &str, lines: &[ChartLine], scales: &ChartScales) -> Option<RenderedChart> {
+    let known = |line: &ChartLine| line.points.iter().filter(|(_, y)| y.is_some()).count();
     if !lines.iter().any(|line| known(line) >= 2) {
         return None;
     }
@@ -76,11 +75,11 @@ pub(crate) fn lines(label: &str, lines: &[Line], scales: &Scales) -> Option<Draw
     let floor = lowest * rise;
     let top = scales.top.unwrap_or_else(|| (most / rise).ceil() * rise).max(floor + rise);
     let head = legend_height(lines.len());
-    let place = |x: f64| LEFT + (x - from) / if to > from { to - from } else { 1.0 } * (WIDE - LEFT - RIGHT);
+    let x_of = |x: f64| LEFT + (x - from) / if to > from { to - from } else { 1.0 } * (WIDE - LEFT - RIGHT);
     let level = |y: f64| head + 8.0 + (1.0 - (y - floor) / (top - floor)) * TALL;
     let height = head + 8.0 + TALL + FOOT;
     let mut picture = canvas(height, &sentence(label, lines, scales));
-    // Of whole numbers, so that 0 is 0.
+    // Computed from whole numbers, so that 0 is exactly 0.
     let marks = (0..12).map(|mark| (lowest + f64::from(mark)) * rise);
     for at in marks.take_while(|at| *at <= top + rise * 1e-6) {
         picture = picture.with(rule(level(at))).with(text(
@@ -105,16 +104,16 @@ pub(crate) fn lines(label: &str, lines: &[Line], scales: &Scales) -> Option<Draw
     }
     for (index, line) in lines.iter().enumerate() {
         let whisker = |(x, low, high): &(f64, f64, f64)| {
-            format!("M{} {}V{}", short(place(*x)), short(level(*low)), short(level(*high)))
+            format!("M{} {}V{}", short(x_of(*x)), short(level(*low)), short(level(*high)))
         };
         if !line.intervals.is_empty() {
             let whiskers = element("path").set("class", format!("whiskers run-{index}"));
             picture = picture.with(whiskers.set("d", line.intervals.iter().map(whisker).collect::<String>()));
         }
         let path =
-            element("path").set("class", format!("curve run-{index}")).set("d", path(line, place, level));
+            element("path").set("class", format!("curve run-{index}")).set("d", path(line, x_of, level));
         picture = picture.with(path);
-        // A point between two gaps would not be seen as a line.
+        // A point between two gaps is invisible as a line.
         let alone = |at: usize| {
             let is_known =
                 |at: Option<usize>| at.and_then(|at| line.points.get(at)).is_some_and(|(_, y)| y.is_some());
@@ -123,15 +122,16 @@ pub(crate) fn lines(label: &str, lines: &[Line], scales: &Scales) -> Option<Draw
         for (at, (x, y)) in line.points.iter().enumerate() {
             if let Some(y) = y.filter(|_| alone(at)) {
                 let dot = element("circle").set("class", format!("fill run-{index}")).set("r", 2.5);
-                picture = picture.with(dot.set("cx", short(place(*x))).set("cy", short(level(y))));
+                picture = picture.with(dot.set("cx", short(x_of(*x))).set("cy", short(level(y))));
             }
         }
     }
     Some(finished(legend(picture, &names(lines)), height))
 }
 
-/// Counts of whole numbers, as columns; of several runs the share of each run's own sum. `None`: nothing was counted.
-pub(crate) fn histogram(label: &str, runs: &[(String, Vec<(i64, u64)>)]) -> Option<Drawn> {
+/// Counts of whole numbers as columns; for several runs, shares of each run's own sum. `None`: no
+/// counts.
+pub(crate) fn histogram(label: &str, runs: &[(String, Vec<(i64, u64)>)]) -> Option<RenderedChart> {
     let values = || runs.iter().flat_map(|(_, pairs)| pairs.iter().map(|(value, _)| *value));
     let (least, most) = values().min().zip(values().max())?;
     let width = (most - least) / BINS_MAX + 1;
@@ -155,8 +155,9 @@ pub(crate) fn histogram(label: &str, runs: &[(String, Vec<(i64, u64)>)]) -> Opti
         if width == 1 { first.to_string() } else { format!("{first}–{}", first + width - 1) }
     };
     let most = (0..bins).max_by(|a, b| sums[0][*a].total_cmp(&sums[0][*b])).unwrap_or_default();
-    let told = format!("{label}: {bins} columns, most ({}) at {}", write(Some(sums[0][most])), name(most));
-    let mut picture = canvas(height, &told).with(rule(floor));
+    let description =
+        format!("{label}: {bins} columns, most ({}) at {}", write(Some(sums[0][most])), name(most));
+    let mut picture = canvas(height, &description).with(rule(floor));
     picture = picture.with(text("tick end", LEFT - 6.0, head + 16.0, &write(Some(top))));
     let each = ((wide - 2.0) / runs.len() as f64).clamp(1.0, 60.0);
     for bin in 0..bins {
@@ -164,8 +165,8 @@ pub(crate) fn histogram(label: &str, runs: &[(String, Vec<(i64, u64)>)]) -> Opti
         for (index, of_run) in sums.iter().enumerate().filter(|(_, of_run)| of_run[bin] > 0.0) {
             let tall = of_run[bin] / top * TALL;
             let column = boxed(left + index as f64 * each, floor - tall, each.max(1.5) - 0.5, tall);
-            let said = element("title").text(format!("{}: {}", name(bin), write(Some(of_run[bin]))));
-            picture = picture.with(column.set("class", format!("fill run-{index}")).with(said));
+            let title = element("title").text(format!("{}: {}", name(bin), write(Some(of_run[bin]))));
+            picture = picture.with(column.set("class", format!("fill run-{index}")).with(title));
         }
         if bin % bins.div_ceil(10) == 0 {
             let middle = left + each * runs.len() as f64 / 2.0;
@@ -176,14 +177,14 @@ pub(crate) fn histogram(label: &str, runs: &[(String, Vec<(i64, u64)>)]) -> Opti
     Some(finished(legend(picture, &names), height))
 }
 
-/// A value for each name and run, as bars across. `None`: there is no name.
+/// A value per name and run, as horizontal bars. `None`: no names.
 pub(crate) fn bars(
     label: &str,
     runs: &[&str],
     rows: &[(String, Vec<Option<f64>>)],
     write: fn(Option<f64>) -> String,
     top: Option<f64>,
-) -> Option<Drawn> {
+) -> Option<RenderedChart> {
     let (name, values) = rows.first()?;
     let most = rows.iter().flat_map(|(_, values)| values.iter().flatten()).copied().fold(0.0, f64::max);
     let top = top.unwrap_or(most).max(f64::MIN_POSITIVE);
@@ -192,13 +193,14 @@ pub(crate) fn bars(
     let row_height = thick * runs.len() as f64 + 8.0;
     let head = legend_height(runs.len());
     let height = head + row_height * rows.len() as f64 + 8.0;
-    let told = format!("{label}: {} bars, the first {} {}", rows.len(), words(name), write(values[0]));
-    let mut picture = canvas(height, &told);
+    let description =
+        format!("{label}: {} bars, the first {} {}", rows.len(), spaced_name(name), write(values[0]));
+    let mut picture = canvas(height, &description);
     for (at, (name, values)) in rows.iter().enumerate() {
         let above = head + row_height * at as f64 + 4.0;
         let middle = above + thick * runs.len() as f64 / 2.0 + 4.0;
         let whole_name = element("title").text(name);
-        picture = picture.with(text("end", left - 8.0, middle, &cut(&words(name))).with(whole_name));
+        picture = picture.with(text("end", left - 8.0, middle, &cut(&spaced_name(name))).with(whole_name));
         for (index, value) in values.iter().enumerate() {
             let above = above + thick * index as f64;
             let long = value.unwrap_or(0.0) / top * (WIDE - left - right);
@@ -213,8 +215,9 @@ pub(crate) fn bars(
     Some(finished(legend(picture, runs), height))
 }
 
-/// Where time went: a bar a run, one below the other, and what each colour is. `None`: no time was accounted for.
-pub(crate) fn wholes(label: &str, runs: &[Whole]) -> Option<Drawn> {
+/// Where time went: one bar per run, one below the other, and the meaning of each colour. `None`:
+/// no time.
+pub(crate) fn breakdowns(label: &str, runs: &[TimeBreakdown]) -> Option<RenderedChart> {
     let causes: Vec<&str> = {
         let mut causes: Vec<&str> = Vec::new();
         for (cause, ..) in runs.iter().flat_map(|run| &run.parts) {
@@ -233,13 +236,14 @@ pub(crate) fn wholes(label: &str, runs: &[Whole]) -> Option<Drawn> {
     let columns = if is_one { 2 } else { 1 };
     let row = |at: usize| bars_height + 22.0 * (at / columns) as f64 + 14.0;
     let height = bars_height + 22.0 * causes.len().div_ceil(columns) as f64 + if is_one { 8.0 } else { 30.0 };
-    let told = runs.iter().map(|run| {
+    let descriptions = runs.iter().map(|run| {
         let parts = run.parts.iter().filter(|(_, micros, _)| *micros > 0.0);
-        let parts: Vec<String> =
-            parts.map(|(cause, _, share)| format!("{} {}", words(cause), percent(Some(*share)))).collect();
+        let parts: Vec<String> = parts
+            .map(|(cause, _, share)| format!("{} {}", spaced_name(cause), percent(Some(*share))))
+            .collect();
         format!("{}: {}", run.name, parts.join(", "))
     });
-    let mut picture = canvas(height, &format!("{label}; {}", told.collect::<Vec<_>>().join("; ")));
+    let mut picture = canvas(height, &format!("{label}; {}", descriptions.collect::<Vec<_>>().join("; ")));
     for (index, run) in runs.iter().enumerate() {
         let mut above = bar_height * index as f64 + 4.0;
         if !is_one {
@@ -249,10 +253,11 @@ pub(crate) fn wholes(label: &str, runs: &[Whole]) -> Option<Drawn> {
         let mut left = 0.0;
         for (cause, micros, share) in run.parts.iter().filter(|(_, micros, _)| *micros > 0.0) {
             let wide = share * WIDE;
-            let said = format!("{}: {} ({})", words(cause), duration(Some(*micros)), percent(Some(*share)));
+            let title =
+                format!("{}: {} ({})", spaced_name(cause), duration(Some(*micros)), percent(Some(*share)));
             let part =
                 boxed(left, above, (wide - 0.7).max(0.4), 26.0).set("class", format!("part part-{cause}"));
-            picture = picture.with(part.with(element("title").text(said)));
+            picture = picture.with(part.with(element("title").text(title)));
             left += wide;
         }
     }
@@ -267,7 +272,7 @@ pub(crate) fn wholes(label: &str, runs: &[Whole]) -> Option<Drawn> {
     for (at, cause) in causes.iter().enumerate() {
         let (left, at) = (if at % columns == 1 { WIDE / 2.0 + 10.0 } else { 0.0 }, row(at) + below);
         picture = picture.with(boxed(left, at - 10.0, 11.0, 11.0).set("class", format!("part part-{cause}")));
-        picture = picture.with(text("", left + 18.0, at, &words(cause)));
+        picture = picture.with(text("", left + 18.0, at, &spaced_name(cause)));
         for (index, run) in runs.iter().enumerate() {
             let part = run.parts.iter().find(|(name, ..)| name == cause);
             let share = percent(part.map(|(_, _, share)| *share));
@@ -283,7 +288,7 @@ pub(crate) fn wholes(label: &str, runs: &[Whole]) -> Option<Drawn> {
     Some(finished(picture, height))
 }
 
-/// 1, 2 or 5 times a power of ten: four or five of them make the span.
+/// 1, 2 or 5 times a power of ten, such that four or five of them make the span.
 fn step(span: f64) -> f64 {
     let rough = if span > 0.0 { span / 4.0 } else { 0.25 };
     let power = 10f64.powf(rough.log10().floor());
@@ -294,12 +299,12 @@ fn step(span: f64) -> f64 {
         .unwrap_or(power)
 }
 
-fn path(line: &Line, place: impl Fn(f64) -> f64, level: impl Fn(f64) -> f64) -> String {
+fn path(line: &ChartLine, x_of: impl Fn(f64) -> f64, level: impl Fn(f64) -> f64) -> String {
     let (mut path, mut pen) = (String::new(), 'M');
     for (x, y) in &line.points {
         match y {
             Some(y) => {
-                path.push_str(&format!("{pen}{} {}", short(place(*x)), short(level(*y))));
+                path.push_str(&format!("{pen}{} {}", short(x_of(*x)), short(level(*y))));
                 pen = 'L';
             }
             None => pen = 'M',
@@ -308,9 +313,9 @@ fn path(line: &Line, place: impl Fn(f64) -> f64, level: impl Fn(f64) -> f64) -> 
     path
 }
 
-/// What a line chart shows, for those who do not see it.
-fn sentence(label: &str, lines: &[Line], scales: &Scales) -> String {
-    let told = lines.iter().filter_map(|line| {
+/// The text alternative of a line chart.
+fn sentence(label: &str, lines: &[ChartLine], scales: &ChartScales) -> String {
+    let descriptions = lines.iter().filter_map(|line| {
         let known: Vec<f64> = line.points.iter().filter_map(|(_, y)| *y).collect();
         let (least, most) =
             (known.iter().copied().reduce(f64::min)?, known.iter().copied().reduce(f64::max)?);
@@ -318,22 +323,22 @@ fn sentence(label: &str, lines: &[Line], scales: &Scales) -> String {
             ((scales.y)(Some(least)), (scales.y)(Some(most)), (scales.y)(known.last().copied()));
         Some(format!("{}: {} points, from {least} to {most}, last {last}", line.name, known.len()))
     });
-    format!("{label}; {}", told.collect::<Vec<_>>().join("; "))
+    format!("{label}; {}", descriptions.collect::<Vec<_>>().join("; "))
 }
 
-fn names(lines: &[Line]) -> Vec<&str> {
+fn names(lines: &[ChartLine]) -> Vec<&str> {
     lines.iter().map(|line| line.name.as_str()).collect()
 }
 
-/// Names of runs to a row of the legend.
+/// Names of runs per row of the legend.
 const NAMES_A_ROW: usize = 3;
 
 fn legend_height(names: usize) -> f64 {
     if names > 1 { 20.0 * names.div_ceil(NAMES_A_ROW) as f64 } else { 0.0 }
 }
 
-/// One name needs none.
-fn legend(mut picture: Element, names: &[&str]) -> Element {
+/// A single name needs no legend.
+fn legend(mut picture: HtmlElement, names: &[&str]) -> HtmlElement {
     for (index, name) in names.iter().enumerate().filter(|_| names.len() > 1) {
         let left = (index % NAMES_A_ROW) as f64 * (WIDE / NAMES_A_ROW as f64);
         let above = (index / NAMES_A_ROW) as f64 * 20.0;
@@ -345,32 +350,32 @@ fn legend(mut picture: Element, names: &[&str]) -> Element {
     picture
 }
 
-fn canvas(height: f64, told: &str) -> Element {
+fn canvas(height: f64, description: &str) -> HtmlElement {
     let view = format!("0 0 {WIDTH} {}", height.ceil());
     let canvas =
         element("svg").set("class", "chart").set("xmlns", "http://www.w3.org/2000/svg").set("viewBox", view);
-    canvas.set("role", "img").set("aria-label", told)
+    canvas.set("role", "img").set("aria-label", description)
 }
 
-fn finished(picture: Element, height: f64) -> Drawn {
-    Drawn { picture, height: height.ceil() as u32 }
+fn finished(picture: HtmlElement, height: f64) -> RenderedChart {
+    RenderedChart { picture, height: height.ceil() as u32 }
 }
 
-fn rule(y: f64) -> Element {
+fn rule(y: f64) -> HtmlElement {
     let line = element("line").set("class", "grid").set("x1", LEFT).set("x2", WIDE - RIGHT);
     line.set("y1", short(y)).set("y2", short(y))
 }
 
-fn boxed(left: f64, above: f64, wide: f64, tall: f64) -> Element {
+fn boxed(left: f64, above: f64, wide: f64, tall: f64) -> HtmlElement {
     let boxed = element("rect").set("x", short(left)).set("y", short(above));
     boxed.set("width", short(wide.max(0.0))).set("height", short(tall.max(0.0)))
 }
 
-fn text(class: &str, left: f64, base: f64, text: &str) -> Element {
+fn text(class: &str, left: f64, base: f64, text: &str) -> HtmlElement {
     element("text").set("class", class).set("x", short(left)).set("y", short(base)).text(text)
 }
 
-/// A tenth of a pixel is enough.
+/// A tenth of a pixel is precise enough.
 fn short(value: f64) -> f64 {
     (value * 10.0).round() / 10.0
 }
@@ -387,12 +392,12 @@ mod tests {
     use super::*;
     use crate::format::number;
 
-    fn line(points: &[(f64, Option<f64>)]) -> Line {
-        Line { name: "a".into(), points: points.to_vec(), intervals: Vec::new() }
+    fn line(points: &[(f64, Option<f64>)]) -> ChartLine {
+        ChartLine { name: "a".into(), points: points.to_vec(), intervals: Vec::new() }
     }
 
-    fn scales(top: Option<f64>) -> Scales {
-        Scales { x: number, y: number, top, levels: Vec::new() }
+    fn scales(top: Option<f64>) -> ChartScales {
+        ChartScales { x: number, y: number, top, levels: Vec::new() }
     }
 
     #[test]
@@ -403,19 +408,20 @@ mod tests {
             &scales(None),
         );
         let text = drawn.unwrap().picture.written();
-        // 100 is the top: 8 pixels down; 0 is 170 below it. The first point stands alone and is a dot.
+        // 100 is the top, 8 pixels down; 0 is 170 below it. The first point is isolated and becomes
+        // a dot.
         assert!(text.contains("d=\"M64 178M406 93L748 8\""), "{text}");
         assert!(text.contains("cx=\"64\" cy=\"178\""), "{text}");
         assert!(text.contains("rate; a: 3 points, from 0 to 100, last 100"), "{text}");
         assert!(
             lines("rate", &[line(&[(0.0, Some(1.0)), (1.0, None)])], &scales(None)).is_none(),
-            "one point is no line"
+            "one point is not a line"
         );
         let mut sure = line(&[(0.0, Some(0.5)), (1.0, Some(0.5))]);
         sure.intervals = vec![(1.0, 0.25, 1.0)];
         let text = lines("rate", &[sure], &scales(Some(1.0))).unwrap().picture.written();
         assert!(text.contains("class=\"whiskers run-0\" d=\"M748 135.5V8\""), "{text}");
-        // Values below 0, as log-probs are, hang from the top.
+        // Values below 0, such as log-probs, hang from the top.
         let text = lines("rate", &[line(&[(0.0, Some(-1.0)), (1.0, Some(-0.5))])], &scales(Some(0.0)))
             .unwrap()
             .picture

@@ -1,56 +1,58 @@
-//! Markup that is complete at any moment: text comes in through [`Element::text`] alone and is never markup.
+//! Markup that is well-formed at any time: text enters only through [`HtmlElement::text`] and is
+//! never markup.
 
-use crate::format::is_obeyed;
+use crate::format::is_control_character;
 
-/// An element with what is in it.
+/// An element with its content.
 #[derive(Debug, Clone)]
-pub(crate) struct Element {
+pub(crate) struct HtmlElement {
     tag: &'static str,
     head: String,
     body: String,
 }
 
-/// Elements that end with their head.
+/// Elements without an end tag.
 const VOID: [&str; 2] = ["meta", "br"];
 
 /// An empty element.
-pub(crate) fn element(tag: &'static str) -> Element {
-    Element { tag, head: String::new(), body: String::new() }
+pub(crate) fn element(tag: &'static str) -> HtmlElement {
+    HtmlElement { tag, head: String::new(), body: String::new() }
 }
 
-impl Element {
-    /// With an attribute.
-    #[expect(clippy::needless_pass_by_value, reason = "what is made on the spot, or borrowed, alike")]
+impl HtmlElement {
+    /// Adds an attribute.
+    #[expect(clippy::needless_pass_by_value, reason = "callers pass new and borrowed values alike")]
     pub fn set(mut self, name: &str, value: impl ToString) -> Self {
         self.head.push_str(&format!(" {name}=\"{}\"", escaped(&value.to_string())));
         self
     }
 
-    /// With text behind what is there.
+    /// Appends text.
     pub fn text(mut self, text: impl AsRef<str>) -> Self {
         self.body.push_str(&escaped(text.as_ref()));
         self
     }
 
-    /// With another element behind what is there.
+    /// Appends another element.
     #[expect(clippy::needless_pass_by_value, reason = "an element belongs to one parent")]
-    pub fn with(mut self, child: Element) -> Self {
+    pub fn with(mut self, child: HtmlElement) -> Self {
         child.write(&mut self.body);
         self
     }
 
-    /// With others behind what is there.
-    pub fn with_all(self, children: impl IntoIterator<Item = Element>) -> Self {
+    /// Appends other elements.
+    pub fn with_all(self, children: impl IntoIterator<Item = HtmlElement>) -> Self {
         children.into_iter().fold(self, Self::with)
     }
 
-    /// With text that is no markup to a browser either: the style sheet, or JSON whose `<` are escaped. Ours alone.
+    /// Appends text that a browser does not parse as markup: the style sheet, or JSON whose `<` are
+    /// escaped. Never for untrusted text.
     pub fn raw(mut self, ours: &str) -> Self {
         self.body.push_str(ours);
         self
     }
 
-    /// As it stands in a file.
+    /// The element as HTML.
     pub fn written(&self) -> String {
         let mut text = String::new();
         self.write(&mut text);
@@ -65,7 +67,7 @@ impl Element {
     }
 }
 
-/// Text that is no markup, and of which nothing is obeyed.
+/// Escapes text, and replaces characters that would act instead of being shown.
 fn escaped(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for letter in text.chars() {
@@ -76,7 +78,7 @@ fn escaped(text: &str) -> String {
             '"' => escaped.push_str("&quot;"),
             '\'' => escaped.push_str("&#39;"),
             '\n' | '\t' => escaped.push(letter),
-            letter if is_obeyed(letter) => escaped.push('\u{fffd}'),
+            letter if is_control_character(letter) => escaped.push('\u{fffd}'),
             letter => escaped.push(letter),
         }
     }

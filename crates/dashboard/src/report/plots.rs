@@ -1,41 +1,40 @@
-//! Which plots a report has, and which figures of the answers each is drawn from.
+//! The plots of a report, and the metrics that each is made of.
 
 use serde_json::Value;
 
-use super::RunFigures;
-use super::charts::{self, Drawn, Line, Scales, WIDTH, Whole};
-use super::markup::{Element, element};
-use crate::figures::Device;
+use super::RunMetrics;
+use super::charts::{self, ChartLine, ChartScales, RenderedChart, TimeBreakdown, WIDTH};
+use super::markup::{HtmlElement, element};
 use crate::format::{count, device_hour, device_name, number, percent, seconds};
+use crate::metrics::DeviceKind;
 
-/// A plot with its heading.
 #[derive(Debug, Clone)]
-pub(super) struct Plot {
-    /// Its id in the page, and the name of its picture.
+pub(super) struct ReportPlot {
+    /// Id in the page, and name of its picture.
     pub name: &'static str,
     /// Heading.
     pub title: String,
-    /// A sentence below.
+    /// A note below the plot.
     note: String,
-    /// `None`: there is nothing to draw, and the note says why.
-    drawn: Option<Drawn>,
+    /// `None`: nothing to draw; the note says why.
+    chart: Option<RenderedChart>,
 }
 
-/// Pixels of a picture around its chart, and below its heading.
+/// Margin of a picture around its chart, and below its heading, in pixels.
 const MARGIN: u32 = 20;
 const HEADING: u32 = 34;
-/// Pixels a picture is wide.
+/// Width of a picture in pixels.
 pub(super) const PICTURE_WIDTH: u32 = WIDTH + 2 * MARGIN;
-/// Bars of a chart by task.
+/// Most bars of a chart by task.
 const TASK_BARS_MAX: usize = 30;
 
-impl Plot {
-    /// As a part of the page.
-    pub fn figure(self) -> Element {
+impl ReportPlot {
+    /// The plot as a part of the page.
+    pub fn figure(self) -> HtmlElement {
         let figure = element("figure").set("class", "card").set("id", self.name);
         let figure = figure.with(element("h2").text(&self.title));
-        let figure = match self.drawn {
-            Some(drawn) => figure.with(drawn.picture),
+        let figure = match self.chart {
+            Some(chart) => figure.with(chart.picture),
             None => figure,
         };
         if self.note.is_empty() {
@@ -45,25 +44,25 @@ impl Plot {
         }
     }
 
-    /// As a page's only part.
-    pub fn alone(&self) -> Element {
+    /// The plot as the only part of a page.
+    pub fn standalone(&self) -> HtmlElement {
         let alone = element("figure").with(element("h2").text(&self.title));
-        self.drawn.iter().fold(alone, |alone, drawn| alone.with(drawn.picture.clone()))
+        self.chart.iter().fold(alone, |alone, drawn| alone.with(drawn.picture.clone()))
     }
 
-    /// Pixels that a picture of it is tall.
+    /// Height of its picture in pixels.
     pub fn picture_height(&self) -> u32 {
-        2 * MARGIN + HEADING + self.drawn.as_ref().map_or(0, |drawn| drawn.height)
+        2 * MARGIN + HEADING + self.chart.as_ref().map_or(0, |chart| chart.height)
     }
 
-    /// Whether there is something to see.
-    pub fn is_drawn(&self) -> bool {
-        self.drawn.is_some()
+    /// Whether there is something to draw.
+    pub fn has_chart(&self) -> bool {
+        self.chart.is_some()
     }
 }
 
 /// All plots, in the order of the page.
-pub(super) fn plots(runs: &[RunFigures]) -> Vec<Plot> {
+pub(super) fn plots(runs: &[RunMetrics]) -> Vec<ReportPlot> {
     vec![
         throughput(runs),
         device_time(runs),
@@ -103,25 +102,32 @@ pub(super) fn plots(runs: &[RunFigures]) -> Vec<Plot> {
     ]
 }
 
-/// What stands where nothing can be drawn.
-fn plot(name: &'static str, title: &str, drawn: Option<Drawn>, note: &str, missing: &str) -> Plot {
-    let note = if drawn.is_some() { note } else { missing };
-    Plot { name, title: title.to_owned(), note: note.to_owned(), drawn }
+/// The text if nothing can be drawn.
+fn plot(
+    name: &'static str,
+    title: &str,
+    chart: Option<RenderedChart>,
+    note: &str,
+    missing: &str,
+) -> ReportPlot {
+    let note = if chart.is_some() { note } else { missing };
+    ReportPlot { name, title: title.to_owned(), note: note.to_owned(), chart }
 }
 
-/// Trajectories per device-hour where every run has one device and knows its hours, else per hour of wall clock; from each run's
-/// beginning.
-fn throughput(runs: &[RunFigures]) -> Plot {
+/// Trajectories per device-hour if every run has a device with known hours, else per hour of wall
+/// clock; from each run's start.
+fn throughput(runs: &[RunMetrics]) -> ReportPlot {
     let device = runs[0].device();
-    let knows = |run: &RunFigures| run.figure("/overview/throughput/trajectories_per_device_hour").is_some();
-    let by_device = device != Device::None && runs.iter().all(|run| run.device() == device && knows(run));
-    let (place, of, figure) = if by_device {
+    let knows = |run: &RunMetrics| run.metric("/overview/throughput/trajectories_per_device_hour").is_some();
+    let by_device = device != DeviceKind::None && runs.iter().all(|run| run.device() == device && knows(run));
+    let (pointer, of, figure) = if by_device {
         ("/hours_over_time", device_hour(device), "trajectories_per_device_hour")
     } else {
         ("/over_time/points", "hour", "trajectories_per_hour")
     };
-    let lines: Vec<Line> = runs.iter().map(|run| over_time(run, place, figure)).collect();
-    let ceiling = |name: String, place: &str| runs[0].figure(place).map(|level| (name, level));
+    let lines: Vec<ChartLine> = runs.iter().map(|run| over_time(run, pointer, figure)).collect();
+    let ceiling =
+        |name: String, level_pointer: &str| runs[0].metric(level_pointer).map(|level| (name, level));
     let levels = match runs {
         [_] if by_device => [
             ceiling(format!("{}-bound", device_name(device)), "/overview/throughput/ceiling_device_bound"),
@@ -132,118 +138,119 @@ fn throughput(runs: &[RunFigures]) -> Plot {
         .collect(),
         _ => Vec::new(),
     };
-    let scales = Scales { x: seconds, y: number, top: None, levels };
+    let scales = ChartScales { x: seconds, y: number, top: None, levels };
     let title = format!("Trajectories per {of} over time");
     let note = if by_device {
         "Between lines of metrics.jsonl; dashed: the ceilings of the whole run."
     } else {
-        "Of spans of equal length, by when a trajectory ended."
+        "Over spans of equal length, by the end of each trajectory."
     };
     plot(
         "throughput",
         &title,
         charts::lines(&title, &lines, &scales),
         note,
-        "A line needs two points: not enough has ended.",
+        "A line needs two points: not enough trajectories have ended.",
     )
 }
 
-fn success_over_time(runs: &[RunFigures]) -> Plot {
-    let lines: Vec<Line> =
+fn success_over_time(runs: &[RunMetrics]) -> ReportPlot {
+    let lines: Vec<ChartLine> =
         runs.iter().map(|run| over_time(run, "/over_time/points", "success_rate")).collect();
-    let scales = Scales { x: seconds, y: percent, top: Some(1.0), levels: Vec::new() };
+    let scales = ChartScales { x: seconds, y: percent, top: Some(1.0), levels: Vec::new() };
     let title = "Success rate over time";
     plot(
         "success-over-time",
         title,
         charts::lines(title, &lines, &scales),
-        "Of what ended in each span, evaluations included.",
-        "A line needs two points: not enough was judged.",
+        "Of the trajectories that ended in each span, evaluations included.",
+        "A line needs two points: not enough trajectories have a verdict.",
     )
 }
 
-/// Seconds since the run's first point, and the figure.
-fn over_time(run: &RunFigures, place: &str, figure: &str) -> Line {
-    let points = run.overview.pointer(place).and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
+/// The metric over seconds since the run's first point.
+fn over_time(run: &RunMetrics, pointer: &str, figure: &str) -> ChartLine {
+    let points =
+        run.overview.pointer(pointer).and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
     let began = points.first().and_then(|point| point["at"].as_f64()).unwrap_or_default();
     let point = |point: &Value| Some((point["at"].as_f64()? - began, point[figure].as_f64()));
     let points = points.iter().filter_map(point).collect();
-    Line { name: run.name.clone(), points, intervals: Vec::new() }
+    ChartLine { name: run.name.clone(), points, intervals: Vec::new() }
 }
 
-fn device_time(runs: &[RunFigures]) -> Plot {
+fn device_time(runs: &[RunMetrics]) -> ReportPlot {
     let title = match runs {
         [run] => format!("Where the {}'s time went", device_name(run.device())),
         _ => "Where the devices' time went".to_owned(),
     };
-    let missing = "The hours of a device are not known here: the policy has none, or no metrics.jsonl lies beside the data.";
+    let missing = "The hours of the device are unknown: the policy has no device, or there is no metrics.jsonl beside the data.";
     plot(
         "device-time",
         &title,
-        wholes(runs, &title, "device_parts"),
+        breakdowns(runs, &title, "device_parts"),
         "Each microsecond is in one part; no_work, no_room and host are idle time.",
         missing,
     )
 }
 
-fn session_time(runs: &[RunFigures]) -> Plot {
+fn session_time(runs: &[RunMetrics]) -> ReportPlot {
     let title = "Where the sessions' time went";
     plot(
         "session-time",
         title,
-        wholes(runs, title, "session_parts"),
+        breakdowns(runs, title, "session_parts"),
         "From the queue to the score, over all trajectories.",
-        "No time was accounted for.",
+        "No time was recorded.",
     )
 }
 
-fn slot_time(runs: &[RunFigures]) -> Plot {
-    let title = "What the slots of the environment workers held";
+fn slot_time(runs: &[RunMetrics]) -> ReportPlot {
+    let title = "Use of the slots of the environment workers";
     plot(
         "slot-time",
         title,
-        wholes(runs, title, "slot_parts"),
+        breakdowns(runs, title, "slot_parts"),
         "",
-        "The hours of slots are not known here: no metrics.jsonl lies beside the data.",
+        "The hours of slots are unknown: there is no metrics.jsonl beside the data.",
     )
 }
 
-/// Parts of a whole, run by run.
-fn wholes(runs: &[RunFigures], label: &str, parts: &str) -> Option<Drawn> {
+/// Parts of a total, run by run.
+fn breakdowns(runs: &[RunMetrics], label: &str, parts: &str) -> Option<RenderedChart> {
     let part = |part: &Value| {
         Some((part["cause"].as_str()?.to_owned(), part["micros"].as_f64()?, part["share"].as_f64()?))
     };
-    let whole = |run: &RunFigures| {
+    let whole = |run: &RunMetrics| {
         let listed = run.overview[parts].as_array().into_iter().flatten();
-        Whole { name: run.name.clone(), parts: listed.filter_map(part).collect() }
+        TimeBreakdown { name: run.name.clone(), parts: listed.filter_map(part).collect() }
     };
-    charts::wholes(label, &runs.iter().map(whole).collect::<Vec<_>>())
+    charts::breakdowns(label, &runs.iter().map(whole).collect::<Vec<_>>())
 }
 
-fn success_by_suite(runs: &[RunFigures]) -> Plot {
+fn success_by_suite(runs: &[RunMetrics]) -> ReportPlot {
     let title = "Success rate by suite";
     plot(
         "success-by-suite",
         title,
         success_by(runs, title, "by_suite", &["suite"]),
-        "Evaluations left out.",
-        "Nothing was judged.",
+        "Without evaluations.",
+        "No trajectory has a verdict.",
     )
 }
 
-fn success_by_task(runs: &[RunFigures]) -> Plot {
+fn success_by_task(runs: &[RunMetrics]) -> ReportPlot {
     let title = "Success rate by task";
-    let note = format!("The {TASK_BARS_MAX} tasks with the most attempts at most; the table below has more.");
+    let note = format!("At most the {TASK_BARS_MAX} tasks with the most attempts; the table below has more.");
     plot(
         "success-by-task",
         title,
         success_by(runs, title, "by_task", &["task_id", "suite"]),
         &note,
-        "Nothing was judged.",
+        "No trajectory has a verdict.",
     )
 }
 
-fn success_by(runs: &[RunFigures], label: &str, lines: &str, key: &[&str]) -> Option<Drawn> {
+fn success_by(runs: &[RunMetrics], label: &str, lines: &str, key: &[&str]) -> Option<RenderedChart> {
     let rows = lines_by(runs, lines, key).into_iter().take(TASK_BARS_MAX).map(|(key, lines)| {
         let rates = lines.iter().map(|line| line.and_then(|line| line["success_rate"].as_f64()));
         (key.join(" · "), rates.collect::<Vec<_>>())
@@ -253,19 +260,20 @@ fn success_by(runs: &[RunFigures], label: &str, lines: &str, key: &[&str]) -> Op
     if is_judged { charts::bars(label, &names(runs), &rows, percent, Some(1.0)) } else { None }
 }
 
-/// Lines of Learning by their key, each with that of every run: in the order of the first run that has it.
+/// Lines of Learning by key, each with the values of every run: in the order of the first run that
+/// has it.
 pub(super) fn lines_by<'r>(
-    runs: &'r [RunFigures],
+    runs: &'r [RunMetrics],
     lines: &str,
     key: &[&str],
 ) -> Vec<(Vec<String>, Vec<Option<&'r Value>>)> {
     let mut found: Vec<(Vec<String>, Vec<Option<&Value>>)> = Vec::new();
-    let mut places = std::collections::HashMap::new();
+    let mut positions = std::collections::HashMap::new();
     for (index, run) in runs.iter().enumerate() {
         for line in run.learning[lines].as_array().into_iter().flatten() {
             let named = |name: &&str| line[*name].as_str().unwrap_or_default().to_owned();
             let key: Vec<String> = key.iter().map(named).collect();
-            let at = *places.entry(key.clone()).or_insert(found.len());
+            let at = *positions.entry(key.clone()).or_insert(found.len());
             if at == found.len() {
                 found.push((key, vec![None; runs.len()]));
             }
@@ -275,28 +283,28 @@ pub(super) fn lines_by<'r>(
     found
 }
 
-fn lengths(runs: &[RunFigures]) -> Plot {
+fn lengths(runs: &[RunMetrics]) -> ReportPlot {
     let title = "Steps of scored trajectories";
-    plot("lengths", title, histogram(runs, title, "lengths"), of_each(runs), "Nothing was scored.")
+    plot("lengths", title, histogram(runs, title, "lengths"), share_note(runs), "No trajectory was scored.")
 }
 
-fn staleness(runs: &[RunFigures]) -> Plot {
+fn staleness(runs: &[RunMetrics]) -> ReportPlot {
     let title = "Versions behind when a trajectory ended";
     plot(
         "staleness",
         title,
         histogram(runs, title, "staleness"),
-        of_each(runs),
+        share_note(runs),
         "No staleness is recorded: the policy has no versions.",
     )
 }
 
-fn of_each(runs: &[RunFigures]) -> &'static str {
-    if runs.len() > 1 { "Shares of each run's trajectories." } else { "Trajectories, evaluations left out." }
+fn share_note(runs: &[RunMetrics]) -> &'static str {
+    if runs.len() > 1 { "Shares of each run's trajectories." } else { "Trajectories without evaluations." }
 }
 
-fn histogram(runs: &[RunFigures], label: &str, figure: &str) -> Option<Drawn> {
-    let pairs = |run: &RunFigures| {
+fn histogram(runs: &[RunMetrics], label: &str, figure: &str) -> Option<RenderedChart> {
+    let pairs = |run: &RunMetrics| {
         let listed = run.learning[figure].as_array().into_iter().flatten();
         listed.filter_map(|pair| Some((pair[0].as_i64()?, pair[1].as_u64()?))).collect::<Vec<_>>()
     };
@@ -304,12 +312,13 @@ fn histogram(runs: &[RunFigures], label: &str, figure: &str) -> Option<Drawn> {
     charts::histogram(label, &each)
 }
 
-/// Attempts that ended by the farm's fault, by how they ended; of several runs their share of all attempts.
-fn failures(runs: &[RunFigures]) -> Plot {
+/// Attempts that ended by a fault of the farm, by their end; for several runs as a share of all
+/// attempts.
+fn failures(runs: &[RunMetrics]) -> ReportPlot {
     let is_one = runs.len() == 1;
     let mut rows: Vec<(String, Vec<Option<f64>>)> = Vec::new();
     for (index, run) in runs.iter().enumerate() {
-        let attempts = run.figure("/overview/counts/trajectories").unwrap_or_default();
+        let attempts = run.metric("/overview/counts/trajectories").unwrap_or_default();
         let ends = run.overview["ends"].as_array().into_iter().flatten();
         for end in ends.filter(|end| end["status"] == "failed") {
             let name = end["end"].as_str().unwrap_or_default();
@@ -324,49 +333,55 @@ fn failures(runs: &[RunFigures]) -> Plot {
     }
     rows.sort_by(|(_, a), (_, b)| b.iter().flatten().sum::<f64>().total_cmp(&a.iter().flatten().sum()));
     let title = if is_one { "Failures by kind" } else { "Failures by kind, of all attempts" };
-    let drawn = charts::bars(title, &names(runs), &rows, if is_one { count } else { percent }, None);
+    let chart = charts::bars(title, &names(runs), &rows, if is_one { count } else { percent }, None);
     plot(
         "failures",
         title,
-        drawn,
-        "Ended by the farm's fault: in no rate of success or reward.",
-        "None failed.",
+        chart,
+        "Ended by a fault of the farm: in no rate of success or reward.",
+        "No attempt failed.",
     )
 }
 
-/// A figure of the lines by version: what changes from one to the next is drift.
+/// A metric by version: changes from one version to the next are drift.
 fn drift(
-    runs: &[RunFigures],
+    runs: &[RunMetrics],
     name: &'static str,
     title: &str,
     figure: &str,
     write: fn(Option<f64>) -> String,
     top: Option<f64>,
-) -> Plot {
-    let line = |run: &RunFigures| {
+) -> ReportPlot {
+    let line = |run: &RunMetrics| {
         let listed = run.learning["by_version"].as_array().into_iter().flatten();
         let points = listed.filter_map(|line| Some((line["version"].as_f64()?, line[figure].as_f64())));
         let mut points: Vec<_> = points.collect();
-        points.reverse(); // the newest comes first there
+        points.reverse(); // the answer lists the newest first
         let intervals = match figure {
             "success_rate" => intervals(run),
             _ => Vec::new(),
         };
-        Line { name: run.name.clone(), points, intervals }
+        ChartLine { name: run.name.clone(), points, intervals }
     };
-    let scales = Scales { x: version, y: write, top, levels: Vec::new() };
-    let lines: Vec<Line> = runs.iter().map(line).collect();
+    let scales = ChartScales { x: version, y: write, top, levels: Vec::new() };
+    let lines: Vec<ChartLine> = runs.iter().map(line).collect();
     let note = match figure {
         "success_rate" => {
-            "With Wilson's 95 % intervals, as if each attempt were at a task of its own; evaluations left out."
+            "With Wilson's 95 % intervals, as if each attempt were at a different task; without evaluations."
         }
         _ => "",
     };
-    plot(name, title, charts::lines(title, &lines, &scales), note, "Fewer than two policy versions have it.")
+    plot(
+        name,
+        title,
+        charts::lines(title, &lines, &scales),
+        note,
+        "Fewer than two policy versions have a value.",
+    )
 }
 
-/// Of the success rate by version, each version's interval.
-fn intervals(run: &RunFigures) -> Vec<(f64, f64, f64)> {
+/// The intervals of the success rate, by version.
+fn intervals(run: &RunMetrics) -> Vec<(f64, f64, f64)> {
     let listed = run.learning["by_version"].as_array().into_iter().flatten();
     let interval = |line: &Value| {
         let of = |end: &str| line["success_interval"][end].as_f64();
@@ -375,12 +390,12 @@ fn intervals(run: &RunFigures) -> Vec<(f64, f64, f64)> {
     listed.filter_map(interval).collect()
 }
 
-/// A version of an axis; between two of them stands nothing.
+/// A version on an axis; positions between two versions have no label.
 fn version(value: Option<f64>) -> String {
     let whole = value.filter(|value| value.fract() == 0.0);
     whole.map_or_else(String::new, |value| format!("version {value}"))
 }
 
-fn names(runs: &[RunFigures]) -> Vec<&str> {
+fn names(runs: &[RunMetrics]) -> Vec<&str> {
     runs.iter().map(|run| run.name.as_str()).collect()
 }

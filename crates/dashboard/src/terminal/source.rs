@@ -1,5 +1,5 @@
-//! Where the figures come from: a dashboard that is served somewhere, over HTTP, or a run directory that is read here. Either way they
-//! are the answers of `/api/`.
+//! The source of a snapshot: a served dashboard, over HTTP, or a run directory that is read here.
+//! Both yield the answers of `/api/`.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -18,22 +18,22 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 use url::Url;
 
-use super::Seen;
+use super::RunSnapshot;
 use crate::api;
-use crate::follow::{Change, State, Subject, follow};
+use crate::follow::{DashboardState, DashboardSubject, StateChange, follow};
 use crate::format::clean;
 use crate::live::{self, poll};
 
-/// What is watched.
+/// What to watch.
 #[derive(Debug, Clone)]
 pub enum WatchSource {
     /// A run directory or a data set on this machine.
-    Run(Subject),
-    /// A dashboard that answers somewhere.
+    Run(DashboardSubject),
+    /// A dashboard served at this address.
     Dashboard(DashboardAddress),
 }
 
-/// Where a dashboard answers, and what it wants to see.
+/// The address of a dashboard, and its token.
 #[derive(Debug, Clone)]
 pub struct DashboardAddress {
     host: String,
@@ -46,28 +46,28 @@ pub enum WatchError {
     /// The address cannot be used.
     #[error("{address:?}: {why}")]
     Address {
-        /// As it was given, cut short.
+        /// The given address, cut short.
         address: String,
-        /// What would be right.
+        /// The remedy.
         why: &'static str,
     },
     /// The file of the token cannot be used.
     #[error("--token-file")]
     Token(#[from] furrow_wire::TokenError),
-    /// Nobody answers, or not in time.
+    /// No answer, or not in time.
     #[error("the dashboard at {host} does not answer: {why}")]
     Silent {
         /// Host and port.
         host: String,
-        /// What happened instead.
+        /// The error.
         why: String,
     },
-    /// It answers and refuses.
+    /// The dashboard refuses the request.
     #[error("the dashboard at {host} refuses: {why}")]
     Refused {
         /// Host and port.
         host: String,
-        /// In its words.
+        /// The dashboard's message.
         why: String,
     },
     /// A run directory that cannot be read.
@@ -78,45 +78,47 @@ pub enum WatchError {
         /// Why not.
         why: String,
     },
-    /// The terminal does not do what is asked of it.
+    /// The terminal cannot be set up or written.
     #[error("the terminal cannot be used")]
     Terminal(#[from] std::io::Error),
 }
 
-/// An answer comes within this time: a dashboard makes four at once, and one of a million rows takes a second.
+/// Deadline of an answer: a dashboard makes four at once, and one over a million rows takes a
+/// second.
 const DEADLINE: Duration = Duration::from_secs(15);
-/// It says something every 15 s, and be it that it is still there.
+/// Longest silence of the event stream, which sends something every 15 s, at least a heartbeat.
 const SILENCE_MAX: Duration = Duration::from_secs(45);
-/// 300 sessions are 100 kB; the figures of a run with 1000 tasks are less.
+/// 300 sessions take 100 kB; the metrics of a run with 1000 tasks less.
 const ANSWER_BYTES_MAX: usize = 64 << 20;
-/// A word of `/api/events` has some 200 letters.
-const WORD_BYTES_MAX: usize = 64 << 10;
-/// Between two answers, and before another try after a lost connection.
+/// A message of `/api/events` has about 200 characters.
+const EVENT_BYTES_MAX: usize = 64 << 10;
+/// Pause between two answers, and before a new try after a lost connection.
 const REST: Duration = Duration::from_secs(1);
-/// Letters of what it says when it refuses.
-const SAID_MAX: usize = 300;
+/// Most characters of a refusal's text.
+const REASON_CHARS_MAX: usize = 300;
 
 impl DashboardAddress {
-    /// Reads `http://host:port/`, with the token as furrow printed it, or a token of a file.
+    /// Reads `http://host:port/`, with the token as furrow printed it, or with the token of a file.
     pub fn new(address: &str, token_file: Option<PathBuf>) -> Result<Self, WatchError> {
         let refused = |why| WatchError::Address { address: address.chars().take(120).collect(), why };
         let url =
             Url::parse(address).map_err(|_| refused("use an address such as http://127.0.0.1:7380/"))?;
         if url.scheme() != "http" {
             return Err(refused(
-                "a dashboard speaks plain HTTP; bring it here through a tunnel (ssh -L 7380:127.0.0.1:7380 HOST) and use http://127.0.0.1:7380/",
+                "a dashboard serves plain HTTP; open a tunnel (ssh -L 7380:127.0.0.1:7380 HOST) and use http://127.0.0.1:7380/",
             ));
         }
         let Some(host) = url.host_str().filter(|host| !host.is_empty()) else {
             return Err(refused("use an address such as http://127.0.0.1:7380/"));
         };
-        let said = url.query_pairs().find(|(key, _)| key == "token").map(|(_, token)| token.into_owned());
+        let token_in_url =
+            url.query_pairs().find(|(key, _)| key == "token").map(|(_, token)| token.into_owned());
         let token = match token_file {
             Some(file) => Some(furrow_wire::read_token(&file)?),
-            None => said,
+            None => token_in_url,
         };
         if token.as_ref().is_some_and(|token| !token.bytes().all(|byte| byte.is_ascii_graphic())) {
-            return Err(refused("a token has printable characters alone"));
+            return Err(refused("a token has only printable characters"));
         }
         Ok(Self { host: format!("{host}:{}", url.port().unwrap_or(80)), token })
     }
@@ -134,7 +136,7 @@ impl DashboardAddress {
             let stream = TcpStream::connect(&self.host).await.map_err(|why| silent(why.to_string()))?;
             let made = http1::handshake(TokioIo::new(stream)).await;
             let (mut sender, connection) = made.map_err(|why| silent(why.to_string()))?;
-            // It ends with the answer; how it ends, the answer's body says.
+            // Ends with the answer; the body reports errors.
             tokio::spawn(async move { drop(connection.await) });
             sender.send_request(request).await.map_err(|why| silent(why.to_string()))
         };
@@ -145,13 +147,12 @@ impl DashboardAddress {
         let status = answer.status();
         let why = match status {
             StatusCode::UNAUTHORIZED => {
-                "it wants a token: give it with --token-file, or the whole address that furrow printed"
-                    .to_owned()
+                "it needs a token: use --token-file, or the whole URL that furrow printed".to_owned()
             }
             _ => {
-                let told = within(DEADLINE, self.whole(answer), &silent).await.unwrap_or_default();
-                let said = |text: &str| clean(text).chars().take(SAID_MAX).collect();
-                told["error"].as_str().map_or_else(|| format!("it answered {status}"), said)
+                let reply = within(DEADLINE, self.whole(answer), &silent).await.unwrap_or_default();
+                let reason = |text: &str| clean(text).chars().take(REASON_CHARS_MAX).collect();
+                reply["error"].as_str().map_or_else(|| format!("it answered {status}"), reason)
             }
         };
         Err(WatchError::Refused { host: self.host.clone(), why })
@@ -162,7 +163,7 @@ impl DashboardAddress {
         let body = Limited::new(answer.into_body(), ANSWER_BYTES_MAX).collect().await;
         let bytes = body.map_err(|why| silent(why.to_string()))?.to_bytes();
         serde_json::from_slice(&bytes)
-            .map_err(|_| silent("what it says is no JSON: another program listens there".to_owned()))
+            .map_err(|_| silent("its answer is not JSON: another program listens there".to_owned()))
     }
 
     async fn get(&self, path: &str) -> Result<Value, WatchError> {
@@ -171,15 +172,15 @@ impl DashboardAddress {
         within(DEADLINE, self.whole(answer), &silent).await
     }
 
-    /// The answers of this moment.
-    async fn look(&self) -> Result<Seen, WatchError> {
+    /// Reads one snapshot.
+    async fn snapshot(&self) -> Result<RunSnapshot, WatchError> {
         let (overview, job) = (self.get("/api/overview").await?, self.get("/api/job").await?);
-        // A coordinator that is late for this question is no end of the run.
+        // A coordinator that is late for this question does not end the run.
         let sessions = match self.get("/api/sessions").await {
             Err(WatchError::Refused { .. }) => Value::Null,
             sessions => sessions?,
         };
-        Ok(Seen::new(overview, sessions, job))
+        Ok(RunSnapshot::new(overview, sessions, job))
     }
 }
 
@@ -188,45 +189,46 @@ async fn within<T>(
     work: impl Future<Output = Result<T, WatchError>>,
     silent: &impl Fn(String) -> WatchError,
 ) -> Result<T, WatchError> {
-    let late = || silent(format!("nothing came within {} s", deadline.as_secs()));
+    let late = || silent(format!("no answer within {} s", deadline.as_secs()));
     tokio::time::timeout(deadline, work).await.unwrap_or_else(|_| Err(late()))
 }
 
-/// What is there now, read to its end.
-pub(super) async fn once(source: &WatchSource) -> Result<Seen, WatchError> {
+/// Reads one complete snapshot.
+pub(super) async fn once(source: &WatchSource) -> Result<RunSnapshot, WatchError> {
     let subject = match source {
-        WatchSource::Dashboard(address) => return address.look().await,
+        WatchSource::Dashboard(address) => return address.snapshot().await,
         WatchSource::Run(subject) => subject.clone(),
     };
     let run = subject.name.clone();
-    let state = Arc::new(State::new(subject));
+    let state = Arc::new(DashboardState::new(subject));
     let reader = state.clone();
     let read = tokio::task::spawn_blocking(move || reader.read_all(&CancellationToken::new())).await;
     let read = read.map_err(|why| why.to_string()).flatten();
     read.map_err(|why| WatchError::Unreadable { run, why })?;
-    live::look(&state).await;
-    Ok(of_state(&state).await)
+    live::poll_once(&state).await;
+    Ok(snapshot_of(&state).await)
 }
 
-async fn of_state(state: &Arc<State>) -> Seen {
+async fn snapshot_of(state: &Arc<DashboardState>) -> RunSnapshot {
     let sessions = live::sessions(state).await.unwrap_or_default();
-    Seen::new(api::overview(state), sessions, api::job(state))
+    RunSnapshot::new(api::overview(state), sessions, api::job(state))
 }
 
-/// Answers one after another, whenever something changed.
-pub(super) enum Follower {
-    /// Read here, by the tasks that read for a dashboard. They end with it.
-    Run { state: Arc<State>, changes: Receiver<Change>, stop: CancellationToken },
-    /// Told by a dashboard.
-    Dashboard { address: DashboardAddress, events: Option<Events> },
+/// Yields snapshots, one after each change.
+pub(super) enum SnapshotFollower {
+    /// Read here, by the same tasks as in a dashboard, which end with it.
+    Run { state: Arc<DashboardState>, changes: Receiver<StateChange>, stop: CancellationToken },
+    /// Read from a dashboard.
+    Dashboard { address: DashboardAddress, events: Option<EventListener> },
 }
 
-impl Follower {
+impl SnapshotFollower {
     pub fn new(source: &WatchSource) -> Self {
         match source {
             WatchSource::Dashboard(address) => Self::Dashboard { address: address.clone(), events: None },
             WatchSource::Run(subject) => {
-                let (state, stop) = (Arc::new(State::new(subject.clone())), CancellationToken::new());
+                let (state, stop) =
+                    (Arc::new(DashboardState::new(subject.clone())), CancellationToken::new());
                 let tasks = TaskTracker::new();
                 tasks.spawn(follow(state.clone(), stop.clone()));
                 tasks.spawn(poll(state.clone(), stop.clone()));
@@ -237,36 +239,37 @@ impl Follower {
         }
     }
 
-    /// The next answers. An error is no end: whoever asks again gets them when they can be had.
-    pub async fn next(&mut self) -> Result<Seen, WatchError> {
+    /// The next snapshot. After an error the caller may try again.
+    pub async fn next(&mut self) -> Result<RunSnapshot, WatchError> {
         match self {
             Self::Run { state, changes, .. } => {
-                // The sender is in `state`, so this cannot fail while we have it.
+                // `state` owns the sender, so this cannot fail.
                 drop(changes.changed().await);
-                Ok(of_state(state).await)
+                Ok(snapshot_of(state).await)
             }
             Self::Dashboard { address, events } => {
-                // A dashboard ends each connection after a quarter of an hour: only where it takes no other is it gone.
+                // A dashboard ends each connection after a quarter of an hour: it is gone only if
+                // it accepts no new one.
                 loop {
                     if let Some(events) = events
                         && events.next().await
                     {
                         break;
                     }
-                    *events = Some(Events::open(address).await?);
+                    *events = Some(EventListener::open(address).await?);
                 }
-                address.look().await
+                address.snapshot().await
             }
         }
     }
 
-    /// Between two looks.
+    /// The pause between two snapshots.
     pub async fn rest() {
         tokio::time::sleep(REST).await;
     }
 }
 
-impl Drop for Follower {
+impl Drop for SnapshotFollower {
     fn drop(&mut self) {
         if let Self::Run { stop, .. } = self {
             stop.cancel();
@@ -274,40 +277,41 @@ impl Drop for Follower {
     }
 }
 
-/// What a dashboard says without being asked: that something changed. Words are heard all the time, and the newest counts.
-pub(super) struct Events {
-    words: Receiver<u64>,
+/// The event stream of a dashboard, which announces changes. It is read continuously, and the
+/// newest message counts.
+pub(super) struct EventListener {
+    event_counts: Receiver<u64>,
     _hearing: AbortOnDropHandle<()>,
 }
 
-impl Events {
+impl EventListener {
     async fn open(address: &DashboardAddress) -> Result<Self, WatchError> {
         let body = address.ask("/api/events").await?.into_body();
-        let (told, mut words) = tokio::sync::watch::channel(0);
-        words.mark_changed(); // the first look needs no word
-        let hearing = tokio::spawn(hear(body, told));
-        Ok(Self { words, _hearing: AbortOnDropHandle::new(hearing) })
+        let (sender, mut receiver) = tokio::sync::watch::channel(0);
+        receiver.mark_changed(); // the first snapshot needs no event
+        let hearing = tokio::spawn(count_events(body, sender));
+        Ok(Self { event_counts: receiver, _hearing: AbortOnDropHandle::new(hearing) })
     }
 
-    /// Waits for a word; `false`: the connection is lost.
+    /// Waits for an event; `false`: the connection is lost.
     async fn next(&mut self) -> bool {
-        self.words.changed().await.is_ok()
+        self.event_counts.changed().await.is_ok()
     }
 }
 
-/// Counts words until the connection ends, breaks or falls silent.
-async fn hear(mut body: Incoming, told: tokio::sync::watch::Sender<u64>) {
+/// Counts events until the connection ends, breaks or falls silent.
+async fn count_events(mut body: Incoming, sender: tokio::sync::watch::Sender<u64>) {
     let mut line = Vec::new();
     while let Ok(Some(Ok(frame))) = tokio::time::timeout(SILENCE_MAX, body.frame()).await {
         for byte in frame.into_data().unwrap_or_default() {
             match byte {
                 b'\n' => {
                     if line.starts_with(b"data:") {
-                        told.send_modify(|words| *words += 1);
+                        sender.send_modify(|count| *count += 1);
                     }
                     line.clear();
                 }
-                byte if line.len() < WORD_BYTES_MAX => line.push(byte),
+                byte if line.len() < EVENT_BYTES_MAX => line.push(byte),
                 _ => {}
             }
         }
@@ -333,7 +337,7 @@ mod tests {
         check("http://127.0.0.1:7380/", Ok(("127.0.0.1:7380", None)));
         check("http://farm?token=abc", Ok(("farm:80", Some("abc"))));
         check("http://[::1]:7380/job", Ok(("[::1]:7380", None)));
-        check("https://farm/", Err("through a tunnel"));
+        check("https://farm/", Err("open a tunnel"));
         check("farm:7380", Err("plain HTTP"));
         check("runs/night", Err("http://127.0.0.1:7380/"));
         check("http://farm?token=a%0Ab", Err("printable"));

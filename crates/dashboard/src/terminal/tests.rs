@@ -1,63 +1,63 @@
-//! The screen beside a dashboard that is served, over HTTP as from another machine, and over a run directory.
+//! The screen over a served dashboard, over HTTP as from another machine, and over a run directory.
 
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
-use furrow_records::fixtures::{self, Plot};
-use furrow_records::{Draft, Manifest, ShardWriter};
+use furrow_records::fixtures::{self, TrajectoryFixture};
+use furrow_records::{CommitDraft, Manifest, ShardWriter};
 use futures::executor::block_on;
 use ratatui::backend::TestBackend;
 use ratatui::layout::Size;
 
 use super::*;
-use crate::follow::{State, follow};
-use crate::{Dashboard, DashboardFile, Device, Subject};
+use crate::follow::{DashboardState, follow};
+use crate::{DashboardFile, DashboardServer, DashboardSubject, DeviceKind};
 
 const TOKEN: &str = "a-token-of-twenty-six-letters";
 
-fn subject(dir: &Path) -> Subject {
-    Subject {
+fn subject(dir: &Path) -> DashboardSubject {
+    DashboardSubject {
         name: "night".into(),
         dir: Some(dir.to_owned()),
         coordinator: None,
         job: None,
-        device: Device::Cpu,
+        device: DeviceKind::Cpu,
         usd_per_device_hour: None,
         planned: None,
         floor: None,
     }
 }
 
-/// One more trajectory, and a line of hours.
+/// Commits one more trajectory, and adds a line of metrics.
 fn publish(dir: &Path, group: u64) {
     let data = dir.join("data");
     std::fs::create_dir_all(&data).unwrap();
     let plan = fixtures::plan(&data, &format!("s{group}"));
     let mut writer = ShardWriter::create(plan.clone());
-    let (record, steps) = Plot { group, ..Plot::default() }.trajectory();
+    let (record, steps) = TrajectoryFixture { group, ..TrajectoryFixture::default() }.trajectory();
     writer.add_trajectory(&record, &steps).unwrap();
     let files = writer.finish(|_, _| {}).unwrap();
-    let draft = Draft::append(files, plan.run_id, 1, plan.shard_id, fixtures::STARTED);
+    let draft = CommitDraft::append(files, plan.run_id, 1, plan.shard_id, fixtures::STARTED);
     let mut manifest = block_on(Manifest::open(Manifest::local_store(&data).unwrap())).unwrap();
     block_on(manifest.commit(&draft)).unwrap();
 }
 
-struct Served {
+struct ServedDashboard {
     address: SocketAddr,
     stop: CancellationToken,
     serving: tokio::task::JoinHandle<()>,
 }
 
-async fn serve(dir: &Path, address: SocketAddr) -> Served {
+async fn serve(dir: &Path, address: SocketAddr) -> ServedDashboard {
     let config = DashboardFile::default().check().unwrap();
-    let dashboard = Dashboard::bind(address, &config, Some(TOKEN), subject(dir)).await.unwrap();
+    let dashboard = DashboardServer::bind(address, &config, Some(TOKEN), subject(dir)).await.unwrap();
     let (address, stop) = (dashboard.address(), CancellationToken::new());
-    Served { address, serving: tokio::spawn(dashboard.serve(stop.clone())), stop }
+    ServedDashboard { address, serving: tokio::spawn(dashboard.serve(stop.clone())), stop }
 }
 
-impl Served {
+impl ServedDashboard {
     fn source(&self, token: &str) -> WatchSource {
         WatchSource::Dashboard(
             DashboardAddress::new(&format!("http://{}/?token={token}", self.address), None).unwrap(),
@@ -71,38 +71,44 @@ impl Served {
 }
 
 /// A watched screen, without a terminal.
-struct Watching {
+struct WatchedScreen {
     terminal: Terminal<TestBackend>,
-    screen: Screen,
-    seen: mpsc::Receiver<Result<Seen, WatchError>>,
+    screen: TerminalScreen,
+    snapshots: mpsc::Receiver<Result<RunSnapshot, WatchError>>,
     looking: tokio::task::JoinHandle<()>,
 }
 
-impl Watching {
+impl WatchedScreen {
     fn start(source: WatchSource) -> Self {
-        let (looks, seen) = mpsc::channel(1);
+        let (looks, snapshots) = mpsc::channel(1);
         let terminal = Terminal::new(TestBackend::new(100, 30)).unwrap();
-        Self { terminal, screen: Screen::default(), seen, looking: tokio::spawn(look_on(source, looks)) }
+        Self {
+            terminal,
+            screen: TerminalScreen::default(),
+            snapshots,
+            looking: tokio::spawn(poll_snapshots(source, looks)),
+        }
     }
 
-    /// Looks until something is on the screen.
-    async fn until(&mut self, words: &str) {
+    /// Reads snapshots until the screen contains this text.
+    async fn until(&mut self, expected: &str) {
         let deadline = Instant::now() + Duration::from_secs(30);
         loop {
             self.terminal.draw(|frame| self.screen.draw(frame)).unwrap();
             let text = self.terminal.backend().to_string();
-            if text.contains(words) {
+            if text.contains(expected) {
                 return;
             }
-            assert!(Instant::now() < deadline, "{words:?} never came:\n{text}");
-            if let Ok(Some(look)) = tokio::time::timeout(Duration::from_secs(5), self.seen.recv()).await {
-                self.screen.see(look);
+            assert!(Instant::now() < deadline, "{expected:?} is missing:\n{text}");
+            if let Ok(Some(look)) = tokio::time::timeout(Duration::from_secs(5), self.snapshots.recv()).await
+            {
+                self.screen.update(look);
             }
         }
     }
 }
 
-impl Drop for Watching {
+impl Drop for WatchedScreen {
     fn drop(&mut self) {
         self.looking.abort();
     }
@@ -112,18 +118,19 @@ impl Drop for Watching {
 async fn a_served_dashboard_is_followed_and_found_again() {
     let dir = tempfile::tempdir().unwrap();
     let served = serve(dir.path(), "127.0.0.1:0".parse().unwrap()).await;
-    let mut watching = Watching::start(served.source(TOKEN));
-    watching.until("nothing runs   0 trajectories").await;
+    let mut watching = WatchedScreen::start(served.source(TOKEN));
+    watching.until("not running   0 trajectories").await;
     publish(dir.path(), 0);
-    watching.until("nothing runs   1 trajectories").await;
-    // It goes, and what was seen stays; it comes again under its address, and is followed.
+    watching.until("not running   1 trajectories").await;
+    // The dashboard ends, and the last snapshot stays; it starts again at its address, and is
+    // followed.
     let address = served.address;
     served.close().await;
     watching.until("does not answer").await;
     watching.until("1 trajectories").await;
     let served = serve(dir.path(), address).await;
     publish(dir.path(), 1);
-    watching.until("nothing runs   2 trajectories").await;
+    watching.until("not running   2 trajectories").await;
     served.close().await;
 }
 
@@ -132,54 +139,57 @@ async fn a_run_directory_is_read_without_a_server() {
     let dir = tempfile::tempdir().unwrap();
     publish(dir.path(), 0);
     let source = WatchSource::Run(subject(dir.path()));
-    let once = look(&source).await.unwrap();
-    assert_eq!(once.told()["overview"]["counts"]["trajectories"], 1);
-    assert!(once.lines(90)[0].contains("night   nothing runs   1 trajectories"), "{:?}", once.lines(90));
-    let mut watching = Watching::start(source);
+    let once = read_snapshot(&source).await.unwrap();
+    assert_eq!(once.to_json()["overview"]["counts"]["trajectories"], 1);
+    assert!(once.lines(90)[0].contains("night   not running   1 trajectories"), "{:?}", once.lines(90));
+    let mut watching = WatchedScreen::start(source);
     watching.until("1 trajectories").await;
     publish(dir.path(), 1);
     watching.until("2 trajectories").await;
 }
 
 #[tokio::test]
-async fn whoever_begins_to_listen_wakes_the_reader() {
+async fn a_new_listener_wakes_the_reader() {
     let dir = tempfile::tempdir().unwrap();
     publish(dir.path(), 0);
-    let (state, stop) = (Arc::new(State::new(subject(dir.path()))), CancellationToken::new());
+    let (state, stop) = (Arc::new(DashboardState::new(subject(dir.path()))), CancellationToken::new());
     let reading = tokio::spawn(follow(state.clone(), stop.clone()));
-    // It finds nobody and rests.
+    // It finds no request and waits.
     tokio::task::yield_now().await;
     let mut changes = state.changes();
     let read = changes.wait_for(|change| change.trajectories == 1);
     let read = tokio::time::timeout(Duration::from_secs(10), read).await;
-    assert!(read.is_ok(), "nobody read");
+    assert!(read.is_ok(), "nothing was read");
     drop(read);
     stop.cancel();
     reading.await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_directory_that_cannot_be_read_is_told_on_every_page() {
+async fn an_unreadable_directory_is_reported_on_every_page() {
     let dir = tempfile::tempdir().unwrap();
     publish(dir.path(), 0);
     let served = serve(dir.path(), "127.0.0.1:0".parse().unwrap()).await;
     let torn = dir.path().join("data/manifest").join(format!("{:020}.json", 2));
     for source in [served.source(TOKEN), WatchSource::Run(subject(dir.path()))] {
-        let mut watching = Watching::start(source.clone());
+        let mut watching = WatchedScreen::start(source.clone());
         watching.until("1 trajectories").await;
         watching.until("q quit").await;
         std::fs::write(&torn, "{\"no\u{1b}[2J commit").unwrap();
         for page in 0..5 {
-            watching.screen.take(Wish::Page(page));
+            watching.screen.apply(UserCommand::Page(page));
             watching.until("cannot read: ").await;
         }
-        let once = look(&source).await;
-        let told = match once {
-            Ok(seen) => seen.lines(200).join("\n"),
+        let once = read_snapshot(&source).await;
+        let printed = match once {
+            Ok(snapshot) => snapshot.lines(200).join("\n"),
             Err(why) => why.to_string(),
         };
-        assert!(told.contains("manifest commit 2: is no commit") && !told.contains('\u{1b}'), "{told}");
-        // What was read stays, and the word goes with the damage.
+        assert!(
+            printed.contains("manifest commit 2: is not a valid commit") && !printed.contains('\u{1b}'),
+            "{printed}"
+        );
+        // The data stays, and the message disappears with the damage.
         watching.until("1 trajectories").await;
         std::fs::remove_file(&torn).unwrap();
         watching.until("q quit").await;
@@ -188,33 +198,33 @@ async fn a_directory_that_cannot_be_read_is_told_on_every_page() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_refuses_or_is_none_is_told() {
+async fn a_refusal_or_missing_dashboard_is_reported() {
     let dir = tempfile::tempdir().unwrap();
     let served = serve(dir.path(), "127.0.0.1:0".parse().unwrap()).await;
-    let refused = look(&served.source("another-token-of-letters")).await.unwrap_err().to_string();
+    let refused = read_snapshot(&served.source("another-token-of-letters")).await.unwrap_err().to_string();
     assert!(refused.contains("--token-file"), "{refused}");
-    let same = look(&served.source(TOKEN)).await.unwrap();
-    assert_eq!(same.told()["overview"]["head"]["name"], "night");
+    let same = read_snapshot(&served.source(TOKEN)).await.unwrap();
+    assert_eq!(same.to_json()["overview"]["head"]["name"], "night");
     let address = served.address;
     served.close().await;
     let absent = WatchSource::Dashboard(DashboardAddress::new(&format!("http://{address}/"), None).unwrap());
-    let silent = look(&absent).await.unwrap_err().to_string();
+    let silent = read_snapshot(&absent).await.unwrap_err().to_string();
     assert!(silent.contains("does not answer"), "{silent}");
-    // Another program answers there.
+    // Another program answers at this address.
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let other = WatchSource::Dashboard(
         DashboardAddress::new(&format!("http://{}/", listener.local_addr().unwrap()), None).unwrap(),
     );
     let answering = tokio::spawn(async move {
         let (mut stream, _) = listener.accept().await.unwrap();
-        // Read first: a connection that is closed over unread bytes is reset.
-        let mut asked = [0; 1024];
-        assert!(tokio::io::AsyncReadExt::read(&mut stream, &mut asked).await.unwrap() > 0);
+        // Read first: closing a connection with unread bytes resets it.
+        let mut request = [0; 1024];
+        assert!(tokio::io::AsyncReadExt::read(&mut stream, &mut request).await.unwrap() > 0);
         let answer = "HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nhello";
         tokio::io::AsyncWriteExt::write_all(&mut stream, answer.as_bytes()).await.unwrap();
     });
-    let strange = look(&other).await.unwrap_err().to_string();
-    assert!(strange.contains("no JSON"), "{strange}");
+    let strange = read_snapshot(&other).await.unwrap_err().to_string();
+    assert!(strange.contains("not JSON"), "{strange}");
     answering.await.unwrap();
 }
 
@@ -227,10 +237,10 @@ async fn keys_and_a_stop_end_it() {
         let (keys, pressed) = mpsc::channel(4);
         let stop = CancellationToken::new();
         match by_key {
-            true => keys.try_send(Wish::Quit).unwrap(),
+            true => keys.try_send(UserCommand::Quit).unwrap(),
             false => stop.cancel(),
         }
-        let watched = watch_on(&mut terminal, &source, pressed, &stop);
+        let watched = watch_loop(&mut terminal, &source, pressed, &stop);
         tokio::time::timeout(Duration::from_secs(20), watched).await.unwrap().unwrap();
         assert_eq!(terminal.size().unwrap(), Size::new(80, 20));
         assert!(terminal.backend().to_string().contains("1 Overview"));

@@ -1,4 +1,5 @@
-//! What is drawn of a look: pages of lines. Text of strangers comes in through [`clean`] alone, so that no title can move the cursor.
+//! Renders a snapshot as pages of lines. Untrusted text enters only through [`clean`], so that no
+//! title can move the cursor.
 
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Margin};
@@ -7,49 +8,49 @@ use ratatui::text::{Line, Span};
 use ratatui::widgets::{Paragraph, Tabs};
 use serde_json::Value;
 
-use super::{Seen, WatchError, Wish};
+use super::{RunSnapshot, UserCommand, WatchError};
 use crate::format::{
     NONE, bytes, clean, count, device_hour, device_name, device_of, dollars, duration, number, percent,
-    seconds, words,
+    seconds, spaced_name,
 };
 
-/// A screen: what was seen last, and what somebody chose.
+/// The screen's state: the last snapshot, and the user's choices.
 #[derive(Debug, Default)]
-pub(super) struct Screen {
-    seen: Option<Seen>,
-    /// Why there is nothing newer.
+pub(super) struct TerminalScreen {
+    snapshot: Option<RunSnapshot>,
+    /// Why there is no newer snapshot.
     trouble: Option<String>,
     page: usize,
     scroll: usize,
-    /// Lines that are there, and lines that fit, when it was drawn last.
+    /// Number of lines, and number of lines that fit, at the last rendering.
     extent: (usize, usize),
 }
 
-type Page = (&'static str, fn(&Seen, usize) -> Vec<Line<'static>>);
+type PageRenderer = (&'static str, fn(&RunSnapshot, usize) -> Vec<Line<'static>>);
 
-const PAGES: [Page; 5] =
+const PAGES: [PageRenderer; 5] =
     [("Overview", overview), ("Time", time), ("Sessions", sessions), ("Ends", ends), ("Workers", workers)];
 
 const KEYS: &str = " 1–5 ←→ page   ↑↓ scroll   q quit";
 /// Columns of a name before a bar.
 const NAME: usize = 24;
-/// Columns of a bar at most: longer ones say no more.
+/// Most columns of a bar.
 const BAR_MAX: usize = 60;
 
-impl Screen {
-    /// Takes a look, or why there is none; what was seen before stays.
-    pub fn see(&mut self, look: Result<Seen, WatchError>) {
+impl TerminalScreen {
+    /// Takes a snapshot, or why there is none; then the last one stays.
+    pub fn update(&mut self, look: Result<RunSnapshot, WatchError>) {
         match look {
-            Ok(seen) => (self.seen, self.trouble) = (Some(seen), None),
+            Ok(snapshot) => (self.snapshot, self.trouble) = (Some(snapshot), None),
             Err(why) => self.trouble = Some(why.to_string()),
         }
     }
 
-    /// Does what somebody wants.
-    pub fn take(&mut self, wish: Wish) {
+    /// Applies a command.
+    pub fn apply(&mut self, wish: UserCommand) {
         let page = match wish {
-            Wish::Page(page) if page < PAGES.len() => page,
-            Wish::Turn(by) => (self.page as isize + by).rem_euclid(PAGES.len() as isize) as usize,
+            UserCommand::Page(page) if page < PAGES.len() => page,
+            UserCommand::Turn(by) => (self.page as isize + by).rem_euclid(PAGES.len() as isize) as usize,
             _ => self.page,
         };
         if page != self.page {
@@ -57,8 +58,8 @@ impl Screen {
         }
         let last = self.extent.0.saturating_sub(self.extent.1);
         self.scroll = match wish {
-            Wish::Scroll(by) => self.scroll.saturating_add_signed(by).min(last),
-            Wish::Edge(is_end) => {
+            UserCommand::Scroll(by) => self.scroll.saturating_add_signed(by).min(last),
+            UserCommand::Edge(is_end) => {
                 if is_end {
                     last
                 } else {
@@ -69,7 +70,7 @@ impl Screen {
         };
     }
 
-    /// Draws all of it.
+    /// Renders the screen.
     pub fn draw(&mut self, frame: &mut Frame<'_>) {
         let areas = Layout::vertical([
             Constraint::Length(1),
@@ -84,26 +85,26 @@ impl Screen {
             Tabs::new(names).select(self.page).highlight_style(Style::new().add_modifier(Modifier::REVERSED));
         frame.render_widget(tab, tabs);
         let body = body.inner(Margin::new(1, 0));
-        let lines = match &self.seen {
-            Some(seen) => (PAGES[self.page].1)(seen, usize::from(body.width)),
+        let lines = match &self.snapshot {
+            Some(snapshot) => (PAGES[self.page].1)(snapshot, usize::from(body.width)),
             None => vec![Line::raw("Reading…")],
         };
         self.extent = (lines.len(), usize::from(body.height));
         self.scroll = self.scroll.min(lines.len().saturating_sub(1));
-        let shown: Vec<Line<'_>> = lines.into_iter().skip(self.scroll).collect();
-        frame.render_widget(Paragraph::new(shown), body);
+        let visible: Vec<Line<'_>> = lines.into_iter().skip(self.scroll).collect();
+        frame.render_widget(Paragraph::new(visible), body);
         frame.render_widget(Paragraph::new(self.foot()), foot);
     }
 
     fn head(&self) -> Line<'static> {
-        match &self.seen {
-            Some(seen) => head(seen),
+        match &self.snapshot {
+            Some(snapshot) => head(snapshot),
             None => Line::from(strong("furrow watch")),
         }
     }
 
     fn foot(&self) -> Line<'static> {
-        let unread = || self.seen.as_ref().and_then(unread);
+        let unread = || self.snapshot.as_ref().and_then(unread);
         match self.trouble.as_deref().map(clean).or_else(unread) {
             Some(why) => Line::styled(format!(" {why}"), Style::new().fg(Color::Red)),
             None => Line::from(quiet(KEYS)),
@@ -111,31 +112,31 @@ impl Screen {
     }
 }
 
-/// Every page below its name, for those who print it.
-pub(super) fn all_pages(seen: &Seen, width: u16) -> Vec<Line<'static>> {
-    let mut lines = vec![head(seen)];
-    lines.extend(unread(seen).map(|why| Line::raw(format!(" {why}"))));
+/// Every page below its name, for output without a terminal.
+pub(super) fn all_pages(snapshot: &RunSnapshot, width: u16) -> Vec<Line<'static>> {
+    let mut lines = vec![head(snapshot)];
+    lines.extend(unread(snapshot).map(|why| Line::raw(format!(" {why}"))));
     for (name, page) in PAGES {
         lines.extend([Line::default(), Line::from(strong(name))]);
-        lines.extend(page(seen, usize::from(width)));
+        lines.extend(page(snapshot, usize::from(width)));
     }
     lines
 }
 
-/// Whose figures these are, and whether it runs.
-fn head(seen: &Seen) -> Line<'static> {
-    let name = strong(text(&seen.overview["head"]["name"]));
-    let live = &seen.overview["live"];
+/// The name of the run, and its state.
+fn head(snapshot: &RunSnapshot) -> Line<'static> {
+    let name = strong(text(&snapshot.overview["head"]["name"]));
+    let live = &snapshot.overview["live"];
     let state = if live.is_null() {
-        "nothing runs".to_owned()
+        "not running".to_owned()
     } else if live["run_over"] == true {
         "the run is over".to_owned()
     } else if live["admission"] == "open" {
         "running".to_owned()
     } else {
-        format!("nothing new begins: {}", words(&text(&live["admission"])))
+        format!("no new trajectories: {}", spaced_name(&text(&live["admission"])))
     };
-    let trajectories = count(seen.overview["head"]["trajectories"].as_f64());
+    let trajectories = count(snapshot.overview["head"]["trajectories"].as_f64());
     Line::from(vec![
         Span::raw(" "),
         name,
@@ -143,37 +144,36 @@ fn head(seen: &Seen) -> Line<'static> {
     ])
 }
 
-/// Why what is shown is not all: whoever reads the run stands before something that it cannot read.
-fn unread(seen: &Seen) -> Option<String> {
-    seen.overview["head"]["trouble"].as_str().map(|why| format!("cannot read: {}", clean(why)))
+/// The message if the run cannot be read completely.
+fn unread(snapshot: &RunSnapshot) -> Option<String> {
+    snapshot.overview["head"]["trouble"].as_str().map(|why| format!("cannot read: {}", clean(why)))
 }
 
-/// What the figures lack: damaged files, and what was not read yet. The pages say the same above everything.
+/// Messages about missing data: damaged files, and files that were not read yet. The pages show the
+/// same in their header.
 fn missing(head: &Value) -> Vec<Line<'static>> {
-    let mut said: Vec<String> = head["problems"].as_array().into_iter().flatten().map(text).collect();
+    let mut messages: Vec<String> = head["problems"].as_array().into_iter().flatten().map(text).collect();
     let of = |name: &str| head[name].as_f64().filter(|count| *count > 0.0);
     if let Some(files) = of("step_files_left") {
-        said.push(format!(
-            "Figures over steps are of a part: {} files are still being read.",
+        messages.push(format!(
+            "Metrics over steps are incomplete: {} files are still being read.",
             count(Some(files))
         ));
     }
     if let Some(left) = of("left_out") {
-        said.push(format!(
-            "{} trajectories are beyond what the table holds; figures count them.",
-            count(Some(left))
-        ));
+        messages
+            .push(format!("{} trajectories exceed the table; the metrics count them.", count(Some(left))));
     }
     let mut lines: Vec<_> =
-        said.iter().map(|text| Line::styled(plain(text), Style::new().fg(Color::Red))).collect();
+        messages.iter().map(|text| Line::styled(plain(text), Style::new().fg(Color::Red))).collect();
     if !lines.is_empty() {
         lines.push(Line::default());
     }
     lines
 }
 
-fn overview(seen: &Seen, width: usize) -> Vec<Line<'static>> {
-    let (all, live) = (&seen.overview, &seen.overview["live"]);
+fn overview(snapshot: &RunSnapshot, width: usize) -> Vec<Line<'static>> {
+    let (all, live) = (&snapshot.overview, &snapshot.overview["live"]);
     let throughput = &all["throughput"];
     let device = device_of(all);
     let mut lines = missing(&all["head"]);
@@ -208,7 +208,7 @@ fn overview(seen: &Seen, width: usize) -> Vec<Line<'static>> {
             &note,
         ));
         let slots = number(throughput["trajectories_per_slot_hour"].as_f64());
-        lines.push(figure("… per slot-hour", &slots, "an hour of a slot, full or empty"));
+        lines.push(figure("… per slot-hour", &slots, "per hour of a slot, busy or empty"));
     }
     let judged = |counts: &Value| {
         format!("{} of {} judged", count(counts["successes"].as_f64()), count(counts["judged"].as_f64()))
@@ -271,14 +271,14 @@ fn overview(seen: &Seen, width: usize) -> Vec<Line<'static>> {
     }
     if let Some(share) = tokens["reused_share"].as_f64() {
         lines.push(Line::from(quiet(&format!(
-            "  {} of what the model saw was still in its state",
+            "  {} of the context was still in the state",
             plain(&percent(Some(share)))
         ))));
     }
     lines
 }
 
-/// How far a job is, and when it ends.
+/// The progress of a job, and its time left.
 fn progress(live: &Value, width: usize) -> Vec<Line<'static>> {
     let (closed, planned) = (live["groups_closed"].as_f64(), live["groups_planned"].as_f64());
     let share =
@@ -286,10 +286,10 @@ fn progress(live: &Value, width: usize) -> Vec<Line<'static>> {
     let left = match (live["run_over"] == true, live["eta_seconds"].as_f64()) {
         (true, _) => "over".to_owned(),
         (false, Some(left)) => format!("{} left", seconds(Some(left))),
-        (false, None) => "time left is being measured".to_owned(),
+        (false, None) => "measuring the time left".to_owned(),
     };
     let counted = |name: &str| count(live[name].as_f64());
-    let told = format!("{} of {} groups, {left}", count(closed), count(planned));
+    let note = format!("{} of {} groups, {left}", count(closed), count(planned));
     let trajectories = format!(
         "{} running, {} scored, {} failed, {} published",
         counted("running"),
@@ -305,61 +305,61 @@ fn progress(live: &Value, width: usize) -> Vec<Line<'static>> {
         counted("judged")
     );
     let mut lines = vec![bar("Groups closed", share.unwrap_or(0.0), &percent(share), width)];
-    lines.extend([figure("", "", &told), figure("", "", &trajectories)]);
+    lines.extend([figure("", "", &note), figure("", "", &trajectories)]);
     if !rate.is_null() {
         lines.push(figure("Success rate, live", &percent(rate["value"].as_f64()), &interval));
     }
     lines
 }
 
-fn time(seen: &Seen, width: usize) -> Vec<Line<'static>> {
-    let device = device_of(&seen.overview);
+fn time(snapshot: &RunSnapshot, width: usize) -> Vec<Line<'static>> {
+    let device = device_of(&snapshot.overview);
     let mut lines = Vec::new();
     let wholes = [
         (format!("Where the {}'s time went", device_name(device)), "device_parts"),
         ("Where the sessions' time went".to_owned(), "session_parts"),
-        ("What the slots held".to_owned(), "slot_parts"),
+        ("Use of the slots".to_owned(), "slot_parts"),
     ];
     for (title, parts) in wholes {
         lines.push(Line::from(strong(title)));
-        let listed = seen.overview[parts].as_array().map(Vec::as_slice).unwrap_or_default();
+        let listed = snapshot.overview[parts].as_array().map(Vec::as_slice).unwrap_or_default();
         if listed.iter().all(|part| part["micros"].as_u64() == Some(0)) {
-            lines.push(Line::from(quiet("  not known here")));
+            lines.push(Line::from(quiet("  unknown")));
         }
         for part in listed.iter().filter(|part| part["micros"].as_u64() > Some(0)) {
-            let told = format!(
+            let note = format!(
                 "{:>7} {:>12}",
                 plain(&percent(part["share"].as_f64())),
                 plain(&duration(part["micros"].as_f64()))
             );
-            let name = format!("  {}", words(&text(&part["cause"])));
-            lines.push(bar(&name, part["share"].as_f64().unwrap_or(0.0), &told, width));
+            let name = format!("  {}", spaced_name(&text(&part["cause"])));
+            lines.push(bar(&name, part["share"].as_f64().unwrap_or(0.0), &note, width));
         }
         lines.push(Line::default());
     }
     lines
 }
 
-fn sessions(seen: &Seen, width: usize) -> Vec<Line<'static>> {
-    let live = &seen.overview["live"];
+fn sessions(snapshot: &RunSnapshot, width: usize) -> Vec<Line<'static>> {
+    let live = &snapshot.overview["live"];
     if live.is_null() {
-        return vec![Line::raw("Nothing runs: no coordinator answers.")];
+        return vec![Line::raw("Not running: no coordinator answers.")];
     }
-    let listed = seen.sessions["sessions"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let listed = snapshot.sessions["sessions"].as_array().map(Vec::as_slice).unwrap_or_default();
     let acting = listed.iter().filter(|session| session["steps"].as_u64() > Some(0)).count();
     let counted = |name: &str| live[name].as_u64().unwrap_or_default();
     let ended = counted("scored") + counted("failed");
     let mut lines = vec![
-        figure("begin", &(listed.len() - acting).to_string(), "lent, and no step is durable yet"),
+        figure("begin", &(listed.len() - acting).to_string(), "leased, without a durable step"),
         figure("act", &acting.to_string(), "with a durable step"),
     ];
     if let Some(scoring) = live["scoring"].as_u64() {
-        lines.push(figure("are scored", &scoring.to_string(), "ended, and without a verdict yet"));
+        lines.push(figure("are scored", &scoring.to_string(), "ended, without a verdict yet"));
     }
     lines.push(figure(
         "wait for a shard",
         &ended.saturating_sub(counted("published")).to_string(),
-        "scored or failed, and not published yet",
+        "scored or failed, not committed yet",
     ));
     lines.push(Line::default());
     let row = |cells: [String; 5]| {
@@ -367,18 +367,18 @@ fn sessions(seen: &Seen, width: usize) -> Vec<Line<'static>> {
         let wide = width.saturating_sub(52).clamp(12, 48);
         format!(
             "{} {steps:>6} {since:>10}  {} {}",
-            padded(&task, wide),
-            padded(&env, 15),
-            padded(&policy, 15)
+            fit_columns(&task, wide),
+            fit_columns(&env, 15),
+            fit_columns(&policy, 15)
         )
     };
     let names = ["task", "steps", "for", "environment", "policy"].map(str::to_owned);
     lines.push(Line::from(quiet(&row(names))));
-    // Those that are longest at it first: there is what is stuck.
+    // The longest-running first: stuck ones are among them.
     let mut listed: Vec<&Value> = listed.iter().collect();
     listed.sort_by_key(|session| session["started_at"].as_i64());
     for session in listed {
-        let since = session["started_at"].as_i64().map(|at| (seen.at_micros - at).max(0) as f64);
+        let since = session["started_at"].as_i64().map(|at| (snapshot.at_micros - at).max(0) as f64);
         let cells = [
             text(&session["task_id"]),
             count(session["steps"].as_f64()),
@@ -391,13 +391,13 @@ fn sessions(seen: &Seen, width: usize) -> Vec<Line<'static>> {
     lines
 }
 
-fn ends(seen: &Seen, width: usize) -> Vec<Line<'static>> {
+fn ends(snapshot: &RunSnapshot, width: usize) -> Vec<Line<'static>> {
     let mut lines = Vec::new();
     for (title, status, none) in
         [("Ends of scored trajectories", "scored", "none yet"), ("Failures by kind", "failed", "none failed")]
     {
         lines.push(Line::from(strong(title)));
-        let listed = seen.overview["ends"].as_array().map(Vec::as_slice).unwrap_or_default();
+        let listed = snapshot.overview["ends"].as_array().map(Vec::as_slice).unwrap_or_default();
         let mut listed: Vec<&Value> = listed.iter().filter(|end| end["status"] == status).collect();
         listed.sort_by_key(|end| std::cmp::Reverse(end["trajectories"].as_u64()));
         let whole: f64 = listed.iter().filter_map(|end| end["trajectories"].as_f64()).sum();
@@ -407,27 +407,27 @@ fn ends(seen: &Seen, width: usize) -> Vec<Line<'static>> {
         for end in listed {
             let times = end["trajectories"].as_f64();
             let share = times.unwrap_or(0.0) / whole;
-            let told = format!("{:>9} {:>7}", plain(&count(times)), plain(&percent(Some(share))));
-            lines.push(bar(&format!("  {}", words(&text(&end["end"]))), share, &told, width));
+            let note = format!("{:>9} {:>7}", plain(&count(times)), plain(&percent(Some(share))));
+            lines.push(bar(&format!("  {}", spaced_name(&text(&end["end"]))), share, &note, width));
         }
         lines.push(Line::default());
     }
     lines
 }
 
-fn workers(seen: &Seen, _width: usize) -> Vec<Line<'static>> {
-    let Some(listed) = seen.job["workers"].as_array() else {
-        return vec![Line::raw("No worker is known: no coordinator answers.")];
+fn workers(snapshot: &RunSnapshot, _width: usize) -> Vec<Line<'static>> {
+    let Some(listed) = snapshot.job["workers"].as_array() else {
+        return vec![Line::raw("The workers are unknown: no coordinator answers.")];
     };
     if listed.is_empty() {
-        return vec![Line::raw("No worker is there.")];
+        return vec![Line::raw("No worker is registered.")];
     }
     let row = |cells: [String; 6]| {
         let [worker, role, sessions, heard, memory, version] = cells;
         format!(
             "{} {} {sessions:>11} {heard:>12} {memory:>10} {version:>8}",
-            padded(&worker, 24),
-            padded(&role, 12)
+            fit_columns(&worker, 24),
+            fit_columns(&role, 12)
         )
     };
     let names = ["worker", "role", "sessions", "last heard", "memory", "version"].map(str::to_owned);
@@ -437,7 +437,7 @@ fn workers(seen: &Seen, _width: usize) -> Vec<Line<'static>> {
             format!("{} of {}", count(worker["sessions"].as_f64()), count(worker["sessions_max"].as_f64()));
         let cells = [
             text(&worker["worker"]),
-            words(&text(&worker["role"])),
+            spaced_name(&text(&worker["role"])),
             sessions,
             format!("{} ago", seconds(worker["heard_seconds"].as_f64())),
             bytes(worker["memory_bytes"].as_f64()),
@@ -445,7 +445,7 @@ fn workers(seen: &Seen, _width: usize) -> Vec<Line<'static>> {
         ];
         lines.push(Line::raw(row(cells.map(|cell| plain(&cell)))));
         if let Some(why) = worker["waits"].as_str() {
-            lines.push(Line::from(quiet(&format!("  given no sessions: {}", plain(&clean(why))))));
+            lines.push(Line::from(quiet(&format!("  gets no sessions: {}", plain(&clean(why))))));
         }
     }
     lines
@@ -454,38 +454,43 @@ fn workers(seen: &Seen, _width: usize) -> Vec<Line<'static>> {
 /// A name, a value, a note.
 fn figure(name: &str, value: &str, note: &str) -> Line<'static> {
     Line::from(vec![
-        Span::raw(padded(name, NAME + 2)),
+        Span::raw(fit_columns(name, NAME + 2)),
         strong(format!("{:>10}", plain(value))),
         quiet(&format!("   {}", plain(note))),
     ])
 }
 
-/// A name, a bar of a share, and what it says. Eighths of a column are drawn.
-fn bar(name: &str, share: f64, told: &str, width: usize) -> Line<'static> {
-    let told = plain(told);
-    let room = width.saturating_sub(NAME + 3 + told.chars().count().max(10)).clamp(8, BAR_MAX);
-    let eighths = (share.clamp(0.0, 1.0) * room as f64 * 8.0).round() as usize;
+/// A name, a bar of a share, and its text. A bar has a resolution of an eighth of a column.
+fn bar(name: &str, share: f64, note: &str, width: usize) -> Line<'static> {
+    let note = plain(note);
+    let bar_width = width.saturating_sub(NAME + 3 + note.chars().count().max(10)).clamp(8, BAR_MAX);
+    let eighths = (share.clamp(0.0, 1.0) * bar_width as f64 * 8.0).round() as usize;
     let mut drawn = "█".repeat(eighths / 8);
     if !eighths.is_multiple_of(8) {
         drawn.push(['▏', '▎', '▍', '▌', '▋', '▊', '▉'][eighths % 8 - 1]);
     }
-    let rest = " ".repeat(room - drawn.chars().count());
+    let rest = " ".repeat(bar_width - drawn.chars().count());
     let bar = Span::styled(drawn, Style::new().fg(Color::Green));
-    Line::from(vec![Span::raw(padded(name, NAME + 1)), bar, Span::raw(rest), strong(format!(" {told:>10}"))])
+    Line::from(vec![
+        Span::raw(fit_columns(name, NAME + 1)),
+        bar,
+        Span::raw(rest),
+        strong(format!(" {note:>10}")),
+    ])
 }
 
-/// Text of an answer.
+/// Text of an answer, cleaned.
 fn text(value: &Value) -> String {
     clean(value.as_str().unwrap_or_default())
 }
 
-/// Thin gaps are none that every terminal has.
+/// Replaces thin spaces, which not every terminal has.
 fn plain(text: &str) -> String {
     text.replace('\u{202f}', " ")
 }
 
-/// Exactly so many columns, and what is longer is cut.
-fn padded(text: &str, wide: usize) -> String {
+/// Exactly this many columns; longer text is cut.
+fn fit_columns(text: &str, wide: usize) -> String {
     let mut out = String::new();
     let mut used = 0;
     let whole: usize = Span::raw(text).width();
@@ -518,10 +523,10 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::format::is_obeyed;
+    use crate::format::is_control_character;
 
-    /// A run of a GPU, as docs/DASHBOARD.md has it for an example, while it goes on.
-    fn seen() -> Seen {
+    /// The running GPU run of the example in docs/DASHBOARD.md.
+    fn sample_snapshot() -> RunSnapshot {
         let overview = json!({
             "head": { "name": "night", "trajectories": 1234, "device": "gpu" },
             "live": {
@@ -561,7 +566,7 @@ mod tests {
             "worker": "env-0", "role": "env", "sessions": 3, "sessions_max": 8, "heard_seconds": 0.5, "memory_bytes": 1_500_000_000u64,
             "version": null,
         }] });
-        Seen { overview, sessions, job, at_micros: 1_000_000_000 }
+        RunSnapshot { overview, sessions, job, at_micros: 1_000_000_000 }
     }
 
     fn text(lines: &[Line<'_>]) -> Vec<String> {
@@ -569,7 +574,7 @@ mod tests {
     }
 
     #[test]
-    fn the_overview_says_what_the_page_says() {
+    fn the_overview_matches_the_page() {
         let full = "█".repeat(41);
         let want = [
             format!("Groups closed            {}▎{}     25.0 %", "█".repeat(10), " ".repeat(30)),
@@ -593,36 +598,36 @@ mod tests {
             "  generated                      120   12 345".into(),
             "  prefilled                        1   100".into(),
             "  reused                           9   900".into(),
-            "  90.0 % of what the model saw was still in its state".into(),
+            "  90.0 % of the context was still in the state".into(),
         ];
-        assert_eq!(text(&overview(&seen(), 78)), want);
+        assert_eq!(text(&overview(&sample_snapshot(), 78)), want);
     }
 
     #[test]
     fn time_and_ends_are_bars() {
-        let lines = text(&time(&seen(), 78));
+        let lines = text(&time(&sample_snapshot(), 78));
         assert_eq!(lines[0], "Where the GPU's time went");
         assert!(
             lines[1].starts_with("  decode                 ███") && lines[1].ends_with("50.0 %   30 min 0 s"),
             "{lines:?}"
         );
-        assert!(lines[2].starts_with("  no work "), "what took no time has no line: {lines:?}");
-        assert_eq!(&lines[7..9], ["What the slots held", "  not known here"]);
-        let lines = text(&ends(&seen(), 78));
+        assert!(lines[2].starts_with("  no work "), "a part without time has no line: {lines:?}");
+        assert_eq!(&lines[7..9], ["Use of the slots", "  unknown"]);
+        let lines = text(&ends(&sample_snapshot(), 78));
         assert!(lines[1].starts_with("  answered ") && lines[1].ends_with("25  83.3 %"), "{lines:?}");
         assert!(lines[5].starts_with("  browser dead ") && lines[5].ends_with("1   100 %"), "{lines:?}");
     }
 
     #[test]
-    fn sessions_are_told_by_state_and_no_title_moves_the_cursor() {
-        let lines = text(&sessions(&seen(), 100));
+    fn sessions_are_listed_by_state_and_no_title_moves_the_cursor() {
+        let lines = text(&sessions(&sample_snapshot(), 100));
         assert_eq!(
             lines[..4],
             [
-                "begin                              1   lent, and no step is durable yet",
+                "begin                              1   leased, without a durable step",
                 "act                                1   with a durable step",
-                "are scored                         2   ended, and without a verdict yet",
-                "wait for a shard                  17   scored or failed, and not published yet",
+                "are scored                         2   ended, without a verdict yet",
+                "wait for a shard                  17   scored or failed, not committed yet",
             ]
         );
         assert!(
@@ -631,19 +636,20 @@ mod tests {
         );
         assert!(lines[6].contains("     0       60 s  env-0"), "{lines:?}");
         assert!(lines[7].starts_with("book-a-table "), "{lines:?}");
-        let printed = seen().lines(100).join("\n");
-        assert!(printed.chars().all(|letter| letter == '\n' || !is_obeyed(letter)), "{printed:?}");
+        let printed = sample_snapshot().lines(100).join("\n");
+        assert!(printed.chars().all(|letter| letter == '\n' || !is_control_character(letter)), "{printed:?}");
     }
 
     #[test]
-    fn workers_are_told_as_they_are() {
-        let lines = text(&workers(&seen(), 100));
+    fn workers_are_listed_with_their_state() {
+        let lines = text(&workers(&sample_snapshot(), 100));
         assert_eq!(
             lines[1],
             "env-0                    env               3 of 8   500 ms ago    1.50 GB        –"
         );
-        // How long is long depends on the job's heartbeat, which is not known here: no worker is called silent.
-        let mut long_ago = seen();
+        // The length of a long silence depends on the job's heartbeat, which is unknown here: no
+        // worker is called silent.
+        let mut long_ago = sample_snapshot();
         long_ago.job["workers"][0]["heard_seconds"] = json!(3000.0);
         let lines = workers(&long_ago, 100);
         assert!(lines[1].to_string().contains("50 min 0 s ago"), "{lines:?}");
@@ -651,25 +657,25 @@ mod tests {
         assert!(
             spans.all(|span| span.style.fg.is_none()) && lines.iter().all(|line| line.style.fg.is_none())
         );
-        let mut other = seen();
+        let mut other = sample_snapshot();
         other.job["workers"][0]["waits"] = json!("its file is torn\u{1b}[2J");
-        assert_eq!(text(&workers(&other, 100))[2], "  given no sessions: its file is torn\u{fffd}[2J");
+        assert_eq!(text(&workers(&other, 100))[2], "  gets no sessions: its file is torn\u{fffd}[2J");
         other.job["workers"] = json!([]);
-        assert_eq!(text(&workers(&other, 100)), ["No worker is there."]);
+        assert_eq!(text(&workers(&other, 100)), ["No worker is registered."]);
         other.job["workers"] = Value::Null;
-        assert_eq!(text(&workers(&other, 100)), ["No worker is known: no coordinator answers."]);
+        assert_eq!(text(&workers(&other, 100)), ["The workers are unknown: no coordinator answers."]);
     }
 
     #[test]
-    fn what_figures_lack_stands_above_them() {
-        assert_eq!(text(&missing(&seen().overview["head"])), [""; 0]);
+    fn missing_data_is_named_above_the_values() {
+        assert_eq!(text(&missing(&sample_snapshot().overview["head"])), [""; 0]);
         let head = json!({ "problems": ["steps-1.parquet\u{1b}c is damaged"], "step_files_left": 2, "left_out": 1500 });
         assert_eq!(
             text(&missing(&head)),
             [
                 "steps-1.parquet\u{fffd}c is damaged",
-                "Figures over steps are of a part: 2 files are still being read.",
-                "1 500 trajectories are beyond what the table holds; figures count them.",
+                "Metrics over steps are incomplete: 2 files are still being read.",
+                "1 500 trajectories exceed the table; the metrics count them.",
                 ""
             ]
         );
@@ -677,15 +683,15 @@ mod tests {
 
     #[test]
     fn names_fill_their_columns() {
-        let check = |name: &str, want: &str| assert_eq!(padded(name, 6), want);
+        let check = |name: &str, want: &str| assert_eq!(fit_columns(name, 6), want);
         check("abc", "abc   ");
         check("abcdef", "abcdef");
         check("abcdefg", "abcde…");
         check("数数数数", "数数… "); // two columns each
     }
 
-    /// What the screen shows, line by line.
-    fn drawn(screen: &mut Screen, width: u16, height: u16) -> Vec<String> {
+    /// The lines of the rendered screen.
+    fn render(screen: &mut TerminalScreen, width: u16, height: u16) -> Vec<String> {
         let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
         terminal.draw(|frame| screen.draw(frame)).unwrap();
         let buffer = terminal.backend().buffer().clone();
@@ -696,10 +702,10 @@ mod tests {
 
     #[test]
     fn keys_choose_pages_and_scroll() {
-        let mut screen = Screen::default();
-        assert_eq!(drawn(&mut screen, 60, 8)[2], " Reading…");
-        screen.see(Ok(seen()));
-        let first = drawn(&mut screen, 80, 10);
+        let mut screen = TerminalScreen::default();
+        assert_eq!(render(&mut screen, 60, 8)[2], " Reading…");
+        screen.update(Ok(sample_snapshot()));
+        let first = render(&mut screen, 80, 10);
         assert_eq!(
             first[0],
             " night   running   1 234 trajectories published".replace("1 234", "1\u{202f}234")
@@ -707,24 +713,27 @@ mod tests {
         assert!(first[1].contains("1 Overview") && first[1].contains("5 Workers"), "{first:?}");
         assert!(first[2].starts_with(" Groups closed "), "{first:?}");
         assert!(first[9].contains("q quit"), "{first:?}");
-        screen.take(Wish::Scroll(3));
-        assert!(drawn(&mut screen, 80, 10)[2].starts_with(" Success rate, live"));
-        screen.take(Wish::Edge(true));
-        assert!(drawn(&mut screen, 80, 10)[8].contains("still in its state"));
-        screen.take(Wish::Scroll(1000));
-        assert!(drawn(&mut screen, 80, 10)[8].contains("still in its state"), "no further than its end");
-        screen.take(Wish::Turn(-1));
-        assert!(drawn(&mut screen, 80, 10)[2].starts_with(" worker "), "round, and from the top");
-        screen.take(Wish::Page(2));
-        assert!(drawn(&mut screen, 80, 10)[2].starts_with(" begin "));
-        screen.take(Wish::Page(9));
-        assert!(drawn(&mut screen, 80, 10)[2].starts_with(" begin "), "there is no such page");
-        // What was seen stays while nothing newer can be had.
-        screen.see(Err(WatchError::Silent { host: "there".into(), why: "gone".into() }));
-        let lost = drawn(&mut screen, 80, 10);
+        screen.apply(UserCommand::Scroll(3));
+        assert!(render(&mut screen, 80, 10)[2].starts_with(" Success rate, live"));
+        screen.apply(UserCommand::Edge(true));
+        assert!(render(&mut screen, 80, 10)[8].contains("still in the state"));
+        screen.apply(UserCommand::Scroll(1000));
+        assert!(render(&mut screen, 80, 10)[8].contains("still in the state"), "scrolling stops at the end");
+        screen.apply(UserCommand::Turn(-1));
+        assert!(
+            render(&mut screen, 80, 10)[2].starts_with(" worker "),
+            "from the last page to the first, from the top"
+        );
+        screen.apply(UserCommand::Page(2));
+        assert!(render(&mut screen, 80, 10)[2].starts_with(" begin "));
+        screen.apply(UserCommand::Page(9));
+        assert!(render(&mut screen, 80, 10)[2].starts_with(" begin "), "there is no such page");
+        // The last snapshot stays while there is no newer one.
+        screen.update(Err(WatchError::Silent { host: "there".into(), why: "gone".into() }));
+        let lost = render(&mut screen, 80, 10);
         assert!(lost[9].contains("does not answer: gone") && lost[2].starts_with(" begin "), "{lost:?}");
         for (width, height) in [(1, 1), (3, 2), (20, 4), (300, 80)] {
-            drawn(&mut screen, width, height);
+            render(&mut screen, width, height);
         }
     }
 }

@@ -1,14 +1,14 @@
-//! Every control: what there is on each page, and that each does what it says, by pointer.
+//! Every control: which ones each page has, and that each works, by pointer.
 
 use std::collections::BTreeSet;
 
 use serde_json::Value;
 
-use crate::ground::{Chrome, Ground, attempt, keep_picture, publish, script, wait_for};
+use crate::harness::{TestBrowser, TestDashboard, attempt, keep_picture, publish, script, wait_for};
 use crate::keys::{press, write};
-use crate::pages::{click, nothing_is_wrong, open};
+use crate::pages::{assert_no_errors, click, open};
 
-/// Everything that can be acted on, one word a kind: rows and cards of a list are one.
+/// Everything that can be operated, one entry per kind: rows and cards of a list are one.
 const CONTROLS: &str = r"(() => {
     const able = 'a[href], button, input, select, textarea, summary, [tabindex], dialog, form, progress';
     const within = (node) => ['#nav', '.siblings', '.crumbs', '.step', '#tasks', '.grid-head', 'dialog'].find((selector) => node.parentElement.closest(selector));
@@ -22,13 +22,13 @@ const CONTROLS: &str = r"(() => {
     return [...new Set([...document.querySelectorAll(able)].filter((node) => !node.hidden).map(word))];
 })()";
 
-/// On every page. Held by: `keyboard.rs` (link past the bar, pages, theme).
+/// On every page; tested in `keyboard.rs` (skip link, pages, theme).
 const FRAME: [&str; 5] = ["a skip", "a brand", "#nav a", "button theme", "main main"];
 
-/// What is new on a page is written here and given a test.
+/// A new control on a page must be added here and get a test.
 #[tokio::test(flavor = "multi_thread")]
 async fn every_control_is_known() {
-    let (ground, chrome) = (Ground::night_run().await, Chrome::start().await);
+    let (dashboard, chrome) = (TestDashboard::night_run().await, TestBrowser::start().await);
     for (path, known) in [
         // `what_was_unfolded_stays_so_and_links_lead_where_they_say`.
         (
@@ -113,20 +113,21 @@ async fn every_control_is_known() {
             ],
         ),
     ] {
-        let page = open(&chrome, &ground, path).await;
+        let page = open(&chrome, &dashboard, path).await;
         let found: BTreeSet<String> = script::<Vec<String>>(&page, CONTROLS).await.into_iter().collect();
-        let known: BTreeSet<String> = known.iter().chain(&FRAME).map(|word| (*word).to_owned()).collect();
+        let known: BTreeSet<String> =
+            known.iter().chain(&FRAME).map(|control| (*control).to_owned()).collect();
         assert_eq!(found, known, "{path}");
         page.close().await.unwrap();
     }
     chrome.close().await;
-    ground.close().await;
+    dashboard.close().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn every_filter_asks_what_the_api_answers() {
-    let (ground, chrome) = (Ground::night_run().await, Chrome::start().await);
-    let page = open(&chrome, &ground, "/trajectories").await;
+    let (dashboard, chrome) = (TestDashboard::night_run().await, TestBrowser::start().await);
+    let page = open(&chrome, &dashboard, "/trajectories").await;
     let status = "document.querySelector('main [role=status]').textContent";
     let total = format!("{status} === '244 trajectories'");
     wait_for(&page, &total).await;
@@ -140,26 +141,26 @@ async fn every_filter_asks_what_the_api_answers() {
     ];
     let choices =
         [("suite", "mini"), ("split", "eval"), ("status", "failed"), ("end", "max_steps"), ("success", "no")];
-    let words = [("text", "INVOICE"), ("text", "g000017")];
-    for (name, value) in ranges.into_iter().chain(choices).chain(words) {
+    let queries = [("text", "INVOICE"), ("text", "g000017")];
+    for (name, value) in ranges.into_iter().chain(choices).chain(queries) {
         let query = format!("{name}={value}");
-        let answer = ground.get(&format!("/api/trajectories?{query}&limit=1")).await;
+        let answer = dashboard.get(&format!("/api/trajectories?{query}&limit=1")).await;
         let matched = answer["matched"].as_u64().unwrap();
         assert!((1..244).contains(&matched), "{query}: {matched}");
         if choices.contains(&(name, value)) {
             let choose = format!(
                 "(() => {{ const choice = document.querySelector('select[name={name}]'); choice.value = {value:?}; choice.dispatchEvent(new Event('change')); return choice.value; }})()"
             );
-            assert_eq!(script::<String>(&page, &choose).await, value, "it is offered");
+            assert_eq!(script::<String>(&page, &choose).await, value, "the option exists");
         } else {
             click(&page, &format!("input[name={name}]")).await;
             write(&page, value).await;
         }
         wait_for(&page, &format!("{status} === '{matched} of 244 trajectories'")).await;
         wait_for(&page, &format!("location.search === '?{query}'")).await;
-        // Sent on, the address asks the same.
+        // The URL, opened in another tab, has the same filter.
         if name == "version_min" || name == "end" {
-            let other = open(&chrome, &ground, &format!("/trajectories?{query}")).await;
+            let other = open(&chrome, &dashboard, &format!("/trajectories?{query}")).await;
             wait_for(&other, &format!("{status} === '{matched} of 244 trajectories' && document.querySelector('[name={name}]').value === {value:?}")).await;
             other.close().await.unwrap();
         }
@@ -171,13 +172,14 @@ async fn every_filter_asks_what_the_api_answers() {
         )
         .await;
     }
-    // Two at once, and a row of theirs: whoever comes back finds both, and stands where they were.
+    // Two filters and a selected row: after going back, both filters are set and the row is
+    // selected.
     click(&page, "input[name=steps_min]").await;
     write(&page, "3").await;
     wait_for(&page, "location.search === '?steps_min=3'").await;
     click(&page, "#sort-reward").await;
     wait_for(&page, "location.search === '?steps_min=3&sort=reward&order=desc'").await;
-    let sorted = ground.get("/api/trajectories?steps_min=3&sort=reward&order=desc&offset=7&limit=1").await;
+    let sorted = dashboard.get("/api/trajectories?steps_min=3&sort=reward&order=desc&offset=7&limit=1").await;
     let seventh = sorted["rows"][0]["trajectory_id"].as_str().unwrap();
     wait_for(&page, &format!("document.querySelector('#row-7')?.textContent.includes({seventh:?})")).await;
     click(&page, "#row-7").await;
@@ -187,14 +189,14 @@ async fn every_filter_asks_what_the_api_answers() {
     wait_for(&page, "document.querySelector('input[name=steps_min]').value === '3' && document.querySelector('#sort-reward').textContent === 'Reward ↓'").await;
     script::<bool>(&page, "history.forward() ?? true").await;
     wait_for(&page, &format!("document.querySelector('main h1').textContent === {seventh:?}")).await;
-    // A click into the table is as good as `Tab` to it.
+    // A click into the table focuses it, as `Tab` does.
     script::<bool>(&page, "history.back() ?? true").await;
     wait_for(&page, "document.querySelector('#row-7.at')").await;
     press(&page, &["ArrowDown"]).await;
     wait_for(&page, "document.querySelector('#row-8.at')").await;
-    nothing_is_wrong(&page).await;
+    assert_no_errors(&page).await;
     chrome.close().await;
-    ground.close().await;
+    dashboard.close().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -202,13 +204,13 @@ async fn what_was_unfolded_stays_so_and_links_lead_where_they_say() {
     let dir = tempfile::tempdir().unwrap();
     let data = dir.path().join("data");
     let group = |group: u64| (0..4).map(|sample| attempt(group, sample)).collect::<Vec<_>>();
-    // Two versions: groups of 16 have one.
+    // Two versions: groups of 16 have one version each.
     publish(&data, "s0", &[group(2), group(20)].concat(), &[]);
-    let (ground, chrome) = (Ground::serve(dir, None).await, Chrome::start().await);
-    ground.wait_until(|head| head["trajectories"] == 8 && head["step_files_left"] == 0).await;
+    let (dashboard, chrome) = (TestDashboard::serve(dir, None).await, TestBrowser::start().await);
+    dashboard.wait_until(|head| head["trajectories"] == 8 && head["step_files_left"] == 0).await;
 
-    // Each chart's numbers are those of the API, and stay unfolded while more comes.
-    let page = open(&chrome, &ground, "/learning").await;
+    // Each chart's numbers equal those of the API, and stay unfolded while data is added.
+    let page = open(&chrome, &dashboard, "/learning").await;
     keep_picture(&page, "learning-two-versions").await;
     let folds: Vec<String> =
         script(&page, "[...document.querySelectorAll('details.numbers')].map((fold) => fold.id)").await;
@@ -221,9 +223,9 @@ async fn what_was_unfolded_stays_so_and_links_lead_where_they_say() {
         )
         .await;
     }
-    let learning = ground.get("/api/learning").await;
+    let learning = dashboard.get("/api/learning").await;
     let rows: Vec<Vec<String>> = script(&page, &format!("[...document.querySelectorAll('#{} tbody tr')].map((row) => [...row.cells].map((cell) => cell.textContent))", folds[0])).await;
-    let told = |line: &Value| {
+    let state = |line: &Value| {
         let percents = |value: &Value| (value.as_f64().unwrap() * 1000.0).round() / 10.0;
         let interval = &line["success_interval"];
         (
@@ -231,29 +233,30 @@ async fn what_was_unfolded_stays_so_and_links_lead_where_they_say() {
             [&line["success_rate"], &interval["low"], &interval["high"]].map(percents),
         )
     };
-    let shown = |row: &Vec<String>| {
+    let matches = |row: &Vec<String>| {
         let percents = |text: &str| text.trim().trim_end_matches("\u{202f}%").parse::<f64>().unwrap();
         let (low, high) = row[2].split_once(" to ").unwrap();
         (row[0].replace("version ", ""), [percents(&row[1]), percents(low), percents(high)])
     };
-    let want: Vec<_> = learning["by_version"].as_array().unwrap().iter().rev().map(told).collect();
-    assert_eq!(rows.iter().map(shown).collect::<Vec<_>>(), want);
+    let want: Vec<_> = learning["by_version"].as_array().unwrap().iter().rev().map(state).collect();
+    assert_eq!(rows.iter().map(matches).collect::<Vec<_>>(), want);
     assert_eq!(want.len(), 2);
 
-    let job = open(&chrome, &ground, "/job").await;
+    let job = open(&chrome, &dashboard, "/job").await;
     click(&job, "#resolved-fold").await;
     wait_for(&job, "document.querySelector('#resolved').open && document.querySelector('#resolved-text').textContent.includes('night-run')").await;
-    let overview = open(&chrome, &ground, "/").await;
+    let overview = open(&chrome, &dashboard, "/").await;
     publish(&data, "s1", &group(5), &[]);
     wait_for(&job, "document.querySelector('#table-tables-of-the-data-set').textContent.includes('12')")
         .await;
     assert!(script::<bool>(&job, "document.querySelector('#resolved').open").await);
     wait_for(&overview, "document.querySelector('main').textContent.includes('of 12 attempts')").await;
     for page in [&job, &overview] {
-        nothing_is_wrong(page).await;
+        assert_no_errors(page).await;
     }
 
-    // A task leads to its trajectories, those to one, that to what its page said; and the way back is there.
+    // A task links to its trajectories, those to one trajectory, that one to its page text; and
+    // back.
     click(&page, "#tasks a[href$='find-the-invoice']").await;
     wait_for(
         &page,
@@ -263,11 +266,11 @@ async fn what_was_unfolded_stays_so_and_links_lead_where_they_say() {
     wait_for(&page, "document.querySelector('#row-0')?.textContent.includes('find-the-invoice')").await;
     click(&page, "#row-0").await;
     wait_for(&page, "document.querySelector('article')").await;
-    let said =
+    let expected =
         "[...document.querySelectorAll('summary')].find((fold) => fold.textContent === 'What the page said')";
-    if script::<bool>(&page, &format!("Boolean({said})")).await {
-        script::<bool>(&page, &format!("{said}.click() ?? true")).await;
-        wait_for(&page, &format!("{said}.parentElement.open && {said}.parentElement.querySelector('pre').textContent.includes('done')")).await;
+    if script::<bool>(&page, &format!("Boolean({expected})")).await {
+        script::<bool>(&page, &format!("{expected}.click() ?? true")).await;
+        wait_for(&page, &format!("{expected}.parentElement.open && {expected}.parentElement.querySelector('pre').textContent.includes('done')")).await;
     }
     click(&page, ".siblings a:not([aria-current])").await;
     wait_for(&page, "document.querySelector('.siblings li.at a').getAttribute('href') === location.pathname")
@@ -289,7 +292,7 @@ async fn what_was_unfolded_stays_so_and_links_lead_where_they_say() {
     script::<bool>(&page, "history.go(-2) ?? true").await;
     wait_for(&page, "location.pathname.startsWith('/trajectory/') && document.querySelector('article')")
         .await;
-    nothing_is_wrong(&page).await;
+    assert_no_errors(&page).await;
     chrome.close().await;
-    ground.close().await;
+    dashboard.close().await;
 }

@@ -1,4 +1,4 @@
-//! What the server answers, and to whom.
+//! The server's answers, and the access control.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
-use crate::ground::{Ground, attempt, publish};
+use crate::harness::{TestDashboard, attempt, publish};
 
 /// Status and body of a GET; the connection closes with it.
 pub async fn get(address: SocketAddr, path: &str, headers: &[(&str, &str)]) -> (u16, String) {
@@ -39,7 +39,7 @@ pub async fn ask(
 
 #[tokio::test(flavor = "multi_thread")]
 async fn every_answer_says_what_it_is_and_what_a_page_may_do() {
-    let ground = Ground::night_run().await;
+    let dashboard = TestDashboard::night_run().await;
     let id = "test-g000001-s0-a0";
     for (path, status, kind) in [
         ("/", 200, "text/html"),
@@ -69,7 +69,7 @@ async fn every_answer_says_what_it_is_and_what_a_page_may_do() {
         ("/assets/../Cargo.toml", 404, "application/json"),
         ("/nothing", 404, "application/json"),
     ] {
-        let (got, head, body) = ask(ground.address, &format!("GET {path} HTTP/1.1"), &[], "").await;
+        let (got, head, body) = ask(dashboard.address, &format!("GET {path} HTTP/1.1"), &[], "").await;
         assert_eq!(got, status, "{path}: {body:.300}");
         assert!(head.contains(&format!("content-type: {kind}")), "{path}: {head}");
         assert!(
@@ -81,29 +81,29 @@ async fn every_answer_says_what_it_is_and_what_a_page_may_do() {
     for (first, status) in
         [("POST / HTTP/1.1", 405), ("DELETE /api/overview HTTP/1.1", 405), ("HEAD / HTTP/1.1", 200)]
     {
-        assert_eq!(ask(ground.address, first, &[], "").await.0, status, "{first}");
+        assert_eq!(ask(dashboard.address, first, &[], "").await.0, status, "{first}");
     }
-    ground.close().await;
+    dashboard.close().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn another_name_and_another_origin_are_refused() {
-    let ground = Ground::serve(tempfile::tempdir().unwrap(), None).await;
-    // A stranger's page whose own name was made to resolve to 127.0.0.1.
-    assert_eq!(get(ground.address, "/api/overview", &[("host", "evil.test:7380")]).await.0, 403);
+    let dashboard = TestDashboard::serve(tempfile::tempdir().unwrap(), None).await;
+    // A foreign page whose own name was made to resolve to 127.0.0.1.
+    assert_eq!(get(dashboard.address, "/api/overview", &[("host", "evil.test:7380")]).await.0, 403);
     let foreign = [("origin", "http://evil.test")];
     for path in ["/token", "/api/drain", "/api/stop"] {
         let first = format!("POST {path} HTTP/1.1");
-        assert_eq!(ask(ground.address, &first, &foreign, "token=x").await.0, 403, "{path}");
+        assert_eq!(ask(dashboard.address, &first, &foreign, "token=x").await.0, 403, "{path}");
     }
-    ground.close().await;
+    dashboard.close().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn without_the_token_nothing_is_told() {
+async fn without_the_token_nothing_is_answered() {
     let token = "a-token-of-twenty-six-letters";
-    let ground = Ground::serve(tempfile::tempdir().unwrap(), Some(token)).await;
-    let address = ground.address;
+    let dashboard = TestDashboard::serve(tempfile::tempdir().unwrap(), Some(token)).await;
+    let address = dashboard.address;
     for path in [
         "/",
         "/api/overview",
@@ -114,7 +114,7 @@ async fn without_the_token_nothing_is_told() {
     ] {
         let (status, body) = get(address, path, &[]).await;
         assert_eq!(status, 401, "{path}");
-        assert!(body.contains("Authorization: Bearer"), "{path} says what to bring: {body}");
+        assert!(body.contains("Authorization: Bearer"), "{path} names the needed header: {body}");
     }
     let (status, page) = get(address, "/", &[("accept", "text/html")]).await;
     assert!(status == 401 && page.contains("<form method=\"post\" action=\"/token\">"), "{page}");
@@ -146,30 +146,30 @@ async fn without_the_token_nothing_is_told() {
         ask(address, "POST /token HTTP/1.1", &[], &format!("token={}", "x".repeat(5000))).await.0,
         413
     );
-    ground.close().await;
+    dashboard.close().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_published_is_told_and_a_page_that_does_not_listen_stops_nobody() {
+async fn a_commit_is_announced_and_a_stalled_page_blocks_no_other() {
     let dir = tempfile::tempdir().unwrap();
     let data = dir.path().join("data");
-    let ground = Ground::serve(dir, None).await;
+    let dashboard = TestDashboard::serve(dir, None).await;
     let open = || async {
-        let mut stream = TcpStream::connect(ground.address).await.unwrap();
-        let head = format!("GET /api/events HTTP/1.1\r\nhost: {}\r\n\r\n", ground.address);
+        let mut stream = TcpStream::connect(dashboard.address).await.unwrap();
+        let head = format!("GET /api/events HTTP/1.1\r\nhost: {}\r\n\r\n", dashboard.address);
         stream.write_all(head.as_bytes()).await.unwrap();
         stream
     };
-    // Twenty that never read a byte.
+    // Twenty clients that never read a byte.
     let mut deaf = Vec::new();
     for _ in 0..20 {
         deaf.push(open().await);
     }
     let mut listening = open().await;
     let mut heard = String::new();
-    let mut hear_until = async |word: &str| {
+    let mut hear_until = async |text: &str| {
         let deadline = Instant::now() + Duration::from_secs(20);
-        while !heard.contains(word) {
+        while !heard.contains(text) {
             let mut bytes = [0; 4096];
             let read = tokio::time::timeout(Duration::from_secs(10), listening.read(&mut bytes))
                 .await
@@ -184,24 +184,24 @@ async fn what_is_published_is_told_and_a_page_that_does_not_listen_stops_nobody(
         publish(&data, &format!("s{group}"), &[attempt(group, 0)], &[]);
         hear_until(&format!("\"trajectories\":{}", group + 1)).await;
     }
-    assert_eq!(ground.get("/api/trajectories").await["total"], 3);
+    assert_eq!(dashboard.get("/api/trajectories").await["total"], 3);
     drop(deaf);
-    // Open streams do not keep a stop waiting.
-    tokio::time::timeout(Duration::from_secs(5), ground.close()).await.unwrap();
+    // Open streams do not delay a stop.
+    tokio::time::timeout(Duration::from_secs(5), dashboard.close()).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_recorded_picture_is_asked_for_again_and_sent_once() {
-    let ground = Ground::night_run().await;
+async fn a_recorded_picture_is_revalidated_and_sent_once() {
+    let dashboard = TestDashboard::night_run().await;
     let first = "GET /api/trajectory/test-g000001-s0-a0/screenshot/0 HTTP/1.1";
-    let (status, head, _) = ask(ground.address, first, &[], "").await;
+    let (status, head, _) = ask(dashboard.address, first, &[], "").await;
     assert!(status == 200 && head.contains("cache-control: private, no-cache"), "{head}");
     let tag = head.split("etag: ").nth(1).unwrap().split('\r').next().unwrap().to_owned();
-    let (status, head, body) = ask(ground.address, first, &[("if-none-match", &tag)], "").await;
+    let (status, head, body) = ask(dashboard.address, first, &[("if-none-match", &tag)], "").await;
     assert_eq!((status, body.len()), (304, 0), "{head}");
     let other = "GET /api/trajectory/test-g000001-s0-a0/screenshot/evidence HTTP/1.1";
-    assert_eq!(ask(ground.address, other, &[("if-none-match", "\"0\"")], "").await.0, 200);
-    ground.close().await;
+    assert_eq!(ask(dashboard.address, other, &[("if-none-match", "\"0\"")], "").await.0, 200);
+    dashboard.close().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -217,40 +217,41 @@ async fn a_run_that_is_begun_anew_is_another_one() {
     };
     publish(&data, "s0", &[attempt(0, 0), attempt(0, 1)], &[]);
     std::fs::write(&metrics, line(1, 7)).unwrap();
-    let ground = Ground::serve(dir, None).await;
-    ground.wait_until(|head| head["trajectories"] == 2 && head["lines"] == 1).await;
-    let rate = async || ground.get("/api/overview").await["throughput"]["trajectories_per_slot_hour"].clone();
+    let dashboard = TestDashboard::serve(dir, None).await;
+    dashboard.wait_until(|head| head["trajectories"] == 2 && head["lines"] == 1).await;
+    let rate =
+        async || dashboard.get("/api/overview").await["throughput"]["trajectories_per_slot_hour"].clone();
     assert_eq!(rate().await, 7.0);
-    // `furrow run --clean`: the same names, other rows, and more lines than there were.
+    // `furrow run --clean`: the same names, other rows, and more lines than before.
     std::fs::remove_dir_all(&data).unwrap();
     std::fs::remove_file(&metrics).unwrap();
     publish(&data, "s0", &[attempt(2, 0), attempt(2, 1), attempt(2, 2)], &[]);
     publish(&data, "s1", &[attempt(3, 0)], &[]);
     std::fs::write(&metrics, line(2, 1) + &line(2, 2)).unwrap();
-    ground
+    dashboard
         .wait_until(|head| head["trajectories"] == 4 && head["step_files_left"] == 0 && head["lines"] == 2)
         .await;
     assert_eq!(rate().await, 2.0);
-    assert_eq!(get(ground.address, "/api/trajectory/test-g000000-s0-a0", &[]).await.0, 404);
-    assert_eq!(get(ground.address, "/api/trajectory/test-g000002-s2-a0", &[]).await.0, 200);
-    let learning = ground.get("/api/learning").await;
+    assert_eq!(get(dashboard.address, "/api/trajectory/test-g000000-s0-a0", &[]).await.0, 404);
+    assert_eq!(get(dashboard.address, "/api/trajectory/test-g000002-s2-a0", &[]).await.0, 200);
+    let learning = dashboard.get("/api/learning").await;
     assert_eq!(learning["kept"]["lines"][0]["trajectories"], 4, "{learning}");
-    ground.close().await;
+    dashboard.close().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn pages_of_the_table_follow_each_other_without_a_gap() {
-    let ground = Ground::night_run().await;
+    let dashboard = TestDashboard::night_run().await;
     let mut ids = Vec::new();
     for offset in (0..244).step_by(50) {
-        let page = ground.get(&format!("/api/trajectories?sort=reward&offset={offset}&limit=50")).await;
+        let page = dashboard.get(&format!("/api/trajectories?sort=reward&offset={offset}&limit=50")).await;
         assert_eq!((&page["total"], &page["matched"]), (&244.into(), &244.into()));
         ids.extend(page["rows"].as_array().unwrap().iter().map(|row| row["trajectory_id"].to_string()));
     }
     let all: std::collections::BTreeSet<_> = ids.iter().collect();
     assert_eq!((ids.len(), all.len()), (244, 244));
-    let failed = ground.get("/api/trajectories?status=failed&limit=500").await;
+    let failed = dashboard.get("/api/trajectories?status=failed&limit=500").await;
     assert!(failed["rows"].as_array().unwrap().iter().all(|row| row["reward"].is_null()), "{failed}");
-    assert_eq!(ground.get("/api/trajectories?offset=9999").await["rows"], serde_json::json!([]));
-    ground.close().await;
+    assert_eq!(dashboard.get("/api/trajectories?offset=9999").await["rows"], serde_json::json!([]));
+    dashboard.close().await;
 }

@@ -1,12 +1,13 @@
-//! Every page by the keyboard alone: no click, no script that moves the focus, and the focus is always seen.
+//! Every page by keyboard only: no click, no script that moves the focus, and the focus is always
+//! visible.
 
 use std::collections::BTreeSet;
 
-use crate::ground::{Chrome, Ground, script, wait_for};
-use crate::keys::{focus, press, stands_at, tab_to, write};
-use crate::pages::{nothing_is_wrong, open};
+use crate::harness::{TestBrowser, TestDashboard, script, wait_for};
+use crate::keys::{press, tab_to, visible_focus, wait_for_focus, write};
+use crate::pages::{assert_no_errors, open};
 
-/// Numbers everything that `Tab` should come to, and says how many there are.
+/// Numbers every element that `Tab` must reach, and returns their count.
 const STOPS: &str = r"(() => {
     const able = 'a[href], button, input, select, textarea, summary, [tabindex=\'0\']';
     const stops = [...document.querySelectorAll(able)].filter((node) => node.checkVisibility() && node.tabIndex >= 0 && !node.disabled);
@@ -15,8 +16,8 @@ const STOPS: &str = r"(() => {
 })()";
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_focus_comes_to_everything_is_seen_everywhere_and_goes_on() {
-    let (ground, chrome) = (Ground::night_run().await, Chrome::start().await);
+async fn the_focus_reaches_every_control_and_is_visible() {
+    let (dashboard, chrome) = (TestDashboard::night_run().await, TestBrowser::start().await);
     for path in [
         "/",
         "/sessions",
@@ -25,9 +26,10 @@ async fn the_focus_comes_to_everything_is_seen_everywhere_and_goes_on() {
         "/learning",
         "/job",
     ] {
-        let page = open(&chrome, &ground, path).await;
+        let page = open(&chrome, &dashboard, path).await;
         if path.starts_with("/trajectories") {
-            // This page begins at its table; from the beginning of the document instead.
+            // This page starts with the focus in its table; start at the beginning of the document
+            // instead.
             wait_for(&page, "document.activeElement.role === 'grid'").await;
             script::<bool>(&page, "document.activeElement.blur() ?? true").await;
             tab_to(&page, "Shift+Tab", ".skip").await;
@@ -38,7 +40,7 @@ async fn the_focus_comes_to_everything_is_seen_everywhere_and_goes_on() {
             let mut passed = BTreeSet::new();
             for _ in 0..2 * stops + 10 {
                 press(&page, &[key]).await;
-                if focus(&page).await.is_none() {
+                if visible_focus(&page).await.is_none() {
                     if passed.is_empty() { continue } else { break }
                 }
                 let at: String = script(&page, "document.activeElement.dataset.stop ?? ''").await;
@@ -52,25 +54,25 @@ async fn the_focus_comes_to_everything_is_seen_everywhere_and_goes_on() {
                 "{missed:?}.map((at) => document.querySelector(`[data-stop='${{at}}']`).outerHTML.slice(0, 100))"
             );
             let missed: Vec<String> = script(&page, &missed).await;
-            assert!(missed.is_empty(), "{path}: {key} never comes to {missed:?}");
+            assert!(missed.is_empty(), "{path}: {key} does not reach {missed:?}");
         }
-        nothing_is_wrong(&page).await;
+        assert_no_errors(&page).await;
         page.close().await.unwrap();
     }
     chrome.close().await;
-    ground.close().await;
+    dashboard.close().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn whoever_has_a_keyboard_alone_sees_and_does_everything() {
-    let (ground, chrome) = (Ground::night_run().await, Chrome::start().await);
-    let page = open(&chrome, &ground, "/").await;
-    // Past the bar at the top, and on from there.
+async fn a_keyboard_alone_reaches_and_operates_everything() {
+    let (dashboard, chrome) = (TestDashboard::night_run().await, TestBrowser::start().await);
+    let page = open(&chrome, &dashboard, "/").await;
+    // Skips the bar at the top, and continues from there.
     press(&page, &["Tab"]).await;
-    stands_at(&page, ".skip").await;
+    wait_for_focus(&page, ".skip").await;
     assert!(script::<bool>(&page, "document.activeElement.getBoundingClientRect().left >= 0").await);
     press(&page, &["Enter"]).await;
-    stands_at(&page, "#main").await;
+    wait_for_focus(&page, "#main").await;
     press(&page, &["Tab"]).await;
     assert!(script::<bool>(&page, "document.querySelector('main').contains(document.activeElement)").await);
     // Every page by its key and by its link.
@@ -81,17 +83,17 @@ async fn whoever_has_a_keyboard_alone_sees_and_does_everything() {
         wait_for(&page, &format!("document.querySelector('main h1')?.textContent === {heading:?}")).await;
         wait_for(&page, "document.querySelector('main').contains(document.activeElement)").await;
     }
-    stands_at(&page, "[role=grid]").await;
+    wait_for_focus(&page, "[role=grid]").await;
     tab_to(&page, "Shift+Tab", "#nav a[href='/learning']").await;
     press(&page, &["Enter"]).await;
     wait_for(&page, "location.pathname === '/learning' && document.querySelector('main h1')").await;
 
-    // The theme, by both keys that press a button; it is remembered.
+    // The theme, by both keys that press a button; the choice is stored.
     tab_to(&page, "Shift+Tab", "#theme").await;
     for (key, theme) in [("Enter", "light"), (" ", "dark")] {
         press(&page, &[key]).await;
         wait_for(&page, &format!("document.documentElement.dataset.theme === {theme:?}")).await;
-        stands_at(&page, "#theme").await;
+        wait_for_focus(&page, "#theme").await;
     }
     page.reload().await.unwrap();
     wait_for(&page, "document.querySelector('main h1')").await;
@@ -103,27 +105,28 @@ async fn whoever_has_a_keyboard_alone_sees_and_does_everything() {
     filters_and_table(&page).await;
     trajectory(&page).await;
 
-    // The resolved job is unfolded, and read.
+    // Unfolds the resolved job and reads it.
     press(&page, &["5"]).await;
     wait_for(&page, "document.querySelector('#resolved-fold')").await;
     tab_to(&page, "Tab", "#resolved-fold").await;
     press(&page, &["Enter"]).await;
     wait_for(&page, "document.querySelector('#resolved').open").await;
     tab_to(&page, "Tab", "#resolved-text").await;
-    nothing_is_wrong(&page).await;
+    assert_no_errors(&page).await;
     chrome.close().await;
-    ground.close().await;
+    dashboard.close().await;
 }
 
-/// Fields are filled and emptied by typing, lists by arrows, headings sort, rows are walked through and opened.
+/// Fills and clears fields by typing, changes lists by arrows, sorts by headings, walks through
+/// rows and opens one.
 async fn filters_and_table(page: &chromiumoxide::Page) {
     let matched = |count: &str| {
         format!("document.querySelector('main [role=status]').textContent.startsWith({count:?})")
     };
     press(page, &["3"]).await;
-    stands_at(page, "[role=grid]").await;
+    wait_for_focus(page, "[role=grid]").await;
     press(page, &["/"]).await;
-    stands_at(page, "#find").await;
+    wait_for_focus(page, "#find").await;
     write(page, "invoice").await;
     wait_for(page, &matched("80 of 244")).await;
     press(page, &["Backspace"; 7]).await;
@@ -132,29 +135,29 @@ async fn filters_and_table(page: &chromiumoxide::Page) {
     press(page, &["ArrowDown"]).await;
     wait_for(page, "location.search === '?suite=mini'").await;
     wait_for(page, &matched("84 of 244")).await;
-    stands_at(page, "select[name=suite]").await;
+    wait_for_focus(page, "select[name=suite]").await;
     press(page, &["ArrowUp"]).await;
     wait_for(page, &matched("244 ")).await;
     tab_to(page, "Tab", "input[name=reward_min]").await;
     write(page, "0.9").await;
     wait_for(page, "location.search === '?reward_min=0.9'").await;
-    stands_at(page, "input[name=reward_min]").await;
+    wait_for_focus(page, "input[name=reward_min]").await;
     tab_to(page, "Tab", ".filters > button").await;
     press(page, &["Enter"]).await;
     wait_for(page, &matched("244 ")).await;
     wait_for(page, "document.querySelector('input[name=reward_min]').value === ''").await;
 
-    // On to the table; its headings sort, and whoever sorts stays where they are.
+    // On to the table; its headings sort, and the focus stays.
     press(page, &["Tab"]).await;
-    stands_at(page, "[role=grid]").await;
+    wait_for_focus(page, "[role=grid]").await;
     tab_to(page, "Tab", "#sort-reward").await;
     for (key, arrow) in [("Enter", "↓"), (" ", "↑"), ("Enter", "↓")] {
         press(page, &[key]).await;
         wait_for(page, &format!("document.querySelector('#sort-reward').textContent === 'Reward {arrow}'"))
             .await;
-        stands_at(page, "#sort-reward").await;
+        wait_for_focus(page, "#sort-reward").await;
     }
-    assert!(focus(page).await.is_some());
+    assert!(visible_focus(page).await.is_some());
     tab_to(page, "Shift+Tab", "[role=grid]").await;
     let chosen = |row: u32| format!("document.querySelector('#row-{row}.at')?.textContent.includes('-s')");
     press(page, &["End"]).await;
@@ -163,9 +166,9 @@ async fn filters_and_table(page: &chromiumoxide::Page) {
     wait_for(page, &chosen(1)).await;
     press(page, &["PageDown", "PageUp"]).await;
     wait_for(page, &chosen(1)).await;
-    // Out of the table again: it holds nobody.
+    // The focus can leave the table.
     press(page, &["Shift+Tab"]).await;
-    stands_at(page, ".filters > button").await;
+    wait_for_focus(page, ".filters > button").await;
     press(page, &["Tab", "Enter"]).await;
     wait_for(page, "location.pathname.startsWith('/trajectory/') && document.querySelector('article')").await;
 }
@@ -180,19 +183,19 @@ async fn trajectory(page: &chromiumoxide::Page) {
     tab_to(page, "Tab", "h1 + button").await;
     press(page, &[" "]).await;
     wait_for(page, dialog(true)).await;
-    stands_at(page, "dialog button").await;
+    wait_for_focus(page, "dialog button").await;
     tab_to(page, "Tab", "dialog pre").await;
     press(page, &["Escape"]).await;
     wait_for(page, dialog(false)).await;
-    stands_at(page, "h1 + button").await;
-    assert!(focus(page).await.is_some(), "back where it was, and seen");
+    wait_for_focus(page, "h1 + button").await;
+    assert!(visible_focus(page).await.is_some(), "the focus is back and visible");
 
     tab_to(page, "Tab", ".siblings a:not([aria-current])").await;
     let before: String = script(page, "location.pathname").await;
     press(page, &["Enter"]).await;
     wait_for(page, &format!("location.pathname !== {before:?} && document.querySelector('article')")).await;
     let first: String = script(page, "location.pathname").await;
-    // Its neighbours by keys: there is at least one.
+    // Adjacent trajectories by keys: there is at least one.
     press(page, &["["]).await;
     tokio::time::sleep(std::time::Duration::from_millis(200)).await;
     let is_first = script::<String>(page, "location.pathname").await == first;
@@ -202,16 +205,16 @@ async fn trajectory(page: &chromiumoxide::Page) {
     wait_for(page, &condition).await;
 
     press(page, &["j"]).await;
-    stands_at(page, "#step-0").await;
-    assert!(focus(page).await.is_some());
+    wait_for_focus(page, "#step-0").await;
+    assert!(visible_focus(page).await.is_some());
     press(page, &["r"]).await;
     wait_for(page, dialog(true)).await;
-    // Keys of the page mean nothing while it is open.
+    // Keys of the page have no effect while it is open.
     press(page, &["3", "j", "]"]).await;
     assert!(script::<bool>(page, dialog(true)).await);
     press(page, &["Escape"]).await;
     wait_for(page, dialog(false)).await;
-    stands_at(page, "#step-0").await;
+    wait_for_focus(page, "#step-0").await;
     tab_to(page, "Tab", "#step-0 h3 a").await;
     press(page, &["Enter"]).await;
     wait_for(page, "location.hash === '#step-0'").await;
@@ -231,11 +234,11 @@ async fn trajectory(page: &chromiumoxide::Page) {
     .await;
 }
 
-/// What is drawn again while somebody stands at it leaves them there, also at a link, which has no id.
+/// A redraw of the focused element keeps the focus, also on a link without an id.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_redraw_leaves_the_focus_where_it_stands() {
-    let (ground, chrome) = (Ground::night_run().await, Chrome::start().await);
-    let page = open(&chrome, &ground, "/learning").await;
+async fn a_redraw_keeps_the_focus() {
+    let (dashboard, chrome) = (TestDashboard::night_run().await, TestBrowser::start().await);
+    let page = open(&chrome, &dashboard, "/learning").await;
     tab_to(&page, "Tab", "#tasks a[href$='find-the-invoice']").await;
     let redrawn: Vec<bool> = script(
         &page,
@@ -249,7 +252,7 @@ async fn a_redraw_leaves_the_focus_where_it_stands() {
     )
     .await;
     assert_eq!(redrawn, [true, true]);
-    nothing_is_wrong(&page).await;
+    assert_no_errors(&page).await;
     chrome.close().await;
-    ground.close().await;
+    dashboard.close().await;
 }

@@ -1,26 +1,26 @@
-//! A keyboard: keys as they are pressed, where the focus stands, and whether somebody sees it.
+//! A keyboard: presses keys, and checks where the focus is and whether it is visible.
 
 use chromiumoxide::Page;
 use chromiumoxide::cdp::browser_protocol::input::{DispatchKeyEventParams, DispatchKeyEventType};
 use chromiumoxide::keys::get_key_definition;
 use serde::Deserialize;
 
-use crate::ground::{script, wait_for};
+use crate::harness::{script, wait_for};
 
-/// Where the focus stands.
+/// The focused element.
 #[derive(Debug, Deserialize, PartialEq)]
-pub struct Focus {
-    /// Its tag, id and beginning of its text.
+pub struct FocusState {
+    /// Its tag, id and the start of its text.
     pub name: String,
-    /// It has an outline of two pixels.
+    /// Whether it has an outline of two pixels.
     is_outlined: bool,
-    /// Sides of that outline that nothing cuts off.
+    /// Number of sides of the outline that nothing cuts off.
     sides: u32,
-    /// It is on the screen, below the bar at the top.
+    /// Whether it is on the screen, below the bar at the top.
     is_in_sight: bool,
 }
 
-/// Empty where nothing has the focus.
+/// Empty if nothing has the focus.
 const FOCUS: &str = r"(() => {
     const node = document.activeElement;
     if (!node || node === document.body) return [];
@@ -43,11 +43,11 @@ const FOCUS: &str = r"(() => {
     return [{ name, is_outlined, sides: 4 - cut.size, is_in_sight: box.bottom > top && box.top < innerHeight && (box.top >= top - 1 || box.height > innerHeight / 2) }];
 })()";
 
-/// Presses keys one after another; `Shift+` holds that key down meanwhile.
+/// Presses keys one after another; `Shift+` holds that key down.
 pub async fn press(page: &Page, keys: &[&str]) {
     for key in keys {
         let (name, modifiers) = key.strip_prefix("Shift+").map_or((*key, 0), |name| (name, 8));
-        let key = get_key_definition(name).unwrap_or_else(|| panic!("{name} is no key"));
+        let key = get_key_definition(name).unwrap_or_else(|| panic!("{name} is not a key"));
         let text = key.text.or((key.key.len() == 1).then_some(key.key));
         let event = |kind| {
             let event = DispatchKeyEventParams::builder().r#type(kind).modifiers(modifiers).key(key.key);
@@ -62,44 +62,44 @@ pub async fn press(page: &Page, keys: &[&str]) {
     }
 }
 
-/// Types into whatever has the focus.
+/// Types into the focused element.
 pub async fn write(page: &Page, text: &str) {
     let letters: Vec<String> = text.chars().map(String::from).collect();
     press(page, &letters.iter().map(String::as_str).collect::<Vec<_>>()).await;
 }
 
-/// Where the focus stands; somebody sees it.
+/// The focused element, which must be visible.
 #[track_caller]
-pub fn focus<'a>(page: &'a Page) -> impl Future<Output = Option<Focus>> + 'a {
-    let place = std::panic::Location::caller();
+pub fn visible_focus<'a>(page: &'a Page) -> impl Future<Output = Option<FocusState>> + 'a {
+    let caller = std::panic::Location::caller();
     async move {
-        let focus: Option<Focus> = script::<Vec<Focus>>(page, FOCUS).await.pop();
+        let focus: Option<FocusState> = script::<Vec<FocusState>>(page, FOCUS).await.pop();
         if let Some(focus) = &focus {
-            let is_seen = focus.is_outlined && focus.sides >= 3 && focus.is_in_sight;
-            assert!(is_seen, "{place}: nobody sees where the focus stands: {focus:?}");
+            let is_visible = focus.is_outlined && focus.sides >= 3 && focus.is_in_sight;
+            assert!(is_visible, "{caller}: the focus is not visible: {focus:?}");
         }
         focus
     }
 }
 
-/// Goes on by `Tab` (or `Shift+Tab`) until a selector fits what has the focus.
+/// Presses `Tab` (or `Shift+Tab`) until the focused element matches a selector.
 #[track_caller]
 pub fn tab_to<'a>(page: &'a Page, key: &'a str, selector: &'a str) -> impl Future<Output = ()> + 'a {
-    let place = std::panic::Location::caller();
+    let caller = std::panic::Location::caller();
     async move {
         let mut passed = Vec::new();
         for _ in 0..80 {
             press(page, &[key]).await;
-            passed.push(focus(page).await.map_or_else(|| "the page".to_owned(), |focus| focus.name));
+            passed.push(visible_focus(page).await.map_or_else(|| "the page".to_owned(), |focus| focus.name));
             if script::<bool>(page, &format!("document.activeElement.matches({selector:?})")).await {
                 return;
             }
         }
-        panic!("{place}: {key} never came to {selector}, but to {passed:?}");
+        panic!("{caller}: {key} did not reach {selector}, but {passed:?}");
     }
 }
 
-/// Waits until a selector fits what has the focus.
-pub async fn stands_at(page: &Page, selector: &str) {
+/// Waits until the focused element matches a selector.
+pub async fn wait_for_focus(page: &Page, selector: &str) {
     wait_for(page, &format!("document.activeElement.matches({selector:?})")).await;
 }

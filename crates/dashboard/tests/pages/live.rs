@@ -1,37 +1,38 @@
-//! A running job with 300 sessions, told by a stand-in coordinator over real gRPC: tiles, how far it is, draining from the page.
+//! A running job with 300 sessions, reported by a fake coordinator over real gRPC: tiles, progress,
+//! draining from the page.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
 use std::sync::{Arc, LazyLock};
 
-use furrow_records::fixtures::Plot;
-use furrow_rollout::{Ancestry, Group, Id, Size, Trajectory};
+use furrow_records::fixtures::TrajectoryFixture;
+use furrow_rollout::{Group, Id, Size, Trajectory, TrajectoryAncestry};
 use furrow_wire::v1::coordinator_service_server::{CoordinatorService, CoordinatorServiceServer};
-use furrow_wire::{OpaqueStep, Timeouts, ancestry_into, encode_opaque_step, encode_trace, v1};
+use furrow_wire::{LinkTimeouts, OpaqueStep, ancestry_into, encode_opaque_step, encode_trace, v1};
 use tokio::net::TcpListener;
 use tonic::{Request, Response, Status};
 
-use crate::ground::{Chrome, Ground, HOSTILE, keep_picture, poison, script, wait_for};
+use crate::harness::{HOSTILE, TestBrowser, TestDashboard, keep_picture, poison, script, wait_for};
 use crate::http::{ask, get};
-use crate::keys::{press, stands_at, tab_to};
-use crate::pages::{click, nothing_is_wrong, open};
+use crate::keys::{press, tab_to, wait_for_focus};
+use crate::pages::{assert_no_errors, click, open};
 
-/// Knows 300 trajectories; each look finds them a step further.
+/// Reports 300 trajectories; each poll finds them a step further.
 #[derive(Default)]
-struct Coordinator {
+struct FakeCoordinator {
     looks: AtomicU32,
     pictures: AtomicU32,
     drained: AtomicU32,
     stopped: AtomicU32,
-    /// Progress is told and nothing else.
+    /// Only progress is answered.
     late: AtomicBool,
     gone: AtomicBool,
 }
 
 const SESSIONS: u32 = 300;
 
-/// A step as a worker sends it; made once, a debug build takes its time for a picture.
+/// A step as a worker sends it; created once, because a debug build is slow with a picture.
 static RECORD: LazyLock<bytes::Bytes> = LazyLock::new(|| {
-    let plot = Plot { size: Size::new(160, 100), ..Plot::default() };
+    let plot = TrajectoryFixture { size: Size::new(160, 100), ..TrajectoryFixture::default() };
     let (mut record, mut steps) = plot.trajectory();
     poison(&mut record, &mut steps);
     let step = steps.remove(1);
@@ -46,15 +47,15 @@ static RECORD: LazyLock<bytes::Bytes> = LazyLock::new(|| {
     })
 });
 
-type Answer<T> = Result<Response<T>, Status>;
+type RpcResult<T> = Result<Response<T>, Status>;
 
-fn nobody<T>() -> Answer<T> {
-    Err(Status::unimplemented("no page asks"))
+fn unimplemented<T>() -> RpcResult<T> {
+    Err(Status::unimplemented("no page calls this"))
 }
 
 #[tonic::async_trait]
-impl CoordinatorService for Shared {
-    async fn progress(&self, _: Request<v1::ProgressRequest>) -> Answer<v1::ProgressResponse> {
+impl CoordinatorService for SharedCoordinator {
+    async fn progress(&self, _: Request<v1::ProgressRequest>) -> RpcResult<v1::ProgressResponse> {
         if self.0.gone.load(SeqCst) {
             return Err(Status::unavailable("gone"));
         }
@@ -79,7 +80,7 @@ impl CoordinatorService for Shared {
             scored: 480 + 4 * looks,
             failed: 7,
             successes: 300,
-            training_judged: 400,
+            training_success_known: 400,
             training_successes: 300,
             scoring: 3,
             workers: vec![
@@ -94,7 +95,7 @@ impl CoordinatorService for Shared {
         }))
     }
 
-    async fn running(&self, _: Request<v1::RunningRequest>) -> Answer<v1::RunningResponse> {
+    async fn running(&self, _: Request<v1::RunningRequest>) -> RpcResult<v1::RunningResponse> {
         if self.0.late.load(SeqCst) {
             return Err(Status::deadline_exceeded("too much to do"));
         }
@@ -103,7 +104,7 @@ impl CoordinatorService for Shared {
         let running = |index: u32| {
             let group_id = Id::<Group>::nth(&run_id, u64::from(index / 4));
             let trajectory_id = Id::<Trajectory>::attempt(&group_id, index % 4, 0);
-            let of = Ancestry {
+            let of = TrajectoryAncestry {
                 run_id: run_id.clone(),
                 group_id,
                 sample_index: index % 4,
@@ -123,12 +124,12 @@ impl CoordinatorService for Shared {
         Ok(Response::new(v1::RunningResponse { trajectories: (0..SESSIONS).map(running).collect() }))
     }
 
-    async fn last_step(&self, _: Request<v1::LastStepRequest>) -> Answer<v1::LastStepResponse> {
+    async fn last_step(&self, _: Request<v1::LastStepRequest>) -> RpcResult<v1::LastStepResponse> {
         self.0.pictures.fetch_add(1, SeqCst);
         Ok(Response::new(v1::LastStepResponse { record: RECORD.clone() }))
     }
 
-    async fn weights(&self, _: Request<v1::WeightsRequest>) -> Answer<v1::WeightsResponse> {
+    async fn weights(&self, _: Request<v1::WeightsRequest>) -> RpcResult<v1::WeightsResponse> {
         let worker = v1::WeightsWorker {
             worker_id: "policy-0".into(),
             version: 4,
@@ -143,61 +144,62 @@ impl CoordinatorService for Shared {
         }))
     }
 
-    async fn drain(&self, request: Request<v1::DrainRequest>) -> Answer<v1::DrainResponse> {
-        let told = if request.into_inner().at_once { &self.0.stopped } else { &self.0.drained };
-        told.fetch_add(1, SeqCst);
+    async fn drain(&self, request: Request<v1::DrainRequest>) -> RpcResult<v1::DrainResponse> {
+        let counter = if request.into_inner().at_once { &self.0.stopped } else { &self.0.drained };
+        counter.fetch_add(1, SeqCst);
         Ok(Response::new(v1::DrainResponse {}))
     }
 
-    async fn lease(&self, _: Request<v1::LeaseRequest>) -> Answer<v1::LeaseResponse> {
-        nobody()
+    async fn lease(&self, _: Request<v1::LeaseRequest>) -> RpcResult<v1::LeaseResponse> {
+        unimplemented()
     }
-    async fn renew(&self, _: Request<v1::RenewRequest>) -> Answer<v1::RenewResponse> {
-        nobody()
+    async fn renew(&self, _: Request<v1::RenewRequest>) -> RpcResult<v1::RenewResponse> {
+        unimplemented()
     }
-    async fn record_step(&self, _: Request<v1::RecordStepRequest>) -> Answer<v1::RecordStepResponse> {
-        nobody()
+    async fn record_step(&self, _: Request<v1::RecordStepRequest>) -> RpcResult<v1::RecordStepResponse> {
+        unimplemented()
     }
-    async fn finish(&self, _: Request<v1::FinishRequest>) -> Answer<v1::FinishResponse> {
-        nobody()
+    async fn finish(&self, _: Request<v1::FinishRequest>) -> RpcResult<v1::FinishResponse> {
+        unimplemented()
     }
     async fn report_discarded(
         &self,
         _: Request<v1::ReportDiscardedRequest>,
-    ) -> Answer<v1::ReportDiscardedResponse> {
-        nobody()
+    ) -> RpcResult<v1::ReportDiscardedResponse> {
+        unimplemented()
     }
-    async fn publish(&self, _: Request<v1::PublishRequest>) -> Answer<v1::PublishResponse> {
-        nobody()
+    async fn publish(&self, _: Request<v1::PublishRequest>) -> RpcResult<v1::PublishResponse> {
+        unimplemented()
     }
 }
 
 #[derive(Clone, Default)]
-struct Shared(Arc<Coordinator>);
+struct SharedCoordinator(Arc<FakeCoordinator>);
 
 #[tokio::test(flavor = "multi_thread")]
 async fn three_hundred_sessions_are_watched_and_the_job_is_drained() {
-    let coordinator = Shared::default();
+    let coordinator = SharedCoordinator::default();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
-    let router = furrow_wire::server(Timeouts::default())
+    let router = furrow_wire::server(LinkTimeouts::default())
         .add_service(CoordinatorServiceServer::new(coordinator.clone()));
     let serving = tokio::spawn(router.serve_with_incoming(furrow_wire::accept(listener)));
 
     let dir = tempfile::tempdir().unwrap();
     std::fs::write(dir.path().join("coordinator.address"), format!("{address}\n")).unwrap();
-    let (ground, chrome) = (Ground::serve(dir, None).await, Chrome::start().await);
-    let page = open(&chrome, &ground, "/sessions").await;
+    let (dashboard, chrome) = (TestDashboard::serve(dir, None).await, TestBrowser::start().await);
+    let page = open(&chrome, &dashboard, "/sessions").await;
     wait_for(&page, "document.querySelectorAll('.session').length === 300").await;
     wait_for(&page, "document.querySelector('main [role=status]').textContent === '300 sessions running'")
         .await;
     wait_for(&page, "document.querySelectorAll('.session')[1].querySelector('img')?.naturalWidth === 160")
         .await;
-    // The keyboard comes to the tiles, too.
+    // The keyboard reaches the tiles, too.
     tab_to(&page, "Tab", ".session").await;
-    // Only tiles in sight have asked for their picture: 20 are on the screen, and as many below it.
+    // Only tiles near the visible area request their picture: 20 are on the screen, and as many
+    // below it.
     let pictures: i64 = script(&page, "document.querySelectorAll('.session img[src]').length").await;
-    assert!((1..80).contains(&pictures), "{pictures} pictures were asked for");
+    assert!((1..80).contains(&pictures), "{pictures} pictures were requested");
     let far: bool =
         script(&page, "document.querySelectorAll('.session')[299].querySelector('img') !== null").await;
     assert!(!far);
@@ -205,7 +207,7 @@ async fn three_hundred_sessions_are_watched_and_the_job_is_drained() {
     wait_for(&page, "document.querySelectorAll('.session')[299].querySelector('img')?.naturalWidth === 160")
         .await;
     script::<bool>(&page, "(scrollTo(0, 0), true)").await;
-    // Steps go on without a reload.
+    // Steps advance without a reload.
     let before: String =
         script(&page, "document.querySelectorAll('.session')[2].querySelector('.strong').textContent").await;
     wait_for(
@@ -219,18 +221,18 @@ async fn three_hundred_sessions_are_watched_and_the_job_is_drained() {
     let title: String =
         script(&page, "document.title + document.querySelector('#run-name').textContent").await;
     assert_eq!(title, "Sessions · night-runnight-run");
-    // A picture is of the step that is asked for, or of none, and nobody keeps it.
+    // A picture belongs to the requested step, or the request fails; it is not cached.
     let picture = "/api/sessions/night-run-g000000-s1-a0/screenshot";
     for (query, status) in
         [("", 200), ("?step=1", 200), ("?step=0", 404), ("?step=2", 404), ("?steps=1", 400)]
     {
-        let (got, head, _) = ask(ground.address, &format!("GET {picture}{query} HTTP/1.1"), &[], "").await;
+        let (got, head, _) = ask(dashboard.address, &format!("GET {picture}{query} HTTP/1.1"), &[], "").await;
         assert_eq!(got, status, "{query}");
         assert!(head.contains("cache-control: no-store"), "{head}");
     }
-    // A coordinator that is late for this one question is no end of the job: the tiles stay.
+    // A coordinator that is late for this one question does not end the job: the tiles stay.
     coordinator.0.late.store(true, SeqCst);
-    let (status, body) = get(ground.address, "/api/sessions", &[]).await;
+    let (status, body) = get(dashboard.address, "/api/sessions", &[]).await;
     assert!(status == 503 && body.contains("too much to do"), "{status} {body}");
     let looks = coordinator.0.looks.load(SeqCst);
     while coordinator.0.looks.load(SeqCst) < looks + 3 {
@@ -238,16 +240,16 @@ async fn three_hundred_sessions_are_watched_and_the_job_is_drained() {
     }
     assert_eq!(script::<i64>(&page, "document.querySelectorAll('.session img').length > 0 ? document.querySelectorAll('.session').length : 0").await, 300);
     coordinator.0.late.store(false, SeqCst);
-    nothing_is_wrong(&page).await;
+    assert_no_errors(&page).await;
 
-    let page = open(&chrome, &ground, "/job").await;
+    let page = open(&chrome, &dashboard, "/job").await;
     wait_for(&page, "document.querySelector('#drain')").await;
     wait_for(
         &page,
         "document.querySelector('main').textContent.includes('Version 4 is current, 5 is the newest')",
     )
     .await;
-    // Each worker as its last heartbeat described it, and how long ago that was.
+    // Each worker as in its last heartbeat, and the time since then.
     let rows: Vec<Vec<String>> = script(&page, "[...document.querySelectorAll('#table-workers tbody tr')].map((row) => [...row.cells].map((cell) => cell.textContent.replaceAll('\\u202f', ' ')))").await;
     assert_eq!(
         rows,
@@ -257,9 +259,9 @@ async fn three_hundred_sessions_are_watched_and_the_job_is_drained() {
             ["policy-0", "policy", "100 of 128", "90 ms ago", "1.50 GB", "64 GB", "4", HOSTILE[0]],
         ]
     );
-    // The rate of what was judged so far, with how far it may be off.
+    // The success rate so far, with its interval.
     wait_for(&page, "document.querySelector('.running').textContent.replaceAll('\\u202f', ' ').includes('success rate75.0 % [70.5 %, 79.0 %] of 400')").await;
-    // By the keyboard: asked for, refused, and the focus is back at the button.
+    // By keyboard: requested, declined, and the focus is back on the button.
     for button in ["#drain", "#stop"] {
         tab_to(&page, "Tab", button).await;
         press(&page, &["Enter"]).await;
@@ -268,9 +270,9 @@ async fn three_hundred_sessions_are_watched_and_the_job_is_drained() {
         tab_to(&page, "Tab", &format!("{button}-yes")).await;
         press(&page, &["Escape"]).await;
         wait_for(&page, "!document.querySelector('dialog[open]')").await;
-        stands_at(&page, button).await;
+        wait_for_focus(&page, button).await;
     }
-    // Asked for twice, and the first answer is no.
+    // Requested twice; the first confirmation is declined.
     for button in ["#drain", "#stop"] {
         click(&page, button).await;
         wait_for(&page, "document.querySelector('dialog[open]')").await;
@@ -298,16 +300,16 @@ async fn three_hundred_sessions_are_watched_and_the_job_is_drained() {
     wait_for(&page, "document.querySelector('dialog[open]').textContent.includes('What ran is taken back')")
         .await;
     assert_eq!((coordinator.0.drained.load(SeqCst), coordinator.0.stopped.load(SeqCst)), (1, 1));
-    nothing_is_wrong(&page).await;
+    assert_no_errors(&page).await;
 
-    // The job ends: tiles go, and the pages say so.
-    let page = open(&chrome, &ground, "/sessions").await;
+    // The job ends: the tiles disappear, and the pages report it.
+    let page = open(&chrome, &dashboard, "/sessions").await;
     wait_for(&page, "document.querySelectorAll('.session').length === 300").await;
     coordinator.0.gone.store(true, SeqCst);
     wait_for(&page, "document.querySelector('main [role=status]').textContent.startsWith('Nothing runs')")
         .await;
     wait_for(&page, "document.querySelectorAll('.session').length === 0").await;
     chrome.close().await;
-    ground.close().await;
+    dashboard.close().await;
     serving.abort();
 }

@@ -1,15 +1,17 @@
-//! The dashboard as somebody meets it: over HTTP, in a real Chromium, and held against a script that computes its figures again.
+//! The dashboard as its users get it: over HTTP, in a real Chromium, and compared with a script
+//! that computes its metrics again.
 //!
-//! Needs the headless shell, and Python with pyarrow: their absence is a failure that says what to install, never a skip.
+//! Needs the headless shell, and Python with pyarrow: without them tests fail and name what to
+//! install; they are never skipped.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod controls;
-mod figures;
-mod ground;
+mod harness;
 mod http;
 mod keyboard;
 mod keys;
 mod live;
 mod many;
+mod metrics;
 mod pages;
 mod report;

@@ -1,39 +1,43 @@
-//! A data set of a million trajectories in a real Chromium: opened, scrolled, sorted, filtered, searched, and one of them read.
+//! A data set of a million trajectories in a real Chromium: opened, scrolled, sorted, filtered,
+//! searched, and one of them read.
 //!
-//! Times are printed and held to nothing: docs/DASHBOARD.md has those of a release build, which the ignored test measures.
-#![expect(clippy::print_stdout, reason = "the times are what it tells")]
+//! Times are printed and not asserted: docs/DASHBOARD.md has those of a release build, which the
+//! ignored test measures.
+#![expect(clippy::print_stdout, reason = "the times are its output")]
 
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use chromiumoxide::Page;
-use furrow_records::fixtures::{self, Block, Plot};
+use furrow_records::fixtures::{self, RowBlock, TrajectoryFixture};
 use furrow_records::view::Sort;
-use furrow_rollout::{End, Id, PolicyKind, Size};
+use furrow_rollout::{EndKind, Id, PolicyKind, Size};
 use serde_json::Value;
 
-use crate::ground::{Chrome, Ground, keep_picture, script, wait_for};
+use crate::harness::{TestBrowser, TestDashboard, keep_picture, script, wait_for};
 use crate::keys::{press, write};
-use crate::pages::{WATCH, click, nothing_is_wrong, open};
+use crate::pages::{WATCH, assert_no_errors, click, open};
 
 /// Groups of a block, of four trajectories each.
 const GROUPS: u64 = 250;
 /// Trajectories of a shard.
 const SHARD: u64 = 100_000;
-/// Rows of an answer: what the API says that it gives at most.
+/// Most rows of an answer, by the API's limit.
 const ANSWER_MAX: usize = 500;
-/// Nodes of the whole document: a table of 30 rows in sight has some 600.
+/// Most nodes of the whole document: a table with 30 visible rows has about 600.
 const NODES_MAX: usize = 2_500;
 
-/// 1,000 trajectories of 23 kinds. Without their steps, where those would take longer to read than everything else.
-fn block(has_steps: bool) -> Block {
-    let plot = |mix: u32| Plot {
+/// 1,000 trajectories of 23 kinds; without steps if those would take longer to read than everything
+/// else.
+fn block(has_steps: bool) -> RowBlock {
+    let plot = |mix: u32| TrajectoryFixture {
         steps: 1 + mix % 3,
-        end: [End::Answered, End::MaxSteps, End::BrowserDead, End::Unparsable][mix as usize % 4],
+        end: [EndKind::Answered, EndKind::MaxSteps, EndKind::BrowserDead, EndKind::Unparsable]
+            [mix as usize % 4],
         reward: (mix % 8) as f32 / 8.0,
         kind: if mix % 5 == 4 { PolicyKind::Random } else { PolicyKind::Model },
         size: Size::new(4, 4),
-        ..Plot::default()
+        ..TrajectoryFixture::default()
     };
     let plots: Vec<_> = (0..23).map(|mix| plot(mix).trajectory()).collect();
     let attempt = |group: u64, sample: u32| {
@@ -53,17 +57,17 @@ fn block(has_steps: bool) -> Block {
         .flat_map(|group| (0..4).map(move |sample| attempt(group, sample)).collect::<Vec<_>>())
         .collect();
     let records: Vec<_> = made.iter().map(|(record, _)| record.clone()).collect();
-    Block::new(&made, &records.chunks(4).map(fixtures::group).collect::<Vec<_>>())
+    RowBlock::new(&made, &records.chunks(4).map(fixtures::group).collect::<Vec<_>>())
 }
 
-/// Resident memory of this process in MB: the dashboard and the test; the browser is another one.
+/// Resident memory of this process in MB: the dashboard and the test, without the browser.
 fn resident() -> f64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
     line.trim().trim_end_matches("kB").trim().parse::<f64>().unwrap() / 1e3
 }
 
-/// What the page got to see: how many rows each answer had.
+/// Records the number of rows of each answer on the page.
 const ANSWERS: &str = r"
     window.answers = [];
     const json = Response.prototype.json;
@@ -74,15 +78,16 @@ const ANSWERS: &str = r"
     };
 ";
 
-/// A page with many rows, and how long each thing took.
-struct Look<'a> {
+/// A page with many rows, and times of operations.
+struct TableProbe<'a> {
     page: &'a Page,
-    ground: &'a Ground,
+    dashboard: &'a TestDashboard,
     rows: u64,
 }
 
-impl Look<'_> {
-    /// Waits until it is so, says how long that took, and that the browser holds what is in sight and no more.
+impl TableProbe<'_> {
+    /// Waits for a condition, prints the time, and checks that the browser holds only the visible
+    /// rows.
     async fn until(&self, what: &str, began: Instant, condition: &str) {
         wait_for(self.page, condition).await;
         println!("{what}: {:.0?}", began.elapsed());
@@ -90,33 +95,33 @@ impl Look<'_> {
         assert!(lines <= 60 && nodes <= NODES_MAX, "{what}: {lines} rows, {nodes} nodes");
     }
 
-    /// A row that is there and was read.
-    fn shown(row: u64) -> String {
+    /// A row that is present and loaded.
+    fn row_is_loaded(row: u64) -> String {
         format!(
             "document.querySelector('#row-{row}')?.children[1].textContent.startsWith('test-g') || document.querySelector('#row-{row}')?.children[2].textContent.startsWith('test-g')"
         )
     }
 
-    /// The bar is dragged to a share of its way: rows there are those of that share.
+    /// Drags the scroll bar to a share of its way and checks the rows there.
     async fn scroll_to(&self, share: f64) {
         let began = Instant::now();
         let first: u64 = script(self.page, &format!("(() => {{ const bar = document.querySelector('.grid-scroll'); bar.scrollTop = {share} * (bar.scrollHeight - bar.clientHeight); \
             return new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => done(Number(document.querySelector('.grid-rows .grid-row').id.slice(4)))))); }})()")).await;
         let want = share * self.rows as f64;
         assert!((first as f64 - want).abs() < 60.0, "row {first} at {share} of {}", self.rows);
-        self.until(&format!("scrolled to {share}"), began, &Self::shown(first)).await;
+        self.until(&format!("scrolled to {share}"), began, &Self::row_is_loaded(first)).await;
     }
 
     async fn key(&self, key: &str, row: u64) {
         let began = Instant::now();
         press(self.page, &[key]).await;
-        let condition = format!("document.querySelector('#row-{row}.at') && ({})", Self::shown(row));
+        let condition = format!("document.querySelector('#row-{row}.at') && ({})", Self::row_is_loaded(row));
         self.until(key, began, &condition).await;
     }
 
-    /// The first rows are those that the API says.
+    /// Checks that the first rows are those of the API.
     async fn first_rows(&self, query: &str) -> String {
-        let answer = self.ground.get(&format!("/api/trajectories?{query}&limit=3")).await;
+        let answer = self.dashboard.get(&format!("/api/trajectories?{query}&limit=3")).await;
         let ids: Vec<&str> = answer["rows"]
             .as_array()
             .unwrap()
@@ -130,12 +135,12 @@ impl Look<'_> {
     }
 }
 
-/// Rows of a page of the sorted table do not go down (or up), and those without a value come last.
-async fn is_in_order(ground: &Ground, sort: Sort, descending: bool, offset: u64) {
+/// Checks that rows of the sorted table are in order, and that those without a value come last.
+async fn is_in_order(dashboard: &TestDashboard, sort: Sort, descending: bool, offset: u64) {
     let order = if descending { "desc" } else { "asc" };
     let column = sort.as_str();
     let path = format!("/api/trajectories?sort={column}&order={order}&offset={offset}&limit=500");
-    let answer = ground.get(&path).await;
+    let answer = dashboard.get(&path).await;
     let rows = answer["rows"].as_array().unwrap();
     assert_eq!(rows.len(), 500, "{path}");
     let key = |row: &Value| match &row[column] {
@@ -152,35 +157,36 @@ fn write_shards(data: &Path, rows: u64, has_all_steps: bool) {
     let (whole, bare) = (block(true), block(false));
     for shard in 0..rows / SHARD {
         let block = if has_all_steps { &whole } else { &bare };
-        block.publish(data, &format!("s{shard}"), shard * 100..(shard + 1) * 100 - 1);
+        block.commit(data, &format!("s{shard}"), shard * 100..(shard + 1) * 100 - 1);
         // The last thousand have their steps in either case.
-        whole.publish(data, &format!("t{shard}"), (shard + 1) * 100 - 1..(shard + 1) * 100);
+        whole.commit(data, &format!("t{shard}"), (shard + 1) * 100 - 1..(shard + 1) * 100);
     }
 }
 
 async fn look_through(rows: u64, has_all_steps: bool) {
     let dir = tempfile::tempdir().unwrap();
     let (began, data) = (Instant::now(), dir.path().join("data"));
-    // Apart: a task that never rests is made to by tokio, and a manifest of many commits is read in one go.
+    // On its own thread: tokio interrupts a task that never yields, and a manifest of many commits
+    // is read at once.
     tokio::task::spawn_blocking(move || write_shards(&data, rows, has_all_steps)).await.unwrap();
     println!("{rows} trajectories written: {:.1?}", began.elapsed());
 
-    let chrome = Chrome::start().await;
+    let chrome = TestBrowser::start().await;
     let (began, before) = (Instant::now(), resident());
-    let ground = Ground::serve(dir, None).await;
+    let dashboard = TestDashboard::serve(dir, None).await;
     let page = chrome.open("about:blank").await;
     page.evaluate_on_new_document(format!("{WATCH}{ANSWERS}")).await.unwrap();
-    page.goto(ground.url("/trajectories")).await.unwrap();
-    let look = Look { page: &page, ground: &ground, rows };
-    let told = format!("{rows} trajectories");
+    page.goto(dashboard.url("/trajectories")).await.unwrap();
+    let look = TableProbe { page: &page, dashboard: &dashboard, rows };
+    let label = format!("{rows} trajectories");
     let status = "document.querySelector('main [role=status]')?.textContent.replaceAll('\\u202f', '')";
     let deadline = Instant::now() + Duration::from_secs(300);
-    while !script::<bool>(&page, &format!("{status} === {told:?}")).await {
+    while !script::<bool>(&page, &format!("{status} === {label:?}")).await {
         assert!(Instant::now() < deadline, "{:?}", script::<Option<String>>(&page, status).await);
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
-    look.until("read and shown", began, &Look::shown(0)).await;
-    ground.wait_until(|head| head["step_files_left"] == 0).await;
+    look.until("read and shown", began, &TableProbe::row_is_loaded(0)).await;
+    dashboard.wait_until(|head| head["step_files_left"] == 0).await;
     println!("steps summed up: {:.1?}; memory {:.0} MB, {before:.0} MB before", began.elapsed(), resident());
     keep_picture(&page, "trajectories-many").await;
 
@@ -198,7 +204,7 @@ async fn look_through(rows: u64, has_all_steps: bool) {
     look.key("PageDown", fits).await;
     look.key("ArrowDown", fits + 1).await;
 
-    // Every heading, in both directions where it matters.
+    // Every heading, in both directions where they differ.
     let sorts: Vec<String> = script(
         &page,
         "[...document.querySelectorAll('.grid-head button')].map((button) => button.id.slice(5))",
@@ -213,27 +219,27 @@ async fn look_through(rows: u64, has_all_steps: bool) {
         look.until(&format!("sorted by {sort}, {order}"), began, &condition).await;
     }
     for sort in Sort::ALL.iter().filter(|sort| sorts.iter().any(|known| known == sort.as_str())) {
-        is_in_order(&ground, *sort, true, rows / 2).await;
+        is_in_order(&dashboard, *sort, true, rows / 2).await;
     }
-    is_in_order(&ground, Sort::EndedAt, false, rows / 3).await;
+    is_in_order(&dashboard, Sort::EndedAt, false, rows / 3).await;
 
-    // By what a field says, and by letters.
+    // By a field's value, and by text.
     click(&page, ".filters > button").await;
-    wait_for(&page, &format!("{status} === {told:?}")).await;
+    wait_for(&page, &format!("{status} === {label:?}")).await;
     let began = Instant::now();
     script::<bool>(&page, "(() => { const end = document.querySelector('select[name=end]'); end.value = 'browser_dead'; return end.dispatchEvent(new Event('change')); })()").await;
     look.until("filtered by end", began, &format!("{status}.includes(' of {rows}') && document.querySelector('#row-0')?.textContent.includes('browser dead')")).await;
     click(&page, ".filters > button").await;
-    wait_for(&page, &format!("{status} === {told:?}")).await;
+    wait_for(&page, &format!("{status} === {label:?}")).await;
     click(&page, "#find").await;
     let began = Instant::now();
     let last = format!("g{:06}", rows / 4 - 1);
     write(&page, &last).await;
     look.until("found by its id", began, &format!("{status} === '4 of {rows} trajectories'")).await;
     click(&page, ".filters > button").await;
-    wait_for(&page, &format!("{status} === {told:?}")).await;
+    wait_for(&page, &format!("{status} === {label:?}")).await;
 
-    // The very last row opens its trajectory, and whoever comes back stands there.
+    // The very last row opens its trajectory, and going back selects it.
     script::<bool>(&page, "document.querySelector('[role=grid]').focus() ?? true").await;
     for (key, row) in [("Home", 0), ("End", rows - 1)] {
         look.key(key, row).await;
@@ -256,16 +262,16 @@ async fn look_through(rows: u64, has_all_steps: bool) {
         .await;
     }
 
-    // The other pages are of all of them.
-    for (path, words) in [("/", "Failures by kind"), ("/learning", "By policy version")] {
+    // The other pages cover all trajectories.
+    for (path, text) in [("/", "Failures by kind"), ("/learning", "By policy version")] {
         let began = Instant::now();
-        let page = open(&chrome, &ground, path).await;
-        wait_for(&page, &format!("document.querySelector('main').textContent.includes({words:?})")).await;
+        let page = open(&chrome, &dashboard, path).await;
+        wait_for(&page, &format!("document.querySelector('main').textContent.includes({text:?})")).await;
         println!("{path}: {:.0?}", began.elapsed());
-        nothing_is_wrong(&page).await;
+        assert_no_errors(&page).await;
         page.close().await.unwrap();
     }
-    nothing_is_wrong(&page).await;
+    assert_no_errors(&page).await;
     let answers: Vec<usize> = script(&page, "answers").await;
     assert!(answers.len() > 20 && answers.iter().all(|rows| *rows <= ANSWER_MAX), "{answers:?}");
     println!(
@@ -275,7 +281,7 @@ async fn look_through(rows: u64, has_all_steps: bool) {
         resident()
     );
     chrome.close().await;
-    ground.close().await;
+    dashboard.close().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -285,7 +291,7 @@ async fn a_hundred_thousand_trajectories_are_looked_through() {
 
 /// `cargo test --release -p furrow-dashboard --test pages -- --ignored --nocapture a_million`.
 #[tokio::test(flavor = "multi_thread")]
-#[ignore = "a debug build reads a million rows for minutes"]
+#[ignore = "a debug build takes minutes to read a million rows"]
 async fn a_million_trajectories_are_looked_through() {
     look_through(1_000_000, true).await;
 }

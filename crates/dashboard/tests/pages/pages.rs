@@ -1,10 +1,11 @@
-//! Every page and control in a real Chromium: what it shows, by pointer and by keyboard alone, and that nothing a page said executes.
+//! Every page and control in a real Chromium: its content, by pointer and by keyboard only; and no
+//! text of a page is executed.
 
 use chromiumoxide::Page;
 use chromiumoxide::cdp::browser_protocol::emulation::MediaFeature;
 use chromiumoxide::cdp::browser_protocol::network::CookieParam;
 
-use crate::ground::{Chrome, Ground, attempt, keep_picture, publish, script, wait_for};
+use crate::harness::{TestBrowser, TestDashboard, attempt, keep_picture, publish, script, wait_for};
 use crate::keys::{press, write};
 
 const POISONED: &str = "/trajectory/test-g000000-s1-a0";
@@ -13,7 +14,7 @@ pub async fn click(page: &Page, selector: &str) {
     page.find_element(selector).await.unwrap().click().await.unwrap();
 }
 
-/// What went wrong on the page: errors, refused scripts, hostile text that ran.
+/// Errors on the page: exceptions, refused scripts, hostile text that ran.
 pub const WATCH: &str = r"
     window.wrong = [];
     addEventListener('error', (event) => wrong.push(String(event.message ?? event.target?.src)), true);
@@ -21,15 +22,15 @@ pub const WATCH: &str = r"
     addEventListener('securitypolicyviolation', (event) => wrong.push(`${event.violatedDirective} ${event.blockedURI}`));
 ";
 
-pub async fn open(chrome: &Chrome, ground: &Ground, path: &str) -> Page {
+pub async fn open(chrome: &TestBrowser, dashboard: &TestDashboard, path: &str) -> Page {
     let page = chrome.open("about:blank").await;
     page.evaluate_on_new_document(WATCH).await.unwrap();
-    page.goto(ground.url(path)).await.unwrap();
+    page.goto(dashboard.url(path)).await.unwrap();
     wait_for(&page, "document.querySelector('main h1')").await;
     page
 }
 
-pub async fn nothing_is_wrong(page: &Page) {
+pub async fn assert_no_errors(page: &Page) {
     let wrong: Vec<String> = script(page, "window.wrong").await;
     assert!(wrong.is_empty(), "{wrong:?}");
     assert!(script::<bool>(page, "window.pwned === undefined").await, "hostile text ran");
@@ -37,8 +38,8 @@ pub async fn nothing_is_wrong(page: &Page) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn every_page_shows_its_figures_in_light_and_in_dark() {
-    let (ground, chrome) = (Ground::night_run().await, Chrome::start().await);
-    for (path, name, told) in [
+    let (dashboard, chrome) = (TestDashboard::night_run().await, TestBrowser::start().await);
+    for (path, name, expected) in [
         (
             "/",
             "overview",
@@ -69,20 +70,21 @@ async fn every_page_shows_its_figures_in_light_and_in_dark() {
             ],
         ),
     ] {
-        let page = open(&chrome, &ground, path).await;
+        let page = open(&chrome, &dashboard, path).await;
         for dark in [false, true] {
             let scheme = MediaFeature::new("prefers-color-scheme", if dark { "dark" } else { "light" });
             page.emulate_media_features(vec![scheme]).await.unwrap();
-            // Words are looked for as the page's source has them: headings are small capitals by style.
-            for words in told {
-                let words = words.replace("click_element", "click element");
-                wait_for(&page, &format!("document.body.textContent.includes({words:?})")).await;
+            // Expected texts are those of the page's source: headings become small capitals by
+            // style.
+            for phrase in expected {
+                let phrase = phrase.replace("click_element", "click element");
+                wait_for(&page, &format!("document.body.textContent.includes({phrase:?})")).await;
             }
             let paper: String = script(&page, "getComputedStyle(document.body).backgroundColor").await;
             assert_eq!(paper == "rgb(19, 23, 21)", dark, "{path}: {paper}");
             keep_picture(&page, &format!("{name}-{}", if dark { "dark" } else { "light" })).await;
         }
-        // The narrowest width that is promised: nothing is cut off.
+        // The smallest supported width: nothing is cut off.
         let overflow: i64 = script(&page, "document.documentElement.scrollWidth - innerWidth").await;
         assert!(overflow <= 0, "{path}: {overflow} pixels too wide at 1280");
         let width = chromiumoxide::cdp::browser_protocol::emulation::SetDeviceMetricsOverrideParams::new(
@@ -104,14 +106,15 @@ async fn every_page_shows_its_figures_in_light_and_in_dark() {
             "{path}: {}",
             script::<String>(&page, "window.nameless").await
         );
-        nothing_is_wrong(&page).await;
+        assert_no_errors(&page).await;
         page.close().await.unwrap();
     }
     chrome.close().await;
-    ground.close().await;
+    dashboard.close().await;
 }
 
-/// WCAG 2.1: text against what is behind it, 4.5:1, or 3:1 where it is large. Gradients and pictures have no text of ours on them.
+/// WCAG 2.1: contrast of text and background, 4.5:1, or 3:1 for large text. Gradients and pictures
+/// carry no text of the dashboard.
 pub const CONTRAST: &str = r"(() => {
     const parse = (text) => (text.match(/[\d.]+/g) ?? []).map(Number);
     const linear = (value) => ((value /= 255) <= 0.04045 ? value / 12.92 : ((value + 0.055) / 1.055) ** 2.4);
@@ -132,7 +135,7 @@ pub const CONTRAST: &str = r"(() => {
     return faint.length === 0;
 })()";
 
-/// Everything that can be acted on has a name, and every picture says what it shows.
+/// Every operable element has a name, and every picture a description.
 pub const LABELS: &str = r"(() => {
     const named = (node) => (node.getAttribute('aria-label') ?? node.labels?.[0]?.textContent ?? node.textContent ?? '').trim() !== '';
     const acted = [...document.querySelectorAll('a, button, input, select, [tabindex=\'0\'], [role=img]')].filter((node) => node.checkVisibility());
@@ -143,15 +146,15 @@ pub const LABELS: &str = r"(() => {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn nothing_that_a_page_or_a_model_says_executes() {
-    let (ground, chrome) = (Ground::night_run().await, Chrome::start().await);
+    let (dashboard, chrome) = (TestDashboard::night_run().await, TestBrowser::start().await);
     for path in [POISONED, "/trajectories?text=img", "/learning", "/job", "/"] {
-        let page = open(&chrome, &ground, path).await;
+        let page = open(&chrome, &dashboard, path).await;
         if path == POISONED {
             // All of it is there, as text.
             let text: String = script(&page, "document.querySelector('main').textContent").await;
-            for part in crate::ground::HOSTILE {
-                let seen = part.trim_end_matches('\0');
-                assert!(text.contains(seen) || part.contains('$'), "{seen} is not shown");
+            for part in crate::harness::HOSTILE {
+                let part_text = part.trim_end_matches('\0');
+                assert!(text.contains(part_text) || part.contains('$'), "{part_text} is missing");
             }
             click(&page, "button.quiet[type=button]:not(#theme)").await;
             wait_for(&page, "document.querySelector('dialog[open] pre')").await;
@@ -162,24 +165,24 @@ async fn nothing_that_a_page_or_a_model_says_executes() {
             let foreign: Vec<_> = addresses.iter().filter(|text| !text.starts_with(['/', '#'])).collect();
             assert!(foreign.is_empty(), "{foreign:?}");
         }
-        // Scripts and markup that text would have made.
+        // No scripts or markup were made of text.
         assert_eq!(script::<i64>(&page, "document.querySelectorAll('main script, main iframe, main object, main [onerror], main [onload]').length").await, 0);
         tokio::time::sleep(std::time::Duration::from_millis(200)).await;
-        nothing_is_wrong(&page).await;
+        assert_no_errors(&page).await;
         page.close().await.unwrap();
     }
-    // And if a page of ours tried, the browser itself would refuse.
-    let page = open(&chrome, &ground, "/").await;
+    // Even if a page tried, the browser would refuse.
+    let page = open(&chrome, &dashboard, "/").await;
     let refused: bool = script(&page, "(() => { try { document.createElement('p').innerHTML = '<b>x</b>'; return false; } catch { return true; } })()").await;
     assert!(refused, "trusted types are enforced");
     chrome.close().await;
-    ground.close().await;
+    dashboard.close().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_table_is_filtered_sorted_and_walked_through() {
-    let (ground, chrome) = (Ground::night_run().await, Chrome::start().await);
-    let page = open(&chrome, &ground, "/trajectories").await;
+    let (dashboard, chrome) = (TestDashboard::night_run().await, TestBrowser::start().await);
+    let page = open(&chrome, &dashboard, "/trajectories").await;
     let matched = "document.querySelector('main [role=status]').textContent";
     wait_for(&page, &format!("{matched} === '244 trajectories'")).await;
 
@@ -201,14 +204,15 @@ async fn the_table_is_filtered_sorted_and_walked_through() {
         .await;
     }
     wait_for(&page, "document.querySelector('.grid-rows .grid-row').children[5].textContent === '7'").await;
-    // A number that makes no sense is answered in words.
+    // A meaningless number gets an error message.
     script::<bool>(&page, "(() => { const least = document.querySelector('input[name=steps_min]'); least.value = '-3'; return least.dispatchEvent(new Event('input')); })()").await;
     wait_for(&page, "document.querySelector('[role=alert]').textContent.includes('steps_min')").await;
     click(&page, ".filters > button").await;
     wait_for(&page, "document.querySelector('[role=alert]').textContent === ''").await;
 
-    // By keyboard alone: to the page, to the filter, through the rows, into one, on to its sibling, back.
-    let page = open(&chrome, &ground, "/").await;
+    // By keyboard only: to the page, to the filter, through the rows, into one, on to its sibling,
+    // back.
+    let page = open(&chrome, &dashboard, "/").await;
     press(&page, &["3"]).await;
     wait_for(&page, "document.querySelector('.grid-rows .grid-row.at')").await;
     press(&page, &["/"]).await;
@@ -240,15 +244,15 @@ async fn the_table_is_filtered_sorted_and_walked_through() {
     wait_for(&page, &format!("location.pathname !== {first:?}")).await;
     script::<bool>(&page, "history.back() ?? true").await;
     wait_for(&page, &format!("location.pathname === {first:?}")).await;
-    nothing_is_wrong(&page).await;
+    assert_no_errors(&page).await;
     chrome.close().await;
-    ground.close().await;
+    dashboard.close().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_trajectory_shows_where_it_aimed_and_stays_at_its_address() {
-    let (ground, chrome) = (Ground::night_run().await, Chrome::start().await);
-    let page = open(&chrome, &ground, "/trajectory/test-g000001-s2-a0#step-1").await;
+    let (dashboard, chrome) = (TestDashboard::night_run().await, TestBrowser::start().await);
+    let page = open(&chrome, &dashboard, "/trajectory/test-g000001-s2-a0#step-1").await;
     wait_for(&page, "document.activeElement.id === 'step-1'").await;
     wait_for(&page, "document.querySelector('#step-1 .shot img').complete && document.querySelector('#step-1 .shot img').naturalWidth === 96").await;
     // The fixture clicks at 12.5, 40 of a picture of 96 by 64.
@@ -261,19 +265,19 @@ async fn a_trajectory_shows_where_it_aimed_and_stays_at_its_address() {
     assert!((at[0] - 12.5).abs() < 1.0 && (at[1] - 40.0).abs() < 1.0, "{at:?}");
     click(&page, "#step-1 details.tokens summary").await;
     wait_for(&page, "document.querySelectorAll('#step-1 .token').length === 6").await;
-    let told: String = script(&page, "document.querySelectorAll('#step-1 .token')[1].title").await;
-    assert!(told.contains("log-prob -0.750 (47.2"), "{told}");
+    let title: String = script(&page, "document.querySelectorAll('#step-1 .token')[1].title").await;
+    assert!(title.contains("log-prob -0.750 (47.2"), "{title}");
     keep_picture(&page, "trajectory-step").await;
-    nothing_is_wrong(&page).await;
+    assert_no_errors(&page).await;
     chrome.close().await;
-    ground.close().await;
+    dashboard.close().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_page_that_was_opened_too_early_becomes_right_by_itself() {
     let dir = tempfile::tempdir().unwrap();
     let data = dir.path().join("data");
-    let (ground, chrome) = (Ground::serve(dir, None).await, Chrome::start().await);
+    let (dashboard, chrome) = (TestDashboard::serve(dir, None).await, TestBrowser::start().await);
     let mut pages = Vec::new();
     for (path, becomes) in [
         ("/", "document.querySelector('main').textContent.includes('Failures by kind')"),
@@ -282,10 +286,10 @@ async fn a_page_that_was_opened_too_early_becomes_right_by_itself() {
             "/trajectories",
             "document.querySelector('select[name=suite] option[value=web]') && document.querySelector('.grid-rows .grid-row')",
         ),
-        // Not there at all: an error at first.
+        // Does not exist at first, which is an error.
         ("/trajectory/test-g000002-s0-a0", "document.querySelector('article')"),
     ] {
-        let page = open(&chrome, &ground, path).await;
+        let page = open(&chrome, &dashboard, path).await;
         assert!(!script::<bool>(&page, &format!("Boolean({becomes})")).await, "{path}");
         pages.push((page, becomes));
     }
@@ -293,7 +297,7 @@ async fn a_page_that_was_opened_too_early_becomes_right_by_itself() {
     for (page, becomes) in &pages {
         wait_for(page, becomes).await;
     }
-    // What somebody opened stays open, and the row that was chosen stays so, while more comes.
+    // Unfolded details and the selected row stay while data is added.
     let overview = &pages[0].0;
     publish(&data, "s1", &[attempt(5, 0)], &[]);
     wait_for(overview, "document.querySelector('details.numbers')").await;
@@ -315,16 +319,16 @@ async fn a_page_that_was_opened_too_early_becomes_right_by_itself() {
     )
     .await;
     chrome.close().await;
-    ground.close().await;
+    dashboard.close().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_token_lets_a_browser_in_and_leaves_its_address() {
     let token = "a-token-of-twenty-six-letters";
-    let (ground, chrome) =
-        (Ground::serve(tempfile::tempdir().unwrap(), Some(token)).await, Chrome::start().await);
-    let page = chrome.open(&ground.url("/learning")).await;
-    // The page focuses its field by itself, once it is drawn: letters that come before that go nowhere.
+    let (dashboard, chrome) =
+        (TestDashboard::serve(tempfile::tempdir().unwrap(), Some(token)).await, TestBrowser::start().await);
+    let page = chrome.open(&dashboard.url("/learning")).await;
+    // The page focuses its field once it is rendered: letters typed earlier are lost.
     let ready = "document.readyState === 'complete' && document.activeElement.id === 'token'";
     wait_for(&page, ready).await;
     keep_picture(&page, "sign-in").await;
@@ -341,21 +345,23 @@ async fn the_token_lets_a_browser_in_and_leaves_its_address() {
     write(&page, token).await;
     press(&page, &["Enter"]).await;
     wait_for(&page, "document.querySelector('main h1')?.textContent === 'Overview'").await;
-    // Nothing is published: the page says so and is no error.
+    // Without a commit the page shows a message, not an error.
     wait_for(&page, "document.querySelector('main').textContent.includes('No trajectory is published yet')")
         .await;
 
-    // The cookie is no token, no script reads it, and no other site has it sent.
+    // The cookie does not contain the token, no script reads it, and no other site can make the
+    // browser send it.
     let cookies = page.get_cookies().await.unwrap();
     let [cookie] = &cookies[..] else { panic!("{cookies:?}") };
     assert!(cookie.name.starts_with("furrow_dashboard_") && cookie.value != token, "{cookie:?}");
     assert!(cookie.http_only && cookie.session && cookie.path == "/", "{cookie:?}");
     assert_eq!(cookie.same_site.as_ref().map(AsRef::as_ref), Some("Strict"));
     assert_eq!(script::<String>(&page, "document.cookie").await, "");
-    // One that opens no door any more, as after a restart with another token: whoever has the page open is asked again.
+    // An invalid cookie, as after a restart with another token: an open page asks for the token
+    // again.
     let value = format!("{:0>64}", 1);
     let name = cookie.name.clone();
-    page.set_cookie(CookieParam::builder().name(name).value(value).url(ground.url("/")).build().unwrap())
+    page.set_cookie(CookieParam::builder().name(name).value(value).url(dashboard.url("/")).build().unwrap())
         .await
         .unwrap();
     press(&page, &["5"]).await;
@@ -364,13 +370,13 @@ async fn the_token_lets_a_browser_in_and_leaves_its_address() {
     click(&page, "form button").await;
     wait_for(&page, "document.querySelector('main h1')?.textContent === 'Overview'").await;
 
-    let other = Chrome::start().await;
-    let page = other.open(&ground.url(&format!("/job?token={token}"))).await;
+    let other = TestBrowser::start().await;
+    let page = other.open(&dashboard.url(&format!("/job?token={token}"))).await;
     wait_for(&page, "document.querySelector('main h1')?.textContent === 'Job'").await;
     let address: String = script(&page, "location.href").await;
-    assert_eq!(address, ground.url("/job"));
+    assert_eq!(address, dashboard.url("/job"));
     for chrome in [chrome, other] {
         chrome.close().await;
     }
-    ground.close().await;
+    dashboard.close().await;
 }

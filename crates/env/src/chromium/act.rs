@@ -1,4 +1,4 @@
-//! Actions as real input events: what a page sees is what a person's mouse and keyboard would send.
+//! Actions as real input events: a page receives what a person's mouse and keyboard would send.
 
 use std::time::Duration;
 
@@ -8,32 +8,38 @@ use chromiumoxide::cdp::browser_protocol::input::{
     SetInterceptDragsParams,
 };
 use chromiumoxide::keys::{KeyDefinition, USKEYBOARD_LAYOUT};
-use furrow_rollout::{Button, Direction, PagePoint, Size};
+use furrow_rollout::{PagePoint, PointerButton, ScrollDirection, Size};
 use futures::StreamExt;
 use futures::future::try_join_all;
 
-use super::tab::{Tab, listen};
-use crate::stage::StageError;
+use super::tab::{BrowserTab, listen};
+use crate::environment::EnvironmentError;
 
-/// Longer texts are inserted at once instead of being typed key by key: 200 keys are 400 events.
+/// Longer texts are inserted at once instead of key by key: 200 keys are 400 events.
 const TYPED_CHARS_MAX: usize = 200;
 
-/// Stops between the two ends of a drag; fewer and a page takes it for a click.
+/// Intermediate mouse positions of a drag; with fewer, a page takes the drag for a click.
 const DRAG_STOPS: u8 = 6;
 
 /// Share of a screen that a scroll without a distance moves: a fifth stays in view.
-const MOST_OF_A_SCREEN: f64 = 0.8;
+const SCROLL_SCREEN_SHARE: f64 = 0.8;
 
-/// Time a page gets to say that a native drag began.
+/// Time a page gets to report the start of a native drag.
 const DRAG_BEGINS: Duration = Duration::from_millis(120);
 
-/// Moves, presses and releases so many times. Sent together and delivered in order: one round trip instead of three. The second press of a
-/// double click says that it is the second, as a mouse driver would.
-pub(super) async fn click(tab: &Tab, at: PagePoint, button: Button, count: u8) -> Result<(), StageError> {
+/// Moves, presses and releases a number of times. The events are sent together and delivered in
+/// order: one round trip instead of three. The second press of a double click carries its click
+/// count, as from a mouse driver.
+pub(super) async fn click(
+    tab: &BrowserTab,
+    at: PagePoint,
+    button: PointerButton,
+    count: u8,
+) -> Result<(), EnvironmentError> {
     let button = match button {
-        Button::Left => MouseButton::Left,
-        Button::Middle => MouseButton::Middle,
-        Button::Right => MouseButton::Right,
+        PointerButton::Left => MouseButton::Left,
+        PointerButton::Middle => MouseButton::Middle,
+        PointerButton::Right => MouseButton::Right,
     };
     let pair = |nth| {
         [DispatchMouseEventType::MousePressed, DispatchMouseEventType::MouseReleased].map(|kind| {
@@ -47,27 +53,27 @@ pub(super) async fn click(tab: &Tab, at: PagePoint, button: Button, count: u8) -
     try_join_all(events.map(|event| tab.call(event, tab.deadlines.input, "a click"))).await.map(drop)
 }
 
-/// Moves the mouse and leaves it.
-pub(super) async fn hover(tab: &Tab, at: PagePoint) -> Result<(), StageError> {
+/// Moves the mouse and leaves it there.
+pub(super) async fn hover(tab: &BrowserTab, at: PagePoint) -> Result<(), EnvironmentError> {
     let moved = mouse(DispatchMouseEventType::MouseMoved, at, MouseButton::None);
     tab.call(moved, tab.deadlines.input, "moving the mouse").await.map(drop)
 }
 
-/// Replaces what the field at a point holds, or types where the focus is.
+/// Replaces the content of the field at a point, or types at the current focus.
 pub(super) async fn write(
-    tab: &Tab,
+    tab: &BrowserTab,
     into: Option<PagePoint>,
     content: &str,
     press_enter: bool,
-) -> Result<(), StageError> {
+) -> Result<(), EnvironmentError> {
     if let Some(at) = into {
-        click(tab, at, Button::Left, 1).await?;
+        click(tab, at, PointerButton::Left, 1).await?;
         select_all(tab).await?;
         if content.is_empty() {
             press(tab, "Delete").await?;
         }
     }
-    match content.chars().map(typed).collect::<Option<Vec<_>>>() {
+    match content.chars().map(key_for_char).collect::<Option<Vec<_>>>() {
         Some(keys) if keys.len() <= TYPED_CHARS_MAX => {
             let events = keys.into_iter().flat_map(|key| {
                 [
@@ -84,22 +90,22 @@ pub(super) async fn write(
     if press_enter { press(tab, "Enter").await } else { Ok(()) }
 }
 
-/// Turns the wheel at a point, or at the centre: what scrolls there scrolls, be it the page or a box in it. So many pixels, or most of a
-/// screen.
+/// Turns the mouse wheel at a point, or at the centre, which scrolls whatever scrolls there: the
+/// page or a box in it. The distance is in pixels and defaults to most of a screen.
 pub(super) async fn scroll(
-    tab: &Tab,
+    tab: &BrowserTab,
     at: Option<PagePoint>,
-    direction: Direction,
+    direction: ScrollDirection,
     pixels: Option<u32>,
     viewport: Size,
-) -> Result<(), StageError> {
-    let far = |side: u32| pixels.map_or(MOST_OF_A_SCREEN * f64::from(side), f64::from);
+) -> Result<(), EnvironmentError> {
+    let far = |side: u32| pixels.map_or(SCROLL_SCREEN_SHARE * f64::from(side), f64::from);
     let (width, height) = (far(viewport.width), far(viewport.height));
     let (x, y) = match direction {
-        Direction::Down => (0.0, height),
-        Direction::Up => (0.0, -height),
-        Direction::Right => (width, 0.0),
-        Direction::Left => (-width, 0.0),
+        ScrollDirection::Down => (0.0, height),
+        ScrollDirection::Up => (0.0, -height),
+        ScrollDirection::Right => (width, 0.0),
+        ScrollDirection::Left => (-width, 0.0),
     };
     let centre = PagePoint { x: viewport.width as f32 / 2.0, y: viewport.height as f32 / 2.0 };
     let mut wheel = mouse(DispatchMouseEventType::MouseWheel, at.unwrap_or(centre), MouseButton::None);
@@ -107,9 +113,10 @@ pub(super) async fn scroll(
     tab.call(wheel, tab.deadlines.input, "scrolling").await.map(drop)
 }
 
-/// Presses at one point, moves, releases at another. Works for pages that follow the mouse and for those that use native dragging: the
-/// latter is intercepted, because headless Chromium has no desktop to drag over.
-pub(super) async fn drag(tab: &Tab, from: PagePoint, to: PagePoint) -> Result<(), StageError> {
+/// Presses at one point, moves, and releases at another. Works for pages that follow the mouse and
+/// for those that use native dragging: the latter is intercepted, because headless Chromium has no
+/// desktop to drag over.
+pub(super) async fn drag(tab: &BrowserTab, from: PagePoint, to: PagePoint) -> Result<(), EnvironmentError> {
     let mut intercepted = listen::<EventDragIntercepted>(&tab.page).await?;
     let send = |event: DispatchMouseEventParams| tab.call(event, tab.deadlines.input, "a drag");
     tab.call(SetInterceptDragsParams::new(true), tab.deadlines.input, "a drag").await?;
@@ -117,9 +124,9 @@ pub(super) async fn drag(tab: &Tab, from: PagePoint, to: PagePoint) -> Result<()
     send(mouse(DispatchMouseEventType::MousePressed, from, MouseButton::Left)).await?;
     let mut native = None;
     for stop in 1..=DRAG_STOPS {
-        let at = between(from, to, f32::from(stop) / f32::from(DRAG_STOPS));
-        // Once a native drag begins, the page hears of it instead of the mouse.
-        let moved = send(held(mouse(DispatchMouseEventType::MouseMoved, at, MouseButton::Left)));
+        let at = interpolate(from, to, f32::from(stop) / f32::from(DRAG_STOPS));
+        // Once a native drag begins, the page receives drag events instead of mouse events.
+        let moved = send(with_left_button(mouse(DispatchMouseEventType::MouseMoved, at, MouseButton::Left)));
         tokio::select! {
             moved = moved => { moved?; }
             Some(event) = intercepted.next() => native = Some(event.data.clone()),
@@ -148,15 +155,20 @@ pub(super) async fn drag(tab: &Tab, from: PagePoint, to: PagePoint) -> Result<()
 }
 
 /// Presses a key with its modifiers, such as `Control+a`.
-pub(super) async fn press(tab: &Tab, name: &str) -> Result<(), StageError> {
+pub(super) async fn press(tab: &BrowserTab, name: &str) -> Result<(), EnvironmentError> {
     let Some((modifiers, key)) = key_named(name) else {
-        return Err(StageError::Failed(format!("there is no key {name:?}")));
+        return Err(EnvironmentError::Failed(format!("there is no key {name:?}")));
     };
     press_times(tab, key, modifiers, 1).await
 }
 
-/// The same so many times.
-pub(super) async fn press_times(tab: &Tab, key: Key, modifiers: i64, times: u64) -> Result<(), StageError> {
+/// Presses a key several times.
+pub(super) async fn press_times(
+    tab: &BrowserTab,
+    key: KeyboardKey,
+    modifiers: i64,
+    times: u64,
+) -> Result<(), EnvironmentError> {
     let writes = key.text.is_some() && modifiers & !SHIFT == 0;
     let kind = if writes { DispatchKeyEventType::KeyDown } else { DispatchKeyEventType::RawKeyDown };
     let mut down = key_event(kind, key, modifiers);
@@ -169,9 +181,8 @@ pub(super) async fn press_times(tab: &Tab, key: Key, modifiers: i64, times: u64)
     Ok(())
 }
 
-/// A key of the keyboard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Key {
+pub(super) struct KeyboardKey {
     pub key: &'static str,
     pub code: &'static str,
     pub number: i64,
@@ -183,8 +194,9 @@ const CONTROL: i64 = 2;
 const META: i64 = 4;
 const SHIFT: i64 = 8;
 
-/// A key by its name in `KeyboardEvent.key`, with modifiers before it: their bits and the key.
-pub(super) fn key_named(name: &str) -> Option<(i64, Key)> {
+/// Parses a key name as in `KeyboardEvent.key`, with modifiers before it: returns the modifiers'
+/// bits and the key.
+pub(super) fn key_named(name: &str) -> Option<(i64, KeyboardKey)> {
     // The last plus may be the key itself: `Control++`.
     let (before, last) = match name.strip_suffix("++") {
         Some(before) => (before, "+"),
@@ -192,7 +204,7 @@ pub(super) fn key_named(name: &str) -> Option<(i64, Key)> {
         None => name.rsplit_once('+').unwrap_or(("", name)),
     };
     let mut modifiers = 0;
-    for modifier in before.split('+').filter(|word| !word.is_empty()) {
+    for modifier in before.split('+').filter(|part| !part.is_empty()) {
         modifiers |= match modifier.to_ascii_lowercase().as_str() {
             "alt" | "option" => ALT,
             "control" | "ctrl" => CONTROL,
@@ -217,11 +229,11 @@ pub(super) fn key_named(name: &str) -> Option<(i64, Key)> {
     let same = |definition: &&KeyDefinition| definition.key == alias;
     let like = |definition: &&KeyDefinition| definition.key.eq_ignore_ascii_case(alias) && alias.len() > 1;
     let found = keyboard().find(same).or_else(|| keyboard().find(like))?;
-    Some((modifiers, Key::of(found)))
+    Some((modifiers, KeyboardKey::from_definition(found)))
 }
 
-impl Key {
-    fn of(definition: &'static KeyDefinition) -> Self {
+impl KeyboardKey {
+    fn from_definition(definition: &'static KeyDefinition) -> Self {
         let text = match definition.key {
             "Enter" => Some("\r"),
             "Tab" => None,
@@ -232,26 +244,27 @@ impl Key {
     }
 }
 
-/// All keys, those of the number block last: the library lists its arrows and digits before the others.
+/// All keys, with those of the number pad last: the library lists its arrows and digits before the
+/// others.
 fn keyboard() -> impl Iterator<Item = &'static KeyDefinition> {
     let on_the_block = |definition: &&KeyDefinition| definition.code.starts_with("Numpad");
     let others = USKEYBOARD_LAYOUT.iter().filter(move |definition| !on_the_block(definition));
     others.chain(USKEYBOARD_LAYOUT.iter().filter(on_the_block))
 }
 
-/// The key that writes a character, if the keyboard has one. A line's end is Enter.
-fn typed(character: char) -> Option<Key> {
+/// The key that types a character, if the keyboard has one. A line feed is Enter.
+fn key_for_char(character: char) -> Option<KeyboardKey> {
     let mut text = [0; 4];
     let text: &str = if character == '\n' { "Enter" } else { character.encode_utf8(&mut text) };
-    keyboard().find(|definition| definition.key == text).map(Key::of)
+    keyboard().find(|definition| definition.key == text).map(KeyboardKey::from_definition)
 }
 
-async fn select_all(tab: &Tab) -> Result<(), StageError> {
+async fn select_all(tab: &BrowserTab) -> Result<(), EnvironmentError> {
     press(tab, "Control+a").await
 }
 
-/// What a shortcut does to text. The desktop would know it, which headless Chromium has not.
-fn editing_command(key: Key, modifiers: i64) -> Option<&'static str> {
+/// The editing command of a shortcut. A desktop would supply it, but headless Chromium has none.
+fn editing_command(key: KeyboardKey, modifiers: i64) -> Option<&'static str> {
     match (modifiers, key.key) {
         (CONTROL | META, "a") => Some("selectAll"),
         (CONTROL | META, "c") => Some("copy"),
@@ -263,7 +276,7 @@ fn editing_command(key: Key, modifiers: i64) -> Option<&'static str> {
     }
 }
 
-fn key_event(kind: DispatchKeyEventType, key: Key, modifiers: i64) -> DispatchKeyEventParams {
+fn key_event(kind: DispatchKeyEventType, key: KeyboardKey, modifiers: i64) -> DispatchKeyEventParams {
     let text = (kind == DispatchKeyEventType::KeyDown).then_some(key.text).flatten().map(str::to_owned);
     let mut event = DispatchKeyEventParams::new(kind);
     event.modifiers = Some(modifiers);
@@ -283,13 +296,13 @@ fn mouse(kind: DispatchMouseEventType, at: PagePoint, button: MouseButton) -> Di
     event
 }
 
-/// The same with the left button down.
-fn held(mut event: DispatchMouseEventParams) -> DispatchMouseEventParams {
+/// The same event with the left button down.
+fn with_left_button(mut event: DispatchMouseEventParams) -> DispatchMouseEventParams {
     (event.buttons, event.click_count) = (Some(1), Some(0));
     event
 }
 
-fn between(from: PagePoint, to: PagePoint, share: f32) -> PagePoint {
+fn interpolate(from: PagePoint, to: PagePoint, share: f32) -> PagePoint {
     PagePoint { x: from.x + (to.x - from.x) * share, y: from.y + (to.y - from.y) * share }
 }
 
@@ -319,8 +332,8 @@ mod tests {
 
     #[test]
     fn texts_of_the_keyboard_are_typed_and_others_inserted() {
-        assert_eq!(typed('A').map(|key| key.code), Some("KeyA"));
-        assert_eq!(typed('\n').map(|key| key.text), Some(Some("\r")));
-        assert_eq!(typed('é'), None);
+        assert_eq!(key_for_char('A').map(|key| key.code), Some("KeyA"));
+        assert_eq!(key_for_char('\n').map(|key| key.text), Some(Some("\r")));
+        assert_eq!(key_for_char('é'), None);
     }
 }

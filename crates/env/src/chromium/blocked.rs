@@ -1,8 +1,10 @@
-//! Whether a live site refuses to serve us: a CAPTCHA in place of the page, 403 or 429, a wall that nothing on it opens.
+//! Detects that a live site refuses to serve the browser: a CAPTCHA in place of the page, 403 or
+//! 429, or an overlay without a control to close it.
 //!
-//! Such a trajectory ends as `blocked`: it is marked and tried again, and never scored, since what the policy did had no part in
-//! it. So a page is only called a refusal when it shows little else: a form with a CAPTCHA in it is a page, and so is an article
-//! about robots. Our own sites (`.test`) are not looked at: their walls are there to be passed.
+//! Such a trajectory ends as `blocked`: it is marked, retried and never scored, because the
+//! policy's actions did not cause it. Therefore a page only counts as a refusal if it shows little
+//! else: a form with a CAPTCHA in it is a page, and so is an article about robots. The farm's own
+//! sites (`.test`) are not inspected: their overlays are part of the task.
 
 use std::time::Duration;
 
@@ -11,19 +13,19 @@ use serde::Deserialize;
 use tokio::time::Instant;
 
 use super::script;
-use super::tab::Tab;
-use crate::config::Refusals;
-use crate::stage::StageError;
+use super::tab::BrowserTab;
+use crate::config::RefusalRules;
+use crate::environment::EnvironmentError;
 
-/// Pages that check the browser by themselves go on by themselves after a while; they are looked at this often.
-const LOOK_EVERY: Duration = Duration::from_millis(500);
+/// Some pages check the browser and continue without input; they are inspected at this interval.
+const INSPECT_INTERVAL: Duration = Duration::from_millis(500);
 
-/// A page with less text than this, and fewer links, shows little else.
+/// A page with less text and fewer links than this shows little else.
 const THIN_TEXT: u32 = 1_500;
 const THIN_LINKS: u32 = 20;
 
-/// What refusals say, in lower case, where the page shows little else.
-const SAYINGS: [&str; 25] = [
+/// Phrases of refusals in lower case, which count only if the page shows little else.
+const REFUSAL_PHRASES: [&str; 25] = [
     "verify you are human",
     "verify you're human",
     "verify that you are human",
@@ -51,64 +53,71 @@ const SAYINGS: [&str; 25] = [
     "complete the security check",
 ];
 
-/// What a page looks like from inside.
+/// The appearance of a page as a script in it measures it.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Looks {
+struct PageAppearance {
     host: String,
-    /// HTTP status of the document, 0 where the browser does not say.
+    /// HTTP status of the document; 0 if the browser does not report it.
     status: u16,
-    /// Title and text as they are seen, cut.
-    said: String,
-    /// Characters of text on the page.
+    /// Visible title and text, cut.
+    visible_text: String,
+    /// Number of characters of text on the page.
     text: u32,
     links: u32,
-    /// Fields to write into that are seen.
+    /// Number of visible input fields.
     fields: u32,
-    /// What kind of CAPTCHA is seen.
+    /// Kind of visible CAPTCHA.
     captcha: Option<String>,
-    /// Whether something lies over the whole page that speaks of consent, age or subscription and has nothing to press.
+    /// Whether an element about consent, age or subscription covers the whole page and has no
+    /// control.
     wall: bool,
 }
 
-/// Why the page is a refusal and stays one; `None` for a page.
-pub(super) async fn refused(tab: &Tab, rules: Refusals) -> Result<Option<String>, StageError> {
-    let patience = Instant::now() + rules.patience;
+/// Why the page is a lasting refusal; `None` for a page.
+pub(super) async fn detect_refusal(
+    tab: &BrowserTab,
+    rules: RefusalRules,
+) -> Result<Option<String>, EnvironmentError> {
+    let deadline = Instant::now() + rules.timeout;
     loop {
-        let Some(why) = look(tab, rules).await? else { return Ok(None) };
-        if Instant::now() >= patience {
+        let Some(why) = inspect_page(tab, rules).await? else { return Ok(None) };
+        if Instant::now() >= deadline {
             return Ok(Some(why));
         }
-        tokio::time::sleep(LOOK_EVERY).await;
+        tokio::time::sleep(INSPECT_INTERVAL).await;
     }
 }
 
-async fn look(tab: &Tab, rules: Refusals) -> Result<Option<String>, StageError> {
-    let looks = match script::apart(tab, LOOK, tab.deadlines.screenshot, "how the page looks").await {
-        Ok(looks) => looks,
-        // The document went away under the script: it is looked at after the next action.
-        Err(StageError::Failed(_)) => return Ok(None),
-        Err(error) => return Err(error),
-    };
-    let looks: Option<Looks> = serde_json::from_value(looks).ok();
-    Ok(looks.filter(|looks| rules.pages.takes(&looks.host)).and_then(|looks| looks.refusal()))
+async fn inspect_page(tab: &BrowserTab, rules: RefusalRules) -> Result<Option<String>, EnvironmentError> {
+    let looks =
+        match script::evaluate_isolated(tab, INSPECT_SCRIPT, tab.deadlines.screenshot, "how the page looks")
+            .await
+        {
+            Ok(looks) => looks,
+            // The document was replaced while the script ran: it is inspected after the next action.
+            Err(EnvironmentError::Failed(_)) => return Ok(None),
+            Err(error) => return Err(error),
+        };
+    let looks: Option<PageAppearance> = serde_json::from_value(looks).ok();
+    Ok(looks.filter(|looks| rules.pages.includes_host(&looks.host)).and_then(|looks| looks.refusal()))
 }
 
-/// Which pages are looked at.
+/// The pages that are inspected for refusals.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BlockedPages {
-    /// Those that are not our own.
+    /// Pages of live sites.
     Live,
-    /// All; for trying it out.
+    /// All pages; for trying the detection out.
     All,
     /// None.
     Never,
 }
 
 impl BlockedPages {
-    /// The word in job files.
-    pub fn parse(word: &str) -> Option<Self> {
-        match word {
+    /// Parses the name in job files.
+    pub fn parse(text: &str) -> Option<Self> {
+        match text {
             "live" => Some(Self::Live),
             "all" => Some(Self::All),
             "never" => Some(Self::Never),
@@ -116,19 +125,20 @@ impl BlockedPages {
         }
     }
 
-    /// Whether a task can meet such a page at all: most of ours never leave our own sites and are not asked.
-    pub(super) fn concerns(self, task: &Task) -> bool {
+    /// Whether a task can meet a refusal at all: most tasks never leave the farm's own sites and
+    /// are not inspected.
+    pub(super) fn applies_to(self, task: &Task) -> bool {
         let start = task.start_url.parse::<http::Uri>().ok();
         let start = start.as_ref().and_then(http::Uri::host).unwrap_or_default();
         let own = task.allow_hosts.iter().map(String::as_str).chain([start]);
         match self {
             Self::Never => false,
             Self::All => true,
-            Self::Live => own.into_iter().any(|host| self.takes(host)),
+            Self::Live => own.into_iter().any(|host| self.includes_host(host)),
         }
     }
 
-    fn takes(self, host: &str) -> bool {
+    fn includes_host(self, host: &str) -> bool {
         match self {
             Self::Live => !host.is_empty() && !host.ends_with(".test"),
             Self::All => true,
@@ -137,50 +147,51 @@ impl BlockedPages {
     }
 }
 
-impl Looks {
+impl PageAppearance {
     fn refusal(&self) -> Option<String> {
-        let said = self.said.to_lowercase();
-        // Our own filter's: the page led to a host that the task does not allow.
-        if said.contains("this task does not reach") {
+        let lowercase_text = self.visible_text.to_lowercase();
+        // The page of the egress filter: the tab was led to a host that the task does not allow.
+        if lowercase_text.contains("this task does not reach") {
             return None;
         }
         let thin = self.text < THIN_TEXT && self.links < THIN_LINKS;
-        let saying = SAYINGS.iter().find(|saying| said.contains(**saying));
+        let phrase = REFUSAL_PHRASES.iter().find(|phrase| lowercase_text.contains(**phrase));
         if self.status == 429 {
             return Some("the site answered HTTP 429".to_owned());
         }
         if self.status == 403 && thin {
             return Some("the site answered HTTP 403".to_owned());
         }
-        // A form to log in or to write a comment has a CAPTCHA beside its fields; a CAPTCHA in place of the page has one at most.
+        // A form to log in or to write a comment has a CAPTCHA beside its fields; a CAPTCHA in
+        // place of the page has one field at most.
         if let Some(captcha) = self.captcha.as_deref().filter(|_| thin && self.fields <= 1) {
-            return Some(format!("a CAPTCHA stands in place of the page: {captcha}"));
+            return Some(format!("the site shows a CAPTCHA instead of the page: {captcha}"));
         }
-        if let Some(saying) = saying.filter(|_| thin && self.fields <= 1) {
-            return Some(format!("the page only says {saying:?}"));
+        if let Some(phrase) = phrase.filter(|_| thin && self.fields <= 1) {
+            return Some(format!("the page shows only {phrase:?}"));
         }
-        self.wall.then(|| "a wall lies over the page and nothing on it opens it".to_owned())
+        self.wall.then(|| "an overlay covers the page and has no control to close it".to_owned())
     }
 }
 
-/// Runs in a world of our own. Pages of thousands of elements are no refusals and are not measured.
-const LOOK: &str = r#"(() => {
-  const shown = (element) => {
+/// Runs in an isolated world. Pages of thousands of elements are not refusals and are not measured.
+const INSPECT_SCRIPT: &str = r#"(() => {
+  const isVisible = (element) => {
     const box = element.getBoundingClientRect();
     return box.width >= 20 && box.height >= 10 && box.bottom > 0 && box.right > 0 && box.top < innerHeight && box.left < innerWidth
       && element.checkVisibility({ opacityProperty: true, visibilityProperty: true });
   };
-  const looks = {
+  const page = {
     host: location.hostname, status: performance.getEntriesByType('navigation')[0]?.responseStatus ?? 0,
-    said: document.title.slice(0, 200), text: 1e6, links: 1e6, fields: 0, captcha: null, wall: false,
+    visibleText: document.title.slice(0, 200), text: 1e6, links: 1e6, fields: 0, captcha: null, wall: false,
   };
-  if (!document.body || document.getElementsByTagName('*').length > 3000) return looks;
+  if (!document.body || document.getElementsByTagName('*').length > 3000) return page;
   const text = document.body.innerText;
-  looks.text = text.length;
-  looks.said += '\n' + text.slice(0, 3000);
-  looks.links = [...document.links].filter(shown).length;
+  page.text = text.length;
+  page.visibleText += '\n' + text.slice(0, 3000);
+  page.links = [...document.links].filter(isVisible).length;
   const fields = 'input:not([type=hidden]):not([type=submit]):not([type=button]):not([type=checkbox]):not([type=radio]), textarea';
-  looks.fields = [...document.querySelectorAll(fields)].filter(shown).length;
+  page.fields = [...document.querySelectorAll(fields)].filter(isVisible).length;
   const captchas = {
     reCAPTCHA: 'iframe[src*="/recaptcha/"]:not([src*="size=invisible"]), .g-recaptcha:not([data-size=invisible])',
     hCaptcha: 'iframe[src*="hcaptcha.com"], .h-captcha:not([data-size=invisible])',
@@ -191,9 +202,9 @@ const LOOK: &str = r#"(() => {
     'a picture of letters': 'img[src*="captcha" i], form[action*="captcha" i]',
   };
   for (const [name, selector] of Object.entries(captchas)) {
-    if ([...document.querySelectorAll(selector)].some(shown)) { looks.captcha = name; break; }
+    if ([...document.querySelectorAll(selector)].some(isVisible)) { page.captcha = name; break; }
   }
-  // The element that lies over most of the page: the same at eight of nine places, and fixed to the window.
+  // The element that covers most of the page: the same at eight of nine points, and fixed to the window.
   const over = new Map();
   for (const x of [0.1, 0.5, 0.9]) {
     for (const y of [0.1, 0.5, 0.9]) {
@@ -205,32 +216,32 @@ const LOOK: &str = r#"(() => {
       if (fixed) over.set(fixed, (over.get(fixed) ?? 0) + 1);
     }
   }
-  const walls = [...over].filter(([, places]) => places >= 8).map(([element]) => element);
-  // A dialog stands before its backdrop as a rule: what else is fixed and seen counts as part of the wall.
-  if (walls.length) {
+  const overlays = [...over].filter(([, points]) => points >= 8).map(([element]) => element);
+  // A dialog is usually in front of its backdrop: other fixed and visible elements count as part of the overlay.
+  if (overlays.length) {
     const parts = [...document.querySelectorAll('body *')].filter((element) => {
       const style = getComputedStyle(element);
-      return (style.position === 'fixed' || element.matches('dialog[open]')) && shown(element);
+      return (style.position === 'fixed' || element.matches('dialog[open]')) && isVisible(element);
     });
-    const words = parts.map((part) => part.innerText).join(' ').slice(0, 3000);
+    const overlayText = parts.map((part) => part.innerText).join(' ').slice(0, 3000);
     const topic = /cookie|consent|privacy|gdpr|subscri|sign in|log in|ad.?block|years of age|your (country|region)|not available/i;
-    const ways = 'button:not(:disabled), input:not([type=hidden]):not(:disabled), select, [role=button]:not([aria-disabled=true]), a[href], [onclick], label, summary, iframe, canvas';
+    const controls = 'button:not(:disabled), input:not([type=hidden]):not(:disabled), select, [role=button]:not([aria-disabled=true]), a[href], [onclick], label, summary, iframe, canvas';
     const clickable = (part) => [part, ...part.querySelectorAll('*')].some((element) =>
-      (element.matches(ways) || getComputedStyle(element).cursor === 'pointer') && shown(element));
-    looks.wall = topic.test(words) && !parts.some(clickable);
+      (element.matches(controls) || getComputedStyle(element).cursor === 'pointer') && isVisible(element));
+    page.wall = topic.test(overlayText) && !parts.some(clickable);
   }
-  return looks;
+  return page;
 })()"#;
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn page() -> Looks {
-        Looks {
+    fn page() -> PageAppearance {
+        PageAppearance {
             host: "shop.example".into(),
             status: 200,
-            said: "Shop\nhats and coats".into(),
+            visible_text: "Shop\nhats and coats".into(),
             text: 5_000,
             links: 80,
             fields: 1,
@@ -240,7 +251,7 @@ mod tests {
     }
 
     #[track_caller]
-    fn check(change: impl FnOnce(&mut Looks), want: Option<&str>) {
+    fn check(change: impl FnOnce(&mut PageAppearance), want: Option<&str>) {
         let mut looks = page();
         change(&mut looks);
         let got = looks.refusal();
@@ -252,7 +263,7 @@ mod tests {
 
     #[test]
     fn only_a_page_that_shows_little_else_is_a_refusal() {
-        let thin = |looks: &mut Looks| (looks.text, looks.links, looks.fields) = (200, 2, 0);
+        let thin = |looks: &mut PageAppearance| (looks.text, looks.links, looks.fields) = (200, 2, 0);
         check(|_| {}, None);
         check(thin, None);
         check(|looks| looks.status = 429, Some("HTTP 429"));
@@ -269,7 +280,8 @@ mod tests {
             |looks| {
                 thin(looks);
                 looks.status = 403;
-                looks.said = "This task does not reach \"ads.example\": it is not on the task's list.".into();
+                looks.visible_text =
+                    "This task does not reach \"ads.example\": it is not on the task's list.".into();
             },
             None,
         );
@@ -288,22 +300,22 @@ mod tests {
             },
             None,
         );
-        check(|looks| looks.said = "Why sites ask: are you a robot?".into(), None);
+        check(|looks| looks.visible_text = "Why sites ask: are you a robot?".into(), None);
         check(
             |looks| {
                 thin(looks);
-                looks.said = "Robot Check\nEnter the characters you see below".into();
+                looks.visible_text = "Robot Check\nEnter the characters you see below".into();
             },
             Some("enter the characters"),
         );
-        check(|looks| looks.wall = true, Some("a wall"));
+        check(|looks| looks.wall = true, Some("an overlay"));
     }
 
     #[test]
     fn our_own_sites_are_not_looked_at() {
         for (host, live) in [("a.example", true), ("shop.web.test", false), ("", false), ("attest", true)] {
-            assert_eq!(BlockedPages::Live.takes(host), live, "{host}");
-            assert!(BlockedPages::All.takes(host) && !BlockedPages::Never.takes(host));
+            assert_eq!(BlockedPages::Live.includes_host(host), live, "{host}");
+            assert!(BlockedPages::All.includes_host(host) && !BlockedPages::Never.includes_host(host));
         }
     }
 }

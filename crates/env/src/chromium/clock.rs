@@ -1,7 +1,9 @@
-//! Page time: it stands still while the policy thinks, and passes only in grants that end by themselves.
+//! Page time: it stands still while the policy computes, and passes only in grants of a fixed
+//! length.
 //!
-//! A clock that runs free does not run at the pace of the wall: it leaps from timer to timer, 60 s in 13 ms, and through any time limit of a page in
-//! one step. So nothing here lets it run free, and no grant is without an end: Chromium takes a budget of 0 for none at all.
+//! A free-running virtual clock does not follow the wall clock: it jumps from timer to timer, 60 s
+//! in 13 ms, and through any time limit of a page in one step. Therefore the clock never runs free
+//! here, and every grant has an end: Chromium takes a budget of 0 for an unlimited one.
 
 use std::num::NonZeroU32;
 use std::time::Duration;
@@ -13,13 +15,13 @@ use chromiumoxide::listeners::EventStream;
 use futures::StreamExt;
 use tokio::time::timeout;
 
-use super::tab::{Tab, listen};
-use crate::stage::StageError;
+use super::tab::{BrowserTab, listen};
+use crate::environment::EnvironmentError;
 
-/// Least page time that holds a frame (17 ms), without which some input is never answered.
+/// Least page time that contains a frame (17 ms); without a frame, some input is never answered.
 const FRAME_MILLIS: u32 = 17;
 
-/// What a step is granted of page time, shared by the actions in it.
+/// The page time of a step, shared by the actions in it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct StepTime {
     share_millis: u32,
@@ -27,7 +29,8 @@ pub(super) struct StepTime {
 }
 
 impl StepTime {
-    /// The time of a step with so many actions. Of several one share is left for what comes of the last.
+    /// The page time of a step with this many actions. With several actions, one share remains for
+    /// the time after the last one.
     pub fn new(step_millis: u32, actions: usize) -> Self {
         let shares = match u32::try_from(actions).unwrap_or(u32::MAX) {
             0 | 1 => 1,
@@ -36,57 +39,63 @@ impl StepTime {
         Self { share_millis: (step_millis / shares).max(FRAME_MILLIS), left_millis: step_millis }
     }
 
-    /// Takes the share of one action, for what happens while it is carried out.
+    /// Takes the share of one action, to grant while the action is executed.
     pub fn take_share(&mut self) -> u32 {
         self.left_millis = self.left_millis.saturating_sub(self.share_millis);
         self.share_millis
     }
 
-    /// Takes what no action used, for what happens after them.
+    /// Takes what the actions left, to grant after them.
     pub fn take_rest(&mut self) -> u32 {
         std::mem::take(&mut self.left_millis)
     }
 }
 
-/// Stops the page's clock, whatever is left of a grant.
-pub(super) async fn stop(tab: &Tab) -> Result<(), StageError> {
+/// Stops the page's clock and drops the rest of a grant.
+pub(super) async fn stop(tab: &BrowserTab) -> Result<(), EnvironmentError> {
     let pause = SetVirtualTimePolicyParams::new(VirtualTimePolicy::Pause);
     tab.call(pause, tab.deadlines.input, "stopping the page's clock").await?;
-    tab.leave_clock_stopped();
+    tab.mark_clock_stopped();
     Ok(())
 }
 
-/// Lets so much page time pass, then stops the clock again. Timers of that time have fired when this returns.
-pub(super) async fn advance(tab: &Tab, millis: u32) -> Result<(), StageError> {
+/// Lets `millis` of page time pass, then stops the clock again. Timers of that time have fired when
+/// this returns.
+pub(super) async fn advance(tab: &BrowserTab, millis: u32) -> Result<(), EnvironmentError> {
     let Some(millis) = NonZeroU32::new(millis) else { return Ok(()) };
     let mut expired = grant(tab, VirtualTimePolicy::Advance, millis).await?;
-    // 60 s of page time took 13 ms; a page that loops inside it is a page that hangs.
+    // 60 s of page time took 13 ms; a page that exceeds this deadline hangs.
     let deadline = tab.deadlines.screenshot.max(Duration::from_millis(u64::from(millis.get())));
-    tab.hear(expired.next(), deadline, "page time to pass").await.map(drop)
+    tab.wait_event(expired.next(), deadline, "page time to pass").await.map(drop)
 }
 
-/// The same for a document that is loading: its time stands still while it waits for the network. Whether it is over before `patience` is; a
-/// document whose requests are never answered has time left then.
-pub(super) async fn advance_loading(tab: &Tab, millis: u32, patience: Duration) -> Result<bool, StageError> {
+/// The same for a document that is loading: its time stands still while it waits for the network.
+/// Returns whether the grant ended before `load_timeout`; a document whose requests are never
+/// answered has time left then.
+pub(super) async fn advance_loading(
+    tab: &BrowserTab,
+    millis: u32,
+    load_timeout: Duration,
+) -> Result<bool, EnvironmentError> {
     let Some(millis) = NonZeroU32::new(millis) else { return Ok(true) };
     let mut expired = grant(tab, VirtualTimePolicy::PauseIfNetworkFetchesPending, millis).await?;
-    let heard = tab.hear(expired.next(), tab.deadlines.navigation, "page time to pass");
-    match timeout(patience, heard).await {
+    let heard = tab.wait_event(expired.next(), tab.deadlines.navigation, "page time to pass");
+    match timeout(load_timeout, heard).await {
         Ok(heard) => heard.map(|_| true),
         Err(_) => Ok(false),
     }
 }
 
 async fn grant(
-    tab: &Tab,
+    tab: &BrowserTab,
     policy: VirtualTimePolicy,
     millis: NonZeroU32,
-) -> Result<EventStream<EventVirtualTimeBudgetExpired>, StageError> {
+) -> Result<EventStream<EventVirtualTimeBudgetExpired>, EnvironmentError> {
     let expired = listen(&tab.page).await?;
     let mut grant = SetVirtualTimePolicyParams::new(policy);
     grant.budget = Some(f64::from(millis.get()));
     tab.call(grant, tab.deadlines.input, "moving the page's clock").await?;
-    tab.leave_clock_stopped();
+    tab.mark_clock_stopped();
     Ok(expired)
 }
 
@@ -94,7 +103,7 @@ async fn grant(
 mod tests {
     use super::*;
 
-    /// Takes the shares of `using` of so many actions, then the rest.
+    /// Takes the shares of `using` of `actions` actions, then the rest.
     #[track_caller]
     fn check(step_millis: u32, actions: usize, using: usize, shares: &[u32], rest: u32) {
         let mut time = StepTime::new(step_millis, actions);
@@ -114,7 +123,7 @@ mod tests {
         check(1000, 2, 1, &[333], 667);
         check(1000, 3, 3, &[250, 250, 250], 250);
         check(1000, 0, 0, &[], 1000);
-        // A share holds a frame, though the step has none.
+        // A share contains a frame, even if the step's time does not.
         check(20, 4, 2, &[17, 17], 0);
         check(0, 1, 1, &[17], 0);
     }

@@ -1,8 +1,10 @@
-//! What a browser's process gets that the system does not have: shared libraries and fonts. They are checked before the first start, and what
-//! the dynamic loader or the sandbox says of a start that failed is explained here.
+//! Shared libraries and fonts that the job supplies to a browser's process because the system lacks
+//! them. They are checked before the first start, and a failed start is explained by the messages
+//! of the dynamic loader or of the sandbox.
 //!
-//! The C library is never among them: it, its loader and the rest of glibc are one release and know each other's insides, and the loader of the
-//! machine has been mapped before it reads `LD_LIBRARY_PATH`.
+//! The C library is never among them: it, its loader and the rest of glibc form one release and
+//! depend on each other's internals, and the kernel has mapped the machine's loader before that
+//! loader reads `LD_LIBRARY_PATH`.
 
 use std::fs;
 use std::io::Read as _;
@@ -13,9 +15,10 @@ use super::process::{BrowserError, as_user};
 use crate::config::BrowserConfig;
 
 /// User and group id that a browser runs as when the worker is root.
-type Owner = Option<(u32, u32)>;
+type OwnerIds = Option<(u32, u32)>;
 
-/// Parts of glibc, by the name in front of `.so` or of a release (`libm-2.31.so`). Anything that begins with `ld-` is a loader.
+/// Parts of glibc, by the name before `.so` or before a release (`libm-2.31.so`). Any name that
+/// begins with `ld-` is a loader.
 const C_LIBRARY: &[&str] = &[
     "libc",
     "libm",
@@ -39,32 +42,32 @@ const C_LIBRARY: &[&str] = &[
 /// Folders inside folders: `glibc-hwcaps/x86-64-v3`.
 const DEPTH_MAX: usize = 3;
 
-/// Bytes of a fontconfig file that are looked through for its element.
+/// Bytes of a fontconfig file that are searched for its element.
 const FONTS_BYTES_MAX: u64 = 1 << 20;
 
-/// Files that one program is asked about.
-const ASKED_MAX: usize = 500;
+/// Most files per run of the checking program.
+const PATHS_PER_CHECK_MAX: usize = 500;
 
-/// Says the first of its arguments that its user may not read.
+/// Prints the first of its arguments that its user may not read.
 const READABLE: &str = "for path do \
     if [ ! -r \"$path\" ] || { [ -d \"$path\" ] && [ ! -x \"$path\" ]; }; then printf '%s\\n' \"$path\"; exit 0; fi; \
 done";
 
-/// Becomes the program `$1`, whose loader lists its libraries and ends. Its search path is `$0`.
+/// Becomes the program `$1`, whose loader lists its libraries and exits. `$0` is its search path.
 const TRACE: &str =
     "[ -z \"$0\" ] || export LD_LIBRARY_PATH=\"$0\"; export LD_TRACE_LOADED_OBJECTS=1; exec \"$1\"";
 
-/// Begins what the loader of glibc says of a library that it does not find.
-const LOADER_SAYS: &str = "error while loading shared libraries: ";
+/// Prefix of the message of glibc's loader about a library that it does not find.
+const LOADER_ERROR: &str = "error while loading shared libraries: ";
 
-/// What Chromium says where it may not make the namespaces of its sandbox.
-const SANDBOX_SAYS: &[&str] =
+/// Messages of Chromium when it may not create the namespaces of its sandbox.
+const SANDBOX_ERRORS: &[&str] =
     &["No usable sandbox", "Failed to move to new namespace", "The SUID sandbox helper binary"];
 
 const LIBRARIES: &str = "env.browser_libraries";
 const FONTS: &str = "env.browser_fonts";
 
-/// The value of `LD_LIBRARY_PATH` for the browser; empty: it is left as it is.
+/// The value of `LD_LIBRARY_PATH` for the browser; empty leaves the variable unchanged.
 pub(super) fn search_path(config: &BrowserConfig) -> String {
     let folders = config.libraries.iter().map(|folder| folder.display().to_string());
     folders.collect::<Vec<_>>().join(":")
@@ -73,51 +76,59 @@ pub(super) fn search_path(config: &BrowserConfig) -> String {
 /// Checks the folders of libraries and the fontconfig file of a job on this machine.
 ///
 /// # Errors
-/// When one is absent, is not what its key names, holds a part of the C library, or is closed to the browser's user.
-pub(super) fn check(config: &BrowserConfig, owner: Owner) -> Result<(), BrowserError> {
+/// If one is absent, is not what its key names, contains a part of the C library, or is not
+/// readable for the browser's user.
+pub(super) fn check(config: &BrowserConfig, owner: OwnerIds) -> Result<(), BrowserError> {
     let mut libraries = Vec::new();
     for folder in &config.libraries {
         libraries.push(folder.clone());
-        list(folder, 0, &mut libraries)?;
+        list_libraries(folder, 0, &mut libraries)?;
     }
     if let Some(part) = libraries.iter().find(|path| is_c_library(path)) {
         let what =
             "is a part of the C library, which must be the machine's own; remove the file from the folder";
-        return Err(given(LIBRARIES, part, what));
+        return Err(invalid_file(LIBRARIES, part, what));
     }
     check_readable(LIBRARIES, &libraries, config, owner)?;
     let Some(fonts) = &config.fonts else { return Ok(()) };
-    let unreadable = |why: std::io::Error| given(FONTS, fonts, format!("cannot be read: {why}"));
+    let unreadable = |why: std::io::Error| invalid_file(FONTS, fonts, format!("cannot be read: {why}"));
     if !fs::metadata(fonts).map_err(unreadable)?.is_file() {
-        return Err(given(FONTS, fonts, "is not a file"));
+        return Err(invalid_file(FONTS, fonts, "is not a file"));
     }
     let mut text = Vec::new();
     let read = fs::File::open(fonts).and_then(|file| file.take(FONTS_BYTES_MAX).read_to_end(&mut text));
     read.map_err(unreadable)?;
     if !String::from_utf8_lossy(&text).contains("<fontconfig") {
-        return Err(given(FONTS, fonts, "is not a fontconfig file: it has no element <fontconfig>"));
+        return Err(invalid_file(FONTS, fonts, "is not a fontconfig file: it has no element <fontconfig>"));
     }
     check_readable(FONTS, std::slice::from_ref(fonts), config, owner)
 }
 
-/// Explains a start that failed: which libraries are missing, or that the machine refuses the sandbox. `said`: the browser's messages.
-pub(super) fn explain(program: &Path, said: String, config: &BrowserConfig, owner: Owner) -> BrowserError {
+/// Explains a failed start: missing libraries, or a machine that refuses the sandbox. `messages`
+/// contains the browser's messages.
+pub(super) fn explain_start_failure(
+    program: &Path,
+    messages: String,
+    config: &BrowserConfig,
+    owner: OwnerIds,
+) -> BrowserError {
     let path = program.to_owned();
-    if let Some((_, rest)) = said.split_once(LOADER_SAYS) {
-        let mut missing = traced(program, config, owner);
+    if let Some((_, rest)) = messages.split_once(LOADER_ERROR) {
+        let mut missing = missing_libraries(program, config, owner);
         if missing.is_empty() {
             missing.push(rest.split(':').next().unwrap_or(rest).trim().to_owned());
         }
-        return BrowserError::MissingLibraries { path, missing: missing.join(", "), said };
+        return BrowserError::MissingLibraries { path, missing: missing.join(", "), message: messages };
     }
-    if config.sandbox && SANDBOX_SAYS.iter().any(|words| said.contains(words)) {
-        return BrowserError::Sandbox { path, said };
+    if config.sandbox && SANDBOX_ERRORS.iter().any(|error| messages.contains(error)) {
+        return BrowserError::Sandbox { path, messages };
     }
-    BrowserError::Start { path, said }
+    BrowserError::Start { path, messages }
 }
 
-/// All libraries that the loader does not find, in its order. It stops a start at the first.
-fn traced(program: &Path, config: &BrowserConfig, owner: Owner) -> Vec<String> {
+/// All libraries that the loader does not find, in its order. A normal start stops at the first
+/// one.
+fn missing_libraries(program: &Path, config: &BrowserConfig, owner: OwnerIds) -> Vec<String> {
     let mut command = as_user(owner);
     command.args(["/bin/sh", "-c", TRACE]).arg(search_path(config)).arg(program);
     let output = command.current_dir("/").stdin(Stdio::null()).output();
@@ -134,21 +145,22 @@ fn traced(program: &Path, config: &BrowserConfig, owner: Owner) -> Vec<String> {
 }
 
 /// Adds the shared libraries of a folder and of the folders in it.
-fn list(folder: &Path, depth: usize, found: &mut Vec<PathBuf>) -> Result<(), BrowserError> {
+fn list_libraries(folder: &Path, depth: usize, found: &mut Vec<PathBuf>) -> Result<(), BrowserError> {
     let entries = match fs::metadata(folder) {
-        Ok(metadata) if !metadata.is_dir() => return Err(given(LIBRARIES, folder, "is not a folder")),
+        Ok(metadata) if !metadata.is_dir() => return Err(invalid_file(LIBRARIES, folder, "is not a folder")),
         Ok(_) => fs::read_dir(folder),
         Err(why) => Err(why),
     };
-    let unreadable = |why: std::io::Error| given(LIBRARIES, folder, format!("cannot be listed: {why}"));
+    let unreadable =
+        |why: std::io::Error| invalid_file(LIBRARIES, folder, format!("cannot be listed: {why}"));
     for entry in entries.map_err(unreadable)? {
         let path = entry.map_err(unreadable)?.path();
         if path.is_dir() {
-            // The loader looks into no other folder.
+            // The loader searches no other folder.
             let is_searched = depth > 0 || path.file_name().is_some_and(|name| name == "glibc-hwcaps");
             if is_searched && depth < DEPTH_MAX {
                 found.push(path.clone());
-                list(&path, depth + 1, found)?;
+                list_libraries(&path, depth + 1, found)?;
             }
         } else if path.file_name().is_some_and(|name| name.to_string_lossy().contains(".so")) {
             found.push(path);
@@ -166,20 +178,21 @@ fn is_c_library(path: &Path) -> bool {
     stem.starts_with("ld-") || stem.starts_with("libc.musl") || C_LIBRARY.contains(&stem)
 }
 
-/// Asks a program that runs as the browser does: mode bits alone do not say what access lists and mounts allow.
+/// Runs a program as the browser's user to check access: mode bits alone do not show what access
+/// lists and mounts allow.
 fn check_readable(
     key: &'static str,
     paths: &[PathBuf],
     config: &BrowserConfig,
-    owner: Owner,
+    owner: OwnerIds,
 ) -> Result<(), BrowserError> {
     let user = if owner.is_some() { config.user.as_str() } else { "the worker's user" };
-    for some in paths.chunks(ASKED_MAX) {
+    for some in paths.chunks(PATHS_PER_CHECK_MAX) {
         let mut command: Command = as_user(owner);
         command.args(["/bin/sh", "-c", READABLE, "sh"]).args(some).current_dir("/");
         let output = command.stdin(Stdio::null()).stderr(Stdio::null()).output();
         let output = output.map_err(|source| BrowserError::Io {
-            what: "ask whether the browser's user may read its libraries (is setpriv of util-linux there?)",
+            what: "check whether the browser's user may read its libraries (is setpriv of util-linux there?)",
             source,
         })?;
         let refused = String::from_utf8_lossy(&output.stdout);
@@ -187,17 +200,17 @@ fn check_readable(
             let what = format!(
                 "cannot be read by {user}, the user that the browser runs as; open it and the folders above it (chmod a+rX)"
             );
-            return Err(given(key, Path::new(path), what));
+            return Err(invalid_file(key, Path::new(path), what));
         }
         if !output.status.success() {
             let what = format!("cannot be checked as {user}: {}", output.status);
-            return Err(given(key, &some[0], what));
+            return Err(invalid_file(key, &some[0], what));
         }
     }
     Ok(())
 }
 
-fn given(key: &'static str, path: &Path, what: impl Into<String>) -> BrowserError {
+fn invalid_file(key: &'static str, path: &Path, what: impl Into<String>) -> BrowserError {
     BrowserError::Given { key, path: path.to_owned(), what: what.into() }
 }
 
@@ -209,7 +222,8 @@ mod tests {
     use super::*;
     use crate::config::EnvFile;
 
-    /// A folder with a shared library in `good`, each other file or folder as named (`x/` is a folder), and what is wrong with them.
+    /// A folder with a shared library in `good`, each other file or folder as named (`x/` is a
+    /// folder), and the expected error.
     #[track_caller]
     fn check_given(files: &[&str], folders: &[&str], fonts: Option<&str>, want: &str) {
         let base = tempfile::tempdir().unwrap();
@@ -257,7 +271,7 @@ mod tests {
             Some("words.txt"),
             "env.browser_fonts: words.txt is not a fontconfig",
         );
-        // Root reads everything; the browser's user does not.
+        // Root can read everything; the browser's user cannot.
         if rustix::process::geteuid().is_root() {
             let want = "env.browser_libraries: more/libclosed.so cannot be read by nobody, the user";
             check_given(&["more/libclosed.so"], &["good", "more"], None, want);
@@ -295,11 +309,13 @@ mod tests {
             let file = EnvFile { sandbox, ..EnvFile::default() };
             file.check(Path::new("/")).unwrap().browser
         };
-        let check = |said: &str, sandbox: bool, want: &str| {
-            // Not a program that could be traced: what the loader said must do.
-            let got = explain(Path::new("/absent/shell"), said.into(), &config(sandbox), None).to_string();
+        let check = |messages: &str, sandbox: bool, want: &str| {
+            // This program cannot be traced, so that the loader's message must suffice.
+            let got =
+                explain_start_failure(Path::new("/absent/shell"), messages.into(), &config(sandbox), None)
+                    .to_string();
             assert!(got.contains(want), "{got}");
-            assert!(got.contains(said), "{got}");
+            assert!(got.contains(messages), "{got}");
         };
         let loader = "shell: error while loading shared libraries: libnspr4.so: cannot open shared object file: No such file or directory";
         check(

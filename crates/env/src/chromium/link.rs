@@ -1,4 +1,5 @@
-//! The link to one browser: commands under deadlines of our own, and a death that everybody hears.
+//! The link to one browser: commands with their own deadlines, and a notification of the browser's
+//! death.
 
 use std::future::Future;
 use std::time::Duration;
@@ -12,34 +13,36 @@ use futures::StreamExt;
 use tokio_util::sync::CancellationToken;
 
 use super::process::BrowserError;
-use crate::stage::StageError;
+use crate::environment::EnvironmentError;
 
 /// A connected browser.
 #[derive(Debug)]
-pub(super) struct Link {
+pub(super) struct BrowserLink {
     pub browser: Browser,
     /// Cancelled when the browser is gone.
     pub dead: CancellationToken,
 }
 
-impl Link {
-    /// Connects; the handler runs in a task of its own, whose end, however it comes, is the browser's death.
+impl BrowserLink {
+    /// Connects; the handler runs in its own task, whose end means that the browser is dead.
     pub async fn connect(address: &str) -> Result<Self, BrowserError> {
         let config = HandlerConfig {
             ignore_https_errors: false,
             ignore_invalid_messages: true,
-            // Its default would switch touch on; each tab sets its own size.
+            // The default would enable touch; each tab sets its own size.
             viewport: None,
             ..HandlerConfig::default()
         };
-        let (browser, mut handler) = Browser::connect_with_config(address, config).await.map_err(broken)?;
+        let (browser, mut handler) =
+            Browser::connect_with_config(address, config).await.map_err(link_error)?;
         let dead = CancellationToken::new();
         let death = dead.clone().drop_guard();
         tokio::spawn(async move {
             let _death = death;
             while let Some(event) = handler.next().await {
                 match event {
-                    // One message of each network request cannot be read with this protocol version: no harm.
+                    // One message per network request cannot be parsed with this protocol version;
+                    // it is not needed.
                     Ok(()) | Err(CdpError::InvalidMessage(..)) => {}
                     Err(_) => break,
                 }
@@ -48,55 +51,57 @@ impl Link {
         Ok(Self { browser, dead })
     }
 
-    /// A command to the browser itself.
+    /// Sends a command to the browser itself.
     pub async fn call<T: Command>(
         &self,
         command: T,
         deadline: Duration,
         waited_for: &'static str,
-    ) -> Result<T::Response, StageError> {
+    ) -> Result<T::Response, EnvironmentError> {
         let call = async { self.browser.execute(command).await.map(|response| response.result) };
         within(deadline, waited_for, &self.dead, call).await
     }
 
-    /// Targets as they come and go.
+    /// Events of targets that appear and disappear.
     pub async fn targets(
         &self,
     ) -> Result<(EventStream<EventTargetCreated>, EventStream<EventTargetDestroyed>), BrowserError> {
-        let created = self.browser.event_listener::<EventTargetCreated>().await.map_err(broken)?;
-        let destroyed = self.browser.event_listener::<EventTargetDestroyed>().await.map_err(broken)?;
+        let created = self.browser.event_listener::<EventTargetCreated>().await.map_err(link_error)?;
+        let destroyed = self.browser.event_listener::<EventTargetDestroyed>().await.map_err(link_error)?;
         Ok((created, destroyed))
     }
 }
 
-/// Waits for a call no longer than its deadline or the browser's life.
+/// Waits for a call until its deadline or the browser's death.
 pub(super) async fn within<T>(
     deadline: Duration,
     waited_for: &'static str,
     dead: &CancellationToken,
     call: impl Future<Output = Result<T, CdpError>>,
-) -> Result<T, StageError> {
+) -> Result<T, EnvironmentError> {
     tokio::select! {
         biased;
-        () = dead.cancelled() => Err(StageError::BrowserDead),
+        () = dead.cancelled() => Err(EnvironmentError::BrowserDead),
         outcome = tokio::time::timeout(deadline, call) => match outcome {
             Ok(Ok(value)) => Ok(value),
-            Ok(Err(error)) => Err(failed(waited_for, &error)),
-            Err(_) => Err(StageError::PageHang { waited_for }),
+            Ok(Err(error)) => Err(protocol_error(waited_for, &error)),
+            Err(_) => Err(EnvironmentError::PageHang { waited_for }),
         },
     }
 }
 
-/// What an error of the protocol says of page and browser.
-pub(super) fn failed(waited_for: &'static str, error: &CdpError) -> StageError {
+/// Converts a protocol error into an error about the page or the browser.
+pub(super) fn protocol_error(waited_for: &'static str, error: &CdpError) -> EnvironmentError {
     match error {
-        CdpError::Timeout => StageError::PageHang { waited_for },
-        CdpError::Ws(_) | CdpError::ChannelSendError(_) | CdpError::NoResponse => StageError::BrowserDead,
-        CdpError::Chrome(answer) if answer.message.contains("crashed") => StageError::PageCrash,
-        other => StageError::Failed(format!("{waited_for}: {other}")),
+        CdpError::Timeout => EnvironmentError::PageHang { waited_for },
+        CdpError::Ws(_) | CdpError::ChannelSendError(_) | CdpError::NoResponse => {
+            EnvironmentError::BrowserDead
+        }
+        CdpError::Chrome(answer) if answer.message.contains("crashed") => EnvironmentError::PageCrash,
+        other => EnvironmentError::Failed(format!("{waited_for}: {other}")),
     }
 }
 
-pub(super) fn broken(error: impl std::fmt::Display) -> BrowserError {
+pub(super) fn link_error(error: impl std::fmt::Display) -> BrowserError {
     BrowserError::Link { what: error.to_string() }
 }

@@ -1,15 +1,17 @@
-//! Marks: what a person could act on in the part of the page that is shown, numbered in reading order.
+//! Marks: the elements that a person could act on in the visible part of the page, numbered in
+//! reading order.
 //!
-//! `marks.js` looks at the page from a world of its own and changes nothing; the numbers are drawn into the picture by the worker
-//! (`paint.rs`), so no page can see, move or remove them. Rows of an open native list, which no page knows of, are added from its geometry.
+//! `marks.js` inspects the page from an isolated world and changes nothing; the worker draws the
+//! numbers into the picture (`paint.rs`), so that no page can see, move or remove them. Rows of an
+//! open native list, which are invisible to the page, are added from the list's geometry.
 
 use furrow_rollout::{MARK_TEXT_CHARS_MAX, MARKS_MAX, Mark, Size};
 use serde_json::Value;
 
-use super::script::{self, World};
+use super::script::{self, IsolatedWorld};
 use super::select::{self, OpenList};
-use super::tab::Tab;
-use crate::stage::StageError;
+use super::tab::BrowserTab;
+use crate::environment::EnvironmentError;
 
 const SCRIPT: &str = include_str!("marks.js");
 
@@ -18,31 +20,33 @@ const RESULT_BYTES_MAX: usize = 2 << 20;
 
 const ROLE_CHARS_MAX: usize = 16;
 
-/// Something to act on and where it is seen.
+/// An element to act on and its visible box.
 #[derive(Debug, Clone, PartialEq)]
-struct Found {
+struct FoundElement {
     role: String,
     text: String,
     /// Left, top, right, bottom.
     bounds: [f64; 4],
 }
 
-/// The marks of the page as it is now. `shown` is the part of it that the picture shows, `viewport` all of it.
+/// The marks of the page as it is now. `shown` is the part of it that the picture shows, `viewport`
+/// the whole.
 pub(super) async fn marks(
-    tab: &Tab,
-    world: &World,
+    tab: &BrowserTab,
+    world: &IsolatedWorld,
     shown: Size,
     viewport: Size,
-) -> Result<Vec<Mark>, StageError> {
+) -> Result<Vec<Mark>, EnvironmentError> {
     let Size { width, height } = shown;
     let elements = format!("({SCRIPT})({width}, {height}, {MARKS_MAX}, {MARK_TEXT_CHARS_MAX})");
-    let both = format!("({{ elements: {elements}, list: {} }})", select::OPENED);
+    let both = format!("({{ elements: {elements}, list: {} }})", select::OPEN_LIST_SCRIPT);
     let deadline = tab.deadlines.screenshot;
-    let told = script::evaluate(tab, &both, Some(world), deadline, "the marks", RESULT_BYTES_MAX).await;
-    match told {
-        Ok(told) => Ok(numbered(all(&told, viewport), shown)),
-        // The document went away under the question, or keeps scripts from looking at it: nothing is marked, and nothing is drawn.
-        Err(StageError::Failed(why)) => {
+    let value = script::evaluate(tab, &both, Some(world), deadline, "the marks", RESULT_BYTES_MAX).await;
+    match value {
+        Ok(value) => Ok(number_marks(all_elements(&value, viewport), shown)),
+        // The document was replaced during the query, or blocks scripts: nothing is marked or
+        // drawn.
+        Err(EnvironmentError::Failed(why)) => {
             tracing::debug!(why, "no marks");
             Ok(Vec::new())
         }
@@ -50,33 +54,38 @@ pub(super) async fn marks(
     }
 }
 
-/// The page's elements, and the rows of an open list instead of what lies below it.
-fn all(told: &Value, viewport: Size) -> Vec<Found> {
-    let mut found: Vec<Found> =
-        told["elements"].as_array().into_iter().flatten().filter_map(Found::read).collect();
-    if let Some(list) = OpenList::read(&told["list"]) {
+/// The page's elements, and the rows of an open list in place of what lies below it.
+fn all_elements(value: &Value, viewport: Size) -> Vec<FoundElement> {
+    let mut found: Vec<FoundElement> =
+        value["elements"].as_array().into_iter().flatten().filter_map(FoundElement::read).collect();
+    if let Some(list) = OpenList::read(&value["list"]) {
         let cover = list.bounds(viewport);
         found.retain(|found| !found.is_under(cover));
-        let rows = list.drawn(viewport).into_iter();
-        found.extend(rows.map(|row| Found { role: "option".into(), text: row.label, bounds: row.bounds }));
+        let rows = list.drawn_rows(viewport).into_iter();
+        found.extend(rows.map(|row| FoundElement {
+            role: "option".into(),
+            text: row.label,
+            bounds: row.bounds,
+        }));
     }
     found
 }
 
-/// Numbers from 1 in reading order; boxes in whole pixels of the picture.
-fn numbered(found: Vec<Found>, shown: Size) -> Vec<Mark> {
-    let boxed = found.into_iter().filter_map(|found| found.inside(shown)).collect();
+/// Numbers the elements from 1 in reading order, with boxes in whole pixels of the picture.
+fn number_marks(found: Vec<FoundElement>, shown: Size) -> Vec<Mark> {
+    let boxed = found.into_iter().filter_map(|found| found.clipped_to(shown)).collect();
     let ordered = in_reading_order(boxed).into_iter().take(MARKS_MAX);
-    ordered.zip(1..).map(|(found, mark)| found.numbered(mark)).collect()
+    ordered.zip(1..).map(|(found, mark)| found.into_mark(mark)).collect()
 }
 
-/// Line by line, and each line from the left: on a line stands what begins within half its height of the line's first.
-fn in_reading_order(mut found: Vec<Found>) -> Vec<Found> {
+/// Line by line, and each line from the left: a line contains the elements that begin within half
+/// the height of the line's first element.
+fn in_reading_order(mut found: Vec<FoundElement>) -> Vec<FoundElement> {
     found.sort_by(|one, other| one.top().total_cmp(&other.top()));
     let mut ordered = Vec::with_capacity(found.len());
     while let Some(first) = found.first() {
         let (top, height) = (first.top(), first.height());
-        let is_on_line = |other: &Found| other.top() - top < height.min(other.height()) / 2.0;
+        let is_on_line = |other: &FoundElement| other.top() - top < height.min(other.height()) / 2.0;
         let (mut line, rest): (Vec<_>, Vec<_>) = found.into_iter().partition(is_on_line);
         line.sort_by(|one, other| one.bounds[0].total_cmp(&other.bounds[0]));
         ordered.append(&mut line);
@@ -85,12 +94,12 @@ fn in_reading_order(mut found: Vec<Found>) -> Vec<Found> {
     ordered
 }
 
-impl Found {
-    fn read(told: &Value) -> Option<Self> {
-        let number = |place: usize| told.get(place)?.as_f64();
+impl FoundElement {
+    fn read(value: &Value) -> Option<Self> {
+        let number = |index: usize| value.get(index)?.as_f64();
         Some(Self {
-            role: told.get(0)?.as_str()?.to_owned(),
-            text: told.get(1)?.as_str()?.to_owned(),
+            role: value.get(0)?.as_str()?.to_owned(),
+            text: value.get(1)?.as_str()?.to_owned(),
             bounds: [number(2)?, number(3)?, number(4)?, number(5)?],
         })
     }
@@ -109,8 +118,8 @@ impl Found {
         (left..right).contains(&x) && (top..bottom).contains(&y)
     }
 
-    /// The same with its box grown to whole pixels and cut to the picture; `None` where nothing of it is inside.
-    fn inside(mut self, Size { width, height }: Size) -> Option<Self> {
+    /// Grows the box to whole pixels and cuts it to the picture; `None` if no part of it is inside.
+    fn clipped_to(mut self, Size { width, height }: Size) -> Option<Self> {
         let [left, top, right, bottom] = self.bounds;
         self.bounds = [
             left.floor().max(0.0),
@@ -122,8 +131,8 @@ impl Found {
         (right > left && bottom > top).then_some(self)
     }
 
-    fn numbered(self, mark: u32) -> Mark {
-        // Whole numbers up to 16,384: exact in either width of float.
+    fn into_mark(self, mark: u32) -> Mark {
+        // Whole numbers up to 16,384: exact as f32 and as f64.
         let [left, top, right, bottom] = self.bounds.map(|edge| edge as f32);
         Mark {
             mark,
@@ -141,14 +150,14 @@ impl Found {
 mod tests {
     use super::*;
 
-    fn found(text: &str, bounds: [f64; 4]) -> Found {
-        Found { role: "button".into(), text: text.into(), bounds }
+    fn found(text: &str, bounds: [f64; 4]) -> FoundElement {
+        FoundElement { role: "button".into(), text: text.into(), bounds }
     }
 
     #[track_caller]
     fn check(boxes: &[(&str, [f64; 4])], want: &str) {
         let found = boxes.iter().map(|(text, bounds)| found(text, *bounds)).collect();
-        let marks = numbered(found, Size::new(200, 100));
+        let marks = number_marks(found, Size::new(200, 100));
         let order: Vec<_> = marks.iter().map(|mark| mark.text.as_str()).collect();
         assert_eq!(order.join(" "), want);
         assert_eq!(Mark::problem(&marks, Size::new(200, 100)), None);
@@ -157,7 +166,7 @@ mod tests {
     #[test]
     fn numbers_go_line_by_line() {
         check(&[], "");
-        // A line is not broken by a pixel or two.
+        // A difference of a pixel or two does not start a new line.
         check(
             &[
                 ("c", [90.0, 9.0, 120.0, 29.0]),
@@ -167,7 +176,7 @@ mod tests {
             ],
             "a b c d",
         );
-        // A tall column does not draw every line beside it into its own.
+        // A tall column does not absorb every line beside it.
         check(
             &[
                 ("column", [0.0, 0.0, 40.0, 100.0]),
@@ -181,7 +190,7 @@ mod tests {
 
     #[test]
     fn boxes_are_whole_pixels_of_the_picture() {
-        let marks = numbered(vec![found("x", [-3.5, 10.2, 20.4, 120.0])], Size::new(200, 100));
+        let marks = number_marks(vec![found("x", [-3.5, 10.2, 20.4, 120.0])], Size::new(200, 100));
         assert_eq!((marks[0].x, marks[0].y, marks[0].width, marks[0].height), (0.0, 10.0, 21.0, 90.0));
         check(&[("out", [200.0, 0.0, 220.0, 20.0]), ("below", [0.0, 100.0, 20.0, 120.0])], "");
         let many: Vec<_> = (0..1500).map(|_| ("x", [1.0, 1.0, 9.0, 9.0])).collect();
@@ -190,7 +199,7 @@ mod tests {
 
     #[test]
     fn what_an_open_list_covers_cannot_be_acted_on() {
-        let told = serde_json::json!({
+        let value = serde_json::json!({
             "elements": [
                 ["combobox", "Colour", 40, 40, 108, 59],
                 ["button", "below it", 40, 70, 108, 90],
@@ -202,8 +211,8 @@ mod tests {
                 "rows": [["option", 0, true, "red"], ["option", 1, false, "green"], ["option", 2, true, "blue"]],
             },
         });
-        let marks = numbered(all(&told, Size::new(512, 512)), Size::new(512, 512));
-        let seen: Vec<_> =
+        let marks = number_marks(all_elements(&value, Size::new(512, 512)), Size::new(512, 512));
+        let marked: Vec<_> =
             marks.iter().map(|mark| (mark.mark, mark.role.as_str(), mark.text.as_str(), mark.y)).collect();
         let wanted = [
             (1, "combobox", "Colour", 40.0),
@@ -211,6 +220,6 @@ mod tests {
             (3, "button", "beside it", 70.0),
             (4, "option", "blue", 108.0),
         ];
-        assert_eq!(seen, wanted);
+        assert_eq!(marked, wanted);
     }
 }

@@ -1,14 +1,14 @@
-//! What the policy is shown: a screenshot and the words around it.
+//! Observations: a screenshot and the text that goes with it.
 
 use chromiumoxide::cdp::browser_protocol::accessibility::GetFullAxTreeParams;
 use chromiumoxide::cdp::browser_protocol::page::{
     GetLayoutMetricsParams, GetNavigationHistoryParams, NavigationEntry,
 };
-use furrow_rollout::{Mark, Observation, ObservationSpec, Screenshot, Size, Tab as TabNoun};
+use furrow_rollout::{Mark, Observation, ObservationSpec, Screenshot, Size, TabInfo};
 
-use super::tab::Tab;
+use super::tab::BrowserTab;
 use super::{marks, picture, script};
-use crate::stage::StageError;
+use crate::environment::EnvironmentError;
 
 const TITLE_CHARS_MAX: usize = 256;
 const URL_CHARS_MAX: usize = 2048;
@@ -16,36 +16,35 @@ const URL_CHARS_MAX: usize = 2048;
 /// Longest accessibility text, in bytes.
 const AXTREE_BYTES_MAX: usize = 64 << 10;
 
-/// What is looked at, and how.
+/// The parameters of an observation.
 #[derive(Debug)]
-pub(super) struct Look<'a> {
+pub(super) struct ObservationRequest<'a> {
     /// The tab in front.
-    pub tab: &'a Tab,
-    /// Its place among all tabs.
-    pub place: usize,
-    /// The other tabs with their places.
-    pub others: &'a [(usize, &'a Tab)],
+    pub tab: &'a BrowserTab,
+    /// Index of that tab among all tabs.
+    pub index: usize,
+    /// The other tabs with their indices.
+    pub others: &'a [(usize, &'a BrowserTab)],
     pub spec: &'a ObservationSpec,
     pub viewport: Size,
     pub with_axtree: bool,
     pub with_marks: bool,
 }
 
-/// The whole state before a step.
-pub(super) async fn observe(look: &Look<'_>) -> Result<Observation, StageError> {
-    let Look { tab, place, others, with_axtree, .. } = *look;
-    // Sent together, so that the words describe the picture.
+pub(super) async fn observe(look: &ObservationRequest<'_>) -> Result<Observation, EnvironmentError> {
+    let ObservationRequest { tab, index, others, with_axtree, .. } = *look;
+    // Sent together, so that the text describes the picture.
     let (picture, entry, layout) = tokio::join!(
         picture_with_marks(look),
         current_entry(tab),
         tab.call(GetLayoutMetricsParams {}, tab.deadlines.screenshot, "the page's layout"),
     );
     let ((screenshot, marks), entry, layout) = (picture?, entry?, layout?);
-    let mut tabs = vec![(place, noun(&entry, true))];
-    for (other_place, other) in others {
-        tabs.push((*other_place, noun(&current_entry(other).await?, false)));
+    let mut tabs = vec![(index, observed_tab(&entry, true))];
+    for (other_index, other) in others {
+        tabs.push((*other_index, observed_tab(&current_entry(other).await?, false)));
     }
-    tabs.sort_by_key(|(place, _)| *place);
+    tabs.sort_by_key(|(index, _)| *index);
     let axtree = if with_axtree { Some(axtree(tab).await?) } else { None };
     Ok(Observation {
         screenshot,
@@ -59,38 +58,48 @@ pub(super) async fn observe(look: &Look<'_>) -> Result<Observation, StageError> 
     })
 }
 
-/// The picture, and the marks drawn into it where they are asked for.
-async fn picture_with_marks(look: &Look<'_>) -> Result<(Screenshot, Option<Vec<Mark>>), StageError> {
-    let Look { tab, spec, viewport, .. } = *look;
+/// Takes the picture and draws the marks into it if the job asks for them.
+async fn picture_with_marks(
+    look: &ObservationRequest<'_>,
+) -> Result<(Screenshot, Option<Vec<Mark>>), EnvironmentError> {
+    let ObservationRequest { tab, spec, viewport, .. } = *look;
     if !look.with_marks {
         return Ok((picture::screenshot(tab, spec, viewport).await?, None));
     }
     let shown = spec.clip.unwrap_or(viewport);
-    let world = script::world(tab, tab.deadlines.screenshot, "the marks").await?;
-    // Asked for and taken in one breath: a box belongs to this picture, not to one a moment later.
-    let (marks, plain) =
-        tokio::join!(marks::marks(tab, &world, shown, viewport), picture::Plain::take(tab, spec, viewport),);
+    let world = script::isolated_world(tab, tab.deadlines.screenshot, "the marks").await?;
+    // The marks are queried and the picture taken together: a box belongs to this picture, not to a
+    // later one.
+    let (marks, plain) = tokio::join!(
+        marks::marks(tab, &world, shown, viewport),
+        picture::RawScreenshot::capture(tab, spec, viewport),
+    );
     let (marks, plain) = (marks?, plain?);
-    Ok((plain.finished(marks.clone()).await?, Some(marks)))
+    Ok((plain.finish(marks.clone()).await?, Some(marks)))
 }
 
-/// The entry of the page's history that is shown. The browser process answers, so a page can neither fake nor block it.
-pub(super) async fn current_entry(tab: &Tab) -> Result<NavigationEntry, StageError> {
+/// The current entry of the page's history. The browser process answers, so that a page can neither
+/// fake nor block it.
+pub(super) async fn current_entry(tab: &BrowserTab) -> Result<NavigationEntry, EnvironmentError> {
     let history = tab.call(GetNavigationHistoryParams {}, tab.deadlines.input, "the page's address").await?;
     let index = usize::try_from(history.current_index).unwrap_or_default();
-    history.entries.into_iter().nth(index).ok_or_else(|| StageError::Failed("the page has no address".into()))
+    history
+        .entries
+        .into_iter()
+        .nth(index)
+        .ok_or_else(|| EnvironmentError::Failed("the page has no address".into()))
 }
 
-/// Roles and names, a line a node, indented by depth.
-async fn axtree(tab: &Tab) -> Result<String, StageError> {
+/// Roles and names, one line per node, indented by depth.
+async fn axtree(tab: &BrowserTab) -> Result<String, EnvironmentError> {
     let tree =
         tab.call(GetFullAxTreeParams::default(), tab.deadlines.screenshot, "accessibility text").await?;
-    let word = |value: &Option<chromiumoxide::cdp::browser_protocol::accessibility::AxValue>| {
+    let text_value = |value: &Option<chromiumoxide::cdp::browser_protocol::accessibility::AxValue>| {
         value.as_ref().and_then(|value| value.value.as_ref()?.as_str().map(str::to_owned)).unwrap_or_default()
     };
     let mut text = String::new();
     for node in tree.nodes.iter().filter(|node| !node.ignored) {
-        let (role, name) = (word(&node.role), word(&node.name));
+        let (role, name) = (text_value(&node.role), text_value(&node.name));
         if name.is_empty() || matches!(role.as_str(), "InlineTextBox" | "none") {
             continue;
         }
@@ -104,8 +113,8 @@ async fn axtree(tab: &Tab) -> Result<String, StageError> {
     Ok(text)
 }
 
-fn noun(entry: &NavigationEntry, active: bool) -> TabNoun {
-    TabNoun { title: cut(&entry.title, TITLE_CHARS_MAX), url: cut(&entry.url, URL_CHARS_MAX), active }
+fn observed_tab(entry: &NavigationEntry, active: bool) -> TabInfo {
+    TabInfo { title: cut(&entry.title, TITLE_CHARS_MAX), url: cut(&entry.url, URL_CHARS_MAX), active }
 }
 
 fn cut(text: &str, chars_max: usize) -> String {

@@ -1,4 +1,5 @@
-//! A pool of browsers: contexts are the unit, a process holds about 25 of them, a dead process is replaced.
+//! A pool of browsers: contexts are the unit, a process serves about 25 of them, and a dead process
+//! is replaced.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -10,7 +11,7 @@ use chromiumoxide::cdp::browser_protocol::browser::BrowserContextId;
 use chromiumoxide::cdp::browser_protocol::target::{
     CloseTargetParams, EventTargetCreated, EventTargetDestroyed,
 };
-use furrow_rollout::{Ancestry, Assignment, EnvironmentFingerprint, Size, Task};
+use furrow_rollout::{Assignment, EnvironmentFingerprint, Size, Task, TrajectoryAncestry};
 use furrow_telemetry::{
     BrowserDeath, BrowserDied, BrowserLimit, BrowserStarted, BrowserStopped, available_bytes, group_members,
 };
@@ -20,132 +21,141 @@ use tokio::sync::{Semaphore, mpsc};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::blank::{Blank, Shelf};
-use super::context::{CHANGES_MAX, Change, Context};
-use super::limits::Overrun;
-use super::link::Link;
-use super::network::Network;
-use super::process::{BrowserError, BrowserKind, Process, check_given, sandboxed, sweep};
+use super::context::{BrowserContext, CHANGES_MAX, TabChange};
+use super::limits::LimitOverrun;
+use super::link::BrowserLink;
+use super::network::NetworkInterceptor;
+use super::prewarm::{PrewarmedContext, WarmPool};
+use super::process::{
+    BrowserError, BrowserKind, BrowserProcess, check_given, remove_stale_profiles, sandboxed,
+};
 use super::selftest;
-use crate::archive::Archives;
+use crate::archive::ArchiveMode;
 use crate::config::BrowserConfig;
-use crate::egress::{Egress, EgressLimits};
+use crate::egress::{EgressFilter, EgressLimits};
+use crate::environment::{Capacity, Environment, EnvironmentError, EnvironmentFactory};
 use crate::hosts::AllowList;
-use crate::sites::Sites;
-use crate::stage::{Room, Stage, StageError, Stages};
+use crate::sites::SiteServer;
 
-/// Contexts made at once: each costs 0.2 s of CPU, and a hundred together starve each other.
+/// Most contexts created at once: each costs 0.2 s of CPU, and a hundred together starve each
+/// other.
 const OPENING_MAX: usize = 4;
 
-/// Start pages loaded at once: each costs 0.1 to 0.3 s of CPU, and a hundred together take longer than a page may.
+/// Most start pages loaded at once: each costs 0.1 to 0.3 s of CPU, and a hundred together take
+/// longer than a page may.
 const BEGINNING_MAX: usize = 8;
 
-/// What a new trajectory is taken to need: a light page holds 35 MB, an idle browser 110 MB, a heavy page more than either.
+/// Memory that a new trajectory is assumed to need: a light page uses 35 MB, an idle browser 110
+/// MB, a heavy page more than either.
 const SESSION_BYTES: u64 = 128 << 20;
 
-/// Windows of pages that have enough of them, being closed at once. What comes beyond stays until its context is thrown away.
+/// Most pages above the tab limit that are being closed at once. Further ones stay until their
+/// context is disposed of.
 const CLOSING_MAX: usize = 256;
 
-/// Closing asks nothing of the page: it took 5 ms where the page looped.
-const CLOSED_WITHIN: Duration = Duration::from_secs(5);
+/// Closing does not depend on the page: it took 5 ms where the page looped.
+const CLOSE_DEADLINE: Duration = Duration::from_secs(5);
 
-/// A process that starts again and again is given up for this attempt.
+/// Number of failed starts after which a browser is given up for this attempt.
 const STARTS_MAX: u32 = 3;
 
-/// The browser that is tested before a worker joins. Pages of either clock depend on what it is tested for.
-const TESTED: BrowserKind = BrowserKind { viewport: Size::new(1280, 720), virtual_time: false };
+/// The kind of browser that is tested before a worker joins. Pages with either clock depend on what
+/// is tested.
+const SELF_TEST_KIND: BrowserKind = BrowserKind { viewport: Size::new(1280, 720), virtual_time: false };
 
-/// No host of this name can be, by RFC 2606.
-const NOWHERE: &str = "http://nowhere.invalid/";
+/// A host name that can never resolve, by RFC 2606.
+const UNRESOLVABLE_URL: &str = "http://nowhere.invalid/";
 
 /// A pool of headless Chromium processes.
-pub struct Chromium {
-    pool: Arc<Pool>,
-    health: Health,
-    /// Contexts being made ahead of need, one task at a time.
+pub struct ChromiumPool {
+    pool: Arc<ContextPool>,
+    health: BrowserHealth,
+    /// Contexts being created in advance, one task at a time.
     refills: TaskTracker,
     stop: CancellationToken,
 }
 
-/// What makes contexts.
-struct Pool {
+struct ContextPool {
     config: Arc<BrowserConfig>,
-    sites: Arc<Sites>,
+    sites: Arc<SiteServer>,
     egress: EgressLimits,
-    archives: Option<Archives>,
-    processes: tokio::sync::Mutex<Vec<Arc<Running>>>,
+    archives: Option<ArchiveMode>,
+    processes: tokio::sync::Mutex<Vec<Arc<RunningBrowser>>>,
     opening: Semaphore,
     beginning: Arc<Semaphore>,
-    ready: Shelf,
-    /// Held by the task that makes contexts ahead of need.
+    warm_pool: WarmPool,
+    /// Acquired by the task that creates contexts in advance.
     refilling: Semaphore,
 }
 
-/// What the pool says of itself.
+/// Facts about the pool.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Health {
-    /// Product and version.
+pub struct BrowserHealth {
+    /// Product and version of the browser.
     pub product: String,
     /// Whether renderers run under a seccomp filter.
     pub sandbox: bool,
-    /// How long the self-test took.
+    /// Duration of the self-test.
     pub self_test: Duration,
-    /// Memory that the browser held after its test; `None` where its processes cannot be seen, and so cannot be held to a limit.
-    pub held_bytes: Option<u64>,
+    /// Memory that the browser used after its test; `None` if its processes are not visible, so
+    /// that no limit can be enforced.
+    pub memory_bytes: Option<u64>,
 }
 
 /// A process with its link and the contexts in it.
 #[derive(Debug)]
-pub(super) struct Running {
-    pub link: Link,
+pub(super) struct RunningBrowser {
+    pub link: BrowserLink,
     pub product: String,
-    process: Process,
-    /// Its name in the log.
+    process: BrowserProcess,
     pub name: String,
     kind: BrowserKind,
     /// Contexts in it, with and without a task.
     contexts: AtomicUsize,
-    /// Of those, contexts without a task.
-    blanks: AtomicUsize,
-    /// Contexts that were ever given a task.
+    /// Contexts without a task among them.
+    prewarmed: AtomicUsize,
+    /// Contexts that ever got a task.
     served: AtomicUsize,
-    bounds: Bounds,
-    listeners: Mutex<HashMap<BrowserContextId, mpsc::Sender<Change>>>,
+    bounds: BrowserBounds,
+    listeners: Mutex<HashMap<BrowserContextId, mpsc::Sender<TabChange>>>,
     stopped: CancellationToken,
 }
 
-/// What a browser is asked to bear.
+/// Limits on the load of a browser.
 #[derive(Debug, Clone, Copy)]
-struct Bounds {
-    /// Contexts with a task at once.
+struct BrowserBounds {
+    /// Most contexts with a task at once.
     contexts: usize,
-    /// Contexts with a task in its life.
+    /// Most contexts with a task over its lifetime.
     served: usize,
-    /// Pages of one context.
+    /// Most pages of one context.
     tabs: usize,
-    /// Memory beyond which it takes no further context: a browser three quarters full keeps the rest for the pages it has.
+    /// Memory above which it accepts no further context: a browser that is three quarters full
+    /// keeps the rest for its pages.
     memory_bytes: u64,
-    /// A context is thrown away within this time.
+    /// Time within which a context must be disposed of.
     disposal: Duration,
 }
 
-impl Chromium {
-    /// Removes what dead workers left, starts a browser and tests it. `sites` are served to every context that may reach them.
+impl ChromiumPool {
+    /// Removes the remains of dead workers, starts a browser and tests it. Every context can reach
+    /// `sites` if its task allows them.
     pub async fn start(
         config: BrowserConfig,
-        sites: Arc<Sites>,
+        sites: Arc<SiteServer>,
         egress: EgressLimits,
     ) -> Result<Self, BrowserError> {
         Self::begin(config, sites, egress, None).await
     }
 
-    /// The same, recording the network of its trajectories or acting them from what was recorded. Each has a browser process to itself, since
-    /// a browser does not say whose request it is.
+    /// The same, but records the network of its trajectories or replays recorded traffic. Each
+    /// trajectory has its own browser process, because a browser does not say which context a
+    /// request belongs to.
     pub async fn start_archived(
         config: BrowserConfig,
-        sites: Arc<Sites>,
+        sites: Arc<SiteServer>,
         egress: EgressLimits,
-        archives: Archives,
+        archives: ArchiveMode,
     ) -> Result<Self, BrowserError> {
         let config = BrowserConfig { contexts_per_browser: 1, contexts_ready: 0, ..config };
         Self::begin(config, sites, egress, Some(archives)).await
@@ -153,26 +163,26 @@ impl Chromium {
 
     async fn begin(
         config: BrowserConfig,
-        sites: Arc<Sites>,
+        sites: Arc<SiteServer>,
         egress: EgressLimits,
-        archives: Option<Archives>,
+        archives: Option<ArchiveMode>,
     ) -> Result<Self, BrowserError> {
-        sweep();
+        remove_stale_profiles();
         check_given(&config).await?;
         let config = Arc::new(config);
         let mut starts = 1;
         let health = loop {
-            match tested(&config).await {
+            match test_browser(&config).await {
                 Ok(health) => break health,
-                // A browser may be killed while it is tested, like any other process.
-                Err(error) if starts < STARTS_MAX && error.may_pass() => {
+                // A browser may be killed during its test, like any other process.
+                Err(error) if starts < STARTS_MAX && error.is_transient() => {
                     tracing::warn!(%error, starts, "the first browser failed; trying another");
                     starts += 1;
                 }
                 Err(error) => return Err(error),
             }
         };
-        let pool = Pool {
+        let pool = ContextPool {
             config,
             sites,
             egress,
@@ -180,24 +190,24 @@ impl Chromium {
             processes: tokio::sync::Mutex::default(),
             opening: Semaphore::new(OPENING_MAX),
             beginning: Arc::new(Semaphore::new(BEGINNING_MAX)),
-            ready: Shelf::default(),
+            warm_pool: WarmPool::default(),
             refilling: Semaphore::new(1),
         };
         let (refills, stop) = (TaskTracker::new(), CancellationToken::new());
         Ok(Self { pool: Arc::new(pool), health, refills, stop })
     }
 
-    /// Version, sandbox and self-test.
-    pub fn health(&self) -> &Health {
+    /// Version, sandbox and self-test of the browser.
+    pub fn health(&self) -> &BrowserHealth {
         &self.health
     }
 
-    /// Contexts that are ready for a trajectory.
-    pub fn ready(&self) -> usize {
-        self.pool.ready.len()
+    /// Number of contexts that are ready for a trajectory.
+    pub fn ready_contexts(&self) -> usize {
+        self.pool.warm_pool.len()
     }
 
-    /// Makes contexts for the trajectories to come while this one is acted out.
+    /// Creates contexts for later trajectories while the current ones run.
     fn refill(&self, kind: BrowserKind) {
         let (pool, stop) = (self.pool.clone(), self.stop.clone());
         self.refills.spawn(async move {
@@ -206,105 +216,117 @@ impl Chromium {
     }
 }
 
-impl Pool {
-    /// A context that nobody used: one that is ready, or a new one.
-    async fn blank(&self, kind: BrowserKind) -> Result<Blank, StageError> {
-        let (ready, unfit) = self.ready.take(kind);
-        for blank in unfit {
-            blank.close().await;
+impl ContextPool {
+    /// Returns an unused context: a prewarmed one or a new one.
+    async fn take_context(&self, kind: BrowserKind) -> Result<PrewarmedContext, EnvironmentError> {
+        let (ready, unfit) = self.warm_pool.take(kind);
+        for prewarmed in unfit {
+            prewarmed.close().await;
         }
-        let mut blank = match ready {
-            Some(blank) => blank,
+        let mut prewarmed = match ready {
+            Some(prewarmed) => prewarmed,
             None => {
                 let _turn = self.opening.acquire().await.map_err(|closed| failed(&closed))?;
-                let running = self.place(kind).await.map_err(|error| failed(&error))?;
-                self.make(Seat::lent(running), kind).await?
+                let running = self.browser_for_session(kind).await.map_err(|error| failed(&error))?;
+                self.create_context(BrowserLease::for_trajectory(running), kind).await?
             }
         };
-        blank.running.lend();
-        Ok(blank)
+        prewarmed.browser.assign();
+        Ok(prewarmed)
     }
 
-    async fn make(&self, seat: Seat, kind: BrowserKind) -> Result<Blank, StageError> {
-        let egress =
-            Egress::shut(self.sites.clone(), self.egress.clone()).await.map_err(|error| failed(&error))?;
-        Blank::make(seat, &self.config, kind, egress).await
+    async fn create_context(
+        &self,
+        lease: BrowserLease,
+        kind: BrowserKind,
+    ) -> Result<PrewarmedContext, EnvironmentError> {
+        let egress = EgressFilter::open_blocked(self.sites.clone(), self.egress.clone())
+            .await
+            .map_err(|error| failed(&error))?;
+        PrewarmedContext::create(lease, &self.config, kind, egress).await
     }
 
-    /// What stands between a trajectory's pages and the world, where archives are made or used.
+    /// The interceptor of a trajectory's requests, if archives are recorded or replayed.
     async fn network(
         &self,
-        blank: &Blank,
-        of: &Ancestry,
+        prewarmed: &PrewarmedContext,
+        of: &TrajectoryAncestry,
         task: &Task,
-    ) -> Result<Option<Network>, StageError> {
+    ) -> Result<Option<NetworkInterceptor>, EnvironmentError> {
         let Some(archives) = &self.archives else { return Ok(None) };
         let deadline = self.config.deadlines.navigation;
-        let (running, flight) = (blank.running.process(), blank.egress.counter());
-        Network::begin(archives, running, flight, of, task, deadline).await.map(Some)
+        let (running, flight) = (prewarmed.browser.process(), prewarmed.egress.counter());
+        NetworkInterceptor::begin(archives, running, flight, of, task, deadline).await.map(Some)
     }
 
-    /// Has as many contexts ready as the job asks for, all of this kind. No browser is started for them.
+    /// Keeps as many contexts ready as the job asks for, all of this kind. It starts no browser for
+    /// them.
     async fn refill(&self, kind: BrowserKind) {
         let Ok(_only) = self.refilling.try_acquire() else { return };
         let most = self.config.contexts_ready as usize;
-        while self.ready.count(kind) < most {
-            if self.ready.len() >= most
-                && let Some(other) = self.ready.take_other(kind)
+        while self.warm_pool.count(kind) < most {
+            if self.warm_pool.len() >= most
+                && let Some(other) = self.warm_pool.take_other(kind)
             {
                 other.close().await;
             }
-            // Behind everybody who waits for a context now.
+            // Queue behind every caller that waits for a context now.
             let Ok(_turn) = self.opening.acquire().await else { return };
-            let Some(seat) = self.place_for_blank(kind).await else { return };
-            match self.make(seat, kind).await {
-                Ok(blank) => self.ready.put(blank),
+            let Some(lease) = self.browser_for_prewarm(kind).await else { return };
+            match self.create_context(lease, kind).await {
+                Ok(prewarmed) => self.warm_pool.put(prewarmed),
                 Err(error) => {
-                    tracing::debug!(%error, "no context could be made ahead of need");
+                    tracing::debug!(%error, "no context could be created in advance");
                     return;
                 }
             }
         }
     }
 
-    /// A browser that can hold another context until a trajectory needs it.
-    async fn place_for_blank(&self, kind: BrowserKind) -> Option<Seat> {
+    /// A browser that can keep another context until a trajectory needs it.
+    async fn browser_for_prewarm(&self, kind: BrowserKind) -> Option<BrowserLease> {
         let processes = self.processes.lock().await;
-        let fit = processes.iter().filter(|running| running.kind == kind && running.takes_more());
-        fit.min_by_key(|running| running.contexts.load(Ordering::SeqCst)).cloned().map(Seat::blank)
+        let fit = processes.iter().filter(|running| running.kind == kind && running.accepts_contexts());
+        fit.min_by_key(|running| running.contexts.load(Ordering::SeqCst))
+            .cloned()
+            .map(BrowserLease::for_prewarm)
     }
 
-    /// A process of this kind with room for one more context; it is counted there already.
-    async fn place(&self, kind: BrowserKind) -> Result<Arc<Running>, BrowserError> {
+    /// A process of this kind with a free context, which is already counted as used.
+    async fn browser_for_session(&self, kind: BrowserKind) -> Result<Arc<RunningBrowser>, BrowserError> {
         let mut processes = self.processes.lock().await;
         processes.retain(|running| !running.link.dead.is_cancelled());
-        let room =
-            |running: &&Arc<Running>| running.kind == kind && running.takes_more() && running.has_a_place();
-        if let Some(running) = processes.iter().filter(room).min_by_key(|running| running.lent()) {
+        let has_capacity = |running: &&Arc<RunningBrowser>| {
+            running.kind == kind && running.accepts_contexts() && running.has_free_context()
+        };
+        if let Some(running) =
+            processes.iter().filter(has_capacity).min_by_key(|running| running.assigned_contexts())
+        {
             running.contexts.fetch_add(1, Ordering::SeqCst);
             return Ok(running.clone());
         }
-        // A browser without sessions that no waiting session can use makes room: it is of another kind, or it kept the memory of pages that are gone.
-        processes.retain(|running| running.lent() > 0 || !running.stop());
+        // A browser without sessions that no waiting session can use is stopped: it is of another
+        // kind, or it kept the memory of closed pages.
+        processes.retain(|running| running.assigned_contexts() > 0 || !running.stop());
         let mut starts = 0;
         loop {
             starts += 1;
-            match Running::start(&self.config, kind).await {
+            match RunningBrowser::start(&self.config, kind).await {
                 Ok(running) => {
                     running.contexts.fetch_add(1, Ordering::SeqCst);
                     processes.push(running.clone());
                     return Ok(running);
                 }
                 Err(error) if starts == STARTS_MAX => return Err(error),
-                Err(error) => tracing::warn!(%error, starts, "a browser did not start; trying again"),
+                Err(error) => tracing::warn!(%error, starts, "a browser did not start; starting another"),
             }
         }
     }
 }
 
 #[async_trait]
-impl Stages for Chromium {
-    fn environment(&self, task: Option<&Task>) -> EnvironmentFingerprint {
+impl EnvironmentFactory for ChromiumPool {
+    fn fingerprint(&self, task: Option<&Task>) -> EnvironmentFingerprint {
         EnvironmentFingerprint {
             worker: String::new(),
             browser: self.health.product.clone(),
@@ -315,57 +337,70 @@ impl Stages for Chromium {
         }
     }
 
-    fn room(&self) -> Room {
+    fn capacity(&self) -> Capacity {
         let reserve_bytes = self.pool.config.memory_reserve_bytes;
         match available_bytes() {
-            Some(available_bytes) if reserve_bytes > 0 => {
-                Room { stages: sessions(available_bytes, reserve_bytes), available_bytes, reserve_bytes }
-            }
-            _ => Room::AMPLE,
+            Some(available_bytes) if reserve_bytes > 0 => Capacity {
+                environments: sessions_that_fit(available_bytes, reserve_bytes),
+                available_bytes,
+                reserve_bytes,
+            },
+            _ => Capacity::UNLIMITED,
         }
     }
 
-    async fn open(&self, assignment: &Assignment) -> Result<Box<dyn Stage>, StageError> {
+    async fn open(&self, assignment: &Assignment) -> Result<Box<dyn Environment>, EnvironmentError> {
         let task = assignment.task.clone();
         let allow = AllowList::new(&task.start_url, &task.allow_hosts).map_err(|bad| failed(&bad))?;
-        let blank = self.pool.blank(BrowserKind::of(&task)).await?;
+        let prewarmed = self.pool.take_context(BrowserKind::of(&task)).await?;
         self.refill(BrowserKind::of(&task));
         let of = assignment.ancestry.clone();
-        let network = match self.pool.network(&blank, &of, &task).await {
+        let network = match self.pool.network(&prewarmed, &of, &task).await {
             Ok(network) => network,
             Err(error) => {
-                blank.close().await;
+                prewarmed.close().await;
                 return Err(error);
             }
         };
         let reach = match self.pool.archives {
-            // What an archive does not answer reaches nobody: the list of nowhere.
-            Some(Archives::Replay { .. }) => AllowList::new(NOWHERE, &[]).map_err(|bad| failed(&bad))?,
+            // Requests that an archive does not answer must reach no host: the list contains only
+            // an unresolvable one.
+            Some(ArchiveMode::Replay { .. }) => {
+                AllowList::new(UNRESOLVABLE_URL, &[]).map_err(|bad| failed(&bad))?
+            }
             _ => allow.clone(),
         };
-        blank.egress.admit(reach, Some(of.clone()));
-        let Pool { config, beginning, .. } = &*self.pool;
-        Ok(Box::new(Context::of(blank, config.clone(), beginning.clone(), of, task, allow, network)))
+        prewarmed.egress.allow_task(reach, Some(of.clone()));
+        let ContextPool { config, beginning, .. } = &*self.pool;
+        Ok(Box::new(BrowserContext::new(
+            prewarmed,
+            config.clone(),
+            beginning.clone(),
+            of,
+            task,
+            allow,
+            network,
+        )))
     }
 
     async fn close(&self) {
         self.stop.cancel();
         self.refills.close();
         self.refills.wait().await;
-        // They go with their browsers.
-        drop(self.pool.ready.clear());
+        // The contexts are closed with their browsers.
+        drop(self.pool.warm_pool.clear());
         self.pool.processes.lock().await.drain(..).for_each(|running| {
             running.stop();
         });
     }
 }
 
-impl Running {
+impl RunningBrowser {
     async fn start(config: &BrowserConfig, kind: BrowserKind) -> Result<Arc<Self>, BrowserError> {
         let began = Instant::now();
-        let process = Process::start(config, kind).await?;
-        let link = Link::connect(&process.address).await?;
-        let version = link.browser.version().await.map_err(super::link::broken)?;
+        let process = BrowserProcess::start(config, kind).await?;
+        let link = BrowserLink::connect(&process.address).await?;
+        let version = link.browser.version().await.map_err(super::link::link_error)?;
         let (created, destroyed) = link.targets().await?;
         let running = Arc::new(Self {
             link,
@@ -374,9 +409,9 @@ impl Running {
             process,
             kind,
             contexts: AtomicUsize::new(0),
-            blanks: AtomicUsize::new(0),
+            prewarmed: AtomicUsize::new(0),
             served: AtomicUsize::new(0),
-            bounds: Bounds::of(config),
+            bounds: BrowserBounds::of(config),
             listeners: Mutex::default(),
             stopped: CancellationToken::new(),
         });
@@ -387,105 +422,103 @@ impl Running {
         Ok(running)
     }
 
-    /// Tells a context of tabs that come and go in it.
-    pub fn register(&self, id: &BrowserContextId) -> mpsc::Receiver<Change> {
+    /// Sends the tab changes of a context to the receiver.
+    pub fn register(&self, id: &BrowserContextId) -> mpsc::Receiver<TabChange> {
         let (sender, receiver) = mpsc::channel(CHANGES_MAX);
         self.listeners().insert(id.clone(), sender);
         receiver
     }
 
-    /// Stops telling.
     pub fn forget(&self, id: &BrowserContextId) {
         self.listeners().remove(id);
     }
 
-    /// Contexts with a task.
-    fn lent(&self) -> usize {
-        self.contexts.load(Ordering::SeqCst).saturating_sub(self.blanks.load(Ordering::SeqCst))
+    fn assigned_contexts(&self) -> usize {
+        self.contexts.load(Ordering::SeqCst).saturating_sub(self.prewarmed.load(Ordering::SeqCst))
     }
 
-    /// Whether another trajectory may live here beside those that do.
-    pub fn has_a_place(&self) -> bool {
-        self.lent() < self.bounds.contexts
+    /// Whether another trajectory may run here beside the current ones.
+    pub fn has_free_context(&self) -> bool {
+        self.assigned_contexts() < self.bounds.contexts
     }
 
     /// Whether it is neither dead nor old nor full.
-    pub fn takes_more(&self) -> bool {
+    pub fn accepts_contexts(&self) -> bool {
         !self.link.dead.is_cancelled()
             && !self.is_old()
-            && self.process.account.held_bytes() < self.bounds.memory_bytes
+            && self.process.account.memory_bytes() < self.bounds.memory_bytes
     }
 
-    /// Whether it served as many trajectories as it may: what it leaked goes with it.
+    /// Whether it served as many trajectories as it may; a restart releases what it leaked.
     fn is_old(&self) -> bool {
         self.served.load(Ordering::SeqCst) >= self.bounds.served
     }
 
-    /// A context is thrown away within this time.
     pub fn disposal_deadline(&self) -> Duration {
         self.bounds.disposal
     }
 
-    /// Why something of it was ended, if that was lately.
-    pub fn overrun(&self) -> Option<Overrun> {
+    /// Why a part of it was killed, if that was recently.
+    pub fn overrun(&self) -> Option<LimitOverrun> {
         self.process.account.overrun()
     }
 
-    /// Kills the process; every context in it dies.
+    /// Kills the process, which ends every context in it.
     pub fn kill(&self, why: &str) {
         tracing::warn!(browser = self.name, why, "a browser is killed");
         self.process.kill();
     }
 
-    /// Ends the process in order. Always true, for `retain`.
+    /// Ends the process in order. Always returns true, for `retain`.
     fn stop(&self) -> bool {
         self.stopped.cancel();
         self.process.kill();
         true
     }
 
-    fn listeners(&self) -> MutexGuard<'_, HashMap<BrowserContextId, mpsc::Sender<Change>>> {
+    fn listeners(&self) -> MutexGuard<'_, HashMap<BrowserContextId, mpsc::Sender<TabChange>>> {
         self.listeners.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Hands a change on to its context. A context that does not look loses what is too much.
-    fn tell(&self, context: Option<&BrowserContextId>, change: Change) {
+    /// Passes a change on to its context. A context with a full channel loses further changes.
+    fn notify(&self, context: Option<&BrowserContextId>, change: TabChange) {
         if let Some(listener) = context.and_then(|id| self.listeners().get(id).cloned()) {
             listener.try_send(change).ok();
         }
     }
 }
 
-/// Starts a browser, tests it and ends it: the test crashes pages on purpose, and trajectories get browsers that saw none of it.
-async fn tested(config: &BrowserConfig) -> Result<Health, BrowserError> {
+/// Starts a browser, tests it and ends it: the test crashes pages on purpose, so trajectories get
+/// other browsers.
+async fn test_browser(config: &BrowserConfig) -> Result<BrowserHealth, BrowserError> {
     let began = Instant::now();
-    let running = Running::start(config, TESTED).await?;
+    let running = RunningBrowser::start(config, SELF_TEST_KIND).await?;
     let outcome = selftest::run(&running, config).await;
     let sandbox = sandboxed(running.process.pid);
-    let held_bytes = held_bytes(running.process.pid);
+    let memory_bytes = memory_bytes(running.process.pid);
     running.stop();
     outcome?;
-    if held_bytes.is_none() {
-        tracing::warn!("the browser's processes cannot be seen in /proc: nothing holds it to its limits");
+    if memory_bytes.is_none() {
+        tracing::warn!("the browser's processes are not visible in /proc: its limits are not enforced");
     }
-    Ok(Health { product: running.product.clone(), sandbox, self_test: began.elapsed(), held_bytes })
+    Ok(BrowserHealth { product: running.product.clone(), sandbox, self_test: began.elapsed(), memory_bytes })
 }
 
-/// What a browser holds, if its processes can be seen.
-fn held_bytes(pid: u32) -> Option<u64> {
+/// Memory that a browser uses, if its processes are visible.
+fn memory_bytes(pid: u32) -> Option<u64> {
     let members = group_members(pid).ok()?;
     let sees_it = members.iter().any(|member| member.pid == pid) && members.len() > 1;
-    sees_it.then(|| members.iter().map(|member| member.held_bytes).sum())
+    sees_it.then(|| members.iter().map(|member| member.footprint_bytes).sum())
 }
 
-/// Sessions that fit into what is left beside the reserve.
-fn sessions(available_bytes: u64, reserve_bytes: u64) -> u32 {
+/// Number of sessions that fit into the memory beside the reserve.
+fn sessions_that_fit(available_bytes: u64, reserve_bytes: u64) -> u32 {
     u32::try_from(available_bytes.saturating_sub(reserve_bytes) / SESSION_BYTES).unwrap_or(u32::MAX)
 }
 
-/// Follows a process until it is gone, then says so to everybody.
+/// Watches a process until it ends, then notifies its contexts.
 async fn watch(
-    running: Arc<Running>,
+    running: Arc<RunningBrowser>,
     mut created: chromiumoxide::listeners::EventStream<EventTargetCreated>,
     mut destroyed: chromiumoxide::listeners::EventStream<EventTargetDestroyed>,
 ) {
@@ -498,23 +531,24 @@ async fn watch(
             Some(event) = created.next() => {
                 let info = &event.target_info;
                 let (true, Some(context)) = (info.r#type == "page", &info.browser_context_id) else { continue };
-                // Here and not where the context is acted on: while its policy thinks, a page may open windows without end.
+                // Enforced here and not in the context: while its policy computes, a page may open
+                // windows without end.
                 if homes.values().filter(|home| *home == context).count() >= running.bounds.tabs {
                     let close = CloseTargetParams::new(info.target_id.clone());
                     if closing.len() < CLOSING_MAX {
-                        closing.push(running.link.call(close, CLOSED_WITHIN, "closing a tab too many"));
+                        closing.push(running.link.call(close, CLOSE_DEADLINE, "closing a tab above the limit"));
                     }
-                    running.tell(Some(context), Change::Refused);
+                    running.notify(Some(context), TabChange::Refused);
                 } else {
                     homes.insert(info.target_id.clone(), context.clone());
-                    running.tell(Some(context), Change::Opened(info.target_id.clone()));
+                    running.notify(Some(context), TabChange::Opened(info.target_id.clone()));
                 }
             }
-            // It may have closed itself.
+            // The page may have closed itself.
             Some(_) = closing.next() => {}
             Some(event) = destroyed.next() => {
                 let home = homes.remove(&event.target_id);
-                running.tell(home.as_ref(), Change::Closed(event.target_id.clone()));
+                running.notify(home.as_ref(), TabChange::Closed(event.target_id.clone()));
             }
         }
     }
@@ -535,7 +569,7 @@ async fn watch(
     }
 }
 
-impl Bounds {
+impl BrowserBounds {
     fn of(config: &BrowserConfig) -> Self {
         Self {
             contexts: config.contexts_per_browser as usize,
@@ -547,60 +581,60 @@ impl Bounds {
     }
 }
 
-fn failed(error: &dyn std::error::Error) -> StageError {
-    StageError::Failed(error.to_string())
+fn failed(error: &dyn std::error::Error) -> EnvironmentError {
+    EnvironmentError::Failed(error.to_string())
 }
 
-/// A context's place in its process, given back when it is dropped.
+/// The lease of one context in a process, returned when it is dropped.
 #[derive(Debug)]
-pub(super) struct Seat {
-    running: Arc<Running>,
-    is_blank: bool,
+pub(super) struct BrowserLease {
+    browser: Arc<RunningBrowser>,
+    is_prewarmed: bool,
 }
 
-impl Seat {
-    /// For a trajectory; it is counted already.
-    fn lent(running: Arc<Running>) -> Self {
-        Self { running, is_blank: false }
+impl BrowserLease {
+    /// A lease for a trajectory, which is already counted.
+    fn for_trajectory(running: Arc<RunningBrowser>) -> Self {
+        Self { browser: running, is_prewarmed: false }
     }
 
-    /// For a context that waits.
-    fn blank(running: Arc<Running>) -> Self {
+    /// A lease for a prewarmed context.
+    fn for_prewarm(running: Arc<RunningBrowser>) -> Self {
         running.contexts.fetch_add(1, Ordering::SeqCst);
-        running.blanks.fetch_add(1, Ordering::SeqCst);
-        Self { running, is_blank: true }
+        running.prewarmed.fetch_add(1, Ordering::SeqCst);
+        Self { browser: running, is_prewarmed: true }
     }
 
-    /// The browser it is a place in.
-    pub fn process(&self) -> Arc<Running> {
-        self.running.clone()
+    /// The browser of the lease.
+    pub fn process(&self) -> Arc<RunningBrowser> {
+        self.browser.clone()
     }
 
-    /// From now on a trajectory lives here.
-    fn lend(&mut self) {
-        if std::mem::take(&mut self.is_blank) {
-            self.running.blanks.fetch_sub(1, Ordering::SeqCst);
+    /// Marks the context as used by a trajectory.
+    fn assign(&mut self) {
+        if std::mem::take(&mut self.is_prewarmed) {
+            self.browser.prewarmed.fetch_sub(1, Ordering::SeqCst);
         }
-        self.running.served.fetch_add(1, Ordering::SeqCst);
+        self.browser.served.fetch_add(1, Ordering::SeqCst);
     }
 }
 
-impl std::ops::Deref for Seat {
-    type Target = Running;
+impl std::ops::Deref for BrowserLease {
+    type Target = RunningBrowser;
 
-    fn deref(&self) -> &Running {
-        &self.running
+    fn deref(&self) -> &RunningBrowser {
+        &self.browser
     }
 }
 
-impl Drop for Seat {
+impl Drop for BrowserLease {
     fn drop(&mut self) {
-        if self.is_blank {
-            self.running.blanks.fetch_sub(1, Ordering::SeqCst);
+        if self.is_prewarmed {
+            self.browser.prewarmed.fetch_sub(1, Ordering::SeqCst);
         }
-        let was_last = self.running.contexts.fetch_sub(1, Ordering::SeqCst) == 1;
-        if was_last && self.running.is_old() {
-            self.running.stop();
+        let was_last = self.browser.contexts.fetch_sub(1, Ordering::SeqCst) == 1;
+        if was_last && self.browser.is_old() {
+            self.browser.stop();
         }
     }
 }
@@ -612,11 +646,11 @@ mod tests {
     #[test]
     fn sessions_fit_beside_the_reserve() {
         let gib = 1 << 30;
-        assert_eq!(sessions(gib, gib), 0);
-        assert_eq!(sessions(gib / 2, gib), 0);
-        assert_eq!(sessions(gib + SESSION_BYTES - 1, gib), 0);
-        assert_eq!(sessions(gib + SESSION_BYTES, gib), 1);
-        assert_eq!(sessions(3 * gib, gib), 16);
-        assert_eq!(sessions(u64::MAX, 0), u32::MAX);
+        assert_eq!(sessions_that_fit(gib, gib), 0);
+        assert_eq!(sessions_that_fit(gib / 2, gib), 0);
+        assert_eq!(sessions_that_fit(gib + SESSION_BYTES - 1, gib), 0);
+        assert_eq!(sessions_that_fit(gib + SESSION_BYTES, gib), 1);
+        assert_eq!(sessions_that_fit(3 * gib, gib), 16);
+        assert_eq!(sessions_that_fit(u64::MAX, 0), u32::MAX);
     }
 }

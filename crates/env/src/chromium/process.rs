@@ -1,9 +1,12 @@
-//! One browser process: found, started as an ordinary user with its sandbox on, and ended with everything it started.
+//! One browser process: finds it, starts it as an ordinary user with its sandbox on, and ends it
+//! with everything it started.
 //!
-//! The packaged `/usr/bin/chromium-headless-shell` is a shell script that does not exec: whoever kills it leaves browsers behind. So the real
-//! program is started, in a process group of its own. `setpriv --pdeathsig=KILL` makes the kernel kill it when the *thread* that started it
-//! dies, so that thread is one of ours that lives as long as the browser, never one of a pool. A worker that dies before `setpriv` has asked
-//! for that is noticed behind it: the browser only starts under the parent that meant to start it.
+//! The packaged `/usr/bin/chromium-headless-shell` is a shell script that does not exec: killing it
+//! leaves browsers behind. Therefore the real program is started, in its own process group.
+//! `setpriv --pdeathsig=KILL` makes the kernel kill it when the *thread* that started it dies, so
+//! that thread is dedicated to the browser and lives as long as it, never one of a pool. The script
+//! after `setpriv` covers a worker that dies before that: the browser only starts if its parent is
+//! still the one that started it.
 
 use std::collections::VecDeque;
 use std::fs;
@@ -17,15 +20,15 @@ use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use furrow_rollout::{Clock, Size, Task};
+use furrow_rollout::{PageClock, Size, Task};
 use rustix::process::{Pid, Signal, geteuid, kill_process_group};
 use tokio::sync::{oneshot, watch};
 
 use super::libraries;
-use super::limits::{self, Account};
+use super::limits::{self, BrowserUsage};
 use crate::config::BrowserConfig;
 
-/// Where the program is looked for when the job does not say.
+/// Paths where the program is searched if the job does not name it.
 pub const LOOKED_FOR: &[&str] = &[
     "/usr/lib/chromium/chromium-headless-shell",
     "/usr/lib/chromium-browser/headless_shell",
@@ -36,18 +39,19 @@ pub const LOOKED_FOR: &[&str] = &[
 /// A start takes 0.2 s; on a machine that starts a hundred contexts at once it took 3 s.
 const START_DEADLINE: Duration = Duration::from_secs(30);
 
-/// Becomes the browser (`$@` behind `$1`) if the worker (`$0`) is still the parent. The worker's death takes the browser along. `$1`, if not empty, is
-/// where the browser's loader searches for libraries: it is exported here, so that `setpriv` and the shell run with the system's.
+/// Becomes the browser (`$@` behind `$1`) if the worker (`$0`) is still the parent. The worker's
+/// death ends the browser. `$1`, if not empty, is the library search path of the browser: it is
+/// exported here, so that `setpriv` and the shell run with the system's libraries.
 const START: &str = "[ \"$PPID\" = \"$0\" ] || exit 1; libraries=\"$1\"; shift; \
     [ -z \"$libraries\" ] || export LD_LIBRARY_PATH=\"$libraries\"; exec \"$@\"";
 
-/// Lines of the browser's own messages that are kept to explain a death.
+/// Lines of the browser's own messages that are kept to explain a failure.
 const MESSAGES_MAX: usize = 40;
 
-/// Browsers started by this process, of all its pools: no two share a profile.
+/// Browsers started by this process in all its pools: no two share a profile.
 static STARTS: AtomicU64 = AtomicU64::new(0);
 
-/// Why there is no browser.
+/// Why a browser is not available.
 #[derive(Debug, thiserror::Error)]
 pub enum BrowserError {
     /// No program was found.
@@ -55,12 +59,12 @@ pub enum BrowserError {
         "env.browser: no Chromium headless shell found (looked for {LOOKED_FOR:?}); on Debian `apt-get install chromium-headless-shell`, elsewhere set env.browser to the program"
     )]
     NotFound,
-    /// What was named cannot be started.
+    /// The configured program cannot be started.
     #[error("env.browser: {path} is {what}; name the program itself, such as {}", LOOKED_FOR[0])]
     NoProgram {
-        /// What was named.
+        /// The configured path.
         path: PathBuf,
-        /// What it is.
+        /// What the path is instead of a program.
         what: &'static str,
     },
     /// Libraries or fonts of the job cannot be used.
@@ -73,78 +77,78 @@ pub enum BrowserError {
         /// What is wrong with it, and what to do.
         what: String,
     },
-    /// Libraries that it is linked with are not there.
+    /// Shared libraries of the program are missing.
     #[error(
-        "the browser {path} needs shared libraries that are not found: {missing}; install them, or name the folder that holds them in env.browser_libraries ({said})"
+        "the browser {path} needs shared libraries that are not found: {missing}; install them, or name the folder that holds them in env.browser_libraries ({message})"
     )]
     MissingLibraries {
         /// The program.
         path: PathBuf,
-        /// Their names.
+        /// Names of the missing libraries.
         missing: String,
         /// The loader's message.
-        said: String,
+        message: String,
     },
-    /// The machine refuses what its sandbox is made of.
+    /// The machine refuses user namespaces, which the sandbox needs.
     #[error(
-        "the browser {path} cannot make its sandbox: user namespaces are refused here; allow them, or set env.sandbox = false where the container is the sandbox ({said})"
+        "the browser {path} cannot make its sandbox: user namespaces are refused here; allow them, or set env.sandbox = false where the container is the sandbox ({messages})"
     )]
     Sandbox {
         /// The program.
         path: PathBuf,
         /// Its last messages.
-        said: String,
+        messages: String,
     },
-    /// The user to run as is not there.
+    /// The user to run as does not exist.
     #[error(
         "env.browser_user: there is no user {user:?} on this machine; name an ordinary user, such as \"nobody\""
     )]
     NoUser {
-        /// Its name.
+        /// Name of the user.
         user: String,
     },
-    /// A directory or process could not be made.
+    /// A directory or process could not be created.
     #[error("cannot {what}")]
     Io {
-        /// What was tried.
+        /// The operation that failed.
         what: &'static str,
-        /// Why not.
+        /// The I/O error.
         source: std::io::Error,
     },
-    /// It ended or stayed silent before it listened.
-    #[error("the browser {path} did not start: {said}")]
+    /// The browser ended or did not listen in time.
+    #[error("the browser {path} did not start: {messages}")]
     Start {
         /// The program.
         path: PathBuf,
         /// Its last messages.
-        said: String,
+        messages: String,
     },
-    /// Its version is not one this was made for.
+    /// The browser's version is not supported.
     #[error("env.browser: {found} is too old; Furrow needs Chromium {wanted} or newer")]
     Version {
-        /// What it says of itself.
+        /// The version that it reports.
         found: String,
-        /// Oldest major version.
+        /// Oldest supported major version.
         wanted: u32,
     },
-    /// It does not do what farms need.
+    /// The browser failed the self-test.
     #[error("the browser failed its self-test: {what}")]
     SelfTest {
-        /// Which part.
+        /// The part of the test that failed.
         what: String,
     },
     /// The protocol link broke.
     #[error("the link to the browser broke: {what}")]
     Link {
-        /// How.
+        /// How the link broke.
         what: String,
     },
 }
 
 impl BrowserError {
-    /// Whether another try may go better: the rest is for a person to put right.
-    pub(super) fn may_pass(&self) -> bool {
-        // Namespaces may be used up by browsers that are just ending.
+    /// Whether another attempt may succeed: all other errors need a person.
+    pub(super) fn is_transient(&self) -> bool {
+        // Browsers that are just ending may use up the namespaces.
         matches!(
             self,
             Self::Io { .. }
@@ -156,42 +160,44 @@ impl BrowserError {
     }
 }
 
-/// What a browser is started for; a process serves one kind alone, because neither can be changed while it runs.
+/// The configuration that a browser is started with; a process serves one kind only, because
+/// neither part can be changed while it runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct BrowserKind {
-    /// Size of its pages, and of the screen: a native list is drawn where the screen has room for it.
+    /// Size of its pages and of the screen: a native list is drawn where the screen has space for
+    /// it.
     pub viewport: Size,
-    /// Whether the time of its pages stands still but for grants. See [`VIRTUAL_TIME_FLAG`].
+    /// Whether the time of its pages stands still except for grants. See [`VIRTUAL_TIME_FLAG`].
     pub virtual_time: bool,
 }
 
 impl BrowserKind {
-    /// The kind that shows the pages of a task.
+    /// The kind that a task's pages need.
     pub fn of(task: &Task) -> Self {
-        Self { viewport: task.viewport, virtual_time: matches!(task.clock, Clock::Virtual { .. }) }
+        Self { viewport: task.viewport, virtual_time: matches!(task.clock, PageClock::Virtual { .. }) }
     }
 }
 
 /// A running browser. Dropping it kills the whole process group and removes its profile.
 #[derive(Debug)]
-pub(super) struct Process {
+pub(super) struct BrowserProcess {
     pub pid: u32,
-    /// Tells the browsers of one worker process apart.
+    /// Distinguishes the browsers of one worker process.
     pub index: u64,
     /// Address of its DevTools.
     pub address: String,
     messages: Arc<Mutex<VecDeque<String>>>,
     ended: watch::Receiver<bool>,
     profile: PathBuf,
-    /// What it takes, as the thread that looks after it saw last.
-    pub account: Arc<Account>,
+    /// Its resource use, as the polling thread measured it last.
+    pub account: Arc<BrowserUsage>,
 }
 
-impl Process {
-    /// Starts one and waits until it listens.
+impl BrowserProcess {
+    /// Starts a browser and waits until it listens.
     pub async fn start(config: &BrowserConfig, kind: BrowserKind) -> Result<Self, BrowserError> {
         let index = STARTS.fetch_add(1, Ordering::Relaxed);
-        let program = program(config.path.as_deref())?;
+        let program = find_program(config.path.as_deref())?;
         let owner = owner(config)?;
         let profile = make_profile(index, owner)?;
         let command = command(&program, &profile, owner, config, kind);
@@ -201,84 +207,83 @@ impl Process {
         let (spawned, pid) = oneshot::channel();
         let kept = messages.clone();
         let (alive, gone) = sync_channel(0);
-        // This thread starts the browser, reads what it says and outlives it: see the top of the file.
+        // This thread starts the browser, reads its messages and outlives it: see the top of the
+        // file.
         std::thread::Builder::new()
             .name(format!("browser-{index}"))
             .spawn(move || {
-                keep(command, spawned, listening, &kept, &end);
-                // Nothing was ever sent: who looks after its limits hears that there is nobody left to send.
+                own_browser(command, spawned, listening, &kept, &end);
+                // Nothing is ever sent: the polling thread notices when the sender is dropped.
                 drop::<SyncSender<()>>(alive);
             })
             .map_err(|source| BrowserError::Io { what: "start a thread for the browser", source })?;
         let pid = match pid.await {
             Ok(Ok(pid)) => pid,
             Ok(Err(source)) => {
-                remove(&profile);
+                remove_profile(&profile);
                 return Err(BrowserError::Io {
                     what: "start the browser (is setpriv of util-linux there?)",
                     source,
                 });
             }
-            Err(_) => return Err(BrowserError::Start { path: program, said: "its thread ended".into() }),
+            Err(_) => return Err(BrowserError::Start { path: program, messages: "its thread ended".into() }),
         };
-        let account = Arc::new(Account::default());
+        let account = Arc::new(BrowserUsage::default());
         let mut process =
             Self { pid, index, address: String::new(), messages, ended, profile, account: account.clone() };
         let (name, bounds) = (process.name(), config.limits);
         std::thread::Builder::new()
             .name(format!("limits-{index}"))
-            .spawn(move || limits::look_after(pid, &name, bounds, &account, &gone))
+            .spawn(move || limits::enforce_limits(pid, &name, bounds, &account, &gone))
             .map_err(|source| BrowserError::Io { what: "start a thread for the browser", source })?;
         match tokio::time::timeout(START_DEADLINE, listens).await {
             Ok(Ok(address)) => process.address = address,
             _ => {
-                let (said, config) = (process.messages(), config.clone());
-                let (path, kept) = (program.clone(), said.clone());
-                // Asks the loader, which reads every library once.
-                let why =
-                    tokio::task::spawn_blocking(move || libraries::explain(&program, said, &config, owner));
-                return Err(why.await.unwrap_or(BrowserError::Start { path, said: kept }));
+                let (last_messages, config) = (process.messages(), config.clone());
+                let (path, kept) = (program.clone(), last_messages.clone());
+                // This runs the loader, which reads every library once.
+                let why = tokio::task::spawn_blocking(move || {
+                    libraries::explain_start_failure(&program, last_messages, &config, owner)
+                });
+                return Err(why.await.unwrap_or(BrowserError::Start { path, messages: kept }));
             }
         }
         Ok(process)
     }
 
-    /// Its name in the log.
     pub fn name(&self) -> String {
         format!("browser-{}", self.index)
     }
 
-    /// What the browser said last.
+    /// The browser's last messages.
     pub fn messages(&self) -> String {
         let messages = self.messages.lock().unwrap_or_else(PoisonError::into_inner);
         messages.iter().cloned().collect::<Vec<_>>().join(" | ")
     }
 
-    /// Resolves when the process has ended.
     pub async fn ended(&self) {
         let mut ended = self.ended.clone();
-        // An error means that its thread is gone, and with it the browser.
+        // An error means that the thread has ended, and with it the browser.
         ended.wait_for(|ended| *ended).await.ok();
     }
 
-    /// Kills the whole group at once.
     pub fn kill(&self) {
         if let Some(group) = Pid::from_raw(self.pid as i32) {
-            // Gone already is as good.
+            // An error means that the group is already gone.
             kill_process_group(group, Signal::KILL).ok();
         }
     }
 }
 
-impl Drop for Process {
+impl Drop for BrowserProcess {
     fn drop(&mut self) {
         self.kill();
-        remove(&self.profile);
+        remove_profile(&self.profile);
     }
 }
 
-/// Removes what dead workers of this machine left behind.
-pub(super) fn sweep() {
+/// Removes the profiles that dead workers of this machine left.
+pub(super) fn remove_stale_profiles() {
     let Ok(entries) = fs::read_dir(std::env::temp_dir()) else { return };
     for entry in entries.flatten() {
         let name = entry.file_name();
@@ -286,12 +291,12 @@ pub(super) fn sweep() {
             .to_str()
             .and_then(|name| name.strip_prefix("furrow-env-")?.split('-').next()?.parse::<u32>().ok());
         if pid.is_some_and(|pid| !Path::new(&format!("/proc/{pid}")).exists()) {
-            remove(&entry.path());
+            remove_profile(&entry.path());
         }
     }
 }
 
-/// What the kernel says of a renderer's sandbox: seccomp mode 2 is a filter.
+/// The kernel's view of a renderer's sandbox: seccomp mode 2 is a filter.
 pub(super) fn sandboxed(pid: u32) -> bool {
     let statuses = fs::read_dir("/proc").into_iter().flatten().flatten().filter_map(|entry| {
         let command = fs::read_to_string(entry.path().join("cmdline")).ok()?;
@@ -308,7 +313,7 @@ pub(super) fn sandboxed(pid: u32) -> bool {
     ours.peek().is_some() && ours.all(|status| field(&status, "Seccomp:") == Some(2))
 }
 
-/// Whether the process of this status descends from `pid`.
+/// Whether the process with this status descends from `pid`.
 fn is_child(status: &str, pid: u32) -> bool {
     let mut status = status.to_owned();
     for _ in 0..8 {
@@ -325,8 +330,8 @@ fn is_child(status: &str, pid: u32) -> bool {
     false
 }
 
-/// The life of a browser, seen from the thread that owns it.
-fn keep(
+/// The lifetime of a browser on the thread that owns it.
+fn own_browser(
     mut command: Command,
     spawned: oneshot::Sender<std::io::Result<u32>>,
     listening: oneshot::Sender<String>,
@@ -336,7 +341,7 @@ fn keep(
     let mut child = match command.spawn() {
         Ok(child) => child,
         Err(error) => {
-            // Whoever asked has stopped waiting: nobody is left to be told.
+            // The receiver is gone if the caller has stopped waiting.
             spawned.send(Err(error)).ok();
             return;
         }
@@ -356,7 +361,7 @@ fn read_messages(child: &mut Child, listening: oneshot::Sender<String>, messages
     let mut listening = Some(listening);
     let mut reader = BufReader::new(stderr);
     let mut line = Vec::new();
-    // Lines are cut at 4 KiB: a browser's message may carry a page's text.
+    // Lines are cut at 4 KiB: a browser's message may contain a page's text.
     while (&mut reader).take(4096).read_until(b'\n', &mut line).is_ok_and(|read| read > 0) {
         let text = String::from_utf8_lossy(&line).trim().to_owned();
         line.clear();
@@ -373,25 +378,25 @@ fn read_messages(child: &mut Child, listening: oneshot::Sender<String>, messages
     }
 }
 
-/// The program to start: what the job names, or the first that is there.
-fn program(named: Option<&Path>) -> Result<PathBuf, BrowserError> {
+/// The program to start: the one that the job names, or the first that exists.
+fn find_program(named: Option<&Path>) -> Result<PathBuf, BrowserError> {
     let Some(path) = named else {
         let found = LOOKED_FOR.iter().map(PathBuf::from).find(|path| path.is_file());
         return found.ok_or(BrowserError::NotFound);
     };
     let no_program = |what| BrowserError::NoProgram { path: path.to_owned(), what };
     let mut magic = [0; 4];
-    let mut file = fs::File::open(path).map_err(|_| no_program("not there, or not readable"))?;
+    let mut file = fs::File::open(path).map_err(|_| no_program("absent or not readable"))?;
     match file.read_exact(&mut magic) {
         Ok(()) if &magic == b"\x7fELF" => Ok(path.to_owned()),
         Ok(()) if magic.starts_with(b"#!") => {
             Err(no_program("a wrapper script, whose browser would outlive it"))
         }
-        _ => Err(no_program("no program")),
+        _ => Err(no_program("not an executable file")),
     }
 }
 
-/// Checks what the job gives the browser beside its program, on this machine.
+/// Checks the libraries and fonts that the job supplies, on this machine.
 pub(super) async fn check_given(config: &BrowserConfig) -> Result<(), BrowserError> {
     if config.libraries.is_empty() && config.fonts.is_none() {
         return Ok(());
@@ -404,7 +409,7 @@ pub(super) async fn check_given(config: &BrowserConfig) -> Result<(), BrowserErr
     })?
 }
 
-/// Whom the browser runs as when we are root: user and group id.
+/// User and group id that the browser runs as when the worker is root.
 pub(super) fn owner(config: &BrowserConfig) -> Result<Option<(u32, u32)>, BrowserError> {
     if !geteuid().is_root() {
         return Ok(None);
@@ -422,23 +427,25 @@ pub(super) fn owner(config: &BrowserConfig) -> Result<Option<(u32, u32)>, Browse
     }
 }
 
-/// `<temp>/furrow-env-<pid>-<index>`: the name says whose it is, so that `sweep` knows when nobody's.
+/// `<temp>/furrow-env-<pid>-<index>`: the name contains the owner's process id, so that
+/// `remove_stale_profiles` finds profiles without an owner.
 fn make_profile(index: u64, owner: Option<(u32, u32)>) -> Result<PathBuf, BrowserError> {
     let profile = std::env::temp_dir().join(format!("furrow-env-{}-{index}", std::process::id()));
-    remove(&profile);
+    remove_profile(&profile);
     fs::create_dir(&profile)
-        .map_err(|source| BrowserError::Io { what: "make a profile directory", source })?;
+        .map_err(|source| BrowserError::Io { what: "create a profile directory", source })?;
     if let Some((user, group)) = owner {
         chown(&profile, Some(user), Some(group)).map_err(|source| BrowserError::Io {
-            what: "hand the profile directory to env.browser_user",
+            what: "give the profile directory to env.browser_user",
             source,
         })?;
     }
     Ok(profile)
 }
 
-fn remove(profile: &Path) {
-    // A dying renderer may write once more; the next worker's sweep takes what is left.
+fn remove_profile(profile: &Path) {
+    // A dying renderer may write once more; the next worker's `remove_stale_profiles` removes what
+    // is left.
     for _ in 0..3 {
         if fs::remove_dir_all(profile).is_ok() || !profile.exists() {
             return;
@@ -446,7 +453,8 @@ fn remove(profile: &Path) {
     }
 }
 
-/// A command as the browser's user that dies with the thread that starts it; the program and its arguments are added.
+/// A command that runs as the browser's user and dies with the thread that starts it; the caller
+/// adds the program and its arguments.
 pub(super) fn as_user(owner: Option<(u32, u32)>) -> Command {
     let mut command = Command::new("setpriv");
     command.arg("--pdeathsig=KILL");
@@ -497,18 +505,22 @@ fn flags(config: &BrowserConfig) -> Vec<String> {
 
 /// Ends a frame when its stages are done instead of at its deadline.
 ///
-/// Deadlines are points of the wall's time, and virtual time holds the clock of the whole renderer, its compositor's too. Once a policy has thought for
-/// longer than its page was granted, the deadline lies in the future of a clock that stands: a frame that changed nothing (a moved mouse is enough) never
-/// ended, none came after it, and a screenshot, a wheel or a drag waited until they were given up as a hung page. With this flag a page asks for frames
-/// all the time, 15 ms of CPU a second instead of 8 where time stands still and of 0.1 where it does not (Chromium 156): only where it is needed.
+/// Deadlines are points in wall time, but virtual time stops the clock of the whole renderer, its
+/// compositor included. Once a policy has computed for longer than its page time, the deadline lies
+/// in the future of a stopped clock: a frame without changes (a moved mouse is enough) never ended,
+/// no frame came after it, and a screenshot, a wheel event or a drag waited until the page counted
+/// as hung. With this flag a page requests frames all the time, 15 ms of CPU per second instead of
+/// 8 where time stands still and of 0.1 where it does not (Chromium 156); therefore it is set only
+/// where it is needed.
 const VIRTUAL_TIME_FLAG: &str = "--run-all-compositor-stages-before-draw";
 
 const FLAGS: &[&str] = &[
     "--headless",
     "--remote-debugging-port=0",
-    // Errors only: else each line that a page writes to its console is written once more by the thread that serves all pages.
+    // Errors only: otherwise the thread that serves all pages writes each line of a page's console
+    // a second time.
     "--log-level=2",
-    // Nothing that speaks with the browser's maker.
+    // Disable everything that contacts the browser's vendor.
     "--no-first-run",
     "--no-default-browser-check",
     "--no-pings",
@@ -525,14 +537,15 @@ const FLAGS: &[&str] = &[
     "--password-store=basic",
     "--use-mock-keychain",
     "--mute-audio",
-    // WebRTC passes any proxy unless both spellings carry the value: one works in the headless shell, one in full Chromium.
+    // WebRTC bypasses any proxy unless both spellings carry the value: one works in the headless
+    // shell, one in full Chromium.
     "--force-webrtc-ip-handling-policy=disable_non_proxied_udp",
     "--webrtc-ip-handling-policy=disable_non_proxied_udp",
-    // A page is no background page because nobody looks.
+    // Pages that are not in front are not throttled as background pages.
     "--disable-background-timer-throttling",
     "--disable-backgrounding-occluded-windows",
     "--disable-renderer-backgrounding",
-    // The same pixels everywhere, and a wheel event that is over when it is answered.
+    // The same pixels everywhere, and wheel events that are complete when they are answered.
     "--font-render-hinting=none",
     "--disable-lcd-text",
     "--force-color-profile=srgb",
@@ -545,8 +558,8 @@ mod tests {
     use super::*;
     use crate::config::EnvFile;
 
-    /// What a program that is no browser says when it is started as one: the flags that it was given.
-    fn said(virtual_time: bool, under: impl FnOnce(&Command) -> Command) -> String {
+    /// The output of a test program that prints the flags it was started with.
+    fn started_flags(virtual_time: bool, under: impl FnOnce(&Command) -> Command) -> String {
         let config = EnvFile::default().check(Path::new("/")).unwrap().browser;
         let owner = owner(&config).unwrap();
         let kind = BrowserKind { viewport: Size::new(512, 512), virtual_time };
@@ -555,27 +568,27 @@ mod tests {
         String::from_utf8(output.stdout).unwrap()
     }
 
-    fn same(command: &Command) -> Command {
+    fn same_command(command: &Command) -> Command {
         let mut same = Command::new(command.get_program());
         same.args(command.get_args());
         same
     }
 
     #[test]
-    fn a_browser_starts_under_its_worker_and_under_nobody_else() {
-        assert!(said(false, same).contains("about:blank"));
-        // Between the two stands another parent, as init does once the worker is dead.
+    fn a_browser_starts_under_its_own_worker_only() {
+        assert!(started_flags(false, same_command).contains("about:blank"));
+        // A process between the two is another parent, as init is once the worker is dead.
         let under_another = |command: &Command| {
             let mut shell = Command::new("/bin/sh");
             shell.args(["-c", "\"$@\"; :", "sh"]).arg(command.get_program()).args(command.get_args());
             shell
         };
-        assert_eq!(said(false, under_another), "");
+        assert_eq!(started_flags(false, under_another), "");
     }
-    /// It costs pages whose time passes by itself a hundred times what they take when idle.
+    /// With the flag, pages in real time cost a hundred times their usual CPU when idle.
     #[test]
     fn frames_without_deadlines_are_for_virtual_time_alone() {
-        assert!(said(true, same).contains(VIRTUAL_TIME_FLAG));
-        assert!(!said(false, same).contains(VIRTUAL_TIME_FLAG));
+        assert!(started_flags(true, same_command).contains(VIRTUAL_TIME_FLAG));
+        assert!(!started_flags(false, same_command).contains(VIRTUAL_TIME_FLAG));
     }
 }

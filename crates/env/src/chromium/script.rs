@@ -1,4 +1,5 @@
-//! Scripts in a page: the suite's own in the page's world, ours in a world apart that the page cannot see.
+//! Scripts in a page: the suite's own run in the page's world, the worker's in an isolated world
+//! that the page cannot see.
 
 use std::time::Duration;
 
@@ -6,94 +7,105 @@ use chromiumoxide::cdp::browser_protocol::page::{CreateIsolatedWorldParams, Fram
 use chromiumoxide::cdp::js_protocol::runtime::{EvaluateParams, ExecutionContextId};
 use serde_json::Value;
 
-use super::tab::Tab;
-use crate::stage::StageError;
+use super::tab::BrowserTab;
+use crate::environment::EnvironmentError;
 
-/// A result larger than this is refused: a probe is a line, not a document.
+/// Largest accepted result: a probe returns a line, not a document.
 const RESULT_BYTES_MAX: usize = 256 << 10;
 
-/// Name of our own world in each document; the browser knows it by this and makes it once.
+/// Name of the isolated world in each document; the browser identifies it by this name and creates
+/// it once.
 pub(super) const WORLD: &str = "furrow";
 
 /// Evaluates an expression, waits for its promise, and returns its value.
-pub(super) async fn in_page(
-    tab: &Tab,
+pub(super) async fn evaluate_in_page(
+    tab: &BrowserTab,
     expression: &str,
     deadline: Duration,
     what: &'static str,
-) -> Result<Value, StageError> {
+) -> Result<Value, EnvironmentError> {
     evaluate(tab, expression, None, deadline, what, RESULT_BYTES_MAX).await
 }
 
-/// The same in a world of our own: it shares the document and nothing else.
-pub(super) async fn apart(
-    tab: &Tab,
+/// The same in an isolated world, which shares only the document.
+pub(super) async fn evaluate_isolated(
+    tab: &BrowserTab,
     expression: &str,
     deadline: Duration,
     what: &'static str,
-) -> Result<Value, StageError> {
-    let world = world(tab, deadline, what).await?;
+) -> Result<Value, EnvironmentError> {
+    let world = isolated_world(tab, deadline, what).await?;
     evaluate(tab, expression, Some(&world), deadline, what, RESULT_BYTES_MAX).await
 }
 
-/// A world of our own in the document that is there now.
+/// An isolated world in the current document.
 #[derive(Debug)]
-pub(super) struct World(ExecutionContextId);
+pub(super) struct IsolatedWorld(ExecutionContextId);
 
-/// Opens one, so that what is asked in it can be sent together with something else.
-pub(super) async fn world(tab: &Tab, deadline: Duration, what: &'static str) -> Result<World, StageError> {
-    // The main frame of a page bears the id of its target.
+/// Opens an isolated world, so that scripts in it can be sent together with other commands.
+pub(super) async fn isolated_world(
+    tab: &BrowserTab,
+    deadline: Duration,
+    what: &'static str,
+) -> Result<IsolatedWorld, EnvironmentError> {
+    // The main frame of a page has the id of its target.
     let frame = FrameId::new(tab.target().inner().clone());
     let mut world = CreateIsolatedWorldParams::new(frame);
     world.world_name = Some(WORLD.into());
-    Ok(World(tab.call(world, deadline, what).await?.execution_context_id))
+    Ok(IsolatedWorld(tab.call(world, deadline, what).await?.execution_context_id))
 }
 
-/// Evaluates an expression whose result has at most so many bytes, in the page's world or in one of our own.
+/// Evaluates an expression whose result has at most `bytes_max` bytes, in the page's world or in an
+/// isolated one.
 ///
-/// The page may have replaced whatever the answer is made with, and its texts may be cut inside a character or have any length. What travels is
-/// therefore one string that was measured first: a message that cannot be read is answered by nobody, and a long one keeps everybody waiting.
+/// The page may have replaced the functions that build the answer, and its texts may be cut inside
+/// a character or have any length. Therefore the answer is one string whose length was checked
+/// first: a message that cannot be parsed is never answered, and a long one delays every page of
+/// the browser.
 pub(super) async fn evaluate(
-    tab: &Tab,
+    tab: &BrowserTab,
     expression: &str,
-    world: Option<&World>,
+    world: Option<&IsolatedWorld>,
     deadline: Duration,
     what: &'static str,
     bytes_max: usize,
-) -> Result<Value, StageError> {
-    let mut evaluate = EvaluateParams::new(format!("({TELL})(async () => ({expression}\n), {bytes_max})"));
+) -> Result<Value, EnvironmentError> {
+    let mut evaluate =
+        EvaluateParams::new(format!("({ENCODE_RESULT})(async () => ({expression}\n), {bytes_max})"));
     evaluate.context_id = world.map(|world| world.0);
     evaluate.await_promise = Some(true);
     evaluate.return_by_value = Some(true);
     let answer = tab.call(evaluate, deadline, what).await?;
-    let failed =
-        |why: &str| StageError::Failed(format!("{what}: {}", why.chars().take(300).collect::<String>()));
+    let failed = |why: &str| {
+        EnvironmentError::Failed(format!("{what}: {}", why.chars().take(300).collect::<String>()))
+    };
     if let Some(thrown) = answer.exception_details {
         return Err(failed(&thrown.exception.and_then(|error| error.description).unwrap_or(thrown.text)));
     }
-    let told = answer.result.value.as_ref().and_then(Value::as_str).unwrap_or_default();
-    let size = match told.split_at_checked(1) {
+    let encoded = answer.result.value.as_ref().and_then(Value::as_str).unwrap_or_default();
+    let size = match encoded.split_at_checked(1) {
         Some(("v", json)) if json.len() <= bytes_max => {
-            return serde_json::from_str(json).map_err(|error| failed(&format!("no JSON: {error}")));
+            return serde_json::from_str(json).map_err(|error| failed(&format!("not JSON: {error}")));
         }
         Some(("v", json)) => json.len().to_string(),
         Some(("s", size)) => size.to_owned(),
-        Some(("e", said)) => return Err(failed(said)),
-        _ => return Err(failed("the page told something else than was asked")),
+        Some(("e", thrown_text)) => return Err(failed(thrown_text)),
+        _ => return Err(failed("the page returned an unexpected value")),
     };
-    Err(failed(&format!("the result has {size} bytes, at most {bytes_max} are taken")))
+    Err(failed(&format!("the result has {size} bytes, at most {bytes_max} are allowed")))
 }
 
-/// `v` and the value as JSON, `s` and its size if that is too large, or `e` and what was thrown. Halves of characters become U+FFFD.
-const TELL: &str = r"async (ask, most) => {
-  const whole = (key, value) => typeof value === 'string' ? value.toWellFormed() : value;
-  const told = (text) => text.length > most ? 's' + text.length : 'v' + text;
+/// Returns `v` and the value as JSON, `s` and its size if that is too large, or `e` and the thrown
+/// error. Unpaired surrogates become U+FFFD.
+const ENCODE_RESULT: &str = r"async (evaluate, sizeMax) => {
+  const wellFormed = (key, value) => typeof value === 'string' ? value.toWellFormed() : value;
+  const encode = (text) => text.length > sizeMax ? 's' + text.length : 'v' + text;
   try {
-    return told('' + (JSON.stringify(await ask(), whole) ?? null));
+    return encode('' + (JSON.stringify(await evaluate(), wellFormed) ?? null));
   } catch (error) {
-    let said = '', cut = '';
-    try { said = '' + error; } catch {}
-    for (let at = 0; at < 300 && at < said.length; at++) cut += said[at];
+    let message = '', cut = '';
+    try { message = '' + error; } catch {}
+    for (let at = 0; at < 300 && at < message.length; at++) cut += message[at];
     return 'e' + cut.toWellFormed();
   }
 }";

@@ -1,5 +1,5 @@
-//! What a browser must prove before its worker joins the farm: version, a page, a dialog, a crash, a screenshot. Catches a browser that was
-//! upgraded under us.
+//! The self-test that a browser must pass before its worker joins the farm: version, a page, a
+//! dialog, a crash, a screenshot. It detects a browser that was upgraded in the meantime.
 
 use chromiumoxide::Page;
 use chromiumoxide::cdp::browser_protocol::page::{CrashParams, NavigateParams};
@@ -8,20 +8,20 @@ use furrow_telemetry::ChromiumSelfTest;
 use serde_json::Value;
 use tokio::time::{Instant, timeout};
 
-use super::pool::Running;
+use super::pool::RunningBrowser;
 use super::process::BrowserError;
-use super::tab::Tab;
+use super::tab::BrowserTab;
 use super::{picture, script};
 use crate::config::BrowserConfig;
-use crate::stage::StageError;
+use crate::environment::EnvironmentError;
 
-/// Oldest Chromium this was tried with.
+/// Oldest Chromium that was tested.
 const VERSION_MIN: u32 = 150;
 
 const VIEWPORT: Size = Size::new(320, 200);
 
-/// Tries a browser and says how it went.
-pub(super) async fn run(running: &Running, config: &BrowserConfig) -> Result<(), BrowserError> {
+/// Tests a browser.
+pub(super) async fn run(running: &RunningBrowser, config: &BrowserConfig) -> Result<(), BrowserError> {
     let began = Instant::now();
     let outcome = try_all(running, config).await;
     let problem = outcome.as_ref().err().map(ToString::to_string);
@@ -35,18 +35,18 @@ pub(super) async fn run(running: &Running, config: &BrowserConfig) -> Result<(),
     outcome
 }
 
-async fn try_all(running: &Running, config: &BrowserConfig) -> Result<(), BrowserError> {
+async fn try_all(running: &RunningBrowser, config: &BrowserConfig) -> Result<(), BrowserError> {
     check_version(&running.product)?;
     let page = open(running, config).await.map_err(|error| failed("opening a page", &error))?;
-    let tab = Tab::adopt(page, &running.link, VIEWPORT, config)
+    let tab = BrowserTab::adopt(page, &running.link, VIEWPORT, config)
         .await
         .map_err(|error| failed("preparing a page", &error))?;
     let deadline = config.deadlines.navigation;
     let page = NavigateParams::new("data:text/html,<title>hello</title><body style='background:red'>");
     tab.call(page, deadline, "loading a page").await.map_err(|error| failed("loading a page", &error))?;
-    let told = script::in_page(&tab, "alert('no'), 6 * 7", deadline, "a dialog").await;
-    if told.as_ref().ok() != Some(&Value::from(42)) || tab.dialogs().0 != 1 {
-        return Err(BrowserError::SelfTest { what: format!("a dialog was not dismissed: {told:?}") });
+    let result = script::evaluate_in_page(&tab, "alert('no'), 6 * 7", deadline, "a dialog").await;
+    if result.as_ref().ok() != Some(&Value::from(42)) || tab.dialogs().0 != 1 {
+        return Err(BrowserError::SelfTest { what: format!("a dialog was not dismissed: {result:?}") });
     }
     let spec = ObservationSpec { format: ImageFormat::Png, clip: None, square: false };
     let shot =
@@ -56,7 +56,7 @@ async fn try_all(running: &Running, config: &BrowserConfig) -> Result<(), Browse
     tab.close(&running.link).await.map_err(|error| failed("closing a crashed page", &error))
 }
 
-async fn open(running: &Running, config: &BrowserConfig) -> Result<Page, StageError> {
+async fn open(running: &RunningBrowser, config: &BrowserConfig) -> Result<Page, EnvironmentError> {
     let link = &running.link;
     super::link::within(
         config.deadlines.navigation,
@@ -84,16 +84,16 @@ fn check_picture(bytes: &[u8]) -> Result<(), BrowserError> {
     }
 }
 
-/// Crashes the page and waits for the news of it.
-async fn crash(tab: &Tab, config: &BrowserConfig) -> Result<(), BrowserError> {
+/// Crashes the page and waits for the event.
+async fn crash(tab: &BrowserTab, config: &BrowserConfig) -> Result<(), BrowserError> {
     let crashing = tab.call(CrashParams {}, config.deadlines.input, "a crash");
     match timeout(config.deadlines.input, crashing).await {
-        Ok(Err(StageError::PageCrash)) => Ok(()),
+        Ok(Err(EnvironmentError::PageCrash)) => Ok(()),
         _ if tab.has_crashed() => Ok(()),
         other => Err(BrowserError::SelfTest { what: format!("a crash was not noticed: {other:?}") }),
     }
 }
 
-fn failed(what: &str, error: &StageError) -> BrowserError {
+fn failed(what: &str, error: &EnvironmentError) -> BrowserError {
     BrowserError::SelfTest { what: format!("{what}: {error}") }
 }

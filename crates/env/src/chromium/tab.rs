@@ -1,4 +1,5 @@
-//! One page of a context: commands under deadlines, and a watcher that answers what would otherwise block it.
+//! One page of a context: commands with deadlines, and a watcher that answers events that would
+//! otherwise block the page.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -27,73 +28,74 @@ use serde::Deserialize;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-use super::link::{Link, failed, within};
+use super::link::{BrowserLink, protocol_error, within};
 use super::script::WORLD;
-use crate::config::{BrowserConfig, Deadlines};
-use crate::stage::StageError;
+use crate::config::{BrowserConfig, PageDeadlines};
+use crate::environment::EnvironmentError;
 
-/// A rule that every element inherits and any page may overrule. A browser that does not know the property blinks on.
-const STILL: &str = "{ const still = new CSSStyleSheet(); still.replaceSync(':root { caret-animation: manual }'); document.adoptedStyleSheets.push(still); }";
+/// A rule that every element inherits and any page may override. A browser that does not know the
+/// property keeps blinking.
+const NO_CARET_BLINK_SCRIPT: &str = "{ const still = new CSSStyleSheet(); still.replaceSync(':root { caret-animation: manual }'); document.adoptedStyleSheets.push(still); }";
 
-/// An open page.
 #[derive(Debug)]
-pub(super) struct Tab {
+pub(super) struct BrowserTab {
     pub page: Page,
-    pub deadlines: Deadlines,
+    pub deadlines: PageDeadlines,
     dead: CancellationToken,
-    seen: Arc<Seen>,
+    state: Arc<TabState>,
     watcher: JoinHandle<()>,
 }
 
-/// What the watcher saw.
+/// State that the watcher records.
 #[derive(Debug)]
-struct Seen {
+struct TabState {
     crashed: CancellationToken,
-    /// It kept somebody waiting in vain.
+    /// A command was not answered in time.
     hung: AtomicBool,
-    /// It was taken as it is, while it loads.
+    /// The page was used before it was loaded.
     unfinished: AtomicBool,
-    /// Its time stands still but for grants.
+    /// The page's time stands still except for grants.
     clock_stopped: AtomicBool,
-    dialogs: Happened,
-    downloads: Happened,
+    dialogs: EventCounter,
+    downloads: EventCounter,
 }
 
-/// What a page did beside what it shows: how often, and the words of the last time.
+/// How often an event happened, and the text of the last one.
 #[derive(Debug, Default)]
-struct Happened {
+struct EventCounter {
     times: AtomicU32,
     last: Mutex<String>,
 }
 
-/// Words that a page chose are cut to so many characters.
-const WORDS_CHARS_MAX: usize = 200;
+/// Texts chosen by a page are cut to this many characters.
+const EVENT_TEXT_CHARS_MAX: usize = 200;
 
-impl Happened {
-    fn again(&self, words: &str) {
-        let words = words.chars().take(WORDS_CHARS_MAX).collect();
-        *self.last.lock().unwrap_or_else(PoisonError::into_inner) = words;
+impl EventCounter {
+    fn record(&self, text: &str) {
+        let text = text.chars().take(EVENT_TEXT_CHARS_MAX).collect();
+        *self.last.lock().unwrap_or_else(PoisonError::into_inner) = text;
         self.times.fetch_add(1, Ordering::Relaxed);
     }
 
-    fn so_far(&self) -> (u32, String) {
+    fn snapshot(&self) -> (u32, String) {
         let last = self.last.lock().unwrap_or_else(PoisonError::into_inner).clone();
         (self.times.load(Ordering::Relaxed), last)
     }
 }
 
-/// The events of a page that somebody must answer at once, wherever its trajectory is.
-struct Events {
+/// The events of a page that need an immediate answer, whatever its trajectory does.
+struct TabEvents {
     dialogs: EventStream<EventJavascriptDialogOpening>,
     downloads: EventStream<DownloadWillBegin>,
     crashes: EventStream<EventTargetCrashed>,
 }
 
-/// The page is about to start a download. The library knows only the browser's event of this kind, which does not say whose page it was.
+/// The page is about to start a download. The library only supports the browser's event of this
+/// kind, which does not name the page.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct DownloadWillBegin {
-    /// What the page, or its server, calls the file.
+    /// The file's name according to the page or its server.
     suggested_filename: String,
 }
 
@@ -105,47 +107,48 @@ impl MethodType for DownloadWillBegin {
 
 impl CustomEvent for DownloadWillBegin {}
 
-/// What the browser says of a page in the moment between two documents. One that goes from document to document without end is a page that does
-/// not answer.
+/// The browser's error between two documents. A page that navigates from document to document
+/// without end counts as a page that does not answer.
 const BETWEEN_DOCUMENTS: &str = "Not attached to an active page";
 
-/// A document is replaced by the next in a few milliseconds.
+/// The next document replaces one within a few milliseconds.
 const NEXT_DOCUMENT: Duration = Duration::from_millis(10);
 
-impl Tab {
-    /// Takes a page in hand: its dialogs are dismissed, its size, language and time zone set, and it can no longer fill the link with words.
+impl BrowserTab {
+    /// Adopts a page: dismisses its dialogs, sets its size, language and time zone, and disables
+    /// the events with which it could flood the link.
     pub async fn adopt(
         page: Page,
-        link: &Link,
+        link: &BrowserLink,
         viewport: Size,
         config: &BrowserConfig,
-    ) -> Result<Self, StageError> {
-        let events = Events {
+    ) -> Result<Self, EnvironmentError> {
+        let events = TabEvents {
             dialogs: listen(&page).await?,
             downloads: listen(&page).await?,
             crashes: listen(&page).await?,
         };
-        let seen = Arc::new(Seen {
+        let state = Arc::new(TabState {
             crashed: CancellationToken::new(),
             hung: AtomicBool::new(false),
             unfinished: AtomicBool::new(false),
             clock_stopped: AtomicBool::new(false),
-            dialogs: Happened::default(),
-            downloads: Happened::default(),
+            dialogs: EventCounter::default(),
+            downloads: EventCounter::default(),
         });
-        let watcher = tokio::spawn(watch(page.clone(), events, seen.clone(), config.deadlines.input));
-        let tab = Self { page, deadlines: config.deadlines, dead: link.dead.clone(), seen, watcher };
-        tab.dress(viewport, config).await?;
+        let watcher = tokio::spawn(watch(page.clone(), events, state.clone(), config.deadlines.input));
+        let tab = Self { page, deadlines: config.deadlines, dead: link.dead.clone(), state, watcher };
+        tab.configure(viewport, config).await?;
         Ok(tab)
     }
 
-    /// A command to this page, answered within the deadline or not at all.
+    /// Sends a command to this page and waits for the answer until the deadline.
     pub async fn call<T: Command + Clone>(
         &self,
         command: T,
         deadline: Duration,
         waited_for: &'static str,
-    ) -> Result<T::Response, StageError> {
+    ) -> Result<T::Response, EnvironmentError> {
         let answered = async {
             loop {
                 match self.page.execute(command.clone()).await.map(|response| response.result) {
@@ -158,118 +161,117 @@ impl Tab {
         };
         let outcome = tokio::select! {
             biased;
-            lost = self.lost() => Err(lost),
+            lost = self.wait_lost() => Err(lost),
             outcome = within(deadline, waited_for, &self.dead, answered) => outcome,
         };
-        if matches!(outcome, Err(StageError::PageHang { .. })) {
-            self.seen.hung.store(true, Ordering::Relaxed);
+        if matches!(outcome, Err(EnvironmentError::PageHang { .. })) {
+            self.state.hung.store(true, Ordering::Relaxed);
         }
         outcome
     }
 
-    /// What this page is to tell next, told within the deadline or not at all.
-    pub async fn hear<T>(
+    /// Waits for the page's next event until the deadline.
+    pub async fn wait_event<T>(
         &self,
         event: impl Future<Output = Option<T>>,
         deadline: Duration,
         waited_for: &'static str,
-    ) -> Result<T, StageError> {
+    ) -> Result<T, EnvironmentError> {
         tokio::select! {
             biased;
-            lost = self.lost() => Err(lost),
+            lost = self.wait_lost() => Err(lost),
             outcome = tokio::time::timeout(deadline, event) => match outcome {
                 Ok(Some(event)) => Ok(event),
-                // Streams of events end with the link they come by.
-                Ok(None) => Err(StageError::BrowserDead),
-                Err(_) => Err(StageError::PageHang { waited_for }),
+                // Event streams end with their link.
+                Ok(None) => Err(EnvironmentError::BrowserDead),
+                Err(_) => Err(EnvironmentError::PageHang { waited_for }),
             },
         }
     }
 
-    /// Waits until the page cannot be used any more, and says why. A browser that dies takes its pages along: that is told first.
-    async fn lost(&self) -> StageError {
+    /// Waits until the page is lost and returns the reason. The death of the browser takes
+    /// precedence, because it ends its pages.
+    async fn wait_lost(&self) -> EnvironmentError {
         tokio::select! {
             biased;
-            () = self.dead.cancelled() => StageError::BrowserDead,
-            () = self.seen.crashed.cancelled() => StageError::PageCrash,
+            () = self.dead.cancelled() => EnvironmentError::BrowserDead,
+            () = self.state.crashed.cancelled() => EnvironmentError::PageCrash,
         }
     }
 
-    /// The page's target.
     pub fn target(&self) -> &TargetId {
         self.page.target_id()
     }
 
-    /// Whether the page's process died.
     pub fn has_crashed(&self) -> bool {
-        self.seen.crashed.is_cancelled()
+        self.state.crashed.is_cancelled()
     }
 
-    /// Whether a question to the page was not answered in time.
+    /// Whether the page failed to answer a command in time.
     pub fn has_hung(&self) -> bool {
-        self.seen.hung.load(Ordering::Relaxed)
+        self.state.hung.load(Ordering::Relaxed)
     }
 
-    /// What was not answered was no fault of the page.
-    pub fn excuse(&self) {
-        self.seen.hung.store(false, Ordering::Relaxed);
+    /// The missing answer was not the page's fault.
+    pub fn clear_hung(&self) {
+        self.state.hung.store(false, Ordering::Relaxed);
     }
 
-    /// The page is not loaded, and nobody waits for that any more.
-    pub fn leave_unfinished(&self) {
-        self.seen.unfinished.store(true, Ordering::Relaxed);
+    /// Marks the page as not loaded, and loading as no longer awaited.
+    pub fn mark_unfinished(&self) {
+        self.state.unfinished.store(true, Ordering::Relaxed);
     }
 
-    /// Whether a page was left unfinished since this was asked last.
+    /// Whether the page was marked as unfinished since the last call.
     pub fn take_unfinished(&self) -> bool {
-        self.seen.unfinished.swap(false, Ordering::Relaxed)
+        self.state.unfinished.swap(false, Ordering::Relaxed)
     }
 
-    /// Its time stands still from now on but for grants.
-    pub fn leave_clock_stopped(&self) {
-        self.seen.clock_stopped.store(true, Ordering::Relaxed);
+    /// Marks the page's time as stopped except for grants.
+    pub fn mark_clock_stopped(&self) {
+        self.state.clock_stopped.store(true, Ordering::Relaxed);
     }
 
-    /// Whether nothing waits for page time to pass by itself.
+    /// Whether page time passes only in grants.
     pub fn has_stopped_clock(&self) -> bool {
-        self.seen.clock_stopped.load(Ordering::Relaxed)
+        self.state.clock_stopped.load(Ordering::Relaxed)
     }
 
     /// An error if the page or its browser died.
-    pub fn check(&self) -> Result<(), StageError> {
+    pub fn check(&self) -> Result<(), EnvironmentError> {
         if self.dead.is_cancelled() {
-            Err(StageError::BrowserDead)
+            Err(EnvironmentError::BrowserDead)
         } else if self.has_crashed() {
-            Err(StageError::PageCrash)
+            Err(EnvironmentError::PageCrash)
         } else {
             Ok(())
         }
     }
 
-    /// Dialogs dismissed so far, and the text of the last.
+    /// Number of dismissed dialogs and the text of the last one.
     pub fn dialogs(&self) -> (u32, String) {
-        self.seen.dialogs.so_far()
+        self.state.dialogs.snapshot()
     }
 
-    /// Downloads denied so far, and the file name of the last.
+    /// Number of denied downloads and the file name of the last one.
     pub fn downloads(&self) -> (u32, String) {
-        self.seen.downloads.so_far()
+        self.state.downloads.snapshot()
     }
 
-    /// First rung: stops whatever script runs. A looping page answers to this and to being closed, to nothing else.
-    pub async fn stop_script(&self) -> Result<(), StageError> {
+    /// The first recovery measure: stops the running script. A looping page reacts only to this and
+    /// to being closed.
+    pub async fn stop_script(&self) -> Result<(), EnvironmentError> {
         self.call(TerminateExecutionParams {}, self.deadlines.input, "stopping the page's script")
             .await
             .map(drop)
     }
 
-    /// Closes the page.
-    pub async fn close(&self, link: &Link) -> Result<(), StageError> {
+    pub async fn close(&self, link: &BrowserLink) -> Result<(), EnvironmentError> {
         let close = CloseTargetParams::new(self.target().clone());
         link.call(close, self.deadlines.input, "closing the page").await.map(drop)
     }
 
-    async fn dress(&self, viewport: Size, config: &BrowserConfig) -> Result<(), StageError> {
+    async fn configure(&self, viewport: Size, config: &BrowserConfig) -> Result<(), EnvironmentError> {
         let deadline = self.deadlines.navigation;
         let size = SetDeviceMetricsOverrideParams::new(
             i64::from(viewport.width),
@@ -285,77 +287,81 @@ impl Tab {
             self.call(locale, deadline, "setting the language"),
             self.call(zone, deadline, "setting the time zone"),
             self.call(SetFocusEmulationEnabledParams::new(true), deadline, "setting the focus"),
-            self.still(deadline),
-            self.hush(deadline),
+            self.stop_caret_blinking(deadline),
+            self.disable_event_domains(deadline),
         );
         quiet?;
         size.and(zone).and(focus)?;
         still?;
-        // A renderer takes one language; a second tab in it says that it has one already.
-        if let Err(error @ (StageError::PageCrash | StageError::BrowserDead)) = locale {
+        // A renderer takes one language; a second tab in it returns an error because one is already
+        // set.
+        if let Err(error @ (EnvironmentError::PageCrash | EnvironmentError::BrowserDead)) = locale {
             return Err(error);
         }
         Ok(())
     }
 
-    /// Lets carets stand still in every document to come. One that blinks paints twice a second: on a full page that took 16 ms of CPU a second, so
-    /// 32 of the 107 ms of a step every 2 s; and of two screenshots of one page one lacked it.
-    async fn still(&self, deadline: Duration) -> Result<(), StageError> {
-        let mut still = AddScriptToEvaluateOnNewDocumentParams::new(STILL);
+    /// Stops carets from blinking in every later document. A blinking caret paints twice a second:
+    /// on a full page that took 16 ms of CPU per second, so 32 of the 107 ms of a step every 2 s;
+    /// and of two screenshots of one page, one lacked the caret.
+    async fn stop_caret_blinking(&self, deadline: Duration) -> Result<(), EnvironmentError> {
+        let mut still = AddScriptToEvaluateOnNewDocumentParams::new(NO_CARET_BLINK_SCRIPT);
         still.world_name = Some(WORLD.into());
-        self.call(still, deadline, "the carets' rest").await.map(drop)
+        self.call(still, deadline, "the carets to stop blinking").await.map(drop)
     }
 
-    /// Switches off what the protocol library switched on in the page: its console, its log, its requests. All pages of a browser share one
-    /// link, and one page that writes half a million lines would keep the others' answers waiting behind them; a `data:` address travels whole,
-    /// however many megabytes it has.
-    async fn hush(&self, deadline: Duration) -> Result<(), StageError> {
+    /// Disables what the protocol library enabled in the page: its console, its log, its requests.
+    /// All pages of a browser share one link, and a page that writes half a million lines would
+    /// delay the answers of the others; a `data:` address is sent in full, however many megabytes
+    /// it has.
+    async fn disable_event_domains(&self, deadline: Duration) -> Result<(), EnvironmentError> {
         let (console, log, requests, counters) = tokio::join!(
-            self.call(runtime::DisableParams {}, deadline, "the console's silence"),
-            self.call(log::DisableParams {}, deadline, "the log's silence"),
-            self.call(network::DisableParams {}, deadline, "the requests' silence"),
-            self.call(performance::DisableParams {}, deadline, "the counters' silence"),
+            self.call(runtime::DisableParams {}, deadline, "the console's events to stop"),
+            self.call(log::DisableParams {}, deadline, "the log's events to stop"),
+            self.call(network::DisableParams {}, deadline, "the requests' events to stop"),
+            self.call(performance::DisableParams {}, deadline, "the counters' events to stop"),
         );
         console.and(log).and(requests)?;
         counters.map(drop)
     }
 }
 
-impl Drop for Tab {
+impl Drop for BrowserTab {
     fn drop(&mut self) {
         self.watcher.abort();
     }
 }
 
-/// Events of one kind, as the page tells them.
-pub(super) async fn listen<T: IntoEventKind>(page: &Page) -> Result<EventStream<T>, StageError> {
-    page.event_listener().await.map_err(|error| failed("listening to the page", &error))
+/// Subscribes to the page's events of one kind.
+pub(super) async fn listen<T: IntoEventKind>(page: &Page) -> Result<EventStream<T>, EnvironmentError> {
+    page.event_listener().await.map_err(|error| protocol_error("listening to the page", &error))
 }
 
-async fn watch(page: Page, mut events: Events, seen: Arc<Seen>, deadline: Duration) {
+async fn watch(page: Page, mut events: TabEvents, state: Arc<TabState>, deadline: Duration) {
     loop {
         tokio::select! {
             dialog = events.dialogs.next() => {
                 let Some(dialog) = dialog else { return };
-                dismiss(&page, &dialog, &seen, deadline).await;
+                dismiss(&page, &dialog, &state, deadline).await;
             }
             download = events.downloads.next() => {
                 let Some(download) = download else { return };
-                seen.downloads.again(&download.suggested_filename);
+                state.downloads.record(&download.suggested_filename);
             }
             crash = events.crashes.next() => {
-                // The stream ends with the page, too: nothing can be asked of it any more.
-                seen.crashed.cancel();
+                // The stream also ends with the page, which answers nothing from then on.
+                state.crashed.cancel();
                 if crash.is_none() { return }
             }
         }
     }
 }
 
-/// Says no, as a person in a hurry would; but lets a page be left.
-async fn dismiss(page: &Page, dialog: &EventJavascriptDialogOpening, seen: &Seen, deadline: Duration) {
-    seen.dialogs.again(&dialog.message);
+/// Dismisses a dialog, as a person in a hurry would, but allows the page to be left.
+async fn dismiss(page: &Page, dialog: &EventJavascriptDialogOpening, state: &TabState, deadline: Duration) {
+    state.dialogs.record(&dialog.message);
     let answer = HandleJavaScriptDialogParams::new(dialog.r#type == DialogType::Beforeunload);
-    // A dialog that closed by itself cannot be answered; a browser that died is told elsewhere.
+    // A dialog that closed by itself cannot be answered; the death of a browser is reported
+    // elsewhere.
     tokio::time::timeout(deadline, page.execute(answer)).await.ok();
 }

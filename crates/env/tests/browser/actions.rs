@@ -1,25 +1,33 @@
-//! Each action does to a page what a person's hand would.
+//! Each action has the effect on a page that a person's hand would have.
 
 use std::time::Duration;
 
-use furrow_env::Stage;
-use furrow_rollout::{Action, Button, Clock, Direction, ObservationSpec, Outcome, OutcomeName, Size};
+use furrow_env::Environment;
+use furrow_rollout::{
+    Action, ObservationSpec, Outcome, OutcomeName, PageClock, PointerButton, ScrollDirection, Size,
+};
 use serde_json::{Value, json};
 
-use crate::ground::{Ground, act, at, click, ground, state};
+use crate::fixture::{BrowserFixture, act, at, click, fixture, state};
 
-/// Does the actions on a page and looks at what its `window.state` is then, and at the last outcome.
-async fn check(ground: &Ground, body: &str, actions: Vec<Action>, want: Value, outcome: OutcomeName) {
-    let mut stage = ground.page(body).await;
+/// Executes the actions on a page and compares `window.state` afterwards and the last outcome.
+async fn check(
+    fixture: &BrowserFixture,
+    body: &str,
+    actions: Vec<Action>,
+    want: Value,
+    outcome: OutcomeName,
+) {
+    let mut environment = fixture.page(body).await;
     let mut last = Outcome::named(OutcomeName::Ok);
     for action in actions {
-        // As a policy does: looking may not change what the action meets.
-        stage.observe().await.unwrap();
-        last = act(&mut stage, action).await;
+        // As in an attempt: an observation must not change what the action meets.
+        environment.observe().await.unwrap();
+        last = act(&mut environment, action).await;
     }
-    assert_eq!(state(&mut stage).await, want, "{body} then {last:?}");
+    assert_eq!(state(&mut environment).await, want, "{body} then {last:?}");
     assert_eq!(last.name, outcome, "{body} {last:?}");
-    stage.close().await;
+    environment.close().await;
 }
 
 fn write(into: Option<(f32, f32)>, content: &str, press_enter: bool) -> Action {
@@ -34,15 +42,15 @@ const FIELD: &str = "<form onsubmit='state.sent = f.value; return false'><input 
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn input_reaches_the_page_as_real_events() {
-    let ground = ground().await;
+    let fixture = fixture().await;
     let ok = OutcomeName::Ok;
     let button = "<button onclick='state = {clicked: event.isTrusted}' style='position:absolute;left:100px;top:100px;width:80px;height:40px'>ok</button>";
-    check(&ground, button, vec![click(140.0, 120.0)], json!({"clicked": true}), ok).await;
-    check(&ground, button, vec![click(50.0, 50.0)], json!({}), ok).await;
-    check(&ground, button, vec![click(600.0, 50.0)], json!({}), OutcomeName::OutsidePage).await;
+    check(&fixture, button, vec![click(140.0, 120.0)], json!({"clicked": true}), ok).await;
+    check(&fixture, button, vec![click(50.0, 50.0)], json!({}), ok).await;
+    check(&fixture, button, vec![click(600.0, 50.0)], json!({}), OutcomeName::OutsidePage).await;
 
     check(
-        &ground,
+        &fixture,
         FIELD,
         vec![write(Some((50.0, 20.0)), "blue mug", true)],
         json!({"keys": 10, "value": "blue mug", "sent": "blue mug"}),
@@ -50,7 +58,7 @@ async fn input_reaches_the_page_as_real_events() {
     )
     .await;
     check(
-        &ground,
+        &fixture,
         FIELD,
         vec![write(Some((50.0, 20.0)), "žluťoučký", false)],
         json!({"keys": 1, "value": "žluťoučký"}),
@@ -58,7 +66,7 @@ async fn input_reaches_the_page_as_real_events() {
     )
     .await;
     check(
-        &ground,
+        &fixture,
         FIELD,
         vec![click(50.0, 20.0), key("End"), write(None, "er", false)],
         json!({"keys": 3, "value": "older"}),
@@ -66,7 +74,7 @@ async fn input_reaches_the_page_as_real_events() {
     )
     .await;
     check(
-        &ground,
+        &fixture,
         FIELD,
         vec![click(50.0, 20.0), key("Control+a"), key("Hyper+x")],
         json!({"keys": 1}),
@@ -75,106 +83,106 @@ async fn input_reaches_the_page_as_real_events() {
     .await;
 
     let tall = "<div style='height:3000px'></div><script>state = {}; onscroll = () => { state.y = scrollY }</script>";
-    let down = Action::scroll(Direction::Down);
-    check(&ground, tall, vec![down.clone()], json!({"y": 410}), ok).await;
+    let down = Action::scroll(ScrollDirection::Down);
+    check(&fixture, tall, vec![down.clone()], json!({"y": 410}), ok).await;
     check(
-        &ground,
+        &fixture,
         tall,
-        vec![down.clone(), down.clone(), Action::scroll(Direction::Up)],
+        vec![down.clone(), down.clone(), Action::scroll(ScrollDirection::Up)],
         json!({"y": 410}),
         ok,
     )
     .await;
     let nested = "<div id=box style='position:absolute;left:56px;top:56px;width:400px;height:400px;overflow:auto'><div style='height:2000px'></div></div><script>state = {}; box.onscroll = () => { state.inner = box.scrollTop > 300 }</script>";
-    check(&ground, nested, vec![down], json!({"inner": true}), ok).await;
+    check(&fixture, nested, vec![down], json!({"inner": true}), ok).await;
 
     let mouse = "<script>state = {moves: 0}; onmousedown = (e) => { state.from = [e.x, e.y] }; onmousemove = (e) => { if (e.buttons === 1) state.moves++ }; onmouseup = (e) => { state.to = [e.x, e.y] }</script>";
     let drag = Action::drag(at(40.0, 50.0), at(240.0, 150.0));
-    check(&ground, mouse, vec![drag.clone()], json!({"moves": 6, "from": [40, 50], "to": [240, 150]}), ok)
+    check(&fixture, mouse, vec![drag.clone()], json!({"moves": 6, "from": [40, 50], "to": [240, 150]}), ok)
         .await;
     let native = "<div draggable=true id=d style='position:absolute;left:20px;top:30px;width:60px;height:40px;background:red' ondragstart='event.dataTransfer.setData(\"text\", \"it\")'></div><div style='position:absolute;left:200px;top:100px;width:100px;height:100px;background:blue' ondragover='event.preventDefault()' ondrop='state = {dropped: event.dataTransfer.getData(\"text\")}'></div>";
-    check(&ground, native, vec![drag], json!({"dropped": "it"}), ok).await;
-    ground.close().await;
+    check(&fixture, native, vec![drag], json!({"dropped": "it"}), ok).await;
+    fixture.close().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn buttons_counts_and_places_are_those_of_the_action() {
-    let ground = ground().await;
+async fn buttons_counts_and_points_are_those_of_the_action() {
+    let fixture = fixture().await;
     let ok = OutcomeName::Ok;
-    let told = "<div style='position:absolute;left:0;top:0;width:400px;height:300px'>some words here</div><script>state = {}; for (const kind of ['click', 'dblclick', 'contextmenu', 'auxclick']) addEventListener(kind, (e) => { e.preventDefault(); state[kind] = (state[kind] ?? 0) + 1; state.at = [e.x, e.y] }); onmousedown = (e) => { state.detail = e.detail; state.button = e.button }</script>";
+    let box_style = "<div style='position:absolute;left:0;top:0;width:400px;height:300px'>some words here</div><script>state = {}; for (const kind of ['click', 'dblclick', 'contextmenu', 'auxclick']) addEventListener(kind, (e) => { e.preventDefault(); state[kind] = (state[kind] ?? 0) + 1; state.at = [e.x, e.y] }); onmousedown = (e) => { state.detail = e.detail; state.button = e.button }</script>";
     let pressed = |at, button, count| Action::Click { at, button, count };
     let there = at(40.0, 12.0);
     check(
-        &ground,
-        told,
-        vec![pressed(Some(there), Button::Left, 2)],
+        &fixture,
+        box_style,
+        vec![pressed(Some(there), PointerButton::Left, 2)],
         json!({"click": 2, "dblclick": 1, "at": [40, 12], "detail": 2, "button": 0}),
         ok,
     )
     .await;
     check(
-        &ground,
-        told,
-        vec![pressed(Some(there), Button::Right, 1)],
+        &fixture,
+        box_style,
+        vec![pressed(Some(there), PointerButton::Right, 1)],
         json!({"contextmenu": 1, "auxclick": 1, "at": [40, 12], "detail": 1, "button": 2}),
         ok,
     )
     .await;
-    // Without a place: where the action before left the mouse.
+    // Without a point: at the mouse position of the previous action.
     check(
-        &ground,
-        told,
-        vec![Action::Move { at: at(90.0, 30.0) }, pressed(None, Button::Middle, 1)],
+        &fixture,
+        box_style,
+        vec![Action::Move { at: at(90.0, 30.0) }, pressed(None, PointerButton::Middle, 1)],
         json!({"auxclick": 1, "at": [90, 30], "detail": 1, "button": 1}),
         ok,
     )
     .await;
 
     let menu = "<div style='position:absolute;left:10px;top:10px;width:100px;height:40px' onmouseenter='state = {open: true}'>menu</div><script>state = {}</script>";
-    check(&ground, menu, vec![Action::Move { at: at(50.0, 30.0) }], json!({"open": true}), ok).await;
+    check(&fixture, menu, vec![Action::Move { at: at(50.0, 30.0) }], json!({"open": true}), ok).await;
 
     let boxes = "<div id=box style='position:absolute;left:20px;top:20px;width:100px;height:100px;overflow:auto'><div style='height:900px'></div></div><div style='height:3000px'></div><script>state = {}; box.onscroll = () => { state.inner = box.scrollTop }; onscroll = () => { state.outer = scrollY }</script>";
-    let wheel = |at, pixels| Action::Scroll { at, direction: Direction::Down, pixels };
-    check(&ground, boxes, vec![wheel(Some(at(60.0, 60.0)), Some(150))], json!({"inner": 150}), ok).await;
-    check(&ground, boxes, vec![wheel(Some(at(300.0, 200.0)), Some(150))], json!({"outer": 150}), ok).await;
+    let wheel = |at, pixels| Action::Scroll { at, direction: ScrollDirection::Down, pixels };
+    check(&fixture, boxes, vec![wheel(Some(at(60.0, 60.0)), Some(150))], json!({"inner": 150}), ok).await;
+    check(&fixture, boxes, vec![wheel(Some(at(300.0, 200.0)), Some(150))], json!({"outer": 150}), ok).await;
 
     let four = Action::PressKey { key: "x".into(), times: 4 };
     check(
-        &ground,
+        &fixture,
         FIELD,
         vec![click(50.0, 20.0), key("Control+a"), four],
         json!({"keys": 5, "value": "xxxx"}),
         ok,
     )
     .await;
-    ground.close().await;
+    fixture.close().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn several_actions_are_done_until_one_goes_wrong() {
-    let ground = ground().await;
+    let fixture = fixture().await;
     let done = vec![click(50.0, 20.0), key("Control+a"), write(None, "mug", true)];
     let want = json!({"keys": 5, "value": "mug", "sent": "mug"});
-    check(&ground, FIELD, vec![Action::Several(done)], want, OutcomeName::Ok).await;
+    check(&fixture, FIELD, vec![Action::Several(done)], want, OutcomeName::Ok).await;
 
-    let mut stage = ground.page(FIELD).await;
+    let mut environment = fixture.page(FIELD).await;
     let wrong = vec![click(50.0, 20.0), key("Hyper+x"), write(None, "mug", true)];
-    let outcome = act(&mut stage, Action::Several(wrong)).await;
+    let outcome = act(&mut environment, Action::Several(wrong)).await;
     assert_eq!(outcome.name, OutcomeName::InvalidAction);
     assert!(
-        outcome.detail.starts_with("action 2: ") && outcome.detail.ends_with("; 1 after it were left out"),
+        outcome.detail.starts_with("action 2: ") && outcome.detail.ends_with("; 1 after it were skipped"),
         "{outcome:?}"
     );
-    assert_eq!(state(&mut stage).await, json!({}));
-    // One place outside the page, and none of them is done.
+    assert_eq!(state(&mut environment).await, json!({}));
+    // One point is outside the page, so that none of the actions is executed.
     let outside = vec![click(50.0, 20.0), write(None, "mug", true), click(9000.0, 20.0)];
-    assert_eq!(act(&mut stage, Action::Several(outside)).await.name, OutcomeName::OutsidePage);
-    assert_eq!(state(&mut stage).await, json!({}));
-    stage.close().await;
-    ground.close().await;
+    assert_eq!(act(&mut environment, Action::Several(outside)).await.name, OutcomeName::OutsidePage);
+    assert_eq!(state(&mut environment).await, json!({}));
+    environment.close().await;
+    fixture.close().await;
 }
 
-/// A select of so many options at a place; the page tells the chosen value.
+/// A select with these options at a position; the page reports the selected value.
 fn list(style: &str, options: &str) -> String {
     format!(
         "<select id=s style='position:absolute;{style}' onchange='state = {{value: s.value}}'>{options}</select><script>state = {{}}</script>"
@@ -183,13 +191,13 @@ fn list(style: &str, options: &str) -> String {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_click_on_a_drawn_row_of_a_native_list_chooses_it() {
-    let ground = ground().await;
+    let fixture = fixture().await;
     let chosen = OutcomeName::OptionChosen;
     let six: String = (0..6).map(|index| format!("<option>Row {index}</option>")).collect();
     let value = |value: &str| json!({ "value": value });
     // Below: the field ends at 59, rows of 24 px from 60 on.
     check(
-        &ground,
+        &fixture,
         &list("left:40px;top:40px", &six),
         vec![click(60.0, 49.0), click(60.0, 132.0)],
         value("Row 3"),
@@ -198,16 +206,16 @@ async fn a_click_on_a_drawn_row_of_a_native_list_chooses_it() {
     .await;
     // 16 px: the field ends at 61, rows of 26 px.
     check(
-        &ground,
+        &fixture,
         &list("left:40px;top:40px;font-size:16px", &six),
         vec![click(60.0, 49.0), click(60.0, 205.0)],
         value("Row 5"),
         chosen,
     )
     .await;
-    // No room below: rows from 308 on.
+    // No space below: rows from 308 on.
     check(
-        &ground,
+        &fixture,
         &list("left:40px;bottom:40px", &six),
         vec![click(60.0, 462.0), click(60.0, 344.0)],
         value("Row 1"),
@@ -217,7 +225,7 @@ async fn a_click_on_a_drawn_row_of_a_native_list_chooses_it() {
     let mixed =
         "<option>one<optgroup label=G><option>two<option>three</optgroup><option disabled>no<hr><option>yes";
     check(
-        &ground,
+        &fixture,
         &list("left:40px;top:40px", mixed),
         vec![click(60.0, 49.0), click(60.0, 140.0)],
         value("three"),
@@ -225,7 +233,7 @@ async fn a_click_on_a_drawn_row_of_a_native_list_chooses_it() {
     )
     .await;
     check(
-        &ground,
+        &fixture,
         &list("left:40px;top:40px", mixed),
         vec![click(60.0, 49.0), click(60.0, 164.0), click(60.0, 190.0)],
         value("yes"),
@@ -235,7 +243,7 @@ async fn a_click_on_a_drawn_row_of_a_native_list_chooses_it() {
     // Upwards from a chosen option, and away from the list.
     let fifth = six.replace("<option>Row 4", "<option selected>Row 4");
     check(
-        &ground,
+        &fixture,
         &list("left:40px;top:40px", &fifth),
         vec![click(60.0, 49.0), click(60.0, 84.0)],
         value("Row 1"),
@@ -243,79 +251,84 @@ async fn a_click_on_a_drawn_row_of_a_native_list_chooses_it() {
     )
     .await;
     check(
-        &ground,
+        &fixture,
         &list("left:40px;top:40px", &six),
         vec![click(60.0, 49.0), click(400.0, 400.0), click(60.0, 132.0)],
         json!({}),
         OutcomeName::Ok,
     )
     .await;
-    ground.close().await;
+    fixture.close().await;
 }
 
-/// What a policy sees is what its click meets: on either clock, and in a picture of only a part of the page.
+/// A click hits what the policy sees: with either clock, and in a picture of only a part of the
+/// page.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_list_that_is_seen_open_can_be_chosen_from() {
-    let ground = ground().await;
+async fn an_option_of_an_open_list_can_be_chosen() {
+    let fixture = fixture().await;
     let six: String = (0..6).map(|index| format!("<option>Row {index}</option>")).collect();
     let body = list("left:40px;top:40px", &six);
-    let open = async |stage: &mut Box<dyn Stage>| {
-        let seen = stage.observe().await.unwrap().screenshot;
-        let seen = image::load_from_memory(&seen.bytes).unwrap().into_rgb8();
-        // Beside the words of row 3; without the list the page is white there.
-        seen.get_pixel(95, 132).0 != [255; 3]
+    let open = async |environment: &mut Box<dyn Environment>| {
+        let screenshot = environment.observe().await.unwrap().screenshot;
+        let screenshot = image::load_from_memory(&screenshot.bytes).unwrap().into_rgb8();
+        // Beside the text of row 3; without the list the page is white there.
+        screenshot.get_pixel(95, 132).0 != [255; 3]
     };
-    for clock in [Clock::Real, Clock::Virtual { step_millis: 1000 }] {
+    for clock in [PageClock::Real, PageClock::Virtual { step_millis: 1000 }] {
         for clip in [None, Some(Size::new(160, 210))] {
-            let mut stage = ground
+            let mut environment = fixture
                 .page_with(&body, |task| {
                     task.clock = clock;
                     task.observation = ObservationSpec { clip, square: clip.is_some(), ..task.observation };
                 })
                 .await;
             let case = format!("{clock:?} {clip:?}");
-            assert!(!open(&mut stage).await, "{case}: open before the click");
-            act(&mut stage, click(60.0, 49.0)).await;
-            assert!(open(&mut stage).await, "{case}: not shown open");
-            assert!(open(&mut stage).await, "{case}: looking closed it");
-            let outcome = act(&mut stage, click(60.0, 132.0)).await;
+            assert!(!open(&mut environment).await, "{case}: open before the click");
+            act(&mut environment, click(60.0, 49.0)).await;
+            assert!(open(&mut environment).await, "{case}: not shown open");
+            assert!(open(&mut environment).await, "{case}: the observation closed it");
+            let outcome = act(&mut environment, click(60.0, 132.0)).await;
             assert_eq!(outcome.name, OutcomeName::OptionChosen, "{case}");
-            assert_eq!(state(&mut stage).await, json!({"value": "Row 3"}), "{case}");
-            assert!(!open(&mut stage).await, "{case}: still shown open");
-            // What the page closed by itself is no list any more: the click goes to the page.
-            act(&mut stage, click(60.0, 49.0)).await;
-            assert!(open(&mut stage).await, "{case}: not open again");
-            stage.act(&Action::press("Escape")).await.unwrap();
-            let outcome = act(&mut stage, click(60.0, 180.0)).await;
+            assert_eq!(state(&mut environment).await, json!({"value": "Row 3"}), "{case}");
+            assert!(!open(&mut environment).await, "{case}: still shown open");
+            // A list that the page closed by itself is not open any more: the click goes to the
+            // page.
+            act(&mut environment, click(60.0, 49.0)).await;
+            assert!(open(&mut environment).await, "{case}: not open again");
+            environment.act(&Action::press("Escape")).await.unwrap();
+            let outcome = act(&mut environment, click(60.0, 180.0)).await;
             assert_eq!(outcome.name, OutcomeName::Ok, "{case}");
-            assert_eq!(state(&mut stage).await, json!({"value": "Row 3"}), "{case}");
-            stage.close().await;
+            assert_eq!(state(&mut environment).await, json!({"value": "Row 3"}), "{case}");
+            environment.close().await;
         }
     }
-    ground.close().await;
+    fixture.close().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn pages_are_gone_to_and_come_back_from() {
-    let ground = ground().await;
-    std::fs::write(ground.folder.path().join("next.html"), "<title>next</title>").unwrap();
+async fn history_navigation_works_in_both_directions() {
+    let fixture = fixture().await;
+    std::fs::write(fixture.folder.path().join("next.html"), "<title>next</title>").unwrap();
     let link = "<a href=next.html style='position:absolute;left:10px;top:10px'>next page</a><script>state = {first: 1}</script>";
-    let mut stage = ground.page(link).await;
-    act(&mut stage, click(30.0, 18.0)).await;
-    let seen = stage.observe().await.unwrap();
-    assert_eq!((seen.title.as_str(), seen.url.as_str()), ("next", "http://page.test/next.html"));
-    assert_eq!(act(&mut stage, Action::GoBack).await.name, OutcomeName::Ok);
-    assert_eq!(stage.observe().await.unwrap().title, "test");
-    assert_eq!(act(&mut stage, Action::GoBack).await.name, OutcomeName::NoHistory);
-    assert_eq!(act(&mut stage, Action::GoForward).await.name, OutcomeName::Ok);
-    assert_eq!(stage.observe().await.unwrap().title, "next");
-    assert_eq!(act(&mut stage, Action::GoForward).await.name, OutcomeName::NoHistory);
-    act(&mut stage, Action::Goto { url: "http://page.test/next.html".into() }).await;
-    assert_eq!(stage.observe().await.unwrap().title, "next");
-    act(&mut stage, Action::Refresh).await;
-    assert_eq!(stage.observe().await.unwrap().title, "next");
-    act(&mut stage, Action::Restart).await;
-    assert_eq!(stage.observe().await.unwrap().title, "test");
+    let mut environment = fixture.page(link).await;
+    act(&mut environment, click(30.0, 18.0)).await;
+    let observation = environment.observe().await.unwrap();
+    assert_eq!(
+        (observation.title.as_str(), observation.url.as_str()),
+        ("next", "http://page.test/next.html")
+    );
+    assert_eq!(act(&mut environment, Action::GoBack).await.name, OutcomeName::Ok);
+    assert_eq!(environment.observe().await.unwrap().title, "test");
+    assert_eq!(act(&mut environment, Action::GoBack).await.name, OutcomeName::NoHistory);
+    assert_eq!(act(&mut environment, Action::GoForward).await.name, OutcomeName::Ok);
+    assert_eq!(environment.observe().await.unwrap().title, "next");
+    assert_eq!(act(&mut environment, Action::GoForward).await.name, OutcomeName::NoHistory);
+    act(&mut environment, Action::Goto { url: "http://page.test/next.html".into() }).await;
+    assert_eq!(environment.observe().await.unwrap().title, "next");
+    act(&mut environment, Action::Refresh).await;
+    assert_eq!(environment.observe().await.unwrap().title, "next");
+    act(&mut environment, Action::Restart).await;
+    assert_eq!(environment.observe().await.unwrap().title, "test");
     for url in [
         "file:///etc/passwd",
         "http://127.0.0.1:9222/json/list",
@@ -323,97 +336,97 @@ async fn pages_are_gone_to_and_come_back_from() {
         "http://elsewhere.test/",
         "http://[::1]/",
     ] {
-        let outcome = act(&mut stage, Action::Goto { url: url.into() }).await;
+        let outcome = act(&mut environment, Action::Goto { url: url.into() }).await;
         assert_eq!(outcome.name, OutcomeName::OffList, "{url} {outcome:?}");
-        assert_eq!(stage.observe().await.unwrap().title, "test", "{url} was loaded");
+        assert_eq!(environment.observe().await.unwrap().title, "test", "{url} was loaded");
     }
-    stage.close().await;
+    environment.close().await;
 
     let opener = "<a href=next.html target=_blank style='position:absolute;left:10px;top:10px'>new tab</a>";
-    let mut stage = ground.page(opener).await;
-    act(&mut stage, click(30.0, 18.0)).await;
-    let seen = stage.observe().await.unwrap();
-    let titles: Vec<_> = seen.tabs.iter().map(|tab| (tab.title.as_str(), tab.active)).collect();
+    let mut environment = fixture.page(opener).await;
+    act(&mut environment, click(30.0, 18.0)).await;
+    let observation = environment.observe().await.unwrap();
+    let titles: Vec<_> = observation.tabs.iter().map(|tab| (tab.title.as_str(), tab.active)).collect();
     assert_eq!(titles, [("test", false), ("next", true)]);
-    assert_eq!(act(&mut stage, Action::SelectTab { index: 0 }).await.name, OutcomeName::Ok);
-    assert_eq!(stage.observe().await.unwrap().title, "test");
-    assert_eq!(act(&mut stage, Action::SelectTab { index: 2 }).await.name, OutcomeName::NoSuchTab);
+    assert_eq!(act(&mut environment, Action::SelectTab { index: 0 }).await.name, OutcomeName::Ok);
+    assert_eq!(environment.observe().await.unwrap().title, "test");
+    assert_eq!(act(&mut environment, Action::SelectTab { index: 2 }).await.name, OutcomeName::NoSuchTab);
     let open = |url: &str| Action::OpenTab { url: url.into() };
-    assert_eq!(act(&mut stage, open("http://page.test/next.html")).await.name, OutcomeName::Ok);
-    assert_eq!(act(&mut stage, open("about:blank")).await.name, OutcomeName::Ok);
-    assert_eq!(act(&mut stage, open("http://elsewhere.test/")).await.name, OutcomeName::OffList);
-    let seen = stage.observe().await.unwrap();
-    let titles: Vec<_> = seen.tabs.iter().map(|tab| (tab.title.as_str(), tab.active)).collect();
+    assert_eq!(act(&mut environment, open("http://page.test/next.html")).await.name, OutcomeName::Ok);
+    assert_eq!(act(&mut environment, open("about:blank")).await.name, OutcomeName::Ok);
+    assert_eq!(act(&mut environment, open("http://elsewhere.test/")).await.name, OutcomeName::OffList);
+    let observation = environment.observe().await.unwrap();
+    let titles: Vec<_> = observation.tabs.iter().map(|tab| (tab.title.as_str(), tab.active)).collect();
     assert_eq!(titles, [("test", false), ("next", false), ("next", false), ("", true)]);
-    stage.close().await;
-    ground.close().await;
+    environment.close().await;
+    fixture.close().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_page_is_looked_at_when_it_is_quiet() {
-    let ground = ground().await;
+    let fixture = fixture().await;
     let late = "<button style='position:absolute;left:0;top:0;width:99px;height:99px' onclick='setTimeout(async () => { const r = await fetch(\"late.txt\"); document.body.append(await r.text()); state = {late: true} }, 5)'>go</button><script>state = {}</script>";
-    std::fs::write(ground.folder.path().join("late.txt"), "here").unwrap();
-    check(&ground, late, vec![click(40.0, 40.0)], json!({"late": true}), OutcomeName::Ok).await;
+    std::fs::write(fixture.folder.path().join("late.txt"), "here").unwrap();
+    check(&fixture, late, vec![click(40.0, 40.0)], json!({"late": true}), OutcomeName::Ok).await;
     let restless =
         "<p id=p></p><script>state = {}; setInterval(() => { p.textContent = Math.random() }, 10)</script>";
-    check(&ground, restless, vec![click(40.0, 40.0)], json!({}), OutcomeName::NotSettled).await;
-    ground.close().await;
+    check(&fixture, restless, vec![click(40.0, 40.0)], json!({}), OutcomeName::NotSettled).await;
+    fixture.close().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn virtual_time_stands_still_between_actions() {
-    let ground = ground().await;
+    let fixture = fixture().await;
     let clock = "<button style='position:absolute;left:0;top:0;width:99px;height:99px' onclick='state.clicks++'>go</button><script>state = {clicks: 0, fired: 0}; setTimeout(() => { state.fired++ }, 60000)</script>";
-    let mut stage = ground
+    let mut environment = fixture
         .page_with(clock, |task| {
-            task.clock = Clock::Virtual { step_millis: 25_000 };
+            task.clock = PageClock::Virtual { step_millis: 25_000 };
             task.hooks.probe = Some("({ ...state, now: Math.round(performance.now() / 1000) })".into());
         })
         .await;
-    let began = state(&mut stage).await["now"].as_i64().unwrap();
-    stage.observe().await.unwrap();
-    stage.observe().await.unwrap();
-    assert_eq!(state(&mut stage).await["now"], began, "looking takes no page time");
+    let began = state(&mut environment).await["now"].as_i64().unwrap();
+    environment.observe().await.unwrap();
+    environment.observe().await.unwrap();
+    assert_eq!(state(&mut environment).await["now"], began, "an observation takes no page time");
     for _ in 0..2 {
-        act(&mut stage, click(40.0, 40.0)).await;
+        act(&mut environment, click(40.0, 40.0)).await;
     }
-    assert_eq!(state(&mut stage).await, json!({"clicks": 2, "fired": 0, "now": began + 50}));
-    act(&mut stage, click(40.0, 40.0)).await;
-    assert_eq!(state(&mut stage).await, json!({"clicks": 3, "fired": 1, "now": began + 75}));
-    act(&mut stage, Action::Wait { seconds: 10 }).await;
-    assert_eq!(state(&mut stage).await["now"], began + 85);
-    act(&mut stage, Action::drag(at(10.0, 10.0), at(60.0, 60.0))).await;
-    act(&mut stage, Action::scroll(Direction::Down)).await;
-    // A page that loads gets its time, and can be looked at afterwards.
+    assert_eq!(state(&mut environment).await, json!({"clicks": 2, "fired": 0, "now": began + 50}));
+    act(&mut environment, click(40.0, 40.0)).await;
+    assert_eq!(state(&mut environment).await, json!({"clicks": 3, "fired": 1, "now": began + 75}));
+    act(&mut environment, Action::Wait { seconds: 10 }).await;
+    assert_eq!(state(&mut environment).await["now"], began + 85);
+    act(&mut environment, Action::drag(at(10.0, 10.0), at(60.0, 60.0))).await;
+    act(&mut environment, Action::scroll(ScrollDirection::Down)).await;
+    // A loading page gets its time and can be observed afterwards.
     for action in [Action::Refresh, Action::Restart, Action::GoBack] {
-        act(&mut stage, action).await;
-        stage.observe().await.unwrap();
-        assert_eq!(state(&mut stage).await["clicks"], 0);
+        act(&mut environment, action).await;
+        environment.observe().await.unwrap();
+        assert_eq!(state(&mut environment).await["clicks"], 0);
     }
-    stage.close().await;
-    ground.close().await;
+    environment.close().await;
+    fixture.close().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_caret_stands_still() {
-    let ground = ground().await;
+    let fixture = fixture().await;
     let body = "<style>input { font-size: 60px; outline: none; border: 0 }</style><input autofocus>";
-    let mut stage = ground.page(body).await;
-    let mut seen = Vec::new();
+    let mut environment = fixture.page(body).await;
+    let mut observation = Vec::new();
     for _ in 0..8 {
-        seen.push(stage.observe().await.unwrap().screenshot.bytes);
-        // A caret that blinks is away after 500 ms for 500 ms.
+        observation.push(environment.observe().await.unwrap().screenshot.bytes);
+        // A blinking caret is invisible for 500 ms after 500 ms.
         tokio::time::sleep(Duration::from_millis(150)).await;
     }
-    let first = &seen[0];
+    let first = &observation[0];
     assert!(
-        seen.iter().all(|bytes| bytes == first),
+        observation.iter().all(|bytes| bytes == first),
         "it blinks: {:?}",
-        seen.iter().map(|bytes| bytes == first).collect::<Vec<_>>()
+        observation.iter().map(|bytes| bytes == first).collect::<Vec<_>>()
     );
-    act(&mut stage, key("Tab")).await;
-    assert_ne!(&stage.observe().await.unwrap().screenshot.bytes, first, "it was not there at all");
-    stage.close().await;
-    ground.close().await;
+    act(&mut environment, key("Tab")).await;
+    assert_ne!(&environment.observe().await.unwrap().screenshot.bytes, first, "it was not there at all");
+    environment.close().await;
+    fixture.close().await;
 }

@@ -1,19 +1,22 @@
-//! A page that loads in every way, recorded, and acted again where nothing answers but the archive.
+//! A page that loads resources in every way is recorded, then replayed where only the archive
+//! answers.
 
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use furrow_env::{ArchiveLimits, Archives, Chromium, Site, Sites, Stage, Stages};
+use furrow_env::{
+    ArchiveLimits, ArchiveMode, ChromiumPool, Environment, EnvironmentFactory, SiteServer, StaticSite,
+};
 use furrow_rollout::*;
 use serde_json::Value;
 use tokio::time::{Instant, sleep};
 
-use crate::ground::*;
+use crate::fixture::*;
 
 const LIMITS: ArchiveLimits = ArchiveLimits { response_bytes_max: 100_000, trajectory_bytes_max: 1 << 20 };
 
-/// What the page and its workers ask for: name and content.
+/// Files that the page and its workers request: name and content.
 const FILES: [(&str, &str); 8] = [
     ("style.css", "body { background: rgb(0, 99, 66) }"),
     ("script.js", "window.state.script = 'ran';"),
@@ -50,32 +53,32 @@ const PAGE: &str = r#"<!doctype html><meta charset=utf-8><title>all</title><link
 })();
 </script>"#;
 
-async fn pool(sites: &[Site], archives: Archives) -> Chromium {
+async fn pool(sites: &[StaticSite], archives: ArchiveMode) -> ChromiumPool {
     let config = config(|_| {});
-    let sites = Arc::new(Sites::open(sites, config.sites).unwrap());
-    let pool = Chromium::start_archived(config.browser, sites, config.egress, archives).await;
+    let sites = Arc::new(SiteServer::open(sites, config.sites).unwrap());
+    let pool = ChromiumPool::start_archived(config.browser, sites, config.egress, archives).await;
     pool.unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// What the page knows once everything has come.
-async fn whole(stage: &mut Box<dyn Stage>) -> Value {
+/// The page's state once everything has loaded.
+async fn whole(environment: &mut Box<dyn Environment>) -> Value {
     let began = Instant::now();
     loop {
-        let state = state(stage).await;
+        let state = state(environment).await;
         if state["whole"] == true {
             return state;
         }
-        assert!(began.elapsed() < Duration::from_secs(20), "{state:#} {:?}", stage.unrecorded());
+        assert!(began.elapsed() < Duration::from_secs(20), "{state:#} {:?}", environment.unrecorded());
         sleep(Duration::from_millis(50)).await;
     }
 }
 
-/// Opens the page and its popup; what was known and what the popup looks like.
-async fn visit(stage: &mut Box<dyn Stage>) -> (Value, Observation) {
-    stage.begin().await.unwrap();
-    let known = whole(stage).await;
-    act(stage, click(100.0, 20.0)).await;
-    let popup = stage.observe().await.unwrap();
+/// Opens the page and its popup; returns the page's state and the popup's appearance.
+async fn visit(environment: &mut Box<dyn Environment>) -> (Value, Observation) {
+    environment.begin().await.unwrap();
+    let known = whole(environment).await;
+    act(environment, click(100.0, 20.0)).await;
+    let popup = environment.observe().await.unwrap();
     (known, popup)
 }
 
@@ -84,26 +87,26 @@ fn index(folder: &Path) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn everything_a_page_loads_is_recorded_and_comes_again_from_the_archive() {
+async fn everything_a_page_loads_is_recorded_and_replayed_from_the_archive() {
     let home = tempfile::tempdir().unwrap();
     let (www, archive) = (home.path().join("www"), home.path().join("archive"));
     std::fs::create_dir_all(www.join("folder")).unwrap();
     std::fs::write(www.join("index.html"), PAGE).unwrap();
     FILES.iter().for_each(|(name, content)| std::fs::write(www.join(name), content).unwrap());
-    let site = Site { host: "page.test".into(), root: furrow_env::Root::Folder(www.clone()) };
+    let site = StaticSite { host: "page.test".into(), root: furrow_env::FileRoot::Folder(www.clone()) };
     let task = task("http://page.test/?access_token=hunter2");
 
-    let recording = pool(&[site], Archives::Record { folder: archive.clone(), limits: LIMITS }).await;
-    let mut stage = recording.open(&assignment(task.clone())).await.unwrap();
-    let (known, popup) = visit(&mut stage).await;
+    let recording = pool(&[site], ArchiveMode::Record { folder: archive.clone(), limits: LIMITS }).await;
+    let mut environment = recording.open(&assignment(task.clone())).await.unwrap();
+    let (known, popup) = visit(&mut environment).await;
     assert_eq!((popup.title.as_str(), popup.tabs.len()), ("popup", 2), "{popup:?}");
-    assert_eq!(stage.unrecorded(), Vec::<String>::new());
-    stage.close().await;
+    assert_eq!(environment.unrecorded(), Vec::<String>::new());
+    environment.close().await;
     recording.close().await;
     let index = index(&archive);
     for (name, _) in FILES {
-        let asked = format!("http://page.test/{}", name.trim_end_matches("index.html"));
-        assert!(index.contains(&asked), "{asked} is not in\n{index}");
+        let url = format!("http://page.test/{}", name.trim_end_matches("index.html"));
+        assert!(index.contains(&url), "{url} is not in\n{index}");
     }
     assert!(
         index.contains(r#""url":"http://page.test/popup.html?x=1","resource":"Document","status":200"#),
@@ -112,28 +115,29 @@ async fn everything_a_page_loads_is_recorded_and_comes_again_from_the_archive() 
     assert!(!index.contains("hunter2"), "{index}");
     assert_eq!(known["refused"], 405);
 
-    // Nothing is served any more, and every address has another clock and another draw in it.
+    // Nothing is served any more, and every address contains another timestamp and another random
+    // number.
     std::fs::remove_dir_all(&www).unwrap();
-    let acting = pool(&[], Archives::Replay { folder: archive.clone() }).await;
-    let mut stage = acting.open(&assignment(task.clone())).await.unwrap();
-    let (again, popup_again) = visit(&mut stage).await;
-    assert_eq!(again, known);
-    assert_eq!(popup_again, popup);
-    assert_eq!(stage.unrecorded(), Vec::<String>::new());
-    // What was never asked for then fails now, by name.
-    act(&mut stage, Action::SelectTab { index: 0 }).await;
-    act(&mut stage, click(300.0, 20.0)).await;
-    assert_eq!(state(&mut stage).await["never"], "failed");
-    assert_eq!(stage.unrecorded(), ["GET http://page.test/never.json"]);
-    let gone = act(&mut stage, Action::Goto { url: "http://page.test/elsewhere".into() }).await;
+    let acting = pool(&[], ArchiveMode::Replay { folder: archive.clone() }).await;
+    let mut environment = acting.open(&assignment(task.clone())).await.unwrap();
+    let (replayed, popup_replayed) = visit(&mut environment).await;
+    assert_eq!(replayed, known);
+    assert_eq!(popup_replayed, popup);
+    assert_eq!(environment.unrecorded(), Vec::<String>::new());
+    // A request that was never recorded fails now, and is reported.
+    act(&mut environment, Action::SelectTab { index: 0 }).await;
+    act(&mut environment, click(300.0, 20.0)).await;
+    assert_eq!(state(&mut environment).await["never"], "failed");
+    assert_eq!(environment.unrecorded(), ["GET http://page.test/never.json"]);
+    let gone = act(&mut environment, Action::Goto { url: "http://page.test/elsewhere".into() }).await;
     assert_eq!(
         (gone.name, gone.detail.as_str()),
         (OutcomeName::NavigationFailed, "net::ERR_BLOCKED_BY_CLIENT")
     );
-    assert_eq!(stage.unrecorded(), ["GET http://page.test/elsewhere"]);
-    stage.close().await;
+    assert_eq!(environment.unrecorded(), ["GET http://page.test/elsewhere"]);
+    environment.close().await;
 
-    // The same browser acts the next trajectory, whose archive is missing.
+    // The same browser runs the next trajectory, whose archive is missing.
     let mut other = assignment(task);
     other.ancestry.trajectory_id = Id::new("r-g000009-s0-a0").unwrap();
     let error = acting.open(&other).await.err().unwrap();

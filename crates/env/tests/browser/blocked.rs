@@ -1,11 +1,12 @@
-//! Stand-ins for the pages by which sites refuse us, and for pages that only look like them, in real Chromium.
+//! Fake pages with which sites refuse a browser, and pages that only look similar, in real
+//! Chromium.
 
 use std::time::{Duration, Instant};
 
-use furrow_env::{StageError, Stages};
-use furrow_rollout::{Action, End};
+use furrow_env::{EnvironmentError, EnvironmentFactory};
+use furrow_rollout::{Action, EndKind};
 
-use crate::ground::{Ground, assignment, at, ground_with, task};
+use crate::fixture::{BrowserFixture, assignment, at, fixture_with, task};
 
 const ARTICLE: &str =
     "<h1>News</h1><p>Are you a robot? Sites ask this more and more often, and people are tired of it.</p>";
@@ -19,22 +20,23 @@ fn wall(inner: &str) -> String {
     format!("{}<div style='{style}'>{inner}</div>", long(ARTICLE))
 }
 
-/// What comes of beginning on a page: how it was refused, or nothing.
-async fn begun(ground: &Ground, name: usize, body: &str) -> Option<StageError> {
+/// Opens a page and returns how it was refused, if it was.
+async fn begun(fixture: &BrowserFixture, name: usize, body: &str) -> Option<EnvironmentError> {
     let file = format!("blocked-{name}.html");
     let html = format!("<!doctype html><meta charset=utf-8><title>Site</title><body>{body}");
-    std::fs::write(ground.folder.path().join(&file), html).unwrap();
-    let mut stage = ground.pool.open(&assignment(task(&format!("http://page.test/{file}")))).await.unwrap();
-    let error = stage.begin().await.err();
-    stage.close().await;
+    std::fs::write(fixture.folder.path().join(&file), html).unwrap();
+    let mut environment =
+        fixture.pool.open(&assignment(task(&format!("http://page.test/{file}")))).await.unwrap();
+    let error = environment.begin().await.err();
+    environment.close().await;
     error
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn refusals_are_told_from_pages() {
-    let patience = 200;
-    let ground = ground_with(
-        |file| (file.blocked_pages, file.blocked_patience_millis) = ("all".into(), patience),
+async fn refusals_are_distinguished_from_pages() {
+    let timeout_millis = 200;
+    let fixture = fixture_with(
+        |file| (file.blocked_pages, file.blocked_timeout_millis) = ("all".into(), timeout_millis),
         vec![],
     )
     .await;
@@ -51,9 +53,9 @@ async fn refusals_are_told_from_pages() {
         wall("<p>You need a subscription.</p><button disabled>Continue</button>"),
     ];
     for (name, body) in refusals.iter().enumerate() {
-        let error = begun(&ground, name, body).await;
-        assert!(matches!(error, Some(StageError::Blocked(_))), "{body}: {error:?}");
-        assert_eq!(error.unwrap().end(), End::Blocked);
+        let error = begun(&fixture, name, body).await;
+        assert!(matches!(error, Some(EnvironmentError::Blocked(_))), "{body}: {error:?}");
+        assert_eq!(error.unwrap().end(), EndKind::Blocked);
     }
     let pages = [
         "<h1>Hello</h1><p>A small page.</p>".to_owned(),
@@ -70,15 +72,15 @@ async fn refusals_are_told_from_pages() {
         format!("{}<div style='position:fixed;inset:0;background:#0008'></div><div style='position:fixed;inset:150px;background:#fff'>Cookies? <button>Yes</button></div>", long(ARTICLE)),
     ];
     for (name, body) in pages.iter().enumerate() {
-        assert_eq!(begun(&ground, 100 + name, body).await, None, "{body}");
+        assert_eq!(begun(&fixture, 100 + name, body).await, None, "{body}");
     }
-    ground.close().await;
+    fixture.close().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_refusal_after_an_action_ends_it_and_one_that_goes_by_itself_does_not() {
-    let ground = ground_with(
-        |file| (file.blocked_pages, file.blocked_patience_millis) = ("all".into(), 4_000),
+    let fixture = fixture_with(
+        |file| (file.blocked_pages, file.blocked_timeout_millis) = ("all".into(), 4_000),
         vec![],
     )
     .await;
@@ -88,25 +90,28 @@ async fn a_refusal_after_an_action_ends_it_and_one_that_goes_by_itself_does_not(
         )
     };
     let denied = button("document.body.innerHTML = '<h1>Access denied</h1>'");
-    let mut stage = ground.page(&denied).await;
+    let mut environment = fixture.page(&denied).await;
     let began = Instant::now();
-    let outcome = stage.act(&Action::click(at(100.0, 100.0))).await.unwrap();
-    let error = stage.settle(outcome).await.unwrap_err();
-    assert!(matches!(&error, StageError::Blocked(why) if why.contains("access denied")), "{error:?}");
-    assert!(began.elapsed() >= Duration::from_secs(4), "it was given its time");
-    stage.close().await;
+    let outcome = environment.act(&Action::click(at(100.0, 100.0))).await.unwrap();
+    let error = environment.settle(outcome).await.unwrap_err();
+    assert!(matches!(&error, EnvironmentError::Blocked(why) if why.contains("access denied")), "{error:?}");
+    assert!(
+        began.elapsed() >= Duration::from_secs(4),
+        "the refusal ended the trajectory before its time was over"
+    );
+    environment.close().await;
 
     let passing = button(
         "document.body.innerHTML = '<h1>Checking your browser</h1>'; setTimeout(() => document.body.innerHTML = '<h1>Welcome</h1>', 900)",
     );
-    let mut stage = ground.page(&passing).await;
-    let outcome = stage.act(&Action::click(at(100.0, 100.0))).await.unwrap();
-    stage.settle(outcome).await.unwrap();
-    stage.close().await;
-    ground.close().await;
+    let mut environment = fixture.page(&passing).await;
+    let outcome = environment.act(&Action::click(at(100.0, 100.0))).await.unwrap();
+    environment.settle(outcome).await.unwrap();
+    environment.close().await;
+    fixture.close().await;
 
-    // Our own pages are not looked at unless that is asked for.
-    let ground = ground_with(|_| {}, vec![]).await;
-    assert_eq!(begun(&ground, 0, "<h1>Access Denied</h1>").await, None);
-    ground.close().await;
+    // The farm's own pages are only inspected if the job asks for it.
+    let fixture = fixture_with(|_| {}, vec![]).await;
+    assert_eq!(begun(&fixture, 0, "<h1>Access Denied</h1>").await, None);
+    fixture.close().await;
 }

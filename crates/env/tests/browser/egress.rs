@@ -1,23 +1,24 @@
-//! A page that tries every way out it knows. Each must end in the filter, and none in a canary on loopback.
+//! A page that tries every known way out. Each attempt must end in the filter, and none may reach a
+//! canary on loopback.
 
 use std::io::ErrorKind;
 use std::net::{IpAddr, TcpListener, UdpSocket};
 use std::time::Duration;
 
-use furrow_env::Stage;
+use furrow_env::Environment;
 use furrow_rollout::*;
-use furrow_telemetry::{BlockReason, figures};
+use furrow_telemetry::{BlockReason, process_metrics};
 use tokio::time::{Instant, sleep};
 
-use crate::ground::*;
+use crate::fixture::*;
 
-/// Listens where nothing may arrive.
-struct Canary {
+/// Listens where no connection may arrive.
+struct LoopbackCanary {
     tcp: TcpListener,
     udp: UdpSocket,
 }
 
-impl Canary {
+impl LoopbackCanary {
     fn new() -> Self {
         let (tcp, udp) = (TcpListener::bind("127.0.0.1:0").unwrap(), UdpSocket::bind("127.0.0.1:0").unwrap());
         tcp.set_nonblocking(true).unwrap();
@@ -25,7 +26,7 @@ impl Canary {
         Self { tcp, udp }
     }
 
-    /// On every address of this machine, of either kind.
+    /// Listens on every address of this machine, IPv4 and IPv6.
     fn everywhere() -> Self {
         let any = ["[::]:0", "0.0.0.0:0"];
         let tcp = any.iter().find_map(|address| TcpListener::bind(address).ok()).unwrap();
@@ -47,8 +48,8 @@ impl Canary {
     }
 }
 
-/// Spellings of this machine, its network and the services beside it, each of which a page tries and a policy asks for. `{own}` is an address
-/// of this machine that is not loopback.
+/// Spellings of this machine, its network and its cloud services; a page tries each and a policy
+/// requests each. `{own}` is an address of this machine that is not loopback.
 const SPELLINGS: [&str; 62] = [
     "127.0.0.1",
     "127.1",
@@ -114,7 +115,8 @@ const SPELLINGS: [&str; 62] = [
     "page.test:80@localhost",
 ];
 
-/// The ways out. `there` is an address of the canary, `there_ws` the same for a WebSocket; a way that a browser does not know is passed over.
+/// The ways out. `there` is an address of the canary, `there_ws` the same for a WebSocket; a way
+/// that a browser does not support is skipped.
 const WAYS: [&str; 24] = [
     "fetch(there, {mode: 'no-cors'}).catch(() => 0)",
     "fetch(there, {method: 'POST', body: 'x', mode: 'no-cors'}).catch(() => 0)",
@@ -142,7 +144,7 @@ const WAYS: [&str; 24] = [
     "const p = new RTCPeerConnection({iceServers: [{urls: stun}]}); p.createDataChannel('x'); p.createOffer().then(o => p.setLocalDescription(o))",
 ];
 
-/// What a page can do with an address. A way that the browser refuses by itself is passed over.
+/// What a page can do with an address. A way that the browser itself refuses is skipped.
 const TRIES: [&str; 7] = [
     "fetch(`http://${host}:${port}/`, {mode: 'no-cors'}).catch(() => 0)",
     "new Image().src = `http://${host}:${port}/i`",
@@ -153,7 +155,7 @@ const TRIES: [&str; 7] = [
     "if (n % 8 == 0) { const p = new RTCPeerConnection({iceServers: [{urls: [`stun:${host}:${udp}`]}, {urls: [`turn:${host}:${port}?transport=tcp`], username: 'u', credential: 'c'}]}); p.createDataChannel('x'); p.createOffer().then(o => p.setLocalDescription(o)) }",
 ];
 
-fn all_spellings(canary: &Canary, own: IpAddr) -> (Vec<String>, String) {
+fn all_spellings(canary: &LoopbackCanary, own: IpAddr) -> (Vec<String>, String) {
     let (port, udp) = canary.ports();
     let hosts: Vec<String> = SPELLINGS.iter().map(|host| host.replace("{own}", &own.to_string())).collect();
     let tries: String = TRIES.iter().map(|way| format!("() => {{ {way} }},\n")).collect();
@@ -171,7 +173,7 @@ fn all_spellings(canary: &Canary, own: IpAddr) -> (Vec<String>, String) {
     (hosts, script)
 }
 
-/// An address of this machine by which others reach it; no packet is sent to learn it.
+/// An address at which other machines reach this one; no packet is sent to find it.
 fn own_address() -> IpAddr {
     let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
     match socket.connect("192.0.2.1:9").and_then(|()| socket.local_addr()) {
@@ -183,46 +185,47 @@ fn own_address() -> IpAddr {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_spelling_of_an_address_reaches_a_canary() {
-    let (canary, ground, before) = (Canary::everywhere(), ground().await, refused());
+    let (canary, fixture, before) = (LoopbackCanary::everywhere(), fixture().await, refused());
     let own = own_address();
     let (hosts, script) = all_spellings(&canary, own);
-    let mut stage = ground.page(&script).await;
-    let tried = state(&mut stage).await["tried"].as_u64().unwrap();
+    let mut environment = fixture.page(&script).await;
+    let tried = state(&mut environment).await["tried"].as_u64().unwrap();
     assert!(tried > 5 * SPELLINGS.len() as u64, "the page could try only {tried} times");
-    // Those that the browser takes for addresses at all, by three ways each at the least.
+    // The spellings that the browser accepts as addresses, by at least three ways each.
     until_refused(before + 3 * 40).await;
     canary.heard_nothing();
-    // A policy that asks for them.
+    // A policy that requests the addresses.
     let (port, _) = canary.ports();
     for host in &hosts {
         for url in [format!("http://{host}:{port}/"), format!("https://{host}:{port}/")] {
-            let outcome = stage.act(&Action::Goto { url: url.clone() }).await.unwrap();
+            let outcome = environment.act(&Action::Goto { url: url.clone() }).await.unwrap();
             assert_eq!(outcome.name, OutcomeName::OffList, "{url}: {outcome:?}");
         }
     }
-    let seen = stage.observe().await.unwrap();
-    assert!(seen.url.starts_with("http://page.test/"), "{}", seen.url);
+    let observation = environment.observe().await.unwrap();
+    assert!(observation.url.starts_with("http://page.test/"), "{}", observation.url);
     canary.heard_nothing();
-    stage.close().await;
-    ground.close().await;
+    environment.close().await;
+    fixture.close().await;
     drop(std::net::TcpStream::connect((own, port)).unwrap());
-    assert!(canary.tcp.accept().is_ok(), "the canary sings at {own}");
+    assert!(canary.tcp.accept().is_ok(), "the canary is reachable at {own}");
 }
 
-/// Where the browser of a stage listens for its worker: `/json/list` there names every page and how to take it over.
-pub fn devtools_port(stage: &dyn Stage) -> u16 {
-    let index = stage.browser().rsplit('-').next().unwrap();
+/// The DevTools port of an environment's browser: `/json/list` there lists every page and how to
+/// control it.
+pub fn devtools_port(environment: &dyn Environment) -> u16 {
+    let index = environment.browser().rsplit('-').next().unwrap();
     let profile = std::env::temp_dir().join(format!("furrow-env-{}-{index}", std::process::id()));
-    let told = std::fs::read_to_string(profile.join("DevToolsActivePort")).unwrap();
-    told.lines().next().unwrap().parse().unwrap()
+    let contents = std::fs::read_to_string(profile.join("DevToolsActivePort")).unwrap();
+    contents.lines().next().unwrap().parse().unwrap()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_farms_own_ports_are_out_of_reach() {
-    let ground = ground().await;
-    let first = ground.page("<p>x").await;
+    let fixture = fixture().await;
+    let first = fixture.page("<p>x").await;
     let port = devtools_port(&*first);
-    // It answers whoever is no page.
+    // Clients other than pages get an answer.
     drop(std::net::TcpStream::connect(("127.0.0.1", port)).unwrap());
     let body = format!(
         "<button onclick=\"location = 'http://127.0.0.1:{port}/json/list'\" style='position:absolute;left:0;top:0;width:100px;height:100px'>go</button>
@@ -238,29 +241,29 @@ async fn the_farms_own_ports_are_out_of_reach() {
         </script>"
     );
     let before = refused();
-    let mut stage = ground.page(&body).await;
-    assert_eq!(stage.browser(), first.browser());
-    // Three at least: whether what must be asked for first is asked is the browser's business.
+    let mut environment = fixture.page(&body).await;
+    assert_eq!(environment.browser(), first.browser());
+    // At least three: whether preflight requests are sent depends on the browser.
     until_refused(before + 3).await;
     let deadline = Instant::now() + Duration::from_secs(10);
-    while state(&mut stage).await.as_object().unwrap().len() < 3 {
-        assert!(Instant::now() < deadline, "{:?}", state(&mut stage).await);
+    while state(&mut environment).await.as_object().unwrap().len() < 3 {
+        assert!(Instant::now() < deadline, "{:?}", state(&mut environment).await);
         sleep(Duration::from_millis(20)).await;
     }
     let refusals = serde_json::json!({"socket": "refused", "fetch": "refused", "script": "refused"});
-    assert_eq!(state(&mut stage).await, refusals);
-    act(&mut stage, click(50.0, 50.0)).await;
-    let seen = stage.observe().await.unwrap();
-    assert_eq!((seen.title.as_str(), seen.tabs.len()), ("403 Forbidden", 1));
+    assert_eq!(state(&mut environment).await, refusals);
+    act(&mut environment, click(50.0, 50.0)).await;
+    let observation = environment.observe().await.unwrap();
+    assert_eq!((observation.title.as_str(), observation.tabs.len()), ("403 Forbidden", 1));
     let outcome =
-        stage.act(&Action::Goto { url: format!("http://127.0.0.1:{port}/json/list") }).await.unwrap();
+        environment.act(&Action::Goto { url: format!("http://127.0.0.1:{port}/json/list") }).await.unwrap();
     assert_eq!(outcome.name, OutcomeName::OffList);
-    stage.close().await;
+    environment.close().await;
     first.close().await;
-    ground.close().await;
+    fixture.close().await;
 }
 
-fn page(canary: &Canary) -> String {
+fn page(canary: &LoopbackCanary) -> String {
     let (tcp, udp) = canary.ports();
     let ways: String = WAYS.iter().map(|way| format!("() => {{ {way} }},\n")).collect();
     format!(
@@ -280,9 +283,9 @@ fn page(canary: &Canary) -> String {
     )
 }
 
-/// Requests refused by any filter of this process, for this reason.
+/// Number of requests that all filters of this process refused for this reason.
 fn refused() -> u64 {
-    figures().requests_blocked.at(BlockReason::PrivateAddress).get()
+    process_metrics().requests_blocked.at(BlockReason::PrivateAddress).get()
 }
 
 async fn until_refused(count: u64) {
@@ -295,40 +298,44 @@ async fn until_refused(count: u64) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_way_out_ends_in_the_filter() {
-    let (canary, ground, before) = (Canary::new(), ground().await, refused());
-    let mut stage: Box<dyn Stage> = ground.page(&page(&canary)).await;
-    let told = state(&mut stage).await;
-    assert_eq!(told["unknown"], serde_json::json!([]), "the page could not even try");
-    assert_eq!(told["tried"], 7 * WAYS.len());
-    // Of 24 ways, 20 ask over TCP in any case; a cap on tabs and the browser's own limits may take some of the seven rounds.
+    let (canary, fixture, before) = (LoopbackCanary::new(), fixture().await, refused());
+    let mut environment: Box<dyn Environment> = fixture.page(&page(&canary)).await;
+    let results = state(&mut environment).await;
+    assert_eq!(results["unknown"], serde_json::json!([]), "the page could not even try");
+    assert_eq!(results["tried"], 7 * WAYS.len());
+    // Of 24 ways, 20 always send a TCP request; the tab limit and the browser's own limits may
+    // prevent some of the seven rounds.
     until_refused(before + 7 * 15).await;
     canary.heard_nothing();
 
-    // The page itself goes there: the policy sees the refusal and can go on.
+    // The page itself navigates there: the policy sees the refusal and can continue.
     let here = refused();
-    let outcome = stage.act(&click(50.0, 50.0)).await.unwrap();
-    stage.settle(outcome).await.unwrap();
+    let outcome = environment.act(&click(50.0, 50.0)).await.unwrap();
+    environment.settle(outcome).await.unwrap();
     until_refused(here + 1).await;
     canary.heard_nothing();
-    stage.close().await;
-    ground.close().await;
-    // The canary does sing.
+    environment.close().await;
+    fixture.close().await;
+    // The canary is reachable.
     drop(std::net::TcpStream::connect(canary.tcp.local_addr().unwrap()).unwrap());
     assert!(canary.tcp.accept().is_ok());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_refused_page_says_so_in_words() {
-    let ground = ground().await;
+async fn a_refused_page_names_the_refusal() {
+    let fixture = fixture().await;
     let leave =
         "<a href='http://other.test/' style='position:absolute;left:0;top:0;width:99px;height:99px'>x</a>";
-    let mut stage = ground.page(leave).await;
-    act(&mut stage, click(50.0, 50.0)).await;
-    let seen = stage.observe().await.unwrap();
-    assert_eq!((seen.url.as_str(), seen.title.as_str()), ("http://other.test/", "403 Forbidden"));
-    let outcome = act(&mut stage, Action::Goto { url: "http://page.test/none".into() }).await;
-    let seen = stage.observe().await.unwrap();
-    assert_eq!((outcome.name, seen.title.as_str()), (OutcomeName::Ok, "404 Not Found"));
-    stage.close().await;
-    ground.close().await;
+    let mut environment = fixture.page(leave).await;
+    act(&mut environment, click(50.0, 50.0)).await;
+    let observation = environment.observe().await.unwrap();
+    assert_eq!(
+        (observation.url.as_str(), observation.title.as_str()),
+        ("http://other.test/", "403 Forbidden")
+    );
+    let outcome = act(&mut environment, Action::Goto { url: "http://page.test/none".into() }).await;
+    let observation = environment.observe().await.unwrap();
+    assert_eq!((outcome.name, observation.title.as_str()), (OutcomeName::Ok, "404 Not Found"));
+    environment.close().await;
+    fixture.close().await;
 }

@@ -1,15 +1,15 @@
-//! Whose doing the browser's error page is: evidence says it, whichever way led there.
+//! Evidence states who caused the browser's error page, whichever way led to it.
 
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use furrow_env::{Made, Make, Root, Site, Stage, Stages};
-use furrow_rollout::{Action, Clock, Direction, End, ErrorPage, Fault};
+use furrow_env::{Environment, EnvironmentFactory, FileMaker, FileRoot, SharedMaker, StaticSite};
+use furrow_rollout::{Action, EndKind, ErrorPage, FaultOwner, PageClock, ScrollDirection};
 
-use crate::ground::{Ground, act, assignment, at, click, ground_with, task};
+use crate::fixture::{BrowserFixture, act, assignment, at, click, fixture_with, task};
 
-/// As the suites' own.
+/// The same probe as the suites'.
 const PROBE: &str = "window.furrow ? window.furrow.probe() : { done: false, away: location.protocol }";
 
 const BODY: &str = "<script>window.furrow = { probe: () => ({ done: false, correct: true }) }</script>
@@ -26,50 +26,50 @@ const BODY: &str = "<script>window.furrow = { probe: () => ({ done: false, corre
 <button style='top:280px' onclick=\"setTimeout(() => { location.href = 'https://page.test/late' }, 20)\">later</button>
 <a style='top:310px' href='http://elsewhere.test/'>off the list</a>";
 
-/// A link of the page, by its place.
-fn link(place: u16) -> Action {
-    click(20.0, 20.0 + 30.0 * f32::from(place))
+/// A click on a link of the page, by its index.
+fn link(index: u16) -> Action {
+    click(20.0, 20.0 + 30.0 * f32::from(index))
 }
 
 fn goto(url: &str) -> Action {
     Action::Goto { url: url.into() }
 }
 
-/// What the end is to show.
+/// The expected final page.
 #[derive(Debug)]
-enum Shown<'a> {
+enum ExpectedPage<'a> {
     /// The page of the task.
     Task,
-    /// A page that is none of the task's.
+    /// A page that is not the task's.
     Other,
-    /// The error page of an address, and whose doing it is.
-    Error(&'a str, Fault),
+    /// The error page of an address, and who caused it.
+    Error(&'a str, FaultOwner),
 }
 
-/// What the evidence says.
-async fn check(name: &str, stage: &mut Box<dyn Stage>, want: &Shown<'_>) {
-    let evidence = stage.evidence().await.unwrap_or_else(|| panic!("{name}: nothing was to be seen"));
+/// Compares the evidence.
+async fn check(name: &str, environment: &mut Box<dyn Environment>, want: &ExpectedPage<'_>) {
+    let evidence = environment.evidence().await.unwrap_or_else(|| panic!("{name}: no evidence"));
     let json = evidence.probe_json.unwrap_or_else(|| panic!("{name}: no report"));
     let want = match want {
-        Shown::Task => r#"{"done":false,"correct":true}"#.to_owned(),
-        Shown::Other => r#"{"done":false,"away":"http:"}"#.to_owned(),
-        Shown::Error(url, fault) => ErrorPage { fault: *fault, url: (*url).to_owned() }.report(),
+        ExpectedPage::Task => r#"{"done":false,"correct":true}"#.to_owned(),
+        ExpectedPage::Other => r#"{"done":false,"away":"http:"}"#.to_owned(),
+        ExpectedPage::Error(url, fault) => ErrorPage { fault: *fault, url: (*url).to_owned() }.report(),
     };
     assert_eq!(json, want, "{name}");
 }
 
-async fn page(ground: &Ground, clock: Clock) -> Box<dyn Stage> {
+async fn page(fixture: &BrowserFixture, clock: PageClock) -> Box<dyn Environment> {
     let change = |task: &mut furrow_rollout::Task| {
         task.hooks.probe = Some(PROBE.into());
         task.clock = clock;
     };
-    ground.page_with(BODY, change).await
+    fixture.page_with(BODY, change).await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_error_page_that_the_policy_led_to_is_its_own_doing() {
-    // With marks and accessibility text: both are asked of error pages, too.
-    let ground = ground_with(
+    // With marks and accessibility text, so that both are also queried on error pages.
+    let fixture = fixture_with(
         |file| {
             file.marks = true;
             file.axtree = true;
@@ -78,17 +78,17 @@ async fn an_error_page_that_the_policy_led_to_is_its_own_doing() {
     )
     .await;
     for (name, text) in [("file.zip", "zip"), ("file.txt", "text")] {
-        std::fs::write(ground.folder.path().join(name), text).unwrap();
+        std::fs::write(fixture.folder.path().join(name), text).unwrap();
     }
     let tls = "https://page.test/";
     let own = "http://page.test/file.txt";
-    let by_policy = |url| Shown::Error(url, Fault::Policy);
+    let by_policy = |url| ExpectedPage::Error(url, FaultOwner::Policy);
     let tab = |url: &str| Action::OpenTab { url: url.into() };
     let several = vec![link(0), Action::Wait { seconds: 1 }];
     let acted_on = vec![
         goto(tls),
         link(0),
-        Action::scroll(Direction::Down),
+        Action::scroll(ScrollDirection::Down),
         Action::Write { into: Some(at(50.0, 50.0)), content: "a".into(), press_enter: true },
         Action::press("Enter".to_owned()),
         Action::drag(at(40.0, 50.0), at(240.0, 150.0)),
@@ -96,27 +96,27 @@ async fn an_error_page_that_the_policy_led_to_is_its_own_doing() {
         Action::Refresh,
     ];
     let long = format!("http://page.test/?q={}", "x".repeat(100_000));
-    let cases: Vec<(&str, Vec<Action>, Shown)> = vec![
+    let cases: Vec<(&str, Vec<Action>, ExpectedPage)> = vec![
         ("an address over tls", vec![goto(tls)], by_policy(tls)),
         ("tls of a page's path", vec![goto("https://page.test/a?b#c")], by_policy("https://page.test/a?b#c")),
-        ("http to the port of tls", vec![goto("http://page.test:443/")], Shown::Other),
+        ("http to the port of tls", vec![goto("http://page.test:443/")], ExpectedPage::Other),
         ("tls to the port of http", vec![goto("https://page.test:80/")], by_policy("https://page.test:80/")),
-        ("a dead port", vec![goto("http://page.test:81/")], Shown::Other),
+        ("a dead port", vec![goto("http://page.test:81/")], ExpectedPage::Other),
         (
             "a port that browsers refuse",
             vec![goto("http://page.test:25/")],
             by_policy("http://page.test:25/"),
         ),
-        ("a page that is not there", vec![goto("http://page.test/nowhere")], Shown::Other),
-        ("a user name", vec![goto("http://u:p@page.test/")], Shown::Task),
-        ("an address that is too long", vec![goto(&long)], Shown::Other),
-        ("a download", vec![link(5)], Shown::Task),
+        ("a page that is not there", vec![goto("http://page.test/nowhere")], ExpectedPage::Other),
+        ("a user name", vec![goto("http://u:p@page.test/")], ExpectedPage::Task),
+        ("an address that is too long", vec![goto(&long)], ExpectedPage::Other),
+        ("a download", vec![link(5)], ExpectedPage::Task),
         ("a link over tls", vec![link(0)], by_policy("https://page.test/x")),
-        ("a link with a user name", vec![link(1)], Shown::Other),
+        ("a link with a user name", vec![link(1)], ExpectedPage::Other),
         ("a link with a user name, over tls", vec![link(8)], by_policy("https://u:p@page.test/")),
         ("a link to a port", vec![link(6)], by_policy("http://page.test:25/")),
-        ("a link of another scheme", vec![link(7)], Shown::Task),
-        ("a link off the list", vec![link(10)], Shown::Other),
+        ("a link of another scheme", vec![link(7)], ExpectedPage::Task),
+        ("a link off the list", vec![link(10)], ExpectedPage::Other),
         ("a form over tls", vec![link(3)], by_policy("https://page.test/form?")),
         (
             "a script that goes later",
@@ -126,18 +126,18 @@ async fn an_error_page_that_the_policy_led_to_is_its_own_doing() {
         ("one of several actions", vec![Action::Several(several)], by_policy("https://page.test/x")),
         ("a new tab", vec![link(2)], by_policy("https://page.test/new")),
         ("a tab of its own", vec![tab("https://page.test/tab")], by_policy("https://page.test/tab")),
-        ("another tab than the one", vec![tab(tls), Action::SelectTab { index: 0 }], Shown::Task),
+        ("another tab than the one", vec![tab(tls), Action::SelectTab { index: 0 }], ExpectedPage::Task),
         (
             "the tab again",
             vec![tab(tls), Action::SelectTab { index: 0 }, Action::SelectTab { index: 1 }],
             by_policy(tls),
         ),
         ("back to it", vec![goto(tls), goto(own), Action::GoBack], by_policy(tls)),
-        ("back from it", vec![goto(tls), Action::GoBack], Shown::Task),
+        ("back from it", vec![goto(tls), Action::GoBack], ExpectedPage::Task),
         ("forward to it", vec![goto(tls), Action::GoBack, Action::GoForward], by_policy(tls)),
         ("acting on it", acted_on, by_policy(tls)),
-        ("from it to the task", vec![goto(tls), Action::Restart], Shown::Task),
-        // The farm answers this address, with a page that says so; the browser alone will not send a form again.
+        ("from it to the task", vec![goto(tls), Action::Restart], ExpectedPage::Task),
+        // The farm answers this address with a page; the browser alone would not send a form again.
         (
             "back to a form that was sent",
             vec![link(4), goto(own), Action::GoBack],
@@ -145,65 +145,72 @@ async fn an_error_page_that_the_policy_led_to_is_its_own_doing() {
         ),
     ];
     for (name, actions, want) in &cases {
-        let mut stage = page(&ground, Clock::Real).await;
+        let mut environment = page(&fixture, PageClock::Real).await;
         for action in actions {
-            // As a policy does: it is shown the error page, too.
-            stage.observe().await.unwrap_or_else(|error| panic!("{name}: {error}"));
-            act(&mut stage, action.clone()).await;
+            // As in an attempt: the policy also observes the error page.
+            environment.observe().await.unwrap_or_else(|error| panic!("{name}: {error}"));
+            act(&mut environment, action.clone()).await;
         }
-        check(name, &mut stage, want).await;
-        stage.close().await;
+        check(name, &mut environment, want).await;
+        environment.close().await;
     }
-    // On page time in our hand, by every navigation that the worker itself makes.
+    // With controlled page time, by every navigation that the worker itself makes.
     for (name, actions, want) in &cases {
         let by_page = |action: &Action| matches!(action, Action::Click { .. } | Action::Several(_));
         if actions.iter().any(by_page) {
             continue;
         }
-        let mut stage = page(&ground, Clock::Virtual { step_millis: 100 }).await;
+        let mut environment = page(&fixture, PageClock::Virtual { step_millis: 100 }).await;
         for action in actions {
-            act(&mut stage, action.clone()).await;
+            act(&mut environment, action.clone()).await;
         }
-        check(name, &mut stage, want).await;
-        stage.close().await;
+        check(name, &mut environment, want).await;
+        environment.close().await;
     }
     // The end comes while the page still loads.
-    let mut stage = page(&ground, Clock::Real).await;
-    stage.act(&goto(tls)).await.unwrap();
-    check("before it settles", &mut stage, &by_policy(tls)).await;
-    stage.close().await;
-    ground.close().await;
+    let mut environment = page(&fixture, PageClock::Real).await;
+    environment.act(&goto(tls)).await.unwrap();
+    check("before it settles", &mut environment, &by_policy(tls)).await;
+    environment.close().await;
+    fixture.close().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_page_that_leaves_by_itself_before_the_policy_acted_is_not_the_policys_doing() {
-    let ground = ground_with(|_| {}, vec![]).await;
-    // A start page that does not load at all is not even begun.
-    let mut stage = ground.pool.open(&assignment(task("https://page.test/"))).await.unwrap();
-    let error = stage.begin().await.unwrap_err();
-    assert_eq!(error.end(), End::EnvCrash);
+    let fixture = fixture_with(|_| {}, vec![]).await;
+    // A task does not begin if its start page does not load at all.
+    let mut environment = fixture.pool.open(&assignment(task("https://page.test/"))).await.unwrap();
+    let error = environment.begin().await.unwrap_err();
+    assert_eq!(error.end(), EndKind::EnvCrash);
     assert!(error.to_string().starts_with("the start page did not load: net::"), "{error}");
-    stage.close().await;
+    environment.close().await;
 
     let body = "<script>window.furrow = { probe: () => ({ done: false }) }; setTimeout(() => { location.href = 'https://page.test/gone' }, 300)</script>";
-    let mut stage = ground.page_with(body, |task| task.hooks.probe = Some(PROBE.into())).await;
+    let mut environment = fixture.page_with(body, |task| task.hooks.probe = Some(PROBE.into())).await;
     tokio::time::sleep(Duration::from_millis(1000)).await;
-    stage.observe().await.unwrap();
-    check("at once", &mut stage, &Shown::Error("https://page.test/gone", Fault::Farm)).await;
-    // Waiting does not lead it there, but from now on it is the policy that stays.
-    act(&mut stage, Action::Wait { seconds: 1 }).await;
-    check("after a step", &mut stage, &Shown::Error("https://page.test/gone", Fault::Policy)).await;
-    stage.close().await;
-    ground.close().await;
+    environment.observe().await.unwrap();
+    check("at once", &mut environment, &ExpectedPage::Error("https://page.test/gone", FaultOwner::Farm))
+        .await;
+    // The wait does not cause the error page, but from now on the policy is responsible for staying
+    // there.
+    act(&mut environment, Action::Wait { seconds: 1 }).await;
+    check(
+        "after a step",
+        &mut environment,
+        &ExpectedPage::Error("https://page.test/gone", FaultOwner::Policy),
+    )
+    .await;
+    environment.close().await;
+    fixture.close().await;
 }
 
-/// A site whose files take long.
+/// A site that serves files slowly.
 #[derive(Debug)]
-struct Slow(Duration);
+struct SlowMaker(Duration);
 
-impl Make for Slow {
-    #[expect(clippy::disallowed_methods, reason = "a file that is read slowly blocks")]
-    fn make(&self, _: &str) -> io::Result<Option<Vec<u8>>> {
+impl FileMaker for SlowMaker {
+    #[expect(clippy::disallowed_methods, reason = "a slow read of a file blocks")]
+    fn make_file(&self, _: &str) -> io::Result<Option<Vec<u8>>> {
         std::thread::sleep(self.0);
         Ok(Some(b"late".to_vec()))
     }
@@ -211,14 +218,16 @@ impl Make for Slow {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_site_of_ours_that_does_not_answer_is_the_farms_doing() {
-    let slow =
-        Site { host: "slow.test".into(), root: Root::Made(Made(Arc::new(Slow(Duration::from_secs(12))))) };
+    let slow = StaticSite {
+        host: "slow.test".into(),
+        root: FileRoot::Made(SharedMaker(Arc::new(SlowMaker(Duration::from_secs(12))))),
+    };
     let other = tempfile::tempdir().unwrap();
     std::fs::write(other.path().join("index.html"), "other").unwrap();
-    let other = Site { host: "other.test".into(), root: Root::Folder(other.path().to_owned()) };
-    let ground = ground_with(|file| file.connections_max = 6, vec![slow, other]).await;
-    // Files that are waited for take every connection that the filter has; the next page's is dropped. It is a tab of its own: the page that
-    // waits stays.
+    let other = StaticSite { host: "other.test".into(), root: FileRoot::Folder(other.path().to_owned()) };
+    let fixture = fixture_with(|file| file.connections_max = 6, vec![slow, other]).await;
+    // Pending files take every connection of the filter, so that the next page's connection is
+    // dropped. That page opens in its own tab, so that the waiting page stays.
     let body = "<script>window.furrow = { probe: () => ({ done: false }) }</script>
         <a style='position:absolute;left:10px;top:10px' target=_blank href='http://other.test/'>other</a>
         <button style='position:absolute;left:10px;top:50px' onclick=\"for (let i = 0; i < 6; i++) fetch('http://slow.test/' + i, { mode: 'no-cors' })\">all</button>";
@@ -226,10 +235,15 @@ async fn a_site_of_ours_that_does_not_answer_is_the_farms_doing() {
         task.hooks.probe = Some(PROBE.into());
         task.allow_hosts = vec!["slow.test".into(), "other.test".into()];
     };
-    let mut stage = ground.page_with(body, change).await;
-    act(&mut stage, click(20.0, 60.0)).await;
-    act(&mut stage, click(20.0, 20.0)).await;
-    check("every connection is taken", &mut stage, &Shown::Error("http://other.test/", Fault::Farm)).await;
-    stage.close().await;
-    ground.close().await;
+    let mut environment = fixture.page_with(body, change).await;
+    act(&mut environment, click(20.0, 60.0)).await;
+    act(&mut environment, click(20.0, 20.0)).await;
+    check(
+        "every connection is taken",
+        &mut environment,
+        &ExpectedPage::Error("http://other.test/", FaultOwner::Farm),
+    )
+    .await;
+    environment.close().await;
+    fixture.close().await;
 }

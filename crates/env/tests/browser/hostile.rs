@@ -1,27 +1,29 @@
-//! What a page does while nobody looks, and where it reaches; what it does to its neighbours is in `attacks.rs`.
+//! What a page does while it is not observed, and which hosts it reaches; its effects on other
+//! pages are in `attacks.rs`.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
-use furrow_env::Stage;
+use furrow_env::Environment;
 use furrow_rollout::{Action, OutcomeName};
 
 use crate::egress::devtools_port;
-use crate::ground::{act, click, ground, ground_with};
+use crate::fixture::{act, click, fixture, fixture_with};
 
-/// A button over the whole page that does something nasty.
+/// A button over the whole page that runs a hostile script.
 fn trap(script: &str) -> String {
     format!(
         "<script>state = {{}}</script><button style='position:absolute;left:0;top:0;width:500px;height:500px' onclick='{script}'>trap</button>"
     )
 }
 
-/// Pages of the browser a stage lives in, as the browser itself counts them.
-fn pages(stage: &dyn Stage) -> usize {
-    let mut link = TcpStream::connect(("127.0.0.1", devtools_port(stage))).unwrap();
+/// Number of pages in an environment's browser, as the browser itself counts them.
+fn pages(environment: &dyn Environment) -> usize {
+    let mut link = TcpStream::connect(("127.0.0.1", devtools_port(environment))).unwrap();
     link.write_all(b"GET /json/list HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").unwrap();
-    // The browser does not always close what it was asked to: the answer says its length, and two lines of every page are enough here.
+    // The browser does not always close the connection: the answer contains its length, and two
+    // lines per page are sufficient here.
     link.set_read_timeout(Some(Duration::from_millis(500))).unwrap();
     let mut list = Vec::new();
     link.read_to_end(&mut list).ok();
@@ -30,20 +32,20 @@ fn pages(stage: &dyn Stage) -> usize {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn windows_are_closed_while_the_policy_thinks() {
-    let ground = ground_with(|file| (file.tabs_max, file.contexts_ready) = (4, 0), vec![]).await;
-    let mut stage = ground.page(&trap("setInterval(() => window.open(\"about:blank\"), 30)")).await;
-    let first = pages(&*stage);
-    assert!((1..=2).contains(&first), "{first} pages; the browser's own first one and ours");
-    stage.act(&click(100.0, 100.0)).await.unwrap();
-    // Nobody looks at it meanwhile.
+    let fixture = fixture_with(|file| (file.tabs_max, file.contexts_ready) = (4, 0), vec![]).await;
+    let mut environment = fixture.page(&trap("setInterval(() => window.open(\"about:blank\"), 30)")).await;
+    let first = pages(&*environment);
+    assert!((1..=2).contains(&first), "{first} pages: the browser's initial one and this test's");
+    environment.act(&click(100.0, 100.0)).await.unwrap();
+    // The page is not observed meanwhile.
     tokio::time::sleep(Duration::from_secs(2)).await;
-    let open = pages(&*stage);
-    // Of 66 windows three stay, and some are just being closed.
+    let open = pages(&*environment);
+    // Of 66 windows three stay, and some are still being closed.
     assert!((3..=first + 12).contains(&open), "{open} pages are open");
-    let outcome = stage.settle(furrow_rollout::Outcome::named(OutcomeName::Ok)).await.unwrap();
+    let outcome = environment.settle(furrow_rollout::Outcome::named(OutcomeName::Ok)).await.unwrap();
     assert_eq!(outcome.name, OutcomeName::PopupClosed, "{outcome:?}");
-    stage.close().await;
-    ground.close().await;
+    environment.close().await;
+    fixture.close().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -72,11 +74,11 @@ async fn no_request_leaves_the_list() {
         peer.createDataChannel('x'); peer.createOffer().then((offer) => peer.setLocalDescription(offer));
         </script>"
     );
-    let ground = ground().await;
-    let mut stage = ground.page(&body).await;
-    act(&mut stage, Action::Wait { seconds: 2 }).await;
+    let fixture = fixture().await;
+    let mut environment = fixture.page(&body).await;
+    act(&mut environment, Action::Wait { seconds: 2 }).await;
     assert!(canary.accept().is_err(), "a request reached the loopback canary");
-    assert!(stun.recv_from(&mut [0; 64]).is_err(), "a packet went round the proxy");
-    stage.close().await;
-    ground.close().await;
+    assert!(stun.recv_from(&mut [0; 64]).is_err(), "a packet bypassed the proxy");
+    environment.close().await;
+    fixture.close().await;
 }

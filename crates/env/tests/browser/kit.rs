@@ -1,13 +1,13 @@
-//! The kit of the offline web's sites, in the browser that they are made for.
+//! The shared kit of the offline sites, in the browser it is made for.
 
 use std::path::PathBuf;
 
-use furrow_env::{Root, Site, Stages};
+use furrow_env::{EnvironmentFactory, FileRoot, StaticSite};
 use serde_json::{Value, json};
 
-use crate::ground::{assignment, ground_with, state, task};
+use crate::fixture::{assignment, fixture_with, state, task};
 
-/// What a query may name, and whether it is a page of the site.
+/// Values of a query parameter, and whether each is a page of the site.
 const ADDRESSES: &[(&str, bool)] = &[
     ("/", true),
     ("/account/", true),
@@ -51,7 +51,7 @@ const ADDRESSES: &[(&str, bool)] = &[
     ("about:blank", false),
 ];
 
-/// What an attribute may be given.
+/// Values of attributes, and whether each is allowed.
 const ATTRIBUTES: &[(&str, &str, bool)] = &[
     ("href", "/page/?id=1", true),
     ("href", "#reviews", true),
@@ -72,8 +72,8 @@ async fn pages_of_a_site_lead_to_pages_of_the_site() {
     let shared = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../envs/web/shared");
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("index.html"), "<!doctype html><title>kit</title><body>").unwrap();
-    let root = Root::Layers(vec![folder.path().to_owned(), shared]);
-    let ground = ground_with(|_| {}, vec![Site { host: "kit.test".into(), root }]).await;
+    let root = FileRoot::Layers(vec![folder.path().to_owned(), shared]);
+    let fixture = fixture_with(|_| {}, vec![StaticSite { host: "kit.test".into(), root }]).await;
     let mut task = task("http://kit.test/");
     let texts: Vec<&str> = ADDRESSES.iter().map(|(text, _)| *text).collect();
     let attributes: Vec<_> = ATTRIBUTES.iter().map(|(name, value, _)| json!([name, value])).collect();
@@ -92,17 +92,17 @@ async fn pages_of_a_site_lead_to_pages_of_the_site() {
         json!(texts),
         json!(attributes)
     ));
-    let mut stage = ground.pool.open(&assignment(task)).await.unwrap();
-    stage.begin().await.unwrap();
-    let said = state(&mut stage).await;
-    for ((text, is_own), got) in ADDRESSES.iter().zip(said["paths"].as_array().unwrap()) {
+    let mut environment = fixture.pool.open(&assignment(task)).await.unwrap();
+    environment.begin().await.unwrap();
+    let reported = state(&mut environment).await;
+    for ((text, is_own), got) in ADDRESSES.iter().zip(reported["paths"].as_array().unwrap()) {
         assert_eq!(got, if *is_own { text } else { "/else/" }, "{text:?}");
     }
-    assert_eq!(said["others"], json!(["/", "/", "/", "/", "/"]));
-    for ((name, value, is_made), got) in ATTRIBUTES.iter().zip(said["made"].as_array().unwrap()) {
+    assert_eq!(reported["others"], json!(["/", "/", "/", "/", "/"]));
+    for ((name, value, is_made), got) in ATTRIBUTES.iter().zip(reported["made"].as_array().unwrap()) {
         assert_eq!(got, &Value::Bool(*is_made), "{name} {value:?}");
     }
-    assert_eq!(said["blob"], true, "a file that the page made");
-    stage.close().await;
-    ground.close().await;
+    assert_eq!(reported["blob"], true, "a file that the page made");
+    environment.close().await;
+    fixture.close().await;
 }

@@ -1,4 +1,4 @@
-//! A browser that gets libraries and fonts of the job's own, and one that does not get what it needs.
+//! A browser with libraries and fonts of the job, and one that lacks what it needs.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
@@ -6,12 +6,13 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 
-use furrow_env::{Chromium, EnvFile, LOOKED_FOR, Sites};
+use furrow_env::{ChromiumPool, EnvFile, LOOKED_FOR, SiteServer};
 
-use crate::ground::{config, ground_with};
+use crate::fixture::{config, fixture_with};
 use crate::life::commands;
 
-/// A library that the browser is linked with, and a name of the same length that no machine has.
+/// A library that the browser is linked with, and a name of the same length that does not exist on
+/// any machine.
 const NEEDED: &str = "libnspr4.so";
 const RENAMED: &str = "libnspr9.so";
 
@@ -21,7 +22,7 @@ fn program() -> PathBuf {
     named.or_else(|| LOOKED_FOR.iter().map(PathBuf::from).find(|path| path.is_file())).unwrap()
 }
 
-/// Where the system's loader finds a library of the browser.
+/// The path at which the system's loader finds a library of the browser.
 fn system_library(name: &str) -> PathBuf {
     let listed = Command::new(program()).env("LD_TRACE_LOADED_OBJECTS", "1").output().unwrap();
     let listed = String::from_utf8(listed.stdout).unwrap();
@@ -34,14 +35,15 @@ fn open_folder(path: &Path) {
     fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
 }
 
-/// The browser in a folder of its own, linked with other names in place of some libraries', and its files beside it.
+/// A copy of the browser in its own folder with its files, linked with other names in place of some
+/// libraries.
 fn relinked(folder: &Path, names: &[(&str, &str)]) -> PathBuf {
     open_folder(folder);
     let source = program();
     let mut bytes = fs::read(&source).unwrap();
     for (needed, renamed) in names {
         let name = format!("\0{needed}\0");
-        // Names that the loader reads stand in front of the code.
+        // The names that the loader reads are at the start of the file, before the code.
         let front = &bytes[..bytes.len().min(32 << 20)];
         let at = front.windows(name.len()).position(|window| window == name.as_bytes()).unwrap();
         bytes[at + 1..=at + renamed.len()].copy_from_slice(renamed.as_bytes());
@@ -60,13 +62,13 @@ fn relinked(folder: &Path, names: &[(&str, &str)]) -> PathBuf {
 
 async fn start_error(change: impl FnOnce(&mut EnvFile)) -> String {
     let config = config(change);
-    let sites = Arc::new(Sites::open(&[], config.sites).unwrap());
-    Chromium::start(config.browser, sites, config.egress).await.map(drop).unwrap_err().to_string()
+    let sites = Arc::new(SiteServer::open(&[], config.sites).unwrap());
+    ChromiumPool::start(config.browser, sites, config.egress).await.map(drop).unwrap_err().to_string()
 }
 
 fn environment(pid: u32) -> Vec<String> {
     let bytes = fs::read(format!("/proc/{pid}/environ")).unwrap();
-    bytes.split(|byte| *byte == 0).map(|word| String::from_utf8_lossy(word).into_owned()).collect()
+    bytes.split(|byte| *byte == 0).map(|entry| String::from_utf8_lossy(entry).into_owned()).collect()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -85,11 +87,11 @@ async fn a_browser_takes_its_libraries_and_fonts_from_the_folders_of_the_job() {
     let want =
         format!("needs shared libraries that are not found: {RENAMED}; install them, or name the folder");
     assert!(error.contains(&want) && error.contains("env.browser_libraries"), "{error}");
-    // The loader stops at the first; all are named.
+    // The loader stops at the first missing library; the error names all of them.
     let several = relinked(&base.join("several"), &[(NEEDED, RENAMED), ("libnssutil3.so", "libnssutil9.so")]);
     let error = start_error(|file| file.browser = Some(several.clone())).await;
     assert!(error.contains(RENAMED) && error.contains("libnssutil9.so"), "{error}");
-    // A folder that does not hold it is no help.
+    // A folder without the library does not help.
     let (empty, libraries) = (base.join("empty"), base.join("lib"));
     open_folder(&empty);
     open_folder(&libraries);
@@ -104,7 +106,7 @@ async fn a_browser_takes_its_libraries_and_fonts_from_the_folders_of_the_job() {
         format!("<?xml version=\"1.0\"?><fontconfig>{system}<cachedir>{cache}</cachedir></fontconfig>");
     fs::write(&fonts, text).unwrap();
     let inherited = std::env::var("LD_LIBRARY_PATH").ok();
-    let ground = ground_with(
+    let fixture = fixture_with(
         |file| {
             named(file, &[&empty, &libraries]);
             file.browser_fonts = Some(fonts.clone());
@@ -112,7 +114,7 @@ async fn a_browser_takes_its_libraries_and_fonts_from_the_folders_of_the_job() {
         vec![],
     )
     .await;
-    let stage = ground.page("<p>here</p>").await;
+    let page_environment = fixture.page("<p>here</p>").await;
     let processes: Vec<(u32, String)> = commands()
         .into_iter()
         .filter(|(_, command)| command.starts_with(&program.display().to_string()))
@@ -125,7 +127,7 @@ async fn a_browser_takes_its_libraries_and_fonts_from_the_folders_of_the_job() {
     for (pid, command) in &processes {
         let maps = fs::read_to_string(format!("/proc/{pid}/maps")).unwrap();
         assert!(maps.lines().any(|line| line.ends_with(&mapped)), "{command} does not map {mapped}");
-        // Of everything else it has the system's: that the user was changed on the way took nothing away.
+        // All other libraries are the system's: the change of user on the way removed nothing.
         assert!(!maps.contains(&format!("/{NEEDED}")), "{command} maps the system's {NEEDED}, too");
         assert!(!command.contains("--no-sandbox"), "{command}");
     }
@@ -137,12 +139,12 @@ async fn a_browser_takes_its_libraries_and_fonts_from_the_folders_of_the_job() {
     ] {
         assert!(environment.contains(&want), "{environment:?}");
     }
-    assert!(ground.pool.health().sandbox);
+    assert!(fixture.pool.health().sandbox);
     assert_eq!(std::env::var("LD_LIBRARY_PATH").ok(), inherited, "the worker's own is left alone");
-    stage.close().await;
-    ground.close().await;
+    page_environment.close().await;
+    fixture.close().await;
 
-    // A part of the C library is refused before anything starts with it.
+    // A part of the C library is refused before any program starts with it.
     fs::write(libraries.join("libc.so.6"), "x").unwrap();
     let error = start_error(|file| named(file, &[&libraries])).await;
     let want = format!(

@@ -1,14 +1,14 @@
-//! Browsers die, pools go on, and nothing is left behind.
+//! Browsers die, pools continue, and no process or profile is left behind.
 
 use std::fs;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use furrow_env::{StageError, Stages};
+use furrow_env::{EnvironmentError, EnvironmentFactory};
 
-use crate::ground::{act, assignment, click, config, ground, ground_with, task};
+use crate::fixture::{act, assignment, click, config, fixture, fixture_with, task};
 
-/// First processes of the browsers this test process started.
+/// First processes of the browsers that this test process started.
 fn browsers() -> Vec<u32> {
     let mine = format!("furrow-env-{}-", std::process::id());
     commands()
@@ -38,11 +38,11 @@ async fn wait_for(what: &str, reached: impl Fn() -> bool) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_killed_browser_is_noticed_at_once_and_replaced() {
-    let ground = ground().await;
+    let fixture = fixture().await;
     let before = browsers();
-    let mut stage = ground.page("<p>soon dead").await;
-    // Tests of this binary run beside each other: only the browser that is new is ours.
-    let profile = stage.browser().to_owned();
+    let mut environment = fixture.page("<p>soon dead").await;
+    // Tests of this binary run concurrently: only the new browser belongs to this test.
+    let profile = environment.browser().to_owned();
     let mine: Vec<u32> = browsers().into_iter().filter(|pid| !before.contains(pid)).collect();
     assert!(!mine.is_empty(), "{profile} is among {before:?}");
     for pid in mine {
@@ -56,25 +56,25 @@ async fn a_killed_browser_is_noticed_at_once_and_replaced() {
     }
     let began = Instant::now();
     let error = loop {
-        match stage.observe().await {
+        match environment.observe().await {
             Err(error) => break error,
             Ok(_) => assert!(began.elapsed() < Duration::from_secs(5), "still observing a dead browser"),
         }
     };
-    assert_eq!(error, StageError::BrowserDead);
+    assert_eq!(error, EnvironmentError::BrowserDead);
     assert!(began.elapsed() < Duration::from_secs(5));
-    stage.close().await;
-    let mut next = ground.page("<p>alive").await;
+    environment.close().await;
+    let mut next = fixture.page("<p>alive").await;
     act(&mut next, click(5.0, 5.0)).await;
     next.close().await;
-    ground.close().await;
+    fixture.close().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn renderers_are_sandboxed_and_run_as_an_ordinary_user() {
-    let ground = ground().await;
-    let stage = ground.page("<p>x").await;
-    assert!(ground.pool.health().sandbox, "the renderer has no seccomp filter: {:?}", ground.pool.health());
+    let fixture = fixture().await;
+    let environment = fixture.page("<p>x").await;
+    assert!(fixture.pool.health().sandbox, "the renderer has no seccomp filter: {:?}", fixture.pool.health());
     let renderers: Vec<u32> = commands()
         .into_iter()
         .filter(|(_, command)| command.contains("--type=renderer"))
@@ -97,98 +97,101 @@ async fn renderers_are_sandboxed_and_run_as_an_ordinary_user() {
             .to_owned();
         assert_ne!(uid, "0", "a renderer runs as root");
     }
-    stage.close().await;
-    ground.close().await;
+    environment.close().await;
+    fixture.close().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn contexts_share_nothing() {
-    let ground = ground().await;
+    let fixture = fixture().await;
     let body = "<script>state = {seen: localStorage.getItem('mark'), cookie: document.cookie}; localStorage.setItem('mark', 'x'); document.cookie = 'a=b'</script>";
-    let mut first = ground.page(body).await;
-    let mut second = ground.page(body).await;
-    for stage in [&mut first, &mut second] {
-        let seen: serde_json::Value = serde_json::from_str(&stage.probe().await.unwrap().unwrap()).unwrap();
-        assert_eq!(seen, serde_json::json!({"seen": null, "cookie": ""}));
+    let mut first = fixture.page(body).await;
+    let mut second = fixture.page(body).await;
+    for environment in [&mut first, &mut second] {
+        let probed: serde_json::Value =
+            serde_json::from_str(&environment.probe().await.unwrap().unwrap()).unwrap();
+        assert_eq!(probed, serde_json::json!({"seen": null, "cookie": ""}));
     }
     first.close().await;
     second.close().await;
-    ground.close().await;
+    fixture.close().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn contexts_are_ready_ahead_of_need_and_each_serves_once() {
-    let ground = ground_with(|file| file.contexts_ready = 2, vec![]).await;
+    let fixture = fixture_with(|file| file.contexts_ready = 2, vec![]).await;
     let body = "<script>state = {seen: localStorage.getItem('mark'), cookie: document.cookie}; localStorage.setItem('mark', 'x'); document.cookie = 'a=b'</script>";
-    assert_eq!(ground.pool.ready(), 0, "nobody asked yet");
+    assert_eq!(fixture.pool.ready_contexts(), 0, "no context was requested yet");
     for turn in 0..3 {
-        let mut stage = ground.page(body).await;
-        wait_for("ready", || ground.pool.ready() == 2).await;
-        let seen: serde_json::Value = serde_json::from_str(&stage.probe().await.unwrap().unwrap()).unwrap();
-        assert_eq!(seen, serde_json::json!({"seen": null, "cookie": ""}), "turn {turn}");
-        // The next one is taken over while this one still lives.
-        let beside = ground.page(body).await;
-        assert_eq!(beside.browser(), stage.browser());
-        stage.close().await;
+        let mut environment = fixture.page(body).await;
+        wait_for("ready", || fixture.pool.ready_contexts() == 2).await;
+        let probed: serde_json::Value =
+            serde_json::from_str(&environment.probe().await.unwrap().unwrap()).unwrap();
+        assert_eq!(probed, serde_json::json!({"seen": null, "cookie": ""}), "turn {turn}");
+        // The next one is assigned while this one is still in use.
+        let beside = fixture.page(body).await;
+        assert_eq!(beside.browser(), environment.browser());
+        environment.close().await;
         beside.close().await;
     }
-    // Pages of another size: what was made for the old size gives way.
-    let other = ground.page_with(body, |task| task.viewport = furrow_rollout::Size::new(640, 480)).await;
-    wait_for("ready again", || ground.pool.ready() == 2).await;
+    // Pages of another size: contexts of the old size are closed.
+    let other = fixture.page_with(body, |task| task.viewport = furrow_rollout::Size::new(640, 480)).await;
+    wait_for("ready again", || fixture.pool.ready_contexts() == 2).await;
     other.close().await;
-    ground.close().await;
-    let none = ground_with(|file| file.contexts_ready = 0, vec![]).await;
+    fixture.close().await;
+    let none = fixture_with(|file| file.contexts_ready = 0, vec![]).await;
     none.page("<p>x").await.close().await;
-    assert_eq!(none.pool.ready(), 0);
+    assert_eq!(none.pool.ready_contexts(), 0);
     none.close().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_browser_that_served_its_time_is_replaced_when_its_last_page_closed() {
-    let ground = ground_with(|file| file.trajectories_per_browser = 3, vec![]).await;
-    let mut stages = Vec::new();
+    let fixture = fixture_with(|file| file.trajectories_per_browser = 3, vec![]).await;
+    let mut environments = Vec::new();
     for _ in 0..4 {
-        stages.push(ground.page("<button onclick='state = {}'>b</button>").await);
+        environments.push(fixture.page("<button onclick='state = {}'>b</button>").await);
     }
-    let names: Vec<String> = stages.iter().map(|stage| stage.browser().to_owned()).collect();
+    let names: Vec<String> =
+        environments.iter().map(|environment| environment.browser().to_owned()).collect();
     assert!(names[0] == names[1] && names[1] == names[2] && names[2] != names[3], "{names:?}");
     let profile =
         |name: &str| format!("furrow-env-{}-{} ", std::process::id(), name.rsplit('-').next().unwrap());
     let runs = |name: &str| commands().iter().any(|(_, command)| command.contains(&profile(name)));
-    let mut young = stages.pop().unwrap();
-    let mut last = stages.pop().unwrap();
-    for stage in stages {
-        stage.close().await;
+    let mut young = environments.pop().unwrap();
+    let mut last = environments.pop().unwrap();
+    for environment in environments {
+        environment.close().await;
     }
-    // Old as it is, whoever lives in it finishes.
+    // The browser is old, but its trajectories finish.
     act(&mut last, click(5.0, 5.0)).await;
     assert!(runs(&names[0]));
     last.close().await;
-    // What was ready in it is given up when the next trajectory looks for a place.
-    let next = ground.page("<p>x").await;
+    // Its prewarmed contexts are closed when the next trajectory needs one.
+    let next = fixture.page("<p>x").await;
     assert_eq!(next.browser(), names[3]);
     wait_for("gone", || !runs(&names[0])).await;
     act(&mut young, click(5.0, 5.0)).await;
     young.close().await;
     next.close().await;
-    ground.close().await;
+    fixture.close().await;
 }
 
 #[tokio::test]
-async fn a_browser_that_is_none_is_told_with_its_remedy() {
+async fn an_unusable_browser_is_reported_with_its_remedy() {
     let folder = tempfile::tempdir().unwrap();
     let script = folder.path().join("chromium");
     fs::write(&script, "#!/bin/sh\nexec something \"$@\"\n").unwrap();
     let cases = [
-        (folder.path().join("absent"), "not there"),
+        (folder.path().join("absent"), "absent or not readable"),
         (script, "a wrapper script, whose browser would outlive it"),
-        ("/etc/passwd".into(), "no program"),
+        ("/etc/passwd".into(), "not an executable file"),
         ("/bin/true".into(), "did not start"),
     ];
     for (path, want) in cases {
         let config = config(|file| file.browser = Some(path.clone()));
-        let sites = std::sync::Arc::new(furrow_env::Sites::open(&[], config.sites).unwrap());
-        let error = furrow_env::Chromium::start(config.browser, sites, config.egress)
+        let sites = std::sync::Arc::new(furrow_env::SiteServer::open(&[], config.sites).unwrap());
+        let error = furrow_env::ChromiumPool::start(config.browser, sites, config.egress)
             .await
             .err()
             .unwrap()
@@ -199,20 +202,25 @@ async fn a_browser_that_is_none_is_told_with_its_remedy() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nothing_is_left_after_closing() {
-    let ground = ground_with(|file| file.contexts_per_browser = 1, vec![]).await;
-    let mut stages = Vec::new();
+    let fixture = fixture_with(|file| file.contexts_per_browser = 1, vec![]).await;
+    let mut environments = Vec::new();
     for _ in 0..2 {
-        stages.push(ground.page("<p>x").await);
+        environments.push(fixture.page("<p>x").await);
     }
-    let indexes: Vec<String> =
-        stages.iter().map(|stage| stage.browser().rsplit('-').next().unwrap().to_owned()).collect();
-    assert_ne!(indexes[0], indexes[1], "one context a process was asked for");
-    for stage in stages {
-        stage.close().await;
+    let indexes: Vec<String> = environments
+        .iter()
+        .map(|environment| environment.browser().rsplit('-').next().unwrap().to_owned())
+        .collect();
+    assert_ne!(indexes[0], indexes[1], "the job asks for one context per process");
+    for environment in environments {
+        environment.close().await;
     }
-    let refused = ground.pool.open(&assignment(task("ftp://page.test/"))).await;
-    assert!(matches!(refused, Err(StageError::Failed(_))), "a task with a wrong address opens nothing");
-    ground.close().await;
+    let refused = fixture.pool.open(&assignment(task("ftp://page.test/"))).await;
+    assert!(
+        matches!(refused, Err(EnvironmentError::Failed(_))),
+        "a task with an invalid address opens no environment"
+    );
+    fixture.close().await;
     for index in indexes {
         let name = format!("furrow-env-{}-{index}", std::process::id());
         let gone = || {

@@ -1,47 +1,47 @@
-//! Live hosts in real Chromium: a server of this test's own, reached by a pinned name, honest and hostile.
+//! Live hosts in real Chromium: the test's own server at a pinned name, honest and hostile.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use furrow_env::{Stage, StageError, Stages};
-use furrow_rollout::{Action, Button, End, OutcomeName, PagePoint};
+use furrow_env::{Environment, EnvironmentError, EnvironmentFactory};
+use furrow_rollout::{Action, EndKind, OutcomeName, PagePoint, PointerButton};
 use futures::future::join_all;
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
-use crate::ground::{Ground, act, assignment, ground_with, state, task};
+use crate::fixture::{BrowserFixture, act, assignment, fixture_with, state, task};
 
-/// The name of the server; nobody resolves it.
+/// The name of the server, which no resolver knows.
 pub const HOST: &str = "live.example.org";
 
-/// A server that ends with its test, and what it was asked.
-pub struct Server {
+/// A server that ends with its test, and the requests that it received.
+pub struct LiveServer {
     pub address: SocketAddr,
-    asked: Arc<AtomicU64>,
+    requests: Arc<AtomicU64>,
     task: tokio::task::JoinHandle<()>,
 }
 
-impl Server {
-    /// Answers each request with what `answer` makes of its path and headers.
+impl LiveServer {
+    /// Answers each request with the result of `answer` for its path and headers.
     pub async fn start(answer: fn(&str, &str) -> Vec<u8>) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let asked = Arc::new(AtomicU64::new(0));
-        let counter = asked.clone();
+        let requests = Arc::new(AtomicU64::new(0));
+        let counter = requests.clone();
         let task = tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
                 counter.fetch_add(1, Ordering::SeqCst);
                 tokio::spawn(serve(stream, answer));
             }
         });
-        Self { address, asked, task }
+        Self { address, requests, task }
     }
 }
 
-impl Drop for Server {
+impl Drop for LiveServer {
     fn drop(&mut self) {
         self.task.abort();
     }
@@ -115,16 +115,16 @@ fn site(path: &str, head: &str) -> Vec<u8> {
         }
         "/picture" => page("200 OK", "", "<title>Picture</title><h1>Wait</h1><img src=/never.png>"),
         "/link" => page("200 OK", "", "<a href=/cut style='position:fixed;inset:0'>there</a>"),
-        "/noise" => b"\x16\x03\x01 this is no http".to_vec(),
+        "/noise" => b"\x16\x03\x01 this is not http".to_vec(),
         _ => page("404 Not Found", "", "<h1>Not here</h1>"),
     }
 }
 
-async fn ground(server: &Server) -> Ground {
+async fn fixture(server: &LiveServer) -> BrowserFixture {
     let pins = vec![format!("{HOST}={}", server.address)];
-    ground_with(
+    fixture_with(
         |file| {
-            (file.pins, file.blocked_patience_millis) = (pins, 300);
+            (file.pins, file.blocked_timeout_millis) = (pins, 300);
             (file.navigation_millis, file.settle_cap_millis) = (3_000, 2_000);
         },
         vec![],
@@ -136,71 +136,71 @@ pub fn url(path: &str) -> String {
     format!("http://{HOST}{path}")
 }
 
-async fn opened(ground: &Ground, path: &str) -> Box<dyn Stage> {
-    ground.pool.open(&assignment(task(&url(path)))).await.unwrap()
+async fn opened(fixture: &BrowserFixture, path: &str) -> Box<dyn Environment> {
+    fixture.pool.open(&assignment(task(&url(path)))).await.unwrap()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_live_page_loads_posts_and_keeps_cookies() {
-    let server = Server::start(site).await;
-    let ground = ground(&server).await;
-    let mut stage = opened(&ground, "/").await;
-    stage.begin().await.unwrap();
-    // Settling waited for the answer of the last request, too.
-    assert_eq!(state(&mut stage).await, json!({ "script": true, "data": "posted with a cookie" }));
-    let seen = stage.observe().await.unwrap();
-    assert_eq!((seen.title.as_str(), seen.url.as_str()), ("Live", &*url("/")));
-    stage.close().await;
-    // What the task does not list is not reached, pinned or not.
-    let mut other = ground.pool.open(&assignment(task("http://page.test/none.html"))).await.unwrap();
-    let before = server.asked.load(Ordering::SeqCst);
+    let server = LiveServer::start(site).await;
+    let fixture = fixture(&server).await;
+    let mut environment = opened(&fixture, "/").await;
+    environment.begin().await.unwrap();
+    // Settling also waited for the answer of the last request.
+    assert_eq!(state(&mut environment).await, json!({ "script": true, "data": "posted with a cookie" }));
+    let observation = environment.observe().await.unwrap();
+    assert_eq!((observation.title.as_str(), observation.url.as_str()), ("Live", &*url("/")));
+    environment.close().await;
+    // A host that the task does not list is not reached, pinned or not.
+    let mut other = fixture.pool.open(&assignment(task("http://page.test/none.html"))).await.unwrap();
+    let before = server.requests.load(Ordering::SeqCst);
     assert!(other.begin().await.is_err());
     let outcome = other.act(&Action::Goto { url: url("/") }).await.unwrap();
     assert_eq!(outcome.name, OutcomeName::OffList);
-    assert_eq!(server.asked.load(Ordering::SeqCst), before);
+    assert_eq!(server.requests.load(Ordering::SeqCst), before);
     other.close().await;
-    ground.close().await;
+    fixture.close().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn to_begin_on_a_page_that_is_not_there_is_a_failure_with_a_name() {
-    let server = Server::start(site).await;
-    let canary = Server::start(|_, _| page("200 OK", "", "canary")).await;
-    let ground = ground(&server).await;
+    let server = LiveServer::start(site).await;
+    let canary = LiveServer::start(|_, _| page("200 OK", "", "canary")).await;
+    let fixture = fixture(&server).await;
     let loopback = format!("/to?http://{}/", canary.address);
     let cases = [
-        ("/403", End::Blocked),
-        ("/429", End::Blocked),
-        ("/inside", End::EnvCrash),
-        (loopback.as_str(), End::EnvCrash),
-        ("/elsewhere", End::EnvCrash),
-        ("/round", End::EnvCrash),
-        ("/never", End::EnvCrash),
-        ("/cut", End::EnvCrash),
-        ("/noise", End::EnvCrash),
-        ("/404", End::EnvCrash),
+        ("/403", EndKind::Blocked),
+        ("/429", EndKind::Blocked),
+        ("/inside", EndKind::EnvCrash),
+        (loopback.as_str(), EndKind::EnvCrash),
+        ("/elsewhere", EndKind::EnvCrash),
+        ("/round", EndKind::EnvCrash),
+        ("/never", EndKind::EnvCrash),
+        ("/cut", EndKind::EnvCrash),
+        ("/noise", EndKind::EnvCrash),
+        ("/404", EndKind::EnvCrash),
     ];
     join_all(cases.map(async |(path, want)| {
         let began = Instant::now();
-        let mut stage = opened(&ground, path).await;
-        let error = stage.begin().await.err();
-        assert_eq!(error.as_ref().map(StageError::end), Some(want), "{path}: {error:?}");
+        let mut environment = opened(&fixture, path).await;
+        let error = environment.begin().await.err();
+        assert_eq!(error.as_ref().map(EnvironmentError::end), Some(want), "{path}: {error:?}");
         assert!(began.elapsed() < Duration::from_secs(20), "{path}: {:?}", began.elapsed());
-        stage.close().await;
+        environment.close().await;
     }))
     .await;
-    assert_eq!(canary.asked.load(Ordering::SeqCst), 0);
-    ground.close().await;
+    assert_eq!(canary.requests.load(Ordering::SeqCst), 0);
+    fixture.close().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn to_be_led_to_a_bad_server_is_an_outcome_and_the_next_address_does_not_wait() {
-    let server = Server::start(site).await;
-    let canary = Server::start(|_, _| page("200 OK", "", "canary")).await;
-    let ground = ground(&server).await;
+    let server = LiveServer::start(site).await;
+    let canary = LiveServer::start(|_, _| page("200 OK", "", "canary")).await;
+    let fixture = fixture(&server).await;
     let loopback = format!("/to?http://{}/", canary.address);
     let cases = [
-        // The farm's own answer to what it refuses is a page, too.
+        // The farm's answer to a refused request is also a page.
         ("/inside", OutcomeName::Ok),
         (&loopback, OutcomeName::Ok),
         ("/elsewhere", OutcomeName::Ok),
@@ -216,50 +216,50 @@ async fn to_be_led_to_a_bad_server_is_an_outcome_and_the_next_address_does_not_w
         ("/headers-only", OutcomeName::NavigationFailed),
     ];
     join_all(cases.map(async |(path, want)| {
-        let mut stage = opened(&ground, "/").await;
-        stage.begin().await.unwrap();
-        let name = led(&mut stage, &url(path)).await;
-        // A busy machine may take longer to a quiet page than it is given here.
+        let mut environment = opened(&fixture, "/").await;
+        environment.begin().await.unwrap();
+        let name = led(&mut environment, &url(path)).await;
+        // A busy machine may need longer for a quiet page than the deadline here.
         let is_there = |name| matches!(name, OutcomeName::Ok | OutcomeName::NotSettled);
         assert!(name == want || is_there(name) && is_there(want), "{path}: {name:?}, not {want:?}");
         let began = Instant::now();
-        let back = act(&mut stage, Action::Goto { url: url("/") }).await;
+        let back = act(&mut environment, Action::Goto { url: url("/") }).await;
         assert!(is_there(back.name), "after {path}: {}", back.detail);
         // The library itself would wait for 30 s.
         assert!(began.elapsed() < Duration::from_secs(10), "after {path}: {:?}", began.elapsed());
-        assert_eq!(state(&mut stage).await["script"], true, "after {path}");
-        stage.close().await;
+        assert_eq!(state(&mut environment).await["script"], true, "after {path}");
+        environment.close().await;
     }))
     .await;
-    assert_eq!(canary.asked.load(Ordering::SeqCst), 0);
-    ground.close().await;
+    assert_eq!(canary.requests.load(Ordering::SeqCst), 0);
+    fixture.close().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn half_a_page_is_acted_on_as_it_is() {
-    let server = Server::start(site).await;
-    let ground = ground(&server).await;
-    // A picture that never comes is no reason not to begin.
-    let mut stage = opened(&ground, "/picture").await;
-    stage.begin().await.unwrap();
-    assert_eq!(stage.observe().await.unwrap().title, "Picture");
-    stage.close().await;
-    // An answer that is cut off is none to end.
-    let mut stage = opened(&ground, "/link").await;
-    stage.begin().await.unwrap();
+    let server = LiveServer::start(site).await;
+    let fixture = fixture(&server).await;
+    // A missing picture does not prevent the start.
+    let mut environment = opened(&fixture, "/picture").await;
+    environment.begin().await.unwrap();
+    assert_eq!(environment.observe().await.unwrap().title, "Picture");
+    environment.close().await;
+    // A truncated response does not end the trajectory.
+    let mut environment = opened(&fixture, "/link").await;
+    environment.begin().await.unwrap();
     let at = Some(PagePoint { x: 50.0, y: 50.0 });
-    let outcome = act(&mut stage, Action::Click { at, button: Button::Left, count: 1 }).await;
+    let outcome = act(&mut environment, Action::Click { at, button: PointerButton::Left, count: 1 }).await;
     assert_eq!(outcome.name, OutcomeName::NotSettled, "{}", outcome.detail);
-    assert_eq!(stage.observe().await.unwrap().url, url("/cut"));
-    stage.close().await;
-    ground.close().await;
+    assert_eq!(environment.observe().await.unwrap().url, url("/cut"));
+    environment.close().await;
+    fixture.close().await;
 }
 
-/// Asks for an address; whatever it is, the page can be looked at afterwards.
-async fn led(stage: &mut Box<dyn Stage>, url: &str) -> OutcomeName {
+/// Requests an address; whatever it is, the page can be observed afterwards.
+async fn led(environment: &mut Box<dyn Environment>, url: &str) -> OutcomeName {
     let began = Instant::now();
-    let outcome = act(stage, Action::Goto { url: url.to_owned() }).await;
+    let outcome = act(environment, Action::Goto { url: url.to_owned() }).await;
     assert!(began.elapsed() < Duration::from_secs(15), "{url}: {:?}", began.elapsed());
-    stage.observe().await.unwrap_or_else(|error| panic!("{url}: {error}"));
+    environment.observe().await.unwrap_or_else(|error| panic!("{url}: {error}"));
     outcome.name
 }

@@ -1,6 +1,8 @@
-//! Real Chromium: actions, hostile pages, filters, and the starter tasks solved by their own demonstrations.
+//! Real Chromium: actions, hostile pages, filters, and the starter tasks solved by their own
+//! demonstrations.
 //!
-//! Needs the headless shell: its absence is a failure that says what to install, never a skip.
+//! Needs the headless shell: without it the tests fail with an error that says what to install;
+//! they are never skipped.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod actions;
@@ -9,7 +11,7 @@ mod attacks;
 mod blocked;
 mod egress;
 mod error_pages;
-mod ground;
+mod fixture;
 mod hostile;
 mod kit;
 mod libraries;

@@ -1,47 +1,47 @@
-//! Marks name what a person could act on, nothing else, and no page notices them.
+//! Marks name what a person could act on, nothing else, and pages cannot detect them.
 
 use std::collections::BTreeMap;
 
-use furrow_env::Stage;
-use furrow_rollout::{Clock, ImageFormat, Mark, Observation, ObservationSpec, OutcomeName, Size};
+use furrow_env::Environment;
+use furrow_rollout::{ImageFormat, Mark, Observation, ObservationSpec, OutcomeName, PageClock, Size};
 use serde_json::json;
 
-use crate::ground::{Ground, act, click, ground_with, state};
+use crate::fixture::{BrowserFixture, act, click, fixture_with, state};
 
-async fn ground() -> Ground {
-    ground_with(|file| file.marks = true, vec![]).await
+async fn fixture() -> BrowserFixture {
+    fixture_with(|file| file.marks = true, vec![]).await
 }
 
-fn marks(seen: &Observation) -> &[Mark] {
-    let marks = seen.marks.as_deref().unwrap();
-    assert_eq!(Mark::problem(marks, seen.screenshot.size), None, "{marks:?}");
+fn marks(observation: &Observation) -> &[Mark] {
+    let marks = observation.marks.as_deref().unwrap();
+    assert_eq!(Mark::problem(marks, observation.screenshot.size), None, "{marks:?}");
     marks
 }
 
 /// Role and text of each mark, in order.
-fn words(seen: &Observation) -> Vec<String> {
-    marks(seen).iter().map(|mark| format!("{} {}", mark.role, mark.text)).collect()
+fn mark_texts(observation: &Observation) -> Vec<String> {
+    marks(observation).iter().map(|mark| format!("{} {}", mark.role, mark.text)).collect()
 }
 
-async fn check(ground: &Ground, body: &str, want: &[&str]) {
-    let mut stage = ground.page(body).await;
-    let seen = stage.observe().await.unwrap();
-    assert_eq!(words(&seen), want, "{body}");
-    keep(&seen, &format!("{:x}", body.len()));
-    stage.close().await;
+async fn check(fixture: &BrowserFixture, body: &str, want: &[&str]) {
+    let mut environment = fixture.page(body).await;
+    let observation = environment.observe().await.unwrap();
+    assert_eq!(mark_texts(&observation), want, "{body}");
+    keep(&observation, &format!("{:x}", body.len()));
+    environment.close().await;
 }
 
-/// For the eye: FURROW_KEEP names a folder for the pictures.
-fn keep(seen: &Observation, name: &str) {
+/// Saves the picture for inspection if FURROW_KEEP names a folder.
+fn keep(observation: &Observation, name: &str) {
     if let Some(folder) = std::env::var_os("FURROW_KEEP") {
         let folder = std::path::PathBuf::from(folder);
-        std::fs::write(folder.join(format!("marks-{name}.png")), &seen.screenshot.bytes).unwrap();
+        std::fs::write(folder.join(format!("marks-{name}.png")), &observation.screenshot.bytes).unwrap();
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn everything_to_act_on_is_marked_once() {
-    let ground = ground().await;
+    let fixture = fixture().await;
     let form = "<style>body > * { position: absolute; left: 20px }</style>
         <h1 style='top:0'>Settings</h1>
         <a href=/x style='top:60px'>Read <b>more</b></a>
@@ -81,13 +81,13 @@ async fn everything_to_act_on_is_marked_once() {
         "circle ",
         "option two",
     ];
-    check(&ground, form, &want).await;
-    ground.close().await;
+    check(&fixture, form, &want).await;
+    fixture.close().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_cannot_be_acted_on_is_not_marked() {
-    let ground = ground().await;
+    let fixture = fixture().await;
     let hidden = "<style>button { position: absolute; left: 20px; width: 90px }</style>
         <button style='top:10px'>seen</button>
         <button style='top:40px;display:none'>none</button>
@@ -104,16 +104,16 @@ async fn what_cannot_be_acted_on_is_not_marked() {
         <div style='position:absolute;left:200px;top:10px;width:100px;height:50px;overflow:hidden'>
           <button style='left:0;top:0'>in the box</button><button style='left:0;top:40px;height:60px'>half</button><button style='left:0;top:80px'>scrolled away</button></div>
         <div onclick='0' style='position:absolute;left:200px;top:100px;width:200px;height:80px'><a href=/x style='position:absolute;left:0;top:0;width:200px;height:80px'>inner</a></div>";
-    check(&ground, hidden, &["button seen", "button in the box", "button half", "link inner"]).await;
-    check(&ground, "<p>nothing</p>", &[]).await;
-    ground.close().await;
+    check(&fixture, hidden, &["button seen", "button in the box", "button half", "link inner"]).await;
+    check(&fixture, "<p>nothing</p>", &[]).await;
+    fixture.close().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn shadow_roots_and_frames_are_looked_into() {
-    let ground = ground().await;
+    let fixture = fixture().await;
     std::fs::write(
-        ground.folder.path().join("frame.html"),
+        fixture.folder.path().join("frame.html"),
         "<body style='margin:0'><button>framed</button><button style='position:absolute;top:150px'>cut off",
     )
     .unwrap();
@@ -123,29 +123,29 @@ async fn shadow_roots_and_frames_are_looked_into() {
         <img name=createTreeWalker><img name=elementFromPoint>
         <script>host.attachShadow({mode: 'open'}).innerHTML = '<button>shadowed</button>';
         lined.attachShadow({mode: 'open'}).innerHTML = '<button><slot></slot></button>'</script>";
-    let mut stage = ground.page(body).await;
-    let seen = stage.observe().await.unwrap();
+    let mut environment = fixture.page(body).await;
+    let observation = environment.observe().await.unwrap();
     let found: BTreeMap<_, _> =
-        marks(&seen).iter().map(|mark| (mark.text.as_str(), (mark.x, mark.y))).collect();
-    keep(&seen, "shadow");
+        marks(&observation).iter().map(|mark| (mark.text.as_str(), (mark.x, mark.y))).collect();
+    keep(&observation, "shadow");
     assert_eq!(found["framed"], (110.0, 110.0), "{found:?}");
     let names: Vec<_> = found.into_keys().collect();
     assert_eq!(names, ["framed", "one", "shadowed", "slotted", "three", "two"]);
-    stage.close().await;
-    ground.close().await;
+    environment.close().await;
+    fixture.close().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_page_notices_its_marks() {
-    let ground = ground().await;
+    let fixture = fixture().await;
     let body = "<button style='position:absolute;left:40px;top:40px'>go</button><script>
         state = {changes: 0, resized: 0, before: document.documentElement.outerHTML.length};
         new MutationObserver((all) => { state.changes += all.length }).observe(document, {subtree: true, childList: true, attributes: true, characterData: true});
         addEventListener('resize', () => { state.resized++ }); addEventListener('scroll', () => { state.resized++ });
         Document.prototype.elementFromPoint = Element.prototype.getClientRects = () => { state.asked = true; return [] };
         </script>";
-    for clock in [Clock::Real, Clock::Virtual { step_millis: 1000 }] {
-        let mut stage = ground
+    for clock in [PageClock::Real, PageClock::Virtual { step_millis: 1000 }] {
+        let mut environment = fixture
             .page_with(body, |task| {
                 task.clock = clock;
                 task.hooks.probe = Some(
@@ -153,77 +153,77 @@ async fn no_page_notices_its_marks() {
                 );
             })
             .await;
-        let before = state(&mut stage).await;
-        let seen = stage.observe().await.unwrap();
-        stage.observe().await.unwrap();
-        assert_eq!(words(&seen), ["button go"], "{clock:?}");
-        let picture = image::load_from_memory(&seen.screenshot.bytes).unwrap().into_rgb8();
-        // The colour of number 1, on its label and on its frame; the page has nothing like it.
+        let before = state(&mut environment).await;
+        let observation = environment.observe().await.unwrap();
+        environment.observe().await.unwrap();
+        assert_eq!(mark_texts(&observation), ["button go"], "{clock:?}");
+        let picture = image::load_from_memory(&observation.screenshot.bytes).unwrap().into_rgb8();
+        // The colour of number 1, on its label and on its frame; the page has no such colour.
         for (x, y) in [(40, 23), (41, 45)] {
             assert_eq!(picture.get_pixel(x, y).0, [20, 90, 180], "{clock:?} at {x}, {y}");
         }
-        assert_eq!(state(&mut stage).await, before, "{clock:?}");
+        assert_eq!(state(&mut environment).await, before, "{clock:?}");
         assert_eq!((before["changes"].as_u64(), before["resized"].as_u64()), (Some(0), Some(0)));
-        let evidence = stage.evidence().await.unwrap();
+        let evidence = environment.evidence().await.unwrap();
         let plain = image::load_from_memory(&evidence.screenshot.unwrap()).unwrap().into_rgb8();
-        assert_eq!(plain.get_pixel(40, 23).0, [255; 3], "what is scored bears no marks");
-        stage.close().await;
+        assert_eq!(plain.get_pixel(40, 23).0, [255; 3], "the evidence has no marks");
+        environment.close().await;
     }
-    ground.close().await;
+    fixture.close().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn thousands_of_buttons_are_marked_as_far_as_the_limit() {
-    let ground = ground().await;
+    let fixture = fixture().await;
     let body = "<style>button{width:7px;height:7px;padding:0;margin:0;border:1px solid gray;float:left}</style><script>
         for (let i = 0; i < 5000; i++) document.write(`<button aria-label='${'\\u{1f600}'.repeat(300)}'></button>`)</script>";
-    let mut stage = ground.page(body).await;
-    let seen = stage.observe().await.unwrap();
-    let marks = marks(&seen);
+    let mut environment = fixture.page(body).await;
+    let observation = environment.observe().await.unwrap();
+    let marks = marks(&observation);
     assert_eq!(marks.len(), 1000);
     assert!(marks.iter().all(|mark| mark.text.chars().count() == 200), "{:?}", marks[0]);
     // The first rows of the page, 73 buttons each.
     assert!(marks.iter().all(|mark| mark.y < 14.0 * 7.0), "{:?}", marks.last());
     assert_eq!((marks[73].x, marks[73].y), (0.0, 7.0));
-    stage.close().await;
-    ground.close().await;
+    environment.close().await;
+    fixture.close().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn rows_of_an_open_list_are_marked_and_can_be_clicked() {
-    let ground = ground().await;
+    let fixture = fixture().await;
     let body = "<select id=s style='position:absolute;left:40px;top:40px' onchange='state = {value: s.value}'><option>red<option>green<option disabled>none<option>blue</select>
         <button style='position:absolute;left:44px;top:100px'>under it</button><script>state = {}</script>";
     let clip = Some(Size::new(160, 210));
-    let mut stage = ground
+    let mut environment = fixture
         .page_with(body, |task| {
-            task.clock = Clock::Virtual { step_millis: 1000 };
+            task.clock = PageClock::Virtual { step_millis: 1000 };
             task.observation =
                 ObservationSpec { clip, square: true, format: ImageFormat::Jpeg { quality: 80 } };
         })
         .await;
-    let seen = stage.observe().await.unwrap();
-    assert_eq!(words(&seen), ["combobox red", "button under it"]);
-    act(&mut stage, click(60.0, 49.0)).await;
-    let seen = stage.observe().await.unwrap();
-    assert_eq!(seen.screenshot.format, ImageFormat::Jpeg { quality: 80 });
-    assert_eq!(image::guess_format(&seen.screenshot.bytes).unwrap(), image::ImageFormat::Jpeg);
-    keep(&seen, "list");
-    assert_eq!(words(&seen), ["combobox red", "option red", "option green", "option blue"]);
-    let blue = &marks(&seen)[3];
-    let outcome = act(&mut stage, click(blue.x + blue.width / 2.0, blue.y + blue.height / 2.0)).await;
+    let observation = environment.observe().await.unwrap();
+    assert_eq!(mark_texts(&observation), ["combobox red", "button under it"]);
+    act(&mut environment, click(60.0, 49.0)).await;
+    let observation = environment.observe().await.unwrap();
+    assert_eq!(observation.screenshot.format, ImageFormat::Jpeg { quality: 80 });
+    assert_eq!(image::guess_format(&observation.screenshot.bytes).unwrap(), image::ImageFormat::Jpeg);
+    keep(&observation, "list");
+    assert_eq!(mark_texts(&observation), ["combobox red", "option red", "option green", "option blue"]);
+    let blue = &marks(&observation)[3];
+    let outcome = act(&mut environment, click(blue.x + blue.width / 2.0, blue.y + blue.height / 2.0)).await;
     assert_eq!(outcome.name, OutcomeName::OptionChosen);
-    assert_eq!(state(&mut stage).await, json!({"value": "blue"}));
-    stage.close().await;
-    ground.close().await;
+    assert_eq!(state(&mut environment).await, json!({"value": "blue"}));
+    environment.close().await;
+    fixture.close().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn no_marks_are_made_where_none_are_asked_for() {
-    let ground = crate::ground::ground().await;
-    let mut stage: Box<dyn Stage> = ground.page("<button>go</button>").await;
-    let seen = stage.observe().await.unwrap();
-    assert_eq!(seen.marks, None);
-    stage.close().await;
-    ground.close().await;
+async fn no_marks_are_drawn_unless_requested() {
+    let fixture = crate::fixture::fixture().await;
+    let mut environment: Box<dyn Environment> = fixture.page("<button>go</button>").await;
+    let observation = environment.observe().await.unwrap();
+    assert_eq!(observation.marks, None);
+    environment.close().await;
+    fixture.close().await;
 }

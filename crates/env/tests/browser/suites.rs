@@ -1,12 +1,13 @@
-//! The starter pages are solved by their own demonstrations through real input alone, and not by doing nothing.
+//! Each starter page is solved by its own demonstration through real input, and not without any
+//! action.
 
 use std::path::PathBuf;
 
-use furrow_env::{Root, Site, Stages};
-use furrow_rollout::{Action, Direction, PageHooks, PagePoint, Task};
+use furrow_env::{EnvironmentFactory, FileRoot, StaticSite};
+use furrow_rollout::{Action, PageHooks, PagePoint, ScrollDirection, Task};
 use serde_json::Value;
 
-use crate::ground::{act, assignment, ground_with, state, task};
+use crate::fixture::{act, assignment, fixture_with, state, task};
 
 fn starter() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../envs/starter")
@@ -29,7 +30,7 @@ fn starter_task(line: &str, seed: u64) -> Task {
     }
 }
 
-/// A hint as an action: what the policy's door does, without its rounding.
+/// Converts a hint to an action as the policy does, but without its rounding.
 fn action(hint: &Value) -> Action {
     let number = |key: &str| hint[key].as_f64().unwrap() as f32;
     let at = || PagePoint { x: number("x"), y: number("y") };
@@ -42,7 +43,7 @@ fn action(hint: &Value) -> Action {
         "write" => {
             Action::Write { into: None, content: text("content"), press_enter: hint["press_enter"] == true }
         }
-        "scroll" => Action::scroll(Direction::parse(&text("direction")).unwrap()),
+        "scroll" => Action::scroll(ScrollDirection::parse(&text("direction")).unwrap()),
         "drag" => Action::drag(at(), PagePoint { x: number("to_x"), y: number("to_y") }),
         "select_tab" => Action::SelectTab { index: hint["index"].as_u64().unwrap() as u32 },
         "press_key" => Action::press(text("key")),
@@ -54,8 +55,8 @@ fn action(hint: &Value) -> Action {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_starter_task_is_solved_by_its_demonstration() {
-    let site = Site { host: "starter.test".into(), root: Root::Folder(starter()) };
-    let ground = ground_with(|_| {}, vec![site]).await;
+    let site = StaticSite { host: "starter.test".into(), root: FileRoot::Folder(starter()) };
+    let fixture = fixture_with(|_| {}, vec![site]).await;
     let tasks = std::fs::read_to_string(starter().join("tasks.jsonl")).unwrap();
     let mut goals = Vec::new();
     for line in tasks.lines() {
@@ -63,12 +64,12 @@ async fn every_starter_task_is_solved_by_its_demonstration() {
             let task = starter_task(line, seed);
             let name = task.task_id.clone();
             let max_steps = task.max_steps;
-            let mut stage = ground.pool.open(&assignment(task)).await.unwrap();
-            let goal = stage.begin().await.unwrap().unwrap();
-            assert_eq!(state(&mut stage).await["done"], false, "{name} begins done");
+            let mut environment = fixture.pool.open(&assignment(task)).await.unwrap();
+            let goal = environment.begin().await.unwrap().unwrap();
+            assert_eq!(state(&mut environment).await["done"], false, "{name} begins done");
             let mut answer = None;
             for step in 0..max_steps {
-                let hint = stage
+                let hint = environment
                     .hint(&goal, step)
                     .await
                     .unwrap_or_else(|error| panic!("{name} {seed}: {error}"))
@@ -79,26 +80,26 @@ async fn every_starter_task_is_solved_by_its_demonstration() {
                     answer = Some(content.clone());
                     break;
                 }
-                act(&mut stage, action).await;
-                if state(&mut stage).await["done"] == true {
+                act(&mut environment, action).await;
+                if state(&mut environment).await["done"] == true {
                     break;
                 }
             }
-            let end = state(&mut stage).await;
+            let end = state(&mut environment).await;
             let solved = match &answer {
                 Some(answer) => end["expected"].as_str() == Some(answer),
                 None => end["correct"] == true,
             };
             assert!(solved, "{name} with seed {seed} ({goal}) ended as {end}, answer {answer:?}");
-            stage.close().await;
+            environment.close().await;
             goals.push(goal);
         }
     }
     assert_eq!(goals.len(), 30, "fifteen tasks, two seeds");
-    // The three pages of tiles have few words for what may lie anywhere.
+    // The three pages of tiles have few words for positions.
     goals.retain(|goal| !goal.ends_with(" tile."));
     goals.sort();
     goals.dedup();
     assert_eq!(goals.len(), 24, "a goal repeats: {goals:?}");
-    ground.close().await;
+    fixture.close().await;
 }

@@ -3,29 +3,29 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use furrow_env::sim::{Air, SimConfig};
-use furrow_env::{Retry, Stages, Summary, WorkerConfig, WorkerError, run};
+use furrow_env::simulated::{SimConfig, SimulatedBrowser};
+use furrow_env::{EnvironmentFactory, RetryPolicy, WorkerConfig, WorkerError, WorkerSummary, run};
 use furrow_rollout::*;
-use furrow_wire::{OpaqueStep, Tcp};
+use furrow_wire::{OpaqueStep, TcpConnector};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use crate::standin::*;
 
-/// A worker with a coordinator of its own.
+/// A worker with its own coordinator.
 pub struct Farm {
-    pub book: Arc<Watched<Book>>,
-    pub coordinator: Option<Server>,
+    pub book: Arc<WatchedValue<CoordinatorState>>,
+    pub coordinator: Option<LocalServer>,
     pub stop: CancellationToken,
-    pub worker: JoinHandle<Result<Summary, WorkerError>>,
-    /// Stages that are open; none may be when the worker has ended.
-    pub left: Box<dyn Fn() -> u64 + Send + Sync>,
+    pub worker: JoinHandle<Result<WorkerSummary, WorkerError>>,
+    /// Number of open environments; it must be 0 when the worker has ended.
+    pub open_left: Box<dyn Fn() -> u64 + Send + Sync>,
 }
 
-/// Patient enough that only what a test does ends anything.
+/// Timeouts are long, so that only the test's actions end anything.
 pub fn config() -> WorkerConfig {
     let millis = Duration::from_millis;
-    let retry = Retry { first: millis(5), longest: millis(50), patience: DEADLINE };
+    let retry = RetryPolicy { first: millis(5), longest: millis(50), timeout: DEADLINE };
     WorkerConfig {
         sessions_max: 3,
         lease_wait: millis(200),
@@ -39,45 +39,50 @@ pub fn config() -> WorkerConfig {
 }
 
 /// Four clicks, small pictures.
-pub fn air() -> SimConfig {
+pub fn sim_config() -> SimConfig {
     SimConfig { screenshot_bytes: 3000, clicks: 4..=4, ..SimConfig::default() }
 }
 
 impl Farm {
-    /// A worker in air with these assignments waiting for it.
-    pub fn in_air(config: WorkerConfig, air: SimConfig, assignments: Vec<Assignment>) -> Self {
-        let air = Arc::new(Air::new(air));
-        let farm = Self::start(config, air.clone(), assignments);
-        Self { left: Box::new(move || air.open_stages()), ..farm }
+    /// A worker with a simulated browser and these pending assignments.
+    pub fn simulated(config: WorkerConfig, sim: SimConfig, assignments: Vec<Assignment>) -> Self {
+        let sim = Arc::new(SimulatedBrowser::new(sim));
+        let farm = Self::start(config, sim.clone(), assignments);
+        Self { open_left: Box::new(move || sim.open_environments()), ..farm }
     }
 
-    /// A worker on any stages.
-    pub fn start(config: WorkerConfig, stages: Arc<dyn Stages>, assignments: Vec<Assignment>) -> Self {
-        let book = Watched::new(Book { queue: assignments.into(), ..Book::default() });
-        let coordinator = Coordinator(book.clone()).serve(0);
+    /// A worker with any environments.
+    pub fn start(
+        config: WorkerConfig,
+        environments: Arc<dyn EnvironmentFactory>,
+        assignments: Vec<Assignment>,
+    ) -> Self {
+        let book =
+            WatchedValue::new(CoordinatorState { queue: assignments.into(), ..CoordinatorState::default() });
+        let coordinator = StubCoordinator(book.clone()).serve(0);
         let (address, stop) = (coordinator.address.to_string(), CancellationToken::new());
         let token = stop.clone();
         let worker = tokio::spawn(async move {
             let id = Id::new("e").unwrap();
-            run(config, id, stages, Arc::new(Tcp::default()), &address, token).await
+            run(config, id, environments, Arc::new(TcpConnector::default()), &address, token).await
         });
-        Self { book, coordinator: Some(coordinator), stop, worker, left: Box::new(|| 0) }
+        Self { book, coordinator: Some(coordinator), stop, worker, open_left: Box::new(|| 0) }
     }
 
     pub async fn finished(&self, count: usize) {
         self.book.until("all endings", |book| book.endings.len() == count).await;
     }
 
-    /// Ends the run and returns what the worker did; nothing of it may be left.
-    pub async fn end(self) -> Summary {
+    /// Ends the run and returns the worker's summary; no environment may be left open.
+    pub async fn end(self) -> WorkerSummary {
         self.book.change(|book| book.run_over = true);
         self.ended().await
     }
 
-    pub async fn ended(self) -> Summary {
+    pub async fn ended(self) -> WorkerSummary {
         let summary =
             tokio::time::timeout(DEADLINE, self.worker).await.expect("the worker ends").unwrap().unwrap();
-        assert_eq!((self.left)(), 0, "stages are left");
+        assert_eq!((self.open_left)(), 0, "environments are left open");
         summary
     }
 }
@@ -87,17 +92,17 @@ pub fn name(index: u64) -> String {
     format!("r-g{index:06}-s0-a0")
 }
 
-/// Steps tell all of the time between booting and finishing; what they do not tell is in the whole.
+/// Steps account for all time between booting and finishing; the rest is in the total.
 #[track_caller]
-pub fn every_microsecond_has_a_cause(steps: &[OpaqueStep], ending: &Ending) {
-    let mut told = TimeSplit::default();
-    steps.iter().for_each(|step| told.merge(&step.timing));
-    for cause in [Cause::Observe, Cause::Policy, Cause::Act, Cause::Settle] {
-        assert_eq!(told.of(cause), ending.timing.of(cause), "{}", cause.as_str());
+pub fn every_microsecond_has_a_cause(steps: &[OpaqueStep], ending: &TrajectoryEnding) {
+    let mut recorded = TimeSplit::default();
+    steps.iter().for_each(|step| recorded.merge(&step.timing));
+    for cause in [TimeCause::Observe, TimeCause::Policy, TimeCause::Act, TimeCause::Settle] {
+        assert_eq!(recorded.of(cause), ending.timing.of(cause), "{}", cause.as_str());
     }
-    assert_eq!((told.of(Cause::Boot), told.of(Cause::Finish)), (0, 0));
-    let whole = told.total() + ending.timing.of(Cause::Boot) + ending.timing.of(Cause::Finish);
-    let last_wait = ending.timing.of(Cause::Record) - told.of(Cause::Record);
+    assert_eq!((recorded.of(TimeCause::Boot), recorded.of(TimeCause::Finish)), (0, 0));
+    let whole = recorded.total() + ending.timing.of(TimeCause::Boot) + ending.timing.of(TimeCause::Finish);
+    let last_wait = ending.timing.of(TimeCause::Record) - recorded.of(TimeCause::Record);
     assert_eq!(whole + last_wait, ending.timing.total());
-    assert!(ending.timing.of(Cause::Policy) > 0 && ending.timing.of(Cause::Boot) > 0);
+    assert!(ending.timing.of(TimeCause::Policy) > 0 && ending.timing.of(TimeCause::Boot) > 0);
 }

@@ -1,8 +1,9 @@
-//! A worker between a stand-in coordinator and a stand-in policy, over real gRPC: in air, and with real browsers.
+//! A worker between a stub coordinator and a stub policy, over real gRPC: with a simulated browser
+//! and with real ones.
 
 #![allow(clippy::unwrap_used, reason = "a test may fail anywhere")]
 
-mod air;
 mod farm;
 mod real;
+mod simulated;
 mod standin;

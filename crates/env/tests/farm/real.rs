@@ -1,70 +1,70 @@
-//! The same worker with real browsers: how pages end trajectories, and what is seen of them at the end.
+//! The same worker with real browsers: how pages end trajectories, and what evidence remains.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use furrow_env::{Chromium, EnvFile, Root, Site, Sites};
+use furrow_env::{ChromiumPool, EnvFile, FileRoot, SiteServer, StaticSite};
 use furrow_rollout::*;
 
 use crate::farm::*;
 use crate::standin::*;
 
-/// One page, and how a policy that clicks in its middle ends on it.
-struct Case {
+/// One page, and how the trajectory of a policy that clicks in its middle ends on it.
+struct PageCase {
     name: &'static str,
-    /// What a click does.
+    /// The effect of a click.
     script: &'static str,
-    end: End,
+    end: EndKind,
     steps: u32,
     last: OutcomeName,
     probe_json: Option<&'static str>,
 }
 
-const CASES: [Case; 6] = [
-    Case {
+const CASES: [PageCase; 6] = [
+    PageCase {
         name: "the second click is the last",
         script: "if (++state.clicks == 2) state.done = true",
-        end: End::Done,
+        end: EndKind::Done,
         steps: 2,
         last: OutcomeName::Ok,
         probe_json: Some(r#"{"clicks":2,"done":true}"#),
     },
-    Case {
+    PageCase {
         name: "clicks go on for ever",
         script: "state.clicks++",
-        end: End::MaxSteps,
+        end: EndKind::MaxSteps,
         steps: 3,
         last: OutcomeName::Ok,
         probe_json: Some(r#"{"clicks":3}"#),
     },
-    Case {
+    PageCase {
         name: "another page knows no probe",
         script: "location = '/bare.html'",
-        end: End::MaxSteps,
+        end: EndKind::MaxSteps,
         steps: 3,
         last: OutcomeName::Ok,
         probe_json: None,
     },
-    Case {
+    PageCase {
         name: "the page hangs",
         script: "state.clicks++; for (;;);",
-        end: End::PageHang,
+        end: EndKind::PageHang,
         steps: 1,
         last: OutcomeName::PageHang,
         probe_json: Some(r#"{"clicks":1}"#),
     },
-    Case {
+    PageCase {
         name: "a dialog is in the way",
         script: "state.clicks++; alert('hello')",
-        end: End::MaxSteps,
+        end: EndKind::MaxSteps,
         steps: 3,
         last: OutcomeName::DialogDismissed,
         probe_json: Some(r#"{"clicks":3}"#),
     },
-    Case {
+    PageCase {
         name: "a way out that is shut",
         script: "location = 'http://other.test/'",
-        end: End::MaxSteps,
+        end: EndKind::MaxSteps,
         steps: 3,
         last: OutcomeName::Ok,
         probe_json: None,
@@ -78,21 +78,21 @@ fn page(script: &str) -> String {
     )
 }
 
-async fn pool(folder: &Path) -> Arc<Chromium> {
+async fn pool(folder: &Path) -> Arc<ChromiumPool> {
     pool_with(folder, EnvFile::default()).await
 }
 
-async fn pool_with(folder: &Path, file: EnvFile) -> Arc<Chromium> {
+async fn pool_with(folder: &Path, file: EnvFile) -> Arc<ChromiumPool> {
     let browser = std::env::var_os("FURROW_BROWSER").map(PathBuf::from);
     let file = EnvFile { browser, input_millis: 3_000, screenshot_millis: 5_000, ..file };
     let config = file.check(Path::new("/")).unwrap();
-    let site = Site { host: "page.test".into(), root: Root::Folder(folder.to_owned()) };
-    let sites = Arc::new(Sites::open(&[site], config.sites).unwrap());
-    let pool = Chromium::start(config.browser, sites, config.egress).await;
+    let site = StaticSite { host: "page.test".into(), root: FileRoot::Folder(folder.to_owned()) };
+    let sites = Arc::new(SiteServer::open(&[site], config.sites).unwrap());
+    let pool = ChromiumPool::start(config.browser, sites, config.egress).await;
     Arc::new(pool.unwrap_or_else(|error| panic!("{error}")))
 }
 
-fn on_page(index: u64, file: &str, policy: &Server) -> Assignment {
+fn on_page(index: u64, file: &str, policy: &LocalServer) -> Assignment {
     let mut assigned = assignment(index, policy.address);
     assigned.task.start_url = format!("http://page.test/{file}");
     assigned.task.max_steps = 3;
@@ -108,7 +108,7 @@ async fn pages_end_trajectories() {
     for (index, case) in CASES.iter().enumerate() {
         std::fs::write(folder.path().join(format!("{index}.html")), page(case.script)).unwrap();
     }
-    let policy = Policy::new(Says::Click);
+    let policy = StubPolicy::new(PolicyBehaviour::Click);
     let server = policy.serve(0);
     let assigned =
         (0..CASES.len()).map(|index| on_page(index as u64, &format!("{index}.html"), &server)).collect();
@@ -140,7 +140,7 @@ async fn pages_end_trajectories() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_start_page_that_is_not_there_is_the_farms_fault() {
     let folder = tempfile::tempdir().unwrap();
-    let policy = Policy::new(Says::Click).serve(0);
+    let policy = StubPolicy::new(PolicyBehaviour::Click).serve(0);
     let mut nowhere = on_page(0, "x.html", &policy);
     nowhere.task.start_url = "http://nowhere.test/".into();
     let farm =
@@ -149,7 +149,7 @@ async fn a_start_page_that_is_not_there_is_the_farms_fault() {
     farm.book.read(|book| {
         for index in 0..2 {
             let ending = book.ending(&name(index)).unwrap();
-            assert_eq!((ending.end, ending.steps), (End::EnvCrash, 0), "{index}: {}", ending.reason);
+            assert_eq!((ending.end, ending.steps), (EndKind::EnvCrash, 0), "{index}: {}", ending.reason);
             let why =
                 ["requests refused: 1 (1 to \"nowhere.test\" because no site answers", "HTTP status 404"];
             assert!(ending.reason.contains(why[index as usize]), "{index}: {}", ending.reason);
@@ -164,12 +164,12 @@ async fn a_page_that_takes_all_memory_is_a_failure_that_names_the_limit() {
     let greedy = "const eat = []; for (;;) eat.push(new Uint8Array(8 << 20).fill(7))";
     std::fs::write(folder.path().join("greedy.html"), page(greedy)).unwrap();
     let file = EnvFile { browser_memory_bytes_max: 300 << 20, ..EnvFile::default() };
-    let policy = Policy::new(Says::Click).serve(0);
+    let policy = StubPolicy::new(PolicyBehaviour::Click).serve(0);
     let assigned = vec![on_page(0, "greedy.html", &policy)];
     let farm = Farm::start(config(), pool_with(folder.path(), file).await, assigned);
     farm.finished(1).await;
     let ending = farm.book.read(|book| book.ending(&name(0)).unwrap());
-    assert_eq!((ending.end, ending.evidence), (End::PageCrash, None), "{}", ending.reason);
+    assert_eq!((ending.end, ending.evidence), (EndKind::PageCrash, None), "{}", ending.reason);
     assert!(ending.reason.contains("env.browser_memory_bytes_max is 314572800"), "{}", ending.reason);
     assert_eq!(farm.end().await.acknowledged, 1);
 }

@@ -1,6 +1,8 @@
-//! A stand-in coordinator and a stand-in policy worker: real gRPC on loopback, a book of what happened, and strings to pull.
+//! A stub coordinator and a stub policy worker: real gRPC on loopback, a record of the calls, and
+//! switches for failures.
 //!
-//! Each serves in a runtime of its own, so that killing it is abrupt: no goodbye, no finished answers, every connection gone.
+//! Each serves in its own runtime, so that killing it is abrupt: no Leave, no completed answers,
+//! every connection lost.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::net::SocketAddr;
@@ -13,7 +15,9 @@ use furrow_wire::v1::coordinator_service_server::{CoordinatorService, Coordinato
 use furrow_wire::v1::policy_service_server::{PolicyService, PolicyServiceServer};
 use furrow_wire::v1::registration_service_server::{RegistrationService, RegistrationServiceServer};
 use furrow_wire::v1::{self, session_request, session_response};
-use furrow_wire::{MESSAGE_BYTES_MAX, OpaqueStep, Opening, Timeouts, assignment_into, past_from, reply_into};
+use furrow_wire::{
+    LinkTimeouts, MESSAGE_BYTES_MAX, OpaqueStep, SessionOpening, assignment_into, past_from, reply_into,
+};
 use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
 use tokio::sync::{mpsc, watch};
@@ -24,9 +28,9 @@ use tonic::{Request, Response, Status, Streaming};
 pub const DEADLINE: Duration = Duration::from_secs(30);
 
 /// A value that tests watch and change.
-pub struct Watched<T>(watch::Sender<T>);
+pub struct WatchedValue<T>(watch::Sender<T>);
 
-impl<T: 'static> Watched<T> {
+impl<T: 'static> WatchedValue<T> {
     pub fn new(value: T) -> Arc<Self> {
         Arc::new(Self(watch::Sender::new(value)))
     }
@@ -42,7 +46,7 @@ impl<T: 'static> Watched<T> {
         read(&self.0.borrow())
     }
 
-    /// Waits for a state, and tells which one never came.
+    /// Waits for a state; the panic names the state that never came.
     #[track_caller]
     pub fn until(&self, what: &'static str, is_so: impl FnMut(&T) -> bool) -> impl Future<Output = ()> {
         let mut receiver = self.0.subscribe();
@@ -53,13 +57,13 @@ impl<T: 'static> Watched<T> {
     }
 }
 
-/// A server in a runtime of its own.
-pub struct Server {
+/// A server in its own runtime.
+pub struct LocalServer {
     runtime: Option<Runtime>,
     pub address: SocketAddr,
 }
 
-impl Server {
+impl LocalServer {
     /// Serves on a port, 0 for any.
     fn start(router: impl FnOnce() -> tonic::transport::server::Router + Send + 'static, port: u16) -> Self {
         let runtime =
@@ -74,16 +78,16 @@ impl Server {
         Self { runtime: Some(runtime), address }
     }
 
-    /// As kill -9 would: when this returns, no task of it runs any more.
+    /// Like kill -9: when this returns, no task of the server runs any more.
     pub fn kill(mut self) -> u16 {
         let runtime = self.runtime.take().unwrap();
-        // A runtime may not be waited for inside another one.
+        // A runtime must not be shut down inside another one.
         std::thread::spawn(|| runtime.shutdown_timeout(DEADLINE)).join().unwrap();
         self.address.port()
     }
 }
 
-impl Drop for Server {
+impl Drop for LocalServer {
     fn drop(&mut self) {
         if let Some(runtime) = self.runtime.take() {
             runtime.shutdown_background();
@@ -91,15 +95,15 @@ impl Drop for Server {
     }
 }
 
-/// What the stand-in coordinator knows. It outlives the server, as a ledger does.
+/// State of the stub coordinator. It outlives the server, as a ledger does.
 #[derive(Default)]
-pub struct Book {
+pub struct CoordinatorState {
     pub queue: VecDeque<Assignment>,
-    /// Trajectory to token.
-    pub lent: HashMap<String, u64>,
+    /// Token of each trajectory.
+    pub leases: HashMap<String, u64>,
     pub steps: BTreeMap<String, Vec<Bytes>>,
     pub endings: BTreeMap<String, Bytes>,
-    /// Forgotten by a restart.
+    /// Whether the worker is registered; a restart resets it.
     pub known: bool,
     pub run_over: bool,
     pub moves: HashMap<String, String>,
@@ -107,17 +111,17 @@ pub struct Book {
     pub renewed: u32,
     pub beats: u32,
     pub left: u32,
-    /// Calls that came in, answered or not: `record_step 3`.
+    /// Calls received, answered or not: `record_step 3`.
     pub calls: Vec<String>,
-    /// Replies to lose: the call is carried out, the caller hears nothing good.
+    /// Number of replies to lose per call: the call is executed, the caller gets an error.
     pub lose_replies: HashMap<String, u32>,
     pub refuse_registration: Option<String>,
-    /// A step that is refused for good.
+    /// A step that is always refused.
     pub refuse_step: Option<u32>,
 }
 
-impl Book {
-    pub fn ending(&self, trajectory: &str) -> Option<Ending> {
+impl CoordinatorState {
+    pub fn ending(&self, trajectory: &str) -> Option<TrajectoryEnding> {
         Some(furrow_wire::decode_ending(self.endings.get(trajectory)?.clone()).unwrap())
     }
 
@@ -126,7 +130,7 @@ impl Book {
         records.map(|record| furrow_wire::decode_opaque_step(record.clone()).unwrap()).collect()
     }
 
-    /// The reply to lose, if this call's is to be lost.
+    /// The reply, or an error if this call's reply is to be lost.
     fn reply<T>(&mut self, call: &str, answer: T) -> Result<Response<T>, Status> {
         self.calls.push(call.to_owned());
         match self.lose_replies.get_mut(call) {
@@ -139,39 +143,38 @@ impl Book {
     }
 
     fn check_token(&self, trajectory: &str, token: u64) -> Result<(), Status> {
-        match self.lent.get(trajectory) {
+        match self.leases.get(trajectory) {
             Some(current) if *current == token => Ok(()),
             _ => Err(Status::failed_precondition(format!("token {token} is stale"))),
         }
     }
 }
 
-/// The stand-in coordinator.
 #[derive(Clone)]
-pub struct Coordinator(pub Arc<Watched<Book>>);
+pub struct StubCoordinator(pub Arc<WatchedValue<CoordinatorState>>);
 
-impl Coordinator {
-    pub fn serve(&self, port: u16) -> Server {
+impl StubCoordinator {
+    pub fn serve(&self, port: u16) -> LocalServer {
         let service = self.clone();
         let router = || {
-            furrow_wire::server(Timeouts::default())
+            furrow_wire::server(LinkTimeouts::default())
                 .add_service(
                     CoordinatorServiceServer::new(service.clone())
                         .max_decoding_message_size(MESSAGE_BYTES_MAX),
                 )
                 .add_service(RegistrationServiceServer::new(service))
         };
-        Server::start(router, port)
+        LocalServer::start(router, port)
     }
 }
 
 #[tonic::async_trait]
-impl CoordinatorService for Coordinator {
+impl CoordinatorService for StubCoordinator {
     async fn lease(&self, request: Request<v1::LeaseRequest>) -> Result<Response<v1::LeaseResponse>, Status> {
         let request = request.into_inner();
         let wait = Duration::from_millis(request.wait_millis.into());
         let mut watch = self.0.0.subscribe();
-        // Whether the time ran out or work came, what is there now is the answer.
+        // After the wait or the timeout, the current state is the answer.
         let waited = watch.wait_for(|book| !book.queue.is_empty() || book.run_over || !book.known);
         drop(tokio::time::timeout(wait, waited).await);
         self.0.change(|book| {
@@ -179,20 +182,20 @@ impl CoordinatorService for Coordinator {
                 return Err(Status::failed_precondition("register first"));
             }
             let count = book.queue.len().min(request.slots_free as usize);
-            let lent: Vec<_> = book.queue.drain(..count).collect();
-            for assignment in &lent {
-                book.lent.insert(assignment.ancestry.trajectory_id.to_string(), assignment.token);
+            let leased: Vec<_> = book.queue.drain(..count).collect();
+            for assignment in &leased {
+                book.leases.insert(assignment.ancestry.trajectory_id.to_string(), assignment.token);
             }
-            let assignments = lent.iter().map(assignment_into).collect();
+            let assignments = leased.iter().map(assignment_into).collect();
             Ok(Response::new(v1::LeaseResponse { assignments, run_over: book.run_over }))
         })
     }
 
     async fn renew(&self, request: Request<v1::RenewRequest>) -> Result<Response<v1::RenewResponse>, Status> {
-        let held = request.into_inner().held;
+        let leases = request.into_inner().leases;
         self.0.change(|book| {
             book.renewed += 1;
-            let lost = held.iter().filter(|h| book.check_token(&h.trajectory_id, h.token).is_err());
+            let lost = leases.iter().filter(|h| book.check_token(&h.trajectory_id, h.token).is_err());
             let moves = book.moves.iter().map(|(trajectory_id, policy_address)| v1::PolicyMove {
                 trajectory_id: trajectory_id.clone(),
                 policy_address: policy_address.clone(),
@@ -238,7 +241,7 @@ impl CoordinatorService for Coordinator {
                 Some(_) => return Err(Status::already_exists("another ending of this trajectory")),
                 None => {
                     book.check_token(&request.trajectory_id, request.token)?;
-                    book.lent.remove(&request.trajectory_id);
+                    book.leases.remove(&request.trajectory_id);
                     book.endings.insert(request.trajectory_id, request.ending);
                 }
             }
@@ -250,51 +253,51 @@ impl CoordinatorService for Coordinator {
         &self,
         _request: Request<v1::ProgressRequest>,
     ) -> Result<Response<v1::ProgressResponse>, Status> {
-        Err(Status::unimplemented("no worker asks"))
+        Err(Status::unimplemented("not called by workers"))
     }
 
     async fn running(&self, _: Request<v1::RunningRequest>) -> Result<Response<v1::RunningResponse>, Status> {
-        Err(Status::unimplemented("no worker asks"))
+        Err(Status::unimplemented("not called by workers"))
     }
 
     async fn last_step(
         &self,
         _: Request<v1::LastStepRequest>,
     ) -> Result<Response<v1::LastStepResponse>, Status> {
-        Err(Status::unimplemented("no worker asks"))
+        Err(Status::unimplemented("not called by workers"))
     }
 
     async fn publish(
         &self,
         _request: Request<v1::PublishRequest>,
     ) -> Result<Response<v1::PublishResponse>, Status> {
-        Err(Status::unimplemented("no worker asks"))
+        Err(Status::unimplemented("not called by workers"))
     }
 
     async fn report_discarded(
         &self,
         _: Request<v1::ReportDiscardedRequest>,
     ) -> Result<Response<v1::ReportDiscardedResponse>, Status> {
-        Err(Status::unimplemented("no worker asks"))
+        Err(Status::unimplemented("not called by workers"))
     }
 
     async fn weights(
         &self,
         _request: Request<v1::WeightsRequest>,
     ) -> Result<Response<v1::WeightsResponse>, Status> {
-        Err(Status::unimplemented("no worker asks"))
+        Err(Status::unimplemented("not called by workers"))
     }
 
     async fn drain(
         &self,
         _request: Request<v1::DrainRequest>,
     ) -> Result<Response<v1::DrainResponse>, Status> {
-        Err(Status::unimplemented("no worker asks"))
+        Err(Status::unimplemented("not called by workers"))
     }
 }
 
 #[tonic::async_trait]
-impl RegistrationService for Coordinator {
+impl RegistrationService for StubCoordinator {
     async fn register(
         &self,
         request: Request<v1::RegisterRequest>,
@@ -337,58 +340,57 @@ impl RegistrationService for Coordinator {
     }
 }
 
-/// What the stand-in policy replies.
+/// The behaviour of the stub policy.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Says {
+pub enum PolicyBehaviour {
     /// A click in the middle of the picture.
     Click,
     /// This action.
     Act(Action),
-    /// Nothing that could be read.
+    /// A reply that cannot be parsed.
     Nonsense,
     ContextFull,
     /// The policy fails.
     Fails,
     /// No reply, ever.
     Silence,
-    /// Not even that the session is open.
+    /// Not even the answer that opens the session.
     NothingAtAll,
 }
 
-/// What the stand-in policy saw.
+/// The requests that the stub policy received.
 #[derive(Default)]
-pub struct Notes {
-    /// For each stream: its trajectory and how many past steps it brought.
+pub struct PolicyNotes {
+    /// For each stream: its trajectory and its number of past steps.
     pub opened: Vec<(String, u32)>,
-    /// Past steps as they were brought, their screenshots' sizes and what had come of the action before.
+    /// Past steps as received: number, size of the screenshot, and outcome of the previous action.
     pub past: Vec<(u32, usize, Option<Outcome>)>,
     /// For each observation: its trajectory and step.
-    pub seen: Vec<(String, u32)>,
-    /// Hints that came along.
+    pub observed: Vec<(String, u32)>,
+    /// Hints received.
     pub hints: Vec<String>,
     pub closed: u32,
-    /// Somebody waits in vain.
+    /// Whether a client waits for an answer that will not come.
     pub silent: bool,
-    /// Nothing is replied from this step on until it is taken away.
-    pub hold_from: Option<u32>,
+    /// No reply is sent from this step on until this is reset.
+    pub pause_from: Option<u32>,
 }
 
-/// The stand-in policy worker.
 #[derive(Clone)]
-pub struct Policy {
-    pub says: Says,
+pub struct StubPolicy {
+    pub behaviour: PolicyBehaviour,
     pub wants_hints: bool,
-    pub notes: Arc<Watched<Notes>>,
+    pub notes: Arc<WatchedValue<PolicyNotes>>,
 }
 
-impl Policy {
-    pub fn new(says: Says) -> Self {
-        Self { says, wants_hints: false, notes: Watched::new(Notes::default()) }
+impl StubPolicy {
+    pub fn new(behaviour: PolicyBehaviour) -> Self {
+        Self { behaviour, wants_hints: false, notes: WatchedValue::new(PolicyNotes::default()) }
     }
 
-    pub fn serve(&self, port: u16) -> Server {
+    pub fn serve(&self, port: u16) -> LocalServer {
         let service = PolicyServiceServer::new(self.clone()).max_decoding_message_size(MESSAGE_BYTES_MAX);
-        Server::start(|| furrow_wire::server(Timeouts::default()).add_service(service), port)
+        LocalServer::start(|| furrow_wire::server(LinkTimeouts::default()).add_service(service), port)
     }
 
     async fn session(
@@ -399,7 +401,7 @@ impl Policy {
         let Some(session_request::Event::Open(open)) = next(&mut requests).await? else {
             return Err(Status::invalid_argument("Open first"));
         };
-        let opening = Opening::try_from(open)?;
+        let opening = SessionOpening::try_from(open)?;
         let of = opening.ancestry.trajectory_id.to_string();
         self.notes.change(|notes| notes.opened.push((of.clone(), opening.past_steps)));
         for step in 0..opening.past_steps {
@@ -408,12 +410,12 @@ impl Policy {
             };
             assert_eq!(past.step, step);
             let past = past_from(past)?;
-            assert_eq!(past.trace, trace(past.step), "traces come back as they were given");
+            assert_eq!(past.trace, trace(past.step), "traces are returned unchanged");
             self.notes.change(|notes| {
                 notes.past.push((step, past.screenshot.bytes.len(), past.last_outcome));
             });
         }
-        if self.says == Says::NothingAtAll {
+        if self.behaviour == PolicyBehaviour::NothingAtAll {
             self.silence::<()>().await;
         }
         let opened = v1::Opened {
@@ -454,31 +456,37 @@ impl Policy {
     async fn reply(&self, of: &str, observe: v1::Observe) -> Result<v1::Acted, Status> {
         let step = observe.step;
         self.notes.change(|notes| {
-            notes.seen.push((of.to_owned(), step));
+            notes.observed.push((of.to_owned(), step));
             notes.hints.extend(observe.hint_json);
         });
-        self.notes.until("let go", |notes| notes.hold_from.is_none_or(|from| step < from)).await;
+        self.notes.until("released", |notes| notes.pause_from.is_none_or(|from| step < from)).await;
         let observation = furrow_wire::observation_from(observe.observation.unwrap())?;
-        let action = match &self.says {
-            Says::Click => Ok(Action::click(middle(observation.screenshot.size))),
-            Says::Act(action) => Ok(action.clone()),
-            Says::Nonsense | Says::ContextFull => Err("this is no action".to_owned()),
-            Says::Fails => return Err(Status::internal("not a number")),
-            Says::Silence | Says::NothingAtAll => return self.silence().await,
+        let action = match &self.behaviour {
+            PolicyBehaviour::Click => Ok(Action::click(middle(observation.screenshot.size))),
+            PolicyBehaviour::Act(action) => Ok(action.clone()),
+            PolicyBehaviour::Nonsense | PolicyBehaviour::ContextFull => {
+                Err("this is not an action".to_owned())
+            }
+            PolicyBehaviour::Fails => return Err(Status::internal("not a number")),
+            PolicyBehaviour::Silence | PolicyBehaviour::NothingAtAll => return self.silence().await,
         };
-        let reply =
-            Reply { raw_text: "{}".into(), name: "click_element".into(), args_json: "{}".into(), action };
+        let reply = PolicyReply {
+            raw_text: "{}".into(),
+            name: "click_element".into(),
+            args_json: "{}".into(),
+            action,
+        };
         Ok(v1::Acted {
             step,
             reply: Some(reply_into(&reply)),
             trace: furrow_wire::encode_trace(&trace(step)),
-            context_full: self.says == Says::ContextFull,
+            context_full: self.behaviour == PolicyBehaviour::ContextFull,
         })
     }
 }
 
 #[tonic::async_trait]
-impl PolicyService for Policy {
+impl PolicyService for StubPolicy {
     type SessionStream = ReceiverStream<Result<v1::SessionResponse, Status>>;
 
     async fn session(
@@ -496,16 +504,16 @@ impl PolicyService for Policy {
     }
 }
 
-/// An account that tells its step, so that a rebuilt session can be checked.
+/// A trace that contains its step, so that a rebuilt session can be checked.
 pub fn trace(step: u32) -> Trace {
-    let engine = Engine { worker: "p".into(), decode_steps: step, ..Engine::default() };
+    let engine = EngineStats { worker: "p".into(), decode_steps: step, ..EngineStats::default() };
     Trace {
         policy_kind: PolicyKind::Scripted,
         policy_version: None,
         state_version_min: None,
         tokens: None,
         engine,
-        scored_again: Vec::new(),
+        rescored: Vec::new(),
     }
 }
 
@@ -514,15 +522,15 @@ pub fn assignment(index: u64, policy: SocketAddr) -> Assignment {
     let group_id = Id::nth(&run_id, index);
     let trajectory_id = Id::attempt(&group_id, 0, 0);
     Assignment {
-        ancestry: Ancestry { run_id, group_id, sample_index: 0, attempt: 0, trajectory_id },
+        ancestry: TrajectoryAncestry { run_id, group_id, sample_index: 0, attempt: 0, trajectory_id },
         token: index + 1,
         lease_millis: 10_000,
         task: Task {
             task_id: "button".into(),
-            suite: "air".into(),
+            suite: "simulated".into(),
             split: Split::Train,
             goal: None,
-            start_url: "http://air.test/".into(),
+            start_url: "http://sim.test/".into(),
             seed: 7,
             max_steps: 20,
             time_limit_millis: 60_000,
@@ -530,11 +538,11 @@ pub fn assignment(index: u64, policy: SocketAddr) -> Assignment {
             observation: ObservationSpec { format: ImageFormat::Png, clip: None, square: false },
             allow_hosts: vec![],
             hooks: PageHooks::default(),
-            clock: Clock::Real,
+            clock: PageClock::Real,
         },
         session: SessionSpec {
             grammar: Grammar { name: "holo_navigation".into(), extra: vec![] },
-            sampling: Sampling::default(),
+            sampling: SamplingParams::default(),
             context: ContextPolicy::Fresh,
             instructions: String::new(),
         },
@@ -553,6 +561,6 @@ async fn next(
 }
 
 async fn send(replies: &mpsc::Sender<Result<v1::SessionResponse, Status>>, event: session_response::Event) {
-    // A reader that is gone is what some tests are about.
+    // Some tests close the receiver on purpose.
     replies.send(Ok(v1::SessionResponse { event: Some(event) })).await.ok();
 }

@@ -1,21 +1,21 @@
-//! `furrow bench browser`: what driving browsers costs, beside the same loop in Playwright.
+//! `furrow bench browser`: measures the cost of driving browsers, beside the same loop in
+//! Playwright.
 
 use std::path::PathBuf;
 
 use clap::Args;
 
 use super::BenchArgs;
-use super::pace::{self, Acts, PaceArgs};
-use super::peer::Peer;
-use super::report::Report;
-use crate::{Failure, launch, output};
+use super::pace::{self, ActionSource, PaceArgs};
+use super::peer::PlaywrightPeer;
+use super::report::BenchReport;
+use crate::{CommandFailure, launch, output};
 
-/// The loop and its peer.
 #[derive(Debug, Args)]
 pub struct BrowserArgs {
     #[command(flatten)]
     pace: PaceArgs,
-    /// Folder of the Playwright loop, with its node_modules
+    /// Directory of the Playwright loop, with its node_modules
     #[arg(long, default_value = "tests/peers")]
     peer: PathBuf,
     #[command(flatten)]
@@ -30,27 +30,30 @@ const OUR_STARTS: [&str; 3] =
 const PEER_STARTS: [&str; 3] =
     ["playwright fresh context", "playwright reset of a site", "playwright reset, start page shown"];
 
-/// Runs the command.
-pub fn run(args: &BrowserArgs) -> Result<(), Failure> {
+pub fn run(args: &BrowserArgs) -> Result<(), CommandFailure> {
     args.pace.check()?;
-    let mut report = Report::begin(&args.bench)?;
-    let peer = Peer::find(&args.peer, &args.pace).map_err(|missing| {
-        output::complain(&missing);
+    let mut report = BenchReport::begin(&args.bench)?;
+    let peer = PlaywrightPeer::find(&args.peer, &args.pace).map_err(|missing| {
+        output::error_line(&missing);
         report.note(missing);
     });
     launch::runtime()?.block_on(rounds(&args.pace, peer.ok().as_ref(), &mut report))?;
     report.print(&args.bench)
 }
 
-async fn rounds(args: &PaceArgs, peer: Option<&Peer>, report: &mut Report) -> Result<(), Failure> {
+async fn rounds(
+    args: &PaceArgs,
+    peer: Option<&PlaywrightPeer>,
+    report: &mut BenchReport,
+) -> Result<(), CommandFailure> {
     for _ in 0..args.rounds {
-        pace::start(args).await?.tell(report, OUR_STARTS);
-        let ours = pace::run(args, Acts::InTurn).await?;
-        ours.tell(report, args, OURS);
+        pace::start(args).await?.add_to(report, OUR_STARTS);
+        let ours = pace::run(args, ActionSource::InTurn).await?;
+        ours.add_to(report, args, OURS);
         if let Some(peer) = peer {
             let (starts, theirs) = peer.run(args).await?;
-            starts.tell(report, PEER_STARTS);
-            theirs.tell(report, args, PEERS);
+            starts.add_to(report, PEER_STARTS);
+            theirs.add_to(report, args, PEERS);
             report.add("CPU a step, furrow / playwright", "x", ours.cpu_a_step() / theirs.cpu_a_step());
         }
     }

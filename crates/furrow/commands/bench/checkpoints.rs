@@ -2,33 +2,34 @@
 
 use std::path::{Path, PathBuf};
 
-use furrow_model::init::{Init, SHARD_BYTES_MAX, Size, StoredType, init};
+use furrow_model::init::{InitSpec, ModelSize, SHARD_BYTES_MAX, StoredType, init};
 
 use super::model_peer::save_checkpoints;
-use super::report::Report;
-use crate::Failure;
-use crate::commands::scratch::Scratch;
+use super::report::BenchReport;
+use crate::CommandFailure;
+use crate::commands::scratch::ScratchDir;
 
-/// One of each type of number.
-pub struct Types<T> {
+/// One value per data type.
+pub struct PerDtype<T> {
     pub float32: T,
     pub bfloat16: T,
 }
 
-/// The same model stored in both types, of a shape that the peer's script knows; without the script's Python another model stands in.
+/// The same model stored in both data types, in a shape that the peer's script knows; if the script
+/// cannot run, another model replaces it.
 pub fn checkpoints(
     python: &Path,
     scripts: &Path,
     shape: &str,
-    scratch: &Scratch,
-    report: &mut Report,
-) -> Result<Types<PathBuf>, Failure> {
+    scratch: &ScratchDir,
+    report: &mut BenchReport,
+) -> Result<PerDtype<PathBuf>, CommandFailure> {
     let folder = scratch.fresh("checkpoints")?;
-    let folders = Types { float32: folder.join("float32"), bfloat16: folder.join("bfloat16") };
+    let folders = PerDtype { float32: folder.join("float32"), bfloat16: folder.join("bfloat16") };
     if let Err(why) = save_checkpoints(python, scripts, &folder, shape) {
         report.note(format!(
-            "no checkpoint of the shape {shape} ({why:#}), one of `furrow checkpoint init --size small` stands in: install torch \
-             and transformers and give --python"
+            "no checkpoint of the shape {shape} ({why:#}); measured one of `furrow checkpoint init --size small` instead: install torch \
+             and transformers and set --python"
         ));
         write(&folders.float32, StoredType::Float32)?;
         write(&folders.bfloat16, StoredType::Bfloat16)?;
@@ -36,7 +37,7 @@ pub fn checkpoints(
     Ok(folders)
 }
 
-fn write(folder: &Path, dtype: StoredType) -> Result<(), Failure> {
-    init(folder, &Init { size: Size::Small, seed: 7, dtype, shard_bytes_max: SHARD_BYTES_MAX })?;
+fn write(folder: &Path, dtype: StoredType) -> Result<(), CommandFailure> {
+    init(folder, &InitSpec { size: ModelSize::Small, seed: 7, dtype, shard_bytes_max: SHARD_BYTES_MAX })?;
     Ok(())
 }

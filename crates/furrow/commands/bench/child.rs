@@ -1,4 +1,4 @@
-//! A whole farm in a process of its own, as `furrow run` starts it, and the figures it writes of itself.
+//! A whole farm in its own process, as `furrow run` starts it, and the metrics that it writes.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -17,146 +17,149 @@ use serde_json::{Value, json};
 use tokio::process::{Child, Command};
 use tokio::time::{Instant, sleep, timeout};
 
-use super::pace::Page;
+use super::pace::BenchPage;
 use crate::job::{JobFile, RunFile};
 
 /// Where a farm finds its pages and its browser, and where it writes.
 #[derive(Debug, Args)]
-pub struct PlaceArgs {
-    /// Folder that holds the pages
+pub struct FarmPathArgs {
+    /// Directory with the pages to act on
     #[arg(long, default_value = "envs/bench")]
     pub pages: PathBuf,
-    /// Folder whose disk the farm writes to; what it writes is removed
+    /// Directory on the disk to write to; everything written is removed at the end
     #[arg(long, default_value = ".")]
     pub dir: PathBuf,
-    /// Browser to use instead of the one that would be found
+    /// Browser program to use instead of the one that a farm would find
     #[arg(long, env = "FURROW_BROWSER")]
     pub browser: Option<PathBuf>,
 }
 
-/// What the farm is like.
-pub struct Plan {
-    /// Where its browsers act.
+/// The settings of a farm.
+pub struct FarmPlan {
     pub env: EnvFile,
-    /// Time the policy takes for a reply.
+    /// Time that the policy takes for a reply.
     pub think: Duration,
-    /// Oldest that an unpublished trajectory may grow.
+    /// Longest time until an ended trajectory is committed.
     pub max_delay: Duration,
-    /// Air instead of browsers, with screenshots of this many bytes.
-    pub air: Option<usize>,
-    /// Steps after which a trajectory ends; `None`: it ends when the policy answers.
+    /// Simulated browsers with screenshots of this many bytes, instead of real ones.
+    pub simulated_screenshot_bytes: Option<usize>,
+    /// Number of steps after which a trajectory ends; `None`: it ends when the policy answers.
     pub steps_max: Option<u32>,
 }
 
-/// A farm at work.
-pub struct Farm {
+/// A running farm.
+pub struct FarmProcess {
     child: Child,
     folder: PathBuf,
 }
 
-/// One line of its `metrics.jsonl`.
-pub struct Figures(Value);
+/// One line of the farm's `metrics.jsonl`.
+pub struct MetricsLine(Value);
 
-/// For sessions to come up, and for a farm to end.
-const PATIENCE: Duration = Duration::from_secs(180);
+/// Longest time for sessions to start, and for a farm to end.
+const TIMEOUT: Duration = Duration::from_secs(180);
 
-/// Measuring a farm's own memory walks the page tables of all its browsers: every 5 s that is less than 1 % of a core.
+/// Measuring a farm's memory walks the page tables of all its browsers: once every 5 s takes less
+/// than 1 % of a core.
 const INTERVAL: Duration = Duration::from_secs(5);
 
-impl Farm {
-    /// Starts it in an empty folder, on the page of the bare loop.
-    pub fn start(folder: PathBuf, pages: &Path, page: Page, plan: &Plan) -> anyhow::Result<Self> {
+impl FarmProcess {
+    /// Starts a farm in an empty directory, on the page of the bare loop.
+    pub fn start(folder: PathBuf, pages: &Path, page: BenchPage, plan: &FarmPlan) -> anyhow::Result<Self> {
         write_tasks(&folder, pages, page, plan.steps_max.unwrap_or(10_000))?;
         let job = folder.join("job.toml");
         fs::write(&job, toml::to_string(&plan.job())?)?;
         let mut command = Command::new(std::env::current_exe()?);
         command.arg("run").arg(&job).arg("--json");
-        if let Some(bytes) = plan.air {
-            command.arg(format!("--air={bytes}"));
+        if let Some(bytes) = plan.simulated_screenshot_bytes {
+            command.arg(format!("--simulate-browser={bytes}"));
         }
-        let said = File::create(folder.join("said.txt"))?;
-        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(said).kill_on_drop(true);
+        let output = File::create(folder.join("said.txt"))?;
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(output).kill_on_drop(true);
         let child = command.spawn().context("starting a farm")?;
         Ok(Self { child, folder })
     }
 
-    /// Its process.
+    /// Process id of the farm.
     pub fn pid(&self) -> anyhow::Result<u32> {
-        self.child.id().context("the farm is gone")
+        self.child.id().context("the farm has ended")
     }
 
-    /// The newest line of figures.
-    pub fn now(&mut self) -> anyhow::Result<Option<Figures>> {
+    /// The newest line of metrics.
+    pub fn now(&mut self) -> anyhow::Result<Option<MetricsLine>> {
         match self.child.try_wait()? {
-            Some(status) => Err(self.ended(status)),
+            Some(status) => Err(self.exit_error(status)),
             None => Ok(self.lines()?.pop()),
         }
     }
 
-    /// Waits for a line of figures of which this is true.
+    /// Waits for a line of metrics that satisfies `is_so`.
     pub async fn until(
         &mut self,
-        is_so: impl Fn(&Figures) -> bool,
+        is_so: impl Fn(&MetricsLine) -> bool,
         limit: Duration,
-    ) -> anyhow::Result<Figures> {
-        let deadline = Instant::now() + limit + PATIENCE;
+    ) -> anyhow::Result<MetricsLine> {
+        let deadline = Instant::now() + limit + TIMEOUT;
         loop {
             if let Some(line) = self.lines()?.into_iter().find(&is_so) {
                 return Ok(line);
             }
             if let Some(status) = self.child.try_wait()? {
-                return Err(self.ended(status));
+                return Err(self.exit_error(status));
             }
             if Instant::now() > deadline {
-                return Err(anyhow!("the farm's figures did not come; it said: {}", self.said()));
+                return Err(anyhow!(
+                    "the farm wrote no such metrics in time; its output: {}",
+                    self.captured_output()
+                ));
             }
             sleep(Duration::from_millis(250)).await;
         }
     }
 
-    /// Has it drained; returns the figures of its whole life.
-    pub async fn stop(mut self) -> anyhow::Result<Figures> {
-        let pid = self.child.id().context("the farm is gone")?.to_string();
+    /// Drains the farm; returns its final metrics.
+    pub async fn stop(mut self) -> anyhow::Result<MetricsLine> {
+        let pid = self.child.id().context("the farm has ended")?.to_string();
         Command::new("kill").args(["-TERM", &pid]).status().await.context("kill -TERM")?;
-        let Ok(status) = timeout(PATIENCE, self.child.wait()).await else {
+        let Ok(status) = timeout(TIMEOUT, self.child.wait()).await else {
             self.child.kill().await?;
-            return Err(anyhow!("the farm did not end; it said: {}", self.said()));
+            return Err(anyhow!("the farm did not end in time; its output: {}", self.captured_output()));
         };
         let status = status?;
         if !status.success() {
-            return Err(self.ended(status));
+            return Err(self.exit_error(status));
         }
         let last = self.lines()?.pop().filter(|line| line.0["final"] == true);
-        last.context("the farm wrote no last figures")
+        last.context("the farm wrote no final metrics")
     }
 
-    fn lines(&self) -> anyhow::Result<Vec<Figures>> {
+    fn lines(&self) -> anyhow::Result<Vec<MetricsLine>> {
         let path = self.folder.join("bench/metrics.jsonl");
         if !path.exists() {
             return Ok(Vec::new());
         }
         let text = fs::read_to_string(path)?;
-        // A line that is being written is not whole yet.
-        Ok(text.lines().filter_map(|line| serde_json::from_str(line).ok()).map(Figures).collect())
+        // The last line may be incomplete.
+        Ok(text.lines().filter_map(|line| serde_json::from_str(line).ok()).map(MetricsLine).collect())
     }
 
-    fn ended(&self, status: ExitStatus) -> anyhow::Error {
-        anyhow!("the farm ended by itself ({status}); it said: {}", self.said())
+    fn exit_error(&self, status: ExitStatus) -> anyhow::Error {
+        anyhow!("the farm ended early ({status}); its output: {}", self.captured_output())
     }
 
-    fn said(&self) -> String {
+    fn captured_output(&self) -> String {
         fs::read_to_string(self.folder.join("said.txt")).unwrap_or_default().trim().to_owned()
     }
 }
 
-impl Figures {
-    /// The number of that name; 0 where there is none yet.
-    pub fn of(&self, name: &str) -> f64 {
+impl MetricsLine {
+    /// The value of this metric; 0 if the line lacks it.
+    pub fn number(&self, name: &str) -> f64 {
         self.0[name].as_f64().unwrap_or_default()
     }
 }
 
-impl Plan {
+impl FarmPlan {
     fn job(&self) -> JobFile {
         JobFile {
             run: RunFile { name: "bench".into(), output_dir: ".".into(), ..RunFile::default() },
@@ -172,7 +175,7 @@ impl Plan {
                 max_delay_millis: Some(self.max_delay.as_millis() as u64),
                 ..RecordsFile::default()
             },
-            // What a dashboard costs is measured by itself (`furrow bench dashboard`).
+            // `furrow bench dashboard` measures the dashboard.
             dashboard: DashboardFile { enabled: false, ..DashboardFile::default() },
             telemetry: TelemetryFile {
                 metrics_interval_millis: INTERVAL.as_millis() as u64,
@@ -183,7 +186,8 @@ impl Plan {
     }
 }
 
-/// More trajectories than a benchmark lasts. The second source only brings the page: it is never reached.
+/// More trajectories than a benchmark can run. The second source is never sampled; it only serves
+/// the page.
 fn tasks() -> TasksFile {
     let source = |suite: &str, path: &str, repeat| SourceFile {
         suite: suite.into(),
@@ -199,7 +203,7 @@ fn tasks() -> TasksFile {
     }
 }
 
-fn write_tasks(folder: &Path, pages: &Path, page: Page, max_steps: u32) -> anyhow::Result<()> {
+fn write_tasks(folder: &Path, pages: &Path, page: BenchPage, max_steps: u32) -> anyhow::Result<()> {
     let served = folder.join("pages");
     fs::create_dir(&served)?;
     let file = page.file();

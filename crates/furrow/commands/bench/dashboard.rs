@@ -1,8 +1,10 @@
-//! `furrow bench dashboard`: what looking at a run costs it.
+//! `furrow bench dashboard`: measures what an open dashboard costs a run.
 //!
-//! The farm runs in a process of its own on real pages, its dashboard in another one, so that the CPU of each is the kernel's count and not a difference
-//! of two runs: 2 % of a run lie far below what two runs differ by. A browser beside both has one page open after another, and at last stands still
-//! with its connections open. That browser's own CPU is nobody's share, but it takes the run's processors: the rates say what is left.
+//! The farm runs in one process on real pages, its dashboard in another, so that the kernel counts
+//! the CPU of each: 2 % of a run is far less than the difference between two runs. A browser beside
+//! both opens one page after another, and at last is stopped with its connections open. The CPU of
+//! that browser counts for neither, but it takes processor time from the run: the step rates show
+//! the effect.
 
 use std::fs::{self, File};
 use std::path::Path;
@@ -12,26 +14,26 @@ use std::time::Duration;
 use anyhow::{Context as _, bail};
 use clap::Args;
 use furrow_env::EnvFile;
-use furrow_telemetry::{Memory, process_usage};
+use furrow_telemetry::{MemoryMeasure, process_usage};
 use tokio::process::{Child, Command};
 use tokio::time::{Instant, sleep};
 
 use super::BenchArgs;
-use super::child::{Farm, Figures, PlaceArgs, Plan};
-use super::pace::Page;
-use super::report::Report;
-use super::viewer::Viewer;
+use super::child::{FarmPathArgs, FarmPlan, FarmProcess, MetricsLine};
+use super::pace::BenchPage;
+use super::report::BenchReport;
+use super::viewer::PageViewer;
 use crate::commands::headless;
-use crate::commands::scratch::Scratch;
-use crate::{Failure, launch};
+use crate::commands::scratch::ScratchDir;
+use crate::{CommandFailure, launch};
 
-/// How large the run is and how long it is looked at.
+/// Size of the run and duration of the measurement.
 #[derive(Debug, Args)]
 pub struct DashboardArgs {
-    /// Trajectories at once
+    /// Number of concurrent trajectories
     #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=1000))]
     sessions: u32,
-    /// Steps of each
+    /// Steps of each trajectory
     #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=1000))]
     steps: u32,
     /// Milliseconds that the policy takes for a reply
@@ -40,123 +42,131 @@ pub struct DashboardArgs {
     /// Seconds that each page is open in a round
     #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u64).range(5..=3600))]
     seconds: u64,
-    /// Rounds; each figure is the median of theirs
+    /// Number of rounds; the result is the median over the rounds
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
     rounds: u32,
-    /// The page that is acted on
-    #[arg(long, value_enum, default_value_t = Page::Light)]
-    page: Page,
+    /// Page to act on
+    #[arg(long, value_enum, default_value_t = BenchPage::Light)]
+    page: BenchPage,
     #[command(flatten)]
-    place: PlaceArgs,
+    paths: FarmPathArgs,
     #[command(flatten)]
     bench: BenchArgs,
 }
 
-/// What is looked at, in this order: nothing first, so that rates have something to be compared with.
-const LOOKS: [Look; 7] = [
-    Look { name: "nobody looks", page: None, is_stopped: false },
-    Look::at("Overview", "/"),
-    Look::at("Sessions", "/sessions"),
-    Look::at("Trajectories", "/trajectories"),
-    Look::at("Learning", "/learning"),
-    Look::at("Job", "/job"),
-    Look { name: "Sessions, the browser stopped", page: Some(("Sessions", "/sessions")), is_stopped: true },
+/// The pages to open, in this order; no page comes first, as the baseline.
+const VIEWER_CASES: [ViewerCase; 7] = [
+    ViewerCase { name: "nobody looks", page: None, is_stopped: false },
+    ViewerCase::page_at("Overview", "/"),
+    ViewerCase::page_at("Sessions", "/sessions"),
+    ViewerCase::page_at("Trajectories", "/trajectories"),
+    ViewerCase::page_at("Learning", "/learning"),
+    ViewerCase::page_at("Job", "/job"),
+    ViewerCase {
+        name: "Sessions, the browser stopped",
+        page: Some(("Sessions", "/sessions")),
+        is_stopped: true,
+    },
 ];
 
-/// Who looks at what.
+/// Which page a viewer opens.
 #[derive(Debug, Clone, Copy)]
-struct Look {
+struct ViewerCase {
     name: &'static str,
-    /// Name and path of the page that is open.
+    /// Name and path of the page.
     page: Option<(&'static str, &'static str)>,
-    /// Whether the browser stands still with it open.
+    /// Whether the browser is stopped with the page open.
     is_stopped: bool,
 }
 
-/// Trajectories are published so soon that the pages have something new to tell every few seconds.
+/// Commits are frequent enough that the pages have something new every few seconds.
 const MAX_DELAY: Duration = Duration::from_secs(3);
-/// For a dashboard to listen, and for a run to have published something.
-const PATIENCE: Duration = Duration::from_secs(120);
+/// Longest time for a dashboard to listen, and for a run to commit something.
+const TIMEOUT: Duration = Duration::from_secs(120);
 
-/// The dashboard as `furrow dashboard` starts it.
-struct Pages {
+/// The process of `furrow dashboard`.
+struct DashboardProcess {
     child: Child,
     pid: u32,
     url: String,
 }
 
-/// What two lines of the run's figures lie apart, and what the dashboard took between them.
-struct Measured {
+/// Differences between two lines of the run's metrics, and what the dashboard took between them.
+struct DashboardMeasurement {
     seconds: f64,
     steps: f64,
     run_micros: f64,
     dashboard_micros: f64,
 }
 
-/// Runs the command.
-pub fn run(args: &DashboardArgs) -> Result<(), Failure> {
-    let Some(program) = headless::find(args.place.browser.as_deref()) else {
-        return Err(Failure::Input(vec!["no browser to look with: give --browser".into()]));
+pub fn run(args: &DashboardArgs) -> Result<(), CommandFailure> {
+    let Some(program) = headless::find(args.paths.browser.as_deref()) else {
+        return Err(CommandFailure::Input(vec!["no browser found to open the pages; set --browser".into()]));
     };
-    let mut report = Report::begin(&args.bench)?;
-    let scratch = Scratch::make(&args.place.dir)?;
+    let mut report = BenchReport::begin(&args.bench)?;
+    let scratch = ScratchDir::make(&args.paths.dir)?;
     launch::runtime()?.block_on(measure(args, &program, &scratch, &mut report))?;
-    report.note("CPU of the dashboard's process beside that of the run's whole tree, its browsers with it; the browser that looks is in neither");
+    report.note("CPU of the dashboard's process, relative to that of the run's process tree with its browsers; the viewing browser counts for neither");
     report.print(&args.bench)
 }
 
 async fn measure(
     args: &DashboardArgs,
     program: &Path,
-    scratch: &Scratch,
-    report: &mut Report,
-) -> Result<(), Failure> {
-    let plan = Plan {
+    scratch: &ScratchDir,
+    report: &mut BenchReport,
+) -> Result<(), CommandFailure> {
+    let plan = FarmPlan {
         env: EnvFile {
             sessions_max: args.sessions,
-            browser: args.place.browser.clone(),
+            browser: args.paths.browser.clone(),
             ..EnvFile::default()
         },
         think: Duration::from_millis(args.think_millis),
         max_delay: MAX_DELAY,
-        air: None,
+        simulated_screenshot_bytes: None,
         steps_max: Some(args.steps),
     };
     let folder = scratch.fresh("dashboard")?;
-    let mut farm = Farm::start(folder.clone(), &args.place.pages, args.page, &plan)?;
-    // Every session has ended a trajectory, so that they are of all ages.
+    let mut farm = FarmProcess::start(folder.clone(), &args.paths.pages, args.page, &plan)?;
+    // Each session has ended a trajectory, so ages are spread.
     let trajectories = f64::from(args.sessions);
-    farm.until(|now| now.of("env/trajectories") >= trajectories, PATIENCE).await?;
-    let pages = Pages::start(&folder).await?;
+    farm.until(|now| now.number("env/trajectories") >= trajectories, TIMEOUT).await?;
+    let pages = DashboardProcess::start(&folder).await?;
     for round in 0..args.rounds {
-        for (index, look) in LOOKS.into_iter().enumerate() {
+        for (index, look) in VIEWER_CASES.into_iter().enumerate() {
             let folder = scratch.fresh(&format!("viewer-{round}-{index}"))?;
             let viewer = look.begin(program, &folder, &pages.url).await?;
             let measured = watch(&mut farm, &pages, Duration::from_secs(args.seconds)).await?;
             if let Some(viewer) = viewer {
                 viewer.close().await?;
             }
-            measured.tell(report, look.name);
+            measured.add_to(report, look.name);
         }
     }
-    let memory = process_usage(pages.pid, Memory::Rss)?.rss_bytes;
+    let memory = process_usage(pages.pid, MemoryMeasure::Rss)?.rss_bytes;
     report.add("memory of the dashboard", "MB", memory as f64 / 1e6);
     pages.stop().await?;
     let last = farm.stop().await?;
-    report.add("trajectories of the run", "", last.of("env/trajectories"));
+    report.add("trajectories of the run", "", last.number("env/trajectories"));
     Ok(())
 }
 
-impl Look {
-    const fn at(name: &'static str, path: &'static str) -> Self {
+impl ViewerCase {
+    const fn page_at(name: &'static str, path: &'static str) -> Self {
         Self { name, page: Some((name, path)), is_stopped: false }
     }
 
-    async fn begin(self, program: &Path, folder: &Path, dashboard: &str) -> anyhow::Result<Option<Viewer>> {
+    async fn begin(
+        self,
+        program: &Path,
+        folder: &Path,
+        dashboard: &str,
+    ) -> anyhow::Result<Option<PageViewer>> {
         let Some((name, path)) = self.page else { return Ok(None) };
-        // A title has the run's name when the page's first answer is drawn.
+        // The title has the run's name once the page's first answer is rendered.
         let title = format!("{name} · bench");
-        let viewer = Viewer::open(program, folder, &format!("{dashboard}{path}"), &title).await?;
+        let viewer = PageViewer::open(program, folder, &format!("{dashboard}{path}"), &title).await?;
         if self.is_stopped {
             viewer.stall()?;
         }
@@ -164,15 +174,19 @@ impl Look {
     }
 }
 
-/// From one line of the run's figures to one that is so much later.
-async fn watch(farm: &mut Farm, pages: &Pages, time: Duration) -> anyhow::Result<Measured> {
-    let newest = farm.now()?.map_or(0.0, |line| line.of("uptime_seconds"));
-    let first = farm.until(|line| line.of("uptime_seconds") > newest, PATIENCE).await?;
+/// Measures from one line of the run's metrics to the first one after `time`.
+async fn watch(
+    farm: &mut FarmProcess,
+    pages: &DashboardProcess,
+    time: Duration,
+) -> anyhow::Result<DashboardMeasurement> {
+    let newest = farm.now()?.map_or(0.0, |line| line.number("uptime_seconds"));
+    let first = farm.until(|line| line.number("uptime_seconds") > newest, TIMEOUT).await?;
     let before = pages.cpu_micros()?;
-    let enough = first.of("uptime_seconds") + time.as_secs_f64();
-    let last = farm.until(|line| line.of("uptime_seconds") >= enough, time + PATIENCE).await?;
-    let between = |name| Figures::of(&last, name) - first.of(name);
-    Ok(Measured {
+    let enough = first.number("uptime_seconds") + time.as_secs_f64();
+    let last = farm.until(|line| line.number("uptime_seconds") >= enough, time + TIMEOUT).await?;
+    let between = |name| MetricsLine::number(&last, name) - first.number(name);
+    Ok(DashboardMeasurement {
         seconds: between("uptime_seconds"),
         steps: between("env/steps"),
         run_micros: between("tree/cpu_micros"),
@@ -180,8 +194,8 @@ async fn watch(farm: &mut Farm, pages: &Pages, time: Duration) -> anyhow::Result
     })
 }
 
-impl Measured {
-    fn tell(&self, report: &mut Report, name: &'static str) {
+impl DashboardMeasurement {
+    fn add_to(&self, report: &mut BenchReport, name: &'static str) {
         report.add(
             format!("{name}: CPU of the dashboard"),
             "% of the run's",
@@ -191,30 +205,34 @@ impl Measured {
     }
 }
 
-impl Pages {
+impl DashboardProcess {
     async fn start(folder: &Path) -> anyhow::Result<Self> {
-        let said = folder.join("dashboard.txt");
+        let log_path = folder.join("dashboard.txt");
         let mut command = Command::new(std::env::current_exe()?);
         command.arg("dashboard").arg(folder.join("bench")).args(["--listen", "127.0.0.1:0"]);
-        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(File::create(&said)?).kill_on_drop(true);
+        command
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(File::create(&log_path)?)
+            .kill_on_drop(true);
         let mut child = command.spawn().context("starting a dashboard")?;
-        let pid = child.id().context("the dashboard is gone")?;
-        let deadline = Instant::now() + PATIENCE;
+        let pid = child.id().context("the dashboard has ended")?;
+        let deadline = Instant::now() + TIMEOUT;
         loop {
-            let text = fs::read_to_string(&said)?;
-            let told = text.lines().find_map(|line| line.split_once("dashboard: ")).map(|(_, url)| url);
-            if let Some(url) = told.filter(|_| text.ends_with('\n')) {
+            let text = fs::read_to_string(&log_path)?;
+            let found_url = text.lines().find_map(|line| line.split_once("dashboard: ")).map(|(_, url)| url);
+            if let Some(url) = found_url.filter(|_| text.ends_with('\n')) {
                 return Ok(Self { child, pid, url: url.trim_end_matches('/').to_owned() });
             }
             if child.try_wait()?.is_some() || Instant::now() > deadline {
-                bail!("the dashboard does not listen; it said: {text}");
+                bail!("the dashboard does not listen; its output: {text}");
             }
             sleep(Duration::from_millis(50)).await;
         }
     }
 
     fn cpu_micros(&self) -> anyhow::Result<f64> {
-        Ok(process_usage(self.pid, Memory::Rss)?.cpu_micros as f64)
+        Ok(process_usage(self.pid, MemoryMeasure::Rss)?.cpu_micros as f64)
     }
 
     async fn stop(mut self) -> anyhow::Result<()> {

@@ -1,4 +1,5 @@
-//! `furrow bench`: measures parts of the farm on this machine; each figure beside a peer or a floor of the same run.
+//! `furrow bench`: measures parts of the farm on this machine, each beside a peer or a lower bound
+//! of the same run.
 
 mod browser;
 mod checkpoints;
@@ -22,37 +23,40 @@ mod viewer;
 
 use clap::{Args, Subcommand};
 
-use crate::Failure;
+use crate::CommandFailure;
 
-/// What to measure.
 #[derive(Debug, Subcommand)]
 pub enum BenchCommand {
-    /// The bare browser loop, beside the same loop in Playwright
+    /// Measure the bare browser loop beside the same loop in Playwright
     Browser(browser::BrowserArgs),
-    /// A run's dashboard with its pages open, beside the run itself
+    /// Measure what a run's dashboard costs with its pages open
     Dashboard(dashboard::DashboardArgs),
-    /// The whole farm with the random policy, beside the bare browser loop
+    /// Measure the whole farm with the random policy beside the bare browser loop
     Farm(farm::FarmArgs),
-    /// The model on an NVIDIA GPU, each figure beside its floor at the rates of the same run
+    /// Measure the model on an NVIDIA GPU, each result relative to its lower bound at the rates of
+    /// the same run
     Gpu(gpu::GpuArgs),
-    /// Policy sessions over loopback gRPC at full speed: rate, and whether memory stays flat
+    /// Measure policy sessions over loopback gRPC at full speed: rate, and whether memory stays
+    /// flat
     Grpc(grpc::GrpcArgs),
-    /// The model on this machine's processors, beside the same model in llama.cpp
+    /// Measure the model on this machine's CPU beside the same model in llama.cpp
     Llama(llama::LlamaArgs),
-    /// The model on this machine's processors, beside the same model in transformers
+    /// Measure the model on this machine's CPU beside the same model in transformers
     Model(model::ModelArgs),
-    /// Thousands of trajectories in a row on one worker: whether processes, files or memory grow
+    /// Run thousands of trajectories on one worker and measure whether processes, files or memory
+    /// grow
     Soak(soak::SoakArgs),
-    /// Screenshots into durable shards, beside the disk's own rate; and the time from a trajectory's end to the manifest
+    /// Measure how fast screenshots become durable shards, beside the disk's own rate, and the time
+    /// from a trajectory's end to its manifest commit
     Records(records::RecordsArgs),
-    /// New weights under sessions that decode without rest: how long nothing runs
+    /// Measure how long sessions that decode without pause stop while new weights are loaded
     Swap(swap::SwapArgs),
 }
 
-/// How every benchmark is run and told.
+/// Options of every benchmark.
 #[derive(Debug, Args)]
 struct BenchArgs {
-    /// Measure although other work loads the machine
+    /// Measure although other work loads the machine; the results are then less reliable
     #[arg(long)]
     anyway: bool,
     /// Print JSON
@@ -60,8 +64,7 @@ struct BenchArgs {
     json: bool,
 }
 
-/// Runs the command.
-pub fn run(command: &BenchCommand) -> Result<(), Failure> {
+pub fn run(command: &BenchCommand) -> Result<(), CommandFailure> {
     match command {
         BenchCommand::Browser(args) => browser::run(args),
         BenchCommand::Dashboard(args) => dashboard::run(args),

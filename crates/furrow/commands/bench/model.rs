@@ -1,5 +1,6 @@
-//! `furrow bench model`: the `cpu` backend beside the same model in transformers, round by round, and beside itself where the claim is
-//! about scaling: bfloat16 against float32, a long context against none, a state copy against plain memory.
+//! `furrow bench model`: measures the `cpu` backend beside the same model in transformers, round by
+//! round, and relative to itself for scaling: bfloat16 against float32, a long context against
+//! none, a state copy against a plain memory copy.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -7,78 +8,81 @@ use std::time::Instant;
 
 use anyhow::Context as _;
 use clap::Args;
-use furrow_model::backend::{Backend as _, DeviceLost, PAGE_TOKENS, Page, Parked, Room, Slot};
+use furrow_model::backend::{
+    Backend as _, BackendCapacity, DeviceLost, OffloadedState, PAGE_TOKENS, Page, Slot,
+};
 use furrow_model::config::LayerKind;
-use furrow_model::cpu::Cpu;
-use furrow_model::kernels::{Attention, Compute, Page as KeyPage, Rows, Team, peak};
-use furrow_telemetry::{Memory, process_usage};
+use furrow_model::cpu::CpuBackend;
+use furrow_model::kernels::{
+    PageView as KeyPage, PagedAttention, ProductPrecision, StridedRows, ThreadPool, peak,
+};
+use furrow_telemetry::{MemoryMeasure, process_usage};
 
 use super::BenchArgs;
-use super::checkpoints::{Types, checkpoints};
-use super::model_ours::{Load, Ours, pages};
+use super::checkpoints::{PerDtype, checkpoints};
+use super::model_ours::{BenchLoad, CpuModel, pages};
 use super::model_peer::ModelPeer;
-use super::report::Report;
-use crate::Failure;
+use super::report::BenchReport;
+use crate::CommandFailure;
 use crate::commands::model::cores;
-use crate::commands::scratch::Scratch;
+use crate::commands::scratch::ScratchDir;
 
-/// What to measure.
 #[derive(Debug, Args)]
 pub struct ModelArgs {
-    /// Python that has torch and transformers, for the peer; it writes the model that both run. Without it a random one is written
+    /// Python with torch and transformers, for the peer: writes the model for both sides; without
+    /// it only furrow is measured, on a random model
     #[arg(long, env = "FURROW_PEER_PYTHON", default_value = "python3")]
     python: PathBuf,
-    /// Folder of the peer's script
+    /// Directory of the peer's script
     #[arg(long, default_value = "tests/peers")]
     peer: PathBuf,
-    /// Rounds; each figure is the median of theirs
+    /// Number of rounds; the result is the median over the rounds
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=100))]
     rounds: u32,
-    /// Threads [default: one a core]
+    /// Number of threads [default: one per core]
     #[arg(long)]
     threads: Option<usize>,
     /// Tokens of the context that an observation is appended to
     #[arg(long, default_value_t = 8000, value_parser = clap::value_parser!(u32).range(64..=100_000))]
     context: u32,
-    /// Folder for checkpoints that are written; removed at the end
+    /// Directory to write checkpoints to; they are removed at the end
     #[arg(long, default_value = ".")]
     dir: PathBuf,
     #[command(flatten)]
     bench: BenchArgs,
 }
 
-/// Sequences decoded at once.
+/// Numbers of sequences decoded at once.
 const BATCHES: [u32; 3] = [1, 8, 32];
 
-/// Sessions whose memory is looked at.
+/// Number of sessions whose memory is measured.
 const RESIDENT: u32 = 16;
 
-/// As the peer names it.
+/// Name of the shape in the peer's script.
 const SHAPE: &str = "97m";
-/// As the peer does: a short prompt, steps to warm up, then those that count.
+/// As in the peer: a short prompt, warm-up steps, then measured steps.
 const PROMPT: u32 = 32;
 const WARM: u32 = 2;
 const STEPS: u32 = 24;
 const PREFILL_TOKENS: u32 = 1024;
 const OBSERVATION: u32 = 256;
 
-/// Runs the command.
-pub fn run(args: &ModelArgs) -> Result<(), Failure> {
-    let mut report = Report::begin(&args.bench)?;
-    let scratch = Scratch::make(&args.dir)?;
+pub fn run(args: &ModelArgs) -> Result<(), CommandFailure> {
+    let mut report = BenchReport::begin(&args.bench)?;
+    let scratch = ScratchDir::make(&args.dir)?;
     let folders = checkpoints(&args.python, &args.peer, SHAPE, &scratch, &mut report)?;
     let threads = args.threads.unwrap_or_else(cores).max(1);
-    let team = Team::new(threads);
-    let load = Load {
+    let team = ThreadPool::new(threads);
+    let load = BenchLoad {
         sequences: 32,
         sequence_tokens: PROMPT + WARM + STEPS,
-        // The context, an observation behind it, and a copy of both.
+        // The context, an observation after it, and a copy of both.
         alone_tokens: 2 * (args.context + OBSERVATION),
         rows_max: PREFILL_TOKENS,
     };
-    let mut ours = Types {
-        float32: Ours::open(&folders.float32, Compute::Float32, threads, load)?,
-        bfloat16: Ours::open(&folders.bfloat16, Compute::Bfloat16, threads, load)?,
+    let mut ours = PerDtype {
+        float32: CpuModel::open(&folders.float32, ProductPrecision::Float32, threads, load)?,
+        bfloat16: CpuModel::open(&folders.bfloat16, ProductPrecision::Bfloat16, threads, load)?,
     };
     let mut peers = peers(args, &folders, threads, &mut report)?;
     for _ in 0..args.rounds {
@@ -88,17 +92,18 @@ pub fn run(args: &ModelArgs) -> Result<(), Failure> {
         copies(&mut ours.float32, args.context, &mut report)?;
         memory(&mut ours.float32, args.context, &mut report)?;
     }
-    report
-        .note("rates are tokens a second; bfloat16 weights with inputs rounded to bfloat16, sums in float32");
+    report.note(
+        "rates are tokens per second; bfloat16 weights with inputs rounded to bfloat16, sums in float32",
+    );
     report.print(&args.bench)
 }
 
 fn peers(
     args: &ModelArgs,
-    folders: &Types<PathBuf>,
+    folders: &PerDtype<PathBuf>,
     threads: usize,
-    report: &mut Report,
-) -> Result<Option<Types<ModelPeer>>, Failure> {
+    report: &mut BenchReport,
+) -> Result<Option<PerDtype<ModelPeer>>, CommandFailure> {
     let mut notes = Vec::new();
     let mut open = |folder: &PathBuf, dtype| {
         ModelPeer::open(&args.python, &args.peer, folder, dtype, threads, &mut notes)
@@ -106,7 +111,7 @@ fn peers(
     let opened = (open(&folders.float32, "float32"), open(&folders.bfloat16, "bfloat16"));
     notes.into_iter().for_each(|note| report.note(note));
     match opened {
-        (Ok(float32), Ok(bfloat16)) => Ok(Some(Types { float32, bfloat16 })),
+        (Ok(float32), Ok(bfloat16)) => Ok(Some(PerDtype { float32, bfloat16 })),
         (Err(why), _) | (_, Err(why)) => {
             report.note(format!("no peer: {why:#}"));
             Ok(None)
@@ -114,8 +119,8 @@ fn peers(
     }
 }
 
-/// What this machine can do, beside what is made of it.
-fn peaks(team: &Team, report: &mut Report) {
+/// Measures the peak rates of this machine, for comparison.
+fn peaks(team: &ThreadPool, report: &mut BenchReport) {
     let began = Instant::now();
     let flops = peak::multiply_adds(team, 2_000_000);
     report.add("peak, multiply-adds", "GFLOP/s", flops / began.elapsed().as_secs_f64() / 1e9);
@@ -126,10 +131,10 @@ fn peaks(team: &Team, report: &mut Report) {
 }
 
 fn speeds(
-    ours: &mut Types<Ours>,
-    mut peers: Option<&mut Types<ModelPeer>>,
-    report: &mut Report,
-) -> Result<(), Failure> {
+    ours: &mut PerDtype<CpuModel>,
+    mut peers: Option<&mut PerDtype<ModelPeer>>,
+    report: &mut BenchReport,
+) -> Result<(), CommandFailure> {
     let mut one = [0.0; 2];
     for batch in BATCHES {
         let tokens = f64::from(batch * STEPS);
@@ -138,7 +143,7 @@ fn speeds(
             one = rates;
         }
         let task = format!("decode {batch} {PROMPT} {STEPS}");
-        beside(rates, tokens, &format!("decode {batch}"), &task, peers.as_deref_mut(), report)?;
+        compare_with_peer(rates, tokens, &format!("decode {batch}"), &task, peers.as_deref_mut(), report)?;
     }
     report.add("decode 1, bfloat16 / float32", "x", one[1] / one[0]);
     let tokens = f64::from(PREFILL_TOKENS);
@@ -147,25 +152,25 @@ fn speeds(
         tokens / ours.bfloat16.prefill(0, PREFILL_TOKENS)?,
     ];
     let task = format!("prefill {PREFILL_TOKENS}");
-    beside(rates, tokens, &task, &task, peers, report)
+    compare_with_peer(rates, tokens, &task, &task, peers, report)
 }
 
-/// Seconds of the steps that count.
-fn decode(ours: &mut Ours, batch: u32) -> Result<f64, Failure> {
+/// Seconds of the measured steps.
+fn decode(ours: &mut CpuModel, batch: u32) -> Result<f64, CommandFailure> {
     ours.prefill_each(batch, PROMPT)?;
     ours.decode(batch, PROMPT, WARM)?;
     ours.decode(batch, PROMPT + WARM, STEPS)
 }
 
-/// Tells our rates and, measured right after them, how they compare.
-fn beside(
+/// Reports furrow's rates and, measured right after them, the ratios to the peer's.
+fn compare_with_peer(
     rates: [f64; 2],
     tokens: f64,
     name: &str,
     task: &str,
-    peers: Option<&mut Types<ModelPeer>>,
-    report: &mut Report,
-) -> Result<(), Failure> {
+    peers: Option<&mut PerDtype<ModelPeer>>,
+    report: &mut BenchReport,
+) -> Result<(), CommandFailure> {
     report.add(format!("{name}, float32"), "tokens/s", rates[0]);
     report.add(format!("{name}, bfloat16"), "tokens/s", rates[1]);
     if let Some(peers) = peers {
@@ -179,12 +184,14 @@ fn beside(
     Ok(())
 }
 
-/// What an observation costs behind a long context, against the attention operator's own part of it.
-fn observation(ours: &mut Ours, context: u32, report: &mut Report) -> Result<(), Failure> {
-    // The fastest of three each, as of the operator: a difference of two times is worth no more than the noise of either.
-    let alone = least(|| ours.prefill(0, OBSERVATION))?;
+/// Measures an observation after a long context, and the attention operator's own part of that
+/// time.
+fn observation(ours: &mut CpuModel, context: u32, report: &mut BenchReport) -> Result<(), CommandFailure> {
+    // The fastest of three for each, as for the operator: the difference of two times has the noise
+    // of both.
+    let alone = min_seconds(|| ours.prefill(0, OBSERVATION))?;
     ours.prefill(0, context)?;
-    let behind = least(|| ours.prefill(context, OBSERVATION))?;
+    let behind = min_seconds(|| ours.prefill(context, OBSERVATION))?;
     report.add("256 tokens behind no context", "ms", alone * 1e3);
     report.add("256 tokens behind the context", "ms", behind * 1e3);
     let attention = attention(ours, context) - attention(ours, 0);
@@ -193,11 +200,12 @@ fn observation(ours: &mut Ours, context: u32, report: &mut Report) -> Result<(),
     Ok(())
 }
 
-/// A session's state copied within the backend, out to the host and back, against plain memory of the same size.
-fn copies(ours: &mut Ours, context: u32, report: &mut Report) -> Result<(), Failure> {
+/// Measures copies of a session's state within the backend, to the host and back, relative to a
+/// plain memory copy of the same size.
+fn copies(ours: &mut CpuModel, context: u32, report: &mut BenchReport) -> Result<(), CommandFailure> {
     let pages: Vec<Page> = (0..pages(context)).map(Page).collect();
-    let parked = parked(ours, &pages)?;
-    let bytes = parked.bytes() as f64;
+    let state = offloaded_state(ours, &pages)?;
+    let bytes = state.bytes() as f64;
     let source = vec![1u8; bytes as usize];
     let mut target = vec![0u8; bytes as usize];
     let rate = |seconds: f64| bytes / seconds / 1e9;
@@ -209,50 +217,53 @@ fn copies(ours: &mut Ours, context: u32, report: &mut Report) -> Result<(), Fail
     });
     let fork = rate(fork?);
     let moved: Vec<Page> = pages.iter().map(|page| Page(far + page.0)).collect();
-    let restore = rate(timed(|| ours.cpu.restore(&parked, Slot(1), &moved))?);
-    let park = timed(|| ours.cpu.park(Slot(0), &pages).map(|parked| drop(std::hint::black_box(parked))));
-    let park = rate(park?);
+    let restore = rate(timed(|| ours.cpu.restore(&state, Slot(1), &moved))?);
+    let offload = timed(|| ours.cpu.offload(Slot(0), &pages).map(|state| drop(std::hint::black_box(state))));
+    let offload = rate(offload?);
     report.add("state of a session", "MB", bytes / 1e6);
     report.add("memory copy", "GB/s", plain);
     report.add("fork / memory copy", "x", fork / plain);
     report.add("restore / memory copy", "x", restore / plain);
-    report.add("park, its memory made anew / memory copy", "x", park / plain);
+    report.add("park, its memory made anew / memory copy", "x", offload / plain);
     Ok(())
 }
 
-/// The state in slot 0, in host memory.
-fn parked(ours: &mut Ours, pages: &[Page]) -> Result<Parked, Failure> {
-    Ok(ours.cpu.park(Slot(0), pages)?.context("no room for a parked state")?)
+/// The state of slot 0, in host memory.
+fn offloaded_state(ours: &mut CpuModel, pages: &[Page]) -> Result<OffloadedState, CommandFailure> {
+    Ok(ours.cpu.offload(Slot(0), pages)?.context("no capacity for a swapped-out state")?)
 }
 
-/// What resident sessions take of this process's memory, against the bytes of their states, keys and values.
-fn memory(ours: &mut Ours, context: u32, report: &mut Report) -> Result<(), Failure> {
+/// Measures the memory that resident sessions take in this process, relative to the bytes of their
+/// states, keys and values.
+fn memory(ours: &mut CpuModel, context: u32, report: &mut BenchReport) -> Result<(), CommandFailure> {
     let each = pages(context);
-    let parked = parked(ours, &(0..each).map(Page).collect::<Vec<_>>())?;
-    let room = Room {
+    let states = offloaded_state(ours, &(0..each).map(Page).collect::<Vec<_>>())?;
+    let capacity = BackendCapacity {
         slots: RESIDENT,
         pages: RESIDENT * each,
         rows_max: 1,
         logits_max: 1,
         features: 0,
-        parked_bytes: 0,
+        offload_bytes: 0,
     };
     let process = std::process::id();
-    let before = process_usage(process, Memory::Rss).context("this process's memory")?.rss_bytes;
-    let mut cpu =
-        Cpu::open(Arc::clone(&ours.weights), room, 1, Compute::Float32).context("a second backend")?;
+    let before = process_usage(process, MemoryMeasure::Rss).context("this process's memory")?.rss_bytes;
+    let mut cpu = CpuBackend::open(Arc::clone(&ours.weights), capacity, 1, ProductPrecision::Float32)
+        .context("a second backend")?;
     for slot in 0..RESIDENT {
         let own: Vec<Page> = (slot * each..(slot + 1) * each).map(Page).collect();
-        cpu.restore(&parked, Slot(slot), &own)?;
+        cpu.restore(&states, Slot(slot), &own)?;
     }
-    let taken = process_usage(process, Memory::Rss).context("this process's memory")?.rss_bytes - before;
-    let state = parked.bytes() as f64 * f64::from(RESIDENT);
+    let taken =
+        process_usage(process, MemoryMeasure::Rss).context("this process's memory")?.rss_bytes - before;
+    let state = states.bytes() as f64 * f64::from(RESIDENT);
     report.add("memory of a resident session / its state", "x", taken as f64 / state);
     Ok(())
 }
 
-/// Seconds of the attention operator alone for one observation, over all attention layers, each with keys and values of its own.
-fn attention(ours: &Ours, past: u32) -> f64 {
+/// Seconds of the attention operator alone for one observation, over all attention layers, each
+/// with separate keys and values.
+fn attention(ours: &CpuModel, past: u32) -> f64 {
     let text = &ours.cpu.config().text;
     let config = &text.attention;
     let (group, rows) = (config.heads / config.kv_heads, OBSERVATION as usize);
@@ -274,22 +285,22 @@ fn attention(ours: &Ours, past: u32) -> f64 {
                     let [keys, values] = [keys, values].map(|head| &head[index * page..][..page]);
                     KeyPage { keys, values }
                 };
-                let queries = Rows::new(&queries[first * width..][..out.len()], 0, width, width);
-                let attention = Attention { head_dim: config.head_dim, scale, queries };
+                let queries = StridedRows::new(&queries[first * width..][..out.len()], 0, width, width);
+                let attention = PagedAttention { head_dim: config.head_dim, scale, queries };
                 attention.run(|token| past as usize + first + token + 1, a_page, out);
             });
         }
     })
 }
 
-/// The least seconds that a run measured of itself, of three.
-fn least(mut run: impl FnMut() -> Result<f64, Failure>) -> Result<f64, Failure> {
+/// The smallest of three times that `run` reports.
+fn min_seconds(mut run: impl FnMut() -> Result<f64, CommandFailure>) -> Result<f64, CommandFailure> {
     (0..3).try_fold(f64::INFINITY, |least, _| Ok(run()?.min(least)))
 }
 
 /// Seconds of the fastest of three runs on a backend.
-fn timed(mut work: impl FnMut() -> Result<(), DeviceLost>) -> Result<f64, Failure> {
-    least(|| {
+fn timed(mut work: impl FnMut() -> Result<(), DeviceLost>) -> Result<f64, CommandFailure> {
+    min_seconds(|| {
         let began = Instant::now();
         work()?;
         Ok(began.elapsed().as_secs_f64())

@@ -1,4 +1,4 @@
-//! The same model in transformers, in a process of its own that is given one task a line.
+//! The same model in transformers, in a separate process that reads one task per line.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::Path;
@@ -7,7 +7,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use anyhow::{Context as _, anyhow};
 use serde_json::Value;
 
-/// The peer with a model loaded. Dropping it ends the process.
+/// The peer with a loaded model. Dropping it ends the process.
 pub struct ModelPeer {
     child: Child,
     tasks: ChildStdin,
@@ -16,28 +16,32 @@ pub struct ModelPeer {
 
 const SCRIPT: &str = "transformers_cpu.py";
 
-/// The newest instructions that oneDNN may use besides the tiles of AMX. Where a virtual machine hides what CPUID says of tiles (leaf 0x1D), oneDNN
-/// configures none and dies of an illegal instruction.
+/// The newest instructions that oneDNN may use besides the tiles of AMX. If a virtual machine hides
+/// what CPUID reports of tiles (leaf 0x1D), oneDNN configures none and dies of an illegal
+/// instruction.
 const WITHOUT_TILES: (&str, &str) = ("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16");
 
-/// Has the peer write the checkpoints that both read, of a shape it knows: `float32` and `bfloat16` in the folder.
+/// Makes the peer write the checkpoints for both sides, in a shape that it knows: `float32` and
+/// `bfloat16` in the directory.
 pub fn save_checkpoints(python: &Path, scripts: &Path, dir: &Path, shape: &str) -> anyhow::Result<()> {
-    said(Command::new(python).arg(scripts.join(SCRIPT)).arg("save").arg(dir).arg(shape)).map(drop)
+    capture_output(Command::new(python).arg(scripts.join(SCRIPT)).arg("save").arg(dir).arg(shape)).map(drop)
 }
 
-/// What a program prints until it ends; its last words when it fails.
-pub fn said(command: &mut Command) -> anyhow::Result<String> {
-    let told = command.stdin(Stdio::null()).output();
-    let told = told.with_context(|| format!("starting {}", command.get_program().display()))?;
-    if told.status.success() {
-        return Ok(String::from_utf8_lossy(&told.stdout).into_owned());
+/// Runs a program and returns its output; fails with the last line of its error output.
+pub fn capture_output(command: &mut Command) -> anyhow::Result<String> {
+    let output = command.stdin(Stdio::null()).output();
+    let output = output.with_context(|| format!("starting {}", command.get_program().display()))?;
+    if output.status.success() {
+        return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
     }
-    let last = String::from_utf8_lossy(&told.stderr).lines().last().unwrap_or("it said nothing").to_owned();
-    Err(anyhow!("{} ended with {}: {last}", command.get_program().display(), told.status))
+    let last =
+        String::from_utf8_lossy(&output.stderr).lines().last().unwrap_or("it printed nothing").to_owned();
+    Err(anyhow!("{} ended with {}: {last}", command.get_program().display(), output.status))
 }
 
 impl ModelPeer {
-    /// Starts it and waits until the model has computed something; says in `notes` what had to be left out for that.
+    /// Starts the peer and waits until the model has computed something; `notes` gets the
+    /// restrictions that this needed.
     pub fn open(
         python: &Path,
         scripts: &Path,
@@ -54,7 +58,7 @@ impl ModelPeer {
         start(None).or_else(|error| {
             let peer = start(Some(WITHOUT_TILES)).map_err(|_| error)?;
             let (name, value) = WITHOUT_TILES;
-            notes.push(format!("the peer dies in {dtype} unless {name}={value}, which it was given"));
+            notes.push(format!("the peer dies in {dtype} without {name}={value}; it ran with that"));
             Ok(peer)
         })
     }
@@ -79,22 +83,22 @@ impl ModelPeer {
         Ok(peer)
     }
 
-    /// Has a task done; returns the seconds that the peer measured.
+    /// Runs a task; returns the seconds that the peer measured.
     pub fn seconds(&mut self, task: &str) -> anyhow::Result<f64> {
-        writeln!(self.tasks, "{task}").context("telling the peer")?;
-        self.answer()?["seconds"].as_f64().context("the peer told no seconds")
+        writeln!(self.tasks, "{task}").context("writing to the peer")?;
+        self.answer()?["seconds"].as_f64().context("the peer reported no seconds")
     }
 
     fn answer(&mut self) -> anyhow::Result<Value> {
         let mut line = String::new();
-        self.answers.read_line(&mut line).context("hearing the peer")?;
-        serde_json::from_str(&line).with_context(|| format!("the peer ended or said {line:?}"))
+        self.answers.read_line(&mut line).context("reading from the peer")?;
+        serde_json::from_str(&line).with_context(|| format!("the peer ended or printed {line:?}"))
     }
 }
 
 impl Drop for ModelPeer {
     fn drop(&mut self) {
-        // It may have ended by itself.
+        // The process may have ended already.
         self.child.kill().ok();
         self.child.wait().ok();
     }

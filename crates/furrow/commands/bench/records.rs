@@ -1,4 +1,5 @@
-//! `furrow bench records`: how fast screenshots become durable shards, and how soon a finished trajectory is in the manifest.
+//! `furrow bench records`: measures how fast screenshots become durable shards, and how soon a
+//! finished trajectory is in the manifest.
 
 use std::fs::File;
 use std::io::Write as _;
@@ -6,70 +7,70 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use furrow_env::sim::{Air, SimConfig};
-use furrow_env::{EnvFile, Stages};
+use furrow_env::simulated::{SimConfig, SimulatedBrowser};
+use furrow_env::{EnvFile, EnvironmentFactory};
 use furrow_policy::PolicyFile;
-use furrow_records::fixtures::Plot;
+use furrow_records::fixtures::TrajectoryFixture;
 use furrow_records::{RecordsFile, ShardPlan, ShardWriter};
 use furrow_rollout::{Id, PolicyKind, Screenshot, StepRecord, TrajectoryRecord};
 
 use super::BenchArgs;
-use super::child::{Farm, Plan};
-use super::pace::{self, Page};
-use super::report::{Report, megabytes_a_second};
-use crate::commands::scratch::Scratch;
-use crate::{Failure, launch};
+use super::child::{FarmPlan, FarmProcess};
+use super::pace::{self, BenchPage};
+use super::report::{BenchReport, megabytes_a_second};
+use crate::commands::scratch::ScratchDir;
+use crate::{CommandFailure, launch};
 
-/// How much, and where.
 #[derive(Debug, Args)]
 pub struct RecordsArgs {
-    /// Megabytes of screenshots in each round
+    /// Megabytes of screenshots to write in each round
     #[arg(long, default_value_t = 2000, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     megabytes: u64,
-    /// Size of each screenshot
+    /// Size of each screenshot in bytes
     #[arg(long, default_value_t = 200_000, value_parser = clap::value_parser!(u32).range(1_000..=4_000_000))]
     screenshot_bytes: u32,
-    /// Sessions of the farm whose trajectories are timed; they act on pages of air
+    /// Number of sessions of the farm whose commits are timed; they act on simulated pages
     #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=1000))]
     sessions: u32,
     /// Seconds that this farm runs in each round
     #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u64).range(10..=3600))]
     seconds: u64,
-    /// Rounds; each figure is the median of theirs
+    /// Number of rounds; the result is the median over the rounds
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=100))]
     rounds: u32,
-    /// Folder whose disk is measured; what is written is removed
+    /// Directory on the disk to measure; everything written is removed at the end
     #[arg(long, default_value = ".")]
     dir: PathBuf,
-    /// Folder that holds shop.html
+    /// Directory that has shop.html
     #[arg(long, default_value = "envs/bench")]
     pages: PathBuf,
     #[command(flatten)]
     bench: BenchArgs,
 }
 
-type Made = Vec<(TrajectoryRecord, Vec<StepRecord>)>;
+type GeneratedRecords = Vec<(TrajectoryRecord, Vec<StepRecord>)>;
 
-/// Pictures that differ, so that nothing on their way can fold them together.
+/// Different pictures, so that no layer can deduplicate them.
 const PICTURES: u64 = 16;
 
-/// Steps of a trajectory.
 const STEPS: u32 = 30;
 
-/// The oldest an unpublished trajectory may grow where a trainer follows.
+/// Longest time until an ended trajectory is committed, as for a trainer that reads along.
 const MAX_DELAY: Duration = Duration::from_secs(2);
 
-/// At random, a page of air takes some forty clicks: each session ends a trajectory every four seconds or so.
+/// With random actions a simulated page takes some forty clicks: each session ends a trajectory
+/// about every four seconds.
 const THINK: Duration = Duration::from_millis(100);
 
-/// Runs the command.
-pub fn run(args: &RecordsArgs) -> Result<(), Failure> {
+pub fn run(args: &RecordsArgs) -> Result<(), CommandFailure> {
     if !args.pages.join("shop.html").is_file() {
         let folder = args.pages.display();
-        return Err(Failure::Input(vec![format!("--pages: {folder} holds no shop.html; name envs/bench")]));
+        return Err(CommandFailure::Input(vec![format!(
+            "--pages: {folder} has no shop.html; use the repository's envs/bench"
+        )]));
     }
-    let mut report = Report::begin(&args.bench)?;
-    let scratch = Scratch::make(&args.dir)?;
+    let mut report = BenchReport::begin(&args.bench)?;
+    let scratch = ScratchDir::make(&args.dir)?;
     let runtime = launch::runtime()?;
     let pictures = runtime.block_on(pictures(args.screenshot_bytes as usize))?;
     for _ in 0..args.rounds {
@@ -82,13 +83,13 @@ pub fn run(args: &RecordsArgs) -> Result<(), Failure> {
     report.print(&args.bench)
 }
 
-/// Shards, then plain files of the same size on the same disk.
+/// Writes shards, then plain files of the same size to the same disk.
 fn throughput(
     args: &RecordsArgs,
     pictures: &[Screenshot],
-    scratch: &Scratch,
-    report: &mut Report,
-) -> Result<(), Failure> {
+    scratch: &ScratchDir,
+    report: &mut BenchReport,
+) -> Result<(), CommandFailure> {
     let made = trajectories(args.megabytes * 1_000_000, pictures);
     let bytes: u64 = made.iter().flat_map(|(_, steps)| steps).map(screenshot_bytes).sum();
     let (wrote, time) = write_shards(&scratch.fresh("shards")?, &made)?;
@@ -103,40 +104,57 @@ fn throughput(
     Ok(())
 }
 
-async fn delay(args: &RecordsArgs, scratch: &Scratch, report: &mut Report) -> Result<(), Failure> {
+async fn delay(
+    args: &RecordsArgs,
+    scratch: &ScratchDir,
+    report: &mut BenchReport,
+) -> Result<(), CommandFailure> {
     let env = EnvFile { sessions_max: args.sessions, ..EnvFile::default() };
-    let air = Some(args.screenshot_bytes as usize);
-    let plan = Plan { env, think: THINK, max_delay: MAX_DELAY, air, steps_max: None };
-    let mut farm = Farm::start(scratch.fresh("farm")?, &args.pages, Page::Shop, &plan)?;
+    let simulated_bytes = Some(args.screenshot_bytes as usize);
+    let plan = FarmPlan {
+        env,
+        think: THINK,
+        max_delay: MAX_DELAY,
+        simulated_screenshot_bytes: simulated_bytes,
+        steps_max: None,
+    };
+    let mut farm = FarmProcess::start(scratch.fresh("farm")?, &args.pages, BenchPage::Shop, &plan)?;
     let seconds = args.seconds as f64;
-    farm.until(|now| now.of("uptime_seconds") >= seconds, Duration::from_secs(args.seconds)).await?;
+    farm.until(|now| now.number("uptime_seconds") >= seconds, Duration::from_secs(args.seconds)).await?;
     let life = farm.stop().await?;
-    report.add("trajectories published", "count", life.of("records/publish_micros/count"));
-    report.add("end to manifest p50", "s", life.of("records/publish_micros/p50") / 1e6);
-    report.add("end to manifest p99", "s", life.of("records/publish_micros/p99") / 1e6);
+    report.add("trajectories published", "count", life.number("records/commit_micros/count"));
+    report.add("end to manifest p50", "s", life.number("records/commit_micros/p50") / 1e6);
+    report.add("end to manifest p99", "s", life.number("records/commit_micros/p99") / 1e6);
     Ok(())
 }
 
-/// Pictures of noise from pages of air.
-async fn pictures(screenshot_bytes: usize) -> Result<Vec<Screenshot>, Failure> {
-    let assignment =
-        pace::assignment(0, Page::Shop, &PolicyFile::default().check().map_err(Failure::Input)?.session)?;
+/// Noise screenshots of simulated pages.
+async fn pictures(screenshot_bytes: usize) -> Result<Vec<Screenshot>, CommandFailure> {
+    let assignment = pace::assignment(
+        0,
+        BenchPage::Shop,
+        &PolicyFile::default().check().map_err(CommandFailure::Input)?.session,
+    )?;
     let mut pictures = Vec::new();
     for seed in 0..PICTURES {
-        let air = Air::new(SimConfig { seed, screenshot_bytes, ..SimConfig::default() });
-        pictures.push(air.open(&assignment).await?.observe().await?.screenshot);
+        let browser = SimulatedBrowser::new(SimConfig { seed, screenshot_bytes, ..SimConfig::default() });
+        pictures.push(browser.open(&assignment).await?.observe().await?.screenshot);
     }
     Ok(pictures)
 }
 
-/// Trajectories with so many bytes of screenshots; the pictures' bytes are shared.
-fn trajectories(bytes: u64, pictures: &[Screenshot]) -> Made {
+/// Trajectories with this many bytes of screenshots; they share the pictures' memory.
+fn trajectories(bytes: u64, pictures: &[Screenshot]) -> GeneratedRecords {
     let mut pictures = pictures.iter().cycle();
     let mut left = bytes;
     let mut made = Vec::new();
     while left > 0 {
-        let plot =
-            Plot { group: made.len() as u64, steps: STEPS, kind: PolicyKind::Random, ..Plot::default() };
+        let plot = TrajectoryFixture {
+            group: made.len() as u64,
+            steps: STEPS,
+            kind: PolicyKind::Random,
+            ..TrajectoryFixture::default()
+        };
         let (record, mut steps) = plot.trajectory();
         for (step, picture) in steps.iter_mut().zip(&mut pictures) {
             step.observation.screenshot = picture.clone();
@@ -151,9 +169,10 @@ fn screenshot_bytes(step: &StepRecord) -> u64 {
     step.observation.screenshot.bytes.len() as u64
 }
 
-/// Writes as the coordinator does, one shard after another, each synced and read back. Returns the bytes of all files.
-fn write_shards(data_dir: &Path, made: &Made) -> Result<(u64, Duration), Failure> {
-    let max_shard_bytes = RecordsFile::default().check().map_err(Failure::Input)?.max_shard_bytes;
+/// Writes as the coordinator does: one shard after another, each synced and read back. Returns the
+/// bytes of all files.
+fn write_shards(data_dir: &Path, made: &GeneratedRecords) -> Result<(u64, Duration), CommandFailure> {
+    let max_shard_bytes = RecordsFile::default().check().map_err(CommandFailure::Input)?.max_shard_bytes;
     let began = Instant::now();
     let (mut wrote, mut shards) = (0, 0);
     let mut writer = ShardWriter::create(shard_plan(data_dir, shards)?);
@@ -169,12 +188,12 @@ fn write_shards(data_dir: &Path, made: &Made) -> Result<(u64, Duration), Failure
     Ok((wrote, began.elapsed()))
 }
 
-fn finish(writer: ShardWriter) -> Result<u64, Failure> {
+fn finish(writer: ShardWriter) -> Result<u64, CommandFailure> {
     Ok(writer.finish(|_, _| {})?.iter().map(|file| file.bytes).sum())
 }
 
-fn shard_plan(data_dir: &Path, index: u32) -> Result<ShardPlan, Failure> {
-    let config = RecordsFile::default().check().map_err(Failure::Input)?;
+fn shard_plan(data_dir: &Path, index: u32) -> Result<ShardPlan, CommandFailure> {
+    let config = RecordsFile::default().check().map_err(CommandFailure::Input)?;
     Ok(ShardPlan {
         data_dir: data_dir.to_owned(),
         shard_id: Id::new(format!("bench-{index}"))?,
@@ -185,8 +204,8 @@ fn shard_plan(data_dir: &Path, index: u32) -> Result<ShardPlan, Failure> {
     })
 }
 
-/// The floor: the same bytes, nothing made of them, in files of a shard's size, each synced.
-fn write_plain(folder: &Path, bytes: u64, pictures: &[Screenshot]) -> Result<Duration, Failure> {
+/// The lower bound: the same bytes without encoding, in files of a shard's size, each synced.
+fn write_plain(folder: &Path, bytes: u64, pictures: &[Screenshot]) -> Result<Duration, CommandFailure> {
     let file_bytes = RecordsFile::default().max_shard_bytes;
     let began = Instant::now();
     let mut left = bytes;

@@ -1,4 +1,4 @@
-//! Figures of several rounds and the machine they were taken on.
+//! Results of several rounds, with the machine they were measured on.
 
 use std::borrow::Cow;
 use std::fs;
@@ -8,17 +8,17 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::BenchArgs;
-use crate::{Failure, output};
+use crate::{CommandFailure, output};
 
-/// A benchmark in the making: conditions first, then figures.
-pub struct Report {
-    conditions: Conditions,
-    figures: Vec<Figure>,
+/// The report of a benchmark: conditions first, then results.
+pub struct BenchReport {
+    conditions: MachineConditions,
+    figures: Vec<MeasuredSeries>,
     notes: Vec<String>,
 }
 
-/// Where and when it was measured.
-struct Conditions {
+/// Machine and time of the measurement.
+struct MachineConditions {
     cpu: String,
     cores: usize,
     kernel: String,
@@ -26,43 +26,43 @@ struct Conditions {
     load: f64,
 }
 
-/// One figure, a value a round.
-struct Figure {
+/// One result, with a value per round.
+struct MeasuredSeries {
     name: Cow<'static, str>,
     unit: &'static str,
     rounds: Vec<f64>,
 }
 
-/// Beyond this, what else runs on the machine shows in the figures.
+/// Above this load, other work affects the results.
 const LOAD_MAX: f64 = 1.0;
 
-impl Report {
-    /// Looks at the machine. One that is busy is refused, for figures taken there mean little.
-    pub fn begin(args: &BenchArgs) -> Result<Self, Failure> {
-        let conditions = Conditions::look();
+impl BenchReport {
+    /// Reads the conditions; refuses a busy machine, on which results are unreliable.
+    pub fn begin(args: &BenchArgs) -> Result<Self, CommandFailure> {
+        let conditions = MachineConditions::detect();
         if cfg!(debug_assertions) {
-            output::complain("this is a debug build: measure with `cargo build --release`");
+            output::error_line("warning: this is a debug build; measure with `cargo build --release`");
         }
         if conditions.load > LOAD_MAX {
             let busy = format!("the load of the last minute is {:.2}, more than {LOAD_MAX}", conditions.load);
             if !args.anyway {
-                return Err(Failure::Input(vec![format!("{busy}; wait, or measure with --anyway")]));
+                return Err(CommandFailure::Input(vec![format!("{busy}; wait, or measure with --anyway")]));
             }
-            output::complain(&format!("warning: {busy}: the figures are of a busy machine"));
+            output::error_line(&format!("warning: {busy}: the results are those of a busy machine"));
         }
         Ok(Self { conditions, figures: Vec::new(), notes: Vec::new() })
     }
 
-    /// Adds this round's value of a figure.
+    /// Adds this round's value of a result.
     pub fn add(&mut self, name: impl Into<Cow<'static, str>>, unit: &'static str, value: f64) {
         let name = name.into();
         match self.figures.iter_mut().find(|figure| figure.name == name) {
             Some(figure) => figure.rounds.push(value),
-            None => self.figures.push(Figure { name, unit, rounds: vec![value] }),
+            None => self.figures.push(MeasuredSeries { name, unit, rounds: vec![value] }),
         }
     }
 
-    /// Adds a sentence without which a figure would be misread.
+    /// Adds a note that the results need.
     pub fn note(&mut self, text: impl Into<String>) {
         let text = text.into();
         if !self.notes.contains(&text) {
@@ -70,14 +70,14 @@ impl Report {
         }
     }
 
-    /// Prints everything.
-    pub fn print(&self, args: &BenchArgs) -> Result<(), Failure> {
+    /// Prints the conditions, results and notes.
+    pub fn print(&self, args: &BenchArgs) -> Result<(), CommandFailure> {
         if args.json {
             return Ok(output::json(&self.value())?);
         }
         output::line(self.conditions.line());
-        let rows: Vec<Vec<String>> = self.figures.iter().map(Figure::row).collect();
-        output::table(&["figure", "median", "least", "most", "rounds", "unit"], &rows);
+        let rows: Vec<Vec<String>> = self.figures.iter().map(MeasuredSeries::row).collect();
+        output::table(&["result", "median", "least", "most", "rounds", "unit"], &rows);
         for note in &self.notes {
             output::line(format!("note: {note}"));
         }
@@ -91,14 +91,14 @@ impl Report {
     }
 }
 
-impl Conditions {
-    fn look() -> Self {
+impl MachineConditions {
+    fn detect() -> Self {
         Self {
             cpu: field("/proc/cpuinfo", "model name").unwrap_or_else(|| "unknown processor".into()),
             cores: std::thread::available_parallelism().map_or(1, usize::from),
-            kernel: first_word("/proc/sys/kernel/osrelease").unwrap_or_default(),
+            kernel: first_field("/proc/sys/kernel/osrelease").unwrap_or_default(),
             commit: commit(),
-            load: first_word("/proc/loadavg").and_then(|load| load.parse().ok()).unwrap_or_default(),
+            load: first_field("/proc/loadavg").and_then(|load| load.parse().ok()).unwrap_or_default(),
         }
     }
 
@@ -116,12 +116,12 @@ impl Conditions {
     }
 }
 
-impl Figure {
+impl MeasuredSeries {
     fn row(&self) -> Vec<String> {
         let sorted = sorted(&self.rounds);
         let ends = [self.median(), sorted.first().copied(), sorted.last().copied()];
         let mut row = vec![self.name.to_string()];
-        row.extend(ends.map(|value| value.map_or("–".into(), shown)));
+        row.extend(ends.map(|value| value.map_or("–".into(), three_digits)));
         row.extend([self.rounds.len().to_string(), self.unit.to_owned()]);
         row
     }
@@ -135,7 +135,8 @@ impl Figure {
     }
 }
 
-/// The value that so many percent of all do not exceed; of an even number the mean of the middle two stands for the half.
+/// The value that `percent` % of all do not exceed; with an even number of values, the 50th is the
+/// mean of the middle two.
 pub fn percentile(values: &[f64], percent: f64) -> Option<f64> {
     let sorted = sorted(values);
     if percent == 50.0 && !sorted.is_empty() && sorted.len().is_multiple_of(2) {
@@ -146,7 +147,7 @@ pub fn percentile(values: &[f64], percent: f64) -> Option<f64> {
     sorted.get(rank.saturating_sub(1)).copied()
 }
 
-/// Millions a second.
+/// Megabytes per second.
 pub fn megabytes_a_second(bytes: u64, time: Duration) -> f64 {
     bytes as f64 / 1e6 / time.as_secs_f64()
 }
@@ -157,8 +158,8 @@ fn sorted(values: &[f64]) -> Vec<f64> {
     sorted
 }
 
-/// Three digits that say something.
-fn shown(value: f64) -> String {
+/// Formats three significant digits.
+fn three_digits(value: f64) -> String {
     match value.abs() {
         size if size >= 100.0 => format!("{value:.0}"),
         size if size >= 10.0 => format!("{value:.1}"),
@@ -166,7 +167,7 @@ fn shown(value: f64) -> String {
     }
 }
 
-fn first_word(path: &str) -> Option<String> {
+fn first_field(path: &str) -> Option<String> {
     Some(fs::read_to_string(path).ok()?.split_whitespace().next()?.to_owned())
 }
 
@@ -176,11 +177,11 @@ fn field(path: &str, key: &str) -> Option<String> {
     Some(line.split_once(':')?.1.trim().to_owned())
 }
 
-/// The commit of the folder we are in, when it is one of a repository.
+/// The commit of the current directory, if it is in a repository.
 fn commit() -> Option<String> {
     let args = ["describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"];
-    let told = Command::new("git").args(args).output().ok().filter(|told| told.status.success())?;
-    Some(String::from_utf8_lossy(&told.stdout).trim().to_owned())
+    let output = Command::new("git").args(args).output().ok().filter(|told| told.status.success())?;
+    Some(String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
 
 #[cfg(test)]
@@ -205,7 +206,8 @@ mod tests {
 
     #[test]
     fn a_figure_gathers_its_rounds() {
-        let mut report = Report { conditions: Conditions::look(), figures: vec![], notes: vec![] };
+        let mut report =
+            BenchReport { conditions: MachineConditions::detect(), figures: vec![], notes: vec![] };
         for value in [3.0, 1.0, 2.0] {
             report.add("rate", "1/s", value);
         }

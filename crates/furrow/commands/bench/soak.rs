@@ -1,74 +1,75 @@
-//! `furrow bench soak`: thousands of trajectories in a row on one worker, and whether anything of it grows.
+//! `furrow bench soak`: runs thousands of trajectories on one worker and measures whether anything
+//! grows.
 //!
-//! The whole farm runs in a process of its own with the random policy on real pages; from outside, the processes, the open files and the memory
-//! of its whole tree are sampled. What a straight line through the samples rises by is told for a thousand trajectories.
+//! The whole farm runs in a separate process with the random policy on real pages; processes, open
+//! files and memory of its whole tree are sampled from outside. The report gives the rise of a
+//! straight line through the samples per thousand trajectories.
 
 use std::time::Duration;
 
 use clap::Args;
 use furrow_env::EnvFile;
-use furrow_telemetry::{Memory, tree_open_files, tree_usage};
+use furrow_telemetry::{MemoryMeasure, tree_open_files, tree_usage};
 use tokio::time::{Instant, sleep};
 
 use super::BenchArgs;
-use super::child::{Farm, PlaceArgs, Plan};
-use super::pace::Page;
-use super::report::{Report, percentile};
-use crate::commands::scratch::Scratch;
-use crate::{Failure, launch};
+use super::child::{FarmPathArgs, FarmPlan, FarmProcess};
+use super::pace::BenchPage;
+use super::report::{BenchReport, percentile};
+use crate::commands::scratch::ScratchDir;
+use crate::{CommandFailure, launch};
 
-/// How much and with what.
 #[derive(Debug, Args)]
 pub struct SoakArgs {
-    /// Trajectories that end before it is over
+    /// Number of trajectories to run
     #[arg(long, default_value_t = 2000, value_parser = clap::value_parser!(u32).range(10..=1_000_000))]
     trajectories: u32,
-    /// Steps of each
+    /// Steps of each trajectory
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=1000))]
     steps: u32,
-    /// Trajectories at once
+    /// Number of concurrent trajectories
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=200))]
     sessions: u32,
-    /// Trajectories after which a browser is replaced
+    /// Number of trajectories after which a browser is replaced
     #[arg(long, default_value_t = EnvFile::default().trajectories_per_browser)]
     trajectories_per_browser: u32,
     #[command(flatten)]
-    place: PlaceArgs,
+    paths: FarmPathArgs,
     #[command(flatten)]
     bench: BenchArgs,
 }
 
-/// Time between two looks: reading the memory of 20 processes takes the kernel 26 ms. The farm counts its trajectories every 5 s.
-const LOOK: Duration = Duration::from_secs(5);
+/// Time between two samples: reading the memory of 20 processes takes the kernel 26 ms. The farm
+/// updates its trajectory count every 5 s.
+const SAMPLE_INTERVAL: Duration = Duration::from_secs(5);
 
-/// A trajectory of two steps takes a second or two; one that takes a minute is stuck.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// A trajectory of two steps takes a second or two; after a minute it is stuck.
+const STALL_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// One look at the whole tree.
+/// One sample of the whole process tree.
 #[derive(Debug, Clone, Copy)]
-struct Sample {
-    /// Trajectories that had ended.
+struct ResourceSample {
+    /// Number of trajectories that had ended.
     trajectories: f64,
     processes: f64,
     files: f64,
     pss_megabytes: f64,
 }
 
-/// Runs the command.
-pub fn run(args: &SoakArgs) -> Result<(), Failure> {
-    let mut report = Report::begin(&args.bench)?;
-    let scratch = Scratch::make(&args.place.dir)?;
+pub fn run(args: &SoakArgs) -> Result<(), CommandFailure> {
+    let mut report = BenchReport::begin(&args.bench)?;
+    let scratch = ScratchDir::make(&args.paths.dir)?;
     let (samples, took) = launch::runtime()?.block_on(soak(args, &scratch))?;
-    // Until a tenth is over everything fills: caches, pools, the browsers themselves.
-    let settled: Vec<Sample> = samples
+    // During the first tenth everything fills: caches, pools, the browsers themselves.
+    let settled: Vec<ResourceSample> = samples
         .into_iter()
         .filter(|sample| sample.trajectories >= f64::from(args.trajectories) / 10.0)
         .collect();
     let ended = settled.last().map_or(0.0, |last| last.trajectories);
     report.add("trajectories", "ended", ended);
     report.add("trajectories a second", "", ended / took.as_secs_f64());
-    type Of = fn(&Sample) -> f64;
-    let kinds: [(&str, &str, Of); 3] = [
+    type SampleField = fn(&ResourceSample) -> f64;
+    let kinds: [(&str, &str, SampleField); 3] = [
         ("processes", "", |sample| sample.processes),
         ("open files", "", |sample| sample.files),
         ("PSS", "MB", |sample| sample.pss_megabytes),
@@ -87,33 +88,36 @@ pub fn run(args: &SoakArgs) -> Result<(), Failure> {
             report.add(format!("{name}, rise a thousand trajectories"), unit, slope);
         }
     }
-    report.note(format!("{} samples, {} s apart", settled.len(), LOOK.as_secs()));
+    report.note(format!("{} samples, {} s apart", settled.len(), SAMPLE_INTERVAL.as_secs()));
     report.print(&args.bench)
 }
 
-async fn soak(args: &SoakArgs, scratch: &Scratch) -> Result<(Vec<Sample>, Duration), Failure> {
+async fn soak(
+    args: &SoakArgs,
+    scratch: &ScratchDir,
+) -> Result<(Vec<ResourceSample>, Duration), CommandFailure> {
     let env = EnvFile {
         sessions_max: args.sessions,
         trajectories_per_browser: args.trajectories_per_browser,
-        browser: args.place.browser.clone(),
+        browser: args.paths.browser.clone(),
         ..EnvFile::default()
     };
-    let plan = Plan {
+    let plan = FarmPlan {
         env,
         think: Duration::ZERO,
         max_delay: Duration::from_secs(30),
-        air: None,
+        simulated_screenshot_bytes: None,
         steps_max: Some(args.steps),
     };
-    let mut farm = Farm::start(scratch.fresh("soak")?, &args.place.pages, Page::Shop, &plan)?;
+    let mut farm = FarmProcess::start(scratch.fresh("soak")?, &args.paths.pages, BenchPage::Shop, &plan)?;
     let (began, mut moved) = (Instant::now(), Instant::now());
-    let mut samples: Vec<Sample> = Vec::new();
+    let mut samples: Vec<ResourceSample> = Vec::new();
     loop {
-        sleep(LOOK).await;
+        sleep(SAMPLE_INTERVAL).await;
         let Some(now) = farm.now()? else { continue };
-        let usage = tree_usage(farm.pid()?, Memory::RssAndPss)?;
-        let sample = Sample {
-            trajectories: now.of("env/trajectories"),
+        let usage = tree_usage(farm.pid()?, MemoryMeasure::RssAndPss)?;
+        let sample = ResourceSample {
+            trajectories: now.number("env/trajectories"),
             processes: usage.processes as f64,
             files: tree_open_files(farm.pid()?)? as f64,
             pss_megabytes: usage.pss_bytes.unwrap_or(usage.rss_bytes) as f64 / 1e6,
@@ -125,8 +129,8 @@ async fn soak(args: &SoakArgs, scratch: &Scratch) -> Result<(Vec<Sample>, Durati
         if sample.trajectories >= f64::from(args.trajectories) {
             break;
         }
-        if moved.elapsed() > PATIENCE {
-            let stuck = format!("no trajectory ended for {} s", PATIENCE.as_secs());
+        if moved.elapsed() > STALL_TIMEOUT {
+            let stuck = format!("no trajectory ended for {} s", STALL_TIMEOUT.as_secs());
             return Err(anyhow::anyhow!(stuck).into());
         }
     }
@@ -135,7 +139,8 @@ async fn soak(args: &SoakArgs, scratch: &Scratch) -> Result<(Vec<Sample>, Durati
     Ok((samples, took))
 }
 
-/// Slope of the straight line of least squares through points: sum((x - mean x)(y - mean y)) / sum((x - mean x)^2).
+/// Least-squares slope of a line through points: sum((x - mean x)(y - mean y)) / sum((x - mean
+/// x)^2).
 fn slope(points: &[(f64, f64)]) -> Option<f64> {
     let count = points.len() as f64;
     let mean = |of: fn(&(f64, f64)) -> f64| points.iter().map(of).sum::<f64>() / count;

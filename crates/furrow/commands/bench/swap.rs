@@ -1,4 +1,5 @@
-//! `furrow bench swap`: new weights under sessions that decode without rest: how long nothing runs, and what it costs the sessions.
+//! `furrow bench swap`: loads new weights while sessions decode without pause; measures how long
+//! nothing runs, and what it costs the sessions.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -6,68 +7,69 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use clap::Args;
-use furrow_env::Stages;
-use furrow_env::sim::{Air, SimConfig};
-use furrow_model::init::{Init, SHARD_BYTES_MAX, Size, StoredType, init};
-use furrow_policy::{Answer, Model, Policy, PolicyConfig, PolicyFile, Turn};
+use furrow_env::EnvironmentFactory;
+use furrow_env::simulated::{SimConfig, SimulatedBrowser};
+use furrow_model::init::{InitSpec, ModelSize, SHARD_BYTES_MAX, StoredType, init};
+use furrow_policy::{ModelPolicy, Policy, PolicyConfig, PolicyFile, PolicyInput, PolicyOutput};
 use furrow_rollout::{Assignment, Id, PolicyVersion, Trajectory, WeightsForm, WeightsLink, WeightsOrder};
-use furrow_wire::Opening;
+use furrow_wire::SessionOpening;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
 use super::BenchArgs;
-use super::pace::{self, Page};
-use super::report::Report;
-use crate::commands::scratch::Scratch;
-use crate::{Failure, launch};
+use super::pace::{self, BenchPage};
+use super::report::BenchReport;
+use crate::commands::scratch::ScratchDir;
+use crate::{CommandFailure, launch};
 
-/// How many of what.
 #[derive(Debug, Args)]
 pub struct SwapArgs {
-    /// Sessions that act without rest
+    /// Number of sessions that act without pause
     #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=256))]
     sessions: u32,
-    /// Versions published one after another
+    /// Number of versions to publish, one after another
     #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u16).range(1..=10_000))]
     versions: u16,
-    /// What becomes of sessions: keep, rebuild or finish_on_old
+    /// What to do with sessions at a swap: keep, rebuild or finish_on_old
     #[arg(long, default_value = "keep")]
     on_swap: String,
     #[command(flatten)]
     bench: BenchArgs,
 }
 
-/// What sessions share.
-struct Ground {
-    model: Model,
-    air: Air,
+/// What the sessions share.
+struct SwapHarness {
+    model: ModelPolicy,
+    simulated_browser: SimulatedBrowser,
     replies: AtomicU64,
-    /// The longest reply since it was last looked at.
+    /// The longest reply since the last reset.
     longest_micros: AtomicU64,
     stop: CancellationToken,
 }
 
-/// Steps of a trajectory.
 const STEPS: u32 = 8;
 
-/// Watched without an exchange, for comparison.
+/// Duration of the measurement without swaps, for comparison.
 const QUIET: Duration = Duration::from_secs(10);
 
-/// Runs the command.
-pub fn run(args: &SwapArgs) -> Result<(), Failure> {
-    let mut report = Report::begin(&args.bench)?;
-    let scratch = Scratch::make(&std::env::temp_dir())?;
+pub fn run(args: &SwapArgs) -> Result<(), CommandFailure> {
+    let mut report = BenchReport::begin(&args.bench)?;
+    let scratch = ScratchDir::make(&std::env::temp_dir())?;
     launch::runtime()?.block_on(measure(args, &scratch, &mut report))?;
     report.print(&args.bench)
 }
 
-async fn measure(args: &SwapArgs, scratch: &Scratch, report: &mut Report) -> Result<(), Failure> {
+async fn measure(
+    args: &SwapArgs,
+    scratch: &ScratchDir,
+    report: &mut BenchReport,
+) -> Result<(), CommandFailure> {
     let folder = scratch.fresh("checkpoints")?;
     let checkpoints = [1, 2].map(|seed| (seed, folder.join(format!("tiny-{seed}"))));
     for (seed, path) in &checkpoints {
-        let what = Init {
-            size: Size::Tiny,
+        let what = InitSpec {
+            size: ModelSize::Tiny,
             seed: *seed,
             dtype: StoredType::Float32,
             shard_bytes_max: SHARD_BYTES_MAX,
@@ -79,56 +81,63 @@ async fn measure(args: &SwapArgs, scratch: &Scratch, report: &mut Report) -> Res
     file.sampling.max_tokens = 32;
     file.weights.on_swap.clone_from(&args.on_swap);
     file.engine.state_slots = 2 * args.sessions + 2;
-    let config = file.check().map_err(Failure::Input)?;
+    let config = file.check().map_err(CommandFailure::Input)?;
     let settings = config.model.clone().context("a model policy has a model")?;
-    let ground = Arc::new(Ground {
-        model: Model::open(&settings, &config.session)?,
-        air: Air::new(SimConfig { screenshot_bytes: 4000, ..SimConfig::default() }),
+    let harness = Arc::new(SwapHarness {
+        model: ModelPolicy::open(&settings, &config.session)?,
+        simulated_browser: SimulatedBrowser::new(SimConfig {
+            screenshot_bytes: 4000,
+            ..SimConfig::default()
+        }),
         replies: AtomicU64::new(0),
         longest_micros: AtomicU64::new(0),
         stop: CancellationToken::new(),
     });
-    let mut sessions = start(args, &config, &ground)?;
-    // Each of them has replied before anything is measured.
-    while ground.replies.load(Ordering::Relaxed) < u64::from(args.sessions) {
+    let mut sessions = start(args, &config, &harness)?;
+    // Measure only after every session has replied.
+    while harness.replies.load(Ordering::Relaxed) < u64::from(args.sessions) {
         sleep(Duration::from_millis(50)).await;
     }
-    let (quiet, quiet_longest) = ground.watched(sleep(QUIET)).await;
+    let (quiet, quiet_longest) = harness.measure_during(sleep(QUIET)).await;
     let (busy, busy_longest) =
-        ground.watched(exchange(args, &checkpoints.map(|(_, path)| path), &ground, report)).await;
-    ground.stop.cancel();
+        harness.measure_during(exchange(args, &checkpoints.map(|(_, path)| path), &harness, report)).await;
+    harness.stop.cancel();
     let mut lost = 0.0;
     while let Some(ended) = sessions.join_next().await {
         lost += f64::from(u8::from(ended?.is_err()));
     }
-    ground.model.stop().await;
+    harness.model.stop().await;
     report.add("sessions lost", "", lost);
     report.add("replies a second, no exchange", "1/s", quiet);
     report.add("replies a second, one exchange after another", "1/s", busy);
     report.add("longest reply, no exchange", "ms", quiet_longest);
     report.add("longest reply, one exchange after another", "ms", busy_longest);
-    report.note("the pause is the time in which the engine's thread does nothing but exchange weights; loading runs beside it on a thread of its own");
+    report.note("the pause is the time in which the engine's thread only exchanges weights; loading runs on another thread");
     Ok(())
 }
 
 fn start(
     args: &SwapArgs,
     config: &PolicyConfig,
-    ground: &Arc<Ground>,
-) -> Result<JoinSet<anyhow::Result<()>>, Failure> {
+    harness: &Arc<SwapHarness>,
+) -> Result<JoinSet<anyhow::Result<()>>, CommandFailure> {
     let mut sessions = JoinSet::new();
     for index in 0..args.sessions {
-        sessions.spawn(ground.clone().trajectories(pace::assignment(index, Page::Shop, &config.session)?));
+        sessions.spawn(harness.clone().trajectories(pace::assignment(
+            index,
+            BenchPage::Shop,
+            &config.session,
+        )?));
     }
     Ok(sessions)
 }
 
-/// Publishes version after version, each as soon as the one before it is in use.
+/// Publishes version after version, each as soon as the previous one is in use.
 async fn exchange(
     args: &SwapArgs,
     checkpoints: &[std::path::PathBuf; 2],
-    ground: &Ground,
-    report: &mut Report,
+    harness: &SwapHarness,
+    report: &mut BenchReport,
 ) {
     for version in 1..=args.versions {
         let directory = checkpoints[usize::from(version) % 2].display().to_string();
@@ -139,7 +148,7 @@ async fn exchange(
             weights_sha256: None,
             taken: false,
         };
-        match ground.model.take_weights(&order).await {
+        match harness.model.take_weights(&order).await {
             Ok(taken) => {
                 report.add("pause", "ms", taken.pause_micros as f64 / 1e3);
                 report.add("read, verify and pack beside decode", "ms", taken.load_micros as f64 / 1e3);
@@ -149,9 +158,9 @@ async fn exchange(
     }
 }
 
-impl Ground {
-    /// Replies a second and the longest reply, in milliseconds, while something goes on.
-    async fn watched(&self, something: impl Future<Output = ()>) -> (f64, f64) {
+impl SwapHarness {
+    /// Replies per second and the longest reply in milliseconds, while `something` runs.
+    async fn measure_during(&self, something: impl Future<Output = ()>) -> (f64, f64) {
         let (began, before) = (Instant::now(), self.replies.load(Ordering::Relaxed));
         self.longest_micros.store(0, Ordering::Relaxed);
         something.await;
@@ -160,7 +169,7 @@ impl Ground {
         (replies as f64 / began.elapsed().as_secs_f64(), longest as f64 / 1e3)
     }
 
-    /// One trajectory after another, until it is told to stop.
+    /// Runs one trajectory after another until the stop.
     async fn trajectories(self: Arc<Self>, mut assignment: Assignment) -> anyhow::Result<()> {
         for attempt in 0.. {
             let of = &mut assignment.ancestry;
@@ -175,8 +184,8 @@ impl Ground {
     }
 
     async fn trajectory(&self, assignment: &Assignment) -> anyhow::Result<()> {
-        let mut stage = self.air.open(assignment).await?;
-        let opening = Opening {
+        let mut stage = self.simulated_browser.open(assignment).await?;
+        let opening = SessionOpening {
             ancestry: assignment.ancestry.clone(),
             token: assignment.token,
             session: assignment.session.clone(),
@@ -186,7 +195,7 @@ impl Ground {
         let mut session = self.model.open(&opening).await?;
         for step in 0..STEPS {
             let observation = stage.observe().await?;
-            let turn = Turn {
+            let turn = PolicyInput {
                 ancestry: &opening.ancestry,
                 session: &opening.session,
                 goal: &opening.goal,
@@ -196,7 +205,7 @@ impl Ground {
                 hint_json: None,
             };
             let began = Instant::now();
-            if let Answer::ContextFull = session.act(turn).await? {
+            if let PolicyOutput::ContextFull = session.act(turn).await? {
                 break;
             }
             self.longest_micros.fetch_max(began.elapsed().as_micros() as u64, Ordering::Relaxed);

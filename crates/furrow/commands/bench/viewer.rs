@@ -1,4 +1,5 @@
-//! Somebody who looks: a browser of its own with one page open, which can be stopped as a machine that sleeps stops one.
+//! A viewer of the dashboard: a browser with one page open, which can be stopped as a sleeping
+//! machine stops it.
 
 use std::path::Path;
 use std::process::Stdio;
@@ -13,40 +14,39 @@ use tokio::time::{Instant, sleep, timeout};
 use crate::commands::headless;
 
 /// A browser that shows a page.
-pub struct Viewer {
+pub struct PageViewer {
     child: Child,
-    /// Its id, which is that of the group of all its processes.
+    /// Process id, which is also the id of its process group.
     pid: u32,
 }
 
-/// For a browser to start and its page to be drawn.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// Longest time for a browser to start and render its page.
+const STARTUP_TIMEOUT: Duration = Duration::from_secs(60);
 
-impl Viewer {
-    /// Opens a page and waits until its title is this.
+impl PageViewer {
+    /// Opens a page and waits until it has this title.
     pub async fn open(program: &Path, folder: &Path, url: &str, title: &str) -> anyhow::Result<Self> {
         let mut command = headless::command(program, folder)?;
         command.args(["--remote-debugging-port=0", "--window-size=1280,860", url]);
         command.stdout(Stdio::null()).stderr(Stdio::null()).process_group(0);
         let child = command.spawn().with_context(|| format!("starting {}", program.display()))?;
-        let pid = child.id().context("the browser is gone")?;
+        let pid = child.id().context("the browser has ended")?;
         let viewer = Self { child, pid };
-        let deadline = Instant::now() + PATIENCE;
-        while !is_shown(&headless::profile(folder), title).await.unwrap_or(false) {
+        let deadline = Instant::now() + STARTUP_TIMEOUT;
+        while !has_tab_titled(&headless::profile(folder), title).await.unwrap_or(false) {
             if Instant::now() > deadline {
-                bail!("the browser never showed {title:?} at {url}");
+                bail!("the browser did not show {title:?} at {url} in time");
             }
             sleep(Duration::from_millis(200)).await;
         }
         Ok(viewer)
     }
 
-    /// Stops all its processes where they stand: connections stay open and nobody reads them.
+    /// Stops all its processes: connections stay open and nothing reads them.
     pub fn stall(&self) -> anyhow::Result<()> {
         signal("STOP", self.pid)
     }
 
-    /// Ends it.
     pub async fn close(mut self) -> anyhow::Result<()> {
         signal("KILL", self.pid)?;
         self.child.wait().await?;
@@ -54,8 +54,8 @@ impl Viewer {
     }
 }
 
-impl Drop for Viewer {
-    /// After an error it ends here; one that was closed has no process any more.
+impl Drop for PageViewer {
+    /// Ends the browser after an error; a closed one has no process any more.
     fn drop(&mut self) {
         if self.child.id().is_some() {
             signal("KILL", self.pid).ok();
@@ -63,15 +63,15 @@ impl Drop for Viewer {
     }
 }
 
-/// Whether one of the browser's tabs has this title: its list of tabs says so.
-async fn is_shown(profile: &Path, title: &str) -> anyhow::Result<bool> {
+/// Whether one of the browser's tabs has this title, by its list of tabs.
+async fn has_tab_titled(profile: &Path, title: &str) -> anyhow::Result<bool> {
     let port = std::fs::read_to_string(profile.join("DevToolsActivePort"))?;
     let port: u16 = port.lines().next().context("no port")?.parse()?;
-    let asked = async {
+    let request = async {
         let mut stream = TcpStream::connect(("127.0.0.1", port)).await?;
         stream.write_all(b"GET /json/list HTTP/1.1\r\nHost: localhost\r\n\r\n").await?;
         let (mut answer, mut part) = (Vec::new(), [0; 4096]);
-        // The browser leaves the connection open after its answer, so what is looked for ends it.
+        // The browser leaves the connection open after its answer, so reading ends at the title.
         while !String::from_utf8_lossy(&answer).contains(title) {
             match stream.read(&mut part).await? {
                 0 => return anyhow::Ok(false),
@@ -80,7 +80,7 @@ async fn is_shown(profile: &Path, title: &str) -> anyhow::Result<bool> {
         }
         Ok(true)
     };
-    timeout(Duration::from_secs(1), asked).await.unwrap_or(Ok(false))
+    timeout(Duration::from_secs(1), request).await.unwrap_or(Ok(false))
 }
 
 fn signal(name: &str, group: u32) -> anyhow::Result<()> {

@@ -1,90 +1,91 @@
-//! `furrow plan --job`: what a job takes of a machine, and whether it fits.
+//! `furrow plan --job`: computes what a job takes of a machine, and whether it fits.
 
 use std::path::PathBuf;
 
 use clap::Args;
 use furrow_model::config::Config;
-use furrow_model::floor::{Device, Mix};
+use furrow_model::floor::{DeviceSpec, SessionMix};
 use furrow_policy::ModelConfig;
 use furrow_tasks::TaskSet;
 
-use crate::budget::{Budget, Given, Machine, Roles};
+use crate::budget::{JobBudget, LocalRoles, MachineArgs, MachineCapacity};
 use crate::job::Job;
-use crate::recorded::Recorded;
-use crate::sessions::{Sessions, mix_of};
-use crate::{Failure, output};
+use crate::recorded::RecordedRun;
+use crate::sessions::{SessionSizes, mix_of};
+use crate::{CommandFailure, output};
 
-/// Which job, and on what machine.
+/// Which job to plan, and for which machine.
 #[derive(Debug, Args)]
 pub struct JobPlanArgs {
-    /// Job file whose budget is summed up, and whose checkpoint the model is
+    /// Job file whose resources are summed up, on its own checkpoint
     #[arg(long, value_name = "FILE", conflicts_with = "checkpoint")]
     job: Option<PathBuf>,
-    /// Replace a key of the job, such as `policy.engine.state_slots=100`; may be given again
+    /// Replace one key of the job, such as `policy.engine.state_slots=100`; repeat the option for
+    /// more keys
     #[arg(long = "set", value_name = "KEY=VALUE", requires = "job")]
     set: Vec<String>,
     #[command(flatten)]
-    given: Given,
+    machine: MachineArgs,
 }
 
-/// A job that is planned.
+/// A job to plan.
 #[derive(Debug)]
 pub struct PlannedJob {
     job: Job,
-    /// Its tasks, where they can be read here.
+    /// The job's tasks, if they can be read here.
     tasks: Option<TaskSet>,
 }
 
 impl JobPlanArgs {
-    /// The job, where one was named.
-    pub fn read(&self) -> Result<Option<PlannedJob>, Failure> {
+    /// The named job, if any.
+    pub fn read(&self) -> Result<Option<PlannedJob>, CommandFailure> {
         let Some(path) = &self.job else { return Ok(None) };
-        let job = Job::read(path, &self.set).map_err(Failure::Input)?;
+        let job = Job::read(path, &self.set).map_err(CommandFailure::Input)?;
         if job.policy.model.is_none() {
             let kind = job.policy.choice.kind().as_str();
-            return Err(Failure::Input(vec![format!(
-                "policy.kind: {kind:?} computes nothing; use \"model\""
+            return Err(CommandFailure::Input(vec![format!(
+                "policy.kind: {kind:?} runs no model; use a job with \"model\""
             )]));
         }
-        // A plan may be made where the tasks are not.
+        // A plan may be made on a machine without the tasks.
         let tasks = furrow_tasks::load(&job.tasks);
         if let Err(problems) = &tasks {
-            output::aside(format!(
-                "the job's tasks are not read ({}): --steps and --screenshot say what they are like",
+            output::progress_line(format!(
+                "the job's tasks cannot be read ({}); give their steps and pages with --steps and --screenshot",
                 problems.first().map_or("", String::as_str)
             ));
         }
         Ok(Some(PlannedJob { job, tasks: tasks.ok() }))
     }
 
-    /// The job's budget on this machine, or on the one that was described.
+    /// The job's budget on this machine, or on the machine that the options describe.
     pub fn budget(
         &self,
         planned: &PlannedJob,
-        (config, mix): (&Config, &Mix),
-        recorded: Option<&Recorded>,
-        named: &Device,
-    ) -> Result<(Budget, String), Failure> {
+        (config, mix): (&Config, &SessionMix),
+        recorded: Option<&RecordedRun>,
+        named: &DeviceSpec,
+    ) -> Result<(JobBudget, String), CommandFailure> {
         let job = &planned.job;
         let context = job.policy.session.context;
         let sessions = match recorded {
-            Some(recorded) => Sessions::recorded(recorded, mix.sessions, context),
-            None => Sessions::assumed(Some(config), mix, context),
+            Some(recorded) => SessionSizes::recorded(recorded, mix.sessions, context),
+            None => SessionSizes::assumed(Some(config), mix, context),
         };
-        let machine = Machine::of(job, &self.given, Some(named));
-        let budget = Budget::of(job, Roles::All, &sessions, &machine).map_err(Failure::Input)?;
-        Ok((budget, format!("{} sessions, {}", sessions.count, sessions.of)))
+        let machine = MachineCapacity::detect(job, &self.machine, Some(named));
+        let budget =
+            JobBudget::for_job(job, LocalRoles::All, &sessions, &machine).map_err(CommandFailure::Input)?;
+        Ok((budget, format!("{} sessions, {}", sessions.count, sessions.source)))
     }
 }
 
 impl PlannedJob {
-    /// Its model.
     pub fn model(&self) -> Option<&ModelConfig> {
         self.job.policy.model.as_ref()
     }
 
-    /// What it says of its sessions.
-    pub fn mix(&self, base: Mix) -> Mix {
+    /// The job's sessions and tasks, over `base`.
+    pub fn mix(&self, base: SessionMix) -> SessionMix {
         mix_of(&self.job, self.tasks.as_ref(), base)
     }
 }
@@ -93,38 +94,39 @@ impl PlannedJob {
 mod tests {
     use super::*;
 
-    fn budget(settings: &[&str], gib: [f64; 3]) -> Budget {
+    fn budget(settings: &[&str], gib: [f64; 3]) -> JobBudget {
         let dir = tempfile::tempdir().unwrap();
         let text = include_str!("../../../model/tests/configs/nano_12b_vl.json");
         std::fs::write(dir.path().join("config.json"), text).unwrap();
         let job = dir.path().join("job.toml");
         let keys = "[policy]\nkind = \"model\"\ncheckpoint = \".\"\n[policy.sampling]\nmax_tokens = 150\n[policy.engine]\nbackend = \"cuda\"\n\
-            kv_tokens = 1638400\ncontext_tokens_max = 65536\nstate_slots = 102\nsnapshot_slots = 0\nparked_bytes = 64424509440\n[env]\nsessions_max = 100\n\
+            kv_tokens = 1638400\ncontext_tokens_max = 65536\nstate_slots = 102\nsnapshot_slots = 0\noffload_bytes = 64424509440\n[env]\nsessions_max = 100\n\
             [[tasks.source]]\npath = \"config.json\"\nsuite = \"some\"\n";
         std::fs::write(&job, keys).unwrap();
         let set = settings.iter().map(ToString::to_string).collect();
         let [gpu, memory, disk] = gib.map(Some);
-        let given = Given { gpu_memory_gib: gpu, memory_gib: memory, disk_gib: disk, device_bytes: None };
-        let args = JobPlanArgs { job: Some(job), set, given };
+        let given =
+            MachineArgs { gpu_memory_gib: gpu, memory_gib: memory, disk_gib: disk, device_bytes: None };
+        let args = JobPlanArgs { job: Some(job), set, machine: given };
         let planned = args.read().unwrap().unwrap();
         let config = Config::read(dir.path()).unwrap();
-        let mix = planned.mix(Mix { screenshot: (1440, 900), ..Mix::default() });
-        args.budget(&planned, (&config, &mix), None, Device::named("h200").unwrap()).unwrap().0
+        let mix = planned.mix(SessionMix { screenshot: (1440, 900), ..SessionMix::default() });
+        args.budget(&planned, (&config, &mix), None, DeviceSpec::named("h200").unwrap()).unwrap().0
     }
 
-    /// The machine that the farm is to run on: 139 GiB of GPU memory, 128 GiB of memory, 64 GiB of disk.
-    const THERE: [f64; 3] = [139.0, 128.0, 64.0];
+    /// The machine of a farm: 139 GiB of GPU memory, 128 GiB of memory, 64 GiB of disk.
+    const FARM_MACHINE: [f64; 3] = [139.0, 128.0, 64.0];
     const GIB: u64 = 1 << 30;
 
     #[track_caller]
-    fn bytes(budget: &Budget, sum: &str, term: &str) -> u64 {
+    fn bytes(budget: &JobBudget, sum: &str, term: &str) -> u64 {
         let sum = budget.sums.iter().find(|it| it.what == sum).unwrap();
         sum.terms.iter().find(|it| it.what == term).unwrap_or_else(|| panic!("{term}: {sum:?}")).bytes
     }
 
     #[test]
     fn a_job_is_summed_up_by_term() {
-        let budget = budget(&["policy.weights.stage=device"], THERE);
+        let budget = budget(&["policy.weights.stage=device"], FARM_MACHINE);
         let weights = bytes(&budget, "GPU memory", "weights");
         assert!((26.2e9..26.4e9).contains(&(weights as f64)), "{weights}");
         assert_eq!(bytes(&budget, "GPU memory", "a second set of weights"), weights);
@@ -146,10 +148,10 @@ mod tests {
         for sum in &budget.sums {
             assert_eq!(sum.total(), sum.terms.iter().map(|term| term.bytes).sum::<u64>());
         }
-        // What is pinned is taken from what processes have, and both from what files have.
+        // Pinned memory is taken from the memory of processes, and both from the page cache.
         let there = |what: &str| {
             let sum = budget.sums.iter().find(|it| it.what == what).unwrap();
-            (sum.there.as_ref().unwrap().bytes, sum.total())
+            (sum.available.as_ref().unwrap().bytes, sum.total())
         };
         let (pinned, processes, cache) =
             (there("pinned memory"), there("memory of processes"), there("page cache"));
@@ -162,7 +164,7 @@ mod tests {
 
     #[test]
     fn each_sum_that_does_not_fit_is_named_by_itself_and_to_the_byte() {
-        let fits = budget(&[], THERE);
+        let fits = budget(&[], FARM_MACHINE);
         assert_eq!(fits.refusals(), [""; 0]);
         let total = |what: &str| fits.sums.iter().find(|it| it.what == what).unwrap().total();
         let gib = |bytes: u64| bytes as f64 / GIB as f64;
@@ -170,7 +172,8 @@ mod tests {
             lines.iter().map(|line| line.split(':').next().unwrap().to_owned()).collect()
         };
         let named = |gib: [f64; 3]| names(budget(&[], gib).refusals());
-        // Estimates warn; the page cache and the end of the data set warn, too, and are left out here.
+        // Estimates warn. The page cache and the end of the data set warn, too; they are left out
+        // here.
         let warned = |gib: [f64; 3]| {
             let mut lines = names(budget(&[], gib).warnings());
             lines.retain(|line| ["memory of processes", "disk to run"].contains(&line.as_str()));
@@ -192,7 +195,8 @@ mod tests {
         {
             assert!(line.contains(part), "{part}: {line}");
         }
-        // A page cache that is too small costs time, and the data set's end is far away: neither is refused.
+        // A page cache that is too small costs time, and the data set ends long after the start:
+        // neither is refused.
         let tight = budget(&["tasks.groups=100000"], [139.0, memory + 1.0, 64.0]);
         assert_eq!(tight.refusals(), [""; 0]);
         let warned: Vec<String> =
@@ -202,8 +206,9 @@ mod tests {
 
     #[test]
     fn sessions_that_do_not_fit_are_swapped_out_and_counted() {
-        let fits = budget(&[], THERE).residency.unwrap();
-        // 60,000 tokens at the end of 30 steps of 7 x 256 rows, 60 of text and 150 generated, and half of that in the mean.
+        let fits = budget(&[], FARM_MACHINE).residency.unwrap();
+        // 60,000 tokens at the end of 30 steps of 7 x 256 rows, 60 of text and 150 generated, and
+        // half of that on average.
         assert!((59_000..62_000).contains(&fits.tokens[0]), "{fits:?}");
         assert!((480..510).contains(&fits.even.pages), "{fits:?}");
         assert_eq!(fits.even.resident, 25_600 / fits.even.pages);
@@ -216,19 +221,19 @@ mod tests {
         assert_eq!(fits.even.bytes, fits.even.swapped_out * (95 + fits.even.pages) * 64 * 24_576);
         let seconds = fits.longest.bytes_a_step as f64 / 55e9;
         assert!((fits.longest.seconds_a_step() - seconds).abs() < 1e-12 && seconds > 0.0);
-        // Fewer slots than pages would hold, and sessions that work on a fork take two.
-        let few = budget(&["policy.engine.state_slots=20"], THERE).residency.unwrap();
+        // Fewer slots than the KV pages allow; a session that works on a fork takes two.
+        let few = budget(&["policy.engine.state_slots=20"], FARM_MACHINE).residency.unwrap();
         assert_eq!((few.even.resident, few.even.swapped_out), (20, 80));
-        let forks = budget(&["policy.context.keep=last_image", "policy.engine.state_slots=20"], THERE);
+        let forks = budget(&["policy.context.keep=last_image", "policy.engine.state_slots=20"], FARM_MACHINE);
         assert_eq!(forks.residency.unwrap().even.resident, 10);
-        // Too little memory to swap out to: fewer sessions are admitted than there are.
-        let short = budget(&["policy.engine.parked_bytes=1000000000"], THERE);
+        // Too little memory to swap out to: fewer sessions are admitted than exist.
+        let short = budget(&["policy.engine.offload_bytes=1000000000"], FARM_MACHINE);
         assert!(
             short.warnings().iter().any(|line| line.contains("sessions are admitted")),
             "{:?}",
             short.warnings()
         );
-        let long = budget(&["policy.engine.context_tokens_max=30000"], THERE);
+        let long = budget(&["policy.engine.context_tokens_max=30000"], FARM_MACHINE);
         assert!(long.warnings().iter().any(|line| line.contains("context_full")), "{:?}", long.warnings());
     }
 

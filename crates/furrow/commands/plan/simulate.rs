@@ -1,56 +1,56 @@
-//! `furrow plan --simulate`: what the scheduler makes of the floor.
+//! `furrow plan --simulate`: computes the share of the floor that the scheduler reaches.
 
 use std::fmt::Display;
 
 use clap::Args;
 use furrow_model::config::Config;
-use furrow_model::floor::{Device, Mix};
-use furrow_policy::twin::{self, Outcome, TwinSettings};
+use furrow_model::floor::{DeviceSpec, SessionMix};
+use furrow_policy::simulator::{self, SimulationOutcome, SimulatorSettings};
 use furrow_rollout::ContextPolicy;
 use furrow_telemetry::{DeviceUse, Label};
 use serde_json::{Map, Value, json};
 
-use crate::recorded::Recorded;
-use crate::{Failure, output};
+use crate::recorded::RecordedRun;
+use crate::{CommandFailure, output};
 
-/// How the scheduler is set and how long it is watched.
+/// Settings and duration of the simulation.
 #[derive(Debug, Args)]
 pub struct SimulateArgs {
-    /// Run the scheduler itself too, in front of a device of air that takes as long as the floor says: what share of the floor it
-    /// reaches, and where the device's time goes
+    /// Also run the scheduler on a simulated device that takes exactly the floor's time: shows the
+    /// share of the floor it reaches, and where the device's time goes
     #[arg(long)]
     simulate: bool,
-    /// Seconds that are simulated [default: what a trajectory takes at the floor]
+    /// Seconds to simulate [default: the time of a trajectory at the floor]
     #[arg(long, value_parser = seconds, requires = "simulate")]
     seconds: Option<f64>,
-    /// Microseconds that the host takes between two batches
+    /// Microseconds of host time between two batches
     #[arg(long, default_value_t = 0, requires = "simulate", value_parser = clap::value_parser!(u64).range(0..=1_000_000))]
     host_micros: u64,
-    /// Tokens of a prefill chunk, policy.engine.prefill_chunk
-    #[arg(long, default_value_t = twin::PREFILL_CHUNK, requires = "simulate", value_parser = clap::value_parser!(u32).range(1..=65_536))]
+    /// Tokens of a prefill chunk, as policy.engine.prefill_chunk
+    #[arg(long, default_value_t = simulator::PREFILL_CHUNK, requires = "simulate", value_parser = clap::value_parser!(u32).range(1..=65_536))]
     prefill_chunk: u32,
-    /// Tokens prefilled beside the decode rows of a batch, policy.engine.prefill_tokens
-    #[arg(long, default_value_t = twin::PREFILL_TOKENS, requires = "simulate", value_parser = clap::value_parser!(u32).range(1..=65_536))]
+    /// Tokens prefilled beside the decode rows of a batch, as policy.engine.prefill_tokens
+    #[arg(long, default_value_t = simulator::PREFILL_TOKENS, requires = "simulate", value_parser = clap::value_parser!(u32).range(1..=65_536))]
     prefill_tokens: u32,
 }
 
-/// Context policies that have a twin.
+/// Context policies that the scheduler simulator supports.
 const KEEPS: [ContextPolicy; 2] = [ContextPolicy::Append, ContextPolicy::LastImage];
 
 impl SimulateArgs {
-    /// What was asked for, one outcome a context policy; nothing when it was not.
+    /// One outcome per context policy; empty without `--simulate`.
     pub fn run(
         &self,
         config: &Config,
-        device: &'static Device,
-        mix: &Mix,
-        recorded: Option<&Recorded>,
-    ) -> Result<Vec<(ContextPolicy, Outcome)>, Failure> {
-        // Recorded sessions kept what they kept.
+        device: &'static DeviceSpec,
+        mix: &SessionMix,
+        recorded: Option<&RecordedRun>,
+    ) -> Result<Vec<(ContextPolicy, SimulationOutcome)>, CommandFailure> {
+        // Recorded sessions fix the context policy.
         let is_kept = |keep: &ContextPolicy| recorded.is_none_or(|recorded| recorded.keep == *keep);
         let keeps = KEEPS.into_iter().filter(|keep| self.simulate && is_kept(keep));
         let outcome = |keep| {
-            let settings = TwinSettings {
+            let settings = SimulatorSettings {
                 mix: *mix,
                 workload: recorded.map(|recorded| recorded.workload.clone()),
                 keep,
@@ -59,31 +59,30 @@ impl SimulateArgs {
                 host_micros: self.host_micros,
                 seconds: self.seconds,
             };
-            let outcome = twin::simulate(config, device, &settings);
-            outcome.map(|outcome| (keep, outcome)).map_err(|why| Failure::Input(vec![why.to_string()]))
+            let outcome = simulator::simulate(config, device, &settings);
+            outcome.map(|outcome| (keep, outcome)).map_err(|why| CommandFailure::Input(vec![why.to_string()]))
         };
         keeps.map(outcome).collect()
     }
 
-    /// The outcomes as a table.
-    pub fn tell(&self, outcomes: &[(ContextPolicy, Outcome)]) {
+    pub fn print(&self, outcomes: &[(ContextPolicy, SimulationOutcome)]) {
         if outcomes.is_empty() {
             return;
         }
         output::line(format!(
-            "\nThe scheduler on a device of air, chunks of {} tokens, {} beside decode, {} us of the host's a batch",
+            "\nThe scheduler on a simulated device: chunks of {} tokens, {} beside decode, {} us of host time per batch",
             self.prefill_chunk, self.prefill_tokens, self.host_micros
         ));
-        let row = |(keep, outcome): &(ContextPolicy, Outcome)| row(keep, outcome);
+        let row = |(keep, outcome): &(ContextPolicy, SimulationOutcome)| row(keep, outcome);
         let rows: Vec<Vec<String>> = outcomes.iter().map(row).collect();
         output::table(&HEADER, &rows);
         output::line(
-            "  The floor of two streams: screenshots are encoded beside decode, and vision is what was waited for.\n  From decode on: shares of the device's time; it is idle where there is no work, no room or the host is awaited.",
+            "  The floor of two streams: screenshots are encoded beside decode, and vision counts only waits for it.\n  From decode on: shares of the device's time; idle: no work, no room, or waiting for the host.",
         );
     }
 }
 
-/// What [`row`] has.
+/// The columns of [`row`].
 pub const HEADER: [&str; 14] = [
     "  context",
     "steps/s",
@@ -101,41 +100,42 @@ pub const HEADER: [&str; 14] = [
     "host",
 ];
 
-/// An outcome in a table, under what it is of.
-pub fn row(what: &dyn Display, outcome: &Outcome) -> Vec<String> {
-    let share =
-        |used: &DeviceUse| output::percent(Some(outcome.time.of(*used) as f64 / outcome.micros as f64));
+/// A table row of an outcome, labelled with `what`.
+pub fn row(what: &dyn Display, outcome: &SimulationOutcome) -> Vec<String> {
+    let share = |used: &DeviceUse| {
+        output::percent(Some(outcome.time.micros_of(*used) as f64 / outcome.micros as f64))
+    };
     let figures = [
         format!("  {what}, {:.0} s", outcome.micros as f64 / 1e6),
         format!("{:.2}", outcome.steps_per_second()),
         format!("{:.2}", outcome.floor.steps_per_second),
         output::percent(Some(outcome.share())),
         format!("{:.2} s", outcome.reply_seconds),
-        outcome.parked.to_string(),
+        outcome.offloaded.to_string(),
     ];
     figures.into_iter().chain(DeviceUse::ALL.iter().map(share)).collect()
 }
 
-/// The outcomes for a program.
-pub fn value(outcomes: &[(ContextPolicy, Outcome)]) -> Value {
+/// The outcomes as JSON.
+pub fn value(outcomes: &[(ContextPolicy, SimulationOutcome)]) -> Value {
     outcomes.iter().map(|(keep, outcome)| Value::from(entry(keep, outcome))).collect()
 }
 
-/// An outcome for a program.
-pub fn entry(keep: &ContextPolicy, outcome: &Outcome) -> Map<String, Value> {
+/// An outcome as JSON.
+pub fn entry(keep: &ContextPolicy, outcome: &SimulationOutcome) -> Map<String, Value> {
     let uses: Map<String, Value> = DeviceUse::ALL
         .iter()
-        .map(|used| (used.word().to_owned(), Value::from(outcome.time.of(*used))))
+        .map(|used| (used.value().to_owned(), Value::from(outcome.time.micros_of(*used))))
         .collect();
-    let said = json!({
+    let fields = json!({
         "context": keep.to_string(), "steps": outcome.steps, "micros": outcome.micros,
         "steps_per_second": outcome.steps_per_second(), "floor_steps_per_second": outcome.floor.steps_per_second,
-        "share": outcome.share(), "reply_seconds": outcome.reply_seconds, "parked": outcome.parked,
+        "share": outcome.share(), "reply_seconds": outcome.reply_seconds, "parked": outcome.offloaded,
         "device_micros": uses,
     });
-    match said {
-        Value::Object(said) => said,
-        _ => unreachable!("an object was written above"),
+    match fields {
+        Value::Object(fields) => fields,
+        _ => unreachable!("the value above is an object"),
     }
 }
 

@@ -1,37 +1,37 @@
-//! Draws plots as PNG in a headless Chromium: the program that collecting needs anyway, with the fonts of its screenshots, so that no
-//! second way of drawing and no font is part of the binary.
+//! Renders plots as PNG in a headless Chromium: the program that collecting needs anyway, with the
+//! fonts of its screenshots, so that the binary holds neither a renderer nor a font.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
-use furrow_dashboard::Picture;
+use furrow_dashboard::PlotPicture;
 use tokio::process::Command;
 
-use crate::Failure;
+use crate::CommandFailure;
 use crate::commands::headless;
-use crate::commands::scratch::Scratch;
+use crate::commands::scratch::ScratchDir;
 
-/// A picture takes half a second, on a busy machine some.
+/// A picture takes half a second, and several on a busy machine.
 const DEADLINE: Duration = Duration::from_secs(60);
-/// Pixels of the picture to each of the page, so that it can be printed.
+/// Pixels of the picture per pixel of the page, so that the picture can be printed.
 const SCALE: u32 = 2;
 
-/// The program: what is named, or the first that is there.
-pub fn browser(named: Option<&Path>) -> Result<PathBuf, Failure> {
+/// The named program, or the first one installed.
+pub fn browser(named: Option<&Path>) -> Result<PathBuf, CommandFailure> {
     headless::find(named).filter(|path| path.is_file()).ok_or_else(|| {
-        let told = match named {
-            Some(path) => format!("--browser: {} is not there", path.display()),
-            None => "--png: no Chromium headless shell was found; install it (apt-get install chromium-headless-shell) or name it with --browser"
+        let program = match named {
+            Some(path) => format!("--browser: {} does not exist; use the path of a Chromium", path.display()),
+            None => "--png: no Chromium headless shell found; install it (apt-get install chromium-headless-shell) or use --browser FILE"
                 .to_owned(),
         };
-        Failure::Input(vec![told])
+        CommandFailure::Input(vec![program])
     })
 }
 
-/// A PNG of a page that fills a window of its size.
-pub async fn draw(browser: &Path, picture: &Picture) -> Result<Vec<u8>, Failure> {
-    let scratch = Scratch::make(&std::env::temp_dir())?;
+/// Returns a PNG of a page that fills a window of its size.
+pub async fn draw(browser: &Path, picture: &PlotPicture) -> Result<Vec<u8>, CommandFailure> {
+    let scratch = ScratchDir::make(&std::env::temp_dir())?;
     let folder = scratch.fresh(picture.name)?;
     let (page, drawn) = (folder.join("plot.html"), folder.join("plot.png"));
     std::fs::write(&page, &picture.html)?;
@@ -43,18 +43,18 @@ pub async fn draw(browser: &Path, picture: &Picture) -> Result<Vec<u8>, Failure>
         .arg(format!("--screenshot={}", drawn.display()))
         .arg(format!("file://{}", page.display()))
         .kill_on_drop(true);
-    Ok(shot(command, &drawn)
+    Ok(capture(command, &drawn)
         .await
-        .with_context(|| format!("{} drew no picture of {}", browser.display(), picture.name))?)
+        .with_context(|| format!("{} rendered no picture of {}", browser.display(), picture.name))?)
 }
 
-async fn shot(mut command: Command, drawn: &Path) -> anyhow::Result<Vec<u8>> {
+async fn capture(mut command: Command, drawn: &Path) -> anyhow::Result<Vec<u8>> {
     let Ok(ended) = tokio::time::timeout(DEADLINE, command.output()).await else {
         bail!("it took longer than {} s", DEADLINE.as_secs());
     };
-    let said = ended?.stderr;
+    let stderr = ended?.stderr;
     std::fs::read(drawn).with_context(|| {
-        let said = String::from_utf8_lossy(&said);
-        said.lines().last().unwrap_or("it said nothing").chars().take(300).collect::<String>()
+        let stderr = String::from_utf8_lossy(&stderr);
+        stderr.lines().last().unwrap_or("it printed nothing").chars().take(300).collect::<String>()
     })
 }

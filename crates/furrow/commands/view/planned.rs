@@ -1,70 +1,72 @@
-//! What a resolved job plans, read out of its own text: a run that was begun by an older build is shown, too, with what it says.
+//! What a resolved job plans, read from its TOML text, so that jobs of older builds can be shown,
+//! too.
 
 use std::path::Path;
 use std::sync::Arc;
 
-use furrow_dashboard::{Floor, Planned, Work};
+use furrow_dashboard::{DeviceFloor, MeasuredWork, PlannedWork};
 use furrow_model::config::Config;
-use furrow_model::floor::{Device, Keep, Mix, Rollout};
+use furrow_model::floor::{ContextRetention, DeviceSpec, RolloutFloor, SessionMix};
 use toml::{Table, Value};
 
-/// The floor of a model on a GPU: that of `furrow plan`, with the run's own steps, tokens and pages.
+/// The floor of a model on a GPU, as `furrow plan` computes it, for the run's own steps, tokens and
+/// pages.
 #[derive(Debug)]
-struct OfGpu {
-    device: &'static Device,
+struct GpuFloor {
+    device: &'static DeviceSpec,
     model: Config,
-    keep: Keep,
+    keep: ContextRetention,
 }
 
-impl Floor for OfGpu {
+impl DeviceFloor for GpuFloor {
     fn device(&self) -> &str {
         self.device.name
     }
 
-    fn trajectories_per_hour(&self, work: &Work) -> f64 {
+    fn trajectories_per_hour(&self, work: &MeasuredWork) -> f64 {
         let whole = |value: f64| value.round().max(1.0) as usize;
-        let mix = Mix {
+        let mix = SessionMix {
             steps: whole(work.steps),
             generated: whole(work.tokens),
             page_seconds: work.page_seconds,
             sessions: work.sessions.max(1) as usize,
-            ..Mix::default()
+            ..SessionMix::default()
         };
-        Rollout::floor(&self.model, self.device, &mix, self.keep).trajectories_per_hour
+        RolloutFloor::floor(&self.model, self.device, &mix, self.keep).trajectories_per_hour
     }
 }
 
-/// What the job plans; `None` where it does not say how many sessions it has.
-pub fn planned(job: &Table) -> Option<Planned> {
-    let whole = |path| at(job, path).and_then(Value::as_integer);
+/// What the job plans; `None` if it does not set the number of sessions.
+pub fn planned(job: &Table) -> Option<PlannedWork> {
+    let whole = |path| value_at(job, path).and_then(Value::as_integer);
     let groups = whole("tasks.groups").zip(whole("tasks.group_size"));
-    let has_tokens = text(job, "policy.kind") == Some("model");
+    let has_tokens = text_at(job, "policy.kind") == Some("model");
     let tokens_max = whole("policy.sampling.max_tokens").filter(|_| has_tokens);
-    Some(Planned {
+    Some(PlannedWork {
         trajectories: groups.and_then(|(groups, size)| u64::try_from(groups.saturating_mul(size)).ok()),
         sessions: u32::try_from(whole("env.sessions_max")?).ok()?,
         tokens_max: tokens_max.and_then(|tokens| u32::try_from(tokens).ok()),
     })
 }
 
-/// The floor of the job's model on the GPU that its dashboard names; `None` where either is not there.
-pub fn floor(job: &Table) -> Option<Arc<dyn Floor>> {
-    let device = Device::named(text(job, "dashboard.gpu")?)?;
-    let keep = match text(job, "policy.context.keep") {
-        Some("last_image") => Keep::LastImage,
-        _ => Keep::Append,
+/// The floor of the job's model on the GPU that its dashboard names; `None` if either is missing.
+pub fn floor(job: &Table) -> Option<Arc<dyn DeviceFloor>> {
+    let device = DeviceSpec::named(text_at(job, "dashboard.gpu")?)?;
+    let keep = match text_at(job, "policy.context.keep") {
+        Some("last_image") => ContextRetention::LastImage,
+        _ => ContextRetention::Append,
     };
-    let model = Config::read(Path::new(text(job, "policy.checkpoint")?)).ok()?;
-    Some(Arc::new(OfGpu { device, model, keep }))
+    let model = Config::read(Path::new(text_at(job, "policy.checkpoint")?)).ok()?;
+    Some(Arc::new(GpuFloor { device, model, keep }))
 }
 
-/// The text behind keys that are parted by dots.
-pub fn text<'a>(job: &'a Table, path: &str) -> Option<&'a str> {
-    at(job, path)?.as_str()
+/// The string at a path of keys separated by dots.
+pub fn text_at<'a>(job: &'a Table, path: &str) -> Option<&'a str> {
+    value_at(job, path)?.as_str()
 }
 
-/// The value behind keys that are parted by dots.
-fn at<'a>(job: &'a Table, path: &str) -> Option<&'a Value> {
+/// The value at a path of keys separated by dots.
+fn value_at<'a>(job: &'a Table, path: &str) -> Option<&'a Value> {
     let (section, key) = path.split_once('.')?;
     match key.split_once('.') {
         Some((below, key)) => job.get(section)?.get(below)?.get(key),
@@ -74,7 +76,7 @@ fn at<'a>(job: &'a Table, path: &str) -> Option<&'a Value> {
 
 #[cfg(test)]
 mod tests {
-    use furrow_model::init::{Init, SHARD_BYTES_MAX, Size, StoredType, init};
+    use furrow_model::init::{InitSpec, ModelSize, SHARD_BYTES_MAX, StoredType, init};
 
     use super::*;
 
@@ -82,13 +84,13 @@ mod tests {
                        [policy.sampling]\nmax_tokens = 150\n[policy.context]\nkeep = \"last_image\"\n";
 
     #[test]
-    fn a_job_tells_what_it_plans() {
+    fn a_job_names_what_it_plans() {
         let planned_of = |text: &str| planned(&text.parse().unwrap());
-        let of_model = Planned { trajectories: Some(400), sessions: 100, tokens_max: Some(150) };
+        let of_model = PlannedWork { trajectories: Some(400), sessions: 100, tokens_max: Some(150) };
         assert_eq!(planned_of(JOB), Some(of_model.clone()));
-        let of_script = Planned { tokens_max: None, ..of_model.clone() };
+        let of_script = PlannedWork { tokens_max: None, ..of_model.clone() };
         assert_eq!(planned_of(&JOB.replace("\"model\"", "\"scripted\"")), Some(of_script));
-        let of_all_tasks = Planned { trajectories: None, ..of_model };
+        let of_all_tasks = PlannedWork { trajectories: None, ..of_model };
         assert_eq!(planned_of(&JOB.replace("groups = 50\n", "")), Some(of_all_tasks));
         assert_eq!(planned_of(""), None);
         assert_eq!(planned_of("env = 3\ntasks = \"no\""), None);
@@ -98,8 +100,12 @@ mod tests {
     fn a_floor_is_that_of_furrow_plan_with_the_runs_own_work() {
         let dir = tempfile::tempdir().unwrap();
         let checkpoint = dir.path().join("tiny");
-        let tiny =
-            Init { size: Size::Tiny, seed: 1, dtype: StoredType::Float32, shard_bytes_max: SHARD_BYTES_MAX };
+        let tiny = InitSpec {
+            size: ModelSize::Tiny,
+            seed: 1,
+            dtype: StoredType::Float32,
+            shard_bytes_max: SHARD_BYTES_MAX,
+        };
         init(&checkpoint, &tiny).unwrap();
         let job = |gpu: &str, checkpoint: &Path| -> Table {
             let named = format!("checkpoint = {:?}\n[policy.sampling]", checkpoint.display().to_string());
@@ -107,12 +113,12 @@ mod tests {
             format!("{job}[dashboard]\ngpu = {gpu:?}\n").parse().unwrap()
         };
         assert!(floor(&job("", &checkpoint)).is_none());
-        assert!(floor(&job("h200", dir.path())).is_none(), "no checkpoint is there");
-        let told = floor(&job("h200", &checkpoint)).unwrap();
-        assert_eq!(told.device(), "h200");
-        let work = Work { steps: 29.6, tokens: 150.2, page_seconds: 2.0, sessions: 100 };
-        let (model, device) = (Config::read(&checkpoint).unwrap(), Device::named("h200").unwrap());
-        let wanted = Rollout::floor(&model, device, &Mix::default(), Keep::LastImage);
-        assert_eq!(told.trajectories_per_hour(&work), wanted.trajectories_per_hour);
+        assert!(floor(&job("h200", dir.path())).is_none(), "there is no checkpoint yet");
+        let known_floor = floor(&job("h200", &checkpoint)).unwrap();
+        assert_eq!(known_floor.device(), "h200");
+        let work = MeasuredWork { steps: 29.6, tokens: 150.2, page_seconds: 2.0, sessions: 100 };
+        let (model, device) = (Config::read(&checkpoint).unwrap(), DeviceSpec::named("h200").unwrap());
+        let wanted = RolloutFloor::floor(&model, device, &SessionMix::default(), ContextRetention::LastImage);
+        assert_eq!(known_floor.trajectories_per_hour(&work), wanted.trajectories_per_hour);
     }
 }

@@ -1,4 +1,5 @@
-//! A delta: full new values of some tensors, and a small manifest that says over which version they go and what each file must hash to.
+//! A delta: full new values of some tensors, and a small manifest with the base version and the
+//! hash of each file.
 //!
 //! ```text
 //! delta.json                  {"format": "furrow.delta", "format_version": 1, "base_version": 3,
@@ -7,7 +8,8 @@
 //! delta-00001.safetensors     tensors under any name the checkpoint itself could use, each whole
 //! ```
 //!
-//! `weights_sha256` may be left out. It is the hash of all weights after the change, as [`Checkpoint::weights_sha256`] makes it.
+//! `weights_sha256` may be absent. It is the hash of all weights after the change, as
+//! [`Checkpoint::weights_sha256`] computes it.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -16,39 +18,39 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use super::shards::{SHARDS_MAX, Shard, Shards, is_plain};
+use super::shards::{SHARDS_MAX, WeightFile, WeightFiles, is_plain};
 use super::update::UpdateError;
-use super::{Checkpoint, hex, layout, shown};
+use super::{Checkpoint, displayed_name, hex, layout};
 use crate::file::{self, FileError};
-use crate::kernels::Team;
+use crate::kernels::ThreadPool;
 
 /// Name of the manifest.
 pub const DELTA_MANIFEST: &str = "delta.json";
 /// Largest manifest that is read: 4,096 files x 150 bytes = 0.6 MB.
 const MANIFEST_BYTES_MAX: u64 = 1 << 20;
-/// The only version of the format there is.
+/// The only format version so far.
 const FORMAT_VERSION: u32 = 1;
 /// Digits of a SHA-256.
 const HASH_DIGITS: usize = 64;
 
-/// A manifest: what `delta.json` holds.
+/// The manifest: the contents of `delta.json`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Delta {
+pub struct DeltaManifest {
     /// Always `furrow.delta`.
     pub format: DeltaFormat,
-    /// Of the format: 1.
+    /// Version of the format: 1.
     pub format_version: u32,
-    /// Policy version over whose weights it goes; 0 is the checkpoint that the job names.
+    /// Policy version that the delta applies to; 0 is the checkpoint that the job names.
     pub base_version: u32,
-    /// Its weight files by name, all of them in the same directory.
+    /// Weight files by name, all of them in the same directory.
     pub files: BTreeMap<String, DeltaFile>,
-    /// What all weights hash to afterwards.
+    /// Hash of all weights after the change.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub weights_sha256: Option<String>,
 }
 
-/// The word that says what the file is.
+/// Value of `format`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum DeltaFormat {
     /// A delta of this program.
@@ -66,27 +68,27 @@ pub struct DeltaFile {
     pub sha256: String,
 }
 
-impl Delta {
-    /// Reads and checks the manifest of a directory; its weight files are not looked at.
+impl DeltaManifest {
+    /// Reads and checks the manifest of a directory. Does not open its weight files.
     ///
     /// # Errors
-    /// When a key is missing, unknown or has a value that is not taken.
+    /// If a key is missing or unknown, or its value is not accepted.
     pub fn read(dir: &Path) -> Result<Self, UpdateError> {
         let path = dir.join(DELTA_MANIFEST);
         let text = file::read(&path, MANIFEST_BYTES_MAX)?;
         let delta: Self = serde_json::from_slice(&text)
             .map_err(|source| UpdateError::Json { path: path.clone(), source })?;
-        match delta.flaw() {
+        match delta.find_problem() {
             None => Ok(delta),
             Some((key, value, right)) => Err(UpdateError::Key { path, key, value, right: right.into() }),
         }
     }
 
-    /// A key, its value, and what would be right.
-    fn flaw(&self) -> Option<(String, String, &'static str)> {
+    /// A key, its value, and what it must be.
+    fn find_problem(&self) -> Option<(String, String, &'static str)> {
         if self.format_version != FORMAT_VERSION {
             let value = self.format_version.to_string();
-            return Some(("format_version".into(), value, "1 is the only one that is read"));
+            return Some(("format_version".into(), value, "only format version 1 can be read"));
         }
         if self.files.is_empty() || self.files.len() > SHARDS_MAX {
             return Some(("files".into(), format!("{} files", self.files.len()), "name 1 to 4096"));
@@ -94,64 +96,70 @@ impl Delta {
         if let Some(name) = self.files.keys().find(|name| !is_plain(name)) {
             return Some((
                 "files".into(),
-                shown(name),
-                "only a plain name that ends in .safetensors, inside the directory, is read",
+                displayed_name(name),
+                "give the plain name of a .safetensors file in this directory",
             ));
         }
         let is_hash =
             |text: &str| text.len() == HASH_DIGITS && text.bytes().all(|digit| digit.is_ascii_hexdigit());
-        let hashes =
-            self.files.iter().map(|(name, file)| (format!("files.{}.sha256", shown(name)), &file.sha256));
+        let hashes = self
+            .files
+            .iter()
+            .map(|(name, file)| (format!("files.{}.sha256", displayed_name(name)), &file.sha256));
         let whole = self.weights_sha256.iter().map(|hash| ("weights_sha256".to_owned(), hash));
         let (key, value) = hashes.chain(whole).find(|(_, hash)| !is_hash(hash))?;
-        Some((key, shown(value), "give the 64 hexadecimal digits of a SHA-256"))
+        Some((key, displayed_name(value), "give the 64 hexadecimal digits of a SHA-256"))
     }
 }
 
 impl Checkpoint {
-    /// This checkpoint with a delta's tensors in place of its own. `team` hashes the files.
+    /// Replaces tensors of this checkpoint by those of a delta. `team` hashes the files.
     ///
     /// # Errors
-    /// When the manifest is refused, a file is not the one it tells of, or a tensor is none of this model's. Values are looked at when they
-    /// are loaded.
-    pub fn with_delta(mut self, dir: &Path, team: &Team) -> Result<Self, UpdateError> {
-        let delta = Delta::read(dir)?;
+    /// If the manifest is refused, a file differs from what it describes, or a tensor does not
+    /// exist in this model. Values are checked when they are loaded.
+    pub fn with_delta(mut self, dir: &Path, team: &ThreadPool) -> Result<Self, UpdateError> {
+        let delta = DeltaManifest::read(dir)?;
         refuse_unnamed(dir, &delta)?;
-        let files: Vec<Shard> =
-            delta.files.keys().map(|name| Shard::open(dir, name)).collect::<Result<_, _>>()?;
+        let files: Vec<WeightFile> =
+            delta.files.keys().map(|name| WeightFile::open(dir, name)).collect::<Result<_, _>>()?;
         check_files(dir, &files, &delta, team)?;
-        let shards = Shards { files, index: None };
-        let (layout, misfits) = layout::locate_some(self.config(), &shards);
-        if !misfits.0.is_empty() {
-            return Err(UpdateError::Misfits { dir: dir.into(), misfits });
+        let shards = WeightFiles { files, index: None };
+        let (layout, mismatches) = layout::locate_some(self.config(), &shards);
+        if !mismatches.0.is_empty() {
+            return Err(UpdateError::Mismatches { dir: dir.into(), mismatches });
         }
         if layout.tensors.is_empty() {
             return Err(UpdateError::Empty { dir: dir.into() });
         }
-        // A table may have more rows than its configuration asks for, but never others than those in use.
+        // A table may have more rows than its configuration needs, but not another number than the
+        // table in use.
         for (name, located) in &layout.tensors {
             let own = &self.layout.tensors[name].shape;
             if *own != located.shape {
                 let path = dir.join(&shards.files[located.pieces[0].shard].name);
-                let why =
-                    format!("has the shape {:?}; that of the version it goes over is {own:?}", located.shape);
+                let why = format!("has the shape {:?}; the base version has {own:?}", located.shape);
                 return Err(UpdateError::Tensor { path, name: name.clone(), why });
             }
         }
-        self.lay_over(shards.files, layout);
+        self.overlay(shards.files, layout);
         match delta.weights_sha256 {
             None => Ok(self),
-            Some(said) => {
+            Some(expected) => {
                 let found = self.weights_sha256(team);
-                let same = found.eq_ignore_ascii_case(&said);
-                if same { Ok(self) } else { Err(UpdateError::OtherWeights { dir: dir.into(), said, found }) }
+                let same = found.eq_ignore_ascii_case(&expected);
+                if same {
+                    Ok(self)
+                } else {
+                    Err(UpdateError::OtherWeights { dir: dir.into(), expected, found })
+                }
             }
         }
     }
 }
 
-/// A weight file beside the named ones means that two deltas were mixed.
-fn refuse_unnamed(dir: &Path, delta: &Delta) -> Result<(), UpdateError> {
+/// A weight file that the manifest does not name means that two deltas were mixed.
+fn refuse_unnamed(dir: &Path, delta: &DeltaManifest) -> Result<(), UpdateError> {
     let failed = |source| FileError::Read { path: dir.into(), source };
     for found in fs::read_dir(dir).map_err(failed)? {
         let found: PathBuf = found.map_err(failed)?.path();
@@ -163,12 +171,17 @@ fn refuse_unnamed(dir: &Path, delta: &Delta) -> Result<(), UpdateError> {
     Ok(())
 }
 
-/// Sizes, then hashes, as many files at a time as the team has threads.
-fn check_files(dir: &Path, files: &[Shard], delta: &Delta, team: &Team) -> Result<(), UpdateError> {
+/// Checks sizes, then hashes, as many files at a time as `team` has threads.
+fn check_files(
+    dir: &Path,
+    files: &[WeightFile],
+    delta: &DeltaManifest,
+    team: &ThreadPool,
+) -> Result<(), UpdateError> {
     for file in files {
-        let (said, found) = (delta.files[&file.name].bytes, file.map.len() as u64);
-        if said != found {
-            return Err(other_file(dir, file, "size", said.to_string(), found.to_string()));
+        let (expected, found) = (delta.files[&file.name].bytes, file.map.len() as u64);
+        if expected != found {
+            return Err(file_mismatch(dir, file, "size", expected.to_string(), found.to_string()));
         }
     }
     let mut hashes = vec![String::new(); files.len()];
@@ -178,10 +191,16 @@ fn check_files(dir: &Path, files: &[Shard], delta: &Delta, team: &Team) -> Resul
         .zip(hashes)
         .find(|(file, hash)| !delta.files[&file.name].sha256.eq_ignore_ascii_case(hash));
     wrong.map_or(Ok(()), |(file, found)| {
-        Err(other_file(dir, file, "SHA-256", delta.files[&file.name].sha256.clone(), found))
+        Err(file_mismatch(dir, file, "SHA-256", delta.files[&file.name].sha256.clone(), found))
     })
 }
 
-fn other_file(dir: &Path, file: &Shard, what: &'static str, said: String, found: String) -> UpdateError {
-    UpdateError::OtherFile { path: dir.join(&file.name), what, said, found }
+fn file_mismatch(
+    dir: &Path,
+    file: &WeightFile,
+    what: &'static str,
+    expected: String,
+    found: String,
+) -> UpdateError {
+    UpdateError::OtherFile { path: dir.join(&file.name), what, expected, found }
 }

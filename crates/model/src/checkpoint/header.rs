@@ -1,7 +1,8 @@
-//! The header of a safetensors file: eight bytes of length, then JSON that says where each tensor lies.
+//! The header of a safetensors file: eight bytes of length, then JSON with the type, shape and byte
+//! range of each tensor.
 //!
-//! Everything is checked before anything is allocated from it: afterwards each range lies inside the file, has the size its shape asks
-//! for, and together they cover the data once.
+//! Everything is checked before the header leads to an allocation. Afterwards each range is inside
+//! the file and has the size of its shape, and together the ranges cover the data once.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -12,7 +13,7 @@ use serde::de::{
     Deserialize, Deserializer, Error as _, IgnoredAny, IntoDeserializer, MapAccess, Visitor, value,
 };
 
-use super::shown;
+use super::displayed_name;
 
 /// Longest header that is read: 6,000 tensors x 150 bytes = 0.9 MB.
 pub const HEADER_MAX: u64 = 16 << 20;
@@ -21,9 +22,9 @@ const LENGTH_BYTES: usize = 8;
 /// Most dimensions of a tensor. Models have at most four.
 const DIMENSIONS_MAX: usize = 8;
 
-/// Where a tensor lies in a file.
+/// Position of a tensor in a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Entry {
+pub(super) struct TensorEntry {
     pub(super) name: String,
     pub(super) dtype: Dtype,
     pub(super) shape: Vec<usize>,
@@ -31,35 +32,37 @@ pub(super) struct Entry {
     pub(super) bytes: Range<usize>,
 }
 
-/// Why a file is no safetensors file that can be trusted.
+/// Why a file is not a valid safetensors file.
 #[derive(Debug, thiserror::Error)]
 pub enum HeaderError {
-    /// Not even a length.
-    #[error("the file holds {bytes} bytes; the first 8 of a safetensors file say how long its header is")]
+    /// Too short for the length.
+    #[error(
+        "the file has {bytes} bytes; a safetensors file begins with 8 bytes that hold the length of its header"
+    )]
     Short {
         /// Bytes of the file.
         bytes: usize,
     },
-    /// A header that no checkpoint needs.
-    #[error("the header says that it is {claimed} bytes long; at most {HEADER_MAX} are read")]
+    /// A header longer than any checkpoint needs.
+    #[error("the header is {claimed} bytes long; at most {HEADER_MAX} are accepted")]
     Bomb {
-        /// What it says.
+        /// Length that the file gives.
         claimed: u64,
     },
     /// The file ends inside its header.
     #[error(
-        "the header says that it is {claimed} bytes long, but the file holds {bytes} bytes: it was cut off; copy it again"
+        "the header is {claimed} bytes long, but the file has {bytes} bytes: it is truncated; copy it again"
     )]
     CutOff {
-        /// What it says.
+        /// Length that the file gives.
         claimed: u64,
         /// Bytes of the file.
         bytes: usize,
     },
-    /// The header is not the JSON it should be.
+    /// The header is not valid JSON of the expected form.
     #[error("the header is not a JSON object of tensors")]
     Json(#[source] serde_json::Error),
-    /// Two tensors of one name.
+    /// Two tensors have one name.
     #[error("tensor {name} is named twice")]
     Twice {
         /// Which one.
@@ -73,8 +76,10 @@ pub enum HeaderError {
         /// Its type.
         dtype: String,
     },
-    /// Shape and place contradict each other.
-    #[error("tensor {name} of type {dtype} and shape {shape} cannot lie at {start}..{end} of the data")]
+    /// Shape and byte range contradict each other.
+    #[error(
+        "tensor {name} of type {dtype} and shape {shape} cannot have the byte range {start}..{end} of the data"
+    )]
     Size {
         /// Which one.
         name: String,
@@ -87,12 +92,12 @@ pub enum HeaderError {
         /// The byte after its last.
         end: u64,
     },
-    /// A tensor reaches beyond the file.
+    /// A tensor's range ends after the end of the file.
     #[error(
-        "tensor {name} ends at byte {end} of the data, but the file holds {data}: it was cut off; copy it again"
+        "tensor {name} ends at byte {end} of the data, but the file has {data}: it is truncated; copy it again"
     )]
     Beyond {
-        /// Which one.
+        /// The tensor.
         name: String,
         /// The byte after its last.
         end: u64,
@@ -118,7 +123,7 @@ pub enum HeaderError {
 }
 
 /// Reads and checks the header of a whole file.
-pub(super) fn read(file: &[u8]) -> Result<Vec<Entry>, HeaderError> {
+pub(super) fn read(file: &[u8]) -> Result<Vec<TensorEntry>, HeaderError> {
     let length = file.first_chunk::<LENGTH_BYTES>().ok_or(HeaderError::Short { bytes: file.len() })?;
     let claimed = u64::from_le_bytes(*length);
     if claimed > HEADER_MAX {
@@ -127,9 +132,9 @@ pub(super) fn read(file: &[u8]) -> Result<Vec<Entry>, HeaderError> {
     let data_start = LENGTH_BYTES + claimed as usize;
     let json =
         file.get(LENGTH_BYTES..data_start).ok_or(HeaderError::CutOff { claimed, bytes: file.len() })?;
-    let Listed(listed) = serde_json::from_slice(json).map_err(HeaderError::Json)?;
+    let EntryList(listed) = serde_json::from_slice(json).map_err(HeaderError::Json)?;
     let data = file.len() - data_start;
-    let entries: Vec<Entry> = listed
+    let entries: Vec<TensorEntry> = listed
         .into_iter()
         .map(|(name, raw)| check(name, &raw, data_start, data))
         .collect::<Result<_, _>>()?;
@@ -138,47 +143,58 @@ pub(super) fn read(file: &[u8]) -> Result<Vec<Entry>, HeaderError> {
     Ok(entries)
 }
 
-/// One tensor: its type is known, its bytes are as many as its shape asks for, and they lie in the file.
-fn check(name: String, raw: &Raw, data_start: usize, data: usize) -> Result<Entry, HeaderError> {
+/// Checks one tensor: its type is known, the length of its range is that of its shape, and the
+/// range is inside the file.
+fn check(name: String, raw: &RawEntry, data_start: usize, data: usize) -> Result<TensorEntry, HeaderError> {
     let dtype: value::StrDeserializer<'_, value::Error> = raw.dtype.as_str().into_deserializer();
     let Ok(dtype) = Dtype::deserialize(dtype) else {
-        return Err(HeaderError::Dtype { name: shown(&name), dtype: shown(&raw.dtype) });
+        return Err(HeaderError::Dtype { name: displayed_name(&name), dtype: displayed_name(&raw.dtype) });
     };
     let (start, end) = raw.data_offsets;
     if bytes_of(dtype, &raw.shape).is_none_or(|bytes| start.checked_add(bytes) != Some(end)) {
-        let shape = shown(&format!("{:?}", &raw.shape[..raw.shape.len().min(DIMENSIONS_MAX)]));
-        return Err(HeaderError::Size { name: shown(&name), dtype: raw.dtype.clone(), shape, start, end });
+        let shape = displayed_name(&format!("{:?}", &raw.shape[..raw.shape.len().min(DIMENSIONS_MAX)]));
+        return Err(HeaderError::Size {
+            name: displayed_name(&name),
+            dtype: raw.dtype.clone(),
+            shape,
+            start,
+            end,
+        });
     }
     if end > data as u64 {
-        return Err(HeaderError::Beyond { name: shown(&name), end, data });
+        return Err(HeaderError::Beyond { name: displayed_name(&name), end, data });
     }
     let shape = raw.shape.iter().map(|dimension| *dimension as usize).collect();
-    Ok(Entry { name, dtype, shape, bytes: data_start + start as usize..data_start + end as usize })
+    Ok(TensorEntry { name, dtype, shape, bytes: data_start + start as usize..data_start + end as usize })
 }
 
-/// Bytes of a tensor; `None` when they are no whole number, or more than can be counted.
+/// Bytes of a tensor; `None` if they are not a whole number or the product overflows.
 fn bytes_of(dtype: Dtype, shape: &[u64]) -> Option<u64> {
     let elements = shape.iter().try_fold(1_u64, |product, dimension| product.checked_mul(*dimension))?;
     let bits = elements.checked_mul(dtype.bitsize() as u64)?;
     (shape.len() <= DIMENSIONS_MAX && bits.is_multiple_of(8)).then_some(bits / 8)
 }
 
-fn check_names(entries: &[Entry]) -> Result<(), HeaderError> {
-    let mut seen = HashSet::with_capacity(entries.len());
-    let twice = entries.iter().find(|entry| !seen.insert(entry.name.as_str()));
-    twice.map_or(Ok(()), |entry| Err(HeaderError::Twice { name: shown(&entry.name) }))
+fn check_names(entries: &[TensorEntry]) -> Result<(), HeaderError> {
+    let mut known = HashSet::with_capacity(entries.len());
+    let twice = entries.iter().find(|entry| !known.insert(entry.name.as_str()));
+    twice.map_or(Ok(()), |entry| Err(HeaderError::Twice { name: displayed_name(&entry.name) }))
 }
 
-/// Tensors follow each other without overlap or gap, from the first byte of the data to the last.
-fn check_cover(entries: &[Entry], data_start: usize, file_end: usize) -> Result<(), HeaderError> {
-    let mut sorted: Vec<&Entry> = entries.iter().collect();
+/// Checks that tensors follow each other without overlap or gap, from the first byte of the data to
+/// the last.
+fn check_cover(entries: &[TensorEntry], data_start: usize, file_end: usize) -> Result<(), HeaderError> {
+    let mut sorted: Vec<&TensorEntry> = entries.iter().collect();
     sorted.sort_by_key(|entry| (entry.bytes.start, entry.bytes.end));
-    let mut before: Option<&Entry> = None;
+    let mut before: Option<&TensorEntry> = None;
     for entry in sorted {
         let covered = before.map_or(data_start, |before| before.bytes.end);
         match before {
             Some(before) if entry.bytes.start < covered => {
-                return Err(HeaderError::Overlap { first: shown(&before.name), second: shown(&entry.name) });
+                return Err(HeaderError::Overlap {
+                    first: displayed_name(&before.name),
+                    second: displayed_name(&entry.name),
+                });
             }
             _ => gap(covered, entry.bytes.start, data_start)?,
         }
@@ -194,27 +210,27 @@ fn gap(covered: usize, next: usize, data_start: usize) -> Result<(), HeaderError
     }
 }
 
-/// A tensor as the JSON has it.
+/// A tensor as the JSON describes it.
 #[derive(serde::Deserialize)]
-struct Raw {
+struct RawEntry {
     dtype: String,
     shape: Vec<u64>,
     data_offsets: (u64, u64),
 }
 
-/// The JSON object in its own order, names that occur twice included.
-struct Listed(Vec<(String, Raw)>);
+/// The JSON object in its own order, including names that occur twice.
+struct EntryList(Vec<(String, RawEntry)>);
 
-impl<'de> Deserialize<'de> for Listed {
+impl<'de> Deserialize<'de> for EntryList {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_map(ListedVisitor).map(Self)
+        deserializer.deserialize_map(EntryListVisitor).map(Self)
     }
 }
 
-struct ListedVisitor;
+struct EntryListVisitor;
 
-impl<'de> Visitor<'de> for ListedVisitor {
-    type Value = Vec<(String, Raw)>;
+impl<'de> Visitor<'de> for EntryListVisitor {
+    type Value = Vec<(String, RawEntry)>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("an object of tensors by name")
@@ -228,8 +244,9 @@ impl<'de> Visitor<'de> for ListedVisitor {
                 continue;
             }
             let raw = map.next_value();
-            let raw =
-                raw.map_err(|error| A::Error::custom(format_args!("tensor {}: {error}", shown(&name))))?;
+            let raw = raw.map_err(|error| {
+                A::Error::custom(format_args!("tensor {}: {error}", displayed_name(&name)))
+            })?;
             listed.push((name, raw));
         }
         Ok(listed)
@@ -273,13 +290,13 @@ mod tests {
 
     #[test]
     fn hostile_headers_are_refused_by_name() {
-        let check = |file: &[u8], words: &[&str]| {
-            let error = read(file).expect_err(&format!("{words:?}"));
+        let check = |file: &[u8], fragments: &[&str]| {
+            let error = read(file).expect_err(&format!("{fragments:?}"));
             let text = format!(
                 "{error} {}",
                 std::error::Error::source(&error).map(ToString::to_string).unwrap_or_default()
             );
-            assert!(words.iter().all(|word| text.contains(word)), "{words:?}: {text}");
+            assert!(fragments.iter().all(|fragment| text.contains(fragment)), "{fragments:?}: {text}");
         };
         let one = |dtype, shape, start, end, data| {
             file(&format!("{{{}}}", entry("w", dtype, shape, start, end)), data)
@@ -288,7 +305,7 @@ mod tests {
         check(&[1, 0, 0], &["3 bytes"]);
         check(&u64::MAX.to_le_bytes(), &["18446744073709551615", "16777216"]);
         check(&(HEADER_MAX + 1).to_le_bytes(), &["at most 16777216"]);
-        check(&file("{}", 0)[..9], &["2 bytes long", "9 bytes", "cut off"]);
+        check(&file("{}", 0)[..9], &["2 bytes long", "9 bytes", "truncated"]);
         check(&file("[]", 0), &["not a JSON object"]);
         check(&file(r#"{"w":{"dtype":"F32","shape":[-1],"data_offsets":[0,4]}}"#, 4), &["tensor w", "-1"]);
         check(&file(r#"{"w":{"dtype":"F32","shape":[1]}}"#, 4), &["tensor w", "data_offsets"]);
@@ -302,7 +319,7 @@ mod tests {
         check(&one("F32", "[1,1,1,1,1,1,1,1,1]", 0, 4, 4), &["w"]);
         check(&one("F4", "[1]", 0, 0, 0), &["w", "F4"]);
         check(&one("F32", "[2]", 18_446_744_073_709_551_608, 18_446_744_073_709_551_615, 8), &["w"]);
-        check(&one("F32", "[2]", 0, 8, 7), &["w", "byte 8", "holds 7"]);
+        check(&one("F32", "[2]", 0, 8, 7), &["w", "byte 8", "has 7"]);
         check(&one("F32", "[2]", 0, 8, 9), &["8..9", "no tensor"]);
         check(&one("F32", "[2]", 4, 12, 12), &["0..4", "no tensor"]);
         let two = |second: String| file(&format!("{{{},{second}}}", entry("a", "F32", "[2]", 0, 8)), 12);

@@ -1,4 +1,5 @@
-//! What a checkpoint is, from its configuration and headers alone: layers, parameters, bytes, state of a session, and what is wrong.
+//! Describes a checkpoint from its configuration and headers alone: layers, parameters, bytes,
+//! state of a session, and problems.
 
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -7,34 +8,35 @@ use std::path::Path;
 use serde::Serialize;
 
 use super::layout;
-use super::shards::{Shard, Shards};
-use super::wanted::{Part, wanted};
+use super::shards::{WeightFile, WeightFiles};
+use super::wanted::{ModelPart, required_tensors};
 use crate::config::{Config, LayerKind, TextConfig};
 
-/// What a directory holds. Whatever could be read is there, also when something else could not.
+/// Contents of a directory. Everything that could be read is present, even if something else could
+/// not be read.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Inspection {
-    /// The model; `None` when its configuration is refused.
+pub struct CheckpointInspection {
+    /// The model; `None` if its configuration is refused.
     pub model: Option<ModelFacts>,
     /// The weight files.
     pub files: Vec<FileFacts>,
-    /// Bytes on disk by type of number.
+    /// Bytes on disk by number type.
     pub bytes_by_type: BTreeMap<String, u64>,
     /// Names in the files that belong to no part of this model.
     pub ignored: Vec<String>,
-    /// Everything that keeps it from being loaded; weights' values are not looked at.
+    /// Everything that prevents loading. The values of the weights are not checked.
     pub problems: Vec<String>,
 }
 
-/// What a configuration says.
+/// What the configuration describes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct ModelFacts {
     /// One character a layer: `M` SSM, `*` attention, `-` MLP, `E` experts.
     pub pattern: String,
     /// Layers by kind.
-    pub layers: ByKind,
+    pub layers: LayerCounts,
     /// Parameters by part.
-    pub parameters: Parameters,
+    pub parameters: ParameterCounts,
     /// Whether it reads images.
     pub vision: bool,
     /// State of one session.
@@ -43,7 +45,7 @@ pub struct ModelFacts {
 
 /// One number a kind of layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
-pub struct ByKind {
+pub struct LayerCounts {
     /// Mamba-2.
     pub ssm: u64,
     /// Attention.
@@ -54,13 +56,14 @@ pub struct ByKind {
     pub moe: u64,
 }
 
-/// Parameters. A table with more rows than the configuration asks for counts as the file has it.
+/// Parameters. A table with more rows than the configuration needs counts in the size it has in the
+/// file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
-pub struct Parameters {
+pub struct ParameterCounts {
     /// The embedding table.
     pub embeddings: u64,
     /// Layers, pre-norms included.
-    pub layers: ByKind,
+    pub layers: LayerCounts,
     /// The final norm and the output head.
     pub head: u64,
     /// The vision tower.
@@ -73,20 +76,20 @@ pub struct Parameters {
     pub total: u64,
 }
 
-/// What one session keeps between two tokens.
+/// What a session keeps between two tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct SessionState {
     /// Values of the SSM state: layers x heads x head size x state size.
     pub ssm_values: u64,
-    /// The same in float32.
+    /// Bytes of the SSM state in float32.
     pub ssm_float32_bytes: u64,
     /// Values of the convolution state: layers x width x (taps - 1).
     pub conv_values: u64,
-    /// The same in bfloat16.
+    /// Bytes of the convolution state in bfloat16.
     pub conv_bfloat16_bytes: u64,
-    /// Keys and values a token: layers x 2 x heads x head size.
+    /// Values of keys and values a token: layers x 2 x heads x head size.
     pub kv_values_a_token: u64,
-    /// The same in bfloat16.
+    /// Bytes of keys and values a token in bfloat16.
     pub kv_bfloat16_bytes_a_token: u64,
 }
 
@@ -101,21 +104,22 @@ pub struct FileFacts {
     pub tensors: u64,
 }
 
-/// Looks at a directory. Reads `config.json`, the index and the files' headers; no weight is touched.
-pub fn inspect(dir: &Path) -> Inspection {
-    let (shards, errors) = Shards::survey(dir);
+/// Inspects a directory. Reads `config.json`, the index and the headers of the files, but no
+/// weights.
+pub fn inspect(dir: &Path) -> CheckpointInspection {
+    let (shards, errors) = WeightFiles::survey(dir);
     let mut problems: Vec<String> = errors.iter().map(|error| chain(error)).collect();
     let config = Config::read(dir).map_err(|error| problems.insert(0, chain(&error))).ok();
-    let mut layout = layout::Layout::default();
+    let mut layout = layout::TensorLayout::default();
     if let Some(config) = &config {
-        let (found, misfits) = layout::locate(config, &shards);
+        let (found, mismatches) = layout::locate(config, &shards);
         layout = found;
-        // Where a whole file could not be read, its tensors would all be told once more.
-        if errors.is_empty() && !misfits.0.is_empty() {
-            problems.push(misfits.to_string());
+        // If a whole file could not be read, each of its tensors would be reported as well.
+        if errors.is_empty() && !mismatches.0.is_empty() {
+            problems.push(mismatches.to_string());
         }
     }
-    Inspection {
+    CheckpointInspection {
         model: config.as_ref().map(|config| model_facts(config, &layout)),
         files: shards.files.iter().map(file_facts).collect(),
         bytes_by_type: bytes_by_type(&shards),
@@ -125,7 +129,7 @@ pub fn inspect(dir: &Path) -> Inspection {
 }
 
 impl SessionState {
-    /// The state that a language model of this shape keeps.
+    /// State of a language model of this shape.
     pub fn of(text: &TextConfig) -> Self {
         let layers = |kind| text.layers_of(kind).count() as u64;
         let (ssm, attention) = (&text.ssm, &text.attention);
@@ -144,29 +148,30 @@ impl SessionState {
     }
 }
 
-impl Parameters {
-    /// The parameters a configuration asks for; the tower's prefix tokens, which it does not number, count as one.
+impl ParameterCounts {
+    /// Parameters that a configuration describes. Its number of prefix tokens of the tower is
+    /// unknown; they count as one.
     pub fn of(config: &Config) -> Self {
-        wanted(config).into_iter().fold(Self::default(), |mut sum, wanted| {
+        required_tensors(config).into_iter().fold(Self::default(), |mut sum, wanted| {
             sum.add(wanted.part, values(&wanted.shape));
             sum
         })
     }
 
-    fn add(&mut self, part: Part, values: u64) {
+    fn add(&mut self, part: ModelPart, values: u64) {
         *match part {
-            Part::Embeddings => &mut self.embeddings,
-            Part::Head => &mut self.head,
-            Part::Tower => &mut self.tower,
-            Part::Projector => &mut self.projector,
-            Part::Layer(kind) => self.layers.of(kind),
+            ModelPart::Embeddings => &mut self.embeddings,
+            ModelPart::Head => &mut self.head,
+            ModelPart::Tower => &mut self.tower,
+            ModelPart::Projector => &mut self.projector,
+            ModelPart::Layer(kind) => self.layers.of(kind),
         } += values;
         self.total += values;
-        self.text += if matches!(part, Part::Tower | Part::Projector) { 0 } else { values };
+        self.text += if matches!(part, ModelPart::Tower | ModelPart::Projector) { 0 } else { values };
     }
 }
 
-impl ByKind {
+impl LayerCounts {
     fn of(&mut self, kind: LayerKind) -> &mut u64 {
         match kind {
             LayerKind::Ssm => &mut self.ssm,
@@ -177,11 +182,11 @@ impl ByKind {
     }
 }
 
-fn model_facts(config: &Config, layout: &layout::Layout) -> ModelFacts {
-    let mut layers = ByKind::default();
+fn model_facts(config: &Config, layout: &layout::TensorLayout) -> ModelFacts {
+    let mut layers = LayerCounts::default();
     config.text.layers.iter().for_each(|kind| *layers.of(*kind) += 1);
-    let mut parameters = Parameters::default();
-    for wanted in wanted(config) {
+    let mut parameters = ParameterCounts::default();
+    for wanted in required_tensors(config) {
         let shape = layout.tensors.get(&wanted.name).map_or(&wanted.shape, |located| &located.shape);
         parameters.add(wanted.part, values(shape));
     }
@@ -198,11 +203,11 @@ fn values(shape: &[usize]) -> u64 {
     shape.iter().map(|dimension| *dimension as u64).product()
 }
 
-fn file_facts(shard: &Shard) -> FileFacts {
+fn file_facts(shard: &WeightFile) -> FileFacts {
     FileFacts { name: shard.name.clone(), bytes: shard.map.len() as u64, tensors: shard.entries.len() as u64 }
 }
 
-fn bytes_by_type(shards: &Shards) -> BTreeMap<String, u64> {
+fn bytes_by_type(shards: &WeightFiles) -> BTreeMap<String, u64> {
     let mut bytes = BTreeMap::new();
     for entry in shards.files.iter().flat_map(|file| &file.entries) {
         *bytes.entry(entry.dtype.to_string()).or_default() += entry.bytes.len() as u64;

@@ -1,4 +1,5 @@
-//! The one memory map: a shard, read-only, so that a checkpoint larger than memory can be looked at and is never copied twice.
+//! The only memory map: a shard, read-only. A checkpoint larger than memory can be inspected, and
+//! no weights are copied twice.
 #![allow(unsafe_code)]
 
 use std::fs::File;
@@ -6,9 +7,9 @@ use std::io;
 
 use memmap2::Mmap;
 
-/// Maps a whole file.
 pub(super) fn map(file: &File) -> io::Result<Mmap> {
-    // SAFETY: the map is never written through. That nobody changes or shortens the file while it is mapped cannot be proved here: it is
-    // what `Checkpoint::open` asks of its caller, and what publishing a checkpoint under a new name, never over an old one, gives.
+    // SAFETY: the map is never written through. This code cannot prove that the file does not
+    // change or shrink while it is mapped: `Checkpoint::open` requires that of its caller, and a
+    // checkpoint that is published under a new name, never over an old one, satisfies it.
     unsafe { Mmap::map(file) }
 }

@@ -1,12 +1,13 @@
-//! Tensor names: every variant that writers use becomes the one name this code knows a tensor by.
+//! Maps every name that writers use for a tensor to its canonical name.
 //!
-//! That name is the published one, without the outer `language_model.`: `backbone.layers.0.norm.weight`, `lm_head.weight`,
+//! The canonical name is the published one, without the outer `language_model.`:
+//! `backbone.layers.0.norm.weight`, `lm_head.weight`,
 //! `vision_model.radio_model.model.blocks.0.norm1.weight`, `mlp1.0.weight`.
 
-/// What the tower's names start with.
+/// Prefix of the tower's names.
 pub(crate) const TOWER: &str = "vision_model.radio_model.model.";
 
-/// Parts of the tower, as transformers calls them and as published.
+/// Parts of the tower: names in transformers and published names.
 const TOWER_PARTS: [(&str, &str); 4] = [
     ("embeddings.patch_projection.", "patch_generator.embedder."),
     ("embeddings.position_embedding", "patch_generator.pos_embed"),
@@ -36,12 +37,14 @@ const PROJECTOR_PARTS: [(&str, &str); 9] = [
     ("mlp1.linear1.", "mlp1.1."),
     ("mlp1.linear2.", "mlp1.3."),
 ];
-/// What a checkpoint may hold beside this model: heads for drafting tokens, and ears.
+/// Prefixes of tensors that this model does not have: heads for drafting tokens, and audio.
 const OTHER_MODELS: [&str; 3] = ["mtp.", "sound_encoder.", "sound_projection."];
 
-/// The one name of a tensor that a file calls `name`; `None` when it belongs to something this model does not have.
+/// Canonical name of a tensor that a file calls `name`; `None` if it belongs to something that this
+/// model does not have.
 pub(super) fn canonical(name: &str) -> Option<String> {
-    // transformers nests a model of several parts under `model.`; a text model's own `model.` is dealt with below.
+    // transformers nests a model of several parts under `model.`; `text_name` handles a text
+    // model's own `model.`.
     let inner = name.strip_prefix("model.").filter(|rest| is_part(rest)).unwrap_or(name);
     let text = inner.strip_prefix("language_model.").unwrap_or(inner);
     if OTHER_MODELS.iter().any(|other| text.starts_with(other)) {
@@ -59,7 +62,7 @@ fn is_part(rest: &str) -> bool {
         .any(|part| rest.starts_with(part))
 }
 
-/// `model.` and nothing at all stand for `backbone.`.
+/// `model.` and no prefix both mean `backbone.`.
 fn text_name(name: &str) -> String {
     let rest = name.strip_prefix("backbone.").or_else(|| name.strip_prefix("model."));
     let body = |rest: &str| ["layers.", "embeddings.", "norm_f."].iter().any(|part| rest.starts_with(part));
@@ -81,7 +84,7 @@ fn tower_name(name: &str) -> String {
     format!("{TOWER}blocks.{block}.{part}")
 }
 
-/// The name with its beginning exchanged, if the table knows it.
+/// The name with its prefix replaced, if the table has it.
 fn renamed(name: &str, table: &[(&str, &str)]) -> Option<String> {
     table.iter().find_map(|(from, to)| name.strip_prefix(from).map(|rest| format!("{to}{rest}")))
 }

@@ -8,13 +8,13 @@ use std::path::{Component, Path, PathBuf};
 
 use memmap2::Mmap;
 
-use super::header::{self, Entry, HeaderError};
-use super::{map, shown};
+use super::header::{self, HeaderError, TensorEntry};
+use super::{displayed_name, map};
 use crate::file::{self, FileError};
 
-/// The one file of a checkpoint that is not sharded.
+/// Name of the weight file of a checkpoint that is not sharded.
 pub(super) const SINGLE: &str = "model.safetensors";
-/// The index of one that is.
+/// Name of the index of a sharded checkpoint.
 pub(super) const INDEX: &str = "model.safetensors.index.json";
 /// Largest index that is read: 6,000 tensors x 110 bytes = 0.7 MB.
 const INDEX_BYTES_MAX: u64 = 16 << 20;
@@ -27,36 +27,36 @@ pub enum ShardError {
     /// A file could not be read.
     #[error(transparent)]
     File(#[from] FileError),
-    /// There is nothing to load.
+    /// There are no weight files.
     #[error("{} holds neither {SINGLE} nor {INDEX}; give the directory of a Hugging Face checkpoint", dir.display())]
     NoWeights {
         /// The directory.
         dir: PathBuf,
     },
-    /// A weight file that nobody asks for: the directory mixes two checkpoints.
-    #[error("{} is named by no index; delete it, or write the index again", path.display())]
+    /// A weight file that the index does not name: the directory mixes two checkpoints.
+    #[error("{} is not in the index; delete it, or write the index again", path.display())]
     Unnamed {
         /// Which file.
         path: PathBuf,
     },
-    /// The index is not what it should be.
+    /// The index is not JSON of the expected form.
     #[error("{} is not a JSON object with a `weight_map` from tensor to file", path.display())]
     NotIndex {
         /// The index.
         path: PathBuf,
-        /// Where it stops being one.
+        /// Where parsing failed.
         source: serde_json::Error,
     },
-    /// The index names something that is no file of the directory.
-    #[error("{} names the file {name}; only a plain name that ends in .safetensors, inside the directory, is read", path.display())]
+    /// The index names something that is not a file of the directory.
+    #[error("{} names the file {name}; use the plain name of a .safetensors file in the directory", path.display())]
     Outside {
         /// The index.
         path: PathBuf,
         /// The name.
         name: String,
     },
-    /// The index names a file that is not there.
-    #[error("{} names {name}, which is not there; copy the missing shard", path.display())]
+    /// The index names a file that does not exist.
+    #[error("{} names {name}, which does not exist; copy the missing shard", path.display())]
     Absent {
         /// The index.
         path: PathBuf,
@@ -64,7 +64,7 @@ pub enum ShardError {
         name: String,
     },
     /// More files than any checkpoint has.
-    #[error("{} names {files} files; at most {SHARDS_MAX} are opened", path.display())]
+    #[error("{} names {files} files; at most {SHARDS_MAX} are supported", path.display())]
     TooMany {
         /// The index.
         path: PathBuf,
@@ -76,11 +76,11 @@ pub enum ShardError {
     Map {
         /// Which file.
         path: PathBuf,
-        /// What it said.
+        /// The system's error.
         source: io::Error,
     },
-    /// A file is no safetensors file that can be trusted.
-    #[error("{} is not a sound safetensors file", path.display())]
+    /// A file is not a valid safetensors file.
+    #[error("{} is not a valid safetensors file", path.display())]
     Header {
         /// Which file.
         path: PathBuf,
@@ -91,30 +91,30 @@ pub enum ShardError {
 
 /// All weight files of a directory, mapped, headers checked.
 #[derive(Debug)]
-pub(super) struct Shards {
-    pub(super) files: Vec<Shard>,
-    /// Which file the index places a tensor in.
+pub(super) struct WeightFiles {
+    pub(super) files: Vec<WeightFile>,
+    /// The file of each tensor, according to the index.
     pub(super) index: Option<BTreeMap<String, String>>,
 }
 
 /// One weight file.
 #[derive(Debug)]
-pub(super) struct Shard {
+pub(super) struct WeightFile {
     pub(super) name: String,
-    pub(super) map: Bytes,
-    pub(super) entries: Vec<Entry>,
+    pub(super) map: FileBytes,
+    pub(super) entries: Vec<TensorEntry>,
 }
 
-/// Where the bytes of a weight file are.
+/// Where the bytes of a weight file are stored.
 #[derive(Debug)]
-pub(super) enum Bytes {
+pub(super) enum FileBytes {
     /// In the file.
     Mapped(Mmap),
-    /// In memory: they were computed.
+    /// In memory, because they were computed.
     Made(Vec<u8>),
 }
 
-impl Deref for Bytes {
+impl Deref for FileBytes {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
@@ -126,19 +126,19 @@ impl Deref for Bytes {
 }
 
 #[derive(serde::Deserialize)]
-struct Index {
+struct ShardIndex {
     weight_map: BTreeMap<String, String>,
 }
 
-impl Shards {
-    /// Opens every file; the first that fails ends it.
+impl WeightFiles {
+    /// Opens every file and stops at the first that fails.
     pub(super) fn open(dir: &Path) -> Result<Self, ShardError> {
         let (names, index) = list(dir)?;
-        let files = names.iter().map(|name| Shard::open(dir, name)).collect::<Result<_, _>>()?;
+        let files = names.iter().map(|name| WeightFile::open(dir, name)).collect::<Result<_, _>>()?;
         Ok(Self { files, index })
     }
 
-    /// Opens every file that can be opened, and says why the others cannot.
+    /// Opens every file that can be opened, and returns the errors of the others.
     pub(super) fn survey(dir: &Path) -> (Self, Vec<ShardError>) {
         let (names, index, mut errors) = match list(dir) {
             Ok((names, index)) => (names, index, Vec::new()),
@@ -146,7 +146,7 @@ impl Shards {
         };
         let mut files = Vec::new();
         for name in &names {
-            match Shard::open(dir, name) {
+            match WeightFile::open(dir, name) {
                 Ok(shard) => files.push(shard),
                 Err(error) => errors.push(error),
             }
@@ -155,20 +155,20 @@ impl Shards {
     }
 }
 
-impl Shard {
+impl WeightFile {
     pub(super) fn open(dir: &Path, name: &str) -> Result<Self, ShardError> {
         let path = dir.join(name);
         let file = file::open(&path)?;
         let map = map::map(&file).map_err(|source| ShardError::Map { path: path.clone(), source })?;
         let entries = header::read(&map).map_err(|source| ShardError::Header { path, source })?;
-        Ok(Self { name: name.into(), map: Bytes::Mapped(map), entries })
+        Ok(Self { name: name.into(), map: FileBytes::Mapped(map), entries })
     }
 }
 
-type Listing = (BTreeSet<String>, Option<BTreeMap<String, String>>);
+type FileListing = (BTreeSet<String>, Option<BTreeMap<String, String>>);
 
-/// The names of the files, and the index if there is one.
-fn list(dir: &Path) -> Result<Listing, ShardError> {
+/// Names of the files, and the index if there is one.
+fn list(dir: &Path) -> Result<FileListing, ShardError> {
     let path = dir.join(INDEX);
     let index = path.exists().then(|| read_index(&path)).transpose()?;
     let names: BTreeSet<String> = match &index {
@@ -180,10 +180,10 @@ fn list(dir: &Path) -> Result<Listing, ShardError> {
         return Err(ShardError::TooMany { path, files: names.len() });
     }
     if let Some(name) = names.iter().find(|name| !is_plain(name)) {
-        return Err(ShardError::Outside { path, name: shown(name) });
+        return Err(ShardError::Outside { path, name: displayed_name(name) });
     }
     if let Some(name) = names.iter().find(|name| !dir.join(name).exists()) {
-        return Err(ShardError::Absent { path, name: shown(name) });
+        return Err(ShardError::Absent { path, name: displayed_name(name) });
     }
     refuse_unnamed(dir, &names)?;
     Ok((names, index))
@@ -191,7 +191,7 @@ fn list(dir: &Path) -> Result<Listing, ShardError> {
 
 fn read_index(path: &Path) -> Result<BTreeMap<String, String>, ShardError> {
     let text = file::read(path, INDEX_BYTES_MAX)?;
-    let index: Result<Index, _> = serde_json::from_slice(&text);
+    let index: Result<ShardIndex, _> = serde_json::from_slice(&text);
     Ok(index.map_err(|source| ShardError::NotIndex { path: path.into(), source })?.weight_map)
 }
 
@@ -202,7 +202,8 @@ pub(super) fn is_plain(name: &str) -> bool {
     alone && name.ends_with(".safetensors") && !name.contains(['\\', ':', '\0'])
 }
 
-/// A weight file beside the named ones means that two checkpoints were mixed; loading either half would go unnoticed.
+/// A weight file that is not in the index means that two checkpoints were mixed; without this check
+/// either half would load unnoticed.
 fn refuse_unnamed(dir: &Path, names: &BTreeSet<String>) -> Result<(), ShardError> {
     let failed = |source| FileError::Read { path: dir.into(), source };
     for found in fs::read_dir(dir).map_err(failed)? {

@@ -1,4 +1,4 @@
-//! The values of one tensor of a checkpoint, read out of its file and looked over for anything that is not a finite number.
+//! The values of one tensor of a checkpoint, read from its file and checked to be finite.
 
 use std::borrow::Cow;
 
@@ -6,34 +6,37 @@ use safetensors::Dtype;
 use sha2::{Digest, Sha256};
 
 use super::CheckpointError;
-use crate::kernels::Matrix;
-use crate::weights::Values;
+use crate::kernels::PackedMatrix;
+use crate::weights::StoredValues;
 
-const _: () =
-    assert!(cfg!(target_endian = "little"), "safetensors files are little-endian, and are read as they lie");
+const _: () = assert!(
+    cfg!(target_endian = "little"),
+    "safetensors files are little-endian and are read without conversion"
+);
 
-/// Values that are looked over between two looks at the result: enough to keep the vector units busy, little enough to stay in cache.
+/// Values that are checked between two looks at the result: enough to keep the vector units busy,
+/// few enough to stay in cache.
 const SCAN: usize = 4096;
 
-/// A tensor that lies in one or more files.
+/// A tensor that is stored in one or more files.
 #[derive(Debug, Clone)]
 pub struct Tensor<'a> {
     shape: Vec<usize>,
-    pieces: Vec<Piece<'a>>,
+    pieces: Vec<TensorRows<'a>>,
 }
 
-/// Some rows of it that lie together.
+/// Consecutive rows of it.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Piece<'a> {
+pub(super) struct TensorRows<'a> {
     pub(super) file: &'a str,
     pub(super) name: &'a str,
     pub(super) dtype: Dtype,
     pub(super) bytes: &'a [u8],
 }
 
-/// Stored numbers, borrowed where they lie well.
+/// Stored numbers, borrowed where their alignment permits.
 #[derive(Debug)]
-pub enum Numbers<'a> {
+pub enum StoredNumbers<'a> {
     /// float32.
     F32(Cow<'a, [f32]>),
     /// bfloat16 bits.
@@ -41,7 +44,7 @@ pub enum Numbers<'a> {
 }
 
 impl<'a> Tensor<'a> {
-    pub(super) fn new(shape: Vec<usize>, pieces: Vec<Piece<'a>>) -> Self {
+    pub(super) fn new(shape: Vec<usize>, pieces: Vec<TensorRows<'a>>) -> Self {
         Self { shape, pieces }
     }
 
@@ -55,10 +58,10 @@ impl<'a> Tensor<'a> {
         self.pieces.iter().map(|piece| piece.bytes.len() as u64).sum()
     }
 
-    /// The error that says which value of this tensor leads to something that is not finite.
+    /// The error that names a value of this tensor that is not finite or leads to one.
     pub(crate) fn not_finite(&self, index: usize, value: f32) -> CheckpointError {
         let [file, name] = self.pieces.first().map_or([""; 2], |piece| [piece.file, piece.name]);
-        CheckpointError::NotFinite { file: file.into(), name: super::shown(name), index, value }
+        CheckpointError::NotFinite { file: file.into(), name: super::displayed_name(name), index, value }
     }
 
     /// Type, shape and hash of its bytes: `BF16 512x72 {SHA-256}`.
@@ -70,7 +73,7 @@ impl<'a> Tensor<'a> {
         format!("{} {} {}", types.join("+"), shape.join("x"), super::hex(&hash.finalize()))
     }
 
-    /// Tensors of one width, one after another by row.
+    /// Joins tensors of one width by row.
     pub fn stacked(tensors: &[Self]) -> Self {
         let rows = tensors.iter().map(|tensor| tensor.shape[0]).sum();
         let width = tensors.iter().flat_map(|tensor| tensor.shape.iter().skip(1)).take(1).copied();
@@ -81,35 +84,35 @@ impl<'a> Tensor<'a> {
     /// Its values in float32.
     ///
     /// # Errors
-    /// When one of them is not finite.
+    /// If a value is not finite.
     pub fn to_f32(&self) -> Result<Vec<f32>, CheckpointError> {
         Ok(match self.numbers()? {
-            Numbers::F32(values) => values.into_owned(),
-            Numbers::Bf16(bits) => bits.iter().map(|bits| widen(*bits)).collect(),
+            StoredNumbers::F32(values) => values.into_owned(),
+            StoredNumbers::Bf16(bits) => bits.iter().map(|bits| widen(*bits)).collect(),
         })
     }
 
     /// Its values as stored.
     ///
     /// # Errors
-    /// When one of them is not finite.
-    pub fn values(&self) -> Result<Values, CheckpointError> {
+    /// If a value is not finite.
+    pub fn values(&self) -> Result<StoredValues, CheckpointError> {
         Ok(match self.numbers()? {
-            Numbers::F32(values) => Values::F32(values.into_owned()),
-            Numbers::Bf16(bits) => Values::Bf16(bits.into_owned()),
+            StoredNumbers::F32(values) => StoredValues::F32(values.into_owned()),
+            StoredNumbers::Bf16(bits) => StoredValues::Bf16(bits.into_owned()),
         })
     }
 
-    /// Its values packed for products, `[out, in]`.
+    /// Its values packed for products, as `[out, in]`.
     ///
     /// # Errors
-    /// When one of them is not finite.
-    pub fn matrix(&self) -> Result<Matrix, CheckpointError> {
+    /// If a value is not finite.
+    pub fn matrix(&self) -> Result<PackedMatrix, CheckpointError> {
         let out = self.shape[0];
         let input = self.shape[1..].iter().product();
         Ok(match self.numbers()? {
-            Numbers::F32(values) => Matrix::from_f32(out, input, &values),
-            Numbers::Bf16(bits) => Matrix::from_bf16(out, input, &bits),
+            StoredNumbers::F32(values) => PackedMatrix::from_f32(out, input, &values),
+            StoredNumbers::Bf16(bits) => PackedMatrix::from_bf16(out, input, &bits),
         })
     }
 
@@ -118,28 +121,28 @@ impl<'a> Tensor<'a> {
         self.pieces.iter().all(|piece| piece.dtype == Dtype::BF16)
     }
 
-    /// All of it: bfloat16 where it is stored so, float32 otherwise.
+    /// All values: bfloat16 if stored so, float32 otherwise.
     ///
     /// # Errors
-    /// When a value is not finite.
-    pub fn numbers(&self) -> Result<Numbers<'a>, CheckpointError> {
-        self.pieces.iter().try_for_each(Piece::check_finite)?;
+    /// If a value is not finite.
+    pub fn numbers(&self) -> Result<StoredNumbers<'a>, CheckpointError> {
+        self.pieces.iter().try_for_each(TensorRows::check_finite)?;
         Ok(match (self.pieces.as_slice(), self.is_bf16()) {
-            ([piece], true) => Numbers::Bf16(values(piece.bytes)),
-            ([piece], false) => Numbers::F32(values(piece.bytes)),
+            ([piece], true) => StoredNumbers::Bf16(values(piece.bytes)),
+            ([piece], false) => StoredNumbers::F32(values(piece.bytes)),
             (pieces, true) => {
                 let pieces: Vec<Cow<'_, [u16]>> = pieces.iter().map(|piece| values(piece.bytes)).collect();
-                Numbers::Bf16(Cow::Owned(pieces.concat()))
+                StoredNumbers::Bf16(Cow::Owned(pieces.concat()))
             }
             (pieces, false) => {
                 let pieces: Vec<Vec<f32>> = pieces.iter().map(|piece| piece.to_f32()).collect();
-                Numbers::F32(Cow::Owned(pieces.concat()))
+                StoredNumbers::F32(Cow::Owned(pieces.concat()))
             }
         })
     }
 }
 
-impl Piece<'_> {
+impl TensorRows<'_> {
     fn to_f32(self) -> Vec<f32> {
         match self.dtype {
             Dtype::BF16 => values(self.bytes).iter().map(|bits| widen(*bits)).collect(),
@@ -155,14 +158,15 @@ impl Piece<'_> {
         let Some(index) = found else { return Ok(()) };
         Err(CheckpointError::NotFinite {
             file: self.file.into(),
-            name: super::shown(self.name),
+            name: super::displayed_name(self.name),
             index,
             value: self.to_f32()[index],
         })
     }
 }
 
-/// Where the first value is that `bad` holds for. Blocks without one are passed over by a loop without a branch.
+/// Position of the first value for which `bad` holds. A loop without a branch skips blocks that
+/// have none.
 fn position<T: Copy>(values: &[T], bad: impl Fn(T) -> bool) -> Option<usize> {
     let block =
         values.chunks(SCAN).position(|block| block.iter().fold(false, |any, value| any | bad(*value)))?;
@@ -170,7 +174,7 @@ fn position<T: Copy>(values: &[T], bad: impl Fn(T) -> bool) -> Option<usize> {
     Some(block * SCAN + within)
 }
 
-/// Bytes as numbers: where they lie if they are aligned, else a copy.
+/// Bytes as numbers: borrowed if they are aligned, else copied.
 fn values<T: bytemuck::Pod>(bytes: &[u8]) -> Cow<'_, [T]> {
     match bytemuck::try_cast_slice(bytes) {
         Ok(values) => Cow::Borrowed(values),

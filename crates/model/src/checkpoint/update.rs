@@ -1,25 +1,26 @@
-//! Weights that come as what changed: which form a directory has, how it is laid over a checkpoint, and why it is refused.
+//! Weights that consist of changes: which form a directory has, how it is applied to a checkpoint,
+//! and why it is refused.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use super::layout::Layout;
-use super::shards::{Shard, ShardError};
-use super::{ADAPTER_CONFIG, Checkpoint, CheckpointError, DELTA_MANIFEST, Misfits, shown};
+use super::layout::TensorLayout;
+use super::shards::{ShardError, WeightFile};
+use super::{ADAPTER_CONFIG, Checkpoint, CheckpointError, DELTA_MANIFEST, TensorMismatches, displayed_name};
 use crate::file::FileError;
 
 /// What a directory of weights holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Form {
+pub enum UpdateForm {
     /// A whole checkpoint.
     Full,
-    /// Full new values of some tensors: see [`super::Delta`].
+    /// Full new values of some tensors: see [`super::DeltaManifest`].
     Delta,
-    /// A LoRA adapter as PEFT saves it.
+    /// A LoRA adapter in the format of PEFT.
     Adapter,
 }
 
-/// Why weights were not laid over a checkpoint. The checkpoint is as it was.
+/// Why an update was not applied to a checkpoint. The checkpoint is unchanged.
 #[derive(Debug, thiserror::Error)]
 pub enum UpdateError {
     /// A file could not be read.
@@ -28,10 +29,10 @@ pub enum UpdateError {
     /// A weight file.
     #[error(transparent)]
     Shards(#[from] ShardError),
-    /// The checkpoint's own weights, or the result.
+    /// The checkpoint's own weights, or the result, are invalid.
     #[error(transparent)]
     Checkpoint(#[from] CheckpointError),
-    /// Neither of the three forms.
+    /// None of the three forms.
     #[error(
         "{} holds neither config.json nor {DELTA_MANIFEST} nor {ADAPTER_CONFIG}; give a checkpoint, a delta or a LoRA adapter", dir.display()
     )]
@@ -39,15 +40,15 @@ pub enum UpdateError {
         /// The directory.
         dir: PathBuf,
     },
-    /// A small file that is not what it should be.
-    #[error("{} is not the JSON it should be", path.display())]
+    /// A JSON file does not have the expected form.
+    #[error("{} is not valid JSON of the expected form", path.display())]
     Json {
         /// Which file.
         path: PathBuf,
-        /// Where it stops being it.
+        /// Where parsing failed.
         source: serde_json::Error,
     },
-    /// A key of a small file has a value that is not taken.
+    /// A key of a JSON file has a value that is not accepted.
     #[error("{}: {key} is {value}; {right}", path.display())]
     Key {
         /// Which file.
@@ -56,19 +57,19 @@ pub enum UpdateError {
         key: String,
         /// Its value.
         value: String,
-        /// What would be right.
+        /// What it must be.
         right: String,
     },
-    /// A file is not the one the manifest was written for.
-    #[error("{} is not the file that {DELTA_MANIFEST} tells of: its {what} is {found}, not {said}; copy it again", path.display())]
+    /// A file differs from what the manifest describes.
+    #[error("{} is not the file that {DELTA_MANIFEST} describes: its {what} is {found}, not {expected}; copy it again", path.display())]
     OtherFile {
         /// Which file.
         path: PathBuf,
         /// `size` or `SHA-256`.
         what: &'static str,
-        /// What the manifest says.
-        said: String,
-        /// What it is.
+        /// Value in the manifest.
+        expected: String,
+        /// Value of the file.
         found: String,
     },
     /// A weight file that the manifest does not name.
@@ -77,56 +78,56 @@ pub enum UpdateError {
         /// Which file.
         path: PathBuf,
     },
-    /// Its tensors are not the model's.
-    #[error("{}: {misfits}", dir.display())]
-    Misfits {
+    /// Its tensors do not match the model.
+    #[error("{}: {mismatches}", dir.display())]
+    Mismatches {
         /// The directory.
         dir: PathBuf,
-        /// Everything that does not fit.
-        misfits: Misfits,
+        /// Every mismatch.
+        mismatches: TensorMismatches,
     },
-    /// A tensor that cannot stand where it should.
-    #[error("{}: {} {why}", path.display(), shown(name))]
+    /// A tensor that cannot be applied.
+    #[error("{}: {} {why}", path.display(), displayed_name(name))]
     Tensor {
         /// The file.
         path: PathBuf,
         /// The tensor's name in it.
         name: String,
-        /// What is wrong, and what would be right.
+        /// What is wrong, and what is expected.
         why: String,
     },
-    /// Nothing in it.
+    /// It holds no tensor of this model.
     #[error("{} changes no tensor of this model", dir.display())]
     Empty {
         /// The directory.
         dir: PathBuf,
     },
-    /// The whole has another hash than was said.
-    #[error("{}: the weights that come of it have the SHA-256 {found}, not {said}", dir.display())]
+    /// The weights after the update have another hash than expected.
+    #[error("{}: the updated weights have the SHA-256 {found}, not {expected}", dir.display())]
     OtherWeights {
         /// The directory.
         dir: PathBuf,
-        /// What was said.
-        said: String,
-        /// What it is.
+        /// Expected hash.
+        expected: String,
+        /// Hash of the result.
         found: String,
     },
 }
 
-impl Form {
-    /// Looks at which of the small files a directory holds.
+impl UpdateForm {
+    /// Finds out which of the three forms a directory has.
     ///
     /// # Errors
-    /// When it holds none of them.
+    /// If it has none of them.
     pub fn of(dir: &Path) -> Result<Self, UpdateError> {
-        // An adapter's folder may hold the configuration of the model it is for: PEFT's file decides.
+        // An adapter's directory may hold the configuration of its base model: PEFT's file decides.
         let forms =
             [(DELTA_MANIFEST, Self::Delta), (ADAPTER_CONFIG, Self::Adapter), ("config.json", Self::Full)];
         let found = forms.into_iter().find(|(name, _)| dir.join(name).is_file());
         found.map(|(_, form)| form).ok_or_else(|| UpdateError::NoForm { dir: dir.into() })
     }
 
-    /// Its word.
+    /// Its name in reports and on the wire.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Full => "full",
@@ -135,21 +136,21 @@ impl Form {
         }
     }
 
-    /// The form of that word.
-    pub fn parse(word: &str) -> Option<Self> {
-        [Self::Full, Self::Delta, Self::Adapter].into_iter().find(|form| form.as_str() == word)
+    /// Parses what `as_str` returns.
+    pub fn parse(name: &str) -> Option<Self> {
+        [Self::Full, Self::Delta, Self::Adapter].into_iter().find(|form| form.as_str() == name)
     }
 }
 
-impl fmt::Display for Form {
+impl fmt::Display for UpdateForm {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.as_str())
     }
 }
 
 impl Checkpoint {
-    /// Puts tensors in place of its own. Their pieces count `files` from 0.
-    pub(super) fn lay_over(&mut self, files: Vec<Shard>, mut layout: Layout) {
+    /// Replaces tensors of this checkpoint. Pieces of `layout` count `files` from 0.
+    pub(super) fn overlay(&mut self, files: Vec<WeightFile>, mut layout: TensorLayout) {
         let before = self.shards.files.len();
         self.shards.files.extend(files);
         for (name, mut located) in layout.tensors.drain() {

@@ -1,24 +1,24 @@
-//! Which tensors a model needs: their published names, shapes and parts, from the configuration alone.
+//! The tensors that a model needs: published names, shapes and parts, from the configuration alone.
 
 use super::names::TOWER;
 use crate::config::{Config, LayerKind, MoeConfig, SsmConfig, TextConfig, VisionConfig};
 
 /// A tensor that a model needs.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Wanted {
+pub struct RequiredTensor {
     /// Its published name, without the outer `language_model.`.
     pub name: String,
     /// Its shape.
     pub shape: Vec<usize>,
-    /// Whether it may have more rows than `shape` says: tables that are looked up by row.
+    /// Whether it may have more rows than `shape`: true for tables that are looked up by row.
     pub more_rows: bool,
     /// The part of the model it belongs to.
-    pub part: Part,
+    pub part: ModelPart,
 }
 
-/// A part of a model, for adding up.
+/// A part of a model, for sums over tensors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Part {
+pub enum ModelPart {
     /// The embedding table.
     Embeddings,
     /// The final norm and the output head.
@@ -31,15 +31,16 @@ pub enum Part {
     Projector,
 }
 
-/// Every tensor of a model, in the order it is used. The tower's prefix tokens are given as one row: a checkpoint says how many there are.
-pub fn wanted(config: &Config) -> Vec<Wanted> {
-    let mut list = List { part: Part::Embeddings, prefix: "backbone.".into(), wanted: Vec::new() };
+/// Every tensor of a model, in the order of use. The tower's prefix tokens have one row here: only
+/// a checkpoint has their number.
+pub fn required_tensors(config: &Config) -> Vec<RequiredTensor> {
+    let mut list = TensorList { part: ModelPart::Embeddings, prefix: "backbone.".into(), wanted: Vec::new() };
     let text = &config.text;
     list.add_table("embeddings.weight", &[text.vocabulary, text.hidden]);
     for (index, kind) in text.layers.iter().enumerate() {
-        list.enter(Part::Layer(*kind), format!("backbone.layers.{index}."));
+        list.enter(ModelPart::Layer(*kind), format!("backbone.layers.{index}."));
         list.add("norm.weight", &[text.hidden]);
-        list.enter(Part::Layer(*kind), format!("backbone.layers.{index}.mixer."));
+        list.enter(ModelPart::Layer(*kind), format!("backbone.layers.{index}.mixer."));
         match kind {
             LayerKind::Ssm => add_ssm(&mut list, text.hidden, &text.ssm),
             LayerKind::Attention => add_attention(&mut list, text),
@@ -47,7 +48,7 @@ pub fn wanted(config: &Config) -> Vec<Wanted> {
             LayerKind::Moe => text.moe.iter().for_each(|moe| add_moe(&mut list, text.hidden, moe)),
         }
     }
-    list.enter(Part::Head, String::new());
+    list.enter(ModelPart::Head, String::new());
     list.add("backbone.norm_f.weight", &[text.hidden]);
     list.add("lm_head.weight", &[text.vocabulary, text.hidden]);
     if let Some(vision) = &config.vision {
@@ -56,7 +57,7 @@ pub fn wanted(config: &Config) -> Vec<Wanted> {
     list.wanted
 }
 
-fn add_ssm(list: &mut List, hidden: usize, ssm: &SsmConfig) {
+fn add_ssm(list: &mut TensorList, hidden: usize, ssm: &SsmConfig) {
     list.add("in_proj.weight", &[ssm.in_proj_width(), hidden]);
     list.add("conv1d.weight", &[ssm.conv_width(), 1, ssm.conv_kernel]);
     list.add("conv1d.bias", &[ssm.conv_width()]);
@@ -67,7 +68,7 @@ fn add_ssm(list: &mut List, hidden: usize, ssm: &SsmConfig) {
     list.add("out_proj.weight", &[hidden, ssm.inner()]);
 }
 
-fn add_attention(list: &mut List, text: &TextConfig) {
+fn add_attention(list: &mut TensorList, text: &TextConfig) {
     let [q, kv] =
         [text.attention.heads, text.attention.kv_heads].map(|heads| heads * text.attention.head_dim);
     list.add("q_proj.weight", &[q, text.hidden]);
@@ -76,12 +77,12 @@ fn add_attention(list: &mut List, text: &TextConfig) {
     list.add("o_proj.weight", &[text.hidden, q]);
 }
 
-fn add_mlp(list: &mut List, name: &str, outer: usize, inner: usize) {
+fn add_mlp(list: &mut TensorList, name: &str, outer: usize, inner: usize) {
     list.add(&format!("{name}up_proj.weight"), &[inner, outer]);
     list.add(&format!("{name}down_proj.weight"), &[outer, inner]);
 }
 
-fn add_moe(list: &mut List, hidden: usize, moe: &MoeConfig) {
+fn add_moe(list: &mut TensorList, hidden: usize, moe: &MoeConfig) {
     list.add("gate.weight", &[moe.experts, hidden]);
     list.add("gate.e_score_correction_bias", &[moe.experts]);
     for expert in 0..moe.experts {
@@ -96,14 +97,14 @@ fn add_moe(list: &mut List, hidden: usize, moe: &MoeConfig) {
     }
 }
 
-fn add_vision(list: &mut List, vision: &VisionConfig, text_hidden: usize) {
+fn add_vision(list: &mut TensorList, vision: &VisionConfig, text_hidden: usize) {
     let (hidden, wide) = (vision.hidden, vision.intermediate);
-    list.enter(Part::Tower, format!("{TOWER}patch_generator."));
+    list.enter(ModelPart::Tower, format!("{TOWER}patch_generator."));
     list.add("embedder.weight", &[hidden, 3 * vision.patch.pow(2)]);
     list.add("pos_embed", &[1, vision.positions_side.pow(2), hidden]);
     list.add_table("cls_token.token", &[1, hidden]);
     for block in 0..vision.blocks {
-        list.enter(Part::Tower, format!("{TOWER}blocks.{block}."));
+        list.enter(ModelPart::Tower, format!("{TOWER}blocks.{block}."));
         list.add_affine("norm1", &[hidden]);
         list.add_affine("attn.qkv", &[3 * hidden, hidden]);
         list.add_affine("attn.proj", &[hidden, hidden]);
@@ -112,27 +113,27 @@ fn add_vision(list: &mut List, vision: &VisionConfig, text_hidden: usize) {
         list.add_affine("mlp.fc2", &[hidden, wide]);
     }
     let shuffled = hidden * vision.shuffle.pow(2);
-    list.enter(Part::Projector, "mlp1.".into());
+    list.enter(ModelPart::Projector, "mlp1.".into());
     list.add("0.weight", &[shuffled]);
     list.add("1.weight", &[vision.projector_hidden, shuffled]);
     list.add("3.weight", &[text_hidden, vision.projector_hidden]);
 }
 
-/// The list while it grows, and what the next names start with.
-struct List {
-    part: Part,
+/// The list so far, and the prefix of the next names.
+struct TensorList {
+    part: ModelPart,
     prefix: String,
-    wanted: Vec<Wanted>,
+    wanted: Vec<RequiredTensor>,
 }
 
-impl List {
-    fn enter(&mut self, part: Part, prefix: String) {
+impl TensorList {
+    fn enter(&mut self, part: ModelPart, prefix: String) {
         (self.part, self.prefix) = (part, prefix);
     }
 
     fn add(&mut self, name: &str, shape: &[usize]) {
         let name = format!("{}{name}", self.prefix);
-        self.wanted.push(Wanted { name, shape: shape.into(), more_rows: false, part: self.part });
+        self.wanted.push(RequiredTensor { name, shape: shape.into(), more_rows: false, part: self.part });
     }
 
     fn add_table(&mut self, name: &str, shape: &[usize]) {
@@ -140,7 +141,7 @@ impl List {
         self.wanted.iter_mut().last().into_iter().for_each(|wanted| wanted.more_rows = true);
     }
 
-    /// A weight, and a bias as long as the weight has rows.
+    /// A weight, and a bias with as many values as the weight has rows.
     fn add_affine(&mut self, name: &str, shape: &[usize]) {
         self.add(&format!("{name}.weight"), shape);
         self.add(&format!("{name}.bias"), &shape[..1]);

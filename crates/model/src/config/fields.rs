@@ -1,4 +1,5 @@
-//! Reads the keys of one section of a configuration, and notes what is wrong instead of stopping at it.
+//! Reads the keys of one section of a configuration. Records what is wrong and continues, so that
+//! one error lists all problems.
 
 use std::cell::RefCell;
 use std::ops::RangeInclusive;
@@ -6,37 +7,38 @@ use std::ops::RangeInclusive;
 use serde_json::{Map, Value};
 
 use super::json;
-use super::problems::{Problem, Problems};
+use super::problems::{ConfigProblem, ConfigProblems};
 
-/// Characters of a value that an error repeats.
-const SHOWN_MAX: usize = 80;
+/// Characters of a value that an error shows.
+const VALUE_CHARS_MAX: usize = 80;
 
-/// One section. A wrong value is noted and a harmless one is handed on, so that reading goes on to the next problem.
+/// One section. For a wrong value it records a problem and returns a harmless one, so that reading
+/// finds the next problem.
 #[derive(Clone, Copy)]
-pub(super) struct Fields<'a> {
+pub(super) struct ConfigSection<'a> {
     section: &'a str,
     values: &'a Map<String, Value>,
-    problems: &'a RefCell<Problems>,
+    problems: &'a RefCell<ConfigProblems>,
 }
 
-impl<'a> Fields<'a> {
-    /// A section whose keys are called `{section}{key}`.
+impl<'a> ConfigSection<'a> {
+    /// A section whose keys are reported as `{section}{key}`.
     pub(super) fn new(
         section: &'a str,
         values: &'a Map<String, Value>,
-        problems: &'a RefCell<Problems>,
+        problems: &'a RefCell<ConfigProblems>,
     ) -> Self {
         Self { section, values, problems }
     }
 
-    /// The section a key of this one holds, `name` being its whole path.
-    pub(super) fn section(&self, key: &str, name: &'a str) -> Option<Fields<'a>> {
+    /// The section in a key of this one; `name` is its full path.
+    pub(super) fn section(&self, key: &str, name: &'a str) -> Option<ConfigSection<'a>> {
         let value = self.value(key)?;
         let values = value.as_object();
         if values.is_none() {
-            self.wrong(key, "an object belongs here");
+            self.note_problem(key, "expected an object");
         }
-        values.map(|values| Fields::new(name, values, self.problems))
+        values.map(|values| ConfigSection::new(name, values, self.problems))
     }
 
     /// The value of a key; null counts as absent.
@@ -44,24 +46,29 @@ impl<'a> Fields<'a> {
         self.values.get(key).filter(|value| !value.is_null())
     }
 
-    /// The first of several names that is there. Where two are there they must agree.
+    /// The first of several names that is present. If two are present, they must agree.
     pub(super) fn find<'k>(&self, keys: &[&'k str]) -> Option<(&'k str, &'a Value)> {
         let mut found = keys.iter().filter_map(|key| self.value(key).map(|value| (*key, value)));
         let first = found.next()?;
         for (key, _) in found.filter(|(_, value)| *value != first.1) {
-            self.wrong(
+            self.note_problem(
                 key,
-                &format!("`{}{}` is {}; keep one of the two", self.section, first.0, shown(first.1)),
+                &format!(
+                    "`{}{}` is {}; keep one of the two",
+                    self.section,
+                    first.0,
+                    displayed_value(first.1)
+                ),
             );
         }
         Some(first)
     }
 
-    /// A whole number that must be there, under the first of these names or another.
+    /// A required whole number, under any of these names.
     pub(super) fn count(&self, keys: &[&str], range: RangeInclusive<usize>) -> usize {
         if self.find(keys).is_none() {
-            let right = format!("a whole number from {} to {} belongs here", range.start(), range.end());
-            self.wrong(keys[0], &right);
+            let right = format!("expected a whole number from {} to {}", range.start(), range.end());
+            self.note_problem(keys[0], &right);
         }
         let harmless = *range.start();
         self.count_or(keys, range, harmless)
@@ -72,9 +79,9 @@ impl<'a> Fields<'a> {
         let Some((key, value)) = self.find(keys) else { return default };
         let count = value.as_u64().and_then(|count| usize::try_from(count).ok());
         count.filter(|count| range.contains(count)).unwrap_or_else(|| {
-            self.wrong(
+            self.note_problem(
                 key,
-                &format!("a whole number from {} to {} belongs here", range.start(), range.end()),
+                &format!("expected a whole number from {} to {}", range.start(), range.end()),
             );
             *range.start()
         })
@@ -84,7 +91,7 @@ impl<'a> Fields<'a> {
     pub(super) fn number_or(&self, keys: &[&str], range: RangeInclusive<f64>, default: f64) -> f64 {
         let Some((key, value)) = self.find(keys) else { return default };
         json::number(value).filter(|number| range.contains(number)).unwrap_or_else(|| {
-            self.wrong(key, &format!("a number from {} to {} belongs here", range.start(), range.end()));
+            self.note_problem(key, &format!("expected a number from {} to {}", range.start(), range.end()));
             default
         })
     }
@@ -93,16 +100,16 @@ impl<'a> Fields<'a> {
     pub(super) fn flag_or(&self, key: &str, default: bool) -> bool {
         let Some(value) = self.value(key) else { return default };
         value.as_bool().unwrap_or_else(|| {
-            self.wrong(key, "true or false belongs here");
+            self.note_problem(key, "expected true or false");
             default
         })
     }
 
     /// A string, or a default where the key is absent.
-    pub(super) fn word_or(&self, keys: &[&str], default: &str) -> String {
+    pub(super) fn string_or(&self, keys: &[&str], default: &str) -> String {
         let Some((key, value)) = self.find(keys) else { return default.into() };
         value.as_str().map(String::from).unwrap_or_else(|| {
-            self.wrong(key, "a string belongs here");
+            self.note_problem(key, "expected a string");
             default.into()
         })
     }
@@ -118,48 +125,49 @@ impl<'a> Fields<'a> {
             }
             _ => {
                 let right =
-                    format!("a list of three numbers from {} to {} belongs here", range.start(), range.end());
-                self.wrong(key, &right);
+                    format!("expected a list of three numbers from {} to {}", range.start(), range.end());
+                self.note_problem(key, &right);
                 default
             }
         }
     }
 
-    /// Refuses a key whose value, where it is there, is none of these.
-    pub(super) fn only(&self, key: &str, allowed: &[Value], why: &str) {
+    /// Refuses a key whose value, if present, is none of these.
+    pub(super) fn allow_only(&self, key: &str, allowed: &[Value], why: &str) {
         if self.value(key).is_some_and(|value| !allowed.contains(value)) {
             let allowed: Vec<String> = allowed.iter().map(Value::to_string).collect();
-            self.wrong(key, &format!("only {} is supported; {why}", allowed.join(" or ")));
+            self.note_problem(key, &format!("only {} is supported; {why}", allowed.join(" or ")));
         }
     }
 
-    /// Refuses a key that is there at all.
-    pub(super) fn none(&self, key: &str, why: &str) {
+    /// Refuses a key that is present.
+    pub(super) fn refuse_key(&self, key: &str, why: &str) {
         if self.value(key).is_some() {
-            self.wrong(key, why);
+            self.note_problem(key, why);
         }
     }
 
-    /// Notes that a key is wrong, and what would be right.
-    pub(super) fn wrong(&self, key: &str, right: &str) {
-        let found = self.value(key).map_or_else(|| String::from("missing"), shown);
-        let problem = Problem { key: format!("{}{key}", self.section), found, right: right.into() };
+    /// Records that a key is wrong, and what is expected.
+    pub(super) fn note_problem(&self, key: &str, right: &str) {
+        let found = self.value(key).map_or_else(|| String::from("missing"), displayed_value);
+        let problem = ConfigProblem { key: format!("{}{key}", self.section), found, right: right.into() };
         let mut problems = self.problems.borrow_mut();
         if !problems.0.iter().any(|known| known.key == problem.key) {
             problems.0.push(problem);
         }
     }
 
-    /// Whether nothing was wrong so far: what compares several keys asks this first, so that one mistake is told once.
-    pub(super) fn all_right(&self) -> bool {
+    /// Whether no problem was recorded so far. Checks that compare several keys ask this first, so
+    /// that one mistake is reported once.
+    pub(super) fn has_no_problems(&self) -> bool {
         self.problems.borrow().0.is_empty()
     }
 }
 
-/// A value as an error shows it.
-fn shown(value: &Value) -> String {
+/// A value for an error.
+fn displayed_value(value: &Value) -> String {
     let text = value.to_string();
-    match text.char_indices().nth(SHOWN_MAX) {
+    match text.char_indices().nth(VALUE_CHARS_MAX) {
         Some((end, _)) => format!("{}…", &text[..end]),
         None => text,
     }

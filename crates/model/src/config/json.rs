@@ -1,23 +1,23 @@
-//! JSON as Python writes it: the bare words `Infinity`, `-Infinity` and `NaN` are numbers, too.
+//! JSON as Python writes it: the bare literals `Infinity`, `-Infinity` and `NaN` are numbers, too.
 
 use serde_json::Value;
 
-/// The words, longest first, and the text that newer files hold in their place.
-const WORDS: [(&[u8], &[u8]); 3] = [
+/// The bare literals, longest first, and the text that newer files have instead.
+const BARE_LITERALS: [(&[u8], &[u8]); 3] = [
     (b"-Infinity", br#"{"__float__":"-Infinity"}"#),
     (b"Infinity", br#"{"__float__":"Infinity"}"#),
     (b"NaN", br#"{"__float__":"NaN"}"#),
 ];
 
-/// Reads a document; bare words come back in the newer form, which [`number`] understands.
+/// Reads a document. Bare literals become the newer form, which [`number`] reads.
 pub(super) fn read(text: &[u8]) -> Result<Value, serde_json::Error> {
-    serde_json::from_slice(&without_words(text))
+    serde_json::from_slice(&replace_bare_literals(text))
 }
 
-/// A number in any of its forms.
+/// A number in any of these forms.
 pub(super) fn number(value: &Value) -> Option<f64> {
-    let word = || value.get("__float__").and_then(Value::as_str);
-    value.as_f64().or_else(|| match word()? {
+    let text = || value.get("__float__").and_then(Value::as_str);
+    value.as_f64().or_else(|| match text()? {
         "Infinity" | "inf" => Some(f64::INFINITY),
         "-Infinity" | "-inf" => Some(f64::NEG_INFINITY),
         "NaN" | "nan" => Some(f64::NAN),
@@ -25,14 +25,15 @@ pub(super) fn number(value: &Value) -> Option<f64> {
     })
 }
 
-/// Strings are copied as they are. A word that touches another token stays invalid JSON after the exchange.
-fn without_words(text: &[u8]) -> Vec<u8> {
+/// Copies strings unchanged. A literal that touches another token stays invalid JSON after the
+/// replacement.
+fn replace_bare_literals(text: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(text.len());
     let (mut at, mut in_string) = (0, false);
     while at < text.len() {
-        let word = WORDS.iter().find(|(word, _)| !in_string && text[at..].starts_with(word));
-        let (len, copied) = match (word, text[at]) {
-            (Some((word, stands_for)), _) => (word.len(), *stands_for),
+        let literal = BARE_LITERALS.iter().find(|(literal, _)| !in_string && text[at..].starts_with(literal));
+        let (len, copied) = match (literal, text[at]) {
+            (Some((literal, stands_for)), _) => (literal.len(), *stands_for),
             (None, b'\\') => (2, &text[at..text.len().min(at + 2)]),
             (None, byte) => {
                 in_string ^= byte == b'"';
@@ -69,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn strings_keep_their_words() {
+    fn strings_keep_bare_literals() {
         let value = read(br#"{"x": "to Infinity, NaN"}"#).unwrap();
         assert_eq!(value["x"], "to Infinity, NaN");
     }

@@ -1,4 +1,4 @@
-//! What is wrong with a configuration: every key at once, with its value and what would be right.
+//! The problems of a configuration: every wrong key at once, with its value and what is expected.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -11,46 +11,46 @@ pub enum ConfigError {
     /// It could not be read.
     #[error(transparent)]
     File(#[from] FileError),
-    /// It is not JSON, Python's three words for unusual floats allowed.
+    /// It is not JSON, even with Python's three literals for special floats accepted.
     #[error("{} is not JSON", path.display())]
     NotJson {
         /// Which file.
         path: PathBuf,
-        /// Where it stops being JSON.
+        /// Where parsing failed.
         source: serde_json::Error,
     },
-    /// It describes no model that can be run here.
+    /// It describes a model that cannot be run here.
     #[error("{}: {problems}", path.display())]
     Invalid {
         /// Which file.
         path: PathBuf,
-        /// Everything that is wrong.
-        problems: Problems,
+        /// Every problem.
+        problems: ConfigProblems,
     },
 }
 
-/// Everything that is wrong with a configuration.
+/// Every problem of a configuration.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Problems(pub Vec<Problem>);
+pub struct ConfigProblems(pub Vec<ConfigProblem>);
 
 /// One key that is wrong.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Problem {
-    /// The key, with the sections it lies in: `llm_config.hidden_size`.
+pub struct ConfigProblem {
+    /// The key with its sections: `llm_config.hidden_size`.
     pub key: String,
     /// Its value, shortened.
     pub found: String,
-    /// What would be right.
+    /// What is expected.
     pub right: String,
 }
 
-impl fmt::Display for Problem {
+impl fmt::Display for ConfigProblem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "`{}` is {}: {}", self.key, self.found, self.right)
     }
 }
 
-impl fmt::Display for Problems {
+impl fmt::Display for ConfigProblems {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (index, problem) in self.0.iter().enumerate() {
             write!(f, "{}{problem}", if index == 0 { "" } else { "; " })?;

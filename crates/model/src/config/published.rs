@@ -1,10 +1,11 @@
-//! The published model's shape, for plans and floors where no checkpoint is at hand.
+//! The published model's shape, for plans and lower bounds without a checkpoint.
 
 use super::vision::{MEAN, STD};
 use super::{AttentionConfig, Config, LayerKind, SsmConfig, TextConfig, VisionConfig};
 
 impl Config {
-    /// Nemotron-Nano-12B-v2-VL, whose shape Holotron-12B keeps: 28 Mamba-2, 28 MLP and 6 attention layers behind RADIO-H.
+    /// Nemotron-Nano-12B-v2-VL, whose shape Holotron-12B keeps: 28 Mamba-2, 28 MLP and 6 attention
+    /// layers behind RADIO-H.
     pub fn published() -> Self {
         let pattern = "M-M-M-M*-M-M-M-M*-M-M-M-M*-M-M-M-M*-M-M-M-M*-M-M-M-M*-M-M-M-M-";
         let kind = |c| match c {

@@ -1,4 +1,4 @@
-//! The configuration door, as tables: what loads, and what is refused with which words.
+//! Configurations as tables: which load, and which are refused with which text.
 
 use std::path::Path;
 
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::*;
 
-/// The keys of the published 12B, as far as its readers name them.
+/// The keys of the published 12B that readers use.
 const VL_12B: &str = include_str!("../../tests/configs/nano_12b_vl.json");
 
 fn vl_12b() -> Value {
@@ -92,7 +92,7 @@ fn old_and_new_names_mean_the_same() {
 }
 
 #[test]
-fn the_bare_word_infinity_is_read() {
+fn the_bare_literal_infinity_is_read() {
     let text = text_12b().to_string().replace(r#"{"__float__":"Infinity"}"#, "Infinity");
     assert!(text.contains("[0.0,Infinity]"));
     let config = Config::parse(text.as_bytes(), Path::new("config.json")).unwrap();
@@ -100,11 +100,11 @@ fn the_bare_word_infinity_is_read() {
 }
 
 #[test]
-fn what_is_wrong_is_named_with_its_remedy() {
-    let check = |value: Value, key: &str, to: Value, words: &[&str]| {
+fn a_wrong_key_is_named_with_its_remedy() {
+    let check = |value: Value, key: &str, to: Value, fragments: &[&str]| {
         let error = with(value, key, to.clone()).expect_err(&format!("{key} = {to}")).to_string();
         let named = error.contains(&format!("`{key}` is "));
-        assert!(named && words.iter().all(|word| error.contains(word)), "{key} = {to}: {error}");
+        assert!(named && fragments.iter().all(|fragment| error.contains(fragment)), "{key} = {to}: {error}");
     };
     for key in [
         "use_bias",
@@ -171,14 +171,12 @@ fn what_is_wrong_is_named_with_its_remedy() {
 }
 
 #[test]
-fn every_problem_is_told_at_once() {
+fn all_problems_are_reported_at_once() {
     let mut value = vl_12b();
     value["llm_config"]["use_bias"] = json!(true);
     value["llm_config"]["hidden_size"] = Value::Null;
     value["projector_hidden_size"] = json!("wide");
-    let Err(ConfigError::Invalid { problems, .. }) = parse(&value) else {
-        panic!("three problems were expected")
-    };
+    let Err(ConfigError::Invalid { problems, .. }) = parse(&value) else { panic!("expected three problems") };
     let keys: Vec<&str> = problems.0.iter().map(|problem| problem.key.as_str()).collect();
     assert_eq!(keys, ["llm_config.use_bias", "llm_config.hidden_size", "projector_hidden_size"]);
 }
@@ -227,7 +225,7 @@ proptest! {
     }
 }
 
-/// Values that a key may be set to by someone who means no good.
+/// Hostile values for a key.
 const VALUES: [&str; 16] = [
     "0",
     "1",

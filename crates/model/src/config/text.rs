@@ -2,26 +2,27 @@
 
 use serde_json::{Value, json};
 
-use super::fields::Fields;
+use super::fields::ConfigSection;
 use super::json::number;
 use super::{AttentionConfig, LayerKind, MoeConfig, SsmConfig, TextConfig};
 
 /// Most layers. The largest published model of the family has 118.
 const LAYERS_MAX: usize = 1024;
-/// Largest width of anything. The 12B's widest is 22,656; products of two stay below 2^40.
+/// Largest width. The widest of the 12B is 22,656; products of two widths stay below 2^40.
 pub(super) const WIDTH_MAX: usize = 1 << 20;
 /// Most rows of the vocabulary: 128 times the published 131,072.
 const VOCABULARY_MAX: usize = 1 << 24;
-/// Most experts of a model, all layers together: each has two names to look up. Published models stay near 20,000.
+/// Most experts of a model, over all layers: each has two names to look up. Published models have
+/// about 20,000.
 const EXPERTS_MAX: usize = 1 << 17;
-/// Longest sequence that may be asked for; also where positions still fit 32 bits with room to add.
+/// Longest sequence; positions up to here leave room for sums in 32 bits.
 const POSITIONS_MAX: usize = 1 << 30;
 
 /// The keys that name the layers, newest last.
 pub(super) const LAYER_KEYS: [&str; 3] = ["hybrid_override_pattern", "layers_block_type", "layer_types"];
 
 /// Reads the section.
-pub(super) fn read(fields: Fields<'_>) -> TextConfig {
+pub(super) fn read(fields: ConfigSection<'_>) -> TextConfig {
     refuse_what_is_not_implemented(fields);
     let layers = layers(fields);
     let has = |kind| layers.contains(&kind);
@@ -49,48 +50,51 @@ pub(super) fn read(fields: Fields<'_>) -> TextConfig {
 }
 
 /// One mixer a layer, from a pattern or a list.
-fn layers(fields: Fields<'_>) -> Vec<LayerKind> {
+fn layers(fields: ConfigSection<'_>) -> Vec<LayerKind> {
     let [pattern_key, list_key, types_key] = LAYER_KEYS;
     let pattern = fields.value(pattern_key).and_then(|pattern| from_pattern(fields, pattern_key, pattern));
     let list = fields.find(&[list_key, types_key]).and_then(|(key, list)| from_list(fields, key, list));
     let layers = match (pattern, list) {
         (Some(pattern), Some(list)) if pattern != list => {
-            fields.wrong(list_key, &format!("names other layers than `{pattern_key}`; keep one of the two"));
+            fields.note_problem(
+                list_key,
+                &format!("lists other layers than `{pattern_key}`; keep one of the two"),
+            );
             pattern
         }
         (Some(layers), _) | (None, Some(layers)) => layers,
         (None, None) => {
-            let right = format!("one of M - * E a layer belongs here, or a list in `{list_key}`");
+            let right = format!("expected one of M - * E a layer, or a list in `{list_key}`");
             if fields.find(&[list_key, types_key]).is_none() {
-                fields.wrong(pattern_key, &right);
+                fields.note_problem(pattern_key, &right);
             }
             return Vec::new();
         }
     };
     let says = fields.count_or(&["num_hidden_layers"], 1..=LAYERS_MAX, layers.len());
     if says != layers.len() {
-        fields.wrong(
+        fields.note_problem(
             "num_hidden_layers",
-            &format!("{} layers are named; correct it or leave it out", layers.len()),
+            &format!("the layer list has {} layers; correct it or leave it out", layers.len()),
         );
     }
     layers
 }
 
 /// `M-M*-`: one character a layer.
-fn from_pattern(fields: Fields<'_>, key: &str, pattern: &Value) -> Option<Vec<LayerKind>> {
+fn from_pattern(fields: ConfigSection<'_>, key: &str, pattern: &Value) -> Option<Vec<LayerKind>> {
     let pattern = pattern.as_str().filter(|pattern| (1..=LAYERS_MAX).contains(&pattern.len()));
     if pattern.is_none() {
-        fields.wrong(key, &format!("a string of 1 to {LAYERS_MAX} characters belongs here"));
+        fields.note_problem(key, &format!("expected a string of 1 to {LAYERS_MAX} characters"));
     }
     collect(fields, key, pattern?.chars().map(|letter| (LayerKind::from_letter(letter), letter.to_string())))
 }
 
 /// `["mamba", "mlp", …]`: one name a layer.
-fn from_list(fields: Fields<'_>, key: &str, list: &Value) -> Option<Vec<LayerKind>> {
+fn from_list(fields: ConfigSection<'_>, key: &str, list: &Value) -> Option<Vec<LayerKind>> {
     let list = list.as_array().filter(|list| (1..=LAYERS_MAX).contains(&list.len()));
     if list.is_none() {
-        fields.wrong(key, &format!("a list of 1 to {LAYERS_MAX} layer names belongs here"));
+        fields.note_problem(key, &format!("expected a list of 1 to {LAYERS_MAX} layer names"));
     }
     collect(
         fields,
@@ -100,7 +104,7 @@ fn from_list(fields: Fields<'_>, key: &str, list: &Value) -> Option<Vec<LayerKin
 }
 
 fn collect(
-    fields: Fields<'_>,
+    fields: ConfigSection<'_>,
     key: &str,
     named: impl Iterator<Item = (Option<LayerKind>, String)>,
 ) -> Option<Vec<LayerKind>> {
@@ -108,7 +112,7 @@ fn collect(
     for (index, (kind, name)) in named.enumerate() {
         let Some(kind) = kind else {
             let names = "M or mamba, * or attention, - or mlp, E or moe";
-            fields.wrong(key, &format!("layer {index} is {name}; a layer is one of {names}"));
+            fields.note_problem(key, &format!("layer {index} is {name}; a layer is one of {names}"));
             return None;
         };
         layers.push(kind);
@@ -116,38 +120,39 @@ fn collect(
     Some(layers)
 }
 
-fn attention(fields: Fields<'_>) -> AttentionConfig {
+fn attention(fields: ConfigSection<'_>) -> AttentionConfig {
     let heads = fields.count(&["num_attention_heads"], 1..=4096);
     let attention = AttentionConfig {
         heads,
         kv_heads: fields.count_or(&["num_key_value_heads"], 1..=4096, heads),
         head_dim: fields.count(&["head_dim", "attention_head_dim"], 1..=4096),
     };
-    if fields.all_right() && !heads.is_multiple_of(attention.kv_heads) {
-        fields.wrong("num_key_value_heads", &format!("must divide `num_attention_heads`, {heads}"));
+    if fields.has_no_problems() && !heads.is_multiple_of(attention.kv_heads) {
+        fields.note_problem("num_key_value_heads", &format!("must divide `num_attention_heads`, {heads}"));
     }
-    if fields.all_right() && heads * attention.head_dim > WIDTH_MAX {
-        fields.wrong("head_dim", &format!("times {heads} heads it is over {WIDTH_MAX}"));
+    if fields.has_no_problems() && heads * attention.head_dim > WIDTH_MAX {
+        fields.note_problem("head_dim", &format!("times {heads} heads it is more than {WIDTH_MAX}"));
     }
     attention
 }
 
-fn ssm(fields: Fields<'_>) -> SsmConfig {
+fn ssm(fields: ConfigSection<'_>) -> SsmConfig {
     let ssm = SsmConfig {
         heads: fields.count(&["mamba_num_heads"], 1..=65_536),
         head_dim: fields.count(&["mamba_head_dim"], 1..=4096),
         state: fields.count(&["ssm_state_size"], 1..=4096),
         groups: fields.count(&["n_groups", "mamba_n_groups"], 1..=4096),
-        // Two taps at least: a sequence's convolution state holds the inputs of all but the last one.
+        // At least two taps: a sequence's convolution state holds the inputs of all but the last
+        // one.
         conv_kernel: fields.count_or(&["conv_kernel", "mamba_d_conv"], 2..=16, 4),
         chunk: fields.count_or(&["chunk_size", "mamba_chunk_size"], 1..=65_536, 128),
         time_step_limit: time_step_limit(fields),
     };
-    if fields.all_right() && !ssm.heads.is_multiple_of(ssm.groups) {
-        fields.wrong("n_groups", &format!("must divide `mamba_num_heads`, {}", ssm.heads));
+    if fields.has_no_problems() && !ssm.heads.is_multiple_of(ssm.groups) {
+        fields.note_problem("n_groups", &format!("must divide `mamba_num_heads`, {}", ssm.heads));
     }
-    if fields.all_right() && ssm.conv_width() > WIDTH_MAX {
-        fields.wrong(
+    if fields.has_no_problems() && ssm.conv_width() > WIDTH_MAX {
+        fields.note_problem(
             "mamba_num_heads",
             &format!("the convolution is {} wide; at most {WIDTH_MAX}", ssm.conv_width()),
         );
@@ -155,8 +160,8 @@ fn ssm(fields: Fields<'_>) -> SsmConfig {
     ssm
 }
 
-/// Lower and upper limit of dt. Absent: no limit, as published.
-fn time_step_limit(fields: Fields<'_>) -> (f32, f32) {
+/// Lower and upper limit of dt. If absent: no limit, as published.
+fn time_step_limit(fields: ConfigSection<'_>) -> (f32, f32) {
     let Some((key, value)) = fields.find(&["time_step_limit", "mamba_dt_limit"]) else {
         return (0.0, f32::INFINITY);
     };
@@ -164,16 +169,16 @@ fn time_step_limit(fields: Fields<'_>) -> (f32, f32) {
     match limits.as_deref() {
         Some(&[low, high]) if low >= 0.0 && low.is_finite() && high > low => (low as f32, high as f32),
         _ => {
-            fields.wrong(
+            fields.note_problem(
                 key,
-                "a list of a lower and a higher limit belongs here, [0.0, Infinity] as published",
+                "expected a list of a lower and an upper limit, [0.0, Infinity] as published",
             );
             (0.0, f32::INFINITY)
         }
     }
 }
 
-fn moe(fields: Fields<'_>, layers: &[LayerKind]) -> MoeConfig {
+fn moe(fields: ConfigSection<'_>, layers: &[LayerKind]) -> MoeConfig {
     let experts = fields.count(&["n_routed_experts", "num_local_experts"], 1..=4096);
     let shared = fields.count_or(&["n_shared_experts"], 0..=1, 1);
     let moe = MoeConfig {
@@ -190,44 +195,51 @@ fn moe(fields: Fields<'_>, layers: &[LayerKind]) -> MoeConfig {
         scaling: fields.number_or(&["routed_scaling_factor"], 1e-6..=1e6, 1.0) as f32,
         latent: fields.value("moe_latent_size").map(|_| fields.count(&["moe_latent_size"], 1..=WIDTH_MAX)),
     };
-    if fields.all_right() {
+    if fields.has_no_problems() {
         check_routing(fields, &moe, layers);
     }
     moe
 }
 
-fn check_routing(fields: Fields<'_>, moe: &MoeConfig, layers: &[LayerKind]) {
+fn check_routing(fields: ConfigSection<'_>, moe: &MoeConfig, layers: &[LayerKind]) {
     let size = moe.experts / moe.groups;
     if layers.iter().filter(|kind| **kind == LayerKind::Moe).count() * moe.experts > EXPERTS_MAX {
-        fields.wrong("n_routed_experts", &format!("all layers together may have {EXPERTS_MAX} experts"));
+        fields.note_problem(
+            "n_routed_experts",
+            &format!("all layers together may have at most {EXPERTS_MAX} experts"),
+        );
     }
     if moe.groups * size != moe.experts {
-        fields.wrong("n_group", &format!("must divide `n_routed_experts`, {}", moe.experts));
+        fields.note_problem("n_group", &format!("must divide `n_routed_experts`, {}", moe.experts));
     } else if moe.groups > 1 && size < 2 {
-        fields.wrong("n_group", "a group is rated by its two best experts, so each needs two");
+        fields.note_problem("n_group", "a group is rated by its two best experts and needs two");
     }
     if moe.groups_kept > moe.groups {
-        fields.wrong("topk_group", &format!("at most `n_group`, {}, can stay", moe.groups));
+        fields.note_problem("topk_group", &format!("must be at most `n_group`, {}", moe.groups));
     } else if moe.experts_per_token > moe.groups_kept * size {
-        let right = format!("only {} experts are left to choose from", moe.groups_kept * size);
-        fields.wrong("num_experts_per_tok", &right);
+        let right = format!("the kept groups have only {} experts to choose from", moe.groups_kept * size);
+        fields.note_problem("num_experts_per_tok", &right);
     }
 }
 
-/// A value that this code would silently ignore is refused.
-fn refuse_what_is_not_implemented(fields: Fields<'_>) {
+/// Refuses values that this code would otherwise ignore silently.
+fn refuse_what_is_not_implemented(fields: ConfigSection<'_>) {
     let no = [json!(false)];
-    fields.only("model_type", &[json!("nemotron_h")], "the checkpoint is of another architecture");
+    fields.allow_only("model_type", &[json!("nemotron_h")], "the checkpoint has another architecture");
     for key in ["use_bias", "mlp_bias", "attention_bias", "mamba_proj_bias"] {
-        fields.only(key, &no, "no published checkpoint has biases there");
+        fields.allow_only(key, &no, "no published checkpoint has biases there");
     }
     for key in ["use_conv_bias", "mamba_conv_bias"] {
-        fields.only(key, &[json!(true)], "every published checkpoint has that bias");
+        fields.allow_only(key, &[json!(true)], "every published checkpoint has this bias");
     }
-    fields.only("tie_word_embeddings", &no, "write `lm_head.weight` out as a tensor of its own");
-    fields.only("residual_in_fp32", &no, "no published checkpoint asks for it");
-    fields.only("mlp_hidden_act", &[json!("relu2")], "no published checkpoint uses another");
-    fields.only("mamba_hidden_act", &[json!("silu"), json!("swish")], "no published checkpoint uses another");
-    fields.none("sliding_window", "attention here sees every earlier position; only null is supported");
-    fields.none("quantization_config", "quantised weights cannot be read; take the bfloat16 checkpoint");
+    fields.allow_only("tie_word_embeddings", &no, "write `lm_head.weight` as a tensor of its own");
+    fields.allow_only("residual_in_fp32", &no, "no published checkpoint needs it");
+    fields.allow_only("mlp_hidden_act", &[json!("relu2")], "no published checkpoint uses another");
+    fields.allow_only(
+        "mamba_hidden_act",
+        &[json!("silu"), json!("swish")],
+        "no published checkpoint uses another",
+    );
+    fields.refuse_key("sliding_window", "attention reads every earlier position; only null is supported");
+    fields.refuse_key("quantization_config", "quantised weights cannot be read; use the bfloat16 checkpoint");
 }

@@ -1,13 +1,14 @@
-//! Reads the sections of the vision encoder: RADIO's `vision_config` and the keys beside it.
+//! Reads the sections of the vision encoder: RADIO's `vision_config` and the related keys of the
+//! top level.
 
 use serde_json::json;
 
 use super::VisionConfig;
-use super::fields::Fields;
+use super::fields::ConfigSection;
 use super::text::WIDTH_MAX;
 
-/// Width, blocks, heads and MLP width by the name of RADIO's backbone.
-const TOWERS: [(&str, Tower); 4] = [
+/// Width, blocks, heads and MLP width of each RADIO backbone.
+const TOWERS: [(&str, TowerSizes); 4] = [
     ("vit_small_patch", [384, 12, 6, 1536]),
     ("vit_base_patch", [768, 12, 12, 3072]),
     ("vit_large_patch", [1024, 24, 16, 4096]),
@@ -17,17 +18,17 @@ const TOWERS: [(&str, Tower); 4] = [
 pub(super) const MEAN: [f32; 3] = [0.481_454_66, 0.457_827_5, 0.408_210_73];
 pub(super) const STD: [f32; 3] = [0.268_629_54, 0.261_302_6, 0.275_777_1];
 
-type Tower = [usize; 4];
+type TowerSizes = [usize; 4];
 
-/// Reads `vision_config`, given beside the top level that holds it.
-pub(super) fn read(top: Fields<'_>, vision: Fields<'_>) -> VisionConfig {
+/// Reads `vision_config` and the keys of the top level that holds it.
+pub(super) fn read(top: ConfigSection<'_>, vision: ConfigSection<'_>) -> VisionConfig {
     let args = vision.section("args", "vision_config.args.");
     refuse_what_is_not_implemented(top, vision, args);
     let [hidden, blocks, heads, intermediate] = tower(vision, args);
     let patch = vision.count_or(&["patch_size"], 1..=256, top.count_or(&["patch_size"], 1..=256, 16));
     let config = VisionConfig {
         tile: top.count(&["force_image_size"], 1..=4096),
-        // Twelve: the published image processor's.
+        // Twelve is the default of the published image processor.
         tiles_max: top.count_or(&["max_num_tiles"], 1..=256, 12),
         thumbnail: top.flag_or("use_thumbnail", true),
         patch,
@@ -37,7 +38,7 @@ pub(super) fn read(top: Fields<'_>, vision: Fields<'_>) -> VisionConfig {
         intermediate,
         positions_side: table_pixels(vision, args) / patch,
         align_corners: top.flag_or("cpe_align_corners", false),
-        shuffle_swapped: top.word_or(&["ps_version"], "v2") == "v1",
+        shuffle_swapped: top.string_or(&["ps_version"], "v2") == "v1",
         shuffle: shuffle(top),
         projector_hidden: top.count(&["projector_hidden_size"], 1..=WIDTH_MAX),
         mean: top.triple_or("norm_mean", 0.0..=1.0, vision.triple_or("norm_mean", 0.0..=1.0, MEAN)),
@@ -45,24 +46,27 @@ pub(super) fn read(top: Fields<'_>, vision: Fields<'_>) -> VisionConfig {
         image_token: top
             .count(&["img_context_token_id", "image_context_token_id", "image_token_id"], 0..=(1 << 30))
             as u32,
-        image_marks: [top.word_or(&["img_start_token"], "<img>"), top.word_or(&["img_end_token"], "</img>")],
+        image_marks: [
+            top.string_or(&["img_start_token"], "<img>"),
+            top.string_or(&["img_end_token"], "</img>"),
+        ],
     };
-    if top.all_right() {
+    if top.has_no_problems() {
         check_fit(top, vision, &config);
     }
     config
 }
 
-/// Sizes of the tower: written out, or known by the backbone's name.
-fn tower(vision: Fields<'_>, args: Option<Fields<'_>>) -> Tower {
-    let name = args.map(|args| args.word_or(&["model"], "")).unwrap_or_default();
+/// Sizes of the tower: explicit, or those of the named backbone.
+fn tower(vision: ConfigSection<'_>, args: Option<ConfigSection<'_>>) -> TowerSizes {
+    let name = args.map(|args| args.string_or(&["model"], "")).unwrap_or_default();
     let known = TOWERS.iter().find(|(prefix, _)| name.starts_with(prefix)).map(|(_, tower)| *tower);
     let keys = ["hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size"];
     if known.is_none() && vision.value(keys[0]).is_none() {
         let right = format!(
-            "one of vit_small, vit_base, vit_large, vit_huge belongs in `args.model` (it is {name:?}), or all of {keys:?} here"
+            "expected one of vit_small, vit_base, vit_large, vit_huge in `args.model` (it is {name:?}), or all of {keys:?} here"
         );
-        vision.wrong(keys[0], &right);
+        vision.note_problem(keys[0], &right);
     }
     let max = [65_536, 1024, 4096, WIDTH_MAX];
     let size = |index: usize, default: Option<usize>| match default {
@@ -70,67 +74,81 @@ fn tower(vision: Fields<'_>, args: Option<Fields<'_>>) -> Tower {
         None => vision.count(&[keys[index]], 1..=max[index]),
     };
     let hidden = size(0, known.map(|tower| tower[0]));
-    // RADIO's MLP is four times as wide as the tower unless it says otherwise.
+    // RADIO's MLP is four times as wide as the tower unless the file says otherwise.
     let ratio = vision.number_or(&["mlp_ratio"], 0.01..=16.0, 4.0);
     let wide =
         known.filter(|tower| tower[0] == hidden).map_or((hidden as f64 * ratio) as usize, |tower| tower[3]);
     [hidden, size(1, known.map(|tower| tower[1])), size(2, known.map(|tower| tower[2])), size(3, Some(wide))]
 }
 
-/// Side in pixels that the position table was made for.
-fn table_pixels(vision: Fields<'_>, args: Option<Fields<'_>>) -> usize {
+/// Side in pixels that the position table was trained for.
+fn table_pixels(vision: ConfigSection<'_>, args: Option<ConfigSection<'_>>) -> usize {
     let outer = vision.count_or(&["max_resolution", "max_img_size"], 1..=65_536, 2048);
     args.map_or(outer, |args| args.count_or(&["cpe_max_size"], 1..=65_536, outer))
 }
 
-/// Patches a side that one token is made of, from their inverse.
-fn shuffle(top: Fields<'_>) -> usize {
+/// Patches along a side of one token, from their inverse.
+fn shuffle(top: ConfigSection<'_>) -> usize {
     let ratio = top.number_or(&["downsample_ratio"], 0.0625..=1.0, 0.5);
     let shuffle = (1.0 / ratio).round();
     if (shuffle * ratio - 1.0).abs() > 1e-6 {
-        top.wrong("downsample_ratio", "one over a whole number belongs here");
+        top.note_problem("downsample_ratio", "expected one over a whole number");
     }
     shuffle as usize
 }
 
-fn check_fit(top: Fields<'_>, vision: Fields<'_>, config: &VisionConfig) {
+fn check_fit(top: ConfigSection<'_>, vision: ConfigSection<'_>, config: &VisionConfig) {
     let step = config.patch * config.shuffle;
     if !config.tile.is_multiple_of(step) {
-        top.wrong(
+        top.note_problem(
             "force_image_size",
             &format!("must be a multiple of {step}: the patch size over the downsample ratio"),
         );
     }
     if !config.hidden.is_multiple_of(config.heads) {
-        vision.wrong("num_attention_heads", &format!("must divide the tower's width, {}", config.hidden));
+        vision.note_problem(
+            "num_attention_heads",
+            &format!("must divide the tower's width, {}", config.hidden),
+        );
     }
     if top.count_or(&["vit_hidden_size"], 1..=65_536, config.hidden) != config.hidden {
-        top.wrong("vit_hidden_size", &format!("the tower of `vision_config` is {} wide", config.hidden));
+        top.note_problem(
+            "vit_hidden_size",
+            &format!("the tower of `vision_config` is {} wide", config.hidden),
+        );
     }
     if top.count_or(&["patch_size"], 1..=256, config.patch) != config.patch {
-        top.wrong("patch_size", &format!("`vision_config.patch_size` is {}", config.patch));
+        top.note_problem("patch_size", &format!("`vision_config.patch_size` is {}", config.patch));
     }
     if config.positions_side == 0 || config.positions_side > 4096 {
-        vision.wrong(
+        vision.note_problem(
             "max_resolution",
-            &format!("a table of 1 to 4096 patches a side belongs here, each {} pixels", config.patch),
+            &format!("expected a table of 1 to 4096 patches a side, each {} pixels", config.patch),
         );
     }
     if config.hidden * config.shuffle.pow(2) > WIDTH_MAX {
-        top.wrong("downsample_ratio", &format!("a shuffled token is over {WIDTH_MAX} wide"));
+        top.note_problem("downsample_ratio", &format!("a shuffled token is more than {WIDTH_MAX} wide"));
     }
 }
 
-/// A value that this code would silently ignore is refused.
-fn refuse_what_is_not_implemented(top: Fields<'_>, vision: Fields<'_>, args: Option<Fields<'_>>) {
-    top.only("ps_version", &[json!("v1"), json!("v2")], "there is no third pixel shuffle");
-    top.only("image_tag_type", &[json!("internvl")], "no published checkpoint uses another");
-    vision.only("use_swiglu_ffn", &[json!(false)], "the published tower has a plain MLP");
-    vision.only("qkv_bias", &[json!(true)], "the published tower has that bias");
-    vision.only("hidden_act", &[json!("gelu")], "the published tower uses the exact GELU");
-    vision.only("layer_norm_eps", &[json!(1e-6)], "the published tower uses that epsilon");
-    vision.only("num_channels", &[json!(3)], "images are RGB");
+/// Refuses values that this code would otherwise ignore silently.
+fn refuse_what_is_not_implemented(
+    top: ConfigSection<'_>,
+    vision: ConfigSection<'_>,
+    args: Option<ConfigSection<'_>>,
+) {
+    top.allow_only("ps_version", &[json!("v1"), json!("v2")], "no other pixel shuffle is published");
+    top.allow_only("image_tag_type", &[json!("internvl")], "no published checkpoint uses another");
+    vision.allow_only("use_swiglu_ffn", &[json!(false)], "the published tower has a plain MLP");
+    vision.allow_only("qkv_bias", &[json!(true)], "the published tower has this bias");
+    vision.allow_only("hidden_act", &[json!("gelu")], "the published tower uses the exact GELU");
+    vision.allow_only("layer_norm_eps", &[json!(1e-6)], "the published tower uses this epsilon");
+    vision.allow_only("num_channels", &[json!(3)], "images are RGB");
     if let Some(args) = args {
-        args.only("model_norm", &[json!(false)], "the published tower has no norm after its last block");
+        args.allow_only(
+            "model_norm",
+            &[json!(false)],
+            "the published tower has no norm after its last block",
+        );
     }
 }

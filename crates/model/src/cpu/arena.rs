@@ -1,19 +1,20 @@
 //! Every slot's state and every page's keys and values, allocated once.
 //!
-//! A slot is one stretch of memory: for each Mamba-2 layer the convolution's last inputs `[kernel - 1, W]` and then the SSM state
-//! `[heads, head size, N]`; so a snapshot is one copy. A page is one stretch too: for each attention layer and KV head keys
-//! `[head size, 64]` and values `[64, head size]`.
+//! A slot is one contiguous range: for each Mamba-2 layer the convolution's last inputs
+//! `[kernel - 1, W]`, then the SSM state `[heads, head size, N]`. A snapshot is therefore one copy.
+//! A page is contiguous too: for each attention layer and KV head keys `[head size, 64]` and values
+//! `[64, head size]`.
 
-use super::OpenError;
-use super::values::Values;
-use crate::backend::{Page, Plain, Room, Slot};
+use super::CpuOpenError;
+use super::values::FloatBuffer;
+use crate::backend::{BackendCapacity, HostState, Page, Slot};
 use crate::config::{LayerKind, TextConfig};
 
 /// The memory of all sessions.
 #[derive(Debug)]
-pub(super) struct Arena {
-    slots: Values,
-    pages: Values,
+pub(super) struct StateArena {
+    slots: FloatBuffer,
+    pages: FloatBuffer,
     /// Values of a layer's convolution state, SSM state, and part of a page.
     conv: usize,
     ssm: usize,
@@ -23,17 +24,17 @@ pub(super) struct Arena {
     page: usize,
 }
 
-impl Arena {
+impl StateArena {
     /// Allocates and clears everything.
-    pub fn new(text: &TextConfig, room: &Room) -> Result<Self, OpenError> {
+    pub fn new(text: &TextConfig, capacity: &BackendCapacity) -> Result<Self, CpuOpenError> {
         let conv = text.ssm.conv_width() * (text.ssm.conv_kernel - 1);
         let ssm = text.ssm.inner() * text.ssm.state;
         let kv = text.attention.page_values();
         let slot = text.count(LayerKind::Ssm) * (conv + ssm);
         let page = text.count(LayerKind::Attention) * kv;
         Ok(Self {
-            slots: Values::zeros("the state of all slots", room.slots as usize, slot)?,
-            pages: Values::zeros("the keys and values of all pages", room.pages as usize, page)?,
+            slots: FloatBuffer::zeros("the state of all slots", capacity.slots as usize, slot)?,
+            pages: FloatBuffer::zeros("the keys and values of all pages", capacity.pages as usize, page)?,
             conv,
             ssm,
             kv,
@@ -42,13 +43,13 @@ impl Arena {
         })
     }
 
-    /// A layer's convolution and SSM state in one slot. `layer` counts Mamba-2 layers only.
+    /// A layer's convolution and SSM state in one slot. `layer` counts only Mamba-2 layers.
     pub fn state(&self, layer: usize, slot: Slot) -> (&[f32], &[f32]) {
         let start = slot.0 as usize * self.slot + layer * (self.conv + self.ssm);
         self.slots[start..start + self.conv + self.ssm].split_at(self.conv)
     }
 
-    /// A layer's convolution and SSM states of some slots, which ascend.
+    /// A layer's convolution and SSM states of some slots, which are ascending.
     pub fn states<'a>(
         &'a mut self,
         layer: usize,
@@ -64,12 +65,12 @@ impl Arena {
         })
     }
 
-    /// A layer's part of a page. `layer` counts attention layers only.
+    /// A layer's part of a page. `layer` counts only attention layers.
     pub fn keys_values(&self, layer: usize, page: Page) -> &[f32] {
         &self.pages[page.0 as usize * self.page + layer * self.kv..][..self.kv]
     }
 
-    /// The same, to be written.
+    /// A layer's part of a page, for writing.
     pub fn keys_values_mut(&mut self, layer: usize, page: Page) -> &mut [f32] {
         &mut self.pages[page.0 as usize * self.page + layer * self.kv..][..self.kv]
     }
@@ -86,26 +87,31 @@ impl Arena {
         copy(&mut self.pages, self.page, from.0, to.0);
     }
 
-    pub fn parked_bytes(&self, pages: u32) -> u64 {
+    pub fn offloaded_bytes(&self, pages: u32) -> u64 {
         (self.slot + self.page * pages as usize) as u64 * size_of::<f32>() as u64
     }
 
-    pub fn park(&self, slot: Slot, pages: &[Page]) -> Plain {
+    pub fn offload(&self, slot: Slot, pages: &[Page]) -> HostState {
         let mut bytes = Vec::with_capacity(pages.len() * self.page * size_of::<f32>());
         for page in pages {
             bytes.extend_from_slice(bytemuck::cast_slice(own(&self.pages, self.page, page.0)));
         }
-        Plain { state: bytemuck::cast_slice(own(&self.slots, self.slot, slot.0)).to_vec(), pages: bytes }
+        HostState { state: bytemuck::cast_slice(own(&self.slots, self.slot, slot.0)).to_vec(), pages: bytes }
     }
 
-    pub fn restore(&mut self, parked: &Plain, slot: Slot, pages: &[Page]) {
+    pub fn restore(&mut self, offloaded: &HostState, slot: Slot, pages: &[Page]) {
         let page_bytes = self.page * size_of::<f32>();
-        assert_eq!(parked.pages.len(), pages.len() * page_bytes, "bytes parked for {} pages", pages.len());
+        assert_eq!(
+            offloaded.pages.len(),
+            pages.len() * page_bytes,
+            "offloaded bytes of {} pages",
+            pages.len()
+        );
         let state: &mut [u8] = bytemuck::cast_slice_mut(own_mut(&mut self.slots, self.slot, slot.0));
-        state.copy_from_slice(&parked.state);
+        state.copy_from_slice(&offloaded.state);
         for (index, page) in pages.iter().enumerate() {
             let to: &mut [u8] = bytemuck::cast_slice_mut(own_mut(&mut self.pages, self.page, page.0));
-            to.copy_from_slice(&parked.pages[index * page_bytes..(index + 1) * page_bytes]);
+            to.copy_from_slice(&offloaded.pages[index * page_bytes..(index + 1) * page_bytes]);
         }
     }
 }

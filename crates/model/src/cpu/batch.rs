@@ -1,24 +1,24 @@
-//! A batch, checked and laid out in rows: one a token, spans in the order of their slots.
+//! A batch, checked and arranged in rows: one row a token, spans in the order of their slots.
 
-use crate::backend::{BackendError, Door, Room, Slot, Span};
+use crate::backend::{BackendCapacity, BackendError, BatchValidator, SequenceSpan, Slot};
 
-/// Where a span's rows lie.
+/// Rows of a span.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Piece {
-    /// Which span of the batch it is.
+pub(super) struct SpanRows {
+    /// Index of the span in the batch.
     pub span: usize,
     /// Its first row.
     pub base: usize,
-    /// Its rows.
+    /// Number of rows.
     pub len: usize,
     /// Tokens before the first row.
     pub start: usize,
-    /// Where its state is.
+    /// Slot of its state.
     pub slot: Slot,
 }
 
-impl Piece {
-    /// Its part of some rows of `width` values.
+impl SpanRows {
+    /// Its part of a buffer with `width` values a row.
     pub fn rows<'a>(&self, values: &'a [f32], width: usize) -> &'a [f32] {
         &values[self.base * width..(self.base + self.len) * width]
     }
@@ -26,26 +26,26 @@ impl Piece {
 
 /// The layout of the newest batch.
 #[derive(Debug)]
-pub(super) struct Layout {
-    /// Spans by ascending slot, so that states can be lent out one after another.
-    pub pieces: Vec<Piece>,
+pub(super) struct BatchLayout {
+    /// Spans by ascending slot, so that states can be borrowed mutably one after another.
+    pub pieces: Vec<SpanRows>,
     /// Which piece each row belongs to.
     pub piece_of: Vec<u32>,
-    /// Rows whose logits are wanted, in the order of the spans.
+    /// Rows whose logits are needed, in the order of the spans.
     pub wanted: Vec<u32>,
-    /// Of each span, its piece.
-    places: Vec<u32>,
+    /// Index of each span's piece.
+    piece_index: Vec<u32>,
 }
 
-impl Layout {
-    /// Room for any batch that fits.
-    pub fn new(room: &Room) -> Self {
-        let spans = room.slots.min(room.rows_max) as usize;
+impl BatchLayout {
+    /// Allocates for any batch that fits the capacity.
+    pub fn new(capacity: &BackendCapacity) -> Self {
+        let spans = capacity.slots.min(capacity.rows_max) as usize;
         Self {
             pieces: Vec::with_capacity(spans),
-            piece_of: Vec::with_capacity(room.rows_max as usize),
-            wanted: Vec::with_capacity(room.logits_max as usize),
-            places: Vec::with_capacity(spans),
+            piece_of: Vec::with_capacity(capacity.rows_max as usize),
+            wanted: Vec::with_capacity(capacity.logits_max as usize),
+            piece_index: Vec::with_capacity(spans),
         }
     }
 
@@ -54,21 +54,25 @@ impl Layout {
         self.piece_of.len()
     }
 
-    /// Checks the batch and lays it out. On error nothing is changed but the layout.
-    pub fn lay(&mut self, batch: &[Span<'_>], door: Door<'_>) -> Result<(), BackendError> {
+    /// Checks the batch and arranges it. On error only the layout has changed.
+    pub fn arrange(
+        &mut self,
+        batch: &[SequenceSpan<'_>],
+        validator: BatchValidator<'_>,
+    ) -> Result<(), BackendError> {
         self.clear();
-        door.check(batch)?;
+        validator.check(batch)?;
         self.order(batch);
-        for (span, place) in batch.iter().zip(&self.places) {
-            let piece = &self.pieces[*place as usize];
+        for (span, piece_index) in batch.iter().zip(&self.piece_index) {
+            let piece = &self.pieces[*piece_index as usize];
             let end = piece.base + piece.len;
             self.wanted.extend((end - span.wanted()) as u32..end as u32);
         }
         Ok(())
     }
 
-    fn order(&mut self, batch: &[Span<'_>]) {
-        let piece = |(span, of): (usize, &Span<'_>)| Piece {
+    fn order(&mut self, batch: &[SequenceSpan<'_>]) {
+        let piece = |(span, of): (usize, &SequenceSpan<'_>)| SpanRows {
             span,
             base: 0,
             len: of.tokens.len(),
@@ -81,11 +85,11 @@ impl Layout {
             self.pieces.windows(2).all(|two| two[0].slot < two[1].slot),
             "two spans of a batch share a slot"
         );
-        self.places.resize(batch.len(), 0);
-        for (place, piece) in self.pieces.iter_mut().enumerate() {
+        self.piece_index.resize(batch.len(), 0);
+        for (piece_index, piece) in self.pieces.iter_mut().enumerate() {
             piece.base = self.piece_of.len();
-            self.places[piece.span] = place as u32;
-            self.piece_of.resize(piece.base + piece.len, place as u32);
+            self.piece_index[piece.span] = piece_index as u32;
+            self.piece_of.resize(piece.base + piece.len, piece_index as u32);
         }
     }
 
@@ -93,6 +97,6 @@ impl Layout {
         self.pieces.clear();
         self.piece_of.clear();
         self.wanted.clear();
-        self.places.clear();
+        self.piece_index.clear();
     }
 }

@@ -1,69 +1,73 @@
-//! Rows that stand in place of embeddings: encoded tiles, held until released.
+//! Rows that replace embeddings: encoded tiles, stored until they are released.
 
-use super::OpenError;
-use crate::backend::{BackendError, Feature};
+use super::CpuOpenError;
+use crate::backend::{BackendError, TileFeature};
 
-/// Places for features.
+/// Storage for features.
 #[derive(Debug)]
-pub(super) struct Features {
+pub(super) struct FeatureStore {
     width: usize,
-    /// `[rows, width]` each; empty where nothing is held.
-    places: Vec<Vec<f32>>,
+    /// `[rows, width]` each; empty if unused.
+    entries: Vec<Vec<f32>>,
     free: Vec<u32>,
 }
 
-impl Features {
-    /// Room for `count` tiles of `rows` rows.
-    pub fn new(count: u32, rows: usize, width: usize) -> Result<Self, OpenError> {
-        let mut places = Vec::new();
+impl FeatureStore {
+    /// Allocates for `count` tiles of `rows` rows.
+    pub fn new(count: u32, rows: usize, width: usize) -> Result<Self, CpuOpenError> {
+        let mut entries = Vec::new();
         for _ in 0..count {
-            let mut place = Vec::new();
-            place.try_reserve_exact(rows * width).map_err(|_| {
+            let mut entry = Vec::new();
+            entry.try_reserve_exact(rows * width).map_err(|_| {
                 let bytes = (rows * width * size_of::<f32>()) as u64;
-                OpenError::NoMemory { part: "the rows of an encoded tile", bytes }
+                CpuOpenError::NoMemory { part: "the rows of an encoded tile", bytes }
             })?;
-            places.push(place);
+            entries.push(entry);
         }
-        Ok(Self { width, places, free: (0..count).rev().collect() })
+        Ok(Self { width, entries, free: (0..count).rev().collect() })
     }
 
-    /// Whether so many more can be held.
-    pub fn check_room(&self, count: usize) -> Result<(), BackendError> {
+    /// Checks that this many more can be stored.
+    pub fn check_capacity(&self, count: usize) -> Result<(), BackendError> {
         if count > self.free.len() {
-            return Err(BackendError::NoRoom { what: "tile features", asked: count, room: self.free.len() });
+            return Err(BackendError::OverCapacity {
+                what: "tile features",
+                requested: count,
+                capacity: self.free.len(),
+            });
         }
         Ok(())
     }
 
-    /// Takes in the rows of one.
-    pub fn hold(&mut self, rows: &[f32]) -> Result<Feature, BackendError> {
-        self.check_room(1)?;
+    /// Stores the rows of one feature.
+    pub fn store(&mut self, rows: &[f32]) -> Result<TileFeature, BackendError> {
+        self.check_capacity(1)?;
         assert!(
             !rows.is_empty() && rows.len().is_multiple_of(self.width),
             "whole rows of {} values",
             self.width
         );
-        let place = self.free.pop().expect("there was room");
-        self.places[place as usize].extend_from_slice(rows);
-        Ok(Feature(place))
+        let index = self.free.pop().expect("the capacity was checked");
+        self.entries[index as usize].extend_from_slice(rows);
+        Ok(TileFeature(index))
     }
 
-    /// Gives one back.
-    pub fn release(&mut self, feature: Feature) {
-        let place = &mut self.places[feature.0 as usize];
-        assert!(!place.is_empty(), "feature {} is not held", feature.0);
-        place.clear();
+    /// Releases one feature.
+    pub fn release(&mut self, feature: TileFeature) {
+        let entry = &mut self.entries[feature.0 as usize];
+        assert!(!entry.is_empty(), "feature {} does not exist", feature.0);
+        entry.clear();
         self.free.push(feature.0);
     }
 
-    /// How many rows one has; `None` when it is not held.
-    pub fn rows(&self, feature: Feature) -> Option<usize> {
-        let place = self.places.get(feature.0 as usize)?;
-        (!place.is_empty()).then(|| place.len() / self.width)
+    /// Rows of a feature; `None` if it does not exist.
+    pub fn rows(&self, feature: TileFeature) -> Option<usize> {
+        let entry = self.entries.get(feature.0 as usize)?;
+        (!entry.is_empty()).then(|| entry.len() / self.width)
     }
 
     /// One row.
-    pub fn row(&self, feature: Feature, row: usize) -> &[f32] {
-        &self.places[feature.0 as usize][row * self.width..(row + 1) * self.width]
+    pub fn row(&self, feature: TileFeature, row: usize) -> &[f32] {
+        &self.entries[feature.0 as usize][row * self.width..(row + 1) * self.width]
     }
 }

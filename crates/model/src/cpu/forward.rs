@@ -1,40 +1,41 @@
 //! One batch through all layers.
 //!
-//! Floor: every weight is read once a batch (24.6 GB in bfloat16 for the 12B) and every row costs two operations a weight; states, keys
-//! and values are read and written once a row. All else here is small beside it.
+//! Lower bound: every weight is read once a batch (24.6 GB in bfloat16 for the 12B), and every row
+//! takes two operations a weight; states, keys and values are read and written once a row.
+//! Everything else here is small in comparison.
 
 mod attention;
 mod moe;
 mod ssm;
 
-use super::arena::Arena;
-use super::batch::Layout;
-use super::features::Features;
-use super::probe::{Observer, Probe};
-use super::work::Work;
-use crate::backend::Span;
+use super::arena::StateArena;
+use super::batch::BatchLayout;
+use super::features::FeatureStore;
+use super::probe::{ProbeEvent, ProbeObserver};
+use super::work::BatchWorkspace;
+use crate::backend::SequenceSpan;
 use crate::config::TextConfig;
-use crate::kernels::{Conv, math};
-use crate::layers::{Crew, add, embed, mlp, norm};
-use crate::weights::{Mixer, MlpWeights, TextWeights};
+use crate::kernels::{ConvKernel, math};
+use crate::layers::{ComputeContext, add, embed, mlp, norm};
+use crate::weights::{MixerWeights, MlpWeights, TextWeights};
 
 /// Everything a batch needs.
-pub(super) struct Pass<'a> {
+pub(super) struct ForwardPass<'a> {
     pub text: &'a TextConfig,
     pub weights: &'a TextWeights,
     /// The convolution of each Mamba-2 layer.
-    pub convs: &'a [Conv],
-    pub crew: Crew<'a>,
-    pub batch: &'a [Span<'a>],
-    pub layout: &'a Layout,
-    pub features: &'a Features,
-    pub arena: &'a mut Arena,
-    pub work: &'a mut Work,
-    pub observer: Option<&'a mut Observer>,
+    pub convs: &'a [ConvKernel],
+    pub crew: ComputeContext<'a>,
+    pub batch: &'a [SequenceSpan<'a>],
+    pub layout: &'a BatchLayout,
+    pub features: &'a FeatureStore,
+    pub arena: &'a mut StateArena,
+    pub work: &'a mut BatchWorkspace,
+    pub observer: Option<&'a mut ProbeObserver>,
 }
 
-impl Pass<'_> {
-    /// Embeds, runs the layers, and leaves the wanted rows' logits in the workspace.
+impl ForwardPass<'_> {
+    /// Embeds, runs the layers, and leaves the logits of the requested rows in the workspace.
     pub fn run(mut self) {
         let weights = self.weights;
         let (mut ssm, mut attention) = (0, 0);
@@ -42,23 +43,23 @@ impl Pass<'_> {
         for (index, layer) in weights.layers.iter().enumerate() {
             self.enter(index, &layer.norm);
             match &layer.mixer {
-                Mixer::Ssm(weights) => {
+                MixerWeights::Ssm(weights) => {
                     self.ssm(ssm, weights);
                     ssm += 1;
                 }
-                Mixer::Attention(weights) => {
+                MixerWeights::Attention(weights) => {
                     self.attention(attention, weights);
                     attention += 1;
                 }
-                Mixer::Mlp(weights) => self.mlp(weights),
-                Mixer::Moe(weights) => self.moe(index, weights),
+                MixerWeights::Mlp(weights) => self.mlp(weights),
+                MixerWeights::Moe(weights) => self.moe(index, weights),
             }
             self.leave();
         }
         self.head();
     }
 
-    /// Values of all rows of so many each.
+    /// Values of all rows of this width.
     fn all(&self, width: usize) -> usize {
         self.layout.rows() * width
     }
@@ -69,7 +70,8 @@ impl Pass<'_> {
             let span = &self.batch[piece.span];
             let rows = &mut hidden[piece.base * width..(piece.base + piece.len) * width];
             for (token, row) in span.tokens.iter().zip(rows.chunks_exact_mut(width)) {
-                // A placeholder may lie beyond the table: the door has seen that an inset covers it.
+                // A placeholder may be outside the table: `validate.rs` has checked that an inset
+                // covers it.
                 if (*token as usize) < self.weights.embeddings.rows {
                     embed::row(&self.weights.embeddings, *token, row);
                 }
@@ -83,17 +85,17 @@ impl Pass<'_> {
         }
     }
 
-    /// The norm before a layer's mixer.
+    /// Applies the norm before a layer's mixer.
     fn enter(&mut self, layer: usize, weight: &[f32]) {
         let all = self.all(self.text.hidden);
         let hidden = &self.work.hidden[..all];
         if let Some(observer) = &mut self.observer {
-            observer(Probe::Entering { layer, rows: hidden });
+            observer(ProbeEvent::Entering { layer, rows: hidden });
         }
         norm::rms(self.crew, hidden, weight, self.text.norm_epsilon, &mut self.work.normed[..all]);
     }
 
-    /// Adds what the mixer gave to the residual stream.
+    /// Adds the mixer's output to the residual stream.
     fn leave(&mut self) {
         let all = self.all(self.text.hidden);
         add(self.crew, &mut self.work.hidden[..all], &self.work.delta[..all], self.text.hidden);
@@ -101,21 +103,21 @@ impl Pass<'_> {
 
     fn mlp(&mut self, weights: &MlpWeights) {
         let (all, all_wide) = (self.all(self.text.hidden), self.all(weights.up.out()));
-        let Work { normed, wide, delta, .. } = &mut *self.work;
+        let BatchWorkspace { normed, wide, delta, .. } = &mut *self.work;
         mlp::forward(self.crew, weights, &normed[..all], &mut wide[..all_wide], &mut delta[..all]);
     }
 
-    /// The last norm and the output head, for the wanted rows only.
+    /// Applies the last norm and the output head, only to rows whose logits are needed.
     fn head(&mut self) {
         let (width, wanted) = (self.text.hidden, &self.layout.wanted);
-        let Work { hidden, last, logits, .. } = &mut *self.work;
+        let BatchWorkspace { hidden, last, logits, .. } = &mut *self.work;
         let last = &mut last[..wanted.len() * width];
         for (row, last) in wanted.iter().zip(last.chunks_exact_mut(width)) {
             let hidden = &hidden[*row as usize * width..][..width];
             math::rms_norm(hidden, &self.weights.final_norm, self.text.norm_epsilon, last);
         }
         if let Some(observer) = &mut self.observer {
-            observer(Probe::FinalNorm { rows: last });
+            observer(ProbeEvent::FinalNorm { rows: last });
         }
         if !wanted.is_empty() {
             let logits = &mut logits[..wanted.len() * self.text.vocabulary];

@@ -1,33 +1,34 @@
-//! How much memory this process may still take: what the system says it can give, and what a container's limit leaves.
+//! Memory that this process may still take: what the system has available, and what a container's
+//! limit leaves.
 
 use std::fs;
 use std::path::Path;
 
-/// Bytes, or `None` where nobody says (not Linux).
+/// Available bytes, or `None` where the system does not report them (not Linux).
 pub(super) fn available() -> Option<u64> {
-    let system = fs::read_to_string("/proc/meminfo").ok().and_then(|text| of_meminfo(&text))?;
-    Some(of_group(Path::new("/sys/fs/cgroup")).map_or(system, |group| group.min(system)))
+    let system = fs::read_to_string("/proc/meminfo").ok().and_then(|text| meminfo_available(&text))?;
+    Some(cgroup_available(Path::new("/sys/fs/cgroup")).map_or(system, |group| group.min(system)))
 }
 
-/// The line `MemAvailable:    7856772 kB`: what new programs can have without pushing others out.
-fn of_meminfo(text: &str) -> Option<u64> {
+/// The line `MemAvailable:    7856772 kB`: what new programs can allocate without swapping.
+fn meminfo_available(text: &str) -> Option<u64> {
     let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
     let kibibytes: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
     kibibytes.checked_mul(1024)
 }
 
-/// What a limit of control groups (version 2, as a container sees its own) leaves; `None` without a limit. Pages of files count as used
-/// there, but make way.
-fn of_group(dir: &Path) -> Option<u64> {
+/// What a limit of control groups (version 2, as a container sees its own) leaves; `None` without a
+/// limit. Such groups count pages of files as used, but the kernel can reclaim them.
+fn cgroup_available(dir: &Path) -> Option<u64> {
     let read = |name: &str| fs::read_to_string(dir.join(name)).ok();
     let limit: u64 = read("memory.max")?.trim().parse().ok()?;
     let used: u64 = read("memory.current")?.trim().parse().ok()?;
-    let files = read("memory.stat").and_then(|text| of_stat(&text)).unwrap_or(0);
+    let files = read("memory.stat").and_then(|text| inactive_file_bytes(&text)).unwrap_or(0);
     Some(limit.saturating_sub(used.saturating_sub(files)))
 }
 
 /// The line `inactive_file 123456`, in bytes.
-fn of_stat(text: &str) -> Option<u64> {
+fn inactive_file_bytes(text: &str) -> Option<u64> {
     text.lines().find_map(|line| line.strip_prefix("inactive_file "))?.trim().parse().ok()
 }
 
@@ -38,21 +39,21 @@ mod tests {
     #[test]
     fn meminfo_is_read_and_nonsense_is_not() {
         let text = "MemTotal:       16384000 kB\nMemFree:  100 kB\nMemAvailable:    7856772 kB\n";
-        assert_eq!(of_meminfo(text), Some(7_856_772 * 1024));
+        assert_eq!(meminfo_available(text), Some(7_856_772 * 1024));
         for text in ["", "MemAvailable:", "MemAvailable: many kB", "MemAvailable: 99999999999999999999 kB"] {
-            assert_eq!(of_meminfo(text), None, "{text}");
+            assert_eq!(meminfo_available(text), None, "{text}");
         }
     }
 
     #[test]
-    fn a_group_leaves_its_limit_less_what_is_used_and_cannot_make_way() {
+    fn a_cgroup_leaves_its_limit_minus_unreclaimable_use() {
         #[track_caller]
         fn check(files: &[(&str, &str)], want: Option<u64>) {
             let dir = tempfile::tempdir().unwrap();
             for (name, text) in files {
                 fs::write(dir.path().join(name), text).unwrap();
             }
-            assert_eq!(of_group(dir.path()), want, "{files:?}");
+            assert_eq!(cgroup_available(dir.path()), want, "{files:?}");
         }
         let used = ("memory.current", "3000\n");
         check(&[], None);

@@ -1,21 +1,23 @@
-//! Looking inside: the residual stream as it passes, and the states that are left. For tests and for finding the first wrong layer.
+//! Observes a running model: the residual stream at each layer, and the states afterwards. For
+//! tests and for finding the first wrong layer.
 
-use super::Cpu;
+use super::CpuBackend;
 use crate::backend::{PAGE_TOKENS, Page, Slot};
 use crate::config::LayerKind;
 use crate::layers::attention;
 
-/// Something seen in passing. Rows are the tokens of the batch, spans in the order of their slots.
+/// An observed event. Rows are the tokens of the batch, spans in the order of their slots.
 #[derive(Debug)]
-pub enum Probe<'a> {
-    /// The residual stream `[rows, H]` as it enters a layer; what enters layer 0 are the embeddings.
+pub enum ProbeEvent<'a> {
+    /// The residual stream `[rows, H]` at the input of a layer; the input of layer 0 are the
+    /// embeddings.
     Entering {
         /// Which.
         layer: usize,
         /// `[rows, H]`.
         rows: &'a [f32],
     },
-    /// Where an expert layer sends each row.
+    /// Routing of an expert layer.
     Routed {
         /// Which.
         layer: usize,
@@ -26,30 +28,31 @@ pub enum Probe<'a> {
         /// `[rows, k]`, normalised and scaled.
         weights: &'a [f32],
     },
-    /// The wanted rows after the last norm, `[wanted, H]`, in the order of the logits.
+    /// Rows whose logits are needed, after the last norm, `[rows, H]`, in the order of the logits.
     FinalNorm {
-        /// `[wanted, H]`.
+        /// `[requested rows, H]`.
         rows: &'a [f32],
     },
 }
 
-/// Who is told.
-pub type Observer = Box<dyn FnMut(Probe<'_>) + Send>;
+/// Callback that receives the events.
+pub type ProbeObserver = Box<dyn FnMut(ProbeEvent<'_>) + Send>;
 
-impl Cpu {
-    /// Tells `observer` of everything from the next batch on; `None` ends it.
-    pub fn observe(&mut self, observer: Option<Observer>) {
+impl CpuBackend {
+    /// Calls `observer` for every event from the next batch on; `None` ends this.
+    pub fn observe(&mut self, observer: Option<ProbeObserver>) {
         self.observer = observer;
     }
 
-    /// The convolution state `[kernel - 1, W]`, oldest input first, and the SSM state `[heads, head size, N]` of a layer in a slot;
-    /// `None` when the layer is no Mamba-2 layer.
+    /// The convolution state `[kernel - 1, W]`, oldest input first, and the SSM state
+    /// `[heads, head size, N]` of a layer in a slot; `None` if the layer is not a Mamba-2 layer.
     pub fn state(&self, layer: usize, slot: Slot) -> Option<(&[f32], &[f32])> {
         let index = self.index_of(layer, LayerKind::Ssm)?;
         Some(self.arena.state(index, slot))
     }
 
-    /// Keys and values, each `[kv heads, tokens, head size]`, of an attention layer in some pages; `None` when the layer is none.
+    /// Keys and values, each `[kv heads, tokens, head size]`, of an attention layer in some pages;
+    /// `None` if it is not an attention layer.
     pub fn keys_values(&self, layer: usize, pages: &[Page], tokens: usize) -> Option<(Vec<f32>, Vec<f32>)> {
         let index = self.index_of(layer, LayerKind::Attention)?;
         let config = &self.weights.config.text.attention;
@@ -65,7 +68,7 @@ impl Cpu {
         Some((keys, values))
     }
 
-    /// Which of the layers of its kind it is.
+    /// Index of a layer among the layers of its kind.
     fn index_of(&self, layer: usize, kind: LayerKind) -> Option<usize> {
         self.weights.config.text.layers_of(kind).position(|own| own == layer)
     }

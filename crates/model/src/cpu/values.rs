@@ -1,24 +1,25 @@
-//! Float32 memory of a backend: on cache lines, in huge pages where there are any, and asked for with an error instead of an abort.
+//! Float32 memory of a backend: aligned to cache lines, in huge pages where available. A failed
+//! allocation is an error, not an abort.
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 
-use super::OpenError;
-use crate::kernels::Buffer;
+use super::CpuOpenError;
+use crate::kernels::AlignedBuffer;
 
-/// Values, zero at first.
-pub(super) struct Values(Buffer);
+/// Values, initially zero.
+pub(super) struct FloatBuffer(AlignedBuffer);
 
-impl Values {
-    /// `count` times `each` of them, every page touched; or the error that says what they were for.
-    pub fn zeros(part: &'static str, count: usize, each: usize) -> Result<Self, OpenError> {
-        let values = count.checked_mul(each).ok_or(OpenError::TooLarge { part, count, each })?;
+impl FloatBuffer {
+    /// Allocates `count` times `each` values and touches every page; `part` names them in errors.
+    pub fn zeros(part: &'static str, count: usize, each: usize) -> Result<Self, CpuOpenError> {
+        let values = count.checked_mul(each).ok_or(CpuOpenError::TooLarge { part, count, each })?;
         let bytes = values as u64 * size_of::<f32>() as u64;
-        Buffer::try_new(values).map(Self).ok_or(OpenError::NoMemory { part, bytes })
+        AlignedBuffer::try_new(values).map(Self).ok_or(CpuOpenError::NoMemory { part, bytes })
     }
 }
 
-impl Deref for Values {
+impl Deref for FloatBuffer {
     type Target = [f32];
 
     fn deref(&self) -> &[f32] {
@@ -26,13 +27,13 @@ impl Deref for Values {
     }
 }
 
-impl DerefMut for Values {
+impl DerefMut for FloatBuffer {
     fn deref_mut(&mut self) -> &mut [f32] {
         self.0.as_f32_mut()
     }
 }
 
-impl fmt::Debug for Values {
+impl fmt::Debug for FloatBuffer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Values({})", self.len())
     }

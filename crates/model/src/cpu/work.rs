@@ -1,60 +1,60 @@
-//! What a batch is computed in, allocated once for the largest one.
+//! The workspace of a batch, allocated once for the largest one.
 
-use super::OpenError;
-use super::batch::Piece;
-use super::values::Values;
-use crate::backend::Room;
+use super::CpuOpenError;
+use super::batch::SpanRows;
+use super::values::FloatBuffer;
+use crate::backend::BackendCapacity;
 use crate::config::{AttentionConfig, LayerKind, TextConfig};
 use crate::layers::moe;
 
 /// Rows of the batch in several widths.
 #[derive(Debug)]
-pub(super) struct Work {
+pub(super) struct BatchWorkspace {
     /// The residual stream, `[rows, H]`.
-    pub hidden: Values,
-    /// The same after a layer's norm.
-    pub normed: Values,
-    /// What a mixer adds.
-    pub delta: Values,
-    /// What a mixer's first product gives: the widest there is.
-    pub wide: Values,
+    pub hidden: FloatBuffer,
+    /// The residual stream after a layer's norm.
+    pub normed: FloatBuffer,
+    /// Output of a mixer.
+    pub delta: FloatBuffer,
+    /// Output of a mixer's first product: the widest buffer.
+    pub wide: FloatBuffer,
     /// x | B | C after the convolution, `[rows, W]`.
-    pub conv: Values,
-    /// What heads give, span by span and head by head.
-    pub by_head: Values,
-    /// The same by row.
-    pub by_row: Values,
+    pub conv: FloatBuffer,
+    /// Outputs of heads, span by span and head by head.
+    pub by_head: FloatBuffer,
+    /// Outputs of heads by row.
+    pub by_row: FloatBuffer,
     /// dt and decay of every head, `[rows, 2 heads]`.
-    pub steps: Values,
+    pub steps: FloatBuffer,
     /// Routing of one expert layer.
-    pub routed: Routed,
-    /// The wanted rows after the last norm, `[wanted, H]`.
-    pub last: Values,
-    /// Their logits, `[wanted, V]`.
-    pub logits: Values,
-    /// Lists of what threads shall do.
-    pub jobs: Jobs,
+    pub routed: ExpertWorkspace,
+    /// Rows whose logits are needed, after the last norm, `[rows, H]`.
+    pub last: FloatBuffer,
+    /// Their logits, `[rows, V]`.
+    pub logits: FloatBuffer,
+    /// Lists of work for the threads.
+    pub jobs: JobLists,
 }
 
-/// What routing and experts need.
+/// Buffers for routing and experts.
 #[derive(Debug)]
-pub(super) struct Routed {
-    pub scores: Values,
-    pub logits: Values,
+pub(super) struct ExpertWorkspace {
+    pub scores: FloatBuffer,
+    pub logits: FloatBuffer,
     pub experts: Vec<u32>,
-    pub weights: Values,
-    pub latent: Values,
-    pub gathered: Values,
-    pub answered: Values,
-    pub sum: Values,
-    pub shared: Values,
+    pub weights: FloatBuffer,
+    pub latent: FloatBuffer,
+    pub gathered: FloatBuffer,
+    pub answered: FloatBuffer,
+    pub sum: FloatBuffer,
+    pub shared: FloatBuffer,
     pub rows: Vec<u32>,
 }
 
-/// Some neighbouring heads of one Mamba-2 layer over one span.
+/// Neighbouring heads of one Mamba-2 layer over one span.
 pub(super) struct ScanJob<'a> {
-    pub piece: Piece,
-    /// The first of them.
+    pub piece: SpanRows,
+    /// The first of these heads.
     pub head: usize,
     /// Their states.
     pub states: &'a mut [f32],
@@ -64,43 +64,45 @@ pub(super) struct ScanJob<'a> {
 
 /// One KV head of one attention layer over some tokens of a span.
 pub(super) struct AttendJob<'a> {
-    pub piece: Piece,
+    pub piece: SpanRows,
     pub kv_head: usize,
-    /// The first token, counted from the span's.
+    /// The first token, counted from the start of the span.
     pub first: usize,
     /// `[tokens, query heads of the group, head size]`.
     pub out: &'a mut [f32],
 }
 
-/// Emptied lists that keep their memory from layer to layer.
+/// Empty lists that keep their memory from layer to layer.
 #[derive(Default)]
-pub(super) struct Jobs {
+pub(super) struct JobLists {
     pub scan: Vec<ScanJob<'static>>,
     pub attend: Vec<AttendJob<'static>>,
 }
 
-impl std::fmt::Debug for Jobs {
+impl std::fmt::Debug for JobLists {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Jobs").finish_non_exhaustive()
+        f.debug_struct("JobLists").finish_non_exhaustive()
     }
 }
 
-/// Query rows, tokens by heads of a group, that one thread attends for at a time: as many as the kernel takes through a page together.
+/// Query rows, tokens times heads of a group, of one job: as many as the kernel processes together
+/// for a page.
 const ATTEND_ROWS: usize = 96;
 
-/// Tokens of a span in a job.
+/// Tokens of a span in one job.
 pub(super) fn attend_tokens(config: &AttentionConfig) -> usize {
     (ATTEND_ROWS / config.group()).max(1)
 }
 
-/// The list again, empty, for borrows of another length. The standard library collects a vector's own iterator in its own memory.
+/// The list again, empty, for borrows of another lifetime. The standard library collects a vector's
+/// own iterator in the same memory.
 pub(super) fn emptied<A, B>(mut list: Vec<A>) -> Vec<B> {
     list.clear();
     list.into_iter().map(|_| unreachable!("the list is empty")).collect()
 }
 
 /// Values a row takes in each buffer.
-struct Widths {
+struct RowWidths {
     hidden: usize,
     wide: usize,
     conv: usize,
@@ -112,7 +114,7 @@ struct Widths {
     shared: usize,
 }
 
-impl Widths {
+impl RowWidths {
     fn of(text: &TextConfig) -> Self {
         let has = |kind| text.layers.contains(&kind);
         let only = |kind, width: usize| if has(kind) { width } else { 0 };
@@ -138,7 +140,7 @@ impl Widths {
         }
     }
 
-    /// All buffers of a row together; an index counts as a value.
+    /// Values of all buffers for one row; an index counts as a value.
     fn row(&self) -> usize {
         let moe =
             self.experts + 2 * self.chosen + 4 * self.latent + self.shared + usize::from(self.experts > 0);
@@ -146,16 +148,17 @@ impl Widths {
     }
 }
 
-/// Values of all buffers that one row takes, an index counting as one; a wanted row takes H and V more.
+/// Values of all buffers for one row, an index counting as one; a row whose logits are needed takes
+/// H and V more.
 pub(super) fn row_values(text: &TextConfig) -> u64 {
-    Widths::of(text).row() as u64
+    RowWidths::of(text).row() as u64
 }
 
-impl Work {
+impl BatchWorkspace {
     /// Allocates everything for the largest batch.
-    pub fn new(text: &TextConfig, room: &Room, threads: usize) -> Result<Self, OpenError> {
-        let (rows, widths) = (room.rows_max as usize, Widths::of(text));
-        let buffer = |width| Values::zeros("the workspace of a batch", rows, width);
+    pub fn new(text: &TextConfig, capacity: &BackendCapacity, threads: usize) -> Result<Self, CpuOpenError> {
+        let (rows, widths) = (capacity.rows_max as usize, RowWidths::of(text));
+        let buffer = |width| FloatBuffer::zeros("the workspace of a batch", rows, width);
         Ok(Self {
             hidden: buffer(widths.hidden)?,
             normed: buffer(widths.hidden)?,
@@ -165,21 +168,25 @@ impl Work {
             by_head: buffer(widths.by_head)?,
             by_row: buffer(widths.by_head)?,
             steps: buffer(widths.steps)?,
-            routed: Routed::new(text, rows, &widths)?,
-            last: Values::zeros("the workspace of a batch", room.logits_max as usize, text.hidden)?,
-            logits: Values::zeros("the logits of a batch", room.logits_max as usize, text.vocabulary)?,
-            jobs: Jobs::new(text, room, threads),
+            routed: ExpertWorkspace::new(text, rows, &widths)?,
+            last: FloatBuffer::zeros("the workspace of a batch", capacity.logits_max as usize, text.hidden)?,
+            logits: FloatBuffer::zeros(
+                "the logits of a batch",
+                capacity.logits_max as usize,
+                text.vocabulary,
+            )?,
+            jobs: JobLists::new(text, capacity, threads),
         })
     }
 }
 
-impl Routed {
-    fn new(text: &TextConfig, rows: usize, widths: &Widths) -> Result<Self, OpenError> {
+impl ExpertWorkspace {
+    fn new(text: &TextConfig, rows: usize, widths: &RowWidths) -> Result<Self, CpuOpenError> {
         const PART: &str = "the workspace of the experts";
-        let buffer = |width| Values::zeros(PART, rows, width);
+        let buffer = |width| FloatBuffer::zeros(PART, rows, width);
         let scores = text.moe.as_ref().map_or(0, moe::scratch_values);
         Ok(Self {
-            scores: Values::zeros(PART, 1, scores)?,
+            scores: FloatBuffer::zeros(PART, 1, scores)?,
             logits: buffer(widths.experts)?,
             experts: vec![0; rows * widths.chosen],
             weights: buffer(widths.chosen)?,
@@ -193,22 +200,22 @@ impl Routed {
     }
 }
 
-impl Jobs {
-    fn new(text: &TextConfig, room: &Room, threads: usize) -> Self {
-        let spans = room.slots.min(room.rows_max) as usize;
-        let blocks = room.rows_max as usize / attend_tokens(&text.attention) + spans;
+impl JobLists {
+    fn new(text: &TextConfig, capacity: &BackendCapacity, threads: usize) -> Self {
+        let spans = capacity.slots.min(capacity.rows_max) as usize;
+        let blocks = capacity.rows_max as usize / attend_tokens(&text.attention) + spans;
         Self {
-            // `heads_per_job` makes at most twice the jobs it aims at, and one more a span.
+            // `heads_per_job` makes at most twice as many jobs as it aims for, and one more a span.
             scan: Vec::with_capacity(2 * SCAN_JOBS * threads + spans),
             attend: Vec::with_capacity(text.attention.kv_heads * blocks),
         }
     }
 }
 
-/// Jobs a thread: enough that the last one to finish is not waited for long.
+/// Jobs a thread: enough that the others do not wait long for the last one.
 const SCAN_JOBS: usize = 8;
 
-/// How many heads go into a job, for so many spans.
+/// Heads in a job, for this many spans.
 pub(super) fn heads_per_job(heads: usize, spans: usize, threads: usize) -> usize {
     (heads * spans / (SCAN_JOBS * threads)).clamp(1, heads)
 }

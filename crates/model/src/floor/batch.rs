@@ -1,43 +1,55 @@
-//! The floor of one batch: rows that decode and spans that are prefilled beside them.
+//! Lower bound of one batch: rows that decode, and spans that are prefilled in the same batch.
 
-use super::{Device, Part, Work, seconds};
+use super::{DeviceSpec, ModelWork, WorkPart, seconds};
 
 /// Tokens of one sequence that are prefilled.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Prefill {
+pub struct PrefillSpan {
     /// Tokens.
     pub new: f64,
-    /// Tokens they follow.
+    /// Tokens before them.
     pub past: f64,
 }
 
 /// Seconds of a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub struct Batch {
-    /// Of the rows that decode, the weights that all rows share included.
+pub struct BatchFloor {
+    /// Seconds of the rows that decode, including the weights that all rows share.
     pub decode: f64,
-    /// Of the spans, and of the weights where no row decodes.
+    /// Seconds of the spans, including the weights if no row decodes.
     pub prefill: f64,
 }
 
 /// Parts of a prefill that read no weights: each span has its own.
 const OWN: [&str; 4] = ["attention", "keys and values", "chunked scan", "other activations"];
 
-impl Batch {
-    /// `decodes` rows, `context` tokens before each in the mean, and some spans.
+impl BatchFloor {
+    /// Lower bound for `decodes` rows with `context` tokens before each on average, and some spans.
     ///
-    /// Weights are read once, by the decode rows where there are any; spans beside them add the operations of their products, as in
-    /// [`super::Rollout`]. A product that takes both at once would need its operations alone where it has more than `flops / bandwidth`
-    /// rows, which is better than this floor.
-    pub fn floor(model: &dyn Work, device: &Device, decodes: usize, context: f64, spans: &[Prefill]) -> Self {
+    /// Weights are read once, by the decode rows if there are any; spans in the same batch add the
+    /// operations of their products, as in [`super::RolloutFloor`]. A product that processes both
+    /// at once would need only its operations when it has more than `flops / bandwidth` rows, which
+    /// is better than this bound.
+    pub fn floor(
+        model: &dyn ModelWork,
+        device: &DeviceSpec,
+        decodes: usize,
+        context: f64,
+        spans: &[PrefillSpan],
+    ) -> Self {
         let [decode, prefill] = Self::parts(model, decodes, context, spans);
         Self { decode: seconds(&decode, device), prefill: seconds(&prefill, device) }
     }
 
-    /// Parts of the rows that decode, and of the spans.
-    pub fn parts(model: &dyn Work, decodes: usize, context: f64, spans: &[Prefill]) -> [Vec<Part>; 2] {
+    /// Parts of the rows that decode, and parts of the spans.
+    pub fn parts(
+        model: &dyn ModelWork,
+        decodes: usize,
+        context: f64,
+        spans: &[PrefillSpan],
+    ) -> [Vec<WorkPart>; 2] {
         let decode = if decodes > 0 { model.decode(decodes as f64, context) } else { Vec::new() };
-        let mut prefill: Vec<Part> = Vec::new();
+        let mut prefill: Vec<WorkPart> = Vec::new();
         for span in spans {
             join(&mut prefill, model.prefill(span.new, span.past));
         }
@@ -47,21 +59,21 @@ impl Batch {
         [decode, prefill]
     }
 
-    /// All of it.
+    /// Total seconds.
     pub fn seconds(&self) -> f64 {
         self.decode + self.prefill
     }
 }
 
-impl Part {
+impl WorkPart {
     fn has_weights(&self) -> bool {
         !OWN.contains(&self.name)
     }
 }
 
-/// Adds one span's parts to those of others. A product reads its weights once; what its other rows move beside them is small against
-/// their operations.
-fn join(all: &mut Vec<Part>, own: Vec<Part>) {
+/// Adds one span's parts to those of others. A product reads its weights once; the bytes that its
+/// other rows move are small compared with their operations.
+fn join(all: &mut Vec<WorkPart>, own: Vec<WorkPart>) {
     for part in own {
         match all.iter_mut().find(|one| one.name == part.name) {
             Some(one) => {

@@ -1,9 +1,9 @@
-//! Devices by what they reach.
+//! Devices and the rates that they reach.
 
 /// A device.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Device {
-    /// How it is called on the command line.
+pub struct DeviceSpec {
+    /// Its name on the command line.
     pub name: &'static str,
     /// Bytes a second.
     pub bandwidth: f64,
@@ -11,42 +11,42 @@ pub struct Device {
     pub flops: f64,
     /// Bytes of memory.
     pub memory: f64,
-    /// Where the figures come from.
+    /// Source of these numbers.
     pub source: &'static str,
 }
 
-/// All that are known. What was measured on one H200 (0.896 of the data sheet's bandwidth, 0.797 of its matrix rate) is assumed of its
-/// sisters, and said so.
-pub const DEVICES: [Device; 5] = [
-    Device {
+/// All known devices. The shares of the data sheet that were measured on one H200 (0.896 of the
+/// bandwidth, 0.797 of the matrix rate) are assumed for related devices; `source` says so.
+pub const DEVICES: [DeviceSpec; 5] = [
+    DeviceSpec {
         name: "h200",
         bandwidth: 4.3e12,
         flops: 788e12,
         memory: 141e9,
         source: "copy and matmul rates measured on one",
     },
-    Device {
+    DeviceSpec {
         name: "h100",
         bandwidth: 3.0e12,
         flops: 788e12,
         memory: 80e9,
         source: "data sheet times the shares an H200 reached",
     },
-    Device {
+    DeviceSpec {
         name: "b200",
         bandwidth: 7.17e12,
         flops: 1793e12,
         memory: 180e9,
         source: "data sheet times the shares an H200 reached",
     },
-    Device {
+    DeviceSpec {
         name: "a100",
         bandwidth: 1.83e12,
         flops: 249e12,
         memory: 80e9,
         source: "data sheet times the shares an H200 reached",
     },
-    Device {
+    DeviceSpec {
         name: "l40s",
         bandwidth: 0.774e12,
         flops: 289e12,
@@ -55,9 +55,9 @@ pub const DEVICES: [Device; 5] = [
     },
 ];
 
-impl Device {
-    /// The device of that name.
-    pub fn named(name: &str) -> Option<&'static Device> {
+impl DeviceSpec {
+    /// The device of this name.
+    pub fn named(name: &str) -> Option<&'static DeviceSpec> {
         DEVICES.iter().find(|device| device.name == name)
     }
 }

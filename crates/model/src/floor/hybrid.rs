@@ -1,23 +1,24 @@
-//! The work of this model: Mamba-2, attention, MLP and experts, behind a RADIO tower.
+//! The work of this model: Mamba-2, attention, MLP and experts, and a RADIO tower.
 
-use super::{BF16, F32, Part, STATES, Work, product};
+use super::{BF16, F32, ModelWork, STATES, WorkPart, product};
 use crate::config::{Config, LayerKind, TextConfig, VisionConfig};
 use crate::vision;
 
-/// Prefix tokens of the tower. The checkpoint's tensor decides; 10 of 1,034 rows are within a percent of any published choice.
+/// Prefix tokens of the tower. The checkpoint's tensor decides; 10 of 1,034 rows are within one
+/// percent of every published number.
 const PREFIX: f64 = 10.0;
 
-impl Work for Config {
-    fn decode(&self, batch: f64, context: f64) -> Vec<Part> {
+impl ModelWork for Config {
+    fn decode(&self, batch: f64, context: f64) -> Vec<WorkPart> {
         let text = &self.text;
         let (ssm, attention) = (layers(text, LayerKind::Ssm), layers(text, LayerKind::Attention));
         let mut parts = products(text, batch);
         let state = batch * text.ssm_values() as f64;
         let conv = batch * text.conv_values() as f64;
-        // A first token has no state to read.
+        // Before its first token a sequence has no state to read.
         let ways = if context > 0.0 { 2.0 } else { 1.0 };
-        parts.push(Part { name: STATES, bytes: ways * state * F32, flops: 6.0 * state });
-        parts.push(Part {
+        parts.push(WorkPart { name: STATES, bytes: ways * state * F32, flops: 6.0 * state });
+        parts.push(WorkPart {
             name: "convolution state, read and written",
             bytes: ways * conv * BF16,
             flops: 2.0 * batch * ssm * (text.ssm.conv_width() * text.ssm.conv_kernel) as f64,
@@ -25,7 +26,7 @@ impl Work for Config {
         parts.push(activations(text, batch));
         let kv = text.kv_values() as f64 * BF16;
         let queries = (text.attention.heads * text.attention.head_dim) as f64;
-        parts.push(Part {
+        parts.push(WorkPart {
             name: "keys and values",
             bytes: batch * (context + 1.0) * kv,
             flops: 4.0 * batch * context * attention * queries,
@@ -34,22 +35,23 @@ impl Work for Config {
         parts
     }
 
-    fn prefill(&self, new: f64, past: f64) -> Vec<Part> {
+    fn prefill(&self, new: f64, past: f64) -> Vec<WorkPart> {
         let text = &self.text;
         let (ssm, attention) = (layers(text, LayerKind::Ssm), layers(text, LayerKind::Attention));
         let mut parts = products(text, new);
         parts.push(activations(text, new));
         let kv = text.kv_values() as f64 * BF16;
         let queries = (text.attention.heads * text.attention.head_dim) as f64;
-        parts.push(Part {
+        parts.push(WorkPart {
             name: "attention",
             bytes: (past + new) * kv,
             flops: 4.0 * new * (past + new / 2.0) * queries * attention,
         });
-        // A token in a chunk of Q: C B^T over half the chunk, its product with x, the chunk's state, the output of the carried state.
+        // For each token of a chunk of Q: C B^T over half the chunk, its product with x, the
+        // chunk's state, and the output of the carried state.
         let scan = text.ssm.groups * text.ssm.chunk * text.ssm.state
             + text.ssm.inner() * (text.ssm.chunk + 4 * text.ssm.state);
-        parts.push(Part {
+        parts.push(WorkPart {
             name: "chunked scan",
             bytes: 2.0 * text.ssm_values() as f64 * F32
                 + new * ssm * BF16 * 2.0 * text.ssm.conv_width() as f64,
@@ -59,7 +61,7 @@ impl Work for Config {
         parts
     }
 
-    fn vision(&self, width: usize, height: usize) -> Vec<Part> {
+    fn vision(&self, width: usize, height: usize) -> Vec<WorkPart> {
         self.vision.as_ref().map_or(Vec::new(), |vision| self.tower(tiles(vision, width, height) as f64))
     }
 
@@ -80,8 +82,8 @@ impl Work for Config {
 }
 
 impl Config {
-    /// So many tiles encoded together: the weights once.
-    pub fn tower(&self, tiles: f64) -> Vec<Part> {
+    /// Encodes this many tiles together and reads the weights once.
+    pub fn tower(&self, tiles: f64) -> Vec<WorkPart> {
         let Some(vision) = &self.vision else { return Vec::new() };
         let rows = tiles * ((vision.patches_side() as f64).powi(2) + PREFIX);
         let (blocks, d) = (vision.blocks as f64, vision.hidden as f64);
@@ -92,7 +94,7 @@ impl Config {
             product("tower MLP up", blocks, rows, vision.hidden, vision.intermediate),
             product("tower MLP down", blocks, rows, vision.intermediate, vision.hidden),
         ];
-        parts.push(Part {
+        parts.push(WorkPart {
             name: "tower attention",
             bytes: 0.0,
             flops: 4.0 * rows * (rows / tiles) * d * blocks,
@@ -114,8 +116,8 @@ fn tiles(vision: &VisionConfig, width: usize, height: usize) -> usize {
     cols * rows + usize::from(cols * rows > 1 && vision.thumbnail)
 }
 
-/// Every product with weights but the output head's.
-fn products(text: &TextConfig, rows: f64) -> Vec<Part> {
+/// Every product with weights except the output head's.
+fn products(text: &TextConfig, rows: f64) -> Vec<WorkPart> {
     let of = |kind| layers(text, kind);
     let attention = &text.attention;
     let (queries, kv) = (attention.heads * attention.head_dim, attention.kv_heads * attention.head_dim);
@@ -129,11 +131,11 @@ fn products(text: &TextConfig, rows: f64) -> Vec<Part> {
     ];
     if let Some(moe) = &text.moe {
         let width = moe.latent.unwrap_or(text.hidden);
-        // Every expert that some row chose is read once; with many rows that is all of them.
+        // Every expert that some row chose is read once; with many rows all are.
         let read = (rows * moe.experts_per_token as f64).min(moe.experts as f64);
         let expert = (2 * width * moe.intermediate) as f64;
         let shared = (2 * text.hidden * moe.shared_intermediate) as f64;
-        parts.push(Part {
+        parts.push(WorkPart {
             name: "experts",
             bytes: of(LayerKind::Moe) * BF16 * (read * expert + shared),
             flops: of(LayerKind::Moe) * 2.0 * rows * (moe.experts_per_token as f64 * expert + shared),
@@ -143,16 +145,17 @@ fn products(text: &TextConfig, rows: f64) -> Vec<Part> {
     parts
 }
 
-/// What fused kernels still move between each other: residual and norm of a layer, convolution, gate and scan of a Mamba layer.
-fn activations(text: &TextConfig, rows: f64) -> Part {
+/// What fused kernels still move between each other: residual and norm of a layer, convolution,
+/// gate and scan of a Mamba layer.
+fn activations(text: &TextConfig, rows: f64) -> WorkPart {
     let ssm = layers(text, LayerKind::Ssm) * (text.ssm.conv_width() + 4 * text.ssm.inner()) as f64;
     let values = (text.layers.len() * 4 * text.hidden) as f64 + ssm;
-    Part { name: "other activations", bytes: rows * values * BF16, flops: 0.0 }
+    WorkPart { name: "other activations", bytes: rows * values * BF16, flops: 0.0 }
 }
 
-fn head(text: &TextConfig, rows: f64) -> Part {
+fn head(text: &TextConfig, rows: f64) -> WorkPart {
     let mut head = product("output head", 1.0, rows, text.hidden, text.vocabulary);
-    // Logits are float32 and read once more to draw from.
+    // Logits are float32 and are read once more for sampling.
     head.bytes += rows * text.vocabulary as f64 * (2.0 * F32 - BF16);
     head
 }

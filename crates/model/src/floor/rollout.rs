@@ -1,22 +1,23 @@
-//! The closed loop: sessions decode, act in their pages, come back with a screenshot; one device serves them all.
+//! The closed loop: sessions decode, act in their pages and return with a screenshot; one device
+//! serves them all.
 
-use super::{Device, Part, StepSizes, Work, Workload, seconds};
+use super::{DeviceSpec, ModelWork, StepSizes, WorkPart, Workload, seconds};
 use crate::config::{Config, VisionConfig};
 
-/// What a session is like.
+/// Sizes of a session.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Mix {
+pub struct SessionMix {
     /// Steps of a trajectory.
     pub steps: usize,
     /// Pixels of a screenshot.
     pub screenshot: (usize, usize),
-    /// Text tokens a turn brings beside the screenshot.
+    /// Text tokens of a turn, not counting the screenshot.
     pub text: usize,
     /// Tokens generated a step.
     pub generated: usize,
     /// Tokens of instructions and task, once.
     pub instructions: usize,
-    /// Seconds that the page takes for a step.
+    /// Seconds that the page takes a step.
     pub page_seconds: f64,
     /// Sessions at once.
     pub sessions: usize,
@@ -24,37 +25,38 @@ pub struct Mix {
 
 /// What is kept of earlier turns, and how.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Keep {
-    /// Everything stays resident; a turn prefills what is new.
+pub enum ContextRetention {
+    /// Everything stays resident; a turn prefills only new tokens.
     Append,
-    /// Text and the newest screenshot: the text of the turn before is committed, the screenshot read on a fork.
+    /// Text and the newest screenshot: the text of the previous turn is committed, the screenshot
+    /// is prefilled on a fork.
     LastImage,
-    /// Everything is in the prompt, and prefilled again each turn.
-    Again,
+    /// Everything is in the prompt and is prefilled again each turn.
+    Recompute,
 }
 
-/// What the floor of a rollout comes to.
+/// The lower bounds of a rollout.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Rollout {
-    /// Trajectories a device and hour, bound by the device.
+pub struct RolloutFloor {
+    /// Trajectories per device and hour, limited by the device.
     pub trajectories_per_hour: f64,
-    /// The same if the device took no time at all: bound by sessions and pages.
+    /// Trajectories per hour if the device took no time at all: limited by sessions and pages.
     pub session_bound_per_hour: f64,
     /// Steps a second.
     pub steps_per_second: f64,
-    /// Sessions that decode at a time.
+    /// Sessions that decode at the same time.
     pub decode_batch: f64,
-    /// Mean tokens behind which a token is decoded.
+    /// Mean number of tokens before a decoded token.
     pub context_mean: f64,
     /// Tokens of a session at its end.
     pub context_max: f64,
-    /// Share of the device's time that goes into prefill and vision, as far as that takes time of its own.
+    /// Share of the device's time for prefill and vision, as far as those take time of their own.
     pub prefill_share: f64,
-    /// Sessions that fit at their longest.
+    /// Sessions that fit at their greatest length.
     pub sessions_that_fit: u64,
 }
 
-impl Default for Mix {
+impl Default for SessionMix {
     fn default() -> Self {
         Self {
             steps: 30,
@@ -68,105 +70,127 @@ impl Default for Mix {
     }
 }
 
-/// What one step brings: rows of its screenshot and the seconds that the tower's operations for it take, tokens of everything else.
-struct Shown {
+/// Work of one step: rows of its screenshot, the seconds of the tower's operations for it, and
+/// tokens of everything else.
+struct StepWork {
     instructions: f64,
     image: f64,
     vision: f64,
     text: f64,
     /// Tokens that are decoded one at a time.
     sampled: f64,
-    /// Tokens of the reply that are read as a prompt is.
+    /// Tokens of the reply that are prefilled like a prompt.
     given: f64,
 }
 
-/// Tokens to prefill, and tokens they follow, at one step.
+/// Tokens to prefill at one step, and tokens before them.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Turn {
-    /// To prefill.
+pub struct TurnTokens {
+    /// Tokens to prefill.
     pub new: f64,
-    /// Before those.
+    /// Tokens before those.
     pub past: f64,
-    /// Sampled behind both.
+    /// Sampled tokens after both.
     pub sampled: f64,
 }
 
-/// How long a decode step and so many seconds of the tower take together.
-type Joint<'a> = &'a dyn Fn(&[Part], f64) -> f64;
+/// How long a decode step and this many seconds of the tower take together.
+type JointSeconds<'a> = &'a dyn Fn(&[WorkPart], f64) -> f64;
 
-impl Rollout {
-    /// The floor of a model on a device that does one thing after another.
-    pub fn floor(model: &dyn Work, device: &Device, mix: &Mix, keep: Keep) -> Self {
+impl RolloutFloor {
+    /// Lower bound of a model on a device that runs one kernel after another.
+    pub fn floor(
+        model: &dyn ModelWork,
+        device: &DeviceSpec,
+        mix: &SessionMix,
+        keep: ContextRetention,
+    ) -> Self {
         Self::bound(
             (model, device),
-            &mix.shown(model, device),
+            &mix.step_work(model, device),
             (mix.sessions, mix.page_seconds),
-            (keep, &one(device)),
+            (keep, &one_stream(device)),
         )
     }
 
-    /// The floor with the tower on a stream of its own: screenshots take no time of their own where the matrix units' time that decode leaves holds
-    /// them.
+    /// Lower bound with the tower on a stream of its own: screenshots take no extra time if they
+    /// fit into the time of the matrix units that decode does not use.
     ///
-    /// No schedule of two streams is faster: each does its own parts one after another, and the matrix units do the operations of both,
+    /// No schedule of two streams is faster: each runs its own parts one after another, and the
+    /// matrix units compute the operations of both,
     ///
     /// ```text
     /// iteration >= max(decode, operations of decode + vision) + prefill
     /// ```
     ///
-    /// where decode is in seconds by part and prefill and vision in seconds of their operations, as in [`Self::floor`].
-    pub fn floor_beside(model: &dyn Work, device: &Device, mix: &Mix, keep: Keep) -> Self {
-        Self::bound(
-            (model, device),
-            &mix.shown(model, device),
-            (mix.sessions, mix.page_seconds),
-            (keep, &two(device)),
-        )
-    }
-
-    /// [`Self::floor`] of so many sessions whose trajectories have these sizes, each as often as the others.
-    pub fn floor_of(model: &Config, device: &Device, work: &Workload, sessions: usize, keep: Keep) -> Self {
-        Self::bound(
-            (model, device),
-            &work.shown(model, device),
-            (sessions, work.page_seconds),
-            (keep, &one(device)),
-        )
-    }
-
-    /// [`Self::floor_beside`] of so many sessions whose trajectories have these sizes, each as often as the others.
-    pub fn floor_beside_of(
-        model: &Config,
-        device: &Device,
-        work: &Workload,
-        sessions: usize,
-        keep: Keep,
+    /// where decode is in seconds by part and prefill and vision in seconds of their operations, as
+    /// in [`Self::floor`].
+    pub fn floor_concurrent(
+        model: &dyn ModelWork,
+        device: &DeviceSpec,
+        mix: &SessionMix,
+        keep: ContextRetention,
     ) -> Self {
         Self::bound(
             (model, device),
-            &work.shown(model, device),
+            &mix.step_work(model, device),
+            (mix.sessions, mix.page_seconds),
+            (keep, &two_streams(device)),
+        )
+    }
+
+    /// [`Self::floor`] of this many sessions whose trajectories have the given sizes, all equally
+    /// frequent.
+    pub fn workload_floor(
+        model: &Config,
+        device: &DeviceSpec,
+        work: &Workload,
+        sessions: usize,
+        keep: ContextRetention,
+    ) -> Self {
+        Self::bound(
+            (model, device),
+            &work.step_work(model, device),
             (sessions, work.page_seconds),
-            (keep, &two(device)),
+            (keep, &one_stream(device)),
+        )
+    }
+
+    /// [`Self::floor_concurrent`] of this many sessions whose trajectories have the given sizes,
+    /// all equally frequent.
+    pub fn workload_floor_concurrent(
+        model: &Config,
+        device: &DeviceSpec,
+        work: &Workload,
+        sessions: usize,
+        keep: ContextRetention,
+    ) -> Self {
+        Self::bound(
+            (model, device),
+            &work.step_work(model, device),
+            (sessions, work.page_seconds),
+            (keep, &two_streams(device)),
         )
     }
 
     fn bound(
-        (model, device): (&dyn Work, &Device),
-        trajectories: &[Vec<Shown>],
+        (model, device): (&dyn ModelWork, &DeviceSpec),
+        trajectories: &[Vec<StepWork>],
         (sessions, page_seconds): (usize, f64),
-        (keep, joint): (Keep, Joint<'_>),
+        (keep, joint): (ContextRetention, JointSeconds<'_>),
     ) -> Self {
-        let turns: Vec<Turn> = trajectories.iter().flat_map(|steps| turns(steps, keep)).collect();
+        let turns: Vec<TurnTokens> = trajectories.iter().flat_map(|steps| turns(steps, keep)).collect();
         let steps = turns.len().max(1) as f64;
         let sampled_all = turns.iter().map(|turn| turn.sampled).sum::<f64>();
         let sampled = sampled_all / steps;
         let context_max = turns.iter().map(|turn| turn.new + turn.past + turn.sampled).fold(0.0, f64::max);
-        // Each token counts: a long reply is decoded behind its own beginning for longer.
+        // Each token counts: a long reply is decoded after its own beginning for longer.
         let behind = turns.iter().map(|turn| turn.sampled * (turn.new + turn.past + turn.sampled / 2.0));
         let context_mean = behind.sum::<f64>() / sampled_all.max(1.0);
-        // Prefills of many sessions share the weights that decode reads anyway: only their operations count.
-        let prefill = |turn: &Turn| operations(&model.prefill(turn.new, turn.past), device);
-        let vision = trajectories.iter().flatten().map(|shown| shown.vision).sum::<f64>() / steps;
+        // Prefills of many sessions share the weights that decode reads anyway: only their
+        // operations count.
+        let prefill = |turn: &TurnTokens| operations(&model.prefill(turn.new, turn.past), device);
+        let vision = trajectories.iter().flatten().map(|step| step.vision).sum::<f64>() / steps;
         let prefill = turns.iter().map(prefill).sum::<f64>() / steps;
         let decode = |batch: f64| model.decode(batch, context_mean);
         let iteration = |batch: f64| {
@@ -189,11 +213,11 @@ impl Rollout {
     }
 }
 
-impl Mix {
-    fn shown(&self, model: &dyn Work, device: &Device) -> [Vec<Shown>; 1] {
+impl SessionMix {
+    fn step_work(&self, model: &dyn ModelWork, device: &DeviceSpec) -> [Vec<StepWork>; 1] {
         let image = model.screenshot_tokens(self.screenshot.0, self.screenshot.1) as f64;
         let vision = operations(&model.vision(self.screenshot.0, self.screenshot.1), device);
-        let step = |index: usize| Shown {
+        let step = |index: usize| StepWork {
             instructions: if index == 0 { self.instructions as f64 } else { 0.0 },
             image,
             vision,
@@ -206,26 +230,27 @@ impl Mix {
 }
 
 impl Workload {
-    fn shown(&self, model: &Config, device: &Device) -> Vec<Vec<Shown>> {
-        let shown = |step: &StepSizes| step.shown(model, |tiles| operations(&model.tower(tiles), device));
-        self.trajectories.iter().map(|steps| steps.iter().map(shown).collect()).collect()
+    fn step_work(&self, model: &Config, device: &DeviceSpec) -> Vec<Vec<StepWork>> {
+        let step_work =
+            |step: &StepSizes| step.step_work(model, |tiles| operations(&model.tower(tiles), device));
+        self.trajectories.iter().map(|steps| steps.iter().map(step_work).collect()).collect()
     }
 
     /// What each step of a model's sessions prefills and samples, trajectory by trajectory.
-    pub fn turns(&self, model: &Config, keep: Keep) -> Vec<Vec<Turn>> {
+    pub fn turns(&self, model: &Config, keep: ContextRetention) -> Vec<Vec<TurnTokens>> {
         let turns = |steps: &Vec<StepSizes>| {
-            let shown: Vec<Shown> = steps.iter().map(|step| step.shown(model, |_| 0.0)).collect();
-            turns(&shown, keep)
+            let steps_work: Vec<StepWork> = steps.iter().map(|step| step.step_work(model, |_| 0.0)).collect();
+            turns(&steps_work, keep)
         };
         self.trajectories.iter().map(turns).collect()
     }
 }
 
 impl StepSizes {
-    fn shown(&self, model: &Config, vision: impl Fn(f64) -> f64) -> Shown {
+    fn step_work(&self, model: &Config, vision: impl Fn(f64) -> f64) -> StepWork {
         let rows = model.vision.as_ref().map_or(0, VisionConfig::rows_per_tile) as f64;
         let tiles = f64::from(self.tiles);
-        Shown {
+        StepWork {
             instructions: f64::from(self.instructions),
             image: tiles * rows,
             vision: if self.tiles > 0 { vision(tiles) } else { 0.0 },
@@ -236,43 +261,49 @@ impl StepSizes {
     }
 }
 
-/// What a trajectory's steps prefill, and behind how much.
-fn turns(steps: &[Shown], keep: Keep) -> Vec<Turn> {
-    // Tokens of all turns before, with their screenshots and without, and those of the last one without.
+/// Tokens that a trajectory's steps prefill, and tokens before them.
+fn turns(steps: &[StepWork], keep: ContextRetention) -> Vec<TurnTokens> {
+    // Tokens of all earlier turns with their screenshots and without, and tokens of the last turn
+    // without.
     let (mut whole, mut text, mut last) = (0.0, 0.0, 0.0);
-    let turn = |step: &Shown| {
-        let words = step.instructions + step.text + step.given;
+    let turn = |step: &StepWork| {
+        let text_tokens = step.instructions + step.text + step.given;
         let turn = match keep {
-            Keep::Append => Turn { new: step.image + words, past: whole, sampled: step.sampled },
-            Keep::LastImage => {
-                // Beside the new turn, the text of the turn before it is read once more, into the state that stays. The first turn reads its instructions into
+            ContextRetention::Append => {
+                TurnTokens { new: step.image + text_tokens, past: whole, sampled: step.sampled }
+            }
+            ContextRetention::LastImage => {
+                // In addition to the new turn, the text of the previous turn is prefilled once
+                // more, into the state that stays. The first turn prefills its instructions into
                 // both.
                 let commit = if text > 0.0 { last } else { step.instructions };
                 let new = step.image + step.text + step.given + commit;
-                let context = text + step.image + words;
-                Turn { new, past: (context - new).max(0.0), sampled: step.sampled }
+                let context = text + step.image + text_tokens;
+                TurnTokens { new, past: (context - new).max(0.0), sampled: step.sampled }
             }
-            Keep::Again => Turn { new: whole + step.image + words, past: 0.0, sampled: step.sampled },
+            ContextRetention::Recompute => {
+                TurnTokens { new: whole + step.image + text_tokens, past: 0.0, sampled: step.sampled }
+            }
         };
         last = step.text + step.given + step.sampled;
-        text += words + step.sampled;
-        whole += step.image + words + step.sampled;
+        text += text_tokens + step.sampled;
+        whole += step.image + text_tokens + step.sampled;
         turn
     };
     steps.iter().map(turn).collect()
 }
 
-/// One thing after another.
-fn one(device: &Device) -> impl Fn(&[Part], f64) -> f64 {
+/// One kernel after another.
+fn one_stream(device: &DeviceSpec) -> impl Fn(&[WorkPart], f64) -> f64 {
     |decode, vision| seconds(decode, device) + vision
 }
 
 /// The tower on a stream of its own.
-fn two(device: &Device) -> impl Fn(&[Part], f64) -> f64 {
+fn two_streams(device: &DeviceSpec) -> impl Fn(&[WorkPart], f64) -> f64 {
     |decode, vision| seconds(decode, device).max(operations(decode, device) + vision)
 }
 
-/// Sessions that decode at a time: those and the ones whose pages act are all there are.
+/// Sessions that decode at the same time: they and the sessions whose pages act are all sessions.
 fn balance((sessions, page_seconds, sampled): (f64, f64, f64), iteration: impl Fn(f64) -> f64) -> f64 {
     let needed = |batch: f64| batch + page_seconds * batch / (sampled * iteration(batch));
     let (mut low, mut high) = (1e-3, sessions);
@@ -283,6 +314,6 @@ fn balance((sessions, page_seconds, sampled): (f64, f64, f64), iteration: impl F
     low
 }
 
-fn operations(parts: &[Part], device: &Device) -> f64 {
+fn operations(parts: &[WorkPart], device: &DeviceSpec) -> f64 {
     parts.iter().map(|part| part.flops / device.flops).sum()
 }

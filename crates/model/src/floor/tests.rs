@@ -1,4 +1,4 @@
-//! Floors held to figures of an independent calculator, and to sums by hand.
+//! Checks lower bounds against the numbers of an independent calculator, and against sums by hand.
 
 use super::*;
 use crate::config::Config;
@@ -8,29 +8,31 @@ fn near(got: f64, want: f64, share: f64) {
     assert!((got / want - 1.0).abs() <= share, "{got}, expected {want} within {share}");
 }
 
-/// Figures of a calculator written independently of this one, H200, 100 sessions of 30 steps, 150 tokens a step.
+/// Numbers of a calculator written independently of this one: H200, 100 sessions of 30 steps, 150
+/// tokens a step.
 #[test]
 fn rollouts_of_the_published_model_have_their_known_floors() {
-    let (model, device) = (Config::published(), Device::named("h200").unwrap());
+    let (model, device) = (Config::published(), DeviceSpec::named("h200").unwrap());
     let floor = |screenshot, keep| {
-        let mix = Mix { screenshot, ..Mix::default() };
-        Rollout::floor(&model, device, &mix, keep).trajectories_per_hour
+        let mix = SessionMix { screenshot, ..SessionMix::default() };
+        RolloutFloor::floor(&model, device, &mix, keep).trajectories_per_hour
     };
     let (three_tiles, seven_tiles) = ((1280, 720), (1440, 900));
-    near(floor(three_tiles, Keep::Append), 1747.0, 0.01);
-    near(floor(seven_tiles, Keep::Append), 966.0, 0.01);
-    near(floor(three_tiles, Keep::LastImage), 1878.0, 0.02);
-    near(floor(seven_tiles, Keep::LastImage), 1191.0, 0.02);
-    near(floor(three_tiles, Keep::Again), 197.0, 0.2);
+    near(floor(three_tiles, ContextRetention::Append), 1747.0, 0.01);
+    near(floor(seven_tiles, ContextRetention::Append), 966.0, 0.01);
+    near(floor(three_tiles, ContextRetention::LastImage), 1878.0, 0.02);
+    near(floor(seven_tiles, ContextRetention::LastImage), 1191.0, 0.02);
+    near(floor(three_tiles, ContextRetention::Recompute), 197.0, 0.2);
 }
 
 #[test]
 fn a_decode_step_moves_the_bytes_of_weights_states_and_contexts() {
     let model = Config::published();
     let bytes = |context| model.decode(100.0, context).iter().map(|part| part.bytes).sum::<f64>();
-    // 23.3 GB of weights without the embedding, 29.4 GB of states read and written, 0.4 GB of convolution states, activations.
+    // 23.3 GB of weights without the embedding, 29.4 GB of states read and written, 0.4 GB of
+    // convolution states, activations.
     near(bytes(1.0), 54.0e9, 0.03);
-    // Before the first token there is no state: it is written only.
+    // Before the first token there is no state to read: it is only written.
     near(bytes(1.0) - bytes(0.0), 100.0 * (24_576.0 + 146_800_640.0 + 2_064_384.0), 1e-6);
     near(bytes(16_001.0) - bytes(1.0), 100.0 * 16_000.0 * 24_576.0, 1e-6);
     near(model.session_bytes(0.0), 146_800_640.0 + 2_064_384.0, 1e-9);
@@ -52,27 +54,27 @@ fn a_transformer_pays_six_times_the_bytes_a_token() {
 
 #[test]
 fn a_batch_takes_as_long_as_its_rows_and_reads_the_weights_once() {
-    let (model, device) = (Config::published(), Device::named("h200").unwrap());
-    let batch = |decodes, spans: &[Prefill]| Batch::floor(&model, device, decodes, 8000.0, spans);
-    let span = Prefill { new: 828.0, past: 8000.0 };
+    let (model, device) = (Config::published(), DeviceSpec::named("h200").unwrap());
+    let batch = |decodes, spans: &[PrefillSpan]| BatchFloor::floor(&model, device, decodes, 8000.0, spans);
+    let span = PrefillSpan { new: 828.0, past: 8000.0 };
     near(batch(80, &[]).seconds(), seconds(&model.decode(80.0, 8000.0), device), 1e-12);
     near(batch(0, &[span]).seconds(), seconds(&model.prefill(828.0, 8000.0), device), 1e-12);
     let both = batch(80, &[span, span]);
     assert_eq!(both.decode, batch(80, &[]).seconds());
     // The products' operations, and 1.1 ms a span for bytes of activations.
     near(both.prefill, 2.0 * 41.2e12 / 1792.0 * 828.0 / device.flops, 0.12);
-    // One token alone reads every weight; beside others it costs next to nothing.
-    let one = [Prefill { new: 1.0, past: 8000.0 }];
+    // One token alone reads every weight; in a batch with others it costs next to nothing.
+    let one = [PrefillSpan { new: 1.0, past: 8000.0 }];
     assert!(batch(0, &one).prefill > 5e-3 && batch(1, &one).prefill < 2e-4, "{:?}", batch(1, &one));
     assert!(batch(0, &[span, span]).prefill < 2.0 * batch(0, &[span]).prefill);
 }
 
-fn part(bytes: f64, flops: f64) -> Part {
-    Part { name: "part", bytes, flops }
+fn part(bytes: f64, flops: f64) -> WorkPart {
+    WorkPart { name: "part", bytes, flops }
 }
 
-/// In units in which a device moves one byte and does one operation a second.
-const UNIT: Device = Device { name: "unit", bandwidth: 1.0, flops: 1.0, memory: 1.0, source: "" };
+/// In units in which a device moves one byte and computes one operation a second.
+const UNIT: DeviceSpec = DeviceSpec { name: "unit", bandwidth: 1.0, flops: 1.0, memory: 1.0, source: "" };
 
 #[test]
 fn two_streams_share_what_one_leaves() {
@@ -81,79 +83,81 @@ fn two_streams_share_what_one_leaves() {
         near(got[0], want[0], 1e-12);
         near(got[1] + 1.0, want[1] + 1.0, 1e-12);
     };
-    // Bytes alone beside operations alone: nobody notices.
+    // Bytes alone and operations alone do not slow each other.
     check(part(3.0, 0.0), part(0.0, 2.0), [1.0, 1.0]);
     // Decode leaves three quarters of the matrix units.
     check(part(4.0, 1.0), part(0.0, 2.0), [1.0, 0.75]);
-    // And the tower wants a fifth of the bandwidth at full speed, 0.15 at this one.
+    // And the tower needs a fifth of the bandwidth at full speed, 0.15 at this speed.
     check(part(4.0, 1.0), part(1.0, 5.0), [1.0 / 1.15, 0.75 / 1.15]);
-    // A product takes all of them.
+    // A product uses all of them.
     check(part(0.0, 1.0), part(0.0, 2.0), [1.0, 0.0]);
     check(part(1.0, 0.0), part(1.0, 0.0), [0.5, 0.5]);
 }
 
 #[test]
-fn work_beside_a_batch_is_done_and_no_resource_gives_more_than_it_has() {
+fn concurrent_work_ends_and_no_resource_is_oversubscribed() {
     let (decode, product, tower) = (part(4.0, 1.0), part(0.0, 2.0), part(1.0, 5.0));
-    let mut beside = Beside::default();
+    let mut beside = ConcurrentWork::default();
     near(beside.run(&[decode, product], &UNIT), 6.0, 1e-12);
     beside.add(vec![tower]);
-    // 4 s of decode become 4.6, in which 3 of the tower's 5 operations are done; a product leaves it nothing.
+    // 4 s of decode become 4.6, in which 3 of the tower's 5 operations are done; a product leaves
+    // it none.
     near(beside.run(&[decode, product], &UNIT), 6.6, 1e-12);
-    near(beside.clone().rest(&UNIT), 2.0, 1e-12);
-    near(beside.alone(&UNIT, 0.5) + 1.0, 1.0, 1e-12);
-    // The 1.5 s that are left take 2 beside decode.
+    near(beside.clone().finish_alone(&UNIT), 2.0, 1e-12);
+    near(beside.run_alone(&UNIT, 0.5) + 1.0, 1.0, 1e-12);
+    // The remaining 1.5 s take 2 concurrently with decode.
     near(beside.run(&[decode], &UNIT), 4.0 + 0.15 * 2.0, 1e-12);
     assert!(beside.is_done());
-    near(beside.alone(&UNIT, 0.5), 0.5, 1e-12);
+    near(beside.run_alone(&UNIT, 0.5), 0.5, 1e-12);
 
-    let (model, device) = (Config::published(), Device::named("h200").unwrap());
+    let (model, device) = (Config::published(), DeviceSpec::named("h200").unwrap());
     for (decodes, tiles) in [(1, 1.0), (75, 3.0), (100, 13.0)] {
         let [decode, prefill] =
-            Batch::parts(&model, decodes, 8000.0, &[Prefill { new: 512.0, past: 8000.0 }]);
+            BatchFloor::parts(&model, decodes, 8000.0, &[PrefillSpan { new: 512.0, past: 8000.0 }]);
         let batch = [decode, prefill].concat();
         let vision = model.tower(tiles);
-        let mut beside = Beside::default();
+        let mut beside = ConcurrentWork::default();
         beside.add(vision.clone());
         let taken = beside.run(&batch, device);
-        let all = taken + beside.rest(device);
+        let all = taken + beside.finish_alone(device);
         let (own, other) = (seconds(&batch, device), seconds(&vision, device));
-        let sum = |of: fn(&Part) -> f64| batch.iter().chain(&vision).map(of).sum::<f64>();
+        let sum = |of: fn(&WorkPart) -> f64| batch.iter().chain(&vision).map(of).sum::<f64>();
         let least = (sum(|part| part.flops) / device.flops).max(sum(|part| part.bytes) / device.bandwidth);
         assert!(taken >= own && all >= least * (1.0 - 1e-9) && all < own + other, "{taken} {all} {least}");
     }
 }
 
 #[test]
-fn the_tower_beside_decode_is_never_slower_and_hides_where_decode_leaves_room() {
-    let (model, device) = (Config::published(), Device::named("h200").unwrap());
-    for keep in [Keep::Append, Keep::LastImage] {
+fn the_tower_beside_decode_is_never_slower_and_costs_nothing_while_decode_leaves_matrix_units_idle() {
+    let (model, device) = (Config::published(), DeviceSpec::named("h200").unwrap());
+    for keep in [ContextRetention::Append, ContextRetention::LastImage] {
         for screenshot in [(1280, 720), (1440, 900)] {
-            let mix = Mix { screenshot, ..Mix::default() };
-            let rate = |floor: Rollout| floor.steps_per_second;
-            let alone = Rollout::floor(&model, device, &mix, keep);
-            let beside = Rollout::floor_beside(&model, device, &mix, keep);
+            let mix = SessionMix { screenshot, ..SessionMix::default() };
+            let rate = |floor: RolloutFloor| floor.steps_per_second;
+            let alone = RolloutFloor::floor(&model, device, &mix, keep);
+            let beside = RolloutFloor::floor_concurrent(&model, device, &mix, keep);
             assert!(rate(beside) > 1.05 * rate(alone), "{keep:?} {screenshot:?}");
-            // As if screenshots came encoded, for decode leaves the matrix units most of its time.
-            let blind = Blind(&model);
-            near(rate(beside), rate(Rollout::floor(&blind, device, &mix, keep)), 1e-9);
+            // As if screenshots were encoded elsewhere, because decode leaves the matrix units most
+            // of its time.
+            let blind = TextOnlyWork(&model);
+            near(rate(beside), rate(RolloutFloor::floor(&blind, device, &mix, keep)), 1e-9);
         }
     }
 }
 
-/// The model with screenshots that are encoded by somebody else.
-struct Blind<'a>(&'a Config);
+/// The model with screenshots that are encoded elsewhere.
+struct TextOnlyWork<'a>(&'a Config);
 
-impl Work for Blind<'_> {
-    fn decode(&self, batch: f64, context: f64) -> Vec<Part> {
+impl ModelWork for TextOnlyWork<'_> {
+    fn decode(&self, batch: f64, context: f64) -> Vec<WorkPart> {
         self.0.decode(batch, context)
     }
 
-    fn prefill(&self, new: f64, past: f64) -> Vec<Part> {
+    fn prefill(&self, new: f64, past: f64) -> Vec<WorkPart> {
         self.0.prefill(new, past)
     }
 
-    fn vision(&self, _: usize, _: usize) -> Vec<Part> {
+    fn vision(&self, _: usize, _: usize) -> Vec<WorkPart> {
         Vec::new()
     }
 
@@ -172,22 +176,22 @@ impl Work for Blind<'_> {
 
 #[test]
 fn a_workload_of_steps_that_are_alike_has_the_floor_of_its_mix() {
-    let (model, device) = (Config::published(), Device::named("h200").unwrap());
-    for keep in [Keep::Append, Keep::LastImage, Keep::Again] {
+    let (model, device) = (Config::published(), DeviceSpec::named("h200").unwrap());
+    for keep in [ContextRetention::Append, ContextRetention::LastImage, ContextRetention::Recompute] {
         for (screenshot, tiles) in [((1280, 720), 3), ((1440, 900), 7)] {
-            let mix = Mix { screenshot, ..Mix::default() };
+            let mix = SessionMix { screenshot, ..SessionMix::default() };
             let work = Workload::uniform(&mix, tiles);
             for (of_mix, of_work) in [
                 (
-                    Rollout::floor(&model, device, &mix, keep),
-                    Rollout::floor_of(&model, device, &work, mix.sessions, keep),
+                    RolloutFloor::floor(&model, device, &mix, keep),
+                    RolloutFloor::workload_floor(&model, device, &work, mix.sessions, keep),
                 ),
                 (
-                    Rollout::floor_beside(&model, device, &mix, keep),
-                    Rollout::floor_beside_of(&model, device, &work, mix.sessions, keep),
+                    RolloutFloor::floor_concurrent(&model, device, &mix, keep),
+                    RolloutFloor::workload_floor_concurrent(&model, device, &work, mix.sessions, keep),
                 ),
             ] {
-                // The mark behind each reply is counted by one alone: a token of hundreds.
+                // Only one of the two counts the mark after each reply: a token of hundreds.
                 near(of_work.steps_per_second, of_mix.steps_per_second, 0.002);
                 near(of_work.trajectories_per_hour, of_mix.trajectories_per_hour, 0.002);
                 near(of_work.context_max, of_mix.context_max, 0.001);
@@ -196,9 +200,9 @@ fn a_workload_of_steps_that_are_alike_has_the_floor_of_its_mix() {
     }
 }
 
-/// Two trajectories of two and one steps, their turns counted by hand.
+/// Two trajectories of two steps and one, their turns counted by hand.
 #[test]
-fn turns_of_a_workload_follow_what_was_kept() {
+fn turns_of_a_workload_follow_the_context_retention() {
     let model = Config::published();
     let step =
         |instructions, text, tiles, sampled, given| StepSizes { instructions, text, tiles, sampled, given };
@@ -206,13 +210,14 @@ fn turns_of_a_workload_follow_what_was_kept() {
         trajectories: vec![vec![step(100, 10, 1, 20, 3), step(0, 7, 2, 30, 1)], vec![step(50, 5, 0, 4, 0)]],
         page_seconds: 1.0,
     };
-    let turn = |new, past, sampled| Turn { new, past, sampled };
-    let append = work.turns(&model, Keep::Append);
-    // 100 + 256 + 10 + 3, and behind those and the 20 that were sampled 512 + 7 + 1.
+    let turn = |new, past, sampled| TurnTokens { new, past, sampled };
+    let append = work.turns(&model, ContextRetention::Append);
+    // 100 + 256 + 10 + 3, and after those and the 20 sampled tokens 512 + 7 + 1.
     assert_eq!(append[0], [turn(369.0, 0.0, 20.0), turn(520.0, 389.0, 30.0)]);
     assert_eq!(append[1], [turn(55.0, 0.0, 4.0)]);
-    let last_image = work.turns(&model, Keep::LastImage);
-    // The second step commits the first one's 10 + 3 + 20 and shows 520 behind 133 of text.
+    let last_image = work.turns(&model, ContextRetention::LastImage);
+    // The second step commits the first one's 10 + 3 + 20 and prefills 520 after 133 tokens of
+    // text.
     assert_eq!(last_image[0], [turn(369.0, 0.0, 20.0), turn(553.0, 100.0, 30.0)]);
     assert_eq!((work.steps_mean(), work.steps_max()), (1.5, 2));
 }

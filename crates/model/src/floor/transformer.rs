@@ -1,6 +1,7 @@
-//! A plain transformer of the same job, for comparison: every layer keeps keys and values of every token.
+//! A plain transformer for the same task, for comparison: every layer keeps keys and values of
+//! every token.
 
-use super::{BF16, Part, Work, product};
+use super::{BF16, ModelWork, WorkPart, product};
 
 /// A vision-language transformer with a gated MLP.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -23,13 +24,13 @@ pub struct Transformer {
     pub vocabulary: usize,
     /// Blocks of the vision tower, their width and MLP width.
     pub tower: (usize, usize, usize),
-    /// Pixels along a side of what one token shows.
+    /// Side in pixels of the area of one token.
     pub token_side: usize,
 }
 
 impl Transformer {
-    /// The class of Holo2-8B, which keeps the published shape of Qwen3-VL-8B: 36 layers of width 4,096, 8 of 32 heads shared, patches
-    /// of 16 pixels merged two by two.
+    /// Shapes of Holo2-8B, which keeps the published shape of Qwen3-VL-8B: 36 layers of width
+    /// 4,096, 8 KV heads for 32 heads, patches of 16 pixels merged two by two.
     pub const HOLO2_8B: Transformer = Transformer {
         name: "a transformer of the class of Holo2-8B",
         layers: 36,
@@ -47,7 +48,7 @@ impl Transformer {
         (self.layers * 2 * self.kv_heads * self.head_dim) as f64 * BF16
     }
 
-    fn products(&self, rows: f64) -> Vec<Part> {
+    fn products(&self, rows: f64) -> Vec<WorkPart> {
         let layers = self.layers as f64;
         let (queries, kv) = (self.heads * self.head_dim, self.kv_heads * self.head_dim);
         let values = (self.layers * 8 * self.hidden) as f64;
@@ -56,32 +57,32 @@ impl Transformer {
             product("attention out", layers, rows, queries, self.hidden),
             product("MLP gate and up", layers, rows, self.hidden, 2 * self.intermediate),
             product("MLP down", layers, rows, self.intermediate, self.hidden),
-            Part { name: "other activations", bytes: rows * values * BF16, flops: 0.0 },
+            WorkPart { name: "other activations", bytes: rows * values * BF16, flops: 0.0 },
         ]
     }
 
-    fn attention(&self, new: f64, keys: f64, read: f64) -> Part {
+    fn attention(&self, new: f64, keys: f64, read: f64) -> WorkPart {
         let queries = (self.heads * self.head_dim * self.layers) as f64;
-        Part { name: "keys and values", bytes: read * self.kv_bytes(), flops: 4.0 * new * keys * queries }
+        WorkPart { name: "keys and values", bytes: read * self.kv_bytes(), flops: 4.0 * new * keys * queries }
     }
 }
 
-impl Work for Transformer {
-    fn decode(&self, batch: f64, context: f64) -> Vec<Part> {
+impl ModelWork for Transformer {
+    fn decode(&self, batch: f64, context: f64) -> Vec<WorkPart> {
         let mut parts = self.products(batch);
         parts.push(self.attention(batch, context, batch * (context + 1.0)));
         parts.push(product("output head", 1.0, batch, self.hidden, self.vocabulary));
         parts
     }
 
-    fn prefill(&self, new: f64, past: f64) -> Vec<Part> {
+    fn prefill(&self, new: f64, past: f64) -> Vec<WorkPart> {
         let mut parts = self.products(new);
         parts.push(self.attention(new, past + new / 2.0, past + new));
         parts.push(product("output head", 1.0, 1.0, self.hidden, self.vocabulary));
         parts
     }
 
-    fn vision(&self, width: usize, height: usize) -> Vec<Part> {
+    fn vision(&self, width: usize, height: usize) -> Vec<WorkPart> {
         let rows = 4.0 * self.screenshot_tokens(width, height) as f64;
         let (blocks, hidden, intermediate) = self.tower;
         let layers = blocks as f64;
@@ -89,7 +90,11 @@ impl Work for Transformer {
             product("tower q, k, v and out", layers, rows, hidden, 4 * hidden),
             product("tower MLP up", layers, rows, hidden, intermediate),
             product("tower MLP down", layers, rows, intermediate, hidden),
-            Part { name: "tower attention", bytes: 0.0, flops: 4.0 * rows * rows * hidden as f64 * layers },
+            WorkPart {
+                name: "tower attention",
+                bytes: 0.0,
+                flops: 4.0 * rows * rows * hidden as f64 * layers,
+            },
         ]
     }
 

@@ -1,28 +1,29 @@
-//! Trajectories by their sizes: what each step showed and how long its reply was, as recorded or as assumed.
+//! Sizes of trajectories: screenshot and reply of each step, recorded or assumed.
 
-use super::Mix;
+use super::SessionMix;
 
 /// Sizes of one step, in tokens and tiles.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct StepSizes {
-    /// Tokens of instructions and task, which stand before the first screenshot. 0 from the second step on.
+    /// Tokens of instructions and task before the first screenshot. 0 from the second step on.
     pub instructions: u32,
-    /// Tokens that the prompt adds beside those and beside the rows of its screenshot.
+    /// Other tokens of the prompt, not counting the rows of its screenshot.
     pub text: u32,
     /// Tiles of the step's own screenshot.
     pub tiles: u32,
-    /// Tokens of the reply that were sampled.
+    /// Sampled tokens of the reply.
     pub sampled: u32,
-    /// Tokens of the reply that were not: a grammar left no choice, or the mark that ends a reply was put behind it.
+    /// Tokens of the reply that were not sampled: the grammar left no choice, or the mark that ends
+    /// a reply was appended.
     pub given: u32,
 }
 
-/// Trajectories, and how long a page takes for a step.
+/// Trajectories, and how long a page takes a step.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Workload {
     /// Steps of each trajectory, in order. None is empty.
     pub trajectories: Vec<Vec<StepSizes>>,
-    /// Seconds from a reply to the next screenshot, in the mean.
+    /// Mean seconds from a reply to the next screenshot.
     pub page_seconds: f64,
 }
 
@@ -34,9 +35,9 @@ impl StepSizes {
 }
 
 impl Workload {
-    /// Trajectories that are all alike, with screenshots of so many tiles. Behind each reply stands the mark that ends it, which counts as text of the turn that
-    /// follows.
-    pub fn uniform(mix: &Mix, tiles: u32) -> Self {
+    /// Equal trajectories, with screenshots of this many tiles. After each reply comes the mark
+    /// that ends it, which counts as text of the next turn.
+    pub fn uniform(mix: &SessionMix, tiles: u32) -> Self {
         let step = |index: usize| StepSizes {
             instructions: if index == 0 { mix.instructions as u32 } else { 0 },
             text: (mix.text as u32).saturating_sub(u32::from(index > 0)),
@@ -52,7 +53,7 @@ impl Workload {
         self.trajectories.iter().flatten()
     }
 
-    /// Steps of a trajectory, in the mean.
+    /// Mean number of steps of a trajectory.
     pub fn steps_mean(&self) -> f64 {
         self.steps().count() as f64 / self.trajectories.len().max(1) as f64
     }

@@ -1,4 +1,4 @@
-//! The sizes a random checkpoint comes in, and the `config.json` of each.
+//! The sizes of random checkpoints, and the `config.json` of each.
 
 use std::str::FromStr;
 
@@ -7,29 +7,30 @@ use serde_json::{Value, json};
 use super::StoredType;
 use super::vocabulary::{BOS, IMAGE, STOP};
 
-/// How large a checkpoint.
+/// Size of a checkpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Size {
+pub enum ModelSize {
     /// About a million parameters, 9 rows a screenshot: learns simple tasks in minutes on one core.
     Mini,
     /// About four million parameters, 16 rows a screenshot: for tests and the quickstart.
     Tiny,
     /// About a hundred million parameters, up to five tiles of 64 rows: for measuring.
     Small,
-    /// The published shape: 12.3 G parameters behind a tower of 0.7 G, up to thirteen tiles of 256 rows. 26 GB in bfloat16.
+    /// The published shape: 12.3 G parameters and a tower of 0.7 G, up to thirteen tiles of 256
+    /// rows. 26 GB in bfloat16.
     Nano12b,
 }
 
 /// Shapes of one size.
-pub(super) struct Shapes {
+pub(super) struct SizeShapes {
     pub pattern: &'static str,
     pub vocabulary: usize,
     positions_max: usize,
     hidden: usize,
     intermediate: usize,
-    /// Query heads, key and value heads, size of one.
+    /// Query heads, key and value heads, size of a head.
     attention: [usize; 3],
-    /// Heads, size of one, state, groups.
+    /// Heads, size of a head, state, groups.
     ssm: [usize; 4],
     chunk: usize,
     tile: usize,
@@ -37,15 +38,18 @@ pub(super) struct Shapes {
     /// Width, blocks, heads, MLP width.
     tower: [usize; 4],
     projector_hidden: usize,
-    /// Rows before the patches of a tile: a class token for each of four teachers, filled up to a multiple of this by registers.
+    /// Rows before the patches of a tile: a class token for each of four teachers, then registers
+    /// up to a multiple of this.
     pub prefix: usize,
-    /// Sides of a tile that the position table covers: more than one, so that it is resized as the published one is.
+    /// Tiles along a side of the position table: more than one, so that the table is resized as the
+    /// published one is.
     table_tiles: usize,
 }
 
-/// All three mixers and little else. A tile of 96 pixels is 3 x 3 rows: pages of nine fields give each a row of its own, and what lies where
-/// is learned from a few thousand screenshots. A forward and backward pass takes some 4 ms a reply of 80 tokens on one core.
-const MINI: Shapes = Shapes {
+/// All three mixers and little else. A tile of 96 pixels is 3 x 3 rows: pages of nine fields have a
+/// row for each field, and the model learns which field is where from a few thousand screenshots. A
+/// forward and backward pass takes about 4 ms for a reply of 80 tokens on one core.
+const MINI: SizeShapes = SizeShapes {
     pattern: "M-M*-M*-",
     vocabulary: 1024,
     positions_max: 16_384,
@@ -62,9 +66,9 @@ const MINI: Shapes = Shapes {
     table_tiles: 2,
 };
 
-/// All three mixers. A token costs 3.1 M multiply-adds, so at 10 G of them a second it is 3,200 tokens a second; a session's state has
-/// 0.33 MB.
-const TINY: Shapes = Shapes {
+/// All three mixers. A token costs 3.1 M multiply-adds, so 10 G of them a second give 3,200 tokens
+/// a second; a session's state has 0.33 MB.
+const TINY: SizeShapes = SizeShapes {
     pattern: "M-M-M*-M-M-M*-",
     vocabulary: 1024,
     positions_max: 16_384,
@@ -81,9 +85,9 @@ const TINY: Shapes = Shapes {
     table_tiles: 2,
 };
 
-/// The published proportions at a hidden size of 768 (inner width twice the hidden size, state 128, 8 groups) with RADIO's smallest
-/// tower.
-const SMALL: Shapes = Shapes {
+/// The published proportions at a hidden size of 768 (inner width twice the hidden size, state 128,
+/// 8 groups) with RADIO's smallest tower.
+const SMALL: SizeShapes = SizeShapes {
     pattern: "M-M-M*-M-M-M*-M-",
     vocabulary: 1024,
     positions_max: 32_768,
@@ -100,8 +104,9 @@ const SMALL: Shapes = Shapes {
     table_tiles: 2,
 };
 
-/// Nemotron-Nano-12B-v2-VL, as `Config::published` has it; the vocabulary's image mark lies within the table, as in the sizes above.
-const NANO_12B: Shapes = Shapes {
+/// Nemotron-Nano-12B-v2-VL, as in `Config::published`. The vocabulary's image mark is inside the
+/// table, as in the sizes above.
+const NANO_12B: SizeShapes = SizeShapes {
     pattern: "M-M-M-M*-M-M-M-M*-M-M-M-M*-M-M-M-M*-M-M-M-M*-M-M-M-M*-M-M-M-M-",
     vocabulary: 131_072,
     positions_max: 131_072,
@@ -118,11 +123,11 @@ const NANO_12B: Shapes = Shapes {
     table_tiles: 4,
 };
 
-/// Side of a patch and patches a side of one token, as published.
+/// Side of a patch, and patches along a side of one token, as published.
 const PATCH: usize = 16;
 const SHUFFLE: usize = 2;
 
-impl Size {
+impl ModelSize {
     /// All sizes.
     pub const ALL: [Self; 4] = [Self::Mini, Self::Tiny, Self::Small, Self::Nano12b];
 
@@ -136,7 +141,7 @@ impl Size {
         }
     }
 
-    pub(super) fn shapes(self) -> &'static Shapes {
+    pub(super) fn shapes(self) -> &'static SizeShapes {
         match self {
             Self::Mini => &MINI,
             Self::Tiny => &TINY,
@@ -146,7 +151,7 @@ impl Size {
     }
 }
 
-impl FromStr for Size {
+impl FromStr for ModelSize {
     type Err = String;
 
     fn from_str(name: &str) -> Result<Self, String> {
@@ -156,8 +161,9 @@ impl FromStr for Size {
     }
 }
 
-/// The whole `config.json`: published field names, and `max_num_tiles`, `cpe_align_corners` and the tower's sizes, which are ours.
-pub(super) fn config_json(shapes: &Shapes, dtype: StoredType) -> Value {
+/// The whole `config.json`: published field names, and our own `max_num_tiles`, `cpe_align_corners`
+/// and sizes of the tower.
+pub(super) fn config_json(shapes: &SizeShapes, dtype: StoredType) -> Value {
     json!({
         "architectures": ["NemotronH_Nano_VL_V2"],
         "model_type": "NemotronH_Nano_VL_V2",
@@ -183,7 +189,7 @@ pub(super) fn config_json(shapes: &Shapes, dtype: StoredType) -> Value {
     })
 }
 
-fn vision_json(shapes: &Shapes, dtype: StoredType) -> Value {
+fn vision_json(shapes: &SizeShapes, dtype: StoredType) -> Value {
     let [hidden, blocks, heads, intermediate] = shapes.tower;
     let table = shapes.tile * shapes.table_tiles;
     json!({
@@ -206,7 +212,7 @@ fn vision_json(shapes: &Shapes, dtype: StoredType) -> Value {
     })
 }
 
-fn text_json(shapes: &Shapes, dtype: StoredType) -> Value {
+fn text_json(shapes: &SizeShapes, dtype: StoredType) -> Value {
     let [heads, kv_heads, head_dim] = shapes.attention;
     let [ssm_heads, ssm_head_dim, state, groups] = shapes.ssm;
     json!({

@@ -1,7 +1,8 @@
 //! A byte-level BPE vocabulary trained on the corpus beside this file, the same on every machine.
 //!
-//! Trained here rather than by the library, whose order among equal counts may depend on a hash map's order. The corpus is small
-//! enough to count afresh for each merge: 736 merges x at most 6,000 symbols of 1,000 different pieces.
+//! This code trains it because the library's order among equal counts may depend on a hash map. The
+//! corpus is small enough to count anew for each merge: 736 merges x at most 6,000 symbols of 1,000
+//! different pieces.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::Path;
@@ -10,13 +11,14 @@ use serde_json::{Map, Value, json};
 
 use crate::tokenizer::{Tokenizer, TokenizerError, alphabet};
 
-/// What it is trained on: our own words on web tasks, and replies in the navigation grammar.
+/// The training text: our own words on web tasks, and replies in the navigation grammar.
 const CORPUS: &str = include_str!("corpus.txt");
 /// Ids below this one are marks; the 256 bytes follow.
 const MARKS: usize = 32;
-/// A digit is a piece of its own, so that coordinates are spelled; words take the space before them.
+/// A digit is a piece of its own, so that coordinates are spelled; words include the space before
+/// them.
 const SPLIT: &str = r" ?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+|\s*\n|\s+(?!\S)|\s+";
-/// A pair seen once says nothing about the next text.
+/// A pair that occurs once says nothing about other text.
 const COUNT_MIN: u64 = 2;
 
 /// Placeholder of an image row.
@@ -26,10 +28,11 @@ pub(super) const BOS: u32 = 1;
 /// Ends a reply.
 pub(super) const STOP: u32 = 12;
 
-/// Text of a `tokenizer.json` of exactly `size` ids, marks and bytes included.
+/// The text of a `tokenizer.json` of exactly `size` ids, including marks and bytes.
 ///
 /// # Panics
-/// When the corpus has too few pairs for that size, joined ones included, which a test excludes for the sizes there are.
+/// If the corpus has too few pairs for that size, including joined ones. A test excludes that for
+/// the existing sizes.
 pub(super) fn tokenizer_json(size: usize) -> Result<String, TokenizerError> {
     let untrained = file(&[]);
     let pieces = Tokenizer::parse(Path::new("tokenizer.json"), untrained.to_string().as_bytes())?;
@@ -40,8 +43,9 @@ pub(super) fn tokenizer_json(size: usize) -> Result<String, TokenizerError> {
     Ok(format!("{:#}\n", file(&merges)))
 }
 
-/// Where the corpus has too few pairs for a large vocabulary, trained entries are joined two and two, the earliest first. So a large
-/// vocabulary has as many different texts as a real one, and the grammar's masks as much to choose from.
+/// If the corpus has too few pairs for a large vocabulary, joins trained entries in pairs, the
+/// earliest first. A large vocabulary then has as many different texts as a real one, and the
+/// grammar's masks have as many choices.
 fn fill(merges: &mut Vec<(String, String)>, merges_max: usize) {
     if merges.len() >= merges_max {
         return;
@@ -62,26 +66,26 @@ fn fill(merges: &mut Vec<(String, String)>, merges_max: usize) {
     }
 }
 
-/// The most frequent pair of neighbours becomes an entry, again and again; the lowest ids win among equals.
+/// Repeatedly makes the most frequent pair of neighbours an entry; among equals the lowest ids win.
 fn train(pieces: &[String], merges_max: usize) -> Vec<(String, String)> {
     let mut names: Vec<String> = (0..=255).map(|byte| alphabet::char_of(byte).into()).collect();
-    let mut words = words(pieces, &names);
+    let mut counted_pieces = count_pieces(pieces, &names);
     let mut merges = Vec::new();
     while merges.len() < merges_max {
-        let Some(pair) = most_frequent(&words, &names) else { break };
+        let Some(pair) = most_frequent(&counted_pieces, &names) else { break };
         let [left, right] = pair.map(|id| names[id as usize].clone());
         let merged = names.len() as u32;
         names.push(format!("{left}{right}"));
         merges.push((left, right));
-        for (word, _) in &mut words {
-            merge(word, pair, merged);
+        for (ids, _) in &mut counted_pieces {
+            merge(ids, pair, merged);
         }
     }
     merges
 }
 
-/// Each different piece as ids of single bytes, and how often it occurs.
-fn words(pieces: &[String], names: &[String]) -> Vec<(Vec<u32>, u64)> {
+/// Each different piece as ids of single bytes, and its count.
+fn count_pieces(pieces: &[String], names: &[String]) -> Vec<(Vec<u32>, u64)> {
     let ids: HashMap<&str, u32> = names.iter().map(String::as_str).zip(0..).collect();
     let mut counts = BTreeMap::<&str, u64>::new();
     for piece in pieces {
@@ -91,11 +95,11 @@ fn words(pieces: &[String], names: &[String]) -> Vec<(Vec<u32>, u64)> {
     counts.into_iter().map(|(piece, count)| (spell(piece), count)).collect()
 }
 
-/// A pair whose joined name exists already would give one entry two ways to arise, and is passed over.
-fn most_frequent(words: &[(Vec<u32>, u64)], names: &[String]) -> Option<[u32; 2]> {
+/// Skips a pair whose joined name exists already: one entry could arise in two ways.
+fn most_frequent(counted_pieces: &[(Vec<u32>, u64)], names: &[String]) -> Option<[u32; 2]> {
     let mut counts = HashMap::<[u32; 2], u64>::new();
-    for (word, count) in words {
-        for pair in word.windows(2) {
+    for (ids, count) in counted_pieces {
+        for pair in ids.windows(2) {
             *counts.entry([pair[0], pair[1]]).or_default() += count;
         }
     }
@@ -105,18 +109,18 @@ fn most_frequent(words: &[(Vec<u32>, u64)], names: &[String]) -> Option<[u32; 2]
     counts.into_iter().map(|(pair, _)| pair).find(|pair| !names.contains(&joined(*pair)))
 }
 
-fn merge(word: &mut Vec<u32>, pair: [u32; 2], merged: u32) {
+fn merge(ids: &mut Vec<u32>, pair: [u32; 2], merged: u32) {
     let mut at = 0;
-    while at + 1 < word.len() {
-        if word[at..at + 2] == pair {
-            word[at] = merged;
-            word.remove(at + 1);
+    while at + 1 < ids.len() {
+        if ids[at..at + 2] == pair {
+            ids[at] = merged;
+            ids.remove(at + 1);
         }
         at += 1;
     }
 }
 
-/// The file the tokenizers library reads.
+/// The file that the tokenizers library reads.
 fn file(merges: &[(String, String)]) -> Value {
     let marks: Vec<Value> = (0..MARKS).map(|id| added_token(id, &mark(id))).collect();
     let merged: Vec<[&str; 2]> = merges.iter().map(|(left, right)| [left.as_str(), right]).collect();
@@ -154,7 +158,8 @@ fn added_token(id: usize, name: &str) -> Value {
     })
 }
 
-/// Names and numbers of the published family, image marks within the table as in its younger members.
+/// Names and numbers of the published family; image marks are inside the table, as in its newer
+/// members.
 fn mark(id: usize) -> String {
     match id as u32 {
         0 => "<unk>".into(),
@@ -192,7 +197,7 @@ mod tests {
         check(&["cd", "cd", "ab", "ab"], &[("a", "b"), ("c", "d")]);
         check(&["ab", "cd"], &[]);
         check(&["aaaa", "aaaa"], &[("a", "a"), ("aa", "aa")]);
-        // "a" + "bc" is passed over once "ab" + "c" is there.
+        // "a" + "bc" is skipped because "ab" + "c" exists.
         check(&["abc", "abc", "abc", "bc", "bc"], &[("b", "c"), ("a", "bc")]);
     }
 

@@ -1,8 +1,10 @@
-//! Writes a checkpoint directory whole or not at all: under another name first, on disk, then renamed.
+//! Writes a checkpoint directory completely or not at all: first under another name, flushed to
+//! disk, then renamed.
 //!
-//! Weights are made by all cores in parts of a few million values and written where they belong, while the file before is flushed: 16
-//! cores draw some 1 GB of bfloat16 a second (a value takes 8 bytes of ChaCha12 and about 10 ns), so that the disk is what is waited for.
-//! A process that is killed leaves the files that are whole; the next one of the same settings goes on behind them.
+//! All cores generate weights in parts of a few million values and write each to its position,
+//! while the previous file is flushed. 16 cores generate about 1 GB of bfloat16 a second (a value
+//! takes 8 bytes of ChaCha12 and about 10 ns), so the disk is the bottleneck. A process that is
+//! killed leaves its complete files; the next process with the same settings continues after them.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, TryLockError};
@@ -14,39 +16,42 @@ use std::thread::{available_parallelism, scope};
 
 use serde_json::{Map, json};
 
-use super::tensors::Tensor;
-use super::{Init, InitError, Told, disk, values};
+use super::tensors::TensorSpec;
+use super::{InitError, InitSpec, ProgressFn, disk, values};
 
-/// Values of one part of a tensor: 8 MB in bfloat16, so that a thousand parts share out a file of 5 GB.
+/// Values of one part of a tensor: 8 MB in bfloat16, so that a file of 5 GB has six hundred parts
+/// to distribute.
 const PART_VALUES: usize = if cfg!(test) { 777 } else { 4 << 20 };
 
-/// A directory that is being filled. It is locked while it is; dropped before it is published, it stays if a file of weights is whole.
-pub(super) struct Draft {
+/// A directory that is being written, and locked meanwhile. If it is dropped before `commit`, it
+/// stays if a weight file is complete.
+pub(super) struct DraftDirectory {
     dir: PathBuf,
     target: PathBuf,
-    /// Beside the directory: which settings it is of. Its lock goes with the process.
+    /// File beside the directory with its settings. Its lock ends with the process.
     settings: PathBuf,
     _lock: File,
-    published: bool,
+    committed: bool,
 }
 
-/// A file of weights, and where its values begin.
-struct Shard<'a> {
+/// A weight file, and the offset of its values.
+struct ShardFile<'a> {
     name: String,
     header: String,
-    tensors: &'a [Tensor],
+    tensors: &'a [TensorSpec],
 }
 
-/// A part of a tensor, and where it belongs in its file.
-struct Part<'a> {
-    tensor: &'a Tensor,
+/// A part of a tensor, and its offset in the file.
+struct TensorPart<'a> {
+    tensor: &'a TensorSpec,
     values: std::ops::Range<usize>,
     at: u64,
 }
 
-impl Draft {
-    /// Begins a directory beside `target`, which must not exist, or goes on with one of the same settings.
-    pub(super) fn begin(target: &Path, init: &Init) -> Result<Self, InitError> {
+impl DraftDirectory {
+    /// Creates a directory beside `target`, which must not exist, or continues one with the same
+    /// settings.
+    pub(super) fn begin(target: &Path, init: &InitSpec) -> Result<Self, InitError> {
         if target.symlink_metadata().is_ok() {
             return Err(InitError::Exists { path: target.into() });
         }
@@ -71,46 +76,54 @@ impl Draft {
         }
         fs::write(&settings, wanted).map_err(failed("write", &settings))?;
         fs::create_dir_all(&dir).map_err(failed("create", &dir))?;
-        Ok(Self { dir, target: target.into(), settings, _lock: lock, published: false })
+        Ok(Self { dir, target: target.into(), settings, _lock: lock, committed: false })
     }
 
-    /// Writes a file and waits for the disk; gives its size.
+    /// Writes a file and flushes it; returns its size.
     pub(super) fn write(&self, name: &str, text: &str) -> Result<u64, InitError> {
         let path = self.dir.join(name);
         fs::write(&path, text).map_err(failed("write", &path))?;
         sync(&path)
     }
 
-    /// Refuses a disk that does not hold the files that are still to be written. What an earlier start left whole is not written again.
-    pub(super) fn check_disk(&self, init: &Init, tensors: &[Tensor], other: u64) -> Result<(), InitError> {
+    /// Refuses a disk without space for the files that are still to be written. Complete files of
+    /// an earlier start are not written again.
+    pub(super) fn check_disk(
+        &self,
+        init: &InitSpec,
+        tensors: &[TensorSpec],
+        other: u64,
+    ) -> Result<(), InitError> {
         let Some(free) = disk::free_bytes(&self.dir) else { return Ok(()) };
-        let wanted = |shard: &Shard<'_>| {
+        let wanted = |shard: &ShardFile<'_>| {
             let (path, bytes) = (self.dir.join(&shard.name), shard.bytes(init));
             let whole = path.metadata().is_ok_and(|found| found.len() == bytes);
-            // A part is emptied before it is written again, so its bytes count as free.
-            let there = if whole { bytes } else { disk::taken(&self.unfinished(shard)).min(bytes - 1) };
-            disk::Wanted { bytes, there }
+            // A partial file is emptied before it is written again, so its bytes count as free.
+            let there =
+                if whole { bytes } else { disk::disk_bytes_of(&self.unfinished(shard)).min(bytes - 1) };
+            disk::PlannedFile { bytes, there }
         };
         disk::check(&self.target, disk::to_write(planned(init, tensors).iter().map(wanted), other), free)
     }
 
-    fn unfinished(&self, shard: &Shard<'_>) -> PathBuf {
+    fn unfinished(&self, shard: &ShardFile<'_>) -> PathBuf {
         self.dir.join(format!("{}.part", shard.name))
     }
 
-    /// Writes the weights, in one file where they fit the cap; gives the size of all files.
+    /// Writes the weights, in one file if they fit the limit; returns the size of all files.
     pub(super) fn write_weights(
         &self,
-        init: &Init,
-        tensors: &[Tensor],
-        told: &Told<'_>,
+        init: &InitSpec,
+        tensors: &[TensorSpec],
+        progress: &ProgressFn<'_>,
     ) -> Result<u64, InitError> {
         let shards = planned(init, tensors);
         let count = shards.len();
         let all: u64 = shards.iter().map(|shard| shard.bytes(init)).sum();
         let written = AtomicU64::new(0);
-        let more = |bytes: u64| told(written.fetch_add(bytes, Ordering::Relaxed) + bytes, all);
-        // A file is flushed while the next one is drawn; one at a time, so that the disk is not asked for two things at once.
+        let more = |bytes: u64| progress(written.fetch_add(bytes, Ordering::Relaxed) + bytes, all);
+        // A file is flushed while the next one is generated; one at a time, so that the disk has
+        // one request at once.
         scope(|scope| {
             let mut flushing = None;
             for shard in &shards {
@@ -135,14 +148,15 @@ impl Draft {
         Ok(bytes)
     }
 
-    /// Gives the directory its name. A power cut before the end leaves nothing under that name, or everything.
-    pub(super) fn publish(mut self) -> Result<(), InitError> {
+    /// Renames the directory to its final name. After a power cut, that name has either nothing or
+    /// everything.
+    pub(super) fn commit(mut self) -> Result<(), InitError> {
         sync(&self.dir)?;
         if self.target.symlink_metadata().is_ok() {
             return Err(InitError::Exists { path: self.target.clone() });
         }
         fs::rename(&self.dir, &self.target).map_err(failed("rename", &self.dir))?;
-        self.published = true;
+        self.committed = true;
         sync(parent(&self.target)).map(|_| ())
     }
 
@@ -152,38 +166,39 @@ impl Draft {
     }
 }
 
-impl Drop for Draft {
+impl Drop for DraftDirectory {
     fn drop(&mut self) {
-        // A failure here cannot be acted on: what stays is gone on with, or named when it is in the way.
-        if !self.published && self.has_weights() {
+        // A failure here cannot be handled: a later start continues what stays, or reports it if it
+        // is in the way.
+        if !self.committed && self.has_weights() {
             return;
         }
-        if !self.published {
+        if !self.committed {
             drop(fs::remove_dir_all(&self.dir));
         }
         drop(fs::remove_file(&self.settings));
     }
 }
 
-type Flushing<'scope> = std::thread::ScopedJoinHandle<'scope, Result<(), InitError>>;
+type FlushThread<'scope> = std::thread::ScopedJoinHandle<'scope, Result<(), InitError>>;
 
-fn join(flushing: Option<Flushing<'_>>) -> Result<(), InitError> {
-    match flushing.map(Flushing::join) {
+fn join(flushing: Option<FlushThread<'_>>) -> Result<(), InitError> {
+    match flushing.map(FlushThread::join) {
         None => Ok(()),
         Some(Ok(flushed)) => flushed,
         Some(Err(panic)) => std::panic::resume_unwind(panic),
     }
 }
 
-impl Shard<'_> {
-    /// Its whole length.
-    fn bytes(&self, init: &Init) -> u64 {
-        let values: usize = self.tensors.iter().map(Tensor::values).sum();
+impl ShardFile<'_> {
+    /// Its full length.
+    fn bytes(&self, init: &InitSpec) -> u64 {
+        let values: usize = self.tensors.iter().map(TensorSpec::values).sum();
         (8 + self.header.len() + values * init.dtype.bytes()) as u64
     }
 
-    /// Header length, header, values; `more` hears of bytes as they are written.
-    fn write(&self, path: &Path, init: &Init, more: &(impl Fn(u64) + Sync)) -> io::Result<()> {
+    /// Writes header length, header and values; calls `more` with the bytes written.
+    fn write(&self, path: &Path, init: &InitSpec, more: &(impl Fn(u64) + Sync)) -> io::Result<()> {
         let file = File::create(path)?;
         let head = [&(self.header.len() as u64).to_le_bytes()[..], self.header.as_bytes()].concat();
         file.write_all_at(&head, 0)?;
@@ -211,13 +226,13 @@ impl Shard<'_> {
         })
     }
 
-    fn parts(&self, init: &Init, mut at: u64) -> Vec<Part<'_>> {
+    fn parts(&self, init: &InitSpec, mut at: u64) -> Vec<TensorPart<'_>> {
         let mut parts = Vec::new();
         for tensor in self.tensors {
             for start in (0..tensor.values()).step_by(PART_VALUES) {
                 let values = start..(start + PART_VALUES).min(tensor.values());
                 let bytes = (values.len() * init.dtype.bytes()) as u64;
-                parts.push(Part { tensor, values, at });
+                parts.push(TensorPart { tensor, values, at });
                 at += bytes;
             }
         }
@@ -225,8 +240,8 @@ impl Shard<'_> {
     }
 }
 
-/// Filled up with spaces so that values begin at a multiple of eight bytes.
-fn header(init: &Init, tensors: &[Tensor]) -> String {
+/// Padded with spaces so that values begin at a multiple of eight bytes.
+fn header(init: &InitSpec, tensors: &[TensorSpec]) -> String {
     let mut header = Map::new();
     header.insert("__metadata__".into(), json!({"format": "pt"}));
     let mut start = 0;
@@ -243,17 +258,20 @@ fn header(init: &Init, tensors: &[Tensor]) -> String {
 }
 
 /// All files of weights.
-fn planned<'a>(init: &Init, tensors: &'a [Tensor]) -> Vec<Shard<'a>> {
+fn planned<'a>(init: &InitSpec, tensors: &'a [TensorSpec]) -> Vec<ShardFile<'a>> {
     let parts = shards(tensors, init);
     let count = parts.len();
-    let shard =
-        |(number, tensors)| Shard { name: shard_name(number, count), header: header(init, tensors), tensors };
+    let shard = |(number, tensors)| ShardFile {
+        name: shard_name(number, count),
+        header: header(init, tensors),
+        tensors,
+    };
     (1..).zip(parts).map(shard).collect()
 }
 
-/// Consecutive tensors that stay within the cap; a tensor above it has a shard to itself.
-fn shards<'a>(tensors: &'a [Tensor], init: &Init) -> Vec<&'a [Tensor]> {
-    let bytes = |tensor: &Tensor| (tensor.values() * init.dtype.bytes()) as u64;
+/// Groups consecutive tensors within the limit; a tensor above it has a shard to itself.
+fn shards<'a>(tensors: &'a [TensorSpec], init: &InitSpec) -> Vec<&'a [TensorSpec]> {
+    let bytes = |tensor: &TensorSpec| (tensor.values() * init.dtype.bytes()) as u64;
     let (mut shards, mut start, mut size) = (Vec::new(), 0, 0);
     for (index, tensor) in tensors.iter().enumerate() {
         if index > start && size + bytes(tensor) > init.shard_bytes_max {
@@ -274,24 +292,24 @@ fn shard_name(number: usize, shards: usize) -> String {
     }
 }
 
-fn index(init: &Init, shards: &[Shard<'_>]) -> String {
+fn index(init: &InitSpec, shards: &[ShardFile<'_>]) -> String {
     let placed =
         shards.iter().flat_map(|shard| shard.tensors.iter().map(move |tensor| (tensor, &shard.name)));
     let map: BTreeMap<&str, &str> =
         placed.map(|(tensor, name)| (tensor.name.as_str(), name.as_str())).collect();
-    let values: usize = shards.iter().flat_map(|shard| shard.tensors.iter()).map(Tensor::values).sum();
+    let values: usize = shards.iter().flat_map(|shard| shard.tensors.iter()).map(TensorSpec::values).sum();
     let total = values * init.dtype.bytes();
     format!("{:#}\n", json!({"metadata": {"total_size": total}, "weight_map": map}))
 }
 
-/// Waits until a file or a directory is on disk; gives its size.
+/// Flushes a file or a directory to disk; returns its size.
 fn sync(path: &Path) -> Result<u64, InitError> {
     let file = File::open(path).map_err(failed("open", path))?;
     file.sync_all().map_err(failed("flush", path))?;
     Ok(file.metadata().map_err(failed("look at", path))?.len())
 }
 
-/// A path of one part lies in the current directory.
+/// A path of one component is in the current directory.
 fn parent(path: &Path) -> &Path {
     path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
@@ -309,58 +327,59 @@ mod tests {
         names.collect()
     }
 
-    const INIT: Init = Init {
-        size: crate::init::Size::Mini,
+    const INIT: InitSpec = InitSpec {
+        size: crate::init::ModelSize::Mini,
         seed: 3,
         dtype: crate::init::StoredType::Bfloat16,
         shard_bytes_max: 400_000,
     };
 
-    fn tensors() -> Vec<Tensor> {
-        let matrix = |name: &str, rows| Tensor {
+    fn tensors() -> Vec<TensorSpec> {
+        let matrix = |name: &str, rows| TensorSpec {
             name: name.into(),
             shape: vec![rows, 100],
-            draw: super::super::tensors::Draw::Spread(1.0),
+            distribution: super::super::tensors::ValueDistribution::Spread(1.0),
         };
         vec![matrix("a", 1500), matrix("b", 1900), matrix("c", 100), matrix("d", 1800)]
     }
 
-    fn silent(_: u64, _: u64) {}
+    fn no_progress(_: u64, _: u64) {}
 
     #[test]
-    fn a_draft_that_is_not_published_leaves_nothing() {
+    fn an_uncommitted_draft_leaves_nothing() {
         let dir = tempfile::tempdir().unwrap();
         let target = dir.path().join("checkpoint");
-        let draft = Draft::begin(&target, &INIT).unwrap();
+        let draft = DraftDirectory::begin(&target, &INIT).unwrap();
         assert_eq!(draft.write("config.json", "{}").unwrap(), 2);
         drop(draft);
         assert_eq!(left(dir.path()), Vec::<String>::new());
     }
 
     #[test]
-    fn a_draft_does_not_replace_what_came_meanwhile() {
+    fn a_draft_does_not_replace_a_directory_made_meanwhile() {
         let dir = tempfile::tempdir().unwrap();
         let target = dir.path().join("checkpoint");
-        let draft = Draft::begin(&target, &INIT).unwrap();
+        let draft = DraftDirectory::begin(&target, &INIT).unwrap();
         fs::write(&target, "another's").unwrap();
-        assert!(matches!(draft.publish(), Err(InitError::Exists { .. })));
+        assert!(matches!(draft.commit(), Err(InitError::Exists { .. })));
         assert_eq!(
             (left(dir.path()), fs::read(&target).unwrap()),
             (vec!["checkpoint".into()], b"another's".to_vec())
         );
     }
 
-    /// Whole files stay when a process dies, half ones are made again, and all is as if it had not died.
+    /// Complete files stay when a process is killed, partial ones are written again, and the result
+    /// is the same.
     #[test]
-    fn a_draft_is_gone_on_with_at_its_first_missing_file() {
+    fn a_draft_resumes_at_its_first_missing_file() {
         let dir = tempfile::tempdir().unwrap();
         let (target, tensors) = (dir.path().join("checkpoint"), tensors());
-        let whole = Draft::begin(&target, &INIT).unwrap();
-        whole.write_weights(&INIT, &tensors, &silent).unwrap();
-        whole.publish().unwrap();
+        let whole = DraftDirectory::begin(&target, &INIT).unwrap();
+        whole.write_weights(&INIT, &tensors, &no_progress).unwrap();
+        whole.commit().unwrap();
         let wanted: Vec<(String, Vec<u8>)> = files(&target);
-        assert_eq!(wanted.len(), 4, "three files of weights and an index");
-        // Values lie where the header says, in however many parts they were drawn.
+        assert_eq!(wanted.len(), 4, "three weight files and an index");
+        // Values are where the header says, in any number of parts.
         let mut whole = Vec::new();
         let header = usize::try_from(u64::from_le_bytes(wanted[1].1[..8].try_into().unwrap())).unwrap();
         let mut at = 8 + header;
@@ -371,25 +390,25 @@ mod tests {
         }
         assert_eq!(at, wanted[1].1.len());
         fs::remove_dir_all(&target).unwrap();
-        // What a kill between the second file and the third leaves: the lock goes with the process.
-        let draft = Draft::begin(&target, &INIT).unwrap();
-        draft.write_weights(&INIT, &tensors, &silent).unwrap();
+        // What a kill between the second file and the third leaves: the lock ends with the process.
+        let draft = DraftDirectory::begin(&target, &INIT).unwrap();
+        draft.write_weights(&INIT, &tensors, &no_progress).unwrap();
         let partial = draft.dir.clone();
         drop(draft);
         fs::remove_file(partial.join(&wanted[2].0)).unwrap();
         fs::write(partial.join(format!("{}.part", wanted[2].0)), "half of it").unwrap();
         let first = fs::metadata(partial.join(&wanted[0].0)).unwrap().modified().unwrap();
-        let told = std::sync::Mutex::new(Vec::new());
-        let draft = Draft::begin(&target, &INIT).unwrap();
+        let progress = std::sync::Mutex::new(Vec::new());
+        let draft = DraftDirectory::begin(&target, &INIT).unwrap();
         let bytes = draft
-            .write_weights(&INIT, &tensors, &|done, all| told.lock().unwrap().push((done, all)))
+            .write_weights(&INIT, &tensors, &|done, all| progress.lock().unwrap().push((done, all)))
             .unwrap();
-        draft.publish().unwrap();
+        draft.commit().unwrap();
         assert!(files(&target) == wanted);
         assert_eq!(bytes, wanted.iter().map(|(_, bytes)| bytes.len() as u64).sum::<u64>());
         assert_eq!(fs::metadata(target.join(&wanted[0].0)).unwrap().modified().unwrap(), first);
-        let told = told.into_inner().unwrap();
-        assert!(told.iter().any(|(done, all)| done == all), "{told:?}");
+        let progress = progress.into_inner().unwrap();
+        assert!(progress.iter().any(|(done, all)| done == all), "{progress:?}");
         assert_eq!(left(dir.path()), ["checkpoint"]);
     }
 
@@ -397,13 +416,14 @@ mod tests {
     fn a_draft_of_other_settings_or_another_process_is_left_alone() {
         let dir = tempfile::tempdir().unwrap();
         let target = dir.path().join("checkpoint");
-        let draft = Draft::begin(&target, &INIT).unwrap();
-        draft.write_weights(&INIT, &tensors(), &silent).unwrap();
-        assert!(matches!(Draft::begin(&target, &INIT).map(drop), Err(InitError::Busy { .. })));
+        let draft = DraftDirectory::begin(&target, &INIT).unwrap();
+        draft.write_weights(&INIT, &tensors(), &no_progress).unwrap();
+        assert!(matches!(DraftDirectory::begin(&target, &INIT).map(drop), Err(InitError::Busy { .. })));
         drop(draft);
-        let other = Draft::begin(&target, &Init { seed: 4, ..INIT }).map(drop).unwrap_err().to_string();
+        let other =
+            DraftDirectory::begin(&target, &InitSpec { seed: 4, ..INIT }).map(drop).unwrap_err().to_string();
         assert!(other.contains("other settings") && other.contains("\"seed\":3"), "{other}");
-        Draft::begin(&target, &INIT).unwrap();
+        DraftDirectory::begin(&target, &INIT).unwrap();
     }
 
     fn files(dir: &Path) -> Vec<(String, Vec<u8>)> {

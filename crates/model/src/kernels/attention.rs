@@ -1,17 +1,19 @@
 //! Attention of some query rows to the pages of one key-value head.
 //!
-//! Floor: a row does 4 D operations a key on 8 D bytes of keys and values; the rows of a group of heads and of neighbouring tokens share
-//! one pass, so with r rows a page of 64 keys costs 256 D r operations for 512 D bytes: memory-bound below about ten rows, and a
-//! page of 128 x 64 x 2 floats, 64 KiB, is read from the second-level cache by the blocks of rows after the first.
+//! Lower bound: a row takes 4 D operations a key on 8 D bytes of keys and values. The rows of a
+//! group of heads and of neighbouring tokens share one pass, so with r rows a page of 64 keys costs
+//! 256 D r operations for 512 D bytes: memory-bound below about ten rows. Blocks of rows after the
+//! first read a page of 128 x 64 x 2 floats, 64 KiB, from the second-level cache.
 //!
-//! Order: a score is the chain `fma(q[d], k[d], …)` over d, times the scale; the softmax runs on over pages of 64 keys at absolute positions, each
-//! page's sum by the tree of `Vector::sum` over four vectors added as (0 + 1) + (2 + 3); an output is the chain over the keys of a page,
-//! begun with what the pages before left, rescaled. A row meets the keys it may see and no others, so neither its neighbours nor the way a
-//! prompt was cut change a bit of it.
+//! Order: a score is the chain `fma(q[d], k[d], …)` over d, times the scale. The softmax runs over
+//! pages of 64 keys at absolute positions; each page's sum uses the tree of `Vector::sum` over four
+//! vectors added as (0 + 1) + (2 + 3). An output is the chain over the keys of a page, started from
+//! the rescaled result of the pages before. A row reads only the keys visible to it, so neither its
+//! neighbours nor the cuts of a prompt change a bit of it.
 #![allow(unsafe_code)]
 
-use super::Rows;
-use super::isa::{Isa, Op};
+use super::StridedRows;
+use super::isa::{InstructionSet, VectorOp};
 use super::math::functions::exp;
 use super::product::each;
 use super::vector::{LANES, Vector};
@@ -21,47 +23,49 @@ pub const PAGE_KEYS: usize = 64;
 
 /// Keys and values of 64 positions.
 #[derive(Debug, Clone, Copy)]
-pub struct Page<'a> {
-    /// `[head_dim][64]`: the keys side by side, so that a score a lane needs no sum over lanes.
+pub struct PageView<'a> {
+    /// `[head_dim][64]`: the keys of the page are adjacent, so that each lane computes a score and
+    /// no sum over lanes is needed.
     pub keys: &'a [f32],
     /// `[64][head_dim]`.
     pub values: &'a [f32],
 }
 
-/// Some tokens' queries to one key-value head.
+/// Queries of some tokens to one key-value head.
 #[derive(Debug, Clone, Copy)]
-pub struct Attention<'a> {
+pub struct PagedAttention<'a> {
     /// Size of a head, D.
     pub head_dim: usize,
-    /// On the scores, 1 / sqrt(D).
+    /// Factor on the scores, 1 / sqrt(D).
     pub scale: f32,
     /// `[T][heads of the group x D]`.
-    pub queries: Rows<'a>,
+    pub queries: StridedRows<'a>,
 }
 
-/// Rows whose softmax is under way at once; what they carry stays on the stack.
+/// Rows whose softmax is computed at once; their running values stay on the stack.
 const ROWS: usize = 96;
 
 /// Rows of a register block: 6 x 4 vectors of scores or of outputs.
 const BLOCK: usize = 6;
 
-impl Attention<'_> {
-    /// Gives `out[T][heads of the group x D]`. Token t sees the first `visible(t)` keys, at least one; `page(i)` holds the keys from 64 i on,
-    /// and what it holds behind the last visible one is never looked at.
+impl PagedAttention<'_> {
+    /// Computes `out[T][heads of the group x D]`. Token t sees the first `visible(t)` keys, at
+    /// least one. `page(i)` holds the keys from 64 i on; its contents after the last visible key
+    /// are never read.
     pub fn run<'p>(
         self,
         visible: impl Fn(usize) -> usize,
-        page: impl Fn(usize) -> Page<'p>,
+        page: impl Fn(usize) -> PageView<'p>,
         out: &mut [f32],
     ) {
-        self.run_by(Isa::best(), visible, page, out);
+        self.run_by(InstructionSet::best(), visible, page, out);
     }
 
     fn run_by<'p>(
         self,
-        isa: Isa,
+        isa: InstructionSet,
         visible: impl Fn(usize) -> usize,
-        page: impl Fn(usize) -> Page<'p>,
+        page: impl Fn(usize) -> PageView<'p>,
         out: &mut [f32],
     ) {
         let (tokens, width, head_dim) = (self.queries.count(), self.queries.width(), self.head_dim);
@@ -72,12 +76,12 @@ impl Attention<'_> {
         for (index, out) in out.chunks_mut(ROWS * head_dim).enumerate() {
             let first = index * ROWS;
             let count = ROWS.min(rows - first);
-            let mut running = Running::new(count, |row| visible((first + row) / heads));
+            let mut running = RunningSoftmax::new(count, |row| visible((first + row) / heads));
             out.fill(0.0);
             for at in 0..running.pages() {
                 let page = page(at);
                 page.check(head_dim);
-                isa.run(Pass { attention: &self, first, at, page, running: &mut running, out });
+                isa.run(PagePass { attention: &self, first, at, page, running: &mut running, out });
             }
             running.finish(head_dim, out);
         }
@@ -91,15 +95,15 @@ impl Attention<'_> {
     }
 }
 
-impl Page<'_> {
+impl PageView<'_> {
     fn check(&self, head_dim: usize) {
         let lens = [self.keys.len(), self.values.len()];
         assert_eq!(lens, [PAGE_KEYS * head_dim; 2], "keys and values of a page, {PAGE_KEYS} x {head_dim}");
     }
 }
 
-/// What the softmax of some rows carries from page to page.
-struct Running {
+/// State of the softmax of some rows between pages.
+struct RunningSoftmax {
     count: usize,
     /// Keys each row sees.
     visible: [usize; ROWS],
@@ -109,12 +113,12 @@ struct Running {
     sum: [f32; ROWS],
 }
 
-impl Running {
+impl RunningSoftmax {
     fn new(count: usize, visible: impl Fn(usize) -> usize) -> Self {
         let mut new = Self { count, visible: [0; ROWS], most: [f32::NEG_INFINITY; ROWS], sum: [0.0; ROWS] };
-        for (row, place) in new.visible[..count].iter_mut().enumerate() {
-            *place = visible(row);
-            assert!(*place > 0, "a row that sees no key");
+        for (row, visible_keys) in new.visible[..count].iter_mut().enumerate() {
+            *visible_keys = visible(row);
+            assert!(*visible_keys > 0, "a row sees no key");
         }
         new
     }
@@ -130,22 +134,22 @@ impl Running {
     }
 }
 
-/// All rows under way by one page.
-struct Pass<'a> {
-    attention: &'a Attention<'a>,
+/// All rows of one block against one page.
+struct PagePass<'a> {
+    attention: &'a PagedAttention<'a>,
     /// The row that is row 0 of `running` and `out`.
     first: usize,
-    /// Which page.
+    /// Index of the page.
     at: usize,
-    page: Page<'a>,
-    running: &'a mut Running,
+    page: PageView<'a>,
+    running: &'a mut RunningSoftmax,
     out: &'a mut [f32],
 }
 
 /// The scores of a block of rows, and then e^(score - most).
-type Scores = [[f32; PAGE_KEYS]; BLOCK];
+type ScoreBlock = [[f32; PAGE_KEYS]; BLOCK];
 
-impl Op for Pass<'_> {
+impl VectorOp for PagePass<'_> {
     type Output = ();
 
     #[inline(always)]
@@ -159,8 +163,8 @@ impl Op for Pass<'_> {
     }
 }
 
-impl Pass<'_> {
-    /// Some rows from a row on, 6 at most.
+impl PagePass<'_> {
+    /// Up to 6 rows, starting at `row`.
     #[inline(always)]
     fn block<V: Vector>(&mut self, row: usize, rows: usize) {
         let mut keys = [0; BLOCK];
@@ -183,16 +187,18 @@ impl Pass<'_> {
         gather::<V>(&scores, &keys[..rows], self.page.values, head_dim, out);
     }
 
-    /// Scores of some rows with every key of the page. Those of keys behind the last one are of no use and may be NaN.
+    /// Scores of some rows with every key of the page. Scores of keys after the last one are not
+    /// used and may be NaN.
     #[inline(always)]
-    fn score<V: Vector>(&self, row: usize, rows: usize, scores: &mut Scores) {
+    fn score<V: Vector>(&self, row: usize, rows: usize, scores: &mut ScoreBlock) {
         let mut queries = [self.attention.query(self.first + row); BLOCK];
         for (index, query) in queries[..rows].iter_mut().enumerate() {
             *query = self.attention.query(self.first + row + index);
         }
         let scale = V::splat(self.attention.scale);
-        let operands = Operands { from: self.page.keys, stride: PAGE_KEYS, count: self.attention.head_dim };
-        /// One arm a number of rows, so that the sums stay in registers.
+        let operands =
+            RowOperands { from: self.page.keys, stride: PAGE_KEYS, count: self.attention.head_dim };
+        /// One match arm for each number of rows, so that the sums stay in registers.
         macro_rules! by_rows {
             ($vectors:literal from $column:expr; $($rows:literal)*) => {
                 match rows {
@@ -210,7 +216,8 @@ impl Pass<'_> {
         }
     }
 
-    /// Turns a row's scores into e^(score - most) and brings its running softmax up to date, its outputs rescaled.
+    /// Turns a row's scores into e^(score - most), and updates its running softmax and rescales its
+    /// outputs.
     #[inline(always)]
     fn weigh<V: Vector>(&mut self, row: usize, keys: usize, scores: &mut [f32; PAGE_KEYS]) {
         scores[keys..].fill(f32::NEG_INFINITY);
@@ -218,7 +225,7 @@ impl Pass<'_> {
         let [a, b, c, d] = [0, 1, 2, 3].map(|vector| V::load(&lanes[vector]));
         let before = self.running.most[row];
         let most = V::splat(before).max(a.max(b).max(c.max(d))).largest();
-        // NaN is never the largest; it reaches the outputs by way of its own exponential.
+        // NaN is never the largest; it reaches the outputs through its own exponential.
         let shift = V::splat(most);
         let weights = [exp(a.sub(shift)), exp(b.sub(shift)), exp(c.sub(shift)), exp(d.sub(shift))];
         for (lanes, weights) in lanes.iter_mut().zip(weights) {
@@ -236,9 +243,9 @@ impl Pass<'_> {
     }
 }
 
-/// A matrix that every row of a block meets: row by row, `count` of them, the columns `stride` apart from row to row.
+/// A matrix that every row of a block is multiplied with, row by row: `count` rows, `stride` apart.
 #[derive(Clone, Copy)]
-struct Operands<'a> {
+struct RowOperands<'a> {
     from: &'a [f32],
     stride: usize,
     count: usize,
@@ -247,7 +254,7 @@ struct Operands<'a> {
 /// M rows of scores by N vectors of keys.
 #[inline(always)]
 fn scored<V: Vector, const M: usize, const N: usize>(
-    keys: &Operands<'_>,
+    keys: &RowOperands<'_>,
     column: usize,
     queries: &[&[f32]; BLOCK],
     scale: V,
@@ -267,7 +274,7 @@ fn scored<V: Vector, const M: usize, const N: usize>(
 #[inline(always)]
 fn chain<'a, V: Vector, const M: usize, const N: usize>(
     sums: &mut [[V; N]; M],
-    matrix: &Operands<'_>,
+    matrix: &RowOperands<'_>,
     column: usize,
     factors: impl Fn(usize) -> &'a [f32],
 ) {
@@ -287,11 +294,11 @@ fn chain<'a, V: Vector, const M: usize, const N: usize>(
     for at in 0..matrix.count {
         let mut vectors = [V::zero(); N];
         each!(vector < N, {
-            // SAFETY: the assertion above.
+            // SAFETY: by the assertion above.
             vectors[vector] = unsafe { V::load_at(block.as_ptr().add(at * matrix.stride + vector * LANES)) };
         });
         each!(row < M, {
-            // SAFETY: each row of factors was seen to have `count` values.
+            // SAFETY: each row of factors was checked to have `count` values.
             let factor = V::splat(unsafe { *starts[row].add(at) });
             each!(vector < N, {
                 sums[row][vector] = vectors[vector].fma(factor, sums[row][vector]);
@@ -300,11 +307,12 @@ fn chain<'a, V: Vector, const M: usize, const N: usize>(
     }
 }
 
-/// Adds the weighted values of a page to the outputs: up to the fewest keys any row sees all rows together, then each row the rest of its own.
+/// Adds the weighted values of a page to the outputs: all rows together up to the fewest keys that
+/// any row sees, then each row alone for the rest of its keys.
 #[inline(always)]
-fn gather<V: Vector>(weights: &Scores, keys: &[usize], values: &[f32], head_dim: usize, out: &mut [f32]) {
+fn gather<V: Vector>(weights: &ScoreBlock, keys: &[usize], values: &[f32], head_dim: usize, out: &mut [f32]) {
     let fewest = keys.iter().copied().min().unwrap_or(0);
-    let together = Operands { from: values, stride: head_dim, count: fewest };
+    let together = RowOperands { from: values, stride: head_dim, count: fewest };
     macro_rules! by_rows {
         ($($rows:literal)*) => {
             match keys.len() {
@@ -317,16 +325,17 @@ fn gather<V: Vector>(weights: &Scores, keys: &[usize], values: &[f32], head_dim:
     for (row, (keys, out)) in keys.iter().zip(out.chunks_exact_mut(head_dim)).enumerate() {
         if *keys > fewest {
             let rest =
-                Operands { from: &values[fewest * head_dim..], stride: head_dim, count: keys - fewest };
+                RowOperands { from: &values[fewest * head_dim..], stride: head_dim, count: keys - fewest };
             gathered::<V, 1>(&rest, |_| &weights[row][fewest..], head_dim, out);
         }
     }
 }
 
-/// M rows of outputs, all columns: four vectors at a time where the registers last, then one, then what is left.
+/// M rows of outputs, all columns: four vectors at a time while the registers suffice, then one,
+/// then the rest.
 #[inline(always)]
 fn gathered<'a, V: Vector, const M: usize>(
-    values: &Operands<'_>,
+    values: &RowOperands<'_>,
     weights: impl Fn(usize) -> &'a [f32] + Copy,
     head_dim: usize,
     out: &mut [f32],
@@ -351,7 +360,7 @@ fn gathered<'a, V: Vector, const M: usize>(
 
 #[inline(always)]
 fn gathered_columns<'a, V: Vector, const M: usize, const N: usize>(
-    values: &Operands<'_>,
+    values: &RowOperands<'_>,
     column: usize,
     weights: impl Fn(usize) -> &'a [f32],
     head_dim: usize,
@@ -382,14 +391,14 @@ mod tests {
 
     const SEED: u64 = 11;
 
-    /// Keys and values of some positions in pages, the places behind the last one NaN.
-    struct Pages {
+    /// Keys and values of some positions in pages; positions after the last one are NaN.
+    struct TestPages {
         head_dim: usize,
         keys: Vec<f32>,
         values: Vec<f32>,
     }
 
-    impl Pages {
+    impl TestPages {
         fn new(rng: &mut ChaCha12Rng, positions: usize, head_dim: usize) -> Self {
             let len = positions.next_multiple_of(PAGE_KEYS) * head_dim;
             let mut new = Self { head_dim, keys: vec![f32::NAN; len], values: vec![f32::NAN; len] };
@@ -406,9 +415,9 @@ mod tests {
             position / PAGE_KEYS * PAGE_KEYS * self.head_dim + d * PAGE_KEYS + position % PAGE_KEYS
         }
 
-        fn page(&self, at: usize) -> Page<'_> {
+        fn page(&self, at: usize) -> PageView<'_> {
             let len = PAGE_KEYS * self.head_dim;
-            Page { keys: &self.keys[at * len..][..len], values: &self.values[at * len..][..len] }
+            PageView { keys: &self.keys[at * len..][..len], values: &self.values[at * len..][..len] }
         }
 
         /// Attention of one query in float64.
@@ -431,21 +440,22 @@ mod tests {
         values.iter().map(|value| value.to_bits()).collect()
     }
 
-    /// Tokens after `start` others: against float64, by every family of instructions, and each token alone.
+    /// Checks tokens after `start` others: against float64, with every instruction set, and each
+    /// token alone.
     #[track_caller]
     fn check(head_dim: usize, heads: usize, start: usize, tokens: usize) {
         let mut rng = ChaCha12Rng::seed_from_u64(SEED);
-        let pages = Pages::new(&mut rng, start + tokens, head_dim);
+        let pages = TestPages::new(&mut rng, start + tokens, head_dim);
         let (at, width) = (3, heads * head_dim);
         let stride = at + width + 2;
         let queries: Vec<f32> = (0..tokens * stride).map(|_| rng.random_range(-2.0f32..2.0)).collect();
         let scale = 1.0 / (head_dim as f32).sqrt();
-        let rows = Rows::new(&queries, at, width, stride);
+        let rows = StridedRows::new(&queries, at, width, stride);
         let case = format!("{tokens} tokens of {heads} heads of {head_dim} after {start}, seed {SEED}");
         let mut all: Option<Vec<f32>> = None;
-        for isa in Isa::here() {
+        for isa in InstructionSet::available() {
             let mut out = vec![f32::NAN; tokens * width];
-            let attention = Attention { head_dim, scale, queries: rows };
+            let attention = PagedAttention { head_dim, scale, queries: rows };
             attention.run_by(isa, |token| start + token + 1, |at| pages.page(at), &mut out);
             let first = all.get_or_insert_with(|| out.clone());
             assert!(bits(first) == bits(&out), "{case}: {isa:?}");
@@ -453,7 +463,7 @@ mod tests {
         let all = all.unwrap();
         for token in 0..tokens {
             let mut alone = vec![f32::NAN; width];
-            let attention = Attention { head_dim, scale, queries: rows.part(token, token + 1) };
+            let attention = PagedAttention { head_dim, scale, queries: rows.part(token, token + 1) };
             attention.run(|_| start + token + 1, |at| pages.page(at), &mut alone);
             let got = &all[token * width..][..width];
             assert!(bits(got) == bits(&alone), "{case}: token {token} alone");
@@ -488,11 +498,12 @@ mod tests {
     #[test]
     fn a_query_that_is_not_a_number_stays_alone() {
         let mut rng = ChaCha12Rng::seed_from_u64(SEED);
-        let pages = Pages::new(&mut rng, 100, 16);
+        let pages = TestPages::new(&mut rng, 100, 16);
         let mut queries = vec![0.5; 10 * 32];
         queries[4 * 32 + 3] = f32::NAN;
         let mut out = vec![0.0; 10 * 32];
-        let attention = Attention { head_dim: 16, scale: 0.25, queries: Rows::new(&queries, 0, 32, 32) };
+        let attention =
+            PagedAttention { head_dim: 16, scale: 0.25, queries: StridedRows::new(&queries, 0, 32, 32) };
         attention.run(|token| 91 + token, |at| pages.page(at), &mut out);
         for (row, out) in out.chunks(16).enumerate() {
             assert!(out.iter().all(|value| value.is_nan() == (row == 8)), "row {row}");
@@ -503,10 +514,11 @@ mod tests {
     fn large_scores_do_not_overflow() {
         let keys = vec![30.0; PAGE_KEYS * 16];
         let values: Vec<f32> = (0..PAGE_KEYS * 16).map(|at| (at / 16) as f32).collect();
-        let page = Page { keys: &keys, values: &values };
+        let page = PageView { keys: &keys, values: &values };
         let queries = [30.0; 16];
         let mut out = [0.0; 16];
-        let attention = Attention { head_dim: 16, scale: 1.0, queries: Rows::new(&queries, 0, 16, 16) };
+        let attention =
+            PagedAttention { head_dim: 16, scale: 1.0, queries: StridedRows::new(&queries, 0, 16, 16) };
         attention.run(|_| 3, |_| page, &mut out);
         assert_eq!(out, [1.0; 16]);
     }

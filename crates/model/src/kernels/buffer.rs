@@ -1,14 +1,15 @@
-//! Words of memory on cache-line boundaries, in huge pages where the system gives them.
+//! 32-bit memory aligned to cache lines, in huge pages where the system provides them.
 //!
-//! A product streams its weights once: at 4 KiB a page, 1 GB of them would need 262,144 address translations, at 2 MiB it needs 512.
+//! A product streams its weights once: at 4 KiB a page, 1 GB of them would need 262,144 address
+//! translations, at 2 MiB it needs 512.
 #![allow(unsafe_code)]
 
 use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 
-/// 32-bit words, zero at first.
-pub(crate) struct Buffer {
+/// 32-bit values, initially zero.
+pub(crate) struct AlignedBuffer {
     start: NonNull<u32>,
     len: usize,
 }
@@ -18,16 +19,16 @@ const LINE: usize = 64;
 /// A huge page of x86-64 and of aarch64 with 4 KiB granules.
 const HUGE: usize = 2 << 20;
 
-// SAFETY: it owns its words, like a Vec<u32>.
-unsafe impl Send for Buffer {}
+// SAFETY: it owns its memory, like a Vec<u32>.
+unsafe impl Send for AlignedBuffer {}
 // SAFETY: as above.
-unsafe impl Sync for Buffer {}
+unsafe impl Sync for AlignedBuffer {}
 
-impl Buffer {
+impl AlignedBuffer {
     pub(super) fn new(len: usize) -> Self {
         Self::try_new(len).unwrap_or_else(|| match Self::layout(len) {
             Some(layout) => handle_alloc_error(layout),
-            None => panic!("{len} words are more than an address space"),
+            None => panic!("{len} 32-bit values do not fit into the address space"),
         })
     }
 
@@ -42,15 +43,16 @@ impl Buffer {
         if layout.align() == HUGE {
             ask_for_huge_pages(start, layout.size());
         }
-        // SAFETY: the allocation holds len words.
+        // SAFETY: the allocation holds `len` values.
         unsafe { start.write_bytes(0, len) };
         Some(Self { start, len })
     }
 
-    /// Makes room for at least so many words. What was there is lost when it grows.
+    /// Grows to at least this length. Growing loses the contents.
     pub(super) fn grow(&mut self, len: usize) {
         if len > self.len {
-            // A quarter more than asked, so that slowly growing needs do not allocate each time.
+            // A quarter more than requested, so that slowly growing sizes do not allocate each
+            // time.
             *self = Self::new(len + len / 4);
         }
     }
@@ -69,7 +71,7 @@ impl Buffer {
     }
 }
 
-impl Drop for Buffer {
+impl Drop for AlignedBuffer {
     fn drop(&mut self) {
         if let Some(layout) = Self::layout(self.len).filter(|layout| layout.size() > 0) {
             // SAFETY: allocated in `try_new` with the same layout.
@@ -78,24 +80,24 @@ impl Drop for Buffer {
     }
 }
 
-impl Default for Buffer {
+impl Default for AlignedBuffer {
     fn default() -> Self {
         Self::new(0)
     }
 }
 
-impl Deref for Buffer {
+impl Deref for AlignedBuffer {
     type Target = [u32];
 
     fn deref(&self) -> &[u32] {
-        // SAFETY: len words, all initialised; none when the pointer dangles.
+        // SAFETY: `len` values, all initialised; none if the pointer dangles.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) }
     }
 }
 
-impl DerefMut for Buffer {
+impl DerefMut for AlignedBuffer {
     fn deref_mut(&mut self) -> &mut [u32] {
-        // SAFETY: as in `deref`, and ours alone.
+        // SAFETY: as in `deref`, and `self` is borrowed mutably.
         unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.len) }
     }
 }
@@ -103,7 +105,8 @@ impl DerefMut for Buffer {
 #[cfg(target_os = "linux")]
 fn ask_for_huge_pages(start: NonNull<u32>, bytes: usize) {
     use rustix::mm::{Advice, madvise};
-    // SAFETY: the range is ours and this advice leaves its contents alone. A kernel that refuses costs speed, nothing else.
+    // SAFETY: this buffer owns the range, and the advice does not change its contents. A kernel
+    // that refuses it only costs speed.
     unsafe { madvise(start.as_ptr().cast(), bytes & !(HUGE - 1), Advice::LinuxHugepage) }.ok();
 }
 
@@ -117,13 +120,13 @@ mod tests {
     #[test]
     fn buffers_are_aligned_and_zero() {
         for len in [0, 1, 16, 17, 1000, HUGE / 4, HUGE / 4 + 1, HUGE] {
-            let mut buffer = Buffer::new(len);
+            let mut buffer = AlignedBuffer::new(len);
             assert_eq!(buffer.len(), len);
             assert!(len == 0 || buffer.as_ptr().addr().is_multiple_of(LINE));
-            assert!(buffer.iter().all(|word| *word == 0));
+            assert!(buffer.iter().all(|value| *value == 0));
             buffer.fill(7);
             buffer.grow(len + 1);
-            assert!(buffer.len() > len && buffer.iter().all(|word| *word == 0));
+            assert!(buffer.len() > len && buffer.iter().all(|value| *value == 0));
         }
     }
 }

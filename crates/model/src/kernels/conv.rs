@@ -1,27 +1,29 @@
 //! The causal depthwise convolution of a Mamba-2 layer, with bias and SiLU.
 //!
-//! Floor: a channel of a token reads its newest input and writes its output, 8 bytes; the earlier inputs, taps and bias are in a cache. About 30
-//! operations a channel (4 multiply-adds, the rest SiLU) take one core 1 cycle.
+//! Lower bound: a channel of a token reads its newest input and writes its output, 8 bytes; earlier
+//! inputs, taps and bias are in a cache. About 30 operations a channel (4 multiply-adds, the rest
+//! SiLU) take one core 1 cycle.
 //!
 //! Order: `bias`, then the taps from the oldest input to the newest, each a fused multiply-add.
 
-use super::Rows;
-use super::isa::{Isa, Op};
-use super::math::functions::{Function, Silu};
+use super::StridedRows;
+use super::isa::{InstructionSet, VectorOp};
+use super::math::functions::{Silu, UnaryFunction};
 use super::vector::{LANES, Vector};
 
 /// The taps and the bias of one layer.
 #[derive(Debug)]
-pub struct Conv {
+pub struct ConvKernel {
     width: usize,
     kernel: usize,
-    /// `[kernel][W]`: channels lie together, as they do in a token's inputs.
+    /// `[kernel][W]`: channels are adjacent, as in a token's inputs.
     taps: Vec<f32>,
     bias: Vec<f32>,
 }
 
-impl Conv {
-    /// Of taps by channel, `[W][kernel]`, the last one the present token's, and a bias a channel.
+impl ConvKernel {
+    /// Takes taps by channel, `[W][kernel]`, the last one for the current token, and a bias for
+    /// each channel.
     pub fn new(taps: &[f32], bias: &[f32], kernel: usize) -> Self {
         let width = bias.len();
         assert!(kernel > 0 && taps.len() == width * kernel, "{kernel} taps for each of {width} channels");
@@ -34,38 +36,46 @@ impl Conv {
         self.width
     }
 
-    /// Values of a sequence's state: the last `kernel - 1` inputs, `[kernel - 1][W]`, oldest first; zeros before the sequence.
+    /// Values of a sequence's state: the last `kernel - 1` inputs, `[kernel - 1][W]`, oldest first;
+    /// zeros at the start of the sequence.
     pub fn state_len(&self) -> usize {
         (self.kernel - 1) * self.width
     }
 
-    /// The output `[W]` for the `token`th of some new inputs that follow those in `state`. Any token may be done by any thread; when all are
-    /// done, `advance` the state.
-    pub fn output(&self, state: &[f32], inputs: Rows<'_>, token: usize, out: &mut [f32]) {
-        self.output_by(Isa::best(), state, inputs, token, out);
+    /// Computes the output `[W]` for the `token`th of the new inputs that follow those in `state`.
+    /// Any thread may compute any token; after all are done, `advance` the state.
+    pub fn output(&self, state: &[f32], inputs: StridedRows<'_>, token: usize, out: &mut [f32]) {
+        self.output_by(InstructionSet::best(), state, inputs, token, out);
     }
 
-    fn output_by(&self, isa: Isa, state: &[f32], inputs: Rows<'_>, token: usize, out: &mut [f32]) {
+    fn output_by(
+        &self,
+        isa: InstructionSet,
+        state: &[f32],
+        inputs: StridedRows<'_>,
+        token: usize,
+        out: &mut [f32],
+    ) {
         self.check(state, inputs);
         assert_eq!(out.len(), self.width, "an output for each channel");
-        isa.run(Token { conv: self, state, inputs, token, out });
+        isa.run(ConvToken { conv: self, state, inputs, token, out });
     }
 
-    /// Moves the state behind the new inputs.
-    pub fn advance(&self, state: &mut [f32], inputs: Rows<'_>) {
+    /// Updates the state to the end of the new inputs.
+    pub fn advance(&self, state: &mut [f32], inputs: StridedRows<'_>) {
         self.check(state, inputs);
         let (kept, new) = (self.kernel - 1, inputs.count());
         if new < kept {
             state.copy_within(new * self.width.., 0);
         }
         let first = kept.saturating_sub(new);
-        for place in first..kept {
-            let token = place + new - kept;
-            state[place * self.width..][..self.width].copy_from_slice(inputs.row(token));
+        for index in first..kept {
+            let token = index + new - kept;
+            state[index * self.width..][..self.width].copy_from_slice(inputs.row(token));
         }
     }
 
-    fn check(&self, state: &[f32], inputs: Rows<'_>) {
+    fn check(&self, state: &[f32], inputs: StridedRows<'_>) {
         assert_eq!(
             state.len(),
             self.state_len(),
@@ -76,9 +86,9 @@ impl Conv {
         assert_eq!(inputs.width(), self.width, "an input for each channel");
     }
 
-    /// The input that tap `tap` of a token meets.
+    /// The input that tap `tap` of a token applies to.
     #[inline(always)]
-    fn input<'a>(&self, state: &'a [f32], inputs: Rows<'a>, token: usize, tap: usize) -> &'a [f32] {
+    fn input<'a>(&self, state: &'a [f32], inputs: StridedRows<'a>, token: usize, tap: usize) -> &'a [f32] {
         match (token + tap).checked_sub(self.kernel - 1) {
             Some(row) => inputs.row(row),
             None => &state[(token + tap) * self.width..][..self.width],
@@ -86,15 +96,15 @@ impl Conv {
     }
 }
 
-struct Token<'a> {
-    conv: &'a Conv,
+struct ConvToken<'a> {
+    conv: &'a ConvKernel,
     state: &'a [f32],
-    inputs: Rows<'a>,
+    inputs: StridedRows<'a>,
     token: usize,
     out: &'a mut [f32],
 }
 
-impl Op for Token<'_> {
+impl VectorOp for ConvToken<'_> {
     type Output = ();
 
     #[inline(always)]
@@ -110,7 +120,7 @@ impl Op for Token<'_> {
     }
 }
 
-/// `out = taps inputs + out`; after the last tap its SiLU.
+/// `out = taps inputs + out`; after the last tap also SiLU.
 #[inline(always)]
 fn add_tap<V: Vector, const LAST: bool>(out: &mut [f32], taps: &[f32], inputs: &[f32]) {
     let ((out, out_rest), (taps, taps_rest), (inputs, inputs_rest)) =
@@ -138,8 +148,8 @@ mod tests {
 
     const SEED: u64 = 3;
 
-    /// The definition in float64: inputs after zeros.
-    fn exact(taps: &[f32], bias: &[f32], kernel: usize, inputs: Rows<'_>) -> Vec<f64> {
+    /// The definition in float64, with zeros before the inputs.
+    fn exact(taps: &[f32], bias: &[f32], kernel: usize, inputs: StridedRows<'_>) -> Vec<f64> {
         let element = |token: usize, channel: usize| {
             let term = |tap: usize| {
                 let row = (token + tap).checked_sub(kernel - 1);
@@ -153,7 +163,7 @@ mod tests {
         (0..inputs.count() * bias.len()).map(|at| element(at / bias.len(), at % bias.len())).collect()
     }
 
-    fn run(conv: &Conv, isa: Isa, state: &mut [f32], inputs: Rows<'_>) -> Vec<f32> {
+    fn run(conv: &ConvKernel, isa: InstructionSet, state: &mut [f32], inputs: StridedRows<'_>) -> Vec<f32> {
         let mut out = vec![f32::NAN; inputs.count() * conv.width()];
         for (token, out) in out.chunks_mut(conv.width()).enumerate() {
             conv.output_by(isa, state, inputs, token, out);
@@ -162,22 +172,24 @@ mod tests {
         out
     }
 
-    /// Against float64; by every family of instructions; cut anywhere, also into single tokens.
+    /// Checks against float64, with every instruction set, and with cuts anywhere, also into single
+    /// tokens.
     #[track_caller]
     fn check(width: usize, kernel: usize, tokens: usize) {
         let mut rng = ChaCha12Rng::seed_from_u64(SEED);
-        let mut draw =
+        let mut random_values =
             |len: usize| -> Vec<f32> { (0..len).map(|_| rng.random_range(-1.0f32..1.0)).collect() };
-        let (taps, bias, values) = (draw(width * kernel), draw(width), draw(tokens * (width + 5)));
-        let inputs = Rows::new(&values, 2, width, width + 5);
-        let conv = Conv::new(&taps, &bias, kernel);
+        let (taps, bias, values) =
+            (random_values(width * kernel), random_values(width), random_values(tokens * (width + 5)));
+        let inputs = StridedRows::new(&values, 2, width, width + 5);
+        let conv = ConvKernel::new(&taps, &bias, kernel);
         let case = format!("{tokens} tokens of {width} channels, {kernel} taps, seed {SEED}");
         let mut state = vec![0.0; conv.state_len()];
-        let want = run(&conv, Isa::best(), &mut state, inputs);
+        let want = run(&conv, InstructionSet::best(), &mut state, inputs);
         for (got, want) in want.iter().zip(exact(&taps, &bias, kernel, inputs)) {
             assert!((f64::from(*got) - want).abs() < 1e-6, "{case}: {got} for {want}");
         }
-        for isa in Isa::here() {
+        for isa in InstructionSet::available() {
             for cut in 1..tokens {
                 let mut cut_state = vec![0.0; conv.state_len()];
                 let mut got = run(&conv, isa, &mut cut_state, inputs.part(0, cut));

@@ -1,52 +1,53 @@
-//! Vector mathematics on rows of values. Memory-bound at a few operations a byte: the floor is bytes read and written / bandwidth, and a
-//! row here lies in a cache.
+//! Vector mathematics on rows of values. It is memory-bound at a few operations a byte: the lower
+//! bound is bytes read and written / bandwidth, with rows in a cache.
 //!
-//! An element's value does not depend on where in the slice it stands, and sums have one fixed order: 64 partial sums (element i in
-//! partial i mod 64), added as 0 + 1, 2 + 3 by groups of sixteen, then a tree over the lanes.
+//! An element's value does not depend on its position in the slice, and sums have one fixed order:
+//! 64 partial sums (element i in partial i mod 64), added as 0 + 1, 2 + 3 by groups of sixteen,
+//! then a tree over the lanes.
 
 pub(super) mod functions;
 #[cfg(test)]
 mod tests;
 
-use functions::{Exp, Function, Gelu, Sigmoid, Silu, Softplus, SquaredRelu, exp as exp_of};
+use functions::{Exp, Gelu, Sigmoid, Silu, Softplus, SquaredRelu, UnaryFunction, exp as exp_of};
 
-use super::isa::{Isa, Op};
+use super::isa::{InstructionSet, VectorOp};
 use super::vector::{LANES, Vector};
 
 /// e^x of each value.
 pub fn exp(values: &mut [f32]) {
-    Isa::best().run(Map { values, function: Exp });
+    InstructionSet::best().run(ElementMap { values, function: Exp });
 }
 
 /// `1 / (1 + e^-x)` of each value.
 pub fn sigmoid(values: &mut [f32]) {
-    Isa::best().run(Map { values, function: Sigmoid });
+    InstructionSet::best().run(ElementMap { values, function: Sigmoid });
 }
 
 /// `x / (1 + e^-x)` of each value.
 pub fn silu(values: &mut [f32]) {
-    Isa::best().run(Map { values, function: Silu });
+    InstructionSet::best().run(ElementMap { values, function: Silu });
 }
 
-/// `ln(1 + e^x)` of each value, without a floor.
+/// `ln(1 + e^x)` of each value, without a lower limit.
 pub fn softplus(values: &mut [f32]) {
-    Isa::best().run(Map { values, function: Softplus });
+    InstructionSet::best().run(ElementMap { values, function: Softplus });
 }
 
 /// `max(x, 0)^2` of each value.
 pub fn squared_relu(values: &mut [f32]) {
-    Isa::best().run(Map { values, function: SquaredRelu });
+    InstructionSet::best().run(ElementMap { values, function: SquaredRelu });
 }
 
 /// `x Phi(x)` of each value, the exact (erf) form.
 pub fn gelu(values: &mut [f32]) {
-    Isa::best().run(Map { values, function: Gelu });
+    InstructionSet::best().run(ElementMap { values, function: Gelu });
 }
 
 /// `y = y silu(z)`, element by element.
 pub fn gate(y: &mut [f32], z: &[f32]) {
-    assert_eq!(y.len(), z.len(), "a gate for each value");
-    Isa::best().run(Zip { to: y, from: z, pair: Gated });
+    assert_eq!(y.len(), z.len(), "one gate for each value");
+    InstructionSet::best().run(ElementZip { to: y, from: z, pair: GatedPair });
 }
 
 /// `to = to + from`, element by element.
@@ -56,49 +57,49 @@ pub fn add(to: &mut [f32], from: &[f32]) {
 
 /// `to = scale from + to`, element by element, each rounded once.
 pub fn add_scaled(to: &mut [f32], scale: f32, from: &[f32]) {
-    assert_eq!(to.len(), from.len(), "a value to add to each");
-    Isa::best().run(Zip { to, from, pair: Scaled(scale) });
+    assert_eq!(to.len(), from.len(), "one addend for each value");
+    InstructionSet::best().run(ElementZip { to, from, pair: ScaledPair(scale) });
 }
 
 /// `a . b`.
 pub fn dot(a: &[f32], b: &[f32]) -> f32 {
-    assert_eq!(a.len(), b.len(), "two vectors of one length");
-    Isa::best().run(Dot { a, b })
+    assert_eq!(a.len(), b.len(), "two vectors of the same length");
+    InstructionSet::best().run(DotProduct { a, b })
 }
 
 /// `out = weight x / sqrt(mean(x^2) + epsilon)`.
 pub fn rms_norm(x: &[f32], weight: &[f32], epsilon: f32, out: &mut [f32]) {
-    assert!(x.len() == weight.len() && x.len() == out.len(), "a weight for each value of a row");
-    Isa::best().run(RmsNorm { x, weight, epsilon, out });
+    assert!(x.len() == weight.len() && x.len() == out.len(), "one weight for each value of a row");
+    InstructionSet::best().run(RmsNorm { x, weight, epsilon, out });
 }
 
 /// `out = weight (x - mean(x)) / sqrt(mean((x - mean(x))^2) + epsilon) + bias`.
 pub fn layer_norm(x: &[f32], weight: &[f32], bias: &[f32], epsilon: f32, out: &mut [f32]) {
     let fit = x.len() == weight.len() && x.len() == bias.len() && x.len() == out.len();
-    assert!(fit, "a weight and a bias for each value of a row");
-    Isa::best().run(LayerNorm { x, weight, bias, epsilon, out });
+    assert!(fit, "one weight and one bias for each value of a row");
+    InstructionSet::best().run(LayerNorm { x, weight, bias, epsilon, out });
 }
 
 /// `e^(x - max) / sum`, in place. NaN anywhere makes every value NaN.
 pub fn softmax(values: &mut [f32]) {
-    Isa::best().run(Softmax { values });
+    InstructionSet::best().run(Softmax { values });
 }
 
 /// bfloat16 bits as float32 values.
 pub fn widen(bits: &[u16], out: &mut [f32]) {
-    assert_eq!(bits.len(), out.len(), "a place for each value");
+    assert_eq!(bits.len(), out.len(), "one output for each value");
     for (out, bits) in out.iter_mut().zip(bits) {
         *out = f32::from_bits(u32::from(*bits) << 16);
     }
 }
 
-/// A function of each value, in place.
-struct Map<'a, F> {
+/// Applies a function to each value in place.
+struct ElementMap<'a, F> {
     values: &'a mut [f32],
     function: F,
 }
 
-impl<F: Function> Op for Map<'_, F> {
+impl<F: UnaryFunction> VectorOp for ElementMap<'_, F> {
     type Output = ();
 
     #[inline(always)]
@@ -114,14 +115,14 @@ impl<F: Function> Op for Map<'_, F> {
 }
 
 /// A function of two values.
-trait Pair: Copy {
+trait PairFunction: Copy {
     fn of<V: Vector>(self, to: V, from: V) -> V;
 }
 
 #[derive(Clone, Copy)]
-struct Gated;
+struct GatedPair;
 
-impl Pair for Gated {
+impl PairFunction for GatedPair {
     #[inline(always)]
     fn of<V: Vector>(self, to: V, from: V) -> V {
         to.mul(Silu.of(from))
@@ -129,23 +130,23 @@ impl Pair for Gated {
 }
 
 #[derive(Clone, Copy)]
-struct Scaled(f32);
+struct ScaledPair(f32);
 
-impl Pair for Scaled {
+impl PairFunction for ScaledPair {
     #[inline(always)]
     fn of<V: Vector>(self, to: V, from: V) -> V {
         from.fma(V::splat(self.0), to)
     }
 }
 
-/// A function of each two values, into the first.
-struct Zip<'a, P> {
+/// Applies a function to pairs of values and stores the result in the first.
+struct ElementZip<'a, P> {
     to: &'a mut [f32],
     from: &'a [f32],
     pair: P,
 }
 
-impl<P: Pair> Op for Zip<'_, P> {
+impl<P: PairFunction> VectorOp for ElementZip<'_, P> {
     type Output = ();
 
     #[inline(always)]
@@ -163,19 +164,18 @@ impl<P: Pair> Op for Zip<'_, P> {
 /// Partial sums of a reduction, by vectors.
 const PARTIALS: usize = 4;
 
-/// Adds the partial sums up.
 #[inline(always)]
 fn total<V: Vector>(partials: [V; PARTIALS]) -> f32 {
     let [a, b, c, d] = partials;
     a.add(b).add(c.add(d)).sum()
 }
 
-struct Dot<'a> {
+struct DotProduct<'a> {
     a: &'a [f32],
     b: &'a [f32],
 }
 
-impl Op for Dot<'_> {
+impl VectorOp for DotProduct<'_> {
     type Output = f32;
 
     #[inline(always)]
@@ -194,15 +194,15 @@ impl Op for Dot<'_> {
     }
 }
 
-/// Sums up `x - shift` or its square, see `run`.
+/// Sums `x - shift` or its square, see `run`.
 #[derive(Clone, Copy)]
-struct Sum<'a> {
+struct SumReduction<'a> {
     x: &'a [f32],
     shift: f32,
     squared: bool,
 }
 
-impl Sum<'_> {
+impl SumReduction<'_> {
     #[inline(always)]
     fn of<V: Vector>(self) -> f32 {
         let mut partials = [V::zero(); PARTIALS];
@@ -213,7 +213,7 @@ impl Sum<'_> {
             }
         }
         for (partial, x) in partials.iter_mut().zip(rest.chunks(LANES)) {
-            // The lanes beyond the end hold the shift, and so add nothing.
+            // The lanes after the end hold the shift, so they add nothing.
             let mut lanes = [self.shift; LANES];
             lanes[..x.len()].copy_from_slice(x);
             *partial = self.term(V::load(&lanes), *partial);
@@ -235,12 +235,12 @@ struct RmsNorm<'a> {
     out: &'a mut [f32],
 }
 
-impl Op for RmsNorm<'_> {
+impl VectorOp for RmsNorm<'_> {
     type Output = ();
 
     #[inline(always)]
     fn run<V: Vector>(self) {
-        let squares = Sum { x: self.x, shift: 0.0, squared: true }.of::<V>();
+        let squares = SumReduction { x: self.x, shift: 0.0, squared: true }.of::<V>();
         let scale = 1.0 / (squares / self.x.len() as f32 + self.epsilon).sqrt();
         for ((out, x), weight) in self.out.iter_mut().zip(self.x).zip(self.weight) {
             *out = x * scale * weight;
@@ -256,14 +256,14 @@ struct LayerNorm<'a> {
     out: &'a mut [f32],
 }
 
-impl Op for LayerNorm<'_> {
+impl VectorOp for LayerNorm<'_> {
     type Output = ();
 
     #[inline(always)]
     fn run<V: Vector>(self) {
         let count = self.x.len() as f32;
-        let mean = Sum { x: self.x, shift: 0.0, squared: false }.of::<V>() / count;
-        let variance = Sum { x: self.x, shift: mean, squared: true }.of::<V>() / count;
+        let mean = SumReduction { x: self.x, shift: 0.0, squared: false }.of::<V>() / count;
+        let variance = SumReduction { x: self.x, shift: mean, squared: true }.of::<V>() / count;
         let scale = 1.0 / (variance + self.epsilon).sqrt();
         for (((out, x), weight), bias) in self.out.iter_mut().zip(self.x).zip(self.weight).zip(self.bias) {
             *out = ((x - mean) * scale).mul_add(*weight, *bias);
@@ -275,7 +275,7 @@ struct Softmax<'a> {
     values: &'a mut [f32],
 }
 
-impl Op for Softmax<'_> {
+impl VectorOp for Softmax<'_> {
     type Output = ();
 
     #[inline(always)]
@@ -288,12 +288,12 @@ impl Op for Softmax<'_> {
         if !rest.is_empty() {
             exp_of(V::load_part(rest).sub(largest)).store_part(rest);
         }
-        let sum = Sum { x: self.values, shift: 0.0, squared: false }.of::<V>();
+        let sum = SumReduction { x: self.values, shift: 0.0, squared: false }.of::<V>();
         self.values.iter_mut().for_each(|value| *value /= sum);
     }
 }
 
-/// The largest value; negative infinity of none.
+/// The largest value; negative infinity for an empty slice.
 #[inline(always)]
 fn largest<V: Vector>(values: &[f32]) -> f32 {
     let mut most = V::splat(f32::NEG_INFINITY);
@@ -306,7 +306,7 @@ fn largest<V: Vector>(values: &[f32]) -> f32 {
     V::load(&lanes).max(most).largest()
 }
 
-/// Whole blocks of one vector a partial sum, and the rest.
+/// Whole blocks of one vector for each partial sum, and the rest.
 #[inline(always)]
 fn blocks(values: &[f32]) -> (&[[f32; PARTIALS * LANES]], &[f32]) {
     values.as_chunks()

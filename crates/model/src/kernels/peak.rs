@@ -1,38 +1,39 @@
-//! What this machine can do at most, so that a measured figure has something to stand against. Whoever asks holds the clock.
+//! Peak rates of this machine, as a reference for measurements. The caller measures the time.
 
 use std::hint::black_box;
 
-use super::isa::{Isa, Op};
-use super::team::Team;
+use super::isa::{InstructionSet, VectorOp};
+use super::thread_pool::ThreadPool;
 use super::vector::{LANES, Vector};
 
-/// Fused multiply-adds on values in registers, `rounds` times on every thread; returns the operations done, two each.
-pub fn multiply_adds(team: &Team, rounds: usize) -> f64 {
+/// Fused multiply-adds on values in registers, `rounds` times on every thread; returns the number
+/// of operations, two for each.
+pub fn multiply_adds(team: &ThreadPool, rounds: usize) -> f64 {
     team.tasks(team.threads(), |_| {
-        black_box(Isa::best().run(MultiplyAdds { rounds }));
+        black_box(InstructionSet::best().run(MultiplyAdds { rounds }));
     });
     (team.threads() * rounds * CHAINS * LANES * 2) as f64
 }
 
-/// Reads all values once with all threads, each its own stretch; returns a sum of them.
-pub fn read(team: &Team, values: &[f32]) -> f32 {
+/// Reads all values once with all threads, each a segment of its own; returns a sum of them.
+pub fn read(team: &ThreadPool, values: &[f32]) -> f32 {
     let mut sums = vec![0.0; team.threads()];
-    let stretch = values.len().div_ceil(team.threads()).max(1);
+    let share = values.len().div_ceil(team.threads()).max(1);
     team.pieces(&mut sums, 1, |index, sum| {
-        let values = values.chunks(stretch).nth(index).unwrap_or_default();
-        sum[0] = Isa::best().run(Read { values });
+        let values = values.chunks(share).nth(index).unwrap_or_default();
+        sum[0] = InstructionSet::best().run(ReadSum { values });
     });
     sums.iter().sum()
 }
 
-/// Sums under way at once: more than two pipes of latency four need.
+/// Independent sums: more than two pipes with a latency of four need.
 const CHAINS: usize = 12;
 
 struct MultiplyAdds {
     rounds: usize,
 }
 
-impl Op for MultiplyAdds {
+impl VectorOp for MultiplyAdds {
     type Output = f32;
 
     #[inline(always)]
@@ -48,11 +49,11 @@ impl Op for MultiplyAdds {
     }
 }
 
-struct Read<'a> {
+struct ReadSum<'a> {
     values: &'a [f32],
 }
 
-impl Op for Read<'_> {
+impl VectorOp for ReadSum<'_> {
     type Output = f32;
 
     #[inline(always)]

@@ -1,16 +1,18 @@
 //! The product of a packed matrix with rows of inputs.
 //!
-//! Floor: a product of m rows does 2 m K N operations and reads 4 K N bytes of float32 weights (2 K N of bfloat16). A core here does about
-//! 64 operations a cycle and is fed 5 bytes a cycle from memory, so below some 25 rows the weights' bytes are the bound and above it
-//! the multiplications are.
+//! Lower bound: a product of m rows takes 2 m K N operations and reads 4 K N bytes of float32
+//! weights (2 K N of bfloat16). A core of the reference machine computes about 64 operations a
+//! cycle and reads 5 bytes a cycle from memory, so below about 25 rows the bytes of the weights are
+//! the limit, above it the multiplications.
 //!
-//! A register block computes some rows by 32 outputs: every step loads one step of the panel and, for each row, one broadcast input. Blocks
-//! are cut along K so that a piece of the panel stays in the first-level cache while all rows of a group pass by; the sums wait in y. That
-//! never changes an element's order of summation, which is why any number of rows gives the same bits.
+//! A register block computes some rows by 32 outputs: every step loads one step of the panel and
+//! broadcasts one input of each row. Blocks are cut along K so that a piece of the panel stays in
+//! the first-level cache while all rows of a group use it; the sums are stored in y meanwhile. That
+//! never changes an element's order of summation, so any number of rows gives the same bits.
 #![allow(unsafe_code)]
 
-/// A loop over a constant number of indices (16 at most), written out: left to itself the compiler keeps some of these loops, and then
-/// the sums in memory.
+/// Unrolls a loop over a constant number of indices (16 at most): otherwise the compiler keeps some
+/// of these loops and, with them, the sums in memory.
 macro_rules! each {
     ($index:ident < $count:ident, $body:block) => { $crate::kernels::product::each!($index, $count, $body; 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15) };
     ($index:ident, $count:ident, $body:block; $($at:literal)*) => {
@@ -32,59 +34,71 @@ mod tile;
 
 use std::cell::Cell;
 
-use super::isa::{Isa, Op};
-use super::matrix::{Compute, Matrix, PANEL, Stored};
+use super::isa::{InstructionSet, VectorOp};
+use super::matrix::{PANEL, PackedFormat, PackedMatrix, ProductPrecision};
 use super::vector::{LANES, Vector};
-use super::{Team, buffer::Buffer};
-use inputs::Inputs;
-use schemes::{Float32, Scheme, Widened};
-use tile::Tile;
+use super::{ThreadPool, buffer::AlignedBuffer};
+use inputs::InputRows;
+use schemes::{Float32Scheme, StepScheme, WidenedScheme};
+use tile::RegisterBlock;
 
-/// What computes a product. All kernels of one order give the same bits.
+/// The code that computes a product. All kernels of one order give the same bits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kernel {
-    /// The chain of fused multiply-adds over inputs as they are.
-    Chain(Isa),
+pub(super) enum ProductKernel {
+    /// The chain of fused multiply-adds over unchanged inputs.
+    Chain(InstructionSet),
     /// The same chain over inputs rounded to bfloat16.
-    RoundedChain(Isa),
-    /// The tiles of AMX, which have an order of their own.
+    RoundedChain(InstructionSet),
+    /// The tiles of AMX, which have their own order.
     #[cfg(target_arch = "x86_64")]
     Tiles,
 }
 
-impl Kernel {
-    /// The one this machine does such a product by. It depends on nothing else: not on the shape and not on the rows.
-    pub(super) fn best(stored: Stored, compute: Compute) -> Self {
+impl ProductKernel {
+    /// The kernel that this machine uses for such a product. It depends on nothing else, neither
+    /// the shape nor the number of rows.
+    pub(super) fn best(stored: PackedFormat, compute: ProductPrecision) -> Self {
         match (stored, compute) {
             #[cfg(target_arch = "x86_64")]
-            (Stored::Bfloat16, Compute::Bfloat16) if amx::is_here() => Self::Tiles,
-            (Stored::Bfloat16, Compute::Bfloat16) => Self::RoundedChain(Isa::best()),
-            _ => Self::Chain(Isa::best()),
+            (PackedFormat::Bfloat16, ProductPrecision::Bfloat16) if amx::is_here() => Self::Tiles,
+            (PackedFormat::Bfloat16, ProductPrecision::Bfloat16) => {
+                Self::RoundedChain(InstructionSet::best())
+            }
+            _ => Self::Chain(InstructionSet::best()),
         }
     }
 
-    fn isa(self) -> Isa {
+    fn isa(self) -> InstructionSet {
         match self {
             Self::Chain(isa) | Self::RoundedChain(isa) => isa,
             #[cfg(target_arch = "x86_64")]
-            Self::Tiles => Isa::best(),
+            Self::Tiles => InstructionSet::best(),
         }
     }
 }
 
-/// Steps of a piece of a panel: 256 x 32 x 4 B = 32 KiB, two thirds of a first-level cache; 12 rows of inputs take another quarter.
+/// Steps of a piece of a panel: 256 x 32 x 4 B = 32 KiB, two thirds of a first-level cache; 12 rows
+/// of inputs take another quarter.
 const DEPTH: usize = 256;
 
-/// Rows that share a piece of a panel before it is left: their inputs of DEPTH steps, 192 KiB, stay in the second-level cache.
+/// Rows that share a piece of a panel: their inputs of DEPTH steps, 192 KiB, stay in the
+/// second-level cache.
 const GROUP: usize = 192;
 
 thread_local! {
-    /// Where a caller's inputs are rearranged. Kept, so that a decode step allocates nothing.
-    static SCRATCH: Cell<Buffer> = Cell::default();
+    /// Buffer for a caller's rearranged inputs. It is kept, so that a decode step allocates
+    /// nothing.
+    static SCRATCH: Cell<AlignedBuffer> = Cell::default();
 }
 
-/// `y[m, out] = x[m, in] W^T`, shapes checked by the caller.
-pub(super) fn product(matrix: &Matrix, kernel: Kernel, team: &Team, x: &[f32], y: &mut [f32]) {
+/// `y[m, out] = x[m, in] W^T`; the caller has checked the shapes.
+pub(super) fn product(
+    matrix: &PackedMatrix,
+    kernel: ProductKernel,
+    team: &ThreadPool,
+    x: &[f32],
+    y: &mut [f32],
+) {
     if y.is_empty() {
         return;
     }
@@ -93,33 +107,33 @@ pub(super) fn product(matrix: &Matrix, kernel: Kernel, team: &Team, x: &[f32], y
     }
     let mut scratch = SCRATCH.take();
     #[cfg(target_arch = "x86_64")]
-    if kernel == Kernel::Tiles {
+    if kernel == ProductKernel::Tiles {
         amx::product(matrix, team, x, y, &mut scratch);
         return SCRATCH.set(scratch);
     }
     let rows = y.len() / matrix.out;
-    let inputs = Inputs::prepare(kernel, matrix, team, x, rows, &mut scratch);
-    let cut = Cut::new(matrix, rows, team.threads());
-    let output = Output { start: y.as_mut_ptr(), matrix, inputs };
+    let inputs = InputRows::prepare(kernel, matrix, team, x, rows, &mut scratch);
+    let cut = TaskGrid::new(matrix, rows, team.threads());
+    let output = ProductOutput { start: y.as_mut_ptr(), matrix, inputs };
     team.tasks(cut.groups * cut.strips, |task| {
         let (group, strip) = (task / cut.strips, task % cut.strips);
         let rows = share(rows, cut.groups, group);
         let panels = share(matrix.out.div_ceil(PANEL), cut.strips, strip);
-        kernel.isa().run(Strip { output: &output, rows, panels });
+        kernel.isa().run(PanelStrip { output: &output, rows, panels });
     });
     SCRATCH.set(scratch);
 }
 
-/// How a product is cut into tasks: groups of rows by strips of panels.
-struct Cut {
+/// How a product is divided into tasks: groups of rows by strips of panels.
+struct TaskGrid {
     groups: usize,
     strips: usize,
 }
 
-impl Cut {
-    /// Four tasks a thread even out threads of unlike speed; more only where a strip would outgrow 16 panels, whose sums
-    /// (192 x 512 x 4 B = 384 KiB) wait in the second-level cache.
-    fn new(matrix: &Matrix, rows: usize, threads: usize) -> Self {
+impl TaskGrid {
+    /// Four tasks a thread balance threads of different speed. There are more only if a strip would
+    /// exceed 16 panels, whose sums (192 x 512 x 4 B = 384 KiB) stay in the second-level cache.
+    fn new(matrix: &PackedMatrix, rows: usize, threads: usize) -> Self {
         let panels = matrix.out.div_ceil(PANEL);
         let groups = rows.div_ceil(GROUP);
         let wanted = if threads == 1 { 1 } else { (4 * threads).div_ceil(groups) };
@@ -133,38 +147,38 @@ fn share(total: usize, shares: usize, index: usize) -> std::ops::Range<usize> {
     total * index / shares..total * (index + 1) / shares
 }
 
-/// Where a product goes, shared by the threads that fill disjoint parts of it.
-struct Output<'a> {
+/// Destination of a product. Threads write disjoint parts of it.
+struct ProductOutput<'a> {
     start: *mut f32,
-    matrix: &'a Matrix,
-    inputs: Inputs<'a>,
+    matrix: &'a PackedMatrix,
+    inputs: InputRows<'a>,
 }
 
 // SAFETY: every element of y belongs to one strip, and each strip is computed by one thread.
-unsafe impl Sync for Output<'_> {}
+unsafe impl Sync for ProductOutput<'_> {}
 
 /// One task: some rows by some panels.
-struct Strip<'a> {
-    output: &'a Output<'a>,
+struct PanelStrip<'a> {
+    output: &'a ProductOutput<'a>,
     rows: std::ops::Range<usize>,
     panels: std::ops::Range<usize>,
 }
 
-impl Op for Strip<'_> {
+impl VectorOp for PanelStrip<'_> {
     type Output = ();
 
     #[inline(always)]
     fn run<V: Vector>(self) {
         match self.output.matrix.stored {
-            Stored::Float32 => self.by_scheme::<V, Float32>(),
-            Stored::Bfloat16 => self.by_scheme::<V, Widened>(),
+            PackedFormat::Float32 => self.by_scheme::<V, Float32Scheme>(),
+            PackedFormat::Bfloat16 => self.by_scheme::<V, WidenedScheme>(),
         }
     }
 }
 
-impl Strip<'_> {
+impl PanelStrip<'_> {
     #[inline(always)]
-    fn by_scheme<V: Vector, S: Scheme<V>>(self) {
+    fn by_scheme<V: Vector, S: StepScheme<V>>(self) {
         let steps = self.output.matrix.steps();
         let blocks = self.rows.len().div_ceil(V::BLOCK[0]);
         for from in (0..steps).step_by(DEPTH) {
@@ -178,37 +192,44 @@ impl Strip<'_> {
         }
     }
 
-    /// Some rows by a panel, along DEPTH steps. The last panel may have fewer than 32 outputs: its sums take a detour over a full block.
+    /// Some rows by a panel, along DEPTH steps. The last panel may have fewer than 32 outputs: then
+    /// the sums go through a full block.
     #[inline(always)]
-    fn block<V: Vector, S: Scheme<V>>(&self, from: usize, panel: usize, rows: std::ops::Range<usize>) {
-        let Output { start, matrix, inputs } = self.output;
+    fn block<V: Vector, S: StepScheme<V>>(&self, from: usize, panel: usize, rows: std::ops::Range<usize>) {
+        let ProductOutput { start, matrix, inputs } = self.output;
         let outputs = PANEL.min(matrix.out - panel * PANEL);
         let at = rows.start * matrix.out + panel * PANEL;
-        let mut tile = Tile {
+        let mut tile = RegisterBlock {
             steps: DEPTH.min(matrix.steps() - from),
             half: from + DEPTH >= matrix.steps() && !matrix.input.is_multiple_of(S::WEIGHTS),
-            weights: matrix.words[panel * matrix.panel_words() + from * PANEL..].as_ptr(),
+            weights: matrix.packed[panel * matrix.panel_len() + from * PANEL..].as_ptr(),
             inputs: inputs.at(rows.start, from),
             inputs_stride: inputs.row_stride,
-            // SAFETY: a row and a column inside y.
+            // SAFETY: a row and a column of y.
             sums: unsafe { start.add(at) },
             sums_stride: matrix.out,
             begun: from > 0,
         };
         if outputs == PANEL {
-            // SAFETY: the rows and the panel lie inside y, x and the matrix.
+            // SAFETY: the rows and the panel are inside y, x and the matrix.
             unsafe { tile.run::<V, S>(rows.len()) };
         } else {
-            // SAFETY: as above for the outputs there are.
+            // SAFETY: as above, for the outputs that exist.
             unsafe { self.narrow::<V, S>(&mut tile, rows.len(), outputs) };
         }
     }
 
     /// A block of fewer outputs than a panel has.
     ///
-    /// SAFETY: `tile` is as `Tile::run` wants it, but only `outputs` values a row are ours at `sums`.
+    /// SAFETY: `tile` satisfies the contract of `RegisterBlock::run`, except that only `outputs`
+    /// values a row at `sums` belong to this call.
     #[inline(always)]
-    unsafe fn narrow<V: Vector, S: Scheme<V>>(&self, tile: &mut Tile, rows: usize, outputs: usize) {
+    unsafe fn narrow<V: Vector, S: StepScheme<V>>(
+        &self,
+        tile: &mut RegisterBlock,
+        rows: usize,
+        outputs: usize,
+    ) {
         let mut full = [0.0f32; ROWS_MAX * PANEL];
         let (start, stride) = (tile.sums, tile.sums_stride);
         (tile.sums, tile.sums_stride) = (full.as_mut_ptr(), PANEL);
@@ -219,7 +240,7 @@ impl Strip<'_> {
                 full[row * PANEL..][..outputs].copy_from_slice(sums);
             }
         }
-        // SAFETY: `full` has room for every row of the largest block.
+        // SAFETY: `full` has space for every row of the largest block.
         unsafe { tile.run::<V, S>(rows) };
         for row in 0..rows {
             // SAFETY: by the contract above.
@@ -229,7 +250,7 @@ impl Strip<'_> {
     }
 }
 
-/// Rows of the largest block of any machine.
+/// Rows of the largest block of any instruction set.
 const ROWS_MAX: usize = 12;
 
 const _: () = assert!(PANEL == 2 * LANES);

@@ -1,58 +1,61 @@
 //! The two passes of a separable resampling of RGB pixels, in 8-bit fixed point and in float32.
 //!
-//! Floor of a 1280 x 720 screenshot on its way to 1024 x 512: 720 x 1024 x 6 taps across and 512 x 1024 x 7 down, 3 colours each,
-//! are 24 million multiply-adds. At 16 lanes a cycle and 4 GHz that is 0.4 ms; reading and writing 2.8 + 2.2 + 2.2 + 1.6 MB in
-//! cache is less. A row of pixels has no lanes to spare across (3 colours), so the pass across works on `ROWS` rows side by side.
+//! Lower bound of resizing a 1280 x 720 screenshot to 1024 x 512: 720 x 1024 x 6 taps horizontally
+//! and 512 x 1024 x 7 vertically, 3 colours each, are 24 million multiply-adds. At 16 lanes a cycle
+//! and 4 GHz that is 0.4 ms; reading and writing 2.8 + 2.2 + 2.2 + 1.6 MB in cache is less. A row
+//! of pixels has no lanes to use horizontally (3 colours), so the horizontal pass processes `ROWS`
+//! rows in parallel.
 
 use std::ops::Range;
 
-use super::isa::{Isa, Op};
+use super::isa::{InstructionSet, VectorOp};
 use super::vector::{LANES, Vector};
 
-/// Rows that the pass across handles side by side.
+/// Rows that the horizontal pass processes in parallel.
 const ROWS: usize = 16;
-/// Values of a pixel there: three colours and one lane left idle, so that a pixel moves as one 32-bit word.
-const WORD: usize = 4;
-/// Vectors summed side by side: one column of `ROWS` rows.
-const STRIP: usize = ROWS * WORD / LANES;
-/// A column of pixels, or as many neighbouring values of a row.
-type Strip<S> = [[S; LANES]; STRIP];
+/// Values of a pixel in that pass: three colours and one unused lane, so that a pixel moves as one
+/// 32-bit value.
+const PIXEL_LANES: usize = 4;
+/// Vectors that are summed in parallel: one column of `ROWS` rows.
+const STRIP: usize = ROWS * PIXEL_LANES / LANES;
+/// A column of pixels, or as many consecutive values of a row.
+type PixelStrip<S> = [[S; LANES]; STRIP];
 
-/// A colour value and the arithmetic it is resampled in, sixteen at a time.
-pub(crate) trait Sample: Copy + Default + Send + Sync + 'static {
-    /// What it is weighed by.
+/// A colour value and its arithmetic, sixteen at a time.
+pub(crate) trait PixelSample: Copy + Default + Send + Sync + 'static {
+    /// Type of its weights.
     type Weight: Copy + Default;
-    /// How values and weights are turned into lanes, and sums back into values.
-    type Lanes<V: Vector>: Arithmetic<V, Self>;
+    /// Converts values and weights to lanes, and sums back to values.
+    type Lanes<V: Vector>: SampleArithmetic<V, Self>;
 }
 
-/// The steps of a weighted sum.
-pub(crate) trait Arithmetic<V: Vector, S: Sample> {
+/// Steps of a weighted sum.
+pub(crate) trait SampleArithmetic<V: Vector, S: PixelSample> {
     /// The empty sum.
     fn start() -> V;
     /// A weight in every lane.
     fn weight(weight: S::Weight) -> V;
     /// `sum + weight * values`.
     fn add(sum: V, weight: V, values: &[S; LANES]) -> V;
-    /// The values that sums stand for.
+    /// The values of the sums.
     fn finish(sum: V) -> [S; LANES];
 }
 
-impl Sample for u8 {
+impl PixelSample for u8 {
     type Weight = i32;
     type Lanes<V: Vector> = FixedPoint;
 }
 
-impl Sample for f32 {
+impl PixelSample for f32 {
     type Weight = f32;
-    type Lanes<V: Vector> = Float;
+    type Lanes<V: Vector> = FloatingPoint;
 }
 
-/// Bytes, and weights of 22 fractional bits. A sum stays inside 32 bits: the weights of an output add up to at most 1.4 in magnitude, and
-/// 1.4 x 2^22 x 255 = 1.5 x 10^9.
+/// Bytes with weights of 22 fractional bits. A sum stays inside 32 bits: the weights of an output
+/// add up to at most 1.4 in magnitude, and 1.4 x 2^22 x 255 = 1.5 x 10^9.
 pub(crate) struct FixedPoint;
 
-impl<V: Vector> Arithmetic<V, u8> for FixedPoint {
+impl<V: Vector> SampleArithmetic<V, u8> for FixedPoint {
     #[inline(always)]
     fn start() -> V {
         V::from_bits(1 << 21) // one half, for rounding
@@ -75,9 +78,9 @@ impl<V: Vector> Arithmetic<V, u8> for FixedPoint {
 }
 
 /// float32 throughout.
-pub(crate) struct Float;
+pub(crate) struct FloatingPoint;
 
-impl<V: Vector> Arithmetic<V, f32> for Float {
+impl<V: Vector> SampleArithmetic<V, f32> for FloatingPoint {
     #[inline(always)]
     fn start() -> V {
         V::zero()
@@ -99,28 +102,28 @@ impl<V: Vector> Arithmetic<V, f32> for Float {
     }
 }
 
-/// For each output along one axis, the inputs it is made of and their weights.
+/// For each output along one axis, its inputs and their weights.
 #[derive(Debug, Clone, Default)]
-pub struct Taps<W> {
+pub struct ResampleTaps<W> {
     spans: Vec<(usize, Range<usize>)>,
     weights: Vec<W>,
 }
 
-impl<W> Taps<W> {
-    /// Adds an output: the first input it takes and the weights from there on, at least one.
+impl<W> ResampleTaps<W> {
+    /// Adds an output: its first input, and the weights from there on, at least one.
     pub fn push(&mut self, first: usize, weights: impl Iterator<Item = W>) {
         let start = self.weights.len();
         self.weights.extend(weights);
-        assert!(self.weights.len() > start, "an output is made of at least one input");
+        assert!(self.weights.len() > start, "an output has no inputs");
         self.spans.push((first, start..self.weights.len()));
     }
 
-    /// How many outputs.
+    /// Number of outputs.
     pub fn count(&self) -> usize {
         self.spans.len()
     }
 
-    /// Inputs that are needed: one more than the highest taken.
+    /// Number of inputs needed: one more than the highest index.
     fn reach(&self) -> usize {
         self.spans.iter().map(|(first, weights)| first + weights.len()).max().unwrap_or(0)
     }
@@ -131,44 +134,46 @@ impl<W> Taps<W> {
     }
 }
 
-/// Resamples every row: `out[y, x, c]` from `source[y, .., c]`. `width` is that of a source row in pixels; `out` has as many rows.
-pub fn across<S: Sample>(taps: &Taps<S::Weight>, source: &[S], width: usize, out: &mut [S]) {
+/// Resamples every row: `out[y, x, c]` from `source[y, .., c]`. `width` is the width of a source
+/// row in pixels; `out` has as many rows.
+pub fn across<S: PixelSample>(taps: &ResampleTaps<S::Weight>, source: &[S], width: usize, out: &mut [S]) {
     assert!(taps.reach() <= width, "a row of {width} pixels, inputs up to {}", taps.reach());
     let (row, out_row) = (3 * width, 3 * taps.count());
     assert_eq!(source.len() / row * out_row, out.len(), "rows of {row} and of {out_row} values");
-    let mut columns = vec![Strip::<S>::default(); width];
+    let mut columns = vec![PixelStrip::<S>::default(); width];
     for (source, out) in source.chunks(ROWS * row).zip(out.chunks_mut(ROWS * out_row)) {
-        stand(source, row, &mut columns);
-        Isa::best().run(Across { taps, columns: &columns, out });
+        transpose_rows(source, row, &mut columns);
+        InstructionSet::best().run(HorizontalPass { taps, columns: &columns, out });
     }
 }
 
 /// Resamples every column: `out[y, i]` from `source[.., i]`, rows of `row` values.
-pub fn down<S: Sample>(taps: &Taps<S::Weight>, source: &[S], row: usize, out: &mut [S]) {
+pub fn down<S: PixelSample>(taps: &ResampleTaps<S::Weight>, source: &[S], row: usize, out: &mut [S]) {
     let rows = source.len() / row;
     assert!(taps.reach() <= rows, "{rows} rows, inputs up to {}", taps.reach());
     assert_eq!(taps.count() * row, out.len(), "{} rows of {row} values", taps.count());
-    Isa::best().run(Down { taps, source, row, out });
+    InstructionSet::best().run(VerticalPass { taps, source, row, out });
 }
 
-/// Rows become lanes: pixel x of row r goes to lanes `4 r ..` of column x. Lanes of missing rows keep what they held; nobody reads them.
-fn stand<S: Sample>(source: &[S], row: usize, columns: &mut [Strip<S>]) {
+/// Transposes rows into lanes: pixel x of row r goes to lanes `4 r ..` of column x. Lanes of
+/// missing rows keep their contents, which are never read.
+fn transpose_rows<S: PixelSample>(source: &[S], row: usize, columns: &mut [PixelStrip<S>]) {
     for (r, row) in source.chunks_exact(row).enumerate() {
         for (pixel, column) in row.as_chunks::<3>().0.iter().zip(&mut *columns) {
             let [red, green, blue] = *pixel;
-            column.as_flattened_mut().as_chunks_mut::<WORD>().0[r] = [red, green, blue, S::default()];
+            column.as_flattened_mut().as_chunks_mut::<PIXEL_LANES>().0[r] = [red, green, blue, S::default()];
         }
     }
 }
 
-/// The pass across, for rows that stand as columns.
-struct Across<'a, S: Sample> {
-    taps: &'a Taps<S::Weight>,
-    columns: &'a [Strip<S>],
+/// The horizontal pass, for transposed rows.
+struct HorizontalPass<'a, S: PixelSample> {
+    taps: &'a ResampleTaps<S::Weight>,
+    columns: &'a [PixelStrip<S>],
     out: &'a mut [S],
 }
 
-impl<S: Sample> Op for Across<'_, S> {
+impl<S: PixelSample> VectorOp for HorizontalPass<'_, S> {
     type Output = ();
 
     #[inline(always)]
@@ -177,10 +182,10 @@ impl<S: Sample> Op for Across<'_, S> {
         for (x, (first, weights)) in self.taps.outputs().enumerate() {
             let values = weigh::<V, S, STRIP>(weights, &self.columns[first..first + weights.len()]);
             let rows = self.out.chunks_exact_mut(out_row);
-            for (pixel, row) in values.as_flattened().as_chunks::<WORD>().0.iter().zip(rows) {
-                // A word is one store: its idle lane goes along, and the next pixel overwrites it.
-                match row[3 * x..].first_chunk_mut::<WORD>() {
-                    Some(word) => *word = *pixel,
+            for (pixel, row) in values.as_flattened().as_chunks::<PIXEL_LANES>().0.iter().zip(rows) {
+                // A pixel is one store of four values: the next pixel overwrites the unused lane.
+                match row[3 * x..].first_chunk_mut::<PIXEL_LANES>() {
+                    Some(output) => *output = *pixel,
                     None => row[3 * x..].copy_from_slice(&pixel[..3]),
                 }
             }
@@ -188,15 +193,15 @@ impl<S: Sample> Op for Across<'_, S> {
     }
 }
 
-/// The pass down.
-struct Down<'a, S: Sample> {
-    taps: &'a Taps<S::Weight>,
+/// The vertical pass.
+struct VerticalPass<'a, S: PixelSample> {
+    taps: &'a ResampleTaps<S::Weight>,
     source: &'a [S],
     row: usize,
     out: &'a mut [S],
 }
 
-impl<S: Sample> Op for Down<'_, S> {
+impl<S: PixelSample> VectorOp for VerticalPass<'_, S> {
     type Output = ();
 
     #[inline(always)]
@@ -217,7 +222,7 @@ impl<S: Sample> Op for Down<'_, S> {
                 at += LANES;
             }
             if !last.is_empty() {
-                last_of::<V, S>(weights, &source[at..], row, last);
+                resample_tail::<V, S>(weights, &source[at..], row, last);
             }
         }
     }
@@ -225,7 +230,7 @@ impl<S: Sample> Op for Down<'_, S> {
 
 /// Weighted sum of strips.
 #[inline(always)]
-fn weigh<V: Vector, S: Sample, const N: usize>(
+fn weigh<V: Vector, S: PixelSample, const N: usize>(
     weights: &[S::Weight],
     strips: &[[[S; LANES]; N]],
 ) -> [[S; LANES]; N] {
@@ -239,9 +244,9 @@ fn weigh<V: Vector, S: Sample, const N: usize>(
     finish::<V, S, N>(&sums)
 }
 
-/// The same of the first values of rows of `row` values.
+/// Weighted sum of the first values of rows of `row` values.
 #[inline(always)]
-fn weigh_rows<V: Vector, S: Sample, const N: usize>(
+fn weigh_rows<V: Vector, S: PixelSample, const N: usize>(
     weights: &[S::Weight],
     source: &[S],
     row: usize,
@@ -250,7 +255,7 @@ fn weigh_rows<V: Vector, S: Sample, const N: usize>(
     for (values, weight) in source.chunks(row).zip(weights) {
         let weight = S::Lanes::<V>::weight(*weight);
         let values: &[[S; LANES]; N] =
-            values.as_chunks().0.first_chunk().expect("a row reaches as far as its strips");
+            values.as_chunks().0.first_chunk().expect("a row has all values of its strips");
         for (sum, values) in sums.iter_mut().zip(values) {
             *sum = S::Lanes::<V>::add(*sum, weight, values);
         }
@@ -259,8 +264,9 @@ fn weigh_rows<V: Vector, S: Sample, const N: usize>(
 }
 
 #[inline(always)]
-fn finish<V: Vector, S: Sample, const N: usize>(sums: &[V; N]) -> [[S; LANES]; N] {
-    // A loop, not `map`: what the library calls back is compiled for the plain machine.
+fn finish<V: Vector, S: PixelSample, const N: usize>(sums: &[V; N]) -> [[S; LANES]; N] {
+    // A loop, not `map`: functions that the library calls back are compiled without the vector
+    // instructions.
     let mut values = [[S::default(); LANES]; N];
     for (values, sum) in values.iter_mut().zip(sums) {
         *values = S::Lanes::<V>::finish(*sum);
@@ -268,9 +274,9 @@ fn finish<V: Vector, S: Sample, const N: usize>(sums: &[V; N]) -> [[S; LANES]; N
     values
 }
 
-/// The same for fewer values than a vector holds.
+/// Weighted sum of fewer values than a vector has lanes.
 #[inline(always)]
-fn last_of<V: Vector, S: Sample>(weights: &[S::Weight], source: &[S], row: usize, out: &mut [S]) {
+fn resample_tail<V: Vector, S: PixelSample>(weights: &[S::Weight], source: &[S], row: usize, out: &mut [S]) {
     let mut sum = S::Lanes::<V>::start();
     for (values, weight) in source.chunks(row).zip(weights) {
         let mut lanes = [S::default(); LANES];
@@ -284,13 +290,14 @@ fn last_of<V: Vector, S: Sample>(weights: &[S::Weight], source: &[S], row: usize
 mod tests {
     use super::*;
 
-    /// Sizes around the edges of blocks, strips and vectors; weights that leave 0 to 255 on both sides.
+    /// Sizes around the edges of blocks, strips and vectors, with weights that exceed 0 to 255 on
+    /// both sides.
     #[test]
     fn every_family_gives_the_same_bytes() {
         for (width, rows) in [(1, 1), (3, 15), (21, 16), (22, 17), (64, 33), (130, 5)] {
             let source: Vec<u8> = (0..3 * width * rows).map(|i| (i * 37 % 251) as u8).collect();
             let taps = |count: usize, step: i32| {
-                let mut taps = Taps::default();
+                let mut taps = ResampleTaps::default();
                 for first in 0..count {
                     let len = (count - first).min(5);
                     taps.push(first, (0..len).map(|k| ((1 << 22) / len as i32) + (k as i32 - 2) * step));
@@ -298,19 +305,19 @@ mod tests {
                 taps
             };
             let (x, y) = (taps(width, 90_000), taps(rows, -2_000_000));
-            let resampled = |isa: Isa| {
+            let resampled = |isa: InstructionSet| {
                 let (mut across, mut down) = (vec![0; source.len()], vec![0; source.len()]);
-                let mut columns = vec![Strip::default(); width];
+                let mut columns = vec![PixelStrip::default(); width];
                 let blocks = source.chunks(ROWS * 3 * width).zip(across.chunks_mut(ROWS * 3 * width));
                 for (source, out) in blocks {
-                    stand(source, 3 * width, &mut columns);
-                    isa.run(Across { taps: &x, columns: &columns, out });
+                    transpose_rows(source, 3 * width, &mut columns);
+                    isa.run(HorizontalPass { taps: &x, columns: &columns, out });
                 }
-                isa.run(Down { taps: &y, source: &source, row: 3 * width, out: &mut down });
+                isa.run(VerticalPass { taps: &y, source: &source, row: 3 * width, out: &mut down });
                 (across, down)
             };
-            for isa in Isa::here() {
-                assert_eq!(resampled(isa), resampled(Isa::Portable), "{isa:?}: {width} x {rows}");
+            for isa in InstructionSet::available() {
+                assert_eq!(resampled(isa), resampled(InstructionSet::Portable), "{isa:?}: {width} x {rows}");
             }
         }
     }

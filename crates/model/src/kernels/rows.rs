@@ -2,13 +2,13 @@
 
 /// Rows of `width` values, `stride` apart.
 #[derive(Debug, Clone, Copy)]
-pub struct Rows<'a> {
+pub struct StridedRows<'a> {
     values: &'a [f32],
     width: usize,
     stride: usize,
 }
 
-impl<'a> Rows<'a> {
+impl<'a> StridedRows<'a> {
     /// The columns `at..at + width` of an array whose rows have `stride` values.
     pub fn new(values: &'a [f32], at: usize, width: usize, stride: usize) -> Self {
         assert!(at + width <= stride, "columns {at} to {} of rows of {stride} values", at + width);

@@ -1,41 +1,45 @@
-//! The state-space recurrence of one Mamba-2 head: `S = decay S + (dt x) B^T`, `y = S C + skip x`, token by token.
+//! The state-space recurrence of one Mamba-2 head: `S = decay S + (dt x) B^T`, `y = S C + skip x`,
+//! token by token.
 //!
-//! Floor: 6 P N operations a token on P N floats of state. 64 x 128 floats are 32 KiB and stay in the first-level cache while all tokens of a
-//! span pass through, so the state moves from memory once a span; per sixteen values three loads, three operations and one store
-//! remain, 1.5 cycles on two pipes. For 97M parameters that is a thirtieth of the matrix products, so nothing is gained by turning the
-//! recurrence into products over chunks, and a good deal is kept: any cut of a prompt gives the same bits.
+//! Lower bound: 6 P N operations a token on P N floats of state. 64 x 128 floats are 32 KiB and
+//! stay in the first-level cache for all tokens of a span, so the state moves from memory once a
+//! span. Per sixteen values three loads, three operations and one store remain, 1.5 cycles on two
+//! pipes. For 97M parameters that is a thirtieth of the matrix products, so turning the recurrence
+//! into products over chunks would gain nothing and lose a property: any cut of a prompt gives the
+//! same bits.
 //!
-//! Order: `S[p][n] = fma(dt x[p], B[n], decay S[p][n])`, the product with decay rounded; `y[p]` is sixteen partial sums, n in partial
-//! n mod 16, chained over n and added by the tree of `Vector::sum`; then `fma(skip, x[p], …)`.
+//! Order: `S[p][n] = fma(dt x[p], B[n], decay S[p][n])`, the product with decay rounded; `y[p]` is
+//! sixteen partial sums, n in partial n mod 16, chained over n and added by the tree of
+//! `Vector::sum`; then `fma(skip, x[p], …)`.
 
-use super::Rows;
-use super::isa::{Isa, Op};
+use super::StridedRows;
+use super::isa::{InstructionSet, VectorOp};
 use super::vector::{LANES, Lanes, Vector};
 
-/// What some tokens bring to one head.
+/// Inputs of one head for some tokens.
 #[derive(Debug, Clone, Copy)]
-pub struct Scan<'a> {
+pub struct HeadScan<'a> {
     /// x, `[T][P]`.
-    pub x: Rows<'a>,
+    pub x: StridedRows<'a>,
     /// B of the head's group, `[T][N]`.
-    pub b: Rows<'a>,
+    pub b: StridedRows<'a>,
     /// C of the head's group, `[T][N]`.
-    pub c: Rows<'a>,
+    pub c: StridedRows<'a>,
     /// dt after softplus, `[T][1]`.
-    pub dt: Rows<'a>,
+    pub dt: StridedRows<'a>,
     /// exp(dt A), `[T][1]`.
-    pub decay: Rows<'a>,
+    pub decay: StridedRows<'a>,
     /// D of the head.
     pub skip: f32,
 }
 
-impl Scan<'_> {
-    /// Runs the tokens through `state[P][N]` and gives `y[T][P]`.
+impl HeadScan<'_> {
+    /// Runs the tokens through `state[P][N]` and writes `y[T][P]`.
     pub fn run(self, state: &mut [f32], y: &mut [f32]) {
-        self.run_by(Isa::best(), state, y);
+        self.run_by(InstructionSet::best(), state, y);
     }
 
-    fn run_by(self, isa: Isa, state: &mut [f32], y: &mut [f32]) {
+    fn run_by(self, isa: InstructionSet, state: &mut [f32], y: &mut [f32]) {
         let (tokens, size, width) = (self.x.count(), self.x.width(), self.b.width());
         let counts = [self.b.count(), self.c.count(), self.dt.count(), self.decay.count()];
         assert_eq!(counts, [tokens; 4], "rows of B, C, dt and decay for {tokens} rows of x");
@@ -46,25 +50,25 @@ impl Scan<'_> {
         );
         assert_eq!(state.len(), size * width, "a state of {size} x {width}");
         assert_eq!(y.len(), tokens * size, "outputs of {tokens} tokens by {size}");
-        isa.run(Tokens { scan: self, state, y });
+        isa.run(ScanTokens { scan: self, state, y });
     }
 }
 
 /// Rows of the state that are updated together: their sums become one vector.
 const BLOCK: usize = LANES;
 
-struct Tokens<'a> {
-    scan: Scan<'a>,
+struct ScanTokens<'a> {
+    scan: HeadScan<'a>,
     state: &'a mut [f32],
     y: &'a mut [f32],
 }
 
-impl Op for Tokens<'_> {
+impl VectorOp for ScanTokens<'_> {
     type Output = ();
 
     #[inline(always)]
     fn run<V: Vector>(self) {
-        let Scan { x, b, c, dt, decay, skip } = self.scan;
+        let HeadScan { x, b, c, dt, decay, skip } = self.scan;
         let (size, width) = (x.width(), b.width());
         if size == 0 || width == 0 {
             return;
@@ -82,7 +86,7 @@ impl Op for Tokens<'_> {
     }
 }
 
-/// Up to sixteen rows of the state by one token; lane p of the answer is S C of row p.
+/// Up to sixteen rows of the state by one token; lane p of the result is S C of row p.
 #[inline(always)]
 fn update<V: Vector>(state: &mut [f32], dt: f32, decay: f32, x: &[f32], b: &[f32], c: &[f32]) -> V {
     let decay = V::splat(decay);
@@ -120,7 +124,7 @@ mod tests {
 
     const SEED: u64 = 5;
 
-    struct Case {
+    struct ScanCase {
         size: usize,
         width: usize,
         tokens: usize,
@@ -129,32 +133,39 @@ mod tests {
         state: Vec<f32>,
     }
 
-    impl Case {
+    impl ScanCase {
         fn new(size: usize, width: usize, tokens: usize) -> Self {
             let mut rng = ChaCha12Rng::seed_from_u64(SEED);
-            let mut draw =
+            let mut random_values =
                 |len: usize, low: f32| -> Vec<f32> { (0..len).map(|_| rng.random_range(low..1.0)).collect() };
-            let rows = draw(tokens * (size + 2 * width + 1), -1.0);
-            Self { size, width, tokens, rows, dt: draw(tokens * 2, 0.01), state: draw(size * width, -1.0) }
+            let rows = random_values(tokens * (size + 2 * width + 1), -1.0);
+            Self {
+                size,
+                width,
+                tokens,
+                rows,
+                dt: random_values(tokens * 2, 0.01),
+                state: random_values(size * width, -1.0),
+            }
         }
 
-        fn scan(&self, from: usize, to: usize) -> Scan<'_> {
+        fn scan(&self, from: usize, to: usize) -> HeadScan<'_> {
             let stride = self.size + 2 * self.width + 1;
-            let rows = |at, width| Rows::new(&self.rows, at, width, stride).part(from, to);
-            let column = |at| Rows::new(&self.dt, at, 1, 2).part(from, to);
+            let rows = |at, width| StridedRows::new(&self.rows, at, width, stride).part(from, to);
+            let column = |at| StridedRows::new(&self.dt, at, 1, 2).part(from, to);
             let (x, b, c) = (
                 rows(1, self.size),
                 rows(1 + self.size, self.width),
                 rows(1 + self.size + self.width, self.width),
             );
-            Scan { x, b, c, dt: column(0), decay: column(1), skip: 0.7 }
+            HeadScan { x, b, c, dt: column(0), decay: column(1), skip: 0.7 }
         }
 
         /// State and outputs after all tokens, in float64.
         fn exact(&self) -> (Vec<f64>, Vec<f64>) {
             let mut state: Vec<f64> = self.state.iter().map(|value| f64::from(*value)).collect();
             let mut y = Vec::new();
-            let Scan { x, b, c, dt, decay, skip } = self.scan(0, self.tokens);
+            let HeadScan { x, b, c, dt, decay, skip } = self.scan(0, self.tokens);
             for token in 0..self.tokens {
                 let [dt, decay] = [dt, decay].map(|rows| f64::from(rows.row(token)[0]));
                 for (state, x) in state.chunks_mut(self.width).zip(x.row(token)) {
@@ -182,17 +193,17 @@ mod tests {
         }
     }
 
-    /// Against float64; by every family of instructions; and cut anywhere.
+    /// Checks against float64, with every instruction set, and with cuts anywhere.
     #[track_caller]
     fn check(size: usize, width: usize, tokens: usize) {
-        let case = Case::new(size, width, tokens);
+        let case = ScanCase::new(size, width, tokens);
         let text = format!("{tokens} tokens on {size} x {width}, seed {SEED}");
         let (mut state, mut y) = (case.state.clone(), vec![f32::NAN; tokens * size]);
         case.scan(0, tokens).run(&mut state, &mut y);
         let (exact_state, exact_y) = case.exact();
         near(&state, &exact_state, &text);
         near(&y, &exact_y, &text);
-        for isa in Isa::here() {
+        for isa in InstructionSet::available() {
             let (mut other, mut other_y) = (case.state.clone(), vec![f32::NAN; tokens * size]);
             case.scan(0, tokens).run_by(isa, &mut other, &mut other_y);
             assert!(bits(&other) == bits(&state) && bits(&other_y) == bits(&y), "{text}: {isa:?}");

@@ -1,22 +1,23 @@
 //! Vector mathematics of the vision tower, a row at a time: LayerNorm and the exact GELU.
 
-use super::isa::{Isa, Op};
-use super::math::functions::{Function, Gelu};
+use super::isa::{InstructionSet, VectorOp};
+use super::math::functions::{Gelu, UnaryFunction};
 use super::vector::{LANES, Vector};
 
-/// `out = (x - mean) / sqrt(variance + epsilon) * weight + bias`, the variance being that of all values.
+/// `out = (x - mean) / sqrt(variance + epsilon) * weight + bias` with the variance of all values.
 ///
-/// Two passes over a row in the first-level cache: the mean first, then squares of differences, so nothing cancels.
+/// Two passes over a row in the first-level cache: the mean first, then squares of differences, so
+/// nothing cancels.
 pub(crate) fn layer_norm(x: &[f32], weight: &[f32], bias: &[f32], epsilon: f32, out: &mut [f32]) {
-    Isa::best().run(LayerNorm { x, weight, bias, epsilon, out });
+    InstructionSet::best().run(TowerLayerNorm { x, weight, bias, epsilon, out });
 }
 
 /// `value = gelu(value + bias)` with gelu(x) = x/2 (1 + erf(x / sqrt 2)).
 pub(crate) fn bias_gelu(values: &mut [f32], bias: &[f32]) {
-    Isa::best().run(BiasGelu { values, bias });
+    InstructionSet::best().run(BiasGelu { values, bias });
 }
 
-struct LayerNorm<'a> {
+struct TowerLayerNorm<'a> {
     x: &'a [f32],
     weight: &'a [f32],
     bias: &'a [f32],
@@ -24,7 +25,7 @@ struct LayerNorm<'a> {
     out: &'a mut [f32],
 }
 
-impl Op for LayerNorm<'_> {
+impl VectorOp for TowerLayerNorm<'_> {
     type Output = ();
 
     #[inline(always)]
@@ -72,7 +73,7 @@ struct BiasGelu<'a> {
     bias: &'a [f32],
 }
 
-impl Op for BiasGelu<'_> {
+impl VectorOp for BiasGelu<'_> {
     type Output = ();
 
     #[inline(always)]
@@ -125,14 +126,14 @@ mod tests {
     #[test]
     fn every_family_gives_the_same_bits() {
         let x: Vec<f32> = (0..100).map(|i| (i as f32 * 0.37).sin() * 6.0).collect();
-        let bits = |isa: Isa| -> Vec<u32> {
+        let bits = |isa: InstructionSet| -> Vec<u32> {
             let (mut normed, mut bent) = (vec![0.0; 100], x.clone());
-            isa.run(LayerNorm { x: &x, weight: &x, bias: &x, epsilon: 1e-6, out: &mut normed });
+            isa.run(TowerLayerNorm { x: &x, weight: &x, bias: &x, epsilon: 1e-6, out: &mut normed });
             isa.run(BiasGelu { values: &mut bent, bias: &x });
             normed.iter().chain(&bent).map(|value| value.to_bits()).collect()
         };
-        for isa in Isa::here() {
-            assert_eq!(bits(isa), bits(Isa::Portable), "{isa:?}");
+        for isa in InstructionSet::available() {
+            assert_eq!(bits(isa), bits(InstructionSet::Portable), "{isa:?}");
         }
     }
 }

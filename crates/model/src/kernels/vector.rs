@@ -1,6 +1,7 @@
-//! Sixteen float32 lanes, the unit every kernel is written in.
+//! Sixteen float32 lanes, the unit in which every kernel is written.
 //!
-//! Each operation is lane by lane and exactly rounded, or a fixed tree over the lanes, so all implementations give the same bits.
+//! Each operation is lane by lane and exactly rounded, or a fixed tree over the lanes, so all
+//! implementations give the same bits.
 #![allow(unsafe_code)]
 
 #[cfg(target_arch = "x86_64")]
@@ -13,7 +14,7 @@ mod portable;
 pub(super) use avx2::Avx2;
 #[cfg(target_arch = "x86_64")]
 pub(super) use avx512::Avx512;
-pub(super) use portable::Portable;
+pub(super) use portable::PortableVector;
 
 /// Lanes of a vector.
 pub(super) const LANES: usize = 16;
@@ -21,9 +22,11 @@ pub(super) const LANES: usize = 16;
 /// The lanes in memory.
 pub(super) type Lanes = [f32; LANES];
 
-/// Sixteen lanes. A value of an implementing type exists only where [`super::isa::Isa::run`] has made sure of the instructions.
+/// Sixteen lanes. A value of an implementing type exists only where
+/// [`super::isa::InstructionSet::run`] has checked that the processor has the instructions.
 pub(crate) trait Vector: Copy {
-    /// Rows and vectors a row of the largest register block of a product: what the register file holds beside two operands.
+    /// Rows, and vectors a row, of the largest register block of a product: what the register file
+    /// holds beside two operands.
     const BLOCK: [usize; 2];
 
     fn load(from: &Lanes) -> Self;
@@ -36,24 +39,24 @@ pub(crate) trait Vector: Copy {
     fn div(self, other: Self) -> Self;
     /// `self * factor + term`, rounded once.
     fn fma(self, factor: Self, term: Self) -> Self;
-    /// `self > other ? self : other`: so the other one when either is NaN.
+    /// `self > other ? self : other`, so `other` if either is NaN.
     fn max(self, other: Self) -> Self;
-    /// `self < other ? self : other`: so the other one when either is NaN.
+    /// `self < other ? self : other`, so `other` if either is NaN.
     fn min(self, other: Self) -> Self;
     /// `self < other ? yes : no`.
     fn select_less(self, other: Self, yes: Self, no: Self) -> Self;
 
-    /// The bits of both.
+    /// Bitwise AND.
     fn and(self, other: Self) -> Self;
-    /// The bits moved up.
+    /// The bits shifted to the left.
     fn shift_left<const BITS: u32>(self) -> Self;
     /// The sum of the bits as integers.
     fn add_bits(self, other: Self) -> Self;
-    /// The product of the bits as integers, the lower half of it.
+    /// The lower half of the product of the bits as integers.
     fn mul_bits(self, other: Self) -> Self;
     /// Bytes as integers in the bits.
     fn from_bytes(from: &[u8; LANES]) -> Self;
-    /// The bits as signed integers, moved down and brought into 0 to 255.
+    /// The bits as signed integers, shifted to the right and clamped to 0 to 255.
     fn to_bytes<const BITS: u32>(self) -> [u8; LANES];
 
     /// The sum of the lanes: lane i with i + 8, then i + 4, i + 2, i + 1.
@@ -68,7 +71,7 @@ pub(crate) trait Vector: Copy {
         lanes[0]
     }
 
-    /// The largest lane, by the rule of `max` in the order of `sum`.
+    /// The largest lane, compared by the rule of `max` in the order of `sum`.
     #[inline(always)]
     fn largest(self) -> f32 {
         let mut lanes = self.lanes();
@@ -81,7 +84,7 @@ pub(crate) trait Vector: Copy {
         lanes[0]
     }
 
-    /// Lane i of the answer is the `sum` of vector i.
+    /// Lane i of the result is the `sum` of vector i.
     #[inline(always)]
     fn sums(vectors: [Self; LANES]) -> Self {
         let mut sums = [0.0; LANES];
@@ -113,7 +116,7 @@ pub(crate) trait Vector: Copy {
         lanes
     }
 
-    /// Loads up to sixteen values; the lanes beyond are zero.
+    /// Loads up to sixteen values; the other lanes are zero.
     #[inline(always)]
     fn load_part(from: &[f32]) -> Self {
         let mut lanes = [0.0; LANES];
@@ -134,7 +137,7 @@ pub(crate) trait Vector: Copy {
         Self::load(unsafe { &*from.cast::<Lanes>() })
     }
 
-    /// SAFETY: sixteen values can be written there, and nobody else looks at them meanwhile.
+    /// SAFETY: sixteen values can be written there, and nothing else accesses them meanwhile.
     #[inline(always)]
     unsafe fn store_at(self, to: *mut f32) {
         // SAFETY: by the contract above.

@@ -1,32 +1,35 @@
-//! Full attention of one head over the tokens of one tile: `out = softmax(q k^T / sqrt(d)) v`, no mask.
+//! Full attention of one head over the tokens of one tile: `out = softmax(q k^T / sqrt(d)) v`, no
+//! mask.
 //!
-//! Floor for a published tile: 4 x 1040^2 x 80 = 346 million operations a head, on 2 x 333 KB of keys and values that stay in the second-level
-//! cache; so it is bound by arithmetic, 1.7 ms at 200 GFLOP/s. Scores of `BLOCK` queries (100 KB) are made, turned into weights and used
-//! before the next. Every sum runs over k = 0, 1, 2, … or over fixed lanes: the result depends on the tile alone.
+//! Lower bound for a published tile: 4 x 1040^2 x 80 = 346 million operations a head, on 2 x 333 KB
+//! of keys and values that stay in the second-level cache; so arithmetic is the limit, 1.7 ms at
+//! 200 GFLOP/s. Scores of `BLOCK` queries (100 KB) are computed, turned into weights and used
+//! before the next block. Every sum runs over k = 0, 1, 2, … or over fixed lanes: the result
+//! depends on the tile alone.
 
-use super::isa::{Isa, Op};
+use super::isa::{InstructionSet, VectorOp};
 use super::math::functions::exp;
 use super::vector::{LANES, Lanes, Vector};
 
-/// Queries whose scores are held at a time; a multiple of `ROWS`.
+/// Queries whose scores are stored at a time; a multiple of `ROWS`.
 const BLOCK: usize = 24;
 /// Queries of a register block.
 const ROWS: usize = 6;
 
-/// Where one head's queries, keys and values are in rows of `q | k | v`, each of them head-major.
+/// One head's queries, keys and values in rows of `q | k | v`, each of them head-major.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Head<'a> {
+pub(crate) struct VisionHead<'a> {
     /// Rows of the tile, `[tokens, 3 hidden]`.
     pub qkv: &'a [f32],
     /// Width of the tower.
     pub hidden: usize,
     /// Size of a head, d.
     pub size: usize,
-    /// Which head.
+    /// Index of the head.
     pub index: usize,
 }
 
-impl Head<'_> {
+impl VisionHead<'_> {
     /// Tokens of the tile.
     fn tokens(&self) -> usize {
         self.qkv.len() / (3 * self.hidden)
@@ -38,7 +41,7 @@ impl Head<'_> {
         &self.qkv[(token * 3 + part) * self.hidden + self.index * self.size..][..self.size]
     }
 
-    /// Values that `attend` works in: keys, values and scores.
+    /// Scratch values of `attend`: keys, values and scores.
     pub fn work_len(tokens: usize, size: usize) -> usize {
         let (keys, width) = (tokens.next_multiple_of(LANES), size.next_multiple_of(LANES));
         keys * size + width * tokens + BLOCK * keys + BLOCK * width
@@ -49,19 +52,19 @@ impl Head<'_> {
         assert_eq!(out.len(), self.tokens() * self.size, "rows of {} values", self.size);
         assert!(
             work.len() >= Self::work_len(self.tokens(), self.size),
-            "room for a head's keys, values and scores"
+            "scratch for a head's keys, values and scores"
         );
-        Isa::best().run(Attend { head: self, work, out });
+        InstructionSet::best().run(HeadAttention { head: self, work, out });
     }
 }
 
-struct Attend<'a> {
-    head: Head<'a>,
+struct HeadAttention<'a> {
+    head: VisionHead<'a>,
     work: &'a mut [f32],
     out: &'a mut [f32],
 }
 
-impl Op for Attend<'_> {
+impl VectorOp for HeadAttention<'_> {
     type Output = ();
 
     #[inline(always)]
@@ -78,7 +81,7 @@ impl Op for Attend<'_> {
             let count = BLOCK.min(tokens - first);
             let queries = &head.qkv[first * 3 * head.hidden + head.index * size..];
             multiply::<V>(
-                Rows { values: queries, stride: 3 * head.hidden, count, depth: size },
+                LeftRows { values: queries, stride: 3 * head.hidden, count, depth: size },
                 keys,
                 scores,
                 keys_wide,
@@ -88,7 +91,7 @@ impl Op for Attend<'_> {
                 *sum = weigh::<V>(row, tokens, 1.0 / (size as f32).sqrt());
             }
             multiply::<V>(
-                Rows { values: scores, stride: keys_wide, count, depth: tokens },
+                LeftRows { values: scores, stride: keys_wide, count, depth: tokens },
                 values,
                 mixed,
                 size_wide,
@@ -103,34 +106,36 @@ impl Op for Attend<'_> {
     }
 }
 
-/// Panels of sixteen keys, `[keys / 16][size][16]`; keys that round up are zero.
+/// Panels of sixteen keys, `[keys / 16][size][16]`; padding keys are zero.
 #[inline(always)]
-fn pack_keys(head: Head<'_>, keys: &mut [f32]) {
+fn pack_keys(head: VisionHead<'_>, keys: &mut [f32]) {
     for (panel, keys) in keys.chunks_exact_mut(head.size * LANES).enumerate() {
         keys.fill(0.0);
         for lane in 0..LANES.min(head.tokens() - panel * LANES) {
             let key = head.part(panel * LANES + lane, 1);
-            for (place, key) in keys.as_chunks_mut::<LANES>().0.iter_mut().zip(key) {
-                place[lane] = *key;
+            for (target, key) in keys.as_chunks_mut::<LANES>().0.iter_mut().zip(key) {
+                target[lane] = *key;
             }
         }
     }
 }
 
-/// Panels of sixteen places of a value, `[size / 16][tokens][16]`; places that round up are zero.
+/// Panels of sixteen dimensions of the values, `[size / 16][tokens][16]`; padding dimensions are
+/// zero.
 #[inline(always)]
-fn pack_values(head: Head<'_>, values: &mut [f32]) {
+fn pack_values(head: VisionHead<'_>, values: &mut [f32]) {
     for (panel, values) in values.chunks_exact_mut(head.tokens() * LANES).enumerate() {
-        for (token, place) in values.as_chunks_mut::<LANES>().0.iter_mut().enumerate() {
+        for (token, target) in values.as_chunks_mut::<LANES>().0.iter_mut().enumerate() {
             let part = &head.part(token, 2)[panel * LANES..];
             let part = &part[..part.len().min(LANES)];
-            place.fill(0.0);
-            place[..part.len()].copy_from_slice(part);
+            target.fill(0.0);
+            target[..part.len()].copy_from_slice(part);
         }
     }
 }
 
-/// Scores become weights exp((score - greatest) scale); returns their sum. Lanes beyond the tokens become zero.
+/// Turns scores into weights exp((score - greatest) scale); returns their sum. Lanes after the last
+/// token become zero.
 #[inline(always)]
 fn weigh<V: Vector>(scores: &mut [f32], tokens: usize, scale: f32) -> f32 {
     scores[tokens..].fill(f32::NEG_INFINITY);
@@ -151,16 +156,17 @@ fn weigh<V: Vector>(scores: &mut [f32], tokens: usize, scale: f32) -> f32 {
 
 /// Rows of the left side of a product.
 #[derive(Clone, Copy)]
-struct Rows<'a> {
+struct LeftRows<'a> {
     values: &'a [f32],
     stride: usize,
     count: usize,
     depth: usize,
 }
 
-/// `out[r, 16 p + l] = sum over k of rows[r, k] panels[p, k, l]`, out in rows of `width` = 16 x panels.
+/// `out[r, 16 p + l] = sum over k of rows[r, k] panels[p, k, l]`, out in rows of `width` = 16 x
+/// panels.
 #[inline(always)]
-fn multiply<V: Vector>(rows: Rows<'_>, panels: &[f32], out: &mut [f32], width: usize) {
+fn multiply<V: Vector>(rows: LeftRows<'_>, panels: &[f32], out: &mut [f32], width: usize) {
     let mut panel = 0;
     let whole = if V::BLOCK[1] > 1 { width / LANES / 2 * 2 } else { 0 };
     while panel < whole {
@@ -176,7 +182,7 @@ fn multiply<V: Vector>(rows: Rows<'_>, panels: &[f32], out: &mut [f32], width: u
 /// `W` panels of the product.
 #[inline(always)]
 fn columns<V: Vector, const W: usize>(
-    rows: Rows<'_>,
+    rows: LeftRows<'_>,
     panels: &[f32],
     panel: usize,
     out: &mut [f32],
@@ -199,7 +205,7 @@ fn columns<V: Vector, const W: usize>(
 /// `R` rows of `W` panels, in registers.
 #[inline(always)]
 fn tile<V: Vector, const R: usize, const W: usize>(
-    rows: Rows<'_>,
+    rows: LeftRows<'_>,
     first: usize,
     panels: [&[Lanes]; W],
     out: &mut [f32],
@@ -231,16 +237,16 @@ mod tests {
         (i as f64 * step).sin() as f32 * 2.5
     }
 
-    fn attend(head: Head<'_>, isa: Isa) -> Vec<f32> {
-        // What was there before must not matter.
-        let mut work = vec![f32::NAN; Head::work_len(head.tokens(), head.size)];
+    fn attend(head: VisionHead<'_>, isa: InstructionSet) -> Vec<f32> {
+        // The earlier contents must not matter.
+        let mut work = vec![f32::NAN; VisionHead::work_len(head.tokens(), head.size)];
         let mut out = vec![f32::NAN; head.tokens() * head.size];
-        isa.run(Attend { head, work: &mut work, out: &mut out });
+        isa.run(HeadAttention { head, work: &mut work, out: &mut out });
         out
     }
 
-    /// Straight from the formula, in double precision.
-    fn exact(head: Head<'_>) -> Vec<f64> {
+    /// Directly from the formula, in double precision.
+    fn exact(head: VisionHead<'_>) -> Vec<f64> {
         let dot =
             |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum::<f64>();
         let mut out = Vec::new();
@@ -271,16 +277,16 @@ mod tests {
             let hidden = size * heads;
             let qkv: Vec<f32> = (0..tokens * 3 * hidden).map(|i| wave(i, 0.731)).collect();
             for index in 0..heads {
-                let head = Head { qkv: &qkv, hidden, size, index };
+                let head = VisionHead { qkv: &qkv, hidden, size, index };
                 let want = exact(head);
-                let got = attend(head, Isa::Portable);
+                let got = attend(head, InstructionSet::Portable);
                 for (got, want) in got.iter().zip(&want) {
                     assert!(
                         (f64::from(*got) - want).abs() < 1e-5,
                         "{got} for {want}: {tokens} tokens of {size}"
                     );
                 }
-                for isa in Isa::here() {
+                for isa in InstructionSet::available() {
                     assert_eq!(attend(head, isa), got, "{isa:?}: {tokens} tokens of {size}");
                 }
             }

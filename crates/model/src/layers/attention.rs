@@ -1,15 +1,18 @@
 //! Grouped-query attention without positions, over pages of keys and values.
 //!
-//! Scores q . k / sqrt(head size), causal, softmax in float32, weighted sum of values. `kernels::Attention` does it page by page with a
-//! running maximum and sum; pages begin at absolute positions, so a row sums in the same order however its prefill was cut. A page
-//! holds, for each KV head, keys `[head size, 64]` (scores of 64 positions side by side) and then values `[64, head size]`.
+//! Scores q . k / sqrt(head size), causal, softmax in float32, weighted sum of values.
+//! `kernels::PagedAttention` computes it page by page with a running maximum and sum. Pages begin
+//! at absolute positions, so a row sums in the same order for any cut of its prefill. A page holds,
+//! for each KV head, keys `[head size, 64]` (so that the scores of 64 positions are adjacent) and
+//! then values `[64, head size]`.
 //!
-//! Bytes floor: a row reads 2 x 4 B x head size a position and KV head, once for all query heads of the group and all rows of a block.
+//! Lower bound of bytes: a row reads 2 x 4 B x head size a position and KV head, once for all query
+//! heads of the group and all rows of a block.
 
 use super::dot;
 use crate::backend::PAGE_TOKENS;
 use crate::config::AttentionConfig;
-use crate::kernels::Page;
+use crate::kernels::PageView;
 
 impl AttentionConfig {
     /// Query heads that share a KV head. Query head h uses KV head floor(h / group).
@@ -29,7 +32,8 @@ impl AttentionConfig {
     }
 }
 
-/// Writes a position's keys and values, `k` and `v` `[kv heads, head size]`, into a layer's part of a page.
+/// Writes a position's keys and values, `k` and `v` `[kv heads, head size]`, into a layer's part of
+/// a page.
 pub fn store(config: &AttentionConfig, page: &mut [f32], at: usize, k: &[f32], v: &[f32]) {
     let size = config.head_dim;
     let heads = k.chunks_exact(size).zip(v.chunks_exact(size));
@@ -40,21 +44,22 @@ pub fn store(config: &AttentionConfig, page: &mut [f32], at: usize, k: &[f32], v
     }
 }
 
-/// Reads one KV head's key and value at a position of a page: what `store` wrote.
+/// Reads one KV head's key and value at a position of a page, as `store` wrote them.
 pub fn load(config: &AttentionConfig, page: &[f32], at: usize, kv_head: usize) -> (Vec<f32>, Vec<f32>) {
-    let Page { keys, values } = self::page(config, page, kv_head);
+    let PageView { keys, values } = self::page(config, page, kv_head);
     let key = keys.iter().skip(at).step_by(PAGE_TOKENS).copied().collect();
     (key, values[at * config.head_dim..(at + 1) * config.head_dim].to_vec())
 }
 
 /// Keys and values of one KV head in a layer's part of a page.
-pub fn page<'a>(config: &AttentionConfig, page: &'a [f32], kv_head: usize) -> Page<'a> {
+pub fn page<'a>(config: &AttentionConfig, page: &'a [f32], kv_head: usize) -> PageView<'a> {
     let half = config.head_dim * PAGE_TOKENS;
     let (keys, values) = page[kv_head * 2 * half..][..2 * half].split_at(half);
-    Page { keys, values }
+    PageView { keys, values }
 }
 
-/// The definition, for one query head: softmax(q K^T / sqrt(head size)) V with K and V `[positions, head size]`.
+/// The definition, for one query head: softmax(q K^T / sqrt(head size)) V with K and V
+/// `[positions, head size]`.
 pub fn attend(q: &[f32], keys: &[f32], values: &[f32], out: &mut [f32]) {
     let size = q.len();
     let scale = 1.0 / (size as f32).sqrt();
@@ -71,7 +76,7 @@ pub fn attend(q: &[f32], keys: &[f32], values: &[f32], out: &mut [f32]) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kernels::{Attention, Rows};
+    use crate::kernels::{PagedAttention, StridedRows};
 
     const CONFIG: AttentionConfig = AttentionConfig { heads: 4, kv_heads: 2, head_dim: 6 };
 
@@ -87,7 +92,7 @@ mod tests {
         (0..12).map(|i| wave(t * 31 + i + 5)).collect()
     }
 
-    /// Pages of `tokens` positions, everything unwritten being NaN.
+    /// Pages of `tokens` positions; everything not written is NaN.
     fn pages(tokens: usize) -> Vec<Vec<f32>> {
         let mut pages = vec![vec![f32::NAN; CONFIG.page_values()]; tokens.div_ceil(PAGE_TOKENS)];
         for t in 0..tokens {
@@ -115,8 +120,12 @@ mod tests {
             let queries: Vec<f32> = (0..12).map(|i| wave(i + 77)).collect();
             let mut got = [f32::NAN; 12];
             let stored = pages(tokens);
-            Attention { head_dim: 6, scale: 1.0 / 6.0_f32.sqrt(), queries: Rows::new(&queries, 0, 12, 12) }
-                .run(|_| tokens, |index| page(&CONFIG, &stored[index], kv_head), &mut got);
+            PagedAttention {
+                head_dim: 6,
+                scale: 1.0 / 6.0_f32.sqrt(),
+                queries: StridedRows::new(&queries, 0, 12, 12),
+            }
+            .run(|_| tokens, |index| page(&CONFIG, &stored[index], kv_head), &mut got);
             let own = kv_head * 6..kv_head * 6 + 6;
             let keys: Vec<f32> = (0..tokens).flat_map(|t| key(t)[own.clone()].to_vec()).collect();
             let values: Vec<f32> = (0..tokens).flat_map(|t| value(t)[own.clone()].to_vec()).collect();

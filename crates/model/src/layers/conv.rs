@@ -1,29 +1,32 @@
-//! The causal depthwise convolution over x | B | C, and its state: the inputs of the last `kernel - 1` tokens.
+//! The causal depthwise convolution over x | B | C, and its state: the inputs of the last
+//! `kernel - 1` tokens.
 //!
-//! `c_t = silu(bias + sum_k w[k] .* in_{t-kernel+1+k})`, k = kernel - 1 being the present token, zeros before the sequence. The state
-//! holds inputs, not outputs, oldest first, one row of W values a token: so rows go in and out of it as they are. `kernels::Conv` is its
-//! form in vectors.
+//! `c_t = silu(bias + sum_k w[k] .* in_{t-kernel+1+k})`; k = kernel - 1 is the current token, and
+//! there are zeros before the sequence. The state holds inputs, not outputs, oldest first, one row
+//! of W values a token, so that rows are copied in and out unchanged. `kernels::ConvKernel` is its
+//! vector form.
 
 use super::silu;
-use crate::kernels::Rows;
+use crate::kernels::StridedRows;
 
 /// Taps and bias of one layer.
 #[derive(Debug, Clone, Copy)]
-pub struct Taps<'a> {
+pub struct ConvTaps<'a> {
     /// `[W, kernel]`, by channel.
     pub weights: &'a [f32],
     /// `[W]`.
     pub bias: &'a [f32],
 }
 
-impl Taps<'_> {
-    /// How many there are.
+impl ConvTaps<'_> {
+    /// Number of taps.
     pub fn kernel(&self) -> usize {
         self.weights.len() / self.bias.len()
     }
 
-    /// Output `[W]` of token `t`, from the inputs of these tokens and, before the first of them, from the state `[kernel - 1, W]`.
-    pub fn row(&self, inputs: Rows<'_>, state: &[f32], t: usize, out: &mut [f32]) {
+    /// Output `[W]` of token `t`, from the inputs of these tokens and, for taps before the first of
+    /// them, from the state `[kernel - 1, W]`.
+    pub fn row(&self, inputs: StridedRows<'_>, state: &[f32], t: usize, out: &mut [f32]) {
         let (kernel, width) = (self.kernel(), self.bias.len());
         out.copy_from_slice(self.bias);
         for tap in 0..kernel {
@@ -43,20 +46,20 @@ impl Taps<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kernels::Conv;
+    use crate::kernels::ConvKernel;
 
     const WEIGHTS: [f32; 8] = [0.5, -1.0, 2.0, 0.25, 1.0, 3.0, -0.5, 0.125];
     const BIAS: [f32; 2] = [0.1, -0.2];
-    const TAPS: Taps<'_> = Taps { weights: &WEIGHTS, bias: &BIAS };
+    const TAPS: ConvTaps<'_> = ConvTaps { weights: &WEIGHTS, bias: &BIAS };
 
     fn values() -> Vec<f32> {
         (0..7 * 5).map(|i| (i as f32 * 0.7).sin()).collect()
     }
 
-    /// Outputs of 7 tokens of 2 channels, given in pieces, inside rows that are wider.
-    fn run(pieces: &[usize], output: impl Fn(Rows<'_>, &[f32], usize, &mut [f32])) -> Vec<f32> {
-        let (values, conv) = (values(), Conv::new(&WEIGHTS, &BIAS, 4));
-        let inputs = Rows::new(&values, 2, 2, 5);
+    /// Outputs of 7 tokens of 2 channels, given in pieces, as columns of wider rows.
+    fn run(pieces: &[usize], output: impl Fn(StridedRows<'_>, &[f32], usize, &mut [f32])) -> Vec<f32> {
+        let (values, conv) = (values(), ConvKernel::new(&WEIGHTS, &BIAS, 4));
+        let inputs = StridedRows::new(&values, 2, 2, 5);
         let (mut state, mut out, mut first) = (vec![0.0; 6], vec![0.0; 14], 0);
         for piece in pieces {
             let inputs = inputs.part(first, first + piece);
@@ -69,7 +72,7 @@ mod tests {
         out
     }
 
-    fn plain(inputs: Rows<'_>, state: &[f32], t: usize, out: &mut [f32]) {
+    fn plain(inputs: StridedRows<'_>, state: &[f32], t: usize, out: &mut [f32]) {
         TAPS.row(inputs, state, t, out);
     }
 
@@ -96,10 +99,11 @@ mod tests {
 
     #[test]
     fn the_vector_form_is_the_same_and_any_cut_gives_the_same_bits() {
-        let conv = Conv::new(&WEIGHTS, &BIAS, 4);
+        let conv = ConvKernel::new(&WEIGHTS, &BIAS, 4);
         let whole = run(&[7], plain);
-        let vectors =
-            |inputs: Rows<'_>, state: &[f32], t: usize, out: &mut [f32]| conv.output(state, inputs, t, out);
+        let vectors = |inputs: StridedRows<'_>, state: &[f32], t: usize, out: &mut [f32]| {
+            conv.output(state, inputs, t, out);
+        };
         near(&run(&[7], vectors), whole.iter().map(|value| f64::from(*value)));
         for pieces in [&[1, 1, 1, 1, 1, 1, 1][..], &[1, 6], &[2, 5], &[3, 4], &[4, 3], &[2, 2, 3], &[6, 1]] {
             assert_eq!(run(pieces, plain), whole, "cut {pieces:?}");

@@ -1,14 +1,14 @@
 //! Rows of the embedding table, float32 or widened from bfloat16.
 
 use crate::kernels::math;
-use crate::weights::{Table, Values};
+use crate::weights::{EmbeddingTable, StoredValues};
 
-/// Row `id` of the table. The id has been checked at the door of the batch.
-pub fn row(table: &Table, id: u32, out: &mut [f32]) {
+/// Row `id` of the table. The batch validation has checked the id.
+pub fn row(table: &EmbeddingTable, id: u32, out: &mut [f32]) {
     let start = id as usize * table.width;
     let range = start..start + table.width;
     match &table.values {
-        Values::F32(values) => out.copy_from_slice(&values[range]),
-        Values::Bf16(bits) => math::widen(&bits[range], out),
+        StoredValues::F32(values) => out.copy_from_slice(&values[range]),
+        StoredValues::Bf16(bits) => math::widen(&bits[range], out),
     }
 }

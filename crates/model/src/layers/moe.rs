@@ -1,39 +1,41 @@
-//! Mixture of experts: which experts a token is sent to, how much each counts, and their sum.
+//! Mixture of experts: chooses each token's experts and their weights, and computes the weighted
+//! sum.
 //!
-//! Scores s = sigmoid(W_gate u). Experts are chosen by s + correction, among the router groups whose two best corrected scores sum
-//! highest; they count by s alone, divided by the sum of the chosen (+ 1e-20) and times the scaling. Experts are squared-ReLU MLPs, in
-//! the latent width where there is one; the shared expert works on the full input and is added as it is.
+//! Scores s = sigmoid(W_gate u). Experts are chosen by s + correction, from the router groups whose
+//! two best corrected scores have the highest sum; their weight is s alone, divided by the sum over
+//! the chosen (+ 1e-20) and multiplied by the scaling. Experts are squared-ReLU MLPs, in the latent
+//! width if there is one; the shared expert works on the full input and is added without a weight.
 
-use super::{Crew, add, mlp};
+use super::{ComputeContext, add, mlp};
 use crate::config::MoeConfig;
-use crate::kernels::{Compute, math};
+use crate::kernels::{ProductPrecision, math};
 use crate::weights::MoeWeights;
 
-/// Where tokens go: rows of `[m, experts]` and `[m, k]`.
+/// Experts of each token: rows of `[m, experts]` and `[m, k]`.
 #[derive(Debug)]
-pub struct Routes<'a> {
-    /// What the router's product gave.
+pub struct ExpertRoutes<'a> {
+    /// Output of the router's product.
     pub logits: &'a mut [f32],
     /// Chosen experts of each row, ascending.
     pub experts: &'a mut [u32],
-    /// How much each counts.
+    /// Weight of each chosen expert.
     pub weights: &'a mut [f32],
 }
 
-/// What the experts need to work in; `m` rows of the named width each.
+/// Scratch of the experts; `m` rows of the named width each.
 #[derive(Debug)]
-pub struct Scratch<'a> {
-    /// The input in the width that experts work in.
+pub struct ExpertScratch<'a> {
+    /// The input in the width of the experts.
     pub latent: &'a mut [f32],
-    /// Rows of one expert, side by side; the same width.
+    /// Rows of one expert, gathered; in the same width.
     pub gathered: &'a mut [f32],
-    /// What it makes of them; the same width.
+    /// The expert's outputs for them; in the same width.
     pub answered: &'a mut [f32],
-    /// The sum of a row's experts; the same width.
+    /// The sum over a row's experts; in the same width.
     pub sum: &'a mut [f32],
     /// Inner width of an expert or of the shared one.
     pub wide: &'a mut [f32],
-    /// What the shared expert gives, `[m, H]`.
+    /// Output of the shared expert, `[m, H]`.
     pub shared: &'a mut [f32],
     /// Row indices, `m`.
     pub rows: &'a mut [u32],
@@ -41,15 +43,15 @@ pub struct Scratch<'a> {
 
 /// Chooses experts for every row of `u`; `scores` takes `scratch_values`.
 pub fn route(
-    crew: Crew<'_>,
+    crew: ComputeContext<'_>,
     config: &MoeConfig,
     weights: &MoeWeights,
     u: &[f32],
     scores: &mut [f32],
-    routes: &mut Routes<'_>,
+    routes: &mut ExpertRoutes<'_>,
 ) {
-    // The choice hangs on differences between scores: the router computes in float32 always.
-    weights.gate.product(crew.team, Compute::Float32, u, routes.logits);
+    // The choice depends on differences between scores: the router always computes in float32.
+    weights.gate.product(crew.team, ProductPrecision::Float32, u, routes.logits);
     let k = config.experts_per_token;
     let chosen = routes.experts.chunks_exact_mut(k).zip(routes.weights.chunks_exact_mut(k));
     for (logits, (experts, counts)) in routes.logits.chunks_exact(config.experts).zip(chosen) {
@@ -59,22 +61,22 @@ pub fn route(
 
 /// `out[m, H]`: the weighted sum of each row's experts, and the shared expert.
 pub fn forward(
-    crew: Crew<'_>,
+    crew: ComputeContext<'_>,
     weights: &MoeWeights,
-    routes: &Routes<'_>,
+    routes: &ExpertRoutes<'_>,
     u: &[f32],
-    scratch: Scratch<'_>,
+    scratch: ExpertScratch<'_>,
     out: &mut [f32],
 ) {
-    let Scratch { latent, gathered, answered, sum, wide, shared, rows } = scratch;
+    let ExpertScratch { latent, gathered, answered, sum, wide, shared, rows } = scratch;
     let hidden = weights.gate.input();
     match &weights.latent {
         Some([down, up]) => {
             crew.product(down, u, latent);
-            sum_experts(crew, weights, routes, latent, Gather { gathered, answered, wide, rows }, sum);
+            sum_experts(crew, weights, routes, latent, ExpertGather { gathered, answered, wide, rows }, sum);
             crew.product(up, sum, out);
         }
-        None => sum_experts(crew, weights, routes, u, Gather { gathered, answered, wide, rows }, out),
+        None => sum_experts(crew, weights, routes, u, ExpertGather { gathered, answered, wide, rows }, out),
     }
     if let Some(expert) = &weights.shared {
         let wide = &mut wide[..out.len() / hidden * expert.up.out()];
@@ -83,24 +85,24 @@ pub fn forward(
     }
 }
 
-/// Where rows of one expert are brought together.
-struct Gather<'a> {
+/// Gathers the rows of one expert.
+struct ExpertGather<'a> {
     gathered: &'a mut [f32],
     answered: &'a mut [f32],
     wide: &'a mut [f32],
     rows: &'a mut [u32],
 }
 
-/// Adds up each row's experts in ascending order, whatever other rows are there.
+/// Adds up each row's experts in ascending order, independently of other rows.
 fn sum_experts(
-    crew: Crew<'_>,
+    crew: ComputeContext<'_>,
     weights: &MoeWeights,
-    routes: &Routes<'_>,
+    routes: &ExpertRoutes<'_>,
     x: &[f32],
-    gather: Gather<'_>,
+    gather: ExpertGather<'_>,
     sum: &mut [f32],
 ) {
-    let Gather { gathered, answered, wide, rows } = gather;
+    let ExpertGather { gathered, answered, wide, rows } = gather;
     let m = rows.len();
     let (k, width) = (routes.experts.len() / m, x.len() / m);
     sum.fill(0.0);
@@ -127,8 +129,8 @@ fn sum_experts(
     }
 }
 
-impl Routes<'_> {
-    /// How much an expert that row `row` chose counts.
+impl ExpertRoutes<'_> {
+    /// Weight of an expert that row `row` chose.
     fn weight(&self, row: usize, expert: usize, k: usize) -> f32 {
         let chosen = row * k..(row + 1) * k;
         let slot = self.experts[chosen.clone()].iter().position(|chosen| *chosen as usize == expert);
@@ -136,7 +138,8 @@ impl Routes<'_> {
     }
 }
 
-/// One row's choice. `scores` has the room that `scratch_values` says; `experts` and `counts` take the chosen.
+/// Chooses the experts of one row. `scores` has the size of `scratch_values`; `experts` and
+/// `counts` receive the choice.
 fn choose(
     config: &MoeConfig,
     logits: &[f32],
@@ -168,17 +171,18 @@ fn choose(
     counts.iter_mut().for_each(|count| *count = *count / sum * config.scaling);
 }
 
-/// Values that choosing for one row takes: scores, corrected scores, ratings of groups.
+/// Scratch values for the choice of one row: scores, corrected scores, ratings of groups.
 pub fn scratch_values(config: &MoeConfig) -> usize {
     2 * config.experts + config.groups
 }
 
-/// Comes after every real score: an expert whose group does not stay, or whose score is not a number.
+/// Ranks below every real score: an expert of a dropped group, or with a score that is not a
+/// number.
 const SHUT_OUT: f32 = f32::NEG_INFINITY;
 /// Marks a chosen expert: no comparison takes it again.
 const TAKEN: f32 = f32::NAN;
 
-/// Shuts out the experts of all but the best groups; of equal groups the lower one is the better.
+/// Excludes the experts of all but the best groups; of equal groups the lower index is the better.
 fn keep_groups(config: &MoeConfig, corrected: &mut [f32], ratings: &mut [f32]) {
     let size = config.experts / config.groups;
     for (rating, corrected) in ratings.iter_mut().zip(corrected.chunks_exact(size)) {
@@ -193,7 +197,7 @@ fn keep_groups(config: &MoeConfig, corrected: &mut [f32], ratings: &mut [f32]) {
     }
 }
 
-/// Sum of the two best scores of a group, or the one there is.
+/// Sum of the two best scores of a group, or the only one.
 fn two_best(scores: &[f32]) -> f32 {
     let (mut first, mut second) = (SHUT_OUT, SHUT_OUT);
     for score in scores {
@@ -206,7 +210,7 @@ fn two_best(scores: &[f32]) -> f32 {
     if scores.len() == 1 { first } else { first + second }
 }
 
-/// The highest that is not taken; of equals the lowest index.
+/// The highest score that is not taken; of equal ones the lowest index.
 fn best(corrected: &[f32]) -> usize {
     let open = corrected.iter().enumerate().filter(|(_, score)| !score.is_nan());
     open.reduce(|best, next| if next.1 > best.1 { next } else { best }).map_or(0, |(index, _)| index)
@@ -260,12 +264,13 @@ mod tests {
 
     #[test]
     fn groups_are_rated_by_their_two_best() {
-        // Sums of two best: 0.5 + 0.5, 0.95 + 0.01, 0.6 + 0.6: the group with the single best expert falls.
+        // Sums of the two best: 0.5 + 0.5, 0.95 + 0.01, 0.6 + 0.6: the group with the single best
+        // expert is dropped.
         let logit = |p: f32| (p / (1.0 - p)).ln();
         let logits = [0.5, 0.5, 0.95, 0.01, 0.6, 0.6].map(logit);
         check(&config(6, 2, 3, 1), &logits, &[0.0; 6], &[4, 5]);
         check(&config(6, 3, 3, 2), &logits, &[0.0; 6], &[0, 4, 5]);
-        // An expert of a fallen group is not chosen, however the draw ends.
+        // An expert of a dropped group is never chosen.
         check(&config(6, 1, 3, 2), &logits, &[0.0; 6], &[4]);
     }
 

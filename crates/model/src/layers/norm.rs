@@ -1,15 +1,16 @@
-//! RMS norm, and the gated norm by groups that ends a Mamba-2 mixer.
+//! RMS norm, and the gated group norm at the end of a Mamba-2 mixer.
 
-use super::Crew;
+use super::ComputeContext;
 use crate::kernels::math;
 
 /// `y = w .* x / sqrt(mean(x^2) + eps)` for each row of `w.len()` values.
-pub fn rms(crew: Crew<'_>, x: &[f32], weight: &[f32], epsilon: f32, y: &mut [f32]) {
+pub fn rms(crew: ComputeContext<'_>, x: &[f32], weight: &[f32], epsilon: f32, y: &mut [f32]) {
     let width = weight.len();
     crew.rows(y, width, |row, y| math::rms_norm(&x[row * width..][..width], weight, epsilon, y));
 }
 
-/// Of one row, in place: `g = y .* silu(z)`, then RMS over each of the groups apart, times the weight. The gate first, the norm after it.
+/// One row, in place: `g = y .* silu(z)`, then RMS over each of the groups separately, times the
+/// weight. The gate comes before the norm.
 pub fn gated_row(y: &mut [f32], z: &[f32], weight: &[f32], groups: usize, epsilon: f32) {
     math::gate(y, z);
     let width = y.len() / groups;
@@ -22,7 +23,7 @@ pub fn gated_row(y: &mut [f32], z: &[f32], weight: &[f32], groups: usize, epsilo
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kernels::{Compute, Team};
+    use crate::kernels::{ProductPrecision, ThreadPool};
 
     #[track_caller]
     fn check(got: &[f32], want: &[f64]) {
@@ -35,8 +36,8 @@ mod tests {
     #[test]
     fn rms_divides_by_the_root_of_the_mean_square_with_epsilon_inside() {
         let mut y = [0.0; 4];
-        let team = Team::new(1);
-        let crew = Crew { team: &team, compute: Compute::Float32 };
+        let team = ThreadPool::new(1);
+        let crew = ComputeContext { team: &team, compute: ProductPrecision::Float32 };
         rms(crew, &[1.0, -2.0, 3.0, -4.0], &[1.0, 1.0, 2.0, 0.5], 0.5, &mut y);
         let root = (7.5_f64 + 0.5).sqrt();
         check(&y, &[1.0 / root, -2.0 / root, 6.0 / root, -2.0 / root]);

@@ -1,27 +1,29 @@
-//! The Mamba-2 recurrence of one head, token by token: prefill and decode alike. `kernels::Scan` is its form in vectors.
+//! The Mamba-2 recurrence of one head, token by token: prefill and decode alike.
+//! `kernels::HeadScan` is its vector form.
 //!
-//! `S <- exp(dt A) S + dt x B^T`, `y = S C + D x` after the update. A head's state `[P, N]` is 80 x 128 x 4 B = 40 KiB for the 12B: it
-//! stays in a core's first cache for a whole span, so a token costs 2 x 80 x 128 fused multiply-adds and no memory traffic but its inputs.
+//! `S <- exp(dt A) S + dt x B^T`, `y = S C + D x` after the update. A head's state `[P, N]` is 80 x
+//! 128 x 4 B = 40 KiB for the 12B: it stays in a core's first-level cache for a whole span, so a
+//! token costs 2 x 80 x 128 fused multiply-adds and no memory traffic except its inputs.
 
 use super::{dot, softplus};
 use crate::config::SsmConfig;
-use crate::kernels::{Rows, Scan, math};
+use crate::kernels::{HeadScan, StridedRows, math};
 use crate::weights::SsmWeights;
 
-/// What one head knows of itself.
+/// Parameters of one head.
 #[derive(Debug, Clone, Copy)]
-pub struct Head {
+pub struct SsmHead {
     /// A = -exp(A_log).
     pub a: f32,
     /// D.
     pub d: f32,
     /// Added to dt before softplus.
     pub dt_bias: f32,
-    /// What dt is clamped to after softplus.
+    /// Limits that dt is clamped to after softplus.
     pub dt_limit: (f32, f32),
 }
 
-impl Head {
+impl SsmHead {
     /// One head of a layer.
     pub fn of(config: &SsmConfig, weights: &SsmWeights, head: usize) -> Self {
         Self {
@@ -32,14 +34,15 @@ impl Head {
         }
     }
 
-    /// The step size: softplus, and the configured limits. There is no floor: `time_step_min` belongs to initialisation.
+    /// The step size: softplus, and the configured limits. There is no other lower limit:
+    /// `time_step_min` belongs to initialisation.
     pub fn dt(&self, raw: f32) -> f32 {
         let dt = softplus(raw + self.dt_bias);
         limit(dt, self.dt_limit)
     }
 
-    /// Advances `state` `[P, N]` by one token and gives its output `[P]`.
-    pub fn step(&self, token: Token<'_>, state: &mut [f32], y: &mut [f32]) {
+    /// Advances `state` `[P, N]` by one token and computes its output `[P]`.
+    pub fn step(&self, token: SsmToken<'_>, state: &mut [f32], y: &mut [f32]) {
         let dt = self.dt(token.dt);
         let decay = (dt * self.a).exp();
         for ((state, x), y) in state.chunks_exact_mut(token.b.len()).zip(token.x).zip(y) {
@@ -50,20 +53,20 @@ impl Head {
     }
 }
 
-/// What a head reads of one token.
+/// Inputs of a head for one token.
 #[derive(Debug, Clone, Copy)]
-pub struct Token<'a> {
+pub struct SsmToken<'a> {
     /// `[P]`.
     pub x: &'a [f32],
     /// `[N]`.
     pub b: &'a [f32],
     /// `[N]`.
     pub c: &'a [f32],
-    /// As `in_proj` gave it.
+    /// Output of `in_proj`.
     pub dt: f32,
 }
 
-/// A value within limits; a NaN stays one.
+/// Clamps a value to limits; a NaN stays NaN.
 fn limit(dt: f32, (low, high): (f32, f32)) -> f32 {
     if dt < low {
         low
@@ -74,7 +77,8 @@ fn limit(dt: f32, (low, high): (f32, f32)) -> f32 {
     }
 }
 
-/// Of one token, from the dt columns of `in_proj`'s row: dt of every head, then exp(dt A) of every head.
+/// For one token, from the dt columns of its row of `in_proj`: dt of every head, then exp(dt A) of
+/// every head.
 pub fn steps(config: &SsmConfig, weights: &SsmWeights, raw: &[f32], out: &mut [f32]) {
     let (dt, decay) = out.split_at_mut(config.heads);
     dt.iter_mut().zip(raw.iter().zip(&weights.dt_bias)).for_each(|(dt, (raw, bias))| *dt = raw + bias);
@@ -84,7 +88,8 @@ pub fn steps(config: &SsmConfig, weights: &SsmWeights, raw: &[f32], out: &mut [f
     math::exp(decay);
 }
 
-/// What `head` reads of some tokens: their rows after the convolution `[T, W]`, x | B | C, and what `steps` gave `[T, 2 heads]`.
+/// Inputs of `head` for some tokens: their rows after the convolution `[T, W]`, x | B | C, and the
+/// output of `steps` `[T, 2 heads]`.
 ///
 /// Head h shares B and C of group floor(h / heads per group).
 pub fn scan<'a>(
@@ -93,15 +98,15 @@ pub fn scan<'a>(
     head: usize,
     mixed: &'a [f32],
     steps: &'a [f32],
-) -> Scan<'a> {
+) -> HeadScan<'a> {
     let (width, inner, shared) = (config.conv_width(), config.inner(), config.groups * config.state);
     let group = head / (config.heads / config.groups) * config.state;
-    Scan {
-        x: Rows::new(mixed, head * config.head_dim, config.head_dim, width),
-        b: Rows::new(mixed, inner + group, config.state, width),
-        c: Rows::new(mixed, inner + shared + group, config.state, width),
-        dt: Rows::new(steps, head, 1, 2 * config.heads),
-        decay: Rows::new(steps, config.heads + head, 1, 2 * config.heads),
+    HeadScan {
+        x: StridedRows::new(mixed, head * config.head_dim, config.head_dim, width),
+        b: StridedRows::new(mixed, inner + group, config.state, width),
+        c: StridedRows::new(mixed, inner + shared + group, config.state, width),
+        dt: StridedRows::new(steps, head, 1, 2 * config.heads),
+        decay: StridedRows::new(steps, config.heads + head, 1, 2 * config.heads),
         skip: weights.d[head],
     }
 }
@@ -112,13 +117,13 @@ mod tests {
     use rand::{RngExt, SeedableRng};
 
     use super::*;
-    use crate::kernels::Matrix;
+    use crate::kernels::PackedMatrix;
 
     #[test]
     fn a_step_decays_adds_and_reads_after_the_update() {
-        let head = Head { a: -0.5, d: 3.0, dt_bias: 0.25, dt_limit: (0.0, f32::INFINITY) };
+        let head = SsmHead { a: -0.5, d: 3.0, dt_bias: 0.25, dt_limit: (0.0, f32::INFINITY) };
         let (mut state, mut y) = ([1.0, 2.0, -1.0, 0.5], [0.0; 2]);
-        let token = Token { x: &[2.0, -1.0], b: &[0.5, 1.0], c: &[1.0, -2.0], dt: 0.75 };
+        let token = SsmToken { x: &[2.0, -1.0], b: &[0.5, 1.0], c: &[1.0, -2.0], dt: 0.75 };
         head.step(token, &mut state, &mut y);
         let dt = (1.0 + 1.0_f64.exp()).ln();
         let decay = (-0.5 * dt).exp();
@@ -134,7 +139,7 @@ mod tests {
     fn dt_has_no_floor_but_the_configured_limits() {
         #[track_caller]
         fn check(dt_limit: (f32, f32), raw: f32, want: f32) {
-            let head = Head { a: -1.0, d: 0.0, dt_bias: 0.0, dt_limit };
+            let head = SsmHead { a: -1.0, d: 0.0, dt_bias: 0.0, dt_limit };
             let got = head.dt(raw);
             assert!((got - want).abs() <= 1e-6 * want || got.is_nan() && want.is_nan(), "{got} for {want}");
         }
@@ -149,7 +154,7 @@ mod tests {
     }
 
     /// Rows of random tokens, and random weights, for 4 heads in 2 groups.
-    struct Case {
+    struct SsmCase {
         config: SsmConfig,
         weights: SsmWeights,
         mixed: Vec<f32>,
@@ -159,7 +164,7 @@ mod tests {
     const SEED: u64 = 23;
     const TOKENS: usize = 40;
 
-    impl Case {
+    impl SsmCase {
         fn new() -> Self {
             let config = SsmConfig {
                 heads: 4,
@@ -171,28 +176,29 @@ mod tests {
                 time_step_limit: (0.0, f32::INFINITY),
             };
             let mut random = ChaCha12Rng::seed_from_u64(SEED);
-            let mut draw = |count: usize, scale: f32| -> Vec<f32> {
+            let mut random_values = |count: usize, scale: f32| -> Vec<f32> {
                 (0..count).map(|_| scale * (random.random::<f32>() * 2.0 - 1.0)).collect()
             };
             let weights = SsmWeights {
-                in_proj: Matrix::from_f32(0, 0, &[]),
+                in_proj: PackedMatrix::from_f32(0, 0, &[]),
                 conv: Vec::new(),
                 conv_bias: Vec::new(),
-                a: draw(4, 1.0).into_iter().map(|a| -1.0 - a).collect(),
-                d: draw(4, 1.0),
-                dt_bias: draw(4, 3.0),
+                a: random_values(4, 1.0).into_iter().map(|a| -1.0 - a).collect(),
+                d: random_values(4, 1.0),
+                dt_bias: random_values(4, 3.0),
                 norm: Vec::new(),
-                out_proj: Matrix::from_f32(0, 0, &[]),
+                out_proj: PackedMatrix::from_f32(0, 0, &[]),
             };
-            let mixed = draw(TOKENS * config.conv_width(), 1.0);
-            Self { raw: draw(TOKENS * config.heads, 2.0), config, weights, mixed }
+            let mixed = random_values(TOKENS * config.conv_width(), 1.0);
+            Self { raw: random_values(TOKENS * config.heads, 2.0), config, weights, mixed }
         }
 
-        /// What a head reads of a token, by the layout of LANGUAGE_MODEL: x of 4 heads, B of 2 groups, C of 2 groups.
-        fn token(&self, head: usize, t: usize) -> Token<'_> {
+        /// Inputs of a head for a token, in the layout of `scan`: x of 4 heads, B of 2 groups, C of
+        /// 2 groups.
+        fn token(&self, head: usize, t: usize) -> SsmToken<'_> {
             let row = &self.mixed[t * 116..(t + 1) * 116];
             let group = head / 2;
-            Token {
+            SsmToken {
                 x: &row[head * 10..][..10],
                 b: &row[40 + group * 19..][..19],
                 c: &row[78 + group * 19..][..19],
@@ -214,13 +220,13 @@ mod tests {
 
     #[test]
     fn the_vector_form_does_what_the_steps_do_and_heads_read_their_own_group() {
-        let case = Case::new();
+        let case = SsmCase::new();
         let mut steps_of = vec![0.0; TOKENS * 8];
         for (raw, out) in case.raw.chunks_exact(4).zip(steps_of.chunks_exact_mut(8)) {
             steps(&case.config, &case.weights, raw, out);
         }
         for index in 0..4 {
-            let head = Head::of(&case.config, &case.weights, index);
+            let head = SsmHead::of(&case.config, &case.weights, index);
             let (mut state, mut y) = (vec![0.0; 190], vec![0.0; TOKENS * 10]);
             for (t, y) in y.chunks_exact_mut(10).enumerate() {
                 head.step(case.token(index, t), &mut state, y);

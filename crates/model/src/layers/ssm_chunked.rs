@@ -1,4 +1,5 @@
-//! The Mamba-2 recurrence of one head over a chunk of tokens at once: the form that becomes matrix products.
+//! The Mamba-2 recurrence of one head over a chunk of tokens at once: the form that becomes matrix
+//! products.
 //!
 //! With a_t = dt_t A and L_t = a_1 + … + a_t, for a chunk of Q tokens that starts from state S:
 //!
@@ -7,15 +8,17 @@
 //! S'  = exp(L_Q) S  +  sum_s exp(L_Q - L_s) dt_s x_s B_s^T
 //! ```
 //!
-//! All exponents are <= 0, so nothing overflows. It is what the GPU's scan is held to, where products of matrices are nearly free. The
-//! CPU runs the recurrence of `ssm.rs` for prefill too: a chunk costs 2 P N + Q (P + N) / 2 multiply-adds a token and head against
-//! 2 P N, the state lies in a core's first cache either way, and a recurrence gives the same bits wherever a prefill is cut.
+//! All exponents are <= 0, so nothing overflows. It is the reference for the GPU's scan, where
+//! matrix products are nearly free. The CPU uses the recurrence of `ssm.rs` for prefill too: a
+//! chunk costs 2 P N + Q (P + N) / 2 multiply-adds a token and head against 2 P N, the state stays
+//! in a core's first-level cache either way, and a recurrence gives the same bits at any cut of a
+//! prefill.
 
 use super::dot;
-use super::ssm::{Head, Token};
+use super::ssm::{SsmHead, SsmToken};
 
-/// Advances `state` `[P, N]` by all the tokens and gives their outputs `y` `[Q, P]`.
-pub fn chunk(head: &Head, tokens: &[Token<'_>], state: &mut [f32], y: &mut [f32]) {
+/// Advances `state` `[P, N]` by all the tokens and computes their outputs `y` `[Q, P]`.
+pub fn chunk(head: &SsmHead, tokens: &[SsmToken<'_>], state: &mut [f32], y: &mut [f32]) {
     let Some(first) = tokens.first() else { return };
     let (size, n) = (first.x.len(), first.b.len());
     let dt: Vec<f32> = tokens.iter().map(|token| head.dt(token.dt)).collect();
@@ -40,7 +43,7 @@ pub fn chunk(head: &Head, tokens: &[Token<'_>], state: &mut [f32], y: &mut [f32]
     }
 }
 
-/// L_t, from the first token on.
+/// L_t, starting at the first token.
 fn running_sums(dt: &[f32], a: f32) -> Vec<f32> {
     dt.iter()
         .scan(0.0, |sum, dt| {
@@ -60,8 +63,8 @@ mod tests {
     const SEED: u64 = 17;
 
     /// Inputs of one head and its first state.
-    struct Case {
-        head: Head,
+    struct ChunkedCase {
+        head: SsmHead,
         size: usize,
         n: usize,
         values: Vec<f32>,
@@ -69,29 +72,29 @@ mod tests {
         state: Vec<f32>,
     }
 
-    impl Case {
+    impl ChunkedCase {
         fn new(size: usize, n: usize, a: f32) -> Self {
             let mut random = ChaCha12Rng::seed_from_u64(SEED);
-            let mut draw = |count: usize, scale: f32| -> Vec<f32> {
+            let mut random_values = |count: usize, scale: f32| -> Vec<f32> {
                 (0..count).map(|_| scale * (random.random::<f32>() * 2.0 - 1.0)).collect()
             };
             Self {
-                head: Head { a, d: 0.7, dt_bias: -2.0, dt_limit: (0.0, f32::INFINITY) },
+                head: SsmHead { a, d: 0.7, dt_bias: -2.0, dt_limit: (0.0, f32::INFINITY) },
                 size,
                 n,
-                values: draw(TOKENS * (size + 2 * n), 1.0),
-                dt: draw(TOKENS, 3.0),
-                state: draw(size * n, 1.0),
+                values: random_values(TOKENS * (size + 2 * n), 1.0),
+                dt: random_values(TOKENS, 3.0),
+                state: random_values(size * n, 1.0),
             }
         }
 
-        fn tokens(&self) -> Vec<Token<'_>> {
+        fn tokens(&self) -> Vec<SsmToken<'_>> {
             let rows = self.values.chunks_exact(self.size + 2 * self.n);
             rows.zip(&self.dt)
                 .map(|(row, dt)| {
                     let (x, shared) = row.split_at(self.size);
                     let (b, c) = shared.split_at(self.n);
-                    Token { x, b, c, dt: *dt }
+                    SsmToken { x, b, c, dt: *dt }
                 })
                 .collect()
         }
@@ -125,11 +128,12 @@ mod tests {
     }
 
     #[track_caller]
-    fn check(case: &Case, lengths: &[usize]) {
+    fn check(case: &ChunkedCase, lengths: &[usize]) {
         let (want_y, want_state) = case.recurrence();
         let (y, state) = case.chunked(lengths);
         let errors = [relative_rms(&y, &want_y), relative_rms(&state, &want_state)];
-        // A difference of running sums is good to an ulp of the larger one, and so is its exponential, relatively.
+        // A difference of running sums has an error of one ulp of the larger one, and so has its
+        // exponential, relatively.
         let sum: f32 = case.dt.iter().map(|dt| case.head.dt(*dt) * case.head.a).sum();
         let bound = f64::from(sum.abs() * f32::EPSILON) + 1e-6;
         assert!(
@@ -140,7 +144,9 @@ mod tests {
 
     #[test]
     fn chunks_of_any_length_from_any_state_give_what_the_recurrence_gives() {
-        for case in [Case::new(10, 16, -0.9), Case::new(7, 19, -0.05), Case::new(4, 8, -8.0)] {
+        for case in
+            [ChunkedCase::new(10, 16, -0.9), ChunkedCase::new(7, 19, -0.05), ChunkedCase::new(4, 8, -8.0)]
+        {
             check(&case, &[TOKENS]);
             check(&case, &[1; TOKENS]);
             for cut in [1, 2, 3, 127, 128, 129, 255, 256, 257, 299] {
@@ -152,8 +158,8 @@ mod tests {
     }
 
     #[test]
-    fn a_chunk_of_one_token_is_a_step_and_none_is_nothing() {
-        let case = Case::new(10, 16, -0.9);
+    fn a_chunk_of_one_token_is_a_step_and_an_empty_chunk_changes_nothing() {
+        let case = ChunkedCase::new(10, 16, -0.9);
         let (mut state, mut y) = (case.state.clone(), vec![0.0; 10]);
         chunk(&case.head, &[], &mut state, &mut []);
         assert_eq!(state, case.state);

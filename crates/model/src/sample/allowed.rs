@@ -1,20 +1,20 @@
-//! A set of token ids, one bit each: what a grammar lets a draw take.
+//! A set of token ids, one bit each: the ids that a grammar allows next.
 
-/// Ids a draw may take, out of a vocabulary of fixed size. 131,072 ids are 16 KiB.
+/// Ids that may be sampled, out of a vocabulary of fixed size. 131,072 ids are 16 KiB.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Allowed {
+pub struct AllowedTokens {
     bits: Vec<u64>,
     vocabulary: u32,
     count: u32,
 }
 
-impl Allowed {
-    /// No id of a vocabulary of that size.
+impl AllowedTokens {
+    /// The empty set for a vocabulary of this size.
     pub fn new(vocabulary: usize) -> Self {
         Self { bits: vec![0; vocabulary.div_ceil(64)], vocabulary: vocabulary as u32, count: 0 }
     }
 
-    /// Every id of a vocabulary of that size.
+    /// Every id of a vocabulary of this size.
     pub fn all(vocabulary: usize) -> Self {
         let mut bits = vec![u64::MAX; vocabulary.div_ceil(64)];
         if let (Some(last), left @ 1..) = (bits.last_mut(), vocabulary % 64) {
@@ -23,7 +23,7 @@ impl Allowed {
         Self { bits, vocabulary: vocabulary as u32, count: vocabulary as u32 }
     }
 
-    /// Adds an id; false when it was there already or is none of the vocabulary.
+    /// Adds an id; false if it was in the set already or is not in the vocabulary.
     pub fn insert(&mut self, id: u32) -> bool {
         let new = id < self.vocabulary && !self.contains(id);
         if new {
@@ -33,12 +33,12 @@ impl Allowed {
         new
     }
 
-    /// Whether the id is in.
+    /// Whether the id is in the set.
     pub fn contains(&self, id: u32) -> bool {
-        self.bits.get(id as usize / 64).is_some_and(|word| word >> (id % 64) & 1 == 1)
+        self.bits.get(id as usize / 64).is_some_and(|block| block >> (id % 64) & 1 == 1)
     }
 
-    /// How many are in.
+    /// Number of ids in the set.
     pub fn count(&self) -> u32 {
         self.count
     }
@@ -53,7 +53,7 @@ impl Allowed {
         self.bits
             .iter()
             .zip((0..).step_by(64))
-            .flat_map(|(word, first)| Ones(*word).map(move |bit| first + bit))
+            .flat_map(|(block, first)| SetBits(*block).map(move |bit| first + bit))
     }
 
     /// The lowest id.
@@ -61,21 +61,23 @@ impl Allowed {
         self.iter().next()
     }
 
-    /// Keeps what is in `other` as well. Id 0 is bit 0 of word 0 in both, so this is one AND for 64 ids.
+    /// Keeps only ids that are also in `other`. Id 0 is bit 0 of element 0 in both, so this is one
+    /// AND for 64 ids.
     pub fn intersect(&mut self, other: &Self) {
-        for (index, word) in self.bits.iter_mut().enumerate() {
-            *word &= other.bits.get(index).copied().unwrap_or(0);
+        for (index, block) in self.bits.iter_mut().enumerate() {
+            *block &= other.bits.get(index).copied().unwrap_or(0);
         }
-        self.count = self.bits.iter().map(|word| word.count_ones()).sum();
+        self.count = self.bits.iter().map(|block| block.count_ones()).sum();
     }
 
-    /// The bits, id `i` at bit `i % 64` of word `i / 64`; those beyond the vocabulary are 0.
+    /// The bits, id `i` at bit `i % 64` of element `i / 64`; bits of ids outside the vocabulary are
+    /// 0.
     pub fn bits(&self) -> &[u64] {
         &self.bits
     }
 }
 
-impl Extend<u32> for Allowed {
+impl Extend<u32> for AllowedTokens {
     fn extend<I: IntoIterator<Item = u32>>(&mut self, ids: I) {
         for id in ids {
             self.insert(id);
@@ -83,10 +85,10 @@ impl Extend<u32> for Allowed {
     }
 }
 
-/// The numbers of the bits that are set, lowest first.
-struct Ones(u64);
+/// Iterates over the positions of set bits, lowest first.
+struct SetBits(u64);
 
-impl Iterator for Ones {
+impl Iterator for SetBits {
     type Item = u32;
 
     fn next(&mut self) -> Option<u32> {
@@ -105,9 +107,9 @@ mod tests {
     #[test]
     fn all_stops_at_the_vocabulary() {
         for vocabulary in [0, 1, 63, 64, 65, 128, 300] {
-            let all = Allowed::all(vocabulary);
+            let all = AllowedTokens::all(vocabulary);
             assert_eq!(all.iter().collect::<Vec<_>>(), (0..vocabulary as u32).collect::<Vec<_>>());
-            let mut one_by_one = Allowed::new(vocabulary);
+            let mut one_by_one = AllowedTokens::new(vocabulary);
             one_by_one.extend(0..vocabulary as u32 + 70);
             assert_eq!(all, one_by_one);
             assert!(!all.contains(vocabulary as u32) && !all.contains(u32::MAX));
@@ -118,7 +120,7 @@ mod tests {
         #[test]
         fn it_is_a_set(left in prop::collection::btree_set(0u32..200, 0..99), right in prop::collection::btree_set(0u32..200, 0..99)) {
             let set = |ids: &std::collections::BTreeSet<u32>| {
-                let mut allowed = Allowed::new(200);
+                let mut allowed = AllowedTokens::new(200);
                 allowed.extend(ids.iter().copied());
                 allowed
             };

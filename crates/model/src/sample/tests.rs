@@ -1,4 +1,4 @@
-//! Draws against the same definition written in float64 with a full sort.
+//! Compares sampled tokens with the same definition written in float64 with a full sort.
 
 use proptest::prelude::*;
 use rand::rngs::ChaCha12Rng;
@@ -6,18 +6,25 @@ use rand::{RngExt, SeedableRng};
 
 use super::*;
 
-/// The whole distribution and what the filters leave, by the book.
-struct Book {
+/// Reference: the whole distribution and what the filters leave.
+struct ReferenceDistribution {
     logprobs: Vec<f64>,
     /// Kept ids in ascending order and their log-probabilities.
     kept: Vec<(u32, f64)>,
     cut: bool,
 }
 
-const PLAIN: Pick<'static> =
-    Pick { row: 0, temperature: 1.0, top_k: 0, top_p: 1.0, min_p: 0.0, allowed: None, uniform: 0.55 };
+const PLAIN: SampleRequest<'static> = SampleRequest {
+    row: 0,
+    temperature: 1.0,
+    top_k: 0,
+    top_p: 1.0,
+    min_p: 0.0,
+    allowed: None,
+    uniform: 0.55,
+};
 
-fn book(logits: &[f32], pick: &Pick<'_>) -> Option<Book> {
+fn reference_distribution(logits: &[f32], pick: &SampleRequest<'_>) -> Option<ReferenceDistribution> {
     let finite = |logit: f32| logit > f32::NEG_INFINITY;
     if logits.iter().any(|logit| logit.is_nan() || *logit == f32::INFINITY) {
         return None;
@@ -53,7 +60,7 @@ fn book(logits: &[f32], pick: &Pick<'_>) -> Option<Book> {
     let total = log_sum_exp(&scaled, &left);
     left.sort_unstable();
     let kept: Vec<_> = left.iter().map(|id| (*id, scaled[*id as usize] - total)).collect();
-    Some(Book { logprobs, cut: greedy || kept.len() < whole.len(), kept })
+    Some(ReferenceDistribution { logprobs, cut: greedy || kept.len() < whole.len(), kept })
 }
 
 fn log_sum_exp(scaled: &[f64], ids: &[u32]) -> f64 {
@@ -61,17 +68,17 @@ fn log_sum_exp(scaled: &[f64], ids: &[u32]) -> f64 {
     highest + ids.iter().map(|id| (scaled[*id as usize] - highest).exp()).sum::<f64>().ln()
 }
 
-/// Close enough for float32 sums: 2e-6 absolute, or as a share for numbers beyond 1.
+/// Close enough for float32 sums: within 2e-6, relative for numbers above 1.
 fn near(got: f32, want: f64) -> bool {
     (f64::from(got) - want).abs() <= 2e-6 * want.abs().max(1.0)
 }
 
-fn agrees(logits: &[f32], pick: &Pick<'_>) -> Result<(), String> {
-    let picked = super::pick(logits, pick);
-    let (got, want) = match (picked, book(logits, pick)) {
-        (Picked::NotFinite, None) => return Ok(()),
-        (Picked::Token(token), Some(book)) => (token, book),
-        (got, want) => return Err(format!("{got:?}, the book has {}", want.is_some())),
+fn agrees(logits: &[f32], pick: &SampleRequest<'_>) -> Result<(), String> {
+    let picked = sample_token(logits, pick);
+    let (got, want) = match (picked, reference_distribution(logits, pick)) {
+        (SampleOutcome::NotFinite, None) => return Ok(()),
+        (SampleOutcome::Token(token), Some(book)) => (token, book),
+        (got, want) => return Err(format!("{got:?}, the reference has a token: {}", want.is_some())),
     };
     let mut before = 0.0;
     for (id, logprob) in &want.kept {
@@ -103,88 +110,89 @@ fn agrees(logits: &[f32], pick: &Pick<'_>) -> Result<(), String> {
 }
 
 #[track_caller]
-fn check(logits: &[f32], pick: Pick<'_>, want_id: u32, want_kept: &[u32]) {
+fn check(logits: &[f32], pick: SampleRequest<'_>, want_id: u32, want_kept: &[u32]) {
     agrees(logits, &pick).unwrap();
-    let Picked::Token(token) = super::pick(logits, &pick) else { panic!("not finite") };
+    let SampleOutcome::Token(token) = sample_token(logits, &pick) else { panic!("not finite") };
     assert_eq!((token.id, token.kept_ids.as_slice()), (want_id, want_kept), "{token:?}");
 }
 
 #[test]
-fn each_filter_keeps_what_its_name_says() {
+fn top_k_top_p_and_min_p_keep_the_expected_ids() {
     // Probabilities 0.1, 0.4, 0.2, 0.3.
     let logits = [0.1f32, 0.4, 0.2, 0.3].map(f32::ln);
     check(&logits, PLAIN, 2, &[]);
-    check(&logits, Pick { uniform: 0.0, ..PLAIN }, 0, &[]);
-    check(&logits, Pick { uniform: 0.9999, ..PLAIN }, 3, &[]);
-    check(&logits, Pick { temperature: 0.0, ..PLAIN }, 1, &[1]);
-    check(&logits, Pick { top_k: 1, ..PLAIN }, 1, &[1]);
-    check(&logits, Pick { top_k: 2, ..PLAIN }, 1, &[1, 3]);
-    check(&logits, Pick { top_k: 9, ..PLAIN }, 2, &[]);
-    check(&logits, Pick { top_p: 0.39, ..PLAIN }, 1, &[1]);
-    check(&logits, Pick { top_p: 0.41, ..PLAIN }, 1, &[1, 3]);
-    check(&logits, Pick { top_p: 0.69, uniform: 0.6, ..PLAIN }, 3, &[1, 3]);
-    check(&logits, Pick { top_p: 0.71, ..PLAIN }, 2, &[1, 2, 3]);
-    check(&logits, Pick { top_p: 1e-30, ..PLAIN }, 1, &[1]);
-    check(&logits, Pick { min_p: 0.74, ..PLAIN }, 1, &[1, 3]);
-    check(&logits, Pick { min_p: 0.76, ..PLAIN }, 1, &[1]);
-    check(&logits, Pick { min_p: 1.0, ..PLAIN }, 1, &[1]);
-    // top-p counts what top-k left: of {0.4, 0.3} the first is 0.57.
-    check(&logits, Pick { top_k: 2, top_p: 0.56, ..PLAIN }, 1, &[1]);
-    let mut allowed = Allowed::new(4);
+    check(&logits, SampleRequest { uniform: 0.0, ..PLAIN }, 0, &[]);
+    check(&logits, SampleRequest { uniform: 0.9999, ..PLAIN }, 3, &[]);
+    check(&logits, SampleRequest { temperature: 0.0, ..PLAIN }, 1, &[1]);
+    check(&logits, SampleRequest { top_k: 1, ..PLAIN }, 1, &[1]);
+    check(&logits, SampleRequest { top_k: 2, ..PLAIN }, 1, &[1, 3]);
+    check(&logits, SampleRequest { top_k: 9, ..PLAIN }, 2, &[]);
+    check(&logits, SampleRequest { top_p: 0.39, ..PLAIN }, 1, &[1]);
+    check(&logits, SampleRequest { top_p: 0.41, ..PLAIN }, 1, &[1, 3]);
+    check(&logits, SampleRequest { top_p: 0.69, uniform: 0.6, ..PLAIN }, 3, &[1, 3]);
+    check(&logits, SampleRequest { top_p: 0.71, ..PLAIN }, 2, &[1, 2, 3]);
+    check(&logits, SampleRequest { top_p: 1e-30, ..PLAIN }, 1, &[1]);
+    check(&logits, SampleRequest { min_p: 0.74, ..PLAIN }, 1, &[1, 3]);
+    check(&logits, SampleRequest { min_p: 0.76, ..PLAIN }, 1, &[1]);
+    check(&logits, SampleRequest { min_p: 1.0, ..PLAIN }, 1, &[1]);
+    // top-p counts what top-k left: of {0.4, 0.3} the first has 0.57.
+    check(&logits, SampleRequest { top_k: 2, top_p: 0.56, ..PLAIN }, 1, &[1]);
+    let mut allowed = AllowedTokens::new(4);
     allowed.extend([0, 3]);
-    check(&logits, Pick { allowed: Some(&allowed), ..PLAIN }, 3, &[0, 3]);
-    check(&logits, Pick { allowed: Some(&allowed), uniform: 0.24, ..PLAIN }, 0, &[0, 3]);
-    check(&logits, Pick { allowed: Some(&allowed), temperature: 0.0, ..PLAIN }, 3, &[3]);
-    check(&logits, Pick { allowed: Some(&allowed), top_p: 0.74, ..PLAIN }, 3, &[3]);
-    check(&logits, Pick { allowed: Some(&Allowed::all(4)), ..PLAIN }, 2, &[]);
+    check(&logits, SampleRequest { allowed: Some(&allowed), ..PLAIN }, 3, &[0, 3]);
+    check(&logits, SampleRequest { allowed: Some(&allowed), uniform: 0.24, ..PLAIN }, 0, &[0, 3]);
+    check(&logits, SampleRequest { allowed: Some(&allowed), temperature: 0.0, ..PLAIN }, 3, &[3]);
+    check(&logits, SampleRequest { allowed: Some(&allowed), top_p: 0.74, ..PLAIN }, 3, &[3]);
+    check(&logits, SampleRequest { allowed: Some(&AllowedTokens::all(4)), ..PLAIN }, 2, &[]);
 }
 
 #[test]
 fn of_equal_logits_the_lower_ids_stay() {
     let mut logits = [7.5; 10];
-    check(&logits, Pick { top_k: 3, ..PLAIN }, 1, &[0, 1, 2]);
-    check(&logits, Pick { top_p: 0.5, ..PLAIN }, 2, &[0, 1, 2, 3, 4]);
-    check(&logits, Pick { temperature: 0.0, ..PLAIN }, 0, &[0]);
-    check(&logits, Pick { min_p: 1.0, ..PLAIN }, 5, &[]);
+    check(&logits, SampleRequest { top_k: 3, ..PLAIN }, 1, &[0, 1, 2]);
+    check(&logits, SampleRequest { top_p: 0.5, ..PLAIN }, 2, &[0, 1, 2, 3, 4]);
+    check(&logits, SampleRequest { temperature: 0.0, ..PLAIN }, 0, &[0]);
+    check(&logits, SampleRequest { min_p: 1.0, ..PLAIN }, 5, &[]);
     logits[0] = -0.0;
     logits[1] = 0.0;
-    check(&logits[..2], Pick { top_k: 1, ..PLAIN }, 0, &[0]);
-    check(&logits[1..3], Pick { top_k: 1, ..PLAIN }, 1, &[1]);
+    check(&logits[..2], SampleRequest { top_k: 1, ..PLAIN }, 0, &[0]);
+    check(&logits[1..3], SampleRequest { top_k: 1, ..PLAIN }, 1, &[1]);
     let allowed = {
-        let mut set = Allowed::new(10);
+        let mut set = AllowedTokens::new(10);
         set.insert(6);
         set
     };
-    check(&logits, Pick { allowed: Some(&allowed), ..PLAIN }, 6, &[6]);
+    check(&logits, SampleRequest { allowed: Some(&allowed), ..PLAIN }, 6, &[6]);
 }
 
 #[test]
-fn ids_of_probability_zero_are_never_drawn() {
+fn ids_of_probability_zero_are_never_sampled() {
     const NONE: f32 = f32::NEG_INFINITY;
     let last = 1.0 - 2f64.powi(-53);
     for uniform in [0.0, f64::MIN_POSITIVE, 0.5, last] {
-        check(&[NONE, NONE, 3.0, NONE], Pick { uniform, ..PLAIN }, 2, &[]);
-        check(&[NONE, -2e38, 2e38, -1e30, NONE], Pick { uniform, ..PLAIN }, 2, &[]);
-        check(&[NONE, -2e38, NONE], Pick { uniform, temperature: 1e-30, ..PLAIN }, 1, &[]);
+        check(&[NONE, NONE, 3.0, NONE], SampleRequest { uniform, ..PLAIN }, 2, &[]);
+        check(&[NONE, -2e38, 2e38, -1e30, NONE], SampleRequest { uniform, ..PLAIN }, 2, &[]);
+        check(&[NONE, -2e38, NONE], SampleRequest { uniform, temperature: 1e-30, ..PLAIN }, 1, &[]);
     }
-    // Between two ids, right at the edge and over many blocks: the last id that weighs something takes what rounding leaves.
+    // Between two ids, exactly at the edge and over many blocks: the last id with a weight above
+    // zero takes what rounding leaves.
     let mut long = vec![NONE; 3000];
     (long[5], long[2000]) = (1.0, 1.0);
-    check(&long, Pick { uniform: 0.5, ..PLAIN }, 2000, &[]);
-    check(&long, Pick { uniform: 0.5 - 1e-9, ..PLAIN }, 5, &[]);
-    check(&long, Pick { uniform: last, ..PLAIN }, 2000, &[]);
-    check(&long, Pick { uniform: last, top_k: 1, ..PLAIN }, 5, &[5]);
+    check(&long, SampleRequest { uniform: 0.5, ..PLAIN }, 2000, &[]);
+    check(&long, SampleRequest { uniform: 0.5 - 1e-9, ..PLAIN }, 5, &[]);
+    check(&long, SampleRequest { uniform: last, ..PLAIN }, 2000, &[]);
+    check(&long, SampleRequest { uniform: last, top_k: 1, ..PLAIN }, 5, &[5]);
 }
 
 #[test]
 fn extreme_temperatures_stay_finite() {
     let logits: Vec<f32> = (0..1000).map(|id| ((id * 37) % 101) as f32 - 50.0).collect();
-    let mut rare = Allowed::new(1000);
+    let mut rare = AllowedTokens::new(1000);
     rare.extend([0, 1]);
     for temperature in [0.0, f32::from_bits(1), 1e-30, 1e-3, 0.1, 1.0, 10.0, 1e6, f32::MAX] {
         for allowed in [None, Some(&rare)] {
-            let pick = Pick { temperature, allowed, ..PLAIN };
-            let Picked::Token(token) = super::pick(&logits, &pick) else {
+            let pick = SampleRequest { temperature, allowed, ..PLAIN };
+            let SampleOutcome::Token(token) = sample_token(&logits, &pick) else {
                 panic!("not finite at {temperature}")
             };
             let numbers = [token.logprob, token.sampled_logprob, token.entropy];
@@ -195,19 +203,23 @@ fn extreme_temperatures_stay_finite() {
             }
         }
     }
-    let Picked::Token(cold) = pick(&logits, &Pick { temperature: 1e-30, ..PLAIN }) else { panic!() };
+    let SampleOutcome::Token(cold) = sample_token(&logits, &SampleRequest { temperature: 1e-30, ..PLAIN })
+    else {
+        panic!()
+    };
     assert_eq!(logits[cold.id as usize], 50.0);
 }
 
 #[test]
 fn spoilt_rows_are_refused() {
-    let mut none_finite = Allowed::new(3);
+    let mut none_finite = AllowedTokens::new(3);
     none_finite.insert(1);
-    let nothing = Allowed::new(2);
+    let nothing = AllowedTokens::new(2);
     for temperature in [0.0, 1.0] {
-        let pick = Pick { temperature, ..PLAIN };
-        let refused =
-            |logits: &[f32], allowed| super::pick(logits, &Pick { allowed, ..pick }) == Picked::NotFinite;
+        let pick = SampleRequest { temperature, ..PLAIN };
+        let refused = |logits: &[f32], allowed| {
+            sample_token(logits, &SampleRequest { allowed, ..pick }) == SampleOutcome::NotFinite
+        };
         assert!(refused(&[0.0, f32::NAN, 1.0], None));
         assert!(refused(&[0.0, 2.0, f32::INFINITY], None));
         assert!(refused(&[f32::NEG_INFINITY; 40], None));
@@ -223,33 +235,36 @@ fn spoilt_rows_are_refused() {
 }
 
 #[test]
-fn a_hundred_thousand_draws_follow_the_distribution() {
+fn a_hundred_thousand_samples_follow_the_distribution() {
     const SEED: u64 = 20_261_103;
-    const DRAWS: usize = 100_000;
+    const SAMPLES: usize = 100_000;
     println!("seed {SEED}");
     let mut rng = ChaCha12Rng::seed_from_u64(SEED);
     let logits: Vec<f32> = (0..600).map(|_| rng.random_range(-3.0..3.0)).collect();
     let mut sampler = Sampler::default();
     for (temperature, top_p) in [(1.0, 1.0), (0.7, 0.9)] {
-        let pick = Pick { temperature, top_p, ..PLAIN };
-        let book = book(&logits, &pick).unwrap();
+        let pick = SampleRequest { temperature, top_p, ..PLAIN };
+        let book = reference_distribution(&logits, &pick).unwrap();
         let mut counts = vec![0usize; logits.len()];
-        for _ in 0..DRAWS {
-            let Picked::Token(token) = sampler.draw(&logits, &Pick { uniform: rng.random(), ..pick }) else {
+        for _ in 0..SAMPLES {
+            let SampleOutcome::Token(token) =
+                sampler.sample(&logits, &SampleRequest { uniform: rng.random(), ..pick })
+            else {
                 panic!()
             };
             counts[token.id as usize] += 1;
         }
-        let (mut statistic, mut drawn) = (0.0, 0);
+        let (mut statistic, mut possible_ids) = (0.0, 0);
         for (id, logprob) in &book.kept {
-            let expected = logprob.exp() * DRAWS as f64;
+            let expected = logprob.exp() * SAMPLES as f64;
             statistic += (counts[*id as usize] as f64 - expected).powi(2) / expected;
-            drawn += counts[*id as usize];
+            possible_ids += counts[*id as usize];
         }
-        // Chi-square with f degrees of freedom: mean f, variance 2f; five standard deviations are passed once in a million.
+        // Chi-square with f degrees of freedom: mean f, variance 2f; it exceeds five standard
+        // deviations once in a million.
         let freedom = (book.kept.len() - 1) as f64;
         println!("chi-square {statistic:.1} with {freedom} degrees of freedom");
-        assert_eq!(drawn, DRAWS);
+        assert_eq!(possible_ids, SAMPLES);
         assert!((statistic - freedom).abs() < 5.0 * (2.0 * freedom).sqrt(), "{statistic} for {freedom}");
     }
 }
@@ -266,14 +281,14 @@ fn the_exponential_is_within_its_bound() {
 }
 
 #[test]
-fn a_sampler_gives_the_same_whatever_it_drew_before() {
+fn a_sampler_is_independent_of_its_earlier_samples() {
     let rows =
         [vec![0.5; 700], (0..50).map(|id| id as f32 / 9.0).collect(), vec![f32::NAN; 30], vec![1.0, 2.0]];
     let mut sampler = Sampler::default();
     for top_k in [0, 3] {
         for logits in rows.iter().chain(rows.iter().rev()) {
-            let pick = Pick { top_k, top_p: 0.8, ..PLAIN };
-            assert_eq!(sampler.draw(logits, &pick), super::pick(logits, &pick));
+            let pick = SampleRequest { top_k, top_p: 0.8, ..PLAIN };
+            assert_eq!(sampler.sample(logits, &pick), sample_token(logits, &pick));
         }
     }
 }
@@ -285,12 +300,12 @@ fn the_likeliest_are_ranked_and_equals_by_their_ids() {
     let check = |sampler: &mut Sampler, logits: &[f32], count: usize, want: &[u32]| {
         let ranking = sampler.rank(logits, 1, count).unwrap();
         assert_eq!(ranking.likeliest.iter().map(|(id, _)| *id).collect::<Vec<_>>(), want, "{logits:?}");
-        // The number that a draw tells, to the last bit.
+        // The log-probability that sampling reports, to the last bit.
         for temperature in [0.0, 1.0] {
-            let mut only = Allowed::new(logits.len());
+            let mut only = AllowedTokens::new(logits.len());
             only.insert(1);
-            let one = pick(logits, &Pick { temperature, allowed: Some(&only), ..PLAIN });
-            let Picked::Token(token) = one else { panic!("{one:?}") };
+            let one = sample_token(logits, &SampleRequest { temperature, allowed: Some(&only), ..PLAIN });
+            let SampleOutcome::Token(token) = one else { panic!("{one:?}") };
             assert_eq!((token.id, token.logprob.to_bits()), (1, ranking.logprob.to_bits()), "{logits:?}");
         }
     };
@@ -317,7 +332,7 @@ fn any_logit() -> impl Strategy<Value = f32> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(800))]
     #[test]
-    fn every_draw_is_by_the_book(
+    fn every_sample_follows_the_reference_distribution(
         logits in prop::collection::vec(any_logit(), 1..900),
         temperature in prop_oneof![Just(0.0f32), Just(1.0), 0.05f32..5.0],
         top_k in prop_oneof![Just(0u32), 1u32..40],
@@ -326,8 +341,8 @@ proptest! {
         uniform in 0.0f64..1.0,
         mask in prop::option::of(prop::collection::vec(0u32..900, 1..99)),
     ) {
-        let allowed = mask.map(|ids| { let mut set = Allowed::new(logits.len()); set.extend(ids); set });
-        let pick = Pick { row: 0, temperature, top_k, top_p, min_p, allowed: allowed.as_ref(), uniform };
+        let allowed = mask.map(|ids| { let mut set = AllowedTokens::new(logits.len()); set.extend(ids); set });
+        let pick = SampleRequest { row: 0, temperature, top_k, top_p, min_p, allowed: allowed.as_ref(), uniform };
         prop_assert_eq!(agrees(&logits, &pick), Ok(()));
     }
 
@@ -337,7 +352,7 @@ proptest! {
         let mut by_rank: Vec<u32> = (0..logits.len() as u32).filter(|id| logits[*id as usize] > f32::NEG_INFINITY).collect();
         by_rank.sort_by(|a, b| logits[*b as usize].partial_cmp(&logits[*a as usize]).unwrap().then(a.cmp(b)));
         by_rank.truncate(count);
-        match (Sampler::default().rank(&logits, id, count), book(&logits, &PLAIN)) {
+        match (Sampler::default().rank(&logits, id, count), reference_distribution(&logits, &PLAIN)) {
             (Some(ranking), Some(book)) if logits[id as usize] > f32::NEG_INFINITY => {
                 prop_assert!(near(ranking.logprob, book.logprobs[id as usize]));
                 prop_assert_eq!(ranking.likeliest.iter().map(|(id, _)| *id).collect::<Vec<_>>(), by_rank);
@@ -350,9 +365,9 @@ proptest! {
     }
 
     #[test]
-    fn places_sort_as_logits_and_give_them_back(a in any::<f32>(), b in any::<f32>(), id in any::<u32>()) {
+    fn order_keys_sort_as_logits_and_give_them_back(a in any::<f32>(), b in any::<f32>(), id in any::<u32>()) {
         prop_assume!(!a.is_nan() && !b.is_nan());
-        prop_assert_eq!(logit_at(place(a, id)), a);
-        prop_assert_eq!(a > b, place(a, id) >> 32 < place(b, id) >> 32);
+        prop_assert_eq!(logit_at(order_key(a, id)), a);
+        prop_assert_eq!(a > b, order_key(a, id) >> 32 < order_key(b, id) >> 32);
     }
 }

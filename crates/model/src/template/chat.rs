@@ -1,35 +1,37 @@
-//! Any chat in the layouts' form: what stands between instructions, contents and replies is taken out of the layouts of the two turns.
+//! Any chat in the form of the layouts: the text between instructions, contents and replies comes
+//! from the layouts of the two turns.
 //!
-//! A content is texts and images in any order, joined by what the layout has between its words and its image. So one text with one
-//! image behind it gives the very ids that `first_turn` and `later_turn` give.
+//! A content is texts and images in any order, joined by what the layout has between its text and
+//! its image. One text followed by one image therefore gives exactly the ids of `first_turn` and
+//! `later_turn`.
 
-use super::Template;
-use super::layout::{Chunk, Layout, Slot};
+use super::ChatTemplate;
+use super::layout::{LayoutChunk, TemplateField, TurnLayout};
 
-/// What stands where.
+/// Fixed parts of a chat.
 #[derive(Debug, Clone)]
-pub(super) struct Chat {
+pub(super) struct ChatLayout {
     /// Before the instructions.
-    open: Vec<Chunk>,
-    first: Frame,
-    later: Frame,
+    open: Vec<LayoutChunk>,
+    first: ContentFrame,
+    later: ContentFrame,
 }
 
-/// What stands around a content.
+/// The parts around a content.
 #[derive(Debug, Clone)]
-struct Frame {
-    before: Vec<Chunk>,
-    between: Vec<Chunk>,
-    /// Up to where the reply begins.
-    after: Vec<Chunk>,
+struct ContentFrame {
+    before: Vec<LayoutChunk>,
+    between: Vec<LayoutChunk>,
+    /// Text up to where the reply begins.
+    after: Vec<LayoutChunk>,
 }
 
-/// A part of what a user says.
+/// A part of a user message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Content<'a> {
-    /// Words, never read for marks.
+pub enum ChatContent<'a> {
+    /// Text, never searched for marks.
     Text(&'a str),
-    /// An image of so many rows.
+    /// An image of this many rows.
     Image {
         /// Its rows.
         rows: usize,
@@ -38,33 +40,33 @@ pub enum Content<'a> {
 
 /// Ids of a part of a chat.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Laid {
+pub struct RenderedChat {
     /// The ids, placeholders included.
     pub ids: Vec<u32>,
     /// Index of each image's first placeholder, in order.
     pub images: Vec<u32>,
 }
 
-impl Chat {
-    /// Out of the layouts; `None` where instructions do not stand first.
-    pub fn of(first: &Layout, later: &Layout) -> Option<Self> {
+impl ChatLayout {
+    /// Takes the parts from the layouts; `None` if instructions are not first.
+    pub fn of(first: &TurnLayout, later: &TurnLayout) -> Option<Self> {
         let first = first.chunks();
-        let at = first.iter().position(|chunk| *chunk == Chunk::Slot(Slot::Instructions))?;
-        let first_frame = Frame::of(&first[at + 1..], Slot::Task)?;
+        let at = first.iter().position(|chunk| *chunk == LayoutChunk::Slot(TemplateField::Instructions))?;
+        let first_frame = ContentFrame::of(&first[at + 1..], TemplateField::Task)?;
         Some(Self {
             open: first[..at].to_vec(),
             first: first_frame,
-            later: Frame::of(later.chunks(), Slot::Outcome)?,
+            later: ContentFrame::of(later.chunks(), TemplateField::Outcome)?,
         })
     }
 }
 
-impl Frame {
-    /// Words and image in either order; nothing else is to be filled in.
-    fn of(chunks: &[Chunk], words: Slot) -> Option<Self> {
-        let place = |slot| chunks.iter().position(|chunk| *chunk == Chunk::Slot(slot));
-        let (words, image) = (place(words)?, place(Slot::Image)?);
-        let (one, other) = (words.min(image), words.max(image));
+impl ContentFrame {
+    /// Text and image in either order, and no other field.
+    fn of(chunks: &[LayoutChunk], text_field: TemplateField) -> Option<Self> {
+        let position = |slot| chunks.iter().position(|chunk| *chunk == LayoutChunk::Slot(slot));
+        let (text_at, image) = (position(text_field)?, position(TemplateField::Image)?);
+        let (one, other) = (text_at.min(image), text_at.max(image));
         Some(Self {
             before: chunks[..one].to_vec(),
             between: chunks[one + 1..other].to_vec(),
@@ -73,80 +75,81 @@ impl Frame {
     }
 }
 
-impl Template {
-    /// Whether any chat can be laid out: whether the layout of the first turn has its instructions first.
+impl ChatTemplate {
+    /// Whether chats can be rendered: whether the layout of the first turn has its instructions
+    /// first.
     pub fn has_chat(&self) -> bool {
         self.chat.is_some()
     }
 
-    /// The beginning of a chat, up to where the reply begins; nothing for layouts that have no such form.
-    pub fn first_words(&self, instructions: &str, content: &[Content<'_>]) -> Laid {
-        let Some(chat) = &self.chat else { return Laid::default() };
-        let mut writer = Writer::new(self);
+    /// The beginning of a chat, up to where the reply begins; empty for layouts without that form.
+    pub fn render_first(&self, instructions: &str, content: &[ChatContent<'_>]) -> RenderedChat {
+        let Some(chat) = &self.chat else { return RenderedChat::default() };
+        let mut writer = ChatWriter::new(self);
         writer.fixed(&chat.open);
         writer.text.push_str(instructions);
         writer.content(&chat.first, content);
-        writer.laid
+        writer.rendered
     }
 
-    /// What follows a reply and its stop id, up to where the next reply begins.
-    pub fn later_words(&self, content: &[Content<'_>]) -> Laid {
-        let Some(chat) = &self.chat else { return Laid::default() };
-        let mut writer = Writer::new(self);
+    /// Text after a reply and its stop id, up to where the next reply begins.
+    pub fn render_later(&self, content: &[ChatContent<'_>]) -> RenderedChat {
+        let Some(chat) = &self.chat else { return RenderedChat::default() };
+        let mut writer = ChatWriter::new(self);
         writer.content(&chat.later, content);
-        writer.laid
+        writer.rendered
     }
 }
 
-/// Gathers text up to the next mark or image and encodes it in one go.
-struct Writer<'a> {
-    template: &'a Template,
+/// Collects text up to the next mark or image and encodes it in one call.
+struct ChatWriter<'a> {
+    template: &'a ChatTemplate,
     text: String,
-    laid: Laid,
+    rendered: RenderedChat,
 }
 
-impl<'a> Writer<'a> {
-    fn new(template: &'a Template) -> Self {
-        Self { template, text: String::new(), laid: Laid::default() }
+impl<'a> ChatWriter<'a> {
+    fn new(template: &'a ChatTemplate) -> Self {
+        Self { template, text: String::new(), rendered: RenderedChat::default() }
     }
 
-    fn content(&mut self, frame: &Frame, content: &[Content<'_>]) {
+    fn content(&mut self, frame: &ContentFrame, content: &[ChatContent<'_>]) {
         self.fixed(&frame.before);
         for (index, part) in content.iter().enumerate() {
             if index > 0 {
                 self.fixed(&frame.between);
             }
             match part {
-                Content::Text(text) => self.text.push_str(text),
-                Content::Image { rows } => self.image(*rows),
+                ChatContent::Text(text) => self.text.push_str(text),
+                ChatContent::Image { rows } => self.image(*rows),
             }
         }
         self.fixed(&frame.after);
         self.encode();
     }
 
-    fn fixed(&mut self, chunks: &[Chunk]) {
+    fn fixed(&mut self, chunks: &[LayoutChunk]) {
         for chunk in chunks {
             match chunk {
-                Chunk::Text(text) => self.text.push_str(text),
-                Chunk::Mark(id) => {
+                LayoutChunk::Text(text) => self.text.push_str(text),
+                LayoutChunk::Mark(id) => {
                     self.encode();
-                    self.laid.ids.push(*id);
+                    self.rendered.ids.push(*id);
                 }
-                Chunk::Slot(_) => {}
+                LayoutChunk::Slot(_) => {}
             }
         }
     }
 
     fn image(&mut self, rows: usize) {
         self.encode();
-        self.laid.images.push(self.laid.ids.len() as u32 + 1);
-        self.laid.ids.extend(self.template.image(rows).unwrap_or_default());
+        self.rendered.images.push(self.rendered.ids.len() as u32 + 1);
+        self.rendered.ids.extend(self.template.image(rows).unwrap_or_default());
     }
 
     fn encode(&mut self) {
         if !self.text.is_empty() {
-            self.laid.ids.extend(self.template.tokenizer.encode(&std::mem::take(&mut self.text)));
+            self.rendered.ids.extend(self.template.tokenizer.encode(&std::mem::take(&mut self.text)));
         }
     }
 }

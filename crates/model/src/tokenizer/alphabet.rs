@@ -1,7 +1,7 @@
-//! The alphabet of byte-level vocabularies: a printable character for each byte, and back.
+//! The alphabet of byte-level vocabularies: a printable character for each byte.
 //!
-//! Bytes that print in Latin-1 stand for themselves; the other 68 are numbered upwards from U+0100 in ascending order. So a space is
-//! written "Ġ" (U+0120).
+//! Bytes that are printable in Latin-1 are themselves; the other 68 have the characters from U+0100
+//! on, in ascending order. So a space is written "Ġ" (U+0120).
 
 /// Highest character of the alphabet, plus one: 256 + 68.
 const END: usize = 0x144;
@@ -9,20 +9,20 @@ const END: usize = 0x144;
 /// Character of each byte.
 const CHARS: [char; 256] = chars();
 
-/// Byte of each character; `None` between the printing ones.
+/// Byte of each character; `None` for characters that have none.
 const BYTES: [Option<u8>; END] = bytes();
 
-/// The character that stands for a byte.
+/// The character of a byte.
 pub(crate) fn char_of(byte: u8) -> char {
     CHARS[byte as usize]
 }
 
-/// The byte a character stands for.
+/// The byte of a character.
 pub(super) fn byte_of(char: char) -> Option<u8> {
     BYTES.get(char as usize).copied().flatten()
 }
 
-/// Bytes a vocabulary entry stands for; `None` where one of its characters is not of the alphabet.
+/// Bytes of a vocabulary entry; `None` if one of its characters is not in the alphabet.
 pub(super) fn bytes_of(entry: &str) -> Option<Vec<u8>> {
     entry.chars().map(byte_of).collect()
 }
@@ -39,7 +39,7 @@ const fn chars() -> [char; 256] {
         above += !prints(byte) as usize;
         chars[byte] = match char::from_u32(code as u32) {
             Some(char) => char,
-            None => panic!("below U+0144 every number is a character"),
+            None => panic!("not a character below U+0144"),
         };
         byte += 1;
     }

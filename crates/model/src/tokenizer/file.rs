@@ -1,7 +1,8 @@
-//! What a `tokenizer.json` says, checked before the library that runs it sees it.
+//! A `tokenizer.json`, checked before the library that runs it sees it.
 //!
-//! Only byte-level BPE is read, the kind every published checkpoint of this architecture has. The parts are checked by name because a
-//! page's text goes through them: each must keep every byte, and the library's BPE builder trusts its merges.
+//! Only byte-level BPE is accepted, the kind that every published checkpoint of this architecture
+//! has. The parts are checked by name because text of pages passes through them: each must keep
+//! every byte, and the library's BPE builder trusts its merges.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -13,23 +14,24 @@ use tokenizers::{NormalizerWrapper, PreTokenizerWrapper};
 use super::alphabet;
 use super::vocabulary::{TokenKind, Vocabulary};
 
-/// Highest id, plus one: eight times the largest vocabulary known (262,144), so that a hostile id allocates little.
+/// Highest id, plus one: eight times the largest vocabulary known (262,144), so that a hostile id
+/// allocates little.
 const IDS_MAX: u32 = 1 << 21;
 /// Longest split pattern. The longest published ones have about 400 bytes.
 const PATTERN_BYTES_MAX: usize = 16 << 10;
-/// Normalizers that only replace characters by canonical equals.
+/// Normalizers that only replace characters by their canonical equivalents.
 const NORMALIZERS: [&str; 4] = ["NFC", "NFD", "NFKC", "NFKD"];
 
-/// The file as written. What concerns padding, truncation, decoding and templates is not used here.
+/// The file as written. Padding, truncation, decoding and templates are not used here.
 #[derive(Deserialize)]
-pub(super) struct File {
+pub(super) struct TokenizerFile {
     #[serde(default)]
     added_tokens: Vec<AddedToken>,
     #[serde(default)]
     normalizer: Option<Value>,
     #[serde(default)]
     pre_tokenizer: Option<Value>,
-    model: Model,
+    model: BpeModel,
 }
 
 #[derive(Deserialize)]
@@ -41,11 +43,11 @@ struct AddedToken {
 }
 
 #[derive(Deserialize)]
-struct Model {
+struct BpeModel {
     #[serde(rename = "type", default)]
     kind: Option<String>,
     vocab: HashMap<String, u32>,
-    merges: Vec<Merge>,
+    merges: Vec<BpeMerge>,
     #[serde(default)]
     dropout: Option<f32>,
     #[serde(default)]
@@ -60,13 +62,13 @@ struct Model {
 
 #[derive(Deserialize)]
 #[serde(untagged)]
-enum Merge {
+enum BpeMerge {
     Pair(String, String),
     Line(String),
 }
 
-/// The parts that run.
-pub(super) struct Parts {
+/// The parts of the pipeline that are used.
+pub(super) struct TokenizerParts {
     pub normalizer: Option<NormalizerWrapper>,
     pub pre_tokenizer: Option<PreTokenizerWrapper>,
     pub bpe: BPE,
@@ -75,9 +77,9 @@ pub(super) struct Parts {
     pub byte_ids: [u32; 256],
 }
 
-impl File {
-    /// Checks everything, or names every problem.
-    pub(super) fn check(self) -> Result<Parts, Vec<String>> {
+impl TokenizerFile {
+    /// Checks everything, or returns every problem.
+    pub(super) fn check(self) -> Result<TokenizerParts, Vec<String>> {
         let mut problems = Vec::new();
         check_model(&self.model, &mut problems);
         check_pipeline(self.normalizer.as_ref(), self.pre_tokenizer.as_ref(), &mut problems);
@@ -92,35 +94,47 @@ impl File {
         let vocab: Vocab = self.model.vocab.into_iter().collect();
         let bpe = bpe(vocab, merges, self.model.ignore_merges).map_err(|problem| vec![problem])?;
         let added = self.added_tokens.into_iter().map(|token| (token.content, token.id)).collect();
-        Ok(Parts { normalizer, pre_tokenizer, bpe, vocabulary: Vocabulary::new(&entries), added, byte_ids })
+        Ok(TokenizerParts {
+            normalizer,
+            pre_tokenizer,
+            bpe,
+            vocabulary: Vocabulary::new(&entries),
+            added,
+            byte_ids,
+        })
     }
 }
 
-fn check_model(model: &Model, problems: &mut Vec<String>) {
+fn check_model(model: &BpeModel, problems: &mut Vec<String>) {
     let mut refuse = |wrong: bool, problem: String| problems.extend(wrong.then_some(problem));
     let kind = model.kind.as_deref().unwrap_or("BPE");
     refuse(kind != "BPE", format!("model.type is {kind:?}; only \"BPE\" is read"));
     refuse(
         model.dropout.is_some_and(|dropout| dropout != 0.0),
-        "model.dropout is set; set it to null, text must always give the same ids".into(),
+        "model.dropout is set; set it to null: a text must always give the same ids".into(),
     );
     for (key, value) in [
         ("continuing_subword_prefix", &model.continuing_subword_prefix),
         ("end_of_word_suffix", &model.end_of_word_suffix),
     ] {
         let set = value.as_ref().is_some_and(|value| !value.is_empty());
-        refuse(set, format!("model.{key} is set; a byte-level vocabulary has none"));
+        refuse(set, format!("model.{key} is set; remove it, a byte-level vocabulary has none"));
     }
-    refuse(model.byte_fallback, "model.byte_fallback is true; a byte-level vocabulary needs none".into());
+    refuse(
+        model.byte_fallback,
+        "model.byte_fallback is true; set it to false, a byte-level vocabulary needs none".into(),
+    );
 }
 
-/// Text becomes bytes once, in the normalizer or in the pre-tokenizer, and nothing else changes or drops any.
+/// Text becomes bytes once, in the normalizer or in the pre-tokenizer, and no other step changes or
+/// drops any.
 fn check_pipeline(normalizer: Option<&Value>, pre_tokenizer: Option<&Value>, problems: &mut Vec<String>) {
     let (normalizers, pre_tokenizers) =
         (flat(normalizer, "normalizers"), flat(pre_tokenizer, "pretokenizers"));
     for part in &normalizers {
         if !NORMALIZERS.contains(&kind(part)) && kind(part) != "ByteLevel" {
-            problems.push(format!("normalizer {:?} is not read; use one of {NORMALIZERS:?}", kind(part)));
+            problems
+                .push(format!("normalizer {:?} is not supported; use one of {NORMALIZERS:?}", kind(part)));
         }
     }
     for part in &pre_tokenizers {
@@ -130,7 +144,7 @@ fn check_pipeline(normalizer: Option<&Value>, pre_tokenizer: Option<&Value>, pro
         normalizers.iter().chain(&pre_tokenizers).filter(|part| kind(part) == "ByteLevel").count();
     if byte_levels != 1 {
         problems.push(format!(
-            "there are {byte_levels} ByteLevel steps in normalizer and pre_tokenizer; exactly one turns text into bytes"
+            "there are {byte_levels} ByteLevel steps in normalizer and pre_tokenizer; exactly one must turn text into bytes"
         ));
     }
 }
@@ -138,7 +152,7 @@ fn check_pipeline(normalizer: Option<&Value>, pre_tokenizer: Option<&Value>, pro
 fn pre_tokenizer_problem(part: &Value) -> Option<String> {
     match kind(part) {
         "ByteLevel" if part.get("add_prefix_space") != Some(&Value::Bool(false)) => {
-            Some("pre_tokenizer ByteLevel puts a space before text; set add_prefix_space to false".into())
+            Some("pre_tokenizer ByteLevel adds a space before text; set add_prefix_space to false".into())
         }
         "Split" if part.get("behavior").and_then(Value::as_str) == Some("Removed") => {
             Some("pre_tokenizer Split removes what it finds; set behavior to \"Isolated\"".into())
@@ -149,11 +163,11 @@ fn pre_tokenizer_problem(part: &Value) -> Option<String> {
             Some(format!("pre_tokenizer Split has a pattern of more than {PATTERN_BYTES_MAX} bytes"))
         }
         "ByteLevel" | "Split" | "Digits" => None,
-        other => Some(format!("pre_tokenizer {other:?} is not read; use ByteLevel, Split or Digits")),
+        other => Some(format!("pre_tokenizer {other:?} is not supported; use ByteLevel, Split or Digits")),
     }
 }
 
-/// A part and, where it is a sequence, what it is made of. Depth is bounded by the parser's own limit.
+/// A part and, if it is a sequence, its parts. The parser's own limit bounds the depth.
 fn flat<'a>(part: Option<&'a Value>, list: &str) -> Vec<&'a Value> {
     match part {
         None | Some(Value::Null) => Vec::new(),
@@ -216,7 +230,7 @@ fn entries(
     entries
 }
 
-/// Notes who has an id; two names for one id cannot be told apart when decoding.
+/// Records the name of an id; two names for one id could not be distinguished when decoding.
 fn name<'a>(names: &mut [Option<&'a str>], id: u32, name: &'a str, problems: &mut Vec<String>) {
     match names[id as usize].replace(name) {
         Some(other) if other != name => {
@@ -227,7 +241,8 @@ fn name<'a>(names: &mut [Option<&'a str>], id: u32, name: &'a str, problems: &mu
     }
 }
 
-/// An entry with a character outside the alphabet cannot come from text; decoding shows it as it is written.
+/// An entry with a character outside the alphabet cannot come from text; decoding writes it
+/// unchanged.
 fn text_entry(entry: &str) -> Option<(TokenKind, Vec<u8>)> {
     match alphabet::bytes_of(entry) {
         Some(bytes) if bytes.is_empty() => None,
@@ -261,8 +276,9 @@ fn byte_ids(
     ids
 }
 
-/// Merges whose parts and result are in the vocabulary: the library's builder takes a result's length for granted.
-fn merges(written: Vec<Merge>, vocab: &HashMap<String, u32>, problems: &mut Vec<String>) -> Merges {
+/// Checks that the parts and the result of each merge are in the vocabulary: the library's builder
+/// relies on a result's length.
+fn merges(written: Vec<BpeMerge>, vocab: &HashMap<String, u32>, problems: &mut Vec<String>) -> Merges {
     let mut merges = Merges::with_capacity(written.len());
     for (index, merge) in written.into_iter().enumerate() {
         match merge.parts(index, vocab) {
@@ -273,8 +289,8 @@ fn merges(written: Vec<Merge>, vocab: &HashMap<String, u32>, problems: &mut Vec<
     merges
 }
 
-impl Merge {
-    /// Both parts; `None` for the version line older files begin with.
+impl BpeMerge {
+    /// Both parts; `None` for the version line at the beginning of older files.
     fn parts(self, index: usize, vocab: &HashMap<String, u32>) -> Result<Option<(String, String)>, String> {
         let (left, right) = match self {
             Self::Pair(left, right) => (left, right),
@@ -288,7 +304,7 @@ impl Merge {
         for part in [&left, &right, &merged] {
             if !vocab.contains_key(part) {
                 return Err(format!(
-                    "model.merges[{index}] makes or uses {part:?}, which is not in model.vocab"
+                    "model.merges[{index}] uses or produces {part:?}, which is not in model.vocab"
                 ));
             }
         }
@@ -296,7 +312,8 @@ impl Merge {
     }
 }
 
-/// No cache: it would live in each thread for as long as the thread does, whatever becomes of the tokenizer.
+/// Without a cache: a cache would live in each thread as long as the thread does, even after the
+/// tokenizer is dropped.
 fn bpe(vocab: Vocab, merges: Merges, ignore_merges: bool) -> Result<BPE, String> {
     let builder =
         BPE::builder().vocab_and_merges(vocab, merges).cache_capacity(0).ignore_merges(ignore_merges);

@@ -50,7 +50,7 @@ fn tokenizer() -> Tokenizer {
     parse(&file()).unwrap()
 }
 
-/// A pre-tokenizer that cuts nothing, so that whole texts meet the vocabulary.
+/// A pre-tokenizer that does not split, so that the vocabulary sees whole texts.
 fn uncut() -> Value {
     json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": false, "use_regex": false})
 }
@@ -69,10 +69,11 @@ fn text_becomes_ids_and_marks_stay_text() {
     check(None, "click click", &[264, 265]);
     check(None, "", &[]);
     check(None, "é", &bytes("é"));
-    // Cut by the pattern, these never meet the mark's entry.
+    // The pattern splits these, so they never match the mark's entry.
     check(None, "<SPECIAL_12>", &bytes("<SPECIAL_12>"));
     check(None, "</img>", &bytes("</img>"));
-    // Uncut, they are entries of the model, found whole because of `ignore_merges`; "<s>" is also what merges lead to.
+    // Not split, they are entries of the model, found whole because of `ignore_merges`; merges also
+    // produce "<s>".
     check(Some(uncut()), "<SPECIAL_12>", &bytes("<SPECIAL_12>"));
     check(Some(uncut()), "<think>", &bytes("<think>"));
     check(Some(uncut()), "<s>", &bytes("<s>"));
@@ -164,16 +165,16 @@ fn what_cannot_run_exactly_is_refused() {
     check(|file| file["model"]["merges"] = json!(["#version: 0.2", "c l"]), "read");
     check(
         |file| file["model"]["merges"] = json!([["click", "click"]]),
-        r#"makes or uses "clickclick", which is not in model.vocab"#,
+        r#"uses or produces "clickclick", which is not in model.vocab"#,
     );
     check(|file| file["pre_tokenizer"] = Value::Null, "there are 0 ByteLevel steps");
     check(
         |file| file["pre_tokenizer"] = json!({"type": "Metaspace"}),
-        r#"pre_tokenizer "Metaspace" is not read"#,
+        r#"pre_tokenizer "Metaspace" is not supported"#,
     );
     check(
         |file| file["pre_tokenizer"] = json!({"type": "ByteLevel", "add_prefix_space": true}),
-        "puts a space before text",
+        "adds a space before text",
     );
     check(
         |file| file["pre_tokenizer"]["pretokenizers"][0]["behavior"] = "Removed".into(),
@@ -187,9 +188,15 @@ fn what_cannot_run_exactly_is_refused() {
         |file| file["pre_tokenizer"]["pretokenizers"][0]["pattern"]["Regex"] = "a".repeat(20_000).into(),
         "more than 16384 bytes",
     );
-    check(|file| file["normalizer"] = json!({"type": "Lowercase"}), r#"normalizer "Lowercase" is not read"#);
+    check(
+        |file| file["normalizer"] = json!({"type": "Lowercase"}),
+        r#"normalizer "Lowercase" is not supported"#,
+    );
     check(|file| file["normalizer"] = json!({"type": "NFC"}), "read");
-    check(|file| file["model"]["vocab"] = json!([]), "not a tokenizer as the tokenizers library writes it");
+    check(
+        |file| file["model"]["vocab"] = json!([]),
+        "not a tokenizer in the format of the tokenizers library",
+    );
 }
 
 #[test]
@@ -204,7 +211,7 @@ fn files_are_named() {
     assert_eq!(tokenizer.sha256()[..], Sha256::digest(file().to_string())[..]);
 }
 
-/// A model of this many ids that reads images.
+/// Configuration of a model with this many ids that reads images.
 pub(crate) fn config(vocabulary: usize, image_token: u32) -> Config {
     let text = TextConfig {
         layers: Vec::new(),
@@ -248,7 +255,7 @@ pub(crate) fn config(vocabulary: usize, image_token: u32) -> Config {
 }
 
 #[test]
-fn a_tokenizer_that_does_not_fit_says_what_does_not() {
+fn a_tokenizer_mismatch_is_named() {
     #[track_caller]
     fn check(vocabulary: usize, image_token: u32, embedding_rows: usize, want: &str) {
         let got = tokenizer().fits(&config(vocabulary, image_token), embedding_rows);
@@ -257,10 +264,10 @@ fn a_tokenizer_that_does_not_fit_says_what_does_not() {
     }
     check(269, 269, 269, "fits");
     check(512, 500, 512, "fits");
-    // Marks above the head's rows are only ever read.
+    // Marks above the head's rows occur only in prompts.
     check(267, 269, 269, "fits");
-    check(266, 269, 269, "pieces of text have ids up to 266, but the model knows 266");
+    check(266, 269, 269, "pieces of text have ids up to 266, but the model has 266");
     check(269, 267, 268, r#""</img>" is id 268, but the embedding table has 268 rows"#);
     check(269, 268, 268, "fits");
-    check(269, 265, 269, r#"the image placeholder is id 265, but that is the text " click""#);
+    check(269, 265, 269, r#"the image placeholder is id 265, which is the text " click""#);
 }

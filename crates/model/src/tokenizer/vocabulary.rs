@@ -1,17 +1,17 @@
-//! Every id of a tokenizer with the bytes it stands for: what constrained decoding walks over.
+//! Every id of a tokenizer and its bytes, for constrained decoding.
 
 /// What an id is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum TokenKind {
-    /// A piece of text: the only kind that encoding text gives.
+    /// A piece of text: the only kind that encoding produces.
     Text,
-    /// An added token that is shown when decoding, such as a `<think>` of some checkpoints.
+    /// An added token that decoding writes, such as `<think>` in some checkpoints.
     Added,
-    /// An added token that marks structure and is left out when decoding.
+    /// An added token that marks structure and that decoding omits.
     Special,
 }
 
-/// Bytes and kind of each id, from 0 to the highest one; an id in between may be unused.
+/// Bytes and kind of each id from 0 to the highest; ids between may be unused.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Vocabulary {
     bytes: Vec<u8>,
@@ -21,7 +21,7 @@ pub struct Vocabulary {
 }
 
 impl Vocabulary {
-    /// From the entry of each id in order; `None` for an unused one.
+    /// Builds it from the entries in order of id; `None` for an unused one.
     pub(super) fn new(entries: &[Option<(TokenKind, Vec<u8>)>]) -> Self {
         let mut vocabulary = Self {
             bytes: Vec::new(),
@@ -41,12 +41,12 @@ impl Vocabulary {
         self.kinds.len()
     }
 
-    /// Never: all 256 bytes are in it.
+    /// Always false: all 256 bytes are in it.
     pub fn is_empty(&self) -> bool {
         self.kinds.is_empty()
     }
 
-    /// What an id is; `None` where it is unused or too high.
+    /// Kind of an id; `None` if it is unused or too high.
     pub fn kind(&self, id: u32) -> Option<TokenKind> {
         self.kinds.get(id as usize).copied().flatten()
     }
@@ -56,7 +56,7 @@ impl Vocabulary {
         self.kind(id) == Some(TokenKind::Special)
     }
 
-    /// Bytes an id stands for, a mark's being its name; `None` where the id is unused or too high.
+    /// Bytes of an id, for a mark its name; `None` if the id is unused or too high.
     pub fn bytes(&self, id: u32) -> Option<&[u8]> {
         self.kind(id)?;
         let id = id as usize;

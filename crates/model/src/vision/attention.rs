@@ -1,11 +1,11 @@
-//! Attention inside tiles: every head of every tile is a task of its own; tiles never see each other.
+//! Attention inside tiles. Every head of every tile is a separate task; tiles never see each other.
 
-use crate::kernels::Team;
-use crate::kernels::vision_attention::Head;
+use crate::kernels::ThreadPool;
+use crate::kernels::vision_attention::VisionHead;
 
 /// Shape of the rows.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Shape {
+pub(super) struct AttentionShape {
     /// Width of the tower.
     pub hidden: usize,
     /// Heads.
@@ -14,17 +14,25 @@ pub(super) struct Shape {
     pub tokens: usize,
 }
 
-/// From rows of `q | k | v`, `[tiles x tokens, 3 hidden]`, to `out` `[tiles x tokens, hidden]`.
-pub(super) fn run(team: &Team, shape: Shape, qkv: &[f32], work: &mut Vec<f32>, out: &mut [f32]) {
-    let Shape { hidden, heads, tokens } = shape;
+/// Computes `out` `[tiles x tokens, hidden]` from rows of `q | k | v`,
+/// `[tiles x tokens, 3 hidden]`.
+pub(super) fn run(
+    team: &ThreadPool,
+    shape: AttentionShape,
+    qkv: &[f32],
+    work: &mut Vec<f32>,
+    out: &mut [f32],
+) {
+    let AttentionShape { hidden, heads, tokens } = shape;
     let (size, tiles) = (hidden / heads, out.len() / (hidden * tokens));
-    // A task's piece holds its result and the room it works in: of a published tile 0.3 + 0.8 MB, which a second-level cache holds.
-    let piece = tokens * size + Head::work_len(tokens, size);
+    // A task's piece holds its result and its scratch: for a published tile 0.3 + 0.8 MB, which
+    // fits a second-level cache.
+    let piece = tokens * size + VisionHead::work_len(tokens, size);
     let work = super::tower::resized(work, tiles * heads * piece);
     team.pieces(work, piece, |task, piece| {
         let rows = &qkv[task / heads * tokens * 3 * hidden..][..tokens * 3 * hidden];
-        let (mixed, room) = piece.split_at_mut(tokens * size);
-        Head { qkv: rows, hidden, size, index: task % heads }.attend(room, mixed);
+        let (mixed, scratch) = piece.split_at_mut(tokens * size);
+        VisionHead { qkv: rows, hidden, size, index: task % heads }.attend(scratch, mixed);
     });
     let work = &*work;
     team.pieces(out, tokens * hidden, |tile, out| {

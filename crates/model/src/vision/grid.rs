@@ -1,11 +1,13 @@
-//! How many tiles an image is cut into: the grid whose shape comes closest to its own.
+//! Chooses the grid of tiles for an image: the one whose aspect ratio is closest to the image's.
 
 use crate::config::VisionConfig;
 
-/// Columns and rows for an image of `width` x `height` pixels, at most `tiles_max` tiles of side `tile`.
+/// Columns and rows for an image of `width` x `height` pixels, at most `tiles_max` tiles of side
+/// `tile`.
 ///
-/// Of all grids, walked by their number of tiles, the one with the smallest difference between both ratios of width to height wins;
-/// of grids with the same ratio the larger one only while the image covers more than half of it.
+/// Of all grids, in order of their number of tiles, the one with the smallest difference between
+/// both ratios of width to height wins; of grids with the same ratio the larger one only if the
+/// image covers more than half of it.
 pub fn grid(width: usize, height: usize, tile: usize, tiles_max: usize) -> (usize, usize) {
     let ratio = width as f64 / height as f64;
     let area = width as f64 * height as f64;
@@ -20,12 +22,12 @@ pub fn grid(width: usize, height: usize, tile: usize, tiles_max: usize) -> (usiz
     best
 }
 
-/// Language-model rows of an image on this grid, its thumbnail included.
+/// Language-model rows of an image on this grid, including its thumbnail.
 pub fn tokens(config: &VisionConfig, grid: (usize, usize)) -> usize {
     tiles(config, grid) * config.rows_per_tile()
 }
 
-/// Tiles of an image on this grid; an image of more than one gets a thumbnail as well.
+/// Tiles of an image on this grid; an image of more than one tile also gets a thumbnail.
 pub(super) fn tiles(config: &VisionConfig, (columns, rows): (usize, usize)) -> usize {
     columns * rows + usize::from(has_thumbnail(config, (columns, rows)))
 }
@@ -34,8 +36,9 @@ pub(super) fn has_thumbnail(config: &VisionConfig, grid: (usize, usize)) -> bool
     config.thumbnail && grid != (1, 1)
 }
 
-/// All grids by their number of tiles. The order within one number is the original's only by chance and does not matter: two grids tie
-/// when the image's ratio is theirs or lies midway between neighbouring ratios, and neighbours never have as many tiles as each other.
+/// All grids by their number of tiles. The order within one number differs from the original's,
+/// which does not matter: two grids tie if the image's ratio is theirs or is midway between
+/// neighbouring ratios, and neighbours never have the same number of tiles.
 fn candidates(tiles_max: usize) -> impl Iterator<Item = (usize, usize)> {
     (1..=tiles_max).flat_map(|tiles| {
         (1..=tiles).filter(move |columns| tiles % columns == 0).map(move |columns| (columns, tiles / columns))

@@ -1,26 +1,26 @@
-//! The door for screenshots: encoded bytes in, RGB pixels out, or an error that says what was wrong with them.
+//! Decodes screenshots to RGB pixels, or returns an error that names the problem.
 
 use std::io::Cursor;
 
 use image::{DynamicImage, ImageDecoder, ImageReader, Limits};
 use sha2::{Digest, Sha256};
 
-use super::outline::{Encoding, Outline};
+use super::outline::{ImageEncoding, ImageOutline};
 
 /// A decoded image.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Rgb {
+pub struct DecodedImage {
     /// Pixels across, at least 1.
     pub width: usize,
     /// Pixels down, at least 1.
     pub height: usize,
     /// Red, green, blue, 8 bits each, `[height, width, 3]`.
     pub pixels: Vec<u8>,
-    /// SHA-256 over `pixels`: it holds whatever the encoding.
+    /// SHA-256 over `pixels`; it does not depend on the encoding.
     pub sha256: [u8; 32],
 }
 
-/// What is let in.
+/// Limits of accepted images.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ImageLimits {
     /// Most encoded bytes.
@@ -34,21 +34,22 @@ pub struct ImageLimits {
 }
 
 impl Default for ImageLimits {
-    /// From the 32 x 32 that the published model asks for up to an 8K screen (7680 x 4320 = 33.2 million pixels, 100 MB decoded).
+    /// From the 32 x 32 that the published model needs up to an 8K screen (7680 x 4320 = 33.2
+    /// million pixels, 100 MB decoded).
     fn default() -> Self {
         Self { bytes_max: 64 << 20, side_min: 32, side_max: 16_384, pixels_max: 1 << 25 }
     }
 }
 
-/// Why an image was not let in.
+/// Why an image was refused.
 #[derive(Debug, thiserror::Error)]
 pub enum ImageError {
     /// More encoded bytes than allowed.
-    #[error("the image has {bytes} bytes, at most {bytes_max} are read; send a smaller screenshot")]
+    #[error("the image has {bytes} bytes, at most {bytes_max} are accepted; send a smaller screenshot")]
     TooManyBytes {
-        /// It has.
+        /// Its length.
         bytes: usize,
-        /// Allowed.
+        /// The limit.
         bytes_max: usize,
     },
     /// Neither PNG nor JPEG.
@@ -57,19 +58,19 @@ pub enum ImageError {
         /// First bytes, at most eight.
         start: Vec<u8>,
     },
-    /// It ends too early, or its parts do not fit together.
+    /// It ends too early, or its parts do not match.
     #[error(
-        "the {encoding:?} of {bytes} bytes is cut off or broken: no way leads from its header to its end mark"
+        "the {encoding:?} of {bytes} bytes is truncated or broken: its end mark cannot be reached from its header; send the whole file"
     )]
     CutOff {
         /// Encoding.
-        encoding: Encoding,
-        /// Bytes that came.
+        encoding: ImageEncoding,
+        /// Its length.
         bytes: usize,
     },
     /// Sides out of bounds.
     #[error(
-        "the image is {width} x {height} pixels; sides from {} to {} and at most {} pixels are read",
+        "the image is {width} x {height} pixels; sides from {} to {} and at most {} pixels are accepted",
         limits.side_min, limits.side_max, limits.pixels_max
     )]
     Size {
@@ -77,47 +78,48 @@ pub enum ImageError {
         width: usize,
         /// Pixels down.
         height: usize,
-        /// What is allowed.
+        /// Permitted sizes.
         limits: ImageLimits,
     },
-    /// The decoder gave up.
+    /// The decoder failed.
     #[error("the {encoding:?} cannot be decoded")]
     Broken {
         /// Encoding.
-        encoding: Encoding,
-        /// What the decoder said.
+        encoding: ImageEncoding,
+        /// The decoder's error.
         source: image::ImageError,
     },
 }
 
-/// Decodes a PNG or a JPEG. Every limit is checked on the header, before pixels are allocated. 16 bits become 8, grey and palettes become
-/// RGB, and what is transparent is laid over white.
-pub fn decode(bytes: &[u8], limits: ImageLimits) -> Result<Rgb, ImageError> {
+/// Decodes a PNG or a JPEG. Every limit is checked on the header, before pixels are allocated. 16
+/// bits become 8, grey and palettes become RGB, and transparent pixels are blended with white.
+pub fn decode(bytes: &[u8], limits: ImageLimits) -> Result<DecodedImage, ImageError> {
     let (encoding, _) = read_outline(bytes, limits)?;
     let image = limits.decode(encoding, bytes).map_err(|source| ImageError::Broken { encoding, source })?;
     let (width, height) = (image.width() as usize, image.height() as usize);
-    limits.check(Outline { width, height })?;
-    Ok(Rgb::new(width, height, rgb_of(image)))
+    limits.check(ImageOutline { width, height })?;
+    Ok(DecodedImage::new(width, height, rgb_of(image)))
 }
 
-/// Pixels across and down, as a PNG or a JPEG says of itself, within the limits. Nothing is decoded.
+/// Width and height in pixels from the header of a PNG or a JPEG, checked against the limits.
+/// Nothing is decoded.
 pub fn size(bytes: &[u8], limits: ImageLimits) -> Result<(usize, usize), ImageError> {
-    read_outline(bytes, limits).map(|(_, Outline { width, height })| (width, height))
+    read_outline(bytes, limits).map(|(_, ImageOutline { width, height })| (width, height))
 }
 
-fn read_outline(bytes: &[u8], limits: ImageLimits) -> Result<(Encoding, Outline), ImageError> {
+fn read_outline(bytes: &[u8], limits: ImageLimits) -> Result<(ImageEncoding, ImageOutline), ImageError> {
     if bytes.len() > limits.bytes_max {
         return Err(ImageError::TooManyBytes { bytes: bytes.len(), bytes_max: limits.bytes_max });
     }
     let unknown = || ImageError::UnknownEncoding { start: bytes[..bytes.len().min(8)].to_vec() };
-    let encoding = Encoding::of(bytes).ok_or_else(unknown)?;
+    let encoding = ImageEncoding::of(bytes).ok_or_else(unknown)?;
     let cut_off = || ImageError::CutOff { encoding, bytes: bytes.len() };
     let outline = encoding.outline(bytes).ok_or_else(cut_off)?;
     limits.check(outline)?;
     Ok((encoding, outline))
 }
 
-impl Rgb {
+impl DecodedImage {
     /// Takes pixels `[height, width, 3]`.
     pub fn new(width: usize, height: usize, pixels: Vec<u8>) -> Self {
         assert!(
@@ -130,7 +132,7 @@ impl Rgb {
 }
 
 impl ImageLimits {
-    fn check(self, Outline { width, height }: Outline) -> Result<(), ImageError> {
+    fn check(self, ImageOutline { width, height }: ImageOutline) -> Result<(), ImageError> {
         let sides = self.side_min.max(1)..=self.side_max;
         if sides.contains(&width)
             && sides.contains(&height)
@@ -141,16 +143,16 @@ impl ImageLimits {
         Err(ImageError::Size { width, height, limits: self })
     }
 
-    /// The decoder is fenced in a second time: a file may hold a second header.
-    fn decode(self, encoding: Encoding, bytes: &[u8]) -> image::ImageResult<DynamicImage> {
+    /// Decodes with the decoder's own limits as well: a file may hold a second header.
+    fn decode(self, encoding: ImageEncoding, bytes: &[u8]) -> image::ImageResult<DynamicImage> {
         let mut limits = Limits::default();
         limits.max_image_width = u32::try_from(self.side_max).ok();
         limits.max_image_height = u32::try_from(self.side_max).ok();
-        // RGBA of 16 bits are 8 bytes a pixel, and as much again for rows in the making.
+        // RGBA of 16 bits has 8 bytes a pixel, and the decoder needs as much again for its rows.
         limits.max_alloc = Some(16 * self.pixels_max as u64 + (1 << 20));
         let format = match encoding {
-            Encoding::Png => image::ImageFormat::Png,
-            Encoding::Jpeg => image::ImageFormat::Jpeg,
+            ImageEncoding::Png => image::ImageFormat::Png,
+            ImageEncoding::Jpeg => image::ImageFormat::Jpeg,
         };
         let mut reader = ImageReader::with_format(Cursor::new(bytes), format);
         reader.limits(limits);
@@ -171,7 +173,8 @@ fn rgb_of(image: DynamicImage) -> Vec<u8> {
     image.into_rgb8().into_raw()
 }
 
-/// `colour a + white (1 - a)`, rounded to the nearest: for 0 <= x <= 255^2, `(x + 128 + ((x + 128) >> 8)) >> 8` is x / 255 rounded.
+/// `colour a + white (1 - a)`, rounded to the nearest: for 0 <= x <= 255^2,
+/// `(x + 128 + ((x + 128) >> 8)) >> 8` is x / 255 rounded.
 fn over_white([red, green, blue, alpha]: &[u8; 4]) -> [u8; 3] {
     [red, green, blue].map(|colour| {
         let sum = u32::from(*colour) * u32::from(*alpha) + 255 * (255 - u32::from(*alpha)) + 128;

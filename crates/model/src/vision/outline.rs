@@ -1,19 +1,21 @@
-//! What a PNG or a JPEG says of itself before it is decoded: its size, and that nothing is missing at its end.
+//! Reads the structure of a PNG or a JPEG before it is decoded: its size, and that its end is
+//! present.
 //!
-//! Decoders make up the rest of a picture that was cut off; a policy would then see grey where the page was.
+//! Decoders invent the rest of a truncated picture; a policy would then see grey instead of the
+//! page.
 
 /// Encodings that are read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Encoding {
+pub enum ImageEncoding {
     /// Portable Network Graphics.
     Png,
     /// JPEG.
     Jpeg,
 }
 
-/// How an encoded image is laid out.
+/// Size and structure of an encoded image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Outline {
+pub(super) struct ImageOutline {
     /// Pixels across.
     pub width: usize,
     /// Pixels down.
@@ -22,8 +24,8 @@ pub(super) struct Outline {
 
 const PNG_SIGNATURE: &[u8] = b"\x89PNG\r\n\x1a\n";
 
-impl Encoding {
-    /// By its first bytes.
+impl ImageEncoding {
+    /// Detects the encoding from the first bytes.
     pub(super) fn of(bytes: &[u8]) -> Option<Self> {
         if bytes.starts_with(PNG_SIGNATURE) {
             Some(Self::Png)
@@ -34,8 +36,8 @@ impl Encoding {
         }
     }
 
-    /// Walks from part to part up to the end mark; `None` when the walk does not get there or meets no size on its way.
-    pub(super) fn outline(self, bytes: &[u8]) -> Option<Outline> {
+    /// Follows the parts up to the end mark; `None` if the end is missing or no part has the size.
+    pub(super) fn outline(self, bytes: &[u8]) -> Option<ImageOutline> {
         match self {
             Self::Png => png(bytes),
             Self::Jpeg => jpeg(bytes),
@@ -44,7 +46,7 @@ impl Encoding {
 }
 
 /// Chunks of `length, type, data, CRC`; the first is IHDR, the last IEND.
-fn png(bytes: &[u8]) -> Option<Outline> {
+fn png(bytes: &[u8]) -> Option<ImageOutline> {
     let mut rest = bytes.get(PNG_SIGNATURE.len()..)?;
     let mut outline = None;
     loop {
@@ -53,15 +55,18 @@ fn png(bytes: &[u8]) -> Option<Outline> {
         let (data, after) = chunk.get(4..)?.split_at_checked(length)?;
         rest = after.get(4..)?;
         match &chunk[..4] {
-            b"IHDR" => outline = outline.or(Some(Outline { width: be32(data, 0)?, height: be32(data, 4)? })),
+            b"IHDR" => {
+                outline = outline.or(Some(ImageOutline { width: be32(data, 0)?, height: be32(data, 4)? }));
+            }
             b"IEND" => return outline,
             _ => {}
         }
     }
 }
 
-/// Markers of `ff, kind`, most followed by a length and data; after a scan header comes data without a length.
-fn jpeg(bytes: &[u8]) -> Option<Outline> {
+/// Markers of `ff, kind`, most followed by a length and data; after a scan header come data without
+/// a length.
+fn jpeg(bytes: &[u8]) -> Option<ImageOutline> {
     let mut rest = bytes.get(2..)?;
     let mut outline = None;
     loop {
@@ -74,14 +79,15 @@ fn jpeg(bytes: &[u8]) -> Option<Outline> {
         let segment = rest.get(..length)?;
         rest = &rest[length..];
         if is_frame_header(kind) {
-            outline = outline.or(Some(Outline { width: be16(segment, 5)?, height: be16(segment, 3)? }));
+            outline = outline.or(Some(ImageOutline { width: be16(segment, 5)?, height: be16(segment, 3)? }));
         }
     }
 }
 
 const EOI: u8 = 0xd9;
 
-/// Kind of the next marker and what follows it. Passes over coded data (where ff is followed by 0), restart marks and fill bytes.
+/// Kind of the next marker and the bytes after it. Skips coded data (where ff is followed by 0),
+/// restart marks and fill bytes.
 fn next_marker(bytes: &[u8]) -> Option<(u8, &[u8])> {
     let is_marker = |pair: &[u8]| pair[0] == 0xff && !matches!(pair[1], 0x00 | 0x01 | 0xd0..=0xd7 | 0xff);
     let at = bytes.windows(2).position(is_marker)?;

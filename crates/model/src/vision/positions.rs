@@ -1,8 +1,8 @@
-//! The position table at the size of a tile: bilinear, without antialiasing.
+//! Resizes the position table to a tile: bilinear, without antialiasing.
 
 use crate::config::VisionConfig;
 
-/// Rows of the table `[side^2, width]` for the patches of a tile, row-major, into `out`.
+/// Writes the rows of the table `[side^2, width]` for the patches of a tile, row-major, to `out`.
 pub fn resize(config: &VisionConfig, table: &[f32], out: &mut Vec<f32>) {
     let (side, patches) = (config.positions_side, config.patches_side());
     let width = table.len() / side.pow(2);
@@ -26,27 +26,28 @@ pub fn resize(config: &VisionConfig, table: &[f32], out: &mut Vec<f32>) {
     }
 }
 
-/// A place between two neighbours of an axis.
+/// A position between two neighbours of an axis.
 #[derive(Debug, Clone, Copy, PartialEq)]
-struct Between {
+struct AxisSample {
     first: usize,
     second: usize,
     /// Of the second one.
     share: f32,
 }
 
-/// Where sample k of `outputs` lies among `inputs`. With aligned corners the first and last samples of both coincide; without, both cover
-/// the same length, and what lies before the first sample takes the first.
-fn between(align_corners: bool, inputs: usize, outputs: usize, k: usize) -> Between {
-    let place = if align_corners {
+/// Position of sample k of `outputs` among `inputs`. With aligned corners the first and last
+/// samples of both coincide; without, both cover the same length, and positions before the first
+/// sample take the first.
+fn between(align_corners: bool, inputs: usize, outputs: usize, k: usize) -> AxisSample {
+    let position = if align_corners {
         let step = (inputs - 1) as f32 / outputs.saturating_sub(1).max(1) as f32;
         step * k as f32
     } else {
         let step = inputs as f32 / outputs as f32;
         (step * (k as f32 + 0.5) - 0.5).max(0.0)
     };
-    let first = (place as usize).min(inputs - 1);
-    Between { first, second: (first + 1).min(inputs - 1), share: (place - first as f32).min(1.0) }
+    let first = (position as usize).min(inputs - 1);
+    AxisSample { first, second: (first + 1).min(inputs - 1), share: (position - first as f32).min(1.0) }
 }
 
 #[cfg(test)]
@@ -55,9 +56,9 @@ mod tests {
 
     #[track_caller]
     fn check(align_corners: bool, inputs: usize, outputs: usize, k: usize, want: f32) {
-        let Between { first, second, share } = between(align_corners, inputs, outputs, k);
-        let place = first as f32 + share * (second - first) as f32;
-        assert!((place - want).abs() < 1e-5, "{place} for {want}");
+        let AxisSample { first, second, share } = between(align_corners, inputs, outputs, k);
+        let position = first as f32 + share * (second - first) as f32;
+        assert!((position - want).abs() < 1e-5, "{position} for {want}");
     }
 
     #[test]

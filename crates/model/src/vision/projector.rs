@@ -1,26 +1,26 @@
 //! From tower features to rows of the language model: pixel shuffle, RMSNorm, squared-ReLU MLP.
 
-use super::encode::{Encoder, Stage, Trace};
-use super::tower::{Space, resized};
+use super::encode::{EncoderStage, StageTrace, VisionEncoder};
+use super::tower::{TowerSpace, resized};
 use crate::layers::{mlp, norm};
 
-/// Of the projector's norm.
+/// Epsilon of the projector's norm.
 const EPSILON: f32 = 1e-5;
 
-impl Encoder<'_> {
-    /// Projects what the tower left in `space.hidden` into `out`, `[tiles x rows_per_tile, H]`.
-    pub(super) fn project(&self, space: &mut Space, out: &mut [f32], trace: Trace<'_>) {
-        let Space { hidden, narrow, wide, .. } = space;
+impl VisionEncoder<'_> {
+    /// Projects the tower's output in `space.hidden` to `out`, `[tiles x rows_per_tile, H]`.
+    pub(super) fn project(&self, space: &mut TowerSpace, out: &mut [f32], trace: StageTrace<'_>) {
+        let TowerSpace { hidden, narrow, wide, .. } = space;
         let width = self.config.hidden;
         let features = drop_prefix(hidden, self.tokens() * width, self.prefix() * width);
-        trace(Stage::Features, &hidden[..features]);
+        trace(EncoderStage::Features, &hidden[..features]);
         let shuffled = resized(narrow, features);
         let tile = self.config.patches_side().pow(2) * width;
         for (features, shuffled) in hidden[..features].chunks_exact(tile).zip(shuffled.chunks_exact_mut(tile))
         {
             self.shuffle(features, shuffled);
         }
-        trace(Stage::Shuffled, shuffled);
+        trace(EncoderStage::Shuffled, shuffled);
         let normed = &mut hidden[..features];
         norm::rms(self.crew, shuffled, &self.weights.projector_norm, EPSILON, normed);
         let projector = &self.weights.projector;
@@ -28,7 +28,7 @@ impl Encoder<'_> {
         mlp::forward(self.crew, projector, normed, wide, out);
     }
 
-    /// Token (i, j) is made of patches (s i + a, s j + b), a before b. "v1" writes it to (j, i).
+    /// Token (i, j) consists of patches (s i + a, s j + b), a before b. "v1" writes it to (j, i).
     fn shuffle(&self, features: &[f32], shuffled: &mut [f32]) {
         let (width, side, s) = (self.config.hidden, self.config.patches_side(), self.config.shuffle);
         for (index, token) in shuffled.chunks_exact_mut(s * s * width).enumerate() {
@@ -41,7 +41,8 @@ impl Encoder<'_> {
     }
 }
 
-/// Moves what follows the first `prefix` of every `tile` values to the front; returns how many values are left.
+/// Moves the values after the first `prefix` of every `tile` values to the front; returns how many
+/// values are left.
 fn drop_prefix(values: &mut [f32], tile: usize, prefix: usize) -> usize {
     let kept = tile - prefix;
     let tiles = values.len() / tile;

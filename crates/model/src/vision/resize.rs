@@ -1,32 +1,33 @@
-//! Resizing as the published preprocessing does it: Pillow's bicubic on bytes, byte for byte, and torch's antialiased bicubic on
-//! float32.
+//! Resizes images as the published preprocessing does: Pillow's bicubic on bytes, byte for byte,
+//! and torch's antialiased bicubic on float32.
 //!
-//! Both are separable with one set of weights (a = -0.5, stretched when shrinking), across first, then down, and skip the pass of a
-//! side that keeps its size. The 8-bit form rounds the weights to 22 fractional bits and the pixels between the passes to bytes.
+//! Both are separable with one set of weights (a = -0.5, widened when shrinking), first
+//! horizontally, then vertically, and skip the pass of a side that keeps its size. The 8-bit form
+//! rounds the weights to 22 fractional bits, and the pixels between the passes to bytes.
 
 use std::borrow::Cow;
 
-use crate::kernels::resample::{self, Sample, Taps};
+use crate::kernels::resample::{self, PixelSample, ResampleTaps};
 
 /// Width and height in pixels.
-pub(super) type Size = (usize, usize);
+pub(super) type PixelSize = (usize, usize);
 
 /// Resizes RGB bytes `[height, width, 3]`. Sides are at least 1.
 pub fn resize(pixels: &[u8], from: (usize, usize), to: (usize, usize)) -> Vec<u8> {
     resample(pixels, from, to).into_owned()
 }
 
-/// A value that images are resized in.
-pub(super) trait Weigh: Sample {
-    /// How a place on an axis is held.
-    fn place(place: f64) -> f64;
-    /// How a weight is held.
+/// A value type in which images are resized.
+pub(super) trait ResizeSample: PixelSample {
+    /// Rounds a position on an axis to the precision in use.
+    fn axis_position(position: f64) -> f64;
+    /// Converts a weight.
     fn weight(weight: f64) -> Self::Weight;
 }
 
-impl Weigh for u8 {
-    fn place(place: f64) -> f64 {
-        place
+impl ResizeSample for u8 {
+    fn axis_position(position: f64) -> f64 {
+        position
     }
 
     fn weight(weight: f64) -> i32 {
@@ -35,11 +36,11 @@ impl Weigh for u8 {
     }
 }
 
-impl Weigh for f32 {
-    /// torch places the filter in float32 too. At pixel 1,000 it then stands up to 3e-5 beside its place, which an edge from black to
-    /// white shows as 1e-4 in normalised units.
-    fn place(place: f64) -> f64 {
-        f64::from(place as f32)
+impl ResizeSample for f32 {
+    /// torch computes positions of the filter in float32 too. At pixel 1,000 that is up to 3e-5
+    /// off, which at an edge from black to white is 1e-4 in normalised units.
+    fn axis_position(position: f64) -> f64 {
+        f64::from(position as f32)
     }
 
     fn weight(weight: f64) -> f32 {
@@ -47,8 +48,8 @@ impl Weigh for f32 {
     }
 }
 
-/// Resizes `[height, width, 3]`; borrows when nothing changes.
-pub(super) fn resample<S: Weigh>(pixels: &[S], from: Size, to: Size) -> Cow<'_, [S]> {
+/// Resizes `[height, width, 3]`; borrows if nothing changes.
+pub(super) fn resample<S: ResizeSample>(pixels: &[S], from: PixelSize, to: PixelSize) -> Cow<'_, [S]> {
     assert_eq!(pixels.len(), 3 * from.0 * from.1, "an RGB image of {from:?}");
     let mut pixels = Cow::Borrowed(pixels);
     if from.0 != to.0 {
@@ -65,18 +66,18 @@ pub(super) fn resample<S: Weigh>(pixels: &[S], from: Size, to: Size) -> Cow<'_, 
 }
 
 /// Weights of an axis from `inputs` to `outputs` samples.
-fn taps<S: Weigh>(inputs: usize, outputs: usize) -> Taps<S::Weight> {
-    let scale = S::place(inputs as f64 / outputs as f64);
-    let stretch = scale.max(1.0);
-    let support = 2.0 * stretch;
-    let mut taps = Taps::default();
+fn taps<S: ResizeSample>(inputs: usize, outputs: usize) -> ResampleTaps<S::Weight> {
+    let scale = S::axis_position(inputs as f64 / outputs as f64);
+    let widening = scale.max(1.0);
+    let support = 2.0 * widening;
+    let mut taps = ResampleTaps::default();
     let mut weights = Vec::new();
     for output in 0..outputs {
-        let centre = S::place((output as f64 + 0.5) * scale);
+        let centre = S::axis_position((output as f64 + 0.5) * scale);
         let first = (centre - support + 0.5).max(0.0) as usize;
         let end = ((centre + support + 0.5) as usize).min(inputs);
         weights.clear();
-        weights.extend((first..end).map(|input| bicubic((input as f64 - centre + 0.5) * (1.0 / stretch))));
+        weights.extend((first..end).map(|input| bicubic((input as f64 - centre + 0.5) * (1.0 / widening))));
         let sum: f64 = weights.iter().sum();
         taps.push(first, weights.iter().map(|weight| S::weight(weight / sum)));
     }

@@ -1,58 +1,62 @@
-//! From an image to normalised tiles: resize to the grid, cut, add the thumbnail, name each tile by a hash.
+//! Makes normalised tiles from an image: resizes to the grid, cuts, adds the thumbnail, hashes each
+//! tile.
 
 use sha2::{Digest, Sha256};
 
 use super::grid::{grid, has_thumbnail};
-use super::image::Rgb;
-use super::resize::{Size, resample};
+use super::image::DecodedImage;
+use super::resize::{PixelSize, resample};
 use crate::config::VisionConfig;
 
-/// One tile: normalised pixels `[3, tile, tile]`, channel-major, and the hash that names them.
+/// One tile: normalised pixels `[3, tile, tile]`, channel-major, and the hash that identifies them.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Tile {
-    /// Values after mean and standard deviation.
+pub struct ImageTile {
+    /// Values normalised by mean and standard deviation.
     pub pixels: Vec<f32>,
-    /// SHA-256 over the tile before normalisation and over what the preprocessing did: equal hashes, equal pixels.
+    /// SHA-256 over the tile before normalisation and over the preprocessing: equal hashes mean
+    /// equal pixels.
     pub hash: [u8; 32],
 }
 
 /// An image ready for the tower.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Prepared {
+pub struct PreparedImage {
     /// Columns and rows of tiles.
     pub grid: (usize, usize),
-    /// Tiles row by row, then the thumbnail when there is one.
-    pub tiles: Vec<Tile>,
+    /// Tiles row by row, then the thumbnail if there is one.
+    pub tiles: Vec<ImageTile>,
 }
 
-/// Which published preprocessing is followed. They differ by up to 0.7 in normalised units at hard edges.
+/// The published preprocessing to follow. The two differ by up to 0.7 in normalised units at hard
+/// edges.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub enum Resample {
-    /// Bytes are resized, then scaled: what serving and training code does.
+pub enum ResampleMode {
+    /// Resizes bytes, then scales them, as serving and training code does.
     #[default]
     U8,
-    /// float32 values are resized, and may overshoot 0..1: what the checkpoint's own image processor does.
+    /// Resizes float32 values, which may leave 0..1, as the checkpoint's own image processor does.
     Float,
 }
 
-/// Cuts an image into normalised tiles. It stays on the caller's thread: screenshots of many sessions arrive side by side.
-pub fn prepare(image: &Rgb, config: &VisionConfig, resampling: Resample) -> Prepared {
+/// Cuts an image into normalised tiles on the caller's thread: screenshots of many sessions are
+/// processed in parallel.
+pub fn prepare(image: &DecodedImage, config: &VisionConfig, resampling: ResampleMode) -> PreparedImage {
     let grid = grid(image.width, image.height, config.tile, config.tiles_max);
     let from = (image.width, image.height);
     let tiles = match resampling {
-        Resample::U8 => Cutter::bytes(config).tiles(&image.pixels, from, grid),
-        Resample::Float => {
+        ResampleMode::U8 => TileCutter::bytes(config).tiles(&image.pixels, from, grid),
+        ResampleMode::Float => {
             let scaled: Vec<f32> = image.pixels.iter().map(|value| f32::from(*value) / 255.0).collect();
-            Cutter::floats(config).tiles(&scaled, from, grid)
+            TileCutter::floats(config).tiles(&scaled, from, grid)
         }
     };
-    Prepared { grid, tiles }
+    PreparedImage { grid, tiles }
 }
 
-/// What turns resized values of one kind into tiles.
-struct Cutter<'a, S, N> {
+/// Makes tiles from resized values of one type.
+struct TileCutter<'a, S, N> {
     config: &'a VisionConfig,
-    /// Hash state after the preprocessing, before any pixel.
+    /// State of the hash after the preprocessing parameters, before any pixel.
     seed: Sha256,
     /// Adds values to a hash.
     digest: fn(&mut Sha256, &[S]),
@@ -60,13 +64,13 @@ struct Cutter<'a, S, N> {
     normalise: N,
 }
 
-impl<'a> Cutter<'a, u8, ()> {
-    fn bytes(config: &'a VisionConfig) -> Cutter<'a, u8, impl Fn(usize, u8) -> f32> {
+impl<'a> TileCutter<'a, u8, ()> {
+    fn bytes(config: &'a VisionConfig) -> TileCutter<'a, u8, impl Fn(usize, u8) -> f32> {
         // 256 values a channel: a table instead of a division a pixel.
         let table: [[f32; 256]; 3] = std::array::from_fn(|channel| {
             std::array::from_fn(|value| normalised(config, channel, value as f32 / 255.0))
         });
-        Cutter {
+        TileCutter {
             config,
             seed: seed(config, "furrow tile of bytes"),
             digest: |hash, values| hash.update(values),
@@ -75,9 +79,9 @@ impl<'a> Cutter<'a, u8, ()> {
     }
 }
 
-impl<'a> Cutter<'a, f32, ()> {
-    fn floats(config: &'a VisionConfig) -> Cutter<'a, f32, impl Fn(usize, f32) -> f32> {
-        Cutter {
+impl<'a> TileCutter<'a, f32, ()> {
+    fn floats(config: &'a VisionConfig) -> TileCutter<'a, f32, impl Fn(usize, f32) -> f32> {
+        TileCutter {
             config,
             seed: seed(config, "furrow tile of floats"),
             digest: |hash, values| values.iter().for_each(|value| hash.update(value.to_le_bytes())),
@@ -86,13 +90,14 @@ impl<'a> Cutter<'a, f32, ()> {
     }
 }
 
-impl<S: super::resize::Weigh, N: Fn(usize, S) -> f32> Cutter<'_, S, N> {
-    /// All tiles of an image, thumbnail last. The thumbnail is resized from the image, not from the canvas.
-    fn tiles(&self, pixels: &[S], from: Size, grid: (usize, usize)) -> Vec<Tile> {
+impl<S: super::resize::ResizeSample, N: Fn(usize, S) -> f32> TileCutter<'_, S, N> {
+    /// All tiles of an image, thumbnail last. The thumbnail is resized from the image, not from the
+    /// canvas.
+    fn tiles(&self, pixels: &[S], from: PixelSize, grid: (usize, usize)) -> Vec<ImageTile> {
         let (tile, (columns, rows)) = (self.config.tile, grid);
         let canvas = resample(pixels, from, (columns * tile, rows * tile));
         let cells = (0..rows).flat_map(|row| (0..columns).map(move |column| (column, row)));
-        let mut tiles: Vec<Tile> = cells.map(|cell| self.cut(&canvas, columns, cell)).collect();
+        let mut tiles: Vec<ImageTile> = cells.map(|cell| self.cut(&canvas, columns, cell)).collect();
         if has_thumbnail(self.config, grid) {
             tiles.push(self.cut(&resample(pixels, from, (tile, tile)), 1, (0, 0)));
         }
@@ -100,7 +105,7 @@ impl<S: super::resize::Weigh, N: Fn(usize, S) -> f32> Cutter<'_, S, N> {
     }
 
     /// The tile at `(column, row)` of a canvas that is `columns` tiles wide.
-    fn cut(&self, canvas: &[S], columns: usize, (column, row): (usize, usize)) -> Tile {
+    fn cut(&self, canvas: &[S], columns: usize, (column, row): (usize, usize)) -> ImageTile {
         let tile = self.config.tile;
         let mut hash = self.seed.clone();
         let mut pixels = vec![0.0; 3 * tile * tile];
@@ -118,7 +123,7 @@ impl<S: super::resize::Weigh, N: Fn(usize, S) -> f32> Cutter<'_, S, N> {
                 *blue = (self.normalise)(2, *b);
             }
         }
-        Tile { pixels, hash: hash.finalize().into() }
+        ImageTile { pixels, hash: hash.finalize().into() }
     }
 }
 
@@ -127,7 +132,7 @@ fn normalised(config: &VisionConfig, channel: usize, value: f32) -> f32 {
     (value - config.mean[channel]) / config.std[channel]
 }
 
-/// A hash that has taken in everything that turns a tile's values into its pixels.
+/// A hash of everything that determines a tile's pixels from its values.
 fn seed(config: &VisionConfig, kind: &str) -> Sha256 {
     let mut hash = Sha256::new_with_prefix(kind);
     hash.update((config.tile as u64).to_le_bytes());

@@ -1,34 +1,36 @@
 //! The RADIO tower: patches, positions, prefix tokens, transformer blocks.
 //!
-//! Floor for a published tile (1040 tokens, 629 million weights in 32 blocks): products 2 x 629e6 x 1040 = 1.31 TFLOP, attention
-//! 4 x 1040^2 x 1280 x 32 = 0.18 TFLOP, against 2.5 GB of float32 weights read once for a group of tiles: arithmetic, not memory.
+//! Lower bound for a published tile (1040 tokens, 629 million weights in 32 blocks): products 2 x
+//! 629e6 x 1040 = 1.31 TFLOP, attention 4 x 1040^2 x 1280 x 32 = 0.18 TFLOP, against 2.5 GB of
+//! float32 weights read once for a group of tiles: arithmetic is the limit, not memory.
 
-use super::encode::{Encoder, Stage, Trace};
-use super::tiles::Tile;
+use super::encode::{EncoderStage, StageTrace, VisionEncoder};
+use super::tiles::ImageTile;
 use super::{attention, positions};
 use crate::kernels::tower::{bias_gelu, layer_norm};
-use crate::weights::{Affine, BiasedMatrix, VisionBlock};
+use crate::weights::{BiasedMatrix, LayerNormWeights, VisionBlock};
 
-/// Of both LayerNorms of a block.
+/// Epsilon of both LayerNorms of a block.
 const EPSILON: f32 = 1e-6;
 
-/// What the tower works in; kept between calls, so that nothing is allocated once it has grown.
+/// Scratch memory of the tower. It is kept between calls, so nothing is allocated once it has
+/// grown.
 #[derive(Debug, Default)]
-pub(super) struct Space {
+pub(super) struct TowerSpace {
     /// Positions of the patches of a tile, `[patches, hidden]`.
     positions: Vec<f32>,
     /// The residual stream, `[tiles, prefix + patches, hidden]`.
     pub hidden: Vec<f32>,
-    /// Rows of the same shape on their way in and out of a product.
+    /// Rows of that shape, inputs and outputs of products.
     pub narrow: Vec<f32>,
     /// Rows of q, k and v, of the MLP's width, or of patches.
     pub wide: Vec<f32>,
-    /// Heads at work.
+    /// Scratch of the attention heads.
     heads: Vec<f32>,
 }
 
-impl Encoder<'_> {
-    /// Tokens of a tile inside the tower.
+impl VisionEncoder<'_> {
+    /// Tokens of a tile in the tower.
     pub(super) fn tokens(&self) -> usize {
         self.prefix() + self.config.patches_side().pow(2)
     }
@@ -39,24 +41,24 @@ impl Encoder<'_> {
     }
 
     /// Resizes the position table for all groups of tiles of a call.
-    pub(super) fn place(&self, space: &mut Space) {
+    pub(super) fn resize_positions(&self, space: &mut TowerSpace) {
         positions::resize(self.config, &self.weights.positions, &mut space.positions);
     }
 
     /// Runs the tower over some tiles; the result is `space.hidden`.
-    pub(super) fn tower(&self, space: &mut Space, tiles: &[Tile], trace: Trace<'_>) {
+    pub(super) fn tower(&self, space: &mut TowerSpace, tiles: &[ImageTile], trace: StageTrace<'_>) {
         self.embed(space, tiles);
-        trace(Stage::State(0), &space.hidden);
+        trace(EncoderStage::State(0), &space.hidden);
         for (index, block) in self.weights.blocks.iter().enumerate() {
             self.attend(space, block);
             self.mlp(space, block);
-            trace(Stage::State(index + 1), &space.hidden);
+            trace(EncoderStage::State(index + 1), &space.hidden);
         }
     }
 
-    /// The prefix as it is, then patches `W x` plus their positions.
-    fn embed(&self, space: &mut Space, tiles: &[Tile]) {
-        let Space { positions, hidden, narrow, wide, .. } = space;
+    /// The prefix unchanged, then patches `W x` plus their positions.
+    fn embed(&self, space: &mut TowerSpace, tiles: &[ImageTile]) {
+        let TowerSpace { positions, hidden, narrow, wide, .. } = space;
         let values = self.weights.embedder.input();
         let patches = tiles.len() * self.config.patches_side().pow(2);
         let patches = resized(wide, patches * values);
@@ -75,23 +77,24 @@ impl Encoder<'_> {
     }
 
     /// `h = h + proj(attention(LN(h)))`.
-    fn attend(&self, space: &mut Space, block: &VisionBlock) {
+    fn attend(&self, space: &mut TowerSpace, block: &VisionBlock) {
         let width = self.config.hidden;
-        let Space { hidden, narrow, wide, heads, .. } = space;
+        let TowerSpace { hidden, narrow, wide, heads, .. } = space;
         let narrow = resized(narrow, hidden.len());
         let qkv = resized(wide, 3 * hidden.len());
         self.norm(&block.norm1, hidden, narrow);
         self.crew.product(&block.qkv.matrix, narrow, qkv);
         self.crew.rows(qkv, 3 * width, |_, row| add(row, &block.qkv.bias));
-        let shape = attention::Shape { hidden: width, heads: self.config.heads, tokens: self.tokens() };
+        let shape =
+            attention::AttentionShape { hidden: width, heads: self.config.heads, tokens: self.tokens() };
         attention::run(self.crew.team, shape, qkv, heads, narrow);
         let out = &mut qkv[..hidden.len()];
         self.join(&block.proj, narrow, out, hidden);
     }
 
     /// `h = h + fc2(gelu(fc1(LN(h))))`.
-    fn mlp(&self, space: &mut Space, block: &VisionBlock) {
-        let Space { hidden, narrow, wide, .. } = space;
+    fn mlp(&self, space: &mut TowerSpace, block: &VisionBlock) {
+        let TowerSpace { hidden, narrow, wide, .. } = space;
         let narrow = resized(narrow, hidden.len());
         let inner = block.fc1.matrix.out();
         let wide = resized(wide, hidden.len() / self.config.hidden * inner);
@@ -101,14 +104,14 @@ impl Encoder<'_> {
         self.join(&block.fc2, wide, narrow, hidden);
     }
 
-    fn norm(&self, norm: &Affine, x: &[f32], out: &mut [f32]) {
+    fn norm(&self, norm: &LayerNormWeights, x: &[f32], out: &mut [f32]) {
         let width = self.config.hidden;
         self.crew.rows(out, width, |row, out| {
             layer_norm(&x[row * width..][..width], &norm.weight, &norm.bias, EPSILON, out);
         });
     }
 
-    /// `hidden += W x + b`, with `out` for the product.
+    /// `hidden += W x + b`, with `out` as scratch for the product.
     fn join(&self, layer: &BiasedMatrix, x: &[f32], out: &mut [f32], hidden: &mut [f32]) {
         let width = self.config.hidden;
         self.crew.product(&layer.matrix, x, out);
@@ -119,7 +122,7 @@ impl Encoder<'_> {
     }
 }
 
-/// Makes a buffer so long. What it holds is the previous content or zero.
+/// Resizes a buffer to this length. It holds the previous contents or zero.
 pub(super) fn resized(buffer: &mut Vec<f32>, len: usize) -> &mut [f32] {
     if buffer.len() < len {
         buffer.resize(len, 0.0);
@@ -131,7 +134,7 @@ fn add(values: &mut [f32], more: &[f32]) {
     values.iter_mut().zip(more).for_each(|(value, more)| *value += more);
 }
 
-/// Patches row by row, inside each channel, row, column.
+/// Patches row by row; in each patch by channel, row and column.
 fn cut_patches(pixels: &[f32], side: usize, patches: &mut [f32]) {
     let plane = pixels.len() / 3;
     let tile = plane.isqrt();

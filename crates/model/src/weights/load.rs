@@ -1,52 +1,58 @@
-//! Loads the weights of an opened checkpoint: layers beside each other, each value looked at once.
+//! Loads the weights of an open checkpoint: layers in parallel, each value checked once.
 
 use std::cell::Cell;
 use std::path::Path;
 
 use super::{
-    Affine, AttentionWeights, BiasedMatrix, Layer, Mixer, MlpWeights, MoeWeights, SsmWeights, Table,
-    TextWeights, VisionBlock, VisionWeights, Weights,
+    AttentionWeights, BiasedMatrix, EmbeddingTable, LayerNormWeights, LayerWeights, MixerWeights, MlpWeights,
+    ModelWeights, MoeWeights, SsmWeights, TextWeights, VisionBlock, VisionWeights,
 };
 use crate::checkpoint::{Checkpoint, CheckpointError, TOWER, Tensor};
 use crate::config::{LayerKind, MoeConfig};
-use crate::kernels::{Matrix, Team};
+use crate::kernels::{PackedMatrix, ThreadPool};
 
-type Loaded<T> = Result<T, CheckpointError>;
+type LoadResult<T> = Result<T, CheckpointError>;
 
-impl Weights {
-    /// Opens and loads a directory. `progress` hears of bytes done and bytes in all, at least once a group of layers.
+impl ModelWeights {
+    /// Opens and loads a directory. `progress` is called with bytes done and bytes in total, at
+    /// least once a group of layers.
     ///
     /// Reads each weight once and writes it once, packed: 24.6 GB each way for the 12B.
     ///
     /// # Errors
-    /// As [`Checkpoint::open`], and when a weight is not finite.
-    pub fn load(dir: &Path, team: &Team, progress: &mut dyn FnMut(u64, u64)) -> Loaded<Self> {
+    /// As [`Checkpoint::open`], and if a weight is not finite.
+    pub fn load(dir: &Path, team: &ThreadPool, progress: &mut dyn FnMut(u64, u64)) -> LoadResult<Self> {
         Self::of(&Checkpoint::open(dir)?, team, progress)
     }
 
-    /// Loads what was opened; `progress` as for [`Weights::load`].
+    /// Loads an open checkpoint; `progress` as for [`ModelWeights::load`].
     ///
     /// # Errors
-    /// When a weight is not finite: its tensor and index are named.
-    pub fn of(checkpoint: &Checkpoint, team: &Team, progress: &mut dyn FnMut(u64, u64)) -> Loaded<Self> {
+    /// If a weight is not finite; the error names its tensor and index.
+    pub fn of(
+        checkpoint: &Checkpoint,
+        team: &ThreadPool,
+        progress: &mut dyn FnMut(u64, u64),
+    ) -> LoadResult<Self> {
         let (total, config) = (checkpoint.bytes(), checkpoint.config().clone());
-        let mut loader = Loader { checkpoint, team, done: 0, report: &mut |done| progress(done, total) };
+        let mut loader =
+            WeightLoader { checkpoint, team, done: 0, report: &mut |done| progress(done, total) };
         let text = loader.text(&config.text.layers)?;
         let vision = config.vision.as_ref().map(|vision| loader.vision(vision.blocks)).transpose()?;
         Ok(Self { config, text, vision })
     }
 }
 
-/// Loads parts one after another, the layers of each on the whole team.
-struct Loader<'a> {
+/// Loads parts one after another; the thread pool shares the layers of each.
+struct WeightLoader<'a> {
     checkpoint: &'a Checkpoint,
-    team: &'a Team,
+    team: &'a ThreadPool,
     done: u64,
     report: &'a mut dyn FnMut(u64),
 }
 
-impl Loader<'_> {
-    fn text(&mut self, kinds: &[LayerKind]) -> Loaded<TextWeights> {
+impl WeightLoader<'_> {
+    fn text(&mut self, kinds: &[LayerKind]) -> LoadResult<TextWeights> {
         Ok(TextWeights {
             embeddings: self.part("backbone.", |source| table(&source.tensor("embeddings.weight")?))?,
             layers: self
@@ -56,7 +62,7 @@ impl Loader<'_> {
         })
     }
 
-    fn vision(&mut self, blocks: usize) -> Loaded<VisionWeights> {
+    fn vision(&mut self, blocks: usize) -> LoadResult<VisionWeights> {
         let generator = format!("{TOWER}patch_generator.");
         Ok(VisionWeights {
             embedder: self.part(&generator, |source| source.matrix("embedder.weight"))?,
@@ -70,28 +76,32 @@ impl Loader<'_> {
         })
     }
 
-    fn part<T>(&mut self, prefix: &str, load: impl FnOnce(&Source<'_>) -> Loaded<T>) -> Loaded<T> {
-        let source = Source::new(self.checkpoint, prefix.into());
+    fn part<T>(
+        &mut self,
+        prefix: &str,
+        load: impl FnOnce(&TensorSource<'_>) -> LoadResult<T>,
+    ) -> LoadResult<T> {
+        let source = TensorSource::new(self.checkpoint, prefix.into());
         let part = load(&source)?;
         self.advance(source.bytes.get());
         Ok(part)
     }
 
-    /// Parts `{prefix}{index}.`, as many at a time as the team has threads.
+    /// Loads parts `{prefix}{index}.`, as many at a time as `team` has threads.
     fn parts<T: Send>(
         &mut self,
         count: usize,
         prefix: &str,
-        load: impl Fn(usize, &Source<'_>) -> Loaded<T> + Sync,
-    ) -> Loaded<Vec<T>> {
+        load: impl Fn(usize, &TensorSource<'_>) -> LoadResult<T> + Sync,
+    ) -> LoadResult<Vec<T>> {
         let mut parts = Vec::with_capacity(count);
         while parts.len() < count {
             let (first, checkpoint) = (parts.len(), self.checkpoint);
-            let mut slots: Vec<Option<Loaded<(T, u64)>>> = Vec::new();
+            let mut slots: Vec<Option<LoadResult<(T, u64)>>> = Vec::new();
             slots.resize_with(self.team.threads().min(count - first), || None);
             self.team.pieces(&mut slots, 1, |offset, slot| {
                 let index = first + offset;
-                let source = Source::new(checkpoint, format!("{prefix}{index}."));
+                let source = TensorSource::new(checkpoint, format!("{prefix}{index}."));
                 slot[0] = Some(load(index, &source).map(|part| (part, source.bytes.get())));
             });
             for loaded in slots.into_iter().flatten() {
@@ -109,70 +119,73 @@ impl Loader<'_> {
     }
 }
 
-/// Tensors whose names begin alike, and how many bytes of them were read.
-struct Source<'a> {
+/// Tensors with a common prefix, and the number of their bytes that were read.
+struct TensorSource<'a> {
     checkpoint: &'a Checkpoint,
     prefix: String,
     bytes: Cell<u64>,
 }
 
-impl<'a> Source<'a> {
+impl<'a> TensorSource<'a> {
     fn new(checkpoint: &'a Checkpoint, prefix: String) -> Self {
         Self { checkpoint, prefix, bytes: Cell::new(0) }
     }
 
-    fn tensor(&self, name: &str) -> Loaded<Tensor<'a>> {
+    fn tensor(&self, name: &str) -> LoadResult<Tensor<'a>> {
         let tensor = self.checkpoint.tensor(&format!("{}{name}", self.prefix))?;
         self.bytes.set(self.bytes.get() + tensor.bytes());
         Ok(tensor)
     }
 
-    fn f32(&self, name: &str) -> Loaded<Vec<f32>> {
+    fn f32(&self, name: &str) -> LoadResult<Vec<f32>> {
         self.tensor(name)?.to_f32()
     }
 
-    fn matrix(&self, name: &str) -> Loaded<Matrix> {
+    fn matrix(&self, name: &str) -> LoadResult<PackedMatrix> {
         self.tensor(name)?.matrix()
     }
 
-    fn affine(&self, name: &str) -> Loaded<Affine> {
-        Ok(Affine { weight: self.f32(&format!("{name}.weight"))?, bias: self.f32(&format!("{name}.bias"))? })
+    fn affine(&self, name: &str) -> LoadResult<LayerNormWeights> {
+        Ok(LayerNormWeights {
+            weight: self.f32(&format!("{name}.weight"))?,
+            bias: self.f32(&format!("{name}.bias"))?,
+        })
     }
 
-    fn biased(&self, name: &str) -> Loaded<BiasedMatrix> {
+    fn biased(&self, name: &str) -> LoadResult<BiasedMatrix> {
         Ok(BiasedMatrix {
             matrix: self.matrix(&format!("{name}.weight"))?,
             bias: self.f32(&format!("{name}.bias"))?,
         })
     }
 
-    fn mlp(&self, name: &str) -> Loaded<MlpWeights> {
+    fn mlp(&self, name: &str) -> LoadResult<MlpWeights> {
         let matrix = |part: &str| self.matrix(&format!("{name}.{part}_proj.weight"));
         Ok(MlpWeights { up: matrix("up")?, down: matrix("down")? })
     }
 }
 
-fn table(tensor: &Tensor<'_>) -> Loaded<Table> {
-    Ok(Table { rows: tensor.shape()[0], width: tensor.shape()[1], values: tensor.values()? })
+fn table(tensor: &Tensor<'_>) -> LoadResult<EmbeddingTable> {
+    Ok(EmbeddingTable { rows: tensor.shape()[0], width: tensor.shape()[1], values: tensor.values()? })
 }
 
-fn layer(source: &Source<'_>, kind: LayerKind) -> Loaded<Layer> {
+fn layer(source: &TensorSource<'_>, kind: LayerKind) -> LoadResult<LayerWeights> {
     let mixer = match kind {
-        LayerKind::Ssm => Mixer::Ssm(ssm(source)?),
-        LayerKind::Attention => Mixer::Attention(attention(source)?),
-        LayerKind::Mlp => Mixer::Mlp(source.mlp("mixer")?),
+        LayerKind::Ssm => MixerWeights::Ssm(ssm(source)?),
+        LayerKind::Attention => MixerWeights::Attention(attention(source)?),
+        LayerKind::Mlp => MixerWeights::Mlp(source.mlp("mixer")?),
         LayerKind::Moe => {
             let config = source.checkpoint.config().text.moe;
-            Mixer::Moe(moe(
+            MixerWeights::Moe(moe(
                 source,
-                &config.expect("a checked configuration with expert layers has their sizes"),
+                &config.expect("the configuration of a model with expert layers has their sizes"),
             )?)
         }
     };
-    Ok(Layer { norm: source.f32("norm.weight")?, mixer })
+    Ok(LayerWeights { norm: source.f32("norm.weight")?, mixer })
 }
 
-fn ssm(source: &Source<'_>) -> Loaded<SsmWeights> {
+fn ssm(source: &TensorSource<'_>) -> LoadResult<SsmWeights> {
     Ok(SsmWeights {
         in_proj: source.matrix("mixer.in_proj.weight")?,
         conv: source.f32("mixer.conv1d.weight")?,
@@ -185,11 +198,12 @@ fn ssm(source: &Source<'_>) -> Loaded<SsmWeights> {
     })
 }
 
-/// A = -exp(A_log), rounded once. Above 88.7 the exponential leaves float32, and 0 times infinity would be no number.
+/// A = -exp(A_log), rounded once. Above 88.7 the exponential exceeds float32, and 0 times infinity
+/// would be NaN.
 ///
 /// # Errors
-/// When a value is not finite, or its exponential is not.
-pub fn decay(log: &Tensor<'_>) -> Loaded<Vec<f32>> {
+/// If a value is not finite, or its exponential is not.
+pub fn decay(log: &Tensor<'_>) -> LoadResult<Vec<f32>> {
     let log_values = log.to_f32()?;
     let a: Vec<f32> = log_values.iter().map(|log| -f64::from(*log).exp() as f32).collect();
     match a.iter().position(|a| !a.is_finite()) {
@@ -198,27 +212,27 @@ pub fn decay(log: &Tensor<'_>) -> Loaded<Vec<f32>> {
     }
 }
 
-fn attention(source: &Source<'_>) -> Loaded<AttentionWeights> {
+fn attention(source: &TensorSource<'_>) -> LoadResult<AttentionWeights> {
     let [q, k, v] = ["q", "k", "v"].map(|part| source.tensor(&format!("mixer.{part}_proj.weight")));
     let qkv = Tensor::stacked(&[q?, k?, v?]).matrix()?;
     Ok(AttentionWeights { qkv, out: source.matrix("mixer.o_proj.weight")? })
 }
 
-fn moe(source: &Source<'_>, config: &MoeConfig) -> Loaded<MoeWeights> {
+fn moe(source: &TensorSource<'_>, config: &MoeConfig) -> LoadResult<MoeWeights> {
     let expert = |index| source.mlp(&format!("mixer.experts.{index}"));
-    let latent = || -> Loaded<[Matrix; 2]> {
+    let latent = || -> LoadResult<[PackedMatrix; 2]> {
         Ok([source.matrix("mixer.fc1_latent_proj.weight")?, source.matrix("mixer.fc2_latent_proj.weight")?])
     };
     Ok(MoeWeights {
         gate: source.matrix("mixer.gate.weight")?,
         correction: source.f32("mixer.gate.e_score_correction_bias")?,
-        experts: (0..config.experts).map(expert).collect::<Loaded<_>>()?,
+        experts: (0..config.experts).map(expert).collect::<LoadResult<_>>()?,
         shared: (config.shared_intermediate > 0).then(|| source.mlp("mixer.shared_experts")).transpose()?,
         latent: config.latent.map(|_| latent()).transpose()?,
     })
 }
 
-fn block(source: &Source<'_>) -> Loaded<VisionBlock> {
+fn block(source: &TensorSource<'_>) -> LoadResult<VisionBlock> {
     Ok(VisionBlock {
         norm1: source.affine("norm1")?,
         qkv: source.biased("attn.qkv")?,

@@ -1,27 +1,28 @@
-//! What must not load: broken, mixed-up and hostile directories, each refused with words that name what is wrong, none with a panic.
+//! Broken, mixed-up and hostile directories: each is refused with an error that names the problem,
+//! none with a panic.
 
 use std::error::Error;
 use std::fs::{self, File};
 use std::path::Path;
 
 use furrow_model::checkpoint::{CheckpointError, HEADER_MAX};
-use furrow_model::kernels::Team;
-use furrow_model::weights::Weights;
+use furrow_model::kernels::ThreadPool;
+use furrow_model::weights::ModelWeights;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-use crate::made::{Made, Stored, put_together, with_header};
+use crate::made::{MadeCheckpoint, StoredTensor, put_together, with_header};
 
 const FIRST: &str = "model-00001-of-00002.safetensors";
 const SECOND: &str = "model-00002-of-00002.safetensors";
 const INDEX: &str = "model.safetensors.index.json";
 
-fn load(dir: &Path) -> Result<Weights, CheckpointError> {
-    Weights::load(dir, &Team::new(2), &mut |_, _| ())
+fn load(dir: &Path) -> Result<ModelWeights, CheckpointError> {
+    ModelWeights::load(dir, &ThreadPool::new(2), &mut |_, _| ())
 }
 
-/// Refused, with all of these words in the error or its causes.
-fn refused(dir: &Path, what: &str, words: &[&str]) {
+/// Checks that it is refused, with all of these fragments in the error or its causes.
+fn refused(dir: &Path, what: &str, fragments: &[&str]) {
     let error = load(dir).expect_err(what);
     let mut text = error.to_string();
     let mut cause = error.source();
@@ -29,27 +30,29 @@ fn refused(dir: &Path, what: &str, words: &[&str]) {
         text = format!("{text}: {error}");
         cause = error.source();
     }
-    let lost: Vec<&&str> = words.iter().filter(|word| !text.contains(**word)).collect();
+    let lost: Vec<&&str> = fragments.iter().filter(|fragment| !text.contains(**fragment)).collect();
     assert!(lost.is_empty(), "{what}: {lost:?} not in: {text}");
     assert!(text.len() < 8000, "{what}: {} bytes of error", text.len());
 }
 
-/// A checkpoint whose tensors were edited is refused, from one file and from shards.
-fn edited(case: &str, what: &str, words: &[&str], edit: impl Fn(&mut Made)) {
-    let made = Made::of(case).edited(edit);
-    refused(made.write().path(), what, words);
-    refused(made.write_sharded().path(), what, words);
+/// Checks that a checkpoint with edited tensors is refused, both in one file and in shards.
+fn edited(case: &str, what: &str, fragments: &[&str], edit: impl Fn(&mut MadeCheckpoint)) {
+    let made = MadeCheckpoint::of(case).edited(edit);
+    refused(made.write().path(), what, fragments);
+    refused(made.write_sharded().path(), what, fragments);
 }
 
 #[test]
 fn tensors_that_do_not_fit() {
-    let dense = |what, words: &[&str], edit: &dyn Fn(&mut Made)| edited("oracle/dense", what, words, edit);
+    let dense = |what, fragments: &[&str], edit: &dyn Fn(&mut MadeCheckpoint)| {
+        edited("oracle/dense", what, fragments, edit);
+    };
     let gone = "backbone.layers.3.mixer.q_proj.weight";
     dense("a missing name", &[gone, "[60, 72]", "missing"], &|made| drop(made.tensors.remove(gone)));
     dense("two missing names", &["2 tensors", gone, "lm_head.weight"], &|made| {
         made.tensors.retain(|name, _| name != gone && name != "lm_head.weight");
     });
-    let empty = Made::of("oracle/dense").edited(|made| made.tensors.clear());
+    let empty = MadeCheckpoint::of("oracle/dense").edited(|made| made.tensors.clear());
     refused(
         empty.write().path(),
         "all names missing",
@@ -71,13 +74,14 @@ fn tensors_that_do_not_fit() {
     });
     dense(
         "an unknown name",
-        &["backbone.layers.0.mixer.in_proj.bias", "no tensor of this architecture"],
+        &["backbone.layers.0.mixer.in_proj.bias", "not a tensor of this architecture"],
         &|made| {
-            made.tensors.insert("backbone.layers.0.mixer.in_proj.bias".into(), Stored::f32(&[1], &[0.0]));
+            made.tensors
+                .insert("backbone.layers.0.mixer.in_proj.bias".into(), StoredTensor::f32(&[1], &[0.0]));
         },
     );
-    dense("one layer too many", &["backbone.layers.12.norm.weight", "no tensor"], &|made| {
-        made.tensors.insert("backbone.layers.12.norm.weight".into(), Stored::f32(&[1], &[0.0]));
+    dense("one layer too many", &["backbone.layers.12.norm.weight", "not a tensor"], &|made| {
+        made.tensors.insert("backbone.layers.12.norm.weight".into(), StoredTensor::f32(&[1], &[0.0]));
     });
     dense(
         "two names of one tensor",
@@ -88,10 +92,10 @@ fn tensors_that_do_not_fit() {
         },
     );
     dense("a name of control characters", &["\\u{7}\\u{1b}[2J"], &|made| {
-        made.tensors.insert("\u{7}\u{1b}[2J".into(), Stored::f32(&[1], &[0.0]));
+        made.tensors.insert("\u{7}\u{1b}[2J".into(), StoredTensor::f32(&[1], &[0.0]));
     });
-    dense("a name as long as a book", &["aaaa…"], &|made| {
-        made.tensors.insert("a".repeat(1 << 20), Stored::f32(&[1], &[0.0]));
+    dense("a very long name", &["aaaa…"], &|made| {
+        made.tensors.insert("a".repeat(1 << 20), StoredTensor::f32(&[1], &[0.0]));
     });
 }
 
@@ -99,16 +103,17 @@ fn tensors_that_do_not_fit() {
 fn parts_of_larger_tensors_that_do_not_fit() {
     let stack = "backbone.layers.1.mixer.experts.up_proj";
     let stacked = |experts: usize| {
-        move |made: &mut Made| {
+        move |made: &mut MadeCheckpoint| {
             made.tensors.retain(|name, _| {
                 !(name.starts_with("backbone.layers.1.")
                     && name.contains("up_proj")
                     && name.contains(".experts."))
             });
-            made.tensors.insert(stack.into(), Stored::f32(&[experts, 36, 64], &vec![0.5; experts * 36 * 64]));
+            made.tensors
+                .insert(stack.into(), StoredTensor::f32(&[experts, 36, 64], &vec![0.5; experts * 36 * 64]));
         }
     };
-    assert!(load(Made::of("oracle/moe").edited(stacked(8)).write().path()).is_ok());
+    assert!(load(MadeCheckpoint::of("oracle/moe").edited(stacked(8)).write().path()).is_ok());
     edited(
         "oracle/moe",
         "seven experts",
@@ -141,8 +146,8 @@ fn parts_of_larger_tensors_that_do_not_fit() {
 
 #[test]
 fn weights_that_are_no_numbers() {
-    // Value `at` of a tensor becomes these bytes.
-    fn set<const N: usize>(name: &str, at: usize, bytes: [u8; N]) -> impl Fn(&mut Made) {
+    // Replaces value `at` of a tensor by these bytes.
+    fn set<const N: usize>(name: &str, at: usize, bytes: [u8; N]) -> impl Fn(&mut MadeCheckpoint) {
         move |made| made.tensor(name).bytes[at * N..][..N].copy_from_slice(&bytes)
     }
     let down = "backbone.layers.1.mixer.down_proj.weight";
@@ -160,28 +165,28 @@ fn weights_that_are_no_numbers() {
     edited("oracle/vl_names_bf16", "a bfloat16 NaN", &[table, "NaN", "index 0"], set(table, 0, [0xc1, 0xff]));
 }
 
-/// A valid checkpoint whose one file is exchanged for these bytes.
-fn with_file(bytes: &[u8], what: &str, words: &[&str]) {
-    let dir = Made::of("oracle/dense").write();
+/// A valid checkpoint whose only weight file is replaced by these bytes.
+fn with_file(bytes: &[u8], what: &str, fragments: &[&str]) {
+    let dir = MadeCheckpoint::of("oracle/dense").write();
     fs::write(dir.path().join("model.safetensors"), bytes).unwrap();
-    refused(dir.path(), what, &[words, &["model.safetensors is not a sound safetensors file"]].concat());
+    refused(dir.path(), what, &[fragments, &["model.safetensors is not a valid safetensors file"]].concat());
 }
 
 #[test]
 fn files_that_are_not_sound() {
-    let made = Made::of("oracle/dense");
+    let made = MadeCheckpoint::of("oracle/dense");
     let sound = put_together(made.tensors.iter());
-    with_file(&[], "an empty file", &["holds 0 bytes"]);
-    with_file(&sound[..4], "half a length", &["holds 4 bytes"]);
-    with_file(&sound[..100], "half a header", &["cut off"]);
-    with_file(&sound[..sound.len() - 1], "one byte short", &["cut off"]);
+    with_file(&[], "an empty file", &["has 0 bytes"]);
+    with_file(&sound[..4], "half a length", &["has 4 bytes"]);
+    with_file(&sound[..100], "half a header", &["truncated"]);
+    with_file(&sound[..sound.len() - 1], "one byte short", &["truncated"]);
     with_file(&[&sound[..], &[0]].concat(), "one byte more", &["belong to no tensor"]);
     with_file(
         &[&(HEADER_MAX + 1).to_le_bytes(), &sound[8..]].concat(),
-        "a header bomb",
+        "a header of 16 MiB and a byte",
         &["16777217", "at most 16777216"],
     );
-    with_file(&u64::MAX.to_le_bytes(), "a larger bomb", &["18446744073709551615"]);
+    with_file(&u64::MAX.to_le_bytes(), "a header of 2^64 bytes", &["18446744073709551615"]);
     with_file(b"not a checkpoint at all", "some text", &["at most"]);
     let entry = |shape: Value, start: u64, end: u64| json!({"dtype": "F32", "shape": shape, "data_offsets": [start, end]});
     let headers = [
@@ -189,12 +194,12 @@ fn files_that_are_not_sound() {
         (
             "oversize",
             json!({"a": entry(json!([4]), 0, 16)}),
-            "a ends at byte 16 of the data, but the file holds 12",
+            "a ends at byte 16 of the data, but the file has 12",
         ),
-        ("a lie about the size", json!({"a": entry(json!([9]), 0, 12)}), "a of type F32 and shape [9]"),
+        ("a wrong size", json!({"a": entry(json!([9]), 0, 12)}), "a of type F32 and shape [9]"),
         ("an overflow", json!({"a": entry(json!([1_u64 << 62, 4]), 0, 12)}), "a of type F32"),
-        ("backwards", json!({"a": entry(json!([3]), 12, 0)}), "cannot lie at 12..0"),
-        ("a hole", json!({"a": entry(json!([1]), 8, 12)}), "bytes 0..8"),
+        ("backwards", json!({"a": entry(json!([3]), 12, 0)}), "cannot have the byte range 12..0"),
+        ("a gap", json!({"a": entry(json!([1]), 8, 12)}), "bytes 0..8"),
         (
             "no shape",
             json!({"a": {"dtype": "F32", "data_offsets": [0, 12]}}),
@@ -207,23 +212,23 @@ fn files_that_are_not_sound() {
         ),
         ("a list", json!([]), "not a JSON object"),
     ];
-    for (what, header, words) in headers {
-        with_file(&with_header(&header.to_string(), &[0; 12]), what, &[words]);
+    for (what, header, fragments) in headers {
+        with_file(&with_header(&header.to_string(), &[0; 12]), what, &[fragments]);
     }
     let twice = r#"{"a":{"dtype":"F32","shape":[3],"data_offsets":[0,12]},"a":{"dtype":"F32","shape":[0],"data_offsets":[12,12]}}"#;
     with_file(&with_header(twice, &[0; 12]), "a name twice", &["a is named twice"]);
 }
 
-/// A valid sharded checkpoint that something was done to.
-fn mixed_up(what: &str, words: &[&str], spoil: impl Fn(&Path)) {
-    let dir = Made::of("oracle/dense").write_sharded();
+/// A valid sharded checkpoint that `spoil` damages.
+fn mixed_up(what: &str, fragments: &[&str], spoil: impl Fn(&Path)) {
+    let dir = MadeCheckpoint::of("oracle/dense").write_sharded();
     spoil(dir.path());
-    refused(dir.path(), what, words);
+    refused(dir.path(), what, fragments);
 }
 
-/// The same, with its index edited.
-fn misplaced(what: &str, words: &[&str], edit: impl Fn(&mut Value)) {
-    mixed_up(what, words, |dir| {
+/// A valid sharded checkpoint with an edited index.
+fn misplaced(what: &str, fragments: &[&str], edit: impl Fn(&mut Value)) {
+    mixed_up(what, fragments, |dir| {
         let mut index: Value = serde_json::from_slice(&fs::read(dir.join(INDEX)).unwrap()).unwrap();
         edit(&mut index["weight_map"]);
         fs::write(dir.join(INDEX), index.to_string()).unwrap();
@@ -232,17 +237,17 @@ fn misplaced(what: &str, words: &[&str], edit: impl Fn(&mut Value)) {
 
 #[test]
 fn directories_that_are_mixed_up() {
-    mixed_up("no shard", &[INDEX, "names", SECOND, "not there"], |dir| {
+    mixed_up("no shard", &[INDEX, "names", SECOND, "does not exist"], |dir| {
         fs::remove_file(dir.join(SECOND)).unwrap();
     });
     mixed_up("no index", &["neither model.safetensors nor"], |dir| fs::remove_file(dir.join(INDEX)).unwrap());
     mixed_up("no configuration", &["config.json", "No such file"], |dir| {
         fs::remove_file(dir.join("config.json")).unwrap();
     });
-    mixed_up("a third shard", &["model-00003-of-00002.safetensors", "named by no index"], |dir| {
+    mixed_up("a third shard", &["model-00003-of-00002.safetensors", "not in the index"], |dir| {
         fs::copy(dir.join(FIRST), dir.join("model-00003-of-00002.safetensors")).map(drop).unwrap();
     });
-    mixed_up("a whole file beside shards", &["model.safetensors is named by no index"], |dir| {
+    mixed_up("an unsharded file beside shards", &["model.safetensors is not in the index"], |dir| {
         fs::copy(dir.join(FIRST), dir.join("model.safetensors")).map(drop).unwrap();
     });
     mixed_up(
@@ -252,19 +257,19 @@ fn directories_that_are_mixed_up() {
             fs::copy(dir.join(FIRST), dir.join(SECOND)).map(drop).unwrap();
         },
     );
-    mixed_up("a shard cut off", &[SECOND, "cut off"], |dir| {
+    mixed_up("a truncated shard", &[SECOND, "truncated"], |dir| {
         let file = File::options().write(true).open(dir.join(SECOND)).unwrap();
         file.set_len(file.metadata().unwrap().len() / 2).unwrap();
     });
-    mixed_up("an index of garbage", &[INDEX, "weight_map"], |dir| fs::write(dir.join(INDEX), "]").unwrap());
-    mixed_up("an index of nothing", &[INDEX, "weight_map"], |dir| fs::write(dir.join(INDEX), "{}").unwrap());
-    mixed_up("an index of no end", &[INDEX, "at most 16777216"], |dir| {
+    mixed_up("a broken index", &[INDEX, "weight_map"], |dir| fs::write(dir.join(INDEX), "]").unwrap());
+    mixed_up("an empty index", &[INDEX, "weight_map"], |dir| fs::write(dir.join(INDEX), "{}").unwrap());
+    mixed_up("an endless index", &[INDEX, "at most 16777216"], |dir| {
         File::create(dir.join(INDEX)).unwrap().set_len(1 << 40).unwrap();
     });
-    mixed_up("a configuration of no end", &["config.json", "at most 16777216"], |dir| {
+    mixed_up("an endless configuration", &["config.json", "at most 16777216"], |dir| {
         File::create(dir.join("config.json")).unwrap().set_len(1 << 40).unwrap();
     });
-    mixed_up("a configuration of garbage", &["config.json is not JSON"], |dir| {
+    mixed_up("a configuration that is not JSON", &["config.json is not JSON"], |dir| {
         fs::write(dir.join("config.json"), [0xff, 0xfe, 0]).unwrap();
     });
     mixed_up("a configuration of brackets", &["config.json is not JSON"], |dir| {
@@ -277,7 +282,7 @@ fn directories_that_are_mixed_up() {
     for outside in
         ["../model.safetensors", "/etc/hosts.safetensors", "a/b.safetensors", "..", "model.bin", ""]
     {
-        misplaced(outside, &[INDEX, "only a plain name", outside], |map| {
+        misplaced(outside, &[INDEX, "plain name", outside], |map| {
             map["lm_head.weight"] = json!(outside);
         });
     }
@@ -292,7 +297,7 @@ fn directories_that_are_mixed_up() {
     misplaced("a tensor nowhere", &["holds lm_head.weight", "places elsewhere or nowhere"], |map| {
         map.as_object_mut().unwrap().remove("lm_head.weight");
     });
-    misplaced("a tensor of air", &["places more.weight in", "does not hold it"], |map| {
+    misplaced("a tensor without data", &["places more.weight in", "does not hold it"], |map| {
         map["more.weight"] = json!(FIRST);
     });
     misplaced("five thousand shards", &["5002 files", "at most 4096"], |map| {
@@ -304,7 +309,7 @@ fn directories_that_are_mixed_up() {
 #[test]
 fn devices_and_pipes_are_not_read() {
     for name in ["config.json", "model.safetensors"] {
-        let dir = Made::of("oracle/dense").write();
+        let dir = MadeCheckpoint::of("oracle/dense").write();
         fs::remove_file(dir.path().join(name)).unwrap();
         std::os::unix::fs::symlink("/dev/zero", dir.path().join(name)).unwrap();
         refused(dir.path(), name, &[name, "not a regular file"]);
@@ -314,7 +319,7 @@ fn devices_and_pipes_are_not_read() {
 #[test]
 fn absurd_numbers_are_refused_before_anything_is_made_of_them() {
     let check = |case: &str, key: &str, to: u64| {
-        let mut made = Made::of(case);
+        let mut made = MadeCheckpoint::of(case);
         made.config[key] = json!(to);
         refused(made.write().path(), key, &[&format!("`{key}` is {to}"), "a whole number from"]);
     };
@@ -350,10 +355,10 @@ fn absurd_numbers_are_refused_before_anything_is_made_of_them() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 96, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Bytes of a sound file are exchanged, most of them in the header, and the end is cut off now and then.
+    /// Changes bytes of a valid file, most of them in the header, and sometimes truncates it.
     #[test]
     fn no_mutation_makes_it_panic(changes in prop::collection::vec((0.0..1.0_f64, any::<u8>()), 1..6), cut in 0.9..1.2_f64) {
-        let made = Made::of("oracle/long_chunk128");
+        let made = MadeCheckpoint::of("oracle/long_chunk128");
         let dir = made.write();
         let path = dir.path().join("model.safetensors");
         let mut file = fs::read(&path).unwrap();

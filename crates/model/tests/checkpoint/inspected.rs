@@ -1,13 +1,14 @@
-//! What `inspect` says: of the oracle's checkpoints, of the 12B in full size, and of directories that lack something.
+//! Results of `inspect` for the oracle's checkpoints, for the 12B in full size, and for incomplete
+//! directories.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
-use furrow_model::checkpoint::{ByKind, Checkpoint, Inspection, inspect, wanted};
+use furrow_model::checkpoint::{Checkpoint, CheckpointInspection, LayerCounts, inspect, required_tensors};
 use furrow_model::config::Config;
 use serde_json::{Map, json};
 
-use crate::made::{Made, oracle, with_header};
+use crate::made::{MadeCheckpoint, oracle, with_header};
 
 fn config_12b() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/configs/nano_12b_vl.json")
@@ -19,10 +20,10 @@ fn directory_12b() -> tempfile::TempDir {
     dir
 }
 
-/// The figures of the 12B, of which every one can be worked out by hand from its shapes.
-fn check_12b(inspection: &Inspection) {
+/// The sizes of the 12B; each can be computed by hand from its shapes.
+fn check_12b(inspection: &CheckpointInspection) {
     let model = inspection.model.as_ref().unwrap();
-    assert_eq!(model.layers, ByKind { ssm: 28, attention: 6, mlp: 28, moe: 0 });
+    assert_eq!(model.layers, LayerCounts { ssm: 28, attention: 6, mlp: 28, moe: 0 });
     let parameters = &model.parameters;
     assert_eq!(parameters.layers.ssm, 28 * 168_504_704);
     assert_eq!(parameters.layers.mlp, 28 * 209_720_320);
@@ -37,13 +38,14 @@ fn check_12b(inspection: &Inspection) {
     assert_eq!((state.kv_values_a_token, state.kv_bfloat16_bytes_a_token), (12_288, 24_576));
 }
 
-/// 32 blocks of 19,677,440, the table of 16,384 positions, the patch embedding, and so many prefix tokens.
+/// 32 blocks of 19,677,440, the table of 16,384 positions, the patch embedding, and `prefix` prefix
+/// tokens.
 fn tower_12b(prefix: u64) -> u64 {
     32 * 19_677_440 + 16_384 * 1280 + 768 * 1280 + prefix * 1280
 }
 
 #[test]
-fn a_configuration_alone_says_what_the_model_is() {
+fn a_configuration_alone_describes_the_model() {
     let dir = directory_12b();
     let inspection = inspect(dir.path());
     check_12b(&inspection);
@@ -52,13 +54,13 @@ fn a_configuration_alone_says_what_the_model_is() {
     assert!(problem.contains("holds neither model.safetensors nor"), "{problem}");
 }
 
-/// A file of the 12B's full size whose weights are a hole: only what reads headers alone gets through it in time.
+/// A sparse file of the 12B's full size: only code that reads nothing but headers finishes in time.
 #[test]
 fn the_12b_in_full_size_is_inspected_by_its_headers() {
     let dir = directory_12b();
     let config = Config::read(dir.path()).unwrap();
     let (mut header, mut end) = (Map::new(), 0);
-    for mut tensor in wanted(&config) {
+    for mut tensor in required_tensors(&config) {
         if tensor.name.ends_with("cls_token.token") {
             tensor.shape[0] = 16;
         }
@@ -103,8 +105,8 @@ fn oracle_checkpoints_have_no_problems() {
 }
 
 #[test]
-fn every_problem_of_a_directory_is_told() {
-    let mut made = Made::of("oracle/dense");
+fn every_problem_of_a_directory_is_reported() {
+    let mut made = MadeCheckpoint::of("oracle/dense");
     made.tensors.remove("lm_head.weight");
     made.tensors.remove("backbone.layers.3.mixer.q_proj.weight");
     let inspection = inspect(made.write().path());
@@ -119,7 +121,7 @@ fn every_problem_of_a_directory_is_told() {
     assert_eq!((inspection.problems.len(), inspection.files.len()), (2, 1), "{:?}", inspection.problems);
     assert!(inspection.problems[0].contains("config.json is not JSON: EOF"), "{:?}", inspection.problems);
     assert!(
-        inspection.problems[1].contains("model-00001-of-00002.safetensors is not a sound"),
+        inspection.problems[1].contains("model-00001-of-00002.safetensors is not a valid"),
         "{:?}",
         inspection.problems
     );

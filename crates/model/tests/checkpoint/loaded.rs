@@ -1,10 +1,11 @@
-//! What must load: every oracle checkpoint, under every naming, from one file or from shards, always the same weights.
+//! Checkpoints that must load: every oracle checkpoint, under every naming, from one file or from
+//! shards, always with the same weights.
 
 use furrow_model::checkpoint::Checkpoint;
-use furrow_model::kernels::{Compute, Matrix, Team};
-use furrow_model::weights::{Mixer, Values, Weights};
+use furrow_model::kernels::{PackedMatrix, ProductPrecision, ThreadPool};
+use furrow_model::weights::{MixerWeights, ModelWeights, StoredValues};
 
-use crate::made::{Made, Stored, oracle};
+use crate::made::{MadeCheckpoint, StoredTensor, oracle};
 
 const CASES: [&str; 7] = [
     "oracle/dense",
@@ -16,20 +17,20 @@ const CASES: [&str; 7] = [
     "oracle_vl/vl_bf16_sharded",
 ];
 
-fn load(dir: &std::path::Path) -> Weights {
-    Weights::load(dir, &Team::new(2), &mut |_, _| ()).unwrap()
+fn load(dir: &std::path::Path) -> ModelWeights {
+    ModelWeights::load(dir, &ThreadPool::new(2), &mut |_, _| ()).unwrap()
 }
 
-/// Row `row` of a packed matrix, through the product that will be made of it.
-fn row(matrix: &Matrix, row: usize) -> Vec<f32> {
+/// Row `row` of a packed matrix, computed as a product.
+fn row(matrix: &PackedMatrix, row: usize) -> Vec<f32> {
     let unit = |column: usize| (0..matrix.input()).map(move |at| f32::from(u8::from(at == column)));
     let x: Vec<f32> = (0..matrix.input()).flat_map(unit).collect();
     let mut y = vec![0.0; matrix.input() * matrix.out()];
-    matrix.product(&Team::new(1), Compute::Float32, &x, &mut y);
+    matrix.product(&ThreadPool::new(1), ProductPrecision::Float32, &x, &mut y);
     y.chunks(matrix.out()).map(|y| y[row]).collect()
 }
 
-fn stored(tensor: &Stored) -> Vec<f32> {
+fn stored(tensor: &StoredTensor) -> Vec<f32> {
     match tensor.dtype.as_str() {
         "F32" => tensor.bytes.chunks(4).map(|bytes| f32::from_le_bytes(bytes.try_into().unwrap())).collect(),
         _ => tensor
@@ -43,9 +44,10 @@ fn stored(tensor: &Stored) -> Vec<f32> {
 #[test]
 fn every_oracle_checkpoint_loads() {
     for case in CASES {
-        let (mut heard, team) = (Vec::new(), Team::new(2));
+        let (mut heard, team) = (Vec::new(), ThreadPool::new(2));
         let checkpoint = Checkpoint::open(&oracle(case)).unwrap();
-        let weights = Weights::of(&checkpoint, &team, &mut |done, total| heard.push((done, total))).unwrap();
+        let weights =
+            ModelWeights::of(&checkpoint, &team, &mut |done, total| heard.push((done, total))).unwrap();
         assert_eq!(&weights.config, checkpoint.config());
         assert_eq!(weights.text.layers.len(), weights.config.text.layers.len(), "{case}");
         assert_eq!(weights.vision.is_some(), case.starts_with("oracle_vl"), "{case}");
@@ -58,9 +60,9 @@ fn every_oracle_checkpoint_loads() {
 
 #[test]
 fn every_value_lands_where_it_belongs() {
-    let (made, weights) = (Made::of("oracle/dense"), load(&oracle("oracle/dense")));
+    let (made, weights) = (MadeCheckpoint::of("oracle/dense"), load(&oracle("oracle/dense")));
     let value = |name: &str| stored(&made.tensors[&format!("backbone.layers.{name}")]);
-    let Mixer::Ssm(ssm) = &weights.text.layers[0].mixer else { panic!("layer 0 is an SSM layer") };
+    let MixerWeights::Ssm(ssm) = &weights.text.layers[0].mixer else { panic!("layer 0 is an SSM layer") };
     assert_eq!(weights.text.layers[0].norm, value("0.norm.weight"));
     assert_eq!((&ssm.conv, &ssm.conv_bias), (&value("0.mixer.conv1d.weight"), &value("0.mixer.conv1d.bias")));
     assert_eq!(
@@ -71,13 +73,17 @@ fn every_value_lands_where_it_belongs() {
     assert_eq!(ssm.a, a);
     assert_eq!(row(&ssm.in_proj, 309), value("0.mixer.in_proj.weight")[309 * 72..]);
     assert_eq!(row(&ssm.out_proj, 1), value("0.mixer.out_proj.weight")[120..240]);
-    let Mixer::Attention(attention) = &weights.text.layers[3].mixer else { panic!("layer 3 is attention") };
+    let MixerWeights::Attention(attention) = &weights.text.layers[3].mixer else {
+        panic!("layer 3 is attention")
+    };
     assert_eq!(attention.qkv.out(), 100);
     assert_eq!(row(&attention.qkv, 59), value("3.mixer.q_proj.weight")[59 * 72..]);
     assert_eq!(row(&attention.qkv, 60), value("3.mixer.k_proj.weight")[..72]);
     assert_eq!(row(&attention.qkv, 80), value("3.mixer.v_proj.weight")[..72]);
     assert_eq!(row(&attention.out, 2), value("3.mixer.o_proj.weight")[120..180]);
-    let Values::F32(embeddings) = &weights.text.embeddings.values else { panic!("float32 stays float32") };
+    let StoredValues::F32(embeddings) = &weights.text.embeddings.values else {
+        panic!("float32 stays float32")
+    };
     assert_eq!(embeddings, &stored(&made.tensors["backbone.embeddings.weight"]));
     assert_eq!(weights.text.final_norm, stored(&made.tensors["backbone.norm_f.weight"]));
     assert_eq!(row(&weights.text.head, 511), stored(&made.tensors["lm_head.weight"])[511 * 72..]);
@@ -85,7 +91,8 @@ fn every_value_lands_where_it_belongs() {
 
 #[test]
 fn the_tower_lands_where_it_belongs() {
-    let (made, weights) = (Made::of("oracle_vl/vl_bf16_sharded"), load(&oracle("oracle_vl/vl_bf16_sharded")));
+    let (made, weights) =
+        (MadeCheckpoint::of("oracle_vl/vl_bf16_sharded"), load(&oracle("oracle_vl/vl_bf16_sharded")));
     let value = |name: &str| stored(&made.tensors[&format!("vision_model.radio_model.model.{name}")]);
     let vision = weights.vision.unwrap();
     assert_eq!(vision.positions, value("patch_generator.pos_embed"));
@@ -102,10 +109,11 @@ fn the_tower_lands_where_it_belongs() {
         (&value("blocks.1.norm2.weight"), &value("blocks.1.norm1.bias"))
     );
     assert_eq!((vision.projector.up.out(), vision.projector.down.out()), (88, 72));
-    assert!(matches!(weights.text.embeddings.values, Values::Bf16(_)));
+    assert!(matches!(weights.text.embeddings.values, StoredValues::Bf16(_)));
 }
 
-/// The names transformers uses inside, as its own saving would write them if it did not rename them back.
+/// The names that transformers uses internally; its own saving would write them if it did not
+/// rename them back.
 fn transformers_names(name: &str) -> String {
     let exchanged = [
         ("language_model.backbone.", "model.language_model."),
@@ -132,7 +140,7 @@ fn transformers_names(name: &str) -> String {
     found.unwrap_or_else(|| name.into()).replace(".attn.proj.", ".attention.o_proj.")
 }
 
-fn split_qkv(made: &mut Made) {
+fn split_qkv(made: &mut MadeCheckpoint) {
     let fused: Vec<String> =
         made.tensors.keys().filter(|name| name.contains(".attn.qkv.")).cloned().collect();
     for name in fused {
@@ -145,17 +153,20 @@ fn split_qkv(made: &mut Made) {
     }
 }
 
-/// Stacks the experts of each layer into one tensor a matrix.
-fn stack_experts(made: &mut Made) {
+/// Stacks the experts of each layer into one tensor for each matrix.
+fn stack_experts(made: &mut MadeCheckpoint) {
     let of_experts = |name: &String| name.contains(".mixer.experts.");
     let names: Vec<String> = made.tensors.keys().filter(|name| of_experts(name)).cloned().collect();
     for name in names {
         let tensor = made.tensors.remove(&name).unwrap();
         let (layer, rest) = name.split_once(".mixer.experts.").unwrap();
-        // Eight experts: the order of names is the order of numbers.
+        // With eight experts the order of names is the order of numbers.
         let matrix = rest.split('.').nth(1).unwrap();
-        let empty =
-            Stored { shape: vec![0, tensor.shape[0], tensor.shape[1]], bytes: Vec::new(), ..tensor.clone() };
+        let empty = StoredTensor {
+            shape: vec![0, tensor.shape[0], tensor.shape[1]],
+            bytes: Vec::new(),
+            ..tensor.clone()
+        };
         let stack = made.tensors.entry(format!("{layer}.mixer.experts.{matrix}")).or_insert(empty);
         stack.shape[0] += 1;
         stack.bytes.extend_from_slice(&tensor.bytes);
@@ -164,13 +175,13 @@ fn stack_experts(made: &mut Made) {
 
 #[test]
 fn every_naming_and_every_cut_gives_the_same_weights() {
-    let team = Team::new(2);
+    let team = ThreadPool::new(2);
     let hash = |dir: &std::path::Path| Checkpoint::open(dir).unwrap().weights_sha256(&team);
     for case in CASES {
-        let (made, expected) = (Made::of(case), hash(&oracle(case)));
+        let (made, expected) = (MadeCheckpoint::of(case), hash(&oracle(case)));
         assert_eq!(expected.len(), 64);
-        let variants: [(&str, Made); 5] = [
-            ("as it is", made.clone()),
+        let variants: [(&str, MadeCheckpoint); 5] = [
+            ("unchanged", made.clone()),
             ("model. for backbone.", made.clone().rename(|name| name.replace("backbone.", "model."))),
             ("no outer prefix", made.clone().rename(|name| name.replace("language_model.", ""))),
             ("stacked experts", made.clone().edited(stack_experts)),
@@ -187,13 +198,13 @@ fn every_naming_and_every_cut_gives_the_same_weights() {
 }
 
 #[test]
-fn what_other_models_bring_is_passed_over() {
+fn tensors_of_other_models_are_ignored() {
     let extra =
         ["mtp.layers.0.norm.weight", "vision_model.radio_model.model.patch_generator.video_embedder.weight"];
-    let mut made = Made::of("oracle_vl/vl_f32");
-    extra
-        .iter()
-        .for_each(|name| drop(made.tensors.insert((*name).into(), Stored::f32(&[2], &[1.0, f32::NAN]))));
+    let mut made = MadeCheckpoint::of("oracle_vl/vl_f32");
+    extra.iter().for_each(|name| {
+        drop(made.tensors.insert((*name).into(), StoredTensor::f32(&[2], &[1.0, f32::NAN])));
+    });
     let dir = made.write();
     let checkpoint = Checkpoint::open(dir.path()).unwrap();
     assert!(
@@ -207,7 +218,7 @@ fn what_other_models_bring_is_passed_over() {
 
 #[test]
 fn a_table_may_have_more_rows_than_the_head() {
-    let mut made = Made::of("oracle/dense");
+    let mut made = MadeCheckpoint::of("oracle/dense");
     let table = made.tensor("backbone.embeddings.weight");
     table.shape[0] += 8;
     table.bytes.extend(vec![0; 8 * 72 * 4]);
@@ -217,11 +228,13 @@ fn a_table_may_have_more_rows_than_the_head() {
 
 #[test]
 fn float32_beside_bfloat16_is_widened_together() {
-    let mut made = Made::of("oracle/vl_names_bf16");
+    let mut made = MadeCheckpoint::of("oracle/vl_names_bf16");
     let name = "language_model.backbone.layers.5.mixer.k_proj.weight";
     let widened = stored(&made.tensors[name]);
-    *made.tensor(name) = Stored::f32(&[24, 80], &widened);
+    *made.tensor(name) = StoredTensor::f32(&[24, 80], &widened);
     let weights = load(made.write().path());
-    let Mixer::Attention(attention) = &weights.text.layers[5].mixer else { panic!("layer 5 is attention") };
+    let MixerWeights::Attention(attention) = &weights.text.layers[5].mixer else {
+        panic!("layer 5 is attention")
+    };
     assert_eq!(row(&attention.qkv, 120), widened[..80]);
 }

@@ -1,4 +1,5 @@
-//! Checkpoints made for a test: one of the oracle's, taken apart, changed, and written to a directory of its own.
+//! Checkpoints for tests: an oracle checkpoint, loaded, changed, and written to a directory of its
+//! own.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -7,28 +8,28 @@ use std::path::{Path, PathBuf};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-/// Where an oracle checkpoint lies: `oracle/dense`.
+/// Directory of an oracle checkpoint: `oracle/dense`.
 pub fn oracle(case: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join(case)
 }
 
 /// A checkpoint in memory.
 #[derive(Clone)]
-pub struct Made {
+pub struct MadeCheckpoint {
     pub config: Value,
-    pub tensors: BTreeMap<String, Stored>,
+    pub tensors: BTreeMap<String, StoredTensor>,
 }
 
-/// A tensor as a file holds it.
+/// A tensor as stored in a file.
 #[derive(Clone, PartialEq, Debug)]
-pub struct Stored {
+pub struct StoredTensor {
     pub dtype: String,
     pub shape: Vec<usize>,
     pub bytes: Vec<u8>,
 }
 
-impl Made {
-    /// Takes an oracle checkpoint apart.
+impl MadeCheckpoint {
+    /// Loads an oracle checkpoint.
     pub fn of(case: &str) -> Self {
         let dir = oracle(case);
         let config = fs::read_to_string(dir.join("config.json"))
@@ -44,19 +45,19 @@ impl Made {
         Self { config: serde_json::from_str(&config).unwrap(), tensors }
     }
 
-    /// Calls tensors by other names.
+    /// Renames tensors.
     pub fn rename(mut self, name: impl Fn(&str) -> String) -> Self {
         self.tensors = self.tensors.into_iter().map(|(old, tensor)| (name(&old), tensor)).collect();
         self
     }
 
-    /// Changed by a function.
+    /// Applies a change.
     pub fn edited(mut self, edit: impl Fn(&mut Self)) -> Self {
         edit(&mut self);
         self
     }
 
-    pub fn tensor(&mut self, name: &str) -> &mut Stored {
+    pub fn tensor(&mut self, name: &str) -> &mut StoredTensor {
         self.tensors.get_mut(name).unwrap_or_else(|| panic!("no tensor {name}"))
     }
 
@@ -91,13 +92,13 @@ impl Made {
     }
 }
 
-impl Stored {
+impl StoredTensor {
     pub fn f32(shape: &[usize], values: &[f32]) -> Self {
         let bytes = values.iter().flat_map(|value| value.to_le_bytes()).collect();
         Self { dtype: "F32".into(), shape: shape.into(), bytes }
     }
 
-    /// Rows `rows` of it.
+    /// Rows `rows` of the tensor.
     pub fn rows(&self, rows: std::ops::Range<usize>) -> Self {
         let len = self.bytes.len() / self.shape[0];
         let shape = std::iter::once(rows.len()).chain(self.shape[1..].iter().copied()).collect();
@@ -105,7 +106,7 @@ impl Stored {
     }
 }
 
-fn take_apart(file: &[u8], tensors: &mut BTreeMap<String, Stored>) {
+fn take_apart(file: &[u8], tensors: &mut BTreeMap<String, StoredTensor>) {
     let data = 8 + u64::from_le_bytes(file[..8].try_into().unwrap()) as usize;
     let header: BTreeMap<String, Value> = serde_json::from_slice(&file[8..data]).unwrap();
     for (name, entry) in header.iter().filter(|(name, _)| *name != "__metadata__") {
@@ -113,12 +114,12 @@ fn take_apart(file: &[u8], tensors: &mut BTreeMap<String, Stored>) {
         let shape =
             entry["shape"].as_array().unwrap().iter().map(|size| size.as_u64().unwrap() as usize).collect();
         let dtype = entry["dtype"].as_str().unwrap().into();
-        tensors.insert(name.clone(), Stored { dtype, shape, bytes: file[start..end].into() });
+        tensors.insert(name.clone(), StoredTensor { dtype, shape, bytes: file[start..end].into() });
     }
 }
 
-/// The bytes of a file.
-pub fn put_together<'a>(tensors: impl Iterator<Item = (&'a String, &'a Stored)>) -> Vec<u8> {
+/// Serialises tensors to the bytes of a file.
+pub fn put_together<'a>(tensors: impl Iterator<Item = (&'a String, &'a StoredTensor)>) -> Vec<u8> {
     let (mut header, mut data) = (serde_json::Map::new(), Vec::new());
     for (name, tensor) in tensors {
         let start = data.len();
@@ -130,7 +131,7 @@ pub fn put_together<'a>(tensors: impl Iterator<Item = (&'a String, &'a Stored)>)
     with_header(&Value::Object(header).to_string(), &data)
 }
 
-/// The bytes of a file with this header, padded as writers do.
+/// The bytes of a file with this header, padded as writers pad it.
 pub fn with_header(header: &str, data: &[u8]) -> Vec<u8> {
     let padded = header.len().next_multiple_of(8);
     let mut file = (padded as u64).to_le_bytes().to_vec();

@@ -1,33 +1,33 @@
-//! Bit for bit: cuts of a prefill, batches, pages and threads change nothing.
+//! Cuts of a prefill, batches, pages and threads do not change a single bit.
 
-use furrow_model::backend::{Backend, Page, Plain, Slot, Span, Want};
-use furrow_model::cpu::Cpu;
-use furrow_model::forward::{Request, Sequence, forward};
+use furrow_model::backend::{Backend, HostState, LogitRows, Page, SequenceSpan, Slot};
+use furrow_model::cpu::CpuBackend;
+use furrow_model::forward::{ForwardRequest, Sequence, forward};
 
-use crate::oracle::{Case, sequence};
+use crate::oracle::{OracleCase, sequence};
 
-/// The bits of some values: equal for NaNs too.
+/// The bits of some values, so that NaNs can be compared too.
 pub fn bits(values: &[f32]) -> Vec<u32> {
     values.iter().map(|value| value.to_bits()).collect()
 }
 
 /// Logits of all rows of one span, run alone.
-pub fn run(cpu: &mut Cpu, own: &mut Sequence, ids: &[u32]) -> Vec<u32> {
-    own.run(cpu, ids, &[], Want::All).unwrap();
+pub fn run(cpu: &mut CpuBackend, own: &mut Sequence, ids: &[u32]) -> Vec<u32> {
+    own.run(cpu, ids, &[], LogitRows::All).unwrap();
     (0..ids.len()).flat_map(|row| bits(cpu.logits(row as u32).unwrap())).collect()
 }
 
-fn park(cpu: &mut Cpu, own: &Sequence) -> Plain {
-    Plain::of(&cpu.park(own.slot(), &own.pages()[..own.len().div_ceil(64)]).unwrap().unwrap()).clone()
+fn offload(cpu: &mut CpuBackend, own: &Sequence) -> HostState {
+    HostState::of(&cpu.offload(own.slot(), &own.pages()[..own.len().div_ceil(64)]).unwrap().unwrap()).clone()
 }
 
 #[test]
 fn every_segmentation_gives_the_bits_of_the_whole_prompt() {
-    for case in Case::all() {
+    for case in OracleCase::all() {
         let ids = case.ids("prompt_a");
         let (mut cpu, mut own) = (case.open(), sequence(0));
         let whole = run(&mut cpu, &mut own, &ids);
-        let state = park(&mut cpu, &own);
+        let state = offload(&mut cpu, &own);
         for segments in case.segmentations() {
             let (mut cpu, mut own) = (case.open(), sequence(0));
             let (mut logits, mut first) = (Vec::new(), 0);
@@ -37,31 +37,37 @@ fn every_segmentation_gives_the_bits_of_the_whole_prompt() {
             }
             assert_eq!(first, ids.len());
             assert!(logits == whole, "{} {:?}: logits of {segments:?}", case.name, case.compute);
-            assert!(park(&mut cpu, &own) == state, "{} {:?}: state of {segments:?}", case.name, case.compute);
+            assert!(
+                offload(&mut cpu, &own) == state,
+                "{} {:?}: state of {segments:?}",
+                case.name,
+                case.compute
+            );
         }
     }
 }
 
 #[test]
 fn forward_in_segments_and_in_calls_that_are_too_small() {
-    let case = Case::load("long_chunk128", furrow_model::kernels::Compute::Float32);
+    let case = OracleCase::load("long_chunk128", furrow_model::kernels::ProductPrecision::Float32);
     let input_ids = case.ids("prompt_a");
-    let request = Request { input_ids: &input_ids, decode: 5, ..Request::default() };
+    let request = ForwardRequest { input_ids: &input_ids, decode: 5, ..ForwardRequest::default() };
     let whole = forward(&mut case.open(), &request).unwrap();
     for segments in case.segmentations() {
-        let got = forward(&mut case.open(), &Request { segments: &segments, ..request }).unwrap();
+        let got = forward(&mut case.open(), &ForwardRequest { segments: &segments, ..request }).unwrap();
         assert!(got == whole, "{segments:?}");
     }
     for rows_max in [1, 7, 64, 299] {
-        let room = furrow_model::backend::Room { rows_max, logits_max: 200, ..case.room() };
-        let mut cpu = Cpu::open(case.weights.clone(), room, 2, case.compute).unwrap();
+        let capacity =
+            furrow_model::backend::BackendCapacity { rows_max, logits_max: 200, ..case.capacity() };
+        let mut cpu = CpuBackend::open(case.weights.clone(), capacity, 2, case.compute).unwrap();
         assert!(forward(&mut cpu, &request).unwrap() == whole, "{rows_max} rows");
     }
 }
 
 #[test]
 fn threads_change_nothing() {
-    for case in Case::all() {
+    for case in OracleCase::all() {
         let ids = case.ids("prompt_a");
         let alone = run(&mut case.open_with(1), &mut sequence(0), &ids);
         for threads in [2, 3, 8] {
@@ -71,14 +77,14 @@ fn threads_change_nothing() {
     }
 }
 
-/// The tokens of a sequence, and the lengths they are run in.
-struct Plan {
+/// The tokens of a sequence, and the lengths of the pieces in which they run.
+struct SegmentPlan {
     ids: Vec<u32>,
     pieces: Vec<usize>,
 }
 
-/// Runs sequences side by side, a piece of each at a time, and gives each one's logits.
-fn together(case: &Case, plans: &[Plan], slots: &[u32]) -> Vec<Vec<u32>> {
+/// Runs sequences in the same batches, one piece of each at a time, and returns each one's logits.
+fn together(case: &OracleCase, plans: &[SegmentPlan], slots: &[u32]) -> Vec<Vec<u32>> {
     let mut cpu = case.open();
     let mut own: Vec<Sequence> = slots.iter().map(|slot| sequence(*slot)).collect();
     let mut logits = vec![Vec::new(); plans.len()];
@@ -89,8 +95,8 @@ fn together(case: &Case, plans: &[Plan], slots: &[u32]) -> Vec<Vec<u32>> {
             let first = own[*index].len();
             &plans[*index].ids[first..first + plans[*index].pieces[turn]]
         };
-        let spans: Vec<Span<'_>> =
-            running.iter().map(|index| own[*index].span(piece(index), &[], Want::All)).collect();
+        let spans: Vec<SequenceSpan<'_>> =
+            running.iter().map(|index| own[*index].span(piece(index), &[], LogitRows::All)).collect();
         cpu.run(&spans).unwrap();
         let mut row = 0;
         for index in &running {
@@ -106,17 +112,17 @@ fn together(case: &Case, plans: &[Plan], slots: &[u32]) -> Vec<Vec<u32>> {
 
 #[test]
 fn a_batch_gives_each_sequence_the_bits_it_has_alone() {
-    for case in Case::all() {
+    for case in OracleCase::all() {
         let (a, b) = (case.ids("prompt_a"), case.ids("prompt_b"));
         let half = b.len() / 2;
         let plans = [
-            Plan { pieces: vec![a.len() - 3, 1, 1, 1], ids: a.clone() },
-            Plan { pieces: vec![half, b.len() - half], ids: b.clone() },
-            Plan { pieces: vec![1; b.len()], ids: b.clone() },
-            Plan { pieces: vec![5, 1, a.len() - 6], ids: a.clone() },
+            SegmentPlan { pieces: vec![a.len() - 3, 1, 1, 1], ids: a.clone() },
+            SegmentPlan { pieces: vec![half, b.len() - half], ids: b.clone() },
+            SegmentPlan { pieces: vec![1; b.len()], ids: b.clone() },
+            SegmentPlan { pieces: vec![5, 1, a.len() - 6], ids: a.clone() },
         ];
         let alone = [&a, &b, &b, &a].map(|ids| run(&mut case.open(), &mut sequence(0), ids));
-        // Whatever slots they have: spans are run in the order of slots, logits come in the order of spans.
+        // With any slots: spans run in the order of slots, logits are in the order of spans.
         for slots in [[0, 1, 2, 3], [3, 2, 1, 0], [2, 0, 3, 1]] {
             let got = together(&case, &plans, &slots);
             for (index, (got, alone)) in got.iter().zip(&alone).enumerate() {
@@ -128,16 +134,16 @@ fn a_batch_gives_each_sequence_the_bits_it_has_alone() {
 
 #[test]
 fn only_wanted_rows_have_logits_and_they_are_the_same_bits() {
-    for case in Case::all() {
+    for case in OracleCase::all() {
         let (a, b) = (case.ids("prompt_a"), case.ids("prompt_b"));
         let width = case.vocabulary();
         let alone = [&a, &b].map(|ids| run(&mut case.open(), &mut sequence(0), ids));
         let mut cpu = case.open();
         let own: Vec<Sequence> = (0..3).map(sequence).collect();
         let spans = [
-            own[2].span(&a, &[], Want::Last),
-            own[0].span(&a, &[], Want::Nothing),
-            own[1].span(&b, &[], Want::All),
+            own[2].span(&a, &[], LogitRows::Last),
+            own[0].span(&a, &[], LogitRows::Nothing),
+            own[1].span(&b, &[], LogitRows::All),
         ];
         cpu.run(&spans).unwrap();
         assert_eq!(bits(cpu.logits(0).unwrap()), alone[0][(a.len() - 1) * width..]);
@@ -149,7 +155,7 @@ fn only_wanted_rows_have_logits_and_they_are_the_same_bits() {
 
 #[test]
 fn pages_may_lie_anywhere() {
-    let case = Case::load("long_chunk128", furrow_model::kernels::Compute::Float32);
+    let case = OracleCase::load("long_chunk128", furrow_model::kernels::ProductPrecision::Float32);
     let ids = case.ids("prompt_a");
     let alone = run(&mut case.open(), &mut sequence(0), &ids);
     for pages in [[9, 3, 31, 0, 17], [4, 3, 2, 1, 0]] {

@@ -1,4 +1,4 @@
-//! The language model of the `cpu` backend, held to the oracle and to itself.
+//! Compares the language model of the `cpu` backend with the oracle and with itself.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod bits;

@@ -1,40 +1,40 @@
-//! The oracle's cases: checkpoints, inputs and what comes of them.
+//! The oracle's cases: checkpoints, inputs and expected results.
 
 use std::fs;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use furrow_model::backend::{Page, Room, Slot};
-use furrow_model::cpu::Cpu;
+use furrow_model::backend::{BackendCapacity, Page, Slot};
+use furrow_model::cpu::CpuBackend;
 use furrow_model::forward::Sequence;
-use furrow_model::kernels::{Compute, Team};
-use furrow_model::weights::Weights;
+use furrow_model::kernels::{ProductPrecision, ThreadPool};
+use furrow_model::weights::ModelWeights;
 use safetensors::SafeTensors;
 use serde_json::Value;
 
 /// Every case, and the two precisions of the one with bfloat16 weights.
-pub const CASES: [(&str, Compute); 6] = [
-    ("dense", Compute::Float32),
-    ("long_chunk128", Compute::Float32),
-    ("moe", Compute::Float32),
-    ("moe_latent_groups", Compute::Float32),
-    ("vl_names_bf16", Compute::Float32),
-    ("vl_names_bf16", Compute::Bfloat16),
+pub const CASES: [(&str, ProductPrecision); 6] = [
+    ("dense", ProductPrecision::Float32),
+    ("long_chunk128", ProductPrecision::Float32),
+    ("moe", ProductPrecision::Float32),
+    ("moe_latent_groups", ProductPrecision::Float32),
+    ("vl_names_bf16", ProductPrecision::Float32),
+    ("vl_names_bf16", ProductPrecision::Bfloat16),
 ];
 
 /// A case.
-pub struct Case {
+pub struct OracleCase {
     pub name: &'static str,
-    pub compute: Compute,
-    pub weights: Arc<Weights>,
+    pub compute: ProductPrecision,
+    pub weights: Arc<ModelWeights>,
     inputs: Value,
     expected: Vec<u8>,
 }
 
-impl Case {
-    pub fn load(name: &'static str, compute: Compute) -> Self {
+impl OracleCase {
+    pub fn load(name: &'static str, compute: ProductPrecision) -> Self {
         let dir = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/oracle").join(name);
-        let weights = Weights::load(&dir, &Team::new(1), &mut |_, _| {}).unwrap();
+        let weights = ModelWeights::load(&dir, &ThreadPool::new(1), &mut |_, _| {}).unwrap();
         Self {
             name,
             compute,
@@ -57,7 +57,7 @@ impl Case {
         self.inputs["segmentations"].as_array().unwrap().iter().map(numbers).collect()
     }
 
-    /// A float32 tensor of `expected.safetensors`; `None` when the case has none of that name.
+    /// A float32 tensor of `expected.safetensors`; `None` if the case has none of that name.
     pub fn find(&self, name: &str) -> Option<Vec<f32>> {
         let tensors = SafeTensors::deserialize(&self.expected).unwrap();
         let tensor = tensors.tensor(name).ok()?;
@@ -67,7 +67,7 @@ impl Case {
 
     #[track_caller]
     pub fn floats(&self, name: &str) -> Vec<f32> {
-        self.find(name).unwrap_or_else(|| panic!("{}: the oracle has {name}", self.name))
+        self.find(name).unwrap_or_else(|| panic!("{}: the oracle has no {name}", self.name))
     }
 
     /// An int64 tensor.
@@ -78,17 +78,24 @@ impl Case {
         tensor.data().as_chunks::<8>().0.iter().map(|bytes| i64::from_le_bytes(*bytes) as u32).collect()
     }
 
-    /// Room for four sequences of 512 positions.
-    pub fn room(&self) -> Room {
-        Room { slots: 4, pages: 32, rows_max: 1024, logits_max: 512, features: 1, parked_bytes: 0 }
+    /// Capacity for four sequences of 512 positions.
+    pub fn capacity(&self) -> BackendCapacity {
+        BackendCapacity {
+            slots: 4,
+            pages: 32,
+            rows_max: 1024,
+            logits_max: 512,
+            features: 1,
+            offload_bytes: 0,
+        }
     }
 
-    pub fn open(&self) -> Cpu {
+    pub fn open(&self) -> CpuBackend {
         self.open_with(2)
     }
 
-    pub fn open_with(&self, threads: usize) -> Cpu {
-        Cpu::open(Arc::clone(&self.weights), self.room(), threads, self.compute).unwrap()
+    pub fn open_with(&self, threads: usize) -> CpuBackend {
+        CpuBackend::open(Arc::clone(&self.weights), self.capacity(), threads, self.compute).unwrap()
     }
 
     pub fn vocabulary(&self) -> usize {
@@ -100,12 +107,12 @@ fn numbers(list: &Value) -> Vec<usize> {
     list.as_array().unwrap().iter().map(|number| number.as_u64().unwrap() as usize).collect()
 }
 
-/// The sequence in slot `index` on its own eight pages.
+/// The sequence in slot `index` on eight pages of its own.
 pub fn sequence(index: u32) -> Sequence {
     Sequence::new(Slot(index), (index * 8..index * 8 + 8).map(Page).collect())
 }
 
-/// sqrt(mean((x - y)^2)) / sqrt(mean(y^2)); a NaN is far from everything.
+/// sqrt(mean((x - y)^2)) / sqrt(mean(y^2)); a NaN counts as infinitely far.
 pub fn relative_rms(got: &[f32], want: &[f32]) -> f64 {
     assert_eq!(got.len(), want.len());
     let square = |v: f64| v * v;
@@ -113,7 +120,7 @@ pub fn relative_rms(got: &[f32], want: &[f32]) -> f64 {
     (errors.sum::<f64>() / want.iter().map(|want| square(f64::from(*want))).sum::<f64>()).sqrt()
 }
 
-/// Largest |x - y|; a NaN is far from everything.
+/// Largest |x - y|; a NaN counts as infinitely far.
 pub fn largest(got: &[f32], want: &[f32]) -> f64 {
     assert_eq!(got.len(), want.len());
     let errors = got.iter().zip(want).map(|(got, want)| (f64::from(*got) - f64::from(*want)).abs());

@@ -1,30 +1,34 @@
-//! Slots, pages and rooms: copies are exact, strangers' values do not matter, and what does not fit is refused.
+//! Slots, pages and capacity: copies are exact, other sequences' values do not matter, and what
+//! exceeds the capacity is refused.
 
 use std::sync::Arc;
 
-use furrow_model::backend::{Backend, BackendError, Inset, PAGE_TOKENS, Page, Plain, Room, Slot, Span, Want};
-use furrow_model::cpu::{Cpu, OpenError};
-use furrow_model::forward::{ForwardError, Request, Sequence, forward};
-use furrow_model::kernels::Compute;
-use furrow_model::sample::{Pick, Picked};
+use furrow_model::backend::{
+    Backend, BackendCapacity, BackendError, HostState, ImageInset, LogitRows, PAGE_TOKENS, Page,
+    SequenceSpan, Slot,
+};
+use furrow_model::cpu::{CpuBackend, CpuOpenError};
+use furrow_model::forward::{ForwardError, ForwardRequest, Sequence, forward};
+use furrow_model::kernels::ProductPrecision;
+use furrow_model::sample::{SampleOutcome, SampleRequest};
 
 use crate::bits::{bits, run};
-use crate::oracle::{Case, sequence};
+use crate::oracle::{OracleCase, sequence};
 
-/// A prompt run up to a point in slot 0, and the bits that the rest of it gives.
-struct Fixture {
-    case: Case,
-    cpu: Cpu,
+/// A prompt that ran up to a point in slot 0, and the bits that the rest of it must give.
+struct StateFixture {
+    case: OracleCase,
+    cpu: CpuBackend,
     first: Vec<u32>,
     rest: Vec<u32>,
     want: Vec<u32>,
 }
 
-impl Fixture {
+impl StateFixture {
     fn all() -> impl Iterator<Item = Self> {
-        Case::all().map(|case| {
+        OracleCase::all().map(|case| {
             let ids = case.ids("prompt_a");
-            // Beyond a page where the prompt is that long, and in the middle of one.
+            // After the first page if the prompt is long enough, and in the middle of a page.
             let cut = if ids.len() > 200 { 150 } else { ids.len() / 2 };
             let (mut cpu, mut own) = (case.open(), sequence(0));
             run(&mut cpu, &mut own, &ids[..cut]);
@@ -35,7 +39,7 @@ impl Fixture {
         })
     }
 
-    /// The rest of the prompt, continued in some slot on some pages.
+    /// Checks the rest of the prompt, continued in some slot on some pages.
     #[track_caller]
     fn check(&mut self, slot: u32, pages: Vec<Page>) {
         let mut own = Sequence::new(Slot(slot), pages);
@@ -56,12 +60,12 @@ fn pages(numbers: impl IntoIterator<Item = u32>) -> Vec<Page> {
 
 #[test]
 fn a_copied_slot_on_copied_pages_goes_on_as_the_original_does() {
-    for mut fixture in Fixture::all() {
+    for mut fixture in StateFixture::all() {
         fixture.cpu.copy_slot(Slot(0), Slot(3)).unwrap();
         for page in 0..fixture.filled() {
             fixture.cpu.copy_page(Page(page), Page(20 + page)).unwrap();
         }
-        // The original goes on first and writes into its own pages.
+        // The original continues first and writes to its own pages.
         fixture.check(0, pages(0..8));
         fixture.check(3, pages(20..28));
     }
@@ -69,7 +73,7 @@ fn a_copied_slot_on_copied_pages_goes_on_as_the_original_does() {
 
 #[test]
 fn a_fork_shares_the_pages_that_are_full() {
-    for mut fixture in Fixture::all() {
+    for mut fixture in StateFixture::all() {
         let full = (fixture.first.len() / PAGE_TOKENS) as u32;
         fixture.cpu.copy_slot(Slot(0), Slot(1)).unwrap();
         fixture.cpu.copy_page(Page(full), Page(30)).unwrap();
@@ -80,88 +84,102 @@ fn a_fork_shares_the_pages_that_are_full() {
 }
 
 #[test]
-fn a_parked_sequence_comes_back_into_any_slot_and_pages() {
-    for mut fixture in Fixture::all() {
+fn an_offloaded_sequence_is_restored_into_any_slot_and_pages() {
+    for mut fixture in StateFixture::all() {
         let filled = fixture.filled();
-        let parked = park(&mut fixture.cpu, Slot(0), &pages(0..filled));
+        let offloaded = offload(&mut fixture.cpu, Slot(0), &pages(0..filled));
         let text = &fixture.case.weights.config.text;
         let bytes = 4 * (text.ssm_values() + text.conv_values());
-        assert_eq!(parked.state.len() as u64, bytes);
-        assert_eq!(parked.pages.len() as u64, 4 * text.kv_values() * u64::from(filled) * PAGE_TOKENS as u64);
+        assert_eq!(offloaded.state.len() as u64, bytes);
+        assert_eq!(
+            offloaded.pages.len() as u64,
+            4 * text.kv_values() * u64::from(filled) * PAGE_TOKENS as u64
+        );
 
-        // Somebody else works in its place meanwhile.
+        // Another sequence uses the slot and the pages meanwhile.
         let other = fixture.case.ids("prompt_b");
         run(&mut fixture.cpu, &mut sequence(0), &other);
         fixture.cpu.clear(Slot(0)).unwrap();
-        let places = pages((10..10 + filled).rev());
-        assert_eq!(fixture.cpu.parked_bytes(filled), (parked.state.len() + parked.pages.len()) as u64);
-        fixture.cpu.restore(&parked.clone().parked(), Slot(2), &places).unwrap();
-        assert!(park(&mut fixture.cpu, Slot(2), &places) == parked, "{}", fixture.case.name);
-        fixture.check(2, places.into_iter().chain(pages(24..32)).collect());
+        let other_pages = pages((10..10 + filled).rev());
+        assert_eq!(
+            fixture.cpu.offloaded_bytes(filled),
+            (offloaded.state.len() + offloaded.pages.len()) as u64
+        );
+        fixture.cpu.restore(&offloaded.clone().into_offloaded(), Slot(2), &other_pages).unwrap();
+        assert!(offload(&mut fixture.cpu, Slot(2), &other_pages) == offloaded, "{}", fixture.case.name);
+        fixture.check(2, other_pages.into_iter().chain(pages(24..32)).collect());
     }
 }
 
 #[test]
-fn a_parked_sequence_comes_back_into_another_backend() {
-    for mut fixture in Fixture::all() {
-        let parked = fixture.cpu.park(Slot(0), &pages(0..fixture.filled())).unwrap().unwrap();
+fn an_offloaded_sequence_is_restored_into_another_backend() {
+    for mut fixture in StateFixture::all() {
+        let offloaded = fixture.cpu.offload(Slot(0), &pages(0..fixture.filled())).unwrap().unwrap();
         fixture.cpu = fixture.case.open_with(1);
-        fixture.cpu.restore(&parked, Slot(1), &pages(0..fixture.filled())).unwrap();
+        fixture.cpu.restore(&offloaded, Slot(1), &pages(0..fixture.filled())).unwrap();
         fixture.check(1, pages(0..8));
     }
 }
 
 #[test]
 fn a_used_slot_starts_anew() {
-    for case in Case::all() {
+    for case in OracleCase::all() {
         let (a, b) = (case.ids("prompt_a"), case.ids("prompt_b"));
         let want = run(&mut case.open(), &mut sequence(0), &b);
         let mut cpu = case.open();
         run(&mut cpu, &mut sequence(0), &a);
-        assert!(run(&mut cpu, &mut sequence(0), &b) == want, "{}: start 0 clears the slot", case.name);
-        let fresh = park(&mut case.open(), Slot(0), &[]);
+        assert!(
+            run(&mut cpu, &mut sequence(0), &b) == want,
+            "{}: start 0 does not clear the slot",
+            case.name
+        );
+        let fresh = offload(&mut case.open(), Slot(0), &[]);
         cpu.clear(Slot(0)).unwrap();
-        assert!(park(&mut cpu, Slot(0), &[]) == fresh, "{}: a cleared slot is a fresh one", case.name);
+        assert!(
+            offload(&mut cpu, Slot(0), &[]) == fresh,
+            "{}: a cleared slot differs from a fresh one",
+            case.name
+        );
     }
 }
 
-/// A state as the backend parks it.
-fn park(cpu: &mut Cpu, slot: Slot, pages: &[Page]) -> Plain {
-    Plain::of(&cpu.park(slot, pages).unwrap().unwrap()).clone()
+/// A state as the backend offloads it.
+fn offload(cpu: &mut CpuBackend, slot: Slot, pages: &[Page]) -> HostState {
+    HostState::of(&cpu.offload(slot, pages).unwrap().unwrap()).clone()
 }
 
-fn all_nan(parked: &Plain) -> Plain {
+fn all_nan(offloaded: &HostState) -> HostState {
     let nan = |bytes: &[u8]| f32::NAN.to_le_bytes().repeat(bytes.len() / 4);
-    Plain { state: nan(&parked.state), pages: nan(&parked.pages) }
+    HostState { state: nan(&offloaded.state), pages: nan(&offloaded.pages) }
 }
 
 #[test]
 fn not_a_number_ends_one_sequence_and_touches_no_other() {
-    for case in Case::all() {
+    for case in OracleCase::all() {
         let (a, b) = (case.ids("prompt_a"), case.ids("prompt_b"));
         let want = run(&mut case.open(), &mut sequence(0), &b);
         let mut cpu = case.open();
         let sick: Vec<Page> = pages(8..16);
         let mut ill = sequence(1);
         run(&mut cpu, &mut ill, &a);
-        let parked = park(&mut cpu, Slot(1), &sick);
-        cpu.restore(&all_nan(&parked).parked(), Slot(1), &sick).unwrap();
+        let offloaded = offload(&mut cpu, Slot(1), &sick);
+        cpu.restore(&all_nan(&offloaded).into_offloaded(), Slot(1), &sick).unwrap();
 
-        // It stands between two healthy ones.
+        // It is between two healthy ones.
         let (before, after) = (sequence(0), sequence(2));
         let batch = [
-            before.span(&b, &[], Want::All),
-            ill.span(&a[..3], &[], Want::Last),
-            after.span(&b, &[], Want::All),
+            before.span(&b, &[], LogitRows::All),
+            ill.span(&a[..3], &[], LogitRows::Last),
+            after.span(&b, &[], LogitRows::All),
         ];
         cpu.run(&batch).unwrap();
         let rows = b.len() as u32;
-        let healthy = |cpu: &mut Cpu, first: u32| -> Vec<u32> {
+        let healthy = |cpu: &mut CpuBackend, first: u32| -> Vec<u32> {
             (first..first + rows).flat_map(|row| bits(cpu.logits(row).unwrap())).collect()
         };
         assert!(healthy(&mut cpu, 0) == want, "{}: the one before", case.name);
         assert!(healthy(&mut cpu, rows + 1) == want, "{}: the one after", case.name);
-        let greedy = |row| Pick {
+        let greedy = |row| SampleRequest {
             row,
             temperature: 0.0,
             top_k: 0,
@@ -171,9 +189,15 @@ fn not_a_number_ends_one_sequence_and_touches_no_other() {
             uniform: 0.0,
         };
         let picked = cpu.sample(&[greedy(0), greedy(rows), greedy(rows + 1)]).unwrap();
-        assert!(matches!(picked[..], [Picked::Token(_), Picked::NotFinite, Picked::Token(_)]), "{picked:?}");
+        assert!(
+            matches!(
+                picked[..],
+                [SampleOutcome::Token(_), SampleOutcome::NotFinite, SampleOutcome::Token(_)]
+            ),
+            "{picked:?}"
+        );
 
-        // Whoever gets its slot and pages next does not notice.
+        // The next sequence in its slot and pages is not affected.
         let mut next = Sequence::new(Slot(1), sick);
         assert!(run(&mut cpu, &mut next, &b) == want, "{}: the next owner", case.name);
     }
@@ -181,115 +205,123 @@ fn not_a_number_ends_one_sequence_and_touches_no_other() {
 
 #[test]
 fn new_weights_of_the_same_shape_take_over_and_the_old_ones_come_back() {
-    let case = Case::load("dense", Compute::Float32);
-    let other = Case::load("moe", Compute::Float32);
+    let case = OracleCase::load("dense", ProductPrecision::Float32);
+    let other = OracleCase::load("moe", ProductPrecision::Float32);
     let mut cpu = case.open();
-    let same = Case::load("dense", Compute::Float32).weights;
+    let same = OracleCase::load("dense", ProductPrecision::Float32).weights;
     let old = cpu.replace_weights(same).unwrap();
     assert!(Arc::ptr_eq(&old, &case.weights));
-    assert!(matches!(cpu.replace_weights(other.weights), Err(OpenError::OtherModel { .. })));
+    assert!(matches!(cpu.replace_weights(other.weights), Err(CpuOpenError::OtherModel { .. })));
     assert!(!Arc::ptr_eq(cpu.weights(), &case.weights));
 }
 
-/// What a batch of one span is answered, as text.
+/// Checks the error, as text, for this batch.
 #[track_caller]
-fn refused(cpu: &mut Cpu, spans: &[Span<'_>], want: &str) {
-    let before = park(cpu, Slot(0), &[]);
+fn refused(cpu: &mut CpuBackend, spans: &[SequenceSpan<'_>], want: &str) {
+    let before = offload(cpu, Slot(0), &[]);
     let got = cpu.run(spans).unwrap_err().to_string();
     assert_eq!(got, want);
-    assert!(park(cpu, Slot(0), &[]) == before, "a refused batch changes nothing");
+    assert!(offload(cpu, Slot(0), &[]) == before, "a refused batch changed the state");
 }
 
 #[test]
 fn batches_that_do_not_fit_are_refused_whole() {
-    let case = Case::load("dense", Compute::Float32);
-    let room = Room { slots: 2, pages: 3, rows_max: 8, logits_max: 2, features: 1, parked_bytes: 0 };
-    let mut cpu = Cpu::open(Arc::clone(&case.weights), room, 1, Compute::Float32).unwrap();
+    let case = OracleCase::load("dense", ProductPrecision::Float32);
+    let capacity =
+        BackendCapacity { slots: 2, pages: 3, rows_max: 8, logits_max: 2, features: 1, offload_bytes: 0 };
+    let mut cpu =
+        CpuBackend::open(Arc::clone(&case.weights), capacity, 1, ProductPrecision::Float32).unwrap();
     let all = pages(0..3);
     let own =
         |slot, pages: &'static [u32]| Sequence::new(Slot(slot), pages.iter().copied().map(Page).collect());
     let (good, far, short) = (own(0, &[0, 1]), own(2, &[0]), own(1, &[]));
     run(&mut cpu, &mut own(0, &[0, 1]), &[5, 6]);
     cpu.run(&[]).unwrap();
-    let mut span = good.span(&[1; 9], &[], Want::Nothing);
-    refused(&mut cpu, &[span], "rows of a batch: 9 asked for, 8 there are");
+    let mut span = good.span(&[1; 9], &[], LogitRows::Nothing);
+    refused(&mut cpu, &[span], "rows of a batch: 9 requested, 8 available");
     span.tokens = &[1; 3];
-    span.want = Want::All;
-    refused(&mut cpu, &[span], "rows whose logits are wanted: 3 asked for, 2 there are");
-    let far = far.span(&[1], &[], Want::Nothing);
-    span.want = Want::Last;
-    refused(&mut cpu, &[span, far], "state slots: 3 asked for, 2 there are");
+    span.want = LogitRows::All;
+    refused(&mut cpu, &[span], "rows with logits: 3 requested, 2 available");
+    let far = far.span(&[1], &[], LogitRows::Nothing);
+    span.want = LogitRows::Last;
+    refused(&mut cpu, &[span, far], "state slots: 3 requested, 2 available");
     refused(
         &mut cpu,
-        &[span, short.span(&[1], &[], Want::Last)],
-        "positions of a span's pages: 1 asked for, 0 there are",
+        &[span, short.span(&[1], &[], LogitRows::Last)],
+        "positions of a span's pages: 1 requested, 0 available",
     );
-    let start = Span { start: 126, ..span };
-    refused(&mut cpu, &[start], "positions of a span's pages: 129 asked for, 128 there are");
+    let start = SequenceSpan { start: 126, ..span };
+    refused(&mut cpu, &[start], "positions of a span's pages: 129 requested, 128 available");
     let beyond = own(1, &[3]);
-    refused(&mut cpu, &[span, beyond.span(&[1], &[], Want::Last)], "KV pages: 4 asked for, 3 there are");
-    let unknown = Span { tokens: &[1, 512, 2], pages: &all, ..span };
+    refused(&mut cpu, &[span, beyond.span(&[1], &[], LogitRows::Last)], "KV pages: 4 requested, 3 available");
+    let unknown = SequenceSpan { tokens: &[1, 512, 2], pages: &all, ..span };
     let rows = case.weights.text.embeddings.rows;
     refused(
         &mut cpu,
         &[unknown],
         &format!(
-            "token id 512 at index 1 has no row in the embedding table of {rows} rows and no image row stands in its place"
+            "token id 512 at index 1 has no row in the embedding table of {rows} rows and no image row replaces it"
         ),
     );
 }
 
 #[test]
 fn features_are_counted_and_their_rows_checked() {
-    let case = Case::load("dense", Compute::Float32);
+    let case = OracleCase::load("dense", ProductPrecision::Float32);
     let mut cpu = case.open();
     let hidden = case.weights.config.text.hidden;
-    let feature = cpu.hold_rows(&vec![0.5; 2 * hidden]).unwrap();
-    let full = cpu.hold_rows(&vec![0.5; hidden]).unwrap_err();
-    assert_eq!(full.to_string(), "tile features: 1 asked for, 0 there are");
+    let feature = cpu.store_rows(&vec![0.5; 2 * hidden]).unwrap();
+    let full = cpu.store_rows(&vec![0.5; hidden]).unwrap_err();
+    assert_eq!(full.to_string(), "tile features: 1 requested, 0 available");
     let own = sequence(0);
-    let inset = [Inset { at: 0, len: 2, feature, row: 1 }];
-    let span = own.span(&[900, 900, 1], &inset, Want::Last);
-    refused(&mut cpu, &[span], "rows of a tile feature: 3 asked for, 2 there are");
-    let inset = [Inset { at: 2, len: 2, feature, row: 0 }];
+    let inset = [ImageInset { at: 0, len: 2, feature, row: 1 }];
+    let span = own.span(&[900, 900, 1], &inset, LogitRows::Last);
+    refused(&mut cpu, &[span], "rows of a tile feature: 3 requested, 2 available");
+    let inset = [ImageInset { at: 2, len: 2, feature, row: 0 }];
     refused(
         &mut cpu,
-        &[own.span(&[1, 1, 900], &inset, Want::Last)],
-        "tokens of a span with an inset: 4 asked for, 3 there are",
+        &[own.span(&[1, 1, 900], &inset, LogitRows::Last)],
+        "tokens of a span with an inset: 4 requested, 3 available",
     );
     cpu.release(&[feature]);
-    let inset = [Inset { at: 0, len: 1, feature, row: 0 }];
+    let inset = [ImageInset { at: 0, len: 1, feature, row: 0 }];
     refused(
         &mut cpu,
-        &[own.span(&[900], &inset, Want::Last)],
-        "rows of a tile feature: 1 asked for, 0 there are",
+        &[own.span(&[900], &inset, LogitRows::Last)],
+        "rows of a tile feature: 1 requested, 0 available",
     );
-    cpu.hold_rows(&vec![0.5; hidden]).unwrap();
+    cpu.store_rows(&vec![0.5; hidden]).unwrap();
 }
 
 #[test]
-fn rooms_that_cannot_be_are_refused() {
-    let case = Case::load("dense", Compute::Float32);
-    let good = Room { slots: 1, pages: 1, rows_max: 1, logits_max: 1, features: 0, parked_bytes: 0 };
-    let open = |room| Cpu::open(Arc::clone(&case.weights), room, 1, Compute::Float32).map(|_| ());
+fn impossible_capacities_are_refused() {
+    let case = OracleCase::load("dense", ProductPrecision::Float32);
+    let good =
+        BackendCapacity { slots: 1, pages: 1, rows_max: 1, logits_max: 1, features: 0, offload_bytes: 0 };
+    let open = |capacity| {
+        CpuBackend::open(Arc::clone(&case.weights), capacity, 1, ProductPrecision::Float32).map(|_| ())
+    };
     open(good).unwrap();
-    let none = |room: Room, what: &str| match open(room) {
-        Err(OpenError::NoRoom { what: got }) => assert_eq!(got, what),
+    let none = |capacity: BackendCapacity, what: &str| match open(capacity) {
+        Err(CpuOpenError::NoCapacity { what: got }) => assert_eq!(got, what),
         other => panic!("{other:?}"),
     };
-    none(Room { slots: 0, ..good }, "state slots");
-    none(Room { rows_max: 0, ..good }, "rows");
-    none(Room { logits_max: 0, ..good }, "rows of logits");
-    // 4.3e9 slots of 57 KB are 245 TB: more than any machine has, and more than half of what 47 bits address.
+    none(BackendCapacity { slots: 0, ..good }, "state slots");
+    none(BackendCapacity { rows_max: 0, ..good }, "rows");
+    none(BackendCapacity { logits_max: 0, ..good }, "rows of logits");
+    // 4.3e9 slots of 57 KB are 245 TB: more than any machine has, and more than half of what 47
+    // bits address.
     let text = &case.weights.config.text;
     let states = u64::from(u32::MAX) * 4 * (text.ssm_values() + text.conv_values());
-    match open(Room { slots: u32::MAX, ..good }) {
-        Err(OpenError::Full { asked, available }) => {
+    match open(BackendCapacity { slots: u32::MAX, ..good }) {
+        Err(CpuOpenError::Full { requested: asked, available }) => {
             assert_eq!(asked.ssm + asked.conv, states);
             assert!(available < states);
         }
-        // Where the system does not say what is free.
-        Err(OpenError::NoMemory { part: "the state of all slots", bytes, .. }) => assert_eq!(bytes, states),
+        // On systems that do not report their free memory.
+        Err(CpuOpenError::NoMemory { part: "the state of all slots", bytes, .. }) => {
+            assert_eq!(bytes, states);
+        }
         other => panic!("{other:?}"),
     }
 }
@@ -297,8 +329,8 @@ fn rooms_that_cannot_be_are_refused() {
 #[test]
 fn sequences_that_cannot_be_run_are_refused() {
     #[track_caller]
-    fn check(request: Request<'_>, want: &str) {
-        let case = Case::load("dense", Compute::Float32);
+    fn check(request: ForwardRequest<'_>, want: &str) {
+        let case = OracleCase::load("dense", ProductPrecision::Float32);
         let error = forward(&mut case.open(), &request).unwrap_err();
         let text = match &error {
             ForwardError::Backend(source) => source.to_string(),
@@ -307,22 +339,25 @@ fn sequences_that_cannot_be_run_are_refused() {
         assert_eq!(text, want);
     }
     let ids = [1; 600];
-    let request = Request { input_ids: &ids[..3], ..Request::default() };
-    check(Request { input_ids: &[], ..request }, "no input ids: give at least one");
+    let request = ForwardRequest { input_ids: &ids[..3], ..ForwardRequest::default() };
+    check(ForwardRequest { input_ids: &[], ..request }, "no input ids: give at least one");
     check(
-        Request { segments: &[1, 1], ..request },
+        ForwardRequest { segments: &[1, 1], ..request },
         "segments [1, 1] add up to 2, but there are 3 input ids; each must be at least 1",
     );
     check(
-        Request { segments: &[3, 0], ..request },
+        ForwardRequest { segments: &[3, 0], ..request },
         "segments [3, 0] add up to 3, but there are 3 input ids; each must be at least 1",
     );
-    let tile = furrow_model::vision::Tile { pixels: Vec::new(), hash: [0; 32] };
-    check(Request { tiles: &[tile], ..request }, &BackendError::NoVision.to_string());
+    let tile = furrow_model::vision::ImageTile { pixels: Vec::new(), hash: [0; 32] };
+    check(ForwardRequest { tiles: &[tile], ..request }, &BackendError::NoVision.to_string());
     // 32 pages are 2,048 positions.
-    check(Request { decode: 2047, ..request }, "positions of all pages: 2049 asked for, 2048 there are");
     check(
-        Request { decode: usize::MAX, ..request },
+        ForwardRequest { decode: 2047, ..request },
+        "positions of all pages: 2049 requested, 2048 available",
+    );
+    check(
+        ForwardRequest { decode: usize::MAX, ..request },
         "18446744073709551615 rows of 512 logits do not fit into memory",
     );
 }

@@ -1,7 +1,8 @@
-//! From encoded screenshots to rows of the language model, held to what the published preprocessing and the reference model gave.
+//! From encoded screenshots to rows of the language model, compared with the published
+//! preprocessing and the reference model.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-mod door;
+mod decode;
 mod oracle;
 mod pixels;
 mod prompts;

@@ -1,4 +1,4 @@
-//! The reference data: screenshots, expected tensors, and how far two lists of numbers are apart.
+//! The reference data: screenshots, expected tensors, and comparisons of lists of numbers.
 
 use std::collections::HashMap;
 use std::fs;
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 use furrow_model::config::VisionConfig;
-use furrow_model::vision::{ImageLimits, Rgb, decode};
+use furrow_model::vision::{DecodedImage, ImageLimits, decode};
 use safetensors::SafeTensors;
 
 pub const SCREENSHOTS: [&str; 5] = ["a_1280x720", "b_1920x1080", "c_800x600", "d_512x512", "e_300x1000"];
@@ -16,8 +16,8 @@ pub fn folder() -> PathBuf {
 }
 
 /// A decoded screenshot; every test shares them.
-pub fn screenshot(name: &str) -> &'static Rgb {
-    static ALL: OnceLock<[Rgb; 5]> = OnceLock::new();
+pub fn screenshot(name: &str) -> &'static DecodedImage {
+    static ALL: OnceLock<[DecodedImage; 5]> = OnceLock::new();
     let read = |name| {
         let bytes = fs::read(folder().join("screenshots").join(format!("{name}.png"))).unwrap();
         decode(&bytes, ImageLimits::default()).unwrap()
@@ -31,9 +31,9 @@ pub fn json(name: &str) -> serde_json::Value {
 }
 
 /// Tensors of a file, by name.
-pub struct Expected(HashMap<String, Vec<u8>>);
+pub struct ExpectedTensors(HashMap<String, Vec<u8>>);
 
-impl Expected {
+impl ExpectedTensors {
     pub fn read(name: &str) -> Self {
         let bytes = fs::read(folder().join(name)).unwrap();
         let tensors = SafeTensors::deserialize(&bytes).unwrap();
@@ -59,7 +59,7 @@ impl Expected {
     }
 }
 
-/// The published sizes; only the fields that matter to pixels are used where no checkpoint is loaded.
+/// The published sizes; tests without a checkpoint use only the fields that matter to pixels.
 pub fn published(tile: usize, tiles_max: usize) -> VisionConfig {
     VisionConfig {
         tile,
@@ -82,7 +82,8 @@ pub fn published(tile: usize, tiles_max: usize) -> VisionConfig {
     }
 }
 
-/// The bytes that normalised pixels `[3, t, t]` came from, as `[t, t, 3]`: neighbouring bytes are 0.014 apart, so rounding is safe.
+/// The bytes that normalised pixels `[3, t, t]` came from, as `[t, t, 3]`: neighbouring bytes are
+/// 0.014 apart, so rounding is exact.
 pub fn bytes_of(config: &VisionConfig, pixels: &[f32]) -> Vec<u8> {
     let plane = pixels.len() / 3;
     let byte = |i: usize, c: usize| (pixels[c * plane + i] * config.std[c] + config.mean[c]) * 255.0;

@@ -1,11 +1,11 @@
 //! Grids, resized bytes, tiles and normalised values.
 
 use furrow_model::config::VisionConfig;
-use furrow_model::vision::{Prepared, Resample, Rgb, grid, prepare, resize, tokens};
+use furrow_model::vision::{DecodedImage, PreparedImage, ResampleMode, grid, prepare, resize, tokens};
 use proptest::prelude::*;
 use sha2::{Digest, Sha256};
 
-use crate::oracle::{Expected, SCREENSHOTS, bytes_of, json, near, published, screenshot};
+use crate::oracle::{ExpectedTensors, SCREENSHOTS, bytes_of, json, near, published, screenshot};
 
 #[test]
 fn every_listed_size_gets_its_grid() {
@@ -25,37 +25,43 @@ fn every_listed_size_gets_its_grid() {
 
 #[test]
 fn screenshots_become_the_published_tiles() {
-    let said = json("preprocess_512.json");
-    let expected = Expected::read("preprocess_512.safetensors");
+    let reference = json("preprocess_512.json");
+    let expected = ExpectedTensors::read("preprocess_512.safetensors");
     for name in SCREENSHOTS {
-        Published { name, image: screenshot(name), said: &said["images"][name], expected: &expected }.check();
+        PublishedScreenshot {
+            name,
+            image: screenshot(name),
+            reference: &reference["images"][name],
+            expected: &expected,
+        }
+        .check();
     }
 }
 
-struct Published<'a> {
+struct PublishedScreenshot<'a> {
     name: &'static str,
-    image: &'a Rgb,
-    said: &'a serde_json::Value,
-    expected: &'a Expected,
+    image: &'a DecodedImage,
+    reference: &'a serde_json::Value,
+    expected: &'a ExpectedTensors,
 }
 
-impl Published<'_> {
+impl PublishedScreenshot<'_> {
     fn check(&self) {
         let config = published(512, 12);
-        let bytes = prepare(self.image, &config, Resample::U8);
+        let bytes = prepare(self.image, &config, ResampleMode::U8);
         self.sha256("sha256_rgb_source", &self.image.sha256);
         self.resized("sha256_rgb_canvas", (512 * bytes.grid.0, 512 * bytes.grid.1));
         self.resized("sha256_rgb_thumbnail", (512, 512));
         let tiles = bytes.tiles.iter().flat_map(|tile| bytes_of(&config, &tile.pixels));
         self.sha256("sha256_tiles_u8_nhwc", &Sha256::digest(tiles.collect::<Vec<_>>()));
-        assert_eq!(self.said["tokens"].as_u64(), Some(tokens(&config, bytes.grid) as u64));
-        assert_eq!(self.said["tiles"].as_u64(), Some(bytes.tiles.len() as u64));
+        assert_eq!(self.reference["tokens"].as_u64(), Some(tokens(&config, bytes.grid) as u64));
+        assert_eq!(self.reference["tiles"].as_u64(), Some(bytes.tiles.len() as u64));
         self.samples(&bytes, "u8path", 1e-6);
-        self.samples(&prepare(self.image, &config, Resample::Float), "floatpath", 1e-4);
+        self.samples(&prepare(self.image, &config, ResampleMode::Float), "floatpath", 1e-4);
     }
 
     fn resized(&self, key: &str, to: (usize, usize)) {
-        if self.said[key].is_null() {
+        if self.reference[key].is_null() {
             return;
         }
         let pixels = resize(&self.image.pixels, (self.image.width, self.image.height), to);
@@ -64,10 +70,10 @@ impl Published<'_> {
 
     fn sha256(&self, key: &str, got: &[u8]) {
         let hex: String = got.iter().map(|byte| format!("{byte:02x}")).collect();
-        assert_eq!(self.said[key].as_str(), Some(hex.as_str()), "{key} of {}", self.name);
+        assert_eq!(self.reference[key].as_str(), Some(hex.as_str()), "{key} of {}", self.name);
     }
 
-    fn samples(&self, got: &Prepared, path: &str, tolerance: f32) {
+    fn samples(&self, got: &PreparedImage, path: &str, tolerance: f32) {
         let index = self.expected.ints(&format!("{}.sample_index", self.name));
         let at = |[tile, channel, row, column]: [usize; 4]| {
             got.tiles[tile].pixels[(channel * 512 + row) * 512 + column]
@@ -88,14 +94,14 @@ fn small_tiles_are_the_reference_tiles() {
 
 #[track_caller]
 fn check_tiles(case: &str, config: &VisionConfig) {
-    let expected = Expected::read(&format!("{case}/expected.safetensors"));
-    let pixels = |image: &Rgb, path| -> Vec<f32> {
+    let expected = ExpectedTensors::read(&format!("{case}/expected.safetensors"));
+    let pixels = |image: &DecodedImage, path| -> Vec<f32> {
         prepare(image, config, path).tiles.into_iter().flat_map(|tile| tile.pixels).collect()
     };
     let mut whole = 0;
     for name in SCREENSHOTS {
         let image = screenshot(name);
-        let got = pixels(image, Resample::U8);
+        let got = pixels(image, ResampleMode::U8);
         let bytes: Vec<u8> =
             got.chunks(3 * config.tile.pow(2)).flat_map(|tile| bytes_of(config, tile)).collect();
         assert!(bytes == expected.bytes(&format!("{name}.tiles_u8")), "{case} {name}");
@@ -103,41 +109,42 @@ fn check_tiles(case: &str, config: &VisionConfig) {
         if expected.has(&path) {
             near(&path, &got, &expected.floats(&path), 1e-6);
             let path = format!("{name}.pixels.floatpath");
-            near(&path, &pixels(image, Resample::Float), &expected.floats(&path), 1e-4);
+            near(&path, &pixels(image, ResampleMode::Float), &expected.floats(&path), 1e-4);
             whole += 1;
         }
     }
-    assert_eq!(whole, 1, "{case} holds all pixels of one image");
+    assert_eq!(whole, 1, "{case} has all pixels of one image");
 }
 
-/// A tile's name stands for its pixels and for how they came about.
+/// A tile's hash identifies its pixels and the preprocessing.
 #[test]
 fn hashes_name_pixels() {
     let image = screenshot("d_512x512");
     let config = published(64, 4);
-    let hashes = |image: &Rgb, config: &_, path| -> Vec<[u8; 32]> {
+    let hashes = |image: &DecodedImage, config: &_, path| -> Vec<[u8; 32]> {
         prepare(image, config, path).tiles.iter().map(|tile| tile.hash).collect()
     };
-    let bytes = hashes(image, &config, Resample::U8);
-    assert_eq!(bytes, hashes(image, &config, Resample::U8));
+    let bytes = hashes(image, &config, ResampleMode::U8);
+    assert_eq!(bytes, hashes(image, &config, ResampleMode::U8));
     let mut other = bytes.clone();
-    other.extend(hashes(image, &config, Resample::Float));
-    other.extend(hashes(image, &published(32, 4), Resample::U8));
+    other.extend(hashes(image, &config, ResampleMode::Float));
+    other.extend(hashes(image, &published(32, 4), ResampleMode::U8));
     let mut shifted = config.clone();
     shifted.mean[2] += 0.01;
-    other.extend(hashes(image, &shifted, Resample::U8));
+    other.extend(hashes(image, &shifted, ResampleMode::U8));
     let mut inverted = image.pixels.clone();
     inverted[0] ^= 255;
-    let inverted = hashes(&Rgb::new(512, 512, inverted), &config, Resample::U8);
-    assert_ne!(inverted[0], bytes[0], "its first pixel is another");
-    assert_eq!(inverted[1..4], bytes[1..4], "the other tiles are as they were");
+    let inverted = hashes(&DecodedImage::new(512, 512, inverted), &config, ResampleMode::U8);
+    assert_ne!(inverted[0], bytes[0], "its first pixel did not change");
+    assert_eq!(inverted[1..4], bytes[1..4], "the other tiles changed");
     let count = other.len();
     other.sort_unstable();
     other.dedup();
     assert_eq!(other.len(), count);
 }
 
-/// One axis after the other in double precision, straight from the filter's definition: no fixed point, no clamp, no blocks.
+/// One axis after the other in double precision, directly from the filter's definition: no fixed
+/// point, no clamp, no blocks.
 fn naive(pixels: &[f64], from: (usize, usize), to: (usize, usize)) -> Vec<f64> {
     let at = |pixels: &[f64], width: usize, x: usize, y: usize, c: usize| pixels[3 * (y * width + x) + c];
     let mut across = Vec::new();
@@ -159,10 +166,10 @@ fn naive_sample(inputs: usize, outputs: usize, output: usize, value: impl Fn(usi
     if inputs == outputs {
         return value(output);
     }
-    let stretch = (inputs as f64 / outputs as f64).max(1.0);
+    let support = (inputs as f64 / outputs as f64).max(1.0);
     let centre = (output as f64 + 0.5) * inputs as f64 / outputs as f64;
     let weight = |input: usize| {
-        let t = ((input as f64 + 0.5 - centre) / stretch).abs();
+        let t = ((input as f64 + 0.5 - centre) / support).abs();
         if t < 1.0 {
             1.5 * t.powi(3) - 2.5 * t.powi(2) + 1.0
         } else if t < 2.0 {
@@ -175,7 +182,7 @@ fn naive_sample(inputs: usize, outputs: usize, output: usize, value: impl Fn(usi
     (0..inputs).map(|input| weight(input) * value(input)).sum::<f64>() / sum
 }
 
-fn noise(width: usize, height: usize, seed: u64) -> Rgb {
+fn noise(width: usize, height: usize, seed: u64) -> DecodedImage {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let mut next = || {
         state ^= state << 13;
@@ -183,14 +190,15 @@ fn noise(width: usize, height: usize, seed: u64) -> Rgb {
         state ^= state << 17;
         (state >> 32) as u8
     };
-    Rgb::new(width, height, (0..3 * width * height).map(|_| next()).collect())
+    DecodedImage::new(width, height, (0..3 * width * height).map(|_| next()).collect())
 }
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
-    /// Two roundings to bytes: half a step after the pass across, which the pass down may stretch by 1.4, half a step after that.
-    /// Values from 64 to 191 leave room for overshoot, so that no clamp between the passes hides the filter.
+    /// Two roundings to bytes: half a step after the horizontal pass, which the vertical pass may
+    /// amplify by 1.4, and half a step after that. Values from 64 to 191 leave a margin for
+    /// overshoot, so that no clamp between the passes hides the filter.
     #[test]
     fn bytes_stay_near_the_exact_filter(
         from in (1usize..90, 1usize..90),
@@ -210,7 +218,7 @@ proptest! {
         let config = published(16, 4);
         let image = noise(width, height, seed);
         let scaled: Vec<f64> = image.pixels.iter().map(|value| f64::from(*value) / 255.0).collect();
-        let prepared = prepare(&image, &config, Resample::Float);
+        let prepared = prepare(&image, &config, ResampleMode::Float);
         let thumbnail = naive(&scaled, (width, height), (16, 16));
         let got = &prepared.tiles[prepared.tiles.len() - 1].pixels;
         for (index, want) in thumbnail.iter().enumerate() {
@@ -240,7 +248,7 @@ fn extreme_shapes_give_whole_tiles() {
 #[track_caller]
 fn check_shape(width: usize, height: usize, tile: usize, tiles_max: usize) {
     let config = published(tile, tiles_max);
-    for path in [Resample::U8, Resample::Float] {
+    for path in [ResampleMode::U8, ResampleMode::Float] {
         let prepared = prepare(&noise(width, height, 7), &config, path);
         let (columns, rows) = prepared.grid;
         assert!(columns * rows <= tiles_max.max(1), "{width} x {height}: {columns} x {rows}");

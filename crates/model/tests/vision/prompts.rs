@@ -1,17 +1,17 @@
-//! Screenshots inside prompts, through the whole model on the `cpu` backend.
+//! Screenshots in prompts, through the whole model on the `cpu` backend.
 
-use furrow_model::cpu::Cpu;
-use furrow_model::forward::{Request, forward, room};
-use furrow_model::kernels::{Compute, Team};
-use furrow_model::vision::{Resample, Tile, prepare};
-use furrow_model::weights::Weights;
+use furrow_model::cpu::CpuBackend;
+use furrow_model::forward::{ForwardRequest, capacity_for, forward};
+use furrow_model::kernels::{ProductPrecision, ThreadPool};
+use furrow_model::vision::{ImageTile, ResampleMode, prepare};
+use furrow_model::weights::ModelWeights;
 use serde_json::Value;
 
-use crate::oracle::{Expected, folder, json, screenshot};
+use crate::oracle::{ExpectedTensors, folder, json, screenshot};
 use crate::tower::near;
 
-/// A prompt of the reference and what it gave.
-struct Prompt {
+/// A prompt of the reference and its results.
+struct ReferencePrompt {
     name: String,
     ids: Vec<u32>,
     images: Vec<String>,
@@ -19,36 +19,38 @@ struct Prompt {
     decode_aligned: Option<Vec<u32>>,
 }
 
-impl Prompt {
-    fn read(name: &str, said: &Value) -> Self {
+impl ReferencePrompt {
+    fn read(name: &str, reference: &Value) -> Self {
         let list = |value: &Value| serde_json::from_value::<Vec<u32>>(value.clone()).ok();
         Self {
             name: name.into(),
-            ids: list(&said["ids"]).unwrap(),
-            images: serde_json::from_value(said["images"].clone()).unwrap(),
-            decode: list(&said["decode"]).unwrap(),
-            decode_aligned: list(&said["decode_ac1"]),
+            ids: list(&reference["ids"]).unwrap(),
+            images: serde_json::from_value(reference["images"].clone()).unwrap(),
+            decode: list(&reference["decode"]).unwrap(),
+            decode_aligned: list(&reference["decode_ac1"]),
         }
     }
 }
 
-/// Prompts of a checkpoint whose reference exists for this way to resize the position table; returns how many there were.
+/// Checks the prompts of a checkpoint that have a reference for this way of resizing the position
+/// table; returns their number.
 fn check(case: &str, align_corners: bool) -> usize {
-    let mut weights = Weights::load(&folder().join(case), &Team::new(2), &mut |_, _| {}).unwrap();
+    let mut weights = ModelWeights::load(&folder().join(case), &ThreadPool::new(2), &mut |_, _| {}).unwrap();
     weights.config.vision.as_mut().unwrap().align_corners = align_corners;
     let vision = weights.config.vision.clone().unwrap();
     let tag = if align_corners { "ac1" } else { "ac0" };
-    let expected = Expected::read(&format!("{case}/expected.safetensors"));
-    let mut cpu = Cpu::open(weights, room(512, 64, 16), 2, Compute::Float32).unwrap();
+    let expected = ExpectedTensors::read(&format!("{case}/expected.safetensors"));
+    let mut cpu = CpuBackend::open(weights, capacity_for(512, 64, 16), 2, ProductPrecision::Float32).unwrap();
     let inputs = json(&format!("{case}/inputs.json"));
     let prompts = inputs["prompts"].as_object().unwrap().iter();
     let mut checked = 0;
-    for prompt in prompts.map(|(name, said)| Prompt::read(name, said)) {
+    for prompt in prompts.map(|(name, reference)| ReferencePrompt::read(name, reference)) {
         let decode = if align_corners { prompt.decode_aligned } else { Some(prompt.decode) };
         let Some(decode) = decode else { continue };
-        let tiles_of = |image: &String| prepare(screenshot(image), &vision, Resample::U8).tiles;
-        let tiles: Vec<Tile> = prompt.images.iter().flat_map(tiles_of).collect();
-        let request = Request { input_ids: &prompt.ids, tiles: &tiles, segments: &[], decode: decode.len() };
+        let tiles_of = |image: &String| prepare(screenshot(image), &vision, ResampleMode::U8).tiles;
+        let tiles: Vec<ImageTile> = prompt.images.iter().flat_map(tiles_of).collect();
+        let request =
+            ForwardRequest { input_ids: &prompt.ids, tiles: &tiles, segments: &[], decode: decode.len() };
         let whole = forward(&mut cpu, &request).unwrap();
         let key = format!("{}.{tag}", prompt.name);
         near(&format!("{case} {key}"), &whole.logits, &expected.floats(&format!("{key}.logits")));
@@ -58,7 +60,7 @@ fn check(case: &str, align_corners: bool) -> usize {
 
         // Cut inside the prompt's images: the same bits.
         let segments = [prompt.ids.len() / 3, 1, prompt.ids.len() - prompt.ids.len() / 3 - 1];
-        let cut = forward(&mut cpu, &Request { segments: &segments, ..request }).unwrap();
+        let cut = forward(&mut cpu, &ForwardRequest { segments: &segments, ..request }).unwrap();
         assert!(cut == whole, "{case} {key} in pieces of {segments:?}");
         checked += 1;
     }
@@ -73,15 +75,15 @@ fn every_prompt_gets_the_references_logits() {
     assert_eq!(check("vl_bf16_sharded", true), 2);
 }
 
-/// What a prompt holds and what is given with it must fit.
+/// The placeholders of a prompt and its tiles must match.
 #[test]
 fn images_and_placeholders_must_match() {
-    let weights = Weights::load(&folder().join("vl_f32"), &Team::new(1), &mut |_, _| {}).unwrap();
+    let weights = ModelWeights::load(&folder().join("vl_f32"), &ThreadPool::new(1), &mut |_, _| {}).unwrap();
     let vision = weights.config.vision.clone().unwrap();
-    let mut cpu = Cpu::open(weights, room(64, 9, 0), 1, Compute::Float32).unwrap();
-    let tiles = prepare(screenshot("a_1280x720"), &vision, Resample::U8).tiles;
-    let mut refused = |ids: &[u32], tiles: &[Tile]| {
-        let request = Request { input_ids: ids, tiles, ..Request::default() };
+    let mut cpu = CpuBackend::open(weights, capacity_for(64, 9, 0), 1, ProductPrecision::Float32).unwrap();
+    let tiles = prepare(screenshot("a_1280x720"), &vision, ResampleMode::U8).tiles;
+    let mut refused = |ids: &[u32], tiles: &[ImageTile]| {
+        let request = ForwardRequest { input_ids: ids, tiles, ..ForwardRequest::default() };
         let error = forward(&mut cpu, &request).unwrap_err();
         std::iter::successors(Some(&error as &dyn std::error::Error), |error| error.source())
             .last()
@@ -93,5 +95,5 @@ fn images_and_placeholders_must_match() {
     assert!(refused(&[1, 2], &tiles).contains("0 image placeholders for 9 tiles"));
     assert!(refused(&[1, image, image, image, image], &[]).contains("4 image placeholders for 0 tiles"));
     let more = [tiles.as_slice(), &tiles[..1]].concat();
-    assert!(refused(&[image; 40], &more).contains("10 asked for, 9 there are"));
+    assert!(refused(&[image; 40], &more).contains("10 requested, 9 available"));
 }

@@ -3,17 +3,17 @@
 use std::collections::HashMap;
 
 use furrow_model::config::VisionConfig;
-use furrow_model::kernels::{Compute, Team};
-use furrow_model::layers::Crew;
-use furrow_model::vision::{Encoder, Resample, Stage, Tile, Workspace, prepare};
-use furrow_model::weights::Weights;
+use furrow_model::kernels::{ProductPrecision, ThreadPool};
+use furrow_model::layers::ComputeContext;
+use furrow_model::vision::{EncoderStage, ImageTile, ResampleMode, VisionEncoder, VisionWorkspace, prepare};
+use furrow_model::weights::ModelWeights;
 
-use crate::oracle::{Expected, SCREENSHOTS, folder, screenshot};
+use crate::oracle::{ExpectedTensors, SCREENSHOTS, folder, screenshot};
 
 const CASES: [&str; 2] = ["vl_f32", "vl_bf16_sharded"];
 
-/// Rms of the difference over rms of the reference. The reference's own noise is 4e-6 at most; the nearest wrong choice, tanh in place of
-/// erf, gives 9e-5.
+/// Rms of the difference over rms of the reference. The reference's own noise is at most 4e-6; the
+/// nearest wrong choice, tanh instead of erf, gives 9e-5.
 const TOLERANCE: f64 = 2e-5;
 
 #[track_caller]
@@ -26,22 +26,22 @@ pub fn near(what: &str, got: &[f32], want: &[f32]) {
     assert!(away <= TOLERANCE, "{what} is {away:.1e} away");
 }
 
-/// A checkpoint with one of the two ways to resize the position table.
-struct Case {
+/// A checkpoint with one of the two ways of resizing the position table.
+struct TowerCase {
     name: &'static str,
     tag: &'static str,
-    weights: Weights,
+    weights: ModelWeights,
     config: VisionConfig,
-    team: Team,
-    expected: Expected,
+    team: ThreadPool,
+    expected: ExpectedTensors,
 }
 
-impl Case {
+impl TowerCase {
     fn load(name: &'static str, align_corners: bool) -> Self {
-        let team = Team::new(2);
-        let weights = Weights::load(&folder().join(name), &team, &mut |_, _| {}).unwrap();
+        let team = ThreadPool::new(2);
+        let weights = ModelWeights::load(&folder().join(name), &team, &mut |_, _| {}).unwrap();
         let config = VisionConfig { align_corners, ..weights.config.vision.clone().unwrap() };
-        let expected = Expected::read(&format!("{name}/expected.safetensors"));
+        let expected = ExpectedTensors::read(&format!("{name}/expected.safetensors"));
         Self { name, tag: if align_corners { "ac1" } else { "ac0" }, weights, config, team, expected }
     }
 
@@ -49,16 +49,17 @@ impl Case {
         CASES.into_iter().flat_map(|name| [false, true].map(|align_corners| Self::load(name, align_corners)))
     }
 
-    fn encoder(&self) -> Encoder<'_> {
-        let crew = Crew { team: &self.team, compute: Compute::Float32 };
-        Encoder { weights: self.weights.vision.as_ref().unwrap(), config: &self.config, crew }
+    fn encoder(&self) -> VisionEncoder<'_> {
+        let crew = ComputeContext { team: &self.team, compute: ProductPrecision::Float32 };
+        VisionEncoder { weights: self.weights.vision.as_ref().unwrap(), config: &self.config, crew }
     }
 
-    fn tiles(&self, image: &str, resampling: Resample) -> Vec<Tile> {
+    fn tiles(&self, image: &str, resampling: ResampleMode) -> Vec<ImageTile> {
         prepare(screenshot(image), &self.config, resampling).tiles
     }
 
-    /// Compares a tensor that may be known of the first tiles only; says whether it was there.
+    /// Compares a tensor, of which the reference may have only the first tiles; returns whether it
+    /// has the tensor.
     fn compare(&self, key: &str, got: &[f32]) -> bool {
         let known = self.expected.has(key);
         if known {
@@ -70,11 +71,11 @@ impl Case {
 
     fn check(&self) {
         let mut compared = 0;
-        let mut workspace = Workspace::default();
+        let mut workspace = VisionWorkspace::default();
         for image in SCREENSHOTS {
             let prefix = format!("{image}.{}", self.tag);
-            let mut stages: HashMap<Stage, Vec<f32>> = HashMap::new();
-            let tiles = self.tiles(image, Resample::U8);
+            let mut stages: HashMap<EncoderStage, Vec<f32>> = HashMap::new();
+            let tiles = self.tiles(image, ResampleMode::U8);
             let rows = self.encoder().encode_traced(&mut workspace, &tiles, &mut |stage, values| {
                 stages.entry(stage).or_default().extend_from_slice(values);
             });
@@ -82,19 +83,20 @@ impl Case {
             near(&embeds, &rows, &self.expected.floats(&embeds));
             for (stage, got) in &stages {
                 let key = match stage {
-                    Stage::State(index) => format!("{prefix}.state.{index}"),
-                    Stage::Features => format!("{prefix}.features"),
-                    Stage::Shuffled => format!("{prefix}.shuffled"),
+                    EncoderStage::State(index) => format!("{prefix}.state.{index}"),
+                    EncoderStage::Features => format!("{prefix}.features"),
+                    EncoderStage::Shuffled => format!("{prefix}.shuffled"),
                 };
                 compared += usize::from(self.compare(&key, got));
             }
             let key = format!("{prefix}.embeds.floatpath");
             if self.expected.has(&key) {
-                let rows = self.encoder().encode(&mut workspace, &self.tiles(image, Resample::Float));
+                let rows = self.encoder().encode(&mut workspace, &self.tiles(image, ResampleMode::Float));
                 compared += usize::from(self.compare(&key, &rows));
             }
         }
-        // Of one image: a state before each block and after the last, features, shuffled; and the float path, known for ac0 only.
+        // For one image: a state before each block and after the last, features, shuffled; and the
+        // float path, which only ac0 has.
         let want = self.config.blocks + 3 + usize::from(!self.config.align_corners);
         assert_eq!(compared, want, "{} {}", self.name, self.tag);
     }
@@ -102,22 +104,24 @@ impl Case {
 
 #[test]
 fn every_stage_is_the_references() {
-    Case::all().for_each(|case| case.check());
+    TowerCase::all().for_each(|case| case.check());
 }
 
-/// Alone, in any company, by any number of threads, in a used workspace: a tile's rows are the same bits.
+/// A tile's rows have the same bits alone, with any other tiles, with any number of threads, and in
+/// a used workspace.
 #[test]
 fn a_tile_does_not_depend_on_its_neighbours() {
-    for case in Case::all() {
+    for case in TowerCase::all() {
         // 60 tiles go through the tower in more than one group.
-        let images = SCREENSHOTS.map(|image| case.tiles(image, Resample::U8)).concat();
-        let tiles: Vec<Tile> = images.iter().cycle().take(60).cloned().collect();
-        let alone =
-            |tile: &Tile| case.encoder().encode(&mut Workspace::default(), std::slice::from_ref(tile));
+        let images = SCREENSHOTS.map(|image| case.tiles(image, ResampleMode::U8)).concat();
+        let tiles: Vec<ImageTile> = images.iter().cycle().take(60).cloned().collect();
+        let alone = |tile: &ImageTile| {
+            case.encoder().encode(&mut VisionWorkspace::default(), std::slice::from_ref(tile))
+        };
         let want: Vec<Vec<f32>> = tiles.iter().map(alone).collect();
-        let mut used = Workspace::default();
+        let mut used = VisionWorkspace::default();
         for threads in [1, 2, 3] {
-            let team = Team::new(threads);
+            let team = ThreadPool::new(threads);
             let mut encoder = case.encoder();
             encoder.crew.team = &team;
             for (tiles, want) in
@@ -129,18 +133,18 @@ fn a_tile_does_not_depend_on_its_neighbours() {
     }
 }
 
-/// A tile that is not finite stays alone with it.
+/// A tile that is not finite affects no other tile.
 #[test]
 fn a_nan_stays_in_its_tile() {
-    let case = Case::load("vl_f32", false);
-    let mut tiles = case.tiles("d_512x512", Resample::U8);
-    let want = case.encoder().encode(&mut Workspace::default(), &tiles);
+    let case = TowerCase::load("vl_f32", false);
+    let mut tiles = case.tiles("d_512x512", ResampleMode::U8);
+    let want = case.encoder().encode(&mut VisionWorkspace::default(), &tiles);
     tiles[1].pixels[100] = f32::NAN;
-    let got = case.encoder().encode(&mut Workspace::default(), &tiles);
+    let got = case.encoder().encode(&mut VisionWorkspace::default(), &tiles);
     let rows = want.len() / tiles.len();
     for (index, (got, want)) in got.chunks(rows).zip(want.chunks(rows)).enumerate() {
         if index == 1 {
-            assert!(got.iter().all(|value| value.is_nan()), "its own rows are lost");
+            assert!(got.iter().all(|value| value.is_nan()), "its own rows are not all NaN");
         } else {
             assert_eq!(got, want, "tile {index}");
         }

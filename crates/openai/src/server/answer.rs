@@ -1,11 +1,11 @@
-//! What is answered: a completion, the chunks of a stream, an error, the list of models.
+//! The answers of the protocol: a completion, the chunks of a stream, an error, the list of models.
 
 use serde_json::{Map, Value, json};
 
 /// The last line of a stream.
 pub const DONE: &str = "[DONE]";
 
-/// Why there is no completion, as clients of the protocol expect to be told.
+/// Why there is no completion, with the fields that clients of the protocol expect.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct ApiError {
@@ -15,88 +15,88 @@ pub struct ApiError {
     pub kind: &'static str,
     /// `error.code`.
     pub code: Option<&'static str>,
-    /// `error.param`: which key of the request.
+    /// `error.param`: the key of the request that is wrong.
     pub param: Option<String>,
     /// `error.message`.
     pub message: String,
 }
 
-/// What all parts of one answer have in common.
+/// Fields that all parts of one answer share.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Envelope {
+pub struct ChatEnvelope {
     /// `chatcmpl-…`.
     pub id: String,
     /// Seconds since 1970.
     pub created: u64,
     /// Name of the model.
     pub model: String,
-    /// Which weights answer.
+    /// Identifies the weights in use.
     pub fingerprint: String,
-    /// Whether chunks hold a `usage`, null in all but the last.
+    /// Whether chunks contain a `usage`, which is null in all but the last.
     pub counts_usage: bool,
 }
 
 /// Why a reply ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Finish {
-    /// By itself, or at a text it was to stop at.
+pub enum ChatFinishReason {
+    /// The model ended it, or a stop text.
     Stop,
-    /// Its tokens were used up.
+    /// It reached its limit of tokens.
     Length,
 }
 
 /// A token of a reply and its log-prob.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TokenLogprob {
-    /// Its text; bytes that are no UTF-8 alone become U+FFFD.
+    /// Its text; bytes that are not UTF-8 by themselves become U+FFFD.
     pub token: String,
     /// Its bytes.
     pub bytes: Vec<u8>,
     /// Finite and at most 0.
     pub logprob: f32,
-    /// The likeliest ones in its place, where they were asked for; they have none of their own.
+    /// The likeliest tokens at its position, if requested. Their own lists are empty.
     pub top: Vec<TokenLogprob>,
 }
 
 /// A part of a reply.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub struct Delta {
+pub struct ChatDelta {
     /// Its text.
     pub text: String,
-    /// Its tokens' log-probs, where they were asked for.
+    /// Log-probs of its tokens, if requested.
     pub logprobs: Option<Vec<TokenLogprob>>,
-    /// Its tokens' ids, where they were asked for.
+    /// Ids of its tokens, if requested.
     pub token_ids: Option<Vec<u32>>,
 }
 
 /// Tokens of a prompt and its reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Usage {
-    /// Of the prompt.
+pub struct TokenUsage {
+    /// Tokens of the prompt.
     pub prompt_tokens: u32,
-    /// Of the prompt, which the state held already.
+    /// Those of the prompt's tokens that the state held already.
     pub cached_tokens: u32,
-    /// Of the prompt, which were computed for this reply. An extension.
+    /// Those of the prompt's tokens that were computed for this reply. An extension.
     pub prefilled_tokens: u32,
-    /// Of the reply.
+    /// Tokens of the reply.
     pub completion_tokens: u32,
 }
 
 /// A whole reply.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Told {
+pub struct ChatCompletion {
     /// Its text and tokens.
-    pub reply: Delta,
+    pub reply: ChatDelta,
     /// Why it ended.
-    pub finish: Finish,
-    /// What it took.
-    pub usage: Usage,
-    /// Ids of the prompt, where they were asked for.
+    pub finish: ChatFinishReason,
+    /// Counts of its tokens.
+    pub usage: TokenUsage,
+    /// Ids of the prompt, if requested.
     pub prompt_token_ids: Option<Vec<u32>>,
 }
 
 impl ApiError {
-    /// What is wrong with a request: 400.
+    /// An error in a value of the request: 400.
     pub fn invalid(param: impl Into<String>, message: impl Into<String>) -> Self {
         Self {
             status: 400,
@@ -107,12 +107,12 @@ impl ApiError {
         }
     }
 
-    /// What a server of ours does not do: 400.
+    /// A key or value that this server does not support: 400.
     pub fn unsupported(param: impl Into<String>, message: impl Into<String>) -> Self {
         Self { code: Some("unsupported_parameter"), ..Self::invalid(param, message) }
     }
 
-    /// What is wrong with a request as a whole, or with the server.
+    /// An error of the whole request, or of the server.
     pub fn of(status: u16, kind: &'static str, code: &'static str, message: impl Into<String>) -> Self {
         Self { status, kind, code: Some(code), param: None, message: message.into() }
     }
@@ -124,7 +124,7 @@ impl ApiError {
     }
 }
 
-impl Finish {
+impl ChatFinishReason {
     fn as_str(self) -> &'static str {
         match self {
             Self::Stop => "stop",
@@ -135,20 +135,20 @@ impl Finish {
 
 impl TokenLogprob {
     fn json(&self) -> Value {
-        let mut entry = self.alone();
-        entry["top_logprobs"] = self.top.iter().map(Self::alone).collect();
+        let mut entry = self.entry_json();
+        entry["top_logprobs"] = self.top.iter().map(Self::entry_json).collect();
         entry
     }
 
-    fn alone(&self) -> Value {
+    fn entry_json(&self) -> Value {
         let Self { token, bytes, logprob, .. } = self;
-        // A 32-bit number is a 64-bit one exactly: whoever reads it back has the same.
+        // Every 32-bit float is exact as a 64-bit one, so clients read back the same value.
         json!({ "token": token, "bytes": bytes, "logprob": f64::from(*logprob) })
     }
 }
 
-impl Delta {
-    /// Whether there is nothing in it.
+impl ChatDelta {
+    /// Whether it has no text, log-probs or ids.
     pub fn is_empty(&self) -> bool {
         self.text.is_empty()
             && self.logprobs.as_ref().is_none_or(Vec::is_empty)
@@ -156,15 +156,15 @@ impl Delta {
     }
 
     fn logprobs_json(&self) -> Value {
-        let told = |list: &Vec<TokenLogprob>| {
+        let content_json = |list: &Vec<TokenLogprob>| {
             let content: Vec<Value> = list.iter().map(TokenLogprob::json).collect();
             json!({ "content": content, "refusal": null })
         };
-        self.logprobs.as_ref().map_or(Value::Null, told)
+        self.logprobs.as_ref().map_or(Value::Null, content_json)
     }
 }
 
-impl Usage {
+impl TokenUsage {
     fn json(self) -> Value {
         let Self { prompt_tokens, cached_tokens, prefilled_tokens, completion_tokens } = self;
         json!({
@@ -176,10 +176,10 @@ impl Usage {
     }
 }
 
-impl Envelope {
+impl ChatEnvelope {
     /// A whole completion.
-    pub fn completion(&self, told: &Told) -> Value {
-        let Told { reply, finish, usage, prompt_token_ids } = told;
+    pub fn completion(&self, completion: &ChatCompletion) -> Value {
+        let ChatCompletion { reply, finish, usage, prompt_token_ids } = completion;
         let mut choice = Map::new();
         choice.insert("index".into(), 0.into());
         choice
@@ -198,8 +198,8 @@ impl Envelope {
         Value::Object(whole)
     }
 
-    /// The first chunk: who speaks, and the ids of the prompt where they were asked for.
-    pub fn opening(&self, prompt_token_ids: Option<&[u32]>) -> Value {
+    /// The first chunk: the role, and the ids of the prompt if requested.
+    pub fn first_chunk(&self, prompt_token_ids: Option<&[u32]>) -> Value {
         let delta = json!({ "role": "assistant", "content": "", "refusal": null });
         let mut chunk = self.chunk(delta, Value::Null, None, None);
         if let Some(ids) = prompt_token_ids {
@@ -209,19 +209,19 @@ impl Envelope {
     }
 
     /// A part of the reply.
-    pub fn part(&self, delta: &Delta) -> Value {
+    pub fn delta_chunk(&self, delta: &ChatDelta) -> Value {
         let content = json!({ "content": delta.text });
         let ids = delta.token_ids.as_deref();
         Value::Object(self.chunk(content, delta.logprobs_json(), None, ids))
     }
 
-    /// Why the reply ended.
-    pub fn ending(&self, finish: Finish) -> Value {
+    /// The chunk with the reason why the reply ended.
+    pub fn finish_chunk(&self, finish: ChatFinishReason) -> Value {
         Value::Object(self.chunk(json!({}), Value::Null, Some(finish), None))
     }
 
-    /// The chunk that only counts.
-    pub fn counted(&self, usage: Usage) -> Value {
+    /// The last chunk, with the counts of tokens.
+    pub fn usage_chunk(&self, usage: TokenUsage) -> Value {
         let mut chunk = self.head("chat.completion.chunk");
         chunk.insert("choices".into(), json!([]));
         chunk.insert("usage".into(), usage.json());
@@ -244,14 +244,14 @@ impl Envelope {
         &self,
         delta: Value,
         logprobs: Value,
-        finish: Option<Finish>,
+        finish: Option<ChatFinishReason>,
         token_ids: Option<&[u32]>,
     ) -> Map<String, Value> {
         let mut choice = Map::new();
         choice.insert("index".into(), 0.into());
         choice.insert("delta".into(), delta);
         choice.insert("logprobs".into(), logprobs);
-        choice.insert("finish_reason".into(), finish.map(Finish::as_str).into());
+        choice.insert("finish_reason".into(), finish.map(ChatFinishReason::as_str).into());
         if let Some(ids) = token_ids {
             choice.insert("token_ids".into(), ids.into());
         }
@@ -264,7 +264,7 @@ impl Envelope {
     }
 }
 
-/// The list of models, of which there is one.
+/// The list of models, which has one entry.
 pub fn models(name: &str, created: u64, context_tokens_max: u32) -> Value {
     json!({ "object": "list", "data": [{
         "id": name, "object": "model", "created": created, "owned_by": "furrow", "max_model_len": context_tokens_max,

@@ -1,4 +1,4 @@
-//! The door for a request: what it asks for, or which of its keys is wrong and what would be right.
+//! Parses requests: what a request asks for, or which of its keys is wrong and what to use instead.
 
 use base64::Engine;
 use base64::alphabet::STANDARD;
@@ -9,95 +9,98 @@ use serde_json::{Map, Value};
 use super::ApiError;
 use crate::chat::Role;
 
-/// What a request may hold at most. Its bytes were counted before.
+/// Limits of a request. Its bytes were counted before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ChatLimits {
-    /// Messages.
+    /// Most messages.
     pub messages_max: usize,
-    /// Pictures of all messages.
+    /// Most images in all messages.
     pub images_max: usize,
-    /// Bytes of one picture.
+    /// Most bytes of one image.
     pub image_bytes_max: usize,
-    /// Tokens of a reply.
+    /// Most tokens of a reply.
     pub max_tokens: u32,
 }
 
 /// A request, checked.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ChatRequest {
-    /// Which model is asked.
+    /// Name of the requested model.
     pub model: String,
-    /// What was said. Begins with a user's message, perhaps behind one of the system's; ends with a user's.
-    pub said: Vec<Said>,
-    /// How tokens are drawn.
-    pub sampled: Sampled,
-    /// Most tokens of the reply, if the request says.
+    /// The messages. They begin with a user's message, or a system message before it, and end with
+    /// a user's.
+    pub messages: Vec<ChatMessage>,
+    /// How tokens are sampled.
+    pub sampling: RequestSampling,
+    /// Most tokens of the reply, if the request sets a limit.
     pub max_tokens: Option<u32>,
-    /// Texts that end the reply and are no part of it.
+    /// Texts that end the reply and are not part of it.
     pub stop: Vec<String>,
-    /// What the reply must be.
-    pub format: Format,
-    /// How many of the likeliest tokens are told beside each, with all their log-probs; `None`: no log-probs are asked for.
+    /// The form of the reply.
+    pub format: ResponseFormat,
+    /// How many of the likeliest tokens to report beside each, with all their log-probs; `None`: no
+    /// log-probs.
     pub logprobs: Option<u32>,
-    /// Whether token ids are asked for; vLLM's word.
+    /// Whether to return token ids, as in vLLM's protocol.
     pub return_token_ids: bool,
-    /// Whether it comes in parts.
+    /// Whether to stream the reply.
     pub stream: bool,
-    /// Whether a stream ends with what it took.
+    /// Whether a stream ends with the counts of tokens.
     pub include_usage: bool,
-    /// Under which name the state is kept for the next request. An extension.
+    /// Name under which the state is kept for the next request. An extension.
     pub session_id: Option<String>,
 }
 
-/// How tokens are drawn.
+/// How tokens are sampled.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Sampled {
+pub struct RequestSampling {
     /// 0 is greedy.
     pub temperature: f32,
-    /// Nucleus; 1 keeps all.
+    /// Nucleus sampling; 1 keeps all.
     pub top_p: f32,
     /// 0 keeps all. An extension.
     pub top_k: u32,
     /// 0 keeps all. An extension.
     pub min_p: f32,
-    /// The same seed draws the same.
+    /// Equal seeds give equal samples.
     pub seed: Option<u64>,
 }
 
 /// One message.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Said {
-    /// Whose.
+pub struct ChatMessage {
+    /// The author.
     pub role: Role,
-    /// Its texts and pictures in order; a system's or an assistant's holds texts alone.
-    pub parts: Vec<Part>,
-    /// Ids of an assistant's message, as it was told them: they are taken as they are, and its text is not tokenised anew. An extension.
+    /// Texts and images in order; a message of a system or an assistant has texts only.
+    pub parts: Vec<MessagePart>,
+    /// Ids of an assistant's message, as the server returned them. They are used as they are
+    /// instead of tokenising the text. An extension.
     pub token_ids: Option<Vec<u32>>,
 }
 
 /// A part of a message.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Part {
+pub enum MessagePart {
     /// Words.
     Text(String),
-    /// A picture, PNG or JPEG, as it was encoded.
+    /// A PNG or JPEG image as it was encoded.
     Image(Bytes),
 }
 
-/// What a reply must be.
+/// The form of a reply.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Format {
-    /// Anything.
+pub enum ResponseFormat {
+    /// Any text.
     Text,
-    /// An object.
+    /// A JSON object.
     JsonObject,
-    /// What this schema says.
+    /// JSON that matches this schema.
     JsonSchema(Value),
 }
 
-/// Keys that change nothing here, whatever they say.
+/// Keys that are accepted and ignored.
 const IDLE: [&str; 4] = ["user", "metadata", "safety_identifier", "prompt_cache_key"];
-/// Keys that may say one thing, or nothing.
+/// Keys that may have one value, or null.
 const FIXED: [(&str, &str); 8] = [
     ("n", "1"),
     ("frequency_penalty", "0"),
@@ -108,41 +111,41 @@ const FIXED: [(&str, &str); 8] = [
     ("parallel_tool_calls", "true"),
     ("tool_choice", "\"none\""),
 ];
-/// As OpenAI has it.
+/// The limit of OpenAI's API.
 const TOP_LOGPROBS_MAX: i64 = 20;
 const STOPS_MAX: usize = 4;
 const STOP_BYTES_MAX: usize = 256;
 const SESSION_CHARS_MAX: usize = 128;
 
-/// Values of a body: read, one takes some 100 bytes, however short it is as text.
+/// Most values of a body. Each takes some 100 bytes once parsed, however short its text is.
 const PIECES_MAX: usize = 200_000;
 
-type Checked<T> = Result<T, ApiError>;
+type ApiResult<T> = Result<T, ApiError>;
 
 impl ChatRequest {
-    /// Reads the body of a request, or says what is wrong with it first.
-    pub fn read(body: &[u8], limits: &ChatLimits) -> Checked<Self> {
+    /// Parses the body of a request and returns the first error in it.
+    pub fn read(body: &[u8], limits: &ChatLimits) -> ApiResult<Self> {
         if pieces(body) > PIECES_MAX {
             let message = format!("the body has more than {PIECES_MAX} values; send less");
             return Err(ApiError { param: None, ..ApiError::invalid("", message) });
         }
         let value: Value = serde_json::from_slice(body).map_err(|why| ApiError {
             param: None,
-            ..ApiError::invalid("", format!("the body is no JSON: {why}"))
+            ..ApiError::invalid("", format!("the body is not JSON: {why}"))
         })?;
         let Value::Object(map) = value else {
-            return Err(ApiError { param: None, ..ApiError::invalid("", "the body is no JSON object") });
+            return Err(ApiError { param: None, ..ApiError::invalid("", "the body is not a JSON object") });
         };
-        let mut keys = Keys { path: String::new(), map };
+        let mut keys = RequestKeys { path: String::new(), map };
         let request = Self::take(&mut keys, limits)?;
         keys.finish(&IDLE, &FIXED)?;
         Ok(request)
     }
 
-    fn take(keys: &mut Keys, limits: &ChatLimits) -> Checked<Self> {
+    fn take(keys: &mut RequestKeys, limits: &ChatLimits) -> ApiResult<Self> {
         let model = keys.text("model")?.ok_or_else(|| keys.missing("model"))?;
-        let said = messages(keys, limits)?;
-        let sampled = Sampled {
+        let messages = messages(keys, limits)?;
+        let sampling = RequestSampling {
             temperature: keys.number("temperature", 0.0, 100.0)?.unwrap_or(1.0) as f32,
             top_p: top_p(keys)?,
             top_k: top_k(keys)?,
@@ -158,7 +161,7 @@ impl ChatRequest {
         let include_usage = match keys.object("stream_options")? {
             None => false,
             Some(_) if !stream => {
-                return Err(ApiError::invalid("stream_options", "stream_options are for stream = true"));
+                return Err(ApiError::invalid("stream_options", "stream_options need stream = true"));
             }
             Some(mut options) => {
                 let included = options.flag("include_usage")?;
@@ -167,22 +170,22 @@ impl ChatRequest {
             }
         };
         let session_id = session_id(keys)?;
-        if logprobs.is_some() && format != Format::Text {
+        if logprobs.is_some() && format != ResponseFormat::Text {
             return Err(ApiError::unsupported(
                 "logprobs",
-                "tokens that a response_format forces are not drawn and have no log-prob; ask for one or the other",
+                "tokens that a response_format forces are not sampled and have no log-prob; use one or the other",
             ));
         }
-        if !stop.is_empty() && format != Format::Text {
+        if !stop.is_empty() && format != ResponseFormat::Text {
             return Err(ApiError::unsupported(
                 "stop",
-                "a text to stop at would cut what response_format promises; ask for one or the other",
+                "a stop text could end the reply before it matches response_format; use one or the other",
             ));
         }
         Ok(Self {
             model,
-            said,
-            sampled,
+            messages,
+            sampling,
             max_tokens,
             stop,
             format,
@@ -195,7 +198,8 @@ impl ChatRequest {
     }
 }
 
-/// How many values a body that is JSON has at most: what opens or parts them, outside of texts.
+/// Upper bound of the number of values in a JSON body: it counts opening brackets and separators
+/// outside of strings.
 fn pieces(body: &[u8]) -> usize {
     let (mut count, mut is_text, mut is_escaped) = (0, false, false);
     for byte in body {
@@ -210,29 +214,29 @@ fn pieces(body: &[u8]) -> usize {
     count
 }
 
-fn top_p(keys: &mut Keys) -> Checked<f32> {
+fn top_p(keys: &mut RequestKeys) -> ApiResult<f32> {
     match keys.number("top_p", 0.0, 1.0)?.map(|p| p as f32) {
-        Some(p) if p < f32::MIN_POSITIVE => Err(keys.wrong("top_p", "a number above 0, and at most 1")),
+        Some(p) if p < f32::MIN_POSITIVE => Err(keys.wrong("top_p", "a number above 0 and at most 1")),
         p => Ok(p.unwrap_or(1.0)),
     }
 }
 
-fn logprobs(keys: &mut Keys) -> Checked<Option<u32>> {
-    let is_asked = keys.flag("logprobs")?;
+fn logprobs(keys: &mut RequestKeys) -> ApiResult<Option<u32>> {
+    let is_requested = keys.flag("logprobs")?;
     match keys.whole("top_logprobs", 0, TOP_LOGPROBS_MAX)? {
-        Some(1..) if !is_asked => {
-            Err(ApiError::invalid("top_logprobs", "top_logprobs are for logprobs = true"))
+        Some(1..) if !is_requested => {
+            Err(ApiError::invalid("top_logprobs", "top_logprobs needs logprobs = true"))
         }
-        count => Ok(is_asked.then_some(count.unwrap_or(0) as u32)),
+        count => Ok(is_requested.then_some(count.unwrap_or(0) as u32)),
     }
 }
 
-/// vLLM says -1 for all.
-fn top_k(keys: &mut Keys) -> Checked<u32> {
+/// In vLLM's protocol -1 keeps all.
+fn top_k(keys: &mut RequestKeys) -> ApiResult<u32> {
     Ok(keys.whole("top_k", -1, 1 << 30)?.map_or(0, |k| k.max(0) as u32))
 }
 
-fn max_tokens(keys: &mut Keys, most: u32) -> Checked<Option<u32>> {
+fn max_tokens(keys: &mut RequestKeys, most: u32) -> ApiResult<Option<u32>> {
     let mut read = |key| {
         let value = keys.whole(key, 1, i64::from(u32::MAX))?;
         match value.filter(|value| *value > i64::from(most)) {
@@ -243,17 +247,17 @@ fn max_tokens(keys: &mut Keys, most: u32) -> Checked<Option<u32>> {
     match (read("max_tokens")?, read("max_completion_tokens")?) {
         (Some(old), Some(new)) if old != new => Err(ApiError::invalid(
             "max_tokens",
-            format!("max_tokens is {old} and max_completion_tokens {new}; they mean the same, give one"),
+            format!("max_tokens is {old} and max_completion_tokens {new}; they mean the same, use one"),
         )),
         (old, new) => Ok(new.or(old)),
     }
 }
 
-fn stop(keys: &mut Keys) -> Checked<Vec<String>> {
+fn stop(keys: &mut RequestKeys) -> ApiResult<Vec<String>> {
     let wrong = || {
         ApiError::invalid(
             "stop",
-            format!("stop is a text or up to {STOPS_MAX} of them, each of 1 to {STOP_BYTES_MAX} bytes"),
+            format!("stop must be a text or up to {STOPS_MAX} of them, each of 1 to {STOP_BYTES_MAX} bytes"),
         )
     };
     let texts = match keys.take("stop") {
@@ -262,24 +266,25 @@ fn stop(keys: &mut Keys) -> Checked<Vec<String>> {
         Some(Value::Array(list)) => list
             .into_iter()
             .map(|text| if let Value::String(text) = text { Ok(text) } else { Err(wrong()) })
-            .collect::<Checked<Vec<String>>>()?,
+            .collect::<ApiResult<Vec<String>>>()?,
         Some(_) => return Err(wrong()),
     };
     let is_right = |text: &String| (1..=STOP_BYTES_MAX).contains(&text.len());
     if texts.len() <= STOPS_MAX && texts.iter().all(is_right) { Ok(texts) } else { Err(wrong()) }
 }
 
-fn format(keys: &mut Keys) -> Checked<Format> {
-    let Some(mut asked) = keys.object("response_format")? else { return Ok(Format::Text) };
-    let kind = asked.text("type")?.ok_or_else(|| asked.missing("type"))?;
+fn format(keys: &mut RequestKeys) -> ApiResult<ResponseFormat> {
+    let Some(mut requested) = keys.object("response_format")? else { return Ok(ResponseFormat::Text) };
+    let kind = requested.text("type")?.ok_or_else(|| requested.missing("type"))?;
     let format = match kind.as_str() {
-        "text" => Format::Text,
-        "json_object" => Format::JsonObject,
+        "text" => ResponseFormat::Text,
+        "json_object" => ResponseFormat::JsonObject,
         "json_schema" => {
-            let mut named = asked.object("json_schema")?.ok_or_else(|| asked.missing("json_schema"))?;
+            let mut named =
+                requested.object("json_schema")?.ok_or_else(|| requested.missing("json_schema"))?;
             let schema = named.take("schema").ok_or_else(|| named.missing("schema"))?;
             named.finish(&["name", "description", "strict"], &[])?;
-            Format::JsonSchema(schema)
+            ResponseFormat::JsonSchema(schema)
         }
         other => {
             let message =
@@ -287,25 +292,25 @@ fn format(keys: &mut Keys) -> Checked<Format> {
             return Err(ApiError::invalid("response_format.type", message));
         }
     };
-    asked.finish(&[], &[])?;
+    requested.finish(&[], &[])?;
     Ok(format)
 }
 
-fn session_id(keys: &mut Keys) -> Checked<Option<String>> {
+fn session_id(keys: &mut RequestKeys) -> ApiResult<Option<String>> {
     let Some(name) = keys.text("session_id")? else { return Ok(None) };
     let is_right = (1..=SESSION_CHARS_MAX).contains(&name.len())
         && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._:-".contains(&byte));
     if is_right {
         return Ok(Some(name));
     }
-    let right = format!("session_id has 1 to {SESSION_CHARS_MAX} letters, digits and . _ : -");
+    let right = format!("session_id must have 1 to {SESSION_CHARS_MAX} letters, digits and . _ : -");
     Err(ApiError::invalid("session_id", right))
 }
 
-fn messages(keys: &mut Keys, limits: &ChatLimits) -> Checked<Vec<Said>> {
+fn messages(keys: &mut RequestKeys, limits: &ChatLimits) -> ApiResult<Vec<ChatMessage>> {
     let list = match keys.take("messages") {
         Some(Value::Array(list)) => list,
-        Some(_) => return Err(ApiError::invalid("messages", "messages is a list")),
+        Some(_) => return Err(ApiError::invalid("messages", "messages must be a list")),
         None => return Err(keys.missing("messages")),
     };
     if list.is_empty() || list.len() > limits.messages_max {
@@ -313,29 +318,30 @@ fn messages(keys: &mut Keys, limits: &ChatLimits) -> Checked<Vec<Said>> {
         return Err(ApiError::invalid("messages", format!("there are {count} messages; send 1 to {most}")));
     }
     let mut images_left = limits.images_max;
-    let mut said = Vec::with_capacity(list.len());
+    let mut read = Vec::with_capacity(list.len());
     for (index, message) in list.into_iter().enumerate() {
         let path = format!("messages[{index}]");
         let Value::Object(map) = message else {
-            return Err(ApiError::invalid(path, "a message is an object with role and content"));
+            return Err(ApiError::invalid(path, "a message must be an object with role and content"));
         };
-        said.push(message_of(&mut Keys { path, map }, limits, &mut images_left)?);
+        read.push(message_of(&mut RequestKeys { path, map }, limits, &mut images_left)?);
     }
-    in_turn(&said)?;
-    Ok(said)
+    check_turns(&read)?;
+    Ok(read)
 }
 
-/// The template knows a system's message at the head, then turns of user and assistant, the last one the user's.
-fn in_turn(said: &[Said]) -> Checked<()> {
+/// The template supports a system message at the start, then turns of user and assistant, the last
+/// one the user's.
+fn check_turns(messages: &[ChatMessage]) -> ApiResult<()> {
     let mut before = Role::System;
-    for (index, Said { role, .. }) in said.iter().enumerate() {
+    for (index, ChatMessage { role, .. }) in messages.iter().enumerate() {
         let wrong = match (before, role) {
             _ if index == 0 => {
-                (*role == Role::Assistant).then_some("the first message is the system's or a user's")
+                (*role == Role::Assistant).then_some("the first message must be the system's or a user's")
             }
-            (_, Role::System) => Some("a system message is the first one, and there is one at most"),
+            (_, Role::System) => Some("there may be one system message, as the first one"),
             (Role::System | Role::Assistant, Role::Assistant) => {
-                Some("an assistant's message answers a user's")
+                Some("an assistant's message must follow a user's")
             }
             _ => None,
         };
@@ -345,16 +351,20 @@ fn in_turn(said: &[Said]) -> Checked<()> {
         before = *role;
     }
     if before != Role::User {
-        let last = said.len() - 1;
+        let last = messages.len() - 1;
         return Err(ApiError::unsupported(
             format!("messages[{last}].role"),
-            "the last message is a user's: a reply is not gone on with",
+            "the last message must be a user's; replies cannot be continued",
         ));
     }
     Ok(())
 }
 
-fn message_of(keys: &mut Keys, limits: &ChatLimits, images_left: &mut usize) -> Checked<Said> {
+fn message_of(
+    keys: &mut RequestKeys,
+    limits: &ChatLimits,
+    images_left: &mut usize,
+) -> ApiResult<ChatMessage> {
     let role = keys.text("role")?.ok_or_else(|| keys.missing("role"))?;
     let role = match role.as_str() {
         "system" | "developer" => Role::System,
@@ -366,22 +376,22 @@ fn message_of(keys: &mut Keys, limits: &ChatLimits, images_left: &mut usize) -> 
         }
     };
     let parts = match keys.take("content") {
-        Some(Value::String(text)) => vec![Part::Text(text)],
+        Some(Value::String(text)) => vec![MessagePart::Text(text)],
         Some(Value::Array(list)) if !list.is_empty() => {
             let mut parts = Vec::with_capacity(list.len().min(64));
             for (index, part) in list.into_iter().enumerate() {
                 let path = keys.at(&format!("content[{index}]"));
                 let Value::Object(map) = part else {
-                    return Err(ApiError::invalid(path, "a part is an object with a type"));
+                    return Err(ApiError::invalid(path, "a part must be an object with a type"));
                 };
-                parts.push(part_of(&mut Keys { path, map }, role, limits, images_left)?);
+                parts.push(part_of(&mut RequestKeys { path, map }, role, limits, images_left)?);
             }
             parts
         }
         Some(_) => {
             return Err(ApiError::invalid(
                 keys.at("content"),
-                "content is a text or a list of parts, at least one",
+                "content must be a text or a list of at least one part",
             ));
         }
         None => return Err(keys.missing("content")),
@@ -389,40 +399,48 @@ fn message_of(keys: &mut Keys, limits: &ChatLimits, images_left: &mut usize) -> 
     let token_ids = match keys.take("token_ids") {
         None => None,
         Some(_) if role != Role::Assistant => {
-            return Err(ApiError::invalid(keys.at("token_ids"), "token_ids are of an assistant's message"));
+            return Err(ApiError::invalid(
+                keys.at("token_ids"),
+                "only an assistant's message may have token_ids",
+            ));
         }
         Some(ids) => match serde_json::from_value::<Vec<u32>>(ids) {
             Ok(ids) if !ids.is_empty() => Some(ids),
             _ => {
                 return Err(ApiError::invalid(
                     keys.at("token_ids"),
-                    "token_ids is a list of ids, as it was told",
+                    "token_ids must be a list of ids, as it was returned",
                 ));
             }
         },
     };
     keys.finish(&[], &[])?;
-    Ok(Said { role, parts, token_ids })
+    Ok(ChatMessage { role, parts, token_ids })
 }
 
-fn part_of(keys: &mut Keys, role: Role, limits: &ChatLimits, images_left: &mut usize) -> Checked<Part> {
+fn part_of(
+    keys: &mut RequestKeys,
+    role: Role,
+    limits: &ChatLimits,
+    images_left: &mut usize,
+) -> ApiResult<MessagePart> {
     let kind = keys.text("type")?.ok_or_else(|| keys.missing("type"))?;
     let part = match kind.as_str() {
-        "text" => Part::Text(keys.text("text")?.ok_or_else(|| keys.missing("text"))?),
+        "text" => MessagePart::Text(keys.text("text")?.ok_or_else(|| keys.missing("text"))?),
         "image_url" if role != Role::User => {
-            return Err(ApiError::unsupported(keys.at("type"), "pictures are shown by the user"));
+            return Err(ApiError::unsupported(keys.at("type"), "only a user's message may have images"));
         }
         "image_url" => {
             let mut image = keys.object("image_url")?.ok_or_else(|| keys.missing("image_url"))?;
             let url = image.text("url")?.ok_or_else(|| image.missing("url"))?;
-            // All pictures are cut as the checkpoint's processor cuts them.
+            // All images are cut as the checkpoint's processor cuts them.
             image.finish(&["detail"], &[])?;
             *images_left = images_left.checked_sub(1).ok_or_else(|| {
                 let most = limits.images_max;
-                ApiError::invalid(keys.at("image_url"), format!("there are more than {most} pictures"))
+                ApiError::invalid(keys.at("image_url"), format!("there are more than {most} images"))
             })?;
             picture(&url, limits.image_bytes_max)
-                .map(Part::Image)
+                .map(MessagePart::Image)
                 .map_err(|why| ApiError::invalid(keys.at("image_url.url"), why))?
         }
         other => {
@@ -434,39 +452,41 @@ fn part_of(keys: &mut Keys, role: Role, limits: &ChatLimits, images_left: &mut u
     Ok(part)
 }
 
-/// The bytes of a data URL. Nothing is ever fetched: an address of a network would have this server call it.
+/// Decodes a data URL. Network addresses are never fetched, because clients could direct the
+/// server's requests.
 fn picture(url: &str, bytes_max: usize) -> Result<Bytes, String> {
-    const RIGHT: &str = "send the picture itself, as data:image/png;base64,… or data:image/jpeg;base64,…";
+    const RIGHT: &str = "send the image itself, as data:image/png;base64,… or data:image/jpeg;base64,…";
     let Some(data) = url.strip_prefix("data:") else {
-        return Err(format!("pictures are not fetched from addresses; {RIGHT}"));
+        return Err(format!("images are not fetched from addresses; {RIGHT}"));
     };
-    let (head, encoded) = data.split_once(',').ok_or_else(|| format!("this is no data URL; {RIGHT}"))?;
+    let (head, encoded) = data.split_once(',').ok_or_else(|| format!("this is not a data URL; {RIGHT}"))?;
     if !["image/png;base64", "image/jpeg;base64", "image/jpg;base64"]
         .contains(&head.to_ascii_lowercase().as_str())
     {
-        return Err(format!("this data URL is of {:?}; {RIGHT}", cut(head)));
+        return Err(format!("this data URL has the type {:?}; {RIGHT}", cut(head)));
     }
-    // Four letters are three bytes.
+    // Four base64 characters are three bytes.
     if encoded.len() / 4 * 3 > bytes_max.saturating_add(3) {
-        return Err(format!("a picture has at most {bytes_max} bytes"));
+        return Err(format!("an image may have at most {bytes_max} bytes"));
     }
     let config = GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent);
     let bytes =
-        GeneralPurpose::new(&STANDARD, config).decode(encoded).map_err(|why| format!("no base64: {why}"))?;
+        GeneralPurpose::new(&STANDARD, config).decode(encoded).map_err(|why| format!("not base64: {why}"))?;
     match bytes.len() {
-        0 => Err("the picture is empty".to_owned()),
-        length if length > bytes_max => Err(format!("a picture has at most {bytes_max} bytes")),
+        0 => Err("the image is empty".to_owned()),
+        length if length > bytes_max => Err(format!("an image may have at most {bytes_max} bytes")),
         _ => Ok(Bytes::from(bytes)),
     }
 }
 
-/// An object of the request whose keys are taken out one by one; what is left at the end is unknown.
-struct Keys {
+/// An object of the request whose keys are removed one by one. Keys that remain at the end are
+/// unknown.
+struct RequestKeys {
     path: String,
     map: Map<String, Value>,
 }
 
-impl Keys {
+impl RequestKeys {
     fn at(&self, key: &str) -> String {
         if self.path.is_empty() { key.to_owned() } else { format!("{}.{key}", self.path) }
     }
@@ -475,16 +495,16 @@ impl Keys {
         ApiError::invalid(self.at(key), format!("{} is missing", self.at(key)))
     }
 
-    /// A null stands for nothing.
+    /// A null counts as missing.
     fn take(&mut self, key: &str) -> Option<Value> {
         self.map.remove(key).filter(|value| !value.is_null())
     }
 
     fn wrong(&self, key: &str, right: &str) -> ApiError {
-        ApiError::invalid(self.at(key), format!("{} is {right}", self.at(key)))
+        ApiError::invalid(self.at(key), format!("{} must be {right}", self.at(key)))
     }
 
-    fn text(&mut self, key: &str) -> Checked<Option<String>> {
+    fn text(&mut self, key: &str) -> ApiResult<Option<String>> {
         match self.take(key) {
             None => Ok(None),
             Some(Value::String(text)) => Ok(Some(text)),
@@ -492,7 +512,7 @@ impl Keys {
         }
     }
 
-    fn flag(&mut self, key: &str) -> Checked<bool> {
+    fn flag(&mut self, key: &str) -> ApiResult<bool> {
         match self.take(key) {
             None => Ok(false),
             Some(Value::Bool(flag)) => Ok(flag),
@@ -500,7 +520,7 @@ impl Keys {
         }
     }
 
-    fn number(&mut self, key: &str, from: f64, to: f64) -> Checked<Option<f64>> {
+    fn number(&mut self, key: &str, from: f64, to: f64) -> ApiResult<Option<f64>> {
         let Some(value) = self.take(key) else { return Ok(None) };
         match value.as_f64().filter(|number| (from..=to).contains(number)) {
             Some(number) => Ok(Some(number)),
@@ -508,7 +528,7 @@ impl Keys {
         }
     }
 
-    fn whole(&mut self, key: &str, from: i64, to: i64) -> Checked<Option<i64>> {
+    fn whole(&mut self, key: &str, from: i64, to: i64) -> ApiResult<Option<i64>> {
         let Some(value) = self.take(key) else { return Ok(None) };
         match value.as_i64().filter(|number| (from..=to).contains(number)) {
             Some(number) => Ok(Some(number)),
@@ -516,7 +536,7 @@ impl Keys {
         }
     }
 
-    fn object(&mut self, key: &str) -> Checked<Option<Self>> {
+    fn object(&mut self, key: &str) -> ApiResult<Option<Self>> {
         match self.take(key) {
             None => Ok(None),
             Some(Value::Object(map)) => Ok(Some(Self { path: self.at(key), map })),
@@ -524,8 +544,9 @@ impl Keys {
         }
     }
 
-    /// Refuses what is left, but for `idle` keys, for `fixed` ones that say what they must, and for what says nothing.
-    fn finish(&mut self, idle: &[&str], fixed: &[(&str, &str)]) -> Checked<()> {
+    /// Refuses the remaining keys, except `idle` ones, `fixed` ones with their only value, and
+    /// nulls.
+    fn finish(&mut self, idle: &[&str], fixed: &[(&str, &str)]) -> ApiResult<()> {
         for (key, value) in std::mem::take(&mut self.map) {
             let says_nothing = value.is_null()
                 || value.as_array().is_some_and(Vec::is_empty)
@@ -537,16 +558,16 @@ impl Keys {
             match fixed.iter().find(|(name, _)| *name == key) {
                 Some((_, only)) if is_same(&value, only) => {}
                 Some((_, only)) => {
-                    return Err(ApiError::unsupported(&at, format!("{at} can only be {only} here")));
+                    return Err(ApiError::unsupported(&at, format!("{at} may only be {only}")));
                 }
-                None => return Err(ApiError::unsupported(&at, format!("{at} is not supported here"))),
+                None => return Err(ApiError::unsupported(&at, format!("{at} is not supported"))),
             }
         }
         Ok(())
     }
 }
 
-/// Whether a value is this JSON; numbers by their value.
+/// Whether a value equals this JSON; numbers are compared by value.
 fn is_same(value: &Value, only: &str) -> bool {
     let only: Value = serde_json::from_str(only).unwrap_or_default();
     match (value.as_f64(), only.as_f64()) {
@@ -555,7 +576,7 @@ fn is_same(value: &Value, only: &str) -> bool {
     }
 }
 
-/// The first characters of a text that comes from outside.
+/// The first characters of a text from outside.
 fn cut(text: &str) -> &str {
     let end = text.char_indices().nth(40).map_or(text.len(), |(at, _)| at);
     &text[..end]
@@ -570,11 +591,11 @@ mod tests {
     const LIMITS: ChatLimits =
         ChatLimits { messages_max: 4, images_max: 1, image_bytes_max: 6, max_tokens: 100 };
 
-    fn read(value: &Value) -> Checked<ChatRequest> {
+    fn read(value: &Value) -> ApiResult<ChatRequest> {
         ChatRequest::read(value.to_string().as_bytes(), &LIMITS)
     }
 
-    /// A request with a key replaced.
+    /// A request with one key replaced.
     fn with(key: &str, value: Value) -> Value {
         let mut request = json!({ "model": "m", "messages": [{ "role": "user", "content": "hi" }] });
         request[key] = value;
@@ -594,7 +615,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_done_is_refused_by_its_name() {
+    fn unsupported_keys_are_refused_by_name() {
         let fine = [
             ("n", json!(1)),
             ("n", Value::Null),
@@ -667,13 +688,13 @@ mod tests {
             (json!(21), Value::Null, None),
             (Value::Null, json!({ "type": "json_object" }), None),
         ] {
-            let mut asked = with("logprobs", json!(true));
-            (asked["top_logprobs"], asked["response_format"]) = (top, format);
-            assert_eq!(read(&asked).ok().map(|read| read.logprobs), want.map(Some), "{asked}");
+            let mut payload = with("logprobs", json!(true));
+            (payload["top_logprobs"], payload["response_format"]) = (top, format);
+            assert_eq!(read(&payload).ok().map(|read| read.logprobs), want.map(Some), "{payload}");
         }
         assert_eq!(read(&with("logprobs", json!(false))).unwrap().logprobs, None);
         let least = read(&with("top_p", json!(0))).unwrap_err();
-        assert_eq!(least.message, "top_p is a number above 0, and at most 1");
+        assert_eq!(least.message, "top_p must be a number above 0 and at most 1");
     }
 
     #[test]
@@ -688,15 +709,15 @@ mod tests {
             "messages",
             json!([system, user(json!([image(url), text])), assistant, user(json!("u"))]),
         ));
-        let of = |role, parts| Said { role, parts, token_ids: None };
-        let words = |text: &str| Part::Text(text.into());
+        let of = |role, parts| ChatMessage { role, parts, token_ids: None };
+        let text_part = |text: &str| MessagePart::Text(text.into());
         let want = [
-            of(Role::System, vec![words("s")]),
-            of(Role::User, vec![Part::Image(Bytes::from_static(b"\x89PNG..")), words("t")]),
-            of(Role::Assistant, vec![words("a")]),
-            of(Role::User, vec![words("u")]),
+            of(Role::System, vec![text_part("s")]),
+            of(Role::User, vec![MessagePart::Image(Bytes::from_static(b"\x89PNG..")), text_part("t")]),
+            of(Role::Assistant, vec![text_part("a")]),
+            of(Role::User, vec![text_part("u")]),
         ];
-        assert_eq!(read.unwrap().said, want);
+        assert_eq!(read.unwrap().messages, want);
 
         let table = [
             (json!([system]), "messages[0].role"),
@@ -749,7 +770,7 @@ mod tests {
         let refused = ChatRequest::read(many.as_bytes(), &LIMITS).unwrap_err();
         assert!(refused.message.contains("values"), "{refused}");
         let texts = with("user", json!(",:[{\\\"".repeat(PIECES_MAX)));
-        assert!(read(&texts).is_ok(), "what stands in a text is none");
+        assert!(read(&texts).is_ok(), "separators inside a string do not count");
         let deep = "[".repeat(100_000);
         for body in ["", "null", "[]", "{", "\u{0}", "{\"model\":\"m\"}", &deep] {
             assert_eq!(ChatRequest::read(body.as_bytes(), &LIMITS).unwrap_err().status, 400);

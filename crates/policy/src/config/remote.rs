@@ -1,8 +1,8 @@
-//! `[policy.remote]`: whom the `openai` policy asks, and with how much patience.
+//! `[policy.remote]`: the endpoint that the `openai` policy calls, with its deadlines and retries.
 
 use std::time::Duration;
 
-use furrow_openai::{ClientConfig, Key};
+use furrow_openai::{ApiKey, ClientConfig};
 use serde::{Deserialize, Serialize};
 use url::Url;
 
@@ -10,41 +10,43 @@ use url::Url;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct RemoteFile {
-    /// Address below which `/chat/completions` lies, such as `http://127.0.0.1:8000/v1`.
+    /// Base address of `/chat/completions`, such as `http://127.0.0.1:8000/v1`.
     pub endpoint: String,
-    /// The model's name there; it must take pictures.
+    /// The model's name at the endpoint; it must accept images.
     pub model: String,
-    /// Environment variable that holds the key, sent as a bearer token; absent: none is sent.
+    /// Environment variable with the API key, sent as a bearer token; absent: no key is sent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub key_env: Option<String>,
-    /// Calls under way at once, over all sessions of a policy worker; others wait.
+    /// Most calls at once over all sessions of a policy worker; others wait.
     pub calls_max: u32,
-    /// Deadline of one call.
+    /// Deadline of one call, in milliseconds.
     pub call_millis: u64,
-    /// Deadline of one reply, its wait for a place and all attempts together.
+    /// Deadline of one reply in milliseconds, which includes the wait for a free call and all
+    /// attempts.
     pub deadline_millis: u64,
-    /// Attempts at one reply.
+    /// Most attempts at one reply.
     pub attempts_max: u32,
-    /// Pause before the second attempt; it doubles with each further one, up to 30 s.
+    /// Milliseconds before the second attempt. The pause doubles with each further one, up to 30 s.
     pub pause_millis: u64,
-    /// Longest answer of the server; a longer one is not read to its end.
+    /// Most bytes of the server's answer; a longer one is not read to its end.
     pub reply_bytes_max: u64,
-    /// Ask for log-probs.
+    /// Whether to request log-probs.
     pub logprobs: bool,
-    /// Ask for token ids in vLLM's words; OpenAI's own servers refuse them.
+    /// Whether to request token ids with vLLM's parameters; OpenAI's own servers refuse them.
     pub token_ids: bool,
-    /// Id of a picture's placeholders in the prompts that come back; without it no token ids are recorded.
+    /// Id of an image's placeholders in the prompts that the server returns; without it no token
+    /// ids are recorded.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub image_token_id: Option<u32>,
-    /// Price of a million tokens of prompts, US dollars; absent: costs are not counted.
+    /// US dollars for a million prompt tokens; absent: costs are not counted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub usd_per_million_prompt_tokens: Option<f64>,
-    /// Price of a million tokens of replies.
+    /// US dollars for a million tokens of replies.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub usd_per_million_completion_tokens: Option<f64>,
 }
 
-/// `[policy.remote]`, checked; the key is not read yet.
+/// `[policy.remote]`, checked, before the key is read.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RemoteConfig {
     pub(crate) client: ClientConfig,
@@ -54,12 +56,12 @@ pub struct RemoteConfig {
     pub(crate) logprobs: bool,
     pub(crate) token_ids: bool,
     pub(crate) image_token_id: Option<u32>,
-    pub(crate) prices: Option<Prices>,
+    pub(crate) prices: Option<RemotePrices>,
 }
 
-/// US dollars a token.
+/// US dollars for each token.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct Prices {
+pub(crate) struct RemotePrices {
     pub prompt: f64,
     pub completion: f64,
 }
@@ -71,12 +73,14 @@ impl Default for RemoteFile {
             model: String::new(),
             key_env: None,
             calls_max: 16,
-            // Below env.policy_millis, 120,000: beyond it nobody waits for the reply.
+            // Below env.policy_millis, 120,000: the environment worker does not wait longer than
+            // that for a reply.
             call_millis: 100_000,
             deadline_millis: 110_000,
             attempts_max: 6,
             pause_millis: 500,
-            // Prompt ids of 100,000 tokens are 700 kB of text, log-probs of a reply of 1,000 tokens 200 kB.
+            // Prompt ids of 100,000 tokens are 700 kB of text, log-probs of a reply of 1,000 tokens
+            // 200 kB.
             reply_bytes_max: 8 << 20,
             logprobs: false,
             token_ids: false,
@@ -88,11 +92,11 @@ impl Default for RemoteFile {
 }
 
 impl RemoteFile {
-    /// Checks every value and names every problem.
+    /// Checks every value and reports all problems.
     pub(super) fn check(self) -> Result<RemoteConfig, Vec<String>> {
         let hour = 3_600_000;
         let mut wrong: Vec<String> = [
-            // A call waits on a thread of its own, and tokio has 512 for such.
+            // Each call waits on a blocking thread, of which tokio has 512.
             range("calls_max", u64::from(self.calls_max), 1, 256),
             range("call_millis", self.call_millis, 1, hour),
             range("deadline_millis", self.deadline_millis, 1, hour),
@@ -108,7 +112,9 @@ impl RemoteFile {
             wrong.push(why.clone());
         }
         if self.model.is_empty() {
-            wrong.push("policy.remote.model: missing; name the model as its server does".into());
+            wrong.push(
+                "policy.remote.model: missing; give the name that the server uses for the model".into(),
+            );
         }
         let prices = prices(&self, &mut wrong);
         match endpoint {
@@ -117,7 +123,7 @@ impl RemoteFile {
                     endpoint,
                     key: None,
                     model: self.model,
-                    // Each conversation brings its own.
+                    // Each conversation sets its own.
                     temperature: 0.0,
                     max_tokens: 0,
                     call: Duration::from_millis(self.call_millis),
@@ -139,17 +145,18 @@ impl RemoteFile {
 }
 
 impl RemoteConfig {
-    /// How long one reply may take: its wait for a place and all attempts.
+    /// How long one reply may take: its wait for a free call and all attempts.
     pub fn deadline(&self) -> Duration {
         self.deadline
     }
 
-    /// Reads the key, so that a worker without it stops before it serves. The error never holds the key.
+    /// Reads the key, so that a worker without it stops before it serves. The error never contains
+    /// the key.
     pub fn with_key(mut self) -> Result<Self, String> {
         let Some(name) = &self.key_env else { return Ok(self) };
-        let key = Key::new(&std::env::var(name).unwrap_or_default());
+        let key = ApiKey::new(&std::env::var(name).unwrap_or_default());
         let wrong = format!(
-            "policy.remote.key_env: the environment has no key in {name:?}; export it, or name another"
+            "policy.remote.key_env: the environment variable {name:?} is not set to a usable key; export it, or name another variable"
         );
         self.client.key = Some(key.ok_or(wrong)?);
         Ok(self)
@@ -157,7 +164,7 @@ impl RemoteConfig {
 }
 
 fn endpoint(text: &str) -> Result<Url, String> {
-    let right = "use an address such as http://127.0.0.1:8000/v1, without login and query";
+    let right = "use an address such as http://127.0.0.1:8000/v1, without user name, password and query";
     let is_plain = |url: &Url| {
         matches!(url.scheme(), "http" | "https")
             && url.username().is_empty()
@@ -165,30 +172,30 @@ fn endpoint(text: &str) -> Result<Url, String> {
             && url.query().is_none()
             && url.fragment().is_none()
     };
-    // What it holds may be a key: it is not shown.
+    // The text may contain a key, so the error does not show it.
     Url::parse(text).ok().filter(is_plain).ok_or_else(|| {
-        format!("policy.remote.endpoint: is no http or https address that can be used; {right}")
+        format!("policy.remote.endpoint: not an http or https address that can be used; {right}")
     })
 }
 
-fn prices(file: &RemoteFile, wrong: &mut Vec<String>) -> Option<Prices> {
+fn prices(file: &RemoteFile, wrong: &mut Vec<String>) -> Option<RemotePrices> {
     let prices = [
         ("usd_per_million_prompt_tokens", file.usd_per_million_prompt_tokens),
         ("usd_per_million_completion_tokens", file.usd_per_million_completion_tokens),
     ];
     for (key, price) in prices {
         if price.is_some_and(|price| !(0.0..=1e6).contains(&price)) {
-            wrong.push(format!("policy.remote.{key}: is out of range; use 0 to 1000000"));
+            wrong.push(format!("policy.remote.{key}: out of range; use 0 to 1000000"));
         }
     }
     match prices {
         [(_, Some(prompt)), (_, Some(completion))] => {
-            Some(Prices { prompt: prompt / 1e6, completion: completion / 1e6 })
+            Some(RemotePrices { prompt: prompt / 1e6, completion: completion / 1e6 })
         }
         [(_, None), (_, None)] => None,
         [(key, price), (other, _)] => {
             let missing = if price.is_none() { key } else { other };
-            wrong.push(format!("policy.remote.{missing}: missing; give both prices or none"));
+            wrong.push(format!("policy.remote.{missing}: missing; set both prices or neither"));
             None
         }
     }
@@ -213,14 +220,14 @@ mod tests {
         let got = file.check().err().unwrap_or_default();
         let keys: Vec<&str> = got
             .iter()
-            .map(|told| told.split(':').next().unwrap().strip_prefix("policy.remote.").unwrap())
+            .map(|message| message.split(':').next().unwrap().strip_prefix("policy.remote.").unwrap())
             .collect();
         assert_eq!(keys, want, "{got:?}");
-        assert!(got.iter().all(|told| !told.contains("secret")), "{got:?}");
+        assert!(got.iter().all(|message| !message.contains("secret")), "{got:?}");
     }
 
     #[test]
-    fn every_wrong_key_is_named_at_once_and_no_secret_is_told() {
+    fn every_wrong_key_is_named_at_once_and_no_secret_is_shown() {
         check(|_| {}, &[]);
         check(|file| file.endpoint.clear(), &["endpoint"]);
         check(|file| file.endpoint = "https://me:secret@a.test/v1".into(), &["endpoint"]);
@@ -236,17 +243,17 @@ mod tests {
     }
 
     #[test]
-    fn a_key_is_asked_for_by_the_name_of_its_variable() {
+    fn a_missing_key_is_reported_by_the_name_of_its_variable() {
         let file = RemoteFile {
             endpoint: "http://127.0.0.1:8000/v1".into(),
             model: "m".into(),
             key_env: Some("FURROW_TEST_NO_SUCH_KEY".into()),
             ..RemoteFile::default()
         };
-        let told = file.check().unwrap().with_key().unwrap_err();
+        let error = file.check().unwrap().with_key().unwrap_err();
         assert!(
-            told.starts_with("policy.remote.key_env: ") && told.contains("FURROW_TEST_NO_SUCH_KEY"),
-            "{told}"
+            error.starts_with("policy.remote.key_env: ") && error.contains("FURROW_TEST_NO_SUCH_KEY"),
+            "{error}"
         );
     }
 }

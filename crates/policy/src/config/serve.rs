@@ -11,47 +11,50 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ServeFile {
-    /// Where `/v1/chat/completions` is answered, `address:port`; port 0 takes a free one. Empty: nowhere. Anything but loopback needs a token.
+    /// Address and port that serve `/v1/chat/completions`; port 0 takes a free one. Empty: no
+    /// endpoint. An address other than loopback needs a token.
     pub listen: String,
-    /// File that holds the token that callers bring as `Authorization: Bearer …`.
+    /// File with the token that callers send as `Authorization: Bearer …`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub token_file: Option<PathBuf>,
     /// The model's name for callers; empty: the name of the checkpoint's directory.
     pub model: String,
-    /// Places for sessions that are set aside for chats: those kept by `session_id` and those at work. Trajectories have the others.
+    /// Sessions reserved for chats: those kept by `session_id` and those that run a request.
+    /// Trajectories use the others.
     pub sessions_max: u32,
-    /// Requests at work at once; each takes a place.
+    /// Most requests that run at once; each uses a session.
     pub requests_max: u32,
-    /// Requests that wait behind those; one more is refused.
+    /// Most requests that wait for those; one more is refused.
     pub queue_max: u32,
-    /// Connections held at once.
+    /// Most open connections.
     pub connections_max: u32,
-    /// Largest body of a request. As many as are at work and wait are held at once.
+    /// Most bytes of a request's body. The bodies of all running and waiting requests are in memory
+    /// at once.
     pub body_bytes_max: u64,
     /// Most messages of a chat.
     pub messages_max: u32,
-    /// Most pictures of a chat.
+    /// Most images of a chat.
     pub images_max: u32,
-    /// Largest picture as it was encoded.
+    /// Most bytes of an encoded image.
     pub image_bytes_max: u64,
-    /// Most tokens of a reply, and what a request gets that names no number.
+    /// Most tokens of a reply, and the default for a request that sets no limit.
     pub max_tokens: u32,
-    /// A request is answered within this time, its wait for a place included.
+    /// Milliseconds within which a request is answered, including its wait for a session.
     pub deadline_millis: u64,
-    /// A session that nobody went on with for so long is forgotten.
+    /// Milliseconds after which an unused session is dropped.
     pub idle_millis: u64,
 }
 
-/// `[policy.serve]`, checked; there where it listens.
+/// `[policy.serve]`, checked, if it is on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServeConfig {
-    /// Where it listens.
+    /// Address on which it listens.
     pub listen: SocketAddr,
-    /// Where the token is.
+    /// File with the token.
     pub token_file: Option<PathBuf>,
     /// The model's name.
     pub model: String,
-    /// Places for sessions.
+    /// Sessions reserved for chats.
     pub sessions_max: u32,
     pub(crate) requests_max: usize,
     pub(crate) queue_max: usize,
@@ -62,7 +65,7 @@ pub struct ServeConfig {
     pub(crate) idle: Duration,
 }
 
-/// Names that callers use are shorter; this one stands in every part of a stream.
+/// Limits the name because every event of a stream repeats it.
 const MODEL_CHARS_MAX: usize = 200;
 
 impl Default for ServeFile {
@@ -75,7 +78,7 @@ impl Default for ServeFile {
             requests_max: 8,
             queue_max: 64,
             connections_max: 128,
-            // Ten screenshots of 1280 x 720 as PNG, a third more as base64.
+            // Ten screenshots of 1280 x 720 as PNG; base64 makes them a third larger.
             body_bytes_max: 32 << 20,
             messages_max: 256,
             images_max: 32,
@@ -88,12 +91,12 @@ impl Default for ServeFile {
 }
 
 impl ServeFile {
-    /// The same with its path absolute.
+    /// Makes the path absolute.
     pub fn resolved(self, base: &Path) -> Self {
         Self { token_file: self.token_file.map(|file| base.join(file)), ..self }
     }
 
-    /// Checks every value and names every problem; `None` where it listens nowhere.
+    /// Checks every value and reports all problems; `None` if the endpoint is off.
     pub(super) fn check(self, kind: &str, checkpoint: &Path) -> Result<Option<ServeConfig>, Vec<String>> {
         if self.listen.is_empty() {
             return Ok(None);
@@ -118,19 +121,19 @@ impl ServeFile {
         .collect();
         if self.requests_max > self.sessions_max {
             wrong.push(format!(
-                "policy.serve.requests_max: {}; each takes one of the {} places of policy.serve.sessions_max, use that or fewer",
+                "policy.serve.requests_max: {}; each takes one of the {} sessions of policy.serve.sessions_max; use that or fewer",
                 self.requests_max, self.sessions_max
             ));
         }
         if self.model.chars().count() > MODEL_CHARS_MAX || self.model.chars().any(char::is_control) {
             wrong.push(format!(
-                "policy.serve.model: {:?}; use a name of at most {MODEL_CHARS_MAX} characters, none of them a control character",
+                "policy.serve.model: {:?}; use a name of at most {MODEL_CHARS_MAX} characters without control characters",
                 self.model.chars().take(40).collect::<String>()
             ));
         }
         if kind != "model" {
             wrong.push(format!(
-                "policy.serve.listen: {kind:?} has no model to serve; set policy.kind = \"model\""
+                "policy.serve.listen: policy.kind = {kind:?} has no model to serve; set policy.kind = \"model\""
             ));
         }
         let listen = self.listen.parse::<SocketAddr>();
@@ -142,7 +145,7 @@ impl ServeFile {
                 ));
             }
             Ok(address) if !address.ip().is_loopback() && self.token_file.is_none() => wrong.push(format!(
-                "policy.serve.listen: {address} can be reached from other machines, so a token is needed; set policy.serve.token_file"
+                "policy.serve.listen: {address} accepts connections from other machines and needs a token; set policy.serve.token_file"
             )),
             Ok(_) => {}
         }
@@ -213,6 +216,10 @@ mod tests {
         assert!(file().check("scripted", Path::new("")).unwrap_err()[0].contains("policy.kind"));
         assert_eq!(file().check("model", Path::new("/x/tiny")).unwrap().unwrap().model, "tiny");
         let off = ServeFile { sessions_max: 0, ..ServeFile::default() };
-        assert_eq!(off.check("scripted", Path::new("")), Ok(None), "what does not listen is not looked at");
+        assert_eq!(
+            off.check("scripted", Path::new("")),
+            Ok(None),
+            "the other keys of an endpoint that is off are not checked"
+        );
     }
 }

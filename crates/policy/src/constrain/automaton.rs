@@ -1,183 +1,192 @@
-//! The automaton a reply walks through: places, what may come at each, and the fewest and most ids from there to the end.
+//! The automaton of a reply: nodes, the ids that may come at each, and the fewest and most ids from
+//! there to the end.
 
 use std::collections::{BTreeMap, HashMap};
 
-/// Number of a node.
-pub(super) type Place = u32;
+/// Index of a node.
+pub(super) type NodeId = u32;
 
-/// What may come next.
+/// The ids that may come next.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) enum Node {
-    /// One of some ids, ascending, each leading on.
-    Step(Vec<(u32, Place)>),
-    /// At most `cap` ids of free text, then one of the ids of the step `close`; one that `fills` is closed only where it has no room left.
-    Text { cap: u32, close: Place, fills: bool },
-    /// White space until just as many ids are left as `close` takes.
-    Space { close: Place },
-    /// Nothing.
+    /// One of these ids, ascending, each with the node after it.
+    Step(Vec<(u32, NodeId)>),
+    /// At most `cap` ids of free text, then one of the ids of the step `close`. A text that `fills`
+    /// is closed only when its budget is used up.
+    Text { cap: u32, close: NodeId, fills: bool },
+    /// White space until exactly as many ids are left as `close` takes.
+    Space { close: NodeId },
+    /// The reply is complete.
     End,
 }
 
-/// Nodes, built from the end to the beginning; equal ones are one, so it is as small as it can be and has no cycle.
+/// Nodes, built from the end to the beginning. Equal ones are stored once, so the automaton is
+/// minimal and has no cycle.
 #[derive(Debug, Default)]
 pub(super) struct Automaton {
     nodes: Vec<Node>,
-    known: HashMap<Node, Place>,
+    known: HashMap<Node, NodeId>,
     least: Vec<u32>,
     shortest: Vec<u32>,
     most: Vec<u32>,
-    /// Ids that lead on, of all nodes.
+    /// Number of edges of all nodes.
     edges: usize,
-    /// Ids looked at so far.
+    /// Number of ids processed so far.
     work: usize,
 }
 
-/// Why two ways are not joined.
+/// Why two alternatives cannot be joined.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Unjoined {
-    /// They begin with the same ids and cannot be told apart.
+pub(super) enum JoinFailure {
+    /// They begin with the same ids and cannot be distinguished.
     Ambiguous,
-    /// They agree for too long, or the automaton is full.
-    TooLarge(TooLarge),
+    /// They share too many ids, or the automaton is full.
+    TooLarge(LimitExceeded),
 }
 
-/// What there is more of than there may be.
+/// A limit that is exceeded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct TooLarge {
+pub(super) struct LimitExceeded {
     pub what: &'static str,
     pub most: usize,
 }
 
-/// Places: some 100 bytes each.
-const PLACES_MAX: usize = 200_000;
-/// Ids that lead on: 8 bytes each, twice while it is built, so 32 MB. A number takes 50 places of up to 1,110 ids where ids have up to
-/// three digits; 32 of them fit.
+/// Most nodes; each takes some 100 bytes.
+const NODES_MAX: usize = 200_000;
+/// Most edges. Each takes 8 bytes, and twice that during the build, so 32 MB in all. A number takes
+/// 50 nodes of up to 1,110 ids if ids have up to three digits; 32 such numbers fit.
 const EDGES_MAX: usize = 2_000_000;
-/// Ids and bytes looked at: some seconds without optimisation. Joining looks at an id three times.
+/// Most ids and bytes processed: some seconds without optimisation. Joining processes an id three
+/// times.
 const WORK_MAX: usize = 6_000_000;
-/// Ids that two ways may share before they part. Names and words have up to 256 bytes.
+/// Most ids that two alternatives may share at their start. Names and literals have up to 256
+/// bytes.
 const SHARED_MAX: usize = 1000;
 
 impl Automaton {
-    /// Where a reply is complete.
-    pub fn end(&mut self) -> Place {
+    /// The node at which a reply is complete.
+    pub fn end(&mut self) -> NodeId {
         self.node(Node::End)
     }
 
     /// These ids, one after another, then `next`.
-    pub fn chain(&mut self, ids: &[u32], next: Place) -> Place {
+    pub fn chain(&mut self, ids: &[u32], next: NodeId) -> NodeId {
         ids.iter().rev().fold(next, |next, id| self.node(Node::Step(vec![(*id, next)])))
     }
 
-    /// One of these ids, each with its own way on.
-    pub fn step(&mut self, edges: BTreeMap<u32, Place>) -> Place {
+    /// One of these ids, each with its own next node.
+    pub fn step(&mut self, edges: BTreeMap<u32, NodeId>) -> NodeId {
         self.node(Node::Step(edges.into_iter().collect()))
     }
 
     /// Free text, then `close`.
-    pub fn text(&mut self, cap: u32, close: Place) -> Place {
+    pub fn text(&mut self, cap: u32, close: NodeId) -> NodeId {
         self.node(Node::Text { cap, close, fills: false })
     }
 
-    /// Free text that takes all the room there is, then `close`.
-    pub fn filling_text(&mut self, close: Place) -> Place {
+    /// Free text that takes its whole budget, then `close`.
+    pub fn filling_text(&mut self, close: NodeId) -> NodeId {
         self.node(Node::Text { cap: u32::MAX, close, fills: true })
     }
 
-    /// White space that takes all the room there is, none included, then `close`, which one way leads on from.
-    pub fn space(&mut self, close: Place) -> Place {
+    /// White space that takes its whole budget, which may be 0, then `close`, whose path must be
+    /// unique.
+    pub fn space(&mut self, close: NodeId) -> NodeId {
         self.node(Node::Space { close })
     }
 
-    /// Either of two ways: they share ids as far as they agree and part there.
-    pub fn either(&mut self, left: Place, right: Place) -> Result<Place, Unjoined> {
+    /// Either of two alternatives. They share nodes while their ids agree and then branch.
+    pub fn either(&mut self, left: NodeId, right: NodeId) -> Result<NodeId, JoinFailure> {
         self.join(left, right, 0)
     }
 
-    fn join(&mut self, left: Place, right: Place, shared: usize) -> Result<Place, Unjoined> {
+    fn join(&mut self, left: NodeId, right: NodeId, shared: usize) -> Result<NodeId, JoinFailure> {
         if left == right {
             return Ok(left);
         }
         if shared > SHARED_MAX {
-            let what = "ids that two of its ways begin with alike";
-            return Err(Unjoined::TooLarge(TooLarge { what, most: SHARED_MAX }));
+            let what = "ids that two alternatives share at their start";
+            return Err(JoinFailure::TooLarge(LimitExceeded { what, most: SHARED_MAX }));
         }
-        self.fits().map_err(Unjoined::TooLarge)?;
+        self.check_limits().map_err(JoinFailure::TooLarge)?;
         let (Node::Step(ours), Node::Step(theirs)) = (self.at(left).clone(), self.at(right).clone()) else {
-            return Err(Unjoined::Ambiguous);
+            return Err(JoinFailure::Ambiguous);
         };
         self.count(1 + ours.len() + theirs.len());
-        let mut edges: BTreeMap<u32, Place> = ours.into_iter().collect();
-        for (id, place) in theirs {
+        let mut edges: BTreeMap<u32, NodeId> = ours.into_iter().collect();
+        for (id, node_id) in theirs {
             let joined = match edges.get(&id) {
-                Some(other) => self.join(*other, place, shared + 1)?,
-                None => place,
+                Some(other) => self.join(*other, node_id, shared + 1)?,
+                None => node_id,
             };
             edges.insert(id, joined);
         }
         Ok(self.step(edges))
     }
 
-    /// Adds to what was looked at.
+    /// Counts processed ids.
     pub fn count(&mut self, work: usize) {
         self.work = self.work.saturating_add(work);
     }
 
-    /// Refuses to go on when there is too much of anything.
-    pub fn fits(&self) -> Result<(), TooLarge> {
+    /// Checks every limit.
+    pub fn check_limits(&self) -> Result<(), LimitExceeded> {
         let counted = [
-            ("places", self.nodes.len(), PLACES_MAX),
-            ("ids that lead on", self.edges, EDGES_MAX),
-            ("steps to build it", self.work, WORK_MAX),
+            ("nodes", self.nodes.len(), NODES_MAX),
+            ("edges", self.edges, EDGES_MAX),
+            ("construction steps", self.work, WORK_MAX),
         ];
         match counted.into_iter().find(|(_, count, most)| count > most) {
-            Some((what, _, most)) => Err(TooLarge { what, most }),
+            Some((what, _, most)) => Err(LimitExceeded { what, most }),
             None => Ok(()),
         }
     }
 
-    /// As it is when nothing is added any more: without the table of equal nodes.
+    /// The finished automaton, without the table of equal nodes.
     pub fn finished(self) -> Self {
         Self { known: HashMap::new(), ..self }
     }
 
-    /// What may come at a place.
-    pub fn at(&self, place: Place) -> &Node {
-        &self.nodes[place as usize]
+    /// The ids that may come at a node.
+    pub fn at(&self, node_id: NodeId) -> &Node {
+        &self.nodes[node_id as usize]
     }
 
-    /// All nodes in order of their numbers.
+    /// All nodes in order of their indices.
     pub fn nodes(&self) -> &[Node] {
         &self.nodes
     }
 
-    /// Ids to the end with every text empty, by the longest of the other ways. Keep so many free and every way stays open.
-    pub fn least(&self, place: Place) -> u32 {
-        self.least[place as usize]
+    /// Ids to the end with every text empty, along the longest of the other paths. With this many
+    /// ids reserved, all paths stay open.
+    pub fn least(&self, node_id: NodeId) -> u32 {
+        self.least[node_id as usize]
     }
 
-    /// Ids to the end with every text empty, by the shortest of the other ways. Keep so many free and one way stays open.
-    pub fn shortest(&self, place: Place) -> u32 {
-        self.shortest[place as usize]
+    /// Ids to the end with every text empty, along the shortest of the other paths. With this many
+    /// ids reserved, one path stays open.
+    pub fn shortest(&self, node_id: NodeId) -> u32 {
+        self.shortest[node_id as usize]
     }
 
-    /// Ids to the end with every text at its cap, by the longest way.
-    pub fn most(&self, place: Place) -> u32 {
-        self.most[place as usize]
+    /// Ids to the end with every text at its cap, along the longest path.
+    pub fn most(&self, node_id: NodeId) -> u32 {
+        self.most[node_id as usize]
     }
 
-    fn node(&mut self, node: Node) -> Place {
+    fn node(&mut self, node: Node) -> NodeId {
         let edges = if let Node::Step(edges) = &node { edges.len() } else { 0 };
         self.count(1 + edges);
-        if let Some(place) = self.known.get(&node) {
-            return *place;
+        if let Some(node_id) = self.known.get(&node) {
+            return *node_id;
         }
-        let longest = |ends: &[u32], edges: &[(u32, Place)]| {
-            edges.iter().map(|(_, place)| ends[*place as usize].saturating_add(1)).max().unwrap_or(0)
+        let longest = |ends: &[u32], edges: &[(u32, NodeId)]| {
+            edges.iter().map(|(_, node_id)| ends[*node_id as usize].saturating_add(1)).max().unwrap_or(0)
         };
         let (least, shortest, most) = match &node {
             Node::Step(edges) => {
-                let shortest = edges.iter().map(|(_, place)| self.shortest(*place) + 1).min().unwrap_or(0);
+                let shortest =
+                    edges.iter().map(|(_, node_id)| self.shortest(*node_id) + 1).min().unwrap_or(0);
                 (longest(&self.least, edges), shortest, longest(&self.most, edges))
             }
             Node::Text { cap, close, .. } => {
@@ -191,9 +200,9 @@ impl Automaton {
         self.shortest.push(shortest);
         self.most.push(most);
         self.nodes.push(node.clone());
-        let place = (self.nodes.len() - 1) as Place;
-        self.known.insert(node, place);
-        place
+        let node_id = (self.nodes.len() - 1) as NodeId;
+        self.known.insert(node, node_id);
+        node_id
     }
 }
 
@@ -202,7 +211,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ways_share_what_they_agree_on() {
+    fn joined_ways_share_their_common_prefix() {
         let mut automaton = Automaton::default();
         let end = automaton.end();
         let text = automaton.chain(&[9], end);
@@ -214,45 +223,49 @@ mod tests {
         let Node::Step(second) = automaton.at(first[0].1) else { panic!() };
         assert_eq!((first.len(), second.iter().map(|(id, _)| *id).collect::<Vec<_>>()), (1, vec![2, 4]));
         assert_eq!((automaton.shortest(both), automaton.least(both), automaton.most(both)), (3, 3, 8));
-        assert_eq!(automaton.either(both, left), Ok(both), "equal nodes are one");
-        // One way ends where the other goes on: the id alone does not say which.
+        assert_eq!(automaton.either(both, left), Ok(both), "equal nodes are stored once");
+        // One alternative ends where the other continues, so the id alone does not decide.
         let short = automaton.chain(&[1], end);
-        assert_eq!(automaton.either(left, short), Err(Unjoined::Ambiguous));
-        assert_eq!(automaton.either(text, end), Err(Unjoined::Ambiguous));
-        // Ways that agree for longer than a stack is deep.
+        assert_eq!(automaton.either(left, short), Err(JoinFailure::Ambiguous));
+        assert_eq!(automaton.either(text, end), Err(JoinFailure::Ambiguous));
+        // The alternatives share more ids than a recursion could follow.
         let alike = |last: u32| std::iter::repeat_n(7, 100_000).chain([last]).collect::<Vec<_>>();
         let (left, right) = (automaton.chain(&alike(1), end), automaton.chain(&alike(2), end));
-        assert!(matches!(automaton.either(left, right), Err(Unjoined::TooLarge(_))));
+        assert!(matches!(automaton.either(left, right), Err(JoinFailure::TooLarge(_))));
     }
 
     #[test]
-    fn it_grows_no_further_than_its_bounds() {
-        let refused = |what, most| Err(TooLarge { what, most });
+    fn an_automaton_stops_growing_at_its_limits() {
+        let refused = |what, most| Err(LimitExceeded { what, most });
         let full = |fill: &dyn Fn(&mut Automaton)| {
             let mut automaton = Automaton::default();
-            assert_eq!(automaton.fits(), Ok(()));
+            assert_eq!(automaton.check_limits(), Ok(()));
             fill(&mut automaton);
-            let (fits, end) = (automaton.fits(), automaton.end());
+            let (fits, end) = (automaton.check_limits(), automaton.end());
             let way = automaton.chain(&[1], end);
             let (left, right) = (automaton.chain(&[7], way), automaton.chain(&[7], end));
             let joined = automaton.either(left, right).map(drop);
-            assert_eq!(joined, fits.map_err(Unjoined::TooLarge), "what is full is not joined either");
+            assert_eq!(
+                joined,
+                fits.map_err(JoinFailure::TooLarge),
+                "a full automaton does not join alternatives"
+            );
             fits
         };
         let chain = |automaton: &mut Automaton, ids: usize| {
             let end = automaton.end();
             automaton.chain(&vec![0; ids], end);
         };
-        assert_eq!(full(&|automaton| chain(automaton, PLACES_MAX)), refused("places", PLACES_MAX));
+        assert_eq!(full(&|automaton| chain(automaton, NODES_MAX)), refused("nodes", NODES_MAX));
         let wide = |automaton: &mut Automaton| {
-            let mut place = automaton.end();
+            let mut node_id = automaton.end();
             for _ in 0..=EDGES_MAX / 1000 {
-                place = automaton.step((0..1000).map(|id| (id, place)).collect());
+                node_id = automaton.step((0..1000).map(|id| (id, node_id)).collect());
             }
         };
-        assert_eq!(full(&wide), refused("ids that lead on", EDGES_MAX));
-        // The same chain again and again is nothing new, and is looked at all the same.
+        assert_eq!(full(&wide), refused("edges", EDGES_MAX));
+        // Adding the same chain again adds no node, but counts as work.
         let again = |automaton: &mut Automaton| (0..=WORK_MAX / 2000).for_each(|_| chain(automaton, 1000));
-        assert_eq!(full(&again), refused("steps to build it", WORK_MAX));
+        assert_eq!(full(&again), refused("construction steps", WORK_MAX));
     }
 }

@@ -1,50 +1,52 @@
-//! A reply's layout: fixed pieces, words, numbers and free texts in order, and how each becomes places of the automaton.
+//! A reply's layout: fixed text, literals, numbers and free texts in order, and how each becomes
+//! nodes of the automaton.
 
 use std::collections::{BTreeMap, HashMap};
 
 use furrow_rollout::Grammar;
 
-use super::automaton::{Automaton, Place, Unjoined};
-use super::{Caps, ConstraintError, Lexicon, Rules};
-use crate::grammar::{self, Field, FieldKind, Frame, Shape};
+use super::automaton::{Automaton, JoinFailure, NodeId};
+use super::{ConstraintError, ConstraintRules, TextCaps, TokenLexicon};
+use crate::grammar::{self, ActionField, ActionShape, FieldKind, ReplyFrame};
 
-/// A part of a reply.
+/// An element of a reply.
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Part {
+enum ReplyElement {
     /// This text.
     Fixed(String),
-    /// One of these words.
-    Words(&'static [&'static str]),
-    /// A whole number, both ends included, without leading zeros.
+    /// One of these literals.
+    Choices(&'static [&'static str]),
+    /// A whole number within these inclusive bounds, without leading zeros.
     Number { from: u64, to: u64 },
-    /// At most so many ids of free text.
+    /// At most this many ids of free text.
     Text(u32),
-    /// Free text that takes all the room there is.
+    /// Free text that takes its whole budget.
     FillingText,
-    /// White space that takes all the room there is, one id at least: behind a number it says that no digit follows.
+    /// White space that takes its whole budget, at least one id: after a number it shows that no
+    /// digit follows.
     Space,
 }
 
-/// Bytes of JSON's white space.
+/// The bytes of JSON's white space.
 const WHITE_SPACE: &[u8] = b" \t\n\r";
 
-/// Builds the automaton of a grammar; the place where a reply begins.
+/// Builds the automaton of a grammar. Returns it with its first node.
 pub(super) fn build(
     grammar: &Grammar,
-    lexicon: &Lexicon<'_>,
-    rules: &Rules,
-) -> Result<(Automaton, Place), ConstraintError> {
-    let mut builder = Builder::new(lexicon)?;
+    lexicon: &TokenLexicon<'_>,
+    rules: &ConstraintRules,
+) -> Result<(Automaton, NodeId), ConstraintError> {
+    let mut builder = AutomatonBuilder::new(lexicon)?;
     let end = builder.automaton.end();
-    // The end of a reply leaves one id to take: the stop id is forced.
+    // The end of a reply is a step of one id, so the stop id is forced.
     let stop = builder.automaton.chain(&[lexicon.stop], end);
     let frame =
         grammar::frame(grammar).ok_or_else(|| ConstraintError::NoLayout { grammar: grammar.name.clone() })?;
-    let mut actions: Option<Place> = None;
-    let is_on = |shape: &Shape| rules.endings || !frame.endings.contains(&shape.name);
+    let mut actions: Option<NodeId> = None;
+    let is_on = |shape: &ActionShape| rules.endings || !frame.endings.contains(&shape.name);
     for shape in (frame.shapes)(&grammar.extra).into_iter().filter(is_on) {
         let rest = builder.parts(&action(&shape, rules)?, stop)?;
-        let way = builder.words(&[shape.name], rest)?;
+        let way = builder.choices(&[shape.name], rest)?;
         actions = Some(match actions {
             Some(others) => builder.either(others, way)?,
             None => way,
@@ -54,41 +56,46 @@ pub(super) fn build(
     Ok((builder.automaton, start))
 }
 
-/// What stands before the action's name.
-fn head(frame: &Frame, rules: &Rules) -> Vec<Part> {
-    let Caps { note, thought, .. } = rules.caps;
+/// The elements before the action's name.
+fn head(frame: &ReplyFrame, rules: &ConstraintRules) -> Vec<ReplyElement> {
+    let TextCaps { note, thought, .. } = rules.caps;
     vec![
-        Part::Fixed("{\"note\":\"".into()),
-        Part::Text(note),
-        Part::Fixed("\",\"thought\":\"".into()),
-        // The last text in front of the action: it leaves room for the longest, so that every action stays possible.
-        if rules.exact_tokens.is_some() { Part::FillingText } else { Part::Text(thought) },
-        Part::Fixed(format!("\",\"{}\":{{\"{}\":\"", frame.call, frame.name)),
+        ReplyElement::Fixed("{\"note\":\"".into()),
+        ReplyElement::Text(note),
+        ReplyElement::Fixed("\",\"thought\":\"".into()),
+        // This is the last text before the action. It reserves ids for the longest action, so that
+        // every action stays possible.
+        if rules.exact_tokens.is_some() { ReplyElement::FillingText } else { ReplyElement::Text(thought) },
+        ReplyElement::Fixed(format!("\",\"{}\":{{\"{}\":\"", frame.call, frame.name)),
     ]
 }
 
-/// What stands behind the action's name: its fields in their order, all of them written out.
-fn action(shape: &Shape, rules: &Rules) -> Result<Vec<Part>, ConstraintError> {
+/// The elements after the action's name: all of its fields in order.
+fn action(shape: &ActionShape, rules: &ConstraintRules) -> Result<Vec<ReplyElement>, ConstraintError> {
     let caps = &rules.caps;
     let mut parts = Vec::new();
-    // Fixed text since the last free part, opened by the quote that closes the name.
+    // Fixed text since the last free element. It starts with the quote that closes the name.
     let mut fixed = String::from("\"");
-    for Field { name, kind } in shape.fields {
+    for ActionField { name, kind } in shape.fields {
         fixed.push_str(&format!(",\"{name}\":"));
         let mut closing = "";
         let (quoted, free) = match *kind {
-            FieldKind::Text => (true, vec![Part::Text(caps.of(name))]),
-            FieldKind::Address => (true, vec![Part::Words(&["http://", "https://"]), Part::Text(caps.url)]),
-            FieldKind::Word(words) | FieldKind::WordOr(words) => (true, vec![Part::Words(words)]),
-            // One key: the shortest list. A longer one is no better for a policy that is led.
+            FieldKind::Text => (true, vec![ReplyElement::Text(caps.of(name))]),
+            FieldKind::Address => {
+                (true, vec![ReplyElement::Choices(&["http://", "https://"]), ReplyElement::Text(caps.url)])
+            }
+            FieldKind::Choice(choices) | FieldKind::ChoiceOr(choices) => {
+                (true, vec![ReplyElement::Choices(choices)])
+            }
+            // One key is the shortest list; a longer one has no advantage for a constrained policy.
             FieldKind::Keys { .. } => {
                 fixed.push('[');
                 closing = "]";
-                (true, vec![Part::Text(caps.of("key"))])
+                (true, vec![ReplyElement::Text(caps.of("key"))])
             }
-            FieldKind::Flag => (false, vec![Part::Words(&["true", "false"])]),
+            FieldKind::Flag => (false, vec![ReplyElement::Choices(&["true", "false"])]),
             FieldKind::Whole { from, to } | FieldKind::WholeOr { from, to, .. } => {
-                (false, vec![Part::Number { from, to }])
+                (false, vec![ReplyElement::Number { from, to }])
             }
             FieldKind::Number { .. }
             | FieldKind::NumberOr { .. }
@@ -99,29 +106,29 @@ fn action(shape: &Shape, rules: &Rules) -> Result<Vec<Part>, ConstraintError> {
             }
         };
         let quote = if quoted { "\"" } else { "" };
-        parts.push(Part::Fixed(fixed + quote));
+        parts.push(ReplyElement::Fixed(fixed + quote));
         parts.extend(free);
         fixed = format!("{quote}{closing}");
     }
     if rules.exact_tokens.is_some() {
-        // What a shorter action leaves.
-        parts.extend([Part::Fixed(fixed), Part::Space, Part::Fixed("}}".into())]);
+        // White space fills what a shorter action leaves.
+        parts.extend([ReplyElement::Fixed(fixed), ReplyElement::Space, ReplyElement::Fixed("}}".into())]);
     } else {
-        parts.push(Part::Fixed(fixed + "}}"));
+        parts.push(ReplyElement::Fixed(fixed + "}}"));
     }
     Ok(parts)
 }
 
-impl Lexicon<'_> {
-    /// Ids that are nothing but white space.
+impl TokenLexicon<'_> {
+    /// Ids that consist of white space only.
     pub(super) fn white_space(&self) -> Vec<u32> {
         let is_space = |text: &[u8]| text.iter().all(|byte| WHITE_SPACE.contains(byte));
         (0..self.rows as u32).filter(|id| self.text(*id).is_some_and(is_space)).collect()
     }
 }
 
-/// Ids that are nothing but digits, with their text, by its length (index 0: one digit).
-fn digits(lexicon: &Lexicon<'_>) -> Result<Vec<Vec<(u32, String)>>, ConstraintError> {
+/// Ids that consist of digits only, with their text, by its length (index 0: one digit).
+fn digits(lexicon: &TokenLexicon<'_>) -> Result<Vec<Vec<(u32, String)>>, ConstraintError> {
     let mut digits = vec![Vec::new()];
     for id in 0..lexicon.rows as u32 {
         // 20 digits hold any u64.
@@ -137,86 +144,88 @@ fn digits(lexicon: &Lexicon<'_>) -> Result<Vec<Vec<(u32, String)>>, ConstraintEr
     }
 }
 
-/// Turns parts into places, each one before those it leads to.
-pub(super) struct Builder<'a, 'b> {
+/// Turns elements into nodes, the last one first.
+pub(super) struct AutomatonBuilder<'a, 'b> {
     pub automaton: Automaton,
-    lexicon: &'a Lexicon<'b>,
+    lexicon: &'a TokenLexicon<'b>,
     digits: Vec<Vec<(u32, String)>>,
 }
 
-/// A number being written: what it may be, what follows it, and the places of the beginnings seen so far.
-struct Number {
+/// The number that is being built: its bounds, the node after it, and the nodes of the prefixes so
+/// far.
+struct NumberRange {
     from: u64,
     to: u64,
-    next: Place,
-    /// By what can still be written: beginnings with the same ends are one place.
-    seen: HashMap<Vec<Ends>, Place>,
+    next: NodeId,
+    /// Keyed by what can still follow: prefixes with the same ends share a node.
+    known_nodes: HashMap<Vec<DigitEnds>, NodeId>,
 }
 
-/// How many digits may follow a beginning, and which numbers they may be.
-type Ends = (u32, u128, u128);
+/// How many digits may follow a prefix, and the range of the resulting numbers.
+type DigitEnds = (u32, u128, u128);
 
-impl<'a, 'b> Builder<'a, 'b> {
-    pub fn new(lexicon: &'a Lexicon<'b>) -> Result<Self, ConstraintError> {
+impl<'a, 'b> AutomatonBuilder<'a, 'b> {
+    pub fn new(lexicon: &'a TokenLexicon<'b>) -> Result<Self, ConstraintError> {
         Ok(Self { automaton: Automaton::default(), lexicon, digits: digits(lexicon)? })
     }
 }
 
-impl Builder<'_, '_> {
+impl AutomatonBuilder<'_, '_> {
     /// This text, tokenised alone.
-    pub fn fixed(&mut self, text: &str, next: Place) -> Result<Place, ConstraintError> {
-        self.automaton.fits()?;
+    pub fn fixed(&mut self, text: &str, next: NodeId) -> Result<NodeId, ConstraintError> {
+        self.automaton.check_limits()?;
         self.automaton.count(text.len());
         let ids = self.lexicon.encode_exactly(text)?;
         Ok(self.automaton.chain(&ids, next))
     }
 
-    /// From here on numbers are written digit by digit, whatever ids of several digits there are.
+    /// From here on numbers are written digit by digit, although ids of several digits exist.
     pub fn digit_by_digit(&mut self) {
         self.digits.truncate(1);
     }
 
-    /// A whole number, both ends included, without leading zeros.
-    pub fn digits_of(&mut self, from: u64, to: u64, next: Place) -> Result<Place, ConstraintError> {
-        self.number("", &mut Number { from, to, next, seen: HashMap::new() })
+    /// A whole number within these inclusive bounds, without leading zeros.
+    pub fn digits_of(&mut self, from: u64, to: u64, next: NodeId) -> Result<NodeId, ConstraintError> {
+        self.number("", &mut NumberRange { from, to, next, known_nodes: HashMap::new() })
     }
 
-    /// One to so many digits.
-    pub fn fraction(&mut self, digits_max: usize, next: Place) -> Result<Place, ConstraintError> {
-        let mut places = vec![next];
+    /// One to `digits_max` digits.
+    pub fn fraction(&mut self, digits_max: usize, next: NodeId) -> Result<NodeId, ConstraintError> {
+        let mut node_ids = vec![next];
         for left in 1..=digits_max {
             let ids = self.digits.iter().take(left).enumerate();
             let edges = ids.flat_map(|(index, ids)| ids.iter().map(move |(id, _)| (*id, index + 1)));
-            let edges: BTreeMap<u32, Place> = edges.map(|(id, taken)| (id, places[left - taken])).collect();
+            let edges: BTreeMap<u32, NodeId> =
+                edges.map(|(id, taken)| (id, node_ids[left - taken])).collect();
             let some = self.automaton.step(edges);
-            places.push(if left < digits_max { self.either(some, next)? } else { some });
+            node_ids.push(if left < digits_max { self.either(some, next)? } else { some });
         }
-        Ok(places[digits_max])
+        Ok(node_ids[digits_max])
     }
 
-    /// Any of these ways.
-    pub fn one_of(&mut self, ways: Vec<Place>) -> Result<Place, ConstraintError> {
+    /// Any of these alternatives.
+    pub fn one_of(&mut self, ways: Vec<NodeId>) -> Result<NodeId, ConstraintError> {
         let mut ways = ways.into_iter();
         let first = ways.next().ok_or(ConstraintError::Ambiguous)?;
         ways.try_fold(first, |all, way| self.either(all, way))
     }
 
-    fn parts(&mut self, parts: &[Part], next: Place) -> Result<Place, ConstraintError> {
+    fn parts(&mut self, parts: &[ReplyElement], next: NodeId) -> Result<NodeId, ConstraintError> {
         parts.iter().rev().try_fold(next, |next, part| self.part(part, next))
     }
 
-    fn part(&mut self, part: &Part, next: Place) -> Result<Place, ConstraintError> {
+    fn part(&mut self, part: &ReplyElement, next: NodeId) -> Result<NodeId, ConstraintError> {
         match part {
-            Part::Fixed(text) => self.fixed(text, next),
-            Part::Words(words) => self.words(words, next),
-            Part::Number { from, to } => self.digits_of(*from, *to, next),
-            Part::Text(cap) => Ok(self.automaton.text(*cap, next)),
-            Part::FillingText => Ok(self.automaton.filling_text(next)),
-            Part::Space => self.space(next),
+            ReplyElement::Fixed(text) => self.fixed(text, next),
+            ReplyElement::Choices(choices) => self.choices(choices, next),
+            ReplyElement::Number { from, to } => self.digits_of(*from, *to, next),
+            ReplyElement::Text(cap) => Ok(self.automaton.text(*cap, next)),
+            ReplyElement::FillingText => Ok(self.automaton.filling_text(next)),
+            ReplyElement::Space => self.space(next),
         }
     }
 
-    fn space(&mut self, next: Place) -> Result<Place, ConstraintError> {
+    fn space(&mut self, next: NodeId) -> Result<NodeId, ConstraintError> {
         let more = self.automaton.space(next);
         let ids = self.lexicon.white_space();
         if ids.is_empty() {
@@ -225,11 +234,11 @@ impl Builder<'_, '_> {
         Ok(self.automaton.step(ids.into_iter().map(|id| (id, more)).collect()))
     }
 
-    /// One of some words, each tokenised alone.
-    pub fn words(&mut self, words: &[impl AsRef<str>], next: Place) -> Result<Place, ConstraintError> {
-        let mut all: Option<Place> = None;
-        for word in words {
-            let way = self.fixed(word.as_ref(), next)?;
+    /// One of some literals, each tokenised alone.
+    pub fn choices(&mut self, choices: &[impl AsRef<str>], next: NodeId) -> Result<NodeId, ConstraintError> {
+        let mut all: Option<NodeId> = None;
+        for choice in choices {
+            let way = self.fixed(choice.as_ref(), next)?;
             all = Some(match all {
                 Some(others) => self.either(others, way)?,
                 None => way,
@@ -238,19 +247,19 @@ impl Builder<'_, '_> {
         Ok(all.unwrap_or(next))
     }
 
-    /// The places of a number that begins with these digits.
-    fn number(&mut self, begun: &str, number: &mut Number) -> Result<Place, ConstraintError> {
+    /// The nodes of a number that begins with these digits.
+    fn number(&mut self, begun: &str, number: &mut NumberRange) -> Result<NodeId, ConstraintError> {
         let ends = number.ends(begun);
-        if let Some(place) = number.seen.get(&ends) {
-            return Ok(*place);
+        if let Some(node_id) = number.known_nodes.get(&ends) {
+            return Ok(*node_id);
         }
-        self.automaton.fits()?;
+        self.automaton.check_limits()?;
         self.automaton.count(self.digits.iter().map(Vec::len).sum());
         let mut edges = BTreeMap::new();
         for (id, grown) in self.grown(begun, number) {
             edges.insert(id, self.number(&grown, number)?);
         }
-        let place = match (edges.is_empty(), number.is_whole(begun)) {
+        let node_id = match (edges.is_empty(), number.is_whole(begun)) {
             (true, _) => number.next,
             (false, false) => self.automaton.step(edges),
             (false, true) => {
@@ -258,33 +267,34 @@ impl Builder<'_, '_> {
                 self.either(longer, number.next)?
             }
         };
-        number.seen.insert(ends, place);
-        Ok(place)
+        number.known_nodes.insert(ends, node_id);
+        Ok(node_id)
     }
 
-    /// What the digits can grow to by one id and still be, or become, such a number.
-    fn grown(&self, begun: &str, number: &Number) -> Vec<(u32, String)> {
-        let room = number.to.to_string().len() - begun.len();
-        let ids = self.digits.iter().take(room).flatten();
+    /// The digits extended by one id, if the result is or can become such a number.
+    fn grown(&self, begun: &str, number: &NumberRange) -> Vec<(u32, String)> {
+        let digits_left = number.to.to_string().len() - begun.len();
+        let ids = self.digits.iter().take(digits_left).flatten();
         let grown = ids.map(|(id, text)| (*id, format!("{begun}{text}")));
         grown.filter(|(_, grown)| number.begins_with(grown)).collect()
     }
 
-    pub fn either(&mut self, left: Place, right: Place) -> Result<Place, ConstraintError> {
+    pub fn either(&mut self, left: NodeId, right: NodeId) -> Result<NodeId, ConstraintError> {
         self.automaton.either(left, right).map_err(|why| match why {
-            Unjoined::Ambiguous => ConstraintError::Ambiguous,
-            Unjoined::TooLarge(why) => why.into(),
+            JoinFailure::Ambiguous => ConstraintError::Ambiguous,
+            JoinFailure::TooLarge(why) => why.into(),
         })
     }
 }
 
-impl Number {
+impl NumberRange {
     fn is_whole(&self, digits: &str) -> bool {
         digits.parse().is_ok_and(|value: u64| (self.from..=self.to).contains(&value))
     }
 
-    /// What may follow these digits: for each count of further digits the numbers that they may be.
-    fn ends(&self, begun: &str) -> Vec<Ends> {
+    /// What may follow these digits: for each count of further digits, the range of the resulting
+    /// numbers.
+    fn ends(&self, begun: &str) -> Vec<DigitEnds> {
         let digits_max = self.to.to_string().len();
         let Ok(value) = begun.parse::<u128>() else { return Vec::new() };
         let longer = if begun == "0" { 0 } else { digits_max.saturating_sub(begun.len()) as u32 };
@@ -297,7 +307,8 @@ impl Number {
         ends.collect()
     }
 
-    /// Whether one of the numbers begins with these digits: 41 begins 41, 410 to 419, 4100 to 4199, …
+    /// Whether one of the numbers begins with these digits: 41 begins 41, 410 to 419, 4100 to 4199,
+    /// …
     fn begins_with(&self, digits: &str) -> bool {
         let Ok(value) = digits.parse::<u64>() else { return false };
         if digits.starts_with('0') {
@@ -321,7 +332,7 @@ mod tests {
     #[test]
     fn beginnings_of_numbers_are_those_of_their_decimals() {
         for (from, to) in [(0, 10), (0, 255), (0, 1000), (7, 7), (95, 1203)] {
-            let number = Number { from, to, next: 0, seen: HashMap::new() };
+            let number = NumberRange { from, to, next: 0, known_nodes: HashMap::new() };
             let all: Vec<String> = (from..=to).map(|value| value.to_string()).collect();
             let candidates =
                 (0..=20_000).map(|value: u32| value.to_string()).chain(["00".into(), "01".into()]);
@@ -334,27 +345,33 @@ mod tests {
 
     #[test]
     fn parts_alternate_between_fixed_and_free() {
-        let rules = Rules::from(Caps::default());
-        let goto =
-            Shape { name: "goto", fields: &[Field { name: "url", kind: FieldKind::Address }], says: "" };
-        let fixed = |text: &str| Part::Fixed(text.into());
+        let rules = ConstraintRules::from(TextCaps::default());
+        let goto = ActionShape {
+            name: "goto",
+            fields: &[ActionField { name: "url", kind: FieldKind::Address }],
+            description: "",
+        };
+        let fixed = |text: &str| ReplyElement::Fixed(text.into());
         let want = [
             fixed("\",\"url\":\""),
-            Part::Words(&["http://", "https://"]),
-            Part::Text(rules.caps.url),
+            ReplyElement::Choices(&["http://", "https://"]),
+            ReplyElement::Text(rules.caps.url),
             fixed("\"}}"),
         ];
         assert_eq!(action(&goto, &rules).unwrap(), want);
-        const SECONDS: Field =
-            Field { name: "seconds", kind: FieldKind::WholeOr { from: 0, to: 10, default: 2 } };
-        let wait = Shape { name: "wait", fields: &[SECONDS], says: "" };
-        let want = [fixed("\",\"seconds\":"), Part::Number { from: 0, to: 10 }, fixed("}}")];
+        const SECONDS: ActionField =
+            ActionField { name: "seconds", kind: FieldKind::WholeOr { from: 0, to: 10, default: 2 } };
+        let wait = ActionShape { name: "wait", fields: &[SECONDS], description: "" };
+        let want = [fixed("\",\"seconds\":"), ReplyElement::Number { from: 0, to: 10 }, fixed("}}")];
         assert_eq!(action(&wait, &rules).unwrap(), want);
-        let exact = Rules { exact_tokens: Some(150), ..rules.clone() };
+        let exact = ConstraintRules { exact_tokens: Some(150), ..rules.clone() };
         let [seconds, number, _] = want;
-        assert_eq!(action(&wait, &exact).unwrap(), [seconds, number, fixed(""), Part::Space, fixed("}}")]);
         assert_eq!(
-            action(&Shape { name: "refresh", fields: &[], says: "" }, &rules).unwrap(),
+            action(&wait, &exact).unwrap(),
+            [seconds, number, fixed(""), ReplyElement::Space, fixed("}}")]
+        );
+        assert_eq!(
+            action(&ActionShape { name: "refresh", fields: &[], description: "" }, &rules).unwrap(),
             [fixed("\"}}")]
         );
     }

@@ -1,42 +1,44 @@
-//! JSON schemas as layouts: which of them can be led to, and the places of the automaton they become.
+//! JSON schemas as layouts: which schemas are supported, and the nodes of the automaton that they
+//! become.
 //!
-//! A reply is written without white space, the properties of an object in the order of the schema. What a schema says that is not
-//! led to is refused by its name: whoever asked for a pattern must not get a text without it. The automaton has no cycles, so lists and
-//! free objects have a longest form.
+//! A reply is written without white space, with the properties of an object in the order of the
+//! schema. A key that is not supported is refused by its name, because a client that sets a pattern
+//! must not get a text that ignores it. The automaton has no cycles, so lists and free objects have
+//! a longest form.
 
 use std::collections::HashSet;
 
 use serde_json::{Map, Value};
 
-use super::automaton::Place;
-use super::layout::Builder;
-use super::{ConstraintError, Lexicon};
+use super::automaton::NodeId;
+use super::layout::AutomatonBuilder;
+use super::{ConstraintError, TokenLexicon};
 
-/// A schema that replies can be led to; only `check` and `any_object` make one.
+/// A supported schema; only `check` and `any_object` create one.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Schema(Shape);
+pub struct Schema(ValueShape);
 
-/// A schema that they cannot.
+/// A schema that is not supported.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{path}: {why}")]
 pub struct SchemaError {
-    /// Where, from the root `$`.
+    /// The path from the root `$`.
     pub path: String,
-    /// What is wrong, and what would be right.
+    /// The problem and what to use instead.
     pub why: String,
 }
 
-/// What a value looks like.
+/// The form of a value.
 #[derive(Debug, Clone, PartialEq)]
-enum Shape {
-    Object(Vec<Property>),
-    /// Members of any name.
+enum ValueShape {
+    Object(Vec<SchemaProperty>),
+    /// An object with any member names.
     Map {
-        value: Box<Shape>,
+        value: Box<ValueShape>,
         members_max: u32,
     },
     List {
-        items: Box<Shape>,
+        items: Box<ValueShape>,
         from: u32,
         to: u32,
     },
@@ -46,20 +48,20 @@ enum Shape {
         to: i64,
     },
     Number,
-    /// One of these, as JSON.
-    Words(Vec<String>),
-    Either(Vec<Shape>),
+    /// One of these JSON literals.
+    Literals(Vec<String>),
+    Either(Vec<ValueShape>),
 }
 
 #[derive(Debug, Clone, PartialEq)]
-struct Property {
+struct SchemaProperty {
     /// Its name, as JSON.
     name: String,
-    shape: Shape,
+    shape: ValueShape,
     is_required: bool,
 }
 
-/// Keys that say nothing about a value.
+/// Keys that do not constrain a value.
 const REMARKS: [&str; 11] = [
     "title",
     "description",
@@ -73,58 +75,63 @@ const REMARKS: [&str; 11] = [
     "definitions",
     "additionalProperties",
 ];
-/// Schemas inside schemas.
+/// Deepest nesting of schemas.
 const DEPTH_MAX: usize = 16;
-/// Properties, words and ways of one schema.
+/// Most properties, literals and alternatives of a schema.
 const PIECES_MAX: usize = 1000;
-/// Bytes of a schema, written without white space.
+/// Most bytes of a schema, written without white space.
 const BYTES_MAX: usize = 32 << 10;
-/// Bytes of a property's name or of a word, as JSON: ways are joined byte by byte.
-const WORD_BYTES_MAX: usize = 256;
-/// JSON has seven types, integers counted apart.
+/// Most bytes of a property's name or of a literal, as JSON. Alternatives are joined byte by byte.
+const LITERAL_BYTES_MAX: usize = 256;
+/// Most types in a list: JSON has seven if integers count apart.
 const KINDS_MAX: usize = 7;
-/// Longest list where a schema names none, and the longest it may name.
+/// Longest list if a schema sets no limit, and the highest limit it may set.
 const ITEMS_USUAL: u32 = 16;
 const ITEMS_MAX: u32 = 256;
-/// Whole numbers of 15 digits are exact in every reader.
+/// Whole numbers of 15 digits are exact in every JSON parser.
 const WHOLE_MAX: i64 = 999_999_999_999_999;
-/// Digits behind the point.
+/// Digits after the decimal point.
 const FRACTION_DIGITS: usize = 9;
-/// Members of a free object and what each of them may hold.
+/// Most members of a free object, and what each of them may hold.
 const MEMBERS_MAX: u32 = 16;
 const INNER_MAX: u32 = 8;
 
 impl Schema {
-    /// Reads a schema, or says the first thing in it that is not led to. Milliseconds, more for what is far too long: not for a thread that
-    /// serves others.
+    /// Checks a schema and returns the first part that is not supported. This takes milliseconds,
+    /// and longer for a schema that is far too long, so run it on a blocking thread.
     pub fn check(schema: &Value) -> Result<Self, SchemaError> {
         let bytes = schema.to_string().len();
         if bytes > BYTES_MAX {
             return wrong("$", format!("the schema has {bytes} bytes; use at most {BYTES_MAX}"));
         }
-        let mut reader = Reader { root: schema, pieces_left: PIECES_MAX };
+        let mut reader = SchemaReader { root: schema, pieces_left: PIECES_MAX };
         reader.shape(schema, "$", 0).map(Self)
     }
 
-    /// Any object of up to 16 members: texts, numbers, `true`, `false`, `null`, and lists and objects of up to 8 of those.
+    /// Any object of up to 16 members: texts, numbers, `true`, `false`, `null`, and lists and
+    /// objects of up to 8 of those.
     pub fn any_object() -> Self {
-        let plain =
-            vec![Shape::Text, Shape::Number, Shape::Words(["true", "false", "null"].map(Into::into).into())];
-        let inner = || Box::new(Shape::Either(plain.clone()));
+        let plain = vec![
+            ValueShape::Text,
+            ValueShape::Number,
+            ValueShape::Literals(["true", "false", "null"].map(Into::into).into()),
+        ];
+        let inner = || Box::new(ValueShape::Either(plain.clone()));
         let mut any = plain.clone();
-        any.push(Shape::List { items: inner(), from: 0, to: INNER_MAX });
-        any.push(Shape::Map { value: inner(), members_max: INNER_MAX });
-        Self(Shape::Map { value: Box::new(Shape::Either(any)), members_max: MEMBERS_MAX })
+        any.push(ValueShape::List { items: inner(), from: 0, to: INNER_MAX });
+        any.push(ValueShape::Map { value: inner(), members_max: INNER_MAX });
+        Self(ValueShape::Map { value: Box::new(ValueShape::Either(any)), members_max: MEMBERS_MAX })
     }
 
-    /// The place where a reply begins, for one that ends with the stop id.
+    /// The first node of a reply that ends with the stop id.
     pub(super) fn build(
         &self,
-        builder: &mut Builder<'_, '_>,
-        lexicon: &Lexicon<'_>,
-    ) -> Result<Place, ConstraintError> {
-        if let Shape::Map { .. } = self.0 {
-            // 272 numbers of 50 places with 1,110 ids each would be 15 million ids where ids have up to three digits.
+        builder: &mut AutomatonBuilder<'_, '_>,
+        lexicon: &TokenLexicon<'_>,
+    ) -> Result<NodeId, ConstraintError> {
+        if let ValueShape::Map { .. } = self.0 {
+            // 272 numbers of 50 nodes with 1,110 ids each would be 15 million ids if ids have up to
+            // three digits.
             builder.digit_by_digit();
         }
         let end = builder.automaton.end();
@@ -133,7 +140,7 @@ impl Schema {
     }
 }
 
-struct Reader<'a> {
+struct SchemaReader<'a> {
     root: &'a Value,
     pieces_left: usize,
 }
@@ -142,53 +149,56 @@ fn wrong<T>(path: &str, why: impl Into<String>) -> Result<T, SchemaError> {
     Err(SchemaError { path: path.chars().take(200).collect(), why: why.into() })
 }
 
-impl Reader<'_> {
-    fn shape(&mut self, schema: &Value, path: &str, depth: usize) -> Result<Shape, SchemaError> {
+impl SchemaReader<'_> {
+    fn shape(&mut self, schema: &Value, path: &str, depth: usize) -> Result<ValueShape, SchemaError> {
         if depth > DEPTH_MAX {
-            return wrong(path, format!("schemas may lie {DEPTH_MAX} deep and not hold themselves"));
+            return wrong(
+                path,
+                format!("schemas may be nested {DEPTH_MAX} deep and must not contain themselves"),
+            );
         }
         let Value::Object(map) = schema else {
-            return wrong(path, "a schema is an object here; true and false are not supported");
+            return wrong(path, "a schema must be an object; true and false are not supported");
         };
         self.take_piece(path)?;
         if let Some(target) = map.get("$ref") {
-            only(map, &["$ref"], path)?;
+            check_keys(map, &["$ref"], path)?;
             let root = self.root;
             let found = target.as_str().and_then(|at| root.pointer(at.strip_prefix('#')?));
             return match found {
                 Some(found) => self.shape(found, path, depth + 1),
-                None => wrong(path, "$ref leads nowhere in this schema; use #/$defs/NAME"),
+                None => wrong(path, "$ref does not name a definition of this schema; use #/$defs/NAME"),
             };
         }
         if let Some(ways) = map.get("anyOf") {
-            only(map, &["anyOf"], path)?;
+            check_keys(map, &["anyOf"], path)?;
             let Some(ways) = ways.as_array().filter(|ways| !ways.is_empty()) else {
-                return wrong(path, "anyOf is a list of schemas");
+                return wrong(path, "anyOf must be a list of schemas");
             };
             let mut shapes = Vec::new();
             for (index, way) in ways.iter().enumerate() {
                 shapes.push(self.shape(way, &format!("{path}.anyOf[{index}]"), depth + 1)?);
             }
-            return Ok(Shape::Either(shapes));
+            return Ok(ValueShape::Either(shapes));
         }
-        if let Some(words) = map.get("enum").or_else(|| map.get("const")) {
-            only(map, &["type", if map.contains_key("enum") { "enum" } else { "const" }], path)?;
-            return self.words(map, words, path);
+        if let Some(literals) = map.get("enum").or_else(|| map.get("const")) {
+            check_keys(map, &["type", if map.contains_key("enum") { "enum" } else { "const" }], path)?;
+            return self.literals(map, literals, path);
         }
         match map.get("type") {
             Some(Value::String(kind)) => self.kind(kind, map, path, depth),
             Some(Value::Array(kinds)) if !kinds.is_empty() => {
                 let repeats = |(at, kind): (usize, &Value)| kinds[..at].contains(kind);
                 if kinds.len() > KINDS_MAX || kinds.iter().enumerate().any(repeats) {
-                    return wrong(path, format!("type names up to {KINDS_MAX} types, each once"));
+                    return wrong(path, format!("type may name up to {KINDS_MAX} types, each once"));
                 }
                 let mut shapes = Vec::new();
                 for kind in kinds {
-                    let Some(kind) = kind.as_str() else { return wrong(path, "type names types") };
-                    // What is said of the others is not for this one.
+                    let Some(kind) = kind.as_str() else { return wrong(path, "type must name types") };
+                    // Keys of the other types do not apply to this one.
                     shapes.push(self.kind(kind, &of_kind(map, kind, kinds), path, depth)?);
                 }
-                Ok(Shape::Either(shapes))
+                Ok(ValueShape::Either(shapes))
             }
             _ => wrong(
                 path,
@@ -203,60 +213,70 @@ impl Reader<'_> {
         map: &Map<String, Value>,
         path: &str,
         depth: usize,
-    ) -> Result<Shape, SchemaError> {
-        only(map, keys_of(kind), path)?;
+    ) -> Result<ValueShape, SchemaError> {
+        check_keys(map, keys_of(kind), path)?;
         Ok(match kind {
             "object" => return self.object(map, path, depth),
             "array" => return self.list(map, path, depth),
-            "string" => Shape::Text,
+            "string" => ValueShape::Text,
             "integer" => return whole(map, path),
-            "number" => Shape::Number,
-            "boolean" => Shape::Words(["true", "false"].map(Into::into).into()),
-            "null" => Shape::Words(vec!["null".into()]),
+            "number" => ValueShape::Number,
+            "boolean" => ValueShape::Literals(["true", "false"].map(Into::into).into()),
+            "null" => ValueShape::Literals(vec!["null".into()]),
             _ => {
                 return wrong(
                     path,
-                    "type is none of object, array, string, integer, number, boolean and null",
+                    "the type is unknown; use object, array, string, integer, number, boolean or null",
                 );
             }
         })
     }
 
-    fn object(&mut self, map: &Map<String, Value>, path: &str, depth: usize) -> Result<Shape, SchemaError> {
+    fn object(
+        &mut self,
+        map: &Map<String, Value>,
+        path: &str,
+        depth: usize,
+    ) -> Result<ValueShape, SchemaError> {
         let none = Map::new();
         let properties = match map.get("properties") {
             None => &none,
             Some(Value::Object(properties)) => properties,
-            Some(_) => return wrong(path, "properties is an object of schemas"),
+            Some(_) => return wrong(path, "properties must be an object of schemas"),
         };
         let required: HashSet<&str> = match map.get("required") {
             None => HashSet::new(),
             Some(Value::Array(names)) => names.iter().filter_map(Value::as_str).collect(),
-            Some(_) => return wrong(path, "required is a list of names"),
+            Some(_) => return wrong(path, "required must be a list of names"),
         };
         if let Some(name) = required.iter().find(|name| !properties.contains_key(**name)) {
             let name = cut(name);
-            return wrong(path, format!("required names {name:?}, which is none of the properties"));
+            return wrong(path, format!("required names {name:?}, which is not in properties"));
         }
         let mut shapes = Vec::with_capacity(properties.len().min(PIECES_MAX));
         for (name, schema) in properties {
             let json = Value::from(name.as_str()).to_string();
-            short(&json, path)?;
+            check_length(&json, path)?;
             let shape = self.shape(schema, &format!("{path}.{name}"), depth + 1)?;
             let is_required = required.contains(name.as_str());
-            shapes.push(Property { name: json, shape, is_required });
+            shapes.push(SchemaProperty { name: json, shape, is_required });
         }
-        Ok(Shape::Object(shapes))
+        Ok(ValueShape::Object(shapes))
     }
 
-    fn list(&mut self, map: &Map<String, Value>, path: &str, depth: usize) -> Result<Shape, SchemaError> {
+    fn list(
+        &mut self,
+        map: &Map<String, Value>,
+        path: &str,
+        depth: usize,
+    ) -> Result<ValueShape, SchemaError> {
         let Some(items) = map.get("items") else { return wrong(path, "an array needs items") };
         let items = Box::new(self.shape(items, &format!("{path}[]"), depth + 1)?);
         let count = |key: &str, usual: u32| match map.get(key) {
             None => Ok(usual),
             Some(count) => match count.as_u64().filter(|count| *count <= u64::from(ITEMS_MAX)) {
                 Some(count) => Ok(count as u32),
-                None => wrong(path, format!("{key} is a whole number of 0 to {ITEMS_MAX}")),
+                None => wrong(path, format!("{key} must be a whole number from 0 to {ITEMS_MAX}")),
             },
         };
         let from = count("minItems", 0)?;
@@ -264,36 +284,41 @@ impl Reader<'_> {
         if from > to {
             return wrong(path, format!("minItems {from} is more than maxItems {to}"));
         }
-        Ok(Shape::List { items, from, to })
+        Ok(ValueShape::List { items, from, to })
     }
 
-    fn words(&mut self, map: &Map<String, Value>, words: &Value, path: &str) -> Result<Shape, SchemaError> {
-        let list = match words {
+    fn literals(
+        &mut self,
+        map: &Map<String, Value>,
+        literals: &Value,
+        path: &str,
+    ) -> Result<ValueShape, SchemaError> {
+        let list = match literals {
             Value::Array(list) if map.contains_key("enum") => list.as_slice(),
             one if !map.contains_key("enum") => std::slice::from_ref(one),
-            _ => return wrong(path, "enum is a list of values"),
+            _ => return wrong(path, "enum must be a list of values"),
         };
-        if list.is_empty() || list.iter().any(|word| word.is_array() || word.is_object()) {
-            return wrong(path, "enum and const name texts, numbers, true, false or null, at least one");
+        if list.is_empty() || list.iter().any(|literal| literal.is_array() || literal.is_object()) {
+            return wrong(path, "enum and const may hold texts, numbers, true, false or null, at least one");
         }
-        let is_of = |word: &Value| match map.get("type").and_then(Value::as_str) {
-            Some("string") => word.is_string(),
-            Some("integer") => word.is_i64() || word.is_u64(),
-            Some("number") => word.is_number(),
-            Some("boolean") => word.is_boolean(),
-            Some("null") => word.is_null(),
+        let is_of = |literal: &Value| match map.get("type").and_then(Value::as_str) {
+            Some("string") => literal.is_string(),
+            Some("integer") => literal.is_i64() || literal.is_u64(),
+            Some("number") => literal.is_number(),
+            Some("boolean") => literal.is_boolean(),
+            Some("null") => literal.is_null(),
             _ => !map.contains_key("type"),
         };
-        if let Some(word) = list.iter().find(|word| !is_of(word)) {
-            let word = word.to_string();
-            return wrong(path, format!("{} is not of the type that stands beside it", cut(&word)));
+        if let Some(literal) = list.iter().find(|literal| !is_of(literal)) {
+            let literal = literal.to_string();
+            return wrong(path, format!("{} is not of the type that the schema sets", cut(&literal)));
         }
         list.iter().try_for_each(|_| self.take_piece(path))?;
-        let mut words: Vec<String> = list.iter().map(Value::to_string).collect();
-        words.iter().try_for_each(|word| short(word, path))?;
-        words.sort_unstable();
-        words.dedup();
-        Ok(Shape::Words(words))
+        let mut literals: Vec<String> = list.iter().map(Value::to_string).collect();
+        literals.iter().try_for_each(|literal| check_length(literal, path))?;
+        literals.sort_unstable();
+        literals.dedup();
+        Ok(ValueShape::Literals(literals))
     }
 
     fn take_piece(&mut self, path: &str) -> Result<(), SchemaError> {
@@ -302,12 +327,12 @@ impl Reader<'_> {
                 self.pieces_left = left;
                 Ok(())
             }
-            None => wrong(path, format!("the schema has more than {PIECES_MAX} properties and words")),
+            None => wrong(path, format!("the schema has more than {PIECES_MAX} properties and literals")),
         }
     }
 }
 
-/// Keys that say something about values of a type.
+/// Keys that constrain values of a type.
 fn keys_of(kind: &str) -> &'static [&'static str] {
     match kind {
         "object" => &["type", "properties", "required"],
@@ -317,7 +342,7 @@ fn keys_of(kind: &str) -> &'static [&'static str] {
     }
 }
 
-/// The keys of a schema of several types without those that are for another of them.
+/// The keys of a schema of several types, without those of its other types.
 fn of_kind(map: &Map<String, Value>, kind: &str, kinds: &[Value]) -> Map<String, Value> {
     let is_of = |key: &str, kind: &str| keys_of(kind).contains(&key);
     let others: Vec<&str> = kinds.iter().filter_map(Value::as_str).collect();
@@ -327,7 +352,7 @@ fn of_kind(map: &Map<String, Value>, kind: &str, kinds: &[Value]) -> Map<String,
     map.iter().filter(|(key, _)| is_mine(key)).map(|(key, value)| (key.clone(), value.clone())).collect()
 }
 
-fn only(map: &Map<String, Value>, known: &[&str], path: &str) -> Result<(), SchemaError> {
+fn check_keys(map: &Map<String, Value>, known: &[&str], path: &str) -> Result<(), SchemaError> {
     let is_known = |key: &&String| known.contains(&key.as_str()) || REMARKS.contains(&key.as_str());
     match map.keys().find(|key| !is_known(key)) {
         Some(key) => wrong(path, format!("{:?} is not supported here", cut(key))),
@@ -335,28 +360,28 @@ fn only(map: &Map<String, Value>, known: &[&str], path: &str) -> Result<(), Sche
     }
 }
 
-/// Refuses a name or a word, as JSON, that is too long.
-fn short(word: &str, path: &str) -> Result<(), SchemaError> {
-    if word.len() <= WORD_BYTES_MAX {
+/// Refuses a name or literal, as JSON, that is too long.
+fn check_length(literal: &str, path: &str) -> Result<(), SchemaError> {
+    if literal.len() <= LITERAL_BYTES_MAX {
         return Ok(());
     }
-    let (word, bytes) = (cut(word), word.len());
-    wrong(path, format!("{word}… has {bytes} bytes; names and words have at most {WORD_BYTES_MAX}"))
+    let (literal, bytes) = (cut(literal), literal.len());
+    wrong(path, format!("{literal}… has {bytes} bytes; names and literals may have {LITERAL_BYTES_MAX}"))
 }
 
-/// The first characters of a text that comes from outside.
+/// The first characters of a text from outside.
 fn cut(text: &str) -> &str {
     let end = text.char_indices().nth(40).map_or(text.len(), |(at, _)| at);
     &text[..end]
 }
 
-fn whole(map: &Map<String, Value>, path: &str) -> Result<Shape, SchemaError> {
+fn whole(map: &Map<String, Value>, path: &str) -> Result<ValueShape, SchemaError> {
     let bound = |key: &str, step: i64| match map.get(key) {
         None => Ok(None),
         Some(value) => {
             match value.as_i64().filter(|value| value.unsigned_abs() <= WHOLE_MAX.unsigned_abs()) {
                 Some(value) => Ok(Some(value + step)),
-                None => wrong(path, format!("{key} is a whole number of at most 15 digits")),
+                None => wrong(path, format!("{key} must be a whole number of at most 15 digits")),
             }
         }
     };
@@ -366,30 +391,30 @@ fn whole(map: &Map<String, Value>, path: &str) -> Result<Shape, SchemaError> {
     if from > to {
         return wrong(path, format!("no whole number is from {from} to {to}"));
     }
-    Ok(Shape::Whole { from, to })
+    Ok(ValueShape::Whole { from, to })
 }
 
-impl Builder<'_, '_> {
-    fn shape(&mut self, shape: &Shape, next: Place) -> Result<Place, ConstraintError> {
-        self.automaton.fits()?;
+impl AutomatonBuilder<'_, '_> {
+    fn shape(&mut self, shape: &ValueShape, next: NodeId) -> Result<NodeId, ConstraintError> {
+        self.automaton.check_limits()?;
         self.automaton.count(1);
         match shape {
-            Shape::Object(properties) => self.object(properties, next),
-            Shape::Map { value, members_max } => {
+            ValueShape::Object(properties) => self.object(properties, next),
+            ValueShape::Map { value, members_max } => {
                 self.series(["{", "}"], (0, *members_max), next, |builder, next| {
                     let value = builder.shape(value, next)?;
                     let colon = builder.fixed(":", value)?;
                     builder.quoted(colon)
                 })
             }
-            Shape::List { items, from, to } => {
+            ValueShape::List { items, from, to } => {
                 self.series(["[", "]"], (*from, *to), next, |builder, next| builder.shape(items, next))
             }
-            Shape::Text => self.quoted(next),
-            Shape::Whole { from, to } => self.whole(*from, *to, next),
-            Shape::Number => self.decimal(next),
-            Shape::Words(words) => self.words(words, next),
-            Shape::Either(shapes) => {
+            ValueShape::Text => self.quoted(next),
+            ValueShape::Whole { from, to } => self.whole(*from, *to, next),
+            ValueShape::Number => self.decimal(next),
+            ValueShape::Literals(literals) => self.choices(literals, next),
+            ValueShape::Either(shapes) => {
                 let ways =
                     shapes.iter().map(|shape| self.shape(shape, next)).collect::<Result<Vec<_>, _>>()?;
                 self.one_of(ways)
@@ -398,17 +423,18 @@ impl Builder<'_, '_> {
     }
 
     /// A text in quotes, as long as it fits.
-    fn quoted(&mut self, next: Place) -> Result<Place, ConstraintError> {
+    fn quoted(&mut self, next: NodeId) -> Result<NodeId, ConstraintError> {
         let close = self.fixed("\"", next)?;
         let text = self.automaton.text(u32::MAX, close);
         self.fixed("\"", text)
     }
 
-    /// Properties from the last to the first. Whether a comma comes depends on whether one stood before.
-    fn object(&mut self, properties: &[Property], next: Place) -> Result<Place, ConstraintError> {
+    /// Properties from the last to the first. Whether a comma comes depends on whether a property
+    /// came before.
+    fn object(&mut self, properties: &[SchemaProperty], next: NodeId) -> Result<NodeId, ConstraintError> {
         let close = self.fixed("}", next)?;
         let (mut first, mut later) = (close, close);
-        for Property { name, shape, is_required } in properties.iter().rev() {
+        for SchemaProperty { name, shape, is_required } in properties.iter().rev() {
             let value = self.shape(shape, later)?;
             let begun = self.fixed(&format!("{name}:"), value)?;
             let added = self.fixed(&format!(",{name}:"), value)?;
@@ -420,25 +446,25 @@ impl Builder<'_, '_> {
         self.fixed("{", first)
     }
 
-    /// So many parts between brackets, with commas between them.
+    /// A number of elements between brackets, with commas between them.
     fn series(
         &mut self,
         [open, close]: [&str; 2],
         (from, to): (u32, u32),
-        next: Place,
-        mut part: impl FnMut(&mut Self, Place) -> Result<Place, ConstraintError>,
-    ) -> Result<Place, ConstraintError> {
+        next: NodeId,
+        mut part: impl FnMut(&mut Self, NodeId) -> Result<NodeId, ConstraintError>,
+    ) -> Result<NodeId, ConstraintError> {
         let close = self.fixed(close, next)?;
-        let mut place = close;
+        let mut node_id = close;
         for count in (0..to).rev() {
-            let one = part(self, place)?;
+            let one = part(self, node_id)?;
             let one = if count > 0 { self.fixed(",", one)? } else { one };
-            place = if count < from { one } else { self.either(one, close)? };
+            node_id = if count < from { one } else { self.either(one, close)? };
         }
-        self.fixed(open, place)
+        self.fixed(open, node_id)
     }
 
-    fn whole(&mut self, from: i64, to: i64, next: Place) -> Result<Place, ConstraintError> {
+    fn whole(&mut self, from: i64, to: i64, next: NodeId) -> Result<NodeId, ConstraintError> {
         let mut ways = Vec::new();
         if to >= 0 {
             ways.push(self.digits_of(from.max(0).unsigned_abs(), to.unsigned_abs(), next)?);
@@ -451,7 +477,7 @@ impl Builder<'_, '_> {
         self.one_of(ways)
     }
 
-    fn decimal(&mut self, next: Place) -> Result<Place, ConstraintError> {
+    fn decimal(&mut self, next: NodeId) -> Result<NodeId, ConstraintError> {
         let fraction = self.fraction(FRACTION_DIGITS, next)?;
         let point = self.fixed(".", fraction)?;
         let behind = self.either(point, next)?;

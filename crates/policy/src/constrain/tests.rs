@@ -1,4 +1,5 @@
-//! Random walks through the automaton of random vocabularies: whatever is drawn, the parser reads it.
+//! Random walks through the automata of random vocabularies: the parser accepts whatever is
+//! sampled.
 
 use std::collections::{BTreeSet, HashSet};
 
@@ -10,7 +11,7 @@ use rand::{RngExt, SeedableRng};
 use serde_json::{Value, json};
 
 use super::*;
-use crate::grammar::{self, HOLO_NAVIGATION, Remarks, Seen};
+use crate::grammar::{self, HOLO_NAVIGATION, ReplyRemarks, ViewedPage};
 
 mod exact;
 
@@ -31,10 +32,11 @@ const ALL_ACTIONS: [&str; 12] = [
 ];
 
 const IMAGE: Size = Size::new(1000, 500);
-/// Ids of marks: no text at all.
+/// Ids of special tokens, which are not text.
 const STOP: u32 = 0;
 const MARKS: u32 = 3;
-/// Pieces that tempt ids to reach from given to free text and back, and characters cut in their middle.
+/// Pieces that span the border between fixed and free text in both directions, and characters cut
+/// in the middle.
 const TEMPTING: &[&str] = &[
     "\"}",
     "\"}}",
@@ -91,14 +93,14 @@ const TEMPTING: &[&str] = &[
     "select_tab",
 ];
 
-/// A byte-level vocabulary: marks, the bytes, then pieces.
+/// A byte-level vocabulary: special tokens, the bytes, then pieces.
 #[derive(Debug, Clone)]
-struct Book {
+struct TestVocabulary {
     pieces: Vec<Vec<u8>>,
 }
 
-impl Book {
-    /// All bytes and some of the tempting pieces and cuts of them.
+impl TestVocabulary {
+    /// All bytes, and some of the pieces and of their parts.
     fn random(seed: u64) -> Self {
         let mut rng = ChaCha12Rng::seed_from_u64(seed);
         let mut pieces: BTreeSet<Vec<u8>> = BTreeSet::new();
@@ -113,7 +115,7 @@ impl Book {
         Self { pieces: all }
     }
 
-    /// Nothing but bytes.
+    /// Only the bytes.
     fn bytes() -> Self {
         Self { pieces: Self::random(0).pieces[..MARKS as usize + 256].to_vec() }
     }
@@ -122,7 +124,7 @@ impl Book {
         self.pieces.get(id as usize).filter(|_| id >= MARKS).map(Vec::as_slice)
     }
 
-    /// The longest piece that fits, again and again.
+    /// Greedy encoding with the longest piece that fits.
     fn encode(&self, text: &str) -> Vec<u32> {
         let (mut ids, mut rest) = (Vec::new(), text.as_bytes());
         while !rest.is_empty() {
@@ -139,11 +141,11 @@ impl Book {
         ids.iter().flat_map(|id| self.text(*id).unwrap_or_default()).copied().collect()
     }
 
-    fn lexicon(&self) -> Lexicon<'_> {
-        Lexicon::new(self.pieces.len(), STOP, |id| self.text(id), |text| self.encode(text))
+    fn lexicon(&self) -> TokenLexicon<'_> {
+        TokenLexicon::new(self.pieces.len(), STOP, |id| self.text(id), |text| self.encode(text))
     }
 
-    fn constraint(&self, caps: &Caps, max_tokens: u32) -> Result<Arc<Constraint>, ConstraintError> {
+    fn constraint(&self, caps: &TextCaps, max_tokens: u32) -> Result<Arc<Constraint>, ConstraintError> {
         Constraint::compile(&all_actions(), &self.lexicon(), &caps.clone().into(), max_tokens)
     }
 }
@@ -156,20 +158,20 @@ fn all_actions() -> Grammar {
     Grammar { name: HOLO_NAVIGATION.into(), extra: ExtraAction::ALL.to_vec() }
 }
 
-fn small(cap: u32) -> Caps {
-    Caps { note: cap, thought: cap, content: cap, element: cap, url: cap, key: cap }
+fn small(cap: u32) -> TextCaps {
+    TextCaps { note: cap, thought: cap, content: cap, element: cap, url: cap, key: cap }
 }
 
 /// Chooses one of the legal ids.
-type Taste<'a> = dyn FnMut(&Book, &[u32]) -> u32 + 'a;
+type TokenChooser<'a> = dyn FnMut(&TestVocabulary, &[u32]) -> u32 + 'a;
 
-/// Any legal id, all alike: texts run to their caps.
-fn anything(rng: &mut ChaCha12Rng) -> impl FnMut(&Book, &[u32]) -> u32 {
+/// Any legal id with equal probability, so texts run to their caps.
+fn anything(rng: &mut ChaCha12Rng) -> impl FnMut(&TestVocabulary, &[u32]) -> u32 {
     |_, ids| *ids.choose(rng).unwrap()
 }
 
 /// Closes often, and leaves something open in between.
-fn restless(rng: &mut ChaCha12Rng) -> impl FnMut(&Book, &[u32]) -> u32 {
+fn restless(rng: &mut ChaCha12Rng) -> impl FnMut(&TestVocabulary, &[u32]) -> u32 {
     |book, ids| {
         let close = rng.random_ratio(1, 4);
         let wanted = |id: &&u32| match book.pieces[**id as usize].as_slice() {
@@ -182,31 +184,35 @@ fn restless(rng: &mut ChaCha12Rng) -> impl FnMut(&Book, &[u32]) -> u32 {
     }
 }
 
-/// The longest piece.
-fn longest(book: &Book, ids: &[u32]) -> u32 {
+/// The id of the longest piece.
+fn longest(book: &TestVocabulary, ids: &[u32]) -> u32 {
     *ids.iter().max_by_key(|id| book.pieces[**id as usize].len()).unwrap()
 }
 
-/// The id of one byte wherever it is legal, else the first legal one.
-fn only(byte: u8) -> impl FnMut(&Book, &[u32]) -> u32 {
+/// The id of one byte if it is legal, else the first legal id.
+fn only(byte: u8) -> impl FnMut(&TestVocabulary, &[u32]) -> u32 {
     move |_, ids| ids.iter().copied().find(|id| *id == MARKS + u32::from(byte)).unwrap_or(ids[0])
 }
 
-/// A reply that was walked through.
-struct Walk {
+/// A reply that a walk produced.
+struct ConstrainedWalk {
     ids: Vec<u32>,
     forced: Vec<bool>,
     finish: FinishReason,
 }
 
-fn walk(book: &Book, constraint: &Arc<Constraint>, taste: &mut Taste<'_>) -> Walk {
-    let mut cursor = Cursor::new(constraint);
+fn walk(
+    book: &TestVocabulary,
+    constraint: &Arc<Constraint>,
+    taste: &mut TokenChooser<'_>,
+) -> ConstrainedWalk {
+    let mut cursor = ConstraintCursor::new(constraint);
     let (mut ids, mut forced) = (Vec::new(), Vec::new());
     loop {
         let (id, only) = match cursor.next() {
-            Next::Done => return Walk { ids, forced, finish: cursor.finish_reason() },
-            Next::Forced(id) => (id, true),
-            Next::Choose(allowed) => {
+            NextToken::Done => return ConstrainedWalk { ids, forced, finish: cursor.finish_reason() },
+            NextToken::Forced(id) => (id, true),
+            NextToken::Choose(allowed) => {
                 assert!(allowed.count() > 1);
                 (taste(book, &allowed.iter().collect::<Vec<_>>()), false)
             }
@@ -218,25 +224,27 @@ fn walk(book: &Book, constraint: &Arc<Constraint>, taste: &mut Taste<'_>) -> Wal
     }
 }
 
-/// What a walk wrote, read by the parser; `Err` says what is wrong with it.
-fn read(grammar: &Grammar, book: &Book, ids: &[u32], max_tokens: u32) -> Result<Action, String> {
+/// Parses the result of a walk; `Err` says what is wrong with it.
+fn read(grammar: &Grammar, book: &TestVocabulary, ids: &[u32], max_tokens: u32) -> Result<Action, String> {
     let text = String::from_utf8(book.decode(ids)).map_err(|why| why.to_string())?;
     if ids.len() > max_tokens as usize {
-        return Err(format!("{} ids, {max_tokens} are allowed", ids.len()));
+        return Err(format!("{} ids, but {max_tokens} are allowed", ids.len()));
     }
     if ids.last() != Some(&STOP) || ids.iter().filter(|id| **id < MARKS).count() != 1 {
-        return Err(format!("the stop id does not stand at the end alone: {ids:?}"));
+        return Err(format!("the stop id is not the last id alone: {ids:?}"));
     }
-    grammar::parse(grammar, &text, Seen::image(IMAGE)).action.map_err(|why| format!("{why} in {text:?}"))
+    grammar::parse(grammar, &text, ViewedPage::image(IMAGE))
+        .action
+        .map_err(|why| format!("{why} in {text:?}"))
 }
 
 #[test]
-fn a_step_object_is_led_as_well() {
+fn a_step_object_is_constrained_as_well() {
     let grammar = plain("holo_step");
     let mut tools = BTreeSet::new();
     for seed in 0..12 {
         let mut rng = ChaCha12Rng::seed_from_u64(seed);
-        let book = Book::random(seed);
+        let book = TestVocabulary::random(seed);
         let constraint = Constraint::compile(&grammar, &book.lexicon(), &small(7).into(), 10_000).unwrap();
         for walked in 0..40 {
             let walk = match walked % 2 {
@@ -253,7 +261,7 @@ fn a_step_object_is_led_as_well() {
 
 #[test]
 fn a_grammar_without_one_layout_is_refused() {
-    let book = Book::random(0);
+    let book = TestVocabulary::random(0);
     let refused =
         |name| Constraint::compile(&plain(name), &book.lexicon(), &small(7).into(), 10_000).map(drop);
     for name in grammar::names() {
@@ -268,7 +276,7 @@ fn every_walk_is_read_and_fits() {
     let (mut cut, mut stopped) = (0, 0);
     for seed in 0..24 {
         let mut rng = ChaCha12Rng::seed_from_u64(seed);
-        let book = Book::random(seed);
+        let book = TestVocabulary::random(seed);
         let least = book.constraint(&small(7), 10_000).unwrap().tokens_least();
         for max_tokens in [least, least + 1, least + 5, least + 40, 10_000] {
             let constraint = book.constraint(&small(7), max_tokens).unwrap();
@@ -290,30 +298,38 @@ fn every_walk_is_read_and_fits() {
             }
         }
     }
-    println!("seeds 0 to 23: {cut} replies were cut, {stopped} ended by themselves: {actions:?}");
+    println!("seeds 0 to 23: {cut} replies were cut, {stopped} ended with a stop id: {actions:?}");
     assert!(cut > 100 && stopped > 20);
     assert_eq!(actions.iter().map(String::as_str).collect::<Vec<_>>(), ALL_ACTIONS);
 }
 
 #[test]
-fn texts_are_closed_where_no_room_is_left() {
-    let book = Book::bytes();
+fn texts_are_closed_where_no_budget_is_left() {
+    let book = TestVocabulary::bytes();
     #[track_caller]
-    fn check(book: &Book, caps: &Caps, room: u32, byte: u8, want: &str, finish: FinishReason) {
+    fn check(
+        book: &TestVocabulary,
+        caps: &TextCaps,
+        budget: u32,
+        byte: u8,
+        want: &str,
+        finish: FinishReason,
+    ) {
         let least = book.constraint(caps, 100_000).unwrap().tokens_least();
-        let constraint = book.constraint(caps, least + room).unwrap();
+        let constraint = book.constraint(caps, least + budget).unwrap();
         let walk = walk(book, &constraint, &mut only(byte));
         let text = String::from_utf8(book.decode(&walk.ids)).unwrap();
         assert!(text.starts_with(want), "{text}\n{want}");
         assert_eq!(walk.finish, finish);
     }
-    let caps = Caps { thought: 2, ..small(4) };
+    let caps = TextCaps { thought: 2, ..small(4) };
     let cut = FinishReason::GrammarCap;
     check(&book, &caps, 1000, b'a', r#"{"note":"aaaa","thought":"aa","action":"#, cut);
     check(&book, &caps, 5, b'a', r#"{"note":"aaaa","thought":"a","action":"#, cut);
     check(&book, &caps, 3, b'a', r#"{"note":"aaa","thought":"","action":"#, cut);
     check(&book, &caps, 0, b'a', r#"{"note":"","thought":"","action":"#, cut);
-    // A character is begun only where there is room to finish it; here the first legal byte is a blank.
+    // A character begins only if the budget allows to finish it; here the first legal byte is a
+    // space.
     check(&book, &caps, 1000, 0xF0, "{\"note\":\"\u{10000}\",\"thought\"", cut);
     check(&book, &caps, 3, 0xF0, r#"{"note":"   ","thought":"","action":"#, cut);
     check(&book, &small(0), 0, b'a', r#"{"note":"","thought":"","action":"#, FinishReason::Stop);
@@ -324,22 +340,23 @@ fn texts_are_closed_where_no_room_is_left() {
     assert_eq!(some.tokens_most(), some.tokens_least() + 4 + 2 + 4 + 4);
 }
 
-/// The place behind a text, if some way to cut it into legal ids exists.
-fn reach(book: &Book, cursor: &Cursor, rest: &[u8]) -> Option<Cursor> {
+/// The cursor after a text, if it can be cut into legal ids.
+fn reach(book: &TestVocabulary, cursor: &ConstraintCursor, rest: &[u8]) -> Option<ConstraintCursor> {
     reach_but_from(book, cursor, rest, &mut HashSet::new())
 }
 
-/// The same, where it is known from which places no way leads on: a text can be cut in more ways than there is time for, to fewer places than it has bytes, nearly.
+/// Like `reach`, with a set of nodes from which no path continues. A text can be cut in
+/// exponentially many ways, but these reach few nodes.
 fn reach_but_from(
-    book: &Book,
-    cursor: &Cursor,
+    book: &TestVocabulary,
+    cursor: &ConstraintCursor,
     rest: &[u8],
     dead: &mut HashSet<(usize, String)>,
-) -> Option<Cursor> {
+) -> Option<ConstraintCursor> {
     if rest.is_empty() {
         return Some(cursor.clone());
     }
-    let Cursor { place, used, text, state, cut, .. } = cursor;
+    let ConstraintCursor { node_id: place, used, text, state, cut, .. } = cursor;
     let here = (rest.len(), format!("{:?}", (place, used, text, state, cut)));
     if dead.contains(&here) {
         return None;
@@ -351,10 +368,10 @@ fn reach_but_from(
         reach_but_from(book, &next, rest, dead)
     };
     let reached = match cursor.next() {
-        Next::Done => None,
-        Next::Forced(id) => goes_on(id),
-        Next::Choose(allowed) => {
-            // Longest first: the first guess is nearly always right.
+        NextToken::Done => None,
+        NextToken::Forced(id) => goes_on(id),
+        NextToken::Choose(allowed) => {
+            // Longest first, because the first attempt is nearly always right.
             let mut ids: Vec<u32> = allowed.iter().collect();
             ids.sort_by_key(|id| usize::MAX - book.pieces[*id as usize].len());
             ids.into_iter().find_map(goes_on)
@@ -366,30 +383,36 @@ fn reach_but_from(
     reached
 }
 
-/// Texts that fail only at their end, behind free text that can be cut in 2^40 ways: no test may try them all.
+/// Texts that fail only at their end, after free text that can be cut in 2^40 ways. A test must not
+/// try them all.
 #[test]
 fn a_text_is_refused_in_little_time_however_many_ways_it_can_be_cut() {
     let thought = "abab".repeat(20);
     for seed in 0..6 {
-        let book = Book::random(seed);
+        let book = TestVocabulary::random(seed);
         let constraint = book.constraint(&small(1000), 100_000).unwrap();
-        let remarks = Remarks { thought: thought.clone(), ..Remarks::default() };
-        let text = grammar::encode(&all_actions(), &Action::Refresh, &remarks, Seen::image(IMAGE)).unwrap();
+        let remarks = ReplyRemarks { thought: thought.clone(), ..ReplyRemarks::default() };
+        let text =
+            grammar::encode(&all_actions(), &Action::Refresh, &remarks, ViewedPage::image(IMAGE)).unwrap();
         assert!(accepts(&book, &constraint, &text), "{text}");
         assert!(!accepts(&book, &constraint, &text.replacen("}}", "}", 1)), "{text}");
     }
 }
 
-fn accepts(book: &Book, constraint: &Arc<Constraint>, text: &str) -> bool {
-    reach(book, &Cursor::new(constraint), text.as_bytes())
-        .is_some_and(|cursor| cursor.next() == Next::Forced(STOP))
+fn accepts(book: &TestVocabulary, constraint: &Arc<Constraint>, text: &str) -> bool {
+    reach(book, &ConstraintCursor::new(constraint), text.as_bytes())
+        .is_some_and(|cursor| cursor.next() == NextToken::Forced(STOP))
 }
 
 fn any_action() -> impl Strategy<Value = Action> {
-    use furrow_rollout::{Direction, ModelPoint, page_from_model};
+    use furrow_rollout::{ModelPoint, ScrollDirection, page_from_model};
     let point = || (0u16..=1000, 0u16..=1000).prop_map(|(x, y)| page_from_model(ModelPoint { x, y }, IMAGE));
-    let direction =
-        prop::sample::select(vec![Direction::Down, Direction::Up, Direction::Left, Direction::Right]);
+    let direction = prop::sample::select(vec![
+        ScrollDirection::Down,
+        ScrollDirection::Up,
+        ScrollDirection::Left,
+        ScrollDirection::Right,
+    ]);
     let text = || prop_oneof![".{0,30}", "[\\x00-\\x22\\\\]{0,12}"];
     let scheme = prop::sample::select(vec!["http://", "https://"]);
     prop_oneof![
@@ -421,10 +444,10 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
     #[test]
     fn what_the_encoder_writes_is_accepted(action in any_action(), thought in ".{0,20}", element in ".{0,20}", seed in 0u64..6) {
-        let book = Book::random(seed);
+        let book = TestVocabulary::random(seed);
         let constraint = book.constraint(&small(1000), 100_000).unwrap();
-        let remarks = Remarks { thought, element, ..Remarks::default() };
-        let text = grammar::encode(&all_actions(), &action, &remarks, Seen::image(IMAGE)).unwrap();
+        let remarks = ReplyRemarks { thought, element, ..ReplyRemarks::default() };
+        let text = grammar::encode(&all_actions(), &action, &remarks, ViewedPage::image(IMAGE)).unwrap();
         prop_assert!(accepts(&book, &constraint, &text), "{}", text);
         for (from, to) in [("note", "Note"), ("{", "{ "), ("}}", "}")] {
             prop_assert!(!accepts(&book, &constraint, &text.replacen(from, to, 1)), "{} for {}", to, from);
@@ -432,9 +455,14 @@ proptest! {
     }
 }
 
-/// All numbers a place can write.
-fn numbers_at(book: &Book, cursor: &Cursor, written: String, found: &mut BTreeSet<String>) {
-    let Next::Choose(allowed) = cursor.next() else {
+/// All numbers that a node can write.
+fn numbers_at(
+    book: &TestVocabulary,
+    cursor: &ConstraintCursor,
+    written: String,
+    found: &mut BTreeSet<String>,
+) {
+    let NextToken::Choose(allowed) = cursor.next() else {
         found.insert(written);
         return;
     };
@@ -453,7 +481,7 @@ fn numbers_at(book: &Book, cursor: &Cursor, written: String, found: &mut BTreeSe
 #[test]
 fn numbers_are_all_of_their_range_and_no_other() {
     for seed in 0..4 {
-        let book = Book::random(seed);
+        let book = TestVocabulary::random(seed);
         let constraint = book.constraint(&small(9), 10_000).unwrap();
         for (action, to) in [
             (r#"click_element","element":"","x":"#, 1000),
@@ -461,7 +489,7 @@ fn numbers_are_all_of_their_range_and_no_other() {
             (r#"select_tab","index":"#, 255),
         ] {
             let before = format!(r#"{{"note":"","thought":"","action":{{"action":"{action}"#);
-            let cursor = reach(&book, &Cursor::new(&constraint), before.as_bytes()).unwrap();
+            let cursor = reach(&book, &ConstraintCursor::new(&constraint), before.as_bytes()).unwrap();
             let mut found = BTreeSet::new();
             numbers_at(&book, &cursor, String::new(), &mut found);
             let want: BTreeSet<String> = (0..=to).map(|number: u32| number.to_string()).collect();
@@ -472,17 +500,18 @@ fn numbers_are_all_of_their_range_and_no_other() {
 
 #[test]
 fn planted_bugs_are_caught() {
-    // The walks of `every_walk_is_read_and_fits` over an automaton that was broken on purpose: some reply is unreadable or too long.
+    // The walks of `every_walk_is_read_and_fits` over an automaton that was broken on purpose: a
+    // reply must be unreadable or too long.
     #[track_caller]
-    fn check(what: &str, plant: impl Fn(&Book, &mut Constraint)) {
+    fn check(what: &str, plant: impl Fn(&TestVocabulary, &mut Constraint)) {
         let caught = (0..12).any(|seed| {
-            let mut book = Book::random(seed);
+            let mut book = TestVocabulary::random(seed);
             book.pieces.extend([b"a\"".to_vec(), b"\xE6\x97".to_vec(), b"x\\".to_vec(), b"00".to_vec()]);
             let least = book.constraint(&small(7), 10_000).unwrap().tokens_least();
             let mut constraint = Arc::into_inner(book.constraint(&small(7), least + 9).unwrap()).unwrap();
             plant(&book, &mut constraint);
             constraint.masks =
-                Masks::new(&constraint.automaton, &constraint.texts, book.pieces.len()).unwrap();
+                TokenMasks::new(&constraint.automaton, &constraint.texts, book.pieces.len()).unwrap();
             let constraint = Arc::new(constraint);
             let mut rng = ChaCha12Rng::seed_from_u64(seed);
             (0..60).any(|_| {
@@ -490,77 +519,79 @@ fn planted_bugs_are_caught() {
                     .is_err()
             })
         });
-        assert!(caught, "{what} went unnoticed");
+        assert!(caught, "{what} was not detected");
     }
-    let id = |book: &Book, piece: &[u8]| book.pieces.iter().position(|known| known == piece).unwrap() as u32;
+    let id = |book: &TestVocabulary, piece: &[u8]| {
+        book.pieces.iter().position(|known| known == piece).unwrap() as u32
+    };
     check("an id across the end of a text", |book, constraint| {
-        Arc::get_mut(&mut constraint.texts).unwrap().plant(id(book, b"a\""), State::Plain);
+        Arc::get_mut(&mut constraint.texts).unwrap().plant(id(book, b"a\""), TextState::Plain);
     });
     check("half a character", |book, constraint| {
-        Arc::get_mut(&mut constraint.texts).unwrap().plant(id(book, b"\xE6\x97"), State::Plain);
+        Arc::get_mut(&mut constraint.texts).unwrap().plant(id(book, b"\xE6\x97"), TextState::Plain);
     });
     check("an open escape", |book, constraint| {
-        Arc::get_mut(&mut constraint.texts).unwrap().plant(id(book, b"x\\"), State::Plain);
+        Arc::get_mut(&mut constraint.texts).unwrap().plant(id(book, b"x\\"), TextState::Plain);
     });
     check("a reserve too small", |_, constraint| constraint.max_tokens += 5);
     check("a control byte", |book, constraint| {
-        Arc::get_mut(&mut constraint.texts).unwrap().plant(id(book, b"\n"), State::Plain);
+        Arc::get_mut(&mut constraint.texts).unwrap().plant(id(book, b"\n"), TextState::Plain);
     });
 }
 
 #[test]
 fn what_cannot_be_enforced_is_refused() {
     #[track_caller]
-    fn check(book: &Book, rows: usize, stop: u32, max_tokens: u32, want: &str) {
-        let lexicon = Lexicon::new(rows, stop, |id| book.text(id), |text| book.encode(text));
-        let refused =
-            Constraint::compile(&all_actions(), &lexicon, &Caps::default().into(), max_tokens).unwrap_err();
+    fn check(book: &TestVocabulary, rows: usize, stop: u32, max_tokens: u32, want: &str) {
+        let lexicon = TokenLexicon::new(rows, stop, |id| book.text(id), |text| book.encode(text));
+        let refused = Constraint::compile(&all_actions(), &lexicon, &TextCaps::default().into(), max_tokens)
+            .unwrap_err();
         assert!(refused.to_string().starts_with(want), "\n got {refused}\nwant {want}");
     }
-    let book = Book::bytes();
+    let book = TestVocabulary::bytes();
     let rows = book.pieces.len();
     check(&book, rows, rows as u32, 512, "the stop id 259 is not below the model's 259 rows");
-    let least = book.constraint(&Caps::default(), 512).unwrap().tokens_least();
+    let least = book.constraint(&TextCaps::default(), 512).unwrap().tokens_least();
     let message =
         format!("policy.sampling.max_tokens: {}; a constrained reply takes at least {least} ids", least - 1);
     check(&book, rows, STOP, least - 1, &message);
     check(&book, rows, STOP, 0, "policy.sampling.max_tokens: 0;");
-    check(&book, 100, STOP, 512, "the tokenizer does not give \"}}\" back from its ids [128, 128];");
-    // A stop id that is a piece of text could end a reply in its middle.
-    check(&book, rows, MARKS + u32::from(b'{'), 512, "the tokenizer does not give");
+    check(&book, 100, STOP, 512, "the tokenizer does not decode the ids [128, 128] back to \"}}\";");
+    // A stop id that is a piece of text could end a reply in the middle.
+    check(&book, rows, MARKS + u32::from(b'{'), 512, "the tokenizer does not decode");
     let mut no_digit = book.clone();
     no_digit.pieces[MARKS as usize + usize::from(b'7')] = b"77".to_vec();
     check(&no_digit, rows, STOP, 512, "the tokenizer has no id for the digit 7 alone");
-    let twice = Lexicon::new(rows, STOP, |id| book.text(id), |_| vec![MARKS]);
+    let twice = TokenLexicon::new(rows, STOP, |id| book.text(id), |_| vec![MARKS]);
     assert!(matches!(
-        Constraint::compile(&all_actions(), &twice, &Caps::default().into(), 512),
+        Constraint::compile(&all_actions(), &twice, &TextCaps::default().into(), 512),
         Err(ConstraintError::Encoding { .. })
     ));
 }
 
 #[test]
 fn illegal_ids_are_refused_and_change_nothing() {
-    let book = Book::random(1);
+    let book = TestVocabulary::random(1);
     let constraint = book.constraint(&small(5), 10_000).unwrap();
     let mut rng = ChaCha12Rng::seed_from_u64(1);
-    let mut cursor = Cursor::new(&constraint);
-    while cursor.next() != Next::Done {
+    let mut cursor = ConstraintCursor::new(&constraint);
+    while cursor.next() != NextToken::Done {
         let legal: Vec<u32> = match cursor.next() {
-            Next::Forced(id) => vec![id],
-            Next::Choose(allowed) => allowed.iter().collect(),
-            Next::Done => Vec::new(),
+            NextToken::Forced(id) => vec![id],
+            NextToken::Choose(allowed) => allowed.iter().collect(),
+            NextToken::Done => Vec::new(),
         };
-        let before = format!("{:?}", (cursor.place, cursor.used, cursor.text, cursor.state));
+        let before = format!("{:?}", (cursor.node_id, cursor.used, cursor.text, cursor.state));
         for id in (0..book.pieces.len() as u32 + 70).filter(|id| !legal.contains(id)) {
-            assert_eq!(cursor.advance(id), Err(Illegal { id, index: cursor.used() }));
+            assert_eq!(cursor.advance(id), Err(IllegalToken { id, index: cursor.used() }));
         }
-        assert_eq!(format!("{:?}", (cursor.place, cursor.used, cursor.text, cursor.state)), before);
+        assert_eq!(format!("{:?}", (cursor.node_id, cursor.used, cursor.text, cursor.state)), before);
         cursor.advance(*legal.choose(&mut rng).unwrap()).unwrap();
     }
     assert!(cursor.advance(STOP).is_err());
 }
 
-/// Schemas of every kind that is led to.
+/// Schemas of every supported kind.
 fn schemas() -> Vec<Value> {
     vec![
         json!({ "type": "object", "properties": { "say": { "type": "string" } }, "required": ["say"], "additionalProperties": false }),
@@ -584,7 +615,7 @@ fn schemas() -> Vec<Value> {
     ]
 }
 
-/// Whether a value is of a schema: a reader of its own, which knows what `schemas` uses.
+/// Whether a value matches a schema: a separate validator for what `schemas` uses.
 fn is_of(root: &Value, schema: &Value, value: &Value) -> bool {
     let says = |key: &str| schema.get(key);
     if let Some(target) = says("$ref") {
@@ -610,8 +641,8 @@ fn is_of(root: &Value, schema: &Value, value: &Value) -> bool {
     };
     let least = |key: &str| says(key).and_then(Value::as_i64);
     (kinds.is_empty() || kinds.iter().any(|kind| is_kind(kind.as_str().unwrap())))
-        && says("enum").is_none_or(|words| words.as_array().unwrap().contains(value))
-        && says("const").is_none_or(|word| word == value)
+        && says("enum").is_none_or(|literals| literals.as_array().unwrap().contains(value))
+        && says("const").is_none_or(|literal| literal == value)
         && value.as_i64().is_none_or(|number| {
             least("minimum").is_none_or(|least| number >= least)
                 && least("maximum").is_none_or(|most| number <= most)
@@ -635,21 +666,21 @@ fn is_of(root: &Value, schema: &Value, value: &Value) -> bool {
 }
 
 #[test]
-fn whatever_is_drawn_is_of_the_schema_and_fits() {
+fn every_sampled_reply_matches_the_schema_and_fits() {
     let all = schemas().into_iter().map(|source| (Schema::check(&source).unwrap(), Some(source)));
     let all: Vec<_> = all.chain([(Schema::any_object(), None)]).collect();
     for seed in 0..2 {
-        let book = Book::random(seed);
+        let book = TestVocabulary::random(seed);
         let (lexicon, mut rng) = (book.lexicon(), ChaCha12Rng::seed_from_u64(seed));
-        let letters = Letters::of(&lexicon);
+        let letters = SharedTransitions::of(&lexicon);
         for (schema, source) in &all {
             let compile = |max_tokens| Constraint::of_schema(schema, &lexicon, &letters, max_tokens);
             let Err(ConstraintError::TooFew { least, .. }) = compile(0) else {
-                panic!("nothing is no value")
+                panic!("an empty reply is not a value")
             };
             assert!(matches!(compile(least - 1), Err(ConstraintError::TooFew { .. })));
-            for room in [0, 2, 40, 300] {
-                let constraint = compile(least + room).unwrap();
+            for budget in [0, 2, 40, 300] {
+                let constraint = compile(least + budget).unwrap();
                 for round in 0..3 {
                     let walked = match round % 3 {
                         0 => walk(&book, &constraint, &mut anything(&mut rng)),
@@ -657,7 +688,7 @@ fn whatever_is_drawn_is_of_the_schema_and_fits() {
                         _ => walk(&book, &constraint, &mut longest),
                     };
                     let text = String::from_utf8(book.decode(&walked.ids)).unwrap();
-                    assert!(walked.ids.len() as u32 <= least + room, "seed {seed}: {text}");
+                    assert!(walked.ids.len() as u32 <= least + budget, "seed {seed}: {text}");
                     assert_eq!(walked.ids.last(), Some(&STOP), "seed {seed}: {text}");
                     let value: Value = serde_json::from_str(&text)
                         .unwrap_or_else(|why| panic!("seed {seed}: {why} in {text}"));
@@ -675,18 +706,24 @@ fn whatever_is_drawn_is_of_the_schema_and_fits() {
 
 #[test]
 fn every_value_of_a_schema_can_be_written() {
-    let book = Book::bytes();
+    let book = TestVocabulary::bytes();
     let lexicon = book.lexicon();
-    let letters = Letters::of(&lexicon);
+    let letters = SharedTransitions::of(&lexicon);
     #[track_caller]
-    fn check(book: &Book, letters: &Letters, schema: &Value, texts: &[&str], not: &[&str]) {
+    fn check(
+        book: &TestVocabulary,
+        letters: &SharedTransitions,
+        schema: &Value,
+        texts: &[&str],
+        not: &[&str],
+    ) {
         let schema = Schema::check(schema).unwrap();
         let constraint = Constraint::of_schema(&schema, &book.lexicon(), letters, 400).unwrap();
         for (text, is_legal) in
             texts.iter().map(|text| (text, true)).chain(not.iter().map(|text| (text, false)))
         {
             let ids = text.bytes().map(|byte| MARKS + u32::from(byte)).chain([STOP]);
-            let mut cursor = Cursor::new(&constraint);
+            let mut cursor = ConstraintCursor::new(&constraint);
             let walked = ids.into_iter().try_for_each(|id| cursor.advance(id));
             assert_eq!(walked.is_ok(), is_legal, "{text}");
         }
@@ -742,7 +779,7 @@ fn every_value_of_a_schema_can_be_written() {
 }
 
 #[test]
-fn what_a_schema_says_beyond_that_is_refused_by_name() {
+fn unsupported_schema_keywords_are_refused_by_name() {
     #[track_caller]
     fn check(schema: &Value, path: &str, says: &str) {
         let error = Schema::check(schema).unwrap_err();
@@ -769,10 +806,10 @@ fn what_a_schema_says_beyond_that_is_refused_by_name() {
     check(&json!({ "type": "object", "required": ["a"] }), "$", "required");
     check(&json!({ "enum": [] }), "$", "at least one");
     check(&json!({ "enum": [{ "a": 1 }] }), "$", "at least one");
-    check(&json!({ "type": "string", "enum": [1] }), "$", "type that stands beside");
-    check(&json!({ "type": "date" }), "$", "none of");
+    check(&json!({ "type": "string", "enum": [1] }), "$", "type that the schema sets");
+    check(&json!({ "type": "date" }), "$", "unknown");
     check(&json!(true), "$", "object");
-    check(&json!({ "$ref": "#/$defs/A" }), "$", "nowhere");
+    check(&json!({ "$ref": "#/$defs/A" }), "$", "does not name a definition");
     check(&json!({ "$defs": { "A": { "$ref": "#/$defs/A" } }, "$ref": "#/$defs/A" }), "$", "deep");
     let wide: serde_json::Map<String, Value> =
         (0..1001).map(|n| (format!("p{n}"), json!({ "type": "null" }))).collect();
@@ -789,8 +826,8 @@ fn what_a_schema_says_beyond_that_is_refused_by_name() {
     let far = Schema::check(&json!({ "type": "object", "required": ["y".repeat(9000)] })).unwrap_err();
     assert!(far.to_string().len() < 200, "{far}");
 
-    let book = Book::bytes();
-    let letters = Letters::of(&book.lexicon());
+    let book = TestVocabulary::bytes();
+    let letters = SharedTransitions::of(&book.lexicon());
     let compile = |schema: &Value| {
         Constraint::of_schema(&Schema::check(schema).unwrap(), &book.lexicon(), &letters, 4000).map(drop)
     };
@@ -799,9 +836,9 @@ fn what_a_schema_says_beyond_that_is_refused_by_name() {
     let deep =
         (0..4).fold(json!({ "type": "number" }), |inner, _| json!({ "type": "array", "items": inner }));
     assert!(matches!(compile(&deep), Err(ConstraintError::TooLarge { .. })));
-    // Ways that agree for as long as a list is, and forms made again and again.
-    let word = "w".repeat(200);
-    let list = |last: &str| json!({ "type": "array", "items": { "enum": [word, last] }, "maxItems": 256 });
+    // Alternatives that share as much as a list allows, and equal elements made repeatedly.
+    let literal = "w".repeat(200);
+    let list = |last: &str| json!({ "type": "array", "items": { "enum": [literal, last] }, "maxItems": 256 });
     let equal: Vec<Value> = (0..200).map(|_| json!({ "$ref": "#/$defs/A" })).collect();
     let numbers = json!({ "type": "array", "items": { "type": "number" }, "maxItems": 256 });
     for hostile in

@@ -1,78 +1,82 @@
-//! Free text inside a JSON string: which ids may come next so that the string stays valid and can still be closed.
+//! Free text inside a JSON string: which ids may come next so that the string stays valid and can
+//! still be closed.
 //!
-//! A state is what the bytes so far leave open: nothing, part of a UTF-8 character, part of an escape. An id is legal where all its
-//! bytes are. A raw quote never is, so no id reaches across the end of the text. Of the long escapes only those that JSON cannot do
-//! without are taken, control characters `\u0000` to `\u001f`; everything else is written as itself.
+//! A state is what the bytes so far leave open: nothing, part of a UTF-8 character, or part of an
+//! escape. An id is legal if all its bytes are. A raw quote never is, so no id spans the end of the
+//! text. Of the long escapes only those that JSON requires are accepted, the control characters
+//! `\u0000` to `\u001f`; all other characters are written as themselves.
 
-use furrow_model::sample::Allowed;
+use furrow_model::sample::AllowedTokens;
 
-use super::Lexicon;
+use super::TokenLexicon;
 
-/// What the bytes so far leave open. The UTF-8 states are those of the Unicode standard's table 3-7.
+/// The open part of the bytes so far. The UTF-8 states are those of table 3-7 of the Unicode
+/// standard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
-pub(super) enum State {
-    /// Nothing: the text may end here.
+pub(super) enum TextState {
+    /// Nothing is open: the text may end here.
     Plain,
-    /// One continuation byte, 80 to BF.
+    /// One continuation byte must follow, 80 to BF.
     One,
-    /// Two of them.
+    /// Two continuation bytes must follow.
     Two,
     /// After E0: A0 to BF, then one more (80 to 9F would be an overlong form).
     TwoHigh,
     /// After ED: 80 to 9F, then one more (A0 to BF would be a surrogate).
     TwoLow,
-    /// Three continuation bytes.
+    /// Three continuation bytes must follow.
     Three,
     /// After F0: 90 to BF, then two more.
     ThreeHigh,
     /// After F4: 80 to 8F, then two more.
     ThreeLow,
-    /// A backslash.
+    /// After a backslash.
     Escape,
-    /// `\u`.
+    /// After `\u`.
     Unicode,
-    /// `\u0`.
+    /// After `\u0`.
     Unicode0,
-    /// `\u00`.
+    /// After `\u00`.
     Unicode00,
-    /// `\u000` or `\u001`.
+    /// After `\u000` or `\u001`.
     Unicode00x,
 }
 
-/// All states, each at its own number.
-const STATES: [State; State::COUNT] = [
-    State::Plain,
-    State::One,
-    State::Two,
-    State::TwoHigh,
-    State::TwoLow,
-    State::Three,
-    State::ThreeHigh,
-    State::ThreeLow,
-    State::Escape,
-    State::Unicode,
-    State::Unicode0,
-    State::Unicode00,
-    State::Unicode00x,
+/// All states, each at its own index.
+const STATES: [TextState; TextState::COUNT] = [
+    TextState::Plain,
+    TextState::One,
+    TextState::Two,
+    TextState::TwoHigh,
+    TextState::TwoLow,
+    TextState::Three,
+    TextState::ThreeHigh,
+    TextState::ThreeLow,
+    TextState::Escape,
+    TextState::Unicode,
+    TextState::Unicode0,
+    TextState::Unicode00,
+    TextState::Unicode00x,
 ];
 
-/// Where each id leads from each state.
+/// The state after each id, for each state before it.
 #[derive(Debug)]
-pub(super) struct Texts {
-    /// Row i: the state after id i, by the state before it; `None` where it is illegal or leads where no ids lead out. 13 bytes an id.
-    ends: Vec<[Option<State>; State::COUNT]>,
-    /// Fewest ids from each state to `Plain`; `None` where none lead there.
-    ways_out: [Option<u32>; State::COUNT],
+pub(super) struct TextTransitions {
+    /// Row i: the state after id i, by the state before it; `None` if the id is illegal or leads to
+    /// a state that no ids leave. 13 bytes for each id.
+    ends: Vec<[Option<TextState>; TextState::COUNT]>,
+    /// Fewest ids from each state to `Plain`; `None` if no ids lead there.
+    ways_out: [Option<u32>; TextState::COUNT],
 }
 
-impl State {
-    /// How many there are.
+impl TextState {
+    /// Number of states.
     pub const COUNT: usize = 13;
 
-    /// The state after one more byte; `None` where it may not come.
-    fn after(self, byte: u8) -> Option<State> {
-        use State::*;
+    /// The state after one more byte; `None` if the byte is illegal.
+    fn after(self, byte: u8) -> Option<TextState> {
+        use TextState::*;
         Some(match (self, byte) {
             (Plain, b'"' | 0..0x20) => return None,
             (Plain, b'\\') => Escape,
@@ -97,56 +101,57 @@ impl State {
         })
     }
 
-    fn after_all(self, bytes: &[u8]) -> Option<State> {
+    fn after_all(self, bytes: &[u8]) -> Option<TextState> {
         bytes.iter().try_fold(self, |state, byte| state.after(*byte))
     }
 }
 
-impl Texts {
+impl TextTransitions {
     /// Runs every id of the tokenizer through every state.
-    pub fn new(lexicon: &Lexicon<'_>) -> Self {
+    pub fn new(lexicon: &TokenLexicon<'_>) -> Self {
         let row = |id| match lexicon.text(id) {
             Some(bytes) => STATES.map(|state| state.after_all(bytes)),
-            None => [None; State::COUNT],
+            None => [None; TextState::COUNT],
         };
         let mut texts =
-            Self { ends: (0..lexicon.rows as u32).map(row).collect(), ways_out: [None; State::COUNT] };
+            Self { ends: (0..lexicon.rows as u32).map(row).collect(), ways_out: [None; TextState::COUNT] };
         texts.find_ways_out();
         texts.drop_dead_ends();
         texts
     }
 
-    /// The state after an id; `None` where it is illegal.
-    pub fn after(&self, state: State, id: u32) -> Option<State> {
+    /// The state after an id; `None` if it is illegal.
+    pub fn after(&self, state: TextState, id: u32) -> Option<TextState> {
         self.ends.get(id as usize)?[state as usize]
     }
 
-    /// Rooms that differ: with this many ids left or more, everything legal is allowed.
-    pub fn rooms(&self) -> u32 {
+    /// Number of budgets with different masks: with this many ids left or more, every legal id is
+    /// allowed.
+    pub fn budgets(&self) -> u32 {
         self.ways_out.iter().flatten().max().map_or(1, |longest| longest + 1)
     }
 
-    /// Legal ids after which `room - 1` more are enough to come back to `Plain`.
-    pub fn allowed(&self, state: State, room: u32) -> Allowed {
-        let mut allowed = Allowed::new(self.ends.len());
-        let fits = |end: &State| self.ways_out[*end as usize].is_some_and(|ids| ids < room);
+    /// Legal ids after which `budget - 1` more suffice to return to `Plain`.
+    pub fn allowed(&self, state: TextState, budget: u32) -> AllowedTokens {
+        let mut allowed = AllowedTokens::new(self.ends.len());
+        let fits = |end: &TextState| self.ways_out[*end as usize].is_some_and(|ids| ids < budget);
         let legal =
             self.ends.iter().zip(0..).filter(|(row, _)| row[state as usize].as_ref().is_some_and(fits));
         allowed.extend(legal.map(|(_, id)| id));
         allowed
     }
 
-    /// States that ids lead out of, `Plain` among them.
-    pub fn states(&self) -> impl Iterator<Item = State> + '_ {
+    /// States that ids can leave, `Plain` among them.
+    pub fn states(&self) -> impl Iterator<Item = TextState> + '_ {
         STATES.into_iter().filter(|state| self.ways_out[*state as usize].is_some())
     }
 
-    /// Shortest ways, found length by length.
+    /// Computes the shortest ways to `Plain`, length by length.
     fn find_ways_out(&mut self) {
-        self.ways_out[State::Plain as usize] = Some(0);
-        for length in 1..State::COUNT as u32 {
+        self.ways_out[TextState::Plain as usize] = Some(0);
+        for length in 1..TextState::COUNT as u32 {
             for state in STATES {
-                let leads = |row: &[Option<State>; State::COUNT]| {
+                let leads = |row: &[Option<TextState>; TextState::COUNT]| {
                     row[state as usize].is_some_and(|end| self.ways_out[end as usize] == Some(length - 1))
                 };
                 if self.ways_out[state as usize].is_none() && self.ends.iter().any(leads) {
@@ -164,10 +169,10 @@ impl Texts {
 }
 
 #[cfg(test)]
-impl Texts {
-    /// Breaks an id: it seems to lead from plain to some state, whatever its bytes are.
-    pub fn plant(&mut self, id: u32, end: State) {
-        self.ends[id as usize][State::Plain as usize] = Some(end);
+impl TextTransitions {
+    /// Breaks the transition of an id from `Plain`, so that a test can check that walks detect it.
+    pub fn plant(&mut self, id: u32, end: TextState) {
+        self.ends[id as usize][TextState::Plain as usize] = Some(end);
     }
 }
 
@@ -175,7 +180,7 @@ impl Texts {
 mod tests {
     use super::*;
 
-    /// Texts of up to four of these bytes: every edge of every rule.
+    /// Texts of up to four of these bytes, which are the limits of every rule.
     const BYTES: [u8; 26] = [
         0x00, 0x1F, b' ', b'"', b'\\', b'n', b'u', b'0', b'1', b'2', b'f', 0x7F, 0x80, 0x8F, 0x90, 0x9F,
         0xA0, 0xBF, 0xC1, 0xC2, 0xE0, 0xED, 0xEE, 0xF0, 0xF4, 0xF5,
@@ -183,7 +188,7 @@ mod tests {
 
     #[track_caller]
     fn check(bytes: &[u8]) {
-        let plain = State::Plain.after_all(bytes) == Some(State::Plain);
+        let plain = TextState::Plain.after_all(bytes) == Some(TextState::Plain);
         let quoted = [b"\"", bytes, b"\""].concat();
         let json = serde_json::from_slice::<String>(&quoted).is_ok();
         assert_eq!(plain, json, "{:?}", String::from_utf8_lossy(bytes));
@@ -196,16 +201,16 @@ mod tests {
         }
         for length in 0..=4 {
             for number in 0..BYTES.len().pow(length) {
-                let digits = (0..length).map(|place| number / BYTES.len().pow(place) % BYTES.len());
+                let digits = (0..length).map(|index| number / BYTES.len().pow(index) % BYTES.len());
                 check(&digits.map(|digit| BYTES[digit]).collect::<Vec<_>>());
             }
         }
         for text in [r"\u0000", r"\u001F", r"a\u0009b"] {
             check(text.as_bytes());
         }
-        // JSON would have these; we write the character itself.
+        // JSON allows these; here the character itself must be written.
         for text in [r"\u0020", r"\u00e9", r"\ud83d\ude00"] {
-            assert_eq!(State::Plain.after_all(text.as_bytes()), None, "{text}");
+            assert_eq!(TextState::Plain.after_all(text.as_bytes()), None, "{text}");
         }
     }
 }

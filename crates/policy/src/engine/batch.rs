@@ -1,52 +1,53 @@
-//! One batch: choose spans, bring their tiles, run them, draw tokens.
+//! One batch: chooses spans, fetches their tiles, runs them and samples tokens.
 
 use std::time::Instant;
 
-use furrow_model::backend::{Backend as _, BackendError, DeviceLost, Inset, Span, Want};
-use furrow_model::sample::{Picked, Ranking};
+use furrow_model::backend::{Backend as _, BackendError, DeviceLost, ImageInset, LogitRows, SequenceSpan};
+use furrow_model::sample::{SampleOutcome, TokenRanking};
 use furrow_rollout::{FinishReason, PolicyVersion};
 
-use super::step::{Session, State};
-use super::{Engine, Fault, SessionId};
-use crate::draw::Response;
-use crate::features::{Features, TileKey};
-use crate::metered::Metered;
-use crate::schedule::{Limits, Ready, plan};
+use super::step::{EngineSession, StateTier};
+use super::{Engine, EngineFault, SessionId};
+use crate::features::{FeatureCache, TileKey};
+use crate::metered::MeteredBackend;
+use crate::response::PartialResponse;
+use crate::schedule::{ReadySpan, SchedulerLimits, plan};
 use crate::sequence::TileRows;
-use crate::slots::Place;
+use crate::slots::Allocation;
 
-impl Session {
-    /// Where the active sequence's state is.
-    fn active_place(&self) -> Option<&Place> {
+impl EngineSession {
+    /// Slot and pages of the active sequence's state.
+    fn active_allocation(&self) -> Option<&Allocation> {
         let (_, is_fork) = self.active();
         match (&self.state, self.step.as_ref()?.fork.as_ref()) {
-            (_, Some(fork)) if is_fork => fork.place.as_ref(),
-            (State::Device(place), _) => Some(place),
+            (_, Some(fork)) if is_fork => fork.allocation.as_ref(),
+            (StateTier::Device(allocation), _) => Some(allocation),
             _ => None,
         }
     }
 }
 
-/// What a session drew.
-struct Drawn {
+/// The token sampled for a session.
+struct SampleResult {
     id: SessionId,
-    picked: Picked,
-    /// Of its row, where somebody wants to know.
-    ranking: Option<Ranking>,
+    picked: SampleOutcome,
+    /// The ranking of its row, if the reply reports likely tokens.
+    ranking: Option<TokenRanking>,
 }
 
-/// What a session runs in the next batch, if this one goes as planned: the next span of its prompt, or a token.
-fn ahead(key: SessionId, session: &Session, is_running: bool) -> Option<Ready<SessionId>> {
+/// The span a session runs in the next batch if this one goes as planned: the next span of its
+/// prompt, or a token.
+fn plan_ahead(key: SessionId, session: &EngineSession, is_running: bool) -> Option<ReadySpan<SessionId>> {
     let step = session.step.as_ref().filter(|step| step.is_admitted)?;
-    let decodes = session.decodes();
+    let decodes = session.is_decoding();
     let rows = if decodes { 1 } else { session.span_ahead(is_running)?.1.len() as u32 };
-    Some(Ready { key, rows, decodes, draws: decodes, since: step.since })
+    Some(ReadySpan { key, rows, decodes, samples: decodes, since: step.since })
 }
 
-/// Pins tiles and has those encoded that are missing; false where there is no room for them.
-fn bring(
-    features: &mut Features,
-    device: &mut Metered,
+/// Pins tiles and encodes the missing ones; false if the cache has no capacity for them.
+fn encode_missing_tiles(
+    features: &mut FeatureCache,
+    device: &mut MeteredBackend,
     rows: &[TileRows<'_>],
     vision: [u8; 32],
 ) -> Result<bool, BackendError> {
@@ -66,7 +67,8 @@ fn bring(
 }
 
 impl Engine {
-    /// Runs one batch for each version of the weights that has work: one, unless trajectories finish on older ones.
+    /// Runs one batch for each version of the weights with work. There is more than one only while
+    /// trajectories finish on older weights.
     pub(super) fn run_batch(&mut self) -> Result<(), DeviceLost> {
         for version in self.versions_ready() {
             self.use_weights(version)?;
@@ -78,8 +80,8 @@ impl Engine {
     fn run_batch_on(&mut self, version: PolicyVersion) -> Result<(), DeviceLost> {
         let ready = self.ready(version);
         let prefill_tokens = self.pace.rows(&ready, self.limits.prefill_tokens);
-        let mut batch = plan(ready, Limits { prefill_tokens, ..self.limits });
-        self.leave_out(&mut batch)?;
+        let mut batch = plan(ready, SchedulerLimits { prefill_tokens, ..self.limits });
+        self.defer_blocking_spans(&mut batch)?;
         let insets = self.bring_tiles(&mut batch)?;
         if !batch.is_empty() {
             self.run_together(&batch, &insets)?;
@@ -88,39 +90,40 @@ impl Engine {
         Ok(())
     }
 
-    fn ready(&self, version: PolicyVersion) -> Vec<Ready<SessionId>> {
-        let ready = |(id, session): (&SessionId, &Session)| {
+    fn ready(&self, version: PolicyVersion) -> Vec<ReadySpan<SessionId>> {
+        let ready = |(id, session): (&SessionId, &EngineSession)| {
             let step = session.step.as_ref().filter(|step| step.is_admitted)?;
             if self.version_of(session) != version {
                 return None;
             }
             let span = session.next()?;
-            Some(Ready {
+            Some(ReadySpan {
                 key: *id,
                 rows: span.end - span.start,
-                decodes: session.decodes(),
-                draws: session.draws_next(),
+                decodes: session.is_decoding(),
+                samples: session.samples_next(),
                 since: step.since,
             })
         };
         self.sessions.iter().filter_map(ready).collect()
     }
 
-    /// Leaves out, of one batch, the spans that would hold up all others: their tiles are not encoded yet, or their states are on their way. Beside the
-    /// batch they come, and are in the next one.
-    fn leave_out(&mut self, batch: &mut Vec<SessionId>) -> Result<(), DeviceLost> {
-        let mut held = Vec::new();
+    /// Defers, by one batch, the spans that would block all others: those whose tiles are not
+    /// encoded yet or whose states are being transferred. That work runs beside the batch, and the
+    /// spans join the next one.
+    fn defer_blocking_spans(&mut self, batch: &mut Vec<SessionId>) -> Result<(), DeviceLost> {
+        let mut deferred = Vec::new();
         for id in &*batch {
             self.make_writable(*id)?;
-            if self.would_hold_up(*id)? {
-                held.push(*id);
+            if self.would_block_batch(*id)? {
+                deferred.push(*id);
             }
         }
-        if held.len() == batch.len() {
+        if deferred.len() == batch.len() {
             return Ok(());
         }
-        batch.retain(|id| !held.contains(id));
-        for id in held {
+        batch.retain(|id| !deferred.contains(id));
+        for id in deferred {
             if let Some(step) = self.sessions.get_mut(&id).and_then(|session| session.step.as_mut()) {
                 step.was_left_out = true;
             }
@@ -128,42 +131,43 @@ impl Engine {
         Ok(())
     }
 
-    fn would_hold_up(&mut self, id: SessionId) -> Result<bool, DeviceLost> {
+    fn would_block_batch(&mut self, id: SessionId) -> Result<bool, DeviceLost> {
         let Some(session) = self.sessions.get(&id) else { return Ok(false) };
         if session.step.as_ref().is_none_or(|step| step.was_left_out) {
             return Ok(false);
         }
-        if let Some(place) = session.active_place()
-            && self.device.is_moving(place.slot, &place.pages)?
+        if let Some(allocation) = session.active_allocation()
+            && self.device.is_moving(allocation.slot, &allocation.pages)?
         {
             return Ok(true);
         }
-        let Some((sequence, span)) = session.span_ahead(false).filter(|_| self.device.encodes_beside())
+        let Some((sequence, span)) = session.span_ahead(false).filter(|_| self.device.encodes_concurrently())
         else {
             return Ok(false);
         };
-        let vision = self.shelf.vision();
+        let vision = self.weight_versions.vision();
         let mut rows = sequence.tile_rows(span).into_iter();
         Ok(rows.any(|rows| self.features.get(&TileKey { pixels: rows.tile.hash, vision }).is_none()))
     }
 
-    /// Has tiles encoded beside the batch that was begun: those that the next one shows, if no session comes between. Tiles that the device refuses are refused
-    /// again where they are shown, and blamed on that session.
+    /// Encodes tiles beside the batch that runs: those that the next one needs, if no other session
+    /// comes between. Tiles that the device refuses here are refused again when their span runs,
+    /// and that session gets the fault.
     fn look_ahead(&mut self, batch: &[SessionId]) -> Result<(), DeviceLost> {
-        if !self.device.encodes_beside() {
+        if !self.device.encodes_concurrently() {
             return Ok(());
         }
-        let ready: Vec<Ready<SessionId>> = self
+        let ready: Vec<ReadySpan<SessionId>> = self
             .sessions
             .iter()
-            .filter_map(|(id, session)| ahead(*id, session, batch.contains(id)))
+            .filter_map(|(id, session)| plan_ahead(*id, session, batch.contains(id)))
             .collect();
         let prefill_tokens = self.pace.rows(&ready, self.limits.prefill_tokens);
-        for id in plan(ready, Limits { prefill_tokens, ..self.limits }) {
-            let Self { sessions, features, device, shelf, .. } = self;
-            let Some(session) = sessions.get(&id).filter(|session| !session.decodes()) else { continue };
+        for id in plan(ready, SchedulerLimits { prefill_tokens, ..self.limits }) {
+            let Self { sessions, features, device, weight_versions: shelf, .. } = self;
+            let Some(session) = sessions.get(&id).filter(|session| !session.is_decoding()) else { continue };
             let Some((sequence, span)) = session.span_ahead(batch.contains(&id)) else { continue };
-            match bring(features, device, &sequence.tile_rows(span), shelf.vision()) {
+            match encode_missing_tiles(features, device, &sequence.tile_rows(span), shelf.vision()) {
                 Ok(true) => {}
                 Err(BackendError::Device(lost)) => return Err(lost),
                 Ok(false) | Err(_) => break,
@@ -172,9 +176,9 @@ impl Engine {
         Ok(())
     }
 
-    /// Has the tiles of every span on the device. A span whose tiles find no room is taken out of the batch: the one before it will
-    /// have left by the next.
-    fn bring_tiles(&mut self, batch: &mut Vec<SessionId>) -> Result<Vec<Vec<Inset>>, DeviceLost> {
+    /// Ensures that the tiles of every span are on the device. A span whose tiles find no capacity
+    /// leaves the batch; it runs after the spans before it have released theirs.
+    fn bring_tiles(&mut self, batch: &mut Vec<SessionId>) -> Result<Vec<Vec<ImageInset>>, DeviceLost> {
         let mut insets = Vec::with_capacity(batch.len());
         for id in std::mem::take(batch) {
             match self.tiles_of(id) {
@@ -189,33 +193,35 @@ impl Engine {
         Ok(insets)
     }
 
-    fn tiles_of(&mut self, id: SessionId) -> Result<Option<Vec<Inset>>, BackendError> {
+    fn tiles_of(&mut self, id: SessionId) -> Result<Option<Vec<ImageInset>>, BackendError> {
         let Some(session) = self.sessions.get_mut(&id) else { return Ok(None) };
         let Some(span) = session.next() else { return Ok(None) };
         let rows = session.active().0.tile_rows(span);
         if rows.is_empty() {
             return Ok(Some(Vec::new()));
         }
-        let vision = self.shelf.vision();
+        let vision = self.weight_versions.vision();
         let began = Instant::now();
-        if !bring(&mut self.features, &mut self.device, &rows, vision)? {
+        if !encode_missing_tiles(&mut self.features, &mut self.device, &rows, vision)? {
             return Ok(None);
         }
         let inset = |rows: &TileRows<'_>| {
             let feature = self.features.get(&TileKey { pixels: rows.tile.hash, vision })?;
-            Some(Inset { at: rows.at, len: rows.len, feature, row: rows.row })
+            Some(ImageInset { at: rows.at, len: rows.len, feature, row: rows.row })
         };
         let insets = rows.iter().filter_map(inset).collect();
         if let Some(step) = &mut session.step {
-            step.tally.device_micros += began.elapsed().as_secs_f64() * 1e6;
+            step.costs.device_micros += began.elapsed().as_secs_f64() * 1e6;
         }
         Ok(Some(insets))
     }
 
-    /// Runs a batch. If the device refuses it as a whole, each span is tried alone, so that only the one at fault fails.
+    /// Runs a batch. If the device refuses it as a whole, each span runs alone, so that only the
+    /// one at fault fails.
     ///
-    /// A device mostly shows a failure where something is read from it, so what was drawn is whole before a session takes any of it.
-    fn run_together(&mut self, batch: &[SessionId], insets: &[Vec<Inset>]) -> Result<(), DeviceLost> {
+    /// A device mostly reports a failure when something is read from it. So all sampled tokens are
+    /// read before a session takes any of them.
+    fn run_together(&mut self, batch: &[SessionId], insets: &[Vec<ImageInset>]) -> Result<(), DeviceLost> {
         let began = Instant::now();
         for id in batch {
             self.make_writable(*id)?;
@@ -223,10 +229,10 @@ impl Engine {
         match (self.run_spans(batch, insets), batch) {
             (Ok(()), _) => {
                 self.look_ahead(batch)?;
-                let drawn = self.draw(batch)?;
+                let sampled = self.sample(batch)?;
                 self.account(batch, began);
                 self.advance(batch)?;
-                for Drawn { id, picked, ranking } in drawn {
+                for SampleResult { id, picked, ranking } in sampled {
                     self.take(id, picked, ranking);
                 }
                 Ok(())
@@ -240,115 +246,121 @@ impl Engine {
         }
     }
 
-    /// Ends a session whose tokens or tiles the device refused. A device that failed is not that session's fault.
+    /// Ends a session whose tokens or tiles the device refused. A failure of the device is not a
+    /// fault of the session.
     fn blame(&mut self, id: SessionId, error: BackendError) -> Result<(), DeviceLost> {
         match error {
             BackendError::Device(lost) => Err(lost),
             other => {
-                self.fail(id, Fault::Refused(other.to_string()));
+                self.fail(id, EngineFault::Refused(other.to_string()));
                 Ok(())
             }
         }
     }
 
-    /// Parts the pages that the next span writes to from those of others.
+    /// Copies the shared pages that the next span writes to.
     fn make_writable(&mut self, id: SessionId) -> Result<(), DeviceLost> {
         let Some(session) = self.sessions.get_mut(&id) else { return Ok(()) };
         let Some(span) = session.next() else { return Ok(()) };
         let (_, is_fork) = session.active();
         let Some(step) = &mut session.step else { return Ok(()) };
-        let place = match (&mut session.state, &mut step.fork) {
-            (_, Some(fork)) if is_fork => fork.place.as_mut(),
-            (State::Device(place), _) => Some(place),
+        let allocation = match (&mut session.state, &mut step.fork) {
+            (_, Some(fork)) if is_fork => fork.allocation.as_mut(),
+            (StateTier::Device(allocation), _) => Some(allocation),
             _ => None,
         };
-        let Some(place) = place else { return Ok(()) };
-        let copies = self.places.make_writable(place, span.start, span.end, &mut step.reserve);
+        let Some(allocation) = allocation else { return Ok(()) };
+        let copies = self.allocator.make_writable(allocation, span.start, span.end, &mut step.reserve);
         copies.into_iter().try_for_each(|(from, to)| self.device.copy_page(from, to))
     }
 
-    fn run_spans(&mut self, batch: &[SessionId], insets: &[Vec<Inset>]) -> Result<(), BackendError> {
+    fn run_spans(&mut self, batch: &[SessionId], insets: &[Vec<ImageInset>]) -> Result<(), BackendError> {
         let Self { device, sessions, .. } = self;
         let spans = batch.iter().zip(insets).filter_map(|(id, insets)| {
             let session = sessions.get(id)?;
             let (sequence, _) = session.active();
-            let place = session.active_place()?;
+            let allocation = session.active_allocation()?;
             let span = sequence.next()?;
-            Some(Span {
-                slot: place.slot,
-                pages: &place.pages,
+            Some(SequenceSpan {
+                slot: allocation.slot,
+                pages: &allocation.pages,
                 start: span.start,
                 tokens: sequence.tokens(span),
                 insets,
-                want: if session.draws_next() { Want::Last } else { Want::Nothing },
+                want: if session.samples_next() { LogitRows::Last } else { LogitRows::Nothing },
             })
         });
         device.run(&spans.collect::<Vec<_>>())
     }
 
-    /// Draws a token for every session whose logits were wanted, from the rows in the order of the spans.
-    fn draw(&mut self, batch: &[SessionId]) -> Result<Vec<Drawn>, DeviceLost> {
+    /// Samples a token for every session whose logits the batch computed. Rows are in the order of
+    /// the spans.
+    fn sample(&mut self, batch: &[SessionId]) -> Result<Vec<SampleResult>, DeviceLost> {
         let Self { device, sessions, sampler, .. } = self;
-        let drawing: Vec<_> = batch
+        let sampling: Vec<_> = batch
             .iter()
             .filter_map(|id| {
-                let session = sessions.get(id).filter(|session| session.draws_next())?;
+                let session = sessions.get(id).filter(|session| session.samples_next())?;
                 Some((*id, session.step.as_ref()?.response()?))
             })
             .collect();
-        let picks: Vec<_> = (0..).zip(&drawing).map(|(row, (_, response))| response.pick(row)).collect();
+        let picks: Vec<_> = (0..).zip(&sampling).map(|(row, (_, response))| response.pick(row)).collect();
         let picked = device.sample(&picks)?;
-        let mut rank = |row: u32, response: &Response, picked: &Picked| match (response.ranks(), picked) {
-            (Some(ranks), Picked::Token(token)) => Ok(sampler.rank(device.logits(row)?, token.id, ranks)),
-            _ => Ok(None),
-        };
+        let mut rank =
+            |row: u32, response: &PartialResponse, picked: &SampleOutcome| match (response.ranks(), picked) {
+                (Some(ranks), SampleOutcome::Token(token)) => {
+                    Ok(sampler.rank(device.logits(row)?, token.id, ranks))
+                }
+                _ => Ok(None),
+            };
         (0..)
-            .zip(&drawing)
+            .zip(&sampling)
             .zip(picked)
             .map(|((row, (id, response)), picked)| {
                 let ranking = rank(row, response, &picked)?;
-                Ok(Drawn { id: *id, picked, ranking })
+                Ok(SampleResult { id: *id, picked, ranking })
             })
             .collect()
     }
 
-    /// Shares the batch's time by rows, and counts.
+    /// Divides the batch's time among sessions by rows, and counts.
     fn account(&mut self, batch: &[SessionId], began: Instant) {
-        let rows_of = |session: &Session| session.next().map_or(0, |span| span.end - span.start);
+        let rows_of = |session: &EngineSession| session.next().map_or(0, |span| span.end - span.start);
         let sessions = || batch.iter().filter_map(|id| self.sessions.get(id));
         let rows: u32 = sessions().map(rows_of).sum();
-        let together = sessions().filter(|session| session.decodes()).count() as u64;
+        let together = sessions().filter(|session| session.is_decoding()).count() as u64;
         if together > 0 {
-            let prefilled: u32 = sessions().filter(|session| !session.decodes()).map(rows_of).sum();
-            self.pace.ran(prefilled);
+            let prefilled: u32 = sessions().filter(|session| !session.is_decoding()).map(rows_of).sum();
+            self.pace.record_batch(prefilled);
         }
         let micros = began.elapsed().as_secs_f64() * 1e6;
         for id in batch {
             let Some(session) = self.sessions.get_mut(id) else { continue };
-            let (own, decodes) = (rows_of(session), session.decodes());
+            let (own, decodes) = (rows_of(session), session.is_decoding());
             let Some(step) = &mut session.step else { continue };
             let arrived = step.arrived;
             let queued = || began.duration_since(arrived).as_micros() as u64;
-            step.tally.queue_micros.get_or_insert_with(queued);
-            step.tally.device_micros += micros * f64::from(own) / f64::from(rows.max(1));
+            step.costs.queue_micros.get_or_insert_with(queued);
+            step.costs.device_micros += micros * f64::from(own) / f64::from(rows.max(1));
             if decodes {
-                step.tally.decode_steps += 1;
-                step.tally.decoded_together += together;
+                step.costs.decode_steps += 1;
+                step.costs.decoded_together += together;
                 step.since = self.clock;
             } else {
-                step.tally.prefill_tokens += own;
+                step.costs.prefill_tokens += own;
             }
         }
     }
 
-    /// The spans are in the states: keeps promised snapshots, begins forks, ends steps that asked for nothing.
+    /// Marks the spans as run: keeps promised snapshots, begins forks, and ends steps without a
+    /// reply.
     fn advance(&mut self, batch: &[SessionId]) -> Result<(), DeviceLost> {
         for id in batch {
             let Some(mut session) = self.sessions.remove(id) else { continue };
-            let ran = self.ran(&mut session);
+            let ran = self.mark_span_run(&mut session);
             let is_over =
-                session.next().is_none() && session.step.as_ref().is_some_and(|step| !step.is_asked());
-            // Put back also after a failure, so that its step is answered.
+                session.next().is_none() && session.step.as_ref().is_some_and(|step| !step.wants_reply());
+            // Inserted after a failure as well, so that its step is answered.
             self.sessions.insert(*id, session);
             ran?;
             if is_over {
@@ -358,10 +370,10 @@ impl Engine {
         Ok(())
     }
 
-    /// A session's span is in its state.
-    fn ran(&mut self, session: &mut Session) -> Result<(), DeviceLost> {
+    /// Marks a session's span as run.
+    fn mark_span_run(&mut self, session: &mut EngineSession) -> Result<(), DeviceLost> {
         let (_, is_fork) = session.active();
-        let version = Some(self.shelf.on_device());
+        let version = Some(self.weight_versions.on_device());
         match &mut session.step {
             Some(step) if is_fork => step.version_min = step.version_min.or(version),
             _ => session.version_min = session.version_min.or(version),
@@ -369,19 +381,21 @@ impl Engine {
         if let Some(step) = &mut session.step {
             step.was_left_out = false;
         }
-        let at_fork_point = session.active_mut().ran();
+        let at_fork_point = session.active_mut().advance();
         if at_fork_point {
             self.keep_snapshot(session, is_fork)?;
         }
         if is_fork { Ok(()) } else { self.begin_fork(session) }
     }
 
-    /// Keeps a copy of the state at a fork point that siblings were promised.
-    fn keep_snapshot(&mut self, session: &mut Session, is_fork: bool) -> Result<(), DeviceLost> {
+    /// Keeps a copy of the state at a fork point that was promised to siblings.
+    fn keep_snapshot(&mut self, session: &mut EngineSession, is_fork: bool) -> Result<(), DeviceLost> {
         let Some(step) = &mut session.step else { return Ok(()) };
-        let (place, tokens, version) = match (&step.fork, &session.state) {
-            (Some(fork), _) if is_fork => (fork.place.as_ref(), fork.sequence.done(), step.version_min),
-            (_, State::Device(place)) => (Some(place), session.base.done(), session.version_min),
+        let (allocation, tokens, version) = match (&step.fork, &session.state) {
+            (Some(fork), _) if is_fork => (fork.allocation.as_ref(), fork.sequence.done(), step.version_min),
+            (_, StateTier::Device(allocation)) => {
+                (Some(allocation), session.base.done(), session.version_min)
+            }
             _ => return Ok(()),
         };
         let Some(index) = step.promised.iter().position(|(position, _)| *position == tokens) else {
@@ -392,27 +406,27 @@ impl Engine {
         if self.snapshots.is_full()
             && let Some(oldest) = self.snapshots.evict()
         {
-            self.places.release(oldest);
+            self.allocator.release(oldest);
         }
-        let (Some(place), Some(slot)) = (place, self.places.take_slot()) else { return Ok(()) };
-        self.device.copy_slot(place.slot, slot)?;
-        let pages = self.places.share(place, tokens);
-        let version = version.unwrap_or(self.shelf.on_device());
-        self.snapshots.keep(name, Place { slot, pages }, tokens, version);
+        let (Some(allocation), Some(slot)) = (allocation, self.allocator.take_slot()) else { return Ok(()) };
+        self.device.copy_slot(allocation.slot, slot)?;
+        let pages = self.allocator.share(allocation, tokens);
+        let version = version.unwrap_or(self.weight_versions.on_device());
+        self.snapshots.keep(name, Allocation { slot, pages }, tokens, version);
         Ok(())
     }
 
-    fn take(&mut self, id: SessionId, picked: Picked, ranking: Option<Ranking>) {
-        let version = self.shelf.on_device();
+    fn take(&mut self, id: SessionId, picked: SampleOutcome, ranking: Option<TokenRanking>) {
+        let version = self.weight_versions.on_device();
         let Some(session) = self.sessions.get_mut(&id) else { return };
         match picked {
-            Picked::Token(token) => match session.take(&token, ranking, version) {
+            SampleOutcome::Token(token) => match session.take(&token, ranking, version) {
                 Ok(()) => self.proceed(id),
-                Err(illegal) => self.fail(id, Fault::Refused(illegal.to_string())),
+                Err(illegal) => self.fail(id, EngineFault::Refused(illegal.to_string())),
             },
-            Picked::NotFinite => {
+            SampleOutcome::NotFinite => {
                 let tokens = session.replying_len();
-                self.fail(id, Fault::NotFinite { tokens });
+                self.fail(id, EngineFault::NotFinite { tokens });
             }
         }
     }

@@ -1,172 +1,174 @@
-//! A session and its step: what was shown, what was drawn, and what comes next.
+//! A session of the engine and its current step: the prompt, the reply sampled so far, and the next
+//! span.
 
 use std::time::Instant;
 
-use furrow_model::backend::Parked;
-use furrow_model::sample::{Ranking, Token};
-use furrow_rollout::{Engine as Account, FinishReason, PolicyVersion, StateOrigin};
+use furrow_model::backend::OffloadedState;
+use furrow_model::sample::{SampledToken, TokenRanking};
+use furrow_rollout::{EngineStats, FinishReason, PolicyVersion, StateOrigin};
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
-use super::{Engine, Fault, SessionId};
-use crate::constrain::Illegal;
-use crate::draw::{Columns, Response, Wait};
-use crate::sequence::{Sequence, Stretch};
-use crate::slots::{Place, Reserve};
-use crate::snapshots::Name;
+use super::{Engine, EngineFault, SessionId};
+use crate::constrain::IllegalToken;
+use crate::response::{PartialResponse, ResponseState, TokenColumns};
+use crate::sequence::{Sequence, TokenSegment};
+use crate::slots::{Allocation, PageReservation};
+use crate::snapshots::SnapshotKey;
 
-/// What a session is shown.
-pub struct Ask {
-    /// Behind the kept tokens. Its last leg stays open: forced tokens may join it.
-    pub prompt: Stretch,
-    /// Whether prompt and reply stay behind the kept tokens; else they run on a fork that is dropped.
-    pub stays: bool,
-    /// The empty response: how tokens are drawn, and what may come.
-    pub response: Response,
-    /// Tokens the response has at most, appended ones included.
+/// A prompt and how to reply to it.
+pub struct GenerationRequest {
+    /// Follows the kept tokens. Its last chunk group stays open, because forced tokens may join it.
+    pub prompt: TokenSegment,
+    /// Whether prompt and reply stay after the kept tokens; otherwise they run on a fork that is
+    /// dropped.
+    pub keeps_reply: bool,
+    /// The empty response with its sampling settings and its constraint.
+    pub response: PartialResponse,
+    /// Most tokens of the response, appended ones included.
     pub tokens_max: u32,
 }
 
-/// A reply and its account.
+/// A reply and its trace.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Reply {
-    /// What was drawn.
-    pub columns: Columns,
+pub struct StepOutput {
+    /// The tokens of the reply with their columns.
+    pub columns: TokenColumns,
     /// Why it ended.
     pub finish_reason: FinishReason,
-    /// Oldest version that wrote any state it was read from.
+    /// Oldest version that wrote a part of the state it was sampled from.
     pub state_version_min: PolicyVersion,
-    /// What it cost; `worker` and `service_micros` are the caller's to fill.
-    pub engine: Account,
+    /// What the step cost; the caller fills `worker` and `service_micros`.
+    pub engine: EngineStats,
 }
 
-/// A session.
-pub struct Session {
-    /// Cancelled when nobody holds it.
+/// A session of the engine.
+pub struct EngineSession {
+    /// Cancelled when its owner has dropped it.
     pub life: CancellationToken,
-    /// What is kept.
+    /// The kept tokens.
     pub base: Sequence,
-    /// Version of the weights it keeps to; `None`: whichever is newest.
+    /// Version of the weights it stays on; `None`: the newest.
     pub pinned: Option<PolicyVersion>,
-    /// Where the base's state is.
-    pub state: State,
-    /// Oldest version that wrote any of it.
+    /// Location of the base's state.
+    pub state: StateTier,
+    /// Oldest version that wrote a part of that state.
     pub version_min: Option<PolicyVersion>,
-    /// Where the state of its next reply came from, when it was not resident.
+    /// Where the state of its next reply came from, if it was not resident.
     pub origin: Option<StateOrigin>,
-    /// What bringing it up to its past has cost; the next reply accounts for it.
-    pub brought: Tally,
-    /// What it is doing.
+    /// Cost of rebuilding its past, which is added to the next reply.
+    pub rebuild_costs: StepCosts,
+    /// The current step.
     pub step: Option<Step>,
-    /// When it last did something: the idlest is parked first.
+    /// When it was last used, on the engine's clock; the idlest is offloaded first.
     pub touched: u64,
 }
 
-/// Where a base's state is.
+/// Location of a base's state.
 #[derive(Debug)]
-pub enum State {
-    /// No token was run yet.
-    Nowhere,
+pub enum StateTier {
+    /// No token has run yet.
+    Empty,
     /// On the device.
-    Device(Place),
+    Device(Allocation),
     /// In host memory.
-    Host(Parked),
+    Host(OffloadedState),
 }
 
 /// Prompt and reply that run beside the base and are dropped.
-pub struct Fork {
+pub struct SequenceFork {
     /// Begins where the base ends.
     pub sequence: Sequence,
-    /// Its place, from when the step is admitted.
-    pub place: Option<Place>,
+    /// Its slot and pages, from the admission of the step.
+    pub allocation: Option<Allocation>,
 }
 
 /// One step of a session.
 pub struct Step {
-    /// Who waits for it; `None` once answered.
-    pub done: Option<oneshot::Sender<Result<Reply, Fault>>>,
-    /// Prompt and reply, where they do not stay.
-    pub fork: Option<Fork>,
-    /// Pages set aside for it.
-    pub reserve: Reserve,
-    /// Snapshots it makes on its way, by position.
-    pub promised: Vec<(u32, Name)>,
-    /// Whether it has its places.
+    /// Receives the result; `None` once answered.
+    pub done: Option<oneshot::Sender<Result<StepOutput, EngineFault>>>,
+    /// The fork for prompt and reply, if they do not stay.
+    pub fork: Option<SequenceFork>,
+    /// Pages reserved for it.
+    pub reserve: PageReservation,
+    /// Snapshots it will make, by position.
+    pub promised: Vec<(u32, SnapshotKey)>,
+    /// Whether its slots and pages are allocated.
     pub is_admitted: bool,
-    /// Whether its next span was left out of a batch that it would have held up.
+    /// Whether its next span was deferred once, because it would have blocked a batch.
     pub was_left_out: bool,
-    /// When it came, on the engine's clock; later, when it last decoded.
+    /// When it arrived, on the engine's clock; later, when it last decoded.
     pub since: u64,
-    /// Oldest version that wrote any state of it.
+    /// Oldest version that wrote a part of its state.
     pub version_min: Option<PolicyVersion>,
     /// The costs.
-    pub tally: Tally,
-    /// When it came.
+    pub costs: StepCosts,
+    /// When it arrived.
     pub arrived: Instant,
-    asked: Option<Asked>,
+    pending: Option<PendingResponse>,
 }
 
-struct Asked {
-    response: Response,
+struct PendingResponse {
+    response: PartialResponse,
     tokens_max: u32,
 }
 
-/// What a step cost.
+/// The costs of a step.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct Tally {
-    /// Tokens run before the first draw.
+pub struct StepCosts {
+    /// Tokens run before the first sampled one.
     pub prefill_tokens: u32,
     /// Tokens that the state held when the step was admitted.
     pub reused_tokens: u32,
-    /// Spans run after the first draw.
+    /// Spans run after the first sampled token.
     pub decode_steps: u32,
     /// Sessions that decoded in these batches, summed.
     pub decoded_together: u64,
-    /// From its arrival to its first batch.
+    /// Microseconds from its arrival to its first batch.
     pub queue_micros: Option<u64>,
-    /// Its share of the device's time.
+    /// Its share of the device's time, in microseconds.
     pub device_micros: f64,
     /// Slot it ran in.
     pub slot: Option<u32>,
 }
 
-impl Session {
+impl EngineSession {
     pub fn new(life: CancellationToken, origin: Option<StateOrigin>, pinned: Option<PolicyVersion>) -> Self {
         Self {
             life,
             pinned,
             base: Sequence::default(),
-            state: State::Nowhere,
+            state: StateTier::Empty,
             version_min: None,
             origin,
-            brought: Tally::default(),
+            rebuild_costs: StepCosts::default(),
             step: None,
             touched: 0,
         }
     }
 
-    /// Tokens of the longest sequence a step makes.
-    pub fn tokens_with(&self, kept: &[Stretch], ask: Option<&Ask>) -> u32 {
-        let kept: usize = kept.iter().map(|stretch| stretch.ids.len()).sum();
+    /// Length of the longest sequence that a step makes.
+    pub fn tokens_with(&self, kept: &[TokenSegment], ask: Option<&GenerationRequest>) -> u32 {
+        let kept: usize = kept.iter().map(|segment| segment.ids.len()).sum();
         let shown = ask.map_or(0, |ask| ask.prompt.ids.len() + ask.tokens_max as usize);
         self.base.len().saturating_add((kept + shown).min(u32::MAX as usize) as u32)
     }
 
-    /// Lays the prompt. Goes on with [`Session::proceed`].
-    pub fn show(&mut self, ask: Ask, chunk: u32) {
-        let Ask { prompt, stays, response, tokens_max } = ask;
+    /// Starts the prompt. [`EngineSession::proceed`] continues it.
+    pub fn begin_prompt(&mut self, ask: GenerationRequest, chunk: u32) {
+        let GenerationRequest { prompt, keeps_reply: stays, response, tokens_max } = ask;
         let Some(step) = &mut self.step else { return };
-        step.asked = Some(Asked { response, tokens_max });
+        step.pending = Some(PendingResponse { response, tokens_max });
         if stays {
-            self.base.lay(prompt, chunk);
+            self.base.extend(prompt, chunk);
         } else {
-            let mut sequence = self.base.behind();
-            sequence.lay(prompt, chunk);
-            step.fork = Some(Fork { sequence, place: None });
+            let mut sequence = self.base.fork();
+            sequence.extend(prompt, chunk);
+            step.fork = Some(SequenceFork { sequence, allocation: None });
         }
     }
 
-    /// The sequence to run, and whether it is the fork. The kept tokens come first.
+    /// The sequence to run, and whether it is the fork. The kept tokens run first.
     pub fn active(&self) -> (&Sequence, bool) {
         match self.step.as_ref().and_then(|step| step.fork.as_ref()) {
             Some(fork) if self.base.next().is_none() => (&fork.sequence, true),
@@ -174,7 +176,7 @@ impl Session {
         }
     }
 
-    /// The same, to change.
+    /// The same sequence, mutable.
     pub fn active_mut(&mut self) -> &mut Sequence {
         match self.step.as_mut().and_then(|step| step.fork.as_mut()) {
             Some(fork) if self.base.next().is_none() => &mut fork.sequence,
@@ -182,34 +184,35 @@ impl Session {
         }
     }
 
-    /// Goes on to where a token must be drawn: forced tokens join the leg, which then ends. `Some` when the reply is whole.
+    /// Advances to where a token must be sampled: forced tokens join the chunk group, which then
+    /// ends. `Some` when the reply is complete.
     pub fn proceed(&mut self, chunk: u32, version: PolicyVersion) -> Option<FinishReason> {
         let step = self.step.as_mut()?;
-        let asked = step.asked.as_mut()?;
+        let pending = step.pending.as_mut()?;
         let sequence = step.fork.as_mut().map_or(&mut self.base, |fork| &mut fork.sequence);
-        asked.response.force(version.0).iter().for_each(|id| sequence.push(*id));
-        match asked.response.wait() {
-            Wait::Over(reason) => Some(reason),
-            Wait::Draw => {
-                sequence.end_leg(chunk);
+        pending.response.append_forced(version.0).iter().for_each(|id| sequence.push(*id));
+        match pending.response.state() {
+            ResponseState::Finished(reason) => Some(reason),
+            ResponseState::Sample => {
+                sequence.end_chunk_group(chunk);
                 None
             }
         }
     }
 
-    /// A token was drawn.
+    /// Adds a sampled token.
     pub fn take(
         &mut self,
-        token: &Token,
-        ranking: Option<Ranking>,
+        token: &SampledToken,
+        ranking: Option<TokenRanking>,
         version: PolicyVersion,
-    ) -> Result<(), Illegal> {
+    ) -> Result<(), IllegalToken> {
         let Some(step) = &mut self.step else { return Ok(()) };
-        let Some(asked) = &mut step.asked else { return Ok(()) };
+        let Some(pending) = &mut step.pending else { return Ok(()) };
         let sequence = step.fork.as_mut().map_or(&mut self.base, |fork| &mut fork.sequence);
         sequence.push(token.id);
-        asked.response.rank(ranking);
-        asked.response.take(token, version.0)
+        pending.response.rank(ranking);
+        pending.response.take(token, version.0)
     }
 
     /// The next span to run.
@@ -217,7 +220,7 @@ impl Session {
         self.active().0.next()
     }
 
-    /// The span that comes next, where the active one is running; otherwise the active one.
+    /// The span after the active one if that runs now; otherwise the active one.
     pub fn span_ahead(&self, is_running: bool) -> Option<(&Sequence, std::ops::Range<u32>)> {
         let (sequence, is_fork) = self.active();
         if !is_running {
@@ -230,72 +233,74 @@ impl Session {
         Some((&fork.sequence, fork.sequence.next()?))
     }
 
-    /// Tokens of the sequence that the reply grows on.
+    /// Length of the sequence that the reply extends.
     pub fn replying_len(&self) -> u32 {
         let fork = self.step.as_ref().and_then(|step| step.fork.as_ref());
         fork.map_or(self.base.len(), |fork| fork.sequence.len())
     }
 
-    /// Whether the active span is the one whose logits the next token is drawn from.
-    pub fn draws_next(&self) -> bool {
+    /// Whether the next token is sampled from the logits of the active span.
+    pub fn samples_next(&self) -> bool {
         let Some(step) = &self.step else { return false };
         let (sequence, is_fork) = self.active();
-        step.asked.is_some() && sequence.is_last() && is_fork == step.fork.is_some()
+        step.pending.is_some() && sequence.is_last() && is_fork == step.fork.is_some()
     }
 
-    /// Whether a token was drawn already.
-    pub fn decodes(&self) -> bool {
-        self.step.as_ref().is_some_and(Step::has_drawn)
+    /// Whether a token was sampled already.
+    pub fn is_decoding(&self) -> bool {
+        self.step.as_ref().is_some_and(Step::has_sampled)
     }
 }
 
 impl Step {
-    pub fn new(done: oneshot::Sender<Result<Reply, Fault>>, since: u64) -> Self {
+    pub fn new(done: oneshot::Sender<Result<StepOutput, EngineFault>>, since: u64) -> Self {
         Self {
             done: Some(done),
             fork: None,
-            reserve: Reserve::default(),
+            reserve: PageReservation::default(),
             promised: Vec::new(),
             is_admitted: false,
             was_left_out: false,
             since,
             version_min: None,
-            tally: Tally::default(),
+            costs: StepCosts::default(),
             arrived: Instant::now(),
-            asked: None,
+            pending: None,
         }
     }
 
-    fn has_drawn(&self) -> bool {
-        self.asked.as_ref().is_some_and(|asked| asked.response.columns().mask.contains(&true))
+    fn has_sampled(&self) -> bool {
+        self.pending.as_ref().is_some_and(|pending| pending.response.columns().mask.contains(&true))
     }
 
-    /// Whether a reply was asked for.
-    pub fn is_asked(&self) -> bool {
-        self.asked.is_some()
+    /// Whether the step has a reply.
+    pub fn wants_reply(&self) -> bool {
+        self.pending.is_some()
     }
 
-    /// Tokens the reply can still grow by.
+    /// Most tokens that the reply can still get.
     pub fn tokens_left(&self) -> u32 {
-        let left = |asked: &Asked| asked.tokens_max.saturating_sub(asked.response.columns().ids.len() as u32);
-        self.asked.as_ref().map_or(0, left)
+        let left = |pending: &PendingResponse| {
+            pending.tokens_max.saturating_sub(pending.response.columns().ids.len() as u32)
+        };
+        self.pending.as_ref().map_or(0, left)
     }
 
-    /// The reply being drawn.
-    pub fn response(&self) -> Option<&Response> {
-        self.asked.as_ref().map(|asked| &asked.response)
+    /// The reply in progress.
+    pub fn response(&self) -> Option<&PartialResponse> {
+        self.pending.as_ref().map(|pending| &pending.response)
     }
 }
 
-impl Tally {
-    fn add(&mut self, other: &Tally) {
+impl StepCosts {
+    fn add(&mut self, other: &StepCosts) {
         self.prefill_tokens += other.prefill_tokens;
         self.device_micros += other.device_micros;
     }
 
-    fn account(self, origin: StateOrigin) -> Account {
+    fn account(self, origin: StateOrigin) -> EngineStats {
         let decoded = f64::from(self.decode_steps.max(1));
-        Account {
+        EngineStats {
             worker: String::new(),
             slot: self.slot,
             state_origin: Some(origin),
@@ -312,9 +317,9 @@ impl Tally {
 }
 
 impl Engine {
-    /// Goes on with a reply after its prompt was laid or a token drawn.
+    /// Continues a reply after its prompt started or a token was sampled.
     pub(super) fn proceed(&mut self, id: SessionId) {
-        let (chunk, newest) = (self.settings.chunk, self.shelf.newest());
+        let (chunk, newest) = (self.settings.chunk, self.weight_versions.newest());
         let Some(session) = self.sessions.get_mut(&id) else { return };
         let version = session.pinned.unwrap_or(newest);
         if let Some(reason) = session.proceed(chunk, version) {
@@ -322,7 +327,7 @@ impl Engine {
         }
     }
 
-    /// Answers a step and gives back what it held.
+    /// Answers a step and frees what it held.
     pub(super) fn finish(&mut self, id: SessionId, finish_reason: FinishReason) {
         self.clock += 1;
         let Some(session) = self.sessions.get_mut(&id) else { return };
@@ -330,24 +335,30 @@ impl Engine {
         self.waiting.retain(|waiting| *waiting != id);
         session.touched = self.clock;
         let versions = [session.version_min, step.version_min].into_iter().flatten();
-        let state_version_min = versions.min().unwrap_or(session.pinned.unwrap_or(self.shelf.newest()));
-        let reply = match step.asked.take() {
+        let state_version_min =
+            versions.min().unwrap_or(session.pinned.unwrap_or(self.weight_versions.newest()));
+        let reply = match step.pending.take() {
             None => {
-                session.brought.add(&step.tally);
-                let engine = Tally::default().account(StateOrigin::Resident);
-                Reply { columns: Columns::default(), finish_reason, state_version_min, engine }
+                session.rebuild_costs.add(&step.costs);
+                let engine = StepCosts::default().account(StateOrigin::Resident);
+                StepOutput { columns: TokenColumns::default(), finish_reason, state_version_min, engine }
             }
-            Some(asked) => {
-                let brought = std::mem::take(&mut session.brought);
-                step.tally.reused_tokens = step.tally.reused_tokens.saturating_sub(brought.prefill_tokens);
-                step.tally.add(&brought);
+            Some(pending) => {
+                let brought = std::mem::take(&mut session.rebuild_costs);
+                step.costs.reused_tokens = step.costs.reused_tokens.saturating_sub(brought.prefill_tokens);
+                step.costs.add(&brought);
                 let origin = session.origin.take().unwrap_or(StateOrigin::Resident);
-                let engine = step.tally.account(origin);
-                Reply { columns: asked.response.into_columns(), finish_reason, state_version_min, engine }
+                let engine = step.costs.account(origin);
+                StepOutput {
+                    columns: pending.response.into_columns(),
+                    finish_reason,
+                    state_version_min,
+                    engine,
+                }
             }
         };
-        if let Some(done) = self.put_away(step) {
-            // Whoever asked may have given up; the session's life tells.
+        if let Some(done) = self.release_step(step) {
+            // The caller may have left; the session's token is cancelled then.
             done.send(Ok(reply)).ok();
         }
     }

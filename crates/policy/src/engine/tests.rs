@@ -1,12 +1,13 @@
-//! The engine against the model of air: whatever happens around a session, it gets the tokens it gets alone.
+//! The engine on the simulated backend: whatever happens around a session, it gets the tokens it
+//! gets alone.
 
 mod alone;
 mod claims;
+mod harness;
 mod lost;
 mod swaps;
-mod world;
 
 use furrow_rollout::{ContextPolicy, StateOrigin};
-use world::{Script, World, room, settings};
+use harness::{EngineHarness, SessionScript, capacity, settings};
 
 use super::*;

@@ -1,115 +1,121 @@
-//! New weights take over between two batches; older ones stay for as long as a trajectory finishes on them.
+//! New weights take effect between two batches. Older ones stay while trajectories finish on them.
 //!
-//! Where a backend gives its old weights back, an exchange is a pointer's, so weights of several versions can take turns: each iteration
-//! runs one batch for each version that has work. Where it does not, new weights are brought over piece by piece between batches.
+//! If a backend returns its old weights, an exchange only swaps pointers, so weights of several
+//! versions can alternate: each iteration runs one batch for each version with work. Otherwise new
+//! weights are copied in parts between batches.
 
 use std::collections::BTreeSet;
 use std::time::Instant;
 
-use furrow_model::backend::{Backend as _, DeviceLost, Incoming, WeightsError};
+use furrow_model::backend::{Backend as _, DeviceLost, IncomingWeights, WeightsError};
 use furrow_rollout::PolicyVersion;
 use tokio::sync::{mpsc, oneshot};
 
 use super::Engine;
 #[cfg(test)]
 use super::SessionId;
-use super::step::Session;
+use super::step::EngineSession;
 
-/// What becomes of sessions whose state older weights wrote.
+/// What happens to sessions whose state older weights wrote.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum OnSwap {
-    /// They go on with the state they have: `state_version_min` tells.
+    /// They continue with their state; `state_version_min` records its age.
     #[default]
     Keep,
-    /// They are read again from their past before their next step.
+    /// Their past runs again on the new weights before their next step.
     Rebuild,
     /// Their trajectories end on the weights they began with.
     FinishOnOld,
 }
 
-/// How weights are exchanged.
+/// How new weights take effect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Swaps {
-    /// What becomes of sessions.
+pub struct SwapSettings {
+    /// What happens to sessions with an older state.
     pub on_swap: OnSwap,
-    /// Versions kept beside the newest for trajectories that finish on them; newer weights wait for the oldest to be done.
+    /// Versions kept beside the newest for trajectories that finish on them. Newer weights wait for
+    /// the oldest to end.
     pub old_versions_max: u32,
-    /// Bytes brought to a device between two batches.
+    /// Bytes copied to a device between two batches.
     pub bring_bytes: u64,
-    /// Hash of the vision weights that the engine begins with.
+    /// Hash of the vision weights at the start.
     pub vision: [u8; 32],
 }
 
-/// Weights that shall take over.
+/// Weights that are to take effect.
 pub struct NewWeights {
-    /// Their version, newer than that in use.
+    /// Their version, newer than the one in use.
     pub version: PolicyVersion,
-    /// Hash of their vision encoder: tiles encoded by another are none of theirs.
+    /// Hash of their vision encoder. Tiles that another encoder made are not reused.
     pub vision: [u8; 32],
-    /// What the backend takes.
-    pub weights: Incoming,
-    /// Told when they have taken over, or why not.
-    pub done: oneshot::Sender<Result<Swapped, WeightsError>>,
+    /// The weights in the backend's form.
+    pub weights: IncomingWeights,
+    /// Receives the report, or why they were refused.
+    pub done: oneshot::Sender<Result<SwapReport, WeightsError>>,
 }
 
-/// What an exchange was.
+/// The result of an exchange.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Swapped {
-    /// How long nothing else ran.
+pub struct SwapReport {
+    /// Microseconds in which no batch ran.
     pub pause_micros: u64,
-    /// Sessions that were there.
+    /// Sessions that were open.
     pub sessions: u32,
-    /// Versions that trajectories still finish on.
+    /// Versions on which trajectories still finish.
     pub old_versions: u32,
 }
 
-/// Which weights there are.
-pub(super) struct Shelf {
-    /// What new sessions run on.
-    newest: Name,
-    /// What the device has now.
-    on_device: Name,
-    /// Others, ready to be exchanged for those on the device.
-    kept: Vec<(Name, Incoming)>,
-    coming: Option<Coming>,
-    /// Where weights go that nobody needs any more: taking them apart takes longer than a batch.
-    retired: Option<mpsc::Sender<Incoming>>,
+/// The versions of weights in memory.
+pub(super) struct WeightVersions {
+    /// The version that new sessions run on.
+    newest: WeightsKey,
+    /// The version that the device holds.
+    on_device: WeightsKey,
+    /// Others, ready to be exchanged with those on the device.
+    kept: Vec<(WeightsKey, IncomingWeights)>,
+    pending_swap: Option<PendingSwap>,
+    /// Channel to the thread that frees unused weights, which takes longer than a batch.
+    retired: Option<mpsc::Sender<IncomingWeights>>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Name {
+struct WeightsKey {
     version: PolicyVersion,
     vision: [u8; 32],
 }
 
-struct Coming {
-    name: Name,
+struct PendingSwap {
+    name: WeightsKey,
     /// `None` once they are staged.
-    weights: Option<Incoming>,
-    done: oneshot::Sender<Result<Swapped, WeightsError>>,
+    weights: Option<IncomingWeights>,
+    done: oneshot::Sender<Result<SwapReport, WeightsError>>,
 }
 
-impl Coming {
-    /// Says that they do not take over, and why.
+impl PendingSwap {
+    /// Refuses them with a reason.
     fn refuse(self, why: WeightsError) {
         self.done.send(Err(why)).ok();
     }
 }
 
-impl Default for Swaps {
+impl Default for SwapSettings {
     fn default() -> Self {
-        // 256 MB are 60 ms on a bus of 4 GB/s and 6 ms on one of 40.
+        // 256 MB take 60 ms on a bus of 4 GB/s and 6 ms on one of 40 GB/s.
         Self { on_swap: OnSwap::Keep, old_versions_max: 2, bring_bytes: 256 << 20, vision: [0; 32] }
     }
 }
 
-impl Shelf {
-    pub fn new(version: PolicyVersion, vision: [u8; 32], retired: Option<mpsc::Sender<Incoming>>) -> Self {
-        let name = Name { version, vision };
-        Self { newest: name, on_device: name, kept: Vec::new(), coming: None, retired }
+impl WeightVersions {
+    pub fn new(
+        version: PolicyVersion,
+        vision: [u8; 32],
+        retired: Option<mpsc::Sender<IncomingWeights>>,
+    ) -> Self {
+        let name = WeightsKey { version, vision };
+        Self { newest: name, on_device: name, kept: Vec::new(), pending_swap: None, retired }
     }
 
-    /// Version that new sessions begin with.
+    /// Version that new sessions start with.
     pub fn newest(&self) -> PolicyVersion {
         self.newest.version
     }
@@ -119,15 +125,15 @@ impl Shelf {
         self.on_device.version
     }
 
-    /// The encoder of tiles that the device computes with.
+    /// Hash of the vision encoder on the device.
     pub fn vision(&self) -> [u8; 32] {
         self.on_device.vision
     }
 
-    fn retire(&self, weights: Incoming) {
-        // A full bin means that they are taken apart here: late, and not never.
-        if let Some(bin) = &self.retired
-            && let Err(back) = bin.try_send(weights)
+    fn retire(&self, weights: IncomingWeights) {
+        // If the channel is full, this thread frees them: that is slow, but they are freed.
+        if let Some(drop_queue) = &self.retired
+            && let Err(back) = drop_queue.try_send(weights)
         {
             drop(back);
         }
@@ -136,83 +142,84 @@ impl Shelf {
 
 impl Engine {
     /// Version of the weights that a session runs on.
-    pub(super) fn version_of(&self, session: &Session) -> PolicyVersion {
-        session.pinned.unwrap_or(self.shelf.newest())
+    pub(super) fn version_of(&self, session: &EngineSession) -> PolicyVersion {
+        session.pinned.unwrap_or(self.weight_versions.newest())
     }
 
-    /// The version that a session which begins now keeps to, if it keeps to one.
-    pub(super) fn pin(&self) -> Option<PolicyVersion> {
-        (self.settings.swaps.on_swap == OnSwap::FinishOnOld).then(|| self.shelf.newest())
+    /// The version that a new session is pinned to, if it is pinned.
+    pub(super) fn version_to_pin(&self) -> Option<PolicyVersion> {
+        (self.settings.swaps.on_swap == OnSwap::FinishOnOld).then(|| self.weight_versions.newest())
     }
 
-    /// Remembers weights that shall take over. Those that still waited for it never will.
+    /// Queues weights that are to take effect. Refuses those that were queued before.
     pub(super) fn expect_weights(&mut self, new: NewWeights) {
         let NewWeights { version, vision, weights, done } = new;
-        let coming = Coming { name: Name { version, vision }, weights: Some(weights), done };
-        let newest = self.shelf.newest();
+        let pending_swap = PendingSwap { name: WeightsKey { version, vision }, weights: Some(weights), done };
+        let newest = self.weight_versions.newest();
         if version <= newest {
             let why = format!("version {} is not newer than {}, which is in use", version.0, newest.0);
-            return coming.refuse(WeightsError::Refused(why));
+            return pending_swap.refuse(WeightsError::Refused(why));
         }
-        if let Some(waited) = self.shelf.coming.replace(coming) {
-            let why = format!("version {} came before it took over", version.0);
+        if let Some(waited) = self.weight_versions.pending_swap.replace(pending_swap) {
+            let why = format!("version {} replaced it before it took effect", version.0);
             waited.refuse(WeightsError::Refused(why));
         }
     }
 
-    /// Whether there are weights to be brought or exchanged now.
+    /// Whether queued weights can be copied or exchanged now.
     pub(super) fn has_weights_to_take(&self) -> bool {
-        self.shelf.coming.is_some() && self.has_room_for_old()
+        self.weight_versions.pending_swap.is_some() && self.can_keep_old()
     }
 
-    /// Whether the weights that sessions keep to are few enough for one more.
-    fn has_room_for_old(&self) -> bool {
+    /// Whether one more version may be kept for pinned sessions.
+    fn can_keep_old(&self) -> bool {
         let kept_to: BTreeSet<PolicyVersion> =
             self.sessions.values().filter_map(|session| session.pinned).collect();
         kept_to.len() <= self.settings.swaps.old_versions_max as usize
     }
 
-    /// Brings some of the weights that are on their way; when all are there, they take over.
+    /// Copies a part of the queued weights; when all of them are on the device, they take effect.
     pub(super) fn take_weights(&mut self) -> Result<(), DeviceLost> {
         self.retire_unused()?;
         if !self.has_weights_to_take() {
             return Ok(());
         }
-        let Some(mut coming) = self.shelf.coming.take() else { return Ok(()) };
+        let Some(mut pending_swap) = self.weight_versions.pending_swap.take() else { return Ok(()) };
         let began = Instant::now();
-        match self.bring_weights(&mut coming) {
+        match self.bring_weights(&mut pending_swap) {
             Ok(false) => {
-                self.shelf.coming = Some(coming);
+                self.weight_versions.pending_swap = Some(pending_swap);
                 Ok(())
             }
-            Ok(true) => self.take_over(coming, began),
+            Ok(true) => self.take_over(pending_swap, began),
             Err(why) => {
                 let lost = match &why {
                     WeightsError::Device(lost) => Err(lost.clone()),
                     _ => Ok(()),
                 };
-                coming.refuse(why);
+                pending_swap.refuse(why);
                 lost
             }
         }
     }
 
-    /// Brings some of them; whether they are on the device now.
-    fn bring_weights(&mut self, coming: &mut Coming) -> Result<bool, WeightsError> {
-        if let Some(weights) = coming.weights.take() {
+    /// Copies a part of the weights. Returns whether all of them are on the device.
+    fn bring_weights(&mut self, pending_swap: &mut PendingSwap) -> Result<bool, WeightsError> {
+        if let Some(weights) = pending_swap.weights.take() {
             self.device.stage(weights)?;
         }
-        let is_whole = self.device.bring(self.settings.swaps.bring_bytes)?;
+        let is_whole = self.device.copy_staged(self.settings.swaps.bring_bytes)?;
         if is_whole {
-            self.exchange(coming.name)?;
+            self.exchange(pending_swap.name)?;
         }
         Ok(is_whole)
     }
 
-    /// Weights that are on the device are in use from now on.
-    fn take_over(&mut self, coming: Coming, began: Instant) -> Result<(), DeviceLost> {
-        self.shelf.newest = coming.name;
-        // A state that is begun with one version and goes on with another is nobody's to start from.
+    /// Makes weights on the device the ones in use.
+    fn take_over(&mut self, pending_swap: PendingSwap, began: Instant) -> Result<(), DeviceLost> {
+        self.weight_versions.newest = pending_swap.name;
+        // A state that begins with one version and continues with another must not become a
+        // snapshot.
         for session in self.sessions.values_mut().filter(|session| session.pinned.is_none()) {
             for (_, name) in session.step.iter_mut().flat_map(|step| step.promised.drain(..)) {
                 self.snapshots.settle(&name);
@@ -220,86 +227,88 @@ impl Engine {
         }
         let pause_micros = began.elapsed().as_micros() as u64;
         let retired = self.retire_unused();
-        let old_versions = self.shelf.kept.len() as u32;
-        let swapped = Swapped { pause_micros, sessions: self.sessions.len() as u32, old_versions };
-        // Whoever brought them may be gone; they are in use all the same.
-        coming.done.send(Ok(swapped)).ok();
+        let old_versions = self.weight_versions.kept.len() as u32;
+        let swapped = SwapReport { pause_micros, sessions: self.sessions.len() as u32, old_versions };
+        // The sender may have left; the weights are in use anyway.
+        pending_swap.done.send(Ok(swapped)).ok();
         retired
     }
 
-    /// What is staged is on the device from now on.
-    fn exchange(&mut self, name: Name) -> Result<(), WeightsError> {
+    /// Exchanges the staged weights with those on the device.
+    fn exchange(&mut self, name: WeightsKey) -> Result<(), WeightsError> {
         let old = self.device.swap()?;
-        let was = std::mem::replace(&mut self.shelf.on_device, name);
-        self.shelf.kept.extend(old.map(|weights| (was, weights)));
+        let was = std::mem::replace(&mut self.weight_versions.on_device, name);
+        self.weight_versions.kept.extend(old.map(|weights| (was, weights)));
         Ok(())
     }
 
-    /// Weights that were on their way to a device that is lost.
+    /// Refuses queued weights because the device has failed.
     pub(super) fn lose_weights(&mut self, lost: &DeviceLost) {
-        if let Some(coming) = self.shelf.coming.take() {
-            coming.refuse(lost.clone().into());
+        if let Some(pending_swap) = self.weight_versions.pending_swap.take() {
+            pending_swap.refuse(lost.clone().into());
         }
     }
 
-    /// Lets go of weights that no session keeps to.
+    /// Retires weights that no session is pinned to.
     fn retire_unused(&mut self) -> Result<(), DeviceLost> {
-        if self.shelf.kept.is_empty() {
+        if self.weight_versions.kept.is_empty() {
             return Ok(());
         }
         let used: BTreeSet<PolicyVersion> =
             self.sessions.values().filter_map(|session| session.pinned).collect();
-        let newest = self.shelf.newest();
-        if !used.contains(&self.shelf.on_device()) {
+        let newest = self.weight_versions.newest();
+        if !used.contains(&self.weight_versions.on_device()) {
             self.use_weights(newest)?;
         }
-        let is_used = |name: &Name| name.version == newest || used.contains(&name.version);
-        for (name, weights) in std::mem::take(&mut self.shelf.kept) {
+        let is_used = |name: &WeightsKey| name.version == newest || used.contains(&name.version);
+        for (name, weights) in std::mem::take(&mut self.weight_versions.kept) {
             match is_used(&name) {
-                true => self.shelf.kept.push((name, weights)),
-                false => self.shelf.retire(weights),
+                true => self.weight_versions.kept.push((name, weights)),
+                false => self.weight_versions.retire(weights),
             }
         }
         Ok(())
     }
 
-    /// Versions that have spans to run, the oldest first.
+    /// Versions with admitted steps, the oldest first.
     pub(super) fn versions_ready(&self) -> BTreeSet<PolicyVersion> {
-        let ready = |session: &&Session| session.step.as_ref().is_some_and(|step| step.is_admitted);
+        let ready = |session: &&EngineSession| session.step.as_ref().is_some_and(|step| step.is_admitted);
         self.sessions.values().filter(ready).map(|session| self.version_of(session)).collect()
     }
 
-    /// Has the weights of a version on the device. One that cannot compute with them any more is as good as lost.
+    /// Ensures that the device holds the weights of a version. A failure counts as a lost device.
     pub(super) fn use_weights(&mut self, version: PolicyVersion) -> Result<(), DeviceLost> {
-        if self.shelf.on_device() == version {
+        if self.weight_versions.on_device() == version {
             return Ok(());
         }
-        let place = self.shelf.kept.iter().position(|(name, _)| name.version == version);
-        let Some(place) = place else {
-            // Settings keep this from happening: only with a backend that gives weights back do sessions keep to any.
-            let why = format!("weights of version {} are gone, and sessions keep to them", version.0);
+        let index = self.weight_versions.kept.iter().position(|(name, _)| name.version == version);
+        let Some(index) = index else {
+            // The settings prevent this: sessions are pinned only if the backend returns old
+            // weights.
+            let why =
+                format!("weights of version {} are missing, but sessions are pinned to them", version.0);
             return Err(DeviceLost(why));
         };
-        let (name, weights) = self.shelf.kept.swap_remove(place);
+        let (name, weights) = self.weight_versions.kept.swap_remove(index);
         let exchanged = self
             .device
             .stage(weights)
-            .and_then(|()| self.device.bring(u64::MAX))
+            .and_then(|()| self.device.copy_staged(u64::MAX))
             .and_then(|_| self.exchange(name));
         exchanged.map_err(|why| match why {
             WeightsError::Device(lost) => lost,
-            why => DeviceLost(format!("weights of version {} did not come back: {why}", version.0)),
+            why => DeviceLost(format!("weights of version {} could not be restored: {why}", version.0)),
         })
     }
 
-    /// Versions of weights that are held.
+    /// Versions in memory.
     #[cfg(test)]
-    pub(super) fn versions_held(&self) -> BTreeSet<PolicyVersion> {
-        let kept = self.shelf.kept.iter().map(|(name, _)| name.version);
-        kept.chain([self.shelf.on_device()]).collect()
+    pub(super) fn versions_kept(&self) -> BTreeSet<PolicyVersion> {
+        let kept = self.weight_versions.kept.iter().map(|(name, _)| name.version);
+        kept.chain([self.weight_versions.on_device()]).collect()
     }
 
-    /// The version a session keeps to.
+    /// The version a session is pinned to.
     #[cfg(test)]
     pub(super) fn pinned(&self, id: SessionId) -> Option<PolicyVersion> {
         self.sessions.get(&id)?.pinned

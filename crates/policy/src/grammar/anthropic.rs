@@ -1,73 +1,82 @@
 //! Anthropic's computer use: `{"type":"tool_use","name":"computer","input":{"action":"left_click","coordinate":[412,633]}}`.
 //!
-//! Actions and fields are those of the published demonstration; coordinates are pixels of the screenshot as sent. A reply is one content
-//! block or a list of them; text beside a tool's use is thinking, text alone is the answer. Buttons and keys held from one step to the next
-//! (`left_mouse_down`, `hold_key`) are not offered: nothing of a step may outlast it.
+//! Actions and fields are those of the published demonstration. Coordinates are pixels of the
+//! screenshot as sent. A reply is one content block or a list of them; text beside a tool use is
+//! thinking, text alone is the answer. Buttons and keys that stay pressed from one step to the next
+//! (`left_mouse_down`, `hold_key`) are not offered, because no effect of a step may outlast it.
 
-use furrow_rollout::{Action, Button, Direction, PagePoint, Size};
+use furrow_rollout::{Action, PagePoint, PointerButton, ScrollDirection, Size};
 use serde_json::{Value, json};
 
-use super::shape::{Field, FieldKind, Fields, Shape, field, listed, read_call};
-use super::space::Space;
-use super::{Dialect, NOTCH_PIXELS, Remarks, Said, cut, distance, no_word};
+use super::shape::{ActionField, ActionFields, ActionShape, FieldKind, field, listed, read_call};
+use super::space::CoordinateSpace;
+use super::{GrammarDialect, NOTCH_PIXELS, ParsedCall, ReplyRemarks, cut, distance, unsupported_action};
 
-pub(super) const COMPUTER: Dialect = Dialect {
+pub(super) const COMPUTER: GrammarDialect = GrammarDialect {
     name: "anthropic_computer",
-    read: |text, _, seen, said| read(text, seen.image, said),
-    encode: |action, remarks, _, seen| encode(action, remarks, seen.image),
+    read: |text, _, view, parsed| read(text, view.image, parsed),
+    encode: |action, remarks, _, view| encode(action, remarks, view.image),
     instructions: |_| instructions(),
     is_extensible: false,
     needs_marks: false,
     frame: None,
 };
 
-const PLACE_OR_NONE: &[Field] = &[field("coordinate", FieldKind::PairOrNone)];
+const OPTIONAL_POINT: &[ActionField] = &[field("coordinate", FieldKind::PairOrNone)];
 
-const fn click(name: &'static str, says: &'static str) -> Shape {
-    Shape { name, fields: PLACE_OR_NONE, says }
+const fn click(name: &'static str, says: &'static str) -> ActionShape {
+    ActionShape { name, fields: OPTIONAL_POINT, description: says }
 }
 
-const ACTIONS: &[Shape] = &[
+const ACTIONS: &[ActionShape] = &[
     click("left_click", "click at a point, or where the mouse is"),
     click("right_click", "click with the right button"),
     click("middle_click", "click with the middle button"),
     click("double_click", "click twice"),
     click("triple_click", "click three times"),
-    Shape {
+    ActionShape {
         name: "mouse_move",
         fields: &[field("coordinate", FieldKind::Pair)],
-        says: "move the mouse there",
+        description: "move the mouse there",
     },
-    Shape {
+    ActionShape {
         name: "left_click_drag",
         fields: &[field("start_coordinate", FieldKind::PairOrNone), field("coordinate", FieldKind::Pair)],
-        says: "press at the one point, or where the mouse is, move, release at the other",
+        description: "press at the one point, or where the mouse is, move, release at the other",
     },
-    Shape {
+    ActionShape {
         name: "key",
         fields: &[field("text", FieldKind::Text)],
-        says: "press a key or several together, such as Return or ctrl+a",
+        description: "press a key or several together, such as Return or ctrl+a",
     },
-    Shape { name: "type", fields: &[field("text", FieldKind::Text)], says: "type where the focus is" },
-    Shape {
+    ActionShape {
+        name: "type",
+        fields: &[field("text", FieldKind::Text)],
+        description: "type where the focus is",
+    },
+    ActionShape {
         name: "scroll",
         fields: &[
             field("coordinate", FieldKind::PairOrNone),
-            field("scroll_direction", FieldKind::Word(&["down", "up", "left", "right"])),
+            field("scroll_direction", FieldKind::Choice(&["down", "up", "left", "right"])),
             field("scroll_amount", FieldKind::Whole { from: 0, to: 100 }),
         ],
-        says: "turn the wheel by so many clicks",
+        description: "turn the wheel by so many clicks",
     },
-    Shape {
+    ActionShape {
         name: "wait",
         fields: &[field("duration", FieldKind::Number { from: 0.0, to: 30.0 })],
-        says: "let so many seconds pass",
+        description: "let so many seconds pass",
     },
-    Shape { name: "screenshot", fields: &[], says: "look again" },
-    Shape { name: "cursor_position", fields: &[], says: "look again: the mouse is where it was left" },
+    ActionShape { name: "screenshot", fields: &[], description: "look again" },
+    ActionShape {
+        name: "cursor_position",
+        fields: &[],
+        description: "look again: the mouse is where it was left",
+    },
 ];
 
-fn read(text: &str, image: Size, said: &mut Said) -> Result<Action, String> {
+fn read(text: &str, image: Size, parsed: &mut ParsedCall) -> Result<Action, String> {
     let reply: Value =
         serde_json::from_str(text.trim()).map_err(|why| format!("the reply is not JSON: {why}"))?;
     let blocks = match reply {
@@ -87,38 +96,38 @@ fn read(text: &str, image: Size, said: &mut Said) -> Result<Action, String> {
                     ));
                 }
                 let input = block["input"].as_object().ok_or("tool_use.input is missing or not an object")?;
-                let (name, fields) = read_call(input, ("input", "action"), ACTIONS, said)?;
+                let (name, fields) = read_call(input, ("input", "action"), ACTIONS, parsed)?;
                 actions.push(action(name, &fields, image)?);
             }
             _ => return Err("a content block has no type of text, thinking or tool_use".into()),
         }
     }
     if actions.is_empty() && !texts.is_empty() {
-        "text".clone_into(&mut said.name);
+        "text".clone_into(&mut parsed.name);
         return Ok(Action::Answer { content: texts.concat() });
     }
     Action::of_several(actions)
 }
 
-fn action(name: &str, fields: &Fields, image: Size) -> Result<Action, String> {
+fn action(name: &str, fields: &ActionFields, image: Size) -> Result<Action, String> {
     let at = |key: &str| {
-        let point = fields.pair(key).map(|(x, y)| Space::Pixels.page(x, y, image));
+        let point = fields.pair(key).map(|(x, y)| CoordinateSpace::Pixels.page(x, y, image));
         point.transpose().map_err(|why| format!("{name}.{key}: {why}"))
     };
     let there = || at("coordinate")?.ok_or_else(|| format!("{name}.coordinate is missing"));
     let click = |button, count| Ok(Action::Click { at: at("coordinate")?, button, count });
     match name {
-        "left_click" => click(Button::Left, 1),
-        "right_click" => click(Button::Right, 1),
-        "middle_click" => click(Button::Middle, 1),
-        "double_click" => click(Button::Left, 2),
-        "triple_click" => click(Button::Left, 3),
+        "left_click" => click(PointerButton::Left, 1),
+        "right_click" => click(PointerButton::Right, 1),
+        "middle_click" => click(PointerButton::Middle, 1),
+        "double_click" => click(PointerButton::Left, 2),
+        "triple_click" => click(PointerButton::Left, 3),
         "mouse_move" => Ok(Action::Move { at: there()? }),
         "left_click_drag" => Ok(Action::Drag { from: at("start_coordinate")?, to: there()? }),
         "key" => Ok(Action::press(fields.text("text"))),
         "type" => Ok(Action::Write { into: None, content: fields.text("text"), press_enter: false }),
         "scroll" => {
-            let direction = Direction::parse(&fields.text("scroll_direction"))
+            let direction = ScrollDirection::parse(&fields.text("scroll_direction"))
                 .ok_or("scroll.scroll_direction is unknown")?;
             Ok(match fields.whole::<u32>("scroll_amount") {
                 0 => Action::Wait { seconds: 0 },
@@ -133,15 +142,15 @@ fn action(name: &str, fields: &Fields, image: Size) -> Result<Action, String> {
     }
 }
 
-fn encode(action: &Action, remarks: &Remarks, image: Size) -> Result<String, String> {
+fn encode(action: &Action, remarks: &ReplyRemarks, image: Size) -> Result<String, String> {
     let mut blocks = Vec::new();
     for part in action.parts() {
-        blocks.extend(self::blocks(part, image).ok_or_else(|| no_word(COMPUTER.name, part))?);
+        blocks.extend(self::blocks(part, image).ok_or_else(|| unsupported_action(COMPUTER.name, part))?);
     }
     let answers = blocks.iter().filter(|block| block["type"] == "text").count();
     if answers > 0 && blocks.len() > 1 {
-        // Text beside a tool's use would be read as thinking.
-        return Err(no_word(COMPUTER.name, action));
+        // Text beside a tool use would be parsed as thinking.
+        return Err(unsupported_action(COMPUTER.name, action));
     }
     if answers == 0 && !remarks.thought.is_empty() {
         blocks.insert(0, json!({ "type": "text", "text": remarks.thought }));
@@ -152,38 +161,38 @@ fn encode(action: &Action, remarks: &Remarks, image: Size) -> Result<String, Str
     })
 }
 
-/// The content blocks that do one action.
+/// The content blocks that express one action.
 fn blocks(action: &Action, image: Size) -> Option<Vec<Value>> {
-    let place = |at: &PagePoint| {
-        let (x, y) = Space::Pixels.model(*at, image);
+    let point = |at: &PagePoint| {
+        let (x, y) = CoordinateSpace::Pixels.model(*at, image);
         json!([x as u64, y as u64])
     };
     let uses = |input: Value| json!({ "type": "tool_use", "name": "computer", "input": input });
     let mut input = match action {
         Action::Click { at, button, count } => {
             let name = match (button, count) {
-                (Button::Left, 1) => "left_click",
-                (Button::Right, 1) => "right_click",
-                (Button::Middle, 1) => "middle_click",
-                (Button::Left, 2) => "double_click",
-                (Button::Left, 3) => "triple_click",
+                (PointerButton::Left, 1) => "left_click",
+                (PointerButton::Right, 1) => "right_click",
+                (PointerButton::Middle, 1) => "middle_click",
+                (PointerButton::Left, 2) => "double_click",
+                (PointerButton::Left, 3) => "triple_click",
                 _ => return None,
             };
-            json!({ "action": name, "coordinate": at.as_ref().map(place) })
+            json!({ "action": name, "coordinate": at.as_ref().map(point) })
         }
-        Action::Move { at } => json!({ "action": "mouse_move", "coordinate": place(at) }),
+        Action::Move { at } => json!({ "action": "mouse_move", "coordinate": point(at) }),
         Action::Drag { from, to } => json!({
-            "action": "left_click_drag", "start_coordinate": from.as_ref().map(place), "coordinate": place(to),
+            "action": "left_click_drag", "start_coordinate": from.as_ref().map(point), "coordinate": point(to),
         }),
         Action::Scroll { at, direction, pixels } => {
             let clicks = distance(*direction, *pixels, image).div_ceil(NOTCH_PIXELS).clamp(1, 100);
             json!({
-                "action": "scroll", "coordinate": at.as_ref().map(place), "scroll_direction": direction.as_str(),
+                "action": "scroll", "coordinate": at.as_ref().map(point), "scroll_direction": direction.as_str(),
                 "scroll_amount": clicks,
             })
         }
         Action::Write { into, content, press_enter } => {
-            let click = |at| uses(json!({ "action": "triple_click", "coordinate": place(at) }));
+            let click = |at| uses(json!({ "action": "triple_click", "coordinate": point(at) }));
             let mut blocks: Vec<Value> = into.iter().map(click).collect();
             blocks.push(uses(json!({ "action": "type", "text": content })));
             blocks.extend(press_enter.then(|| uses(json!({ "action": "key", "text": "Return" }))));
@@ -197,7 +206,7 @@ fn blocks(action: &Action, image: Size) -> Option<Vec<Value>> {
         Action::Answer { content } => return Some(vec![json!({ "type": "text", "text": content })]),
         _ => return None,
     };
-    // What may be left out is left out where there is nothing to say.
+    // Optional fields are omitted if they are empty.
     if let Value::Object(fields) = &mut input {
         fields.retain(|_, value| !value.is_null());
     }
@@ -209,7 +218,7 @@ fn instructions() -> String {
         "You operate a web browser. Each turn shows a screenshot. Reply with {{\"type\": \"tool_use\", \"name\": \"computer\", \"input\": …}}, the \
          input an object with its \"action\" and fields as below, or with a list of such blocks. {}\n{}\
          {{\"type\": \"text\", \"text\": …}} alone gives the answer and ends the task.\n",
-        Space::Pixels.says(),
+        CoordinateSpace::Pixels.description(),
         listed(ACTIONS),
     )
 }

@@ -1,54 +1,58 @@
 //! The Holo navigation object: `{"note":…,"thought":…,"action":{"action":"click_element",…}}`.
 //!
-//! The layout is Holo1's navigation step as published in H Company's cookbook. Its coordinates are pixels of the image as sent with Holo1 and
-//! Holo1.5 (`holo_navigation_pixels`), whole numbers 0 to 1000 with Holo2 and later (`holo_navigation`). Unknown fields are refused. A job
-//! may switch on `drag`, `select_tab`, `press_key` and `write`.
+//! The layout is Holo1's navigation step as published in H Company's cookbook. Its coordinates are
+//! pixels of the image as sent with Holo1 and Holo1.5 (`holo_navigation_pixels`), and whole numbers
+//! 0 to 1000 with Holo2 and later (`holo_navigation`). Unknown fields are refused. A job may enable
+//! `drag`, `select_tab`, `press_key` and `write`.
 
-use furrow_rollout::{Action, Button, Direction, ExtraAction, PagePoint, Size};
+use furrow_rollout::{Action, ExtraAction, PagePoint, PointerButton, ScrollDirection, Size};
 use serde_json::{Map, Value, json};
 
-use super::shape::{Field, FieldKind, Fields, Shape, field, listed, read_call};
-use super::space::Space;
-use super::{Dialect, Frame, HOLO_NAVIGATION, Remarks, Said, Seen, cut, no_word};
+use super::shape::{ActionField, ActionFields, ActionShape, FieldKind, field, listed, read_call};
+use super::space::CoordinateSpace;
+use super::{
+    GrammarDialect, HOLO_NAVIGATION, ParsedCall, ReplyFrame, ReplyRemarks, ViewedPage, cut,
+    unsupported_action,
+};
 
-pub(super) const NAVIGATION: Dialect = Dialect {
+pub(super) const NAVIGATION: GrammarDialect = GrammarDialect {
     name: HOLO_NAVIGATION,
-    read: |text, extra, seen, said| read(Space::Thousandths, text, extra, seen.image, said),
-    encode: |action, remarks, extra, seen| encode(Space::Thousandths, action, remarks, extra, seen),
-    instructions: |extra| instructions(Space::Thousandths, extra),
+    read: |text, extra, view, parsed| read(CoordinateSpace::Thousandths, text, extra, view.image, parsed),
+    encode: |action, remarks, extra, view| encode(CoordinateSpace::Thousandths, action, remarks, extra, view),
+    instructions: |extra| instructions(CoordinateSpace::Thousandths, extra),
     is_extensible: true,
     needs_marks: false,
-    frame: Some(Frame {
+    frame: Some(ReplyFrame {
         call: "action",
         name: "action",
-        shapes: |extra| shapes(Space::Thousandths, extra),
+        shapes: |extra| shapes(CoordinateSpace::Thousandths, extra),
         endings: &["answer", "goto"],
     }),
 };
 
-pub(super) const NAVIGATION_PIXELS: Dialect = Dialect {
+pub(super) const NAVIGATION_PIXELS: GrammarDialect = GrammarDialect {
     name: "holo_navigation_pixels",
-    read: |text, extra, seen, said| read(Space::Pixels, text, extra, seen.image, said),
-    encode: |action, remarks, extra, seen| encode(Space::Pixels, action, remarks, extra, seen),
-    instructions: |extra| instructions(Space::Pixels, extra),
+    read: |text, extra, view, parsed| read(CoordinateSpace::Pixels, text, extra, view.image, parsed),
+    encode: |action, remarks, extra, view| encode(CoordinateSpace::Pixels, action, remarks, extra, view),
+    instructions: |extra| instructions(CoordinateSpace::Pixels, extra),
     is_extensible: true,
     needs_marks: false,
-    // What a coordinate may be depends on the picture; an automaton is made once.
+    // The legal coordinates depend on the image, but an automaton is compiled once.
     frame: None,
 };
 
-const ELEMENT: Field = field("element", FieldKind::Text);
+const ELEMENT: ActionField = field("element", FieldKind::Text);
 
 /// The actions, with coordinates of this kind.
 macro_rules! shapes {
     ($coordinate:expr) => {
         [
-            Shape {
+            ActionShape {
                 name: "click_element",
                 fields: &[ELEMENT, field("x", $coordinate), field("y", $coordinate)],
-                says: "click at a point",
+                description: "click at a point",
             },
-            Shape {
+            ActionShape {
                 name: "write_element_abs",
                 fields: &[
                     field("content", FieldKind::Text),
@@ -56,33 +60,33 @@ macro_rules! shapes {
                     field("x", $coordinate),
                     field("y", $coordinate),
                 ],
-                says: "click into a field, replace what it holds, press Enter",
+                description: "click into a field, replace what it holds, press Enter",
             },
-            Shape {
+            ActionShape {
                 name: "scroll",
-                fields: &[field("direction", FieldKind::Word(&["down", "up", "left", "right"]))],
-                says: "scroll the page",
+                fields: &[field("direction", FieldKind::Choice(&["down", "up", "left", "right"]))],
+                description: "scroll the page",
             },
-            Shape { name: "go_back", fields: &[], says: "go one page back" },
-            Shape { name: "refresh", fields: &[], says: "load the page again" },
-            Shape { name: "restart", fields: &[], says: "go back to the start page" },
-            Shape {
+            ActionShape { name: "go_back", fields: &[], description: "go one page back" },
+            ActionShape { name: "refresh", fields: &[], description: "load the page again" },
+            ActionShape { name: "restart", fields: &[], description: "go back to the start page" },
+            ActionShape {
                 name: "goto",
                 fields: &[field("url", FieldKind::Address)],
-                says: "load an address that begins with http:// or https://",
+                description: "load an address that begins with http:// or https://",
             },
-            Shape {
+            ActionShape {
                 name: "wait",
                 fields: &[field("seconds", FieldKind::WholeOr { from: 0, to: 10, default: 2 })],
-                says: "let time pass",
+                description: "let time pass",
             },
-            Shape {
+            ActionShape {
                 name: "answer",
                 fields: &[field("content", FieldKind::Text)],
-                says: "give the answer and end the task",
+                description: "give the answer and end the task",
             },
-            // What a job may switch on, in the order of `ExtraAction`.
-            Shape {
+            // Actions that a job may enable, in the order of `ExtraAction`.
+            ActionShape {
                 name: "drag",
                 fields: &[
                     ELEMENT,
@@ -91,35 +95,35 @@ macro_rules! shapes {
                     field("to_x", $coordinate),
                     field("to_y", $coordinate),
                 ],
-                says: "press at x, y, move, release at to_x, to_y",
+                description: "press at x, y, move, release at to_x, to_y",
             },
-            Shape {
+            ActionShape {
                 name: "select_tab",
                 fields: &[field("index", FieldKind::Whole { from: 0, to: 255 })],
-                says: "show another tab, counted from 0, oldest first",
+                description: "show another tab, counted from 0, oldest first",
             },
-            Shape {
+            ActionShape {
                 name: "press_key",
                 fields: &[field("key", FieldKind::Text)],
-                says: "press a key such as Enter, Tab, ArrowDown or Control+a",
+                description: "press a key such as Enter, Tab, ArrowDown or Control+a",
             },
-            Shape {
+            ActionShape {
                 name: "write",
                 fields: &[field("content", FieldKind::Text), field("press_enter", FieldKind::Flag)],
-                says: "type where the focus is",
+                description: "type where the focus is",
             },
         ]
     };
 }
 
-const THOUSANDTHS: [Shape; 13] = shapes!(FieldKind::Whole { from: 0, to: 1000 });
-/// No side of a picture is longer; whether a coordinate lies in this one is seen when it is read.
-const PIXELS: [Shape; 13] = shapes!(FieldKind::Whole { from: 0, to: 16_384 });
+const THOUSANDTHS: [ActionShape; 13] = shapes!(FieldKind::Whole { from: 0, to: 1000 });
+/// No side of an image is longer. The parser checks whether a coordinate is in the actual image.
+const PIXELS: [ActionShape; 13] = shapes!(FieldKind::Whole { from: 0, to: 16_384 });
 
 /// All actions of a job.
-fn shapes(space: Space, extra: &[ExtraAction]) -> Vec<Shape> {
-    let all = if space == Space::Pixels { PIXELS } else { THOUSANDTHS };
-    let is_on = |shape: &Shape| {
+fn shapes(space: CoordinateSpace, extra: &[ExtraAction]) -> Vec<ActionShape> {
+    let all = if space == CoordinateSpace::Pixels { PIXELS } else { THOUSANDTHS };
+    let is_on = |shape: &ActionShape| {
         let switch = match shape.name {
             "drag" => ExtraAction::Drag,
             "select_tab" => ExtraAction::SelectTab,
@@ -133,18 +137,18 @@ fn shapes(space: Space, extra: &[ExtraAction]) -> Vec<Shape> {
 }
 
 fn read(
-    space: Space,
+    space: CoordinateSpace,
     text: &str,
     extra: &[ExtraAction],
     image: Size,
-    said: &mut Said,
+    parsed: &mut ParsedCall,
 ) -> Result<Action, String> {
     let given = call(text, "action")?;
-    let (name, fields) = read_call(&given, ("action", "action"), &shapes(space, extra), said)?;
-    action(name, &fields, &Aim { space, image })
+    let (name, fields) = read_call(&given, ("action", "action"), &shapes(space, extra), parsed)?;
+    action(name, &fields, &ImageSpace { space, image })
 }
 
-/// The call in a reply of `note`, `thought` and it, after everything around it was checked.
+/// The call in a reply with `note`, `thought` and `key`, after all other fields were checked.
 pub(super) fn call(text: &str, key: &str) -> Result<Map<String, Value>, String> {
     let outer: Value =
         serde_json::from_str(text.trim()).map_err(|why| format!("the reply is not JSON: {why}"))?;
@@ -164,15 +168,15 @@ pub(super) fn call(text: &str, key: &str) -> Result<Map<String, Value>, String> 
     }
 }
 
-/// Where coordinates lie.
-pub(super) struct Aim {
-    pub space: Space,
+/// Converts coordinates of an action.
+pub(super) struct ImageSpace {
+    pub space: CoordinateSpace,
     pub image: Size,
 }
 
-impl Aim {
+impl ImageSpace {
     /// The point in two fields of an action.
-    pub fn at(&self, action: &str, fields: &Fields, x: &str, y: &str) -> Result<PagePoint, String> {
+    pub fn at(&self, action: &str, fields: &ActionFields, x: &str, y: &str) -> Result<PagePoint, String> {
         let outside = |why| format!("{action}.{why}");
         self.space.page(fields.number(x), fields.number(y), self.image).map_err(outside)
     }
@@ -184,16 +188,16 @@ impl Aim {
     }
 }
 
-fn action(name: &str, fields: &Fields, aim: &Aim) -> Result<Action, String> {
+fn action(name: &str, fields: &ActionFields, aim: &ImageSpace) -> Result<Action, String> {
     let at = || aim.at(name, fields, "x", "y");
     Ok(match name {
         "click_element" => Action::click(at()?),
         "write_element_abs" => {
             Action::Write { into: Some(at()?), content: fields.text("content"), press_enter: true }
         }
-        "scroll" => {
-            Action::scroll(Direction::parse(&fields.text("direction")).ok_or("scroll.direction is unknown")?)
-        }
+        "scroll" => Action::scroll(
+            ScrollDirection::parse(&fields.text("direction")).ok_or("scroll.direction is unknown")?,
+        ),
         "go_back" => Action::GoBack,
         "refresh" => Action::Refresh,
         "restart" => Action::Restart,
@@ -212,34 +216,34 @@ fn action(name: &str, fields: &Fields, aim: &Aim) -> Result<Action, String> {
     })
 }
 
-/// An address of the web, or why it is none.
+/// Checks that an address is one of the web.
 pub(super) fn web_address(url: String) -> Result<String, String> {
     if url.starts_with("http://") || url.starts_with("https://") {
         Ok(url)
     } else {
-        Err(format!("goto.url is {:?}; it begins with http:// or https://", cut(&url)))
+        Err(format!("goto.url is {:?}; it must begin with http:// or https://", cut(&url)))
     }
 }
 
 fn encode(
-    space: Space,
+    space: CoordinateSpace,
     action: &Action,
-    remarks: &Remarks,
+    remarks: &ReplyRemarks,
     extra: &[ExtraAction],
-    seen: Seen<'_>,
+    view: ViewedPage<'_>,
 ) -> Result<String, String> {
-    let inner = inner(action, &remarks.element, &Aim { space, image: seen.image })
-        .ok_or_else(|| no_word(HOLO_NAVIGATION, action))?;
+    let inner = inner(action, &remarks.element, &ImageSpace { space, image: view.image })
+        .ok_or_else(|| unsupported_action(HOLO_NAVIGATION, action))?;
     let name = inner["action"].as_str().unwrap_or_default();
     if !shapes(space, extra).iter().any(|shape| shape.name == name) {
-        return Err(format!("{name} is not switched on; add it to policy.grammar.extra"));
+        return Err(format!("{name} is not enabled; add it to policy.grammar.extra"));
     }
     Ok(json!({ "note": remarks.note, "thought": remarks.thought, "action": inner }).to_string())
 }
 
-fn inner(action: &Action, element: &str, aim: &Aim) -> Option<Value> {
+fn inner(action: &Action, element: &str, aim: &ImageSpace) -> Option<Value> {
     Some(match action {
-        Action::Click { at: Some(at), button: Button::Left, count: 1 } => {
+        Action::Click { at: Some(at), button: PointerButton::Left, count: 1 } => {
             let (x, y) = aim.whole(*at);
             json!({ "action": "click_element", "element": element, "x": x, "y": y })
         }
@@ -269,12 +273,12 @@ fn inner(action: &Action, element: &str, aim: &Aim) -> Option<Value> {
     })
 }
 
-/// Generated from the shapes so that they cannot disagree with what is read.
-fn instructions(space: Space, extra: &[ExtraAction]) -> String {
+/// Generated from the shapes, so that the instructions and the parser agree.
+fn instructions(space: CoordinateSpace, extra: &[ExtraAction]) -> String {
     format!(
         "You operate a web browser. Each turn shows a screenshot. Reply with one JSON object: \"note\" (what to remember), \
          \"thought\" (why), \"action\" (one of the actions below). {}\n{}",
-        space.says(),
+        space.description(),
         listed(&shapes(space, extra)),
     )
 }
@@ -355,12 +359,16 @@ mod tests {
     #[test]
     fn extras_exist_only_where_they_are_switched_on() {
         let text = r#"{"action":{"action":"write","content":"x"}}"#;
-        assert!(parse(&job(&[]), text, Seen::image(IMAGE)).action.is_err());
-        let got = parse(&job(&[ExtraAction::Write]), text, Seen::image(IMAGE));
+        assert!(parse(&job(&[]), text, ViewedPage::image(IMAGE)).action.is_err());
+        let got = parse(&job(&[ExtraAction::Write]), text, ViewedPage::image(IMAGE));
         assert_eq!(got.action, Ok(Action::Write { into: None, content: "x".into(), press_enter: false }));
         assert_eq!((got.name.as_str(), got.args_json.as_str()), ("write", r#"{"content":"x"}"#));
-        let encoded =
-            encode(&job(&[]), &Action::SelectTab { index: 1 }, &Remarks::default(), Seen::image(IMAGE));
+        let encoded = encode(
+            &job(&[]),
+            &Action::SelectTab { index: 1 },
+            &ReplyRemarks::default(),
+            ViewedPage::image(IMAGE),
+        );
         assert!(encoded.unwrap_err().contains("policy.grammar.extra"));
     }
 

@@ -1,57 +1,63 @@
-//! Localisation replies of the Holo models: a place, and nothing else. For sets of pictures with boxes, where an action is always a click.
+//! Localisation replies of the Holo models: a point and nothing else. For data sets of images with
+//! boxes, where an action is always a click.
 //!
-//! `holo_click`: `Click(352, 348)` in pixels, as Holo1 was trained. `holo_click_absolute`: `{"action":"click_absolute","x":947,"y":338}` in
-//! pixels, Holo1.5. `holo_point`: `{"x":552,"y":404}`, whole numbers 0 to 1000, Holo2 and Holo3.
+//! `holo_click`: `Click(352, 348)` in pixels, as Holo1 was trained. `holo_click_absolute`:
+//! `{"action":"click_absolute","x":947,"y":338}` in pixels, Holo1.5. `holo_point`:
+//! `{"x":552,"y":404}`, whole numbers 0 to 1000, Holo2 and Holo3.
 
-use furrow_rollout::{Action, Button, Size};
+use furrow_rollout::{Action, PointerButton, Size};
 use serde_json::{Map, Value, json};
 
-use super::shape::{FieldKind, Shape, field};
-use super::space::Space;
-use super::{Dialect, Said, cut, no_word};
+use super::shape::{ActionShape, FieldKind, field};
+use super::space::CoordinateSpace;
+use super::{GrammarDialect, ParsedCall, cut, unsupported_action};
 
-pub(super) const CLICK_CALL: Dialect = Dialect {
+pub(super) const CLICK_CALL: GrammarDialect = GrammarDialect {
     name: "holo_click",
-    read: |text, _, seen, said| read_call(text, seen.image, said),
-    encode: |action, _, _, seen| {
-        let (x, y) = place(Space::Pixels, "holo_click", action, seen.image)?;
+    read: |text, _, view, parsed| read_call(text, view.image, parsed),
+    encode: |action, _, _, view| {
+        let (x, y) = click_point(CoordinateSpace::Pixels, "holo_click", action, view.image)?;
         Ok(format!("Click({x}, {y})"))
     },
-    instructions: |_| says("Click(x, y)", Space::Pixels),
+    instructions: |_| instructions("Click(x, y)", CoordinateSpace::Pixels),
     ..PLAIN
 };
 
-pub(super) const CLICK_ABSOLUTE: Dialect = Dialect {
+pub(super) const CLICK_ABSOLUTE: GrammarDialect = GrammarDialect {
     name: "holo_click_absolute",
-    read: |text, _, seen, said| {
+    read: |text, _, view, parsed| {
         let mut given = object(text)?;
         match given.remove("action") {
-            Some(Value::String(word)) if word == "click_absolute" => {}
+            Some(Value::String(name)) if name == "click_absolute" => {}
             _ => return Err("action is not \"click_absolute\"".into()),
         }
-        read_point("click_absolute", &given, Space::Pixels, seen.image, said)
+        read_point("click_absolute", &given, CoordinateSpace::Pixels, view.image, parsed)
     },
-    encode: |action, _, _, seen| {
-        let (x, y) = place(Space::Pixels, "holo_click_absolute", action, seen.image)?;
+    encode: |action, _, _, view| {
+        let (x, y) = click_point(CoordinateSpace::Pixels, "holo_click_absolute", action, view.image)?;
         Ok(json!({ "action": "click_absolute", "x": x, "y": y }).to_string())
     },
-    instructions: |_| says(r#"{"action": "click_absolute", "x": …, "y": …}"#, Space::Pixels),
+    instructions: |_| {
+        instructions(r#"{"action": "click_absolute", "x": …, "y": …}"#, CoordinateSpace::Pixels)
+    },
     ..PLAIN
 };
 
-pub(super) const POINT: Dialect = Dialect {
+pub(super) const POINT: GrammarDialect = GrammarDialect {
     name: "holo_point",
-    read: |text, _, seen, said| read_point("point", &object(text)?, Space::Thousandths, seen.image, said),
-    encode: |action, _, _, seen| {
-        let (x, y) = place(Space::Thousandths, "holo_point", action, seen.image)?;
+    read: |text, _, view, parsed| {
+        read_point("point", &object(text)?, CoordinateSpace::Thousandths, view.image, parsed)
+    },
+    encode: |action, _, _, view| {
+        let (x, y) = click_point(CoordinateSpace::Thousandths, "holo_point", action, view.image)?;
         Ok(json!({ "x": x, "y": y }).to_string())
     },
-    instructions: |_| says(r#"{"x": …, "y": …}"#, Space::Thousandths),
+    instructions: |_| instructions(r#"{"x": …, "y": …}"#, CoordinateSpace::Thousandths),
     ..PLAIN
 };
 
-/// What all three have in common.
-const PLAIN: Dialect = Dialect {
+/// The parts that all three share.
+const PLAIN: GrammarDialect = GrammarDialect {
     name: "",
     read: |_, _, _, _| Err(String::new()),
     encode: |_, _, _, _| Err(String::new()),
@@ -61,13 +67,13 @@ const PLAIN: Dialect = Dialect {
     frame: None,
 };
 
-const PLACE: Shape = Shape {
+const POINT_SHAPE: ActionShape = ActionShape {
     name: "point",
     fields: &[
         field("x", FieldKind::Whole { from: 0, to: 16_384 }),
         field("y", FieldKind::Whole { from: 0, to: 16_384 }),
     ],
-    says: "",
+    description: "",
 };
 
 fn object(text: &str) -> Result<Map<String, Value>, String> {
@@ -81,41 +87,46 @@ fn object(text: &str) -> Result<Map<String, Value>, String> {
 fn read_point(
     name: &str,
     given: &Map<String, Value>,
-    space: Space,
+    space: CoordinateSpace,
     image: Size,
-    said: &mut Said,
+    parsed: &mut ParsedCall,
 ) -> Result<Action, String> {
-    name.clone_into(&mut said.name);
-    said.args_json = Some(json!(given).to_string());
-    let fields = PLACE.read(given, "")?;
+    name.clone_into(&mut parsed.name);
+    parsed.args_json = Some(json!(given).to_string());
+    let fields = POINT_SHAPE.read(given, "")?;
     space.page(fields.number("x"), fields.number("y"), image).map(Action::click)
 }
 
-/// `Click(352, 348)`, with any blanks.
-fn read_call(text: &str, image: Size, said: &mut Said) -> Result<Action, String> {
+/// Parses `Click(352, 348)` with any spaces.
+fn read_call(text: &str, image: Size, parsed: &mut ParsedCall) -> Result<Action, String> {
     let form = || format!("{:?} is not of the form Click(x, y)", cut(text.trim()));
     let inside =
         text.trim().strip_prefix("Click(").and_then(|rest| rest.strip_suffix(')')).ok_or_else(form)?;
     let (x, y) = inside.split_once(',').ok_or_else(form)?;
     let whole = |text: &str| text.trim().parse::<u32>().map_err(|_| form());
     let given = Map::from_iter([("x".to_owned(), whole(x)?.into()), ("y".to_owned(), whole(y)?.into())]);
-    read_point("Click", &given, Space::Pixels, image, said)
+    read_point("Click", &given, CoordinateSpace::Pixels, image, parsed)
 }
 
-fn place(space: Space, grammar: &str, action: &Action, image: Size) -> Result<(u64, u64), String> {
+fn click_point(
+    space: CoordinateSpace,
+    grammar: &str,
+    action: &Action,
+    image: Size,
+) -> Result<(u64, u64), String> {
     match action {
-        Action::Click { at: Some(at), button: Button::Left, count: 1 } => {
+        Action::Click { at: Some(at), button: PointerButton::Left, count: 1 } => {
             let (x, y) = space.model(*at, image);
             Ok((x as u64, y as u64))
         }
-        other => Err(no_word(grammar, other)),
+        other => Err(unsupported_action(grammar, other)),
     }
 }
 
-fn says(form: &str, space: Space) -> String {
+fn instructions(form: &str, space: CoordinateSpace) -> String {
     format!(
         "The screenshot shows a page. Reply with the place that the instruction speaks of, as {form}. {}\n",
-        space.says()
+        space.description()
     )
 }
 
@@ -124,7 +135,7 @@ mod tests {
     use super::super::tests::check;
 
     #[test]
-    fn places_become_clicks_or_say_why_not() {
+    fn points_become_clicks_or_errors() {
         let at = |x, y| {
             format!("Click {{ at: Some(PagePoint {{ x: {x:.1}, y: {y:.1} }}), button: Left, count: 1 }}")
         };

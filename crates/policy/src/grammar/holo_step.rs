@@ -1,25 +1,29 @@
 //! The Holo step object of Holo3 and Holotron-3-Nano: `{"note":…,"thought":…,"tool_call":{"tool_name":…,…}}`.
 //!
-//! The desktop tools are those a public harness for Holotron-3-Nano describes, less `key_down_desktop` and `key_up_desktop`, whose effect
-//! would outlast a step. Tools of a browser stand beside them, named as in the navigation object. Coordinates are whole numbers 0 to 1000.
+//! The desktop tools are those that a public harness for Holotron-3-Nano describes, without
+//! `key_down_desktop` and `key_up_desktop`, whose effect would outlast a step. The browser tools
+//! beside them have the names of the navigation object. Coordinates are whole numbers 0 to 1000.
 
-use furrow_rollout::{Action, Button, Direction};
+use furrow_rollout::{Action, PointerButton, ScrollDirection};
 use serde_json::{Value, json};
 
-use super::holo::{Aim, call, web_address};
-use super::shape::{Field, FieldKind, Fields, Shape, field, listed, read_call};
-use super::space::Space;
-use super::{Dialect, Frame, NOTCH_PIXELS, Remarks, Said, Seen, no_word};
+use super::holo::{ImageSpace, call, web_address};
+use super::shape::{ActionField, ActionFields, ActionShape, FieldKind, field, listed, read_call};
+use super::space::CoordinateSpace;
+use super::{
+    GrammarDialect, NOTCH_PIXELS, ParsedCall, ReplyFrame, ReplyRemarks, ViewedPage, unsupported_action,
+};
 
-pub(super) const STEP: Dialect = Dialect {
+pub(super) const STEP: GrammarDialect = GrammarDialect {
     name: "holo_step",
-    read: |text, _, seen, said| read(text, seen, said),
-    encode: |action, remarks, _, seen| encode(action, remarks, seen),
+    read: |text, _, view, parsed| read(text, view, parsed),
+    encode: |action, remarks, _, view| encode(action, remarks, view),
     instructions: |_| instructions(),
     is_extensible: false,
     needs_marks: false,
-    // A plan is a list of objects, which the automaton has no part for: a constrained policy makes none.
-    frame: Some(Frame {
+    // A plan is a list of objects, for which the automaton has no element, so a constrained policy
+    // makes none.
+    frame: Some(ReplyFrame {
         call: "tool_call",
         name: "tool_name",
         shapes: |_| SHAPES.iter().filter(|shape| shape.name != PLAN).copied().collect(),
@@ -29,102 +33,102 @@ pub(super) const STEP: Dialect = Dialect {
 
 const PLAN: &str = "update_plan";
 const COORDINATE: FieldKind = FieldKind::Whole { from: 0, to: 1000 };
-const ELEMENT: Field = field("element", FieldKind::Text);
-const X: Field = field("x", COORDINATE);
-const Y: Field = field("y", COORDINATE);
-const CONTENT: Field = field("content", FieldKind::Text);
+const ELEMENT: ActionField = field("element", FieldKind::Text);
+const X: ActionField = field("x", COORDINATE);
+const Y: ActionField = field("y", COORDINATE);
+const CONTENT: ActionField = field("content", FieldKind::Text);
 
-const SHAPES: &[Shape] = &[
-    Shape {
+const SHAPES: &[ActionShape] = &[
+    ActionShape {
         name: "click_desktop",
-        fields: &[ELEMENT, X, Y, field("button", FieldKind::WordOr(&["left", "right", "middle"]))],
-        says: "click at a point",
+        fields: &[ELEMENT, X, Y, field("button", FieldKind::ChoiceOr(&["left", "right", "middle"]))],
+        description: "click at a point",
     },
-    Shape { name: "double_click_desktop", fields: &[ELEMENT, X, Y], says: "click twice" },
-    Shape { name: "move_to_desktop", fields: &[ELEMENT, X, Y], says: "move the mouse there" },
-    Shape {
+    ActionShape { name: "double_click_desktop", fields: &[ELEMENT, X, Y], description: "click twice" },
+    ActionShape { name: "move_to_desktop", fields: &[ELEMENT, X, Y], description: "move the mouse there" },
+    ActionShape {
         name: "drag_to_desktop",
         fields: &[ELEMENT, X, Y],
-        says: "press where the mouse is, move, release at the point",
+        description: "press where the mouse is, move, release at the point",
     },
-    Shape {
+    ActionShape {
         name: "scroll_desktop",
         fields: &[
             ELEMENT,
             X,
             Y,
-            field("direction", FieldKind::Word(&["down", "up", "left", "right"])),
+            field("direction", FieldKind::Choice(&["down", "up", "left", "right"])),
             field("scroll_size", FieldKind::WholeOr { from: 1, to: 100, default: 10 }),
         ],
-        says: "turn the wheel at a point by so many notches",
+        description: "turn the wheel at a point by so many notches",
     },
-    Shape {
+    ActionShape {
         name: "write_desktop",
         fields: &[CONTENT, field("press_enter", FieldKind::Flag), field("overwrite", FieldKind::Flag)],
-        says: "type where the focus is, instead of what is there if overwrite is true",
+        description: "type where the focus is, instead of what is there if overwrite is true",
     },
-    Shape {
+    ActionShape {
         name: "hotkey_desktop",
         fields: &[
             field("keys", FieldKind::Keys { most: 5 }),
             field("repeat_count", FieldKind::WholeOr { from: 1, to: 20, default: 1 }),
         ],
-        says: "press keys together",
+        description: "press keys together",
     },
-    Shape {
+    ActionShape {
         name: "hold_and_tap_key_desktop",
         fields: &[
             field("hold_keys", FieldKind::Keys { most: 3 }),
             field("tap_keys", FieldKind::Keys { most: 5 }),
         ],
-        says: "hold keys and press others one after the other",
+        description: "hold keys and press others one after the other",
     },
-    Shape {
+    ActionShape {
         name: PLAN,
         fields: &[field("goals", FieldKind::Anything)],
-        says: "note the plan; goals is a list of {title, status}, status one of todo, running, done, failed",
+        description: "note the plan; goals is a list of {title, status}, status one of todo, running, done, failed",
     },
-    Shape { name: "go_back", fields: &[], says: "go one page back" },
-    Shape { name: "refresh", fields: &[], says: "load the page again" },
-    Shape { name: "restart", fields: &[], says: "go back to the start page" },
-    Shape {
+    ActionShape { name: "go_back", fields: &[], description: "go one page back" },
+    ActionShape { name: "refresh", fields: &[], description: "load the page again" },
+    ActionShape { name: "restart", fields: &[], description: "go back to the start page" },
+    ActionShape {
         name: "goto",
         fields: &[field("url", FieldKind::Address)],
-        says: "load an address that begins with http:// or https://",
+        description: "load an address that begins with http:// or https://",
     },
-    Shape {
+    ActionShape {
         name: "select_tab",
         fields: &[field("index", FieldKind::Whole { from: 0, to: 255 })],
-        says: "show another tab, counted from 0, oldest first",
+        description: "show another tab, counted from 0, oldest first",
     },
-    Shape {
+    ActionShape {
         name: "wait",
         fields: &[field("seconds", FieldKind::WholeOr { from: 0, to: 10, default: 2 })],
-        says: "let time pass",
+        description: "let time pass",
     },
-    Shape { name: "answer", fields: &[CONTENT], says: "give the answer and end the task" },
+    ActionShape { name: "answer", fields: &[CONTENT], description: "give the answer and end the task" },
 ];
 
-fn read(text: &str, seen: Seen<'_>, said: &mut Said) -> Result<Action, String> {
+fn read(text: &str, view: ViewedPage<'_>, parsed: &mut ParsedCall) -> Result<Action, String> {
     let given = call(text, "tool_call")?;
-    let (name, fields) = read_call(&given, ("tool_call", "tool_name"), SHAPES, said)?;
-    action(name, &fields, &Aim { space: Space::Thousandths, image: seen.image })
+    let (name, fields) = read_call(&given, ("tool_call", "tool_name"), SHAPES, parsed)?;
+    action(name, &fields, &ImageSpace { space: CoordinateSpace::Thousandths, image: view.image })
 }
 
-fn action(name: &str, fields: &Fields, aim: &Aim) -> Result<Action, String> {
+fn action(name: &str, fields: &ActionFields, aim: &ImageSpace) -> Result<Action, String> {
     let at = || aim.at(name, fields, "x", "y");
     Ok(match name {
         "click_desktop" => Action::Click {
             at: Some(at()?),
-            button: Button::parse(&fields.text("button")).unwrap_or_default(),
+            button: PointerButton::parse(&fields.text("button")).unwrap_or_default(),
             count: 1,
         },
-        "double_click_desktop" => Action::Click { at: Some(at()?), button: Button::Left, count: 2 },
+        "double_click_desktop" => Action::Click { at: Some(at()?), button: PointerButton::Left, count: 2 },
         "move_to_desktop" => Action::Move { at: at()? },
         "drag_to_desktop" => Action::Drag { from: None, to: at()? },
         "scroll_desktop" => Action::Scroll {
             at: Some(at()?),
-            direction: Direction::parse(&fields.text("direction"))
+            direction: ScrollDirection::parse(&fields.text("direction"))
                 .ok_or("scroll_desktop.direction is unknown")?,
             pixels: Some(fields.whole::<u32>("scroll_size") * NOTCH_PIXELS),
         },
@@ -143,8 +147,9 @@ fn action(name: &str, fields: &Fields, aim: &Aim) -> Result<Action, String> {
             Action::PressKey { key: fields.texts("keys").join("+"), times: fields.whole("repeat_count") }
         }
         "hold_and_tap_key_desktop" => {
-            let held = fields.texts("hold_keys").join("+");
-            let taps = fields.texts("tap_keys").into_iter().map(|key| Action::press(format!("{held}+{key}")));
+            let modifiers = fields.texts("hold_keys").join("+");
+            let taps =
+                fields.texts("tap_keys").into_iter().map(|key| Action::press(format!("{modifiers}+{key}")));
             Action::of_several(taps.collect())?
         }
         PLAN => {
@@ -162,7 +167,7 @@ fn action(name: &str, fields: &Fields, aim: &Aim) -> Result<Action, String> {
     })
 }
 
-/// A plan changes nothing on the page; it is held to its shape all the same.
+/// A plan changes nothing on the page, but its form is checked.
 fn check_plan(goals: &Value) -> Result<(), String> {
     let is_goal = |goal: &Value| {
         goal["title"].is_string()
@@ -171,17 +176,17 @@ fn check_plan(goals: &Value) -> Result<(), String> {
     };
     match goals.as_array() {
         Some(goals) if (1..=20).contains(&goals.len()) && goals.iter().all(is_goal) => Ok(()),
-        _ => Err("update_plan.goals is no list of 1 to 20 goals of title and status".into()),
+        _ => Err("update_plan.goals is not a list of 1 to 20 goals with title and status".into()),
     }
 }
 
-fn encode(action: &Action, remarks: &Remarks, seen: Seen<'_>) -> Result<String, String> {
-    let aim = Aim { space: Space::Thousandths, image: seen.image };
-    let call = inner(action, &remarks.element, &aim).ok_or_else(|| no_word(STEP.name, action))?;
+fn encode(action: &Action, remarks: &ReplyRemarks, view: ViewedPage<'_>) -> Result<String, String> {
+    let aim = ImageSpace { space: CoordinateSpace::Thousandths, image: view.image };
+    let call = inner(action, &remarks.element, &aim).ok_or_else(|| unsupported_action(STEP.name, action))?;
     Ok(json!({ "note": remarks.note, "thought": remarks.thought, "tool_call": call }).to_string())
 }
 
-fn inner(action: &Action, element: &str, aim: &Aim) -> Option<Value> {
+fn inner(action: &Action, element: &str, aim: &ImageSpace) -> Option<Value> {
     let aimed = |tool: &str, at| {
         let (x, y) = aim.whole(at);
         json!({ "tool_name": tool, "element": element, "x": x, "y": y })
@@ -192,7 +197,9 @@ fn inner(action: &Action, element: &str, aim: &Aim) -> Option<Value> {
             call["button"] = button.as_str().into();
             call
         }
-        Action::Click { at: Some(at), button: Button::Left, count: 2 } => aimed("double_click_desktop", *at),
+        Action::Click { at: Some(at), button: PointerButton::Left, count: 2 } => {
+            aimed("double_click_desktop", *at)
+        }
         Action::Move { at } => aimed("move_to_desktop", *at),
         Action::Drag { from: None, to } => aimed("drag_to_desktop", *to),
         Action::Scroll { at: Some(at), direction, pixels: Some(pixels) } => {
@@ -222,7 +229,7 @@ fn instructions() -> String {
     format!(
         "You operate a web browser. Each turn shows a screenshot. Reply with one JSON object: \"note\" (what to remember, or null), \
          \"thought\" (why), \"tool_call\" (its \"tool_name\" and arguments side by side, one of those below). {}\n{}",
-        Space::Thousandths.says(),
+        CoordinateSpace::Thousandths.description(),
         listed(SHAPES),
     )
 }
@@ -270,7 +277,7 @@ mod tests {
             r#"{"tool_call":{"tool_name":"update_plan","goals":[{"title":"look","status":"done"}]}}"#,
             "Wait { seconds: 0 }",
         );
-        check(r#"{"tool_call":{"tool_name":"update_plan","goals":[]}}"#, "update_plan.goals is no list");
+        check(r#"{"tool_call":{"tool_name":"update_plan","goals":[]}}"#, "update_plan.goals is not a list");
         check(
             r#"{"tool_call":{"tool_name":"key_down_desktop","key":"a"}}"#,
             "there is no action \"key_down_desktop\"",

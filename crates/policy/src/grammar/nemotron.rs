@@ -1,22 +1,25 @@
 //! Nemotron's browser tool calls: `<TOOLCALL>[{"name":"computer","arguments":{"actions":[…]}}]</TOOLCALL>`.
 //!
-//! Tools and fields are those of the WebArena agent that NVIDIA's NeMo side describes; coordinates are numbers 0 to 1 of the viewport, and
-//! one `computer` call carries a list of actions. Text before the calls is thinking.
+//! Tools and fields are those of the WebArena agent that NVIDIA's NeMo site describes. Coordinates
+//! are numbers 0 to 1 of the viewport, and one `computer` call has a list of actions. Text before
+//! the calls is thinking.
 
 use furrow_rollout::{
-    Action, Button, Direction, EMPTY_PAGE, PRESSES_MAX, PagePoint, SCROLL_PIXELS_MAX, Size,
+    Action, EMPTY_PAGE, PRESSES_MAX, PagePoint, PointerButton, SCROLL_PIXELS_MAX, ScrollDirection, Size,
 };
 use serde_json::{Value, json};
 
 use super::holo::web_address;
-use super::shape::{Field, FieldKind, Fields, Shape, field, listed, read_call};
-use super::space::Space;
-use super::{Dialect, NOTCH_PIXELS, Remarks, Said, Seen, distance, no_word};
+use super::shape::{ActionField, ActionFields, ActionShape, FieldKind, field, listed, read_call};
+use super::space::CoordinateSpace;
+use super::{
+    GrammarDialect, NOTCH_PIXELS, ParsedCall, ReplyRemarks, ViewedPage, distance, unsupported_action,
+};
 
-pub(super) const TOOLS: Dialect = Dialect {
+pub(super) const TOOLS: GrammarDialect = GrammarDialect {
     name: "nemotron_tools",
-    read: |text, _, seen, said| read(text, seen.image, said),
-    encode: |action, remarks, _, seen| encode(action, remarks, seen),
+    read: |text, _, view, parsed| read(text, view.image, parsed),
+    encode: |action, remarks, _, view| encode(action, remarks, view),
     instructions: |_| instructions(),
     is_extensible: false,
     needs_marks: false,
@@ -26,93 +29,97 @@ pub(super) const TOOLS: Dialect = Dialect {
 const OPEN: &str = "<TOOLCALL>";
 const CLOSE: &str = "</TOOLCALL>";
 
-const PLACE: &[Field] = &[field("coordinate", FieldKind::Pair)];
+const POINT_FIELDS: &[ActionField] = &[field("coordinate", FieldKind::Pair)];
 
-const fn aimed(name: &'static str, says: &'static str) -> Shape {
-    Shape { name, fields: PLACE, says }
+const fn aimed(name: &'static str, says: &'static str) -> ActionShape {
+    ActionShape { name, fields: POINT_FIELDS, description: says }
 }
 
 /// Actions of the tool `computer`.
-const COMPUTER: &[Shape] = &[
+const COMPUTER: &[ActionShape] = &[
     aimed("left_click", "click at a point"),
     aimed("middle_click", "click with the middle button"),
     aimed("right_click", "click with the right button"),
     aimed("double_click", "click twice"),
     aimed("triple_click", "click three times"),
     aimed("mouse_move", "move the mouse there"),
-    Shape { name: "type", fields: &[field("text", FieldKind::Text)], says: "type where the focus is" },
-    Shape {
+    ActionShape {
+        name: "type",
+        fields: &[field("text", FieldKind::Text)],
+        description: "type where the focus is",
+    },
+    ActionShape {
         name: "key_press",
         fields: &[field("keys", FieldKind::Keys { most: 5 })],
-        says: "press keys together",
+        description: "press keys together",
     },
-    Shape {
+    ActionShape {
         name: "scroll",
         fields: &[
             field("scroll_parameters", FieldKind::Anything),
             field("coordinate", FieldKind::PairOrNone),
         ],
-        says: "turn the wheel; scroll_parameters is {scroll_direction, scroll_amount}, the amount in notches",
+        description: "turn the wheel; scroll_parameters is {scroll_direction, scroll_amount}, the amount in notches",
     },
-    Shape {
+    ActionShape {
         name: "left_click_drag",
         fields: &[field("start_coordinate", FieldKind::Pair), field("coordinate", FieldKind::Pair)],
-        says: "press at the one point, move, release at the other",
+        description: "press at the one point, move, release at the other",
     },
-    Shape {
+    ActionShape {
         name: "wait",
         fields: &[field("duration", FieldKind::Number { from: 0.0, to: 30.0 })],
-        says: "let so many seconds pass",
+        description: "let so many seconds pass",
     },
 ];
 
 /// The other tools.
-const OTHERS: &[Shape] = &[
-    Shape {
+const OTHERS: &[ActionShape] = &[
+    ActionShape {
         name: "navigate",
         fields: &[field("url", FieldKind::Text), field("tab_id", FieldKind::Anything)],
-        says: "load an address, or go \"back\" or \"forward\"",
+        description: "load an address, or go \"back\" or \"forward\"",
     },
-    Shape {
+    ActionShape {
         name: "tabs_create",
         fields: &[field("url", FieldKind::Anything)],
-        says: "open a tab with an address, or an empty one",
+        description: "open a tab with an address, or an empty one",
     },
-    Shape {
+    ActionShape {
         name: "tabs_focus",
         fields: &[field("tab_id", FieldKind::Whole { from: 0, to: 255 })],
-        says: "show another tab, counted from 0, oldest first",
+        description: "show another tab, counted from 0, oldest first",
     },
-    Shape {
+    ActionShape {
         name: "terminate",
         fields: &[
-            field("status", FieldKind::Word(&["success", "failure"])),
+            field("status", FieldKind::Choice(&["success", "failure"])),
             field("answer", FieldKind::Text),
         ],
-        says: "give the answer and end the task",
+        description: "give the answer and end the task",
     },
 ];
 
-fn read(text: &str, image: Size, said: &mut Said) -> Result<Action, String> {
+fn read(text: &str, image: Size, parsed: &mut ParsedCall) -> Result<Action, String> {
     let (_, rest) = text.split_once(OPEN).ok_or_else(|| format!("there is no {OPEN} in the reply"))?;
     let (calls, after) = rest.split_once(CLOSE).ok_or_else(|| format!("{OPEN} is not closed by {CLOSE}"))?;
     if !after.trim().is_empty() {
-        return Err(format!("something stands behind {CLOSE}"));
+        return Err(format!("there is text after {CLOSE}"));
     }
     let calls: Value = serde_json::from_str(calls).map_err(|why| format!("the calls are not JSON: {why}"))?;
     let Value::Array(calls) = calls else { return Err("the calls are not a list".into()) };
-    let actions = calls.iter().map(|call| tool(call, image, said)).collect::<Result<Vec<_>, _>>()?;
+    let actions = calls.iter().map(|call| tool(call, image, parsed)).collect::<Result<Vec<_>, _>>()?;
     let name = actions.len() != 1;
     let action = Action::of_several(actions.into_iter().flatten().collect())?;
     if name {
-        said.name = "several".into();
+        parsed.name = "several".into();
     }
-    said.args_json = Some(json!({ "calls": calls }).to_string());
+    parsed.args_json = Some(json!({ "calls": calls }).to_string());
     Ok(action)
 }
 
 /// The actions of one call.
-fn tool(call: &Value, image: Size, said: &mut Said) -> Result<Vec<Action>, String> {
+fn tool(call: &Value, image: Size, parsed: &mut ParsedCall) -> Result<Vec<Action>, String> {
     let Value::Object(arguments) = &call["arguments"] else {
         return Err("arguments is missing or not an object".into());
     };
@@ -121,34 +128,34 @@ fn tool(call: &Value, image: Size, said: &mut Said) -> Result<Vec<Action>, Strin
             return Err("computer.actions is missing or not a list".into());
         };
         if arguments.len() != 1 {
-            return Err("computer takes actions and nothing else".into());
+            return Err("computer takes only actions".into());
         }
         let one = |action: &Value| {
             let given = action.as_object().ok_or("one of computer.actions is not an object")?;
-            let (name, fields) = read_call(given, ("computer.actions", "action"), COMPUTER, said)?;
-            pointed(name, &fields, image)
+            let (name, fields) = read_call(given, ("computer.actions", "action"), COMPUTER, parsed)?;
+            computer_action(name, &fields, image)
         };
         return actions.iter().map(one).collect();
     }
-    // Named beside its arguments, it has the shape of any other call.
+    // With the name beside its arguments, it has the form of any other call.
     let mut given = arguments.clone();
     given.insert("name".into(), call["name"].clone());
-    let (name, fields) = read_call(&given, ("call", "name"), OTHERS, said)?;
-    Ok(vec![beside(name, &fields)?])
+    let (name, fields) = read_call(&given, ("call", "name"), OTHERS, parsed)?;
+    Ok(vec![other_tool_action(name, &fields)?])
 }
 
-fn pointed(name: &str, fields: &Fields, image: Size) -> Result<Action, String> {
+fn computer_action(name: &str, fields: &ActionFields, image: Size) -> Result<Action, String> {
     let at = |key: &str| {
-        let point = fields.pair(key).map(|(x, y)| Space::Fractions.page(x, y, image));
+        let point = fields.pair(key).map(|(x, y)| CoordinateSpace::Fractions.page(x, y, image));
         point.transpose().map_err(|why| format!("{name}.{key}: {why}"))
     };
     let click = |button, count| Ok(Action::Click { at: at("coordinate")?, button, count });
     match name {
-        "left_click" => click(Button::Left, 1),
-        "middle_click" => click(Button::Middle, 1),
-        "right_click" => click(Button::Right, 1),
-        "double_click" => click(Button::Left, 2),
-        "triple_click" => click(Button::Left, 3),
+        "left_click" => click(PointerButton::Left, 1),
+        "middle_click" => click(PointerButton::Middle, 1),
+        "right_click" => click(PointerButton::Right, 1),
+        "double_click" => click(PointerButton::Left, 2),
+        "triple_click" => click(PointerButton::Left, 3),
         "mouse_move" => Ok(Action::Move { at: at("coordinate")?.ok_or("mouse_move.coordinate is missing")? }),
         "type" => Ok(Action::Write { into: None, content: fields.text("text"), press_enter: false }),
         "key_press" => Ok(Action::press(fields.texts("keys").join("+"))),
@@ -163,11 +170,11 @@ fn pointed(name: &str, fields: &Fields, image: Size) -> Result<Action, String> {
 }
 
 fn scroll(given: &Value, at: Option<PagePoint>) -> Result<Action, String> {
-    let direction = given["scroll_direction"].as_str().and_then(Direction::parse);
+    let direction = given["scroll_direction"].as_str().and_then(ScrollDirection::parse);
     let direction =
-        direction.ok_or("scroll.scroll_parameters.scroll_direction is not up, down, left or right")?;
+        direction.ok_or("scroll.scroll_parameters.scroll_direction must be up, down, left or right")?;
     let notches = given["scroll_amount"].as_f64().filter(|amount| *amount >= 0.0);
-    let notches = notches.ok_or("scroll.scroll_parameters.scroll_amount is no number of at least 0")?;
+    let notches = notches.ok_or("scroll.scroll_parameters.scroll_amount must be a number of at least 0")?;
     let pixels = (notches * f64::from(NOTCH_PIXELS)).round().min(f64::from(SCROLL_PIXELS_MAX)) as u32;
     Ok(match pixels {
         0 => Action::Wait { seconds: 0 },
@@ -175,7 +182,7 @@ fn scroll(given: &Value, at: Option<PagePoint>) -> Result<Action, String> {
     })
 }
 
-fn beside(name: &str, fields: &Fields) -> Result<Action, String> {
+fn other_tool_action(name: &str, fields: &ActionFields) -> Result<Action, String> {
     Ok(match name {
         "navigate" => match fields.text("url").as_str() {
             "back" => Action::GoBack,
@@ -194,11 +201,11 @@ fn beside(name: &str, fields: &Fields) -> Result<Action, String> {
     })
 }
 
-fn encode(action: &Action, remarks: &Remarks, seen: Seen<'_>) -> Result<String, String> {
+fn encode(action: &Action, remarks: &ReplyRemarks, view: ViewedPage<'_>) -> Result<String, String> {
     let mut calls: Vec<Value> = Vec::new();
     for part in action.parts() {
-        match call(part, seen.image).ok_or_else(|| no_word(TOOLS.name, part))? {
-            // Actions that follow each other share a call.
+        match call(part, view.image).ok_or_else(|| unsupported_action(TOOLS.name, part))? {
+            // Consecutive computer actions share a call.
             Ok(pointed) => match calls.last_mut().filter(|call| call["name"] == "computer") {
                 Some(call) => {
                     call["arguments"]["actions"]
@@ -213,36 +220,36 @@ fn encode(action: &Action, remarks: &Remarks, seen: Seen<'_>) -> Result<String, 
     }
     let calls = Value::Array(calls);
     let gap = if remarks.thought.is_empty() { "" } else { "\n" };
-    // A thought that holds the mark would be read as the call.
+    // A thought with the opening tag would be parsed as the call.
     Ok(format!("{}{gap}{OPEN}{calls}{CLOSE}", remarks.thought.replace(OPEN, "")))
 }
 
 /// Actions of the tool `computer`, or another tool's name and arguments.
-type Call = Result<Vec<Value>, (&'static str, Value)>;
+type ToolCall = Result<Vec<Value>, (&'static str, Value)>;
 
-fn call(action: &Action, image: Size) -> Option<Call> {
-    let place = |at| {
-        let (x, y) = Space::Fractions.model(at, image);
+fn call(action: &Action, image: Size) -> Option<ToolCall> {
+    let point = |at| {
+        let (x, y) = CoordinateSpace::Fractions.model(at, image);
         json!([x, y])
     };
     let one = |value: Value| Some(Ok(vec![value]));
     match action {
         Action::Click { at: Some(at), button, count } => {
             let name = match (button, count) {
-                (Button::Left, 1) => "left_click",
-                (Button::Middle, 1) => "middle_click",
-                (Button::Right, 1) => "right_click",
-                (Button::Left, 2) => "double_click",
-                (Button::Left, 3) => "triple_click",
+                (PointerButton::Left, 1) => "left_click",
+                (PointerButton::Middle, 1) => "middle_click",
+                (PointerButton::Right, 1) => "right_click",
+                (PointerButton::Left, 2) => "double_click",
+                (PointerButton::Left, 3) => "triple_click",
                 _ => return None,
             };
-            one(json!({ "action": name, "coordinate": place(*at) }))
+            one(json!({ "action": name, "coordinate": point(*at) }))
         }
-        Action::Move { at } => one(json!({ "action": "mouse_move", "coordinate": place(*at) })),
+        Action::Move { at } => one(json!({ "action": "mouse_move", "coordinate": point(*at) })),
         Action::Write { into, content, press_enter } => {
             let mut actions = Vec::new();
             if let Some(at) = into {
-                actions.push(json!({ "action": "triple_click", "coordinate": place(*at) }));
+                actions.push(json!({ "action": "triple_click", "coordinate": point(*at) }));
             }
             actions.push(json!({ "action": "type", "text": content }));
             if *press_enter {
@@ -259,12 +266,12 @@ fn call(action: &Action, image: Size) -> Option<Call> {
             let parameters = json!({ "scroll_direction": direction.as_str(), "scroll_amount": notches });
             let mut action = json!({ "action": "scroll", "scroll_parameters": parameters });
             if let Some(at) = at {
-                action["coordinate"] = place(*at);
+                action["coordinate"] = point(*at);
             }
             one(action)
         }
         Action::Drag { from: Some(from), to } => one(json!({
-            "action": "left_click_drag", "start_coordinate": place(*from), "coordinate": place(*to),
+            "action": "left_click_drag", "start_coordinate": point(*from), "coordinate": point(*to),
         })),
         Action::Wait { seconds } => one(json!({ "action": "wait", "duration": seconds })),
         Action::GoBack => Some(Err(("navigate", json!({ "url": "back" })))),
@@ -283,7 +290,7 @@ fn instructions() -> String {
     format!(
         "You operate a web browser. Each turn shows a screenshot. Reply with {OPEN}[{{\"name\": tool, \"arguments\": {{…}}}}]{CLOSE}. {}\n\
          The tool computer takes \"actions\", a list of objects, each with its \"action\":\n{}The other tools:\n{}",
-        Space::Fractions.says(),
+        CoordinateSpace::Fractions.description(),
         listed(COMPUTER),
         listed(OTHERS),
     )
@@ -348,13 +355,13 @@ mod tests {
         );
         check(
             r#"[{"name":"terminate","arguments":{"status":"success","answer":""}},{"name":"navigate","arguments":{"url":"back"}}]"#,
-            "something comes behind the answer",
+            "another action follows the answer",
         );
         check(r#"[{"name":"fly","arguments":{}}]"#, "there is no action \"fly\"; use navigate");
         check(r#"[{"name":"navigate"}]"#, "arguments is missing");
         check("7", "the calls are not a list");
         super::super::tests::check("nemotron_tools", "left_click", "there is no <TOOLCALL>");
         super::super::tests::check("nemotron_tools", "<TOOLCALL>[", "<TOOLCALL> is not closed");
-        super::super::tests::check("nemotron_tools", "<TOOLCALL>[]</TOOLCALL> so", "something stands behind");
+        super::super::tests::check("nemotron_tools", "<TOOLCALL>[]</TOOLCALL> so", "there is text after");
     }
 }

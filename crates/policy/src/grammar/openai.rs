@@ -1,20 +1,21 @@
 //! OpenAI's computer use: `{"type":"computer_call","action":{"type":"click","x":…,"y":…,"button":"left"}}`.
 //!
-//! Actions and fields are those of the published sample application; coordinates are pixels of the declared display, here of the image as
-//! sent. Navigation is by function calls, as there. A reply is one output item, a list of them, or an action alone; a message is the answer.
+//! Actions and fields are those of the published sample application. Coordinates are pixels of the
+//! declared display, here of the image as sent. Navigation uses function calls, as there. A reply
+//! is one output item, a list of them, or an action alone; a message is the answer.
 
-use furrow_rollout::{Action, Button, Direction, PagePoint, Size};
+use furrow_rollout::{Action, PagePoint, PointerButton, ScrollDirection, Size};
 use serde_json::{Map, Value, json};
 
 use super::holo::web_address;
-use super::shape::{FieldKind, Fields, Shape, field, listed, read_call};
-use super::space::Space;
-use super::{Dialect, Said, cut, distance, no_word};
+use super::shape::{ActionFields, ActionShape, FieldKind, field, listed, read_call};
+use super::space::CoordinateSpace;
+use super::{GrammarDialect, ParsedCall, cut, distance, unsupported_action};
 
-pub(super) const COMPUTER: Dialect = Dialect {
+pub(super) const COMPUTER: GrammarDialect = GrammarDialect {
     name: "openai_computer",
-    read: |text, _, seen, said| read(text, seen.image, said),
-    encode: |action, _, _, seen| encode(action, seen.image),
+    read: |text, _, view, parsed| read(text, view.image, parsed),
+    encode: |action, _, _, view| encode(action, view.image),
     instructions: |_| instructions(),
     is_extensible: false,
     needs_marks: false,
@@ -24,22 +25,22 @@ pub(super) const COMPUTER: Dialect = Dialect {
 const COORDINATE: FieldKind = FieldKind::Number { from: 0.0, to: 16_384.0 };
 const WHEEL: FieldKind = FieldKind::NumberOr { from: -10_000.0, to: 10_000.0, default: 0.0 };
 
-const ACTIONS: &[Shape] = &[
-    Shape {
+const ACTIONS: &[ActionShape] = &[
+    ActionShape {
         name: "click",
         fields: &[
             field("x", COORDINATE),
             field("y", COORDINATE),
-            field("button", FieldKind::WordOr(&["left", "right", "wheel", "back", "forward"])),
+            field("button", FieldKind::ChoiceOr(&["left", "right", "wheel", "back", "forward"])),
         ],
-        says: "click at a point",
+        description: "click at a point",
     },
-    Shape {
+    ActionShape {
         name: "double_click",
         fields: &[field("x", COORDINATE), field("y", COORDINATE)],
-        says: "click twice",
+        description: "click twice",
     },
-    Shape {
+    ActionShape {
         name: "scroll",
         fields: &[
             field("x", COORDINATE),
@@ -47,33 +48,37 @@ const ACTIONS: &[Shape] = &[
             field("scroll_x", WHEEL),
             field("scroll_y", WHEEL),
         ],
-        says: "turn the wheel at a point by so many pixels",
+        description: "turn the wheel at a point by so many pixels",
     },
-    Shape { name: "type", fields: &[field("text", FieldKind::Text)], says: "type where the focus is" },
-    Shape {
+    ActionShape {
+        name: "type",
+        fields: &[field("text", FieldKind::Text)],
+        description: "type where the focus is",
+    },
+    ActionShape {
         name: "wait",
         fields: &[field("ms", FieldKind::NumberOr { from: 0.0, to: 30_000.0, default: 1000.0 })],
-        says: "let so many milliseconds pass",
+        description: "let so many milliseconds pass",
     },
-    Shape {
+    ActionShape {
         name: "move",
         fields: &[field("x", COORDINATE), field("y", COORDINATE)],
-        says: "move the mouse there",
+        description: "move the mouse there",
     },
-    Shape {
+    ActionShape {
         name: "keypress",
         fields: &[field("keys", FieldKind::Keys { most: 5 })],
-        says: "press keys together",
+        description: "press keys together",
     },
-    Shape {
+    ActionShape {
         name: "drag",
         fields: &[field("path", FieldKind::Anything)],
-        says: "press, move, release; path is a list of {x, y}",
+        description: "press, move, release; path is a list of {x, y}",
     },
-    Shape { name: "screenshot", fields: &[], says: "look again" },
+    ActionShape { name: "screenshot", fields: &[], description: "look again" },
 ];
 
-fn read(text: &str, image: Size, said: &mut Said) -> Result<Action, String> {
+fn read(text: &str, image: Size, parsed: &mut ParsedCall) -> Result<Action, String> {
     let reply: Value =
         serde_json::from_str(text.trim()).map_err(|why| format!("the reply is not JSON: {why}"))?;
     let items = match reply {
@@ -83,39 +88,43 @@ fn read(text: &str, image: Size, said: &mut Said) -> Result<Action, String> {
     let mut actions = Vec::new();
     for item in &items {
         let Value::Object(item) = item else { return Err("an output item is not a JSON object".into()) };
-        actions.extend(of_item(item, image, said)?);
+        actions.extend(parse_item(item, image, parsed)?);
     }
     Action::of_several(actions)
 }
 
-/// What an output item does; thinking does nothing.
-fn of_item(item: &Map<String, Value>, image: Size, said: &mut Said) -> Result<Option<Action>, String> {
+/// The action of an output item; thinking has none.
+fn parse_item(
+    item: &Map<String, Value>,
+    image: Size,
+    parsed: &mut ParsedCall,
+) -> Result<Option<Action>, String> {
     match item.get("type").and_then(Value::as_str) {
         Some("reasoning") => Ok(None),
         Some("computer_call") => match item.get("action") {
-            Some(Value::Object(action)) => of_action(action, image, said).map(Some),
+            Some(Value::Object(action)) => parse_action(action, image, parsed).map(Some),
             _ => Err("computer_call.action is missing or not an object".into()),
         },
-        Some("function_call") => function(item, said).map(Some),
+        Some("function_call") => function(item, parsed).map(Some),
         Some("message") => {
-            "message".clone_into(&mut said.name);
+            "message".clone_into(&mut parsed.name);
             let parts =
                 item.get("content").and_then(Value::as_array).ok_or("message.content is not a list")?;
             let texts: Vec<&str> = parts.iter().filter_map(|part| part["text"].as_str()).collect();
             Ok(Some(Action::Answer { content: texts.concat() }))
         }
-        _ => of_action(item, image, said).map(Some),
+        _ => parse_action(item, image, parsed).map(Some),
     }
 }
 
-/// goto, back and forward, their arguments JSON in a string.
-fn function(item: &Map<String, Value>, said: &mut Said) -> Result<Action, String> {
+/// The functions goto, back and forward, whose arguments are JSON in a string.
+fn function(item: &Map<String, Value>, parsed: &mut ParsedCall) -> Result<Action, String> {
     let name = item.get("name").and_then(Value::as_str).ok_or("function_call.name is missing")?;
-    name.clone_into(&mut said.name);
+    name.clone_into(&mut parsed.name);
     let arguments = item.get("arguments").and_then(Value::as_str).unwrap_or("{}");
     let given: Value = serde_json::from_str(arguments)
         .map_err(|why| format!("function_call.arguments is not JSON in a string: {why}"))?;
-    said.args_json = Some(given.to_string());
+    parsed.args_json = Some(given.to_string());
     match name {
         "back" => Ok(Action::GoBack),
         "forward" => Ok(Action::GoForward),
@@ -127,24 +136,24 @@ fn function(item: &Map<String, Value>, said: &mut Said) -> Result<Action, String
     }
 }
 
-fn of_action(given: &Map<String, Value>, image: Size, said: &mut Said) -> Result<Action, String> {
-    let (name, fields) = read_call(given, ("action", "type"), ACTIONS, said)?;
+fn parse_action(given: &Map<String, Value>, image: Size, parsed: &mut ParsedCall) -> Result<Action, String> {
+    let (name, fields) = read_call(given, ("action", "type"), ACTIONS, parsed)?;
     let at = || {
         let outside = |why| format!("{name}.{why}");
-        Space::Pixels.page(fields.number("x"), fields.number("y"), image).map_err(outside)
+        CoordinateSpace::Pixels.page(fields.number("x"), fields.number("y"), image).map_err(outside)
     };
     match name {
         "click" => match fields.text("button").as_str() {
             "back" => Ok(Action::GoBack),
             "forward" => Ok(Action::GoForward),
-            "wheel" => Ok(Action::Click { at: Some(at()?), button: Button::Middle, count: 1 }),
+            "wheel" => Ok(Action::Click { at: Some(at()?), button: PointerButton::Middle, count: 1 }),
             button => Ok(Action::Click {
                 at: Some(at()?),
-                button: Button::parse(button).unwrap_or_default(),
+                button: PointerButton::parse(button).unwrap_or_default(),
                 count: 1,
             }),
         },
-        "double_click" => Ok(Action::Click { at: Some(at()?), button: Button::Left, count: 2 }),
+        "double_click" => Ok(Action::Click { at: Some(at()?), button: PointerButton::Left, count: 2 }),
         "scroll" => scroll(at()?, &fields),
         "type" => Ok(Action::Write { into: None, content: fields.text("text"), press_enter: false }),
         "wait" => Ok(Action::Wait { seconds: (fields.number("ms") / 1000.0).ceil() as u8 }),
@@ -156,12 +165,12 @@ fn of_action(given: &Map<String, Value>, image: Size, said: &mut Said) -> Result
     }
 }
 
-/// The wheel turns one way at a time: the farther one.
-fn scroll(at: PagePoint, fields: &Fields) -> Result<Action, String> {
+/// The wheel turns in one direction at a time, so the larger distance counts.
+fn scroll(at: PagePoint, fields: &ActionFields) -> Result<Action, String> {
     let (x, y) = (fields.number("scroll_x"), fields.number("scroll_y"));
     let (far, back, on) = match x.abs() > y.abs() {
-        true => (x, Direction::Left, Direction::Right),
-        false => (y, Direction::Up, Direction::Down),
+        true => (x, ScrollDirection::Left, ScrollDirection::Right),
+        false => (y, ScrollDirection::Up, ScrollDirection::Down),
     };
     Ok(match far.abs().round() as u32 {
         0 => Action::Wait { seconds: 0 },
@@ -173,21 +182,25 @@ fn scroll(at: PagePoint, fields: &Fields) -> Result<Action, String> {
     })
 }
 
-/// A path's ends; pages are told of the way between them all the same.
+/// The ends of a path. The page also gets the moves between them.
 fn drag(path: &Value, image: Size) -> Result<Action, String> {
-    let point = |place: &Value| match (place["x"].as_f64(), place["y"].as_f64()) {
-        (Some(x), Some(y)) => Space::Pixels.page(x, y, image).map_err(|why| format!("drag.path: {why}")),
-        _ => Err("drag.path holds something else than {x, y}".into()),
+    let point = |value: &Value| match (value["x"].as_f64(), value["y"].as_f64()) {
+        (Some(x), Some(y)) => {
+            CoordinateSpace::Pixels.page(x, y, image).map_err(|why| format!("drag.path: {why}"))
+        }
+        _ => Err("drag.path may hold only {x, y}".into()),
     };
     match path.as_array().map(Vec::as_slice) {
         Some([from, .., to]) => Ok(Action::drag(point(from)?, point(to)?)),
-        _ => Err("drag.path is no list of two places or more".into()),
+        _ => Err("drag.path is not a list of two or more points".into()),
     }
 }
 
 fn encode(action: &Action, image: Size) -> Result<String, String> {
-    let items =
-        action.parts().iter().map(|part| items(part, image).ok_or_else(|| no_word(COMPUTER.name, part)));
+    let items = action
+        .parts()
+        .iter()
+        .map(|part| items(part, image).ok_or_else(|| unsupported_action(COMPUTER.name, part)));
     let items: Vec<Value> = items.collect::<Result<Vec<_>, _>>()?.concat();
     Ok(match <[Value; 1]>::try_from(items) {
         Ok([item]) => item.to_string(),
@@ -195,10 +208,10 @@ fn encode(action: &Action, image: Size) -> Result<String, String> {
     })
 }
 
-/// The output items that do one action.
+/// The output items that express one action.
 fn items(action: &Action, image: Size) -> Option<Vec<Value>> {
-    let place = |at: &PagePoint| {
-        let (x, y) = Space::Pixels.model(*at, image);
+    let pixel = |at: &PagePoint| {
+        let (x, y) = CoordinateSpace::Pixels.model(*at, image);
         (x as u64, y as u64)
     };
     let call = |action: Value| json!({ "type": "computer_call", "action": action });
@@ -208,34 +221,34 @@ fn items(action: &Action, image: Size) -> Option<Vec<Value>> {
     let one = |action: Value| Some(vec![call(action)]);
     match action {
         Action::Click { at: Some(at), button, count: 1 } => {
-            let (x, y) = place(at);
-            let button = if *button == Button::Middle { "wheel" } else { button.as_str() };
+            let (x, y) = pixel(at);
+            let button = if *button == PointerButton::Middle { "wheel" } else { button.as_str() };
             one(json!({ "type": "click", "x": x, "y": y, "button": button }))
         }
-        Action::Click { at: Some(at), button: Button::Left, count: 2 } => {
-            let (x, y) = place(at);
+        Action::Click { at: Some(at), button: PointerButton::Left, count: 2 } => {
+            let (x, y) = pixel(at);
             one(json!({ "type": "double_click", "x": x, "y": y }))
         }
         Action::Move { at } => {
-            let (x, y) = place(at);
+            let (x, y) = pixel(at);
             one(json!({ "type": "move", "x": x, "y": y }))
         }
         Action::Scroll { at, direction, pixels } => {
             let centre = PagePoint { x: image.width as f32 / 2.0, y: image.height as f32 / 2.0 };
-            let (x, y) = place(&at.unwrap_or(centre));
+            let (x, y) = pixel(&at.unwrap_or(centre));
             let far = i64::from(distance(*direction, *pixels, image));
             let (scroll_x, scroll_y) = match direction {
-                Direction::Down => (0, far),
-                Direction::Up => (0, -far),
-                Direction::Right => (far, 0),
-                Direction::Left => (-far, 0),
+                ScrollDirection::Down => (0, far),
+                ScrollDirection::Up => (0, -far),
+                ScrollDirection::Right => (far, 0),
+                ScrollDirection::Left => (-far, 0),
             };
             one(json!({ "type": "scroll", "x": x, "y": y, "scroll_x": scroll_x, "scroll_y": scroll_y }))
         }
         Action::Write { into, content, press_enter } => {
             let mut items = Vec::new();
             if let Some(at) = into {
-                let (x, y) = place(at);
+                let (x, y) = pixel(at);
                 items.push(call(json!({ "type": "click", "x": x, "y": y, "button": "left" })));
                 items.push(call(json!({ "type": "keypress", "keys": ["CTRL", "A"] })));
             }
@@ -247,7 +260,7 @@ fn items(action: &Action, image: Size) -> Option<Vec<Value>> {
             Some(vec![call(json!({ "type": "keypress", "keys": [key] })); usize::from(*times)])
         }
         Action::Drag { from: Some(from), to } => {
-            let ((x, y), (to_x, to_y)) = (place(from), place(to));
+            let ((x, y), (to_x, to_y)) = (pixel(from), pixel(to));
             one(json!({ "type": "drag", "path": [{ "x": x, "y": y }, { "x": to_x, "y": to_y }] }))
         }
         Action::Wait { seconds: 0 } => one(json!({ "type": "screenshot" })),
@@ -269,7 +282,7 @@ fn instructions() -> String {
          {{\"type\": \"function_call\", \"name\": \"goto\", \"arguments\": \"{{\\\"url\\\": …}}\"}} loads an address; \"back\" and \"forward\" go through \
          the history.\n\
          {{\"type\": \"message\", \"content\": [{{\"type\": \"output_text\", \"text\": …}}]}} gives the answer and ends the task.\n",
-        Space::Pixels.says(),
+        CoordinateSpace::Pixels.description(),
         listed(ACTIONS),
     )
 }
@@ -300,7 +313,7 @@ mod tests {
             r#"{"type":"drag","path":[{"x":1,"y":2},{"x":5,"y":5},{"x":9,"y":9}]}"#,
             "Drag { from: Some(PagePoint { x: 1.0, y: 2.0 }), to: PagePoint { x: 9.0, y: 9.0 } }",
         );
-        openai(r#"{"type":"drag","path":[{"x":1,"y":2}]}"#, "drag.path is no list of two places");
+        openai(r#"{"type":"drag","path":[{"x":1,"y":2}]}"#, "drag.path is not a list of two or more points");
         openai(r#"{"type":"wait"}"#, "Wait { seconds: 1 }");
         openai(r#"{"type":"screenshot"}"#, "Wait { seconds: 0 }");
         openai(

@@ -1,21 +1,22 @@
-//! The shape of an action: its name and fields, told once and used to read, to write and to instruct.
+//! The shape of an action: its name and fields, defined once for the parser, the encoder and the
+//! instructions.
 
 use serde_json::{Map, Value};
 
-use super::{Said, cut};
+use super::{ParsedCall, cut};
 
 /// One action of a grammar.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Shape {
+pub(crate) struct ActionShape {
     pub name: &'static str,
-    pub fields: &'static [Field],
+    pub fields: &'static [ActionField],
     /// What it does, for the instructions.
-    pub says: &'static str,
+    pub description: &'static str,
 }
 
 /// One field of an action.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Field {
+pub(crate) struct ActionField {
     pub name: &'static str,
     pub kind: FieldKind,
 }
@@ -25,13 +26,13 @@ pub(crate) struct Field {
 pub(crate) enum FieldKind {
     /// Any string.
     Text,
-    /// A string that begins with http:// or https://; the action's own reading says so where it does not.
+    /// A string that begins with http:// or https://, which is checked when the action is built.
     Address,
-    /// A whole number, both ends included.
+    /// A whole number within these inclusive bounds.
     Whole { from: u64, to: u64 },
     /// A whole number that may be left out.
     WholeOr { from: u64, to: u64, default: u64 },
-    /// Any number, both ends included.
+    /// A number within these inclusive bounds.
     Number { from: f64, to: f64 },
     /// Any number that may be left out.
     NumberOr { from: f64, to: f64, default: f64 },
@@ -39,65 +40,67 @@ pub(crate) enum FieldKind {
     Pair,
     /// Two numbers that may be left out.
     PairOrNone,
-    /// One of some words.
-    Word(&'static [&'static str]),
-    /// One of some words; the first when left out.
-    WordOr(&'static [&'static str]),
-    /// true or false, false when left out.
+    /// One of these choices.
+    Choice(&'static [&'static str]),
+    /// One of these choices; the first if left out.
+    ChoiceOr(&'static [&'static str]),
+    /// true or false; false if left out.
     Flag,
-    /// Names of 1 to so many keys.
+    /// A list of 1 to `most` names of keys.
     Keys { most: usize },
-    /// Any value, left unread.
+    /// Any value, which is not checked.
     Anything,
 }
 
-/// A field called `name` of the given kind.
-pub(super) const fn field(name: &'static str, kind: FieldKind) -> Field {
-    Field { name, kind }
+/// A field with this name and kind.
+pub(super) const fn field(name: &'static str, kind: FieldKind) -> ActionField {
+    ActionField { name, kind }
 }
 
-/// Checked fields of an action; reading one the shape does not have is a mistake of ours.
+/// Checked fields of an action. Reading a field that the shape lacks is a bug.
 #[derive(Debug)]
-pub(crate) struct Fields(Map<String, Value>);
+pub(crate) struct ActionFields(Map<String, Value>);
 
-/// Reads a call: an object in which `name_key` names one of the shapes, beside that one's fields. `place` is where it lies, for errors.
+/// Parses a call: an object in which `name_key` names one of the shapes, beside the fields of that
+/// shape. `path` is its location, for errors.
 pub(super) fn read_call(
     given: &Map<String, Value>,
-    (place, name_key): (&str, &str),
-    shapes: &[Shape],
-    said: &mut Said,
-) -> Result<(&'static str, Fields), String> {
+    (path, name_key): (&str, &str),
+    shapes: &[ActionShape],
+    parsed: &mut ParsedCall,
+) -> Result<(&'static str, ActionFields), String> {
     let called = given
         .get(name_key)
         .and_then(Value::as_str)
-        .ok_or_else(|| format!("{place}.{name_key} is missing; name the action"))?;
+        .ok_or_else(|| format!("{path}.{name_key} is missing; name the action"))?;
     let shape = shapes.iter().find(|shape| shape.name == called).ok_or_else(|| {
         let names: Vec<&str> = shapes.iter().map(|shape| shape.name).collect();
         format!("there is no action {:?}; use {}", cut(called), names.join(", "))
     })?;
-    shape.name.clone_into(&mut said.name);
+    shape.name.clone_into(&mut parsed.name);
     let args = given.iter().filter(|(key, _)| *key != name_key);
     let args: Map<String, Value> = args.map(|(key, value)| (key.clone(), value.clone())).collect();
-    said.args_json = Some(Value::Object(args).to_string());
+    parsed.args_json = Some(Value::Object(args).to_string());
     Ok((shape.name, shape.read(given, name_key)?))
 }
 
-/// A line for each action, for instructions.
-pub(super) fn listed(shapes: &[Shape]) -> String {
+/// One line for each action, for instructions.
+pub(super) fn listed(shapes: &[ActionShape]) -> String {
     let mut text = String::new();
     for shape in shapes {
-        text.push_str(&format!("- {}: {}", shape.name, shape.says));
+        text.push_str(&format!("- {}: {}", shape.name, shape.description));
         for field in shape.fields {
-            text.push_str(&format!("; {} is {}", field.name, field.kind.right()));
+            text.push_str(&format!("; {} is {}", field.name, field.kind.expectation()));
         }
         text.push('\n');
     }
     text
 }
 
-impl Shape {
-    /// Checks that `given` has exactly this shape beside the action's name and fills in what may be left out.
-    pub fn read(&self, given: &Map<String, Value>, name_key: &str) -> Result<Fields, String> {
+impl ActionShape {
+    /// Checks that `given` has exactly the fields of this shape beside the action's name, and adds
+    /// defaults.
+    pub fn read(&self, given: &Map<String, Value>, name_key: &str) -> Result<ActionFields, String> {
         let known = |key: &str| key == name_key || self.fields.iter().any(|field| field.name == key);
         if let Some(stranger) = given.keys().find(|key| !known(key)) {
             return Err(format!("{} has no field {stranger:?}; it takes {}", self.name, self.field_names()));
@@ -107,7 +110,7 @@ impl Shape {
             let value = field.read(given.get(field.name)).map_err(|why| format!("{}.{why}", self.name))?;
             fields.insert(field.name.to_owned(), value);
         }
-        Ok(Fields(fields))
+        Ok(ActionFields(fields))
     }
 
     fn field_names(&self) -> String {
@@ -118,13 +121,13 @@ impl Shape {
     }
 }
 
-impl Field {
+impl ActionField {
     fn read(&self, given: Option<&Value>) -> Result<Value, String> {
         let name = self.name;
         match (self.kind, given) {
             (FieldKind::WholeOr { default, .. }, None) => Ok(default.into()),
             (FieldKind::NumberOr { default, .. }, None) => Ok(default.into()),
-            (FieldKind::WordOr(words), None) => Ok(words.first().copied().into()),
+            (FieldKind::ChoiceOr(choices), None) => Ok(choices.first().copied().into()),
             (FieldKind::Flag, None) => Ok(false.into()),
             (FieldKind::PairOrNone, None | Some(Value::Null)) | (FieldKind::Anything, None) => {
                 Ok(Value::Null)
@@ -132,10 +135,10 @@ impl Field {
             (_, None) => Err(format!("{name} is missing")),
             (FieldKind::Text | FieldKind::Address, Some(Value::String(text))) => Ok(text.as_str().into()),
             (FieldKind::Flag, Some(Value::Bool(flag))) => Ok((*flag).into()),
-            (FieldKind::Word(words) | FieldKind::WordOr(words), Some(Value::String(word)))
-                if words.contains(&word.as_str()) =>
+            (FieldKind::Choice(choices) | FieldKind::ChoiceOr(choices), Some(Value::String(choice)))
+                if choices.contains(&choice.as_str()) =>
             {
-                Ok(word.as_str().into())
+                Ok(choice.as_str().into())
             }
             (
                 FieldKind::Number { from, to } | FieldKind::NumberOr { from, to, .. },
@@ -157,17 +160,17 @@ impl Field {
             (FieldKind::Whole { from, to } | FieldKind::WholeOr { from, to, .. }, Some(value)) => {
                 match value.as_u64() {
                     Some(number) if (from..=to).contains(&number) => Ok(number.into()),
-                    _ => Err(format!("{name} is {}; use a whole number from {from} to {to}", shown(value))),
+                    _ => Err(format!("{name} is {}; use a whole number from {from} to {to}", shorten(value))),
                 }
             }
-            (kind, Some(value)) => Err(format!("{name} is {}; use {}", shown(value), kind.right())),
+            (kind, Some(value)) => Err(format!("{name} is {}; use {}", shorten(value), kind.expectation())),
         }
     }
 }
 
 impl FieldKind {
-    /// What would be right, in words.
-    pub fn right(self) -> String {
+    /// A description of the legal values.
+    pub fn expectation(self) -> String {
         match self {
             FieldKind::Text | FieldKind::Address => "a string".into(),
             FieldKind::Whole { from, to } => format!("a whole number from {from} to {to}"),
@@ -180,10 +183,10 @@ impl FieldKind {
             }
             FieldKind::Pair => "a list of two numbers, x and y".into(),
             FieldKind::PairOrNone => "a list of two numbers, x and y (may be left out)".into(),
-            FieldKind::Word(words) => format!("one of {}", words.join(", ")),
-            FieldKind::WordOr(words) => {
-                let first = words.first().copied().unwrap_or_default();
-                format!("one of {} (left out: {first})", words.join(", "))
+            FieldKind::Choice(choices) => format!("one of {}", choices.join(", ")),
+            FieldKind::ChoiceOr(choices) => {
+                let first = choices.first().copied().unwrap_or_default();
+                format!("one of {} (left out: {first})", choices.join(", "))
             }
             FieldKind::Flag => "true or false (left out: false)".into(),
             FieldKind::Keys { most } => format!("a list of 1 to {most} names of keys"),
@@ -192,7 +195,7 @@ impl FieldKind {
     }
 }
 
-impl Fields {
+impl ActionFields {
     /// A string field.
     pub fn text(&self, name: &str) -> String {
         self.0.get(name).and_then(Value::as_str).unwrap_or_default().to_owned()
@@ -209,7 +212,7 @@ impl Fields {
         self.0.get(name).and_then(Value::as_f64).unwrap_or_default()
     }
 
-    /// Two numbers; `None` where they were left out.
+    /// Two numbers; `None` if left out.
     pub fn pair(&self, name: &str) -> Option<(f64, f64)> {
         let pair = self.0.get(name)?.as_array()?;
         Some((pair.first()?.as_f64()?, pair.get(1)?.as_f64()?))
@@ -221,7 +224,7 @@ impl Fields {
         list.into_iter().flatten().filter_map(Value::as_str).map(str::to_owned).collect()
     }
 
-    /// Whatever is there.
+    /// The value of a field without a check.
     pub fn value(&self, name: &str) -> &Value {
         self.0.get(name).unwrap_or(&Value::Null)
     }
@@ -232,7 +235,7 @@ impl Fields {
     }
 }
 
-/// A value as it stood there, cut short.
-fn shown(value: &Value) -> String {
+/// A value in an error, shortened.
+fn shorten(value: &Value) -> String {
     value.to_string().chars().take(60).collect()
 }

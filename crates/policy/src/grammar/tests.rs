@@ -1,7 +1,7 @@
-//! What holds for every grammar. Each file has a table of its own replies.
+//! Tests for all grammars. Each grammar's file has a table of its own replies.
 
 use furrow_rollout::{PagePoint, Size};
-use furrow_testkit::nouns;
+use furrow_testkit::generators;
 use proptest::prelude::*;
 
 use super::*;
@@ -27,17 +27,18 @@ fn of(name: &str) -> Grammar {
     Grammar { name: name.into(), extra: Vec::new() }
 }
 
-/// A grammar with everything switched on that it lets switch on.
-fn whole(dialect: &Dialect) -> Grammar {
+/// A grammar with all extra actions that it supports.
+fn whole(dialect: &GrammarDialect) -> Grammar {
     let extra = if dialect.is_extensible { ExtraAction::ALL.to_vec() } else { Vec::new() };
     Grammar { name: dialect.name.into(), extra }
 }
 
-/// Reads a reply to a page of [`IMAGE`] with its marks; `want` begins the action or the reason why there is none.
+/// Parses a reply to a page of [`IMAGE`] with its marks. `want` is the beginning of the action or
+/// of the error.
 #[track_caller]
 pub(super) fn check(grammar: &str, text: &str, want: &str) {
     let marks = marks();
-    let got = match parse(&of(grammar), text, Seen { image: IMAGE, marks: Some(&marks) }).action {
+    let got = match parse(&of(grammar), text, ViewedPage { image: IMAGE, marks: Some(&marks) }).action {
         Ok(action) => format!("{action:?}"),
         Err(why) => why,
     };
@@ -45,7 +46,7 @@ pub(super) fn check(grammar: &str, text: &str, want: &str) {
 }
 
 #[test]
-fn names_are_told_apart() {
+fn grammar_names_are_distinct() {
     let mut all: Vec<&str> = names().collect();
     all.sort_unstable();
     all.dedup();
@@ -62,21 +63,21 @@ fn names_are_told_apart() {
 fn a_reply_without_end_is_not_read() {
     for dialect in DIALECTS {
         let text = "[".repeat(TEXT_BYTES_MAX + 1);
-        let reply = parse(&of(dialect.name), &text, Seen::image(IMAGE));
-        assert_eq!(reply.action, Err("the reply has 65537 bytes, at most 65536 are read".into()));
-        // As deep as it may be: refused, not followed.
-        assert!(parse(&of(dialect.name), &text[1..], Seen::image(IMAGE)).action.is_err());
+        let reply = parse(&of(dialect.name), &text, ViewedPage::image(IMAGE));
+        assert_eq!(reply.action, Err("the reply has 65537 bytes; use at most 65536".into()));
+        // At the deepest nesting that fits, parsing must fail without overflowing the stack.
+        assert!(parse(&of(dialect.name), &text[1..], ViewedPage::image(IMAGE)).action.is_err());
     }
 }
 
 #[test]
 fn each_grammar_writes_what_it_is_for() {
     let (marks, at) = (marks(), PagePoint { x: 130.0, y: 310.0 });
-    let seen = Seen { image: IMAGE, marks: Some(&marks) };
+    let view = ViewedPage { image: IMAGE, marks: Some(&marks) };
     let write = Action::Write { into: Some(at), content: "blue mug".into(), press_enter: true };
     let answer = Action::Answer { content: "42".into() };
-    let writes = |dialect: &Dialect, action: &Action| {
-        encode(&whole(dialect), action, &Remarks::default(), seen)
+    let writes = |dialect: &GrammarDialect, action: &Action| {
+        encode(&whole(dialect), action, &ReplyRemarks::default(), view)
             .unwrap_or_else(|why| panic!("{}: {why}", dialect.name))
     };
     for dialect in DIALECTS {
@@ -88,7 +89,7 @@ fn each_grammar_writes_what_it_is_for() {
                 dialect,
                 &Action::Scroll {
                     at: there.then_some(at),
-                    direction: Direction::Down,
+                    direction: ScrollDirection::Down,
                     pixels: there.then_some(300),
                 },
             );
@@ -102,25 +103,26 @@ fn each_grammar_writes_what_it_is_for() {
 fn action() -> impl Strategy<Value = Action> {
     let point = (0u16..=1000, 0u16..=500).prop_map(|(x, y)| PagePoint { x: x.into(), y: y.into() });
     let text = prop_oneof![4 => "[ -~]{0,12}", 1 => "https://[a-z./]{1,9}", 2 => ".{0,12}"];
-    nouns::action(point, text)
+    generators::action(point, text)
 }
 
 proptest! {
-    /// An action may lose what the grammar has no word for, a fraction of a pixel or a distance; what is left of it comes back as it is.
+    /// An action may lose what the grammar cannot express, a fraction of a pixel or a distance. The
+    /// remaining action parses back unchanged.
     #[test]
     fn what_is_written_reads_back(action in action(), thought in "[^<]{0,30}", element in ".{0,9}") {
         let marks = marks();
-        let seen = Seen { image: IMAGE, marks: Some(&marks) };
-        let remarks = Remarks { thought, element, ..Remarks::default() };
+        let view = ViewedPage { image: IMAGE, marks: Some(&marks) };
+        let remarks = ReplyRemarks { thought, element, ..ReplyRemarks::default() };
         for dialect in DIALECTS {
             let grammar = whole(dialect);
-            let Ok(text) = encode(&grammar, &action, &remarks, seen) else { continue };
-            let read = parse(&grammar, &text, seen);
-            let said = read.action.clone().unwrap();
+            let Ok(text) = encode(&grammar, &action, &remarks, view) else { continue };
+            let read = parse(&grammar, &text, view);
+            let parsed = read.action.clone().unwrap();
             prop_assert!(!read.name.is_empty(), "{}: {text}", dialect.name);
-            let again = encode(&grammar, &said, &remarks, seen);
-            let again = again.unwrap_or_else(|why| panic!("{}: {why} of {said:?} in {text:?}", dialect.name));
-            prop_assert_eq!(parse(&grammar, &again, seen).action, Ok(said), "{}: {} then {}", dialect.name, text, again);
+            let again = encode(&grammar, &parsed, &remarks, view);
+            let again = again.unwrap_or_else(|why| panic!("{}: {why} of {parsed:?} in {text:?}", dialect.name));
+            prop_assert_eq!(parse(&grammar, &again, view).action, Ok(parsed), "{}: {} then {}", dialect.name, text, again);
         }
     }
 
@@ -128,7 +130,7 @@ proptest! {
     fn any_text_is_read_or_refused_and_kept_as_it_was(text in ".*", name in "[a-z(){}<>\\[\\]\"':,;=0-9 \n]{0,60}") {
         for dialect in DIALECTS {
             for text in [text.clone(), format!("Action: {name}"), format!("<TOOLCALL>{name}</TOOLCALL>")] {
-                prop_assert_eq!(parse(&whole(dialect), &text, Seen::image(IMAGE)).raw_text, text);
+                prop_assert_eq!(parse(&whole(dialect), &text, ViewedPage::image(IMAGE)).raw_text, text);
             }
         }
     }

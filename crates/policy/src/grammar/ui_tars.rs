@@ -1,55 +1,56 @@
 //! UI-TARS: `Thought: …` and `Action: click(point='<point>352 348</point>')`, several calls separated by a blank line.
 //!
-//! Forms are those of ByteDance's published parser; the older `start_box='(x,y)'` is read as well. Models built on Qwen2.5-VL write pixels
-//! of the image as sent (`ui_tars_pixels`), those built on Qwen2-VL whole numbers 0 to 1000 (`ui_tars`).
+//! The forms are those of ByteDance's published parser; the older `start_box='(x,y)'` is accepted
+//! as well. Models based on Qwen2.5-VL write pixels of the image as sent (`ui_tars_pixels`), those
+//! based on Qwen2-VL whole numbers 0 to 1000 (`ui_tars`).
 
 use std::collections::BTreeMap;
 
-use furrow_rollout::{Action, Button, Direction, PagePoint, Size};
+use furrow_rollout::{Action, PagePoint, PointerButton, ScrollDirection, Size};
 use serde_json::json;
 
-use super::space::Space;
-use super::{Dialect, Remarks, Said, cut, no_word};
+use super::space::CoordinateSpace;
+use super::{GrammarDialect, ParsedCall, ReplyRemarks, cut, unsupported_action};
 
-pub(super) const THOUSANDTHS: Dialect = Dialect {
+pub(super) const THOUSANDTHS: GrammarDialect = GrammarDialect {
     name: "ui_tars",
-    read: |text, _, seen, said| read(Space::Thousandths, text, seen.image, said),
-    encode: |action, remarks, _, seen| encode(Space::Thousandths, action, remarks, seen.image),
-    instructions: |_| instructions(Space::Thousandths),
+    read: |text, _, view, parsed| read(CoordinateSpace::Thousandths, text, view.image, parsed),
+    encode: |action, remarks, _, view| encode(CoordinateSpace::Thousandths, action, remarks, view.image),
+    instructions: |_| instructions(CoordinateSpace::Thousandths),
     is_extensible: false,
     needs_marks: false,
     frame: None,
 };
 
-pub(super) const PIXELS: Dialect = Dialect {
+pub(super) const PIXELS: GrammarDialect = GrammarDialect {
     name: "ui_tars_pixels",
-    read: |text, _, seen, said| read(Space::Pixels, text, seen.image, said),
-    encode: |action, remarks, _, seen| encode(Space::Pixels, action, remarks, seen.image),
-    instructions: |_| instructions(Space::Pixels),
+    read: |text, _, view, parsed| read(CoordinateSpace::Pixels, text, view.image, parsed),
+    encode: |action, remarks, _, view| encode(CoordinateSpace::Pixels, action, remarks, view.image),
+    instructions: |_| instructions(CoordinateSpace::Pixels),
     ..THOUSANDTHS
 };
 
 /// Seconds of `wait()`.
 const WAIT_SECONDS: u8 = 5;
 
-/// Keys that `hotkey` presses together.
+/// Most keys that `hotkey` presses together.
 const KEYS_MAX: usize = 3;
 
-fn read(space: Space, text: &str, image: Size, said: &mut Said) -> Result<Action, String> {
+fn read(space: CoordinateSpace, text: &str, image: Size, parsed: &mut ParsedCall) -> Result<Action, String> {
     let (_, calls) = text
         .rsplit_once("Action:")
         .ok_or("there is no line \"Action:\"; reply with a thought and an action")?;
     let mut actions = Vec::new();
     for call in calls.split("\n\n").map(str::trim).filter(|call| !call.is_empty()) {
         let (name, arguments) = parse_call(call)?;
-        name.clone_into(&mut said.name);
-        said.args_json = Some(json!(arguments).to_string());
-        actions.extend(meaning(name, &Arguments { name, space, image, given: arguments })?);
+        name.clone_into(&mut parsed.name);
+        parsed.args_json = Some(json!(arguments).to_string());
+        actions.extend(actions_of(name, &CallArguments { name, space, image, given: arguments })?);
     }
     Action::of_several(actions)
 }
 
-/// `name(key='value', …)`; in a value `\'`, `\"`, `\\` and `\n` stand for what they escape.
+/// `name(key='value', …)`; in a value `\'`, `\"`, `\\` and `\n` are escapes.
 fn parse_call(call: &str) -> Result<(&str, BTreeMap<String, String>), String> {
     let form = || format!("{:?} is not of the form name(key='value')", cut(call));
     let (name, rest) = call.split_once('(').ok_or_else(form)?;
@@ -60,7 +61,7 @@ fn parse_call(call: &str) -> Result<(&str, BTreeMap<String, String>), String> {
         let quote = quoted.chars().next().filter(|quote| ['\'', '"'].contains(quote)).ok_or_else(form)?;
         let (value, after) = unquote(&quoted[1..], quote).ok_or_else(form)?;
         if arguments.insert(key.trim().to_owned(), value).is_some() {
-            return Err(format!("{name} is given {:?} twice", cut(key.trim())));
+            return Err(format!("{name} has {:?} twice", cut(key.trim())));
         }
         rest = after.trim();
         match rest.strip_prefix(',') {
@@ -72,7 +73,7 @@ fn parse_call(call: &str) -> Result<(&str, BTreeMap<String, String>), String> {
     Ok((name.trim(), arguments))
 }
 
-/// A value up to its closing quote, and what comes behind that.
+/// A value up to its closing quote, and the text after it.
 fn unquote(text: &str, quote: char) -> Option<(String, &str)> {
     let mut value = String::new();
     let mut letters = text.char_indices();
@@ -103,18 +104,18 @@ fn quoted(text: &str) -> String {
     value + "'"
 }
 
-/// The arguments of a call, to be taken one by one.
-struct Arguments<'a> {
+/// The arguments of a call, which are read one by one.
+struct CallArguments<'a> {
     name: &'a str,
-    space: Space,
+    space: CoordinateSpace,
     image: Size,
     given: BTreeMap<String, String>,
 }
 
-impl Arguments<'_> {
+impl CallArguments<'_> {
     fn only(&self, keys: &[&str]) -> Result<(), String> {
         match self.given.keys().find(|key| !keys.contains(&key.as_str())) {
-            Some(stranger) => Err(format!("{} takes no {:?}", self.name, cut(stranger))),
+            Some(stranger) => Err(format!("{} has no argument {:?}", self.name, cut(stranger))),
             None => Ok(()),
         }
     }
@@ -129,7 +130,7 @@ impl Arguments<'_> {
         let inside = text.replace(['(', ')', '[', ']', ','], " ");
         let inside = inside.replace("<point>", " ").replace("</point>", " ");
         let inside = inside.replace("<|box_start|>", " ").replace("<|box_end|>", " ");
-        let numbers: Option<Vec<f64>> = inside.split_whitespace().map(|word| word.parse().ok()).collect();
+        let numbers: Option<Vec<f64>> = inside.split_whitespace().map(|number| number.parse().ok()).collect();
         match numbers.as_deref() {
             Some([x, y]) => {
                 let outside = |why| format!("{}.{key}: {why}", self.name);
@@ -140,16 +141,16 @@ impl Arguments<'_> {
     }
 }
 
-/// What a call does.
-fn meaning(name: &str, given: &Arguments<'_>) -> Result<Vec<Action>, String> {
+/// The actions of a call.
+fn actions_of(name: &str, given: &CallArguments<'_>) -> Result<Vec<Action>, String> {
     let aimed = || {
         given.only(&["point", "start_box"])?;
         given.point("point", "start_box")
     };
     Ok(vec![match name {
         "click" | "left_single" => Action::click(aimed()?),
-        "left_double" => Action::Click { at: Some(aimed()?), button: Button::Left, count: 2 },
-        "right_single" => Action::Click { at: Some(aimed()?), button: Button::Right, count: 1 },
+        "left_double" => Action::Click { at: Some(aimed()?), button: PointerButton::Left, count: 2 },
+        "right_single" => Action::Click { at: Some(aimed()?), button: PointerButton::Right, count: 1 },
         "drag" => {
             given.only(&["start_point", "end_point", "start_box", "end_box"])?;
             Action::drag(given.point("start_point", "start_box")?, given.point("end_point", "end_box")?)
@@ -172,7 +173,7 @@ fn meaning(name: &str, given: &Arguments<'_>) -> Result<Vec<Action>, String> {
         "scroll" => {
             given.only(&["point", "start_box", "direction"])?;
             let way = given.text("direction")?;
-            let direction = Direction::parse(way)
+            let direction = ScrollDirection::parse(way)
                 .ok_or_else(|| format!("scroll.direction is {:?}; use down, up, left or right", cut(way)))?;
             Action::Scroll { at: Some(given.point("point", "start_box")?), direction, pixels: None }
         }
@@ -191,14 +192,19 @@ fn meaning(name: &str, given: &Arguments<'_>) -> Result<Vec<Action>, String> {
     }])
 }
 
-fn encode(space: Space, action: &Action, remarks: &Remarks, image: Size) -> Result<String, String> {
+fn encode(
+    space: CoordinateSpace,
+    action: &Action,
+    remarks: &ReplyRemarks,
+    image: Size,
+) -> Result<String, String> {
     let calls = action.parts().iter().map(|part| call(space, part, image));
     let calls = calls.collect::<Result<Vec<_>, _>>()?.concat();
     Ok(format!("Thought: {}\nAction: {}", remarks.thought, calls.join("\n\n")))
 }
 
-/// The calls that do one action.
-fn call(space: Space, action: &Action, image: Size) -> Result<Vec<String>, String> {
+/// The calls that express one action.
+fn call(space: CoordinateSpace, action: &Action, image: Size) -> Result<Vec<String>, String> {
     let point = |at: &PagePoint| {
         let (x, y) = space.model(*at, image);
         format!("'<point>{x} {y}</point>'")
@@ -210,19 +216,19 @@ fn call(space: Space, action: &Action, image: Size) -> Result<Vec<String>, Strin
     Ok(match action {
         Action::Click { at: Some(at), button, count } => {
             let name = match (button, count) {
-                (Button::Left, 1) => "click",
-                (Button::Left, 2) => "left_double",
-                (Button::Right, 1) => "right_single",
-                _ => return Err(no_word(THOUSANDTHS.name, action)),
+                (PointerButton::Left, 1) => "click",
+                (PointerButton::Left, 2) => "left_double",
+                (PointerButton::Right, 1) => "right_single",
+                _ => return Err(unsupported_action(THOUSANDTHS.name, action)),
             };
             vec![format!("{name}(point={})", point(at))]
         }
         Action::Drag { from: Some(from), to } => {
             vec![format!("drag(start_point={}, end_point={})", point(from), point(to))]
         }
-        // What ends in a line's end is read as submitted: it has no other word.
+        // A text that ends with a line break is parsed as submitted, so it cannot be expressed.
         Action::Write { content, press_enter: false, .. } if content.ends_with('\n') => {
-            return Err(no_word(THOUSANDTHS.name, action));
+            return Err(unsupported_action(THOUSANDTHS.name, action));
         }
         Action::Write { into: None, content, press_enter } => vec![typed(content, *press_enter)],
         Action::Write { into: Some(at), content, press_enter } => vec![
@@ -240,11 +246,11 @@ fn call(space: Space, action: &Action, image: Size) -> Result<Vec<String>, Strin
         }
         Action::Wait { .. } => vec!["wait()".to_owned()],
         Action::Answer { content } => vec![format!("finished(content={})", quoted(content))],
-        other => return Err(no_word(THOUSANDTHS.name, other)),
+        other => return Err(unsupported_action(THOUSANDTHS.name, other)),
     })
 }
 
-fn instructions(space: Space) -> String {
+fn instructions(space: CoordinateSpace) -> String {
     format!(
         "You operate a web browser. Each turn shows a screenshot. Reply with \"Thought: \" and why, then on a new line \"Action: \" and one of \
          the calls below, or several separated by a blank line. {}\n\
@@ -257,7 +263,7 @@ fn instructions(space: Space) -> String {
          - scroll(point='<point>x y</point>', direction='down'): or up, left, right\n\
          - wait(): five seconds\n\
          - finished(content='…'): gives the answer and ends the task\n",
-        space.says(),
+        space.description(),
     )
 }
 
@@ -312,9 +318,9 @@ mod tests {
             "Several([Click { at: Some(PagePoint { x: 10.0, y: 5.0 }), button: Left, count: 1 }, \
              Write { into: None, content: \"a\", press_enter: false }])",
         );
-        tars("finished(content='')\n\nwait()", "something comes behind the answer");
+        tars("finished(content='')\n\nwait()", "another action follows the answer");
         tars("click(point='<point>10</point>')", "click.point is \"<point>10</point>\"; write it as");
-        tars("click(at='1')", "click takes no \"at\"");
+        tars("click(at='1')", "click has no argument \"at\"");
         tars("click(point='1 1", "\"click(point='1 1\" is not of the form");
         tars("fly()", "there is no action \"fly\"; use click");
         tars("", "there is no action");

@@ -1,17 +1,19 @@
-//! WebVoyager's set-of-marks replies: `Thought: …` and `Action: Click [4]`, over numbered boxes drawn into the picture.
+//! WebVoyager's set-of-marks replies: `Thought: …` and `Action: Click [4]`, over numbered boxes
+//! drawn into the image.
 //!
-//! Forms and meanings are those of the published agent (MinorJerry/WebVoyager). Its parser searches the whole text for one form after the
-//! other and so misreads texts that hold another form; here the form is anchored: an action begins its line and ends it.
+//! Forms and meanings are those of the published agent (MinorJerry/WebVoyager). Its parser searches
+//! the whole text for one form after the other and so misreads texts that contain another form.
+//! Here an action must begin its line and end it.
 
-use furrow_rollout::{Action, Button, Direction, Mark, PagePoint};
+use furrow_rollout::{Action, Mark, PagePoint, PointerButton, ScrollDirection};
 use serde_json::json;
 
-use super::{Dialect, Remarks, Said, Seen, cut, no_word};
+use super::{GrammarDialect, ParsedCall, ReplyRemarks, ViewedPage, cut, unsupported_action};
 
-pub(super) const MARKS: Dialect = Dialect {
+pub(super) const MARKS: GrammarDialect = GrammarDialect {
     name: "web_voyager",
-    read: |text, _, seen, said| read(text, seen, said),
-    encode: |action, remarks, _, seen| encode(action, remarks, seen),
+    read: |text, _, view, parsed| read(text, view, parsed),
+    encode: |action, remarks, _, view| encode(action, remarks, view),
     instructions: |_| INSTRUCTIONS.into(),
     is_extensible: false,
     needs_marks: true,
@@ -21,7 +23,7 @@ pub(super) const MARKS: Dialect = Dialect {
 /// Seconds of `Wait`.
 const WAIT_SECONDS: u8 = 5;
 
-/// Where `Google` leads.
+/// Address of the action `Google`.
 const SEARCH_PAGE: &str = "https://www.google.com/";
 
 const INSTRUCTIONS: &str = "You operate a web browser. Each turn shows a screenshot in which things to act on bear numbers. Reply with two lines: \
@@ -35,42 +37,44 @@ const INSTRUCTIONS: &str = "You operate a web browser. Each turn shows a screens
 - ANSWER; [text]: give the answer and end the task
 ";
 
-fn read(text: &str, seen: Seen<'_>, said: &mut Said) -> Result<Action, String> {
-    // The last one counts: a thought may tell of an action.
+fn read(text: &str, view: ViewedPage<'_>, parsed: &mut ParsedCall) -> Result<Action, String> {
+    // The last one counts, because a thought may mention an action.
     let (_, action) = text
         .rsplit_once("Action:")
         .ok_or("there is no line \"Action:\"; reply with a thought and an action")?;
     let action = action.trim();
-    let (word, rest) = action.split_at(action.find([' ', ';', '[', '\n']).unwrap_or(action.len()));
-    word.clone_into(&mut said.name);
-    let parts = match word {
+    let (name, rest) = action.split_at(action.find([' ', ';', '[', '\n']).unwrap_or(action.len()));
+    name.clone_into(&mut parsed.name);
+    let parts = match name {
         "ANSWER" => text_of(rest).into_iter().collect(),
         _ => parts(rest),
     };
-    said.args_json = Some(json!({ "arguments": parts }).to_string());
+    parsed.args_json = Some(json!({ "arguments": parts }).to_string());
     let bare = |action: Action| match rest.trim().is_empty() {
         true => Ok(action),
-        false => Err(format!("{word} takes nothing, and {:?} follows it", cut(rest.trim()))),
+        false => Err(format!("{name} takes no arguments, but {:?} follows it", cut(rest.trim()))),
     };
-    match (word, parts.as_slice()) {
-        ("Click", [mark]) => Ok(Action::click(middle(mark, seen)?)),
-        ("Type", [mark, content]) => {
-            Ok(Action::Write { into: Some(middle(mark, seen)?), content: content.clone(), press_enter: true })
-        }
+    match (name, parts.as_slice()) {
+        ("Click", [mark]) => Ok(Action::click(mark_centre(mark, view)?)),
+        ("Type", [mark, content]) => Ok(Action::Write {
+            into: Some(mark_centre(mark, view)?),
+            content: content.clone(),
+            press_enter: true,
+        }),
         ("Scroll", [what, way]) => {
             let direction = match way.as_str() {
-                "up" => Direction::Up,
-                "down" => Direction::Down,
-                other => return Err(format!("Scroll goes {:?}; use up or down", cut(other))),
+                "up" => ScrollDirection::Up,
+                "down" => ScrollDirection::Down,
+                other => return Err(format!("Scroll has the direction {:?}; use up or down", cut(other))),
             };
             match what.as_str() {
                 // Two thirds of the window's height.
                 "WINDOW" => Ok(Action::Scroll {
                     at: None,
                     direction,
-                    pixels: Some((seen.image.height * 2 / 3).max(1)),
+                    pixels: Some((view.image.height * 2 / 3).max(1)),
                 }),
-                mark => Ok(Action::Scroll { at: Some(middle(mark, seen)?), direction, pixels: None }),
+                mark => Ok(Action::Scroll { at: Some(mark_centre(mark, view)?), direction, pixels: None }),
             }
         }
         ("Wait", _) => bare(Action::Wait { seconds: WAIT_SECONDS }),
@@ -78,7 +82,7 @@ fn read(text: &str, seen: Seen<'_>, said: &mut Said) -> Result<Action, String> {
         ("Google", _) => bare(Action::Goto { url: SEARCH_PAGE.into() }),
         ("ANSWER", [content]) => Ok(Action::Answer { content: content.clone() }),
         ("Click" | "Type" | "Scroll" | "ANSWER", given) => {
-            Err(format!("{word} is given {} things; write it as the instructions say", given.len()))
+            Err(format!("{name} has {} arguments; write it as the instructions say", given.len()))
         }
         (other, _) => Err(format!(
             "there is no action {:?}; use Click, Type, Scroll, Wait, GoBack, Google, ANSWER",
@@ -87,54 +91,57 @@ fn read(text: &str, seen: Seen<'_>, said: &mut Said) -> Result<Action, String> {
     }
 }
 
-/// `[4]; [a text]` as its parts, the second one optional; brackets and semicolon may be left out.
+/// The arguments of `[4]; [a text]`. The second is optional; brackets and semicolon may be left
+/// out.
 fn parts(rest: &str) -> Vec<String> {
     let first = rest.trim().trim_start_matches('[');
     let end = first.find([']', ';', ' ']).unwrap_or(first.len());
-    let is_place = first[..end].parse::<u32>().is_ok() || &first[..end] == "WINDOW";
-    if !is_place {
+    let is_target = first[..end].parse::<u32>().is_ok() || &first[..end] == "WINDOW";
+    if !is_target {
         return text_of(rest).into_iter().collect();
     }
     let second = text_of(first[end..].trim_start_matches(']'));
     std::iter::once(first[..end].to_owned()).chain(second).collect()
 }
 
-/// What follows a semicolon, without the brackets around the whole of it; `None` where nothing does.
+/// The text after a semicolon, without the brackets around it; `None` if there is none.
 fn text_of(rest: &str) -> Option<String> {
     let text = rest.trim().trim_start_matches(';').trim();
     let bare = text.strip_prefix('[').and_then(|text| text.strip_suffix(']')).unwrap_or(text);
     (!text.is_empty()).then(|| bare.to_owned())
 }
 
-/// The middle of a mark's box.
-fn middle(mark: &str, seen: Seen<'_>) -> Result<PagePoint, String> {
-    let marks = seen.marks.unwrap_or_default();
-    let number: u32 = mark.parse().map_err(|_| format!("{:?} is no number of a mark", cut(mark)))?;
+/// The centre of a mark's box.
+fn mark_centre(mark: &str, view: ViewedPage<'_>) -> Result<PagePoint, String> {
+    let marks = view.marks.unwrap_or_default();
+    let number: u32 = mark.parse().map_err(|_| format!("{:?} is not the number of a mark", cut(mark)))?;
     let found = marks.iter().find(|candidate| candidate.mark == number);
     let Mark { x, y, width, height, .. } =
         found.ok_or_else(|| format!("there is no mark {number}; there are {}", marks.len()))?;
     Ok(PagePoint { x: x + width / 2.0, y: y + height / 2.0 })
 }
 
-/// The smallest box around a point: what lies in front of others is smaller than they.
-fn mark_at(at: PagePoint, seen: Seen<'_>) -> Option<u32> {
+/// The smallest box around a point, because elements in front of others are smaller.
+fn mark_at(at: PagePoint, view: ViewedPage<'_>) -> Option<u32> {
     let around = |mark: &&Mark| {
         (mark.x..=mark.x + mark.width).contains(&at.x) && (mark.y..=mark.y + mark.height).contains(&at.y)
     };
     let area = |mark: &&Mark| mark.width * mark.height;
-    let marks = seen.marks.unwrap_or_default().iter().filter(around);
+    let marks = view.marks.unwrap_or_default().iter().filter(around);
     marks.min_by(|a, b| area(a).total_cmp(&area(b))).map(|mark| mark.mark)
 }
 
-fn encode(action: &Action, remarks: &Remarks, seen: Seen<'_>) -> Result<String, String> {
+fn encode(action: &Action, remarks: &ReplyRemarks, view: ViewedPage<'_>) -> Result<String, String> {
     let mark =
-        |at: &PagePoint| mark_at(*at, seen).ok_or_else(|| format!("no mark is around {}, {}", at.x, at.y));
-    let way = |direction: &Direction| match direction {
-        Direction::Up | Direction::Down => Ok(direction.as_str()),
-        _ => Err(no_word(MARKS.name, action)),
+        |at: &PagePoint| mark_at(*at, view).ok_or_else(|| format!("no mark is around {}, {}", at.x, at.y));
+    let way = |direction: &ScrollDirection| match direction {
+        ScrollDirection::Up | ScrollDirection::Down => Ok(direction.as_str()),
+        _ => Err(unsupported_action(MARKS.name, action)),
     };
     let text = match action {
-        Action::Click { at: Some(at), button: Button::Left, count: 1 } => format!("Click [{}]", mark(at)?),
+        Action::Click { at: Some(at), button: PointerButton::Left, count: 1 } => {
+            format!("Click [{}]", mark(at)?)
+        }
         Action::Write { into: Some(at), content, press_enter: true } if !content.contains('\n') => {
             format!("Type [{}]; [{content}]", mark(at)?)
         }
@@ -146,7 +153,7 @@ fn encode(action: &Action, remarks: &Remarks, seen: Seen<'_>) -> Result<String, 
         Action::GoBack => "GoBack".into(),
         Action::Goto { url } if url == SEARCH_PAGE => "Google".into(),
         Action::Answer { content } if !content.contains('\n') => format!("ANSWER; [{content}]"),
-        other => return Err(no_word(MARKS.name, other)),
+        other => return Err(unsupported_action(MARKS.name, other)),
     };
     Ok(format!("Thought: {}\nAction: {text}", remarks.thought.replace('\n', " ")))
 }
@@ -177,17 +184,17 @@ mod tests {
             "Action: Scroll [2]; [up]",
             "Scroll { at: Some(PagePoint { x: 200.0, y: 50.0 }), direction: Up, pixels: None }",
         );
-        check("Action: Scroll [WINDOW]; [left]", "Scroll goes \"left\"; use up or down");
+        check("Action: Scroll [WINDOW]; [left]", "Scroll has the direction \"left\"; use up or down");
         check("Action: Wait", "Wait { seconds: 5 }");
         check("Action: GoBack\n", "GoBack");
         check("Action: Google", "Goto { url: \"https://www.google.com/\" }");
-        check("Action: GoBack [2]", "GoBack takes nothing");
+        check("Action: GoBack [2]", "GoBack takes no arguments");
         check("Action: ANSWER; [42 km; by train]", "Answer { content: \"42 km; by train\" }");
         check("Action: ANSWER; 42", "Answer { content: \"42\" }");
         check("Action: Click [9]", "there is no mark 9; there are 3");
-        check("Action: Click [the button]", "\"the button\" is no number of a mark");
-        check("Action: Click", "Click is given 0 things");
-        check("Action: Type [2]", "Type is given 1 things");
+        check("Action: Click [the button]", "\"the button\" is not the number of a mark");
+        check("Action: Click", "Click has 0 arguments");
+        check("Action: Type [2]", "Type has 1 arguments");
         check("Action: click [2]", "there is no action \"click\"");
         check("I would click [2]", "there is no line \"Action:\"");
     }

@@ -1,117 +1,121 @@
-//! One session of the `model` policy: screenshots in, turns shown to the engine, replies read, accounts written.
+//! One session of the `model` policy: cuts screenshots, sends turns to the engine, parses replies
+//! and writes traces.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use furrow_model::sample::Allowed;
+use furrow_model::sample::AllowedTokens;
 use furrow_rollout::{
-    ContextPolicy, Outcome, PolicyKind, PolicyVersion, Reply as Said, Sampling, Screenshot, TokenTrace, Trace,
+    ContextPolicy, Outcome, PolicyKind, PolicyReply as Said, PolicyVersion, SamplingParams, Screenshot,
+    TokenTrace, Trace,
 };
-use furrow_wire::{Opening, PastStep};
+use furrow_wire::{PastStep, SessionOpening};
 use tokio::sync::oneshot;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use super::{Shared, fault_at, is_seen_at};
+use super::{ModelShared, is_shown_at, policy_error};
 use crate::constrain::Constraint;
-use crate::context::Turn as Shown;
+use crate::context::PromptTurn;
 use crate::conversation::Conversation;
-use crate::draw::{Response, Stream};
-use crate::engine::{Ask, Event, OnSwap, Reply, SessionId};
-use crate::grammar::{self, Seen};
-use crate::policy::{Answer, PolicyError, Session, Turn};
-use crate::prompt::{self, Text, Told};
-use crate::sequence::{Picture, Stretch};
+use crate::engine::{EngineEvent, GenerationRequest, OnSwap, SessionId, StepOutput};
+use crate::grammar::{self, ViewedPage};
+use crate::policy::{PolicyError, PolicyInput, PolicyOutput, Session};
+use crate::prompt::{self, PastReply, TurnText};
+use crate::response::{PartialResponse, RandomStream};
+use crate::sequence::{TiledImage, TokenSegment};
 use crate::trace::token_trace;
 
-/// The session. Dropping it ends it in the engine.
+/// A session of a trajectory. Dropping it ends it in the engine.
 pub(super) struct ModelSession {
-    shared: Arc<Shared>,
+    shared: Arc<ModelShared>,
     id: SessionId,
     /// Cancelled when this is dropped.
     _life: DropGuard,
-    opening: Opening,
+    opening: SessionOpening,
     constraint: Option<Arc<Constraint>>,
-    stream: Stream,
+    stream: RandomStream,
     conversation: Conversation,
-    /// Replies so far, for prompts that begin anew.
-    told: Vec<Told>,
+    /// Replies so far, for prompts that are built from nothing.
+    past_replies: Vec<PastReply>,
     /// The step that comes next.
     next: u32,
     /// Version of the weights when its state was begun.
     begun_on: PolicyVersion,
-    /// What it was shown and said, where it may have to be read again by newer weights.
+    /// The recorded steps, kept if newer weights may have to run them again.
     past: Vec<PastStep>,
 }
 
 impl ModelSession {
     pub fn new(
-        shared: Arc<Shared>,
+        shared: Arc<ModelShared>,
         id: SessionId,
         life: CancellationToken,
-        opening: Opening,
+        opening: SessionOpening,
         constraint: Option<Arc<Constraint>>,
     ) -> Self {
         Self {
             id,
             _life: life.drop_guard(),
-            conversation: Conversation::new(opening.session.context, shared.replay),
-            stream: Stream::new(opening.session.sampling.seed, &opening.ancestry),
+            conversation: Conversation::new(opening.session.context, shared.rebuild_mode),
+            stream: RandomStream::new(opening.session.sampling.seed, &opening.ancestry),
             opening,
             constraint,
-            told: Vec::new(),
+            past_replies: Vec::new(),
             next: 0,
-            begun_on: shared.in_use().version,
+            begun_on: shared.current_weights().version,
             past: Vec::new(),
             shared,
         }
     }
 
-    /// Whether newer weights shall not go on with the state that older ones wrote.
-    fn is_to_be_rebuilt(&self) -> bool {
-        self.next > 0 && self.remembers() && self.begun_on < self.shared.in_use().version
+    /// Whether newer weights must not continue the state that older ones wrote.
+    fn needs_rebuild(&self) -> bool {
+        self.next > 0 && self.is_rebuildable() && self.begun_on < self.shared.current_weights().version
     }
 
-    /// Has its past read again by the weights in use, as a worker would that never held it.
+    /// Runs the past steps again with the weights in use, as in a worker that never held the
+    /// session.
     async fn rebuild(&mut self) -> Result<(), PolicyError> {
         let shared = self.shared.clone();
-        shared.tell(Event::Close(self.id)).await?;
+        shared.send_event(EngineEvent::Close(self.id)).await?;
         let life = CancellationToken::new();
         self.id = SessionId(shared.sessions.fetch_add(1, Ordering::Relaxed));
         self._life = life.clone().drop_guard();
-        self.begun_on = shared.in_use().version;
-        self.conversation = Conversation::new(self.keep(), shared.replay);
-        self.told.clear();
+        self.begun_on = shared.current_weights().version;
+        self.conversation = Conversation::new(self.keep(), shared.rebuild_mode);
+        self.past_replies.clear();
         let past = std::mem::take(&mut self.past);
         (self.next, self.opening.past_steps) = (0, past.len() as u32);
         let (opened, answer) = oneshot::channel();
-        shared.tell(Event::Open { session: self.id, rebuilt: true, life, opened }).await?;
-        answer.await.map_err(|_| shared.gone())?.map_err(|fault| fault_at(self.next, &fault))?;
+        shared.send_event(EngineEvent::Open { session: self.id, rebuilt: true, life, opened }).await?;
+        answer.await.map_err(|_| shared.engine_gone())?.map_err(|fault| policy_error(self.next, &fault))?;
         for step in past {
-            self.recall(step).await?;
+            self.rebuild_step(step).await?;
         }
         Ok(())
     }
 
-    /// Whether its steps may have to be read again by newer weights.
-    fn remembers(&self) -> bool {
+    /// Whether newer weights may have to run its steps again.
+    fn is_rebuildable(&self) -> bool {
         self.shared.on_swap == OnSwap::Rebuild && self.keep() != ContextPolicy::Fresh
     }
 
-    /// Whether its steps may have to be read again at all.
+    /// Whether its steps may have to run again at all.
     fn keeps_past(&self) -> bool {
-        self.remembers() || self.shared.audit.is_some()
+        self.is_rebuildable() || self.shared.audit.is_some()
     }
 
     fn keep(&self) -> ContextPolicy {
         self.opening.session.context
     }
 
-    fn in_order(&self, step: u32) -> Result<(), PolicyError> {
+    fn check_order(&self, step: u32) -> Result<(), PolicyError> {
         if step == self.next { Ok(()) } else { Err(PolicyError::OutOfOrder { step, next: self.next }) }
     }
 
-    /// Decoding and cutting take tens of milliseconds of a processor: not on a thread that serves streams.
-    async fn picture(&self, step: u32, screenshot: &Screenshot) -> Result<Arc<Picture>, PolicyError> {
+    /// Decoding and cutting take tens of milliseconds of CPU time, so they run on a blocking
+    /// thread.
+    async fn picture(&self, step: u32, screenshot: &Screenshot) -> Result<Arc<TiledImage>, PolicyError> {
         let (shared, screenshot) = (self.shared.clone(), screenshot.clone());
         let preparing = tokio::task::spawn_blocking(move || {
             prompt::picture(&screenshot.bytes, &shared.vision, shared.resample).map_err(|why| why.to_string())
@@ -120,74 +124,85 @@ impl ModelSession {
         prepared.map(Arc::new).map_err(|why| PolicyError::Screenshot { step, why })
     }
 
-    /// The words of the next turn.
-    fn text(&mut self, last_outcome: Option<&Outcome>) -> Text {
+    /// The texts of the next turn.
+    fn turn_text(&mut self, last_outcome: Option<&Outcome>) -> TurnText {
         let outcome = last_outcome.map(prompt::outcome_text).unwrap_or_default();
-        let (template, Opening { goal, session, .. }) = (&self.shared.template, &self.opening);
+        let (template, SessionOpening { goal, session, .. }) = (&self.shared.template, &self.opening);
         match self.keep() {
             ContextPolicy::Fresh => {
-                if let Some(last) = self.told.last_mut() {
+                if let Some(last) = self.past_replies.last_mut() {
                     last.outcome = outcome;
                 }
-                prompt::anew(template, &session.instructions, goal, &self.told)
+                prompt::fresh_turn(template, &session.instructions, goal, &self.past_replies)
             }
-            _ if self.next == 0 => prompt::first(template, &session.instructions, goal),
-            _ => prompt::later(template, &outcome),
+            _ if self.next == 0 => prompt::first_turn(template, &session.instructions, goal),
+            _ => prompt::later_turn(template, &outcome),
         }
     }
 
-    /// Remembers a reply where prompts begin anew.
-    fn tell_again(&mut self, response: &[u32]) {
+    /// Keeps a reply if prompts are built from nothing.
+    fn remember_reply(&mut self, response: &[u32]) {
         if self.keep() == ContextPolicy::Fresh {
             let stop = self.shared.template.stop();
             let response = response.iter().copied().filter(|id| *id != stop).collect();
-            self.told.push(Told { response, outcome: String::new() });
+            self.past_replies.push(PastReply { response, outcome: String::new() });
         }
     }
 
-    async fn engine_step(&self, kept: Vec<Stretch>, ask: Option<Box<Ask>>) -> Result<Reply, PolicyError> {
+    async fn engine_step(
+        &self,
+        kept: Vec<TokenSegment>,
+        ask: Option<Box<GenerationRequest>>,
+    ) -> Result<StepOutput, PolicyError> {
         let (done, answer) = oneshot::channel();
-        self.shared.tell(Event::Step { session: self.id, kept, ask, done }).await?;
-        answer.await.map_err(|_| self.shared.gone())?.map_err(|fault| fault_at(self.next, &fault))
+        self.shared.send_event(EngineEvent::Step { session: self.id, kept, ask, done }).await?;
+        answer.await.map_err(|_| self.shared.engine_gone())?.map_err(|fault| policy_error(self.next, &fault))
     }
 
-    /// Shows the turn and waits for the reply.
-    async fn ask(&mut self, turn: Shown, picture: Arc<Picture>, task_end: u32) -> Result<Trace, PolicyError> {
+    /// Sends the turn to the engine and waits for the reply.
+    async fn generate(
+        &mut self,
+        turn: PromptTurn,
+        picture: Arc<TiledImage>,
+        task_end: u32,
+    ) -> Result<Trace, PolicyError> {
         let sampling = &self.opening.session.sampling;
         let tokens_max = self.shared.reply_tokens_max(sampling.max_tokens);
         let stop = self.shared.template.stop();
-        let mut response = Response::new(sampling, &self.stream, self.next, stop, self.constraint.as_ref());
-        if let Some(among) = &self.shared.among {
-            response = response.among(among);
+        let mut response =
+            PartialResponse::new(sampling, &self.stream, self.next, stop, self.constraint.as_ref());
+        if let Some(among) = &self.shared.allowed_ids {
+            response = response.restricted_to(among);
         }
-        let shown = self.conversation.show(&turn, Some(picture), task_end);
-        let ask = Ask { prompt: shown.stretch, stays: shown.stays, response, tokens_max };
+        let shown = self.conversation.plan_prompt(&turn, Some(picture), task_end);
+        let ask =
+            GenerationRequest { prompt: shown.segment, keeps_reply: shown.keeps_reply, response, tokens_max };
         let reply = self.engine_step(shown.kept, Some(Box::new(ask))).await?;
-        let commit = self.conversation.answered(turn, &reply.columns.ids);
-        self.tell_again(&reply.columns.ids);
+        let commit = self.conversation.commit_response(turn, &reply.columns.ids);
+        self.remember_reply(&reply.columns.ids);
         Ok(Trace {
             policy_kind: PolicyKind::Model,
             policy_version: reply.columns.policy_versions.last().map(|version| PolicyVersion(*version)),
             state_version_min: Some(reply.state_version_min),
             engine: reply.engine.clone(),
             tokens: Some(token_trace(shown.prompt, reply, commit)),
-            scored_again: Vec::new(),
+            rescored: Vec::new(),
         })
     }
 
-    /// The action text of a response: what follows the thinking, marks left out.
-    fn read(&self, turn: &Turn<'_>, response: &[u32]) -> Said {
+    /// The action text of a response: what follows the thinking, without delimiters.
+    fn parse_reply(&self, turn: &PolicyInput<'_>, response: &[u32]) -> Said {
         let text = self.shared.template.tokenizer().decode(response);
         let text = text.rsplit_once("</think>").map_or(text.as_str(), |(_, action)| action);
-        grammar::parse(&self.opening.session.grammar, text, Seen::from(turn.observation))
+        grammar::parse(&self.opening.session.grammar, text, ViewedPage::from(turn.observation))
     }
 }
 
-/// Steps that were acted before.
+/// Steps that were acted earlier.
 impl ModelSession {
-    /// The tokens of a step, where this model can run them.
+    /// The tokens of a step, if this model can run them.
     fn tokens_of<'a>(&self, past: &'a PastStep) -> Result<&'a TokenTrace, PolicyError> {
-        let wrong = |why: String| PolicyError::Past { step: past.step, why };
+        let wrong = |why: String| PolicyError::PastStep { step: past.step, why };
         let Some(tokens) = &past.trace.tokens else {
             return Err(wrong("its trace has no tokens: another policy acted it".into()));
         };
@@ -195,92 +210,94 @@ impl ModelSession {
         let known = |id: &&u32| (**id as usize) < self.shared.embedding_rows || **id == placeholder;
         let mut ids = tokens.prompt_token_ids.iter().chain(&tokens.response_token_ids);
         if let Some(stranger) = ids.find(|id| !known(id)) {
-            return Err(wrong(format!("token id {stranger} is none of this model's")));
+            return Err(wrong(format!("token id {stranger} is not in this model's vocabulary")));
         }
         if tokens.response_mask.len() != tokens.response_token_ids.len() {
-            return Err(wrong("response_mask has another length than response_token_ids".into()));
+            return Err(wrong("response_mask and response_token_ids differ in length".into()));
         }
         Ok(tokens)
     }
 
-    /// The picture of a step, where it is shown again.
+    /// The image of a step, if a prompt shows it again.
     async fn picture_of(
         &self,
         past: &PastStep,
         tokens: &TokenTrace,
-        is_seen: bool,
-    ) -> Result<Option<Arc<Picture>>, PolicyError> {
-        if !is_seen {
+        is_shown: bool,
+    ) -> Result<Option<Arc<TiledImage>>, PolicyError> {
+        if !is_shown {
             return Ok(None);
         }
         let picture = self.picture(past.step, &past.screenshot).await?;
         match tokens.image_spans.last() {
             Some(span) if span.blob_sha256 != picture.blob_sha256 || span.token_len != picture.rows() => {
-                let why = "its screenshot is not the one that its trace tells of".into();
-                Err(PolicyError::Past { step: past.step, why })
+                let why = "its screenshot is not the one its trace names".into();
+                Err(PolicyError::PastStep { step: past.step, why })
             }
             _ => Ok(Some(picture)),
         }
     }
 
-    /// Log-probs of tokens of the next step's response by the prefill path: each is the only one left to draw, behind a prompt that
-    /// holds the response up to it. Nothing of the step is kept.
-    pub async fn score(&mut self, past: &PastStep, places: &[usize]) -> Result<Vec<f32>, PolicyError> {
-        self.in_order(past.step)?;
+    /// Log-probs of tokens of the next step's response by the prefill path. For each token, a
+    /// prompt holds the response before it, and that token is the only one that may be sampled.
+    /// Keeps nothing of the step.
+    pub async fn score(&mut self, past: &PastStep, indices: &[usize]) -> Result<Vec<f32>, PolicyError> {
+        self.check_order(past.step)?;
         let tokens = self.tokens_of(past)?;
         let picture = self.picture_of(past, tokens, true).await?;
-        let shown = self.conversation.shown_before(past.step, tokens, picture, self.shared.marks);
-        let wrong = |why: String| PolicyError::Past { step: past.step, why };
+        let shown = self.conversation.prompt_before(past.step, tokens, picture, self.shared.delimiters);
+        let wrong = |why: String| PolicyError::PastStep { step: past.step, why };
         let (mut kept, prompt) = shown.map_err(|why| wrong(why.to_string()))?;
-        let sampling = Sampling { max_tokens: 1, ..self.opening.session.sampling.clone() };
+        let sampling = SamplingParams { max_tokens: 1, ..self.opening.session.sampling.clone() };
         let stop = self.shared.template.stop();
-        let mut logprobs = Vec::with_capacity(places.len());
-        for place in places {
+        let mut logprobs = Vec::with_capacity(indices.len());
+        for index in indices {
             let (Some(id), Some(before)) =
-                (tokens.response_token_ids.get(*place), tokens.response_token_ids.get(..*place))
+                (tokens.response_token_ids.get(*index), tokens.response_token_ids.get(..*index))
             else {
-                return Err(wrong(format!("its response has no token {place}")));
+                return Err(wrong(format!("its response has no token {index}")));
             };
-            let mut only = Allowed::new(self.shared.vocabulary);
+            let mut only = AllowedTokens::new(self.shared.vocabulary);
             only.insert(*id);
-            let mut stretch = prompt.clone();
-            stretch.ids.extend(before);
-            let response =
-                Response::new(&sampling, &self.stream, past.step, stop, None).among(&Arc::new(only));
-            // The token and the stop behind it, which is appended and not run.
-            let ask = Ask { prompt: stretch, stays: false, response, tokens_max: 2 };
+            let mut segment = prompt.clone();
+            segment.ids.extend(before);
+            let response = PartialResponse::new(&sampling, &self.stream, past.step, stop, None)
+                .restricted_to(&Arc::new(only));
+            // Two tokens: the sampled one, and the stop id, which is appended and not run.
+            let ask = GenerationRequest { prompt: segment, keeps_reply: false, response, tokens_max: 2 };
             let reply = self.engine_step(std::mem::take(&mut kept), Some(Box::new(ask))).await?;
-            let drawn = reply.columns.logprobs.first().copied().flatten();
-            logprobs.push(drawn.ok_or_else(|| wrong(format!("its token {place} was not drawn")))?);
+            let sampled = reply.columns.logprobs.first().copied().flatten();
+            logprobs.push(sampled.ok_or_else(|| wrong(format!("its token {index} was not sampled")))?);
         }
         Ok(logprobs)
     }
 }
 
 impl Drop for ModelSession {
-    /// Has the session's place freed now. An engine that is too busy to be told sees it by itself: its life ends with this.
+    /// Frees the session at once. If the engine's queue is full, the engine finds the cancelled
+    /// token by itself.
     fn drop(&mut self) {
-        self.shared.events.try_send(Event::Close(self.id)).ok();
+        self.shared.events.try_send(EngineEvent::Close(self.id)).ok();
     }
 }
 
 #[tonic::async_trait]
 impl Session for ModelSession {
-    async fn recall(&mut self, past: PastStep) -> Result<(), PolicyError> {
+    async fn rebuild_step(&mut self, past: PastStep) -> Result<(), PolicyError> {
         let step = past.step;
-        self.in_order(step)?;
-        let wrong = |why: String| PolicyError::Past { step, why };
+        self.check_order(step)?;
+        let wrong = |why: String| PolicyError::PastStep { step, why };
         let tokens = self.tokens_of(&past)?;
-        let is_seen = is_seen_at(self.keep(), step, self.opening.past_steps);
-        let picture = self.picture_of(&past, tokens, is_seen).await?;
-        if let (Some(last), Some(outcome)) = (self.told.last_mut(), &past.last_outcome) {
+        let is_shown = is_shown_at(self.keep(), step, self.opening.past_steps);
+        let picture = self.picture_of(&past, tokens, is_shown).await?;
+        if let (Some(last), Some(outcome)) = (self.past_replies.last_mut(), &past.last_outcome) {
             last.outcome = prompt::outcome_text(outcome);
         }
-        let recalled = self.conversation.recall(step, tokens, picture, self.shared.marks);
-        let lived = recalled.map_err(|why| wrong(why.to_string()))?;
-        self.tell_again(&tokens.response_token_ids);
-        if let Some(stretch) = lived {
-            self.engine_step(vec![stretch], None).await?;
+        let rebuilt = self.conversation.rebuild_step(step, tokens, picture, self.shared.delimiters);
+        let segment_to_run = rebuilt.map_err(|why| wrong(why.to_string()))?;
+        self.remember_reply(&tokens.response_token_ids);
+        if let Some(segment) = segment_to_run {
+            self.engine_step(vec![segment], None).await?;
         }
         self.next = step + 1;
         if self.keeps_past() {
@@ -289,36 +306,36 @@ impl Session for ModelSession {
         Ok(())
     }
 
-    async fn act(&mut self, turn: Turn<'_>) -> Result<Answer, PolicyError> {
-        self.in_order(turn.step)?;
-        if self.is_to_be_rebuilt() {
+    async fn act(&mut self, turn: PolicyInput<'_>) -> Result<PolicyOutput, PolicyError> {
+        self.check_order(turn.step)?;
+        if self.needs_rebuild() {
             self.rebuild().await?;
         }
         let picture = self.picture(turn.step, &turn.observation.screenshot).await?;
-        let text = self.text(turn.last_outcome);
+        let text = self.turn_text(turn.last_outcome);
         let no_vision = || PolicyError::Failed { step: turn.step, why: "the model reads text only".into() };
         let (shown, task_end) =
-            prompt::turn(text, &picture, turn.step, &self.shared.template).ok_or_else(no_vision)?;
+            prompt::with_image(text, &picture, turn.step, &self.shared.template).ok_or_else(no_vision)?;
         let reply = self.shared.reply_tokens_max(self.opening.session.sampling.max_tokens) as usize;
         if self.conversation.tokens_with(&shown) + reply > self.shared.context_tokens_max as usize {
-            return Ok(Answer::ContextFull);
+            return Ok(PolicyOutput::ContextFull);
         }
-        let mut trace = self.ask(shown, picture, task_end).await?;
+        let mut trace = self.generate(shown, picture, task_end).await?;
         self.next += 1;
         let response = trace.tokens.as_ref().map_or(&[][..], |tokens| &tokens.response_token_ids);
-        let said = self.read(&turn, response);
+        let parsed = self.parse_reply(&turn, response);
         if self.keeps_past() {
             self.past.push(PastStep {
                 step: turn.step,
                 screenshot: turn.observation.screenshot.clone(),
                 last_outcome: turn.last_outcome.cloned(),
-                reply: said.clone(),
+                reply: parsed.clone(),
                 trace: trace.clone(),
             });
         }
         if let Some(audit) = &self.shared.audit {
-            audit.look(&self.shared, (&self.opening, &self.stream), &self.past, &mut trace).await;
+            audit.audit_step(&self.shared, (&self.opening, &self.stream), &self.past, &mut trace).await;
         }
-        Ok(Answer::Reply(Box::new((said, trace))))
+        Ok(PolicyOutput::Reply(Box::new((parsed, trace))))
     }
 }

@@ -1,47 +1,49 @@
-//! Who may ask: anybody on this machine, and from elsewhere whoever brings the token.
+//! Authenticates requests. Without a token file, programs on this machine may send requests; with
+//! one, any client with the token may.
 //!
-//! Without a token the `Host` must name loopback, or a page of a stranger could have its own name resolved to 127.0.0.1, and no `Origin`
-//! may be told but our own: programs tell none, browsers do.
+//! Without a token the `Host` must name loopback, because otherwise a web page could have its own
+//! domain resolved to 127.0.0.1. A foreign `Origin` is refused too: programs send none, browsers
+//! do.
 
 use std::path::Path;
 
 use furrow_openai::server::ApiError;
-use furrow_wire::{Word, names_loopback, read_token};
+use furrow_wire::{TokenDigest, is_loopback_host, read_token};
 use http::{HeaderMap, header};
 
 use super::ServeError;
 
-/// Decides who may ask.
+/// Decides which requests are allowed.
 #[derive(Debug, Clone)]
-pub(super) struct Access {
-    token: Option<Word>,
+pub(super) struct AccessCheck {
+    token: Option<TokenDigest>,
 }
 
-impl Access {
-    /// Asks for the token of a file; without a file for none.
+impl AccessCheck {
+    /// Requires the token in this file; without a file, none.
     pub fn new(token_file: Option<&Path>) -> Result<Self, ServeError> {
         let token = token_file.map(read_token).transpose().map_err(ServeError::Token)?;
-        Ok(Self { token: token.as_deref().map(Word::new) })
+        Ok(Self { token: token.as_deref().map(TokenDigest::new) })
     }
 
-    /// Refuses a request with these headers, or lets it in.
+    /// Checks a request's headers.
     pub fn check(&self, headers: &HeaderMap) -> Result<(), ApiError> {
         let text = |name| headers.get(name).and_then(|value| value.to_str().ok());
         let Some(token) = &self.token else {
             let host = text(header::HOST);
             let is_own = |origin: &str| origin.strip_prefix("http://") == host;
-            if !host.is_some_and(names_loopback) || !text(header::ORIGIN).is_none_or(is_own) {
-                let why = "this endpoint is asked as 127.0.0.1 or localhost, and not by pages; others bring a token";
+            if !host.is_some_and(is_loopback_host) || !text(header::ORIGIN).is_none_or(is_own) {
+                let why = "call this endpoint as 127.0.0.1 or localhost, not from a web page; for other names set policy.serve.token_file";
                 return Err(ApiError::of(403, "invalid_request_error", "foreign_origin", why));
             }
             return Ok(());
         };
         let brought = text(header::AUTHORIZATION).and_then(|value| value.split_once(' '));
         let brought = brought.filter(|(scheme, _)| scheme.eq_ignore_ascii_case("Bearer"));
-        if token.is(brought.map_or("", |(_, token)| token.trim())) {
+        if token.matches(brought.map_or("", |(_, token)| token.trim())) {
             return Ok(());
         }
-        let why = "a token is needed here: send it as `Authorization: Bearer TOKEN`; clients of OpenAI call it api_key";
+        let why = "this endpoint needs a token: send it as `Authorization: Bearer TOKEN`; clients of OpenAI call it api_key";
         Err(ApiError::of(401, "authentication_error", "invalid_api_key", why))
     }
 }
@@ -56,7 +58,7 @@ mod tests {
     fn check(token: bool, headers: &[(&'static str, &str)], want: Option<u16>) {
         let pairs = headers.iter().map(|(name, value)| (name.parse().unwrap(), value.parse().unwrap()));
         let headers: HeaderMap = pairs.collect();
-        let access = Access { token: token.then(|| Word::new(TOKEN)) };
+        let access = AccessCheck { token: token.then(|| TokenDigest::new(TOKEN)) };
         assert_eq!(access.check(&headers).err().map(|error| error.status), want, "{headers:?}");
     }
 
@@ -76,7 +78,7 @@ mod tests {
         }
         let bearer = format!("Bearer {TOKEN}");
         check(true, &[("host", "farm.test"), ("authorization", &bearer)], None);
-        // The name of a scheme is one in any case (RFC 9110, section 11.1).
+        // The name of a scheme is case-insensitive (RFC 9110, section 11.1).
         check(true, &[("authorization", &format!("bearer  {TOKEN}"))], None);
         check(true, &[("authorization", TOKEN)], Some(401));
         check(true, &[("authorization", &format!("Basic {TOKEN}"))], Some(401));

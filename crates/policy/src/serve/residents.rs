@@ -1,7 +1,9 @@
-//! Sessions between requests: a chat's state stays where it is until somebody goes on with it, and is forgotten when nobody does.
+//! Sessions between requests: a chat's state stays in the engine until a request continues it, and
+//! is dropped when none does for some time.
 //!
-//! Each session and each request at work takes one of a fixed number of places, so chats never have more of the engine than they were
-//! given. A request that finds none takes that of the session idle longest.
+//! Each kept session and each running request takes one of a fixed number of permits, so chats
+//! never use more of the engine than their share. A request without a free permit replaces the
+//! session that has been idle longest.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -9,74 +11,77 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use crate::model::Talk;
+use crate::model::ChatSession;
 
 /// A SHA-256.
-pub(super) type Digest = [u8; 32];
+pub(super) type Sha256Digest = [u8; 32];
 
-/// A message as it was sent: who said it, its words and its pictures' bytes, and the tokens where they came beside it.
+/// Hashes of a message as it was sent: one of its role, texts and image bytes, and one of its token
+/// ids if the request has them.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Heard {
-    pub words: Digest,
-    /// Of the ids without the stop id at their end.
-    pub ids: Option<Digest>,
+pub(super) struct MessageDigest {
+    pub text_digest: Sha256Digest,
+    /// Hash of the ids without the stop id at their end.
+    pub ids: Option<Sha256Digest>,
 }
 
 /// A message that a session holds.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Held {
-    pub message: Heard,
-    /// Whether the session drew it itself: its words alone name it then.
-    pub is_drawn: bool,
+pub(super) struct SessionMessage {
+    pub message: MessageDigest,
+    /// Whether the session sampled it. Then its text alone identifies it.
+    pub is_sampled: bool,
 }
 
-impl Held {
-    /// Whether this message is the one held: no words stand for tokens that somebody sent, and no other tokens for those that are held.
-    pub fn is(&self, heard: &Heard) -> bool {
-        let (held, sent) = (self.message.ids, heard.ids);
-        self.message.words == heard.words && (held == sent || (self.is_drawn && sent.is_none()))
+impl SessionMessage {
+    /// Whether a message equals this one. Text never replaces ids that a client sent, and ids must
+    /// equal the ones held.
+    pub fn matches(&self, digest: &MessageDigest) -> bool {
+        let (own, sent) = (self.message.ids, digest.ids);
+        self.message.text_digest == digest.text_digest && (own == sent || (self.is_sampled && sent.is_none()))
     }
 }
 
 /// A chat between two requests.
-pub(super) struct Resident {
+pub(super) struct ResidentChat {
     /// Its session in the engine.
-    pub talk: Talk,
-    /// Its place.
-    pub _place: OwnedSemaphorePermit,
-    /// What was said in it.
-    pub held: Vec<Held>,
-    /// The tokens its session holds, or runs with the next ones.
+    pub chat: ChatSession,
+    /// Its permit.
+    pub _permit: OwnedSemaphorePermit,
+    /// Its messages.
+    pub messages: Vec<SessionMessage>,
+    /// The tokens that its session holds, or will run with the next ones.
     pub ids: Vec<u32>,
 }
 
-impl Resident {
-    /// Whether messages begin with what was said in it.
-    pub fn begins(&self, said: &[Heard]) -> bool {
-        self.held.len() <= said.len() && self.held.iter().zip(said).all(|(held, heard)| held.is(heard))
+impl ResidentChat {
+    /// Whether the messages of a request begin with those of this chat.
+    pub fn is_prefix_of(&self, messages: &[MessageDigest]) -> bool {
+        self.messages.len() <= messages.len()
+            && self.messages.iter().zip(messages).all(|(own, digest)| own.matches(digest))
     }
 }
 
-/// A chat that was taken out. Dropping this puts it back.
-pub(super) struct Taken<'a> {
-    residents: &'a Residents,
+/// A chat that a request has taken out of the table. Dropping this puts it back.
+pub(super) struct TakenChat<'a> {
+    residents: &'a ResidentChats,
     name: String,
-    resident: Option<Resident>,
+    resident: Option<ResidentChat>,
 }
 
-impl Taken<'_> {
+impl TakenChat<'_> {
     /// The chat, if there is one.
-    pub fn resident(&self) -> Option<&Resident> {
+    pub fn resident(&self) -> Option<&ResidentChat> {
         self.resident.as_ref()
     }
 
-    /// The chat for good.
-    pub fn keep(mut self) -> Option<Resident> {
+    /// Takes the chat without putting it back.
+    pub fn keep(mut self) -> Option<ResidentChat> {
         self.resident.take()
     }
 }
 
-impl Drop for Taken<'_> {
+impl Drop for TakenChat<'_> {
     fn drop(&mut self) {
         if let Some(resident) = self.resident.take() {
             self.residents.keep(std::mem::take(&mut self.name), resident);
@@ -84,34 +89,36 @@ impl Drop for Taken<'_> {
     }
 }
 
-/// All of them.
-pub(super) struct Residents {
-    table: Mutex<HashMap<String, (Resident, Instant)>>,
-    places: Arc<Semaphore>,
+/// All kept chats.
+pub(super) struct ResidentChats {
+    table: Mutex<HashMap<String, (ResidentChat, Instant)>>,
+    permits: Arc<Semaphore>,
     idle: Duration,
 }
 
-impl Residents {
-    pub fn new(places: u32, idle: Duration) -> Self {
-        Self { table: Mutex::default(), places: Arc::new(Semaphore::new(places as usize)), idle }
+impl ResidentChats {
+    pub fn new(permits: u32, idle: Duration) -> Self {
+        Self { table: Mutex::default(), permits: Arc::new(Semaphore::new(permits as usize)), idle }
     }
 
-    /// Takes a chat out to go on with it. Whoever comes meanwhile finds none and begins anew.
-    pub fn take(&self, name: &str) -> Taken<'_> {
+    /// Takes a chat out of the table. A concurrent request for it finds none and starts from the
+    /// beginning.
+    pub fn take(&self, name: &str) -> TakenChat<'_> {
         let resident = self.lock().remove(name).map(|(resident, _)| resident);
-        Taken { residents: self, name: name.to_owned(), resident }
+        TakenChat { residents: self, name: name.to_owned(), resident }
     }
 
-    /// Keeps a chat; one of the same name that was kept meanwhile is forgotten.
-    pub fn keep(&self, name: String, resident: Resident) {
+    /// Keeps a chat, and drops one with the same name that was kept meanwhile.
+    pub fn keep(&self, name: String, resident: ResidentChat) {
         self.lock().insert(name, (resident, Instant::now()));
     }
 
-    /// A place: a free one, or that of the chat idle longest. `None` when requests at work have them all.
-    pub fn place(&self) -> Option<OwnedSemaphorePermit> {
+    /// A permit: a free one, or that of the chat idle longest. `None` if running requests have all
+    /// of them.
+    pub fn acquire_permit(&self) -> Option<OwnedSemaphorePermit> {
         loop {
-            if let Ok(place) = self.places.clone().try_acquire_owned() {
-                return Some(place);
+            if let Ok(permit) = self.permits.clone().try_acquire_owned() {
+                return Some(permit);
             }
             let mut table = self.lock();
             let idlest = table.iter().min_by_key(|(_, (_, since))| *since).map(|(name, _)| name.clone())?;
@@ -119,18 +126,18 @@ impl Residents {
         }
     }
 
-    /// Forgets chats that nobody went on with, and those that newer weights have left behind.
+    /// Drops chats that were idle too long, and those whose state older weights wrote.
     pub fn sweep(&self) {
         self.lock()
-            .retain(|_, (resident, since)| since.elapsed() < self.idle && !resident.talk.is_outdated());
+            .retain(|_, (resident, since)| since.elapsed() < self.idle && !resident.chat.is_outdated());
     }
 
-    /// Forgets all.
+    /// Drops all chats.
     pub fn clear(&self) {
         self.lock().clear();
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<String, (Resident, Instant)>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<String, (ResidentChat, Instant)>> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

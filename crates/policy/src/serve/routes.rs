@@ -1,11 +1,11 @@
-//! What is asked, and what kind of answer it gets: whole, in parts, or a refusal in the protocol's own form.
+//! Routes requests to their kind of answer: whole, streamed, or an error in the protocol's form.
 
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{BufMut as _, Bytes, BytesMut};
-use furrow_openai::server::{ApiError, ChatRequest, DONE, Told, models};
+use furrow_openai::server::{ApiError, ChatCompletion, ChatRequest, DONE, models};
 use furrow_telemetry::{ChatAnswered, ChatRefused};
 use futures::StreamExt as _;
 use http::header::{self, HeaderValue};
@@ -21,44 +21,46 @@ use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::access::Access;
-use super::chats::{Chats, Parts, Prepared};
+use super::access::AccessCheck;
+use super::chats::{ChatService, DeltaSink, PreparedChat};
 
-/// What an answer is made of.
-pub(super) type Answer = Response<UnsyncBoxBody<Bytes, Infallible>>;
+/// An HTTP answer.
+pub(super) type ChatHttpResponse = Response<UnsyncBoxBody<Bytes, Infallible>>;
 
 /// Answers requests.
 #[derive(Clone)]
-pub(super) struct Routes {
-    access: Arc<Access>,
-    chats: Arc<Chats>,
-    /// Requests at work and those that wait.
-    door: Arc<Semaphore>,
-    /// Requests at work.
+pub(super) struct ChatRoutes {
+    access: Arc<AccessCheck>,
+    chats: Arc<ChatService>,
+    /// Permits of running and waiting requests.
+    admission: Arc<Semaphore>,
+    /// Permits of running requests.
     working: Arc<Semaphore>,
     tasks: TaskTracker,
     stop: CancellationToken,
     cut: CancellationToken,
 }
 
-/// A request's place at work; dropping it lets the next one in.
-struct AtWork {
-    _door: OwnedSemaphorePermit,
+/// Permits of a running request; dropping them lets the next one run.
+struct WorkPermit {
+    _admission: OwnedSemaphorePermit,
     _working: OwnedSemaphorePermit,
 }
 
-/// A body comes within this time.
+/// Deadline of a request's body.
 const BODY_TIMEOUT: Duration = Duration::from_secs(60);
-/// Parts of a stream that wait for a slow reader. The engine goes on: it tells a queue with room for the whole reply.
+/// Events of a stream that wait for a slow reader. The engine does not wait: its queue holds the
+/// whole reply.
 const PARTS_MAX: usize = 16;
-/// A reader of a stream that was broken off makes room for that word within this time, as it must for every write.
-const LAST_WORD_TIMEOUT: Duration = Duration::from_secs(60);
+/// Deadline for a reader to take the last event of an aborted stream, equal to the deadline of
+/// every write.
+const LAST_EVENT_TIMEOUT: Duration = Duration::from_secs(60);
 const JSON: &str = "application/json";
 
-impl Routes {
+impl ChatRoutes {
     pub fn new(
-        access: Access,
-        chats: Arc<Chats>,
+        access: AccessCheck,
+        chats: Arc<ChatService>,
         tasks: TaskTracker,
         stop: CancellationToken,
         cut: CancellationToken,
@@ -66,7 +68,7 @@ impl Routes {
         let (requests, queue) = (chats.config.requests_max, chats.config.queue_max);
         Self {
             access: Arc::new(access),
-            door: Arc::new(Semaphore::new(requests + queue)),
+            admission: Arc::new(Semaphore::new(requests + queue)),
             working: Arc::new(Semaphore::new(requests)),
             chats,
             tasks,
@@ -75,13 +77,13 @@ impl Routes {
         }
     }
 
-    /// Requests at work.
+    /// Number of running requests.
     pub fn at_work(&self) -> usize {
         self.chats.config.requests_max - self.working.available_permits()
     }
 
-    /// The answer to any request. Nothing a request says makes it fail.
-    pub async fn answer<B>(&self, request: Request<B>) -> Answer
+    /// Answers any request. The content of a request cannot make it fail.
+    pub async fn answer<B>(&self, request: Request<B>) -> ChatHttpResponse
     where
         B: Body + Send,
         B::Data: Send,
@@ -94,7 +96,7 @@ impl Routes {
         answer
     }
 
-    async fn route<B>(&self, request: Request<B>) -> Result<Answer, ApiError>
+    async fn route<B>(&self, request: Request<B>) -> Result<ChatHttpResponse, ApiError>
     where
         B: Body + Send,
         B::Data: Send,
@@ -113,28 +115,29 @@ impl Routes {
             ("/v1/models", _) => Ok(not_allowed("GET, HEAD")),
             (other, method) => match other.strip_prefix("/v1/models/") {
                 Some(name) if matches!(*method, Method::GET | Method::HEAD) => {
-                    // Clients write the slash of `acme/tiny` as it is or as %2F.
+                    // Clients send the slash of `acme/tiny` as it is or as %2F.
                     self.chats.check_model(&percent_decode_str(name).decode_utf8_lossy())?;
                     Ok(whole(StatusCode::OK, &models["data"][0]))
                 }
                 Some(_) => Ok(not_allowed("GET, HEAD")),
                 None => {
-                    let why = "there is /v1/chat/completions, /v1/models and /health; see docs/SERVE.md";
+                    let why =
+                        "unknown path; use /v1/chat/completions, /v1/models or /health, see docs/SERVE.md";
                     Err(ApiError::of(404, "invalid_request_error", "unknown_url", why))
                 }
             },
         }
     }
 
-    /// Whether it takes requests; says nothing else, and so needs no token.
-    fn health(&self) -> Answer {
+    /// Whether it takes requests. The answer contains nothing else, so it needs no token.
+    fn health(&self) -> ChatHttpResponse {
         match self.stop.is_cancelled() {
             false => whole(StatusCode::OK, &json!({ "status": "ok" })),
             true => whole(StatusCode::SERVICE_UNAVAILABLE, &json!({ "status": "draining" })),
         }
     }
 
-    async fn chat<B>(&self, request: Request<B>) -> Result<Answer, ApiError>
+    async fn chat<B>(&self, request: Request<B>) -> Result<ChatHttpResponse, ApiError>
     where
         B: Body + Send,
         B::Data: Send,
@@ -143,50 +146,55 @@ impl Routes {
         let began = Instant::now();
         let deadline = began + self.chats.config.deadline;
         let answer = async {
-            let door = self.door()?;
-            // Whoever sends slowly keeps nobody from working.
+            let admission = self.admit()?;
+            // The body is read before a permit to run is taken, so that a slow sender does not
+            // block others.
             let body = self.body(request, deadline).await?;
-            let place = self.place(door, deadline).await?;
+            let permit = self.start_work(admission, deadline).await?;
             let limits = self.chats.config.limits;
             let reading = tokio::task::spawn_blocking(move || ChatRequest::read(&body, &limits));
             let request = reading.await.unwrap_or_else(|why| Err(failed(&why.to_string())))?;
             let is_streamed = request.stream;
             let prepared = within(deadline, self.chats.prepare(request)).await?;
             if is_streamed {
-                return Ok(self.stream(prepared, place, began, deadline));
+                return Ok(self.stream(prepared, permit, began, deadline));
             }
             let envelope = prepared.envelope.clone();
-            let told = self.uncut(deadline, self.chats.reply(prepared, Parts::Gathered)).await?;
-            drop(place);
-            answered(&told, began);
-            Ok::<_, ApiError>(whole(StatusCode::OK, &envelope.completion(&told)))
+            let completion =
+                self.until_cut(deadline, self.chats.reply(prepared, DeltaSink::Gathered)).await?;
+            drop(permit);
+            answered(&completion, began);
+            Ok::<_, ApiError>(whole(StatusCode::OK, &envelope.completion(&completion)))
         };
         answer.await.inspect_err(refusal)
     }
 
-    /// A place among those that wait or work; with many before it, a request is refused at once.
-    fn door(&self) -> Result<OwnedSemaphorePermit, ApiError> {
+    /// A permit to wait or run. If too many requests wait, one more is refused at once.
+    fn admit(&self) -> Result<OwnedSemaphorePermit, ApiError> {
         if self.stop.is_cancelled() {
             return Err(draining());
         }
         let full = || {
             let waiting = self.chats.config.queue_max;
-            let why =
-                format!("{waiting} requests are waiting already; try again, or raise policy.serve.queue_max");
+            let why = format!("{waiting} requests are waiting; try again, or raise policy.serve.queue_max");
             ApiError::of(429, "rate_limit_error", "queue_full", why)
         };
-        self.door.clone().try_acquire_owned().map_err(|_| full())
+        self.admission.clone().try_acquire_owned().map_err(|_| full())
     }
 
-    /// A place at work.
-    async fn place(&self, door: OwnedSemaphorePermit, deadline: Instant) -> Result<AtWork, ApiError> {
+    /// A permit to run.
+    async fn start_work(
+        &self,
+        admission: OwnedSemaphorePermit,
+        deadline: Instant,
+    ) -> Result<WorkPermit, ApiError> {
         let working = tokio::select! {
             biased;
             () = self.stop.cancelled() => return Err(draining()),
             working = timeout_at(deadline, self.working.clone().acquire_owned()) => working.map_err(|_| late())?,
         };
         let working = working.map_err(|_| draining())?;
-        Ok(AtWork { _door: door, _working: working })
+        Ok(WorkPermit { _admission: admission, _working: working })
     }
 
     async fn body<B>(&self, request: Request<B>, deadline: Instant) -> Result<Bytes, ApiError>
@@ -197,28 +205,28 @@ impl Routes {
     {
         let most = self.chats.config.body_bytes_max;
         let too_large = || {
-            let why = format!("a request has at most {most} bytes");
+            let why = format!("a request may have at most {most} bytes");
             ApiError::of(413, "invalid_request_error", "request_too_large", why)
         };
         if request.body().size_hint().lower() > most as u64 {
             return Err(too_large());
         }
-        let body = gathered(Limited::new(request.into_body(), most));
-        let patience = deadline.min(Instant::now() + BODY_TIMEOUT);
-        match timeout_at(patience, body).await {
+        let body = read_body(Limited::new(request.into_body(), most));
+        let body_deadline = deadline.min(Instant::now() + BODY_TIMEOUT);
+        match timeout_at(body_deadline, body).await {
             Ok(Ok(body)) => Ok(body),
             Ok(Err(error)) if error.is::<LengthLimitError>() => Err(too_large()),
             Ok(Err(_)) => {
-                Err(ApiError::of(400, "invalid_request_error", "body_cut", "the body came to no end"))
+                Err(ApiError::of(400, "invalid_request_error", "body_cut", "the body ended too early"))
             }
             Err(_) => {
-                Err(ApiError::of(408, "invalid_request_error", "body_late", "the body came too slowly"))
+                Err(ApiError::of(408, "invalid_request_error", "body_late", "the body was not sent in time"))
             }
         }
     }
 
-    /// Within its deadline, and while the worker lets what is at work end.
-    async fn uncut<T>(
+    /// Runs work within its deadline and until the worker cuts running requests.
+    async fn until_cut<T>(
         &self,
         deadline: Instant,
         work: impl Future<Output = Result<T, ApiError>>,
@@ -229,18 +237,24 @@ impl Routes {
         }
     }
 
-    /// An answer in parts. Whoever makes it ends when its reader goes away.
-    fn stream(&self, prepared: Prepared, place: AtWork, began: Instant, deadline: Instant) -> Answer {
+    /// Streams an answer. Its task ends when the reader leaves.
+    fn stream(
+        &self,
+        prepared: PreparedChat,
+        permit: WorkPermit,
+        began: Instant,
+        deadline: Instant,
+    ) -> ChatHttpResponse {
         let (frames, body) = mpsc::channel(PARTS_MAX);
         let routes = self.clone();
         self.tasks.spawn(async move {
-            let told = tokio::select! {
-                told = routes.uncut(deadline, routes.tell(prepared, &frames)) => told,
+            let outcome = tokio::select! {
+                completion = routes.until_cut(deadline, routes.stream_reply(prepared, &frames)) => completion,
                 () = frames.closed() => return,
             };
-            drop(place);
-            match told {
-                Ok(told) => answered(&told, began),
+            drop(permit);
+            match outcome {
+                Ok(completion) => answered(&completion, began),
                 Err(error) => {
                     refusal(&error);
                     break_off(&frames, &error).await;
@@ -253,29 +267,34 @@ impl Routes {
         answer
     }
 
-    async fn tell(&self, prepared: Prepared, frames: &mpsc::Sender<Bytes>) -> Result<Told, ApiError> {
+    async fn stream_reply(
+        &self,
+        prepared: PreparedChat,
+        frames: &mpsc::Sender<Bytes>,
+    ) -> Result<ChatCompletion, ApiError> {
         let envelope = prepared.envelope.clone();
         let prompt = prepared.ids.then(|| prepared.prompt_ids());
-        send(frames, &envelope.opening(prompt.as_deref())).await;
-        let (parts, mut told) = mpsc::channel(PARTS_MAX);
-        let telling = async {
-            while let Some(delta) = told.recv().await {
-                send(frames, &envelope.part(&delta)).await;
+        send(frames, &envelope.first_chunk(prompt.as_deref())).await;
+        let (parts, mut deltas) = mpsc::channel(PARTS_MAX);
+        let forwarding = async {
+            while let Some(delta) = deltas.recv().await {
+                send(frames, &envelope.delta_chunk(&delta)).await;
             }
         };
-        let (told, ()) = tokio::join!(self.chats.reply(prepared, Parts::Streamed(parts)), telling);
-        let told = told?;
-        send(frames, &envelope.ending(told.finish)).await;
+        let (outcome, ()) = tokio::join!(self.chats.reply(prepared, DeltaSink::Streamed(parts)), forwarding);
+        let completion = outcome?;
+        send(frames, &envelope.finish_chunk(completion.finish)).await;
         if envelope.counts_usage {
-            send(frames, &envelope.counted(told.usage)).await;
+            send(frames, &envelope.usage_chunk(completion.usage)).await;
         }
         frames.send(frame(DONE)).await.ok();
-        Ok(told)
+        Ok(completion)
     }
 }
 
-/// A body, read to its end. Each part is copied and let go: one of a single byte would hold on to all that it was read with.
-async fn gathered<B: Body>(body: B) -> Result<Bytes, B::Error> {
+/// Reads a body to its end. Each part is copied and freed, because a part of a single byte keeps
+/// its whole buffer alive.
+async fn read_body<B: Body>(body: B) -> Result<Bytes, B::Error> {
     let (mut body, mut whole) = (std::pin::pin!(body), BytesMut::new());
     while let Some(frame) = body.frame().await {
         if let Ok(data) = frame?.into_data() {
@@ -292,8 +311,8 @@ async fn within<T>(
     timeout_at(deadline, work).await.unwrap_or_else(|_| Err(late()))
 }
 
-fn answered(told: &Told, began: Instant) {
-    let usage = told.usage;
+fn answered(completion: &ChatCompletion, began: Instant) {
+    let usage = completion.usage;
     ChatAnswered {
         prompt_tokens: usage.prompt_tokens.into(),
         cached_tokens: usage.cached_tokens.into(),
@@ -313,39 +332,39 @@ fn late() -> ApiError {
 }
 
 fn draining() -> ApiError {
-    ApiError::of(503, "server_error", "draining", "this worker is stopping; ask another")
+    ApiError::of(503, "server_error", "draining", "this worker is stopping; use another")
 }
 
 fn failed(why: &str) -> ApiError {
     ApiError::of(500, "server_error", "failed", why)
 }
 
-fn not_allowed(methods: &'static str) -> Answer {
+fn not_allowed(methods: &'static str) -> ChatHttpResponse {
     let why = format!("use {methods}");
     let mut answer = refused(&ApiError::of(405, "invalid_request_error", "method_not_allowed", why));
     answer.headers_mut().insert(header::ALLOW, HeaderValue::from_static(methods));
     answer
 }
 
-/// A reader that has gone is noticed by whoever waits for this.
+/// The caller notices elsewhere that the reader has left.
 async fn send(frames: &mpsc::Sender<Bytes>, value: &Value) {
     frames.send(frame(&value.to_string())).await.ok();
 }
 
-/// Ends a stream that cannot go on. Without this word a reply that was broken off looks like a whole one, so a reader that is behind is
-/// waited for.
+/// Ends a stream with an error event. Without it an aborted reply looks complete, so this waits for
+/// a slow reader.
 async fn break_off(frames: &mpsc::Sender<Bytes>, error: &ApiError) {
-    let told = frames.send(frame(&error.json().to_string()));
-    // Its reader may have gone meanwhile, or read nothing.
-    drop(tokio::time::timeout(LAST_WORD_TIMEOUT, told).await);
+    let sending = frames.send(frame(&error.json().to_string()));
+    // The reader may have left, or reads nothing.
+    drop(tokio::time::timeout(LAST_EVENT_TIMEOUT, sending).await);
 }
 
-/// One event of a stream.
+/// One server-sent event.
 fn frame(data: &str) -> Bytes {
     Bytes::from(format!("data: {data}\n\n"))
 }
 
-fn refused(error: &ApiError) -> Answer {
+fn refused(error: &ApiError) -> ChatHttpResponse {
     let status = StatusCode::from_u16(error.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     let mut answer = whole(status, &error.json());
     let headers = answer.headers_mut();
@@ -354,7 +373,7 @@ fn refused(error: &ApiError) -> Answer {
             headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer realm=\"furrow\""));
         }
         StatusCode::TOO_MANY_REQUESTS => {
-            // Seconds.
+            // In seconds.
             headers.insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
         }
         _ => {}
@@ -362,7 +381,7 @@ fn refused(error: &ApiError) -> Answer {
     answer
 }
 
-fn whole(status: StatusCode, body: &Value) -> Answer {
+fn whole(status: StatusCode, body: &Value) -> ChatHttpResponse {
     let mut answer = Response::new(Full::new(Bytes::from(body.to_string())).boxed_unsync());
     *answer.status_mut() = status;
     answer.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(JSON));
@@ -376,34 +395,35 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn parts_of_a_body_are_let_go_as_they_come() {
-        /// What a part was read with.
-        struct Buffer(Vec<u8>, Arc<AtomicUsize>);
-        impl AsRef<[u8]> for Buffer {
+    async fn parts_of_a_body_are_released_as_they_arrive() {
+        /// The buffer that a part was read with.
+        struct CountedBuffer(Vec<u8>, Arc<AtomicUsize>);
+        impl AsRef<[u8]> for CountedBuffer {
             fn as_ref(&self) -> &[u8] {
                 &self.0
             }
         }
-        impl Drop for Buffer {
+        impl Drop for CountedBuffer {
             fn drop(&mut self) {
                 self.1.fetch_sub(1, Ordering::SeqCst);
             }
         }
-        let held = Arc::new(AtomicUsize::new(0));
+        let live_buffers = Arc::new(AtomicUsize::new(0));
         let parts = futures::stream::iter(0..50u8).map({
-            let held = held.clone();
+            let live_buffers = live_buffers.clone();
             move |byte| {
-                assert_eq!(held.fetch_add(1, Ordering::SeqCst), 0, "the part before was let go");
-                let part = Bytes::from_owner(Buffer(vec![byte; 100], held.clone())).slice(7..8);
+                assert_eq!(live_buffers.fetch_add(1, Ordering::SeqCst), 0, "the previous part was freed");
+                let part =
+                    Bytes::from_owner(CountedBuffer(vec![byte; 100], live_buffers.clone())).slice(7..8);
                 Ok::<_, Infallible>(Frame::data(part))
             }
         });
-        let whole = gathered(StreamBody::new(parts)).await.unwrap();
+        let whole = read_body(StreamBody::new(parts)).await.unwrap();
         assert_eq!(whole, (0..50).collect::<Vec<u8>>());
     }
 
     #[tokio::test]
-    async fn a_reader_that_is_behind_is_told_that_a_stream_was_broken_off() {
+    async fn a_slow_reader_still_gets_the_event_of_a_broken_stream() {
         let (frames, mut reader) = mpsc::channel(1);
         send(&frames, &json!("a part")).await;
         let error = late();
@@ -415,7 +435,7 @@ mod tests {
         let both = async { tokio::join!(break_off(&frames, &error), reading).1 };
         let last = tokio::time::timeout(Duration::from_secs(10), both).await.unwrap();
         assert!(last.contains("deadline_exceeded"), "{last}");
-        // One that has gone holds nobody up.
+        // A reader that has left delays nothing.
         drop(reader);
         tokio::time::timeout(Duration::from_secs(10), break_off(&frames, &error)).await.unwrap();
     }

@@ -1,4 +1,5 @@
-//! Listens, and gives each connection its limits: how many, how long a head may take. Stopping is draining.
+//! Listens, and limits each connection: how many there are, and how long a request's head may take.
+//! A stop drains them.
 
 use std::convert::Infallible;
 use std::io;
@@ -6,7 +7,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use furrow_wire::{Patient, TokenError};
+use furrow_wire::{TokenError, WriteTimeout};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -16,54 +17,55 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::debug;
 
-use super::access::Access;
-use super::chats::Chats;
-use super::routes::Routes;
+use super::access::AccessCheck;
+use super::chats::ChatService;
+use super::routes::ChatRoutes;
 use crate::config::ServeConfig;
-use crate::model::Talks;
+use crate::model::ChatEngine;
 
-/// An endpoint that listens and does not answer yet.
+/// An endpoint that listens but does not answer yet.
 #[derive(Debug)]
-pub struct Endpoint {
+pub struct ChatEndpoint {
     listener: TcpListener,
     address: SocketAddr,
-    access: Access,
+    access: AccessCheck,
     config: ServeConfig,
 }
 
-/// Why there is no endpoint.
+/// Why the endpoint could not start.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
-    /// The token's file cannot be used.
-    #[error("policy.serve.token_file")]
+    /// The token file cannot be used.
+    #[error("policy.serve.token_file: the file cannot be used")]
     Token(#[source] TokenError),
-    /// The address cannot be listened on.
-    #[error("policy.serve.listen: {address} cannot be listened on; take another port, or 0 for a free one")]
+    /// The address cannot be bound.
+    #[error("policy.serve.listen: cannot listen on {address}; use another port, or 0 for a free one")]
     Listen {
         /// The address.
         address: SocketAddr,
-        /// Why not.
+        /// The cause.
         source: io::Error,
     },
 }
 
-/// A head comes within this time, or the connection closes; between two requests as well.
+/// Deadline of a request's head, also between two requests; the connection closes after it.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(60);
-/// A write of which nothing goes out for so long fails, and with it the connection: nobody reads there.
+/// Deadline for progress of a write. After it the connection fails, because its client does not
+/// read.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(60);
-/// What a connection may hold of what comes in.
+/// Most bytes of input that a connection buffers.
 const BUFFER_BYTES_MAX: usize = 256 << 10;
-/// After an error of the listener (no file descriptors), it rests.
+/// Pause after an error of the listener, such as too many open files.
 const REST: Duration = Duration::from_millis(100);
-/// How often sessions are looked at that nobody goes on with.
+/// Interval at which idle sessions are dropped.
 const SWEEP: Duration = Duration::from_millis(500);
-/// What was cut gets so long to notice.
+/// Time for cut requests to end.
 const CUT: Duration = Duration::from_secs(2);
 
-impl Endpoint {
-    /// Reads the token and listens where the settings say.
+impl ChatEndpoint {
+    /// Reads the token and binds the configured address.
     pub async fn bind(config: &ServeConfig) -> Result<Self, ServeError> {
-        let access = Access::new(config.token_file.as_deref())?;
+        let access = AccessCheck::new(config.token_file.as_deref())?;
         let address = config.listen;
         let refused = |source| ServeError::Listen { address, source };
         let listener = TcpListener::bind(address).await.map_err(refused)?;
@@ -71,36 +73,42 @@ impl Endpoint {
         Ok(Self { listener, address, access, config: config.clone() })
     }
 
-    /// Where it listens.
+    /// Address on which it listens.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Answers until `stop`, then lets what is being answered end within `grace`. Returns how many answers were cut.
-    pub(crate) async fn serve(self, talks: Talks, stop: CancellationToken, grace: Duration) -> usize {
+    /// Answers until `stop` is cancelled, then drains within `grace`. Returns how many answers were
+    /// cut.
+    pub(crate) async fn serve(
+        self,
+        chat_engine: ChatEngine,
+        stop: CancellationToken,
+        grace: Duration,
+    ) -> usize {
         let Self { listener, access, config, .. } = self;
         let (tasks, cut) = (TaskTracker::new(), CancellationToken::new());
-        let places = Arc::new(Semaphore::new(config.connections_max));
-        let chats = Arc::new(Chats::new(talks, config));
-        let routes = Routes::new(access, chats.clone(), tasks.clone(), stop.clone(), cut.clone());
+        let connection_permits = Arc::new(Semaphore::new(config.connections_max));
+        let chats = Arc::new(ChatService::new(chat_engine, config));
+        let routes = ChatRoutes::new(access, chats.clone(), tasks.clone(), stop.clone(), cut.clone());
         tasks.spawn(sweep(chats.clone(), stop.clone()));
         loop {
-            // A connection waits in the system's queue until there is a place for it.
+            // A connection waits in the system's queue until a permit is free.
             let next = async {
-                let place = places.clone().acquire_owned().await;
-                (place, listener.accept().await)
+                let permit = connection_permits.clone().acquire_owned().await;
+                (permit, listener.accept().await)
             };
-            let Some((place, accepted)) = stop.run_until_cancelled(next).await else { break };
+            let Some((permit, accepted)) = stop.run_until_cancelled(next).await else { break };
             match accepted {
                 Ok((stream, _)) => {
                     let (routes, stop, cut) = (routes.clone(), stop.clone(), cut.clone());
                     tasks.spawn(async move {
                         serve_connection(stream, routes, stop, cut).await;
-                        drop(place);
+                        drop(permit);
                     });
                 }
                 Err(error) => {
-                    debug!(%error, "no connection was taken");
+                    debug!(%error, "a connection could not be accepted");
                     tokio::time::sleep(REST).await;
                 }
             }
@@ -112,14 +120,14 @@ impl Endpoint {
             Err(_) => routes.at_work(),
         };
         cut.cancel();
-        // What does not notice in time ends with the runtime.
+        // Tasks that do not end in time end with the runtime.
         drop(tokio::time::timeout(CUT, tasks.wait()).await);
         chats.residents.clear();
         cut_off
     }
 }
 
-async fn sweep(chats: Arc<Chats>, stop: CancellationToken) {
+async fn sweep(chats: Arc<ChatService>, stop: CancellationToken) {
     while stop.run_until_cancelled(tokio::time::sleep(SWEEP)).await.is_some() {
         chats.residents.sweep();
     }
@@ -127,13 +135,13 @@ async fn sweep(chats: Arc<Chats>, stop: CancellationToken) {
 
 async fn serve_connection(
     stream: TcpStream,
-    routes: Routes,
+    routes: ChatRoutes,
     stop: CancellationToken,
     cut: CancellationToken,
 ) {
-    // Parts of a stream are small and each is waited for.
+    // Events of a stream are small and must not be delayed.
     if let Err(error) = stream.set_nodelay(true) {
-        debug!(%error, "a connection sends late");
+        debug!(%error, "TCP_NODELAY could not be set");
     }
     let service = service_fn(move |request| {
         let routes = routes.clone();
@@ -141,7 +149,7 @@ async fn serve_connection(
     });
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new()).header_read_timeout(HEAD_TIMEOUT).max_buf_size(BUFFER_BYTES_MAX);
-    let stream = TokioIo::new(Patient::new(stream, WRITE_TIMEOUT));
+    let stream = TokioIo::new(WriteTimeout::new(stream, WRITE_TIMEOUT));
     let mut connection = std::pin::pin!(http.serve_connection(stream, service));
     let ended = tokio::select! {
         ended = connection.as_mut() => ended,
@@ -154,6 +162,6 @@ async fn serve_connection(
         }
     };
     if let Err(error) = ended {
-        debug!(%error, "a connection of the endpoint broke");
+        debug!(%error, "a connection of the endpoint failed");
     }
 }

@@ -1,34 +1,35 @@
-//! Text of tokens as they come: whole characters only, nothing of a text to stop at, the same however it is cut.
+//! Decodes tokens into text as they arrive: only whole characters, nothing from a stop text on, and
+//! the same text however it is cut into tokens.
 
 use std::collections::VecDeque;
 
 use furrow_model::tokenizer::Tokenizer;
-use furrow_openai::server::{Delta, TokenLogprob};
+use furrow_openai::server::{ChatDelta, TokenLogprob};
 
-use crate::draw::Watched;
+use crate::response::WatchedToken;
 
-/// What was drawn and not told yet.
-pub(super) struct Unfolding<'a> {
+/// Tokens that were sampled and not sent yet.
+pub(super) struct TextAssembler<'a> {
     tokenizer: &'a Tokenizer,
     stops: &'a [String],
     wants_logprobs: bool,
     wants_ids: bool,
     bytes: Vec<u8>,
-    /// Bytes told before those.
-    told: usize,
-    /// Whether a text to stop at came.
+    /// Number of bytes sent before `bytes`.
+    emitted: usize,
+    /// Whether a stop text was found.
     is_over: bool,
-    /// Tokens that were not told, in their order.
-    tokens: VecDeque<Drawn>,
+    /// Tokens that were not sent, in order.
+    tokens: VecDeque<PendingToken>,
 }
 
-/// A token, and where its bytes begin in the text.
-struct Drawn {
+/// A token, and the position of its bytes in the text.
+struct PendingToken {
     at: usize,
-    token: Watched,
+    token: WatchedToken,
 }
 
-impl<'a> Unfolding<'a> {
+impl<'a> TextAssembler<'a> {
     pub fn new(tokenizer: &'a Tokenizer, stops: &'a [String], wants_logprobs: bool, wants_ids: bool) -> Self {
         Self {
             tokenizer,
@@ -36,50 +37,52 @@ impl<'a> Unfolding<'a> {
             wants_logprobs,
             wants_ids,
             bytes: Vec::new(),
-            told: 0,
+            emitted: 0,
             is_over: false,
             tokens: VecDeque::new(),
         }
     }
 
-    /// Takes a token; `Some` when there is text to tell.
-    pub fn push(&mut self, token: Watched) -> Option<Delta> {
+    /// Adds a token; `Some` if there is text to send.
+    pub fn push(&mut self, token: WatchedToken) -> Option<ChatDelta> {
         if self.is_over {
             return None;
         }
         let vocabulary = self.tokenizer.vocabulary();
         let id = token.id;
-        self.tokens.push_back(Drawn { at: self.told + self.bytes.len(), token });
+        self.tokens.push_back(PendingToken { at: self.emitted + self.bytes.len(), token });
         if !vocabulary.is_special(id) {
             self.bytes.extend(vocabulary.bytes(id).unwrap_or_default());
         }
         self.cut();
         let ready = self.ready();
         let text = self.take(ready);
-        (!text.is_empty()).then(|| self.delta(text, self.told))
+        (!text.is_empty()).then(|| self.delta(text, self.emitted))
     }
 
-    /// What is left when nothing more comes.
-    pub fn finish(mut self) -> Delta {
+    /// The rest after the last token.
+    pub fn finish(mut self) -> ChatDelta {
         let text = self.take(self.bytes.len());
         self.delta(text, usize::MAX)
     }
 
-    /// Cuts off the first text to stop at and all behind it. A token that begins before it is told whole.
+    /// Removes the first stop text and everything after it. A token that begins before it is kept
+    /// whole.
     fn cut(&mut self) {
-        let places = self
+        let positions = self
             .stops
             .iter()
             .filter_map(|stop| self.bytes.windows(stop.len()).position(|window| window == stop.as_bytes()));
-        if let Some(place) = places.min() {
-            self.bytes.truncate(place);
+        if let Some(position) = positions.min() {
+            self.bytes.truncate(position);
             self.is_over = true;
-            let end = self.told + place;
-            self.tokens.retain(|drawn| drawn.at < end);
+            let end = self.emitted + position;
+            self.tokens.retain(|pending| pending.at < end);
         }
     }
 
-    /// Bytes that can be told: what may begin a text to stop at waits, and so does a character of which more may come.
+    /// Number of bytes that can be sent. The beginning of a possible stop text waits, and so does
+    /// an incomplete character.
     fn ready(&self) -> usize {
         let mut ready = self.bytes.len();
         if !self.is_over {
@@ -96,15 +99,15 @@ impl<'a> Unfolding<'a> {
     }
 
     fn take(&mut self, ready: usize) -> String {
-        let told: Vec<u8> = self.bytes.drain(..ready).collect();
-        self.told += told.len();
-        String::from_utf8_lossy(&told).into_owned()
+        let emitted: Vec<u8> = self.bytes.drain(..ready).collect();
+        self.emitted += emitted.len();
+        String::from_utf8_lossy(&emitted).into_owned()
     }
 
-    /// This text and the tokens that begin before a place of the whole.
-    fn delta(&mut self, text: String, end: usize) -> Delta {
-        let ready = self.tokens.iter().take_while(|drawn| drawn.at < end).count();
-        let tokens: Vec<Watched> = self.tokens.drain(..ready).map(|drawn| drawn.token).collect();
+    /// This text and the tokens that begin before a position.
+    fn delta(&mut self, text: String, end: usize) -> ChatDelta {
+        let ready = self.tokens.iter().take_while(|pending| pending.at < end).count();
+        let tokens: Vec<WatchedToken> = self.tokens.drain(..ready).map(|pending| pending.token).collect();
         let vocabulary = self.tokenizer.vocabulary();
         let alone = |id: u32, logprob: f32| {
             let bytes = vocabulary.bytes(id).unwrap_or_default();
@@ -115,7 +118,7 @@ impl<'a> Unfolding<'a> {
             let top = token.likeliest.iter().map(|(id, logprob)| alone(*id, *logprob)).collect();
             Some(TokenLogprob { top, ..alone(token.id, token.logprob?) })
         });
-        Delta {
+        ChatDelta {
             text,
             logprobs: self.wants_logprobs.then(|| logprobs.collect()),
             token_ids: self.wants_ids.then(|| tokens.iter().map(|token| token.id).collect()),
@@ -123,7 +126,7 @@ impl<'a> Unfolding<'a> {
     }
 }
 
-/// Whether bytes that are no character can become one.
+/// Whether invalid bytes can become a character.
 fn may_go_on(bytes: &[u8]) -> bool {
     std::str::from_utf8(bytes).is_err_and(|error| error.error_len().is_none())
 }
@@ -136,11 +139,12 @@ mod tests {
 
     use super::*;
 
-    /// A tokenizer of bytes alone, the shape of the published ones: 256 entries in their alphabet.
+    /// A tokenizer of bytes alone, in the form of the published ones: 256 entries in their
+    /// alphabet.
     fn tokenizer() -> Tokenizer {
         let folder = tempfile::tempdir().unwrap();
-        let what = furrow_model::init::Init {
-            size: furrow_model::init::Size::Tiny,
+        let what = furrow_model::init::InitSpec {
+            size: furrow_model::init::ModelSize::Tiny,
             seed: 1,
             dtype: furrow_model::init::StoredType::Bfloat16,
             shard_bytes_max: u64::MAX,
@@ -150,34 +154,34 @@ mod tests {
         Tokenizer::open(Path::new(&dir)).unwrap()
     }
 
-    fn watched(id: u32) -> Watched {
-        Watched { id, logprob: Some(-1.0), likeliest: Vec::new() }
+    fn watched(id: u32) -> WatchedToken {
+        WatchedToken { id, logprob: Some(-1.0), likeliest: Vec::new() }
     }
 
-    fn told(tokenizer: &Tokenizer, stops: &[String], ids: &[u32]) -> (Vec<String>, String) {
-        let mut unfolding = Unfolding::new(tokenizer, stops, true, true);
+    fn assemble(tokenizer: &Tokenizer, stops: &[String], ids: &[u32]) -> (Vec<String>, String) {
+        let mut unfolding = TextAssembler::new(tokenizer, stops, true, true);
         let mut parts = Vec::new();
-        let (mut seen, mut logprobs) = (Vec::new(), 0);
-        let deltas: Vec<Delta> = ids.iter().filter_map(|id| unfolding.push(watched(*id))).collect();
+        let (mut received, mut logprobs) = (Vec::new(), 0);
+        let deltas: Vec<ChatDelta> = ids.iter().filter_map(|id| unfolding.push(watched(*id))).collect();
         for delta in deltas.into_iter().chain([unfolding.finish()]) {
-            seen.extend(delta.token_ids.unwrap());
+            received.extend(delta.token_ids.unwrap());
             logprobs += delta.logprobs.unwrap().len();
             parts.push(delta.text);
         }
         let whole = parts.concat();
-        // Every token is told once, but for those that begin behind the text.
+        // Every token is sent once, except those that begin after the text.
         let bytes = |ids: &[u32]| -> Vec<u8> {
             ids.iter().flat_map(|id| tokenizer.vocabulary().bytes(*id).unwrap()).copied().collect()
         };
         let all = bytes(ids);
-        let places = stops
+        let positions = stops
             .iter()
             .filter_map(|stop| all.windows(stop.len()).position(|window| window == stop.as_bytes()));
-        let told = match places.min() {
+        let expected = match positions.min() {
             Some(end) => (0..=ids.len()).find(|count| bytes(&ids[..*count]).len() >= end).unwrap(),
             None => ids.len(),
         };
-        assert_eq!((&seen[..], logprobs), (&ids[..told], told));
+        assert_eq!((&received[..], logprobs), (&ids[..expected], expected));
         (parts, whole)
     }
 
@@ -193,7 +197,7 @@ mod tests {
         };
         let check = |stops: &[&str], text: &[u8], want: &str| {
             let stops: Vec<String> = stops.iter().map(|stop| (*stop).to_owned()).collect();
-            let (parts, whole) = told(&tokenizer, &stops, &bytes(text));
+            let (parts, whole) = assemble(&tokenizer, &stops, &bytes(text));
             assert_eq!(whole, want);
             assert!(parts.iter().all(|part| !part.contains('\u{fffd}')) || want.contains('\u{fffd}'));
         };
@@ -209,7 +213,8 @@ mod tests {
 
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(64))]
-        /// However the bytes are cut into tokens and told, the text is that of all of them up to the first stop.
+        /// However the bytes are cut into tokens and parts, the text is all of them up to the first
+        /// stop text.
         #[test]
         fn parts_make_the_whole(picks in prop::collection::vec(any::<prop::sample::Index>(), 0..60), stop in "[a-c]{0,3}") {
             thread_local!(static TOKENIZER: Tokenizer = tokenizer());
@@ -221,7 +226,7 @@ mod tests {
                 let all: Vec<u8> = ids.iter().flat_map(|id| vocabulary.bytes(*id).unwrap()).copied().collect();
                 let end = stops.first().and_then(|stop| all.windows(stop.len()).position(|window| window == stop.as_bytes()));
                 let want = String::from_utf8_lossy(&all[..end.unwrap_or(all.len())]).into_owned();
-                prop_assert_eq!(told(tokenizer, &stops, &ids).1, want);
+                prop_assert_eq!(assemble(tokenizer, &stops, &ids).1, want);
                 Ok(())
             })?;
         }

@@ -1,24 +1,28 @@
-//! Sessions side by side against each of them alone, on real threads.
+//! Sessions that share an engine, compared with each of them alone, on real threads.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use furrow_policy::{Model, Policy, PolicyError};
-use furrow_rollout::{Reply, StateOrigin, Trace};
-use furrow_wire::Opening;
+use furrow_policy::{ModelPolicy, Policy, PolicyError};
+use furrow_rollout::{PolicyReply, StateOrigin, Trace};
+use furrow_wire::SessionOpening;
 use rand::rngs::ChaCha12Rng;
 use rand::{RngExt, SeedableRng};
 use tokio::sync::watch;
 
-use crate::ground::*;
+use crate::fixture::*;
 
-/// Steps of a session: one in four goes on after its first picture left a window of two.
-fn steps(opening: &Opening) -> u32 {
+/// Steps of a session: every fourth one continues after its first image has left a window of two.
+fn steps(opening: &SessionOpening) -> u32 {
     if opening.ancestry.sample_index == 3 { 3 } else { 2 }
 }
 
-/// One session on its way: its stream is cut now and then, and its worker dies under it.
-async fn wander(models: watch::Receiver<Arc<Model>>, opening: Opening, seed: u64) -> Vec<(Reply, Trace)> {
+/// Acts one session, whose stream is cut at times and whose worker ends under it.
+async fn act_interrupted(
+    models: watch::Receiver<Arc<ModelPolicy>>,
+    opening: SessionOpening,
+    seed: u64,
+) -> Vec<(PolicyReply, Trace)> {
     let mut random = ChaCha12Rng::seed_from_u64(seed);
     let mut acted = Vec::new();
     let mut session = None;
@@ -47,21 +51,21 @@ async fn wander(models: watch::Receiver<Arc<Model>>, opening: Opening, seed: u64
     acted
 }
 
-/// What decides nothing but cost is left out.
-fn told(acted: &[(Reply, Trace)]) -> Vec<(&Reply, Option<&furrow_rollout::TokenTrace>)> {
+/// The replies without what concerns only the cost.
+fn compared(acted: &[(PolicyReply, Trace)]) -> Vec<(&PolicyReply, Option<&furrow_rollout::TokenTrace>)> {
     acted.iter().map(|(reply, trace)| (reply, trace.tokens.as_ref())).collect()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn sixty_four_sessions_get_bit_for_bit_what_they_get_alone() {
     let config = config(|_| {});
-    let openings: Vec<Opening> = (0..64)
+    let openings: Vec<SessionOpening> = (0..64)
         .map(|index| opening(&config, index / 4, index as u32 % 4, POLICIES[index as usize / 4 % 4]))
         .collect();
     let quiet = model(&config);
     let mut want = Vec::new();
     for opening in &openings {
-        want.push(live(&quiet, opening, steps(opening)).await);
+        want.push(act_steps(&quiet, opening, steps(opening)).await);
     }
     quiet.stop().await;
 
@@ -69,7 +73,7 @@ async fn sixty_four_sessions_get_bit_for_bit_what_they_get_alone() {
     let (models, watched) = watch::channel(model(&config));
     let tasks: Vec<_> = (seed..)
         .zip(&openings)
-        .map(|(seed, opening)| tokio::spawn(wander(watched.clone(), opening.clone(), seed)))
+        .map(|(seed, opening)| tokio::spawn(act_interrupted(watched.clone(), opening.clone(), seed)))
         .collect();
     for _ in 0..2 {
         tokio::time::sleep(Duration::from_millis(700)).await;
@@ -80,8 +84,8 @@ async fn sixty_four_sessions_get_bit_for_bit_what_they_get_alone() {
     for ((task, want), opening) in tasks.into_iter().zip(&want).zip(&openings) {
         let got = task.await.unwrap();
         assert_eq!(
-            told(&got),
-            told(want),
+            compared(&got),
+            compared(want),
             "seed {seed}, {} {}",
             opening.session.context,
             opening.ancestry.trajectory_id
@@ -89,20 +93,21 @@ async fn sixty_four_sessions_get_bit_for_bit_what_they_get_alone() {
         origins.extend(got.iter().filter_map(|(_, trace)| trace.engine.state_origin));
     }
     for origin in [StateOrigin::Forked, StateOrigin::Rebuilt, StateOrigin::Resident] {
-        assert!(origins.contains(&origin), "seed {seed}: nothing was {origin:?}");
+        assert!(origins.contains(&origin), "seed {seed}: no reply has the origin {origin:?}");
     }
     models.borrow().stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn idle_sessions_are_parked_and_come_back_bit_for_bit() {
+async fn idle_sessions_are_offloaded_and_restored_bit_for_bit() {
     let config = config(|_| {});
     let model = model(&config);
     for keep in [POLICIES[0], POLICIES[1]] {
-        let openings: Vec<Opening> = (0..8).map(|index| opening(&config, 100 + index, 0, keep)).collect();
+        let openings: Vec<SessionOpening> =
+            (0..8).map(|index| opening(&config, 100 + index, 0, keep)).collect();
         let mut want = Vec::new();
         for opening in &openings {
-            want.push(live(&model, opening, 3).await);
+            want.push(act_steps(&model, opening, 3).await);
         }
         let mut sessions = Vec::new();
         for opening in &openings {
@@ -113,14 +118,14 @@ async fn idle_sessions_are_parked_and_come_back_bit_for_bit() {
             for ((opening, session), want) in openings.iter().zip(&mut sessions).zip(&want) {
                 let got = replied(act(&mut **session, opening, step).await.unwrap());
                 assert_eq!(
-                    told(std::slice::from_ref(&got)),
-                    told(&want[step as usize..=step as usize]),
+                    compared(std::slice::from_ref(&got)),
+                    compared(&want[step as usize..=step as usize]),
                     "{keep} step {step}"
                 );
                 origins.extend(got.1.engine.state_origin);
             }
         }
-        assert!(origins.contains(&StateOrigin::Parked), "{keep}: eight sessions on six slots");
+        assert!(origins.contains(&StateOrigin::Offloaded), "{keep}: eight sessions on six slots");
     }
     model.stop().await;
 }

@@ -1,13 +1,13 @@
-//! What the endpoint answers: the same whole and in parts, each schema by its own automaton, log-probs of one pass; and what a request may
-//! cost before it is answered.
+//! The endpoint's answers: equal whole and streamed, each schema with its own automaton, log-probs
+//! of one pass; and what a request may cost before it is answered.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use furrow_model::cpu::Cpu;
-use furrow_model::forward::{Request, forward, room};
-use furrow_model::kernels::{Compute, Team};
-use furrow_model::weights::Weights;
+use furrow_model::cpu::CpuBackend;
+use furrow_model::forward::{ForwardRequest, capacity_for, forward};
+use furrow_model::kernels::{ProductPrecision, ThreadPool};
+use furrow_model::weights::ModelWeights;
 use furrow_rollout::ContextPolicy;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -15,9 +15,9 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use crate::chats::*;
-use crate::ground::*;
+use crate::fixture::*;
 
-/// What the parts of a stream make together, in the form of a whole answer.
+/// Assembles the parts of a stream into the form of a whole answer.
 fn gathered(events: &[Value]) -> Value {
     let (counted, parts) = events.split_last().unwrap();
     assert_eq!(counted["choices"], json!([]));
@@ -33,7 +33,7 @@ fn gathered(events: &[Value]) -> Value {
         let heads = ["id", "created", "model", "system_fingerprint"];
         assert!(heads.iter().all(|key| !event[key].is_null() && event[key] == counted[key]), "{event}");
         let [part] = &event["choices"].as_array().unwrap()[..] else { panic!("{event}") };
-        assert!(finish.is_null(), "nothing comes behind the end");
+        assert!(finish.is_null(), "no part follows the finish reason");
         assert_eq!(part["delta"]["role"] == "assistant", at == 0, "{event}");
         content.push_str(part["delta"]["content"].as_str().unwrap_or_default());
         grow(&mut token_ids, &part["token_ids"]);
@@ -63,15 +63,15 @@ fn of_schema(schema: &str) -> Value {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_stream_makes_the_whole_answer_whatever_is_asked_for() {
+async fn a_stream_adds_up_to_the_whole_answer_for_every_request() {
     let worker = start(|_| {}).await;
     let with = |changes: Value| {
-        let mut asked = request(json!([user("Tell me everything.")]));
-        (asked["max_tokens"], asked["temperature"], asked["seed"]) = (json!(40), json!(1), json!(3));
+        let mut payload = request(json!([user("Tell me everything.")]));
+        (payload["max_tokens"], payload["temperature"], payload["seed"]) = (json!(40), json!(1), json!(3));
         for (key, value) in changes.as_object().unwrap() {
-            asked[key] = value.clone();
+            payload[key] = value.clone();
         }
-        asked
+        payload
     };
     let image = data_url(&page(&opening(&worker.config, 1, 0, ContextPolicy::Append), 0).screenshot.bytes);
     let shown = json!([{ "role": "user", "content": [
@@ -88,20 +88,20 @@ async fn a_stream_makes_the_whole_answer_whatever_is_asked_for() {
         json!({ "top_k": 5, "min_p": 0.01, "stop": ["e", "a", "\u{fffd}"], "logprobs": true }),
     ];
     for changes in table {
-        let asked = with(changes);
-        let whole = Worker::told(worker.ask(&asked).await);
-        let mut parts = gathered(&worker.stream(&asked).await);
+        let payload = with(changes);
+        let whole = ChatWorker::expect_ok(worker.ask(&payload).await);
+        let mut parts = gathered(&worker.stream(&payload).await);
         for key in ["id", "object", "created", "model", "system_fingerprint"] {
             parts[key] = whole[key].clone();
         }
-        assert_eq!(parts, whole, "{asked}");
+        assert_eq!(parts, whole, "{payload}");
         assert!(whole["usage"]["completion_tokens"].as_u64() > Some(0), "{whole}");
     }
-    // A session goes on behind a stream as it does behind a whole answer.
+    // A session continues after a stream as it does after a whole answer.
     let mut messages = vec![user("Tell me everything.")];
     for turn in 0..3 {
         let named = |name: &str| with(json!({ "messages": messages, "session_id": name, "temperature": 0 }));
-        let whole = Worker::told(worker.ask(&named("whole")).await);
+        let whole = ChatWorker::expect_ok(worker.ask(&named("whole")).await);
         let parts = gathered(&worker.stream(&named("parts")).await);
         assert_eq!((&parts["choices"], &parts["usage"]), (&whole["choices"], &whole["usage"]), "turn {turn}");
         assert_eq!(counts(&whole).1 > 0, turn > 0);
@@ -119,20 +119,20 @@ async fn each_schema_is_answered_by_its_own_automaton() {
     let flag = r#"{"type":"boolean"}"#;
     let pair =
         |first: &str, second: &str| object(&format!(r#""{first}":{flag},"{second}":{flag}"#), r#""a","b""#);
-    // The first two are equal as JSON values; their replies are other texts.
+    // The first two are equal as JSON values, but their replies are different texts.
     assert_eq!(pair("a", "b"), pair("b", "a"));
-    let words = |words: &str| of_schema(&format!(r#"{{"enum":[{words}]}}"#));
+    let literals = |literals: &str| of_schema(&format!(r#"{{"enum":[{literals}]}}"#));
     let list = |least: u32| {
         of_schema(&format!(r#"{{"type":"array","items":{flag},"minItems":{least},"maxItems":3}}"#))
     };
-    type Is = fn(&str) -> bool;
-    let table: [(Value, u32, Is); 12] = [
+    type ReplyCheck = fn(&str) -> bool;
+    let table: [(Value, u32, ReplyCheck); 12] = [
         (pair("a", "b"), 60, |text| text.starts_with(r#"{"a":"#) && text.contains(r#","b":"#)),
         (pair("b", "a"), 60, |text| text.starts_with(r#"{"b":"#) && text.contains(r#","a":"#)),
         (object(&format!(r#""a":{flag},"b":{flag}"#), r#""b""#), 60, |text| text.contains(r#""b":"#)),
-        (words(r#""red","blue""#), 60, |text| [r#""red""#, r#""blue""#].contains(&text)),
-        (words(r#""red","green""#), 60, |text| [r#""red""#, r#""green""#].contains(&text)),
-        (words("1,2"), 60, |text| ["1", "2"].contains(&text)),
+        (literals(r#""red","blue""#), 60, |text| [r#""red""#, r#""blue""#].contains(&text)),
+        (literals(r#""red","green""#), 60, |text| [r#""red""#, r#""green""#].contains(&text)),
+        (literals("1,2"), 60, |text| ["1", "2"].contains(&text)),
         (list(2), 60, |text| (1..3).contains(&text.matches(',').count())),
         (list(3), 60, |text| text.matches(',').count() == 2),
         (of_schema(r#"{"type":"string"}"#), 60, |text| text.starts_with('"') && text.len() > 20),
@@ -140,15 +140,15 @@ async fn each_schema_is_answered_by_its_own_automaton() {
         (json!({ "type": "json_object" }), 60, |text| text.starts_with('{')),
         (json!({ "type": "text" }), 60, |text| serde_json::from_str::<Value>(text).is_err()),
     ];
-    // Twice in turn, more of them than are kept: automata are forgotten and made again.
+    // Twice in turn, and more of them than are kept: automata are dropped and compiled again.
     for round in 0..2 {
         for (format, max_tokens, is_right) in &table {
-            let mut asked = request(json!([user("Fill it in.")]));
-            (asked["response_format"], asked["max_tokens"]) = (format.clone(), json!(max_tokens));
-            (asked["temperature"], asked["seed"]) = (json!(1), json!(round));
-            let told = Worker::told(worker.ask(&asked).await);
-            assert!(is_right(text(&told)), "{format} in {max_tokens}: {told}");
-            assert!(ids(&told["choices"][0]["token_ids"]).len() as u32 <= *max_tokens, "{told}");
+            let mut payload = request(json!([user("Fill it in.")]));
+            (payload["response_format"], payload["max_tokens"]) = (format.clone(), json!(max_tokens));
+            (payload["temperature"], payload["seed"]) = (json!(1), json!(round));
+            let answer = ChatWorker::expect_ok(worker.ask(&payload).await);
+            assert!(is_right(text(&answer)), "{format} in {max_tokens}: {answer}");
+            assert!(ids(&answer["choices"][0]["token_ids"]).len() as u32 <= *max_tokens, "{answer}");
         }
     }
     worker.end().await;
@@ -157,18 +157,21 @@ async fn each_schema_is_answered_by_its_own_automaton() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_likeliest_tokens_are_those_of_one_pass() {
     let worker = start(|_| {}).await;
-    let weights = Arc::new(Weights::load(checkpoint(), &Team::new(2), &mut |_, _| {}).unwrap());
+    let weights = Arc::new(ModelWeights::load(checkpoint(), &ThreadPool::new(2), &mut |_, _| {}).unwrap());
     let width = weights.config.text.vocabulary;
     for (temperature, top, seed) in [(0.0, 5, 0), (1.0, 20, 1), (0.7, 3, 2), (0.7, 0, 2), (1.4, 1, 3)] {
-        let mut asked = request(json!([user("Name a colour.")]));
-        (asked["temperature"], asked["seed"]) = (json!(temperature), json!(seed));
-        (asked["logprobs"], asked["top_logprobs"]) = (json!(true), json!(top));
-        let told = Worker::told(worker.ask(&asked).await);
-        let (prompt, reply) = (ids(&told["prompt_token_ids"]), ids(&told["choices"][0]["token_ids"]));
+        let mut payload = request(json!([user("Name a colour.")]));
+        (payload["temperature"], payload["seed"]) = (json!(temperature), json!(seed));
+        (payload["logprobs"], payload["top_logprobs"]) = (json!(true), json!(top));
+        let answer = ChatWorker::expect_ok(worker.ask(&payload).await);
+        let (prompt, reply) = (ids(&answer["prompt_token_ids"]), ids(&answer["choices"][0]["token_ids"]));
         let all = [&prompt[..], &reply].concat();
-        let mut cpu = Cpu::open(weights.clone(), room(all.len(), 0, 0), 2, Compute::Float32).unwrap();
-        let pass = forward(&mut cpu, &Request { input_ids: &all, ..Request::default() }).unwrap();
-        let content = told["choices"][0]["logprobs"]["content"].as_array().unwrap();
+        let mut cpu =
+            CpuBackend::open(weights.clone(), capacity_for(all.len(), 0, 0), 2, ProductPrecision::Float32)
+                .unwrap();
+        let pass =
+            forward(&mut cpu, &ForwardRequest { input_ids: &all, ..ForwardRequest::default() }).unwrap();
+        let content = answer["choices"][0]["logprobs"]["content"].as_array().unwrap();
         assert_eq!(content.len(), reply.len());
         for (at, (entry, id)) in content.iter().zip(&reply).enumerate() {
             let row = &pass.logits[(prompt.len() + at - 1) * width..][..width];
@@ -185,16 +188,16 @@ async fn the_likeliest_tokens_are_those_of_one_pass() {
             let own = likeliest.iter().find(|other| other["bytes"] == entry["bytes"]);
             assert!(own.is_none_or(|own| own["logprob"] == entry["logprob"]), "{entry}");
             if temperature == 0.0 {
-                assert_eq!(likeliest[0]["token"], entry["token"], "greedy draws the likeliest");
+                assert_eq!(likeliest[0]["token"], entry["token"], "greedy sampling takes the likeliest");
             }
         }
     }
-    // Whether others are told beside it changes nothing of what is drawn, nor of its log-prob.
-    let mut asked = request(json!([user("Name a colour.")]));
-    (asked["temperature"], asked["seed"], asked["logprobs"]) = (json!(1), json!(4), json!(true));
-    let alone = Worker::told(worker.ask(&asked).await);
-    asked["top_logprobs"] = json!(2);
-    let mut beside = Worker::told(worker.ask(&asked).await);
+    // Ranking changes neither the sampled tokens nor their log-probs.
+    let mut payload = request(json!([user("Name a colour.")]));
+    (payload["temperature"], payload["seed"], payload["logprobs"]) = (json!(1), json!(4), json!(true));
+    let alone = ChatWorker::expect_ok(worker.ask(&payload).await);
+    payload["top_logprobs"] = json!(2);
+    let mut beside = ChatWorker::expect_ok(worker.ask(&payload).await);
     for entry in beside["choices"][0]["logprobs"]["content"].as_array_mut().unwrap() {
         assert_eq!(entry["top_logprobs"].as_array().unwrap().len(), 2);
         entry["top_logprobs"] = json!([]);
@@ -207,7 +210,7 @@ async fn the_likeliest_tokens_are_those_of_one_pass() {
 async fn pictures_that_cannot_be_shown_are_not_decoded() {
     let worker = start(|file| file.serve.images_max = 200).await;
     let sound = page(&opening(&worker.config, 1, 0, ContextPolicy::Append), 0).screenshot.bytes.to_vec();
-    // Its head and its end are whole; between them is nothing that can be decoded.
+    // Header and end are intact, but the data between them cannot be decoded.
     let mut torn = sound.clone();
     let data = torn.windows(4).position(|name| name == b"IDAT").unwrap() + 4;
     torn[data..data + 8].fill(0xff);
@@ -219,20 +222,21 @@ async fn pictures_that_cannot_be_shown_are_not_decoded() {
         request(json!([user("first"), { "role": "user", "content": parts }]))
     };
     let check = async |pictures: &[&Vec<u8>], code: &str, message: &str| {
-        let (status, told) = worker.ask(&show(pictures)).await;
-        let error = &told["error"];
-        assert_eq!((status, error["code"].as_str().unwrap_or_default()), (400, code), "{told}");
-        assert!(error["message"].as_str().unwrap().contains(message), "{told}");
+        let (status, answer) = worker.ask(&show(pictures)).await;
+        let error = &answer["error"];
+        assert_eq!((status, error["code"].as_str().unwrap_or_default()), (400, code), "{answer}");
+        assert!(error["message"].as_str().unwrap().contains(message), "{answer}");
     };
-    Worker::told(worker.ask(&show(&[&sound; 3])).await);
-    check(&[&sound, &torn], "", "a picture cannot be read").await;
-    // 16 rows each, and a context of 768 tokens: were the first one decoded, the answer would be that it cannot be.
+    ChatWorker::expect_ok(worker.ask(&show(&[&sound; 3])).await);
+    check(&[&sound, &torn], "", "the image cannot be read").await;
+    // 16 rows each, and a context of 768 tokens. If the first one were decoded, the error would be
+    // about that.
     check(&[&torn; 100], "context_length_exceeded", "take 768 tokens; all must be below 768").await;
     worker.end().await;
 }
 
-/// Begins a chat and leaves its body for later.
-async fn begin(worker: &Worker, body: &str) -> TcpStream {
+/// Begins a chat and sends its body later.
+async fn begin(worker: &ChatWorker, body: &str) -> TcpStream {
     let mut stream = TcpStream::connect(worker.address).await.unwrap();
     let (address, bytes) = (worker.address, body.len());
     let head = format!(
@@ -244,34 +248,35 @@ async fn begin(worker: &Worker, body: &str) -> TcpStream {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_sends_slowly_waits_alone() {
+async fn a_slow_sender_delays_no_other_request() {
     let worker = start(|file| {
         (file.serve.sessions_max, file.serve.requests_max, file.serve.queue_max) = (1, 1, 1);
     })
     .await;
-    let asked = request(json!([user("hi")]));
-    let body = asked.to_string();
+    let payload = request(json!([user("hi")]));
+    let body = payload.to_string();
     let mut slow = begin(&worker, &body).await;
-    // Two are let in at most: a second slow one fills the house, so the first is known to be inside.
+    // At most two are admitted. A second slow request fills the queue, which shows that the first
+    // is in it.
     let full = async {
         loop {
             let second = begin(&worker, &body).await;
             tokio::time::sleep(Duration::from_millis(50)).await;
-            if worker.ask(&asked).await.0 == 429 {
+            if worker.ask(&payload).await.0 == 429 {
                 return second;
             }
         }
     };
     drop(timeout(Duration::from_secs(20), full).await.unwrap());
-    // The only place at work is free for those whose requests are there.
-    let told = timeout(Duration::from_secs(20), until(&worker, 200)).await.unwrap();
+    // The only permit to run is free for requests whose bodies have arrived.
+    let first_answer = timeout(Duration::from_secs(20), until(&worker, 200)).await.unwrap();
     slow.write_all(&body.as_bytes()[1..]).await.unwrap();
     let mut answer = String::new();
     slow.read_to_string(&mut answer).await.unwrap();
     let (head, whole) = answer.split_once("\r\n\r\n").unwrap();
     let own: Value = serde_json::from_str(whole).unwrap();
     assert!(head.starts_with("HTTP/1.1 200"), "{head}");
-    assert_eq!(own["choices"], told["choices"]);
+    assert_eq!(own["choices"], first_answer["choices"]);
     worker.end().await;
 
     let worker = start(|file| file.serve.deadline_millis = 300).await;

@@ -6,6 +6,6 @@ mod answers;
 mod audit;
 mod chats;
 mod claims;
-mod doors;
-mod ground;
+mod fixture;
+mod refusals;
 mod weights;

@@ -1,4 +1,5 @@
-//! Published weights under running sessions: every log-prob is that of the very version its token is tagged with, and nobody is lost.
+//! Published weights while sessions run: every log-prob is that of the version its token is tagged
+//! with, and no session is lost.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -6,47 +7,51 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use furrow_model::backend::{Backend, Inset, PAGE_TOKENS, Page, Room, Slot, Span, Want};
-use furrow_model::checkpoint::Checkpoint;
-use furrow_model::cpu::Cpu;
-use furrow_model::forward::room;
-use furrow_model::init::{Init, Size, StoredType, init};
-use furrow_model::kernels::{Compute, Team};
-use furrow_model::vision::{ImageLimits, Resample, Tile, decode, prepare};
-use furrow_model::weights::Weights;
-use furrow_policy::{Model, Policy, WeightsFile};
-use furrow_rollout::{
-    ContextPolicy, PolicyVersion, Reply, TokenTrace, Trace, WeightsForm, WeightsLink, WeightsOrder,
+use furrow_model::backend::{
+    Backend, BackendCapacity, ImageInset, LogitRows, PAGE_TOKENS, Page, SequenceSpan, Slot,
 };
-use furrow_wire::Opening;
+use furrow_model::checkpoint::Checkpoint;
+use furrow_model::cpu::CpuBackend;
+use furrow_model::forward::capacity_for;
+use furrow_model::init::{InitSpec, ModelSize, StoredType, init};
+use furrow_model::kernels::{ProductPrecision, ThreadPool};
+use furrow_model::vision::{ImageLimits, ImageTile, ResampleMode, decode, prepare};
+use furrow_model::weights::ModelWeights;
+use furrow_policy::{ModelPolicy, Policy, WeightsFile};
+use furrow_rollout::{
+    ContextPolicy, PolicyReply, PolicyVersion, TokenTrace, Trace, WeightsForm, WeightsLink, WeightsOrder,
+};
+use furrow_wire::SessionOpening;
 use serde_json::json;
 use sha2::{Digest, Sha256};
 use tempfile::TempDir;
 use tokio_util::sync::CancellationToken;
 
-use crate::claims::{Kept, logprobs};
-use crate::ground::*;
+use crate::claims::{KeptTokens, logprobs};
+use crate::fixture::*;
 
-/// What versions are made of, in turns: two whole checkpoints, and a delta and an adapter over the first of them.
+/// Kinds of versions, in turn: two whole checkpoints, and a delta and an adapter on the first of
+/// them.
 const KINDS: i32 = 4;
 
-struct Published {
+struct PublishedWeights {
     _dir: TempDir,
     links: Vec<Vec<WeightsLink>>,
-    weights: Vec<Arc<Weights>>,
+    weights: Vec<Arc<ModelWeights>>,
     bytes: u64,
 }
 
-fn published() -> &'static Published {
-    static MADE: OnceLock<Published> = OnceLock::new();
+fn published() -> &'static PublishedWeights {
+    static MADE: OnceLock<PublishedWeights> = OnceLock::new();
     MADE.get_or_init(make)
 }
 
-fn make() -> Published {
+fn make() -> PublishedWeights {
     let dir = tempfile::tempdir().unwrap();
     let whole = |name: &str, seed: u64| {
         let path = dir.path().join(name);
-        let what = Init { size: Size::Tiny, seed, dtype: StoredType::Float32, shard_bytes_max: u64::MAX };
+        let what =
+            InitSpec { size: ModelSize::Tiny, seed, dtype: StoredType::Float32, shard_bytes_max: u64::MAX };
         init(&path, &what).unwrap();
         path
     };
@@ -55,9 +60,10 @@ fn make() -> Published {
     let base = Checkpoint::open(&first).unwrap();
     write_delta(&delta, &base);
     write_adapter(&adapter, &base);
-    let team = Team::new(2);
+    let team = ThreadPool::new(2);
     let bytes = base.bytes();
-    let load = |checkpoint: Checkpoint| Arc::new(Weights::of(&checkpoint, &team, &mut |_, _| {}).unwrap());
+    let load =
+        |checkpoint: Checkpoint| Arc::new(ModelWeights::of(&checkpoint, &team, &mut |_, _| {}).unwrap());
     let again = || Checkpoint::open(&first).unwrap();
     let weights = vec![
         load(base),
@@ -73,10 +79,10 @@ fn make() -> Published {
         over(WeightsForm::Delta, &delta),
         over(WeightsForm::Adapter, &adapter),
     ];
-    Published { _dir: dir, links, weights, bytes }
+    PublishedWeights { _dir: dir, links, weights, bytes }
 }
 
-/// Values that are the same every time, between -0.5 and 0.5 times `scale`.
+/// Deterministic values between -0.5 and 0.5 times `scale`.
 fn noise(count: usize, scale: f32) -> Vec<u8> {
     let value = |at: u32| (at.wrapping_mul(2_654_435_761) >> 8) as f32 / (1 << 24) as f32 - 0.5;
     (0..count as u32).flat_map(|at| (value(at) * scale).to_le_bytes()).collect()
@@ -131,9 +137,9 @@ fn order(version: i32) -> WeightsOrder {
 }
 
 /// The weights of a version; 0 is the job's own checkpoint.
-fn weights_of(version: i32) -> Arc<Weights> {
-    static OWN: OnceLock<Arc<Weights>> = OnceLock::new();
-    let load = || Arc::new(Weights::load(checkpoint(), &Team::new(2), &mut |_, _| {}).unwrap());
+fn weights_of(version: i32) -> Arc<ModelWeights> {
+    static OWN: OnceLock<Arc<ModelWeights>> = OnceLock::new();
+    let load = || Arc::new(ModelWeights::load(checkpoint(), &ThreadPool::new(2), &mut |_, _| {}).unwrap());
     match version {
         0 => OWN.get_or_init(load).clone(),
         version => published().weights[(version % KINDS) as usize].clone(),
@@ -144,31 +150,33 @@ fn swapping(on_swap: &str) -> furrow_policy::PolicyConfig {
     config(|file| file.weights = WeightsFile { on_swap: on_swap.into(), ..WeightsFile::default() })
 }
 
-type Row = (Reply, Trace);
+type ActedStep = (PolicyReply, Trace);
 
-/// Trajectories one after another until told to stop: what each was and what it acted.
+/// Acts one trajectory after another until it is stopped. Returns the opening and the steps of
+/// each.
 async fn act_on(
-    model: Arc<Model>,
+    model: Arc<ModelPolicy>,
     config: furrow_policy::PolicyConfig,
     lane: u64,
     stop: CancellationToken,
-) -> Vec<(Opening, Vec<Row>)> {
+) -> Vec<(SessionOpening, Vec<ActedStep>)> {
     let mut all = Vec::new();
     while !stop.is_cancelled() || all.is_empty() {
         let index = all.len() as u64;
         let keep = POLICIES[(lane + index) as usize % POLICIES.len()];
         let opening = opening(&config, lane * 1000 + index, 0, keep);
-        let rows = live(&model, &opening, 3).await;
+        let rows = act_steps(&model, &opening, 3).await;
         all.push((opening, rows));
     }
     all
 }
 
-/// Runs lanes of trajectories while versions are published one after another, each once some steps have passed.
+/// Runs parallel series of trajectories while versions are published in sequence, each after a
+/// number of steps.
 async fn published_under_load(
     on_swap: &str,
     versions: i32,
-) -> (Arc<Model>, Vec<(Opening, Vec<Row>)>, Vec<u64>) {
+) -> (Arc<ModelPolicy>, Vec<(SessionOpening, Vec<ActedStep>)>, Vec<u64>) {
     let config = swapping(on_swap);
     let model = model(&config);
     let stop = CancellationToken::new();
@@ -189,7 +197,7 @@ async fn published_under_load(
     (model, all, resident)
 }
 
-/// Memory that this process has, in bytes.
+/// Resident memory of this process, in bytes.
 fn resident_bytes() -> u64 {
     let text = fs::read_to_string("/proc/self/statm").unwrap();
     text.split(' ').nth(1).unwrap().parse::<u64>().unwrap() * 4096
@@ -200,11 +208,12 @@ fn versions(row: &TokenTrace) -> (i32, i32) {
     (all().min().unwrap(), all().max().unwrap())
 }
 
-/// Recomputes rows whose state and response share one version, `most` of them, spread evenly. Returns how many there were.
-fn recompute(all: &[(Opening, Vec<Row>)], most: usize) -> usize {
+/// Recomputes rows whose state and response have one version, at most `most` of them, spread
+/// evenly. Returns how many there were.
+fn recompute(all: &[(SessionOpening, Vec<ActedStep>)], most: usize) -> usize {
     let mut pure = Vec::new();
     for (opening, rows) in all {
-        let mut kept = Kept::default();
+        let mut kept = KeptTokens::default();
         for (_, trace) in rows {
             let row = tokens(trace);
             let prompt = kept.row(row);
@@ -215,7 +224,7 @@ fn recompute(all: &[(Opening, Vec<Row>)], most: usize) -> usize {
         }
     }
     let every = pure.len().div_ceil(most).max(1);
-    let (mut compared, mut told_apart) = (0, 0);
+    let (mut compared, mut distinguished) = (0, 0);
     for (opening, prompt, row, version) in pure.iter().step_by(every) {
         let ids = [&prompt[..], &row.response_token_ids].concat();
         let gap = |version: i32| {
@@ -225,35 +234,35 @@ fn recompute(all: &[(Opening, Vec<Row>)], most: usize) -> usize {
             gaps.fold(0.0_f32, f32::max)
         };
         let own = gap(*version);
-        assert!(own < 1e-4, "a row of version {version} is {own} away from its weights");
-        // What would be wrong by one version must show.
-        told_apart += usize::from(gap(*version + 1) > 1e-2);
+        assert!(own < 1e-4, "a row of version {version} differs by {own} from its weights");
+        // An error of one version must be detectable.
+        distinguished += usize::from(gap(*version + 1) > 1e-2);
         compared += 1;
     }
-    assert!(told_apart * 10 >= compared * 9, "{told_apart} of {compared} rows tell versions apart");
+    assert!(distinguished * 10 >= compared * 9, "{distinguished} of {compared} rows distinguish versions");
     compared
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_hundred_versions_take_over_under_load_and_every_token_is_of_its_own() {
     let (model, all, resident) = published_under_load("keep", 100).await;
-    let mut seen = BTreeMap::new();
+    let mut versions_acted = BTreeMap::new();
     for (opening, rows) in &all {
         assert_eq!(rows.len(), 3, "{} was lost", opening.ancestry.trajectory_id);
         let of_trajectory: Vec<i32> =
             rows.iter().flat_map(|(_, trace)| tokens(trace).policy_versions.clone()).collect();
-        assert!(of_trajectory.is_sorted(), "{of_trajectory:?} goes back");
+        assert!(of_trajectory.is_sorted(), "{of_trajectory:?} is not sorted");
         for version in of_trajectory {
-            *seen.entry(version).or_insert(0) += 1;
+            *versions_acted.entry(version).or_insert(0) += 1;
         }
     }
-    assert!(seen.len() > 30, "only {} versions acted", seen.len());
+    assert!(versions_acted.len() > 30, "only {} versions acted", versions_acted.len());
     assert!(recompute(&all, 24) >= 12);
     // A leak of every old version would be 80 of them.
     let growth = resident[99].saturating_sub(resident[19]);
     assert!(
         growth < 30 * published().bytes,
-        "{growth} bytes more after 80 versions of {}",
+        "{growth} bytes of growth after 80 versions of {}",
         published().bytes
     );
     model.stop().await;
@@ -274,7 +283,7 @@ async fn rebuilt_sessions_have_nothing_of_older_weights() {
             before = newest;
         }
     }
-    assert!(rebuilt > 0, "no session was there when weights came");
+    assert!(rebuilt > 0, "no session was open when weights arrived");
     assert!(recompute(&all, 16) >= 8);
     model.stop().await;
 }
@@ -291,40 +300,40 @@ async fn a_trajectory_that_finishes_on_old_weights_is_of_one_version() {
         }
         later += usize::from(first > 0);
     }
-    assert!(later > 4, "{later} trajectories began after the first exchange");
+    assert!(later > 4, "only {later} trajectories began after the first exchange");
     assert!(recompute(&all, 16) >= 12);
     model.stop().await;
 }
 
-/// Log-probs of one sequence, its tokens run on weights that change on the way.
-struct Walk {
-    cpu: Cpu,
+/// Log-probs of one sequence, whose tokens run on weights that change at given positions.
+struct SequenceWalk {
+    cpu: CpuBackend,
     done: usize,
     ids: Vec<u32>,
-    insets: Vec<Inset>,
+    insets: Vec<ImageInset>,
     pages: Vec<Page>,
     logprobs: Vec<f32>,
     last: Vec<f32>,
 }
 
-impl Walk {
-    fn new(opening: &Opening, ids: &[u32], row: &TokenTrace, version: i32) -> Self {
+impl SequenceWalk {
+    fn new(opening: &SessionOpening, ids: &[u32], row: &TokenTrace, version: i32) -> Self {
         let weights = weights_of(version);
         let vision = weights.config.vision.clone().unwrap();
-        let mut tiles: Vec<Vec<Tile>> = Vec::new();
+        let mut tiles: Vec<Vec<ImageTile>> = Vec::new();
         for span in &row.image_spans {
             let rgb = decode(&page(opening, span.step).screenshot.bytes, ImageLimits::default()).unwrap();
-            tiles.push(prepare(&rgb, &vision, Resample::U8).tiles);
+            tiles.push(prepare(&rgb, &vision, ResampleMode::U8).tiles);
         }
         let count = tiles.iter().map(Vec::len).sum();
         let rows = ids.len() as u32;
-        let all = Room { rows_max: rows, logits_max: rows, ..room(ids.len(), count, 0) };
-        let mut cpu = Cpu::open(weights, all, 2, Compute::Float32).unwrap();
+        let all = BackendCapacity { rows_max: rows, logits_max: rows, ..capacity_for(ids.len(), count, 0) };
+        let mut cpu = CpuBackend::open(weights, all, 2, ProductPrecision::Float32).unwrap();
         let mut insets = Vec::new();
         for (span, tiles) in row.image_spans.iter().zip(&tiles) {
             let (len, mut at) = (vision.rows_per_tile() as u32, span.token_start);
             for feature in cpu.encode(tiles).unwrap() {
-                insets.push(Inset { at, len, feature, row: 0 });
+                insets.push(ImageInset { at, len, feature, row: 0 });
                 at += len;
             }
         }
@@ -332,19 +341,19 @@ impl Walk {
         Self { cpu, done: 0, ids: ids.into(), insets, pages, logprobs: vec![f32::NAN], last: Vec::new() }
     }
 
-    /// Runs tokens up to a position that no picture lies across.
+    /// Runs tokens up to a position that is not inside an image.
     fn run_to(&mut self, end: usize) {
-        let inside = |inset: &&Inset| (self.done..end).contains(&(inset.at as usize));
-        let shifted = |inset: &Inset| Inset { at: inset.at - self.done as u32, ..*inset };
-        let insets: Vec<Inset> = self.insets.iter().filter(inside).map(shifted).collect();
+        let inside = |inset: &&ImageInset| (self.done..end).contains(&(inset.at as usize));
+        let shifted = |inset: &ImageInset| ImageInset { at: inset.at - self.done as u32, ..*inset };
+        let insets: Vec<ImageInset> = self.insets.iter().filter(inside).map(shifted).collect();
         let tokens = &self.ids[self.done..end];
-        let span = Span {
+        let span = SequenceSpan {
             slot: Slot(0),
             pages: &self.pages,
             start: self.done as u32,
             tokens,
             insets: &insets,
-            want: Want::All,
+            want: LogitRows::All,
         };
         self.cpu.run(&[span]).unwrap();
         for (row, at) in (self.done..end).enumerate() {
@@ -363,7 +372,8 @@ fn log_softmax(logits: &[f32], id: u32) -> f32 {
     (f64::from(logits[id as usize] - most) - sum.ln()) as f32
 }
 
-/// A kept state is what the records say: the tokens up to the exchange on the old weights, those behind it on the new ones.
+/// A kept state matches the records: tokens up to the exchange ran on the old weights, later ones
+/// on the new weights.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_kept_state_goes_on_under_new_weights_exactly_where_the_records_say() {
     let config = swapping("keep");
@@ -376,16 +386,16 @@ async fn a_kept_state_goes_on_under_new_weights_exactly_where_the_records_say() 
     let (before, after) = (tokens(&first.1), tokens(&second.1));
     assert_eq!((versions(before), versions(after)), ((0, 0), (1, 1)));
     assert_eq!(first.1.state_version_min, Some(PolicyVersion(0)));
-    assert_eq!(second.1.state_version_min, Some(PolicyVersion(0)), "it reads what version 0 wrote");
-    let mut kept = Kept::default();
+    assert_eq!(second.1.state_version_min, Some(PolicyVersion(0)), "its state contains what version 0 wrote");
+    let mut kept = KeptTokens::default();
     kept.row(before);
     let prompt = kept.row(after);
     let ids = [&prompt[..], &after.response_token_ids].concat();
-    // The last token drawn was never run: it begins the next span.
-    let drawn = before.response_mask.iter().filter(|drawn| **drawn).count();
-    let exchange = before.prompt_token_ids.len() + drawn - 1;
-    let mut walk = Walk::new(&opening, &ids, after, 0);
-    // Both pictures' features, each by the encoder of its time.
+    // The last sampled token did not run: it begins the next span.
+    let sampled = before.response_mask.iter().filter(|sampled| **sampled).count();
+    let exchange = before.prompt_token_ids.len() + sampled - 1;
+    let mut walk = SequenceWalk::new(&opening, &ids, after, 0);
+    // The features of both images, each from the encoder of its time.
     walk.run_to(exchange);
     walk.cpu.replace_weights(weights_of(1)).unwrap();
     let vision = weights_of(1).config.vision.clone().unwrap();
@@ -394,7 +404,7 @@ async fn a_kept_state_goes_on_under_new_weights_exactly_where_the_records_say() 
     let own: Vec<_> =
         walk.insets.iter().filter(|inset| inset.at >= span.token_start).map(|inset| inset.feature).collect();
     walk.cpu.release(&own);
-    let again = walk.cpu.encode(&prepare(&rgb, &vision, Resample::U8).tiles).unwrap();
+    let again = walk.cpu.encode(&prepare(&rgb, &vision, ResampleMode::U8).tiles).unwrap();
     for (inset, feature) in walk.insets.iter_mut().filter(|inset| inset.at >= span.token_start).zip(again) {
         inset.feature = feature;
     }
@@ -428,10 +438,10 @@ async fn bad_weights_are_refused_with_their_file_and_tensor_and_the_old_ones_sta
         fs::write(broken.join("delta.json"), manifest.to_string()).unwrap();
     };
     let opening = opening(&config, 5, 0, ContextPolicy::Append);
-    let want = live(&model, &opening, 1).await;
-    let check = async |order: WeightsOrder, words: &[&str]| {
-        let told = model.take_weights(&order).await.unwrap_err();
-        assert!(words.iter().all(|word| told.contains(word)), "{words:?} not in {told}");
+    let want = act_steps(&model, &opening, 1).await;
+    let check = async |order: WeightsOrder, parts: &[&str]| {
+        let error = model.take_weights(&order).await.unwrap_err();
+        assert!(parts.iter().all(|part| error.contains(part)), "{parts:?} not in {error}");
         assert_eq!(model.version(), Some(PolicyVersion(0)));
     };
     let link = WeightsLink { form: WeightsForm::Delta, directory: broken.display().to_string() };
@@ -444,17 +454,14 @@ async fn bad_weights_are_refused_with_their_file_and_tensor_and_the_old_ones_sta
     delta("backbone.norm_f.weight", f32::INFINITY);
     check(of_delta(), &["backbone.norm_f.weight", "delta.safetensors", "at index 0", "finite"]).await;
     delta("backbone.norm_g.weight", 1.0);
-    check(of_delta(), &["backbone.norm_g.weight", "no tensor of this architecture"]).await;
+    check(of_delta(), &["backbone.norm_g.weight", "not a tensor of this architecture"]).await;
     let gone =
         WeightsLink { form: WeightsForm::Full, directory: dir.path().join("gone").display().to_string() };
     check(WeightsOrder { links: vec![gone], ..of_delta() }, &["gone", "config.json"]).await;
-    check(
-        WeightsOrder { weights_sha256: Some("0".repeat(64)), ..order(1) },
-        &["changed after they were published"],
-    )
-    .await;
+    check(WeightsOrder { weights_sha256: Some("0".repeat(64)), ..order(1) }, &["changed after publication"])
+        .await;
     check(WeightsOrder { version: PolicyVersion(0), ..order(1) }, &["not newer than 0"]).await;
-    let again = live(&model, &opening, 1).await;
+    let again = act_steps(&model, &opening, 1).await;
     assert_eq!(tokens(&again[0].1).response_token_ids, tokens(&want[0].1).response_token_ids);
     model.stop().await;
 }

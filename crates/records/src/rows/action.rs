@@ -1,13 +1,13 @@
-//! A reply and its action as columns and back.
+//! Converts a reply and its action to columns and back.
 
-use furrow_rollout::{Action, Button, Direction, PagePoint, Reply};
+use furrow_rollout::{Action, PagePoint, PointerButton, PolicyReply, ScrollDirection};
 use serde::{Deserialize, Serialize};
 
-use super::{present, word};
+use super::{parse_text, present};
 use crate::schema::ActionCell;
 
-impl From<&Reply> for ActionCell {
-    fn from(reply: &Reply) -> Self {
+impl From<&PolicyReply> for ActionCell {
+    fn from(reply: &PolicyReply) -> Self {
         let mut cell = Self {
             raw_text: reply.raw_text.clone(),
             name: reply.name.clone(),
@@ -16,7 +16,7 @@ impl From<&Reply> for ActionCell {
             ..Self::default()
         };
         match &reply.action {
-            Ok(action) => cell.act(action),
+            Ok(action) => cell.set_action(action),
             Err(why) => cell.error = Some(why.clone()),
         }
         cell
@@ -24,7 +24,7 @@ impl From<&Reply> for ActionCell {
 }
 
 impl ActionCell {
-    fn act(&mut self, action: &Action) {
+    fn set_action(&mut self, action: &Action) {
         if let Some(point) = action.point() {
             (self.x, self.y) = (Some(point.x), Some(point.y));
         }
@@ -55,20 +55,20 @@ impl ActionCell {
                 (self.from_x, self.from_y) = (from.map(|from| from.x), from.map(|from| from.y));
             }
             Action::Several(parts) => {
-                let parts: Vec<Part> = parts.iter().map(Part::from).collect();
+                let parts: Vec<ActionPart> = parts.iter().map(ActionPart::from).collect();
                 self.text = Some(serde_json::json!(parts).to_string());
             }
             Action::Move { .. } | Action::GoBack | Action::GoForward | Action::Refresh | Action::Restart => {}
         }
     }
 
-    pub(super) fn noun(self) -> Result<Reply, String> {
+    pub(super) fn into_domain(self) -> Result<PolicyReply, String> {
         let action = match (self.valid, &self.error) {
             (true, None) => Ok(self.action()?),
             (false, Some(why)) => Err(why.clone()),
             _ => return Err("action.valid and action.error contradict each other".into()),
         };
-        Ok(Reply { raw_text: self.raw_text, name: self.name, args_json: self.args_json, action })
+        Ok(PolicyReply { raw_text: self.raw_text, name: self.name, args_json: self.args_json, action })
     }
 
     fn action(&self) -> Result<Action, String> {
@@ -79,8 +79,8 @@ impl ActionCell {
             "click" => Action::Click {
                 at: self.x.map(|_| aim()).transpose()?,
                 button: match &self.text {
-                    Some(text) => word("action.text", text, Button::parse)?,
-                    None => Button::Left,
+                    Some(text) => parse_text("action.text", text, PointerButton::parse)?,
+                    None => PointerButton::Left,
                 },
                 count: times(self.number)?,
             },
@@ -92,7 +92,7 @@ impl ActionCell {
             },
             "scroll" => Action::Scroll {
                 at: self.x.map(|_| aim()).transpose()?,
-                direction: word("action.text", &text()?, Direction::parse)?,
+                direction: parse_text("action.text", &text()?, ScrollDirection::parse)?,
                 pixels: self.number.map(i32::cast_unsigned),
             },
             "go_back" => Action::GoBack,
@@ -112,11 +112,11 @@ impl ActionCell {
             "open_tab" => Action::OpenTab { url: text()? },
             "press_key" => Action::PressKey { key: text()?, times: times(self.number)? },
             "several" => {
-                let parts: Vec<Part> = serde_json::from_str(&text()?).map_err(|e| e.to_string())?;
+                let parts: Vec<ActionPart> = serde_json::from_str(&text()?).map_err(|e| e.to_string())?;
                 let parts = parts.into_iter().map(|part| ActionCell::from(part).action());
                 Action::of_several(parts.collect::<Result<_, _>>()?)?
             }
-            other => return word("action.kind", other, |_| None),
+            other => return parse_text("action.kind", other, |_| None),
         })
     }
 }
@@ -124,7 +124,7 @@ impl ActionCell {
 /// One of several actions, as the column `text` lists them.
 #[derive(Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-struct Part {
+struct ActionPart {
     kind: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     x: Option<f32>,
@@ -142,23 +142,23 @@ struct Part {
     press_enter: Option<bool>,
 }
 
-impl From<&Action> for Part {
+impl From<&Action> for ActionPart {
     fn from(action: &Action) -> Self {
         let mut cell = ActionCell::default();
-        cell.act(action);
+        cell.set_action(action);
         let ActionCell { kind, x, y, from_x, from_y, text, number, press_enter, .. } = cell;
         Self { kind, x, y, from_x, from_y, text, number, press_enter }
     }
 }
 
-impl From<Part> for ActionCell {
-    fn from(part: Part) -> Self {
-        let Part { kind, x, y, from_x, from_y, text, number, press_enter } = part;
+impl From<ActionPart> for ActionCell {
+    fn from(part: ActionPart) -> Self {
+        let ActionPart { kind, x, y, from_x, from_y, text, number, press_enter } = part;
         Self { kind, x, y, from_x, from_y, text, number, press_enter, ..Self::default() }
     }
 }
 
-/// Clicks or presses; data sets of older builds leave it out.
+/// Number of clicks or presses; data sets of older versions lack it.
 fn times(number: Option<i32>) -> Result<u8, String> {
     u8::try_from(number.unwrap_or(1)).map_err(|e| e.to_string())
 }

@@ -1,19 +1,19 @@
-//! For every rule a data set that breaks it, and nothing else.
+//! For every rule, a data set that breaks only that rule.
 
 use std::collections::BTreeSet;
 
-use furrow_rollout::{ContextPolicy, End, PolicyKind, Split, token_hash};
+use furrow_rollout::{ContextPolicy, EndKind, PolicyKind, Split, token_hash};
 use tempfile::TempDir;
 
 use super::*;
 use crate::file::TableWriter;
-use crate::fixtures::{self, PLACEHOLDER, Plot};
-use crate::rows::Rescore;
+use crate::fixtures::{self, PLACEHOLDER, TrajectoryFixture};
+use crate::rows::RescoreRecord;
 use crate::schema::{ComponentCell, FailedCell, MarkCell};
-use crate::{Draft, Manifest};
+use crate::{CommitDraft, Manifest};
 
 /// Rows of a small data set, to be broken before they are written.
-struct Rows {
+struct SampleRows {
     trajectories: Vec<TrajectoryRow>,
     steps: Vec<StepRow>,
     failed_steps: Vec<StepRow>,
@@ -22,18 +22,23 @@ struct Rows {
 }
 
 /// Two groups: one of two scored trajectories and a failed attempt, one of a single demonstration.
-fn sound(context: ContextPolicy) -> Rows {
-    let plot = Plot { context, group_size: 2, ..Plot::default() };
+fn sound(context: ContextPolicy) -> SampleRows {
+    let plot = TrajectoryFixture { context, group_size: 2, ..TrajectoryFixture::default() };
     let group = [
         plot.clone(),
-        Plot { sample: 1, end: End::EnvCrash, steps: 2, ..plot.clone() },
-        Plot { sample: 1, attempt: 1, reward: 0.0, end: End::MaxSteps, ..plot.clone() },
+        TrajectoryFixture { sample: 1, end: EndKind::EnvCrash, steps: 2, ..plot.clone() },
+        TrajectoryFixture { sample: 1, attempt: 1, reward: 0.0, end: EndKind::MaxSteps, ..plot.clone() },
     ];
-    let other = [Plot { group: 1, group_size: 1, kind: PolicyKind::Scripted, ..plot }];
-    let mut rows =
-        Rows { trajectories: vec![], steps: vec![], failed_steps: vec![], groups: vec![], scores: vec![] };
+    let other = [TrajectoryFixture { group: 1, group_size: 1, kind: PolicyKind::Scripted, ..plot }];
+    let mut rows = SampleRows {
+        trajectories: vec![],
+        steps: vec![],
+        failed_steps: vec![],
+        groups: vec![],
+        scores: vec![],
+    };
     for plots in [&group[..], &other] {
-        let made: Vec<_> = plots.iter().map(Plot::trajectory).collect();
+        let made: Vec<_> = plots.iter().map(TrajectoryFixture::trajectory).collect();
         for (record, steps) in &made {
             let row = |step: &furrow_rollout::StepRecord| {
                 StepRow::new(record, step, step.step + 1 == record.ending.steps).unwrap()
@@ -49,8 +54,8 @@ fn sound(context: ContextPolicy) -> Rows {
     rows
 }
 
-fn rescore(record: &TrajectoryRecord) -> Rescore {
-    Rescore {
+fn rescore(record: &TrajectoryRecord) -> RescoreRecord {
+    RescoreRecord {
         ancestry: record.ancestry.clone(),
         task_id: record.task.task_id.clone(),
         suite: record.task.suite.clone(),
@@ -60,7 +65,7 @@ fn rescore(record: &TrajectoryRecord) -> Rescore {
     }
 }
 
-fn write_rows<R: Cell>(dir: &Path, table: Table, rows: Vec<R>, files: &mut Vec<WrittenFile>) {
+fn write_rows<R: ColumnCell>(dir: &Path, table: Table, rows: Vec<R>, files: &mut Vec<WrittenFile>) {
     if !rows.is_empty() {
         let mut writer = TableWriter::create(&fixtures::plan(dir, "s0"), table).unwrap();
         writer.add(rows, 0).unwrap();
@@ -68,7 +73,7 @@ fn write_rows<R: Cell>(dir: &Path, table: Table, rows: Vec<R>, files: &mut Vec<W
     }
 }
 
-fn publish(rows: Rows) -> TempDir {
+fn commit_rows(rows: SampleRows) -> TempDir {
     let dir = TempDir::new().unwrap();
     let mut files = Vec::new();
     write_rows(dir.path(), Table::Trajectories, rows.trajectories, &mut files);
@@ -77,7 +82,7 @@ fn publish(rows: Rows) -> TempDir {
     write_rows(dir.path(), Table::Groups, rows.groups, &mut files);
     write_rows(dir.path(), Table::Scores, rows.scores, &mut files);
     let plan = fixtures::plan(dir.path(), "s0");
-    let draft = Draft::append(files, plan.run_id, 1, plan.shard_id, fixtures::STARTED);
+    let draft = CommitDraft::append(files, plan.run_id, 1, plan.shard_id, fixtures::STARTED);
     futures::executor::block_on(async {
         let mut manifest = Manifest::open(Manifest::local_store(dir.path()).unwrap()).await.unwrap();
         manifest.commit(&draft).await.unwrap();
@@ -86,24 +91,29 @@ fn publish(rows: Rows) -> TempDir {
 }
 
 #[track_caller]
-fn check_in(context: ContextPolicy, name: &str, change: impl FnOnce(&mut Rows), wanted: &[Check]) {
+fn check_in(
+    context: ContextPolicy,
+    name: &str,
+    change: impl FnOnce(&mut SampleRows),
+    wanted: &[VerifyCheck],
+) {
     let mut rows = sound(context);
     change(&mut rows);
-    let report = verify(publish(rows).path()).unwrap();
-    let found: BTreeSet<Check> = report.breaches.iter().map(|breach| breach.check).collect();
-    let wanted_set: BTreeSet<Check> = wanted.iter().copied().collect();
+    let report = verify(commit_rows(rows).path()).unwrap();
+    let found: BTreeSet<VerifyCheck> = report.breaches.iter().map(|breach| breach.check).collect();
+    let wanted_set: BTreeSet<VerifyCheck> = wanted.iter().copied().collect();
     assert!(found == wanted_set, "{name}: found {found:?}, not {wanted:?}: {:#?}", report.breaches);
     assert_eq!(report.is_sound(), wanted.is_empty());
     assert!(report.breaches.iter().all(|breach| breach.table.is_some() && breach.row.is_some()), "{name}");
 }
 
 #[track_caller]
-fn check(name: &str, change: impl FnOnce(&mut Rows), wanted: &[Check]) {
+fn check(name: &str, change: impl FnOnce(&mut SampleRows), wanted: &[VerifyCheck]) {
     check_in(ContextPolicy::Append, name, change, wanted);
 }
 
-/// The step with index 1 of the first trajectory: it has a past and a future.
-fn middle(rows: &mut Rows) -> &mut StepRow {
+/// The step with index 1 of the first trajectory, which has steps before and after it.
+fn middle(rows: &mut SampleRows) -> &mut StepRow {
     &mut rows.steps[1]
 }
 
@@ -111,8 +121,8 @@ fn ids(cell: &mut Option<Vec<i32>>) -> &mut Vec<i32> {
     cell.as_mut().unwrap()
 }
 
-/// Takes the demonstration's reward away, everywhere.
-fn take_reward(r: &mut Rows) {
+/// Removes the demonstration's reward everywhere.
+fn take_reward(r: &mut SampleRows) {
     r.trajectories[3].reward = None;
     r.steps[6..].iter_mut().for_each(|step| step.reward = None);
     r.groups[1] = GroupRow { mean: None, std: None, zero_variance: None, valid: 0, ..r.groups[1].clone() };
@@ -139,7 +149,7 @@ fn a_sound_data_set_is_found_sound_whatever_is_kept() {
 
 #[test]
 fn what_was_looked_at_is_counted() {
-    let report = verify(publish(sound(ContextPolicy::Append)).path()).unwrap();
+    let report = verify(commit_rows(sound(ContextPolicy::Append)).path()).unwrap();
     let c = report.counts;
     assert_eq!((c.files, c.trajectories, c.steps, c.failed_steps, c.groups, c.scores), (5, 4, 9, 2, 2, 2));
     // Two scored and one failed trajectory of the model; the demonstration has no tokens.
@@ -149,7 +159,7 @@ fn what_was_looked_at_is_counted() {
 
 #[test]
 fn rows_are_there_once() {
-    use Check::*;
+    use VerifyCheck::*;
     check("a trajectory twice", |r| r.trajectories.push(r.trajectories[0].clone()), &[TrajectoryOnce]);
     check(
         "a slot scored twice",
@@ -173,7 +183,7 @@ fn rows_are_there_once() {
 
 #[test]
 fn steps_belong_to_their_trajectory() {
-    use Check::*;
+    use VerifyCheck::*;
     check(
         "a failed trajectory in steps",
         |r| {
@@ -207,15 +217,15 @@ fn steps_belong_to_their_trajectory() {
 
 #[test]
 fn derived_columns_follow() {
-    use Check::*;
-    let one = &[StepPlace][..];
+    use VerifyCheck::*;
+    let one = &[DerivedValues][..];
     check("first", |r| r.steps[7].is_first = true, one);
     check("last", |r| r.steps[7].is_last = true, one);
     check("terminal", |r| r.steps[8].is_terminal = false, one);
     check("truncated", |r| r.steps[8].is_truncated = true, one);
     check("trainable for RL without log-probs", |r| r.steps[8].trainable_rl = true, one);
     check("trainable for RL though failed", |r| r.failed_steps[0].trainable_rl = true, one);
-    let of_an_evaluation = |r: &mut Rows, trainable| {
+    let of_an_evaluation = |r: &mut SampleRows, trainable| {
         let id = r.steps[6].trajectory_id.clone();
         let split = || Split::Eval.as_str().to_owned();
         r.trajectories.iter_mut().filter(|row| row.trajectory_id == id).for_each(|row| row.split = split());
@@ -239,12 +249,12 @@ fn derived_columns_follow() {
 }
 
 #[test]
-fn no_reward_without_seen_evidence() {
-    use Check::*;
+fn no_reward_without_received_evidence() {
+    use VerifyCheck::*;
     check(
         "a reward without a score",
         |r| r.trajectories[3].score = None,
-        &[Row, StepParent, GroupCounts, GroupRewards, EvidenceSeen],
+        &[Row, StepParent, GroupCounts, GroupRewards, EvidenceReceived],
     );
     check(
         "scored without a score",
@@ -267,48 +277,56 @@ fn no_reward_without_seen_evidence() {
     check(
         "scored though the farm's fault",
         |r| {
-            r.trajectories[2].end = End::EnvCrash.as_str().into();
+            r.trajectories[2].end = EndKind::EnvCrash.as_str().into();
         },
         &[ScoredComplete],
     );
     check(
         "failed though the policy's own end",
         |r| {
-            r.trajectories[1].end = End::Answered.as_str().into();
-            r.groups[0].failed[0].end = End::Answered.as_str().into();
+            r.trajectories[1].end = EndKind::Answered.as_str().into();
+            r.groups[0].failed[0].end = EndKind::Answered.as_str().into();
         },
         &[ScoredComplete],
     );
-    check("scored without evidence", |r| r.trajectories[0].evidence = None, &[ScoredComplete, EvidenceSeen]);
-    let evidence = |r: &mut Rows| r.trajectories[0].evidence.take().unwrap();
+    check(
+        "scored without evidence",
+        |r| r.trajectories[0].evidence = None,
+        &[ScoredComplete, EvidenceReceived],
+    );
+    let evidence = |r: &mut SampleRows| r.trajectories[0].evidence.take().unwrap();
     check(
         "the evidence changed",
         |r| {
             let changed = EvidenceCell { answer: Some("43".into()), ..evidence(r) };
             r.trajectories[0].evidence = Some(changed);
         },
-        &[EvidenceSeen],
+        &[EvidenceReceived],
     );
     check(
         "the evidence and its hash changed",
         |r| {
             let changed = EvidenceCell { url: None, ..evidence(r) };
-            let sha256 = changed.clone().noun().sha256();
+            let sha256 = changed.clone().into_domain().sha256();
             r.trajectories[0].evidence = Some(EvidenceCell { sha256, ..changed });
         },
-        &[EvidenceSeen],
+        &[EvidenceReceived],
     );
     check(
-        "the scorer saw something else",
+        "the scorer received other evidence",
         |r| r.trajectories[0].score.as_mut().unwrap().evidence_sha256 = [0; 32],
-        &[EvidenceSeen],
+        &[EvidenceReceived],
     );
     check(
-        "a later scorer saw something else",
+        "a later scorer received other evidence",
         |r| r.scores[0].score.evidence_sha256 = [0; 32],
-        &[EvidenceSeen],
+        &[EvidenceReceived],
     );
-    check("a later score of nobody", |r| r.scores[0].trajectory_id = "nobody".into(), &[EvidenceSeen]);
+    check(
+        "a later score of an unknown trajectory",
+        |r| r.scores[0].trajectory_id = "nobody".into(),
+        &[EvidenceReceived],
+    );
     check("a later reward is NaN", |r| r.scores[0].reward = Some(f32::NAN), &[RewardFinite]);
     check(
         "a reward is infinite",
@@ -316,7 +334,8 @@ fn no_reward_without_seen_evidence() {
             r.trajectories[3].reward = Some(f32::INFINITY);
             r.steps[8].reward = Some(f32::INFINITY);
         },
-        // Its steps and its group cannot be right either: infinity before the last step is no reward, and has no mean.
+        // Its steps and its group break rules as well: an infinite reward before the last step is
+        // invalid, and has no mean.
         &[RewardFinite, GroupRewards],
     );
     check(
@@ -331,12 +350,12 @@ fn no_reward_without_seen_evidence() {
 
 #[test]
 fn groups_count_their_trajectories() {
-    use Check::*;
+    use VerifyCheck::*;
     check("valid", |r| r.groups[0].valid = 1, &[GroupCounts]);
     check("planned", |r| r.groups[0].planned = 3, &[GroupCounts]);
     check(
         "failed, another end",
-        |r| r.groups[0].failed[0].end = End::PageCrash.as_str().into(),
+        |r| r.groups[0].failed[0].end = EndKind::PageCrash.as_str().into(),
         &[GroupCounts],
     );
     check("failed, too many", |r| r.groups[0].failed[0].count = 2, &[GroupCounts]);
@@ -344,7 +363,7 @@ fn groups_count_their_trajectories() {
     check(
         "failed, invented",
         |r| {
-            r.groups[1].failed.push(FailedCell { end: End::EnvCrash.as_str().into(), count: 1 });
+            r.groups[1].failed.push(FailedCell { end: EndKind::EnvCrash.as_str().into(), count: 1 });
         },
         &[GroupCounts],
     );
@@ -363,16 +382,16 @@ fn groups_count_their_trajectories() {
         &[GroupRewards],
     );
     check("versions", |r| r.groups[0].policy_version_min = Some(2), &[Versions]);
-    check("of nobody", |r| r.groups[1].group_id = "nobody".into(), &[GroupCounts, GroupRewards]);
+    check("of an unknown group", |r| r.groups[1].group_id = "nobody".into(), &[GroupCounts, GroupRewards]);
 }
 
 #[test]
-fn cells_hold_their_words() {
-    use Check::*;
+fn cells_hold_allowed_values() {
+    use VerifyCheck::*;
     check(
         "a status",
         |r| r.trajectories[3].status = "fine".into(),
-        &[Row, StepParent, GroupCounts, GroupRewards, EvidenceSeen],
+        &[Row, StepParent, GroupCounts, GroupRewards, EvidenceReceived],
     );
     check("an outcome", |r| r.steps[8].outcome.name = "fine".into(), &[Row, StepCount]);
     check("a picture's format", |r| r.steps[8].observation.format = "gif".into(), &[Row, StepCount]);
@@ -384,7 +403,7 @@ fn cells_hold_their_words() {
 
 #[test]
 fn marks_fit_their_picture() {
-    use Check::*;
+    use VerifyCheck::*;
     let mark = |mark| MarkCell {
         mark,
         role: "button".into(),
@@ -395,7 +414,7 @@ fn marks_fit_their_picture() {
         height: 8.0,
     };
     let with = |marks: Vec<MarkCell>| {
-        move |r: &mut Rows| {
+        move |r: &mut SampleRows| {
             r.steps[2].observation.marks = Some(marks.clone());
             r.failed_steps[0].observation.marks = Some(marks);
         }
@@ -412,18 +431,19 @@ fn marks_fit_their_picture() {
 
 #[test]
 fn token_lists_agree() {
-    use Check::*;
+    use VerifyCheck::*;
     let lengths = &[TokenLengths][..];
     check("mask", |r| shorten(&mut middle(r).response_mask), lengths);
     check("forced", |r| middle(r).forced.as_mut().unwrap().push(false), lengths);
     check("versions", |r| middle(r).policy_versions.as_mut().unwrap().push(3), lengths);
     check("logprobs", |r| shorten(&mut middle(r).logprobs), lengths);
-    check("logprobs, none for any", |r| middle(r).logprobs.as_mut().unwrap().clear(), lengths);
+    check("no logprobs at all", |r| middle(r).logprobs.as_mut().unwrap().clear(), lengths);
     check("sampled_logprobs", |r| shorten(&mut middle(r).sampled_logprobs), lengths);
     check("kept_count", |r| shorten(&mut middle(r).kept_count), lengths);
     check("entropy", |r| middle(r).entropy.as_mut().unwrap().push(None), lengths);
-    let logprob =
-        |at: usize, value: Option<f32>| move |r: &mut Rows| middle(r).logprobs.as_mut().unwrap()[at] = value;
+    let logprob = |at: usize, value: Option<f32>| {
+        move |r: &mut SampleRows| middle(r).logprobs.as_mut().unwrap()[at] = value
+    };
     check("positive", logprob(1, Some(0.1)), &[Logprobs]);
     check("NaN", logprob(1, Some(f32::NAN)), &[Logprobs]);
     check("infinite", logprob(1, Some(f32::NEG_INFINITY)), &[Logprobs]);
@@ -431,7 +451,7 @@ fn token_lists_agree() {
     check("padded: appended", logprob(5, Some(-1.0)), &[TokenMarks]);
     check("sampled, none", logprob(1, None), &[TokenMarks]);
     let sampled =
-        |at: usize, value| move |r: &mut Rows| middle(r).sampled_logprobs.as_mut().unwrap()[at] = value;
+        |at: usize, value| move |r: &mut SampleRows| middle(r).sampled_logprobs.as_mut().unwrap()[at] = value;
     check("sampled: positive", sampled(1, Some(0.5)), &[Logprobs]);
     check("sampled: none", sampled(1, None), &[TokenMarks]);
     check("sampled: forced is not 0", sampled(0, Some(-0.5)), &[TokenMarks]);
@@ -446,7 +466,7 @@ fn token_lists_agree() {
 
 #[test]
 fn kept_ids_lie_between_their_offsets() {
-    use Check::*;
+    use VerifyCheck::*;
     let one = &[KeptIds][..];
     check("they go back", |r| ids(&mut middle(r).kept_offsets)[2] = 0, one);
     check("they begin late", |r| ids(&mut middle(r).kept_offsets)[0] = 1, one);
@@ -467,9 +487,9 @@ fn kept_ids_lie_between_their_offsets() {
 
 #[test]
 fn kept_tokens_and_commits_rebuild_every_prompt() {
-    use Check::*;
+    use VerifyCheck::*;
     check("a prompt token changed", |r| ids(&mut r.steps[2].prompt_token_ids)[0] += 1, &[PromptHash]);
-    check("and later steps feel it", |r| ids(&mut middle(r).prompt_token_ids)[0] += 1, &[PromptHash, Prefix]);
+    check("and later steps differ", |r| ids(&mut middle(r).prompt_token_ids)[0] += 1, &[PromptHash, Prefix]);
     check(
         "a response token changed",
         |r| ids(&mut middle(r).response_token_ids)[0] += 1,
@@ -478,8 +498,12 @@ fn kept_tokens_and_commits_rebuild_every_prompt() {
     check("prefix_len", |r| *middle(r).prefix_len.as_mut().unwrap() += 1, &[Prefix]);
     check("prefix_hash", |r| middle(r).prefix_hash = Some([0; 16]), &[Prefix]);
     check("prompt_hash", |r| middle(r).prompt_hash = Some([0; 16]), &[PromptHash]);
-    check("a commit that forgets", |r| r.steps[1].commit_token_ids = Some(vec![]), &[Prefix, SpanBounds]);
-    let last_image = |name, change: fn(&mut Rows), wanted: &[Check]| {
+    check(
+        "a commit that drops its tokens",
+        |r| r.steps[1].commit_token_ids = Some(vec![]),
+        &[Prefix, SpanBounds],
+    );
+    let last_image = |name, change: fn(&mut SampleRows), wanted: &[VerifyCheck]| {
         check_in(ContextPolicy::LastImage, name, change, wanted);
     };
     last_image(
@@ -507,8 +531,8 @@ fn kept_tokens_and_commits_rebuild_every_prompt() {
 
 #[test]
 fn spans_are_the_placeholders() {
-    use Check::*;
-    fn spans(r: &mut Rows) -> &mut Vec<crate::schema::ImageSpanCell> {
+    use VerifyCheck::*;
+    fn spans(r: &mut SampleRows) -> &mut Vec<crate::schema::ImageSpanCell> {
         r.steps[2].image_spans.as_mut().unwrap()
     }
     check("a span lost", |r| spans(r).truncate(2), &[Placeholders, PromptHash]);
@@ -541,14 +565,14 @@ fn spans_are_the_placeholders() {
         &[Pictures],
     );
     check(
-        "the screenshot is no picture",
+        "the screenshot is not a picture",
         |r| r.steps[2].observation.screenshot.bytes = "x".into(),
         &[Pictures],
     );
 }
 
 /// All the first trajectory's tokens up to its third response.
-fn prompt_of_step_2(rows: &Rows) -> Vec<u32> {
+fn prompt_of_step_2(rows: &SampleRows) -> Vec<u32> {
     let cells = rows.steps[..3].iter().flat_map(|step| {
         let response = step.response_token_ids.iter().flatten().filter(|_| step.step < 2);
         step.prompt_token_ids.iter().flatten().chain(response)
@@ -557,7 +581,7 @@ fn prompt_of_step_2(rows: &Rows) -> Vec<u32> {
 }
 
 #[test]
-fn pixels_of_a_lossy_picture_are_counted_not_judged() {
+fn differing_pixels_of_a_lossy_picture_are_counted_and_no_breach() {
     let mut rows = sound(ContextPolicy::Fresh);
     let pixels = [[9, 99, 199]; 64].concat();
     let mut jpeg = Vec::new();
@@ -572,7 +596,7 @@ fn pixels_of_a_lossy_picture_are_counted_not_judged() {
     step.prompt_hash = Some(token_hash(&prompt, &[(&*span).into()]));
     step.observation.screenshot.bytes = jpeg.into();
     (step.observation.format, step.observation.quality) = ("jpeg".into(), Some(80));
-    let report = verify(publish(rows).path()).unwrap();
+    let report = verify(commit_rows(rows).path()).unwrap();
     assert!(report.is_sound(), "{:#?}", report.breaches);
     assert_eq!((report.counts.jpeg_pictures, report.counts.jpeg_differing), (1, 1));
 }
@@ -582,6 +606,6 @@ fn breaches_beyond_the_first_thousand_are_counted() {
     let mut rows = sound(ContextPolicy::Append);
     let one = rows.groups[0].clone();
     rows.groups.extend(std::iter::repeat_n(one, 1_500));
-    let report = verify(publish(rows).path()).unwrap();
+    let report = verify(commit_rows(rows).path()).unwrap();
     assert_eq!((report.breaches_total, report.breaches.len()), (1_500, 1_000));
 }

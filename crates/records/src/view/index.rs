@@ -1,7 +1,9 @@
-//! Every trajectory of a data set in memory, small enough for a million of them: what a table shows, filters and sorts by.
+//! An index of every trajectory of a data set in memory, small enough for a million of them: what a
+//! table shows, filters and sorts by.
 //!
-//! A row is an entry of 72 bytes and its id (27 bytes in a run of a short name), so a million are about 99 MB. Words that repeat
-//! (suites, tasks, splits, ends, kinds) are kept once. Anything larger stays in its file until somebody asks for the row.
+//! A row is an entry of 72 bytes and its id (27 bytes in a run with a short name), so a million
+//! rows are about 99 MB. Strings that repeat (suites, tasks, splits, ends, kinds) are stored once.
+//! Anything larger stays in its file until the row is requested.
 
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -11,35 +13,35 @@ use serde::Serialize;
 use super::ViewRow;
 use crate::RecordsError;
 
-/// Most trajectories an index holds: 1 GB. Those beyond it are counted and not shown.
+/// Most trajectories an index holds: 1 GB. Further ones are counted and not shown.
 pub const INDEX_ROWS_MAX: usize = 10_000_000;
 
-/// What a table shows of a trajectory.
+/// The columns that a table shows of a trajectory.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Line<'a> {
-    /// Its id.
+pub struct TrajectoryLine<'a> {
+    /// Id of the trajectory.
     pub trajectory_id: &'a str,
-    /// Its task.
+    /// Id of its task.
     pub task_id: &'a str,
-    /// Its suite.
+    /// Suite of its task.
     pub suite: &'a str,
-    /// Share of the tasks.
+    /// Split of its task.
     pub split: &'a str,
-    /// What acted.
+    /// Kind of policy that acted.
     pub policy_kind: &'a str,
     /// `scored` or `failed`.
     pub status: &'a str,
-    /// How it ended.
+    /// Name of its end.
     pub end: &'a str,
     /// Slot in its group.
     pub sample_index: i32,
     /// Attempt at the slot.
     pub attempt: i16,
-    /// The reward.
+    /// Its reward, if it has one.
     pub reward: Option<f32>,
-    /// Whether it solved its task, where the scorer says.
+    /// Whether it solved its task, where the scorer decides.
     pub success: Option<bool>,
-    /// Its steps.
+    /// Number of its steps.
     pub num_steps: i32,
     /// Tokens added to its prompts.
     pub num_prompt_tokens: u32,
@@ -55,53 +57,53 @@ pub struct Line<'a> {
     pub staleness: Option<i32>,
     /// Device time, milliseconds.
     pub gpu_millis: u32,
-    /// From its start to its end, milliseconds.
+    /// Time from its start to its end, milliseconds.
     pub life_millis: u32,
-    /// When it ended, microseconds since the Unix epoch.
+    /// Time of its end, microseconds since the Unix epoch.
     pub ended_at: i64,
 }
 
-/// What is asked of the table. Everything left out lets everything through.
+/// Filters and order of the table. A field left empty filters nothing.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub struct Query {
-    /// Part of a trajectory's id or of its task's, letters of either case.
+pub struct TrajectoryQuery {
+    /// Part of the id of a trajectory or of its task, ignoring case.
     pub text: String,
-    /// Suites, any of them.
+    /// Any of these suites.
     pub suites: Vec<String>,
-    /// Ends, any of them.
+    /// Any of these ends.
     pub ends: Vec<String>,
-    /// Splits, any of them.
+    /// Any of these splits.
     pub splits: Vec<String>,
-    /// Policy kinds, any of them.
+    /// Any of these policy kinds.
     pub policy_kinds: Vec<String>,
-    /// One task, whole name.
+    /// Only this task, by its whole id.
     pub task_id: Option<String>,
-    /// One group: its slots side by side.
+    /// Only this group, whose slots are then side by side.
     pub group_id: Option<String>,
-    /// Only scored ones, or only failed ones.
+    /// Only scored trajectories, or only failed ones.
     pub scored: Option<bool>,
-    /// Only solved ones, or only those that a scorer says are not.
+    /// Only solved trajectories, or only unsolved ones, by their scorer's decision.
     pub success: Option<bool>,
-    /// Least and largest reward; a trajectory without one is left out where either is given.
-    pub reward: Span<f32>,
-    /// Policy versions: it acted, in part at least, under one of these.
-    pub version: Span<i32>,
-    /// Steps.
-    pub steps: Span<i32>,
-    /// Versions behind.
-    pub staleness: Span<i32>,
-    /// What the rows are sorted by.
+    /// Range of the reward; with a bound, trajectories without a reward are left out.
+    pub reward: ValueRange<f32>,
+    /// Range of policy versions, at least one of which acted.
+    pub version: ValueRange<i32>,
+    /// Range of the number of steps.
+    pub steps: ValueRange<i32>,
+    /// Range of the versions behind at the end.
+    pub staleness: ValueRange<i32>,
+    /// The column to sort by.
     pub sort: Sort,
-    /// Largest first; what has no value comes last either way.
+    /// Whether the largest comes first; rows without a value come last either way.
     pub descending: bool,
 }
 
-/// From the least to the largest, both of them included and either left out.
+/// A range with inclusive bounds, either of which may be absent.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub struct Span<T> {
-    /// The least.
+pub struct ValueRange<T> {
+    /// The lower bound.
     pub min: Option<T>,
-    /// The largest.
+    /// The upper bound.
     pub max: Option<T>,
 }
 
@@ -112,7 +114,7 @@ macro_rules! sorts {
         pub enum Sort { $($(#[$doc])* $sort),* }
 
         impl Sort {
-            /// All of them.
+            /// All columns.
             pub const ALL: &'static [Self] = &[$(Self::$sort),*];
 
             /// The column's name.
@@ -124,46 +126,46 @@ macro_rules! sorts {
 }
 
 sorts! {
-    /// When it ended.
+    /// Time of the end.
     #[default]
     EndedAt = "ended_at",
     /// Suite, then task.
     TaskId = "task_id",
-    /// Reward.
+    /// The reward.
     Reward = "reward",
-    /// Steps.
+    /// Number of steps.
     NumSteps = "num_steps",
-    /// How it ended, in the order of the alphabet.
+    /// Name of the end, in alphabetical order.
     End = "end",
     /// Newest version that acted.
     PolicyVersion = "policy_version_max",
-    /// Versions behind.
+    /// Versions behind at the end.
     Staleness = "staleness",
-    /// Tokens of its responses.
+    /// Tokens of the responses.
     ResponseTokens = "num_response_tokens",
     /// Replies without an action.
     InvalidActions = "num_invalid_actions",
-    /// Device time.
+    /// Device time of the trajectory.
     GpuMillis = "gpu_millis",
-    /// From start to end.
+    /// Time from start to end.
     LifeMillis = "life_millis",
 }
 
 /// The trajectories of some files, in the order they were added.
 #[derive(Debug, Default)]
-pub struct Index {
-    entries: Vec<Entry>,
+pub struct TrajectoryIndex {
+    entries: Vec<IndexEntry>,
     ids: String,
-    /// Where the ids end.
+    /// End offsets of the ids.
     id_ends: Vec<u32>,
-    words: Words,
-    tasks: Tasks,
+    strings: StringTable,
+    tasks: TaskTable,
     left_out: u64,
 }
 
-/// 72 bytes; the id stands elsewhere.
+/// A row in 72 bytes; the id is stored separately.
 #[derive(Debug, Clone, Copy)]
-struct Entry {
+struct IndexEntry {
     group: u64,
     ended_at: i64,
     task: u32,
@@ -184,30 +186,30 @@ struct Entry {
     flags: u8,
 }
 
-const _: () = assert!(size_of::<Entry>() == 72);
+const _: () = assert!(size_of::<IndexEntry>() == 72);
 
 const SCORED: u8 = 1;
-const JUDGED: u8 = 2;
+const SUCCESS_KNOWN: u8 = 2;
 const SOLVED: u8 = 4;
-/// Stands for "no version" and "not known", which no trajectory of ours has as a value.
+/// Represents "no version" and "unknown"; no trajectory has it as a value.
 const NONE: i32 = i32::MIN;
 
-/// Words that repeat, each kept once.
+/// Repeated strings, each stored once.
 #[derive(Debug, Default)]
-struct Words {
+struct StringTable {
     list: Vec<String>,
-    places: HashMap<String, u16>,
+    positions: HashMap<String, u16>,
 }
 
-/// Suite, task and split.
+/// Suite, task and split, each combination stored once.
 #[derive(Debug, Default)]
-struct Tasks {
+struct TaskTable {
     list: Vec<[String; 3]>,
-    places: HashMap<[String; 3], u32>,
+    positions: HashMap<[String; 3], u32>,
 }
 
-impl Index {
-    /// Adds a trajectory; the file's door has looked at its types, this one looks at its values.
+impl TrajectoryIndex {
+    /// Adds a trajectory. Opening its file checked the types; this checks the values.
     pub(crate) fn add(&mut self, row: &ViewRow) -> Result<(), String> {
         if self.entries.len() >= INDEX_ROWS_MAX {
             self.left_out += 1;
@@ -217,12 +219,12 @@ impl Index {
             .map_err(|_| "the ids of all trajectories are longer than 4 GiB".to_owned())?;
         let mut flags = if row.status == "scored" { SCORED } else { 0 };
         if let Some(success) = row.score.as_ref().and_then(|score| score.success) {
-            flags |= if success { JUDGED | SOLVED } else { JUDGED };
+            flags |= if success { SUCCESS_KNOWN | SOLVED } else { SUCCESS_KNOWN };
         }
-        let entry = Entry {
+        let entry = IndexEntry {
             group: hash(&row.group_id),
             ended_at: row.ended_at.0,
-            task: self.tasks.place([&row.suite, &row.task_id, &row.split])?,
+            task: self.tasks.intern([&row.suite, &row.task_id, &row.split])?,
             sample_index: row.sample_index,
             reward: row.reward.unwrap_or(f32::NAN),
             num_steps: row.num_steps,
@@ -235,8 +237,8 @@ impl Index {
             gpu_millis: clamped(row.gpu_micros / 1000),
             life_millis: clamped(row.ended_at.0.saturating_sub(row.started_at.0) / 1000),
             attempt: row.attempt,
-            policy_kind: self.words.place(&row.policy_kind)?,
-            end: self.words.place(&row.end)?,
+            policy_kind: self.strings.intern(&row.policy_kind)?,
+            end: self.strings.intern(&row.end)?,
             flags,
         };
         self.ids.push_str(&row.trajectory_id);
@@ -245,46 +247,46 @@ impl Index {
         Ok(())
     }
 
-    /// Trajectories it holds.
+    /// Number of trajectories in the index.
     pub fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// Whether it holds none.
+    /// Whether the index is empty.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
 
-    /// Trajectories beyond [`INDEX_ROWS_MAX`].
+    /// Number of trajectories beyond [`INDEX_ROWS_MAX`].
     pub fn left_out(&self) -> u64 {
         self.left_out
     }
 
-    /// Bytes it takes, the words that repeat left out.
+    /// Memory it takes in bytes, repeated strings excluded.
     pub fn bytes(&self) -> usize {
-        self.entries.capacity() * size_of::<Entry>()
+        self.entries.capacity() * size_of::<IndexEntry>()
             + self.id_ends.capacity() * size_of::<u32>()
             + self.ids.capacity()
     }
 
-    /// The trajectory at a place. `None` beyond the last.
-    pub fn line(&self, place: u32) -> Option<Line<'_>> {
-        let at = place as usize;
+    /// The trajectory at a position; `None` beyond the last.
+    pub fn line(&self, position: u32) -> Option<TrajectoryLine<'_>> {
+        let at = position as usize;
         let entry = self.entries.get(at)?;
         let [suite, task_id, split] = &self.tasks.list[entry.task as usize];
         let known = |value: i32| (value != NONE).then_some(value);
-        Some(Line {
+        Some(TrajectoryLine {
             trajectory_id: self.id(at),
             task_id,
             suite,
             split,
-            policy_kind: &self.words.list[entry.policy_kind as usize],
+            policy_kind: &self.strings.list[entry.policy_kind as usize],
             status: if entry.flags & SCORED != 0 { "scored" } else { "failed" },
-            end: &self.words.list[entry.end as usize],
+            end: &self.strings.list[entry.end as usize],
             sample_index: entry.sample_index,
             attempt: entry.attempt,
             reward: (!entry.reward.is_nan()).then_some(entry.reward),
-            success: (entry.flags & JUDGED != 0).then_some(entry.flags & SOLVED != 0),
+            success: (entry.flags & SUCCESS_KNOWN != 0).then_some(entry.flags & SOLVED != 0),
             num_steps: entry.num_steps,
             num_prompt_tokens: entry.num_prompt_tokens,
             num_response_tokens: entry.num_response_tokens,
@@ -298,10 +300,11 @@ impl Index {
         })
     }
 
-    /// Places of the trajectories that a query lets through, sorted as it says. Rows that are equal stay in the order they were added.
-    pub fn select(&self, query: &Query) -> Vec<u32> {
-        let filter = Filter::new(self, query);
-        let order = Order::new(self, query.sort);
+    /// Positions of the trajectories that match a query, in its order. Equal rows stay in the order
+    /// they were added.
+    pub fn select(&self, query: &TrajectoryQuery) -> Vec<u32> {
+        let filter = QueryFilter::new(self, query);
+        let order = RowOrder::new(self, query.sort);
         let passing = (0..).zip(&self.entries).filter(|(at, entry)| filter.passes(self, *at as usize, entry));
         let mut keyed: Vec<(u64, u32)> = passing
             .map(|(at, entry)| {
@@ -313,30 +316,31 @@ impl Index {
         keyed.into_iter().map(|(_, at)| at).collect()
     }
 
-    /// Suites, ends, splits and policy kinds there are, each in the order of the alphabet: what a filter offers.
-    pub fn words(&self) -> Choices<'_> {
+    /// Existing suites, ends, splits and policy kinds in alphabetical order: the choices of a
+    /// filter.
+    pub fn filter_choices(&self) -> FilterChoices<'_> {
         let of_tasks = |part: usize| sorted(self.tasks.list.iter().map(|task| task[part].as_str()).collect());
-        let mut used = [vec![false; self.words.list.len()], vec![false; self.words.list.len()]];
+        let mut used = [vec![false; self.strings.list.len()], vec![false; self.strings.list.len()]];
         for entry in &self.entries {
             used[0][entry.end as usize] = true;
             used[1][entry.policy_kind as usize] = true;
         }
-        let of_words = |used: &[bool]| {
+        let used_strings = |used: &[bool]| {
             sorted(
-                self.words
+                self.strings
                     .list
                     .iter()
                     .zip(used)
                     .filter(|(_, used)| **used)
-                    .map(|(word, _)| word.as_str())
+                    .map(|(text, _)| text.as_str())
                     .collect(),
             )
         };
-        Choices {
+        FilterChoices {
             suites: of_tasks(0),
             splits: of_tasks(2),
-            ends: of_words(&used[0]),
-            policy_kinds: of_words(&used[1]),
+            ends: used_strings(&used[0]),
+            policy_kinds: used_strings(&used[1]),
         }
     }
 
@@ -346,67 +350,69 @@ impl Index {
     }
 }
 
-/// Words that a filter offers.
+/// The choices of a filter.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Choices<'a> {
-    /// Suites.
+pub struct FilterChoices<'a> {
+    /// Suites of the trajectories.
     pub suites: Vec<&'a str>,
-    /// Splits.
+    /// Splits of the trajectories.
     pub splits: Vec<&'a str>,
-    /// Ends.
+    /// Ends of the trajectories.
     pub ends: Vec<&'a str>,
-    /// Policy kinds.
+    /// Policy kinds of the trajectories.
     pub policy_kinds: Vec<&'a str>,
 }
 
-/// Keys use 63 bits, so that turning them round leaves the last place to what has no value.
+/// Keys use 63 bits, so that inverting them leaves the last position to rows without a value.
 const LAST_KEY: u64 = u64::MAX >> 1;
 
-/// A query with its words looked up, so that a row costs a few comparisons.
-struct Filter<'a> {
-    query: &'a Query,
+/// A query with its strings looked up, so that a row costs a few comparisons.
+struct QueryFilter<'a> {
+    query: &'a TrajectoryQuery,
     text: String,
-    /// Whether each task passes, text and all.
+    /// Whether each task passes the filters by suite, split and task.
     tasks: Vec<bool>,
-    /// Whether the task alone answers the text.
+    /// Whether the task's id alone matches the text.
     named: Vec<bool>,
     ends: Vec<bool>,
     policy_kinds: Vec<bool>,
     group: Option<u64>,
 }
 
-impl<'a> Filter<'a> {
-    fn new(index: &Index, query: &'a Query) -> Self {
+impl<'a> QueryFilter<'a> {
+    fn new(index: &TrajectoryIndex, query: &'a TrajectoryQuery) -> Self {
         let text = query.text.to_lowercase();
-        let among = |chosen: &[String], word: &str| chosen.is_empty() || chosen.iter().any(|one| one == word);
+        let among =
+            |chosen: &[String], value: &str| chosen.is_empty() || chosen.iter().any(|one| one == value);
         let task = |[suite, task, split]: &[String; 3]| {
             among(&query.suites, suite)
                 && among(&query.splits, split)
                 && query.task_id.as_ref().is_none_or(|wanted| wanted == task)
         };
         let named = |[_, task, _]: &[String; 3]| text.is_empty() || task.to_lowercase().contains(&text);
-        let words = |chosen: &[String]| index.words.list.iter().map(|word| among(chosen, word)).collect();
+        let allowed =
+            |chosen: &[String]| index.strings.list.iter().map(|value| among(chosen, value)).collect();
         Self {
             query,
             tasks: index.tasks.list.iter().map(task).collect(),
             named: index.tasks.list.iter().map(named).collect(),
-            ends: words(&query.ends),
-            policy_kinds: words(&query.policy_kinds),
+            ends: allowed(&query.ends),
+            policy_kinds: allowed(&query.policy_kinds),
             group: query.group_id.as_deref().map(hash),
             text,
         }
     }
 
-    fn passes(&self, index: &Index, at: usize, entry: &Entry) -> bool {
+    fn passes(&self, index: &TrajectoryIndex, at: usize, entry: &IndexEntry) -> bool {
         let query = self.query;
         self.tasks[entry.task as usize]
             && self.ends[entry.end as usize]
             && self.policy_kinds[entry.policy_kind as usize]
             && self.group.is_none_or(|group| group == entry.group)
             && query.scored.is_none_or(|scored| scored == (entry.flags & SCORED != 0))
-            && query
-                .success
-                .is_none_or(|solved| entry.flags & JUDGED != 0 && solved == (entry.flags & SOLVED != 0))
+            && query.success.is_none_or(|solved| {
+                entry.flags & SUCCESS_KNOWN != 0 && solved == (entry.flags & SOLVED != 0)
+            })
             && query.reward.holds(entry.reward, |reward| !reward.is_nan())
             && query.steps.holds(entry.num_steps, |_| true)
             && query.staleness.holds(entry.staleness, |behind| behind != NONE)
@@ -415,8 +421,8 @@ impl<'a> Filter<'a> {
     }
 }
 
-impl<T: PartialOrd + Copy> Span<T> {
-    /// Whether a value lies inside; one that is not known lies in the open span alone.
+impl<T: PartialOrd + Copy> ValueRange<T> {
+    /// Whether a value is in the range; an unknown one is only in the unbounded range.
     fn holds(&self, value: T, is_known: impl Fn(T) -> bool) -> bool {
         let open = self.min.is_none() && self.max.is_none();
         open || is_known(value)
@@ -425,8 +431,8 @@ impl<T: PartialOrd + Copy> Span<T> {
     }
 }
 
-impl Span<i32> {
-    /// Whether two spans have a value in common.
+impl ValueRange<i32> {
+    /// Whether two ranges overlap.
     fn touches(&self, least: i32, largest: i32) -> bool {
         let open = self.min.is_none() && self.max.is_none();
         open || least != NONE
@@ -435,28 +441,28 @@ impl Span<i32> {
     }
 }
 
-/// How rows compare.
-struct Order {
+/// The order of rows.
+struct RowOrder {
     sort: Sort,
-    /// Places of tasks and of words in the alphabet.
+    /// Alphabetical ranks of tasks or strings.
     ranks: Vec<u32>,
 }
 
-impl Order {
-    fn new(index: &Index, sort: Sort) -> Self {
+impl RowOrder {
+    fn new(index: &TrajectoryIndex, sort: Sort) -> Self {
         let ranks = match sort {
             Sort::TaskId => ranks(&index.tasks.list),
-            Sort::End => ranks(&index.words.list),
+            Sort::End => ranks(&index.strings.list),
             _ => Vec::new(),
         };
         Self { sort, ranks }
     }
 
-    /// At most [`LAST_KEY`] − 1; `None` where there is no value.
-    fn key(&self, entry: &Entry) -> Option<u64> {
+    /// At most [`LAST_KEY`] − 1; `None` without a value.
+    fn key(&self, entry: &IndexEntry) -> Option<u64> {
         let signed = |value: i32| (value != NONE).then_some(u64::from(value as u32 ^ 0x8000_0000));
         match self.sort {
-            // Microseconds since the epoch, either side of it, fit 62 bits for 146,000 years.
+            // Microseconds before or after the epoch fit 62 bits for 146,000 years.
             Sort::EndedAt => Some((entry.ended_at.clamp(-(1 << 61), 1 << 61) + (1 << 61)) as u64),
             Sort::TaskId => Some(self.ranks[entry.task as usize].into()),
             Sort::End => Some(self.ranks[entry.end as usize].into()),
@@ -472,51 +478,51 @@ impl Order {
     }
 }
 
-/// Bits of a float that compare as the float does: IEEE 754's own order, the sign turned round.
+/// Bits of a float that compare as the float does: the order of IEEE 754 with the sign inverted.
 fn ordered(value: f32) -> u64 {
     let bits = value.to_bits();
     u64::from(if bits >> 31 == 1 { !bits } else { bits | 0x8000_0000 })
 }
 
-/// Each entry's place among the sorted ones.
+/// Each entry's rank in the sorted list.
 fn ranks<T: Ord>(list: &[T]) -> Vec<u32> {
-    let mut places: Vec<usize> = (0..list.len()).collect();
-    places.sort_by(|&a, &b| list[a].cmp(&list[b]));
+    let mut positions: Vec<usize> = (0..list.len()).collect();
+    positions.sort_by(|&a, &b| list[a].cmp(&list[b]));
     let mut ranks = vec![0; list.len()];
-    (0..).zip(places).for_each(|(rank, place)| ranks[place] = rank);
+    (0..).zip(positions).for_each(|(rank, position)| ranks[position] = rank);
     ranks
 }
 
-fn sorted(mut words: Vec<&str>) -> Vec<&str> {
-    words.sort_unstable();
-    words.dedup();
-    words
+fn sorted(mut texts: Vec<&str>) -> Vec<&str> {
+    texts.sort_unstable();
+    texts.dedup();
+    texts
 }
 
-impl Words {
-    fn place(&mut self, word: &str) -> Result<u16, String> {
-        if let Some(place) = self.places.get(word) {
-            return Ok(*place);
+impl StringTable {
+    fn intern(&mut self, text: &str) -> Result<u16, String> {
+        if let Some(position) = self.positions.get(text) {
+            return Ok(*position);
         }
-        // Ends and kinds are closed sets of a dozen words; a file with thousands is not ours.
-        let place = u16::try_from(self.list.len())
+        // Ends and kinds are closed sets of a dozen names; a file with thousands is damaged.
+        let position = u16::try_from(self.list.len())
             .map_err(|_| "more than 65,536 ends and policy kinds".to_owned())?;
-        self.list.push(word.to_owned());
-        self.places.insert(word.to_owned(), place);
-        Ok(place)
+        self.list.push(text.to_owned());
+        self.positions.insert(text.to_owned(), position);
+        Ok(position)
     }
 }
 
-impl Tasks {
-    fn place(&mut self, task: [&str; 3]) -> Result<u32, String> {
+impl TaskTable {
+    fn intern(&mut self, task: [&str; 3]) -> Result<u32, String> {
         let task = task.map(str::to_owned);
-        if let Some(place) = self.places.get(&task) {
-            return Ok(*place);
+        if let Some(position) = self.positions.get(&task) {
+            return Ok(*position);
         }
-        let place = u32::try_from(self.list.len()).map_err(|_| "more than 2^32 tasks".to_owned())?;
+        let position = u32::try_from(self.list.len()).map_err(|_| "more than 2^32 tasks".to_owned())?;
         self.list.push(task.clone());
-        self.places.insert(task, place);
-        Ok(place)
+        self.positions.insert(task, position);
+        Ok(position)
     }
 }
 
@@ -526,12 +532,12 @@ fn hash(text: &str) -> u64 {
     hasher.finish()
 }
 
-/// Figures of a damaged data set must not be a panic.
+/// Clamps: values of a damaged data set must not panic.
 fn clamped(value: i64) -> u32 {
     value.clamp(0, u32::MAX.into()) as u32
 }
 
-/// A row that cannot be indexed is a damaged file.
+/// A row that cannot be indexed means a damaged file.
 pub(super) fn damaged(path: &std::path::Path) -> impl Fn(String) -> RecordsError {
     let path = path.to_owned();
     move |what| RecordsError::damaged(&path, what)
@@ -540,12 +546,12 @@ pub(super) fn damaged(path: &std::path::Path) -> impl Fn(String) -> RecordsError
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cell::Micros;
+    use crate::cell::TimestampMicros;
     use proptest::prelude::*;
 
-    /// Six trajectories that differ in everything a query asks for.
-    fn index() -> Index {
-        let mut index = Index::default();
+    /// Six trajectories that differ in everything a query filters by.
+    fn index() -> TrajectoryIndex {
+        let mut index = TrajectoryIndex::default();
         let rows = [
             ("r-g1-s0-a0", "r-g1", "web", "Buy-Milk", "answered", Some(1.0), Some(true), 4, Some((1, 2)), 30),
             (
@@ -583,7 +589,7 @@ mod tests {
                 policy_version_min: versions.map(|(min, _)| min),
                 policy_version_max: versions.map(|(_, max)| max),
                 staleness: versions.map(|(min, max)| max - min),
-                ended_at: Micros(ended * 1_000_000),
+                ended_at: TimestampMicros(ended * 1_000_000),
                 ..ViewRow::default()
             };
             index.add(&row).unwrap();
@@ -592,37 +598,43 @@ mod tests {
     }
 
     #[track_caller]
-    fn check(query: &Query, want: &[u32]) {
+    fn check(query: &TrajectoryQuery, want: &[u32]) {
         assert_eq!(index().select(query), want, "{query:?}");
     }
 
     #[test]
     fn a_query_lets_through_what_it_names() {
-        let any = Query::default;
-        check(&Query { text: "milk".into(), ..any() }, &[1, 0]);
-        check(&Query { text: "G3-S".into(), ..any() }, &[4, 5]);
-        check(&Query { text: "nothing".into(), ..any() }, &[]);
-        check(&Query { suites: vec!["mini".into(), "other".into()], ..any() }, &[4, 5]);
-        check(&Query { ends: vec!["answered".into()], ..any() }, &[0, 3]);
-        check(&Query { splits: vec!["test".into()], ..any() }, &[]);
-        check(&Query { policy_kinds: vec!["model".into()], ..any() }, &[1, 2, 0, 4, 3, 5]);
-        check(&Query { task_id: Some("sell".into()), ..any() }, &[2, 3]);
-        check(&Query { task_id: Some("sel".into()), ..any() }, &[]);
-        check(&Query { group_id: Some("r-g1".into()), ..any() }, &[1, 0]);
-        check(&Query { scored: Some(false), ..any() }, &[2]);
-        check(&Query { success: Some(true), ..any() }, &[0, 5]);
-        check(&Query { success: Some(false), ..any() }, &[1, 4]);
-        check(&Query { reward: Span { min: Some(0.0), max: Some(0.5) }, ..any() }, &[1, 3, 5]);
-        check(&Query { reward: Span { min: Some(f32::MIN), max: None }, ..any() }, &[1, 0, 4, 3, 5]);
-        check(&Query { version: Span { min: Some(3), max: Some(3) }, ..any() }, &[2]);
-        check(&Query { version: Span { min: None, max: Some(1) }, ..any() }, &[0]);
-        check(&Query { steps: Span { min: Some(4), max: Some(5) }, ..any() }, &[0, 3]);
-        check(&Query { staleness: Span { min: Some(1), max: None }, ..any() }, &[2, 0]);
+        let any = TrajectoryQuery::default;
+        check(&TrajectoryQuery { text: "milk".into(), ..any() }, &[1, 0]);
+        check(&TrajectoryQuery { text: "G3-S".into(), ..any() }, &[4, 5]);
+        check(&TrajectoryQuery { text: "nothing".into(), ..any() }, &[]);
+        check(&TrajectoryQuery { suites: vec!["mini".into(), "other".into()], ..any() }, &[4, 5]);
+        check(&TrajectoryQuery { ends: vec!["answered".into()], ..any() }, &[0, 3]);
+        check(&TrajectoryQuery { splits: vec!["test".into()], ..any() }, &[]);
+        check(&TrajectoryQuery { policy_kinds: vec!["model".into()], ..any() }, &[1, 2, 0, 4, 3, 5]);
+        check(&TrajectoryQuery { task_id: Some("sell".into()), ..any() }, &[2, 3]);
+        check(&TrajectoryQuery { task_id: Some("sel".into()), ..any() }, &[]);
+        check(&TrajectoryQuery { group_id: Some("r-g1".into()), ..any() }, &[1, 0]);
+        check(&TrajectoryQuery { scored: Some(false), ..any() }, &[2]);
+        check(&TrajectoryQuery { success: Some(true), ..any() }, &[0, 5]);
+        check(&TrajectoryQuery { success: Some(false), ..any() }, &[1, 4]);
+        check(
+            &TrajectoryQuery { reward: ValueRange { min: Some(0.0), max: Some(0.5) }, ..any() },
+            &[1, 3, 5],
+        );
+        check(
+            &TrajectoryQuery { reward: ValueRange { min: Some(f32::MIN), max: None }, ..any() },
+            &[1, 0, 4, 3, 5],
+        );
+        check(&TrajectoryQuery { version: ValueRange { min: Some(3), max: Some(3) }, ..any() }, &[2]);
+        check(&TrajectoryQuery { version: ValueRange { min: None, max: Some(1) }, ..any() }, &[0]);
+        check(&TrajectoryQuery { steps: ValueRange { min: Some(4), max: Some(5) }, ..any() }, &[0, 3]);
+        check(&TrajectoryQuery { staleness: ValueRange { min: Some(1), max: None }, ..any() }, &[2, 0]);
     }
 
     #[test]
     fn rows_are_sorted_and_what_has_no_value_comes_last() {
-        let by = |sort, descending| Query { sort, descending, ..Query::default() };
+        let by = |sort, descending| TrajectoryQuery { sort, descending, ..TrajectoryQuery::default() };
         check(&by(Sort::EndedAt, false), &[1, 2, 0, 4, 3, 5]);
         check(&by(Sort::EndedAt, true), &[5, 3, 4, 0, 2, 1]);
         check(&by(Sort::Reward, false), &[4, 1, 5, 3, 0, 2]);
@@ -635,7 +647,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_says_what_its_row_said() {
+    fn a_line_matches_its_row() {
         let index = index();
         let line = index.line(3).unwrap();
         assert_eq!((line.trajectory_id, line.task_id), ("r-g2-s0-a1", "sell"));
@@ -646,7 +658,7 @@ mod tests {
         assert_eq!((line.status, line.end, line.num_steps), ("scored", "answered", 5));
         assert_eq!(index.line(2).unwrap().reward, None);
         assert_eq!(index.line(6), None);
-        let choices = index.words();
+        let choices = index.filter_choices();
         assert_eq!((choices.suites, choices.splits), (vec!["mini", "web"], vec!["train"]));
         assert_eq!(choices.ends, ["answered", "done", "max_steps", "page_crash"]);
         assert_eq!(choices.policy_kinds, ["model"]);

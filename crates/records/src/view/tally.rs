@@ -1,6 +1,7 @@
-//! The sums that figures over a data set are made of. What is summed is said here, once; what is divided by what, in the dashboard.
+//! The sums behind the metrics of a data set. They are defined here, once; the ratios of them are
+//! defined in the dashboard.
 //!
-//! A tally grows by whole files, in any order, and never needs to see a row twice.
+//! A tally grows by whole files, in any order, and never needs a row twice.
 
 use std::collections::BTreeMap;
 
@@ -10,120 +11,122 @@ use super::{GroupSumRow, StepSumRow, ViewRow, is_eval};
 
 /// Sums over the trajectories of a data set.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub struct Tally {
-    /// All of them.
-    pub all: Counts,
-    /// All but those of evaluations: what a policy learns from, and what every map below by version, suite and task is made of.
-    pub training: Counts,
+pub struct DataSetTally {
+    /// Counts of all trajectories.
+    pub all: TrajectoryCounts,
+    /// All but those of evaluations: what a policy learns from, and the basis of every map below by
+    /// version, suite and task.
+    pub training: TrajectoryCounts,
     /// Those of evaluations inside a job (split `eval`).
-    pub evaluated: Counts,
-    /// By the newest version that acted; −1 where there is none.
-    pub by_version: BTreeMap<i32, Counts>,
-    /// By suite.
-    pub by_suite: BTreeMap<String, Counts>,
-    /// By suite and task.
-    pub by_task: BTreeMap<(String, String), Counts>,
-    /// By end and status.
+    pub evaluated: TrajectoryCounts,
+    /// By the newest version that acted; −1 without one.
+    pub by_version: BTreeMap<i32, TrajectoryCounts>,
+    /// Counts by suite.
+    pub by_suite: BTreeMap<String, TrajectoryCounts>,
+    /// Counts by suite and task.
+    pub by_task: BTreeMap<(String, String), TrajectoryCounts>,
+    /// Trajectories by end and status.
     pub ends: BTreeMap<(String, String), u64>,
-    /// Scored trajectories by the versions they were behind, evaluations left out.
+    /// Scored trajectories by the number of versions behind, evaluations excluded.
     pub staleness: BTreeMap<i32, u64>,
-    /// Scored trajectories by their steps, evaluations left out.
+    /// Scored trajectories by their number of steps, evaluations excluded.
     pub lengths: BTreeMap<i32, u64>,
-    /// By the minute (since the Unix epoch) in which they ended.
-    pub minutes: BTreeMap<i64, Minute>,
-    /// Time of all trajectories by what it went to, microseconds: `queue`, the causes of a session, `score`.
+    /// By the minute (since the Unix epoch) of their end.
+    pub minutes: BTreeMap<i64, MinuteCounts>,
+    /// Microseconds of all trajectories by cause: `queue`, the causes of a session, `score`.
     pub session_micros: BTreeMap<&'static str, u64>,
-    /// When the first began, microseconds since the Unix epoch.
+    /// Earliest start, microseconds since the Unix epoch.
     pub started_at: Option<i64>,
-    /// When the last ended.
+    /// Latest end, microseconds since the Unix epoch.
     pub ended_at: Option<i64>,
-    /// Sums over steps, failed trajectories' included.
+    /// Sums over steps, including those of failed trajectories.
     pub steps: StepSums,
-    /// The same without those of evaluations.
+    /// The same without evaluations.
     pub training_steps: StepSums,
-    /// These by the version that acted; −1 where there is none.
+    /// The latter by the version that acted; −1 without one.
     pub steps_by_version: BTreeMap<i32, StepSums>,
-    /// Closed groups, those of evaluations left out.
+    /// Closed groups, evaluations excluded.
     pub groups: u64,
-    /// Of these, with rewards that are all equal.
+    /// Those of them whose rewards are all equal.
     pub groups_zero_variance: u64,
     /// Closed groups and those without spread, by the newest version that acted.
     pub groups_by_version: BTreeMap<i32, (u64, u64)>,
-    /// How far log-probs of scored trajectories lie from those of the prefill path, evaluations included: files tell it as a whole.
+    /// Gap between log-probs of scored trajectories and those of the prefill path, evaluations
+    /// included, because files store it as a whole.
     pub prefill_gap: GapSum,
 }
 
-/// Sums over some trajectories.
+/// Sums over a set of trajectories.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub struct Counts {
-    /// With a reward.
+pub struct TrajectoryCounts {
+    /// Trajectories with a reward.
     pub scored: u64,
-    /// Failed by the farm's fault: in no rate.
+    /// Trajectories that failed by the farm's fault; no rate counts them.
     pub failed: u64,
-    /// Of the scored ones, those whose scorer says whether the task is solved.
-    pub judged: u64,
-    /// Of the judged ones, those that solved it.
+    /// Scored trajectories whose scorer decides whether the task is solved.
+    pub success_known: u64,
+    /// Those of them that solved it.
     pub successes: u64,
-    /// Of the scored ones.
+    /// Sum of the rewards of scored trajectories.
     pub reward_sum: f64,
-    /// Steps, failed trajectories' included.
+    /// Steps, including those of failed trajectories.
     pub steps: u64,
-    /// Response tokens, failed trajectories' included.
+    /// Response tokens, including those of failed trajectories.
     pub response_tokens: u64,
-    /// Replies without an action, failed trajectories' included.
+    /// Replies without an action, including those of failed trajectories.
     pub invalid_actions: u64,
-    /// Device time that the trajectories themselves caused, failed ones' included, microseconds.
+    /// Device time that the trajectories caused, failed ones included, in microseconds.
     pub gpu_micros: u64,
-    /// What judges and remote policies cost, where a price is known.
+    /// Cost of judges and remote policies in US dollars, where a price is known.
     pub cost_usd: f64,
 }
 
-/// What ended in one minute.
+/// Trajectories that ended in one minute.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub struct Minute {
-    /// Scored trajectories.
+pub struct MinuteCounts {
+    /// Number of scored trajectories.
     pub scored: u64,
-    /// Failed ones.
+    /// Number of failed trajectories.
     pub failed: u64,
-    /// Judged ones, evaluations left out.
-    pub judged: u64,
-    /// Solved ones of these.
+    /// Those with a known success, evaluations excluded.
+    pub success_known: u64,
+    /// Solved ones among the latter.
     pub successes: u64,
 }
 
-/// Sums over some steps.
+/// Sums over a set of steps.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct StepSums {
-    /// Steps.
+    /// Number of steps.
     pub steps: u64,
     /// Replies without an action.
     pub invalid: u64,
-    /// Tokens generated: the response's, forced and appended ones included.
+    /// Tokens generated: those of the response, including forced and appended ones.
     pub generated_tokens: u64,
-    /// Tokens the engine read.
+    /// Tokens that the engine prefilled.
     pub prefill_tokens: u64,
-    /// Tokens whose state was still there.
+    /// Tokens whose state was reused.
     pub reused_tokens: u64,
-    /// Sum of the entropies that are known.
+    /// Sum of the known entropies.
     pub entropy_sum: f64,
-    /// How many are known.
+    /// Number of known entropies.
     pub entropy_count: u64,
-    /// Sum of the log-probs that are known.
+    /// Sum of the known log-probs.
     pub logprob_sum: f64,
-    /// How many are known.
+    /// Number of known log-probs.
     pub logprob_count: u64,
-    /// Steps by why their response ended.
+    /// Steps by the reason why their response ended.
     pub finish_reasons: BTreeMap<String, u64>,
-    /// Steps by what came of their action.
+    /// Steps by the outcome of their action.
     pub outcomes: BTreeMap<String, u64>,
-    /// Steps by where their state came from.
+    /// Steps by the origin of their state.
     pub state_origins: BTreeMap<String, u64>,
 }
 
-/// Most words that a map of a damaged data set may grow to; what comes later counts as `other`.
-const WORDS_MAX: usize = 10_000;
+/// Most keys of a map over a damaged data set; later ones count as `other`.
+const KEYS_MAX: usize = 10_000;
 
-impl Tally {
+impl DataSetTally {
     pub(crate) fn add_trajectory(&mut self, row: &ViewRow) {
         self.all.add(row);
         if is_eval(&row.split) {
@@ -176,13 +179,13 @@ impl Tally {
     }
 }
 
-impl Counts {
-    /// Attempts, scored and failed.
+impl TrajectoryCounts {
+    /// Number of attempts, scored and failed.
     pub fn trajectories(&self) -> u64 {
         self.scored + self.failed
     }
 
-    /// Whether the row is scored.
+    /// Adds a row. Returns whether it is scored.
     fn add(&mut self, row: &ViewRow) -> bool {
         more(&mut self.steps, row.num_steps.into());
         more(&mut self.response_tokens, row.num_response_tokens);
@@ -196,14 +199,14 @@ impl Counts {
         self.scored += 1;
         self.reward_sum += f64::from(reward);
         if let Some(success) = row.success() {
-            self.judged += 1;
+            self.success_known += 1;
             self.successes += u64::from(success);
         }
         true
     }
 }
 
-impl Minute {
+impl MinuteCounts {
     fn add(&mut self, row: &ViewRow) {
         if row.scored().is_none() {
             self.failed += 1;
@@ -211,7 +214,7 @@ impl Minute {
         }
         self.scored += 1;
         if let Some(success) = row.success().filter(|_| !is_eval(&row.split)) {
-            self.judged += 1;
+            self.success_known += 1;
             self.successes += u64::from(success);
         }
     }
@@ -240,17 +243,17 @@ fn add_known(values: Option<&[Option<f32>]>, sum: &mut f64, count: &mut u64) {
     }
 }
 
-fn count(words: &mut BTreeMap<String, u64>, word: Option<&str>) {
-    let Some(word) = word else { return };
-    if let Some(count) = words.get_mut(word) {
+fn count(counts: &mut BTreeMap<String, u64>, key: Option<&str>) {
+    let Some(key) = key else { return };
+    if let Some(count) = counts.get_mut(key) {
         *count += 1;
     } else {
-        let word = if words.len() < WORDS_MAX { word } else { "other" };
-        *words.entry(word.to_owned()).or_default() += 1;
+        let key = if counts.len() < KEYS_MAX { key } else { "other" };
+        *counts.entry(key.to_owned()).or_default() += 1;
     }
 }
 
-/// Sums of a damaged data set must not be a panic.
+/// Saturates: sums of a damaged data set must not panic.
 fn more(sum: &mut u64, value: i64) {
     *sum = sum.saturating_add(u64::try_from(value).unwrap_or(0));
 }

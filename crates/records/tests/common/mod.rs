@@ -1,26 +1,27 @@
-//! What the tests of this crate share.
+//! Helpers that the tests of this crate share.
 
 #![allow(dead_code, reason = "each test binary uses its part")]
-#![allow(clippy::unwrap_used, reason = "it fails the test")]
+#![allow(clippy::unwrap_used, reason = "a panic fails the test")]
 
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use furrow_records::fixtures::{self, Plot};
+use furrow_records::fixtures::{self, TrajectoryFixture};
 use furrow_records::merge;
 use furrow_records::{
-    Committed, Draft, Manifest, Op, RecordsFile, Rescore, ShardStage, ShardWriter, Table, WrittenFile,
+    CommitDraft, CommitOutcome, Manifest, Op, RecordsFile, RescoreRecord, ShardStage, ShardWriter, Table,
+    WrittenFile,
 };
 use furrow_rollout::{GroupRecord, StepRecord, TrajectoryRecord};
 use futures::executor::block_on;
 
-/// Writes one shard and leaves it out of the manifest.
+/// Writes one shard without a manifest commit.
 pub fn write(
     dir: &Path,
     shard: &str,
     trajectories: &[(TrajectoryRecord, Vec<StepRecord>)],
     groups: &[GroupRecord],
-    rescores: &[Rescore],
+    rescores: &[RescoreRecord],
 ) -> Vec<WrittenFile> {
     let mut writer = ShardWriter::create(fixtures::plan(dir, shard));
     for (record, steps) in trajectories {
@@ -35,23 +36,24 @@ pub fn open(dir: &Path) -> Manifest {
     block_on(Manifest::open(Manifest::local_store(dir).unwrap())).unwrap()
 }
 
-pub fn append(dir: &Path, shard: &str, files: Vec<WrittenFile>) -> Draft {
+pub fn append(dir: &Path, shard: &str, files: Vec<WrittenFile>) -> CommitDraft {
     let plan = fixtures::plan(dir, shard);
-    Draft::append(files, plan.run_id, 1, plan.shard_id, fixtures::STARTED)
+    CommitDraft::append(files, plan.run_id, 1, plan.shard_id, fixtures::STARTED)
 }
 
-pub fn publish(dir: &Path, shard: &str, files: Vec<WrittenFile>) -> Committed {
+pub fn commit_files(dir: &Path, shard: &str, files: Vec<WrittenFile>) -> CommitOutcome {
     block_on(open(dir).commit(&append(dir, shard, files))).unwrap()
 }
 
-/// Writes and publishes a shard of one group with this many slots, all scored.
-pub fn publish_group(dir: &Path, group: u64, slots: u32) -> Vec<WrittenFile> {
-    let plot = |sample| Plot { group, sample, group_size: slots, ..Plot::default() };
+/// Writes and commits a shard of one group with this many slots, all scored.
+pub fn commit_group(dir: &Path, group: u64, slots: u32) -> Vec<WrittenFile> {
+    let plot =
+        |sample| TrajectoryFixture { group, sample, group_size: slots, ..TrajectoryFixture::default() };
     let made: Vec<_> = (0..slots).map(|sample| plot(sample).trajectory()).collect();
     let records: Vec<_> = made.iter().map(|(record, _)| record.clone()).collect();
     let shard = format!("shard-{group:04}");
     let files = write(dir, &shard, &made, &[fixtures::group(&records)], &[]);
-    publish(dir, &shard, files.clone());
+    commit_files(dir, &shard, files.clone());
     files
 }
 
@@ -60,12 +62,12 @@ pub fn stages(tables: &[Table]) -> Vec<(Table, ShardStage)> {
     tables.iter().flat_map(|&table| ShardStage::ALL.map(|stage| (table, stage))).collect()
 }
 
-/// Makes one file of each table's small ones and sets those aside, as a coordinator does.
+/// Merges each table's small files into one and sets the parts aside, as a coordinator does.
 pub fn merge_all(dir: &Path) {
     merge_all_as(dir, "merged");
 }
 
-/// The same under a name that no earlier merge had.
+/// The same under a name that no earlier merge used.
 pub fn merge_all_as(dir: &Path, name: &str) {
     let file = RecordsFile { merge_below_bytes: 1 << 20, merge_files_min: 2, ..RecordsFile::default() };
     let config = file.check().unwrap();
@@ -73,10 +75,10 @@ pub fn merge_all_as(dir: &Path, name: &str) {
     for plan in &merge::plan(manifest.snapshot(), &config, &BTreeSet::new()) {
         let shard = fixtures::plan(dir, &format!("{name}-{}", plan.table));
         let merged = merge::merge(&shard, plan, |_, _| {}).unwrap();
-        let draft = Draft {
+        let draft = CommitDraft {
             op: Op::Replace,
             removed: plan.parts.iter().map(|part| part.path.clone()).collect(),
-            ..Draft::append(vec![merged], shard.run_id, 1, shard.shard_id, fixtures::STARTED)
+            ..CommitDraft::append(vec![merged], shard.run_id, 1, shard.shard_id, fixtures::STARTED)
         };
         block_on(manifest.commit(&draft)).unwrap();
         merge::set_aside(dir, &draft.removed).unwrap();

@@ -1,33 +1,37 @@
-//! The job's `[eval]` section: which tasks a policy version is tried on while the job runs, and how often.
+//! The job's `[eval]` section: the tasks on which policy versions are evaluated while the job runs,
+//! and how often.
 
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use super::{SamplerKind, Section, SourceFile, TasksConfig, check_sources, in_range};
+use super::{SamplerKind, SourceFile, TaskSection, TasksConfig, check_sources, in_range};
 
-/// `[eval]` as written.
+/// `[eval]` as written in the job file.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct EvalFile {
-    /// Policy versions from one evaluation to the next; the first is of the version the job begins with.
+    /// Policy versions between two evaluations; the first one evaluates the version with which the
+    /// job begins.
     pub every_versions: u32,
-    /// Trajectories of each problem: the most k of pass@k.
+    /// Trajectories of each problem: the largest k of pass@k.
     pub group_size: u32,
-    /// From it descend the seeds of the pages: the same problems for every version, and none that `tasks.seed` draws.
+    /// Seed of the pages' seeds: every version gets the same problems, and `tasks.seed` never
+    /// produces one of them.
     pub seed: u64,
-    /// How long newer weights wait for an evaluation that is under way; then it is cut.
+    /// Longest time that newer weights wait for a running evaluation, which is cut then.
     pub hold_millis: u64,
-    /// Where its tasks come from, as in `[[tasks.source]]`; each is a problem, or as many as its source's `repeat`. None: no evaluation.
+    /// Sources of tasks as in `[[tasks.source]]`; each task is one problem, or as many as its
+    /// source's `repeat`. Empty: no evaluation.
     pub source: Vec<SourceFile>,
 }
 
-/// `[eval]`, checked.
+/// A validated `[eval]`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct EvalConfig {
-    /// Policy versions from one evaluation to the next, at least 1.
+    /// Policy versions between two evaluations, at least 1.
     pub every_versions: u32,
-    /// How long newer weights wait.
+    /// Longest time that newer weights wait.
     pub hold_millis: u64,
     /// Its tasks: all of them, in order.
     pub tasks: TasksConfig,
@@ -35,13 +39,14 @@ pub struct EvalConfig {
 
 impl Default for EvalFile {
     fn default() -> Self {
-        // Ten minutes: 100 problems of a minute each on 16 places take six.
+        // Ten minutes: 100 problems of a minute each on 16 slots take six.
         Self { every_versions: 10, group_size: 1, seed: 0, hold_millis: 600_000, source: Vec::new() }
     }
 }
 
 impl EvalFile {
-    /// The door: paths are taken relative to `base`, the job file's folder. `None` where there is nothing to evaluate on.
+    /// Validates the section. Paths are relative to `base`, the job file's folder. `None` if there
+    /// is no source.
     pub fn check(self, base: &Path) -> Result<Option<EvalConfig>, Vec<String>> {
         let mut problems = Vec::new();
         in_range(&mut problems, "eval.every_versions", u64::from(self.every_versions), 1, 1_000_000);
@@ -57,15 +62,15 @@ impl EvalFile {
                 ("weight", source.weight != 1.0, "an evaluation takes every task"),
             ];
             for (key, _, why) in given.into_iter().filter(|(_, is_given, _)| *is_given) {
-                problems.push(format!("eval.source[{index}].{key}: {why}; take it out"));
+                problems.push(format!("eval.source[{index}].{key}: {why}; remove it"));
             }
         }
-        let sources = check_sources(self.source, Section::Eval, base, &mut problems);
+        let sources = check_sources(self.source, TaskSection::Eval, base, &mut problems);
         if !problems.is_empty() {
             return Err(problems);
         }
         let tasks = TasksConfig {
-            section: Section::Eval,
+            section: TaskSection::Eval,
             group_size: self.group_size,
             group_spares: 0,
             groups: None,
@@ -77,7 +82,7 @@ impl EvalFile {
         Ok((!tasks.sources.is_empty()).then_some(EvalConfig { every_versions, hold_millis, tasks }))
     }
 
-    /// The same with every path absolute.
+    /// The same with absolute paths.
     pub fn resolved(mut self, base: &Path) -> Self {
         self.source.iter_mut().for_each(|source| source.resolve(base));
         self

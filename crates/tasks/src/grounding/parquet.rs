@@ -1,6 +1,8 @@
-//! Reads grounding sets from Parquet, without Arrow: rows for their texts and boxes, one column for the pictures.
+//! Reads grounding sets from Parquet without Arrow: rows for their texts and boxes, one column for
+//! the pictures.
 //!
-//! A file is a stranger's: sizes are looked at before anything is decoded, and a reader that panics is a problem of the file.
+//! Files are untrusted: sizes are checked before anything is decoded, and a panic of the reader
+//! becomes a problem of the file.
 
 use std::fs::File;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -13,22 +15,22 @@ use parquet::record::Field;
 use parquet::schema::types::Type;
 use serde_json::{Map, Value, json};
 
-use super::picture::{BYTES_MAX, Place};
-use super::{KEPT_BYTES_MAX, ROWS_MAX, Row, row_of, too_many};
+use super::picture::{BYTES_MAX, PictureLocation};
+use super::{GroundingRow, KEPT_BYTES_MAX, ROWS_MAX, make_row, too_many};
 
-/// What a file says of its row groups; 128 pictures of the largest size fit.
+/// Largest row group by its metadata; 128 pictures of the largest size fit.
 const ROW_GROUP_BYTES_MAX: i64 = 4 << 30;
 
-/// Columns of one file; the published sets have six at most.
+/// Most columns of one file; the published sets have at most six.
 const COLUMNS_MAX: usize = 256;
 
 /// All rows of these files, or what is wrong with them.
-pub(super) fn read(paths: &[PathBuf], problems: &mut Vec<String>) -> Vec<Row> {
+pub(super) fn read(paths: &[PathBuf], problems: &mut Vec<String>) -> Vec<GroundingRow> {
     let mut rows = Vec::new();
     for path in paths {
         let before = problems.len();
         let read = catch_unwind(AssertUnwindSafe(|| read_file(path, &mut rows, problems)));
-        let failed = read.unwrap_or_else(|_| Err("is damaged: its reader gave up".to_owned()));
+        let failed = read.unwrap_or_else(|_| Err("is damaged: the Parquet reader panicked".to_owned()));
         if let Err(problem) = failed {
             problems.push(format!("{}: {problem}", path.display()));
         }
@@ -44,15 +46,16 @@ pub(super) fn picture(path: &Path, row_group: usize, row: usize) -> Result<Vec<u
     let read = catch_unwind(AssertUnwindSafe(|| {
         let file = open(path)?;
         let group = file.get_row_group(row_group).map_err(|error| error.to_string())?;
-        Pictures::open(&*group, picture_column(&file)?)?.nth(row)
+        PictureColumn::open(&*group, picture_column(&file)?)?.nth(row)
     }));
-    read.unwrap_or_else(|_| Err("is damaged: its reader gave up".to_owned()))
+    read.unwrap_or_else(|_| Err("is damaged: the Parquet reader panicked".to_owned()))
         .map_err(|problem| format!("{}: {problem}", path.display()))
 }
 
 fn open(path: &Path) -> Result<SerializedFileReader<File>, String> {
     let file = File::open(path).map_err(|error| format!("cannot be read: {error}"))?;
-    let reader = SerializedFileReader::new(file).map_err(|error| format!("is no Parquet file: {error}"))?;
+    let reader =
+        SerializedFileReader::new(file).map_err(|error| format!("is not a Parquet file: {error}"))?;
     let metadata = reader.metadata();
     let columns = metadata.file_metadata().schema_descr().num_columns();
     if columns > COLUMNS_MAX {
@@ -69,7 +72,7 @@ fn open(path: &Path) -> Result<SerializedFileReader<File>, String> {
     Ok(reader)
 }
 
-/// Index of the leaf `image.bytes`, or of an `image` that is bytes itself.
+/// Index of the leaf `image.bytes`, or of an `image` column that contains bytes directly.
 fn picture_column(file: &SerializedFileReader<File>) -> Result<usize, String> {
     let schema = file.metadata().file_metadata().schema_descr();
     let named =
@@ -81,27 +84,27 @@ fn picture_column(file: &SerializedFileReader<File>) -> Result<usize, String> {
     })
 }
 
-fn read_file(path: &Path, rows: &mut Vec<Row>, problems: &mut Vec<String>) -> Result<(), String> {
+fn read_file(path: &Path, rows: &mut Vec<GroundingRow>, problems: &mut Vec<String>) -> Result<(), String> {
     let file = open(path)?;
     let column = picture_column(&file)?;
     for row_group in 0..file.num_row_groups() {
         let group = file.get_row_group(row_group).map_err(|error| error.to_string())?;
-        let mut pictures = Pictures::open(&*group, column)?;
+        let mut pictures = PictureColumn::open(&*group, column)?;
         let texts = group.get_row_iter(Some(without_pictures(&file)?)).map_err(|error| error.to_string())?;
         for (row, texts) in texts.enumerate() {
             if rows.len() >= ROWS_MAX {
-                return Err(format!("has more rows than the {ROWS_MAX} that are read; split the set"));
+                return Err(format!("has more rows than the {ROWS_MAX} allowed; split the set"));
             }
             let line = rows.len() + 1;
-            let place = format!("{}: row {row} of group {row_group}", path.display());
-            let texts = texts.map_err(|error| format!("{place}: {error}"))?;
+            let location = format!("{}: row {row} of group {row_group}", path.display());
+            let texts = texts.map_err(|error| format!("{location}: {error}"))?;
             let fields: Map<String, Value> = texts
                 .get_column_iter()
                 .filter_map(|(name, field)| Some((name.clone(), plain(field)?)))
                 .collect();
-            let at = Place::Row { path: path.to_owned(), row_group, row };
-            let bytes = pictures.next().map_err(|problem| format!("{place}: image: {problem}"));
-            match bytes.and_then(|bytes| row_of(place, line, fields, at, &bytes)) {
+            let at = PictureLocation::Row { path: path.to_owned(), row_group, row };
+            let bytes = pictures.next().map_err(|problem| format!("{location}: image: {problem}"));
+            match bytes.and_then(|bytes| make_row(location, line, fields, at, &bytes)) {
                 Ok(row) => rows.push(row),
                 Err(problem) => problems.push(problem),
             }
@@ -113,14 +116,14 @@ fn read_file(path: &Path, rows: &mut Vec<Row>, problems: &mut Vec<String>) -> Re
     Ok(())
 }
 
-/// The schema with all columns but the picture's.
+/// The schema without the picture column.
 fn without_pictures(file: &SerializedFileReader<File>) -> Result<Type, String> {
     let schema = file.metadata().file_metadata().schema();
     let fields = schema.get_fields().iter().filter(|field| field.name() != "image").cloned().collect();
     Type::group_type_builder(schema.name()).with_fields(fields).build().map_err(|error| error.to_string())
 }
 
-/// Texts, numbers and lists of numbers as JSON; other things are not kept.
+/// Texts, numbers and lists of numbers as JSON; other types are not kept.
 fn plain(field: &Field) -> Option<Value> {
     Some(match field {
         Field::Null => Value::Null,
@@ -143,18 +146,18 @@ fn plain(field: &Field) -> Option<Value> {
     })
 }
 
-/// The pictures of a row group, one after another.
-struct Pictures {
+/// Reads the pictures of a row group in order.
+struct PictureColumn {
     reader: parquet::column::reader::ColumnReaderImpl<parquet::data_type::ByteArrayType>,
     optional: bool,
 }
 
-impl Pictures {
+impl PictureColumn {
     fn open(group: &dyn RowGroupReader, column: usize) -> Result<Self, String> {
         let optional = group.metadata().column(column).column_descr().max_def_level() > 0;
         match group.get_column_reader(column).map_err(|error| error.to_string())? {
             ColumnReader::ByteArrayColumnReader(reader) => Ok(Self { reader, optional }),
-            _ => Err("has pictures that are no bytes; write image.bytes as binary".to_owned()),
+            _ => Err("has pictures that are not bytes; write image.bytes as binary".to_owned()),
         }
     }
 
@@ -170,7 +173,7 @@ impl Pictures {
         let (mut levels, mut values) = (Vec::new(), Vec::<ByteArray>::new());
         let wanted = self.optional.then_some(&mut levels);
         self.reader.read_records(1, wanted, None, &mut values).map_err(|error| error.to_string())?;
-        let bytes = values.pop().ok_or("holds no picture in this row: image.bytes is null")?;
+        let bytes = values.pop().ok_or("contains no picture in this row: image.bytes is null")?;
         if bytes.len() as u64 > BYTES_MAX {
             return Err(format!("has a picture of {} bytes; use at most {BYTES_MAX}", bytes.len()));
         }

@@ -1,4 +1,4 @@
-//! Pictures of a grounding set: where each lies, how large it is, and the page that shows it.
+//! Pictures of a grounding set: their locations, their sizes, and the pages that show them.
 
 use std::fs::File;
 use std::io::{self, Cursor, Read};
@@ -8,24 +8,25 @@ use furrow_rollout::Size;
 
 use super::parquet;
 
-/// A picture's file: as much as a site serves by default (`env.site_file_bytes_max`).
+/// Largest picture file: the default limit of a site's files (`env.site_file_bytes_max`).
 pub(super) const BYTES_MAX: u64 = 32 << 20;
 
-/// Decoded, a pixel takes four bytes in the browser and three at the model: 40 million take 280 MB.
+/// Most pixels: a decoded pixel takes four bytes in the browser and three at the model, so 40
+/// million take 280 MB.
 const PIXELS_MAX: u64 = 40_000_000;
 
-/// A picture that was looked at once: its bytes are not kept.
+/// A picture whose header was read; its bytes are not kept.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Picture {
-    pub(super) at: Place,
+pub(super) struct PictureFile {
+    pub(super) at: PictureLocation,
     pub(super) size: Size,
-    /// `png` or `jpeg`.
+    /// File extension, `png` or `jpeg`.
     pub(super) ending: &'static str,
 }
 
-/// Where a picture's bytes are.
+/// Location of a picture's bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum PictureLocation {
     /// A file of its own.
     File(PathBuf),
     /// A row of a Parquet file.
@@ -34,40 +35,40 @@ pub(super) enum Place {
 
 /// All pictures of a set and their pages, as a site serves them: `000007.html` shows `000007.png`.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Pictures {
-    pictures: Vec<(Picture, Size)>,
+pub struct PictureSet {
+    pictures: Vec<(PictureFile, Size)>,
 }
 
-impl Picture {
-    /// A picture in a file below a folder; nothing outside of it is opened, whatever the name says.
-    pub(super) fn of_file(folder: &Path, named: &str) -> Result<Self, String> {
-        let told = || format!("{:?}", crate::fields::short(named));
+impl PictureFile {
+    /// A picture in a file below a folder; no file outside it is opened, whatever the name is.
+    pub(super) fn from_file(folder: &Path, named: &str) -> Result<Self, String> {
+        let quoted = || format!("{:?}", crate::fields::short(named));
         let root = folder.canonicalize().map_err(|error| format!("{}: {error}", folder.display()))?;
         let path = folder
             .join(named)
             .canonicalize()
-            .map_err(|error| format!("{} cannot be read: {error}", told()))?;
+            .map_err(|error| format!("{} cannot be read: {error}", quoted()))?;
         if !path.starts_with(&root) {
-            return Err(format!("{} lies outside the file's folder; put the picture below it", told()));
+            return Err(format!("{} lies outside the file's folder; put the picture below it", quoted()));
         }
-        let bytes = read_capped(&path).map_err(|error| format!("{} cannot be read: {error}", told()))?;
-        Self::of_bytes(Place::File(path), &bytes)
+        let bytes = read_capped(&path).map_err(|error| format!("{} cannot be read: {error}", quoted()))?;
+        Self::from_bytes(PictureLocation::File(path), &bytes)
     }
 
-    /// Looks at the head of a picture.
-    pub(super) fn of_bytes(at: Place, bytes: &[u8]) -> Result<Self, String> {
+    /// Reads the header of a picture.
+    pub(super) fn from_bytes(at: PictureLocation, bytes: &[u8]) -> Result<Self, String> {
         if bytes.len() as u64 > BYTES_MAX {
             return Err(format!("has {} bytes; use at most {BYTES_MAX}", bytes.len()));
         }
         let reader = image::ImageReader::new(Cursor::new(bytes)).with_guessed_format();
-        let reader = reader.map_err(|error| format!("is no picture: {error}"))?;
+        let reader = reader.map_err(|error| format!("is not a picture: {error}"))?;
         let ending = match reader.format() {
             Some(image::ImageFormat::Png) => "png",
             Some(image::ImageFormat::Jpeg) => "jpeg",
-            _ => return Err("is no picture that is known here; use PNG or JPEG".to_owned()),
+            _ => return Err("is not a picture of a supported format; use PNG or JPEG".to_owned()),
         };
         let (width, height) =
-            reader.into_dimensions().map_err(|error| format!("is no whole picture: {error}"))?;
+            reader.into_dimensions().map_err(|error| format!("is not a complete picture: {error}"))?;
         let pixels = u64::from(width) * u64::from(height);
         if pixels == 0 || pixels > PIXELS_MAX {
             return Err(format!("has {width} x {height} pixels; use 1 to {PIXELS_MAX} in all"));
@@ -76,13 +77,13 @@ impl Picture {
     }
 }
 
-impl Pictures {
-    /// Adds the next one, to be shown in this size.
-    pub(super) fn add(&mut self, picture: Picture, shown: Size) {
+impl PictureSet {
+    /// Adds a picture, to be shown in this size.
+    pub(super) fn add(&mut self, picture: PictureFile, shown: Size) {
         self.pictures.push((picture, shown));
     }
 
-    /// A file of the site, `None` where there is none of that name. Blocks.
+    /// A file of the site, `None` if there is none of that name. Blocks.
     pub fn read(&self, name: &str) -> io::Result<Option<Vec<u8>>> {
         let Some((number, ending)) = name.split_once('.') else { return Ok(None) };
         let index = number.parse::<usize>().ok().filter(|index| format!("{index:06}") == number);
@@ -92,8 +93,8 @@ impl Pictures {
         match ending {
             "html" => Ok(Some(page(number, picture.ending, *shown).into_bytes())),
             ending if ending == picture.ending => Ok(Some(match &picture.at {
-                Place::File(path) => read_capped(path)?,
-                Place::Row { path, row_group, row } => {
+                PictureLocation::File(path) => read_capped(path)?,
+                PictureLocation::Row { path, row_group, row } => {
                     parquet::picture(path, *row_group, *row).map_err(io::Error::other)?
                 }
             })),
@@ -106,13 +107,14 @@ impl Pictures {
         self.pictures.len()
     }
 
-    /// Whether there is none.
+    /// Whether there are no pictures.
     pub fn is_empty(&self) -> bool {
         self.pictures.is_empty()
     }
 }
 
-/// The picture from the top left corner on, pixel for pixel. The first click is remembered and nothing follows from it.
+/// The page shows the picture from the top left corner, pixel for pixel. It records the first click
+/// and has no other reaction.
 fn page(number: &str, ending: &str, shown: Size) -> String {
     let Size { width, height } = shown;
     format!(

@@ -1,4 +1,4 @@
-//! Sets written here, and what becomes of them.
+//! Sets written by the tests, and how they load.
 
 use std::fs::File;
 use std::io::Cursor;
@@ -10,10 +10,10 @@ use ::parquet::data_type::{ByteArray, ByteArrayType, DoubleType};
 use ::parquet::file::properties::WriterProperties;
 use ::parquet::file::writer::SerializedFileWriter;
 use ::parquet::schema::parser::parse_message_type;
-use furrow_rollout::{End, Evidence};
+use furrow_rollout::{EndKind, Evidence};
 
 use super::*;
-use crate::{Facts, SourceFile, TaskSet, TasksFile};
+use crate::{EndFacts, SourceFile, TaskSet, TasksFile};
 
 /// WebClick's columns.
 const SCHEMA: &str = "message schema {
@@ -23,7 +23,7 @@ const SCHEMA: &str = "message schema {
     optional binary bucket (UTF8);
 }";
 
-struct Sample {
+struct SampleRow {
     picture: Option<Vec<u8>>,
     instruction: &'static str,
     bbox: Vec<f64>,
@@ -36,12 +36,12 @@ fn png(width: u32, height: u32) -> Vec<u8> {
     bytes.into_inner()
 }
 
-fn sample(width: u32, height: u32, bbox: [f64; 4]) -> Sample {
-    Sample { picture: Some(png(width, height)), instruction: "Click it.", bbox: bbox.to_vec() }
+fn sample(width: u32, height: u32, bbox: [f64; 4]) -> SampleRow {
+    SampleRow { picture: Some(png(width, height)), instruction: "Click it.", bbox: bbox.to_vec() }
 }
 
-/// Writes the groups of rows as they are written elsewhere: nested, optional, compressed by Snappy.
-fn write(path: &Path, groups: &[Vec<Sample>]) {
+/// Writes groups of rows in the published layout: nested, optional, compressed with Snappy.
+fn write(path: &Path, groups: &[Vec<SampleRow>]) {
     let properties = WriterProperties::builder().set_compression(Compression::SNAPPY).build();
     let schema = Arc::new(parse_message_type(SCHEMA).unwrap());
     let mut writer =
@@ -90,18 +90,18 @@ fn refused(result: Result<TaskSet, Vec<String>>, want: &str) {
     assert!(problems.iter().any(|problem| problem.contains(want)), "{want:?} not in {problems:?}");
 }
 
-fn pictures(set: &TaskSet) -> Arc<Pictures> {
+fn pictures(set: &TaskSet) -> Arc<PictureSet> {
     match &set.sites()[0].root {
         SiteRoot::Pictures(pictures) => pictures.clone(),
         other => panic!("{other:?}"),
     }
 }
 
-/// The reward of a click at this place.
+/// The reward of a click at this point.
 fn click(spec: &TaskSpec, x: f64, y: f64) -> f32 {
     let probe = json!({ "done": true, "click": { "x": x, "y": y } }).to_string();
     let evidence = Evidence { probe_json: Some(probe), ..Evidence::default() };
-    let facts = Facts { end: End::Done, steps: 1, max_steps: 1 };
+    let facts = EndFacts { end: EndKind::Done, steps: 1, max_steps: 1 };
     spec.scorer.score(&evidence, &facts).unwrap().reward.unwrap()
 }
 
@@ -136,7 +136,7 @@ fn rows_of_several_groups_and_files_become_tasks_with_their_pictures() {
         );
         let page = String::from_utf8(pictures.read(&format!("{index:06}.html")).unwrap().unwrap()).unwrap();
         assert!(page.contains(&format!("width:{width}px;height:{height}px")), "{page}");
-        assert!(!page.contains("Click it"), "the page does not say what is wanted of it");
+        assert!(!page.contains("Click it"), "the page does not show the instruction");
     }
     for name in ["000004.html", "000000.jpeg", "0.html", "x.html", "000000", "000000.html.html", ""] {
         assert_eq!(pictures.read(name).unwrap(), None, "{name}");
@@ -159,11 +159,11 @@ fn boxes_are_read_in_each_published_form() {
         ([20.0, 20.0, 100.0, 60.0], "pixels", Ok((40.0, 40.0))),
         ([100.0, 20.0, 50.0, 40.0], "pixel_sizes", Ok((120.0, 40.0))),
         ([0.0, 0.0, 1.0, 1.0], "pixels", Ok((0.5, 0.5))),
-        ([100.0, 20.0, 50.0, 40.0], "auto", Err("is no box of the picture")),
-        ([20.0, 20.0, 100.0, 60.0], "shares", Err("is no box of the picture")),
-        ([0.5, 0.5, 0.5, 0.6], "auto", Err("is no box of the picture")),
+        ([100.0, 20.0, 50.0, 40.0], "auto", Err("is not a box inside the picture")),
+        ([20.0, 20.0, 100.0, 60.0], "shares", Err("is not a box inside the picture")),
+        ([0.5, 0.5, 0.5, 0.6], "auto", Err("is not a box inside the picture")),
         ([0.0, 0.0, 300.0, 60.0], "auto", Err("it must lie in the picture of 200 x 100")),
-        ([-9.0, 0.0, 30.0, 60.0], "auto", Err("is no box of the picture")),
+        ([-9.0, 0.0, 30.0, 60.0], "auto", Err("is not a box inside the picture")),
         ([f64::NAN, 0.0, 30.0, 60.0], "auto", Err("bbox: ")),
         ([f64::INFINITY, 0.0, 30.0, 60.0], "auto", Err("bbox: ")),
     ];
@@ -182,12 +182,12 @@ fn boxes_are_read_in_each_published_form() {
             }
         }
     }
-    write(&path, &[vec![Sample { bbox: vec![0.1, 0.2, 0.3], ..sample(20, 20, [0.0; 4]) }]]);
-    refused(loaded(&path, |_| {}), "bbox: [0.1,0.2,0.3] is no box; use a list of four numbers");
+    write(&path, &[vec![SampleRow { bbox: vec![0.1, 0.2, 0.3], ..sample(20, 20, [0.0; 4]) }]]);
+    refused(loaded(&path, |_| {}), "bbox: [0.1,0.2,0.3] is not a box; use a list of four numbers");
 }
 
 #[test]
-fn a_large_picture_is_shown_smaller_and_its_box_with_it() {
+fn a_large_picture_is_scaled_down_with_its_box() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("set.parquet");
     write(&path, &[vec![sample(8192, 1024, [4096.0, 512.0, 8192.0, 1024.0])]]);
@@ -197,44 +197,47 @@ fn a_large_picture_is_shown_smaller_and_its_box_with_it() {
 }
 
 #[test]
-fn what_is_no_set_is_told() {
+fn a_bad_set_is_reported() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("set.parquet");
-    let with = |rows: Vec<Sample>| {
+    let with = |rows: Vec<SampleRow>| {
         write(&path, &[rows]);
         loaded(&path, |_| {})
     };
     let good = || sample(20, 20, [0.1, 0.1, 0.2, 0.2]);
-    refused(with(vec![good(), Sample { picture: None, ..good() }]), "row 1 of group 0");
-    refused(with(vec![Sample { picture: Some(b"<svg/>".to_vec()), ..good() }]), "image: is no picture");
-    refused(with(vec![Sample { picture: Some(b"GIF89a..........".to_vec()), ..good() }]), "use PNG or JPEG");
+    refused(with(vec![good(), SampleRow { picture: None, ..good() }]), "row 1 of group 0");
+    refused(with(vec![SampleRow { picture: Some(b"<svg/>".to_vec()), ..good() }]), "image: is not a picture");
     refused(
-        with(vec![Sample { picture: Some(png(20, 20)[..20].to_vec()), ..good() }]),
-        "is no whole picture",
+        with(vec![SampleRow { picture: Some(b"GIF89a..........".to_vec()), ..good() }]),
+        "use PNG or JPEG",
     );
-    refused(with(vec![Sample { instruction: "", ..good() }]), "instruction: \"\" has 0 bytes");
-    // A head that promises 60000 x 60000 pixels, which are never decoded.
+    refused(
+        with(vec![SampleRow { picture: Some(png(20, 20)[..20].to_vec()), ..good() }]),
+        "is not a complete picture",
+    );
+    refused(with(vec![SampleRow { instruction: "", ..good() }]), "instruction: \"\" has 0 bytes");
+    // A header that declares 60000 x 60000 pixels, which are never decoded.
     let mut vast = Cursor::new(Vec::new());
     image::RgbImage::new(20, 20).write_to(&mut vast, image::ImageFormat::Jpeg).unwrap();
     let mut vast = vast.into_inner();
     let frame = vast.windows(2).position(|marker| marker == [0xff, 0xc0]).unwrap();
     vast[frame + 5..frame + 9].copy_from_slice(&[0xea, 0x60, 0xea, 0x60]);
-    refused(with(vec![Sample { picture: Some(vast), ..good() }]), "60000 x 60000 pixels");
+    refused(with(vec![SampleRow { picture: Some(vast), ..good() }]), "60000 x 60000 pixels");
 
     std::fs::write(&path, "PAR1 nothing PAR1").unwrap();
-    refused(loaded(&path, |_| {}), "is no Parquet file");
+    refused(loaded(&path, |_| {}), "is not a Parquet file");
     std::fs::write(&path, "").unwrap();
-    refused(loaded(&path, |_| {}), "is no Parquet file");
+    refused(loaded(&path, |_| {}), "is not a Parquet file");
     write(&path, &[vec![good()]]);
     let whole = std::fs::read(&path).unwrap();
     std::fs::write(&path, &whole[..whole.len() - 1]).unwrap();
-    refused(loaded(&path, |_| {}), "is no Parquet file");
+    refused(loaded(&path, |_| {}), "is not a Parquet file");
     write(&path, &[]);
-    refused(loaded(&path, |_| {}), "holds no row");
+    refused(loaded(&path, |_| {}), "contains no row");
     refused(loaded(&path, |source| source.answers = Some("x".into())), "only a task file of WebVoyager's");
 }
 
-/// A damaged file is a problem or another set, never a panic; the seed is printed by the failing case.
+/// A damaged file yields a problem or another set, never a panic; the failing case prints its seed.
 #[test]
 fn no_damage_breaks_the_reader() {
     let folder = tempfile::tempdir().unwrap();
@@ -281,18 +284,19 @@ fn lines_name_pictures_beside_them_and_nothing_else() {
         (json!("../secret.png"), "lies outside the file's folder"),
         (json!("/etc/hostname"), "lies outside the file's folder"),
         (json!(7), "metadata.jsonl:2: image: is missing"),
-        (json!("metadata.jsonl"), "is no picture that is known here"),
+        (json!("metadata.jsonl"), "is not a picture of a supported format"),
     ] {
         std::fs::write(&path, [line(json!("images/a.png")), line(image)].join("\n")).unwrap();
         refused(loaded(&path, |_| {}), why);
     }
 }
 
-/// The three published layouts as pyarrow writes them; without Python it says so.
+/// The three published layouts as pyarrow writes them; skipped with a message if Python is not
+/// available.
 #[test]
 fn files_of_pyarrow_are_read() {
     let Some(python) = std::env::var_os("FURROW_TEST_PYTHON") else {
-        println!("skipped: FURROW_TEST_PYTHON names no Python with pyarrow");
+        println!("skipped: FURROW_TEST_PYTHON does not name a Python with pyarrow");
         return;
     };
     let folder = tempfile::tempdir().unwrap();

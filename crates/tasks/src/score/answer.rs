@@ -1,68 +1,69 @@
-//! What the policy answered, compared with what is right.
+//! Compares the policy's answer with the correct one.
 
 use serde_json::Value;
 
-use super::compare::Comparison;
-use super::{Case, ScoreError, Verdict};
-use crate::fields::{Fields, short};
-use furrow_rollout::End;
+use super::compare::AnswerComparison;
+use super::{RuleVerdict, ScoreError, ScoreInput};
+use crate::fields::{JsonFields, short};
+use furrow_rollout::EndKind;
 
 const NAME: &str = "answer";
 
-/// An answer longer than this is no answer; reading it whole would cost more than the page did.
+/// A longer answer is wrong; parsing it would cost more than the page did.
 const ANSWER_BYTES_MAX: usize = 64 << 10;
 
-/// A comparison, and what is compared with.
+/// A comparison and its expected values.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct AnswerRule {
-    comparison: Comparison,
-    expected: Expected,
+    comparison: AnswerComparison,
+    expected: ExpectedAnswer,
 }
 
-/// Where the right answer stands.
+/// Source of the correct answer.
 #[derive(Debug, Clone, PartialEq)]
-enum Expected {
-    /// In the task's line: texts, one number or one day.
+enum ExpectedAnswer {
+    /// The task's line: texts, one number or one day.
     Here(Vec<Value>),
-    /// In the page's probe at this pointer, because the page drew it from the seed.
+    /// The page's probe at this pointer, because the page generated it from the seed.
     Probe(String),
 }
 
 impl AnswerRule {
-    /// Keys: those of the comparison; `value`, or `expected_pointer` (where the page's probe holds it).
-    pub(super) fn read(fields: &mut Fields) -> Option<Self> {
-        let comparison = Comparison::read(fields)?;
-        let expected = Expected::read(fields, &comparison)?;
+    /// Keys: those of the comparison; `value`, or `expected_pointer` (its pointer in the page's
+    /// probe).
+    pub(super) fn read(fields: &mut JsonFields) -> Option<Self> {
+        let comparison = AnswerComparison::read(fields)?;
+        let expected = ExpectedAnswer::read(fields, &comparison)?;
         Some(Self { comparison, expected })
     }
 
-    /// Whether the page's probe holds the right answer.
+    /// Whether the page's probe contains the correct answer.
     pub(super) fn needs_probe(&self) -> bool {
-        matches!(self.expected, Expected::Probe(_))
+        matches!(self.expected, ExpectedAnswer::Probe(_))
     }
 
-    pub(super) fn judge(&self, case: &Case) -> Result<Verdict, ScoreError> {
+    pub(super) fn score(&self, case: &ScoreInput) -> Result<RuleVerdict, ScoreError> {
         let Some(answer) = case.answer(NAME)? else {
             let end = case.facts.end;
-            return Ok(Verdict::binary(false, format!("no answer was given before {}", end.as_str())));
+            return Ok(RuleVerdict::binary(false, format!("no answer was given before {}", end.as_str())));
         };
         if answer.len() > ANSWER_BYTES_MAX {
-            return Ok(Verdict::binary(false, format!("the answer is too long: {} bytes", answer.len())));
+            return Ok(RuleVerdict::binary(false, format!("the answer is too long: {} bytes", answer.len())));
         }
-        let expected = match self.expected.of(case)? {
+        let expected = match self.expected.values(case)? {
             Ok(expected) => expected,
-            Err(why) => return Ok(Verdict::binary(false, why)),
+            Err(why) => return Ok(RuleVerdict::binary(false, why)),
         };
         let (right, why) = self.comparison.compare(answer, &expected).map_err(unusable)?;
-        Ok(Verdict::binary(right, format!("{why}: {}", short(answer))))
+        Ok(RuleVerdict::binary(right, format!("{why}: {}", short(answer))))
     }
 }
 
-impl Case<'_> {
-    /// What was answered; `None` where the trajectory ended without an answer, an error where one was lost.
+impl ScoreInput<'_> {
+    /// The answer; `None` if the trajectory ended without one, an error if the answer was lost.
     pub(super) fn answer(&self, scorer: &'static str) -> Result<Option<&str>, ScoreError> {
         match self.evidence.answer.as_deref() {
-            None if self.facts.end == End::Answered => {
+            None if self.facts.end == EndKind::Answered => {
                 Err(ScoreError::Missing { scorer, part: "the answer" })
             }
             answer => Ok(answer),
@@ -70,8 +71,8 @@ impl Case<'_> {
     }
 }
 
-impl Expected {
-    fn read(fields: &mut Fields, comparison: &Comparison) -> Option<Self> {
+impl ExpectedAnswer {
+    fn read(fields: &mut JsonFields, comparison: &AnswerComparison) -> Option<Self> {
         match (fields.has("value"), fields.has("expected_pointer")) {
             (true, false) => comparison.read_value(fields).map(Self::Here),
             (false, true) => fields.pointer("expected_pointer").map(Self::Probe),
@@ -85,14 +86,14 @@ impl Expected {
         }
     }
 
-    /// The values to compare with, or why the page that knows them is no longer there.
-    fn of(&self, case: &Case) -> Result<Result<Vec<Value>, String>, ScoreError> {
+    /// The expected values, or why the page that knows them is no longer shown.
+    fn values(&self, case: &ScoreInput) -> Result<Result<Vec<Value>, String>, ScoreError> {
         let pointer = match self {
             Self::Here(values) => return Ok(Ok(values.clone())),
             Self::Probe(pointer) => pointer,
         };
         let report = case.probe(NAME)?;
-        if let Some(why) = report.away("the final page is none of the task's") {
+        if let Some(why) = report.away_message("the final page is not one of the task's") {
             return Ok(Err(why));
         }
         match report.at(pointer) {

@@ -1,12 +1,13 @@
-//! Grounding: whether the first click fell into the box.
+//! Grounding: whether the first click was inside the box.
 //!
-//! The page that shows the picture reports where it was clicked (`/click/x`, `/click/y`, pixels of the picture); the box never
-//! leaves the coordinator. The edges belong to the box, as in the published evaluations of click accuracy.
+//! The page that shows the picture reports the click (`/click/x`, `/click/y`, in pixels of the
+//! picture); the box never leaves the coordinator. The edges belong to the box, as in the published
+//! evaluations of click accuracy.
 
 use serde_json::Value;
 
-use super::{Case, ScoreError, Verdict};
-use crate::fields::Fields;
+use super::{RuleVerdict, ScoreError, ScoreInput};
+use crate::fields::JsonFields;
 
 const NAME: &str = "click";
 
@@ -18,7 +19,7 @@ pub(super) struct ClickRule {
 
 impl ClickRule {
     /// Key: `box`, `[left, top, right, bottom]` in pixels.
-    pub(super) fn read(fields: &mut Fields) -> Option<Self> {
+    pub(super) fn read(fields: &mut JsonFields) -> Option<Self> {
         let Some(value) = fields.value("box") else {
             fields.problem("box", "is missing; write [left, top, right, bottom] in pixels of the picture");
             return None;
@@ -31,30 +32,30 @@ impl ClickRule {
             }
             _ => {
                 let remedy = "use [left, top, right, bottom] in pixels, left <= right and top <= bottom";
-                fields.refuse("box", value, "is no box", remedy)
+                fields.refuse("box", value, "is not a box", remedy)
             }
         }
     }
 
-    pub(super) fn judge(&self, case: &Case) -> Result<Verdict, ScoreError> {
+    pub(super) fn score(&self, case: &ScoreInput) -> Result<RuleVerdict, ScoreError> {
         let report = case.probe(NAME)?;
-        if let Some(why) = report.away("the final page no longer shows the picture") {
-            return Ok(Verdict::binary(false, why));
+        if let Some(why) = report.away_message("the final page no longer shows the picture") {
+            return Ok(RuleVerdict::binary(false, why));
         }
         if !report.done() {
-            return Ok(Verdict::binary(false, "the picture was not clicked".to_owned()));
+            return Ok(RuleVerdict::binary(false, "the picture was not clicked".to_owned()));
         }
         let at = |pointer: &str| report.at(pointer).and_then(Value::as_f64).filter(|at| at.is_finite());
         let (Some(x), Some(y)) = (at("/click/x"), at("/click/y")) else {
-            let problem = "it is done and does not say where it was clicked".to_owned();
+            let problem = "it is done but does not report where it was clicked".to_owned();
             return Err(ScoreError::Unusable { scorer: NAME, part: "the page probe", problem });
         };
         let [left, top, right, bottom] = self.edges;
         let inside = (left..=right).contains(&x) && (top..=bottom).contains(&y);
-        let word = if inside { "inside" } else { "outside" };
-        Ok(Verdict::binary(
+        let relation = if inside { "inside" } else { "outside" };
+        Ok(RuleVerdict::binary(
             inside,
-            format!("the click at {x}, {y} is {word} the box {left}, {top}, {right}, {bottom}"),
+            format!("the click at {x}, {y} is {relation} the box {left}, {top}, {right}, {bottom}"),
         ))
     }
 }

@@ -1,91 +1,96 @@
-//! Several scorers in one: all of them, any of them, or their weighted mean.
+//! Combines several scorers: all of them, any of them, or their weighted mean.
 //!
-//! Every part must come to a verdict; a combination of half the verdicts would be a reward for evidence nobody judged.
+//! Every part must reach a verdict; a combination of half the verdicts would be a reward for
+//! evidence that was not scored.
 
-use furrow_rollout::Component;
+use furrow_rollout::ScoreComponent;
 use serde_json::Value;
 
-use super::{Case, Rule, ScoreError, Verdict};
-use crate::fields::Fields;
+use super::{RuleVerdict, ScoreError, ScoreInput, ScoreRule};
+use crate::fields::JsonFields;
 
-/// Parts of one combination.
+/// Most parts of one combination.
 const PARTS_MAX: usize = 32;
 
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Combination {
-    way: Way,
-    parts: Vec<Part>,
+pub(super) struct RuleCombination {
+    way: CombineMode,
+    parts: Vec<WeightedRule>,
 }
 
-/// How the parts' rewards become one.
+/// How the parts' rewards are combined.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Way {
-    /// The smallest; solved when all are.
+pub(super) enum CombineMode {
+    /// The smallest reward; solved if all parts are.
     All,
-    /// The largest; solved when one is.
+    /// The largest reward; solved if one part is.
     Any,
-    /// The mean by weight; solved when all are.
+    /// The weighted mean; solved if all parts are.
     Weighted,
 }
 
 #[derive(Debug, Clone, PartialEq)]
-struct Part {
+struct WeightedRule {
     weight: f64,
-    rule: Rule,
+    rule: ScoreRule,
 }
 
-impl Combination {
+impl RuleCombination {
     /// Keys: `of`, a list of rules; under `weighted` each of them with its `weight` above 0.
-    pub(super) fn read(fields: &mut Fields, way: Way, depth: usize) -> Option<Self> {
+    pub(super) fn read(fields: &mut JsonFields, way: CombineMode, depth: usize) -> Option<Self> {
         let items = fields.value("of").and_then(Value::as_array).filter(|items| !items.is_empty());
         let Some(items) = items.filter(|items| items.len() <= PARTS_MAX) else {
-            fields
-                .problem("of", format!("is no list of 1 to {PARTS_MAX} scorers; write [{{\"kind\": …}}, …]"));
+            fields.problem(
+                "of",
+                format!("is not a list of 1 to {PARTS_MAX} scorers; write [{{\"kind\": …}}, …]"),
+            );
             return None;
         };
         let Some(depth) = depth.checked_sub(1) else {
-            fields
-                .problem("of", format!("combinations lie more than {} deep; flatten them", super::DEPTH_MAX));
+            fields.problem(
+                "of",
+                format!("combinations are nested more than {} deep; flatten them", super::DEPTH_MAX),
+            );
             return None;
         };
         let parts: Vec<_> = items
             .iter()
             .enumerate()
             .map(|(index, item)| {
-                let (place, problems) = fields.inside(&format!("of[{index}]"));
-                let (item, weight) = without_weight(item, way, &place, problems);
-                let rule = Rule::read(&item, &place, depth, problems);
-                Some(Part { weight: weight?, rule: rule? })
+                let (prefix, problems) = fields.nested(&format!("of[{index}]"));
+                let (item, weight) = without_weight(item, way, &prefix, problems);
+                let rule = ScoreRule::read(&item, &prefix, depth, problems);
+                Some(WeightedRule { weight: weight?, rule: rule? })
             })
             .collect();
-        let parts: Option<Vec<Part>> = parts.into_iter().collect();
+        let parts: Option<Vec<WeightedRule>> = parts.into_iter().collect();
         Some(Self { way, parts: parts? })
     }
 
     pub(super) fn name(&self) -> &'static str {
         match self.way {
-            Way::All => "all",
-            Way::Any => "any",
-            Way::Weighted => "weighted",
+            CombineMode::All => "all",
+            CombineMode::Any => "any",
+            CombineMode::Weighted => "weighted",
         }
     }
 
-    pub(super) fn parts(&self) -> impl Iterator<Item = &Rule> {
+    pub(super) fn parts(&self) -> impl Iterator<Item = &ScoreRule> {
         self.parts.iter().map(|part| &part.rule)
     }
 
-    pub(super) fn judge(&self, case: &Case) -> Result<Verdict, ScoreError> {
-        let verdicts: Result<Vec<_>, _> = self.parts().map(|rule| rule.judge(case)).collect();
+    pub(super) fn score(&self, case: &ScoreInput) -> Result<RuleVerdict, ScoreError> {
+        let verdicts: Result<Vec<_>, _> = self.parts().map(|rule| rule.score(case)).collect();
         let verdicts = verdicts?;
         let rewards = verdicts.iter().map(|verdict| verdict.reward);
         let reward = match self.way {
-            Way::All => rewards.fold(f32::INFINITY, f32::min),
-            Way::Any => rewards.fold(f32::NEG_INFINITY, f32::max),
-            Way::Weighted => self.weighted(rewards),
+            CombineMode::All => rewards.fold(f32::INFINITY, f32::min),
+            CombineMode::Any => rewards.fold(f32::NEG_INFINITY, f32::max),
+            CombineMode::Weighted => self.weighted(rewards),
         };
         let mut solved = verdicts.iter().map(|verdict| verdict.success);
-        let success = if self.way == Way::Any { solved.any(|s| s) } else { solved.all(|s| s) };
-        Ok(Verdict {
+        let success = if self.way == CombineMode::Any { solved.any(|s| s) } else { solved.all(|s| s) };
+        Ok(RuleVerdict {
             reward,
             success,
             components: self.components(&verdicts),
@@ -93,7 +98,7 @@ impl Combination {
         })
     }
 
-    /// In f64, so that parts that all give 1 make exactly 1.
+    /// Computed in f64, so that parts with reward 1 yield exactly 1.
     fn weighted(&self, rewards: impl Iterator<Item = f32>) -> f32 {
         let total: f64 = self.parts.iter().map(|part| part.weight).sum();
         let sum: f64 =
@@ -101,41 +106,47 @@ impl Combination {
         (sum / total) as f32
     }
 
-    /// `0.probe` for the first part, `0.probe/raw` for what lies inside it.
-    fn components(&self, verdicts: &[Verdict]) -> Vec<Component> {
+    /// `0.probe` for the first part, `0.probe/raw` for its components.
+    fn components(&self, verdicts: &[RuleVerdict]) -> Vec<ScoreComponent> {
         let mut components = Vec::new();
         for (index, (part, verdict)) in self.parts.iter().zip(verdicts).enumerate() {
             let name = format!("{index}.{}", part.rule.name());
             let inside = verdict
                 .components
                 .iter()
-                .map(|inner| Component { name: format!("{name}/{}", inner.name), value: inner.value });
-            components.push(Component { name: name.clone(), value: verdict.reward });
+                .map(|inner| ScoreComponent { name: format!("{name}/{}", inner.name), value: inner.value });
+            components.push(ScoreComponent { name: name.clone(), value: verdict.reward });
             components.extend(inside);
         }
         components
     }
 }
 
-fn rationale(verdicts: &[Verdict]) -> String {
-    let said: Vec<_> = verdicts
+fn rationale(verdicts: &[RuleVerdict]) -> String {
+    let parts: Vec<_> = verdicts
         .iter()
         .enumerate()
         .map(|(index, verdict)| format!("{index}: {}", verdict.rationale))
         .collect();
-    said.join("; ")
+    parts.join("; ")
 }
 
-/// A part's own keys, and its weight: under `weighted` every part has one, elsewhere it is an unknown key.
-fn without_weight(item: &Value, way: Way, place: &str, problems: &mut Vec<String>) -> (Value, Option<f64>) {
+/// Separates a part's own keys from its weight: under `weighted` every part has one, elsewhere it
+/// is an unknown key.
+fn without_weight(
+    item: &Value,
+    way: CombineMode,
+    prefix: &str,
+    problems: &mut Vec<String>,
+) -> (Value, Option<f64>) {
     let mut item = item.clone();
-    if way != Way::Weighted {
+    if way != CombineMode::Weighted {
         return (item, Some(1.0));
     }
     let given = item.as_object_mut().and_then(|keys| keys.shift_remove("weight"));
     let weight = given.and_then(|weight| weight.as_f64()).filter(|weight| *weight > 0.0 && *weight <= 1e6);
     if weight.is_none() {
-        problems.push(format!("{place}weight: every part needs one; use a number above 0, at most 1000000"));
+        problems.push(format!("{prefix}weight: every part needs one; use a number above 0, at most 1000000"));
     }
     (item, weight)
 }

@@ -1,45 +1,45 @@
-//! Comparisons: what was said, by an answer or by a page's report, against what is right.
+//! Comparisons of an answer or a page's report with the expected values.
 
 use serde_json::Value;
 
 use super::date::{DateRule, day_of};
-use super::number::{Nearness, number_of};
-use super::text::{holds, normalized, states, without};
-use crate::fields::Fields;
+use super::number::{NumberRule, number_of};
+use super::text::{contains_value, normalized, states_value, without_values};
+use crate::fields::JsonFields;
 
-/// Longest right answer.
+/// Longest expected value.
 const VALUE_BYTES_MAX: usize = 4096;
 
-/// Values of one comparison.
+/// Most values of one comparison.
 const VALUES_MAX: usize = 100;
 
-/// How two things are compared.
+/// How two values are compared.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) enum Comparison {
-    /// Letter for letter one of the values.
+pub(super) enum AnswerComparison {
+    /// Equal to one of the values, character by character.
     Exact,
-    /// One of the values, apart from case, spacing, quotes and final punctuation.
+    /// Equal to one of the values, ignoring case, spacing, quotes and final punctuation.
     Normalized,
-    /// The one number in it is near enough.
-    Number(Nearness),
-    /// The one day in it is near enough.
+    /// The only number in it is close enough.
+    Number(NumberRule),
+    /// The only day in it is close enough.
     Date(DateRule),
-    /// A list of just these values, in any order or in this one.
+    /// A list of exactly these values, in any order or in this one.
     Set {
         /// Whether the order counts.
         ordered: bool,
     },
-    /// States all values as whole words, and none of these others.
+    /// States all values as whole words, and none of the other listed texts.
     MustInclude {
         /// Normalized.
         among: Vec<String>,
     },
-    /// Holds none of the values as whole words.
+    /// Contains none of the values as whole words.
     MustNotInclude,
 }
 
 #[derive(Clone, Copy)]
-enum Match {
+enum MatchKind {
     Exact,
     Normalized,
     Number,
@@ -49,38 +49,40 @@ enum Match {
     MustNotInclude,
 }
 
-const MATCHES: [(&str, Match); 7] = [
-    ("exact", Match::Exact),
-    ("normalized", Match::Normalized),
-    ("number", Match::Number),
-    ("date", Match::Date),
-    ("set", Match::Set),
-    ("must_include", Match::MustInclude),
-    ("must_not_include", Match::MustNotInclude),
+const MATCHES: [(&str, MatchKind); 7] = [
+    ("exact", MatchKind::Exact),
+    ("normalized", MatchKind::Normalized),
+    ("number", MatchKind::Number),
+    ("date", MatchKind::Date),
+    ("set", MatchKind::Set),
+    ("must_include", MatchKind::MustInclude),
+    ("must_not_include", MatchKind::MustNotInclude),
 ];
 
-impl Comparison {
-    /// Keys: `match`; under `number` also `tolerance`, `relative_tolerance`, `unit`; under `date` `order`, `tolerance_days`,
+impl AnswerComparison {
+    /// Keys: `match`; under `number` also `tolerance`, `relative_tolerance`, `unit`; under `date`
+    /// `order`, `tolerance_days`,
     /// `year_optional`; under `set` `ordered`; under `must_include` `among`.
-    pub(super) fn read(fields: &mut Fields) -> Option<Self> {
+    pub(super) fn read(fields: &mut JsonFields) -> Option<Self> {
         if !fields.has("match") {
-            let known = MATCHES.map(|(word, _)| word).join(", ");
+            let known = MATCHES.map(|(name, _)| name).join(", ");
             fields.problem("match", format!("is missing; use one of {known}"));
             return None;
         }
-        Some(match fields.word("match", &MATCHES)? {
-            Match::Exact => Self::Exact,
-            Match::Normalized => Self::Normalized,
-            Match::Number => Self::Number(Nearness::read(fields)),
-            Match::Date => Self::Date(DateRule::read(fields)),
-            Match::Set => Self::Set { ordered: read_flag(fields, "ordered") },
-            Match::MustInclude => Self::MustInclude { among: read_among(fields) },
-            Match::MustNotInclude => Self::MustNotInclude,
+        Some(match fields.choice("match", &MATCHES)? {
+            MatchKind::Exact => Self::Exact,
+            MatchKind::Normalized => Self::Normalized,
+            MatchKind::Number => Self::Number(NumberRule::read(fields)),
+            MatchKind::Date => Self::Date(DateRule::read(fields)),
+            MatchKind::Set => Self::Set { ordered: read_flag(fields, "ordered") },
+            MatchKind::MustInclude => Self::MustInclude { among: read_among(fields) },
+            MatchKind::MustNotInclude => Self::MustNotInclude,
         })
     }
 
-    /// What is right, from the key `value`: a text or a list of texts, under `number` a number, under `date` `YYYY-MM-DD`.
-    pub(super) fn read_value(&self, fields: &mut Fields) -> Option<Vec<Value>> {
+    /// The expected values from the key `value`: a text or a list of texts, under `number` a
+    /// number, under `date` `YYYY-MM-DD`.
+    pub(super) fn read_value(&self, fields: &mut JsonFields) -> Option<Vec<Value>> {
         match self {
             Self::Number(_) => return fields.any_number("value").map(|value| vec![value.into()]),
             Self::Date(_) => {
@@ -88,7 +90,7 @@ impl Comparison {
                 let value = Value::from(text);
                 return match day_of(std::slice::from_ref(&value)) {
                     Ok(_) => Some(vec![value]),
-                    Err(_) => fields.refuse("value", &value, "is no day", "write it as 2024-02-29"),
+                    Err(_) => fields.refuse("value", &value, "is not a day", "write it as 2024-02-29"),
                 };
             }
             _ => {}
@@ -102,85 +104,89 @@ impl Comparison {
         Some(texts.into_iter().map(Value::from).collect())
     }
 
-    /// Whether it is right, and why; an error says what is wrong with `expected`.
-    pub(super) fn compare(&self, said: &str, expected: &[Value]) -> Result<(bool, String), String> {
+    /// Whether the text is correct, and why; an error says what is wrong with `expected`.
+    pub(super) fn compare(&self, answer: &str, expected: &[Value]) -> Result<(bool, String), String> {
         match self {
-            Self::Number(nearness) => return Ok(nearness.compare(said, number_of(expected)?)),
-            Self::Date(rule) => return Ok(rule.compare(said, day_of(expected)?)),
+            Self::Number(nearness) => return Ok(nearness.compare(answer, number_of(expected)?)),
+            Self::Date(rule) => return Ok(rule.compare(answer, day_of(expected)?)),
             _ => {}
         }
         let values: Vec<&str> = expected.iter().filter_map(Value::as_str).collect();
         if values.is_empty() || values.len() < expected.len() {
-            return Err("what it expects is no text".to_owned());
+            return Err("the expected value is not a text".to_owned());
         }
         if *self == Self::Exact {
-            return Ok(equal(values.contains(&said)));
+            return Ok(equal(values.contains(&answer)));
         }
         let values: Vec<String> = values.into_iter().map(normalized).collect();
         if values.iter().any(String::is_empty) {
-            return Err("what it expects is only spaces and punctuation".to_owned());
+            return Err("the expected value is only spaces and punctuation".to_owned());
         }
         Ok(match self {
-            Self::Set { ordered } => same_items(items_of(said), values, *ordered),
-            Self::MustInclude { among } => includes_all(&normalized(said), &values, among),
-            Self::MustNotInclude => includes_none(&normalized(said), &values),
-            _ => equal(values.contains(&normalized(said))),
+            Self::Set { ordered } => same_items(items_of(answer), values, *ordered),
+            Self::MustInclude { among } => includes_all(&normalized(answer), &values, among),
+            Self::MustNotInclude => includes_none(&normalized(answer), &values),
+            _ => equal(values.contains(&normalized(answer))),
         })
     }
 }
 
-fn includes_all(said: &str, values: &[String], among: &[String]) -> (bool, String) {
-    if let Some(missing) = values.iter().find(|value| !states(said, value)) {
+fn includes_all(answer: &str, values: &[String], among: &[String]) -> (bool, String) {
+    if let Some(missing) = values.iter().find(|value| !states_value(answer, value)) {
         return (false, format!("the answer lacks {missing:?}"));
     }
-    let rest = without(said, values);
+    let rest = without_values(answer, values);
     let others = among.iter().filter(|other| !values.contains(other));
-    match others.into_iter().find(|other| states(&rest, other)) {
+    match others.into_iter().find(|other| states_value(&rest, other)) {
         Some(other) => (false, format!("the answer names {other:?} as well")),
-        None => (true, "the answer holds all that it must".to_owned()),
+        None => (true, "the answer contains everything required".to_owned()),
     }
 }
 
-fn includes_none(said: &str, values: &[String]) -> (bool, String) {
-    match values.iter().find(|value| holds(said, value)) {
-        None => (true, "the answer holds nothing that it must not".to_owned()),
-        Some(found) => (false, format!("the answer holds {found:?}")),
+fn includes_none(answer: &str, values: &[String]) -> (bool, String) {
+    match values.iter().find(|value| contains_value(answer, value)) {
+        None => (true, "the answer contains nothing that is excluded".to_owned()),
+        Some(found) => (false, format!("the answer contains {found:?}")),
     }
 }
 
-fn same_items(mut said: Vec<String>, mut values: Vec<String>, ordered: bool) -> (bool, String) {
+fn same_items(mut answer: Vec<String>, mut values: Vec<String>, ordered: bool) -> (bool, String) {
     if !ordered {
-        said.sort();
-        said.dedup();
+        answer.sort();
+        answer.dedup();
         values.sort();
         values.dedup();
     }
-    if let Some(extra) = said.iter().find(|item| !values.contains(item)) {
+    if let Some(extra) = answer.iter().find(|item| !values.contains(item)) {
         return (
             false,
-            format!("the answer lists {:?}, which is none of the values", crate::fields::short(extra)),
+            format!("the answer lists {:?}, which is not one of the values", crate::fields::short(extra)),
         );
     }
-    if let Some(missing) = values.iter().find(|value| !said.contains(value)) {
+    if let Some(missing) = values.iter().find(|value| !answer.contains(value)) {
         return (false, format!("the answer lacks {missing:?}"));
     }
-    let same = said == values;
+    let same = answer == values;
     (
         same,
-        if same { "the answer lists just the values" } else { "the answer lists the values otherwise" }
-            .to_owned(),
+        if same {
+            "the answer lists exactly the values"
+        } else {
+            "the answer lists the values in another order or number"
+        }
+        .to_owned(),
     )
 }
 
-/// The items of a list: a JSON list of texts, or what stands between commas, semicolons, line ends and `and`; numbers and bullets
-/// before them and a sentence that ends in a colon are left out.
-fn items_of(said: &str) -> Vec<String> {
-    if let Ok(items) = serde_json::from_str::<Vec<String>>(said.trim()) {
+/// The items of a list: a JSON list of strings, or the texts between commas, semicolons, line ends
+/// and `and`, without numbers and bullets before them and without a sentence that ends in a colon.
+fn items_of(answer: &str) -> Vec<String> {
+    if let Ok(items) = serde_json::from_str::<Vec<String>>(answer.trim()) {
         return items.iter().map(|item| normalized(item)).collect();
     }
-    let list = match said.split_once(':') {
+    let list = match answer.split_once(':') {
         Some((before, list)) if !before.contains([',', ';', '\n']) && !list.trim().is_empty() => list,
-        _ => said,
+        _ => answer,
     };
     let parts = list.split([',', ';', '\n', '，', '、']);
     let parts =
@@ -199,11 +205,11 @@ fn without_bullet(item: &str) -> &str {
 }
 
 fn equal(right: bool) -> (bool, String) {
-    let word = if right { "is" } else { "is not" };
-    (right, format!("the answer {word} the expected one"))
+    let verb = if right { "is" } else { "is not" };
+    (right, format!("the answer {verb} the expected one"))
 }
 
-fn read_among(fields: &mut Fields) -> Vec<String> {
+fn read_among(fields: &mut JsonFields) -> Vec<String> {
     let among: Vec<String> = fields
         .texts("among", VALUES_MAX, VALUE_BYTES_MAX)
         .unwrap_or_default()
@@ -211,17 +217,17 @@ fn read_among(fields: &mut Fields) -> Vec<String> {
         .map(|text| normalized(text))
         .collect();
     if among.iter().any(String::is_empty) {
-        fields.problem("among", "holds a text of only spaces and punctuation; leave it out");
+        fields.problem("among", "contains a text of only spaces and punctuation; leave it out");
     }
     among
 }
 
-pub(super) fn read_flag(fields: &mut Fields, key: &'static str) -> bool {
+pub(super) fn read_flag(fields: &mut JsonFields, key: &'static str) -> bool {
     match fields.value(key) {
         None => false,
         Some(Value::Bool(flag)) => *flag,
         Some(other) => {
-            fields.refuse::<()>(key, other, "is no flag", "use true or false");
+            fields.refuse::<()>(key, other, "is not a boolean", "use true or false");
             false
         }
     }

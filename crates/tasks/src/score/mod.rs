@@ -1,6 +1,7 @@
-//! Scorers: pure functions from evidence to a verdict. A scorer that cannot tell says so; it never makes a 0 of it.
+//! Scorers: pure functions from evidence to a verdict. A scorer that cannot decide returns an
+//! error, never a reward of 0.
 //!
-//! A task's line names its scorer in the key `score`; docs/TASKS.md tells every key:
+//! A task's line names its scorer in the key `score`; docs/TASKS.md documents every key:
 //!
 //! ```json
 //! {"kind": "probe", "pointer": "/correct"}
@@ -19,16 +20,17 @@
 //! {"kind": "judge", "screenshots": 3, "votes": 3}
 //! ```
 //!
-//! `expected_pointer` is where the page's probe holds the right answer, for pages that draw it from the seed.
-//! `all` takes the smallest reward of its parts, `any` the largest, `weighted` their mean by weight, `not` turns all into nothing.
-//! `judge` asks whom the caller brings (`judge.rs`); without one it comes to no verdict.
+//! `expected_pointer` is the pointer to the correct answer in the page's probe, for pages that
+//! generate it from the seed. `all` takes the smallest reward of its parts, `any` the largest,
+//! `weighted` their weighted mean; `not` inverts a reward of 0 or 1. `judge` asks the judge that
+//! the caller supplies (`judge.rs`); without one it reaches no verdict.
 
 mod answer;
 mod click;
 mod combine;
 mod compare;
 pub(crate) mod date;
-mod judged;
+mod llm_judge;
 mod miniwob;
 mod number;
 mod probe;
@@ -37,79 +39,80 @@ mod text;
 mod url;
 
 use bytes::Bytes;
-use furrow_rollout::{Component, End, ErrorPage, Evidence, Fault, Score};
+use furrow_rollout::{EndKind, ErrorPage, Evidence, FaultOwner, Score, ScoreComponent};
 use serde_json::{Map, Value};
 
 use crate::MiniwobReward;
-use crate::fields::Fields;
-use crate::judge::{Habits, Judge};
+use crate::fields::JsonFields;
+use crate::judge::{Judge, JudgeSettings};
 use answer::AnswerRule;
 use click::ClickRule;
-use combine::Combination;
-use judged::JudgeRule;
+use combine::RuleCombination;
+use llm_judge::JudgeRule;
 use probe::{ProbeReport, ProbeRule};
 use steps::StepPenalty;
 use url::UrlRule;
 
-pub use judged::judge_cost_usd;
+pub use llm_judge::judge_cost_usd;
 
-/// Combinations may hold combinations, this deep.
+/// Largest nesting depth of combinations.
 const DEPTH_MAX: usize = 4;
 
-/// Raised when the same evidence may come to another verdict than before.
+/// Incremented when the same evidence may get another verdict than before.
 const VERSION: u32 = 2;
 
-/// A way to score, checked.
+/// A validated way to score.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Scorer {
-    rule: Rule,
+    rule: ScoreRule,
 }
 
-/// What the farm itself knows of a trajectory's end.
+/// What the farm knows about a trajectory's end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Facts {
+pub struct EndFacts {
     /// How it ended.
-    pub end: End,
+    pub end: EndKind,
     /// Steps taken.
     pub steps: u32,
     /// Steps allowed.
     pub max_steps: u32,
 }
 
-/// A finished trajectory as a scorer is shown it.
+/// A finished trajectory as passed to a scorer.
 #[derive(Debug, Clone, Copy)]
-pub struct Finished<'a> {
-    /// What was seen at the end.
+pub struct FinishedTrajectory<'a> {
+    /// The final state.
     pub evidence: &'a Evidence,
-    /// What the farm knows of the end.
-    pub facts: &'a Facts,
-    /// The instruction that was given.
+    /// What the farm knows about the end.
+    pub facts: &'a EndFacts,
+    /// The instruction that the policy received.
     pub goal: &'a str,
-    /// Screenshots of its last steps, oldest first, at least as many as [`Scorer::screenshots`] asks for where there are so many.
+    /// Screenshots of its last steps, oldest first, at least as many as [`Scorer::screenshots`]
+    /// returns if there are so many.
     pub earlier: &'a [Bytes],
 }
 
-/// Why there is no verdict. The trajectory then has no reward at all.
+/// Why there is no verdict. The trajectory then has no reward.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ScoreError {
-    /// The farm's failures are not scored.
+    /// Failures of the farm are not scored.
     #[error("a trajectory that ended as {} is not scored: that is the farm's failure, not the policy's", .end.as_str())]
-    FarmsEnd {
+    FarmFailure {
         /// How it ended.
-        end: End,
+        end: EndKind,
     },
-    /// Nothing was seen.
-    #[error("the evidence is empty: nothing was seen at the end")]
-    NothingSeen,
-    /// A part the scorer reads is missing.
-    #[error("scorer {scorer} needs {part}, and the evidence has none")]
+    /// The page could not be observed at the end.
+    #[error("the evidence is empty: the page could not be observed at the end")]
+    EmptyEvidence,
+    /// A part that the scorer needs is missing.
+    #[error("scorer {scorer} needs {part}, but the evidence has none")]
     Missing {
         /// Scorer.
         scorer: &'static str,
         /// Part of the evidence.
         part: &'static str,
     },
-    /// A part is there and cannot be what it should be.
+    /// A part is present but invalid.
     #[error("scorer {scorer} cannot use {part}: {problem}")]
     Unusable {
         /// Scorer.
@@ -119,72 +122,76 @@ pub enum ScoreError {
         /// What is wrong with it.
         problem: String,
     },
-    /// A model has to be asked and there is none.
+    /// The scorer needs a judge and none is available.
     #[error(
         "scorer judge came to no verdict: no judge is available; set score.judge.endpoint and score.judge.model in the job"
     )]
     NoJudge,
-    /// A model was asked and nothing came of it.
+    /// The judge reached no verdict.
     #[error("scorer judge came to no verdict: {problem}")]
     Judge {
-        /// Why.
+        /// The reason.
         problem: String,
     },
-    /// The task's line has no scorer in it.
-    #[error("the task's record names no usable scorer: {problems}")]
+    /// The task's line contains no valid scorer.
+    #[error("the task's record contains no usable scorer: {problems}")]
     BadRecord {
-        /// All of them.
+        /// All problems of the scorer.
         problems: String,
     },
 }
 
 #[derive(Debug, Clone, PartialEq)]
-enum Rule {
+enum ScoreRule {
     Probe(ProbeRule),
     Answer(AnswerRule),
     Url(UrlRule),
     Miniwob(MiniwobReward),
     Click(ClickRule),
-    Combined(Combination),
-    Not(Box<Rule>),
+    Combined(RuleCombination),
+    Not(Box<ScoreRule>),
     StepPenalty(StepPenalty),
     Judge(JudgeRule),
 }
 
-/// What a rule makes of evidence, before it is signed.
+/// The result of a rule, before name, version and hash are added.
 #[derive(Debug, Clone, PartialEq)]
-struct Verdict {
+struct RuleVerdict {
     reward: f32,
     success: bool,
-    components: Vec<Component>,
+    components: Vec<ScoreComponent>,
     rationale: String,
 }
 
-/// What a rule may look at.
-struct Case<'a> {
+/// The input of a rule.
+struct ScoreInput<'a> {
     evidence: &'a Evidence,
-    facts: &'a Facts,
+    facts: &'a EndFacts,
     goal: &'a str,
     earlier: &'a [Bytes],
     judge: Option<&'a dyn Judge>,
 }
 
 impl Scorer {
-    /// Scores a finished trajectory by rules alone; what needs a judge comes to no verdict.
-    pub fn score(&self, evidence: &Evidence, facts: &Facts) -> Result<Score, ScoreError> {
-        self.score_with(&Finished { evidence, facts, goal: "", earlier: &[] }, None)
+    /// Scores a finished trajectory by rules alone; a scorer that needs a judge reaches no verdict.
+    pub fn score(&self, evidence: &Evidence, facts: &EndFacts) -> Result<Score, ScoreError> {
+        self.score_with(&FinishedTrajectory { evidence, facts, goal: "", earlier: &[] }, None)
     }
 
-    /// Scores a finished trajectory, asking the judge where a rule needs one.
-    pub fn score_with(&self, finished: &Finished, judge: Option<&dyn Judge>) -> Result<Score, ScoreError> {
-        let Finished { evidence, facts, goal, earlier } = *finished;
-        if facts.end.fault(true) == Fault::Farm {
-            return Err(ScoreError::FarmsEnd { end: facts.end });
+    /// Scores a finished trajectory and asks the judge if a rule needs one.
+    pub fn score_with(
+        &self,
+        finished: &FinishedTrajectory,
+        judge: Option<&dyn Judge>,
+    ) -> Result<Score, ScoreError> {
+        let FinishedTrajectory { evidence, facts, goal, earlier } = *finished;
+        if facts.end.fault(true) == FaultOwner::Farm {
+            return Err(ScoreError::FarmFailure { end: facts.end });
         }
         if *evidence == Evidence::default() {
-            return Err(ScoreError::NothingSeen);
+            return Err(ScoreError::EmptyEvidence);
         }
-        let verdict = self.rule.judge(&Case { evidence, facts, goal, earlier, judge })?;
+        let verdict = self.rule.score(&ScoreInput { evidence, facts, goal, earlier, judge })?;
         Ok(Score {
             reward: Some(verdict.reward),
             success: Some(verdict.success),
@@ -196,35 +203,35 @@ impl Scorer {
         })
     }
 
-    /// Makes the scorer again from a trajectory's task record ([`crate::TaskSpec::json`]).
+    /// Rebuilds the scorer from a trajectory's task record ([`crate::TaskSpec::json`]).
     pub fn of_task_json(json: &str) -> Result<Self, ScoreError> {
         let bad = |problems: String| ScoreError::BadRecord { problems };
         let record: Map<String, Value> = serde_json::from_str(json).map_err(|e| bad(e.to_string()))?;
         let mut problems = Vec::new();
-        let scorer = Self::read(&mut Fields::new(&record, "", &mut problems), "score");
+        let scorer = Self::read(&mut JsonFields::new(&record, "", &mut problems), "score");
         scorer.ok_or_else(|| bad(problems.join("; ")))
     }
 
-    /// Whether it reads the page's own report, which only suites with pages of their own have.
+    /// Whether it reads the page's probe, which only suites with their own pages have.
     pub fn needs_probe(&self) -> bool {
         self.rule.any(&|rule| match rule {
-            Rule::Probe(_) | Rule::Miniwob(_) | Rule::Click(_) => true,
-            Rule::Answer(answer) => answer.needs_probe(),
+            ScoreRule::Probe(_) | ScoreRule::Miniwob(_) | ScoreRule::Click(_) => true,
+            ScoreRule::Answer(answer) => answer.needs_probe(),
             _ => false,
         })
     }
 
-    /// Whether a model has to be asked for the verdict.
+    /// Whether the verdict needs a judge.
     pub fn needs_judge(&self) -> bool {
-        self.rule.any(&|rule| matches!(rule, Rule::Judge(_)))
+        self.rule.any(&|rule| matches!(rule, ScoreRule::Judge(_)))
     }
 
-    /// Screenshots of the last steps that scoring wants to see beside the evidence: one more than the judge is shown, since an
-    /// answer's own step is left out.
-    pub fn screenshots(&self, habits: &Habits) -> usize {
+    /// Number of last screenshots that scoring needs besides the evidence: one more than the judge
+    /// gets, because the step of an answer is left out.
+    pub fn screenshots(&self, habits: &JudgeSettings) -> usize {
         let most = std::cell::Cell::new(0);
         self.rule.any(&|rule| {
-            if let Rule::Judge(judge) = rule {
+            if let ScoreRule::Judge(judge) = rule {
                 most.set(most.get().max(judge.screenshots(habits)));
             }
             false
@@ -240,8 +247,8 @@ impl Scorer {
         self.rule.name()
     }
 
-    /// The door: reads the scorer under a key, with every problem in it.
-    pub(crate) fn read(fields: &mut Fields, key: &'static str) -> Option<Self> {
+    /// Parses the scorer under a key and reports every problem in it.
+    pub(crate) fn read(fields: &mut JsonFields, key: &'static str) -> Option<Self> {
         let Some(value) = fields.value(key) else {
             fields.problem(
                 key,
@@ -250,20 +257,20 @@ impl Scorer {
             );
             return None;
         };
-        let (place, problems) = fields.inside(key);
-        Rule::read(value, &place, DEPTH_MAX, problems).map(|rule| Self { rule })
+        let (prefix, problems) = fields.nested(key);
+        ScoreRule::read(value, &prefix, DEPTH_MAX, problems).map(|rule| Self { rule })
     }
 
-    /// A scorer from its JSON alone.
+    /// Parses a scorer from its JSON alone.
     pub(crate) fn from_value(value: &Value) -> Result<Self, Vec<String>> {
         let mut problems = Vec::new();
-        let rule = Rule::read(value, "score.", DEPTH_MAX, &mut problems);
+        let rule = ScoreRule::read(value, "score.", DEPTH_MAX, &mut problems);
         rule.map(|rule| Self { rule }).ok_or(problems)
     }
 }
 
 #[derive(Clone, Copy)]
-enum Kind {
+enum RuleKind {
     Probe,
     Answer,
     Url,
@@ -277,106 +284,113 @@ enum Kind {
     Judge,
 }
 
-const KINDS: [(&str, Kind); 11] = [
-    ("probe", Kind::Probe),
-    ("answer", Kind::Answer),
-    ("url", Kind::Url),
-    ("miniwob", Kind::Miniwob),
-    ("click", Kind::Click),
-    ("all", Kind::All),
-    ("any", Kind::Any),
-    ("weighted", Kind::Weighted),
-    ("not", Kind::Not),
-    ("step_penalty", Kind::StepPenalty),
-    ("judge", Kind::Judge),
+const KINDS: [(&str, RuleKind); 11] = [
+    ("probe", RuleKind::Probe),
+    ("answer", RuleKind::Answer),
+    ("url", RuleKind::Url),
+    ("miniwob", RuleKind::Miniwob),
+    ("click", RuleKind::Click),
+    ("all", RuleKind::All),
+    ("any", RuleKind::Any),
+    ("weighted", RuleKind::Weighted),
+    ("not", RuleKind::Not),
+    ("step_penalty", RuleKind::StepPenalty),
+    ("judge", RuleKind::Judge),
 ];
 
-impl Rule {
-    /// Reads one rule; `place` ends in a dot, `depth` is how many combinations it may still hold inside.
-    fn read(value: &Value, place: &str, depth: usize, problems: &mut Vec<String>) -> Option<Self> {
+impl ScoreRule {
+    /// Parses one rule; `prefix` ends in a dot, `depth` is the number of combinations that may
+    /// still be nested in it.
+    fn read(value: &Value, prefix: &str, depth: usize, problems: &mut Vec<String>) -> Option<Self> {
         let Some(map) = value.as_object() else {
-            let key = place.trim_end_matches('.');
-            problems
-                .push(format!("{key}: {} is no object; write {{\"kind\": …}}", crate::fields::shown(value)));
+            let key = prefix.trim_end_matches('.');
+            problems.push(format!(
+                "{key}: {} is not an object; write {{\"kind\": …}}",
+                crate::fields::quoted_value(value)
+            ));
             return None;
         };
         let before = problems.len();
-        let mut fields = Fields::new(map, place, problems);
+        let mut fields = JsonFields::new(map, prefix, problems);
         if !fields.has("kind") {
-            let known = KINDS.map(|(word, _)| word).join(", ");
+            let known = KINDS.map(|(name, _)| name).join(", ");
             fields.problem("kind", format!("is missing; use one of {known}"));
             return None;
         }
-        let rule = match fields.word("kind", &KINDS)? {
-            Kind::Probe => ProbeRule::read(&mut fields).map(Rule::Probe),
-            Kind::Answer => AnswerRule::read(&mut fields).map(Rule::Answer),
-            Kind::Url => UrlRule::read(&mut fields).map(Rule::Url),
-            Kind::Miniwob => miniwob::read(&mut fields).map(Rule::Miniwob),
-            Kind::Click => ClickRule::read(&mut fields).map(Rule::Click),
-            Kind::All => Combination::read(&mut fields, combine::Way::All, depth).map(Rule::Combined),
-            Kind::Any => Combination::read(&mut fields, combine::Way::Any, depth).map(Rule::Combined),
-            Kind::Weighted => {
-                Combination::read(&mut fields, combine::Way::Weighted, depth).map(Rule::Combined)
+        let rule = match fields.choice("kind", &KINDS)? {
+            RuleKind::Probe => ProbeRule::read(&mut fields).map(ScoreRule::Probe),
+            RuleKind::Answer => AnswerRule::read(&mut fields).map(ScoreRule::Answer),
+            RuleKind::Url => UrlRule::read(&mut fields).map(ScoreRule::Url),
+            RuleKind::Miniwob => miniwob::read(&mut fields).map(ScoreRule::Miniwob),
+            RuleKind::Click => ClickRule::read(&mut fields).map(ScoreRule::Click),
+            RuleKind::All => {
+                RuleCombination::read(&mut fields, combine::CombineMode::All, depth).map(ScoreRule::Combined)
             }
-            Kind::Not => read_not(&mut fields, depth),
-            Kind::StepPenalty => StepPenalty::read(&mut fields, depth).map(Rule::StepPenalty),
-            Kind::Judge => JudgeRule::read(&mut fields).map(Rule::Judge),
+            RuleKind::Any => {
+                RuleCombination::read(&mut fields, combine::CombineMode::Any, depth).map(ScoreRule::Combined)
+            }
+            RuleKind::Weighted => RuleCombination::read(&mut fields, combine::CombineMode::Weighted, depth)
+                .map(ScoreRule::Combined),
+            RuleKind::Not => read_not(&mut fields, depth),
+            RuleKind::StepPenalty => StepPenalty::read(&mut fields, depth).map(ScoreRule::StepPenalty),
+            RuleKind::Judge => JudgeRule::read(&mut fields).map(ScoreRule::Judge),
         };
-        fields.no_others();
+        fields.refuse_unknown();
         rule.filter(|_| problems.len() == before)
     }
 
-    fn judge(&self, case: &Case) -> Result<Verdict, ScoreError> {
+    fn score(&self, case: &ScoreInput) -> Result<RuleVerdict, ScoreError> {
         match self {
-            Rule::Probe(rule) => rule.judge(case),
-            Rule::Answer(rule) => rule.judge(case),
-            Rule::Url(rule) => rule.judge(case),
-            Rule::Miniwob(reward) => miniwob::judge(*reward, case),
-            Rule::Click(rule) => rule.judge(case),
-            Rule::Combined(combination) => combination.judge(case),
-            Rule::Not(rule) => {
-                let verdict = rule.judge(case)?;
-                // What is not to be seen on a page is not proved by showing none.
-                let nothing_shown = case.left_for_error_page() && rule.any(&Rule::looks_at_page);
+            ScoreRule::Probe(rule) => rule.score(case),
+            ScoreRule::Answer(rule) => rule.score(case),
+            ScoreRule::Url(rule) => rule.score(case),
+            ScoreRule::Miniwob(reward) => miniwob::score(*reward, case),
+            ScoreRule::Click(rule) => rule.score(case),
+            ScoreRule::Combined(combination) => combination.score(case),
+            ScoreRule::Not(rule) => {
+                let verdict = rule.score(case)?;
+                // An error page shows nothing, which does not prove that something is absent from
+                // the task's page.
+                let nothing_shown = case.left_for_error_page() && rule.any(&ScoreRule::looks_at_page);
                 Ok(if nothing_shown {
-                    Verdict::binary(false, verdict.rationale)
+                    RuleVerdict::binary(false, verdict.rationale)
                 } else {
-                    verdict.turned_round()
+                    verdict.negated()
                 })
             }
-            Rule::StepPenalty(rule) => rule.judge(case),
-            Rule::Judge(rule) => rule.judge(case),
+            ScoreRule::StepPenalty(rule) => rule.score(case),
+            ScoreRule::Judge(rule) => rule.score(case),
         }
     }
 
     fn name(&self) -> &'static str {
         match self {
-            Rule::Probe(_) => "probe",
-            Rule::Answer(_) => "answer",
-            Rule::Url(_) => "url",
-            Rule::Miniwob(_) => "miniwob",
-            Rule::Click(_) => "click",
-            Rule::Combined(combination) => combination.name(),
-            Rule::Not(_) => "not",
-            Rule::StepPenalty(_) => "step_penalty",
-            Rule::Judge(_) => "judge",
+            ScoreRule::Probe(_) => "probe",
+            ScoreRule::Answer(_) => "answer",
+            ScoreRule::Url(_) => "url",
+            ScoreRule::Miniwob(_) => "miniwob",
+            ScoreRule::Click(_) => "click",
+            ScoreRule::Combined(combination) => combination.name(),
+            ScoreRule::Not(_) => "not",
+            ScoreRule::StepPenalty(_) => "step_penalty",
+            ScoreRule::Judge(_) => "judge",
         }
     }
 
-    /// Whether it reads the final page itself, beside what was answered.
+    /// Whether it reads the final page itself, and not only the answer.
     fn looks_at_page(&self) -> bool {
         match self {
-            Rule::Probe(_) | Rule::Url(_) | Rule::Miniwob(_) | Rule::Click(_) => true,
-            Rule::Answer(answer) => answer.needs_probe(),
+            ScoreRule::Probe(_) | ScoreRule::Url(_) | ScoreRule::Miniwob(_) | ScoreRule::Click(_) => true,
+            ScoreRule::Answer(answer) => answer.needs_probe(),
             _ => false,
         }
     }
 
-    fn any(&self, test: &dyn Fn(&Rule) -> bool) -> bool {
+    fn any(&self, test: &dyn Fn(&ScoreRule) -> bool) -> bool {
         let inside = match self {
-            Rule::Combined(combination) => combination.parts().any(|part| part.any(test)),
-            Rule::Not(rule) => rule.any(test),
-            Rule::StepPenalty(penalty) => penalty.of().any(test),
+            ScoreRule::Combined(combination) => combination.parts().any(|part| part.any(test)),
+            ScoreRule::Not(rule) => rule.any(test),
+            ScoreRule::StepPenalty(penalty) => penalty.inner().any(test),
             _ => false,
         };
         inside || test(self)
@@ -384,44 +398,45 @@ impl Rule {
 }
 
 /// Key: `of`, a scorer.
-fn read_not(fields: &mut Fields, depth: usize) -> Option<Rule> {
+fn read_not(fields: &mut JsonFields, depth: usize) -> Option<ScoreRule> {
     let Some(value) = fields.value("of") else {
         fields.problem("of", "is missing; name the scorer that must not be satisfied, {\"kind\": …}");
         return None;
     };
     let Some(depth) = depth.checked_sub(1) else {
-        fields.problem("of", format!("combinations lie more than {DEPTH_MAX} deep; flatten them"));
+        fields.problem("of", format!("combinations are nested more than {DEPTH_MAX} deep; flatten them"));
         return None;
     };
-    let (place, problems) = fields.inside("of");
-    Rule::read(value, &place, depth, problems).map(|rule| Rule::Not(Box::new(rule)))
+    let (prefix, problems) = fields.nested("of");
+    ScoreRule::read(value, &prefix, depth, problems).map(|rule| ScoreRule::Not(Box::new(rule)))
 }
 
-impl Verdict {
-    /// All or nothing.
+impl RuleVerdict {
+    /// A verdict with reward 1 or 0.
     fn binary(success: bool, rationale: String) -> Self {
         Self { reward: if success { 1.0 } else { 0.0 }, success, components: Vec::new(), rationale }
     }
 
-    /// All where there was nothing to be had, nothing where there was all; what lies between counts as not satisfied.
-    fn turned_round(self) -> Self {
+    /// Inverts the verdict: 1 if it was not satisfied, 0 if it was; partial success counts as not
+    /// satisfied.
+    fn negated(self) -> Self {
         let Self { success, components, rationale, .. } = self;
         Self { components, ..Self::binary(!success, format!("not: {rationale}")) }
     }
 }
 
-impl Case<'_> {
-    /// The browser's error page, where one is in front and it is known whose doing that is.
+impl ScoreInput<'_> {
+    /// The browser's error page, if it is shown and its cause is known.
     fn error_page(&self) -> Option<ErrorPage> {
         let report: Map<String, Value> = serde_json::from_str(self.evidence.probe_json.as_deref()?).ok()?;
         ErrorPage::of_report(&report)
     }
 
     fn left_for_error_page(&self) -> bool {
-        self.error_page().is_some_and(|page| page.fault == Fault::Policy)
+        self.error_page().is_some_and(|page| page.fault == FaultOwner::Policy)
     }
 
-    /// The page's report, parsed and compared with how the trajectory ended.
+    /// The page's report, parsed and checked against the trajectory's end.
     fn probe(&self, scorer: &'static str) -> Result<ProbeReport, ScoreError> {
         let json = self.evidence.probe_json.as_deref();
         let json = json.ok_or(ScoreError::Missing { scorer, part: "the page probe" })?;

@@ -5,9 +5,9 @@ use std::ops::Range;
 use serde_json::Value;
 
 use super::text::{is_combining, is_negated, normalized};
-use crate::fields::Fields;
+use crate::fields::JsonFields;
 
-/// What makes a bound of the number behind it: `at least 5` does not say 5.
+/// Phrases that make the following number a bound: `at least 5` does not state 5.
 const BOUNDS: [&str; 22] = [
     "more than",
     "greater than",
@@ -33,24 +33,24 @@ const BOUNDS: [&str; 22] = [
     "≠",
 ];
 
-/// How far off a number may be, and what must stand beside it.
+/// Tolerance of a number, and the unit that must accompany it.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Nearness {
+pub(super) struct NumberRule {
     tolerance: f64,
     relative_tolerance: f64,
     units: Vec<String>,
 }
 
-/// A number as it stands in a text. Its value is not a number where it cannot be read for sure: `5²`, `5½`, a struck-out `5̶`.
+/// A number in a text. Its value is NaN if it is ambiguous: `5²`, `5½`, a struck-out `5̶`.
 #[derive(Debug, PartialEq)]
-struct Number {
-    place: Range<usize>,
+struct FoundNumber {
+    span: Range<usize>,
     value: f64,
 }
 
-impl Nearness {
+impl NumberRule {
     /// Keys: `tolerance`, `relative_tolerance`, `unit`.
-    pub(super) fn read(fields: &mut Fields) -> Self {
+    pub(super) fn read(fields: &mut JsonFields) -> Self {
         Self {
             tolerance: fields.number("tolerance", 0.0..=1e15).unwrap_or(0.0),
             relative_tolerance: fields.number("relative_tolerance", 0.0..=1.0).unwrap_or(0.0),
@@ -58,15 +58,16 @@ impl Nearness {
         }
     }
 
-    /// Right when there is one number that counts and it is near enough. What is denied or only a bound does not count; with
-    /// units only numbers beside one of them do. An answer that lists several numbers has not said which it means.
+    /// Correct if exactly one number counts and it is close enough. A negated number or a bound
+    /// does not count; with units only numbers beside one of them do. An answer with several
+    /// numbers does not say which one it means.
     pub(super) fn compare(&self, answer: &str, expected: f64) -> (bool, String) {
         let answer = normalized(answer);
         let numbers = numbers_in(&answer);
-        let counts = |number: &&Number| {
+        let counts = |number: &&FoundNumber| {
             (self.units.is_empty() || self.carries_unit(&answer, number))
-                && !is_negated(&answer, &number.place)
-                && !is_bound(&answer, &number.place)
+                && !is_negated(&answer, &number.span)
+                && !is_bound(&answer, &number.span)
         };
         let values: Vec<f64> = numbers.iter().filter(counts).map(|number| number.value).collect();
         let Some(&first) = values.first() else {
@@ -74,26 +75,26 @@ impl Nearness {
             return (false, format!("the answer states no {kind}"));
         };
         if values.iter().any(|value| value.is_nan()) {
-            return (false, "the answer holds a number that cannot be read for sure".to_owned());
+            return (false, "the answer contains an ambiguous number".to_owned());
         }
         if values.iter().any(|&value| value != first) {
-            return (false, "the answer holds several numbers".to_owned());
+            return (false, "the answer contains several numbers".to_owned());
         }
         let near = self.is_near(first, expected);
-        let word = if near { "is" } else { "is not" };
-        (near, format!("{first} {word} near enough to {expected}"))
+        let verb = if near { "is" } else { "is not" };
+        (near, format!("{first} {verb} near enough to {expected}"))
     }
 
-    /// The last term forgives what binary fractions lose: 1.1 is within 0.1 of 1.
+    /// The last term allows for rounding of binary fractions: 1.1 is within 0.1 of 1.
     fn is_near(&self, value: f64, expected: f64) -> bool {
         let size = expected.abs();
         (value - expected).abs() <= self.tolerance + self.relative_tolerance * size + 1e-12 * size.max(1.0)
     }
 
-    /// `5 km`, `5km`, `km 5`, `$5`: right behind or before it, and no part of a longer word.
-    fn carries_unit(&self, answer: &str, number: &Number) -> bool {
-        let behind = answer[number.place.end..].trim_start();
-        let before = answer[..number.place.start].trim_end();
+    /// `5 km`, `5km`, `km 5`, `$5`: directly after or before it, and not part of a longer word.
+    fn carries_unit(&self, answer: &str, number: &FoundNumber) -> bool {
+        let behind = answer[number.span.end..].trim_start();
+        let before = answer[..number.span.start].trim_end();
         let goes_on = |edge: Option<char>, neighbour: Option<char>| {
             edge.is_some_and(char::is_alphanumeric) && neighbour.is_some_and(char::is_alphanumeric)
         };
@@ -106,18 +107,18 @@ impl Nearness {
     }
 }
 
-/// The one number expected; a page may have written it as text.
+/// The only expected number; a page may have written it as text.
 pub(super) fn number_of(expected: &[Value]) -> Result<f64, String> {
     let number = match expected {
         [Value::Number(number)] => number.as_f64(),
         [Value::String(text)] => text.trim().parse().ok(),
         _ => None,
     };
-    number.filter(|number| number.is_finite()).ok_or_else(|| "what it expects is no number".to_owned())
+    number.filter(|number| number.is_finite()).ok_or_else(|| "the expected value is not a number".to_owned())
 }
 
-fn is_bound(text: &str, place: &Range<usize>) -> bool {
-    let before = text[..place.start].trim_end_matches(['$', '€', '£', '¥', ' ', '-', '=']);
+fn is_bound(text: &str, span: &Range<usize>) -> bool {
+    let before = text[..span.start].trim_end_matches(['$', '€', '£', '¥', ' ', '-', '=']);
     BOUNDS.iter().any(|bound| {
         before.strip_suffix(bound).is_some_and(|rest| {
             !bound.starts_with(char::is_alphabetic) || !rest.ends_with(char::is_alphanumeric)
@@ -125,8 +126,9 @@ fn is_bound(text: &str, place: &Range<usize>) -> bool {
     })
 }
 
-/// All numbers of a normalized text, English style: `-1,234.5`, `3e8`. Digits of a name (`b2b`, `gpt-4`, `v1.2.3`) are none.
-fn numbers_in(text: &str) -> Vec<Number> {
+/// All numbers of a normalized text, in English notation: `-1,234.5`, `3e8`. Digits of a name
+/// (`b2b`, `gpt-4`, `v1.2.3`) do not count.
+fn numbers_in(text: &str) -> Vec<FoundNumber> {
     let bytes = text.as_bytes();
     let is_digit = |at: usize| bytes.get(at).is_some_and(u8::is_ascii_digit);
     let mut numbers = Vec::new();
@@ -146,7 +148,7 @@ fn numbers_in(text: &str) -> Vec<Number> {
     numbers
 }
 
-fn number_at(text: &str, digits: Range<usize>) -> Option<Number> {
+fn number_at(text: &str, digits: Range<usize>) -> Option<FoundNumber> {
     let plain: String = text[digits.clone()].chars().filter(|c| *c != ',').collect();
     let size = plain.parse::<f64>().ok().filter(|size| size.is_finite())?;
     let next = text[digits.end..].chars().next();
@@ -155,13 +157,13 @@ fn number_at(text: &str, digits: Range<usize>) -> Option<Number> {
     let before = &text[..digits.start];
     let before = before.strip_suffix(['$', '€', '£', '¥']).unwrap_or(before);
     let Some(rest) = before.strip_suffix('-').filter(|rest| !rest.ends_with(char::is_alphanumeric)) else {
-        return Some(Number { place: digits, value: size });
+        return Some(FoundNumber { span: digits, value: size });
     };
     let start = if before.len() == digits.start { rest.len() } else { digits.start };
-    Some(Number { place: start..digits.end, value: -size })
+    Some(FoundNumber { span: start..digits.end, value: -size })
 }
 
-/// Where a number that starts here ends: digits in groups, a fraction, an exponent.
+/// The end of a number that starts here: digits in groups, a fraction, an exponent.
 fn number_end(bytes: &[u8], start: usize) -> usize {
     let mut at = grouped_end(bytes, start);
     if bytes.get(at) == Some(&b'.') && digits_end(bytes, at + 1) > at + 1 {
@@ -203,8 +205,8 @@ fn belongs_to_name(text: &str, at: usize) -> bool {
         || before_hyphen.ends_with(char::is_alphabetic)
 }
 
-/// Units as they look in a normalized answer.
-fn read_units(fields: &mut Fields) -> Vec<String> {
+/// Units in the form of a normalized answer.
+fn read_units(fields: &mut JsonFields) -> Vec<String> {
     let units: Vec<String> =
         fields.texts("unit", 50, 64).unwrap_or_default().iter().map(|unit| normalized(unit)).collect();
     if units.iter().any(String::is_empty) {

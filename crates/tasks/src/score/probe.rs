@@ -1,97 +1,101 @@
-//! What the page itself reports: the suite's probe, read at the end.
+//! The page's own report: the suite's probe, read at the end.
 
-use furrow_rollout::{Component, End, ErrorPage, Fault};
+use furrow_rollout::{EndKind, ErrorPage, FaultOwner, ScoreComponent};
 use serde_json::{Map, Value};
 
-use super::compare::Comparison;
-use super::{Case, ScoreError, Verdict};
-use crate::fields::{Fields, short, shown};
+use super::compare::AnswerComparison;
+use super::{RuleVerdict, ScoreError, ScoreInput};
+use crate::fields::{JsonFields, quoted_value, short};
 
-/// A probe is a handful of facts. Parsed, a list `[0,0,…]` takes 32 bytes for each 2 of its text: 1 MiB at most, and as
-/// much again while it grows.
+/// Largest report: a probe returns a few facts. Parsed, a list `[0,0,…]` takes 32 bytes for each 2
+/// of its text: 1 MiB at most, and the same again while it grows.
 const PROBE_BYTES_MAX: usize = 64 << 10;
 
 const NAME: &str = "probe";
 
-/// Rewards with the value at a pointer, or 1 if it is what is expected.
+/// Rewards with the value at a pointer, or with 1 if it has the expected value.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct ProbeRule {
     pointer: String,
-    wanted: Wanted,
+    wanted: ProbeTarget,
 }
 
-/// What is to stand at the pointer.
+/// The expected value at the pointer.
 #[derive(Debug, Clone, PartialEq)]
-enum Wanted {
+enum ProbeTarget {
     /// The reward itself.
     Reward,
-    /// This very value.
+    /// Exactly this value.
     Equal(Value),
-    /// A text or a number that compares well with these.
-    Match(Comparison, Vec<Value>),
+    /// A text or a number that matches these values.
+    Match(AnswerComparison, Vec<Value>),
 }
 
-/// What a suite's probe returned: a JSON object, not trusted.
+/// The result of a suite's probe: an untrusted JSON object.
 pub(super) struct ProbeReport {
     object: Value,
 }
 
 impl ProbeRule {
-    /// Keys: `pointer` (RFC 6901, `/correct` if absent); `equals` (any JSON value), or `match` and `value` with the keys that
-    /// answers are compared by.
-    pub(super) fn read(fields: &mut Fields) -> Option<Self> {
+    /// Keys: `pointer` (RFC 6901, `/correct` if absent); `equals` (any JSON value), or `match` and
+    /// `value` with the keys of comparisons.
+    pub(super) fn read(fields: &mut JsonFields) -> Option<Self> {
         let pointer = if fields.has("pointer") { fields.pointer("pointer")? } else { "/correct".to_owned() };
         let wanted = match (fields.value("equals"), fields.has("match")) {
             (Some(_), true) => {
-                fields.problem("equals", "stands beside `match`; give one of the two");
+                fields.problem("equals", "cannot be combined with `match`; give one of the two");
                 return None;
             }
-            (Some(equal), false) => Wanted::Equal(equal.clone()),
+            (Some(equal), false) => ProbeTarget::Equal(equal.clone()),
             (None, true) => {
-                let comparison = Comparison::read(fields)?;
+                let comparison = AnswerComparison::read(fields)?;
                 if !fields.has("value") {
-                    fields.problem("value", "is missing; say what is right");
+                    fields.problem("value", "is missing; give the expected value");
                 }
                 let value = comparison.read_value(fields)?;
-                Wanted::Match(comparison, value)
+                ProbeTarget::Match(comparison, value)
             }
-            (None, false) => Wanted::Reward,
+            (None, false) => ProbeTarget::Reward,
         };
         Some(Self { pointer, wanted })
     }
 
-    pub(super) fn judge(&self, case: &Case) -> Result<Verdict, ScoreError> {
+    pub(super) fn score(&self, case: &ScoreInput) -> Result<RuleVerdict, ScoreError> {
         let report = case.probe(NAME)?;
-        if let Some(why) = report.away("the final page is none of the task's") {
-            return Ok(Verdict::binary(false, why));
+        if let Some(why) = report.away_message("the final page is not one of the task's") {
+            return Ok(RuleVerdict::binary(false, why));
         }
         let pointer = &self.pointer;
         let found = report.at(pointer);
         let found = found.ok_or_else(|| unusable(format!("it has nothing at {pointer}")))?;
         match &self.wanted {
-            Wanted::Equal(wanted) => {
+            ProbeTarget::Equal(wanted) => {
                 let equal = same(found, wanted);
-                let word = if equal { "equals" } else { "differs from" };
-                Ok(Verdict::binary(
+                let relation = if equal { "equals" } else { "differs from" };
+                Ok(RuleVerdict::binary(
                     equal,
-                    format!("{pointer} {word} the expected {}: {}", shown(wanted), shown(found)),
+                    format!(
+                        "{pointer} {relation} the expected {}: {}",
+                        quoted_value(wanted),
+                        quoted_value(found)
+                    ),
                 ))
             }
-            Wanted::Match(comparison, values) => {
-                let said = said(found).ok_or_else(|| {
-                    unusable(format!("{pointer} is no text and no number: {}", shown(found)))
+            ProbeTarget::Match(comparison, values) => {
+                let answer = answer_text(found).ok_or_else(|| {
+                    unusable(format!("{pointer} is neither a text nor a number: {}", quoted_value(found)))
                 })?;
-                let (right, why) = comparison.compare(&said, values).map_err(unusable)?;
-                Ok(Verdict::binary(
+                let (right, why) = comparison.compare(&answer, values).map_err(unusable)?;
+                Ok(RuleVerdict::binary(
                     right,
-                    format!("{pointer}: {}: {}", why.replacen("the answer", "it", 1), shown(found)),
+                    format!("{pointer}: {}: {}", why.replacen("the answer", "it", 1), quoted_value(found)),
                 ))
             }
-            Wanted::Reward => self.rewarded(found),
+            ProbeTarget::Reward => self.rewarded(found),
         }
     }
 
-    fn rewarded(&self, found: &Value) -> Result<Verdict, ScoreError> {
+    fn rewarded(&self, found: &Value) -> Result<RuleVerdict, ScoreError> {
         let pointer = &self.pointer;
         let reward = match found {
             Value::Bool(right) => f64::from(u8::from(*right)),
@@ -99,29 +103,30 @@ impl ProbeRule {
             _ => {
                 return Err(unusable(format!(
                     "{pointer} is neither true, false nor a number: {}",
-                    shown(found)
+                    quoted_value(found)
                 )));
             }
         };
         if !(-1.0..=1.0).contains(&reward) {
-            return Err(unusable(format!("{pointer} is outside -1 to 1: {}", shown(found))));
+            return Err(unusable(format!("{pointer} is outside -1 to 1: {}", quoted_value(found))));
         }
-        let rationale = format!("{pointer} is {}", shown(found));
+        let rationale = format!("{pointer} is {}", quoted_value(found));
         let components =
-            vec![Component { name: pointer.trim_start_matches('/').to_owned(), value: reward as f32 }];
-        Ok(Verdict { reward: reward as f32, success: reward >= 1.0, components, rationale })
+            vec![ScoreComponent { name: pointer.trim_start_matches('/').to_owned(), value: reward as f32 }];
+        Ok(RuleVerdict { reward: reward as f32, success: reward >= 1.0, components, rationale })
     }
 }
 
 impl ProbeReport {
-    /// The door for what a page says: capped, an object, and not at odds with how the trajectory ended.
-    pub(super) fn parse(json: &str, end: End) -> Result<Self, String> {
+    /// Parses the page's report: limited in size, an object, and consistent with the trajectory's
+    /// end.
+    pub(super) fn parse(json: &str, end: EndKind) -> Result<Self, String> {
         if json.len() > PROBE_BYTES_MAX {
             return Err(format!("it has {} bytes, more than {PROBE_BYTES_MAX}", json.len()));
         }
-        let object: Value = serde_json::from_str(json).map_err(|e| format!("it is no JSON: {e}"))?;
+        let object: Value = serde_json::from_str(json).map_err(|e| format!("it is not JSON: {e}"))?;
         if !object.is_object() {
-            return Err(format!("it is no JSON object: {}", shown(&object)));
+            return Err(format!("it is not a JSON object: {}", quoted_value(&object)));
         }
         let report = Self { object };
         report.refuse_error_of_the_farm()?;
@@ -129,25 +134,26 @@ impl ProbeReport {
         Ok(report)
     }
 
-    /// Whether the page said that the task is over.
+    /// Whether the page reported that the task is over.
     pub(super) fn done(&self) -> bool {
         self.object.get("done") == Some(&Value::Bool(true))
     }
 
-    /// Whether the page is none of the suite's, in these words: it said nothing, our script only saw where it is. Where the policy was led to the
-    /// browser's error page, that is said too.
-    pub(super) fn away(&self, words: &str) -> Option<String> {
+    /// Whether the page is not one of the suite's; the result begins with `message`. The page
+    /// reported nothing, and Furrow's script only saw its address. If the policy navigated to the
+    /// browser's error page, the text says so.
+    pub(super) fn away_message(&self, message: &str) -> Option<String> {
         let away = self.object.get("away")?;
         if matches!(away, Value::Null | Value::Bool(false)) {
             return None;
         }
         Some(match self.fields().and_then(ErrorPage::of_report) {
-            Some(page) => format!("{words}; the policy's own navigation failed: {}", short(&page.url)),
-            None => words.to_owned(),
+            Some(page) => format!("{message}; the policy's own navigation failed: {}", short(&page.url)),
+            None => message.to_owned(),
         })
     }
 
-    /// What stands at a JSON pointer.
+    /// The value at a JSON pointer.
     pub(super) fn at(&self, pointer: &str) -> Option<&Value> {
         self.object.pointer(pointer)
     }
@@ -156,34 +162,36 @@ impl ProbeReport {
         self.object.as_object()
     }
 
-    /// An error page that the policy's own navigation led to is a page left behind. Any other shows that loading failed, not what the policy did;
-    /// so does one whose report, an earlier build's, does not say whose doing it is.
+    /// An error page that the policy's own navigation led to counts as leaving the page. Any other
+    /// error page shows that loading failed, which the policy did not cause; the same holds for a
+    /// report of an earlier build, which does not name the cause.
     fn refuse_error_of_the_farm(&self) -> Result<(), String> {
         let Some(report) = self.fields().filter(|report| ErrorPage::is_reported(report)) else {
             return Ok(());
         };
         match ErrorPage::of_report(report) {
-            Some(ErrorPage { fault: Fault::Policy, .. }) => Ok(()),
-            Some(ErrorPage { fault: Fault::Farm, url }) => Err(format!(
-                "the browser shows an error page, by the farm's doing, instead of {}",
+            Some(ErrorPage { fault: FaultOwner::Policy, .. }) => Ok(()),
+            Some(ErrorPage { fault: FaultOwner::Farm, url }) => Err(format!(
+                "the browser shows an error page, caused by the farm, instead of {}",
                 short(&url)
             )),
             None => Err("the browser shows an error page instead of a page".to_owned()),
         }
     }
 
-    fn refuse_contradiction(&self, end: End) -> Result<(), String> {
-        if end == End::Done && !self.done() {
+    fn refuse_contradiction(&self, end: EndKind) -> Result<(), String> {
+        if end == EndKind::Done && !self.done() {
             return Err(
-                "the trajectory ended because the page was done, and now the page says it is not".to_owned()
+                "the trajectory ended because the page was done, but now the page reports that it is not"
+                    .to_owned(),
             );
         }
         Ok(())
     }
 }
 
-/// A page's text, number or list of texts as an answer would give it.
-fn said(found: &Value) -> Option<String> {
+/// A page's text, number or list of texts in the form of an answer.
+fn answer_text(found: &Value) -> Option<String> {
     match found {
         Value::String(text) => Some(text.clone()),
         Value::Number(number) => Some(number.to_string()),
@@ -192,7 +200,7 @@ fn said(found: &Value) -> Option<String> {
     }
 }
 
-/// Equality of JSON values in which 1 and 1.0 are one number.
+/// Equality of JSON values in which 1 and 1.0 are equal.
 fn same(a: &Value, b: &Value) -> bool {
     match (a, b) {
         (Value::Number(a), Value::Number(b)) => a.as_f64() == b.as_f64(),

@@ -1,11 +1,11 @@
-//! Tables: a scorer, what was seen, what it makes of it.
+//! Tables of a scorer, the evidence, and the expected verdict.
 
 use super::*;
 use bytes::Bytes;
 use furrow_rollout::ErrorPage;
 use serde_json::json;
 
-const FACTS: Facts = Facts { end: End::Done, steps: 3, max_steps: 10 };
+const FACTS: EndFacts = EndFacts { end: EndKind::Done, steps: 3, max_steps: 10 };
 
 #[expect(clippy::needless_pass_by_value, reason = "tables build their values in place")]
 fn scorer(score: Value) -> Scorer {
@@ -25,14 +25,14 @@ fn at(url: &str) -> Evidence {
 }
 
 /// The verdict as (reward, success), or the error's text.
-fn verdict(score: Value, evidence: &Evidence, end: End) -> Result<(f32, bool), String> {
-    let got = scorer(score).score(evidence, &Facts { end, ..FACTS }).map_err(|error| error.to_string())?;
+fn verdict(score: Value, evidence: &Evidence, end: EndKind) -> Result<(f32, bool), String> {
+    let got = scorer(score).score(evidence, &EndFacts { end, ..FACTS }).map_err(|error| error.to_string())?;
     assert_eq!(got.evidence_sha256, evidence.sha256());
     Ok((got.reward.unwrap(), got.success.unwrap()))
 }
 
 #[track_caller]
-fn no_verdict(score: Value, evidence: &Evidence, end: End, why: &str) {
+fn no_verdict(score: Value, evidence: &Evidence, end: EndKind, why: &str) {
     let error = verdict(score, evidence, end).unwrap_err();
     assert!(error.contains(why), "{why:?} not in {error:?}");
 }
@@ -52,12 +52,12 @@ fn a_score_is_signed_with_the_evidence_the_scorer_received() {
 #[test]
 fn the_farms_ends_and_empty_evidence_are_never_scored() {
     let right = probed(r#"{"done":true,"correct":true}"#);
-    for end in End::ALL {
-        let got = scorer(json!({"kind": "probe"})).score(&right, &Facts { end, ..FACTS });
-        assert_eq!(got.is_ok(), end.fault(true) == Fault::Policy, "{end:?}");
+    for end in EndKind::ALL {
+        let got = scorer(json!({"kind": "probe"})).score(&right, &EndFacts { end, ..FACTS });
+        assert_eq!(got.is_ok(), end.fault(true) == FaultOwner::Policy, "{end:?}");
     }
     for score in [json!({"kind": "probe"}), json!({"kind": "answer", "match": "exact", "value": "x"})] {
-        no_verdict(score, &Evidence::default(), End::MaxSteps, "the evidence is empty");
+        no_verdict(score, &Evidence::default(), EndKind::MaxSteps, "the evidence is empty");
     }
 }
 
@@ -74,10 +74,10 @@ fn probes() {
         (correct(), r#"{"done":true,"correct":"yes"}"#, Err("/correct is neither true, false nor a number")),
         (correct(), r#"{"done":true,"correct":null}"#, Err("is neither true, false nor a number: null")),
         (correct(), r#"{"done":true}"#, Err("it has nothing at /correct")),
-        (correct(), r#"[true]"#, Err("it is no JSON object")),
-        (correct(), r#"{"done":tru"#, Err("it is no JSON")),
-        (correct(), "", Err("it is no JSON")),
-        (correct(), r#"{"done":false,"correct":true}"#, Err("now the page says it is not")),
+        (correct(), r#"[true]"#, Err("it is not a JSON object")),
+        (correct(), r#"{"done":tru"#, Err("it is not JSON")),
+        (correct(), "", Err("it is not JSON")),
+        (correct(), r#"{"done":false,"correct":true}"#, Err("now the page reports that it is not")),
         (
             json!({"kind": "probe", "pointer": "/cart/0/id"}),
             r#"{"done":true,"cart":[{"id":1}]}"#,
@@ -110,7 +110,7 @@ fn probes() {
         ),
     ];
     for (score, probe, want) in table {
-        match (verdict(score, &probed(probe), End::Done), want) {
+        match (verdict(score, &probed(probe), EndKind::Done), want) {
             (Ok(got), Ok(want)) => assert_eq!(got, want, "{probe}"),
             (Err(got), Err(want)) => assert!(got.contains(want), "{probe}: {want:?} not in {got:?}"),
             (got, want) => panic!("{probe}: {got:?}, not {want:?}"),
@@ -121,19 +121,19 @@ fn probes() {
 #[test]
 fn a_missing_probe_is_no_zero_and_a_page_left_behind_is() {
     let probe = || json!({"kind": "probe"});
-    no_verdict(probe(), &at("http://starter.test/"), End::MaxSteps, "needs the page probe");
+    no_verdict(probe(), &at("http://starter.test/"), EndKind::MaxSteps, "needs the page probe");
     let away = |scheme| probed(&json!({"done": false, "away": scheme}).to_string());
-    assert_eq!(verdict(probe(), &away("http:"), End::MaxSteps), Ok((0.0, false)));
-    assert_eq!(verdict(probe(), &away("about:"), End::MaxSteps), Ok((0.0, false)));
-    no_verdict(probe(), &away("chrome-error:"), End::MaxSteps, "the browser shows an error page");
+    assert_eq!(verdict(probe(), &away("http:"), EndKind::MaxSteps), Ok((0.0, false)));
+    assert_eq!(verdict(probe(), &away("about:"), EndKind::MaxSteps), Ok((0.0, false)));
+    no_verdict(probe(), &away("chrome-error:"), EndKind::MaxSteps, "the browser shows an error page");
     let huge = format!("{{\"correct\":true,\"x\":\"{}\"}}", "x".repeat(70_000));
-    no_verdict(probe(), &probed(&huge), End::MaxSteps, "more than 65536");
+    no_verdict(probe(), &probed(&huge), EndKind::MaxSteps, "more than 65536");
     let deep = format!("{{\"correct\":true,\"x\":{}{}}}", "[".repeat(9000), "]".repeat(9000));
-    no_verdict(probe(), &probed(&deep), End::MaxSteps, "recursion limit");
+    no_verdict(probe(), &probed(&deep), EndKind::MaxSteps, "recursion limit");
 }
 
-/// The report of an error page.
-fn error_page(fault: Fault) -> Evidence {
+/// Evidence of an error page.
+fn error_page(fault: FaultOwner) -> Evidence {
     let url = "https://a.test/x".to_owned();
     Evidence { url: Some(url.clone()), ..probed(&ErrorPage { fault, url }.report()) }
 }
@@ -144,7 +144,7 @@ fn a_policy_cannot_choose_to_be_unscored_by_an_error_page() {
     let expected = || json!({"kind": "answer", "match": "exact", "expected_pointer": "/expected"});
     let at_home = || json!({"kind": "url", "host": "a.test"});
     let not = |of: Value| json!({"kind": "not", "of": of});
-    // What leaving the page is worth by any other way, such as a page that is not there.
+    // The same verdict as leaving the page in any other way, such as to a missing page.
     let zero = [
         probe(),
         json!({"kind": "probe", "pointer": "/n", "equals": null}),
@@ -163,46 +163,46 @@ fn a_policy_cannot_choose_to_be_unscored_by_an_error_page() {
         json!({"kind": "step_penalty", "of": probe(), "per_step": 0.1}),
     ];
     for end in [
-        End::Answered,
-        End::MaxSteps,
-        End::ContextFull,
-        End::Unparsable,
-        End::OffListNavigation,
-        End::PageHang,
+        EndKind::Answered,
+        EndKind::MaxSteps,
+        EndKind::ContextFull,
+        EndKind::Unparsable,
+        EndKind::OffListNavigation,
+        EndKind::PageHang,
     ] {
-        let answer = (end == End::Answered).then(|| "x".to_owned());
-        let left = Evidence { answer: answer.clone(), ..error_page(Fault::Policy) };
-        let broken = Evidence { answer, ..error_page(Fault::Farm) };
+        let answer = (end == EndKind::Answered).then(|| "x".to_owned());
+        let left = Evidence { answer: answer.clone(), ..error_page(FaultOwner::Policy) };
+        let broken = Evidence { answer, ..error_page(FaultOwner::Farm) };
         for score in &zero {
             assert_eq!(verdict(score.clone(), &left, end), Ok((0.0, false)), "{score} {end:?}");
-            // Without an answer a rule on answers has its verdict before it looks at the page.
-            if end == End::Answered || !score.to_string().contains("expected_pointer") {
-                no_verdict(score.clone(), &broken, end, "by the farm's doing, instead of https://a.test/x");
+            // Without an answer, a rule on answers decides before it reads the page.
+            if end == EndKind::Answered || !score.to_string().contains("expected_pointer") {
+                no_verdict(score.clone(), &broken, end, "caused by the farm, instead of https://a.test/x");
             }
         }
     }
     let why = |score: Value| {
-        scorer(score).score(&error_page(Fault::Policy), &Facts { end: End::MaxSteps, ..FACTS })
+        scorer(score).score(&error_page(FaultOwner::Policy), &EndFacts { end: EndKind::MaxSteps, ..FACTS })
     };
-    let told = why(json!({"kind": "miniwob"})).unwrap();
+    let message = why(json!({"kind": "miniwob"})).unwrap();
     assert!(
-        told.rationale.ends_with("the policy's own navigation failed: https://a.test/x"),
+        message.rationale.ends_with("the policy's own navigation failed: https://a.test/x"),
         "{}",
-        told.rationale
+        message.rationale
     );
-    assert_eq!(told.components.len(), 2, "both of its rewards are 0");
-    // What was answered is compared with the task's own line, wherever the policy is.
+    assert_eq!(message.components.len(), 2, "both of its rewards are 0");
+    // The answer is compared with the task's own line, whatever page the policy is on.
     let seven = json!({"kind": "answer", "match": "exact", "value": "7"});
-    for fault in [Fault::Policy, Fault::Farm] {
-        let seen = Evidence { answer: Some("7".to_owned()), ..error_page(fault) };
-        assert_eq!(verdict(seven.clone(), &seen, End::Answered), Ok((1.0, true)));
-        assert_eq!(verdict(not(seven.clone()), &seen, End::Answered), Ok((0.0, false)));
+    for fault in [FaultOwner::Policy, FaultOwner::Farm] {
+        let answered_page = Evidence { answer: Some("7".to_owned()), ..error_page(fault) };
+        assert_eq!(verdict(seven.clone(), &answered_page, EndKind::Answered), Ok((1.0, true)));
+        assert_eq!(verdict(not(seven.clone()), &answered_page, EndKind::Answered), Ok((0.0, false)));
     }
 }
 
 #[test]
 fn a_report_of_an_earlier_build_is_read_as_before() {
-    let seen = Evidence {
+    let earlier_report = Evidence {
         url: Some("https://a.test/x".into()),
         ..probed(r#"{"done":false,"away":"chrome-error:"}"#)
     };
@@ -211,11 +211,19 @@ fn a_report_of_an_earlier_build_is_read_as_before() {
         json!({"kind": "miniwob"}),
         json!({"kind": "not", "of": {"kind": "probe"}}),
     ] {
-        no_verdict(score, &seen, End::MaxSteps, "the browser shows an error page instead of a page");
+        no_verdict(
+            score,
+            &earlier_report,
+            EndKind::MaxSteps,
+            "the browser shows an error page instead of a page",
+        );
     }
-    assert_eq!(verdict(json!({"kind": "url", "host": "a.test"}), &seen, End::MaxSteps), Ok((1.0, true)));
-    // Its hash does not depend on what is known now.
-    let hash: String = seen.sha256().iter().map(|byte| format!("{byte:02x}")).collect();
+    assert_eq!(
+        verdict(json!({"kind": "url", "host": "a.test"}), &earlier_report, EndKind::MaxSteps),
+        Ok((1.0, true))
+    );
+    // Its hash does not depend on the cause of the error page.
+    let hash: String = earlier_report.sha256().iter().map(|byte| format!("{byte:02x}")).collect();
     assert_eq!(hash, "025b0c360f12f9db186b5a9e59fb778eeeac95a2b22cf25b75c4f85e7ec92ddc");
 }
 
@@ -226,27 +234,27 @@ fn miniwob() {
             .to_string()
     };
     let table = [
-        (row(true, json!(1), json!(0.93)), End::Done, Ok((1.0, true))),
-        (row(true, json!(-1), json!(-1)), End::Done, Ok((-1.0, false))),
-        (row(true, json!(0.5), json!(0.4)), End::Done, Ok((0.5, false))),
-        (row(true, json!(1), json!(0.9)), End::MaxSteps, Ok((1.0, true))), // done by the very last step
-        (row(false, json!(0), json!(0)), End::MaxSteps, Ok((0.0, false))),
-        (row(false, json!(0), json!(0)), End::Done, Err("now the page says it is not")),
-        (row(false, json!(1), json!(1)), End::MaxSteps, Err("not done and yet its raw reward is 1")),
-        (row(true, json!(null), json!(1)), End::Done, Err("\"raw_reward\" is no number")),
-        (row(true, json!(1), json!(7)), End::Done, Err("\"reward\" is no number from -1 to 1")),
+        (row(true, json!(1), json!(0.93)), EndKind::Done, Ok((1.0, true))),
+        (row(true, json!(-1), json!(-1)), EndKind::Done, Ok((-1.0, false))),
+        (row(true, json!(0.5), json!(0.4)), EndKind::Done, Ok((0.5, false))),
+        (row(true, json!(1), json!(0.9)), EndKind::MaxSteps, Ok((1.0, true))), // done by the last step
+        (row(false, json!(0), json!(0)), EndKind::MaxSteps, Ok((0.0, false))),
+        (row(false, json!(0), json!(0)), EndKind::Done, Err("now the page reports that it is not")),
+        (row(false, json!(1), json!(1)), EndKind::MaxSteps, Err("not done and yet its raw reward is 1")),
+        (row(true, json!(null), json!(1)), EndKind::Done, Err("\"raw_reward\" is not a number")),
+        (row(true, json!(1), json!(7)), EndKind::Done, Err("\"reward\" is not a number from -1 to 1")),
         (
             r#"{"done":true,"changed":true,"raw_reward":1,"reward":1}"#.into(),
-            End::Done,
+            EndKind::Done,
             Err("began another task"),
         ),
         (
             r#"{"done":true,"raw_reward":1,"reward":1}"#.into(),
-            End::Done,
+            EndKind::Done,
             Err("\"changed\" is not true or false"),
         ),
-        (r#"{"done":false,"away":"http:"}"#.into(), End::MaxSteps, Ok((0.0, false))),
-        (r#"{"done":false,"away":"chrome-error:"}"#.into(), End::MaxSteps, Err("error page")),
+        (r#"{"done":false,"away":"http:"}"#.into(), EndKind::MaxSteps, Ok((0.0, false))),
+        (r#"{"done":false,"away":"chrome-error:"}"#.into(), EndKind::MaxSteps, Err("error page")),
     ];
     for (probe, end, want) in table {
         match (verdict(json!({"kind": "miniwob"}), &probed(&probe), end), want) {
@@ -266,7 +274,7 @@ fn miniwob_keeps_both_rewards_and_the_pages_reason() {
     assert_eq!(parts, [("raw", -1.0), ("time_scaled", -0.5)]);
     assert!(score.rationale.ends_with(": timed out"), "{}", score.rationale);
     let running = r#"{"done":false,"changed":false,"raw_reward":0,"reward":0}"#;
-    let facts = Facts { end: End::MaxSteps, steps: 20, max_steps: 20 };
+    let facts = EndFacts { end: EndKind::MaxSteps, steps: 20, max_steps: 20 };
     let score = scorer(json!({"kind": "miniwob"})).score(&probed(running), &facts).unwrap();
     assert_eq!(score.rationale, "the page was not done after 20 of 20 steps (max_steps)");
 }
@@ -280,7 +288,7 @@ fn a_sparse_miniwob_reward_is_1_only_when_the_page_is_solved() {
         (false, 0.0, (0.0, false)),
     ] {
         let probe = json!({"done": done, "changed": false, "raw_reward": raw, "reward": raw}).to_string();
-        let end = if done { End::Done } else { End::MaxSteps };
+        let end = if done { EndKind::Done } else { EndKind::MaxSteps };
         let got = verdict(json!({"kind": "miniwob", "reward": "sparse"}), &probed(&probe), end);
         assert_eq!(got, Ok(want), "{probe}");
     }
@@ -317,7 +325,7 @@ fn answers() {
         let score = json!({"kind": "answer", "match": kind, "value": value});
         let reward = if want { 1.0 } else { 0.0 };
         assert_eq!(
-            verdict(score, &answered(answer), End::Answered),
+            verdict(score, &answered(answer), EndKind::Answered),
             Ok((reward, want)),
             "{kind} {value} {answer:?}"
         );
@@ -364,7 +372,7 @@ fn numbers() {
         let reward = if want { 1.0 } else { 0.0 };
         let shown = score.to_string();
         assert_eq!(
-            verdict(score, &answered(answer), End::Answered),
+            verdict(score, &answered(answer), EndKind::Answered),
             Ok((reward, want)),
             "{shown} {answer:?}"
         );
@@ -374,15 +382,16 @@ fn numbers() {
 #[test]
 fn no_answer_is_wrong_and_a_lost_one_is_no_verdict() {
     let score = || json!({"kind": "answer", "match": "exact", "value": "x"});
-    assert_eq!(verdict(score(), &at("http://a.test/"), End::MaxSteps), Ok((0.0, false)));
-    no_verdict(score(), &at("http://a.test/"), End::Answered, "needs the answer");
-    assert_eq!(verdict(score(), &answered(&"x".repeat(100_000)), End::Answered), Ok((0.0, false)));
+    assert_eq!(verdict(score(), &at("http://a.test/"), EndKind::MaxSteps), Ok((0.0, false)));
+    no_verdict(score(), &at("http://a.test/"), EndKind::Answered, "needs the answer");
+    assert_eq!(verdict(score(), &answered(&"x".repeat(100_000)), EndKind::Answered), Ok((0.0, false)));
 }
 
 #[test]
-fn a_page_may_hold_the_right_answer() {
+fn a_page_may_contain_the_right_answer() {
     let score = |kind: &str| json!({"kind": "answer", "match": kind, "expected_pointer": "/expected"});
-    let seen = |probe: &str, answer: &str| Evidence { answer: Some(answer.to_owned()), ..probed(probe) };
+    let probed_answer =
+        |probe: &str, answer: &str| Evidence { answer: Some(answer.to_owned()), ..probed(probe) };
     let table = [
         ("normalized", r#"{"expected":"3A"}"#, "3a.", Ok((1.0, true))),
         ("normalized", r#"{"expected":["3A","4B"]}"#, "4b", Ok((1.0, true))),
@@ -390,22 +399,22 @@ fn a_page_may_hold_the_right_answer() {
         ("must_include", r#"{"expected":["3A","4B"]}"#, "4b or 3a", Ok((1.0, true))),
         ("number", r#"{"expected":"7"}"#, "seven: 7", Ok((1.0, true))),
         ("number", r#"{"expected":7}"#, "8", Ok((0.0, false))),
-        ("number", r#"{"expected":"many"}"#, "8", Err("what it expects is no number")),
-        ("exact", r#"{"expected":7}"#, "7", Err("what it expects is no text")),
-        ("exact", r#"{"expected":[]}"#, "7", Err("what it expects is no text")),
+        ("number", r#"{"expected":"many"}"#, "8", Err("the expected value is not a number")),
+        ("exact", r#"{"expected":7}"#, "7", Err("the expected value is not a text")),
+        ("exact", r#"{"expected":[]}"#, "7", Err("the expected value is not a text")),
         ("normalized", r#"{"expected":"..."}"#, "7", Err("only spaces and punctuation")),
         ("exact", "{}", "7", Err("it has nothing at /expected")),
         ("exact", r#"{"done":false,"away":"http:"}"#, "7", Ok((0.0, false))),
     ];
     for (kind, probe, answer, want) in table {
-        match (verdict(score(kind), &seen(probe, answer), End::Answered), want) {
+        match (verdict(score(kind), &probed_answer(probe, answer), EndKind::Answered), want) {
             (Ok(got), Ok(want)) => assert_eq!(got, want, "{kind} {probe} {answer}"),
             (Err(got), Err(want)) => assert!(got.contains(want), "{probe}: {want:?} not in {got:?}"),
             (got, want) => panic!("{probe}: {got:?}, not {want:?}"),
         }
     }
     assert!(scorer(score("exact")).needs_probe());
-    no_verdict(score("exact"), &answered("7"), End::Answered, "needs the page probe");
+    no_verdict(score("exact"), &answered("7"), EndKind::Answered, "needs the page probe");
 }
 
 #[test]
@@ -439,12 +448,12 @@ fn urls() {
         score["kind"] = json!("url");
         let reward = if want { 1.0 } else { 0.0 };
         let shown = score.to_string();
-        assert_eq!(verdict(score, &at(url), End::MaxSteps), Ok((reward, want)), "{shown} {url}");
+        assert_eq!(verdict(score, &at(url), EndKind::MaxSteps), Ok((reward, want)), "{shown} {url}");
     }
     let host = || json!({"kind": "url", "host": "a.test"});
-    no_verdict(host(), &answered("x"), End::Answered, "needs the final address");
-    no_verdict(host(), &at("nowhere"), End::MaxSteps, "cannot use the final address");
-    no_verdict(host(), &at("chrome-error://chromewebdata/"), End::MaxSteps, "error page");
+    no_verdict(host(), &answered("x"), EndKind::Answered, "needs the final address");
+    no_verdict(host(), &at("nowhere"), EndKind::MaxSteps, "cannot use the final address");
+    no_verdict(host(), &at("chrome-error://chromewebdata/"), EndKind::MaxSteps, "error page");
 }
 
 #[test]
@@ -469,7 +478,7 @@ fn combinations() {
     ];
     for (score, want) in table {
         let shown = score.to_string();
-        assert_eq!(verdict(score, &evidence, End::Done), Ok(want), "{shown}");
+        assert_eq!(verdict(score, &evidence, EndKind::Done), Ok(want), "{shown}");
     }
 }
 
@@ -485,18 +494,18 @@ fn a_combination_names_its_parts_and_needs_every_verdict() {
         let score = json!({"kind": kind, "of": [{"kind": "probe", "pointer": "/yes"}, {"kind": "judge"}]});
         assert!(scorer(score.clone()).needs_judge() && scorer(score.clone()).needs_probe());
         let evidence = Evidence { answer: Some("x".to_owned()), ..evidence.clone() };
-        no_verdict(score, &evidence, End::Answered, "no judge is available");
+        no_verdict(score, &evidence, EndKind::Answered, "no judge is available");
     }
 }
 
 #[test]
 fn a_judge_is_known_and_comes_to_no_verdict() {
     let score = json!({"kind": "judge", "screenshots": 3, "reference": {"type": "possible", "answer": "x"}});
-    no_verdict(score, &answered("x"), End::Answered, "no judge is available");
+    no_verdict(score, &answered("x"), EndKind::Answered, "no judge is available");
 }
 
 #[test]
-fn bad_scorers_are_refused_at_the_door() {
+fn bad_scorers_are_refused() {
     let deep =
         |depth| (0..depth).fold(json!({"kind": "miniwob"}), |inner, _| json!({"kind": "all", "of": [inner]}));
     let not =
@@ -504,14 +513,14 @@ fn bad_scorers_are_refused_at_the_door() {
     assert!(Scorer::from_value(&deep(4)).is_ok() && Scorer::from_value(&not(4)).is_ok());
     assert!(Scorer::from_value(&not(5)).is_err());
     let table = [
-        (json!("probe"), "score: \"probe\" is no object"),
+        (json!("probe"), "score: \"probe\" is not an object"),
         (json!({}), "score.kind: is missing; use one of probe, answer, url, miniwob"),
         (json!({"kind": "llm"}), "score.kind: \"llm\" is not known here; use one of probe"),
         (
             json!({"kind": "probe", "pointr": "/x"}),
             "score.pointr: unknown key; known here: kind, pointer, equals, match",
         ),
-        (json!({"kind": "probe", "pointer": "x"}), "score.pointer: \"x\" is no JSON pointer"),
+        (json!({"kind": "probe", "pointer": "x"}), "score.pointer: \"x\" is not a JSON pointer"),
         (json!({"kind": "probe", "weight": 1}), "score.weight: unknown key"),
         (json!({"kind": "answer"}), "score.match: is missing; use one of exact"),
         (json!({"kind": "answer", "match": "fuzzy", "value": "x"}), "score.match: \"fuzzy\" is not known"),
@@ -520,7 +529,7 @@ fn bad_scorers_are_refused_at_the_door() {
             json!({"kind": "answer", "match": "exact", "value": "x", "expected_pointer": "/y"}),
             "give one of the two",
         ),
-        (json!({"kind": "answer", "match": "exact", "expected_pointer": "y"}), "\"y\" is no JSON pointer"),
+        (json!({"kind": "answer", "match": "exact", "expected_pointer": "y"}), "\"y\" is not a JSON pointer"),
         (json!({"kind": "answer", "match": "exact", "value": []}), "score.value: [] has 0 entries"),
         (
             json!({"kind": "answer", "match": "exact", "value": "x", "tolerance": 1}),
@@ -537,11 +546,11 @@ fn bad_scorers_are_refused_at_the_door() {
         ),
         (json!({"kind": "answer", "match": "number", "value": 5, "unit": " "}), "score.unit: is only spaces"),
         (json!({"kind": "url"}), "url needs a condition"),
-        (json!({"kind": "url", "prefix": "/cart"}), "score.prefix: \"/cart\" is no address"),
-        (json!({"kind": "url", "host": "A.test"}), "score.host: \"A.test\" is no host"),
-        (json!({"kind": "url", "path": "x"}), "score.path: \"x\" is no path"),
-        (json!({"kind": "url", "query": {"a": 1}}), "score.query: is no object of texts"),
-        (json!({"kind": "all", "of": []}), "score.of: is no list of 1 to 32 scorers"),
+        (json!({"kind": "url", "prefix": "/cart"}), "score.prefix: \"/cart\" is not an address"),
+        (json!({"kind": "url", "host": "A.test"}), "score.host: \"A.test\" is not a host"),
+        (json!({"kind": "url", "path": "x"}), "score.path: \"x\" is not a path"),
+        (json!({"kind": "url", "query": {"a": 1}}), "score.query: is not an object of strings"),
+        (json!({"kind": "all", "of": []}), "score.of: is not a list of 1 to 32 scorers"),
         (json!({"kind": "all", "of": [{"kind": "x"}]}), "score.of[0].kind: \"x\""),
         (json!({"kind": "all", "of": [{"kind": "probe", "weight": 1}]}), "score.of[0].weight: unknown key"),
         (json!({"kind": "weighted", "of": [{"kind": "probe"}]}), "score.of[0].weight: every part needs one"),
@@ -550,15 +559,18 @@ fn bad_scorers_are_refused_at_the_door() {
             "score.of[0].weight: every part",
         ),
         (json!({"kind": "judge", "screenshots": 0}), "score.screenshots: 0 is out of range"),
-        (json!({"kind": "judge", "reference": "x"}), "score.reference: \"x\" is no object"),
+        (
+            json!({"kind": "judge", "reference": "x"}),
+            "score.reference: \"x\" is not a reference answer object",
+        ),
         (
             json!({"kind": "judge", "reference": {"type": "true", "answer": "x"}}),
-            "is no object of a reference",
+            "is not a reference answer object",
         ),
         (json!({"kind": "judge", "votes": 0}), "score.votes: 0 is out of range"),
         (
             json!({"kind": "answer", "match": "date", "value": "2024-02-30"}),
-            "score.value: \"2024-02-30\" is no day",
+            "score.value: \"2024-02-30\" is not a day",
         ),
         (json!({"kind": "answer", "match": "date", "value": "2/3/2024"}), "write it as 2024-02-29"),
         (
@@ -567,13 +579,13 @@ fn bad_scorers_are_refused_at_the_door() {
         ),
         (
             json!({"kind": "answer", "match": "date", "value": "2024-02-03", "year_optional": 1}),
-            "score.year_optional: 1 is no flag; use true or false",
+            "score.year_optional: 1 is not a boolean; use true or false",
         ),
-        (json!({"kind": "answer", "match": "set", "value": "a", "ordered": "yes"}), "is no flag"),
+        (json!({"kind": "answer", "match": "set", "value": "a", "ordered": "yes"}), "is not a boolean"),
         (json!({"kind": "answer", "match": "set", "value": ["a", "."]}), "only spaces and punctuation"),
         (
             json!({"kind": "answer", "match": "must_include", "value": "a", "among": ["."]}),
-            "score.among: holds a text",
+            "score.among: contains a text",
         ),
         (
             json!({"kind": "answer", "match": "normalized", "value": "a", "among": ["b"]}),
@@ -581,7 +593,7 @@ fn bad_scorers_are_refused_at_the_door() {
         ),
         (
             json!({"kind": "probe", "equals": 1, "match": "exact", "value": "x"}),
-            "score.equals: stands beside `match`",
+            "score.equals: cannot be combined with `match`",
         ),
         (json!({"kind": "probe", "match": "exact"}), "score.value: is missing"),
         (json!({"kind": "probe", "value": "x"}), "score.value: unknown key"),
@@ -594,10 +606,10 @@ fn bad_scorers_are_refused_at_the_door() {
             "score.per_step: 2 is out of range",
         ),
         (json!({"kind": "click"}), "score.box: is missing"),
-        (json!({"kind": "click", "box": [5, 0, 4, 9]}), "score.box: [5,0,4,9] is no box"),
-        (json!({"kind": "click", "box": [0, 0, 4]}), "score.box: [0,0,4] is no box"),
-        (json!({"kind": "click", "box": [0, 0, 4, "9"]}), "is no box"),
-        (deep(5), "combinations lie more than 4 deep"),
+        (json!({"kind": "click", "box": [5, 0, 4, 9]}), "score.box: [5,0,4,9] is not a box"),
+        (json!({"kind": "click", "box": [0, 0, 4]}), "score.box: [0,0,4] is not a box"),
+        (json!({"kind": "click", "box": [0, 0, 4, "9"]}), "is not a box"),
+        (deep(5), "combinations are nested more than 4 deep"),
     ];
     for (score, want) in table {
         let problems = Scorer::from_value(&score).expect_err(&score.to_string());
@@ -606,7 +618,7 @@ fn bad_scorers_are_refused_at_the_door() {
 }
 
 #[test]
-fn a_scorer_is_made_again_from_the_task_record() {
+fn a_scorer_is_rebuilt_from_the_task_record() {
     let json = r#"{"task_id":"a","score":{"kind":"probe"},"mine":{"kept":1}}"#;
     assert_eq!(Scorer::of_task_json(json), Ok(scorer(json!({"kind": "probe"}))));
     for (json, why) in
@@ -617,7 +629,7 @@ fn a_scorer_is_made_again_from_the_task_record() {
     }
 }
 
-/// One row: the scorer's keys beside `kind` and `match`, the answer, whether it is right.
+/// One row: the scorer's keys besides `kind` and `match`, the answer, whether it is correct.
 #[track_caller]
 fn answer_table(kind: &str, table: &[(Value, &str, bool)]) {
     for (keys, answer, want) in table {
@@ -625,7 +637,7 @@ fn answer_table(kind: &str, table: &[(Value, &str, bool)]) {
         score["kind"] = json!("answer");
         score["match"] = json!(kind);
         let reward = if *want { 1.0 } else { 0.0 };
-        let got = verdict(score, &answered(answer), End::Answered);
+        let got = verdict(score, &answered(answer), EndKind::Answered);
         assert_eq!(got, Ok((reward, *want)), "{kind} {keys} {answer:?}");
     }
 }
@@ -679,7 +691,7 @@ fn numbers_that_are_denied_bounded_or_disguised() {
 }
 
 #[test]
-fn words_that_are_denied_listed_or_disguised() {
+fn values_that_are_denied_listed_or_disguised() {
     let paris = || json!({"value": "Paris"});
     let one_of = || json!({"value": "New York", "among": ["York", "New York", "London", "Rome"]});
     let table = [
@@ -810,13 +822,13 @@ fn what_a_page_reports_compares_as_answers_do() {
         (json!({"pointer": "/day", "match": "date", "value": "2024-03-04"}), Ok((1.0, true))),
         (json!({"pointer": "/tags", "match": "set", "value": ["a", "b"]}), Ok((1.0, true))),
         (json!({"pointer": "/tags", "match": "set", "value": ["a", "b"], "ordered": true}), Ok((0.0, false))),
-        (json!({"pointer": "/deep", "match": "exact", "value": "x"}), Err("is no text and no number")),
+        (json!({"pointer": "/deep", "match": "exact", "value": "x"}), Err("is neither a text nor a number")),
         (json!({"pointer": "/gone", "match": "exact", "value": "x"}), Err("it has nothing at /gone")),
     ];
     for (mut score, want) in table {
         score["kind"] = json!("probe");
         let shown = score.to_string();
-        match (verdict(score, &evidence, End::Done), want) {
+        match (verdict(score, &evidence, EndKind::Done), want) {
             (Ok(got), Ok(want)) => assert_eq!(got, want, "{shown}"),
             (Err(got), Err(want)) => assert!(got.contains(want), "{shown}: {want:?} not in {got:?}"),
             (got, want) => panic!("{shown}: {got:?}, not {want:?}"),
@@ -837,14 +849,19 @@ fn clicks() {
         (1e9, 40.0, false),
     ] {
         let reward = if inside { 1.0 } else { 0.0 };
-        assert_eq!(verdict(click(), &at(x, y), End::Done), Ok((reward, inside)), "{x} {y}");
+        assert_eq!(verdict(click(), &at(x, y), EndKind::Done), Ok((reward, inside)), "{x} {y}");
     }
-    assert_eq!(verdict(click(), &probed(r#"{"done":false}"#), End::MaxSteps), Ok((0.0, false)));
+    assert_eq!(verdict(click(), &probed(r#"{"done":false}"#), EndKind::MaxSteps), Ok((0.0, false)));
     assert_eq!(
-        verdict(click(), &probed(r#"{"done":false,"away":"http:"}"#), End::MaxSteps),
+        verdict(click(), &probed(r#"{"done":false,"away":"http:"}"#), EndKind::MaxSteps),
         Ok((0.0, false))
     );
-    no_verdict(click(), &probed(r#"{"done":true,"click":{"x":"5"}}"#), End::Done, "does not say where");
+    no_verdict(
+        click(),
+        &probed(r#"{"done":true,"click":{"x":"5"}}"#),
+        EndKind::Done,
+        "does not report where",
+    );
     assert!(scorer(click()).needs_probe());
 }
 
@@ -871,27 +888,27 @@ fn not_and_the_price_of_steps() {
     ];
     for (score, want) in table {
         let shown = score.to_string();
-        assert_eq!(verdict(score, &evidence, End::Done), Ok(want), "{shown}");
+        assert_eq!(verdict(score, &evidence, EndKind::Done), Ok(want), "{shown}");
     }
     let got = scorer(priced("/yes", 0.125, 1, 0.0)).score(&evidence, &FACTS).unwrap();
     let parts: Vec<_> = got.components.iter().map(|part| (part.name.as_str(), part.value)).collect();
     assert_eq!(parts, [("probe", 1.0), ("step_penalty", -0.25), ("yes", 1.0)]);
 }
 
-mod judged {
+mod judge_votes {
     use super::*;
-    use crate::judge::{Question, Reply};
+    use crate::judge::{JudgeQuery, JudgeReply};
     use std::sync::Mutex;
 
-    /// Replies with what it was given, in order, and remembers what it was asked.
-    struct Canned {
-        habits: Habits,
-        replies: Mutex<std::vec::IntoIter<Result<Reply, String>>>,
-        asked: Mutex<Vec<Question>>,
+    /// Replies with the given texts in order, and records the questions.
+    struct CannedJudge {
+        settings: JudgeSettings,
+        replies: Mutex<std::vec::IntoIter<Result<JudgeReply, String>>>,
+        questions: Mutex<Vec<JudgeQuery>>,
     }
 
-    fn says(text: &str) -> Result<Reply, String> {
-        Ok(Reply {
+    fn replying(text: &str) -> Result<JudgeReply, String> {
+        Ok(JudgeReply {
             text: text.to_owned(),
             prompt_tokens: 100,
             completion_tokens: 10,
@@ -900,86 +917,97 @@ mod judged {
         })
     }
 
-    fn canned(votes: u32, screenshots: u32, replies: Vec<Result<Reply, String>>) -> Canned {
-        let habits = Habits { model: "m".to_owned(), screenshots, votes, show_reference: false };
-        Canned { habits, replies: Mutex::new(replies.into_iter()), asked: Mutex::default() }
-    }
-
-    impl Judge for Canned {
-        fn habits(&self) -> &Habits {
-            &self.habits
-        }
-
-        fn ask(&self, question: &Question) -> Result<Reply, String> {
-            self.asked.lock().unwrap().push(question.clone());
-            self.replies.lock().unwrap().next().expect("no more votes than were asked for")
+    fn canned(votes: u32, screenshots: u32, replies: Vec<Result<JudgeReply, String>>) -> CannedJudge {
+        let habits = JudgeSettings { model: "m".to_owned(), screenshots, votes, show_reference: false };
+        CannedJudge {
+            settings: habits,
+            replies: Mutex::new(replies.into_iter()),
+            questions: Mutex::default(),
         }
     }
 
-    fn seen() -> Evidence {
+    impl Judge for CannedJudge {
+        fn settings(&self) -> &JudgeSettings {
+            &self.settings
+        }
+
+        fn ask(&self, question: &JudgeQuery) -> Result<JudgeReply, String> {
+            self.questions.lock().unwrap().push(question.clone());
+            self.replies.lock().unwrap().next().expect("no more questions than prepared replies")
+        }
+    }
+
+    fn evidence_with_answer() -> Evidence {
         Evidence { screenshot: Some(Bytes::from_static(b"last")), ..answered("7") }
     }
 
-    fn judge(judge: &Canned, score: Value, evidence: &Evidence, end: End) -> Result<Score, ScoreError> {
+    fn judge(
+        judge: &CannedJudge,
+        score: Value,
+        evidence: &Evidence,
+        end: EndKind,
+    ) -> Result<Score, ScoreError> {
         let earlier = [b"one", b"two", b"thr"].map(|bytes| Bytes::from_static(bytes));
-        let facts = Facts { end, ..FACTS };
-        scorer(score)
-            .score_with(&Finished { evidence, facts: &facts, goal: "Count.", earlier: &earlier }, Some(judge))
+        let facts = EndFacts { end, ..FACTS };
+        scorer(score).score_with(
+            &FinishedTrajectory { evidence, facts: &facts, goal: "Count.", earlier: &earlier },
+            Some(judge),
+        )
     }
 
     #[test]
     fn more_than_half_of_all_votes_decide() {
-        let (yes, no, mute) = (|| says("SUCCESS"), || says("NOT SUCCESS"), || says("hm"));
-        let broken = || Err("it is not there".to_owned());
-        let cut = || Ok(Reply { text: "SUCCESS".to_owned(), cut: true, ..Reply::default() });
-        let cut_no = || Ok(Reply { text: "NOT SUCCESS".to_owned(), cut: true, ..Reply::default() });
+        let (yes, no, mute) = (|| replying("SUCCESS"), || replying("NOT SUCCESS"), || replying("hm"));
+        let broken = || Err("it is unreachable".to_owned());
+        let cut = || Ok(JudgeReply { text: "SUCCESS".to_owned(), cut: true, ..JudgeReply::default() });
+        let cut_no = || Ok(JudgeReply { text: "NOT SUCCESS".to_owned(), cut: true, ..JudgeReply::default() });
         let table = [
             (1, vec![yes()], Ok(true), 1),
             (1, vec![no()], Ok(false), 1),
-            (1, vec![mute()], Err("decide nothing: 0 yes, 0 no, 1 without a verdict, of 1"), 1),
-            (1, vec![broken()], Err("it is not there"), 1),
-            (1, vec![cut()], Err("decide nothing"), 1),
+            (1, vec![mute()], Err("are inconclusive: 0 yes, 0 no, 1 without a verdict, of 1"), 1),
+            (1, vec![broken()], Err("it is unreachable"), 1),
+            (1, vec![cut()], Err("are inconclusive"), 1),
             (1, vec![cut_no()], Ok(false), 1),
             (3, vec![yes(), yes()], Ok(true), 2),
             (3, vec![no(), yes(), no()], Ok(false), 3),
             (3, vec![yes(), no(), mute()], Err("1 yes, 1 no, 1 without a verdict, of 3"), 3),
             (3, vec![yes(), mute(), yes()], Ok(true), 3),
-            (3, vec![yes(), broken()], Err("it is not there"), 2),
-            (2, vec![yes(), no()], Err("decide nothing"), 2),
+            (3, vec![yes(), broken()], Err("it is unreachable"), 2),
+            (2, vec![yes(), no()], Err("are inconclusive"), 2),
             (5, vec![no(), no(), no()], Ok(false), 3),
         ];
-        for (votes, replies, want, asked) in table {
+        for (votes, replies, want, question_count) in table {
             let canned = canned(votes, 1, replies);
-            let got = judge(&canned, json!({"kind": "judge"}), &seen(), End::Answered);
+            let got = judge(&canned, json!({"kind": "judge"}), &evidence_with_answer(), EndKind::Answered);
             let got = got.map(|score| (score.reward, score.success)).map_err(|error| error.to_string());
             match want {
                 Ok(yes) => assert_eq!(got, Ok((Some(if yes { 1.0 } else { 0.0 }), Some(yes))), "{votes}"),
                 Err(why) => assert!(got.as_ref().unwrap_err().contains(why), "{got:?}"),
             }
-            let questions = canned.asked.lock().unwrap();
+            let questions = canned.questions.lock().unwrap();
             let seeds: Vec<_> = questions.iter().map(|question| question.vote).collect();
-            assert_eq!(seeds, (0..asked).collect::<Vec<_>>(), "{votes}");
+            assert_eq!(seeds, (0..question_count).collect::<Vec<_>>(), "{votes}");
         }
     }
 
     #[test]
-    fn it_is_shown_the_last_pictures_and_an_answers_own_step_once() {
+    fn it_gets_the_last_pictures_and_an_answers_own_step_once() {
         let table = [
-            (1, End::Answered, "last"),
-            (2, End::Answered, "two last"),
-            (9, End::Answered, "one two last"),
-            (2, End::Done, "thr last"),
-            (9, End::Done, "one two thr last"),
+            (1, EndKind::Answered, "last"),
+            (2, EndKind::Answered, "two last"),
+            (9, EndKind::Answered, "one two last"),
+            (2, EndKind::Done, "thr last"),
+            (9, EndKind::Done, "one two thr last"),
         ];
         for (count, end, want) in table {
-            let canned = canned(1, count, vec![says("SUCCESS")]);
-            judge(&canned, json!({"kind": "judge"}), &seen(), end).unwrap();
-            let asked = canned.asked.lock().unwrap();
+            let canned = canned(1, count, vec![replying("SUCCESS")]);
+            judge(&canned, json!({"kind": "judge"}), &evidence_with_answer(), end).unwrap();
+            let questions = canned.questions.lock().unwrap();
             let pictures: Vec<_> =
-                asked[0].pictures.iter().map(|bytes| String::from_utf8_lossy(bytes)).collect();
+                questions[0].pictures.iter().map(|bytes| String::from_utf8_lossy(bytes)).collect();
             assert_eq!(pictures.join(" "), want, "{count} {end:?}");
         }
-        let habits = canned(1, 4, Vec::new()).habits;
+        let habits = canned(1, 4, Vec::new()).settings;
         for (score, want) in [
             (json!({"kind": "judge"}), 4),
             (json!({"kind": "judge", "screenshots": 1}), 0),
@@ -994,25 +1022,28 @@ mod judged {
     }
 
     #[test]
-    fn no_answer_is_a_no_without_asking_and_a_lost_one_no_verdict() {
+    fn no_answer_is_a_no_without_a_question_and_a_lost_one_no_verdict() {
         let canned = canned(1, 1, Vec::new());
         let score = json!({"kind": "judge"});
-        let unanswered = Evidence { answer: None, ..seen() };
-        let got = judge(&canned, score.clone(), &unanswered, End::MaxSteps).unwrap();
+        let unanswered = Evidence { answer: None, ..evidence_with_answer() };
+        let got = judge(&canned, score.clone(), &unanswered, EndKind::MaxSteps).unwrap();
         assert_eq!((got.reward, got.success), (Some(0.0), Some(false)));
-        assert!(judge(&canned, score.clone(), &unanswered, End::Answered).is_err());
-        let unseen = Evidence { screenshot: None, ..seen() };
-        let error = judge(&canned, score, &unseen, End::Answered).unwrap_err().to_string();
+        assert!(judge(&canned, score.clone(), &unanswered, EndKind::Answered).is_err());
+        let unseen = Evidence { screenshot: None, ..evidence_with_answer() };
+        let error = judge(&canned, score, &unseen, EndKind::Answered).unwrap_err().to_string();
         assert!(error.contains("the last screenshot"), "{error}");
     }
 
     #[test]
-    fn what_it_took_is_counted_and_the_reference_is_shown_only_on_request() {
+    fn usage_is_counted_and_the_reference_is_sent_only_on_request() {
         let with_reference =
             json!({"kind": "judge", "votes": 3, "reference": {"type": "golden", "answer": "7"}});
-        let mut canned =
-            canned(1, 1, vec![says("NOT SUCCESS"), says("It is 7: SUCCESS"), says("SUCCESS\u{7}!")]);
-        let got = judge(&canned, with_reference.clone(), &seen(), End::Answered).unwrap();
+        let mut canned = canned(
+            1,
+            1,
+            vec![replying("NOT SUCCESS"), replying("It is 7: SUCCESS"), replying("SUCCESS\u{7}!")],
+        );
+        let got = judge(&canned, with_reference.clone(), &evidence_with_answer(), EndKind::Answered).unwrap();
         let parts: Vec<_> = got.components.iter().map(|part| (part.name.as_str(), part.value)).collect();
         let want = [
             ("judge_yes", 2.0),
@@ -1027,15 +1058,16 @@ mod judged {
             got.rationale,
             "m on the last 1 screenshots: 2 yes, 1 no, 0 without a verdict, of 3: SUCCESS !"
         );
-        assert!(!canned.asked.lock().unwrap()[0].text.contains("right answer"));
-        canned.habits.show_reference = true;
-        canned.replies = Mutex::new(vec![says("SUCCESS"), says("SUCCESS")].into_iter());
+        assert!(!canned.questions.lock().unwrap()[0].text.contains("right answer"));
+        canned.settings.show_reference = true;
+        canned.replies = Mutex::new(vec![replying("SUCCESS"), replying("SUCCESS")].into_iter());
         let all = json!({"kind": "all", "of": [with_reference, {"kind": "answer", "match": "exact", "value": "7"}]});
-        let got = judge(&canned, all, &seen(), End::Answered).unwrap();
+        let got = judge(&canned, all, &evidence_with_answer(), EndKind::Answered).unwrap();
         assert_eq!(judge_cost_usd(&got), Some(0.5));
-        assert!(canned.asked.lock().unwrap()[3].text.ends_with("The right answer: \"7\""));
-        let free =
-            scorer(json!({"kind": "answer", "match": "exact", "value": "7"})).score(&seen(), &FACTS).unwrap();
+        assert!(canned.questions.lock().unwrap()[3].text.ends_with("The right answer: \"7\""));
+        let free = scorer(json!({"kind": "answer", "match": "exact", "value": "7"}))
+            .score(&evidence_with_answer(), &FACTS)
+            .unwrap();
         assert_eq!(judge_cost_usd(&free), None);
     }
 }
@@ -1045,7 +1077,8 @@ mod anything {
     use proptest::prelude::*;
 
     proptest! {
-        /// Whatever a page or a policy says: no panic, and a reward that is there is finite and within its range.
+        /// For any text of a page or a policy: no panic, and a reward, if there is one, is finite
+        /// and within its range.
         #[test]
         fn hostile_evidence_gets_a_sane_verdict_or_none(
             probe in "\\PC{0,60}|\\{\"done\":(true|false),\"correct\":(true|-?[0-9]{1,3}e[0-9]{1,3}|[0-9.]{1,4})\\}",
@@ -1067,7 +1100,7 @@ mod anything {
                 json!({"kind": "url", "prefix": "http://a/", "host": "*.a", "query": {"a": "b"}}),
             ];
             for score in scores {
-                if let Ok(got) = scorer(score).score(&evidence, &Facts { end: End::MaxSteps, ..FACTS }) {
+                if let Ok(got) = scorer(score).score(&evidence, &EndFacts { end: EndKind::MaxSteps, ..FACTS }) {
                     prop_assert!(got.reward.is_some_and(|reward| (-1.0..=1.0).contains(&reward)));
                 }
             }

@@ -1,17 +1,17 @@
-//! Where the trajectory ended: conditions on the final address.
+//! Conditions on the final address of a trajectory.
 
 use std::collections::BTreeMap;
 
-use furrow_rollout::{ErrorPage, Fault};
+use furrow_rollout::{ErrorPage, FaultOwner};
 use serde_json::Value;
 use url::Url;
 
-use super::{Case, ScoreError, Verdict};
-use crate::fields::{Fields, short};
+use super::{RuleVerdict, ScoreError, ScoreInput};
+use crate::fields::{JsonFields, short};
 
 const NAME: &str = "url";
 
-/// All conditions that are given must hold.
+/// All given conditions must hold.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct UrlRule {
     equals: Vec<Url>,
@@ -22,9 +22,10 @@ pub(super) struct UrlRule {
 }
 
 impl UrlRule {
-    /// Keys: `equals` (one address or several, any of which will do), `prefix` (an address), `host` (`host` or `*.host`),
-    /// `path`, `query` (an object of names and values that must be among the address's).
-    pub(super) fn read(fields: &mut Fields) -> Option<Self> {
+    /// Keys: `equals` (one address or several, any of which suffices), `prefix` (an address),
+    /// `host` (`host` or `*.host`), `path`, `query` (an object of names and values that must be
+    /// among the address's).
+    pub(super) fn read(fields: &mut JsonFields) -> Option<Self> {
         let rule = Self {
             equals: fields.texts("equals", 100, 2048).map_or(Some(Vec::new()), |texts| {
                 texts.iter().map(|text| web_address(fields, "equals", text)).collect()
@@ -44,15 +45,15 @@ impl UrlRule {
         given.then_some(rule)
     }
 
-    pub(super) fn judge(&self, case: &Case) -> Result<Verdict, ScoreError> {
-        // The address of an error page is the one that could not be loaded: nothing was reached by it.
+    pub(super) fn score(&self, case: &ScoreInput) -> Result<RuleVerdict, ScoreError> {
+        // The address of an error page is the one that failed to load: it was not reached.
         match case.error_page() {
-            Some(ErrorPage { fault: Fault::Policy, url }) => {
+            Some(ErrorPage { fault: FaultOwner::Policy, url }) => {
                 let why = format!("the policy's own navigation failed: {}", short(&url));
-                return Ok(Verdict::binary(false, why));
+                return Ok(RuleVerdict::binary(false, why));
             }
-            Some(ErrorPage { fault: Fault::Farm, url }) => {
-                let why = "the browser shows an error page, by the farm's doing, instead of";
+            Some(ErrorPage { fault: FaultOwner::Farm, url }) => {
+                let why = "the browser shows an error page, caused by the farm, instead of";
                 return Err(unusable(format!("{why} {}", short(&url))));
             }
             None => {}
@@ -68,7 +69,7 @@ impl UrlRule {
             None => format!("the final address meets every condition: {}", short(text)),
             Some(condition) => format!("the final address does not meet `{condition}`: {}", short(text)),
         };
-        Ok(Verdict::binary(failed.is_none(), rationale))
+        Ok(RuleVerdict::binary(failed.is_none(), rationale))
     }
 
     fn failed_condition(&self, url: &Url) -> Option<&'static str> {
@@ -83,7 +84,7 @@ impl UrlRule {
     }
 }
 
-/// Same place, same pairs in any order; a fragment counts only where one is expected.
+/// Same address, same query pairs in any order; a fragment counts only if one is expected.
 fn equal(wanted: &Url, url: &Url) -> bool {
     let pairs = |url: &Url| {
         let mut pairs: Vec<_> = url.query_pairs().into_owned().collect();
@@ -96,7 +97,8 @@ fn equal(wanted: &Url, url: &Url) -> bool {
         && (wanted.fragment().is_none() || wanted.fragment() == url.fragment())
 }
 
-/// Same origin, and the path goes on at the end of a whole segment: `/cart` begins `/cart/2`, not `/cartoons`.
+/// Same origin, and the path continues after a whole segment: `/cart` is a prefix of `/cart/2`, not
+/// of `/cartoons`.
 fn begins(prefix: &Url, url: &Url) -> bool {
     let (start, whole) = (prefix.path(), url.path());
     let at_segment = |rest: &str| rest.is_empty() || rest.starts_with('/') || start.ends_with('/');
@@ -117,43 +119,45 @@ fn has_pair(url: &Url, name: &str, value: &str) -> bool {
     url.query_pairs().any(|(n, v)| n == name && v == value)
 }
 
-/// A path with or without a slash at its end is one page.
+/// A path with or without a final slash is the same page.
 fn bare(path: &str) -> &str {
     path.trim_end_matches('/')
 }
 
-fn web_address(fields: &mut Fields, key: &'static str, text: &str) -> Option<Url> {
+fn web_address(fields: &mut JsonFields, key: &'static str, text: &str) -> Option<Url> {
     let parsed = Url::parse(text).ok().filter(|url| matches!(url.scheme(), "http" | "https"));
     if parsed.is_none() {
-        fields
-            .problem(key, format!("{:?} is no address; use an absolute http or https address", short(text)));
+        fields.problem(
+            key,
+            format!("{:?} is not an address; use an absolute http or https address", short(text)),
+        );
     }
     parsed
 }
 
-fn read_host(fields: &mut Fields) -> Option<String> {
+fn read_host(fields: &mut JsonFields) -> Option<String> {
     let host = fields.text("host", 255)?;
     if !crate::config::is_host_pattern(&host) {
-        fields.problem("host", format!("{host:?} is no host; use host or *.host in lower case"));
+        fields.problem("host", format!("{host:?} is not a host; use host or *.host in lower case"));
     }
     Some(host)
 }
 
-fn read_path(fields: &mut Fields) -> Option<String> {
+fn read_path(fields: &mut JsonFields) -> Option<String> {
     let path = fields.text("path", 2048)?;
     if !path.starts_with('/') {
-        fields.problem("path", format!("{path:?} is no path; begin it with /"));
+        fields.problem("path", format!("{path:?} is not a path; begin it with /"));
     }
     Some(path)
 }
 
-fn read_query(fields: &mut Fields) -> BTreeMap<String, String> {
+fn read_query(fields: &mut JsonFields) -> BTreeMap<String, String> {
     let Some(value) = fields.value("query") else { return BTreeMap::new() };
     let pair = |(name, value): (&String, &Value)| Some((name.clone(), value.as_str()?.to_owned()));
     let pairs = value.as_object().filter(|map| !map.is_empty()).map(|map| map.iter().map(pair).collect());
     let pairs: Option<Option<BTreeMap<_, _>>> = pairs;
     pairs.flatten().unwrap_or_else(|| {
-        fields.problem("query", "is no object of texts; write {\"name\": \"value\"}");
+        fields.problem("query", "is not an object of strings; write {\"name\": \"value\"}");
         BTreeMap::new()
     })
 }

@@ -1,25 +1,25 @@
-//! What the coordinator says.
+//! Events of the coordinator.
 
 use std::time::Duration;
 
-use furrow_rollout::{Ancestry, End, GroupRecord, Id, Run, Score, Shard};
+use furrow_rollout::{EndKind, GroupRecord, Id, Run, Score, Shard, TrajectoryAncestry};
 use tracing::{info, warn};
 
-use super::{cut, say};
+use super::{cut, log_event};
 use crate::labels::{Label, PauseReason, WorkerKind};
-use crate::names::{event, figures};
+use crate::names::{event, process_metrics};
 use crate::otel;
 
-/// The coordinator begins to fill a run directory, or goes on filling it.
+/// The coordinator starts or continues to fill a run directory.
 #[derive(Debug)]
 pub struct RunStarted<'a> {
     /// The run.
     pub run_id: &'a Id<Run>,
-    /// Whether an earlier process began it.
+    /// Whether an earlier process started the run.
     pub resumed: bool,
 }
 
-/// The coordinator is done: everything planned is in the data set, or the job was stopped.
+/// The run is over: everything planned is in the data set, or the job was stopped.
 #[derive(Debug)]
 pub struct RunEnded<'a> {
     /// The run.
@@ -28,33 +28,33 @@ pub struct RunEnded<'a> {
     pub complete: bool,
     /// Scored trajectories in the data set.
     pub scored: u64,
-    /// Failed ones.
+    /// Failed trajectories in the data set.
     pub failed: u64,
 }
 
-/// A worker shook hands and may be given work.
+/// A worker registered and can take work.
 #[derive(Debug)]
 pub struct WorkerRegistered<'a> {
     /// Its kind.
     pub kind: WorkerKind,
     /// Its id.
     pub worker: &'a str,
-    /// Trajectories or sessions it can hold at once.
+    /// Number of trajectories or sessions it takes at once.
     pub slots: u32,
 }
 
-/// A worker was turned away: another protocol version, a bad id.
+/// A worker's registration was refused: another protocol version, an invalid id.
 #[derive(Debug)]
 pub struct WorkerRefused<'a> {
     /// Its kind.
     pub kind: WorkerKind,
-    /// What it calls itself.
+    /// The id it sent.
     pub worker: &'a str,
     /// Why.
     pub reason: &'a str,
 }
 
-/// A registered worker said good-bye.
+/// A registered worker deregistered.
 #[derive(Debug)]
 pub struct WorkerLeft<'a> {
     /// Its kind.
@@ -70,31 +70,31 @@ pub struct WorkerLost<'a> {
     pub kind: WorkerKind,
     /// Its id.
     pub worker: &'a str,
-    /// How that was noticed.
+    /// What showed it.
     pub reason: &'a str,
 }
 
-/// A trajectory was lent to an environment worker.
+/// A trajectory was leased to an environment worker.
 #[derive(Debug)]
 pub struct AssignmentLeased<'a> {
     /// The trajectory.
-    pub of: &'a Ancestry,
+    pub of: &'a TrajectoryAncestry,
     /// Fencing token of this lease.
     pub token: u64,
-    /// Who has it now.
+    /// The worker with the lease.
     pub worker: &'a str,
     /// Its task.
     pub task_id: &'a str,
 }
 
-/// A lease ran out; its token is stale from now on.
+/// A lease was revoked; its token is stale from now on.
 #[derive(Debug)]
 pub struct LeaseLost<'a> {
     /// The trajectory.
-    pub of: &'a Ancestry,
-    /// The token that is stale now.
+    pub of: &'a TrajectoryAncestry,
+    /// The stale token.
     pub token: u64,
-    /// Who had it.
+    /// The worker that had the lease.
     pub worker: &'a str,
 }
 
@@ -102,18 +102,18 @@ pub struct LeaseLost<'a> {
 #[derive(Debug)]
 pub struct CallFenced<'a> {
     /// The trajectory.
-    pub of: &'a Ancestry,
+    pub of: &'a TrajectoryAncestry,
     /// The token it carried.
     pub token: u64,
-    /// What was called, such as `record_step`.
+    /// Name of the call, such as `record_step`.
     pub call: &'static str,
 }
 
-/// A call repeated what was durable and was acknowledged again.
+/// A call repeated what was already durable; it was acknowledged again.
 #[derive(Debug)]
 pub struct CallRepeated<'a> {
     /// The trajectory.
-    pub of: &'a Ancestry,
+    pub of: &'a TrajectoryAncestry,
     /// What was called.
     pub call: &'static str,
 }
@@ -122,10 +122,10 @@ pub struct CallRepeated<'a> {
 #[derive(Debug)]
 pub struct StepRecorded<'a> {
     /// The trajectory.
-    pub of: &'a Ancestry,
+    pub of: &'a TrajectoryAncestry,
     /// The step.
     pub step: u32,
-    /// Token it came under.
+    /// Fencing token of the call.
     pub token: u64,
 }
 
@@ -133,40 +133,40 @@ pub struct StepRecorded<'a> {
 #[derive(Debug)]
 pub struct TrajectoryFinished<'a> {
     /// The trajectory.
-    pub of: &'a Ancestry,
-    /// Token it came under.
+    pub of: &'a TrajectoryAncestry,
+    /// Fencing token of the call.
     pub token: u64,
     /// How it ended.
-    pub end: End,
+    pub end: EndKind,
     /// Its steps.
     pub steps: u32,
 }
 
-/// A scorer came to a verdict. Emitted once the verdict is in the ledger.
+/// A scorer gave a verdict. Emitted once the verdict is in the ledger.
 #[derive(Debug)]
 pub struct TrajectoryScored<'a> {
     /// The trajectory.
-    pub of: &'a Ancestry,
+    pub of: &'a TrajectoryAncestry,
     /// How it ended.
-    pub end: End,
+    pub end: EndKind,
     /// The verdict.
     pub score: &'a Score,
     /// The reward in it.
     pub reward: f32,
-    /// Time it took to come to it.
+    /// Time that scoring took.
     pub score_micros: u64,
 }
 
-/// A trajectory ended by the farm's fault. Emitted once that is in the ledger.
+/// A trajectory ended by a fault of the farm. Emitted once that is in the ledger.
 #[derive(Debug)]
 pub struct TrajectoryFailed<'a> {
     /// The trajectory.
-    pub of: &'a Ancestry,
+    pub of: &'a TrajectoryAncestry,
     /// How it ended.
-    pub end: End,
+    pub end: EndKind,
     /// Why, in a sentence.
     pub reason: &'a str,
-    /// Whether its slot is tried again.
+    /// Whether its slot is retried.
     pub retried: bool,
 }
 
@@ -182,35 +182,35 @@ pub struct GroupClosed<'a> {
 pub struct EvaluationBegun {
     /// Which.
     pub version: i32,
-    /// Problems of it.
+    /// Number of problems to evaluate.
     pub problems: u64,
 }
 
-/// The evaluation of a version is over. Its intervals and pass@k are `furrow report`'s.
+/// The evaluation of a version is over. `furrow report` computes intervals and pass@k.
 #[derive(Debug)]
 pub struct EvaluationEnded<'a> {
     /// Which.
     pub version: i32,
-    /// Problems it was planned with.
+    /// Number of problems planned.
     pub problems: u64,
-    /// Problems that were drawn.
+    /// Number of problems sampled.
     pub drawn: u64,
     /// Trajectories with a reward.
     pub scored: u64,
-    /// Those that count as solved.
+    /// Trajectories that solved their task.
     pub succeeded: u64,
-    /// Why it ended before it was complete.
+    /// Why it ended early, if it did.
     pub cut: Option<&'a str>,
 }
 
-/// A shard is named in the manifest: readers see it from now on.
+/// A shard is in the manifest: readers see it from now on.
 #[derive(Debug)]
-pub struct ShardPublished<'a> {
+pub struct ShardCommitted<'a> {
     /// The shard.
     pub shard_id: &'a Id<Shard>,
     /// The manifest commit that names it.
     pub version: u64,
-    /// For each of its trajectories the time from its end to now.
+    /// For each of its trajectories, the time from its end to the commit.
     pub delays: &'a [Duration],
     /// Bytes of its files.
     pub bytes: u64,
@@ -225,21 +225,22 @@ pub struct AdmissionPaused<'a> {
     pub detail: &'a str,
 }
 
-/// This reason no longer holds assigning back.
+/// This reason no longer blocks assignments.
 #[derive(Debug)]
 pub struct AdmissionResumed {
     /// Which.
     pub reason: PauseReason,
 }
 
-/// What an earlier process had acknowledged and not published was taken over from its spool.
+/// The coordinator recovered from the spool what an earlier process had acknowledged and not
+/// committed.
 #[derive(Debug)]
 pub struct SpoolRecovered {
     /// Files.
     pub files: u64,
     /// Whole records in them.
     pub records: u64,
-    /// Bytes of torn tails that were cut.
+    /// Bytes of incomplete records at the ends, which were cut off.
     pub cut_bytes: u64,
 }
 
@@ -267,36 +268,36 @@ impl RunEnded<'_> {
 impl WorkerRegistered<'_> {
     /// Logs and counts.
     pub fn emit(self) {
-        let (kind, worker) = (self.kind.word(), cut(self.worker));
+        let (kind, worker) = (self.kind.value(), cut(self.worker));
         info!(event = event::WORKER_REGISTERED, kind, worker, slots = self.slots, "worker registered");
-        figures().workers.at(self.kind).add(1);
+        process_metrics().workers.at(self.kind).add(1);
     }
 }
 
 impl WorkerRefused<'_> {
     /// Logs and counts.
     pub fn emit(self) {
-        let (kind, worker) = (self.kind.word(), cut(self.worker));
+        let (kind, worker) = (self.kind.value(), cut(self.worker));
         warn!(event = event::WORKER_REFUSED, kind, worker, reason = self.reason, "worker refused");
-        figures().workers_refused.at(self.kind).add(1);
+        process_metrics().workers_refused.at(self.kind).add(1);
     }
 }
 
 impl WorkerLeft<'_> {
     /// Logs and counts.
     pub fn emit(self) {
-        let (kind, worker) = (self.kind.word(), cut(self.worker));
+        let (kind, worker) = (self.kind.value(), cut(self.worker));
         info!(event = event::WORKER_LEFT, kind, worker, "worker left");
-        figures().workers.at(self.kind).add(-1);
+        process_metrics().workers.at(self.kind).add(-1);
     }
 }
 
 impl WorkerLost<'_> {
     /// Logs and counts.
     pub fn emit(self) {
-        let (kind, worker) = (self.kind.word(), cut(self.worker));
+        let (kind, worker) = (self.kind.value(), cut(self.worker));
         warn!(event = event::WORKER_LOST, kind, worker, reason = self.reason, "worker lost");
-        figures().workers.at(self.kind).add(-1);
+        process_metrics().workers.at(self.kind).add(-1);
     }
 }
 
@@ -304,48 +305,56 @@ impl AssignmentLeased<'_> {
     /// Logs and counts.
     pub fn emit(self) {
         let (worker, task_id) = (cut(self.worker), cut(self.task_id));
-        say!(info, ASSIGNMENT_LEASED, self.of, "assignment leased", token = self.token, worker, task_id);
-        figures().assignments.add(1);
+        log_event!(
+            info,
+            ASSIGNMENT_LEASED,
+            self.of,
+            "assignment leased",
+            token = self.token,
+            worker,
+            task_id
+        );
+        process_metrics().assignments.add(1);
     }
 }
 
 impl LeaseLost<'_> {
     /// Logs and counts.
     pub fn emit(self) {
-        say!(warn, LEASE_LOST, self.of, "lease lost", token = self.token, worker = cut(self.worker));
-        figures().leases_lost.add(1);
+        log_event!(warn, LEASE_LOST, self.of, "lease lost", token = self.token, worker = cut(self.worker));
+        process_metrics().leases_lost.add(1);
     }
 }
 
 impl CallFenced<'_> {
     /// Logs and counts.
     pub fn emit(self) {
-        say!(warn, CALL_FENCED, self.of, "stale token refused", token = self.token, call = self.call);
-        figures().calls_fenced.add(1);
+        log_event!(warn, CALL_FENCED, self.of, "stale token refused", token = self.token, call = self.call);
+        process_metrics().calls_fenced.add(1);
     }
 }
 
 impl CallRepeated<'_> {
     /// Logs and counts.
     pub fn emit(self) {
-        say!(debug, CALL_REPEATED, self.of, "repeated call acknowledged again", call = self.call);
-        figures().calls_repeated.add(1);
+        log_event!(debug, CALL_REPEATED, self.of, "repeated call acknowledged again", call = self.call);
+        process_metrics().calls_repeated.add(1);
     }
 }
 
 impl StepRecorded<'_> {
     /// Logs and counts.
     pub fn emit(self) {
-        say!(debug, STEP_RECORDED, self.of, "step recorded", step = self.step, token = self.token);
-        figures().steps.add(1);
+        log_event!(debug, STEP_RECORDED, self.of, "step recorded", step = self.step, token = self.token);
+        process_metrics().steps.add(1);
     }
 }
 
 impl TrajectoryFinished<'_> {
-    /// Logs. It is counted when it is scored or failed.
+    /// Logs. The counters change when it is scored or failed.
     pub fn emit(self) {
         let (end, steps, token) = (self.end.as_str(), self.steps, self.token);
-        say!(debug, TRAJECTORY_FINISHED, self.of, "trajectory finished", end, steps, token);
+        log_event!(debug, TRAJECTORY_FINISHED, self.of, "trajectory finished", end, steps, token);
     }
 }
 
@@ -355,8 +364,8 @@ impl TrajectoryScored<'_> {
         otel::trace(&self);
         let (end, scorer) = (self.end.as_str(), self.score.scorer.as_str());
         let (reward, success) = (f64::from(self.reward), self.score.success);
-        say!(info, TRAJECTORY_SCORED, self.of, "trajectory scored", reward, success, end, scorer);
-        let figures = figures();
+        log_event!(info, TRAJECTORY_SCORED, self.of, "trajectory scored", reward, success, end, scorer);
+        let figures = process_metrics();
         figures.trajectories.add(1);
         figures.scored.add(1);
         figures.ends.at(self.end).add(1);
@@ -371,8 +380,8 @@ impl TrajectoryFailed<'_> {
     pub fn emit(self) {
         otel::trace(&self);
         let (end, reason, retried) = (self.end.as_str(), cut(self.reason), self.retried);
-        say!(warn, TRAJECTORY_FAILED, self.of, "trajectory failed", end, retried, reason);
-        let figures = figures();
+        log_event!(warn, TRAJECTORY_FAILED, self.of, "trajectory failed", end, retried, reason);
+        let figures = process_metrics();
         figures.trajectories.add(1);
         figures.failed.add(1);
         figures.ends.at(self.end).add(1);
@@ -386,7 +395,7 @@ impl GroupClosed<'_> {
         let GroupRecord { run_id, group_id, planned, valid, rewards, .. } = self.group;
         let (mean, std) = (rewards.map(|r| r.mean), rewards.map(|r| r.std));
         info!(event = event::GROUP_CLOSED, %run_id, %group_id, planned, valid, mean, std, "group closed");
-        let figures = figures();
+        let figures = process_metrics();
         figures.groups.add(1);
         figures.groups_short.add((valid < planned).into());
         figures.groups_zero_variance.add(rewards.is_some_and(|r| r.zero_variance).into());
@@ -397,7 +406,7 @@ impl EvaluationBegun {
     /// Logs.
     pub fn emit(self) {
         let Self { version, problems } = self;
-        info!(event = event::EVALUATION_BEGUN, version, problems, "a version is being evaluated");
+        info!(event = event::EVALUATION_BEGUN, version, problems, "evaluation of a version started");
     }
 }
 
@@ -408,15 +417,25 @@ impl EvaluationEnded<'_> {
         let success = (scored > 0).then(|| succeeded as f64 / scored as f64);
         let event = event::EVALUATION_ENDED;
         match cut {
-            None => info!(event, version, problems, scored, succeeded, success, "a version is evaluated"),
+            None => info!(
+                event,
+                version, problems, scored, succeeded, success, "evaluation of a version complete"
+            ),
             Some(why) => {
                 warn!(
                     event,
-                    version, problems, drawn, scored, succeeded, success, why, "an evaluation was cut"
+                    version,
+                    problems,
+                    drawn,
+                    scored,
+                    succeeded,
+                    success,
+                    why,
+                    "evaluation of a version ended early"
                 );
             }
         }
-        let figures = figures();
+        let figures = process_metrics();
         figures.evaluations.add(1);
         figures.evaluations_cut.add(cut.is_some().into());
         figures.evaluated_version.set(version.into());
@@ -425,42 +444,42 @@ impl EvaluationEnded<'_> {
     }
 }
 
-impl ShardPublished<'_> {
+impl ShardCommitted<'_> {
     /// Logs and counts.
     pub fn emit(self) {
         let slowest_micros = self.delays.iter().max().map(|delay| micros(*delay));
         let trajectories = self.delays.len() as u64;
         info!(
-            event = event::SHARD_PUBLISHED,
+            event = event::SHARD_COMMITTED,
             shard_id = %self.shard_id,
             version = self.version,
             trajectories,
             bytes = self.bytes,
             slowest_micros,
-            "shard published"
+            "shard committed"
         );
-        let figures = figures();
+        let figures = process_metrics();
         figures.shards.add(1);
-        figures.published.add(trajectories);
-        figures.published_bytes.add(self.bytes);
-        self.delays.iter().for_each(|delay| figures.publish_micros.record(micros(*delay)));
+        figures.committed.add(trajectories);
+        figures.committed_bytes.add(self.bytes);
+        self.delays.iter().for_each(|delay| figures.commit_micros.record(micros(*delay)));
     }
 }
 
 impl AdmissionPaused<'_> {
     /// Logs and counts.
     pub fn emit(self) {
-        let reason = self.reason.word();
-        warn!(event = event::ADMISSION_PAUSED, reason, detail = self.detail, "nothing is assigned for now");
-        figures().paused.at(self.reason).set(1);
+        let reason = self.reason.value();
+        warn!(event = event::ADMISSION_PAUSED, reason, detail = self.detail, "assignments paused");
+        process_metrics().paused.at(self.reason).set(1);
     }
 }
 
 impl AdmissionResumed {
     /// Logs and counts.
     pub fn emit(self) {
-        info!(event = event::ADMISSION_RESUMED, reason = self.reason.word(), "assigning goes on");
-        figures().paused.at(self.reason).set(0);
+        info!(event = event::ADMISSION_RESUMED, reason = self.reason.value(), "assignments resumed");
+        process_metrics().paused.at(self.reason).set(0);
     }
 }
 
@@ -469,7 +488,7 @@ impl SpoolRecovered {
     pub fn emit(self) {
         let Self { files, records, cut_bytes } = self;
         info!(event = event::SPOOL_RECOVERED, files, records, cut_bytes, "spool recovered");
-        figures().spool_recovered.add(files);
+        process_metrics().spool_recovered.add(files);
     }
 }
 

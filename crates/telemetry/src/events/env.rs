@@ -1,23 +1,23 @@
-//! What an environment worker says.
+//! Events of an environment worker.
 
-use furrow_rollout::{Ancestry, End, OutcomeName, TimeSplit};
+use furrow_rollout::{EndKind, OutcomeName, TimeSplit, TrajectoryAncestry};
 use tracing::{info, warn};
 
-use super::{cut, say};
+use super::{cut, log_event};
 use crate::labels::{BlockReason, BrowserDeath, BrowserLimit, Label};
-use crate::names::{event, figures};
+use crate::names::{event, process_metrics};
 use crate::otel;
 
-/// The worker took up a trajectory.
+/// The worker started a trajectory.
 #[derive(Debug)]
 pub struct TrajectoryStarted<'a> {
     /// The trajectory.
-    pub of: &'a Ancestry,
-    /// Token it is held under.
+    pub of: &'a TrajectoryAncestry,
+    /// Fencing token of the lease.
     pub token: u64,
     /// This worker.
     pub worker: &'a str,
-    /// The browser it lives in.
+    /// The browser of the trajectory.
     pub browser: &'a str,
 }
 
@@ -25,12 +25,12 @@ pub struct TrajectoryStarted<'a> {
 #[derive(Debug)]
 pub struct StepAcknowledged<'a> {
     /// The trajectory.
-    pub of: &'a Ancestry,
+    pub of: &'a TrajectoryAncestry,
     /// The step.
     pub step: u32,
-    /// Token it was sent under.
+    /// Fencing token of the call.
     pub token: u64,
-    /// What came of its action.
+    /// Outcome of its action.
     pub outcome: OutcomeName,
     /// When it began, microseconds since the Unix epoch.
     pub began_at_micros: i64,
@@ -40,46 +40,48 @@ pub struct StepAcknowledged<'a> {
     pub screenshot_bytes: u64,
 }
 
-/// The coordinator acknowledged the end of a trajectory: it will be in the data set exactly once.
+/// The coordinator acknowledged the end of a trajectory: the data set will contain it exactly once.
 #[derive(Debug)]
 pub struct TrajectoryAcknowledged<'a> {
     /// The trajectory.
-    pub of: &'a Ancestry,
-    /// Token it was sent under.
+    pub of: &'a TrajectoryAncestry,
+    /// Fencing token of the call.
     pub token: u64,
     /// How it ended.
-    pub end: End,
+    pub end: EndKind,
     /// Its steps.
     pub steps: u32,
-    /// Where the time of its life went, until its end was reported.
+    /// Where its time went, until its end was reported.
     pub timing: &'a TimeSplit,
     /// From the report to this acknowledgement.
     pub report_micros: u64,
 }
 
-/// The worker dropped a trajectory without an acknowledged end: its lease is another's now, or the coordinator is gone.
+/// The worker gave up a trajectory without an acknowledged end: another worker has its lease, or
+/// the coordinator is gone.
 #[derive(Debug)]
 pub struct TrajectoryAbandoned<'a> {
     /// The trajectory.
-    pub of: &'a Ancestry,
-    /// Token it was held under.
+    pub of: &'a TrajectoryAncestry,
+    /// Fencing token of the lost lease.
     pub token: u64,
-    /// Where the time of its life went.
+    /// Where its time went.
     pub timing: &'a TimeSplit,
     /// Why, in a sentence.
     pub reason: &'a str,
 }
 
-/// The browser was tried on a page, a dialog, a crash and a screenshot before any work was taken.
+/// The browser was tested on a page, a dialog, a crash and a screenshot before any work was
+/// accepted.
 #[derive(Debug)]
 pub struct ChromiumSelfTest<'a> {
-    /// Product and version, as far as it said.
+    /// Product and version, if the browser reported them.
     pub product: &'a str,
     /// Whether the renderer's sandbox is on.
     pub sandbox: bool,
     /// Time the test took.
     pub micros: u64,
-    /// What was wrong; the worker does not join the farm then.
+    /// What failed; the worker then does not register.
     pub problem: Option<&'a str>,
 }
 
@@ -114,11 +116,12 @@ pub struct BrowserDied<'a> {
     pub pid: u32,
     /// How.
     pub death: BrowserDeath,
-    /// What is known beyond that.
+    /// Further details.
     pub detail: &'a str,
 }
 
-/// A browser took more than it may, and what took most was ended: a page, or the browser itself where no page was to blame.
+/// A browser exceeded a limit and its largest process was ended: a page, or the browser itself if
+/// no page caused it.
 #[derive(Debug)]
 pub struct BrowserOverLimit<'a> {
     /// Its name in this worker.
@@ -127,29 +130,30 @@ pub struct BrowserOverLimit<'a> {
     pub pid: u32,
     /// Which limit.
     pub limit: BrowserLimit,
-    /// What all processes of the browser held, in bytes or threads.
-    pub held: u64,
-    /// What they may hold.
+    /// Use of all processes of the browser, in bytes or threads.
+    pub used: u64,
+    /// The limit.
     pub most: u64,
     /// Whether the whole browser was ended.
     pub whole: bool,
 }
 
-/// Too little memory is left for another trajectory: the worker takes up none, and its idle slots are idle for admission.
+/// Too little memory is available for another trajectory: the worker starts none, and the cause of
+/// its idle slots is admission.
 #[derive(Debug)]
 pub struct MemoryShort {
-    /// What is left to this process.
+    /// Memory available to this process.
     pub available_bytes: u64,
-    /// What must stay free.
+    /// Memory that must stay available.
     pub reserve_bytes: u64,
-    /// Trajectories in hand, which go on.
+    /// Number of running trajectories, which continue.
     pub in_hand: u64,
 }
 
-/// There is memory again, and the worker takes up trajectories.
+/// Enough memory is available again, and the worker starts trajectories.
 #[derive(Debug)]
 pub struct MemoryEased {
-    /// What is left to this process.
+    /// Memory available to this process.
     pub available_bytes: u64,
     /// Time without admission.
     pub micros: u64,
@@ -159,7 +163,7 @@ pub struct MemoryEased {
 #[derive(Debug)]
 pub struct PageCrashed<'a> {
     /// The trajectory.
-    pub of: &'a Ancestry,
+    pub of: &'a TrajectoryAncestry,
     /// The step it was in.
     pub step: u32,
 }
@@ -168,10 +172,10 @@ pub struct PageCrashed<'a> {
 #[derive(Debug)]
 pub struct PageHung<'a> {
     /// The trajectory.
-    pub of: &'a Ancestry,
+    pub of: &'a TrajectoryAncestry,
     /// The step it was in.
     pub step: u32,
-    /// What was waited for, such as `screenshot`.
+    /// What did not come, such as `screenshot`.
     pub waited_for: &'static str,
 }
 
@@ -179,28 +183,28 @@ pub struct PageHung<'a> {
 #[derive(Debug)]
 pub struct DialogDismissed<'a> {
     /// The trajectory.
-    pub of: &'a Ancestry,
+    pub of: &'a TrajectoryAncestry,
 }
 
 /// A page opened more tabs than allowed; one was closed.
 #[derive(Debug)]
 pub struct PopupClosed<'a> {
     /// The trajectory.
-    pub of: &'a Ancestry,
+    pub of: &'a TrajectoryAncestry,
 }
 
 /// A page started a download, which was denied.
 #[derive(Debug)]
 pub struct DownloadDenied<'a> {
     /// The trajectory.
-    pub of: &'a Ancestry,
+    pub of: &'a TrajectoryAncestry,
 }
 
 /// A request of a page was refused by the filter.
 #[derive(Debug)]
 pub struct RequestBlocked<'a> {
-    /// The trajectory, where the filter can tell.
-    pub of: Option<&'a Ancestry>,
+    /// The trajectory, if the filter knows it.
+    pub of: Option<&'a TrajectoryAncestry>,
     /// The host asked for.
     pub host: &'a str,
     /// Why.
@@ -211,7 +215,7 @@ impl TrajectoryStarted<'_> {
     /// Logs.
     pub fn emit(self) {
         let Self { of, token, worker, browser } = self;
-        say!(info, TRAJECTORY_STARTED, of, "trajectory started", token, worker, browser);
+        log_event!(info, TRAJECTORY_STARTED, of, "trajectory started", token, worker, browser);
     }
 }
 
@@ -221,8 +225,8 @@ impl StepAcknowledged<'_> {
         otel::trace(&self);
         let (outcome, micros) = (self.outcome.as_str(), self.timing.total());
         let Self { of, step, token, .. } = self;
-        say!(info, STEP_ACKNOWLEDGED, of, "step acknowledged", step, token, outcome, micros);
-        let figures = figures();
+        log_event!(info, STEP_ACKNOWLEDGED, of, "step acknowledged", step, token, outcome, micros);
+        let figures = process_metrics();
         figures.env_steps.add(1);
         figures.outcomes.at(self.outcome).add(1);
         figures.step_micros.record(micros);
@@ -236,8 +240,8 @@ impl TrajectoryAcknowledged<'_> {
         otel::trace(&self);
         let (end, micros) = (self.end.as_str(), self.timing.total());
         let Self { of, token, steps, .. } = self;
-        say!(info, TRAJECTORY_ACKNOWLEDGED, of, "trajectory acknowledged", token, end, steps, micros);
-        figures().env_trajectories.add(1);
+        log_event!(info, TRAJECTORY_ACKNOWLEDGED, of, "trajectory acknowledged", token, end, steps, micros);
+        process_metrics().env_trajectories.add(1);
     }
 }
 
@@ -246,8 +250,8 @@ impl TrajectoryAbandoned<'_> {
     pub fn emit(self) {
         otel::trace(&self);
         let (token, reason) = (self.token, cut(self.reason));
-        say!(warn, TRAJECTORY_ABANDONED, self.of, "trajectory abandoned", token, reason);
-        figures().env_abandoned.add(1);
+        log_event!(warn, TRAJECTORY_ABANDONED, self.of, "trajectory abandoned", token, reason);
+        process_metrics().env_abandoned.add(1);
     }
 }
 
@@ -257,8 +261,8 @@ impl ChromiumSelfTest<'_> {
         let (event, passed) = (event::CHROMIUM_SELF_TEST, self.problem.is_none());
         let Self { product, sandbox, micros, problem } = self;
         match passed {
-            true => info!(event, product, sandbox, micros, passed, "the browser passed its test"),
-            false => warn!(event, product, sandbox, micros, passed, problem, "the browser failed"),
+            true => info!(event, product, sandbox, micros, passed, "browser self-test passed"),
+            false => warn!(event, product, sandbox, micros, passed, problem, "browser self-test failed"),
         }
     }
 }
@@ -268,8 +272,8 @@ impl BrowserStarted<'_> {
     pub fn emit(self) {
         let Self { browser, pid, product, micros } = self;
         info!(event = event::BROWSER_STARTED, browser, pid, product, micros, "browser started");
-        figures().browsers_started.add(1);
-        figures().browsers.add(1);
+        process_metrics().browsers_started.add(1);
+        process_metrics().browsers.add(1);
     }
 }
 
@@ -277,19 +281,20 @@ impl BrowserStopped<'_> {
     /// Logs and counts.
     pub fn emit(self) {
         info!(event = event::BROWSER_STOPPED, browser = self.browser, pid = self.pid, "browser stopped");
-        figures().browsers.add(-1);
+        process_metrics().browsers.add(-1);
     }
 }
 
 impl BrowserDied<'_> {
-    /// Logs and counts. One that never came up ([`BrowserDeath::StartFailed`]) was not running before either.
+    /// Logs and counts. A browser that failed to start ([`BrowserDeath::StartFailed`]) did not
+    /// count as running.
     pub fn emit(self) {
-        let (death, detail) = (self.death.word(), cut(self.detail));
+        let (death, detail) = (self.death.value(), cut(self.detail));
         let Self { browser, pid, .. } = self;
         warn!(event = event::BROWSER_DIED, browser, pid, death, detail, "browser died");
-        figures().browsers_died.at(self.death).add(1);
+        process_metrics().browsers_died.at(self.death).add(1);
         if self.death != BrowserDeath::StartFailed {
-            figures().browsers.add(-1);
+            process_metrics().browsers.add(-1);
         }
     }
 }
@@ -297,15 +302,15 @@ impl BrowserDied<'_> {
 impl BrowserOverLimit<'_> {
     /// Logs and counts.
     pub fn emit(self) {
-        let (event, limit) = (event::BROWSER_OVER_LIMIT, self.limit.word());
-        let Self { browser, pid, held, most, whole, .. } = self;
-        warn!(event, browser, pid, limit, held, most, whole, "browser over its limit");
-        figures().over_limit.at(self.limit).add(1);
+        let (event, limit) = (event::BROWSER_OVER_LIMIT, self.limit.value());
+        let Self { browser, pid, used, most, whole, .. } = self;
+        warn!(event, browser, pid, limit, used, most, whole, "browser over its limit");
+        process_metrics().over_limit.at(self.limit).add(1);
     }
 }
 
 impl MemoryShort {
-    /// Logs. How long it lasts is in the slots' time account.
+    /// Logs. The slots' time account counts how long it lasts.
     pub fn emit(self) {
         let Self { available_bytes, reserve_bytes, in_hand } = self;
         warn!(
@@ -313,7 +318,7 @@ impl MemoryShort {
             available_bytes,
             reserve_bytes,
             in_hand,
-            "memory is short: nothing new is taken up until more is free (env.memory_reserve_bytes)"
+            "memory is short: no trajectory starts until more is available (env.memory_reserve_bytes)"
         );
     }
 }
@@ -322,15 +327,15 @@ impl MemoryEased {
     /// Logs.
     pub fn emit(self) {
         let Self { available_bytes, micros } = self;
-        info!(event = event::MEMORY_EASED, available_bytes, micros, "memory is free again");
+        info!(event = event::MEMORY_EASED, available_bytes, micros, "memory is available again");
     }
 }
 
 impl PageCrashed<'_> {
     /// Logs and counts.
     pub fn emit(self) {
-        say!(warn, PAGE_CRASHED, self.of, "page crashed", step = self.step);
-        figures().pages_crashed.add(1);
+        log_event!(warn, PAGE_CRASHED, self.of, "page crashed", step = self.step);
+        process_metrics().pages_crashed.add(1);
     }
 }
 
@@ -338,43 +343,43 @@ impl PageHung<'_> {
     /// Logs and counts.
     pub fn emit(self) {
         let Self { of, step, waited_for } = self;
-        say!(warn, PAGE_HUNG, of, "page hung", step, waited_for);
-        figures().pages_hung.add(1);
+        log_event!(warn, PAGE_HUNG, of, "page hung", step, waited_for);
+        process_metrics().pages_hung.add(1);
     }
 }
 
 impl DialogDismissed<'_> {
     /// Logs and counts.
     pub fn emit(self) {
-        say!(debug, DIALOG_DISMISSED, self.of, "dialog dismissed");
-        figures().dialogs_dismissed.add(1);
+        log_event!(debug, DIALOG_DISMISSED, self.of, "dialog dismissed");
+        process_metrics().dialogs_dismissed.add(1);
     }
 }
 
 impl PopupClosed<'_> {
     /// Logs and counts.
     pub fn emit(self) {
-        say!(debug, POPUP_CLOSED, self.of, "popup closed");
-        figures().popups_closed.add(1);
+        log_event!(debug, POPUP_CLOSED, self.of, "popup closed");
+        process_metrics().popups_closed.add(1);
     }
 }
 
 impl DownloadDenied<'_> {
     /// Logs and counts.
     pub fn emit(self) {
-        say!(debug, DOWNLOAD_DENIED, self.of, "download denied");
-        figures().downloads_denied.add(1);
+        log_event!(debug, DOWNLOAD_DENIED, self.of, "download denied");
+        process_metrics().downloads_denied.add(1);
     }
 }
 
 impl RequestBlocked<'_> {
     /// Logs and counts.
     pub fn emit(self) {
-        let (host, reason) = (cut(self.host), self.reason.word());
+        let (host, reason) = (cut(self.host), self.reason.value());
         match self.of {
-            Some(of) => say!(debug, REQUEST_BLOCKED, of, "request blocked", host, reason),
+            Some(of) => log_event!(debug, REQUEST_BLOCKED, of, "request blocked", host, reason),
             None => tracing::debug!(event = event::REQUEST_BLOCKED, host, reason, "request blocked"),
         }
-        figures().requests_blocked.at(self.reason).add(1);
+        process_metrics().requests_blocked.at(self.reason).add(1);
     }
 }

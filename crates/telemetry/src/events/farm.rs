@@ -1,4 +1,4 @@
-//! What every process of the farm says.
+//! Events of every process of the farm.
 
 use tracing::{info, warn};
 
@@ -6,27 +6,27 @@ use super::cut;
 use crate::labels::{Label, Role};
 use crate::names::event;
 
-/// The process was asked to stop: it admits nothing new and finishes or hands back what it has.
+/// The process was asked to stop: it admits nothing new and finishes or hands back its work.
 #[derive(Debug)]
-pub struct Draining {
+pub struct ProcessDraining {
     /// What the process does.
     pub role: Role,
-    /// Trajectories, sessions or shards in hand.
+    /// Number of trajectories, sessions or shards in progress.
     pub in_hand: u64,
 }
 
 /// Draining is over.
 #[derive(Debug)]
-pub struct Drained {
+pub struct ProcessDrained {
     /// What the process does.
     pub role: Role,
-    /// What was still in hand when the grace ended; 0 after a clean stop.
+    /// Number of these that remained when the grace period ended; 0 after a clean stop.
     pub left: u64,
     /// Time it took.
     pub micros: u64,
 }
 
-/// An OTLP endpoint does not take what is sent to it. Said once, until it does again.
+/// An OTLP endpoint does not accept data. Logged once, until it accepts data again.
 #[derive(Debug)]
 pub struct ExportFailing<'a> {
     /// What is sent: `spans` or `metrics`.
@@ -35,49 +35,49 @@ pub struct ExportFailing<'a> {
     pub reason: &'a str,
 }
 
-/// It takes it again.
+/// An OTLP endpoint accepts data again.
 #[derive(Debug)]
 pub struct ExportResumed {
     /// What is sent.
     pub signal: &'static str,
-    /// For how long it did not.
+    /// Time without accepted data.
     pub micros: u64,
 }
 
-impl Draining {
+impl ProcessDraining {
     /// Logs.
     pub fn emit(self) {
-        info!(event = event::DRAINING, role = self.role.word(), in_hand = self.in_hand, "draining");
+        info!(event = event::DRAINING, role = self.role.value(), in_hand = self.in_hand, "draining");
     }
 }
 
-impl Drained {
+impl ProcessDrained {
     /// Logs.
     pub fn emit(self) {
-        let (event, role) = (event::DRAINED, self.role.word());
+        let (event, role) = (event::DRAINED, self.role.value());
         let Self { left, micros, .. } = self;
         match left {
             0 => info!(event, role, left, micros, "drained"),
-            _ => warn!(event, role, left, micros, "drained, and something was left behind"),
+            _ => warn!(event, role, left, micros, "drained, with unfinished work"),
         }
     }
 }
 
 impl ExportFailing<'_> {
-    /// Logs. What is dropped is counted where it is dropped.
+    /// Logs. Dropped events are counted where they are dropped.
     pub fn emit(self) {
         let (event, signal, reason) = (event::EXPORT_FAILING, self.signal, cut(self.reason));
         warn!(
             event,
-            signal, reason, "telemetry.otlp_endpoint takes nothing; nothing of the run depends on it"
+            signal, reason, "telemetry.otlp_endpoint accepts nothing; the run does not depend on it"
         );
     }
 }
 
 impl ExportResumed {
-    /// Logs, as loudly as the failing: whoever read that should read this.
+    /// Logs at the level of the failure, so that its readers see the recovery.
     pub fn emit(self) {
         let Self { signal, micros } = self;
-        warn!(event = event::EXPORT_RESUMED, signal, micros, "telemetry.otlp_endpoint is back");
+        warn!(event = event::EXPORT_RESUMED, signal, micros, "telemetry.otlp_endpoint accepts data again");
     }
 }

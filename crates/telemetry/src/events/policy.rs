@@ -1,11 +1,11 @@
-//! What a policy worker says.
+//! Events of a policy worker.
 
-use furrow_rollout::{Engine, Id, PolicyKind, Trajectory};
+use furrow_rollout::{EngineStats, Id, PolicyKind, Trajectory};
 use tracing::{debug, info, warn};
 
 use super::cut;
 use crate::labels::{Label, SessionEnd};
-use crate::names::{event, figures};
+use crate::names::{event, process_metrics};
 use crate::otel;
 
 /// A session opened for a trajectory.
@@ -15,7 +15,7 @@ pub struct SessionOpened<'a> {
     pub trajectory_id: &'a Id<Trajectory>,
     /// This worker.
     pub worker: &'a str,
-    /// Which policy acts in it.
+    /// Kind of the policy.
     pub policy_kind: PolicyKind,
 }
 
@@ -26,7 +26,7 @@ pub struct SessionRebuilt<'a> {
     pub trajectory_id: &'a Id<Trajectory>,
     /// This worker.
     pub worker: &'a str,
-    /// Steps it was rebuilt from.
+    /// Number of steps it was rebuilt from.
     pub steps: u32,
 }
 
@@ -39,7 +39,7 @@ pub struct SessionClosed<'a> {
     pub worker: &'a str,
     /// How.
     pub end: SessionEnd,
-    /// Replies it gave.
+    /// Number of replies it gave.
     pub replies: u32,
 }
 
@@ -52,11 +52,11 @@ pub struct ReplySent<'a> {
     pub step: u32,
     /// Whether it holds an action.
     pub valid: bool,
-    /// What was done for it, and how long that took.
-    pub engine: &'a Engine,
+    /// What was computed for it, and how long that took.
+    pub engine: &'a EngineStats,
 }
 
-/// A step was asked for again and got the same reply.
+/// A step was requested again and got the same reply.
 #[derive(Debug)]
 pub struct ReplyRepeated<'a> {
     /// The trajectory.
@@ -65,21 +65,21 @@ pub struct ReplyRepeated<'a> {
     pub step: u32,
 }
 
-/// Tokens of a step were scored again by the prefill path.
+/// Log-probs of a step's tokens were recomputed by the prefill path.
 #[derive(Debug)]
-pub struct TokensScoredAgain<'a> {
-    /// Recorded log-prob minus the one by the prefill path, nats, one a token.
+pub struct LogprobsRecomputed<'a> {
+    /// Recorded log-prob minus the prefill path's, in nats, one per token.
     pub gaps: &'a [f64],
 }
 
-impl TokensScoredAgain<'_> {
+impl LogprobsRecomputed<'_> {
     /// Logs and counts.
     pub fn emit(self) {
         let max_abs = self.gaps.iter().map(|gap| gap.abs()).fold(0.0, f64::max);
         let tokens = self.gaps.len();
-        debug!(event = event::TOKENS_SCORED_AGAIN, tokens, max_abs, "tokens were scored again");
-        let figures = figures();
-        figures.scored_again.add(tokens as u64);
+        debug!(event = event::LOGPROBS_RECOMPUTED, tokens, max_abs, "log-probs recomputed");
+        let figures = process_metrics();
+        figures.recomputed_tokens.add(tokens as u64);
         self.gaps.iter().for_each(|gap| figures.prefill_gap.record((gap.abs() * 1e6).round() as u64));
     }
 }
@@ -91,15 +91,15 @@ pub struct RemoteAnswered {
     pub prompt_tokens: u64,
     /// Tokens of the reply.
     pub completion_tokens: u64,
-    /// How often it was asked.
+    /// Number of attempts.
     pub attempts: u32,
-    /// From the wish to ask, its wait for a place included, to the reply.
+    /// From the need for a reply, the wait for capacity included, to the reply.
     pub micros: u64,
-    /// What it cost, US dollars, where prices are known.
+    /// Cost in US dollars, where prices are known.
     pub cost_usd: Option<f64>,
 }
 
-/// A model behind an endpoint gave no reply, whatever was tried.
+/// A model behind an endpoint gave no reply after all attempts.
 #[derive(Debug)]
 pub struct RemoteFailed<'a> {
     /// The step.
@@ -113,7 +113,7 @@ pub struct RemoteFailed<'a> {
 pub struct ChatAnswered {
     /// Tokens of the prompt.
     pub prompt_tokens: u64,
-    /// Of these, what its session held already.
+    /// Number of prompt tokens that its session already had.
     pub cached_tokens: u64,
     /// Tokens of the reply.
     pub completion_tokens: u64,
@@ -126,7 +126,7 @@ pub struct ChatAnswered {
 pub struct ChatRefused {
     /// HTTP status.
     pub status: u16,
-    /// Why, in a word.
+    /// Error code.
     pub code: &'static str,
 }
 
@@ -135,8 +135,8 @@ impl ChatAnswered {
     pub fn emit(self) {
         let Self { prompt_tokens, cached_tokens, completion_tokens, micros } = self;
         let event = event::CHAT_ANSWERED;
-        debug!(event, prompt_tokens, cached_tokens, completion_tokens, micros, "a chat was answered");
-        let figures = figures();
+        debug!(event, prompt_tokens, cached_tokens, completion_tokens, micros, "chat answered");
+        let figures = process_metrics();
         figures.serve_replies.add(1);
         figures.serve_prompt_tokens.add(prompt_tokens);
         figures.serve_cached_tokens.add(cached_tokens);
@@ -146,11 +146,11 @@ impl ChatAnswered {
 }
 
 impl ChatRefused {
-    /// Logs and counts. Anybody can be refused: the line is no warning.
+    /// Logs and counts. Any client can cause a refusal, so the line is not a warning.
     pub fn emit(self) {
         let Self { status, code } = self;
-        debug!(event = event::CHAT_REFUSED, status, code, "a chat was refused");
-        figures().serve_refusals.add(1);
+        debug!(event = event::CHAT_REFUSED, status, code, "chat refused");
+        process_metrics().serve_refusals.add(1);
     }
 }
 
@@ -160,7 +160,7 @@ impl RemoteAnswered {
         let Self { prompt_tokens, completion_tokens, attempts, micros, cost_usd } = self;
         let event = event::REMOTE_ANSWERED;
         debug!(event, prompt_tokens, completion_tokens, attempts, micros, cost_usd, "the endpoint answered");
-        let figures = figures();
+        let figures = process_metrics();
         figures.remote_replies.add(1);
         figures.remote_retries.add(attempts.saturating_sub(1).into());
         figures.remote_prompt_tokens.add(prompt_tokens);
@@ -175,7 +175,7 @@ impl RemoteFailed<'_> {
     pub fn emit(self) {
         let Self { step, reason } = self;
         warn!(event = event::REMOTE_FAILED, step, reason = cut(reason), "the endpoint gave no reply");
-        figures().remote_failures.add(1);
+        process_metrics().remote_failures.add(1);
     }
 }
 
@@ -185,8 +185,8 @@ impl SessionOpened<'_> {
         let Self { trajectory_id, worker, policy_kind } = self;
         let policy_kind = policy_kind.as_str();
         info!(event = event::SESSION_OPENED, %trajectory_id, worker, policy_kind, "session opened");
-        figures().sessions_opened.add(1);
-        figures().sessions.add(1);
+        process_metrics().sessions_opened.add(1);
+        process_metrics().sessions.add(1);
     }
 }
 
@@ -195,7 +195,7 @@ impl SessionRebuilt<'_> {
     pub fn emit(self) {
         let Self { trajectory_id, worker, steps } = self;
         info!(event = event::SESSION_REBUILT, %trajectory_id, worker, steps, "session rebuilt");
-        figures().sessions_rebuilt.add(1);
+        process_metrics().sessions_rebuilt.add(1);
     }
 }
 
@@ -203,10 +203,10 @@ impl SessionClosed<'_> {
     /// Logs and counts.
     pub fn emit(self) {
         let Self { trajectory_id, worker, replies, .. } = self;
-        let end = self.end.word();
+        let end = self.end.value();
         info!(event = event::SESSION_CLOSED, %trajectory_id, worker, end, replies, "session closed");
-        figures().sessions_ended.at(self.end).add(1);
-        figures().sessions.add(-1);
+        process_metrics().sessions_ended.at(self.end).add(1);
+        process_metrics().sessions.add(-1);
     }
 }
 
@@ -217,9 +217,9 @@ impl ReplySent<'_> {
         let Self { trajectory_id, step, valid, .. } = self;
         let service_micros = self.engine.service_micros;
         debug!(event = event::REPLY_SENT, %trajectory_id, step, valid, service_micros, "reply sent");
-        figures().replies.add(1);
-        figures().replies_invalid.add((!valid).into());
-        figures().service_micros.record(service_micros);
+        process_metrics().replies.add(1);
+        process_metrics().replies_invalid.add((!valid).into());
+        process_metrics().service_micros.record(service_micros);
     }
 }
 
@@ -228,6 +228,6 @@ impl ReplyRepeated<'_> {
     pub fn emit(self) {
         let Self { trajectory_id, step } = self;
         debug!(event = event::REPLY_REPEATED, %trajectory_id, step, "reply repeated");
-        figures().replies_repeated.add(1);
+        process_metrics().replies_repeated.add(1);
     }
 }

@@ -1,6 +1,8 @@
-//! The figures as OTLP metrics: what `/metrics` says, under the same names, with the same kinds, labels, units and buckets.
+//! The metrics as OTLP metrics: the content of `/metrics`, with the same names, kinds, labels,
+//! units and buckets.
 //!
-//! Totals are told since the process began (cumulative temporality), so a call that is lost loses nothing.
+//! Totals count from the start of the process (cumulative temporality), so a lost call loses
+//! nothing.
 
 use opentelemetry_proto::tonic::metrics::v1::metric::Data;
 use opentelemetry_proto::tonic::metrics::v1::number_data_point::Value;
@@ -9,45 +11,45 @@ use opentelemetry_proto::tonic::metrics::v1::{
     SummaryDataPoint,
 };
 
-use super::text;
-use crate::metrics::Buckets;
-use crate::names::{Figures, Point, Sample, Unit};
+use super::text_attribute;
+use crate::metrics::HistogramBuckets;
+use crate::names::{MetricPoint, MetricSample, MetricUnit, ProcessMetrics};
 use crate::prometheus::{EDGE_BITS, exposed_name, seconds};
 
-/// Between which moments totals were counted, nanoseconds since the Unix epoch.
+/// The time over which totals were counted, in nanoseconds since the Unix epoch.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Period {
+pub(super) struct MetricPeriod {
     pub began_nanos: u64,
     pub now_nanos: u64,
 }
 
-/// All figures that are known, a metric a family.
-pub(super) fn metrics(figures: &Figures, period: Period) -> Vec<Metric> {
+/// All metrics with known values, one per family.
+pub(super) fn metrics(figures: &ProcessMetrics, period: MetricPeriod) -> Vec<Metric> {
     let points = figures.points();
     points.chunk_by(|one, next| one.name == next.name).filter_map(|family| metric(family, period)).collect()
 }
 
-/// `None` of a measure that nobody has read yet.
-fn metric(family: &[Point], period: Period) -> Option<Metric> {
+/// `None` for a measured value that is still unknown.
+fn metric(family: &[MetricPoint], period: MetricPeriod) -> Option<Metric> {
     let first = family.first()?;
     let temporality = AggregationTemporality::Cumulative.into();
     let data = match first.sample {
-        Sample::Counter(_) => Data::Sum(Sum {
+        MetricSample::Counter(_) => Data::Sum(Sum {
             data_points: numbers(family, period),
             aggregation_temporality: temporality,
             is_monotonic: true,
         }),
-        Sample::Gauge(_) => {
+        MetricSample::Gauge(_) => {
             let data_points = numbers(family, period);
             if data_points.is_empty() {
                 return None;
             }
             Data::Gauge(Gauge { data_points })
         }
-        Sample::Average { .. } => Data::Summary(Summary {
+        MetricSample::Average { .. } => Data::Summary(Summary {
             data_points: family.iter().filter_map(|point| average(point, period)).collect(),
         }),
-        Sample::Histogram(_) => Data::Histogram(Histogram {
+        MetricSample::Histogram(_) => Data::Histogram(Histogram {
             data_points: family.iter().filter_map(|point| histogram(point, period)).collect(),
             aggregation_temporality: temporality,
         }),
@@ -56,25 +58,26 @@ fn metric(family: &[Point], period: Period) -> Option<Metric> {
     Some(Metric { name, description, unit: unit(first).to_owned(), data: Some(data), ..Default::default() })
 }
 
-/// UCUM, as OpenTelemetry has it; nothing for things, since a unit of "1" makes Prometheus call a gauge a ratio.
-fn unit(point: &Point) -> &'static str {
+/// UCUM units, as OpenTelemetry uses them; none for counts, since Prometheus calls a gauge with
+/// unit "1" a ratio.
+fn unit(point: &MetricPoint) -> &'static str {
     match point.unit {
-        Unit::Micros => "s",
-        Unit::Bytes => "By",
-        Unit::Count | Unit::Reward => "",
+        MetricUnit::Micros => "s",
+        MetricUnit::Bytes => "By",
+        MetricUnit::Count | MetricUnit::Reward => "",
     }
 }
 
-fn numbers(family: &[Point], period: Period) -> Vec<NumberDataPoint> {
+fn numbers(family: &[MetricPoint], period: MetricPeriod) -> Vec<NumberDataPoint> {
     family.iter().filter_map(|point| number(point, period)).collect()
 }
 
-fn number(point: &Point, period: Period) -> Option<NumberDataPoint> {
+fn number(point: &MetricPoint, period: MetricPeriod) -> Option<NumberDataPoint> {
     let value = match point.sample {
-        Sample::Counter(micros) if point.unit == Unit::Micros => Value::AsDouble(seconds(micros)),
-        Sample::Counter(count) => Value::AsInt(i64::try_from(count).unwrap_or(i64::MAX)),
-        Sample::Gauge(value) => Value::AsInt(value?),
-        Sample::Average { .. } | Sample::Histogram(_) => return None,
+        MetricSample::Counter(micros) if point.unit == MetricUnit::Micros => Value::AsDouble(seconds(micros)),
+        MetricSample::Counter(count) => Value::AsInt(i64::try_from(count).unwrap_or(i64::MAX)),
+        MetricSample::Gauge(value) => Value::AsInt(value?),
+        MetricSample::Average { .. } | MetricSample::Histogram(_) => return None,
     };
     Some(NumberDataPoint {
         attributes: labels(point),
@@ -86,8 +89,8 @@ fn number(point: &Point, period: Period) -> Option<NumberDataPoint> {
 }
 
 /// A summary without quantiles, as in Prometheus.
-fn average(point: &Point, period: Period) -> Option<SummaryDataPoint> {
-    let Sample::Average { sum, count } = point.sample else { return None };
+fn average(point: &MetricPoint, period: MetricPeriod) -> Option<SummaryDataPoint> {
+    let MetricSample::Average { sum, count } = point.sample else { return None };
     Some(SummaryDataPoint {
         attributes: labels(point),
         start_time_unix_nano: period.began_nanos,
@@ -98,8 +101,8 @@ fn average(point: &Point, period: Period) -> Option<SummaryDataPoint> {
     })
 }
 
-fn histogram(point: &Point, period: Period) -> Option<HistogramDataPoint> {
-    let Sample::Histogram(buckets) = &point.sample else { return None };
+fn histogram(point: &MetricPoint, period: MetricPeriod) -> Option<HistogramDataPoint> {
+    let MetricSample::Histogram(buckets) = &point.sample else { return None };
     let (explicit_bounds, bucket_counts) = edges(buckets);
     Some(HistogramDataPoint {
         attributes: labels(point),
@@ -113,8 +116,8 @@ fn histogram(point: &Point, period: Period) -> Option<HistogramDataPoint> {
     })
 }
 
-/// Upper edges, and how many values lie in each bucket: one bucket more than edges.
-fn edges(buckets: &Buckets) -> (Vec<f64>, Vec<u64>) {
+/// Upper edges, and the number of values in each bucket: one bucket more than edges.
+fn edges(buckets: &HistogramBuckets) -> (Vec<f64>, Vec<u64>) {
     let mut counts = Vec::new();
     let mut below = 0;
     for bits in EDGE_BITS {
@@ -126,6 +129,6 @@ fn edges(buckets: &Buckets) -> (Vec<f64>, Vec<u64>) {
     (EDGE_BITS.map(|bits| seconds((1 << bits) - 1)).collect(), counts)
 }
 
-fn labels(point: &Point) -> Vec<opentelemetry_proto::tonic::common::v1::KeyValue> {
-    point.label.into_iter().map(|(label, word)| text(label, word)).collect()
+fn labels(point: &MetricPoint) -> Vec<opentelemetry_proto::tonic::common::v1::KeyValue> {
+    point.label.into_iter().map(|(label, value)| text_attribute(label, value)).collect()
 }

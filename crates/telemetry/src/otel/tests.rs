@@ -1,9 +1,12 @@
-//! What a collector gets, over a real socket: held against `/metrics`, against the events, and against collectors that misbehave.
+//! What a collector receives over a real socket, compared with `/metrics` and with the events, also
+//! for collectors that misbehave.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use furrow_rollout::{Ancestry, Cause, End, Engine, Id, OutcomeName, Score, TimeSplit, Trajectory};
-use furrow_testkit::collector::{Collector, Manner, Sent, attribute as read};
+use furrow_rollout::{
+    EndKind, EngineStats, Id, OutcomeName, Score, TimeCause, TimeSplit, Trajectory, TrajectoryAncestry,
+};
+use furrow_testkit::collector::{CollectorMode, FakeCollector, SentBatch, attribute as read};
 use opentelemetry_proto::tonic::metrics::v1::metric::Data;
 use opentelemetry_proto::tonic::metrics::v1::number_data_point::Value as Number;
 use opentelemetry_proto::tonic::metrics::v1::{AggregationTemporality, HistogramDataPoint, Metric};
@@ -19,34 +22,37 @@ use crate::events::{
 use crate::labels::{DeviceUse, Role};
 use crate::prometheus::prometheus;
 
-fn own_figures() -> &'static Figures {
-    Box::leak(Box::new(Figures::new()))
+fn own_metrics() -> &'static ProcessMetrics {
+    Box::leak(Box::new(ProcessMetrics::new()))
 }
 
-fn origin() -> Origin {
-    Origin { role: Role::Env, run: "quick".into(), instance: "env-7-0a1b2c".into() }
+fn origin() -> ProcessOrigin {
+    ProcessOrigin { role: Role::Env, run: "quick".into(), instance: "env-7-0a1b2c".into() }
 }
 
-/// An exporter of figures of its own, and where its spans are put.
-fn exporter(endpoint: &str, figures: &'static Figures) -> (Otlp, mpsc::Sender<Vec<Span>>) {
+/// An exporter with its own metrics, and the queue of its spans.
+fn exporter(endpoint: &str, figures: &'static ProcessMetrics) -> (OtlpExporter, mpsc::Sender<Vec<Span>>) {
     let (sender, queue) = mpsc::channel(QUEUE_MAX);
-    (Otlp::over(endpoint, Duration::from_millis(100), &origin(), queue, figures).unwrap(), sender)
+    (
+        OtlpExporter::with_endpoint(endpoint, Duration::from_millis(100), &origin(), queue, figures).unwrap(),
+        sender,
+    )
 }
 
-fn ancestry() -> Ancestry {
+fn ancestry() -> TrajectoryAncestry {
     let run_id = Id::new("quick").unwrap();
     let group_id = Id::nth(&run_id, 3);
     let trajectory_id = Id::attempt(&group_id, 1, 0);
-    Ancestry { run_id, group_id, sample_index: 1, attempt: 0, trajectory_id }
+    TrajectoryAncestry { run_id, group_id, sample_index: 1, attempt: 0, trajectory_id }
 }
 
-fn split(parts: &[(Cause, u64)]) -> TimeSplit {
+fn split(parts: &[(TimeCause, u64)]) -> TimeSplit {
     let mut split = TimeSplit::default();
     parts.iter().for_each(|&(cause, micros)| split.add(cause, micros));
     split
 }
 
-/// The page that Prometheus would scrape, written from what OTLP says alone.
+/// The page that Prometheus would scrape, written from the OTLP data alone.
 fn scraped(metrics: &[Metric]) -> String {
     let mut lines = Vec::new();
     for Metric { name, description, data, .. } in metrics {
@@ -84,13 +90,13 @@ fn scraped(metrics: &[Metric]) -> String {
 
 fn buckets(name: &str, point: &HistogramDataPoint, lines: &mut Vec<String>) {
     assert_eq!(point.bucket_counts.len(), point.explicit_bounds.len() + 1, "{name}");
-    let mut seen = 0;
+    let mut cumulative = 0;
     for (edge, count) in point.explicit_bounds.iter().zip(&point.bucket_counts) {
-        seen += count;
-        lines.push(format!("{name}_bucket{{le=\"{edge}\"}} {seen}"));
+        cumulative += count;
+        lines.push(format!("{name}_bucket{{le=\"{edge}\"}} {cumulative}"));
     }
-    seen += point.bucket_counts.last().unwrap();
-    lines.push(format!("{name}_bucket{{le=\"+Inf\"}} {seen}"));
+    cumulative += point.bucket_counts.last().unwrap();
+    lines.push(format!("{name}_bucket{{le=\"+Inf\"}} {cumulative}"));
     lines.push(format!("{name}_sum {}", point.sum.unwrap()));
     lines.push(format!("{name}_count {}", point.count));
 }
@@ -108,8 +114,8 @@ fn number(value: Number) -> String {
     }
 }
 
-/// The page without the heads of figures that nobody has read yet: OTLP has no metric without a value.
-fn page(figures: &Figures) -> String {
+/// The page without the heads of unknown metrics: OTLP has no metric without a value.
+fn page(figures: &ProcessMetrics) -> String {
     let text = prometheus(figures);
     let (heads, values): (Vec<&str>, Vec<&str>) = text.lines().partition(|line| line.starts_with("# "));
     let valued: BTreeSet<_> = values.iter().filter_map(|line| line.split(['{', ' ']).next()).collect();
@@ -119,11 +125,11 @@ fn page(figures: &Figures) -> String {
     text.lines().filter(is_kept).map(|line| format!("{line}\n")).collect()
 }
 
-const PERIOD: Period = Period { began_nanos: 1_000, now_nanos: 2_000 };
+const PERIOD: MetricPeriod = MetricPeriod { began_nanos: 1_000, now_nanos: 2_000 };
 
 #[test]
-fn figures_that_nobody_moved_are_there_too() {
-    assert_eq!(scraped(&metrics(&Figures::new(), PERIOD)), page(&Figures::new()));
+fn metrics_without_events_are_exported() {
+    assert_eq!(scraped(&metrics(&ProcessMetrics::new(), PERIOD)), page(&ProcessMetrics::new()));
 }
 
 proptest! {
@@ -134,13 +140,13 @@ proptest! {
         level in any::<i32>(),
         bytes in prop::option::of(0u64..1 << 50),
         rewards in prop::collection::vec(-2.0f64..2.0, 0..5),
-        // Of every size alike, or nearly all would lie in the last bucket.
+        // Evenly spread over sizes, or nearly all would be in the last bucket.
         micros in prop::collection::vec((any::<u64>(), 22u32..64).prop_map(|(bits, shift)| bits >> shift), 0..50),
     ) {
-        let figures = Figures::new();
+        let figures = ProcessMetrics::new();
         figures.trajectories.add(counts[0]);
-        figures.ends.at(End::Answered).add(counts[1]);
-        figures.session_micros.at(Cause::Policy).add(counts[2]);
+        figures.ends.at(EndKind::Answered).add(counts[1]);
+        figures.session_micros.at(TimeCause::Policy).add(counts[2]);
         figures.device_micros.at(DeviceUse::Decode).add(counts[3]);
         figures.running.set(level.into());
         figures.process_rss_bytes.set(bytes);
@@ -151,8 +157,8 @@ proptest! {
 }
 
 #[test]
-fn units_are_those_that_keep_the_names() {
-    for metric in metrics(&Figures::new(), PERIOD) {
+fn units_leave_the_prometheus_names_unchanged() {
+    for metric in metrics(&ProcessMetrics::new(), PERIOD) {
         let want = match &metric.name {
             name if name.contains("_seconds") => "s",
             name if name.contains("_bytes") => "By",
@@ -163,50 +169,59 @@ fn units_are_those_that_keep_the_names() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_collector_has_the_last_figures_and_knows_whose_they_are() {
-    let (collector, figures) = (Collector::start(Manner::Take), own_figures());
+async fn a_collector_gets_the_last_metrics_and_their_resource() {
+    let (collector, figures) = (FakeCollector::start(CollectorMode::Take), own_metrics());
     let (otlp, _queue) = exporter(&collector.endpoint(), figures);
     let stop = CancellationToken::new();
     let exporting = tokio::spawn(otlp.export(stop.clone()));
-    collector.until("figures before the end", |collector| collector.metrics().len() > 1);
+    collector.until("metrics before the end", |collector| collector.metrics().len() > 1);
     figures.trajectories.add(3);
     figures.step_micros.record(70_000);
     stop.cancel();
     exporting.await.unwrap();
     let sent = collector.metrics().pop().unwrap();
     assert_eq!(scraped(&sent.items), page(figures));
-    whose(&sent);
+    check_resource(&sent);
 }
 
 #[track_caller]
-fn whose<T>(sent: &Sent<T>) {
-    let told = ["service.name", "service.instance.id", "furrow.role", "furrow.run"]
+fn check_resource<T>(sent: &SentBatch<T>) {
+    let values = ["service.name", "service.instance.id", "furrow.role", "furrow.run"]
         .map(|key| read(&sent.resource, key).unwrap());
-    assert_eq!(told, ["furrow", "env-7-0a1b2c", "env", "quick"]);
+    assert_eq!(values, ["furrow", "env-7-0a1b2c", "env", "quick"]);
 }
 
-/// The one test that opens the queue of this process.
+/// The only test that opens the queue of this process.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_trajectory_is_one_trace_whoever_tells_of_it() {
-    let collector = Collector::start(Manner::Take);
+async fn every_role_writes_one_trace_per_trajectory() {
+    let collector = FakeCollector::start(CollectorMode::Take);
     let file = TelemetryFile { otlp_endpoint: Some(collector.endpoint()), ..TelemetryFile::default() };
     let config = file.check().unwrap();
     let of = &ancestry();
     let reply = |step| ReplySent { trajectory_id: &of.trajectory_id, step, valid: true, engine: &ENGINE };
-    reply(9).emit(); // nobody listens yet
-    let otlp = Otlp::open(&config, &origin()).unwrap().unwrap();
-    assert!(Otlp::open(&config, &origin()).unwrap_err().to_string().contains("exports already"));
+    reply(9).emit(); // no queue is open yet
+    let otlp = OtlpExporter::open(&config, &origin()).unwrap().unwrap();
+    assert!(OtlpExporter::open(&config, &origin()).unwrap_err().to_string().contains("exports already"));
     let stop = CancellationToken::new();
     let exporting = tokio::spawn(otlp.export(stop.clone()));
 
     let began_at_micros = 1_700_000_000_000_000;
-    let timing = &split(&[(Cause::Observe, 20), (Cause::Policy, 300), (Cause::Act, 5), (Cause::Record, 1)]);
+    let timing = &split(&[
+        (TimeCause::Observe, 20),
+        (TimeCause::Policy, 300),
+        (TimeCause::Act, 5),
+        (TimeCause::Record, 1),
+    ]);
     let outcome = OutcomeName::Ok;
     StepAcknowledged { of, step: 2, token: 8, outcome, began_at_micros, timing, screenshot_bytes: 99 }.emit();
     reply(2).emit();
-    let life =
-        &split(&[(Cause::Boot, 1_000), (Cause::Observe, 20), (Cause::Policy, 300), (Cause::Finish, 40)]);
-    TrajectoryAcknowledged { of, token: 8, end: End::Answered, steps: 3, timing: life, report_micros: 7 }
+    let life = &split(&[
+        (TimeCause::Boot, 1_000),
+        (TimeCause::Observe, 20),
+        (TimeCause::Policy, 300),
+        (TimeCause::Finish, 40),
+    ]);
+    TrajectoryAcknowledged { of, token: 8, end: EndKind::Answered, steps: 3, timing: life, report_micros: 7 }
         .emit();
     let score = Score {
         reward: Some(0.5),
@@ -217,17 +232,17 @@ async fn a_trajectory_is_one_trace_whoever_tells_of_it() {
         rationale: String::new(),
         evidence_sha256: [0; 32],
     };
-    TrajectoryScored { of, end: End::Answered, score: &score, reward: 0.5, score_micros: 40 }.emit();
+    TrajectoryScored { of, end: EndKind::Answered, score: &score, reward: 0.5, score_micros: 40 }.emit();
     stop.cancel();
     exporting.await.unwrap();
 
     let sent = collector.spans();
-    sent.iter().for_each(whose);
+    sent.iter().for_each(check_resource);
     let spans: Vec<Span> = sent.into_iter().flat_map(|sent| sent.items).collect();
     assert_tree(&spans);
-    let mut told: Vec<(&str, u64, String)> =
+    let mut summaries: Vec<(&str, u64, String)> =
         spans.iter().map(|span| (span.name.as_str(), micros(span), parent_of(span, &spans))).collect();
-    told.sort_unstable();
+    summaries.sort_unstable();
     let want = [
         ("act", 5, "step"),
         ("boot", 1_000, "trajectory"),
@@ -241,9 +256,9 @@ async fn a_trajectory_is_one_trace_whoever_tells_of_it() {
         ("step", 326, "trajectory"),
         ("trajectory", 1_367, ""),
     ];
-    assert_eq!(told, want.map(|(name, micros, parent)| (name, micros, parent.to_owned())));
+    assert_eq!(summaries, want.map(|(name, micros, parent)| (name, micros, parent.to_owned())));
 
-    // Between its neighbours, without a gap.
+    // Adjacent to its neighbours, without a gap.
     let named = |name: &str, parent: &str| {
         spans.iter().find(|span| span.name == name && parent_of(span, &spans) == parent).unwrap()
     };
@@ -260,24 +275,24 @@ async fn a_trajectory_is_one_trace_whoever_tells_of_it() {
 
     let kind = |name: &str| spans.iter().find(|span| span.name == name).unwrap().kind;
     assert_eq!((kind("policy"), kind("reply")), (SpanKind::Client.into(), SpanKind::Server.into()));
-    let said = |span: &Span, key: &str| read(&span.attributes, key).unwrap_or_default();
+    let attribute_of = |span: &Span, key: &str| read(&span.attributes, key).unwrap_or_default();
     for span in [trajectory, step, named("score", "trajectory"), named("reply", "policy")] {
-        assert_eq!(said(span, "furrow.trajectory_id"), "quick-g000003-s1-a0", "{}", span.name);
+        assert_eq!(attribute_of(span, "furrow.trajectory_id"), "quick-g000003-s1-a0", "{}", span.name);
     }
     assert_eq!(
-        (said(trajectory, "furrow.end"), said(trajectory, "furrow.steps")),
+        (attribute_of(trajectory, "furrow.end"), attribute_of(trajectory, "furrow.steps")),
         ("answered".into(), "3".into())
     );
     assert_eq!(
-        (said(trajectory, "furrow.policy_micros"), said(step, "furrow.step")),
+        (attribute_of(trajectory, "furrow.policy_micros"), attribute_of(step, "furrow.step")),
         ("300".into(), "2".into())
     );
-    assert_eq!(said(named("reply", "policy"), "furrow.prefill_tokens"), "11");
-    assert_eq!(said(named("score", "trajectory"), "furrow.reward"), "0.5");
-    assert!(trajectory.status.is_none(), "an answer is no failure");
+    assert_eq!(attribute_of(named("reply", "policy"), "furrow.prefill_tokens"), "11");
+    assert_eq!(attribute_of(named("score", "trajectory"), "furrow.reward"), "0.5");
+    assert!(trajectory.status.is_none(), "an answer is not a failure");
 }
 
-static ENGINE: Engine = Engine {
+static ENGINE: EngineStats = EngineStats {
     worker: String::new(),
     slot: None,
     state_origin: None,
@@ -291,7 +306,7 @@ static ENGINE: Engine = Engine {
     cost_usd: None,
 };
 
-/// One trace, no id twice, and every parent there.
+/// One trace, unique ids, and every parent exists.
 #[track_caller]
 fn assert_tree(spans: &[Span]) {
     let traces: BTreeSet<_> = spans.iter().map(|span| &span.trace_id).collect();
@@ -315,12 +330,13 @@ fn micros(span: &Span) -> u64 {
 #[test]
 fn ids_of_two_trajectories_never_meet() {
     let run = Id::new("r").unwrap();
-    let mut seen: BTreeMap<Vec<u8>, String> = BTreeMap::new();
-    let timing = split(&Cause::ALL.map(|cause| (cause, 1)));
+    let mut spans_by_id: BTreeMap<Vec<u8>, String> = BTreeMap::new();
+    let timing = split(&TimeCause::ALL.map(|cause| (cause, 1)));
     for group in 0..20 {
         let group_id = Id::nth(&run, group);
         let trajectory_id: Id<Trajectory> = Id::attempt(&group_id, 0, 0);
-        let of = &Ancestry { run_id: run.clone(), group_id, sample_index: 0, attempt: 0, trajectory_id };
+        let of =
+            &TrajectoryAncestry { run_id: run.clone(), group_id, sample_index: 0, attempt: 0, trajectory_id };
         for step in 0..20 {
             let (outcome, began_at_micros, timing) = (OutcomeName::Ok, 5, &timing);
             let event = StepAcknowledged {
@@ -333,21 +349,22 @@ fn ids_of_two_trajectories_never_meet() {
                 screenshot_bytes: 1,
             };
             for span in event.spans(0) {
-                let place = format!("{} {step} {}", of.trajectory_id, span.name);
-                assert_eq!(seen.insert(span.span_id, place.clone()), None, "{place}");
+                let location = format!("{} {step} {}", of.trajectory_id, span.name);
+                assert_eq!(spans_by_id.insert(span.span_id, location.clone()), None, "{location}");
             }
         }
     }
-    assert_eq!(seen.len(), 20 * 20 * 8);
+    assert_eq!(spans_by_id.len(), 20 * 20 * 8);
 }
 
 #[test]
 fn what_went_wrong_is_marked_as_an_error() {
-    let (of, timing) = (&ancestry(), &split(&[(Cause::Boot, 4)]));
+    let (of, timing) = (&ancestry(), &split(&[(TimeCause::Boot, 4)]));
     let abandoned = TrajectoryAbandoned { of, token: 8, timing, reason: "its lease is lost" }.spans(9_000);
-    let failed = TrajectoryFailed { of, end: End::LeaseLost, reason: "silent", retried: true }.spans(9_000);
+    let failed =
+        TrajectoryFailed { of, end: EndKind::LeaseLost, reason: "silent", retried: true }.spans(9_000);
     let crashed =
-        TrajectoryAcknowledged { of, token: 8, end: End::PageCrash, steps: 0, timing, report_micros: 0 };
+        TrajectoryAcknowledged { of, token: 8, end: EndKind::PageCrash, steps: 0, timing, report_micros: 0 };
     let message =
         |spans: &[Span]| spans[0].status.as_ref().map(|status| (status.code, status.message.clone()));
     assert_eq!(message(&abandoned), Some((2, "its lease is lost".into())));
@@ -358,9 +375,9 @@ fn what_went_wrong_is_marked_as_an_error() {
 }
 
 #[test]
-fn times_that_cannot_be_are_bent_and_never_panic() {
+fn impossible_times_are_clamped_and_never_panic() {
     let of = &ancestry();
-    let timing = &split(&[(Cause::Policy, u64::MAX / 2)]);
+    let timing = &split(&[(TimeCause::Policy, u64::MAX / 2)]);
     let (outcome, screenshot_bytes) = (OutcomeName::Ok, u64::MAX);
     for began_at_micros in [i64::MIN, -1, 0, i64::MAX] {
         let spans = StepAcknowledged {
@@ -375,15 +392,21 @@ fn times_that_cannot_be_are_bent_and_never_panic() {
         .spans(0);
         assert!(spans.iter().all(|span| span.start_time_unix_nano <= span.end_time_unix_nano));
     }
-    let spans =
-        TrajectoryAcknowledged { of, token: 1, end: End::Done, steps: 1, timing, report_micros: u64::MAX }
-            .spans(7);
+    let spans = TrajectoryAcknowledged {
+        of,
+        token: 1,
+        end: EndKind::Done,
+        steps: 1,
+        timing,
+        report_micros: u64::MAX,
+    }
+    .spans(7);
     assert!(spans.iter().all(|span| span.start_time_unix_nano <= span.end_time_unix_nano));
 }
 
 #[test]
 fn a_full_queue_is_counted_and_never_waited_for() {
-    let (figures, of) = (own_figures(), ancestry());
+    let (figures, of) = (own_metrics(), ancestry());
     let (queue, mut receiver) = mpsc::channel(2);
     for _ in 0..5 {
         offer(
@@ -398,7 +421,7 @@ fn a_full_queue_is_counted_and_never_waited_for() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_collector_that_never_answers_does_not_hold_the_process_up() {
-    let (collector, figures) = (Collector::start(Manner::Silence), own_figures());
+    let (collector, figures) = (FakeCollector::start(CollectorMode::Silence), own_metrics());
     let (otlp, queue) = exporter(&collector.endpoint(), figures);
     for _ in 0..BATCH_MAX + 1 {
         queue.try_send(vec![Span::default()]).unwrap();
@@ -411,22 +434,23 @@ async fn a_collector_that_never_answers_does_not_hold_the_process_up() {
     exporting.await.unwrap();
     assert!(began.elapsed() < DRAIN_DEADLINE + Duration::from_secs(2), "{:?}", began.elapsed());
     assert_eq!((figures.otlp_dropped.get(), figures.otlp_events.get()), (BATCH_MAX as u64 + 1, 0));
-    assert!(figures.otlp_failures.get() >= 2, "both signals say so");
+    assert!(figures.otlp_failures.get() >= 2, "both signals count a failure");
     assert!(queue.is_closed());
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_a_collector_cannot_take_now_it_gets_later_and_once() {
-    let (collector, figures) = (Collector::start(Manner::Refuse(Code::Unavailable)), own_figures());
+    let (collector, figures) =
+        (FakeCollector::start(CollectorMode::Refuse(Code::Unavailable)), own_metrics());
     let (otlp, queue) = exporter(&collector.endpoint(), figures);
     let stop = CancellationToken::new();
     let exporting = tokio::spawn(otlp.export(stop.clone()));
     for name in ["one", "two"] {
         queue.try_send(vec![Span { name: name.into(), ..Span::default() }]).unwrap();
     }
-    // The first calls come at once; a third is the second of one of the signals.
+    // The first calls come at once; a third is the second one of either signal.
     collector.until("calls that fail", |collector| collector.calls() >= 3);
-    collector.behave(Manner::Take);
+    collector.behave(CollectorMode::Take);
     collector.until("spans", |collector| !collector.spans().is_empty());
     stop.cancel();
     exporting.await.unwrap();
@@ -438,42 +462,42 @@ async fn what_a_collector_cannot_take_now_it_gets_later_and_once() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_batch_is_given_up_when_it_is_refused_or_was_tried_often_enough() {
-    let figures = own_figures();
-    let (Otlp { mut spans, .. }, queue) = exporter("http://127.0.0.1:9", figures);
-    let one_waits = |spans: &mut SpanLine| {
+    let figures = own_metrics();
+    let (OtlpExporter { mut spans, .. }, queue) = exporter("http://127.0.0.1:9", figures);
+    let one_waits = |spans: &mut SpanSender| {
         queue.try_send(vec![Span::default()]).unwrap();
         assert!(spans.fill());
     };
     one_waits(&mut spans);
-    spans.settle(Fate::Refused);
+    spans.apply_outcome(CallOutcome::Refused);
     assert_eq!((spans.batch.len(), figures.otlp_dropped.get()), (0, 1));
     one_waits(&mut spans);
     for tries in 1..=TRIES_MAX {
         assert_eq!(spans.batch.len(), 1, "before try {tries}");
-        spans.settle(Fate::Away);
+        spans.apply_outcome(CallOutcome::Unavailable);
     }
     assert_eq!((spans.batch.len(), figures.otlp_dropped.get()), (0, 2));
     one_waits(&mut spans);
-    spans.settle(Fate::Taken);
+    spans.apply_outcome(CallOutcome::Accepted);
     assert_eq!((spans.batch.len(), spans.tries, figures.otlp_events.get()), (0, 0, 1));
 }
 
 #[tokio::test]
 async fn pauses_grow_and_one_success_ends_them() {
-    let mut link = Link::new("spans", own_figures());
-    let seconds = |link: &Link| link.pause.as_secs();
+    let mut link = ExportLink::new("spans", own_metrics());
+    let seconds = |link: &ExportLink| link.pause.as_secs();
     let grown: Vec<_> = (0..7)
         .map(|_| {
-            assert_eq!(link.judge(Err(Status::unavailable("away"))), Fate::Away);
+            assert_eq!(link.record_outcome(Err(Status::unavailable("away"))), CallOutcome::Unavailable);
             assert!(!link.is_ready() && link.failing_since.is_some());
             seconds(&link)
         })
         .collect();
     assert_eq!(grown, [1, 2, 4, 8, 16, 30, 30]);
-    assert_eq!(link.judge(Ok(())), Fate::Taken);
+    assert_eq!(link.record_outcome(Ok(())), CallOutcome::Accepted);
     assert_eq!((seconds(&link), link.failing_since), (0, None));
-    assert_eq!(link.judge(Err(Status::unimplemented("spans? no"))), Fate::Refused);
-    assert_eq!(link.judge(Err(Status::unknown("something broke"))), Fate::Away);
+    assert_eq!(link.record_outcome(Err(Status::unimplemented("spans? no"))), CallOutcome::Refused);
+    assert_eq!(link.record_outcome(Err(Status::unknown("something broke"))), CallOutcome::Unavailable);
 }
 
 proptest! {

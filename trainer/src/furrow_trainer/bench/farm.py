@@ -26,7 +26,7 @@ class Farm:
         furrow: path of the furrow program.
         job: the job file as TOML, without `[run]` and `[tasks]`.
         tasks: the number of tasks, and the most steps of each.
-        arguments: further arguments of `furrow run`, such as `--air 4000`.
+        arguments: further arguments of `furrow run`, such as `--simulate-browser 4000`.
     """
 
     def __init__(

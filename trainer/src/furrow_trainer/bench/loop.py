@@ -158,7 +158,12 @@ def _arm(plan: Plan, folder: Path, weights: list[Path], ahead: int) -> list[Cycl
         trajectories=plan.trajectories,
         ahead=ahead,
     )
-    arguments = ["--air", str(SCREENSHOT_BYTES), "--air-settle", str(round(plan.settle_seconds * 1000))]
+    arguments = [
+        "--simulate-browser",
+        str(SCREENSHOT_BYTES),
+        "--simulate-settle",
+        str(round(plan.settle_seconds * 1000)),
+    ]
     cycles = []
     with Farm(folder, plan.furrow, job, (64, plan.steps), arguments) as farm:
         farm.wait_for(farm.run / "data" / "manifest", 120)

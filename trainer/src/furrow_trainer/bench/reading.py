@@ -38,7 +38,9 @@ def collect(folder: Path, furrow: str) -> Path:
     Raises:
         TrainerError: when the farm failed.
     """
-    with Farm(folder, furrow, JOB, (TRAJECTORIES // 4, 10), ["--air", str(SCREENSHOT_BYTES)]) as farm:
+    with Farm(
+        folder, furrow, JOB, (TRAJECTORIES // 4, 10), ["--simulate-browser", str(SCREENSHOT_BYTES)]
+    ) as farm:
         farm.wait(COLLECT_SECONDS)
     return farm.run
 

@@ -12,11 +12,12 @@ unsigned char* shared_bytes;
 namespace {
 
 constexpr unsigned THREADS_MAX = 1024, COPIES_MAX = 512;
-// A few lines more than a power of two: the stacks' upper ends, which are in use, fall into different sets of the caches.
+// A few lines more than a power of two, so that the used upper ends of the stacks are in different
+// cache sets.
 constexpr size_t STACK = (64 << 10) + 5 * 64, SHARED_MAX = 227 << 10, GUARD = 4096;
 
 #if defined(__x86_64__)
-// Saves what a call must keep on the own stack, and takes up where the other one left off.
+// Saves what a call must preserve on its own stack, and resumes the other fiber.
 extern "C" void shim_switch(void** save, void* load);
 asm(R"(
 .text
@@ -48,7 +49,7 @@ struct Context {
 
 void context_begin(Context& context, unsigned char* stack, void (*entry)()) {
     void** top = (void**)(stack + STACK);
-    top[-1] = nullptr;  // the entry never returns; it is met as a function after a call: 8 bytes off 16
+    top[-1] = nullptr;  // the entry never returns; it is entered as after a call: 8 bytes off 16
     top[-2] = (void*)entry;
     for (int i = 3; i <= 8; i++) top[-i] = nullptr;
     context.sp = top - 8;
@@ -93,7 +94,8 @@ struct Fiber {
 Fiber* fibers;
 PendingCopy (*copies)[COPIES_MAX];  // of each fiber
 unsigned char *stacks, *shared_memory;
-// Two of them a warp: whoever goes on to the next operation writes to the other one, and none is two ahead.
+// Two for each warp: a lane that goes on to the next operation writes to the other one, and none is
+// two ahead.
 struct Table {
     unsigned char places[32][SHIM_PLACE];
     float result[SHIM_RESULT];
@@ -129,7 +131,7 @@ void resume(unsigned fiber) {
     context_switch(scheduler, fibers[fiber].context);
 }
 
-// Lets a warp go on whose lanes have all come to one operation.
+// Resumes a warp whose lanes have all reached one operation.
 void release_warp(unsigned warp) {
     const unsigned first = warp * 32;
     for (unsigned lane = first; lane < first + 32; lane++)
@@ -142,7 +144,8 @@ void release_warp(unsigned warp) {
     for (unsigned lane = first; lane < first + 32; lane++) fibers[lane].wait = READY;
 }
 
-// Lets the block go on when all its threads have come to one barrier; complains when nothing can go on. True when the block is done.
+// Resumes the block when all its threads have reached one barrier; reports an error if nothing can
+// continue. True when the block is done.
 bool release_block(unsigned threads) {
     unsigned done = 0, at_barrier = 0;
     for (unsigned i = 0; i < threads; i++) {
@@ -177,7 +180,7 @@ void shuffle(unsigned* order, unsigned count, uint64_t& random) {
     }
 }
 
-// Lets a thread go on to its next wait; true when it could.
+// Runs a thread to its next wait; true if it could run.
 bool run_fiber(unsigned fiber) {
     if (failure[0] || fibers[fiber].wait != READY) return false;
     resume(fiber);
@@ -185,7 +188,7 @@ bool run_fiber(unsigned fiber) {
     return true;
 }
 
-// Lets a warp go on as far as it gets without the others; its lanes in this order.
+// Runs a warp as far as it gets without the others, its lanes in this order.
 void run_warp(const unsigned* lanes) {
     for (bool more = true; more;) {
         more = false;
@@ -224,7 +227,7 @@ void run_block(unsigned threads, bool side_by_side, uint64_t& random) {
     }
     for (unsigned i = 0; i < GUARD && !failure[0]; i++)
         if (shared_memory[shared_given + i] != 0xff) fail("%s", "shared memory was written behind its end");
-    // A block may end before it takes any.
+    // A block may end before it uses any.
     if (!failure[0] && shared_taken && (shared_given + 15) / 16 * 16 != shared_taken) fail("%u bytes of shared memory were asked for and %u taken", shared_given, shared_taken);
 }
 
@@ -311,7 +314,7 @@ struct Launch {
     uint64_t seed;
 };
 
-// Runs a kernel; the answer is null or says what went wrong.
+// Runs a kernel; returns null or an error text.
 extern "C" const char* shim_launch(Kernel* kernel, const Launch* launch, void** arguments) {
     static pthread_mutex_t alone = PTHREAD_MUTEX_INITIALIZER;
     pthread_mutex_lock(&alone);

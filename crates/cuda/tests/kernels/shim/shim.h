@@ -1,9 +1,11 @@
-// CUDA's built-in names for one thread of a block on the CPU: kernels are compiled against this, and run by shim.cpp.
+// CUDA's built-in names for one thread of a block on the CPU: kernels are compiled against this,
+// and run by shim.cpp.
 //
-// The threads of a block are fibers. One runs until it meets a barrier or an operation of its warp, then another one does, in an order drawn
-// from the launch's seed: with an odd seed all warps side by side, with an even one each as far as it gets alone. So a missing barrier shows as a
-// wrong result. Blocks run one after another. Shared memory is what the launch asked
-// for, filled with NaN before each block. Not seen: races inside the memory model, bank conflicts, speed.
+// The threads of a block are fibers. One runs until it reaches a barrier or an operation of its
+// warp, then another one runs, in a random order from the launch's seed: with an odd seed all warps
+// alternate, with an even one each runs as far as it gets alone. So a missing barrier gives a wrong
+// result. Blocks run one after another. Shared memory has the size of the launch and is filled with
+// NaN before each block. Not detected: races inside the memory model, bank conflicts, speed.
 #pragma once
 #include <math.h>
 #include <stddef.h>
@@ -22,17 +24,18 @@ struct Index3 {
 extern Index3 threadIdx, blockIdx, blockDim, gridDim;
 extern unsigned char* shared_bytes;
 
-// Waits for all threads of the block; the line says which barrier it is.
+// Waits for all threads of the block; the line identifies the barrier.
 void shim_barrier(int line);
 #define __syncthreads() shim_barrier(__LINE__)
 
 constexpr size_t SHIM_PLACE = 32, SHIM_RESULT = 128;
 
-// What the lanes of a warp brought to an operation that all of them have come to. It stays until the warp's next operation but one.
+// Values that the lanes of a warp brought to an operation that all of them have reached. They stay
+// until the warp's next operation but one.
 struct Meeting {
     const unsigned char* places;  // of each lane, SHIM_PLACE bytes apart
-    float* result;                // room for what is computed once for all of them
-    bool first;                   // this lane is to compute it
+    float* result;                // memory for a result that is computed once for all of them
+    bool first;                   // this lane computes it
 };
 
 Meeting shim_meet(const void* mine, size_t bytes, const char* what);
@@ -60,17 +63,18 @@ template <class T> T atomicAdd(T* to, T more) {
     return before;
 }
 
-// What a block has taken of its shared memory so far.
+// Bytes that a block has taken of its shared memory so far.
 void shim_shared_used(unsigned bytes);
 // Refuses an address of 16 bytes that is not aligned or not in shared memory.
 void shim_shared_row(const void* row);
 
-// Copies that are carried out no earlier than they are waited for.
+// Copies that are performed no earlier than they are waited for.
 void shim_copy_begin(void* to, const void* from);
 void shim_copy_commit();
 void shim_copy_wait(unsigned left);
 
-// The kernels of this library. A library of planted bugs holds a file several times, each in a namespace of its own.
+// The kernels of this library. A library of planted bugs holds a file several times, each in a
+// namespace of its own.
 struct Kernel {
     const char* name;
     unsigned variant;
@@ -89,7 +93,8 @@ struct bf16;
 struct Span;
 struct Tile;
 
-// A letter for each type a parameter may have or point to; crates/cuda/src/launch.rs has the same.
+// A letter for each type that a parameter may have or point to; crates/cuda/src/launch.rs has the
+// same.
 inline char shim_letter(const float*) { return 'f'; }
 inline char shim_letter(const double*) { return 'd'; }
 inline char shim_letter(const unsigned*) { return 'u'; }
@@ -99,7 +104,7 @@ inline char shim_letter(const bf16*) { return 'h'; }
 inline char shim_letter(const Span*) { return 's'; }
 inline char shim_letter(const Tile*) { return 't'; }
 
-// Those of types that kernel files define: they lie in the file's namespace.
+// Letters of types that kernel files define: they are in the file's namespace.
 #define SHIM_NAMES                                          \
     struct Move;                                            \
     struct Pick;                                            \

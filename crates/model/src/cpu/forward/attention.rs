@@ -1,23 +1,25 @@
-//! An attention layer over a batch: projection, keys and values into their pages, softmax over the pages, projection.
+//! An attention layer over a batch: projection, keys and values written to their pages, softmax
+//! over the pages, projection.
 
-use super::Pass;
+use super::ForwardPass;
 use crate::backend::PAGE_TOKENS;
-use crate::cpu::work::{AttendJob, Work, attend_tokens, emptied};
-use crate::kernels::{Attention, Rows};
+use crate::cpu::work::{AttendJob, BatchWorkspace, attend_tokens, emptied};
+use crate::kernels::{PagedAttention, StridedRows};
 use crate::layers::attention::{page, store};
 use crate::weights::AttentionWeights;
 
-impl Pass<'_> {
-    /// From the normed rows to what is added to the residual stream. `layer` counts attention layers.
+impl ForwardPass<'_> {
+    /// Computes the addition to the residual stream from the normed rows. `layer` counts attention
+    /// layers.
     pub(super) fn attention(&mut self, layer: usize, weights: &AttentionWeights) {
         let [q, _, qkv] = self.text.attention.widths();
         let (all, all_q, all_qkv) = (self.all(self.text.hidden), self.all(q), self.all(qkv));
-        let Work { normed, wide, .. } = &mut *self.work;
+        let BatchWorkspace { normed, wide, .. } = &mut *self.work;
         self.crew.product(&weights.qkv, &normed[..all], &mut wide[..all_qkv]);
         self.store(layer);
         self.attend(layer);
         self.join();
-        let Work { by_row, delta, .. } = &mut *self.work;
+        let BatchWorkspace { by_row, delta, .. } = &mut *self.work;
         self.crew.product(&weights.out, &by_row[..all_q], &mut delta[..all]);
     }
 
@@ -34,12 +36,12 @@ impl Pass<'_> {
         }
     }
 
-    /// Shares out KV heads and some tokens each among the threads.
+    /// Distributes KV heads and groups of tokens among the threads.
     fn attend(&mut self, layer: usize) {
         let (config, layout, rows) = (&self.text.attention, self.layout, self.layout.rows());
         let [q, _, qkv] = config.widths();
         let (tokens, width) = (attend_tokens(config), config.group() * config.head_dim);
-        let Work { wide, by_head, jobs, .. } = &mut *self.work;
+        let BatchWorkspace { wide, by_head, jobs, .. } = &mut *self.work;
 
         let mut list: Vec<AttendJob<'_>> = emptied(std::mem::take(&mut jobs.attend));
         let mut rest = &mut by_head[..rows * q];
@@ -56,10 +58,10 @@ impl Pass<'_> {
         self.crew.team.pieces(&mut list, 1, |_, jobs| {
             for AttendJob { piece, kv_head, first, out } in jobs {
                 let end = *first + out.len() / width;
-                let own = Rows::new(piece.rows(wide, qkv), *kv_head * width, width, qkv);
+                let own = StridedRows::new(piece.rows(wide, qkv), *kv_head * width, width, qkv);
                 let queries = own.part(*first, end);
                 let pages = batch[piece.span].pages;
-                Attention { head_dim: config.head_dim, scale, queries }.run(
+                PagedAttention { head_dim: config.head_dim, scale, queries }.run(
                     |token| piece.start + *first + token + 1,
                     |index| page(config, arena.keys_values(layer, pages[index]), *kv_head),
                     out,
@@ -69,12 +71,12 @@ impl Pass<'_> {
         jobs.attend = emptied(list);
     }
 
-    /// Brings the heads' outputs into rows.
+    /// Gathers the heads' outputs into rows.
     fn join(&mut self) {
         let (layout, rows) = (self.layout, self.layout.rows());
         let ([q, _, _], wide_row) =
             (self.text.attention.widths(), self.text.attention.group() * self.text.attention.head_dim);
-        let Work { by_head, by_row, .. } = &mut *self.work;
+        let BatchWorkspace { by_head, by_row, .. } = &mut *self.work;
         self.crew.rows(&mut by_row[..rows * q], q, |row, out| {
             let piece = &layout.pieces[layout.piece_of[row] as usize];
             let kv_heads = by_head[piece.base * q..].chunks_exact(piece.len * wide_row);

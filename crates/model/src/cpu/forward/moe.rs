@@ -1,32 +1,33 @@
 //! An expert layer over a batch: routing, then the experts.
 
-use super::Pass;
-use crate::cpu::probe::Probe;
-use crate::cpu::work::{Routed, Work};
-use crate::layers::moe::{self, Routes, Scratch};
+use super::ForwardPass;
+use crate::cpu::probe::ProbeEvent;
+use crate::cpu::work::{BatchWorkspace, ExpertWorkspace};
+use crate::layers::moe::{self, ExpertRoutes, ExpertScratch};
 use crate::weights::MoeWeights;
 
-impl Pass<'_> {
-    /// From the normed rows to what is added to the residual stream. `layer` counts all layers.
+impl ForwardPass<'_> {
+    /// Computes the addition to the residual stream from the normed rows. `layer` counts all
+    /// layers.
     pub(super) fn moe(&mut self, layer: usize, weights: &MoeWeights) {
         let config =
-            self.text.moe.as_ref().expect("a model with expert layers says how many experts there are");
+            self.text.moe.as_ref().expect("the configuration of a model with expert layers has their sizes");
         let (rows, all) = (self.layout.rows(), self.all(self.text.hidden));
         let (chosen, latent) =
             (self.all(config.experts_per_token), config.latent.unwrap_or(self.text.hidden));
-        let Work { normed, delta, wide, routed, .. } = &mut *self.work;
-        let Routed { scores, logits, experts, weights: counts, .. } = routed;
-        let mut routes = Routes {
+        let BatchWorkspace { normed, delta, wide, routed, .. } = &mut *self.work;
+        let ExpertWorkspace { scores, logits, experts, weights: counts, .. } = routed;
+        let mut routes = ExpertRoutes {
             logits: &mut logits[..rows * config.experts],
             experts: &mut experts[..chosen],
             weights: &mut counts[..chosen],
         };
         moe::route(self.crew, config, weights, &normed[..all], scores, &mut routes);
         if let Some(observer) = &mut self.observer {
-            let Routes { logits, experts, weights } = &routes;
-            observer(Probe::Routed { layer, logits, experts, weights });
+            let ExpertRoutes { logits, experts, weights } = &routes;
+            observer(ProbeEvent::Routed { layer, logits, experts, weights });
         }
-        let scratch = Scratch {
+        let scratch = ExpertScratch {
             latent: &mut routed.latent[..rows * latent],
             gathered: &mut routed.gathered[..rows * latent],
             answered: &mut routed.answered[..rows * latent],

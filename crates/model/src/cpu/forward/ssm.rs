@@ -1,31 +1,33 @@
-//! A Mamba-2 layer over a batch: projection, convolution, recurrence by heads, gated norm, projection.
+//! A Mamba-2 layer over a batch: projection, convolution, recurrence by heads, gated norm,
+//! projection.
 
-use super::Pass;
-use crate::cpu::work::{ScanJob, Work, emptied, heads_per_job};
-use crate::kernels::{Conv, Rows};
+use super::ForwardPass;
+use crate::cpu::work::{BatchWorkspace, ScanJob, emptied, heads_per_job};
+use crate::kernels::{ConvKernel, StridedRows};
 use crate::layers::{norm, ssm};
 use crate::weights::SsmWeights;
 
-impl Pass<'_> {
-    /// From the normed rows to what is added to the residual stream. `layer` counts Mamba-2 layers.
+impl ForwardPass<'_> {
+    /// Computes the addition to the residual stream from the normed rows. `layer` counts Mamba-2
+    /// layers.
     pub(super) fn ssm(&mut self, layer: usize, weights: &SsmWeights) {
         let (all, inner) = (self.all(self.text.hidden), self.all(self.text.ssm.inner()));
         let projected = self.all(self.text.ssm.in_proj_width());
-        let Work { normed, wide, .. } = &mut *self.work;
+        let BatchWorkspace { normed, wide, .. } = &mut *self.work;
         self.crew.product(&weights.in_proj, &normed[..all], &mut wide[..projected]);
         self.convolve(layer, &self.convs[layer]);
         self.find_steps(weights);
         self.scan(layer, weights);
         self.gate(weights);
-        let Work { by_row, delta, .. } = &mut *self.work;
+        let BatchWorkspace { by_row, delta, .. } = &mut *self.work;
         self.crew.product(&weights.out_proj, &by_row[..inner], &mut delta[..all]);
     }
 
-    fn convolve(&mut self, layer: usize, conv: &Conv) {
+    fn convolve(&mut self, layer: usize, conv: &ConvKernel) {
         let (config, layout, rows) = (&self.text.ssm, self.layout, self.layout.rows());
         let (width, stride) = (config.conv_width(), config.in_proj_width());
-        let Work { wide, conv: mixed, .. } = &mut *self.work;
-        let inputs = Rows::new(&wide[..rows * stride], config.parts()[1].start, width, stride);
+        let BatchWorkspace { wide, conv: mixed, .. } = &mut *self.work;
+        let inputs = StridedRows::new(&wide[..rows * stride], config.parts()[1].start, width, stride);
         let arena = &*self.arena;
         self.crew.rows(&mut mixed[..rows * width], width, |row, out| {
             let piece = &layout.pieces[layout.piece_of[row] as usize];
@@ -40,19 +42,20 @@ impl Pass<'_> {
 
     fn find_steps(&mut self, weights: &SsmWeights) {
         let (config, rows) = (&self.text.ssm, self.layout.rows());
-        let Work { wide, steps, .. } = &mut *self.work;
+        let BatchWorkspace { wide, steps, .. } = &mut *self.work;
         let (dt, stride) = (config.parts()[2].clone(), config.in_proj_width());
-        let raw = Rows::new(&wide[..rows * stride], dt.start, dt.len(), stride);
+        let raw = StridedRows::new(&wide[..rows * stride], dt.start, dt.len(), stride);
         let width = 2 * config.heads;
         self.crew.rows(&mut steps[..rows * width], width, |row, out| {
             ssm::steps(config, weights, raw.row(row), out);
         });
     }
 
-    /// Runs the recurrence: every head of every span apart, so that all threads have work at any batch.
+    /// Runs the recurrence. Every head of every span is separate, so that all threads have work at
+    /// any batch size.
     fn scan(&mut self, layer: usize, weights: &SsmWeights) {
         let (config, layout, rows) = (&self.text.ssm, self.layout, self.layout.rows());
-        let Work { conv: mixed, steps, by_head, jobs, .. } = &mut *self.work;
+        let BatchWorkspace { conv: mixed, steps, by_head, jobs, .. } = &mut *self.work;
         let heads = heads_per_job(config.heads, layout.pieces.len(), self.crew.team.threads());
         let mut list: Vec<ScanJob<'_>> = emptied(std::mem::take(&mut jobs.scan));
         let states = self.arena.states(layer, layout.pieces.iter().map(|piece| piece.slot));
@@ -79,12 +82,12 @@ impl Pass<'_> {
         jobs.scan = emptied(list);
     }
 
-    /// Brings the heads' outputs into rows, gates and norms them.
+    /// Gathers the heads' outputs into rows, gates and norms them.
     fn gate(&mut self, weights: &SsmWeights) {
         let (config, layout, rows) = (&self.text.ssm, self.layout, self.layout.rows());
         let (inner, size, stride) = (config.inner(), config.head_dim, config.in_proj_width());
-        let Work { wide, by_head, by_row, .. } = &mut *self.work;
-        let z = Rows::new(&wide[..rows * stride], 0, inner, stride);
+        let BatchWorkspace { wide, by_head, by_row, .. } = &mut *self.work;
+        let z = StridedRows::new(&wide[..rows * stride], 0, inner, stride);
         self.crew.rows(&mut by_row[..rows * inner], inner, |row, out| {
             let piece = &layout.pieces[layout.piece_of[row] as usize];
             let heads = piece.rows(by_head, inner).chunks_exact(piece.len * size);

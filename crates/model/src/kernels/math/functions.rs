@@ -1,24 +1,25 @@
-//! Exponential and its kin over sixteen lanes. The polynomials are minimax fits of ours; each line says over what range and how well.
+//! Exponential and related functions over sixteen lanes. The polynomials are our own minimax fits;
+//! each comment gives the range and the error.
 
 use crate::kernels::vector::Vector;
 
 /// A function of one value.
-pub(in crate::kernels) trait Function: Copy {
+pub(in crate::kernels) trait UnaryFunction: Copy {
     fn of<V: Vector>(self, x: V) -> V;
 }
 
 /// e^x: 0 below -104, infinity above 88.8, within 1 ulp between (2 where the result is subnormal).
 ///
-/// x = n ln 2 + r with |r| <= ln 2 / 2; e^r = 1 + r + r^2 p(r), p within 3e-9 of its due; then two factors 2^(n/2), so that neither
-/// overflows where the result does not.
+/// x = n ln 2 + r with |r| <= ln 2 / 2; e^r = 1 + r + r^2 p(r), p with an error below 3e-9; then
+/// two factors 2^(n/2), so that neither overflows unless the result does.
 #[inline(always)]
 pub(in crate::kernels) fn exp<V: Vector>(x: V) -> V {
-    // `max` and `min` answer with their second operand when one is NaN: so NaN comes through.
+    // `max` and `min` return their second operand if one is NaN, so NaN is preserved.
     let x = V::splat(89.0).min(V::splat(-105.0).max(x));
     // Adding 1.5 x 2^23 rounds to an integer and leaves it in the low bits.
     let magic = V::splat(12_582_912.0);
     let n = x.fma(V::splat(std::f32::consts::LOG2_E), magic).sub(magic);
-    // ln 2 in two parts, the first with 15 bits: n times it is exact.
+    // ln 2 in two parts, the first with 15 bits, so that n times it is exact.
     let r = n.fma(V::splat(-0.693_145_75), x);
     let r = n.fma(V::splat(-1.428_606_8e-6), r);
     let p = polynomial(r, &[0.001_381_314_1, 0.008_369_419, 0.041_668_456, 0.166_665_15, 0.499_999_94]);
@@ -29,7 +30,7 @@ pub(in crate::kernels) fn exp<V: Vector>(x: V) -> V {
     e.mul(power_of_two(half)).mul(power_of_two(rest))
 }
 
-/// 2^n, n from -126 to 127 in the low bits as left by the magic number.
+/// 2^n, n from -126 to 127 in the low bits, as the magic number leaves it.
 #[inline(always)]
 fn power_of_two<V: Vector>(n: V) -> V {
     n.shift_left::<23>().add_bits(V::splat(1.0))
@@ -45,8 +46,8 @@ fn polynomial<V: Vector, const N: usize>(x: V, coefficients: &[f32; N]) -> V {
     sum
 }
 
-/// ln(1 + u) for u in 0..=1, to 2 ulp, also where u is tiny: 2 atanh(s) = 2 s + s^3 q(s^2) with s = u / (2 + u) <= 1/3, q within 1e-10 of
-/// its due.
+/// ln(1 + u) for u in 0..=1, to 2 ulp, also for tiny u: 2 atanh(s) = 2 s + s^3 q(s^2) with s = u /
+/// (2 + u) <= 1/3, q with an error below 1e-10.
 #[inline(always)]
 pub(in crate::kernels) fn ln_one_plus<V: Vector>(u: V) -> V {
     let s = u.div(V::splat(2.0).add(u));
@@ -59,18 +60,19 @@ pub(in crate::kernels) fn ln_one_plus<V: Vector>(u: V) -> V {
 #[derive(Clone, Copy)]
 pub(in crate::kernels) struct Exp;
 
-impl Function for Exp {
+impl UnaryFunction for Exp {
     #[inline(always)]
     fn of<V: Vector>(self, x: V) -> V {
         exp(x)
     }
 }
 
-/// 1 / (1 + e^-x), by e^-|x| so that nothing overflows and small results keep their digits.
+/// 1 / (1 + e^-x), computed from e^-|x| so that nothing overflows and small results keep their
+/// digits.
 #[derive(Clone, Copy)]
 pub(in crate::kernels) struct Sigmoid;
 
-impl Function for Sigmoid {
+impl UnaryFunction for Sigmoid {
     #[inline(always)]
     fn of<V: Vector>(self, x: V) -> V {
         let e = exp(V::zero().sub(x.abs()));
@@ -83,18 +85,19 @@ impl Function for Sigmoid {
 #[derive(Clone, Copy)]
 pub(in crate::kernels) struct Silu;
 
-impl Function for Silu {
+impl UnaryFunction for Silu {
     #[inline(always)]
     fn of<V: Vector>(self, x: V) -> V {
         x.mul(Sigmoid.of(x))
     }
 }
 
-/// ln(1 + e^x) = max(x, 0) + ln(1 + e^-|x|): no floor, so -15 gives 3e-7, and no ceiling.
+/// ln(1 + e^x) = max(x, 0) + ln(1 + e^-|x|), without a lower limit, so -15 gives 3e-7, or an upper
+/// one.
 #[derive(Clone, Copy)]
 pub(in crate::kernels) struct Softplus;
 
-impl Function for Softplus {
+impl UnaryFunction for Softplus {
     #[inline(always)]
     fn of<V: Vector>(self, x: V) -> V {
         let rest = ln_one_plus(exp(V::zero().sub(x.abs())));
@@ -106,7 +109,7 @@ impl Function for Softplus {
 #[derive(Clone, Copy)]
 pub(in crate::kernels) struct SquaredRelu;
 
-impl Function for SquaredRelu {
+impl UnaryFunction for SquaredRelu {
     #[inline(always)]
     fn of<V: Vector>(self, x: V) -> V {
         let positive = V::zero().max(x);
@@ -114,12 +117,13 @@ impl Function for SquaredRelu {
     }
 }
 
-/// x Phi(x), Phi the normal distribution (the erf form). Inside -1..1 Phi(x) = 1/2 + x q(x^2), q within 1e-9 of its due; outside
-/// Phi(-t sqrt 2) = e^(-t^2) k p(k) with k = 1 / (1 + 0.35 t), p within 8e-9 of its due: so the negative tail keeps its digits.
+/// x Phi(x), Phi the normal distribution (the erf form). Inside -1..1 Phi(x) = 1/2 + x q(x^2), q
+/// with an error below 1e-9; outside Phi(-t sqrt 2) = e^(-t^2) k p(k) with k = 1 / (1 + 0.35 t), p
+/// with an error below 8e-9, so the negative tail keeps its digits.
 #[derive(Clone, Copy)]
 pub(in crate::kernels) struct Gelu;
 
-impl Function for Gelu {
+impl UnaryFunction for Gelu {
     #[inline(always)]
     fn of<V: Vector>(self, x: V) -> V {
         let one = V::splat(1.0);
@@ -151,11 +155,12 @@ fn normal_tail<V: Vector>(x: V) -> V {
         0.098_606_44,
         0.098_739_86,
     ];
-    // From 14.2 on the result is 0; squares of what is far greater would overflow.
+    // From 14.2 on the result is 0; squares of far larger values would overflow.
     let x = V::splat(16.0).min(x.abs());
     // 0.35 / sqrt 2, as t = |x| / sqrt 2.
     let k = V::splat(1.0).div(x.fma(V::splat(0.247_487_37), V::splat(1.0)));
-    // e^(-x^2 / 2): what the rounding of x^2 lost, up to 4e-6 of the result far out, is made good to first order.
+    // e^(-x^2 / 2), corrected to first order for the rounding error of x^2, which is up to 4e-6 of
+    // the result for large x.
     let square = x.mul(x);
     let lost = x.fma(x, V::zero().sub(square));
     let e = exp(square.mul(V::splat(-0.5)));

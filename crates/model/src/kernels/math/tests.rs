@@ -1,8 +1,9 @@
-//! Accuracy against float64, and the same bits by every family of instructions and at every place of a slice.
+//! Accuracy against float64, and equal bits with every instruction set and at every position of a
+//! slice.
 
 use super::*;
 
-/// 0.5 (1 + erf(x / sqrt 2)): the series near 0, the continued fraction of erfc far out.
+/// 0.5 (1 + erf(x / sqrt 2)): the series near 0, the continued fraction of erfc far from 0.
 fn normal(x: f64) -> f64 {
     let z = x.abs() / std::f64::consts::SQRT_2;
     let tail = if z < 2.5 {
@@ -19,15 +20,15 @@ fn normal(x: f64) -> f64 {
     if x < 0.0 { tail } else { 1.0 - tail }
 }
 
-/// How far apart two neighbouring float32 are at a value.
+/// Distance between two neighbouring float32 at a value.
 fn ulp(value: f64) -> f64 {
     let value = (value.abs() as f32).max(f32::MIN_POSITIVE);
     f64::from(f32::from_bits(value.to_bits() + 1)) - f64::from(value)
 }
 
-/// Holds a function to float64 over a range; and to itself by all instructions.
+/// Checks a function against float64 over a range, and for equal bits with all instruction sets.
 #[track_caller]
-fn check<F: Function>(
+fn check<F: UnaryFunction>(
     name: &str,
     function: F,
     exact: impl Fn(f64) -> f64,
@@ -39,7 +40,7 @@ fn check<F: Function>(
     let inputs: Vec<f32> =
         (0..count).map(|at| low + (high - low) * (at as f32 / (count - 1) as f32)).collect();
     let mut got = inputs.clone();
-    Isa::best().run(Map { values: &mut got, function });
+    InstructionSet::best().run(ElementMap { values: &mut got, function });
     let mut worst = (0.0, 0.0);
     for (x, y) in inputs.iter().zip(&got) {
         let want = exact(f64::from(*x));
@@ -50,9 +51,9 @@ fn check<F: Function>(
     }
     println!("{name} from {low} to {high}: {:.2} ulp at {}", worst.0, worst.1);
     assert!(worst.0 <= ulps_max, "{name}: {} ulp at {}", worst.0, worst.1);
-    for isa in Isa::here() {
+    for isa in InstructionSet::available() {
         let mut other = inputs.clone();
-        isa.run(Map { values: &mut other, function });
+        isa.run(ElementMap { values: &mut other, function });
         assert!(same(&other, &got), "{name} by {isa:?}");
     }
 }
@@ -95,9 +96,9 @@ fn erf_is_within_2e_7() {
 #[test]
 fn extremes_come_out_right() {
     /// The function of one value.
-    fn of(function: impl Function, x: f32) -> f32 {
+    fn of(function: impl UnaryFunction, x: f32) -> f32 {
         let mut values = [x];
-        Isa::best().run(Map { values: &mut values, function });
+        InstructionSet::best().run(ElementMap { values: &mut values, function });
         values[0]
     }
     let infinity = f32::INFINITY;
@@ -114,7 +115,7 @@ fn extremes_come_out_right() {
         (of(Softplus, 1e30), 1e30),
         (of(Softplus, infinity), infinity),
         (of(Softplus, -infinity), 0.0),
-        // A dt of 3.06e-7, far below any floor another implementation puts under it.
+        // A dt of 3.06e-7, far below the lower limits of other implementations.
         (of(Softplus, -15.0), 3.059_023e-7),
         (of(SquaredRelu, -infinity), 0.0),
         (of(Gelu, 30.0), 30.0),
@@ -139,7 +140,7 @@ fn extremes_come_out_right() {
 }
 
 #[test]
-fn a_value_does_not_depend_on_its_place() {
+fn a_value_does_not_depend_on_its_index() {
     let inputs: Vec<f32> = (0..67).map(|at| at as f32 * 0.37 - 11.0).collect();
     let mut all = inputs.clone();
     softplus(&mut all);
@@ -209,8 +210,8 @@ fn check_rows(len: usize) {
         "widen"
     );
 
-    for isa in Isa::here() {
-        let sums = [isa.run(Dot { a: &x, b: &w }), dot(&x, &w)];
+    for isa in InstructionSet::available() {
+        let sums = [isa.run(DotProduct { a: &x, b: &w }), dot(&x, &w)];
         assert_eq!(sums[0].to_bits(), sums[1].to_bits(), "dot of {len} by {isa:?}");
         let [mut here, mut best] = [vec![0.0; len], vec![0.0; len]];
         isa.run(LayerNorm { x: &x, weight: &w, bias: &b, epsilon: 1e-6, out: &mut here });
@@ -234,11 +235,11 @@ fn rows_are_accurate() {
     }
 }
 
-/// The trees over lanes are the same tree.
+/// The trees over lanes are the same in every instruction set.
 #[test]
 fn sums_of_lanes_agree() {
-    struct Sums([[f32; LANES]; LANES]);
-    impl Op for Sums {
+    struct LaneSums([[f32; LANES]; LANES]);
+    impl VectorOp for LaneSums {
         type Output = [u32; LANES];
 
         #[inline(always)]
@@ -255,6 +256,6 @@ fn sums_of_lanes_agree() {
     let lanes: [[f32; LANES]; LANES] = std::array::from_fn(|row| {
         std::array::from_fn(|lane| ((row * 31 + lane * 17) as f32).sin() * 10f32.powi(lane as i32 % 5))
     });
-    let best = Isa::best().run(Sums(lanes));
-    assert!(Isa::here().into_iter().all(|isa| isa.run(Sums(lanes)) == best));
+    let best = InstructionSet::best().run(LaneSums(lanes));
+    assert!(InstructionSet::available().into_iter().all(|isa| isa.run(LaneSums(lanes)) == best));
 }

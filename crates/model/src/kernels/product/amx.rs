@@ -1,11 +1,14 @@
-//! Products of bfloat16 by the tiles of AMX (Intel Xeon from Sapphire Rapids on), found at run time.
+//! Products of bfloat16 with the tiles of AMX (Intel Xeon from Sapphire Rapids on), detected at run
+//! time.
 //!
-//! One instruction multiplies 16 rows by 32 inputs with 32 inputs by 16 outputs: 16,384 operations in 16 cycles, against 64 a cycle of two
-//! AVX-512 pipes. A block is 32 rows by a panel of 32 outputs: each step along K loads four tiles (32 cycles from the first-level cache) for four
+//! One instruction multiplies 16 rows by 32 inputs with 32 inputs by 16 outputs: 16,384 operations
+//! in 16 cycles, against 64 a cycle of two AVX-512 pipes. A block is 32 rows by a panel of 32
+//! outputs: each step along K loads four tiles (32 cycles from the first-level cache) for four
 //! instructions (64 cycles).
 //!
-//! Order of an element: 32 inputs a step; inside a step the even inputs are one chain of fused multiply-adds from zero, the odd inputs another,
-//! and their sum is added to the element. Rows are computed apart, so their number changes no bit. Subnormal numbers count as zero.
+//! Order of an element: 32 inputs a step. In a step the even inputs are one chain of fused
+//! multiply-adds from zero, the odd inputs another, and their sum is added to the element. Rows are
+//! computed separately, so their number changes no bit. Subnormal numbers count as zero.
 #![allow(unsafe_code)]
 
 use std::arch::asm;
@@ -13,26 +16,27 @@ use std::arch::x86_64::__cpuid_count;
 use std::sync::OnceLock;
 
 use super::inputs::rounded;
-use super::{Cut, share};
-use crate::kernels::buffer::Buffer;
-use crate::kernels::isa::{Isa, Op};
-use crate::kernels::matrix::{Matrix, PANEL};
-use crate::kernels::{Team, vector::Vector};
+use super::{TaskGrid, share};
+use crate::kernels::buffer::AlignedBuffer;
+use crate::kernels::isa::{InstructionSet, VectorOp};
+use crate::kernels::matrix::{PANEL, PackedMatrix};
+use crate::kernels::{ThreadPool, vector::Vector};
 
 /// Rows of a tile.
 const LINES: usize = 16;
-/// Words of a tile's row: two inputs each.
+/// 32-bit values of a tile's row: two inputs each.
 const LINE: usize = 16;
-/// Words of a tile.
+/// 32-bit values of a tile.
 const TILE: usize = LINES * LINE;
 
-/// Whether this machine has the tiles and the system lets us use them.
+/// Whether this machine has the tiles and the system permits their use.
 pub(super) fn is_here() -> bool {
     static HERE: OnceLock<bool> = OnceLock::new();
     *HERE.get_or_init(|| has_instructions() && system_saves_tiles() && ask_for_permission())
 }
 
-/// AMX-TILE and AMX-BF16 (CPUID 7.0, EDX bits 24 and 22), and the instruction that tells what the system saves (CPUID 1, ECX bit 27).
+/// AMX-TILE and AMX-BF16 (CPUID 7.0, EDX bits 24 and 22), and the instruction that reports what the
+/// system saves (CPUID 1, ECX bit 27).
 fn has_instructions() -> bool {
     let [basic, extended] = [(1, 0), (7, 0)].map(|(leaf, part)| __cpuid_count(leaf, part));
     let known = __cpuid_count(0, 0).eax >= 7;
@@ -42,21 +46,22 @@ fn has_instructions() -> bool {
 /// Whether the system saves tiles when it switches threads: components 17 and 18 of XCR0.
 fn system_saves_tiles() -> bool {
     let low: u32;
-    // SAFETY: CPUID said that the instruction is there; it only reads a register.
+    // SAFETY: CPUID reported the instruction; it only reads a register.
     unsafe {
         asm!("xgetbv", in("ecx") 0, out("eax") low, out("edx") _, options(nomem, nostack, preserves_flags));
     };
     low >> 17 & 3 == 3
 }
 
-/// Linux gives 8 KiB of tiles a thread only to a process that asks for them: `arch_prctl(ARCH_REQ_XCOMP_PERM, 18)`.
+/// Linux allocates 8 KiB of tiles a thread only to a process that requests them:
+/// `arch_prctl(ARCH_REQ_XCOMP_PERM, 18)`.
 #[cfg(target_os = "linux")]
 fn ask_for_permission() -> bool {
     const ARCH_PRCTL: u64 = 158;
     const REQUEST: u64 = 0x1023;
     const TILE_DATA: u64 = 18;
     let answer: i64;
-    // SAFETY: a system call that touches no memory of ours. The kernel spoils rcx and r11.
+    // SAFETY: the system call touches no memory of this process. The kernel overwrites rcx and r11.
     unsafe {
         asm!("syscall", inlateout("rax") ARCH_PRCTL => answer, in("rdi") REQUEST, in("rsi") TILE_DATA,
             out("rcx") _, out("r11") _, options(nostack));
@@ -69,7 +74,7 @@ fn ask_for_permission() -> bool {
     false
 }
 
-/// Asks for the 32 lines of one step of a panel, so many bytes ahead of where the loop stands.
+/// Prefetches the 32 lines of one step of a panel, this many bytes ahead of the loop.
 macro_rules! prefetch {
     ($ahead:literal) => {
         concat!(
@@ -82,18 +87,25 @@ macro_rules! prefetch {
     };
 }
 
-/// `y[m, out] = x[m, in] W^T` for bfloat16 weights, shapes checked by the caller, `is_here` seen.
-pub(super) fn product(matrix: &Matrix, team: &Team, x: &[f32], y: &mut [f32], scratch: &mut Buffer) {
+/// `y[m, out] = x[m, in] W^T` for bfloat16 weights; the caller has checked the shapes and
+/// `is_here`.
+pub(super) fn product(
+    matrix: &PackedMatrix,
+    team: &ThreadPool,
+    x: &[f32],
+    y: &mut [f32],
+    scratch: &mut AlignedBuffer,
+) {
     let rows = y.len() / matrix.out;
     let (blocks, steps) = (rows.div_ceil(LINES), matrix.panel_steps() / LINE);
     scratch.grow(blocks * steps * TILE);
-    let words = &mut scratch[..blocks * steps * TILE];
-    team.pieces(words, steps * TILE, |block, words| {
-        Isa::best().run(Pack { x, input: matrix.input, first: block * LINES, rows, words });
+    let packed = &mut scratch[..blocks * steps * TILE];
+    team.pieces(packed, steps * TILE, |block, packed| {
+        InstructionSet::best().run(RowPacker { x, input: matrix.input, first: block * LINES, rows, packed });
     });
 
-    let cut = Cut::new(matrix, rows, team.threads());
-    let output = Output { start: y.as_mut_ptr(), rows, matrix, inputs: words, steps };
+    let cut = TaskGrid::new(matrix, rows, team.threads());
+    let output = AmxOutput { start: y.as_mut_ptr(), rows, matrix, inputs: packed, steps };
     team.tasks(cut.groups * cut.strips, |task| {
         let (group, strip) = (task / cut.strips, task % cut.strips);
         let panels = share(matrix.out.div_ceil(PANEL), cut.strips, strip);
@@ -101,35 +113,36 @@ pub(super) fn product(matrix: &Matrix, team: &Team, x: &[f32], y: &mut [f32], sc
     });
 }
 
-/// Rounds the rows of one block to bfloat16 and lays them out tile by tile along K; what is missing is zero.
-struct Pack<'a> {
+/// Rounds the rows of one block to bfloat16 and arranges them tile by tile along K; missing rows
+/// are zero.
+struct RowPacker<'a> {
     x: &'a [f32],
     input: usize,
-    /// The block's first row, and how many there are in all.
+    /// The block's first row, and the number of all rows.
     first: usize,
     rows: usize,
-    words: &'a mut [u32],
+    packed: &'a mut [u32],
 }
 
-impl Op for Pack<'_> {
+impl VectorOp for RowPacker<'_> {
     type Output = ();
 
     #[inline(always)]
     fn run<V: Vector>(self) {
-        let Self { x, input, first, rows, words } = self;
+        let Self { x, input, first, rows, packed: words } = self;
         for (step, tile) in words.chunks_exact_mut(TILE).enumerate() {
-            for (line, words) in tile.chunks_exact_mut(LINE).enumerate() {
+            for (line, packed) in tile.chunks_exact_mut(LINE).enumerate() {
                 if first + line >= rows {
-                    words.fill(0);
+                    packed.fill(0);
                     continue;
                 }
                 let from = &x[(first + line) * input..][..input][step * 2 * LINE..];
                 match from.first_chunk::<{ 2 * LINE }>() {
-                    Some(from) => pack(from, words),
+                    Some(from) => pack(from, packed),
                     None => {
                         let mut part = [0.0; 2 * LINE];
                         part[..from.len()].copy_from_slice(from);
-                        pack(&part, words);
+                        pack(&part, packed);
                     }
                 }
             }
@@ -138,33 +151,32 @@ impl Op for Pack<'_> {
 }
 
 #[inline(always)]
-fn pack(from: &[f32; 2 * LINE], words: &mut [u32]) {
+fn pack(from: &[f32; 2 * LINE], packed: &mut [u32]) {
     let (pairs, _) = from.as_chunks::<2>();
-    for (word, [even, odd]) in words.iter_mut().zip(pairs) {
-        *word = rounded(*even) | rounded(*odd) << 16;
+    for (lane, [even, odd]) in packed.iter_mut().zip(pairs) {
+        *lane = rounded(*even) | rounded(*odd) << 16;
     }
 }
 
-/// Where a product goes, shared by the threads that fill disjoint parts of it.
-struct Output<'a> {
+/// Destination of a product. Threads write disjoint parts of it.
+struct AmxOutput<'a> {
     start: *mut f32,
     rows: usize,
-    matrix: &'a Matrix,
+    matrix: &'a PackedMatrix,
     inputs: &'a [u32],
     /// Tiles along K.
     steps: usize,
 }
 
 // SAFETY: every element of y belongs to one strip, and each strip is computed by one thread.
-unsafe impl Sync for Output<'_> {}
+unsafe impl Sync for AmxOutput<'_> {}
 
-impl Output<'_> {
+impl AmxOutput<'_> {
     /// Some blocks of 16 rows by some panels, all along K.
     fn strip(&self, blocks: std::ops::Range<usize>, panels: std::ops::Range<usize>) {
-        let tiles = Tiles::configure();
+        let tiles = TileRegisters::configure();
         for panel in panels {
-            let weights =
-                &self.matrix.words[panel * self.matrix.panel_words()..][..self.matrix.panel_words()];
+            let weights = &self.matrix.packed[panel * self.matrix.panel_len()..][..self.matrix.panel_len()];
             let mut block = blocks.start;
             while block < blocks.end {
                 let pair = block + 1 < blocks.end;
@@ -174,35 +186,35 @@ impl Output<'_> {
         }
     }
 
-    /// One or two blocks of rows by a panel. Blocks that reach over the edge of y take a detour over a full one.
-    fn block(&self, tiles: &Tiles, block: usize, pair: bool, panel: usize, weights: &[u32]) {
+    /// One or two blocks of rows by a panel. Blocks that exceed y go through a full one.
+    fn block(&self, tiles: &TileRegisters, block: usize, pair: bool, panel: usize, weights: &[u32]) {
         let (from, lines) = (block * LINES, LINES << usize::from(pair));
         let inputs = &self.inputs[block * self.steps * TILE..][..lines / LINES * self.steps * TILE];
         let rows = lines.min(self.rows - from);
         let outputs = PANEL.min(self.matrix.out - panel * PANEL);
-        // SAFETY: a row and a column inside y.
+        // SAFETY: a row and a column of y.
         let start = unsafe { self.start.add(from * self.matrix.out + panel * PANEL) };
         if rows == lines && outputs == PANEL {
-            // SAFETY: the whole block lies inside y and is this thread's alone.
+            // SAFETY: the whole block is inside y and belongs to this thread alone.
             return unsafe { tiles.multiply(inputs, weights, self.steps, pair, start, self.matrix.out) };
         }
         let mut full = [0.0f32; 2 * LINES * PANEL];
-        // SAFETY: `full` has room for two blocks.
+        // SAFETY: `full` has space for two blocks.
         unsafe { tiles.multiply(inputs, weights, self.steps, pair, full.as_mut_ptr(), PANEL) };
         for (row, full) in full.chunks_exact(PANEL).enumerate().take(rows) {
-            // SAFETY: these outputs of this row lie inside y and are this thread's alone.
+            // SAFETY: these outputs of this row are inside y and belong to this thread alone.
             let sums = unsafe { std::slice::from_raw_parts_mut(start.add(row * self.matrix.out), outputs) };
             sums.copy_from_slice(&full[..outputs]);
         }
     }
 }
 
-/// The tile registers of this thread, eight of 16 rows by 64 bytes, given back when dropped.
-struct Tiles;
+/// The tile registers of this thread, eight of 16 rows by 64 bytes, released on drop.
+struct TileRegisters;
 
-/// What `ldtilecfg` reads: palette 1, then the bytes a row and the rows of each tile.
+/// The argument of `ldtilecfg`: palette 1, then the bytes a row and the rows of each tile.
 #[repr(C, align(64))]
-struct Shape {
+struct TileConfig {
     palette: u8,
     start_row: u8,
     reserved: [u8; 14],
@@ -210,18 +222,18 @@ struct Shape {
     rows: [u8; 16],
 }
 
-static SHAPE: Shape = {
+static SHAPE: TileConfig = {
     let (mut row_bytes, mut rows, mut tile) = ([0; 16], [0; 16], 0);
     while tile < 8 {
         (row_bytes[tile], rows[tile]) = (4 * LINE as u16, LINES as u8);
         tile += 1;
     }
-    Shape { palette: 1, start_row: 0, reserved: [0; 14], row_bytes, rows }
+    TileConfig { palette: 1, start_row: 0, reserved: [0; 14], row_bytes, rows }
 };
 
-impl Tiles {
+impl TileRegisters {
     fn configure() -> Self {
-        // SAFETY: `is_here` was seen before a product came here, and the shape is a valid one.
+        // SAFETY: `is_here` was checked before, and the configuration is valid.
         unsafe {
             asm!("ldtilecfg [{}]", in(reg) &raw const SHAPE, options(nostack, preserves_flags, readonly));
         };
@@ -230,7 +242,8 @@ impl Tiles {
 
     /// One block of 16 rows, or two, by the 32 outputs of a panel, along `steps` tiles.
     ///
-    /// SAFETY: 32 values of each row can be written at `sums`, rows `stride` values apart, by this thread alone.
+    /// SAFETY: 32 values of each row can be written at `sums`, rows `stride` values apart, by this
+    /// thread alone.
     unsafe fn multiply(
         &self,
         inputs: &[u32],
@@ -246,7 +259,8 @@ impl Tiles {
                 && weights.len() == 2 * steps * TILE
         );
         if pair {
-            // SAFETY: `steps` tiles of two blocks and of both halves of the panel can be read, and the sums written by the contract above.
+            // SAFETY: `steps` tiles of two blocks and of both halves of the panel can be read, and
+            // the sums can be written by the contract above.
             unsafe {
                 asm!(
                     "tilezero tmm0", "tilezero tmm1", "tilezero tmm2", "tilezero tmm3",
@@ -282,8 +296,9 @@ impl Tiles {
                 asm!(
                     "tilezero tmm0", "tilezero tmm1",
                     "2:",
-                    // Few rows stream the weights from memory, and rows of tiles confuse the hardware's own prefetching: measured
-                    // without this, 0.6 of the machine's read rate.
+                    // Few rows stream the weights from memory, and rows of tiles confuse the
+                    // hardware's own prefetching: without this, 0.6 of the machine's read rate was
+                    // measured.
                     prefetch!(8192),
                     "tileloadd tmm4, [{first} + {line}]",
                     "tileloadd tmm6, [{weights} + 2 * {line}]",
@@ -307,9 +322,9 @@ impl Tiles {
     }
 }
 
-impl Drop for Tiles {
+impl Drop for TileRegisters {
     fn drop(&mut self) {
-        // SAFETY: gives the registers back, so that the system need not save them.
+        // SAFETY: releases the registers, so that the system need not save them.
         unsafe { asm!("tilerelease", options(nostack, nomem, preserves_flags)) };
     }
 }

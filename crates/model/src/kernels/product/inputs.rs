@@ -1,98 +1,99 @@
-//! The rows of inputs as the register blocks read them.
+//! The rows of inputs in the order in which the register blocks read them.
 
-use super::{DEPTH, Kernel, Matrix};
-use crate::kernels::buffer::Buffer;
-use crate::kernels::matrix::Stored;
-use crate::kernels::{Team, isa::Op, vector::Vector};
+use super::{DEPTH, PackedMatrix, ProductKernel};
+use crate::kernels::buffer::AlignedBuffer;
+use crate::kernels::matrix::PackedFormat;
+use crate::kernels::{ThreadPool, isa::VectorOp, vector::Vector};
 
-/// Rows of inputs, as they came or rearranged: the values of one stretch of DEPTH steps for all rows, then the next stretch. Rows a power
-/// of two apart would otherwise fight for the same few sets of a cache.
-pub(super) struct Inputs<'a> {
-    words: &'a [f32],
-    /// Words from a row to the next.
+/// Rows of inputs, unchanged or rearranged: the values of one segment of DEPTH steps for all rows,
+/// then the next segment. Rows a power of two apart would otherwise compete for the same few sets
+/// of a cache.
+pub(super) struct InputRows<'a> {
+    values: &'a [f32],
+    /// Values from a row to the next.
     pub row_stride: usize,
-    /// Words from a stretch of DEPTH steps to the next.
-    stretch_stride: usize,
+    /// Values from a segment of DEPTH steps to the next.
+    segment_stride: usize,
 }
 
-impl<'a> Inputs<'a> {
-    /// Rearranges what needs it, into `scratch`.
+impl<'a> InputRows<'a> {
+    /// Rearranges into `scratch` where necessary.
     pub(super) fn prepare(
-        kernel: Kernel,
-        matrix: &Matrix,
-        team: &Team,
+        kernel: ProductKernel,
+        matrix: &PackedMatrix,
+        team: &ThreadPool,
         x: &'a [f32],
         rows: usize,
-        scratch: &'a mut Buffer,
+        scratch: &'a mut AlignedBuffer,
     ) -> Self {
-        let stretch = DEPTH * weights_a_step(matrix.stored);
-        let rounded = matches!(kernel, Kernel::RoundedChain(_));
+        let segment = DEPTH * weights_a_step(matrix.stored);
+        let rounded = matches!(kernel, ProductKernel::RoundedChain(_));
         if !rounded && rows <= AS_THEY_CAME_MAX {
-            return Self { words: x, row_stride: matrix.input, stretch_stride: stretch };
+            return Self { values: x, row_stride: matrix.input, segment_stride: segment };
         }
-        let stretches = matrix.input.div_ceil(stretch);
-        scratch.grow(stretches * rows * stretch);
-        let words = &mut scratch.as_f32_mut()[..stretches * rows * stretch];
+        let segments = matrix.input.div_ceil(segment);
+        scratch.grow(segments * rows * segment);
+        let values = &mut scratch.as_f32_mut()[..segments * rows * segment];
         let lines = rows.div_ceil(team.threads());
-        team.pieces(words, lines * stretch, |piece, words| {
-            kernel.isa().run(Rearrange {
+        team.pieces(values, lines * segment, |piece, values| {
+            kernel.isa().run(RowRearranger {
                 x,
                 input: matrix.input,
-                stretch,
+                segment,
                 rows,
                 rounded,
                 first: piece * lines,
-                words,
+                values,
             });
         });
-        Self { words, row_stride: stretch, stretch_stride: rows * stretch }
+        Self { values, row_stride: segment, segment_stride: rows * segment }
     }
 
-    /// The inputs of a row from a step on, which begins a stretch.
+    /// The inputs of a row from a step on, which begins a segment.
     pub(super) fn at(&self, row: usize, from: usize) -> *const f32 {
-        self.words[row * self.row_stride + from / DEPTH * self.stretch_stride..].as_ptr()
+        self.values[row * self.row_stride + from / DEPTH * self.segment_stride..].as_ptr()
     }
 }
 
-/// Rows that are read where they are: one register block, read once a panel.
+/// Rows that are read in place: one register block, read once a panel.
 const AS_THEY_CAME_MAX: usize = 12;
 
-/// Inputs a step takes.
-fn weights_a_step(stored: Stored) -> usize {
+/// Inputs of a step.
+fn weights_a_step(stored: PackedFormat) -> usize {
     match stored {
-        Stored::Float32 => 1,
-        Stored::Bfloat16 => 2,
+        PackedFormat::Float32 => 1,
+        PackedFormat::Bfloat16 => 2,
     }
 }
 
-/// Copies a run of lines, a line being one row of one stretch.
-struct Rearrange<'a> {
+/// Copies a range of lines; a line is one row of one segment.
+struct RowRearranger<'a> {
     x: &'a [f32],
     input: usize,
-    stretch: usize,
+    segment: usize,
     rows: usize,
     rounded: bool,
     first: usize,
-    words: &'a mut [f32],
+    values: &'a mut [f32],
 }
 
-impl Op for Rearrange<'_> {
+impl VectorOp for RowRearranger<'_> {
     type Output = ();
 
     #[inline(always)]
     fn run<V: Vector>(self) {
-        for (line, words) in self.words.chunks_exact_mut(self.stretch).enumerate() {
-            let (stretch, row) = ((self.first + line) / self.rows, (self.first + line) % self.rows);
+        for (line, segment_values) in self.values.chunks_exact_mut(self.segment).enumerate() {
+            let (segment, row) = ((self.first + line) / self.rows, (self.first + line) % self.rows);
             let from = &self.x[row * self.input..][..self.input];
-            let from = &from[stretch * self.stretch..self.input.min((stretch + 1) * self.stretch)];
-            let words = &mut words[..from.len()];
+            let from = &from[segment * self.segment..self.input.min((segment + 1) * self.segment)];
+            let segment_values = &mut segment_values[..from.len()];
             if self.rounded {
-                words
+                segment_values
                     .iter_mut()
                     .zip(from)
-                    .for_each(|(word, value)| *word = f32::from_bits(rounded(*value) << 16));
+                    .for_each(|(slot_value, value)| *slot_value = f32::from_bits(rounded(*value) << 16));
             } else {
-                words.copy_from_slice(from);
+                segment_values.copy_from_slice(from);
             }
         }
     }

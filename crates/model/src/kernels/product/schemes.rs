@@ -1,59 +1,62 @@
-//! How a step of a panel meets a step of inputs: one scheme for each kind of weights.
+//! How a step of a panel is multiplied with a step of inputs: one scheme for each number type of
+//! weights.
 #![allow(unsafe_code)]
 
 use crate::kernels::vector::Vector;
 
 /// One step of a register block.
-pub(super) trait Scheme<V: Vector> {
-    /// Weights a word holds, and inputs a step takes.
+pub(super) trait StepScheme<V: Vector> {
+    /// Weights in a 32-bit value, and inputs of a step.
     const WEIGHTS: usize;
 
-    /// Adds one step to the sums of M rows by N vectors; `words` are the N vectors of the panel, `inputs` points to the first row's.
+    /// Adds one step to the sums of M rows by N vectors. `packed` are the N vectors of the panel,
+    /// `inputs` points to those of the first row.
     ///
-    /// SAFETY: M rows of `WEIGHTS` inputs can be read at `inputs`, `stride` apart; of one input when `HALF`.
+    /// SAFETY: M rows of `WEIGHTS` inputs can be read at `inputs`, `stride` apart; one input each
+    /// if `HALF`.
     unsafe fn step<const M: usize, const N: usize, const HALF: bool>(
         sums: &mut [[V; N]; M],
-        words: [V; N],
+        packed: [V; N],
         inputs: *const f32,
         stride: usize,
     );
 }
 
 /// float32 weights.
-pub(super) struct Float32;
+pub(super) struct Float32Scheme;
 
-impl<V: Vector> Scheme<V> for Float32 {
+impl<V: Vector> StepScheme<V> for Float32Scheme {
     const WEIGHTS: usize = 1;
 
     #[inline(always)]
     unsafe fn step<const M: usize, const N: usize, const HALF: bool>(
         sums: &mut [[V; N]; M],
-        words: [V; N],
+        packed: [V; N],
         inputs: *const f32,
         stride: usize,
     ) {
         // SAFETY: the contract of the trait.
-        unsafe { add(sums, words, inputs, stride) };
+        unsafe { add(sums, packed, inputs, stride) };
     }
 }
 
 /// bfloat16 weights, widened to float32.
-pub(super) struct Widened;
+pub(super) struct WidenedScheme;
 
-impl<V: Vector> Scheme<V> for Widened {
+impl<V: Vector> StepScheme<V> for WidenedScheme {
     const WEIGHTS: usize = 2;
 
     #[inline(always)]
     unsafe fn step<const M: usize, const N: usize, const HALF: bool>(
         sums: &mut [[V; N]; M],
-        words: [V; N],
+        packed: [V; N],
         inputs: *const f32,
         stride: usize,
     ) {
-        let (mut even, mut odd) = (words, words);
+        let (mut even, mut odd) = (packed, packed);
         each!(vector < N, {
-            even[vector] = words[vector].shift_left::<16>();
-            odd[vector] = words[vector].and(V::from_bits(0xffff_0000));
+            even[vector] = packed[vector].shift_left::<16>();
+            odd[vector] = packed[vector].and(V::from_bits(0xffff_0000));
         });
         // SAFETY: the contract of the trait.
         unsafe { add(sums, even, inputs, stride) };
@@ -64,7 +67,7 @@ impl<V: Vector> Scheme<V> for Widened {
     }
 }
 
-/// One link of every chain.
+/// One fused multiply-add of every chain.
 ///
 /// SAFETY: M inputs can be read at `inputs`, `stride` apart.
 #[inline(always)]

@@ -1,4 +1,4 @@
-//! Products are the definition's bits for any number of rows, threads, and instructions.
+//! Products have the bits of the definition for any number of rows, threads, and instruction sets.
 
 use rand::rngs::ChaCha12Rng;
 use rand::{RngExt, SeedableRng};
@@ -7,7 +7,7 @@ use super::*;
 
 const SEED: u64 = 7;
 
-/// Values that are exact in bfloat16 for weights stored so, any others for inputs.
+/// Values that are exact in bfloat16, for weights stored in it; inputs may have any values.
 fn values(rng: &mut ChaCha12Rng, len: usize) -> Vec<f32> {
     (0..len).map(|_| rng.random_range(-1.0f32..1.0)).collect()
 }
@@ -34,26 +34,27 @@ fn bits(values: &[f32]) -> Vec<u32> {
     values.iter().map(|value| value.to_bits()).collect()
 }
 
-/// Every order of this kind of product against the definition, by every family of instructions here.
+/// Checks every order of this kind of product against the definition, with every instruction set of
+/// this machine.
 #[track_caller]
 fn check(out: usize, input: usize, rows: usize) {
     let mut rng = ChaCha12Rng::seed_from_u64(SEED);
     let (w, x) = (values(&mut rng, out * input), values(&mut rng, rows * input));
     let stored = halved(&w);
-    let full = Matrix::from_f32(out, input, &w);
-    let half = Matrix::from_bf16(out, input, &stored);
+    let full = PackedMatrix::from_f32(out, input, &w);
+    let half = PackedMatrix::from_bf16(out, input, &stored);
     let w_half = widened(&stored);
     let want_full = bits(&chain(&w, &x, out, input));
     let want_half = bits(&chain(&w_half, &x, out, input));
     let want_rounded = bits(&chain(&w_half, &widened(&halved(&x)), out, input));
     let at = format!("{rows} rows by {out} x {input}, seed {SEED}");
     for threads in [1, 2, 3] {
-        let team = Team::new(threads);
-        for isa in Isa::here() {
+        let team = ThreadPool::new(threads);
+        for isa in InstructionSet::available() {
             for (matrix, kernel, want) in [
-                (&full, Kernel::Chain(isa), &want_full),
-                (&half, Kernel::Chain(isa), &want_half),
-                (&half, Kernel::RoundedChain(isa), &want_rounded),
+                (&full, ProductKernel::Chain(isa), &want_full),
+                (&half, ProductKernel::Chain(isa), &want_half),
+                (&half, ProductKernel::RoundedChain(isa), &want_rounded),
             ] {
                 let mut y = vec![f32::NAN; rows * out];
                 matrix.product_by(kernel, &team, &x, &mut y);
@@ -93,10 +94,10 @@ fn any_shape_gives_the_same_bits() {
 
 #[test]
 fn empty_products_are_zero() {
-    let team = Team::new(2);
-    Matrix::from_f32(0, 3, &[]).product(&team, Compute::Float32, &[], &mut []);
+    let team = ThreadPool::new(2);
+    PackedMatrix::from_f32(0, 3, &[]).product(&team, ProductPrecision::Float32, &[], &mut []);
     let mut y = [f32::NAN; 4];
-    Matrix::from_f32(2, 0, &[]).product(&team, Compute::Float32, &[], &mut y);
+    PackedMatrix::from_f32(2, 0, &[]).product(&team, ProductPrecision::Float32, &[], &mut y);
     assert_eq!(y, [0.0; 4]);
 }
 
@@ -106,32 +107,33 @@ fn a_row_that_is_not_a_number_stays_alone() {
     let mut rng = ChaCha12Rng::seed_from_u64(SEED);
     let (w, mut x) = (values(&mut rng, out * input), values(&mut rng, rows * input));
     x[7 * input + 5] = f32::NAN;
-    let matrix = Matrix::from_f32(out, input, &w);
+    let matrix = PackedMatrix::from_f32(out, input, &w);
     let mut y = vec![0.0; rows * out];
-    matrix.product(&Team::new(2), Compute::Float32, &x, &mut y);
+    matrix.product(&ThreadPool::new(2), ProductPrecision::Float32, &x, &mut y);
     for (row, y) in y.chunks(out).enumerate() {
         assert!(y.iter().all(|value| value.is_nan() == (row == 7)), "row {row}");
     }
 }
 
-/// An element's value in bfloat16 does not depend on the rows, whatever this machine computes it by.
+/// An element's value in bfloat16 does not depend on the rows, with any kernel of this machine.
 #[test]
 fn bfloat16_products_do_not_depend_on_the_rows() {
     let (out, input) = (75, 613);
     let mut rng = ChaCha12Rng::seed_from_u64(SEED);
     let (w, x) = (values(&mut rng, out * input), values(&mut rng, 40 * input));
-    let matrix = Matrix::from_bf16(out, input, &halved(&w));
-    let product = |team: &Team, x: &[f32]| {
+    let matrix = PackedMatrix::from_bf16(out, input, &halved(&w));
+    let product = |team: &ThreadPool, x: &[f32]| {
         let mut y = vec![0.0; x.len() / input * out];
-        matrix.product(team, Compute::Bfloat16, x, &mut y);
+        matrix.product(team, ProductPrecision::Bfloat16, x, &mut y);
         bits(&y)
     };
-    let all = product(&Team::new(1), &x);
+    let all = product(&ThreadPool::new(1), &x);
     for rows in 1..=40 {
-        let team = Team::new(1 + rows % 3);
+        let team = ThreadPool::new(1 + rows % 3);
         assert!(product(&team, &x[..rows * input]) == all[..rows * out], "{rows} rows, seed {SEED}");
     }
-    // 613 products of two values within 2^-8 of what they were: the sum is off by a few parts in a thousand of its terms' norm.
+    // 613 products of two values within 2^-8 of the originals: the sum differs by a few thousandths
+    // of its terms' norm.
     let want = chain(&widened(&halved(&w)), &x, out, input);
     for (got, want) in all.iter().zip(want) {
         assert!((f32::from_bits(*got) - want).abs() < 0.25, "{} for {want}", f32::from_bits(*got));
@@ -150,7 +152,8 @@ fn rounding_is_to_the_nearest_bfloat16() {
     }
 }
 
-/// The order of AMX tiles: 32 inputs a step, the even ones and the odd ones each a chain from zero, subnormal numbers as zero.
+/// The order of AMX tiles: 32 inputs a step, the even ones and the odd ones each a chain from zero,
+/// subnormal numbers as zero.
 #[cfg(target_arch = "x86_64")]
 fn by_tiles(weights: &[f32], x: &[f32], out: usize, input: usize) -> Vec<f32> {
     let flush = |value: f32| if value.is_subnormal() { 0.0 * value } else { value };
@@ -187,18 +190,19 @@ fn tiles_give_the_bits_of_their_order() {
         (40, 300, 400),
     ] {
         let mut rng = ChaCha12Rng::seed_from_u64(SEED);
-        // Values of very unlike size, so that any other order would round otherwise; some of them subnormal.
-        let mut draw = |len: usize| -> Vec<f32> {
+        // Values of very different size, so that any other order would round differently; some of
+        // them subnormal.
+        let mut random_values = |len: usize| -> Vec<f32> {
             (0..len).map(|_| rng.random_range(-1.0f32..1.0) * 2.0f32.powi(rng.random_range(-8..8))).collect()
         };
-        let (mut w, mut x) = (draw(out * input), draw(rows * input));
+        let (mut w, mut x) = (random_values(out * input), random_values(rows * input));
         (w[0], x[input - 1]) = (1e-39, -1e-40);
         let (w, rounded) = (halved(&w), widened(&halved(&x)));
         let want = bits(&by_tiles(&widened(&w), &rounded, out, input));
-        let matrix = Matrix::from_bf16(out, input, &w);
+        let matrix = PackedMatrix::from_bf16(out, input, &w);
         for threads in [1, 2, 3] {
             let mut y = vec![f32::NAN; rows * out];
-            matrix.product_by(Kernel::Tiles, &Team::new(threads), &x, &mut y);
+            matrix.product_by(ProductKernel::Tiles, &ThreadPool::new(threads), &x, &mut y);
             assert!(bits(&y) == want, "{rows} rows by {out} x {input}, {threads} threads, seed {SEED}");
         }
     }

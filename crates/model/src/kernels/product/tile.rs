@@ -1,37 +1,37 @@
 //! The register block: some rows by one panel, all sums in registers.
 #![allow(unsafe_code)]
 
-use super::schemes::Scheme;
+use super::schemes::StepScheme;
 use crate::kernels::matrix::PANEL;
 use crate::kernels::vector::{LANES, Vector};
 
-/// Where a register block finds its operands.
+/// Operands of a register block.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Tile {
+pub(super) struct RegisterBlock {
     /// Steps along K.
     pub steps: usize,
     /// The last step has one input instead of two.
     pub half: bool,
-    /// The first step of the panel.
+    /// First step of the panel.
     pub weights: *const u32,
-    /// The first step of the first row, and words from row to row.
+    /// First step of the first row, and 32-bit values from row to row.
     pub inputs: *const f32,
     pub inputs_stride: usize,
-    /// The first sum of the first row, and values from row to row.
+    /// First sum of the first row, and values from row to row.
     pub sums: *mut f32,
     pub sums_stride: usize,
-    /// Whether the sums go on from what is there, or begin.
+    /// Whether the sums continue from `sums` or begin at zero.
     pub begun: bool,
 }
 
-impl Tile {
+impl RegisterBlock {
     /// Computes `rows` rows by 32 outputs.
     ///
-    /// SAFETY: `rows` is 1 to `V::BLOCK[0]`; `steps` steps can be read at `weights` and in each row of `inputs`; 32 values of each row can be
-    /// read and written at `sums`, by this thread alone.
+    /// SAFETY: `rows` is 1 to `V::BLOCK[0]`; `steps` steps can be read at `weights` and in each row
+    /// of `inputs`; 32 values of each row can be read and written at `sums`, by this thread alone.
     #[inline(always)]
-    pub(super) unsafe fn run<V: Vector, S: Scheme<V>>(&self, rows: usize) {
-        /// One arm a number of rows, so that each keeps its sums in registers.
+    pub(super) unsafe fn run<V: Vector, S: StepScheme<V>>(&self, rows: usize) {
+        /// One match arm for each number of rows, so that each keeps its sums in registers.
         macro_rules! by_rows {
             ($($rows:literal)*) => {
                 match rows {
@@ -46,7 +46,7 @@ impl Tile {
 
     /// SAFETY: as `run`, for M rows.
     #[inline(always)]
-    unsafe fn rows<V: Vector, S: Scheme<V>, const M: usize>(&self) {
+    unsafe fn rows<V: Vector, S: StepScheme<V>, const M: usize>(&self) {
         if V::BLOCK[1] == 2 {
             // SAFETY: the contract of `run`.
             unsafe { self.columns::<V, S, M, 2>(0) };
@@ -58,14 +58,15 @@ impl Tile {
         }
     }
 
-    /// M rows by N vectors from a column of the panel on.
+    /// M rows by N vectors, starting at a column of the panel.
     ///
     /// SAFETY: as `run`, for M rows.
     #[inline(always)]
-    unsafe fn columns<V: Vector, S: Scheme<V>, const M: usize, const N: usize>(&self, column: usize) {
+    unsafe fn columns<V: Vector, S: StepScheme<V>, const M: usize, const N: usize>(&self, column: usize) {
         let weights = self.weights.cast::<f32>().wrapping_add(column);
         let mut sums = [[V::zero(); N]; M];
-        // SAFETY: by the contract of `run` every address below lies in the panel, the inputs or the sums.
+        // SAFETY: by the contract of `run` every address below is in the panel, the inputs or the
+        // sums.
         unsafe {
             if self.begun {
                 each!(row < M, {
@@ -74,14 +75,14 @@ impl Tile {
             }
             let whole = self.steps - usize::from(self.half);
             for step in 0..whole {
-                let words = load(weights.add(step * PANEL));
+                let packed = load(weights.add(step * PANEL));
                 let inputs = self.inputs.add(step * S::WEIGHTS);
-                S::step::<M, N, false>(&mut sums, words, inputs, self.inputs_stride);
+                S::step::<M, N, false>(&mut sums, packed, inputs, self.inputs_stride);
             }
             if self.half {
-                let words = load(weights.add(whole * PANEL));
+                let packed = load(weights.add(whole * PANEL));
                 let inputs = self.inputs.add(whole * S::WEIGHTS);
-                S::step::<M, N, true>(&mut sums, words, inputs, self.inputs_stride);
+                S::step::<M, N, true>(&mut sums, packed, inputs, self.inputs_stride);
             }
             each!(row < M, {
                 each!(vector < N, {

@@ -9,15 +9,15 @@ use super::{LANES, Lanes, Vector};
 #[derive(Clone, Copy)]
 pub(crate) struct Avx2(__m256, __m256);
 
-/// Calls intrinsics. The one reason they are allowed holds for every use in this file.
+/// Calls intrinsics. The same safety argument holds for every use in this file.
 macro_rules! here {
     ($call:expr) => {
-        // SAFETY: a value of this type exists only where the processor was found to have AVX2 and FMA.
+        // SAFETY: a value of this type exists only if the processor has AVX2 and FMA.
         unsafe { $call }
     };
 }
 
-/// An operation of two vectors by halves.
+/// An operation of two vectors, half by half.
 macro_rules! by_halves {
     ($name:ident, $intrinsic:ident) => {
         #[inline(always)]
@@ -33,13 +33,13 @@ impl Vector for Avx2 {
 
     #[inline(always)]
     fn load(from: &Lanes) -> Self {
-        // SAFETY: both halves lie in the array; the processor has AVX, see `here`.
+        // SAFETY: both halves are in the array; the processor has AVX, see `here`.
         unsafe { Self(_mm256_loadu_ps(from.as_ptr()), _mm256_loadu_ps(from.as_ptr().add(8))) }
     }
 
     #[inline(always)]
     fn store(self, to: &mut Lanes) {
-        // SAFETY: both halves lie in the array; the processor has AVX, see `here`.
+        // SAFETY: both halves are in the array; the processor has AVX, see `here`.
         unsafe {
             _mm256_storeu_ps(to.as_mut_ptr(), self.0);
             _mm256_storeu_ps(to.as_mut_ptr().add(8), self.1);
@@ -121,10 +121,10 @@ impl Vector for Avx2 {
             let count = _mm_cvtsi32_si128(BITS as i32);
             let low = _mm256_sra_epi32(_mm256_castps_si256(self.0), count);
             let high = _mm256_sra_epi32(_mm256_castps_si256(self.1), count);
-            // Halves of low, high, low, high; both packings bring what is out of bounds to the nearest bound.
-            let words = _mm256_permute4x64_epi64::<0b11_01_10_00>(_mm256_packs_epi32(low, high));
+            // Halves of low, high, low, high; both packings clamp what is out of bounds.
+            let shorts = _mm256_permute4x64_epi64::<0b11_01_10_00>(_mm256_packs_epi32(low, high));
             let packed =
-                _mm_packus_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256::<1>(words));
+                _mm_packus_epi16(_mm256_castsi256_si128(shorts), _mm256_extracti128_si256::<1>(shorts));
             _mm_storeu_si128(bytes.as_mut_ptr().cast(), packed);
         });
         bytes

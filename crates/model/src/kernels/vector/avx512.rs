@@ -9,10 +9,10 @@ use super::{LANES, Lanes, Vector};
 #[derive(Clone, Copy)]
 pub(crate) struct Avx512(pub(crate) __m512);
 
-/// Calls intrinsics. The one reason they are allowed holds for every use in this file.
+/// Calls intrinsics. The same safety argument holds for every use in this file.
 macro_rules! here {
     ($call:expr) => {
-        // SAFETY: a value of this type exists only where the processor was found to have AVX-512 F and DQ.
+        // SAFETY: a value of this type exists only if the processor has AVX-512 F and DQ.
         unsafe { $call }
     };
 }
@@ -141,7 +141,8 @@ impl Vector for Avx512 {
         })
     }
 
-    /// The trees of all sixteen at once: two vectors become one at each step, 15 additions in place of 60.
+    /// The trees of all sixteen at once: two vectors become one at each step, 15 additions instead
+    /// of 60.
     #[inline(always)]
     fn sums(vectors: [Self; LANES]) -> Self {
         let [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p] = vectors.map(|vector| vector.0);
@@ -150,7 +151,8 @@ impl Vector for Avx512 {
             let high = quarters(eighths(halves(i, j), halves(k, l)), eighths(halves(m, n), halves(o, p)));
             let even = _mm512_shuffle_ps::<0b10_00_10_00>(low, high);
             let odd = _mm512_shuffle_ps::<0b11_01_11_01>(low, high);
-            // Vector v of a b c … is now at 4 (v mod 4) + (v / 4): four lanes of 128 bits hold v = q, q + 4, q + 8, q + 12.
+            // Vector v of a b c … is now at 4 (v mod 4) + (v / 4): four lanes of 128 bits hold v =
+            // q, q + 4, q + 8, q + 12.
             let order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
             Self(_mm512_permutexvar_ps(order, _mm512_add_ps(even, odd)))
         })
@@ -170,7 +172,7 @@ unsafe fn halves(x: __m512, y: __m512) -> __m512 {
     }
 }
 
-/// Of two results of `halves`, for vectors a, b and c, d: lanes i + i + 4, in the order a b c d.
+/// From two results of `halves`, for vectors a, b and c, d: lanes i + i + 4, in the order a b c d.
 ///
 /// SAFETY: the processor has AVX-512 F.
 #[inline(always)]
@@ -183,7 +185,7 @@ unsafe fn eighths(x: __m512, y: __m512) -> __m512 {
     }
 }
 
-/// Of two results of `eighths`: lanes i + i + 2, in each 128 bits two of x and two of y.
+/// From two results of `eighths`: lanes i + i + 2, in each 128 bits two of x and two of y.
 ///
 /// SAFETY: the processor has AVX-512 F.
 #[inline(always)]

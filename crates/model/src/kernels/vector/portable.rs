@@ -1,13 +1,14 @@
-//! Sixteen lanes as an array: for machines without wider instructions, and the definition the others are held to.
+//! Sixteen lanes as an array: for machines without wider instructions, and as the definition that
+//! the others must match.
 
 use super::{LANES, Lanes, Vector};
 
-/// Sixteen lanes in as many registers as the compiler likes.
+/// Sixteen lanes in as many registers as the compiler chooses.
 #[derive(Clone, Copy)]
 #[repr(align(64))]
-pub(crate) struct Portable(Lanes);
+pub(crate) struct PortableVector(Lanes);
 
-impl Portable {
+impl PortableVector {
     #[inline(always)]
     fn zip(self, other: Self, apply: impl Fn(f32, f32) -> f32) -> Self {
         let mut lanes = self.0;
@@ -23,7 +24,7 @@ impl Portable {
     }
 }
 
-impl Vector for Portable {
+impl Vector for PortableVector {
     /// NEON has 32 registers of four lanes: 4 x 4 sums, 4 weights.
     const BLOCK: [usize; 2] = [4, 1];
 

@@ -1,42 +1,44 @@
-//! Replies of one length, and replies that never end a trajectory: walks through the automata of random vocabularies.
+//! Replies of one length, and replies that never end a trajectory: walks through the automata of
+//! random vocabularies.
 
 use super::*;
 
 /// Rules of a measurement.
-fn rules(caps: Caps, exact_tokens: Option<u32>, endings: bool) -> Rules {
-    Rules { caps, exact_tokens, endings }
+fn rules(caps: TextCaps, exact_tokens: Option<u32>, endings: bool) -> ConstraintRules {
+    ConstraintRules { caps, exact_tokens, endings }
 }
 
 fn compile(
-    book: &Book,
+    book: &TestVocabulary,
     grammar: &Grammar,
-    rules: &Rules,
+    rules: &ConstraintRules,
     max_tokens: u32,
 ) -> Result<Arc<Constraint>, ConstraintError> {
     Constraint::compile(grammar, &book.lexicon(), rules, max_tokens)
 }
 
-/// The least that `exact_tokens` can be.
-fn least(book: &Book, grammar: &Grammar, rules: &Rules) -> u32 {
-    let refused = compile(book, grammar, &Rules { exact_tokens: Some(1), ..rules.clone() }, 10_000);
+/// The least possible `exact_tokens`.
+fn least(book: &TestVocabulary, grammar: &Grammar, rules: &ConstraintRules) -> u32 {
+    let refused = compile(book, grammar, &ConstraintRules { exact_tokens: Some(1), ..rules.clone() }, 10_000);
     match refused {
         Err(ConstraintError::NotExact { least, .. }) => least,
-        other => panic!("one id is enough? {other:?}"),
+        other => panic!("a reply of one id was accepted: {other:?}"),
     }
 }
 
-/// Names of an action's kind, without what is in it.
+/// The name of an action's kind, without its fields.
 fn kind(action: &Action) -> String {
     format!("{action:?}").split([' ', '{', '(']).next().unwrap().to_owned()
 }
 
-/// Whether an environment worker ends the trajectory after it, or does so where its address is off the task's list.
+/// Whether an environment worker ends the trajectory after it, or ends it if its address is off the
+/// task's list.
 fn may_end(action: &Action) -> bool {
     action.parts().iter().any(|part| matches!(part, Action::Answer { .. }) || part.address().is_some())
 }
 
-/// Closes every text as soon as it may, and takes anything else.
-fn hasty(rng: &mut ChaCha12Rng) -> impl FnMut(&Book, &[u32]) -> u32 {
+/// Closes every text as soon as it is legal, and takes any id otherwise.
+fn hasty(rng: &mut ChaCha12Rng) -> impl FnMut(&TestVocabulary, &[u32]) -> u32 {
     |book, ids| {
         let closing: Vec<u32> =
             ids.iter().filter(|id| book.pieces[**id as usize].starts_with(b"\"")).copied().collect();
@@ -44,16 +46,17 @@ fn hasty(rng: &mut ChaCha12Rng) -> impl FnMut(&Book, &[u32]) -> u32 {
     }
 }
 
-/// Walks of three tastes with replies of these lengths behind the least; all are read, of that length, and no ending where there shall be none.
+/// Walks with three choosers and replies of these lengths. All are readable and of their length,
+/// and none has an ending unless endings are allowed.
 fn walked(grammar: &Grammar, endings: bool) -> BTreeSet<String> {
     let mut kinds = BTreeSet::new();
     for seed in 0..16 {
         let mut rng = ChaCha12Rng::seed_from_u64(seed);
-        let book = Book::random(seed);
+        let book = TestVocabulary::random(seed);
         let given = rules(small(7), None, endings);
         let least = least(&book, grammar, &given);
         for exact in [least, least + 1, least + 2, least + 7, least + 60, 800] {
-            let given = Rules { exact_tokens: Some(exact), ..given.clone() };
+            let given = ConstraintRules { exact_tokens: Some(exact), ..given.clone() };
             let constraint = compile(&book, grammar, &given, 1_000).unwrap();
             for turn in 0..24 {
                 let walk = match turn % 4 {
@@ -68,7 +71,8 @@ fn walked(grammar: &Grammar, endings: bool) -> BTreeSet<String> {
                     read(grammar, &book, &walk.ids, exact).unwrap_or_else(|why| panic!("{at}: {why}"));
                 assert_eq!(walk.forced.last(), Some(&true), "the stop id is forced");
                 kinds.insert(kind(&action));
-                // However soon its texts are closed: what is long is the thought, not the white space behind the action.
+                // Even if its texts are closed early, the long part is the thought and not the
+                // white space after the action.
                 let spaces =
                     walk.ids.iter().rev().skip(1).skip_while(|id| book.pieces[**id as usize].ends_with(b"}"));
                 let spaces =
@@ -95,8 +99,8 @@ fn without_endings_no_reply_ends_a_trajectory() {
     assert_eq!(navigation.len(), 10, "{navigation:?}");
     let step = walked(&plain("holo_step"), false);
     assert!(!step.contains("Answer") && !step.contains("Goto") && step.len() >= 8, "{step:?}");
-    // Of any length as well.
-    let book = Book::random(3);
+    // Without an exact length as well.
+    let book = TestVocabulary::random(3);
     let mut rng = ChaCha12Rng::seed_from_u64(3);
     let grammar = all_actions();
     for (endings, want) in [(true, true), (false, false)] {
@@ -109,7 +113,7 @@ fn without_endings_no_reply_ends_a_trajectory() {
     }
 }
 
-/// What a grammar calls an ending is what its parser reads as one, of all the actions it has.
+/// The actions that a grammar lists as endings are those that its parser reads as endings.
 #[test]
 fn the_endings_of_a_grammar_are_those_that_it_reads() {
     for grammar in [all_actions(), plain("holo_step")] {
@@ -118,14 +122,14 @@ fn the_endings_of_a_grammar_are_those_that_it_reads() {
         for ending in frame.endings {
             assert!(names.contains(ending), "{ending}");
         }
-        let book = Book::bytes();
-        let constraint = compile(&book, &grammar, &Caps::default().into(), 10_000).unwrap();
+        let book = TestVocabulary::bytes();
+        let constraint = compile(&book, &grammar, &TextCaps::default().into(), 10_000).unwrap();
         let mut rng = ChaCha12Rng::seed_from_u64(9);
         let mut read_as_endings = BTreeSet::new();
         for _ in 0..600 {
             let walk = walk(&book, &constraint, &mut hasty(&mut rng));
             let text = String::from_utf8(book.decode(&walk.ids)).unwrap();
-            let reply = grammar::parse(&grammar, &text, Seen::image(IMAGE));
+            let reply = grammar::parse(&grammar, &text, ViewedPage::image(IMAGE));
             if reply.action.as_ref().is_ok_and(may_end) {
                 read_as_endings.insert(reply.name);
             }
@@ -136,34 +140,35 @@ fn the_endings_of_a_grammar_are_those_that_it_reads() {
 }
 
 #[test]
-fn what_an_action_leaves_is_white_space_and_the_thought_takes_the_rest() {
-    let book = Book::bytes();
+fn white_space_fills_a_short_action_and_the_thought_takes_the_rest() {
+    let book = TestVocabulary::bytes();
     let grammar = all_actions();
     let given = rules(small(4), None, true);
     let least = least(&book, &grammar, &given);
-    let exact = Rules { exact_tokens: Some(least + 20), ..given };
+    let exact = ConstraintRules { exact_tokens: Some(least + 20), ..given };
     let constraint = compile(&book, &grammar, &exact, 1_000).unwrap();
-    // `a` wherever it may stand: note to its cap of 4, thought as far as there is room.
+    // `a` wherever it is legal: the note has its cap of 4, the thought has its budget.
     let walk = walk(&book, &constraint, &mut only(b'a'));
     let text = String::from_utf8(book.decode(&walk.ids)).unwrap();
     let want =
         format!(r#"{{"note":"aaaa","thought":"{}","action":{{"action":"answer","content":""#, "a".repeat(16));
     assert!(text.starts_with(&want), "{text}");
-    // What an answer leaves of the longest action's room is taken by its text, then by white space, which is drawn.
+    // The answer's text takes the ids that the longest action would need; then white space takes
+    // the rest and is sampled.
     assert!(text.ends_with("\t}}") && text.contains(r#""content":"aaaa""#), "{text}");
     let spaces = text.chars().rev().skip(2).take_while(|letter| *letter == '\t').count();
-    let drawn = walk.forced.iter().rev().skip(3).take(spaces).filter(|forced| !**forced).count();
-    assert_eq!(drawn, spaces, "each is one of four");
+    let sampled = walk.forced.iter().rev().skip(3).take(spaces).filter(|forced| !**forced).count();
+    assert_eq!(sampled, spaces, "each is sampled from four ids");
 }
 
 #[test]
-fn a_length_that_no_reply_has_is_refused() {
-    let book = Book::bytes();
+fn an_unreachable_exact_length_is_refused() {
+    let book = TestVocabulary::bytes();
     let grammar = all_actions();
     let given = rules(small(4), None, true);
     let least = least(&book, &grammar, &given);
     let check = |exact: u32, max_tokens: u32, want: Option<String>| {
-        let exact = Rules { exact_tokens: Some(exact), ..given.clone() };
+        let exact = ConstraintRules { exact_tokens: Some(exact), ..given.clone() };
         let got = compile(&book, &grammar, &exact, max_tokens).err().map(|error| error.to_string());
         assert_eq!(got.is_some(), want.is_some());
         let (got, want) = (got.unwrap_or_default(), want.unwrap_or_default());
@@ -177,36 +182,37 @@ fn a_length_that_no_reply_has_is_refused() {
     };
     check(least - 1, 1_000, Some(message(least - 1)));
     check(300, 299, Some(message(300)));
-    // A vocabulary without white space alone.
+    // A vocabulary without ids of white space alone.
     let mut crowded = book.clone();
     for byte in [b' ', b'\t', b'\n', b'\r'] {
         crowded.pieces[MARKS as usize + usize::from(byte)] = vec![b'x', byte];
     }
-    let exact = Rules { exact_tokens: Some(300), ..given.clone() };
+    let exact = ConstraintRules { exact_tokens: Some(300), ..given.clone() };
     assert_eq!(compile(&crowded, &grammar, &exact, 1_000).map(drop), Err(ConstraintError::NoSpace));
 }
 
-/// A reply that closes a text too early, or white space, is refused by the cursor as well as by its masks.
+/// The cursor and its masks both refuse to close a text too early, or white space.
 #[test]
 fn an_exact_reply_cannot_be_closed_before_its_length() {
-    let book = Book::random(5);
+    let book = TestVocabulary::random(5);
     let grammar = all_actions();
     let given = rules(small(5), None, true);
     let least = least(&book, &grammar, &given);
     let constraint =
-        compile(&book, &grammar, &Rules { exact_tokens: Some(least + 30), ..given }, 1_000).unwrap();
+        compile(&book, &grammar, &ConstraintRules { exact_tokens: Some(least + 30), ..given }, 1_000)
+            .unwrap();
     let mut rng = ChaCha12Rng::seed_from_u64(5);
     for _ in 0..8 {
-        let mut cursor = Cursor::new(&constraint);
-        while cursor.next() != Next::Done {
+        let mut cursor = ConstraintCursor::new(&constraint);
+        while cursor.next() != NextToken::Done {
             let legal: Vec<u32> = match cursor.next() {
-                Next::Forced(id) => vec![id],
-                Next::Choose(allowed) => allowed.iter().collect(),
-                Next::Done => unreachable!(),
+                NextToken::Forced(id) => vec![id],
+                NextToken::Choose(allowed) => allowed.iter().collect(),
+                NextToken::Done => unreachable!(),
             };
             for id in (0..book.pieces.len() as u32).filter(|id| !legal.contains(id)) {
                 let mut tried = cursor.clone();
-                assert_eq!(tried.advance(id), Err(Illegal { id, index: cursor.used() }));
+                assert_eq!(tried.advance(id), Err(IllegalToken { id, index: cursor.used() }));
                 assert_eq!(tried.next(), cursor.next());
             }
             cursor.advance(*legal.choose(&mut rng).unwrap()).unwrap();
@@ -217,11 +223,11 @@ fn an_exact_reply_cannot_be_closed_before_its_length() {
 
 #[test]
 fn ordinary_jobs_have_the_masks_they_had() {
-    let book = Book::random(2);
-    let ordinary = compile(&book, &all_actions(), &Caps::default().into(), 1_000).unwrap();
-    let exact = rules(Caps::default(), Some(600), true);
+    let book = TestVocabulary::random(2);
+    let ordinary = compile(&book, &all_actions(), &TextCaps::default().into(), 1_000).unwrap();
+    let exact = rules(TextCaps::default(), Some(600), true);
     let exact = compile(&book, &all_actions(), &exact, 1_000).unwrap();
     assert!(ordinary.masks.space().is_none() && exact.masks.space().is_some());
-    // White space, the step into it behind a number, and what a filling text has while there is room.
+    // White space, the step to it after a number, and the sets of a filling text with budget.
     assert!(exact.masks() <= ordinary.masks() + 8, "{} and {}", exact.masks(), ordinary.masks());
 }

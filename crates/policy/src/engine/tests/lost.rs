@@ -1,64 +1,67 @@
-//! A device that fails at any one of its calls: no session is blamed for it, what was answered before stands, and all go on elsewhere.
+//! A device that fails at any one of its calls: no session gets the fault, earlier answers remain,
+//! and all sessions continue on another worker.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use furrow_model::backend::{BackendError, Feature, Page, Parked, Slot, Span, WeightsError};
+use furrow_model::backend::{
+    BackendError, OffloadedState, Page, SequenceSpan, Slot, TileFeature, WeightsError,
+};
 use furrow_model::config::Config;
-use furrow_model::init::{Init, Size, StoredType, init};
-use furrow_model::sample::{Pick, Picked};
+use furrow_model::init::{InitSpec, ModelSize, StoredType, init};
+use furrow_model::sample::{SampleOutcome, SampleRequest};
 use furrow_model::tokenizer::Tokenizer;
-use furrow_model::vision::Tile;
+use furrow_model::vision::ImageTile;
 
 use super::alone::{policies, script};
-use super::world::sim;
+use super::harness::sim_settings;
 use super::*;
-use crate::draw::Watch;
-use crate::sim::{AirWeights, Sim, SimSettings};
+use crate::response::TokenWatcher;
+use crate::sim::{SimBackend, SimSettings, SimWeights};
 
 const WHY: &str = "could not copy from the device: CUDA_ERROR_LAUNCH_FAILED";
 
-/// A device whose calls succeed up to a number. The one of that number fails, and none may come behind it.
-struct Failing {
-    device: Sim,
+/// A device whose call number `fails_at` fails. No call may follow that one.
+struct FailingBackend {
+    device: SimBackend,
     calls: Arc<AtomicUsize>,
     fails_at: usize,
 }
 
-impl Failing {
-    fn call<T>(&mut self, call: impl FnOnce(&mut Sim) -> T) -> Result<T, DeviceLost> {
+impl FailingBackend {
+    fn call<T>(&mut self, call: impl FnOnce(&mut SimBackend) -> T) -> Result<T, DeviceLost> {
         let number = self.calls.fetch_add(1, Ordering::Relaxed) + 1;
-        assert!(number <= self.fails_at, "a device that is lost was asked again");
+        assert!(number <= self.fails_at, "a failed device was called again");
         if number == self.fails_at { Err(DeviceLost(WHY.into())) } else { Ok(call(&mut self.device)) }
     }
 }
 
-impl Backend for Failing {
+impl Backend for FailingBackend {
     fn config(&self) -> &Config {
         self.device.config()
     }
 
-    fn room(&self) -> Room {
-        self.device.room()
+    fn capacity(&self) -> BackendCapacity {
+        self.device.capacity()
     }
 
-    fn encode(&mut self, tiles: &[Tile]) -> Result<Vec<Feature>, BackendError> {
+    fn encode(&mut self, tiles: &[ImageTile]) -> Result<Vec<TileFeature>, BackendError> {
         self.call(|device| device.encode(tiles))?
     }
 
-    fn encodes_beside(&self) -> bool {
-        self.device.encodes_beside()
+    fn encodes_concurrently(&self) -> bool {
+        self.device.encodes_concurrently()
     }
 
     fn await_tiles(&mut self) -> Result<(), DeviceLost> {
-        self.call(Sim::await_tiles)?
+        self.call(SimBackend::await_tiles)?
     }
 
-    fn release(&mut self, features: &[Feature]) {
+    fn release(&mut self, features: &[TileFeature]) {
         self.device.release(features);
     }
 
-    fn run(&mut self, batch: &[Span<'_>]) -> Result<(), BackendError> {
+    fn run(&mut self, batch: &[SequenceSpan<'_>]) -> Result<(), BackendError> {
         self.call(|device| device.run(batch))?
     }
 
@@ -67,7 +70,7 @@ impl Backend for Failing {
         self.device.logits(row)
     }
 
-    fn sample(&mut self, picks: &[Pick<'_>]) -> Result<Vec<Picked>, DeviceLost> {
+    fn sample(&mut self, picks: &[SampleRequest<'_>]) -> Result<Vec<SampleOutcome>, DeviceLost> {
         self.call(|device| device.sample(picks))?
     }
 
@@ -83,132 +86,146 @@ impl Backend for Failing {
         self.call(|device| device.copy_page(from, to))?
     }
 
-    fn parked_bytes(&self, pages: u32) -> u64 {
-        self.device.parked_bytes(pages)
+    fn offloaded_bytes(&self, pages: u32) -> u64 {
+        self.device.offloaded_bytes(pages)
     }
 
-    fn park(&mut self, slot: Slot, pages: &[Page]) -> Result<Option<Parked>, DeviceLost> {
-        self.call(|device| device.park(slot, pages))?
+    fn offload(&mut self, slot: Slot, pages: &[Page]) -> Result<Option<OffloadedState>, DeviceLost> {
+        self.call(|device| device.offload(slot, pages))?
     }
 
     fn is_moving(&mut self, slot: Slot, pages: &[Page]) -> Result<bool, DeviceLost> {
         self.call(|device| device.is_moving(slot, pages))?
     }
 
-    fn await_states(&mut self, batch: &[Span<'_>]) -> Result<(), DeviceLost> {
+    fn await_states(&mut self, batch: &[SequenceSpan<'_>]) -> Result<(), DeviceLost> {
         self.call(|device| device.await_states(batch))?
     }
 
-    fn restore(&mut self, parked: &Parked, slot: Slot, pages: &[Page]) -> Result<(), DeviceLost> {
-        self.call(|device| device.restore(parked, slot, pages))?
+    fn restore(&mut self, offloaded: &OffloadedState, slot: Slot, pages: &[Page]) -> Result<(), DeviceLost> {
+        self.call(|device| device.restore(offloaded, slot, pages))?
     }
 
-    fn stage(&mut self, weights: Incoming) -> Result<(), WeightsError> {
+    fn stage(&mut self, weights: IncomingWeights) -> Result<(), WeightsError> {
         self.call(|device| device.stage(weights))?
     }
 
-    fn bring(&mut self, bytes: u64) -> Result<bool, WeightsError> {
-        self.call(|device| device.bring(bytes))?
+    fn copy_staged(&mut self, bytes: u64) -> Result<bool, WeightsError> {
+        self.call(|device| device.copy_staged(bytes))?
     }
 
-    fn swap(&mut self) -> Result<Option<Incoming>, WeightsError> {
-        self.call(Sim::swap)?
+    fn swap(&mut self) -> Result<Option<IncomingWeights>, WeightsError> {
+        self.call(SimBackend::swap)?
     }
 }
 
-/// Sessions of all context policies: more than there are slots, so that some are parked; siblings, so that some are forked.
-fn scripts() -> Vec<Script> {
+/// Sessions of all context policies: more than there are slots, so that some are offloaded, and
+/// siblings, so that some are forked.
+fn scripts() -> Vec<SessionScript> {
     (0..7)
-        .map(|index| Script { steps: 2, ..script(policies()[index as usize % 5], index / 4, index % 4) })
+        .map(|index| SessionScript {
+            steps: 2,
+            ..script(policies()[index as usize % 5], index / 4, index % 4)
+        })
         .collect()
 }
 
-/// A watch that wants the likeliest ids, for which the engine downloads logits.
-fn watch() -> Watch {
+/// Requests the likeliest ids, for which the engine downloads logits.
+fn watch() -> TokenWatcher {
     let dir = tempfile::tempdir().unwrap();
-    let tiny = Init { size: Size::Tiny, seed: 1, dtype: StoredType::Float32, shard_bytes_max: u64::MAX };
+    let tiny =
+        InitSpec { size: ModelSize::Tiny, seed: 1, dtype: StoredType::Float32, shard_bytes_max: u64::MAX };
     init(&dir.path().join("tiny"), &tiny).unwrap();
     let tokenizer = Tokenizer::open(&dir.path().join("tiny")).unwrap();
-    let (told, _) = mpsc::channel(1);
-    Watch::new(told, Arc::new([]), Arc::new(tokenizer)).ranking(Some(2))
+    let (sender, _) = mpsc::channel(1);
+    TokenWatcher::new(sender, Arc::new([]), Arc::new(tokenizer)).ranking(Some(2))
 }
 
-/// A world on a device that fails at a call.
-struct Doomed {
-    world: World,
+/// A harness on a device that fails at a given call.
+struct DoomedHarness {
+    harness: EngineHarness,
     calls: Arc<AtomicUsize>,
-    /// What became of weights that were sent.
-    weights: Option<oneshot::Receiver<Result<Swapped, WeightsError>>>,
+    /// Receives the result of the new weights.
+    weights: Option<oneshot::Receiver<Result<SwapReport, WeightsError>>>,
 }
 
-impl Doomed {
-    fn new(settings: Settings, device: SimSettings, fails_at: usize) -> Self {
+impl DoomedHarness {
+    fn new(settings: EngineSettings, device: SimSettings, fails_at: usize) -> Self {
         let calls = Arc::new(AtomicUsize::new(0));
-        let failing = Failing { device: Sim::new(device), calls: calls.clone(), fails_at };
-        let mut world = World::with_device(settings, device, scripts());
-        world.engine = Engine::new(Box::new(failing), settings).unwrap();
-        Self { world, calls, weights: None }
+        let failing = FailingBackend { device: SimBackend::new(device), calls: calls.clone(), fails_at };
+        let mut harness = EngineHarness::with_device(settings, device, scripts());
+        harness.engine = Engine::new(Box::new(failing), settings).unwrap();
+        Self { harness, calls, weights: None }
     }
 
-    /// Goes on until the device has failed or all sessions are over; weights of version 2 are sent in this iteration.
+    /// Runs until the device has failed or all sessions are over. Sends weights of version 2 in the
+    /// given iteration.
     fn run(&mut self, weights_at: usize) {
         for iteration in 0..100_000 {
-            if self.world.engine.lost().is_some() || self.world.actors.iter().all(world::Actor::is_over) {
+            if self.harness.engine.lost().is_some()
+                || self.harness.actors.iter().all(harness::ScriptedSession::is_over)
+            {
                 return;
             }
             if iteration == weights_at {
                 let (done, answer) = oneshot::channel();
-                let weights = Box::new(AirWeights { text: 2, vision: 2 });
+                let weights = Box::new(SimWeights { text: 2, vision: 2 });
                 let new = NewWeights { version: PolicyVersion(2), vision: [2; 32], weights, done };
-                self.world.engine.apply(Event::Weights(Box::new(new)));
+                self.harness.engine.apply(EngineEvent::Weights(Box::new(new)));
                 self.weights = Some(answer);
             }
-            (0..self.world.actors.len()).for_each(|index| self.world.act(index));
-            self.world.step();
+            (0..self.harness.actors.len()).for_each(|index| self.harness.act(index));
+            self.harness.step();
         }
-        panic!("the sessions never came to an end");
+        panic!("the sessions did not end");
     }
 
     fn has_failed(&self, fails_at: usize) -> bool {
         self.calls.load(Ordering::Relaxed) >= fails_at
     }
 
-    /// Every session was answered, none with a fault of its own, and with nothing but what a device that works would have said.
+    /// Every session was answered, none has a fault of its own, and every answer is the one of a
+    /// device that works.
     #[track_caller]
-    fn check(&mut self, fails_at: usize, whole: &World) {
+    fn check(&mut self, fails_at: usize, whole: &EngineHarness) {
         let lost = DeviceLost(WHY.into());
-        assert_eq!(self.world.engine.lost(), Some(&lost), "call {fails_at}");
-        for (index, (actor, whole)) in self.world.actors.iter().zip(&whole.actors).enumerate() {
-            assert!(!actor.waits(), "call {fails_at}: session {index} waits for ever");
+        assert_eq!(self.harness.engine.lost(), Some(&lost), "call {fails_at}");
+        for (index, (actor, whole)) in self.harness.actors.iter().zip(&whole.actors).enumerate() {
+            assert!(!actor.waits(), "call {fails_at}: session {index} waits forever");
             assert!(
-                actor.fault.as_ref().is_none_or(|fault| *fault == Fault::Device(lost.clone())),
-                "call {fails_at}: session {index} is blamed: {:?}",
+                actor.fault.as_ref().is_none_or(|fault| *fault == EngineFault::Device(lost.clone())),
+                "call {fails_at}: session {index} got a fault: {:?}",
                 actor.fault
             );
-            let told = actor.replies.iter().map(|reply| &reply.columns);
+            let replies = actor.replies.iter().map(|reply| &reply.columns);
             let want = whole.replies.iter().map(|reply| &reply.columns);
-            assert!(told.zip(want).all(|(told, want)| told == want), "call {fails_at}: session {index}");
+            assert!(replies.zip(want).all(|(reply, want)| reply == want), "call {fails_at}: session {index}");
         }
         let (opened, mut answer) = oneshot::channel();
         let life = CancellationToken::new();
-        self.world.engine.apply(Event::Open { session: SessionId(u64::MAX), rebuilt: false, life, opened });
-        assert_eq!(answer.try_recv().unwrap(), Err(Fault::Device(lost)), "call {fails_at}");
+        self.harness.engine.apply(EngineEvent::Open {
+            session: SessionId(u64::MAX),
+            rebuilt: false,
+            life,
+            opened,
+        });
+        assert_eq!(answer.try_recv().unwrap(), Err(EngineFault::Device(lost)), "call {fails_at}");
     }
 }
 
 #[test]
-fn whichever_call_finds_the_device_lost_its_sessions_move_and_none_is_blamed() {
+fn a_device_lost_at_any_call_moves_its_sessions_and_blames_none() {
     for (beside, is_watched) in [(false, true), (true, false)] {
-        let device = SimSettings { beside, ..sim(room()) };
+        let device = SimSettings { beside, ..sim_settings(capacity()) };
         let watch = is_watched.then(watch);
         let doomed = |fails_at| {
-            let mut doomed = Doomed::new(settings(), device, fails_at);
-            doomed.world.watch = watch.clone();
+            let mut doomed = DoomedHarness::new(settings(), device, fails_at);
+            doomed.harness.watch = watch.clone();
             doomed
         };
         let mut whole = doomed(usize::MAX);
         whole.run(usize::MAX);
-        let want = whole.world.tokens();
+        let want = whole.harness.tokens();
         let (mut failures, mut moved) = (0, 0);
         for fails_at in 1.. {
             let mut doomed = doomed(fails_at);
@@ -217,38 +234,37 @@ fn whichever_call_finds_the_device_lost_its_sessions_move_and_none_is_blamed() {
                 break;
             }
             failures += 1;
-            doomed.check(fails_at, &whole.world);
-            // Another worker takes its place, and every session is rebuilt there.
-            doomed.world.kill();
-            for actor in &mut doomed.world.actors {
+            doomed.check(fails_at, &whole.harness);
+            // Another worker takes over, and every session is rebuilt there.
+            doomed.harness.kill();
+            for actor in &mut doomed.harness.actors {
                 moved += usize::from(actor.fault.take().is_some());
             }
-            doomed.world.run_to_end();
-            assert_eq!(doomed.world.tokens(), want, "call {fails_at}");
+            doomed.harness.run_to_end();
+            assert_eq!(doomed.harness.tokens(), want, "call {fails_at}");
         }
-        println!(
-            "beside {beside}, watched {is_watched}: {failures} failures, {moved} steps were asked for again"
-        );
+        println!("beside {beside}, watched {is_watched}: {failures} failures, {moved} steps were repeated");
         assert!(failures > 300 && moved > failures, "{failures} failures, {moved} moves");
-        assert!(whole.world.engine.parked() > 0, "states move, too");
+        assert!(whole.harness.engine.offloaded() > 0, "states were offloaded, too");
     }
 }
 
 #[test]
 fn weights_on_their_way_to_a_device_that_fails_are_answered_with_its_failure() {
     for (on_swap, weights_at) in [(OnSwap::Keep, 6), (OnSwap::FinishOnOld, 6), (OnSwap::FinishOnOld, 30)] {
-        let settings = Settings { swaps: Swaps { on_swap, ..Swaps::default() }, ..settings() };
-        let mut whole = Doomed::new(settings, sim(room()), usize::MAX);
+        let settings =
+            EngineSettings { swaps: SwapSettings { on_swap, ..SwapSettings::default() }, ..settings() };
+        let mut whole = DoomedHarness::new(settings, sim_settings(capacity()), usize::MAX);
         whole.run(weights_at);
         assert!(whole.weights.take().unwrap().try_recv().unwrap().is_ok());
         let (mut refused, mut taken) = (0, 0);
         for fails_at in 1.. {
-            let mut doomed = Doomed::new(settings, sim(room()), fails_at);
+            let mut doomed = DoomedHarness::new(settings, sim_settings(capacity()), fails_at);
             doomed.run(weights_at);
             if !doomed.has_failed(fails_at) {
                 break;
             }
-            doomed.check(fails_at, &whole.world);
+            doomed.check(fails_at, &whole.harness);
             match doomed.weights.take().map(|mut answer| answer.try_recv().unwrap()) {
                 None => {}
                 Some(Ok(_)) => taken += 1,

@@ -1,8 +1,9 @@
-//! New weights under running sessions: every token is of the version it is tagged with, and nobody is lost.
+//! New weights while sessions run: every token is of the version it is tagged with, and no session
+//! is lost.
 
 use std::collections::BTreeSet;
 
-use furrow_model::backend::Incoming;
+use furrow_model::backend::IncomingWeights;
 use furrow_rollout::PolicyVersion;
 use rand::rngs::ChaCha12Rng;
 use rand::{RngExt, SeedableRng};
@@ -10,123 +11,135 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::alone::{alone, script};
 use super::*;
-use crate::sim::AirWeights;
+use crate::sim::SimWeights;
 
-type Answer = oneshot::Receiver<Result<Swapped, furrow_model::backend::WeightsError>>;
+type SwapReceiver = oneshot::Receiver<Result<SwapReport, furrow_model::backend::WeightsError>>;
 
-fn swapping(on_swap: OnSwap, old_versions_max: u32) -> Settings {
-    Settings { swaps: Swaps { on_swap, old_versions_max, ..Swaps::default() }, ..settings() }
+fn swapping(on_swap: OnSwap, old_versions_max: u32) -> EngineSettings {
+    EngineSettings {
+        swaps: SwapSettings { on_swap, old_versions_max, ..SwapSettings::default() },
+        ..settings()
+    }
 }
 
-/// Weights of a version: other words for the text, and every third time another encoder.
-fn air(version: i32) -> (AirWeights, [u8; 32]) {
+/// Weights of a version, whose texts differ from those of other versions; every third version has
+/// another encoder.
+fn weights_of_version(version: i32) -> (SimWeights, [u8; 32]) {
     let vision = version / 3;
-    let weights = AirWeights { text: version as u64 * 0x9e37, vision: vision as u64 };
-    // The engine begins with the encoder that is all zeros.
+    let weights = SimWeights { text: version as u64 * 0x9e37, vision: vision as u64 };
+    // The engine starts with the encoder whose hash is all zeros.
     (weights, [vision as u8; 32])
 }
 
-fn send(world: &mut World, version: i32) -> Answer {
-    let (weights, vision) = air(version);
+fn send(harness: &mut EngineHarness, version: i32) -> SwapReceiver {
+    let (weights, vision) = weights_of_version(version);
     let (done, answer) = oneshot::channel();
     let new = NewWeights { version: PolicyVersion(version), vision, weights: Box::new(weights), done };
-    world.engine.apply(Event::Weights(Box::new(new)));
+    harness.engine.apply(EngineEvent::Weights(Box::new(new)));
     answer
 }
 
-fn told(mut answer: Answer) -> Result<Swapped, String> {
+fn swap_result(mut answer: SwapReceiver) -> Result<SwapReport, String> {
     answer.try_recv().expect("it was answered").map_err(|why| why.to_string())
 }
 
-fn versions(world: &World, index: usize) -> Vec<Vec<i32>> {
-    world.actors[index].replies.iter().map(|reply| reply.columns.policy_versions.clone()).collect()
+fn versions(harness: &EngineHarness, index: usize) -> Vec<Vec<i32>> {
+    harness.actors[index].replies.iter().map(|reply| reply.columns.policy_versions.clone()).collect()
 }
 
-fn scripts(count: u64) -> Vec<Script> {
+fn scripts(count: u64) -> Vec<SessionScript> {
     let keeps =
         [ContextPolicy::Append, ContextPolicy::LastImage, ContextPolicy::Window(2), ContextPolicy::Fresh];
     (0..count).map(|index| script(keeps[index as usize % 4], index / 4, index % 4)).collect()
 }
 
-/// The same session under one version's weights from its beginning.
-fn alone_on(script: &Script, version: i32) -> Vec<Vec<u32>> {
-    let mut world = World::new(Settings { snapshot_slots: 0, ..settings() }, room(), vec![script.clone()]);
-    let swapped = send(&mut world, version);
-    world.step();
-    assert!(told(swapped).is_ok());
-    world.run_to_end();
-    world.tokens().remove(0)
+/// The same session on one version's weights from its beginning.
+fn alone_on(script: &SessionScript, version: i32) -> Vec<Vec<u32>> {
+    let mut harness = EngineHarness::new(
+        EngineSettings { snapshot_slots: 0, ..settings() },
+        capacity(),
+        vec![script.clone()],
+    );
+    let swapped = send(&mut harness, version);
+    harness.step();
+    assert!(swap_result(swapped).is_ok());
+    harness.run_to_end();
+    harness.tokens().remove(0)
 }
 
 #[test]
-fn a_hundred_exchanges_under_load_lose_nobody_and_every_version_only_grows() {
+fn a_hundred_swaps_under_load_lose_no_session_and_versions_only_grow() {
     for seed in 0..3 {
         let mut random = ChaCha12Rng::seed_from_u64(seed);
-        let scripts: Vec<Script> =
-            scripts(48).into_iter().map(|script| Script { steps: 8, ..script }).collect();
-        let mut world = World::new(swapping(OnSwap::Keep, 2), room(), scripts);
+        let scripts: Vec<SessionScript> =
+            scripts(48).into_iter().map(|script| SessionScript { steps: 8, ..script }).collect();
+        let mut harness = EngineHarness::new(swapping(OnSwap::Keep, 2), capacity(), scripts);
         let (mut version, mut last) = (1, None);
-        while !world.actors.iter().all(world::Actor::is_over) {
+        while !harness.actors.iter().all(harness::ScriptedSession::is_over) {
             let index = random.random_range(0..48);
-            world.act(index);
+            harness.act(index);
             if random.random_range(0..4) == 0 {
-                world.step();
+                harness.step();
             }
             if version < 101 && random.random_range(0..40) == 0 {
                 version += 1;
-                last.replace(send(&mut world, version)).map(told);
-                world.step();
+                last.replace(send(&mut harness, version)).map(swap_result);
+                harness.step();
             }
         }
-        assert_eq!(version, 101, "seed {seed}: too few exchanges to tell");
-        assert!(told(last.unwrap()).is_ok());
-        assert_eq!(world.engine.versions_held(), BTreeSet::from([PolicyVersion(101)]), "seed {seed}");
+        assert_eq!(version, 101, "seed {seed}: too few exchanges");
+        assert!(swap_result(last.unwrap()).is_ok());
+        assert_eq!(harness.engine.versions_kept(), BTreeSet::from([PolicyVersion(101)]), "seed {seed}");
         let mut mixed = 0;
-        for (index, actor) in world.actors.iter().enumerate() {
+        for (index, actor) in harness.actors.iter().enumerate() {
             assert_eq!(actor.fault, None, "seed {seed}: session {index} was lost");
-            let of_session: Vec<i32> = versions(&world, index).concat();
+            let of_session: Vec<i32> = versions(&harness, index).concat();
             assert!(of_session.is_sorted(), "seed {seed}: session {index} went back: {of_session:?}");
             for reply in &actor.replies {
-                // A forced token is tagged where it joins the reply, perhaps before anything ran.
+                // A forced token is tagged when it joins the reply, which can be before anything
+                // runs.
                 let columns = &reply.columns;
-                let drawn = columns.policy_versions.iter().zip(&columns.mask).filter(|(_, drawn)| **drawn);
-                let drawn: Vec<i32> = drawn.map(|(version, _)| *version).collect();
-                let least = drawn.iter().min().copied().unwrap_or(i32::MAX);
+                let sampled =
+                    columns.policy_versions.iter().zip(&columns.mask).filter(|(_, sampled)| **sampled);
+                let sampled: Vec<i32> = sampled.map(|(version, _)| *version).collect();
+                let least = sampled.iter().min().copied().unwrap_or(i32::MAX);
                 assert!(
                     reply.state_version_min.0 <= least,
-                    "a state is no younger than what was drawn from it"
+                    "a state is not newer than the tokens sampled from it"
                 );
-                mixed += usize::from(drawn.iter().any(|version| *version > least));
+                mixed += usize::from(sampled.iter().any(|version| *version > least));
             }
         }
-        assert!(mixed > 0, "seed {seed}: no exchange came in the middle of a reply");
-        (0..48).for_each(|index| world.act(index));
-        world.engine.assert_empty();
+        assert!(mixed > 0, "seed {seed}: no exchange happened during a reply");
+        (0..48).for_each(|index| harness.act(index));
+        harness.engine.assert_empty();
     }
 }
 
-/// A session that begins after an exchange has nothing of older weights: not of its siblings' states, not of tiles seen before.
+/// A session that begins after an exchange uses nothing of older weights: neither siblings' states
+/// nor cached tiles.
 #[test]
-fn who_begins_after_an_exchange_gets_what_the_new_weights_alone_give() {
+fn a_session_begun_after_a_swap_gets_what_the_new_weights_alone_give() {
     for version in [2, 3, 7] {
         let old = scripts(8);
-        // The same tasks and pages again: their states and tiles lie ready under the old weights.
-        let mut world = World::new(swapping(OnSwap::Keep, 2), room(), [old.clone(), old.clone()].concat());
-        while !world.actors[..8].iter().all(world::Actor::is_over) {
-            (0..8).for_each(|index| world.act(index));
-            world.step();
+        // The same tasks and pages again: their states and tiles are cached from the old weights.
+        let mut harness =
+            EngineHarness::new(swapping(OnSwap::Keep, 2), capacity(), [old.clone(), old.clone()].concat());
+        while !harness.actors[..8].iter().all(harness::ScriptedSession::is_over) {
+            (0..8).for_each(|index| harness.act(index));
+            harness.step();
         }
-        let swapped = send(&mut world, version);
-        world.run_to_end();
-        assert!(told(swapped).is_ok());
+        let swapped = send(&mut harness, version);
+        harness.run_to_end();
+        assert!(swap_result(swapped).is_ok());
         for (index, script) in old.iter().enumerate() {
-            assert_eq!(world.tokens()[index], alone(script), "session {index} ended before");
+            assert_eq!(harness.tokens()[index], alone(script), "session {index} ended before");
             assert_eq!(
-                world.tokens()[8 + index],
+                harness.tokens()[8 + index],
                 alone_on(script, version),
                 "session {index} under version {version}"
             );
-            let reply = &world.actors[8 + index].replies[0];
+            let reply = &harness.actors[8 + index].replies[0];
             assert_eq!(reply.state_version_min, PolicyVersion(version));
         }
     }
@@ -137,81 +150,82 @@ fn trajectories_that_finish_on_old_weights_never_see_new_ones() {
     for seed in 0..3 {
         let mut random = ChaCha12Rng::seed_from_u64(100 + seed);
         let scripts = scripts(32);
-        let mut world = World::new(swapping(OnSwap::FinishOnOld, 2), room(), scripts.clone());
+        let mut harness = EngineHarness::new(swapping(OnSwap::FinishOnOld, 2), capacity(), scripts.clone());
         let mut version = 1;
-        let mut held_most = 0;
-        while !world.actors.iter().all(world::Actor::is_over) {
-            // A few at a time, so that trajectories end and begin while versions come.
-            let open: Vec<usize> = (0..32).filter(|index| !world.actors[*index].is_over()).take(5).collect();
+        let mut kept_most = 0;
+        while !harness.actors.iter().all(harness::ScriptedSession::is_over) {
+            // A few at a time, so that trajectories end and begin while versions arrive.
+            let open: Vec<usize> =
+                (0..32).filter(|index| !harness.actors[*index].is_over()).take(5).collect();
             for index in 0..32 {
-                if world.actors[index].is_over() {
-                    world.act(index);
+                if harness.actors[index].is_over() {
+                    harness.act(index);
                 }
             }
-            world.act(open[random.random_range(0..open.len())]);
-            world.step();
+            harness.act(open[random.random_range(0..open.len())]);
+            harness.step();
             if version < 60 && random.random_range(0..8) == 0 {
                 version += 1;
-                drop(send(&mut world, version));
+                drop(send(&mut harness, version));
             }
-            held_most = held_most.max(world.engine.versions_held().len());
+            kept_most = kept_most.max(harness.engine.versions_kept().len());
         }
-        // The newest, and two that are finished on; a fourth waits outside.
-        assert_eq!(held_most, 3, "seed {seed}");
-        let mut seen = BTreeSet::new();
+        // The newest, and two that trajectories finish on; a fourth waits.
+        assert_eq!(kept_most, 3, "seed {seed}");
+        let mut versions_run = BTreeSet::new();
         for (index, script) in scripts.iter().enumerate() {
-            let of_session: BTreeSet<i32> = versions(&world, index).concat().into_iter().collect();
+            let of_session: BTreeSet<i32> = versions(&harness, index).concat().into_iter().collect();
             assert_eq!(of_session.len(), 1, "seed {seed}: session {index} ran on {of_session:?}");
             let version = *of_session.first().unwrap();
             let want = if version == 1 { alone(script) } else { alone_on(script, version) };
-            assert_eq!(world.tokens()[index], want, "seed {seed}: session {index} on version {version}");
-            seen.insert(version);
+            assert_eq!(harness.tokens()[index], want, "seed {seed}: session {index} on version {version}");
+            versions_run.insert(version);
         }
-        assert!(seen.len() > 3, "seed {seed}: {seen:?} are too few versions to tell");
-        (0..32).for_each(|index| world.act(index));
-        world.step();
-        assert_eq!(world.engine.versions_held().len(), 1, "old weights are let go of");
-        world.engine.assert_empty();
+        assert!(versions_run.len() > 3, "seed {seed}: too few versions ran: {versions_run:?}");
+        (0..32).for_each(|index| harness.act(index));
+        harness.step();
+        assert_eq!(harness.engine.versions_kept().len(), 1, "old weights are retired");
+        harness.engine.assert_empty();
     }
 }
 
 #[test]
 fn weights_are_refused_that_are_older_or_of_another_kind_and_those_in_use_stay() {
     let script = script(ContextPolicy::Append, 0, 0);
-    let mut world = World::new(swapping(OnSwap::Keep, 2), room(), vec![script.clone()]);
-    let older = send(&mut world, 1);
-    assert!(told(older).unwrap_err().contains("version 1 is not newer than 1"));
+    let mut harness = EngineHarness::new(swapping(OnSwap::Keep, 2), capacity(), vec![script.clone()]);
+    let older = send(&mut harness, 1);
+    assert!(swap_result(older).unwrap_err().contains("version 1 is not newer than 1"));
     let (done, answer) = oneshot::channel();
-    let stranger: Incoming = Box::new("no weights at all");
+    let stranger: IncomingWeights = Box::new("no weights at all");
     let new = NewWeights { version: PolicyVersion(2), vision: [0; 32], weights: stranger, done };
-    world.engine.apply(Event::Weights(Box::new(new)));
-    world.step();
-    assert!(told(answer).unwrap_err().contains("takes weights of air"));
-    world.run_to_end();
-    assert_eq!(world.tokens()[0], alone(&script));
-    assert_eq!(versions(&world, 0).concat().iter().max(), Some(&1));
+    harness.engine.apply(EngineEvent::Weights(Box::new(new)));
+    harness.step();
+    assert!(swap_result(answer).unwrap_err().contains("takes simulated weights"));
+    harness.run_to_end();
+    assert_eq!(harness.tokens()[0], alone(&script));
+    assert_eq!(versions(&harness, 0).concat().iter().max(), Some(&1));
 }
 
 #[test]
-fn weights_that_wait_are_overtaken_by_newer_ones_and_old_ones_go_where_they_are_told() {
-    let mut world = World::new(swapping(OnSwap::FinishOnOld, 0), room(), scripts(1));
-    let (bin, mut thrown) = mpsc::channel(4);
-    world.engine = world.engine.retiring_to(bin);
-    world.act(0);
-    assert_eq!(world.engine.pinned(SessionId(1)), Some(PolicyVersion(1)));
-    let waits = send(&mut world, 2);
-    world.step();
-    let newer = send(&mut world, 3);
-    assert!(told(waits).unwrap_err().contains("version 3 came before it took over"));
-    assert!(thrown.try_recv().is_err(), "nobody keeps two while one must be finished on");
-    world.run_to_end();
-    world.act(0);
-    world.step();
-    let swapped = told(newer).unwrap();
+fn waiting_weights_are_replaced_by_newer_ones_and_old_ones_go_to_the_drop_queue() {
+    let mut harness = EngineHarness::new(swapping(OnSwap::FinishOnOld, 0), capacity(), scripts(1));
+    let (drop_queue, mut thrown) = mpsc::channel(4);
+    harness.engine = harness.engine.retire_weights_to(drop_queue);
+    harness.act(0);
+    assert_eq!(harness.engine.pinned(SessionId(1)), Some(PolicyVersion(1)));
+    let waits = send(&mut harness, 2);
+    harness.step();
+    let newer = send(&mut harness, 3);
+    assert!(swap_result(waits).unwrap_err().contains("version 3 replaced it before it took effect"));
+    assert!(thrown.try_recv().is_err(), "a second old version waits while sessions are pinned to the first");
+    harness.run_to_end();
+    harness.act(0);
+    harness.step();
+    let swapped = swap_result(newer).unwrap();
     assert_eq!((swapped.sessions, swapped.old_versions), (0, 0));
     assert!(
         thrown
             .try_recv()
-            .is_ok_and(|old| old.downcast::<AirWeights>().is_ok_and(|old| *old == AirWeights::default()))
+            .is_ok_and(|old| old.downcast::<SimWeights>().is_ok_and(|old| *old == SimWeights::default()))
     );
 }

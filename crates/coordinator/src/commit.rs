@@ -1,0 +1,595 @@
+//! Commits shards: what ended becomes durable Parquet files, the files become part of the data set,
+//! and the spool deletes its copy.
+//!
+//! The order guarantees recovery. Ids enter the ledger before the first byte; files are durable and
+//! checked before the ledger calls them written; the manifest names them only then; the spool keeps
+//! everything until it does. After a crash between any two stages,
+//! [`recover`](ShardCommitter::recover) finishes or undoes the shard.
+
+mod reconcile;
+mod record;
+mod recover;
+mod settle;
+mod thread;
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeSet;
+use std::error::Error;
+use std::path::PathBuf;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use furrow_records::{
+    CommitDraft, Manifest, Op, RecordsConfig, RecordsError, ShardPlan, ShardStage, ShardWriter, WrittenFile,
+    merge, remove_shard,
+};
+use furrow_rollout::{Group, GroupRecord, Id, Run, Shard, Trajectory};
+use furrow_wire::WireError;
+use tokio::runtime::{Builder, Runtime};
+
+use crate::crash;
+use crate::durable::DurableError;
+use crate::ledger::{LedgerError, LedgerHandle, Mutation, ShardOpening};
+use crate::lost_found::{LostFound, LostFoundError};
+use crate::spool::{EntryKey, Spool, SpoolError};
+pub use reconcile::LedgerDisagreement;
+pub use record::TrajectoryFacts;
+use record::TrajectoryRows;
+pub use recover::RecoveredRun;
+pub(crate) use recover::{check_manifest_is_whole, check_run_dir};
+pub use thread::{CommitHandle, CommitReport, CommitReports};
+
+/// How long a shard whose files are written waits for disk space for its manifest commit.
+const DISK_FULL_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// How often a full disk is tried again.
+const FULL_RETRY: Duration = Duration::from_millis(500);
+
+/// How often parts of merged files are checked for expiry.
+const RETIRE_EVERY: Duration = Duration::from_secs(60);
+
+/// A stage that a shard has passed. The first and the last three concern the shard, those between
+/// concern each of its files.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum CommitStage {
+    /// The ledger knows the shard's id and its rows.
+    Open,
+    /// All rows of a file are written under its temporary name.
+    Temp,
+    /// Its footer is written.
+    Footer,
+    /// Its bytes are durable.
+    Fsync,
+    /// Its final name exists.
+    Link,
+    /// Its final name is durable.
+    DirSync,
+    /// Its temporary name is gone.
+    TempRemoved,
+    /// It was reopened; rows, columns and hash are correct.
+    Check,
+    /// The ledger knows the files.
+    Written,
+    /// The manifest names them.
+    Manifest,
+    /// The ledger records the manifest commit.
+    Committed,
+    /// The spool deleted one of its trajectories.
+    Delete,
+}
+
+/// The rows of one shard.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct ShardBatch {
+    /// Trajectories that ended, in no other shard.
+    pub trajectories: Vec<TrajectoryFacts>,
+    /// Closed groups; their trajectories are in this batch or committed.
+    pub groups: Vec<GroupRecord>,
+}
+
+/// A shard that is part of the data set.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ShardCommit {
+    /// The shard.
+    pub shard_id: Id<Shard>,
+    /// The manifest commit that names it.
+    pub manifest_version: u64,
+    /// Its trajectories.
+    pub trajectories: Vec<Id<Trajectory>>,
+    /// Its groups.
+    pub groups: Vec<Id<Group>>,
+    /// Its files.
+    pub files: Vec<WrittenFile>,
+    /// Time since its opening.
+    pub took: Duration,
+}
+
+/// What a shard committer needs to know about the job.
+#[derive(Debug, Clone)]
+pub struct CommitSettings {
+    /// The run's directory.
+    pub run_dir: PathBuf,
+    /// The run's `data` folder.
+    pub data_dir: PathBuf,
+    /// The run.
+    pub run_id: Id<Run>,
+    /// The resolved job, as TOML.
+    pub job_toml: String,
+    /// When shards close and how they are packed.
+    pub records: RecordsConfig,
+}
+
+/// Why nothing was committed. After anything but `DiskFull` the committer must not continue:
+/// restart with `--resume`.
+#[derive(Debug, thiserror::Error)]
+pub enum CommitError {
+    /// The disk was full; the shard was undone and its rows wait for another.
+    #[error("no space left for a shard; its trajectories stay in the spool; free disk space")]
+    DiskFull(#[source] RecordsError),
+    /// The spool failed.
+    #[error("cannot read the spool")]
+    Spool(#[from] SpoolError),
+    /// The ledger failed.
+    #[error("cannot record a shard")]
+    Ledger(#[from] LedgerError),
+    /// A file or the manifest failed.
+    #[error("cannot write a shard")]
+    Records(#[from] RecordsError),
+    /// A file operation in the run directory failed.
+    #[error("cannot clean up the run directory")]
+    File(#[from] DurableError),
+    /// An acknowledged entry is not a message of this version.
+    #[error(
+        "{trajectory}: this version of furrow cannot read {key} in the spool; finish the run with the \
+         version that began it"
+    )]
+    Undecodable {
+        /// Whose.
+        trajectory: Id<Trajectory>,
+        /// Which entry.
+        key: EntryKey,
+        /// Why.
+        source: WireError,
+    },
+    /// The record of a scored trajectory cannot be read back. The shard was undone; it can be
+    /// written without this trajectory.
+    #[error("{trajectory} was acknowledged, but {why}")]
+    Unreadable {
+        /// Which.
+        trajectory: Id<Trajectory>,
+        /// Steps that can be read, from the first one on.
+        steps: u32,
+        /// What is wrong.
+        why: String,
+    },
+    /// The spool holds a trajectory that the ledger does not know.
+    #[error(
+        "spool/ holds {trajectory}, which the ledger does not know ({count} such files): ledger.sqlite is \
+         older than spool/, or its -wal file was left behind. Restore the ledger that belongs here, with its \
+         -wal file; move files of another run away"
+    )]
+    UnknownTrajectory {
+        /// The first.
+        trajectory: Id<Trajectory>,
+        /// How many there are.
+        count: usize,
+    },
+    /// An acknowledged trajectory has no file in the spool.
+    #[error(
+        "{trajectory} was acknowledged ({what}), but spool/ has no file of it ({count} such trajectories): \
+         restore spool/ from when ledger.sqlite was copied, or the ledger that belongs to this spool/. If \
+         the file is lost for good, create an empty file {trajectory}.spool there to give up this one \
+         trajectory"
+    )]
+    Absent {
+        /// Which.
+        trajectory: Id<Trajectory>,
+        /// What the spool must hold of it.
+        what: String,
+        /// How many trajectories have no file.
+        count: usize,
+    },
+    /// Ledger and manifest contradict each other.
+    #[error(transparent)]
+    Disagreement(#[from] LedgerDisagreement),
+    /// A commit is missing that neither the ledger nor a file of scores can restore.
+    #[error(
+        "manifest commit {version} is missing or damaged, and neither the ledger nor data/scores/ holds what \
+         it named: restore data/manifest/ from the copy that data/ came from"
+    )]
+    CommitLost {
+        /// Its number.
+        version: u64,
+    },
+    /// The manifest lacks commits, and this operation cannot restore them.
+    #[error(
+        "{count} commits of the manifest are missing or damaged: resume the run once (`furrow run … \
+         --resume`), which restores them"
+    )]
+    ManifestBehind {
+        /// How many.
+        count: usize,
+    },
+    /// The ledger records files of the data set that are neither on disk nor in the manifest.
+    #[error(
+        "{count} files that ledger.sqlite records as committed are neither in the manifest nor whole on \
+         disk, {} first: data/ is older than the ledger. Restore data/ from the copy that ledger.sqlite came \
+         from", first.display()
+    )]
+    FilesLost {
+        /// How many.
+        count: usize,
+        /// One of them.
+        first: PathBuf,
+    },
+    /// A file of a shard that was written and not yet committed is damaged, and its rows exist
+    /// nowhere else.
+    #[error(
+        "{}: {damage}. It was written and not yet committed, and its rows exist nowhere else: restore the \
+         file, or spool/, from the copy that ledger.sqlite came from. Without a copy, move the file away and \
+         start again: the shard is abandoned, and what is left of it is kept in lost+found/", path.display()
+    )]
+    OnlyCopyDamaged {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        damage: String,
+    },
+    /// A file is damaged, and a crash kept its commit from the ledger.
+    #[error(
+        "{}: {damage}. Restore the file from a copy; without one, move it and {} out of the run directory \
+         and start again: its rows are in the spool, or in the files that were merged, and go into another \
+         shard", path.display(), commit.display()
+    )]
+    NamedAndDamaged {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        damage: String,
+        /// The commit that names it.
+        commit: PathBuf,
+    },
+    /// A file could not be moved to `lost+found/`.
+    #[error(transparent)]
+    LostFound(#[from] LostFoundError),
+    /// The name of the shard would not be an id.
+    #[error("shard {index} of run {run_id} cannot be named")]
+    Unnamable {
+        /// The run.
+        run_id: Id<Run>,
+        /// The shard's number.
+        index: u64,
+    },
+    /// The committer's thread or its runtime could not be started, or the thread panicked.
+    #[error("the shard committer stopped: {why}")]
+    Stopped {
+        /// Why.
+        why: String,
+    },
+}
+
+/// Commits one shard after another. Blocks: it runs on a thread of its own.
+pub struct ShardCommitter {
+    settings: CommitSettings,
+    epoch: u64,
+    next_shard: u64,
+    spool: Spool,
+    ledger: LedgerHandle,
+    manifest: Manifest,
+    runtime: BlockingRuntime,
+    lost_found: LostFound,
+    merges: bool,
+    /// Committed files that another job of this run wrote: they are not merged.
+    foreign: BTreeSet<String>,
+    retired_at: Option<Instant>,
+    reached: Box<dyn FnMut(CommitStage) + Send>,
+}
+
+/// A shard whose files are written and checked; it can only be committed.
+struct WrittenShard {
+    draft: CommitDraft,
+    trajectories: Vec<Id<Trajectory>>,
+}
+
+/// Runs async code on a thread that may block. Unlike a bare runtime it may be dropped anywhere.
+struct BlockingRuntime(Option<Runtime>);
+
+impl ShardCommitter {
+    /// Commits one shard, from its opening to the deletion of the spool's copy.
+    pub fn commit(&mut self, batch: &ShardBatch) -> Result<ShardCommit, CommitError> {
+        let began = Instant::now();
+        let opening = self.open(batch)?;
+        let files = match self.write(&opening.shard_id, batch) {
+            Err(CommitError::Records(full)) if full.is_disk_full() => {
+                self.undo(&opening.shard_id)?;
+                return Err(CommitError::DiskFull(full));
+            }
+            Err(unreadable @ CommitError::Unreadable { .. }) => {
+                self.undo(&opening.shard_id)?;
+                return Err(unreadable);
+            }
+            files => files?,
+        };
+        let draft = self.draft(Op::Append, opening.shard_id.clone(), files.clone(), Vec::new());
+        let written = WrittenShard { draft, trajectories: opening.trajectories.clone() };
+        self.remember(&written)?;
+        let manifest_version = self.finish(&written)?;
+        let ShardOpening { shard_id, trajectories, groups, .. } = opening;
+        Ok(ShardCommit { shard_id, manifest_version, trajectories, groups, files, took: began.elapsed() })
+    }
+
+    /// Merges the small files of a table into one, where enough have gathered. Their rows are safe
+    /// as they are, so a failure only ends the merging.
+    ///
+    /// Parts stay on disk for readers of older versions until the grace is over.
+    pub fn merge(&mut self) -> Result<(), CommitError> {
+        self.retire();
+        loop {
+            let known = self.foreign.len();
+            for plan in merge::plan(self.manifest.snapshot(), &self.settings.records, &self.foreign) {
+                if self.merges {
+                    self.merge_table(&plan)?;
+                }
+            }
+            // Reading shows which files belong to another job: plan again without them.
+            if self.foreign.len() == known {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes parts whose grace is over. The list of parts only grows, so it is not walked after
+    /// every shard.
+    fn retire(&mut self) {
+        if self.retired_at.is_some_and(|at| at.elapsed() < RETIRE_EVERY) {
+            return;
+        }
+        self.retired_at = Some(Instant::now());
+        let CommitSettings { data_dir, records, .. } = &self.settings;
+        match merge::retire(data_dir, self.manifest.snapshot(), now_micros(), records.merge_grace) {
+            Ok(retired) => retired.damaged.iter().for_each(|error| {
+                tracing::error!(error = error as &dyn Error, "a merged file is damaged: its parts are kept");
+            }),
+            Err(error) => {
+                tracing::warn!(error = &error as &dyn Error, "parts of merged files were not removed");
+            }
+        }
+    }
+
+    /// Calls `reached` at every stage, so that a test can inspect what a crash there would leave.
+    pub fn on_stage(&mut self, mut reached: impl FnMut(CommitStage) + Send + 'static) {
+        self.reached = Box::new(move |stage| {
+            pass(stage);
+            reached(stage);
+        });
+    }
+
+    fn merge_table(&mut self, plan: &merge::MergePlan) -> Result<(), CommitError> {
+        let removed: Vec<_> = plan.parts.iter().map(|part| part.path.clone()).collect();
+        let opening = self.opening(Vec::new(), Vec::new(), removed.clone())?;
+        let shard = self.shard_plan(&opening.shard_id);
+        match merge::foreign(&shard, plan) {
+            Ok(foreign) if foreign.is_empty() => {}
+            Ok(foreign) => {
+                self.foreign.extend(foreign);
+                return Ok(());
+            }
+            Err(error) => {
+                self.merges = false;
+                tracing::warn!(table = %plan.table, error = &error as &dyn Error, "small files were not merged");
+                return Ok(());
+            }
+        }
+        self.remember_opening(&opening)?;
+        let reached = &mut self.reached;
+        match merge::merge(&shard, plan, |_, stage| reached(stage.into())) {
+            Ok(file) => {
+                let draft = self.draft(Op::Replace, opening.shard_id, vec![file], removed);
+                let written = WrittenShard { draft, trajectories: Vec::new() };
+                self.remember(&written)?;
+                self.finish(&written).map(drop)
+            }
+            Err(error) => {
+                self.merges = error.is_disk_full();
+                tracing::warn!(table = %plan.table, error = &error as &dyn Error, "small files were not merged");
+                self.undo(&opening.shard_id)
+            }
+        }
+    }
+
+    /// The ledger records the shard before its first byte.
+    fn open(&mut self, batch: &ShardBatch) -> Result<ShardOpening, CommitError> {
+        let trajectories =
+            batch.trajectories.iter().map(|facts| facts.ancestry.trajectory_id.clone()).collect();
+        let groups = batch.groups.iter().map(|group| group.group_id.clone()).collect();
+        let opening = self.opening(trajectories, groups, Vec::new())?;
+        self.remember_opening(&opening)?;
+        Ok(opening)
+    }
+
+    fn opening(
+        &self,
+        trajectories: Vec<Id<Trajectory>>,
+        groups: Vec<Id<Group>>,
+        replaces: Vec<String>,
+    ) -> Result<ShardOpening, CommitError> {
+        let (run_id, index) = (&self.settings.run_id, self.next_shard);
+        let named = Id::new(format!("{run_id}-x{index:06}"));
+        let shard_id = named.map_err(|_| CommitError::Unnamable { run_id: run_id.clone(), index })?;
+        Ok(ShardOpening { shard_id, index, trajectories, groups, replaces })
+    }
+
+    fn remember_opening(&mut self, opening: &ShardOpening) -> Result<(), CommitError> {
+        self.ledger.commit_blocking(vec![Mutation::ShardOpened(opening.clone())])?;
+        self.next_shard += 1;
+        (self.reached)(CommitStage::Open);
+        Ok(())
+    }
+
+    /// From the spool to durable files under their final names.
+    fn write(&mut self, shard_id: &Id<Shard>, batch: &ShardBatch) -> Result<Vec<WrittenFile>, CommitError> {
+        let mut writer = ShardWriter::create(self.shard_plan(shard_id));
+        for facts in &batch.trajectories {
+            let TrajectoryRows { record, steps, damage } = record::assemble(&self.spool, facts)?;
+            if let Some(why) = damage {
+                let path = self.spool.path(&facts.ancestry.trajectory_id);
+                // A removed file, or one replaced by a link, holds nothing of this run.
+                if path.symlink_metadata().is_ok_and(|found| found.is_file()) {
+                    self.lost_found.copy(&path, &why)?;
+                }
+            }
+            writer.add_trajectory(&record, &steps)?;
+        }
+        for group in &batch.groups {
+            writer.add_group(group)?;
+        }
+        let reached = &mut self.reached;
+        Ok(writer.finish(|_, stage| reached(stage.into()))?)
+    }
+
+    fn remember(&mut self, written: &WrittenShard) -> Result<(), CommitError> {
+        let CommitDraft { shard_id, files, .. } = written.draft.clone();
+        self.ledger.commit_blocking(vec![Mutation::ShardWritten { shard_id, files }])?;
+        (self.reached)(CommitStage::Written);
+        Ok(())
+    }
+
+    /// From written files to rows of the data set. May be repeated: the manifest knows the shard's
+    /// id.
+    fn finish(&mut self, written: &WrittenShard) -> Result<u64, CommitError> {
+        let manifest_version = self.commit_waiting_for_disk(&written.draft)?;
+        merge::set_aside(&self.settings.data_dir, &written.draft.removed)?;
+        (self.reached)(CommitStage::Manifest);
+        let shard_id = written.draft.shard_id.clone();
+        self.ledger.commit_blocking(vec![Mutation::ShardCommitted { shard_id, manifest_version }])?;
+        (self.reached)(CommitStage::Committed);
+        for trajectory in &written.trajectories {
+            self.spool.delete(trajectory)?;
+            (self.reached)(CommitStage::Delete);
+        }
+        Ok(manifest_version)
+    }
+
+    /// A written shard cannot be undone, so this waits while the disk is full.
+    fn commit_waiting_for_disk(&mut self, draft: &CommitDraft) -> Result<u64, CommitError> {
+        let deadline = Instant::now() + DISK_FULL_TIMEOUT;
+        loop {
+            match self.runtime.block_on(self.manifest.commit(draft)) {
+                Ok(committed) => return Ok(committed.version()),
+                Err(error) if error.is_disk_full() && Instant::now() < deadline => {
+                    tracing::warn!(shard_id = %draft.shard_id, "no space for a manifest commit: waiting");
+                    std::thread::park_timeout(FULL_RETRY);
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    /// Undoes an opened shard; its rows are free again.
+    fn undo(&mut self, shard_id: &Id<Shard>) -> Result<(), CommitError> {
+        remove_shard(&self.settings.data_dir, shard_id)?;
+        let abandoned = Mutation::ShardAbandoned { shard_id: shard_id.clone() };
+        Ok(self.ledger.commit_blocking(vec![abandoned])?)
+    }
+
+    fn shard_plan(&self, shard_id: &Id<Shard>) -> ShardPlan {
+        let CommitSettings { data_dir, run_id, job_toml, records, .. } = self.settings.clone();
+        let RecordsConfig { row_group_bytes, compression_level, .. } = records;
+        let shard_id = shard_id.clone();
+        ShardPlan { data_dir, shard_id, run_id, job_toml, row_group_bytes, compression_level }
+    }
+
+    fn draft(
+        &self,
+        op: Op,
+        shard_id: Id<Shard>,
+        files: Vec<WrittenFile>,
+        removed: Vec<String>,
+    ) -> CommitDraft {
+        let (run_id, epoch) = (self.settings.run_id.clone(), self.epoch);
+        CommitDraft { op, files, removed, run_id, epoch, shard_id, created_at_micros: now_micros() }
+    }
+}
+
+impl BlockingRuntime {
+    /// The manifest's store needs blocking threads, and the committer a clock.
+    fn new() -> Result<Self, CommitError> {
+        let built = Builder::new_current_thread().enable_time().thread_name("manifest").build();
+        let runtime = built.map_err(|error| CommitError::Stopped { why: format!("no runtime: {error}") })?;
+        Ok(Self(Some(runtime)))
+    }
+
+    fn block_on<F: Future>(&self, work: F) -> F::Output {
+        self.0.as_ref().expect("the runtime lives as long as this does").block_on(work)
+    }
+}
+
+impl Drop for BlockingRuntime {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.0.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
+
+impl CommitStage {
+    /// All stages in order.
+    pub const ALL: [CommitStage; 12] = [
+        CommitStage::Open,
+        CommitStage::Temp,
+        CommitStage::Footer,
+        CommitStage::Fsync,
+        CommitStage::Link,
+        CommitStage::DirSync,
+        CommitStage::TempRemoved,
+        CommitStage::Check,
+        CommitStage::Written,
+        CommitStage::Manifest,
+        CommitStage::Committed,
+        CommitStage::Delete,
+    ];
+
+    /// Name of the fail point after this stage.
+    pub fn fail_point(self) -> &'static str {
+        match self {
+            CommitStage::Open => "publish.after_open",
+            CommitStage::Temp => "publish.after_temp",
+            CommitStage::Footer => "publish.after_footer",
+            CommitStage::Fsync => "publish.after_fsync",
+            CommitStage::Link => "publish.after_link",
+            CommitStage::DirSync => "publish.after_dir_sync",
+            CommitStage::TempRemoved => "publish.after_temp_removed",
+            CommitStage::Check => "publish.after_check",
+            CommitStage::Written => "publish.after_written",
+            CommitStage::Manifest => "publish.after_manifest",
+            CommitStage::Committed => "publish.after_published",
+            CommitStage::Delete => "publish.after_delete",
+        }
+    }
+}
+
+impl From<ShardStage> for CommitStage {
+    fn from(stage: ShardStage) -> Self {
+        match stage {
+            ShardStage::TempWritten => CommitStage::Temp,
+            ShardStage::FooterClosed => CommitStage::Footer,
+            ShardStage::Fsynced => CommitStage::Fsync,
+            ShardStage::Linked => CommitStage::Link,
+            ShardStage::DirFsynced => CommitStage::DirSync,
+            ShardStage::TempRemoved => CommitStage::TempRemoved,
+            ShardStage::Checked => CommitStage::Check,
+        }
+    }
+}
+
+/// Without a test callback, stages are fail points only.
+fn pass(stage: CommitStage) {
+    crash::point(stage.fail_point());
+}
+
+fn now_micros() -> i64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(since.as_micros()).unwrap_or(i64::MAX)
+}

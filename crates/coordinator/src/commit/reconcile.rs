@@ -1,0 +1,167 @@
+//! Compares ledger and manifest both ways, before anything in the run directory changes.
+//!
+//! A shard is committed when the manifest names it; the ledger records the commit's number and the
+//! shard's files. So a missing or damaged commit can be restored from the ledger. The reverse has
+//! no repair: a manifest that names what the ledger never wrote is newer than the ledger, and
+//! continuing would assign the same ids a second time.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use furrow_records::{Commit, CommitDraft, Op, StoredCommits, Table, WrittenFile};
+use furrow_rollout::{Id, Run, Shard};
+
+use crate::ledger::{CommittedShard, LedgerError, ShardPhase};
+
+/// What the manifest lacks of the ledger's record.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct ManifestGaps {
+    /// Numbers of commits that cannot be read, or that differ from the ledger's record.
+    pub damaged: Vec<u64>,
+    /// Shards whose commits are missing or damaged, in order of their numbers.
+    pub remembered: Vec<CommittedShard>,
+    /// Numbers that neither the ledger nor the manifest knows: commits of scorings, which the
+    /// ledger does not record.
+    pub unknown: Vec<u64>,
+}
+
+/// A contradiction between manifest and ledger.
+#[derive(Debug, thiserror::Error)]
+pub enum LedgerDisagreement {
+    /// The manifest is newer.
+    #[error(
+        "manifest commit {version} names shard {shard_id}, {known}: ledger.sqlite is older than data/. \
+         Restore the ledger (with its -wal file) that belongs to this data set"
+    )]
+    LedgerBehind {
+        /// The commit.
+        version: u64,
+        /// The shard it names.
+        shard_id: String,
+        /// What the ledger holds of it.
+        known: &'static str,
+    },
+    /// Both know a commit of this number, but not the same.
+    #[error(
+        "manifest commit {version} names shard {found}, the ledger records {remembered} under that number: \
+         data/manifest/ and ledger.sqlite are from different runs or different times. Restore both from one \
+         copy; if the ledger is right, move that one commit out of data/manifest/: the next start restores it"
+    )]
+    OtherShard {
+        /// The commit.
+        version: u64,
+        /// What it names.
+        found: String,
+        /// What the ledger records.
+        remembered: Id<Shard>,
+    },
+    /// The ledger could not be read.
+    #[error("cannot compare the ledger with the manifest")]
+    Ledger(#[from] LedgerError),
+}
+
+/// The run and start that restore the commits.
+#[derive(Debug, Clone)]
+pub(crate) struct CommitOrigin {
+    /// The run.
+    pub run_id: Id<Run>,
+    /// This start.
+    pub epoch: u64,
+    /// Wall clock, microseconds since the Unix epoch.
+    pub now_micros: i64,
+}
+
+/// Compares them. `phase` returns how far a shard is that the ledger does not call committed.
+pub(crate) fn compare(
+    stored: &StoredCommits,
+    committed: &[CommittedShard],
+    mut phase: impl FnMut(&Id<Shard>) -> Result<Option<ShardPhase>, LedgerError>,
+) -> Result<ManifestGaps, LedgerDisagreement> {
+    let mut gaps = ManifestGaps::default();
+    let remembered: BTreeMap<u64, &CommittedShard> =
+        committed.iter().map(|shard| (shard.manifest_version, shard)).collect();
+    for (&version, shard) in &remembered {
+        match stored.get(version) {
+            Some(Ok(commit)) if commit_names_shard(commit, shard) => continue,
+            Some(Ok(commit)) if commit.txn.shard_id != shard.shard_id.as_str() => {
+                let (found, remembered) = (commit.txn.shard_id.clone(), shard.shard_id.clone());
+                return Err(LedgerDisagreement::OtherShard { version, found, remembered });
+            }
+            Some(_) => gaps.damaged.push(version),
+            None => {}
+        }
+        gaps.remembered.push((*shard).clone());
+    }
+    for (version, commit) in stored.iter().filter(|(version, _)| !remembered.contains_key(version)) {
+        match commit {
+            Ok(commit) if is_scoring(commit) => {}
+            Ok(commit) => check_unrecorded(version, commit, &mut phase)?,
+            Err(_) => {
+                gaps.damaged.push(version);
+                gaps.unknown.push(version);
+            }
+        }
+    }
+    let newest = stored.newest().max(remembered.keys().next_back().copied().unwrap_or(0));
+    let missing = |version: &u64| stored.get(*version).is_none() && !remembered.contains_key(version);
+    let unknown: BTreeSet<u64> = gaps.unknown.drain(..).chain((1..newest).filter(missing)).collect();
+    gaps.unknown = unknown.into_iter().collect();
+    gaps.damaged.sort_unstable();
+    Ok(gaps)
+}
+
+/// The ledger wrote the shard, and a crash came before it recorded the commit; otherwise the ledger
+/// is too old.
+fn check_unrecorded(
+    version: u64,
+    commit: &Commit,
+    phase: &mut impl FnMut(&Id<Shard>) -> Result<Option<ShardPhase>, LedgerError>,
+) -> Result<(), LedgerDisagreement> {
+    let behind = |known| {
+        let shard_id = commit.txn.shard_id.clone();
+        Err(LedgerDisagreement::LedgerBehind { version, shard_id, known })
+    };
+    let Ok(shard_id) = Id::<Shard>::new(&commit.txn.shard_id) else {
+        return behind("which is not the name of a shard");
+    };
+    match phase(&shard_id)? {
+        Some(ShardPhase::Written) => Ok(()),
+        Some(ShardPhase::Committed { .. }) => behind("which the ledger records under another number"),
+        Some(ShardPhase::Opened) => behind("which the ledger calls unfinished"),
+        Some(ShardPhase::Abandoned) => behind("which the ledger abandoned"),
+        None => behind("which the ledger does not know"),
+    }
+}
+
+fn commit_names_shard(commit: &Commit, shard: &CommittedShard) -> bool {
+    commit.txn.shard_id == shard.shard_id.as_str()
+        && commit.files == shard.files
+        && commit.removed == shard.replaces
+}
+
+/// A scoring of stored trajectories makes its own commit; the ledger does not record it.
+fn is_scoring(commit: &Commit) -> bool {
+    commit.op == Op::Append && commit.files.iter().all(|file| file.table == Table::Scores)
+}
+
+impl ManifestGaps {
+    /// Whether the manifest lacks nothing.
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+impl CommitOrigin {
+    /// The commit of a shard that the ledger records.
+    pub fn commit(&self, shard: CommittedShard) -> Commit {
+        let CommittedShard { shard_id, manifest_version, files, replaces } = shard;
+        let op = if replaces.is_empty() { Op::Append } else { Op::Replace };
+        let (run_id, epoch, created_at_micros) = (self.run_id.clone(), self.epoch, self.now_micros);
+        let draft = CommitDraft { op, files, removed: replaces, run_id, epoch, shard_id, created_at_micros };
+        draft.numbered(manifest_version)
+    }
+
+    /// The commit of a scoring whose file exists.
+    pub fn scoring(&self, version: u64, file: WrittenFile, shard_id: Id<Shard>) -> Commit {
+        CommitDraft::append(vec![file], self.run_id.clone(), 0, shard_id, self.now_micros).numbered(version)
+    }
+}

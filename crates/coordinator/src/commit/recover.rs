@@ -1,0 +1,604 @@
+//! The start of a coordinator: compares ledger, manifest, spool and files, and only then reconciles
+//! them.
+//!
+//! Recovery removes nothing that was acknowledged. It finishes or undoes what a crash left between
+//! two stages; it restores a missing manifest commit from the ledger; it moves what it cannot
+//! account for to `lost+found/`. A contradiction with the ledger fails the start before anything
+//! changes.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use furrow_records::{
+    Commit, CommitDraft, LocalFile, Manifest, Op, RecordsError, StoredCommits, Table, WrittenFile,
+    check_written, local_files, merge, remove_shard, written_file,
+};
+use furrow_rollout::{Id, Shard, Trajectory};
+
+use super::reconcile::{CommitOrigin, compare};
+use super::settle::{SpoolSettlement, lost, settle};
+use super::{BlockingRuntime, CommitError, CommitSettings, ShardCommitter, now_micros, pass};
+use crate::crash;
+use crate::durable::{DurableError, make_durable_dir};
+use crate::ledger::{
+    Ledger, LedgerHandle, LedgerLimits, LedgerSnapshot, Mutation, RunRow, ShardPhase, ShardRow, SqliteLedger,
+    TrajectoryFate, TrajectoryRow, TrajectoryStanding,
+};
+use crate::lost_found::LostFound;
+use crate::spool::{RecoveredTrajectory, Spool};
+
+/// What a coordinator starts with.
+pub struct RecoveredRun {
+    /// Commits shards from now on.
+    pub committer: ShardCommitter,
+    /// The ledger on its own thread.
+    pub ledger: LedgerHandle,
+    /// What is not settled, after the recovery.
+    pub snapshot: LedgerSnapshot,
+    /// What the spool still holds.
+    pub spooled: Vec<RecoveredTrajectory>,
+    /// Trajectories whose record was damaged; they ended as `record_lost`.
+    pub lost: Vec<Id<Trajectory>>,
+}
+
+/// Changes that make the manifest match the ledger.
+struct ManifestRepair {
+    /// Numbers of commits to move to `lost+found/`.
+    damaged: Vec<u64>,
+    /// Commits to restore, in order of their numbers.
+    restored: Vec<Commit>,
+}
+
+/// What happens to a shard that a crash left before its commit.
+enum UnfinishedShard {
+    /// Its files are whole: the manifest shall name them.
+    Commit,
+    /// A file is damaged, and all its rows exist elsewhere: they go into another shard.
+    Rewrite { damaged: PathBuf, error: RecordsError },
+    /// Its files were never finished. What is there is kept where its rows exist nowhere else.
+    Undo { keeps_files: bool },
+}
+
+/// The parts that recovery works on, before anything is served.
+struct RunRecovery<'a, L> {
+    settings: &'a CommitSettings,
+    ledger: &'a mut L,
+    spool: &'a Spool,
+    runtime: &'a BlockingRuntime,
+    origin: CommitOrigin,
+    lost_found: &'a mut LostFound,
+}
+
+impl ShardCommitter {
+    /// Compares ledger, manifest, spool and files, then reconciles them; nothing may be served
+    /// before. The run must be open.
+    ///
+    /// Undoes shards that the ledger calls opened: their trajectories wait for a new shard. Commits
+    /// shards that it calls written. Restores commits that the manifest lacks.
+    ///
+    /// # Errors
+    /// Fails where an acknowledged record is missing, or where ledger and manifest contradict each
+    /// other. Nothing is changed then.
+    pub fn recover<L: Ledger + 'static>(
+        settings: CommitSettings,
+        mut ledger: L,
+        limits: LedgerLimits,
+        spool: Spool,
+        spooled: Vec<RecoveredTrajectory>,
+    ) -> Result<RecoveredRun, CommitError> {
+        let runtime = BlockingRuntime::new()?;
+        let before = ledger.load()?;
+        let run = opened_run(&before)?;
+        let origin =
+            CommitOrigin { run_id: settings.run_id.clone(), epoch: run.epoch, now_micros: now_micros() };
+        let epoch = run.epoch;
+        let mut lost_found = LostFound::of_start(&settings.run_dir, epoch);
+        make_durable_dir(&settings.data_dir)?;
+        let recovery = RunRecovery {
+            settings: &settings,
+            ledger: &mut ledger,
+            spool: &spool,
+            runtime: &runtime,
+            origin,
+            lost_found: &mut lost_found,
+        };
+        let (manifest, spooled, lost) = recovery.run(&before, spooled)?;
+        let snapshot = ledger.load()?;
+        let next_shard = opened_run(&snapshot)?.next_shard;
+        let started = LedgerHandle::start(ledger, limits);
+        let ledger = started.map_err(|error| CommitError::Stopped { why: error.to_string() })?;
+        let publisher = ShardCommitter {
+            settings,
+            epoch,
+            next_shard,
+            spool,
+            ledger: ledger.clone(),
+            manifest,
+            runtime,
+            lost_found,
+            merges: true,
+            foreign: BTreeSet::new(),
+            retired_at: None,
+            reached: Box::new(pass),
+        };
+        Ok(RecoveredRun { committer: publisher, ledger, snapshot, spooled, lost })
+    }
+}
+
+type RecoveryResult = (Manifest, Vec<RecoveredTrajectory>, Vec<Id<Trajectory>>);
+
+impl<L: Ledger> RunRecovery<'_, L> {
+    fn run(
+        mut self,
+        before: &LedgerSnapshot,
+        spooled: Vec<RecoveredTrajectory>,
+    ) -> Result<RecoveryResult, CommitError> {
+        let store = Manifest::local_store(&self.settings.data_dir)?;
+        let mut stored = self.runtime.block_on(StoredCommits::read(&store))?;
+        // Every check comes before the first change.
+        let repair = self.repair(&stored)?;
+        let restored = repair.restored.iter().cloned();
+        restored.for_each(|commit| stored.insert(commit));
+        let mut manifest = Manifest::of(store, stored.without(&repair.unreplaced()))?;
+        self.check_files(&manifest, &repair)?;
+        let plan = |shard| Ok((shard, self.plan(&manifest, before, &spooled, shard)?));
+        let unfinished: Vec<_> = before.shards.iter().map(plan).collect::<Result<_, CommitError>>()?;
+        self.check_spooled(before, &spooled, &unfinished)?;
+        self.check_lost_found_capacity(&manifest, &repair)?;
+
+        self.carry_out(&manifest, &repair)?;
+        for (shard, plan) in unfinished {
+            match plan {
+                UnfinishedShard::Commit => self.finish(&mut manifest, shard)?,
+                UnfinishedShard::Rewrite { damaged, error } => self.rewrite_shard(shard, &damaged, &error)?,
+                UnfinishedShard::Undo { keeps_files } => self.undo(shard, keeps_files)?,
+            }
+        }
+        self.sweep(&manifest)?;
+        let (kept, lost) = self.settle(&manifest, spooled)?;
+        Ok((manifest, kept, lost))
+    }
+
+    /// Returns what the manifest lacks and how to restore it.
+    fn repair(&mut self, stored: &StoredCommits) -> Result<ManifestRepair, CommitError> {
+        let committed = self.ledger.committed_shards()?;
+        let ledger = &mut *self.ledger;
+        let gaps = compare(stored, &committed, |shard| ledger.shard_phase(shard))?;
+        let newest = stored.newest().max(committed.last().map_or(0, |shard| shard.manifest_version));
+        // The newest commit, damaged and not in the ledger, belongs to the shard that the ledger
+        // calls written: it is committed again.
+        let wanted: Vec<u64> = gaps.unknown.into_iter().filter(|version| *version < newest).collect();
+        let mut restored: Vec<_> =
+            gaps.remembered.into_iter().map(|shard| self.origin.commit(shard)).collect();
+        let mut files = if wanted.is_empty() { Vec::new() } else { self.unlisted_scores(stored)? };
+        for version in wanted {
+            let Some(file) = (!files.is_empty()).then(|| files.remove(0)) else {
+                return Err(CommitError::CommitLost { version });
+            };
+            let shard_id = file.shard_id.ok_or(CommitError::CommitLost { version })?;
+            let listed = written_file(&self.settings.data_dir, Table::Scores, &shard_id)?;
+            restored.push(self.origin.scoring(version, listed, shard_id));
+        }
+        restored.sort_by_key(|commit| commit.version);
+        Ok(ManifestRepair { damaged: gaps.damaged, restored })
+    }
+
+    /// Whole files of scores that no commit names, the oldest first: their names end in the time.
+    fn unlisted_scores(&self, stored: &StoredCommits) -> Result<Vec<LocalFile>, CommitError> {
+        let listed = |file: &LocalFile| {
+            let mut commits = stored.iter().filter_map(|(_, commit)| commit.as_ref().ok());
+            commits.any(|commit| commit.files.iter().any(|listed| listed.path == file.name))
+        };
+        let mut files = local_files(&self.settings.data_dir)?;
+        files.retain(|file| file.table == Table::Scores && !file.temporary && file.shard_id.is_some());
+        files.retain(|file| !listed(file));
+        Ok(files)
+    }
+
+    /// A restored commit must not name files that are gone: then the data set itself was not
+    /// restored. Where the manifest is whole and files are missing, the run continues, for they may
+    /// have been moved elsewhere; the log says so.
+    fn check_files(&self, manifest: &Manifest, repair: &ManifestRepair) -> Result<(), CommitError> {
+        let data_dir = &self.settings.data_dir;
+        // A link to the moved file is enough: readers follow it.
+        let is_gone = |file: &&WrittenFile| {
+            let found = data_dir.join(&file.path).metadata();
+            !found.is_ok_and(|found| found.is_file() && found.len() == file.bytes)
+        };
+        let named = Table::ALL.iter().flat_map(|table| manifest.snapshot().files(*table));
+        let gone: Vec<&WrittenFile> = named.filter(is_gone).collect();
+        let Some(first) = gone.first() else { return Ok(()) };
+        let first = data_dir.join(&first.path);
+        let mut restored = repair.restored.iter().flat_map(|commit| &commit.files);
+        if restored.any(|file| gone.iter().any(|gone| gone.path == file.path)) {
+            return Err(CommitError::FilesLost { count: gone.len(), first });
+        }
+        tracing::error!(
+            count = gone.len(),
+            first = %first.display(),
+            "files of the data set are missing or have a wrong length: restore them; \
+             `furrow records verify` lists them"
+        );
+        Ok(())
+    }
+
+    /// Makes sure that everything bound for `lost+found/` fits there before the first of it is
+    /// moved.
+    fn check_lost_found_capacity(
+        &mut self,
+        manifest: &Manifest,
+        repair: &ManifestRepair,
+    ) -> Result<(), CommitError> {
+        let data_dir = &self.settings.data_dir;
+        let damaged = repair.damaged.iter().map(|version| data_dir.join(StoredCommits::file_name(*version)));
+        let mut paths: Vec<PathBuf> = damaged.collect();
+        for file in unlisted(manifest, data_dir)? {
+            let phase = file.shard_id.as_ref().map(|id| self.ledger.shard_phase(id)).transpose()?.flatten();
+            if phase.is_none() || matches!(phase, Some(ShardPhase::Committed { .. })) {
+                paths.push(file.path);
+            }
+        }
+        match paths.first() {
+            Some(first) => Ok(self.lost_found.check_capacity(paths.len(), first)?),
+            None => Ok(()),
+        }
+    }
+
+    /// Makes sure that everything acknowledged has a file in the spool, and that the ledger knows
+    /// every file there.
+    fn check_spooled(
+        &mut self,
+        before: &LedgerSnapshot,
+        spooled: &[RecoveredTrajectory],
+        unfinished: &[(&ShardRow, UnfinishedShard)],
+    ) -> Result<(), CommitError> {
+        let mut strangers = Vec::new();
+        for found in spooled {
+            if self.ledger.fate(&found.trajectory_id)?.is_none() {
+                strangers.push(&found.trajectory_id);
+            }
+        }
+        if let Some(&first) = strangers.first() {
+            return Err(CommitError::UnknownTrajectory { trajectory: first.clone(), count: strangers.len() });
+        }
+        let published = unfinished.iter().filter(|(_, plan)| matches!(plan, UnfinishedShard::Commit));
+        let published: Vec<_> = published.map(|(shard, _)| &shard.shard_id).collect();
+        let is_written =
+            |row: &TrajectoryRow| row.shard_id.as_ref().is_some_and(|id| published.contains(&id));
+        let waiting = before.trajectories.iter().filter(|row| !row.committed && !is_written(row));
+        let absent = |row: &TrajectoryRow| {
+            let trajectory = &row.start.trajectory_id;
+            match settle(row, find_spooled(spooled, trajectory)) {
+                SpoolSettlement::Absent { what } => Some((trajectory.clone(), what)),
+                _ => None,
+            }
+        };
+        let mut absent: Vec<_> = waiting.filter_map(absent).collect();
+        let count = absent.len();
+        match absent.drain(..).next() {
+            Some((trajectory, what)) => Err(CommitError::Absent { trajectory, what, count }),
+            None => Ok(()),
+        }
+    }
+
+    /// Moves damaged commits to `lost+found/` and restores the missing ones.
+    fn carry_out(&mut self, manifest: &Manifest, repair: &ManifestRepair) -> Result<(), CommitError> {
+        for &version in &repair.damaged {
+            let path = self.settings.data_dir.join(StoredCommits::file_name(version));
+            self.lost_found.take(&path, "the ledger remembers another commit, or it cannot be read")?;
+        }
+        for commit in &repair.restored {
+            let version = commit.version;
+            tracing::warn!(
+                manifest_version = version,
+                shard_id = %commit.txn.shard_id,
+                "restoring a missing manifest commit from the ledger"
+            );
+            self.runtime.block_on(manifest.restore(commit))?;
+        }
+        Ok(())
+    }
+
+    /// Whether all rows of a shard exist elsewhere: in the spool or, for a merge, in parts that
+    /// still exist. After a crash they do; where an older ledger was restored, the shard's files
+    /// may be the only copy.
+    fn can_be_redone(
+        &self,
+        manifest: &Manifest,
+        before: &LedgerSnapshot,
+        spooled: &[RecoveredTrajectory],
+        shard: &ShardRow,
+    ) -> bool {
+        let part_is_there =
+            |path: &String| manifest.snapshot().holds(path) && is_regular(&self.settings.data_dir.join(path));
+        // Nothing trains on a failed trajectory: what the spool holds of it is enough.
+        let is_spooled = |id: &Id<Trajectory>| {
+            let row = before.trajectories.iter().find(|row| row.start.trajectory_id == *id);
+            row.is_some_and(|row| {
+                let settlement = settle(row, find_spooled(spooled, id));
+                matches!(row.standing, TrajectoryStanding::Failed { .. })
+                    || matches!(
+                        settlement,
+                        SpoolSettlement::Keep | SpoolSettlement::Cut | SpoolSettlement::CopyAndCut { .. }
+                    )
+            })
+        };
+        shard.replaces.iter().all(part_is_there) && shard.trajectories.iter().all(is_spooled)
+    }
+
+    /// Reads the files of a written shard and decides what happens to it. Changes nothing.
+    fn plan(
+        &self,
+        manifest: &Manifest,
+        before: &LedgerSnapshot,
+        spooled: &[RecoveredTrajectory],
+        shard: &ShardRow,
+    ) -> Result<UnfinishedShard, CommitError> {
+        let can_be_redone = self.can_be_redone(manifest, before, spooled, shard);
+        let Some(files) = &shard.files else {
+            return Ok(UnfinishedShard::Undo { keeps_files: !can_be_redone });
+        };
+        let data_dir = &self.settings.data_dir;
+        let damaged = files.iter().find_map(|file| Some((file, check_written(data_dir, file).err()?)));
+        let Some((file, error)) = damaged else { return Ok(UnfinishedShard::Commit) };
+        let path = data_dir.join(&file.path);
+        // A failing disk is not a damaged file.
+        if !is_damage(&error) {
+            return Err(error.into());
+        }
+        let damage = furrow_records::chain(&error);
+        let is_merge = shard.trajectories.is_empty() && !shard.replaces.is_empty();
+        if !can_be_redone && !is_merge && path.symlink_metadata().is_ok() {
+            return Err(CommitError::OnlyCopyDamaged { path, damage });
+        }
+        // Readers of this version of the data set have seen the file, so it must not be replaced.
+        if let Some(version) = manifest.snapshot().version_of(&shard.shard_id) {
+            let commit = data_dir.join(StoredCommits::file_name(version));
+            return Err(CommitError::NamedAndDamaged { path, damage, commit });
+        }
+        match can_be_redone || is_merge {
+            true => Ok(UnfinishedShard::Rewrite { damaged: path, error }),
+            false => Ok(UnfinishedShard::Undo { keeps_files: true }),
+        }
+    }
+
+    /// Its files may be in any state of being written.
+    fn undo(&mut self, shard: &ShardRow, keeps_files: bool) -> Result<(), CommitError> {
+        let shard_id = shard.shard_id.clone();
+        tracing::info!(%shard_id, trajectories = shard.trajectories.len(), "undoing an unfinished shard");
+        if keeps_files {
+            let files = local_files(&self.settings.data_dir)?.into_iter();
+            let own = files.filter(|file| !file.temporary && file.shard_id.as_ref() == Some(&shard_id));
+            for file in own {
+                let why =
+                    "of an unfinished shard whose rows are nowhere else: is ledger.sqlite an older copy?";
+                self.lost_found.take(&file.path, why)?;
+            }
+        }
+        remove_shard(&self.settings.data_dir, &shard_id)?;
+        crash::point("ledger.before_shard_abandon");
+        self.ledger.commit(&[Mutation::ShardAbandoned { shard_id }])?;
+        crash::point("ledger.after_shard_abandon");
+        Ok(())
+    }
+
+    /// Its files are durable; the manifest decides whether it names them.
+    fn finish(&mut self, manifest: &mut Manifest, shard: &ShardRow) -> Result<(), CommitError> {
+        let ShardRow { shard_id, files, replaces: removed, .. } = shard.clone();
+        let files = files.unwrap_or_default();
+        let op = if removed.is_empty() { Op::Append } else { Op::Replace };
+        let CommitOrigin { run_id, epoch, now_micros: created_at_micros } = self.origin.clone();
+        let draft = CommitDraft { op, files, removed, run_id, epoch, shard_id, created_at_micros };
+        let manifest_version = self.runtime.block_on(manifest.commit(&draft))?.version();
+        tracing::info!(shard_id = %draft.shard_id, manifest_version, "committed a written shard");
+        Ok(self.ledger.commit(&[Mutation::ShardCommitted { shard_id: draft.shard_id, manifest_version }])?)
+    }
+
+    /// Abandons a written shard with a damaged file: the spool, or the parts of a merge, still hold
+    /// all its rows.
+    fn rewrite_shard(
+        &mut self,
+        shard: &ShardRow,
+        damaged: &Path,
+        error: &RecordsError,
+    ) -> Result<(), CommitError> {
+        if damaged.symlink_metadata().is_ok() {
+            self.lost_found.take(damaged, &format!("written, not yet committed, and damaged: {error}"))?;
+        }
+        let shard_id = shard.shard_id.clone();
+        tracing::warn!(%shard_id, %error, "a written shard is damaged: its rows go into another shard");
+        self.ledger.commit(&[Mutation::ShardAbandoned { shard_id }])?;
+        Ok(remove_shard(&self.settings.data_dir, &shard.shard_id)?)
+    }
+
+    /// Removes what is left of abandoned shards, and moves unknown files to `lost+found/`.
+    fn sweep(&mut self, manifest: &Manifest) -> Result<(), CommitError> {
+        // Where the commit of a merge was taken away, its parts belong to the data set again.
+        merge::put_back(&self.settings.data_dir, manifest.snapshot())?;
+        for file in unlisted(manifest, &self.settings.data_dir)? {
+            let phase = match &file.shard_id {
+                Some(shard_id) => self.ledger.shard_phase(shard_id)?,
+                None => None,
+            };
+            if phase == Some(ShardPhase::Abandoned) && is_regular(&file.path) {
+                tracing::info!(path = %file.path.display(), "removing a file of an abandoned shard");
+                fs::remove_file(&file.path).map_err(DurableError::on("remove", &file.path))?;
+            } else {
+                self.lost_found.take(&file.path, "it belongs to no shard of this run")?;
+            }
+        }
+        // A crash may have come between a merge's commit and this; parts whose grace is over are
+        // gone.
+        merge::set_aside(&self.settings.data_dir, manifest.snapshot().removed().keys())?;
+        Ok(Manifest::clear_staged(&self.settings.data_dir)?)
+    }
+
+    /// Drops committed trajectories from the spool, cuts what was never acknowledged, and ends
+    /// trajectories that lost their record. Returns what the spool keeps, and the trajectories
+    /// whose record is lost.
+    fn settle(
+        &mut self,
+        manifest: &Manifest,
+        spooled: Vec<RecoveredTrajectory>,
+    ) -> Result<(Vec<RecoveredTrajectory>, Vec<Id<Trajectory>>), CommitError> {
+        let now = self.ledger.load()?;
+        let rows: BTreeMap<_, _> =
+            now.trajectories.iter().map(|row| (&row.start.trajectory_id, row)).collect();
+        let (mut kept, mut without) = (Vec::with_capacity(spooled.len()), Vec::new());
+        let mut checked = BTreeMap::new();
+        for mut found in spooled {
+            let trajectory = found.trajectory_id.clone();
+            match self.ledger.fate(&trajectory)? {
+                Some(TrajectoryFate::Committed) => {
+                    self.release_spool_file(manifest, &trajectory, &mut checked)?;
+                    continue;
+                }
+                Some(TrajectoryFate::Open | TrajectoryFate::Ended) => {}
+                None => return Err(CommitError::UnknownTrajectory { trajectory, count: 1 }),
+            }
+            // A group in the data set waits for nothing; the ledger does not load its trajectories.
+            let settlement =
+                rows.get(&trajectory).map_or(SpoolSettlement::Keep, |row| settle(row, Some(&found)));
+            match settlement {
+                SpoolSettlement::Keep => {}
+                SpoolSettlement::Cut => self.spool.cut(&trajectory)?,
+                SpoolSettlement::CopyAndCut { why } => self.copy_and_cut(&trajectory, &why)?,
+                SpoolSettlement::Lose { why } => {
+                    self.copy_and_cut(&trajectory, &why)?;
+                    let ended = lost(rows[&trajectory], &found, why, self.origin.now_micros);
+                    tracing::error!(%trajectory, reason = %ended.reason, "an acknowledged record is lost");
+                    let trajectory_id = trajectory.clone();
+                    self.ledger.commit(&[Mutation::RecordLost { trajectory_id, ended }])?;
+                    // An ending without its steps ends nothing.
+                    found.ending = None;
+                    without.push(trajectory);
+                }
+                SpoolSettlement::Absent { what } => {
+                    return Err(CommitError::Absent { trajectory, what, count: 1 });
+                }
+            }
+            kept.push(found);
+        }
+        Ok((kept, without))
+    }
+
+    /// Drops committed trajectories from the spool. Where a file that should hold the rows is
+    /// damaged or gone, the spool has the last readable copy and keeps it.
+    fn release_spool_file(
+        &mut self,
+        manifest: &Manifest,
+        trajectory: &Id<Trajectory>,
+        checked: &mut BTreeMap<Id<Shard>, Option<String>>,
+    ) -> Result<(), CommitError> {
+        if let Some(shard) = self.ledger.shard_of(trajectory)? {
+            let data_dir = &self.settings.data_dir;
+            let damage = checked.entry(shard.clone()).or_insert_with(|| {
+                // Rows of a file that a merge replaced are in the merged one, which was read back
+                // before its commit.
+                let files = manifest.snapshot().files_of(&shard);
+                files
+                    .into_iter()
+                    .find_map(|file| Some(furrow_records::chain(&check_written(data_dir, file).err()?)))
+            });
+            if let Some(damage) = damage {
+                tracing::error!(%trajectory, %damage, "a committed file is damaged: the spool's copy stays");
+                let why = format!("the spool's copy of the rows in a damaged committed file: {damage}");
+                self.lost_found.copy(&self.spool.path(trajectory), &why)?;
+            }
+        }
+        Ok(self.spool.delete(trajectory)?)
+    }
+
+    fn copy_and_cut(&mut self, trajectory: &Id<Trajectory>, why: &str) -> Result<(), CommitError> {
+        self.lost_found.copy(&self.spool.path(trajectory), why)?;
+        Ok(self.spool.cut(trajectory)?)
+    }
+}
+
+impl ManifestRepair {
+    /// Numbers of damaged commits that nothing replaces.
+    fn unreplaced(&self) -> Vec<u64> {
+        let is_restored = |version: &u64| self.restored.iter().any(|commit| commit.version == *version);
+        self.damaged.iter().copied().filter(|version| !is_restored(version)).collect()
+    }
+}
+
+/// Files below the data set's folder that the manifest does not name. Recovery leaves `scores` to
+/// the next rescoring.
+fn unlisted(manifest: &Manifest, data_dir: &Path) -> Result<Vec<LocalFile>, RecordsError> {
+    let known = manifest.snapshot();
+    let is_known = |file: &LocalFile| known.holds(&file.name) || known.removed().contains_key(&file.name);
+    let mut files = local_files(data_dir)?;
+    files.retain(|file| file.table != Table::Scores && !is_known(file));
+    Ok(files)
+}
+
+fn find_spooled<'a>(
+    spooled: &'a [RecoveredTrajectory],
+    trajectory: &Id<Trajectory>,
+) -> Option<&'a RecoveredTrajectory> {
+    let at = spooled.binary_search_by(|found| found.trajectory_id.cmp(trajectory));
+    at.ok().map(|at| &spooled[at])
+}
+
+/// Whether a file is missing or not what was written, as opposed to a disk that failed.
+fn is_damage(error: &RecordsError) -> bool {
+    match error {
+        RecordsError::Io { source, .. } => source.kind() == io::ErrorKind::NotFound,
+        RecordsError::Damaged { .. } | RecordsError::Parquet { .. } => true,
+        _ => false,
+    }
+}
+
+fn is_regular(path: &Path) -> bool {
+    path.symlink_metadata().is_ok_and(|found| found.is_file())
+}
+
+/// Makes sure that the folders and files a run works in are its own, not links to others.
+pub(crate) fn check_run_dir(run_dir: &Path) -> Result<(), DurableError> {
+    let check_dir = |path: &PathBuf| furrow_storage::check_dir(path).map_err(DurableError::on("use", path));
+    let data = run_dir.join("data");
+    let mut folders: Vec<PathBuf> = Table::ALL.iter().map(|table| data.join(table.as_str())).collect();
+    let replaced = data.join("replaced");
+    folders.extend(Table::ALL.iter().map(|table| replaced.join(table.as_str())));
+    folders.extend([data.join("manifest"), replaced, data]);
+    folders.extend(["spool", "logs", "archive", "lost+found"].map(|name| run_dir.join(name)));
+    folders.iter().try_for_each(check_dir)?;
+    check_entries(&run_dir.join("data").join("manifest"))
+}
+
+/// Reading a commit must not block on a named pipe or a device.
+fn check_entries(folder: &Path) -> Result<(), DurableError> {
+    let Ok(entries) = fs::read_dir(folder) else { return Ok(()) };
+    for path in entries.flatten().map(|entry| entry.path()) {
+        let is_other = path.metadata().is_ok_and(|found| !found.is_file() && !found.is_dir());
+        if is_other {
+            furrow_storage::check_file(&path).map_err(DurableError::on("use", &path))?;
+        }
+    }
+    Ok(())
+}
+
+/// Refuses a data set whose manifest lacks what the ledger beside it records: the next commit would
+/// take a number that belongs to another shard. A run directory without a ledger passes.
+pub(crate) fn check_manifest_is_whole(run_dir: &Path, data_dir: &Path) -> Result<(), CommitError> {
+    let path = run_dir.join("ledger.sqlite");
+    if !path.exists() {
+        return Ok(());
+    }
+    let mut ledger = SqliteLedger::open_to_read(path)?;
+    let store = Manifest::local_store(data_dir)?;
+    let stored = BlockingRuntime::new()?.block_on(StoredCommits::read(&store))?;
+    let committed = ledger.committed_shards()?;
+    let gaps = compare(&stored, &committed, |shard| ledger.shard_phase(shard))?;
+    if gaps.is_empty() {
+        return Ok(());
+    }
+    Err(CommitError::ManifestBehind { count: gaps.remembered.len() + gaps.unknown.len() })
+}
+
+fn opened_run(snapshot: &LedgerSnapshot) -> Result<&RunRow, CommitError> {
+    snapshot.run.as_ref().ok_or_else(|| CommitError::Stopped { why: "no run was opened".to_owned() })
+}

@@ -1,0 +1,512 @@
+//! The definition of every metric on the pages: which sum is divided by which. `docs/DASHBOARD.md`
+//! explains them with examples, and `tests/dashboard_metrics.py` computes them a second time from the files.
+//!
+//! Two sources: the data set ([`DataSetTally`]: what is committed, to the microsecond) and the
+//! history of the run ([`MetricTotals`]: `metrics.jsonl`). Only the history contains idle time. No
+//! metric divides one by the other except the cost, since only the data set has the cost of judges.
+//! A metric without its source is `null`, never 0.
+
+use furrow_records::view::{DataSetTally, MinuteCounts, StepSums, TrajectoryCounts};
+use furrow_rollout::TimeCause;
+use furrow_telemetry::{DeviceUse, Label, SlotUse};
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use crate::history::{HistoryPoint, MetricTotals};
+
+/// The kind of device behind a device-hour.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum DeviceKind {
+    /// A GPU-hour is one GPU for one hour, busy or idle.
+    Gpu,
+    /// The `cpu` backend: a CPU-hour is one engine on a machine's CPU for one hour, busy or idle.
+    Cpu,
+    /// A policy without a device: scripted, random, remote.
+    None,
+}
+
+/// A named share of a total.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub(crate) struct TimeShare {
+    /// What the time was used for.
+    pub cause: &'static str,
+    /// The kind of wait or work it belongs to.
+    pub group: &'static str,
+    /// Microseconds.
+    pub micros: u64,
+    /// Share of the total, 0 to 1.
+    pub share: f64,
+}
+
+const MICROS_PER_HOUR: f64 = 3.6e9;
+/// Points of a chart over time: one per 8 pixels of a wide page.
+const POINTS_MAX: i64 = 120;
+/// Lines of a table by version, newest first.
+const VERSIONS_MAX: usize = 200;
+/// Lines of a table by task, those with the most attempts first.
+const TASKS_MAX: usize = 1000;
+
+/// The metrics of the page Overview.
+pub(crate) fn overview(
+    tally: &DataSetTally,
+    totals: Option<&MetricTotals>,
+    moments: &[HistoryPoint],
+    device: DeviceKind,
+    usd_per_device_hour: Option<f64>,
+) -> Value {
+    let all = &tally.all;
+    let wall_micros = tally.started_at.zip(tally.ended_at).map(|(from, to)| (to - from).max(0) as f64);
+    let wall_seconds = wall_micros.map(|micros| micros / 1e6);
+    let with_device = totals.filter(|totals| totals.device_total() > 0);
+    let device_hours = with_device.map(|totals| hours(totals.device_total()));
+    let cost = cost(all.cost_usd, device_hours, usd_per_device_hour, device);
+    let scored = totals.map_or(all.scored, |totals| totals.scored);
+    json!({
+        "counts": counts(all),
+        "training": counts(&tally.training),
+        "evaluated": counts(&tally.evaluated),
+        "ends": tally.ends.iter().map(|((end, status), count)| json!({
+            "end": end, "status": status, "trajectories": count
+        })).collect::<Vec<_>>(),
+        "started_at": tally.started_at,
+        "ended_at": tally.ended_at,
+        "wall_seconds": wall_seconds,
+        "device": device,
+        "throughput": {
+            "scored": scored,
+            "trajectories_per_device_hour": with_device.and_then(per_device_hour),
+            "ceiling_device_bound": with_device.and_then(|totals| ratio(totals.scored as f64, hours(totals.device_busy()))),
+            "ceiling_session_bound": with_device.and_then(ceiling_session_bound),
+            "trajectories_per_slot_hour": totals.and_then(per_slot_hour),
+            "trajectories_per_hour": wall_micros.and_then(|micros| ratio(all.scored as f64, micros / MICROS_PER_HOUR)),
+            "steps_per_second": wall_seconds.and_then(|seconds| ratio(all.steps as f64, seconds)),
+        },
+        "tokens": tokens(&tally.steps, wall_seconds),
+        "device_hours": device_hours,
+        "device_micros_of_trajectories": all.gpu_micros,
+        "device_parts": with_device.map(device_parts),
+        "slot_parts": totals.filter(|totals| totals.slot_total() > 0).map(slot_parts),
+        "session_parts": session_parts(tally, totals),
+        "cost_usd": cost,
+        "cost_usd_per_trajectory": cost.and_then(|usd| ratio(usd, scored as f64)),
+        "versions": versions(tally),
+        "over_time": over_time(tally),
+        "hours_over_time": hours_over_time(moments),
+    })
+}
+
+/// The cost of devices and judges; `None` if a device has a price and its hours are unknown.
+fn cost(
+    judges: f64,
+    device_hours: Option<f64>,
+    usd_per_hour: Option<f64>,
+    device: DeviceKind,
+) -> Option<f64> {
+    match (device_hours, usd_per_hour) {
+        (Some(hours), Some(usd)) => Some(hours * usd + judges),
+        (None, Some(_)) if device != DeviceKind::None => None,
+        _ => (judges > 0.0).then_some(judges),
+    }
+}
+
+/// Trajectories with a reward per hour of a device, busy or idle.
+pub(crate) fn per_device_hour(totals: &MetricTotals) -> Option<f64> {
+    ratio(totals.scored as f64, hours(totals.device_total()))
+}
+
+/// Trajectories with a reward per hour of a slot, busy or empty.
+pub(crate) fn per_slot_hour(totals: &MetricTotals) -> Option<f64> {
+    ratio(totals.scored as f64, hours(totals.slot_total()))
+}
+
+/// The rate if no slot of the environment workers were ever empty: measured × all slot time ÷ busy
+/// slot time.
+fn ceiling_session_bound(totals: &MetricTotals) -> Option<f64> {
+    let measured = per_device_hour(totals)?;
+    Some(measured * ratio(totals.slot_total() as f64, totals.slot_busy() as f64)?)
+}
+
+fn hours(micros: u64) -> f64 {
+    micros as f64 / MICROS_PER_HOUR
+}
+
+/// A ratio; `None` if the divisor is 0.
+pub(crate) fn ratio(part: f64, whole: f64) -> Option<f64> {
+    (whole > 0.0).then(|| part / whole)
+}
+
+/// A rate with its 95 % interval, by Wilson's score: as if each attempt were at a different task.
+pub(crate) fn rate_with_interval(successes: u64, judged: u64) -> Option<Value> {
+    let value = share(successes, judged)?;
+    let mut rate = interval(successes, judged)?;
+    rate["value"] = value.into();
+    Some(rate)
+}
+
+/// Wilson's 95 % interval of a rate.
+fn interval(successes: u64, judged: u64) -> Option<Value> {
+    let (low, high) = furrow_records::wilson(successes as f64, judged as f64)?;
+    Some(json!({ "low": low, "high": high }))
+}
+
+pub(crate) fn share(part: u64, whole: u64) -> Option<f64> {
+    ratio(part as f64, whole as f64)
+}
+
+/// Sums over some trajectories, and the rates made of them. Failed trajectories count in no rate of
+/// success or reward.
+fn counts(counts: &TrajectoryCounts) -> Value {
+    json!({
+        "trajectories": counts.trajectories(),
+        "scored": counts.scored,
+        "failed": counts.failed,
+        "judged": counts.success_known,
+        "successes": counts.successes,
+        "steps": counts.steps,
+        "success_rate": share(counts.successes, counts.success_known),
+        "reward_mean": ratio(counts.reward_sum, counts.scored as f64),
+        "failure_rate": share(counts.failed, counts.trajectories()),
+        "steps_mean": share(counts.steps, counts.trajectories()),
+        "response_tokens_per_step": share(counts.response_tokens, counts.steps),
+        "invalid_action_rate": share(counts.invalid_actions, counts.steps),
+        "device_seconds_per_scored": ratio(counts.gpu_micros as f64 / 1e6, counts.scored as f64),
+    })
+}
+
+/// Tokens by how the model got them. Reused tokens cost nothing: that is the purpose of resident
+/// state.
+fn tokens(steps: &StepSums, wall_seconds: Option<f64>) -> Value {
+    let per_second = |tokens: u64| wall_seconds.and_then(|seconds| ratio(tokens as f64, seconds));
+    json!({
+        "generated": steps.generated_tokens,
+        "prefilled": steps.prefill_tokens,
+        "reused": steps.reused_tokens,
+        "generated_per_second": per_second(steps.generated_tokens),
+        "prefilled_per_second": per_second(steps.prefill_tokens),
+        "reused_per_second": per_second(steps.reused_tokens),
+        "reused_share": share(steps.reused_tokens, steps.reused_tokens + steps.prefill_tokens),
+    })
+}
+
+/// Device time by use; each microsecond is in one part, idle time by its cause.
+pub(crate) fn device_parts(totals: &MetricTotals) -> Vec<TimeShare> {
+    let group = |used: DeviceUse| match used {
+        DeviceUse::NoWork | DeviceUse::NoCapacity | DeviceUse::Host => "idle",
+        _ => "busy",
+    };
+    parts(DeviceUse::ALL.iter().map(|&used| (used.value(), group(used), totals.device(used))))
+}
+
+/// Slot time: with a trajectory, or idle by cause.
+pub(crate) fn slot_parts(totals: &MetricTotals) -> Vec<TimeShare> {
+    let micros = |used: &SlotUse| totals.slot_micros.get(used.index()).copied().unwrap_or(0);
+    let group = |used: &SlotUse| if *used == SlotUse::Busy { "busy" } else { "idle" };
+    parts(SlotUse::ALL.iter().map(|used| (used.value(), group(used), micros(used))))
+}
+
+/// Session time by cause, from the queue to the score: of the committed trajectories, or of the
+/// running ones if none is committed yet (these have no queue and no score).
+pub(crate) fn session_parts(tally: &DataSetTally, totals: Option<&MetricTotals>) -> Vec<TimeShare> {
+    let published = |cause: &str| tally.session_micros.get(cause).copied().unwrap_or(0);
+    let is_empty = tally.session_micros.is_empty();
+    let running = |cause: TimeCause| {
+        totals.and_then(|totals| totals.session_micros.get(cause.index()).copied()).unwrap_or(0)
+    };
+    let causes = TimeCause::ALL.iter().map(|&cause| {
+        let group = match cause {
+            TimeCause::Policy => "policy",
+            TimeCause::Record => "record",
+            _ => "browser",
+        };
+        let micros = if is_empty { running(cause) } else { published(cause.as_str()) };
+        (cause.as_str(), group, micros)
+    });
+    let queue = ("queue", "queue", published("queue"));
+    let score = ("score", "scoring", published("score"));
+    parts([queue].into_iter().chain(causes).chain([score]))
+}
+
+fn parts(each: impl Iterator<Item = (&'static str, &'static str, u64)>) -> Vec<TimeShare> {
+    let each: Vec<_> = each.collect();
+    let whole: u64 = each.iter().map(|(_, _, micros)| micros).sum();
+    let part = |(cause, group, micros)| TimeShare {
+        cause,
+        group,
+        micros,
+        share: share(micros, whole).unwrap_or(0.0),
+    };
+    each.into_iter().map(part).collect()
+}
+
+fn versions(tally: &DataSetTally) -> Value {
+    let known: Vec<i32> = tally.by_version.keys().copied().filter(|version| *version >= 0).collect();
+    let (sum, count) = tally.staleness.iter().fold((0i64, 0u64), |(sum, all), (behind, count)| {
+        (sum + i64::from(*behind) * *count as i64, all + count)
+    });
+    json!({
+        "oldest": known.first(),
+        "newest": known.last(),
+        "staleness_mean": ratio(sum as f64, count as f64),
+        "staleness_max": tally.staleness.keys().last(),
+    })
+}
+
+/// Trajectories by the time of their end, in equal spans of whole minutes: one in which nothing
+/// ended is a point, too. The last span may be shorter.
+fn over_time(tally: &DataSetTally) -> Value {
+    let Some((&first, &last)) = tally.minutes.keys().next().zip(tally.minutes.keys().next_back()) else {
+        return json!({ "span_minutes": 1, "points": [] });
+    };
+    let span = last.saturating_sub(first) / POINTS_MAX + 1;
+    let point = |at: i64| {
+        let end = at.saturating_add(span - 1).min(last);
+        let mut sum = MinuteCounts::default();
+        tally.minutes.range(at..=end).for_each(|(_, ended)| add(&mut sum, ended));
+        json!({
+            "at": at.saturating_mul(60),
+            "scored": sum.scored,
+            "failed": sum.failed,
+            "trajectories_per_hour": sum.scored as f64 * 60.0 / (end - at + 1) as f64,
+            "success_rate": share(sum.successes, sum.success_known),
+        })
+    };
+    let begins = std::iter::successors(Some(first), |at| at.checked_add(span).filter(|at| *at <= last));
+    json!({ "span_minutes": span, "points": begins.map(point).collect::<Vec<_>>() })
+}
+
+fn add(sum: &mut MinuteCounts, more: &MinuteCounts) {
+    sum.scored += more.scored;
+    sum.failed += more.failed;
+    sum.success_known += more.success_known;
+    sum.successes += more.successes;
+}
+
+/// Trajectories per device-hour and the device's busy share between lines of `metrics.jsonl`, some
+/// lines apart.
+fn hours_over_time(moments: &[HistoryPoint]) -> Value {
+    let stride = (moments.len() / POINTS_MAX as usize).max(1);
+    let picked: Vec<&HistoryPoint> = moments.iter().rev().step_by(stride).collect();
+    let pairs = picked.windows(2).rev();
+    let point = |pair: &[&HistoryPoint]| {
+        let (now, before) = (&pair[0].totals, &pair[1].totals);
+        let device = now.device_total().saturating_sub(before.device_total());
+        let busy = now.device_busy().saturating_sub(before.device_busy());
+        let scored = now.scored.saturating_sub(before.scored) as f64;
+        json!({
+            "at": pair[0].unix_seconds,
+            "trajectories_per_device_hour": ratio(scored, hours(device)),
+            "trajectories_per_hour": ratio(scored * 3600.0, pair[0].unix_seconds - pair[1].unix_seconds),
+            "device_busy_share": share(busy, device),
+        })
+    };
+    pairs.map(point).collect()
+}
+
+/// The metrics of the page Learning: without evaluations, which have their own.
+pub(crate) fn learning(tally: &DataSetTally) -> Value {
+    let by_version = tally.by_version.iter().rev().take(VERSIONS_MAX);
+    let by_version: Vec<Value> = by_version
+        .map(|(version, sums)| {
+            let steps = tally.steps_by_version.get(version).cloned().unwrap_or_default();
+            let (groups, flat) = tally.groups_by_version.get(version).copied().unwrap_or_default();
+            let mut line = counts(sums);
+            line["version"] = if *version >= 0 { json!(version) } else { Value::Null };
+            line["success_interval"] = interval(sums.successes, sums.success_known).into();
+            line["entropy_mean"] = ratio(steps.entropy_sum, steps.entropy_count as f64).into();
+            line["logprob_mean"] = ratio(steps.logprob_sum, steps.logprob_count as f64).into();
+            line["groups"] = groups.into();
+            line["zero_variance_share"] = share(flat, groups).into();
+            line
+        })
+        .collect();
+    let mut tasks: Vec<_> = tally.by_task.iter().collect();
+    tasks.sort_by_key(|(_, sums)| std::cmp::Reverse(sums.trajectories()));
+    let tasks_left_out = tasks.len().saturating_sub(TASKS_MAX);
+    let by_task = tasks.into_iter().take(TASKS_MAX).map(|((suite, task), sums)| {
+        let mut line = counts(sums);
+        line["suite"] = suite.as_str().into();
+        line["task_id"] = task.as_str().into();
+        line
+    });
+    let by_suite = tally.by_suite.iter().map(|(suite, sums)| {
+        let mut line = counts(sums);
+        line["suite"] = suite.as_str().into();
+        line
+    });
+    let steps = &tally.training_steps;
+    json!({
+        "all": counts(&tally.training),
+        "evaluated": counts(&tally.evaluated),
+        "by_version": by_version,
+        "versions_left_out": tally.by_version.len().saturating_sub(VERSIONS_MAX),
+        "by_suite": by_suite.collect::<Vec<_>>(),
+        "by_task": by_task.collect::<Vec<_>>(),
+        "tasks_left_out": tasks_left_out,
+        "groups": tally.groups,
+        "zero_variance_share": share(tally.groups_zero_variance, tally.groups),
+        "finish_reasons": steps.finish_reasons,
+        "outcomes": steps.outcomes,
+        "state_origins": steps.state_origins,
+        "invalid_action_rate": share(steps.invalid, steps.steps),
+        "response_tokens_per_step": share(steps.generated_tokens, steps.steps),
+        "entropy_mean": ratio(steps.entropy_sum, steps.entropy_count as f64),
+        "logprob_mean": ratio(steps.logprob_sum, steps.logprob_count as f64),
+        "prefill_gap": tally.prefill_gap.gap(),
+        "staleness": pairs(&tally.staleness),
+        "lengths": pairs(&tally.lengths),
+    })
+}
+
+/// A histogram as pairs, in order: a JSON object would sort its keys as text.
+fn pairs(histogram: &std::collections::BTreeMap<i32, u64>) -> Vec<(i32, u64)> {
+    histogram.iter().map(|(&value, &count)| (value, count)).collect()
+}
+
+/// Device, slot and session time by cause, with the sums that must agree.
+pub(crate) fn ledger(tally: &DataSetTally, totals: Option<&MetricTotals>) -> Value {
+    let sum = |parts: &[TimeShare]| parts.iter().map(|part| part.micros).sum::<u64>();
+    let session = session_parts(tally, totals);
+    let device = totals.map(device_parts).unwrap_or_default();
+    let slots = totals.map(slot_parts).unwrap_or_default();
+    json!({
+        "device": { "micros": sum(&device), "parts": device },
+        "slots": { "micros": sum(&slots), "parts": slots },
+        "sessions": { "micros": sum(&session), "parts": session },
+        "cpu_micros": totals.map(|totals| totals.cpu_micros),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn totals() -> MetricTotals {
+        let mut totals = MetricTotals {
+            device_micros: vec![0; DeviceUse::ALL.len()],
+            slot_micros: vec![0; SlotUse::ALL.len()],
+            scored: 30,
+            ..MetricTotals::default()
+        };
+        // Two devices for half an hour: one GPU-hour, with 40 minutes of work.
+        totals.device_micros[DeviceUse::Decode.index()] = 1_800_000_000;
+        totals.device_micros[DeviceUse::Prefill.index()] = 600_000_000;
+        totals.device_micros[DeviceUse::NoWork.index()] = 1_200_000_000;
+        // Four slots for half an hour, three quarters of it busy.
+        totals.slot_micros[SlotUse::Busy.index()] = 5_400_000_000;
+        totals.slot_micros[SlotUse::NoAssignment.index()] = 1_800_000_000;
+        totals
+    }
+
+    #[test]
+    fn a_gpu_hour_counts_idle_time_and_the_ceilings_do_not() {
+        let overview = overview(&DataSetTally::default(), Some(&totals()), &[], DeviceKind::Gpu, Some(3.0));
+        let throughput = &overview["throughput"];
+        assert_eq!(overview["device_hours"], 1.0);
+        assert_eq!(throughput["trajectories_per_device_hour"], 30.0);
+        assert_eq!(throughput["ceiling_device_bound"], 45.0);
+        assert_eq!(throughput["ceiling_session_bound"], 40.0);
+        assert_eq!(throughput["trajectories_per_slot_hour"], 15.0);
+        assert_eq!(overview["cost_usd_per_trajectory"], 0.1);
+        let shares =
+            overview["device_parts"].as_array().unwrap().iter().map(|part| part["share"].as_f64().unwrap());
+        assert_eq!(shares.sum::<f64>(), 1.0);
+    }
+
+    #[test]
+    fn what_is_not_known_is_null_and_never_0() {
+        let overview = overview(&DataSetTally::default(), None, &[], DeviceKind::None, Some(3.0));
+        for figure in [
+            "trajectories_per_device_hour",
+            "ceiling_device_bound",
+            "ceiling_session_bound",
+            "steps_per_second",
+        ] {
+            assert_eq!(overview["throughput"][figure], Value::Null, "{figure}");
+        }
+        for figure in ["device_hours", "device_parts", "cost_usd", "wall_seconds"] {
+            assert_eq!(overview[figure], Value::Null, "{figure}");
+        }
+        assert_eq!(overview["counts"]["success_rate"], Value::Null);
+    }
+
+    #[test]
+    fn a_cost_is_given_only_where_all_of_it_is_known() {
+        #[track_caller]
+        fn check(judges: f64, known: bool, usd: Option<f64>, device: DeviceKind, want: Option<f64>) {
+            let tally = DataSetTally {
+                all: TrajectoryCounts { cost_usd: judges, ..TrajectoryCounts::default() },
+                ..DataSetTally::default()
+            };
+            let totals = totals();
+            let overview = overview(&tally, known.then_some(&totals), &[], device, usd);
+            assert_eq!(overview["cost_usd"].as_f64(), want);
+        }
+        check(0.5, true, Some(3.0), DeviceKind::Gpu, Some(3.5));
+        check(0.5, false, Some(3.0), DeviceKind::Gpu, None);
+        check(0.5, false, Some(3.0), DeviceKind::None, Some(0.5));
+        check(0.5, true, None, DeviceKind::Gpu, Some(0.5));
+        check(0.0, true, None, DeviceKind::Gpu, None);
+    }
+
+    #[test]
+    fn minutes_become_a_bounded_number_of_points_that_hold_all() {
+        let mut tally = DataSetTally::default();
+        for minute in 0..1000 {
+            let ended =
+                MinuteCounts { scored: 2, failed: 0, success_known: 2, successes: u64::from(minute >= 500) };
+            tally.minutes.insert(29_000_000 + minute, ended);
+        }
+        let over_time = over_time(&tally);
+        let points = over_time["points"].as_array().unwrap();
+        assert_eq!(over_time["span_minutes"], 9);
+        assert_eq!(points.len(), 112);
+        assert_eq!(points.iter().map(|point| point["scored"].as_u64().unwrap()).sum::<u64>(), 2000);
+        // 1000 minutes are 111 spans of 9 and one of a single minute, which has the same rate.
+        assert!(points.iter().all(|point| point["trajectories_per_hour"] == 120.0), "{points:?}");
+        assert_eq!((&points[0]["success_rate"], &points[111]["success_rate"]), (&json!(0.0), &json!(0.5)));
+    }
+
+    #[test]
+    fn a_minute_in_which_nothing_ended_is_a_point() {
+        let mut tally = DataSetTally::default();
+        assert_eq!(over_time(&tally)["points"], json!([]));
+        for minute in [10, 14] {
+            tally
+                .minutes
+                .insert(minute, MinuteCounts { scored: 1, failed: 1, success_known: 0, successes: 0 });
+        }
+        let over_time = over_time(&tally);
+        let points = over_time["points"].as_array().unwrap();
+        let spans: Vec<_> =
+            points.iter().map(|point| (&point["at"], &point["trajectories_per_hour"])).collect();
+        let want: Vec<_> = [(600, 60.0), (660, 0.0), (720, 0.0), (780, 0.0), (840, 60.0)]
+            .map(|(at, rate)| (json!(at), json!(rate)))
+            .to_vec();
+        assert_eq!(spans, want.iter().map(|(at, rate)| (at, rate)).collect::<Vec<_>>());
+        assert!(points.iter().all(|point| point["success_rate"].is_null()));
+    }
+
+    #[test]
+    fn hours_over_time_are_differences() {
+        let moment = |at: f64, scored: u64, decode: u64| {
+            let mut totals = MetricTotals {
+                scored,
+                device_micros: vec![0; DeviceUse::ALL.len()],
+                ..MetricTotals::default()
+            };
+            totals.device_micros[DeviceUse::Decode.index()] = decode;
+            HistoryPoint { unix_seconds: at, totals }
+        };
+        let points =
+            hours_over_time(&[moment(0.0, 0, 0), moment(10.0, 1, 10_000_000), moment(20.0, 3, 20_000_000)]);
+        let rates: Vec<_> = points
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|point| point["trajectories_per_device_hour"].as_f64().unwrap())
+            .collect();
+        assert_eq!(rates, [360.0, 720.0]);
+        assert_eq!(hours_over_time(&[]), json!([]));
+    }
+}

@@ -1,0 +1,453 @@
+//! A simulator of the scheduler: the real engine with a simulated device, whose work takes as long
+//! as the floor says, on a simulated clock.
+//!
+//! The loop is the one that `furrow_model::floor::RolloutFloor` computes: sessions of all ages are
+//! shown a page, get a reply of fixed length, act in their page for a while and return. Admission,
+//! planning, chunks, forks, tile features and offloading are the engine's own; only the device and
+//! the time are simulated. So the difference from the floor is what the scheduler loses. The vision
+//! tower runs beside batches and states are transferred beside both, as `device.rs` describes. The
+//! floor is the one of two streams (`RolloutFloor::floor_concurrent`). No two tiles are equal and
+//! no two trajectories share text, so no result comes from a cache.
+
+mod device;
+mod on_device;
+mod session;
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+use std::thread;
+use std::time::Duration;
+
+use furrow_model::backend::{Backend, BackendCapacity, PAGE_TOKENS};
+use furrow_model::config::{Config, VisionConfig};
+use furrow_model::floor::{ContextRetention, DeviceSpec, ModelWork, RolloutFloor, SessionMix, Workload};
+use furrow_rollout::{ContextPolicy, PolicyVersion};
+use furrow_telemetry::{DeviceTime, ManualTime, TimeSource};
+
+use crate::engine::{Engine, EngineSettings, SwapSettings};
+use device::SimulatedDevice;
+pub use on_device::{required_capacity, run_on_device};
+use session::{SessionProgress, SimulatedSession};
+
+/// Prefill chunk in tokens for devices like the H200, which computes 183 rows in the time it reads
+/// their weights.
+pub const PREFILL_CHUNK: u32 = 512;
+/// Most prefill tokens beside decode, which limits how fast a backlog runs. Pacing stays below it.
+pub const PREFILL_TOKENS: u32 = 4096;
+/// Each new trajectory makes two snapshots, and uses one of them at its next step.
+const SNAPSHOTS: u32 = 32;
+/// Rounds of the sessions before the measurement.
+const WARM_UP: u32 = 4;
+/// Most tokens of all sessions; each is an id of 4 bytes.
+const TOKENS_MAX: u64 = 50_000_000;
+
+/// What to simulate.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SimulatorSettings {
+    /// The sessions.
+    pub mix: SessionMix,
+    /// Sizes of their steps, such as those of a recorded run. They replace what `mix` says of
+    /// steps, tokens, screenshots and page time.
+    pub workload: Option<Arc<Workload>>,
+    /// Context policy: `append` or `last_image`.
+    pub keep: ContextPolicy,
+    /// Tokens of a prefill chunk: `policy.engine.prefill_chunk`.
+    pub prefill_chunk: u32,
+    /// Tokens prefilled beside the decode rows of a batch: `policy.engine.prefill_tokens`.
+    pub prefill_tokens: u32,
+    /// Microseconds of host work between two batches, in which the device is idle.
+    pub host_micros: u64,
+    /// Seconds of simulated time to measure, after the sessions are spread evenly; `None`: as long
+    /// as a trajectory takes at the floor, so that every session passes every age.
+    pub seconds: Option<f64>,
+}
+
+/// The result of a simulation.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct SimulationOutcome {
+    /// Steps that ended.
+    pub steps: u64,
+    /// Simulated microseconds that were measured.
+    pub micros: u64,
+    /// The floor of the same sessions on the same device, with the tower on its own stream.
+    pub floor: RolloutFloor,
+    /// How the device's time was used.
+    pub time: DeviceTime,
+    /// Mean seconds from a page to its reply.
+    pub reply_seconds: f64,
+    /// States that were copied to host memory because the device was full.
+    pub offloaded: u64,
+}
+
+/// Why the simulation failed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum SimulatorError {
+    /// No floor is known for this context policy.
+    #[error("{0} cannot be simulated; use append or last_image")]
+    Keep(ContextPolicy),
+    /// The sessions have fewer steps or tokens than a simulation needs.
+    #[error("the sessions have too few {0}")]
+    TooFew(&'static str),
+    /// The device is too small for one session, or a chunk is larger than a batch.
+    #[error("the engine rejects these settings: {0}")]
+    Mismatch(String),
+    /// The simulation would need too much memory.
+    #[error(
+        "all sessions together have {tokens} tokens, but at most {TOKENS_MAX} can be simulated; use fewer or shorter sessions"
+    )]
+    TooLarge {
+        /// Tokens of all sessions at their longest.
+        tokens: u64,
+    },
+    /// The engine answered a step with a fault.
+    #[error("the engine ended a session: {0}")]
+    Fault(String),
+}
+
+/// Runs the simulation. It is deterministic: equal settings give equal results.
+pub fn simulate(
+    config: &Config,
+    device: &'static DeviceSpec,
+    settings: &SimulatorSettings,
+) -> Result<SimulationOutcome, SimulatorError> {
+    let floor = settings.floor(
+        config,
+        device,
+        (RolloutFloor::floor_concurrent, RolloutFloor::workload_floor_concurrent),
+    )?;
+    let (time, hand) = TimeSource::manual(0);
+    let capacity = settings.capacity(config, device, &floor);
+    let backend = SimulatedDevice::new(config.clone(), device, capacity, (time.clone(), hand.clone()));
+    let clock = SimulatorClock { time, hand: Some(hand) };
+    SimulatorLoop::new(Box::new(backend), clock, settings, &floor)?.measure(settings, floor, WARM_UP)
+}
+
+/// Functions of [`RolloutFloor`] that compute the floor of a mix and of a workload.
+type FloorFunctions = (
+    fn(&dyn ModelWork, &DeviceSpec, &SessionMix, ContextRetention) -> RolloutFloor,
+    fn(&Config, &DeviceSpec, &Workload, usize, ContextRetention) -> RolloutFloor,
+);
+
+impl SimulatorSettings {
+    /// The floor of these sessions, if they can be simulated.
+    fn floor(
+        &self,
+        config: &Config,
+        device: &DeviceSpec,
+        of: FloorFunctions,
+    ) -> Result<RolloutFloor, SimulatorError> {
+        let keep = match self.keep {
+            ContextPolicy::Append => ContextRetention::Append,
+            ContextPolicy::LastImage => ContextRetention::LastImage,
+            other => return Err(SimulatorError::Keep(other)),
+        };
+        let sessions = self.mix.sessions;
+        self.check_sizes()?;
+        let floor = match &self.workload {
+            None => of.0(config, device, &self.mix, keep),
+            Some(work) => of.1(config, device, work, sessions, keep),
+        };
+        let tokens = (floor.context_max * sessions as f64) as u64;
+        if tokens > TOKENS_MAX { Err(SimulatorError::TooLarge { tokens }) } else { Ok(floor) }
+    }
+
+    fn check_sizes(&self) -> Result<(), SimulatorError> {
+        let SessionMix { steps, sessions, generated, text, .. } = self.mix;
+        let mut least = vec![("sessions", sessions, 1)];
+        match &self.workload {
+            None => {
+                least.extend([("steps", steps, 1), ("generated tokens", generated, 1), ("text", text, 3)]);
+            }
+            Some(work) => {
+                let steps = work.trajectories.iter().map(Vec::len).min().unwrap_or(0);
+                let sampled = work.steps().map(|step| step.sampled).max().unwrap_or(0) as usize;
+                least.extend([("steps", steps, 1), ("sampled tokens", sampled, 1)]);
+            }
+        }
+        match least.into_iter().find(|(_, has, needs)| has < needs) {
+            Some((what, _, _)) => Err(SimulatorError::TooFew(what)),
+            None => Ok(()),
+        }
+    }
+
+    /// Sizes of the sessions' steps.
+    fn workload(&self, config: &Config) -> Arc<Workload> {
+        let uniform = || {
+            let rows = config.screenshot_tokens(self.mix.screenshot.0, self.mix.screenshot.1);
+            let per_tile = config.vision.as_ref().map_or(1, VisionConfig::rows_per_tile);
+            Arc::new(Workload::uniform(&self.mix, (rows / per_tile) as u32))
+        };
+        self.workload.clone().unwrap_or_else(uniform)
+    }
+
+    /// Steps of the longest trajectory.
+    fn steps_max(&self) -> usize {
+        self.workload.as_ref().map_or(self.mix.steps, |work| work.steps_max())
+    }
+
+    /// Engine settings for these sessions: one slot for each, and one for the fork of each running
+    /// session.
+    fn engine_settings(&self, floor: &RolloutFloor) -> EngineSettings {
+        let sessions = self.mix.sessions as u32;
+        let slots = if self.keep == ContextPolicy::Append { sessions } else { 2 * sessions };
+        EngineSettings {
+            state_slots: slots + 2,
+            // With `last_image` the task is prefilled once, on the first fork. The kept state
+            // begins with its snapshot.
+            snapshot_slots: if self.keep == ContextPolicy::Append { 0 } else { SNAPSHOTS },
+            chunk: self.prefill_chunk,
+            prefill_tokens: self.prefill_tokens,
+            // In addition to the floor's longest context: the stop id after each reply.
+            context_tokens_max: floor.context_max as u32 + self.spare_tokens() + 1,
+            version: PolicyVersion(0),
+            swaps: SwapSettings::default(),
+        }
+    }
+
+    /// Tokens of a session that the floor does not count. A recorded step may have less text than
+    /// two delimiters and no sampled token, but the simulated step has both.
+    fn spare_tokens(&self) -> u32 {
+        let each = if self.workload.is_some() { 4 } else { 1 };
+        each * self.steps_max() as u32
+    }
+
+    /// Capacity of the device beside weights and workspace, as [`ModelWork::sessions_that_fit`]
+    /// computes it: slots, and pages in the memory they leave.
+    fn capacity(&self, config: &Config, device: &DeviceSpec, floor: &RolloutFloor) -> BackendCapacity {
+        let engine = self.engine_settings(floor);
+        let page_bytes = config.session_bytes(PAGE_TOKENS as f64) - config.session_bytes(0.0);
+        let free = device.memory * 0.92 - 6e9 - config.weight_bytes();
+        let slots = engine.state_slots + engine.snapshot_slots;
+        let left = free - f64::from(slots) * config.session_bytes(0.0);
+        BackendCapacity {
+            slots,
+            pages: (left / page_bytes).max(0.0) as u32,
+            rows_max: self.prefill_tokens + 8 * engine.state_slots,
+            logits_max: engine.state_slots,
+            // The tiles of a chunk, and one more for each session between two chunks. A tile's 256
+            // rows of 5,120 are 2.6 MB.
+            features: 1024,
+            // The simulated host memory is unlimited.
+            offload_bytes: u64::MAX,
+        }
+    }
+}
+
+impl SimulationOutcome {
+    /// Measured steps per second.
+    pub fn steps_per_second(&self) -> f64 {
+        self.steps as f64 / (self.micros as f64 / 1e6)
+    }
+
+    /// Share of the floor's rate that was reached.
+    pub fn share(&self) -> f64 {
+        self.steps_per_second() / self.floor.steps_per_second
+    }
+}
+
+/// The simulated loop: sessions, their pages, and one engine.
+struct SimulatorLoop {
+    engine: Engine,
+    clock: SimulatorClock,
+    sessions: Vec<SimulatedSession>,
+    /// Time at which each session's page has acted.
+    due: BinaryHeap<Reverse<(u64, usize)>>,
+    page_micros: u64,
+    host_micros: u64,
+    steps: u64,
+    /// Sum of the microseconds from pages to replies.
+    waited: u64,
+}
+
+/// The trajectory and the number of past steps with which a session begins. Every step of a
+/// workload is equally likely, so a long trajectory occurs more often than a short one, as in a
+/// running farm.
+fn start_position(work: &Workload, index: usize, sessions: usize) -> (usize, usize) {
+    let lengths: Vec<usize> = work.trajectories.iter().map(Vec::len).collect();
+    let all: usize = lengths.iter().sum();
+    let spread = lengths.len() > 1 && all > sessions;
+    let mut age = if spread { (2 * index + 1) * all / (2 * sessions) } else { index % all.max(1) };
+    for (trajectory, length) in lengths.into_iter().enumerate() {
+        if age < length {
+            return (trajectory, age);
+        }
+        age -= length;
+    }
+    (0, 0)
+}
+
+/// A clock with its hand if it is simulated; a real clock has none.
+struct SimulatorClock {
+    time: TimeSource,
+    hand: Option<ManualTime>,
+}
+
+/// The counters at one time.
+struct CounterReading {
+    now: u64,
+    steps: u64,
+    waited: u64,
+    offloaded: u64,
+    time: DeviceTime,
+}
+
+impl SimulatorClock {
+    fn micros(&self) -> u64 {
+        self.time.micros()
+    }
+
+    /// Lets this many microseconds pass.
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "pages take real time here, and only the clock's state can be waited for"
+    )]
+    fn pass(&self, micros: u64) {
+        match &self.hand {
+            Some(hand) => hand.advance(micros),
+            None => thread::sleep(Duration::from_micros(micros)),
+        }
+    }
+}
+
+impl SimulatorLoop {
+    /// Creates sessions of all ages, with their past on the device.
+    fn new(
+        device: Box<dyn Backend>,
+        clock: SimulatorClock,
+        settings: &SimulatorSettings,
+        floor: &RolloutFloor,
+    ) -> Result<Self, SimulatorError> {
+        let config = device.config();
+        let (work, next) = (settings.workload(config), Arc::new(AtomicUsize::new(0)));
+        let rows_per_tile = config.vision.as_ref().map_or(1, VisionConfig::rows_per_tile);
+        let actor =
+            |index| SimulatedSession::new(index, settings, (work.clone(), next.clone()), rows_per_tile);
+        let actors = (0..settings.mix.sessions).map(actor).collect();
+        let engine = Engine::with_clock(device, settings.engine_settings(floor), clock.time.clone())
+            .map_err(|mismatch| SimulatorError::Mismatch(mismatch.to_string()))?;
+        let mut world = Self {
+            engine,
+            clock,
+            sessions: actors,
+            due: BinaryHeap::new(),
+            page_micros: (work.page_seconds * 1e6) as u64,
+            host_micros: settings.host_micros,
+            steps: 0,
+            waited: 0,
+        };
+        for index in 0..world.sessions.len() {
+            world.sessions[index]
+                .begin_at(&mut world.engine, start_position(&work, index, settings.mix.sessions))?;
+            while !world.engine.is_idle() {
+                world.engine.step();
+            }
+            world.collect()?;
+        }
+        world.due.clear();
+        Ok(world)
+    }
+
+    /// Measures the sessions after a number of warm-up rounds.
+    fn measure(
+        mut self,
+        settings: &SimulatorSettings,
+        floor: RolloutFloor,
+        rounds: u32,
+    ) -> Result<SimulationOutcome, SimulatorError> {
+        // The mean time between two pages of a session.
+        let round = (settings.mix.sessions as f64 / floor.steps_per_second * 1e6) as u64;
+        self.spread(round);
+        self.run_for(u64::from(rounds) * round)?;
+        let before = self.reading();
+        let steps = settings.workload.as_ref().map_or(settings.mix.steps as f64, |work| work.steps_mean());
+        let seconds = settings.seconds.unwrap_or(steps * round as f64 / 1e6);
+        self.run_for((seconds * 1e6) as u64)?;
+        let after = self.reading();
+        let steps = after.steps - before.steps;
+        Ok(SimulationOutcome {
+            steps,
+            micros: after.now - before.now,
+            floor,
+            time: after.time.since(&before.time),
+            reply_seconds: (after.waited - before.waited) as f64 / 1e6 / steps.max(1) as f64,
+            offloaded: after.offloaded - before.offloaded,
+        })
+    }
+
+    /// Schedules the next pages of the sessions evenly over this time and not in the order of their
+    /// ages.
+    fn spread(&mut self, micros: u64) {
+        for index in 0..self.sessions.len() {
+            // Multiples of the golden ratio fill a round evenly and keep sessions of similar age
+            // apart.
+            let offset = (index as f64 * 0.618_033_988_75).fract() * micros as f64;
+            self.due.push(Reverse((self.clock.micros() + offset as u64, index)));
+        }
+    }
+
+    fn run_for(&mut self, micros: u64) -> Result<(), SimulatorError> {
+        let end = self.clock.micros() + micros;
+        while self.clock.micros() < end {
+            self.show_due_pages();
+            let before = (self.clock.micros(), self.steps);
+            if !self.engine.is_idle() {
+                self.engine.step();
+                if self.host_micros > 0 && self.clock.micros() > before.0 {
+                    self.clock.pass(self.host_micros);
+                }
+                self.collect()?;
+            }
+            if before == (self.clock.micros(), self.steps) {
+                self.wait(end);
+            }
+        }
+        Ok(())
+    }
+
+    /// Advances the clock to the next page, because nothing can run before.
+    fn wait(&self, end: u64) {
+        let next = self.due.peek().map_or(end, |Reverse((at, _))| (*at).min(end));
+        self.clock.pass(next.saturating_sub(self.clock.micros()));
+    }
+
+    fn show_due_pages(&mut self) {
+        while let Some(Reverse((at, index))) = self.due.peek().copied()
+            && at <= self.clock.micros()
+        {
+            self.due.pop();
+            self.sessions[index].show(&mut self.engine, at);
+        }
+    }
+
+    /// Takes the engine's answers and schedules the sessions' next pages.
+    fn collect(&mut self) -> Result<(), SimulatorError> {
+        let now = self.clock.micros();
+        for (index, actor) in self.sessions.iter_mut().enumerate() {
+            match actor.poll(&mut self.engine)? {
+                SessionProgress::Waits => continue,
+                SessionProgress::Aged => {}
+                SessionProgress::Acts { shown_at: seen } => {
+                    self.steps += 1;
+                    self.waited += now - seen;
+                }
+            }
+            self.due.push(Reverse((now + self.page_micros, index)));
+        }
+        Ok(())
+    }
+
+    fn reading(&mut self) -> CounterReading {
+        CounterReading {
+            now: self.clock.micros(),
+            steps: self.steps,
+            waited: self.waited,
+            offloaded: self.engine.offloaded(),
+            time: self.engine.device_time(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

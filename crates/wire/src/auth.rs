@@ -1,0 +1,115 @@
+//! Authentication for HTTP servers: the token in a file, and the host names that mean this machine.
+
+use std::io;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+
+use sha2::{Digest, Sha256};
+
+/// The digest of a token. Only the SHA-256 is kept and compared, so that the comparison reveals
+/// neither the token's length nor a common prefix.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TokenDigest([u8; 32]);
+
+/// The reason why a file yields no token.
+#[derive(Debug, thiserror::Error)]
+pub enum TokenError {
+    /// The file cannot be read.
+    #[error("{} cannot be read", path.display())]
+    Unreadable {
+        /// Path of the token file.
+        path: PathBuf,
+        /// The I/O error.
+        source: io::Error,
+    },
+    /// The file's content is not a valid token.
+    #[error("{} holds {length} characters; a token has {TOKEN_CHARS_MIN} to {TOKEN_CHARS_MAX} printable ones", path.display())]
+    Weak {
+        /// Path of the token file.
+        path: PathBuf,
+        /// Number of characters in the file, without surrounding white space.
+        length: usize,
+    },
+}
+
+/// 16 characters of base64 are 96 bits; shorter tokens can be guessed by trial.
+const TOKEN_CHARS_MIN: usize = 16;
+const TOKEN_CHARS_MAX: usize = 512;
+
+impl TokenDigest {
+    /// Hashes a token or a placeholder for one.
+    pub fn new(token: &str) -> Self {
+        Self(Sha256::digest(token).into())
+    }
+
+    /// Whether a presented token is this one, compared in constant time.
+    pub fn matches(&self, presented: &str) -> bool {
+        let other = Self::new(presented).0;
+        let different = self.0.iter().zip(&other).fold(0, |different, (a, b)| different | (a ^ b));
+        std::hint::black_box(different) == 0
+    }
+}
+
+/// Reads a token file and removes surrounding white space.
+pub fn read_token(path: &Path) -> Result<String, TokenError> {
+    let text = std::fs::read_to_string(path)
+        .map_err(|source| TokenError::Unreadable { path: path.to_owned(), source })?;
+    let token = text.trim();
+    let length = token.chars().count();
+    let printable = token.chars().all(|letter| letter.is_ascii_graphic());
+    if !(TOKEN_CHARS_MIN..=TOKEN_CHARS_MAX).contains(&length) || !printable {
+        return Err(TokenError::Weak { path: path.to_owned(), length });
+    }
+    Ok(token.to_owned())
+}
+
+/// Whether a `Host` header means the loopback interface, by name or by address. A server without a
+/// token must check it: otherwise a foreign web page could resolve its own host name to 127.0.0.1
+/// and read everything (DNS rebinding).
+pub fn is_loopback_host(host: &str) -> bool {
+    let name = match host.strip_prefix('[') {
+        Some(bracketed) => bracketed.split(']').next().unwrap_or_default(),
+        None => host.rsplit_once(':').map_or(host, |(name, _)| name),
+    };
+    name.eq_ignore_ascii_case("localhost")
+        || name.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_that_can_be_tried_out_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("token");
+        let read = |text: &str| {
+            std::fs::write(&path, text).unwrap();
+            read_token(&path)
+        };
+        assert_eq!(read(" 0123456789abcdef\n").unwrap(), "0123456789abcdef");
+        for weak in ["", "short", "with a blank inside it", &"x".repeat(513)] {
+            assert!(read(weak).unwrap_err().to_string().contains("16 to 512"), "{weak}");
+        }
+        assert!(matches!(read_token(&folder.path().join("none")), Err(TokenError::Unreadable { .. })));
+    }
+
+    #[test]
+    fn only_loopback_hosts_are_recognised() {
+        for host in ["127.0.0.1:7380", "localhost:7380", "LOCALHOST", "[::1]:7380", "127.8.8.8"] {
+            assert!(is_loopback_host(host), "{host}");
+        }
+        for host in ["evil.test:7380", "127.0.0.1.evil.test", "10.0.0.1:7380", "", "[::2]:1"] {
+            assert!(!is_loopback_host(host), "{host}");
+        }
+    }
+
+    #[test]
+    fn only_the_token_itself_matches() {
+        let digest = TokenDigest::new("correct-horse-battery");
+        assert!(digest.matches("correct-horse-battery"));
+        for wrong in ["", "correct-horse-batterz", "correct-horse", "correct-horse-battery "] {
+            assert!(!digest.matches(wrong), "{wrong:?}");
+        }
+    }
+}
