@@ -1,8 +1,9 @@
 //! What makes a run the run that it is: the settings that a resumed run keeps.
 //!
-//! A resumed job is compared key by key with the job that the run directory keeps. Keys that the user sets
-//! must be as they were; keys that nobody sets take over the run's values, so that a default which changed
-//! between two releases changes no run. A key that the stored job lacks is younger than the run.
+//! A resumed job is compared key by key with the job that the run directory keeps. Keys that the
+//! user sets must be as they were; keys that nobody sets take over the run's values, so that a
+//! default which changed between two releases changes no run. A key that the stored job lacks is
+//! younger than the run.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -30,10 +31,11 @@ pub const KEYS: &[&str] = &[
     "score.judge.show_reference",
 ];
 
-/// What the ledger is given to recognise the job by: [`KEYS`] of the resolved job, and the hash of its tasks.
+/// What the ledger is given to recognise the job by: [`KEYS`] of the resolved job, and the hash of
+/// its tasks.
 ///
-/// The ledgers of earlier releases hold a hash of it, so these keys, their order and the text of their values
-/// stay as they are: a key that comes later is compared by [`differences`] alone.
+/// The ledgers of earlier releases hold a hash of it, so these keys, their order and the text of
+/// their values stay as they are: a key that comes later is compared by [`differences`] alone.
 pub fn of(resolved: &Table, tasks: &str) -> JobIdentity {
     let mut settings = vec![("task files".to_owned(), tasks.to_owned())];
     for key in KEYS {
@@ -43,8 +45,8 @@ pub fn of(resolved: &Table, tasks: &str) -> JobIdentity {
     JobIdentity::new(settings)
 }
 
-/// What differs between a resumed job and the one that began its run, a sentence a key. `written` are the keys
-/// that the user gave a value.
+/// What differs between a resumed job and the one that began its run, a sentence a key. `written`
+/// are the keys that the user gave a value.
 pub fn differences(now: &Table, began: &Table, written: &BTreeSet<String>) -> Vec<String> {
     let now = settings(now);
     let began = settings(began);
@@ -92,7 +94,8 @@ fn gather(key: &str, value: &Value, found: &mut BTreeMap<String, String>) {
     }
 }
 
-/// Spread step limits follow from how many trajectories run at once, which may change in a run without them.
+/// Spread step limits follow from how many trajectories run at once, which may change in a run
+/// without them.
 fn spread_first_steps(job: &Table) -> Option<(String, String)> {
     let key = "limits.spread_first_steps";
     let whole = |key| at(job, key).and_then(Value::as_integer);

@@ -59,7 +59,6 @@ pub struct JobFile {
     pub dashboard: DashboardFile,
 }
 
-/// `[run]` as written.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct RunFile {
@@ -80,23 +79,15 @@ pub struct Job {
     pub run_name: Id<Run>,
     /// The run directory: `run.output_dir`, then `run.name`.
     pub run_dir: PathBuf,
-    /// `[tasks]`.
     pub tasks: TasksConfig,
-    /// `[policy]`.
     pub policy: PolicyConfig,
-    /// `[env]`.
     pub env: EnvConfig,
-    /// `[score]`.
     pub score: ScoreConfig,
-    /// `[records]`.
     pub records: RecordsConfig,
-    /// `[limits]`.
     pub limits: LimitsConfig,
     /// `[eval]`, if it names tasks.
     pub eval: Option<EvalConfig>,
-    /// `[telemetry]`.
     pub telemetry: TelemetryConfig,
-    /// `[dashboard]`.
     pub dashboard: DashboardConfig,
     /// The whole job as TOML: every key with its value, paths absolute. It yields the same job
     /// wherever it is read.
@@ -125,7 +116,8 @@ impl Job {
         Self::read_as(path, settings, false)
     }
 
-    /// The same for a run that goes on: keys of its identity that are not set take over the run's values.
+    /// The same for a run that goes on: keys of its identity that are not set take over the run's
+    /// values.
     pub fn read_to_resume(path: &Path, settings: &[String]) -> Result<Self, Vec<String>> {
         Self::read_as(path, settings, true)
     }

@@ -24,12 +24,10 @@ pub struct ReplayDifference {
     /// The step, counted from 0; absent at the end.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub step: Option<usize>,
-    /// What differs: `url`, `title`, `tabs`, `pixels`, `outcome`, `unrecorded_request`, `goal`, `steps`, `end`, `answer`,
-    /// `reward`, `success`, `stopped`.
+    /// What differs: `url`, `title`, `tabs`, `pixels`, `outcome`, `unrecorded_request`, `goal`,
+    /// `steps`, `end`, `answer`, `reward`, `success`, `stopped`.
     pub what: &'static str,
-    /// The recorded value.
     pub recorded: String,
-    /// The replayed value.
     pub replayed: String,
 }
 
@@ -38,7 +36,6 @@ pub struct ReplayDifference {
 pub struct ReplayResult {
     /// Id of the trajectory.
     pub trajectory_id: String,
-    /// Task as `suite/task`.
     pub task: String,
     /// Source of its pages: `sites` or `archive`.
     pub from: &'static str,
@@ -49,9 +46,7 @@ pub struct ReplayResult {
     /// Number of steps with pictures equal to the last bit; the others are within the tolerance or
     /// among the differences.
     pub identical_pictures: usize,
-    /// The recorded reward.
     pub reward: Option<f32>,
-    /// All differences found.
     pub differences: Vec<ReplayDifference>,
 }
 
@@ -110,7 +105,6 @@ impl ReplayExpectation for RecordedPages<'_> {
     }
 }
 
-/// Collects differences.
 struct ReplayComparison {
     tolerance: PictureTolerance,
     /// The step being compared; `None` at the end.

@@ -22,7 +22,6 @@ pub struct TokenReplay {
     pub tokens: usize,
     /// Number of steps with identical responses, ids and log-probs to the last bit.
     pub identical_steps: usize,
-    /// The first difference.
     pub first_difference: Option<TokenDifference>,
     /// Recorded log-prob minus the decode path's, over the tokens sampled again.
     pub decoded: Option<LogprobGap>,
@@ -43,9 +42,7 @@ pub struct TokenDifference {
     pub token: Option<usize>,
     /// What differs: `prompt`, `id`, `logprob` or `length`.
     pub what: &'static str,
-    /// The recorded value.
     pub recorded: String,
-    /// The replayed value.
     pub replayed: String,
 }
 

@@ -77,7 +77,6 @@ impl FarmHarness {
         }
     }
 
-    /// The run directory.
     pub fn run_dir(&self) -> PathBuf {
         self.root.path().join("run")
     }
@@ -143,7 +142,6 @@ impl FarmHarness {
         child.wait().unwrap();
     }
 
-    /// Sends a signal.
     pub fn signal(&self, role: FarmRole, signal: &str) {
         assert!(Command::new("kill").args([signal, &self.pid(role).to_string()]).status().unwrap().success());
     }

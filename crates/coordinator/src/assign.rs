@@ -43,7 +43,6 @@ pub struct AdmissionPacing {
 /// after hours.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FirstSteps {
-    /// Trajectories at once.
     pub sessions: u32,
 }
 

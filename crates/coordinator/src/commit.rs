@@ -91,15 +91,11 @@ pub struct ShardBatch {
 /// A shard that is part of the data set.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ShardCommit {
-    /// The shard.
     pub shard_id: Id<Shard>,
     /// The manifest commit that names it.
     pub manifest_version: u64,
-    /// Its trajectories.
     pub trajectories: Vec<Id<Trajectory>>,
-    /// Its groups.
     pub groups: Vec<Id<Group>>,
-    /// Its files.
     pub files: Vec<WrittenFile>,
     /// Time since its opening.
     pub took: Duration,
@@ -108,11 +104,9 @@ pub struct ShardCommit {
 /// What a shard committer needs to know about the job.
 #[derive(Debug, Clone)]
 pub struct CommitSettings {
-    /// The run's directory.
     pub run_dir: PathBuf,
     /// The run's `data` folder.
     pub data_dir: PathBuf,
-    /// The run.
     pub run_id: Id<Run>,
     /// The resolved job, as TOML.
     pub job_toml: String,
@@ -127,10 +121,8 @@ pub enum CommitError {
     /// The disk was full; the shard was undone and its rows wait for another.
     #[error("no space left for a shard; its trajectories stay in the spool; free disk space")]
     DiskFull(#[source] RecordsError),
-    /// The spool failed.
     #[error("cannot read the spool")]
     Spool(#[from] SpoolError),
-    /// The ledger failed.
     #[error("cannot record a shard")]
     Ledger(#[from] LedgerError),
     /// A file or the manifest failed.
@@ -144,23 +136,14 @@ pub enum CommitError {
         "{trajectory}: this version of furrow cannot read {key} in the spool; finish the run with the \
          version that began it"
     )]
-    Undecodable {
-        /// Whose.
-        trajectory: Id<Trajectory>,
-        /// Which entry.
-        key: EntryKey,
-        /// Why.
-        source: WireError,
-    },
+    Undecodable { trajectory: Id<Trajectory>, key: EntryKey, source: WireError },
     /// The record of a scored trajectory cannot be read back. The shard was undone; it can be
     /// written without this trajectory.
     #[error("{trajectory} was acknowledged, but {why}")]
     Unreadable {
-        /// Which.
         trajectory: Id<Trajectory>,
         /// Steps that can be read, from the first one on.
         steps: u32,
-        /// What is wrong.
         why: String,
     },
     /// The spool holds a trajectory that the ledger does not know.
@@ -170,7 +153,6 @@ pub enum CommitError {
          -wal file; move files of another run away"
     )]
     UnknownTrajectory {
-        /// The first.
         trajectory: Id<Trajectory>,
         /// How many there are.
         count: usize,
@@ -183,7 +165,6 @@ pub enum CommitError {
          trajectory"
     )]
     Absent {
-        /// Which.
         trajectory: Id<Trajectory>,
         /// What the spool must hold of it.
         what: String,
@@ -198,31 +179,20 @@ pub enum CommitError {
         "manifest commit {version} is missing or damaged, and neither the ledger nor data/scores/ holds what \
          it named: restore data/manifest/ from the copy that data/ came from"
     )]
-    CommitLost {
-        /// Its number.
-        version: u64,
-    },
+    CommitLost { version: u64 },
     /// The manifest lacks commits, and this operation cannot restore them.
     #[error(
         "{count} commits of the manifest are missing or damaged: resume the run once (`furrow run … \
          --resume`), which restores them"
     )]
-    ManifestBehind {
-        /// How many.
-        count: usize,
-    },
+    ManifestBehind { count: usize },
     /// The ledger records files of the data set that are neither on disk nor in the manifest.
     #[error(
         "{count} files that ledger.sqlite records as committed are neither in the manifest nor whole on \
          disk, {} first: data/ is older than the ledger. Restore data/ from the copy that ledger.sqlite came \
          from", first.display()
     )]
-    FilesLost {
-        /// How many.
-        count: usize,
-        /// One of them.
-        first: PathBuf,
-    },
+    FilesLost { count: usize, first: PathBuf },
     /// A file of a shard that was written and not yet committed is damaged, and its rows exist
     /// nowhere else.
     #[error(
@@ -231,7 +201,6 @@ pub enum CommitError {
          start again: the shard is abandoned, and what is left of it is kept in lost+found/", path.display()
     )]
     OnlyCopyDamaged {
-        /// The file.
         path: PathBuf,
         /// What is wrong with it.
         damage: String,
@@ -243,7 +212,6 @@ pub enum CommitError {
          shard", path.display(), commit.display()
     )]
     NamedAndDamaged {
-        /// The file.
         path: PathBuf,
         /// What is wrong with it.
         damage: String,
@@ -255,18 +223,10 @@ pub enum CommitError {
     LostFound(#[from] LostFoundError),
     /// The name of the shard would not be an id.
     #[error("shard {index} of run {run_id} cannot be named")]
-    Unnamable {
-        /// The run.
-        run_id: Id<Run>,
-        /// The shard's number.
-        index: u64,
-    },
+    Unnamable { run_id: Id<Run>, index: u64 },
     /// The committer's thread or its runtime could not be started, or the thread panicked.
     #[error("the shard committer stopped: {why}")]
-    Stopped {
-        /// Why.
-        why: String,
-    },
+    Stopped { why: String },
 }
 
 /// Commits one shard after another. Blocks: it runs on a thread of its own.

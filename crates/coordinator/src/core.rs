@@ -48,18 +48,14 @@ pub use weights::{WeightsPublication, WeightsReport, WeightsStanding, WorkerVers
 pub enum Event {
     /// An environment worker registers.
     RegisterEnv {
-        /// Answered with [`CallResponse::Registered`].
         call: CallId,
-        /// Its id.
         worker: Id<EnvWorker>,
         /// Trajectories it acts at once.
         sessions_max: u32,
     },
     /// A policy worker registers.
     RegisterPolicy {
-        /// Answered with [`CallResponse::Registered`].
         call: CallId,
-        /// Its id.
         worker: Id<PolicyWorker>,
         /// Its capacity and policy.
         offer: PolicyOffer,
@@ -68,41 +64,31 @@ pub enum Event {
     },
     /// A worker reports that it is alive.
     Heartbeat {
-        /// Answered with [`CallResponse::HeartbeatAcknowledged`].
         call: CallId,
-        /// Its id.
         worker: WorkerId,
         /// A policy worker's report about its weights.
         run: WeightsReport,
-        /// Its status.
         health: HeartbeatStatus,
     },
     /// A client publishes weights.
     Publish {
-        /// Answered with [`CallResponse::VersionProposed`].
         call: CallId,
-        /// Which.
         publication: WeightsPublication,
     },
     /// A trainer reports how many trajectories it discarded.
     Discarded {
-        /// Answered with [`CallResponse::Discarded`].
         call: CallId,
-        /// Its cumulative count.
         report: DiscardReport,
     },
     /// A client asks how far a version is.
     Weights {
-        /// Answered with [`CallResponse::Weights`].
         call: CallId,
         /// The version; 0 selects the newest.
         version: i32,
     },
     /// A worker leaves; its leases are returned.
     Leave {
-        /// Answered with [`CallResponse::Left`].
         call: CallId,
-        /// Its id.
         worker: WorkerId,
     },
     /// An environment worker asks for work.
@@ -118,7 +104,6 @@ pub enum Event {
     },
     /// An environment worker renews these leases.
     Renew {
-        /// Answered with [`CallResponse::Renewed`].
         call: CallId,
         /// The worker that holds them.
         worker: Id<EnvWorker>,
@@ -127,18 +112,14 @@ pub enum Event {
     },
     /// A step arrived; it may be spooled if its sender still holds the lease.
     StepArrived {
-        /// Answered with [`CallResponse::Go`].
         call: CallId,
-        /// The trajectory.
         trajectory: Id<Trajectory>,
         /// Token it came under.
         token: u64,
     },
     /// A step is spooled and synced.
     StepKept {
-        /// The trajectory.
         trajectory: Id<Trajectory>,
-        /// Its number.
         step: u32,
         /// Oldest and newest policy version among its tokens.
         policy_versions: Option<(i32, i32)>,
@@ -148,7 +129,6 @@ pub enum Event {
         /// Answered with [`CallResponse::Go`], or with [`CallResponse::Finished`] if this same
         /// ending was acknowledged before.
         call: CallId,
-        /// The trajectory.
         trajectory: Id<Trajectory>,
         /// Token it came under.
         token: u64,
@@ -159,16 +139,13 @@ pub enum Event {
     EndingKept {
         /// Answered with [`CallResponse::Finished`] once it is in the ledger.
         call: CallId,
-        /// The trajectory.
         trajectory: Id<Trajectory>,
         /// Token it came under.
         token: u64,
-        /// The reported ending.
         ending: ReportedEnd,
     },
     /// A scorer returned a verdict or failed.
     Scored {
-        /// The trajectory.
         trajectory: Id<Trajectory>,
         /// The verdict, or why there is none.
         verdict: Result<TimedScore, String>,
@@ -177,14 +154,11 @@ pub enum Event {
     ShardCommitted {
         /// The shard that holds them.
         shard: ShardSummary,
-        /// Trajectories.
         trajectories: Vec<Id<Trajectory>>,
-        /// Groups.
         groups: Vec<Id<furrow_rollout::Group>>,
     },
     /// The record of a scored trajectory cannot be read back, so no shard holds it.
     RecordLost {
-        /// Which.
         trajectory: Id<Trajectory>,
         /// Steps that can be read, from the first one on.
         steps: u32,
@@ -193,13 +167,11 @@ pub enum Event {
     },
     /// Assignments whose caller was gone before the answer.
     Undelivered {
-        /// Which.
         trajectories: Vec<Id<Trajectory>>,
     },
     /// The callers of these calls are gone; it matters only for requests for work, which stay open
     /// for a long time.
     HungUp {
-        /// Which.
         calls: Vec<CallId>,
     },
     /// The free disk space was measured.
@@ -209,12 +181,10 @@ pub enum Event {
     },
     /// A client asks how far the job is.
     Progress {
-        /// Answered with [`CallResponse::Progress`].
         call: CallId,
     },
     /// A client asks what runs.
     Running {
-        /// Answered with [`CallResponse::Running`].
         call: CallId,
     },
     /// The coordinator shall stop: it leases nothing new, and running trajectories have a grace
@@ -226,10 +196,8 @@ pub enum Event {
     /// The same, and running trajectories are reclaimed now. If the job drains already, the grace
     /// period ends.
     Stop {
-        /// Answered with [`CallResponse::Draining`].
         call: CallId,
     },
-    /// Time passed.
     Tick,
 }
 
@@ -249,7 +217,6 @@ pub struct WorkerId {
 /// An environment worker's report of an end, as far as it affects decisions.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ReportedEnd {
-    /// The end.
     pub end: EndKind,
     /// Why, in a sentence.
     pub reason: String,
@@ -264,7 +231,6 @@ pub struct ReportedEnd {
 /// A committed shard, as reported in events and logs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ShardSummary {
-    /// Which.
     pub shard_id: Id<Shard>,
     /// The manifest commit that names it.
     pub version: u64,
@@ -296,15 +262,9 @@ pub struct Decision {
 #[derive(Debug, Clone, PartialEq)]
 pub enum Effect {
     /// A call is answered. Each call is answered once.
-    Reply {
-        /// The call.
-        call: CallId,
-        /// The answer.
-        answer: CallResponse,
-    },
+    Reply { call: CallId, answer: CallResponse },
     /// A finished trajectory's evidence goes to its scorer; [`Event::Scored`] comes back.
     Score {
-        /// The trajectory.
         trajectory: Id<Trajectory>,
         /// Its task and seed.
         draw: Arc<TaskDraw>,
@@ -315,10 +275,7 @@ pub enum Effect {
     CommitTrajectory(Box<EndedTrajectory>),
     /// A closed group's row goes to the data set, after those of its trajectories;
     /// [`Event::ShardCommitted`] comes back.
-    CommitGroup {
-        /// The row.
-        record: Box<GroupRecord>,
-    },
+    CommitGroup { record: Box<GroupRecord> },
     /// Nothing more comes for now: open shards close without waiting for more.
     CloseShards,
     /// A notice for logs and metrics.
@@ -332,9 +289,7 @@ pub enum Effect {
 pub struct EndedTrajectory {
     /// Its run, group, slot and attempt.
     pub of: TrajectoryAncestry,
-    /// How it started.
     pub start: TrajectoryStart,
-    /// How it ended.
     pub ended: TrajectoryEnd,
     /// The scorer's verdict; `None` when it failed.
     pub verdict: Option<TimedScore>,
@@ -406,9 +361,7 @@ pub type TaskTallies = BTreeMap<(String, String), TaskTally>;
 pub struct SampledTask {
     /// Suite of the task.
     pub suite: String,
-    /// The task.
     pub task_id: String,
-    /// Its split.
     pub split: Split,
     /// The seed all slots share.
     pub seed: u64,
@@ -438,7 +391,6 @@ pub struct Core {
     policy_workers: BTreeMap<Id<PolicyWorker>, WorkerEntry<PolicyOffer>>,
     /// Newest version any policy worker has had.
     newest_version: Option<i32>,
-    /// Published weights.
     versions: VersionTable,
     /// Policy workers that registered after a version was taken, and the version they must reach
     /// before any trajectory is leased to them.
@@ -467,7 +419,6 @@ pub struct Core {
     evaluated: Option<i32>,
 }
 
-/// A registered worker.
 #[derive(Debug, Clone, PartialEq)]
 struct WorkerEntry<T> {
     offer: T,
@@ -556,7 +507,6 @@ impl Core {
         self.env_workers.is_empty() && self.policy_workers.is_empty()
     }
 
-    /// The leased trajectories.
     fn running(&self) -> Vec<LeasedTrajectory> {
         let running = |lease: &Lease| {
             let draw = self.groups.get(&lease.group)?.draw();

@@ -42,7 +42,6 @@ fn all_fail_points() -> impl Iterator<Item = &'static str> {
     crate::spool::SPOOL_FAIL_POINTS.iter().copied().chain(ledger).chain(service).chain(publishing)
 }
 
-/// A fail point.
 #[cfg(feature = "failpoints")]
 pub(crate) fn point(name: &str) {
     fail::fail_point!(name, |_| die());

@@ -19,14 +19,11 @@ pub struct DiskGate {
 /// Whether new trajectories may be admitted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DiskCapacity {
-    /// They may.
     Enough {
-        /// Free bytes.
         free_bytes: u64,
     },
     /// Admission waits; running trajectories finish within the reserve.
     BelowReserve {
-        /// Free bytes.
         free_bytes: u64,
         /// Free bytes at which admission resumes.
         resume_bytes: u64,
@@ -42,7 +39,6 @@ impl DiskGate {
         Self { path: path.into(), reserve_bytes, resume_bytes, open: true }
     }
 
-    /// Measures the disk.
     pub fn measure(&mut self) -> Result<DiskCapacity, DurableError> {
         Ok(self.update(free_bytes(&self.path)?))
     }

@@ -32,7 +32,6 @@ pub struct DurableError {
     pub operation: &'static str,
     /// The path it failed on.
     pub path: PathBuf,
-    /// The system's error.
     pub source: Arc<io::Error>,
 }
 

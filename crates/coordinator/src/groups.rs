@@ -62,7 +62,6 @@ struct SlotFailures {
 /// The next attempt at a free slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SlotAttempt {
-    /// The slot.
     pub sample_index: u32,
     /// Number of earlier attempts.
     pub attempt: u32,

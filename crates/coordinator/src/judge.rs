@@ -13,7 +13,6 @@ use tokio_util::sync::CancellationToken;
 /// A key is one line; a longer file is not a key file.
 const KEY_FILE_BYTES_MAX: u64 = 4096;
 
-/// `[score]` as written.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ScoreFile {
@@ -21,7 +20,6 @@ pub struct ScoreFile {
     pub judge: JudgeFile,
 }
 
-/// `[score.judge]` as written.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct JudgeFile {
@@ -42,7 +40,6 @@ pub struct JudgeFile {
     pub votes: u32,
     /// Whether the question contains the reference answer. The published protocol omits it.
     pub show_reference: bool,
-    /// Its sampling temperature.
     pub temperature: f64,
     /// Its seed; each further vote uses the next one.
     pub seed: u32,
@@ -67,7 +64,6 @@ pub struct JudgeFile {
     pub usd_per_million_completion_tokens: Option<f64>,
 }
 
-/// `[score]`, checked.
 #[derive(Debug, Clone, Default)]
 pub struct ScoreConfig {
     /// The judge, if the job names one.
@@ -322,7 +318,6 @@ impl JudgeClient {
         self.deadline
     }
 
-    /// Begins a scoring.
     pub fn begin_scoring(&self) -> JudgeScoring<'_> {
         JudgeScoring { judge: self, deadline: Instant::now() + self.deadline }
     }

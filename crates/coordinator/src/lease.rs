@@ -8,7 +8,6 @@ use furrow_rollout::{Id, Trajectory, TrajectoryAncestry};
 use crate::groups::merge_ranges;
 use crate::ledger::{PolicyFacts, TrajectoryStart};
 
-/// A leased trajectory.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Lease {
     /// How it started, including its token.
@@ -43,10 +42,7 @@ pub enum StaleLease {
     /// Its lease is over or never existed.
     NotLeased,
     /// It is leased under another token.
-    OtherToken {
-        /// The newer one.
-        current: u64,
-    },
+    OtherToken { current: u64 },
 }
 
 /// Recently acknowledged ends, so that a repeated call gets the same answer as the first. Bounded:
@@ -62,13 +58,11 @@ struct AcknowledgedEnds {
 const ACKNOWLEDGED_MAX: usize = 2048;
 
 impl LeaseTable {
-    /// An empty table.
     pub fn new(fencing: bool) -> Self {
         let believed = (!fencing).then(BTreeMap::new);
         Self { leases: BTreeMap::new(), acknowledged: AcknowledgedEnds::default(), believed }
     }
 
-    /// Adds a lease.
     pub fn insert(&mut self, lease: Lease) {
         self.leases.insert(lease.start.trajectory_id.clone(), lease);
     }
@@ -142,7 +136,6 @@ impl LeaseTable {
         self.leases.get_mut(trajectory)
     }
 
-    /// All leases.
     pub fn iter(&self) -> impl Iterator<Item = &Lease> {
         self.leases.values()
     }
@@ -152,7 +145,6 @@ impl LeaseTable {
         self.leases.values_mut()
     }
 
-    /// Number of leases.
     pub fn len(&self) -> usize {
         self.leases.len()
     }

@@ -60,7 +60,6 @@ pub enum Mutation {
     RunOpened(RunOpening),
     /// A task is drawn and its group planned.
     GroupDrawn {
-        /// The group.
         draw: TaskDraw,
         /// The sampler's draws so far, including this one.
         draws: u64,
@@ -69,7 +68,6 @@ pub enum Mutation {
     Assigned(TrajectoryStart),
     /// The policy brought a trajectory to its end; its ending is in the spool.
     Finished {
-        /// Which.
         trajectory_id: Id<Trajectory>,
         /// Token it finished under.
         token: u64,
@@ -79,30 +77,18 @@ pub enum Mutation {
         evidence_sha256: [u8; 32],
     },
     /// A scorer received the evidence of a finished trajectory.
-    Scored {
-        /// Which.
-        trajectory_id: Id<Trajectory>,
-        /// The scorer's verdict.
-        verdict: TimedScore,
-    },
+    Scored { trajectory_id: Id<Trajectory>, verdict: TimedScore },
     /// A trajectory, leased or already finished, ended by the farm's fault.
     Failed {
-        /// Which.
         trajectory_id: Id<Trajectory>,
         /// Its end, one of the farm's.
         ended: TrajectoryEnd,
     },
     /// The record of a trajectory is damaged. It may have been scored, but no shard holds it: from
     /// now on it counts as failed.
-    RecordLost {
-        /// Which.
-        trajectory_id: Id<Trajectory>,
-        /// Its end, `record_lost`.
-        ended: TrajectoryEnd,
-    },
+    RecordLost { trajectory_id: Id<Trajectory>, ended: TrajectoryEnd },
     /// A group takes no more attempts; none is open.
     GroupClosed {
-        /// Which.
         group_id: Id<Group>,
         /// Wall clock, microseconds since the Unix epoch.
         at_micros: i64,
@@ -110,15 +96,9 @@ pub enum Mutation {
     /// A shard will hold these rows. Committed before its first byte is written.
     ShardOpened(ShardOpening),
     /// The shard's files are whole and durable under their final names.
-    ShardWritten {
-        /// Which.
-        shard_id: Id<Shard>,
-        /// Its files.
-        files: Vec<WrittenFile>,
-    },
+    ShardWritten { shard_id: Id<Shard>, files: Vec<WrittenFile> },
     /// The manifest names the shard.
     ShardCommitted {
-        /// Which.
         shard_id: Id<Shard>,
         /// Version of the manifest commit.
         manifest_version: u64,
@@ -127,50 +107,39 @@ pub enum Mutation {
     VersionProposed(VersionRow),
     /// A policy worker runs a version.
     VersionTaken {
-        /// Which.
         version: i32,
         /// Hash of its weights.
         weights_sha256: String,
     },
     /// No policy worker can run a version.
-    VersionRefused {
-        /// Which.
-        version: i32,
-        /// Why.
-        reason: String,
-    },
+    VersionRefused { version: i32, reason: String },
     /// An evaluation of a version begins with this many problems. No other evaluation is open.
     EvaluationBegun {
         /// The version; newer than those evaluated before.
         version: i32,
-        /// Problems in it.
         problems: u64,
         /// Wall clock, microseconds since the Unix epoch.
         at_micros: i64,
     },
     /// The evaluation of a version is over; none of its groups is open.
     EvaluationEnded {
-        /// Which.
         version: i32,
         /// Why problems were left out; `None` when none were.
         cut: Option<String>,
     },
     /// A shard that no manifest names is abandoned, opened or written; its rows wait for another
     /// shard.
-    ShardAbandoned {
-        /// Which.
-        shard_id: Id<Shard>,
-    },
+    ShardAbandoned { shard_id: Id<Shard> },
 }
 
 /// The opening of a run directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RunOpening {
-    /// The run.
     pub run_id: Id<Run>,
     /// Hash of the resolved job. A run that is opened again has it from then on.
     pub job_sha256: [u8; 32],
-    /// Hash of the job that the run began with, which may be another where a release between added keys.
+    /// Hash of the job that the run began with, which may be another where a release between added
+    /// keys.
     pub began_sha256: Option<[u8; 32]>,
     /// Wall clock, microseconds since the Unix epoch.
     pub at_micros: i64,
@@ -179,15 +148,12 @@ pub struct RunOpening {
 /// A task drawn for a group.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TaskDraw {
-    /// The group.
     pub group_id: Id<Group>,
     /// Its number within the run, which is the run's `next_group`.
     pub index: u64,
     /// Suite of the task.
     pub suite: String,
-    /// The task.
     pub task_id: String,
-    /// Its split.
     pub split: Split,
     /// The seed all slots share.
     pub seed: u64,
@@ -215,7 +181,6 @@ pub struct EvaluationProblem {
 /// A trajectory leased to an environment worker.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TrajectoryStart {
-    /// The trajectory.
     pub trajectory_id: Id<Trajectory>,
     /// Its group, still open.
     pub group_id: Id<Group>,
@@ -238,9 +203,7 @@ pub struct TrajectoryStart {
 /// The policy a trajectory runs on, as of its lease.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PolicyFacts {
-    /// Policy worker.
     pub worker: Id<PolicyWorker>,
-    /// Address it advertises.
     pub address: String,
     /// The kind of policy it runs.
     pub kind: PolicyKind,
@@ -253,7 +216,6 @@ pub struct PolicyFacts {
 /// How a trajectory ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TrajectoryEnd {
-    /// The end.
     pub end: EndKind,
     /// Why, in a sentence.
     pub reason: String,
@@ -279,7 +241,6 @@ pub struct TimedScore {
 /// The rows of a shard that is about to be written.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ShardOpening {
-    /// The shard.
     pub shard_id: Id<Shard>,
     /// Its number within the run, which is the run's `next_shard`.
     pub index: u64,
@@ -310,10 +271,8 @@ pub struct LedgerSnapshot {
     pub totals: RunTotals,
 }
 
-/// The run itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RunRow {
-    /// The run.
     pub run_id: Id<Run>,
     /// Hash of the resolved job.
     pub job_sha256: [u8; 32],
@@ -334,7 +293,6 @@ pub struct RunRow {
 /// A group and its state.
 #[derive(Debug, Clone, PartialEq)]
 pub struct GroupRow {
-    /// Its draw.
     pub draw: TaskDraw,
     /// When it closed; `None` while it is open.
     pub closed_at_micros: Option<i64>,
@@ -345,7 +303,6 @@ pub struct GroupRow {
 /// A trajectory and its state.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TrajectoryRow {
-    /// How it started.
     pub start: TrajectoryStart,
     /// How far it is.
     pub standing: TrajectoryStanding,
@@ -358,25 +315,20 @@ pub struct TrajectoryRow {
 /// How far a trajectory is.
 #[derive(Debug, Clone, PartialEq)]
 pub enum TrajectoryStanding {
-    /// Leased.
     Assigned,
     /// Its end is acknowledged; no scorer has received it yet.
     Finished {
-        /// Its end.
         ended: TrajectoryEnd,
         /// Hash of the evidence in the spool.
         evidence_sha256: [u8; 32],
     },
     /// A scorer received its evidence.
     Scored {
-        /// Its end.
         ended: TrajectoryEnd,
-        /// The scorer's verdict.
         verdict: TimedScore,
     },
     /// It ended by the farm's fault.
     Failed {
-        /// Its end.
         ended: TrajectoryEnd,
     },
 }
@@ -384,7 +336,6 @@ pub enum TrajectoryStanding {
 /// A shard that is not committed yet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ShardRow {
-    /// The shard.
     pub shard_id: Id<Shard>,
     /// Its number within the run.
     pub index: u64,
@@ -401,11 +352,9 @@ pub struct ShardRow {
 /// A shard that the manifest names.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CommittedShard {
-    /// The shard.
     pub shard_id: Id<Shard>,
     /// Number of the manifest commit that names it.
     pub manifest_version: u64,
-    /// Its files.
     pub files: Vec<WrittenFile>,
     /// Files of the data set whose rows it replaces.
     pub replaces: Vec<String>,
@@ -449,13 +398,11 @@ pub struct EvaluationRow {
 /// How far an evaluation is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum EvaluationStanding {
-    /// In progress.
     Open,
     /// Every problem has all its trajectories, or is out of retries.
     Complete,
     /// It ended before all problems were done.
     Cut {
-        /// Why.
         reason: String,
     },
 }
@@ -493,7 +440,6 @@ pub struct TaskTally {
 /// How far a trajectory is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TrajectoryFate {
-    /// It is leased.
     Open,
     /// Its end is acknowledged; the spool holds what its rows need.
     Ended,
@@ -507,12 +453,7 @@ pub enum TrajectoryFate {
 pub enum LedgerError {
     /// The mutation contradicts the ledger; the whole batch was rolled back.
     #[error("the ledger refused {mutation}: {why}")]
-    Refused {
-        /// Which mutation.
-        mutation: String,
-        /// What it contradicts.
-        why: String,
-    },
+    Refused { mutation: String, why: String },
     /// The directory holds another run, or this run with another job.
     #[error(
         "this run directory belongs to {found}, not to {requested}; use another output_dir, or --clean to start over"
@@ -526,7 +467,6 @@ pub enum LedgerError {
     /// The file is not a ledger that this program can read.
     #[error("{path} is not a furrow ledger that this version can read: {why}")]
     Foreign {
-        /// The file.
         path: PathBuf,
         /// What is wrong with it.
         why: String,
@@ -534,7 +474,6 @@ pub enum LedgerError {
     /// The disk is full; the batch was rolled back and may be retried.
     #[error("no space left for the ledger {path}; nothing was acknowledged; free disk space")]
     DiskFull {
-        /// The file.
         path: PathBuf,
         /// The error of SQLite.
         source: Arc<dyn Error + Send + Sync>,
@@ -544,9 +483,7 @@ pub enum LedgerError {
     Storage {
         /// The operation that failed.
         operation: &'static str,
-        /// The file.
         path: PathBuf,
-        /// What failed.
         source: Arc<dyn Error + Send + Sync>,
     },
     /// It failed before; only a restart shows what is durable.

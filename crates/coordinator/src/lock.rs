@@ -23,7 +23,6 @@ pub enum LockError {
     /// Another process holds it.
     #[error("run directory {run_dir} is in use by {holder}: stop it, or choose another output_dir")]
     InUse {
-        /// The directory.
         run_dir: PathBuf,
         /// What the holder wrote about itself: its pid and how long it has held the lock.
         holder: String,

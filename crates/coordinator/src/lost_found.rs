@@ -65,9 +65,7 @@ pub enum LostFoundError {
          its lines in {INDEX}, and start again; {path} was not moved"
     )]
     Full {
-        /// The folder.
         folder: PathBuf,
-        /// What it holds.
         contents: String,
         /// What did not fit.
         path: PathBuf,

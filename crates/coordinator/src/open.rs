@@ -32,7 +32,6 @@ use crate::spool::{EntryKey, RecoveredTrajectory, Spool, SpoolError};
 /// Everything the coordinator needs to know about a job.
 #[derive(Debug)]
 pub struct CoordinatorJob {
-    /// The run.
     pub run_id: Id<Run>,
     /// Its directory, which holds `ledger.sqlite`, `spool/` and `data/`.
     pub run_dir: PathBuf,
@@ -48,7 +47,6 @@ pub struct CoordinatorJob {
     pub began: Option<JobIdentity>,
     /// The resolved job as TOML; every file of the data set carries it.
     pub job_toml: String,
-    /// Its tasks.
     pub tasks: TaskSet,
     /// `[tasks]`: how tasks are drawn and how large groups are.
     pub tasks_config: TasksConfig,
@@ -58,11 +56,8 @@ pub struct CoordinatorJob {
     pub session: SessionSpec,
     /// `[score.judge]` with its key read; `None` means that the job has no judge.
     pub judge: Option<JudgeConfig>,
-    /// `[limits]`.
     pub limits: LimitsConfig,
-    /// Trajectories at once.
     pub sessions: u32,
-    /// `[records]`.
     pub records: RecordsConfig,
 }
 
@@ -94,14 +89,9 @@ pub enum CoordinatorError {
         "run directory {run_dir} already holds a run: resume it with --resume, start over with --clean, or \
          choose another output_dir"
     )]
-    NotEmpty {
-        /// The directory.
-        run_dir: PathBuf,
-    },
-    /// The ledger failed.
+    NotEmpty { run_dir: PathBuf },
     #[error("the ledger failed")]
     Ledger(#[source] LedgerError),
-    /// The spool failed.
     #[error("the spool failed")]
     Spool(#[source] SpoolError),
     /// The shard committer failed.
@@ -112,13 +102,7 @@ pub enum CoordinatorError {
     UnknownTask(#[source] UnknownTask),
     /// An acknowledged step in the spool is not readable.
     #[error("the spool holds a step of {trajectory} that this version of furrow cannot read")]
-    Undecodable {
-        /// Whose.
-        trajectory: Id<Trajectory>,
-        /// Why.
-        source: furrow_wire::WireError,
-    },
-    /// The server failed.
+    Undecodable { trajectory: Id<Trajectory>, source: furrow_wire::WireError },
     #[error("cannot serve")]
     Serve(#[source] Box<dyn std::error::Error + Send + Sync>),
     /// A thread could not be started.
@@ -126,12 +110,7 @@ pub enum CoordinatorError {
     Thread(#[source] io::Error),
     /// One of the coordinator's own tasks panicked.
     #[error("the coordinator's {part} panicked")]
-    Panicked {
-        /// Which.
-        part: &'static str,
-        /// How.
-        source: JoinError,
-    },
+    Panicked { part: &'static str, source: JoinError },
 }
 
 impl Coordinator {

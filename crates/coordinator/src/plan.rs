@@ -41,11 +41,9 @@ struct EvalPlan {
      files the run began with"
 )]
 pub struct UnknownTask {
-    /// The group.
     pub group_id: String,
     /// Suite of the task.
     pub suite: String,
-    /// The task.
     pub task_id: String,
 }
 

@@ -34,26 +34,21 @@ const NAMED_MAX: usize = 20;
 /// What to score again, and how.
 #[derive(Debug)]
 pub struct RescoreJob {
-    /// The run's directory.
     pub run_dir: PathBuf,
     /// Task sets that provide scorers; the first set that has the task wins. `None` uses each
     /// trajectory's own record.
     pub tasks: Option<Vec<TaskSet>>,
-    /// Which trajectories.
     pub filter: RescoreFilter,
     /// The judge that scorers may call, its key read.
     pub judge: Option<JudgeConfig>,
     /// Trajectories scored at the same time.
     pub scorers_max: usize,
-    /// File layout settings.
     pub records: RecordsConfig,
     /// The resolved job, as TOML; the file carries it.
     pub job_toml: String,
-    /// Write nothing.
     pub dry_run: bool,
 }
 
-/// Which trajectories.
 #[derive(Debug, Clone, Default)]
 pub struct RescoreFilter {
     /// Suite, `None` for all.
@@ -71,7 +66,6 @@ pub struct RescoreSummary {
     pub failed: u64,
     /// Trajectories whose task the job does not have, or that the filter excludes.
     pub left_out: u64,
-    /// New verdicts.
     pub scored: u64,
     /// Verdicts with another reward than the stored one.
     pub changed: u64,

@@ -43,7 +43,6 @@ const COMMIT_QUEUE_SPARE: usize = 4_096;
 /// How a job ended, from this coordinator's view.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RunSummary {
-    /// How.
     pub over: JobOutcome,
     /// How far it came, including earlier coordinators of the run.
     pub progress: RunProgress,

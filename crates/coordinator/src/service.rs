@@ -361,7 +361,6 @@ impl RegistrationService for CoordinatorServer {
     }
 }
 
-/// A checked registration.
 enum WorkerRegistration {
     Env { worker: Id<furrow_rollout::EnvWorker>, sessions_max: u32 },
     Policy { worker: Id<furrow_rollout::PolicyWorker>, offer: PolicyOffer },
@@ -409,7 +408,6 @@ fn weights_run(message: &v1::HeartbeatRequest) -> Result<WeightsReport, Status> 
     })
 }
 
-/// A checked publication.
 fn publication(message: v1::PublishRequest) -> Result<WeightsPublication, Status> {
     let v1::PublishRequest { publication_id, weights } = message;
     let is_name = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');

@@ -74,7 +74,6 @@ pub(crate) struct EventLoop {
     pub(crate) over: watch::Receiver<Option<JobOutcome>>,
     pub(crate) time: TimeSource,
     pub(crate) failure: FirstFailure,
-    /// Requests draining.
     pub(crate) stop: CancellationToken,
     /// How long the coordinator keeps telling workers that the job is over.
     pub(crate) farewell: Duration,

@@ -76,16 +76,10 @@ pub enum SpoolError {
     #[error(
         "{trajectory}: {key} is already recorded with another digest; resend the same bytes, or a later step"
     )]
-    Conflict {
-        /// Whose.
-        trajectory: Id<Trajectory>,
-        /// Which entry.
-        key: EntryKey,
-    },
+    Conflict { trajectory: Id<Trajectory>, key: EntryKey },
     /// A step came too early.
     #[error("{trajectory}: step {got} came before step {expected}")]
     Gap {
-        /// Whose.
         trajectory: Id<Trajectory>,
         /// The step that must come next.
         expected: u32,
@@ -94,28 +88,13 @@ pub enum SpoolError {
     },
     /// The trajectory takes no more entries: it has its ending, or its shard is being written.
     #[error("{trajectory} is over and takes no more entries")]
-    Over {
-        /// Which.
-        trajectory: Id<Trajectory>,
-    },
+    Over { trajectory: Id<Trajectory> },
     /// The payload is too large.
     #[error("{trajectory}: {key} has {bytes} bytes; at most {PAYLOAD_BYTES_MAX} are allowed")]
-    TooLarge {
-        /// Whose.
-        trajectory: Id<Trajectory>,
-        /// Which entry.
-        key: EntryKey,
-        /// Its size.
-        bytes: usize,
-    },
+    TooLarge { trajectory: Id<Trajectory>, key: EntryKey, bytes: usize },
     /// The digest does not match the payload.
     #[error("{trajectory}: the digest of {key} does not match its bytes; they were damaged in transit")]
-    WrongDigest {
-        /// Whose.
-        trajectory: Id<Trajectory>,
-        /// Which entry.
-        key: EntryKey,
-    },
+    WrongDigest { trajectory: Id<Trajectory>, key: EntryKey },
     /// The disk is full: nothing was written, and the same append may be retried.
     #[error("no space left for the spool; nothing was acknowledged; free disk space")]
     DiskFull(#[source] DurableError),
@@ -125,7 +104,6 @@ pub enum SpoolError {
     /// A recorded entry cannot be read back.
     #[error("{path}, byte {offset}: {why}")]
     Damaged {
-        /// The file.
         path: PathBuf,
         /// Where the entry begins.
         offset: u64,

@@ -12,7 +12,6 @@ use std::collections::BTreeSet;
 
 use furrow_rollout::{PolicyVersion, WEIGHTS_LINKS_MAX, WeightsForm, WeightsLink, WeightsOrder};
 
-/// One published version.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VersionRow {
     /// Its number, from 1.
@@ -21,7 +20,6 @@ pub struct VersionRow {
     pub publication_id: String,
     /// What its weights consist of.
     pub source: VersionSource,
-    /// Its state.
     pub state: VersionState,
     /// Hash of its weights in hexadecimal: given by the publisher, or reported by the first worker
     /// that runs it.
@@ -35,16 +33,12 @@ pub struct VersionRow {
 pub enum VersionSource {
     /// A directory; a delta or an adapter applies to an earlier version.
     Directory {
-        /// The directory.
         link: WeightsLink,
         /// The version it applies to, if it is not whole.
         base_version: i32,
     },
     /// The weights of an earlier version.
-    Rollback {
-        /// Which.
-        to: i32,
-    },
+    Rollback { to: i32 },
 }
 
 /// State of a version.
@@ -55,10 +49,7 @@ pub enum VersionState {
     /// A policy worker runs it or ran it.
     Taken,
     /// No policy worker can run it.
-    Refused {
-        /// Why.
-        reason: String,
-    },
+    Refused { reason: String },
 }
 
 /// All versions of a run.
@@ -111,7 +102,6 @@ impl VersionTable {
         self.rows.iter().rev().find(same)
     }
 
-    /// The newest number.
     pub fn last(&self) -> i32 {
         self.rows.last().map_or(0, |row| row.version)
     }

@@ -55,7 +55,6 @@ const OUT_OF_THE_WAY: [&str; 4] = [
     "ledger.after_shard_abandon",
 ];
 
-/// One coordinator process.
 struct CoordinatorProcess {
     child: Child,
     dir: PathBuf,

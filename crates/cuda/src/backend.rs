@@ -94,26 +94,13 @@ impl Default for BackendOptions {
 pub enum CudaOpenError {
     /// There are no kernels for this model.
     #[error("the cuda backend cannot run this model: {}; use the cpu backend", why.join("; "))]
-    Unsupported {
-        /// Every reason.
-        why: Vec<String>,
-    },
+    Unsupported { why: Vec<String> },
     /// A part of the capacity is zero.
     #[error("capacity of 0 {what}; give at least 1")]
-    NoCapacity {
-        /// Which part.
-        what: &'static str,
-    },
+    NoCapacity { what: &'static str },
     /// A part of the capacity is more than a launch supports.
     #[error("{requested} {what} requested, kernels take at most {most}; lower it")]
-    TooLarge {
-        /// Which part.
-        what: &'static str,
-        /// Requested number.
-        requested: usize,
-        /// Largest possible number.
-        most: usize,
-    },
+    TooLarge { what: &'static str, requested: usize, most: usize },
     /// The device has less memory.
     #[error(
         "out of device memory: {requested} requested, {:.1} MB free; lower slots, pages or rows",
@@ -122,7 +109,6 @@ pub enum CudaOpenError {
     Full {
         /// Requested bytes by part.
         requested: MemoryPlan,
-        /// Free bytes.
         free: u64,
     },
     /// The system does not pin that much host memory for the weights.
@@ -130,29 +116,20 @@ pub enum CudaOpenError {
         "a second set of weights needs {:.1} MB of pinned host memory, which the system refused; stage it on the device, or not at all",
         *requested as f64 / 1e6
     )]
-    HostFull {
-        /// Requested bytes.
-        requested: u64,
-    },
+    HostFull { requested: u64 },
     /// The system does not pin that much host memory for states.
     #[error(
         "{:.1} MB of pinned host memory requested for offloaded states, of which {:.1} MB are available; request no more than that",
         *requested as f64 / 1e6,
         *available as f64 / 1e6
     )]
-    OffloadFull {
-        /// Requested bytes.
-        requested: u64,
-        /// Available bytes.
-        available: u64,
-    },
+    OffloadFull { requested: u64, available: u64 },
     /// The weights were refused or could not be copied.
     #[error(transparent)]
     Load(#[from] LoadError),
     /// The checkpoint lacks a tensor.
     #[error(transparent)]
     Checkpoint(#[from] CheckpointError),
-    /// The device failed.
     #[error("the device failed while the backend was opened")]
     Executor(#[from] ExecutorError),
     /// The device failed when its states were cleared.
@@ -515,7 +492,6 @@ impl WeightsOrigin<'_> {
 /// Memory for a second set of weights, and its state.
 struct StagedWeights {
     target: UploadTarget,
-    /// Its address range.
     region: DeviceView<u8>,
     uploads: Vec<TensorUpload>,
     progress: StagingProgress,
@@ -523,7 +499,6 @@ struct StagedWeights {
 
 /// Progress of a second set of weights.
 enum StagingProgress {
-    /// Nothing.
     Nothing,
     /// This checkpoint, with this many of the uploads done.
     Some(Box<Checkpoint>, usize),

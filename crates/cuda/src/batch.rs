@@ -23,7 +23,6 @@ const SECTION_ALIGN: usize = 4;
 /// Sizes of a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct BatchForm {
-    /// Rows, including padding.
     pub rows: usize,
     /// Spans of one row, including padding; they come first.
     pub singles: usize,
@@ -54,7 +53,6 @@ pub(crate) struct BatchLists {
 }
 
 impl BatchForm {
-    /// Spans.
     pub fn spans(&self) -> usize {
         self.singles + self.longs
     }

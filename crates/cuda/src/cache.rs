@@ -31,12 +31,7 @@ pub enum CacheError {
     Compile(#[from] CompileError),
     /// It could not be stored.
     #[error("{} could not be written", path.display())]
-    Write {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
+    Write { path: PathBuf, source: io::Error },
 }
 
 impl KernelCache {

@@ -32,16 +32,13 @@ pub struct KernelCompiler {
 pub struct Cubin {
     /// An ELF image, for `cuModuleLoadData`.
     pub image: Vec<u8>,
-    /// The compiler's log.
     pub log: String,
 }
 
 /// Resources of a multiprocessor that a kernel uses.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KernelUsage {
-    /// Its name.
     pub kernel: String,
-    /// Registers a thread.
     pub registers: u32,
     /// Bytes that did not fit in registers, stored and loaded again.
     pub spill_bytes: u32,
@@ -54,46 +51,18 @@ pub enum CompileError {
     #[error(
         "no CUDA compiler: libnvrtc was not found; looked {looked}; install it, or set policy.engine.cuda_libraries to its folder"
     )]
-    NoCompiler {
-        /// Where.
-        looked: String,
-    },
+    NoCompiler { looked: String },
     /// A library is there but does not load.
     #[error("{} could not be loaded", path.display())]
-    Load {
-        /// Which.
-        path: PathBuf,
-        /// Why.
-        source: libloading::Error,
-    },
+    Load { path: PathBuf, source: libloading::Error },
     /// A source holds a zero byte.
     #[error("{name} contains a zero byte; remove it")]
-    Zero {
-        /// The file.
-        name: String,
-        /// Where.
-        source: NulError,
-    },
-    /// The compiler refused.
+    Zero { name: String, source: NulError },
     #[error("{name} does not compile for {}:\n{log}", target.name())]
-    Refused {
-        /// The file.
-        name: String,
-        /// For what.
-        target: CompileTarget,
-        /// What it said.
-        log: String,
-        /// Its code.
-        source: NvrtcError,
-    },
+    Refused { name: String, target: CompileTarget, log: String, source: NvrtcError },
     /// The compiler failed otherwise.
     #[error("the CUDA compiler could not {operation}")]
-    Failed {
-        /// Operation that failed.
-        operation: &'static str,
-        /// Its code.
-        source: NvrtcError,
-    },
+    Failed { operation: &'static str, source: NvrtcError },
 }
 
 impl KernelCompiler {
@@ -122,7 +91,6 @@ impl KernelCompiler {
         self.version
     }
 
-    /// Compiles a file.
     pub fn compile(&self, source: KernelSource<'_>, target: CompileTarget) -> Result<Cubin, CompileError> {
         let program = NvrtcProgram::new(source)?;
         let options = options(target, self.version);

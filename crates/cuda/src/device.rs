@@ -14,20 +14,16 @@ const DRIVER_MIN: i32 = 12_080;
 pub enum CompileTarget {
     /// A100 and other devices of compute capability 8.0 to 8.8.
     Sm80,
-    /// L40S, L4: 8.9.
     Sm89,
-    /// H100, H200: 9.0.
     Sm90,
     /// 9.0 with instructions that only it has (wgmma and its loads). No kernel uses them, so no
     /// device gets this target: code for `Sm90` is the same and also runs on later devices of the
     /// same major version.
     Sm90a,
-    /// B200: 10.0.
     Sm100,
 }
 
 impl CompileTarget {
-    /// All targets.
     pub const ALL: [Self; 5] = [Self::Sm80, Self::Sm89, Self::Sm90, Self::Sm90a, Self::Sm100];
 
     /// Its name for compilers.
@@ -54,7 +50,6 @@ impl CompileTarget {
     }
 }
 
-/// An open GPU.
 #[derive(Debug)]
 pub struct GpuDevice {
     context: Arc<CudaContext>,
@@ -82,39 +77,19 @@ pub enum DeviceError {
         compiler.0, compiler.1, driver / 1000, driver % 1000 / 10, driver / 1000
     )]
     OldDriverForCompiler {
-        /// Major, minor.
         compiler: (i32, i32),
         /// 1000 major + 10 minor.
         driver: i32,
     },
-    /// No such device.
     #[error("there is no GPU {ordinal}: the driver has {count}; choose a smaller number")]
-    NoDevice {
-        /// The requested number.
-        ordinal: usize,
-        /// Number of devices.
-        count: usize,
-    },
+    NoDevice { ordinal: usize, count: usize },
     /// Its compute capability is not supported.
     #[error(
         "{name} has compute capability {major}.{minor}; kernels support 8.0 to 8.9, 9.0 and 10.0 to 10.9"
     )]
-    OtherArchitecture {
-        /// Its name.
-        name: String,
-        /// Compute capability.
-        major: i32,
-        /// Compute capability.
-        minor: i32,
-    },
-    /// The driver refused.
+    OtherArchitecture { name: String, major: i32, minor: i32 },
     #[error("the CUDA driver could not {operation}")]
-    Driver {
-        /// Operation that failed.
-        operation: &'static str,
-        /// The driver's error.
-        source: DriverError,
-    },
+    Driver { operation: &'static str, source: DriverError },
 }
 
 impl GpuDevice {
@@ -141,7 +116,6 @@ impl GpuDevice {
         }
     }
 
-    /// Its name.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -174,7 +148,6 @@ impl GpuDevice {
         memory_info.map(|(free, _)| free).map_err(failed("query the free memory"))
     }
 
-    /// Its context.
     pub fn context(&self) -> &Arc<CudaContext> {
         &self.context
     }

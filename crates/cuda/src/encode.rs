@@ -168,7 +168,6 @@ impl<P: FastKernels> TileEncoder<'_, P> {
         launch(executor, &norm.launch())
     }
 
-    /// `d = proj(attention(LN(h)))`.
     fn attend(
         &self,
         executor: &mut dyn Executor,
@@ -185,7 +184,6 @@ impl<P: FastKernels> TileEncoder<'_, P> {
         self.join(executor, &block.proj, normed)
     }
 
-    /// `d = fc2(gelu(fc1(LN(h))))`.
     fn mlp(&self, executor: &mut dyn Executor, block: &DeviceVisionBlock<P::Value>) -> LaunchResult {
         let (width, inner, work) = (self.config.hidden, block.fc1.matrix.outputs, self.work);
         let normed = self.narrow(work.normed);

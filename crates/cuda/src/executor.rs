@@ -16,7 +16,6 @@ use crate::ops::DeviceRows;
 pub enum ExecutionLane {
     /// Batches of the language model, and what belongs to sessions.
     Batch,
-    /// Tiles.
     Vision,
     /// Offloaded states in transfer. This lane multiplies and stages nothing.
     Copy,
@@ -33,14 +32,12 @@ pub struct HostRange {
     pub pinned: PinnedMemory,
     /// Its first byte there.
     pub at: u64,
-    /// Bytes.
     pub bytes: u64,
 }
 
 /// What a recorded batch depends on, apart from the contents of its buffers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct GraphKey {
-    /// Rows, including padding.
     pub rows: usize,
     /// Parts that attention splits the longest context into.
     pub splits: usize,
@@ -51,22 +48,13 @@ pub struct GraphKey {
 pub enum ExecutorError {
     /// Less memory is free than requested.
     #[error("cannot allocate {requested} bytes: {free} bytes are free")]
-    NoMemory {
-        /// Requested bytes.
-        requested: u64,
-        /// Free bytes.
-        free: u64,
-    },
+    NoMemory { requested: u64, free: u64 },
     /// The system does not pin that much of its memory.
     #[error("cannot pin {requested} bytes of host memory")]
-    NoHostMemory {
-        /// Requested bytes.
-        requested: u64,
-    },
+    NoHostMemory { requested: u64 },
     /// The device or one of its libraries refused.
     #[error("could not {operation}")]
     Failed {
-        /// Operation that failed.
         operation: String,
         /// The error of the device or the library.
         source: Box<dyn Error + Send + Sync>,
@@ -112,7 +100,6 @@ pub trait Executor: Send {
     /// access the destination until that is done.
     fn fetch(&mut self, lane: ExecutionLane, from: u64, to: HostRange) -> Result<(), ExecutorError>;
 
-    /// Launches a kernel.
     fn launch(&mut self, lane: ExecutionLane, launch: &KernelLaunch) -> Result<(), ExecutorError>;
 
     /// Computes a matrix product.
@@ -141,7 +128,6 @@ pub type GraphWork<'a> = &'a mut dyn FnMut(&mut dyn Executor) -> Result<(), Exec
 /// `[outputs, inputs]` as checkpoints store it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct MatrixProduct {
-    /// Address of W.
     pub weight: u64,
     /// Address of the first input row.
     pub input: u64,
@@ -149,7 +135,6 @@ pub struct MatrixProduct {
     pub bias: u64,
     /// Address of the first output row.
     pub output: u64,
-    /// Sizes and types.
     pub shape: ProductShape,
 }
 
@@ -179,9 +164,7 @@ pub struct ProductShape {
 /// A type of stored numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ElementType {
-    /// float32.
     F32,
-    /// bfloat16.
     Bf16,
 }
 
@@ -207,9 +190,7 @@ pub struct DeviceMatrix<T> {
     pub values: DeviceView<T>,
     /// Values in float32, for a matrix that a bfloat16 model stores in float32.
     pub wide: Option<DeviceView<f32>>,
-    /// Rows.
     pub outputs: usize,
-    /// Values a row.
     pub inputs: usize,
 }
 

@@ -50,7 +50,6 @@ pub(crate) trait FastKernels: ModelTypes + Sized {
         attention: &AttentionLaunch<'_, Self::Value>,
         tiles: DeviceView<crate::launch::SpanTile>,
     ) -> Option<KernelLaunch>;
-    /// The experts' MLPs.
     fn experts(experts: &ExpertsLaunch<'_, Self::Value>) -> [KernelLaunch; 3];
 }
 

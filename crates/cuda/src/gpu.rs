@@ -67,23 +67,15 @@ pub enum GpuError {
     /// No GPU was opened.
     #[error(transparent)]
     Device(#[from] DeviceError),
-    /// No compiler.
     #[error(transparent)]
     Compile(#[from] CompileError),
     /// A kernel did not compile, or could not be stored.
     #[error(transparent)]
     Cache(#[from] CacheError),
-    /// No cuBLASLt.
     #[error(transparent)]
     Products(#[from] ProductsError),
-    /// The driver refused.
     #[error("the GPU was opened, but the driver could not {operation}")]
-    Driver {
-        /// Operation that failed.
-        operation: &'static str,
-        /// The driver's error.
-        source: DriverError,
-    },
+    Driver { operation: &'static str, source: DriverError },
 }
 
 /// An open GPU that runs work.
@@ -108,7 +100,6 @@ enum GraphState {
     /// It ran once, so that libraries have loaded everything that they load lazily; they must not
     /// do so while recording.
     Run,
-    /// It was recorded.
     Recorded(RecordedGraph),
     /// There was no memory to record it: it always runs directly.
     Plain,
@@ -148,7 +139,6 @@ impl GpuExecutor {
         })
     }
 
-    /// The device.
     pub fn device(&self) -> &GpuDevice {
         &self.device
     }

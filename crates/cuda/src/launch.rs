@@ -34,7 +34,6 @@ impl<T: DeviceElement> DeviceView<T> {
         Self { address, len, of: PhantomData }
     }
 
-    /// How many.
     pub fn len(&self) -> usize {
         self.len
     }
@@ -55,7 +54,6 @@ impl<T: DeviceElement> DeviceView<T> {
         Self::new(self.address + (at * size_of::<T>()) as u64, self.len - at)
     }
 
-    /// The first values.
     pub fn first(&self, len: usize) -> Self {
         assert!(len <= self.len, "{len} of {} values", self.len);
         Self::new(self.address, len)
@@ -96,7 +94,6 @@ impl StoredElement for bf16 {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Pod, Zeroable)]
 #[repr(C)]
 pub struct RowSpan {
-    /// First row.
     pub base: u32,
     /// Number of rows; 0 for an unused span of a fixed-size batch.
     pub length: u32,
@@ -139,11 +136,8 @@ pub struct CopyMove {
 pub enum KernelArgument {
     /// An address, and the letter of the type there.
     Address(u64, char),
-    /// A number.
     U32(u32),
-    /// A number.
     F32(f32),
-    /// A number.
     U64(u64),
 }
 
@@ -191,17 +185,14 @@ impl KernelArgument {
 /// A kernel, its parameters and its numbers of blocks and threads.
 #[derive(Debug, Clone, PartialEq)]
 pub struct KernelLaunch {
-    /// File in `kernels/`.
     pub file: &'static str,
     /// Name in the file.
     pub kernel: &'static str,
-    /// Blocks.
     pub grid: [u32; 3],
     /// Threads a block, a multiple of 32.
     pub threads: u32,
     /// Shared memory a block.
     pub shared_bytes: u32,
-    /// Parameters in order.
     pub arguments: Vec<KernelArgument>,
 }
 

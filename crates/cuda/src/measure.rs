@@ -63,7 +63,6 @@ pub struct BenchmarkBuffers<'a> {
     executor: &'a mut dyn Executor,
     reference: ReferenceSizes,
     memory: DeviceView<u8>,
-    /// Runs that count.
     times: usize,
 }
 
@@ -247,7 +246,6 @@ fn middle(mut taken: Vec<Duration>) -> Duration {
 pub struct BenchmarkModel {
     device: Box<dyn DeviceBackend>,
     precision: ModelPrecision,
-    /// Runs that count.
     times: usize,
 }
 

@@ -57,7 +57,6 @@ pub(crate) struct OffloadedBlocks {
 pub(crate) enum NotPinned {
     /// The system pins only this much.
     Limited(u64),
-    /// The executor failed.
     Failed(ExecutorError),
 }
 
@@ -253,9 +252,7 @@ impl MovingStates {
 /// A slot or a page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum StateLocation {
-    /// This slot.
     Slot(Slot),
-    /// This page.
     Page(Page),
 }
 

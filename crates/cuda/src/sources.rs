@@ -1,6 +1,5 @@
 //! The kernel sources that the binary embeds.
 
-/// One operation's source.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct KernelSource<'a> {
     /// File name in `kernels/`.
@@ -15,7 +14,6 @@ macro_rules! sources {
     };
 }
 
-/// Every kernel file.
 pub const KERNELS: &[KernelSource<'static>] = sources![
     "attention.cu",
     "attention_decode.cu",

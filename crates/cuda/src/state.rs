@@ -106,7 +106,6 @@ impl<P: ModelTypes> StateBuffers<P> {
         [self.slots, self.pages]
     }
 
-    /// The scrap page.
     pub fn scrap(&self) -> u32 {
         self.scrap
     }

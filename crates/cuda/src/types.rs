@@ -5,11 +5,9 @@ use half::bf16;
 
 use crate::launch::StoredElement;
 
-/// A combination.
 pub trait ModelTypes: Send + 'static {
     /// Weights, activations, keys and values.
     type Value: WeightElement;
-    /// The residual stream.
     type Residual: StoredElement;
     /// States of the recurrence.
     type State: StoredElement;

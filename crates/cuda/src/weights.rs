@@ -27,22 +27,18 @@ const WEIGHTS: &str = "weights";
 /// Prefix of the tower's names.
 const TOWER: &str = "vision_model.radio_model.model.";
 
-/// All weights.
 #[derive(Debug)]
 pub(crate) struct DeviceWeights<T> {
     pub text: DeviceTextWeights<T>,
     pub vision: Option<DeviceVisionWeights<T>>,
 }
 
-/// The language model.
 #[derive(Debug)]
 pub(crate) struct DeviceTextWeights<T> {
     /// `[rows, H]`; may have more rows than the head.
     pub embeddings: DeviceMatrix<T>,
     pub layers: Vec<DeviceLayer<T>>,
-    /// `[H]`.
     pub final_norm: DeviceView<T>,
-    /// `[V, H]`.
     pub head: DeviceMatrix<T>,
     /// Widest inputs, and widest narrowed outputs, of float32 products in a bfloat16 model.
     pub widest: [usize; 2],
@@ -55,7 +51,6 @@ pub(crate) struct DeviceLayer<T> {
     pub mixer: DeviceMixer<T>,
 }
 
-/// The four mixers.
 #[derive(Debug)]
 pub(crate) enum DeviceMixer<T> {
     Ssm(DeviceSsmWeights<T>),
@@ -64,11 +59,9 @@ pub(crate) enum DeviceMixer<T> {
     Moe(DeviceMoeWeights<T>),
 }
 
-/// Mamba-2.
 #[derive(Debug)]
 pub(crate) struct DeviceSsmWeights<T> {
     pub in_proj: DeviceMatrix<T>,
-    /// `[kernel, W]`.
     pub taps: DeviceView<T>,
     pub conv_bias: DeviceView<T>,
     pub a: DeviceView<f32>,
@@ -78,7 +71,6 @@ pub(crate) struct DeviceSsmWeights<T> {
     pub out_proj: DeviceMatrix<T>,
 }
 
-/// Grouped-query attention.
 #[derive(Debug)]
 pub(crate) struct DeviceAttentionWeights<T> {
     /// q, k and v.
@@ -86,37 +78,30 @@ pub(crate) struct DeviceAttentionWeights<T> {
     pub out: DeviceMatrix<T>,
 }
 
-/// Squared-ReLU MLP.
 #[derive(Debug)]
 pub(crate) struct DeviceMlpWeights<T> {
     pub up: DeviceMatrix<T>,
     pub down: DeviceMatrix<T>,
 }
 
-/// Mixture of experts.
 #[derive(Debug)]
 pub(crate) struct DeviceMoeWeights<T> {
-    /// Router, `[experts, H]`.
     pub gate: DeviceMatrix<T>,
     /// Added to scores for the choice, `[experts]`.
     pub correction: DeviceView<f32>,
     /// `[experts, inner, width]`; the width is H or the latent one.
     pub up: DeviceView<T>,
-    /// `[experts, width, inner]`.
     pub down: DeviceView<T>,
-    /// The shared expert.
     pub shared: Option<DeviceMlpWeights<T>>,
     /// Down to and up from the latent width, `[L, H]` and `[H, L]`.
     pub latent: Option<[DeviceMatrix<T>; 2]>,
 }
 
-/// The vision encoder.
 #[derive(Debug)]
 pub(crate) struct DeviceVisionWeights<T> {
     pub embedder: DeviceMatrix<T>,
     /// Position of each patch of a tile, `[patches, hidden]`.
     pub positions: DeviceView<f32>,
-    /// `[prefix, hidden]`.
     pub prefix: DeviceView<T>,
     pub blocks: Vec<DeviceVisionBlock<T>>,
     pub projector_norm: DeviceView<T>,
@@ -164,9 +149,7 @@ pub(crate) struct CheckpointCounts {
 pub(crate) struct TensorUpload {
     /// Tensors, stored one after another.
     pub names: Vec<String>,
-    /// Destination address.
     pub to: u64,
-    /// Number of values.
     pub count: usize,
     /// Conversion of the tensors.
     pub form: UploadForm,
@@ -180,8 +163,10 @@ pub(crate) enum UploadForm {
     /// Unchanged, in the type of the weights.
     Stored,
     /// Transposes `[rows, columns]` to `[columns, rows]`, in the type of the weights.
-    Turned { rows: usize, columns: usize },
-    /// Converts to float32.
+    Turned {
+        rows: usize,
+        columns: usize,
+    },
     Float32,
     /// -exp of each value, in float32.
     Decay,

@@ -24,12 +24,9 @@ const SPLITS_MAX: usize = 64;
 /// Strides and lengths are rounded up to a multiple of this: kernels move packs of 16 bytes.
 const PACK: usize = 8;
 
-/// Largest batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct BatchLimits {
-    /// Rows, including padding.
     pub rows: usize,
-    /// Spans, including padding.
     pub spans: usize,
     /// Rows whose logits are computed: all rows of a decode batch, and requested rows of other
     /// spans.
@@ -97,7 +94,6 @@ pub(crate) struct BatchBuffers<P: ModelTypes> {
     pub widened: [DeviceView<f32>; 2],
     /// Buffers of expert layers.
     pub experts: Option<ExpertWork<P>>,
-    /// Buffers for sampling.
     pub sampling: SamplingBuffers,
 }
 
@@ -135,7 +131,6 @@ pub(crate) struct SamplingBuffers {
     pub kept: DeviceView<u32>,
 }
 
-/// Widths of rows.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ProjectionWidths {
     /// Values from one row of in_proj's output to the next.

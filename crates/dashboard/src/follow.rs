@@ -125,7 +125,6 @@ struct SortedSelection {
 
 /// Number of cached selections: at most 40 MB each, for a few users who scroll at the same time.
 const SELECTIONS_MAX: usize = 4;
-/// No request yet.
 const NEVER: u64 = u64::MAX;
 /// Time between two polls while there are requests.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
@@ -161,7 +160,6 @@ impl DashboardState {
         }
     }
 
-    /// Notes a request.
     pub fn note_request(&self) {
         self.last_request_millis.store(self.began.elapsed().as_millis() as u64, Relaxed);
         self.woken.notify_waiters();

@@ -82,7 +82,6 @@ pub(crate) fn bytes(size: Option<f64>) -> String {
     }
 }
 
-/// US dollars.
 pub(crate) fn dollars(usd: Option<f64>) -> String {
     match known(usd) {
         None => NONE.to_owned(),

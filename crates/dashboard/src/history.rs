@@ -59,7 +59,6 @@ pub(crate) struct MetricsReader {
     path: PathBuf,
     identity: Option<FileIdentity>,
     read: u64,
-    /// An incomplete line.
     partial_line: Vec<u8>,
     /// The last line of each process.
     current: BTreeMap<ProcessKey, (f64, MetricTotals)>,
@@ -77,7 +76,6 @@ pub(crate) struct MetricsReader {
 const MOMENTS_MAX: usize = 1024;
 /// A line has about 8 kB; a line longer than this was not written by furrow.
 const LINE_BYTES_MAX: usize = 1 << 20;
-/// Bytes per read.
 const READ_BYTES: u64 = 4 << 20;
 
 impl MetricsReader {

@@ -24,7 +24,6 @@ use crate::metrics;
 /// A run as its coordinator last described it.
 #[derive(Debug, Clone)]
 pub(crate) struct LiveRun {
-    /// Its progress.
     pub progress: ProgressResponse,
     /// Versions of the weights; `None` without an answer.
     pub weights: Option<WeightsResponse>,

@@ -1,5 +1,6 @@
 //! The definition of every metric on the pages: which sum is divided by which. `docs/DASHBOARD.md`
-//! explains them with examples, and `tests/dashboard_metrics.py` computes them a second time from the files.
+//! explains them with examples, and `tests/dashboard_metrics.py` computes them a second time from
+//! the files.
 //!
 //! Two sources: the data set ([`DataSetTally`]: what is committed, to the microsecond) and the
 //! history of the run ([`MetricTotals`]: `metrics.jsonl`). Only the history contains idle time. No
@@ -33,7 +34,6 @@ pub(crate) struct TimeShare {
     pub cause: &'static str,
     /// The kind of wait or work it belongs to.
     pub group: &'static str,
-    /// Microseconds.
     pub micros: u64,
     /// Share of the total, 0 to 1.
     pub share: f64,

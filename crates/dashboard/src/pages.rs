@@ -2,7 +2,6 @@
 
 use sha2::{Digest, Sha256};
 
-/// A static file.
 pub(crate) struct StaticAsset {
     pub name: &'static str,
     pub media_type: &'static str,

@@ -26,7 +26,6 @@ pub struct PlannedWork {
 /// The lower bound of a device for a run's own work. The implementation knows models and devices,
 /// the pages do not.
 pub trait DeviceFloor: Debug + Send + Sync {
-    /// The device.
     fn device(&self) -> &str;
 
     /// The most trajectories per hour.
@@ -36,7 +35,6 @@ pub trait DeviceFloor: Debug + Send + Sync {
 /// A run's work, as measured.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct MeasuredWork {
-    /// Steps per trajectory.
     pub steps: f64,
     /// Tokens generated per step.
     pub tokens: f64,

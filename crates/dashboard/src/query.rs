@@ -13,7 +13,6 @@ pub(crate) struct TableWindow {
     pub query: TrajectoryQuery,
     /// Number of rows before the first.
     pub offset: u32,
-    /// Number of rows.
     pub limit: u32,
 }
 

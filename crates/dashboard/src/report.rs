@@ -49,11 +49,8 @@ pub struct ReportTable {
 pub struct PlotPicture {
     /// Name of its file, without an extension.
     pub name: &'static str,
-    /// The page.
     pub html: String,
-    /// Pixels.
     pub width: u32,
-    /// Pixels.
     pub height: u32,
 }
 

@@ -52,12 +52,7 @@ pub enum DashboardError {
     Access(#[from] AccessError),
     /// The address cannot be used.
     #[error("dashboard.listen: cannot listen on {address}; use another port, or 0 for a free one")]
-    Listen {
-        /// The address.
-        address: SocketAddr,
-        /// Cause.
-        source: io::Error,
-    },
+    Listen { address: SocketAddr, source: io::Error },
 }
 
 const DEADLINES: ConnectionDeadlines = ConnectionDeadlines {

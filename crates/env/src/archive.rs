@@ -62,14 +62,12 @@ pub enum ArchiveMode {
 /// Why an archive cannot be written or read.
 #[derive(Debug, thiserror::Error)]
 pub enum ArchiveError {
-    /// The disk failed.
     #[error("archive {path:?}: {what}")]
     Io {
         /// Path of the file.
         path: PathBuf,
         /// The operation that failed.
         what: &'static str,
-        /// The I/O error.
         source: io::Error,
     },
     /// A line is not valid in an index.
@@ -79,7 +77,6 @@ pub enum ArchiveError {
         path: PathBuf,
         /// Number of the line, counted from 1.
         line: usize,
-        /// What is wrong.
         what: String,
     },
 }
@@ -101,7 +98,6 @@ const VERSION: u32 = 1;
 /// The index's description of a trajectory.
 #[derive(Debug, Clone, Copy)]
 pub struct ArchiveMetadata<'a> {
-    /// The trajectory.
     pub trajectory: &'a Id<Trajectory>,
     /// Id of the task.
     pub task_id: &'a str,
@@ -157,14 +153,7 @@ pub struct HttpExchange {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ArchiveResponse {
     /// The response that the site gave.
-    Response {
-        /// HTTP status.
-        status: u16,
-        /// Headers.
-        headers: Vec<(String, String)>,
-        /// Body.
-        body: Bytes,
-    },
+    Response { status: u16, headers: Vec<(String, String)>, body: Bytes },
     /// No response came when recorded either; the browser's reason.
     Failure(String),
 }

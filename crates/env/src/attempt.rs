@@ -125,7 +125,6 @@ struct Attempt<'a> {
 /// How a trajectory is closed.
 #[derive(Debug)]
 enum CloseAction {
-    /// Report this end.
     End(Box<AttemptEnd>),
     /// Drop the trajectory without a report.
     Abandon(String),
@@ -569,7 +568,6 @@ struct StepRecorder {
     lost: CancellationToken,
     /// At most one call; it ends with the attempt.
     calls: JoinSet<Result<(), CallError>>,
-    /// Steps queued.
     steps: u32,
     /// Steps that the coordinator acknowledged.
     durable: u32,

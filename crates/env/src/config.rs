@@ -120,10 +120,8 @@ pub struct EnvFile {
     pub archive_trajectory_bytes_max: u64,
 }
 
-/// A validated `[env]`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct EnvConfig {
-    /// Trajectories at once.
     pub sessions_max: u32,
     /// Settings of the browsers.
     pub browser: BrowserConfig,
@@ -148,7 +146,6 @@ pub struct BrowserConfig {
     pub fonts: Option<PathBuf>,
     /// User that it runs as when the worker is root.
     pub user: String,
-    /// Chromium's own sandbox.
     pub sandbox: bool,
     /// Contexts in one process.
     pub contexts_per_browser: u32,
@@ -170,7 +167,6 @@ pub struct BrowserConfig {
     pub axtree: bool,
     /// Whether screenshots have marks.
     pub marks: bool,
-    /// Deadlines of commands.
     pub deadlines: PageDeadlines,
     /// When a page counts as quiet.
     pub settle: SettleRules,
@@ -202,7 +198,6 @@ pub struct BrowserLimits {
 pub struct PageDeadlines {
     /// Input, probes and small queries.
     pub input: Duration,
-    /// Screenshots and layout.
     pub screenshot: Duration,
     /// Navigations, new tabs, the start of a task.
     pub navigation: Duration,
@@ -213,7 +208,6 @@ pub struct PageDeadlines {
 pub struct SettleRules {
     /// Time without a change.
     pub quiet: Duration,
-    /// Longest wait.
     pub cap: Duration,
 }
 

@@ -67,7 +67,6 @@ pub trait Environment: Send {
         None
     }
 
-    /// Closes the environment.
     async fn close(self: Box<Self>);
 }
 
@@ -99,7 +98,6 @@ pub enum EnvironmentError {
     /// The page's renderer process died.
     #[error("the page's process died")]
     PageCrash,
-    /// The browser died.
     #[error("the browser died")]
     BrowserDead,
     /// The site refuses to serve the page.

@@ -24,7 +24,6 @@ pub struct AllowList {
 /// The target of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HostPort {
-    /// The host.
     pub host: HostName,
     /// The port; the scheme's default if none was written.
     pub port: u16,
@@ -33,7 +32,6 @@ pub struct HostPort {
 /// Why a target is out of reach, as a label of metrics, and the host as far as it could be parsed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BlockedHost {
-    /// The reason.
     pub reason: BlockReason,
     /// The host as it was written, at most 253 characters.
     pub host: String,

@@ -74,7 +74,6 @@ pub(crate) trait HostResolver: fmt::Debug + Send + Sync {
     async fn resolve(&self, host: &HostName, port: u16) -> io::Result<Vec<SocketAddr>>;
 }
 
-/// The system's resolver.
 #[derive(Debug)]
 pub(crate) struct SystemResolver;
 

@@ -75,7 +75,6 @@ pub(crate) struct PolicyLink {
     wants_hints: bool,
 }
 
-/// An open stream.
 struct PolicyStream {
     requests: mpsc::Sender<SessionRequest>,
     replies: Streaming<SessionResponse>,

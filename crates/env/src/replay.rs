@@ -17,10 +17,8 @@ use crate::attempt::reports_done;
 use crate::environment::{Environment, EnvironmentError, EnvironmentFactory};
 use crate::hosts::AllowList;
 
-/// One recorded step.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RecordedReply {
-    /// The policy's reply.
     pub reply: PolicyReply,
     /// Time to wait between the observation and the action.
     pub pause: Duration,
@@ -46,7 +44,6 @@ pub struct ReplayedTrajectory {
     pub environment: EnvironmentFingerprint,
 }
 
-/// One replayed step.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ReplayedStep {
     /// State before the action.

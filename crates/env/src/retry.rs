@@ -10,7 +10,6 @@ use tokio::time::Instant;
 pub struct RetryPolicy {
     /// The first pause; each further one is twice as long.
     pub first: Duration,
-    /// The longest pause.
     pub longest: Duration,
     /// Time from the first failure to giving up.
     pub timeout: Duration,

@@ -50,7 +50,6 @@ pub struct FaultRates {
     pub crash: f64,
     /// The page stops answering.
     pub hang: f64,
-    /// The browser dies.
     pub death: f64,
 }
 
@@ -120,7 +119,6 @@ impl EnvironmentFactory for SimulatedBrowser {
     async fn close(&self) {}
 }
 
-/// One simulated page.
 struct SimulatedPage {
     config: SimConfig,
     screenshot: Screenshot,

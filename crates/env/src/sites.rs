@@ -19,7 +19,6 @@ use zip::result::ZipError;
 
 use crate::hosts::HostName;
 
-/// One static site.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StaticSite {
     /// Host name of the site, served over plain http on port 80; only the worker's own filter
@@ -38,7 +37,6 @@ pub enum FileRoot {
     Layers(Vec<PathBuf>),
     /// The entries of a zip archive below a prefix.
     Zip {
-        /// The archive.
         path: PathBuf,
         /// Prefix of the entries, such as `miniwob/html`; empty for all of them.
         prefix: String,
@@ -89,44 +87,32 @@ pub enum SiteError {
     #[error(
         "site {host:?} cannot be served: use a host name such as starter.test, not an address or localhost"
     )]
-    Host {
-        /// The name.
-        host: String,
-    },
+    Host { host: String },
     /// Two sites have the same name.
     #[error("site {host:?} is listed twice: give each site its own host name")]
-    Twice {
-        /// The name.
-        host: String,
-    },
+    Twice { host: String },
     /// Its folder cannot be opened.
     #[error("site {host:?}: folder {path:?} cannot be opened")]
     Folder {
-        /// The site.
         host: String,
         /// Path of the folder.
         path: PathBuf,
-        /// The I/O error.
         source: io::Error,
     },
     /// Its archive cannot be opened.
     #[error("site {host:?}: zip archive {path:?} cannot be opened")]
     Zip {
-        /// The site.
         host: String,
         /// Path of the archive.
         path: PathBuf,
-        /// The archive's error.
         source: ZipError,
     },
     /// Its archive contains nothing below the prefix.
     #[error("site {host:?}: zip archive {path:?} contains nothing below {prefix:?}")]
     EmptyPrefix {
-        /// The site.
         host: String,
         /// Path of the archive.
         path: PathBuf,
-        /// The prefix.
         prefix: String,
     },
 }

@@ -36,7 +36,6 @@ const MEMORY_POLL_INTERVAL: Duration = Duration::from_millis(250);
 /// Settings of a worker. [`crate::EnvFile::check`] creates them from a job.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WorkerConfig {
-    /// Trajectories at once.
     pub sessions_max: u32,
     /// Time for which the coordinator may delay its answer while it has no work.
     pub lease_wait: Duration,
@@ -72,7 +71,6 @@ pub enum WorkerError {
     /// The coordinator's address is invalid.
     #[error("{address:?} is not an address of a coordinator; use host:port")]
     Address {
-        /// The given address.
         address: String,
         /// Why it is invalid.
         source: tonic::transport::Error,
@@ -82,7 +80,6 @@ pub enum WorkerError {
     Refused {
         /// Address of the coordinator.
         address: String,
-        /// The coordinator's reason.
         why: String,
     },
     /// The coordinator did not answer within the retry timeout.
@@ -92,7 +89,6 @@ pub enum WorkerError {
         address: String,
         /// Duration of the retries.
         timeout: Duration,
-        /// The last problem.
         last: String,
     },
 }

@@ -46,7 +46,6 @@ struct DoctorFinding {
     remedy: Option<&'static str>,
 }
 
-/// Runs the command.
 pub fn run(args: &DoctorArgs) -> Result<(), CommandFailure> {
     if let Some(run) = &args.run {
         return lost_and_found(run, args.json);

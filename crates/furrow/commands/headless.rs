@@ -27,7 +27,6 @@ pub fn command(program: &Path, folder: &Path) -> std::io::Result<Command> {
     Ok(command)
 }
 
-/// Chromium's profile folder.
 pub fn profile(folder: &Path) -> PathBuf {
     folder.join("profile")
 }

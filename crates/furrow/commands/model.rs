@@ -69,7 +69,6 @@ struct ForwardSwitches {
 /// ids.
 const IDS_BYTES_MAX: u64 = 64 << 20;
 
-/// Runs the command.
 pub fn run(command: &ModelCommand) -> Result<(), CommandFailure> {
     let ModelCommand::Forward(args) = command;
     let switches = ForwardSwitches::read(&args.set).map_err(CommandFailure::Input)?;

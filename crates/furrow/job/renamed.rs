@@ -1,5 +1,5 @@
-//! Keys that an earlier release knew under another name. A user's file is refused with the new name; the
-//! job that a run directory keeps is read under it.
+//! Keys that an earlier release knew under another name. A user's file is refused with the new
+//! name; the job that a run directory keeps is read under it.
 
 use super::tree::ConfigNode;
 

@@ -17,13 +17,13 @@ use serde::de::{
 pub enum KeyShape {
     /// A type that this module does not support; a test requires that no key of a job has one.
     Unknown,
-    /// `true` or `false`.
     Flag,
     /// A whole number within inclusive limits.
-    Whole { least: i128, most: i128 },
-    /// Any number.
+    Whole {
+        least: i128,
+        most: i128,
+    },
     Number,
-    /// Text.
     Text,
     /// Text that names a file or a directory.
     Path,

@@ -136,7 +136,8 @@ impl ConfigNode {
         }
     }
 
-    /// Gives a key that was not written the value that another job has there, and says whether it did.
+    /// Gives a key that was not written the value that another job has there, and says whether it
+    /// did.
     pub fn inherit(&mut self, key: &str, value: &toml::Value) -> bool {
         let parts = parts(key).unwrap_or_default();
         match self.has(key) {

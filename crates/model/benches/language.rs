@@ -161,7 +161,6 @@ fn weights(half: bool) -> ModelWeights {
     ModelWeights { config: Config { text, vision: None }, text: text_weights, vision: None }
 }
 
-/// Uniform random weights.
 struct RandomWeights {
     random: ChaCha12Rng,
     half: bool,

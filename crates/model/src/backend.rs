@@ -35,15 +35,12 @@ pub struct TileFeature(pub u32);
 /// Capacity of a backend. All of it is allocated when the backend opens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BackendCapacity {
-    /// State slots.
     pub slots: u32,
-    /// KV pages.
     pub pages: u32,
     /// Rows (tokens) of one batch.
     pub rows_max: u32,
     /// Rows of one batch that can return logits.
     pub logits_max: u32,
-    /// Tile features.
     pub features: u32,
     /// Bytes of host memory for offloaded states. A GPU backend pins them when it opens.
     pub offload_bytes: u64,
@@ -83,9 +80,7 @@ impl SequenceSpan<'_> {
 pub struct ImageInset {
     /// Index of the first placeholder in the span's tokens.
     pub at: u32,
-    /// How many.
     pub len: u32,
-    /// Whose rows.
     pub feature: TileFeature,
     /// Row of the tile that the first placeholder takes.
     pub row: u32,
@@ -98,7 +93,6 @@ pub enum LogitRows {
     Nothing,
     /// The last one: the next token is to be sampled.
     Last,
-    /// Every one.
     All,
 }
 
@@ -202,7 +196,6 @@ pub enum BackendError {
         "token id {id} at index {index} has no row in the embedding table of {rows} rows and no image row replaces it"
     )]
     NoEmbedding {
-        /// The id.
         id: u32,
         /// Index in the span.
         index: usize,

@@ -67,32 +67,22 @@ pub enum CheckpointError {
     Shards(#[from] ShardError),
     /// Its tensors do not match the configuration.
     #[error("{}: {mismatches}", dir.display())]
-    Mismatches {
-        /// The directory.
-        dir: PathBuf,
-        /// Every mismatch.
-        mismatches: TensorMismatches,
-    },
+    Mismatches { dir: PathBuf, mismatches: TensorMismatches },
     /// A weight that is not finite.
     #[error(
         "{name} in {file} has the value {value} at index {index}; weights must be finite: copy the file again or use an earlier checkpoint"
     )]
     NotFinite {
-        /// The weight file.
         file: String,
         /// The tensor's name in it.
         name: String,
         /// Index into its values.
         index: usize,
-        /// The value found.
         value: f32,
     },
     /// A tensor that this model does not have was requested.
     #[error("the model has no tensor {name}")]
-    NoTensor {
-        /// Its name.
-        name: String,
-    },
+    NoTensor { name: String },
 }
 
 impl Checkpoint {

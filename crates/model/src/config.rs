@@ -22,10 +22,8 @@ use crate::file;
 /// Largest `config.json` that is read. Published ones stay below 100 KB.
 const BYTES_MAX: u64 = 16 << 20;
 
-/// The whole model.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Config {
-    /// The language model.
     pub text: TextConfig,
     /// The vision encoder; `None` for a checkpoint that reads text only.
     pub vision: Option<VisionConfig>,
@@ -34,17 +32,14 @@ pub struct Config {
 /// The mixer of a layer; every layer has exactly one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum LayerKind {
-    /// `M`: Mamba-2.
     Ssm,
     /// `*`: grouped-query attention without positions.
     Attention,
-    /// `-`: squared-ReLU MLP.
     Mlp,
     /// `E`: mixture of experts.
     Moe,
 }
 
-/// The language model.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TextConfig {
     /// One mixer a layer, in order.
@@ -59,18 +54,14 @@ pub struct TextConfig {
     pub norm_epsilon: f32,
     /// Longest sequence in tokens.
     pub positions_max: usize,
-    /// Attention layers.
     pub attention: AttentionConfig,
-    /// Mamba-2 layers.
     pub ssm: SsmConfig,
     /// Expert layers; `None` when there are none.
     pub moe: Option<MoeConfig>,
 }
 
-/// Grouped-query attention.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AttentionConfig {
-    /// Query heads.
     pub heads: usize,
     /// Key and value heads; `heads` is a multiple.
     pub kv_heads: usize,
@@ -78,14 +69,11 @@ pub struct AttentionConfig {
     pub head_dim: usize,
 }
 
-/// Mamba-2.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct SsmConfig {
-    /// Heads, Hm.
     pub heads: usize,
     /// Size of a head.
     pub head_dim: usize,
-    /// State size, N.
     pub state: usize,
     /// Groups that share one B and one C, G; `heads` is a multiple.
     pub groups: usize,
@@ -97,10 +85,8 @@ pub struct SsmConfig {
     pub time_step_limit: (f32, f32),
 }
 
-/// Mixture of experts.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct MoeConfig {
-    /// Routed experts.
     pub experts: usize,
     /// Experts that a token is sent to.
     pub experts_per_token: usize,
@@ -108,7 +94,6 @@ pub struct MoeConfig {
     pub intermediate: usize,
     /// Width of the shared expert; 0 when there is none.
     pub shared_intermediate: usize,
-    /// Router groups.
     pub groups: usize,
     /// Router groups that are kept.
     pub groups_kept: usize,

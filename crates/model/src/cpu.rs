@@ -68,18 +68,13 @@ pub struct PreparedWeights {
 pub enum CpuOpenError {
     /// A part of the capacity is zero.
     #[error("capacity of 0 {what}; give at least 1")]
-    NoCapacity {
-        /// Which part.
-        what: &'static str,
-    },
+    NoCapacity { what: &'static str },
     /// The size overflows a number.
     #[error("{part}: {count} of {each} values are more than this machine can address; lower their number")]
     TooLarge {
         /// What the memory was for.
         part: &'static str,
-        /// How many.
         count: usize,
-        /// Values of each.
         each: usize,
     },
     /// The system has less memory available.
@@ -87,23 +82,17 @@ pub enum CpuOpenError {
     Full {
         /// Requested bytes by part; the weights are loaded already.
         requested: MemoryUse,
-        /// Available bytes.
         available: u64,
     },
-    /// The allocator refused.
     #[error("{part}: cannot allocate {bytes} bytes; lower slots, pages or rows")]
     NoMemory {
         /// What the memory was for.
         part: &'static str,
-        /// Requested bytes.
         bytes: u64,
     },
     /// New weights belong to another model.
     #[error("the new weights have other shapes than those in use: {difference}")]
-    OtherModel {
-        /// The first difference.
-        difference: String,
-    },
+    OtherModel { difference: String },
 }
 
 impl CpuBackend {

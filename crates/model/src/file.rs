@@ -10,28 +10,13 @@ use std::path::{Path, PathBuf};
 pub enum FileError {
     /// The operating system refused.
     #[error("cannot read {}", path.display())]
-    Read {
-        /// Which file.
-        path: PathBuf,
-        /// The system's error.
-        source: io::Error,
-    },
+    Read { path: PathBuf, source: io::Error },
     /// A directory, a pipe or a device.
     #[error("{} is not a regular file; replace it by the checkpoint's file", path.display())]
-    NotRegular {
-        /// Which path.
-        path: PathBuf,
-    },
+    NotRegular { path: PathBuf },
     /// Larger than the limit.
     #[error("{} has {bytes} bytes; at most {max} are accepted for this file", path.display())]
-    TooLarge {
-        /// Which file.
-        path: PathBuf,
-        /// Its size.
-        bytes: u64,
-        /// The limit.
-        max: u64,
-    },
+    TooLarge { path: PathBuf, bytes: u64, max: u64 },
 }
 
 /// Reads the whole of a regular file of at most `max` bytes.

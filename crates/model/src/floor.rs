@@ -23,11 +23,8 @@ pub use workload::{StepSizes, Workload};
 /// A part of the work of a device.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct WorkPart {
-    /// What it is.
     pub name: &'static str,
-    /// Bytes to move.
     pub bytes: f64,
-    /// Operations to do.
     pub flops: f64,
 }
 

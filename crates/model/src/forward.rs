@@ -10,7 +10,6 @@ use crate::backend::{
 use crate::config::Config;
 use crate::vision::ImageTile;
 
-/// What to run.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct ForwardRequest<'a> {
     /// Token ids, image placeholders already expanded.
@@ -47,11 +46,9 @@ pub enum ForwardError {
         "segments {segments:?} add up to {sum}, but there are {tokens} input ids; each must be at least 1"
     )]
     Segments {
-        /// As given.
         segments: Vec<usize>,
         /// Sum of their lengths.
         sum: usize,
-        /// Input ids.
         tokens: usize,
     },
     /// Tiles and placeholders do not match.
@@ -61,20 +58,13 @@ pub enum ForwardError {
     Placeholders {
         /// Placeholders among the input ids.
         placeholders: usize,
-        /// Tiles given.
         tiles: usize,
         /// Rows of a tile.
         rows: usize,
     },
     /// The logits do not fit into memory.
     #[error("{rows} rows of {vocabulary} logits do not fit into memory")]
-    TooLong {
-        /// Rows of logits.
-        rows: usize,
-        /// Logits a row.
-        vocabulary: usize,
-    },
-    /// The backend refused.
+    TooLong { rows: usize, vocabulary: usize },
     #[error("the backend refused")]
     Backend(#[from] BackendError),
 }
@@ -180,7 +170,6 @@ impl Sequence {
         Self::new(Slot(0), (0..pages).map(Page).collect())
     }
 
-    /// Tokens so far.
     pub fn len(&self) -> usize {
         self.len
     }

@@ -43,21 +43,17 @@ pub struct InitSpec {
 /// Number type of stored weights.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum StoredType {
-    /// `float32`.
     Float32,
-    /// `bfloat16`.
     Bfloat16,
 }
 
 /// Called with the bytes of weights that are written, and the total.
 pub type ProgressFn<'a> = dyn Fn(u64, u64) + Sync + 'a;
 
-/// What was written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct InitSummary {
     /// Values of all tensors.
     pub parameters: u64,
-    /// Tensors.
     pub tensors: usize,
     /// Bytes of all files.
     pub bytes: u64,
@@ -68,24 +64,16 @@ pub struct InitSummary {
 /// Why a checkpoint was not written.
 #[derive(Debug, thiserror::Error)]
 pub enum InitError {
-    /// The target exists.
     #[error("{} exists or is not the name of a directory; give a path that does not exist", path.display())]
-    Exists {
-        /// Where.
-        path: PathBuf,
-    },
+    Exists { path: PathBuf },
     /// Another process writes it.
     #[error("{} is being written by another process; wait for it or stop it", path.display())]
-    Busy {
-        /// Where.
-        path: PathBuf,
-    },
+    Busy { path: PathBuf },
     /// A process that was killed left a part of another checkpoint under this name.
     #[error("{} is part of a checkpoint with other settings ({found}); continue with those settings or remove it", path.display())]
     OtherDraft {
         /// Path of that part.
         path: PathBuf,
-        /// Its settings.
         found: String,
     },
     /// The disk is too small for what is still to be written.
@@ -106,11 +94,9 @@ pub enum InitError {
     /// The operating system refused.
     #[error("cannot {what} {}", path.display())]
     Write {
-        /// Operation that failed.
         what: &'static str,
         /// On which file or directory.
         path: PathBuf,
-        /// The system's error.
         source: io::Error,
     },
     /// The configuration cannot be read back.

@@ -23,7 +23,6 @@ use crate::kernels::{PackedMatrix, ProductPrecision, ThreadPool, math};
 pub struct ComputeContext<'a> {
     /// Threads that run an operation.
     pub team: &'a ThreadPool,
-    /// Precision of products.
     pub compute: ProductPrecision,
 }
 
@@ -53,12 +52,10 @@ pub fn add(crew: ComputeContext<'_>, values: &mut [f32], delta: &[f32], width: u
     crew.rows(values, width, |row, values| math::add(values, &delta[row * width..][..values.len()]));
 }
 
-/// 1 / (1 + e^-v).
 pub fn sigmoid(v: f32) -> f32 {
     1.0 / (1.0 + (-v).exp())
 }
 
-/// v sigmoid(v).
 pub fn silu(v: f32) -> f32 {
     v * sigmoid(v)
 }

@@ -51,7 +51,6 @@ pub struct SampleRequest<'a> {
 /// Result of sampling one token.
 #[derive(Debug, Clone, PartialEq)]
 pub enum SampleOutcome {
-    /// A token.
     Token(SampledToken),
     /// The row has a NaN, plus infinity or no finite allowed logit: its session cannot continue.
     NotFinite,
@@ -60,7 +59,6 @@ pub enum SampleOutcome {
 /// A token and its probabilities.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SampledToken {
-    /// The id.
     pub id: u32,
     /// log-softmax(logits / T) over the whole vocabulary; T = 1 when greedy. Finite and at most 0.
     pub logprob: f32,
@@ -270,7 +268,6 @@ impl Sampler {
         self.keep_to(last);
     }
 
-    /// top-p.
     fn keep_top_p(&mut self, p: f32, temperature: f32) -> Option<()> {
         let highest = highest(&self.weights)?;
         let logits = std::mem::replace(&mut self.weights, std::mem::take(&mut self.spare));
@@ -345,7 +342,6 @@ impl SampleRequest<'_> {
 struct WeightSums {
     highest: f32,
     temperature: f32,
-    /// Sum of e^x.
     total: f64,
     /// Sum of x e^x.
     lift: f64,
@@ -465,10 +461,10 @@ fn weight(logit: f32, highest: f32, temperature: f32) -> f32 {
 /// Below this e^x is taken as 0: e^-87 = 1.6e-38 is near the smallest normal float32.
 const LOWEST: f32 = -87.0;
 
-/// e^x for `LOWEST` <= x <= 0, 0 at `LOWEST` itself, 1 at 0; relative error within 2e-7. With
-/// x = n ln 2 + r and |r| <= 0.35, e^r is its Taylor series up to r^7; the next term is 0.35^8 / 8! = 6e-9.
-/// It has no branch, no call and no fused operation: the compiler can vectorise it, and it gives
-/// the same bits on every machine.
+/// e^x for `LOWEST` <= x <= 0, 0 at `LOWEST` itself, 1 at 0; relative error within 2e-7. With x = n
+/// ln 2 + r and |r| <= 0.35, e^r is its Taylor series up to r^7; the next term is 0.35^8 / 8! =
+/// 6e-9. It has no branch, no call and no fused operation: the compiler can vectorise it, and it
+/// gives the same bits on every machine.
 #[inline(always)]
 fn exp(x: f32) -> f32 {
     // Adding 1.5 x 2^23 rounds to a whole number and leaves it in the low bits.

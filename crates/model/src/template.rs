@@ -37,7 +37,6 @@ pub struct TemplateFile {
     pub later_turn: String,
     /// Names in the layouts that must be one token each; a tokenizer without them is refused.
     pub marks: Vec<String>,
-    /// Ends a reply.
     pub stop: String,
     /// Mark before the rows of an image; absent: the mark in `config.json`.
     pub image_open: Option<String>,
@@ -70,12 +69,7 @@ pub enum TemplateError {
     File(#[from] FileError),
     /// The file is not JSON of the expected form.
     #[error("{} is not a template", path.display())]
-    Syntax {
-        /// Which.
-        path: PathBuf,
-        /// Where parsing failed.
-        source: serde_json::Error,
-    },
+    Syntax { path: PathBuf, source: serde_json::Error },
 }
 
 impl TemplateFile {
@@ -148,7 +142,6 @@ impl ChatTemplate {
         Ok(Self { first_turn, later_turn, chat, image, stop, sha256, tokenizer: Arc::clone(tokenizer) })
     }
 
-    /// The first prompt.
     pub fn first_turn(&self, instructions: &str, task: &str) -> TurnIds {
         self.turn(
             &self.first_turn,

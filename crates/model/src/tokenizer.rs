@@ -49,16 +49,10 @@ pub enum TokenizerError {
     File(#[from] FileError),
     /// The file is not JSON of the expected form.
     #[error("{} is not a tokenizer in the format of the tokenizers library", path.display())]
-    Syntax {
-        /// Which.
-        path: PathBuf,
-        /// Where parsing failed.
-        source: serde_json::Error,
-    },
+    Syntax { path: PathBuf, source: serde_json::Error },
     /// The file needs something that this program cannot run exactly.
     #[error("{}: {}", path.display(), list(problems))]
     Invalid {
-        /// Which.
         path: PathBuf,
         /// Every problem, by key.
         problems: Vec<String>,

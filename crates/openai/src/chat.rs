@@ -17,7 +17,6 @@ use crate::wire::{self, ParsedCompletion};
 pub struct ChatConversation {
     /// Its turns, the oldest first.
     pub messages: Vec<ConversationTurn>,
-    /// 0 is greedy.
     pub temperature: f64,
     /// Nucleus sampling; sent if it is not 1.
     pub top_p: f64,
@@ -35,12 +34,9 @@ pub struct ChatConversation {
     pub token_ids: bool,
 }
 
-/// One turn.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ConversationTurn {
-    /// The author.
     pub role: Role,
-    /// What was said.
     pub text: String,
     /// Images after the text, PNG or JPEG.
     pub pictures: Vec<Bytes>,
@@ -49,11 +45,9 @@ pub struct ConversationTurn {
 /// The author of a turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
-    /// Instructions.
     System,
     /// The task, and the outcome of each action.
     User,
-    /// The model.
     Assistant,
 }
 
@@ -68,7 +62,6 @@ pub struct ChatReply {
     pub logprobs: Option<Vec<f32>>,
     /// Tokens of the prompt that the server had computed before.
     pub cached_tokens: u64,
-    /// Number of attempts.
     pub attempts: u32,
 }
 

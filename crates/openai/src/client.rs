@@ -35,7 +35,6 @@ pub struct ClientConfig {
     pub key: Option<ApiKey>,
     /// The model's name at the endpoint.
     pub model: String,
-    /// Sampling temperature.
     pub temperature: f64,
     /// Most tokens of a reply.
     pub max_tokens: u32,
@@ -52,9 +51,7 @@ pub struct ClientConfig {
 /// One question to a judge.
 #[derive(Debug, Clone, PartialEq)]
 pub struct JudgeQuestion {
-    /// The system message.
     pub system: String,
-    /// The user's text.
     pub text: String,
     /// The user's images after it, PNG or JPEG.
     pub pictures: Vec<Bytes>,
@@ -62,10 +59,8 @@ pub struct JudgeQuestion {
     pub seed: i64,
 }
 
-/// A reply.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Completion {
-    /// The reply's text.
     pub text: String,
     /// Whether it was truncated at `max_tokens`.
     pub cut: bool,
@@ -89,26 +84,14 @@ pub struct CallLimits<'a> {
 pub enum ChatCallError {
     /// The server did not answer, or not to the end.
     #[error("{endpoint} cannot be reached: {why}")]
-    Unreachable {
-        /// Address.
-        endpoint: String,
-        /// The cause.
-        why: String,
-    },
+    Unreachable { endpoint: String, why: String },
     /// The server did not answer in time.
     #[error("{endpoint} did not answer within {millis} ms")]
-    TimedOut {
-        /// Address.
-        endpoint: String,
-        /// The deadline.
-        millis: u128,
-    },
+    TimedOut { endpoint: String, millis: u128 },
     /// The server answered with an error.
     #[error("{endpoint} answered {status}: {message}")]
     Refused {
-        /// Address.
         endpoint: String,
-        /// HTTP status.
         status: u16,
         /// The server's message, shortened.
         message: String,
@@ -117,24 +100,13 @@ pub enum ChatCallError {
     },
     /// The reply is too long.
     #[error("the reply of {endpoint} is longer than {bytes_max} bytes")]
-    TooLong {
-        /// Address.
-        endpoint: String,
-        /// The limit.
-        bytes_max: u64,
-    },
+    TooLong { endpoint: String, bytes_max: u64 },
     /// The reply is not a chat completion.
     #[error("the reply of {endpoint} {problem}")]
-    Garbled {
-        /// Address.
-        endpoint: String,
-        /// The problem.
-        problem: String,
-    },
+    Garbled { endpoint: String, problem: String },
     /// All attempts failed, or the deadline passed.
     #[error("no reply after {attempts} attempts: {last}")]
     GaveUp {
-        /// Attempts made.
         attempts: u32,
         /// How the last one ended.
         last: Box<ChatCallError>,

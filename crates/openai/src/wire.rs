@@ -81,7 +81,6 @@ struct ContentPart {
     text: Option<String>,
 }
 
-/// A parsed reply.
 pub(crate) struct ParsedCompletion {
     /// Whether its message has a content; otherwise the text is empty.
     pub has_content: bool,

@@ -16,7 +16,6 @@ pub use serve::{ServeConfig, ServeFile};
 
 pub use model::{AuditFile, BackendChoice, ConstrainFile, EngineFile, LayoutFile, ModelConfig, WeightsFile};
 
-/// `[policy]` as written.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct PolicyFile {
@@ -41,13 +40,11 @@ pub struct PolicyFile {
     pub linger_millis: u64,
     /// Instructions put before the task; empty: the grammar's own.
     pub instructions: String,
-    /// Action language.
     pub grammar: GrammarFile,
     /// How tokens are sampled.
     pub sampling: SamplingFile,
     /// What a session keeps of earlier steps.
     pub context: ContextFile,
-    /// How `model` computes.
     pub engine: EngineFile,
     /// How the replies of `model` are constrained to the grammar.
     pub constrain: ConstrainFile,
@@ -63,7 +60,6 @@ pub struct PolicyFile {
     pub serve: ServeFile,
 }
 
-/// `[policy.grammar]` as written.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct GrammarFile {
@@ -73,17 +69,13 @@ pub struct GrammarFile {
     pub extra: Vec<String>,
 }
 
-/// `[policy.sampling]` as written.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct SamplingFile {
-    /// 0 is greedy.
     pub temperature: f32,
     /// Nucleus sampling; 1 keeps all.
     pub top_p: f32,
-    /// 0 keeps all.
     pub top_k: u32,
-    /// 0 keeps all.
     pub min_p: f32,
     /// Most tokens of one response.
     pub max_tokens: u32,
@@ -91,7 +83,6 @@ pub struct SamplingFile {
     pub seed: u64,
 }
 
-/// `[policy.context]` as written.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ContextFile {
@@ -102,20 +93,15 @@ pub struct ContextFile {
 /// The policies a job can choose.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PolicyChoice {
-    /// Demonstrations.
     Scripted,
-    /// Untrained baseline.
     Random,
-    /// A checkpoint.
     Model,
     /// A model behind an endpoint.
     Openai,
 }
 
-/// A checked `[policy]`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PolicyConfig {
-    /// What acts.
     pub choice: PolicyChoice,
     /// Where the service listens.
     pub listen: String,

@@ -45,20 +45,17 @@ use masks::TokenMasks;
 pub use schema::{Schema, SchemaError};
 use text::{TextState, TextTransitions};
 
-/// Most ids of each free text. A text that reaches its cap is closed, and the reply ends as `grammar_cap`.
+/// Most ids of each free text. A text that reaches its cap is closed, and the reply ends as
+/// `grammar_cap`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TextCaps {
-    /// `note`.
     pub note: u32,
-    /// `thought`.
     pub thought: u32,
     /// `content` of an answer or of written text.
     pub content: u32,
-    /// `element`.
     pub element: u32,
     /// `url`, after http:// or https://.
     pub url: u32,
-    /// `key`.
     pub key: u32,
 }
 
@@ -143,9 +140,7 @@ pub enum ConstraintError {
          are below the model's {rows} rows"
     )]
     Encoding {
-        /// The piece.
         piece: String,
-        /// Its ids.
         ids: Vec<u32>,
         /// Rows of the output head; ids below can be sampled.
         rows: usize,
@@ -160,10 +155,7 @@ pub enum ConstraintError {
     },
     /// A number cannot be written digit by digit.
     #[error("the tokenizer has no id for the digit {digit} alone; constrained decoding needs all ten")]
-    NoDigit {
-        /// The missing digit.
-        digit: u8,
-    },
+    NoDigit { digit: u8 },
     /// No id can fill what a short action leaves of an exact length.
     #[error(
         "the tokenizer has no id of white space alone, which policy.constrain.exact_tokens needs; set it to 0"
@@ -174,17 +166,14 @@ pub enum ConstraintError {
         "policy.constrain.exact_tokens: {exact_tokens}; with this tokenizer a reply takes at least {least} ids with every action possible, and policy.sampling.max_tokens is {max_tokens}: use {least} to {max_tokens}"
     )]
     NotExact {
-        /// The configured length.
         exact_tokens: u32,
         /// The least possible length.
         least: u32,
-        /// The configured limit.
         max_tokens: u32,
     },
     /// The stop id cannot be sampled.
     #[error("the stop id {stop} is not below the model's {rows} rows")]
     NoStop {
-        /// The id.
         stop: u32,
         /// Rows of the output head; ids below can be sampled.
         rows: usize,
@@ -198,24 +187,15 @@ pub enum ConstraintError {
     #[error(
         "the schema has more than {most} {what}; shorten its lists with maxItems, nest less or name fewer properties"
     )]
-    TooLarge {
-        /// The counted parts.
-        what: &'static str,
-        /// The limit.
-        most: usize,
-    },
+    TooLarge { what: &'static str, most: usize },
     /// The build panicked, which is a bug.
     #[error("the automaton could not be built: {why}")]
-    Broken {
-        /// The panic's text.
-        why: String,
-    },
+    Broken { why: String },
     /// The shortest reply exceeds the limit.
     #[error(
         "policy.sampling.max_tokens: {max_tokens}; a constrained reply takes at least {least} ids with this tokenizer; use {least} or more"
     )]
     TooFew {
-        /// The configured limit.
         max_tokens: u32,
         /// The least possible limit.
         least: u32,
@@ -226,7 +206,6 @@ pub enum ConstraintError {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("id {id} is not legal as response token {index}")]
 pub struct IllegalToken {
-    /// The id.
     pub id: u32,
     /// Its index in the response.
     pub index: u32,

@@ -1,7 +1,8 @@
 //! What a session keeps between steps, and the prompt that follows from it: functions on lists of
 //! ids.
 //!
-//! Write K_t for the kept tokens before step t. Then `prompt_t = K_t ++ prompt_token_ids_t` and `K_{t+1} = K_t ++ commit_token_ids_t`.
+//! Write K_t for the kept tokens before step t. Then `prompt_t = K_t ++ prompt_token_ids_t` and
+//! `K_{t+1} = K_t ++ commit_token_ids_t`.
 //!
 //! | policy | `prompt_token_ids` | `commit_token_ids` |
 //! |---|---|---|
@@ -23,7 +24,6 @@ use furrow_rollout::{ContextPolicy, ImageSpan, TokenTrace, token_hash};
 pub struct PromptTurn {
     /// Its ids, placeholders included.
     pub ids: Vec<u32>,
-    /// Its image.
     pub image: Option<TurnImage>,
 }
 
@@ -49,11 +49,8 @@ pub struct ImageDelimiters {
 /// The prompt of a step, as the records store it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StepPrompt {
-    /// Length of K.
     pub prefix_len: u32,
-    /// Hash of K.
     pub prefix_hash: [u8; 16],
-    /// Tokens after K.
     pub token_ids: Vec<u32>,
     /// Images of K ++ token_ids.
     pub image_spans: Vec<ImageSpan>,
@@ -82,12 +79,7 @@ pub enum RebuildError {
     },
     /// The prompt does not follow this context policy.
     #[error("its prompt does not follow the context policy {keep}: {why}")]
-    Prompt {
-        /// The context policy.
-        keep: ContextPolicy,
-        /// The cause.
-        why: &'static str,
-    },
+    Prompt { keep: ContextPolicy, why: &'static str },
 }
 
 impl PromptTurn {

@@ -49,7 +49,6 @@ pub struct SessionId(pub u64);
 
 /// All inputs of the engine's loop.
 pub enum EngineEvent {
-    /// Opens a session.
     Open {
         /// The new session's id.
         session: SessionId,
@@ -62,13 +61,11 @@ pub enum EngineEvent {
     },
     /// Continues a session: adds kept tokens and may request a reply.
     Step {
-        /// The session.
         session: SessionId,
         /// Segments to add to the kept tokens.
         kept: Vec<TokenSegment>,
         /// The prompt and how to reply to it; `None` if only the past is rebuilt.
         ask: Option<Box<GenerationRequest>>,
-        /// Receives the reply.
         done: oneshot::Sender<Result<StepOutput, EngineFault>>,
     },
     /// Requests that other weights take effect between two batches.
@@ -84,10 +81,7 @@ pub enum EngineEvent {
 pub enum EngineFault {
     /// No further session fits.
     #[error("all {sessions_max} sessions are in use")]
-    Full {
-        /// How many fit.
-        sessions_max: u32,
-    },
+    Full { sessions_max: u32 },
     /// The model's logits contain NaN or infinity.
     #[error("the model's logits are not finite after {tokens} tokens; this session ends, others continue")]
     NotFinite {
@@ -99,7 +93,6 @@ pub enum EngineFault {
     TooLong {
         /// Tokens, the longest reply included.
         tokens: u32,
-        /// Tokens that fit.
         tokens_max: u32,
     },
     /// The device refused the session's tokens or tiles.
@@ -158,9 +151,7 @@ impl EngineSettings {
 pub struct SettingsMismatch {
     /// The size that is too small.
     pub what: &'static str,
-    /// Its value.
     pub has: u32,
-    /// The requirement.
     pub why: String,
 }
 

@@ -39,7 +39,6 @@ struct FeatureEntry {
 pub struct FeatureFetch {
     /// Encode these and [`FeatureCache::insert`] them; there are no duplicates.
     pub missing: Vec<TileKey>,
-    /// Release these first.
     pub evicted: Vec<TileFeature>,
 }
 

@@ -76,10 +76,8 @@ struct ModelShared {
 /// Why an engine does not run any more.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 enum EngineEnd {
-    /// Its device failed.
     #[error(transparent)]
     Device(#[from] DeviceLost),
-    /// The worker stops.
     #[error("its engine was stopped")]
     Stopped,
     /// The engine's thread panicked, which is a bug.

@@ -13,9 +13,7 @@ pub struct PolicyInput<'a> {
     pub ancestry: &'a TrajectoryAncestry,
     /// Grammar, sampling and context of the session.
     pub session: &'a SessionSpec,
-    /// The instruction.
     pub goal: &'a str,
-    /// Counted from 0.
     pub step: u32,
     /// The page as it is now.
     pub observation: &'a Observation,
@@ -39,34 +37,18 @@ pub enum PolicyOutput {
 pub enum PolicyError {
     /// The demonstration cannot be read, or its action cannot be written in the job's grammar.
     #[error("step {step}: the demonstration cannot be followed: {why}")]
-    Hint {
-        /// Where.
-        step: u32,
-        /// The cause.
-        why: String,
-    },
+    Hint { step: u32, why: String },
     /// The policy has no capacity for another session now.
     #[error(
         "{why}; close sessions, raise policy.engine.state_slots or policy.engine.offload_bytes, or add a policy worker"
     )]
-    Full {
-        /// What is exhausted.
-        why: String,
-    },
+    Full { why: String },
     /// This policy does not support the session's settings.
     #[error("the session cannot be opened: {why}")]
-    Settings {
-        /// What is wrong.
-        why: String,
-    },
+    Settings { why: String },
     /// An earlier step does not continue the session.
     #[error("step {step} of the session's past: {why}")]
-    PastStep {
-        /// Which.
-        step: u32,
-        /// What is wrong.
-        why: String,
-    },
+    PastStep { step: u32, why: String },
     /// A step arrived that is not the next one.
     #[error("step {step} arrived, but the next step of the session is {next}")]
     OutOfOrder {
@@ -77,26 +59,13 @@ pub enum PolicyError {
     },
     /// The screenshot cannot be shown to the model.
     #[error("step {step}: the screenshot cannot be read: {why}")]
-    Screenshot {
-        /// Where.
-        step: u32,
-        /// The cause.
-        why: String,
-    },
+    Screenshot { step: u32, why: String },
     /// The model failed in this session only.
     #[error("step {step}: {why}")]
-    Failed {
-        /// Where.
-        step: u32,
-        /// What happened.
-        why: String,
-    },
+    Failed { step: u32, why: String },
     /// The device or its thread has failed. No session can continue on this worker.
     #[error("the model of this policy worker has failed: {why}")]
-    Gone {
-        /// What happened.
-        why: String,
-    },
+    Gone { why: String },
 }
 
 /// What an update of the weights took.
@@ -156,7 +125,6 @@ pub trait Session: Send {
     /// Adds a step that was acted earlier. Called for each earlier step in order, before any `act`.
     async fn rebuild_step(&mut self, past: PastStep) -> Result<(), PolicyError>;
 
-    /// Answers one observation.
     async fn act(&mut self, turn: PolicyInput<'_>) -> Result<PolicyOutput, PolicyError>;
 }
 

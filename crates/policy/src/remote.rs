@@ -29,7 +29,6 @@ use crate::grammar::{self, ViewedPage};
 use crate::policy::{Policy, PolicyError, PolicyInput, PolicyOutput, Session, trace_without_tokens};
 use crate::prompt::outcome_text;
 
-/// Calls an endpoint.
 pub struct RemotePolicy {
     shared: Arc<RemoteShared>,
 }
@@ -38,11 +37,9 @@ pub struct RemotePolicy {
 struct RemoteShared {
     config: RemoteConfig,
     client: ChatClient,
-    /// Permits for calls.
     call_permits: Arc<Semaphore>,
 }
 
-/// One conversation.
 struct RemoteSession {
     shared: Arc<RemoteShared>,
     keep: ContextPolicy,

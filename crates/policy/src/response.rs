@@ -65,7 +65,6 @@ impl std::fmt::Debug for RandomStream {
 /// The columns of a response, with one entry for each token.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct TokenColumns {
-    /// Ids.
     pub ids: Vec<u32>,
     /// Whether the policy sampled the token.
     pub mask: Vec<bool>,
@@ -90,7 +89,6 @@ pub struct TokenColumns {
 /// What a response needs next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ResponseState {
-    /// A sampled token.
     Sample,
     /// Nothing: the response is complete.
     Finished(FinishReason),
@@ -118,7 +116,6 @@ pub struct PartialResponse {
 /// A token of a response, as a watcher receives it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct WatchedToken {
-    /// The id.
     pub id: u32,
     /// Log-prob over the whole vocabulary; `None` if forced. If the tokens are ranked, it is that
     /// of softmax(logits), also at a temperature other than 0 and 1.
@@ -206,7 +203,6 @@ impl PartialResponse {
         Self { allowed_ids: Some(allowed.clone()), ..self }
     }
 
-    /// Adds a watcher.
     pub fn watched_by(self, watch: TokenWatcher) -> Self {
         Self { watch: Some(watch), ..self }
     }
@@ -229,7 +225,6 @@ impl PartialResponse {
         &self.columns.ids[first..]
     }
 
-    /// Whether to sample.
     pub fn state(&self) -> ResponseState {
         self.over.map_or(ResponseState::Sample, ResponseState::Finished)
     }
@@ -390,7 +385,8 @@ mod tests {
             buckets[(uniform * 16.0) as usize] += 1;
             sum += uniform;
         }
-        // Mean 0.5, standard deviation 0.2887 / sqrt(4096) = 0.0045. Chi-square with 15 degrees of freedom is above 45 once in 10^4.
+        // Mean 0.5, standard deviation 0.2887 / sqrt(4096) = 0.0045. Chi-square with 15 degrees of
+        // freedom is above 45 once in 10^4.
         let statistic: f64 = buckets.iter().map(|count| (f64::from(*count) - 256.0).powi(2) / 256.0).sum();
         assert!((sum / 4096.0 - 0.5).abs() < 0.0225 && statistic < 45.0, "{sum} {statistic}");
     }

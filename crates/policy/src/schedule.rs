@@ -10,7 +10,6 @@
 /// A sequence whose next span can run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReadySpan<K> {
-    /// The sequence.
     pub key: K,
     /// Rows of the span.
     pub rows: u32,

@@ -32,14 +32,12 @@ pub struct TiledImage {
 pub struct PositionedImage {
     /// Index of its first placeholder.
     pub at: u32,
-    /// The image.
     pub picture: Arc<TiledImage>,
 }
 
 /// Tokens that extend a sequence.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct TokenSegment {
-    /// Ids, placeholders included.
     pub ids: Vec<u32>,
     /// Images among them, in order; `at` counts from the segment's start.
     pub pictures: Vec<PositionedImage>,
@@ -55,11 +53,9 @@ pub struct TokenSegment {
 pub struct TileRows<'a> {
     /// Index of the first placeholder in the span.
     pub at: u32,
-    /// Number of rows.
     pub len: u32,
     /// Row of the tile that the first placeholder takes.
     pub row: u32,
-    /// The tile.
     pub tile: &'a ImageTile,
 }
 

@@ -30,7 +30,6 @@ const REPLIES_MAX: usize = 2;
 /// hour.
 const SILENCE_MAX: Duration = Duration::from_secs(1800);
 
-/// The gRPC service.
 #[derive(Clone)]
 pub(crate) struct SessionService {
     pub worker: Id<PolicyWorker>,

@@ -46,7 +46,6 @@ pub(crate) struct SessionLife {
 
 /// A policy's session and the number of its steps.
 pub(crate) struct ActingSession {
-    /// The session.
     pub session: Box<dyn Session>,
     /// Number of steps it has acted.
     pub steps: u32,

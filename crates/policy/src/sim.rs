@@ -23,11 +23,9 @@ use furrow_model::vision::ImageTile;
 pub struct SimSettings {
     /// Slots, pages and other sizes.
     pub capacity: BackendCapacity,
-    /// Number of ids.
     pub vocabulary: u32,
     /// Id that is made likelier than others, so that replies end.
     pub stop: u32,
-    /// Longest sequence.
     pub positions_max: u32,
     /// Whether cuts into spans change the results, as they change the last bits on a real device.
     pub cuts_matter: bool,
@@ -51,7 +49,6 @@ pub struct SimCost {
     pub tile: Duration,
 }
 
-/// The simulated backend.
 #[derive(Debug)]
 pub struct SimBackend {
     settings: SimSettings,

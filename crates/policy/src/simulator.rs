@@ -43,10 +43,8 @@ const WARM_UP: u32 = 4;
 /// Most tokens of all sessions; each is an id of 4 bytes.
 const TOKENS_MAX: u64 = 50_000_000;
 
-/// What to simulate.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SimulatorSettings {
-    /// The sessions.
     pub mix: SessionMix,
     /// Sizes of their steps, such as those of a recorded run. They replace what `mix` says of
     /// steps, tokens, screenshots and page time.
@@ -67,7 +65,6 @@ pub struct SimulatorSettings {
 /// The result of a simulation.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct SimulationOutcome {
-    /// Steps that ended.
     pub steps: u64,
     /// Simulated microseconds that were measured.
     pub micros: u64,

@@ -63,12 +63,10 @@ impl Allocator {
         self.free_pages.len() as u32 - self.reserved
     }
 
-    /// Takes a slot.
     pub fn take_slot(&mut self) -> Option<Slot> {
         self.free_slots.pop()
     }
 
-    /// Reserves pages.
     pub fn reserve(&mut self, pages: u32) -> Option<PageReservation> {
         (self.free_pages() >= pages).then(|| {
             self.reserved += pages;
@@ -120,7 +118,6 @@ impl Allocator {
         (0..pages).map(|_| self.take_reserved(reserve)).collect()
     }
 
-    /// Frees an allocation.
     pub fn release(&mut self, allocation: Allocation) {
         debug_assert!(!self.free_slots.contains(&allocation.slot), "the slot is freed twice");
         self.free_slots.push(allocation.slot);

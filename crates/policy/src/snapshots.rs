@@ -19,19 +19,16 @@ use crate::slots::Allocation;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct SnapshotKey([u8; 32]);
 
-/// A kept state.
 #[derive(Debug)]
 pub struct Snapshot {
     /// Its slot and pages.
     pub allocation: Allocation,
-    /// Tokens in it.
     pub tokens: u32,
     /// Oldest version of the weights that wrote a part of it.
     pub version_min: PolicyVersion,
     used: u64,
 }
 
-/// All snapshots.
 #[derive(Debug, Default)]
 pub struct SnapshotCache {
     kept: HashMap<SnapshotKey, Snapshot>,
@@ -97,7 +94,6 @@ impl SnapshotCache {
         (self.slots_max - self.kept.len()) as u32
     }
 
-    /// Stores a state.
     pub fn keep(
         &mut self,
         name: SnapshotKey,

@@ -58,21 +58,14 @@ pub struct WorkerReport {
 pub enum WorkerError {
     /// The coordinator refused this worker.
     #[error("the coordinator at {address} refused this policy worker: {status}")]
-    Refused {
-        /// The coordinator's address.
-        address: String,
-        /// The coordinator's status.
-        status: Box<Status>,
-    },
+    Refused { address: String, status: Box<Status> },
     /// The coordinator's address cannot be parsed.
     #[error("{address:?} is not an address of a coordinator; use host:port")]
     Address {
         /// The address as given.
         address: String,
-        /// The parser's error.
         source: tonic::transport::Error,
     },
-    /// The service stopped.
     #[error("the policy service stopped")]
     Serve(#[source] tonic::transport::Error),
     /// The reflection service could not be built.
@@ -89,16 +82,10 @@ pub enum WorkerError {
     Chats(#[source] tokio::task::JoinError),
     /// The policy failed and can serve no session any more.
     #[error("the policy failed: {why}")]
-    Failed {
-        /// What happened.
-        why: String,
-    },
+    Failed { why: String },
     /// The configuration was not made by a check of the file.
     #[error("policy.kind is {kind}, but its section is missing from the configuration")]
-    NoModel {
-        /// The policy's kind.
-        kind: &'static str,
-    },
+    NoModel { kind: &'static str },
     /// The listener has no address.
     #[error("the listener has no address")]
     Listener(#[source] std::io::Error),

@@ -4,6 +4,8 @@
 //! (manifest.rs) makes them part of the data set, `DataSet` (read.rs) reads it back, `verify`
 //! checks that the data set can be trusted. Columns: schema.rs.
 
+#![warn(missing_docs)]
+
 mod cell;
 mod config;
 mod encoding;

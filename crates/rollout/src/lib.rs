@@ -5,6 +5,8 @@
 //! and `records` each own their format and convert at the boundary, so that a proto field can
 //! change without a change to a Parquet column.
 
+#![warn(missing_docs)]
+
 mod action;
 mod evidence;
 mod group;

@@ -36,7 +36,6 @@ pub struct TasksFile {
     pub sampler: String,
     /// Seed of the choice of tasks and of the seeds of their pages.
     pub seed: u64,
-    /// Sources of tasks.
     pub source: Vec<SourceFile>,
 }
 
@@ -95,7 +94,6 @@ pub struct SourceFile {
     pub optional: bool,
 }
 
-/// A validated `[tasks]`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TasksConfig {
     /// The section it was read from.
@@ -117,7 +115,6 @@ pub struct TasksConfig {
 /// A section of the job that configures tasks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TaskSection {
-    /// `[tasks]`.
     Tasks,
     /// `[eval]`: its tasks have split `eval`, whatever their lines say.
     Eval,
@@ -155,13 +152,11 @@ pub struct SourceConfig {
     pub suite: String,
     /// Task file or folder.
     pub path: PathBuf,
-    /// MiniWoB++ pages.
     pub pages: Option<PathBuf>,
     /// Whether to use MiniWoB++ pages that the list does not contain.
     pub unlisted: bool,
     /// Reward of MiniWoB++ pages.
     pub reward: MiniwobReward,
-    /// WebVoyager reference answers.
     pub answers: Option<PathBuf>,
     /// WebVoyager tasks that are no longer possible.
     pub impossible: Option<PathBuf>,

@@ -32,7 +32,6 @@ impl<'a> JsonFields<'a> {
         self.value(key).is_some()
     }
 
-    /// The raw value.
     pub(crate) fn value(&mut self, key: &'static str) -> Option<&'a Value> {
         if !self.read_keys.contains(&key) {
             self.read_keys.push(key);

@@ -79,7 +79,6 @@ impl BoxForm {
         ("pixel_sizes", Self::PixelSizes),
     ];
 
-    /// Parses the name.
     pub(crate) fn parse(name: &str) -> Option<Self> {
         Self::NAMES.into_iter().find(|(known, _)| *known == name).map(|(_, form)| form)
     }

@@ -203,7 +203,8 @@ fn read_url(fields: &mut JsonFields, key: &'static str, site: Option<&Url>) -> O
 }
 
 fn parse(bytes: &[u8], location: &str, problems: &mut Vec<String>) -> Vec<TaskRow> {
-    let bytes = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes); // byte order mark that editors on Windows write
+    // byte order mark that editors on Windows write
+    let bytes = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes);
     let mut rows = Vec::new();
     for (index, line) in bytes.split(|&byte| byte == b'\n').enumerate() {
         let line = line.trim_ascii();

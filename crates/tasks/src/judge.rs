@@ -34,10 +34,8 @@ pub struct JudgeSettings {
     pub show_reference: bool,
 }
 
-/// One question.
 #[derive(Debug, Clone, PartialEq)]
 pub struct JudgeQuery {
-    /// The judge's instructions.
     pub instructions: String,
     /// Task, answer and reference as text.
     pub text: String,
@@ -47,7 +45,6 @@ pub struct JudgeQuery {
     pub vote: u32,
 }
 
-/// A judge's reply.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct JudgeReply {
     /// Text of the reply.

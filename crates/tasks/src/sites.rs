@@ -38,13 +38,11 @@ pub struct SiteSpec {
 /// Location of a site's files.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SiteRoot {
-    /// A folder.
     Folder(PathBuf),
     /// Overlaid folders: the first that has a file serves it.
     Layers(Vec<PathBuf>),
     /// A part of a zip archive.
     Wheel {
-        /// The archive.
         path: PathBuf,
         /// Prefix of the served files' names, ending in `/`.
         prefix: String,

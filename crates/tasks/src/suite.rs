@@ -288,7 +288,6 @@ impl TaskSpec {
         Task { seed: self.fixed_seed.unwrap_or(seed), ..self.task.clone() }
     }
 
-    /// `suite/task_id`, for display.
     pub fn name(&self) -> String {
         format!("{}/{}", self.task.suite, self.task.task_id)
     }

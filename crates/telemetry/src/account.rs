@@ -67,7 +67,6 @@ impl SessionAccount {
         self.cause = cause;
     }
 
-    /// The current cause.
     pub fn cause(&self) -> TimeCause {
         self.cause
     }

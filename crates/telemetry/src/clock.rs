@@ -56,7 +56,6 @@ impl TimeSource {
 }
 
 impl ManualTime {
-    /// Advances both clocks.
     pub fn advance(&self, micros: u64) {
         self.0.micros.fetch_add(micros, SeqCst);
         self.0.wall_micros.fetch_add(micros as i64, SeqCst);

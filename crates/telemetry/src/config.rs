@@ -28,7 +28,6 @@ pub struct TelemetryFile {
 /// The least severe level to write; each level includes those before it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-#[expect(missing_docs, reason = "the names are self-explanatory")]
 pub enum Level {
     Error,
     Warn,

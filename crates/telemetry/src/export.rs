@@ -58,28 +58,13 @@ struct MetricsReading {
 pub enum ExportError {
     /// The file cannot be opened.
     #[error("cannot open the metrics file {path:?} for appending")]
-    Open {
-        /// The file.
-        path: PathBuf,
-        /// Cause.
-        source: io::Error,
-    },
+    Open { path: PathBuf, source: io::Error },
     /// The endpoint cannot be used.
     #[error("telemetry.otlp_endpoint: {endpoint:?} cannot be used: {reason}")]
-    Endpoint {
-        /// The endpoint.
-        endpoint: String,
-        /// Why.
-        reason: String,
-    },
+    Endpoint { endpoint: String, reason: String },
     /// A line cannot be written.
     #[error("cannot append to the metrics file {path:?}")]
-    Append {
-        /// The file.
-        path: PathBuf,
-        /// Cause.
-        source: io::Error,
-    },
+    Append { path: PathBuf, source: io::Error },
 }
 
 /// Appends a line each interval until `stop`, then the final one. A line that cannot be written (a

@@ -12,7 +12,6 @@ pub trait Label: Copy + 'static {
     /// The label value in logs and metrics.
     fn value(self) -> &'static str;
 
-    /// Index in [`Label::ALL`].
     fn index(self) -> usize;
 }
 

@@ -34,12 +34,7 @@ pub struct LogTargets {
 pub enum LogError {
     /// The log file cannot be written.
     #[error("cannot open the log file {path:?}: its folder must exist or be creatable, and be writable")]
-    Open {
-        /// The file.
-        path: PathBuf,
-        /// Cause.
-        source: io::Error,
-    },
+    Open { path: PathBuf, source: io::Error },
     /// The variable is not a valid filter.
     #[error(
         "{FILTER_VARIABLE}={text:?} is not a filter; use a level, or a list such as info,furrow_env=debug"
@@ -47,7 +42,6 @@ pub enum LogError {
     Filter {
         /// Value of the variable.
         text: String,
-        /// Cause.
         source: ParseError,
     },
     /// Logging was set up before.

@@ -161,7 +161,8 @@ mod tests {
         put("memory.limit_in_bytes", "1000\n");
         put("memory.usage_in_bytes", "900\n");
         put("memory.stat", "inactive_file 1\ntotal_inactive_file 300\ntotal_active_file 100\n");
-        assert_eq!(available_in_group(CgroupVersion::V1, folder.path()), Some(500)); // 1000 - (900 - 300 - 100)
+        // 1000 - (900 - 300 - 100)
+        assert_eq!(available_in_group(CgroupVersion::V1, folder.path()), Some(500));
     }
 
     #[test]

@@ -54,17 +54,16 @@ pub struct Family<L, M, const N: usize> {
 const PARTS: usize = 8;
 /// Values from here on share the last bucket: 2^40 µs are twelve days.
 const LIMIT_BITS: usize = 40;
-/// 16 exact ones (0 to 15), then 8 for each power of two from 2^4 to 2^40: 16 + 36 × 8 = 304, 2.4 kB.
+/// 16 exact ones (0 to 15), then 8 for each power of two from 2^4 to 2^40: 16 + 36 × 8 = 304, 2.4
+/// kB.
 const BUCKETS: usize = 16 + (LIMIT_BITS - 4) * PARTS;
 
 impl Counter {
-    /// At zero.
     #[expect(clippy::new_without_default, reason = "a metric is created once, as a field of ProcessMetrics")]
     pub const fn new() -> Self {
         Self(AtomicU64::new(0))
     }
 
-    /// Adds.
     pub fn add(&self, amount: u64) {
         self.0.fetch_add(amount, Relaxed);
     }
@@ -81,7 +80,6 @@ impl Counter {
 }
 
 impl Gauge {
-    /// At zero.
     #[expect(clippy::new_without_default, reason = "a metric is created once, as a field of ProcessMetrics")]
     pub const fn new() -> Self {
         Self(AtomicI64::new(0))
@@ -92,12 +90,10 @@ impl Gauge {
         self.0.fetch_add(amount, Relaxed);
     }
 
-    /// To this value.
     pub fn set(&self, value: i64) {
         self.0.store(value, Relaxed);
     }
 
-    /// The current value.
     pub fn get(&self) -> i64 {
         self.0.load(Relaxed)
     }
@@ -106,7 +102,6 @@ impl Gauge {
 impl OptionalGauge {
     const UNKNOWN: i64 = i64::MIN;
 
-    /// Unknown at first.
     #[expect(clippy::new_without_default, reason = "a metric is created once, as a field of ProcessMetrics")]
     pub const fn new() -> Self {
         Self(AtomicI64::new(Self::UNKNOWN))
@@ -124,7 +119,6 @@ impl OptionalGauge {
 }
 
 impl MeanMetric {
-    /// Nothing seen.
     #[expect(clippy::new_without_default, reason = "a metric is created once, as a field of ProcessMetrics")]
     pub const fn new() -> Self {
         Self { sum_bits: AtomicU64::new(0), count: AtomicU64::new(0) }
@@ -150,13 +144,11 @@ impl MeanMetric {
 }
 
 impl Histogram {
-    /// Nothing seen.
     #[expect(clippy::new_without_default, reason = "a metric is created once, as a field of ProcessMetrics")]
     pub const fn new() -> Self {
         Self { buckets: [const { AtomicU64::new(0) }; BUCKETS], sum: AtomicU64::new(0) }
     }
 
-    /// Adds a value.
     pub fn record(&self, value: u64) {
         self.buckets[bucket_of(value)].fetch_add(1, Relaxed);
         self.sum.fetch_add(value, Relaxed);
@@ -173,7 +165,6 @@ impl Histogram {
 }
 
 impl HistogramBuckets {
-    /// Number of values.
     pub fn count(&self) -> u64 {
         self.counts.iter().sum()
     }

@@ -22,11 +22,9 @@ pub fn process_metrics() -> &'static ProcessMetrics {
 pub enum MetricUnit {
     /// A number of things.
     Count,
-    /// Bytes.
     Bytes,
     /// Microseconds; the name ends in `_micros`.
     Micros,
-    /// A reward.
     Reward,
 }
 
@@ -41,25 +39,20 @@ pub struct MetricPoint {
     pub help: &'static str,
     /// Label name and label value, for a cell of a family.
     pub label: Option<(&'static str, &'static str)>,
-    /// The value.
     pub sample: MetricSample,
 }
 
 /// The value of a metric that was read.
 #[derive(Debug, Clone, PartialEq)]
 pub enum MetricSample {
-    /// Of a [`Counter`].
     Counter(u64),
     /// Of a [`Gauge`], or of an [`OptionalGauge`], which may be unknown.
     Gauge(Option<i64>),
-    /// Of a [`MeanMetric`].
     Average {
         /// Sum of the values.
         sum: f64,
-        /// Number of values.
         count: u64,
     },
-    /// Of a [`Histogram`].
     Histogram(HistogramBuckets),
 }
 

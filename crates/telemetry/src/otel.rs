@@ -145,7 +145,6 @@ impl OtlpExporter {
     }
 }
 
-/// Sends spans.
 #[derive(Debug)]
 struct SpanSender {
     client: TraceServiceClient<Channel>,
@@ -158,7 +157,6 @@ struct SpanSender {
     tries: u32,
 }
 
-/// Sends metrics.
 #[derive(Debug)]
 struct MetricSender {
     client: MetricsServiceClient<Channel>,

@@ -9,7 +9,6 @@ use thiserror::Error;
 /// Usage of a process, or of a process and all its living descendants.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ProcessUsage {
-    /// Number of processes.
     pub processes: u64,
     /// CPU time in user and kernel mode. In a tree it includes descendants that ended and were
     /// waited for.
@@ -24,7 +23,6 @@ pub struct ProcessUsage {
 /// Which memory to measure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MemoryMeasure {
-    /// RSS alone: cheap.
     Rss,
     /// PSS as well: the kernel walks the page tables, about half a millisecond per Chromium
     /// process.
@@ -34,14 +32,12 @@ pub enum MemoryMeasure {
 /// One process of a group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct GroupMember {
-    /// Its id.
     pub pid: u32,
     /// Bytes the process has written: anonymous memory, shared memory, and what of both is swapped
     /// out. File pages do not count, since the kernel drops them at will. Memory that two processes
     /// share counts for both, so a sum over a group is an upper bound: for a Chromium with 20 pages
     /// it was 556 MB where PSS was 470 (339 without files), and reading it cost a thirtieth of PSS.
     pub footprint_bytes: u64,
-    /// Its threads.
     pub threads: u32,
 }
 
@@ -69,7 +65,6 @@ struct ProcessStat {
     rss_pages: u64,
 }
 
-/// Measures one process.
 pub fn process_usage(pid: u32, memory: MemoryMeasure) -> Result<ProcessUsage, ProcessError> {
     let stat = stat(pid).ok_or(ProcessError::NoSuchProcess(pid))?;
     Ok(sum(&[(pid, stat.own_ticks, stat.rss_pages)], memory))
@@ -138,7 +133,8 @@ fn stat(pid: u32) -> Option<ProcessStat> {
 /// fields follow the last parenthesis.
 fn parse_stat(line: &str) -> Option<ProcessStat> {
     let fields: Vec<&str> = line[line.rfind(')')? + 1..].split_ascii_whitespace().collect();
-    // Field n of proc(5) is fields[n - 3]: pgrp 5, utime 14, stime 15, cutime 16, cstime 17, num_threads 20, rss 24.
+    // Field n of proc(5) is fields[n - 3]: pgrp 5, utime 14, stime 15, cutime 16, cstime 17,
+    // num_threads 20, rss 24.
     let number = |n: usize| fields.get(n - 3)?.parse::<u64>().ok();
     let (own_ticks, waited_ticks) = (number(14)? + number(15)?, number(16)? + number(17)?);
     let (parent, group, threads) = (number(4)? as u32, number(5)? as u32, number(20)? as u32);

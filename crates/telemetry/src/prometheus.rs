@@ -5,7 +5,8 @@ use std::fmt::Write as _;
 use crate::metrics::HistogramBuckets;
 use crate::names::{MetricPoint, MetricSample, MetricUnit, ProcessMetrics};
 
-/// Upper edges of a scraped histogram as powers of two of a microsecond: 1 ms, 2 ms, 4 ms … 67 s, 134 s.
+/// Upper edges of a scraped histogram as powers of two of a microsecond: 1 ms, 2 ms, 4 ms … 67 s,
+/// 134 s.
 pub(crate) const EDGE_BITS: std::ops::RangeInclusive<u32> = 10..=27;
 
 /// All metrics, one family after another. Times are in seconds, as Prometheus expects.

@@ -33,11 +33,8 @@ pub enum ServerAction {
 /// One request as it arrived.
 #[derive(Debug, Clone)]
 pub struct ReceivedRequest {
-    /// The request line.
     pub line: String,
-    /// Header lines.
     pub headers: Vec<String>,
-    /// The body.
     pub body: String,
 }
 

@@ -31,11 +31,9 @@ use tonic::{Code, Request, Response, Status};
 /// What the collector does with a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CollectorMode {
-    /// Accepts the call.
     Take,
     /// Answers with this error code.
     Refuse(Code),
-    /// Never answers.
     Silence,
 }
 

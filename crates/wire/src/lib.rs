@@ -4,6 +4,8 @@
 //! a peer (sizes, names, ranges) and names what is wrong; `*_into` cannot fail. A converted value
 //! is trusted.
 
+#![warn(missing_docs)]
+
 mod assignment;
 mod auth;
 mod error;

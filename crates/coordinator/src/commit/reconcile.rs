@@ -33,7 +33,6 @@ pub enum LedgerDisagreement {
          Restore the ledger (with its -wal file) that belongs to this data set"
     )]
     LedgerBehind {
-        /// The commit.
         version: u64,
         /// The shard it names.
         shard_id: String,
@@ -47,9 +46,7 @@ pub enum LedgerDisagreement {
          copy; if the ledger is right, move that one commit out of data/manifest/: the next start restores it"
     )]
     OtherShard {
-        /// The commit.
         version: u64,
-        /// What it names.
         found: String,
         /// What the ledger records.
         remembered: Id<Shard>,
@@ -62,9 +59,7 @@ pub enum LedgerDisagreement {
 /// The run and start that restore the commits.
 #[derive(Debug, Clone)]
 pub(crate) struct CommitOrigin {
-    /// The run.
     pub run_id: Id<Run>,
-    /// This start.
     pub epoch: u64,
     /// Wall clock, microseconds since the Unix epoch.
     pub now_micros: i64,

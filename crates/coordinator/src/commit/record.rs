@@ -45,9 +45,7 @@ pub struct TrajectoryFacts {
     pub cost_usd: Option<f64>,
 }
 
-/// A trajectory's rows.
 pub(super) struct TrajectoryRows {
-    /// Its own row.
     pub record: TrajectoryRecord,
     /// The rows of its steps.
     pub steps: Vec<StepRecord>,

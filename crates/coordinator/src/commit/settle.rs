@@ -9,20 +9,17 @@ use crate::spool::{EntryFlaw, RecoveredTrajectory, SpoolTail};
 /// What happens to a trajectory's spool file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum SpoolSettlement {
-    /// It is whole.
     Keep,
     /// Its tail was never acknowledged.
     Cut,
     /// What follows the whole entries is not needed, but was once whole: it is copied before it is
     /// cut.
     CopyAndCut {
-        /// What was found.
         why: String,
     },
     /// Acknowledged entries can no longer be read: the file is copied, and the trajectory ends as
     /// `record_lost`.
     Lose {
-        /// What was found.
         why: String,
     },
     /// The file does not exist. That is not damage but a spool that was not restored: the start

@@ -41,11 +41,9 @@ pub enum CommitReport {
     /// The record of a scored trajectory cannot be read back. The trajectory is left out until it
     /// is handed over again as failed.
     Unreadable {
-        /// Which.
         trajectory: Id<Trajectory>,
         /// Steps that can be read, from the first one on.
         steps: u32,
-        /// What is wrong.
         why: String,
     },
     /// The committer failed and ended; what it held is committed after a restart.

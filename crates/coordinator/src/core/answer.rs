@@ -17,7 +17,6 @@ use crate::ledger::TaskDraw;
 pub enum CallResponse {
     /// The worker is registered.
     Registered {
-        /// The run.
         run_id: Id<Run>,
         /// How often its directory was opened.
         epoch: u64,
@@ -37,7 +36,6 @@ pub enum CallResponse {
     },
     /// A publication is a version, durably.
     VersionProposed {
-        /// Its number.
         version: i32,
         /// Whether it already was one.
         repeated: bool,
@@ -53,9 +51,7 @@ pub enum CallResponse {
     Weights(Box<WeightsStanding>),
     /// The worker was removed.
     Left,
-    /// Trajectories to act.
     Leased {
-        /// Which.
         grants: Vec<LeaseGrant>,
         /// Whether the run is over.
         run_over: bool,
@@ -71,14 +67,12 @@ pub enum CallResponse {
     Go {
         /// Run, group, slot and attempt of the trajectory.
         of: TrajectoryAncestry,
-        /// Its durable steps.
         steps: u32,
     },
     /// The end is durable.
     Finished,
     /// How far the job is.
     Progress(Box<RunProgress>),
-    /// The leased trajectories.
     Running(Vec<LeasedTrajectory>),
     /// Nothing new will be leased.
     Draining,
@@ -86,12 +80,10 @@ pub enum CallResponse {
     Refused(CallRefusal),
 }
 
-/// A leased trajectory.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LeaseGrant {
     /// Its run, group, slot and attempt.
     pub of: TrajectoryAncestry,
-    /// Fencing token.
     pub token: u64,
     /// How long the lease lasts without a renewal.
     pub lease_millis: u64,
@@ -106,14 +98,10 @@ pub struct LeaseGrant {
 pub enum CallRefusal {
     /// The worker is not registered here.
     #[error("{worker} is not registered with this coordinator: register again")]
-    UnknownWorker {
-        /// The caller.
-        worker: String,
-    },
+    UnknownWorker { worker: String },
     /// The caller does not hold the trajectory.
     #[error("token {token} of {trajectory} is stale: {}", describe_token(.current))]
     Stale {
-        /// The trajectory.
         trajectory: Id<Trajectory>,
         /// Token it came under.
         token: u64,
@@ -122,10 +110,7 @@ pub enum CallRefusal {
     },
     /// A publication cannot become a version.
     #[error("it is not published: {why}")]
-    Publication {
-        /// Why.
-        why: String,
-    },
+    Publication { why: String },
     /// A trainer reported more discards than were accepted.
     #[error(
         "{discarded} trajectories cannot be discarded: this run has accepted {accepted} outside of \
@@ -139,19 +124,12 @@ pub enum CallRefusal {
     },
     /// No such version was published.
     #[error("version {version} does not exist; no weights were published under that number")]
-    NoVersion {
-        /// Which.
-        version: i32,
-    },
+    NoVersion { version: i32 },
     /// Another ending was acknowledged.
     #[error("{trajectory} was acknowledged with another ending")]
-    OtherEnding {
-        /// The trajectory.
-        trajectory: Id<Trajectory>,
-    },
+    OtherEnding { trajectory: Id<Trajectory> },
 }
 
-/// A leased trajectory.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LeasedTrajectory {
     /// Its run, group, slot and attempt.
@@ -171,13 +149,11 @@ pub struct LeasedTrajectory {
 /// How far the job is.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RunProgress {
-    /// The run.
     pub run_id: Id<Run>,
     /// Groups in the whole job.
     pub groups_planned: u64,
     /// Groups whose row is final.
     pub groups_closed: u64,
-    /// Trajectories leased now.
     pub assigned: u64,
     /// Trajectories with a reward.
     pub scored: u64,
@@ -196,16 +172,13 @@ pub struct RunProgress {
     pub training_successes: u64,
     /// Trajectories that ended and have no verdict yet.
     pub scoring: u64,
-    /// Registered workers.
     pub workers: Vec<WorkerStanding>,
     /// Steps acknowledged since this coordinator started.
     pub steps: u64,
     /// Scored trajectories that a trainer discarded, as far as it reported them to this
     /// coordinator.
     pub discarded: u64,
-    /// Registered environment workers.
     pub env_workers: u64,
-    /// Registered policy workers.
     pub policy_workers: u64,
     /// `open`, or why nothing is leased.
     pub admission: String,
@@ -216,7 +189,6 @@ pub struct RunProgress {
 /// A worker's report about itself with each heartbeat.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct HeartbeatStatus {
-    /// Sessions it holds.
     pub sessions: u32,
     /// Resident memory of its process and its child processes.
     pub memory_bytes: Option<u64>,
@@ -224,18 +196,14 @@ pub struct HeartbeatStatus {
     pub memory_left_bytes: Option<u64>,
 }
 
-/// A registered worker.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WorkerStanding {
-    /// Its name.
     pub worker: String,
-    /// Its role.
     pub kind: WorkerKind,
     /// Sessions it can hold.
     pub sessions_max: u32,
     /// Milliseconds since its last heartbeat.
     pub last_contact_millis: u64,
-    /// Its last report.
     pub health: HeartbeatStatus,
     /// The policy version it runs, for a policy worker with weights.
     pub version: Option<i32>,

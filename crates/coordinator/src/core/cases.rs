@@ -98,7 +98,6 @@ impl CoreFixture {
         Self::scheduled(groups, sizes, rules, None)
     }
 
-    /// With evaluations.
     fn scheduled(
         groups: u64,
         (group_size, needs): (u32, u32),

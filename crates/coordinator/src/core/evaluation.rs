@@ -31,7 +31,6 @@ pub struct EvaluationSchedule {
     pub hold_millis: u64,
 }
 
-/// The open evaluation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct OpenEvaluation {
     version: i32,
@@ -49,7 +48,6 @@ pub(super) struct OpenEvaluation {
 /// How an evaluation ended, for reports.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EvaluationResult {
-    /// The version.
     pub version: i32,
     /// Problems it was planned with.
     pub problems: u64,

@@ -11,9 +11,7 @@ use furrow_telemetry::{PauseReason, Role, WorkerKind};
 use super::{EvaluationResult, ShardSummary};
 use crate::ledger::TimedScore;
 
-/// One notice.
 #[derive(Debug, Clone, PartialEq)]
-#[expect(missing_docs, reason = "each is the event of the same name, with the same fields")]
 pub enum CoreNotice {
     WorkerRegistered { kind: WorkerKind, worker: String, slots: u32 },
     WorkerLeft { kind: WorkerKind, worker: String },

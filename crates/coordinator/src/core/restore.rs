@@ -22,7 +22,6 @@ use crate::versions::VersionTable;
 /// What the spool holds of one trajectory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct SpoolProgress {
-    /// Whole steps.
     pub steps: u32,
     /// Oldest and newest policy version among their tokens.
     pub policy_versions: Option<(i32, i32)>,

@@ -47,7 +47,6 @@ const TOO_LATE: u64 = 300_000;
 /// Each seed runs twice; all of them take a few seconds in a build without optimisation.
 const SEEDS: u64 = 400;
 
-/// A violated invariant.
 type InvariantViolation = String;
 
 /// Simulates one run to its end.

@@ -16,10 +16,7 @@ pub enum JobOutcome {
         cancelled: u64,
     },
     /// The farm failed too often.
-    TooManyFailures {
-        /// Failures by end.
-        detail: String,
-    },
+    TooManyFailures { detail: String },
 }
 
 /// A shutdown in progress.

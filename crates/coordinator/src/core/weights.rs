@@ -34,9 +34,7 @@ pub struct WeightsReport {
 pub struct WeightsStanding {
     /// The newest version that a policy worker runs or ran.
     pub current: i32,
-    /// The requested version.
     pub version: i32,
-    /// Its state.
     pub state: VersionState,
     /// The hash of its weights, once known.
     pub weights_sha256: Option<String>,
@@ -49,9 +47,7 @@ pub struct WeightsStanding {
 /// A policy worker and the requested version.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WorkerVersion {
-    /// Which.
     pub worker: Id<PolicyWorker>,
-    /// What it runs.
     pub version: i32,
     /// Why it runs neither the requested version nor a newer one, if so.
     pub lags: Option<String>,

@@ -27,14 +27,11 @@ const CRC_AT: usize = 48;
 pub enum EntryKey {
     /// A step, counted from 0.
     Step(u32),
-    /// How it ended.
     End,
 }
 
-/// An acknowledged entry.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SpoolEntry {
-    /// Which.
     pub key: EntryKey,
     /// SHA-256 of the payload.
     pub digest: [u8; 32],

@@ -28,7 +28,6 @@ pub enum AppendOutcome {
 /// A trajectory found in the spool at the start.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RecoveredTrajectory {
-    /// Which.
     pub trajectory_id: Id<Trajectory>,
     /// Its steps with their digests, from 0 and without a gap.
     pub steps: Vec<(u32, [u8; 32])>,
@@ -42,22 +41,13 @@ pub struct RecoveredTrajectory {
 /// What follows the whole entries of a spool file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum SpoolTail {
-    /// Nothing.
     #[default]
     None,
     /// An incomplete entry with nothing whole behind it: it was being written when the process
     /// died, unless the ledger records that more had been acknowledged.
-    Torn {
-        /// Bytes of it.
-        bytes: u64,
-    },
+    Torn { bytes: u64 },
     /// Something that was once whole: a whole entry follows it, or the disk cannot read it.
-    Damaged {
-        /// Where it begins.
-        offset: u64,
-        /// What is wrong.
-        why: EntryFlaw,
-    },
+    Damaged { offset: u64, why: EntryFlaw },
 }
 
 impl SpoolTail {

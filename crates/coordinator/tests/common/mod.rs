@@ -20,7 +20,6 @@ pub struct JobSetup {
     pub seed: u64,
     pub resume: bool,
     pub limits: LimitsFile,
-    /// The tasks' scorer.
     pub score: &'static str,
     pub judge: JudgeFile,
 }

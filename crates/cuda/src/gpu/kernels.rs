@@ -12,7 +12,6 @@ use crate::device::GpuDevice;
 use crate::launch::KernelLaunch;
 use crate::sources::KERNELS;
 
-/// All kernels, loaded.
 pub(super) struct LoadedKernels {
     functions: BTreeMap<String, sys::CUfunction>,
     modules: Vec<sys::CUmodule>,

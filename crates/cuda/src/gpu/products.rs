@@ -32,18 +32,10 @@ pub enum ProductsError {
     #[error(
         "no cuBLASLt: libcublasLt was not found; install NVIDIA's cuBLAS, or set policy.engine.cuda_libraries to its folder (looked in {looked:?} and in the system's library path)"
     )]
-    NoLibrary {
-        /// Where.
-        looked: Vec<PathBuf>,
-    },
+    NoLibrary { looked: Vec<PathBuf> },
     /// The library does not load.
     #[error("{} could not be loaded", path.display())]
-    Load {
-        /// Which.
-        path: PathBuf,
-        /// Why.
-        source: libloading::Error,
-    },
+    Load { path: PathBuf, source: libloading::Error },
     /// The library does not initialise.
     #[error("cuBLASLt could not be initialised")]
     Start(#[source] CublasError),

@@ -17,11 +17,9 @@ use crate::executor::ExecutorError;
 /// Parameters of the measurements.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BenchmarkCases {
-    /// Decode batches, ascending.
     pub batches: Vec<u32>,
     /// Tokens in each sequence before a decode step, ascending.
     pub contexts: Vec<u32>,
-    /// Sizes of screenshots.
     pub screenshots: Vec<(usize, usize)>,
     /// Text tokens that come with a screenshot.
     pub text: u32,
@@ -36,7 +34,6 @@ pub struct BenchmarkCases {
 /// A measurement and its lower bound.
 #[derive(Debug, Clone, PartialEq)]
 pub struct BenchmarkResult {
-    /// What was timed.
     pub what: String,
     /// The median time; `None` if it does not fit.
     pub taken: Option<Duration>,
@@ -69,7 +66,6 @@ impl BenchmarkResult {
         Some(self.floor? / self.taken?.as_secs_f64())
     }
 
-    /// Work per second.
     pub fn rate(&self) -> Option<f64> {
         Some(self.count / self.taken?.as_secs_f64())
     }
@@ -261,7 +257,6 @@ impl DeviceRates {
     }
 }
 
-/// Measurements in progress.
 struct BenchmarkRun<'a> {
     config: Config,
     subject: &'a mut BenchmarkModel,

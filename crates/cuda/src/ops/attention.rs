@@ -45,9 +45,7 @@ pub struct AttentionLaunch<'a, T> {
     pub config: &'a AttentionConfig,
     /// q, k and v of every head.
     pub qkv: DeviceRows<T>,
-    /// The batch.
     pub spans: DeviceView<RowSpan>,
-    /// Keys and values.
     pub pages: DevicePages<T>,
     /// `[m, heads x head size]`.
     pub out: DeviceView<T>,

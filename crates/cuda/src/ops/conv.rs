@@ -18,20 +18,16 @@ pub struct CausalConvLaunch<T> {
     pub input: DeviceRows<T>,
     /// For each slot `[KERNEL - 1, width]`, oldest first.
     pub state: DeviceSlots<T>,
-    /// The batch.
     pub spans: DeviceView<RowSpan>,
     /// Its tiles of `TILE_ROWS` rows; those after a span's end do nothing.
     pub tiles: DeviceView<SpanTile>,
     /// `[KERNEL, width]`, the last row for the current token.
     pub taps: DeviceView<T>,
-    /// `[width]`.
     pub bias: DeviceView<T>,
-    /// `[m, width]`.
     pub out: DeviceView<T>,
 }
 
 impl<T: StoredElement> CausalConvLaunch<T> {
-    /// The launch.
     pub fn launch(&self) -> KernelLaunch {
         let width = self.bias.len();
         // A thread has 4 channels, and moves them together.

@@ -19,7 +19,6 @@ pub struct CopyRegion {
 pub struct CopyLaunch {
     /// Source; `None` writes zeros.
     pub from: Option<CopyRegion>,
-    /// Destination.
     pub to: CopyRegion,
     /// Pairs of source and destination.
     pub moves: DeviceView<CopyMove>,
@@ -28,7 +27,6 @@ pub struct CopyLaunch {
 }
 
 impl CopyLaunch {
-    /// The launch.
     pub fn launch(&self) -> KernelLaunch {
         for region in self.from.iter().chain([&self.to]) {
             assert!(self.bytes <= region.stride, "ranges of {} bytes overlap", self.bytes);

@@ -27,7 +27,6 @@ impl RowSource {
 /// Gathers embeddings and image rows.
 #[derive(Debug, Clone, Copy)]
 pub struct EmbedLaunch<T, R> {
-    /// `[ids, width]`.
     pub table: DeviceView<T>,
     /// Rows of all tiles, `[rows, width]`.
     pub features: DeviceView<T>,
@@ -35,7 +34,6 @@ pub struct EmbedLaunch<T, R> {
     pub sources: DeviceView<u32>,
     /// The residual stream, `[m, width]`.
     pub out: DeviceView<R>,
-    /// Width.
     pub width: usize,
 }
 

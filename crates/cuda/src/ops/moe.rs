@@ -37,7 +37,6 @@ pub struct RouteLaunch<'a> {
 }
 
 impl RouteLaunch<'_> {
-    /// The launch.
     pub fn launch(&self) -> KernelLaunch {
         let MoeConfig { experts, experts_per_token: k, groups, groups_kept, normalise, scaling, .. } =
             *self.config;
@@ -129,7 +128,6 @@ impl ExpertGrouping {
 /// The experts' MLPs over grouped rows.
 #[derive(Debug, Clone, Copy)]
 pub struct ExpertsLaunch<'a, T> {
-    /// The sorted choices.
     pub grouping: &'a ExpertGrouping,
     /// Input of the experts: the layer's input, or its latent form.
     pub input: DeviceRows<T>,
@@ -137,9 +135,7 @@ pub struct ExpertsLaunch<'a, T> {
     pub width: usize,
     /// Inner width of an expert.
     pub inner: usize,
-    /// `[experts, inner, width]`.
     pub up: DeviceView<T>,
-    /// `[experts, width, inner]`.
     pub down: DeviceView<T>,
     /// Weight of each choice, `[m, k]`.
     pub weights: DeviceView<f32>,

@@ -12,11 +12,8 @@ pub struct ResidualRmsNorm<R, T> {
     pub delta: Option<DeviceView<T>>,
     /// Row of the residual stream for each output row; `None`: the same row.
     pub rows: Option<DeviceView<u32>>,
-    /// `[width]`.
     pub weight: DeviceView<T>,
-    /// `[count, width]`.
     pub out: DeviceView<T>,
-    /// Output rows.
     pub count: usize,
     /// Epsilon of the norm.
     pub epsilon: f32,
@@ -58,15 +55,12 @@ impl<R: StoredElement, T: StoredElement> ResidualRmsNorm<R, T> {
 /// `g = y .* silu(z); out = w .* g / sqrt(mean over each group(g^2) + eps)`.
 #[derive(Debug, Clone, Copy)]
 pub struct GatedNorm<T> {
-    /// `[m, width]`.
     pub y: DeviceView<T>,
     /// The gates, a slice of in_proj's rows.
     pub z: DeviceRows<T>,
-    /// `[width]`.
     pub weight: DeviceView<T>,
     /// `[m, width]`; may be `y`.
     pub out: DeviceView<T>,
-    /// Rows, m.
     pub count: usize,
     /// Groups of channels, normed separately.
     pub groups: usize,
@@ -75,7 +69,6 @@ pub struct GatedNorm<T> {
 }
 
 impl<T: StoredElement> GatedNorm<T> {
-    /// The launch.
     pub fn launch(&self) -> KernelLaunch {
         let (width, group) = (self.weight.len(), self.weight.len() / self.groups);
         assert!(width.is_multiple_of(self.groups), "{} groups of {width} channels", self.groups);

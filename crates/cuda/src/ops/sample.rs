@@ -80,7 +80,6 @@ impl PackedSample {
 /// Samples from rows of logits.
 #[derive(Debug, Clone, Copy)]
 pub struct SampleLaunch {
-    /// `[rows, vocabulary]`.
     pub logits: DeviceView<f32>,
     /// Ids of a row.
     pub vocabulary: usize,
@@ -106,7 +105,6 @@ pub fn sums(vocabulary: usize) -> usize {
 }
 
 impl SampleLaunch {
-    /// The launch.
     pub fn launch(&self) -> KernelLaunch {
         let (picks, vocabulary) = (self.picks.len(), self.vocabulary);
         assert!(vocabulary > 0 && self.logits.len() >= vocabulary, "at least one row of logits");

@@ -24,13 +24,10 @@ pub struct SsmRecurrence<'a, T, S> {
     pub dt: DeviceRows<T>,
     /// Added to dt, `[heads]`.
     pub dt_bias: DeviceView<f32>,
-    /// A = -exp(A_log), `[heads]`.
     pub a: DeviceView<f32>,
-    /// D, `[heads]`.
     pub d: DeviceView<f32>,
     /// For each slot `[heads, head size, state size]`.
     pub state: DeviceSlots<S>,
-    /// The batch.
     pub spans: DeviceView<RowSpan>,
     /// `[m, heads x head size]`.
     pub out: DeviceView<T>,

@@ -18,9 +18,7 @@ const PAD: usize = 8;
 /// Converts the pixels of some tiles to the residual stream, before and after the patch product.
 #[derive(Debug, Clone, Copy)]
 pub struct PatchLaunch<'a, T> {
-    /// Sizes.
     pub config: &'a VisionConfig,
-    /// Tiles.
     pub tiles: usize,
     /// `[tiles, 3, tile, tile]`.
     pub pixels: DeviceView<f32>,
@@ -90,9 +88,7 @@ pub struct ResidualLayerNorm<T> {
     pub residual: DeviceView<T>,
     /// Output of a product, `[m, width]`, and its bias `[width]`; `None` if there was none.
     pub delta: Option<[DeviceView<T>; 2]>,
-    /// Scale, `[width]`.
     pub weight: DeviceView<T>,
-    /// Shift, `[width]`.
     pub shift: DeviceView<T>,
     /// `[m, width]`; `None` after the last block, which is not normed.
     pub out: Option<DeviceView<T>>,
@@ -101,7 +97,6 @@ pub struct ResidualLayerNorm<T> {
 }
 
 impl<T: StoredElement> ResidualLayerNorm<T> {
-    /// The launch.
     pub fn launch(&self) -> KernelLaunch {
         let width = self.weight.len();
         assert_in_packs(width, "width of a norm");

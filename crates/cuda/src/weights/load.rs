@@ -26,12 +26,10 @@ pub enum LoadError {
     /// The checkpoint cannot be used.
     #[error(transparent)]
     Checkpoint(#[from] CheckpointError),
-    /// The device failed.
     #[error("the weights could not be copied to the device")]
     Executor(#[from] ExecutorError),
 }
 
-/// Where uploads go.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum UploadTarget {
     /// On the device, at addresses.

@@ -17,7 +17,6 @@ pub fn on_a_gpu() -> bool {
     env::var_os(GPU_VARIABLE).is_some()
 }
 
-/// The requested executor.
 pub fn gpu() -> Box<dyn Executor> {
     if env::var_os(GPU_VARIABLE).is_some_and(|value| value == "host") {
         return Box::new(HostExecutor::new(HOST_EXECUTOR_BYTES).0);

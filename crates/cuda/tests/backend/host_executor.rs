@@ -28,9 +28,7 @@ type ExecutorResult = Result<(), ExecutorError>;
 /// Counters and controls for tests.
 #[derive(Debug, Default)]
 pub struct ExecutorGauge {
-    /// Graphs recorded.
     pub recorded: AtomicUsize,
-    /// Graphs replayed.
     pub replayed: AtomicUsize,
     /// Launches and products after which the device fails; 0: never.
     pub fails_at: AtomicUsize,
@@ -47,7 +45,6 @@ const LANES: [ExecutionLane; 3] = [ExecutionLane::Batch, ExecutionLane::Vision, 
 /// Lanes that are late by default: those that batches wait for.
 pub const LATE: &[ExecutionLane] = &[ExecutionLane::Vision, ExecutionLane::Copy];
 
-/// The executor.
 pub struct HostExecutor {
     gauge: Arc<ExecutorGauge>,
     free: u64,
@@ -57,7 +54,6 @@ pub struct HostExecutor {
     pub pinnable: u64,
     /// Lanes that do nothing until something waits for them.
     pub late: &'static [ExecutionLane],
-    /// A planted fault.
     pub planted: Option<PlantedFault>,
     queues: [VecDeque<LaneTask>; 3],
     /// Tasks that each lane has done.

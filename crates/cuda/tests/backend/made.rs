@@ -21,7 +21,6 @@ pub fn checkpoint() -> &'static Path {
     MADE.get_or_init(|| written(1, &config(), |_, _| {})).path()
 }
 
-/// Its configuration.
 pub fn config() -> Value {
     json!({
         "architectures": ["NemotronH_Nano_VL_V2"],
@@ -133,7 +132,6 @@ pub fn written_as(
 struct RandomTensors(u64);
 
 impl RandomTensors {
-    /// In -1..1.
     fn next(&mut self) -> f32 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;

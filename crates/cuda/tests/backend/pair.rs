@@ -10,7 +10,6 @@ use furrow_model::forward::Sequence;
 use crate::case::{BackendCase, relative_rms};
 use crate::host_executor::ExecutorGauge;
 
-/// Both backends.
 pub struct BackendPair {
     pub name: String,
     pub bound: f64,

@@ -9,7 +9,6 @@ use crate::case::{BYTES, BackendCase, executor, on_a_gpu, sequence};
 use crate::host_executor::{HostExecutor, PlantedFault};
 use crate::pair::BackendPair;
 
-/// Tiles of noise.
 fn tiles(case: &BackendCase, count: u32) -> Vec<ImageTile> {
     let side = case.weights.config.vision.as_ref().unwrap().tile;
     let pixel = |value: u32| value as f32 / 48.0 - 1.0;

@@ -11,7 +11,6 @@ const ORDERS: [u64; 2] = [1, 2];
 
 /// A kernel file and its comparison.
 pub struct KernelFamily {
-    /// Name in `kernels/`.
     pub file: &'static str,
     /// Runs every kernel of the file on cases and compares; the error names the difference.
     pub check: fn(&KernelRunner) -> Result<(), String>,
@@ -28,22 +27,18 @@ pub enum BugKind {
     Barrier,
     /// State that one token, chunk or slot leaves for the next.
     State,
-    /// The mathematics.
     Formula,
 }
 
 /// An edit of the source.
 pub struct PlantedBug {
-    /// What it breaks.
     pub kind: BugKind,
     /// Text that occurs once in the file, or in one of the headers that it includes.
     pub find: &'static str,
-    /// Its replacement.
     pub put: &'static str,
 }
 
 impl KernelFamily {
-    /// The original source.
     pub fn source(&self) -> KernelSource<'static> {
         *KERNELS.iter().find(|source| source.name == self.file).expect("the file is one of the kernels")
     }

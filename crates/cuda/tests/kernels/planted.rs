@@ -36,7 +36,6 @@ pub enum BugOutcome {
     Died(i32),
     /// The process had not ended at the deadline.
     Endless,
-    /// Nothing detected it.
     Passes,
 }
 

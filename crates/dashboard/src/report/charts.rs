@@ -6,9 +6,7 @@ use crate::format::{count, duration, percent, spaced_name};
 
 #[derive(Debug, Clone)]
 pub(crate) struct RenderedChart {
-    /// The SVG.
     pub picture: HtmlElement,
-    /// Pixels.
     pub height: u32,
 }
 

@@ -14,33 +14,28 @@ pub(crate) struct HtmlElement {
 /// Elements without an end tag.
 const VOID: [&str; 2] = ["meta", "br"];
 
-/// An empty element.
 pub(crate) fn element(tag: &'static str) -> HtmlElement {
     HtmlElement { tag, head: String::new(), body: String::new() }
 }
 
 impl HtmlElement {
-    /// Adds an attribute.
     #[expect(clippy::needless_pass_by_value, reason = "callers pass new and borrowed values alike")]
     pub fn set(mut self, name: &str, value: impl ToString) -> Self {
         self.head.push_str(&format!(" {name}=\"{}\"", escaped(&value.to_string())));
         self
     }
 
-    /// Appends text.
     pub fn text(mut self, text: impl AsRef<str>) -> Self {
         self.body.push_str(&escaped(text.as_ref()));
         self
     }
 
-    /// Appends another element.
     #[expect(clippy::needless_pass_by_value, reason = "an element belongs to one parent")]
     pub fn with(mut self, child: HtmlElement) -> Self {
         child.write(&mut self.body);
         self
     }
 
-    /// Appends other elements.
     pub fn with_all(self, children: impl IntoIterator<Item = HtmlElement>) -> Self {
         children.into_iter().fold(self, Self::with)
     }

@@ -12,7 +12,6 @@ use crate::metrics::DeviceKind;
 pub(super) struct ReportPlot {
     /// Id in the page, and name of its picture.
     pub name: &'static str,
-    /// Heading.
     pub title: String,
     /// A note below the plot.
     note: String,

@@ -24,7 +24,6 @@ use crate::follow::{DashboardState, DashboardSubject, StateChange, follow};
 use crate::format::clean;
 use crate::live::{self, poll};
 
-/// What to watch.
 #[derive(Debug, Clone)]
 pub enum WatchSource {
     /// A run directory or a data set on this machine.
@@ -48,7 +47,6 @@ pub enum WatchError {
     Address {
         /// The given address, cut short.
         address: String,
-        /// The remedy.
         why: &'static str,
     },
     /// The file of the token cannot be used.
@@ -56,28 +54,13 @@ pub enum WatchError {
     Token(#[from] furrow_wire::TokenError),
     /// No answer, or not in time.
     #[error("the dashboard at {host} does not answer: {why}")]
-    Silent {
-        /// Host and port.
-        host: String,
-        /// The error.
-        why: String,
-    },
+    Silent { host: String, why: String },
     /// The dashboard refuses the request.
     #[error("the dashboard at {host} refuses: {why}")]
-    Refused {
-        /// Host and port.
-        host: String,
-        /// The dashboard's message.
-        why: String,
-    },
+    Refused { host: String, why: String },
     /// A run directory that cannot be read.
     #[error("{run}: {why}")]
-    Unreadable {
-        /// Its name.
-        run: String,
-        /// Why not.
-        why: String,
-    },
+    Unreadable { run: String, why: String },
     /// The terminal cannot be set up or written.
     #[error("the terminal cannot be used")]
     Terminal(#[from] std::io::Error),
@@ -172,7 +155,6 @@ impl DashboardAddress {
         within(DEADLINE, self.whole(answer), &silent).await
     }
 
-    /// Reads one snapshot.
     async fn snapshot(&self) -> Result<RunSnapshot, WatchError> {
         let (overview, job) = (self.get("/api/overview").await?, self.get("/api/job").await?);
         // A coordinator that is late for this question does not end the run.

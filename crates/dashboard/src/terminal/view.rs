@@ -46,7 +46,6 @@ impl TerminalScreen {
         }
     }
 
-    /// Applies a command.
     pub fn apply(&mut self, wish: UserCommand) {
         let page = match wish {
             UserCommand::Page(page) if page < PAGES.len() => page,
@@ -70,7 +69,6 @@ impl TerminalScreen {
         };
     }
 
-    /// Renders the screen.
     pub fn draw(&mut self, frame: &mut Frame<'_>) {
         let areas = Layout::vertical([
             Constraint::Length(1),

@@ -41,7 +41,8 @@ async fn every_control_is_known() {
         ),
         // Tiles: `live.rs`.
         ("/sessions", &[]),
-        // `every_filter_asks_what_the_api_answers`, `the_table_is_filtered_sorted_and_walked_through`.
+        // `every_filter_asks_what_the_api_answers`,
+        // `the_table_is_filtered_sorted_and_walked_through`.
         (
             "/trajectories",
             &[
@@ -98,7 +99,8 @@ async fn every_control_is_known() {
                 "summary numbers-steps-count-fold",
             ],
         ),
-        // `keyboard.rs`, `what_was_unfolded_stays_so_and_links_lead_where_they_say`; draining and stopping: `live.rs`.
+        // `keyboard.rs`, `what_was_unfolded_stays_so_and_links_lead_where_they_say`; draining and
+        // stopping: `live.rs`.
         (
             "/job",
             &[

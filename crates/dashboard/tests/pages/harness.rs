@@ -92,7 +92,6 @@ impl TestDashboard {
         format!("http://{}{path}", self.address)
     }
 
-    /// The answer's JSON.
     pub async fn get(&self, path: &str) -> Value {
         let (status, body) = super::http::get(self.address, path, &[]).await;
         assert_eq!(status, 200, "{path}: {body}");

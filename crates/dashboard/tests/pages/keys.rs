@@ -7,7 +7,6 @@ use serde::Deserialize;
 
 use crate::harness::{script, wait_for};
 
-/// The focused element.
 #[derive(Debug, Deserialize, PartialEq)]
 pub struct FocusState {
     /// Its tag, id and the start of its text.

@@ -95,7 +95,8 @@ async fn inspect_page(tab: &BrowserTab, rules: RefusalRules) -> Result<Option<St
             .await
         {
             Ok(looks) => looks,
-            // The document was replaced while the script ran: it is inspected after the next action.
+            // The document was replaced while the script ran: it is inspected after the next
+            // action.
             Err(EnvironmentError::Failed(_)) => return Ok(None),
             Err(error) => return Err(error),
         };
@@ -110,7 +111,6 @@ pub enum BlockedPages {
     Live,
     /// All pages; for trying the detection out.
     All,
-    /// None.
     Never,
 }
 

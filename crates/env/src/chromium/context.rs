@@ -74,7 +74,6 @@ enum FollowResult {
 pub(super) struct NetworkScope {
     /// The hosts of the task, for navigations that the policy itself requests.
     pub allow: AllowList,
-    /// The egress filter.
     pub egress: EgressFilter,
     /// The interceptor in front of it, if an archive is recorded or replayed.
     pub network: Option<NetworkInterceptor>,
@@ -89,7 +88,6 @@ pub(super) struct BrowserContext {
     id: BrowserContextId,
     task: Task,
     network_scope: NetworkScope,
-    /// Oldest first.
     tabs: Vec<BrowserTab>,
     active: usize,
     /// The policy has acted: from now on it is responsible for where its page goes.
@@ -103,9 +101,7 @@ pub(super) struct BrowserContext {
     step_time: StepTime,
     /// Watches for navigations of the page itself in that step, while its clock is under control.
     arrival: Option<NavigationWatch>,
-    /// Dialogs already reported.
     dialogs_reported: u32,
-    /// Downloads already reported.
     downloads_reported: u32,
     popups_closed: u32,
 }

@@ -15,7 +15,6 @@ use tokio_util::sync::CancellationToken;
 use super::process::BrowserError;
 use crate::environment::EnvironmentError;
 
-/// A connected browser.
 #[derive(Debug)]
 pub(super) struct BrowserLink {
     pub browser: Browser,

@@ -62,7 +62,6 @@ pub enum BrowserError {
     /// The configured program cannot be started.
     #[error("env.browser: {path} is {what}; name the program itself, such as {}", LOOKED_FOR[0])]
     NoProgram {
-        /// The configured path.
         path: PathBuf,
         /// What the path is instead of a program.
         what: &'static str,
@@ -70,7 +69,6 @@ pub enum BrowserError {
     /// Libraries or fonts of the job cannot be used.
     #[error("{key}: {path} {what}")]
     Given {
-        /// The job's key.
         key: &'static str,
         /// The folder or file.
         path: PathBuf,
@@ -82,23 +80,16 @@ pub enum BrowserError {
         "the browser {path} needs shared libraries that are not found: {missing}; install them, or name the folder that holds them in env.browser_libraries ({message})"
     )]
     MissingLibraries {
-        /// The program.
         path: PathBuf,
         /// Names of the missing libraries.
         missing: String,
-        /// The loader's message.
         message: String,
     },
     /// The machine refuses user namespaces, which the sandbox needs.
     #[error(
         "the browser {path} cannot make its sandbox: user namespaces are refused here; allow them, or set env.sandbox = false where the container is the sandbox ({messages})"
     )]
-    Sandbox {
-        /// The program.
-        path: PathBuf,
-        /// Its last messages.
-        messages: String,
-    },
+    Sandbox { path: PathBuf, messages: String },
     /// The user to run as does not exist.
     #[error(
         "env.browser_user: there is no user {user:?} on this machine; name an ordinary user, such as \"nobody\""
@@ -112,17 +103,11 @@ pub enum BrowserError {
     Io {
         /// The operation that failed.
         what: &'static str,
-        /// The I/O error.
         source: std::io::Error,
     },
     /// The browser ended or did not listen in time.
     #[error("the browser {path} did not start: {messages}")]
-    Start {
-        /// The program.
-        path: PathBuf,
-        /// Its last messages.
-        messages: String,
-    },
+    Start { path: PathBuf, messages: String },
     /// The browser's version is not supported.
     #[error("env.browser: {found} is too old; Furrow needs Chromium {wanted} or newer")]
     Version {

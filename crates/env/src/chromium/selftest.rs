@@ -20,7 +20,6 @@ const VERSION_MIN: u32 = 150;
 
 const VIEWPORT: Size = Size::new(320, 200);
 
-/// Tests a browser.
 pub(super) async fn run(running: &RunningBrowser, config: &BrowserConfig) -> Result<(), BrowserError> {
     let began = Instant::now();
     let outcome = try_all(running, config).await;

@@ -33,11 +33,8 @@ struct AttackPage {
 /// The policy's behaviour on the page.
 #[derive(Debug, Clone, Copy)]
 enum PageAct {
-    /// Waits.
     Look,
-    /// Clicks twice.
     Click,
-    /// Clicks and types.
     Type,
     /// Clicks, then goes to another page.
     Leave,

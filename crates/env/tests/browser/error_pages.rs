@@ -46,7 +46,6 @@ enum ExpectedPage<'a> {
     Error(&'a str, FaultOwner),
 }
 
-/// Compares the evidence.
 async fn check(name: &str, environment: &mut Box<dyn Environment>, want: &ExpectedPage<'_>) {
     let evidence = environment.evidence().await.unwrap_or_else(|| panic!("{name}: no evidence"));
     let json = evidence.probe_json.unwrap_or_else(|| panic!("{name}: no report"));

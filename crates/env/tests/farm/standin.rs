@@ -345,14 +345,11 @@ impl RegistrationService for StubCoordinator {
 pub enum PolicyBehaviour {
     /// A click in the middle of the picture.
     Click,
-    /// This action.
     Act(Action),
     /// A reply that cannot be parsed.
     Nonsense,
     ContextFull,
-    /// The policy fails.
     Fails,
-    /// No reply, ever.
     Silence,
     /// Not even the answer that opens the session.
     NothingAtAll,
@@ -367,7 +364,6 @@ pub struct PolicyNotes {
     pub past: Vec<(u32, usize, Option<Outcome>)>,
     /// For each observation: its trajectory and step.
     pub observed: Vec<(String, u32)>,
-    /// Hints received.
     pub hints: Vec<String>,
     pub closed: u32,
     /// Whether a client waits for an answer that will not come.

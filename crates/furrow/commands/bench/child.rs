@@ -47,7 +47,6 @@ pub struct FarmPlan {
     pub steps_max: Option<u32>,
 }
 
-/// A running farm.
 pub struct FarmProcess {
     child: Child,
     folder: PathBuf,

@@ -73,7 +73,6 @@ pub fn run(args: &LlamaArgs) -> Result<(), CommandFailure> {
     report.print(&args.bench)
 }
 
-/// A data type.
 #[derive(Clone, Copy)]
 struct NumberFormat {
     name: &'static str,

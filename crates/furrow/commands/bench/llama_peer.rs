@@ -38,10 +38,8 @@ pub struct LlamaCase<'a> {
 /// Tokens per second of one run.
 #[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
 pub struct TokenRates {
-    /// Number of sequences.
     #[serde(rename = "pl")]
     pub sequences: u32,
-    /// Over all prompts.
     #[serde(rename = "speed_pp")]
     pub prefill: f64,
     /// Over all sequences together.

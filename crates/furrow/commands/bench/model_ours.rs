@@ -40,7 +40,6 @@ pub struct BenchLoad {
 }
 
 impl CpuModel {
-    /// Loads a checkpoint.
     pub fn open(
         folder: &Path,
         compute: ProductPrecision,

@@ -48,7 +48,6 @@ impl PlaywrightPeer {
         Ok(Self { folder: folder.to_owned(), browser })
     }
 
-    /// Runs one round.
     pub async fn run(&self, args: &PaceArgs) -> anyhow::Result<(StartTimes, PaceMeasurement)> {
         let mut child = self.command(args)?.spawn().context("starting node")?;
         let ran = measure(&mut child, args).await;

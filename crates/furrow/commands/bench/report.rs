@@ -147,7 +147,6 @@ pub fn percentile(values: &[f64], percent: f64) -> Option<f64> {
     sorted.get(rank.saturating_sub(1)).copied()
 }
 
-/// Megabytes per second.
 pub fn megabytes_a_second(bytes: u64, time: Duration) -> f64 {
     bytes as f64 / 1e6 / time.as_secs_f64()
 }

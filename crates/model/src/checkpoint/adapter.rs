@@ -63,9 +63,7 @@ struct LoraMerge<'a> {
     first_row: usize,
     rank: usize,
     scale: f32,
-    /// `[r, in]`
     a: Vec<f32>,
-    /// `[out, r]`
     b: Vec<f32>,
     module: &'a str,
 }

@@ -37,7 +37,6 @@ const HASH_DIGITS: usize = 64;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DeltaManifest {
-    /// Always `furrow.delta`.
     pub format: DeltaFormat,
     /// Version of the format: 1.
     pub format_version: u32,
@@ -50,7 +49,6 @@ pub struct DeltaManifest {
     pub weights_sha256: Option<String>,
 }
 
-/// Value of `format`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum DeltaFormat {
     /// A delta of this program.
@@ -58,11 +56,9 @@ pub enum DeltaFormat {
     Furrow,
 }
 
-/// One weight file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DeltaFile {
-    /// Its size.
     pub bytes: u64,
     /// Its SHA-256, 64 hexadecimal digits.
     pub sha256: String,

@@ -64,30 +64,18 @@ pub enum HeaderError {
     Json(#[source] serde_json::Error),
     /// Two tensors have one name.
     #[error("tensor {name} is named twice")]
-    Twice {
-        /// Which one.
-        name: String,
-    },
+    Twice { name: String },
     /// A type that is not one of the format's.
     #[error("tensor {name} has the unknown type {dtype}")]
-    Dtype {
-        /// Which one.
-        name: String,
-        /// Its type.
-        dtype: String,
-    },
+    Dtype { name: String, dtype: String },
     /// Shape and byte range contradict each other.
     #[error(
         "tensor {name} of type {dtype} and shape {shape} cannot have the byte range {start}..{end} of the data"
     )]
     Size {
-        /// Which one.
         name: String,
-        /// Its type.
         dtype: String,
-        /// Its shape.
         shape: String,
-        /// Its first byte.
         start: u64,
         /// The byte after its last.
         end: u64,
@@ -97,7 +85,6 @@ pub enum HeaderError {
         "tensor {name} ends at byte {end} of the data, but the file has {data}: it is truncated; copy it again"
     )]
     Beyond {
-        /// The tensor.
         name: String,
         /// The byte after its last.
         end: u64,
@@ -109,13 +96,11 @@ pub enum HeaderError {
     Overlap {
         /// The one that starts first.
         first: String,
-        /// The other.
         second: String,
     },
     /// Bytes that belong to no tensor.
     #[error("bytes {start}..{end} of the data belong to no tensor; the format allows no gaps")]
     Gap {
-        /// First of them.
         start: usize,
         /// The one after the last.
         end: usize,

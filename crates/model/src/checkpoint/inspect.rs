@@ -18,7 +18,6 @@ use crate::config::{Config, LayerKind, TextConfig};
 pub struct CheckpointInspection {
     /// The model; `None` if its configuration is refused.
     pub model: Option<ModelFacts>,
-    /// The weight files.
     pub files: Vec<FileFacts>,
     /// Bytes on disk by number type.
     pub bytes_by_type: BTreeMap<String, u64>,
@@ -33,9 +32,7 @@ pub struct CheckpointInspection {
 pub struct ModelFacts {
     /// One character a layer: `M` SSM, `*` attention, `-` MLP, `E` experts.
     pub pattern: String,
-    /// Layers by kind.
     pub layers: LayerCounts,
-    /// Parameters by part.
     pub parameters: ParameterCounts,
     /// Whether it reads images.
     pub vision: bool,
@@ -46,13 +43,9 @@ pub struct ModelFacts {
 /// One number a kind of layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 pub struct LayerCounts {
-    /// Mamba-2.
     pub ssm: u64,
-    /// Attention.
     pub attention: u64,
-    /// MLP.
     pub mlp: u64,
-    /// Mixture of experts.
     pub moe: u64,
 }
 
@@ -60,19 +53,15 @@ pub struct LayerCounts {
 /// file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 pub struct ParameterCounts {
-    /// The embedding table.
     pub embeddings: u64,
-    /// Layers, pre-norms included.
     pub layers: LayerCounts,
     /// The final norm and the output head.
     pub head: u64,
-    /// The vision tower.
     pub tower: u64,
     /// The projector behind it.
     pub projector: u64,
     /// Everything but tower and projector.
     pub text: u64,
-    /// Everything.
     pub total: u64,
 }
 
@@ -93,14 +82,10 @@ pub struct SessionState {
     pub kv_bfloat16_bytes_a_token: u64,
 }
 
-/// A weight file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct FileFacts {
-    /// Its name.
     pub name: String,
-    /// Its size.
     pub bytes: u64,
-    /// Tensors in it.
     pub tensors: u64,
 }
 

@@ -31,7 +31,6 @@ pub(super) struct TensorPiece {
 /// Locations of all required tensors, and the names of the others.
 #[derive(Debug, Default)]
 pub(super) struct TensorLayout {
-    /// By published name.
     pub(super) tensors: HashMap<String, LocatedTensor>,
     /// Names in the files that belong to no part of this model.
     pub(super) ignored: Vec<String>,

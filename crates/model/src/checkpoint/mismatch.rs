@@ -19,17 +19,11 @@ pub struct TensorMismatches(pub Vec<TensorMismatch>);
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TensorMismatch {
     /// No file holds it.
-    Missing {
-        /// Its published name.
-        name: String,
-        /// Its shape.
-        shape: Vec<usize>,
-    },
+    Missing { name: String, shape: Vec<usize> },
     /// It has another shape.
     Shape {
         /// Its name in the file.
         name: String,
-        /// Its shape.
         found: Vec<usize>,
         /// Shape of the configuration.
         wanted: Vec<usize>,
@@ -40,35 +34,19 @@ pub enum TensorMismatch {
     Dtype {
         /// Its name in the file.
         name: String,
-        /// Its type.
         dtype: Dtype,
     },
     /// The same tensor under two names.
-    Twice {
-        /// The first.
-        first: String,
-        /// The second.
-        second: String,
-    },
+    Twice { first: String, second: String },
     /// The model has no tensor of this name.
     Unknown {
         /// Its name in the file.
         name: String,
     },
     /// The index assigns it to a file that does not hold it.
-    NotInShard {
-        /// Its name.
-        name: String,
-        /// The file.
-        file: String,
-    },
+    NotInShard { name: String, file: String },
     /// A file holds it, but the index assigns it to another file or to none.
-    NotInIndex {
-        /// Its name.
-        name: String,
-        /// The file.
-        file: String,
-    },
+    NotInIndex { name: String, file: String },
 }
 
 impl TensorMismatches {

@@ -29,60 +29,28 @@ pub enum ShardError {
     File(#[from] FileError),
     /// There are no weight files.
     #[error("{} holds neither {SINGLE} nor {INDEX}; give the directory of a Hugging Face checkpoint", dir.display())]
-    NoWeights {
-        /// The directory.
-        dir: PathBuf,
-    },
+    NoWeights { dir: PathBuf },
     /// A weight file that the index does not name: the directory mixes two checkpoints.
     #[error("{} is not in the index; delete it, or write the index again", path.display())]
-    Unnamed {
-        /// Which file.
-        path: PathBuf,
-    },
+    Unnamed { path: PathBuf },
     /// The index is not JSON of the expected form.
     #[error("{} is not a JSON object with a `weight_map` from tensor to file", path.display())]
-    NotIndex {
-        /// The index.
-        path: PathBuf,
-        /// Where parsing failed.
-        source: serde_json::Error,
-    },
+    NotIndex { path: PathBuf, source: serde_json::Error },
     /// The index names something that is not a file of the directory.
     #[error("{} names the file {name}; use the plain name of a .safetensors file in the directory", path.display())]
-    Outside {
-        /// The index.
-        path: PathBuf,
-        /// The name.
-        name: String,
-    },
+    Outside { path: PathBuf, name: String },
     /// The index names a file that does not exist.
     #[error("{} names {name}, which does not exist; copy the missing shard", path.display())]
-    Absent {
-        /// The index.
-        path: PathBuf,
-        /// The name.
-        name: String,
-    },
+    Absent { path: PathBuf, name: String },
     /// More files than any checkpoint has.
     #[error("{} names {files} files; at most {SHARDS_MAX} are supported", path.display())]
-    TooMany {
-        /// The index.
-        path: PathBuf,
-        /// How many.
-        files: usize,
-    },
+    TooMany { path: PathBuf, files: usize },
     /// The operating system refused to map a file.
     #[error("cannot map {} into memory", path.display())]
-    Map {
-        /// Which file.
-        path: PathBuf,
-        /// The system's error.
-        source: io::Error,
-    },
+    Map { path: PathBuf, source: io::Error },
     /// A file is not a valid safetensors file.
     #[error("{} is not a valid safetensors file", path.display())]
     Header {
-        /// Which file.
         path: PathBuf,
         /// What is wrong with it.
         source: HeaderError,
@@ -97,7 +65,6 @@ pub(super) struct WeightFiles {
     pub(super) index: Option<BTreeMap<String, String>>,
 }
 
-/// One weight file.
 #[derive(Debug)]
 pub(super) struct WeightFile {
     pub(super) name: String,
@@ -108,7 +75,6 @@ pub(super) struct WeightFile {
 /// Where the bytes of a weight file are stored.
 #[derive(Debug)]
 pub(super) enum FileBytes {
-    /// In the file.
     Mapped(Mmap),
     /// In memory, because they were computed.
     Made(Vec<u8>),

@@ -37,9 +37,7 @@ pub(super) struct TensorRows<'a> {
 /// Stored numbers, borrowed where their alignment permits.
 #[derive(Debug)]
 pub enum StoredNumbers<'a> {
-    /// float32.
     F32(Cow<'a, [f32]>),
-    /// bfloat16 bits.
     Bf16(Cow<'a, [u16]>),
 }
 
@@ -48,7 +46,6 @@ impl<'a> Tensor<'a> {
         Self { shape, pieces }
     }
 
-    /// Its shape.
     pub fn shape(&self) -> &[usize] {
         &self.shape
     }

@@ -12,7 +12,6 @@ use crate::file::FileError;
 /// What a directory of weights holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum UpdateForm {
-    /// A whole checkpoint.
     Full,
     /// Full new values of some tensors: see [`super::DeltaManifest`].
     Delta,
@@ -26,7 +25,6 @@ pub enum UpdateError {
     /// A file could not be read.
     #[error(transparent)]
     File(#[from] FileError),
-    /// A weight file.
     #[error(transparent)]
     Shards(#[from] ShardError),
     /// The checkpoint's own weights, or the result, are invalid.
@@ -36,26 +34,15 @@ pub enum UpdateError {
     #[error(
         "{} holds neither config.json nor {DELTA_MANIFEST} nor {ADAPTER_CONFIG}; give a checkpoint, a delta or a LoRA adapter", dir.display()
     )]
-    NoForm {
-        /// The directory.
-        dir: PathBuf,
-    },
+    NoForm { dir: PathBuf },
     /// A JSON file does not have the expected form.
     #[error("{} is not valid JSON of the expected form", path.display())]
-    Json {
-        /// Which file.
-        path: PathBuf,
-        /// Where parsing failed.
-        source: serde_json::Error,
-    },
+    Json { path: PathBuf, source: serde_json::Error },
     /// A key of a JSON file has a value that is not accepted.
     #[error("{}: {key} is {value}; {right}", path.display())]
     Key {
-        /// Which file.
         path: PathBuf,
-        /// Which key.
         key: String,
-        /// Its value.
         value: String,
         /// What it must be.
         right: String,
@@ -63,9 +50,7 @@ pub enum UpdateError {
     /// A file differs from what the manifest describes.
     #[error("{} is not the file that {DELTA_MANIFEST} describes: its {what} is {found}, not {expected}; copy it again", path.display())]
     OtherFile {
-        /// Which file.
         path: PathBuf,
-        /// `size` or `SHA-256`.
         what: &'static str,
         /// Value in the manifest.
         expected: String,
@@ -74,22 +59,13 @@ pub enum UpdateError {
     },
     /// A weight file that the manifest does not name.
     #[error("{} is not named by {DELTA_MANIFEST}; delete it, or write the manifest again", path.display())]
-    Unnamed {
-        /// Which file.
-        path: PathBuf,
-    },
+    Unnamed { path: PathBuf },
     /// Its tensors do not match the model.
     #[error("{}: {mismatches}", dir.display())]
-    Mismatches {
-        /// The directory.
-        dir: PathBuf,
-        /// Every mismatch.
-        mismatches: TensorMismatches,
-    },
+    Mismatches { dir: PathBuf, mismatches: TensorMismatches },
     /// A tensor that cannot be applied.
     #[error("{}: {} {why}", path.display(), displayed_name(name))]
     Tensor {
-        /// The file.
         path: PathBuf,
         /// The tensor's name in it.
         name: String,
@@ -98,16 +74,11 @@ pub enum UpdateError {
     },
     /// It holds no tensor of this model.
     #[error("{} changes no tensor of this model", dir.display())]
-    Empty {
-        /// The directory.
-        dir: PathBuf,
-    },
+    Empty { dir: PathBuf },
     /// The weights after the update have another hash than expected.
     #[error("{}: the updated weights have the SHA-256 {found}, not {expected}", dir.display())]
     OtherWeights {
-        /// The directory.
         dir: PathBuf,
-        /// Expected hash.
         expected: String,
         /// Hash of the result.
         found: String,

@@ -8,7 +8,6 @@ use crate::config::{Config, LayerKind, MoeConfig, SsmConfig, TextConfig, VisionC
 pub struct RequiredTensor {
     /// Its published name, without the outer `language_model.`.
     pub name: String,
-    /// Its shape.
     pub shape: Vec<usize>,
     /// Whether it may have more rows than `shape`: true for tables that are looked up by row.
     pub more_rows: bool,
@@ -19,13 +18,11 @@ pub struct RequiredTensor {
 /// A part of a model, for sums over tensors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ModelPart {
-    /// The embedding table.
     Embeddings,
     /// The final norm and the output head.
     Head,
     /// A layer, its pre-norm included.
     Layer(LayerKind),
-    /// The vision tower.
     Tower,
     /// The projector behind it.
     Projector,

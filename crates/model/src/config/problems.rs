@@ -13,20 +13,10 @@ pub enum ConfigError {
     File(#[from] FileError),
     /// It is not JSON, even with Python's three literals for special floats accepted.
     #[error("{} is not JSON", path.display())]
-    NotJson {
-        /// Which file.
-        path: PathBuf,
-        /// Where parsing failed.
-        source: serde_json::Error,
-    },
+    NotJson { path: PathBuf, source: serde_json::Error },
     /// It describes a model that cannot be run here.
     #[error("{}: {problems}", path.display())]
-    Invalid {
-        /// Which file.
-        path: PathBuf,
-        /// Every problem.
-        problems: ConfigProblems,
-    },
+    Invalid { path: PathBuf, problems: ConfigProblems },
 }
 
 /// Every problem of a configuration.
@@ -38,9 +28,7 @@ pub struct ConfigProblems(pub Vec<ConfigProblem>);
 pub struct ConfigProblem {
     /// The key with its sections: `llm_config.hidden_size`.
     pub key: String,
-    /// Its value, shortened.
     pub found: String,
-    /// What is expected.
     pub right: String,
 }
 

@@ -21,7 +21,6 @@ const POSITIONS_MAX: usize = 1 << 30;
 /// The keys that name the layers, newest last.
 pub(super) const LAYER_KEYS: [&str; 3] = ["hybrid_override_pattern", "layers_block_type", "layer_types"];
 
-/// Reads the section.
 pub(super) fn read(fields: ConfigSection<'_>) -> TextConfig {
     refuse_what_is_not_implemented(fields);
     let layers = layers(fields);

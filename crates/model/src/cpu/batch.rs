@@ -7,9 +7,7 @@ use crate::backend::{BackendCapacity, BackendError, BatchValidator, SequenceSpan
 pub(super) struct SpanRows {
     /// Index of the span in the batch.
     pub span: usize,
-    /// Its first row.
     pub base: usize,
-    /// Number of rows.
     pub len: usize,
     /// Tokens before the first row.
     pub start: usize,

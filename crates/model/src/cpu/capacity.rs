@@ -8,7 +8,6 @@ use crate::config::{Config, LayerKind, MoeConfig, TextConfig, VisionConfig};
 /// Bytes of a backend, by part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MemoryUse {
-    /// All weights.
     pub weights: u64,
     /// SSM states of all slots.
     pub ssm: u64,

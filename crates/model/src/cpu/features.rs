@@ -3,7 +3,6 @@
 use super::CpuOpenError;
 use crate::backend::{BackendError, TileFeature};
 
-/// Storage for features.
 #[derive(Debug)]
 pub(super) struct FeatureStore {
     width: usize,
@@ -52,7 +51,6 @@ impl FeatureStore {
         Ok(TileFeature(index))
     }
 
-    /// Releases one feature.
     pub fn release(&mut self, feature: TileFeature) {
         let entry = &mut self.entries[feature.0 as usize];
         assert!(!entry.is_empty(), "feature {} does not exist", feature.0);
@@ -66,7 +64,6 @@ impl FeatureStore {
         (!entry.is_empty()).then(|| entry.len() / self.width)
     }
 
-    /// One row.
     pub fn row(&self, feature: TileFeature, row: usize) -> &[f32] {
         &self.entries[feature.0 as usize][row * self.width..(row + 1) * self.width]
     }

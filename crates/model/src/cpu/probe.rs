@@ -11,28 +11,17 @@ use crate::layers::attention;
 pub enum ProbeEvent<'a> {
     /// The residual stream `[rows, H]` at the input of a layer; the input of layer 0 are the
     /// embeddings.
-    Entering {
-        /// Which.
-        layer: usize,
-        /// `[rows, H]`.
-        rows: &'a [f32],
-    },
+    Entering { layer: usize, rows: &'a [f32] },
     /// Routing of an expert layer.
     Routed {
-        /// Which.
         layer: usize,
-        /// `[rows, experts]`.
         logits: &'a [f32],
-        /// `[rows, k]`, ascending.
         experts: &'a [u32],
         /// `[rows, k]`, normalised and scaled.
         weights: &'a [f32],
     },
     /// Rows whose logits are needed, after the last norm, `[rows, H]`, in the order of the logits.
-    FinalNorm {
-        /// `[requested rows, H]`.
-        rows: &'a [f32],
-    },
+    FinalNorm { rows: &'a [f32] },
 }
 
 /// Callback that receives the events.

@@ -7,7 +7,6 @@ use std::ops::{Deref, DerefMut};
 use super::CpuOpenError;
 use crate::kernels::AlignedBuffer;
 
-/// Values, initially zero.
 pub(super) struct FloatBuffer(AlignedBuffer);
 
 impl FloatBuffer {

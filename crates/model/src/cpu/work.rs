@@ -56,7 +56,6 @@ pub(super) struct ScanJob<'a> {
     pub piece: SpanRows,
     /// The first of these heads.
     pub head: usize,
-    /// Their states.
     pub states: &'a mut [f32],
     /// Their outputs, `[heads, rows, head size]`.
     pub y: &'a mut [f32],

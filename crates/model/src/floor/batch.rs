@@ -5,9 +5,7 @@ use super::{DeviceSpec, ModelWork, WorkPart, seconds};
 /// Tokens of one sequence that are prefilled.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct PrefillSpan {
-    /// Tokens.
     pub new: f64,
-    /// Tokens before them.
     pub past: f64,
 }
 
@@ -59,7 +57,6 @@ impl BatchFloor {
         [decode, prefill]
     }
 
-    /// Total seconds.
     pub fn seconds(&self) -> f64 {
         self.decode + self.prefill
     }

@@ -59,7 +59,6 @@ pub struct ConcurrentWork {
 }
 
 impl ConcurrentWork {
-    /// Appends more work.
     pub fn add(&mut self, parts: Vec<WorkPart>) {
         self.waiting.extend(parts.into_iter().map(|part| (part, 1.0)));
     }

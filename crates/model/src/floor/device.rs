@@ -1,15 +1,12 @@
 //! Devices and the rates that they reach.
 
-/// A device.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct DeviceSpec {
     /// Its name on the command line.
     pub name: &'static str,
-    /// Bytes a second.
     pub bandwidth: f64,
     /// bfloat16 matrix operations a second, dense.
     pub flops: f64,
-    /// Bytes of memory.
     pub memory: f64,
     /// Source of these numbers.
     pub source: &'static str,

@@ -19,7 +19,6 @@ pub struct SessionMix {
     pub instructions: usize,
     /// Seconds that the page takes a step.
     pub page_seconds: f64,
-    /// Sessions at once.
     pub sessions: usize,
 }
 
@@ -42,7 +41,6 @@ pub struct RolloutFloor {
     pub trajectories_per_hour: f64,
     /// Trajectories per hour if the device took no time at all: limited by sessions and pages.
     pub session_bound_per_hour: f64,
-    /// Steps a second.
     pub steps_per_second: f64,
     /// Sessions that decode at the same time.
     pub decode_batch: f64,
@@ -86,9 +84,7 @@ struct StepWork {
 /// Tokens to prefill at one step, and tokens before them.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct TurnTokens {
-    /// Tokens to prefill.
     pub new: f64,
-    /// Tokens before those.
     pub past: f64,
     /// Sampled tokens after both.
     pub sampled: f64,

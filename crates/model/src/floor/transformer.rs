@@ -10,9 +10,7 @@ pub struct Transformer {
     pub name: &'static str,
     /// Layers, each attention and MLP.
     pub layers: usize,
-    /// Width.
     pub hidden: usize,
-    /// Query heads.
     pub heads: usize,
     /// Key and value heads.
     pub kv_heads: usize,
@@ -20,7 +18,6 @@ pub struct Transformer {
     pub head_dim: usize,
     /// Width of the gated MLP.
     pub intermediate: usize,
-    /// Vocabulary.
     pub vocabulary: usize,
     /// Blocks of the vision tower, their width and MLP width.
     pub tower: (usize, usize, usize),

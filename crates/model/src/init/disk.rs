@@ -31,7 +31,6 @@ pub(super) fn size(bytes: u64) -> String {
 /// A file of the finished checkpoint.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct PlannedFile {
-    /// Its length.
     pub bytes: u64,
     /// Bytes of it on the disk: all if it is complete, fewer if its writing was interrupted; then
     /// it is written again over them.

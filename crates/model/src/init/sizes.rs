@@ -128,7 +128,6 @@ const PATCH: usize = 16;
 const SHUFFLE: usize = 2;
 
 impl ModelSize {
-    /// All sizes.
     pub const ALL: [Self; 4] = [Self::Mini, Self::Tiny, Self::Small, Self::Nano12b];
 
     /// Its name on the command line.

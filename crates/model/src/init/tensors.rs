@@ -34,7 +34,6 @@ pub(super) enum ValueDistribution {
     Step,
 }
 
-/// One tensor.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct TensorSpec {
     pub name: String,

@@ -25,7 +25,6 @@ const COUNT_MIN: u64 = 2;
 pub(super) const IMAGE: u32 = 16;
 /// First token of a prompt.
 pub(super) const BOS: u32 = 1;
-/// Ends a reply.
 pub(super) const STOP: u32 = 12;
 
 /// The text of a `tokenizer.json` of exactly `size` ids, including marks and bytes.

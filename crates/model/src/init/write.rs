@@ -191,7 +191,6 @@ fn join(flushing: Option<FlushThread<'_>>) -> Result<(), InitError> {
 }
 
 impl ShardFile<'_> {
-    /// Its full length.
     fn bytes(&self, init: &InitSpec) -> u64 {
         let values: usize = self.tensors.iter().map(TensorSpec::values).sum();
         (8 + self.header.len() + values * init.dtype.bytes()) as u64

@@ -27,7 +27,6 @@ pub struct PageView<'a> {
     /// `[head_dim][64]`: the keys of the page are adjacent, so that each lane computes a score and
     /// no sum over lanes is needed.
     pub keys: &'a [f32],
-    /// `[64][head_dim]`.
     pub values: &'a [f32],
 }
 

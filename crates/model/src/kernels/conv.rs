@@ -31,7 +31,6 @@ impl ConvKernel {
         Self { width, kernel, taps: (0..width * kernel).map(tap).collect(), bias: bias.to_vec() }
     }
 
-    /// Channels, W.
     pub fn width(&self) -> usize {
         self.width
     }

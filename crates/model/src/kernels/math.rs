@@ -61,7 +61,6 @@ pub fn add_scaled(to: &mut [f32], scale: f32, from: &[f32]) {
     InstructionSet::best().run(ElementZip { to, from, pair: ScaledPair(scale) });
 }
 
-/// `a . b`.
 pub fn dot(a: &[f32], b: &[f32]) -> f32 {
     assert_eq!(a.len(), b.len(), "two vectors of the same length");
     InstructionSet::best().run(DotProduct { a, b })

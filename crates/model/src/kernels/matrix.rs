@@ -39,7 +39,6 @@ pub struct PackedMatrix {
 /// Contents of a 32-bit value of a packed matrix.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum PackedFormat {
-    /// A float32 weight.
     Float32,
     /// Two bfloat16 weights of neighbouring inputs.
     Bfloat16,

@@ -31,11 +31,9 @@ pub(crate) trait PixelSample: Copy + Default + Send + Sync + 'static {
 
 /// Steps of a weighted sum.
 pub(crate) trait SampleArithmetic<V: Vector, S: PixelSample> {
-    /// The empty sum.
     fn start() -> V;
     /// A weight in every lane.
     fn weight(weight: S::Weight) -> V;
-    /// `sum + weight * values`.
     fn add(sum: V, weight: V, values: &[S; LANES]) -> V;
     /// The values of the sums.
     fn finish(sum: V) -> [S; LANES];
@@ -77,7 +75,6 @@ impl<V: Vector> SampleArithmetic<V, u8> for FixedPoint {
     }
 }
 
-/// float32 throughout.
 pub(crate) struct FloatingPoint;
 
 impl<V: Vector> SampleArithmetic<V, f32> for FloatingPoint {
@@ -118,7 +115,6 @@ impl<W> ResampleTaps<W> {
         self.spans.push((first, start..self.weights.len()));
     }
 
-    /// Number of outputs.
     pub fn count(&self) -> usize {
         self.spans.len()
     }
@@ -193,7 +189,6 @@ impl<S: PixelSample> VectorOp for HorizontalPass<'_, S> {
     }
 }
 
-/// The vertical pass.
 struct VerticalPass<'a, S: PixelSample> {
     taps: &'a ResampleTaps<S::Weight>,
     source: &'a [S],

@@ -16,7 +16,6 @@ impl<'a> StridedRows<'a> {
         Self { values: values.get(at..).unwrap_or_default(), width, stride }
     }
 
-    /// How many.
     pub fn count(&self) -> usize {
         self.values.len().div_ceil(self.stride.max(1))
     }
@@ -26,7 +25,6 @@ impl<'a> StridedRows<'a> {
         self.width
     }
 
-    /// One row.
     #[inline(always)]
     pub fn row(&self, index: usize) -> &'a [f32] {
         &self.values[index * self.stride..][..self.width]

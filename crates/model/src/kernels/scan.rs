@@ -19,7 +19,6 @@ use super::vector::{LANES, Lanes, Vector};
 /// Inputs of one head for some tokens.
 #[derive(Debug, Clone, Copy)]
 pub struct HeadScan<'a> {
-    /// x, `[T][P]`.
     pub x: StridedRows<'a>,
     /// B of the head's group, `[T][N]`.
     pub b: StridedRows<'a>,
@@ -27,7 +26,6 @@ pub struct HeadScan<'a> {
     pub c: StridedRows<'a>,
     /// dt after softplus, `[T][1]`.
     pub dt: StridedRows<'a>,
-    /// exp(dt A), `[T][1]`.
     pub decay: StridedRows<'a>,
     /// D of the head.
     pub skip: f32,

@@ -46,7 +46,6 @@ pub(crate) trait Vector: Copy {
     /// `self < other ? yes : no`.
     fn select_less(self, other: Self, yes: Self, no: Self) -> Self;
 
-    /// Bitwise AND.
     fn and(self, other: Self) -> Self;
     /// The bits shifted to the left.
     fn shift_left<const BITS: u32>(self) -> Self;

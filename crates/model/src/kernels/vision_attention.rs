@@ -47,7 +47,6 @@ impl VisionHead<'_> {
         keys * size + width * tokens + BLOCK * keys + BLOCK * width
     }
 
-    /// Writes `[tokens, size]`.
     pub fn attend(self, work: &mut [f32], out: &mut [f32]) {
         assert_eq!(out.len(), self.tokens() * self.size, "rows of {} values", self.size);
         assert!(

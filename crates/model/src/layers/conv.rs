@@ -14,12 +14,10 @@ use crate::kernels::StridedRows;
 pub struct ConvTaps<'a> {
     /// `[W, kernel]`, by channel.
     pub weights: &'a [f32],
-    /// `[W]`.
     pub bias: &'a [f32],
 }
 
 impl ConvTaps<'_> {
-    /// Number of taps.
     pub fn kernel(&self) -> usize {
         self.weights.len() / self.bias.len()
     }

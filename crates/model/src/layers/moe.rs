@@ -37,7 +37,6 @@ pub struct ExpertScratch<'a> {
     pub wide: &'a mut [f32],
     /// Output of the shared expert, `[m, H]`.
     pub shared: &'a mut [f32],
-    /// Row indices, `m`.
     pub rows: &'a mut [u32],
 }
 

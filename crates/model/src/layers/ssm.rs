@@ -13,9 +13,7 @@ use crate::weights::SsmWeights;
 /// Parameters of one head.
 #[derive(Debug, Clone, Copy)]
 pub struct SsmHead {
-    /// A = -exp(A_log).
     pub a: f32,
-    /// D.
     pub d: f32,
     /// Added to dt before softplus.
     pub dt_bias: f32,
@@ -56,13 +54,9 @@ impl SsmHead {
 /// Inputs of a head for one token.
 #[derive(Debug, Clone, Copy)]
 pub struct SsmToken<'a> {
-    /// `[P]`.
     pub x: &'a [f32],
-    /// `[N]`.
     pub b: &'a [f32],
-    /// `[N]`.
     pub c: &'a [f32],
-    /// Output of `in_proj`.
     pub dt: f32,
 }
 

@@ -56,7 +56,6 @@ impl AllowedTokens {
             .flat_map(|(block, first)| SetBits(*block).map(move |bit| first + bit))
     }
 
-    /// The lowest id.
     pub fn first(&self) -> Option<u32> {
         self.iter().next()
     }

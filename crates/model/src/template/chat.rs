@@ -11,7 +11,6 @@ use super::layout::{LayoutChunk, TemplateField, TurnLayout};
 /// Fixed parts of a chat.
 #[derive(Debug, Clone)]
 pub(super) struct ChatLayout {
-    /// Before the instructions.
     open: Vec<LayoutChunk>,
     first: ContentFrame,
     later: ContentFrame,
@@ -32,10 +31,7 @@ pub enum ChatContent<'a> {
     /// Text, never searched for marks.
     Text(&'a str),
     /// An image of this many rows.
-    Image {
-        /// Its rows.
-        rows: usize,
-    },
+    Image { rows: usize },
 }
 
 /// Ids of a part of a chat.

@@ -8,7 +8,6 @@ use crate::kernels::vision_attention::VisionHead;
 pub(super) struct AttentionShape {
     /// Width of the tower.
     pub hidden: usize,
-    /// Heads.
     pub heads: usize,
     /// Tokens of a tile.
     pub tokens: usize,

@@ -9,11 +9,8 @@ use crate::weights::VisionWeights;
 /// A vision encoder with its weights.
 #[derive(Debug, Clone, Copy)]
 pub struct VisionEncoder<'a> {
-    /// Its weights.
     pub weights: &'a VisionWeights,
-    /// Its shape.
     pub config: &'a VisionConfig,
-    /// Threads and precision.
     pub crew: ComputeContext<'a>,
 }
 

@@ -7,7 +7,6 @@ use sha2::{Digest, Sha256};
 
 use super::outline::{ImageEncoding, ImageOutline};
 
-/// A decoded image.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DecodedImage {
     /// Pixels across, at least 1.
@@ -23,13 +22,11 @@ pub struct DecodedImage {
 /// Limits of accepted images.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ImageLimits {
-    /// Most encoded bytes.
     pub bytes_max: usize,
     /// Shortest side in pixels.
     pub side_min: usize,
     /// Longest side in pixels.
     pub side_max: usize,
-    /// Most pixels.
     pub pixels_max: usize,
 }
 
@@ -46,12 +43,7 @@ impl Default for ImageLimits {
 pub enum ImageError {
     /// More encoded bytes than allowed.
     #[error("the image has {bytes} bytes, at most {bytes_max} are accepted; send a smaller screenshot")]
-    TooManyBytes {
-        /// Its length.
-        bytes: usize,
-        /// The limit.
-        bytes_max: usize,
-    },
+    TooManyBytes { bytes: usize, bytes_max: usize },
     /// Neither PNG nor JPEG.
     #[error("the image begins with {start:02x?}, which is neither PNG nor JPEG; send one of the two")]
     UnknownEncoding {
@@ -62,33 +54,15 @@ pub enum ImageError {
     #[error(
         "the {encoding:?} of {bytes} bytes is truncated or broken: its end mark cannot be reached from its header; send the whole file"
     )]
-    CutOff {
-        /// Encoding.
-        encoding: ImageEncoding,
-        /// Its length.
-        bytes: usize,
-    },
+    CutOff { encoding: ImageEncoding, bytes: usize },
     /// Sides out of bounds.
     #[error(
         "the image is {width} x {height} pixels; sides from {} to {} and at most {} pixels are accepted",
         limits.side_min, limits.side_max, limits.pixels_max
     )]
-    Size {
-        /// Pixels across.
-        width: usize,
-        /// Pixels down.
-        height: usize,
-        /// Permitted sizes.
-        limits: ImageLimits,
-    },
-    /// The decoder failed.
+    Size { width: usize, height: usize, limits: ImageLimits },
     #[error("the {encoding:?} cannot be decoded")]
-    Broken {
-        /// Encoding.
-        encoding: ImageEncoding,
-        /// The decoder's error.
-        source: image::ImageError,
-    },
+    Broken { encoding: ImageEncoding, source: image::ImageError },
 }
 
 /// Decodes a PNG or a JPEG. Every limit is checked on the header, before pixels are allocated. 16

@@ -7,18 +7,14 @@
 /// Encodings that are read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ImageEncoding {
-    /// Portable Network Graphics.
     Png,
-    /// JPEG.
     Jpeg,
 }
 
 /// Size and structure of an encoded image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct ImageOutline {
-    /// Pixels across.
     pub width: usize,
-    /// Pixels down.
     pub height: usize,
 }
 

@@ -21,7 +21,6 @@ pub fn resize(pixels: &[u8], from: (usize, usize), to: (usize, usize)) -> Vec<u8
 pub(super) trait ResizeSample: PixelSample {
     /// Rounds a position on an axis to the precision in use.
     fn axis_position(position: f64) -> f64;
-    /// Converts a weight.
     fn weight(weight: f64) -> Self::Weight;
 }
 

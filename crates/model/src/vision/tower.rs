@@ -76,7 +76,6 @@ impl VisionEncoder<'_> {
         }
     }
 
-    /// `h = h + proj(attention(LN(h)))`.
     fn attend(&self, space: &mut TowerSpace, block: &VisionBlock) {
         let width = self.config.hidden;
         let TowerSpace { hidden, narrow, wide, heads, .. } = space;
@@ -92,7 +91,6 @@ impl VisionEncoder<'_> {
         self.join(&block.proj, narrow, out, hidden);
     }
 
-    /// `h = h + fc2(gelu(fc1(LN(h))))`.
     fn mlp(&self, space: &mut TowerSpace, block: &VisionBlock) {
         let TowerSpace { hidden, narrow, wide, .. } = space;
         let narrow = resized(narrow, hidden.len());

@@ -45,13 +45,11 @@ impl MadeCheckpoint {
         Self { config: serde_json::from_str(&config).unwrap(), tensors }
     }
 
-    /// Renames tensors.
     pub fn rename(mut self, name: impl Fn(&str) -> String) -> Self {
         self.tensors = self.tensors.into_iter().map(|(old, tensor)| (name(&old), tensor)).collect();
         self
     }
 
-    /// Applies a change.
     pub fn edited(mut self, edit: impl Fn(&mut Self)) -> Self {
         edit(&mut self);
         self
@@ -61,7 +59,6 @@ impl MadeCheckpoint {
         self.tensors.get_mut(name).unwrap_or_else(|| panic!("no tensor {name}"))
     }
 
-    /// Writes one file.
     pub fn write(&self) -> TempDir {
         let dir = self.write_config();
         fs::write(dir.path().join("model.safetensors"), put_together(self.tensors.iter())).unwrap();

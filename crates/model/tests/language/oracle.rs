@@ -22,7 +22,6 @@ pub const CASES: [(&str, ProductPrecision); 6] = [
     ("vl_names_bf16", ProductPrecision::Bfloat16),
 ];
 
-/// A case.
 pub struct OracleCase {
     pub name: &'static str,
     pub compute: ProductPrecision,
@@ -70,7 +69,6 @@ impl OracleCase {
         self.find(name).unwrap_or_else(|| panic!("{}: the oracle has no {name}", self.name))
     }
 
-    /// An int64 tensor.
     #[track_caller]
     pub fn ints(&self, name: &str) -> Vec<u32> {
         let tensors = SafeTensors::deserialize(&self.expected).unwrap();

@@ -9,24 +9,18 @@ pub const DONE: &str = "[DONE]";
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct ApiError {
-    /// HTTP status.
     pub status: u16,
-    /// `error.type`.
     pub kind: &'static str,
-    /// `error.code`.
     pub code: Option<&'static str>,
     /// `error.param`: the key of the request that is wrong.
     pub param: Option<String>,
-    /// `error.message`.
     pub message: String,
 }
 
 /// Fields that all parts of one answer share.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ChatEnvelope {
-    /// `chatcmpl-…`.
     pub id: String,
-    /// Seconds since 1970.
     pub created: u64,
     /// Name of the model.
     pub model: String,
@@ -50,7 +44,6 @@ pub enum ChatFinishReason {
 pub struct TokenLogprob {
     /// Its text; bytes that are not UTF-8 by themselves become U+FFFD.
     pub token: String,
-    /// Its bytes.
     pub bytes: Vec<u8>,
     /// Finite and at most 0.
     pub logprob: f32,
@@ -61,7 +54,6 @@ pub struct TokenLogprob {
 /// A part of a reply.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct ChatDelta {
-    /// Its text.
     pub text: String,
     /// Log-probs of its tokens, if requested.
     pub logprobs: Option<Vec<TokenLogprob>>,
@@ -82,12 +74,10 @@ pub struct TokenUsage {
     pub completion_tokens: u32,
 }
 
-/// A whole reply.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ChatCompletion {
     /// Its text and tokens.
     pub reply: ChatDelta,
-    /// Why it ended.
     pub finish: ChatFinishReason,
     /// Counts of its tokens.
     pub usage: TokenUsage,
@@ -177,7 +167,6 @@ impl TokenUsage {
 }
 
 impl ChatEnvelope {
-    /// A whole completion.
     pub fn completion(&self, completion: &ChatCompletion) -> Value {
         let ChatCompletion { reply, finish, usage, prompt_token_ids } = completion;
         let mut choice = Map::new();

@@ -12,7 +12,6 @@ use crate::chat::Role;
 /// Limits of a request. Its bytes were counted before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ChatLimits {
-    /// Most messages.
     pub messages_max: usize,
     /// Most images in all messages.
     pub images_max: usize,
@@ -22,7 +21,6 @@ pub struct ChatLimits {
     pub max_tokens: u32,
 }
 
-/// A request, checked.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ChatRequest {
     /// Name of the requested model.
@@ -54,7 +52,6 @@ pub struct ChatRequest {
 /// How tokens are sampled.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct RequestSampling {
-    /// 0 is greedy.
     pub temperature: f32,
     /// Nucleus sampling; 1 keeps all.
     pub top_p: f32,
@@ -66,10 +63,8 @@ pub struct RequestSampling {
     pub seed: Option<u64>,
 }
 
-/// One message.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ChatMessage {
-    /// The author.
     pub role: Role,
     /// Texts and images in order; a message of a system or an assistant has texts only.
     pub parts: Vec<MessagePart>,
@@ -81,7 +76,6 @@ pub struct ChatMessage {
 /// A part of a message.
 #[derive(Debug, Clone, PartialEq)]
 pub enum MessagePart {
-    /// Words.
     Text(String),
     /// A PNG or JPEG image as it was encoded.
     Image(Bytes),
@@ -90,9 +84,7 @@ pub enum MessagePart {
 /// The form of a reply.
 #[derive(Debug, Clone, PartialEq)]
 pub enum ResponseFormat {
-    /// Any text.
     Text,
-    /// A JSON object.
     JsonObject,
     /// JSON that matches this schema.
     JsonSchema(Value),

@@ -13,7 +13,6 @@ use serde::{Deserialize, Serialize};
 use crate::constrain::{ConstraintRules, TextCaps};
 use crate::engine::{OnSwap, SwapSettings};
 
-/// `[policy.engine]` as written.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct EngineFile {
@@ -63,7 +62,6 @@ pub struct EngineFile {
     pub offload_bytes: u64,
 }
 
-/// `[policy.audit]` as written.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct AuditFile {
@@ -134,26 +132,20 @@ pub struct LayoutFile {
 /// What computes a model.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum BackendChoice {
-    /// The CPU.
     Cpu,
-    /// A GPU.
     Cuda(GpuPaths, BackendOptions),
 }
 
 /// The checked keys of the `model` policy.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ModelConfig {
-    /// Checkpoint directory.
     pub checkpoint: PathBuf,
-    /// What computes.
     pub backend: BackendChoice,
-    /// Threads.
     pub threads: usize,
     /// Element type of matrix products.
     pub compute: ProductPrecision,
     /// How screenshots are resized.
     pub resample: ResampleMode,
-    /// Sizes, as written.
     pub engine: EngineFile,
     /// How published weights take effect.
     pub swaps: SwapSettings,

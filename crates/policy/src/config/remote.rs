@@ -6,7 +6,6 @@ use furrow_openai::{ApiKey, ClientConfig};
 use serde::{Deserialize, Serialize};
 use url::Url;
 
-/// `[policy.remote]` as written.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct RemoteFile {

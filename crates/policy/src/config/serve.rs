@@ -7,7 +7,6 @@ use std::time::Duration;
 use furrow_openai::server::ChatLimits;
 use serde::{Deserialize, Serialize};
 
-/// `[policy.serve]` as written.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ServeFile {
@@ -26,7 +25,6 @@ pub struct ServeFile {
     pub requests_max: u32,
     /// Most requests that wait for those; one more is refused.
     pub queue_max: u32,
-    /// Most open connections.
     pub connections_max: u32,
     /// Most bytes of a request's body. The bodies of all running and waiting requests are in memory
     /// at once.
@@ -52,7 +50,6 @@ pub struct ServeConfig {
     pub listen: SocketAddr,
     /// File with the token.
     pub token_file: Option<PathBuf>,
-    /// The model's name.
     pub model: String,
     /// Sessions reserved for chats.
     pub sessions_max: u32,

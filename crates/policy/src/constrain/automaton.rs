@@ -124,12 +124,10 @@ impl Automaton {
         Ok(self.step(edges))
     }
 
-    /// Counts processed ids.
     pub fn count(&mut self, work: usize) {
         self.work = self.work.saturating_add(work);
     }
 
-    /// Checks every limit.
     pub fn check_limits(&self) -> Result<(), LimitExceeded> {
         let counted = [
             ("nodes", self.nodes.len(), NODES_MAX),

@@ -12,12 +12,14 @@ use crate::grammar::{self, ActionField, ActionShape, FieldKind, ReplyFrame};
 /// An element of a reply.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum ReplyElement {
-    /// This text.
     Fixed(String),
     /// One of these literals.
     Choices(&'static [&'static str]),
     /// A whole number within these inclusive bounds, without leading zeros.
-    Number { from: u64, to: u64 },
+    Number {
+        from: u64,
+        to: u64,
+    },
     /// At most this many ids of free text.
     Text(u32),
     /// Free text that takes its whole budget.

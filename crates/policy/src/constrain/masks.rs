@@ -131,7 +131,6 @@ impl TokenMasks {
         self.space.map(|set| &self.sets[set])
     }
 
-    /// Number of sets.
     pub fn len(&self) -> usize {
         self.sets.len()
     }

@@ -115,7 +115,6 @@ impl TestVocabulary {
         Self { pieces: all }
     }
 
-    /// Only the bytes.
     fn bytes() -> Self {
         Self { pieces: Self::random(0).pieces[..MARKS as usize + 256].to_vec() }
     }

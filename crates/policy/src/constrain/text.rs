@@ -31,13 +31,9 @@ pub(super) enum TextState {
     ThreeHigh,
     /// After F4: 80 to 8F, then two more.
     ThreeLow,
-    /// After a backslash.
     Escape,
-    /// After `\u`.
     Unicode,
-    /// After `\u0`.
     Unicode0,
-    /// After `\u00`.
     Unicode00,
     /// After `\u000` or `\u001`.
     Unicode00x,
@@ -71,7 +67,6 @@ pub(super) struct TextTransitions {
 }
 
 impl TextState {
-    /// Number of states.
     pub const COUNT: usize = 13;
 
     /// The state after one more byte; `None` if the byte is illegal.

@@ -34,7 +34,6 @@ pub struct GenerationRequest {
 pub struct StepOutput {
     /// The tokens of the reply with their columns.
     pub columns: TokenColumns,
-    /// Why it ended.
     pub finish_reason: FinishReason,
     /// Oldest version that wrote a part of the state it was sampled from.
     pub state_version_min: PolicyVersion,
@@ -46,7 +45,6 @@ pub struct StepOutput {
 pub struct EngineSession {
     /// Cancelled when its owner has dropped it.
     pub life: CancellationToken,
-    /// The kept tokens.
     pub base: Sequence,
     /// Version of the weights it stays on; `None`: the newest.
     pub pinned: Option<PolicyVersion>,
@@ -58,7 +56,6 @@ pub struct EngineSession {
     pub origin: Option<StateOrigin>,
     /// Cost of rebuilding its past, which is added to the next reply.
     pub rebuild_costs: StepCosts,
-    /// The current step.
     pub step: Option<Step>,
     /// When it was last used, on the engine's clock; the idlest is offloaded first.
     pub touched: u64,
@@ -69,9 +66,7 @@ pub struct EngineSession {
 pub enum StateTier {
     /// No token has run yet.
     Empty,
-    /// On the device.
     Device(Allocation),
-    /// In host memory.
     Host(OffloadedState),
 }
 
@@ -101,9 +96,7 @@ pub struct Step {
     pub since: u64,
     /// Oldest version that wrote a part of its state.
     pub version_min: Option<PolicyVersion>,
-    /// The costs.
     pub costs: StepCosts,
-    /// When it arrived.
     pub arrived: Instant,
     pending: Option<PendingResponse>,
 }

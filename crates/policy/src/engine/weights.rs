@@ -301,7 +301,6 @@ impl Engine {
         })
     }
 
-    /// Versions in memory.
     #[cfg(test)]
     pub(super) fn versions_kept(&self) -> BTreeSet<PolicyVersion> {
         let kept = self.weight_versions.kept.iter().map(|(name, _)| name.version);

@@ -1,4 +1,5 @@
-//! Anthropic's computer use: `{"type":"tool_use","name":"computer","input":{"action":"left_click","coordinate":[412,633]}}`.
+//! Anthropic's computer use:
+//! `{"type":"tool_use","name":"computer","input":{"action":"left_click","coordinate":[412,633]}}`.
 //!
 //! Actions and fields are those of the published demonstration. Coordinates are pixels of the
 //! screenshot as sent. A reply is one content block or a list of them; text beside a tool use is

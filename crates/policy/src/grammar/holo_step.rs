@@ -1,4 +1,5 @@
-//! The Holo step object of Holo3 and Holotron-3-Nano: `{"note":…,"thought":…,"tool_call":{"tool_name":…,…}}`.
+//! The Holo step object of Holo3 and Holotron-3-Nano:
+//! `{"note":…,"thought":…,"tool_call":{"tool_name":…,…}}`.
 //!
 //! The desktop tools are those that a public harness for Holotron-3-Nano describes, without
 //! `key_down_desktop` and `key_up_desktop`, whose effect would outlast a step. The browser tools

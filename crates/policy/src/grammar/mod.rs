@@ -55,13 +55,11 @@ pub struct ViewedPage<'a> {
 /// The name and arguments of a reply's action, as far as they could be parsed.
 #[derive(Debug, Default)]
 struct ParsedCall {
-    /// The action's name.
     name: String,
     /// Its fields as written, a JSON object.
     args_json: Option<String>,
 }
 
-/// A grammar.
 struct GrammarDialect {
     name: &'static str,
     /// Parses a reply of at most [`TEXT_BYTES_MAX`].

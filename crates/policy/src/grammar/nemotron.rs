@@ -1,4 +1,5 @@
-//! Nemotron's browser tool calls: `<TOOLCALL>[{"name":"computer","arguments":{"actions":[…]}}]</TOOLCALL>`.
+//! Nemotron's browser tool calls:
+//! `<TOOLCALL>[{"name":"computer","arguments":{"actions":[…]}}]</TOOLCALL>`.
 //!
 //! Tools and fields are those of the WebArena agent that NVIDIA's NeMo site describes. Coordinates
 //! are numbers 0 to 1 of the viewport, and one `computer` call has a list of actions. Text before
@@ -73,7 +74,6 @@ const COMPUTER: &[ActionShape] = &[
     },
 ];
 
-/// The other tools.
 const OTHERS: &[ActionShape] = &[
     ActionShape {
         name: "navigate",

@@ -1,4 +1,5 @@
-//! OpenAI's computer use: `{"type":"computer_call","action":{"type":"click","x":…,"y":…,"button":"left"}}`.
+//! OpenAI's computer use:
+//! `{"type":"computer_call","action":{"type":"click","x":…,"y":…,"button":"left"}}`.
 //!
 //! Actions and fields are those of the published sample application. Coordinates are pixels of the
 //! declared display, here of the image as sent. Navigation uses function calls, as there. A reply

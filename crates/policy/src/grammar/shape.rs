@@ -24,18 +24,31 @@ pub(crate) struct ActionField {
 /// What a field may hold.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum FieldKind {
-    /// Any string.
     Text,
     /// A string that begins with http:// or https://, which is checked when the action is built.
     Address,
     /// A whole number within these inclusive bounds.
-    Whole { from: u64, to: u64 },
+    Whole {
+        from: u64,
+        to: u64,
+    },
     /// A whole number that may be left out.
-    WholeOr { from: u64, to: u64, default: u64 },
+    WholeOr {
+        from: u64,
+        to: u64,
+        default: u64,
+    },
     /// A number within these inclusive bounds.
-    Number { from: f64, to: f64 },
+    Number {
+        from: f64,
+        to: f64,
+    },
     /// Any number that may be left out.
-    NumberOr { from: f64, to: f64, default: f64 },
+    NumberOr {
+        from: f64,
+        to: f64,
+        default: f64,
+    },
     /// Two numbers, x and y.
     Pair,
     /// Two numbers that may be left out.
@@ -47,7 +60,9 @@ pub(crate) enum FieldKind {
     /// true or false; false if left out.
     Flag,
     /// A list of 1 to `most` names of keys.
-    Keys { most: usize },
+    Keys {
+        most: usize,
+    },
     /// Any value, which is not checked.
     Anything,
 }
@@ -196,7 +211,6 @@ impl FieldKind {
 }
 
 impl ActionFields {
-    /// A string field.
     pub fn text(&self, name: &str) -> String {
         self.0.get(name).and_then(Value::as_str).unwrap_or_default().to_owned()
     }
@@ -207,7 +221,6 @@ impl ActionFields {
         T::try_from(number).unwrap_or_default()
     }
 
-    /// A number.
     pub fn number(&self, name: &str) -> f64 {
         self.0.get(name).and_then(Value::as_f64).unwrap_or_default()
     }
@@ -218,7 +231,6 @@ impl ActionFields {
         Some((pair.first()?.as_f64()?, pair.get(1)?.as_f64()?))
     }
 
-    /// Strings.
     pub fn texts(&self, name: &str) -> Vec<String> {
         let list = self.0.get(name).and_then(Value::as_array);
         list.into_iter().flatten().filter_map(Value::as_str).map(str::to_owned).collect()
@@ -229,7 +241,6 @@ impl ActionFields {
         self.0.get(name).unwrap_or(&Value::Null)
     }
 
-    /// A flag.
     pub fn flag(&self, name: &str) -> bool {
         self.0.get(name).and_then(Value::as_bool).unwrap_or_default()
     }

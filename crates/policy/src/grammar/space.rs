@@ -9,7 +9,6 @@ pub(super) enum CoordinateSpace {
     Thousandths,
     /// Pixels of the image as sent.
     Pixels,
-    /// 0 to 1.
     Fractions,
 }
 

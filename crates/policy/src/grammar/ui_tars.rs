@@ -1,4 +1,5 @@
-//! UI-TARS: `Thought: …` and `Action: click(point='<point>352 348</point>')`, several calls separated by a blank line.
+//! UI-TARS: `Thought: …` and `Action: click(point='<point>352 348</point>')`, several calls
+//! separated by a blank line.
 //!
 //! The forms are those of ByteDance's published parser; the older `start_box='(x,y)'` is accepted
 //! as well. Models based on Qwen2.5-VL write pixels of the image as sent (`ui_tars_pixels`), those
@@ -30,7 +31,6 @@ pub(super) const PIXELS: GrammarDialect = GrammarDialect {
     ..THOUSANDTHS
 };
 
-/// Seconds of `wait()`.
 const WAIT_SECONDS: u8 = 5;
 
 /// Most keys that `hotkey` presses together.

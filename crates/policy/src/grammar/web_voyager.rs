@@ -20,7 +20,6 @@ pub(super) const MARKS: GrammarDialect = GrammarDialect {
     frame: None,
 };
 
-/// Seconds of `Wait`.
 const WAIT_SECONDS: u8 = 5;
 
 /// Address of the action `Google`.

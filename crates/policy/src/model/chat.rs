@@ -120,7 +120,6 @@ impl ChatEngine {
         self.0.schemas.clone().get(SchemaKey { schema: source, max_tokens }, making).await
     }
 
-    /// Begins a chat.
     pub async fn open(&self) -> Result<ChatSession, EngineFault> {
         let shared = self.0.clone();
         let id = SessionId(shared.sessions.fetch_add(1, Ordering::Relaxed));

@@ -42,42 +42,23 @@ const RETIRED_MAX: usize = 4;
 pub enum ModelError {
     /// The checkpoint is invalid.
     #[error("policy.checkpoint: {} cannot be loaded", dir.display())]
-    Checkpoint {
-        /// The checkpoint's directory.
-        dir: PathBuf,
-        /// The cause.
-        source: Box<CheckpointError>,
-    },
+    Checkpoint { dir: PathBuf, source: Box<CheckpointError> },
     /// The tokenizer is invalid.
     #[error("policy.checkpoint: the tokenizer of {} cannot be used", dir.display())]
-    Tokenizer {
-        /// The checkpoint's directory.
-        dir: PathBuf,
-        /// The cause.
-        source: Box<TokenizerError>,
-    },
+    Tokenizer { dir: PathBuf, source: Box<TokenizerError> },
     /// The template is invalid.
     #[error("policy.checkpoint: the template of {} cannot be used", dir.display())]
-    Template {
-        /// The checkpoint's directory.
-        dir: PathBuf,
-        /// The cause.
-        source: Box<TemplateError>,
-    },
+    Template { dir: PathBuf, source: Box<TemplateError> },
     /// Parts of the checkpoint do not fit each other.
     #[error("policy.checkpoint: the parts of {} do not match: {}", dir.display(), problems.join("; "))]
     Unfit {
-        /// The checkpoint's directory.
         dir: PathBuf,
         /// Every mismatch that was found.
         problems: Vec<String>,
     },
     /// The checkpoint reads text only.
     #[error("policy.checkpoint: {} has no vision encoder, but sessions show screenshots; use a checkpoint with one", dir.display())]
-    NoVision {
-        /// The checkpoint's directory.
-        dir: PathBuf,
-    },
+    NoVision { dir: PathBuf },
     /// The backend did not open.
     #[error("policy.engine: the backend could not be opened")]
     Backend(#[source] CpuOpenError),
@@ -95,10 +76,7 @@ pub enum ModelError {
         "policy.audit.share: {share}; an audit needs a session of its own and the engine holds one session: \
          raise policy.engine.state_slots or policy.engine.offload_bytes, or set policy.audit.share = 0"
     )]
-    NoSessionForAudit {
-        /// The configured share.
-        share: f64,
-    },
+    NoSessionForAudit { share: f64 },
     /// Chats would use every session that the engine holds.
     #[error(
         "policy.serve.sessions_max: {chat_sessions}; the engine holds {sessions_max} sessions and at least one is for trajectories: \
@@ -260,7 +238,6 @@ impl ModelPolicy {
 /// The GPU memory and the pinned host memory that a job's model needs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EngineMemoryPlan {
-    /// By part.
     pub needs: furrow_cuda::needs::MemoryNeeds,
     /// Capacity of the backend for sessions.
     pub capacity: BackendCapacity,

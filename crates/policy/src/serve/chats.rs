@@ -25,7 +25,6 @@ use crate::model::{ChatEngine, ChatReplyRequest};
 use crate::response::TokenWatcher;
 use crate::sequence::{PositionedImage, TiledImage, TokenSegment};
 
-/// Answers chats.
 pub(super) struct ChatService {
     chat_engine: ChatEngine,
     /// Kept sessions, and the permits of all sessions.

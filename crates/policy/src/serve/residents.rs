@@ -13,7 +13,6 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::model::ChatSession;
 
-/// A SHA-256.
 pub(super) type Sha256Digest = [u8; 32];
 
 /// Hashes of a message as it was sent: one of its role, texts and image bytes, and one of its token
@@ -46,9 +45,7 @@ impl SessionMessage {
 pub(super) struct ResidentChat {
     /// Its session in the engine.
     pub chat: ChatSession,
-    /// Its permit.
     pub _permit: OwnedSemaphorePermit,
-    /// Its messages.
     pub messages: Vec<SessionMessage>,
     /// The tokens that its session holds, or will run with the next ones.
     pub ids: Vec<u32>,
@@ -89,7 +86,6 @@ impl Drop for TakenChat<'_> {
     }
 }
 
-/// All kept chats.
 pub(super) struct ResidentChats {
     table: Mutex<HashMap<String, (ResidentChat, Instant)>>,
     permits: Arc<Semaphore>,
@@ -132,7 +128,6 @@ impl ResidentChats {
             .retain(|_, (resident, since)| since.elapsed() < self.idle && !resident.chat.is_outdated());
     }
 
-    /// Drops all chats.
     pub fn clear(&self) {
         self.lock().clear();
     }

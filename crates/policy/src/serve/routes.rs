@@ -24,10 +24,8 @@ use tokio_util::task::TaskTracker;
 use super::access::AccessCheck;
 use super::chats::{ChatService, DeltaSink, PreparedChat};
 
-/// An HTTP answer.
 pub(super) type ChatHttpResponse = Response<UnsyncBoxBody<Bytes, Infallible>>;
 
-/// Answers requests.
 #[derive(Clone)]
 pub(super) struct ChatRoutes {
     access: Arc<AccessCheck>,
@@ -359,7 +357,6 @@ async fn break_off(frames: &mpsc::Sender<Bytes>, error: &ApiError) {
     drop(tokio::time::timeout(LAST_EVENT_TIMEOUT, sending).await);
 }
 
-/// One server-sent event.
 fn frame(data: &str) -> Bytes {
     Bytes::from(format!("data: {data}\n\n"))
 }

@@ -40,12 +40,7 @@ pub enum ServeError {
     Token(#[source] TokenError),
     /// The address cannot be bound.
     #[error("policy.serve.listen: cannot listen on {address}; use another port, or 0 for a free one")]
-    Listen {
-        /// The address.
-        address: SocketAddr,
-        /// The cause.
-        source: io::Error,
-    },
+    Listen { address: SocketAddr, source: io::Error },
 }
 
 /// Deadline of a request's head, also between two requests; the connection closes after it.

@@ -42,7 +42,6 @@ pub fn sampled() -> SampleOutcome {
 /// direction.
 const HOST_BYTES_A_SECOND: f64 = 55e9;
 
-/// The simulated device.
 pub struct SimulatedDevice {
     config: Config,
     device: &'static DeviceSpec,

@@ -59,7 +59,6 @@ pub fn model(config: &PolicyConfig) -> Arc<ModelPolicy> {
     Arc::new(ModelPolicy::open(config.model.as_ref().unwrap(), &config.session).unwrap())
 }
 
-/// A session's opening.
 pub fn opening(config: &PolicyConfig, group: u64, sample_index: u32, keep: ContextPolicy) -> SessionOpening {
     let run_id = Id::new("r").unwrap();
     let group_id = Id::nth(&run_id, group);

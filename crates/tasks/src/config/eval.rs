@@ -26,7 +26,6 @@ pub struct EvalFile {
     pub source: Vec<SourceFile>,
 }
 
-/// A validated `[eval]`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct EvalConfig {
     /// Policy versions between two evaluations, at least 1.

@@ -102,7 +102,6 @@ impl PictureSet {
         }
     }
 
-    /// Number of pictures.
     pub fn len(&self) -> usize {
         self.pictures.len()
     }

@@ -15,7 +15,6 @@ use furrow_rollout::{EndKind, Evidence};
 use super::*;
 use crate::{EndFacts, SourceFile, TaskSet, TasksFile};
 
-/// WebClick's columns.
 const SCHEMA: &str = "message schema {
     optional group image { optional binary bytes; optional binary path (UTF8); }
     optional binary instruction (UTF8);

@@ -7,7 +7,6 @@ use super::number::{NumberRule, number_of};
 use super::text::{contains_value, normalized, states_value, without_values};
 use crate::fields::JsonFields;
 
-/// Longest expected value.
 const VALUE_BYTES_MAX: usize = 4096;
 
 /// Most values of one comparison.
@@ -30,10 +29,7 @@ pub(super) enum AnswerComparison {
         ordered: bool,
     },
     /// States all values as whole words, and none of the other listed texts.
-    MustInclude {
-        /// Normalized.
-        among: Vec<String>,
-    },
+    MustInclude { among: Vec<String> },
     /// Contains none of the values as whole words.
     MustNotInclude,
 }

@@ -70,18 +70,14 @@ pub struct Scorer {
 /// What the farm knows about a trajectory's end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EndFacts {
-    /// How it ended.
     pub end: EndKind,
-    /// Steps taken.
     pub steps: u32,
-    /// Steps allowed.
     pub max_steps: u32,
 }
 
 /// A finished trajectory as passed to a scorer.
 #[derive(Debug, Clone, Copy)]
 pub struct FinishedTrajectory<'a> {
-    /// The final state.
     pub evidence: &'a Evidence,
     /// What the farm knows about the end.
     pub facts: &'a EndFacts,
@@ -97,17 +93,13 @@ pub struct FinishedTrajectory<'a> {
 pub enum ScoreError {
     /// Failures of the farm are not scored.
     #[error("a trajectory that ended as {} is not scored: that is the farm's failure, not the policy's", .end.as_str())]
-    FarmFailure {
-        /// How it ended.
-        end: EndKind,
-    },
+    FarmFailure { end: EndKind },
     /// The page could not be observed at the end.
     #[error("the evidence is empty: the page could not be observed at the end")]
     EmptyEvidence,
     /// A part that the scorer needs is missing.
     #[error("scorer {scorer} needs {part}, but the evidence has none")]
     Missing {
-        /// Scorer.
         scorer: &'static str,
         /// Part of the evidence.
         part: &'static str,
@@ -115,7 +107,6 @@ pub enum ScoreError {
     /// A part is present but invalid.
     #[error("scorer {scorer} cannot use {part}: {problem}")]
     Unusable {
-        /// Scorer.
         scorer: &'static str,
         /// Part of the evidence.
         part: &'static str,
@@ -129,10 +120,7 @@ pub enum ScoreError {
     NoJudge,
     /// The judge reached no verdict.
     #[error("scorer judge came to no verdict: {problem}")]
-    Judge {
-        /// The reason.
-        problem: String,
-    },
+    Judge { problem: String },
     /// The task's line contains no valid scorer.
     #[error("the task's record contains no usable scorer: {problems}")]
     BadRecord {

@@ -23,9 +23,7 @@ pub(super) struct ProbeRule {
 /// The expected value at the pointer.
 #[derive(Debug, Clone, PartialEq)]
 enum ProbeTarget {
-    /// The reward itself.
     Reward,
-    /// Exactly this value.
     Equal(Value),
     /// A text or a number that matches these values.
     Match(AnswerComparison, Vec<Value>),

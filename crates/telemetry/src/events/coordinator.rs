@@ -13,7 +13,6 @@ use crate::otel;
 /// The coordinator starts or continues to fill a run directory.
 #[derive(Debug)]
 pub struct RunStarted<'a> {
-    /// The run.
     pub run_id: &'a Id<Run>,
     /// Whether an earlier process started the run.
     pub resumed: bool,
@@ -22,7 +21,6 @@ pub struct RunStarted<'a> {
 /// The run is over: everything planned is in the data set, or the job was stopped.
 #[derive(Debug)]
 pub struct RunEnded<'a> {
-    /// The run.
     pub run_id: &'a Id<Run>,
     /// Whether everything planned was done.
     pub complete: bool,
@@ -35,9 +33,7 @@ pub struct RunEnded<'a> {
 /// A worker registered and can take work.
 #[derive(Debug)]
 pub struct WorkerRegistered<'a> {
-    /// Its kind.
     pub kind: WorkerKind,
-    /// Its id.
     pub worker: &'a str,
     /// Number of trajectories or sessions it takes at once.
     pub slots: u32,
@@ -46,53 +42,42 @@ pub struct WorkerRegistered<'a> {
 /// A worker's registration was refused: another protocol version, an invalid id.
 #[derive(Debug)]
 pub struct WorkerRefused<'a> {
-    /// Its kind.
     pub kind: WorkerKind,
     /// The id it sent.
     pub worker: &'a str,
-    /// Why.
     pub reason: &'a str,
 }
 
 /// A registered worker deregistered.
 #[derive(Debug)]
 pub struct WorkerLeft<'a> {
-    /// Its kind.
     pub kind: WorkerKind,
-    /// Its id.
     pub worker: &'a str,
 }
 
 /// A registered worker went silent.
 #[derive(Debug)]
 pub struct WorkerLost<'a> {
-    /// Its kind.
     pub kind: WorkerKind,
-    /// Its id.
     pub worker: &'a str,
-    /// What showed it.
     pub reason: &'a str,
 }
 
 /// A trajectory was leased to an environment worker.
 #[derive(Debug)]
 pub struct AssignmentLeased<'a> {
-    /// The trajectory.
     pub of: &'a TrajectoryAncestry,
     /// Fencing token of this lease.
     pub token: u64,
     /// The worker with the lease.
     pub worker: &'a str,
-    /// Its task.
     pub task_id: &'a str,
 }
 
 /// A lease was revoked; its token is stale from now on.
 #[derive(Debug)]
 pub struct LeaseLost<'a> {
-    /// The trajectory.
     pub of: &'a TrajectoryAncestry,
-    /// The stale token.
     pub token: u64,
     /// The worker that had the lease.
     pub worker: &'a str,
@@ -101,7 +86,6 @@ pub struct LeaseLost<'a> {
 /// A call was refused because its token is stale.
 #[derive(Debug)]
 pub struct CallFenced<'a> {
-    /// The trajectory.
     pub of: &'a TrajectoryAncestry,
     /// The token it carried.
     pub token: u64,
@@ -112,18 +96,14 @@ pub struct CallFenced<'a> {
 /// A call repeated what was already durable; it was acknowledged again.
 #[derive(Debug)]
 pub struct CallRepeated<'a> {
-    /// The trajectory.
     pub of: &'a TrajectoryAncestry,
-    /// What was called.
     pub call: &'static str,
 }
 
 /// A step is spooled and synced; its acknowledgement may go out.
 #[derive(Debug)]
 pub struct StepRecorded<'a> {
-    /// The trajectory.
     pub of: &'a TrajectoryAncestry,
-    /// The step.
     pub step: u32,
     /// Fencing token of the call.
     pub token: u64,
@@ -132,24 +112,18 @@ pub struct StepRecorded<'a> {
 /// The end of a trajectory is in the ledger; its acknowledgement may go out.
 #[derive(Debug)]
 pub struct TrajectoryFinished<'a> {
-    /// The trajectory.
     pub of: &'a TrajectoryAncestry,
     /// Fencing token of the call.
     pub token: u64,
-    /// How it ended.
     pub end: EndKind,
-    /// Its steps.
     pub steps: u32,
 }
 
 /// A scorer gave a verdict. Emitted once the verdict is in the ledger.
 #[derive(Debug)]
 pub struct TrajectoryScored<'a> {
-    /// The trajectory.
     pub of: &'a TrajectoryAncestry,
-    /// How it ended.
     pub end: EndKind,
-    /// The verdict.
     pub score: &'a Score,
     /// The reward in it.
     pub reward: f32,
@@ -160,9 +134,7 @@ pub struct TrajectoryScored<'a> {
 /// A trajectory ended by a fault of the farm. Emitted once that is in the ledger.
 #[derive(Debug)]
 pub struct TrajectoryFailed<'a> {
-    /// The trajectory.
     pub of: &'a TrajectoryAncestry,
-    /// How it ended.
     pub end: EndKind,
     /// Why, in a sentence.
     pub reason: &'a str,
@@ -173,14 +145,12 @@ pub struct TrajectoryFailed<'a> {
 /// A group closed; its row is final.
 #[derive(Debug)]
 pub struct GroupClosed<'a> {
-    /// Its row.
     pub group: &'a GroupRecord,
 }
 
 /// A version of the weights is being evaluated.
 #[derive(Debug)]
 pub struct EvaluationBegun {
-    /// Which.
     pub version: i32,
     /// Number of problems to evaluate.
     pub problems: u64,
@@ -189,7 +159,6 @@ pub struct EvaluationBegun {
 /// The evaluation of a version is over. `furrow report` computes intervals and pass@k.
 #[derive(Debug)]
 pub struct EvaluationEnded<'a> {
-    /// Which.
     pub version: i32,
     /// Number of problems planned.
     pub problems: u64,
@@ -206,7 +175,6 @@ pub struct EvaluationEnded<'a> {
 /// A shard is in the manifest: readers see it from now on.
 #[derive(Debug)]
 pub struct ShardCommitted<'a> {
-    /// The shard.
     pub shard_id: &'a Id<Shard>,
     /// The manifest commit that names it.
     pub version: u64,
@@ -219,7 +187,6 @@ pub struct ShardCommitted<'a> {
 /// Nothing is assigned for now.
 #[derive(Debug)]
 pub struct AdmissionPaused<'a> {
-    /// Why.
     pub reason: PauseReason,
     /// The numbers behind it, in a sentence.
     pub detail: &'a str,
@@ -228,7 +195,6 @@ pub struct AdmissionPaused<'a> {
 /// This reason no longer blocks assignments.
 #[derive(Debug)]
 pub struct AdmissionResumed {
-    /// Which.
     pub reason: PauseReason,
 }
 
@@ -236,7 +202,6 @@ pub struct AdmissionResumed {
 /// committed.
 #[derive(Debug)]
 pub struct SpoolRecovered {
-    /// Files.
     pub files: u64,
     /// Whole records in them.
     pub records: u64,
@@ -245,14 +210,12 @@ pub struct SpoolRecovered {
 }
 
 impl RunStarted<'_> {
-    /// Logs.
     pub fn emit(self) {
         info!(event = event::RUN_STARTED, run_id = %self.run_id, resumed = self.resumed, "run started");
     }
 }
 
 impl RunEnded<'_> {
-    /// Logs.
     pub fn emit(self) {
         info!(
             event = event::RUN_ENDED,
@@ -266,7 +229,6 @@ impl RunEnded<'_> {
 }
 
 impl WorkerRegistered<'_> {
-    /// Logs and counts.
     pub fn emit(self) {
         let (kind, worker) = (self.kind.value(), cut(self.worker));
         info!(event = event::WORKER_REGISTERED, kind, worker, slots = self.slots, "worker registered");
@@ -275,7 +237,6 @@ impl WorkerRegistered<'_> {
 }
 
 impl WorkerRefused<'_> {
-    /// Logs and counts.
     pub fn emit(self) {
         let (kind, worker) = (self.kind.value(), cut(self.worker));
         warn!(event = event::WORKER_REFUSED, kind, worker, reason = self.reason, "worker refused");
@@ -284,7 +245,6 @@ impl WorkerRefused<'_> {
 }
 
 impl WorkerLeft<'_> {
-    /// Logs and counts.
     pub fn emit(self) {
         let (kind, worker) = (self.kind.value(), cut(self.worker));
         info!(event = event::WORKER_LEFT, kind, worker, "worker left");
@@ -293,7 +253,6 @@ impl WorkerLeft<'_> {
 }
 
 impl WorkerLost<'_> {
-    /// Logs and counts.
     pub fn emit(self) {
         let (kind, worker) = (self.kind.value(), cut(self.worker));
         warn!(event = event::WORKER_LOST, kind, worker, reason = self.reason, "worker lost");
@@ -302,7 +261,6 @@ impl WorkerLost<'_> {
 }
 
 impl AssignmentLeased<'_> {
-    /// Logs and counts.
     pub fn emit(self) {
         let (worker, task_id) = (cut(self.worker), cut(self.task_id));
         log_event!(
@@ -319,7 +277,6 @@ impl AssignmentLeased<'_> {
 }
 
 impl LeaseLost<'_> {
-    /// Logs and counts.
     pub fn emit(self) {
         log_event!(warn, LEASE_LOST, self.of, "lease lost", token = self.token, worker = cut(self.worker));
         process_metrics().leases_lost.add(1);
@@ -327,7 +284,6 @@ impl LeaseLost<'_> {
 }
 
 impl CallFenced<'_> {
-    /// Logs and counts.
     pub fn emit(self) {
         log_event!(warn, CALL_FENCED, self.of, "stale token refused", token = self.token, call = self.call);
         process_metrics().calls_fenced.add(1);
@@ -335,7 +291,6 @@ impl CallFenced<'_> {
 }
 
 impl CallRepeated<'_> {
-    /// Logs and counts.
     pub fn emit(self) {
         log_event!(debug, CALL_REPEATED, self.of, "repeated call acknowledged again", call = self.call);
         process_metrics().calls_repeated.add(1);
@@ -343,7 +298,6 @@ impl CallRepeated<'_> {
 }
 
 impl StepRecorded<'_> {
-    /// Logs and counts.
     pub fn emit(self) {
         log_event!(debug, STEP_RECORDED, self.of, "step recorded", step = self.step, token = self.token);
         process_metrics().steps.add(1);
@@ -359,7 +313,6 @@ impl TrajectoryFinished<'_> {
 }
 
 impl TrajectoryScored<'_> {
-    /// Logs and counts.
     pub fn emit(self) {
         otel::trace(&self);
         let (end, scorer) = (self.end.as_str(), self.score.scorer.as_str());
@@ -376,7 +329,6 @@ impl TrajectoryScored<'_> {
 }
 
 impl TrajectoryFailed<'_> {
-    /// Logs and counts.
     pub fn emit(self) {
         otel::trace(&self);
         let (end, reason, retried) = (self.end.as_str(), cut(self.reason), self.retried);
@@ -390,7 +342,6 @@ impl TrajectoryFailed<'_> {
 }
 
 impl GroupClosed<'_> {
-    /// Logs and counts.
     pub fn emit(self) {
         let GroupRecord { run_id, group_id, planned, valid, rewards, .. } = self.group;
         let (mean, std) = (rewards.map(|r| r.mean), rewards.map(|r| r.std));
@@ -403,7 +354,6 @@ impl GroupClosed<'_> {
 }
 
 impl EvaluationBegun {
-    /// Logs.
     pub fn emit(self) {
         let Self { version, problems } = self;
         info!(event = event::EVALUATION_BEGUN, version, problems, "evaluation of a version started");
@@ -411,7 +361,6 @@ impl EvaluationBegun {
 }
 
 impl EvaluationEnded<'_> {
-    /// Logs and counts.
     pub fn emit(self) {
         let Self { version, problems, drawn, scored, succeeded, cut } = self;
         let success = (scored > 0).then(|| succeeded as f64 / scored as f64);
@@ -445,7 +394,6 @@ impl EvaluationEnded<'_> {
 }
 
 impl ShardCommitted<'_> {
-    /// Logs and counts.
     pub fn emit(self) {
         let slowest_micros = self.delays.iter().max().map(|delay| micros(*delay));
         let trajectories = self.delays.len() as u64;
@@ -467,7 +415,6 @@ impl ShardCommitted<'_> {
 }
 
 impl AdmissionPaused<'_> {
-    /// Logs and counts.
     pub fn emit(self) {
         let reason = self.reason.value();
         warn!(event = event::ADMISSION_PAUSED, reason, detail = self.detail, "assignments paused");
@@ -476,7 +423,6 @@ impl AdmissionPaused<'_> {
 }
 
 impl AdmissionResumed {
-    /// Logs and counts.
     pub fn emit(self) {
         info!(event = event::ADMISSION_RESUMED, reason = self.reason.value(), "assignments resumed");
         process_metrics().paused.at(self.reason).set(0);
@@ -484,7 +430,6 @@ impl AdmissionResumed {
 }
 
 impl SpoolRecovered {
-    /// Logs and counts.
     pub fn emit(self) {
         let Self { files, records, cut_bytes } = self;
         info!(event = event::SPOOL_RECOVERED, files, records, cut_bytes, "spool recovered");

@@ -11,11 +11,9 @@ use crate::otel;
 /// The worker started a trajectory.
 #[derive(Debug)]
 pub struct TrajectoryStarted<'a> {
-    /// The trajectory.
     pub of: &'a TrajectoryAncestry,
     /// Fencing token of the lease.
     pub token: u64,
-    /// This worker.
     pub worker: &'a str,
     /// The browser of the trajectory.
     pub browser: &'a str,
@@ -24,9 +22,7 @@ pub struct TrajectoryStarted<'a> {
 /// The coordinator acknowledged a step: it is durable.
 #[derive(Debug)]
 pub struct StepAcknowledged<'a> {
-    /// The trajectory.
     pub of: &'a TrajectoryAncestry,
-    /// The step.
     pub step: u32,
     /// Fencing token of the call.
     pub token: u64,
@@ -43,13 +39,10 @@ pub struct StepAcknowledged<'a> {
 /// The coordinator acknowledged the end of a trajectory: the data set will contain it exactly once.
 #[derive(Debug)]
 pub struct TrajectoryAcknowledged<'a> {
-    /// The trajectory.
     pub of: &'a TrajectoryAncestry,
     /// Fencing token of the call.
     pub token: u64,
-    /// How it ended.
     pub end: EndKind,
-    /// Its steps.
     pub steps: u32,
     /// Where its time went, until its end was reported.
     pub timing: &'a TimeSplit,
@@ -61,7 +54,6 @@ pub struct TrajectoryAcknowledged<'a> {
 /// the coordinator is gone.
 #[derive(Debug)]
 pub struct TrajectoryAbandoned<'a> {
-    /// The trajectory.
     pub of: &'a TrajectoryAncestry,
     /// Fencing token of the lost lease.
     pub token: u64,
@@ -90,9 +82,7 @@ pub struct ChromiumSelfTest<'a> {
 pub struct BrowserStarted<'a> {
     /// Its name in this worker.
     pub browser: &'a str,
-    /// Its main process.
     pub pid: u32,
-    /// Product and version.
     pub product: &'a str,
     /// Time from starting the process to the first answer.
     pub micros: u64,
@@ -103,7 +93,6 @@ pub struct BrowserStarted<'a> {
 pub struct BrowserStopped<'a> {
     /// Its name in this worker.
     pub browser: &'a str,
-    /// Its main process.
     pub pid: u32,
 }
 
@@ -112,11 +101,8 @@ pub struct BrowserStopped<'a> {
 pub struct BrowserDied<'a> {
     /// Its name in this worker.
     pub browser: &'a str,
-    /// Its main process.
     pub pid: u32,
-    /// How.
     pub death: BrowserDeath,
-    /// Further details.
     pub detail: &'a str,
 }
 
@@ -128,11 +114,9 @@ pub struct BrowserOverLimit<'a> {
     pub browser: &'a str,
     /// The process that was ended.
     pub pid: u32,
-    /// Which limit.
     pub limit: BrowserLimit,
     /// Use of all processes of the browser, in bytes or threads.
     pub used: u64,
-    /// The limit.
     pub most: u64,
     /// Whether the whole browser was ended.
     pub whole: bool,
@@ -155,14 +139,12 @@ pub struct MemoryShort {
 pub struct MemoryEased {
     /// Memory available to this process.
     pub available_bytes: u64,
-    /// Time without admission.
     pub micros: u64,
 }
 
 /// The process of a page died.
 #[derive(Debug)]
 pub struct PageCrashed<'a> {
-    /// The trajectory.
     pub of: &'a TrajectoryAncestry,
     /// The step it was in.
     pub step: u32,
@@ -171,7 +153,6 @@ pub struct PageCrashed<'a> {
 /// A page stopped answering and its script was stopped.
 #[derive(Debug)]
 pub struct PageHung<'a> {
-    /// The trajectory.
     pub of: &'a TrajectoryAncestry,
     /// The step it was in.
     pub step: u32,
@@ -182,21 +163,18 @@ pub struct PageHung<'a> {
 /// A page opened a dialog, which was dismissed.
 #[derive(Debug)]
 pub struct DialogDismissed<'a> {
-    /// The trajectory.
     pub of: &'a TrajectoryAncestry,
 }
 
 /// A page opened more tabs than allowed; one was closed.
 #[derive(Debug)]
 pub struct PopupClosed<'a> {
-    /// The trajectory.
     pub of: &'a TrajectoryAncestry,
 }
 
 /// A page started a download, which was denied.
 #[derive(Debug)]
 pub struct DownloadDenied<'a> {
-    /// The trajectory.
     pub of: &'a TrajectoryAncestry,
 }
 
@@ -207,12 +185,10 @@ pub struct RequestBlocked<'a> {
     pub of: Option<&'a TrajectoryAncestry>,
     /// The host asked for.
     pub host: &'a str,
-    /// Why.
     pub reason: BlockReason,
 }
 
 impl TrajectoryStarted<'_> {
-    /// Logs.
     pub fn emit(self) {
         let Self { of, token, worker, browser } = self;
         log_event!(info, TRAJECTORY_STARTED, of, "trajectory started", token, worker, browser);
@@ -220,7 +196,6 @@ impl TrajectoryStarted<'_> {
 }
 
 impl StepAcknowledged<'_> {
-    /// Logs and counts.
     pub fn emit(self) {
         otel::trace(&self);
         let (outcome, micros) = (self.outcome.as_str(), self.timing.total());
@@ -235,7 +210,6 @@ impl StepAcknowledged<'_> {
 }
 
 impl TrajectoryAcknowledged<'_> {
-    /// Logs and counts.
     pub fn emit(self) {
         otel::trace(&self);
         let (end, micros) = (self.end.as_str(), self.timing.total());
@@ -246,7 +220,6 @@ impl TrajectoryAcknowledged<'_> {
 }
 
 impl TrajectoryAbandoned<'_> {
-    /// Logs and counts.
     pub fn emit(self) {
         otel::trace(&self);
         let (token, reason) = (self.token, cut(self.reason));
@@ -256,7 +229,6 @@ impl TrajectoryAbandoned<'_> {
 }
 
 impl ChromiumSelfTest<'_> {
-    /// Logs.
     pub fn emit(self) {
         let (event, passed) = (event::CHROMIUM_SELF_TEST, self.problem.is_none());
         let Self { product, sandbox, micros, problem } = self;
@@ -268,7 +240,6 @@ impl ChromiumSelfTest<'_> {
 }
 
 impl BrowserStarted<'_> {
-    /// Logs and counts.
     pub fn emit(self) {
         let Self { browser, pid, product, micros } = self;
         info!(event = event::BROWSER_STARTED, browser, pid, product, micros, "browser started");
@@ -278,7 +249,6 @@ impl BrowserStarted<'_> {
 }
 
 impl BrowserStopped<'_> {
-    /// Logs and counts.
     pub fn emit(self) {
         info!(event = event::BROWSER_STOPPED, browser = self.browser, pid = self.pid, "browser stopped");
         process_metrics().browsers.add(-1);
@@ -300,7 +270,6 @@ impl BrowserDied<'_> {
 }
 
 impl BrowserOverLimit<'_> {
-    /// Logs and counts.
     pub fn emit(self) {
         let (event, limit) = (event::BROWSER_OVER_LIMIT, self.limit.value());
         let Self { browser, pid, used, most, whole, .. } = self;
@@ -324,7 +293,6 @@ impl MemoryShort {
 }
 
 impl MemoryEased {
-    /// Logs.
     pub fn emit(self) {
         let Self { available_bytes, micros } = self;
         info!(event = event::MEMORY_EASED, available_bytes, micros, "memory is available again");
@@ -332,7 +300,6 @@ impl MemoryEased {
 }
 
 impl PageCrashed<'_> {
-    /// Logs and counts.
     pub fn emit(self) {
         log_event!(warn, PAGE_CRASHED, self.of, "page crashed", step = self.step);
         process_metrics().pages_crashed.add(1);
@@ -340,7 +307,6 @@ impl PageCrashed<'_> {
 }
 
 impl PageHung<'_> {
-    /// Logs and counts.
     pub fn emit(self) {
         let Self { of, step, waited_for } = self;
         log_event!(warn, PAGE_HUNG, of, "page hung", step, waited_for);
@@ -349,7 +315,6 @@ impl PageHung<'_> {
 }
 
 impl DialogDismissed<'_> {
-    /// Logs and counts.
     pub fn emit(self) {
         log_event!(debug, DIALOG_DISMISSED, self.of, "dialog dismissed");
         process_metrics().dialogs_dismissed.add(1);
@@ -357,7 +322,6 @@ impl DialogDismissed<'_> {
 }
 
 impl PopupClosed<'_> {
-    /// Logs and counts.
     pub fn emit(self) {
         log_event!(debug, POPUP_CLOSED, self.of, "popup closed");
         process_metrics().popups_closed.add(1);
@@ -365,7 +329,6 @@ impl PopupClosed<'_> {
 }
 
 impl DownloadDenied<'_> {
-    /// Logs and counts.
     pub fn emit(self) {
         log_event!(debug, DOWNLOAD_DENIED, self.of, "download denied");
         process_metrics().downloads_denied.add(1);
@@ -373,7 +336,6 @@ impl DownloadDenied<'_> {
 }
 
 impl RequestBlocked<'_> {
-    /// Logs and counts.
     pub fn emit(self) {
         let (host, reason) = (cut(self.host), self.reason.value());
         match self.of {

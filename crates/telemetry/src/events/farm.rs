@@ -15,14 +15,12 @@ pub struct ProcessDraining {
     pub in_hand: u64,
 }
 
-/// Draining is over.
 #[derive(Debug)]
 pub struct ProcessDrained {
     /// What the process does.
     pub role: Role,
     /// Number of these that remained when the grace period ended; 0 after a clean stop.
     pub left: u64,
-    /// Time it took.
     pub micros: u64,
 }
 
@@ -31,28 +29,24 @@ pub struct ProcessDrained {
 pub struct ExportFailing<'a> {
     /// What is sent: `spans` or `metrics`.
     pub signal: &'static str,
-    /// Why.
     pub reason: &'a str,
 }
 
 /// An OTLP endpoint accepts data again.
 #[derive(Debug)]
 pub struct ExportResumed {
-    /// What is sent.
     pub signal: &'static str,
     /// Time without accepted data.
     pub micros: u64,
 }
 
 impl ProcessDraining {
-    /// Logs.
     pub fn emit(self) {
         info!(event = event::DRAINING, role = self.role.value(), in_hand = self.in_hand, "draining");
     }
 }
 
 impl ProcessDrained {
-    /// Logs.
     pub fn emit(self) {
         let (event, role) = (event::DRAINED, self.role.value());
         let Self { left, micros, .. } = self;

@@ -11,9 +11,7 @@ use crate::otel;
 /// A session opened for a trajectory.
 #[derive(Debug)]
 pub struct SessionOpened<'a> {
-    /// The trajectory.
     pub trajectory_id: &'a Id<Trajectory>,
-    /// This worker.
     pub worker: &'a str,
     /// Kind of the policy.
     pub policy_kind: PolicyKind,
@@ -22,9 +20,7 @@ pub struct SessionOpened<'a> {
 /// A session was rebuilt from the traces that its `Open` carried.
 #[derive(Debug)]
 pub struct SessionRebuilt<'a> {
-    /// The trajectory.
     pub trajectory_id: &'a Id<Trajectory>,
-    /// This worker.
     pub worker: &'a str,
     /// Number of steps it was rebuilt from.
     pub steps: u32,
@@ -33,11 +29,8 @@ pub struct SessionRebuilt<'a> {
 /// A session ended and its state is gone.
 #[derive(Debug)]
 pub struct SessionClosed<'a> {
-    /// The trajectory.
     pub trajectory_id: &'a Id<Trajectory>,
-    /// This worker.
     pub worker: &'a str,
-    /// How.
     pub end: SessionEnd,
     /// Number of replies it gave.
     pub replies: u32,
@@ -46,9 +39,7 @@ pub struct SessionClosed<'a> {
 /// A reply went out.
 #[derive(Debug)]
 pub struct ReplySent<'a> {
-    /// The trajectory.
     pub trajectory_id: &'a Id<Trajectory>,
-    /// The step.
     pub step: u32,
     /// Whether it holds an action.
     pub valid: bool,
@@ -59,9 +50,7 @@ pub struct ReplySent<'a> {
 /// A step was requested again and got the same reply.
 #[derive(Debug)]
 pub struct ReplyRepeated<'a> {
-    /// The trajectory.
     pub trajectory_id: &'a Id<Trajectory>,
-    /// The step.
     pub step: u32,
 }
 
@@ -73,7 +62,6 @@ pub struct LogprobsRecomputed<'a> {
 }
 
 impl LogprobsRecomputed<'_> {
-    /// Logs and counts.
     pub fn emit(self) {
         let max_abs = self.gaps.iter().map(|gap| gap.abs()).fold(0.0, f64::max);
         let tokens = self.gaps.len();
@@ -91,7 +79,6 @@ pub struct RemoteAnswered {
     pub prompt_tokens: u64,
     /// Tokens of the reply.
     pub completion_tokens: u64,
-    /// Number of attempts.
     pub attempts: u32,
     /// From the need for a reply, the wait for capacity included, to the reply.
     pub micros: u64,
@@ -102,9 +89,7 @@ pub struct RemoteAnswered {
 /// A model behind an endpoint gave no reply after all attempts.
 #[derive(Debug)]
 pub struct RemoteFailed<'a> {
-    /// The step.
     pub step: u32,
-    /// Why.
     pub reason: &'a str,
 }
 
@@ -124,14 +109,11 @@ pub struct ChatAnswered {
 /// A chat got no reply.
 #[derive(Debug)]
 pub struct ChatRefused {
-    /// HTTP status.
     pub status: u16,
-    /// Error code.
     pub code: &'static str,
 }
 
 impl ChatAnswered {
-    /// Logs and counts.
     pub fn emit(self) {
         let Self { prompt_tokens, cached_tokens, completion_tokens, micros } = self;
         let event = event::CHAT_ANSWERED;
@@ -155,7 +137,6 @@ impl ChatRefused {
 }
 
 impl RemoteAnswered {
-    /// Logs and counts.
     pub fn emit(self) {
         let Self { prompt_tokens, completion_tokens, attempts, micros, cost_usd } = self;
         let event = event::REMOTE_ANSWERED;
@@ -171,7 +152,6 @@ impl RemoteAnswered {
 }
 
 impl RemoteFailed<'_> {
-    /// Logs and counts.
     pub fn emit(self) {
         let Self { step, reason } = self;
         warn!(event = event::REMOTE_FAILED, step, reason = cut(reason), "the endpoint gave no reply");
@@ -180,7 +160,6 @@ impl RemoteFailed<'_> {
 }
 
 impl SessionOpened<'_> {
-    /// Logs and counts.
     pub fn emit(self) {
         let Self { trajectory_id, worker, policy_kind } = self;
         let policy_kind = policy_kind.as_str();
@@ -191,7 +170,6 @@ impl SessionOpened<'_> {
 }
 
 impl SessionRebuilt<'_> {
-    /// Logs and counts.
     pub fn emit(self) {
         let Self { trajectory_id, worker, steps } = self;
         info!(event = event::SESSION_REBUILT, %trajectory_id, worker, steps, "session rebuilt");
@@ -200,7 +178,6 @@ impl SessionRebuilt<'_> {
 }
 
 impl SessionClosed<'_> {
-    /// Logs and counts.
     pub fn emit(self) {
         let Self { trajectory_id, worker, replies, .. } = self;
         let end = self.end.value();
@@ -211,7 +188,6 @@ impl SessionClosed<'_> {
 }
 
 impl ReplySent<'_> {
-    /// Logs and counts.
     pub fn emit(self) {
         otel::trace(&self);
         let Self { trajectory_id, step, valid, .. } = self;
@@ -224,7 +200,6 @@ impl ReplySent<'_> {
 }
 
 impl ReplyRepeated<'_> {
-    /// Logs and counts.
     pub fn emit(self) {
         let Self { trajectory_id, step } = self;
         debug!(event = event::REPLY_REPEATED, %trajectory_id, step, "reply repeated");

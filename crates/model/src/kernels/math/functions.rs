@@ -36,7 +36,6 @@ fn power_of_two<V: Vector>(n: V) -> V {
     n.shift_left::<23>().add_bits(V::splat(1.0))
 }
 
-/// Highest power first.
 #[inline(always)]
 fn polynomial<V: Vector, const N: usize>(x: V, coefficients: &[f32; N]) -> V {
     let mut sum = V::splat(coefficients[0]);
@@ -56,7 +55,6 @@ pub(in crate::kernels) fn ln_one_plus<V: Vector>(u: V) -> V {
     z.mul(s).fma(q, s.add(s))
 }
 
-/// e^x.
 #[derive(Clone, Copy)]
 pub(in crate::kernels) struct Exp;
 
@@ -81,7 +79,6 @@ impl UnaryFunction for Sigmoid {
     }
 }
 
-/// x sigmoid(x).
 #[derive(Clone, Copy)]
 pub(in crate::kernels) struct Silu;
 
@@ -105,7 +102,6 @@ impl UnaryFunction for Softplus {
     }
 }
 
-/// max(x, 0)^2.
 #[derive(Clone, Copy)]
 pub(in crate::kernels) struct SquaredRelu;
 
@@ -140,7 +136,6 @@ fn normal_centre<V: Vector>(x: V) -> V {
     polynomial(x.mul(x), &q).fma(x, V::splat(0.5))
 }
 
-/// Phi(-|x|).
 #[inline(always)]
 fn normal_tail<V: Vector>(x: V) -> V {
     const P: [f32; 10] = [

@@ -164,7 +164,6 @@ struct AmxOutput<'a> {
     rows: usize,
     matrix: &'a PackedMatrix,
     inputs: &'a [u32],
-    /// Tiles along K.
     steps: usize,
 }
 

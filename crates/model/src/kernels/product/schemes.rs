@@ -22,7 +22,6 @@ pub(super) trait StepScheme<V: Vector> {
     );
 }
 
-/// float32 weights.
 pub(super) struct Float32Scheme;
 
 impl<V: Vector> StepScheme<V> for Float32Scheme {

@@ -8,7 +8,6 @@ use crate::kernels::vector::{LANES, Vector};
 /// Operands of a register block.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct RegisterBlock {
-    /// Steps along K.
     pub steps: usize,
     /// The last step has one input instead of two.
     pub half: bool,

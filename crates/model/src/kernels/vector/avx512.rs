@@ -5,7 +5,6 @@ use std::arch::x86_64::*;
 
 use super::{LANES, Lanes, Vector};
 
-/// One zmm register.
 #[derive(Clone, Copy)]
 pub(crate) struct Avx512(pub(crate) __m512);
 
