@@ -505,8 +505,19 @@ fn fail(
     let sql = "UPDATE trajectories SET state = 'failed', ended = :ended, reason = :reason, steps = :steps,
                    version_min = :version_min, version_max = :version_max, staleness = :staleness, ended_at_micros = :at
                WHERE trajectory_id = :id AND state IN ('assigned', 'finished')";
+    let changed = end_with(transaction, sql, id, ended)?;
+    expect_one(changed, "it is unknown or has ended already")
+}
+
+/// Runs an update that ends a trajectory, and returns how many rows it changed.
+fn end_with(
+    transaction: &Transaction<'_>,
+    sql: &str,
+    id: &Id<Trajectory>,
+    ended: &TrajectoryEnd,
+) -> Result<usize, MutationFailure> {
     let (version_min, version_max) = ended.policy_versions.unzip();
-    let changed = transaction.prepare_cached(sql)?.execute(named_params! {
+    Ok(transaction.prepare_cached(sql)?.execute(named_params! {
         ":id": id.as_str(),
         ":ended": ended.end.as_str(),
         ":reason": ended.reason,
@@ -515,8 +526,7 @@ fn fail(
         ":version_max": version_max,
         ":staleness": ended.staleness,
         ":at": ended.at_micros,
-    })?;
-    expect_one(changed, "it is unknown or has ended already")
+    })?)
 }
 
 fn lose_record(
@@ -524,17 +534,11 @@ fn lose_record(
     id: &Id<Trajectory>,
     ended: &TrajectoryEnd,
 ) -> Result<(), MutationFailure> {
-    let sql = "UPDATE trajectories SET state = 'failed', ended = ?2, reason = ?3, steps = ?4, ended_at_micros = ?5,
+    let sql = "UPDATE trajectories SET state = 'failed', ended = :ended, reason = :reason, steps = :steps,
+                   version_min = :version_min, version_max = :version_max, staleness = :staleness, ended_at_micros = :at,
                    reward = NULL, success = NULL, score_json = NULL, scorer_saw_sha256 = NULL, score_micros = NULL
-               WHERE trajectory_id = ?1 AND state <> 'failed' AND shard_id IS NULL";
-    let TrajectoryEnd { end, reason, steps, at_micros, .. } = ended;
-    let changed = transaction.prepare_cached(sql)?.execute(params![
-        id.as_str(),
-        end.as_str(),
-        reason,
-        steps,
-        at_micros
-    ])?;
+               WHERE trajectory_id = :id AND state <> 'failed' AND shard_id IS NULL";
+    let changed = end_with(transaction, sql, id, ended)?;
     expect_one(changed, "it failed already or is in a shard")
 }
 
