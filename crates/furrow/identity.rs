@@ -1,7 +1,7 @@
 //! What makes a run the run that it is: the settings that a resumed run keeps.
 //!
 //! A resumed job is compared key by key with the job that the run directory keeps. Keys that the
-//! user sets must be as they were; keys that nobody sets take over the run's values, so that a
+//! user sets must be as they were; keys that are not set take over the run's values, so that a
 //! default which changed between two releases changes no run. A key that the stored job lacks is
 //! younger than the run.
 

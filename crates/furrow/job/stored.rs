@@ -74,8 +74,7 @@ fn inherit_below(
     alone: Option<&Value>,
     notes: &mut Vec<String>,
 ) {
-    // A section that is there only if somebody asks for it, such as [score.judge], is not brought
-    // back.
+    // A section that only exists if the job has it, such as [score.judge], is not brought back.
     if alone.is_none() && !job.has(key.rsplit_once('.').map_or(key, |(section, _)| section)) {
         return;
     }

@@ -2,8 +2,8 @@
 //!
 //! A forward pass dispatches a few hundred times a token, so a dispatch may cost only a microsecond
 //! or two: idle threads spin for a moment before they sleep, tasks come from one counter, and the
-//! caller works too. A thread that wakes too late to help is locked out and nobody waits for it, so
-//! a busy machine costs speed in proportion and never causes a stall.
+//! caller works too. A thread that wakes too late to help is locked out and no caller waits for it,
+//! so a busy machine costs speed in proportion and never causes a stall.
 #![allow(unsafe_code)]
 
 use std::any::Any;
