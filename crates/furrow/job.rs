@@ -189,7 +189,8 @@ impl JobFile {
     fn check(self, base: &Path) -> Result<Job, Vec<String>> {
         let resolved = self.clone().resolved(base).text()?;
         let mut problems = Vec::new();
-        let (output_dir, gpu_name) = (base.join(&self.run.output_dir), self.dashboard.gpu.clone());
+        let output_dir = base.join(&self.run.output_dir);
+        let gpu_name = self.dashboard.gpu.clone();
         let run_name = collect_problems(self.run.check(), &mut problems);
         let tasks = collect_problems(self.tasks.check(base), &mut problems);
         let policy = collect_problems(self.policy.resolved(base).check(), &mut problems);
@@ -374,7 +375,8 @@ fn sorted(mut problems: Vec<KeyProblem>) -> Vec<KeyProblem> {
 
 fn warnings(tree: &ConfigNode, job: &Job) -> Vec<KeyProblem> {
     let mut warnings = truncated_sampling_warnings(job);
-    let (wanted, supported) = (job.env.sessions_max, job.policy.sessions_max);
+    let wanted = job.env.sessions_max;
+    let supported = job.policy.sessions_max;
     if wanted > supported {
         let text = format!(
             "{wanted} concurrent trajectories, but a policy worker takes {supported} (policy.sessions_max); start several policy workers"
@@ -419,7 +421,8 @@ fn workload_warnings(job: &Job) -> Vec<(String, String)> {
 /// The environment worker stops waiting for a reply before the endpoint's deadline: a later reply
 /// is paid for and discarded.
 fn late_reply_warning(job: &Job) -> Option<(String, String)> {
-    let (deadline, waits) = (job.policy.remote.as_ref()?.deadline(), job.env.worker.policy_deadline);
+    let deadline = job.policy.remote.as_ref()?.deadline();
+    let waits = job.env.worker.policy_deadline;
     let text = || {
         format!(
             "{} is not below env.policy_millis = {}, after which the environment worker discards a reply; use less",

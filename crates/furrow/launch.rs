@@ -197,7 +197,8 @@ pub async fn browsers(
     sites: SiteServer,
     archives: Option<ArchiveMode>,
 ) -> Result<Arc<dyn EnvironmentFactory>, CommandFailure> {
-    let (browser, sites) = (env.browser.clone(), Arc::new(sites));
+    let browser = env.browser.clone();
+    let sites = Arc::new(sites);
     let pool = match archives {
         Some(archives) => ChromiumPool::start_archived(browser, sites, env.egress.clone(), archives).await,
         None => ChromiumPool::start(browser, sites, env.egress.clone()).await,
@@ -275,7 +276,8 @@ pub fn metrics(
     instance: &str,
     stop: CancellationToken,
 ) -> Result<tokio::task::JoinHandle<()>, CommandFailure> {
-    let (config, run) = (job.telemetry.clone(), job.run_name.to_string());
+    let config = job.telemetry.clone();
+    let run = job.run_name.to_string();
     let exporter = MetricsExporter::open(&job.run_dir.join("metrics.jsonl"), role, TimeSource::system())?;
     let otlp = OtlpExporter::open(&config, &ProcessOrigin { role, run, instance: instance.to_owned() })?;
     Ok(tokio::spawn(async move {
@@ -294,7 +296,8 @@ pub fn runtime() -> Result<Runtime, CommandFailure> {
 
 /// Returns at the first SIGTERM or SIGINT.
 pub async fn signalled() -> Result<(), CommandFailure> {
-    let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
     tokio::select! {
         _ = terminate.recv() => {}
         _ = interrupt.recv() => {}
@@ -306,7 +309,8 @@ pub async fn signalled() -> Result<(), CommandFailure> {
 /// browsers die with it.
 pub fn stop_on_signal() -> Result<CancellationToken, CommandFailure> {
     let stop = CancellationToken::new();
-    let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
     let cancelled = stop.clone();
     tokio::spawn(async move {
         for already in [false, true] {

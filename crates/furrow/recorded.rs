@@ -111,7 +111,8 @@ impl RecordedRun {
         if of_trajectory.is_empty() {
             return Err(wrong("no trajectory has ended; use a run with scored trajectories".into()));
         }
-        let (mut whole, mut without_tokens) = (Vec::new(), 0);
+        let mut whole = Vec::new();
+        let mut without_tokens = 0;
         for mut steps in of_trajectory.into_values() {
             steps.sort_by_key(|size| size.step);
             let tokens: Option<Vec<StepTokens>> = steps.iter().map(|size| size.tokens).collect();

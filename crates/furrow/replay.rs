@@ -257,7 +257,8 @@ impl ReplayComparison {
 
     fn add_difference(&mut self, what: &'static str, recorded: &str, replayed: &str) {
         let cut = |text: &str| text.chars().take(TEXT_CHARS_MAX).collect();
-        let (recorded, replayed) = (cut(recorded), cut(replayed));
+        let recorded = cut(recorded);
+        let replayed = cut(replayed);
         self.differences.push(ReplayDifference { step: self.step, what, recorded, replayed });
     }
 }

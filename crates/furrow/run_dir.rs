@@ -186,7 +186,8 @@ mod tests {
     #[test]
     fn a_file_of_the_run_that_is_a_link_is_not_written_through() {
         let temp = tempfile::tempdir().unwrap();
-        let (dir, users) = (temp.path().join("run"), temp.path().join("users"));
+        let dir = temp.path().join("run");
+        let users = temp.path().join("users");
         fs::create_dir(&dir).unwrap();
         fs::write(&users, "root").unwrap();
         for name in ["lock", "job.toml.tmp", "coordinator.address.tmp"] {

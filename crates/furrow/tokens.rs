@@ -87,7 +87,8 @@ impl<'a> TokenReplayer<'a> {
             past_steps: 0,
         };
         let past = (0..steps.len()).map(|at| past_step(steps, at)).collect();
-        let (decoded, prefilled) = (Vec::new(), Vec::new());
+        let decoded = Vec::new();
+        let prefilled = Vec::new();
         Self {
             model,
             record,
@@ -162,7 +163,8 @@ impl<'a> TokenReplayer<'a> {
     ) -> Option<TokenDifference> {
         if recorded.prompt_hash != replayed.prompt_hash {
             let hex = |hash: &[u8; 16]| hash.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
-            let (then, now) = (hex(&recorded.prompt_hash), hex(&replayed.prompt_hash));
+            let then = hex(&recorded.prompt_hash);
+            let now = hex(&replayed.prompt_hash);
             return Some(TokenDifference {
                 step,
                 token: None,
@@ -185,7 +187,8 @@ impl<'a> TokenReplayer<'a> {
                 found.get_or_insert(part("id", then.to_string(), now.to_string()));
                 break;
             }
-            let (then, now) = (logprob(recorded, at), logprob(replayed, at));
+            let then = logprob(recorded, at);
+            let now = logprob(replayed, at);
             if let (Some(then), Some(now)) = (then, now) {
                 self.decoded.push(f64::from(then) - f64::from(now));
             }
@@ -193,9 +196,11 @@ impl<'a> TokenReplayer<'a> {
                 found.get_or_insert(part("logprob", format!("{then:?}"), format!("{now:?}")));
             }
         }
-        let (then, now) = (recorded.response_token_ids.len(), replayed.response_token_ids.len());
+        let then = recorded.response_token_ids.len();
+        let now = replayed.response_token_ids.len();
         if found.is_none() && then != now {
-            let (recorded, replayed) = (then.to_string(), now.to_string());
+            let recorded = then.to_string();
+            let replayed = now.to_string();
             found = Some(TokenDifference {
                 step,
                 token: Some(then.min(now)),

@@ -278,7 +278,8 @@ fn watch_live(run: &ServingProcess, folder: &Path) {
     assert!(watched.wait().unwrap().success());
     let printed = String::from_utf8_lossy(&printed).into_owned();
     // The alternate screen is entered and left: the terminal is restored.
-    let (entered, left) = (printed.find("\u{1b}[?1049h"), printed.rfind("\u{1b}[?1049l"));
+    let entered = printed.find("\u{1b}[?1049h");
+    let left = printed.rfind("\u{1b}[?1049l");
     assert!(entered.is_some() && left > entered, "{printed:?}");
 }
 

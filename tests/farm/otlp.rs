@@ -93,7 +93,9 @@ fn check_trace(spans: &BTreeMap<Vec<u8>, ReceivedSpan>) {
         assert!(span.micros <= parent.micros || span.name == "score", "{} outlasts its parent", span.name);
         assert_eq!(parent.name == "policy", span.name == "reply");
     }
-    let (steps, replies, scores) = (of("step"), of("reply"), of("score"));
+    let steps = of("step");
+    let replies = of("reply");
+    let scores = of("score");
     assert!(replies.iter().all(|reply| reply.role == "policy" && reply.micros >= 20_000));
     assert!(scores.len() == 1 && scores[0].role == "coordinator");
     assert_eq!(root.attributes["furrow.steps"], steps.len().to_string());

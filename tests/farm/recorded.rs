@@ -34,7 +34,8 @@ fn the_steps_of_a_run_are_what_the_simulator_is_given() {
     farm.wait_until("scored", Duration::from_secs(240), |now| now.scored >= 3);
     farm.kill(FarmRole::Coordinator);
     let run = farm.run_dir();
-    let (from_spool, rows) = (plan(&run, folder.path(), &[]), spooled(&run));
+    let from_spool = plan(&run, folder.path(), &[]);
+    let rows = spooled(&run);
     assert!(rows.len() >= 3 && rows.len() < 8, "{} have ended", rows.len());
     check(&from_spool, &rows);
 
@@ -134,10 +135,8 @@ fn check(reported: &Value, rows: &StepsByTrajectory) {
         // At least this percentage of the values is at or below a percentile, and less is below it.
         for (name, percent) in [("p5", 5), ("p50", 50), ("p95", 95)] {
             let value = spread[name].as_u64().unwrap() as usize;
-            let (at_most, below) = (
-                numbers.iter().filter(|number| **number <= value).count(),
-                numbers.iter().filter(|number| **number < value).count(),
-            );
+            let at_most = numbers.iter().filter(|number| **number <= value).count();
+            let below = numbers.iter().filter(|number| **number < value).count();
             assert!(
                 at_most * 100 >= percent * count && below * 100 < percent * count,
                 "{name}: {spread} {numbers:?}"

@@ -245,7 +245,8 @@ fn nothing_is_written_through_a_link() {
         }
     }
     for name in ["spool", "data", "data/steps", "data/manifest", "lost+found"] {
-        let (path, aside) = (run.dir().join(name), run.folder.path().join("aside"));
+        let path = run.dir().join(name);
+        let aside = run.folder.path().join("aside");
         let there = path.exists();
         if there {
             fs::rename(&path, &aside).unwrap();

@@ -83,7 +83,8 @@ fn put_tasks(from: &Path) {
 fn copy(from: &Path, to: &Path) {
     fs::create_dir_all(to).unwrap();
     for entry in fs::read_dir(from).unwrap().map(Result::unwrap) {
-        let (from, to) = (entry.path(), to.join(entry.file_name()));
+        let from = entry.path();
+        let to = to.join(entry.file_name());
         if from.is_dir() {
             copy(&from, &to);
         } else {
@@ -128,7 +129,8 @@ fn a_killed_run_of_v0_1_0_goes_on() {
     let printed = || fs::read_to_string(run.folder.path().join("out")).unwrap_or_default();
     let manifest = run.dir().join("data/manifest");
     let commits = || fs::read_dir(&manifest).unwrap().count();
-    let (began, had) = (Instant::now(), commits());
+    let began = Instant::now();
+    let had = commits();
     while commits() == had {
         assert!(child.try_wait().unwrap().is_none(), "it ended before it committed anything\n{}", printed());
         assert!(began.elapsed() < Duration::from_secs(120), "nothing was committed\n{}", printed());

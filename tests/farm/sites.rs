@@ -87,7 +87,8 @@ fn the_page_on_sites_can_be_followed_and_its_trajectories_acted_again() {
     assert!(replay_report["trajectories"].as_array().unwrap().iter().all(|one| one["from"] == "sites"));
 
     // The site and its files are moved away: everything comes from the archive.
-    let (site, away) = (folder.join("sites"), folder.join("away"));
+    let site = folder.join("sites");
+    let away = folder.join("away");
     fs::rename(&site, &away).unwrap();
     let (status, replay_report) = replayed(folder, &["--archive"]);
     assert_eq!((status, &replay_report["equal"]), (Some(0), &4.into()), "{replay_report:#}");
@@ -113,7 +114,8 @@ fn the_page_on_sites_can_be_followed_and_its_trajectories_acted_again() {
             .iter()
             .find(|found| found["what"] == "reward")
             .map(|found| (&found["recorded"], &found["replayed"]));
-        let (was, is) = ("1".into(), "0".into());
+        let was = "1".into();
+        let is = "0".into();
         let want = (one["task"] == "mine/library-pages").then_some((&was, &is));
         assert_eq!(reward, want, "{one:#}");
     }

@@ -19,7 +19,8 @@ const LINES: &str = r#"{"task_id":"look","goal":"Look at the page.","start_url":
 "#;
 
 fn write_suites(folder: &Path) {
-    let (starter, hand) = (Path::new(env!("CARGO_MANIFEST_DIR")).join("envs/starter"), folder.join("hand"));
+    let starter = Path::new(env!("CARGO_MANIFEST_DIR")).join("envs/starter");
+    let hand = folder.join("hand");
     fs::create_dir(&hand).unwrap();
     for entry in fs::read_dir(starter).unwrap() {
         let path = entry.unwrap().path();

@@ -159,7 +159,8 @@ fn two_policy_workers_move_together_and_one_that_lags_is_named() {
         .args(["publish", "--json", "--deadline", "10", "--id", "two", directory, "--run"])
         .arg(farm.run_dir());
     let output = command.output().unwrap();
-    let (stdout, wrong) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    let stdout = String::from_utf8_lossy(&output.stdout);
+    let wrong = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{stdout}{wrong}");
     let result: Value = serde_json::from_str(&stdout).unwrap();
     let lags = ("otherpolicy-1".to_owned(), 1, false);

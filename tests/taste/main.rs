@@ -24,7 +24,7 @@ use tree::SourceFile;
 const LEFT: &[(&str, usize)] = &[
     ("retired", 538),
     ("comment-width", 13),
-    ("tuple-let", 778),
+    ("tuple-let", 0),
     ("filler-doc", 158),
     ("long-file", 13),
     ("long-function", 26),

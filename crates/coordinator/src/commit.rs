@@ -375,7 +375,8 @@ impl ShardCommitter {
         groups: Vec<Id<Group>>,
         replaces: Vec<String>,
     ) -> Result<ShardOpening, CommitError> {
-        let (run_id, index) = (&self.settings.run_id, self.next_shard);
+        let run_id = &self.settings.run_id;
+        let index = self.next_shard;
         let named = Id::new(format!("{run_id}-x{index:06}"));
         let shard_id = named.map_err(|_| CommitError::Unnamable { run_id: run_id.clone(), index })?;
         Ok(ShardOpening { shard_id, index, trajectories, groups, replaces })
@@ -468,7 +469,8 @@ impl ShardCommitter {
         files: Vec<WrittenFile>,
         removed: Vec<String>,
     ) -> CommitDraft {
-        let (run_id, epoch) = (self.settings.run_id.clone(), self.epoch);
+        let run_id = self.settings.run_id.clone();
+        let epoch = self.epoch;
         CommitDraft { op, files, removed, run_id, epoch, shard_id, created_at_micros: now_micros() }
     }
 }

@@ -89,7 +89,8 @@ pub struct LimitsConfig {
 
 impl Default for LimitsFile {
     fn default() -> Self {
-        let (spool, ledger) = (SpoolLimits::default(), LedgerLimits::default());
+        let spool = SpoolLimits::default();
+        let ledger = LedgerLimits::default();
         Self {
             attempts_max: 3,
             failure_budget: 0.5,

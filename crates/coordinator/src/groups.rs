@@ -150,7 +150,8 @@ impl OpenGroup {
     /// Records that the slot's attempt failed. Returns whether the slot is tried again.
     pub fn fail(&mut self, sample_index: u32, end: EndKind, attempts_max: u32, now_millis: u64) -> bool {
         *self.failed.entry(end).or_default() += 1;
-        let (has_enough, is_closed) = (self.has_enough(), self.is_closed());
+        let has_enough = self.has_enough();
+        let is_closed = self.is_closed();
         let slot = &mut self.slots[sample_index as usize];
         slot.failures.add(end);
         let again = slot.failures.weight() < attempts_max && !has_enough && !is_closed;

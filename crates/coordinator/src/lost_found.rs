@@ -146,7 +146,8 @@ impl LostFound {
         // No component leads upwards: a path outside the run directory keeps its names below the
         // folder.
         let below: PathBuf = from.components().filter(|part| matches!(part, Component::Normal(_))).collect();
-        let (from, below) = (in_utf8(from), in_utf8(&below));
+        let from = in_utf8(from);
+        let below = in_utf8(&below);
         let mut kept_as = self.folder.join(&below);
         // One start may move the same name twice: a commit and its successor, for example.
         let mut copies = 1;
@@ -298,7 +299,8 @@ mod tests {
         let dir = run_with(&["spool/a.spool"]);
         let mut lost = LostFound::of_start(dir.path(), 1);
         let path = dir.path().join("spool/a.spool");
-        let (first, second) = (lost.copy(&path, "x").unwrap(), lost.copy(&path, "x").unwrap());
+        let first = lost.copy(&path, "x").unwrap();
+        let second = lost.copy(&path, "x").unwrap();
         assert_ne!(first, second);
         assert_eq!(lost_and_found(dir.path()).unwrap().len(), 2);
     }
@@ -340,7 +342,8 @@ mod tests {
     #[test]
     fn capacity_is_checked_before_the_first_entry_is_moved() {
         let dir = run_with(&["data/steps/one"]);
-        let (lost, path) = (LostFound::of_start(dir.path(), 1), dir.path().join("data/steps/one"));
+        let lost = LostFound::of_start(dir.path(), 1);
+        let path = dir.path().join("data/steps/one");
         lost.check_capacity(ENTRIES_MAX, &path).unwrap();
         let why = lost.check_capacity(ENTRIES_MAX + 1, &path).unwrap_err().to_string();
         assert!(why.contains("0 of at most 1000 entries, and 1001 more"), "{why}");

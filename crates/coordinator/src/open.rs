@@ -207,7 +207,8 @@ fn read_spool_progress(
         let trajectory = found.trajectory_id.clone();
         let opened =
             to_open.contains(&trajectory).then(|| read_policy_versions(spool, &trajectory)).transpose()?;
-        let (steps, ending) = (found.steps.len() as u32, found.ending);
+        let steps = found.steps.len() as u32;
+        let ending = found.ending;
         Ok((trajectory, SpoolProgress { steps, policy_versions: opened.flatten(), ending }))
     };
     recovered.spooled.iter().map(stock).collect()

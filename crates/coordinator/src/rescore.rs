@@ -133,7 +133,8 @@ pub fn rescore(
     let judge = job.judge.clone().map(|config| JudgeClient::new(config, stop.clone()));
     let mut pass =
         RescorePass { job, judge, data: &data, stop, summary: RescoreSummary::default(), rows: Vec::new() };
-    let (mut batch, mut done) = (Vec::new(), 0);
+    let mut batch = Vec::new();
+    let mut done = 0;
     for record in data.trajectories() {
         let record = record?;
         done += 1;
@@ -168,7 +169,8 @@ struct RescorePass<'a> {
 impl RescorePass<'_> {
     /// The scorer of a trajectory that is to be scored; otherwise counts why it is not.
     fn scorer_of(&mut self, record: &TrajectoryRecord) -> Option<Result<Scorer, String>> {
-        let (suite, task_id) = (&record.task.suite, &record.task.task_id);
+        let suite = &record.task.suite;
+        let task_id = &record.task.task_id;
         if record.status != TrajectoryStatus::Scored {
             self.summary.failed += 1;
             return None;
@@ -195,7 +197,8 @@ impl RescorePass<'_> {
         batch: Vec<(Box<TrajectoryRecord>, Result<Scorer, String>)>,
     ) -> Result<(), RescoreError> {
         let pictures = self.pictures(&batch)?;
-        let (next, scored) = (AtomicUsize::new(0), Mutex::new(BTreeMap::new()));
+        let next = AtomicUsize::new(0);
+        let scored = Mutex::new(BTreeMap::new());
         std::thread::scope(|scope| {
             for _ in 0..self.job.scorers_max.min(batch.len()) {
                 scope.spawn(|| {
@@ -284,7 +287,9 @@ impl RescorePass<'_> {
             *summary.cost_usd.get_or_insert(0.0) += cost;
         }
         let TrajectoryRecord { ancestry, task, .. } = *record;
-        let (task_id, suite, split) = (task.task_id, task.suite, task.split);
+        let task_id = task.task_id;
+        let suite = task.suite;
+        let split = task.split;
         self.rows.push(RescoreRecord {
             ancestry,
             task_id,

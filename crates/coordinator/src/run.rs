@@ -113,7 +113,9 @@ impl Coordinator {
     {
         let parts = CoordinatorParts::assemble(self)?;
         let CoordinatorParts { run_id, failure, over, .. } = &parts;
-        let (run_id, failure, over) = (run_id.clone(), failure.clone(), over.clone());
+        let run_id = run_id.clone();
+        let failure = failure.clone();
+        let over = over.clone();
         let (shell, start, tasks, lock) = parts.open(listener, stop);
         let progress = shell.run(start).await;
         tasks.wind_down(&failure).await;
@@ -146,7 +148,9 @@ impl CoordinatorParts {
         let run = snapshot.run.take().ok_or(CoordinatorError::Ledger(LedgerError::Stopped))?;
         RunStarted { run_id: &run_id, resumed: run.epoch > 1 }.emit();
 
-        let (time, failure, side_work) = (TimeSource::system(), FirstFailure::default(), TaskTracker::new());
+        let time = TimeSource::system();
+        let failure = FirstFailure::default();
+        let side_work = TaskTracker::new();
         let mut rules = limits.rules.clone();
         rules.fencing = !crash::planted("bug.no_fencing");
         let fit = MESSAGE_BYTES_MAX / plan.assignment_bytes_max();
@@ -188,7 +192,8 @@ impl CoordinatorParts {
             events,
             over: over_sender,
         };
-        let (farewell, disk) = (limits.farewell, DiskGate::new(run_dir, disk_reserve_bytes));
+        let farewell = limits.farewell;
+        let disk = DiskGate::new(run_dir, disk_reserve_bytes);
         Ok(Self {
             run_id,
             core,
@@ -220,8 +225,9 @@ impl CoordinatorParts {
         IO: AsyncRead + AsyncWrite + Connected + Unpin + Send + 'static,
         E: Into<Box<dyn std::error::Error + Send + Sync>> + Send + 'static,
     {
-        let (failure, events, server_stop) =
-            (self.failure, self.service.events.clone(), CancellationToken::new());
+        let failure = self.failure;
+        let events = self.service.events.clone();
+        let server_stop = CancellationToken::new();
         let tasks = CoordinatorTasks {
             server: tokio::spawn(answer(self.service, listener, server_stop.clone(), failure.clone())),
             server_stop,

@@ -59,7 +59,9 @@ impl ScorerPool {
         permit: OwnedSemaphorePermit,
     ) -> Result<TimedScore, String> {
         let deadline = self.deadline_of(&draw);
-        let (plan, spool, judge) = (self.plan.clone(), self.spool.clone(), self.judge.clone());
+        let plan = self.plan.clone();
+        let spool = self.spool.clone();
+        let judge = self.judge.clone();
         let judging = tokio::task::spawn_blocking(move || {
             let _permit = permit; // a hung scorer keeps its permit, so that hung ones cannot pile up
             score_trajectory(&plan, &spool, judge.as_ref(), &trajectory, (&draw, sample_index))

@@ -86,7 +86,8 @@ impl CoordinatorServer {
             let message_text = format!("step is {}, but the record is of step {}", message.step, record.step);
             return Err(Status::invalid_argument(message_text));
         }
-        let (step, token) = (message.step, message.token);
+        let step = message.step;
+        let token = message.token;
         let event = |call| Event::StepArrived { call, trajectory: trajectory.clone(), token };
         let CallResponse::Go { of, .. } = self.request(event).await? else { return Err(unexpected()) };
         crash::point("coordinator.before_spool_step");
@@ -373,7 +374,8 @@ impl WorkerRegistration {
                 Event::RegisterEnv { call, worker, sessions_max }
             }
             WorkerRegistration::Policy { worker, offer } => {
-                let (version, weights_sha256) = (offer.version, offer.hashes.weights.clone());
+                let version = offer.version;
+                let weights_sha256 = offer.hashes.weights.clone();
                 let run = WeightsReport { version, weights_sha256, refused: None };
                 Event::RegisterPolicy { call, worker, offer, run }
             }

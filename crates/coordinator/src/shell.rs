@@ -168,7 +168,8 @@ impl EventLoop {
         let mut calls = BTreeMap::new();
         let mut ticks = interval(TICK);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let (mut drained, mut over_since) = (false, None);
+        let mut drained = false;
+        let mut over_since = None;
         let mut decision = start;
         loop {
             if self.carry_out(decision, &mut calls).await.is_err() {
@@ -258,7 +259,8 @@ impl EffectPerformer {
     pub async fn run(mut self) -> Result<(), CoordinatorError> {
         let mut waiting = Vec::new();
         while self.decided.recv_many(&mut waiting, self.commits_max).await > 0 {
-            let (mut commit, mut then) = (Vec::new(), Vec::new());
+            let mut commit = Vec::new();
+            let mut then = Vec::new();
             for decided in waiting.drain(..) {
                 commit.extend(decided.commit);
                 then.extend(decided.then);

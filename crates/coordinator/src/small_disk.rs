@@ -52,7 +52,8 @@ fn run_limited(test: &str) {
     child.arg("-c").arg(script).arg(program).args(["--exact", test, "--nocapture"]).env(LIMITED, "1");
     let output = child.output().unwrap();
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    let (stdout, stderr) = (text(&output.stdout), text(&output.stderr));
+    let stdout = text(&output.stdout);
+    let stderr = text(&output.stderr);
     assert!(output.status.success() && stdout.contains("1 passed"), "{stdout}{stderr}");
 }
 

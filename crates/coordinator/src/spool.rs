@@ -361,7 +361,8 @@ impl SpoolWorker {
 
 /// Makes sure that an entry's digest matches its payload.
 fn check(entry: &SpoolEntry, trajectory: &Id<Trajectory>) -> Result<(), SpoolError> {
-    let (trajectory, key) = (trajectory.clone(), entry.key);
+    let trajectory = trajectory.clone();
+    let key = entry.key;
     if entry.payload.len() > PAYLOAD_BYTES_MAX {
         return Err(SpoolError::TooLarge { trajectory, key, bytes: entry.payload.len() });
     }

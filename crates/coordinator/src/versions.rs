@@ -143,7 +143,8 @@ impl VersionTable {
 
     /// The directories of a version, on top of the job's own checkpoint.
     pub fn links(&self, version: i32) -> Result<Vec<WeightsLink>, String> {
-        let (mut links, mut at) = (Vec::new(), version);
+        let mut links = Vec::new();
+        let mut at = version;
         while at != 0 {
             let row = self.get(at).ok_or_else(|| format!("version {at} does not exist"))?;
             at = row.source.base();

@@ -290,7 +290,8 @@ fn look(dir: &Path, worker: &SurvivingWorker) -> Result<(), String> {
 
 #[tokio::test]
 async fn nothing_is_lost_wherever_the_coordinator_dies() {
-    let (mut wrong, mut deaths) = (Vec::new(), BTreeMap::new());
+    let mut wrong = Vec::new();
+    let mut deaths = BTreeMap::new();
     for point in fail_points().filter(|point| !OUT_OF_THE_WAY.contains(point)) {
         match crash_at(point, false).await {
             Ok(count) => drop(deaths.insert(point, count)),
@@ -321,8 +322,8 @@ async fn finish_late(fail_points: &str, time_limit: Duration) -> (Result<(), Sta
     let mut life = CoordinatorProcess::begin(dir.path(), fail_points);
     let address = life.address().await.unwrap();
     let channel = TcpConnector::default().channel(&address).unwrap();
-    let (mut calls, mut worker) =
-        (CoordinatorServiceClient::new(channel.clone()), SurvivingWorker::default());
+    let mut calls = CoordinatorServiceClient::new(channel.clone());
+    let mut worker = SurvivingWorker::default();
     while worker.in_flight.is_empty() {
         worker.work(channel.clone()).await.unwrap();
     }

@@ -75,7 +75,8 @@ fn payload(name: &str, step: u32) -> Bytes {
 }
 
 fn append(runtime: &Runtime, spool: &Spool, name: &str, step: u32) -> Result<AppendOutcome, SpoolError> {
-    let (id, payload) = (Id::new(name).unwrap(), payload(name, step));
+    let id = Id::new(name).unwrap();
+    let payload = payload(name, step);
     runtime.block_on(spool.append_step(&id, step, Sha256::digest(&payload).into(), payload))
 }
 

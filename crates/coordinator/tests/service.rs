@@ -137,7 +137,8 @@ async fn workers_register_or_are_refused_with_a_reason() {
             change(info);
         })
     };
-    let (protocol, schema) = (PROTOCOL_VERSION + 1, SCHEMA_VERSION + 1);
+    let protocol = PROTOCOL_VERSION + 1;
+    let schema = SCHEMA_VERSION + 1;
     let table = [
         (
             with(&|request| request.protocol_version = protocol),
@@ -354,7 +355,8 @@ async fn a_stopped_job_goes_on_where_it_was() {
     let setup = || JobSetup { groups: 2, group_size: 2, ..JobSetup::default() };
     let mut farm = TestFarm::open(setup(), dir.path()).await.unwrap();
     farm.register().await;
-    let (first, second) = (farm.lease_one().await, farm.lease_one().await);
+    let first = farm.lease_one().await;
+    let second = farm.lease_one().await;
     farm.act(&first, 2, "42").await;
     farm.record(second.step(0)).await.unwrap();
     let summary = farm.stop().await.unwrap();
@@ -394,8 +396,9 @@ async fn the_first_limits_are_spread_and_a_resumed_job_goes_on_with_them() {
     farm.register().await;
     // Six at once of tasks with 30 steps. The first is tried again under another token: its limit
     // stays the same.
-    let (first, second, third) =
-        (farm.lease_limited().await, farm.lease_limited().await, farm.lease_limited().await);
+    let first = farm.lease_limited().await;
+    let second = farm.lease_limited().await;
+    let third = farm.lease_limited().await;
     assert_eq!([first.1, second.1, third.1], [5, 10, 15]);
     farm.finish(first.0.ending(0, EndKind::BrowserDead, None)).await.unwrap();
     given.insert(slot(&first.0.trajectory_id), first.1);
@@ -502,7 +505,8 @@ async fn many_sessions_at_once_lose_nothing() {
     loop {
         let leased = farm.lease(8).await;
         for assignment in leased.assignments.into_iter().map(LeasedAssignment::new) {
-            let (mut calls, steps) = (farm.calls.clone(), Arc::clone(&steps));
+            let mut calls = farm.calls.clone();
+            let steps = Arc::clone(&steps);
             sessions.spawn(async move {
                 for step in 0..3 {
                     let request = v1::RecordStepRequest {

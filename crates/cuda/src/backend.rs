@@ -392,7 +392,8 @@ impl<P: ModelTypes> BackendMemory<P> {
     ) -> Self {
         let text = &config.text;
         let limits = BatchLimits::of(text, capacity);
-        let (vision, features) = (config.vision.as_ref(), capacity.features as usize);
+        let vision = config.vision.as_ref();
+        let features = capacity.features as usize;
         let feature_values = vision.map_or(0, |vision| vision.rows_per_tile() * text.hidden);
         Self {
             states: StateBuffers::allocate(text, capacity, allocator),
@@ -723,7 +724,8 @@ impl<P: FastKernels> CudaBackend<P> {
         let bytes = bytemuck::cast_slice(&block.values);
         let form = block.form;
         let lists = form.lists(work.inputs);
-        let (text, features) = (&config.text, *features);
+        let text = &config.text;
+        let features = *features;
         let weights = &weights.text;
         let pass = DevicePass { text, weights, features, states, work, limits, form, lists, logits_at };
         executor.work(|executor| {
@@ -769,7 +771,8 @@ impl<P: FastKernels> CudaBackend<P> {
             StateLocation::Slot(slot) => self.memory.states.slot(slot),
             StateLocation::Page(page) => self.memory.states.page(page),
         };
-        let (from_region, to_region) = (from.map(region_of), region_of(to));
+        let from_region = from.map(region_of);
+        let to_region = region_of(to);
         if !self.moving.must_wait(from, to) {
             return self.copy(ExecutionLane::Batch, from_region, to_region);
         }
@@ -1033,7 +1036,9 @@ impl<P: FastKernels> DeviceBackend for CudaBackend<P> {
         if !matches!(stage.progress, StagingProgress::Noise) {
             stage.progress = StagingProgress::Nothing;
         }
-        let (target, from, to) = (stage.target, stage.region, self.all);
+        let target = stage.target;
+        let from = stage.region;
+        let to = self.all;
         // Tiles read weights, too: the copy waits for earlier tiles, and later tiles wait for the
         // copy.
         self.follow(ExecutionLane::Batch, ExecutionLane::Vision)?;
@@ -1076,7 +1081,8 @@ impl<P: ModelTypes> fmt::Debug for CudaBackend<P> {
 
 impl FeatureTable {
     fn new(count: u32) -> Self {
-        let (occupied, free) = (vec![false; count as usize], (0..count).rev().collect());
+        let occupied = vec![false; count as usize];
+        let free = (0..count).rev().collect();
         Self { occupied, free, in_batch: BTreeSet::new() }
     }
 

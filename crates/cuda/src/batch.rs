@@ -291,8 +291,8 @@ mod tests {
 
     #[test]
     fn single_spans_come_first_and_rows_follow_them() {
-        let (long, single) =
-            (span(4, 60, &[10, 11, 12, 13, 14], LogitRows::All), span(2, 0, &[20], LogitRows::Last));
+        let long = span(4, 60, &[10, 11, 12, 13, 14], LogitRows::All);
+        let single = span(2, 0, &[20], LogitRows::Last);
         let mut block = BatchDescriptor::default();
         block.arrange(LAYER, &[&long, &single]);
         assert_eq!((block.form.rows, block.form.singles, block.form.longs), (6, 1, 1));
@@ -319,7 +319,8 @@ mod tests {
         assert_eq!(section(&block, 4), [0, 1, 2, 3]);
         assert_eq!(section(&block, 5), [7, 3, 5, 99, 7, 99, 99, 99, 7, 99, 99, 99, 99, 99, 99, 99]);
         assert_eq!(section(&block, 6), [0, 2, 1, 3], "each row once, requested ones first");
-        let (form, values) = (block.form, block.values.len());
+        let form = block.form;
+        let values = block.values.len();
         let four = [0, 1, 2, 3].map(|slot| span(slot, 200, &[7], LogitRows::Last));
         block.arrange_decode(LAYER, &four.each_ref(), None);
         assert_eq!((block.form, block.values.len()), (form, values));

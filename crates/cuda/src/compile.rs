@@ -166,7 +166,8 @@ impl NvrtcProgram {
         let pointers = |strings: &[CString]| -> Vec<*const c_char> {
             strings.iter().map(|string| string.as_ptr()).collect()
         };
-        let (headers_at, names_at) = (pointers(&headers), pointers(&names));
+        let headers_at = pointers(&headers);
+        let names_at = pointers(&names);
         let mut program = ptr::null_mut();
         // SAFETY: all strings end in zero and outlive the call, which copies them; the two lists
         // have `HEADERS.len()` pointers each.

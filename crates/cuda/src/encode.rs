@@ -125,7 +125,9 @@ impl<P: FastKernels> TileEncoder<'_, P> {
 
     /// The prefix unchanged, then patches `W x` plus their positions.
     fn embed(&self, executor: &mut dyn Executor, tiles: &[ImageTile]) -> LaunchResult {
-        let (config, work, weights) = (self.config, self.work, self.weights);
+        let config = self.config;
+        let work = self.work;
+        let weights = self.weights;
         let values = 3 * config.tile.pow(2);
         for (index, tile) in tiles.iter().enumerate() {
             let to = work.pixels.from(index * values).address();
@@ -144,7 +146,8 @@ impl<P: FastKernels> TileEncoder<'_, P> {
             hidden: self.narrow(work.hidden),
         };
         launch(executor, &patches.cut())?;
-        let (input, output) = (rows(patches.patches, inputs), rows(patches.embedded, config.hidden));
+        let input = rows(patches.patches, inputs);
+        let output = rows(patches.embedded, config.hidden);
         multiply(executor, &weights.embedder.product(count, input, output))?;
         launch(executor, &patches.write_residual())
     }
@@ -174,7 +177,8 @@ impl<P: FastKernels> TileEncoder<'_, P> {
         block: &DeviceVisionBlock<P::Value>,
         delta: Option<&DeviceBiasedMatrix<P::Value>>,
     ) -> LaunchResult {
-        let (width, work) = (self.config.hidden, self.work);
+        let width = self.config.hidden;
+        let work = self.work;
         let normed = self.narrow(work.normed);
         let qkv = work.wide.first(3 * normed.len());
         self.enter(executor, &block.norm1, delta, Some(normed))?;
@@ -185,7 +189,9 @@ impl<P: FastKernels> TileEncoder<'_, P> {
     }
 
     fn mlp(&self, executor: &mut dyn Executor, block: &DeviceVisionBlock<P::Value>) -> LaunchResult {
-        let (width, inner, work) = (self.config.hidden, block.fc1.matrix.outputs, self.work);
+        let width = self.config.hidden;
+        let inner = block.fc1.matrix.outputs;
+        let work = self.work;
         let normed = self.narrow(work.normed);
         let wide = work.wide.first(self.rows() * inner);
         self.enter(executor, &block.norm2, Some(&block.proj), Some(normed))?;
@@ -209,10 +215,14 @@ impl<P: FastKernels> TileEncoder<'_, P> {
 
     /// Pixel shuffle, RMSNorm, squared-ReLU MLP.
     fn project(&self, executor: &mut dyn Executor, outputs: &[DeviceView<P::Value>]) -> LaunchResult {
-        let (config, weights, work) = (self.config, self.weights, self.work);
-        let (of_tile, width) = (config.rows_per_tile(), weights.projector_norm.len());
+        let config = self.config;
+        let weights = self.weights;
+        let work = self.work;
+        let of_tile = config.rows_per_tile();
+        let width = weights.projector_norm.len();
         let count = self.tiles * of_tile;
-        let (shuffled, normed) = (work.delta.first(count * width), work.normed.first(count * width));
+        let shuffled = work.delta.first(count * width);
+        let normed = work.normed.first(count * width);
         let hidden = self.narrow(work.hidden);
         launch(executor, &pixel_shuffle(config, work.prefix, hidden, shuffled))?;
         let norm = ResidualRmsNorm {
@@ -225,7 +235,8 @@ impl<P: FastKernels> TileEncoder<'_, P> {
             epsilon: PROJECTOR_EPSILON,
         };
         launch(executor, &norm.launch())?;
-        let (up, down) = (&weights.projector.up, &weights.projector.down);
+        let up = &weights.projector.up;
+        let down = &weights.projector.down;
         let wide = work.wide.first((count * up.outputs).next_multiple_of(PACK));
         multiply(executor, &up.product(count, rows(normed, width), rows(wide, up.outputs)))?;
         launch(executor, &squared_relu(wide))?;

@@ -71,7 +71,8 @@ pub(crate) struct DevicePass<'a, P: ModelTypes> {
 impl<P: FastKernels> DevicePass<'_, P> {
     /// Embeds, runs the layers, and leaves the logits of the requested rows in the workspace.
     pub fn run(&self, executor: &mut dyn Executor) -> LaunchResult {
-        let (mut ssm, mut attention) = (0, 0);
+        let mut ssm = 0;
+        let mut attention = 0;
         self.embed(executor)?;
         for (index, layer) in self.weights.layers.iter().enumerate() {
             self.enter(executor, layer.norm, index > 0)?;
@@ -128,7 +129,8 @@ impl<P: FastKernels> DevicePass<'_, P> {
         layer: usize,
         weights: &DeviceSsmWeights<P::Value>,
     ) -> LaunchResult {
-        let (config, work) = (&self.text.ssm, self.work);
+        let config = &self.text.ssm;
+        let work = self.work;
         let stride = ProjectionWidths::of(self.text).projected;
         let [z, mixed, dt] = config.parts();
         let projected = DeviceRows { values: self.all(work.wide, stride), stride };
@@ -176,7 +178,8 @@ impl<P: FastKernels> DevicePass<'_, P> {
         executor: &mut dyn Executor,
         all: &SsmRecurrence<'_, P::Value, P::State>,
     ) -> LaunchResult {
-        let (singles, longs) = (all.spans.first(self.form.singles), all.spans.from(self.form.singles));
+        let singles = all.spans.first(self.form.singles);
+        let longs = all.spans.from(self.form.singles);
         let chunked = match longs.is_empty() {
             true => None,
             false => P::chunked(&SsmRecurrence { spans: longs, ..*all }),
@@ -212,7 +215,8 @@ impl<P: FastKernels> DevicePass<'_, P> {
 
     /// With the fast kernels if they cover every span, otherwise with the plain one.
     fn attend(&self, executor: &mut dyn Executor, all: &AttentionLaunch<'_, P::Value>) -> LaunchResult {
-        let (singles, longs) = (self.form.singles, self.form.longs);
+        let singles = self.form.singles;
+        let longs = self.form.longs;
         let [values, weights] = self.work.parts;
         let parts =
             SplitBuffers { values, weights, splits: self.form.splits, pages: self.limits.split_pages };
@@ -254,7 +258,8 @@ impl<P: FastKernels> DevicePass<'_, P> {
             .as_ref()
             .zip(self.work.experts.as_ref())
             .expect("a model with expert layers has their sizes and a workspace for them");
-        let (rows, hidden) = (self.form.rows, self.text.hidden);
+        let rows = self.form.rows;
+        let hidden = self.text.hidden;
         let grouping = self.route(executor, config, work, weights)?;
         let [latent, summed] = work.latent;
         let width = config.latent.unwrap_or(hidden);
@@ -285,8 +290,8 @@ impl<P: FastKernels> DevicePass<'_, P> {
         }
         let Some(DeviceMlpWeights { up, down }) = &weights.shared else { return Ok(()) };
         let wide = self.squared(executor, up)?;
-        let (input, output) =
-            (DeviceRows { values: wide, stride: down.inputs }, DeviceRows { values: delta, stride: hidden });
+        let input = DeviceRows { values: wide, stride: down.inputs };
+        let output = DeviceRows { values: delta, stride: hidden };
         self.multiply(executor, down, rows, (input, output), true)
     }
 
@@ -298,7 +303,9 @@ impl<P: FastKernels> DevicePass<'_, P> {
         work: &ExpertWork<P>,
         weights: &DeviceMoeWeights<P::Value>,
     ) -> Result<ExpertGrouping, ExecutorError> {
-        let (rows, experts, k) = (self.form.rows, config.experts, config.experts_per_token);
+        let rows = self.form.rows;
+        let experts = config.experts;
+        let k = config.experts_per_token;
         let pairs = rows * k;
         let input = DeviceRows { values: self.work.normed, stride: self.text.hidden };
         let logits = DeviceRows { values: work.logits.first(rows * experts), stride: experts };
@@ -326,7 +333,8 @@ impl<P: FastKernels> DevicePass<'_, P> {
 
     /// The last norm and the output head, only for rows whose logits are needed.
     fn head(&self, executor: &mut dyn Executor) -> LaunchResult {
-        let (hidden, wanted) = (self.text.hidden, self.form.wanted);
+        let hidden = self.text.hidden;
+        let wanted = self.form.wanted;
         if wanted == 0 {
             return Ok(());
         }

@@ -88,7 +88,8 @@ impl<'a> BenchmarkBuffers<'a> {
     /// If the device fails.
     pub fn rates(&mut self) -> Result<DeviceRates, ExecutorError> {
         let ReferenceSizes { bytes, side } = self.reference;
-        let (values, address) = (side * side, self.memory.address());
+        let values = side * side;
+        let address = self.memory.address();
         let one = DeviceView::<CopyMove>::new(address + self.memory.len() as u64 - 256, 1);
         self.executor.upload(
             ExecutionLane::Batch,
@@ -126,7 +127,8 @@ impl<'a> BenchmarkBuffers<'a> {
         let mut allocator = BufferAllocator::at(self.memory.address());
         let mut of_heads = || allocator.take::<f32>("", ssm.heads);
         let [dt_bias, a, d] = [of_heads(), of_heads(), of_heads()];
-        let (width, kept) = (ssm.conv_width(), ssm.inner() * ssm.state);
+        let width = ssm.conv_width();
+        let kept = ssm.inner() * ssm.state;
         let dt_stride = ssm.heads.next_multiple_of(PACK);
         let mixed = DeviceRows { values: allocator.take::<bf16>("", count * width), stride: width };
         let dt = DeviceRows { values: allocator.take::<bf16>("", count * dt_stride), stride: dt_stride };
@@ -326,7 +328,8 @@ impl BenchmarkModel {
             while done < new {
                 let count = chunk.min(new - done);
                 let want = if done + count == new { LogitRows::Last } else { LogitRows::Nothing };
-                let (start, tokens) = (past + done, &tokens[..count as usize]);
+                let start = past + done;
+                let tokens = &tokens[..count as usize];
                 device.run(&[backend::SequenceSpan {
                     slot: Slot(0),
                     pages: &pages,

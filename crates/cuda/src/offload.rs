@@ -64,7 +64,8 @@ impl OffloadPool {
     /// Pins as many blocks as fit into this many bytes, for slots and pages of these sizes.
     pub fn open(executor: &mut dyn Executor, sizes: [u64; 2], bytes: u64) -> Result<Self, NotPinned> {
         let blocks = BlockSizes::of(sizes);
-        let (mut slabs, mut pinned_bytes) = (Vec::new(), 0);
+        let mut slabs = Vec::new();
+        let mut pinned_bytes = 0;
         for slab in blocks.slabs(bytes) {
             match executor.pin(slab) {
                 Ok(pinned) => slabs.push(pinned),
@@ -91,7 +92,8 @@ impl OffloadPool {
         }
         // The lowest ones first: adjacent blocks are one copy.
         let mut next = |count| -> Vec<u64> { std::iter::from_fn(|| free.pop_first()).take(count).collect() };
-        let (of_slot, of_pages) = (next(slot), next(pages));
+        let of_slot = next(slot);
+        let of_pages = next(pages);
         drop(free);
         Some(OffloadedBlocks { of_slot, of_pages, free: Arc::clone(&self.free) })
     }
@@ -345,7 +347,8 @@ mod tests {
         let slot = 2 * PAGE + PAGE / 2;
         let (pool, slab_bytes) = opened([slot, PAGE], 13 * PAGE);
         let mut states: Vec<OffloadedBlocks> = Vec::new();
-        let (mut taken, mut refused) = (0, 0);
+        let mut taken = 0;
+        let mut refused = 0;
         for _ in 0..2000 {
             if random.random_bool(0.4) && !states.is_empty() {
                 states.swap_remove(random.random_range(0..states.len()));
@@ -390,7 +393,8 @@ mod tests {
 
     #[test]
     fn a_batch_waits_where_it_would_meet_a_copy_and_nowhere_else() {
-        let (full, next) = ([Page(0), Page(1)], 70);
+        let full = [Page(0), Page(1)];
+        let next = 70;
         let mut moving = MovingStates::default();
         assert!(!moving.span_must_wait(&span(0, &full, next)));
         moving.mark_outgoing(Slot(1), &[Page(0), Page(7)]);

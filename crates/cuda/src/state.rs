@@ -44,7 +44,8 @@ impl<P: ModelTypes> StateBuffers<P> {
     pub fn allocate(text: &TextConfig, capacity: &BackendCapacity, allocator: &mut BufferAllocator) -> Self {
         let ssm = text.ssm.inner() * text.ssm.state * size_of::<P::State>();
         let conv = text.ssm.conv_width() * (text.ssm.conv_kernel - 1) * size_of::<P::Value>();
-        let (ssm_bytes, conv_bytes) = (ssm.next_multiple_of(PACK_BYTES), conv.next_multiple_of(PACK_BYTES));
+        let ssm_bytes = ssm.next_multiple_of(PACK_BYTES);
+        let conv_bytes = conv.next_multiple_of(PACK_BYTES);
         let kv_bytes = text.attention.page_values() * size_of::<P::Value>();
         let slot_bytes = text.layers_of(LayerKind::Ssm).count() * (ssm_bytes + conv_bytes);
         let page_bytes = text.layers_of(LayerKind::Attention).count() * kv_bytes;

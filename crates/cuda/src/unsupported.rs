@@ -22,12 +22,15 @@ fn text(text: &TextConfig) -> Vec<String> {
     };
     let ssm = &text.ssm;
     if let Some(moe) = &text.moe {
-        let (experts, most) = (moe.experts, moe::EXPERTS_MAX);
+        let experts = moe.experts;
+        let most = moe::EXPERTS_MAX;
         unless(experts <= most, format!("n_routed_experts: {experts}, more than {most}"));
     }
     unless(in_packs(text.hidden), format!("hidden_size: {}, not a multiple of {PACK}", text.hidden));
     if has(LayerKind::Ssm) {
-        let (kernel, width, group) = (ssm.conv_kernel, ssm.conv_width(), ssm.inner() / ssm.groups);
+        let kernel = ssm.conv_kernel;
+        let width = ssm.conv_width();
+        let group = ssm.inner() / ssm.groups;
         unless(kernel == conv::KERNEL, format!("conv_kernel: {kernel}, not {}", conv::KERNEL));
         unless(
             width.is_multiple_of(4),

@@ -216,7 +216,8 @@ impl<T: WeightElement> DeviceWeights<T> {
         counts: &CheckpointCounts,
         allocator: &mut BufferAllocator,
     ) -> (Self, Vec<TensorUpload>) {
-        let (prefix, wide) = (String::new(), &counts.wide);
+        let prefix = String::new();
+        let wide = &counts.wide;
         let mut walk = WeightWalk { allocator, prefix, uploads: Vec::new(), wide, widest: [0; 2] };
         let text = walk.text(&config.text, counts.embeddings);
         let hidden = config.text.hidden;
@@ -276,7 +277,8 @@ impl WeightWalk<'_> {
 
     fn ssm<T: WeightElement>(&mut self, text: &TextConfig) -> DeviceSsmWeights<T> {
         let ssm = &text.ssm;
-        let (width, kernel) = (ssm.conv_width(), ssm.conv_kernel);
+        let width = ssm.conv_width();
+        let kernel = ssm.conv_kernel;
         let turned = UploadForm::Turned { rows: width, columns: kernel };
         DeviceSsmWeights {
             in_proj: self.matrix("in_proj.weight", ssm.in_proj_width(), text.hidden),
@@ -307,8 +309,9 @@ impl WeightWalk<'_> {
     }
 
     fn moe<T: WeightElement>(&mut self, hidden: usize, moe: &MoeConfig) -> DeviceMoeWeights<T> {
-        let (width, inner, shared) =
-            (moe.latent.unwrap_or(hidden), moe.intermediate, moe.shared_intermediate);
+        let width = moe.latent.unwrap_or(hidden);
+        let inner = moe.intermediate;
+        let shared = moe.shared_intermediate;
         let gate = self.with_f32_outputs("gate.weight", moe.experts, hidden);
         let correction = self.put(
             &["gate.e_score_correction_bias"],
@@ -322,7 +325,8 @@ impl WeightWalk<'_> {
             let names: Vec<&str> = names.iter().map(String::as_str).collect();
             self.put(&names, moe.experts * width * inner, UploadForm::Stored, NoiseValues::matrix(inputs))
         };
-        let (up, down) = (of_all("up", width), of_all("down", inner));
+        let up = of_all("up", width);
+        let down = of_all("down", inner);
         DeviceMoeWeights {
             gate,
             correction,
@@ -344,7 +348,8 @@ impl WeightWalk<'_> {
         text_hidden: usize,
         prefix: usize,
     ) -> DeviceVisionWeights<T> {
-        let (hidden, patches) = (vision.hidden, vision.patches_side().pow(2));
+        let hidden = vision.hidden;
+        let patches = vision.patches_side().pow(2);
         self.enter(&format!("{TOWER}patch_generator."));
         let embedder = self.matrix("embedder.weight", hidden, 3 * vision.patch.pow(2));
         let positions =
@@ -367,7 +372,8 @@ impl WeightWalk<'_> {
     }
 
     fn block<T: WeightElement>(&mut self, vision: &VisionConfig, index: usize) -> DeviceVisionBlock<T> {
-        let (hidden, wide) = (vision.hidden, vision.intermediate);
+        let hidden = vision.hidden;
+        let wide = vision.intermediate;
         self.enter(&format!("{TOWER}blocks.{index}."));
         DeviceVisionBlock {
             norm1: self.affine("norm1", hidden),
@@ -407,7 +413,8 @@ impl WeightWalk<'_> {
         inputs: usize,
         narrowed: usize,
     ) -> DeviceMatrix<T> {
-        let (count, noise) = (outputs * inputs, NoiseValues::matrix(inputs));
+        let count = outputs * inputs;
+        let noise = NoiseValues::matrix(inputs);
         if !names.iter().any(|name| self.wide.contains(&format!("{}{name}", self.prefix))) {
             return DeviceMatrix {
                 values: self.put(names, count, UploadForm::Stored, noise),

@@ -59,7 +59,8 @@ pub(crate) fn head(state: &DashboardState) -> Value {
 
 pub(crate) fn overview(state: &DashboardState) -> Value {
     let story = state.load_history();
-    let (totals, moments) = (story.totals.as_ref(), &story.moments);
+    let totals = story.totals.as_ref();
+    let moments = &story.moments;
     let subject = &state.subject;
     let of =
         |tally: &_| metrics::overview(tally, totals, moments, subject.device, subject.usd_per_device_hour);
@@ -93,7 +94,8 @@ pub(crate) fn job(state: &DashboardState) -> Value {
         None => metrics::ledger(&furrow_records::view::DataSetTally::default(), story.totals.as_ref()),
     };
     let tables = view.as_ref().map(|view| tables(view));
-    let (subject, live) = (&state.subject, state.live());
+    let subject = &state.subject;
+    let live = state.live();
     let plan = subject.planned.as_ref().zip(view.as_ref()).map(|(planned, view)| {
         plan::lines(
             planned,

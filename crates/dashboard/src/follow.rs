@@ -388,7 +388,8 @@ impl DashboardState {
 /// Keeps everything up to date until `stop`, while there are requests.
 pub(crate) async fn follow(state: Arc<DashboardState>, stop: CancellationToken) {
     while stop.run_until_cancelled(state.wait_for_request()).await.is_some() {
-        let (reader, cancelled) = (state.clone(), stop.clone());
+        let reader = state.clone();
+        let cancelled = stop.clone();
         let mut reading = tokio::task::spawn_blocking(move || reader.catch_up(&cancelled));
         // A large data set takes minutes to read: announce what is there meanwhile.
         while tokio::time::timeout(POLL_INTERVAL, &mut reading).await.is_err() {

@@ -105,7 +105,8 @@ impl MetricsReader {
             file => file?,
         };
         let metadata = file.metadata()?;
-        let (length, identity) = (metadata.len(), Some(FileIdentity::from_metadata(&metadata)));
+        let length = metadata.len();
+        let identity = Some(FileIdentity::from_metadata(&metadata));
         if length < self.read || self.identity.as_ref().is_some_and(|known| Some(known) != identity.as_ref())
         {
             *self = Self::new(&self.path.clone()); // the file of another run: `--clean`
@@ -283,9 +284,12 @@ fn parse(line: &Value) -> Option<ParsedLine> {
 fn unix_seconds(text: &str) -> Option<f64> {
     let (date, time) = text.strip_suffix('Z')?.split_once('T')?;
     let mut date = date.splitn(3, '-').map(|part| part.parse::<i64>().ok());
-    let (year, month, day) = (date.next()??, date.next()??, date.next()??);
+    let year = date.next()??;
+    let month = date.next()??;
+    let day = date.next()??;
     let mut time = time.splitn(3, ':');
-    let (hour, minute) = (time.next()?.parse::<i64>().ok()?, time.next()?.parse::<i64>().ok()?);
+    let hour = time.next()?.parse::<i64>().ok()?;
+    let minute = time.next()?.parse::<i64>().ok()?;
     let second = time.next()?.parse::<f64>().ok()?;
     let in_range = (1..=9999).contains(&year) && (1..=12).contains(&month) && (1..=31).contains(&day);
     if !in_range || !(0..24).contains(&hour) || !(0..60).contains(&minute) || !(0.0..61.0).contains(&second) {

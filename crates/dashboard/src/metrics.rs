@@ -289,7 +289,8 @@ fn hours_over_time(moments: &[HistoryPoint]) -> Value {
     let picked: Vec<&HistoryPoint> = moments.iter().rev().step_by(stride).collect();
     let pairs = picked.windows(2).rev();
     let point = |pair: &[&HistoryPoint]| {
-        let (now, before) = (&pair[0].totals, &pair[1].totals);
+        let now = &pair[0].totals;
+        let before = &pair[1].totals;
         let device = now.device_total().saturating_sub(before.device_total());
         let busy = now.device_busy().saturating_sub(before.device_busy());
         let scored = now.scored.saturating_sub(before.scored) as f64;

@@ -72,12 +72,14 @@ const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'n
 impl RunMetrics {
     /// Reads a whole run or data set. Blocks: a million trajectories take minutes.
     pub fn read(subject: DashboardSubject) -> Result<Self, ReportError> {
-        let (name, dir) = (subject.name.clone(), subject.dir.clone().unwrap_or_default());
+        let name = subject.name.clone();
+        let dir = subject.dir.clone().unwrap_or_default();
         let refused = |why: String| ReportError { dir: dir.clone(), why };
         let state = DashboardState::new(subject);
         state.read_all(&CancellationToken::new()).map_err(refused)?;
         let learning = api::learning(&state).map_err(|why| refused(why.to_string()))?;
-        let (overview, job) = (api::overview(&state), api::job(&state));
+        let overview = api::overview(&state);
+        let job = api::job(&state);
         Ok(Self { name, overview, learning, job, tables: Vec::new() })
     }
 
@@ -279,7 +281,8 @@ fn by_task(runs: &[RunMetrics]) -> HtmlElement {
     };
     tasks.sort_by_key(|(_, lines)| std::cmp::Reverse(attempts(lines)));
     let unknown: u64 = runs.iter().filter_map(|run| run.learning["tasks_left_out"].as_u64()).sum();
-    let (listed, left) = (tasks.len().min(TASKS_MAX), tasks.len().saturating_sub(TASKS_MAX) as u64 + unknown);
+    let listed = tasks.len().min(TASKS_MAX);
+    let left = tasks.len().saturating_sub(TASKS_MAX) as u64 + unknown;
     let names = runs.iter().flat_map(|run| {
         let of_run =
             |what: &str| if runs.len() > 1 { format!("{what}, {}", run.name) } else { what.to_owned() };

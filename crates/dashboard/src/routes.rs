@@ -78,8 +78,8 @@ impl RequestRouter {
         B::Data: Send,
         B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
-        let (path, query) =
-            (request.uri().path().to_owned(), request.uri().query().unwrap_or_default().to_owned());
+        let path = request.uri().path().to_owned();
+        let query = request.uri().query().unwrap_or_default().to_owned();
         let ruling = self.access.decide(request.method(), request.headers());
         if ruling == AccessDecision::Foreign {
             return refusal(

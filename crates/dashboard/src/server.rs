@@ -117,7 +117,9 @@ impl DashboardServer {
             let Some((permit, accepted)) = stop.run_until_cancelled(next).await else { break };
             match accepted {
                 Ok((stream, _)) => {
-                    let (routes, deadlines, stop) = (routes.clone(), self.deadlines, stop.clone());
+                    let routes = routes.clone();
+                    let deadlines = self.deadlines;
+                    let stop = stop.clone();
                     tasks.spawn(async move {
                         serve_connection(stream, routes, deadlines, stop).await;
                         drop(permit);
@@ -199,7 +201,8 @@ mod tests {
             let mut dashboard =
                 DashboardServer::bind(any, &file.check().unwrap(), None, subject).await.unwrap();
             dashboard.deadlines = deadlines;
-            let (address, stop) = (dashboard.address(), CancellationToken::new());
+            let address = dashboard.address();
+            let stop = CancellationToken::new();
             let serving = tokio::spawn(dashboard.serve(stop.clone()));
             Self { address, stop, serving }
         }

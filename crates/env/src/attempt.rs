@@ -233,7 +233,8 @@ impl<'a> Attempt<'a> {
 
     /// Starts the task in its page and opens the policy session.
     async fn begin(&mut self) -> Result<(), AttemptError> {
-        let (of, token) = (self.assignment.ancestry.clone(), self.assignment.token);
+        let of = self.assignment.ancestry.clone();
+        let token = self.assignment.token;
         let browser = self.environment()?.browser().to_owned();
         TrajectoryStarted { of: &of, token, worker: self.context.worker.as_str(), browser: &browser }.emit();
         let pages_goal = self.environment()?.begin().await?;
@@ -249,7 +250,8 @@ impl<'a> Attempt<'a> {
             goal: self.goal.clone(),
             past_steps: 0,
         };
-        let (lines, address) = (self.context.channels.clone(), self.policy_address.clone());
+        let lines = self.context.channels.clone();
+        let address = self.policy_address.clone();
         self.link = Some(PolicyLink::open(lines, opening, address, self.context.timeouts).await?);
         Ok(())
     }
@@ -465,19 +467,23 @@ impl<'a> Attempt<'a> {
     }
 
     async fn report_end(&mut self, ending: &TrajectoryEnding) -> Result<EndKind, CallError> {
-        let (of, token) = (self.assignment.ancestry.clone(), self.assignment.token);
+        let of = self.assignment.ancestry.clone();
+        let token = self.assignment.token;
         crash::point("env.before_finish");
         self.context.coordinator.finish(&of, token, encode_ending(ending)).await?;
         crash::point("env.after_finish");
         let report_micros = self.mark().total();
-        let (end, steps, timing) = (ending.end, ending.steps, &ending.timing);
+        let end = ending.end;
+        let steps = ending.steps;
+        let timing = &ending.timing;
         TrajectoryAcknowledged { of: &of, token, end, steps, timing, report_micros }.emit();
         Ok(end)
     }
 
     /// Closes the environment and the session concurrently.
     async fn close_environment(&mut self) {
-        let (environment, link) = (self.environment.take(), self.link.take());
+        let environment = self.environment.take();
+        let link = self.link.take();
         tokio::join!(
             async {
                 if let Some(environment) = environment {
@@ -497,7 +503,8 @@ impl<'a> Attempt<'a> {
         match closed {
             Ok(end) => AttemptOutcome::Acknowledged(end),
             Err(reason) => {
-                let (of, token) = (&self.assignment.ancestry, self.assignment.token);
+                let of = &self.assignment.ancestry;
+                let token = self.assignment.token;
                 TrajectoryAbandoned { of, token, timing, reason: &reason }.emit();
                 AttemptOutcome::Abandoned
             }
@@ -521,7 +528,8 @@ impl<'a> Attempt<'a> {
     }
 
     fn end_for_error(&self, error: &EnvironmentError) -> AttemptEnd {
-        let (of, step) = (&self.assignment.ancestry, self.recorder.steps);
+        let of = &self.assignment.ancestry;
+        let step = self.recorder.steps;
         match *error {
             EnvironmentError::PageHang { waited_for } => PageHung { of, step, waited_for }.emit(),
             EnvironmentError::PageCrash => PageCrashed { of, step }.emit(),
@@ -639,7 +647,8 @@ async fn send_step(
         return Err(error);
     }
     crash::point("env.after_record");
-    let (of, timing) = (&of, &timing);
+    let of = &of;
+    let timing = &timing;
     StepAcknowledged { of, step, token, outcome, began_at_micros, timing, screenshot_bytes }.emit();
     Ok(())
 }

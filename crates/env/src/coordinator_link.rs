@@ -91,7 +91,8 @@ impl CoordinatorLink {
             role: Some(register_request::Role::Env(info.clone())),
         };
         let call = || {
-            let (mut client, request) = (self.registration(), request.clone());
+            let mut client = self.registration();
+            let request = request.clone();
             async move { client.register(request).await }
         };
         let answer = self.call_until_answered(call).await?;
@@ -158,7 +159,8 @@ impl CoordinatorLink {
             record,
         };
         let call = || {
-            let (mut client, request) = (self.client(), request.clone());
+            let mut client = self.client();
+            let request = request.clone();
             async move { client.record_step(request).await }
         };
         self.call_until_answered(call).await.map(drop)
@@ -173,7 +175,8 @@ impl CoordinatorLink {
             ending,
         };
         let call = || {
-            let (mut client, request) = (self.client(), request.clone());
+            let mut client = self.client();
+            let request = request.clone();
             async move { client.finish(request).await }
         };
         self.call_until_answered(call).await.map(drop)

@@ -109,7 +109,8 @@ impl EgressFilter {
     ) -> io::Result<Self> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
         let in_flight = watch::channel(FlightCount::default()).0;
-        let (scope, blocked) = (OnceLock::new(), Mutex::default());
+        let scope = OnceLock::new();
+        let blocked = Mutex::default();
         let outside = limits.live.as_ref().map(|live| LiveHosts {
             resolver,
             pins: live.pins.clone(),
@@ -123,7 +124,9 @@ impl EgressFilter {
             stop: CancellationToken::new(),
             work: TaskTracker::new(),
         };
-        let (filter, stop, work) = (egress.filter.clone(), egress.stop.clone(), egress.work.clone());
+        let filter = egress.filter.clone();
+        let stop = egress.stop.clone();
+        let work = egress.work.clone();
         egress.work.spawn(async move {
             stop.run_until_cancelled(accept(&listener, &filter, &stop, &work)).await;
         });
@@ -212,7 +215,8 @@ async fn accept(
             }
         };
         let Ok(permit) = permits.clone().try_acquire_owned() else { continue };
-        let (filter, stop) = (filter.clone(), stop.clone());
+        let filter = filter.clone();
+        let stop = stop.clone();
         let connection = ProxyConnection { filter, permit: Arc::new(permit), stop, work: work.clone() };
         work.spawn(async move {
             connection.stop.run_until_cancelled(serve(stream, &connection)).await;
@@ -431,7 +435,8 @@ impl ProxyConnection {
 
     /// Carries the bytes between page and host unread.
     fn tunnel(&self, request: Request<Incoming>, host: TcpStream) -> Response<BodySource> {
-        let (connection, stop) = (self.clone(), self.stop.clone());
+        let connection = self.clone();
+        let stop = self.stop.clone();
         self.work.spawn(async move {
             stop.run_until_cancelled(connection.carry(request, host)).await;
         });
@@ -498,7 +503,8 @@ impl FilterState {
         }
         if before <= most {
             let of = self.scope.get().and_then(|scope| scope.of.as_ref());
-            let (host, reason) = ("", BlockReason::TooMuch);
+            let host = "";
+            let reason = BlockReason::TooMuch;
             RequestBlocked { of, host, reason }.emit();
             self.blocked().count(BlockedHost::new(reason, host));
         }
@@ -648,7 +654,8 @@ mod tests {
     impl CanaryServer {
         async fn start() -> Self {
             let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-            let (port, hits) = (listener.local_addr().unwrap().port(), Arc::new(AtomicU64::new(0)));
+            let port = listener.local_addr().unwrap().port();
+            let hits = Arc::new(AtomicU64::new(0));
             let counter = hits.clone();
             let task = tokio::spawn(async move {
                 while listener.accept().await.is_ok() {
@@ -796,7 +803,8 @@ mod tests {
     #[tokio::test]
     async fn an_owner_that_is_dropped_takes_its_port_along() {
         let (egress, _home) = opened(LIMITS).await;
-        let (address, work) = (egress.address(), egress.work.clone());
+        let address = egress.address();
+        let work = egress.work.clone();
         drop(egress);
         work.close();
         tokio::time::timeout(Duration::from_secs(5), work.wait()).await.expect("ended");

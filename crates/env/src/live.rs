@@ -106,7 +106,8 @@ impl HostPins {
         if pins.len() > PINS_MAX {
             return Err(vec![format!("{} entries; use at most {PINS_MAX}", pins.len())]);
         }
-        let (mut read, mut wrong) = (HashMap::new(), Vec::new());
+        let mut read = HashMap::new();
+        let mut wrong = Vec::new();
         for text in pins {
             match Self::read(text) {
                 Some((host, pin)) => drop(read.insert(host, pin)),

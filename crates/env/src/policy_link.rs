@@ -116,7 +116,9 @@ impl PolicyLink {
         address: watch::Receiver<String>,
         timeouts: PolicyTimeouts,
     ) -> Result<Self, PolicyError> {
-        let (past, stream, wants_hints) = (Vec::new(), None, false);
+        let past = Vec::new();
+        let stream = None;
+        let wants_hints = false;
         let mut link = Self { channels: lines, opening, address, timeouts, past, stream, wants_hints };
         let mut pauses = timeouts.retry.pauses();
         while let Err(broken) = link.try_open().await {
@@ -177,7 +179,9 @@ impl PolicyLink {
     }
 
     async fn try_ask(&mut self, observe: Observe) -> Result<PolicyTurn, ExchangeError> {
-        let (address, reply, step) = (self.address.clone(), self.timeouts.reply, observe.step);
+        let address = self.address.clone();
+        let reply = self.timeouts.reply;
+        let step = observe.step;
         let exchange = async {
             let stream = self.ensure_connected().await?;
             stream.send(session_request::Event::Observe(observe)).await?;
@@ -342,7 +346,8 @@ impl From<WireError> for ExchangeError {
 }
 
 fn read_turn(acted: Acted) -> Result<PolicyTurn, ExchangeError> {
-    let (trace, context_full) = (acted.trace, acted.context_full);
+    let trace = acted.trace;
+    let context_full = acted.context_full;
     let reply = match acted.reply {
         Some(reply) => reply_from(reply)?,
         None if context_full => empty_reply(),
@@ -352,7 +357,8 @@ fn read_turn(acted: Acted) -> Result<PolicyTurn, ExchangeError> {
 }
 
 fn empty_reply() -> PolicyReply {
-    let (raw_text, name) = (String::new(), String::new());
+    let raw_text = String::new();
+    let name = String::new();
     PolicyReply { raw_text, name, args_json: "{}".into(), action: Err("the context is full".into()) }
 }
 

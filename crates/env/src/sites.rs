@@ -248,7 +248,8 @@ impl OpenedRoot {
             inner => format!("{inner}/"),
         };
         if !archive.file_names_raw().any(|name| name.starts_with(prefix.as_bytes())) {
-            let (host, path) = (host.to_owned(), path.to_owned());
+            let host = host.to_owned();
+            let path = path.to_owned();
             return Err(SiteError::EmptyPrefix { host, path, prefix });
         }
         Ok(Self::Zip { archive, prefix })
@@ -576,7 +577,8 @@ mod tests {
     }
 
     fn both() -> (SiteServer, [tempfile::TempDir; 2]) {
-        let (folder, archive) = (folder(), archive());
+        let folder = folder();
+        let archive = archive();
         let zip = FileRoot::Zip { path: archive.path().join("site.zip"), prefix: "/in/".into() };
         let sites = [
             StaticSite { host: "folder.test".into(), root: FileRoot::Folder(folder.path().join("root")) },
@@ -643,7 +645,8 @@ mod tests {
 
     #[tokio::test]
     async fn the_first_of_layered_folders_that_has_a_file_serves_it() {
-        let (above, below) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let above = tempfile::tempdir().unwrap();
+        let below = tempfile::tempdir().unwrap();
         for (home, name, text) in
             [(&above, "both.txt", "above"), (&below, "both.txt", "below"), (&below, "kit/only.js", "kit")]
         {

@@ -241,8 +241,10 @@ impl WorkerLoop {
 
     /// Waits until there is memory for another trajectory and returns for how many.
     async fn wait_for_memory(&self) -> u32 {
-        let (began, in_hand) = (Instant::now(), self.attempts.len() as u64);
-        let (mut waited, mut is_short) = (false, false);
+        let began = Instant::now();
+        let in_hand = self.attempts.len() as u64;
+        let mut waited = false;
+        let mut is_short = false;
         loop {
             let Capacity { environments, available_bytes, reserve_bytes } =
                 self.context.environments.capacity();
@@ -287,7 +289,8 @@ impl WorkerLoop {
 
     fn start(&self, assignment: Assignment) {
         let Some(slot) = self.slots.take() else { return };
-        let (context, summary) = (self.context.clone(), self.summary.clone());
+        let context = self.context.clone();
+        let summary = self.summary.clone();
         let hold = self.leases.insert(&assignment, &self.signals);
         let leased = AttemptAssignment {
             assignment,

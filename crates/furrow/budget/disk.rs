@@ -32,7 +32,8 @@ pub fn sums(
 }
 
 fn peak_terms(job: &Job, sessions: &SessionSizes, is_cuda: bool, has_checkpoint: bool) -> Vec<DemandTerm> {
-    let (count, steps) = (sessions.count as u64, sessions.workload.steps_mean().ceil() as u64);
+    let count = sessions.count as u64;
+    let steps = sessions.workload.steps_mean().ceil() as u64;
     let shard = job.records.max_shard_bytes;
     let mut terms = vec![
         DemandTerm::new(
@@ -64,7 +65,8 @@ fn peak_terms(job: &Job, sessions: &SessionSizes, is_cuda: bool, has_checkpoint:
 /// What all trajectories of the job take; `None` if the job does not limit their number.
 fn data_set(job: &Job, sessions: &SessionSizes) -> Option<Vec<DemandTerm>> {
     let groups = job.tasks.groups?;
-    let (size, steps) = (u64::from(job.tasks.group_size), sessions.workload.steps_mean().ceil() as u64);
+    let size = u64::from(job.tasks.group_size);
+    let steps = sessions.workload.steps_mean().ceil() as u64;
     let trajectories = groups.saturating_mul(size);
     let steps_how = format!("{groups} groups x {size} x {steps} steps x {} kB", sessions.step_bytes / 1000);
     let bytes = trajectories.saturating_mul(steps).saturating_mul(sessions.step_bytes);

@@ -12,7 +12,8 @@ impl ResourceDemand {
         match &self.available {
             None => format!("{}: available amount unknown", output::bytes(total)),
             Some(there) => {
-                let (has, of) = (output::bytes(there.bytes), &there.source);
+                let has = output::bytes(there.bytes);
+                let of = &there.source;
                 match total.checked_sub(there.bytes).filter(|over| *over > 0) {
                     None => format!(
                         "{} of {has} ({of}): fits, {} left",

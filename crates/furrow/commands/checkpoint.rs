@@ -135,7 +135,9 @@ fn print_inspection(found: &CheckpointInspection) {
 }
 
 fn print_model(model: &ModelFacts) {
-    let (layers, count, state) = (&model.layers, &model.parameters, &model.state);
+    let layers = &model.layers;
+    let count = &model.parameters;
+    let state = &model.state;
     output::line(format!("pattern {}", model.pattern));
     let rows = [
         ("Mamba-2", layers.ssm, count.layers.ssm),

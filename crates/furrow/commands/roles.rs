@@ -62,7 +62,8 @@ pub struct PolicyArgs {
 pub fn coordinator(args: &CoordinatorArgs) -> Result<(), CommandFailure> {
     let begin = args.begin.begin();
     let launch = JobLaunch::read_to_begin(&args.job, begin)?.with_key()?;
-    let (dir, telemetry) = (launch.job.run_dir.clone(), launch.job.telemetry.clone());
+    let dir = launch.job.run_dir.clone();
+    let telemetry = launch.job.telemetry.clone();
     launch::runtime()?.block_on(async {
         let listener = bind(&args.listen, "--listen").await?;
         if begin == RunStart::Resume {
@@ -130,7 +131,8 @@ pub fn policy(args: &PolicyArgs) -> Result<(), CommandFailure> {
         output::line(format!("policy worker listens on {}", listener.local_addr()?));
         let listening = WorkerListeners { sessions: listener, chats: launch::chats(&config).await? };
         let name = launch::worker_name(args.id.as_deref(), "policy")?;
-        let (stop, grace) = (launch::stop_on_signal()?, launch.job.env.worker.drain_grace);
+        let stop = launch::stop_on_signal()?;
+        let grace = launch.job.env.worker.drain_grace;
         let connect = Arc::new(TcpConnector::default());
         let over = CancellationToken::new();
         let metrics = launch::metrics(&launch.job, Role::Policy, name.as_str(), over.clone())?;

@@ -101,8 +101,8 @@ async fn farm(
 ) -> Result<(RunSummary, ProgressResponse), CommandFailure> {
     let stop = launch::stop_on_signal()?;
     let over = CancellationToken::new();
-    let (coordinator, policy) =
-        (TcpListener::bind("127.0.0.1:0").await?, TcpListener::bind("127.0.0.1:0").await?);
+    let coordinator = TcpListener::bind("127.0.0.1:0").await?;
+    let policy = TcpListener::bind("127.0.0.1:0").await?;
     let address = coordinator.local_addr()?.to_string();
     run_dir::write_address(&launch.job.run_dir, &address)?;
     // Metrics and spans are sent until every service has reported its last.
@@ -110,7 +110,8 @@ async fn farm(
     let metrics = launch::metrics(&launch.job, Role::Run, &launch::process_name("run"), silent.clone())?;
     let looking = serve_dashboard(&launch.job, over.clone()).await?;
     let connect: Arc<dyn Connector> = Arc::new(TcpConnector::default());
-    let (env_config, policy_config) = (launch.job.env.worker.clone(), launch.job.policy.clone());
+    let env_config = launch.job.env.worker.clone();
+    let policy_config = launch.job.policy.clone();
     let grace = env_config.drain_grace;
     let job = launch.coordinator(begin == RunStart::Resume, lock)?;
 

@@ -113,7 +113,8 @@ impl ListenArgs {
     fn config(&self) -> Result<DashboardConfig, CommandFailure> {
         let file = DashboardFile::default();
         let listen = self.listen.map_or(file.listen.clone(), |listen| listen.to_string());
-        let (token_file, price) = (self.token_file.clone(), self.usd_per_device_hour.unwrap_or_default());
+        let token_file = self.token_file.clone();
+        let price = self.usd_per_device_hour.unwrap_or_default();
         let file = DashboardFile { listen, token_file, usd_per_device_hour: price, ..file };
         file.check().map_err(CommandFailure::Input)
     }

@@ -125,7 +125,8 @@ fn config() -> TextConfig {
 fn weights(half: bool) -> ModelWeights {
     let text = config();
     let mut random = RandomWeights { random: ChaCha12Rng::seed_from_u64(SEED), half };
-    let (h, ssm) = (text.hidden, &text.ssm);
+    let h = text.hidden;
+    let ssm = &text.ssm;
     let [q, _, qkv] = text.attention.widths();
     let mixer = |kind: &LayerKind, random: &mut RandomWeights| match kind {
         LayerKind::Ssm => MixerWeights::Ssm(SsmWeights {

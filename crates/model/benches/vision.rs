@@ -19,7 +19,8 @@ use image::ImageFormat;
 
 fn main() {
     let threads = std::env::args().skip(1).find_map(|argument| argument.parse().ok()).unwrap_or(2);
-    let (team, alone) = (ThreadPool::new(threads), ThreadPool::new(1));
+    let team = ThreadPool::new(threads);
+    let alone = ThreadPool::new(1);
     println!("{threads} threads, {:?}", InstructionSet::best());
     for (width, height, grid) in [(1280, 720, (2, 1)), (1920, 1080, (4, 2))] {
         pixels(&screenshot(width, height), grid, flops(&alone));
@@ -92,7 +93,8 @@ fn tower(
 
 /// Operations of a tile: two for each weight and row, and 4 tokens^2 hidden a block for attention.
 fn work(config: &VisionConfig, out: usize) -> f64 {
-    let (hidden, inner) = (config.hidden as f64, config.intermediate as f64);
+    let hidden = config.hidden as f64;
+    let inner = config.intermediate as f64;
     let patches = config.patches_side().pow(2) as f64;
     let tokens = patches + PREFIX as f64;
     let block =
@@ -178,7 +180,8 @@ fn tile(config: &VisionConfig, seed: u8) -> ImageTile {
 /// Flat areas, an edge every 40 pixels, and noise in a tenth, like a page for a decoder.
 fn screenshot(width: usize, height: usize) -> DecodedImage {
     let value = |index: usize| {
-        let (x, y) = (index / 3 % width, index / 3 / width);
+        let x = index / 3 % width;
+        let y = index / 3 / width;
         let noise = if x % 400 < 40 { index.wrapping_mul(2_654_435_761) >> 24 & 63 } else { 0 };
         ((x / 40 * 37 + y / 40 * 61) % 192 + noise) as u8
     };
@@ -187,7 +190,8 @@ fn screenshot(width: usize, height: usize) -> DecodedImage {
 
 fn encoded(image: &DecodedImage, format: ImageFormat) -> Vec<u8> {
     let mut bytes = Cursor::new(Vec::new());
-    let (width, height) = (image.width as u32, image.height as u32);
+    let width = image.width as u32;
+    let height = image.height as u32;
     let image = image::RgbImage::from_raw(width, height, image.pixels.clone())
         .expect("the buffer has the size of the image");
     image.write_to(&mut bytes, format).expect("writing to memory succeeds");

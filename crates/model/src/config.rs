@@ -166,7 +166,8 @@ impl Config {
     }
 
     fn check(value: &Value) -> Result<Self, ConfigProblems> {
-        let (empty, problems) = (Map::new(), RefCell::default());
+        let empty = Map::new();
+        let problems = RefCell::default();
         let top = ConfigSection::new("", value.as_object().unwrap_or(&empty), &problems);
         top.refuse_key(
             "quantization_config",
@@ -249,7 +250,8 @@ impl SsmConfig {
 
     /// Range of each part in a row of `in_proj`: z, then x | B | C together, then dt.
     pub fn parts(&self) -> [Range<usize>; 3] {
-        let (inner, conv) = (self.inner(), self.conv_width());
+        let inner = self.inner();
+        let conv = self.conv_width();
         [0..inner, inner..inner + conv, inner + conv..inner + conv + self.heads]
     }
 }

@@ -255,7 +255,8 @@ impl Backend for CpuBackend {
     }
 
     fn logits(&mut self, row: u32) -> Result<&[f32], DeviceLost> {
-        let (row, width) = (row as usize, self.weights.config.text.vocabulary);
+        let row = row as usize;
+        let width = self.weights.config.text.vocabulary;
         assert!(row < self.layout.wanted.len(), "logits of row {row} were not requested");
         Ok(&self.work.logits[row * width..(row + 1) * width])
     }

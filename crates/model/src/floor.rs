@@ -71,7 +71,8 @@ const F32: f64 = 4.0;
 
 /// A product of `rows` inputs with a matrix: reads the weights once, inputs and outputs once.
 fn product(name: &'static str, layers: f64, rows: f64, input: usize, out: usize) -> WorkPart {
-    let (input, out) = (input as f64, out as f64);
+    let input = input as f64;
+    let out = out as f64;
     WorkPart {
         name,
         bytes: layers * BF16 * (input * out + rows * (input + out)),

@@ -236,7 +236,9 @@ impl ImagePositions {
         };
         let ids = request.input_ids.iter().enumerate();
         let positions: Vec<_> = ids.filter(|(_, id)| **id == vision.image_token).map(|(at, _)| at).collect();
-        let (placeholders, tiles, rows) = (positions.len(), request.tiles.len(), vision.rows_per_tile());
+        let placeholders = positions.len();
+        let tiles = request.tiles.len();
+        let rows = vision.rows_per_tile();
         if placeholders != tiles * rows {
             return Err(ForwardError::Placeholders { placeholders, tiles, rows });
         }
@@ -249,8 +251,10 @@ impl ImagePositions {
         let mut insets: Vec<ImageInset> = Vec::new();
         for (row, at) in self.positions.iter().enumerate().skip(first).take_while(|(_, at)| **at < tokens.end)
         {
-            let (tile, row) = (row / self.rows_per_tile, (row % self.rows_per_tile) as u32);
-            let (at, feature) = ((at - tokens.start) as u32, features[tile]);
+            let tile = row / self.rows_per_tile;
+            let row = (row % self.rows_per_tile) as u32;
+            let at = (at - tokens.start) as u32;
+            let feature = features[tile];
             match insets.last_mut() {
                 Some(run) if run.feature == feature && run.at + run.len == at => run.len += 1,
                 _ => insets.push(ImageInset { at, len: 1, feature, row }),
@@ -275,7 +279,8 @@ impl ForwardOutputs {
 }
 
 fn check_segments(request: &ForwardRequest<'_>) -> Result<(), ForwardError> {
-    let (segments, tokens) = (request.segments, request.input_ids.len());
+    let segments = request.segments;
+    let tokens = request.input_ids.len();
     if tokens == 0 {
         return Err(ForwardError::NoTokens);
     }

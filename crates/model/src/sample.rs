@@ -176,7 +176,8 @@ impl Sampler {
             let id = self.invert(pick.uniform)? as u32;
             let logprob = whole.logprob(logits[id as usize]);
             let entropy = whole.entropy();
-            let (kept_count, kept_ids) = (None, Vec::new());
+            let kept_count = None;
+            let kept_ids = Vec::new();
             return Some(SampledToken {
                 id,
                 logprob,
@@ -292,7 +293,8 @@ impl Sampler {
     /// min-p. A share of the likeliest corresponds to a distance from the highest logit: w >= p
     /// w_max if (logit - highest) / T >= ln p.
     fn keep_min_p(&mut self, p: f32, temperature: f32) -> Option<()> {
-        let (highest, least) = (f64::from(highest(&self.weights)?), f64::from(p).ln());
+        let highest = f64::from(highest(&self.weights)?);
+        let least = f64::from(p).ln();
         self.keep_if(|logit, _| (f64::from(logit) - highest) / f64::from(temperature) >= least);
         Some(())
     }
@@ -305,7 +307,8 @@ impl Sampler {
     fn keep_if(&mut self, keep: impl Fn(f32, u32) -> bool) {
         let mut kept = 0;
         for index in 0..self.ids.len() {
-            let (id, logit) = (self.ids[index], self.weights[index]);
+            let id = self.ids[index];
+            let logit = self.weights[index];
             if keep(logit, id) {
                 (self.ids[kept], self.weights[kept]) = (id, logit);
                 kept += 1;
@@ -371,7 +374,8 @@ struct SumCrossing {
 /// The first index where the running sum exceeds the target; its weight is therefore not zero. If
 /// rounding keeps the sum from exceeding it, the last index with a weight above zero.
 fn first_beyond(weights: impl Iterator<Item = f64>, target: f64) -> Option<SumCrossing> {
-    let (mut before, mut last) = (0.0, None);
+    let mut before = 0.0;
+    let mut last = None;
     for (index, weight) in weights.enumerate() {
         if weight > 0.0 {
             last = Some(SumCrossing { index, before });
@@ -388,7 +392,8 @@ fn first_beyond(weights: impl Iterator<Item = f64>, target: f64) -> Option<SumCr
 /// last key if they never do. Halves the candidates until one is left, so it takes linear time
 /// however flat the distribution is.
 fn last_to_reach(keys: &mut [u64], target: f64, weight: impl Fn(u64) -> f64) -> Option<u64> {
-    let (mut before, mut rest) = (0.0, keys);
+    let mut before = 0.0;
+    let mut rest = keys;
     while rest.len() > 1 {
         let half = rest.len() / 2;
         rest.select_nth_unstable(half);

@@ -203,7 +203,9 @@ impl PolicyFile {
         let sampling = note_all(self.sampling.check(), &mut wrong);
         let context = note(context(&self.context.keep), &mut wrong);
         let checked = || {
-            let (engine, constrain, template) = (&self.engine, &self.constrain, &self.template);
+            let engine = &self.engine;
+            let constrain = &self.constrain;
+            let template = &self.template;
             model::check(&self.checkpoint, engine, constrain, template, &self.weights, &self.audit)
         };
         let wants_model = choice == Some(PolicyChoice::Model);

@@ -329,7 +329,8 @@ impl Constraint {
         lexicon.check_stop()?;
         let mut builder = AutomatonBuilder::new(lexicon)?;
         let start = schema.build(&mut builder, lexicon)?;
-        let (automaton, texts) = (builder.automaton.finished(), letters.0.clone());
+        let automaton = builder.automaton.finished();
+        let texts = letters.0.clone();
         let least = automaton.shortest(start);
         if max_tokens < least {
             return Err(ConstraintError::TooFew { max_tokens, least });

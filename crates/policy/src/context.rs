@@ -319,7 +319,8 @@ mod tests {
         let policies =
             [ContextPolicy::Append, ContextPolicy::LastImage, ContextPolicy::Window(3), ContextPolicy::Fresh];
         for keep in policies {
-            let (mut decoded, mut rebuilt) = (TokenContext::new(keep), TokenContext::new(keep));
+            let mut decoded = TokenContext::new(keep);
+            let mut rebuilt = TokenContext::new(keep);
             for step in 0..6 {
                 let prompt = decoded.prompt(&turn(step));
                 let commit = decoded.commit(turn(step), &response(step));

@@ -378,7 +378,8 @@ impl Engine {
     ) -> Result<(), EngineFault> {
         let session =
             self.sessions.get(&id).filter(|session| session.step.is_none()).ok_or(EngineFault::Gone)?;
-        let (tokens, tokens_max) = (session.tokens_with(kept, ask), self.settings.context_tokens_max);
+        let tokens = session.tokens_with(kept, ask);
+        let tokens_max = self.settings.context_tokens_max;
         if tokens > tokens_max { Err(EngineFault::TooLong { tokens, tokens_max }) } else { Ok(()) }
     }
 

@@ -138,12 +138,14 @@ impl Policy for ModelPolicy {
     async fn take_weights(&self, order: &WeightsOrder) -> Result<WeightSwapStats, String> {
         let _one = self.swap_lock.lock().await;
         let began = Instant::now();
-        let (loader, wanted) = (self.loader.clone(), order.clone());
+        let loader = self.loader.clone();
+        let wanted = order.clone();
         let loading = tokio::task::spawn_blocking(move || loader.load(&wanted));
         let LoadedWeights { hashes, incoming } = loading.await.map_err(|why| why.to_string())??;
         let load_micros = began.elapsed().as_micros() as u64;
         let (done, answer) = oneshot::channel();
-        let (version, vision) = (order.version, hashes.vision);
+        let version = order.version;
+        let vision = hashes.vision;
         let new = NewWeights { version, vision, weights: incoming, done };
         self.shared.send_event(EngineEvent::Weights(Box::new(new))).await.map_err(|why| why.to_string())?;
         let swapped = answer
@@ -244,7 +246,8 @@ impl ModelShared {
         if self.rules.is_none() {
             return Ok(None);
         }
-        let (grammar, max_tokens) = (opening.session.grammar.clone(), opening.session.sampling.max_tokens);
+        let grammar = opening.session.grammar.clone();
+        let max_tokens = opening.session.sampling.max_tokens;
         let shared = self.clone();
         let compiling = tokio::task::spawn_blocking(move || shared.constraint(&grammar, max_tokens));
         let compiled = compiling.await.map_err(|why| PolicyError::Settings { why: why.to_string() })?;

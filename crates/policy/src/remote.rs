@@ -89,8 +89,10 @@ impl Policy for RemotePolicy {
     }
 
     async fn open(&self, opening: &SessionOpening) -> Result<Box<dyn Session>, PolicyError> {
-        let (shared, keep) = (self.shared.clone(), opening.session.context);
-        let (past_turns, life) = (VecDeque::new(), CancellationToken::new());
+        let shared = self.shared.clone();
+        let keep = opening.session.context;
+        let past_turns = VecDeque::new();
+        let life = CancellationToken::new();
         Ok(Box::new(RemoteSession { shared, keep, past_turns, life }))
     }
 }
@@ -213,13 +215,15 @@ impl RemoteSession {
         let permit = match waiting.await {
             Ok(Ok(permit)) if is_in_time() => permit,
             _ => {
-                let (calls, millis) = (config.calls_max, config.deadline.as_millis());
+                let calls = config.calls_max;
+                let millis = config.deadline.as_millis();
                 return Err(RemoteFailure::Other(format!(
                     "none of the policy.remote.calls_max = {calls} calls became free in time for an answer within {millis} ms; raise policy.remote.calls_max or policy.remote.deadline_millis"
                 )));
             }
         };
-        let (client, life) = (client.clone(), self.life.clone());
+        let client = client.clone();
+        let life = self.life.clone();
         let asking = tokio::task::spawn_blocking(move || {
             let stopped = || life.is_cancelled();
             let reply = client.chat(&chat, CallLimits { deadline, stopped: &stopped });

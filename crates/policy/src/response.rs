@@ -378,7 +378,9 @@ mod tests {
     #[test]
     fn stream_positions_are_independent_and_uniform() {
         let stream = RandomStream::new(5, &ancestry("g", 0, 0));
-        let (mut sum, mut buckets, mut unique) = (0.0, [0u32; 16], std::collections::HashSet::new());
+        let mut sum = 0.0;
+        let mut buckets = [0u32; 16];
+        let mut unique = std::collections::HashSet::new();
         for index in 0..4096u32 {
             let uniform = stream.uniform(index / 256, index % 256);
             assert!((0.0..1.0).contains(&uniform) && unique.insert(uniform.to_bits()));

@@ -81,7 +81,9 @@ impl PrefillPace {
 /// fit a batch at all.
 pub fn plan<K: Copy>(mut ready: Vec<ReadySpan<K>>, limits: SchedulerLimits) -> Vec<K> {
     ready.sort_by_key(|ready| (!ready.decodes, ready.since));
-    let (mut rows, mut logits, mut prefill) = (0, 0, 0);
+    let mut rows = 0;
+    let mut logits = 0;
+    let mut prefill = 0;
     let mut chosen = Vec::new();
     for next in ready {
         let is_prefill = !next.decodes;
@@ -137,7 +139,8 @@ mod tests {
 
     #[test]
     fn prompts_are_read_at_the_pace_they_come() {
-        let (mut pace, beside) = (PrefillPace::default(), [decode(0), chunk(1, 32)]);
+        let mut pace = PrefillPace::default();
+        let beside = [decode(0), chunk(1, 32)];
         assert_eq!(pace.rows(&[chunk(1, 32)], 64), 64, "no session is delayed");
         // A prompt of 8 rows in every second batch: 4 rows a batch, and a quarter more.
         for batch in 0..4000 {

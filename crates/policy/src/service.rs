@@ -81,7 +81,8 @@ impl SessionService {
             ready = self.resume_or_open(&mut stream, &slot, &opening) => ready?,
             () = slot.cut() => return Err(self.cut_off()),
         }
-        let (trajectory_id, worker) = (&opening.ancestry.trajectory_id, self.worker.as_str());
+        let trajectory_id = &opening.ancestry.trajectory_id;
+        let worker = self.worker.as_str();
         SessionOpened { trajectory_id, worker, policy_kind: self.policy.kind() }.emit();
         let mut given = 0;
         let ended = self.serve_session(&mut stream, replies, slot, &opening, &mut given).await;
@@ -179,7 +180,8 @@ impl SessionService {
         }
         *acting = Some(ActingSession { session, steps });
         if steps > 0 {
-            let (trajectory_id, worker) = (&opening.ancestry.trajectory_id, self.worker.as_str());
+            let trajectory_id = &opening.ancestry.trajectory_id;
+            let worker = self.worker.as_str();
             SessionRebuilt { trajectory_id, worker, steps }.emit();
         }
         Ok(())
@@ -193,7 +195,8 @@ impl SessionService {
         observe: Observe,
     ) -> Result<Acted, Status> {
         let began = Instant::now();
-        let (step, hint) = (observe.step, observe.hint_json);
+        let step = observe.step;
+        let hint = observe.hint_json;
         // An earlier stream of this session may still compute this reply; the lock waits for it.
         let mut acting = slot.life().acting.lock().await;
         if let Some(acted) = slot.replied(step) {
@@ -238,7 +241,8 @@ impl SessionService {
                 trace.engine.worker = self.worker.to_string();
                 trace.engine.service_micros = began.elapsed().as_micros() as u64;
                 ReplySent { trajectory_id, step, valid: reply.action.is_ok(), engine: &trace.engine }.emit();
-                let (reply, trace) = (Some(reply_into(&reply)), encode_trace(&trace));
+                let reply = Some(reply_into(&reply));
+                let trace = encode_trace(&trace);
                 Acted { step, reply, trace, context_full: false }
             }
         }

@@ -317,7 +317,8 @@ impl SimulatorLoop {
         floor: &RolloutFloor,
     ) -> Result<Self, SimulatorError> {
         let config = device.config();
-        let (work, next) = (settings.workload(config), Arc::new(AtomicUsize::new(0)));
+        let work = settings.workload(config);
+        let next = Arc::new(AtomicUsize::new(0));
         let rows_per_tile = config.vision.as_ref().map_or(1, VisionConfig::rows_per_tile);
         let actor =
             |index| SimulatedSession::new(index, settings, (work.clone(), next.clone()), rows_per_tile);

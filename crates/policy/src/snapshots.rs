@@ -137,7 +137,8 @@ mod tests {
 
     #[test]
     fn a_snapshot_key_depends_on_the_prefix_alone() {
-        let (a, b) = (sequence(&[1, 2, 3]), sequence(&[1, 2, 4]));
+        let a = sequence(&[1, 2, 3]);
+        let b = sequence(&[1, 2, 4]);
         let name = |sequence, position| SnapshotKey::of(sequence, position, PolicyVersion(0));
         assert_eq!(name(&a, 2), name(&b, 2));
         assert_ne!(name(&a, 3), name(&b, 3));

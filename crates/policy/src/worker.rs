@@ -387,7 +387,8 @@ impl PolicyRegistration {
         stop: &CancellationToken,
     ) -> Result<Option<Duration>, WorkerError> {
         let mut pause = Duration::from_millis(100);
-        let (began, mut warned_at) = (Instant::now(), None::<Instant>);
+        let began = Instant::now();
+        let mut warned_at = None::<Instant>;
         loop {
             let request = RegisterRequest {
                 protocol_version: PROTOCOL_VERSION,
@@ -461,7 +462,8 @@ impl PolicyRegistration {
     /// reads.
     fn current_version(&self) -> (Option<i32>, PolicyHashes) {
         loop {
-            let (version, hashes) = (self.policy.version(), self.policy.hashes());
+            let version = self.policy.version();
+            let hashes = self.policy.hashes();
             if self.policy.version() == version {
                 return (version.map(|version| version.0), hashes);
             }

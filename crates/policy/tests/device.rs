@@ -39,7 +39,9 @@ async fn worker() -> TestWorker {
     let config = config(|_| {});
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap().to_string();
-    let (job, name, connect) = (config.clone(), Id::new("p").unwrap(), Arc::new(TcpConnector::default()));
+    let job = config.clone();
+    let name = Id::new("p").unwrap();
+    let connect = Arc::new(TcpConnector::default());
     let stop = CancellationToken::new();
     let running = furrow_policy::run(job, name, listener, connect, None, Duration::from_secs(5), stop);
     TestWorker { address, config, life: tokio::spawn(running) }
@@ -60,7 +62,8 @@ impl TestStream {
         let mut session = Self::begin(channel, opening, requests, receiver).await?;
         session.send(session_request::Event::Open((&session.opening).into())).await;
         for (step, acted) in (0..).zip(past) {
-            let (screenshot, reply) = (page(&session.opening, step).screenshot, acted.reply.clone().unwrap());
+            let screenshot = page(&session.opening, step).screenshot;
+            let reply = acted.reply.clone().unwrap();
             let past = past_into(
                 step,
                 &screenshot,

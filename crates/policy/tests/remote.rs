@@ -43,7 +43,8 @@ impl RemoteJob {
     }
 
     fn opening(&self, past_steps: u32) -> SessionOpening {
-        let (ancestry, session) = (ancestry(), self.session.clone());
+        let ancestry = ancestry();
+        let session = self.session.clone();
         SessionOpening { ancestry, token: 1, session, goal: "press OK".into(), past_steps }
     }
 
@@ -52,7 +53,8 @@ impl RemoteJob {
     }
 
     async fn act(&self, session: &mut Box<dyn Session>, step: u32) -> Result<PolicyOutput, PolicyError> {
-        let (ancestry, observation) = (ancestry(), observation(step));
+        let ancestry = ancestry();
+        let observation = observation(step);
         let outcome = Outcome { name: OutcomeName::Ok, detail: format!("seen {step}") };
         let turn = PolicyInput {
             ancestry: &ancestry,
@@ -339,7 +341,8 @@ async fn calls_beyond_the_bound_wait_and_a_session_that_is_gone_stops_asking() {
     (one_call.remote.calls_max, one_call.remote.attempts_max, one_call.remote.deadline_millis) = (1, 1, 1000);
     one_call.remote.call_millis = 5000;
     let job = RemoteJob::new(one_call);
-    let (mut first, mut second) = (job.open().await, job.open().await);
+    let mut first = job.open().await;
+    let mut second = job.open().await;
     let (a, b) = tokio::join!(job.act(&mut first, 0), job.act(&mut second, 0));
     let errors = [a, b].map(|answer| answer.unwrap_err().to_string());
     assert!(errors.iter().any(|error| error.contains("policy.remote.calls_max = 1")), "{errors:?}");

@@ -160,7 +160,8 @@ async fn the_same_step_gets_the_same_reply_even_after_the_stream_broke() {
 
 #[tokio::test]
 async fn a_session_rebuilt_elsewhere_goes_on_as_it_would_have() {
-    let (here, there) = (worker("random", |_| {}).await, worker("random", |_| {}).await);
+    let here = worker("random", |_| {}).await;
+    let there = worker("random", |_| {}).await;
     let mut session = open(&here, 1).await;
     session.opened().await;
     let first = session.observe(0, None).await.unwrap();

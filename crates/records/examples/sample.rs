@@ -19,8 +19,11 @@ fn main() -> Result<(), Box<dyn Error>> {
         let records: Vec<_> = made.into_iter().map(|(record, _)| record).collect();
         writer.add_group(&fixtures::group(&records))?;
         if let Some(score) = records[0].score.clone() {
-            let (ancestry, task) = (records[0].ancestry.clone(), &records[0].task);
-            let (task_id, suite, split) = (task.task_id.clone(), task.suite.clone(), task.split);
+            let ancestry = records[0].ancestry.clone();
+            let task = &records[0].task;
+            let task_id = task.task_id.clone();
+            let suite = task.suite.clone();
+            let split = task.split;
             let scored_at_micros = fixtures::STARTED;
             writer.add_rescore(&RescoreRecord {
                 ancestry,

@@ -186,7 +186,8 @@ impl<T: ColumnCell> ColumnCell for Vec<T> {
     fn read(array: &dyn Array) -> Vec<Self> {
         let array = array.as_list::<i32>();
         let offsets = array.value_offsets();
-        let (first, last) = (offsets[0] as usize, offsets[array.len()] as usize);
+        let first = offsets[0] as usize;
+        let last = offsets[array.len()] as usize;
         let mut items = T::read(&*array.values().slice(first, last - first)).into_iter();
         let lengths = offsets.windows(2).map(|pair| (pair[1] - pair[0]) as usize);
         lengths.map(|length| items.by_ref().take(length).collect()).collect()

@@ -438,7 +438,8 @@ fn line(
     let mut problems: BTreeMap<(&str, &str, u64), ProblemTally> = BTreeMap::new();
     let mut definitions = BTreeSet::new();
     let mut failed = BTreeMap::new();
-    let (mut slots, mut scored_slots) = (BTreeSet::new(), BTreeSet::new());
+    let mut slots = BTreeSet::new();
+    let mut scored_slots = BTreeSet::new();
     for attempt in attempts {
         let task = (&*attempt.suite, &*attempt.task_id);
         definitions.insert((task, attempt.definition));

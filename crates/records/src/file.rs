@@ -86,7 +86,8 @@ impl TableWriter {
         let dir = plan.data_dir.join(table.as_str());
         create_durable_dir(&dir)?;
         let name = final_name(&plan.shard_id);
-        let (last, temp) = (dir.join(&name), dir.join(temp_name(&plan.shard_id)));
+        let last = dir.join(&name);
+        let temp = dir.join(temp_name(&plan.shard_id));
         if last.exists() {
             return Err(RecordsError::Exists { path: last });
         }
@@ -100,7 +101,9 @@ impl TableWriter {
             encoding::properties(table, plan.row_group_bytes, plan.compression_level, origin(plan, table))
                 .and_then(|properties| ArrowWriter::try_new(hashed, table.schema(), Some(properties)))
                 .map_err(parquet_error("begin", &temp.0))?;
-        let (rows, gaps, row_group_bytes) = (0, FooterGaps::default(), plan.row_group_bytes);
+        let rows = 0;
+        let gaps = FooterGaps::default();
+        let row_group_bytes = plan.row_group_bytes;
         Ok(Self { table, name, dir, temp, writer, rows, row_group_bytes, gaps })
     }
 
@@ -445,8 +448,10 @@ fn next_batch(
 /// The row groups that hold wanted rows, and the positions of those rows when these groups follow
 /// each other.
 fn pick_row_groups(metadata: &ParquetMetaData, wanted: &[Range<u64>]) -> (Vec<usize>, Vec<Range<usize>>) {
-    let (mut groups, mut ranges) = (Vec::new(), Vec::new());
-    let (mut begins, mut kept) = (0, 0);
+    let mut groups = Vec::new();
+    let mut ranges = Vec::new();
+    let mut begins = 0;
+    let mut kept = 0;
     for (index, group) in metadata.row_groups().iter().enumerate() {
         let rows = u64::try_from(group.num_rows()).unwrap_or(0);
         let inside = |range: &Range<u64>| range.start.max(begins)..range.end.min(begins + rows);
@@ -590,7 +595,8 @@ mod tests {
     /// Flips bits in every `stride`th byte. Listed files are refused; reading without the hash
     /// gives an error or rows, never a panic.
     fn flip<R: ColumnCell>(path: &Path, table: Table, rows: u64, stride: usize) {
-        let (whole, listed) = (std::fs::read(path).unwrap(), listed(path, table, rows));
+        let whole = std::fs::read(path).unwrap();
+        let listed = listed(path, table, rows);
         let mut refused = 0;
         for at in (0..whole.len()).step_by(stride) {
             let mut flipped = whole.clone();

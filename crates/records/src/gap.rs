@@ -244,7 +244,8 @@ mod tests {
         let mut large = spread(0, 40_000);
         // Every second gap is dropped: this is one of those.
         large[101] = 90.0;
-        let (small, middle) = (spread(40_000, 42_000), spread(42_000, 54_000));
+        let small = spread(40_000, 42_000);
+        let middle = spread(42_000, 54_000);
         let all: Vec<f64> = [&large[..], &small, &middle].concat();
         let want = LogprobGap::of(&all).unwrap();
         let [large, small, middle] = [large, small, middle].map(|gaps| footer(&gaps).unwrap().1);

@@ -239,7 +239,8 @@ impl ManifestSnapshot {
     /// A merge must keep every row, table by table.
     fn check_rows(&self, commit: &Commit) -> Result<(), String> {
         let removed = commit.removed.iter().map(|path| &self.files[path]);
-        let (before, after) = (rows_by_table(removed), rows_by_table(&commit.files));
+        let before = rows_by_table(removed);
+        let after = rows_by_table(&commit.files);
         if before == after {
             return Ok(());
         }
@@ -477,7 +478,8 @@ impl Commit {
         if self.files.len() + self.removed.len() > COMMIT_FILES_MAX {
             return Err(format!("names more than {COMMIT_FILES_MAX} files"));
         }
-        let (adds, removes) = (!self.files.is_empty(), !self.removed.is_empty());
+        let adds = !self.files.is_empty();
+        let removes = !self.removed.is_empty();
         match (self.op, adds, removes) {
             (Op::Append, true, false) | (Op::Replace, true, true) | (Op::Expire, false, true) => {}
             (op, ..) => {

@@ -124,7 +124,8 @@ pub fn set_aside<'a>(
 ) -> Result<(), RecordsError> {
     let mut tables = BTreeSet::new();
     for path in paths {
-        let (from, to) = (data_dir.join(path), replaced_path(data_dir, path));
+        let from = data_dir.join(path);
+        let to = replaced_path(data_dir, path);
         if let Some(folder) = to.parent() {
             create_durable_dir(folder)?;
         }
@@ -141,7 +142,8 @@ pub fn set_aside<'a>(
 /// already in its own folder stays.
 pub fn put_back(data_dir: &Path, snapshot: &ManifestSnapshot) -> Result<(), RecordsError> {
     for file in Table::ALL.iter().flat_map(|table| snapshot.files(*table)) {
-        let (from, to) = (replaced_path(data_dir, &file.path), data_dir.join(&file.path));
+        let from = replaced_path(data_dir, &file.path);
+        let to = data_dir.join(&file.path);
         let is_aside = to.symlink_metadata().is_err() && from.symlink_metadata().is_ok();
         if is_aside {
             std::fs::rename(&from, &to).map_err(RecordsError::io("move back", &from))?;

@@ -78,7 +78,8 @@ fn rgb(picture: DynamicImage) -> Vec<u8> {
 /// `colour a + white (1 - a)` with a in 255ths, rounded to the nearest. Separate from the policy's
 /// implementation: a check that shared its arithmetic with what it checks would show less.
 fn over_white([red, green, blue, alpha]: &[u8; 4]) -> [u8; 3] {
-    let (alpha, white) = (u32::from(*alpha), 255 * (255 - u32::from(*alpha)));
+    let alpha = u32::from(*alpha);
+    let white = 255 * (255 - alpha);
     // 255 is odd, so no sum is half way between two values.
     [red, green, blue].map(|colour| ((u32::from(*colour) * alpha + white + 127) / 255) as u8)
 }
@@ -121,8 +122,8 @@ mod tests {
     fn what_is_transparent_shows_white() {
         let encoded = |pixels: &[u8], colour| {
             let mut png = Cursor::new(Vec::new());
-            let (width, height) =
-                (pixels.len() as u32 / if colour == ExtendedColorType::Rgba8 { 4 } else { 3 }, 1);
+            let width = pixels.len() as u32 / if colour == ExtendedColorType::Rgba8 { 4 } else { 3 };
+            let height = 1;
             PngEncoder::new(&mut png).write_image(pixels, width, height, colour).unwrap();
             rgb_sha256(&png.into_inner(), ImageFormat::Png).unwrap()
         };
@@ -138,8 +139,8 @@ mod tests {
             .flat_map(|&(colour, alpha)| [colour, 0, 255].map(|one| white(one, alpha)))
             .collect();
         for (clear, solid) in clear.chunks(256 * 4).zip(solid.chunks(256 * 3)) {
-            let (clear, solid) =
-                (encoded(clear, ExtendedColorType::Rgba8), encoded(solid, ExtendedColorType::Rgb8));
+            let clear = encoded(clear, ExtendedColorType::Rgba8);
+            let solid = encoded(solid, ExtendedColorType::Rgb8);
             assert_eq!(clear, solid);
         }
     }

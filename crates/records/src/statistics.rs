@@ -73,7 +73,8 @@ pub fn wilson(successes: f64, trials: f64) -> Option<(f64, f64)> {
     if trials <= 0.0 {
         return None;
     }
-    let (rate, square) = (successes / trials, Z * Z);
+    let rate = successes / trials;
+    let square = Z * Z;
     let middle = rate + square / (2.0 * trials);
     let half = Z * (rate * (1.0 - rate) / trials + square / (4.0 * trials * trials)).sqrt();
     let scale = 1.0 + square / trials;
@@ -160,7 +161,8 @@ fn total(tasks: &[TaskShare]) -> (f64, f64) {
 /// A percentile of sorted values without NaN.
 fn percentile(sorted: &[f64], share: f64) -> f64 {
     let rank = share * (sorted.len() - 1) as f64;
-    let (below, above) = (rank.floor() as usize, rank.ceil() as usize);
+    let below = rank.floor() as usize;
+    let above = rank.ceil() as usize;
     sorted[below] + (sorted[above] - sorted[below]) * (rank - below as f64)
 }
 
@@ -270,7 +272,8 @@ mod tests {
         fn pass_at_k_is_the_share_of_choices(tried in 1u64..12, right in 0u64..12, k in 1u64..12) {
             prop_assume!(right <= tried && k <= tried);
             let choices = (0u32..1 << tried).filter(|choice| u64::from(choice.count_ones()) == k);
-            let (mut all, mut hits) = (0.0, 0.0);
+            let mut all = 0.0;
+            let mut hits = 0.0;
             for choice in choices {
                 all += 1.0;
                 hits += f64::from(u8::from(choice & ((1 << right) - 1) != 0));

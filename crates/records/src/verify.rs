@@ -466,7 +466,8 @@ impl<'a> Verifier<'a> {
             Table::Steps => self.report.counts.steps += 1,
             _ => self.report.counts.failed_steps += 1,
         }
-        let (id, step) = (row.trajectory_id.clone(), row.step.cast_unsigned());
+        let id = row.trajectory_id.clone();
+        let step = row.step.cast_unsigned();
         let mut problems = walk.arrive(&id, step);
         match row.into_domain() {
             Ok(recorded) => {
@@ -601,7 +602,8 @@ impl TrajectoryChecks {
             problems.push((VerifyCheck::StepCount, what));
         }
         if self.versions_read.is_some() && self.versions_read != self.policy_versions {
-            let (says, has) = (self.policy_versions, self.versions_read);
+            let says = self.policy_versions;
+            let has = self.versions_read;
             problems
                 .push((VerifyCheck::Versions, format!("says versions {says:?}, its tokens have {has:?}")));
         }
@@ -708,7 +710,8 @@ fn check_trajectory(
         problems.push((VerifyCheck::RewardFinite, "its reward is not a finite number".into()));
     }
     problems.extend(check_status(record).map(|what| (VerifyCheck::ScoredComplete, what)));
-    let (sample, planned) = (record.ancestry.sample_index, record.group_size);
+    let sample = record.ancestry.sample_index;
+    let planned = record.group_size;
     if sample >= planned {
         problems
             .push((VerifyCheck::GroupCounts, format!("slot {sample} is not among the {planned} planned")));

@@ -283,8 +283,8 @@ impl DataSetView {
             let files = tables.iter().flat_map(|&table| snapshot.files(table));
             files.filter(|file| !read.contains(&file.path)).cloned().collect()
         };
-        let (small, steps) =
-            (left(&[Table::Trajectories, Table::Groups]), left(&[Table::Steps, Table::FailedSteps]));
+        let small = left(&[Table::Trajectories, Table::Groups]);
+        let steps = left(&[Table::Steps, Table::FailedSteps]);
         let version = adder.state.read().unwrap_or_else(PoisonError::into_inner).version;
         if small.is_empty() && steps.is_empty() && version == snapshot.version() {
             return false;

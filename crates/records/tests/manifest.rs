@@ -120,7 +120,8 @@ fn racing_writers_each_get_their_own_number() {
 #[test]
 fn replace_and_expire_take_files_away() {
     let (_, mut manifest) = memory();
-    let (a, b) = (file("steps/a.parquet", 2), file("steps/b.parquet", 3));
+    let a = file("steps/a.parquet", 2);
+    let b = file("steps/b.parquet", 3);
     commit(&mut manifest, &draft("a", Op::Append, &[a], &[])).unwrap();
     commit(&mut manifest, &draft("b", Op::Append, &[b], &[])).unwrap();
     let merged = file("steps/m.parquet", 5);

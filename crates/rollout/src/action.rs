@@ -333,7 +333,8 @@ mod tests {
 
     #[test]
     fn several_actions_are_one_step_unless_something_follows_an_answer() {
-        let (wait, answer) = (Action::Wait { seconds: 1 }, Action::Answer { content: String::new() });
+        let wait = Action::Wait { seconds: 1 };
+        let answer = Action::Answer { content: String::new() };
         assert_eq!(Action::of_several(vec![wait.clone()]), Ok(wait.clone()));
         let both = Action::of_several(vec![wait.clone(), answer.clone()]).unwrap();
         assert_eq!(both.parts(), [wait.clone(), answer.clone()]);

@@ -130,7 +130,8 @@ fn check_metadata(metadata: &Metadata) -> io::Result<()> {
 }
 
 fn check_owner(metadata: &Metadata) -> io::Result<()> {
-    let (owner, own) = (metadata.uid(), rustix::process::geteuid().as_raw());
+    let owner = metadata.uid();
+    let own = rustix::process::geteuid().as_raw();
     if owner == own {
         return Ok(());
     }
@@ -306,7 +307,8 @@ mod tests {
     #[test]
     fn a_disk_is_measured_where_the_path_will_be() {
         let dir = tempfile::tempdir().unwrap();
-        let (there, later) = (free_bytes(dir.path()).unwrap(), dir.path().join("runs/later"));
+        let there = free_bytes(dir.path()).unwrap();
+        let later = dir.path().join("runs/later");
         assert!(there > 0);
         // Other processes write meanwhile.
         assert!(free_bytes(&later).unwrap().abs_diff(there) < there / 4 + (1 << 30));

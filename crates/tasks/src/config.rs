@@ -269,7 +269,8 @@ impl SourceFile {
         }
         let boxes = BoxForm::parse(&self.boxes);
         if boxes.is_none() {
-            let (given, known) = (short(&self.boxes), BoxForm::NAMES.map(|(name, _)| name).join(", "));
+            let given = short(&self.boxes);
+            let known = BoxForm::NAMES.map(|(name, _)| name).join(", ");
             problems.push(format!("{key}.boxes: {given:?} is not known; use one of {known}"));
         }
         let dates_from = self.dates_from.as_deref().and_then(read_day);

@@ -5,7 +5,8 @@
 pub fn fits(pattern: &str, text: &str) -> bool {
     let pattern: Vec<char> = pattern.chars().collect();
     let text: Vec<char> = text.chars().collect();
-    let (mut p, mut t) = (0, 0);
+    let mut p = 0;
+    let mut t = 0;
     let mut retry = None; // after the last star: where the pattern continues, and at which character
     while t < text.len() {
         match pattern.get(p) {

@@ -142,7 +142,9 @@ pub(crate) fn load(source: &SourceConfig, problems: &mut Vec<String>) -> LoadedS
     if rows.is_empty() && problems.is_empty() {
         problems.push(format!("{location}: contains no row"));
     }
-    let (mut specs, mut lines, mut pictures) = (Vec::new(), Vec::new(), PictureSet::default());
+    let mut specs = Vec::new();
+    let mut lines = Vec::new();
+    let mut pictures = PictureSet::default();
     for (index, row) in rows.into_iter().enumerate() {
         let line = row.line;
         if let Some(spec) = read_task(index, &row, source, &site, problems) {
@@ -197,7 +199,8 @@ fn read_task(
     if problems.len() > before {
         return None;
     }
-    let (goal, edges) = (goal?, edges?);
+    let goal = goal?;
+    let edges = edges?;
     let (viewport, scale) = scaled_size(row.picture.size);
     let shown = edges.map(|edge| edge * scale);
     let mut record = row.fields.clone();
@@ -250,7 +253,8 @@ fn read_box(fields: &mut JsonFields, form: BoxForm, size: Size) -> Option<[f64; 
     else {
         return fields.refuse("bbox", value, "is not a box", "use a list of four numbers");
     };
-    let (width, height) = (f64::from(size.width), f64::from(size.height));
+    let width = f64::from(size.width);
+    let height = f64::from(size.height);
     let in_shares = match form {
         BoxForm::Auto => [a, b, c, d].iter().all(|n| (0.0..=1.0).contains(n)),
         other => other == BoxForm::Shares,

@@ -106,7 +106,8 @@ impl TaskSampler {
 
     fn by_openness(&self, choice: u64, measured: impl Fn(usize) -> MeasuredSuccess) -> (usize, Option<f64>) {
         let mut sums = Vec::with_capacity(self.plan.len());
-        let (mut sum, mut before) = (0.0, 0.0);
+        let mut sum = 0.0;
+        let mut before = 0.0;
         for (position, weights) in self.plan.iter().zip(&self.weights) {
             sum += (weights - before) * measured(*position as usize).openness();
             before = *weights;

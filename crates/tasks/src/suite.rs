@@ -93,7 +93,8 @@ pub fn load(config: &TasksConfig) -> Result<TaskSet, Vec<String>> {
         set.specs.iter_mut().for_each(|spec| spec.task.split = Split::Eval);
     }
     if set.specs.is_empty() && problems.is_empty() {
-        let (skipped, section) = (set.notes.join("; "), section.as_str());
+        let skipped = set.notes.join("; ");
+        let section = section.as_str();
         problems.push(format!(
             "{section}: no task is left; provide the files of at least one source ({skipped})"
         ));
@@ -318,7 +319,8 @@ impl TaskSpec {
             hooks,
             clock: defaults.clock,
         };
-        let (difficulty, fixed_seed) = (line.difficulty, line.seed);
+        let difficulty = line.difficulty;
+        let fixed_seed = line.seed;
         Self { task, scorer, json, difficulty, fixed_seed, weight: 0.0, repeat: source.repeat }
     }
 }

@@ -191,7 +191,8 @@ fn task(
     home: Split,
     split: Split,
 ) -> TaskSpec {
-    let (name, split_name) = (&template.task_id, split.as_str());
+    let name = &template.task_id;
+    let split_name = split.as_str();
     let task_id = if split == home { name.clone() } else { format!("{name}@{split_name}") };
     let mut record = row.fields.clone();
     record.insert("task_id".to_owned(), json!(task_id));

@@ -138,7 +138,8 @@ fn read_webvoyager(
     let mut fields = row.reader(location, problems);
     let common = CommonKeys::read_webvoyager(&mut fields);
     let site = fields.required_text("web_name", 64);
-    let (mut common, site) = (common?, site?);
+    let mut common = common?;
+    let site = site?;
     let reference = answers.and_then(|answers| reference_of(&mut fields, answers, &site, &common.task_id));
     let score = fields.value("score").cloned().unwrap_or_else(|| judge_score(reference));
     let mut record = row.fields.clone();

@@ -25,7 +25,8 @@ fn starter_has_fifteen_demonstrated_tasks_on_small_pages() {
     let set = suite("starter", None);
     assert_eq!(set.specs().len(), 15);
     for spec in set.specs() {
-        let (task, name) = (&spec.task, spec.name());
+        let task = &spec.task;
+        let name = spec.name();
         assert!(task.hooks.solve.is_some(), "{name} has no demonstration");
         assert!(task.viewport.width <= 512 && task.viewport.height <= 512, "{name} costs more than one tile");
         assert!(spec.scorer.needs_probe() && !spec.scorer.needs_judge(), "{name}");
@@ -113,7 +114,8 @@ fn ways_out(source: &str) -> Vec<String> {
     // could be passed on.
     for (at, _) in source.match_indices("location") {
         let is_name = |c: char| c.is_alphanumeric() || c == '_' || c == '$';
-        let (before, after) = (&source[..at], &source["location".len() + at..]);
+        let before = &source[..at];
+        let after = &source["location".len() + at..];
         if before.ends_with(is_name) || after.starts_with(is_name) {
             continue;
         }

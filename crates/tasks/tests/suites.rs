@@ -284,7 +284,8 @@ fn reference_answers_belong_to_task_files() {
 
 #[test]
 fn two_folders_cannot_share_a_host() {
-    let (one, other) = (pages(), pages());
+    let one = pages();
+    let other = pages();
     let first = SourceFile { include: vec!["click".into()], ..source("mine", one.path()) };
     let second = SourceFile { include: vec!["read".into()], ..source("mine", other.path()) };
     refused(

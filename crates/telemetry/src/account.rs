@@ -267,7 +267,9 @@ mod tests {
         #[test]
         fn the_parts_are_the_whole(calls in calls(), opened in 0i64..1_000_000) {
             let figures = own_metrics();
-            let (mut now, mut latest, mut marks) = (opened, opened, TimeSplit::default());
+            let mut now = opened;
+            let mut latest = opened;
+            let mut marks = TimeSplit::default();
             let mut account = SessionAccount::open_in(figures, TimeCause::Boot, opened as u64);
             for (cause, moved) in calls {
                 now = (now + moved).max(0);
@@ -328,7 +330,8 @@ mod tests {
         #[test]
         fn a_device_does_one_thing_at_a_time(calls in prop::collection::vec((0..DeviceUse::ALL.len(), -500_000i64..1_000_000), 0..80)) {
             let figures = own_metrics();
-            let (mut now, mut latest) = (1_000_000i64, 1_000_000i64);
+            let mut now = 1_000_000i64;
+            let mut latest = 1_000_000i64;
             let mut device = DeviceAccount::open_in(figures, now as u64);
             let mut halfway = DeviceTime::default();
             for (at, (used, moved)) in calls.iter().enumerate() {

@@ -166,7 +166,8 @@ mod tests {
         let file = TelemetryFile { otlp_endpoint: Some(endpoint.into()), ..TelemetryFile::default() };
         let got = file.check_for(exports).err().map(|problems| problems.join("\n"));
         assert!(got.is_some() == want.is_some(), "{endpoint:?}: {got:?}");
-        let (got, want) = (got.unwrap_or_default(), want.unwrap_or_default());
+        let got = got.unwrap_or_default();
+        let want = want.unwrap_or_default();
         assert!(got.contains(want), "{got:?} does not contain {want:?}");
         let key = format!("telemetry.otlp_endpoint: {endpoint:?}; ");
         assert!(got.is_empty() || endpoint.len() > ENDPOINT_BYTES_MAX || got.starts_with(&key), "{got}");

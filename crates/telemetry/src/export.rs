@@ -114,7 +114,8 @@ impl MetricsExporter {
         let opened = open(path).and_then(|mut file| Ok((is_torn(&mut file)?, file)));
         let (torn, file) = opened.map_err(|source| ExportError::Open { path: path.to_owned(), source })?;
         let first = MetricsReading { micros: time.micros(), points: figures.points() };
-        let (last, started) = (first.clone(), rfc3339(time.wall_micros()));
+        let last = first.clone();
+        let started = rfc3339(time.wall_micros());
         let path = path.to_owned();
         Ok(Self { file, path, torn, role, started, time, figures, first, last, pss_due_micros: 0 })
     }

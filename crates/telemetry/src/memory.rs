@@ -15,7 +15,8 @@ use std::path::{Component, Path, PathBuf};
 /// /proc/meminfo, and in a group `limit - (usage - inactive_file - active_file)`.
 pub fn available_bytes() -> Option<u64> {
     let machine = available_in_machine(&fs::read_to_string("/proc/meminfo").ok()?)?;
-    let (groups, mounts) = (read("/proc/self/cgroup"), read("/proc/self/mountinfo"));
+    let groups = read("/proc/self/cgroup");
+    let mounts = read("/proc/self/mountinfo");
     let left = group_folders(&groups, &mounts)
         .into_iter()
         .filter_map(|(kind, folder)| available_in_group(kind, &folder));
@@ -80,8 +81,10 @@ fn is_plain(part: Component<'_>) -> bool {
 fn mount(line: &str) -> Option<(CgroupVersion, PathBuf, PathBuf)> {
     // `36 35 98:0 /root /point options optional... - type source super-options`
     let (left, right) = line.split_once(" - ")?;
-    let (mut left, mut right) = (left.split(' ').skip(3), right.split(' '));
-    let (root, point) = (left.next()?, left.next()?);
+    let mut left = left.split(' ').skip(3);
+    let mut right = right.split(' ');
+    let root = left.next()?;
+    let point = left.next()?;
     let kind = match (right.next()?, right.nth(1)?) {
         ("cgroup2", _) => CgroupVersion::V2,
         ("cgroup", options) if options.split(',').any(|one| one == "memory") => CgroupVersion::V1,
@@ -129,10 +132,12 @@ mod tests {
 
     #[test]
     fn our_groups_are_found_with_those_above() {
-        let (a, ab) = ("/sys/fs/cgroup/a", "/sys/fs/cgroup/a/b.service");
+        let a = "/sys/fs/cgroup/a";
+        let ab = "/sys/fs/cgroup/a/b.service";
         check("0::/a/b.service\n", V2, &[ab, a, "/sys/fs/cgroup"]);
         check("0::/\n", V2, &["/sys/fs/cgroup"]);
-        let (top, x) = ("/sys/fs/cgroup/memory", "/sys/fs/cgroup/memory/x");
+        let top = "/sys/fs/cgroup/memory";
+        let x = "/sys/fs/cgroup/memory/x";
         check("8:pids:/p\n4:memory:/x\n0::/\n", V1, &[x, top]);
         check("5:cpu,memory:/x\n", V1, &[x, top]);
         // A container that sees its group as the root of the mount, and one that sees less than the

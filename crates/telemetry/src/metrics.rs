@@ -251,7 +251,8 @@ fn upper_edge(bucket: usize) -> u64 {
     if bucket < 16 {
         return bucket as u64;
     }
-    let (power, part) = (4 + (bucket - 16) / PARTS, (bucket - 16) % PARTS);
+    let power = 4 + (bucket - 16) / PARTS;
+    let part = (bucket - 16) % PARTS;
     let width = 1 << (power - 3);
     (PARTS as u64 + part as u64 + 1) * width - 1
 }
@@ -313,7 +314,9 @@ mod tests {
 
     #[test]
     fn nothing_is_lost_between_threads() {
-        let (counter, average, histogram) = (Counter::new(), MeanMetric::new(), Histogram::new());
+        let counter = Counter::new();
+        let average = MeanMetric::new();
+        let histogram = Histogram::new();
         std::thread::scope(|scope| {
             for _ in 0..4 {
                 scope.spawn(|| {
@@ -337,13 +340,15 @@ mod tests {
             values.iter().for_each(|&value| histogram.record(value));
             values.sort_unstable();
             let rank = ((share * values.len() as f64).ceil() as usize).max(1);
-            let (truth, got) = (values[rank - 1], histogram.get().quantile(share).unwrap());
+            let truth = values[rank - 1];
+            let got = histogram.get().quantile(share).unwrap();
             prop_assert!(got >= truth && got - truth <= truth / 8, "{} for {}", got, truth);
         }
 
         #[test]
         fn a_difference_holds_what_came_between(first in prop::collection::vec(any::<u32>(), 0..50), then in prop::collection::vec(any::<u32>(), 0..50)) {
-            let (whole, alone) = (Histogram::new(), Histogram::new());
+            let whole = Histogram::new();
+            let alone = Histogram::new();
             first.iter().for_each(|&value| whole.record(value.into()));
             let earlier = whole.get();
             then.iter().for_each(|&value| { whole.record(value.into()); alone.record(value.into()); });

@@ -459,7 +459,8 @@ mod tests {
         let points = ProcessMetrics::new().points();
         let mut names = BTreeSet::new();
         for point in &points {
-            let (name, label) = (point.name, point.label);
+            let name = point.name;
+            let label = point.label;
             assert!(names.insert((name, label)), "{name} {label:?} occurs twice");
             assert_eq!(name.ends_with("_micros"), point.unit == MetricUnit::Micros, "{name}");
             assert_eq!(name.ends_with("bytes"), point.unit == MetricUnit::Bytes, "{name}");

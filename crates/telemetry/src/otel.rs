@@ -426,7 +426,8 @@ fn resource(origin: &ProcessOrigin) -> Resource {
 }
 
 fn scope() -> InstrumentationScope {
-    let (name, version) = (env!("CARGO_PKG_NAME").to_owned(), env!("CARGO_PKG_VERSION").to_owned());
+    let name = env!("CARGO_PKG_NAME").to_owned();
+    let version = env!("CARGO_PKG_VERSION").to_owned();
     InstrumentationScope { name, version, ..Default::default() }
 }
 

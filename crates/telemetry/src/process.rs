@@ -136,8 +136,11 @@ fn parse_stat(line: &str) -> Option<ProcessStat> {
     // Field n of proc(5) is fields[n - 3]: pgrp 5, utime 14, stime 15, cutime 16, cstime 17,
     // num_threads 20, rss 24.
     let number = |n: usize| fields.get(n - 3)?.parse::<u64>().ok();
-    let (own_ticks, waited_ticks) = (number(14)? + number(15)?, number(16)? + number(17)?);
-    let (parent, group, threads) = (number(4)? as u32, number(5)? as u32, number(20)? as u32);
+    let own_ticks = number(14)? + number(15)?;
+    let waited_ticks = number(16)? + number(17)?;
+    let parent = number(4)? as u32;
+    let group = number(5)? as u32;
+    let threads = number(20)? as u32;
     Some(ProcessStat { parent, group, threads, own_ticks, waited_ticks, rss_pages: number(24)? })
 }
 

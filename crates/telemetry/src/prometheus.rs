@@ -24,7 +24,8 @@ pub fn prometheus(figures: &ProcessMetrics) -> String {
 }
 
 fn write_head(text: &mut String, point: &MetricPoint) {
-    let (name, kind) = (exposed_name(point), kind_of(&point.sample));
+    let name = exposed_name(point);
+    let kind = kind_of(&point.sample);
     let head = format!("# HELP {name} {}\n# TYPE {name} {kind}\n", point.help);
     text.push_str(&head);
 }

@@ -233,7 +233,9 @@ const ALERTS: &[[&str; 5]] = &[
 
 fn board() -> Value {
     let source = json!({ "type": "prometheus", "uid": "${source}" });
-    let (mut panels, mut y, mut id) = (Vec::new(), 0, 0);
+    let mut panels = Vec::new();
+    let mut y = 0;
+    let mut id = 0;
     for (heading, row) in BOARD {
         id += 1;
         panels.push(json!({ "id": id, "type": "row", "title": heading, "collapsed": false, "gridPos": { "x": 0, "y": y, "w": 24, "h": 1 } }));

@@ -28,7 +28,8 @@ impl LogReader {
     /// metrics.
     #[track_caller]
     fn check(&mut self, emit: impl FnOnce(), level: &str, want: Value, moved: &[(&str, i64)]) {
-        let (lines, before) = (self.lines().len(), totals());
+        let lines = self.lines().len();
+        let before = totals();
         emit();
         let mut new = self.lines().split_off(lines);
         assert_eq!(new.len(), 1, "one event, one line: {new:?}");
@@ -103,7 +104,8 @@ fn every_event_writes_one_line_and_its_metrics() {
 
 fn check_coordinator_events(reader: &mut LogReader) {
     let of = &ancestry();
-    let (run_id, trajectory_id) = ("r", "r-g000003-s1-a0");
+    let run_id = "r";
+    let trajectory_id = "r-g000003-s1-a0";
     let run = &of.run_id;
     reader.check(
         || RunStarted { run_id: run, resumed: false }.emit(),
@@ -313,7 +315,8 @@ fn check_coordinator_events(reader: &mut LogReader) {
 
 fn check_environment_events(reader: &mut LogReader) {
     let of = &ancestry();
-    let (run_id, trajectory_id) = ("r", "r-g000003-s1-a0");
+    let run_id = "r";
+    let trajectory_id = "r-g000003-s1-a0";
     let timing = &split(TimeCause::Policy, 1500);
     reader.check(
         || TrajectoryStarted { of, token: 8, worker: "e1", browser: "b0" }.emit(),
@@ -447,7 +450,8 @@ fn check_environment_events(reader: &mut LogReader) {
         json!({"event": "download.denied", "run_id": run_id, "trajectory_id": trajectory_id}),
         &[("env/downloads_denied", 1)],
     );
-    let (host, reason) = ("x".repeat(500), BlockReason::OffList);
+    let host = "x".repeat(500);
+    let reason = BlockReason::OffList;
     reader.check(
         || RequestBlocked { of: Some(of), host: &host, reason }.emit(),
         "DEBUG",

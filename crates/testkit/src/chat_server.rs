@@ -80,16 +80,19 @@ impl FakeChatServer {
     pub fn start(deeds: Vec<ServerAction>) -> std::io::Result<Self> {
         let listener = TcpListener::bind("127.0.0.1:0")?;
         let address = listener.local_addr()?;
-        let (requests, stop) =
-            (Arc::<Mutex<Vec<ReceivedRequest>>>::default(), Arc::new(AtomicBool::new(false)));
-        let (book, stopping) = (requests.clone(), stop.clone());
+        let requests = Arc::<Mutex<Vec<ReceivedRequest>>>::default();
+        let stop = Arc::new(AtomicBool::new(false));
+        let book = requests.clone();
+        let stopping = stop.clone();
         let thread = std::thread::spawn(move || {
             for stream in listener.incoming() {
                 if stopping.load(Ordering::SeqCst) {
                     return;
                 }
                 let Ok(stream) = stream else { continue };
-                let (deeds, book, stopping) = (deeds.clone(), book.clone(), stopping.clone());
+                let deeds = deeds.clone();
+                let book = book.clone();
+                let stopping = stopping.clone();
                 std::thread::spawn(move || serve(stream, &deeds, &book, &stopping));
             }
         });

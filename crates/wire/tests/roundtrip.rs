@@ -50,8 +50,10 @@ fn trace() -> impl Strategy<Value = Trace> {
 /// origin.
 fn marks(texts: Vec<(String, String)>, picture: Size) -> Vec<Mark> {
     let mark = |(mark, (role, text)): (u32, (String, String))| {
-        let (x, y) = ((mark % picture.width) as f32, (mark % picture.height) as f32);
-        let (width, height) = (picture.width as f32 - x, picture.height as f32 - y);
+        let x = (mark % picture.width) as f32;
+        let y = (mark % picture.height) as f32;
+        let width = picture.width as f32 - x;
+        let height = picture.height as f32 - y;
         Mark { mark, role, text, x, y, width, height }
     };
     (1..).zip(texts).map(mark).collect()

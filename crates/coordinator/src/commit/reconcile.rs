@@ -78,7 +78,8 @@ pub(crate) fn compare(
         match stored.get(version) {
             Some(Ok(commit)) if commit_names_shard(commit, shard) => continue,
             Some(Ok(commit)) if commit.txn.shard_id != shard.shard_id.as_str() => {
-                let (found, remembered) = (commit.txn.shard_id.clone(), shard.shard_id.clone());
+                let found = commit.txn.shard_id.clone();
+                let remembered = shard.shard_id.clone();
                 return Err(LedgerDisagreement::OtherShard { version, found, remembered });
             }
             Some(_) => gaps.damaged.push(version),
@@ -150,7 +151,9 @@ impl CommitOrigin {
     pub fn commit(&self, shard: CommittedShard) -> Commit {
         let CommittedShard { shard_id, manifest_version, files, replaces } = shard;
         let op = if replaces.is_empty() { Op::Append } else { Op::Replace };
-        let (run_id, epoch, created_at_micros) = (self.run_id.clone(), self.epoch, self.now_micros);
+        let run_id = self.run_id.clone();
+        let epoch = self.epoch;
+        let created_at_micros = self.now_micros;
         let draft = CommitDraft { op, files, removed: replaces, run_id, epoch, shard_id, created_at_micros };
         draft.numbered(manifest_version)
     }

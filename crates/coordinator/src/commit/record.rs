@@ -60,7 +60,9 @@ pub(super) struct TrajectoryRows {
 pub(super) fn assemble(spool: &Spool, facts: &TrajectoryFacts) -> Result<TrajectoryRows, CommitError> {
     let trajectory = &facts.ancestry.trajectory_id;
     spool.seal(trajectory)?;
-    let (mut steps, mut ending, mut damage) = (Vec::new(), None, None);
+    let mut steps = Vec::new();
+    let mut ending = None;
+    let mut damage = None;
     let entries = match spool.read(trajectory) {
         Err(lost) if lost.is_damage() => {
             damage = Some(chain(&lost));
@@ -157,7 +159,9 @@ impl TrajectoryFacts {
     /// The coordinator's record decides how it ended; the environment worker's report, if any,
     /// gives the rest.
     fn ending(&self, steps: &[StepRecord], reported: Option<TrajectoryEnding>) -> TrajectoryEnding {
-        let (end, reason, count) = (self.ended.end, self.ended.reason.clone(), steps.len() as u32);
+        let end = self.ended.end;
+        let reason = self.ended.reason.clone();
+        let count = steps.len() as u32;
         match reported {
             Some(reported) => TrajectoryEnding { end, reason, steps: count, ..reported },
             None => TrajectoryEnding {

@@ -446,7 +446,8 @@ impl<L: Ledger> RunRecovery<'_, L> {
         let now = self.ledger.load()?;
         let rows: BTreeMap<_, _> =
             now.trajectories.iter().map(|row| (&row.start.trajectory_id, row)).collect();
-        let (mut kept, mut without) = (Vec::with_capacity(spooled.len()), Vec::new());
+        let mut kept = Vec::with_capacity(spooled.len());
+        let mut without = Vec::new();
         let mut checked = BTreeMap::new();
         for mut found in spooled {
             let trajectory = found.trajectory_id.clone();

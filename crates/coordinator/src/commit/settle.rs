@@ -83,7 +83,8 @@ fn describe_missing(ended: &TrajectoryEnd, found: &RecoveredTrajectory) -> Optio
 
 fn describe_shortfall(ended: &TrajectoryEnd, found: &RecoveredTrajectory) -> String {
     let ending = if found.ending.is_some() { "its ending" } else { "no ending" };
-    let (kept, flaw) = (found.steps.len(), describe_flaw(found));
+    let kept = found.steps.len();
+    let flaw = describe_flaw(found);
     format!("of {} acknowledged steps {kept} can be read, and {ending}: {flaw}", ended.steps)
 }
 

@@ -224,7 +224,8 @@ impl ExpectedTrajectory {
 
     fn mutations(&self) -> Vec<Mutation> {
         let trajectory_id = self.record.ancestry.trajectory_id.clone();
-        let (token, ended) = (self.record.token, self.ended());
+        let token = self.record.token;
+        let ended = self.ended();
         let mut mutations = vec![Mutation::Assigned(self.start())];
         match self.verdict() {
             None => mutations.push(Mutation::Failed { trajectory_id, ended }),
@@ -315,7 +316,8 @@ fn restart_in(run_dir: &Path, data_dir: PathBuf) -> Result<RecoveredRun, CommitE
 fn copy_tree(from: &Path, to: &Path) {
     fs::create_dir_all(to).unwrap();
     for entry in fs::read_dir(from).unwrap().map(Result::unwrap) {
-        let (from, to) = (entry.path(), to.join(entry.file_name()));
+        let from = entry.path();
+        let to = to.join(entry.file_name());
         match entry.file_type().unwrap().is_dir() {
             true => copy_tree(&from, &to),
             false => drop(fs::copy(&from, &to).unwrap()),
@@ -329,7 +331,9 @@ type StageImages = Arc<Mutex<Vec<(String, PathBuf)>>>;
 /// Copies the run directory at every stage from now on.
 fn photograph(committer: &mut ShardCommitter, run_dir: &Path, album: &Path) -> StageImages {
     let images = StageImages::default();
-    let (taken, run_dir, album) = (Arc::clone(&images), run_dir.to_owned(), album.to_owned());
+    let taken = Arc::clone(&images);
+    let run_dir = run_dir.to_owned();
+    let album = album.to_owned();
     committer.on_stage(move |stage| {
         let mut taken = taken.lock().unwrap();
         let name = format!("{:03}-{}", taken.len(), stage.fail_point());
@@ -603,7 +607,8 @@ fn killed_after(stage: CommitStage, world: &TestRun, album: &Path) -> PathBuf {
 }
 
 fn make_pipe(path: &Path) {
-    let (kind, mode) = (rustix::fs::FileType::Fifo, rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR);
+    let kind = rustix::fs::FileType::Fifo;
+    let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
     rustix::fs::mknodat(rustix::fs::CWD, path, kind, mode, 0).unwrap();
 }
 
@@ -937,7 +942,8 @@ fn a_written_shard_is_kept_where_the_spool_lacks_an_ending() {
 fn a_second_name_of_a_spool_file_stops_the_run_and_costs_nothing() {
     let mut fed = CommitterFixture::new(|records| records.max_delay = NEVER);
     let spooled = fed.world.dir.path().join("spool/r-g000000-s0-a0.spool");
-    let (second, away) = (fed.world.dir.path().join("copy"), fed.world.dir.path().join("spool-away"));
+    let second = fed.world.dir.path().join("copy");
+    let away = fed.world.dir.path().join("spool-away");
     let spool = fed.world.dir.path().join("spool");
     let world = fed.world.dir.path().to_owned();
     fs::hard_link(&spooled, &second).unwrap();

@@ -107,7 +107,9 @@ impl CoreFixture {
         let mut ledger = MemoryLedger::default();
         let plan = FixedPlan(groups, group_size, needs, schedule);
         let core = started(&mut ledger, &rules, plan, &BTreeMap::new(), 0).0;
-        let (millis, calls, effects) = (0, 0, Vec::new());
+        let millis = 0;
+        let calls = 0;
+        let effects = Vec::new();
         Self { core, ledger, rules, groups, group_size, needs, schedule, millis, calls, effects }
     }
 
@@ -221,7 +223,8 @@ impl CoreFixture {
     }
 
     fn report(&mut self, grant: &LeaseGrant, ending: ReportedEnd) -> CallResponse {
-        let (trajectory, token) = (grant.of.trajectory_id.clone(), grant.token);
+        let trajectory = grant.of.trajectory_id.clone();
+        let token = grant.token;
         self.request(|call| Event::EndingKept { call, trajectory, token, ending })
     }
 
@@ -255,7 +258,8 @@ impl CoreFixture {
     }
 
     fn commit_all(&mut self) {
-        let (mut trajectories, mut groups) = (Vec::new(), Vec::new());
+        let mut trajectories = Vec::new();
+        let mut groups = Vec::new();
         for effect in std::mem::take(&mut self.effects) {
             match effect {
                 Effect::CommitTrajectory(outgoing) => trajectories.push(outgoing.of.trajectory_id),
@@ -269,7 +273,8 @@ impl CoreFixture {
 
     /// The committer cannot read a record back.
     fn lose_record(&mut self, grant: &LeaseGrant) {
-        let (trajectory, why) = (grant.of.trajectory_id.clone(), "the CRC is another".to_owned());
+        let trajectory = grant.of.trajectory_id.clone();
+        let why = "the CRC is another".to_owned();
         self.apply(Event::RecordLost { trajectory, steps: 1, why });
     }
 
@@ -573,10 +578,12 @@ fn a_repeated_ending_is_acknowledged_and_another_one_is_not() {
 fn an_acknowledgement_waits_for_the_ledger() {
     let mut office = CoreFixture::staffed(1, 1, rules());
     let grant = office.lease(1).remove(0);
-    let (trajectory, token) = (grant.of.trajectory_id.clone(), grant.token);
+    let trajectory = grant.of.trajectory_id.clone();
+    let token = grant.token;
     let now = EventTime { millis: 0, wall_micros: 0 };
     for round in 0..2 {
-        let (trajectory, call) = (trajectory.clone(), CallId(90 + round));
+        let trajectory = trajectory.clone();
+        let call = CallId(90 + round);
         let decision =
             office.core.apply(Event::EndingKept { call, trajectory, token, ending: answered() }, now);
         let says = |effects: &[Effect]| {
@@ -602,7 +609,8 @@ fn a_lease_lasts_while_its_holder_renews_it() {
     assert_eq!(office.failed(), [(EndKind::LeaseLost, true)], "the other was not renewed");
     assert_eq!(office.renew(&grants[1]).0, 1);
     assert_eq!(ids(&office.lease(1)), ["run-g000000-s1-a1"]);
-    let (trajectory, token) = (grants[0].of.trajectory_id.clone(), grants[0].token);
+    let trajectory = grants[0].of.trajectory_id.clone();
+    let token = grants[0].token;
     office.pass_alive(900);
     let go = office.request(|call| Event::StepArrived { call, trajectory, token });
     assert!(matches!(go, CallResponse::Go { .. }), "{go:?}");
@@ -846,7 +854,8 @@ fn workers_are_reported_as_their_last_heartbeat_describes_them() {
     office.pass(300);
     let workers = office.core.progress().workers;
     let of = |kind| workers.iter().find(|standing| standing.kind == kind).unwrap();
-    let (env, policy) = (of(WorkerKind::Env), of(WorkerKind::Policy));
+    let env = of(WorkerKind::Env);
+    let policy = of(WorkerKind::Policy);
     assert_eq!((env.worker.as_str(), env.last_contact_millis, env.health), ("env", 300, health));
     assert_eq!(
         (policy.last_contact_millis, policy.health),
@@ -939,7 +948,8 @@ fn a_restart_takes_up_what_was_open() {
     office.env("env", 8);
     office.policy("policy", "there:1", 8);
     office.pass_alive(100);
-    let (trajectory, token) = (grants[3].of.trajectory_id.clone(), grants[3].token);
+    let trajectory = grants[3].of.trajectory_id.clone();
+    let token = grants[3].token;
     let go = office.request(|call| Event::StepArrived { call, trajectory, token });
     assert!(matches!(go, CallResponse::Go { steps: 4, .. }), "{go:?}");
     let again = office.lease(8);
@@ -1421,7 +1431,8 @@ fn a_worker_that_comes_back_with_other_weights_gets_no_trajectory_of_an_evaluati
             version: Some(version),
             hashes: PolicyHashes { weights: Some(hash(version)), ..PolicyHashes::default() },
         };
-        let (worker, run) = (Id::new("a").unwrap(), runs(version));
+        let worker = Id::new("a").unwrap();
+        let run = runs(version);
         office.request(|call| Event::RegisterPolicy { call, worker, offer, run });
     };
     elsewhere(&mut office, 1);

@@ -45,7 +45,8 @@ impl DiscardCounts {
 impl Core {
     /// Handles a trainer's report: as many more trajectories may be admitted.
     pub(super) fn discard(&mut self, call: CallId, report: DiscardReport, turn: &mut EventContext) {
-        let (discards, accepted) = (self.discards.with_report(report), self.accepted());
+        let discards = self.discards.with_report(report);
+        let accepted = self.accepted();
         let discarded = discards.total();
         if discarded > accepted {
             return turn.reply(call, CallResponse::Refused(CallRefusal::Discarded { discarded, accepted }));

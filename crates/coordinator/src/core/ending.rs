@@ -57,7 +57,8 @@ impl Core {
             self.reject_other_weights(&lease, &report).filter(|_| classify(&report).1 == FaultOwner::Policy);
         let report = other.unwrap_or(report);
         let (end, fault) = classify(&report);
-        let (of, token) = (lease.of.clone(), claim.token);
+        let of = lease.of.clone();
+        let token = claim.token;
         turn.notify(CoreNotice::Finished { of, token, end, steps: report.steps });
         let lease = Lease { steps: report.steps, ..lease };
         match (fault, report.evidence_sha256) {
@@ -105,7 +106,8 @@ impl Core {
             scoring.attempts += 1;
             scoring.retry_at_millis = None;
             let draw = self.groups[&scoring.group].draw().clone();
-            let (trajectory, sample_index) = (trajectory.clone(), scoring.of.sample_index);
+            let trajectory = trajectory.clone();
+            let sample_index = scoring.of.sample_index;
             turn.decision.then.push(Effect::Score { trajectory, draw, sample_index });
         }
     }
@@ -145,7 +147,8 @@ impl Core {
         let EndedTrajectory { of, start, ended, verdict, draw } = *one.outgoing;
         let Some(verdict) = verdict else { return };
         self.uncount_score(draw.index, &verdict);
-        let (attempts_max, now_millis) = (self.rules.attempts_max, turn.now.millis);
+        let attempts_max = self.rules.attempts_max;
+        let now_millis = turn.now.millis;
         let retried = self.group(draw.index).lose_record(start.sample_index, attempts_max, now_millis);
         let ended = TrajectoryEnd { end: EndKind::RecordLost, reason: truncate_reason(why), steps, ..ended };
         *self.tally.failed.entry(ended.end).or_default() += 1;
@@ -255,8 +258,10 @@ impl Core {
 
     /// Reverts what [`accept_score`](Self::accept_score) counted.
     fn uncount_score(&mut self, group: u64, verdict: &TimedScore) {
-        let (reward, success) = (verdict.score.reward.unwrap_or_default(), verdict.score.success);
-        let (success_known, succeeded) = (u64::from(success.is_some()), u64::from(success == Some(true)));
+        let reward = verdict.score.reward.unwrap_or_default();
+        let success = verdict.score.success;
+        let success_known = u64::from(success.is_some());
+        let succeeded = u64::from(success == Some(true));
         self.tally.scored = self.tally.scored.saturating_sub(1);
         self.tally.reward_sum -= f64::from(reward);
         self.tally.successes = self.tally.successes.saturating_sub(succeeded);
@@ -294,7 +299,8 @@ impl Core {
 
     fn fail(&mut self, failing: FailingTrajectory, turn: &mut EventContext) {
         let FailingTrajectory { start, of, group, ended } = failing;
-        let (attempts_max, now_millis) = (self.rules.attempts_max, turn.now.millis);
+        let attempts_max = self.rules.attempts_max;
+        let now_millis = turn.now.millis;
         let retried = self.group(group).fail(start.sample_index, ended.end, attempts_max, now_millis);
         *self.tally.failed.entry(ended.end).or_default() += 1;
         turn.commit(Mutation::Failed { trajectory_id: start.trajectory_id.clone(), ended: ended.clone() });
@@ -348,7 +354,8 @@ impl Core {
         let LeaseClaim { call, trajectory, token } = claim;
         match self.leases.acknowledged(trajectory, token, digest) {
             Some(true) => {
-                let (run_id, trajectory) = (self.run_id.clone(), trajectory.clone());
+                let run_id = self.run_id.clone();
+                let trajectory = trajectory.clone();
                 turn.notify(CoreNotice::Repeated { run_id, trajectory });
                 // Not at once: the first one may still be on its way to the ledger.
                 turn.reply_when_durable(call, CallResponse::Finished);
@@ -362,7 +369,9 @@ impl Core {
     }
 
     fn fence(&self, claim: LeaseClaim, why: StaleLease, call: &'static str, turn: &mut EventContext) {
-        let (run_id, trajectory, token) = (self.run_id.clone(), claim.trajectory.clone(), claim.token);
+        let run_id = self.run_id.clone();
+        let trajectory = claim.trajectory.clone();
+        let token = claim.token;
         turn.at_once(Effect::Notify(CoreNotice::Fenced { run_id, trajectory, token, call }));
         turn.reply(claim.call, CallResponse::Refused(CallRefusal::stale(claim, why)));
     }

@@ -116,7 +116,8 @@ impl Core {
         }
         let drawn = self.plan.draw(self.next_draw, &self.tallies);
         self.next_draw += 1;
-        let (slots, needed) = (self.plan.group_size(), self.plan.group_needs());
+        let slots = self.plan.group_size();
+        let needed = self.plan.group_needs();
         Some(self.open_group_of(drawn, None, (slots, needed), turn))
     }
 
@@ -205,7 +206,8 @@ impl Core {
             entry.last_contact_millis = turn.now.millis;
         }
         let expires_millis = turn.now.millis + self.rules.lease_millis;
-        let (mut lost, mut moves) = (Vec::new(), Vec::new());
+        let mut lost = Vec::new();
+        let mut moves = Vec::new();
         for (trajectory, token) in leases {
             // Its worker may not know yet that its ending was acknowledged.
             let has_ended = self.leases.has_ended(trajectory, *token);
@@ -248,7 +250,8 @@ impl Core {
     /// Where none exists, it tries again later; the environment worker gives up after a timeout of
     /// its own and reports `policy_fault`.
     pub(super) fn reassign_policy_workers(&mut self, now: EventTime) {
-        let (behind, strangers) = (&self.behind, &self.strangers);
+        let behind = &self.behind;
+        let strangers = &self.strangers;
         let ready = self
             .policy_workers
             .iter()
@@ -295,8 +298,9 @@ impl Core {
 
     fn pacing_reason(&self) -> Option<(PauseReason, String)> {
         let pacing = self.rules.pacing?;
-        let (accepted, discarded, running) =
-            (self.accepted(), self.discards.total(), self.training_in_flight());
+        let accepted = self.accepted();
+        let discarded = self.discards.total();
+        let running = self.training_in_flight();
         if pacing.admits(accepted.saturating_sub(discarded), running, self.newest_version) {
             return None;
         }

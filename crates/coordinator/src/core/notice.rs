@@ -69,7 +69,8 @@ impl CoreNotice {
                 telemetry::TrajectoryFinished { of, token: *token, end: *end, steps: *steps }.emit();
             }
             CoreNotice::Scored { of, end, reward, verdict } => {
-                let (score, score_micros) = (&verdict.score, verdict.micros);
+                let score = &verdict.score;
+                let score_micros = verdict.micros;
                 telemetry::TrajectoryScored { of, end: *end, score, reward: *reward, score_micros }.emit();
             }
             CoreNotice::Failed { of, end, reason, retried } => {

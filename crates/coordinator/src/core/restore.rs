@@ -136,7 +136,8 @@ impl Core {
                 self.commit_again(row, index, ended, Some(verdict), turn);
             }
             TrajectoryStanding::Failed { ended } => {
-                let (attempts_max, now_millis) = (self.rules.attempts_max, turn.now.millis);
+                let attempts_max = self.rules.attempts_max;
+                let now_millis = turn.now.millis;
                 self.group(index).fail(start.sample_index, ended.end, attempts_max, now_millis);
                 self.commit_again(row, index, ended, None, turn);
             }
@@ -195,7 +196,8 @@ impl Core {
         turn: &mut EventContext,
     ) {
         if !row.committed {
-            let (of, draw) = (self.ancestry(&row), self.group(group).draw().clone());
+            let of = self.ancestry(&row);
+            let draw = self.group(group).draw().clone();
             self.commit_trajectory(EndedTrajectory { of, start: row.start, ended, verdict, draw }, turn);
         }
     }

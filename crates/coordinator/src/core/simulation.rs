@@ -681,7 +681,8 @@ impl SimulatedFarm {
         for trajectory in &opening.trajectories {
             self.spool.remove(trajectory);
         }
-        let (trajectories, groups) = (opening.trajectories.clone(), opening.groups.clone());
+        let trajectories = opening.trajectories.clone();
+        let groups = opening.groups.clone();
         let shard = ShardSummary { shard_id: opening.shard_id.clone(), version: manifest_version, bytes: 1 };
         self.apply(Event::ShardCommitted { shard, trajectories, groups })
     }
@@ -855,7 +856,8 @@ impl SimulatedFarm {
     }
 
     fn act(&mut self, env: usize, life: u32, trajectory: Id<Trajectory>) {
-        let (now, again) = (self.now, trajectory.clone());
+        let now = self.now;
+        let again = trajectory.clone();
         let later = || SimulatedEvent::Act { env, life, trajectory: again };
         let Some(policy) = self
             .awake(env, life, later)
@@ -967,7 +969,8 @@ impl SimulatedFarm {
             return Ok(());
         }
         let worker = worker_id(&policy_name(policy, &self.policies[policy]));
-        let (call, run) = (self.call(RpcCaller::Policy(policy)), self.run_of(policy));
+        let call = self.call(RpcCaller::Policy(policy));
+        let run = self.run_of(policy);
         self.apply(Event::Heartbeat { call, worker, run, health: HeartbeatStatus::default() })
     }
 
@@ -1050,7 +1053,8 @@ impl SimulatedFarm {
             version: self.run_of(policy).version,
             hashes: PolicyHashes::default(),
         };
-        let (call, run) = (self.call(RpcCaller::Policy(policy)), self.run_of(policy));
+        let call = self.call(RpcCaller::Policy(policy));
+        let run = self.run_of(policy);
         self.apply(Event::RegisterPolicy { call, worker, offer, run })
     }
 }
@@ -1192,9 +1196,15 @@ fn seeds(usual: u64) -> std::ops::Range<u64> {
 
 #[test]
 fn nothing_is_lost_nothing_is_twice_and_every_seed_replays() {
-    let (mut kills, mut drains, mut stale) = (0, 0, 0);
-    let (mut complete, mut cut) = (0, 0);
-    let (mut taken, mut refused, mut lags, mut paused) = (0, 0, 0, 0);
+    let mut kills = 0;
+    let mut drains = 0;
+    let mut stale = 0;
+    let mut complete = 0;
+    let mut cut = 0;
+    let mut taken = 0;
+    let mut refused = 0;
+    let mut lags = 0;
+    let mut paused = 0;
     for seed in seeds(SEEDS) {
         let mut world = simulate(seed, true).unwrap_or_else(|violation| panic!("seed {seed}: {violation}"));
         let again = simulate(seed, true).unwrap_or_else(|violation| panic!("seed {seed}: {violation}"));

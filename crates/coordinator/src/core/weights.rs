@@ -166,7 +166,8 @@ impl Core {
         if with_weights.map(|(worker, _)| worker).all(refuses)
             && self.versions.refuse(*version, reason).is_ok()
         {
-            let (version, reason) = (*version, reason.clone());
+            let version = *version;
+            let reason = reason.clone();
             turn.commit(Mutation::VersionRefused { version, reason: reason.clone() });
             turn.notify(CoreNotice::VersionRefused { version, reason });
         }
@@ -201,7 +202,8 @@ impl Core {
         let Some((worker, entry)) = self.policy_workers.iter().next() else {
             return Some("no policy worker is registered".to_owned());
         };
-        let (own, current) = (entry.offer.version.unwrap_or(0), self.versions.current());
+        let own = entry.offer.version.unwrap_or(0);
+        let current = self.versions.current();
         let why = self.wait_reason(worker).unwrap_or_default();
         Some(format!("no policy worker may serve version {current}; {worker} runs {own}: {why}"))
     }

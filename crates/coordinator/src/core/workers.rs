@@ -68,7 +68,8 @@ impl Core {
                 entry.offer.hashes.weights.clone_from(&run.weights_sha256);
             }
         });
-        let (known, run_over) = (env.is_some() || policy.is_some(), self.is_admission_over());
+        let known = env.is_some() || policy.is_some();
+        let run_over = self.is_admission_over();
         if policy.is_none() {
             return turn.reply(call, CallResponse::HeartbeatAcknowledged { known, run_over, weights: None });
         }
@@ -160,7 +161,9 @@ impl Core {
 
     fn reply_registered_with(&self, call: CallId, weights: Option<WeightsOrder>, turn: &mut EventContext) {
         let heartbeat_millis = self.rules.heartbeat_millis;
-        let (run_id, epoch, is_ordered) = (self.run_id.clone(), self.epoch, weights.is_some());
+        let run_id = self.run_id.clone();
+        let epoch = self.epoch;
+        let is_ordered = weights.is_some();
         let answer = CallResponse::Registered { run_id, epoch, heartbeat_millis, weights };
         match is_ordered {
             true => turn.reply_when_durable(call, answer),

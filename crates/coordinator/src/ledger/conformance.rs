@@ -417,9 +417,11 @@ fn agrees_with_memory<L: Ledger>(make: impl Fn() -> L) {
     let mut runner = TestRunner::new(ProptestConfig { cases: 64, ..ProptestConfig::default() });
     let batches = prop::collection::vec(prop::collection::vec(any_mutation(), 1..3), 1..60);
     let walk = |batches: Vec<Vec<Mutation>>| {
-        let (mut ledger, mut memory) = (make(), MemoryLedger::default());
+        let mut ledger = make();
+        let mut memory = MemoryLedger::default();
         for batch in [vec![opened()], vec![drawn(0)]].iter().chain(&batches) {
-            let (got, want) = (ledger.commit(batch), memory.commit(batch));
+            let got = ledger.commit(batch);
+            let want = memory.commit(batch);
             prop_assert_eq!(got.is_ok(), want.is_ok(), "{:?}: {:?}, memory says {:?}", batch, got, want);
         }
         prop_assert_eq!(ledger.load().unwrap(), memory.load().unwrap());
@@ -602,7 +604,8 @@ fn merge_open(index: u64, rows: &[(u64, u32, u32)]) -> Mutation {
 }
 
 fn shard_file() -> WrittenFile {
-    let (path, sha256) = ("steps/x.parquet".to_owned(), "05".repeat(32));
+    let path = "steps/x.parquet".to_owned();
+    let sha256 = "05".repeat(32);
     WrittenFile { table: Table::Steps, path, rows: 2, bytes: 900, sha256 }
 }
 

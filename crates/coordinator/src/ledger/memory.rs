@@ -413,7 +413,8 @@ impl LedgerState {
         };
         shard.phase = ShardPhase::Abandoned;
         shard.row.files = None;
-        let (trajectories, groups) = (shard.row.trajectories.clone(), shard.row.groups.clone());
+        let trajectories = shard.row.trajectories.clone();
+        let groups = shard.row.groups.clone();
         for id in &trajectories {
             self.trajectory(id)?.shard_id = None;
         }

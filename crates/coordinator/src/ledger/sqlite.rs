@@ -112,7 +112,8 @@ impl SqliteLedger {
 
     fn check_version(&self) -> Result<(), MutationFailure> {
         let pragma = |name| self.connection.pragma_query_value(None, name, |row| row.get::<_, i32>(0));
-        let (application, version) = (pragma("application_id")?, pragma("user_version")?);
+        let application = pragma("application_id")?;
+        let version = pragma("user_version")?;
         if application != APPLICATION_ID {
             return Err(self.foreign("another program's database"));
         }
@@ -1150,7 +1151,8 @@ mod tests {
     #[test]
     fn what_lies_in_the_log_is_there_after_a_crash() {
         let dir = tempfile::tempdir().unwrap();
-        let (path, copy) = (dir.path().join("ledger.sqlite"), dir.path().join("copy.sqlite"));
+        let path = dir.path().join("ledger.sqlite");
+        let copy = dir.path().join("copy.sqlite");
         let mut ledger = SqliteLedger::open(&path).unwrap();
         ledger.commit(&a_little_of_everything()).unwrap();
         // what a crash now would leave: no checkpoint, and the file is not closed

@@ -191,7 +191,9 @@ impl<L: Ledger> LedgerWorker<L> {
 type CommitAnswer = oneshot::Sender<Result<(), LedgerError>>;
 
 fn joined(batch: Vec<CommitRequest>) -> (Vec<Mutation>, Vec<Range<usize>>, Vec<CommitAnswer>) {
-    let (mut mutations, mut parts, mut answers) = (Vec::new(), Vec::new(), Vec::new());
+    let mut mutations = Vec::new();
+    let mut parts = Vec::new();
+    let mut answers = Vec::new();
     for commit in batch {
         let start = mutations.len();
         mutations.extend(commit.mutations);
@@ -288,7 +290,9 @@ mod tests {
         let first = commit(vec![opened()]);
         watch.entered.recv().await.unwrap();
         // the thread is now in the first commit; these three queue behind it, in this order
-        let (good, bad, last) = (commit(vec![drawn(0)]), commit(vec![drawn(7)]), commit(vec![drawn(1)]));
+        let good = commit(vec![drawn(0)]);
+        let bad = commit(vec![drawn(7)]);
+        let last = commit(vec![drawn(1)]);
         while handle.commits().unwrap().capacity() != 1024 - 3 {
             tokio::task::yield_now().await;
         }

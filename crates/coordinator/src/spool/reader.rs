@@ -56,7 +56,8 @@ impl SpoolReader {
     pub(super) fn last_step(mut self) -> Result<Option<SpoolEntry>, SpoolError> {
         let mut last = None;
         while self.offset < self.extent {
-            let (at, header) = (self.offset, self.header()?);
+            let at = self.offset;
+            let header = self.header()?;
             if matches!(header.key, EntryKey::Step(_)) {
                 last = Some(at);
             }

@@ -26,7 +26,9 @@ fn open(dir: &Path) -> (Spool, Vec<RecoveredTrajectory>) {
 }
 
 async fn put(spool: &Spool, name: &str, key: EntryKey, payload: &[u8]) -> Result<AppendOutcome, SpoolError> {
-    let (id, digest, payload) = (id(name), digest(payload), Bytes::copy_from_slice(payload));
+    let id = id(name);
+    let digest = digest(payload);
+    let payload = Bytes::copy_from_slice(payload);
     match key {
         EntryKey::Step(step) => spool.append_step(&id, step, digest, payload).await,
         EntryKey::End => spool.append_ending(&id, digest, payload).await,

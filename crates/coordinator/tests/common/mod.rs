@@ -35,7 +35,8 @@ impl Default for JobSetup {
             drain_grace_millis: 0,
             ..LimitsFile::default()
         };
-        let (score, judge) = (EXACT, JudgeFile::default());
+        let score = EXACT;
+        let judge = JudgeFile::default();
         Self { groups: 1, group_size: 1, seed: 1, resume: false, limits, score, judge }
     }
 }

@@ -94,7 +94,8 @@ fn touched(len: usize) -> Option<*mut u8> {
     if len == 0 {
         return None;
     }
-    let (access, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
+    let access = ProtFlags::READ | ProtFlags::WRITE;
+    let flags = MapFlags::PRIVATE;
     // SAFETY: the kernel chooses the address, so no existing mapping is replaced.
     let first: *mut u8 = unsafe { mmap_anonymous(ptr::null_mut(), len, access, flags) }.ok()?.cast();
     // A forked process does not need them, and the kernel would copy pinned pages. Without large

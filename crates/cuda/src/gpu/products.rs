@@ -102,7 +102,8 @@ impl ProductLibrary {
         if product.shape.biased {
             found.set_bias(product.bias)?;
         }
-        let (one, old) = (1.0_f32, if product.shape.adds { 1.0_f32 } else { 0.0 });
+        let one = 1.0_f32;
+        let old = if product.shape.adds { 1.0_f32 } else { 0.0 };
         let [weight, input, output] = found.layouts;
         // SAFETY: the descriptors live in `found`; addresses are the executor's memory, as large as
         // the shape requires; factors are read before the call returns.

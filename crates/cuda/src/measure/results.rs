@@ -90,7 +90,8 @@ impl BenchmarkCases {
         // rest of its slot's last block.
         let offloaded = self.offloaded.next_multiple_of(PAGE_TOKENS as u32) + PAGE_TOKENS as u32;
         let offload_bytes = config.session_bytes(f64::from(offloaded)).ceil() as u64;
-        let (rows_max, logits_max) = (self.chunk + slots, slots);
+        let rows_max = self.chunk + slots;
+        let logits_max = slots;
         let each = (last(&self.contexts).max(self.longest_prefill(config)) + 1).div_ceil(PAGE_TOKENS as u32);
         let capacity = BackendCapacity { slots, pages: each, rows_max, logits_max, features, offload_bytes };
         widest(config, options, free, capacity)
@@ -224,7 +225,8 @@ pub(super) fn widest(
     free: u64,
     capacity: BackendCapacity,
 ) -> Result<BackendCapacity, CudaOpenError> {
-    let (each, with) = (capacity.pages, |pages| BackendCapacity { pages, ..capacity });
+    let each = capacity.pages;
+    let with = |pages| BackendCapacity { pages, ..capacity };
     let fits = |pages| Ok::<_, CudaOpenError>(backend::plan(config, &with(pages), options)?.total() <= free);
     if !fits(each)? {
         let planned = backend::plan(config, &capacity, options)?;
@@ -232,7 +234,8 @@ pub(super) fn widest(
     }
     // Bisects between a number that fits and one that does not, until they differ by at most one
     // sequence's pages.
-    let (mut low, mut high) = (each, each.saturating_mul(capacity.slots));
+    let mut low = each;
+    let mut high = each.saturating_mul(capacity.slots);
     if fits(high)? {
         return Ok(with(high));
     }

@@ -35,7 +35,8 @@ impl<T: StoredElement> CausalConvLaunch<T> {
         assert_eq!(self.taps.len(), KERNEL * width, "{KERNEL} taps a channel");
         self.input.assert_width(width, "inputs");
         self.state.assert_width((KERNEL - 1) * width, "convolution");
-        let ([input, stride], [state, slot_stride]) = (self.input.arguments(), self.state.arguments());
+        let [input, stride] = self.input.arguments();
+        let [state, slot_stride] = self.state.arguments();
         KernelLaunch {
             file: "causal_conv.cu",
             kernel: T::pick("causal_conv_f32", "causal_conv_bf16"),

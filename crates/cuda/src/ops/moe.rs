@@ -157,7 +157,8 @@ impl<T: StoredElement> ExpertsLaunch<'_, T> {
     }
 
     fn up(&self, kernel: &'static str, blocks: (usize, usize, u32)) -> KernelLaunch {
-        let (width, inner) = (self.width, self.inner);
+        let width = self.width;
+        let inner = self.inner;
         self.input.assert_width(width, "input of experts");
         assert!(self.up.len() >= self.grouping.experts * width * inner, "a matrix for each expert");
         assert!(self.wide.len() >= self.grouping.chosen.len() * inner, "a buffer between the products");
@@ -167,7 +168,8 @@ impl<T: StoredElement> ExpertsLaunch<'_, T> {
     }
 
     fn down(&self, kernel: &'static str, blocks: (usize, usize, u32)) -> KernelLaunch {
-        let (width, inner) = (self.width, self.inner);
+        let width = self.width;
+        let inner = self.inner;
         assert!(self.down.len() >= self.grouping.experts * width * inner, "a matrix for each expert");
         assert!(
             self.answered.len() >= self.grouping.chosen.len() * width,

@@ -70,7 +70,8 @@ pub struct GatedNorm<T> {
 
 impl<T: StoredElement> GatedNorm<T> {
     pub fn launch(&self) -> KernelLaunch {
-        let (width, group) = (self.weight.len(), self.weight.len() / self.groups);
+        let width = self.weight.len();
+        let group = self.weight.len() / self.groups;
         assert!(width.is_multiple_of(self.groups), "{} groups of {width} channels", self.groups);
         // This kernel moves packs of 4.
         assert!(group > 0 && group.is_multiple_of(4), "width of a group: {group} is not a multiple of 4");

@@ -106,7 +106,8 @@ pub fn sums(vocabulary: usize) -> usize {
 
 impl SampleLaunch {
     pub fn launch(&self) -> KernelLaunch {
-        let (picks, vocabulary) = (self.picks.len(), self.vocabulary);
+        let picks = self.picks.len();
+        let vocabulary = self.vocabulary;
         assert!(vocabulary > 0 && self.logits.len() >= vocabulary, "at least one row of logits");
         assert!(
             self.ids.len() >= picks * vocabulary && self.lefts.len() >= picks * vocabulary,

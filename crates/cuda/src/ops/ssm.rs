@@ -66,7 +66,8 @@ impl<T: StoredElement, S: StoredElement> SsmRecurrence<'_, T, S> {
         for (what, of_heads) in [("dt bias", self.dt_bias), ("A", self.a), ("D", self.d)] {
             assert_eq!(of_heads.len(), heads, "{what} for each head");
         }
-        let ([mixed, mixed_stride], [dt, dt_stride]) = (self.mixed.arguments(), self.dt.arguments());
+        let [mixed, mixed_stride] = self.mixed.arguments();
+        let [dt, dt_stride] = self.dt.arguments();
         let [states, slot_stride] = self.state.arguments();
         vec![
             mixed,

@@ -37,7 +37,9 @@ pub struct PatchLaunch<'a, T> {
 impl<T: StoredElement> PatchLaunch<'_, T> {
     /// Converts pixels to the rows of the product.
     pub fn cut(&self) -> KernelLaunch {
-        let (tile, side, count) = (self.config.tile, self.config.patch, self.count());
+        let tile = self.config.tile;
+        let side = self.config.patch;
+        let count = self.count();
         assert!(self.pixels.len() >= self.tiles * 3 * tile * tile, "pixels of {} tiles", self.tiles);
         assert!(self.patches.len() >= self.tiles * count * 3 * side * side, "output for all patches");
         KernelLaunch {
@@ -52,7 +54,8 @@ impl<T: StoredElement> PatchLaunch<'_, T> {
 
     /// Writes the rows of the product to the residual stream.
     pub fn write_residual(&self) -> KernelLaunch {
-        let (width, count) = (self.config.hidden, self.count());
+        let width = self.config.hidden;
+        let count = self.count();
         assert_in_packs(width, "width of the tower");
         let prefixes = self.prefix.len() / width;
         assert!(self.embedded.len() >= self.tiles * count * width, "rows of all patches");
@@ -189,7 +192,8 @@ pub fn pixel_shuffle<T: StoredElement>(
     hidden: DeviceView<T>,
     out: DeviceView<T>,
 ) -> KernelLaunch {
-    let (side, width) = (config.patches_side(), config.hidden);
+    let side = config.patches_side();
+    let width = config.hidden;
     assert_in_packs(width, "width of the tower");
     let tiles = hidden.len() / ((prefixes + side * side) * width);
     assert!(out.len() >= tiles * side * side * width, "rows of {tiles} tiles");

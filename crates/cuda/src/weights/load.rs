@@ -68,7 +68,9 @@ pub(crate) fn upload_tensor<T: WeightElement>(
     checkpoint: &Checkpoint,
     upload: &TensorUpload,
 ) -> Result<u64, LoadError> {
-    let (mut at, end, mut read) = (upload.to, upload.to + bytes::<T>(upload) as u64, 0);
+    let mut at = upload.to;
+    let end = upload.to + bytes::<T>(upload) as u64;
+    let mut read = 0;
     for name in &upload.names {
         let tensor = checkpoint.tensor(name)?;
         let mut put = |bytes: &[u8]| {

@@ -23,8 +23,10 @@ impl MatrixTypes {
     /// uses it alone; a float32 matrix of the tower or the experts does. A float32 embedding table
     /// is rounded, as its rows would be at the input of the first layer.
     pub fn of(checkpoint: &Checkpoint) -> Result<Self, CheckpointError> {
-        let (mut narrow_values, mut wide_values) = (0, 0);
-        let (mut wide, mut is_apart) = (BTreeSet::new(), true);
+        let mut narrow_values = 0;
+        let mut wide_values = 0;
+        let mut wide = BTreeSet::new();
+        let mut is_apart = true;
         for matrix in
             required_tensors(checkpoint.config()).into_iter().filter(|wanted| wanted.shape.len() == 2)
         {

@@ -142,7 +142,8 @@ fn neighbours_change_no_bit_when_deterministic() {
 /// tokens.
 fn has_the_same_bits_alone_and_between_neighbours(case: &BackendCase, options: BackendOptions) -> bool {
     let device = || case.device_with(options).0;
-    let (ids, other) = (case.ids(11, 30), case.ids(12, 30));
+    let ids = case.ids(11, 30);
+    let other = case.ids(12, 30);
     let mut alone = device();
     let mut want = Vec::new();
     let mut own = sequence(1);
@@ -151,7 +152,9 @@ fn has_the_same_bits_alone_and_between_neighbours(case: &BackendCase, options: B
         want.push(alone.logits(0).unwrap().to_vec());
     }
     let mut together = device();
-    let (mut own, mut first, mut last) = (sequence(1), sequence(0), sequence(3));
+    let mut own = sequence(1);
+    let mut first = sequence(0);
+    let mut last = sequence(3);
     let steps: [(&[u32], &[u32], &[u32]); 3] = [
         (&other[..5], &ids[..28], &other[..1]),
         (&other[5..6], &ids[28..29], &other[1..9]),
@@ -184,7 +187,8 @@ fn exchanged_weights_take_over_and_bad_ones_do_not() {
 
     let other = made::written(2, &made::config(), |_, _| {});
     let loaded = ModelWeights::load(other.path(), &ThreadPool::new(1), &mut |_, _| {}).unwrap();
-    let (device, cpu) = (&mut pair.device, &mut pair.cpu);
+    let device = &mut pair.device;
+    let cpu = &mut pair.cpu;
     device.replace_weights(&Checkpoint::open(other.path()).unwrap(), &mut |_, _| {}).unwrap();
     cpu.replace_weights(loaded.into()).unwrap();
     // The session's state stays, and so does the graph of one row.
@@ -228,7 +232,8 @@ fn staged(stage: StagingMode) {
     );
     assert!(matches!(pair.device.swap_weights(), Err(SwapError::NotStaged)));
 
-    let (mut own, ids) = (sequence(0), case.ids(16, 40));
+    let mut own = sequence(0);
+    let ids = case.ids(16, 40);
     pair.extend(&mut own, &ids[..3]);
     let other = made::written(2, &made::config(), |_, _| {});
     pair.device.stage_weights(Checkpoint::open(other.path()).unwrap()).unwrap();
@@ -277,7 +282,8 @@ fn too_little_host_memory_for_staged_weights_is_reported() {
     let options = BackendOptions { stage: StagingMode::Host, ..case.options };
     let checkpoint = Checkpoint::open(&case.dir).unwrap();
     let (device, _) = case.device();
-    let (total, weights) = (device.plan().total(), device.plan().parts()[0].1);
+    let total = device.plan().total();
+    let weights = device.plan().parts()[0].1;
     let (mut host, _) = HostExecutor::new(total);
     host.pinnable = weights - 1;
     let capacity = BackendCapacity { offload_bytes: 0, ..case.capacity() };

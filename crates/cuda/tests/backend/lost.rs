@@ -142,9 +142,11 @@ fn exercise_device(
     answers: &mut DeviceAnswers,
 ) -> Result<(), Box<dyn Error>> {
     let vision = case.weights.config.vision.as_ref().unwrap();
-    let (rows, placeholder) = (vision.rows_per_tile() as u32, vision.image_token);
+    let rows = vision.rows_per_tile() as u32;
+    let placeholder = vision.image_token;
     let tiles = tiles(case);
-    let (ids, placeholder_ids) = (case.ids(70, 20), vec![placeholder; rows as usize]);
+    let ids = case.ids(70, 20);
+    let placeholder_ids = vec![placeholder; rows as usize];
     let [mut first, mut second] = [0, 1].map(sequence);
 
     let spans = [first.span(&ids[..3], &[], LogitRows::Last), second.span(&ids[..6], &[], LogitRows::Last)];

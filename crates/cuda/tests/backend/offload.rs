@@ -26,7 +26,8 @@ fn bits(values: &[f32]) -> Vec<u32> {
 fn an_offloaded_session_is_restored_bit_for_bit_into_other_slots_and_pages() {
     for case in BackendCase::all() {
         let mut pair = BackendPair::open(&case);
-        let (ids, other) = (case.ids(7, 68), case.ids(8, 40));
+        let ids = case.ids(7, 68);
+        let other = case.ids(8, 40);
         pair.extend(&mut sequence(0), &ids[..66]);
         // A copy that stays, for comparison.
         pair.copy_slot(0, 3);
@@ -76,7 +77,8 @@ fn take_turns(case: &BackendCase, device: &mut dyn DeviceBackend) -> Vec<Vec<u32
         answers.push(device.logits(0).unwrap().to_vec());
     };
     let ids = case.ids(9, 80);
-    let (mut first, mut second) = (sequence(0), sequence(1));
+    let mut first = sequence(0);
+    let mut second = sequence(1);
     say(device, &mut first, &ids[..66]);
     say(device, &mut second, &ids[3..72]);
     // Both continue once more before any results are read: a state is copied out after the batches
@@ -173,7 +175,8 @@ fn batches_run_while_others_are_offloaded() {
     let (mut device, gauge): (Box<dyn DeviceBackend>, Arc<ExecutorGauge>) = case.device();
     let put_off = || gauge.put_off.load(Ordering::Relaxed);
     let ids = case.ids(10, 80);
-    let (mut first, mut second) = (sequence(0), sequence(1));
+    let mut first = sequence(0);
+    let mut second = sequence(1);
     first.run(&mut *device, &ids[..66], &[], LogitRows::Last).unwrap();
     second.run(&mut *device, &ids[..5], &[], LogitRows::Last).unwrap();
     device.copy_slot(Slot(0), Slot(3)).unwrap();

@@ -51,12 +51,15 @@ fn what_is_stored_in_float32_is_not_rounded() {
         };
         let dir = made::written_as(7, &config, edit, |name| if is_head(name) { dtype } else { Dtype::BF16 });
         let case = BackendCase::new("head", dir.path().to_owned(), BackendOptions::default(), 0.0);
-        let (ids, mut device) = (case.ids(61, 9), case.device().0);
+        let ids = case.ids(61, 9);
+        let mut device = case.device().0;
         sequence(0).run(&mut *device, &ids, &[], LogitRows::Last).unwrap();
         device.logits(0).unwrap().to_vec()
     };
     let small = 1.0 + 1.0 / 4096.0;
-    let (stored, same, other) = (head(1.0, Dtype::BF16), head(1.0, Dtype::F32), head(small, Dtype::F32));
+    let stored = head(1.0, Dtype::BF16);
+    let same = head(1.0, Dtype::F32);
+    let other = head(small, Dtype::F32);
     assert!(relative_rms(&same, &stored) < 1e-6);
     let want: Vec<f32> = stored.iter().map(|logit| logit * small).collect();
     assert!(relative_rms(&other, &want) < 1e-6 && relative_rms(&other, &stored) > 1e-4);
@@ -67,7 +70,8 @@ fn a_tower_in_float32_makes_all_of_it_float32_and_other_types_are_another_model(
     let (case, _kept) =
         BackendCase::with_float32(&made::config(), &["radio_model.model.blocks.0.mlp.fc1.weight"]);
     let (plain, _kept) = BackendCase::with_float32(&made::config(), &[]);
-    let (tower, mut narrow) = (BackendPair::open(&case), BackendPair::open(&plain));
+    let tower = BackendPair::open(&case);
+    let mut narrow = BackendPair::open(&plain);
     // Less than twice as much: both have some in float32.
     assert!(weights(&tower) as f64 > 1.7 * weights(&narrow) as f64);
     let refused = narrow.device.replace_weights(&Checkpoint::open(&case.dir).unwrap(), &mut |_, _| {});

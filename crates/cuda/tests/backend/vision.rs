@@ -83,7 +83,8 @@ fn too_many_tiles_and_models_without_a_tower_are_refused() {
 fn run_with_reused_features(case: &BackendCase, device: &mut dyn DeviceBackend) -> Vec<u32> {
     let tiles = tiles(case, 5);
     let vision = case.weights.config.vision.as_ref().unwrap();
-    let (rows, placeholder) = (vision.rows_per_tile() as u32, vision.image_token);
+    let rows = vision.rows_per_tile() as u32;
+    let placeholder = vision.image_token;
     let ids = vec![placeholder; rows as usize];
     let inset = |feature| [ImageInset { at: 0, len: rows, feature, row: 0 }];
     let mut own = [0, 1, 2, 3].map(sequence);

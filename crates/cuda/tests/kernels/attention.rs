@@ -239,7 +239,8 @@ impl<T: TestNumber> AttentionCase<T> {
 
     /// An arena that holds the requested positions.
     fn fill(&self, wanted: impl Fn(&RowSpan, usize) -> bool) -> GuardedMemory<T> {
-        let (size, page) = (self.config.head_dim, self.config.page_values());
+        let size = self.config.head_dim;
+        let page = self.config.page_values();
         let page_count = (self.batch.spans.len() * TABLE) | 1;
         let mut values = vec![f32::NAN; page_count * page];
         for (index, (span, past)) in self.batch.spans.iter().zip(&self.past).enumerate() {

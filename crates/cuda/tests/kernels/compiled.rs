@@ -36,13 +36,15 @@ fn compiler() -> Option<KernelCompiler> {
 fn every_kernel_compiles_without_a_spill() {
     let Some(compiler) = compiler() else { return };
     let cache = KernelCache::new(compiler, Path::new(env!("CARGO_TARGET_TMPDIR")).join("cubins"));
-    let (mut names, mut spills) = (BTreeSet::new(), Vec::new());
+    let mut names = BTreeSet::new();
+    let mut spills = Vec::new();
     for (source, target) in KERNELS.iter().flat_map(|source| TARGETS.map(|target| (*source, target))) {
         let cubin = cache.get(source, target).unwrap_or_else(|error| panic!("{error}"));
         assert!(cubin.image.starts_with(b"\x7fELF"), "{}: no machine code", source.name);
         let usage = cubin.usage();
         let logged_kernels: BTreeSet<String> = usage.iter().map(|usage| usage.kernel.clone()).collect();
-        let (kernels, there) = (source.text.matches("EXPORT(").count(), cubin.kernels());
+        let kernels = source.text.matches("EXPORT(").count();
+        let there = cubin.kernels();
         assert!(kernels > 0 && !logged_kernels.is_empty(), "{}: no kernel in\n{}", source.name, cubin.log);
         assert_eq!(
             logged_kernels,

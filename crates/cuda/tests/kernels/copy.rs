@@ -56,7 +56,8 @@ fn check(library: &KernelRunner) -> Result<(), String> {
 fn compare(library: &KernelRunner, bytes: usize, stride: usize) -> Result<(), String> {
     let values: Vec<u8> =
         RandomCase::new(5).floats(4 * stride, 128.0).into_iter().map(|value| value as i8 as u8).collect();
-    let (arena, outside) = (GuardedMemory::of(&values), GuardedMemory::of(&vec![7_u8; 2 * bytes]));
+    let arena = GuardedMemory::of(&values);
+    let outside = GuardedMemory::of(&vec![7_u8; 2 * bytes]);
     let arena_region = CopyRegion { bytes: arena.view(), stride };
     let outside_region = CopyRegion { bytes: outside.view(), stride: bytes };
     let run = |from, to, moves: &[CopyMove]| {

@@ -52,7 +52,8 @@ fn check(library: &KernelRunner) -> Result<(), String> {
 }
 
 fn compare<T: TestNumber, R: TestNumber>(library: &KernelRunner, width: usize) -> Result<(), String> {
-    let (ids, feature_rows) = (7, 5);
+    let ids = 7;
+    let feature_rows = 5;
     let mut random = RandomCase::new(4);
     let table: StoredMemory<T> = random.stored(ids * width, 1.0);
     let features: StoredMemory<T> = random.stored(feature_rows * width, 1.0);

@@ -48,7 +48,8 @@ fn compare<T: TestNumber>(
     groups: usize,
     group: usize,
 ) -> Result<(), String> {
-    let (width, epsilon) = (groups * group, 0.05);
+    let width = groups * group;
+    let epsilon = 0.05;
     let mut random = RandomCase::new(9);
     let y: StoredMemory<T> = random.stored(count * width, 2.0);
     let z = random.spread::<T>(count, width, 24, 4.0);

@@ -149,7 +149,8 @@ fn router(experts: usize, correction: Vec<f32>) -> MoeWeights {
 
 /// Random rows, one of equal logits, one with many ties, one far from 0 on both sides, one of NaN.
 fn compare_routes(library: &KernelRunner, config: &MoeConfig, rows: usize) -> Result<(), String> {
-    let (experts, k) = (config.experts, config.experts_per_token);
+    let experts = config.experts;
+    let k = config.experts_per_token;
     let mut random = RandomCase::new(31);
     let mut logits = random.floats(rows * experts, 3.0);
     let tied = logits[..experts].iter().map(|value| value.round()).collect::<Vec<_>>();
@@ -163,9 +164,10 @@ fn compare_routes(library: &KernelRunner, config: &MoeConfig, rows: usize) -> Re
     let correction: Vec<f32> =
         random.floats(experts, 0.6).iter().map(|value| (value * 4.0).round() / 4.0).collect();
 
-    let (logits_memory, correction_memory) = (GuardedMemory::of(&logits), GuardedMemory::of(&correction));
-    let (chosen, weights) =
-        (GuardedMemory::<u32>::unwritten(rows * k), GuardedMemory::<f32>::unwritten(rows * k));
+    let logits_memory = GuardedMemory::of(&logits);
+    let correction_memory = GuardedMemory::of(&correction);
+    let chosen = GuardedMemory::<u32>::unwritten(rows * k);
+    let weights = GuardedMemory::<f32>::unwritten(rows * k);
     let route = RouteLaunch {
         config,
         logits: logits_memory.view(),
@@ -187,11 +189,14 @@ fn compare_routes(library: &KernelRunner, config: &MoeConfig, rows: usize) -> Re
 }
 
 fn routes(config: &MoeConfig, correction: Vec<f32>, logits: &[f32], rows: usize) -> (Vec<u32>, Vec<f32>) {
-    let (experts, k) = (config.experts, config.experts_per_token);
-    let (team, mut scores) = (ThreadPool::new(1), vec![0.0; moe::scratch_values(config)]);
+    let experts = config.experts;
+    let k = config.experts_per_token;
+    let team = ThreadPool::new(1);
+    let mut scores = vec![0.0; moe::scratch_values(config)];
     let crew = ComputeContext { team: &team, compute: ProductPrecision::Float32 };
-    let (mut given, mut chosen, mut counts) =
-        (vec![0.0; rows * experts], vec![0; rows * k], vec![0.0; rows * k]);
+    let mut given = vec![0.0; rows * experts];
+    let mut chosen = vec![0; rows * k];
+    let mut counts = vec![0.0; rows * k];
     let mut routes = moe::ExpertRoutes { logits: &mut given, experts: &mut chosen, weights: &mut counts };
     moe::route(crew, config, &router(experts, correction), logits, &mut scores, &mut routes);
     (chosen, counts)
@@ -302,12 +307,11 @@ fn run<T: TestNumber>(
 ) -> Result<Vec<T>, String> {
     let ExpertsShape { rows, experts, k, width, inner, .. } = *shape;
     let pairs = rows * k;
-    let (chosen_memory, weights_memory) = (GuardedMemory::of(chosen), GuardedMemory::of(weights));
+    let chosen_memory = GuardedMemory::of(chosen);
+    let weights_memory = GuardedMemory::of(weights);
     let [order, sorted_index] = [0; 2].map(|_| GuardedMemory::<u32>::unwritten(pairs));
-    let (offsets, tiles) = (
-        GuardedMemory::<u32>::unwritten(experts + 1),
-        GuardedMemory::<SpanTile>::unwritten(tiles_max(experts, pairs)),
-    );
+    let offsets = GuardedMemory::<u32>::unwritten(experts + 1);
+    let tiles = GuardedMemory::<SpanTile>::unwritten(tiles_max(experts, pairs));
     let grouping = ExpertGrouping {
         experts,
         k,
@@ -328,8 +332,8 @@ fn run<T: TestNumber>(
     sorted_index.read()?;
     tiles.read()?;
 
-    let (wide, answered) =
-        (GuardedMemory::<T>::unwritten(pairs * inner), GuardedMemory::<f32>::unwritten(pairs * width));
+    let wide = GuardedMemory::<T>::unwritten(pairs * inner);
+    let answered = GuardedMemory::<f32>::unwritten(pairs * width);
     let out = GuardedMemory::<T>::unwritten(rows * width);
     let op = ExpertsLaunch {
         grouping: &grouping,
@@ -361,10 +365,12 @@ fn answers(
     let rows = u.len() / width;
     let team = ThreadPool::new(1);
     let crew = ComputeContext { team: &team, compute: ProductPrecision::Float32 };
-    let (mut chosen, mut weights) = (chosen.to_vec(), weights.to_vec());
+    let mut chosen = chosen.to_vec();
+    let mut weights = weights.to_vec();
     let routes = moe::ExpertRoutes { logits: &mut [], experts: &mut chosen, weights: &mut weights };
     let [mut gathered, mut answered, mut out] = [0; 3].map(|_| vec![0.0; rows * width]);
-    let (mut wide, mut indices) = (vec![0.0; rows * inner], vec![0; rows]);
+    let mut wide = vec![0.0; rows * inner];
+    let mut indices = vec![0; rows];
     let scratch = moe::ExpertScratch {
         latent: &mut [],
         gathered: &mut gathered,

@@ -87,7 +87,8 @@ fn compare<R: TestNumber, T: TestNumber>(library: &KernelRunner, case: &NormCase
     let sum = rounded::<R>(&sum);
     let mut want = Vec::new();
     let mut want_residual = hidden.values;
-    let (team, mut row_out) = (ThreadPool::new(1), vec![0.0; width]);
+    let team = ThreadPool::new(1);
+    let mut row_out = vec![0.0; width];
     for row in &chosen {
         let own = *row as usize * width..(*row as usize + 1) * width;
         norm::rms(

@@ -180,7 +180,8 @@ fn compare(library: &KernelRunner, vocabulary: usize, seed: u64) -> Result<(), S
     ids.read()?;
     lefts.read()?;
     sum_memory.read()?;
-    let (answers, kept) = (answers.read()?, kept.read()?);
+    let answers = answers.read()?;
+    let kept = kept.read()?;
     for ((request, answer), kept) in picks.iter().zip(&answers).zip(kept.chunks_exact(KEPT_MAX)) {
         let want = sample_token(&rows[request.row as usize], request);
         let got = answer.answer(kept);

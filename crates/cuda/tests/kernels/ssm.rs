@@ -159,7 +159,8 @@ fn compare<T: TestNumber, S: TestNumber>(
     let SsmConfig { heads, head_dim, state: n, groups, .. } = *config;
     let batch = TestBatch::new(of);
     let count = batch.count();
-    let (inner, width) = (heads * head_dim, heads * head_dim + 2 * groups * n);
+    let inner = heads * head_dim;
+    let width = heads * head_dim + 2 * groups * n;
     let mut random = RandomCase::new(13);
     let mixed = random.spread_in_packs::<T>(count, width, 24, 1.0);
     let dt = random.spread::<T>(count, heads, 5, 2.0);

@@ -328,7 +328,8 @@ const PREFIXES: usize = 3;
 
 fn encoder_values(swapped: bool) -> EncoderValues {
     let config = config(24, 1, 24, 4, swapped);
-    let (count, values) = (config.patches_side().pow(2), 3 * config.patch * config.patch);
+    let count = config.patches_side().pow(2);
+    let values = 3 * config.patch * config.patch;
     let mut random = RandomCase::new(25);
     let matrix = |random: &mut RandomCase, out: usize, input: usize| {
         PackedMatrix::from_f32(out, input, &random.floats(out * input, 0.5))
@@ -347,7 +348,9 @@ fn encoder_values(swapped: bool) -> EncoderValues {
     let tiles: Vec<ImageTile> = (0..TILES)
         .map(|_| ImageTile { pixels: random.floats(3 * config.tile.pow(2), 2.0), hash: [0; 32] })
         .collect();
-    let (team, mut entering, mut shuffled) = (ThreadPool::new(1), Vec::new(), Vec::new());
+    let team = ThreadPool::new(1);
+    let mut entering = Vec::new();
+    let mut shuffled = Vec::new();
     let crew = ComputeContext { team: &team, compute: ProductPrecision::Float32 };
     let mut see = |stage: EncoderStage, values: &[f32]| match stage {
         EncoderStage::State(_) => entering.extend_from_slice(values),
@@ -368,8 +371,10 @@ fn check_patches(library: &KernelRunner) -> Result<(), String> {
 
 fn patches<T: TestNumber>(library: &KernelRunner, tolerance: f32) -> Result<(), String> {
     let EncoderValues { config, prefix, embedder, positions, pixels, entering, .. } = encoder_values(false);
-    let (count, values) = (config.patches_side().pow(2), 3 * config.patch * config.patch);
-    let (pixel_memory, position_memory) = (GuardedMemory::of(&pixels), GuardedMemory::of(&positions));
+    let count = config.patches_side().pow(2);
+    let values = 3 * config.patch * config.patch;
+    let pixel_memory = GuardedMemory::of(&pixels);
+    let position_memory = GuardedMemory::of(&positions);
     let cut = GuardedMemory::<T>::unwritten(TILES * count * values);
     let prefixes = GuardedMemory::of(&stored::<T>(&prefix));
     let hidden = GuardedMemory::<T>::unwritten(TILES * (PREFIXES + count) * config.hidden);
@@ -407,7 +412,8 @@ fn shuffle<T: TestNumber>(
     from: &[f32],
     want: &[f32],
 ) -> Result<(), String> {
-    let (hidden, out) = (GuardedMemory::of(&stored::<T>(from)), GuardedMemory::<T>::unwritten(want.len()));
+    let hidden = GuardedMemory::of(&stored::<T>(from));
+    let out = GuardedMemory::<T>::unwritten(want.len());
     library.run(&pixel_shuffle(config, PREFIXES, hidden.view(), out.view()))?;
     same("shuffled rows", &widened(&out.read()?), &rounded::<T>(want))
 }

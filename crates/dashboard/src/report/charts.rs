@@ -63,11 +63,13 @@ pub(crate) fn lines(label: &str, lines: &[ChartLine], scales: &ChartScales) -> O
         return None;
     }
     let xs = || lines.iter().flat_map(|line| line.points.iter().map(|(x, _)| *x));
-    let (from, to) = (xs().fold(f64::INFINITY, f64::min), xs().fold(f64::NEG_INFINITY, f64::max));
+    let from = xs().fold(f64::INFINITY, f64::min);
+    let to = xs().fold(f64::NEG_INFINITY, f64::max);
     let ys = lines.iter().flat_map(|line| line.points.iter().filter_map(|(_, y)| *y));
     let ends = lines.iter().flat_map(|line| line.intervals.iter().flat_map(|(_, low, high)| [*low, *high]));
     let all: Vec<f64> = ys.chain(ends).chain(scales.levels.iter().map(|(_, level)| *level)).collect();
-    let (least, most) = (all.iter().copied().fold(0.0, f64::min), all.iter().copied().fold(0.0, f64::max));
+    let least = all.iter().copied().fold(0.0, f64::min);
+    let most = all.iter().copied().fold(0.0, f64::max);
     let rise = step(scales.top.unwrap_or(most) - least);
     let lowest = (least / rise).floor();
     let floor = lowest * rise;
@@ -186,7 +188,8 @@ pub(crate) fn bars(
     let (name, values) = rows.first()?;
     let most = rows.iter().flat_map(|(_, values)| values.iter().flatten()).copied().fold(0.0, f64::max);
     let top = top.unwrap_or(most).max(f64::MIN_POSITIVE);
-    let (left, right) = (230.0, 90.0);
+    let left = 230.0;
+    let right = 90.0;
     let thick = if runs.len() > 1 { 13.0 } else { 14.0 };
     let row_height = thick * runs.len() as f64 + 8.0;
     let head = legend_height(runs.len());
@@ -268,7 +271,8 @@ pub(crate) fn breakdowns(label: &str, runs: &[TimeBreakdown]) -> Option<Rendered
         }
     }
     for (at, cause) in causes.iter().enumerate() {
-        let (left, at) = (if at % columns == 1 { WIDE / 2.0 + 10.0 } else { 0.0 }, row(at) + below);
+        let left = if at % columns == 1 { WIDE / 2.0 + 10.0 } else { 0.0 };
+        let at = row(at) + below;
         picture = picture.with(boxed(left, at - 10.0, 11.0, 11.0).set("class", format!("part part-{cause}")));
         picture = picture.with(text("", left + 18.0, at, &spaced_name(cause)));
         for (index, run) in runs.iter().enumerate() {
@@ -298,7 +302,8 @@ fn step(span: f64) -> f64 {
 }
 
 fn path(line: &ChartLine, x_of: impl Fn(f64) -> f64, level: impl Fn(f64) -> f64) -> String {
-    let (mut path, mut pen) = (String::new(), 'M');
+    let mut path = String::new();
+    let mut pen = 'M';
     for (x, y) in &line.points {
         match y {
             Some(y) => {
@@ -315,10 +320,11 @@ fn path(line: &ChartLine, x_of: impl Fn(f64) -> f64, level: impl Fn(f64) -> f64)
 fn sentence(label: &str, lines: &[ChartLine], scales: &ChartScales) -> String {
     let descriptions = lines.iter().filter_map(|line| {
         let known: Vec<f64> = line.points.iter().filter_map(|(_, y)| *y).collect();
-        let (least, most) =
-            (known.iter().copied().reduce(f64::min)?, known.iter().copied().reduce(f64::max)?);
-        let (least, most, last) =
-            ((scales.y)(Some(least)), (scales.y)(Some(most)), (scales.y)(known.last().copied()));
+        let least = known.iter().copied().reduce(f64::min)?;
+        let most = known.iter().copied().reduce(f64::max)?;
+        let least = (scales.y)(Some(least));
+        let most = (scales.y)(Some(most));
+        let last = (scales.y)(known.last().copied());
         Some(format!("{}: {} points, from {least} to {most}, last {last}", line.name, known.len()))
     });
     format!("{label}; {}", descriptions.collect::<Vec<_>>().join("; "))

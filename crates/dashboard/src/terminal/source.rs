@@ -156,7 +156,8 @@ impl DashboardAddress {
     }
 
     async fn snapshot(&self) -> Result<RunSnapshot, WatchError> {
-        let (overview, job) = (self.get("/api/overview").await?, self.get("/api/job").await?);
+        let overview = self.get("/api/overview").await?;
+        let job = self.get("/api/job").await?;
         // A coordinator that is late for this question does not end the run.
         let sessions = match self.get("/api/sessions").await {
             Err(WatchError::Refused { .. }) => Value::Null,
@@ -209,8 +210,8 @@ impl SnapshotFollower {
         match source {
             WatchSource::Dashboard(address) => Self::Dashboard { address: address.clone(), events: None },
             WatchSource::Run(subject) => {
-                let (state, stop) =
-                    (Arc::new(DashboardState::new(subject.clone())), CancellationToken::new());
+                let state = Arc::new(DashboardState::new(subject.clone()));
+                let stop = CancellationToken::new();
                 let tasks = TaskTracker::new();
                 tasks.spawn(follow(state.clone(), stop.clone()));
                 tasks.spawn(poll(state.clone(), stop.clone()));

@@ -53,7 +53,8 @@ struct ServedDashboard {
 async fn serve(dir: &Path, address: SocketAddr) -> ServedDashboard {
     let config = DashboardFile::default().check().unwrap();
     let dashboard = DashboardServer::bind(address, &config, Some(TOKEN), subject(dir)).await.unwrap();
-    let (address, stop) = (dashboard.address(), CancellationToken::new());
+    let address = dashboard.address();
+    let stop = CancellationToken::new();
     ServedDashboard { address, serving: tokio::spawn(dashboard.serve(stop.clone())), stop }
 }
 
@@ -152,7 +153,8 @@ async fn a_run_directory_is_read_without_a_server() {
 async fn a_new_listener_wakes_the_reader() {
     let dir = tempfile::tempdir().unwrap();
     publish(dir.path(), 0);
-    let (state, stop) = (Arc::new(DashboardState::new(subject(dir.path()))), CancellationToken::new());
+    let state = Arc::new(DashboardState::new(subject(dir.path())));
+    let stop = CancellationToken::new();
     let reading = tokio::spawn(follow(state.clone(), stop.clone()));
     // It finds no request and waits.
     tokio::task::yield_now().await;

@@ -171,7 +171,8 @@ fn missing(head: &Value) -> Vec<Line<'static>> {
 }
 
 fn overview(snapshot: &RunSnapshot, width: usize) -> Vec<Line<'static>> {
-    let (all, live) = (&snapshot.overview, &snapshot.overview["live"]);
+    let all = &snapshot.overview;
+    let live = &snapshot.overview["live"];
     let throughput = &all["throughput"];
     let device = device_of(all);
     let mut lines = missing(&all["head"]);
@@ -278,7 +279,8 @@ fn overview(snapshot: &RunSnapshot, width: usize) -> Vec<Line<'static>> {
 
 /// The progress of a job, and its time left.
 fn progress(live: &Value, width: usize) -> Vec<Line<'static>> {
-    let (closed, planned) = (live["groups_closed"].as_f64(), live["groups_planned"].as_f64());
+    let closed = live["groups_closed"].as_f64();
+    let planned = live["groups_planned"].as_f64();
     let share =
         closed.zip(planned).filter(|(_, planned)| *planned > 0.0).map(|(closed, planned)| closed / planned);
     let left = match (live["run_over"] == true, live["eta_seconds"].as_f64()) {

@@ -28,7 +28,8 @@ const FRAME: [&str; 5] = ["a skip", "a brand", "#nav a", "button theme", "main m
 /// A new control on a page must be added here and get a test.
 #[tokio::test(flavor = "multi_thread")]
 async fn every_control_is_known() {
-    let (dashboard, chrome) = (TestDashboard::night_run().await, TestBrowser::start().await);
+    let dashboard = TestDashboard::night_run().await;
+    let chrome = TestBrowser::start().await;
     for (path, known) in [
         // `what_was_unfolded_stays_so_and_links_lead_where_they_say`.
         (
@@ -128,7 +129,8 @@ async fn every_control_is_known() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn every_filter_asks_what_the_api_answers() {
-    let (dashboard, chrome) = (TestDashboard::night_run().await, TestBrowser::start().await);
+    let dashboard = TestDashboard::night_run().await;
+    let chrome = TestBrowser::start().await;
     let page = open(&chrome, &dashboard, "/trajectories").await;
     let status = "document.querySelector('main [role=status]').textContent";
     let total = format!("{status} === '244 trajectories'");
@@ -208,7 +210,8 @@ async fn what_was_unfolded_stays_so_and_links_lead_where_they_say() {
     let group = |group: u64| (0..4).map(|sample| attempt(group, sample)).collect::<Vec<_>>();
     // Two versions: groups of 16 have one version each.
     publish(&data, "s0", &[group(2), group(20)].concat(), &[]);
-    let (dashboard, chrome) = (TestDashboard::serve(dir, None).await, TestBrowser::start().await);
+    let dashboard = TestDashboard::serve(dir, None).await;
+    let chrome = TestBrowser::start().await;
     dashboard.wait_until(|head| head["trajectories"] == 8 && head["step_files_left"] == 0).await;
 
     // Each chart's numbers equal those of the API, and stay unfolded while data is added.

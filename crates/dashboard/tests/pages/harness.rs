@@ -76,7 +76,8 @@ impl TestDashboard {
         };
         let any = "127.0.0.1:0".parse().unwrap();
         let dashboard = DashboardServer::bind(any, &config, token, subject).await.unwrap();
-        let (address, stop) = (dashboard.address(), CancellationToken::new());
+        let address = dashboard.address();
+        let stop = CancellationToken::new();
         let serving = tokio::spawn(dashboard.serve(stop.clone()));
         Self { dir, address, stop, serving }
     }
@@ -160,7 +161,8 @@ pub fn night_run() -> TempDir {
 
 fn copy(from: &Path, to: &Path) {
     for entry in std::fs::read_dir(from).unwrap() {
-        let (from, to) = (entry.as_ref().unwrap().path(), to.join(entry.unwrap().file_name()));
+        let from = entry.as_ref().unwrap().path();
+        let to = to.join(entry.unwrap().file_name());
         if from.is_dir() {
             std::fs::create_dir_all(&to).unwrap();
             copy(&from, &to);

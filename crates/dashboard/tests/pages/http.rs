@@ -207,7 +207,8 @@ async fn a_recorded_picture_is_revalidated_and_sent_once() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_run_that_is_begun_anew_is_another_one() {
     let dir = tempfile::tempdir().unwrap();
-    let (data, metrics) = (dir.path().join("data"), dir.path().join("metrics.jsonl"));
+    let data = dir.path().join("data");
+    let metrics = dir.path().join("metrics.jsonl");
     let line = |pid: u32, scored: u32| {
         let line = serde_json::json!({
             "time": "2026-11-22T08:00:00Z", "role": "run", "pid": pid, "uptime_seconds": 1.0,

@@ -17,7 +17,8 @@ const STOPS: &str = r"(() => {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_focus_reaches_every_control_and_is_visible() {
-    let (dashboard, chrome) = (TestDashboard::night_run().await, TestBrowser::start().await);
+    let dashboard = TestDashboard::night_run().await;
+    let chrome = TestBrowser::start().await;
     for path in [
         "/",
         "/sessions",
@@ -65,7 +66,8 @@ async fn the_focus_reaches_every_control_and_is_visible() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_keyboard_alone_reaches_and_operates_everything() {
-    let (dashboard, chrome) = (TestDashboard::night_run().await, TestBrowser::start().await);
+    let dashboard = TestDashboard::night_run().await;
+    let chrome = TestBrowser::start().await;
     let page = open(&chrome, &dashboard, "/").await;
     // Skips the bar at the top, and continues from there.
     press(&page, &["Tab"]).await;
@@ -237,7 +239,8 @@ async fn trajectory(page: &chromiumoxide::Page) {
 /// A redraw of the focused element keeps the focus, also on a link without an id.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_redraw_keeps_the_focus() {
-    let (dashboard, chrome) = (TestDashboard::night_run().await, TestBrowser::start().await);
+    let dashboard = TestDashboard::night_run().await;
+    let chrome = TestBrowser::start().await;
     let page = open(&chrome, &dashboard, "/learning").await;
     tab_to(&page, "Tab", "#tasks a[href$='find-the-invoice']").await;
     let redrawn: Vec<bool> = script(

@@ -187,7 +187,8 @@ async fn three_hundred_sessions_are_watched_and_the_job_is_drained() {
 
     let dir = tempfile::tempdir().unwrap();
     std::fs::write(dir.path().join("coordinator.address"), format!("{address}\n")).unwrap();
-    let (dashboard, chrome) = (TestDashboard::serve(dir, None).await, TestBrowser::start().await);
+    let dashboard = TestDashboard::serve(dir, None).await;
+    let chrome = TestBrowser::start().await;
     let page = open(&chrome, &dashboard, "/sessions").await;
     wait_for(&page, "document.querySelectorAll('.session').length === 300").await;
     wait_for(&page, "document.querySelector('main [role=status]').textContent === '300 sessions running'")

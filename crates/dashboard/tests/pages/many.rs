@@ -154,7 +154,8 @@ async fn is_in_order(dashboard: &TestDashboard, sort: Sort, descending: bool, of
 }
 
 fn write_shards(data: &Path, rows: u64, has_all_steps: bool) {
-    let (whole, bare) = (block(true), block(false));
+    let whole = block(true);
+    let bare = block(false);
     for shard in 0..rows / SHARD {
         let block = if has_all_steps { &whole } else { &bare };
         block.commit(data, &format!("s{shard}"), shard * 100..(shard + 1) * 100 - 1);
@@ -165,14 +166,16 @@ fn write_shards(data: &Path, rows: u64, has_all_steps: bool) {
 
 async fn look_through(rows: u64, has_all_steps: bool) {
     let dir = tempfile::tempdir().unwrap();
-    let (began, data) = (Instant::now(), dir.path().join("data"));
+    let began = Instant::now();
+    let data = dir.path().join("data");
     // On its own thread: tokio interrupts a task that never yields, and a manifest of many commits
     // is read at once.
     tokio::task::spawn_blocking(move || write_shards(&data, rows, has_all_steps)).await.unwrap();
     println!("{rows} trajectories written: {:.1?}", began.elapsed());
 
     let chrome = TestBrowser::start().await;
-    let (began, before) = (Instant::now(), resident());
+    let began = Instant::now();
+    let before = resident();
     let dashboard = TestDashboard::serve(dir, None).await;
     let page = chrome.open("about:blank").await;
     page.evaluate_on_new_document(format!("{WATCH}{ANSWERS}")).await.unwrap();

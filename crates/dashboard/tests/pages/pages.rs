@@ -38,7 +38,8 @@ pub async fn assert_no_errors(page: &Page) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn every_page_shows_its_figures_in_light_and_in_dark() {
-    let (dashboard, chrome) = (TestDashboard::night_run().await, TestBrowser::start().await);
+    let dashboard = TestDashboard::night_run().await;
+    let chrome = TestBrowser::start().await;
     for (path, name, expected) in [
         (
             "/",
@@ -146,7 +147,8 @@ pub const LABELS: &str = r"(() => {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn nothing_that_a_page_or_a_model_says_executes() {
-    let (dashboard, chrome) = (TestDashboard::night_run().await, TestBrowser::start().await);
+    let dashboard = TestDashboard::night_run().await;
+    let chrome = TestBrowser::start().await;
     for path in [POISONED, "/trajectories?text=img", "/learning", "/job", "/"] {
         let page = open(&chrome, &dashboard, path).await;
         if path == POISONED {
@@ -181,7 +183,8 @@ async fn nothing_that_a_page_or_a_model_says_executes() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_table_is_filtered_sorted_and_walked_through() {
-    let (dashboard, chrome) = (TestDashboard::night_run().await, TestBrowser::start().await);
+    let dashboard = TestDashboard::night_run().await;
+    let chrome = TestBrowser::start().await;
     let page = open(&chrome, &dashboard, "/trajectories").await;
     let matched = "document.querySelector('main [role=status]').textContent";
     wait_for(&page, &format!("{matched} === '244 trajectories'")).await;
@@ -251,7 +254,8 @@ async fn the_table_is_filtered_sorted_and_walked_through() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_trajectory_shows_where_it_aimed_and_stays_at_its_address() {
-    let (dashboard, chrome) = (TestDashboard::night_run().await, TestBrowser::start().await);
+    let dashboard = TestDashboard::night_run().await;
+    let chrome = TestBrowser::start().await;
     let page = open(&chrome, &dashboard, "/trajectory/test-g000001-s2-a0#step-1").await;
     wait_for(&page, "document.activeElement.id === 'step-1'").await;
     wait_for(&page, "document.querySelector('#step-1 .shot img').complete && document.querySelector('#step-1 .shot img').naturalWidth === 96").await;
@@ -277,7 +281,8 @@ async fn a_trajectory_shows_where_it_aimed_and_stays_at_its_address() {
 async fn a_page_that_was_opened_too_early_becomes_right_by_itself() {
     let dir = tempfile::tempdir().unwrap();
     let data = dir.path().join("data");
-    let (dashboard, chrome) = (TestDashboard::serve(dir, None).await, TestBrowser::start().await);
+    let dashboard = TestDashboard::serve(dir, None).await;
+    let chrome = TestBrowser::start().await;
     let mut pages = Vec::new();
     for (path, becomes) in [
         ("/", "document.querySelector('main').textContent.includes('Failures by kind')"),
@@ -325,8 +330,8 @@ async fn a_page_that_was_opened_too_early_becomes_right_by_itself() {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_token_lets_a_browser_in_and_leaves_its_address() {
     let token = "a-token-of-twenty-six-letters";
-    let (dashboard, chrome) =
-        (TestDashboard::serve(tempfile::tempdir().unwrap(), Some(token)).await, TestBrowser::start().await);
+    let dashboard = TestDashboard::serve(tempfile::tempdir().unwrap(), Some(token)).await;
+    let chrome = TestBrowser::start().await;
     let page = chrome.open(&dashboard.url("/learning")).await;
     // The page focuses its field once it is rendered: letters typed earlier are lost.
     let ready = "document.readyState === 'complete' && document.activeElement.id === 'token'";

@@ -71,7 +71,9 @@ async fn open(chrome: &TestBrowser, file: &Path) -> (Page, Vec<String>) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_report_says_what_the_script_says_and_asks_for_nothing() {
-    let (run, folder, chrome) = (night_run(), tempfile::tempdir().unwrap(), TestBrowser::start().await);
+    let run = night_run();
+    let folder = tempfile::tempdir().unwrap();
+    let chrome = TestBrowser::start().await;
     let figures = read_metrics(run.path(), HOSTILE[0]);
     let html = report_html(std::slice::from_ref(&figures));
     assert_eq!(html, report_html(std::slice::from_ref(&figures)), "the same data gives the same file");
@@ -133,7 +135,9 @@ async fn a_report_says_what_the_script_says_and_asks_for_nothing() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn two_runs_stand_side_by_side() {
-    let (one, folder, chrome) = (night_run(), tempfile::tempdir().unwrap(), TestBrowser::start().await);
+    let one = night_run();
+    let folder = tempfile::tempdir().unwrap();
+    let chrome = TestBrowser::start().await;
     // Another run with other tasks, without metrics: unknown values are dashes beside those of the
     // first run.
     let other = tempfile::tempdir().unwrap();

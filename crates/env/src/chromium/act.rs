@@ -100,7 +100,8 @@ pub(super) async fn scroll(
     viewport: Size,
 ) -> Result<(), EnvironmentError> {
     let far = |side: u32| pixels.map_or(SCROLL_SCREEN_SHARE * f64::from(side), f64::from);
-    let (width, height) = (far(viewport.width), far(viewport.height));
+    let width = far(viewport.width);
+    let height = far(viewport.height);
     let (x, y) = match direction {
         ScrollDirection::Down => (0.0, height),
         ScrollDirection::Up => (0.0, -height),

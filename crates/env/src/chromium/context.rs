@@ -702,7 +702,8 @@ impl Environment for BrowserContext {
 
     async fn hint(&mut self, goal: &str, step: u32) -> Result<Option<ActionHint>, EnvironmentError> {
         let Some(solve) = &self.task.hooks.solve else { return Ok(None) };
-        let (goal, seed) = (Value::String(goal.to_owned()), self.task.seed);
+        let goal = Value::String(goal.to_owned());
+        let seed = self.task.seed;
         let call = format!("(async (goal, seed, step) => {{ {solve}\n }})({goal}, {seed}, {step})");
         let hint = script::evaluate_isolated(
             self.tab()?,

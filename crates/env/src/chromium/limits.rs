@@ -275,7 +275,9 @@ mod tests {
     /// each of them was killed, and why.
     fn run_to_limit(name: &str) -> (bool, bool, LimitOverrun) {
         let mut first = memory_hog(0, "first");
-        let (group, account, (alive, ended)) = (first.id(), BrowserUsage::default(), sync_channel(0));
+        let group = first.id();
+        let account = BrowserUsage::default();
+        let (alive, ended) = sync_channel(0);
         let mut page = memory_hog(group, name);
         let limits = BrowserLimits { memory_bytes: 64 * MB, threads: 100 };
         let killed = |child: &mut Child| child.wait().unwrap().signal() == Some(Signal::KILL.as_raw());

@@ -84,7 +84,8 @@ fn in_reading_order(mut found: Vec<FoundElement>) -> Vec<FoundElement> {
     found.sort_by(|one, other| one.top().total_cmp(&other.top()));
     let mut ordered = Vec::with_capacity(found.len());
     while let Some(first) = found.first() {
-        let (top, height) = (first.top(), first.height());
+        let top = first.top();
+        let height = first.height();
         let is_on_line = |other: &FoundElement| other.top() - top < height.min(other.height()) / 2.0;
         let (mut line, rest): (Vec<_>, Vec<_>) = found.into_iter().partition(is_on_line);
         line.sort_by(|one, other| one.bounds[0].total_cmp(&other.bounds[0]));
@@ -114,7 +115,8 @@ impl FoundElement {
 
     fn is_under(&self, [left, top, right, bottom]: [f64; 4]) -> bool {
         let [own_left, own_top, own_right, own_bottom] = self.bounds;
-        let (x, y) = ((own_left + own_right) / 2.0, (own_top + own_bottom) / 2.0);
+        let x = (own_left + own_right) / 2.0;
+        let y = (own_top + own_bottom) / 2.0;
         (left..right).contains(&x) && (top..bottom).contains(&y)
     }
 

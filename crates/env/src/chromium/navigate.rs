@@ -181,7 +181,8 @@ async fn wait_same_document(
     url: &str,
 ) {
     let fragment = |url: &str| url.split_once('#').map(|(_, fragment)| fragment.to_owned());
-    let (main, wanted) = (main_frame(tab), fragment(url));
+    let main = main_frame(tab);
+    let wanted = fragment(url);
     while let Some(event) = within.next().await {
         // A page may also navigate within itself meanwhile.
         if wanted.is_some() && event.frame_id == main && fragment(&event.url) == wanted {
@@ -451,7 +452,8 @@ impl NavigationWatch {
     ) -> bool {
         let mut load_done = pin!(load_done.fuse());
         let mut given_up = pin!(futures::future::pending::<()>().left_future());
-        let (mut load_is_done, mut has_ended) = (false, false);
+        let mut load_is_done = false;
+        let mut has_ended = false;
         while !(load_is_done && has_ended) {
             tokio::select! {
                 biased;

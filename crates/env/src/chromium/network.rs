@@ -91,8 +91,11 @@ impl NetworkInterceptor {
         let to_error = |error: ArchiveError| EnvironmentError::Failed(describe_error(&error));
         let mode = match archives {
             ArchiveMode::Record { folder, limits } => {
-                let (folder, limits) = (folder.clone(), *limits);
-                let (of, task, browser) = (of.clone(), task.clone(), running.product.clone());
+                let folder = folder.clone();
+                let limits = *limits;
+                let of = of.clone();
+                let task = task.clone();
+                let browser = running.product.clone();
                 let recorder = run_blocking(move || {
                     let about = ArchiveMetadata {
                         trajectory: &of.trajectory_id,
@@ -132,7 +135,9 @@ impl NetworkInterceptor {
             stop: CancellationToken::new(),
             work: TaskTracker::new(),
         };
-        let (shared, stop, work) = (network.shared.clone(), network.stop.clone(), network.work.clone());
+        let shared = network.shared.clone();
+        let stop = network.stop.clone();
+        let work = network.work.clone();
         let closing = network.closing.clone();
         network.work.spawn(async move {
             closing.run_until_cancelled(watch(paused, &shared, &stop, &work)).await;
@@ -176,7 +181,8 @@ impl Drop for NetworkInterceptor {
 }
 
 async fn open(folder: &Path, of: &TrajectoryAncestry) -> Result<TrajectoryArchive, EnvironmentError> {
-    let (folder, id) = (folder.to_owned(), of.trajectory_id.clone());
+    let folder = folder.to_owned();
+    let id = of.trajectory_id.clone();
     let opened = run_blocking(move || TrajectoryArchive::open(&folder, &id)).await?;
     opened.map_err(|error| EnvironmentError::Failed(describe_error(&error)))
 }
@@ -193,7 +199,8 @@ async fn watch(
         let in_flight = shared.flight.begin();
         // The semaphore is never closed.
         let Ok(permit) = shared.permits.clone().acquire_owned().await else { return };
-        let (shared, stop) = (shared.clone(), stop.clone());
+        let shared = shared.clone();
+        let stop = stop.clone();
         work.spawn(async move {
             stop.run_until_cancelled(shared.handle(&event)).await;
             drop((in_flight, permit));

@@ -39,7 +39,9 @@ pub(super) async fn observe(look: &ObservationRequest<'_>) -> Result<Observation
         current_entry(tab),
         tab.call(GetLayoutMetricsParams {}, tab.deadlines.screenshot, "the page's layout"),
     );
-    let ((screenshot, marks), entry, layout) = (picture?, entry?, layout?);
+    let (screenshot, marks) = picture?;
+    let entry = entry?;
+    let layout = layout?;
     let mut tabs = vec![(index, observed_tab(&entry, true))];
     for (other_index, other) in others {
         tabs.push((*other_index, observed_tab(&current_entry(other).await?, false)));
@@ -74,7 +76,8 @@ async fn picture_with_marks(
         marks::marks(tab, &world, shown, viewport),
         picture::RawScreenshot::capture(tab, spec, viewport),
     );
-    let (marks, plain) = (marks?, plain?);
+    let marks = marks?;
+    let plain = plain?;
     Ok((plain.finish(marks.clone()).await?, Some(marks)))
 }
 
@@ -99,7 +102,8 @@ async fn axtree(tab: &BrowserTab) -> Result<String, EnvironmentError> {
     };
     let mut text = String::new();
     for node in tree.nodes.iter().filter(|node| !node.ignored) {
-        let (role, name) = (text_value(&node.role), text_value(&node.name));
+        let role = text_value(&node.role);
+        let name = text_value(&node.name);
         if name.is_empty() || matches!(role.as_str(), "InlineTextBox" | "none") {
             continue;
         }

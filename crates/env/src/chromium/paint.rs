@@ -126,7 +126,8 @@ fn write(picture: &mut RgbImage, label: PixelArea, scale: i32, number: u32) {
         let rows = DIGITS[usize::from(digit - b'0')];
         for (row, bits) in (0..).zip(rows) {
             for column in (0..DIGIT_WIDTH).filter(|column| bits >> (DIGIT_WIDTH - 1 - column) & 1 == 1) {
-                let (x, y) = (left + column * scale, label.top + scale * (1 + row));
+                let x = left + column * scale;
+                let y = label.top + scale * (1 + row);
                 fill(picture, PixelArea { left: x, top: y, right: x + scale, bottom: y + scale }, INK);
             }
         }
@@ -134,7 +135,8 @@ fn write(picture: &mut RgbImage, label: PixelArea, scale: i32, number: u32) {
 }
 
 fn fill(picture: &mut RgbImage, area: PixelArea, colour: Rgb<u8>) {
-    let (width, height) = (picture.width() as i32, picture.height() as i32);
+    let width = picture.width() as i32;
+    let height = picture.height() as i32;
     for y in area.top.max(0)..area.bottom.min(height) {
         for x in area.left.max(0)..area.right.min(width) {
             picture.put_pixel(x as u32, y as u32, colour);

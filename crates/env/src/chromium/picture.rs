@@ -169,7 +169,8 @@ mod tests {
                     "{got:?} at {x}, {y}"
                 );
             };
-            let (right, bottom) = (shown.width.min(viewport.width), shown.height.min(viewport.height));
+            let right = shown.width.min(viewport.width);
+            let bottom = shown.height.min(viewport.height);
             near(right - 1, bottom - 1, [9, 8, 7]);
             // A JPEG's blocks of 8 pixels blur the edge.
             if want.width > right + 8 {

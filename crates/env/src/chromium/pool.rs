@@ -193,7 +193,8 @@ impl ChromiumPool {
             warm_pool: WarmPool::default(),
             refilling: Semaphore::new(1),
         };
-        let (refills, stop) = (TaskTracker::new(), CancellationToken::new());
+        let refills = TaskTracker::new();
+        let stop = CancellationToken::new();
         Ok(Self { pool: Arc::new(pool), health, refills, stop })
     }
 
@@ -209,7 +210,8 @@ impl ChromiumPool {
 
     /// Creates contexts for later trajectories while the current ones run.
     fn refill(&self, kind: BrowserKind) {
-        let (pool, stop) = (self.pool.clone(), self.stop.clone());
+        let pool = self.pool.clone();
+        let stop = self.stop.clone();
         self.refills.spawn(async move {
             stop.run_until_cancelled(pool.refill(kind)).await;
         });
@@ -255,7 +257,8 @@ impl ContextPool {
     ) -> Result<Option<NetworkInterceptor>, EnvironmentError> {
         let Some(archives) = &self.archives else { return Ok(None) };
         let deadline = self.config.deadlines.navigation;
-        let (running, flight) = (prewarmed.browser.process(), prewarmed.egress.counter());
+        let running = prewarmed.browser.process();
+        let flight = prewarmed.egress.counter();
         NetworkInterceptor::begin(archives, running, flight, of, task, deadline).await.map(Some)
     }
 
@@ -416,7 +419,8 @@ impl RunningBrowser {
             stopped: CancellationToken::new(),
         });
         let micros = began.elapsed().as_micros() as u64;
-        let (browser, pid) = (running.name.as_str(), running.process.pid);
+        let browser = running.name.as_str();
+        let pid = running.process.pid;
         BrowserStarted { browser, pid, product: &running.product, micros }.emit();
         tokio::spawn(watch(running.clone(), created, destroyed));
         Ok(running)
@@ -554,7 +558,8 @@ async fn watch(
     }
     running.link.dead.cancel();
     running.process.kill();
-    let (browser, pid) = (running.name.as_str(), running.process.pid);
+    let browser = running.name.as_str();
+    let pid = running.process.pid;
     if running.stopped.is_cancelled() {
         BrowserStopped { browser, pid }.emit();
     } else {

@@ -216,7 +216,8 @@ impl BrowserProcess {
         let account = Arc::new(BrowserUsage::default());
         let mut process =
             Self { pid, index, address: String::new(), messages, ended, profile, account: account.clone() };
-        let (name, bounds) = (process.name(), config.limits);
+        let name = process.name();
+        let bounds = config.limits;
         std::thread::Builder::new()
             .name(format!("limits-{index}"))
             .spawn(move || limits::enforce_limits(pid, &name, bounds, &account, &gone))
@@ -224,8 +225,10 @@ impl BrowserProcess {
         match tokio::time::timeout(START_DEADLINE, listens).await {
             Ok(Ok(address)) => process.address = address,
             _ => {
-                let (last_messages, config) = (process.messages(), config.clone());
-                let (path, kept) = (program.clone(), last_messages.clone());
+                let last_messages = process.messages();
+                let config = config.clone();
+                let path = program.clone();
+                let kept = last_messages.clone();
                 // This runs the loader, which reads every library once.
                 let why = tokio::task::spawn_blocking(move || {
                     libraries::explain_start_failure(&program, last_messages, &config, owner)
@@ -386,7 +389,8 @@ pub(super) async fn check_given(config: &BrowserConfig) -> Result<(), BrowserErr
     if config.libraries.is_empty() && config.fonts.is_none() {
         return Ok(());
     }
-    let (config, owner) = (config.clone(), owner(config)?);
+    let owner = owner(config)?;
+    let config = config.clone();
     let checking = tokio::task::spawn_blocking(move || libraries::check(&config, owner));
     checking.await.map_err(|why| BrowserError::Io {
         what: "check the browser's libraries",

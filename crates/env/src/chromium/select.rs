@@ -84,7 +84,8 @@ impl OpenList {
     /// The meaning of a click at this point of the page.
     pub fn pick(&self, at: PagePoint, screen: Size) -> PickResult {
         let [left, top, right, bottom] = self.bounds(screen);
-        let (x, y) = (f64::from(at.x), f64::from(at.y));
+        let x = f64::from(at.x);
+        let y = f64::from(at.y);
         if y < top || y >= bottom || x < left || x >= right {
             return PickResult::Outside;
         }

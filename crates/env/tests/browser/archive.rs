@@ -89,7 +89,8 @@ fn index(folder: &Path) -> String {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn everything_a_page_loads_is_recorded_and_replayed_from_the_archive() {
     let home = tempfile::tempdir().unwrap();
-    let (www, archive) = (home.path().join("www"), home.path().join("archive"));
+    let www = home.path().join("www");
+    let archive = home.path().join("archive");
     std::fs::create_dir_all(www.join("folder")).unwrap();
     std::fs::write(www.join("index.html"), PAGE).unwrap();
     FILES.iter().for_each(|(name, content)| std::fs::write(www.join(name), content).unwrap());

@@ -297,7 +297,8 @@ async fn beside_neighbours(fixture: BrowserFixture, attacks: Vec<AttackPage>, at
     let chosen =
         attacks.into_iter().filter(|attack| only.as_ref().is_none_or(|only| attack.name.contains(only)));
     let met = futures::stream::iter(chosen).map(|attack| {
-        let (fixture, active) = (fixture.clone(), active.clone());
+        let fixture = fixture.clone();
+        let active = active.clone();
         async move {
             active.enter(&attack.name);
             let met = attack.run_attack(&fixture).await;
@@ -314,7 +315,8 @@ async fn beside_neighbours(fixture: BrowserFixture, attacks: Vec<AttackPage>, at
         // A page that hangs once is stopped and can be observed; one that keeps hanging cannot.
         let has_evidence = met.has_evidence || !attack.name.starts_with("hang_in_click");
         if !is_wanted || !has_evidence || met.took > attack.within || met.browser != home {
-            let (want, within) = (&attack.want, attack.within);
+            let want = &attack.want;
+            let within = attack.within;
             wrong.push(format!("{}, not {want:?} within {within:?}: {:?}", met.line(attack), met.outcomes));
         }
     }

@@ -20,7 +20,8 @@ struct LoopbackCanary {
 
 impl LoopbackCanary {
     fn new() -> Self {
-        let (tcp, udp) = (TcpListener::bind("127.0.0.1:0").unwrap(), UdpSocket::bind("127.0.0.1:0").unwrap());
+        let tcp = TcpListener::bind("127.0.0.1:0").unwrap();
+        let udp = UdpSocket::bind("127.0.0.1:0").unwrap();
         tcp.set_nonblocking(true).unwrap();
         udp.set_nonblocking(true).unwrap();
         Self { tcp, udp }
@@ -185,7 +186,9 @@ fn own_address() -> IpAddr {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_spelling_of_an_address_reaches_a_canary() {
-    let (canary, fixture, before) = (LoopbackCanary::everywhere(), fixture().await, refused());
+    let canary = LoopbackCanary::everywhere();
+    let fixture = fixture().await;
+    let before = refused();
     let own = own_address();
     let (hosts, script) = all_spellings(&canary, own);
     let mut environment = fixture.page(&script).await;
@@ -298,7 +301,9 @@ async fn until_refused(count: u64) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_way_out_ends_in_the_filter() {
-    let (canary, fixture, before) = (LoopbackCanary::new(), fixture().await, refused());
+    let canary = LoopbackCanary::new();
+    let fixture = fixture().await;
+    let before = refused();
     let mut environment: Box<dyn Environment> = fixture.page(&page(&canary)).await;
     let results = state(&mut environment).await;
     assert_eq!(results["unknown"], serde_json::json!([]), "the page could not even try");

@@ -54,7 +54,8 @@ async fn no_request_leaves_the_list() {
     canary.set_nonblocking(true).unwrap();
     let stun = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
     stun.set_nonblocking(true).unwrap();
-    let (port, udp) = (canary.local_addr().unwrap().port(), stun.local_addr().unwrap().port());
+    let port = canary.local_addr().unwrap().port();
+    let udp = stun.local_addr().unwrap().port();
     let body = format!(
         "<script>
         state = {{}};

@@ -92,7 +92,8 @@ async fn a_browser_takes_its_libraries_and_fonts_from_the_folders_of_the_job() {
     let error = start_error(|file| file.browser = Some(several.clone())).await;
     assert!(error.contains(RENAMED) && error.contains("libnssutil9.so"), "{error}");
     // A folder without the library does not help.
-    let (empty, libraries) = (base.join("empty"), base.join("lib"));
+    let empty = base.join("empty");
+    let libraries = base.join("lib");
     open_folder(&empty);
     open_folder(&libraries);
     let error = start_error(|file| named(file, &[&empty])).await;

@@ -140,7 +140,8 @@ pub fn miniwob_site() -> StaticSite {
 pub fn miniwob_tasks() -> Vec<Task> {
     let hooks = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tasks/src/hooks");
     let script = |name: &str| std::fs::read_to_string(hooks.join(name)).unwrap();
-    let (start, probe) = (script("miniwob_start.js"), script("miniwob_probe.js"));
+    let start = script("miniwob_start.js");
+    let probe = script("miniwob_probe.js");
     let rows = std::fs::read_to_string(miniwob().join("tasks.jsonl")).unwrap();
     let rows = rows.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
     rows.map(|row| {
@@ -177,7 +178,8 @@ async fn no_ineffective_step_ends_a_task_or_costs_more_than_a_step_on_any_miniwo
         .map(|task| {
             let pool = &fixture.pool;
             async move {
-                let (name, url) = (task.task_id.clone(), task.start_url.clone());
+                let name = task.task_id.clone();
+                let url = task.start_url.clone();
                 let mut environment = pool.open(&assignment(task)).await.unwrap();
                 environment.begin().await.unwrap_or_else(|error| panic!("{name}: {error}"));
                 let mut wrong = wrong_costs(&mut environment, &ineffective(&url)).await;

@@ -108,7 +108,8 @@ fn on_virtual_time_of_state(task: &mut Task) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_page_shows_what_an_action_did_however_long_the_policy_thought() {
     let fixture = fixture().await;
-    let (millis, all) = (Duration::from_millis, actions());
+    let millis = Duration::from_millis;
+    let all = actions();
     let twice = || [all.clone(), all.clone()].concat();
     let mut cases = vec![(millis(0), twice()), (millis(500), twice()), (millis(1500), twice())];
     // The longest pauses are distributed over the actions, so that the test takes as long as a few

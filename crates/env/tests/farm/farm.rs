@@ -60,7 +60,8 @@ impl Farm {
         let book =
             WatchedValue::new(CoordinatorState { queue: assignments.into(), ..CoordinatorState::default() });
         let coordinator = StubCoordinator(book.clone()).serve(0);
-        let (address, stop) = (coordinator.address.to_string(), CancellationToken::new());
+        let address = coordinator.address.to_string();
+        let stop = CancellationToken::new();
         let token = stop.clone();
         let worker = tokio::spawn(async move {
             let id = Id::new("e").unwrap();

@@ -117,7 +117,8 @@ async fn pages_end_trajectories() {
     farm.book.read(|book| {
         for (index, case) in CASES.iter().enumerate() {
             let trajectory = name(index as u64);
-            let (ending, steps) = (book.ending(&trajectory).unwrap(), book.recorded(&trajectory));
+            let ending = book.ending(&trajectory).unwrap();
+            let steps = book.recorded(&trajectory);
             let what = format!("{}: {:?} {}", case.name, ending.end, ending.reason);
             assert_eq!(
                 (ending.end, ending.steps, steps.len() as u32),

@@ -28,7 +28,8 @@ async fn every_trajectory_is_reported_whole() {
     farm.finished(7).await;
     farm.book.read(|book| {
         for index in 0..7 {
-            let (ending, steps) = (book.ending(&name(index)).unwrap(), book.recorded(&name(index)));
+            let ending = book.ending(&name(index)).unwrap();
+            let steps = book.recorded(&name(index));
             assert_eq!((ending.end, ending.steps, steps.len()), (EndKind::Done, 4, 4));
             assert_eq!(ending.goal, "Click the button 4 times.");
             let evidence = ending.evidence.as_ref().unwrap();
@@ -177,9 +178,11 @@ async fn every_end_has_its_name() {
 
 #[tokio::test]
 async fn a_session_is_rebuilt_on_another_policy_worker() {
-    let (first, second) = (StubPolicy::new(PolicyBehaviour::Click), StubPolicy::new(PolicyBehaviour::Click));
+    let first = StubPolicy::new(PolicyBehaviour::Click);
+    let second = StubPolicy::new(PolicyBehaviour::Click);
     first.notes.change(|notes| notes.pause_from = Some(2));
-    let (server, other) = (first.serve(0), second.serve(0));
+    let server = first.serve(0);
+    let other = second.serve(0);
     let farm = Farm::simulated(config(), sim_config(), vec![assignment(0, server.address)]);
     first.notes.until("step 2 is requested", |notes| notes.observed.contains(&(name(0), 2))).await;
     server.kill();
@@ -206,8 +209,10 @@ async fn a_session_is_rebuilt_on_another_policy_worker() {
 #[tokio::test]
 async fn a_move_takes_effect_while_a_policy_is_silent() {
     for behaviour in [PolicyBehaviour::Silence, PolicyBehaviour::NothingAtAll] {
-        let (first, second) = (StubPolicy::new(behaviour), StubPolicy::new(PolicyBehaviour::Click));
-        let (server, other) = (first.serve(0), second.serve(0));
+        let first = StubPolicy::new(behaviour);
+        let second = StubPolicy::new(PolicyBehaviour::Click);
+        let server = first.serve(0);
+        let other = second.serve(0);
         let farm = Farm::simulated(config(), sim_config(), vec![assignment(0, server.address)]);
         first.notes.until("it is silent", |notes| notes.silent).await;
         farm.book.change(|book| book.moves.insert(name(0), other.address.to_string()));
@@ -619,7 +624,8 @@ async fn a_refused_worker_reports_the_refusal() {
     let coordinator = StubCoordinator(book).serve(0);
     let environments = Arc::new(SimulatedBrowser::new(sim_config()));
     let address = coordinator.address.to_string();
-    let (id, stop) = (Id::new("e").unwrap(), CancellationToken::new());
+    let id = Id::new("e").unwrap();
+    let stop = CancellationToken::new();
     let error =
         run(config(), id, environments, Arc::new(TcpConnector::default()), &address, stop).await.unwrap_err();
     let message = error.to_string();
@@ -650,7 +656,8 @@ async fn a_worker_may_be_stopped_before_it_found_a_coordinator() {
     let server = StubPolicy::new(PolicyBehaviour::Click).serve(0);
     let address = server.address.to_string();
     server.kill();
-    let (id, stop) = (Id::new("e").unwrap(), CancellationToken::new());
+    let id = Id::new("e").unwrap();
+    let stop = CancellationToken::new();
     let worker = run(
         config(),
         id,

@@ -142,7 +142,8 @@ impl<'a> GpuBench<'a> {
         recorded: Option<RecordedRun>,
     ) -> Result<Self, CommandFailure> {
         let mut gpu = open(args)?;
-        let (name, free) = (gpu.device().name().to_owned(), gpu.free_bytes()?);
+        let name = gpu.device().name().to_owned();
+        let free = gpu.free_bytes()?;
         let rates =
             BenchmarkBuffers::open(&mut gpu, ReferenceSizes::default(), args.times as usize)?.rates()?;
         let precision = match (args.narrow_state, args.wide_residual) {
@@ -323,7 +324,9 @@ fn input_failure(error: impl std::error::Error + 'static) -> CommandFailure {
 }
 
 fn open(args: &GpuArgs) -> Result<GpuExecutor, CommandFailure> {
-    let (ordinal, libraries, cache) = (args.gpu, args.cuda_libraries.clone(), args.kernel_cache.clone());
+    let ordinal = args.gpu;
+    let libraries = args.cuda_libraries.clone();
+    let cache = args.kernel_cache.clone();
     GpuExecutor::open(&GpuPaths { ordinal, libraries, cache }).map_err(input_failure)
 }
 

@@ -78,7 +78,8 @@ fn report_measurement(measured: &GrpcMeasurement, args: &GrpcArgs, report: &mut 
     report.add("rate / one message a session and second", "x", rate / f64::from(args.sessions));
     report.add("CPU a message", "us", measured.cpu_micros as f64 / measured.messages.max(1) as f64);
     let minute = minute(measured.rss.len());
-    let (second, last) = (&measured.rss[minute..2 * minute], &measured.rss[measured.rss.len() - minute..]);
+    let second = &measured.rss[minute..2 * minute];
+    let last = &measured.rss[measured.rss.len() - minute..];
     report.add("RSS of the second minute", "MB", mean(second) / 1e6);
     report.add("RSS of the last minute", "MB", mean(last) / 1e6);
     report.add("RSS, last / second", "x", mean(last) / mean(second));
@@ -147,7 +148,8 @@ async fn act(
         rss.push(process_usage(std::process::id(), MemoryMeasure::Rss)?.rss_bytes);
     }
     let after = process_usage(std::process::id(), MemoryMeasure::Rss)?;
-    let (messages, time) = (harness.messages.load(Ordering::Relaxed), began.elapsed());
+    let messages = harness.messages.load(Ordering::Relaxed);
+    let time = began.elapsed();
     harness.stop.cancel();
     sessions.join_all().await.into_iter().collect::<anyhow::Result<()>>()?;
     Ok(GrpcMeasurement { messages, time, cpu_micros: after.cpu_micros - before.cpu_micros, rss })

@@ -117,7 +117,8 @@ impl LlamaComparison {
         let ours = measure(&mut self.ours)?;
         let peers = self.peer.as_ref().map(|peer| peer.measure(&CASE)).transpose()?;
         for (index, ours) in ours.iter().enumerate().skip(WARM) {
-            let (sequences, number) = (ours.sequences, self.number.name);
+            let sequences = ours.sequences;
+            let number = self.number.name;
             let peer = peers.as_ref().map(|peers| peers[index]);
             let name = format!("prefill {sequences} x {}, {number}", CASE.prompt);
             report_rates(&name, ours.prefill, peer.map(|peer| peer.prefill), report);
@@ -154,7 +155,8 @@ fn compare_logits(
     report: &mut BenchReport,
 ) -> anyhow::Result<()> {
     let prompt = ours.ids(COMPARED);
-    let (ours, theirs) = (ours.logits(&prompt)?, peer.logits(&prompt)?);
+    let ours = ours.logits(&prompt)?;
+    let theirs = peer.logits(&prompt)?;
     let difference = difference(&ours, &theirs);
     let NumberFormat { name, tolerance, .. } = number;
     report.add(format!("largest difference of logits, {name}"), "ppm of the largest", difference * 1e6);

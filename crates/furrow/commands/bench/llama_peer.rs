@@ -156,7 +156,8 @@ mod tests {
 
     #[test]
     fn a_line_a_run_is_read() {
-        let (one, eight) = ((1, 808.555542, 109.373665), (8, 757.085510, 228.754837));
+        let one = (1, 808.555542, 109.373665);
+        let eight = (8, 757.085510, 228.754837);
         check(&[1], &[ONE], Some(&[one]));
         check(&[1, 8], &[ONE, EIGHT], Some(&[one, eight]));
         check(

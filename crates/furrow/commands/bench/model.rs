@@ -266,7 +266,8 @@ fn memory(ours: &mut CpuModel, context: u32, report: &mut BenchReport) -> Result
 fn attention(ours: &CpuModel, past: u32) -> f64 {
     let text = &ours.cpu.config().text;
     let config = &text.attention;
-    let (group, rows) = (config.heads / config.kv_heads, OBSERVATION as usize);
+    let group = config.heads / config.kv_heads;
+    let rows = OBSERVATION as usize;
     let width = group * config.head_dim;
     let page = PAGE_TOKENS * config.head_dim;
     let head = (past as usize + rows).div_ceil(PAGE_TOKENS) * page;
@@ -274,11 +275,13 @@ fn attention(ours: &CpuModel, past: u32) -> f64 {
     let [keys, values] = [0.01f32, 0.02].map(|value| vec![value; layers * config.kv_heads * head]);
     let queries = vec![0.1f32; rows * width];
     let mut out = vec![0.0f32; rows * width * config.kv_heads];
-    let (block, scale) = (32, (config.head_dim as f32).sqrt().recip());
+    let block = 32;
+    let scale = (config.head_dim as f32).sqrt().recip();
     fastest(|| {
         for layer in 0..layers {
             ours.team.pieces(&mut out, block * width, |index, out| {
-                let (kv_head, first) = (index * block / rows, index * block % rows);
+                let kv_head = index * block / rows;
+                let first = index * block % rows;
                 let at = (layer * config.kv_heads + kv_head) * head;
                 let [keys, values] = [&keys, &values].map(|all| &all[at..at + head]);
                 let a_page = |index: usize| {

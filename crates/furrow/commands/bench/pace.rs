@@ -114,7 +114,8 @@ impl PaceArgs {
     pub fn check(&self) -> Result<(), CommandFailure> {
         let mut wrong = Vec::new();
         if !self.pages.join(self.page.file()).is_file() {
-            let (folder, file) = (self.pages.display(), self.page.file());
+            let folder = self.pages.display();
+            let file = self.page.file();
             wrong.push(format!("--pages: {folder} has no {file}; use the repository's envs/bench"));
         }
         if self.sessions.div_ceil(self.browsers) > 200 {
@@ -291,7 +292,8 @@ async fn open_all(
     let session = PolicyFile::default().check().map_err(CommandFailure::Input)?.session;
     let mut opening = JoinSet::new();
     for index in 0..args.sessions {
-        let (pool, assignment) = (pool.clone(), assignment(index, args.page, &session)?);
+        let pool = pool.clone();
+        let assignment = assignment(index, args.page, &session)?;
         opening.spawn(PacedSession::open(pool, assignment, index, acts));
     }
     Ok(opening.join_all().await.into_iter().collect::<Result<_, _>>()?)
@@ -433,8 +435,12 @@ mod tests {
     use super::*;
 
     fn args(sessions: u32, seconds: u64, period_millis: u64) -> PaceArgs {
-        let (browsers, rounds, starts, page, pages, browser) =
-            (1, 1, 0, BenchPage::Shop, PathBuf::new(), None);
+        let browsers = 1;
+        let rounds = 1;
+        let starts = 0;
+        let page = BenchPage::Shop;
+        let pages = PathBuf::new();
+        let browser = None;
         PaceArgs { sessions, seconds, period_millis, browsers, rounds, starts, page, pages, browser }
     }
 

@@ -174,7 +174,8 @@ fn screenshot_bytes(step: &StepRecord) -> u64 {
 fn write_shards(data_dir: &Path, made: &GeneratedRecords) -> Result<(u64, Duration), CommandFailure> {
     let max_shard_bytes = RecordsFile::default().check().map_err(CommandFailure::Input)?.max_shard_bytes;
     let began = Instant::now();
-    let (mut wrote, mut shards) = (0, 0);
+    let mut wrote = 0;
+    let mut shards = 0;
     let mut writer = ShardWriter::create(shard_plan(data_dir, shards)?);
     for (record, steps) in made {
         writer.add_trajectory(record, steps)?;

@@ -110,7 +110,8 @@ async fn soak(
         steps_max: Some(args.steps),
     };
     let mut farm = FarmProcess::start(scratch.fresh("soak")?, &args.paths.pages, BenchPage::Shop, &plan)?;
-    let (began, mut moved) = (Instant::now(), Instant::now());
+    let began = Instant::now();
+    let mut moved = Instant::now();
     let mut samples: Vec<ResourceSample> = Vec::new();
     loop {
         sleep(SAMPLE_INTERVAL).await;
@@ -144,7 +145,8 @@ async fn soak(
 fn slope(points: &[(f64, f64)]) -> Option<f64> {
     let count = points.len() as f64;
     let mean = |of: fn(&(f64, f64)) -> f64| points.iter().map(of).sum::<f64>() / count;
-    let (x_mean, y_mean) = (mean(|point| point.0), mean(|point| point.1));
+    let x_mean = mean(|point| point.0);
+    let y_mean = mean(|point| point.1);
     let spread: f64 = points.iter().map(|(x, _)| (x - x_mean).powi(2)).sum();
     let rise: f64 = points.iter().map(|(x, y)| (x - x_mean) * (y - y_mean)).sum();
     (spread > 0.0).then(|| rise / spread)

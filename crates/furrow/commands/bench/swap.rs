@@ -161,7 +161,8 @@ async fn exchange(
 impl SwapHarness {
     /// Replies per second and the longest reply in milliseconds, while `something` runs.
     async fn measure_during(&self, something: impl Future<Output = ()>) -> (f64, f64) {
-        let (began, before) = (Instant::now(), self.replies.load(Ordering::Relaxed));
+        let began = Instant::now();
+        let before = self.replies.load(Ordering::Relaxed);
         self.longest_micros.store(0, Ordering::Relaxed);
         something.await;
         let replies = self.replies.load(Ordering::Relaxed) - before;

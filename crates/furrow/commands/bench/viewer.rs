@@ -70,7 +70,8 @@ async fn has_tab_titled(profile: &Path, title: &str) -> anyhow::Result<bool> {
     let request = async {
         let mut stream = TcpStream::connect(("127.0.0.1", port)).await?;
         stream.write_all(b"GET /json/list HTTP/1.1\r\nHost: localhost\r\n\r\n").await?;
-        let (mut answer, mut part) = (Vec::new(), [0; 4096]);
+        let mut answer = Vec::new();
+        let mut part = [0; 4096];
         // The browser leaves the connection open after its answer, so reading ends at the title.
         while !String::from_utf8_lossy(&answer).contains(title) {
             match stream.read(&mut part).await? {

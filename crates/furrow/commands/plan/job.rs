@@ -153,8 +153,9 @@ mod tests {
             let sum = budget.sums.iter().find(|it| it.what == what).unwrap();
             (sum.available.as_ref().unwrap().bytes, sum.total())
         };
-        let (pinned, processes, cache) =
-            (there("pinned memory"), there("memory of processes"), there("page cache"));
+        let pinned = there("pinned memory");
+        let processes = there("memory of processes");
+        let cache = there("page cache");
         assert_eq!(
             (pinned.0, processes.0, cache.0),
             (128 * GIB, 128 * GIB - pinned.1, processes.0 - processes.1)

@@ -33,7 +33,8 @@ pub fn browser(named: Option<&Path>) -> Result<PathBuf, CommandFailure> {
 pub async fn draw(browser: &Path, picture: &PlotPicture) -> Result<Vec<u8>, CommandFailure> {
     let scratch = ScratchDir::make(&std::env::temp_dir())?;
     let folder = scratch.fresh(picture.name)?;
-    let (page, drawn) = (folder.join("plot.html"), folder.join("plot.png"));
+    let page = folder.join("plot.html");
+    let drawn = folder.join("plot.png");
     std::fs::write(&page, &picture.html)?;
     let mut command = headless::command(browser, &folder)?;
     command

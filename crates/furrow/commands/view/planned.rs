@@ -117,7 +117,8 @@ mod tests {
         let known_floor = floor(&job("h200", &checkpoint)).unwrap();
         assert_eq!(known_floor.device(), "h200");
         let work = MeasuredWork { steps: 29.6, tokens: 150.2, page_seconds: 2.0, sessions: 100 };
-        let (model, device) = (Config::read(&checkpoint).unwrap(), DeviceSpec::named("h200").unwrap());
+        let model = Config::read(&checkpoint).unwrap();
+        let device = DeviceSpec::named("h200").unwrap();
         let wanted = RolloutFloor::floor(&model, device, &SessionMix::default(), ContextRetention::LastImage);
         assert_eq!(known_floor.trajectories_per_hour(&work), wanted.trajectories_per_hour);
     }

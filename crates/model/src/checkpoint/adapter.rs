@@ -86,10 +86,12 @@ impl Checkpoint {
         if merges.is_empty() {
             return Err(UpdateError::Empty { dir: dir.into() });
         }
-        let (mut files, mut layout) = (Vec::new(), TensorLayout::default());
+        let mut files = Vec::new();
+        let mut layout = TensorLayout::default();
         for (name, merges) in merges {
             let merged = self.merged(&name, &merges, &path, team)?;
-            let (shape, dtype) = (merged.shape.clone(), merged.dtype);
+            let shape = merged.shape.clone();
+            let dtype = merged.dtype;
             let piece = TensorPiece { shard: files.len(), entry: 0, dtype, bytes: merged.bytes.clone() };
             layout.tensors.insert(name, LocatedTensor { shape, pieces: vec![piece] });
             let map = FileBytes::Made(merged.made);
@@ -138,7 +140,8 @@ impl Checkpoint {
             let piece = tensor::TensorRows { file: &file.name, name: &entry.name, dtype: entry.dtype, bytes };
             Tensor::new(entry.shape.clone(), vec![piece]).to_f32()
         };
-        let (a, b) = (values(a)?, values(b)?);
+        let a = values(a)?;
+        let b = values(b)?;
         let merge = LoraMerge { first_row: goal.first_row, rank, scale, a, b, module };
         Ok((goal, merge))
     }
@@ -168,7 +171,8 @@ impl Checkpoint {
         team: &ThreadPool,
     ) -> Result<MergedTensor, UpdateError> {
         let own = self.tensor(name)?;
-        let (shape, is_bf16) = (own.shape().to_vec(), own.is_bf16());
+        let shape = own.shape().to_vec();
+        let is_bf16 = own.is_bf16();
         let mut weight = own.to_f32()?;
         let inputs = shape[1];
         for merge in merges {

@@ -175,7 +175,8 @@ fn check_files(
     team: &ThreadPool,
 ) -> Result<(), UpdateError> {
     for file in files {
-        let (expected, found) = (delta.files[&file.name].bytes, file.map.len() as u64);
+        let expected = delta.files[&file.name].bytes;
+        let found = file.map.len() as u64;
         if expected != found {
             return Err(file_mismatch(dir, file, "size", expected.to_string(), found.to_string()));
         }

@@ -117,7 +117,8 @@ impl SessionState {
     /// State of a language model of this shape.
     pub fn of(text: &TextConfig) -> Self {
         let layers = |kind| text.layers_of(kind).count() as u64;
-        let (ssm, attention) = (&text.ssm, &text.attention);
+        let ssm = &text.ssm;
+        let attention = &text.attention;
         let ssm_values = layers(LayerKind::Ssm) * (ssm.inner() * ssm.state) as u64;
         let conv_values = layers(LayerKind::Ssm) * (ssm.conv_width() * (ssm.conv_kernel - 1)) as u64;
         let kv_values_a_token =

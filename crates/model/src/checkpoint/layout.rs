@@ -89,7 +89,8 @@ struct FoundTensor {
 
 impl<'a> TensorSearch<'a> {
     fn over(shards: &'a WeightFiles, experts: usize) -> Self {
-        let (by_name, ignored) = (HashMap::new(), Vec::new());
+        let by_name = HashMap::new();
+        let ignored = Vec::new();
         let mut search = Self { shards, experts, by_name, ignored, mismatches: TensorMismatches::default() };
         search.mismatches.check_index(shards);
         for (shard, file) in shards.files.iter().enumerate() {
@@ -158,7 +159,8 @@ impl<'a> TensorSearch<'a> {
         let FoundTensor { shard, entry, .. } = *found;
         let tensor = &self.shards.files[shard].entries[entry];
         if !was_used && !fits(&tensor.shape, shape, more_rows) {
-            let (name, found) = (tensor.name.clone(), tensor.shape.clone());
+            let name = tensor.name.clone();
+            let found = tensor.shape.clone();
             self.mismatches.0.push(TensorMismatch::Shape { name, found, wanted: shape.into(), more_rows });
         }
         if !was_used && !matches!(tensor.dtype, Dtype::F32 | Dtype::BF16) {

@@ -95,7 +95,8 @@ fn add_moe(list: &mut TensorList, hidden: usize, moe: &MoeConfig) {
 }
 
 fn add_vision(list: &mut TensorList, vision: &VisionConfig, text_hidden: usize) {
-    let (hidden, wide) = (vision.hidden, vision.intermediate);
+    let hidden = vision.hidden;
+    let wide = vision.intermediate;
     list.enter(ModelPart::Tower, format!("{TOWER}patch_generator."));
     list.add("embedder.weight", &[hidden, 3 * vision.patch.pow(2)]);
     list.add("pos_embed", &[1, vision.positions_side.pow(2), hidden]);

@@ -29,7 +29,8 @@ pub(super) fn number(value: &Value) -> Option<f64> {
 /// replacement.
 fn replace_bare_literals(text: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(text.len());
-    let (mut at, mut in_string) = (0, false);
+    let mut at = 0;
+    let mut in_string = false;
     while at < text.len() {
         let literal = BARE_LITERALS.iter().find(|(literal, _)| !in_string && text[at..].starts_with(literal));
         let (len, copied) = match (literal, text[at]) {

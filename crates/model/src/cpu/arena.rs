@@ -55,8 +55,11 @@ impl StateArena {
         layer: usize,
         slots: impl Iterator<Item = Slot> + 'a,
     ) -> impl Iterator<Item = (&'a mut [f32], &'a mut [f32])> {
-        let (conv, both, size) = (self.conv, self.conv + self.ssm, self.slot);
-        let (mut rest, mut first) = (&mut self.slots[..], 0);
+        let conv = self.conv;
+        let both = self.conv + self.ssm;
+        let size = self.slot;
+        let mut rest = &mut self.slots[..];
+        let mut first = 0;
         slots.map(move |slot| {
             let ahead = (slot.0 as usize - first) * size;
             let (own, after) = std::mem::take(&mut rest)[ahead..].split_at_mut(size);

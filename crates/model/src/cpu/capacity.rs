@@ -110,7 +110,8 @@ impl TextConfig {
     }
 
     fn mixer_parameters(&self, kind: LayerKind) -> usize {
-        let (h, ssm) = (self.hidden, &self.ssm);
+        let h = self.hidden;
+        let ssm = &self.ssm;
         match kind {
             LayerKind::Ssm => {
                 let conv = ssm.conv_width() * (ssm.conv_kernel + 1);
@@ -135,7 +136,8 @@ fn moe_parameters(moe: &MoeConfig, hidden: usize) -> usize {
 
 impl VisionConfig {
     fn parameters(&self, hidden: usize) -> u64 {
-        let (d, i) = (self.hidden, self.intermediate);
+        let d = self.hidden;
+        let i = self.intermediate;
         let block = 4 * d + (3 * d * d + 3 * d) + (d * d + d) + (i * d + i) + (d * i + d);
         let shuffled = self.shuffle.pow(2) * d;
         let projector = shuffled + self.projector_hidden * (shuffled + hidden);

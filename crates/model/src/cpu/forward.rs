@@ -38,7 +38,8 @@ impl ForwardPass<'_> {
     /// Embeds, runs the layers, and leaves the logits of the requested rows in the workspace.
     pub fn run(mut self) {
         let weights = self.weights;
-        let (mut ssm, mut attention) = (0, 0);
+        let mut ssm = 0;
+        let mut attention = 0;
         self.embed();
         for (index, layer) in weights.layers.iter().enumerate() {
             self.enter(index, &layer.norm);
@@ -65,7 +66,8 @@ impl ForwardPass<'_> {
     }
 
     fn embed(&mut self) {
-        let (width, hidden) = (self.text.hidden, &mut self.work.hidden);
+        let width = self.text.hidden;
+        let hidden = &mut self.work.hidden;
         for piece in &self.layout.pieces {
             let span = &self.batch[piece.span];
             let rows = &mut hidden[piece.base * width..(piece.base + piece.len) * width];
@@ -102,14 +104,16 @@ impl ForwardPass<'_> {
     }
 
     fn mlp(&mut self, weights: &MlpWeights) {
-        let (all, all_wide) = (self.all(self.text.hidden), self.all(weights.up.out()));
+        let all = self.all(self.text.hidden);
+        let all_wide = self.all(weights.up.out());
         let BatchWorkspace { normed, wide, delta, .. } = &mut *self.work;
         mlp::forward(self.crew, weights, &normed[..all], &mut wide[..all_wide], &mut delta[..all]);
     }
 
     /// Applies the last norm and the output head, only to rows whose logits are needed.
     fn head(&mut self) {
-        let (width, wanted) = (self.text.hidden, &self.layout.wanted);
+        let width = self.text.hidden;
+        let wanted = &self.layout.wanted;
         let BatchWorkspace { hidden, last, logits, .. } = &mut *self.work;
         let last = &mut last[..wanted.len() * width];
         for (row, last) in wanted.iter().zip(last.chunks_exact_mut(width)) {

@@ -45,7 +45,8 @@ impl CpuBackend {
     pub fn keys_values(&self, layer: usize, pages: &[Page], tokens: usize) -> Option<(Vec<f32>, Vec<f32>)> {
         let index = self.index_of(layer, LayerKind::Attention)?;
         let config = &self.weights.config.text.attention;
-        let (mut keys, mut values) = (Vec::new(), Vec::new());
+        let mut keys = Vec::new();
+        let mut values = Vec::new();
         for kv_head in 0..config.kv_heads {
             for position in 0..tokens {
                 let page = self.arena.keys_values(index, pages[position / PAGE_TOKENS]);

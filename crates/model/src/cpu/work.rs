@@ -156,7 +156,8 @@ pub(super) fn row_values(text: &TextConfig) -> u64 {
 impl BatchWorkspace {
     /// Allocates everything for the largest batch.
     pub fn new(text: &TextConfig, capacity: &BackendCapacity, threads: usize) -> Result<Self, CpuOpenError> {
-        let (rows, widths) = (capacity.rows_max as usize, RowWidths::of(text));
+        let rows = capacity.rows_max as usize;
+        let widths = RowWidths::of(text);
         let buffer = |width| FloatBuffer::zeros("the workspace of a batch", rows, width);
         Ok(Self {
             hidden: buffer(widths.hidden)?,

@@ -27,7 +27,8 @@ use super::{DeviceSpec, WorkPart};
 /// Speeds of two parts that run concurrently, the first one's stream with priority; 1 is as fast as
 /// alone.
 pub fn speeds(first: &WorkPart, second: &WorkPart, device: &DeviceSpec) -> [f64; 2] {
-    let ([b1, f1], [b2, f2]) = (first.shares(device), second.shares(device));
+    let [b1, f1] = first.shares(device);
+    let [b2, f2] = second.shares(device);
     let left = (1.0 - f1).max(0.0);
     let second = if f2 > left { left / f2 } else { 1.0 };
     let over = (b1 + second * b2).max(1.0);
@@ -97,10 +98,12 @@ impl ConcurrentWork {
     }
 
     fn run_part(&mut self, part: &WorkPart, device: &DeviceSpec) -> f64 {
-        let (mut needs, mut taken) = (part.seconds(device), 0.0);
+        let mut needs = part.seconds(device);
+        let mut taken = 0.0;
         while let Some((second, share)) = self.waiting.front_mut() {
             let [fast, slow] = speeds(part, second, device);
-            let (own, other) = (needs / fast, second.seconds(device) * *share / slow);
+            let own = needs / fast;
+            let other = second.seconds(device) * *share / slow;
             // A stream that makes no progress never finishes: infinity.
             if other > own {
                 *share *= 1.0 - (own / other).min(1.0);

@@ -11,7 +11,8 @@ const PREFIX: f64 = 10.0;
 impl ModelWork for Config {
     fn decode(&self, batch: f64, context: f64) -> Vec<WorkPart> {
         let text = &self.text;
-        let (ssm, attention) = (layers(text, LayerKind::Ssm), layers(text, LayerKind::Attention));
+        let ssm = layers(text, LayerKind::Ssm);
+        let attention = layers(text, LayerKind::Attention);
         let mut parts = products(text, batch);
         let state = batch * text.ssm_values() as f64;
         let conv = batch * text.conv_values() as f64;
@@ -37,7 +38,8 @@ impl ModelWork for Config {
 
     fn prefill(&self, new: f64, past: f64) -> Vec<WorkPart> {
         let text = &self.text;
-        let (ssm, attention) = (layers(text, LayerKind::Ssm), layers(text, LayerKind::Attention));
+        let ssm = layers(text, LayerKind::Ssm);
+        let attention = layers(text, LayerKind::Attention);
         let mut parts = products(text, new);
         parts.push(activations(text, new));
         let kv = text.kv_values() as f64 * BF16;
@@ -86,7 +88,8 @@ impl Config {
     pub fn tower(&self, tiles: f64) -> Vec<WorkPart> {
         let Some(vision) = &self.vision else { return Vec::new() };
         let rows = tiles * ((vision.patches_side() as f64).powi(2) + PREFIX);
-        let (blocks, d) = (vision.blocks as f64, vision.hidden as f64);
+        let blocks = vision.blocks as f64;
+        let d = vision.hidden as f64;
         let mut parts = vec![
             product("patch embedding", 1.0, rows, 3 * vision.patch * vision.patch, vision.hidden),
             product("tower q, k, v", blocks, rows, vision.hidden, 3 * vision.hidden),
@@ -120,7 +123,8 @@ fn tiles(vision: &VisionConfig, width: usize, height: usize) -> usize {
 fn products(text: &TextConfig, rows: f64) -> Vec<WorkPart> {
     let of = |kind| layers(text, kind);
     let attention = &text.attention;
-    let (queries, kv) = (attention.heads * attention.head_dim, attention.kv_heads * attention.head_dim);
+    let queries = attention.heads * attention.head_dim;
+    let kv = attention.kv_heads * attention.head_dim;
     let mut parts = vec![
         product("Mamba in", of(LayerKind::Ssm), rows, text.hidden, text.ssm.in_proj_width()),
         product("Mamba out", of(LayerKind::Ssm), rows, text.ssm.inner(), text.hidden),

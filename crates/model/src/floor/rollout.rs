@@ -261,7 +261,9 @@ impl StepSizes {
 fn turns(steps: &[StepWork], keep: ContextRetention) -> Vec<TurnTokens> {
     // Tokens of all earlier turns with their screenshots and without, and tokens of the last turn
     // without.
-    let (mut whole, mut text, mut last) = (0.0, 0.0, 0.0);
+    let mut whole = 0.0;
+    let mut text = 0.0;
+    let mut last = 0.0;
     let turn = |step: &StepWork| {
         let text_tokens = step.instructions + step.text + step.given;
         let turn = match keep {
@@ -302,7 +304,8 @@ fn two_streams(device: &DeviceSpec) -> impl Fn(&[WorkPart], f64) -> f64 {
 /// Sessions that decode at the same time: they and the sessions whose pages act are all sessions.
 fn balance((sessions, page_seconds, sampled): (f64, f64, f64), iteration: impl Fn(f64) -> f64) -> f64 {
     let needed = |batch: f64| batch + page_seconds * batch / (sampled * iteration(batch));
-    let (mut low, mut high) = (1e-3, sessions);
+    let mut low = 1e-3;
+    let mut high = sessions;
     for _ in 0..60 {
         let middle = f64::midpoint(low, high);
         if needed(middle) < sessions { low = middle } else { high = middle }

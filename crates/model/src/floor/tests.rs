@@ -12,12 +12,14 @@ fn near(got: f64, want: f64, share: f64) {
 /// tokens a step.
 #[test]
 fn rollouts_of_the_published_model_have_their_known_floors() {
-    let (model, device) = (Config::published(), DeviceSpec::named("h200").unwrap());
+    let model = Config::published();
+    let device = DeviceSpec::named("h200").unwrap();
     let floor = |screenshot, keep| {
         let mix = SessionMix { screenshot, ..SessionMix::default() };
         RolloutFloor::floor(&model, device, &mix, keep).trajectories_per_hour
     };
-    let (three_tiles, seven_tiles) = ((1280, 720), (1440, 900));
+    let three_tiles = (1280, 720);
+    let seven_tiles = (1440, 900);
     near(floor(three_tiles, ContextRetention::Append), 1747.0, 0.01);
     near(floor(seven_tiles, ContextRetention::Append), 966.0, 0.01);
     near(floor(three_tiles, ContextRetention::LastImage), 1878.0, 0.02);
@@ -54,7 +56,8 @@ fn a_transformer_pays_six_times_the_bytes_a_token() {
 
 #[test]
 fn a_batch_takes_as_long_as_its_rows_and_reads_the_weights_once() {
-    let (model, device) = (Config::published(), DeviceSpec::named("h200").unwrap());
+    let model = Config::published();
+    let device = DeviceSpec::named("h200").unwrap();
     let batch = |decodes, spans: &[PrefillSpan]| BatchFloor::floor(&model, device, decodes, 8000.0, spans);
     let span = PrefillSpan { new: 828.0, past: 8000.0 };
     near(batch(80, &[]).seconds(), seconds(&model.decode(80.0, 8000.0), device), 1e-12);
@@ -96,7 +99,9 @@ fn two_streams_share_what_one_leaves() {
 
 #[test]
 fn concurrent_work_ends_and_no_resource_is_oversubscribed() {
-    let (decode, product, tower) = (part(4.0, 1.0), part(0.0, 2.0), part(1.0, 5.0));
+    let decode = part(4.0, 1.0);
+    let product = part(0.0, 2.0);
+    let tower = part(1.0, 5.0);
     let mut beside = ConcurrentWork::default();
     near(beside.run(&[decode, product], &UNIT), 6.0, 1e-12);
     beside.add(vec![tower]);
@@ -110,7 +115,8 @@ fn concurrent_work_ends_and_no_resource_is_oversubscribed() {
     assert!(beside.is_done());
     near(beside.run_alone(&UNIT, 0.5), 0.5, 1e-12);
 
-    let (model, device) = (Config::published(), DeviceSpec::named("h200").unwrap());
+    let model = Config::published();
+    let device = DeviceSpec::named("h200").unwrap();
     for (decodes, tiles) in [(1, 1.0), (75, 3.0), (100, 13.0)] {
         let [decode, prefill] =
             BatchFloor::parts(&model, decodes, 8000.0, &[PrefillSpan { new: 512.0, past: 8000.0 }]);
@@ -120,7 +126,8 @@ fn concurrent_work_ends_and_no_resource_is_oversubscribed() {
         beside.add(vision.clone());
         let taken = beside.run(&batch, device);
         let all = taken + beside.finish_alone(device);
-        let (own, other) = (seconds(&batch, device), seconds(&vision, device));
+        let own = seconds(&batch, device);
+        let other = seconds(&vision, device);
         let sum = |of: fn(&WorkPart) -> f64| batch.iter().chain(&vision).map(of).sum::<f64>();
         let least = (sum(|part| part.flops) / device.flops).max(sum(|part| part.bytes) / device.bandwidth);
         assert!(taken >= own && all >= least * (1.0 - 1e-9) && all < own + other, "{taken} {all} {least}");
@@ -129,7 +136,8 @@ fn concurrent_work_ends_and_no_resource_is_oversubscribed() {
 
 #[test]
 fn the_tower_beside_decode_is_never_slower_and_costs_nothing_while_decode_leaves_matrix_units_idle() {
-    let (model, device) = (Config::published(), DeviceSpec::named("h200").unwrap());
+    let model = Config::published();
+    let device = DeviceSpec::named("h200").unwrap();
     for keep in [ContextRetention::Append, ContextRetention::LastImage] {
         for screenshot in [(1280, 720), (1440, 900)] {
             let mix = SessionMix { screenshot, ..SessionMix::default() };
@@ -176,7 +184,8 @@ impl ModelWork for TextOnlyWork<'_> {
 
 #[test]
 fn a_workload_of_steps_that_are_alike_has_the_floor_of_its_mix() {
-    let (model, device) = (Config::published(), DeviceSpec::named("h200").unwrap());
+    let model = Config::published();
+    let device = DeviceSpec::named("h200").unwrap();
     for keep in [ContextRetention::Append, ContextRetention::LastImage, ContextRetention::Recompute] {
         for (screenshot, tiles) in [((1280, 720), 3), ((1440, 900), 7)] {
             let mix = SessionMix { screenshot, ..SessionMix::default() };

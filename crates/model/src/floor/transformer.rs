@@ -47,7 +47,8 @@ impl Transformer {
 
     fn products(&self, rows: f64) -> Vec<WorkPart> {
         let layers = self.layers as f64;
-        let (queries, kv) = (self.heads * self.head_dim, self.kv_heads * self.head_dim);
+        let queries = self.heads * self.head_dim;
+        let kv = self.kv_heads * self.head_dim;
         let values = (self.layers * 8 * self.hidden) as f64;
         vec![
             product("q, k, v", layers, rows, self.hidden, queries + 2 * kv),

@@ -40,7 +40,8 @@ pub(super) struct PlannedFile {
 /// Bytes of complete weight files, and bytes that the rest and `other` files still need on the
 /// disk.
 pub(super) fn to_write(files: impl IntoIterator<Item = PlannedFile>, other: u64) -> (u64, u64) {
-    let (mut whole, mut needed) = (0, other);
+    let mut whole = 0;
+    let mut needed = other;
     for PlannedFile { bytes, there } in files {
         if there == bytes {
             whole += bytes;
@@ -86,7 +87,8 @@ mod tests {
             to_write(files.iter().map(wanted).collect::<Vec<_>>(), other_files(131_072))
         };
         let other = other_files(131_072);
-        let (none, half) = ([(5 * GB, 0); 5], [(5 * GB, 5 * GB), (5 * GB, 2 * GB), (5 * GB, 0)]);
+        let none = [(5 * GB, 0); 5];
+        let half = [(5 * GB, 5 * GB), (5 * GB, 2 * GB), (5 * GB, 0)];
         for (files, free, want) in [
             // No files exist.
             (&none[..], 25 * GB + other, None),

@@ -54,7 +54,8 @@ pub(super) fn tensors(config: &Config, prefix: usize) -> Vec<TensorSpec> {
 
 fn tensor(wanted: RequiredTensor, config: &Config, prefix: usize) -> TensorSpec {
     let distribution = distribution(&wanted, config);
-    let (name, mut shape) = (published(wanted.name, wanted.part), wanted.shape);
+    let name = published(wanted.name, wanted.part);
+    let mut shape = wanted.shape;
     if name.ends_with("cls_token.token") {
         shape[0] = prefix;
     }
@@ -70,7 +71,8 @@ fn published(name: String, part: ModelPart) -> String {
 }
 
 fn distribution(wanted: &RequiredTensor, config: &Config) -> ValueDistribution {
-    let (name, shape) = (wanted.name.as_str(), wanted.shape.as_slice());
+    let name = wanted.name.as_str();
+    let shape = wanted.shape.as_slice();
     let ends = |ends: &[&str]| ends.iter().any(|end| name.ends_with(end));
     if ends(&["conv1d.weight", "conv1d.bias"]) {
         ValueDistribution::Even(1.0 / (config.text.ssm.conv_kernel as f64).sqrt())

@@ -93,7 +93,8 @@ mod tests {
             let tensor = TensorSpec { name: "t".into(), shape: vec![1000], distribution: kind };
             for dtype in [StoredType::Float32, StoredType::Bfloat16] {
                 let whole = bytes(&tensor, 5, dtype);
-                let (mut parts, mut part) = (Vec::new(), Vec::new());
+                let mut parts = Vec::new();
+                let mut part = Vec::new();
                 for cut in [0..1, 1..31, 31..32, 32..33, 33..500, 500..1000] {
                     fill(&tensor, cut, 5, dtype, &mut part);
                     parts.extend_from_slice(&part);

@@ -54,7 +54,8 @@ fn fill(merges: &mut Vec<(String, String)>, merges_max: usize) {
     names.extend(trained.iter().cloned());
     for sum in 0..2 * trained.len() {
         for left in sum.saturating_sub(trained.len() - 1)..=sum.min(trained.len() - 1) {
-            let (left, right) = (&trained[left], &trained[sum - left]);
+            let right = &trained[sum - left];
+            let left = &trained[left];
             if names.insert(format!("{left}{right}")) {
                 merges.push((left.clone(), right.clone()));
             }

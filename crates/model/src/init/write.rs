@@ -96,7 +96,8 @@ impl DraftDirectory {
     ) -> Result<(), InitError> {
         let Some(free) = disk::free_bytes(&self.dir) else { return Ok(()) };
         let wanted = |shard: &ShardFile<'_>| {
-            let (path, bytes) = (self.dir.join(&shard.name), shard.bytes(init));
+            let path = self.dir.join(&shard.name);
+            let bytes = shard.bytes(init);
             let whole = path.metadata().is_ok_and(|found| found.len() == bytes);
             // A partial file is emptied before it is written again, so its bytes count as free.
             let there =
@@ -203,7 +204,8 @@ impl ShardFile<'_> {
         file.write_all_at(&head, 0)?;
         more(head.len() as u64);
         let parts = self.parts(init, head.len() as u64);
-        let (next, failed) = (AtomicUsize::new(0), AtomicBool::new(false));
+        let next = AtomicUsize::new(0);
+        let failed = AtomicBool::new(false);
         let work = || {
             let mut bytes = Vec::new();
             while !failed.load(Ordering::Relaxed) {
@@ -271,7 +273,9 @@ fn planned<'a>(init: &InitSpec, tensors: &'a [TensorSpec]) -> Vec<ShardFile<'a>>
 /// Groups consecutive tensors within the limit; a tensor above it has a shard to itself.
 fn shards<'a>(tensors: &'a [TensorSpec], init: &InitSpec) -> Vec<&'a [TensorSpec]> {
     let bytes = |tensor: &TensorSpec| (tensor.values() * init.dtype.bytes()) as u64;
-    let (mut shards, mut start, mut size) = (Vec::new(), 0, 0);
+    let mut shards = Vec::new();
+    let mut start = 0;
+    let mut size = 0;
     for (index, tensor) in tensors.iter().enumerate() {
         if index > start && size + bytes(tensor) > init.shard_bytes_max {
             shards.push(&tensors[start..index]);
@@ -372,7 +376,8 @@ mod tests {
     #[test]
     fn a_draft_resumes_at_its_first_missing_file() {
         let dir = tempfile::tempdir().unwrap();
-        let (target, tensors) = (dir.path().join("checkpoint"), tensors());
+        let target = dir.path().join("checkpoint");
+        let tensors = tensors();
         let whole = DraftDirectory::begin(&target, &INIT).unwrap();
         whole.write_weights(&INIT, &tensors, &no_progress).unwrap();
         whole.commit().unwrap();

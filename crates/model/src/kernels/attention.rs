@@ -67,7 +67,9 @@ impl PagedAttention<'_> {
         page: impl Fn(usize) -> PageView<'p>,
         out: &mut [f32],
     ) {
-        let (tokens, width, head_dim) = (self.queries.count(), self.queries.width(), self.head_dim);
+        let tokens = self.queries.count();
+        let width = self.queries.width();
+        let head_dim = self.head_dim;
         assert!(head_dim > 0 && width.is_multiple_of(head_dim), "heads of {head_dim} in queries of {width}");
         assert_eq!(out.len(), tokens * width, "outputs of {tokens} tokens by {width}");
         let heads = width / head_dim;
@@ -402,7 +404,8 @@ mod tests {
             let len = positions.next_multiple_of(PAGE_KEYS) * head_dim;
             let mut new = Self { head_dim, keys: vec![f32::NAN; len], values: vec![f32::NAN; len] };
             for at in 0..positions * head_dim {
-                let (position, d) = (at / head_dim, at % head_dim);
+                let position = at / head_dim;
+                let d = at % head_dim;
                 let key = new.key(position, d);
                 new.keys[key] = rng.random_range(-1.0f32..1.0);
                 new.values[at] = rng.random_range(-1.0f32..1.0);
@@ -445,7 +448,8 @@ mod tests {
     fn check(head_dim: usize, heads: usize, start: usize, tokens: usize) {
         let mut rng = ChaCha12Rng::seed_from_u64(SEED);
         let pages = TestPages::new(&mut rng, start + tokens, head_dim);
-        let (at, width) = (3, heads * head_dim);
+        let at = 3;
+        let width = heads * head_dim;
         let stride = at + width + 2;
         let queries: Vec<f32> = (0..tokens * stride).map(|_| rng.random_range(-2.0f32..2.0)).collect();
         let scale = 1.0 / (head_dim as f32).sqrt();

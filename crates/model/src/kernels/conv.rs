@@ -63,7 +63,8 @@ impl ConvKernel {
     /// Updates the state to the end of the new inputs.
     pub fn advance(&self, state: &mut [f32], inputs: StridedRows<'_>) {
         self.check(state, inputs);
-        let (kept, new) = (self.kernel - 1, inputs.count());
+        let kept = self.kernel - 1;
+        let new = inputs.count();
         if new < kept {
             state.copy_within(new * self.width.., 0);
         }
@@ -122,8 +123,9 @@ impl VectorOp for ConvToken<'_> {
 /// `out = taps inputs + out`; after the last tap also SiLU.
 #[inline(always)]
 fn add_tap<V: Vector, const LAST: bool>(out: &mut [f32], taps: &[f32], inputs: &[f32]) {
-    let ((out, out_rest), (taps, taps_rest), (inputs, inputs_rest)) =
-        (out.as_chunks_mut::<LANES>(), taps.as_chunks(), inputs.as_chunks());
+    let (out, out_rest) = out.as_chunks_mut::<LANES>();
+    let (taps, taps_rest) = taps.as_chunks();
+    let (inputs, inputs_rest) = inputs.as_chunks();
     for ((out, taps), inputs) in out.iter_mut().zip(taps).zip(inputs) {
         finish::<V, LAST>(V::load(taps).fma(V::load(inputs), V::load(out))).store(out);
     }
@@ -178,8 +180,9 @@ mod tests {
         let mut rng = ChaCha12Rng::seed_from_u64(SEED);
         let mut random_values =
             |len: usize| -> Vec<f32> { (0..len).map(|_| rng.random_range(-1.0f32..1.0)).collect() };
-        let (taps, bias, values) =
-            (random_values(width * kernel), random_values(width), random_values(tokens * (width + 5)));
+        let taps = random_values(width * kernel);
+        let bias = random_values(width);
+        let values = random_values(tokens * (width + 5));
         let inputs = StridedRows::new(&values, 2, width, width + 5);
         let conv = ConvKernel::new(&taps, &bias, kernel);
         let case = format!("{tokens} tokens of {width} channels, {kernel} taps, seed {SEED}");

@@ -150,7 +150,8 @@ impl<P: PairFunction> VectorOp for ElementZip<'_, P> {
 
     #[inline(always)]
     fn run<V: Vector>(self) {
-        let ((to, to_rest), (from, from_rest)) = (self.to.as_chunks_mut(), self.from.as_chunks());
+        let (to, to_rest) = self.to.as_chunks_mut();
+        let (from, from_rest) = self.from.as_chunks();
         for (to, from) in to.iter_mut().zip(from) {
             self.pair.of(V::load(to), V::load(from)).store(to);
         }
@@ -180,7 +181,8 @@ impl VectorOp for DotProduct<'_> {
     #[inline(always)]
     fn run<V: Vector>(self) -> f32 {
         let mut partials = [V::zero(); PARTIALS];
-        let ((a, a_rest), (b, b_rest)) = (blocks(self.a), blocks(self.b));
+        let (a, a_rest) = blocks(self.a);
+        let (b, b_rest) = blocks(self.b);
         for (a, b) in a.iter().zip(b) {
             for (partial, (a, b)) in partials.iter_mut().zip(lines(a).iter().zip(lines(b))) {
                 *partial = V::load(a).fma(V::load(b), *partial);

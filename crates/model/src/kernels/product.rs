@@ -116,7 +116,8 @@ pub(super) fn product(
     let cut = TaskGrid::new(matrix, rows, team.threads());
     let output = ProductOutput { start: y.as_mut_ptr(), matrix, inputs };
     team.tasks(cut.groups * cut.strips, |task| {
-        let (group, strip) = (task / cut.strips, task % cut.strips);
+        let group = task / cut.strips;
+        let strip = task % cut.strips;
         let rows = share(rows, cut.groups, group);
         let panels = share(matrix.out.div_ceil(PANEL), cut.strips, strip);
         kernel.isa().run(PanelStrip { output: &output, rows, panels });
@@ -231,7 +232,8 @@ impl PanelStrip<'_> {
         outputs: usize,
     ) {
         let mut full = [0.0f32; ROWS_MAX * PANEL];
-        let (start, stride) = (tile.sums, tile.sums_stride);
+        let start = tile.sums;
+        let stride = tile.sums_stride;
         (tile.sums, tile.sums_stride) = (full.as_mut_ptr(), PANEL);
         for row in 0..rows {
             // SAFETY: by the contract above.

@@ -134,7 +134,8 @@ impl<W> ResampleTaps<W> {
 /// row in pixels; `out` has as many rows.
 pub fn across<S: PixelSample>(taps: &ResampleTaps<S::Weight>, source: &[S], width: usize, out: &mut [S]) {
     assert!(taps.reach() <= width, "a row of {width} pixels, inputs up to {}", taps.reach());
-    let (row, out_row) = (3 * width, 3 * taps.count());
+    let row = 3 * width;
+    let out_row = 3 * taps.count();
     assert_eq!(source.len() / row * out_row, out.len(), "rows of {row} and of {out_row} values");
     let mut columns = vec![PixelStrip::<S>::default(); width];
     for (source, out) in source.chunks(ROWS * row).zip(out.chunks_mut(ROWS * out_row)) {
@@ -299,9 +300,11 @@ mod tests {
                 }
                 taps
             };
-            let (x, y) = (taps(width, 90_000), taps(rows, -2_000_000));
+            let x = taps(width, 90_000);
+            let y = taps(rows, -2_000_000);
             let resampled = |isa: InstructionSet| {
-                let (mut across, mut down) = (vec![0; source.len()], vec![0; source.len()]);
+                let mut across = vec![0; source.len()];
+                let mut down = vec![0; source.len()];
                 let mut columns = vec![PixelStrip::default(); width];
                 let blocks = source.chunks(ROWS * 3 * width).zip(across.chunks_mut(ROWS * 3 * width));
                 for (source, out) in blocks {

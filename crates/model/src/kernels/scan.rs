@@ -38,7 +38,9 @@ impl HeadScan<'_> {
     }
 
     fn run_by(self, isa: InstructionSet, state: &mut [f32], y: &mut [f32]) {
-        let (tokens, size, width) = (self.x.count(), self.x.width(), self.b.width());
+        let tokens = self.x.count();
+        let size = self.x.width();
+        let width = self.b.width();
         let counts = [self.b.count(), self.c.count(), self.dt.count(), self.decay.count()];
         assert_eq!(counts, [tokens; 4], "rows of B, C, dt and decay for {tokens} rows of x");
         assert_eq!(
@@ -67,13 +69,16 @@ impl VectorOp for ScanTokens<'_> {
     #[inline(always)]
     fn run<V: Vector>(self) {
         let HeadScan { x, b, c, dt, decay, skip } = self.scan;
-        let (size, width) = (x.width(), b.width());
+        let size = x.width();
+        let width = b.width();
         if size == 0 || width == 0 {
             return;
         }
         for (token, y) in self.y.chunks_exact_mut(size).enumerate() {
-            let (b, c) = (b.row(token), c.row(token));
-            let (dt, decay) = (dt.row(token)[0], decay.row(token)[0]);
+            let b = b.row(token);
+            let c = c.row(token);
+            let dt = dt.row(token)[0];
+            let decay = decay.row(token)[0];
             let blocks =
                 self.state.chunks_mut(BLOCK * width).zip(x.row(token).chunks(BLOCK)).zip(y.chunks_mut(BLOCK));
             for ((state, x), y) in blocks {
@@ -93,7 +98,8 @@ fn update<V: Vector>(state: &mut [f32], dt: f32, decay: f32, x: &[f32], b: &[f32
     for ((state, x), sum) in rows {
         let x = V::splat(dt * x);
         let (state, state_rest) = state.as_chunks_mut::<LANES>();
-        let ((b, b_rest), (c, c_rest)) = (b.as_chunks(), c.as_chunks());
+        let (b, b_rest) = b.as_chunks();
+        let (c, c_rest) = c.as_chunks();
         for ((state, b), c) in state.iter_mut().zip(b).zip(c) {
             *sum = step(state, x, decay, V::load(b), V::load(c), *sum);
         }
@@ -151,11 +157,9 @@ mod tests {
             let stride = self.size + 2 * self.width + 1;
             let rows = |at, width| StridedRows::new(&self.rows, at, width, stride).part(from, to);
             let column = |at| StridedRows::new(&self.dt, at, 1, 2).part(from, to);
-            let (x, b, c) = (
-                rows(1, self.size),
-                rows(1 + self.size, self.width),
-                rows(1 + self.size + self.width, self.width),
-            );
+            let x = rows(1, self.size);
+            let b = rows(1 + self.size, self.width);
+            let c = rows(1 + self.size + self.width, self.width);
             HeadScan { x, b, c, dt: column(0), decay: column(1), skip: 0.7 }
         }
 
@@ -196,18 +200,21 @@ mod tests {
     fn check(size: usize, width: usize, tokens: usize) {
         let case = ScanCase::new(size, width, tokens);
         let text = format!("{tokens} tokens on {size} x {width}, seed {SEED}");
-        let (mut state, mut y) = (case.state.clone(), vec![f32::NAN; tokens * size]);
+        let mut state = case.state.clone();
+        let mut y = vec![f32::NAN; tokens * size];
         case.scan(0, tokens).run(&mut state, &mut y);
         let (exact_state, exact_y) = case.exact();
         near(&state, &exact_state, &text);
         near(&y, &exact_y, &text);
         for isa in InstructionSet::available() {
-            let (mut other, mut other_y) = (case.state.clone(), vec![f32::NAN; tokens * size]);
+            let mut other = case.state.clone();
+            let mut other_y = vec![f32::NAN; tokens * size];
             case.scan(0, tokens).run_by(isa, &mut other, &mut other_y);
             assert!(bits(&other) == bits(&state) && bits(&other_y) == bits(&y), "{text}: {isa:?}");
         }
         for cut in 1..tokens {
-            let (mut other, mut other_y) = (case.state.clone(), vec![f32::NAN; tokens * size]);
+            let mut other = case.state.clone();
+            let mut other_y = vec![f32::NAN; tokens * size];
             let (first, second) = other_y.split_at_mut(cut * size);
             case.scan(0, cut).run(&mut other, first);
             case.scan(cut, tokens).run(&mut other, second);

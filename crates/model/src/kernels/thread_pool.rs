@@ -77,7 +77,8 @@ impl ThreadPool {
         (b, b_len): (&mut [B], usize),
         work: impl Fn(usize, &mut [A], &mut [B]) + Sync,
     ) {
-        let (a, b) = (SlicePieces::new(a, a_len), SlicePieces::new(b, b_len));
+        let a = SlicePieces::new(a, a_len);
+        let b = SlicePieces::new(b, b_len);
         assert_eq!(a.count(), b.count(), "the two slices have different numbers of pieces");
         self.tasks(a.count(), |index| {
             // SAFETY: as in `pieces`, for two slices at once.
@@ -379,7 +380,8 @@ mod tests {
 
     #[test]
     fn pairs_go_together() {
-        let (mut a, mut b) = (vec![0; 10], vec![0; 20]);
+        let mut a = vec![0; 10];
+        let mut b = vec![0; 20];
         ThreadPool::new(2).pairs((&mut a, 3), (&mut b, 6), |index, a, b| {
             assert_eq!(a.len() * 2, b.len());
             a.fill(index);

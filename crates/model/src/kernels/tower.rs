@@ -60,7 +60,8 @@ fn sum_of_squares<V: Vector>(values: &[f32], mean: f32) -> f32 {
         *difference = value - mean;
     }
     let differences = V::load(&differences);
-    let (mean, mut sum) = (V::splat(mean), differences.mul(differences));
+    let mean = V::splat(mean);
+    let mut sum = differences.mul(differences);
     for block in blocks {
         let difference = V::load(block).sub(mean);
         sum = difference.fma(difference, sum);
@@ -127,7 +128,8 @@ mod tests {
     fn every_family_gives_the_same_bits() {
         let x: Vec<f32> = (0..100).map(|i| (i as f32 * 0.37).sin() * 6.0).collect();
         let bits = |isa: InstructionSet| -> Vec<u32> {
-            let (mut normed, mut bent) = (vec![0.0; 100], x.clone());
+            let mut normed = vec![0.0; 100];
+            let mut bent = x.clone();
             isa.run(TowerLayerNorm { x: &x, weight: &x, bias: &x, epsilon: 1e-6, out: &mut normed });
             isa.run(BiasGelu { values: &mut bent, bias: &x });
             normed.iter().chain(&bent).map(|value| value.to_bits()).collect()

@@ -43,7 +43,8 @@ impl VisionHead<'_> {
 
     /// Scratch values of `attend`: keys, values and scores.
     pub fn work_len(tokens: usize, size: usize) -> usize {
-        let (keys, width) = (tokens.next_multiple_of(LANES), size.next_multiple_of(LANES));
+        let keys = tokens.next_multiple_of(LANES);
+        let width = size.next_multiple_of(LANES);
         keys * size + width * tokens + BLOCK * keys + BLOCK * width
     }
 
@@ -69,8 +70,10 @@ impl VectorOp for HeadAttention<'_> {
     #[inline(always)]
     fn run<V: Vector>(self) {
         let Self { head, work, out } = self;
-        let (tokens, size) = (head.tokens(), head.size);
-        let (keys_wide, size_wide) = (tokens.next_multiple_of(LANES), size.next_multiple_of(LANES));
+        let tokens = head.tokens();
+        let size = head.size;
+        let keys_wide = tokens.next_multiple_of(LANES);
+        let size_wide = size.next_multiple_of(LANES);
         let (keys, work) = work.split_at_mut(keys_wide * size);
         let (values, work) = work.split_at_mut(size_wide * tokens);
         let (scores, mixed) = work.split_at_mut(BLOCK * keys_wide);
@@ -143,7 +146,8 @@ fn weigh<V: Vector>(scores: &mut [f32], tokens: usize, scale: f32) -> f32 {
     for block in &*blocks {
         greatest = greatest.max(V::load(block));
     }
-    let (greatest, scale) = (V::splat(greatest.largest()), V::splat(scale));
+    let greatest = V::splat(greatest.largest());
+    let scale = V::splat(scale);
     let mut sum = V::zero();
     for block in blocks {
         let weight = exp(V::load(block).sub(greatest).mul(scale));

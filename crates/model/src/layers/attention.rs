@@ -22,7 +22,8 @@ impl AttentionConfig {
 
     /// Values of a row of q, of k (or v), and of all three.
     pub fn widths(&self) -> [usize; 3] {
-        let (q, kv) = (self.heads * self.head_dim, self.kv_heads * self.head_dim);
+        let q = self.heads * self.head_dim;
+        let kv = self.kv_heads * self.head_dim;
         [q, kv, q + 2 * kv]
     }
 
@@ -103,7 +104,8 @@ mod tests {
 
     #[test]
     fn attend_is_the_softmax_over_all_positions() {
-        let (keys, values) = ([1.0, 0.0, 0.0, 2.0, -1.0, 1.0], [3.0, -1.0, 5.0, 2.0, 0.0, 7.0]);
+        let keys = [1.0, 0.0, 0.0, 2.0, -1.0, 1.0];
+        let values = [3.0, -1.0, 5.0, 2.0, 0.0, 7.0];
         let mut out = [f32::NAN; 2];
         attend(&[0.5, -1.0], &keys, &values, &mut out);
         let weights = [0.5_f64, -2.0, -1.5].map(|score| (score / 2.0_f64.sqrt()).exp());

@@ -25,7 +25,8 @@ impl ConvTaps<'_> {
     /// Output `[W]` of token `t`, from the inputs of these tokens and, for taps before the first of
     /// them, from the state `[kernel - 1, W]`.
     pub fn row(&self, inputs: StridedRows<'_>, state: &[f32], t: usize, out: &mut [f32]) {
-        let (kernel, width) = (self.kernel(), self.bias.len());
+        let kernel = self.kernel();
+        let width = self.bias.len();
         out.copy_from_slice(self.bias);
         for tap in 0..kernel {
             let input = match (t + tap).checked_sub(kernel - 1) {
@@ -56,9 +57,12 @@ mod tests {
 
     /// Outputs of 7 tokens of 2 channels, given in pieces, as columns of wider rows.
     fn run(pieces: &[usize], output: impl Fn(StridedRows<'_>, &[f32], usize, &mut [f32])) -> Vec<f32> {
-        let (values, conv) = (values(), ConvKernel::new(&WEIGHTS, &BIAS, 4));
+        let values = values();
+        let conv = ConvKernel::new(&WEIGHTS, &BIAS, 4);
         let inputs = StridedRows::new(&values, 2, 2, 5);
-        let (mut state, mut out, mut first) = (vec![0.0; 6], vec![0.0; 14], 0);
+        let mut state = vec![0.0; 6];
+        let mut out = vec![0.0; 14];
+        let mut first = 0;
         for piece in pieces {
             let inputs = inputs.part(first, first + piece);
             for t in 0..*piece {
@@ -86,7 +90,8 @@ mod tests {
         let values = values();
         let input = |t: usize, channel: usize| f64::from(values[t * 5 + 2 + channel]);
         let want = (0..14).map(|index| {
-            let (t, channel) = (index / 2, index % 2);
+            let t = index / 2;
+            let channel = index % 2;
             let tap = |k: usize| f64::from(WEIGHTS[channel * 4 + k]);
             let terms = (0..4).filter(|k| t + k >= 3).map(|k| tap(k) * input(t + k - 3, channel));
             let sum = f64::from(BIAS[channel]) + terms.sum::<f64>();

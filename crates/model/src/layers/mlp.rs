@@ -22,7 +22,8 @@ mod tests {
         let weights = MlpWeights { up, down: PackedMatrix::from_f32(1, 2, &[1.0, 10.0]) };
         let team = ThreadPool::new(1);
         let crew = ComputeContext { team: &team, compute: ProductPrecision::Float32 };
-        let (mut wide, mut out) = ([0.0; 6], [0.0; 3]);
+        let mut wide = [0.0; 6];
+        let mut out = [0.0; 3];
         forward(crew, &weights, &[3.0, -2.0, f32::NAN], &mut wide, &mut out);
         assert_eq!(out[..2], [9.0, 40.0]);
         assert!(out[2].is_nan());

@@ -103,7 +103,8 @@ fn sum_experts(
 ) {
     let ExpertGather { gathered, answered, wide, rows } = gather;
     let m = rows.len();
-    let (k, width) = (routes.experts.len() / m, x.len() / m);
+    let k = routes.experts.len() / m;
+    let width = x.len() / m;
     sum.fill(0.0);
     for (index, expert) in weights.experts.iter().enumerate() {
         let mut count = 0;
@@ -198,7 +199,8 @@ fn keep_groups(config: &MoeConfig, corrected: &mut [f32], ratings: &mut [f32]) {
 
 /// Sum of the two best scores of a group, or the only one.
 fn two_best(scores: &[f32]) -> f32 {
-    let (mut first, mut second) = (SHUT_OUT, SHUT_OUT);
+    let mut first = SHUT_OUT;
+    let mut second = SHUT_OUT;
     for score in scores {
         if *score > first {
             (first, second) = (*score, first);
@@ -235,8 +237,9 @@ mod tests {
 
     fn chosen(config: &MoeConfig, logits: &[f32], correction: &[f32]) -> (Vec<u32>, Vec<f32>) {
         let k = config.experts_per_token;
-        let (mut scores, mut experts, mut counts) =
-            (vec![0.0; scratch_values(config)], vec![0; k], vec![0.0; k]);
+        let mut scores = vec![0.0; scratch_values(config)];
+        let mut experts = vec![0; k];
+        let mut counts = vec![0.0; k];
         choose(config, logits, correction, &mut scores, &mut experts, &mut counts);
         (experts, counts)
     }

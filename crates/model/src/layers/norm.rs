@@ -51,7 +51,8 @@ mod tests {
         let gate = |y: f64, z: f64| y * z / (1.0 + (-z).exp());
         let g = [gate(1.0, 0.5), gate(2.0, -1.0), gate(300.0, 2.0), gate(400.0, 0.0)];
         let root = |a: f64, b: f64| ((a * a + b * b) / 2.0 + 1e-5).sqrt();
-        let (first, second) = (root(g[0], g[1]), root(g[2], g[3]));
+        let first = root(g[0], g[1]);
+        let second = root(g[2], g[3]);
         check(&y, &[g[0] / first, 2.0 * g[1] / first, 3.0 * g[2] / second, 0.0]);
     }
 }

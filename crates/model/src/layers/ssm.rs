@@ -93,7 +93,9 @@ pub fn scan<'a>(
     mixed: &'a [f32],
     steps: &'a [f32],
 ) -> HeadScan<'a> {
-    let (width, inner, shared) = (config.conv_width(), config.inner(), config.groups * config.state);
+    let width = config.conv_width();
+    let inner = config.inner();
+    let shared = config.groups * config.state;
     let group = head / (config.heads / config.groups) * config.state;
     HeadScan {
         x: StridedRows::new(mixed, head * config.head_dim, config.head_dim, width),
@@ -116,7 +118,8 @@ mod tests {
     #[test]
     fn a_step_decays_adds_and_reads_after_the_update() {
         let head = SsmHead { a: -0.5, d: 3.0, dt_bias: 0.25, dt_limit: (0.0, f32::INFINITY) };
-        let (mut state, mut y) = ([1.0, 2.0, -1.0, 0.5], [0.0; 2]);
+        let mut state = [1.0, 2.0, -1.0, 0.5];
+        let mut y = [0.0; 2];
         let token = SsmToken { x: &[2.0, -1.0], b: &[0.5, 1.0], c: &[1.0, -2.0], dt: 0.75 };
         head.step(token, &mut state, &mut y);
         let dt = (1.0 + 1.0_f64.exp()).ln();
@@ -221,11 +224,13 @@ mod tests {
         }
         for index in 0..4 {
             let head = SsmHead::of(&case.config, &case.weights, index);
-            let (mut state, mut y) = (vec![0.0; 190], vec![0.0; TOKENS * 10]);
+            let mut state = vec![0.0; 190];
+            let mut y = vec![0.0; TOKENS * 10];
             for (t, y) in y.chunks_exact_mut(10).enumerate() {
                 head.step(case.token(index, t), &mut state, y);
             }
-            let (mut vector_state, mut vector_y) = (vec![0.0; 190], vec![0.0; TOKENS * 10]);
+            let mut vector_state = vec![0.0; 190];
+            let mut vector_y = vec![0.0; TOKENS * 10];
             let scan = scan(&case.config, &case.weights, index, &case.mixed, &steps_of);
             scan.run(&mut vector_state, &mut vector_y);
             near(&vector_state, &state, "state");

@@ -20,7 +20,8 @@ use super::ssm::{SsmHead, SsmToken};
 /// Advances `state` `[P, N]` by all the tokens and computes their outputs `y` `[Q, P]`.
 pub fn chunk(head: &SsmHead, tokens: &[SsmToken<'_>], state: &mut [f32], y: &mut [f32]) {
     let Some(first) = tokens.first() else { return };
-    let (size, n) = (first.x.len(), first.b.len());
+    let size = first.x.len();
+    let n = first.b.len();
     let dt: Vec<f32> = tokens.iter().map(|token| head.dt(token.dt)).collect();
     let sums = running_sums(&dt, head.a);
     for (t, (token, y)) in tokens.iter().zip(y.chunks_exact_mut(size)).enumerate() {
@@ -100,7 +101,8 @@ mod tests {
         }
 
         fn recurrence(&self) -> (Vec<f32>, Vec<f32>) {
-            let (mut state, mut y) = (self.state.clone(), vec![0.0; TOKENS * self.size]);
+            let mut state = self.state.clone();
+            let mut y = vec![0.0; TOKENS * self.size];
             for (token, y) in self.tokens().into_iter().zip(y.chunks_exact_mut(self.size)) {
                 self.head.step(token, &mut state, y);
             }
@@ -108,8 +110,9 @@ mod tests {
         }
 
         fn chunked(&self, lengths: &[usize]) -> (Vec<f32>, Vec<f32>) {
-            let (tokens, mut state, mut y) =
-                (self.tokens(), self.state.clone(), vec![0.0; TOKENS * self.size]);
+            let tokens = self.tokens();
+            let mut state = self.state.clone();
+            let mut y = vec![0.0; TOKENS * self.size];
             let mut first = 0;
             for length in lengths {
                 let out = &mut y[first * self.size..(first + length) * self.size];
@@ -160,11 +163,13 @@ mod tests {
     #[test]
     fn a_chunk_of_one_token_is_a_step_and_an_empty_chunk_changes_nothing() {
         let case = ChunkedCase::new(10, 16, -0.9);
-        let (mut state, mut y) = (case.state.clone(), vec![0.0; 10]);
+        let mut state = case.state.clone();
+        let mut y = vec![0.0; 10];
         chunk(&case.head, &[], &mut state, &mut []);
         assert_eq!(state, case.state);
         chunk(&case.head, &case.tokens()[..1], &mut state, &mut y);
-        let (mut want_state, mut want_y) = (case.state.clone(), vec![0.0; 10]);
+        let mut want_state = case.state.clone();
+        let mut want_y = vec![0.0; 10];
         case.head.step(case.tokens()[0], &mut want_state, &mut want_y);
         assert!(relative_rms(&y, &want_y) < 5e-7 && relative_rms(&state, &want_state) < 5e-7);
     }

@@ -49,7 +49,8 @@ fn reference_distribution(logits: &[f32], pick: &SampleRequest<'_>) -> Option<Re
     }
     if pick.top_p < 1.0 {
         let weight = |id: &u32| (scaled[*id as usize] - scaled[best as usize]).exp();
-        let (target, mut sum) = (f64::from(pick.top_p) * left.iter().map(weight).sum::<f64>(), 0.0);
+        let target = f64::from(pick.top_p) * left.iter().map(weight).sum::<f64>();
+        let mut sum = 0.0;
         let reach = left.iter().position(|id| {
             sum += weight(id);
             sum >= target
@@ -254,7 +255,8 @@ fn a_hundred_thousand_samples_follow_the_distribution() {
             };
             counts[token.id as usize] += 1;
         }
-        let (mut statistic, mut possible_ids) = (0.0, 0);
+        let mut statistic = 0.0;
+        let mut possible_ids = 0;
         for (id, logprob) in &book.kept {
             let expected = logprob.exp() * SAMPLES as f64;
             statistic += (counts[*id as usize] as f64 - expected).powi(2) / expected;

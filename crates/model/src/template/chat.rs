@@ -61,8 +61,10 @@ impl ContentFrame {
     /// Text and image in either order, and no other field.
     fn of(chunks: &[LayoutChunk], text_field: TemplateField) -> Option<Self> {
         let position = |slot| chunks.iter().position(|chunk| *chunk == LayoutChunk::Slot(slot));
-        let (text_at, image) = (position(text_field)?, position(TemplateField::Image)?);
-        let (one, other) = (text_at.min(image), text_at.max(image));
+        let text_at = position(text_field)?;
+        let image = position(TemplateField::Image)?;
+        let one = text_at.min(image);
+        let other = text_at.max(image);
         Some(Self {
             before: chunks[..one].to_vec(),
             between: chunks[one + 1..other].to_vec(),

@@ -33,7 +33,8 @@ const fn prints(byte: usize) -> bool {
 
 const fn chars() -> [char; 256] {
     let mut chars = ['\0'; 256];
-    let (mut byte, mut above) = (0, 0);
+    let mut byte = 0;
+    let mut above = 0;
     while byte < 256 {
         let code = if prints(byte) { byte } else { 0x100 + above };
         above += !prints(byte) as usize;

@@ -129,8 +129,8 @@ fn check_model(model: &BpeModel, problems: &mut Vec<String>) {
 /// Text becomes bytes once, in the normalizer or in the pre-tokenizer, and no other step changes or
 /// drops any.
 fn check_pipeline(normalizer: Option<&Value>, pre_tokenizer: Option<&Value>, problems: &mut Vec<String>) {
-    let (normalizers, pre_tokenizers) =
-        (flat(normalizer, "normalizers"), flat(pre_tokenizer, "pretokenizers"));
+    let normalizers = flat(normalizer, "normalizers");
+    let pre_tokenizers = flat(pre_tokenizer, "pretokenizers");
     for part in &normalizers {
         if !NORMALIZERS.contains(&kind(part)) && kind(part) != "ByteLevel" {
             problems

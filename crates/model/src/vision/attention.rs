@@ -23,7 +23,8 @@ pub(super) fn run(
     out: &mut [f32],
 ) {
     let AttentionShape { hidden, heads, tokens } = shape;
-    let (size, tiles) = (hidden / heads, out.len() / (hidden * tokens));
+    let size = hidden / heads;
+    let tiles = out.len() / (hidden * tokens);
     // A task's piece holds its result and its scratch: for a published tile 0.3 + 0.8 MB, which
     // fits a second-level cache.
     let piece = tokens * size + VisionHead::work_len(tokens, size);

@@ -11,7 +11,8 @@ use crate::config::VisionConfig;
 pub fn grid(width: usize, height: usize, tile: usize, tiles_max: usize) -> (usize, usize) {
     let ratio = width as f64 / height as f64;
     let area = width as f64 * height as f64;
-    let (mut best, mut best_difference) = ((1, 1), f64::INFINITY);
+    let mut best = (1, 1);
+    let mut best_difference = f64::INFINITY;
     for (columns, rows) in candidates(tiles_max) {
         let difference = (ratio - columns as f64 / rows as f64).abs();
         let covers_half = || area > 0.5 * (tile * tile * columns * rows) as f64;

@@ -70,7 +70,8 @@ pub enum ImageError {
 pub fn decode(bytes: &[u8], limits: ImageLimits) -> Result<DecodedImage, ImageError> {
     let (encoding, _) = read_outline(bytes, limits)?;
     let image = limits.decode(encoding, bytes).map_err(|source| ImageError::Broken { encoding, source })?;
-    let (width, height) = (image.width() as usize, image.height() as usize);
+    let width = image.width() as usize;
+    let height = image.height() as usize;
     limits.check(ImageOutline { width, height })?;
     Ok(DecodedImage::new(width, height, rgb_of(image)))
 }

@@ -4,7 +4,8 @@ use crate::config::VisionConfig;
 
 /// Writes the rows of the table `[side^2, width]` for the patches of a tile, row-major, to `out`.
 pub fn resize(config: &VisionConfig, table: &[f32], out: &mut Vec<f32>) {
-    let (side, patches) = (config.positions_side, config.patches_side());
+    let side = config.positions_side;
+    let patches = config.patches_side();
     let width = table.len() / side.pow(2);
     out.clear();
     if side == patches {
@@ -15,10 +16,8 @@ pub fn resize(config: &VisionConfig, table: &[f32], out: &mut Vec<f32>) {
         let y = between(config.align_corners, side, patches, y);
         for x in 0..patches {
             let x = between(config.align_corners, side, patches, x);
-            let (above, below) = (
-                (row(y.first, x.first), row(y.first, x.second)),
-                (row(y.second, x.first), row(y.second, x.second)),
-            );
+            let above = (row(y.first, x.first), row(y.first, x.second));
+            let below = (row(y.second, x.first), row(y.second, x.second));
             let across =
                 |(left, right): (&[f32], &[f32]), i: usize| (1.0 - x.share) * left[i] + x.share * right[i];
             out.extend((0..width).map(|i| (1.0 - y.share) * across(above, i) + y.share * across(below, i)));

@@ -30,9 +30,12 @@ impl VisionEncoder<'_> {
 
     /// Token (i, j) consists of patches (s i + a, s j + b), a before b. "v1" writes it to (j, i).
     fn shuffle(&self, features: &[f32], shuffled: &mut [f32]) {
-        let (width, side, s) = (self.config.hidden, self.config.patches_side(), self.config.shuffle);
+        let width = self.config.hidden;
+        let side = self.config.patches_side();
+        let s = self.config.shuffle;
         for (index, token) in shuffled.chunks_exact_mut(s * s * width).enumerate() {
-            let (row, column) = (index / (side / s), index % (side / s));
+            let row = index / (side / s);
+            let column = index % (side / s);
             let (i, j) = if self.config.shuffle_swapped { (column, row) } else { (row, column) };
             for (a, patches) in token.chunks_exact_mut(s * width).enumerate() {
                 patches.copy_from_slice(&features[((s * i + a) * side + s * j) * width..][..s * width]);

@@ -94,7 +94,8 @@ impl<S: super::resize::ResizeSample, N: Fn(usize, S) -> f32> TileCutter<'_, S, N
     /// All tiles of an image, thumbnail last. The thumbnail is resized from the image, not from the
     /// canvas.
     fn tiles(&self, pixels: &[S], from: PixelSize, grid: (usize, usize)) -> Vec<ImageTile> {
-        let (tile, (columns, rows)) = (self.config.tile, grid);
+        let tile = self.config.tile;
+        let (columns, rows) = grid;
         let canvas = resample(pixels, from, (columns * tile, rows * tile));
         let cells = (0..rows).flat_map(|row| (0..columns).map(move |column| (column, row)));
         let mut tiles: Vec<ImageTile> = cells.map(|cell| self.cut(&canvas, columns, cell)).collect();

@@ -140,7 +140,8 @@ fn cut_patches(pixels: &[f32], side: usize, patches: &mut [f32]) {
     for (index, patch) in patches.chunks_exact_mut(3 * side * side).enumerate() {
         let corner = index / across * side * tile + index % across * side;
         for (line, values) in patch.chunks_exact_mut(side).enumerate() {
-            let (channel, y) = (line / side, line % side);
+            let channel = line / side;
+            let y = line % side;
             values.copy_from_slice(&pixels[channel * plane + corner + y * tile..][..side]);
         }
     }

@@ -34,7 +34,8 @@ impl ModelWeights {
         team: &ThreadPool,
         progress: &mut dyn FnMut(u64, u64),
     ) -> LoadResult<Self> {
-        let (total, config) = (checkpoint.bytes(), checkpoint.config().clone());
+        let total = checkpoint.bytes();
+        let config = checkpoint.config().clone();
         let mut loader =
             WeightLoader { checkpoint, team, done: 0, report: &mut |done| progress(done, total) };
         let text = loader.text(&config.text.layers)?;
@@ -96,7 +97,8 @@ impl WeightLoader<'_> {
     ) -> LoadResult<Vec<T>> {
         let mut parts = Vec::with_capacity(count);
         while parts.len() < count {
-            let (first, checkpoint) = (parts.len(), self.checkpoint);
+            let first = parts.len();
+            let checkpoint = self.checkpoint;
             let mut slots: Vec<Option<LoadResult<(T, u64)>>> = Vec::new();
             slots.resize_with(self.team.threads().min(count - first), || None);
             self.team.pieces(&mut slots, 1, |offset, slot| {

@@ -128,7 +128,8 @@ fn parts_of_larger_tensors_that_do_not_fit() {
         &["1 tensor does", "blocks.0.attn.v_proj.bias", "[48]", "missing"],
         |made| {
             let fused = made.tensors.remove(qkv).unwrap();
-            let (q, k) = (fused.rows(0..48), fused.rows(48..96));
+            let q = fused.rows(0..48);
+            let k = fused.rows(48..96);
             made.tensors.insert("vision_model.encoder.layer.0.attention.q_proj.bias".into(), q);
             made.tensors.insert("vision_model.encoder.layer.0.attention.k_proj.bias".into(), k);
         },

@@ -59,7 +59,8 @@ fn a_configuration_alone_describes_the_model() {
 fn the_12b_in_full_size_is_inspected_by_its_headers() {
     let dir = directory_12b();
     let config = Config::read(dir.path()).unwrap();
-    let (mut header, mut end) = (Map::new(), 0);
+    let mut header = Map::new();
+    let mut end = 0;
     for mut tensor in required_tensors(&config) {
         if tensor.name.ends_with("cls_token.token") {
             tensor.shape[0] = 16;

@@ -44,7 +44,8 @@ fn stored(tensor: &StoredTensor) -> Vec<f32> {
 #[test]
 fn every_oracle_checkpoint_loads() {
     for case in CASES {
-        let (mut heard, team) = (Vec::new(), ThreadPool::new(2));
+        let mut heard = Vec::new();
+        let team = ThreadPool::new(2);
         let checkpoint = Checkpoint::open(&oracle(case)).unwrap();
         let weights =
             ModelWeights::of(&checkpoint, &team, &mut |done, total| heard.push((done, total))).unwrap();
@@ -60,7 +61,8 @@ fn every_oracle_checkpoint_loads() {
 
 #[test]
 fn every_value_lands_where_it_belongs() {
-    let (made, weights) = (MadeCheckpoint::of("oracle/dense"), load(&oracle("oracle/dense")));
+    let made = MadeCheckpoint::of("oracle/dense");
+    let weights = load(&oracle("oracle/dense"));
     let value = |name: &str| stored(&made.tensors[&format!("backbone.layers.{name}")]);
     let MixerWeights::Ssm(ssm) = &weights.text.layers[0].mixer else { panic!("layer 0 is an SSM layer") };
     assert_eq!(weights.text.layers[0].norm, value("0.norm.weight"));
@@ -91,8 +93,8 @@ fn every_value_lands_where_it_belongs() {
 
 #[test]
 fn the_tower_lands_where_it_belongs() {
-    let (made, weights) =
-        (MadeCheckpoint::of("oracle_vl/vl_bf16_sharded"), load(&oracle("oracle_vl/vl_bf16_sharded")));
+    let made = MadeCheckpoint::of("oracle_vl/vl_bf16_sharded");
+    let weights = load(&oracle("oracle_vl/vl_bf16_sharded"));
     let value = |name: &str| stored(&made.tensors[&format!("vision_model.radio_model.model.{name}")]);
     let vision = weights.vision.unwrap();
     assert_eq!(vision.positions, value("patch_generator.pos_embed"));
@@ -178,7 +180,8 @@ fn every_naming_and_every_cut_gives_the_same_weights() {
     let team = ThreadPool::new(2);
     let hash = |dir: &std::path::Path| Checkpoint::open(dir).unwrap().weights_sha256(&team);
     for case in CASES {
-        let (made, expected) = (MadeCheckpoint::of(case), hash(&oracle(case)));
+        let made = MadeCheckpoint::of(case);
+        let expected = hash(&oracle(case));
         assert_eq!(expected.len(), 64);
         let variants: [(&str, MadeCheckpoint); 5] = [
             ("unchanged", made.clone()),

@@ -117,7 +117,8 @@ fn take_apart(file: &[u8], tensors: &mut BTreeMap<String, StoredTensor>) {
 
 /// Serialises tensors to the bytes of a file.
 pub fn put_together<'a>(tensors: impl Iterator<Item = (&'a String, &'a StoredTensor)>) -> Vec<u8> {
-    let (mut header, mut data) = (serde_json::Map::new(), Vec::new());
+    let mut header = serde_json::Map::new();
+    let mut data = Vec::new();
     for (name, tensor) in tensors {
         let start = data.len();
         data.extend_from_slice(&tensor.bytes);

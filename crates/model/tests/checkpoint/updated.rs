@@ -116,7 +116,8 @@ fn a_delta_gives_the_checkpoint_that_a_whole_one_would() {
 
 #[test]
 fn deltas_go_over_deltas_and_the_last_value_stands() {
-    let (made, team) = (MadeCheckpoint::of("oracle/dense"), ThreadPool::new(1));
+    let made = MadeCheckpoint::of("oracle/dense");
+    let team = ThreadPool::new(1);
     let (base, _base) = open(&made);
     let first = some(&made, &[OUT, "lm_head.weight"]);
     let second = StoredTensors::from([(OUT.to_owned(), shaken(&made.tensors[OUT], 8))]);
@@ -131,7 +132,8 @@ fn deltas_go_over_deltas_and_the_last_value_stands() {
 
 #[test]
 fn a_delta_that_contradicts_its_manifest_is_refused() {
-    let (made, team) = (MadeCheckpoint::of("oracle/dense"), ThreadPool::new(1));
+    let made = MadeCheckpoint::of("oracle/dense");
+    let team = ThreadPool::new(1);
     let change = some(&made, &[OUT]);
     let over = |dir: &TempDir| open(&made).0.with_delta(dir.path(), &team);
     let manifest = |what: &str, fragments: &[&str], edit: &dyn Fn(&mut Value)| {
@@ -204,7 +206,8 @@ fn a_delta_that_contradicts_its_manifest_is_refused() {
 
 #[test]
 fn a_value_that_is_no_number_is_found_when_it_is_loaded() {
-    let (made, team) = (MadeCheckpoint::of("oracle/dense"), ThreadPool::new(1));
+    let made = MadeCheckpoint::of("oracle/dense");
+    let team = ThreadPool::new(1);
     let mut change = some(&made, &[OUT]);
     change.get_mut(OUT).unwrap().bytes[20..24].copy_from_slice(&f32::NAN.to_le_bytes());
     let dir = delta(&change, |_| ());
@@ -247,7 +250,8 @@ fn merged(weight: &[f64], inputs: usize, tensors: &StoredTensors, scale: f64) ->
     });
     let rank = a.len() / inputs;
     let product = |at: usize| {
-        let (row, column) = (at / inputs, at % inputs);
+        let row = at / inputs;
+        let column = at % inputs;
         (0..rank).map(|k| b[row * rank + k] * a[k * inputs + column]).sum::<f64>()
     };
     weight.iter().enumerate().map(|(at, weight)| weight + scale * product(at)).collect()
@@ -255,7 +259,8 @@ fn merged(weight: &[f64], inputs: usize, tensors: &StoredTensors, scale: f64) ->
 
 #[test]
 fn an_adapter_is_merged_where_transformers_would_put_it() {
-    let (made, team) = (MadeCheckpoint::of("oracle/dense"), ThreadPool::new(2));
+    let made = MadeCheckpoint::of("oracle/dense");
+    let team = ThreadPool::new(2);
     let weight: Vec<f64> = floats(&made.tensors[OUT]);
     type ConfigEdit<'a> = &'a dyn Fn(&mut Value);
     let scales: [(&str, f64, ConfigEdit<'_>); 4] = [
@@ -292,11 +297,13 @@ fn an_adapter_is_merged_where_transformers_would_put_it() {
 /// is added to its rows and rounded once.
 #[test]
 fn an_adapter_of_one_projection_goes_to_its_rows() {
-    let (made, team) = (MadeCheckpoint::of("oracle_vl/vl_bf16_sharded"), ThreadPool::new(2));
+    let made = MadeCheckpoint::of("oracle_vl/vl_bf16_sharded");
+    let team = ThreadPool::new(2);
     let (base, _base) = open(&made);
     let name = "vision_model.radio_model.model.blocks.0.attn.qkv.weight";
     let own = base.tensor(name).unwrap();
-    let (rows, inputs) = (own.shape()[0] / 3, own.shape()[1]);
+    let rows = own.shape()[0] / 3;
+    let inputs = own.shape()[1];
     let weight = own.to_f32().unwrap();
     let tensors = factors("model.vision_model.encoder.layer.0.attention.k_proj", 2, [rows, inputs]);
     let dir = adapter(&tensors, |_| ());
@@ -317,7 +324,8 @@ fn an_adapter_of_one_projection_goes_to_its_rows() {
 
 #[test]
 fn an_adapter_that_would_be_merged_wrongly_is_refused() {
-    let (made, team) = (MadeCheckpoint::of("oracle/dense"), ThreadPool::new(1));
+    let made = MadeCheckpoint::of("oracle/dense");
+    let team = ThreadPool::new(1);
     let plain = factors("backbone.layers.3.mixer.o_proj", 2, [72, 60]);
     let a = "base_model.model.backbone.layers.3.mixer.o_proj.lora_A.weight";
     let over = |dir: &TempDir| open(&made).0.with_adapter(dir.path(), &team);

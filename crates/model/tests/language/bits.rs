@@ -25,12 +25,15 @@ fn offload(cpu: &mut CpuBackend, own: &Sequence) -> HostState {
 fn every_segmentation_gives_the_bits_of_the_whole_prompt() {
     for case in OracleCase::all() {
         let ids = case.ids("prompt_a");
-        let (mut cpu, mut own) = (case.open(), sequence(0));
+        let mut cpu = case.open();
+        let mut own = sequence(0);
         let whole = run(&mut cpu, &mut own, &ids);
         let state = offload(&mut cpu, &own);
         for segments in case.segmentations() {
-            let (mut cpu, mut own) = (case.open(), sequence(0));
-            let (mut logits, mut first) = (Vec::new(), 0);
+            let mut cpu = case.open();
+            let mut own = sequence(0);
+            let mut logits = Vec::new();
+            let mut first = 0;
             for length in &segments {
                 logits.extend(run(&mut cpu, &mut own, &ids[first..first + length]));
                 first += length;
@@ -113,7 +116,8 @@ fn together(case: &OracleCase, plans: &[SegmentPlan], slots: &[u32]) -> Vec<Vec<
 #[test]
 fn a_batch_gives_each_sequence_the_bits_it_has_alone() {
     for case in OracleCase::all() {
-        let (a, b) = (case.ids("prompt_a"), case.ids("prompt_b"));
+        let a = case.ids("prompt_a");
+        let b = case.ids("prompt_b");
         let half = b.len() / 2;
         let plans = [
             SegmentPlan { pieces: vec![a.len() - 3, 1, 1, 1], ids: a.clone() },
@@ -135,7 +139,8 @@ fn a_batch_gives_each_sequence_the_bits_it_has_alone() {
 #[test]
 fn only_wanted_rows_have_logits_and_they_are_the_same_bits() {
     for case in OracleCase::all() {
-        let (a, b) = (case.ids("prompt_a"), case.ids("prompt_b"));
+        let a = case.ids("prompt_a");
+        let b = case.ids("prompt_b");
         let width = case.vocabulary();
         let alone = [&a, &b].map(|ids| run(&mut case.open(), &mut sequence(0), ids));
         let mut cpu = case.open();

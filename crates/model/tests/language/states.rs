@@ -30,7 +30,8 @@ impl StateFixture {
             let ids = case.ids("prompt_a");
             // After the first page if the prompt is long enough, and in the middle of a page.
             let cut = if ids.len() > 200 { 150 } else { ids.len() / 2 };
-            let (mut cpu, mut own) = (case.open(), sequence(0));
+            let mut cpu = case.open();
+            let mut own = sequence(0);
             run(&mut cpu, &mut own, &ids[..cut]);
             let want = run(&mut cpu, &mut own, &ids[cut..]);
             let mut cpu = case.open();
@@ -124,7 +125,8 @@ fn an_offloaded_sequence_is_restored_into_another_backend() {
 #[test]
 fn a_used_slot_starts_anew() {
     for case in OracleCase::all() {
-        let (a, b) = (case.ids("prompt_a"), case.ids("prompt_b"));
+        let a = case.ids("prompt_a");
+        let b = case.ids("prompt_b");
         let want = run(&mut case.open(), &mut sequence(0), &b);
         let mut cpu = case.open();
         run(&mut cpu, &mut sequence(0), &a);
@@ -156,7 +158,8 @@ fn all_nan(offloaded: &HostState) -> HostState {
 #[test]
 fn not_a_number_ends_one_sequence_and_touches_no_other() {
     for case in OracleCase::all() {
-        let (a, b) = (case.ids("prompt_a"), case.ids("prompt_b"));
+        let a = case.ids("prompt_a");
+        let b = case.ids("prompt_b");
         let want = run(&mut case.open(), &mut sequence(0), &b);
         let mut cpu = case.open();
         let sick: Vec<Page> = pages(8..16);
@@ -166,7 +169,8 @@ fn not_a_number_ends_one_sequence_and_touches_no_other() {
         cpu.restore(&all_nan(&offloaded).into_offloaded(), Slot(1), &sick).unwrap();
 
         // It is between two healthy ones.
-        let (before, after) = (sequence(0), sequence(2));
+        let before = sequence(0);
+        let after = sequence(2);
         let batch = [
             before.span(&b, &[], LogitRows::All),
             ill.span(&a[..3], &[], LogitRows::Last),
@@ -234,7 +238,9 @@ fn batches_that_do_not_fit_are_refused_whole() {
     let all = pages(0..3);
     let own =
         |slot, pages: &'static [u32]| Sequence::new(Slot(slot), pages.iter().copied().map(Page).collect());
-    let (good, far, short) = (own(0, &[0, 1]), own(2, &[0]), own(1, &[]));
+    let good = own(0, &[0, 1]);
+    let far = own(2, &[0]);
+    let short = own(1, &[]);
     run(&mut cpu, &mut own(0, &[0, 1]), &[5, 6]);
     cpu.run(&[]).unwrap();
     let mut span = good.span(&[1; 9], &[], LogitRows::Nothing);

@@ -69,7 +69,8 @@ impl OracleCase {
 #[test]
 fn logits_and_logprobs_of_a_whole_prompt() {
     for case in OracleCase::all() {
-        let (outputs, bounds) = (case.forward("prompt_a", 0), case.bounds());
+        let outputs = case.forward("prompt_a", 0);
+        let bounds = case.bounds();
         let truth = case.floats("a.logits_ref64");
         case.near("logits", &outputs.logits, &truth, bounds.logits);
         case.nearest("logits", &outputs.logits, &truth, bounds.logits_largest);
@@ -103,7 +104,9 @@ fn record_probes(cpu: &mut CpuBackend) -> RecordedProbes {
 #[test]
 fn the_residual_stream_layer_by_layer_and_the_routers() {
     for case in OracleCase::all() {
-        let (mut cpu, bounds, ids) = (case.open(), case.stored_bounds(), case.ids("prompt_a"));
+        let mut cpu = case.open();
+        let bounds = case.stored_bounds();
+        let ids = case.ids("prompt_a");
         let probes = record_probes(&mut cpu);
         sequence(0).run(&mut cpu, &ids, &[], LogitRows::All).unwrap();
         let text = &case.weights.config.text;
@@ -128,10 +131,13 @@ fn the_residual_stream_layer_by_layer_and_the_routers() {
 #[test]
 fn states_after_a_prompt() {
     for case in OracleCase::all() {
-        let (mut cpu, bounds, ids) = (case.open(), case.stored_bounds(), case.ids("prompt_a"));
+        let mut cpu = case.open();
+        let bounds = case.stored_bounds();
+        let ids = case.ids("prompt_a");
         let mut own = sequence(1);
         own.run(&mut cpu, &ids, &[], LogitRows::Nothing).unwrap();
-        let (mut recurrent, mut attended) = (0, 0);
+        let mut recurrent = 0;
+        let mut attended = 0;
         for layer in 0..case.weights.config.text.layers.len() {
             if let Some((conv, ssm)) = cpu.state(layer, own.slot()) {
                 let name = format!("a.state.{layer}");
@@ -167,7 +173,8 @@ fn greedy_continuation() {
         let tokens = case.ints("a.decode.tokens");
         let outputs = case.forward("prompt_a", tokens.len());
         assert_eq!(outputs.decode_tokens, tokens, "{}", case.name);
-        let (truth, bound) = (case.floats("a.decode.logits_ref64"), case.bounds().logits);
+        let truth = case.floats("a.decode.logits_ref64");
+        let bound = case.bounds().logits;
         case.near("decoded logits", &outputs.decode_logits, &truth, bound);
         let other = case.forward("prompt_b", 12);
         assert_eq!(other.decode_tokens, case.ints("b.decode.tokens"), "{} b", case.name);
@@ -178,7 +185,8 @@ fn greedy_continuation() {
 #[test]
 fn a_recorded_continuation_fed_token_by_token() {
     for case in OracleCase::all() {
-        let (mut cpu, mut own) = (case.open(), sequence(0));
+        let mut cpu = case.open();
+        let mut own = sequence(0);
         let tokens = case.ints("a.decode.tokens");
         own.run(&mut cpu, &case.ids("prompt_a"), &[], LogitRows::Last).unwrap();
         let mut logits = cpu.logits(0).unwrap().to_vec();
@@ -193,7 +201,8 @@ fn a_recorded_continuation_fed_token_by_token() {
 #[test]
 fn vectors_replace_embeddings() {
     for case in OracleCase::all() {
-        let (mut cpu, mut own) = (case.open(), sequence(2));
+        let mut cpu = case.open();
+        let mut own = sequence(2);
         let feature = cpu.store_rows(&case.floats("emb.override")).unwrap();
         let positions = case.ids("emb_positions");
         let inset = |(row, at): (usize, &u32)| ImageInset { at: *at, len: 1, feature, row: row as u32 };
@@ -211,7 +220,8 @@ fn vectors_replace_embeddings() {
 #[test]
 fn sampled_tokens_carry_the_oracles_logprobs_and_entropy() {
     for case in OracleCase::all() {
-        let (mut cpu, ids) = (case.open(), case.ids("prompt_a"));
+        let mut cpu = case.open();
+        let ids = case.ids("prompt_a");
         sequence(0).run(&mut cpu, &ids, &[], LogitRows::All).unwrap();
         for (temperature, name) in [(1.0, "a.logprob_ref64.t1.0"), (0.7, "a.logprob_ref64.t0.7")] {
             let allowed: Vec<AllowedTokens> =

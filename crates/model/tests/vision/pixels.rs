@@ -222,7 +222,8 @@ proptest! {
         let thumbnail = naive(&scaled, (width, height), (16, 16));
         let got = &prepared.tiles[prepared.tiles.len() - 1].pixels;
         for (index, want) in thumbnail.iter().enumerate() {
-            let (pixel, channel) = (index / 3, index % 3);
+            let pixel = index / 3;
+            let channel = index % 3;
             let want = (want - f64::from(config.mean[channel])) / f64::from(config.std[channel]);
             prop_assert!((f64::from(got[channel * 256 + pixel]) - want).abs() <= 1e-4);
         }

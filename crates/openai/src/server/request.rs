@@ -193,7 +193,9 @@ impl ChatRequest {
 /// Upper bound of the number of values in a JSON body: it counts opening brackets and separators
 /// outside of strings.
 fn pieces(body: &[u8]) -> usize {
-    let (mut count, mut is_text, mut is_escaped) = (0, false, false);
+    let mut count = 0;
+    let mut is_text = false;
+    let mut is_escaped = false;
     for byte in body {
         match byte {
             _ if is_escaped => is_escaped = false,
@@ -306,7 +308,8 @@ fn messages(keys: &mut RequestKeys, limits: &ChatLimits) -> ApiResult<Vec<ChatMe
         None => return Err(keys.missing("messages")),
     };
     if list.is_empty() || list.len() > limits.messages_max {
-        let (count, most) = (list.len(), limits.messages_max);
+        let count = list.len();
+        let most = limits.messages_max;
         return Err(ApiError::invalid("messages", format!("there are {count} messages; send 1 to {most}")));
     }
     let mut images_left = limits.images_max;

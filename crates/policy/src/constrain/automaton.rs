@@ -228,7 +228,8 @@ mod tests {
         assert_eq!(automaton.either(text, end), Err(JoinFailure::Ambiguous));
         // The alternatives share more ids than a recursion could follow.
         let alike = |last: u32| std::iter::repeat_n(7, 100_000).chain([last]).collect::<Vec<_>>();
-        let (left, right) = (automaton.chain(&alike(1), end), automaton.chain(&alike(2), end));
+        let left = automaton.chain(&alike(1), end);
+        let right = automaton.chain(&alike(2), end);
         assert!(matches!(automaton.either(left, right), Err(JoinFailure::TooLarge(_))));
     }
 
@@ -239,9 +240,11 @@ mod tests {
             let mut automaton = Automaton::default();
             assert_eq!(automaton.check_limits(), Ok(()));
             fill(&mut automaton);
-            let (fits, end) = (automaton.check_limits(), automaton.end());
+            let fits = automaton.check_limits();
+            let end = automaton.end();
             let way = automaton.chain(&[1], end);
-            let (left, right) = (automaton.chain(&[7], way), automaton.chain(&[7], end));
+            let left = automaton.chain(&[7], way);
+            let right = automaton.chain(&[7], end);
             let joined = automaton.either(left, right).map(drop);
             assert_eq!(
                 joined,

@@ -300,10 +300,13 @@ impl NumberRange {
         let digits_max = self.to.to_string().len();
         let Ok(value) = begun.parse::<u128>() else { return Vec::new() };
         let longer = if begun == "0" { 0 } else { digits_max.saturating_sub(begun.len()) as u32 };
-        let (from, to) = (u128::from(self.from), u128::from(self.to));
+        let from = u128::from(self.from);
+        let to = u128::from(self.to);
         let ends = (0..=longer).filter_map(|digits| {
-            let (low, span) = (value * 10u128.pow(digits), 10u128.pow(digits));
-            let (least, most) = (from.max(low), to.min(low + span - 1));
+            let low = value * 10u128.pow(digits);
+            let span = 10u128.pow(digits);
+            let least = from.max(low);
+            let most = to.min(low + span - 1);
             (least <= most).then(|| (digits, least - low, most - low))
         });
         ends.collect()
@@ -316,7 +319,8 @@ impl NumberRange {
         if digits.starts_with('0') {
             return digits == "0" && self.from == 0;
         }
-        let (mut low, mut span) = (value, 1u64);
+        let mut low = value;
+        let mut span = 1u64;
         while low <= self.to {
             if low.saturating_add(span - 1) >= self.from {
                 return true;

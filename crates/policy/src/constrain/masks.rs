@@ -66,7 +66,8 @@ impl TokenMasks {
         let open = masks.add_texts(texts);
         // Steps with the same ids have the same set, and texts that the same ids close have the
         // same sets.
-        let (mut known, mut closed) = (HashMap::new(), HashMap::new());
+        let mut known = HashMap::new();
+        let mut closed = HashMap::new();
         let mut ids_counted = 0usize;
         for (node, node_id) in automaton.nodes().iter().zip(0..) {
             match node {

@@ -365,7 +365,8 @@ fn check_length(literal: &str, path: &str) -> Result<(), SchemaError> {
     if literal.len() <= LITERAL_BYTES_MAX {
         return Ok(());
     }
-    let (literal, bytes) = (cut(literal), literal.len());
+    let bytes = literal.len();
+    let literal = cut(literal);
     wrong(path, format!("{literal}… has {bytes} bytes; names and literals may have {LITERAL_BYTES_MAX}"))
 }
 
@@ -387,7 +388,8 @@ fn whole(map: &Map<String, Value>, path: &str) -> Result<ValueShape, SchemaError
     };
     let from = [bound("minimum", 0)?, bound("exclusiveMinimum", 1)?].into_iter().flatten().max();
     let to = [bound("maximum", 0)?, bound("exclusiveMaximum", -1)?].into_iter().flatten().min();
-    let (from, to) = (from.unwrap_or(-WHOLE_MAX), to.unwrap_or(WHOLE_MAX));
+    let from = from.unwrap_or(-WHOLE_MAX);
+    let to = to.unwrap_or(WHOLE_MAX);
     if from > to {
         return wrong(path, format!("no whole number is from {from} to {to}"));
     }
@@ -433,7 +435,8 @@ impl AutomatonBuilder<'_, '_> {
     /// came before.
     fn object(&mut self, properties: &[SchemaProperty], next: NodeId) -> Result<NodeId, ConstraintError> {
         let close = self.fixed("}", next)?;
-        let (mut first, mut later) = (close, close);
+        let mut first = close;
+        let mut later = close;
         for SchemaProperty { name, shape, is_required } in properties.iter().rev() {
             let value = self.shape(shape, later)?;
             let begun = self.fixed(&format!("{name}:"), value)?;

@@ -125,7 +125,8 @@ impl TestVocabulary {
 
     /// Greedy encoding with the longest piece that fits.
     fn encode(&self, text: &str) -> Vec<u32> {
-        let (mut ids, mut rest) = (Vec::new(), text.as_bytes());
+        let mut ids = Vec::new();
+        let mut rest = text.as_bytes();
         while !rest.is_empty() {
             let fits =
                 (MARKS..self.pieces.len() as u32).filter(|id| rest.starts_with(&self.pieces[*id as usize]));
@@ -206,7 +207,8 @@ fn walk(
     taste: &mut TokenChooser<'_>,
 ) -> ConstrainedWalk {
     let mut cursor = ConstraintCursor::new(constraint);
-    let (mut ids, mut forced) = (Vec::new(), Vec::new());
+    let mut ids = Vec::new();
+    let mut forced = Vec::new();
     loop {
         let (id, only) = match cursor.next() {
             NextToken::Done => return ConstrainedWalk { ids, forced, finish: cursor.finish_reason() },
@@ -272,7 +274,8 @@ fn a_grammar_without_one_layout_is_refused() {
 #[test]
 fn every_walk_is_read_and_fits() {
     let mut actions = BTreeSet::new();
-    let (mut cut, mut stopped) = (0, 0);
+    let mut cut = 0;
+    let mut stopped = 0;
     for seed in 0..24 {
         let mut rng = ChaCha12Rng::seed_from_u64(seed);
         let book = TestVocabulary::random(seed);
@@ -672,7 +675,8 @@ fn every_sampled_reply_matches_the_schema_and_fits() {
     let all: Vec<_> = all.chain([(Schema::any_object(), None)]).collect();
     for seed in 0..2 {
         let book = TestVocabulary::random(seed);
-        let (lexicon, mut rng) = (book.lexicon(), ChaCha12Rng::seed_from_u64(seed));
+        let lexicon = book.lexicon();
+        let mut rng = ChaCha12Rng::seed_from_u64(seed);
         let letters = SharedTransitions::of(&lexicon);
         for (schema, source) in &all {
             let compile = |max_tokens| Constraint::of_schema(schema, &lexicon, &letters, max_tokens);

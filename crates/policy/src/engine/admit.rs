@@ -195,7 +195,8 @@ impl Engine {
     fn free_capacity(&mut self, need: &StepDemand, keep: SessionId) -> Result<bool, DeviceLost> {
         loop {
             let slots = self.allocator.free_slots() - self.snapshots.slots_left();
-            let (slots_lack, pages_lack) = (slots < need.slots, self.allocator.free_pages() < need.pages);
+            let slots_lack = slots < need.slots;
+            let pages_lack = self.allocator.free_pages() < need.pages;
             if !slots_lack && !pages_lack {
                 return Ok(true);
             }

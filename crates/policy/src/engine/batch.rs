@@ -336,7 +336,8 @@ impl Engine {
         let micros = began.elapsed().as_secs_f64() * 1e6;
         for id in batch {
             let Some(session) = self.sessions.get_mut(id) else { continue };
-            let (own, decodes) = (rows_of(session), session.is_decoding());
+            let own = rows_of(session);
+            let decodes = session.is_decoding();
             let Some(step) = &mut session.step else { continue };
             let arrived = step.arrived;
             let queued = || began.duration_since(arrived).as_micros() as u64;

@@ -312,7 +312,8 @@ impl StepCosts {
 impl Engine {
     /// Continues a reply after its prompt started or a token was sampled.
     pub(super) fn proceed(&mut self, id: SessionId) {
-        let (chunk, newest) = (self.settings.chunk, self.weight_versions.newest());
+        let chunk = self.settings.chunk;
+        let newest = self.weight_versions.newest();
         let Some(session) = self.sessions.get_mut(&id) else { return };
         let version = session.pinned.unwrap_or(newest);
         if let Some(reason) = session.proceed(chunk, version) {

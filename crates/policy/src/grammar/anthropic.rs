@@ -84,7 +84,8 @@ fn read(text: &str, image: Size, parsed: &mut ParsedCall) -> Result<Action, Stri
         Value::Array(blocks) => blocks,
         block => vec![block],
     };
-    let (mut actions, mut texts) = (Vec::new(), Vec::new());
+    let mut actions = Vec::new();
+    let mut texts = Vec::new();
     for block in &blocks {
         match block["type"].as_str() {
             Some("text") => texts.push(block["text"].as_str().ok_or("text.text is missing")?),

@@ -264,7 +264,8 @@ fn inner(action: &Action, element: &str, aim: &ImageSpace) -> Option<Value> {
         Action::Wait { seconds } if *seconds <= 10 => json!({ "action": "wait", "seconds": seconds }),
         Action::Answer { content } => json!({ "action": "answer", "content": content }),
         Action::Drag { from: Some(from), to } => {
-            let ((x, y), (to_x, to_y)) = (aim.whole(*from), aim.whole(*to));
+            let (x, y) = aim.whole(*from);
+            let (to_x, to_y) = aim.whole(*to);
             json!({ "action": "drag", "element": element, "x": x, "y": y, "to_x": to_x, "to_y": to_y })
         }
         Action::SelectTab { index } => json!({ "action": "select_tab", "index": index }),

@@ -168,7 +168,8 @@ fn parse_action(given: &Map<String, Value>, image: Size, parsed: &mut ParsedCall
 
 /// The wheel turns in one direction at a time, so the larger distance counts.
 fn scroll(at: PagePoint, fields: &ActionFields) -> Result<Action, String> {
-    let (x, y) = (fields.number("scroll_x"), fields.number("scroll_y"));
+    let x = fields.number("scroll_x");
+    let y = fields.number("scroll_y");
     let (far, back, on) = match x.abs() > y.abs() {
         true => (x, ScrollDirection::Left, ScrollDirection::Right),
         false => (y, ScrollDirection::Up, ScrollDirection::Down),
@@ -261,7 +262,8 @@ fn items(action: &Action, image: Size) -> Option<Vec<Value>> {
             Some(vec![call(json!({ "type": "keypress", "keys": [key] })); usize::from(*times)])
         }
         Action::Drag { from: Some(from), to } => {
-            let ((x, y), (to_x, to_y)) = (pixel(from), pixel(to));
+            let (x, y) = pixel(from);
+            let (to_x, to_y) = pixel(to);
             one(json!({ "type": "drag", "path": [{ "x": x, "y": y }, { "x": to_x, "y": to_y }] }))
         }
         Action::Wait { seconds: 0 } => one(json!({ "type": "screenshot" })),

@@ -72,7 +72,8 @@ fn a_reply_without_end_is_not_read() {
 
 #[test]
 fn each_grammar_writes_what_it_is_for() {
-    let (marks, at) = (marks(), PagePoint { x: 130.0, y: 310.0 });
+    let marks = marks();
+    let at = PagePoint { x: 130.0, y: 310.0 };
     let view = ViewedPage { image: IMAGE, marks: Some(&marks) };
     let write = Action::Write { into: Some(at), content: "blue mug".into(), press_enter: true };
     let answer = Action::Answer { content: "42".into() };

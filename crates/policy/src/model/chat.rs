@@ -265,7 +265,8 @@ mod tests {
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
     async fn one_automaton_is_built_per_schema_and_one_at_a_time() {
-        let (schemas, works) = (Arc::new(SchemaCache::default()), Arc::new(BuildCounters::default()));
+        let schemas = Arc::new(SchemaCache::default());
+        let works = Arc::new(BuildCounters::default());
         let forms = [
             key(r#"{"a":1,"b":2}"#, 10),
             key(r#"{"b":2,"a":1}"#, 10),
@@ -274,7 +275,9 @@ mod tests {
         ];
         // All at once, each three times.
         let requests = forms.iter().cycle().take(12).map(|form| {
-            let (schemas, works, form) = (schemas.clone(), works.clone(), form.clone());
+            let schemas = schemas.clone();
+            let works = works.clone();
+            let form = form.clone();
             tokio::spawn(async move { get(&schemas, &works, form).await })
         });
         let mut got = Vec::new();
@@ -291,7 +294,8 @@ mod tests {
 
     #[tokio::test]
     async fn a_repeated_schema_is_cached_and_a_failed_one_is_not() {
-        let (schemas, works) = (Arc::new(SchemaCache::default()), Arc::new(BuildCounters::default()));
+        let schemas = Arc::new(SchemaCache::default());
+        let works = Arc::new(BuildCounters::default());
         let usual = get(&schemas, &works, key("usual", 1)).await;
         let first = get(&schemas, &works, key("first", 1)).await;
         for other in 0..SCHEMAS_MAX {

@@ -145,7 +145,8 @@ impl ModelPolicy {
             grammar: None,
             processor: Some(processor_sha256(&vision, config)),
         };
-        let (vocabulary, version) = (model.text.vocabulary, PolicyVersion(0));
+        let vocabulary = model.text.vocabulary;
+        let version = PolicyVersion(0);
         let settings = settings(config, &model, (version, named.vision));
         let capacity = capacity(config, &settings, &vision, model.text.hidden);
         let backend = match (&config.backend, gpu) {

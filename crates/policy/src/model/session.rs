@@ -116,7 +116,8 @@ impl ModelSession {
     /// Decoding and cutting take tens of milliseconds of CPU time, so they run on a blocking
     /// thread.
     async fn picture(&self, step: u32, screenshot: &Screenshot) -> Result<Arc<TiledImage>, PolicyError> {
-        let (shared, screenshot) = (self.shared.clone(), screenshot.clone());
+        let shared = self.shared.clone();
+        let screenshot = screenshot.clone();
         let preparing = tokio::task::spawn_blocking(move || {
             prompt::picture(&screenshot.bytes, &shared.vision, shared.resample).map_err(|why| why.to_string())
         });
@@ -127,7 +128,8 @@ impl ModelSession {
     /// The texts of the next turn.
     fn turn_text(&mut self, last_outcome: Option<&Outcome>) -> TurnText {
         let outcome = last_outcome.map(prompt::outcome_text).unwrap_or_default();
-        let (template, SessionOpening { goal, session, .. }) = (&self.shared.template, &self.opening);
+        let template = &self.shared.template;
+        let SessionOpening { goal, session, .. } = &self.opening;
         match self.keep() {
             ContextPolicy::Fresh => {
                 if let Some(last) = self.past_replies.last_mut() {

@@ -177,7 +177,8 @@ impl ChatService {
 
     /// Builds the segment of the messages from an index on, with images cut into tiles.
     async fn build_segment(&self, received: Vec<ChatMessage>, from: usize) -> ApiResult<TokenSegment> {
-        let (chat_engine, shared) = (self.chat_engine.clone(), Arc::new(received));
+        let chat_engine = self.chat_engine.clone();
+        let shared = Arc::new(received);
         let messages = shared.clone();
         run_blocking(move || pictures_fit(&chat_engine, &messages, from)).await?;
         let mut pictures: Vec<Arc<TiledImage>> = Vec::new();
@@ -450,7 +451,8 @@ fn pictures_of(received: &[ChatMessage], from: usize) -> impl Iterator<Item = (u
 /// Refuses more images than fit before one is decoded, because pixels take far more memory than the
 /// file.
 fn pictures_fit(chat_engine: &ChatEngine, messages: &[ChatMessage], from: usize) -> ApiResult<()> {
-    let (mut rows, most) = (0u64, chat_engine.context_tokens_max());
+    let mut rows = 0u64;
+    let most = chat_engine.context_tokens_max();
     for (index, encoded) in pictures_of(messages, from) {
         rows += u64::from(chat_engine.picture_rows(encoded).map_err(|why| unreadable(index, &why))?);
         if rows >= u64::from(most) {

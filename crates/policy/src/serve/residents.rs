@@ -36,7 +36,8 @@ impl SessionMessage {
     /// Whether a message equals this one. Text never replaces ids that a client sent, and ids must
     /// equal the ones held.
     pub fn matches(&self, digest: &MessageDigest) -> bool {
-        let (own, sent) = (self.message.ids, digest.ids);
+        let own = self.message.ids;
+        let sent = digest.ids;
         self.message.text_digest == digest.text_digest && (own == sent || (self.is_sampled && sent.is_none()))
     }
 }

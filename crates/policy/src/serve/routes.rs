@@ -63,7 +63,8 @@ impl ChatRoutes {
         stop: CancellationToken,
         cut: CancellationToken,
     ) -> Self {
-        let (requests, queue) = (chats.config.requests_max, chats.config.queue_max);
+        let requests = chats.config.requests_max;
+        let queue = chats.config.queue_max;
         Self {
             access: Arc::new(access),
             admission: Arc::new(Semaphore::new(requests + queue)),
@@ -100,7 +101,8 @@ impl ChatRoutes {
         B::Data: Send,
         B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
-        let (path, method) = (request.uri().path().to_owned(), request.method().clone());
+        let path = request.uri().path().to_owned();
+        let method = request.method().clone();
         if path == "/health" {
             return Ok(self.health());
         }
@@ -293,7 +295,8 @@ impl ChatRoutes {
 /// Reads a body to its end. Each part is copied and freed, because a part of a single byte keeps
 /// its whole buffer alive.
 async fn read_body<B: Body>(body: B) -> Result<Bytes, B::Error> {
-    let (mut body, mut whole) = (std::pin::pin!(body), BytesMut::new());
+    let mut body = std::pin::pin!(body);
+    let mut whole = BytesMut::new();
     while let Some(frame) = body.frame().await {
         if let Ok(data) = frame?.into_data() {
             whole.put(data);

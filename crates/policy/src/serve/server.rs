@@ -82,7 +82,8 @@ impl ChatEndpoint {
         grace: Duration,
     ) -> usize {
         let Self { listener, access, config, .. } = self;
-        let (tasks, cut) = (TaskTracker::new(), CancellationToken::new());
+        let tasks = TaskTracker::new();
+        let cut = CancellationToken::new();
         let connection_permits = Arc::new(Semaphore::new(config.connections_max));
         let chats = Arc::new(ChatService::new(chat_engine, config));
         let routes = ChatRoutes::new(access, chats.clone(), tasks.clone(), stop.clone(), cut.clone());
@@ -96,7 +97,9 @@ impl ChatEndpoint {
             let Some((permit, accepted)) = stop.run_until_cancelled(next).await else { break };
             match accepted {
                 Ok((stream, _)) => {
-                    let (routes, stop, cut) = (routes.clone(), stop.clone(), cut.clone());
+                    let routes = routes.clone();
+                    let stop = stop.clone();
+                    let cut = cut.clone();
                     tasks.spawn(async move {
                         serve_connection(stream, routes, stop, cut).await;
                         drop(permit);

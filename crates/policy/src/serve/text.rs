@@ -161,7 +161,8 @@ mod tests {
     fn assemble(tokenizer: &Tokenizer, stops: &[String], ids: &[u32]) -> (Vec<String>, String) {
         let mut unfolding = TextAssembler::new(tokenizer, stops, true, true);
         let mut parts = Vec::new();
-        let (mut received, mut logprobs) = (Vec::new(), 0);
+        let mut received = Vec::new();
+        let mut logprobs = 0;
         let deltas: Vec<ChatDelta> = ids.iter().filter_map(|id| unfolding.push(watched(*id))).collect();
         for delta in deltas.into_iter().chain([unfolding.finish()]) {
             received.extend(delta.token_ids.unwrap());

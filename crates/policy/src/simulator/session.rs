@@ -249,7 +249,8 @@ impl SimulatedSession {
 
     /// An image with unique tiles.
     fn picture(&self) -> Arc<TiledImage> {
-        let (count, rows) = (self.sizes(self.step).tiles as usize, self.rows_per_tile);
+        let count = self.sizes(self.step).tiles as usize;
+        let rows = self.rows_per_tile;
         let tile = |tile: usize| {
             let mut hash = [0; 32];
             hash[..8].copy_from_slice(&self.trajectory.to_le_bytes());

@@ -109,7 +109,8 @@ fn a_simulated_session_builds_the_segments_of_a_conversation() {
         for step in 0..4 {
             let (kept, prompt) = actor.take_prompt();
             let positioned = &prompt.pictures[0];
-            let (at, rows) = (positioned.at, positioned.picture.rows());
+            let at = positioned.at;
+            let rows = positioned.picture.rows();
             let span = ImageSpan {
                 step,
                 token_start: at,
@@ -137,7 +138,8 @@ fn a_simulated_session_builds_the_segments_of_a_conversation() {
 fn a_session_alone_is_accounted_for_step_by_step() {
     let settings = small(1);
     let outcome = run_on("h200", &settings);
-    let (config, device) = (Config::published(), DeviceSpec::named("h200").unwrap());
+    let config = Config::published();
+    let device = DeviceSpec::named("h200").unwrap();
     let of = |used| outcome.time.micros_of(used) as f64 / 1e6 / outcome.steps as f64;
     let near = |got: f64, want: f64| (got / want - 1.0).abs() < 0.1;
     let seconds = |parts: &[_]| furrow_model::floor::seconds(parts, device);
@@ -180,7 +182,8 @@ fn of_work(work: Workload, sessions: usize) -> SimulatorSettings {
 fn a_uniform_workload_equals_its_mix() {
     let of_mix = small(4);
     let work = Workload::uniform(&of_mix.mix, 3);
-    let (of_mix, of_work) = (run_on("h200", &of_mix), run_on("h200", &of_work(work, 4)));
+    let of_mix = run_on("h200", &of_mix);
+    let of_work = run_on("h200", &of_work(work, 4));
     assert_eq!((of_work.steps, of_work.time), (of_mix.steps, of_mix.time));
 }
 

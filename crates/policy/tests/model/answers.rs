@@ -22,7 +22,9 @@ fn gathered(events: &[Value]) -> Value {
     let (counted, parts) = events.split_last().unwrap();
     assert_eq!(counted["choices"], json!([]));
     let mut content = String::new();
-    let (mut token_ids, mut logprobs, mut finish) = (None, None, Value::Null);
+    let mut token_ids = None;
+    let mut logprobs = None;
+    let mut finish = Value::Null;
     let grow = |all: &mut Option<Vec<Value>>, part: &Value| {
         if let Some(part) = part.as_array() {
             all.get_or_insert_default().extend(part.iter().cloned());
@@ -164,7 +166,8 @@ async fn the_likeliest_tokens_are_those_of_one_pass() {
         (payload["temperature"], payload["seed"]) = (json!(temperature), json!(seed));
         (payload["logprobs"], payload["top_logprobs"]) = (json!(true), json!(top));
         let answer = ChatWorker::expect_ok(worker.ask(&payload).await);
-        let (prompt, reply) = (ids(&answer["prompt_token_ids"]), ids(&answer["choices"][0]["token_ids"]));
+        let prompt = ids(&answer["prompt_token_ids"]);
+        let reply = ids(&answer["choices"][0]["token_ids"]);
         let all = [&prompt[..], &reply].concat();
         let mut cpu =
             CpuBackend::open(weights.clone(), capacity_for(all.len(), 0, 0), 2, ProductPrecision::Float32)
@@ -238,7 +241,8 @@ async fn pictures_that_cannot_be_shown_are_not_decoded() {
 /// Begins a chat and sends its body later.
 async fn begin(worker: &ChatWorker, body: &str) -> TcpStream {
     let mut stream = TcpStream::connect(worker.address).await.unwrap();
-    let (address, bytes) = (worker.address, body.len());
+    let address = worker.address;
+    let bytes = body.len();
     let head = format!(
         "POST /v1/chat/completions HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\nContent-Length: {bytes}\r\n\r\n"
     );

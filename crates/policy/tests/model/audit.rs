@@ -31,7 +31,9 @@ async fn acted(share: f64) -> Vec<Vec<(PolicyReply, Trace)>> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_prefill_path_gives_what_was_recorded() {
-    let (all, some, none) = (acted(1.0).await, acted(0.4).await, acted(0.0).await);
+    let all = acted(1.0).await;
+    let some = acted(0.4).await;
+    let none = acted(0.0).await;
     let mut counts = (0, 0);
     for ((all, some), none) in all.iter().flatten().zip(some.iter().flatten()).zip(none.iter().flatten()) {
         assert_eq!(all.1.tokens, none.1.tokens, "an audit changes no sampled token");

@@ -56,7 +56,8 @@ async fn start_with(grace: Duration, change: impl FnOnce(&mut PolicyFile)) -> Ch
     let sessions = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let listening = WorkerListeners { sessions, chats: Some(endpoint) };
     let stop = CancellationToken::new();
-    let (job, name) = (config.clone(), Id::new("p").unwrap());
+    let job = config.clone();
+    let name = Id::new("p").unwrap();
     let running = furrow_policy::run(
         job,
         name,
@@ -153,7 +154,8 @@ pub fn text(answer: &Value) -> &str {
 
 /// Tokens of the prompt, how many of them were cached, and how many were computed.
 pub fn counts(answer: &Value) -> (u64, u64, u64) {
-    let (usage, details) = (&answer["usage"], &answer["usage"]["prompt_tokens_details"]);
+    let usage = &answer["usage"];
+    let details = &answer["usage"]["prompt_tokens_details"];
     let of = |value: &Value| value.as_u64().unwrap_or_else(|| panic!("{answer}"));
     (of(&usage["prompt_tokens"]), of(&details["cached_tokens"]), of(&details["prefilled_tokens"]))
 }
@@ -220,7 +222,8 @@ async fn ids_are_the_templates_and_log_probs_those_of_one_pass() {
     payload["temperature"] = json!(1);
     payload["seed"] = json!(5);
     let answer = ChatWorker::expect_ok(worker.ask(&payload).await);
-    let (prompt, reply) = (ids(&answer["prompt_token_ids"]), ids(&answer["choices"][0]["token_ids"]));
+    let prompt = ids(&answer["prompt_token_ids"]);
+    let reply = ids(&answer["choices"][0]["token_ids"]);
     let template = template();
     let want = [
         template.render_first("", &[ChatContent::Text("Name a colour.")]).ids,
@@ -244,7 +247,8 @@ async fn ids_are_the_templates_and_log_probs_those_of_one_pass() {
     assert_eq!(content.len(), reply.len());
     let mut bytes = Vec::new();
     for (at, entry) in content.iter().enumerate() {
-        let (got, want) = (entry["logprob"].as_f64().unwrap(), f64::from(whole[prompt.len() + at - 1]));
+        let got = entry["logprob"].as_f64().unwrap();
+        let want = f64::from(whole[prompt.len() + at - 1]);
         assert!((got - want).abs() < 1e-4, "token {at}: {got}, one pass gives {want}");
         let part: Vec<u8> = serde_json::from_value(entry["bytes"].clone()).unwrap();
         assert_eq!(part, template.tokenizer().vocabulary().bytes(reply[at]).unwrap());
@@ -381,8 +385,10 @@ async fn a_stream_equals_the_whole_answer_and_stop_texts_are_left_out() {
         let whole = ChatWorker::expect_ok(worker.ask(&payload).await);
         let events = worker.stream(&payload).await;
         let choice = &whole["choices"][0];
-        let (mut content, mut token_ids, mut logprobs, mut finish) =
-            (String::new(), Vec::new(), Vec::new(), Value::Null);
+        let mut content = String::new();
+        let mut token_ids = Vec::new();
+        let mut logprobs = Vec::new();
+        let mut finish = Value::Null;
         assert_eq!(events[0]["choices"][0]["delta"]["role"], "assistant");
         assert_eq!(events[0]["prompt_token_ids"], whole["prompt_token_ids"]);
         let (counted, parts) = events.split_last().unwrap();
@@ -718,7 +724,8 @@ async fn hand_in(worker: &ChatWorker, payload: &Value) -> TcpStream {
 /// Sends a request and reads until the first token.
 async fn begin(worker: &ChatWorker, payload: &Value) -> TcpStream {
     let mut stream = hand_in(worker, payload).await;
-    let (mut read, mut received) = ([0; 4096], String::new());
+    let mut read = [0; 4096];
+    let mut received = String::new();
     while received.matches("data: ").count() < 3 {
         let bytes = stream.read(&mut read).await.unwrap();
         assert!(bytes > 0, "{received}");

@@ -128,7 +128,8 @@ async fn replies_of_an_exact_length_are_actions_that_end_nothing() {
         (file.constrain.exact_tokens, file.constrain.endings) = (exact, false);
     });
     let model = model(&config);
-    let (mut kinds, mut sampled) = (std::collections::BTreeSet::new(), 0);
+    let mut kinds = std::collections::BTreeSet::new();
+    let mut sampled = 0;
     for group in 0..8 {
         let opening = opening(&config, group, 1, ContextPolicy::LastImage);
         for (reply, trace) in act_steps(&model, &opening, 3).await {

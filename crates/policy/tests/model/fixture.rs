@@ -129,7 +129,8 @@ pub async fn act(
     opening: &SessionOpening,
     step: u32,
 ) -> Result<PolicyOutput, PolicyError> {
-    let (observation, last_outcome) = (page(opening, step), outcome(step));
+    let observation = page(opening, step);
+    let last_outcome = outcome(step);
     let turn = PolicyInput {
         ancestry: &opening.ancestry,
         session: &opening.session,

@@ -55,8 +55,10 @@ fn make() -> PublishedWeights {
         init(&path, &what).unwrap();
         path
     };
-    let (first, second) = (whole("first", 21), whole("second", 22));
-    let (delta, adapter) = (dir.path().join("delta"), dir.path().join("adapter"));
+    let first = whole("first", 21);
+    let second = whole("second", 22);
+    let delta = dir.path().join("delta");
+    let adapter = dir.path().join("adapter");
     let base = Checkpoint::open(&first).unwrap();
     write_delta(&delta, &base);
     write_adapter(&adapter, &base);
@@ -90,7 +92,8 @@ fn noise(count: usize, scale: f32) -> Vec<u8> {
 
 /// A safetensors file of float32 tensors.
 fn write_tensors(path: &Path, tensors: &[(String, Vec<usize>, f32)]) -> String {
-    let (mut header, mut data) = (serde_json::Map::new(), Vec::new());
+    let mut header = serde_json::Map::new();
+    let mut data = Vec::new();
     for (name, shape, scale) in tensors {
         let start = data.len();
         data.extend(noise(shape.iter().product(), *scale));
@@ -224,7 +227,8 @@ fn recompute(all: &[(SessionOpening, Vec<ActedStep>)], most: usize) -> usize {
         }
     }
     let every = pure.len().div_ceil(most).max(1);
-    let (mut compared, mut distinguished) = (0, 0);
+    let mut compared = 0;
+    let mut distinguished = 0;
     for (opening, prompt, row, version) in pure.iter().step_by(every) {
         let ids = [&prompt[..], &row.response_token_ids].concat();
         let gap = |version: i32| {
@@ -331,7 +335,8 @@ impl SequenceWalk {
         let mut cpu = CpuBackend::open(weights, all, 2, ProductPrecision::Float32).unwrap();
         let mut insets = Vec::new();
         for (span, tiles) in row.image_spans.iter().zip(&tiles) {
-            let (len, mut at) = (vision.rows_per_tile() as u32, span.token_start);
+            let len = vision.rows_per_tile() as u32;
+            let mut at = span.token_start;
             for feature in cpu.encode(tiles).unwrap() {
                 insets.push(ImageInset { at, len, feature, row: 0 });
                 at += len;
@@ -383,7 +388,8 @@ async fn a_kept_state_goes_on_under_new_weights_exactly_where_the_records_say() 
     let first = replied(act(&mut *session, &opening, 0).await.unwrap());
     model.take_weights(&order(1)).await.unwrap();
     let second = replied(act(&mut *session, &opening, 1).await.unwrap());
-    let (before, after) = (tokens(&first.1), tokens(&second.1));
+    let before = tokens(&first.1);
+    let after = tokens(&second.1);
     assert_eq!((versions(before), versions(after)), ((0, 0), (1, 1)));
     assert_eq!(first.1.state_version_min, Some(PolicyVersion(0)));
     assert_eq!(second.1.state_version_min, Some(PolicyVersion(0)), "its state contains what version 0 wrote");

@@ -164,7 +164,8 @@ fn rows_are_there_once() {
     check(
         "a slot scored twice",
         |r| {
-            let (slot, group) = (r.trajectories[0].sample_index, r.trajectories[0].group_id.clone());
+            let slot = r.trajectories[0].sample_index;
+            let group = r.trajectories[0].group_id.clone();
             let second = r.trajectories.iter_mut().find(|t| t.group_id == group && t.attempt == 1).unwrap();
             second.sample_index = slot;
             let id = second.trajectory_id.clone();

@@ -298,7 +298,8 @@ fn first_wrong(list: Option<&[Option<f32>]>, right: impl Fn(f32) -> bool) -> Opt
 /// Offsets begin at 0, never decrease and end with the ids; a token lists either all ids that were
 /// allowed or none.
 fn kept_ids(tokens: &TokenTrace) -> CheckProblems {
-    let (offsets, ids) = (&tokens.kept_offsets, &tokens.kept_token_ids);
+    let offsets = &tokens.kept_offsets;
+    let ids = &tokens.kept_token_ids;
     let wrong = |what: String| vec![(VerifyCheck::KeptIds, what)];
     if offsets.is_empty() {
         return if ids.is_empty() { Vec::new() } else { wrong("kept_token_ids have no kept_offsets".into()) };

@@ -139,7 +139,8 @@ impl DataSetTally {
         for (cause, micros) in row.timing.causes() {
             more(self.session_micros.entry(cause).or_default(), micros);
         }
-        let (started, ended) = (row.started_at.0, row.ended_at.0);
+        let started = row.started_at.0;
+        let ended = row.ended_at.0;
         self.started_at = Some(self.started_at.map_or(started, |first| first.min(started)));
         self.ended_at = Some(self.ended_at.map_or(ended, |last| last.max(ended)));
     }

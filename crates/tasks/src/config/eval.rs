@@ -77,7 +77,8 @@ impl EvalFile {
             seed: self.seed,
             sources,
         };
-        let (every_versions, hold_millis) = (self.every_versions, self.hold_millis);
+        let every_versions = self.every_versions;
+        let hold_millis = self.hold_millis;
         Ok((!tasks.sources.is_empty()).then_some(EvalConfig { every_versions, hold_millis, tasks }))
     }
 

@@ -170,7 +170,8 @@ impl PictureColumn {
     }
 
     fn next(&mut self) -> Result<Vec<u8>, String> {
-        let (mut levels, mut values) = (Vec::new(), Vec::<ByteArray>::new());
+        let mut levels = Vec::new();
+        let mut values = Vec::<ByteArray>::new();
         let wanted = self.optional.then_some(&mut levels);
         self.reader.read_records(1, wanted, None, &mut values).map_err(|error| error.to_string())?;
         let bytes = values.pop().ok_or("contains no picture in this row: image.bytes is null")?;

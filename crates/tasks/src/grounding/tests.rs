@@ -123,7 +123,8 @@ fn rows_of_several_groups_and_files_become_tasks_with_their_pictures() {
         assert_eq!((task.viewport, task.max_steps), (Size::new(width, height), 1));
         assert_eq!(task.start_url, format!("http://clicks.test/{index:06}.html"));
         assert_eq!(task.goal.as_deref(), Some("Click it."));
-        let (width_px, height_px) = (f64::from(width), f64::from(height));
+        let width_px = f64::from(width);
+        let height_px = f64::from(height);
         assert_eq!(click(spec, width_px * 0.3, height_px * 0.4), 1.0);
         assert_eq!(click(spec, width_px * 0.05, height_px * 0.4), 0.0);
         assert_eq!(click(spec, width_px * 0.3, height_px * 0.7), 0.0);

@@ -957,7 +957,9 @@ mod judge_votes {
 
     #[test]
     fn more_than_half_of_all_votes_decide() {
-        let (yes, no, mute) = (|| replying("SUCCESS"), || replying("NOT SUCCESS"), || replying("hm"));
+        let yes = || replying("SUCCESS");
+        let no = || replying("NOT SUCCESS");
+        let mute = || replying("hm");
         let broken = || Err("it is unreachable".to_owned());
         let cut = || Ok(JudgeReply { text: "SUCCESS".to_owned(), cut: true, ..JudgeReply::default() });
         let cut_no = || Ok(JudgeReply { text: "NOT SUCCESS".to_owned(), cut: true, ..JudgeReply::default() });

@@ -123,7 +123,9 @@ fn occurrences<'a>(text: &'a str, value: &'a str) -> impl Iterator<Item = Range<
 
 /// `10` does not stand alone in `100`, `10.5`, `1,10` or ` -10`; neither does `art` in `start`.
 fn stands_alone(text: &str, span: Range<usize>) -> bool {
-    let (value, before, behind) = (&text[span.clone()], &text[..span.start], &text[span.end..]);
+    let value = &text[span.clone()];
+    let before = &text[..span.start];
+    let behind = &text[span.end..];
     let starts_alphanumeric = value.starts_with(char::is_alphanumeric);
     let ends_alphanumeric = value.ends_with(char::is_alphanumeric);
     let cut_before = starts_alphanumeric && before.ends_with(char::is_alphanumeric);

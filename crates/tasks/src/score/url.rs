@@ -100,7 +100,8 @@ fn equal(wanted: &Url, url: &Url) -> bool {
 /// Same origin, and the path continues after a whole segment: `/cart` is a prefix of `/cart/2`, not
 /// of `/cartoons`.
 fn begins(prefix: &Url, url: &Url) -> bool {
-    let (start, whole) = (prefix.path(), url.path());
+    let start = prefix.path();
+    let whole = url.path();
     let at_segment = |rest: &str| rest.is_empty() || rest.starts_with('/') || start.ends_with('/');
     prefix.origin() == url.origin()
         && whole.strip_prefix(start).is_some_and(at_segment)

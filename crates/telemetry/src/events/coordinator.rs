@@ -230,7 +230,8 @@ impl RunEnded<'_> {
 
 impl WorkerRegistered<'_> {
     pub fn emit(self) {
-        let (kind, worker) = (self.kind.value(), cut(self.worker));
+        let kind = self.kind.value();
+        let worker = cut(self.worker);
         info!(event = event::WORKER_REGISTERED, kind, worker, slots = self.slots, "worker registered");
         process_metrics().workers.at(self.kind).add(1);
     }
@@ -238,7 +239,8 @@ impl WorkerRegistered<'_> {
 
 impl WorkerRefused<'_> {
     pub fn emit(self) {
-        let (kind, worker) = (self.kind.value(), cut(self.worker));
+        let kind = self.kind.value();
+        let worker = cut(self.worker);
         warn!(event = event::WORKER_REFUSED, kind, worker, reason = self.reason, "worker refused");
         process_metrics().workers_refused.at(self.kind).add(1);
     }
@@ -246,7 +248,8 @@ impl WorkerRefused<'_> {
 
 impl WorkerLeft<'_> {
     pub fn emit(self) {
-        let (kind, worker) = (self.kind.value(), cut(self.worker));
+        let kind = self.kind.value();
+        let worker = cut(self.worker);
         info!(event = event::WORKER_LEFT, kind, worker, "worker left");
         process_metrics().workers.at(self.kind).add(-1);
     }
@@ -254,7 +257,8 @@ impl WorkerLeft<'_> {
 
 impl WorkerLost<'_> {
     pub fn emit(self) {
-        let (kind, worker) = (self.kind.value(), cut(self.worker));
+        let kind = self.kind.value();
+        let worker = cut(self.worker);
         warn!(event = event::WORKER_LOST, kind, worker, reason = self.reason, "worker lost");
         process_metrics().workers.at(self.kind).add(-1);
     }
@@ -262,7 +266,8 @@ impl WorkerLost<'_> {
 
 impl AssignmentLeased<'_> {
     pub fn emit(self) {
-        let (worker, task_id) = (cut(self.worker), cut(self.task_id));
+        let worker = cut(self.worker);
+        let task_id = cut(self.task_id);
         log_event!(
             info,
             ASSIGNMENT_LEASED,
@@ -307,7 +312,9 @@ impl StepRecorded<'_> {
 impl TrajectoryFinished<'_> {
     /// Logs. The counters change when it is scored or failed.
     pub fn emit(self) {
-        let (end, steps, token) = (self.end.as_str(), self.steps, self.token);
+        let end = self.end.as_str();
+        let steps = self.steps;
+        let token = self.token;
         log_event!(debug, TRAJECTORY_FINISHED, self.of, "trajectory finished", end, steps, token);
     }
 }
@@ -315,8 +322,10 @@ impl TrajectoryFinished<'_> {
 impl TrajectoryScored<'_> {
     pub fn emit(self) {
         otel::trace(&self);
-        let (end, scorer) = (self.end.as_str(), self.score.scorer.as_str());
-        let (reward, success) = (f64::from(self.reward), self.score.success);
+        let end = self.end.as_str();
+        let scorer = self.score.scorer.as_str();
+        let reward = f64::from(self.reward);
+        let success = self.score.success;
         log_event!(info, TRAJECTORY_SCORED, self.of, "trajectory scored", reward, success, end, scorer);
         let figures = process_metrics();
         figures.trajectories.add(1);
@@ -331,7 +340,9 @@ impl TrajectoryScored<'_> {
 impl TrajectoryFailed<'_> {
     pub fn emit(self) {
         otel::trace(&self);
-        let (end, reason, retried) = (self.end.as_str(), cut(self.reason), self.retried);
+        let end = self.end.as_str();
+        let reason = cut(self.reason);
+        let retried = self.retried;
         log_event!(warn, TRAJECTORY_FAILED, self.of, "trajectory failed", end, retried, reason);
         let figures = process_metrics();
         figures.trajectories.add(1);
@@ -344,7 +355,8 @@ impl TrajectoryFailed<'_> {
 impl GroupClosed<'_> {
     pub fn emit(self) {
         let GroupRecord { run_id, group_id, planned, valid, rewards, .. } = self.group;
-        let (mean, std) = (rewards.map(|r| r.mean), rewards.map(|r| r.std));
+        let mean = rewards.map(|r| r.mean);
+        let std = rewards.map(|r| r.std);
         info!(event = event::GROUP_CLOSED, %run_id, %group_id, planned, valid, mean, std, "group closed");
         let figures = process_metrics();
         figures.groups.add(1);

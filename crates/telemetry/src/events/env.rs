@@ -198,7 +198,8 @@ impl TrajectoryStarted<'_> {
 impl StepAcknowledged<'_> {
     pub fn emit(self) {
         otel::trace(&self);
-        let (outcome, micros) = (self.outcome.as_str(), self.timing.total());
+        let outcome = self.outcome.as_str();
+        let micros = self.timing.total();
         let Self { of, step, token, .. } = self;
         log_event!(info, STEP_ACKNOWLEDGED, of, "step acknowledged", step, token, outcome, micros);
         let figures = process_metrics();
@@ -212,7 +213,8 @@ impl StepAcknowledged<'_> {
 impl TrajectoryAcknowledged<'_> {
     pub fn emit(self) {
         otel::trace(&self);
-        let (end, micros) = (self.end.as_str(), self.timing.total());
+        let end = self.end.as_str();
+        let micros = self.timing.total();
         let Self { of, token, steps, .. } = self;
         log_event!(info, TRAJECTORY_ACKNOWLEDGED, of, "trajectory acknowledged", token, end, steps, micros);
         process_metrics().env_trajectories.add(1);
@@ -222,7 +224,8 @@ impl TrajectoryAcknowledged<'_> {
 impl TrajectoryAbandoned<'_> {
     pub fn emit(self) {
         otel::trace(&self);
-        let (token, reason) = (self.token, cut(self.reason));
+        let token = self.token;
+        let reason = cut(self.reason);
         log_event!(warn, TRAJECTORY_ABANDONED, self.of, "trajectory abandoned", token, reason);
         process_metrics().env_abandoned.add(1);
     }
@@ -230,7 +233,8 @@ impl TrajectoryAbandoned<'_> {
 
 impl ChromiumSelfTest<'_> {
     pub fn emit(self) {
-        let (event, passed) = (event::CHROMIUM_SELF_TEST, self.problem.is_none());
+        let event = event::CHROMIUM_SELF_TEST;
+        let passed = self.problem.is_none();
         let Self { product, sandbox, micros, problem } = self;
         match passed {
             true => info!(event, product, sandbox, micros, passed, "browser self-test passed"),
@@ -259,7 +263,8 @@ impl BrowserDied<'_> {
     /// Logs and counts. A browser that failed to start ([`BrowserDeath::StartFailed`]) did not
     /// count as running.
     pub fn emit(self) {
-        let (death, detail) = (self.death.value(), cut(self.detail));
+        let death = self.death.value();
+        let detail = cut(self.detail);
         let Self { browser, pid, .. } = self;
         warn!(event = event::BROWSER_DIED, browser, pid, death, detail, "browser died");
         process_metrics().browsers_died.at(self.death).add(1);
@@ -271,7 +276,8 @@ impl BrowserDied<'_> {
 
 impl BrowserOverLimit<'_> {
     pub fn emit(self) {
-        let (event, limit) = (event::BROWSER_OVER_LIMIT, self.limit.value());
+        let event = event::BROWSER_OVER_LIMIT;
+        let limit = self.limit.value();
         let Self { browser, pid, used, most, whole, .. } = self;
         warn!(event, browser, pid, limit, used, most, whole, "browser over its limit");
         process_metrics().over_limit.at(self.limit).add(1);
@@ -337,7 +343,8 @@ impl DownloadDenied<'_> {
 
 impl RequestBlocked<'_> {
     pub fn emit(self) {
-        let (host, reason) = (cut(self.host), self.reason.value());
+        let host = cut(self.host);
+        let reason = self.reason.value();
         match self.of {
             Some(of) => log_event!(debug, REQUEST_BLOCKED, of, "request blocked", host, reason),
             None => tracing::debug!(event = event::REQUEST_BLOCKED, host, reason, "request blocked"),

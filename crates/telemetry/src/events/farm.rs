@@ -48,7 +48,8 @@ impl ProcessDraining {
 
 impl ProcessDrained {
     pub fn emit(self) {
-        let (event, role) = (event::DRAINED, self.role.value());
+        let event = event::DRAINED;
+        let role = self.role.value();
         let Self { left, micros, .. } = self;
         match left {
             0 => info!(event, role, left, micros, "drained"),
@@ -60,7 +61,9 @@ impl ProcessDrained {
 impl ExportFailing<'_> {
     /// Logs. Dropped events are counted where they are dropped.
     pub fn emit(self) {
-        let (event, signal, reason) = (event::EXPORT_FAILING, self.signal, cut(self.reason));
+        let event = event::EXPORT_FAILING;
+        let signal = self.signal;
+        let reason = cut(self.reason);
         warn!(
             event,
             signal, reason, "telemetry.otlp_endpoint accepts nothing; the run does not depend on it"

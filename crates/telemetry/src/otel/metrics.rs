@@ -54,7 +54,8 @@ fn metric(family: &[MetricPoint], period: MetricPeriod) -> Option<Metric> {
             aggregation_temporality: temporality,
         }),
     };
-    let (name, description) = (exposed_name(first), first.help.to_owned());
+    let name = exposed_name(first);
+    let description = first.help.to_owned();
     Some(Metric { name, description, unit: unit(first).to_owned(), data: Some(data), ..Default::default() })
 }
 

@@ -48,7 +48,8 @@ struct SpanTime {
 
 impl TracedEvent for StepAcknowledged<'_> {
     fn spans(&self, _: u64) -> Vec<Span> {
-        let (step, trajectory) = (self.step, &self.of.trajectory_id);
+        let step = self.step;
+        let trajectory = &self.of.trajectory_id;
         let whole_step = SpanTime::starting_at(nanos(self.began_at_micros), self.timing.total());
         let mut attributes = ancestry(self.of);
         attributes.extend([
@@ -120,7 +121,8 @@ impl TracedEvent for TrajectoryFailed<'_> {
         let mut attributes = ancestry(self.of);
         attributes.push(text_attribute("furrow.end", self.end.as_str()));
         attributes.push(attribute("furrow.retried", Value::BoolValue(self.retried)));
-        let (time, status) = (SpanTime::ending_at(now_nanos, 0), Some(failed(self.reason)));
+        let time = SpanTime::ending_at(now_nanos, 0);
+        let status = Some(failed(self.reason));
         vec![Span { status, ..span(&self.of.trajectory_id, SpanPath::Failure, time, attributes) }]
     }
 }

@@ -170,7 +170,8 @@ fn units_leave_the_prometheus_names_unchanged() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_collector_gets_the_last_metrics_and_their_resource() {
-    let (collector, figures) = (FakeCollector::start(CollectorMode::Take), own_metrics());
+    let collector = FakeCollector::start(CollectorMode::Take);
+    let figures = own_metrics();
     let (otlp, _queue) = exporter(&collector.endpoint(), figures);
     let stop = CancellationToken::new();
     let exporting = tokio::spawn(otlp.export(stop.clone()));
@@ -262,14 +263,16 @@ async fn every_role_writes_one_trace_per_trajectory() {
     let named = |name: &str, parent: &str| {
         spans.iter().find(|span| span.name == name && parent_of(span, &spans) == parent).unwrap()
     };
-    let (trajectory, step) = (named("trajectory", ""), named("step", "trajectory"));
+    let trajectory = named("trajectory", "");
+    let step = named("step", "trajectory");
     assert_eq!(step.start_time_unix_nano, began_at_micros as u64 * 1000);
     let parts = ["observe", "policy", "act", "record"].map(|name| named(name, "step"));
     let edges = |span: &Span| (span.start_time_unix_nano, span.end_time_unix_nano);
     assert!(parts.windows(2).all(|two| edges(two[0]).1 == edges(two[1]).0));
     assert_eq!((edges(parts[0]).0, edges(parts[3]).1), edges(step));
-    let (boot, finish, report) =
-        (named("boot", "trajectory"), named("finish", "trajectory"), named("record", "trajectory"));
+    let boot = named("boot", "trajectory");
+    let finish = named("finish", "trajectory");
+    let report = named("record", "trajectory");
     assert_eq!(edges(boot).0, edges(trajectory).0);
     assert_eq!((edges(finish).1, edges(report).1), (edges(report).0, edges(trajectory).1));
 
@@ -338,7 +341,9 @@ fn ids_of_two_trajectories_never_meet() {
         let of =
             &TrajectoryAncestry { run_id: run.clone(), group_id, sample_index: 0, attempt: 0, trajectory_id };
         for step in 0..20 {
-            let (outcome, began_at_micros, timing) = (OutcomeName::Ok, 5, &timing);
+            let outcome = OutcomeName::Ok;
+            let began_at_micros = 5;
+            let timing = &timing;
             let event = StepAcknowledged {
                 of,
                 step,
@@ -359,7 +364,8 @@ fn ids_of_two_trajectories_never_meet() {
 
 #[test]
 fn what_went_wrong_is_marked_as_an_error() {
-    let (of, timing) = (&ancestry(), &split(&[(TimeCause::Boot, 4)]));
+    let of = &ancestry();
+    let timing = &split(&[(TimeCause::Boot, 4)]);
     let abandoned = TrajectoryAbandoned { of, token: 8, timing, reason: "its lease is lost" }.spans(9_000);
     let failed =
         TrajectoryFailed { of, end: EndKind::LeaseLost, reason: "silent", retried: true }.spans(9_000);
@@ -378,7 +384,8 @@ fn what_went_wrong_is_marked_as_an_error() {
 fn impossible_times_are_clamped_and_never_panic() {
     let of = &ancestry();
     let timing = &split(&[(TimeCause::Policy, u64::MAX / 2)]);
-    let (outcome, screenshot_bytes) = (OutcomeName::Ok, u64::MAX);
+    let outcome = OutcomeName::Ok;
+    let screenshot_bytes = u64::MAX;
     for began_at_micros in [i64::MIN, -1, 0, i64::MAX] {
         let spans = StepAcknowledged {
             of,
@@ -406,7 +413,8 @@ fn impossible_times_are_clamped_and_never_panic() {
 
 #[test]
 fn a_full_queue_is_counted_and_never_waited_for() {
-    let (figures, of) = (own_metrics(), ancestry());
+    let figures = own_metrics();
+    let of = ancestry();
     let (queue, mut receiver) = mpsc::channel(2);
     for _ in 0..5 {
         offer(
@@ -421,7 +429,8 @@ fn a_full_queue_is_counted_and_never_waited_for() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_collector_that_never_answers_does_not_hold_the_process_up() {
-    let (collector, figures) = (FakeCollector::start(CollectorMode::Silence), own_metrics());
+    let collector = FakeCollector::start(CollectorMode::Silence);
+    let figures = own_metrics();
     let (otlp, queue) = exporter(&collector.endpoint(), figures);
     for _ in 0..BATCH_MAX + 1 {
         queue.try_send(vec![Span::default()]).unwrap();
@@ -440,8 +449,8 @@ async fn a_collector_that_never_answers_does_not_hold_the_process_up() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_a_collector_cannot_take_now_it_gets_later_and_once() {
-    let (collector, figures) =
-        (FakeCollector::start(CollectorMode::Refuse(Code::Unavailable)), own_metrics());
+    let collector = FakeCollector::start(CollectorMode::Refuse(Code::Unavailable));
+    let figures = own_metrics();
     let (otlp, queue) = exporter(&collector.endpoint(), figures);
     let stop = CancellationToken::new();
     let exporting = tokio::spawn(otlp.export(stop.clone()));

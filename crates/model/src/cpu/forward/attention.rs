@@ -13,7 +13,9 @@ impl ForwardPass<'_> {
     /// layers.
     pub(super) fn attention(&mut self, layer: usize, weights: &AttentionWeights) {
         let [q, _, qkv] = self.text.attention.widths();
-        let (all, all_q, all_qkv) = (self.all(self.text.hidden), self.all(q), self.all(qkv));
+        let all = self.all(self.text.hidden);
+        let all_q = self.all(q);
+        let all_qkv = self.all(qkv);
         let BatchWorkspace { normed, wide, .. } = &mut *self.work;
         self.crew.product(&weights.qkv, &normed[..all], &mut wide[..all_qkv]);
         self.store(layer);
@@ -38,9 +40,12 @@ impl ForwardPass<'_> {
 
     /// Distributes KV heads and groups of tokens among the threads.
     fn attend(&mut self, layer: usize) {
-        let (config, layout, rows) = (&self.text.attention, self.layout, self.layout.rows());
+        let config = &self.text.attention;
+        let layout = self.layout;
+        let rows = self.layout.rows();
         let [q, _, qkv] = config.widths();
-        let (tokens, width) = (attend_tokens(config), config.group() * config.head_dim);
+        let tokens = attend_tokens(config);
+        let width = config.group() * config.head_dim;
         let BatchWorkspace { wide, by_head, jobs, .. } = &mut *self.work;
 
         let mut list: Vec<AttendJob<'_>> = emptied(std::mem::take(&mut jobs.attend));
@@ -54,7 +59,9 @@ impl ForwardPass<'_> {
                 list.extend(blocks.map(job));
             }
         }
-        let (arena, batch, scale) = (&*self.arena, self.batch, 1.0 / (config.head_dim as f32).sqrt());
+        let arena = &*self.arena;
+        let batch = self.batch;
+        let scale = 1.0 / (config.head_dim as f32).sqrt();
         self.crew.team.pieces(&mut list, 1, |_, jobs| {
             for AttendJob { piece, kv_head, first, out } in jobs {
                 let end = *first + out.len() / width;
@@ -73,9 +80,10 @@ impl ForwardPass<'_> {
 
     /// Gathers the heads' outputs into rows.
     fn join(&mut self) {
-        let (layout, rows) = (self.layout, self.layout.rows());
-        let ([q, _, _], wide_row) =
-            (self.text.attention.widths(), self.text.attention.group() * self.text.attention.head_dim);
+        let layout = self.layout;
+        let rows = self.layout.rows();
+        let [q, _, _] = self.text.attention.widths();
+        let wide_row = self.text.attention.group() * self.text.attention.head_dim;
         let BatchWorkspace { by_head, by_row, .. } = &mut *self.work;
         self.crew.rows(&mut by_row[..rows * q], q, |row, out| {
             let piece = &layout.pieces[layout.piece_of[row] as usize];

@@ -12,9 +12,10 @@ impl ForwardPass<'_> {
     pub(super) fn moe(&mut self, layer: usize, weights: &MoeWeights) {
         let config =
             self.text.moe.as_ref().expect("the configuration of a model with expert layers has their sizes");
-        let (rows, all) = (self.layout.rows(), self.all(self.text.hidden));
-        let (chosen, latent) =
-            (self.all(config.experts_per_token), config.latent.unwrap_or(self.text.hidden));
+        let rows = self.layout.rows();
+        let all = self.all(self.text.hidden);
+        let chosen = self.all(config.experts_per_token);
+        let latent = config.latent.unwrap_or(self.text.hidden);
         let BatchWorkspace { normed, delta, wide, routed, .. } = &mut *self.work;
         let ExpertWorkspace { scores, logits, experts, weights: counts, .. } = routed;
         let mut routes = ExpertRoutes {

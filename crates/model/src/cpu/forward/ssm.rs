@@ -11,7 +11,8 @@ impl ForwardPass<'_> {
     /// Computes the addition to the residual stream from the normed rows. `layer` counts Mamba-2
     /// layers.
     pub(super) fn ssm(&mut self, layer: usize, weights: &SsmWeights) {
-        let (all, inner) = (self.all(self.text.hidden), self.all(self.text.ssm.inner()));
+        let all = self.all(self.text.hidden);
+        let inner = self.all(self.text.ssm.inner());
         let projected = self.all(self.text.ssm.in_proj_width());
         let BatchWorkspace { normed, wide, .. } = &mut *self.work;
         self.crew.product(&weights.in_proj, &normed[..all], &mut wide[..projected]);
@@ -24,8 +25,11 @@ impl ForwardPass<'_> {
     }
 
     fn convolve(&mut self, layer: usize, conv: &ConvKernel) {
-        let (config, layout, rows) = (&self.text.ssm, self.layout, self.layout.rows());
-        let (width, stride) = (config.conv_width(), config.in_proj_width());
+        let config = &self.text.ssm;
+        let layout = self.layout;
+        let rows = self.layout.rows();
+        let width = config.conv_width();
+        let stride = config.in_proj_width();
         let BatchWorkspace { wide, conv: mixed, .. } = &mut *self.work;
         let inputs = StridedRows::new(&wide[..rows * stride], config.parts()[1].start, width, stride);
         let arena = &*self.arena;
@@ -41,9 +45,11 @@ impl ForwardPass<'_> {
     }
 
     fn find_steps(&mut self, weights: &SsmWeights) {
-        let (config, rows) = (&self.text.ssm, self.layout.rows());
+        let config = &self.text.ssm;
+        let rows = self.layout.rows();
         let BatchWorkspace { wide, steps, .. } = &mut *self.work;
-        let (dt, stride) = (config.parts()[2].clone(), config.in_proj_width());
+        let dt = config.parts()[2].clone();
+        let stride = config.in_proj_width();
         let raw = StridedRows::new(&wide[..rows * stride], dt.start, dt.len(), stride);
         let width = 2 * config.heads;
         self.crew.rows(&mut steps[..rows * width], width, |row, out| {
@@ -54,7 +60,9 @@ impl ForwardPass<'_> {
     /// Runs the recurrence. Every head of every span is separate, so that all threads have work at
     /// any batch size.
     fn scan(&mut self, layer: usize, weights: &SsmWeights) {
-        let (config, layout, rows) = (&self.text.ssm, self.layout, self.layout.rows());
+        let config = &self.text.ssm;
+        let layout = self.layout;
+        let rows = self.layout.rows();
         let BatchWorkspace { conv: mixed, steps, by_head, jobs, .. } = &mut *self.work;
         let heads = heads_per_job(config.heads, layout.pieces.len(), self.crew.team.threads());
         let mut list: Vec<ScanJob<'_>> = emptied(std::mem::take(&mut jobs.scan));
@@ -70,8 +78,8 @@ impl ForwardPass<'_> {
         }
         self.crew.team.pieces(&mut list, 1, |_, jobs| {
             for ScanJob { piece, head, states, y } in jobs {
-                let (mixed, steps) =
-                    (piece.rows(mixed, config.conv_width()), piece.rows(steps, 2 * config.heads));
+                let mixed = piece.rows(mixed, config.conv_width());
+                let steps = piece.rows(steps, 2 * config.heads);
                 let states = states.chunks_exact_mut(config.head_dim * config.state);
                 let outputs = y.chunks_exact_mut(config.head_dim * piece.len);
                 for (head, (state, y)) in (*head..).zip(states.zip(outputs)) {
@@ -84,8 +92,12 @@ impl ForwardPass<'_> {
 
     /// Gathers the heads' outputs into rows, gates and norms them.
     fn gate(&mut self, weights: &SsmWeights) {
-        let (config, layout, rows) = (&self.text.ssm, self.layout, self.layout.rows());
-        let (inner, size, stride) = (config.inner(), config.head_dim, config.in_proj_width());
+        let config = &self.text.ssm;
+        let layout = self.layout;
+        let rows = self.layout.rows();
+        let inner = config.inner();
+        let size = config.head_dim;
+        let stride = config.in_proj_width();
         let BatchWorkspace { wide, by_head, by_row, .. } = &mut *self.work;
         let z = StridedRows::new(&wide[..rows * stride], 0, inner, stride);
         self.crew.rows(&mut by_row[..rows * inner], inner, |row, out| {

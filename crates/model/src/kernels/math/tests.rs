@@ -7,7 +7,8 @@ use super::*;
 fn normal(x: f64) -> f64 {
     let z = x.abs() / std::f64::consts::SQRT_2;
     let tail = if z < 2.5 {
-        let (mut term, mut sum) = (z, z);
+        let mut term = z;
+        let mut sum = z;
         for n in 1..100 {
             term *= -z * z / f64::from(n);
             sum += term / f64::from(2 * n + 1);
@@ -88,7 +89,8 @@ fn erf_is_within_2e_7() {
     let mut got = inputs.clone();
     gelu(&mut got);
     for (x, y) in inputs.iter().zip(&got).filter(|(x, _)| **x != 0.0) {
-        let (erf, want) = (f64::from(*y) / f64::from(*x) * 2.0 - 1.0, normal(f64::from(*x)) * 2.0 - 1.0);
+        let erf = f64::from(*y) / f64::from(*x) * 2.0 - 1.0;
+        let want = normal(f64::from(*x)) * 2.0 - 1.0;
         assert!((erf - want).abs() <= 2e-7, "erf({x} / sqrt 2) = {erf} for {want}");
     }
 }
@@ -167,7 +169,9 @@ fn near(got: &[f32], want: impl Iterator<Item = f64>, what: &str) {
 /// Norms, sums and softmax of rows of one length.
 #[track_caller]
 fn check_rows(len: usize) {
-    let (x, w, b) = (wave(len, 0.7), wave(len, 0.3), wave(len, 1.1));
+    let x = wave(len, 0.7);
+    let w = wave(len, 0.3);
+    let b = wave(len, 1.1);
     let [x64, w64, b64] =
         [&x, &w, &b].map(|values| values.iter().map(|value| f64::from(*value)).collect::<Vec<_>>());
     let count = len as f64;

@@ -97,7 +97,8 @@ pub(super) fn product(
     scratch: &mut AlignedBuffer,
 ) {
     let rows = y.len() / matrix.out;
-    let (blocks, steps) = (rows.div_ceil(LINES), matrix.panel_steps() / LINE);
+    let blocks = rows.div_ceil(LINES);
+    let steps = matrix.panel_steps() / LINE;
     scratch.grow(blocks * steps * TILE);
     let packed = &mut scratch[..blocks * steps * TILE];
     team.pieces(packed, steps * TILE, |block, packed| {
@@ -107,7 +108,8 @@ pub(super) fn product(
     let cut = TaskGrid::new(matrix, rows, team.threads());
     let output = AmxOutput { start: y.as_mut_ptr(), rows, matrix, inputs: packed, steps };
     team.tasks(cut.groups * cut.strips, |task| {
-        let (group, strip) = (task / cut.strips, task % cut.strips);
+        let group = task / cut.strips;
+        let strip = task % cut.strips;
         let panels = share(matrix.out.div_ceil(PANEL), cut.strips, strip);
         output.strip(share(blocks, cut.groups, group), panels);
     });
@@ -187,7 +189,8 @@ impl AmxOutput<'_> {
 
     /// One or two blocks of rows by a panel. Blocks that exceed y go through a full one.
     fn block(&self, tiles: &TileRegisters, block: usize, pair: bool, panel: usize, weights: &[u32]) {
-        let (from, lines) = (block * LINES, LINES << usize::from(pair));
+        let from = block * LINES;
+        let lines = LINES << usize::from(pair);
         let inputs = &self.inputs[block * self.steps * TILE..][..lines / LINES * self.steps * TILE];
         let rows = lines.min(self.rows - from);
         let outputs = PANEL.min(self.matrix.out - panel * PANEL);
@@ -222,7 +225,9 @@ struct TileConfig {
 }
 
 static SHAPE: TileConfig = {
-    let (mut row_bytes, mut rows, mut tile) = ([0; 16], [0; 16], 0);
+    let mut row_bytes = [0; 16];
+    let mut rows = [0; 16];
+    let mut tile = 0;
     while tile < 8 {
         (row_bytes[tile], rows[tile]) = (4 * LINE as u16, LINES as u8);
         tile += 1;

@@ -83,7 +83,8 @@ impl VectorOp for RowRearranger<'_> {
     #[inline(always)]
     fn run<V: Vector>(self) {
         for (line, segment_values) in self.values.chunks_exact_mut(self.segment).enumerate() {
-            let (segment, row) = ((self.first + line) / self.rows, (self.first + line) % self.rows);
+            let segment = (self.first + line) / self.rows;
+            let row = (self.first + line) % self.rows;
             let from = &self.x[row * self.input..][..self.input];
             let from = &from[segment * self.segment..self.input.min((segment + 1) * self.segment)];
             let segment_values = &mut segment_values[..from.len()];

@@ -52,7 +52,8 @@ impl<V: Vector> StepScheme<V> for WidenedScheme {
         inputs: *const f32,
         stride: usize,
     ) {
-        let (mut even, mut odd) = (packed, packed);
+        let mut even = packed;
+        let mut odd = packed;
         each!(vector < N, {
             even[vector] = packed[vector].shift_left::<16>();
             odd[vector] = packed[vector].and(V::from_bits(0xffff_0000));

@@ -24,7 +24,8 @@ fn widened(bits: &[u16]) -> Vec<f32> {
 fn chain(weights: &[f32], x: &[f32], out: usize, input: usize) -> Vec<f32> {
     let rows = x.len() / input;
     let element = |row: usize, output: usize| {
-        let (w, x) = (&weights[output * input..][..input], &x[row * input..][..input]);
+        let w = &weights[output * input..][..input];
+        let x = &x[row * input..][..input];
         w.iter().zip(x).fold(0.0f32, |sum, (w, x)| w.mul_add(*x, sum))
     };
     (0..rows * out).map(|at| element(at / out, at % out)).collect()
@@ -39,7 +40,8 @@ fn bits(values: &[f32]) -> Vec<u32> {
 #[track_caller]
 fn check(out: usize, input: usize, rows: usize) {
     let mut rng = ChaCha12Rng::seed_from_u64(SEED);
-    let (w, x) = (values(&mut rng, out * input), values(&mut rng, rows * input));
+    let w = values(&mut rng, out * input);
+    let x = values(&mut rng, rows * input);
     let stored = halved(&w);
     let full = PackedMatrix::from_f32(out, input, &w);
     let half = PackedMatrix::from_bf16(out, input, &stored);
@@ -103,9 +105,12 @@ fn empty_products_are_zero() {
 
 #[test]
 fn a_row_that_is_not_a_number_stays_alone() {
-    let (out, input, rows) = (40, 300, 20);
+    let out = 40;
+    let input = 300;
+    let rows = 20;
     let mut rng = ChaCha12Rng::seed_from_u64(SEED);
-    let (w, mut x) = (values(&mut rng, out * input), values(&mut rng, rows * input));
+    let w = values(&mut rng, out * input);
+    let mut x = values(&mut rng, rows * input);
     x[7 * input + 5] = f32::NAN;
     let matrix = PackedMatrix::from_f32(out, input, &w);
     let mut y = vec![0.0; rows * out];
@@ -118,9 +123,11 @@ fn a_row_that_is_not_a_number_stays_alone() {
 /// An element's value in bfloat16 does not depend on the rows, with any kernel of this machine.
 #[test]
 fn bfloat16_products_do_not_depend_on_the_rows() {
-    let (out, input) = (75, 613);
+    let out = 75;
+    let input = 613;
     let mut rng = ChaCha12Rng::seed_from_u64(SEED);
-    let (w, x) = (values(&mut rng, out * input), values(&mut rng, 40 * input));
+    let w = values(&mut rng, out * input);
+    let x = values(&mut rng, 40 * input);
     let matrix = PackedMatrix::from_bf16(out, input, &halved(&w));
     let product = |team: &ThreadPool, x: &[f32]| {
         let mut y = vec![0.0; x.len() / input * out];
@@ -158,7 +165,8 @@ fn rounding_is_to_the_nearest_bfloat16() {
 fn by_tiles(weights: &[f32], x: &[f32], out: usize, input: usize) -> Vec<f32> {
     let flush = |value: f32| if value.is_subnormal() { 0.0 * value } else { value };
     let element = |row: usize, output: usize| {
-        let (w, x) = (&weights[output * input..][..input], &x[row * input..][..input]);
+        let w = &weights[output * input..][..input];
+        let x = &x[row * input..][..input];
         w.chunks(32).zip(x.chunks(32)).fold(0.0, |sum, (w, x)| {
             let mut chains = [0.0f32; 2];
             for (at, (w, x)) in w.iter().zip(x).enumerate() {
@@ -195,9 +203,11 @@ fn tiles_give_the_bits_of_their_order() {
         let mut random_values = |len: usize| -> Vec<f32> {
             (0..len).map(|_| rng.random_range(-1.0f32..1.0) * 2.0f32.powi(rng.random_range(-8..8))).collect()
         };
-        let (mut w, mut x) = (random_values(out * input), random_values(rows * input));
+        let mut w = random_values(out * input);
+        let mut x = random_values(rows * input);
         (w[0], x[input - 1]) = (1e-39, -1e-40);
-        let (w, rounded) = (halved(&w), widened(&halved(&x)));
+        let w = halved(&w);
+        let rounded = widened(&halved(&x));
         let want = bits(&by_tiles(&widened(&w), &rounded, out, input));
         let matrix = PackedMatrix::from_bf16(out, input, &w);
         for threads in [1, 2, 3] {

@@ -109,7 +109,8 @@ impl Vector for Avx2 {
     fn from_bytes(from: &[u8; LANES]) -> Self {
         here!({
             let bytes = _mm_loadu_si128(from.as_ptr().cast());
-            let (low, high) = (_mm256_cvtepu8_epi32(bytes), _mm256_cvtepu8_epi32(_mm_srli_si128::<8>(bytes)));
+            let low = _mm256_cvtepu8_epi32(bytes);
+            let high = _mm256_cvtepu8_epi32(_mm_srli_si128::<8>(bytes));
             Self(_mm256_castsi256_ps(low), _mm256_castsi256_ps(high))
         })
     }

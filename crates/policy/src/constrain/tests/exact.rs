@@ -171,7 +171,8 @@ fn an_unreachable_exact_length_is_refused() {
         let exact = ConstraintRules { exact_tokens: Some(exact), ..given.clone() };
         let got = compile(&book, &grammar, &exact, max_tokens).err().map(|error| error.to_string());
         assert_eq!(got.is_some(), want.is_some());
-        let (got, want) = (got.unwrap_or_default(), want.unwrap_or_default());
+        let got = got.unwrap_or_default();
+        let want = want.unwrap_or_default();
         assert!(got.starts_with(&want), "{got}\n{want}");
     };
     check(least, least, None);

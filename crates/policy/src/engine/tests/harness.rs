@@ -274,7 +274,8 @@ impl EngineHarness {
         let (done, answer) = oneshot::channel();
         if actor.rebuilt < actor.traces.len() {
             let step = actor.rebuilt as u32;
-            let (trace, picture) = (&actor.traces[step as usize], actor.script.picture(step));
+            let trace = &actor.traces[step as usize];
+            let picture = actor.script.picture(step);
             let rebuilt = actor.conversation.rebuild_step(step, trace, Some(picture), DELIMITERS).unwrap();
             actor.rebuilt += 1;
             if let Some(segment) = rebuilt {
@@ -302,7 +303,8 @@ impl EngineHarness {
 
     fn open(&mut self, index: usize) {
         self.sessions += 1;
-        let (id, life) = (SessionId(self.sessions), CancellationToken::new());
+        let id = SessionId(self.sessions);
+        let life = CancellationToken::new();
         let (opened, mut answer) = oneshot::channel();
         let rebuilt = !self.actors[index].traces.is_empty();
         self.engine.apply(EngineEvent::Open { session: id, rebuilt, life: life.clone(), opened });

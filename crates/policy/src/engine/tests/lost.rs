@@ -226,7 +226,8 @@ fn a_device_lost_at_any_call_moves_its_sessions_and_blames_none() {
         let mut whole = doomed(usize::MAX);
         whole.run(usize::MAX);
         let want = whole.harness.tokens();
-        let (mut failures, mut moved) = (0, 0);
+        let mut failures = 0;
+        let mut moved = 0;
         for fails_at in 1.. {
             let mut doomed = doomed(fails_at);
             doomed.run(usize::MAX);
@@ -257,7 +258,8 @@ fn weights_on_their_way_to_a_device_that_fails_are_answered_with_its_failure() {
         let mut whole = DoomedHarness::new(settings, sim_settings(capacity()), usize::MAX);
         whole.run(weights_at);
         assert!(whole.weights.take().unwrap().try_recv().unwrap().is_ok());
-        let (mut refused, mut taken) = (0, 0);
+        let mut refused = 0;
+        let mut taken = 0;
         for fails_at in 1.. {
             let mut doomed = DoomedHarness::new(settings, sim_settings(capacity()), fails_at);
             doomed.run(weights_at);

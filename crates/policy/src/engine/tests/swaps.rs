@@ -74,7 +74,8 @@ fn a_hundred_swaps_under_load_lose_no_session_and_versions_only_grow() {
         let scripts: Vec<SessionScript> =
             scripts(48).into_iter().map(|script| SessionScript { steps: 8, ..script }).collect();
         let mut harness = EngineHarness::new(swapping(OnSwap::Keep, 2), capacity(), scripts);
-        let (mut version, mut last) = (1, None);
+        let mut version = 1;
+        let mut last = None;
         while !harness.actors.iter().all(harness::ScriptedSession::is_over) {
             let index = random.random_range(0..48);
             harness.act(index);
