@@ -26,8 +26,8 @@ const LEFT: &[(&str, usize)] = &[
     ("comment-width", 13),
     ("tuple-let", 0),
     ("filler-doc", 158),
-    ("long-file", 13),
-    ("long-function", 26),
+    ("long-file", 14),
+    ("long-function", 28),
 ];
 
 /// What may stay as it is: rule, file, and the item that a breach is reported for.
