@@ -144,7 +144,7 @@ e2e() {
   part "installing"
   install_for_farms
   part "building the tests"
-  tests --no-run --quiet --test farm --test browser --test pages
+  tests --no-run --quiet --examples --test farm --test browser --test pages
   part "tests of browsers and farms"
   tests --test farm --test browser --test pages
   part "the quickstart job"

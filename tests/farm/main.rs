@@ -10,6 +10,7 @@ mod command_line;
 mod crash_points;
 mod dashboard;
 mod evaluations;
+mod examples;
 mod farm;
 mod hacks;
 mod kills;

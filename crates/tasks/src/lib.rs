@@ -7,7 +7,6 @@
 //!
 //! Task files, job sections and evidence are untrusted: each is validated here, with size limits
 //! and errors that name the key, the value and the remedy.
-//! value and remedy.
 
 mod config;
 mod dates;

@@ -1,0 +1,88 @@
+#!/usr/bin/env bash
+# The tests that take too long for tests/run.sh: more seeds, more kills, more rows, every template.
+#
+#   tests/long.sh             all parts, some two hours on 2 cores
+#   tests/long.sh PART...     only these
+#
+#   simulation    the coordinator's simulation with 100,000 seeds (FURROW_SIM_SEEDS), released
+#   rows          a million trajectories: counted, compared with the reader's answers, and looked through in a browser
+#   web           every template of every offline site, twice, in a browser
+#   kills         the kill test with 10 random seeds (FURROW_KILL_SEEDS); each is printed
+#   recompute     the log-probs of 40 groups recomputed (FURROW_RECOMPUTE_GROUPS)
+#   trainer       the trainer's tests with PyTorch
+#   gpu           the GPU machine's scripts, run whole without a GPU, twice, the second time cut off in the middle
+#
+# Run tests/run.sh first: it installs what these need. Prints seconds a part; a part that fails does not stop the others,
+# and the status is 1 then.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+. deploy/setup.sh
+
+FEATURES=failpoints,otel
+PARTS=(simulation rows web kills recompute trainer gpu)
+
+simulation() {
+  FURROW_SIM_SEEDS=${FURROW_SIM_SEEDS:-100000} \
+    cargo test --release -p furrow-coordinator --features failpoints --lib simulation
+}
+
+rows() {
+  cargo test --release -p furrow-records --test view -- --ignored a_million
+  cargo test --release -p furrow-dashboard --test pages -- --ignored a_million
+}
+
+web() {
+  FURROW_WEB_ALL=1 cargo test --features "$FEATURES" --test farm web::
+}
+
+kills() {
+  local try
+  for ((try = 0; try < ${FURROW_KILL_SEEDS:-10}; try++)); do
+    FURROW_TEST_SEED=$RANDOM cargo test --features "$FEATURES" --test farm kills:: -- --nocapture
+  done
+}
+
+recompute() {
+  FURROW_RECOMPUTE_GROUPS=${FURROW_RECOMPUTE_GROUPS:-40} cargo test --features "$FEATURES" --test farm recompute::
+}
+
+trainer() {
+  trainer/test.sh
+}
+
+gpu() {
+  tests/gpu.sh build
+  tests/gpu.sh dry-run .cache/gpu/long-whole
+  tests/gpu.sh dry-run --cut 120 .cache/gpu/long-cut
+}
+
+chosen=("$@")
+if [ $# -eq 0 ]; then chosen=("${PARTS[@]}"); fi
+for part in "${chosen[@]}"; do
+  if [[ " ${PARTS[*]} " != *" $part "* ]]; then
+    echo "$0: there is no part $part" >&2
+    sed -n '2,/^set /{/^#/s/^# \{0,1\}//p}' "$0" >&2
+    exit 2
+  fi
+done
+
+need_cargo
+need_browser
+export FURROW_TEST_PYTHON=${FURROW_TEST_PYTHON:-$PWD/.cache/venv/bin/python}
+if ! [ -x "$FURROW_TEST_PYTHON" ]; then
+  echo "$0: $FURROW_TEST_PYTHON is missing; run tests/run.sh once, or set FURROW_TEST_PYTHON" >&2
+  exit 2
+fi
+failed=()
+for part in "${chosen[@]}"; do
+  began=$SECONDS
+  say "$part"
+  # A shell of its own, because `set -e` does not hold inside of a condition.
+  bash -c "set -euo pipefail; $(declare -f "$part"); FEATURES=$FEATURES; $part" || failed+=("$part")
+  say "$part: $((SECONDS - began)) s"
+done
+say "all: $SECONDS s"
+if [ ${#failed[@]} -gt 0 ]; then
+  echo "failed: ${failed[*]}" >&2
+  exit 1
+fi
