@@ -5,6 +5,7 @@
 //! slots; `heartbeat_loop` sends heartbeats, renews the leases and learns which are lost; each
 //! attempt (`attempt.rs`) is a task of the tracker and uses one slot.
 
+use std::pin::pin;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -32,6 +33,10 @@ use crate::retry::RetryPolicy;
 /// Time between two checks of free memory: a small part of the time in which a trajectory ends and
 /// frees its memory.
 const MEMORY_POLL_INTERVAL: Duration = Duration::from_millis(250);
+
+/// Time after which a coordinator that does not answer the registration is reported: the retry
+/// timeout is minutes, and a mistyped address shows at once.
+const SILENCE_NOTICE: Duration = Duration::from_secs(2);
 
 /// Settings of a worker. [`crate::EnvFile::check`] creates them from a job.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -206,7 +211,16 @@ impl WorkerLoop {
 
     async fn register(&self) -> Result<RegistrationReply, WorkerError> {
         let address = self.coordinator.clone();
-        self.context.coordinator.register(&self.info).await.map_err(|error| match error {
+        let mut registering = pin!(self.context.coordinator.register(&self.info));
+        let answer = match timeout(SILENCE_NOTICE, registering.as_mut()).await {
+            Ok(answer) => answer,
+            Err(_) => {
+                let timeout = self.config.coordinator_retry.timeout;
+                tracing::warn!(%address, "the coordinator does not answer; tried again for {timeout:?}");
+                registering.await
+            }
+        };
+        answer.map_err(|error| match error {
             CallError::Silent { timeout, last } => WorkerError::CoordinatorGone { address, timeout, last },
             CallError::Stale(why) | CallError::Refused(why) => WorkerError::Refused { address, why },
         })

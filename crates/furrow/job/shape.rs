@@ -81,6 +81,10 @@ impl fmt::Display for KeyShape {
         match self {
             KeyShape::Unknown => f.write_str("another value"),
             KeyShape::Flag => f.write_str("true or false"),
+            // Only the type's own limit: the key's is checked where its meaning is known.
+            KeyShape::Whole { least: 0, most } if *most >= u32::MAX.into() => {
+                f.write_str("a whole number, 0 or more")
+            }
             KeyShape::Whole { least, most } => write!(f, "a whole number from {least} to {most}"),
             KeyShape::Number => f.write_str("a number"),
             KeyShape::Text => f.write_str("text in quotes"),

@@ -164,6 +164,9 @@ impl RemoteConfig {
 
 fn endpoint(text: &str) -> Result<Url, String> {
     let right = "use an address such as http://127.0.0.1:8000/v1, without user name, password and query";
+    if text.is_empty() {
+        return Err(format!("policy.remote.endpoint: missing; {right}"));
+    }
     let is_plain = |url: &Url| {
         matches!(url.scheme(), "http" | "https")
             && url.username().is_empty()
