@@ -122,7 +122,7 @@ class MadeRun:
             )
             with torch.no_grad():
                 scores = (
-                    checkpoint.policy.language_model.lm_head(checkpoint.policy(ids, shown, places=places))[
+                    checkpoint.policy.language_model.lm_head(checkpoint.policy(ids, shown, positions=places))[
                         0
                     ].double()
                     / TEMPERATURE
