@@ -44,13 +44,13 @@ def tree_paths(whole: bool) -> list[str]:
 
 def tree_bytes(whole: bool) -> int:
     """Bytes of the files that travel with every part: tracked, and untracked that git does not ignore."""
-    said = subprocess.run(
+    listing = subprocess.run(
         ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", "--", *tree_paths(whole)],
         cwd=REPOSITORY,
         capture_output=True,
         check=True,
     ).stdout
-    paths = {os.path.join(REPOSITORY, name) for name in said.decode().split("\0") if name}
+    paths = {os.path.join(REPOSITORY, name) for name in listing.decode().split("\0") if name}
     return sum(os.lstat(path).st_size for path in paths if os.path.lexists(path))
 
 

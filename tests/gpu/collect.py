@@ -77,9 +77,9 @@ def screenshot(layout: Layout, out: pathlib.Path, names: list[str]) -> None:
         except Exception:
             continue
         if row:
-            seen = row["observation"]
-            (out / f"screenshot.{'png' if seen['format'] == 'png' else 'jpg'}").write_bytes(
-                seen["screenshot"]["bytes"]
+            observation = row["observation"]
+            (out / f"screenshot.{'png' if observation['format'] == 'png' else 'jpg'}").write_bytes(
+                observation["screenshot"]["bytes"]
             )
             return
 

@@ -124,7 +124,7 @@ def stage_site(stage: str, requirements: str, wheels: str) -> None:
     os.makedirs(wheels, exist_ok=True)
     wanted = _pins(requirements)
     if not wanted <= _hashes(wheels).keys():
-        platforms = [word for platform in PLATFORMS for word in ("--platform", platform)]
+        platforms = [argument for platform in PLATFORMS for argument in ("--platform", platform)]
         _run(
             sys.executable,
             "-m",
@@ -236,9 +236,9 @@ def linked(path: str) -> dict[str, str]:
     """Shared libraries that a file is linked with, theirs too, except glibc's: name to path. Raises
     `ContentsError` if one is not found.
     """
-    said = _run("ldd", path, said=True)
+    listing = _run("ldd", path, with_output=True)
     libraries = {}
-    for line in said.splitlines():
+    for line in listing.splitlines():
         name, arrow, rest = line.strip().partition(" => ")
         if not arrow:
             continue
@@ -307,7 +307,7 @@ def _drawn(program: str, folder: str, *environment: str) -> bytes:
         *("env", *environment, program, "--headless", f"--user-data-dir={profile}", f"--screenshot={out}"),
         *("--font-render-hinting=none", "--disable-lcd-text", "--timeout=3000", f"file://{folder}/page.html"),
     ]
-    said = ""
+    stderr = ""
     for sandbox in ([], ["--no-sandbox"]):
         ended = subprocess.run(
             command + sandbox,
@@ -323,8 +323,8 @@ def _drawn(program: str, folder: str, *environment: str) -> bytes:
                 data = file.read()
             os.unlink(out)
             return data
-        said = ended.stderr[-2000:]
-    raise ContentsError(f"{program} took no screenshot: {said}")
+        stderr = ended.stderr[-2000:]
+    raise ContentsError(f"{program} took no screenshot: {stderr}")
 
 
 def _first(*paths: str) -> str:
@@ -347,10 +347,10 @@ def _need(path: str, how: str) -> None:
         raise ContentsError(f"{path} is not there: {how}")
 
 
-def _run(*command: str, said: bool = False) -> str:
+def _run(*command: str, with_output: bool = False) -> str:
     ended = subprocess.run(command, capture_output=True, text=True, check=False)
     if ended.returncode:
         raise ContentsError(
             f"{' '.join(command)} ended with status {ended.returncode}: {ended.stderr.strip()[-2000:]}"
         )
-    return ended.stdout if said else ""
+    return ended.stdout if with_output else ""

@@ -101,8 +101,8 @@ def parser() -> argparse.ArgumentParser:
     return made
 
 
-def main(words: list[str]) -> int:
-    given = parser().parse_args(words)
+def main(argv: list[str]) -> int:
+    given = parser().parse_args(argv)
     layout = Layout()
     if layout.site.is_dir() and not has_packages():
         sys.path.append(str(layout.site))
@@ -187,7 +187,7 @@ def begin(layout: Layout, given: argparse.Namespace) -> int:
         # Another command on the machine writes its checkout anew while the supervisor of this one goes on.
         script = copies.make(TREE, layout.root) / "tests" / "gpu" / "farm.py"
         sys.stdout.flush()
-        os.execv(sys.executable, [sys.executable, str(script), *words_of(given)])
+        os.execv(sys.executable, [sys.executable, str(script), *start_arguments(given)])
     # The supervisor holds this lock as long as it lives: two starts at once cannot both go on.
     lock = open(layout.states / (".init.lock" if name in INIT else ".farm.lock"), "w")  # noqa: SIM115 - it outlives this function
     try:
@@ -219,13 +219,13 @@ def begin(layout: Layout, given: argparse.Namespace) -> int:
             file.write(f"--- start {time.strftime('%FT%TZ', time.gmtime())} {' '.join(sys.argv[1:])}\n")
         os.set_inheritable(lock.fileno(), False)
         fd = lock.fileno()
-        asked_at = time.time()
+        started_at = time.time()
         if not detach(log, keep=(fd,)):
             # A status that follows at once must find it.
             until = time.time() + 10
             while time.time() < until:
                 state = read_json(layout.state(name)) or {}
-                if state.get("saved_at", 0) >= asked_at and "supervisor" in state:
+                if state.get("saved_at", 0) >= started_at and "supervisor" in state:
                     break
                 time.sleep(0.05)
             print(f"{name} goes on in the background; state {layout.state(name)}, log {log}")
@@ -261,15 +261,15 @@ def same_size(given: argparse.Namespace, earlier: dict[str, Any]) -> None:
             )
 
 
-def words_of(given: argparse.Namespace) -> list[str]:
+def start_arguments(given: argparse.Namespace) -> list[str]:
     """The command line of a start once more."""
-    words = ["start", given.cell]
+    arguments = ["start", given.cell]
     for name in ("until", "minutes", "sessions", "steps"):
         if getattr(given, name) is not None:
-            words += [f"--{name}", str(getattr(given, name))]
-    words += [word for name in given.without for word in ("--without", name)]
-    words += [word for name in given.with_ for word in ("--with", name)]
-    return words + [f"--{name}" for name in ("fresh", "anyway", "foreground") if getattr(given, name)]
+            arguments += [f"--{name}", str(getattr(given, name))]
+    arguments += [argument for name in given.without for argument in ("--without", name)]
+    arguments += [argument for name in given.with_ for argument in ("--with", name)]
+    return arguments + [f"--{name}" for name in ("fresh", "anyway", "foreground") if getattr(given, name)]
 
 
 def supervise(layout: Layout, name: str, cell: cells.Cell, options: dict[str, Any]) -> int:
@@ -329,10 +329,10 @@ def stop(layout: Layout) -> int:
         if state.get("roles"):
             roles = Roles(path.stem, layout.states / f"{path.stem}.toml", layout, state, lambda: None)
             if roles.any_lives() or roles.stray():
-                told = roles.stop(60)
+                drained = roles.stop(60)
                 roles.stop_dashboard()
                 roles.kill_all()
-                print(f"drained {path.stem}: {told}")
+                print(f"drained {path.stem}: {drained}")
     return 0
 
 

@@ -61,7 +61,7 @@ class LivePhases:
     def furrow(
         self, arguments: list[str], seconds: float, fine: tuple[int, ...] = (0,)
     ) -> subprocess.CompletedProcess[str]:
-        """Runs the program to its end. Raises PhaseFailed with its own words where it ends otherwise than
+        """Runs the program to its end. Raises PhaseFailed with its own message where it ends otherwise than
         with a status in `fine`."""
         return run([str(self.layout.furrow), *arguments], seconds, fine)
 
@@ -104,13 +104,13 @@ class LivePhases:
         spare = {"policy": 1}
         while not reached():
             if time.time() > self.deadline():
-                raise PhaseFailed(f"not {what} by the phase's deadline; {self.told()}")
+                raise PhaseFailed(f"not {what} by the phase's deadline; {self.last_log_lines()}")
             self.state["restarts"] = self.state.get("restarts", 0) + len(self.roles.keep_alive(spare))
             self.sample()
             self.save()
             time.sleep(LOOK)
 
-    def told(self) -> str:
+    def last_log_lines(self) -> str:
         """The last lines of the roles, for an error."""
         return " | ".join(f"{role}: {line}" for role in FARM for line in tail(self.roles.log(role), 2))
 
@@ -212,8 +212,8 @@ class LivePhases:
         }
 
     def swap(self, now: float, began: float, ends: float) -> None:
-        """Publishes the second version at the window's middle, in a process of its own, and takes in what it
-        said."""
+        """Publishes the second version at the window's middle, in a process of its own, and keeps its
+        result."""
         swap = self.state.setdefault("swap", {})
         output = self.layout.states / f"{self.cell.name}.publish.json"
         if swap.get("state") in ("done", "failed") or "swap" in self.options.get("without", ()):
@@ -236,17 +236,22 @@ class LivePhases:
                 child = subprocess.Popen(
                     command, stdin=subprocess.DEVNULL, stdout=file, stderr=log, start_new_session=True
                 )
-            swap.update(identity(child.pid) or {"pid": child.pid, "start": -1}, state="running", asked_at=now)
+            swap |= identity(child.pid) or {"pid": child.pid, "start": -1}
+            swap |= {"state": "running", "asked_at": now}
             return
         if not wait_for_end(swap, 0.0):
             return
-        said = read_json(output)
+        result = read_json(output)
         moved = (
-            bool(said)
-            and said.get("state") == "taken"
-            and all(worker.get("moved") for worker in said.get("workers", []))
+            bool(result)
+            and result.get("state") == "taken"
+            and all(worker.get("moved") for worker in result.get("workers", []))
         )
-        swap.update(state="done" if moved else "failed", seconds=now - swap["asked_at"], said=said)
+        swap |= {
+            "state": "done" if moved else "failed",
+            "seconds": now - swap["asked_at"],
+            "said": result,
+        }
         if not moved:
             swap["why"] = (
                 " | ".join(tail(self.layout.log(f"{self.cell.name}.publish"), 3))
@@ -311,7 +316,7 @@ class LivePhases:
         if "first_reply_seconds" not in found:
             raise PhaseFailed(
                 f"no reply in {time.time() - killed_at:.0f} s after the policy worker was killed; "
-                f"{self.told()}"
+                f"{self.last_log_lines()}"
             )
         return found
 

@@ -97,11 +97,13 @@ class Usage(Exception):
 
 
 def versions(arguments: list[str]) -> dict[int, Path]:
-    """Version to directory of the command line's words."""
+    """Version to directory, from the command line's arguments."""
     found: dict[int, Path] = {}
-    for place, word in enumerate(arguments):
-        number, equals, folder = word.partition("=")
-        version, path = (int(number), Path(folder)) if equals and number.isdigit() else (place, Path(word))
+    for position, argument in enumerate(arguments):
+        number, equals, folder = argument.partition("=")
+        version, path = (
+            (int(number), Path(folder)) if equals and number.isdigit() else (position, Path(argument))
+        )
         if version in found:
             raise Usage(f"two directories for version {version}: {found[version]} and {path}")
         if (path / "delta.json").exists() or (path / "adapter_config.json").exists():
@@ -169,15 +171,15 @@ def compare(target: recorded.Target, logits: torch.Tensor, bfloat16: torch.Tenso
         return (rows / scale).log_softmax(-1).gather(-1, ids).squeeze(-1).double().cpu().numpy()
 
     own, early = whole(logits[1:]), whole(logits[:-1])
-    said = step.logprobs.astype(np.float64)
-    there = ~np.isnan(said)
+    logprobs = step.logprobs.astype(np.float64)
+    there = ~np.isnan(logprobs)
     # One that is not in the data set is NaN there; one that is not a number here must not pass for it.
-    theirs = whole(bfloat16[1:]) if bfloat16 is not None else np.full(len(said), np.nan)
+    theirs = whole(bfloat16[1:]) if bfloat16 is not None else np.full(len(logprobs), np.nan)
     recorded_sampled = (
-        step.sampled_logprobs if step.sampled_logprobs is not None else np.full(len(said), np.nan)
+        step.sampled_logprobs if step.sampled_logprobs is not None else np.full(len(logprobs), np.nan)
     )
     sampled, unlisted = [], 0
-    mask = step.response_mask if step.response_mask is not None else np.ones(len(said), bool)
+    mask = step.response_mask if step.response_mask is not None else np.ones(len(logprobs), bool)
     for index in np.flatnonzero(there & mask & ~np.isnan(recorded_sampled)):
         token, kept = int(step.response_token_ids[index]), step.kept_ids(int(index))
         if kept is None and step.kept_count is not None and not np.isnan(step.kept_count[index]):
@@ -187,10 +189,10 @@ def compare(target: recorded.Target, logits: torch.Tensor, bfloat16: torch.Tenso
         among = row if kept is None else row[torch.from_numpy(kept.astype(np.int64)).to(row.device)]
         sampled.append(float(recorded_sampled[index]) - float(row[token] - among.logsumexp(-1)))
     return Gaps(
-        said[there] - own[there],
+        logprobs[there] - own[there],
         np.array(sampled),
         theirs[there] - own[there],
-        said[there] - early[there],
+        logprobs[there] - early[there],
         int(there.sum()),
         unlisted,
     )
@@ -430,7 +432,7 @@ def table(report: Report) -> str:
     return "\n".join(lines)
 
 
-def main(words: list[str] | None = None) -> int:
+def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -461,7 +463,7 @@ def main(words: list[str] | None = None) -> int:
     parser.add_argument(
         "--seed", type=int, default=0, help="of the choice among steps of the same age (default 0)"
     )
-    arguments = parser.parse_args(words)
+    arguments = parser.parse_args(argv)
     try:
         if arguments.steps < 1 or arguments.budget < 1:
             raise Usage("--steps and --budget are at least 1")

@@ -189,7 +189,7 @@ def gpu() -> dict[str, Any] | None:
     one."""
     names = ("name", "memory.used", "memory.total", "utilization.gpu", "power.draw", "clocks.sm")
     try:
-        said = subprocess.run(
+        output = subprocess.run(
             ["nvidia-smi", f"--query-gpu={','.join(names)}", "--format=csv,noheader,nounits"],
             capture_output=True,
             text=True,
@@ -198,5 +198,5 @@ def gpu() -> dict[str, Any] | None:
         ).stdout
     except (OSError, subprocess.SubprocessError):
         return None
-    values = [value.strip() for value in said.splitlines()[0].split(",")] if said.strip() else []
+    values = [value.strip() for value in output.splitlines()[0].split(",")] if output.strip() else []
     return dict(zip(names, values, strict=True)) if len(values) == len(names) else None

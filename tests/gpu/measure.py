@@ -88,7 +88,7 @@ def pin_rate() -> dict[str, Any]:
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def said(*command: str) -> str:
+def output_of(*command: str) -> str:
     """What a command printed."""
     return subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout.strip()
 
@@ -171,9 +171,9 @@ def examine(layout: Layout) -> dict[str, Any]:
     had("cores", lambda: len(os.sched_getaffinity(0)))
     had("limits", limits)
     had("disks", lambda: free(("/", "/var/tmp", "/tmp", "/dev/shm", str(layout.root))))
-    had("memory", lambda: said("free", "-m"))
+    had("memory", lambda: output_of("free", "-m"))
     had("cgroup", lambda: pathlib.Path("/sys/fs/cgroup/memory.max").read_text().strip())
-    had("gpu", lambda: said("nvidia-smi"))
+    had("gpu", lambda: output_of("nvidia-smi"))
     had("packages", packages)
     had("cuda_libraries", cells.cuda_libraries)
     had("disk", lambda: write_rate(layout.root))

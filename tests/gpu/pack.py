@@ -44,7 +44,7 @@ def pack(
     """Packs the folders `stages` (component, folder), in order, and writes parts and manifest into `out`.
 
     Compressed archives are kept in `work` and made again only when a file changed. `tree` is the size of the
-    checkout that travels with each part, in bytes. Raises `PackError` if that leaves no room.
+    checkout that travels with each part, in bytes. Raises `PackError` if that leaves no space.
     """
     if tree + parts.MEBIBYTE > limit:
         raise PackError(
@@ -123,17 +123,17 @@ def _write_tar(out: IO[bytes], folder: str, entries: list[tuple[str, int, str, i
                 tar.addfile(member, file)
 
 
-def _cut(archives: list[Archive], paths: list[str], out: str, room: int) -> list[Part]:
-    """Cuts the archives, end to end, each part as large as there is room for: what a run needs first is then
-    complete after as few transfers as can be.
+def _cut(archives: list[Archive], paths: list[str], out: str, capacity: int) -> list[Part]:
+    """Cuts the archives, end to end, into parts of `capacity` bytes, the last one smaller: what a run needs
+    first is then complete after as few transfers as can be.
     """
     total = sum(archive.size for archive in archives)
-    count, size = -(-total // room), room
+    count, size = -(-total // capacity), capacity
     shutil.rmtree(out, ignore_errors=True)
     os.makedirs(out)
     pieces: list[Part] = []
     stream = _bytes_of(paths)
-    held = b""
+    rest = b""
     for index in range(count):
         offset = index * size
         wanted = min(size, total - offset)
@@ -142,8 +142,8 @@ def _cut(archives: list[Archive], paths: list[str], out: str, room: int) -> list
         digest, left = hashlib.sha256(), wanted
         with open(os.path.join(out, file_name), "wb") as file:
             while left:
-                chunk = held or next(stream)
-                held = chunk[left:]
+                chunk = rest or next(stream)
+                rest = chunk[left:]
                 chunk = chunk[:left]
                 left -= len(chunk)
                 digest.update(chunk)

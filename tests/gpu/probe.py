@@ -82,20 +82,20 @@ class Probe:
         """Does one check; `look` returns its value or raises `Failed`. Returns the value, None where it
         failed.
         """
-        began, value, ok, said = time.monotonic(), None, False, ""
+        began, value, ok, message = time.monotonic(), None, False, ""
         is_slow = False
         if began - self.began > BUDGET_SECONDS:
-            said = f"left out: {BUDGET_SECONDS:.0f} s are over"
+            message = f"left out: {BUDGET_SECONDS:.0f} s are over"
         else:
             try:
                 value, ok = look(), True
             except Failed as error:
-                said, is_slow = str(error), isinstance(error, TooSlow)
+                message, is_slow = str(error), isinstance(error, TooSlow)
             except (OSError, ValueError, KeyError, subprocess.SubprocessError) as error:
-                said = f"{type(error).__name__}: {error}"
+                message = f"{type(error).__name__}: {error}"
         seconds = round(time.monotonic() - began, 2)
         self.checks.append(
-            {"name": name, "ok": ok, "needed": needed, "value": value, "seconds": seconds, "said": said}
+            {"name": name, "ok": ok, "needed": needed, "value": value, "seconds": seconds, "said": message}
             | ({"slow": True} if is_slow else {})
         )
         return value
@@ -104,13 +104,13 @@ class Probe:
         self, *command: str, most: float = 5.0, environment: dict[str, str] | None = None
     ) -> tuple[int, str]:
         """Runs a command in a session of its own, and ends all of it at its limit: exit status (124: it was
-        ended) and what it said.
+        ended) and its output.
         """
-        with tempfile.TemporaryFile() as said:
+        with tempfile.TemporaryFile() as output:
             child = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
-                stdout=said,
+                stdout=output,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
                 env=environment,
@@ -123,8 +123,8 @@ class Probe:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(child.pid, signal.SIGKILL)
             child.wait()
-            said.seek(0)
-            return status, said.read().decode(errors="replace").strip()
+            output.seek(0)
+            return status, output.read().decode(errors="replace").strip()
 
     def as_user(self) -> list[str]:
         """What a command begins with that runs as the browser's user."""
@@ -140,9 +140,9 @@ class Probe:
             "--",
         ]
 
-    def browser(self, *words: str) -> str:
+    def browser(self, *names: str) -> str:
         """A path below the browser's folder."""
-        return os.path.join(self.root, "browser", *words)
+        return os.path.join(self.root, "browser", *names)
 
 
 def components(probe: Probe) -> list[str]:
@@ -162,23 +162,23 @@ def components(probe: Probe) -> list[str]:
 
 def program(probe: Probe) -> str:
     """The version that the released program prints."""
-    status, said = probe.run(os.path.join(probe.root, "bin", "furrow"), "--version")
+    status, output = probe.run(os.path.join(probe.root, "bin", "furrow"), "--version")
     if status:
-        raise Failed(f"furrow --version ended with {status}: {said}")
-    return said
+        raise Failed(f"furrow --version ended with {status}: {output}")
+    return output
 
 
 def libraries(probe: Probe) -> dict[str, int]:
     """How many libraries of the browser come from where; none may be missing, nor be too old for another."""
-    status, said = probe.run(
+    status, output = probe.run(
         "ldd",
         probe.browser("chrome-headless-shell"),
         environment=os.environ | {"LD_LIBRARY_PATH": probe.browser("lib")},
     )
-    wrong = [line.strip() for line in said.splitlines() if "not found" in line]
+    wrong = [line.strip() for line in output.splitlines() if "not found" in line]
     if status or wrong:
-        raise Failed("; ".join(wrong) or f"ldd ended with {status}: {said[:500]}")
-    found = re.findall(r"=> (/\S+)", said)
+        raise Failed("; ".join(wrong) or f"ldd ended with {status}: {output[:500]}")
+    found = re.findall(r"=> (/\S+)", output)
     carried = sum(path.startswith(probe.browser("lib")) for path in found)
     return {"carried": carried, "of the machine": len(found) - carried}
 
@@ -199,34 +199,34 @@ def user(probe: Probe) -> str:
         'test -x "$0/chrome-headless-shell" && test -r "$0/fonts.conf" && test -r "$0/lib/libnss3.so" '
         '&& test -w "$1" && test -w /tmp && id -u'
     )
-    status, said = probe.run(
+    status, output = probe.run(
         *command, "/bin/sh", "-c", read, probe.browser(), os.path.join(probe.root, "cache", "fontconfig")
     )
-    if status or said == "0":
+    if status or output == "0":
         raise Failed(
             f"as {USER}: status {status}, "
-            f"{said or 'a file of the browser cannot be read, or the cache or /tmp not written'}"
+            f"{output or 'a file of the browser cannot be read, or the cache or /tmp not written'}"
         )
-    return f"{USER} ({said})"
+    return f"{USER} ({output})"
 
 
 def namespaces(probe: Probe) -> str:
     """Whether the user may make the namespaces that Chromium's sandbox is made of."""
-    status, said = probe.run(
+    status, output = probe.run(
         *probe.as_user(), "unshare", "--user", "--map-root-user", "--pid", "--net", "--fork", "true"
     )
     if status:
-        raise Failed(f"unshare ended with {status}: {said}")
+        raise Failed(f"unshare ended with {status}: {output}")
     return "user, pid, net"
 
 
 def shared_memory(probe: Probe) -> str:
     """Size of /dev/shm, which the user can write; Furrow uses files where it is below 512 MiB."""
-    status, said = probe.run(
+    status, output = probe.run(
         *probe.as_user(), "/bin/sh", "-c", 'f=/dev/shm/furrow-probe-$$; echo x >"$f" && rm "$f"'
     )
     if status:
-        raise Failed(f"/dev/shm cannot be written: {said}")
+        raise Failed(f"/dev/shm cannot be written: {output}")
     size = _free("/dev/shm")
     if size < SHM_MIN:
         raise Failed(f"{_mebibytes(size)} MiB free: browsers use files instead, which is slower")
@@ -318,21 +318,21 @@ def python() -> dict[str, str]:
 
 def imports(probe: Probe) -> str:
     """Whether this Python loads what the checks need: its own packages, else the carried ones."""
-    words = "import pyarrow.parquet, pyarrow.dataset, PIL.Image; print(pyarrow.__version__, PIL.__version__)"
-    status, own = probe.run(sys.executable, "-c", words)
+    code = "import pyarrow.parquet, pyarrow.dataset, PIL.Image; print(pyarrow.__version__, PIL.__version__)"
+    status, own = probe.run(sys.executable, "-c", code)
     if not status:
         return f"the machine's own pyarrow and pillow {own}"
-    status, said = probe.run(
-        sys.executable, "-c", words, environment=os.environ | {"PYTHONPATH": os.path.join(probe.root, "site")}
+    status, output = probe.run(
+        sys.executable, "-c", code, environment=os.environ | {"PYTHONPATH": os.path.join(probe.root, "site")}
     )
     if status:
-        raise Failed(f"own: {own[-200:]}; carried: status {status}: {said[-300:]}")
-    return f"carried pyarrow and pillow {said}"
+        raise Failed(f"own: {own[-200:]}; carried: status {status}: {output[-300:]}")
+    return f"carried pyarrow and pillow {output}"
 
 
 def doctor(probe: Probe, sandbox: bool) -> str:
     """What `furrow doctor` says of this machine with the carried browser."""
-    status, said = probe.run(
+    status, output = probe.run(
         os.path.join(probe.root, "bin", "furrow"),
         "doctor",
         "--json",
@@ -344,9 +344,9 @@ def doctor(probe: Probe, sandbox: bool) -> str:
     )
     try:
         # Warnings may stand before it.
-        rows = json.loads(said[said.index("[\n") :])
+        rows = json.loads(output[output.index("[\n") :])
     except ValueError:
-        raise Failed(f"furrow doctor ended with {status}: {said[-400:]}") from None
+        raise Failed(f"furrow doctor ended with {status}: {output[-400:]}") from None
     unfit = [f"{row['what']}: {row['found']}" for row in rows if not row["fit"]]
     if unfit:
         raise Failed("; ".join(unfit))
@@ -357,12 +357,12 @@ def gpu(probe: Probe) -> str:
     """Name, driver, memory as nvidia-smi says."""
     if shutil.which("nvidia-smi") is None:
         raise Failed("there is no nvidia-smi")
-    status, said = probe.run(
+    status, output = probe.run(
         "nvidia-smi", "--query-gpu=name,driver_version,memory.total", "--format=csv,noheader", most=6
     )
     if status:
-        raise Failed(f"nvidia-smi ended with {status}: {said[:500]}")
-    return said
+        raise Failed(f"nvidia-smi ended with {status}: {output[:500]}")
+    return output
 
 
 def screenshot(probe: Probe, sandbox: bool, kept: str) -> dict[str, object]:
@@ -405,7 +405,7 @@ def screenshot(probe: Probe, sandbox: bool, kept: str) -> dict[str, object]:
         if not sandbox:
             flags.append("--no-sandbox")
         began = time.monotonic()
-        status, said = probe.run(
+        status, output = probe.run(
             *probe.as_user(),
             probe.browser("chrome-headless-shell"),
             *flags,
@@ -415,9 +415,9 @@ def screenshot(probe: Probe, sandbox: bool, kept: str) -> dict[str, object]:
         )
         seconds = round(time.monotonic() - began, 2)
         if not os.path.exists(out) and status == 124:
-            raise TooSlow(f"no picture within {seconds} s: is something else at work? {said[-300:]}")
+            raise TooSlow(f"no picture within {seconds} s: is something else at work? {output[-300:]}")
         if not os.path.exists(out):
-            raise Failed(f"no picture after {seconds} s, status {status}: {said[-600:]}")
+            raise Failed(f"no picture after {seconds} s, status {status}: {output[-600:]}")
         shutil.copyfile(out, kept)
     with open(kept, "rb") as file:
         width, height, rows = picture.decode(file.read())
@@ -533,15 +533,15 @@ def main() -> int:
     """Examines, writes both reports, prints the text."""
     root = os.environ.get("FURROW_GPU_ROOT") or "/var/tmp/furrow-gpu"
     report = examine(root, "--dry" in sys.argv[1:])
-    said = text(report)
+    summary = text(report)
     for path, content in (
         (os.path.join(root, "state", "probe.json"), json.dumps(report, indent=1)),
-        (os.path.join(root, "reports", "probe.txt"), said),
+        (os.path.join(root, "reports", "probe.txt"), summary),
     ):
         with open(path + ".new", "w", encoding="utf-8") as file:
             file.write(content + "\n")
         os.replace(path + ".new", path)
-    print(said)
+    print(summary)
     return 0 if report["ok"] else 1
 
 

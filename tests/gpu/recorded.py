@@ -265,8 +265,8 @@ def choose(
                 "that has this origin"
             )
     rest = count - len(chosen.steps)
-    for place in _spread(rest):
-        chosen.take(fit, round(place * ages))
+    for fraction in _spread(rest):
+        chosen.take(fit, round(fraction * ages))
     choice.steps = sorted(chosen.steps, key=lambda one: (one.step, one.trajectory_id))
     choice.tokens = budget - chosen.left
     if known and not any(one.version == known[0] for one in choice.steps):
@@ -279,16 +279,14 @@ def choose(
 
 
 def _spread(count: int) -> list[float]:
-    """`count` places from 0 to 1, evenly, the ends first and each next one far from those before it: a budget
-    that ends early leaves no end out.
+    """`count` fractions from 0 to 1, evenly, the ends first and each next one far from those before it: a
+    budget that ends early leaves no end out.
     """
-    left = [place / max(count - 1, 1) for place in range(count)]
+    left = [fraction / max(count - 1, 1) for fraction in range(count)]
     order: list[float] = []
     while left:
         # The last age first, then the first one, then whatever is farthest from all.
-        best = max(
-            left, key=lambda place: (min((abs(place - other) for other in order), default=place), place)
-        )
+        best = max(left, key=lambda one: (min((abs(one - other) for other in order), default=one), one))
         left.remove(best)
         order.append(best)
     return order
@@ -356,15 +354,15 @@ def rebuild(
     wanted: dict[str, list[Candidate]] = {}
     for one in chosen:
         wanted.setdefault(one.trajectory_id, []).append(one)
-    places: dict[str, set[tuple[Path, int]]] = {}
+    row_groups: dict[str, set[tuple[Path, int]]] = {}
     for one in found:
         if one.trajectory_id in wanted and one.step <= max(each.step for each in wanted[one.trajectory_id]):
-            places.setdefault(one.trajectory_id, set()).add((one.file, one.row_group))
+            row_groups.setdefault(one.trajectory_id, set()).add((one.file, one.row_group))
     sequences: list[Rebuilt] = []
     blobs: dict[bytes, Blob] = {}
     for name, mine in wanted.items():
         steps: dict[int, Step] = {}
-        for path, group in sorted(places[name]):
+        for path, group in sorted(row_groups[name]):
             table = pq.ParquetFile(path).read_row_group(group, columns=rows.STEP_COLUMNS)
             for step in rows.steps(table.filter(pc.equal(table["trajectory_id"], name))):
                 steps[step.step] = step

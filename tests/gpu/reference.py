@@ -378,23 +378,23 @@ def logits(
             if index + 1 < len(text.layers):
                 following = ahead.submit(weights.layer, index + 1, device)
             with Reference(is_split):
-                for place, h in enumerate(reference):
-                    reference[place] = layer(h, Span(chunk=text.chunk), index)
+                for number, h in enumerate(reference):
+                    reference[number] = layer(h, Span(chunk=text.chunk), index)
             if with_bfloat16:
                 layer = rounded(layer)
-                for place, h in enumerate(other):
-                    other[place] = layer(h, Span(chunk=text.chunk), index)
+                for number, h in enumerate(other):
+                    other[number] = layer(h, Span(chunk=text.chunk), index)
     with torch.device("meta"):
         norm = RmsNorm(text.hidden, text.epsilon)
     weights.fill(norm, "language_model.backbone.norm_f.", device)
     head = weights.tensor("language_model.lm_head.weight").to(device).float()
     say(f"{sum(len(one.ids) for one in sequences):,} tokens through {len(text.layers)} layers")
     found = []
-    for place, one in enumerate(sequences):
+    for number, one in enumerate(sequences):
         at = torch.tensor(one.wanted, device=device)
         with Reference(is_split):
-            own = F.linear(norm(reference[place][0, at]), head)
-            theirs = F.linear(norm(other[place][0, at]).float(), head) if with_bfloat16 else None
+            own = F.linear(norm(reference[number][0, at]), head)
+            theirs = F.linear(norm(other[number][0, at]).float(), head) if with_bfloat16 else None
         found.append(Computed(own, theirs))
     return found
 

@@ -18,10 +18,10 @@ from machine import Layout, read_json, write_json
 
 def write(cell: Cell, layout: Layout, state: dict[str, Any]) -> dict[str, Any]:
     """Writes `<cell>-report.json` and `<cell>-report.txt`; returns the former."""
-    told = make(cell, layout, state)
-    write_json(layout.report(cell.name), told)
-    layout.report(cell.name, "report.txt").write_text(text(told))
-    return told
+    report = make(cell, layout, state)
+    write_json(layout.report(cell.name), report)
+    layout.report(cell.name, "report.txt").write_text(text(report))
+    return report
 
 
 def make(cell: Cell, layout: Layout, state: dict[str, Any]) -> dict[str, Any]:
@@ -40,7 +40,7 @@ def make(cell: Cell, layout: Layout, state: dict[str, Any]) -> dict[str, Any]:
     lines = had("metrics", lambda: sources.metrics(run), [])
     published = had("trajectories", lambda: sources.trajectories(run), [])
     steps = had("steps", lambda: sources.steps(run), [])
-    told: dict[str, Any] = {
+    report: dict[str, Any] = {
         "cell": cell.name,
         "dry": cell.dry,
         "sessions": cell.sessions,
@@ -60,14 +60,14 @@ def make(cell: Cell, layout: Layout, state: dict[str, Any]) -> dict[str, Any]:
     if window.get("began_at") and not window.get("ended_at") and window.get("seen_at"):
         window |= {"ended_at": window["seen_at"], "open_at_end": window["open_seen"], "cut": True}
     if window.get("ended_at") and rows:
-        told |= had("window", lambda: _window(cell, window, rows, lines, published, steps, state), {})
-    told["swap"] = had("swap", lambda: _swap(state, steps, lines), None)
-    told["kill"] = had("kill", lambda: _kill(state, steps, rows), None)
-    told["share_of_bench"] = had("bench", lambda: _bench(cell, layout, told), None)
-    told["logprobs"] = read_json(layout.report(cell.name, "logprobs.json"))
-    told["missing"] = missing
-    told["flags"] = _flags(cell, told, window)
-    return told
+        report |= had("window", lambda: _window(cell, window, rows, lines, published, steps, state), {})
+    report["swap"] = had("swap", lambda: _swap(state, steps, lines), None)
+    report["kill"] = had("kill", lambda: _kill(state, steps, rows), None)
+    report["share_of_bench"] = had("bench", lambda: _bench(cell, layout, report), None)
+    report["logprobs"] = read_json(layout.report(cell.name, "logprobs.json"))
+    report["missing"] = missing
+    report["flags"] = _flags(cell, report, window)
+    return report
 
 
 def _phases(state: dict[str, Any]) -> dict[str, Any]:
@@ -224,19 +224,20 @@ def _swap(
     swap = state.get("swap")
     if not swap:
         return None
-    told = {key: swap[key] for key in ("state", "asked_at", "seconds", "said", "why") if key in swap}
-    asked = swap.get("asked_at")
-    if asked:
-        ended = asked + swap.get("seconds", 30.0)
+    found = {key: swap[key] for key in ("state", "asked_at", "seconds", "said", "why") if key in swap}
+    requested_at = swap.get("asked_at")
+    if requested_at:
+        ended = requested_at + swap.get("seconds", 30.0)
         newer = [row["done_at"] for row in steps if (row["policy_version"] or 0) > 0]
-        told["first_step_of_it_seconds"] = min(newer) - asked if newer else None
-        device, _ = sources.totals(lines, "policy/device_micros/", asked, ended + 5)
-        told["device_seconds_for_weights"] = device.get("weights", 0.0) / 1e6
-        told["steps_per_second"] = {
-            "60 s before": sum(asked - 60 < row["done_at"] <= asked for row in steps) / 60,
-            "while it came": sum(asked < row["done_at"] <= ended for row in steps) / max(1e-3, ended - asked),
+        found["first_step_of_it_seconds"] = min(newer) - requested_at if newer else None
+        device, _ = sources.totals(lines, "policy/device_micros/", requested_at, ended + 5)
+        found["device_seconds_for_weights"] = device.get("weights", 0.0) / 1e6
+        found["steps_per_second"] = {
+            "60 s before": sum(requested_at - 60 < row["done_at"] <= requested_at for row in steps) / 60,
+            "while it came": sum(requested_at < row["done_at"] <= ended for row in steps)
+            / max(1e-3, ended - requested_at),
         }
-    return told
+    return found
 
 
 def _kill(
@@ -250,20 +251,20 @@ def _kill(
         (row for row in steps if row["engine"].get("worker") == kill["started"]),
         key=lambda row: row["done_at"],
     )
-    seen: dict[str, float] = {}
+    first_replies: dict[str, float] = {}
     for row in after:
         # The reply, not the step: the page acts and settles behind it.
         replied = (
             row["observed_at"] + (row["timing"]["observe_micros"] + row["timing"]["policy_micros"]) / 1e6
         )
-        seen.setdefault(row["trajectory_id"], replied - kill["killed_at"])
+        first_replies.setdefault(row["trajectory_id"], replied - kill["killed_at"])
     open_then = {
         row["trajectory_id"]
         for row in rows
         if row["started_at"] <= kill["killed_at"]
         and (row["ended_at"] is None or row["ended_at"] > kill["killed_at"])
     }
-    back = sorted(seconds for name, seconds in seen.items() if name in open_then)
+    back = sorted(seconds for name, seconds in first_replies.items() if name in open_then)
     died = collections.Counter(
         row["ended"] for row in rows if row["trajectory_id"] in open_then and row["state"] == "failed"
     )
@@ -305,11 +306,11 @@ def _printed(path: pathlib.Path) -> list[Any]:
         return []
 
 
-def _bench(cell: Cell, layout: Layout, told: dict[str, Any]) -> dict[str, Any] | None:
+def _bench(cell: Cell, layout: Layout, report: dict[str, Any]) -> dict[str, Any] | None:
     """The measured steps a second beside those of bench and simulator: of the recorded steps, tokens and
     tiles where they were run on them, and of the committed bench, whose pages take two seconds and whose
     sessions are of all ages."""
-    measured = told.get("rate", {}).get("steps_per_second", {}).get("ledger")
+    measured = report.get("rate", {}).get("steps_per_second", {}).get("ledger")
     if measured is None or cell.dry:
         return None
     paces = _paces(_printed(layout.report(cell.name, "bench.jsonl")), "bench --recorded")
@@ -324,17 +325,17 @@ def _bench(cell: Cell, layout: Layout, told: dict[str, Any]) -> dict[str, Any] |
     return {name: {"steps_per_second": pace, "share": measured / pace} for name, pace in paces if pace > 0}
 
 
-def _flags(cell: Cell, told: dict[str, Any], window: dict[str, Any]) -> list[str]:
+def _flags(cell: Cell, report: dict[str, Any], window: dict[str, Any]) -> list[str]:
     """What a reader of the figures must know first."""
     flags = [
         f"phase {name} {entry['state']}: {entry.get('why', '')}"
-        for name, entry in told["phases"].items()
+        for name, entry in report["phases"].items()
         if entry["state"] in ("failed", "skipped")
     ]
-    flags += [f"{name} could not be read: {why}" for name, why in told["missing"].items()]
-    if "rate" not in told:
+    flags += [f"{name} could not be read: {why}" for name, why in report["missing"].items()]
+    if "rate" not in report:
         return [*flags, "NO RATE: no window was measured"]
-    rate, frame, measured = told["rate"], told["window"], told["measured"]
+    rate, frame, measured = report["rate"], report["window"], report["measured"]
     if rate["unpublished"]:
         flags.insert(
             0,
@@ -368,9 +369,9 @@ def _flags(cell: Cell, told: dict[str, Any], window: dict[str, Any]) -> list[str
             "ages of the sessions at the window's beginning: "
             f"{'not known' if uneven is None else f'{uneven:.2f} from even'}, at most {even:.2f}"
         )
-    if told["counted"]["with_shortened_limits"]:
+    if report["counted"]["with_shortened_limits"]:
         flags.append(
-            f"{told['counted']['with_shortened_limits']} of {told['counted']['ended']} trajectories that "
+            f"{report['counted']['with_shortened_limits']} of {report['counted']['ended']} trajectories that "
             "ended had a shortened first limit: "
             "contexts are younger than in a run that goes on for long, so the rate leans high (compare the "
             "parts of the window)"
@@ -382,7 +383,7 @@ def _flags(cell: Cell, told: dict[str, Any], window: dict[str, Any]) -> list[str
         )
     others = {
         end: count
-        for end, count in told["ends"].items()
+        for end, count in report["ends"].items()
         if end.split(": ")[1] not in ("max_steps", "None", "cancelled")
     }
     if others:
@@ -397,26 +398,26 @@ def _flags(cell: Cell, told: dict[str, Any], window: dict[str, Any]) -> list[str
     flags += [
         f"waterfall of {fall['what']} does not add up: {fall['residual_share']:.2%} are left, at most "
         f"{fall['residual_most']:.1%}"
-        for fall in told["waterfalls"]
+        for fall in report["waterfalls"]
         if not fall["adds_up"]
     ]
     for name in ("slots", "device", "steps"):
-        if name not in [fall["what"] for fall in told["waterfalls"]]:
+        if name not in [fall["what"] for fall in report["waterfalls"]]:
             flags.append(f"there is no waterfall of {name}")
     return flags
 
 
-def text(told: dict[str, Any]) -> str:
+def text(report: dict[str, Any]) -> str:
     """The same for people, on two screens."""
     lines = [
         (
-            f"{told['cell']}: {told['context']}, {told['screenshot']}, {told['sessions']} sessions, "
-            f"{told['steps_max']} steps, {told['tokens']} tokens a reply"
+            f"{report['cell']}: {report['context']}, {report['screenshot']}, {report['sessions']} sessions, "
+            f"{report['steps_max']} steps, {report['tokens']} tokens a reply"
         )
     ]
-    lines += [f"! {flag}" for flag in told["flags"]]
-    if "rate" in told:
-        rate, frame, counted = told["rate"], told["window"], told["counted"]
+    lines += [f"! {flag}" for flag in report["flags"]]
+    if "rate" in report:
+        rate, frame, counted = report["rate"], report["window"], report["counted"]
         low, high = rate["interval_95"] or (None, None)
         lines += [
             (
@@ -439,7 +440,7 @@ def text(told: dict[str, Any]) -> str:
             f"window      {_n(frame['trajectory_times'], 2)} trajectory times; steps/s by part: "
             + " ".join(_n(part, 2) for part in rate["steps_per_second_by_part"]),
         ]
-        for fall in told["waterfalls"]:
+        for fall in report["waterfalls"]:
             lines.append(
                 f"{fall['what']}: {fall['whole']:.3f} {fall['unit']}, parts {fall['sum']:.3f}, left "
                 f"{fall['residual']:+.3f} ({fall['residual_share']:+.2%})"
@@ -450,20 +451,20 @@ def text(told: dict[str, Any]) -> str:
                 if part["value"]
             ]
         lines.append("latencies, s       p50      p90      p99")
-        for name, found in told["latencies"].items():
+        for name, found in report["latencies"].items():
             if found["count"]:
                 lines.append(f"  {name:<18} {found['p50']:>8.3f} {found['p90']:>8.3f} {found['p99']:>8.3f}")
-        for name, found in told["measured"].items():
+        for name, found in report["measured"].items():
             lines.append(f"{name}: {_short(found)}")
     for name in ("swap", "kill", "share_of_bench", "logprobs", "ends"):
-        if told.get(name):
-            lines.append(f"{name}: {json.dumps(told[name])[:1200]}")
-    for name, entry in told["phases"].items():
+        if report.get(name):
+            lines.append(f"{name}: {json.dumps(report[name])[:1200]}")
+    for name, entry in report["phases"].items():
         lines.append(
             f"phase {name:<11} {entry['state']:<8} {entry.get('seconds', 0):>7.1f} s  "
             f"{entry.get('why', '')[:160]}"
         )
-    return "\n".join(lines + [f"note: {note}" for note in told["notes"]]) + "\n"
+    return "\n".join(lines + [f"note: {note}" for note in report["notes"]]) + "\n"
 
 
 def _n(value: float | None, digits: int = 0) -> str:

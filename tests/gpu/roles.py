@@ -89,14 +89,14 @@ class Roles:
         found = []
         for path in pathlib.Path("/proc").glob("[0-9]*/cmdline"):
             try:
-                words = path.read_bytes().split(b"\0")
+                arguments = path.read_bytes().split(b"\0")
             except OSError:
                 continue
             roles = [b"coordinator", b"policy", b"env", b"dashboard"]
             if (
                 int(path.parent.name) not in named
-                and any(role in words[1:3] for role in roles)
-                and any(mark in words for mark in marks)
+                and any(role in arguments[1:3] for role in roles)
+                and any(mark in arguments for mark in marks)
             ):
                 found.append(int(path.parent.name))
         return found
@@ -133,16 +133,16 @@ class Roles:
         """Drains the run: the coordinator has `seconds` to take back what runs and to publish, then workers
         leave, with SIGTERM if need be; what is left LEAVE_SECONDS later is killed and named."""
         began = time.monotonic()
-        told: dict[str, Any] = {}
+        outcome: dict[str, Any] = {}
         until = began + seconds
         known = self.state["roles"].get("coordinator")
-        # Once: told twice it ends without publishing.
+        # Once: at a second signal it ends without publishing.
         if alive(known) and self.state.get("drain_asked") != known:
             self.state["drain_asked"] = dict(known)
             self.save()
             send(known, signal.SIGTERM)
         if alive(known):
-            told["coordinator_left"] = wait_for_end(
+            outcome["coordinator_left"] = wait_for_end(
                 self.state["roles"]["coordinator"], max(1.0, until - time.monotonic())
             )
         for role in ("env", "policy"):
@@ -151,9 +151,9 @@ class Roles:
         for role in ("env", "policy", "coordinator"):
             if not wait_for_end(self.state["roles"].get(role), LEAVE_SECONDS[role]):
                 send(self.state["roles"][role], signal.SIGKILL)
-                told.setdefault("killed", []).append(role)
+                outcome.setdefault("killed", []).append(role)
                 wait_for_end(self.state["roles"][role], 10)
-        return told | {"seconds": time.monotonic() - began}
+        return outcome | {"seconds": time.monotonic() - began}
 
     def listens(self) -> bool:
         """Whether the coordinator takes calls."""
@@ -177,7 +177,7 @@ class Roles:
             send({"pid": pid, "start": _start(pid)}, signal.SIGKILL)
 
     def dashboard(self) -> str | None:
-        """The address that the dashboard told last."""
+        """The address that the dashboard reported last."""
         found = re.findall(r"http://127\.0\.0\.1:\d+/", "\n".join(tail(self.log("dashboard"), 20)))
         return found[-1] if found else None
 

@@ -139,7 +139,7 @@ def parse(output: str, status: int | None) -> Outcome:
     counts = [int(match["count"]) for match in map(_SUMMARY.search, lines) if match]
     total = max(counts, default=0)
     if total > sum(found.values()):
-        # More than --print-limit, or words that are not known above: they count all the same.
+        # More than --print-limit, or lines that are not known above: they count all the same.
         found["not told one by one"] = total - sum(found.values())
     passed = re.search(r"^test result: ok\. (?P<count>\d+) passed", output, re.MULTILINE)
     if found:
@@ -151,20 +151,20 @@ def parse(output: str, status: int | None) -> Outcome:
     if any(map(_NOTHING.search, lines)):
         return Outcome("no kernel" if passed else "failed", note="no call of CUDA was seen")
     if not passed or int(passed["count"]) != 1:
-        return Outcome("failed", note=f"exit status {status}; " + _last_words(output))
+        return Outcome("failed", note=f"exit status {status}; " + _last_line(output))
     if not counts:
         return Outcome("broken", note="compute-sanitizer wrote no summary")
     if status:
-        return Outcome("failed", note=f"exit status {status} without a finding; " + _last_words(output))
+        return Outcome("failed", note=f"exit status {status} without a finding; " + _last_line(output))
     return Outcome("clean")
 
 
-def _last_words(output: str) -> str:
-    words = [line for line in output.splitlines() if line.strip()]
-    return words[-1][:200] if words else "it wrote nothing"
+def _last_line(output: str) -> str:
+    lines = [line for line in output.splitlines() if line.strip()]
+    return lines[-1][:200] if lines else "it wrote nothing"
 
 
-def own_words(folder: Path) -> set[str]:
+def kernel_identifiers(folder: Path) -> set[str]:
     """Every identifier in *.cu of a folder: macros make most kernels, so their names cannot be told from
     others. Empty where it is not there.
     """
@@ -182,32 +182,34 @@ def find_tool(environment: dict[str, str]) -> Path | None:
     if named:
         return Path(named)
     found = shutil.which("compute-sanitizer", path=environment.get("PATH"))
-    places = [found] if found else []
+    candidates = [found] if found else []
     for pattern in (
         "/usr/local/cuda*/bin/compute-sanitizer",
         "/usr/local/cuda*/compute-sanitizer/compute-sanitizer",
         "/opt/nvidia/**/compute-sanitizer",
     ):
-        places += sorted(glob.glob(pattern, recursive=True), reverse=True)
-    return next(
-        (Path(place) for place in places if os.path.isfile(place) and os.access(place, os.X_OK)), None
-    )
+        candidates += sorted(glob.glob(pattern, recursive=True), reverse=True)
+    return next((path for path in map(Path, candidates) if _is_program(path)), None)
+
+
+def _is_program(path: Path) -> bool:
+    return path.is_file() and os.access(path, os.X_OK)
 
 
 def binaries(environment: dict[str, str], folder: Path = FOLDER) -> dict[str, Path]:
     """The test binaries: where `tests/gpu.sh build` puts them, or where its parts are unpacked.
 
     Raises:
-        FileNotFoundError: with what to do, when one is in neither place.
+        FileNotFoundError: with what to do, when one is in neither folder.
     """
     unpacked = Path(environment.get("FURROW_GPU_ROOT", "/var/tmp/furrow-gpu")) / "gpu"
     found = {}
     for name in TESTS:
-        places = [folder / name, unpacked / name]
-        path = next((place for place in places if place.is_file() and os.access(place, os.X_OK)), None)
+        candidates = [folder / name, unpacked / name]
+        path = next(filter(_is_program, candidates), None)
         if path is None:
             raise FileNotFoundError(
-                f"the test binary {name} is neither {places[0]} nor {places[1]}: run tests/gpu.sh "
+                f"the test binary {name} is neither {candidates[0]} nor {candidates[1]}: run tests/gpu.sh "
                 "build where there is a Rust toolchain, and carry it"
             )
         found[name] = path.resolve()
@@ -230,7 +232,7 @@ def options(tool: str, help_text: str) -> list[str]:
         wanted += [("--report-api-errors", "no"), ("--leak-check", "no")]
     if tool == "racecheck":
         wanted += [("--racecheck-report", "analysis")]
-    return ["--tool", tool, *(word for name, value in wanted if name in help_text for word in (name, value))]
+    return ["--tool", tool, *(part for option in wanted if option[0] in help_text for part in option)]
 
 
 def command(sanitizer: Path, given: list[str], binary: Path, test: str) -> list[str]:
@@ -259,8 +261,8 @@ def tests_of(name: str, binary: Path) -> list[str]:
         test
         for test in _names(listed)
         if test not in left_out
-        and all(word in test for word in some)
-        and not any(word in test for word in none)
+        and all(part in test for part in some)
+        and not any(part in test for part in none)
     ]
 
 
@@ -268,13 +270,13 @@ def _names(listed: str) -> list[str]:
     return [line.removesuffix(": test") for line in listed.splitlines() if line.endswith(": test")]
 
 
-def run(words: list[str], seconds: float, environment: dict[str, str]) -> tuple[str, int | None]:
+def run(arguments: list[str], seconds: float, environment: dict[str, str]) -> tuple[str, int | None]:
     """Output and exit status; the whole process group is stopped after so many seconds, and the status is
     then absent.
     """
     with tempfile.TemporaryFile() as file:
         process = subprocess.Popen(
-            words,
+            arguments,
             stdout=file,
             stderr=subprocess.STDOUT,
             stdin=subprocess.DEVNULL,
@@ -309,13 +311,13 @@ __global__ void divergent(int *a) {
   if (threadIdx.x < 40) { s = 1; __syncthreads(); }
   a[threadIdx.x] = s;
 }
-int main(int count, char **words) {
+int main(int count, char **argv) {
   int *a;
-  if (cudaMalloc(&a, words[1][0] == 'u' ? 1024 : 256)) return 3;
-  if (words[1][0] == 'b') beyond<<<1, 64>>>(a);
-  if (words[1][0] == 'r') race<<<1, 64>>>(a);
-  if (words[1][0] == 'u') unwritten<<<1, 64>>>(a);
-  if (words[1][0] == 'd') divergent<<<1, 64>>>(a);
+  if (cudaMalloc(&a, argv[1][0] == 'u' ? 1024 : 256)) return 3;
+  if (argv[1][0] == 'b') beyond<<<1, 64>>>(a);
+  if (argv[1][0] == 'r') race<<<1, 64>>>(a);
+  if (argv[1][0] == 'u') unwritten<<<1, 64>>>(a);
+  if (argv[1][0] == 'd') divergent<<<1, 64>>>(a);
   cudaDeviceSynchronize();
   printf("test result: ok. 1 passed\n");
 }
@@ -335,16 +337,16 @@ def planted(
     with tempfile.TemporaryDirectory() as folder:
         source, program = Path(folder) / "planted.cu", Path(folder) / "planted"
         source.write_text(PLANTED)
-        said, status = run([compiler, "-arch=native", "-o", str(program), str(source)], 90, environment)
+        output, status = run([compiler, "-arch=native", "-o", str(program), str(source)], 90, environment)
         if status != 0:
-            return None, f"not tried: nvcc: {_last_words(said)}"
-        said, status = run([str(sanitizer), *given, str(program), _PLANTED_MODE[tool]], 120, environment)
-    outcome = parse(said, status)
+            return None, f"not tried: nvcc: {_last_line(output)}"
+        output, status = run([str(sanitizer), *given, str(program), _PLANTED_MODE[tool]], 120, environment)
+    outcome = parse(output, status)
     if outcome.state == "found":
         return True, f"found: {', '.join(outcome.findings)}"
     return (
         False,
-        f"NOT found ({outcome.state}; {outcome.note or _last_words(said)}): {tool} proves nothing here",
+        f"NOT found ({outcome.state}; {outcome.note or _last_line(output)}): {tool} proves nothing here",
     )
 
 
@@ -376,9 +378,11 @@ def fingerprint(programs: dict[str, Path]) -> str:
 def kept(path: Path, mark: str) -> dict[str, Outcome]:
     """Results of earlier calls with the same binaries."""
     try:
-        held = json.loads(path.read_text("utf8"))
+        stored = json.loads(path.read_text("utf8"))
         return (
-            {name: Outcome(**one) for name, one in held["tests"].items()} if held["binaries"] == mark else {}
+            {name: Outcome(**one) for name, one in stored["tests"].items()}
+            if stored["binaries"] == mark
+            else {}
         )
     except (OSError, ValueError, KeyError, TypeError):
         return {}
@@ -448,7 +452,7 @@ def sanitize(
     mark = fingerprint(plan.programs)
     results = {} if arguments.again else kept(results_at, mark)
     wanted = ["::".join(one) for one in plan.tests]
-    own = own_words(Path("kernels"))
+    own = kernel_identifiers(Path("kernels"))
     works, control = planted(plan.sanitizer, plan.given, plan.tool, environment)
     say(f"planted error: {control}")
     logs: dict[str, str] = {}
@@ -469,14 +473,14 @@ def sanitize(
         if left < 15:
             break
         started = time.monotonic()
-        words = command(plan.sanitizer, plan.given, plan.programs[binary], test)
-        said, status = run(words, min(left, TEST_SECONDS), environment)
-        outcome = parse(said, status)
+        command_line = command(plan.sanitizer, plan.given, plan.programs[binary], test)
+        output, status = run(command_line, min(left, TEST_SECONDS), environment)
+        outcome = parse(output, status)
         outcome.seconds = round(time.monotonic() - started, 1)
         name = f"{binary}::{test}"
         results[name] = outcome
         if outcome.state not in ("clean", "no kernel"):
-            logs[name] = said[:LOG_BYTES]
+            logs[name] = output[:LOG_BYTES]
         say(f"{name}: {outcome.state}, {outcome.seconds} s {outcome.note}{'; '.join(outcome.findings)}")
         # After each: the call may be cut off.
         write()
@@ -489,7 +493,7 @@ def sanitize(
     return verdict(wanted, results, works)
 
 
-def main(words: list[str] | None = None) -> int:
+def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -505,7 +509,7 @@ def main(words: list[str] | None = None) -> int:
     parser.add_argument(
         "--dry-run", action="store_true", help="print the commands, run nothing under the tool"
     )
-    arguments = parser.parse_args(words)
+    arguments = parser.parse_args(argv)
     environment = {
         **os.environ,
         "FURROW_TEST_GPU": "1",

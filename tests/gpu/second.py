@@ -95,11 +95,11 @@ def make(first: pathlib.Path, second: pathlib.Path) -> dict[str, Any]:
             links += 1
     changed = turn_signs(chosen, partial / chosen.name)
     os.replace(partial, second)
-    told = {
+    summary = {
         "rewritten": chosen.name,
         "bytes": chosen.stat().st_size,
         "changed_bytes": changed,
         "links": links,
     }
-    write_json(mark, told)
-    return told
+    write_json(mark, summary)
+    return summary

@@ -39,10 +39,10 @@ def ask_again(state: dict[str, Any]) -> None:
 
 def bench_arguments(layout: Layout, run_dir: pathlib.Path) -> list[str]:
     """Rollouts alone, of what was recorded, with the libraries and kernels of the farm."""
-    libraries = [word for folder in cells.cuda_libraries() for word in ("--cuda-libraries", folder)]
+    libraries = [argument for folder in cells.cuda_libraries() for argument in ("--cuda-libraries", folder)]
     kernels = str(layout.root / "kernels")
-    asked = ["bench", "gpu", "--recorded", str(run_dir), "--only", "rollouts", "--json"]
-    return [*asked, "--kernel-cache", kernels, *libraries]
+    arguments = ["bench", "gpu", "--recorded", str(run_dir), "--only", "rollouts", "--json"]
+    return [*arguments, "--kernel-cache", kernels, *libraries]
 
 
 class Supervisor(LivePhases):
@@ -133,29 +133,29 @@ class Supervisor(LivePhases):
 
     def drain(self) -> dict[str, Any]:
         for page in ("overview", "job", "learning"):
-            told = self.roles.ask(f"api/{page}", 20)
-            if told:
-                write_json(self.layout.report(self.cell.name, f"dashboard-{page}-end.json"), told)
-        told = self.roles.stop(120)
+            page_data = self.roles.ask(f"api/{page}", 20)
+            if page_data:
+                write_json(self.layout.report(self.cell.name, f"dashboard-{page}-end.json"), page_data)
+        outcome = self.roles.stop(120)
         self.roles.stop_dashboard()
         self.roles.kill_all()
         if self.unpublished():
             # The coordinator was killed, or had no time: another one publishes what the ledger and the spool
             # hold.
-            told["published_by_another_start"] = True
+            outcome["published_by_another_start"] = True
             self.roles.start("coordinator")
             until = time.time() + 15
             while self.roles.lives("coordinator") and not self.roles.listens() and time.time() < until:
                 time.sleep(0.2)
             again = self.roles.stop(90)
-            told.setdefault("killed", []).extend(again.get("killed", []))
+            outcome.setdefault("killed", []).extend(again.get("killed", []))
         left = self.unpublished()
-        if told.get("killed") or left:
+        if outcome.get("killed") or left:
             raise PhaseFailed(
-                f"{', '.join(told.get('killed', [])) or 'none'} did not leave and were killed, {left} "
-                f"trajectories are not published; {self.told()}"
+                f"{', '.join(outcome.get('killed', [])) or 'none'} did not leave and were killed, {left} "
+                f"trajectories are not published; {self.last_log_lines()}"
             )
-        return told
+        return outcome
 
     def unpublished(self) -> int:
         """Trajectories of the ledger that no shard holds."""
@@ -174,18 +174,18 @@ class Supervisor(LivePhases):
             fine=(0, 1),
         )
         try:
-            said = json.loads(done.stdout)
+            result = json.loads(done.stdout)
         except ValueError:
-            said = {"printed": done.stdout[-2000:] + done.stderr[-2000:]}
+            result = {"printed": done.stdout[-2000:] + done.stderr[-2000:]}
         write_json(
-            self.layout.report(self.cell.name, "verify.json"), {"status": done.returncode, "said": said}
+            self.layout.report(self.cell.name, "verify.json"), {"status": done.returncode, "said": result}
         )
         if done.returncode:
             raise PhaseFailed(
                 f"furrow records verify {self.run_dir} ended with status {done.returncode}: "
                 f"{done.stdout[:500]}{done.stderr[:500]}"
             )
-        return {"status": 0, "said": said}
+        return {"status": 0, "said": result}
 
     def logprobs(self) -> dict[str, Any]:
         script = TREE / "tests" / "gpu" / "logprobs.py"
@@ -194,9 +194,9 @@ class Supervisor(LivePhases):
         self.published()
         output = self.layout.report(self.cell.name, "logprobs.json")
         python = os.environ.get("FURROW_TORCH_PYTHON") or sys.executable
-        asked = logprobs_arguments(self.cell, self.layout, self.state)
+        arguments = logprobs_arguments(self.cell, self.layout, self.state)
         done = run(
-            [python, str(script), str(self.run_dir), *asked, "--steps", "20", "--json", str(output)],
+            [python, str(script), str(self.run_dir), *arguments, "--steps", "20", "--json", str(output)],
             520,
             fine=tuple(range(256)),
         )
@@ -211,10 +211,10 @@ class Supervisor(LivePhases):
         it was asked for."""
         self.published()
         found: dict[str, Any] = {}
-        asked = {"plan": ["plan", "--recorded", str(self.run_dir), "--simulate", "--json"]}
+        commands = {"plan": ["plan", "--recorded", str(self.run_dir), "--simulate", "--json"]}
         if "bench" in self.options.get("with", ()):
-            asked["bench"] = bench_arguments(self.layout, self.run_dir)
-        for name, arguments in asked.items():
+            commands["bench"] = bench_arguments(self.layout, self.run_dir)
+        for name, arguments in commands.items():
             try:
                 # Straight to the file: of a bench that takes too long the figures so far are kept.
                 done = run(
@@ -229,18 +229,18 @@ class Supervisor(LivePhases):
             found[name] = {"status": done.returncode} | (
                 {"why": done.stderr[-400:].strip()} if done.returncode else {}
             )
-        failed = {name: said["why"] for name, said in found.items() if "why" in said}
+        failed = {name: entry["why"] for name, entry in found.items() if "why" in entry}
         if failed:
             raise PhaseFailed(
-                "; ".join(f"furrow {' '.join(asked[name][:2])}: {why}" for name, why in failed.items())
+                "; ".join(f"furrow {' '.join(commands[name][:2])}: {why}" for name, why in failed.items())
             )
         return found
 
     def report(self) -> dict[str, Any]:
         import report
 
-        told = report.write(self.cell, self.layout, self.state)
+        summary = report.write(self.cell, self.layout, self.state)
         return {
-            "flags": told["flags"],
-            "trajectories_per_hour": told.get("rate", {}).get("trajectories_per_hour"),
+            "flags": summary["flags"],
+            "trajectories_per_hour": summary.get("rate", {}).get("trajectories_per_hour"),
         }

@@ -27,7 +27,7 @@ import picture
 import unpack
 
 BUNDLE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "bundle.py")
-ROOM = 64 << 10
+CAPACITY = 64 << 10
 
 
 def write(path: str, data: bytes, mode: int = 0o644) -> None:
@@ -93,7 +93,7 @@ class Case(unittest.TestCase):
 class Packed(Case):
     """What packing makes."""
 
-    def test_parts_leave_room_for_the_tree_and_hold_everything_end_to_end(self) -> None:
+    def test_parts_leave_space_for_the_tree_and_hold_everything_end_to_end(self) -> None:
         for part in self.manifest.parts:
             self.assertLessEqual(pack.transfer_bytes(self.manifest, part, 2_000), self.manifest.limit)
         joined = b"".join(content(os.path.join(self.parts, part.file)) for part in self.manifest.parts)
@@ -110,7 +110,7 @@ class Packed(Case):
 
     def test_each_part_has_a_folder_that_can_be_sent_alone(self) -> None:
         self.addCleanup(setattr, pack, "_MANIFEST_BYTES", pack._MANIFEST_BYTES)
-        pack._MANIFEST_BYTES = parts.MEBIBYTE - ROOM
+        pack._MANIFEST_BYTES = parts.MEBIBYTE - CAPACITY
         self.manifest = self.pack()
         os.makedirs(self.at("send99"))
         made = bundle.sends(self.parts, self.folder, self.manifest)
@@ -125,7 +125,7 @@ class Packed(Case):
         unpack.unpack(made[-1], self.root, say=lambda _: None)
         self.assertEqual(unpack.verify(made[-1], self.root), [])
 
-    def test_a_link_and_a_tree_that_leaves_no_room_are_refused(self) -> None:
+    def test_a_link_and_a_tree_that_leaves_no_space_are_refused(self) -> None:
         with self.assertRaisesRegex(pack.PackError, "small one"):
             pack.pack([], self.at("work"), self.parts, "test", 60 * parts.MEBIBYTE)
         os.symlink("/etc/passwd", self.at("stage/bin/link"))
@@ -174,7 +174,7 @@ class Unpacked(Case):
 
     def test_parts_that_come_one_by_one_in_any_order(self) -> None:
         self.addCleanup(setattr, pack, "_MANIFEST_BYTES", pack._MANIFEST_BYTES)
-        pack._MANIFEST_BYTES = parts.MEBIBYTE - ROOM
+        pack._MANIFEST_BYTES = parts.MEBIBYTE - CAPACITY
         self.manifest = self.pack()
         self.assertGreater(len(self.manifest.parts), 4)
         kept = self.at("kept")
@@ -259,7 +259,7 @@ class Unpacked(Case):
                 self.unpack()
             self.assertFalse(os.path.exists(os.path.join(self.root, "bin")))
             self.assertFalse(os.path.exists(self.at("x")) or os.path.exists("/tmp/x"))
-        # Twice one name, more bytes than were said, and fewer.
+        # Twice one name, more bytes than announced, and fewer.
         twice = [member("x"), member("x")]
         self.packed_by_hand(*twice, files=2)
         with self.assertRaises(OSError):
@@ -329,9 +329,9 @@ class Unpacked(Case):
         )
 
     def test_the_exit_status_says_what_to_do(self) -> None:
-        def status(*words: str) -> tuple[int, str]:
+        def status(*arguments: str) -> tuple[int, str]:
             ended = subprocess.run(
-                [sys.executable, BUNDLE, *words, "--parts", self.parts],
+                [sys.executable, BUNDLE, *arguments, "--parts", self.parts],
                 env=os.environ | {"FURROW_GPU_ROOT": self.root},
                 capture_output=True,
                 text=True,
@@ -397,7 +397,7 @@ class Pictures(unittest.TestCase):
             want = [bytes(v for at, v in enumerate(row) if channels == 3 or at % 4 != 3) for row in rows]
             self.assertEqual(picture.decode(self.png(width, height, channels, raw)), (width, height, want))
 
-    def test_a_blank_picture_has_one_colour(self) -> None:
+    def test_a_white_picture_has_one_colour(self) -> None:
         _, _, rows = picture.decode(self.png(4, 4, 3, (b"\0" + b"\xff" * 12) * 4))
         self.assertEqual(picture.colours(rows), {(255, 255, 255): 16})
 

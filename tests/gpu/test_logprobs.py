@@ -111,7 +111,7 @@ class MadeRun:
             response = self.random.integers(1, 400, 9).astype(np.int32)
             whole = np.concatenate([kept, prompt, response])
             ids = torch.from_numpy(whole.astype(np.int64))[None]
-            places = torch.cat(
+            positions = torch.cat(
                 [torch.arange(one.token_start, one.token_start + one.token_len) for one in spans]
             )
             shown = torch.cat(
@@ -122,9 +122,9 @@ class MadeRun:
             )
             with torch.no_grad():
                 scores = (
-                    checkpoint.policy.language_model.lm_head(checkpoint.policy(ids, shown, positions=places))[
-                        0
-                    ].double()
+                    checkpoint.policy.language_model.lm_head(
+                        checkpoint.policy(ids, shown, positions=positions)
+                    )[0].double()
                     / TEMPERATURE
                 )
             scores = scores[len(whole) - len(response) - 1 : -1]
@@ -220,9 +220,9 @@ class Checks(unittest.TestCase):
 
     @classmethod
     def setUpClass(cls) -> None:
-        place = tempfile.TemporaryDirectory()
-        cls.addClassCleanup(place.cleanup)
-        cls.base = Path(place.name)
+        folder = tempfile.TemporaryDirectory()
+        cls.addClassCleanup(folder.cleanup)
+        cls.base = Path(folder.name)
         cls.first = cls.base / "first"
         shutil.copytree(CHECKPOINT, cls.first, copy_function=shutil.copyfile)
         cls.second = spoiled(CHECKPOINT, cls.base / "second", "language_model.lm_head.weight", -1.0)
@@ -233,16 +233,23 @@ class Checks(unittest.TestCase):
         made.trajectory("d", [0, 0, 0, 1], "last_image")
 
     def setUp(self) -> None:
-        place = tempfile.TemporaryDirectory()
-        self.addCleanup(place.cleanup)
-        self.place = Path(place.name)
-        shutil.copytree(self.base / "run", self.place / "run", copy_function=shutil.copyfile)
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = Path(folder.name)
+        shutil.copytree(self.base / "run", self.folder / "run", copy_function=shutil.copyfile)
 
-    def check(self, *words: Any, run: Path | None = None) -> tuple[int, str, dict[str, Any]]:
-        out, wrong, report = io.StringIO(), io.StringIO(), self.place / "out" / "report.json"
+    def check(self, *arguments: Any, run: Path | None = None) -> tuple[int, str, dict[str, Any]]:
+        out, wrong, report = io.StringIO(), io.StringIO(), self.folder / "out" / "report.json"
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(wrong):
             status = logprobs.main(
-                [str(run or self.place / "run"), *map(str, words), "--device", "cpu", "--json", str(report)]
+                [
+                    str(run or self.folder / "run"),
+                    *map(str, arguments),
+                    "--device",
+                    "cpu",
+                    "--json",
+                    str(report),
+                ]
             )
         return (
             status,
@@ -251,8 +258,8 @@ class Checks(unittest.TestCase):
         )
 
     def test_right_checkpoints_pass(self) -> None:
-        status, said, report = self.check(self.first, self.second, "--steps", 12, "--after", KILLED)
-        self.assertEqual((status, report["passed"], report["problems"]), (0, True, []), said)
+        status, output, report = self.check(self.first, self.second, "--steps", 12, "--after", KILLED)
+        self.assertEqual((status, report["passed"], report["problems"]), (0, True, []), output)
         self.assertEqual(len(report["steps"]), 12)
         self.assertEqual({row["version"] for row in report["steps"]}, {0, 1})
         self.assertTrue(any(row["is_after"] and row["origin"] == "rebuilt" for row in report["steps"]))
@@ -268,7 +275,7 @@ class Checks(unittest.TestCase):
         self.assertTrue(all(control["p99"] > 0.1 for control in report["controls"]), report["controls"])
 
     def test_steps_of_cancelled_trajectories_count_as_far_as_they_are_all_there(self) -> None:
-        run = self.place / "run"
+        run = self.folder / "run"
         failed = run / "data" / "failed_steps"
         failed.mkdir()
         whole = {(one.trajectory_id, one.step) for one in recorded.look(run)}
@@ -276,8 +283,8 @@ class Checks(unittest.TestCase):
         for name in ("0000", "0002"):
             (run / "data" / "steps" / f"{name}.parquet").rename(failed / f"{name}.parquet")
         self.assertEqual({(one.trajectory_id, one.step) for one in recorded.look(run)}, whole)
-        status, said, report = self.check(self.first, self.second, "--steps", 12)
-        self.assertEqual((status, report["problems"]), (0, []), said)
+        status, output, report = self.check(self.first, self.second, "--steps", 12)
+        self.assertEqual((status, report["problems"]), (0, []), output)
         rows = pq.read_table(failed / "0002.parquet").to_pylist()
         table = pa.Table.from_pylist([row for row in rows if row["step"] != 1], schema=farm.schema("steps"))
         pq.write_table(table, failed / "0002.parquet")
@@ -285,7 +292,7 @@ class Checks(unittest.TestCase):
         self.assertEqual(whole - found, {("c", 1), ("c", 2)})
 
     def test_a_changed_tensor_fails(self) -> None:
-        for place, name in enumerate(
+        for index, name in enumerate(
             (
                 "language_model.backbone.layers.0.mixer.dt_bias",
                 "vision_model.radio_model.model.blocks.1.mlp.fc1.weight",
@@ -293,46 +300,46 @@ class Checks(unittest.TestCase):
             )
         ):
             with self.subTest(name):
-                wrong = spoiled(self.first, self.place / str(place), name, 1.1)
-                status, said, report = self.check(wrong, self.second, "--steps", 12)
-                self.assertEqual((status, report["passed"]), (1, False), said)
-                self.assertIn("logprobs: 99 of 100 gaps", said)
+                wrong = spoiled(self.first, self.folder / str(index), name, 1.1)
+                status, output, report = self.check(wrong, self.second, "--steps", 12)
+                self.assertEqual((status, report["passed"]), (1, False), output)
+                self.assertIn("logprobs: 99 of 100 gaps", output)
 
     def test_the_wrong_versions_fail(self) -> None:
-        for words in ([self.second, self.first], [self.first, self.first], [self.second, self.second]):
-            with self.subTest(words):
-                self.assertEqual(self.check(*words, "--steps", 12)[0], 1)
+        for checkpoints in ([self.second, self.first], [self.first, self.first], [self.second, self.second]):
+            with self.subTest(checkpoints):
+                self.assertEqual(self.check(*checkpoints, "--steps", 12)[0], 1)
 
     def test_one_bad_step_of_the_later_version_fails(self) -> None:
         def change(row: dict[str, Any]) -> None:
             if (row["trajectory_id"], row["step"]) == ("c", 1):
                 row["logprobs"] = [None if value is None else value + 0.01 for value in row["logprobs"]]
 
-        rewrite(self.place / "run", change)
-        status, said, _ = self.check(self.first, self.second, "--steps", 16)
+        rewrite(self.folder / "run", change)
+        status, output, _ = self.check(self.first, self.second, "--steps", 16)
         self.assertEqual(status, 1)
-        self.assertIn("step 1 of c: the mean gap is 0.01", said)
-        self.assertIn("logprobs of version 1", said)
+        self.assertIn("step 1 of c: the mean gap is 0.01", output)
+        self.assertIn("logprobs of version 1", output)
 
     def test_recorded_numbers_that_are_not_numbers_fail(self) -> None:
         def change(row: dict[str, Any]) -> None:
             row["logprobs"][3] = float("inf")
 
-        rewrite(self.place / "run", change)
-        status, said, report = self.check(self.first, self.second, "--steps", 12)
-        self.assertEqual((status, report["logprobs"]["max"]), (1, None), said)
+        rewrite(self.folder / "run", change)
+        status, output, report = self.check(self.first, self.second, "--steps", 12)
+        self.assertEqual((status, report["logprobs"]["max"]), (1, None), output)
 
     def test_sampled_logprobs_are_judged_apart(self) -> None:
         def change(row: dict[str, Any]) -> None:
             row["sampled_logprobs"][2] += 0.05
 
-        rewrite(self.place / "run", change)
-        status, said, _ = self.check(self.first, self.second, "--steps", 12)
+        rewrite(self.folder / "run", change)
+        status, output, _ = self.check(self.first, self.second, "--steps", 12)
         self.assertEqual(status, 1)
-        self.assertIn("FAILED: sampled_logprobs", said)
-        self.assertNotIn("FAILED: logprobs", said)
+        self.assertIn("FAILED: sampled_logprobs", output)
+        self.assertNotIn("FAILED: logprobs", output)
 
-    def test_prompts_and_pictures_are_held_to_their_hashes(self) -> None:
+    def test_prompts_and_pictures_are_checked_against_their_hashes(self) -> None:
         def of_prompt(row: dict[str, Any]) -> None:
             row["prompt_token_ids"][0] += 1
 
@@ -343,18 +350,18 @@ class Checks(unittest.TestCase):
             for span in row["image_spans"]:
                 span["tiles_x"] += 1
 
-        for change, words in (
+        for change, message in (
             (of_prompt, "another hash"),
             (of_picture, "not the one that was shown"),
             (of_pixels, "is cut into"),
         ):
-            with self.subTest(words):
-                run = self.place / words.replace(" ", "-")
+            with self.subTest(message):
+                run = self.folder / message.replace(" ", "-")
                 shutil.copytree(self.base / "run", run, copy_function=shutil.copyfile)
                 rewrite(run, change)
-                status, said, _ = self.check(self.first, self.second, run=run)
+                status, output, _ = self.check(self.first, self.second, run=run)
                 self.assertEqual(status, 2)
-                self.assertIn(words, said)
+                self.assertIn(message, output)
 
     def test_pixels_of_a_jpeg_may_differ_by_the_decoder_and_no_others(self) -> None:
         picture = io.BytesIO()
@@ -367,74 +374,74 @@ class Checks(unittest.TestCase):
         with self.assertRaisesRegex(recorded.DataError, "does not decode to the pixels"):
             recorded.cut({b"key": lossless}, tiling, 1, [], 1)
 
-    def test_what_is_asked_for_and_is_not_there_fails(self) -> None:
-        status, said, _ = self.check(self.first, self.second, "--steps", 12, "--after", 90_000_000)
+    def test_a_requested_step_that_is_missing_fails(self) -> None:
+        status, output, _ = self.check(self.first, self.second, "--steps", 12, "--after", 90_000_000)
         self.assertEqual(status, 1)
-        self.assertIn("drawn after 90000000", said)
-        status, said, _ = self.check(self.first, self.second, f"5={self.first}", "--steps", 12)
+        self.assertIn("drawn after 90000000", output)
+        status, output, _ = self.check(self.first, self.second, f"5={self.first}", "--steps", 12)
         self.assertEqual(status, 1)
-        self.assertIn("no step of version 5 alone", said)
-        status, said, _ = self.check(self.first, self.second, "--steps", 40)
+        self.assertIn("no step of version 5 alone", output)
+        status, output, _ = self.check(self.first, self.second, "--steps", 40)
         self.assertEqual(status, 1)
-        self.assertIn("17 steps can be recomputed, 40 are asked for; of 18: 1 of several versions", said)
+        self.assertIn("17 steps can be recomputed, 40 are asked for; of 18: 1 of several versions", output)
 
     def test_a_second_version_that_changes_nothing_proves_nothing(self) -> None:
-        made = MadeRun(self.place / "same", [self.first, self.first])
+        made = MadeRun(self.folder / "same", [self.first, self.first])
         made.trajectory("a", [0, 0], "append")
         made.trajectory("b", [1, 1], "append")
-        status, said, _ = self.check(self.first, self.first, "--steps", 4, run=self.place / "same")
+        status, output, _ = self.check(self.first, self.first, "--steps", 4, run=self.folder / "same")
         self.assertEqual(status, 1)
-        self.assertIn("this check proves nothing: step 0 of", said)
+        self.assertIn("this check proves nothing: step 0 of", output)
 
     def test_arguments_that_cannot_be_used(self) -> None:
-        delta = self.place / "delta"
+        delta = self.folder / "delta"
         delta.mkdir()
         (delta / "delta.json").write_text("{}")
-        float_tiles = self.place / "float"
+        float_tiles = self.folder / "float"
         shutil.copytree(self.base / "run", float_tiles)
         (float_tiles / "job.toml").write_text(
             JOB.format(backend="cpu", compute="float32").replace("u8", "float")
         )
-        for words, run, text in (
-            ([self.place], None, "no config.json"),
+        for arguments, run, text in (
+            ([self.folder], None, "no config.json"),
             ([delta], None, "delta or an adapter"),
-            ([self.first], self.place, "job.toml cannot be read"),
+            ([self.first], self.folder, "job.toml cannot be read"),
             ([self.first], float_tiles, "resample"),
             ([f"1={self.first}", self.first], None, "two directories for version 1"),
         ):
             with self.subTest(text):
-                status, said, _ = self.check(*words, run=run)
+                status, output, _ = self.check(*arguments, run=run)
                 self.assertEqual(status, 2)
-                self.assertIn(text, said)
-        (self.place / "empty" / "data" / "steps").mkdir(parents=True)
-        (self.place / "empty" / "job.toml").write_text(JOB.format(backend="cpu", compute="float32"))
-        status, said, _ = self.check(self.first, run=self.place / "empty")
+                self.assertIn(text, output)
+        (self.folder / "empty" / "data" / "steps").mkdir(parents=True)
+        (self.folder / "empty" / "job.toml").write_text(JOB.format(backend="cpu", compute="float32"))
+        status, output, _ = self.check(self.first, run=self.folder / "empty")
         self.assertEqual(status, 2)
-        self.assertIn("no step with tokens", said)
+        self.assertIn("no step with tokens", output)
 
 
 class InBfloat16(unittest.TestCase):
     def test_what_pytorch_draws_in_bfloat16_passes_and_a_changed_tensor_does_not(self) -> None:
         with tempfile.TemporaryDirectory() as name:
-            place = Path(name)
-            first = place / "first"
+            base = Path(name)
+            first = base / "first"
             shutil.copytree(CHECKPOINT, first, copy_function=shutil.copyfile)
             save_file(
                 {key: tensor.bfloat16() for key, tensor in load_file(first / "model.safetensors").items()},
                 first / "model.safetensors",
                 metadata={"format": "pt"},
             )
-            made = MadeRun(place / "run", [first], torch.bfloat16)
+            made = MadeRun(base / "run", [first], torch.bfloat16)
             for index in range(3):
                 made.trajectory(f"t{index}", [0] * 4, "append")
-            (place / "run" / "job.toml").write_text(JOB.format(backend="cuda", compute="float32"))
-            report = place / "report.json"
+            (base / "run" / "job.toml").write_text(JOB.format(backend="cuda", compute="float32"))
+            report = base / "report.json"
 
             def check(folder: Path) -> int:
                 with contextlib.redirect_stdout(io.StringIO()):
                     return logprobs.main(
                         [
-                            str(place / "run"),
+                            str(base / "run"),
                             str(folder),
                             "--steps",
                             "12",
@@ -453,7 +460,7 @@ class InBfloat16(unittest.TestCase):
             tensors = load_file(first / "model.safetensors")
             key = "language_model.backbone.layers.0.mixer.in_proj.weight"
             tensors[key] = tensors[key] * 1.25
-            wrong = place / "wrong"
+            wrong = base / "wrong"
             shutil.copytree(first, wrong, copy_function=shutil.copyfile)
             save_file(tensors, wrong / "model.safetensors", metadata={"format": "pt"})
             self.assertEqual(check(wrong), 1)

@@ -25,17 +25,17 @@ class Advice(unittest.TestCase):
         self.assertAlmostEqual(measure.advise(1.0, 1e9)["pin_seconds"]["append-7"], 23.0, delta=0.1)
         self.assertIn("it alone", " ".join(measure.advise(60.0, 1e9)["lines"]))
 
-    def test_what_was_not_measured_is_said(self):
-        told = measure.advise(None, None)
-        self.assertEqual(told["first"], "append-7")
-        self.assertIn("pinning was not measured", told["lines"][0])
-        self.assertIn("the disk was not measured", told["lines"][-1])
+    def test_what_was_not_measured_is_reported(self):
+        advice = measure.advise(None, None)
+        self.assertEqual(advice["first"], "append-7")
+        self.assertIn("pinning was not measured", advice["lines"][0])
+        self.assertIn("the disk was not measured", advice["lines"][-1])
 
     def test_a_slow_disk_takes_its_seconds_off_the_second_cell(self):
         self.assertIn("98 s more", measure.advise(1.0, 0.15e9)["lines"][-1])
         self.assertNotIn("more than the runbook", measure.advise(1.0, 0.5e9)["lines"][-1])
 
-    def test_everything_is_told_without_a_gpu_and_nothing_is_left(self):
+    def test_everything_is_reported_without_a_gpu_and_nothing_is_left(self):
         with tempfile.TemporaryDirectory() as folder, unittest.mock.patch.object(measure, "pin_rate") as pin:
             pin.side_effect = OSError("no torch")
             layout = machine.Layout(folder)
@@ -46,15 +46,15 @@ class Advice(unittest.TestCase):
             with unittest.mock.patch.object(measure, "write_rate", return_value=small):
                 found = measure.examine(layout)
             self.assertIn("no torch", found["pin"]["failed"])
-            told = measure.text(found)
-            for word in ("nofile_soft", "/dev/shm", "Mem:", "=> begin with append-7"):
-                self.assertIn(word, told)
+            text = measure.text(found)
+            for term in ("nofile_soft", "/dev/shm", "Mem:", "=> begin with append-7"):
+                self.assertIn(term, text)
             self.assertFalse((layout.root / ".measure").exists())
 
     def test_a_slow_disk_is_given_up_in_time(self):
         with tempfile.TemporaryDirectory() as folder, unittest.mock.patch.object(measure, "BLOCK", 1 << 10):
-            told = measure.write_rate(pathlib.Path(folder), 1 << 40, 0.05)
-            self.assertLess(told["bytes"], 1 << 30)
+            rate = measure.write_rate(pathlib.Path(folder), 1 << 40, 0.05)
+            self.assertLess(rate["bytes"], 1 << 30)
 
 
 class Probed(unittest.TestCase):
@@ -90,7 +90,7 @@ class Probed(unittest.TestCase):
             pathlib.Path(self.root, "checkpoints", "first.json").write_text("{}")
             probe.disk(probe.Probe(self.root))
 
-    def test_carried_wheels_are_asked_for_only_where_the_machine_has_none(self):
+    def test_carried_wheels_are_needed_only_where_the_machine_has_none(self):
         self.unpacked("bin", "envs", "browser")
         self.assertEqual(probe.components(probe.Probe(self.root)), ["bin", "envs", "browser"])
         looked = probe.Probe(self.root)

@@ -82,14 +82,14 @@ class Arithmetic(unittest.TestCase):
                 ):
                     with reference.Reference(is_split):
                         line = F.linear(x, weight, bias)
-                        seen = F.scaled_dot_product_attention(q, k, v, is_causal=is_causal)
+                        attended = F.scaled_dot_product_attention(q, k, v, is_causal=is_causal)
                     self.assertLess(
                         relative(line, F.linear(x.double(), weight.double(), bias.double())), 1e-6
                     )
                     want = F.scaled_dot_product_attention(
                         q.double(), k.double(), v.double(), is_causal=is_causal
                     )
-                    self.assertLess(relative(seen, want), 1e-6)
+                    self.assertLess(relative(attended, want), 1e-6)
 
     def test_another_mask_is_refused(self) -> None:
         q = torch.ones(1, 1, 2, 2)
@@ -169,9 +169,9 @@ class Logits(unittest.TestCase):
 
 class Files(unittest.TestCase):
     def setUp(self) -> None:
-        place = tempfile.TemporaryDirectory()
-        self.addCleanup(place.cleanup)
-        self.folder = Path(place.name) / "checkpoint"
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = Path(folder.name) / "checkpoint"
         shutil.copytree(ORACLE_VL / "vl_f32", self.folder)
 
     def changed(self, change: object) -> reference.Weights:
@@ -180,8 +180,8 @@ class Files(unittest.TestCase):
         save_file(tensors, self.folder / "model.safetensors", metadata={"format": "pt"})
         return reference.Weights(self.folder)
 
-    def fails(self, weights: reference.Weights, words: str) -> None:
-        with self.assertRaisesRegex(CheckpointError, words):
+    def fails(self, weights: reference.Weights, message: str) -> None:
+        with self.assertRaisesRegex(CheckpointError, message):
             reference.logits(weights, [reference.Tokens([1, 2], (), [1])], {}, torch.device("cpu"))
 
     def test_a_tensor_that_is_missing_unknown_or_of_another_shape_is_named(self) -> None:

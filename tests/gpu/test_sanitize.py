@@ -25,13 +25,13 @@ CLEAN = "========= COMPUTE-SANITIZER\n" + PASSED + "========= ERROR SUMMARY: 0 e
 MEMCHECK = (
     """========= COMPUTE-SANITIZER
 ========= Invalid __global__ write of size 4 bytes
-=========     at copy_places(float *, const float *)+0x1b0
+=========     at copy_ranges(float *, const float *)+0x1b0
 =========     by thread (56,0,0) in block (0,0,0)
 =========     Access at 0x7f4d2fe00100 is out of bounds
 =========     and is 1 bytes after the nearest allocation at 0x7f4d2fe00000 of size 256 bytes
 =========
 ========= Invalid __global__ write of size 4 bytes
-=========     at copy_places(float *, const float *)+0x1b0
+=========     at copy_ranges(float *, const float *)+0x1b0
 =========     by thread (57,0,0) in block (0,0,0)
 =========     Access at 0x7f4d2fe00104 is out of bounds
 =========
@@ -99,7 +99,7 @@ class Parsing(unittest.TestCase):
                 "memcheck",
                 MEMCHECK,
                 {
-                    "Invalid __global__ write of size 4 bytes, in copy_places": 2,
+                    "Invalid __global__ write of size 4 bytes, in copy_ranges": 2,
                     "Invalid __shared__ read of size 16 bytes, in an unknown kernel": 1,
                 },
             ),
@@ -126,7 +126,7 @@ class Parsing(unittest.TestCase):
                 outcome = sanitize.parse(output, 86)
                 self.assertEqual((outcome.state, outcome.findings), ("found", want))
 
-    def test_a_summary_counts_where_the_words_before_it_are_not_known(self) -> None:
+    def test_a_summary_counts_where_the_lines_before_it_are_unknown(self) -> None:
         outcome = sanitize.parse(
             "========= Some new kind of trouble\n" + PASSED + "========= ERROR SUMMARY: 4 errors\n", 86
         )
@@ -157,7 +157,7 @@ class Parsing(unittest.TestCase):
 
     def test_names_of_kernels(self) -> None:
         for text, name in (
-            ("copy_places(float *)", "copy_places"),
+            ("copy_ranges(float *)", "copy_ranges"),
             ("void f<(int)4, float>(T1 *)", "f"),
             ("ssm_scan", "ssm_scan"),
             ("void g(int)", "g"),
@@ -214,13 +214,13 @@ class Calls(unittest.TestCase):
     """Against a stand-in for compute-sanitizer and for the two binaries; nothing is compiled."""
 
     def setUp(self) -> None:
-        place = tempfile.TemporaryDirectory()
-        self.addCleanup(place.cleanup)
-        self.place = Path(place.name)
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = Path(folder.name)
         before = os.getcwd()
-        os.chdir(self.place)
+        os.chdir(self.folder)
         self.addCleanup(os.chdir, before)
-        self.samples, self.calls = self.place / "samples", self.place / "calls"
+        self.samples, self.calls = self.folder / "samples", self.folder / "calls"
         self.samples.mkdir()
         (self.samples / "clean").write_text(CLEAN)
         self.tool = self.program("compute-sanitizer", TOOL)
@@ -229,7 +229,7 @@ class Calls(unittest.TestCase):
             self.program(sanitize.FOLDER / name, BINARY.replace("$LISTED", listed))
         named = {
             "FURROW_COMPUTE_SANITIZER": str(self.tool),
-            "FURROW_GPU_ROOT": str(self.place / "root"),
+            "FURROW_GPU_ROOT": str(self.folder / "root"),
             "SAMPLES": str(self.samples),
             "CALLS": str(self.calls),
         }
@@ -241,25 +241,25 @@ class Calls(unittest.TestCase):
             self.addCleanup(patch.stop)
 
     def program(self, name: str | Path, text: str) -> Path:
-        path = self.place / name
+        path = self.folder / name
         path.write_text(text)
         path.chmod(path.stat().st_mode | stat.S_IXUSR)
         return path
 
-    def call(self, *words: str) -> tuple[int, str]:
+    def call(self, *arguments: str) -> tuple[int, str]:
         self.calls.write_text("")
         out = io.StringIO()
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
-            status = sanitize.main(list(words))
+            status = sanitize.main(list(arguments))
         return status, out.getvalue()
 
     def ran(self) -> list[str]:
         return self.calls.read_text().split()
 
     def test_all_tests_of_reduced_shapes_run_once(self) -> None:
-        status, said = self.call()
+        status, output = self.call()
         self.assertEqual(
-            (status, self.ran()), (0, ["copy::agrees", "ssm::agrees", "life::goes_on", "types::held"]), said
+            (status, self.ran()), (0, ["copy::agrees", "ssm::agrees", "life::goes_on", "types::held"]), output
         )
         self.assertIn("4 clean", (sanitize.FOLDER / "sanitize-memcheck.txt").read_text())
         # Not again, unless it is asked for or another tool's.
@@ -276,8 +276,8 @@ class Calls(unittest.TestCase):
 
     def test_findings_are_reported_and_the_others_still_run(self) -> None:
         (self.samples / "ssm::agrees").write_text(RACECHECK)
-        status, said = self.call("racecheck")
-        self.assertEqual((status, len(self.ran())), (1, 4), said)
+        status, output = self.call("racecheck")
+        self.assertEqual((status, len(self.ran())), (1, 4), output)
         text = (sanitize.FOLDER / "sanitize-racecheck.txt").read_text()
         self.assertIn("1 x Error: Race reported, in ssm_scan_bf16", text)
         self.assertIn("---- kernels::ssm::agrees", text)
@@ -295,9 +295,9 @@ class Calls(unittest.TestCase):
             sanitize.FOLDER / "kernels", BINARY.replace("$LISTED", "slow::agrees: test\ncopy::agrees: test\n")
         )
         with mock.patch.object(sanitize, "TEST_SECONDS", 1):
-            status, said = self.call()
-        self.assertEqual(status, 3, said)
-        self.assertIn("kernels::slow::agrees: too slow", said)
+            status, output = self.call()
+        self.assertEqual(status, 3, output)
+        self.assertIn("kernels::slow::agrees: too slow", output)
         with mock.patch.object(sanitize, "TEST_SECONDS", 1):
             self.call()
         self.assertEqual(self.ran(), ["slow::agrees"])
@@ -312,8 +312,8 @@ class Calls(unittest.TestCase):
 
     def test_a_tool_that_does_not_work_is_given_up(self) -> None:
         (self.samples / "clean").write_text(UNSUPPORTED)
-        status, said = self.call()
-        self.assertEqual((status, len(self.ran())), (1, 3), said)
+        status, output = self.call()
+        self.assertEqual((status, len(self.ran())), (1, 3), output)
 
     def test_what_is_missing_is_named(self) -> None:
         with (
@@ -321,26 +321,26 @@ class Calls(unittest.TestCase):
             mock.patch.object(sanitize.glob, "glob", return_value=[]),
         ):
             del os.environ["FURROW_COMPUTE_SANITIZER"]
-            status, said = self.call()
+            status, output = self.call()
             self.assertEqual(status, 2)
-            self.assertIn("compute-sanitizer is neither on PATH", said)
+            self.assertIn("compute-sanitizer is neither on PATH", output)
             # The commands can be looked at all the same.
-            status, said = self.call("--dry-run", "--only", "copy")
-            self.assertEqual((status, len(said.splitlines())), (0, 1))
+            status, output = self.call("--dry-run", "--only", "copy")
+            self.assertEqual((status, len(output.splitlines())), (0, 1))
         (sanitize.FOLDER / "backend").unlink()
-        status, said = self.call()
+        status, output = self.call()
         self.assertEqual(status, 2)
-        self.assertIn("the test binary backend is neither .cache/gpu/backend nor", said)
+        self.assertIn("the test binary backend is neither .cache/gpu/backend nor", output)
 
     def test_unpacked_binaries_are_found(self) -> None:
-        root = self.place / "root" / "gpu"
+        root = self.folder / "root" / "gpu"
         root.mkdir(parents=True)
         for name in LISTED:
             (sanitize.FOLDER / name).rename(root / name)
-        status, said = self.call("--dry-run")
-        self.assertEqual(status, 0, said)
+        status, output = self.call("--dry-run")
+        self.assertEqual(status, 0, output)
         self.assertEqual(
-            said.splitlines()[0],
+            output.splitlines()[0],
             f"{self.tool} --tool memcheck --error-exitcode 86 --print-limit 50 {root}/kernels --exact "
             "copy::agrees --test-threads=1 --nocapture",
         )
@@ -351,25 +351,25 @@ class PlantedErrors(unittest.TestCase):
 
     def test_a_tool_must_report_it(self) -> None:
         with tempfile.TemporaryDirectory() as name:
-            place = Path(name)
+            folder = Path(name)
             samples = {"memcheck": MEMCHECK, "clean": CLEAN}
             for sample, text in samples.items():
-                (place / sample).write_text(text)
+                (folder / sample).write_text(text)
             for program, text in (
                 ("nvcc", "#!/bin/sh\nexit 0\n"),
-                ("finds", f"#!/bin/sh\ncat {place}/memcheck\nexit 86\n"),
-                ("blind", f"#!/bin/sh\ncat {place}/clean\n"),
+                ("finds", f"#!/bin/sh\ncat {folder}/memcheck\nexit 86\n"),
+                ("blind", f"#!/bin/sh\ncat {folder}/clean\n"),
             ):
-                (place / program).write_text(text)
-                (place / program).chmod(0o755)
-            environment = {**os.environ, "PATH": f"{place}:{os.environ['PATH']}"}
-            self.assertTrue(sanitize.planted(place / "finds", [], "memcheck", environment)[0])
-            works, said = sanitize.planted(place / "blind", [], "memcheck", environment)
+                (folder / program).write_text(text)
+                (folder / program).chmod(0o755)
+            environment = {**os.environ, "PATH": f"{folder}:{os.environ['PATH']}"}
+            self.assertTrue(sanitize.planted(folder / "finds", [], "memcheck", environment)[0])
+            works, output = sanitize.planted(folder / "blind", [], "memcheck", environment)
             self.assertIs(works, False)
-            self.assertIn("NOT found (clean", said)
-            (place / "nvcc").write_text("#!/bin/sh\necho no such architecture\nexit 1\n")
+            self.assertIn("NOT found (clean", output)
+            (folder / "nvcc").write_text("#!/bin/sh\necho no such architecture\nexit 1\n")
             self.assertEqual(
-                sanitize.planted(place / "finds", [], "memcheck", environment),
+                sanitize.planted(folder / "finds", [], "memcheck", environment),
                 (None, "not tried: nvcc: no such architecture"),
             )
 

@@ -383,11 +383,11 @@ def _content(tar: tarfile.TarFile, member: tarfile.TarInfo) -> Iterator[bytes]:
 
 
 def _inside(name: str, archive: Archive) -> str:
-    words = name.split("/")
+    segments = name.split("/")
     if (
         name.startswith("/")
         or "\0" in name
-        or any(word in ("", ".", "..") for word in words)
+        or any(segment in ("", ".", "..") for segment in segments)
         or name == parts.MARKER
     ):
         raise UnpackError(

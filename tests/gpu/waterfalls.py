@@ -126,8 +126,8 @@ def steps(rows: list[dict[str, Any]]) -> dict[str, Any] | None:
         "settle",
         "record",
     )
-    told = waterfall("steps", {name: parts.get(name, 0.0) / count for name in order}, whole / count)
-    return told | {"steps": count, "unit": "s a step"}
+    fall = waterfall("steps", {name: parts.get(name, 0.0) / count for name in order}, whole / count)
+    return fall | {"steps": count, "unit": "s a step"}
 
 
 def latencies(rows: list[dict[str, Any]]) -> dict[str, Any]:
