@@ -22,35 +22,35 @@
 constexpr int WARPS = 4, TOKENS = 16 * WARPS, PAD = 8;
 
 template <int SIZE> __device__ __forceinline__ void attend_image(const bf16* qkv, bf16* out, unsigned tokens, unsigned heads, float scale) {
-    constexpr unsigned STRIDE = SIZE + PAD, LOT = TOKENS * STRIDE;
+    constexpr unsigned STRIDE = SIZE + PAD, KEY_TILE = TOKENS * STRIDE;
     const unsigned head = blockIdx.x, first = blockIdx.y * TOKENS, hidden = heads * SIZE, stride = 3 * hidden;
-    const unsigned lots = (tokens + TOKENS - 1) / TOKENS;
+    const unsigned key_tiles = (tokens + TOKENS - 1) / TOKENS;
     qkv += (size_t)blockIdx.z * tokens * stride + head * SIZE;
     Shared shared;
-    bf16* queries = shared.take<bf16>(LOT);
-    bf16* pairs = shared.take<bf16>(4 * LOT);  // two tiles of keys and values
+    bf16* queries = shared.take<bf16>(KEY_TILE);
+    bf16* pairs = shared.take<bf16>(4 * KEY_TILE);  // two tiles of keys and values
 
-    const auto begin_lot = [&](unsigned lot) {
-        if (lot < lots) {
-            const bf16* keys = qkv + (size_t)lot * TOKENS * stride + hidden;
-            bf16* to = pairs + lot % 2 * 2 * LOT;
-            begin_rows<SIZE, TOKENS>(to, STRIDE, keys, stride, tokens - lot * TOKENS);
-            begin_rows<SIZE, TOKENS>(to + LOT, STRIDE, keys + hidden, stride, tokens - lot * TOKENS);
+    const auto begin_key_tile = [&](unsigned key_tile) {
+        if (key_tile < key_tiles) {
+            const bf16* keys = qkv + (size_t)key_tile * TOKENS * stride + hidden;
+            bf16* to = pairs + key_tile % 2 * 2 * KEY_TILE;
+            begin_rows<SIZE, TOKENS>(to, STRIDE, keys, stride, tokens - key_tile * TOKENS);
+            begin_rows<SIZE, TOKENS>(to + KEY_TILE, STRIDE, keys + hidden, stride, tokens - key_tile * TOKENS);
         }
         copy_commit();
     };
     begin_rows<SIZE, TOKENS>(queries, STRIDE, qkv + (size_t)first * stride, stride, tokens - first);
-    begin_lot(0);
+    begin_key_tile(0);
     copy_wait<0>();
     __syncthreads();  // the queries and the first tile are complete
     const unsigned warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, own = first + warp * 16 + lane / 4;
     Attending<SIZE> rows;
     rows.begin(queries + warp * 16 * STRIDE, STRIDE);
-    for (unsigned lot = 0; lot < lots; lot++) {
-        begin_lot(lot + 1);
-        const bf16* keys = pairs + lot % 2 * 2 * LOT;
-        const int visible = (int)(tokens - lot * TOKENS);
-        rows.template take<8>(keys, keys + LOT, STRIDE, scale, {visible, visible});
+    for (unsigned key_tile = 0; key_tile < key_tiles; key_tile++) {
+        begin_key_tile(key_tile + 1);
+        const bf16* keys = pairs + key_tile % 2 * 2 * KEY_TILE;
+        const int visible = (int)(tokens - key_tile * TOKENS);
+        rows.template take<8>(keys, keys + KEY_TILE, STRIDE, scale, {visible, visible});
         copy_wait<0>();
         __syncthreads();  // this tile may be overwritten, the next one is complete
     }

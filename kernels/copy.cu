@@ -20,7 +20,7 @@ struct Move {
 typedef Pack<unsigned, 4> Line;
 
 extern "C" __global__ void __launch_bounds__(256)
-    copy_places(const unsigned char* from, unsigned long long from_stride, unsigned char* to, unsigned long long to_stride, const Move* moves,
+    copy_ranges(const unsigned char* from, unsigned long long from_stride, unsigned char* to, unsigned long long to_stride, const Move* moves,
                 unsigned long long bytes) {
     const Move move = moves[blockIdx.y];
     const unsigned long long first = ((unsigned long long)blockIdx.x * blockDim.x * PACKS + threadIdx.x) * sizeof(Line), step = blockDim.x * sizeof(Line);
@@ -34,4 +34,4 @@ extern "C" __global__ void __launch_bounds__(256)
     for (int i = 0; i < PACKS; i++)
         if (first + i * step < bytes) *reinterpret_cast<Line*>(to + first + i * step) = lines[i];
 }
-EXPORT(copy_places)
+EXPORT(copy_ranges)

@@ -7,7 +7,7 @@
 //
 // chosen [m, k] as moe_route.cu writes it: pair r k + i is row r and its i-th expert. Grouping is a
 // stable sort by expert: `order` [m k] has the pairs one expert after another with rows ascending,
-// `place` [m k] the sorted index of each pair, `offsets` [experts + 1] the first pair of each
+// `sorted_index` [m k] where each pair is in it, `offsets` [experts + 1] the first pair of each
 // expert. `tiles` divides the experts' pairs into groups of 64; their number depends on the choice,
 // so the list has the maximum length and ends in empty tiles.
 // x [m, stride] in T, W_up [experts, inner, width], W_down [experts, width, inner]; wide [m k, inner] in T, answered [m k, width] in float32.
@@ -45,7 +45,8 @@ __device__ __forceinline__ unsigned block_prefix(unsigned value, unsigned& all, 
 }
 
 // A block has an expert.
-extern "C" __global__ void __launch_bounds__(256) group_rows(const unsigned* chosen, unsigned pairs, unsigned* order, unsigned* place, unsigned* offsets) {
+extern "C" __global__ void __launch_bounds__(256)
+    group_rows(const unsigned* chosen, unsigned pairs, unsigned* order, unsigned* sorted_index, unsigned* offsets) {
     Shared shared;
     unsigned* counts = shared.take<unsigned>(2 * WARP);
     const unsigned expert = blockIdx.x;
@@ -65,15 +66,15 @@ extern "C" __global__ void __launch_bounds__(256) group_rows(const unsigned* cho
         const unsigned at = begin + block_prefix(mine, all, counts + ++round % 2 * WARP) - 1;
         if (mine) {
             order[at] = p;
-            place[p] = at;
+            sorted_index[p] = at;
         }
         begin += all;
     }
 }
 EXPORT(group_rows)
 
-// One block. `room`: length of the list of tiles.
-extern "C" __global__ void __launch_bounds__(256) cut_tiles(const unsigned* offsets, unsigned experts, Tile* tiles, unsigned room) {
+// One block. `tiles_max`: length of the list of tiles.
+extern "C" __global__ void __launch_bounds__(256) cut_tiles(const unsigned* offsets, unsigned experts, Tile* tiles, unsigned tiles_max) {
     Shared shared;
     unsigned* counts = shared.take<unsigned>(2 * WARP);
     unsigned used = 0, round = 0;
@@ -85,15 +86,15 @@ extern "C" __global__ void __launch_bounds__(256) cut_tiles(const unsigned* offs
         for (unsigned i = 0; i < own; i++) tiles[begin + i] = {expert, i * ROWS};
         used += all;
     }
-    for (unsigned t = used + threadIdx.x; t < room; t += blockDim.x) tiles[t] = {0, NONE};
+    for (unsigned t = used + threadIdx.x; t < tiles_max; t += blockDim.x) tiles[t] = {0, NONE};
 }
 EXPORT(cut_tiles)
 
 // Common to both products: the pairs of a tile, and the position of a pair's input.
-struct Lot {
+struct ExpertTile {
     unsigned expert, begin, rows;  // no rows: the tile is empty
 
-    __device__ __forceinline__ Lot(const Tile* tiles, const unsigned* offsets) {
+    __device__ __forceinline__ ExpertTile(const Tile* tiles, const unsigned* offsets) {
         const Tile tile = tiles[blockIdx.y];
         expert = tile.span;
         begin = rows = 0;
@@ -115,15 +116,15 @@ __device__ __forceinline__ float squared_relu(float value) { return value < 0.0f
 template <bool UP, class T, class R>
 __device__ __forceinline__ void plain_product(const T* x, unsigned stride, const unsigned* order, unsigned k, const Tile* tiles, const unsigned* offsets,
                                               const T* w, R* out, unsigned input, unsigned width) {
-    const Lot lot(tiles, offsets);
+    const ExpertTile tile(tiles, offsets);
     const unsigned column = blockIdx.x * blockDim.x + threadIdx.x;
     if (column >= width) return;
-    const T* own = w + ((size_t)lot.expert * width + column) * input;
-    for (unsigned row = 0; row < lot.rows; row++) {
-        const T* from = x + lot.input<UP>(row, order, k) * stride;
+    const T* own = w + ((size_t)tile.expert * width + column) * input;
+    for (unsigned row = 0; row < tile.rows; row++) {
+        const T* from = x + tile.input<UP>(row, order, k) * stride;
         float sum = 0.0f;
         for (unsigned i = 0; i < input; i++) sum = fmaf(widen(own[i]), widen(from[i]), sum);
-        out[(size_t)(lot.begin + row) * width + column] = narrow<R>(UP ? squared_relu(sum) : sum);
+        out[(size_t)(tile.begin + row) * width + column] = narrow<R>(UP ? squared_relu(sum) : sum);
     }
 }
 
@@ -146,18 +147,18 @@ constexpr int WARPS = 4, COLUMNS = 64, DEPTH = 64, PAD = 8, STRIDE = DEPTH + PAD
 template <bool UP, class R>
 __device__ __forceinline__ void tile_product(const bf16* x, unsigned stride, const unsigned* order, unsigned k, const Tile* tiles, const unsigned* offsets,
                                              const bf16* w, R* out, unsigned input, unsigned width) {
-    const Lot lot(tiles, offsets);
-    if (lot.rows == 0) return;
+    const ExpertTile tile(tiles, offsets);
+    if (tile.rows == 0) return;
     Shared shared;
     bf16* stages = shared.take<bf16>(2 * STAGE);  // rows of x, then rows of W, of two steps
     constexpr int THREADS = WARPS * WARP, PACKS = DEPTH / 8, COPIES = ROWS * PACKS / THREADS;
     const unsigned at = threadIdx.x % PACKS * 8;
-    const bf16* columns = w + ((size_t)lot.expert * width + blockIdx.x * COLUMNS) * input;
+    const bf16* columns = w + ((size_t)tile.expert * width + blockIdx.x * COLUMNS) * input;
     const bf16* rows[COPIES];
 #pragma unroll
     for (int c = 0; c < COPIES; c++) {
         const unsigned row = (threadIdx.x + c * THREADS) / PACKS;
-        rows[c] = x + (row < lot.rows ? lot.input<UP>(row, order, k) : 0) * stride + at;
+        rows[c] = x + (row < tile.rows ? tile.input<UP>(row, order, k) : 0) * stride + at;
     }
     const auto begin_step = [&](unsigned first) {
         if (first < input) {
@@ -165,7 +166,7 @@ __device__ __forceinline__ void tile_product(const bf16* x, unsigned stride, con
 #pragma unroll
             for (int c = 0; c < COPIES; c++) {
                 const unsigned row = (threadIdx.x + c * THREADS) / PACKS;
-                copy_async(to + row * STRIDE + at, rows[c] + first, row < lot.rows);
+                copy_async(to + row * STRIDE + at, rows[c] + first, row < tile.rows);
                 copy_async(to + (ROWS + row) * STRIDE + at, columns + (size_t)row * input + first + at, true);
             }
         }
@@ -198,8 +199,8 @@ __device__ __forceinline__ void tile_product(const bf16* x, unsigned stride, con
 #pragma unroll
     for (int half = 0; half < 2; half++) {
         const unsigned row = warp * 16 + lane / 4 + half * 8;
-        if (row >= lot.rows) continue;
-        R* to = out + (size_t)(lot.begin + row) * width + blockIdx.x * COLUMNS + lane % 4 * 2;
+        if (row >= tile.rows) continue;
+        R* to = out + (size_t)(tile.begin + row) * width + blockIdx.x * COLUMNS + lane % 4 * 2;
 #pragma unroll
         for (int j = 0; j < COLUMNS / 8; j++) {
             float two[2] = {sums[j][half * 2], sums[j][half * 2 + 1]};
@@ -222,19 +223,19 @@ TILES(experts_down_tiles, false, float)
 
 // A block has a row, a thread some of its columns.
 template <class T>
-__device__ __forceinline__ void join_experts(const float* answered, const unsigned* place, const float* weights, unsigned k, T* out, unsigned width) {
+__device__ __forceinline__ void join_experts(const float* answered, const unsigned* sorted_index, const float* weights, unsigned k, T* out, unsigned width) {
     const unsigned row = blockIdx.x;
     for (unsigned i = threadIdx.x; i < width; i += blockDim.x) {
         float sum = 0.0f;
-        for (unsigned e = 0; e < k; e++) sum = fmaf(answered[(size_t)place[row * k + e] * width + i], weights[row * k + e], sum);
+        for (unsigned e = 0; e < k; e++) sum = fmaf(answered[(size_t)sorted_index[row * k + e] * width + i], weights[row * k + e], sum);
         out[(size_t)row * width + i] = narrow<T>(sum);
     }
 }
 
 #define JOIN(name, T)                                                                                                                             \
     extern "C" __global__ void __launch_bounds__(256)                                                                                             \
-        name(const float* answered, const unsigned* place, const float* weights, unsigned k, T* out, unsigned width) {                            \
-        join_experts<T>(answered, place, weights, k, out, width);                                                                                 \
+        name(const float* answered, const unsigned* sorted_index, const float* weights, unsigned k, T* out, unsigned width) {                     \
+        join_experts<T>(answered, sorted_index, weights, k, out, width);                                                                          \
     }                                                                                                                                             \
     EXPORT(name)
 

@@ -18,7 +18,7 @@ constexpr unsigned WARPS = 4;
 
 // Key in the order of choice; the lowest is chosen first. An expert that is already taken ranks
 // last.
-__device__ __forceinline__ unsigned long long place_of(float corrected, unsigned expert) {
+__device__ __forceinline__ unsigned long long order_key(float corrected, unsigned expert) {
     if (corrected != corrected) return ~0ull;
     const unsigned bits = bits_of_float(corrected + 0.0f), ascending = bits >> 31 ? ~bits : bits | 0x80000000u;
     return (unsigned long long)~ascending << 32 | expert;
@@ -71,8 +71,8 @@ extern "C" __global__ void __launch_bounds__(WARPS * WARP)
     for (unsigned i = 0; i < k; i++) {
         unsigned long long best = ~0ull;
         for (unsigned e = lane; e < experts; e += WARP) {
-            const unsigned long long place = place_of(corrected[e], e);
-            best = place < best ? place : best;
+            const unsigned long long key = order_key(corrected[e], e);
+            best = key < best ? key : best;
         }
 #pragma unroll
         for (int mask = WARP / 2; mask > 0; mask /= 2) {

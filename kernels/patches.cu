@@ -1,8 +1,8 @@
 // The input of the vision tower: pixels to the rows of the patch product, and its rows to the
 // residual stream.
 //
-//   cut_patches:    patch[p][c, y, x] = pixels[c][row(p) side + y][column(p) side + x]
-//   place_patches:  h = prefix tokens unchanged, then  embedded + position
+//   cut_patches:     patch[p][c, y, x] = pixels[c][row(p) side + y][column(p) side + x]
+//   write_residual:  h = prefix tokens unchanged, then  embedded + position
 //
 // pixels [tiles, 3, tile, tile] in float32, patches [tiles x count, 3 side^2] in T, row-major over
 // the tile; prefix [prefixes, width] and embedded [tiles x count, width] in T, positions [count,
@@ -26,7 +26,7 @@ template <class T> __device__ __forceinline__ void cut_patches(const float* pixe
 }
 
 template <class T>
-__device__ __forceinline__ void place_patches(const T* prefix, unsigned prefixes, const T* embedded, const float* positions, T* h, unsigned count,
+__device__ __forceinline__ void write_residual(const T* prefix, unsigned prefixes, const T* embedded, const float* positions, T* h, unsigned count,
                                               unsigned width) {
     const unsigned token = blockIdx.x;
     h += ((size_t)blockIdx.y * (prefixes + count) + token) * width;
@@ -46,16 +46,16 @@ __device__ __forceinline__ void place_patches(const T* prefix, unsigned prefixes
     }
 }
 
-#define PATCHES(T, cut, place)                                                                                                               \
+#define PATCHES(T, cut, write)                                                                                                               \
     extern "C" __global__ void __launch_bounds__(256) cut(const float* pixels, T* patches, unsigned tile, unsigned side) {                   \
         cut_patches<T>(pixels, patches, tile, side);                                                                                         \
     }                                                                                                                                        \
     EXPORT(cut)                                                                                                                              \
     extern "C" __global__ void __launch_bounds__(256)                                                                                        \
-        place(const T* prefix, unsigned prefixes, const T* embedded, const float* positions, T* h, unsigned count, unsigned width) {         \
-        place_patches<T>(prefix, prefixes, embedded, positions, h, count, width);                                                            \
+        write(const T* prefix, unsigned prefixes, const T* embedded, const float* positions, T* h, unsigned count, unsigned width) {         \
+        write_residual<T>(prefix, prefixes, embedded, positions, h, count, width);                                                           \
     }                                                                                                                                        \
-    EXPORT(place)
+    EXPORT(write)
 
-PATCHES(float, cut_patches_f32, place_patches_f32)
-PATCHES(bf16, cut_patches_bf16, place_patches_bf16)
+PATCHES(float, cut_patches_f32, write_residual_f32)
+PATCHES(bf16, cut_patches_bf16, write_residual_bf16)

@@ -52,7 +52,7 @@ __device__ __forceinline__ float exponent(float logit, float highest, float temp
 }
 
 // Key in the total order; the lowest comes first.
-__device__ __forceinline__ unsigned long long place_of(float logit, unsigned id) {
+__device__ __forceinline__ unsigned long long order_key(float logit, unsigned id) {
     const unsigned bits = bits_of_float(logit + 0.0f), ascending = bits >> 31 ? ~bits : bits | 0x80000000u;
     return (unsigned long long)~ascending << 32 | id;
 }
@@ -61,7 +61,7 @@ __device__ __forceinline__ unsigned long long place_of(float logit, unsigned id)
 struct Board {
     unsigned long long bins[256];
     double numbers[4];
-    unsigned long long words[THREADS / WARP];
+    unsigned long long partials[THREADS / WARP];
     unsigned counts[THREADS / WARP];
     float block[BLOCK];
 };
@@ -73,9 +73,9 @@ __device__ __forceinline__ unsigned long long block_least(unsigned long long val
         value = other < value ? other : value;
     }
     __syncthreads();  // all threads have read the last reduction
-    if (threadIdx.x % WARP == 0) board->words[threadIdx.x / WARP] = value;
+    if (threadIdx.x % WARP == 0) board->partials[threadIdx.x / WARP] = value;
     __syncthreads();
-    for (unsigned w = 0; w < THREADS / WARP; w++) value = board->words[w] < value ? board->words[w] : value;
+    for (unsigned w = 0; w < THREADS / WARP; w++) value = board->partials[w] < value ? board->partials[w] : value;
     return value;
 }
 
@@ -96,8 +96,8 @@ __device__ __forceinline__ float highest_of(const float* logits, unsigned count,
     unsigned spoilt = 0;
     for (unsigned i = threadIdx.x; i < count; i += THREADS) {
         spoilt |= logits[i] != logits[i];
-        const unsigned long long place = place_of(logits[i], 0);
-        best = place < best ? place : best;
+        const unsigned long long key = order_key(logits[i], 0);
+        best = key < best ? key : best;
     }
     spoilt = block_count(spoilt, board);
     best = block_least(best, board);
@@ -210,17 +210,17 @@ __device__ __forceinline__ unsigned invert(const float* logits, unsigned count, 
 // The first index at which, in the order of keys, the amounts sum to the target; the last index if
 // they never do. AMOUNT(i) is the amount of the i-th.
 template <class Amount>
-__device__ __forceinline__ unsigned long long place_to_reach(const unsigned* ids, const float* logits, unsigned count, unsigned long long target,
-                                                             Board* board, Amount amount) {
+__device__ __forceinline__ unsigned long long key_to_reach(const unsigned* ids, const float* logits, unsigned count, unsigned long long target,
+                                                           Board* board, Amount amount) {
     unsigned long long prefix = 0, before = 0;
     for (int shift = 56; shift >= 0; shift -= 8) {
         for (unsigned i = threadIdx.x; i < 256; i += THREADS) board->bins[i] = 0;
         __syncthreads();
         for (unsigned i = threadIdx.x; i < count; i += THREADS) {
-            const unsigned long long place = place_of(logits[i], ids[i]);
+            const unsigned long long key = order_key(logits[i], ids[i]);
             // The bits below the top digits found so far; a shift by 64 would be undefined.
-            const bool inside = shift == 56 || place >> (shift + 8) == prefix;
-            if (inside) atomicAdd(&board->bins[place >> shift & 255], amount(i));
+            const bool inside = shift == 56 || key >> (shift + 8) == prefix;
+            if (inside) atomicAdd(&board->bins[key >> shift & 255], amount(i));
         }
         __syncthreads();
         unsigned digit = 0;
@@ -249,14 +249,14 @@ __device__ __forceinline__ unsigned gather(unsigned count, unsigned* ids, float*
         unsigned id = 0;
         float logit = 0.0f;
         const bool mine = first + threadIdx.x < count && keep(first + threadIdx.x, id, logit);
-        unsigned place = mine;
+        unsigned rank = mine;
 #pragma unroll
         for (int by = 1; by < (int)WARP; by *= 2) {
-            const unsigned lower = shuffle_up(place, by);
-            if ((int)lane >= by) place += lower;
+            const unsigned lower = shuffle_up(rank, by);
+            if ((int)lane >= by) rank += lower;
         }
         __syncthreads();  // all threads have read what is overwritten now, and the counts
-        if (lane == WARP - 1) board->counts[warp] = place;
+        if (lane == WARP - 1) board->counts[warp] = rank;
         __syncthreads();
         unsigned of_others = 0, of_all = 0;
         for (unsigned w = 0; w < THREADS / WARP; w++) {
@@ -264,8 +264,8 @@ __device__ __forceinline__ unsigned gather(unsigned count, unsigned* ids, float*
             of_all += board->counts[w];
         }
         if (mine) {
-            ids[kept + of_others + place - 1] = id;
-            lefts[kept + of_others + place - 1] = logit;
+            ids[kept + of_others + rank - 1] = id;
+            lefts[kept + of_others + rank - 1] = logit;
         }
         kept += of_all;
     }
@@ -303,8 +303,8 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         unsigned long long best = ~0ull;
         for (unsigned i = threadIdx.x; i < vocabulary; i += THREADS)
             if (is_allowed(i) && row[i] > -INFINITY) {
-                const unsigned long long place = place_of(row[i], i);
-                best = place < best ? place : best;
+                const unsigned long long key = order_key(row[i], i);
+                best = key < best ? key : best;
             }
         best = block_least(best, board);
         if (best == ~0ull) return refuse();
@@ -336,16 +336,16 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         left = gather(left, ids, lefts, board, [&](unsigned i, unsigned& id, float& logit) {
             id = ids[i];
             logit = lefts[i];
-            return place_of(logit, id) <= last;
+            return order_key(logit, id) <= last;
         });
     };
     if (left > 0 && pick.top_k > 0 && pick.top_k < left)
-        keep_to(place_to_reach(ids, lefts, left, pick.top_k, board, [](unsigned) { return 1ull; }));
+        keep_to(key_to_reach(ids, lefts, left, pick.top_k, board, [](unsigned) { return 1ull; }));
     if (left > 0 && pick.top_p < 1.0f) {
         const float most = highest_of(lefts, left, board);
         const Mass mass = weigh(lefts, left, most, pick.temperature, sums, board);
         const double target = multiply_rounded((double)pick.top_p, mass.total) * 70368744177664.0;
-        keep_to(place_to_reach(ids, lefts, left, (unsigned long long)target, board, [&](unsigned i) {
+        keep_to(key_to_reach(ids, lefts, left, (unsigned long long)target, board, [&](unsigned i) {
             return whole_weight(weight_at(exponent(lefts[i], most, pick.temperature)));
         }));
     }

@@ -35,7 +35,7 @@ impl CopyLaunch {
         assert!(self.bytes.is_multiple_of(16), "{} bytes a range", self.bytes);
         KernelLaunch {
             file: "copy.cu",
-            kernel: "copy_places",
+            kernel: "copy_ranges",
             grid: [size(self.bytes.div_ceil(BLOCK_BYTES)), size(self.moves.len()), 1],
             threads: 256,
             shared_bytes: 0,

@@ -105,10 +105,10 @@ pub fn tiles_max(experts: usize, pairs: usize) -> usize {
 impl ExpertGrouping {
     /// The launches, in order.
     pub fn launches(&self) -> [KernelLaunch; 2] {
-        let Self { experts, k, chosen, order, sorted_index: place, offsets, tiles } = *self;
+        let Self { experts, k, chosen, order, sorted_index, offsets, tiles } = *self;
         let pairs = chosen.len();
         assert!(experts > 0 && k > 0 && pairs.is_multiple_of(k), "{k} choices a row");
-        assert!(order.len() >= pairs && place.len() >= pairs, "buffers for {pairs} pairs");
+        assert!(order.len() >= pairs && sorted_index.len() >= pairs, "buffers for {pairs} pairs");
         assert!(offsets.len() > experts, "offsets of {experts} experts");
         assert!(tiles.len() >= tiles_max(experts, pairs), "a buffer for the tiles");
         let launch = |kernel, blocks, arguments| KernelLaunch {
@@ -119,7 +119,8 @@ impl ExpertGrouping {
             shared_bytes: shared_bytes(&[(2 * 32, 4)]),
             arguments,
         };
-        let group = vec![chosen.into(), size(pairs).into(), order.into(), place.into(), offsets.into()];
+        let group =
+            vec![chosen.into(), size(pairs).into(), order.into(), sorted_index.into(), offsets.into()];
         let cut = vec![offsets.into(), size(experts).into(), tiles.into(), size(tiles.len()).into()];
         [launch("group_rows", experts, group), launch("cut_tiles", 1, cut)]
     }
@@ -212,7 +213,7 @@ impl<T: StoredElement> ExpertsLaunch<'_, T> {
     }
 
     fn join(&self) -> KernelLaunch {
-        let ExpertGrouping { k, chosen, sorted_index: place, .. } = *self.grouping;
+        let ExpertGrouping { k, chosen, sorted_index, .. } = *self.grouping;
         let rows = chosen.len() / k;
         assert!(self.weights.len() >= chosen.len(), "one weight for each choice");
         assert!(self.out.len() >= rows * self.width, "output for {rows} rows");
@@ -224,7 +225,7 @@ impl<T: StoredElement> ExpertsLaunch<'_, T> {
             shared_bytes: 0,
             arguments: vec![
                 self.answered.into(),
-                place.into(),
+                sorted_index.into(),
                 self.weights.into(),
                 size(k).into(),
                 self.out.into(),

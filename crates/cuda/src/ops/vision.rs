@@ -63,7 +63,7 @@ impl<T: StoredElement> PatchLaunch<'_, T> {
         assert!(self.hidden.len() >= self.tiles * (prefixes + count) * width, "one row for each token");
         KernelLaunch {
             file: "patches.cu",
-            kernel: T::pick("place_patches_f32", "place_patches_bf16"),
+            kernel: T::pick("write_residual_f32", "write_residual_bf16"),
             grid: [size(prefixes + count), size(self.tiles), 1],
             threads: size((width / 8).next_multiple_of(32)).min(256),
             shared_bytes: 0,

@@ -44,16 +44,16 @@ fn models_without_kernels_are_refused_by_name() {
 fn too_little_memory_is_reported_by_part_and_before_loading() {
     let checkpoint = Checkpoint::open(made::checkpoint()).unwrap();
     let error = refused(&checkpoint, CAPACITY, 1 << 20);
-    let CudaOpenError::Full { requested: asked, free } = &error else { panic!("{error}") };
+    let CudaOpenError::Full { requested, free } = &error else { panic!("{error}") };
     assert_eq!(*free, 1 << 20);
-    let names: Vec<&str> = asked.parts().iter().map(|(name, _)| *name).collect();
+    let names: Vec<&str> = requested.parts().iter().map(|(name, _)| *name).collect();
     for part in ["weights", "state slots", "KV pages", "rows of a batch", "tile features"] {
         assert!(names.contains(&part), "{names:?}");
     }
     let text = error.to_string();
     assert!(text.contains("1.0 MB free"), "{text}");
     // Exactly enough memory is enough.
-    let total = asked.total();
+    let total = requested.total();
     let (host, _) = HostExecutor::new(total);
     let device =
         open(&checkpoint, CAPACITY, BackendOptions::default(), Box::new(host), &mut |_, _| {}).unwrap();

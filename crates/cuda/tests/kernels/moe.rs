@@ -59,9 +59,9 @@ pub const EXPERTS: KernelFamily = KernelFamily {
             put: "UP ? order[begin + row] % k",
         },
         PlantedBug { kind: BugKind::Index, find: "offsets[expert] + tile.first", put: "offsets[expert]" },
-        PlantedBug { kind: BugKind::Index, find: "place[p] = at", put: "place[at] = p" },
+        PlantedBug { kind: BugKind::Index, find: "sorted_index[p] = at", put: "sorted_index[at] = p" },
         PlantedBug { kind: BugKind::Index, find: "(rows + ROWS - 1) / ROWS", put: "rows / ROWS" },
-        PlantedBug { kind: BugKind::Index, find: "        if (row >= lot.rows) continue;\n", put: "" },
+        PlantedBug { kind: BugKind::Index, find: "        if (row >= tile.rows) continue;\n", put: "" },
         PlantedBug {
             kind: BugKind::Barrier,
             find: "    __syncthreads();  // the counts of all warps are complete\n",

@@ -21,7 +21,7 @@ pub const FAMILY: KernelFamily = KernelFamily {
             put: "blocks; first += THREADS",
         },
         // An unwritten entry is read as an id.
-        PlantedBug { kind: BugKind::Index, find: "of_others + place - 1] = id", put: "place - 1] = id" },
+        PlantedBug { kind: BugKind::Index, find: "of_others + rank - 1] = id", put: "rank - 1] = id" },
         PlantedBug {
             kind: BugKind::Index,
             find: "set[id / 64] >> id % 64",

@@ -98,7 +98,7 @@ pub const ATTENTION: KernelFamily = KernelFamily {
     file: "attention_image.cu",
     check: check_attention,
     bugs: &[
-        PlantedBug { kind: BugKind::Index, find: "(int)(tokens - lot * TOKENS)", put: "(int)TOKENS" },
+        PlantedBug { kind: BugKind::Index, find: "(int)(tokens - key_tile * TOKENS)", put: "(int)TOKENS" },
         PlantedBug {
             kind: BugKind::Index,
             find: "qkv += (size_t)blockIdx.z * tokens * stride",
@@ -110,7 +110,11 @@ pub const ATTENTION: KernelFamily = KernelFamily {
             find: "        __syncthreads();  // this tile may be overwritten, the next one is complete\n",
             put: "",
         },
-        PlantedBug { kind: BugKind::State, find: "begin_lot(lot + 1)", put: "begin_lot(lot)" },
+        PlantedBug {
+            kind: BugKind::State,
+            find: "begin_key_tile(key_tile + 1)",
+            put: "begin_key_tile(key_tile)",
+        },
         PlantedBug {
             kind: BugKind::Index,
             find: "of_tile = qkv + (size_t)blockIdx.z * tokens * stride",

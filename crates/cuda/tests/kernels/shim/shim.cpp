@@ -97,7 +97,7 @@ unsigned char *stacks, *shared_memory;
 // Two for each warp: a lane that goes on to the next operation writes to the other one, and none is
 // two ahead.
 struct Table {
-    unsigned char places[32][SHIM_PLACE];
+    unsigned char values[32][SHIM_VALUE];
     float result[SHIM_RESULT];
     bool computed;
 };
@@ -165,7 +165,7 @@ bool release_block(unsigned threads) {
     return failure[0];
 }
 
-uint64_t draw(uint64_t& state) {
+uint64_t next_random(uint64_t& state) {
     state ^= state << 13;
     state ^= state >> 7;
     state ^= state << 17;
@@ -174,7 +174,7 @@ uint64_t draw(uint64_t& state) {
 
 void shuffle(unsigned* order, unsigned count, uint64_t& random) {
     for (unsigned i = count; i > 1; i--) {
-        const unsigned other = draw(random) % i, mine = order[i - 1];
+        const unsigned other = next_random(random) % i, mine = order[i - 1];
         order[i - 1] = order[other];
         order[other] = mine;
     }
@@ -258,14 +258,14 @@ void shim_barrier(int line) {
 Meeting shim_meet(const void* mine, size_t bytes, const char* what) {
     const unsigned me = current;
     Table& table = tables[me / 32][fibers[me].phase++ % 2];
-    if (bytes) memcpy(table.places[me % 32], mine, bytes);
+    if (bytes) memcpy(table.values[me % 32], mine, bytes);
     table.computed = false;
     fibers[me].wait = LANES;
     fibers[me].what = what;
     yield();
     const bool first = !table.computed;
     table.computed = true;
-    return {table.places[0], table.result, first};
+    return {table.values[0], table.result, first};
 }
 
 void shim_shared_used(unsigned bytes) {

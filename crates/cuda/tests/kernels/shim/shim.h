@@ -28,12 +28,12 @@ extern unsigned char* shared_bytes;
 void shim_barrier(int line);
 #define __syncthreads() shim_barrier(__LINE__)
 
-constexpr size_t SHIM_PLACE = 32, SHIM_RESULT = 128;
+constexpr size_t SHIM_VALUE = 32, SHIM_RESULT = 128;
 
 // Values that the lanes of a warp brought to an operation that all of them have reached. They stay
 // until the warp's next operation but one.
 struct Meeting {
-    const unsigned char* places;  // of each lane, SHIM_PLACE bytes apart
+    const unsigned char* values;  // of each lane, SHIM_VALUE bytes apart
     float* result;                // memory for a result that is computed once for all of them
     bool first;                   // this lane computes it
 };
@@ -44,13 +44,13 @@ template <class T> struct Lanes {
     Meeting meeting;
     T operator[](unsigned lane) const {
         T value;
-        memcpy(&value, meeting.places + lane * SHIM_PLACE, sizeof(T));
+        memcpy(&value, meeting.values + lane * SHIM_VALUE, sizeof(T));
         return value;
     }
 };
 
 template <class T> Lanes<T> shim_exchange(const T& mine, const char* what) {
-    static_assert(sizeof(T) <= SHIM_PLACE, "a lane's place is too small");
+    static_assert(sizeof(T) <= SHIM_VALUE, "a lane's value is too large");
     return {shim_meet(&mine, sizeof(T), what)};
 }
 
