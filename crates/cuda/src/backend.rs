@@ -517,8 +517,8 @@ impl StagedWeights {
         let target = match stage {
             StagingMode::Host => match executor.pin(region.len() as u64) {
                 Ok(pinned) => UploadTarget::Host(pinned),
-                Err(ExecutorError::NoHostMemory { requested: asked }) => {
-                    return Err(CudaOpenError::HostFull { requested: asked });
+                Err(ExecutorError::NoHostMemory { requested }) => {
+                    return Err(CudaOpenError::HostFull { requested });
                 }
                 Err(error) => return Err(error.into()),
             },
@@ -554,8 +554,8 @@ impl StagedWeights {
 
 impl<P: FastKernels> CudaBackend<P> {
     fn open(opening: OpenRequest<'_>, origin: WeightsOrigin<'_>) -> Result<Self, CudaOpenError> {
-        let OpenRequest { config, counts, capacity: room, options, mut executor } = opening;
-        let plan = plan_in::<P>((config, &counts, &room, &options));
+        let OpenRequest { config, counts, capacity, options, mut executor } = opening;
+        let plan = plan_in::<P>((config, &counts, &capacity, &options));
         let free = executor.free_bytes()?;
         if plan.total() > free {
             return Err(CudaOpenError::Full { requested: plan, free });
@@ -567,23 +567,25 @@ impl<P: FastKernels> CudaBackend<P> {
             }
             allocated => allocated?,
         };
-        let placed =
-            AllocatedBackend::allocate(&mut BufferAllocator::at(address), (config, &counts, &room, &options));
-        let sizes = placed.memory.states.sizes();
+        let allocated = AllocatedBackend::allocate(
+            &mut BufferAllocator::at(address),
+            (config, &counts, &capacity, &options),
+        );
+        let sizes = allocated.memory.states.sizes();
         let offload_pool =
-            OffloadPool::open(&mut *executor, sizes, room.offload_bytes).map_err(|why| match why {
+            OffloadPool::open(&mut *executor, sizes, capacity.offload_bytes).map_err(|why| match why {
                 NotPinned::Limited(available) => {
-                    CudaOpenError::OffloadFull { requested: room.offload_bytes, available }
+                    CudaOpenError::OffloadFull { requested: capacity.offload_bytes, available }
                 }
                 NotPinned::Failed(error) => error.into(),
             })?;
-        let AllocatedBackend { weights, uploads: cargo, all, stage, memory } = placed;
+        let AllocatedBackend { weights, uploads, all, stage, memory } = allocated;
         let is_noise = matches!(origin, WeightsOrigin::Noise);
         let stage = stage
             .map(|stage| StagedWeights::open::<P::Value>(&mut *executor, stage, options.stage, is_noise));
         let stage = stage.transpose()?;
         let mut origin = origin;
-        origin.upload::<P::Value>(&mut *executor, &cargo)?;
+        origin.upload::<P::Value>(&mut *executor, &uploads)?;
         executor.upload(
             ExecutionLane::Batch,
             bytemuck::bytes_of(&CopyMove { from: 0, to: 0 }),
@@ -592,15 +594,15 @@ impl<P: FastKernels> CudaBackend<P> {
         executor.wait()?;
         let mut opened = Self {
             logits: vec![0.0; config.text.vocabulary],
-            features: FeatureTable::new(room.features),
+            features: FeatureTable::new(capacity.features),
             config: config.clone(),
-            capacity: room,
+            capacity,
             options,
             executor: ExecutorLatch::new(executor),
             plan,
             counts,
             weights,
-            uploads: cargo,
+            uploads,
             all,
             stage,
             memory,
@@ -812,14 +814,14 @@ impl<P: FastKernels> CudaBackend<P> {
         pages: &[Page],
         copy_range: CopyFn,
     ) -> Result<(), DeviceLost> {
-        let Self { memory: BackendMemory { states, .. }, offload_pool: parking, executor, .. } = self;
+        let Self { memory: BackendMemory { states, .. }, offload_pool, executor, .. } = self;
         let mut at = states.slot(slot).address();
         executor.work(|executor| {
-            for range in parking.slot(blocks) {
+            for range in offload_pool.slot(blocks) {
                 copy_range(executor, at, range)?;
                 at += range.bytes;
             }
-            let mut pages = pages.iter().zip(parking.pages(blocks));
+            let mut pages = pages.iter().zip(offload_pool.pages(blocks));
             pages.try_for_each(|(page, range)| copy_range(executor, states.page(*page).address(), range))
         })
     }
@@ -989,8 +991,8 @@ impl<P: FastKernels> DeviceBackend for CudaBackend<P> {
         // All work in progress reads the old weights.
         self.executor.wait()?;
         let mut origin = WeightsOrigin::Checkpoint { checkpoint, progress };
-        let Self { executor, uploads: cargo, .. } = self;
-        let brought = executor.load(|executor| origin.upload::<P::Value>(executor, cargo))?;
+        let Self { executor, uploads, .. } = self;
+        let brought = executor.load(|executor| origin.upload::<P::Value>(executor, uploads))?;
         // They were checked before, and the old ones are partly overwritten.
         let in_part =
             |refused| executor.lose(format!("the weights were replaced only in part: {}", chain(&refused)));
@@ -1069,9 +1071,9 @@ impl<P: FastKernels> CudaBackend<P> {
 
 impl<P: ModelTypes> fmt::Debug for CudaBackend<P> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { capacity: room, options, plan, executor, .. } = self;
+        let Self { capacity, options, plan, executor, .. } = self;
         f.debug_struct("CudaBackend")
-            .field("capacity", room)
+            .field("capacity", capacity)
             .field("options", options)
             .field("plan", plan)
             .field("lost", &executor.lost())
