@@ -56,7 +56,7 @@ fn a_model_behind_an_endpoint_acts_in_a_farm() {
     assert_eq!(status, Some(0), "{stderr}");
     let requests = server.requests();
     let has_key = |header: &String| header.eq_ignore_ascii_case("authorization: Bearer sk-farm-0123");
-    assert!(requests.iter().all(|asked| asked.headers.iter().any(has_key)), "{:?}", requests[0].headers);
+    assert!(requests.iter().all(|request| request.headers.iter().any(has_key)), "{:?}", requests[0].headers);
 
     let run = folder.path().join("run");
     let python = std::env::var("FURROW_TEST_PYTHON").unwrap_or_else(|_| "python3".into());

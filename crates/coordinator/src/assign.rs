@@ -87,13 +87,13 @@ impl<'a> WorkerCapacity<'a> {
         workers: impl Iterator<Item = (&'a Id<PolicyWorker>, &'a PolicyOffer)>,
         sessions: impl Iterator<Item = &'b Id<PolicyWorker>>,
     ) -> Self {
-        let mut rooms: BTreeMap<_, _> = workers.map(|(id, offer)| (id, (offer, 0))).collect();
+        let mut workers: BTreeMap<_, _> = workers.map(|(id, offer)| (id, (offer, 0))).collect();
         for worker in sessions {
-            if let Some((_, taken)) = rooms.get_mut(worker) {
+            if let Some((_, taken)) = workers.get_mut(worker) {
                 *taken += 1;
             }
         }
-        Self { workers: rooms }
+        Self { workers }
     }
 
     /// The worker for a group's next slot: its home while that worker is registered (the slot waits

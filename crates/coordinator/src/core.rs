@@ -573,7 +573,7 @@ impl Core {
                 let until_millis = turn.now.millis + wait_millis.min(self.rules.lease_wait_millis);
                 self.queue_request(PendingRequest { call, worker, slots, until_millis }, turn);
             }
-            Event::Renew { call, worker, leases: held } => self.renew(call, &worker, &held, turn),
+            Event::Renew { call, worker, leases } => self.renew(call, &worker, &leases, turn),
             Event::StepArrived { call, trajectory, token } => {
                 self.check_step(LeaseClaim { call, trajectory: &trajectory, token }, turn);
             }

@@ -36,7 +36,7 @@ mod tests {
     }
 
     #[test]
-    fn the_hash_tells_key_from_value() {
+    fn the_hash_separates_key_and_value() {
         let table = [identity(&[("a", "bc")]), identity(&[("ab", "c")]), identity(&[("a", "b"), ("c", "")])];
         for (index, one) in table.iter().enumerate() {
             for other in &table[index + 1..] {

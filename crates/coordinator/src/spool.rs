@@ -322,7 +322,7 @@ impl SpoolWorker {
             return;
         }
         let mut waiting = Vec::with_capacity(appends.len());
-        for AppendRequest { trajectory, entry, answer, _permit: _room } in appends {
+        for AppendRequest { trajectory, entry, answer, _permit } in appends {
             match self.files.append(&trajectory, &entry) {
                 Ok(appended) if crash::planted("bug.ack_before_sync") => {
                     answer.send(Ok(appended)).ok();

@@ -47,20 +47,20 @@ export function put(node, ...children) {
 }
 
 const letGo = [];
-let isHeld = false;
+let isPointerDown = false;
 const release = () => {
-  isHeld = false;
+  isPointerDown = false;
   // The click comes after it, to what was there when the button went down.
   setTimeout(() => letGo.splice(0).forEach((go) => go()), 0);
 };
-window.addEventListener("pointerdown", () => (isHeld = true), true);
+window.addEventListener("pointerdown", () => (isPointerDown = true), true);
 for (const end of ["pointerup", "pointercancel", "blur"]) window.addEventListener(end, release, true);
 // A scroll bar that is let go of may not say so.
-window.addEventListener("pointermove", (event) => isHeld && event.buttons === 0 && release(), true);
+window.addEventListener("pointermove", (event) => isPointerDown && event.buttons === 0 && release(), true);
 
 /** Waits while a button of the pointer is down: what it went down on must still be there when it comes up. */
 export function released() {
-  return isHeld ? new Promise((go) => letGo.push(go)) : Promise.resolve();
+  return isPointerDown ? new Promise((go) => letGo.push(go)) : Promise.resolve();
 }
 
 /**

@@ -257,11 +257,11 @@ fn metrics_table(runs: &[RunMetrics]) -> HtmlElement {
     let header = ["metric"].into_iter().chain(runs.iter().map(|run| run.name.as_str()));
     let known = |pointer: &str| runs.iter().any(|run| run.metric(pointer).is_some());
     let rows =
-        METRIC_ROWS.iter().filter(|(_, pointer, _)| known(pointer)).map(|(name, place, (form, write))| {
+        METRIC_ROWS.iter().filter(|(_, pointer, _)| known(pointer)).map(|(name, pointer, (form, write))| {
             let cell = |(at, run): (usize, &RunMetrics)| {
-                let value = run.metric(place);
+                let value = run.metric(pointer);
                 let cell = element("td").set("class", "number").text(write(value));
-                let cell = cell.set("data-figure", format!("/runs/{at}{place}")).set("data-form", form);
+                let cell = cell.set("data-figure", format!("/runs/{at}{pointer}")).set("data-form", form);
                 cell.set("data-value", value.map_or_else(|| "null".to_owned(), |value| value.to_string()))
             };
             let name = element("th").set("scope", "row").text(name.replace("{hour}", hour));

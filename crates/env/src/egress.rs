@@ -724,9 +724,9 @@ mod tests {
         }
         assert_eq!(egress.blocked().total, 0, "the check is not a request of the page");
         // All its permits are taken.
-        let mut held_open = TcpStream::connect(egress.address()).await.unwrap();
-        held_open.write_all(b"GET http://site.test/ HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
-        assert_ne!(held_open.read(&mut [0; 4096]).await.unwrap(), 0);
+        let mut client = TcpStream::connect(egress.address()).await.unwrap();
+        client.write_all(b"GET http://site.test/ HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
+        assert_ne!(client.read(&mut [0; 4096]).await.unwrap(), 0);
         assert!(!egress.is_answering("http://site.test/").await);
         assert!(egress.is_answering("https://site.test/").await);
         egress.stop.cancel();

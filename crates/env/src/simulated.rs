@@ -94,6 +94,7 @@ impl SimulatedBrowser {
 impl EnvironmentFactory for SimulatedBrowser {
     fn fingerprint(&self, _task: Option<&Task>) -> EnvironmentFingerprint {
         EnvironmentFingerprint {
+            // Data sets store it.
             browser: "air/1".into(),
             viewport: Some(self.screenshot.size),
             ..EnvironmentFingerprint::default()
@@ -280,6 +281,12 @@ fn noise_png(seed: u64, bytes: usize) -> Screenshot {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_browser_that_data_sets_store_stays() {
+        let browser = SimulatedBrowser::new(SimConfig::default());
+        assert_eq!(browser.fingerprint(None).browser, "air/1");
+    }
 
     #[test]
     fn noise_is_a_valid_image_of_the_requested_size() {

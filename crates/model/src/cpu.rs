@@ -330,9 +330,9 @@ impl Backend for CpuBackend {
 
 impl fmt::Debug for CpuBackend {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { capacity: room, team, compute, .. } = self;
+        let Self { capacity, team, compute, .. } = self;
         f.debug_struct("CpuBackend")
-            .field("capacity", room)
+            .field("capacity", capacity)
             .field("team", team)
             .field("compute", compute)
             .finish_non_exhaustive()

@@ -289,7 +289,7 @@ impl ChatCallError {
             ["context_length_exceeded", "context length"].iter().any(|phrase| text.contains(phrase))
         };
         match self {
-            Self::Refused { status: 400 | 413 | 422, message: said, .. } => is_too_long(said),
+            Self::Refused { status: 400 | 413 | 422, message, .. } => is_too_long(message),
             _ => false,
         }
     }

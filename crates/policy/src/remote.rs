@@ -207,9 +207,9 @@ impl RemoteSession {
 
     /// Waits for a permit, then calls the endpoint on a blocking thread; both within one deadline.
     async fn ask(&self, chat: ChatConversation) -> Result<ChatReply, RemoteFailure> {
-        let RemoteShared { config, client, call_permits: places } = &*self.shared;
+        let RemoteShared { config, client, call_permits } = &*self.shared;
         let deadline = Instant::now() + config.deadline;
-        let waiting = tokio::time::timeout(config.deadline, places.clone().acquire_owned());
+        let waiting = tokio::time::timeout(config.deadline, call_permits.clone().acquire_owned());
         // A call that starts too late is billed although its answer cannot arrive in time.
         let is_in_time = || deadline.saturating_duration_since(Instant::now()) >= config.deadline / 10;
         let permit = match waiting.await {

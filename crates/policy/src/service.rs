@@ -299,8 +299,8 @@ async fn send(replies: &ReplySender, event: session_response::Event) -> Result<(
 impl From<SlotRefusal> for Status {
     fn from(none: SlotRefusal) -> Self {
         match none {
-            SlotRefusal::Stale { current: held } => {
-                Status::failed_precondition(format!("the trajectory runs under the newer token {held}"))
+            SlotRefusal::Stale { current } => {
+                Status::failed_precondition(format!("the trajectory runs under the newer token {current}"))
             }
             SlotRefusal::Full { sessions_max } => Status::resource_exhausted(format!(
                 "all {sessions_max} sessions are in use; raise policy.sessions_max or add a policy worker"

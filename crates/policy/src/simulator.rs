@@ -426,9 +426,9 @@ impl SimulatorLoop {
             match actor.poll(&mut self.engine)? {
                 SessionProgress::Waits => continue,
                 SessionProgress::Aged => {}
-                SessionProgress::Acts { shown_at: seen } => {
+                SessionProgress::Acts { shown_at } => {
                     self.steps += 1;
-                    self.waited += now - seen;
+                    self.waited += now - shown_at;
                 }
             }
             self.due.push(Reverse((now + self.page_micros, index)));

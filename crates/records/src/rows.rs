@@ -599,7 +599,7 @@ impl StepRow {
 
     /// Converts the row to a step.
     pub(crate) fn into_domain(mut self) -> Result<RecordedStep, String> {
-        let place = self.take_derived();
+        let derived = self.take_derived();
         let trace = Trace {
             policy_kind: policy_kind(&self.policy_kind)?,
             policy_version: self.policy_version.map(PolicyVersion),
@@ -628,7 +628,7 @@ impl StepRow {
             task_id: self.task_id,
             suite: self.suite,
             split: split(&self.split)?,
-            derived: place,
+            derived,
             record,
             sampling: SamplingParams::from(&self.sampling),
         })

@@ -195,19 +195,19 @@ pub fn token_hash(ids: &[u32], spans: &[ImageSpan]) -> [u8; 16] {
 }
 
 macro_rules! string_enum {
-    ($type:ident { $($variant:ident = $word:literal),* $(,)? }) => {
+    ($type:ident { $($variant:ident = $text:literal),* $(,)? }) => {
         impl $type {
             /// All values.
             pub const ALL: &'static [$type] = &[$($type::$variant),*];
 
             /// The value's name in columns and on the wire.
             pub fn as_str(self) -> &'static str {
-                match self { $($type::$variant => $word),* }
+                match self { $($type::$variant => $text),* }
             }
 
             /// Parses what `as_str` returns.
-            pub fn parse(word: &str) -> Option<Self> {
-                match word { $($word => Some($type::$variant),)* _ => None }
+            pub fn parse(text: &str) -> Option<Self> {
+                match text { $($text => Some($type::$variant),)* _ => None }
             }
         }
     };

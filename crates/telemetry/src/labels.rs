@@ -17,7 +17,7 @@ pub trait Label: Copy + 'static {
 
 macro_rules! labels {
     ($($(#[$doc:meta])* $type:ident as $name:literal {
-        $($(#[$variant_doc:meta])* $variant:ident = $word:literal),* $(,)?
+        $($(#[$variant_doc:meta])* $variant:ident = $value:literal),* $(,)?
     })*) => {$(
         $(#[$doc])*
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -28,7 +28,7 @@ macro_rules! labels {
             const ALL: &'static [Self] = &[$($type::$variant),*];
 
             fn value(self) -> &'static str {
-                match self { $($type::$variant => $word),* }
+                match self { $($type::$variant => $value),* }
             }
 
             fn index(self) -> usize {

@@ -317,7 +317,7 @@ fn unknown(expr: &str, scraped: &BTreeMap<String, BTreeMap<String, Vec<String>>>
         let (label, values) = selector.split_once(['=', '!']).unwrap();
         let known = labels.get(label).cloned().unwrap_or_default();
         let values = values.split('"').nth(1).unwrap();
-        if let Some(value) = values.split('|').find(|word| !known.iter().any(|known| known == word)) {
+        if let Some(value) = values.split('|').find(|value| !known.iter().any(|known| known == value)) {
             return Some(format!("{name}{{{label}={value}}}"));
         }
     }

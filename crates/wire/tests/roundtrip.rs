@@ -259,34 +259,34 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(128))]
 
     #[test]
-    fn orders_survive(noun in order()) {
-        prop_assert_eq!(wire::weights_order_from(wire::weights_order_into(&noun)).unwrap(), noun);
+    fn orders_survive(order in order()) {
+        prop_assert_eq!(wire::weights_order_from(wire::weights_order_into(&order)).unwrap(), order);
     }
 
     #[test]
-    fn steps_survive(noun in step()) {
-        let bytes = wire::encode_opaque_step(&noun);
-        prop_assert_eq!(wire::decode_opaque_step(bytes).unwrap(), noun);
+    fn steps_survive(step in step()) {
+        let bytes = wire::encode_opaque_step(&step);
+        prop_assert_eq!(wire::decode_opaque_step(bytes).unwrap(), step);
     }
 
     #[test]
-    fn traces_survive(noun in trace()) {
-        prop_assert_eq!(wire::decode_trace(&wire::encode_trace(&noun)).unwrap(), noun);
+    fn traces_survive(trace in trace()) {
+        prop_assert_eq!(wire::decode_trace(&wire::encode_trace(&trace)).unwrap(), trace);
     }
 
     #[test]
-    fn endings_survive(noun in ending()) {
-        prop_assert_eq!(wire::decode_ending(wire::encode_ending(&noun)).unwrap(), noun);
+    fn endings_survive(ending in ending()) {
+        prop_assert_eq!(wire::decode_ending(wire::encode_ending(&ending)).unwrap(), ending);
     }
 
     #[test]
-    fn assignments_survive(noun in assignment()) {
-        prop_assert_eq!(wire::assignment_from(wire::assignment_into(&noun)).unwrap(), noun);
+    fn assignments_survive(assignment in assignment()) {
+        prop_assert_eq!(wire::assignment_from(wire::assignment_into(&assignment)).unwrap(), assignment);
     }
 
     #[test]
-    fn damaged_steps_are_refused_or_read(noun in step(), at in any::<prop::sample::Index>(), byte in any::<u8>()) {
-        let mut bytes = wire::encode_opaque_step(&noun).to_vec();
+    fn damaged_steps_are_refused_or_read(step in step(), at in any::<prop::sample::Index>(), byte in any::<u8>()) {
+        let mut bytes = wire::encode_opaque_step(&step).to_vec();
         let at = at.index(bytes.len());
         bytes[at] = byte;
         // The result must be a value: a step, or an error with a text.

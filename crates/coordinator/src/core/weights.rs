@@ -152,7 +152,7 @@ impl Core {
     /// Marks a worker whose weights do not hash to those of their version: it runs other weights.
     fn check_weights_hash(&mut self, worker: &Id<PolicyWorker>, version: i32, found: &str) {
         let expected = self.versions.get(version).and_then(|row| row.weights_sha256.as_ref());
-        if let Some(expected) = expected.filter(|said| !said.eq_ignore_ascii_case(found)) {
+        if let Some(expected) = expected.filter(|expected| !expected.eq_ignore_ascii_case(found)) {
             let why = format!("its weights hash to {found}, those of version {version} to {expected}");
             self.strangers.insert(worker.clone(), why);
         }

@@ -148,8 +148,8 @@ mod tests {
     fn check(runs: &[u32], lines: &[&str], want: Option<&[(u32, f64, f64)]>) {
         let case = LlamaCase { prompt: 512, steps: 32, runs };
         let parsed = case.speeds(&lines.join("\n")).ok();
-        let parsed: Option<Vec<_>> = parsed.map(|told| {
-            told.iter().map(|speeds| (speeds.sequences, speeds.prefill, speeds.decode)).collect()
+        let parsed: Option<Vec<_>> = parsed.map(|rates| {
+            rates.iter().map(|speeds| (speeds.sequences, speeds.prefill, speeds.decode)).collect()
         });
         assert_eq!(parsed.as_deref(), want, "{runs:?} of {lines:?}");
     }

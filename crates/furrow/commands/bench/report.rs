@@ -179,7 +179,7 @@ fn field(path: &str, key: &str) -> Option<String> {
 /// The commit of the current directory, if it is in a repository.
 fn commit() -> Option<String> {
     let args = ["describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"];
-    let output = Command::new("git").args(args).output().ok().filter(|told| told.status.success())?;
+    let output = Command::new("git").args(args).output().ok().filter(|output| output.status.success())?;
     Some(String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
 

@@ -18,9 +18,9 @@ pub struct BatchValidator<'a> {
 
 impl fmt::Debug for BatchValidator<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { capacity: room, embeddings, .. } = self;
+        let Self { capacity, embeddings, .. } = self;
         f.debug_struct("BatchValidator")
-            .field("capacity", room)
+            .field("capacity", capacity)
             .field("embeddings", embeddings)
             .finish_non_exhaustive()
     }

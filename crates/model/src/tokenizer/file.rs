@@ -52,8 +52,8 @@ struct BpeModel {
     dropout: Option<f32>,
     #[serde(default)]
     continuing_subword_prefix: Option<String>,
-    #[serde(default)]
-    end_of_word_suffix: Option<String>,
+    #[serde(rename = "end_of_word_suffix", default)]
+    final_subword_suffix: Option<String>,
     #[serde(default)]
     byte_fallback: bool,
     #[serde(default)]
@@ -115,7 +115,7 @@ fn check_model(model: &BpeModel, problems: &mut Vec<String>) {
     );
     for (key, value) in [
         ("continuing_subword_prefix", &model.continuing_subword_prefix),
-        ("end_of_word_suffix", &model.end_of_word_suffix),
+        ("end_of_word_suffix", &model.final_subword_suffix),
     ] {
         let set = value.as_ref().is_some_and(|value| !value.is_empty());
         refuse(set, format!("model.{key} is set; remove it, a byte-level vocabulary has none"));

@@ -320,8 +320,8 @@ fn impossible_capacities_are_refused() {
     let text = &case.weights.config.text;
     let states = u64::from(u32::MAX) * 4 * (text.ssm_values() + text.conv_values());
     match open(BackendCapacity { slots: u32::MAX, ..good }) {
-        Err(CpuOpenError::Full { requested: asked, available }) => {
-            assert_eq!(asked.ssm + asked.conv, states);
+        Err(CpuOpenError::Full { requested, available }) => {
+            assert_eq!(requested.ssm + requested.conv, states);
             assert!(available < states);
         }
         // On systems that do not report their free memory.

@@ -358,8 +358,8 @@ fn reach_but_from(
     if rest.is_empty() {
         return Some(cursor.clone());
     }
-    let ConstraintCursor { node_id: place, used, text, state, cut, .. } = cursor;
-    let here = (rest.len(), format!("{:?}", (place, used, text, state, cut)));
+    let ConstraintCursor { node_id, used, text, state, cut, .. } = cursor;
+    let here = (rest.len(), format!("{:?}", (node_id, used, text, state, cut)));
     if dead.contains(&here) {
         return None;
     }

@@ -164,10 +164,11 @@ impl Engine {
             .collect();
         let prefill_tokens = self.pace.rows(&ready, self.limits.prefill_tokens);
         for id in plan(ready, SchedulerLimits { prefill_tokens, ..self.limits }) {
-            let Self { sessions, features, device, weight_versions: shelf, .. } = self;
+            let Self { sessions, features, device, weight_versions, .. } = self;
             let Some(session) = sessions.get(&id).filter(|session| !session.is_decoding()) else { continue };
             let Some((sequence, span)) = session.span_ahead(batch.contains(&id)) else { continue };
-            match encode_missing_tiles(features, device, &sequence.tile_rows(span), shelf.vision()) {
+            match encode_missing_tiles(features, device, &sequence.tile_rows(span), weight_versions.vision())
+            {
                 Ok(true) => {}
                 Err(BackendError::Device(lost)) => return Err(lost),
                 Ok(false) | Err(_) => break,

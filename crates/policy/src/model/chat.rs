@@ -189,7 +189,7 @@ impl ChatSession {
 
     /// Sends the new segment to the engine and waits for the reply.
     pub async fn reply(&mut self, wanted: ChatReplyRequest) -> Result<StepOutput, EngineFault> {
-        let ChatReplyRequest { segment: stretch, keeps_reply: stays, sampling, constraint, watch } = wanted;
+        let ChatReplyRequest { segment, keeps_reply, sampling, constraint, watch } = wanted;
         let stream = RandomStream::of_chat(sampling.seed);
         let stop = self.shared.template.stop();
         // An unconstrained reply that reaches the limit gets the stop id appended.
@@ -199,7 +199,7 @@ impl ChatSession {
         if let Some(among) = &self.shared.allowed_ids {
             response = response.restricted_to(among);
         }
-        let ask = Box::new(GenerationRequest { prompt: stretch, keeps_reply: stays, response, tokens_max });
+        let ask = Box::new(GenerationRequest { prompt: segment, keeps_reply, response, tokens_max });
         let (done, answer) = oneshot::channel();
         self.send_event(EngineEvent::Step { session: self.id, kept: Vec::new(), ask: Some(ask), done })
             .await?;

@@ -6,8 +6,8 @@ use std::sync::atomic::Ordering;
 
 use furrow_model::sample::AllowedTokens;
 use furrow_rollout::{
-    ContextPolicy, Outcome, PolicyKind, PolicyReply as Said, PolicyVersion, SamplingParams, Screenshot,
-    TokenTrace, Trace,
+    ContextPolicy, Outcome, PolicyKind, PolicyReply, PolicyVersion, SamplingParams, Screenshot, TokenTrace,
+    Trace,
 };
 use furrow_wire::{PastStep, SessionOpening};
 use tokio::sync::oneshot;
@@ -193,7 +193,7 @@ impl ModelSession {
     }
 
     /// The action text of a response: what follows the thinking, without delimiters.
-    fn parse_reply(&self, turn: &PolicyInput<'_>, response: &[u32]) -> Said {
+    fn parse_reply(&self, turn: &PolicyInput<'_>, response: &[u32]) -> PolicyReply {
         let text = self.shared.template.tokenizer().decode(response);
         let text = text.rsplit_once("</think>").map_or(text.as_str(), |(_, action)| action);
         grammar::parse(&self.opening.session.grammar, text, ViewedPage::from(turn.observation))

@@ -79,7 +79,7 @@ impl ChatService {
     pub async fn prepare(&self, request: ChatRequest) -> ApiResult<PreparedChat> {
         let ChatRequest {
             model,
-            messages: said,
+            messages,
             sampling: sampled,
             max_tokens,
             stop,
@@ -90,13 +90,13 @@ impl ChatService {
         self.check_model(&model)?;
         let stop_id = self.chat_engine.template().stop();
         let digests: Vec<MessageDigest> =
-            said.iter().map(|message| digest_message(message, stop_id)).collect();
+            messages.iter().map(|message| digest_message(message, stop_id)).collect();
         // A request that is invalid or late changes nothing: the session is put back for the next
         // request.
         let taken = session_id.as_deref().map(|name| self.residents.take(name));
         let known = taken.as_ref().and_then(TakenChat::resident);
         let known = known.filter(|known| known.is_prefix_of(&digests) && !known.chat.is_outdated());
-        let (segment, max_tokens, constraint) = self.plan(said, known, max_tokens, format).await?;
+        let (segment, max_tokens, constraint) = self.plan(messages, known, max_tokens, format).await?;
         let goes_on = known.is_some();
         let resident = match taken.and_then(TakenChat::keep).filter(|_| goes_on) {
             Some(known) => known,
@@ -244,9 +244,9 @@ impl ChatService {
         let ranks = prepared.ranks();
         let PreparedChat {
             mut resident,
-            messages: said,
-            segment: stretch,
-            keeps_reply: stays,
+            messages,
+            segment,
+            keeps_reply,
             sampling,
             constraint,
             stops,
@@ -257,7 +257,7 @@ impl ChatService {
         // Capacity for every token, because the engine does not wait.
         let (sender, mut tokens) = mpsc::channel(sampling.max_tokens as usize + 1);
         let watch = TokenWatcher::new(sender, stops.clone(), tokenizer.clone()).ranking(ranks);
-        let shown = stretch.ids.clone();
+        let shown = segment.ids.clone();
         let mut whole = ChatDelta {
             text: String::new(),
             logprobs: prepared.logprobs.map(|_| Vec::new()),
@@ -265,7 +265,7 @@ impl ChatService {
         };
         let reply = {
             let wanted =
-                ChatReplyRequest { segment: stretch, keeps_reply: stays, sampling, constraint, watch };
+                ChatReplyRequest { segment, keeps_reply, sampling, constraint, watch };
             let mut reply = std::pin::pin!(resident.chat.reply(wanted));
             loop {
                 tokio::select! {
@@ -294,11 +294,11 @@ impl ChatService {
             reply: whole,
         };
         if let Some(name) = prepared.session_id {
-            if stays {
+            if keeps_reply {
                 let text_digest = digest_of(Role::Assistant, [completion.reply.text.as_bytes()].into_iter());
                 let ids = Some(digest_of_ids(&reply.columns.ids, self.chat_engine.template().stop()));
                 resident.ids = [prompt, reply.columns.ids].concat();
-                let new = said.into_iter().skip(resident.messages.len());
+                let new = messages.into_iter().skip(resident.messages.len());
                 resident.messages.extend(new.map(|message| SessionMessage { message, is_sampled: false }));
                 resident
                     .messages

@@ -108,7 +108,7 @@ pub struct ValueRange<T> {
 }
 
 macro_rules! sorts {
-    ($($(#[$doc:meta])* $sort:ident = $word:literal),* $(,)?) => {
+    ($($(#[$doc:meta])* $sort:ident = $column:literal),* $(,)?) => {
         /// A column to sort by.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
         pub enum Sort { $($(#[$doc])* $sort),* }
@@ -119,7 +119,7 @@ macro_rules! sorts {
 
             /// The column's name.
             pub fn as_str(self) -> &'static str {
-                match self { $(Self::$sort => $word),* }
+                match self { $(Self::$sort => $column),* }
             }
         }
     };

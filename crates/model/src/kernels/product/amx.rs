@@ -131,8 +131,8 @@ impl VectorOp for RowPacker<'_> {
 
     #[inline(always)]
     fn run<V: Vector>(self) {
-        let Self { x, input, first, rows, packed: words } = self;
-        for (step, tile) in words.chunks_exact_mut(TILE).enumerate() {
+        let Self { x, input, first, rows, packed } = self;
+        for (step, tile) in packed.chunks_exact_mut(TILE).enumerate() {
             for (line, packed) in tile.chunks_exact_mut(LINE).enumerate() {
                 if first + line >= rows {
                     packed.fill(0);
