@@ -120,18 +120,18 @@ def hours(run):
 
 def check_counts(where, reported, rows):
     scored = [row for row in rows if row["status"] == "scored" and row["reward"] is not None]
-    judged = [row for row in scored if row["score"]["success"] is not None]
-    solved = sum(row["score"]["success"] for row in judged)
+    decided = [row for row in scored if row["score"]["success"] is not None]
+    solved = sum(row["score"]["success"] for row in decided)
     steps = sum(row["num_steps"] for row in rows)
     tokens = sum(row["num_response_tokens"] for row in rows)
     for name, wanted in {
         "trajectories": len(rows),
         "scored": len(scored),
         "failed": len(rows) - len(scored),
-        "judged": len(judged),
+        "judged": len(decided),
         "successes": solved,
         "steps": steps,
-        "success_rate": div(float(solved), len(judged)),
+        "success_rate": div(float(solved), len(decided)),
         "reward_mean": div(sum(row["reward"] for row in scored), len(scored)),
         "failure_rate": div(float(len(rows) - len(scored)), len(rows)),
         "steps_mean": div(float(steps), len(rows)),

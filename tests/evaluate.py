@@ -123,7 +123,7 @@ def versions(found):
 def check_line(line, attempts):
     where = (line["by"], line["suite"], line["name"], line.get("version"))
     scored = [row for row in attempts if row["status"] == "scored" and row["reward"] is not None]
-    judged = [row for row in scored if row["score"]["success"] is not None]
+    decided = [row for row in scored if row["score"]["success"] is not None]
     failed = collections.Counter(row["end"] for row in attempts if row not in scored)
     slots = {(row["group_id"], row["sample_index"]) for row in attempts}
     with_reward = {(row["group_id"], row["sample_index"]) for row in scored}
@@ -138,7 +138,7 @@ def check_line(line, attempts):
         "tasks": len({task(row) for row in attempts}),
         "problems": len({problem(row) for row in attempts}),
         "scored": len(scored),
-        "judged": len(judged),
+        "judged": len(decided),
         "failed": dict(failed),
         "lost_slots": len(slots - with_reward),
     }
@@ -154,12 +154,12 @@ def check_line(line, attempts):
     check_rate(
         (*where, "success"),
         line["success"],
-        by_task(judged, lambda row: int(row["score"]["success"])),
+        by_task(decided, lambda row: int(row["score"]["success"])),
         "trials",
     )
     check_rate((*where, "reward"), line["reward"], by_task(scored, lambda row: row["reward"]), "numbers")
     tallies = collections.defaultdict(list)
-    for row in judged:
+    for row in decided:
         tallies[problem(row)].append(int(row["score"]["success"]))
     most = max((len(tally) for tally in tallies.values()), default=0)
     wanted = [2**power for power in range(20) if 2**power <= most]

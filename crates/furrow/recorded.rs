@@ -100,10 +100,10 @@ impl RecordedRun {
                 return Err(wrong(why));
             }
         };
-        let (published, step_bytes) = published(dir).map_err(&wrong)?;
-        let known: BTreeSet<String> = published.iter().map(|size| size.trajectory_id.clone()).collect();
-        let mut sizes = published;
-        sizes.extend(unpublished(dir, &known).map_err(&wrong)?);
+        let (committed, step_bytes) = committed(dir).map_err(&wrong)?;
+        let known: BTreeSet<String> = committed.iter().map(|size| size.trajectory_id.clone()).collect();
+        let mut sizes = committed;
+        sizes.extend(uncommitted(dir, &known).map_err(&wrong)?);
         let mut of_trajectory: BTreeMap<&str, Vec<&StepSize>> = BTreeMap::new();
         for size in &sizes {
             of_trajectory.entry(&size.trajectory_id).or_default().push(size);
@@ -215,7 +215,7 @@ fn identity(dir: &Path) -> Result<(RecordedJob, toml::Table), CommandFailure> {
 
 /// Sizes of all committed scored steps, and the mean bytes of one in its file; `None` before the
 /// first commit.
-fn published(dir: &Path) -> Result<(Vec<StepSize>, Option<u64>), String> {
+fn committed(dir: &Path) -> Result<(Vec<StepSize>, Option<u64>), String> {
     let set = match DataSet::open(dir) {
         Ok(set) => set,
         Err(furrow_records::RecordsError::NoDataSet { .. }) => return Ok((Vec::new(), None)),
@@ -228,12 +228,12 @@ fn published(dir: &Path) -> Result<(Vec<StepSize>, Option<u64>), String> {
 }
 
 /// Sizes of the steps of trajectories that the policy ended and that are only in the spool.
-fn unpublished(dir: &Path, published: &BTreeSet<String>) -> Result<Vec<StepSize>, String> {
+fn uncommitted(dir: &Path, committed: &BTreeSet<String>) -> Result<Vec<StepSize>, String> {
     let mut sizes = Vec::new();
     let read = read_finished(&dir.join("spool"), &mut |id, steps, ending| {
         let ended = furrow_wire::decode_ending(ending.payload).ok();
         let is_policys = ended.is_some_and(|ending| ending.end.fault(false) == FaultOwner::Policy);
-        if is_policys && !published.contains(id.as_str()) {
+        if is_policys && !committed.contains(id.as_str()) {
             let steps = steps.into_iter().filter_map(|entry| furrow_wire::decode_step(entry.payload).ok());
             sizes.extend(steps.map(|record| StepSize::of(id.as_str(), &record)));
         }

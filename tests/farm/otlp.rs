@@ -112,8 +112,8 @@ fn an_endpoint_that_is_not_there_costs_a_run_nothing_but_a_line() {
     let folder = tempfile::tempdir().unwrap();
     let here = folder.path();
     // A port without a listener: a collector that has just stopped.
-    let nobody = FakeCollector::start(CollectorMode::Take).endpoint();
-    let text = format!("[run]\nname = \"run\"\noutput_dir = \".\"\n{}", job(here, &nobody));
+    let closed = FakeCollector::start(CollectorMode::Take).endpoint();
+    let text = format!("[run]\nname = \"run\"\noutput_dir = \".\"\n{}", job(here, &closed));
     fs::write(here.join("job.toml"), text).unwrap();
     let began = Instant::now();
     let output = furrow(&["run", "job.toml", "--simulate-browser", "2000"], here);

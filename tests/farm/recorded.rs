@@ -41,7 +41,7 @@ fn the_steps_of_a_run_are_what_the_simulator_is_given() {
 
     farm.start(FarmRole::Coordinator);
     farm.finish(Duration::from_secs(300));
-    let rows = published(&run);
+    let rows = committed(&run);
     assert_eq!(rows.len(), (GROUPS * GROUP_SIZE) as usize);
     let simulated = plan(&run, folder.path(), &["--simulate", "--seconds", "60"]);
     check(&simulated, &rows);
@@ -80,7 +80,7 @@ fn plan(run: &Path, folder: &Path, more: &[&str]) -> Value {
 
 type StepsByTrajectory = BTreeMap<String, Vec<StepRecord>>;
 
-fn published(run: &Path) -> StepsByTrajectory {
+fn committed(run: &Path) -> StepsByTrajectory {
     let mut rows = StepsByTrajectory::new();
     for step in DataSet::open(run).unwrap().steps() {
         let step = step.unwrap();

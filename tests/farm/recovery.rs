@@ -118,15 +118,15 @@ fn shards(dir: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
 
 /// The last commits are missing, as after a backup that saved the manifest earlier than the ledger.
 #[test]
-fn resuming_without_the_last_manifest_commits_removes_no_published_file() {
+fn resuming_without_the_last_manifest_commits_removes_no_committed_file() {
     let run = RecoveryRun::new();
     run.run_and_kill_when(|dir| entries(&dir.join("data/manifest")).len() >= 5);
     let commits = run.commits();
-    let published = shards(&run.dir());
+    let committed = shards(&run.dir());
     commits[commits.len() - 3..].iter().for_each(|path| fs::remove_file(path).unwrap());
     run.completes(&["--resume"]);
     let after = shards(&run.dir());
-    for (path, bytes) in &published {
+    for (path, bytes) in &committed {
         // A shard that was being written at the kill is removed; shards that a commit named are
         // unchanged.
         let named = commits.iter().any(|_| after.contains_key(path));

@@ -47,7 +47,7 @@ impl ReleasedRun {
     }
 
     /// Committed files with their bytes.
-    fn published(&self) -> BTreeMap<String, Vec<u8>> {
+    fn committed(&self) -> BTreeMap<String, Vec<u8>> {
         let set = DataSet::open(&self.dir()).unwrap();
         let files =
             Table::ALL.into_iter().flat_map(|table| set.snapshot().files(table)).map(|file| &file.path);
@@ -97,11 +97,11 @@ fn copy(from: &Path, to: &Path) {
 fn a_finished_run_of_v0_1_0_is_resumed_verified_and_scored_again() {
     let run = ReleasedRun::new("finished");
     run.assert_sound();
-    let before = run.published();
+    let before = run.committed();
     let output = run.resumed(&[]).output().unwrap();
     assert_eq!(output.status.code(), Some(0), "{}", text(&output));
     assert!(text(&output).contains("10 trajectories scored, mean reward 1.00"), "{}", text(&output));
-    assert_eq!(run.published(), before, "resuming a finished run changed its data");
+    assert_eq!(run.committed(), before, "resuming a finished run changed its data");
     run.assert_sound();
     let dir = run.dir().display().to_string();
     let scored = furrow(&["score", &dir], run.folder.path());
@@ -114,7 +114,7 @@ fn a_finished_run_of_v0_1_0_is_resumed_verified_and_scored_again() {
 #[test]
 fn a_killed_run_of_v0_1_0_goes_on() {
     let run = ReleasedRun::new("killed");
-    let before = run.published();
+    let before = run.committed();
     let checkpoint = run.folder.path().join("tiny-7");
     let made = furrow(
         &["checkpoint", "init", "--size", "tiny", "--seed", "7", &checkpoint.display().to_string()],
@@ -139,7 +139,7 @@ fn a_killed_run_of_v0_1_0_goes_on() {
     assert!(Command::new("kill").args(["-TERM", &child.id().to_string()]).status().unwrap().success());
     let status = child.wait().unwrap();
     assert_eq!(status.code(), Some(0), "{}", printed());
-    let after = run.published();
+    let after = run.committed();
     for (path, bytes) in &before {
         assert_eq!(after.get(path), Some(bytes), "{path} changed");
     }

@@ -111,7 +111,7 @@ class Cell:
 
     @property
     def drain_seconds(self) -> float:
-        """Of a drain: 20 s to publish and to leave, and pinned memory given back at 2 GB/s."""
+        """Of a drain: 20 s to commit and to leave, and pinned memory given back at 2 GB/s."""
         return 20.0 + (0.0 if self.dry else self.pinned_bytes / 2e9)
 
     @property
@@ -297,7 +297,7 @@ def job_text(cell: Cell, layout: Layout, suite: pathlib.Path, sandbox: bool = Tr
     if (layout.browser / "fonts.conf").is_file():
         lines.append(f"browser_fonts = {text(str(layout.browser / 'fonts.conf'))}")
     lines += [
-        # Published as it comes: a report that is made before the drain has Parquet rows, too.
+        # Committed as it comes: a report that is made before the drain has Parquet rows, too.
         "[records]",
         "compression_level = 1",
         "max_delay_millis = 30000",

@@ -38,7 +38,7 @@ def make(cell: Cell, layout: Layout, state: dict[str, Any]) -> dict[str, Any]:
 
     rows = had("ledger", lambda: sources.ledger(run), [])
     lines = had("metrics", lambda: sources.metrics(run), [])
-    published = had("trajectories", lambda: sources.trajectories(run), [])
+    committed = had("trajectories", lambda: sources.trajectories(run), [])
     steps = had("steps", lambda: sources.steps(run), [])
     report: dict[str, Any] = {
         "cell": cell.name,
@@ -60,7 +60,7 @@ def make(cell: Cell, layout: Layout, state: dict[str, Any]) -> dict[str, Any]:
     if window.get("began_at") and not window.get("ended_at") and window.get("seen_at"):
         window |= {"ended_at": window["seen_at"], "open_at_end": window["open_seen"], "cut": True}
     if window.get("ended_at") and rows:
-        report |= had("window", lambda: _window(cell, window, rows, lines, published, steps, state), {})
+        report |= had("window", lambda: _window(cell, window, rows, lines, committed, steps, state), {})
     report["swap"] = had("swap", lambda: _swap(state, steps, lines), None)
     report["kill"] = had("kill", lambda: _kill(state, steps, rows), None)
     report["share_of_bench"] = had("bench", lambda: _bench(cell, layout, report), None)
@@ -84,7 +84,7 @@ def _window(
     window: dict[str, Any],
     rows: list[dict[str, Any]],
     lines: list[dict[str, Any]],
-    published: list[dict[str, Any]],
+    committed: list[dict[str, Any]],
     steps: list[dict[str, Any]],
     state: dict[str, Any],
 ) -> dict[str, Any]:
@@ -94,9 +94,9 @@ def _window(
     inside = [row for row in steps if began < row["done_at"] <= ended]
     over = [row for row in rows if row["ended_at"] is not None and began < row["ended_at"] <= ended]
     scored = [row for row in over if row["state"] in ("scored", "finished")]
-    limits = {row["trajectory_id"]: (row["task"] or {}).get("max_steps") for row in published}
+    limits = {row["trajectory_id"]: (row["task"] or {}).get("max_steps") for row in committed}
     short = rates.shortened(rows, cell.sessions, cell.steps)
-    # A slot that was tried again keeps its limit, which the published task names.
+    # A slot that was tried again keeps its limit, which the committed task names.
     short |= {name for name, limit in limits.items() if limit is not None and limit < cell.steps}
     whole = [row["steps"] for row in scored if row["trajectory_id"] not in short]
     mean, mean_all = (
@@ -174,7 +174,7 @@ def _ages(
     cell: Cell, open_then: dict[str, int] | None, rows: list[dict[str, Any]], limits: dict[str, int | None]
 ) -> list[float]:
     """Steps that each session had behind it at the window's beginning, as if all trajectories were of full
-    length: one with a limit of its own began late. Limits of those that are not published are the job's
+    length: one with a limit of its own began late. Limits of those that are not committed are the job's
     rule's."""
     first = sorted(rows, key=lambda row: row["token"])[: cell.sessions]
     ruled = {

@@ -130,13 +130,13 @@ class Roles:
         return died
 
     def stop(self, seconds: float) -> dict[str, Any]:
-        """Drains the run: the coordinator has `seconds` to take back what runs and to publish, then workers
+        """Drains the run: the coordinator has `seconds` to take back what runs and to commit, then workers
         leave, with SIGTERM if need be; what is left LEAVE_SECONDS later is killed and named."""
         began = time.monotonic()
         outcome: dict[str, Any] = {}
         until = began + seconds
         known = self.state["roles"].get("coordinator")
-        # Once: at a second signal it ends without publishing.
+        # Once: at a second signal it ends without committing.
         if alive(known) and self.state.get("drain_asked") != known:
             self.state["drain_asked"] = dict(known)
             self.save()

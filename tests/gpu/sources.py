@@ -203,12 +203,12 @@ def table(run: pathlib.Path, name: str, columns: list[str]) -> Iterator[dict[str
 
 
 def trajectories(run: pathlib.Path) -> list[dict[str, Any]]:
-    """Published trajectories, failed attempts included."""
+    """Committed trajectories, failed attempts included."""
     return list(table(run, "trajectories", TRAJECTORY))
 
 
 def steps(run: pathlib.Path) -> list[dict[str, Any]]:
-    """Steps of all published trajectories, those of failed attempts included, each with `done_at`: when it
+    """Steps of all committed trajectories, those of failed attempts included, each with `done_at`: when it
     went to be recorded; a step is stamped when it begins."""
     found = []
     for name in ("steps", "failed_steps"):

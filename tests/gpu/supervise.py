@@ -139,8 +139,8 @@ class Supervisor(LivePhases):
         outcome = self.roles.stop(120)
         self.roles.stop_dashboard()
         self.roles.kill_all()
-        if self.unpublished():
-            # The coordinator was killed, or had no time: another one publishes what the ledger and the spool
+        if self.uncommitted():
+            # The coordinator was killed, or had no time: another one commits what the ledger and the spool
             # hold.
             outcome["published_by_another_start"] = True
             self.roles.start("coordinator")
@@ -149,25 +149,25 @@ class Supervisor(LivePhases):
                 time.sleep(0.2)
             again = self.roles.stop(90)
             outcome.setdefault("killed", []).extend(again.get("killed", []))
-        left = self.unpublished()
+        left = self.uncommitted()
         if outcome.get("killed") or left:
             raise PhaseFailed(
                 f"{', '.join(outcome.get('killed', [])) or 'none'} did not leave and were killed, {left} "
-                f"trajectories are not published; {self.last_log_lines()}"
+                f"trajectories are not committed; {self.last_log_lines()}"
             )
         return outcome
 
-    def unpublished(self) -> int:
+    def uncommitted(self) -> int:
         """Trajectories of the ledger that no shard holds."""
         return sum(row["shard_id"] is None for row in self.rows())
 
-    def published(self) -> None:
-        """Raises PhaseFailed where there is nothing to look at."""
+    def need_committed(self) -> None:
+        """Raises PhaseFailed where no trajectory is committed."""
         if not sources.listed(self.run_dir, "trajectories"):
-            raise PhaseFailed(f"{self.run_dir} holds no published trajectory")
+            raise PhaseFailed(f"{self.run_dir} holds no committed trajectory")
 
     def verify(self) -> dict[str, Any]:
-        self.published()
+        self.need_committed()
         done = self.furrow(
             ["records", "verify", str(self.run_dir), "--json"],
             self.deadline() - time.time() - 10,
@@ -191,7 +191,7 @@ class Supervisor(LivePhases):
         script = TREE / "tests" / "gpu" / "logprobs.py"
         if not script.is_file():
             raise PhaseFailed(f"{script} is not there; log-probabilities were not recomputed")
-        self.published()
+        self.need_committed()
         output = self.layout.report(self.cell.name, "logprobs.json")
         python = os.environ.get("FURROW_TORCH_PYTHON") or sys.executable
         arguments = logprobs_arguments(self.cell, self.layout, self.state)
@@ -209,7 +209,7 @@ class Supervisor(LivePhases):
     def recorded(self) -> dict[str, Any]:
         """The scheduler's simulator on the recorded steps, tokens and tiles, and the bench on the GPU where
         it was asked for."""
-        self.published()
+        self.need_committed()
         found: dict[str, Any] = {}
         commands = {"plan": ["plan", "--recorded", str(self.run_dir), "--simulate", "--json"]}
         if "bench" in self.options.get("with", ()):

@@ -771,9 +771,8 @@ async fn a_changed_scorer_gives_the_changed_reward_and_nothing_stored_is_rewritt
     let path = dir.path().to_owned();
     blocking(Box::new(move || {
         let run = path.join("run");
-        let rehearsed =
-            rescore_run(&path, Some(OTHER), JudgeFile::default(), |job| job.dry_run = true).unwrap();
-        assert_eq!((rehearsed.scored, rehearsed.changed, rehearsed.manifest_version), (6, 4, None));
+        let dry = rescore_run(&path, Some(OTHER), JudgeFile::default(), |job| job.dry_run = true).unwrap();
+        assert_eq!((dry.scored, dry.changed, dry.manifest_version), (6, 4, None));
         assert_eq!(all_bytes(&run.join("data")), before, "nothing is written");
 
         let same = rescore_run(&path, None, JudgeFile::default(), |_| {}).unwrap();

@@ -67,7 +67,7 @@ impl BufferAllocator {
     pub fn take<T: DeviceElement>(&mut self, part: &'static str, count: usize) -> DeviceView<T> {
         let view = DeviceView::new(self.next, count);
         let bytes = (count as u64).saturating_mul(size_of::<T>() as u64);
-        // An overflow is no error here: the plan's total shows it.
+        // An overflow is not an error here: the plan's total shows it.
         let bytes = bytes.checked_next_multiple_of(ALIGN).unwrap_or(u64::MAX);
         self.next = self.next.saturating_add(bytes);
         self.plan.add(part, bytes);

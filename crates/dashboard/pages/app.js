@@ -95,7 +95,7 @@ async function read(entry, stage) {
       ),
     );
     currentPage = { changed: retry };
-    // What came meanwhile may be what was missing; a moment later, so that nobody asks without a pause.
+    // What came meanwhile may be what was missing; a moment later, so that no page asks without a pause.
     if (isMissed) setTimeout(retry, 1000);
   }
 }
@@ -119,7 +119,7 @@ function go(path) {
   show(true);
 }
 
-/** Says above the page what everybody should know: whose figures these are and what is missing of them. */
+/** Shows above the page whose metrics these are and what is missing of them. */
 function showNotices(head) {
   lastHead = head;
   document.getElementById("run-name").textContent = head.name;
@@ -167,12 +167,12 @@ document.addEventListener("keydown", (event) => {
   }
 });
 
-// A link to a step of the same page is no other page.
+// A link to a step of the same page leads to no other page.
 window.addEventListener("popstate", () => {
   if (address !== location.pathname + location.search) show(true);
 });
 
-// The theme: the system's until somebody chooses; then light, dark, and the system's again.
+// The theme: the system's until the reader chooses; then light, dark, and the system's again.
 const THEMES = ["system", "light", "dark"];
 function dress(choice) {
   if (choice === "system") delete document.documentElement.dataset.theme;

@@ -45,13 +45,13 @@ export function subscribe(changed, lost, rest = 1000) {
     source.onopen = () => lost(false);
     source.onerror = () => {
       lost(true);
-      // A browser tries again by itself after a lost connection, and never after an answer that was none: a proxy's 502.
+      // A browser tries again by itself after a lost connection, and never after an answer of another kind: a proxy's 502.
       clearTimeout(retryTimer);
       if (source.readyState === EventSource.CLOSED) retryTimer = setTimeout(open, 5000);
     };
   };
   open();
-  // A tab that nobody sees listens to nothing.
+  // A hidden tab listens to nothing.
   document.addEventListener("visibilitychange", () => {
     clearTimeout(retryTimer);
     source.close();
@@ -59,7 +59,7 @@ export function subscribe(changed, lost, rest = 1000) {
   });
 }
 
-/** Calls `draw` one time after another: whoever calls meanwhile gets one more turn after it, however often it calls. */
+/** Runs `draw` one call at a time: all calls that come meanwhile lead to one more run after it. */
 export function inTurn(draw) {
   let running = null;
   let isWanted = false;

@@ -64,8 +64,8 @@ export function released() {
 }
 
 /**
- * The same as `put` for what is drawn again and again: what somebody opened or scrolled stays so, where it has an id, and so does what
- * somebody stands at.
+ * The same as `put` for what is drawn repeatedly: what the reader opened or scrolled stays so, where it has
+ * an id, and the focus stays where it is.
  */
 export async function redraw(node, ...children) {
   await released();
@@ -88,7 +88,7 @@ export async function redraw(node, ...children) {
   if (at) node.querySelector(at)?.focus({ preventScroll: true });
 }
 
-/** How what somebody stands at is found again: by its id, or by where it leads. */
+/** A selector that finds the focused element again: by its id, or by where it leads. */
 function known(part) {
   if (part.id) return `#${CSS.escape(part.id)}`;
   return part.hasAttribute("href") ? `[href="${CSS.escape(part.getAttribute("href"))}"]` : null;

@@ -99,7 +99,7 @@ export class Grid {
     }
   }
 
-  /** Whoever comes back stands at the row that was left, in sight. */
+  /** For a reader who comes back: selects the row that was left, and scrolls it into sight. */
   comeBack(id) {
     this.select(id);
     this.reveal(this.at);
@@ -170,7 +170,7 @@ export class Grid {
     this.node.setAttribute("aria-activedescendant", this.matched > 0 ? `row-${this.at}` : "");
     for (const chunk of new Set([Math.floor(first / CHUNK), Math.floor(Math.max(first, last - 1) / CHUNK)])) {
       if (this.matched > 0 && !this.chunks.has(chunk) && !this.requested.has(chunk)) {
-        // Somebody who drags the bar passes thousands of rows: what is gone again is not asked for.
+        // A drag of the scroll bar passes thousands of rows: those out of sight a moment later are not requested.
         const turn = this.turn;
         setTimeout(() => {
           const here = this.first();
@@ -212,7 +212,7 @@ export class Grid {
   }
 
   drawHead() {
-    // Whoever sorts by the keyboard stands at a heading, which is made anew.
+    // After sorting by the keyboard the focus is on a heading, which is made anew.
     const at = this.head.contains(document.activeElement) ? document.activeElement.id : "";
     put(
       this.head,

@@ -37,14 +37,14 @@ const ENDINGS = [
   {
     id: "drain",
     name: "Drain",
-    confirmation: "Told. Nothing new begins; what runs is finished and published, then the run ends.",
+    confirmation: "Accepted. Nothing new begins; what runs is finished and committed, then the run ends.",
     asks: (running) =>
       `Nothing new begins, ${running} running trajectories are finished or handed back, and the run ends. It goes on later with `,
   },
   {
     id: "stop",
     name: "Stop",
-    confirmation: "Told. What ran is taken back; what was scored is published, then the run ends.",
+    confirmation: "Accepted. What ran is taken back; what was scored is committed, then the run ends.",
     asks: (running) =>
       `Nothing new begins, ${running} running trajectories are taken back now and their work is lost, and the run ends. Later they are tried again with `,
   },
@@ -134,7 +134,7 @@ function page(job) {
   ];
 }
 
-/** What was planned, or bounds it, beside what came of it. */
+/** What was planned, or bounds it, beside the result. */
 function plan(lines, device) {
   const hour = deviceHour(device);
   const descriptions = {

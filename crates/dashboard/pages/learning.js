@@ -20,7 +20,7 @@ export async function show(stage, { showNotices, isHere }) {
     rest = isPart ? REST_PARTLY : REST;
     showNotices(answer.head);
     await redraw(stage, page(answer));
-    // Somebody else's question is being answered with it: no change says when.
+    // The answer is being computed for another request: no change announces its end.
     if (answer.kept === null && answer.head.trajectories > 0) later();
   });
   /** Put off, not left out: the last change may have no other after it. */
@@ -41,7 +41,7 @@ export async function show(stage, { showNotices, isHere }) {
 function page(answer) {
   const { all, evaluated } = answer;
   if (all.trajectories + evaluated.trajectories === 0)
-    return [el("h1", {}, "Learning"), el("p", { class: "card" }, "No trajectory is published yet.")];
+    return [el("h1", {}, "Learning"), el("p", { class: "card" }, "No trajectory is committed yet.")];
   return [
     el("h1", {}, "Learning"),
     el(
@@ -50,7 +50,7 @@ function page(answer) {
       tile(
         "Success rate",
         percent(all.success_rate),
-        `${count(all.successes)} of ${count(all.judged)} judged`,
+        `${count(all.successes)} of ${count(all.judged)} decided`,
       ),
       tile("Mean reward", number(all.reward_mean), `of ${count(all.scored)} scored`),
       evaluated.trajectories === 0
@@ -58,7 +58,7 @@ function page(answer) {
         : tile(
             "Success in evaluations",
             percent(evaluated.success_rate),
-            `${count(evaluated.successes)} of ${count(evaluated.judged)} judged`,
+            `${count(evaluated.successes)} of ${count(evaluated.judged)} decided`,
           ),
       tile(
         "Groups without spread",
@@ -96,7 +96,7 @@ function page(answer) {
       "div",
       { class: "columns" },
       card("Why responses ended", {}, bars(answer.finish_reasons, "finish reasons")),
-      card("What came of actions", {}, bars(answer.outcomes, "outcomes")),
+      card("Outcomes of actions", {}, bars(answer.outcomes, "outcomes")),
     ),
     el(
       "div",

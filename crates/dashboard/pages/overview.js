@@ -36,7 +36,7 @@ function page(answer) {
       el(
         "p",
         { class: "card" },
-        "No trajectory is published yet. The first shard closes after `records.max_delay_millis`, or when the job ends.",
+        "No trajectory is committed yet. The first shard closes after `records.max_delay_millis`, or when the job ends.",
       ),
     ];
   }
@@ -72,7 +72,7 @@ function page(answer) {
       tile(
         "Success rate",
         percent(training.success_rate),
-        `${count(training.successes)} of ${count(training.judged)} judged`,
+        `${count(training.successes)} of ${count(training.judged)} decided`,
       ),
       tile("Mean reward", number(training.reward_mean), `of ${count(training.scored)} scored`),
       evaluated.trajectories === 0
@@ -80,7 +80,7 @@ function page(answer) {
         : tile(
             "Success in evaluations",
             percent(evaluated.success_rate),
-            `${count(evaluated.successes)} of ${count(evaluated.judged)} judged`,
+            `${count(evaluated.successes)} of ${count(evaluated.judged)} decided`,
           ),
       tile(
         "Steps per second",
@@ -188,7 +188,7 @@ export function running(live) {
         ["running", count(live.running)],
         ["scored", count(live.scored)],
         ["failed", count(live.failed)],
-        ["published", count(live.published)],
+        ["committed", count(live.published)],
         ["success rate", rate(live)],
         ["time left", left],
       ].map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, value))),
@@ -196,11 +196,11 @@ export function running(live) {
   );
 }
 
-/** Of what was judged so far, with how far it may be off; evaluations left out. */
-function rate({ success_rate: rate, judged }) {
+/** The success rate of attempts decided so far, with its interval; evaluations left out. */
+function rate({ success_rate: rate, judged: decided }) {
   return rate === null
     ? NONE
-    : `${percent(rate.value)} [${percent(rate.low)}, ${percent(rate.high)}] of ${count(judged)}`;
+    : `${percent(rate.value)} [${percent(rate.low)}, ${percent(rate.high)}] of ${count(decided)}`;
 }
 
 const seconds = (value) => (value === null ? null : value * 1e6);

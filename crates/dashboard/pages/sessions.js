@@ -34,7 +34,7 @@ export async function show(stage, { showNotices }) {
     for (const [id, tile] of tiles) {
       if (running.has(id)) continue;
       visibility.unobserve(tile.node);
-      // Whoever stands at a tile that goes stands at its neighbour, not at the top of the page.
+      // The focus on a tile that goes moves to its neighbour, not to the top of the page.
       if (tile.node === document.activeElement)
         (tile.node.nextElementSibling ?? tile.node.previousElementSibling)?.focus({ preventScroll: true });
       tile.node.remove();
@@ -53,7 +53,7 @@ export async function show(stage, { showNotices }) {
     }
   });
 
-  /** How long each waits, once a second, without asking anybody. */
+  /** How long each waits, once a second, without a request. */
   const tick = () => {
     for (const tile of tiles.values()) {
       const since = tile.last?.observed_at ?? tile.session.started_at;

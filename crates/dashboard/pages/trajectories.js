@@ -76,7 +76,7 @@ export async function show(stage, { showNotices, go, isHere }) {
   let total = 0;
   let waiting = null;
   let isOpen = true;
-  // The row that was opened from here, where somebody comes back.
+  // The row that was opened from here, for a reader who comes back.
   const left = history.state;
   const sort = () => ({
     column: params.get("sort") ?? "ended_at",

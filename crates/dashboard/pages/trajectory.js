@@ -1,4 +1,4 @@
-// One trajectory, step by step: what was seen, thought, done, and what came of it. All of it was said by pages and models: text only.
+// One trajectory, step by step: observation, thought, action, outcome. All of it comes from pages and models: shown as text only.
 
 import { ask } from "./ask.js";
 import { waterfall } from "./charts.js";

@@ -272,12 +272,12 @@ pub(crate) enum EndMode {
 
 /// Asks the coordinator to admit nothing new and to end the run.
 pub(crate) async fn end(state: &DashboardState, ending: EndMode) -> Result<(), String> {
-    let nobody = || "no coordinator answers: this run is over, or was not started".to_owned();
-    let live = state.live().ok_or_else(nobody)?;
+    let no_coordinator = || "no coordinator answers: this run is over, or was not started".to_owned();
+    let live = state.live().ok_or_else(no_coordinator)?;
     if live.progress.run_over {
         return Err("the run is over".to_owned());
     }
-    let mut client = CoordinatorServiceClient::new(state.coordinator().ok_or_else(nobody)?);
+    let mut client = CoordinatorServiceClient::new(state.coordinator().ok_or_else(no_coordinator)?);
     let request = DrainRequest { at_once: ending == EndMode::Stop };
     let response = with_deadline(5 * POLL_INTERVAL, client.drain(request)).await;
     response.map(drop).map_err(|status| format!("the coordinator refused: {}", status.message()))

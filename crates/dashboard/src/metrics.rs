@@ -137,16 +137,16 @@ pub(crate) fn ratio(part: f64, whole: f64) -> Option<f64> {
 }
 
 /// A rate with its 95 % interval, by Wilson's score: as if each attempt were at a different task.
-pub(crate) fn rate_with_interval(successes: u64, judged: u64) -> Option<Value> {
-    let value = share(successes, judged)?;
-    let mut rate = interval(successes, judged)?;
+pub(crate) fn rate_with_interval(successes: u64, decided: u64) -> Option<Value> {
+    let value = share(successes, decided)?;
+    let mut rate = interval(successes, decided)?;
     rate["value"] = value.into();
     Some(rate)
 }
 
 /// Wilson's 95 % interval of a rate.
-fn interval(successes: u64, judged: u64) -> Option<Value> {
-    let (low, high) = furrow_records::wilson(successes as f64, judged as f64)?;
+fn interval(successes: u64, decided: u64) -> Option<Value> {
+    let (low, high) = furrow_records::wilson(successes as f64, decided as f64)?;
     Some(json!({ "low": low, "high": high }))
 }
 
@@ -208,7 +208,7 @@ pub(crate) fn slot_parts(totals: &MetricTotals) -> Vec<TimeShare> {
 /// Session time by cause, from the queue to the score: of the committed trajectories, or of the
 /// running ones if none is committed yet (these have no queue and no score).
 pub(crate) fn session_parts(tally: &DataSetTally, totals: Option<&MetricTotals>) -> Vec<TimeShare> {
-    let published = |cause: &str| tally.session_micros.get(cause).copied().unwrap_or(0);
+    let committed = |cause: &str| tally.session_micros.get(cause).copied().unwrap_or(0);
     let is_empty = tally.session_micros.is_empty();
     let running = |cause: TimeCause| {
         totals.and_then(|totals| totals.session_micros.get(cause.index()).copied()).unwrap_or(0)
@@ -219,11 +219,11 @@ pub(crate) fn session_parts(tally: &DataSetTally, totals: Option<&MetricTotals>)
             TimeCause::Record => "record",
             _ => "browser",
         };
-        let micros = if is_empty { running(cause) } else { published(cause.as_str()) };
+        let micros = if is_empty { running(cause) } else { committed(cause.as_str()) };
         (cause.as_str(), group, micros)
     });
-    let queue = ("queue", "queue", published("queue"));
-    let score = ("score", "scoring", published("score"));
+    let queue = ("queue", "queue", committed("queue"));
+    let score = ("score", "scoring", committed("score"));
     parts([queue].into_iter().chain(causes).chain([score]))
 }
 

@@ -223,7 +223,7 @@ const METRIC_ROWS: &[ReportRow] = &[
     ("Wall clock", "/overview/wall_seconds", SECONDS),
     ("Success rate", "/overview/training/success_rate", PERCENT),
     ("Solved", "/overview/training/successes", COUNT),
-    ("Judged", "/overview/training/judged", COUNT),
+    ("Decided", "/overview/training/judged", COUNT),
     ("Mean reward", "/overview/training/reward_mean", NUMBER),
     ("Success in evaluations", "/overview/evaluated/success_rate", PERCENT),
     ("Scored", "/overview/counts/scored", COUNT),

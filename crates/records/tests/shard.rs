@@ -280,7 +280,7 @@ fn leftovers_are_found_by_shard_and_removed() {
     writer.add_trajectory(&record, &steps).unwrap();
     // A killed process runs no destructor.
     std::mem::forget(writer);
-    write(dir.path(), "unpublished", &[(record, steps)], &[], &[]);
+    write(dir.path(), "uncommitted", &[(record, steps)], &[], &[]);
     std::fs::write(dir.path().join("steps/notes.txt"), "mine").unwrap();
 
     let snapshot = open(dir.path()).snapshot().clone();
@@ -295,12 +295,12 @@ fn leftovers_are_found_by_shard_and_removed() {
         [
             ("steps/.dead.parquet.tmp", Some("dead"), true),
             ("steps/notes.txt", None, false),
-            ("steps/unpublished.parquet", Some("unpublished"), false),
+            ("steps/uncommitted.parquet", Some("uncommitted"), false),
             ("trajectories/.dead.parquet.tmp", Some("dead"), true),
-            ("trajectories/unpublished.parquet", Some("unpublished"), false),
+            ("trajectories/uncommitted.parquet", Some("uncommitted"), false),
         ]
     );
-    for shard in ["dead", "unpublished", "never-there"] {
+    for shard in ["dead", "uncommitted", "never-there"] {
         remove_shard(dir.path(), &Id::new(shard).unwrap()).unwrap();
     }
     assert_eq!(

@@ -31,7 +31,7 @@ fn subject(dir: &Path) -> DashboardSubject {
 }
 
 /// Commits one more trajectory, and adds a line of metrics.
-fn publish(dir: &Path, group: u64) {
+fn commit(dir: &Path, group: u64) {
     let data = dir.join("data");
     std::fs::create_dir_all(&data).unwrap();
     let plan = fixtures::plan(&data, &format!("s{group}"));
@@ -121,7 +121,7 @@ async fn a_served_dashboard_is_followed_and_found_again() {
     let served = serve(dir.path(), "127.0.0.1:0".parse().unwrap()).await;
     let mut watching = WatchedScreen::start(served.source(TOKEN));
     watching.until("not running   0 trajectories").await;
-    publish(dir.path(), 0);
+    commit(dir.path(), 0);
     watching.until("not running   1 trajectories").await;
     // The dashboard ends, and the last snapshot stays; it starts again at its address, and is
     // followed.
@@ -130,7 +130,7 @@ async fn a_served_dashboard_is_followed_and_found_again() {
     watching.until("does not answer").await;
     watching.until("1 trajectories").await;
     let served = serve(dir.path(), address).await;
-    publish(dir.path(), 1);
+    commit(dir.path(), 1);
     watching.until("not running   2 trajectories").await;
     served.close().await;
 }
@@ -138,21 +138,21 @@ async fn a_served_dashboard_is_followed_and_found_again() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_run_directory_is_read_without_a_server() {
     let dir = tempfile::tempdir().unwrap();
-    publish(dir.path(), 0);
+    commit(dir.path(), 0);
     let source = WatchSource::Run(subject(dir.path()));
     let once = read_snapshot(&source).await.unwrap();
     assert_eq!(once.to_json()["overview"]["counts"]["trajectories"], 1);
     assert!(once.lines(90)[0].contains("night   not running   1 trajectories"), "{:?}", once.lines(90));
     let mut watching = WatchedScreen::start(source);
     watching.until("1 trajectories").await;
-    publish(dir.path(), 1);
+    commit(dir.path(), 1);
     watching.until("2 trajectories").await;
 }
 
 #[tokio::test]
 async fn a_new_listener_wakes_the_reader() {
     let dir = tempfile::tempdir().unwrap();
-    publish(dir.path(), 0);
+    commit(dir.path(), 0);
     let state = Arc::new(DashboardState::new(subject(dir.path())));
     let stop = CancellationToken::new();
     let reading = tokio::spawn(follow(state.clone(), stop.clone()));
@@ -170,7 +170,7 @@ async fn a_new_listener_wakes_the_reader() {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_unreadable_directory_is_reported_on_every_page() {
     let dir = tempfile::tempdir().unwrap();
-    publish(dir.path(), 0);
+    commit(dir.path(), 0);
     let served = serve(dir.path(), "127.0.0.1:0".parse().unwrap()).await;
     let torn = dir.path().join("data/manifest").join(format!("{:020}.json", 2));
     for source in [served.source(TOKEN), WatchSource::Run(subject(dir.path()))] {

@@ -138,7 +138,7 @@ fn head(snapshot: &RunSnapshot) -> Line<'static> {
     Line::from(vec![
         Span::raw(" "),
         name,
-        Span::raw(format!("   {state}   {trajectories} trajectories published")),
+        Span::raw(format!("   {state}   {trajectories} trajectories committed")),
     ])
 }
 
@@ -209,17 +209,17 @@ fn overview(snapshot: &RunSnapshot, width: usize) -> Vec<Line<'static>> {
         let slots = number(throughput["trajectories_per_slot_hour"].as_f64());
         lines.push(figure("… per slot-hour", &slots, "per hour of a slot, busy or empty"));
     }
-    let judged = |counts: &Value| {
-        format!("{} of {} judged", count(counts["successes"].as_f64()), count(counts["judged"].as_f64()))
+    let decided = |counts: &Value| {
+        format!("{} of {} decided", count(counts["successes"].as_f64()), count(counts["judged"].as_f64()))
     };
     let training = &all["training"];
-    lines.push(figure("Success rate", &percent(training["success_rate"].as_f64()), &judged(training)));
+    lines.push(figure("Success rate", &percent(training["success_rate"].as_f64()), &decided(training)));
     let evaluated = &all["evaluated"];
     if evaluated["trajectories"].as_u64() > Some(0) {
         lines.push(figure(
             "Success in evaluations",
             &percent(evaluated["success_rate"].as_f64()),
-            &judged(evaluated),
+            &decided(evaluated),
         ));
     }
     lines.push(figure(
@@ -291,7 +291,7 @@ fn progress(live: &Value, width: usize) -> Vec<Line<'static>> {
     let counted = |name: &str| count(live[name].as_f64());
     let note = format!("{} of {} groups, {left}", count(closed), count(planned));
     let trajectories = format!(
-        "{} running, {} scored, {} failed, {} published",
+        "{} running, {} scored, {} failed, {} committed",
         counted("running"),
         counted("scored"),
         counted("failed"),
@@ -299,7 +299,7 @@ fn progress(live: &Value, width: usize) -> Vec<Line<'static>> {
     );
     let rate = &live["success_rate"];
     let interval = format!(
-        "[{}, {}] of {} judged so far",
+        "[{}, {}] of {} decided so far",
         percent(rate["low"].as_f64()),
         percent(rate["high"].as_f64()),
         counted("judged")
@@ -579,14 +579,14 @@ mod tests {
         let want = [
             format!("Groups closed            {}▎{}     25.0 %", "█".repeat(10), " ".repeat(30)),
             "                                       125 of 500 groups, 12 min 0 s left".into(),
-            "                                       3 running, 480 scored, 7 failed, 470 published".into(),
-            "Success rate, live            50.0 %   [41.2 %, 58.8 %] of 120 judged so far".into(),
+            "                                       3 running, 480 scored, 7 failed, 470 committed".into(),
+            "Success rate, live            50.0 %   [41.2 %, 58.8 %] of 120 decided so far".into(),
             String::new(),
             "Trajectories per GPU-hour         30   30 scored in 1 GPU-hours".into(),
             format!("  measured               {}▍{}         30", "█".repeat(27), " ".repeat(13)),
             format!("  GPU-bound              {full}         45"),
             format!("  session-bound          {}▌{}         40", "█".repeat(36), " ".repeat(4)),
-            "Success rate                  66.7 %   20 of 30 judged".into(),
+            "Success rate                  66.7 %   20 of 30 decided".into(),
             "Mean reward                    0.700   of 30 scored".into(),
             "Steps per second                2.50   6.50 steps a trajectory".into(),
             "Failed by the farm             3.2 %   1 of 31 attempts".into(),
@@ -708,7 +708,7 @@ mod tests {
         let first = render(&mut screen, 80, 10);
         assert_eq!(
             first[0],
-            " night   running   1 234 trajectories published".replace("1 234", "1\u{202f}234")
+            " night   running   1 234 trajectories committed".replace("1 234", "1\u{202f}234")
         );
         assert!(first[1].contains("1 Overview") && first[1].contains("5 Workers"), "{first:?}");
         assert!(first[2].starts_with(" Groups closed "), "{first:?}");

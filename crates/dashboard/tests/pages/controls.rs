@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 
-use crate::harness::{TestBrowser, TestDashboard, attempt, keep_picture, publish, script, wait_for};
+use crate::harness::{TestBrowser, TestDashboard, attempt, commit, keep_picture, script, wait_for};
 use crate::keys::{press, write};
 use crate::pages::{assert_no_errors, click, open};
 
@@ -209,7 +209,7 @@ async fn what_was_unfolded_stays_so_and_links_lead_where_they_say() {
     let data = dir.path().join("data");
     let group = |group: u64| (0..4).map(|sample| attempt(group, sample)).collect::<Vec<_>>();
     // Two versions: groups of 16 have one version each.
-    publish(&data, "s0", &[group(2), group(20)].concat(), &[]);
+    commit(&data, "s0", &[group(2), group(20)].concat(), &[]);
     let dashboard = TestDashboard::serve(dir, None).await;
     let chrome = TestBrowser::start().await;
     dashboard.wait_until(|head| head["trajectories"] == 8 && head["step_files_left"] == 0).await;
@@ -251,7 +251,7 @@ async fn what_was_unfolded_stays_so_and_links_lead_where_they_say() {
     click(&job, "#resolved-fold").await;
     wait_for(&job, "document.querySelector('#resolved').open && document.querySelector('#resolved-text').textContent.includes('night-run')").await;
     let overview = open(&chrome, &dashboard, "/").await;
-    publish(&data, "s1", &group(5), &[]);
+    commit(&data, "s1", &group(5), &[]);
     wait_for(&job, "document.querySelector('#table-tables-of-the-data-set').textContent.includes('12')")
         .await;
     assert!(script::<bool>(&job, "document.querySelector('#resolved').open").await);

@@ -224,13 +224,13 @@ pub fn write_run(dir: &Path) {
         };
         let closed: Vec<GroupRecord> =
             groups.iter().map(|&group| fixtures::group(&of_group(group))).collect();
-        publish(&dir.join("data"), &format!("shard-{shard}"), &made, &closed);
+        commit(&dir.join("data"), &format!("shard-{shard}"), &made, &closed);
     }
     std::fs::write(dir.join("metrics.jsonl"), metrics()).unwrap();
 }
 
 /// Closes a shard and commits it.
-pub fn publish(
+pub fn commit(
     data: &Path,
     shard: &str,
     made: &[(TrajectoryRecord, Vec<StepRecord>)],

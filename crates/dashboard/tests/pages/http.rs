@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
-use crate::harness::{TestDashboard, attempt, publish};
+use crate::harness::{TestDashboard, attempt, commit};
 
 /// Status and body of a GET; the connection closes with it.
 pub async fn get(address: SocketAddr, path: &str, headers: &[(&str, &str)]) -> (u16, String) {
@@ -181,7 +181,7 @@ async fn a_commit_is_announced_and_a_stalled_page_blocks_no_other() {
     };
     hear_until("\"trajectories\":0").await;
     for group in 0..3 {
-        publish(&data, &format!("s{group}"), &[attempt(group, 0)], &[]);
+        commit(&data, &format!("s{group}"), &[attempt(group, 0)], &[]);
         hear_until(&format!("\"trajectories\":{}", group + 1)).await;
     }
     assert_eq!(dashboard.get("/api/trajectories").await["total"], 3);
@@ -216,7 +216,7 @@ async fn a_run_that_is_begun_anew_is_another_one() {
         });
         format!("{line}\n")
     };
-    publish(&data, "s0", &[attempt(0, 0), attempt(0, 1)], &[]);
+    commit(&data, "s0", &[attempt(0, 0), attempt(0, 1)], &[]);
     std::fs::write(&metrics, line(1, 7)).unwrap();
     let dashboard = TestDashboard::serve(dir, None).await;
     dashboard.wait_until(|head| head["trajectories"] == 2 && head["lines"] == 1).await;
@@ -226,8 +226,8 @@ async fn a_run_that_is_begun_anew_is_another_one() {
     // `furrow run --clean`: the same names, other rows, and more lines than before.
     std::fs::remove_dir_all(&data).unwrap();
     std::fs::remove_file(&metrics).unwrap();
-    publish(&data, "s0", &[attempt(2, 0), attempt(2, 1), attempt(2, 2)], &[]);
-    publish(&data, "s1", &[attempt(3, 0)], &[]);
+    commit(&data, "s0", &[attempt(2, 0), attempt(2, 1), attempt(2, 2)], &[]);
+    commit(&data, "s1", &[attempt(3, 0)], &[]);
     std::fs::write(&metrics, line(2, 1) + &line(2, 2)).unwrap();
     dashboard
         .wait_until(|head| head["trajectories"] == 4 && head["step_files_left"] == 0 && head["lines"] == 2)

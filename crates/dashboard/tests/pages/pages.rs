@@ -5,7 +5,7 @@ use chromiumoxide::Page;
 use chromiumoxide::cdp::browser_protocol::emulation::MediaFeature;
 use chromiumoxide::cdp::browser_protocol::network::CookieParam;
 
-use crate::harness::{TestBrowser, TestDashboard, attempt, keep_picture, publish, script, wait_for};
+use crate::harness::{TestBrowser, TestDashboard, attempt, commit, keep_picture, script, wait_for};
 use crate::keys::{press, write};
 
 const POISONED: &str = "/trajectory/test-g000000-s1-a0";
@@ -298,13 +298,13 @@ async fn a_page_that_was_opened_too_early_becomes_right_by_itself() {
         assert!(!script::<bool>(&page, &format!("Boolean({becomes})")).await, "{path}");
         pages.push((page, becomes));
     }
-    publish(&data, "s0", &[attempt(2, 0), attempt(2, 1)], &[]);
+    commit(&data, "s0", &[attempt(2, 0), attempt(2, 1)], &[]);
     for (page, becomes) in &pages {
         wait_for(page, becomes).await;
     }
     // Unfolded details and the selected row stay while data is added.
     let overview = &pages[0].0;
-    publish(&data, "s1", &[attempt(5, 0)], &[]);
+    commit(&data, "s1", &[attempt(5, 0)], &[]);
     wait_for(overview, "document.querySelector('details.numbers')").await;
     script::<bool>(overview, "(document.querySelector('details.numbers').open = true)").await;
     let table = &pages[2].0;
@@ -313,7 +313,7 @@ async fn a_page_that_was_opened_too_early_becomes_right_by_itself() {
     press(table, &["Home"]).await;
     let chosen = "document.querySelector('.grid-row.at').children[2].textContent";
     let before: String = script(table, "document.querySelector('.grid-row.at').textContent").await;
-    publish(&data, "s2", &[attempt(8, 0)], &[]);
+    commit(&data, "s2", &[attempt(8, 0)], &[]);
     wait_for(table, "document.querySelectorAll('.grid-rows .grid-row').length === 4").await;
     let after: String = script(table, "document.querySelector('.grid-row.at').textContent").await;
     assert_eq!(before, after, "{}", script::<String>(table, chosen).await);
@@ -351,7 +351,7 @@ async fn the_token_lets_a_browser_in_and_leaves_its_address() {
     press(&page, &["Enter"]).await;
     wait_for(&page, "document.querySelector('main h1')?.textContent === 'Overview'").await;
     // Without a commit the page shows a message, not an error.
-    wait_for(&page, "document.querySelector('main').textContent.includes('No trajectory is published yet')")
+    wait_for(&page, "document.querySelector('main').textContent.includes('No trajectory is committed yet')")
         .await;
 
     // The cookie does not contain the token, no script reads it, and no other site can make the

@@ -12,9 +12,7 @@ use futures::StreamExt as _;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::harness::{
-    HOSTILE, TestBrowser, TestDashboard, attempt, keep_picture, night_run, publish, script,
-};
+use crate::harness::{HOSTILE, TestBrowser, TestDashboard, attempt, commit, keep_picture, night_run, script};
 use crate::pages::{CONTRAST, LABELS, WATCH};
 
 fn read_metrics(dir: &Path, name: &str) -> RunMetrics {
@@ -142,7 +140,7 @@ async fn two_runs_stand_side_by_side() {
     // first run.
     let other = tempfile::tempdir().unwrap();
     let made: Vec<_> = (20..40).flat_map(|group| (0..2).map(move |sample| attempt(group, sample))).collect();
-    publish(&other.path().join("data"), "s0", &made, &[]);
+    commit(&other.path().join("data"), "s0", &made, &[]);
     let runs = [read_metrics(one.path(), "night"), read_metrics(other.path(), "day")];
     let file = write(&folder, "two.html", &report_html(&runs));
     check_against_script(&file, &[one.path(), other.path()]);
