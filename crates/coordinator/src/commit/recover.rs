@@ -109,7 +109,7 @@ impl ShardCommitter {
         let next_shard = opened_run(&snapshot)?.next_shard;
         let started = LedgerHandle::start(ledger, limits);
         let ledger = started.map_err(|error| CommitError::Stopped { why: error.to_string() })?;
-        let publisher = ShardCommitter {
+        let committer = ShardCommitter {
             settings,
             epoch,
             next_shard,
@@ -123,7 +123,7 @@ impl ShardCommitter {
             retired_at: None,
             reached: Box::new(pass),
         };
-        Ok(RecoveredRun { committer: publisher, ledger, snapshot, spooled, lost })
+        Ok(RecoveredRun { committer, ledger, snapshot, spooled, lost })
     }
 }
 
@@ -263,10 +263,10 @@ impl<L: Ledger> RunRecovery<'_, L> {
         if let Some(&first) = strangers.first() {
             return Err(CommitError::UnknownTrajectory { trajectory: first.clone(), count: strangers.len() });
         }
-        let published = unfinished.iter().filter(|(_, plan)| matches!(plan, UnfinishedShard::Commit));
-        let published: Vec<_> = published.map(|(shard, _)| &shard.shard_id).collect();
+        let committing = unfinished.iter().filter(|(_, plan)| matches!(plan, UnfinishedShard::Commit));
+        let committing: Vec<_> = committing.map(|(shard, _)| &shard.shard_id).collect();
         let is_written =
-            |row: &TrajectoryRow| row.shard_id.as_ref().is_some_and(|id| published.contains(&id));
+            |row: &TrajectoryRow| row.shard_id.as_ref().is_some_and(|id| committing.contains(&id));
         let waiting = before.trajectories.iter().filter(|row| !row.committed && !is_written(row));
         let absent = |row: &TrajectoryRow| {
             let trajectory = &row.start.trajectory_id;

@@ -347,13 +347,13 @@ fn photograph(committer: &mut ShardCommitter, run_dir: &Path, album: &Path) -> S
 fn a_crash_at_any_stage_loses_nothing_and_doubles_nothing() {
     let world = TestRun::new(&plots());
     let album = quick_dir();
-    let RecoveredRun { committer: mut publisher, snapshot, .. } = restart(world.dir.path()).unwrap();
-    let images = photograph(&mut publisher, world.dir.path(), album.path());
+    let RecoveredRun { mut committer, snapshot, .. } = restart(world.dir.path()).unwrap();
+    let images = photograph(&mut committer, world.dir.path(), album.path());
     for batch in world.batches(&snapshot) {
-        publisher.commit(&batch).unwrap();
+        committer.commit(&batch).unwrap();
     }
-    publisher.merge().unwrap();
-    drop(publisher);
+    committer.merge().unwrap();
+    drop(committer);
     world.check(world.dir.path(), "undisturbed");
     let images = images.lock().unwrap().clone();
     for stage in CommitStage::ALL {
@@ -362,13 +362,13 @@ fn a_crash_at_any_stage_loses_nothing_and_doubles_nothing() {
     }
     for (name, run_dir) in images {
         drop(restart(&run_dir).unwrap()); // a crash right after recovery: recovery must be repeatable
-        let RecoveredRun { committer: mut publisher, snapshot, .. } = restart(&run_dir).unwrap();
+        let RecoveredRun { mut committer, snapshot, .. } = restart(&run_dir).unwrap();
         assert!(snapshot.shards.is_empty(), "{name}");
         let rest = world.batch(&snapshot);
         if rest != ShardBatch::default() {
-            publisher.commit(&rest).unwrap();
+            committer.commit(&rest).unwrap();
         }
-        drop(publisher);
+        drop(committer);
         world.check(&run_dir, &name);
     }
 }
@@ -377,9 +377,9 @@ fn a_crash_at_any_stage_loses_nothing_and_doubles_nothing() {
 fn a_manifest_commit_missing_from_the_ledger_is_found_again() {
     let world = TestRun::new(&plots());
     let album = quick_dir();
-    let RecoveredRun { committer: mut publisher, snapshot, .. } = restart(world.dir.path()).unwrap();
-    let images = photograph(&mut publisher, world.dir.path(), album.path());
-    let published = publisher.commit(&world.batch(&snapshot)).unwrap();
+    let RecoveredRun { mut committer, snapshot, .. } = restart(world.dir.path()).unwrap();
+    let images = photograph(&mut committer, world.dir.path(), album.path());
+    let committed = committer.commit(&world.batch(&snapshot)).unwrap();
     let after = |stage: CommitStage| {
         let images = images.lock().unwrap();
         images.iter().find(|(name, _)| name.ends_with(stage.fail_point())).unwrap().1.clone()
@@ -390,7 +390,7 @@ fn a_manifest_commit_missing_from_the_ledger_is_found_again() {
         drop(restart(&run_dir).unwrap());
         let set = DataSet::open(&run_dir).unwrap();
         assert_eq!(set.snapshot().version(), 1);
-        assert_eq!(set.snapshot().version_of(&published.shard_id), Some(published.manifest_version));
+        assert_eq!(set.snapshot().version_of(&committed.shard_id), Some(committed.manifest_version));
         world.check(&run_dir, stage.fail_point());
     }
 }
@@ -399,14 +399,14 @@ fn a_manifest_commit_missing_from_the_ledger_is_found_again() {
 fn an_undone_shard_comes_back_under_another_name() {
     let world = TestRun::new(&plots());
     let album = quick_dir();
-    let RecoveredRun { committer: mut publisher, snapshot, .. } = restart(world.dir.path()).unwrap();
-    let images = photograph(&mut publisher, world.dir.path(), album.path());
-    let published = publisher.commit(&world.batch(&snapshot)).unwrap();
+    let RecoveredRun { mut committer, snapshot, .. } = restart(world.dir.path()).unwrap();
+    let images = photograph(&mut committer, world.dir.path(), album.path());
+    let committed = committer.commit(&world.batch(&snapshot)).unwrap();
     let (_, run_dir) = images.lock().unwrap()[3].clone();
-    let RecoveredRun { committer: mut publisher, snapshot, .. } = restart(&run_dir).unwrap();
-    let again = publisher.commit(&world.batch(&snapshot)).unwrap();
-    assert_eq!((published.shard_id.as_str(), again.shard_id.as_str()), ("r-x000000", "r-x000001"));
-    assert_eq!((again.trajectories, again.groups), (published.trajectories, published.groups));
+    let RecoveredRun { mut committer, snapshot, .. } = restart(&run_dir).unwrap();
+    let repeated = committer.commit(&world.batch(&snapshot)).unwrap();
+    assert_eq!((committed.shard_id.as_str(), repeated.shard_id.as_str()), ("r-x000000", "r-x000001"));
+    assert_eq!((repeated.trajectories, repeated.groups), (committed.trajectories, committed.groups));
 }
 
 /// Changes the bytes of a file as a bad disk would.
@@ -432,11 +432,11 @@ fn tree(dir: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
 /// A run whose two shards and their merge are committed.
 fn committed_run() -> TestRun {
     let world = TestRun::new(&plots());
-    let RecoveredRun { committer: mut publisher, snapshot, .. } = restart(world.dir.path()).unwrap();
+    let RecoveredRun { mut committer, snapshot, .. } = restart(world.dir.path()).unwrap();
     for batch in world.batches(&snapshot) {
-        publisher.commit(&batch).unwrap();
+        committer.commit(&batch).unwrap();
     }
-    publisher.merge().unwrap();
+    committer.merge().unwrap();
     world
 }
 
@@ -449,12 +449,12 @@ fn kept(world: &TestRun) -> Vec<(String, String)> {
 fn files_of_no_shard_are_put_aside_and_only_abandoned_ones_removed() {
     let world = TestRun::new(&plots());
     let data = world.dir.path().join("data");
-    let RecoveredRun { committer: mut publisher, snapshot, .. } = restart(world.dir.path()).unwrap();
-    publisher.commit(&world.batch(&snapshot)).unwrap();
-    let abandoned = publisher.opening(Vec::new(), Vec::new(), vec!["steps/x.parquet".into()]).unwrap();
-    publisher.remember_opening(&abandoned).unwrap();
-    publisher.undo(&abandoned.shard_id).unwrap();
-    drop(publisher);
+    let RecoveredRun { mut committer, snapshot, .. } = restart(world.dir.path()).unwrap();
+    committer.commit(&world.batch(&snapshot)).unwrap();
+    let abandoned = committer.opening(Vec::new(), Vec::new(), vec!["steps/x.parquet".into()]).unwrap();
+    committer.remember_opening(&abandoned).unwrap();
+    committer.undo(&abandoned.shard_id).unwrap();
+    drop(committer);
     fs::create_dir_all(data.join("scores")).unwrap();
     fs::create_dir_all(data.join("steps/folder")).unwrap();
     let removed = format!("steps/{}.parquet", abandoned.shard_id);
@@ -515,8 +515,8 @@ fn missing_commits_are_made_again_and_no_file_is_removed() {
         }
         world.check(world.dir.path(), &format!("{lost:?}"));
         // and the run continues: the next number is free
-        let RecoveredRun { committer: mut publisher, .. } = restart(world.dir.path()).unwrap();
-        publisher.merge().unwrap();
+        let RecoveredRun { mut committer, .. } = restart(world.dir.path()).unwrap();
+        committer.merge().unwrap();
     }
 }
 
@@ -534,12 +534,12 @@ fn the_whole_manifest_is_made_again() {
 fn the_commit_of_a_scoring_is_made_again_from_its_file() {
     let world = TestRun::new(&plots());
     let data_dir = world.dir.path().join("data");
-    let RecoveredRun { committer: mut publisher, snapshot, .. } = restart(world.dir.path()).unwrap();
+    let RecoveredRun { mut committer, snapshot, .. } = restart(world.dir.path()).unwrap();
     let [first, second] = world.batches(&snapshot);
-    publisher.commit(&first).unwrap();
+    committer.commit(&first).unwrap();
     let story = world.stories.values().find(|story| story.is_scored()).unwrap();
     let shard_id = Id::new("r-score-17").unwrap();
-    let mut scores = ShardWriter::create(publisher.shard_plan(&shard_id));
+    let mut scores = ShardWriter::create(committer.shard_plan(&shard_id));
     let task = story.record.task.clone();
     scores
         .add_rescore(&RescoreRecord {
@@ -553,9 +553,9 @@ fn the_commit_of_a_scoring_is_made_again_from_its_file() {
         .unwrap();
     let files = scores.finish(|_, _| {}).unwrap();
     let draft = CommitDraft::append(files, Id::new("r").unwrap(), 0, shard_id, 17);
-    publisher.runtime.block_on(publisher.manifest.commit(&draft)).unwrap();
-    publisher.commit(&second).unwrap();
-    drop(publisher);
+    committer.runtime.block_on(committer.manifest.commit(&draft)).unwrap();
+    committer.commit(&second).unwrap();
+    drop(committer);
     let commits = names(&data_dir.join("manifest"));
     fs::remove_dir_all(data_dir.join("manifest")).unwrap();
     let refused = check_manifest_is_whole(world.dir.path(), &data_dir).unwrap_err().to_string();
@@ -597,10 +597,10 @@ fn a_damaged_commit_is_put_aside_and_made_again() {
 /// Commits everything and returns the run directory as a kill after the first visit of a stage
 /// would have left it.
 fn killed_after(stage: CommitStage, world: &TestRun, album: &Path) -> PathBuf {
-    let RecoveredRun { committer: mut publisher, snapshot, .. } = restart(world.dir.path()).unwrap();
-    let images = photograph(&mut publisher, world.dir.path(), album);
-    publisher.commit(&world.batch(&snapshot)).unwrap();
-    drop(publisher);
+    let RecoveredRun { mut committer, snapshot, .. } = restart(world.dir.path()).unwrap();
+    let images = photograph(&mut committer, world.dir.path(), album);
+    committer.commit(&world.batch(&snapshot)).unwrap();
+    drop(committer);
     let images = images.lock().unwrap().clone();
     let is_it = |(name, _): &(String, PathBuf)| name.ends_with(stage.fail_point());
     images.into_iter().find(is_it).unwrap().1
@@ -651,9 +651,9 @@ fn what_contradicts_the_ledger_is_refused_before_anything_changes() {
         |world| {
             let ledger = world.dir.path().join("ledger.sqlite");
             let old = fs::read(&ledger).unwrap();
-            let RecoveredRun { committer: mut publisher, snapshot, .. } = restart(world.dir.path()).unwrap();
-            publisher.commit(&world.batch(&snapshot)).unwrap();
-            drop(publisher);
+            let RecoveredRun { mut committer, snapshot, .. } = restart(world.dir.path()).unwrap();
+            committer.commit(&world.batch(&snapshot)).unwrap();
+            drop(committer);
             fs::write(&ledger, old).unwrap();
         },
         "manifest commit 1 names shard r-x000000, which the ledger does not know: ledger.sqlite is older \
@@ -697,9 +697,9 @@ fn what_contradicts_the_ledger_is_refused_before_anything_changes() {
 fn a_ledger_older_than_the_data_set_is_refused() {
     let world = TestRun::new(&plots());
     let album = quick_dir();
-    let RecoveredRun { committer: mut publisher, snapshot, .. } = restart(world.dir.path()).unwrap();
-    let images = photograph(&mut publisher, world.dir.path(), album.path());
-    publisher.commit(&world.batch(&snapshot)).unwrap();
+    let RecoveredRun { mut committer, snapshot, .. } = restart(world.dir.path()).unwrap();
+    let images = photograph(&mut committer, world.dir.path(), album.path());
+    committer.commit(&world.batch(&snapshot)).unwrap();
     let opened = images.lock().unwrap()[0].1.clone();
     copy_tree(&world.dir.path().join("data"), &opened.join("data"));
     let error = restart(&opened).map(drop).unwrap_err();
@@ -746,8 +746,7 @@ fn a_damaged_spool_file_costs_its_own_trajectory_alone() {
         assert!(aside.values().any(|kept| *kept == bytes), "{what}: the damaged file was not kept unchanged");
         // what is left of it is committed as a failed trajectory, and the next start finds nothing
         // to do
-        let RecoveredRun { committer: mut publisher, snapshot, lost, .. } =
-            restart(world.dir.path()).unwrap();
+        let RecoveredRun { mut committer, snapshot, lost, .. } = restart(world.dir.path()).unwrap();
         assert_eq!(lost, [], "{what}");
         let mut batch = world.batch(&snapshot);
         batch.groups.clear();
@@ -756,8 +755,8 @@ fn a_damaged_spool_file_costs_its_own_trajectory_alone() {
                 (facts.ended, facts.verdict) = (ended.clone(), None);
             }
         }
-        publisher.commit(&batch).unwrap();
-        drop(publisher);
+        committer.commit(&batch).unwrap();
+        drop(committer);
         let set = DataSet::open(world.dir.path()).unwrap();
         let records: Vec<TrajectoryRecord> = set.trajectories().map(Result::unwrap).collect();
         assert_eq!(records.len(), world.stories.len(), "{what}");
@@ -772,13 +771,13 @@ fn a_damaged_spool_file_costs_its_own_trajectory_alone() {
 fn an_unfinished_shard_whose_rows_are_nowhere_else_is_kept() {
     let world = TestRun::new(&plots());
     let album = quick_dir();
-    let RecoveredRun { committer: mut publisher, snapshot, .. } = restart(world.dir.path()).unwrap();
+    let RecoveredRun { mut committer, snapshot, .. } = restart(world.dir.path()).unwrap();
     for batch in world.batches(&snapshot) {
-        publisher.commit(&batch).unwrap();
+        committer.commit(&batch).unwrap();
     }
-    let images = photograph(&mut publisher, world.dir.path(), album.path());
-    publisher.merge().unwrap();
-    drop(publisher);
+    let images = photograph(&mut committer, world.dir.path(), album.path());
+    committer.merge().unwrap();
+    drop(committer);
     let (_, opened) = images.lock().unwrap()[0].clone();
     let run_dir = world.dir.path();
     let merged: Vec<_> = tree(&run_dir.join("data"))
@@ -813,9 +812,9 @@ fn an_unfinished_shard_whose_rows_are_nowhere_else_is_kept() {
 fn the_spool_keeps_the_last_copy() {
     let world = TestRun::new(&plots());
     let album = quick_dir();
-    let RecoveredRun { committer: mut publisher, snapshot, .. } = restart(world.dir.path()).unwrap();
-    let images = photograph(&mut publisher, world.dir.path(), album.path());
-    publisher.commit(&world.batch(&snapshot)).unwrap();
+    let RecoveredRun { mut committer, snapshot, .. } = restart(world.dir.path()).unwrap();
+    let images = photograph(&mut committer, world.dir.path(), album.path());
+    committer.commit(&world.batch(&snapshot)).unwrap();
     let images = images.lock().unwrap().clone();
     let (_, run_dir) =
         images.iter().find(|(name, _)| name.ends_with(CommitStage::Committed.fail_point())).unwrap().clone();
@@ -854,9 +853,9 @@ fn a_written_shard_with_a_damaged_file_is_written_again() {
         if damage == "a pipe" {
             make_pipe(&path);
         }
-        let RecoveredRun { committer: mut publisher, snapshot, .. } = restart(&run_dir).unwrap();
-        publisher.commit(&world.batch(&snapshot)).unwrap();
-        drop(publisher);
+        let RecoveredRun { mut committer, snapshot, .. } = restart(&run_dir).unwrap();
+        committer.commit(&world.batch(&snapshot)).unwrap();
+        drop(committer);
         world.check(&run_dir, damage);
         let aside = crate::lost_and_found(&run_dir).unwrap();
         assert_eq!(aside.len(), usize::from(damage != "gone"), "{damage}");
@@ -880,9 +879,9 @@ fn a_damaged_file_that_a_commit_names_is_refused_with_a_remedy_that_works() {
     assert_eq!((&damaged, &data), (&path, &tree(&run_dir.join("data"))));
     fs::remove_file(damaged).unwrap();
     fs::remove_file(commit).unwrap();
-    let RecoveredRun { committer: mut publisher, snapshot, .. } = restart(&run_dir).unwrap();
-    publisher.commit(&world.batch(&snapshot)).unwrap();
-    drop(publisher);
+    let RecoveredRun { mut committer, snapshot, .. } = restart(&run_dir).unwrap();
+    committer.commit(&world.batch(&snapshot)).unwrap();
+    drop(committer);
     world.check(&run_dir, "after the remedy");
 }
 
@@ -901,7 +900,7 @@ fn a_written_shard_that_is_the_only_copy_is_abandoned_by_the_steps_its_errors_na
     let why = restart(&run_dir).map(drop).unwrap_err().to_string();
     assert!(why.contains("an empty file r-g000000-s0-a0.spool"), "{why}");
     fs::write(&spooled, "").unwrap();
-    let RecoveredRun { committer: mut publisher, snapshot, lost, .. } = restart(&run_dir).unwrap();
+    let RecoveredRun { mut committer, snapshot, lost, .. } = restart(&run_dir).unwrap();
     assert_eq!(lost, [Id::new("r-g000000-s0-a0").unwrap()]);
     let kept: Vec<_> = crate::lost_and_found(&run_dir).unwrap().into_iter().map(|kept| kept.from).collect();
     for table in ["steps", "trajectories"] {
@@ -911,8 +910,8 @@ fn a_written_shard_that_is_the_only_copy_is_abandoned_by_the_steps_its_errors_na
     let mut batch = world.batch(&snapshot);
     batch.groups.clear();
     batch.trajectories.retain(|facts| facts.ancestry.trajectory_id != lost[0]);
-    publisher.commit(&batch).unwrap();
-    drop(publisher);
+    committer.commit(&batch).unwrap();
+    drop(committer);
     let report = verify(&run_dir).unwrap();
     assert!(report.is_sound(), "{report:?}");
 }
@@ -955,39 +954,39 @@ fn a_second_name_of_a_spool_file_stops_the_run_and_costs_nothing() {
     let why = failed(&mut fed);
     assert!(why.contains("it has 2 names"), "{why}");
     fs::remove_file(second).unwrap();
-    let RecoveredRun { committer: publisher, snapshot, lost, .. } = restart(&world).unwrap();
+    let RecoveredRun { committer, snapshot, lost, .. } = restart(&world).unwrap();
     assert_eq!(lost, []);
     // The folder is gone: that is not damage to one file.
     fs::rename(&spool, &away).unwrap();
-    let (handle, reports) = publisher.start(2).unwrap();
+    let (handle, reports) = committer.start(2).unwrap();
     fed = CommitterFixture { batch: fed.world.batch(&snapshot), handle: Some(handle), reports, ..fed };
     fed.feed();
     let why = failed(&mut fed);
     assert!(why.contains("No such file"), "{why}");
     fs::rename(&away, &spool).unwrap();
-    let RecoveredRun { committer: mut publisher, snapshot, lost, .. } = restart(&world).unwrap();
+    let RecoveredRun { mut committer, snapshot, lost, .. } = restart(&world).unwrap();
     assert_eq!(lost, []);
-    publisher.commit(&fed.world.batch(&snapshot)).unwrap();
-    drop(publisher);
+    committer.commit(&fed.world.batch(&snapshot)).unwrap();
+    drop(committer);
     fed.world.check(&world, "after both");
 }
 
 #[test]
 fn a_scored_trajectory_whose_evidence_changed_is_not_committed() {
     let world = TestRun::new(&plots());
-    let RecoveredRun { committer: mut publisher, snapshot, .. } = restart(world.dir.path()).unwrap();
+    let RecoveredRun { mut committer, snapshot, .. } = restart(world.dir.path()).unwrap();
     let mut batch = world.batch(&snapshot);
     let verdict = batch.trajectories[0].verdict.as_mut().unwrap();
     verdict.score.evidence_sha256 = [0; 32];
-    let error = publisher.commit(&batch).unwrap_err().to_string();
+    let error = committer.commit(&batch).unwrap_err().to_string();
     assert!(error.contains("the evidence in the spool is not what the scorer saw"), "{error}");
     let mut batch = world.batch(&snapshot);
     batch.trajectories[0].ended.steps += 1;
     batch.trajectories.truncate(1);
     batch.groups.clear();
-    drop(publisher);
-    let RecoveredRun { committer: mut publisher, .. } = restart(world.dir.path()).unwrap();
-    let error = publisher.commit(&batch).unwrap_err().to_string();
+    drop(committer);
+    let RecoveredRun { mut committer, .. } = restart(world.dir.path()).unwrap();
+    let error = committer.commit(&batch).unwrap_err().to_string();
     assert!(error.contains("of its 4 steps the spool holds 3"), "{error}");
 }
 
@@ -995,30 +994,30 @@ fn a_scored_trajectory_whose_evidence_changed_is_not_committed() {
 fn a_full_disk_undoes_the_shard_and_keeps_its_rows() {
     on_small_disk("commit::tests::a_full_disk_undoes_the_shard_and_keeps_its_rows", |disk| {
         let world = if is_limited() { TestRun::new(&heavy()) } else { TestRun::new(&plots()) };
-        let RecoveredRun { committer: mut publisher, snapshot, .. } =
+        let RecoveredRun { mut committer, snapshot, .. } =
             restart_in(world.dir.path(), disk.join("data")).unwrap();
         if is_limited() {
             // a file at its size limit is not a full disk: the committer stops, and the next start
             // has everything
-            let error = publisher.commit(&world.batch(&snapshot)).unwrap_err();
+            let error = committer.commit(&world.batch(&snapshot)).unwrap_err();
             assert!(matches!(error, CommitError::Records(_)), "{error:?}");
-            drop(publisher);
-            let RecoveredRun { snapshot: again, .. } =
+            drop(committer);
+            let RecoveredRun { snapshot: recovered, .. } =
                 restart_in(world.dir.path(), disk.join("data")).unwrap();
-            assert_eq!(again.trajectories, snapshot.trajectories);
+            assert_eq!(recovered.trajectories, snapshot.trajectories);
             return;
         }
         let filler = disk.join("filler");
         for cycle in 0..5 {
             let free = crate::disk::free_bytes(disk).unwrap() as usize;
             fs::write(&filler, vec![0; free.saturating_sub(cycle * 8192)]).unwrap();
-            let error = publisher.commit(&world.batch(&snapshot)).unwrap_err();
+            let error = committer.commit(&world.batch(&snapshot)).unwrap_err();
             assert!(matches!(error, CommitError::DiskFull(_)), "cycle {cycle}: {error:?}");
             assert!(local_files(&disk.join("data")).unwrap().is_empty(), "cycle {cycle}");
             fs::remove_file(&filler).unwrap();
         }
-        let published = publisher.commit(&world.batch(&snapshot)).unwrap();
-        assert_eq!((published.shard_id.as_str(), published.manifest_version), ("r-x000005", 1));
+        let committed = committer.commit(&world.batch(&snapshot)).unwrap();
+        assert_eq!((committed.shard_id.as_str(), committed.manifest_version), ("r-x000005", 1));
         assert_eq!(names(&world.dir.path().join("spool")), BTreeSet::new());
         assert!(verify(disk).unwrap().is_sound());
     });
@@ -1036,11 +1035,11 @@ struct CommitterFixture {
 impl CommitterFixture {
     fn new(change: impl FnOnce(&mut RecordsConfig)) -> Self {
         let world = TestRun::new(&plots());
-        let RecoveredRun { committer: mut publisher, snapshot, .. } = restart(world.dir.path()).unwrap();
-        publisher.settings.records.merge_files_min = 1000;
-        change(&mut publisher.settings.records);
+        let RecoveredRun { mut committer, snapshot, .. } = restart(world.dir.path()).unwrap();
+        committer.settings.records.merge_files_min = 1000;
+        change(&mut committer.settings.records);
         let batch = world.batch(&snapshot);
-        let (handle, reports) = publisher.start(2).unwrap();
+        let (handle, reports) = committer.start(2).unwrap();
         let runtime = Runtime::new().unwrap();
         Self { runtime, world, batch, handle: Some(handle), reports }
     }

@@ -201,9 +201,9 @@ impl ShardGatherer {
     }
 
     fn wait(&mut self) -> WakeReason {
-        let Self { committer: publisher, arriving, oldest, .. } = self;
-        let deadline = oldest.map(|oldest| oldest + publisher.settings.records.max_delay);
-        let arrived = publisher.runtime.block_on(async {
+        let Self { committer, arriving, oldest, .. } = self;
+        let deadline = oldest.map(|oldest| oldest + committer.settings.records.max_delay);
+        let arrived = committer.runtime.block_on(async {
             match deadline {
                 Some(deadline) => timeout_at(deadline.into(), arriving.recv()).await,
                 None => Ok(arriving.recv().await),
