@@ -611,8 +611,8 @@ mod tests {
             ["run.seed=7", "policy.sampling.temperature=0.7", "limits.trajectories_per_version=64"];
         let job = parse(JOB, &settings).unwrap();
         // Read from another directory, under another name, without the settings.
-        let again = Job::parse(&job.resolved, "other", Path::new("/elsewhere"), &[]).unwrap();
-        assert_eq!((&again.resolved, &again.run_dir), (&job.resolved, &job.run_dir));
+        let parsed = Job::parse(&job.resolved, "other", Path::new("/elsewhere"), &[]).unwrap();
+        assert_eq!((&parsed.resolved, &parsed.run_dir), (&job.resolved, &job.run_dir));
         assert!(job.resolved.contains("\ntemperature = 0.7\n"), "{}", job.resolved);
         assert!(job.resolved.contains("path = \"/jobs/envs/starter\"\n"), "{}", job.resolved);
     }

@@ -54,18 +54,18 @@ pub struct ReplayResult {
 pub fn compare(
     record: &TrajectoryRecord,
     steps: &[StepRecord],
-    again: &ReplayedTrajectory,
+    replayed: &ReplayedTrajectory,
     from: &'static str,
     tolerance: PictureTolerance,
 ) -> ReplayResult {
     let mut comparison = ReplayComparison::new(tolerance);
-    comparison.compare_trajectory(record, steps, again);
+    comparison.compare_trajectory(record, steps, replayed);
     let ReplayComparison { identical, differences, .. } = comparison;
     ReplayResult {
         trajectory_id: record.ancestry.trajectory_id.to_string(),
         task: format!("{}/{}", record.task.suite, record.task.task_id),
         from,
-        same_browser: record.ending.environment.browser == again.environment.browser,
+        same_browser: record.ending.environment.browser == replayed.environment.browser,
         steps: steps.len(),
         identical_pictures: identical,
         reward: record.score.as_ref().and_then(|score| score.reward),
@@ -122,25 +122,25 @@ impl ReplayComparison {
         &mut self,
         record: &TrajectoryRecord,
         steps: &[StepRecord],
-        again: &ReplayedTrajectory,
+        replayed: &ReplayedTrajectory,
     ) {
-        if let Some(goal) = &again.goal {
+        if let Some(goal) = &replayed.goal {
             self.compare_text("goal", &record.ending.goal, goal);
         }
-        for (at, (then, now)) in steps.iter().zip(&again.steps).enumerate() {
+        for (at, (then, now)) in steps.iter().zip(&replayed.steps).enumerate() {
             self.step = Some(at);
             self.compare_step(then, now);
         }
         self.step = None;
-        self.add_unrecorded_requests(&again.unrecorded);
-        if let Some(why) = &again.stopped {
+        self.add_unrecorded_requests(&replayed.unrecorded);
+        if let Some(why) = &replayed.stopped {
             self.add_difference("stopped", "", why);
             return;
         }
-        self.compare_text("steps", &steps.len().to_string(), &again.steps.len().to_string());
-        let end = self.compare_end(record.ending.end, again.end);
-        self.compare_evidence(record, again);
-        self.compare_score(record, again, end);
+        self.compare_text("steps", &steps.len().to_string(), &replayed.steps.len().to_string());
+        let end = self.compare_end(record.ending.end, replayed.end);
+        self.compare_evidence(record, replayed);
+        self.compare_score(record, replayed, end);
     }
 
     fn compare_step(&mut self, then: &StepRecord, now: &ReplayedStep) {
@@ -219,8 +219,8 @@ impl ReplayComparison {
         }
     }
 
-    fn compare_evidence(&mut self, record: &TrajectoryRecord, again: &ReplayedTrajectory) {
-        let (Some(then), Some(now)) = (&record.ending.evidence, &again.evidence) else { return };
+    fn compare_evidence(&mut self, record: &TrajectoryRecord, replayed: &ReplayedTrajectory) {
+        let (Some(then), Some(now)) = (&record.ending.evidence, &replayed.evidence) else { return };
         self.compare_text("answer", &optional_text(&then.answer), &optional_text(&now.answer));
         self.compare_final_page(then, now, record);
     }
@@ -234,9 +234,9 @@ impl ReplayComparison {
         }
     }
 
-    fn compare_score(&mut self, record: &TrajectoryRecord, again: &ReplayedTrajectory, end: EndKind) {
+    fn compare_score(&mut self, record: &TrajectoryRecord, replayed: &ReplayedTrajectory, end: EndKind) {
         let Some(then) = &record.score else { return };
-        let now = match scored(record, again, end) {
+        let now = match scored(record, replayed, end) {
             Ok(Some(now)) => now,
             Ok(None) => return,
             Err(why) => return self.add_difference("reward", &number(then), &why),
@@ -292,14 +292,14 @@ fn picture(evidence: &Evidence, format: ImageFormat) -> Option<Screenshot> {
 /// not call.
 fn scored(
     record: &TrajectoryRecord,
-    again: &ReplayedTrajectory,
+    replayed: &ReplayedTrajectory,
     end: EndKind,
 ) -> Result<Option<Score>, String> {
     let scorer = Scorer::of_task_json(&record.task_json).map_err(|error| error.to_string())?;
     if scorer.needs_judge() {
         return Ok(None);
     }
-    let evidence = again.evidence.as_ref().ok_or("the last page gave no evidence")?;
-    let facts = EndFacts { end, steps: again.steps.len() as u32, max_steps: record.task.max_steps };
+    let evidence = replayed.evidence.as_ref().ok_or("the last page gave no evidence")?;
+    let facts = EndFacts { end, steps: replayed.steps.len() as u32, max_steps: record.task.max_steps };
     scorer.score(evidence, &facts).map(Some).map_err(|error| error.to_string())
 }

@@ -226,9 +226,9 @@ impl<'a> TokenReplayer<'a> {
             // Scoring needs the only session; the next step rebuilds this one.
             self.session = None;
         }
-        let again = self.model.score(&self.opening, &self.past[..at], &self.past[at], &indices).await?;
+        let rescored = self.model.score(&self.opening, &self.past[..at], &self.past[at], &indices).await?;
         let recorded = indices.iter().filter_map(|index| logprob(tokens, *index));
-        self.prefilled.extend(recorded.zip(again).map(|(then, now)| f64::from(then) - f64::from(now)));
+        self.prefilled.extend(recorded.zip(rescored).map(|(then, now)| f64::from(then) - f64::from(now)));
         Ok(())
     }
 

@@ -85,7 +85,7 @@ impl FarmHarness {
     pub fn start(&mut self, role: FarmRole) {
         let count = self.started.entry(role).or_default();
         *count += 1;
-        let again = *count > 1;
+        let is_restart = *count > 1;
         let job = self.root.path().join("job.toml");
         let mut command = Command::new(FURROW);
         let name = format!("{role:?}").to_lowercase();
@@ -93,7 +93,7 @@ impl FarmHarness {
         match role {
             FarmRole::Coordinator => {
                 command.args(["--listen", &self.address.to_string()]);
-                if again {
+                if is_restart {
                     command.arg("--resume");
                 }
             }

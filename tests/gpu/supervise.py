@@ -147,8 +147,8 @@ class Supervisor(LivePhases):
             until = time.time() + 15
             while self.roles.lives("coordinator") and not self.roles.listens() and time.time() < until:
                 time.sleep(0.2)
-            again = self.roles.stop(90)
-            outcome.setdefault("killed", []).extend(again.get("killed", []))
+            repeated = self.roles.stop(90)
+            outcome.setdefault("killed", []).extend(repeated.get("killed", []))
         left = self.uncommitted()
         if outcome.get("killed") or left:
             raise PhaseFailed(

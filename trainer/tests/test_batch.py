@@ -168,7 +168,9 @@ def test_parts_hold_everything_and_keep_to_the_budget(tmp_path: Path) -> None:
         assert batch.tokens - content <= max(trunk, 0.25 * content), "padding stays small"
     assert len(parts) < len(found) / 2
     order = np.random.default_rng(0).permutation(len(found))
-    again = [[one.trajectory_id, one.steps] for part in split([found[i] for i in order], 300) for one in part]
-    assert again == [[one.trajectory_id, one.steps] for part in split(found, 300) for one in part], (
+    reordered = [
+        [one.trajectory_id, one.steps] for part in split([found[i] for i in order], 300) for one in part
+    ]
+    assert reordered == [[one.trajectory_id, one.steps] for part in split(found, 300) for one in part], (
         "the cut follows from the sequences alone"
     )

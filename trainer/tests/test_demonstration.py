@@ -164,13 +164,13 @@ def test_a_warm_start_learns_the_demonstrations(checkpoint: Path, tmp_path: Path
     assert trainer.state.epoch >= 25, "eight groups make two steps an epoch"
     losses = [line["loss/nll"] for line in lines]
     wanted = next(step for step in range(20, 61) if sum(losses[step - 20 : step]) / 20 < 0.5)
-    again = dataclasses.replace(
+    stopped = dataclasses.replace(
         config,
         run=dataclasses.replace(config.run, output_dir=tmp_path / "stopped"),
         sft=dataclasses.replace(config.sft, stop_below=0.5),
         publish=configuration.PublishSection(),
     )
-    assert supervised.train(again).state.step == wanted < 60
+    assert supervised.train(stopped).state.step == wanted < 60
 
 
 def test_a_checkpoint_is_written_back_as_it_was(checkpoint: Path, tmp_path: Path) -> None:

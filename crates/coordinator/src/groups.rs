@@ -154,10 +154,10 @@ impl OpenGroup {
         let is_closed = self.is_closed();
         let slot = &mut self.slots[sample_index as usize];
         slot.failures.add(end);
-        let again = slot.failures.weight() < attempts_max && !has_enough && !is_closed;
+        let is_retried = slot.failures.weight() < attempts_max && !has_enough && !is_closed;
         slot.state =
-            if again { SlotState::Free { since_millis: now_millis } } else { SlotState::OutOfRetries };
-        again
+            if is_retried { SlotState::Free { since_millis: now_millis } } else { SlotState::OutOfRetries };
+        is_retried
     }
 
     /// Records the reward of the slot's attempt.
@@ -327,14 +327,14 @@ mod tests {
     #[track_caller]
     fn check(ends: &[EndKind], want: &[bool]) {
         let mut group = group(1);
-        let again: Vec<bool> = ends
+        let retried: Vec<bool> = ends
             .iter()
             .map(|end| {
                 group.take(0, home());
                 group.fail(0, *end, 3, 0)
             })
             .collect();
-        assert_eq!(again, want, "{ends:?}");
+        assert_eq!(retried, want, "{ends:?}");
         assert_eq!(group.may_close(), want.last() == Some(&false));
     }
 

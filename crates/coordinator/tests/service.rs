@@ -344,8 +344,8 @@ async fn a_job_becomes_a_data_set_that_verifies() {
     assert_eq!(groups.iter().map(|group| (group.planned, group.valid)).collect::<Vec<_>>(), [(2, 2); 3]);
     assert_eq!(std::fs::read_dir(run.join("spool")).unwrap().count(), 0, "the spool deleted everything");
 
-    let again = JobSetup { resume: true, groups: 3, group_size: 2, ..JobSetup::default() };
-    let summary = TestFarm::open(again, dir.path()).await.unwrap().end().await.unwrap();
+    let resumed = JobSetup { resume: true, groups: 3, group_size: 2, ..JobSetup::default() };
+    let summary = TestFarm::open(resumed, dir.path()).await.unwrap().end().await.unwrap();
     assert_eq!((summary.over, summary.progress.committed), (JobOutcome::Complete, 8), "no work is left");
 }
 
@@ -363,9 +363,9 @@ async fn a_stopped_job_goes_on_where_it_was() {
     assert_eq!(summary.over, JobOutcome::Drained { cancelled: 1 });
     assert_eq!(summary.progress.committed, 2);
 
-    let again =
+    let error =
         TestFarm::open(setup(), dir.path()).await.err().expect("a run directory is not reused by accident");
-    assert!(again.to_string().contains("--resume"), "{again}");
+    assert!(error.to_string().contains("--resume"), "{error}");
     let other = JobSetup { resume: true, seed: 2, ..setup() };
     let error = TestFarm::open(other, dir.path()).await.err().expect("another job is another run");
     assert!(matches!(error, CoordinatorError::Ledger(_)), "{error:?}");

@@ -343,8 +343,8 @@ mod tests {
         assert_eq!((totals.scored, totals.device_total(), totals.device_busy()), (6, 27, 24));
         assert_eq!((totals.slot_total(), totals.slot_busy()), (20, 14));
         // Process 1 was resumed with the same pid: its earlier totals stay.
-        let again = format!("{text}{}", line(1, 0.5, 2, 1, 0));
-        let hours = hours(&again);
+        let resumed = format!("{text}{}", line(1, 0.5, 2, 1, 0));
+        let hours = hours(&resumed);
         assert_eq!(hours.totals().unwrap().scored, 8);
         let scored: Vec<u64> = hours.moments.iter().map(|moment| moment.totals.scored).collect();
         assert_eq!(scored, [3, 5, 6, 8]);

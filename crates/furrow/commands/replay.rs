@@ -307,8 +307,8 @@ async fn replay_one(
     };
     let looks = RecordedPages::new(record, steps, tolerance);
     let timeout = Duration::from_millis(args.timeout_millis);
-    let again = replay_trajectory(stages.as_ref(), &assignment, &recorded, &looks, timeout).await;
-    compare(record, steps, &again, from.as_str(), tolerance)
+    let replayed = replay_trajectory(stages.as_ref(), &assignment, &recorded, &looks, timeout).await;
+    compare(record, steps, &replayed, from.as_str(), tolerance)
 }
 
 fn print_results(replayed: &[ReplayResult], as_json: bool) -> Result<(), CommandFailure> {

@@ -53,7 +53,7 @@ pub fn run(args: &ScoreArgs) -> Result<(), CommandFailure> {
         None => None,
     };
     let judge = job.score.judge.map(JudgeConfig::with_key).transpose();
-    let again = RescoreJob {
+    let rescore_job = RescoreJob {
         run_dir: args.run.clone(),
         tasks,
         filter: RescoreFilter { suite: args.suite.clone(), task: args.task.clone() },
@@ -66,7 +66,7 @@ pub fn run(args: &ScoreArgs) -> Result<(), CommandFailure> {
     let runtime = launch::runtime()?;
     let stop = runtime.block_on(async { launch::stop_on_signal() })?;
     let mut progress = ScoreProgress::new(args.json);
-    let summary = rescore(&again, &stop, |done, total| progress.update(done, total))?;
+    let summary = rescore(&rescore_job, &stop, |done, total| progress.update(done, total))?;
     progress.finish();
     conclude(args, &summary)
 }

@@ -124,8 +124,8 @@ impl TokenContext {
     pub fn prompt(&self, turn: &PromptTurn) -> StepPrompt {
         let mut ids = self.kept.clone();
         let mut image_spans = self.kept_spans.clone();
-        let again = self.window.iter().map(|(turn, response)| (turn, &response[..]));
-        for (turn, response) in again.chain([(turn, &[][..])]) {
+        let repeated = self.window.iter().map(|(turn, response)| (turn, &response[..]));
+        for (turn, response) in repeated.chain([(turn, &[][..])]) {
             image_spans.extend(turn.image.iter().map(|image| moved(&image.span, ids.len() as u32)));
             ids.extend(&turn.ids);
             ids.extend(response);
@@ -183,13 +183,14 @@ impl TokenContext {
         }
         let keep = self.keep;
         let wrong = |why| RebuildError::Prompt { keep, why };
-        let again: usize = self.window.iter().map(|(turn, response)| turn.ids.len() + response.len()).sum();
+        let repeated: usize =
+            self.window.iter().map(|(turn, response)| turn.ids.len() + response.len()).sum();
         let own = trace
             .prompt_token_ids
-            .get(again..)
+            .get(repeated..)
             .ok_or(wrong("it is shorter than the turns it must repeat"))?;
         let span = trace.image_spans.last().filter(|span| span.step == step);
-        let turn = PromptTurn::from_trace(own, span, (kept + again) as u32, delimiters)
+        let turn = PromptTurn::from_trace(own, span, (kept + repeated) as u32, delimiters)
             .ok_or(wrong("there are no delimiters around its image"))?;
         let prompt = self.prompt(&turn);
         if prompt.token_ids != trace.prompt_token_ids || prompt.image_spans != trace.image_spans {

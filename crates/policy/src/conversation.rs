@@ -109,11 +109,11 @@ impl Conversation {
         self.task_end.get_or_insert(leaves.unwrap_or(turn.ids.len() as u32));
         self.keep_picture(&turn, picture);
         let prompt = self.context.prompt(&turn);
-        let again = (self.keep == ContextPolicy::Append).then(|| self.decoded_segment(&prompt, trace));
+        let segment = (self.keep == ContextPolicy::Append).then(|| self.decoded_segment(&prompt, trace));
         self.context = after;
         self.push_pending(trace.commit_token_ids.as_deref(), is_first);
         self.forget_pictures();
-        Ok(again)
+        Ok(segment)
     }
 
     /// Returns what a recorded step was shown: the kept tokens that the engine has not received

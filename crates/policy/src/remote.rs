@@ -156,8 +156,8 @@ enum RemoteFailure {
 impl RemoteSession {
     fn remember(&mut self, step: u32, outcome: Option<String>, picture: Bytes, reply: String) {
         self.past_turns.push_back(PastTurn { step, outcome, picture: Some(picture), reply });
-        let again = self.images_kept();
-        let forgotten = self.past_turns.len().saturating_sub(again);
+        let kept = self.images_kept();
+        let forgotten = self.past_turns.len().saturating_sub(kept);
         self.past_turns.iter_mut().take(forgotten).for_each(|past| past.picture = None);
     }
 

@@ -271,10 +271,10 @@ mod tests {
         let slot = sessions.open(&trajectory("a"), 1).unwrap();
         slot.remember(&acted(3));
         drop(slot);
-        let again = sessions.open(&trajectory("a"), 1).unwrap();
-        assert_eq!(again.replied(3), Some(acted(3)));
-        assert_eq!(again.replied(2), None);
-        again.close();
+        let reopened = sessions.open(&trajectory("a"), 1).unwrap();
+        assert_eq!(reopened.replied(3), Some(acted(3)));
+        assert_eq!(reopened.replied(2), None);
+        reopened.close();
         assert_eq!(sessions.open(&trajectory("a"), 1).unwrap().replied(3), None);
     }
 
@@ -296,10 +296,10 @@ mod tests {
     fn a_session_survives_its_streams_and_ends_with_its_assignment() {
         let sessions = SessionTable::new(4, Duration::from_secs(60));
         let first = sessions.open(&trajectory("a"), 5).unwrap();
-        let again = sessions.open(&trajectory("a"), 5).unwrap();
-        assert!(Arc::ptr_eq(&first.life, &again.life) && !again.life.ended.is_cancelled());
+        let reopened = sessions.open(&trajectory("a"), 5).unwrap();
+        assert!(Arc::ptr_eq(&first.life, &reopened.life) && !reopened.life.ended.is_cancelled());
         let young = sessions.open(&trajectory("a"), 6).unwrap();
-        assert!(again.life.ended.is_cancelled() && !young.life.ended.is_cancelled());
+        assert!(reopened.life.ended.is_cancelled() && !young.life.ended.is_cancelled());
         let life = young.life.clone();
         young.close();
         assert!(life.ended.is_cancelled());

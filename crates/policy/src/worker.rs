@@ -335,7 +335,7 @@ impl PolicyRegistration {
                 }
                 _ => None,
             };
-            let again = async {
+            let retry = async {
                 match retry_at {
                     Some(at) => sleep_until(at).await,
                     None => std::future::pending().await,
@@ -343,7 +343,7 @@ impl PolicyRegistration {
             };
             tokio::select! {
                 changed = heard.changed() => if changed.is_err() { return },
-                () = again => {}
+                () = retry => {}
             }
         }
     }

@@ -151,11 +151,11 @@ async fn the_same_step_gets_the_same_reply_even_after_the_stream_broke() {
     let first = session.observe(0, None).await.unwrap();
     assert_eq!(session.observe(0, None).await.unwrap(), first);
     drop(session);
-    let mut again = open(&worker, 1).await;
-    again.opened().await;
-    assert_eq!(again.observe(0, None).await.unwrap(), first, "the same reply, with its timings");
-    again.send(session_request::Event::Close(Close {})).await;
-    assert!(again.next().await.is_err(), "Close ends the stream");
+    let mut reopened = open(&worker, 1).await;
+    reopened.opened().await;
+    assert_eq!(reopened.observe(0, None).await.unwrap(), first, "the same reply, with its timings");
+    reopened.send(session_request::Event::Close(Close {})).await;
+    assert!(reopened.next().await.is_err(), "Close ends the stream");
 }
 
 #[tokio::test]

@@ -70,14 +70,14 @@ fn a_commit_that_is_tried_again_stands_once() {
     assert_eq!(commit(&mut manifest, &first), Ok(CommitOutcome::Now(1)));
     assert_eq!(commit(&mut manifest, &first), Ok(CommitOutcome::Earlier(1)));
     // A restarted coordinator has another epoch and has lost what it had read.
-    let again = CommitDraft { epoch: 2, ..first.clone() };
+    let repeated = CommitDraft { epoch: 2, ..first.clone() };
     let mut restarted = block_on(Manifest::open(store.clone())).unwrap();
-    assert_eq!(commit(&mut restarted, &again), Ok(CommitOutcome::Earlier(1)));
+    assert_eq!(commit(&mut restarted, &repeated), Ok(CommitOutcome::Earlier(1)));
     // One that opened the manifest before the commit learns of it during its own.
     let (store, mut early) = memory();
     let mut other = block_on(Manifest::open(store)).unwrap();
     assert_eq!(commit(&mut other, &first), Ok(CommitOutcome::Now(1)));
-    assert_eq!(commit(&mut early, &again), Ok(CommitOutcome::Earlier(1)));
+    assert_eq!(commit(&mut early, &repeated), Ok(CommitOutcome::Earlier(1)));
     assert_eq!(early.snapshot().version_of(&first.shard_id), Some(1));
     // The same shard with other files would be two shards under one name.
     let other = CommitDraft { files: vec![file("steps/b.parquet", 1)], ..first };

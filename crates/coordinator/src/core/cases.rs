@@ -379,9 +379,9 @@ fn a_lost_record_of_an_open_group_is_tried_again() {
         (office.core.tally.scored, office.core.tally.reward_sum, office.core.tally.successes),
         (0, 0.0, 0)
     );
-    let again = office.lease(2);
-    assert_eq!((again[0].of.sample_index, again[0].of.attempt), (first.of.sample_index, 1));
-    office.answer(&again[0], 0.0);
+    let retries = office.lease(2);
+    assert_eq!((retries[0].of.sample_index, retries[0].of.attempt), (first.of.sample_index, 1));
+    office.answer(&retries[0], 0.0);
     office.answer(&second, 1.0);
     assert_eq!(office.group_rows(), [(2, 1, Some(0.5))]);
     office.commit_all();
@@ -952,11 +952,11 @@ fn a_restart_takes_up_what_was_open() {
     let token = grants[3].token;
     let go = office.request(|call| Event::StepArrived { call, trajectory, token });
     assert!(matches!(go, CallResponse::Go { steps: 4, .. }), "{go:?}");
-    let again = office.lease(8);
-    assert_eq!(ids(&again), ["run-g000001-s0-a1"]);
-    assert_eq!(again[0].token, 7, "tokens continue");
+    let retries = office.lease(8);
+    assert_eq!(ids(&retries), ["run-g000001-s0-a1"]);
+    assert_eq!(retries[0].token, 7, "tokens continue");
     office.effects.clear();
-    office.end(&again[0], EndKind::PageHang);
+    office.end(&retries[0], EndKind::PageHang);
     assert_eq!(office.failed(), vec![], "it hung before: now it is the policy's fault");
 
     let epoch =
@@ -1394,8 +1394,8 @@ fn what_was_acted_on_other_weights_is_tried_again() {
     office.act(&grants[0], (0, 1));
     office.end(&grants[0], EndKind::Done);
     assert_eq!(office.failed(), [(EndKind::PolicyFault, true)]);
-    let again = office.lease(1);
-    assert_eq!((problems(&again), again[0].of.attempt), (vec![Some((0, 0))], 1));
+    let retries = office.lease(1);
+    assert_eq!((problems(&retries), retries[0].of.attempt), (vec![Some((0, 0))], 1));
     office.model("b", runs(1));
     office.request(|call| Event::Leave { call, worker: worker("a") });
     assert_eq!(

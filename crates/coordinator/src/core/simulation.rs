@@ -818,8 +818,8 @@ impl SimulatedFarm {
 
     /// Repeats a call that got no answer.
     fn repeat(&mut self, rpc: Rpc) {
-        let again = rpc.clone();
-        let Some(env) = self.awake(rpc.env, rpc.life, || SimulatedEvent::Timeout(again)) else { return };
+        let repeated = rpc.clone();
+        let Some(env) = self.awake(rpc.env, rpc.life, || SimulatedEvent::Timeout(repeated)) else { return };
         if !env.unanswered.contains(&rpc.id) {
             return;
         }
@@ -857,8 +857,8 @@ impl SimulatedFarm {
 
     fn act(&mut self, env: usize, life: u32, trajectory: Id<Trajectory>) {
         let now = self.now;
-        let again = trajectory.clone();
-        let later = || SimulatedEvent::Act { env, life, trajectory: again };
+        let same = trajectory.clone();
+        let later = || SimulatedEvent::Act { env, life, trajectory: same };
         let Some(policy) = self
             .awake(env, life, later)
             .and_then(|state| state.leases.get(&trajectory).map(|lease| lease.policy.clone()))

@@ -329,12 +329,12 @@ fn a_full_disk_keeps_what_was_acknowledged_and_goes_on_when_freed() {
             assert_eq!(found.steps.len() as u32, acknowledged, "cycle {cycle}");
             assert_eq!(contents(&spool, &name).len() as u32, acknowledged);
             // the same append, refused and then accepted by the same spool
-            let again =
+            let append =
                 |spool: &Spool| runtime.block_on(put(spool, "small", EntryKey::Step(cycle), &payload));
-            let refused = again(&spool).is_err();
+            let refused = append(&spool).is_err();
             spool.delete(&id(&name)).unwrap();
             assert_eq!(
-                again(&spool).unwrap(),
+                append(&spool).unwrap(),
                 if refused { AppendOutcome::New } else { AppendOutcome::Repeated }
             );
         }

@@ -283,8 +283,9 @@ pub fn attempt(group: u64, sample: u32) -> (TrajectoryRecord, Vec<StepRecord>) {
             step.trace.policy_version = Some(PolicyVersion(version));
             // Some steps have recomputed log-probs, slightly below the recorded -0.75.
             if (group + u64::from(step.step)).is_multiple_of(4) {
-                let again = |token| RescoredToken { token, logprob: -0.75 - 0.001 * (1 + group % 7) as f32 };
-                step.trace.rescored = vec![again(1), again(3)];
+                let rescored =
+                    |token| RescoredToken { token, logprob: -0.75 - 0.001 * (1 + group % 7) as f32 };
+                step.trace.rescored = vec![rescored(1), rescored(3)];
             }
             step.trace.tokens.iter_mut().for_each(|tokens| tokens.policy_versions.fill(version));
         }

@@ -266,7 +266,7 @@ mod tests {
         };
         assert_eq!(full(&wide), refused("edges", EDGES_MAX));
         // Adding the same chain again adds no node, but counts as work.
-        let again = |automaton: &mut Automaton| (0..=WORK_MAX / 2000).for_each(|_| chain(automaton, 1000));
-        assert_eq!(full(&again), refused("construction steps", WORK_MAX));
+        let repeated = |automaton: &mut Automaton| (0..=WORK_MAX / 2000).for_each(|_| chain(automaton, 1000));
+        assert_eq!(full(&repeated), refused("construction steps", WORK_MAX));
     }
 }

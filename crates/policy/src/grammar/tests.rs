@@ -121,9 +121,9 @@ proptest! {
             let read = parse(&grammar, &text, view);
             let parsed = read.action.clone().unwrap();
             prop_assert!(!read.name.is_empty(), "{}: {text}", dialect.name);
-            let again = encode(&grammar, &parsed, &remarks, view);
-            let again = again.unwrap_or_else(|why| panic!("{}: {why} of {parsed:?} in {text:?}", dialect.name));
-            prop_assert_eq!(parse(&grammar, &again, view).action, Ok(parsed), "{}: {} then {}", dialect.name, text, again);
+            let encoded = encode(&grammar, &parsed, &remarks, view);
+            let encoded = encoded.unwrap_or_else(|why| panic!("{}: {why} of {parsed:?} in {text:?}", dialect.name));
+            prop_assert_eq!(parse(&grammar, &encoded, view).action, Ok(parsed), "{}: {} then {}", dialect.name, text, encoded);
         }
     }
 

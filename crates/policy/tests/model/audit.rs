@@ -19,8 +19,8 @@ async fn acted(share: f64) -> Vec<Vec<(PolicyReply, Trace)>> {
             steps.push(replied(act(&mut *session, &opening, step).await.unwrap()));
         }
         // A session rebuilt on another worker is audited as well.
-        let mut again = open(&model, &opening, &steps[..2]).await.unwrap();
-        let last = replied(act(&mut *again, &opening, 2).await.unwrap());
+        let mut rebuilt = open(&model, &opening, &steps[..2]).await.unwrap();
+        let last = replied(act(&mut *rebuilt, &opening, 2).await.unwrap());
         assert_eq!(last.1.tokens, steps[2].1.tokens, "{keep}");
         assert_eq!(last.1.rescored, steps[2].1.rescored, "{keep}");
         all.push(steps);

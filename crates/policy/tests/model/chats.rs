@@ -254,8 +254,8 @@ async fn ids_are_the_templates_and_log_probs_those_of_one_pass() {
         assert_eq!(part, template.tokenizer().vocabulary().bytes(reply[at]).unwrap());
         bytes.extend(part);
     }
-    let again = ChatWorker::expect_ok(worker.ask(&payload).await);
-    assert_eq!(again["choices"], answer["choices"], "the same seed samples the same tokens");
+    let repeated = ChatWorker::expect_ok(worker.ask(&payload).await);
+    assert_eq!(repeated["choices"], answer["choices"], "the same seed samples the same tokens");
     payload["seed"] = json!(6);
     assert_ne!(ChatWorker::expect_ok(worker.ask(&payload).await)["choices"], answer["choices"]);
     worker.end().await;

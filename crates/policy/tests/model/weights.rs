@@ -66,12 +66,12 @@ fn make() -> PublishedWeights {
     let bytes = base.bytes();
     let load =
         |checkpoint: Checkpoint| Arc::new(ModelWeights::of(&checkpoint, &team, &mut |_, _| {}).unwrap());
-    let again = || Checkpoint::open(&first).unwrap();
+    let open_base = || Checkpoint::open(&first).unwrap();
     let weights = vec![
         load(base),
         load(Checkpoint::open(&second).unwrap()),
-        load(again().with_delta(&delta, &team).unwrap()),
-        load(again().with_adapter(&adapter, &team).unwrap()),
+        load(open_base().with_delta(&delta, &team).unwrap()),
+        load(open_base().with_adapter(&adapter, &team).unwrap()),
     ];
     let link = |form, path: &Path| WeightsLink { form, directory: path.display().to_string() };
     let over = |form, path: &PathBuf| vec![link(WeightsForm::Full, &first), link(form, path)];
@@ -410,8 +410,9 @@ async fn a_kept_state_goes_on_under_new_weights_exactly_where_the_records_say() 
     let own: Vec<_> =
         walk.insets.iter().filter(|inset| inset.at >= span.token_start).map(|inset| inset.feature).collect();
     walk.cpu.release(&own);
-    let again = walk.cpu.encode(&prepare(&rgb, &vision, ResampleMode::U8).tiles).unwrap();
-    for (inset, feature) in walk.insets.iter_mut().filter(|inset| inset.at >= span.token_start).zip(again) {
+    let features = walk.cpu.encode(&prepare(&rgb, &vision, ResampleMode::U8).tiles).unwrap();
+    for (inset, feature) in walk.insets.iter_mut().filter(|inset| inset.at >= span.token_start).zip(features)
+    {
         inset.feature = feature;
     }
     walk.run_to(ids.len());
@@ -467,7 +468,7 @@ async fn bad_weights_are_refused_with_their_file_and_tensor_and_the_old_ones_sta
     check(WeightsOrder { weights_sha256: Some("0".repeat(64)), ..order(1) }, &["changed after publication"])
         .await;
     check(WeightsOrder { version: PolicyVersion(0), ..order(1) }, &["not newer than 0"]).await;
-    let again = act_steps(&model, &opening, 1).await;
-    assert_eq!(tokens(&again[0].1).response_token_ids, tokens(&want[0].1).response_token_ids);
+    let steps = act_steps(&model, &opening, 1).await;
+    assert_eq!(tokens(&steps[0].1).response_token_ids, tokens(&want[0].1).response_token_ids);
     model.stop().await;
 }
