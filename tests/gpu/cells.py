@@ -9,11 +9,10 @@ with its 150 tokens; 1280x800 is 7 tiles and 2,042 positions.
     graphs 0.8 GB: 146.9 GB.
                       100 sessions of even ages hold 32,156 positions each, 3.2 M, and reserve 0.2 M: they
                       fit. At their longest (61,260 and the first prompt) they hold 6.2 M. A session is
-                      admitted if it has a place at context_tokens_max, on the device or in 66 GB of pinned
-                      memory: 101 are. No room for
-                      a second set of weights on the device, so it is staged on the host: 26.3 + 66.0 GB
-                      pinned of 128 GiB, which leaves 33 GB to the page cache for 31 GB of weight files
-                      (`furrow plan --job`).
+                      admitted if context_tokens_max fit, on the device or in 66 GB of pinned memory: 101 are.
+                      A second set of weights does not fit on the device, so it is staged on the host: 26.3 +
+                      66.0 GB pinned of 128 GiB, which leaves 33 GB to the page cache for 31 GB of weight
+                      files (`furrow plan --job`).
     append, 3 tiles   102 slots, 100 x 30,540 positions at their longest fit: 3.1 M, 76.2 GB; with the second
     set staged on the host.
     last_image        202 slots (a session that works has a fork, too) and 32 snapshots 34.8 GB; 1.2 M

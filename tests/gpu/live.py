@@ -255,7 +255,7 @@ class LivePhases:
         if not moved:
             swap["why"] = (
                 " | ".join(tail(self.layout.log(f"{self.cell.name}.publish"), 3))
-                or "furrow publish said nothing"
+                or "furrow publish printed nothing"
             )
 
     def kill(self) -> dict[str, Any]:

@@ -445,7 +445,7 @@ def main(argv: list[str] | None = None) -> int:
         "--after",
         type=int,
         metavar="MICROS",
-        help="microseconds since 1970: one step at least must have been drawn later (a kill)",
+        help="microseconds since 1970: one step at least must have been sampled later (a kill)",
     )
     parser.add_argument("--json", type=Path, metavar="OUT", help="also write the report there")
     parser.add_argument(

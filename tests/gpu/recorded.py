@@ -258,7 +258,7 @@ def choose(
         later_on = [one for one in fit if one.replied_micros > after]
         rebuilt = [one for one in later_on if one.origin == "rebuilt"]
         if not chosen.take(rebuilt or later_on, None):
-            choice.problems.append(f"no step to recompute that was drawn after {after}")
+            choice.problems.append(f"no step to recompute that was sampled after {after}")
         elif not rebuilt:
             choice.problems.append(
                 f"no state was rebuilt after {after}: none of the {len(later_on)} steps later than "

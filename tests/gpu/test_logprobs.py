@@ -377,7 +377,7 @@ class Checks(unittest.TestCase):
     def test_a_requested_step_that_is_missing_fails(self) -> None:
         status, output, _ = self.check(self.first, self.second, "--steps", 12, "--after", 90_000_000)
         self.assertEqual(status, 1)
-        self.assertIn("drawn after 90000000", output)
+        self.assertIn("sampled after 90000000", output)
         status, output, _ = self.check(self.first, self.second, f"5={self.first}", "--steps", 12)
         self.assertEqual(status, 1)
         self.assertIn("no step of version 5 alone", output)

@@ -232,7 +232,7 @@ impl Default for EnvFile {
             // context.
             browser_memory_bytes_max: 4 << 30,
             // A light page has 10 threads, a browser without any 50: 25 contexts x 8 tabs x 10 =
-            // 2,000, and the same again for pages with workers.
+            // 2,000, and as many for pages with workers.
             browser_threads_max: 4_096,
             // A browser near its limit fills 8 GiB/s x 20 ms = 160 MiB more before the next poll;
             // the rest is for other processes.
@@ -259,7 +259,7 @@ impl Default for EnvFile {
             drain_grace_millis: 30_000,
             connections_max: 64,
             live: true,
-            // Thirty steps on heavy pages of 20 MB, and the same again.
+            // Twice thirty steps on heavy pages of 20 MB.
             live_bytes_max: 1 << 30,
             pins: Vec::new(),
             site_file_bytes_max: 32 << 20,

@@ -93,7 +93,7 @@ pub(super) fn attend_tokens(config: &AttentionConfig) -> usize {
     (ATTEND_ROWS / config.group()).max(1)
 }
 
-/// The list again, empty, for borrows of another lifetime. The standard library collects a vector's
+/// The list, emptied, for borrows of another lifetime. The standard library collects a vector's
 /// own iterator in the same memory.
 pub(super) fn emptied<A, B>(mut list: Vec<A>) -> Vec<B> {
     list.clear();

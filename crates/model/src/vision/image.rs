@@ -123,7 +123,7 @@ impl ImageLimits {
         let mut limits = Limits::default();
         limits.max_image_width = u32::try_from(self.side_max).ok();
         limits.max_image_height = u32::try_from(self.side_max).ok();
-        // RGBA of 16 bits has 8 bytes a pixel, and the decoder needs as much again for its rows.
+        // RGBA of 16 bits has 8 bytes a pixel, and the decoder needs the same for its rows.
         limits.max_alloc = Some(16 * self.pixels_max as u64 + (1 << 20));
         let format = match encoding {
             ImageEncoding::Png => image::ImageFormat::Png,

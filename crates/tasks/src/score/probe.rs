@@ -8,7 +8,7 @@ use super::{RuleVerdict, ScoreError, ScoreInput};
 use crate::fields::{JsonFields, quoted_value, short};
 
 /// Largest report: a probe returns a few facts. Parsed, a list `[0,0,…]` takes 32 bytes for each 2
-/// of its text: 1 MiB at most, and the same again while it grows.
+/// of its text: 1 MiB at most, and twice that while it grows.
 const PROBE_BYTES_MAX: usize = 64 << 10;
 
 const NAME: &str = "probe";
