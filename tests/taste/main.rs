@@ -25,9 +25,9 @@ const LEFT: &[(&str, usize)] = &[
     ("retired", 0),
     ("comment-width", 13),
     ("tuple-let", 0),
-    ("filler-doc", 158),
-    ("long-file", 14),
-    ("long-function", 28),
+    ("filler-doc", 0),
+    ("long-file", 13),
+    ("long-function", 26),
 ];
 
 /// What may stay as it is: rule, file, and the item that a breach is reported for.

@@ -1,4 +1,5 @@
-//! Settings of `[dashboard]`.
+//! Settings of `[dashboard]`: the section as a job file has it, and the checked form that a server
+//! runs with.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};

@@ -24,7 +24,8 @@ pub enum CheckpointCommand {
 
 #[derive(Debug, Args)]
 pub struct InitArgs {
-    /// Directory to create
+    /// Directory to create; it must not exist. After a kill, the same command continues at the
+    /// first weight file that is missing
     dir: PathBuf,
     /// Size of the model. mini: a million parameters, to train on a CPU core; tiny: four million,
     /// for tests and the quickstart; small: about 100 million; 12b: the published shape, 26 GB in
@@ -37,16 +38,16 @@ pub struct InitArgs {
     /// Data type of the stored weights [default: float32; bfloat16 for 12b]
     #[arg(long, value_enum)]
     dtype: Option<TypeName>,
-    /// Print JSON
+    /// Print the path, parameters, tensors, bytes and vocabulary as JSON instead of a line
     #[arg(long)]
     json: bool,
 }
 
 #[derive(Debug, Args)]
 pub struct InspectArgs {
-    /// Checkpoint directory
+    /// Directory of the checkpoint: config.json and the safetensors files of the weights
     dir: PathBuf,
-    /// Print JSON
+    /// Print shape, parameters, state sizes, files and problems as JSON instead of tables
     #[arg(long)]
     json: bool,
 }

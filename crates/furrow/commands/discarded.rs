@@ -33,7 +33,7 @@ pub struct DiscardedArgs {
     /// Seconds to keep calling a coordinator that does not answer; 0: call once
     #[arg(long, default_value_t = 10)]
     deadline: u64,
-    /// Print JSON
+    /// Print the totals of discarded and accepted trajectories as JSON instead of a line
     #[arg(long)]
     json: bool,
 }

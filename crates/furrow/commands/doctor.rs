@@ -11,7 +11,6 @@ use serde::Serialize;
 
 use crate::{CommandFailure, launch, output};
 
-/// What to check.
 #[derive(Debug, Args)]
 pub struct DoctorArgs {
     /// Browser program to try instead of the one that a farm would find
@@ -31,7 +30,7 @@ pub struct DoctorArgs {
     /// List what this run moved to its lost+found at its starts, instead of checking the machine
     #[arg(long, value_name = "DIR", conflicts_with = "browser")]
     run: Option<PathBuf>,
-    /// Print JSON
+    /// Print each check, its finding and its remedy as JSON instead of text; with --run, each entry
     #[arg(long)]
     json: bool,
 }

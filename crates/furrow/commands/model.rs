@@ -52,7 +52,8 @@ pub struct ForwardArgs {
     /// [N, V]
     #[arg(long)]
     out: PathBuf,
-    /// Print JSON
+    /// Print the token counts, the mean log-probability in nats and the decoded tokens as JSON
+    /// instead of text
     #[arg(long)]
     json: bool,
 }

@@ -52,7 +52,7 @@ pub struct PlanArgs {
     for_job: JobPlanArgs,
     #[command(flatten)]
     simulated: SimulateArgs,
-    /// Print JSON
+    /// Print the plan as one JSON object instead of tables
     #[arg(long)]
     json: bool,
 }

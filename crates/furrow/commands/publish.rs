@@ -51,7 +51,7 @@ pub struct PublishArgs {
     /// Seconds to wait until every policy worker of the job runs the version; 0: do not wait
     #[arg(long, default_value_t = 300)]
     deadline: u64,
-    /// Print JSON
+    /// Print the version, what each policy worker runs and why one lags as JSON instead of text
     #[arg(long)]
     json: bool,
 }

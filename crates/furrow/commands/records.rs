@@ -23,9 +23,9 @@ pub enum RecordsCommand {
 
 #[derive(Debug, Args)]
 pub struct DirArgs {
-    /// Run directory
+    /// Run directory whose data set is read: the one that holds data/
     dir: PathBuf,
-    /// Print JSON
+    /// Print the result as one JSON object instead of tables
     #[arg(long)]
     json: bool,
 }

@@ -68,7 +68,7 @@ pub struct ReplayArgs {
     /// prefill path
     #[arg(long, requires = "tokens", default_value_t = 0.05)]
     prefill_share: f64,
-    /// Print JSON
+    /// Print every trajectory with its differences as JSON instead of text, once all are replayed
     #[arg(long)]
     json: bool,
 }

@@ -19,7 +19,7 @@ const LINE_EVERY: Duration = Duration::from_secs(15);
 /// Which run to score, and with which scorers.
 #[derive(Debug, Args)]
 pub struct ScoreArgs {
-    /// Run directory
+    /// Run directory whose trajectories are scored; new verdicts go to its data/scores
     run: PathBuf,
     /// Job file to take scorers and [score] from [default: the scorers stored with each trajectory,
     /// and [score] of the run's job]

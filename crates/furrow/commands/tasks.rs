@@ -23,7 +23,7 @@ pub enum TasksCommand {
 pub struct ListArgs {
     #[command(flatten)]
     job: JobArgs,
-    /// Print JSON
+    /// Print each task as a JSON object in a list instead of a table
     #[arg(long)]
     json: bool,
 }
@@ -40,7 +40,8 @@ pub struct CheckArgs {
     /// Number of seeds to prove each task with
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=1000))]
     seeds: u64,
-    /// Print JSON
+    /// Print the number of tasks and the notes as JSON instead of text; with --all, every proof and
+    /// its problems
     #[arg(long)]
     json: bool,
 }
@@ -53,7 +54,7 @@ pub struct SampleArgs {
     /// Number of groups to show
     #[arg(long, default_value_t = 20)]
     groups: u64,
-    /// Print JSON
+    /// Print group, task and seed of each group as a JSON list instead of a table
     #[arg(long)]
     json: bool,
 }

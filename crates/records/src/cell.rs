@@ -21,7 +21,7 @@ pub(crate) trait ColumnCell: Sized + Default {
     /// Whether the column may hold nulls.
     const NULLABLE: bool = false;
 
-    /// The column's type.
+    /// The Arrow type of a column of these cells, without its nullability.
     fn data_type() -> DataType;
 
     /// The column of these cells.
@@ -272,9 +272,7 @@ mod tests {
     }
 
     columns! {
-        /// All columns.
         Wide { a: i32, b: Option<Inner> }
-        /// A nested struct.
         Inner { c: String, d: Vec<i64> }
         /// A subset of the columns.
         Narrow { b: Option<InnerPart> }

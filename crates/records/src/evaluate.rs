@@ -37,7 +37,7 @@ pub struct TaskAttempt {
     pub seed: u64,
     /// Its slot: the unit that is retried after a failure of the farm.
     pub slot: String,
-    /// Its result.
+    /// What it counts as: a reward with or without success, or a failure of the farm.
     pub verdict: AttemptResult,
 }
 
@@ -93,7 +93,7 @@ pub struct VersionLine {
 /// The policy that acted.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 pub struct ActingPolicy {
-    /// Kinds of policies.
+    /// Names of the kinds of policies that acted, such as `model`; empty before the first attempt.
     pub kinds: BTreeSet<String>,
     /// Hashes of its weights.
     pub weights: BTreeSet<String>,
@@ -108,9 +108,9 @@ pub struct ActingPolicy {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LineGrouping {
-    /// Every attempt together.
+    /// One line over every attempt.
     All,
-    /// By suite.
+    /// A line for each suite, over all of its sites and difficulties.
     Suite,
     /// By site within a suite.
     Site,
@@ -154,7 +154,7 @@ pub struct EvaluationLine {
 /// The probability that one of k attempts solves a problem.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct PassAtK {
-    /// Number of attempts.
+    /// How many attempts a problem gets: a value of the query, or else a power of two.
     pub k: u64,
     /// Problems with at least k attempts of known success; the others are left out.
     pub problems: u64,

@@ -32,9 +32,10 @@ pub struct WrittenFile {
     pub table: Table,
     /// Path below `data/`: `<table>/<shard>.parquet`.
     pub path: String,
-    /// Number of rows.
+    /// Rows that the file's Parquet footer promises; a reader that finds another number reports
+    /// damage.
     pub rows: u64,
-    /// Length in bytes.
+    /// Length of the file in bytes; a file of another length is damaged.
     pub bytes: u64,
     /// SHA-256 of the whole file in hexadecimal.
     pub sha256: String,

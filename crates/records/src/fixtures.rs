@@ -41,7 +41,7 @@ pub struct TrajectoryFixture {
     pub attempt: u32,
     /// Slots of the group.
     pub group_size: u32,
-    /// Number of steps.
+    /// Steps to generate, numbered from 0; 0 gives a trajectory that ended before its first step.
     pub steps: u32,
     /// How it ends, which decides whether it is scored.
     pub end: EndKind,

@@ -20,7 +20,7 @@ pub struct LogprobGap {
     pub p50: f64,
     /// 99th percentile of the absolute gaps.
     pub p99: f64,
-    /// Largest absolute gap.
+    /// Largest absolute gap, in nats.
     pub max: f64,
 }
 

@@ -90,9 +90,9 @@ pub struct RewardLine {
 pub struct EndLine {
     /// Name of the end.
     pub end: String,
-    /// `scored` or `failed`.
+    /// `scored` if a scorer received this end, `failed` if the farm caused it.
     pub status: String,
-    /// Number of trajectories.
+    /// Trajectories with this end and status, evaluations included.
     pub trajectories: u64,
 }
 

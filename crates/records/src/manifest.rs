@@ -59,7 +59,7 @@ pub struct Commit {
     pub version: u64,
     /// The operation of the commit.
     pub op: Op,
-    /// Files it adds.
+    /// Files that belong to the data set from this commit on; empty for a commit that only removes.
     pub files: Vec<WrittenFile>,
     /// Paths of files it removes.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -80,7 +80,7 @@ pub struct Commit {
 pub struct CommitDraft {
     /// The operation of the commit.
     pub op: Op,
-    /// Files it adds.
+    /// Files that it adds to the data set; they must be at their final paths before the commit.
     pub files: Vec<WrittenFile>,
     /// Paths of files it removes.
     pub removed: Vec<String>,
@@ -126,7 +126,7 @@ pub struct Manifest {
 }
 
 impl CommitOutcome {
-    /// The commit's number.
+    /// The number of the commit in the manifest, whichever try made it.
     pub fn version(self) -> u64 {
         match self {
             CommitOutcome::Now(version) | CommitOutcome::Earlier(version) => version,

@@ -15,9 +15,9 @@ const DECODE_BYTES_MAX: u64 = 256 << 20;
 /// A decoded picture with transparency over white, as the policy sees it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DecodedPicture {
-    /// Width in pixels.
+    /// Pixels from left to right, at most 16,384.
     pub width: u32,
-    /// Height in pixels.
+    /// Pixels from top to bottom, at most 16,384.
     pub height: u32,
     /// Red, green and blue of each pixel, row by row.
     rgb: Vec<u8>,

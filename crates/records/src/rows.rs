@@ -72,7 +72,7 @@ pub struct RescoreRecord {
     pub suite: String,
     /// Split of the task.
     pub split: Split,
-    /// The later score.
+    /// The verdict of this scoring; the one in `trajectories` stays as it was.
     pub score: Score,
     /// Wall clock of the scoring, microseconds since the Unix epoch.
     pub scored_at_micros: i64,

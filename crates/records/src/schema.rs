@@ -71,7 +71,7 @@ columns! {
         suite: String,
         split: String,
         policy_kind: String,
-        /// `scored` or `failed`.
+        /// Name of a `rollout::TrajectoryStatus`: `scored` or `failed`.
         status: String,
         /// The name of a `rollout::EndKind`.
         end: String,
@@ -201,7 +201,7 @@ columns! {
     /// State before the action.
     ObservationCell {
         screenshot: ImageCell,
-        /// `png` or `jpeg`.
+        /// Name of the encoding: `png` or `jpeg`.
         format: String,
         /// Quality of a jpeg, 1 to 100.
         quality: Option<i16>,
@@ -387,7 +387,7 @@ columns! {
         observation: ObservationSpecCell,
         allow_hosts: Vec<String>,
         hooks: HooksCell,
-        /// `real` or `virtual`.
+        /// `real` if the page uses the wall clock, `virtual` if its time advances by step.
         clock: String,
         clock_step_millis: Option<i32>,
     }
@@ -471,7 +471,7 @@ impl std::fmt::Display for Table {
     }
 }
 
-/// Lower-case hexadecimal.
+/// Writes bytes as lower-case hexadecimal, two digits each.
 pub(crate) fn hex(bytes: &[u8]) -> String {
     use std::fmt::Write;
     bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {

@@ -18,7 +18,7 @@ pub const BOOTSTRAP_SEED: u64 = 0;
 /// An estimate with its uncertainty.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Estimate {
-    /// The estimated value.
+    /// The mean of the terms: a rate from 0 to 1, or a mean reward.
     pub value: f64,
     /// The 95 % interval; absent where one task alone, or identical tasks, give no information on
     /// the spread.
@@ -55,7 +55,7 @@ pub enum IntervalMethod {
 pub struct TaskShare {
     /// Sum of the terms.
     pub sum: f64,
-    /// Number of terms.
+    /// Number of terms; a float because the sum is divided by it.
     pub count: f64,
 }
 
@@ -102,7 +102,8 @@ pub enum TermKind {
     Trials,
     /// Probabilities, 0 to 1.
     Chances,
-    /// Arbitrary numbers.
+    /// Numbers without bounds, such as rewards: their mean is not a rate, so Wilson's interval does
+    /// not apply.
     Numbers,
 }
 

@@ -33,7 +33,7 @@ const BREACHES_LISTED_MAX: usize = 1_000;
 pub struct VerifyReport {
     /// Newest commit that was read.
     pub version: u64,
-    /// What was checked.
+    /// Files and rows that the checks read: all zero for an empty data set, which has no breaches.
     pub counts: VerifyCounts,
     /// All breaches, listed or not.
     pub breaches_total: u64,
@@ -135,7 +135,7 @@ pub enum VerifyCheck {
     /// The scorer received the evidence that is stored.
     #[serde(rename = "evidence_seen")]
     EvidenceReceived,
-    /// Rewards are finite.
+    /// The reward of a trajectory or of a later score is a finite number.
     RewardFinite,
     /// First, last, terminal, truncated, trainable and reward follow from the trajectory.
     #[serde(rename = "step_place")]

@@ -112,9 +112,9 @@ pub struct ViewState {
 pub struct TableSize {
     /// The table this size belongs to.
     pub table: Table,
-    /// Number of files.
+    /// Files of the table in the manifest, read or not.
     pub files: u64,
-    /// Number of rows.
+    /// Rows that the manifest lists for these files.
     pub rows: u64,
     /// Length of all files together.
     pub bytes: u64,
@@ -123,13 +123,13 @@ pub struct TableSize {
 /// Enough to tell whether the state changed, available without waiting for readers or sorts.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ViewSummary {
-    /// Same as [`ViewState::version`].
+    /// The commit up to which trajectories and groups were read, as [`ViewState::version`].
     pub version: u64,
-    /// Same as [`ViewState::generation`].
+    /// Changes whenever everything is rebuilt, as [`ViewState::generation`].
     pub generation: u64,
     /// Number of trajectories in the index.
     pub trajectories: usize,
-    /// Same as [`ViewState::step_files_left`].
+    /// Files of steps whose sums are still missing, as [`ViewState::step_files_left`].
     pub step_files_left: usize,
     /// The first of [`ViewState::problems`].
     pub problem: Option<String>,

@@ -31,7 +31,7 @@ pub enum ScrollDirection {
     Right,
 }
 
-/// A mouse button.
+/// The mouse button of a click; the left one where a grammar names none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[expect(missing_docs, reason = "the names say it")]
 pub enum PointerButton {
@@ -67,30 +67,30 @@ pub enum Action {
     Click {
         /// Click position; `None` clicks at the current mouse position.
         at: Option<PagePoint>,
-        /// Button to press.
+        /// The mouse button that is pressed.
         button: PointerButton,
         /// Number of clicks in immediate succession, 1 to [`CLICKS_MAX`].
         count: u8,
     },
     /// Move the mouse and leave it there, which opens menus and shows tooltips.
     Move {
-        /// Target position.
+        /// Where the mouse stays, so that what appears under it is in the next screenshot.
         at: PagePoint,
     },
-    /// Type text.
+    /// Type text into a field or at the current focus.
     Write {
         /// Click here first and replace the field's content; `None` types at the current focus.
         into: Option<PagePoint>,
-        /// Text to type.
+        /// Text to type; empty only clears the field at `into`.
         content: String,
-        /// Press Enter afterwards.
+        /// Whether Enter follows the text, which submits most forms.
         press_enter: bool,
     },
     /// Turn the mouse wheel; scrolls whatever scrolls at that point: the page or a box in it.
     Scroll {
         /// Mouse position; `None` is the centre of the page.
         at: Option<PagePoint>,
-        /// Scroll direction.
+        /// Where the visible part of the page moves.
         direction: ScrollDirection,
         /// Distance in pixels, 1 to [`SCROLL_PIXELS_MAX`]; `None` scrolls most of a screen.
         pixels: Option<u32>,
@@ -99,16 +99,16 @@ pub enum Action {
     GoBack,
     /// Go forward one page in the tab's history.
     GoForward,
-    /// Reload the page.
+    /// Load the page again, as the browser's own reload does.
     Refresh,
     /// Return to the task's start page.
     Restart,
-    /// Load an address.
+    /// Load an address in the active tab.
     Goto {
         /// Absolute http(s) URL; the environment decides whether it is allowed.
         url: String,
     },
-    /// Let time pass.
+    /// Let time pass on the page without input, in place of the step's share of a virtual clock.
     Wait {
         /// Seconds to wait, 0 to [`WAIT_SECONDS_MAX`]; 0 only observes the page again.
         seconds: u8,
@@ -276,7 +276,7 @@ impl Action {
 }
 
 impl PointerButton {
-    /// All buttons.
+    /// Every button, in the order of declaration.
     pub const ALL: [PointerButton; 3] = [PointerButton::Left, PointerButton::Middle, PointerButton::Right];
 
     /// The button's name in grammars, on the wire and in records.
@@ -295,7 +295,7 @@ impl PointerButton {
 }
 
 impl ScrollDirection {
-    /// All directions.
+    /// Every direction, in the order of declaration.
     pub const ALL: [ScrollDirection; 4] =
         [ScrollDirection::Down, ScrollDirection::Up, ScrollDirection::Left, ScrollDirection::Right];
 

@@ -9,13 +9,13 @@ use crate::trajectory::FaultOwner;
 /// Final state of a trajectory as reported by the environment worker.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Evidence {
-    /// Last screenshot, encoded.
+    /// Encoded screenshot of the last page; environment workers send evidence only with one.
     pub screenshot: Option<Bytes>,
     /// Address of the active tab.
     pub url: Option<String>,
     /// Title of the active tab.
     pub title: Option<String>,
-    /// The policy's answer.
+    /// Text of the answer; `None` unless the policy ended the trajectory with one.
     pub answer: Option<String>,
     /// The JSON object that the suite's probe returned. No probe can run on the browser's error
     /// page; the environment worker's own report, [`ErrorPage::report`], replaces it there.

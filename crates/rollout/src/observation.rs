@@ -16,7 +16,7 @@ pub struct Size {
 pub enum ImageFormat {
     /// Lossless PNG, encoded for speed.
     Png,
-    /// Lossy JPEG.
+    /// Lossy JPEG, which is several times smaller than PNG for photographs.
     Jpeg {
         /// Quality, 1 to 100.
         quality: u8,
@@ -26,9 +26,9 @@ pub enum ImageFormat {
 /// One picture of a page. The bytes are recorded unchanged.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Screenshot {
-    /// The encoded image.
+    /// The image file that the policy decodes and that the records keep.
     pub bytes: Bytes,
-    /// Encoding of `bytes`.
+    /// How `bytes` are encoded, by the task's observation settings.
     pub format: ImageFormat,
     /// Size of the decoded image, padding included. Model coordinates refer to it.
     pub size: Size,

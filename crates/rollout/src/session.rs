@@ -6,7 +6,7 @@
 pub struct SessionSpec {
     /// Action grammar of the replies.
     pub grammar: Grammar,
-    /// Sampling parameters.
+    /// How the policy samples the tokens of a response.
     pub sampling: SamplingParams,
     /// What the session keeps between steps.
     pub context: ContextPolicy,
@@ -28,9 +28,9 @@ pub struct Grammar {
 pub enum ExtraAction {
     /// `drag` with x, y, to_x, to_y.
     Drag,
-    /// `select_tab` with index.
+    /// `select_tab` with index: the tab to bring to the front, oldest first.
     SelectTab,
-    /// `press_key` with key.
+    /// `press_key` with key, such as `Enter` or `Control+a`.
     PressKey,
     /// `write` with content and press_enter, typed at the current focus.
     Write,
@@ -68,7 +68,7 @@ pub enum ContextPolicy {
 }
 
 impl ExtraAction {
-    /// All extra actions.
+    /// Every extra action, in the order in which [`Grammar::extra`] is sorted.
     pub const ALL: [ExtraAction; 4] =
         [ExtraAction::Drag, ExtraAction::SelectTab, ExtraAction::PressKey, ExtraAction::Write];
 

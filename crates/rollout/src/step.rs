@@ -33,7 +33,7 @@ pub enum OutcomeName {
     PageHang,
     /// The page's renderer process died.
     PageCrash,
-    /// The browser died.
+    /// The browser's process died or was killed, and every page in it is lost.
     BrowserDead,
     /// The answer was given.
     Answered,
@@ -56,7 +56,7 @@ pub struct StepRecord {
     pub step: u32,
     /// State before the action.
     pub observation: Observation,
-    /// The policy's reply.
+    /// What the policy wrote at this step, and the action that its grammar read from it.
     pub reply: PolicyReply,
     /// The outcome of the action.
     pub outcome: Outcome,
@@ -70,7 +70,8 @@ pub struct StepRecord {
 }
 
 impl OutcomeName {
-    /// All outcome names.
+    /// Every name in the order of declaration: `ALL[i] as usize` is `i`, which labels of metrics
+    /// need.
     pub const ALL: [OutcomeName; 16] = [
         OutcomeName::Ok,
         OutcomeName::InvalidAction,

@@ -40,11 +40,11 @@ pub struct Task {
 /// Share of the tasks. Rows of `Eval` are never trainable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Split {
-    /// For training.
+    /// Tasks to learn from: the only split whose rows are trainable.
     Train,
-    /// For model selection.
+    /// Held out to choose among policies; its rows are never trainable.
     Validation,
-    /// For final results.
+    /// Held out for final results; its rows are never trainable.
     Test,
     /// For evaluation inside a training job.
     Eval,

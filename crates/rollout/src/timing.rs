@@ -11,7 +11,7 @@ pub enum TimeCause {
     Policy,
     /// Input is delivered to the page.
     Act,
-    /// The page settles.
+    /// The page settles after an action: it loads, answers requests or changes its document.
     Settle,
     /// The coordinator makes a step durable.
     Record,

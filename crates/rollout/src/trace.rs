@@ -10,9 +10,9 @@ pub struct PolicyVersion(pub i32);
 /// Kind of policy that made a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum PolicyKind {
-    /// The tasks' demonstrations.
+    /// Writes the actions of the tasks' own demonstrations.
     Scripted,
-    /// A random baseline.
+    /// Samples actions from a fixed distribution, as a baseline.
     Random,
     /// A model in Furrow's own engine.
     Model,
@@ -197,7 +197,7 @@ pub fn token_hash(ids: &[u32], spans: &[ImageSpan]) -> [u8; 16] {
 macro_rules! string_enum {
     ($type:ident { $($variant:ident = $text:literal),* $(,)? }) => {
         impl $type {
-            /// All values.
+            /// Every value, in the order of declaration.
             pub const ALL: &'static [$type] = &[$($type::$variant),*];
 
             /// The value's name in columns and on the wire.

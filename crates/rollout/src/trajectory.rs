@@ -25,9 +25,9 @@ pub struct Assignment {
 /// The run, group and slot that a trajectory belongs to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TrajectoryAncestry {
-    /// The run.
+    /// The execution of a job that the trajectory is recorded in.
     pub run_id: Id<Run>,
-    /// The group.
+    /// The group whose trajectories share its task and seed.
     pub group_id: Id<Group>,
     /// Slot within the group, from 0.
     pub sample_index: u32,
@@ -41,7 +41,7 @@ pub struct TrajectoryAncestry {
 /// farm's (retried).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum EndKind {
-    /// The policy answered.
+    /// The policy gave an answer, which ends the trajectory.
     Answered,
     /// The page reported that the task is over.
     Done,
@@ -58,7 +58,7 @@ pub enum EndKind {
     PageHang,
     /// The environment worker failed.
     EnvCrash,
-    /// The browser died.
+    /// The browser's process died or was killed, with every trajectory in it.
     BrowserDead,
     /// The page's renderer process died.
     PageCrash,
@@ -88,7 +88,7 @@ pub enum FaultOwner {
 /// An environment worker's report when a trajectory is over.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TrajectoryEnding {
-    /// How it ended.
+    /// The end that the environment worker reports; the coordinator decides whose fault it is.
     pub end: EndKind,
     /// The reason in one sentence, where the name of the end is not sufficient.
     pub reason: String,
@@ -137,11 +137,11 @@ pub enum TrajectoryStatus {
 /// not have.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct PolicyHashes {
-    /// The weights.
+    /// Hash of all weights, with deltas and adapters applied.
     pub weights: Option<String>,
-    /// The file tokenizer.json.
+    /// Hash of the file tokenizer.json, byte by byte.
     pub tokenizer: Option<String>,
-    /// The chat template.
+    /// Hash of the chat template as compact JSON, after defaults are filled in.
     pub template: Option<String>,
     /// The action grammar and its extra actions.
     pub grammar: Option<String>,
@@ -200,7 +200,8 @@ pub struct TrajectoryRecord {
 }
 
 impl EndKind {
-    /// All ends.
+    /// Every end in the order of declaration: `ALL[i] as usize` is `i`, which labels of metrics
+    /// need.
     pub const ALL: [EndKind; 16] = [
         EndKind::Answered,
         EndKind::Done,

@@ -5,7 +5,7 @@ use crate::PolicyVersion;
 /// What a directory of weights contains.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum WeightsForm {
-    /// A whole checkpoint.
+    /// A whole checkpoint, which replaces all weights before it.
     Full,
     /// Full new values of some tensors.
     Delta,
@@ -44,7 +44,7 @@ pub struct WeightsOrder {
 pub const WEIGHTS_LINKS_MAX: usize = 64;
 
 impl WeightsForm {
-    /// All forms.
+    /// Every form, in the order of declaration.
     pub const ALL: [Self; 3] = [Self::Full, Self::Delta, Self::Adapter];
 
     /// The form's name on the wire.

@@ -1,4 +1,5 @@
-//! Settings of `[telemetry]`.
+//! Settings of `[telemetry]`: the section as a job file has it, and the checked form that a process
+//! runs with.
 
 use std::net::Ipv6Addr;
 use std::time::Duration;

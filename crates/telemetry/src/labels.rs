@@ -43,7 +43,7 @@ labels! {
     Role as "role" {
         /// Everything in one process: `furrow run`.
         Run = "run",
-        /// The coordinator alone.
+        /// A coordinator alone: `furrow coordinator`.
         Coordinator = "coordinator",
         /// An environment worker alone.
         Env = "env",
@@ -55,9 +55,7 @@ labels! {
 
     /// The kind of a worker.
     WorkerKind as "kind" {
-        /// Runs browsers.
         Env = "env",
-        /// Runs a policy.
         Policy = "policy",
     }
 
@@ -90,19 +88,15 @@ labels! {
         Draining = "draining",
     }
 
-    /// What a slot of an environment worker is used for.
+    /// What a slot of an environment worker is used for: a trajectory, or nothing for the
+    /// [`IdleCause`] of the same name.
     SlotUse as "use" {
-        /// A trajectory is in it; [`TimeCause`] tells what it waits for.
+        /// A trajectory is in it; [`TimeCause`] says what it waits for.
         Busy = "busy",
-        /// Idle, [`IdleCause::Starting`].
         Starting = "starting",
-        /// Idle, [`IdleCause::NoAssignment`].
         NoAssignment = "no_assignment",
-        /// Idle, [`IdleCause::NoCoordinator`].
         NoCoordinator = "no_coordinator",
-        /// Idle, [`IdleCause::Admission`].
         Admission = "admission",
-        /// Idle, [`IdleCause::Draining`].
         Draining = "draining",
     }
 
@@ -110,13 +104,12 @@ labels! {
     DeviceUse as "use" {
         /// Computes and samples the next token of sequences.
         Decode = "decode",
-        /// Reads prompts.
         Prefill = "prefill",
         /// Encodes tiles of screenshots.
         Vision = "vision",
         /// Copies states: forks, snapshots, to host memory and back.
         Copy = "copy",
-        /// Loads new weights.
+        /// Loads new weights, and swaps them in between two batches.
         Weights = "weights",
         /// Idle without work: every session waits for its page.
         NoWork = "no_work",
@@ -130,7 +123,6 @@ labels! {
     BrowserDeath as "death" {
         /// Its process ended by itself.
         Exited = "exited",
-        /// Its connection broke.
         Disconnected = "disconnected",
         /// It stopped answering and was killed.
         Unresponsive = "unresponsive",
@@ -144,9 +136,9 @@ labels! {
 
     /// A resource with a limit for all processes of a browser together.
     BrowserLimit as "limit" {
-        /// Bytes.
+        /// Bytes of memory: `env.browser_memory_bytes_max`.
         Memory = "memory",
-        /// Threads.
+        /// Number of threads: `env.browser_threads_max`.
         Threads = "threads",
     }
 
@@ -172,7 +164,7 @@ labels! {
     SessionEnd as "end" {
         /// The environment worker closed it.
         Closed = "closed",
-        /// Its stream broke.
+        /// Its stream ended before the environment worker closed it.
         Disconnected = "disconnected",
         /// Neither side sent a message for too long.
         IdleTooLong = "idle_too_long",

@@ -63,7 +63,6 @@ macro_rules! define_metrics {
         pub struct ProcessMetrics { $($(#[doc = $help])* pub $field: define_metrics!(@type $kind $($label)?),)* }
 
         impl ProcessMetrics {
-            /// All at zero.
             #[expect(clippy::new_without_default, reason = "a process has one, which is created at compile time")]
             pub const fn new() -> Self {
                 Self { $($field: define_metrics!(@new $kind $($label)?),)* }
@@ -106,7 +105,7 @@ define_metrics! {
     reward: MeanMetric = "rollout/reward" in Reward;
     /// Time it took to score a trajectory.
     score_micros: Histogram = "rollout/score_micros" in Micros;
-    /// Steps made durable.
+    /// Steps that the coordinator made durable.
     steps: Counter = "rollout/steps" in Count;
     /// Assignments leased to environment workers.
     assignments: Counter = "rollout/assignments" in Count;
@@ -118,13 +117,13 @@ define_metrics! {
     calls_fenced: Counter = "rollout/calls_fenced" in Count;
     /// Calls that repeated what was already durable; acknowledged again.
     calls_repeated: Counter = "rollout/calls_repeated" in Count;
-    /// Groups that closed.
+    /// Groups that closed, complete or not.
     groups: Counter = "rollout/groups" in Count;
     /// Closed groups with fewer scored trajectories than planned.
     groups_short: Counter = "rollout/groups_short" in Count;
     /// Closed groups whose rewards are all equal.
     groups_zero_variance: Counter = "rollout/groups_zero_variance" in Count;
-    /// Evaluations that ended.
+    /// Evaluations of a version that ended, complete or cut short.
     evaluations: Counter = "eval/evaluations" in Count;
     /// Evaluations that ended before they were complete, because newer weights waited.
     evaluations_cut: Counter = "eval/cut" in Count;
@@ -136,7 +135,7 @@ define_metrics! {
     evaluated_successes: Gauge = "eval/successes" in Count;
     /// Workers whose registration was refused.
     workers_refused: Counter by WorkerKind = "rollout/workers_refused" in Count;
-    /// Workers registered now.
+    /// Workers registered with the coordinator at the moment.
     workers: Gauge by WorkerKind = "rollout/workers" in Count;
     /// 1 while nothing is assigned for this reason.
     paused: Gauge by PauseReason = "rollout/paused" in Count;
@@ -165,23 +164,23 @@ define_metrics! {
     /// Trajectories given up because another worker has their lease or the coordinator refused
     /// them.
     env_abandoned: Counter = "env/abandoned" in Count;
-    /// Outcomes of actions.
+    /// Outcomes of the actions in acknowledged steps.
     outcomes: Counter by OutcomeName = "env/outcomes" in Count;
     /// Where the time of trajectories went; only the time account adds to it.
     session_micros: Counter by TimeCause = "env/session_micros" in Micros;
     /// Where the time of slots went; the parts add up to slots times time.
     slot_micros: Counter by SlotUse = "env/slot_micros" in Micros;
-    /// Number of slots.
+    /// Trajectories that the environment workers of this process can run at once.
     slots: Gauge = "env/slots" in Count;
     /// Slots with a trajectory.
     slots_busy: Gauge = "env/slots_busy" in Count;
     /// Bytes of recorded screenshots.
     screenshot_bytes: Counter = "env/screenshot_bytes" in Bytes;
-    /// Browsers running.
+    /// Browsers running at the moment.
     browsers: Gauge = "env/browsers" in Count;
-    /// Browsers started.
+    /// Browsers that started and answered.
     browsers_started: Counter = "env/browsers_started" in Count;
-    /// Browsers lost.
+    /// Browsers that died, were killed or did not start.
     browsers_died: Counter by BrowserDeath = "env/browsers_died" in Count;
     /// Processes of browsers that were ended because their browser exceeded a limit.
     over_limit: Counter by BrowserLimit = "env/over_limit" in Count;
@@ -189,25 +188,25 @@ define_metrics! {
     pages_crashed: Counter = "env/pages_crashed" in Count;
     /// Pages that stopped answering.
     pages_hung: Counter = "env/pages_hung" in Count;
-    /// Dialogs dismissed.
+    /// Dialogs that pages opened and that were dismissed.
     dialogs_dismissed: Counter = "env/dialogs_dismissed" in Count;
     /// Tabs closed because a page opened too many.
     popups_closed: Counter = "env/popups_closed" in Count;
-    /// Downloads denied.
+    /// Downloads that pages started and that were denied.
     downloads_denied: Counter = "env/downloads_denied" in Count;
     /// Requests of pages refused.
     requests_blocked: Counter by BlockReason = "env/requests_blocked" in Count;
 
     // The policy workers.
-    /// Sessions open now.
+    /// Sessions open at the moment.
     sessions: Gauge = "policy/sessions" in Count;
-    /// Sessions opened.
+    /// Sessions that the policy workers of this process opened.
     sessions_opened: Counter = "policy/sessions_opened" in Count;
     /// Sessions rebuilt from traces.
     sessions_rebuilt: Counter = "policy/sessions_rebuilt" in Count;
-    /// Sessions that ended.
+    /// Sessions that ended, by their end.
     sessions_ended: Counter by SessionEnd = "policy/sessions_ended" in Count;
-    /// Replies sent.
+    /// Replies sent to environment workers, one for each observation.
     replies: Counter = "policy/replies" in Count;
     /// Replies without an action.
     replies_invalid: Counter = "policy/replies_invalid" in Count;
@@ -243,11 +242,11 @@ define_metrics! {
     serve_replies: Counter = "serve/replies" in Count;
     /// Chats without a reply: refused, late or cut off.
     serve_refusals: Counter = "serve/refusals" in Count;
-    /// Tokens of prompts.
+    /// Tokens of the prompts of served chats.
     serve_prompt_tokens: Counter = "serve/prompt_tokens" in Count;
     /// Tokens of prompts that a session already had.
     serve_cached_tokens: Counter = "serve/cached_tokens" in Count;
-    /// Tokens of replies.
+    /// Tokens of the replies of served chats.
     serve_completion_tokens: Counter = "serve/completion_tokens" in Count;
     /// From a request's head to the end of its reply.
     serve_micros: Histogram = "serve/reply_micros" in Micros;
@@ -284,7 +283,6 @@ macro_rules! event_names {
         pub mod event {
             $($(#[$doc])* pub const $name: &str = $text;)*
 
-            /// All of them.
             pub const ALL: &[&str] = &[$($name),*];
         }
     };
@@ -295,11 +293,9 @@ event_names! {
     RUN_STARTED = "run.started";
     /// The run is over for the coordinator.
     RUN_ENDED = "run.ended";
-    /// A worker registered.
     WORKER_REGISTERED = "worker.registered";
     /// A worker's registration was refused.
     WORKER_REFUSED = "worker.refused";
-    /// A worker deregistered.
     WORKER_LEFT = "worker.left";
     /// A registered worker went silent.
     WORKER_LOST = "worker.lost";
@@ -319,7 +315,6 @@ event_names! {
     TRAJECTORY_SCORED = "trajectory.scored";
     /// A trajectory ended by a fault of the farm.
     TRAJECTORY_FAILED = "trajectory.failed";
-    /// A group closed.
     GROUP_CLOSED = "group.closed";
     /// A version of the weights is being evaluated.
     EVALUATION_BEGUN = "evaluation.begun";
@@ -329,7 +324,6 @@ event_names! {
     SHARD_COMMITTED = "shard.published";
     /// Nothing is assigned at the moment.
     ADMISSION_PAUSED = "admission.paused";
-    /// Assignments resume.
     ADMISSION_RESUMED = "admission.resumed";
     /// The spool of an earlier process was recovered.
     SPOOL_RECOVERED = "spool.recovered";
@@ -343,7 +337,6 @@ event_names! {
     TRAJECTORY_ABANDONED = "trajectory.abandoned";
     /// The browser was tested before any work was accepted.
     CHROMIUM_SELF_TEST = "chromium.self_test";
-    /// A browser runs.
     BROWSER_STARTED = "browser.started";
     /// A browser was stopped on purpose.
     BROWSER_STOPPED = "browser.stopped";
@@ -371,7 +364,6 @@ event_names! {
     SESSION_OPENED = "session.opened";
     /// A policy worker rebuilt a session from traces.
     SESSION_REBUILT = "session.rebuilt";
-    /// A session ended.
     SESSION_CLOSED = "session.closed";
     /// A reply was sent.
     REPLY_SENT = "reply.sent";

@@ -56,7 +56,7 @@ pub fn ancestry_into(value: &TrajectoryAncestry) -> v1::Ancestry {
     }
 }
 
-/// Validates a task.
+/// Validates a task: lengths of its texts, number of its hosts, and a known split.
 pub fn task_from(message: v1::Task) -> Result<Task, WireError> {
     cap(message.allow_hosts.len(), HOSTS_MAX, "task.allow_hosts")?;
     let observation = need(message.observation, "task.observation")?;
@@ -119,7 +119,8 @@ pub fn task_into(value: &Task) -> v1::Task {
     }
 }
 
-/// Validates session settings.
+/// Validates the settings of a session: finite sampling parameters, known extra actions and context
+/// policy.
 pub fn session_spec_from(message: v1::SessionSpec) -> Result<SessionSpec, WireError> {
     let grammar = need(message.grammar, "session.grammar")?;
     let sampling = need(message.sampling, "session.sampling")?;

@@ -19,7 +19,7 @@ pub enum TokenError {
     Unreadable {
         /// Path of the token file.
         path: PathBuf,
-        /// The I/O error.
+        /// Why the operating system could not read it.
         source: io::Error,
     },
     /// The file's content is not a valid token.

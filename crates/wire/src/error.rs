@@ -18,7 +18,7 @@ pub enum WireError {
         key: &'static str,
         /// Size of the field.
         size: usize,
-        /// Largest allowed size.
+        /// Largest size that is accepted, in the unit of `size`.
         max: usize,
     },
     /// A field has a value that is not allowed.
@@ -36,7 +36,7 @@ pub enum WireError {
     Malformed {
         /// Name of the message.
         what: &'static str,
-        /// The decoder's error.
+        /// What the protobuf decoder found wrong in the bytes.
         source: prost::DecodeError,
     },
 }

@@ -39,7 +39,8 @@ pub fn reply_into(value: &PolicyReply) -> v1::Reply {
     }
 }
 
-/// Validates an outcome.
+/// Validates an outcome: its name is one of [`OutcomeName::ALL`], and its detail is cut to 500
+/// characters.
 pub fn outcome_from(message: v1::Outcome) -> Result<Outcome, WireError> {
     let name = known_value(
         OutcomeName::parse(&message.name),

@@ -33,7 +33,7 @@ pub struct PastStep {
     pub screenshot: Screenshot,
     /// Outcome of the step before it.
     pub last_outcome: Option<Outcome>,
-    /// The policy's reply.
+    /// What the policy wrote at that step, for the conversation of the rebuilt session.
     pub reply: PolicyReply,
     /// The policy's token-level account of the step.
     pub trace: Trace,

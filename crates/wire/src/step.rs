@@ -23,7 +23,7 @@ pub struct OpaqueStep {
     pub step: u32,
     /// State before the action.
     pub observation: Observation,
-    /// The policy's reply.
+    /// What the policy wrote at this step, and the action that its grammar read from it.
     pub reply: PolicyReply,
     /// The outcome of the action.
     pub outcome: Outcome,
@@ -84,7 +84,7 @@ pub fn decode_step(bytes: Bytes) -> Result<StepRecord, WireError> {
     })
 }
 
-/// Encodes an ending.
+/// Encodes an ending as the worker sends it and the spool stores it.
 pub fn encode_ending(value: &TrajectoryEnding) -> Bytes {
     let message = v1::Ending {
         end: value.end.as_str().to_owned(),
@@ -99,7 +99,7 @@ pub fn encode_ending(value: &TrajectoryEnding) -> Bytes {
     message.encode_to_vec().into()
 }
 
-/// Decodes an ending.
+/// Decodes an ending, in transit or from the spool, and validates every part of it.
 pub fn decode_ending(bytes: Bytes) -> Result<TrajectoryEnding, WireError> {
     cap(bytes.len(), RECORD_BYTES_MAX, "ending")?;
     let message =

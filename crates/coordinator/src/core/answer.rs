@@ -1,4 +1,5 @@
-//! Answers to calls.
+//! What the core answers to each call of a worker, a publisher or a trainer, and why it refuses
+//! one.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

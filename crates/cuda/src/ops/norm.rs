@@ -1,4 +1,5 @@
-//! Norms: `kernels/residual_rms_norm.cu`, `kernels/gated_norm.cu`.
+//! Normalises rows: `kernels/residual_rms_norm.cu` adds to the residual stream first,
+//! `kernels/gated_norm.cu` gates.
 
 use super::{DeviceRows, assert_in_packs};
 use crate::launch::{DeviceView, KernelLaunch, StoredElement, THREADS_MAX, shared_bytes, size};

@@ -59,7 +59,7 @@ struct BenchArgs {
     /// Measure although other work loads the machine; the results are then less reliable
     #[arg(long)]
     anyway: bool,
-    /// Print JSON
+    /// Print conditions, results and notes as one JSON object instead of a table
     #[arg(long)]
     json: bool,
 }

@@ -29,7 +29,7 @@ pub struct TrajectoryLine<'a> {
     pub split: &'a str,
     /// Kind of policy that acted.
     pub policy_kind: &'a str,
-    /// `scored` or `failed`.
+    /// `scored` if a scorer received its end, `failed` if the farm caused it.
     pub status: &'a str,
     /// Name of its end.
     pub end: &'a str,
@@ -55,7 +55,7 @@ pub struct TrajectoryLine<'a> {
     pub policy_version_max: Option<i32>,
     /// Versions behind when it ended.
     pub staleness: Option<i32>,
-    /// Device time, milliseconds.
+    /// Device time of all its steps, in milliseconds.
     pub gpu_millis: u32,
     /// Time from its start to its end, milliseconds.
     pub life_millis: u32,
@@ -101,9 +101,9 @@ pub struct TrajectoryQuery {
 /// A range with inclusive bounds, either of which may be absent.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct ValueRange<T> {
-    /// The lower bound.
+    /// Smallest value in the range; `None` if there is no lower bound.
     pub min: Option<T>,
-    /// The upper bound.
+    /// Largest value in the range; `None` if there is no upper bound.
     pub max: Option<T>,
 }
 
@@ -114,10 +114,10 @@ macro_rules! sorts {
         pub enum Sort { $($(#[$doc])* $sort),* }
 
         impl Sort {
-            /// All columns.
+            /// Every column, in the order in which an error lists them.
             pub const ALL: &'static [Self] = &[$(Self::$sort),*];
 
-            /// The column's name.
+            /// The name of the column in a query and in `trajectories`.
             pub fn as_str(self) -> &'static str {
                 match self { $(Self::$sort => $column),* }
             }
@@ -129,11 +129,11 @@ sorts! {
     /// Time of the end.
     #[default]
     EndedAt = "ended_at",
-    /// Suite, then task.
+    /// Name of the suite, then id of the task, both in alphabetical order.
     TaskId = "task_id",
-    /// The reward.
+    /// The reward; trajectories without one come last.
     Reward = "reward",
-    /// Number of steps.
+    /// Number of recorded steps, those of failed trajectories included.
     NumSteps = "num_steps",
     /// Name of the end, in alphabetical order.
     End = "end",

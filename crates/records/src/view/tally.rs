@@ -21,7 +21,7 @@ pub struct DataSetTally {
     pub evaluated: TrajectoryCounts,
     /// By the newest version that acted; −1 without one.
     pub by_version: BTreeMap<i32, TrajectoryCounts>,
-    /// Counts by suite.
+    /// By the name of the suite, evaluations excluded.
     pub by_suite: BTreeMap<String, TrajectoryCounts>,
     /// Counts by suite and task.
     pub by_task: BTreeMap<(String, String), TrajectoryCounts>,
@@ -97,7 +97,7 @@ pub struct MinuteCounts {
 /// Sums over a set of steps.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct StepSums {
-    /// Number of steps.
+    /// Steps read so far: while files are left, the sums cover a part of the data set.
     pub steps: u64,
     /// Replies without an action.
     pub invalid: u64,
