@@ -23,7 +23,7 @@ use tree::SourceFile;
 /// Breaches that are left of each rule. A number only falls: lower it with what you repair.
 const LEFT: &[(&str, usize)] = &[
     ("retired", 0),
-    ("comment-width", 13),
+    ("comment-width", 0),
     ("tuple-let", 0),
     ("filler-doc", 0),
     ("long-file", 13),

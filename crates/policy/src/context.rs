@@ -8,11 +8,12 @@
 //! |---|---|---|
 //! | `append` | the turn | null: prompt ++ response |
 //! | `last_image` | the turn | the turn's text ++ response |
-//! | `window(k)` | the earlier turns whose images are shown again, with their responses; the turn | text ++ response of the turn whose image is not shown any more; nothing before there is one |
+//! | `window(k)` | the window; the turn | text ++ response of the turn that leaves the window |
 //! | `fresh` | the turn, which is a whole prompt | nothing |
 //!
-//! `last_image` is `window(1)`. Prompts repeat responses as they were sampled. K holds images
-//! only under `append`.
+//! The window holds the last k - 1 turns, images included, each with its response. Until it is
+//! full, no turn leaves it, and nothing is committed. `last_image` is `window(1)`. Prompts repeat
+//! responses as they were sampled. K holds images only under `append`.
 
 use std::collections::VecDeque;
 use std::ops::Range;

@@ -4,11 +4,13 @@
 //! Rows come from Parquet files or from JSON Lines. Three published layouts are supported; they
 //! differ in their other columns, which are kept, and in the format of the box:
 //!
-//! | set | columns | `bbox` |
-//! |---|---|---|
-//! | Hcompany/WebClick (card of its copy lhoestq/WebClick: `dataset_info`) | `image`, `instruction`, `bbox`, `bucket` | left, top, right, bottom as shares of the picture |
-//! | rootsautomation/ScreenSpot (its card) | `file_name`, `bbox`, `instruction`, `data_type`, `data_source`, `image` | the same |
-//! | agent-studio/GroundUI-1K and -18K (card of Voxel51/GroundUI-18k) | `image`, `instruction`, `bbox`, `resolution`, `source`, `platform` | left, top, right, bottom in pixels |
+//! - Hcompany/WebClick (`dataset_info` in the card of its copy lhoestq/WebClick): `image`,
+//!   `instruction`, `bbox`, `bucket`. The box is left, top, right and bottom as shares of the
+//!   picture.
+//! - rootsautomation/ScreenSpot (its card): `file_name`, `bbox`, `instruction`, `data_type`,
+//!   `data_source`, `image`. The box has the same format.
+//! - agent-studio/GroundUI-1K and -18K (card of Voxel51/GroundUI-18k): `image`, `instruction`,
+//!   `bbox`, `resolution`, `source`, `platform`. The box is left, top, right and bottom in pixels.
 //!
 //! `image` is Hugging Face's struct of `bytes` and `path`; in JSON Lines it is a path below the
 //! file's folder, or an object with `path`. `tasks.source[].boxes` sets the format of the boxes

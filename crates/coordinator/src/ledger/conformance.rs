@@ -363,7 +363,8 @@ fn a_lost_record_is_no_reward(ledger: &mut impl Ledger) {
             finish(0, 0, 0, 1, EndKind::Done),
             score(0, 0, 0, 0.5),
         ],
-        // The second is lost while it is acted: its end is all that the ledger learns of its versions.
+        // The second is lost while it is acted: its end is all that the ledger learns of its
+        // versions.
         vec![lost(0, 0, 0), assigned(0, 0, 1, 2), lost(0, 0, 1), assigned(0, 0, 2, 3)],
     ]
     .concat();

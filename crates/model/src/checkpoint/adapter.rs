@@ -1,8 +1,10 @@
 //! Merges a LoRA adapter in the format of PEFT into the weights of its base: W + scale · B A.
 //!
 //! ```text
-//! adapter_config.json          peft_type LORA, r, lora_alpha, use_rslora, alpha_pattern, rank_pattern
-//! adapter_model.safetensors    base_model.model.{module}.lora_A.weight [r, in], base_model.model.{module}.lora_B.weight [out, r]
+//! adapter_config.json          peft_type LORA, r, lora_alpha, use_rslora, alpha_pattern,
+//!                              rank_pattern
+//! adapter_model.safetensors    base_model.model.{module}.lora_A.weight [r, in]
+//!                              base_model.model.{module}.lora_B.weight [out, r]
 //! ```
 //!
 //! scale = lora_alpha / r, or lora_alpha / sqrt(r) with `use_rslora` (Hu et al. 2021, section 4.1;

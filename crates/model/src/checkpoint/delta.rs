@@ -3,7 +3,11 @@
 //!
 //! ```text
 //! delta.json                  {"format": "furrow.delta", "format_version": 1, "base_version": 3,
-//!                              "files": {"delta-00001.safetensors": {"bytes": 8192, "sha256": "…64 digits…"}},
+//!                              "files": {
+//!                                "delta-00001.safetensors": {
+//!                                  "bytes": 8192, "sha256": "…64 digits…"
+//!                                }
+//!                              },
 //!                              "weights_sha256": "…64 digits…"}
 //! delta-00001.safetensors     tensors under any name the checkpoint itself could use, each whole
 //! ```

@@ -9,9 +9,9 @@
 //! with the batch's stream at the higher priority, as `furrow-cuda` opens them:
 //!
 //! ```text
-//! matrix units    the second stream gets what the first one leaves:       v = min(1, (1 - f1) / f2)
-//! bandwidth       both get what they ask for, or the same share of it:    over = max(1, b1 + v b2)
-//! speeds          of the first 1 / over, of the second v / over           1 is as fast as alone
+//! matrix units    the second stream gets what the first one leaves:      v = min(1, (1 - f1) / f2)
+//! bandwidth       both get what they ask for, or the same share of it:   over = max(1, b1 + v b2)
+//! speeds          of the first 1 / over, of the second v / over          1 is as fast as alone
 //! ```
 //!
 //! While both run, neither resource is overcommitted, and one of them is used completely unless the

@@ -451,7 +451,8 @@ proptest! {
         let remarks = ReplyRemarks { thought, element, ..ReplyRemarks::default() };
         let text = grammar::encode(&all_actions(), &action, &remarks, ViewedPage::image(IMAGE)).unwrap();
         prop_assert!(accepts(&book, &constraint, &text), "{}", text);
-        // The first two stand before the texts, which may hold anything; the last brace stands behind them.
+        // The first two stand before the texts, which may hold anything; the last brace stands
+        // behind them.
         let unfinished = text.strip_suffix('}').unwrap();
         for wrong in [text.replacen("note", "Note", 1), text.replacen('{', "{ ", 1), unfinished.to_owned()] {
             prop_assert!(!accepts(&book, &constraint, &wrong), "{}", wrong);

@@ -6,15 +6,18 @@
 //! ```json
 //! {"kind": "probe", "pointer": "/correct"}
 //! {"kind": "probe", "pointer": "/order/city", "match": "normalized", "value": "Lisbon"}
-//! {"kind": "answer", "match": "number", "value": 42, "tolerance": 0.5, "unit": ["km", "kilometres"]}
+//! {"kind": "answer", "match": "number", "value": 42, "tolerance": 0.5,
+//!  "unit": ["km", "kilometres"]}
 //! {"kind": "answer", "match": "date", "value": "2024-02-29"}
 //! {"kind": "answer", "match": "set", "value": ["red", "blue"]}
 //! {"kind": "answer", "match": "normalized", "expected_pointer": "/expected"}
 //! {"kind": "url", "prefix": "https://shop.test/cart", "query": {"item": "7"}}
 //! {"kind": "miniwob", "reward": "sparse"}
 //! {"kind": "click", "box": [10, 20, 110, 60]}
-//! {"kind": "all", "of": [{"kind": "probe", "pointer": "/sent"}, {"kind": "answer", "match": "normalized", "value": "yes"}]}
-//! {"kind": "weighted", "of": [{"weight": 3, "kind": "probe"}, {"weight": 1, "kind": "url", "host": "shop.test"}]}
+//! {"kind": "all", "of": [{"kind": "probe", "pointer": "/sent"},
+//!                        {"kind": "answer", "match": "normalized", "value": "yes"}]}
+//! {"kind": "weighted", "of": [{"weight": 3, "kind": "probe"},
+//!                             {"weight": 1, "kind": "url", "host": "shop.test"}]}
 //! {"kind": "not", "of": {"kind": "probe", "pointer": "/deleted"}}
 //! {"kind": "step_penalty", "of": {"kind": "probe"}, "per_step": 0.01, "free_steps": 5}
 //! {"kind": "judge", "screenshots": 3, "votes": 3}
