@@ -95,11 +95,19 @@ fn the_page_on_sites_can_be_followed_and_its_trajectories_acted_again() {
     assert!(replay_report["trajectories"].as_array().unwrap().iter().all(|one| one["from"] == "archive"));
     fs::rename(&away, &site).unwrap();
 
-    // Planted differences: the book's page, the second page of each trajectory, has another text
-    // and another title.
+    plant_differences(&site);
+    check_planted_differences(folder);
+    check_incomplete_archive(folder);
+}
+
+/// The book's page, the second page of each trajectory, gets another text and another title.
+fn plant_differences(site: &Path) {
     edit(site.join("library/www/book/index.html"), "a book", "any book");
     edit(site.join("library/www/app.js"), "</span> pages</p>", "</span> leaves</p>");
     edit(site.join("library/www/app.js"), "120 + below(700)", "121 + below(700)");
+}
+
+fn check_planted_differences(folder: &Path) {
     let (status, replay_report) = replayed(folder, &[]);
     assert_eq!((status, &replay_report["equal"]), (Some(1), &0.into()), "{replay_report:#}");
     for one in replay_report["trajectories"].as_array().unwrap() {
@@ -126,8 +134,10 @@ fn the_page_on_sites_can_be_followed_and_its_trajectories_acted_again() {
         .map(|one| one["task"].as_str().unwrap())
         .collect();
     assert_eq!(tasks, BTreeSet::from(["mine/library-borrow", "mine/library-pages"]));
+}
 
-    // An archive without a page: the missing request is named.
+/// An archive without a page: the missing request is named.
+fn check_incomplete_archive(folder: &Path) {
     let index = fs::read_dir(folder.join("runs/library/archive")).unwrap().map(|entry| entry.unwrap().path());
     for path in index.filter(|path| path.extension().is_some_and(|extension| extension == "jsonl")) {
         let text = fs::read_to_string(&path).unwrap();

@@ -1,10 +1,11 @@
 //! Runs the coordinator as a service: serves workers until the job is over, then shuts down in
 //! order.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use furrow_rollout::{Id, Run};
+use furrow_rollout::{Id, Run, Trajectory};
 use furrow_telemetry::{RunEnded, RunStarted, TimeSource};
 use furrow_wire::v1::coordinator_service_server::CoordinatorServiceServer;
 use furrow_wire::{LinkTimeouts, MESSAGE_BYTES_MAX, server, with_health_and_reflection};
@@ -18,13 +19,14 @@ use tokio_util::task::TaskTracker;
 use tonic::transport::server::Connected;
 
 use crate::commit::{CommitReport, CommitReports, RecoveredRun, ShardCommit};
-use crate::core::{Core, Decision, Event, JobOutcome, RunProgress, ShardSummary};
+use crate::core::{Core, CoreRules, Decision, Event, JobOutcome, RunProgress, ShardSummary, SpoolProgress};
 use crate::crash;
 use crate::disk::{DiskCapacity, DiskGate};
 use crate::judge::JudgeClient;
-use crate::ledger::LedgerError;
+use crate::ledger::{LedgerError, LedgerSnapshot};
 use crate::lock::RunLock;
 use crate::open::{Coordinator, CoordinatorError, CoordinatorJob};
+use crate::plan::JobPlan;
 use crate::scoring::ScorerPool;
 use crate::service::CoordinatorServer;
 use crate::shell::{EffectPerformer, EventLoop, EventSender, FirstFailure, now};
@@ -144,24 +146,16 @@ impl CoordinatorParts {
             spooled,
             lock,
         } = coordinator;
-        let RecoveredRun { committer, ledger, mut snapshot, .. } = recovered;
-        let run = snapshot.run.take().ok_or(CoordinatorError::Ledger(LedgerError::Stopped))?;
-        RunStarted { run_id: &run_id, resumed: run.epoch > 1 }.emit();
-
+        let RecoveredRun { committer, ledger, snapshot, .. } = recovered;
         let time = TimeSource::system();
         let failure = FirstFailure::default();
         let side_work = TaskTracker::new();
-        let mut rules = limits.rules.clone();
-        rules.fencing = !crash::planted("bug.no_fencing");
-        let fit = MESSAGE_BYTES_MAX / plan.assignment_bytes_max();
-        rules.leases_per_call_max = rules.leases_per_call_max.min(fit.max(1) as u32);
-        let lease_wait = Duration::from_millis(rules.lease_wait_millis);
-        let queue = rules.backlog_max + COMMIT_QUEUE_SPARE;
-        let (core, start) = Core::start(rules, plan.clone(), (run, snapshot), &spooled, now(&time));
+        let (core, start) = start_core(&run_id, &limits.rules, &plan, snapshot, &spooled, &time)?;
 
         let (events, inbox) = EventSender::new(limits.calls_max);
         let (decided, decisions) = mpsc::channel(limits.commits_max);
         let (over_sender, over) = watch::channel(None);
+        let queue = limits.rules.backlog_max + COMMIT_QUEUE_SPARE;
         let (committer, reports) = committer.start(queue).map_err(CoordinatorError::Thread)?;
         let judging = CancellationToken::new();
         let scorers = ScorerPool {
@@ -179,12 +173,11 @@ impl CoordinatorParts {
             plan: plan.clone(),
             failure: failure.clone(),
             deadline: limits.call_deadline,
-            lease_wait,
+            lease_wait: Duration::from_millis(limits.rules.lease_wait_millis),
         };
-        let commits_max = limits.commits_max;
         let performer = EffectPerformer {
             decided: decisions,
-            commits_max,
+            commits_max: limits.commits_max,
             ledger,
             committer,
             scorers,
@@ -192,8 +185,6 @@ impl CoordinatorParts {
             events,
             over: over_sender,
         };
-        let farewell = limits.farewell;
-        let disk = DiskGate::new(run_dir, disk_reserve_bytes);
         Ok(Self {
             run_id,
             core,
@@ -202,11 +193,11 @@ impl CoordinatorParts {
             decided,
             over,
             time,
-            farewell,
+            farewell: limits.farewell,
             service,
             performer,
             reports,
-            disk,
+            disk: DiskGate::new(run_dir, disk_reserve_bytes),
             failure,
             side_work,
             judging,
@@ -241,6 +232,24 @@ impl CoordinatorParts {
         let shell = EventLoop { core, inbox, decided, over, time, failure, stop, farewell };
         (shell, self.start, tasks, self.lock)
     }
+}
+
+/// The core as recovery left the run, and its first decision.
+fn start_core(
+    run_id: &Id<Run>,
+    rules: &CoreRules,
+    plan: &Arc<JobPlan>,
+    mut snapshot: LedgerSnapshot,
+    spooled: &BTreeMap<Id<Trajectory>, SpoolProgress>,
+    time: &TimeSource,
+) -> Result<(Core, Decision), CoordinatorError> {
+    let run = snapshot.run.take().ok_or(CoordinatorError::Ledger(LedgerError::Stopped))?;
+    RunStarted { run_id, resumed: run.epoch > 1 }.emit();
+    let mut rules = rules.clone();
+    rules.fencing = !crash::planted("bug.no_fencing");
+    let fit = MESSAGE_BYTES_MAX / plan.assignment_bytes_max();
+    rules.leases_per_call_max = rules.leases_per_call_max.min(fit.max(1) as u32);
+    Ok(Core::start(rules, plan.clone(), (run, snapshot), spooled, now(time)))
 }
 
 impl CoordinatorTasks {

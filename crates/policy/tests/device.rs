@@ -136,6 +136,34 @@ fn replies(acted: &[Acted]) -> Vec<PolicyReply> {
     acted.iter().map(|acted| reply_from(acted.reply.clone().unwrap()).unwrap()).collect()
 }
 
+/// What a session opened with, what it acted, and how its stream ended.
+type SessionStory = (SessionOpening, Vec<Acted>, Result<(), Status>);
+
+/// Acts all sessions of a worker concurrently.
+async fn act_until_it_fails(doomed: &TestWorker) -> Vec<SessionStory> {
+    let start = |opening: SessionOpening| {
+        let address = TestWorker {
+            address: doomed.address.clone(),
+            config: doomed.config.clone(),
+            life: tokio::spawn(async { Ok(WorkerReport::default()) }),
+        };
+        tokio::spawn(async move {
+            let mut acted = Vec::new();
+            let ended = match TestStream::open(&address, opening.clone(), &[]).await {
+                Ok(mut session) => session.act_all(&mut acted).await,
+                Err(status) => Err(status),
+            };
+            (opening, acted, ended)
+        })
+    };
+    let sessions: Vec<_> = openings(doomed).into_iter().map(start).collect();
+    let mut ends = Vec::new();
+    for session in sessions {
+        ends.push(tokio::time::timeout(TIMEOUT, session).await.expect("no session hangs").unwrap());
+    }
+    ends
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_device_that_fails_anywhere_ends_streams_as_unavailable_and_the_sessions_go_on_elsewhere() {
     let scenario = fail::FailScenario::setup();
@@ -165,28 +193,7 @@ async fn a_device_that_fails_anywhere_ends_streams_as_unavailable_and_the_sessio
         let mut resting = TestStream::open(&doomed, resting, &[]).await.unwrap();
         resting.act(0).await.unwrap();
         fail::cfg(point, &format!("{visit}*off->return({WHY})")).unwrap();
-        let sessions: Vec<_> = openings(&doomed)
-            .into_iter()
-            .map(|opening| {
-                let address = TestWorker {
-                    address: doomed.address.clone(),
-                    config: doomed.config.clone(),
-                    life: tokio::spawn(async { Ok(WorkerReport::default()) }),
-                };
-                tokio::spawn(async move {
-                    let mut acted = Vec::new();
-                    let ended = match TestStream::open(&address, opening.clone(), &[]).await {
-                        Ok(mut session) => session.act_all(&mut acted).await,
-                        Err(status) => Err(status),
-                    };
-                    (opening, acted, ended)
-                })
-            })
-            .collect();
-        let mut ends = Vec::new();
-        for session in sessions {
-            ends.push(tokio::time::timeout(TIMEOUT, session).await.expect("no session hangs").unwrap());
-        }
+        let ends = act_until_it_fails(&doomed).await;
         fail::cfg(point, "off").unwrap();
         for status in ends.iter().filter_map(|(_, _, ended)| ended.as_ref().err()) {
             // A worker that has ended accepts no stream.

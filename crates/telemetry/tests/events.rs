@@ -74,8 +74,11 @@ fn changed(before: &[(String, i64)]) -> Vec<(String, i64)> {
     moved.filter(|(_, by)| *by != 0).collect()
 }
 
+const RUN_ID: &str = "r";
+const TRAJECTORY_ID: &str = "r-g000003-s1-a0";
+
 fn ancestry() -> TrajectoryAncestry {
-    let run_id = Id::new("r").unwrap();
+    let run_id = Id::new(RUN_ID).unwrap();
     let group_id = Id::nth(&run_id, 3);
     let trajectory_id = Id::attempt(&group_id, 1, 0);
     TrajectoryAncestry { run_id, group_id, sample_index: 1, attempt: 0, trajectory_id }
@@ -94,29 +97,38 @@ fn every_event_writes_one_line_and_its_metrics() {
     let config = TelemetryFile { log_level: Level::Debug, stderr_level: Level::Error, ..Default::default() };
     LogTargets::to_file(path.clone(), &config.check().unwrap()).start().unwrap();
     let mut reader = LogReader { path, recorded_events: BTreeSet::new() };
-    check_coordinator_events(&mut reader);
-    check_environment_events(&mut reader);
-    check_policy_events(&mut reader);
-    check_process_events(&mut reader);
+    for check in [
+        check_run_and_worker_events,
+        check_lease_events,
+        check_trajectory_events,
+        check_evaluation_events,
+        check_group_and_shard_events,
+        check_admission_events,
+        check_acknowledgement_events,
+        check_browser_events,
+        check_page_events,
+        check_endpoint_events,
+        check_session_events,
+        check_process_events,
+    ] {
+        check(&mut reader);
+    }
     let all: BTreeSet<String> = event::ALL.iter().map(ToString::to_string).collect();
     assert_eq!(reader.recorded_events, all, "each event name is emitted by a test here");
 }
 
-fn check_coordinator_events(reader: &mut LogReader) {
-    let of = &ancestry();
-    let run_id = "r";
-    let trajectory_id = "r-g000003-s1-a0";
-    let run = &of.run_id;
+fn check_run_and_worker_events(reader: &mut LogReader) {
+    let run = &Id::new(RUN_ID).unwrap();
     reader.check(
         || RunStarted { run_id: run, resumed: false }.emit(),
         "INFO",
-        json!({"event": "run.started", "run_id": run_id, "resumed": false}),
+        json!({"event": "run.started", "run_id": RUN_ID, "resumed": false}),
         &[],
     );
     reader.check(
         || RunEnded { run_id: run, complete: true, scored: 60, failed: 2 }.emit(),
         "INFO",
-        json!({"event": "run.ended", "run_id": run_id, "complete": true, "scored": 60, "failed": 2}),
+        json!({"event": "run.ended", "run_id": RUN_ID, "complete": true, "scored": 60, "failed": 2}),
         &[],
     );
     reader.check(
@@ -143,44 +155,52 @@ fn check_coordinator_events(reader: &mut LogReader) {
         json!({"event": "worker.lost", "kind": "env", "worker": "e1", "reason": "silent for 30 s"}),
         &[("rollout/workers/env", -1)],
     );
+}
+
+fn check_lease_events(reader: &mut LogReader) {
+    let of = &ancestry();
     reader.check(
         || AssignmentLeased { of, token: 7, worker: "e1", task_id: "click \"me\"\n" }.emit(),
         "INFO",
-        json!({"event": "assignment.leased", "run_id": run_id, "trajectory_id": trajectory_id, "token": 7,
+        json!({"event": "assignment.leased", "run_id": RUN_ID, "trajectory_id": TRAJECTORY_ID, "token": 7,
                "worker": "e1", "task_id": "click \"me\"\n"}),
         &[("rollout/assignments", 1)],
     );
     reader.check(
         || LeaseLost { of, token: 7, worker: "e1" }.emit(),
         "WARN",
-        json!({"event": "lease.lost", "run_id": run_id, "trajectory_id": trajectory_id, "token": 7, "worker": "e1"}),
+        json!({"event": "lease.lost", "run_id": RUN_ID, "trajectory_id": TRAJECTORY_ID, "token": 7, "worker": "e1"}),
         &[("rollout/leases_lost", 1)],
     );
     reader.check(
         || CallFenced { of, token: 7, call: "record_step" }.emit(),
         "WARN",
-        json!({"event": "call.fenced", "run_id": run_id, "trajectory_id": trajectory_id, "token": 7, "call": "record_step"}),
+        json!({"event": "call.fenced", "run_id": RUN_ID, "trajectory_id": TRAJECTORY_ID, "token": 7, "call": "record_step"}),
         &[("rollout/calls_fenced", 1)],
     );
     reader.check(
         || CallRepeated { of, call: "record_step" }.emit(),
         "DEBUG",
-        json!({"event": "call.repeated", "run_id": run_id, "trajectory_id": trajectory_id, "call": "record_step"}),
+        json!({"event": "call.repeated", "run_id": RUN_ID, "trajectory_id": TRAJECTORY_ID, "call": "record_step"}),
         &[("rollout/calls_repeated", 1)],
     );
     reader.check(
         || StepRecorded { of, step: 2, token: 8 }.emit(),
         "DEBUG",
-        json!({"event": "step.recorded", "run_id": run_id, "trajectory_id": trajectory_id, "step": 2, "token": 8}),
+        json!({"event": "step.recorded", "run_id": RUN_ID, "trajectory_id": TRAJECTORY_ID, "step": 2, "token": 8}),
         &[("rollout/steps", 1)],
     );
     reader.check(
         || TrajectoryFinished { of, token: 8, end: EndKind::Done, steps: 3 }.emit(),
         "DEBUG",
-        json!({"event": "trajectory.finished", "run_id": run_id, "trajectory_id": trajectory_id, "token": 8,
+        json!({"event": "trajectory.finished", "run_id": RUN_ID, "trajectory_id": TRAJECTORY_ID, "token": 8,
                "end": "done", "steps": 3}),
         &[],
     );
+}
+
+fn check_trajectory_events(reader: &mut LogReader) {
+    let of = &ancestry();
     let score = |success| Score {
         reward: Some(0.5),
         success,
@@ -196,7 +216,7 @@ fn check_coordinator_events(reader: &mut LogReader) {
     reader.check(
         || scored(&score(Some(true))),
         "INFO",
-        json!({"event": "trajectory.scored", "run_id": run_id, "trajectory_id": trajectory_id, "reward": 0.5,
+        json!({"event": "trajectory.scored", "run_id": RUN_ID, "trajectory_id": TRAJECTORY_ID, "reward": 0.5,
                "success": true, "end": "done", "scorer": "probe"}),
         &[
             ("rollout/trajectories", 1),
@@ -210,7 +230,7 @@ fn check_coordinator_events(reader: &mut LogReader) {
     reader.check(
         || scored(&score(None)),
         "INFO",
-        json!({"event": "trajectory.scored", "run_id": run_id, "trajectory_id": trajectory_id, "reward": 0.5,
+        json!({"event": "trajectory.scored", "run_id": RUN_ID, "trajectory_id": TRAJECTORY_ID, "reward": 0.5,
                "end": "done", "scorer": "probe"}),
         &[
             ("rollout/trajectories", 1),
@@ -223,7 +243,7 @@ fn check_coordinator_events(reader: &mut LogReader) {
     reader.check(
         || TrajectoryFailed { of, end: EndKind::PageCrash, reason: "gone", retried: true }.emit(),
         "WARN",
-        json!({"event": "trajectory.failed", "run_id": run_id, "trajectory_id": trajectory_id, "end": "page_crash",
+        json!({"event": "trajectory.failed", "run_id": RUN_ID, "trajectory_id": TRAJECTORY_ID, "end": "page_crash",
                "retried": true, "reason": "gone"}),
         &[
             ("rollout/trajectories", 1),
@@ -232,21 +252,9 @@ fn check_coordinator_events(reader: &mut LogReader) {
             ("rollout/retries", 1),
         ],
     );
-    let group = |valid, rewards| GroupRecord {
-        run_id: of.run_id.clone(),
-        group_id: of.group_id.clone(),
-        task_id: "t".into(),
-        suite: "s".into(),
-        split: Split::Train,
-        seed: 1,
-        planned: 4,
-        valid,
-        failed: Default::default(),
-        rewards,
-        policy_versions: None,
-        closed_at_micros: 0,
-    };
-    let equal = GroupStatistics { mean: 1.0, std: 0.0, zero_variance: true };
+}
+
+fn check_evaluation_events(reader: &mut LogReader) {
     reader.check(
         || EvaluationBegun { version: 4, problems: 3 }.emit(),
         "INFO",
@@ -266,17 +274,36 @@ fn check_coordinator_events(reader: &mut LogReader) {
         json!({"event": "evaluation.ended", "version": 4, "problems": 3, "drawn": 2, "scored": 4, "succeeded": 1, "success": 0.25, "why": "newer weights waited"}),
         &[("eval/evaluations", 1), ("eval/cut", 1)],
     );
+}
+
+fn check_group_and_shard_events(reader: &mut LogReader) {
+    let of = &ancestry();
+    let group = |valid, rewards| GroupRecord {
+        run_id: of.run_id.clone(),
+        group_id: of.group_id.clone(),
+        task_id: "t".into(),
+        suite: "s".into(),
+        split: Split::Train,
+        seed: 1,
+        planned: 4,
+        valid,
+        failed: Default::default(),
+        rewards,
+        policy_versions: None,
+        closed_at_micros: 0,
+    };
+    let equal = GroupStatistics { mean: 1.0, std: 0.0, zero_variance: true };
     reader.check(
         || GroupClosed { group: &group(4, Some(equal)) }.emit(),
         "INFO",
-        json!({"event": "group.closed", "run_id": run_id, "group_id": "r-g000003", "planned": 4, "valid": 4,
+        json!({"event": "group.closed", "run_id": RUN_ID, "group_id": "r-g000003", "planned": 4, "valid": 4,
                "mean": 1.0, "std": 0.0}),
         &[("rollout/groups", 1), ("rollout/groups_zero_variance", 1)],
     );
     reader.check(
         || GroupClosed { group: &group(0, None) }.emit(),
         "INFO",
-        json!({"event": "group.closed", "run_id": run_id, "group_id": "r-g000003", "planned": 4, "valid": 0}),
+        json!({"event": "group.closed", "run_id": RUN_ID, "group_id": "r-g000003", "planned": 4, "valid": 0}),
         &[("rollout/groups", 1), ("rollout/groups_short", 1)],
     );
     let shard_id = &Id::new("r-7").unwrap();
@@ -293,6 +320,9 @@ fn check_coordinator_events(reader: &mut LogReader) {
             ("records/commit_micros", 2),
         ],
     );
+}
+
+fn check_admission_events(reader: &mut LogReader) {
     reader.check(
         || AdmissionPaused { reason: PauseReason::DiskReserve, detail: "1 GB left of 5" }.emit(),
         "WARN",
@@ -313,15 +343,13 @@ fn check_coordinator_events(reader: &mut LogReader) {
     );
 }
 
-fn check_environment_events(reader: &mut LogReader) {
+fn check_acknowledgement_events(reader: &mut LogReader) {
     let of = &ancestry();
-    let run_id = "r";
-    let trajectory_id = "r-g000003-s1-a0";
     let timing = &split(TimeCause::Policy, 1500);
     reader.check(
         || TrajectoryStarted { of, token: 8, worker: "e1", browser: "b0" }.emit(),
         "INFO",
-        json!({"event": "trajectory.started", "run_id": run_id, "trajectory_id": trajectory_id, "token": 8,
+        json!({"event": "trajectory.started", "run_id": RUN_ID, "trajectory_id": TRAJECTORY_ID, "token": 8,
                "worker": "e1", "browser": "b0"}),
         &[],
     );
@@ -330,7 +358,7 @@ fn check_environment_events(reader: &mut LogReader) {
         || StepAcknowledged { of, step: 2, token: 8, outcome, began_at_micros: 5, timing, screenshot_bytes: 99 }
                 .emit(),
         "INFO",
-        json!({"event": "step.acknowledged", "run_id": run_id, "trajectory_id": trajectory_id, "step": 2, "token": 8,
+        json!({"event": "step.acknowledged", "run_id": RUN_ID, "trajectory_id": TRAJECTORY_ID, "step": 2, "token": 8,
                "outcome": "outside_page", "micros": 1500}),
         &[
             ("env/steps", 1),
@@ -342,17 +370,21 @@ fn check_environment_events(reader: &mut LogReader) {
     reader.check(
         || TrajectoryAcknowledged { of, token: 8, end: EndKind::Answered, steps: 3, timing, report_micros: 7 }.emit(),
         "INFO",
-        json!({"event": "trajectory.acknowledged", "run_id": run_id, "trajectory_id": trajectory_id, "token": 8,
+        json!({"event": "trajectory.acknowledged", "run_id": RUN_ID, "trajectory_id": TRAJECTORY_ID, "token": 8,
                "end": "answered", "steps": 3, "micros": 1500}),
         &[("env/trajectories", 1)],
     );
     reader.check(
         || TrajectoryAbandoned { of, token: 8, timing, reason: "its token is stale" }.emit(),
         "WARN",
-        json!({"event": "trajectory.abandoned", "run_id": run_id, "trajectory_id": trajectory_id, "token": 8,
+        json!({"event": "trajectory.abandoned", "run_id": RUN_ID, "trajectory_id": TRAJECTORY_ID, "token": 8,
                "reason": "its token is stale"}),
         &[("env/abandoned", 1)],
     );
+}
+
+/// Browsers, and the memory that the worker has for them.
+fn check_browser_events(reader: &mut LogReader) {
     let test = |problem| ChromiumSelfTest { product: "Chrome/156", sandbox: true, micros: 9, problem }.emit();
     reader.check(
         || test(None),
@@ -419,35 +451,39 @@ fn check_environment_events(reader: &mut LogReader) {
         json!({"event": "memory.eased", "available_bytes": 11, "micros": 5}),
         &[],
     );
+}
+
+fn check_page_events(reader: &mut LogReader) {
+    let of = &ancestry();
     reader.check(
         || PageCrashed { of, step: 4 }.emit(),
         "WARN",
-        json!({"event": "page.crashed", "run_id": run_id, "trajectory_id": trajectory_id, "step": 4}),
+        json!({"event": "page.crashed", "run_id": RUN_ID, "trajectory_id": TRAJECTORY_ID, "step": 4}),
         &[("env/pages_crashed", 1)],
     );
     reader.check(
         || PageHung { of, step: 4, waited_for: "screenshot" }.emit(),
         "WARN",
-        json!({"event": "page.hung", "run_id": run_id, "trajectory_id": trajectory_id, "step": 4,
+        json!({"event": "page.hung", "run_id": RUN_ID, "trajectory_id": TRAJECTORY_ID, "step": 4,
                "waited_for": "screenshot"}),
         &[("env/pages_hung", 1)],
     );
     reader.check(
         || DialogDismissed { of }.emit(),
         "DEBUG",
-        json!({"event": "dialog.dismissed", "run_id": run_id, "trajectory_id": trajectory_id}),
+        json!({"event": "dialog.dismissed", "run_id": RUN_ID, "trajectory_id": TRAJECTORY_ID}),
         &[("env/dialogs_dismissed", 1)],
     );
     reader.check(
         || PopupClosed { of }.emit(),
         "DEBUG",
-        json!({"event": "popup.closed", "run_id": run_id, "trajectory_id": trajectory_id}),
+        json!({"event": "popup.closed", "run_id": RUN_ID, "trajectory_id": TRAJECTORY_ID}),
         &[("env/popups_closed", 1)],
     );
     reader.check(
         || DownloadDenied { of }.emit(),
         "DEBUG",
-        json!({"event": "download.denied", "run_id": run_id, "trajectory_id": trajectory_id}),
+        json!({"event": "download.denied", "run_id": RUN_ID, "trajectory_id": TRAJECTORY_ID}),
         &[("env/downloads_denied", 1)],
     );
     let host = "x".repeat(500);
@@ -455,7 +491,7 @@ fn check_environment_events(reader: &mut LogReader) {
     reader.check(
         || RequestBlocked { of: Some(of), host: &host, reason }.emit(),
         "DEBUG",
-        json!({"event": "request.blocked", "run_id": run_id, "trajectory_id": trajectory_id, "host": "x".repeat(253),
+        json!({"event": "request.blocked", "run_id": RUN_ID, "trajectory_id": TRAJECTORY_ID, "host": "x".repeat(253),
                "reason": "off_list"}),
         &[("env/requests_blocked/off_list", 1)],
     );
@@ -467,16 +503,8 @@ fn check_environment_events(reader: &mut LogReader) {
     );
 }
 
-fn check_policy_events(reader: &mut LogReader) {
-    let engine = EngineStats { service_micros: 30, ..EngineStats::default() };
-    let TrajectoryAncestry { trajectory_id, .. } = &ancestry();
-    let id = trajectory_id.as_str();
-    reader.check(
-        || LogprobsRecomputed { gaps: &[0.25, -0.5] }.emit(),
-        "DEBUG",
-        json!({"event": "tokens.scored_again", "tokens": 2, "max_abs": 0.5}),
-        &[("policy/recomputed_tokens", 2), ("policy/prefill_gap_millionths", 2)],
-    );
+/// The endpoint that a worker asks, and the one that it serves.
+fn check_endpoint_events(reader: &mut LogReader) {
     reader.check(
         || RemoteAnswered { prompt_tokens: 900, completion_tokens: 30, attempts: 3, micros: 7, cost_usd: Some(0.25) }.emit(),
         "DEBUG",
@@ -513,6 +541,18 @@ fn check_policy_events(reader: &mut LogReader) {
         "DEBUG",
         json!({"event": "chat.refused", "status": 429, "code": "queue_full"}),
         &[("serve/refusals", 1)],
+    );
+}
+
+fn check_session_events(reader: &mut LogReader) {
+    let engine = EngineStats { service_micros: 30, ..EngineStats::default() };
+    let TrajectoryAncestry { trajectory_id, .. } = &ancestry();
+    let id = trajectory_id.as_str();
+    reader.check(
+        || LogprobsRecomputed { gaps: &[0.25, -0.5] }.emit(),
+        "DEBUG",
+        json!({"event": "tokens.scored_again", "tokens": 2, "max_abs": 0.5}),
+        &[("policy/recomputed_tokens", 2), ("policy/prefill_gap_millionths", 2)],
     );
     reader.check(
         || SessionOpened { trajectory_id, worker: "p1", policy_kind: PolicyKind::Random }.emit(),

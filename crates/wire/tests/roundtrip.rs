@@ -345,6 +345,15 @@ fn an_error_names_the_field_and_the_expected_value() {
         },
         "observation.tabs has 257",
     );
+    refused(
+        |step| step.observation.screenshot.bytes = vec![0; 13 << 20].into(),
+        "screenshot.bytes has 13631488",
+    );
+    refused(|step| step.timing.add(TimeCause::Boot, u64::MAX), "timing.micros");
+}
+
+#[test]
+fn wrong_marks_are_refused() {
     let mark = |mark| Mark {
         mark,
         role: String::new(),
@@ -371,10 +380,10 @@ fn an_error_names_the_field_and_the_expected_value() {
         |step| step.observation.marks = Some(vec![Mark { role: "x".repeat(65), ..mark(1) }]),
         "observation.marks.role has 65, at most 64",
     );
-    refused(
-        |step| step.observation.screenshot.bytes = vec![0; 13 << 20].into(),
-        "screenshot.bytes has 13631488",
-    );
+}
+
+#[test]
+fn an_action_out_of_range_is_refused() {
     refused(
         |step| step.reply.action = Ok(Action::Wait { seconds: 31 }),
         "wait.seconds is \"31\"; expected 0 to 30",
@@ -406,7 +415,6 @@ fn an_error_names_the_field_and_the_expected_value() {
         },
         "none of them several",
     );
-    refused(|step| step.timing.add(TimeCause::Boot, u64::MAX), "timing.micros");
 }
 
 #[test]

@@ -77,14 +77,7 @@ impl CoreNotice {
                 telemetry::TrajectoryFailed { of, end: *end, reason, retried: *retried }.emit();
             }
             CoreNotice::GroupClosed(group) => telemetry::GroupClosed { group }.emit(),
-            CoreNotice::ShardCommitted {
-                shard: ShardSummary { shard_id, version, bytes },
-                delays_millis,
-            } => {
-                let delays: Vec<_> = delays_millis.iter().copied().map(Duration::from_millis).collect();
-                telemetry::ShardCommitted { shard_id, version: *version, delays: &delays, bytes: *bytes }
-                    .emit();
-            }
+            CoreNotice::ShardCommitted { shard, delays_millis } => emit_commit(shard, delays_millis),
             CoreNotice::VersionProposed { version } => tracing::info!(version, "weights published"),
             CoreNotice::VersionTaken { version, worker } => {
                 tracing::info!(version, %worker, "a policy worker runs published weights");
@@ -98,31 +91,8 @@ impl CoreNotice {
             CoreNotice::EvaluationBegun { version, problems } => {
                 telemetry::EvaluationBegun { version: *version, problems: *problems }.emit();
             }
-            CoreNotice::EvaluationEnded(EvaluationResult {
-                version,
-                problems,
-                drawn,
-                scored,
-                succeeded,
-                cut,
-            }) => {
-                telemetry::EvaluationEnded {
-                    version: *version,
-                    problems: *problems,
-                    drawn: *drawn,
-                    scored: *scored,
-                    succeeded: *succeeded,
-                    cut: cut.as_deref(),
-                }
-                .emit();
-            }
-            CoreNotice::Discarded { discarded, accepted } => {
-                tracing::debug!(
-                    discarded,
-                    accepted,
-                    "a trainer discarded trajectories; admitting replacements"
-                );
-            }
+            CoreNotice::EvaluationEnded(result) => emit_evaluation_end(result),
+            CoreNotice::Discarded { discarded, accepted } => log_discards(*discarded, *accepted),
             CoreNotice::Paused { reason, detail } => {
                 telemetry::AdmissionPaused { reason: *reason, detail }.emit();
             }
@@ -136,6 +106,22 @@ impl CoreNotice {
             CoreNotice::Resumed { reason } => telemetry::AdmissionResumed { reason: *reason }.emit(),
         }
     }
+}
+
+fn emit_commit(shard: &ShardSummary, delays_millis: &[u64]) {
+    let ShardSummary { shard_id, version, bytes } = shard;
+    let delays: Vec<_> = delays_millis.iter().copied().map(Duration::from_millis).collect();
+    telemetry::ShardCommitted { shard_id, version: *version, delays: &delays, bytes: *bytes }.emit();
+}
+
+fn emit_evaluation_end(result: &EvaluationResult) {
+    let EvaluationResult { version, problems, drawn, scored, succeeded, ref cut } = *result;
+    let cut = cut.as_deref();
+    telemetry::EvaluationEnded { version, problems, drawn, scored, succeeded, cut }.emit();
+}
+
+fn log_discards(discarded: u64, accepted: u64) {
+    tracing::debug!(discarded, accepted, "a trainer discarded trajectories; admitting replacements");
 }
 
 /// Run, group, slot and attempt of a trajectory that is no longer leased, read from its id; `None`

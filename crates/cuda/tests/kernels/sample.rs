@@ -98,66 +98,98 @@ fn rows(vocabulary: usize, random: &mut RandomCase) -> Vec<Vec<f32>> {
     ]
 }
 
-fn compare(library: &KernelRunner, vocabulary: usize, seed: u64) -> Result<(), String> {
-    let mut random = RandomCase::new(seed);
-    let rows = rows(vocabulary, &mut random);
+/// Sets of ids that a request may be limited to: many, a few, none.
+fn id_sets(vocabulary: usize) -> [AllowedTokens; 3] {
     let mut some = AllowedTokens::new(vocabulary);
     some.extend((0..vocabulary as u32).filter(|id| id % 7 < 3));
     let mut few = AllowedTokens::new(vocabulary);
     few.extend([1, vocabulary as u32 - 1, 64]);
-    let sets = [some, few, AllowedTokens::new(vocabulary)];
-    let free = SampleRequest {
-        row: 0,
-        temperature: 1.0,
-        top_k: 0,
-        top_p: 1.0,
-        min_p: 0.0,
-        allowed: None,
-        uniform: 0.0,
-    };
-    let filters = [
-        free,
-        SampleRequest { temperature: 0.0, ..free },
-        SampleRequest { temperature: 0.0, allowed: Some(&sets[0]), ..free },
-        SampleRequest { temperature: 0.7, top_k: 40, ..free },
-        SampleRequest { top_p: 0.9, ..free },
-        SampleRequest { top_p: 0.5, allowed: Some(&sets[0]), ..free },
-        SampleRequest { temperature: 1.6, min_p: 0.05, ..free },
+    [some, few, AllowedTokens::new(vocabulary)]
+}
+
+/// Any id by its probability.
+const FREE: SampleRequest<'static> =
+    SampleRequest { row: 0, temperature: 1.0, top_k: 0, top_p: 1.0, min_p: 0.0, allowed: None, uniform: 0.0 };
+
+fn filters(sets: &[AllowedTokens; 3]) -> [SampleRequest<'_>; 11] {
+    [
+        FREE,
+        SampleRequest { temperature: 0.0, ..FREE },
+        SampleRequest { temperature: 0.0, allowed: Some(&sets[0]), ..FREE },
+        SampleRequest { temperature: 0.7, top_k: 40, ..FREE },
+        SampleRequest { top_p: 0.9, ..FREE },
+        SampleRequest { top_p: 0.5, allowed: Some(&sets[0]), ..FREE },
+        SampleRequest { temperature: 1.6, min_p: 0.05, ..FREE },
         SampleRequest {
             temperature: 0.9,
             top_k: 60,
             top_p: 0.8,
             min_p: 0.02,
             allowed: Some(&sets[0]),
-            ..free
+            ..FREE
         },
-        SampleRequest { temperature: 2.5, allowed: Some(&sets[1]), ..free },
-        SampleRequest { allowed: Some(&sets[2]), ..free },
-        SampleRequest { top_k: 1, ..free },
-    ];
+        SampleRequest { temperature: 2.5, allowed: Some(&sets[1]), ..FREE },
+        SampleRequest { allowed: Some(&sets[2]), ..FREE },
+        SampleRequest { top_k: 1, ..FREE },
+    ]
+}
+
+/// Each filter on each row, and samples at the end and in the middle of a row's distribution.
+fn requests<'a>(
+    filters: &[SampleRequest<'a>],
+    rows: usize,
+    random: &mut RandomCase,
+) -> Vec<SampleRequest<'a>> {
     let mut picks = Vec::new();
-    for row in 0..rows.len() {
+    for row in 0..rows {
         for (at, filter) in filters.iter().enumerate() {
             let uniform =
                 if at == 0 { 0.0 } else { f64::from(random.floats(1, 0.5)[0] + 0.5).min(1.0 - f64::EPSILON) };
             picks.push(SampleRequest { row: row as u32, uniform, ..*filter });
         }
-        picks.push(SampleRequest { row: row as u32, uniform: 1.0 - f64::EPSILON, ..free });
-        picks.push(SampleRequest { row: row as u32, uniform: 0.31, ..free });
+        picks.push(SampleRequest { row: row as u32, uniform: 1.0 - f64::EPSILON, ..FREE });
+        picks.push(SampleRequest { row: row as u32, uniform: 0.31, ..FREE });
     }
+    picks
+}
+
+fn set_of(pick: &SampleRequest<'_>, sets: &[AllowedTokens; 3]) -> Option<u32> {
+    let number = |of: &AllowedTokens| sets.iter().position(|set| set == of).unwrap() as u32;
+    pick.allowed.map(number)
+}
+
+fn compare(library: &KernelRunner, vocabulary: usize, seed: u64) -> Result<(), String> {
+    let mut random = RandomCase::new(seed);
+    let rows = rows(vocabulary, &mut random);
+    let sets = id_sets(vocabulary);
+    let mut picks = requests(&filters(&sets), rows.len(), &mut random);
     if vocabulary > BLOCKS {
         // The effect of more blocks appears in some of the requests; vocabularies test different
         // ones.
         picks = picks.into_iter().skip(seed as usize).step_by(3).collect();
     }
-    let set_of = |pick: &SampleRequest<'_>| {
-        let number = |of: &AllowedTokens| sets.iter().position(|set| set == of).unwrap() as u32;
-        pick.allowed.map(number)
-    };
+    let outcomes = sample_on_device(library, &rows, &sets, &picks)?;
+    for (request, got) in picks.iter().zip(outcomes) {
+        let want = sample_token(&rows[request.row as usize], request);
+        if !alike(&got, &want) {
+            let set = set_of(request, &sets);
+            let request = SampleRequest { allowed: None, ..*request };
+            return Err(format!("of {vocabulary} ids, {request:?}, set {set:?}: {got:?} for {want:?}"));
+        }
+    }
+    Ok(())
+}
 
+fn sample_on_device(
+    library: &KernelRunner,
+    rows: &[Vec<f32>],
+    sets: &[AllowedTokens; 3],
+    picks: &[SampleRequest<'_>],
+) -> Result<Vec<SampleOutcome>, String> {
+    let vocabulary = rows[0].len();
     let logits = GuardedMemory::of(&rows.concat());
     let requests = GuardedMemory::of(
-        &picks.iter().map(|pick| sample::PackedRequest::new(pick, set_of(pick))).collect::<Vec<_>>(),
+        &picks.iter().map(|pick| sample::PackedRequest::new(pick, set_of(pick, sets))).collect::<Vec<_>>(),
     );
     let allowed = GuardedMemory::of(&sets.iter().flat_map(|set| set.bits().to_vec()).collect::<Vec<u64>>());
     let ids = GuardedMemory::<u32>::unwritten(picks.len() * vocabulary);
@@ -182,18 +214,7 @@ fn compare(library: &KernelRunner, vocabulary: usize, seed: u64) -> Result<(), S
     sum_memory.read()?;
     let answers = answers.read()?;
     let kept = kept.read()?;
-    for ((request, answer), kept) in picks.iter().zip(&answers).zip(kept.chunks_exact(KEPT_MAX)) {
-        let want = sample_token(&rows[request.row as usize], request);
-        let got = answer.answer(kept);
-        if !alike(&got, &want) {
-            let request = SampleRequest { allowed: None, ..*request };
-            return Err(format!(
-                "of {vocabulary} ids, {request:?}, set {:?}: {got:?} for {want:?}",
-                set_of(&request)
-            ));
-        }
-    }
-    Ok(())
+    Ok(answers.iter().zip(kept.chunks_exact(KEPT_MAX)).map(|(answer, kept)| answer.answer(kept)).collect())
 }
 
 fn alike(got: &SampleOutcome, want: &SampleOutcome) -> bool {

@@ -1,6 +1,8 @@
 //! The recurrence, token by token and by chunks, against `layers::ssm::SsmHead` and
 //! `layers::ssm_chunked`.
 
+use std::ops::Range;
+
 use furrow_cuda::launch::KernelLaunch;
 use furrow_cuda::ops::ssm::SsmRecurrence;
 use furrow_model::config::SsmConfig;
@@ -203,18 +205,7 @@ fn compare<T: TestNumber, S: TestNumber>(
                 }
             };
             let rows = span.base as usize..(span.base + span.length) as usize;
-            let mut y = vec![0.0; rows.len() * head_dim];
-            if span.length > 32 {
-                for (at, y) in y.chunks_mut(100 * head_dim).enumerate() {
-                    let first = rows.start + at * 100;
-                    let tokens: Vec<SsmToken<'_>> = (first..first + y.len() / head_dim).map(token).collect();
-                    chunk(&weights, &tokens, own, y);
-                }
-            } else {
-                for (row, y) in rows.clone().zip(y.chunks_mut(head_dim)) {
-                    weights.step(token(row), own, y);
-                }
-            }
+            let y = head_outputs(&weights, rows.clone(), token, own, head_dim);
             for (row, y) in rows.zip(y.chunks(head_dim)) {
                 want[row * inner + head * head_dim..][..head_dim].copy_from_slice(y);
             }
@@ -233,4 +224,28 @@ fn compare<T: TestNumber, S: TestNumber>(
         T::TOLERANCE.max(1e-5).max(if S::TOLERANCE > 1e-3 { tolerance } else { 0.0 }),
     )?;
     states.compare(&what, tolerance)
+}
+
+/// What one head makes of the tokens of a span on the CPU: a short span token by token, a long one
+/// by chunks.
+fn head_outputs<'a>(
+    weights: &SsmHead,
+    rows: Range<usize>,
+    token: impl Fn(usize) -> SsmToken<'a>,
+    state: &mut [f32],
+    head_dim: usize,
+) -> Vec<f32> {
+    let mut y = vec![0.0; rows.len() * head_dim];
+    if rows.len() > 32 {
+        for (at, y) in y.chunks_mut(100 * head_dim).enumerate() {
+            let first = rows.start + at * 100;
+            let tokens: Vec<SsmToken<'_>> = (first..first + y.len() / head_dim).map(&token).collect();
+            chunk(weights, &tokens, state, y);
+        }
+    } else {
+        for (row, y) in rows.zip(y.chunks_mut(head_dim)) {
+            weights.step(token(row), state, y);
+        }
+    }
+    y
 }

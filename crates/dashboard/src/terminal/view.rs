@@ -172,48 +172,71 @@ fn missing(head: &Value) -> Vec<Line<'static>> {
 
 fn overview(snapshot: &RunSnapshot, width: usize) -> Vec<Line<'static>> {
     let all = &snapshot.overview;
-    let live = &snapshot.overview["live"];
-    let throughput = &all["throughput"];
-    let device = device_of(all);
+    let live = &all["live"];
     let mut lines = missing(&all["head"]);
     if !live.is_null() {
         lines.extend(progress(live, width));
         lines.push(Line::default());
     }
-    let rate = throughput["trajectories_per_device_hour"].as_f64();
-    if rate.is_some() {
-        let hour = device_hour(device);
-        let hours = number(all["device_hours"].as_f64());
-        let note = format!("{} scored in {hours} {hour}s", count(throughput["scored"].as_f64()));
-        lines.push(figure(&format!("Trajectories per {hour}"), &number(rate), &note));
-        let ceilings = [
-            ("measured".to_owned(), rate),
-            (format!("{}-bound", device_name(device)), throughput["ceiling_device_bound"].as_f64()),
-            ("session-bound".to_owned(), throughput["ceiling_session_bound"].as_f64()),
-        ];
-        let most = ceilings.iter().filter_map(|(_, value)| *value).fold(0.0, f64::max);
-        for (name, value) in ceilings {
-            lines.push(bar(&format!("  {name}"), value.unwrap_or(0.0) / most, &number(value), width));
-        }
-    } else {
-        let note = format!(
-            "{} scored in {}",
-            count(all["counts"]["scored"].as_f64()),
-            seconds(all["wall_seconds"].as_f64())
-        );
+    lines.extend(match all["throughput"]["trajectories_per_device_hour"].as_f64() {
+        Some(rate) => device_rates(all, rate, width),
+        None => slot_rates(all),
+    });
+    lines.extend(results(all));
+    lines.extend(policy_versions(all));
+    if let Some(cost) = all["cost_usd_per_trajectory"].as_f64() {
         lines.push(figure(
-            "Trajectories per hour",
-            &number(throughput["trajectories_per_hour"].as_f64()),
-            &note,
+            "Cost of a trajectory",
+            &dollars(Some(cost)),
+            &format!("{} in all", dollars(all["cost_usd"].as_f64())),
         ));
-        let slots = number(throughput["trajectories_per_slot_hour"].as_f64());
-        lines.push(figure("… per slot-hour", &slots, "per hour of a slot, busy or empty"));
     }
+    lines.push(Line::default());
+    lines.extend(token_rates(&all["tokens"]));
+    lines
+}
+
+/// Trajectories per hour of a device, beside what its time and the sessions' time allow at most.
+fn device_rates(all: &Value, rate: f64, width: usize) -> Vec<Line<'static>> {
+    let throughput = &all["throughput"];
+    let device = device_of(all);
+    let hour = device_hour(device);
+    let hours = number(all["device_hours"].as_f64());
+    let note = format!("{} scored in {hours} {hour}s", count(throughput["scored"].as_f64()));
+    let mut lines = vec![figure(&format!("Trajectories per {hour}"), &number(Some(rate)), &note)];
+    let ceilings = [
+        ("measured".to_owned(), Some(rate)),
+        (format!("{}-bound", device_name(device)), throughput["ceiling_device_bound"].as_f64()),
+        ("session-bound".to_owned(), throughput["ceiling_session_bound"].as_f64()),
+    ];
+    let most = ceilings.iter().filter_map(|(_, value)| *value).fold(0.0, f64::max);
+    for (name, value) in ceilings {
+        lines.push(bar(&format!("  {name}"), value.unwrap_or(0.0) / most, &number(value), width));
+    }
+    lines
+}
+
+/// Trajectories per hour of a run whose policy uses no device.
+fn slot_rates(all: &Value) -> Vec<Line<'static>> {
+    let throughput = &all["throughput"];
+    let rate = number(throughput["trajectories_per_hour"].as_f64());
+    let scored = count(all["counts"]["scored"].as_f64());
+    let note = format!("{scored} scored in {}", seconds(all["wall_seconds"].as_f64()));
+    let slots = number(throughput["trajectories_per_slot_hour"].as_f64());
+    vec![
+        figure("Trajectories per hour", &rate, &note),
+        figure("… per slot-hour", &slots, "per hour of a slot, busy or empty"),
+    ]
+}
+
+/// What the trajectories earned, how fast they step, and how many the farm failed.
+fn results(all: &Value) -> Vec<Line<'static>> {
     let decided = |counts: &Value| {
         format!("{} of {} decided", count(counts["successes"].as_f64()), count(counts["judged"].as_f64()))
     };
     let training = &all["training"];
-    lines.push(figure("Success rate", &percent(training["success_rate"].as_f64()), &decided(training)));
+    let mut lines =
+        vec![figure("Success rate", &percent(training["success_rate"].as_f64()), &decided(training))];
     let evaluated = &all["evaluated"];
     if evaluated["trajectories"].as_u64() > Some(0) {
         lines.push(figure(
@@ -227,15 +250,21 @@ fn overview(snapshot: &RunSnapshot, width: usize) -> Vec<Line<'static>> {
         &number(training["reward_mean"].as_f64()),
         &format!("of {} scored", count(training["scored"].as_f64())),
     ));
-    let steps = format!("{} steps a trajectory", number(all["counts"]["steps_mean"].as_f64()));
-    lines.push(figure("Steps per second", &number(throughput["steps_per_second"].as_f64()), &steps));
     let counts = &all["counts"];
+    let speed = number(all["throughput"]["steps_per_second"].as_f64());
+    let steps = format!("{} steps a trajectory", number(counts["steps_mean"].as_f64()));
+    lines.push(figure("Steps per second", &speed, &steps));
     let failed = format!(
         "{} of {} attempts",
         count(counts["failed"].as_f64()),
         count(counts["trajectories"].as_f64())
     );
     lines.push(figure("Failed by the farm", &percent(counts["failure_rate"].as_f64()), &failed));
+    lines
+}
+
+/// The newest version that acted, and in a running job the one in use now.
+fn policy_versions(all: &Value) -> Vec<Line<'static>> {
     let versions = &all["versions"];
     let behind = match versions["staleness_mean"].as_f64() {
         Some(mean) => format!(
@@ -245,7 +274,8 @@ fn overview(snapshot: &RunSnapshot, width: usize) -> Vec<Line<'static>> {
         ),
         None => "no staleness is recorded".to_owned(),
     };
-    lines.push(figure("Policy version", &count(versions["newest"].as_f64()), &behind));
+    let mut lines = vec![figure("Policy version", &count(versions["newest"].as_f64()), &behind)];
+    let live = &all["live"];
     if let Some(newest) = live["version_newest"].as_i64() {
         let current = live["version"].as_i64().unwrap_or_default();
         lines.push(figure(
@@ -254,16 +284,11 @@ fn overview(snapshot: &RunSnapshot, width: usize) -> Vec<Line<'static>> {
             &format!("{newest} is the newest published: lag {}", newest - current),
         ));
     }
-    if let Some(cost) = all["cost_usd_per_trajectory"].as_f64() {
-        lines.push(figure(
-            "Cost of a trajectory",
-            &dollars(Some(cost)),
-            &format!("{} in all", dollars(all["cost_usd"].as_f64())),
-        ));
-    }
-    lines.push(Line::default());
-    let tokens = &all["tokens"];
-    lines.push(figure("Tokens", "a second", "in all"));
+    lines
+}
+
+fn token_rates(tokens: &Value) -> Vec<Line<'static>> {
+    let mut lines = vec![figure("Tokens", "a second", "in all")];
     for kind in ["generated", "prefilled", "reused"] {
         let rate = number(tokens[format!("{kind}_per_second")].as_f64());
         lines.push(figure(&format!("  {kind}"), &rate, &count(tokens[kind].as_f64())));

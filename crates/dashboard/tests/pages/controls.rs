@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use chromiumoxide::Page;
 use serde_json::Value;
 
 use crate::harness::{TestBrowser, TestDashboard, attempt, commit, keep_picture, script, wait_for};
@@ -25,97 +26,99 @@ const CONTROLS: &str = r"(() => {
 /// On every page; tested in `keyboard.rs` (skip link, pages, theme).
 const FRAME: [&str; 5] = ["a skip", "a brand", "#nav a", "button theme", "main main"];
 
-/// A new control on a page must be added here and get a test.
+/// Each page and its own controls. A new one must be added here and get a test.
+const KNOWN: [(&str, &[&str]); 6] = [
+    // `what_was_unfolded_stays_so_and_links_lead_where_they_say`.
+    (
+        "/",
+        &[
+            "div table-tokens",
+            "summary numbers-time-trajectories-per-gpu-hour-fold",
+            "summary numbers-time-success-rate-fold",
+        ],
+    ),
+    // Tiles: `live.rs`.
+    ("/sessions", &[]),
+    // `every_filter_asks_what_the_api_answers`,
+    // `the_table_is_filtered_sorted_and_walked_through`.
+    (
+        "/trajectories",
+        &[
+            "form filters",
+            "input text",
+            "select suite",
+            "select split",
+            "select status",
+            "select end",
+            "select success",
+            "input reward_min",
+            "input reward_max",
+            "input version_min",
+            "input version_max",
+            "input steps_min",
+            "input steps_max",
+            "button Clear",
+            "div grid",
+            ".grid-head button",
+            "div grid-scroll",
+        ],
+    ),
+    // `keyboard.rs`, `what_was_unfolded_stays_so_and_links_lead_where_they_say`.
+    (
+        "/trajectory/test-g000001-s2-a0",
+        &[
+            ".crumbs a",
+            "button Raw row",
+            ".siblings a",
+            "article card step",
+            ".step a",
+            ".step button",
+            ".step pre",
+            ".step summary",
+            "summary What the page said",
+            "pre",
+            "dialog raw",
+        ],
+    ),
+    // `what_was_unfolded_stays_so_and_links_lead_where_they_say`.
+    (
+        "/learning",
+        &[
+            "#tasks a",
+            "#tasks div",
+            "div table-by-policy-version",
+            "div table-by-suite",
+            "div table-kept-and-left-out",
+            "summary numbers-version-success-rate-by-policy-version-95-interval-fold",
+            "summary numbers-version-tokens-a-response-by-policy-version-fold",
+            "summary numbers-version-entropy-by-policy-version-nats-a-sampled-token-fold",
+            "summary numbers-version-log-prob-of-a-sampled-token-by-policy-version-fold",
+            "summary numbers-versions-behind-count-fold",
+            "summary numbers-steps-count-fold",
+        ],
+    ),
+    // `keyboard.rs`, `what_was_unfolded_stays_so_and_links_lead_where_they_say`; draining and
+    // stopping: `live.rs`.
+    (
+        "/job",
+        &[
+            "div table-devices",
+            "div table-plan-against-measurement",
+            "div table-slots-of-environment-workers",
+            "div table-sessions",
+            "div table-tables-of-the-data-set",
+            "summary resolved-fold",
+            "pre resolved-text",
+            "dialog ask",
+        ],
+    ),
+];
+
 #[tokio::test(flavor = "multi_thread")]
 async fn every_control_is_known() {
     let dashboard = TestDashboard::night_run().await;
     let chrome = TestBrowser::start().await;
-    for (path, known) in [
-        // `what_was_unfolded_stays_so_and_links_lead_where_they_say`.
-        (
-            "/",
-            &[
-                "div table-tokens",
-                "summary numbers-time-trajectories-per-gpu-hour-fold",
-                "summary numbers-time-success-rate-fold",
-            ][..],
-        ),
-        // Tiles: `live.rs`.
-        ("/sessions", &[]),
-        // `every_filter_asks_what_the_api_answers`,
-        // `the_table_is_filtered_sorted_and_walked_through`.
-        (
-            "/trajectories",
-            &[
-                "form filters",
-                "input text",
-                "select suite",
-                "select split",
-                "select status",
-                "select end",
-                "select success",
-                "input reward_min",
-                "input reward_max",
-                "input version_min",
-                "input version_max",
-                "input steps_min",
-                "input steps_max",
-                "button Clear",
-                "div grid",
-                ".grid-head button",
-                "div grid-scroll",
-            ],
-        ),
-        // `keyboard.rs`, `what_was_unfolded_stays_so_and_links_lead_where_they_say`.
-        (
-            "/trajectory/test-g000001-s2-a0",
-            &[
-                ".crumbs a",
-                "button Raw row",
-                ".siblings a",
-                "article card step",
-                ".step a",
-                ".step button",
-                ".step pre",
-                ".step summary",
-                "summary What the page said",
-                "pre",
-                "dialog raw",
-            ],
-        ),
-        // `what_was_unfolded_stays_so_and_links_lead_where_they_say`.
-        (
-            "/learning",
-            &[
-                "#tasks a",
-                "#tasks div",
-                "div table-by-policy-version",
-                "div table-by-suite",
-                "div table-kept-and-left-out",
-                "summary numbers-version-success-rate-by-policy-version-95-interval-fold",
-                "summary numbers-version-tokens-a-response-by-policy-version-fold",
-                "summary numbers-version-entropy-by-policy-version-nats-a-sampled-token-fold",
-                "summary numbers-version-log-prob-of-a-sampled-token-by-policy-version-fold",
-                "summary numbers-versions-behind-count-fold",
-                "summary numbers-steps-count-fold",
-            ],
-        ),
-        // `keyboard.rs`, `what_was_unfolded_stays_so_and_links_lead_where_they_say`; draining and
-        // stopping: `live.rs`.
-        (
-            "/job",
-            &[
-                "div table-devices",
-                "div table-plan-against-measurement",
-                "div table-slots-of-environment-workers",
-                "div table-sessions",
-                "div table-tables-of-the-data-set",
-                "summary resolved-fold",
-                "pre resolved-text",
-                "dialog ask",
-            ],
-        ),
-    ] {
+    for (path, known) in KNOWN {
         let page = open(&chrome, &dashboard, path).await;
         let found: BTreeSet<String> = script::<Vec<String>>(&page, CONTROLS).await.into_iter().collect();
         let known: BTreeSet<String> =
@@ -217,19 +220,41 @@ async fn what_was_unfolded_stays_so_and_links_lead_where_they_say() {
     // Each chart's numbers equal those of the API, and stay unfolded while data is added.
     let page = open(&chrome, &dashboard, "/learning").await;
     keep_picture(&page, "learning-two-versions").await;
+    check_unfolded_numbers(&page, &dashboard).await;
+    let job = open(&chrome, &dashboard, "/job").await;
+    click(&job, "#resolved-fold").await;
+    wait_for(&job, "document.querySelector('#resolved').open && document.querySelector('#resolved-text').textContent.includes('night-run')").await;
+    let overview = open(&chrome, &dashboard, "/").await;
+    commit(&data, "s1", &group(5), &[]);
+    wait_for(&job, "document.querySelector('#table-tables-of-the-data-set').textContent.includes('12')")
+        .await;
+    assert!(script::<bool>(&job, "document.querySelector('#resolved').open").await);
+    wait_for(&overview, "document.querySelector('main').textContent.includes('of 12 attempts')").await;
+    for page in [&job, &overview] {
+        assert_no_errors(page).await;
+    }
+
+    follow_links(&page).await;
+    assert_no_errors(&page).await;
+    chrome.close().await;
+    dashboard.close().await;
+}
+
+/// Unfolds the numbers of every chart of `/learning` and compares those by version with the API's.
+async fn check_unfolded_numbers(page: &Page, dashboard: &TestDashboard) {
     let folds: Vec<String> =
-        script(&page, "[...document.querySelectorAll('details.numbers')].map((fold) => fold.id)").await;
+        script(page, "[...document.querySelectorAll('details.numbers')].map((fold) => fold.id)").await;
     assert_eq!(folds.len(), 6, "{folds:?}");
     for fold in &folds {
-        click(&page, &format!("#{fold}-fold")).await;
+        click(page, &format!("#{fold}-fold")).await;
         wait_for(
-            &page,
+            page,
             &format!("document.querySelector('#{fold}').open && document.querySelector('#{fold} tbody tr')"),
         )
         .await;
     }
     let learning = dashboard.get("/api/learning").await;
-    let rows: Vec<Vec<String>> = script(&page, &format!("[...document.querySelectorAll('#{} tbody tr')].map((row) => [...row.cells].map((cell) => cell.textContent))", folds[0])).await;
+    let rows: Vec<Vec<String>> = script(page, &format!("[...document.querySelectorAll('#{} tbody tr')].map((row) => [...row.cells].map((cell) => cell.textContent))", folds[0])).await;
     let state = |line: &Value| {
         let percents = |value: &Value| (value.as_f64().unwrap() * 1000.0).round() / 10.0;
         let interval = &line["success_interval"];
@@ -246,58 +271,42 @@ async fn what_was_unfolded_stays_so_and_links_lead_where_they_say() {
     let want: Vec<_> = learning["by_version"].as_array().unwrap().iter().rev().map(state).collect();
     assert_eq!(rows.iter().map(matches).collect::<Vec<_>>(), want);
     assert_eq!(want.len(), 2);
+}
 
-    let job = open(&chrome, &dashboard, "/job").await;
-    click(&job, "#resolved-fold").await;
-    wait_for(&job, "document.querySelector('#resolved').open && document.querySelector('#resolved-text').textContent.includes('night-run')").await;
-    let overview = open(&chrome, &dashboard, "/").await;
-    commit(&data, "s1", &group(5), &[]);
-    wait_for(&job, "document.querySelector('#table-tables-of-the-data-set').textContent.includes('12')")
-        .await;
-    assert!(script::<bool>(&job, "document.querySelector('#resolved').open").await);
-    wait_for(&overview, "document.querySelector('main').textContent.includes('of 12 attempts')").await;
-    for page in [&job, &overview] {
-        assert_no_errors(page).await;
-    }
-
-    // A task links to its trajectories, those to one trajectory, that one to its page text; and
-    // back.
-    click(&page, "#tasks a[href$='find-the-invoice']").await;
+/// From `/learning`: a task links to its trajectories, those to one trajectory, that one to its
+/// page text; and back.
+async fn follow_links(page: &Page) {
+    click(page, "#tasks a[href$='find-the-invoice']").await;
     wait_for(
-        &page,
+        page,
         "location.pathname === '/trajectories' && location.search === '?task_id=find-the-invoice'",
     )
     .await;
-    wait_for(&page, "document.querySelector('#row-0')?.textContent.includes('find-the-invoice')").await;
-    click(&page, "#row-0").await;
-    wait_for(&page, "document.querySelector('article')").await;
+    wait_for(page, "document.querySelector('#row-0')?.textContent.includes('find-the-invoice')").await;
+    click(page, "#row-0").await;
+    wait_for(page, "document.querySelector('article')").await;
     let expected =
         "[...document.querySelectorAll('summary')].find((fold) => fold.textContent === 'What the page said')";
-    if script::<bool>(&page, &format!("Boolean({expected})")).await {
-        script::<bool>(&page, &format!("{expected}.click() ?? true")).await;
-        wait_for(&page, &format!("{expected}.parentElement.open && {expected}.parentElement.querySelector('pre').textContent.includes('done')")).await;
+    if script::<bool>(page, &format!("Boolean({expected})")).await {
+        script::<bool>(page, &format!("{expected}.click() ?? true")).await;
+        wait_for(page, &format!("{expected}.parentElement.open && {expected}.parentElement.querySelector('pre').textContent.includes('done')")).await;
     }
-    click(&page, ".siblings a:not([aria-current])").await;
-    wait_for(&page, "document.querySelector('.siblings li.at a').getAttribute('href') === location.pathname")
+    click(page, ".siblings a:not([aria-current])").await;
+    wait_for(page, "document.querySelector('.siblings li.at a').getAttribute('href') === location.pathname")
         .await;
-    click(&page, "h1 + button").await;
-    wait_for(&page, "document.querySelector('dialog[open] pre')?.textContent.includes('trajectory_id')")
-        .await;
-    keep_picture(&page, "raw-row").await;
-    click(&page, "dialog button").await;
-    wait_for(&page, "!document.querySelector('dialog[open]')").await;
-    click(&page, ".crumbs a").await;
-    wait_for(&page, "location.pathname === '/trajectories' && location.search === ''").await;
-    click(&page, "a.brand").await;
+    click(page, "h1 + button").await;
+    wait_for(page, "document.querySelector('dialog[open] pre')?.textContent.includes('trajectory_id')").await;
+    keep_picture(page, "raw-row").await;
+    click(page, "dialog button").await;
+    wait_for(page, "!document.querySelector('dialog[open]')").await;
+    click(page, ".crumbs a").await;
+    wait_for(page, "location.pathname === '/trajectories' && location.search === ''").await;
+    click(page, "a.brand").await;
     wait_for(
-        &page,
+        page,
         "location.pathname === '/' && document.querySelector('main h1').textContent === 'Overview'",
     )
     .await;
-    script::<bool>(&page, "history.go(-2) ?? true").await;
-    wait_for(&page, "location.pathname.startsWith('/trajectory/') && document.querySelector('article')")
-        .await;
-    assert_no_errors(&page).await;
-    chrome.close().await;
-    dashboard.close().await;
+    script::<bool>(page, "history.go(-2) ?? true").await;
+    wait_for(page, "location.pathname.startsWith('/trajectory/') && document.querySelector('article')").await;
 }

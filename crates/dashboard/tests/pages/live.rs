@@ -4,6 +4,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
 use std::sync::{Arc, LazyLock};
 
+use chromiumoxide::Page;
 use furrow_records::fixtures::TrajectoryFixture;
 use furrow_rollout::{Group, Id, Size, Trajectory, TrajectoryAncestry};
 use furrow_wire::v1::coordinator_service_server::{CoordinatorService, CoordinatorServiceServer};
@@ -26,6 +27,13 @@ struct FakeCoordinator {
     /// Only progress is answered.
     late: AtomicBool,
     gone: AtomicBool,
+}
+
+impl FakeCoordinator {
+    /// How often it was asked to drain, and to stop at once.
+    fn ended(&self) -> (u32, u32) {
+        (self.drained.load(SeqCst), self.stopped.load(SeqCst))
+    }
 }
 
 const SESSIONS: u32 = 300;
@@ -178,51 +186,81 @@ struct SharedCoordinator(Arc<FakeCoordinator>);
 
 #[tokio::test(flavor = "multi_thread")]
 async fn three_hundred_sessions_are_watched_and_the_job_is_drained() {
-    let coordinator = SharedCoordinator::default();
+    let shared = SharedCoordinator::default();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let router = furrow_wire::server(LinkTimeouts::default())
-        .add_service(CoordinatorServiceServer::new(coordinator.clone()));
+        .add_service(CoordinatorServiceServer::new(shared.clone()));
     let serving = tokio::spawn(router.serve_with_incoming(furrow_wire::accept(listener)));
+    let coordinator = &*shared.0;
 
     let dir = tempfile::tempdir().unwrap();
     std::fs::write(dir.path().join("coordinator.address"), format!("{address}\n")).unwrap();
     let dashboard = TestDashboard::serve(dir, None).await;
     let chrome = TestBrowser::start().await;
     let page = open(&chrome, &dashboard, "/sessions").await;
+    watch_tiles(&page).await;
+    check_picture_answers(&dashboard).await;
+    check_late_coordinator(&page, &dashboard, coordinator).await;
+    assert_no_errors(&page).await;
+
+    let page = open(&chrome, &dashboard, "/job").await;
+    check_job(&page).await;
+    decline_to_end(&page).await;
+    assert_eq!(coordinator.ended(), (0, 0));
+    drain_and_stop(&page, coordinator).await;
+    assert_no_errors(&page).await;
+
+    // The job ends: the tiles disappear, and the pages report it.
+    let page = open(&chrome, &dashboard, "/sessions").await;
     wait_for(&page, "document.querySelectorAll('.session').length === 300").await;
-    wait_for(&page, "document.querySelector('main [role=status]').textContent === '300 sessions running'")
+    coordinator.gone.store(true, SeqCst);
+    wait_for(&page, "document.querySelector('main [role=status]').textContent.startsWith('Nothing runs')")
         .await;
-    wait_for(&page, "document.querySelectorAll('.session')[1].querySelector('img')?.naturalWidth === 160")
+    wait_for(&page, "document.querySelectorAll('.session').length === 0").await;
+    chrome.close().await;
+    dashboard.close().await;
+    serving.abort();
+}
+
+/// The tiles of all sessions: their pictures, the keyboard, and steps that advance.
+async fn watch_tiles(page: &Page) {
+    wait_for(page, "document.querySelectorAll('.session').length === 300").await;
+    wait_for(page, "document.querySelector('main [role=status]').textContent === '300 sessions running'")
+        .await;
+    wait_for(page, "document.querySelectorAll('.session')[1].querySelector('img')?.naturalWidth === 160")
         .await;
     // The keyboard reaches the tiles, too.
-    tab_to(&page, "Tab", ".session").await;
+    tab_to(page, "Tab", ".session").await;
     // Only tiles near the visible area request their picture: 20 are on the screen, and as many
     // below it.
-    let pictures: i64 = script(&page, "document.querySelectorAll('.session img[src]').length").await;
+    let pictures: i64 = script(page, "document.querySelectorAll('.session img[src]').length").await;
     assert!((1..80).contains(&pictures), "{pictures} pictures were requested");
     let far: bool =
-        script(&page, "document.querySelectorAll('.session')[299].querySelector('img') !== null").await;
+        script(page, "document.querySelectorAll('.session')[299].querySelector('img') !== null").await;
     assert!(!far);
-    script::<bool>(&page, "(document.querySelectorAll('.session')[299].scrollIntoView(), true)").await;
-    wait_for(&page, "document.querySelectorAll('.session')[299].querySelector('img')?.naturalWidth === 160")
+    script::<bool>(page, "(document.querySelectorAll('.session')[299].scrollIntoView(), true)").await;
+    wait_for(page, "document.querySelectorAll('.session')[299].querySelector('img')?.naturalWidth === 160")
         .await;
-    script::<bool>(&page, "(scrollTo(0, 0), true)").await;
+    script::<bool>(page, "(scrollTo(0, 0), true)").await;
     // Steps advance without a reload.
     let before: String =
-        script(&page, "document.querySelectorAll('.session')[2].querySelector('.strong').textContent").await;
+        script(page, "document.querySelectorAll('.session')[2].querySelector('.strong').textContent").await;
     wait_for(
-        &page,
+        page,
         &format!(
             "document.querySelectorAll('.session')[2].querySelector('.strong').textContent !== {before:?}"
         ),
     )
     .await;
-    keep_picture(&page, "sessions").await;
+    keep_picture(page, "sessions").await;
     let title: String =
-        script(&page, "document.title + document.querySelector('#run-name').textContent").await;
+        script(page, "document.title + document.querySelector('#run-name').textContent").await;
     assert_eq!(title, "Sessions · night-runnight-run");
-    // A picture belongs to the requested step, or the request fails; it is not cached.
+}
+
+/// A picture belongs to the requested step, or the request fails; it is not cached.
+async fn check_picture_answers(dashboard: &TestDashboard) {
     let picture = "/api/sessions/night-run-g000000-s1-a0/screenshot";
     for (query, status) in
         [("", 200), ("?step=1", 200), ("?step=0", 404), ("?step=2", 404), ("?steps=1", 400)]
@@ -231,27 +269,31 @@ async fn three_hundred_sessions_are_watched_and_the_job_is_drained() {
         assert_eq!(got, status, "{query}");
         assert!(head.contains("cache-control: no-store"), "{head}");
     }
-    // A coordinator that is late for this one question does not end the job: the tiles stay.
-    coordinator.0.late.store(true, SeqCst);
+}
+
+/// A coordinator that is late for this one question does not end the job: the tiles stay.
+async fn check_late_coordinator(page: &Page, dashboard: &TestDashboard, coordinator: &FakeCoordinator) {
+    coordinator.late.store(true, SeqCst);
     let (status, body) = get(dashboard.address, "/api/sessions", &[]).await;
     assert!(status == 503 && body.contains("too much to do"), "{status} {body}");
-    let looks = coordinator.0.looks.load(SeqCst);
-    while coordinator.0.looks.load(SeqCst) < looks + 3 {
+    let looks = coordinator.looks.load(SeqCst);
+    while coordinator.looks.load(SeqCst) < looks + 3 {
         tokio::time::sleep(std::time::Duration::from_millis(50)).await;
     }
-    assert_eq!(script::<i64>(&page, "document.querySelectorAll('.session img').length > 0 ? document.querySelectorAll('.session').length : 0").await, 300);
-    coordinator.0.late.store(false, SeqCst);
-    assert_no_errors(&page).await;
+    assert_eq!(script::<i64>(page, "document.querySelectorAll('.session img').length > 0 ? document.querySelectorAll('.session').length : 0").await, 300);
+    coordinator.late.store(false, SeqCst);
+}
 
-    let page = open(&chrome, &dashboard, "/job").await;
-    wait_for(&page, "document.querySelector('#drain')").await;
+/// `/job`: the versions, the workers and the success rate of the running job.
+async fn check_job(page: &Page) {
+    wait_for(page, "document.querySelector('#drain')").await;
     wait_for(
-        &page,
+        page,
         "document.querySelector('main').textContent.includes('Version 4 is current, 5 is the newest')",
     )
     .await;
     // Each worker as in its last heartbeat, and the time since then.
-    let rows: Vec<Vec<String>> = script(&page, "[...document.querySelectorAll('#table-workers tbody tr')].map((row) => [...row.cells].map((cell) => cell.textContent.replaceAll('\\u202f', ' ')))").await;
+    let rows: Vec<Vec<String>> = script(page, "[...document.querySelectorAll('#table-workers tbody tr')].map((row) => [...row.cells].map((cell) => cell.textContent.replaceAll('\\u202f', ' ')))").await;
     assert_eq!(
         rows,
         [
@@ -261,56 +303,50 @@ async fn three_hundred_sessions_are_watched_and_the_job_is_drained() {
         ]
     );
     // The success rate so far, with its interval.
-    wait_for(&page, "document.querySelector('.running').textContent.replaceAll('\\u202f', ' ').includes('success rate75.0 % [70.5 %, 79.0 %] of 400')").await;
+    wait_for(page, "document.querySelector('.running').textContent.replaceAll('\\u202f', ' ').includes('success rate75.0 % [70.5 %, 79.0 %] of 400')").await;
+}
+
+/// Draining and stopping are requested and declined, by keyboard and by pointer.
+async fn decline_to_end(page: &Page) {
     // By keyboard: requested, declined, and the focus is back on the button.
     for button in ["#drain", "#stop"] {
-        tab_to(&page, "Tab", button).await;
-        press(&page, &["Enter"]).await;
-        wait_for(&page, "document.querySelector('dialog[open]')").await;
-        assert_eq!(script::<String>(&page, "document.activeElement.textContent").await, "Go on running");
-        tab_to(&page, "Tab", &format!("{button}-yes")).await;
-        press(&page, &["Escape"]).await;
-        wait_for(&page, "!document.querySelector('dialog[open]')").await;
-        wait_for_focus(&page, button).await;
+        tab_to(page, "Tab", button).await;
+        press(page, &["Enter"]).await;
+        wait_for(page, "document.querySelector('dialog[open]')").await;
+        assert_eq!(script::<String>(page, "document.activeElement.textContent").await, "Go on running");
+        tab_to(page, "Tab", &format!("{button}-yes")).await;
+        press(page, &["Escape"]).await;
+        wait_for(page, "!document.querySelector('dialog[open]')").await;
+        wait_for_focus(page, button).await;
     }
     // Requested twice; the first confirmation is declined.
     for button in ["#drain", "#stop"] {
-        click(&page, button).await;
-        wait_for(&page, "document.querySelector('dialog[open]')").await;
-        keep_picture(&page, &format!("job-live-{}", &button[1..])).await;
-        script::<bool>(&page, "document.activeElement.click() ?? true").await;
-        wait_for(&page, "!document.querySelector('dialog[open]')").await;
+        click(page, button).await;
+        wait_for(page, "document.querySelector('dialog[open]')").await;
+        keep_picture(page, &format!("job-live-{}", &button[1..])).await;
+        script::<bool>(page, "document.activeElement.click() ?? true").await;
+        wait_for(page, "!document.querySelector('dialog[open]')").await;
     }
-    assert_eq!((coordinator.0.drained.load(SeqCst), coordinator.0.stopped.load(SeqCst)), (0, 0));
-    script::<bool>(&page, "document.querySelector('#drain').click() ?? true").await;
-    wait_for(&page, "document.querySelector('dialog[open] #drain-yes')").await;
-    click(&page, "#drain-yes").await;
+}
+
+async fn drain_and_stop(page: &Page, coordinator: &FakeCoordinator) {
+    script::<bool>(page, "document.querySelector('#drain').click() ?? true").await;
+    wait_for(page, "document.querySelector('dialog[open] #drain-yes')").await;
+    click(page, "#drain-yes").await;
     wait_for(
-        &page,
+        page,
         "document.querySelector('dialog[open]').textContent.includes('Nothing new begins; what runs')",
     )
     .await;
-    assert_eq!((coordinator.0.drained.load(SeqCst), coordinator.0.stopped.load(SeqCst)), (1, 0));
-    wait_for(&page, "document.querySelector('main').textContent.includes('Nothing new begins: draining')")
+    assert_eq!(coordinator.ended(), (1, 0));
+    wait_for(page, "document.querySelector('main').textContent.includes('Nothing new begins: draining')")
         .await;
     // A drain that takes too long is cut short.
-    script::<bool>(&page, "(document.querySelector('dialog').close(), true)").await;
-    click(&page, "#stop").await;
-    wait_for(&page, "document.querySelector('dialog[open]').textContent.includes('taken back now')").await;
-    click(&page, "#stop-yes").await;
-    wait_for(&page, "document.querySelector('dialog[open]').textContent.includes('What ran is taken back')")
+    script::<bool>(page, "(document.querySelector('dialog').close(), true)").await;
+    click(page, "#stop").await;
+    wait_for(page, "document.querySelector('dialog[open]').textContent.includes('taken back now')").await;
+    click(page, "#stop-yes").await;
+    wait_for(page, "document.querySelector('dialog[open]').textContent.includes('What ran is taken back')")
         .await;
-    assert_eq!((coordinator.0.drained.load(SeqCst), coordinator.0.stopped.load(SeqCst)), (1, 1));
-    assert_no_errors(&page).await;
-
-    // The job ends: the tiles disappear, and the pages report it.
-    let page = open(&chrome, &dashboard, "/sessions").await;
-    wait_for(&page, "document.querySelectorAll('.session').length === 300").await;
-    coordinator.0.gone.store(true, SeqCst);
-    wait_for(&page, "document.querySelector('main [role=status]').textContent.startsWith('Nothing runs')")
-        .await;
-    wait_for(&page, "document.querySelectorAll('.session').length === 0").await;
-    chrome.close().await;
-    dashboard.close().await;
-    serving.abort();
+    assert_eq!(coordinator.ended(), (1, 1));
 }

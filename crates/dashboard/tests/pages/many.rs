@@ -78,6 +78,9 @@ const ANSWERS: &str = r"
     };
 ";
 
+/// The text of the status line, without the thin spaces of its numbers.
+const STATUS: &str = "document.querySelector('main [role=status]')?.textContent.replaceAll('\\u202f', '')";
+
 /// A page with many rows, and times of operations.
 struct TableProbe<'a> {
     page: &'a Page,
@@ -133,6 +136,110 @@ impl TableProbe<'_> {
             "{ids:?}.every((id, row) => document.querySelector(`#row-${{row}}`)?.textContent.includes(id))"
         )
     }
+
+    /// The text of the status line that counts all trajectories.
+    fn label(&self) -> String {
+        format!("{} trajectories", self.rows)
+    }
+
+    async fn until_all_are_counted(&self) {
+        let label = self.label();
+        let deadline = Instant::now() + Duration::from_secs(300);
+        while !script::<bool>(self.page, &format!("{STATUS} === {label:?}")).await {
+            assert!(Instant::now() < deadline, "{:?}", script::<Option<String>>(self.page, STATUS).await);
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    }
+
+    /// By the scroll bar and by keys, through a grid that has the focus from here on.
+    async fn move_through_rows(&self) {
+        for share in [0.5, 1.0, 0.25] {
+            self.scroll_to(share).await;
+        }
+        self.focus().await;
+        let rows = self.rows;
+        self.key("Home", 0).await;
+        self.key("End", rows - 1).await;
+        let fits: u64 =
+            script(self.page, "Math.floor(document.querySelector('.grid-scroll').clientHeight / 34)").await;
+        self.key("PageUp", rows - 1 - fits).await;
+        self.key("ArrowUp", rows - 2 - fits).await;
+        self.key("Home", 0).await;
+        self.key("PageDown", fits).await;
+        self.key("ArrowDown", fits + 1).await;
+    }
+
+    async fn focus(&self) {
+        script::<bool>(self.page, "document.querySelector('[role=grid]').focus() ?? true").await;
+    }
+
+    /// By every heading, in both directions where they differ.
+    async fn sort_by_every_heading(&self) {
+        let sorts: Vec<String> = script(
+            self.page,
+            "[...document.querySelectorAll('.grid-head button')].map((button) => button.id.slice(5))",
+        )
+        .await;
+        assert!(sorts.len() >= 7, "{sorts:?}");
+        for sort in &sorts {
+            let began = Instant::now();
+            click(self.page, &format!("#sort-{sort}")).await;
+            let order =
+                script::<String>(self.page, "new URLSearchParams(location.search).get('order')").await;
+            let condition = self.first_rows(&format!("sort={sort}&order={order}")).await;
+            self.until(&format!("sorted by {sort}, {order}"), began, &condition).await;
+        }
+        for sort in Sort::ALL.iter().filter(|sort| sorts.iter().any(|known| known == sort.as_str())) {
+            is_in_order(self.dashboard, *sort, true, self.rows / 2).await;
+        }
+        is_in_order(self.dashboard, Sort::EndedAt, false, self.rows / 3).await;
+    }
+
+    async fn clear_filters(&self) {
+        click(self.page, ".filters > button").await;
+        wait_for(self.page, &format!("{STATUS} === {:?}", self.label())).await;
+    }
+
+    /// By a field's value, and by text.
+    async fn filter_and_find(&self) {
+        let rows = self.rows;
+        self.clear_filters().await;
+        let began = Instant::now();
+        script::<bool>(self.page, "(() => { const end = document.querySelector('select[name=end]'); end.value = 'browser_dead'; return end.dispatchEvent(new Event('change')); })()").await;
+        self.until("filtered by end", began, &format!("{STATUS}.includes(' of {rows}') && document.querySelector('#row-0')?.textContent.includes('browser dead')")).await;
+        self.clear_filters().await;
+        click(self.page, "#find").await;
+        let began = Instant::now();
+        let last = format!("g{:06}", rows / 4 - 1);
+        write(self.page, &last).await;
+        self.until("found by its id", began, &format!("{STATUS} === '4 of {rows} trajectories'")).await;
+        self.clear_filters().await;
+    }
+
+    /// The first and the very last row open their trajectories, and going back selects them.
+    async fn open_first_and_last(&self) {
+        self.focus().await;
+        for (key, row) in [("Home", 0), ("End", self.rows - 1)] {
+            self.key(key, row).await;
+            let id: String =
+                script(self.page, &format!("document.querySelector('#row-{row} code').textContent")).await;
+            let began = Instant::now();
+            press(self.page, &["Enter"]).await;
+            wait_for(self.page, &format!("document.querySelector('main h1')?.textContent === {id:?}")).await;
+            println!("opened {id}: {:.0?}", began.elapsed());
+            if key == "Home" {
+                wait_for(self.page, "document.querySelector('article.step img')?.naturalWidth === 4").await;
+            }
+            let began = Instant::now();
+            script::<bool>(self.page, "history.back() ?? true").await;
+            self.until(
+                "and back",
+                began,
+                &format!("document.querySelector('#row-{row}.at')?.textContent.includes({id:?})"),
+            )
+            .await;
+        }
+    }
 }
 
 /// Checks that rows of the sorted table are in order, and that those without a value come last.
@@ -181,99 +288,17 @@ async fn look_through(rows: u64, has_all_steps: bool) {
     page.evaluate_on_new_document(format!("{WATCH}{ANSWERS}")).await.unwrap();
     page.goto(dashboard.url("/trajectories")).await.unwrap();
     let look = TableProbe { page: &page, dashboard: &dashboard, rows };
-    let label = format!("{rows} trajectories");
-    let status = "document.querySelector('main [role=status]')?.textContent.replaceAll('\\u202f', '')";
-    let deadline = Instant::now() + Duration::from_secs(300);
-    while !script::<bool>(&page, &format!("{status} === {label:?}")).await {
-        assert!(Instant::now() < deadline, "{:?}", script::<Option<String>>(&page, status).await);
-        tokio::time::sleep(Duration::from_millis(100)).await;
-    }
+    look.until_all_are_counted().await;
     look.until("read and shown", began, &TableProbe::row_is_loaded(0)).await;
     dashboard.wait_until(|head| head["step_files_left"] == 0).await;
     println!("steps summed up: {:.1?}; memory {:.0} MB, {before:.0} MB before", began.elapsed(), resident());
     keep_picture(&page, "trajectories-many").await;
 
-    for share in [0.5, 1.0, 0.25] {
-        look.scroll_to(share).await;
-    }
-    script::<bool>(&page, "document.querySelector('[role=grid]').focus() ?? true").await;
-    look.key("Home", 0).await;
-    look.key("End", rows - 1).await;
-    let fits: u64 =
-        script(&page, "Math.floor(document.querySelector('.grid-scroll').clientHeight / 34)").await;
-    look.key("PageUp", rows - 1 - fits).await;
-    look.key("ArrowUp", rows - 2 - fits).await;
-    look.key("Home", 0).await;
-    look.key("PageDown", fits).await;
-    look.key("ArrowDown", fits + 1).await;
-
-    // Every heading, in both directions where they differ.
-    let sorts: Vec<String> = script(
-        &page,
-        "[...document.querySelectorAll('.grid-head button')].map((button) => button.id.slice(5))",
-    )
-    .await;
-    assert!(sorts.len() >= 7, "{sorts:?}");
-    for sort in &sorts {
-        let began = Instant::now();
-        click(&page, &format!("#sort-{sort}")).await;
-        let order = script::<String>(&page, "new URLSearchParams(location.search).get('order')").await;
-        let condition = look.first_rows(&format!("sort={sort}&order={order}")).await;
-        look.until(&format!("sorted by {sort}, {order}"), began, &condition).await;
-    }
-    for sort in Sort::ALL.iter().filter(|sort| sorts.iter().any(|known| known == sort.as_str())) {
-        is_in_order(&dashboard, *sort, true, rows / 2).await;
-    }
-    is_in_order(&dashboard, Sort::EndedAt, false, rows / 3).await;
-
-    // By a field's value, and by text.
-    click(&page, ".filters > button").await;
-    wait_for(&page, &format!("{status} === {label:?}")).await;
-    let began = Instant::now();
-    script::<bool>(&page, "(() => { const end = document.querySelector('select[name=end]'); end.value = 'browser_dead'; return end.dispatchEvent(new Event('change')); })()").await;
-    look.until("filtered by end", began, &format!("{status}.includes(' of {rows}') && document.querySelector('#row-0')?.textContent.includes('browser dead')")).await;
-    click(&page, ".filters > button").await;
-    wait_for(&page, &format!("{status} === {label:?}")).await;
-    click(&page, "#find").await;
-    let began = Instant::now();
-    let last = format!("g{:06}", rows / 4 - 1);
-    write(&page, &last).await;
-    look.until("found by its id", began, &format!("{status} === '4 of {rows} trajectories'")).await;
-    click(&page, ".filters > button").await;
-    wait_for(&page, &format!("{status} === {label:?}")).await;
-
-    // The very last row opens its trajectory, and going back selects it.
-    script::<bool>(&page, "document.querySelector('[role=grid]').focus() ?? true").await;
-    for (key, row) in [("Home", 0), ("End", rows - 1)] {
-        look.key(key, row).await;
-        let id: String =
-            script(&page, &format!("document.querySelector('#row-{row} code').textContent")).await;
-        let began = Instant::now();
-        press(&page, &["Enter"]).await;
-        wait_for(&page, &format!("document.querySelector('main h1')?.textContent === {id:?}")).await;
-        println!("opened {id}: {:.0?}", began.elapsed());
-        if key == "Home" {
-            wait_for(&page, "document.querySelector('article.step img')?.naturalWidth === 4").await;
-        }
-        let began = Instant::now();
-        script::<bool>(&page, "history.back() ?? true").await;
-        look.until(
-            "and back",
-            began,
-            &format!("document.querySelector('#row-{row}.at')?.textContent.includes({id:?})"),
-        )
-        .await;
-    }
-
-    // The other pages cover all trajectories.
-    for (path, text) in [("/", "Failures by kind"), ("/learning", "By policy version")] {
-        let began = Instant::now();
-        let page = open(&chrome, &dashboard, path).await;
-        wait_for(&page, &format!("document.querySelector('main').textContent.includes({text:?})")).await;
-        println!("{path}: {:.0?}", began.elapsed());
-        assert_no_errors(&page).await;
-        page.close().await.unwrap();
-    }
+    look.move_through_rows().await;
+    look.sort_by_every_heading().await;
+    look.filter_and_find().await;
+    look.open_first_and_last().await;
+    look_at_other_pages(&chrome, &dashboard).await;
     assert_no_errors(&page).await;
     let answers: Vec<usize> = script(&page, "answers").await;
     assert!(answers.len() > 20 && answers.iter().all(|rows| *rows <= ANSWER_MAX), "{answers:?}");
@@ -285,6 +310,18 @@ async fn look_through(rows: u64, has_all_steps: bool) {
     );
     chrome.close().await;
     dashboard.close().await;
+}
+
+/// The other pages cover all trajectories.
+async fn look_at_other_pages(chrome: &TestBrowser, dashboard: &TestDashboard) {
+    for (path, text) in [("/", "Failures by kind"), ("/learning", "By policy version")] {
+        let began = Instant::now();
+        let page = open(chrome, dashboard, path).await;
+        wait_for(&page, &format!("document.querySelector('main').textContent.includes({text:?})")).await;
+        println!("{path}: {:.0?}", began.elapsed());
+        assert_no_errors(&page).await;
+        page.close().await.unwrap();
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -36,41 +36,44 @@ pub async fn assert_no_errors(page: &Page) {
     assert!(script::<bool>(page, "window.pwned === undefined").await, "hostile text ran");
 }
 
+/// Each page, the name of its pictures, and what it says.
+const EXPECTED: [(&str, &str, &[&str]); 5] = [
+    (
+        "/",
+        "overview",
+        &[
+            "Trajectories per GPU-hour",
+            "session-bound",
+            "Failures by kind",
+            "browser dead",
+            "Cost per trajectory",
+        ],
+    ),
+    ("/trajectories", "trajectories", &["244 trajectories", "find-the-invoice"]),
+    (
+        "/trajectory/test-g000001-s2-a0",
+        "trajectory",
+        &["The same task under the same draw", "click_element", "tokens, mean log-prob"],
+    ),
+    ("/learning", "learning", &["By policy version", "Kept and left out by a trainer", "book-a-table"]),
+    (
+        "/job",
+        "job",
+        &[
+            "The ledger of GPU-hours",
+            "no work",
+            "Tables",
+            "Plan against measurement",
+            "had the policy answered at once",
+        ],
+    ),
+];
+
 #[tokio::test(flavor = "multi_thread")]
 async fn every_page_shows_its_figures_in_light_and_in_dark() {
     let dashboard = TestDashboard::night_run().await;
     let chrome = TestBrowser::start().await;
-    for (path, name, expected) in [
-        (
-            "/",
-            "overview",
-            &[
-                "Trajectories per GPU-hour",
-                "session-bound",
-                "Failures by kind",
-                "browser dead",
-                "Cost per trajectory",
-            ][..],
-        ),
-        ("/trajectories", "trajectories", &["244 trajectories", "find-the-invoice"]),
-        (
-            "/trajectory/test-g000001-s2-a0",
-            "trajectory",
-            &["The same task under the same draw", "click_element", "tokens, mean log-prob"],
-        ),
-        ("/learning", "learning", &["By policy version", "Kept and left out by a trainer", "book-a-table"]),
-        (
-            "/job",
-            "job",
-            &[
-                "The ledger of GPU-hours",
-                "no work",
-                "Tables",
-                "Plan against measurement",
-                "had the policy answered at once",
-            ],
-        ),
-    ] {
+    for (path, name, expected) in EXPECTED {
         let page = open(&chrome, &dashboard, path).await;
         for dark in [false, true] {
             let scheme = MediaFeature::new("prefers-color-scheme", if dark { "dark" } else { "light" });
@@ -85,17 +88,7 @@ async fn every_page_shows_its_figures_in_light_and_in_dark() {
             assert_eq!(paper == "rgb(19, 23, 21)", dark, "{path}: {paper}");
             keep_picture(&page, &format!("{name}-{}", if dark { "dark" } else { "light" })).await;
         }
-        // The smallest supported width: nothing is cut off.
-        let overflow: i64 = script(&page, "document.documentElement.scrollWidth - innerWidth").await;
-        assert!(overflow <= 0, "{path}: {overflow} pixels too wide at 1280");
-        let width = chromiumoxide::cdp::browser_protocol::emulation::SetDeviceMetricsOverrideParams::new(
-            1024, 800, 1.0, false,
-        );
-        page.execute(width).await.unwrap();
-        let overflow: i64 = script(&page, "document.documentElement.scrollWidth - innerWidth").await;
-        assert!(overflow <= 0, "{path}: {overflow} pixels too wide at 1024");
-        let cut: Vec<String> = script(&page, "[...document.querySelectorAll('.chart text')].filter((text) => { const box = text.getBBox(); return box.x < 0 || box.x + box.width > 640; }).map((text) => text.textContent)").await;
-        assert!(cut.is_empty(), "{path}: cut off at the edge of a chart: {cut:?}");
+        check_widths(&page, path).await;
         keep_picture(&page, &format!("{name}-1024")).await;
         assert!(
             script::<bool>(&page, CONTRAST).await,
@@ -112,6 +105,20 @@ async fn every_page_shows_its_figures_in_light_and_in_dark() {
     }
     chrome.close().await;
     dashboard.close().await;
+}
+
+/// Nothing is cut off, down to 1,024 pixels, the smallest supported width, which the page keeps.
+async fn check_widths(page: &Page, path: &str) {
+    let overflow: i64 = script(page, "document.documentElement.scrollWidth - innerWidth").await;
+    assert!(overflow <= 0, "{path}: {overflow} pixels too wide at 1280");
+    let width = chromiumoxide::cdp::browser_protocol::emulation::SetDeviceMetricsOverrideParams::new(
+        1024, 800, 1.0, false,
+    );
+    page.execute(width).await.unwrap();
+    let overflow: i64 = script(page, "document.documentElement.scrollWidth - innerWidth").await;
+    assert!(overflow <= 0, "{path}: {overflow} pixels too wide at 1024");
+    let cut: Vec<String> = script(page, "[...document.querySelectorAll('.chart text')].filter((text) => { const box = text.getBBox(); return box.x < 0 || box.x + box.width > 640; }).map((text) => text.textContent)").await;
+    assert!(cut.is_empty(), "{path}: cut off at the edge of a chart: {cut:?}");
 }
 
 /// WCAG 2.1: contrast of text and background, 4.5:1, or 3:1 for large text. Gradients and pictures

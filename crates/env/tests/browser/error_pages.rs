@@ -36,17 +36,17 @@ fn goto(url: &str) -> Action {
 }
 
 /// The expected final page.
-#[derive(Debug)]
-enum ExpectedPage<'a> {
+#[derive(Debug, Clone)]
+enum ExpectedPage {
     /// The page of the task.
     Task,
     /// A page that is not the task's.
     Other,
     /// The error page of an address, and who caused it.
-    Error(&'a str, FaultOwner),
+    Error(&'static str, FaultOwner),
 }
 
-async fn check(name: &str, environment: &mut Box<dyn Environment>, want: &ExpectedPage<'_>) {
+async fn check(name: &str, environment: &mut Box<dyn Environment>, want: &ExpectedPage) {
     let evidence = environment.evidence().await.unwrap_or_else(|| panic!("{name}: no evidence"));
     let json = evidence.probe_json.unwrap_or_else(|| panic!("{name}: no report"));
     let want = match want {
@@ -65,38 +65,21 @@ async fn page(fixture: &BrowserFixture, clock: PageClock) -> Box<dyn Environment
     fixture.page_with(BODY, change).await
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_error_page_that_the_policy_led_to_is_its_own_doing() {
-    // With marks and accessibility text, so that both are also queried on error pages.
-    let fixture = fixture_with(
-        |file| {
-            file.marks = true;
-            file.axtree = true;
-        },
-        vec![],
-    )
-    .await;
-    for (name, text) in [("file.zip", "zip"), ("file.txt", "text")] {
-        std::fs::write(fixture.folder.path().join(name), text).unwrap();
-    }
-    let tls = "https://page.test/";
-    let own = "http://page.test/file.txt";
-    let by_policy = |url| ExpectedPage::Error(url, FaultOwner::Policy);
-    let tab = |url: &str| Action::OpenTab { url: url.into() };
-    let several = vec![link(0), Action::Wait { seconds: 1 }];
-    let acted_on = vec![
-        goto(tls),
-        link(0),
-        Action::scroll(ScrollDirection::Down),
-        Action::Write { into: Some(at(50.0, 50.0)), content: "a".into(), press_enter: true },
-        Action::press("Enter".to_owned()),
-        Action::drag(at(40.0, 50.0), at(240.0, 150.0)),
-        Action::Wait { seconds: 1 },
-        Action::Refresh,
-    ];
+const TLS: &str = "https://page.test/";
+/// An address of the task's site.
+const OWN: &str = "http://page.test/file.txt";
+
+/// A name, actions on the page of the task, and the page that they lead to.
+type ErrorPageCase = (&'static str, Vec<Action>, ExpectedPage);
+
+fn by_policy(url: &'static str) -> ExpectedPage {
+    ExpectedPage::Error(url, FaultOwner::Policy)
+}
+
+fn addresses() -> Vec<ErrorPageCase> {
     let long = format!("http://page.test/?q={}", "x".repeat(100_000));
-    let cases: Vec<(&str, Vec<Action>, ExpectedPage)> = vec![
-        ("an address over tls", vec![goto(tls)], by_policy(tls)),
+    vec![
+        ("an address over tls", vec![goto(TLS)], by_policy(TLS)),
         ("tls of a page's path", vec![goto("https://page.test/a?b#c")], by_policy("https://page.test/a?b#c")),
         ("http to the port of tls", vec![goto("http://page.test:443/")], ExpectedPage::Other),
         ("tls to the port of http", vec![goto("https://page.test:80/")], by_policy("https://page.test:80/")),
@@ -109,6 +92,13 @@ async fn an_error_page_that_the_policy_led_to_is_its_own_doing() {
         ("a page that is not there", vec![goto("http://page.test/nowhere")], ExpectedPage::Other),
         ("a user name", vec![goto("http://u:p@page.test/")], ExpectedPage::Task),
         ("an address that is too long", vec![goto(&long)], ExpectedPage::Other),
+    ]
+}
+
+/// The links and forms of the page, and its script.
+fn links() -> Vec<ErrorPageCase> {
+    let several = vec![link(0), Action::Wait { seconds: 1 }];
+    vec![
         ("a download", vec![link(5)], ExpectedPage::Task),
         ("a link over tls", vec![link(0)], by_policy("https://page.test/x")),
         ("a link with a user name", vec![link(1)], ExpectedPage::Other),
@@ -123,26 +113,60 @@ async fn an_error_page_that_the_policy_led_to_is_its_own_doing() {
             by_policy("https://page.test/late"),
         ),
         ("one of several actions", vec![Action::Several(several)], by_policy("https://page.test/x")),
+    ]
+}
+
+/// Tabs, the history, and actions on an error page.
+fn tabs_and_history() -> Vec<ErrorPageCase> {
+    let tab = |url: &str| Action::OpenTab { url: url.into() };
+    let acted_on = vec![
+        goto(TLS),
+        link(0),
+        Action::scroll(ScrollDirection::Down),
+        Action::Write { into: Some(at(50.0, 50.0)), content: "a".into(), press_enter: true },
+        Action::press("Enter".to_owned()),
+        Action::drag(at(40.0, 50.0), at(240.0, 150.0)),
+        Action::Wait { seconds: 1 },
+        Action::Refresh,
+    ];
+    vec![
         ("a new tab", vec![link(2)], by_policy("https://page.test/new")),
         ("a tab of its own", vec![tab("https://page.test/tab")], by_policy("https://page.test/tab")),
-        ("another tab than the one", vec![tab(tls), Action::SelectTab { index: 0 }], ExpectedPage::Task),
+        ("another tab than the one", vec![tab(TLS), Action::SelectTab { index: 0 }], ExpectedPage::Task),
         (
             "the tab again",
-            vec![tab(tls), Action::SelectTab { index: 0 }, Action::SelectTab { index: 1 }],
-            by_policy(tls),
+            vec![tab(TLS), Action::SelectTab { index: 0 }, Action::SelectTab { index: 1 }],
+            by_policy(TLS),
         ),
-        ("back to it", vec![goto(tls), goto(own), Action::GoBack], by_policy(tls)),
-        ("back from it", vec![goto(tls), Action::GoBack], ExpectedPage::Task),
-        ("forward to it", vec![goto(tls), Action::GoBack, Action::GoForward], by_policy(tls)),
-        ("acting on it", acted_on, by_policy(tls)),
-        ("from it to the task", vec![goto(tls), Action::Restart], ExpectedPage::Task),
+        ("back to it", vec![goto(TLS), goto(OWN), Action::GoBack], by_policy(TLS)),
+        ("back from it", vec![goto(TLS), Action::GoBack], ExpectedPage::Task),
+        ("forward to it", vec![goto(TLS), Action::GoBack, Action::GoForward], by_policy(TLS)),
+        ("acting on it", acted_on, by_policy(TLS)),
+        ("from it to the task", vec![goto(TLS), Action::Restart], ExpectedPage::Task),
         // The farm answers this address with a page; the browser alone would not send a form again.
         (
             "back to a form that was sent",
-            vec![link(4), goto(own), Action::GoBack],
+            vec![link(4), goto(OWN), Action::GoBack],
             by_policy("http://page.test/posted"),
         ),
-    ];
+    ]
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_error_page_that_the_policy_led_to_is_its_own_doing() {
+    // With marks and accessibility text, so that both are also queried on error pages.
+    let fixture = fixture_with(
+        |file| {
+            file.marks = true;
+            file.axtree = true;
+        },
+        vec![],
+    )
+    .await;
+    for (name, text) in [("file.zip", "zip"), ("file.txt", "text")] {
+        std::fs::write(fixture.folder.path().join(name), text).unwrap();
+    }
+    let cases = [addresses(), links(), tabs_and_history()].concat();
     for (name, actions, want) in &cases {
         let mut environment = page(&fixture, PageClock::Real).await;
         for action in actions {
@@ -168,8 +192,8 @@ async fn an_error_page_that_the_policy_led_to_is_its_own_doing() {
     }
     // The end comes while the page still loads.
     let mut environment = page(&fixture, PageClock::Real).await;
-    environment.act(&goto(tls)).await.unwrap();
-    check("before it settles", &mut environment, &by_policy(tls)).await;
+    environment.act(&goto(TLS)).await.unwrap();
+    check("before it settles", &mut environment, &by_policy(TLS)).await;
     environment.close().await;
     fixture.close().await;
 }

@@ -100,12 +100,7 @@ async fn a_browser_takes_its_libraries_and_fonts_from_the_folders_of_the_job() {
     assert!(error.contains(&want), "{error}");
 
     fs::copy(system_library(NEEDED), libraries.join(RENAMED)).unwrap();
-    let fonts = base.join("fonts.conf");
-    let cache = base.join("cache").display().to_string();
-    let system = "<include ignore_missing=\"yes\">/etc/fonts/fonts.conf</include>";
-    let text =
-        format!("<?xml version=\"1.0\"?><fontconfig>{system}<cachedir>{cache}</cachedir></fontconfig>");
-    fs::write(&fonts, text).unwrap();
+    let fonts = write_fonts(base);
     let inherited = std::env::var("LD_LIBRARY_PATH").ok();
     let fixture = fixture_with(
         |file| {
@@ -116,23 +111,7 @@ async fn a_browser_takes_its_libraries_and_fonts_from_the_folders_of_the_job() {
     )
     .await;
     let page_environment = fixture.page("<p>here</p>").await;
-    let processes: Vec<(u32, String)> = commands()
-        .into_iter()
-        .filter(|(_, command)| command.starts_with(&program.display().to_string()))
-        .collect();
-    let is_renderer = |command: &String| command.contains("--type=renderer");
-    assert!(processes.iter().any(|(_, command)| is_renderer(command)), "{processes:?}");
-    let mine = format!("furrow-env-{}-", std::process::id());
-    assert!(processes.iter().any(|(_, command)| command.contains(&mine) && !command.contains("--type=")));
-    let mapped = libraries.join(RENAMED).display().to_string();
-    for (pid, command) in &processes {
-        let maps = fs::read_to_string(format!("/proc/{pid}/maps")).unwrap();
-        assert!(maps.lines().any(|line| line.ends_with(&mapped)), "{command} does not map {mapped}");
-        // All other libraries are the system's: the change of user on the way removed nothing.
-        assert!(!maps.contains(&format!("/{NEEDED}")), "{command} maps the system's {NEEDED}, too");
-        assert!(!command.contains("--no-sandbox"), "{command}");
-    }
-    let browser = processes.iter().find(|(_, command)| command.contains(&mine)).unwrap().0;
+    let browser = check_processes(&program, &libraries);
     let environment = environment(browser);
     for want in [
         format!("LD_LIBRARY_PATH={}:{}", empty.display(), libraries.display()),
@@ -153,4 +132,37 @@ async fn a_browser_takes_its_libraries_and_fonts_from_the_folders_of_the_job() {
         libraries.join("libc.so.6").display()
     );
     assert!(error.starts_with(&want), "{error}");
+}
+
+/// A Fontconfig file that adds a cache of its own to the system's fonts.
+fn write_fonts(base: &Path) -> PathBuf {
+    let fonts = base.join("fonts.conf");
+    let cache = base.join("cache").display().to_string();
+    let system = "<include ignore_missing=\"yes\">/etc/fonts/fonts.conf</include>";
+    let text =
+        format!("<?xml version=\"1.0\"?><fontconfig>{system}<cachedir>{cache}</cachedir></fontconfig>");
+    fs::write(&fonts, text).unwrap();
+    fonts
+}
+
+/// Checks that every process of the program maps the renamed library from the folder; returns the
+/// pid of this worker's browser.
+fn check_processes(program: &Path, libraries: &Path) -> u32 {
+    let processes: Vec<(u32, String)> = commands()
+        .into_iter()
+        .filter(|(_, command)| command.starts_with(&program.display().to_string()))
+        .collect();
+    let is_renderer = |command: &String| command.contains("--type=renderer");
+    assert!(processes.iter().any(|(_, command)| is_renderer(command)), "{processes:?}");
+    let mine = format!("furrow-env-{}-", std::process::id());
+    assert!(processes.iter().any(|(_, command)| command.contains(&mine) && !command.contains("--type=")));
+    let mapped = libraries.join(RENAMED).display().to_string();
+    for (pid, command) in &processes {
+        let maps = fs::read_to_string(format!("/proc/{pid}/maps")).unwrap();
+        assert!(maps.lines().any(|line| line.ends_with(&mapped)), "{command} does not map {mapped}");
+        // All other libraries are the system's: the change of user on the way removed nothing.
+        assert!(!maps.contains(&format!("/{NEEDED}")), "{command} maps the system's {NEEDED}, too");
+        assert!(!command.contains("--no-sandbox"), "{command}");
+    }
+    processes.iter().find(|(_, command)| command.contains(&mine)).unwrap().0
 }

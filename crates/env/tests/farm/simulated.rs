@@ -85,11 +85,9 @@ fn goto(url: &str) -> PolicyBehaviour {
 }
 
 #[tokio::test]
-async fn every_end_has_its_name() {
+async fn ends_that_the_policy_causes_have_their_names() {
     use OutcomeName::*;
-    let fault = |crash, hang, death| SimConfig { faults: FaultRates { crash, hang, death }, ..sim_config() };
-    let farms = SimConfig { settle: Duration::from_secs(3600), ..sim_config() };
-    let cases = [
+    for case in [
         case(PolicyBehaviour::Click, EndKind::Done, 4),
         EndCase {
             outcome: Some(Answered),
@@ -113,6 +111,17 @@ async fn every_end_has_its_name() {
         EndCase { outcome: Some(Ok), ..case(goto("http://sim.test/page"), EndKind::MaxSteps, 20) },
         EndCase { task: |task| task.max_steps = 2, ..case(PolicyBehaviour::Click, EndKind::MaxSteps, 2) },
         case(PolicyBehaviour::ContextFull, EndKind::ContextFull, 0),
+    ] {
+        check_end(case).await;
+    }
+}
+
+#[tokio::test]
+async fn ends_that_the_farm_causes_have_their_names() {
+    use OutcomeName::*;
+    let fault = |crash, hang, death| SimConfig { faults: FaultRates { crash, hang, death }, ..sim_config() };
+    let farms = SimConfig { settle: Duration::from_secs(3600), ..sim_config() };
+    for case in [
         EndCase {
             config: fault(0.0, 1.0, 0.0),
             outcome: Some(PageHang),
@@ -149,30 +158,28 @@ async fn every_end_has_its_name() {
             reason: "10.0.0.1",
             ..case(PolicyBehaviour::Click, EndKind::EnvCrash, 0)
         },
-    ];
-    for case in cases {
-        let policy = StubPolicy::new(case.behaviour.clone()).serve(0);
-        let mut assigned = assignment(0, policy.address);
-        (case.task)(&mut assigned.task);
-        let farm = Farm::simulated(config(), case.config, vec![assigned]);
-        farm.finished(1).await;
-        let (ending, steps) =
-            farm.book.read(|book| (book.ending(&name(0)).unwrap(), book.recorded(&name(0))));
-        let what = format!("{:?} ended {:?}: {}", case.behaviour, ending.end, ending.reason);
-        assert_eq!(
-            (ending.end, ending.steps, steps.len() as u32),
-            (case.end, case.steps, case.steps),
-            "{what}"
-        );
-        assert_eq!(ending.evidence.is_some(), case.has_evidence, "{what}");
-        assert!(ending.reason.contains(case.reason), "{what}");
-        if let Some(outcome) = case.outcome {
-            assert_eq!(steps.last().unwrap().outcome.name, outcome, "{what}");
-        }
-        let answer = ending.evidence.and_then(|evidence| evidence.answer);
-        assert_eq!(answer.as_deref(), (case.end == EndKind::Answered).then_some("42"), "{what}");
-        assert_eq!(farm.end().await.acknowledged, 1, "{what}");
+    ] {
+        check_end(case).await;
     }
+}
+
+async fn check_end(case: EndCase) {
+    let policy = StubPolicy::new(case.behaviour.clone()).serve(0);
+    let mut assigned = assignment(0, policy.address);
+    (case.task)(&mut assigned.task);
+    let farm = Farm::simulated(config(), case.config, vec![assigned]);
+    farm.finished(1).await;
+    let (ending, steps) = farm.book.read(|book| (book.ending(&name(0)).unwrap(), book.recorded(&name(0))));
+    let what = format!("{:?} ended {:?}: {}", case.behaviour, ending.end, ending.reason);
+    assert_eq!((ending.end, ending.steps, steps.len() as u32), (case.end, case.steps, case.steps), "{what}");
+    assert_eq!(ending.evidence.is_some(), case.has_evidence, "{what}");
+    assert!(ending.reason.contains(case.reason), "{what}");
+    if let Some(outcome) = case.outcome {
+        assert_eq!(steps.last().unwrap().outcome.name, outcome, "{what}");
+    }
+    let answer = ending.evidence.and_then(|evidence| evidence.answer);
+    assert_eq!(answer.as_deref(), (case.end == EndKind::Answered).then_some("42"), "{what}");
+    assert_eq!(farm.end().await.acknowledged, 1, "{what}");
 }
 
 #[tokio::test]

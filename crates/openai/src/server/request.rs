@@ -610,7 +610,7 @@ mod tests {
     }
 
     #[test]
-    fn unsupported_keys_are_refused_by_name() {
+    fn supported_keys_and_neutral_values_of_others_are_accepted() {
         let fine = [
             ("n", json!(1)),
             ("n", Value::Null),
@@ -631,6 +631,10 @@ mod tests {
         for (key, value) in fine {
             check(key, value, None);
         }
+    }
+
+    #[test]
+    fn unsupported_keys_are_refused_by_name() {
         let wrong = [
             ("n", json!(2)),
             ("temperature", json!("hot")),
@@ -667,6 +671,14 @@ mod tests {
         for (key, value) in wrong {
             check(key, value, Some(key));
         }
+        let both = json!({ "model": "m", "messages": [{ "role": "user", "content": "" }], "max_tokens": 2, "max_completion_tokens": 3 });
+        assert_eq!(read(&both).unwrap_err().param.as_deref(), Some("max_tokens"));
+        let least = read(&with("top_p", json!(0))).unwrap_err();
+        assert_eq!(least.message, "top_p must be a number above 0 and at most 1");
+    }
+
+    #[test]
+    fn a_refused_response_format_names_the_part_that_is_wrong() {
         check("response_format", json!({ "type": "xml" }), Some("response_format.type"));
         check("response_format", json!({ "type": "json_schema" }), Some("response_format.json_schema"));
         check(
@@ -674,8 +686,10 @@ mod tests {
             json!({ "type": "json_schema", "json_schema": { "name": "n" } }),
             Some("response_format.json_schema.schema"),
         );
-        let both = json!({ "model": "m", "messages": [{ "role": "user", "content": "" }], "max_tokens": 2, "max_completion_tokens": 3 });
-        assert_eq!(read(&both).unwrap_err().param.as_deref(), Some("max_tokens"));
+    }
+
+    #[test]
+    fn logprobs_are_for_free_text_with_up_to_20_alternatives() {
         for (top, format, want) in [
             (Value::Null, json!({ "type": "text" }), Some(0)),
             (json!(0), Value::Null, Some(0)),
@@ -688,8 +702,6 @@ mod tests {
             assert_eq!(read(&payload).ok().map(|read| read.logprobs), want.map(Some), "{payload}");
         }
         assert_eq!(read(&with("logprobs", json!(false))).unwrap().logprobs, None);
-        let least = read(&with("top_p", json!(0))).unwrap_err();
-        assert_eq!(least.message, "top_p must be a number above 0 and at most 1");
     }
 
     #[test]

@@ -98,6 +98,19 @@ impl ServeFile {
         if self.listen.is_empty() {
             return Ok(None);
         }
+        let mut wrong = self.limit_problems();
+        wrong.extend(self.model_problems(kind));
+        match self.listen_address() {
+            Ok(listen) if wrong.is_empty() => Ok(Some(self.into_config(listen, checkpoint))),
+            Ok(_) => Err(wrong),
+            Err(problem) => {
+                wrong.push(problem);
+                Err(wrong)
+            }
+        }
+    }
+
+    fn limit_problems(&self) -> Vec<String> {
         let hour = 3_600_000;
         let mut wrong: Vec<String> = [
             ("sessions_max", u64::from(self.sessions_max), 1, 10_000),
@@ -122,6 +135,11 @@ impl ServeFile {
                 self.requests_max, self.sessions_max
             ));
         }
+        wrong
+    }
+
+    fn model_problems(&self, kind: &str) -> Vec<String> {
+        let mut wrong = Vec::new();
         if self.model.chars().count() > MODEL_CHARS_MAX || self.model.chars().any(char::is_control) {
             wrong.push(format!(
                 "policy.serve.model: {:?}; use a name of at most {MODEL_CHARS_MAX} characters without control characters",
@@ -133,42 +151,46 @@ impl ServeFile {
                 "policy.serve.listen: policy.kind = {kind:?} has no model to serve; set policy.kind = \"model\""
             ));
         }
-        let listen = self.listen.parse::<SocketAddr>();
-        match &listen {
-            Err(_) => {
-                let listen: String = self.listen.chars().take(80).collect();
-                wrong.push(format!(
-                    "policy.serve.listen: {listen:?}; use an address and a port, such as 127.0.0.1:8000, 0.0.0.0:8000 or [::1]:0"
-                ));
-            }
-            Ok(address) if !address.ip().is_loopback() && self.token_file.is_none() => wrong.push(format!(
+        wrong
+    }
+
+    fn listen_address(&self) -> Result<SocketAddr, String> {
+        let address: SocketAddr = self.listen.parse().map_err(|_| {
+            let listen: String = self.listen.chars().take(80).collect();
+            format!(
+                "policy.serve.listen: {listen:?}; use an address and a port, such as 127.0.0.1:8000, 0.0.0.0:8000 or [::1]:0"
+            )
+        })?;
+        if !address.ip().is_loopback() && self.token_file.is_none() {
+            return Err(format!(
                 "policy.serve.listen: {address} accepts connections from other machines and needs a token; set policy.serve.token_file"
-            )),
-            Ok(_) => {}
+            ));
         }
+        Ok(address)
+    }
+
+    /// The values as they are used. The caller has checked all of them.
+    fn into_config(self, listen: SocketAddr, checkpoint: &Path) -> ServeConfig {
         let name = || {
             checkpoint.file_name().map_or_else(|| "furrow".into(), |name| name.to_string_lossy().into_owned())
         };
-        match listen {
-            Ok(listen) if wrong.is_empty() => Ok(Some(ServeConfig {
-                listen,
-                token_file: self.token_file,
-                model: if self.model.is_empty() { name() } else { self.model },
-                sessions_max: self.sessions_max,
-                requests_max: self.requests_max as usize,
-                queue_max: self.queue_max as usize,
-                connections_max: self.connections_max as usize,
-                body_bytes_max: self.body_bytes_max as usize,
-                limits: ChatLimits {
-                    messages_max: self.messages_max as usize,
-                    images_max: self.images_max as usize,
-                    image_bytes_max: self.image_bytes_max as usize,
-                    max_tokens: self.max_tokens,
-                },
-                deadline: Duration::from_millis(self.deadline_millis),
-                idle: Duration::from_millis(self.idle_millis),
-            })),
-            _ => Err(wrong),
+        ServeConfig {
+            listen,
+            token_file: self.token_file,
+            model: if self.model.is_empty() { name() } else { self.model },
+            sessions_max: self.sessions_max,
+            requests_max: self.requests_max as usize,
+            queue_max: self.queue_max as usize,
+            connections_max: self.connections_max as usize,
+            body_bytes_max: self.body_bytes_max as usize,
+            limits: ChatLimits {
+                messages_max: self.messages_max as usize,
+                images_max: self.images_max as usize,
+                image_bytes_max: self.image_bytes_max as usize,
+                max_tokens: self.max_tokens,
+            },
+            deadline: Duration::from_millis(self.deadline_millis),
+            idle: Duration::from_millis(self.idle_millis),
         }
     }
 }

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
 use std::time::Instant;
 
 use furrow_cuda::backend::{self as cuda, CudaOpenError};
@@ -27,7 +28,7 @@ use super::{CurrentWeights, EngineEnd, ModelPolicy, ModelShared};
 use crate::config::{BackendChoice, ModelConfig};
 use crate::constrain::ConstraintError;
 use crate::conversation::RebuildMode;
-use crate::engine::{Engine, EngineSettings, SettingsMismatch, SwapSettings};
+use crate::engine::{Engine, EngineEvent, EngineSettings, SettingsMismatch, SwapSettings};
 use crate::prompt;
 
 /// Capacity of the channel to the engine. A session has an open, a step and a close in it at most.
@@ -138,48 +139,71 @@ impl ModelPolicy {
         let model = checkpoint.config().clone();
         let unfit = |problems| ModelError::Unfit { dir: dir(), problems };
         template.tokenizer().fits(&model, embedding_rows).map_err(unfit)?;
-        let hashes = PolicyHashes {
-            weights: None,
-            tokenizer: Some(hex(template.tokenizer().sha256())),
-            template: Some(hex(template.sha256())),
-            grammar: None,
-            processor: Some(processor_sha256(&vision, config)),
-        };
-        let vocabulary = model.text.vocabulary;
         let version = PolicyVersion(0);
         let settings = settings(config, &model, (version, named.vision));
         let capacity = capacity(config, &settings, &vision, model.text.hidden);
-        let backend = match (&config.backend, gpu) {
-            (BackendChoice::Cuda(_, options), Some(gpu)) => {
-                open_on_gpu(&checkpoint, capacity, *options, gpu)?
-            }
-            _ => {
-                let weights = ModelWeights::of(&checkpoint, &team, &mut progress()).map_err(refused)?;
-                let cpu = CpuBackend::open(weights, capacity, config.threads, config.compute);
-                Box::new(cpu.map_err(ModelError::Backend)?)
-            }
+        let backend = match gpu {
+            Some((gpu, options)) => open_on_gpu(&checkpoint, capacity, options, gpu)?,
+            None => open_on_cpu(config, &checkpoint, capacity, &team)?,
         };
         drop((checkpoint, team));
-        let (drop_queue, mut retired) = mpsc::channel(RETIRED_MAX);
-        let engine = Engine::new(backend, settings)?.retire_weights_to(drop_queue);
+        let engine = Engine::new(backend, settings)?;
         let audit = DriftAudit::of(config.audit_share);
-        // An audit needs a session too, and must not use one that was promised to a trajectory.
-        let sessions_max = engine.sessions_max() - u32::from(audit.is_some());
-        if sessions_max == 0 {
-            return Err(ModelError::NoSessionForAudit { share: config.audit_share });
-        }
-        let all = sessions_max;
-        let Some(sessions_max) =
-            all.checked_sub(config.chat_sessions).filter(|sessions_max| *sessions_max > 0)
-        else {
-            return Err(ModelError::NoSessionsForChats {
-                chat_sessions: config.chat_sessions,
-                sessions_max: all,
-            });
-        };
+        let sessions_max = sessions_for_trajectories(config, engine.sessions_max(), audit.is_some())?;
         if config.chat_sessions > 0 && !template.has_chat() {
             return Err(ModelError::NoChat);
         }
+        let EngineThreads { events, ended, threads } = EngineThreads::start(engine)?;
+        let vocabulary = model.text.vocabulary;
+        let hashes = part_hashes(config, &template, &vision);
+        let shared = ModelShared {
+            events,
+            ended,
+            sessions: AtomicU64::new(0),
+            delimiters: marks,
+            allowed_ids: without_placeholder(vocabulary, vision.image_token),
+            vision,
+            resample: config.resample,
+            rules: config.constrain.clone(),
+            constraints: Mutex::default(),
+            schemas: Default::default(),
+            vocabulary,
+            embedding_rows,
+            context_tokens_max: settings.context_tokens_max,
+            rebuild_mode: rebuild_mode(&config.backend),
+            on_swap: config.swaps.on_swap,
+            audit,
+            current_weights: Mutex::new(CurrentWeights { version, weights_sha256: named.weights }),
+            template,
+        };
+        let opened = Self {
+            shared: Arc::new(shared),
+            hashes,
+            sessions_max,
+            loader: Arc::new(WeightUpdateLoader::of(config)),
+            swap_lock: tokio::sync::Mutex::default(),
+            threads: Mutex::new(threads),
+        };
+        // Reports a grammar that cannot be enforced before the first session.
+        opened.shared.constraint(&spec.grammar, spec.sampling.max_tokens)?;
+        tracing::info!(checkpoint = %config.checkpoint.display(), sessions_max, "model loaded");
+        Ok(opened)
+    }
+}
+
+/// An engine that runs on a thread of its own.
+struct EngineThreads {
+    events: mpsc::Sender<EngineEvent>,
+    /// Why the engine ended; `None` while it runs.
+    ended: watch::Receiver<Option<EngineEnd>>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl EngineThreads {
+    /// Starts the engine, and a thread that frees the weights it retires.
+    fn start(engine: Engine) -> Result<Self, ModelError> {
+        let (drop_queue, mut retired) = mpsc::channel(RETIRED_MAX);
+        let engine = engine.retire_weights_to(drop_queue);
         let (events, mut receiver) = mpsc::channel(EVENTS_MAX);
         let (ending, ended) = watch::channel(None);
         let running = std::thread::Builder::new().name("furrow-engine".into());
@@ -195,44 +219,47 @@ impl ModelPolicy {
         // Ends with the engine, which holds the sender.
         let retiring = retiring.spawn(move || while retired.blocking_recv().is_some() {});
         let retiring = retiring.map_err(ModelError::Thread)?;
-        let shared = ModelShared {
-            events,
-            ended,
-            sessions: AtomicU64::new(0),
-            delimiters: marks,
-            allowed_ids: without_placeholder(vocabulary, vision.image_token),
-            vision,
-            resample: config.resample,
-            rules: config.constrain.clone(),
-            constraints: Mutex::default(),
-            schemas: Default::default(),
-            vocabulary,
-            embedding_rows,
-            context_tokens_max: settings.context_tokens_max,
-            rebuild_mode: match &config.backend {
-                BackendChoice::Cpu => RebuildMode::AtOnce,
-                // The last bits of a row depend on the span it ran in, so decoded tokens run one by
-                // one again.
-                BackendChoice::Cuda(_, options) if options.deterministic => RebuildMode::AsDecoded,
-                BackendChoice::Cuda(..) => RebuildMode::AtOnce,
-            },
-            on_swap: config.swaps.on_swap,
-            audit,
-            current_weights: Mutex::new(CurrentWeights { version, weights_sha256: named.weights }),
-            template,
-        };
-        let opened = Self {
-            shared: Arc::new(shared),
-            hashes,
-            sessions_max,
-            loader: Arc::new(WeightUpdateLoader::of(config)),
-            swap_lock: tokio::sync::Mutex::default(),
-            threads: Mutex::new(vec![engine, retiring]),
-        };
-        // Reports a grammar that cannot be enforced before the first session.
-        opened.shared.constraint(&spec.grammar, spec.sampling.max_tokens)?;
-        tracing::info!(checkpoint = %config.checkpoint.display(), sessions_max, "model loaded");
-        Ok(opened)
+        Ok(Self { events, ended, threads: vec![engine, retiring] })
+    }
+}
+
+/// Sessions that trajectories may use: those of the engine without the audit's and those of chats.
+fn sessions_for_trajectories(
+    config: &ModelConfig,
+    engine_sessions: u32,
+    has_audit: bool,
+) -> Result<u32, ModelError> {
+    // An audit needs a session too, and must not use one that was promised to a trajectory.
+    let sessions_max = engine_sessions - u32::from(has_audit);
+    if sessions_max == 0 {
+        return Err(ModelError::NoSessionForAudit { share: config.audit_share });
+    }
+    let chat_sessions = config.chat_sessions;
+    match sessions_max.checked_sub(chat_sessions) {
+        Some(left) if left > 0 => Ok(left),
+        _ => Err(ModelError::NoSessionsForChats { chat_sessions, sessions_max }),
+    }
+}
+
+fn rebuild_mode(backend: &BackendChoice) -> RebuildMode {
+    match backend {
+        BackendChoice::Cpu => RebuildMode::AtOnce,
+        // The last bits of a row depend on the span it ran in, so decoded tokens run one by one
+        // again.
+        BackendChoice::Cuda(_, options) if options.deterministic => RebuildMode::AsDecoded,
+        BackendChoice::Cuda(..) => RebuildMode::AtOnce,
+    }
+}
+
+/// Hashes of the parts that stay the same while the policy runs. The weights' hash is that of the
+/// current version, and the grammar's that of the session.
+fn part_hashes(config: &ModelConfig, template: &ChatTemplate, vision: &VisionConfig) -> PolicyHashes {
+    PolicyHashes {
+        weights: None,
+        tokenizer: Some(hex(template.tokenizer().sha256())),
+        template: Some(hex(template.sha256())),
+        grammar: None,
+        processor: Some(processor_sha256(vision, config)),
     }
 }
 
@@ -336,11 +363,12 @@ fn settings(
 }
 
 /// Opens the GPU, if one is configured, before anything large is read.
-fn gpu(backend: &BackendChoice) -> Result<Option<GpuExecutor>, ModelError> {
+fn gpu(backend: &BackendChoice) -> Result<Option<(GpuExecutor, cuda::BackendOptions)>, ModelError> {
     match backend {
         BackendChoice::Cpu => Ok(None),
-        BackendChoice::Cuda(gpu_options, _) => {
-            GpuExecutor::open(gpu_options).map(Some).map_err(|why| ModelError::Gpu(Box::new(why)))
+        BackendChoice::Cuda(gpu_options, options) => {
+            let gpu = GpuExecutor::open(gpu_options).map_err(|why| ModelError::Gpu(Box::new(why)))?;
+            Ok(Some((gpu, *options)))
         }
     }
 }
@@ -356,6 +384,18 @@ fn open_on_gpu(
     let device = device.map_err(|why| ModelError::Cuda(Box::new(why)))?;
     tracing::info!(plan = %device.plan(), "the model is on the GPU");
     Ok(device)
+}
+
+fn open_on_cpu(
+    config: &ModelConfig,
+    checkpoint: &Checkpoint,
+    capacity: BackendCapacity,
+    team: &ThreadPool,
+) -> Result<Box<dyn Backend>, ModelError> {
+    let weights = ModelWeights::of(checkpoint, team, &mut progress())
+        .map_err(|why| ModelError::Checkpoint { dir: config.checkpoint.clone(), source: Box::new(why) })?;
+    let cpu = CpuBackend::open(weights, capacity, config.threads, config.compute);
+    Ok(Box::new(cpu.map_err(ModelError::Backend)?))
 }
 
 fn capacity(

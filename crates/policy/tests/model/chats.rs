@@ -463,24 +463,16 @@ async fn replies_are_constrained_to_a_schema() {
     worker.end().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn errors_have_the_form_of_the_protocol() {
-    let worker = start(|file| {
-        file.serve.body_bytes_max = 4096;
-        (file.serve.images_max, file.serve.messages_max) = (1, 4);
-    })
-    .await;
-    let with = |key: &str, value: Value| {
-        let mut payload = request(json!([user("hi")]));
-        payload[key] = value;
-        payload.to_string()
-    };
-    let picture = |url: &str| {
-        with(
-            "messages",
-            json!([{ "role": "user", "content": [{ "type": "image_url", "image_url": { "url": url } }] }]),
-        )
-    };
+/// A body, the status of its answer, and the parameter that the error names.
+type RefusedBody = (String, u16, &'static str);
+
+fn with(key: &str, value: Value) -> String {
+    let mut payload = request(json!([user("hi")]));
+    payload[key] = value;
+    payload.to_string()
+}
+
+fn wrong_parameters() -> Vec<RefusedBody> {
     let format = |schema: Value| {
         with(
             "response_format",
@@ -488,8 +480,7 @@ async fn errors_have_the_form_of_the_protocol() {
         )
     };
     let schema = "response_format.json_schema.schema";
-    let content = "messages[0].content[0].image_url.url";
-    let table = [
+    vec![
         (String::new(), 400, ""),
         ("{".into(), 400, ""),
         ("[]".into(), 400, ""),
@@ -504,39 +495,45 @@ async fn errors_have_the_form_of_the_protocol() {
         (with("tools", json!([{ "type": "function" }])), 400, "tools"),
         (with("max_tokens", json!(1_000_000)), 400, "max_tokens"),
         (with("max_tokens", json!(760)), 400, "messages"),
-        (with("messages", json!([user("x"), user("x"), user("x"), user("x"), user("x")])), 400, "messages"),
-        (with("messages", json!([user(&"漢".repeat(1200))])), 400, "messages"),
-        (picture("http://169.254.169.254/latest"), 400, content),
-        (picture("data:image/png;base64,aGVsbG8="), 400, "messages[0].content"),
         (format(json!({ "type": "string", "pattern": "a" })), 400, schema),
         (format(json!({ "anyOf": [{ "type": "string" }, { "enum": ["a"] }] })), 400, schema),
         (format(json!({ "const": "qzj".repeat(40) })), 400, "max_tokens"),
-        (
-            with(
-                "messages",
-                json!([user("a"), { "role": "assistant", "content": "b", "token_ids": [4_000_000_000u32] }, user("c")]),
-            ),
-            400,
-            "messages[1].token_ids",
-        ),
-        (
-            with(
-                "messages",
-                json!([user("a"), { "role": "assistant", "content": "", "token_ids": [template().stop(), template().stop()] }, user("c")]),
-            ),
-            400,
-            "messages[1].token_ids",
-        ),
-        (
-            with(
-                "messages",
-                json!([user("a"), { "role": "assistant", "content": "b", "token_ids": [300] }, user("c")]),
-            ),
-            400,
-            "messages[1].token_ids",
-        ),
-    ];
-    for (body, status, param) in table {
+    ]
+}
+
+fn wrong_messages() -> Vec<RefusedBody> {
+    let picture = |url: &str| {
+        with(
+            "messages",
+            json!([{ "role": "user", "content": [{ "type": "image_url", "image_url": { "url": url } }] }]),
+        )
+    };
+    let answered = |text: &str, token_ids: &[u32]| {
+        with(
+            "messages",
+            json!([user("a"), { "role": "assistant", "content": text, "token_ids": token_ids }, user("c")]),
+        )
+    };
+    let stop = template().stop();
+    vec![
+        (with("messages", json!([user("x"), user("x"), user("x"), user("x"), user("x")])), 400, "messages"),
+        (with("messages", json!([user(&"漢".repeat(1200))])), 400, "messages"),
+        (picture("http://169.254.169.254/latest"), 400, "messages[0].content[0].image_url.url"),
+        (picture("data:image/png;base64,aGVsbG8="), 400, "messages[0].content"),
+        (answered("b", &[4_000_000_000]), 400, "messages[1].token_ids"),
+        (answered("", &[stop, stop]), 400, "messages[1].token_ids"),
+        (answered("b", &[300]), 400, "messages[1].token_ids"),
+    ]
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn errors_have_the_form_of_the_protocol() {
+    let worker = start(|file| {
+        file.serve.body_bytes_max = 4096;
+        (file.serve.images_max, file.serve.messages_max) = (1, 4);
+    })
+    .await;
+    for (body, status, param) in [wrong_parameters(), wrong_messages()].concat() {
         let shown: String = body.chars().take(200).collect();
         let (got, text) = read(send(worker.address, "POST", "/v1/chat/completions", &[], body).await).await;
         let value: Value = serde_json::from_str(&text).unwrap_or_else(|_| panic!("{text}"));
@@ -546,6 +543,19 @@ async fn errors_have_the_form_of_the_protocol() {
         assert!(error["message"].as_str().is_some_and(|text| (5..400).contains(&text.len())), "{value}");
         assert_eq!(error["type"], "invalid_request_error");
     }
+    check_routes(&worker).await;
+    let head = "GET /v1/models HTTP/1.1\r\nHost: evil.test\r\nConnection: close\r\n\r\n";
+    let (status, answer) = raw(worker.address, head).await;
+    assert_eq!(status, 403, "{answer}");
+    // A stream whose request is invalid is refused before it begins.
+    let mut payload = request(json!([user("hi")]));
+    (payload["stream"], payload["max_tokens"]) = (json!(true), json!(760));
+    assert_eq!(worker.ask(&payload).await.0, 400);
+    ChatWorker::expect_ok(worker.ask(&request(json!([user("still here")]))).await);
+    worker.end().await;
+}
+
+async fn check_routes(worker: &ChatWorker) {
     let routes = [
         ("GET", "/v1/chat/completions", 405),
         ("DELETE", "/v1/models", 405),
@@ -569,15 +579,6 @@ async fn errors_have_the_form_of_the_protocol() {
         assert_eq!(headers.contains_key("allow"), status == 405, "{method} {path}: {headers:?}");
         assert!(headers.keys().all(|name| !name.as_str().starts_with("access-control-")), "{headers:?}");
     }
-    let head = "GET /v1/models HTTP/1.1\r\nHost: evil.test\r\nConnection: close\r\n\r\n";
-    let (status, answer) = raw(worker.address, head).await;
-    assert_eq!(status, 403, "{answer}");
-    // A stream whose request is invalid is refused before it begins.
-    let mut payload = request(json!([user("hi")]));
-    (payload["stream"], payload["max_tokens"]) = (json!(true), json!(760));
-    assert_eq!(worker.ask(&payload).await.0, 400);
-    ChatWorker::expect_ok(worker.ask(&request(json!([user("still here")]))).await);
-    worker.end().await;
 }
 
 /// Sends these bytes and reads the answer to its end.

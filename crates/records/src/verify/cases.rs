@@ -250,7 +250,7 @@ fn derived_columns_follow() {
 }
 
 #[test]
-fn no_reward_without_received_evidence() {
+fn a_trajectory_is_scored_exactly_when_it_has_all_that_a_score_needs() {
     use VerifyCheck::*;
     check(
         "a reward without a score",
@@ -295,6 +295,11 @@ fn no_reward_without_received_evidence() {
         |r| r.trajectories[0].evidence = None,
         &[ScoredComplete, EvidenceReceived],
     );
+}
+
+#[test]
+fn no_reward_without_received_evidence() {
+    use VerifyCheck::*;
     let evidence = |r: &mut SampleRows| r.trajectories[0].evidence.take().unwrap();
     check(
         "the evidence changed",
@@ -328,6 +333,11 @@ fn no_reward_without_received_evidence() {
         |r| r.scores[0].trajectory_id = "nobody".into(),
         &[EvidenceReceived],
     );
+}
+
+#[test]
+fn rewards_are_finite() {
+    use VerifyCheck::*;
     check("a later reward is NaN", |r| r.scores[0].reward = Some(f32::NAN), &[RewardFinite]);
     check(
         "a reward is infinite",
@@ -339,6 +349,11 @@ fn no_reward_without_received_evidence() {
         // invalid, and has no mean.
         &[RewardFinite, GroupRewards],
     );
+}
+
+#[test]
+fn groups_count_their_trajectories() {
+    use VerifyCheck::*;
     check(
         "a slot beyond the plan",
         |r| {
@@ -347,11 +362,6 @@ fn no_reward_without_received_evidence() {
         },
         &[GroupCounts],
     );
-}
-
-#[test]
-fn groups_count_their_trajectories() {
-    use VerifyCheck::*;
     check("valid", |r| r.groups[0].valid = 1, &[GroupCounts]);
     check("planned", |r| r.groups[0].planned = 3, &[GroupCounts]);
     check(

@@ -192,21 +192,43 @@ fn check_resource<T>(sent: &SentBatch<T>) {
     assert_eq!(values, ["furrow", "env-7-0a1b2c", "env", "quick"]);
 }
 
+const BEGAN_AT_MICROS: i64 = 1_700_000_000_000_000;
+
 /// The only test that opens the queue of this process.
 #[tokio::test(flavor = "multi_thread")]
 async fn every_role_writes_one_trace_per_trajectory() {
+    let spans = spans_of_a_trajectory().await;
+    assert_tree(&spans);
+    check_summaries(&spans);
+    check_edges(&spans);
+    check_attributes(&spans);
+}
+
+/// What a collector receives of a trajectory of three steps, whose third one was acknowledged here.
+async fn spans_of_a_trajectory() -> Vec<Span> {
     let collector = FakeCollector::start(CollectorMode::Take);
     let file = TelemetryFile { otlp_endpoint: Some(collector.endpoint()), ..TelemetryFile::default() };
     let config = file.check().unwrap();
-    let of = &ancestry();
-    let reply = |step| ReplySent { trajectory_id: &of.trajectory_id, step, valid: true, engine: &ENGINE };
-    reply(9).emit(); // no queue is open yet
+    let trajectory = ancestry();
+    emit_reply(&trajectory, 9); // no queue is open yet
     let otlp = OtlpExporter::open(&config, &origin()).unwrap().unwrap();
     assert!(OtlpExporter::open(&config, &origin()).unwrap_err().to_string().contains("exports already"));
     let stop = CancellationToken::new();
     let exporting = tokio::spawn(otlp.export(stop.clone()));
+    emit_events(&trajectory);
+    stop.cancel();
+    exporting.await.unwrap();
+    let sent = collector.spans();
+    sent.iter().for_each(check_resource);
+    sent.into_iter().flat_map(|sent| sent.items).collect()
+}
 
-    let began_at_micros = 1_700_000_000_000_000;
+fn emit_reply(of: &TrajectoryAncestry, step: u32) {
+    ReplySent { trajectory_id: &of.trajectory_id, step, valid: true, engine: &ENGINE }.emit();
+}
+
+/// The events of all roles about the third step and the end of a trajectory.
+fn emit_events(of: &TrajectoryAncestry) {
     let timing = &split(&[
         (TimeCause::Observe, 20),
         (TimeCause::Policy, 300),
@@ -214,8 +236,9 @@ async fn every_role_writes_one_trace_per_trajectory() {
         (TimeCause::Record, 1),
     ]);
     let outcome = OutcomeName::Ok;
+    let began_at_micros = BEGAN_AT_MICROS;
     StepAcknowledged { of, step: 2, token: 8, outcome, began_at_micros, timing, screenshot_bytes: 99 }.emit();
-    reply(2).emit();
+    emit_reply(of, 2);
     let life = &split(&[
         (TimeCause::Boot, 1_000),
         (TimeCause::Observe, 20),
@@ -234,15 +257,13 @@ async fn every_role_writes_one_trace_per_trajectory() {
         evidence_sha256: [0; 32],
     };
     TrajectoryScored { of, end: EndKind::Answered, score: &score, reward: 0.5, score_micros: 40 }.emit();
-    stop.cancel();
-    exporting.await.unwrap();
+}
 
-    let sent = collector.spans();
-    sent.iter().for_each(check_resource);
-    let spans: Vec<Span> = sent.into_iter().flat_map(|sent| sent.items).collect();
-    assert_tree(&spans);
+/// Name, microseconds and parent of every span.
+#[track_caller]
+fn check_summaries(spans: &[Span]) {
     let mut summaries: Vec<(&str, u64, String)> =
-        spans.iter().map(|span| (span.name.as_str(), micros(span), parent_of(span, &spans))).collect();
+        spans.iter().map(|span| (span.name.as_str(), micros(span), parent_of(span, spans))).collect();
     summaries.sort_unstable();
     let want = [
         ("act", 5, "step"),
@@ -258,28 +279,35 @@ async fn every_role_writes_one_trace_per_trajectory() {
         ("trajectory", 1_367, ""),
     ];
     assert_eq!(summaries, want.map(|(name, micros, parent)| (name, micros, parent.to_owned())));
+}
 
-    // Adjacent to its neighbours, without a gap.
-    let named = |name: &str, parent: &str| {
-        spans.iter().find(|span| span.name == name && parent_of(span, &spans) == parent).unwrap()
-    };
-    let trajectory = named("trajectory", "");
-    let step = named("step", "trajectory");
-    assert_eq!(step.start_time_unix_nano, began_at_micros as u64 * 1000);
-    let parts = ["observe", "policy", "act", "record"].map(|name| named(name, "step"));
+/// A span is adjacent to its neighbours, without a gap.
+#[track_caller]
+fn check_edges(spans: &[Span]) {
+    let trajectory = named(spans, "trajectory", "");
+    let step = named(spans, "step", "trajectory");
+    assert_eq!(step.start_time_unix_nano, BEGAN_AT_MICROS as u64 * 1000);
+    let parts = ["observe", "policy", "act", "record"].map(|name| named(spans, name, "step"));
     let edges = |span: &Span| (span.start_time_unix_nano, span.end_time_unix_nano);
     assert!(parts.windows(2).all(|two| edges(two[0]).1 == edges(two[1]).0));
     assert_eq!((edges(parts[0]).0, edges(parts[3]).1), edges(step));
-    let boot = named("boot", "trajectory");
-    let finish = named("finish", "trajectory");
-    let report = named("record", "trajectory");
+    let boot = named(spans, "boot", "trajectory");
+    let finish = named(spans, "finish", "trajectory");
+    let report = named(spans, "record", "trajectory");
     assert_eq!(edges(boot).0, edges(trajectory).0);
     assert_eq!((edges(finish).1, edges(report).1), (edges(report).0, edges(trajectory).1));
+}
 
+#[track_caller]
+fn check_attributes(spans: &[Span]) {
+    let trajectory = named(spans, "trajectory", "");
+    let step = named(spans, "step", "trajectory");
+    let score = named(spans, "score", "trajectory");
+    let reply = named(spans, "reply", "policy");
     let kind = |name: &str| spans.iter().find(|span| span.name == name).unwrap().kind;
     assert_eq!((kind("policy"), kind("reply")), (SpanKind::Client.into(), SpanKind::Server.into()));
     let attribute_of = |span: &Span, key: &str| read(&span.attributes, key).unwrap_or_default();
-    for span in [trajectory, step, named("score", "trajectory"), named("reply", "policy")] {
+    for span in [trajectory, step, score, reply] {
         assert_eq!(attribute_of(span, "furrow.trajectory_id"), "quick-g000003-s1-a0", "{}", span.name);
     }
     assert_eq!(
@@ -290,8 +318,8 @@ async fn every_role_writes_one_trace_per_trajectory() {
         (attribute_of(trajectory, "furrow.policy_micros"), attribute_of(step, "furrow.step")),
         ("300".into(), "2".into())
     );
-    assert_eq!(attribute_of(named("reply", "policy"), "furrow.prefill_tokens"), "11");
-    assert_eq!(attribute_of(named("score", "trajectory"), "furrow.reward"), "0.5");
+    assert_eq!(attribute_of(reply, "furrow.prefill_tokens"), "11");
+    assert_eq!(attribute_of(score, "furrow.reward"), "0.5");
     assert!(trajectory.status.is_none(), "an answer is not a failure");
 }
 
@@ -319,6 +347,10 @@ fn assert_tree(spans: &[Span]) {
     let roots = spans.iter().filter(|span| span.parent_span_id.is_empty()).count();
     let orphans = spans.iter().filter(|span| !ids.contains(&span.parent_span_id)).count();
     assert_eq!((roots, orphans), (1, 1));
+}
+
+fn named<'a>(spans: &'a [Span], name: &str, parent: &str) -> &'a Span {
+    spans.iter().find(|span| span.name == name && parent_of(span, spans) == parent).unwrap()
 }
 
 fn parent_of(span: &Span, spans: &[Span]) -> String {
