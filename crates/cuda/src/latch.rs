@@ -4,7 +4,7 @@
 use furrow_model::backend::DeviceLost;
 use furrow_model::checkpoint::{CheckpointError, chain};
 
-use crate::executor::{Executor, ExecutorError};
+use crate::executor::{ExecutionLane, Executor, ExecutorError};
 use crate::weights::LoadError;
 
 /// The only access to an open executor. All its calls go through these methods, so no failure is
@@ -42,6 +42,11 @@ impl ExecutorLatch {
     /// Waits until all its work is done.
     pub fn wait(&mut self) -> Result<(), DeviceLost> {
         self.work(|executor| executor.wait())
+    }
+
+    /// Makes later work of `lane` wait for the present work of `other`.
+    pub fn follow(&mut self, lane: ExecutionLane, other: ExecutionLane) -> Result<(), DeviceLost> {
+        self.work(|executor| executor.follow(lane, other))
     }
 
     /// Loads weights, which may be refused; then the executor stays usable.
