@@ -89,14 +89,14 @@ impl JobLaunch {
     /// machine.
     pub fn with_key(mut self) -> Result<Self, CommandFailure> {
         let judge = self.job.score.judge.take().map(furrow_coordinator::JudgeConfig::with_key).transpose();
-        self.job.score.judge = judge.map_err(|problem| CommandFailure::Input(vec![problem]))?;
+        self.job.score.judge = judge.map_err(|error| CommandFailure::Input(vec![error.to_string()]))?;
         Ok(self)
     }
 
     /// Reads the key of the policy's endpoint if the job has one.
     pub fn with_policy_key(mut self) -> Result<Self, CommandFailure> {
         self.job.policy =
-            self.job.policy.with_key().map_err(|problem| CommandFailure::Input(vec![problem]))?;
+            self.job.policy.with_key().map_err(|error| CommandFailure::Input(vec![error.to_string()]))?;
         Ok(self)
     }
 

@@ -34,7 +34,8 @@ use crate::ledger::{Mutation, TaskDraw, TaskTally, TimedScore, TrajectoryEnd, Tr
 use crate::versions::VersionTable;
 
 pub use answer::{
-    CallRefusal, CallResponse, HeartbeatStatus, LeaseGrant, LeasedTrajectory, RunProgress, WorkerStanding,
+    CallRefusal, CallResponse, HeartbeatStatus, LeaseGrant, LeasedTrajectory, PublicationRefusal,
+    RunProgress, WorkerStanding,
 };
 pub use discards::DiscardReport;
 pub use evaluation::{EvaluationResult, EvaluationSchedule};

@@ -1,6 +1,8 @@
 //! The job's `[score]` section, and the judge it configures: a vision model behind an
-//! OpenAI-compatible endpoint.
+//! OpenAI-compatible endpoint. A problem of the section is a text that names the key, the value and
+//! what is right: it is only printed.
 
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -86,6 +88,19 @@ enum KeySource {
     None,
     Environment(String),
     File(PathBuf),
+}
+
+/// Why the judge's key cannot be used. No variant contains the key.
+#[derive(Debug, thiserror::Error)]
+pub enum JudgeKeyError {
+    #[error("score.judge.key_env: the environment has no key in {name:?}; export it, or name another")]
+    NotInEnvironment { name: String },
+    #[error("score.judge.key_file: {}: cannot be read: {error}", path.display())]
+    Unreadable { path: PathBuf, error: io::Error },
+    #[error("score.judge.key_file: {}: has {bytes} bytes; a key is one line", path.display())]
+    TooLong { path: PathBuf, bytes: u64 },
+    #[error("score.judge.key_file: {}: holds no key; put it there as one line", path.display())]
+    Empty { path: PathBuf },
 }
 
 /// US dollars per token.
@@ -268,18 +283,14 @@ impl JudgeFile {
 }
 
 impl JudgeConfig {
-    /// Reads the key, so that a job whose key is missing stops before it starts. The error never
-    /// contains the key.
-    pub fn with_key(mut self) -> Result<Self, String> {
+    /// Reads the key, so that a job whose key is missing stops before it starts.
+    pub fn with_key(mut self) -> Result<Self, JudgeKeyError> {
         self.client.key = match &self.key {
             KeySource::None => None,
             KeySource::Environment(name) => {
                 let value = std::env::var(name).unwrap_or_default();
-                let key = ApiKey::new(&value);
-                let wrong = format!(
-                    "score.judge.key_env: the environment has no key in {name:?}; export it, or name another"
-                );
-                Some(key.ok_or(wrong)?)
+                let missing = || JudgeKeyError::NotInEnvironment { name: name.clone() };
+                Some(ApiKey::new(&value).ok_or_else(missing)?)
             }
             KeySource::File(path) => Some(read_key(path)?),
         };
@@ -292,14 +303,14 @@ impl JudgeConfig {
     }
 }
 
-fn read_key(path: &Path) -> Result<ApiKey, String> {
-    let wrong = |why: String| format!("score.judge.key_file: {}: {why}", path.display());
-    let length = path.metadata().map_err(|error| wrong(format!("cannot be read: {error}")))?.len();
-    if length > KEY_FILE_BYTES_MAX {
-        return Err(wrong(format!("has {length} bytes; a key is one line")));
+fn read_key(path: &Path) -> Result<ApiKey, JudgeKeyError> {
+    let unreadable = |error| JudgeKeyError::Unreadable { path: path.to_owned(), error };
+    let bytes = path.metadata().map_err(unreadable)?.len();
+    if bytes > KEY_FILE_BYTES_MAX {
+        return Err(JudgeKeyError::TooLong { path: path.to_owned(), bytes });
     }
-    let text = std::fs::read_to_string(path).map_err(|error| wrong(format!("cannot be read: {error}")))?;
-    ApiKey::new(&text).ok_or_else(|| wrong("holds no key; put it there as one line".to_owned()))
+    let text = std::fs::read_to_string(path).map_err(unreadable)?;
+    ApiKey::new(&text).ok_or_else(|| JudgeKeyError::Empty { path: path.to_owned() })
 }
 
 impl JudgeClient {
@@ -416,11 +427,11 @@ mod tests {
         assert!(!format!("{config:?}").contains("sk-secret"));
         for (file, why) in [("none", "cannot be read"), ("empty", "holds no key"), ("long", "has 5000 bytes")]
         {
-            let error = with(file).unwrap_err();
+            let error = with(file).unwrap_err().to_string();
             assert!(error.starts_with("score.judge.key_file: ") && error.contains(why), "{error}");
         }
         let judge = JudgeFile { key_env: Some("FURROW_TEST_NO_SUCH_KEY".into()), ..named() };
         let error = ScoreFile { judge }.check(folder.path()).unwrap().judge.unwrap().with_key().unwrap_err();
-        assert!(error.contains("no key in \"FURROW_TEST_NO_SUCH_KEY\""), "{error}");
+        assert!(error.to_string().contains("no key in \"FURROW_TEST_NO_SUCH_KEY\""), "{error}");
     }
 }

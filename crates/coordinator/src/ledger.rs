@@ -5,6 +5,7 @@
 //! decision that contradicts an earlier one stops the farm instead of reaching the data set.
 
 mod memory;
+mod refusal;
 mod sqlite;
 mod thread;
 
@@ -25,6 +26,7 @@ use furrow_rollout::{
 use crate::versions::{VersionRow, VersionTable};
 
 pub use memory::MemoryLedger;
+pub use refusal::LedgerRefusal;
 pub use sqlite::SqliteLedger;
 pub use thread::{LEDGER_FAIL_POINTS, LedgerHandle, LedgerLimits};
 
@@ -453,7 +455,7 @@ pub enum TrajectoryFate {
 pub enum LedgerError {
     /// The mutation contradicts the ledger; the whole batch was rolled back.
     #[error("the ledger refused {mutation}: {why}")]
-    Refused { mutation: String, why: String },
+    Refused { mutation: String, why: LedgerRefusal },
     /// The directory holds another run, or this run with another job.
     #[error(
         "this run directory belongs to {found}, not to {requested}; use another output_dir, or --clean to start over"
@@ -555,74 +557,69 @@ impl Mutation {
     }
 
     /// What is wrong with the mutation in any state; both implementations check it first.
-    fn flaw(&self) -> Option<String> {
+    fn flaw(&self) -> Option<LedgerRefusal> {
         match self {
             Mutation::RunOpened(opening) => opening.flaw(),
-            Mutation::GroupDrawn { draw, .. } if draw.group_size == 0 => {
-                Some("a group of 0 slots".to_owned())
-            }
+            Mutation::GroupDrawn { draw, .. } if draw.group_size == 0 => Some(LedgerRefusal::EmptyGroup),
             Mutation::GroupDrawn { draw, .. }
                 if draw.chance.is_some_and(|chance| !(chance > 0.0 && chance <= 1.0)) =>
             {
-                Some("a chance outside (0, 1]".to_owned())
+                Some(LedgerRefusal::ChanceOutOfRange)
             }
             Mutation::Finished { ended, .. } if !may_be_scored(ended.end) => {
-                Some(format!("{} is the farm's fault and cannot be scored", ended.end.as_str()))
+                Some(LedgerRefusal::FarmsEnd { end: ended.end })
             }
             Mutation::Failed { ended, .. } if !may_fail(ended.end) => {
-                Some(format!("{} is the policy's own end, not a failure", ended.end.as_str()))
+                Some(LedgerRefusal::PolicysEnd { end: ended.end })
             }
             Mutation::RecordLost { ended, .. } if ended.end != EndKind::RecordLost => {
-                Some(format!("{} is not damage", ended.end.as_str()))
+                Some(LedgerRefusal::NotDamage { end: ended.end })
             }
             Mutation::Scored { verdict, .. } => match verdict.score.reward {
                 Some(reward) if reward.is_finite() => verdict.flaw(),
-                other => Some(format!("a score needs a finite reward, got {other:?}")),
+                reward => Some(LedgerRefusal::NoFiniteReward { reward }),
             },
-            Mutation::EvaluationBegun { problems: 0, .. } => Some("an evaluation of 0 problems".to_owned()),
+            Mutation::EvaluationBegun { problems: 0, .. } => Some(LedgerRefusal::EmptyEvaluation),
             Mutation::ShardOpened(opening) => opening.flaw(),
-            Mutation::ShardWritten { files, .. } if files.is_empty() => {
-                Some("a shard without files".to_owned())
-            }
+            Mutation::ShardWritten { files, .. } if files.is_empty() => Some(LedgerRefusal::NoFiles),
             _ => None,
         }
     }
 
-    fn refused(&self, why: impl Into<String>) -> LedgerError {
-        LedgerError::Refused { mutation: format!("{} of {}", self.verb(), self.subject()), why: why.into() }
+    fn refused(&self, why: LedgerRefusal) -> LedgerError {
+        LedgerError::Refused { mutation: format!("{} of {}", self.verb(), self.subject()), why }
     }
 }
 
 impl RunOpening {
     /// Ids of groups, trajectories and shards begin with the run's id and must be ids themselves,
     /// so the run's id leaves space for `-g000000-s000-a000`.
-    fn flaw(&self) -> Option<String> {
-        let length = self.run_id.as_str().len();
-        (length > RUN_ID_BYTES_MAX)
-            .then(|| format!("its name has {length} bytes; use at most {RUN_ID_BYTES_MAX}"))
+    fn flaw(&self) -> Option<LedgerRefusal> {
+        let bytes = self.run_id.as_str().len();
+        (bytes > RUN_ID_BYTES_MAX).then_some(LedgerRefusal::LongRunId { bytes })
     }
 }
 
 impl TimedScore {
-    fn flaw(&self) -> Option<String> {
+    fn flaw(&self) -> Option<LedgerRefusal> {
         let odd = self.score.components.iter().find(|part| !part.value.is_finite());
-        odd.map(|part| format!("component {} is {}, not a finite number", part.name, part.value))
+        odd.map(|part| LedgerRefusal::ComponentNotFinite { name: part.name.clone(), value: part.value })
     }
 }
 
 impl ShardOpening {
-    fn flaw(&self) -> Option<String> {
+    fn flaw(&self) -> Option<LedgerRefusal> {
         let has_rows = !self.trajectories.is_empty() || !self.groups.is_empty();
         match (has_rows, !self.replaces.is_empty()) {
-            (false, false) => return Some("an empty shard".to_owned()),
-            (true, true) => return Some("new rows and a merge in one shard".to_owned()),
+            (false, false) => return Some(LedgerRefusal::EmptyShard),
+            (true, true) => return Some(LedgerRefusal::RowsAndMerge),
             _ => {}
         }
         let twice = |ids: &mut Vec<&str>| {
             ids.sort_unstable();
             ids.windows(2)
                 .find(|pair| pair[0] == pair[1])
-                .map(|pair| format!("{} twice in one shard", pair[0]))
+                .map(|pair| LedgerRefusal::TwiceInShard { id: pair[0].to_owned() })
         };
         twice(&mut self.trajectories.iter().map(Id::as_str).collect())
             .or_else(|| twice(&mut self.groups.iter().map(Id::as_str).collect()))
@@ -663,36 +660,45 @@ fn may_fail(end: EndKind) -> bool {
     end.fault(false) == FaultOwner::Farm
 }
 
+/// Checks that a group, token or shard has the next number.
+fn expect_next(what: &'static str, next: u64, got: u64) -> Result<(), LedgerRefusal> {
+    if next == got { Ok(()) } else { Err(LedgerRefusal::OutOfOrder { what, next, got }) }
+}
+
 /// Checks that an evaluation of a version may begin after the last one.
-fn may_begin(last: Option<&EvaluationRow>, version: i32) -> Result<(), String> {
+fn may_begin(last: Option<&EvaluationRow>, version: i32) -> Result<(), LedgerRefusal> {
     match last {
-        Some(last) if last.is_open() => Err(format!("the evaluation of version {} is open", last.version)),
-        Some(last) if last.version >= version => Err(format!("version {} was evaluated", last.version)),
+        Some(last) if last.is_open() => Err(LedgerRefusal::EvaluationOpen { version: last.version }),
+        Some(last) if last.version >= version => Err(LedgerRefusal::Evaluated { version: last.version }),
         _ => Ok(()),
     }
 }
 
 /// Checks that a problem may be drawn in the last evaluation.
-fn may_draw(last: Option<&EvaluationRow>, problem: EvaluationProblem) -> Result<(), String> {
+fn may_draw(last: Option<&EvaluationRow>, problem: EvaluationProblem) -> Result<(), LedgerRefusal> {
     let row = open_evaluation(last, problem.version)?;
     match problem.index == row.drawn && row.drawn < row.problems {
         true => Ok(()),
-        false => Err(format!("the next problem of {} is {}, not {}", row.problems, row.drawn, problem.index)),
+        false => Err(LedgerRefusal::ProblemOutOfOrder {
+            problems: row.problems,
+            next: row.drawn,
+            got: problem.index,
+        }),
     }
 }
 
 /// Checks that the last evaluation, of this version, may end.
-fn may_end(last: Option<&EvaluationRow>, version: i32, cut: bool) -> Result<(), String> {
+fn may_end(last: Option<&EvaluationRow>, version: i32, cut: bool) -> Result<(), LedgerRefusal> {
     let row = open_evaluation(last, version)?;
     match cut || row.drawn == row.problems {
         true => Ok(()),
-        false => Err(format!("{} of its {} problems are drawn", row.drawn, row.problems)),
+        false => Err(LedgerRefusal::ProblemsLeft { drawn: row.drawn, problems: row.problems }),
     }
 }
 
-fn open_evaluation(last: Option<&EvaluationRow>, version: i32) -> Result<&EvaluationRow, String> {
+fn open_evaluation(last: Option<&EvaluationRow>, version: i32) -> Result<&EvaluationRow, LedgerRefusal> {
     let open = last.filter(|last| last.is_open() && last.version == version);
-    open.ok_or_else(|| format!("no evaluation of version {version} is open"))
+    open.ok_or(LedgerRefusal::NoEvaluation { version })
 }
 
 impl EvaluationRow {

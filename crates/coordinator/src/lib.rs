@@ -37,7 +37,7 @@ pub use config::{LimitsConfig, LimitsFile};
 pub use crash::arm_fail_points;
 pub use crash::{evaluation_fail_points, fail_points, weights_fail_points};
 pub use identity::JobIdentity;
-pub use judge::{JudgeConfig, JudgeFile, ScoreConfig, ScoreFile};
+pub use judge::{JudgeConfig, JudgeFile, JudgeKeyError, ScoreConfig, ScoreFile};
 pub use lock::{LockError, RunLock};
 pub use lost_found::{LostFoundError, PutAside, lost_and_found};
 pub use open::{Coordinator, CoordinatorError, CoordinatorJob};

@@ -17,7 +17,7 @@ use furrow_records::{
     ShardWriter, Table,
 };
 use furrow_rollout::{Id, Run, Score, Shard, TrajectoryRecord, TrajectoryStatus};
-use furrow_tasks::{EndFacts, FinishedTrajectory, Scorer, TaskSet};
+use furrow_tasks::{EndFacts, FinishedTrajectory, ScoreError, Scorer, TaskSet};
 use tokio_util::sync::CancellationToken;
 
 use crate::commit::{CommitError, check_manifest_is_whole, check_run_dir};
@@ -111,8 +111,18 @@ impl RescoreFilter {
     }
 }
 
+/// Why a stored trajectory gets no new score.
+#[derive(Debug, thiserror::Error)]
+enum UnscoredReason {
+    #[error("it is stored without evidence")]
+    NoEvidence,
+    /// Its task's record has no valid scorer, or the scorer came to no verdict.
+    #[error(transparent)]
+    Scorer(#[from] ScoreError),
+}
+
 /// A stored trajectory and its new score, or why there is none.
-type ScoredTrajectory = (Box<TrajectoryRecord>, Result<Score, String>);
+type ScoredTrajectory = (Box<TrajectoryRecord>, Result<Score, UnscoredReason>);
 
 /// Scores a run's stored trajectories again; `on_progress` receives the numbers of those done and
 /// of all. Blocks: not for async code.
@@ -168,7 +178,7 @@ struct RescorePass<'a> {
 
 impl RescorePass<'_> {
     /// The scorer of a trajectory that is to be scored; otherwise counts why it is not.
-    fn scorer_of(&mut self, record: &TrajectoryRecord) -> Option<Result<Scorer, String>> {
+    fn scorer_of(&mut self, record: &TrajectoryRecord) -> Option<Result<Scorer, ScoreError>> {
         let suite = &record.task.suite;
         let task_id = &record.task.task_id;
         if record.status != TrajectoryStatus::Scored {
@@ -180,7 +190,7 @@ impl RescorePass<'_> {
             return None;
         }
         match &self.job.tasks {
-            None => Some(Scorer::of_task_json(&record.task_json).map_err(|error| error.to_string())),
+            None => Some(Scorer::of_task_json(&record.task_json)),
             Some(sets) => match sets.iter().find_map(|set| set.find(suite, task_id)) {
                 Some(spec) => Some(Ok(spec.scorer.clone())),
                 None => {
@@ -194,7 +204,7 @@ impl RescorePass<'_> {
     /// Scores a batch, several at a time, and records the results in the order of the batch.
     fn score(
         &mut self,
-        batch: Vec<(Box<TrajectoryRecord>, Result<Scorer, String>)>,
+        batch: Vec<(Box<TrajectoryRecord>, Result<Scorer, ScoreError>)>,
     ) -> Result<(), RescoreError> {
         let pictures = self.pictures(&batch)?;
         let next = AtomicUsize::new(0);
@@ -206,7 +216,7 @@ impl RescorePass<'_> {
                         let index = next.fetch_add(1, Ordering::Relaxed);
                         let Some((record, scorer)) = batch.get(index) else { return };
                         let earlier = pictures.get(record.ancestry.trajectory_id.as_str());
-                        let verdict = scorer.clone().and_then(|scorer| {
+                        let verdict = scorer.clone().map_err(UnscoredReason::from).and_then(|scorer| {
                             score_record(
                                 &scorer,
                                 record,
@@ -234,10 +244,10 @@ impl RescorePass<'_> {
     /// over the steps serves a whole batch.
     fn pictures(
         &self,
-        batch: &[(Box<TrajectoryRecord>, Result<Scorer, String>)],
+        batch: &[(Box<TrajectoryRecord>, Result<Scorer, ScoreError>)],
     ) -> Result<BTreeMap<String, Vec<Bytes>>, RescoreError> {
         let Some(judge) = &self.judge else { return Ok(BTreeMap::new()) };
-        let wanted = |scorer: &Result<Scorer, String>| {
+        let wanted = |scorer: &Result<Scorer, ScoreError>| {
             scorer.as_ref().map_or(0, |scorer| scorer.screenshots(judge.habits()))
         };
         let mut counts: BTreeMap<&str, usize> = batch
@@ -270,7 +280,7 @@ impl RescorePass<'_> {
             Err(why) => {
                 summary.unscored += 1;
                 if summary.named.len() < NAMED_MAX {
-                    summary.named.push((record.ancestry.trajectory_id.to_string(), why));
+                    summary.named.push((record.ancestry.trajectory_id.to_string(), why.to_string()));
                 }
                 return;
             }
@@ -306,14 +316,14 @@ fn score_record(
     record: &TrajectoryRecord,
     earlier: &[Bytes],
     judge: Option<&JudgeClient>,
-) -> Result<Score, String> {
+) -> Result<Score, UnscoredReason> {
     let ending = &record.ending;
-    let evidence = ending.evidence.as_ref().ok_or("it is stored without evidence")?;
+    let evidence = ending.evidence.as_ref().ok_or(UnscoredReason::NoEvidence)?;
     let facts = EndFacts { end: ending.end, steps: ending.steps, max_steps: record.task.max_steps };
     let finished = FinishedTrajectory { evidence, facts: &facts, goal: &ending.goal, earlier };
     let sitting = judge.map(JudgeClient::begin_scoring);
     let scoring_judge = sitting.as_ref().map(|sitting| sitting as &dyn furrow_tasks::Judge);
-    scorer.score_with(&finished, scoring_judge).map_err(|error| error.to_string())
+    Ok(scorer.score_with(&finished, scoring_judge)?)
 }
 
 /// Moves score files that no commit names: a rescoring was killed before its commit, or the commit

@@ -7,8 +7,10 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use furrow_rollout::{Id, Trajectory, TrajectoryEnding};
-use furrow_tasks::{EndFacts, FinishedTrajectory};
+use furrow_tasks::{EndFacts, FinishedTrajectory, ScoreError};
+use furrow_wire::WireError;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::task::JoinError;
 use tokio::time::timeout;
 use tokio_util::task::TaskTracker;
 
@@ -16,9 +18,9 @@ use crate::core::Event;
 use crate::crash;
 use crate::judge::JudgeClient;
 use crate::ledger::{TaskDraw, TimedScore};
-use crate::plan::JobPlan;
+use crate::plan::{JobPlan, UnknownTask};
 use crate::shell::EventSender;
-use crate::spool::{EntryKey, Spool};
+use crate::spool::{EntryKey, Spool, SpoolError};
 
 /// Passes evidence to scorers, a few at a time. Each trajectory is a task of its own, and the
 /// coordinator owns them all.
@@ -35,6 +37,30 @@ pub(crate) struct ScorerPool {
     pub(crate) deadline: Duration,
 }
 
+/// Why a finished trajectory got no verdict. The core receives the text, as the reason that it
+/// records when no attempt is left.
+#[derive(Debug, thiserror::Error)]
+enum ScoringError {
+    /// The job does not have its task any more.
+    #[error(transparent)]
+    Task(#[from] UnknownTask),
+    /// Its steps and its ending cannot be read back.
+    #[error(transparent)]
+    Spool(#[from] SpoolError),
+    #[error("the spool does not hold its ending")]
+    NoEnding,
+    /// A step or the ending is not a valid message.
+    #[error(transparent)]
+    Message(#[from] WireError),
+    /// Its scorer, or the judge, came to no verdict.
+    #[error(transparent)]
+    Scorer(#[from] ScoreError),
+    #[error("the scorer panicked: {0}")]
+    Panicked(JoinError),
+    #[error("no verdict within {} ms", .0.as_millis())]
+    TimedOut(Duration),
+}
+
 impl ScorerPool {
     /// Starts scoring; an [`Event::Scored`] follows. At most as many wait here as
     /// `limits.backlog_max` lets finish.
@@ -43,6 +69,7 @@ impl ScorerPool {
         self.tracker.spawn(async move {
             let Ok(permit) = scorers.permits.clone().acquire_owned().await else { return };
             let verdict = scorers.run_scorer(trajectory.clone(), (draw, sample_index), permit).await;
+            let verdict = verdict.map_err(|error| error.to_string());
             if let Err(why) = &verdict {
                 tracing::warn!(trajectory_id = %trajectory, why, "scoring gave no verdict");
             }
@@ -57,7 +84,7 @@ impl ScorerPool {
         trajectory: Id<Trajectory>,
         (draw, sample_index): (Arc<TaskDraw>, u32),
         permit: OwnedSemaphorePermit,
-    ) -> Result<TimedScore, String> {
+    ) -> Result<TimedScore, ScoringError> {
         let deadline = self.deadline_of(&draw);
         let plan = self.plan.clone();
         let spool = self.spool.clone();
@@ -68,8 +95,8 @@ impl ScorerPool {
         });
         match timeout(deadline, judging).await {
             Ok(Ok(verdict)) => verdict,
-            Ok(Err(panic)) => Err(format!("the scorer panicked: {panic}")),
-            Err(_) => Err(format!("no verdict within {} ms", deadline.as_millis())),
+            Ok(Err(panic)) => Err(ScoringError::Panicked(panic)),
+            Err(_) => Err(ScoringError::TimedOut(deadline)),
         }
     }
 
@@ -86,10 +113,10 @@ fn score_trajectory(
     judge: Option<&JudgeClient>,
     trajectory: &Id<Trajectory>,
     (draw, sample_index): (&TaskDraw, u32),
-) -> Result<TimedScore, String> {
+) -> Result<TimedScore, ScoringError> {
     let began = Instant::now();
-    let max_steps = plan.max_steps(draw, sample_index).map_err(|error| error.to_string())?;
-    let spec = plan.spec(draw).map_err(|error| error.to_string())?;
+    let max_steps = plan.max_steps(draw, sample_index)?;
+    let spec = plan.spec(draw)?;
     let wanted = judge.map_or(0, |judge| spec.scorer.screenshots(judge.habits()));
     let (ending, earlier) = spooled(spool, trajectory, wanted)?;
     let evidence = ending.evidence.unwrap_or_default();
@@ -98,7 +125,7 @@ fn score_trajectory(
         FinishedTrajectory { evidence: &evidence, facts: &facts, goal: &ending.goal, earlier: &earlier };
     let sitting = judge.map(JudgeClient::begin_scoring);
     let scoring_judge = sitting.as_ref().map(|sitting| sitting as &dyn furrow_tasks::Judge);
-    let score = spec.scorer.score_with(&finished, scoring_judge).map_err(|error| error.to_string())?;
+    let score = spec.scorer.score_with(&finished, scoring_judge)?;
     Ok(TimedScore { score, micros: began.elapsed().as_micros() as u64 })
 }
 
@@ -107,13 +134,13 @@ fn spooled(
     spool: &Spool,
     trajectory: &Id<Trajectory>,
     wanted: usize,
-) -> Result<(TrajectoryEnding, Vec<Bytes>), String> {
+) -> Result<(TrajectoryEnding, Vec<Bytes>), ScoringError> {
     let mut last = VecDeque::new();
-    for entry in spool.read(trajectory).map_err(|error| error.to_string())? {
-        let entry = entry.map_err(|error| error.to_string())?;
+    for entry in spool.read(trajectory)? {
+        let entry = entry?;
         match entry.key {
             EntryKey::End => {
-                let ending = furrow_wire::decode_ending(entry.payload).map_err(|error| error.to_string())?;
+                let ending = furrow_wire::decode_ending(entry.payload)?;
                 return Ok((ending, last.into_iter().map(screenshot).collect::<Result<_, _>>()?));
             }
             EntryKey::Step(_) if wanted > 0 => {
@@ -125,10 +152,10 @@ fn spooled(
             EntryKey::Step(_) => {}
         }
     }
-    Err("the spool does not hold its ending".to_owned())
+    Err(ScoringError::NoEnding)
 }
 
-fn screenshot(step: Bytes) -> Result<Bytes, String> {
-    let record = furrow_wire::decode_step(step).map_err(|error| error.to_string())?;
+fn screenshot(step: Bytes) -> Result<Bytes, WireError> {
+    let record = furrow_wire::decode_step(step)?;
     Ok(record.observation.screenshot.bytes)
 }

@@ -52,6 +52,31 @@ pub enum VersionState {
     Refused { reason: String },
 }
 
+/// Why a version cannot be added, or its state not change.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum VersionRefusal {
+    #[error("version {version} is not newer than {last}")]
+    NotNewer { version: i32, last: i32 },
+    #[error("no policy worker runs it yet")]
+    NotProposed,
+    /// Its publication is a version already.
+    #[error("it was published as version {version}")]
+    Published { version: i32 },
+    #[error("version {version} does not exist")]
+    Unknown { version: i32 },
+    #[error("version {base}, on which it is based, does not exist")]
+    UnknownBase { base: i32 },
+    #[error("version {base} was refused; nothing can be based on it")]
+    RefusedBase { base: i32 },
+    #[error("it would consist of more than {WEIGHTS_LINKS_MAX} directories; publish a full checkpoint")]
+    TooManyLinks,
+    #[error("its weights have another hash")]
+    OtherHash,
+    /// It was taken or refused before.
+    #[error("version {version} is {state} already")]
+    Settled { version: i32, state: &'static str },
+}
+
 /// All versions of a run.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct VersionTable {
@@ -142,18 +167,16 @@ impl VersionTable {
     }
 
     /// The directories of a version, on top of the job's own checkpoint.
-    pub fn links(&self, version: i32) -> Result<Vec<WeightsLink>, String> {
+    pub fn links(&self, version: i32) -> Result<Vec<WeightsLink>, VersionRefusal> {
         let mut links = Vec::new();
         let mut at = version;
         while at != 0 {
-            let row = self.get(at).ok_or_else(|| format!("version {at} does not exist"))?;
+            let row = self.get(at).ok_or(VersionRefusal::Unknown { version: at })?;
             at = row.source.base();
             let VersionSource::Directory { link, .. } = &row.source else { continue };
             links.push(link.clone());
             if links.len() > WEIGHTS_LINKS_MAX {
-                return Err(format!(
-                    "it would consist of more than {WEIGHTS_LINKS_MAX} directories; publish a full checkpoint"
-                ));
+                return Err(VersionRefusal::TooManyLinks);
             }
             if link.form == WeightsForm::Full {
                 break;
@@ -164,22 +187,22 @@ impl VersionTable {
     }
 
     /// Adds a published version, or returns why it cannot be added.
-    pub fn propose(&mut self, row: VersionRow) -> Result<(), String> {
+    pub fn propose(&mut self, row: VersionRow) -> Result<(), VersionRefusal> {
         if row.version <= self.last() {
-            return Err(format!("version {} is not newer than {}", row.version, self.last()));
+            return Err(VersionRefusal::NotNewer { version: row.version, last: self.last() });
         }
         if row.state != VersionState::Proposed {
-            return Err("no policy worker runs it yet".to_owned());
+            return Err(VersionRefusal::NotProposed);
         }
         if let Some(same) = self.find_publication(&row.publication_id) {
-            return Err(format!("it was published as version {}", same.version));
+            return Err(VersionRefusal::Published { version: same.version });
         }
         let base = row.source.base();
         match self.get(base) {
             _ if base == 0 => {}
-            None => return Err(format!("version {base}, on which it is based, does not exist")),
+            None => return Err(VersionRefusal::UnknownBase { base }),
             Some(base) if base.is_refused() => {
-                return Err(format!("version {} was refused; nothing can be based on it", base.version));
+                return Err(VersionRefusal::RefusedBase { base: base.version });
             }
             Some(_) => {}
         }
@@ -189,11 +212,11 @@ impl VersionTable {
     }
 
     /// Records that a policy worker runs a version with this hash.
-    pub fn take(&mut self, version: i32, weights_sha256: &str) -> Result<(), String> {
+    pub fn take(&mut self, version: i32, weights_sha256: &str) -> Result<(), VersionRefusal> {
         let row = self.proposed(version)?;
         if row.weights_sha256.as_ref().is_some_and(|expected| !expected.eq_ignore_ascii_case(weights_sha256))
         {
-            return Err("its weights have another hash".to_owned());
+            return Err(VersionRefusal::OtherHash);
         }
         row.weights_sha256 = Some(weights_sha256.to_owned());
         row.state = VersionState::Taken;
@@ -201,18 +224,18 @@ impl VersionTable {
     }
 
     /// Records that no policy worker can run a version.
-    pub fn refuse(&mut self, version: i32, reason: &str) -> Result<(), String> {
+    pub fn refuse(&mut self, version: i32, reason: &str) -> Result<(), VersionRefusal> {
         self.proposed(version)?.state = VersionState::Refused { reason: reason.to_owned() };
         Ok(())
     }
 
-    fn proposed(&mut self, version: i32) -> Result<&mut VersionRow, String> {
+    fn proposed(&mut self, version: i32) -> Result<&mut VersionRow, VersionRefusal> {
         let at = self.rows.binary_search_by_key(&version, |row| row.version);
         let row = at.ok().and_then(|at| self.rows.get_mut(at));
-        let row = row.ok_or_else(|| format!("version {version} does not exist"))?;
+        let row = row.ok_or(VersionRefusal::Unknown { version })?;
         match row.state {
             VersionState::Proposed => Ok(row),
-            _ => Err(format!("version {version} is {} already", row.state.as_str())),
+            _ => Err(VersionRefusal::Settled { version, state: row.state.as_str() }),
         }
     }
 }
@@ -308,8 +331,8 @@ pub(crate) mod tests {
         versions.propose(row(2, Full, 0)).unwrap();
         versions.refuse(2, "torn").unwrap();
         let before = versions.clone();
-        let mut check = |change: &dyn Fn(&mut VersionTable) -> Result<(), String>, want: &str| {
-            let error = change(&mut versions).unwrap_err();
+        let mut check = |change: &dyn Fn(&mut VersionTable) -> Result<(), VersionRefusal>, want: &str| {
+            let error = change(&mut versions).unwrap_err().to_string();
             assert!(error.contains(want), "{want:?} not in {error:?}");
             assert_eq!(versions, before);
         };
@@ -335,7 +358,8 @@ pub(crate) mod tests {
         }
         let last = versions.last();
         let error = versions.propose(row(last + 1, Delta, last)).unwrap_err();
-        assert!(error.contains("more than 64 directories"), "{error}");
+        assert_eq!(error, VersionRefusal::TooManyLinks);
+        assert!(error.to_string().contains("more than 64 directories"), "{error}");
         assert_eq!(versions.last(), last);
     }
 

@@ -57,7 +57,7 @@ pub fn run(args: &ScoreArgs) -> Result<(), CommandFailure> {
         run_dir: args.run.clone(),
         tasks,
         filter: RescoreFilter { suite: args.suite.clone(), task: args.task.clone() },
-        judge: judge.map_err(|problem| CommandFailure::Input(vec![problem]))?,
+        judge: judge.map_err(|error| CommandFailure::Input(vec![error.to_string()]))?,
         scorers_max: job.limits.scorers_max(),
         records: job.records,
         job_toml: job.resolved,

@@ -12,6 +12,7 @@ use furrow_telemetry::WorkerKind;
 use super::{LeaseClaim, WeightsStanding};
 use crate::lease::StaleLease;
 use crate::ledger::TaskDraw;
+use crate::versions::VersionRefusal;
 
 /// The answer to a call.
 #[derive(Debug, Clone, PartialEq)]
@@ -111,7 +112,7 @@ pub enum CallRefusal {
     },
     /// A publication cannot become a version.
     #[error("it is not published: {why}")]
-    Publication { why: String },
+    Publication { why: PublicationRefusal },
     /// A trainer reported more discards than were accepted.
     #[error(
         "{discarded} trajectories cannot be discarded: this run has accepted {accepted} outside of \
@@ -129,6 +130,18 @@ pub enum CallRefusal {
     /// Another ending was acknowledged.
     #[error("{trajectory} was acknowledged with another ending")]
     OtherEnding { trajectory: Id<Trajectory> },
+}
+
+/// Why a publication cannot become a version.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum PublicationRefusal {
+    /// Its name is that of an earlier one.
+    #[error("publication {publication_id} was version {version}, of other weights")]
+    OtherWeights { publication_id: String, version: i32 },
+    #[error("no policy worker of this job has weights")]
+    NoWeights,
+    #[error(transparent)]
+    Version(#[from] VersionRefusal),
 }
 
 #[derive(Debug, Clone, PartialEq)]

@@ -3,6 +3,7 @@
 
 use furrow_rollout::{Id, PolicyWorker, WeightsLink, WeightsOrder};
 
+use super::answer::PublicationRefusal;
 use super::{CallId, CallRefusal, CallResponse, Core, CoreNotice, EventContext};
 use crate::ledger::Mutation;
 use crate::versions::{VersionRow, VersionSource, VersionState};
@@ -69,14 +70,14 @@ impl Core {
                     turn.reply_when_durable(call, CallResponse::VersionProposed { version, repeated: true });
                 }
                 false => {
-                    let why = format!("publication {publication_id} was version {version}, of other weights");
+                    let why = PublicationRefusal::OtherWeights { publication_id, version };
                     turn.reply(call, CallResponse::Refused(CallRefusal::Publication { why }));
                 }
             };
         }
         let mut with_weights = self.policy_workers.values().filter(|entry| entry.offer.version.is_some());
         if !self.policy_workers.is_empty() && with_weights.next().is_none() {
-            let why = "no policy worker of this job has weights".to_owned();
+            let why = PublicationRefusal::NoWeights;
             return turn.reply(call, CallResponse::Refused(CallRefusal::Publication { why }));
         }
         // Workers of a run whose ledger was removed may know larger numbers.
@@ -90,6 +91,7 @@ impl Core {
             at_micros: turn.now.wall_micros,
         };
         if let Err(why) = self.versions.propose(row.clone()) {
+            let why = why.into();
             return turn.reply(call, CallResponse::Refused(CallRefusal::Publication { why }));
         }
         turn.commit(Mutation::VersionProposed(row));

@@ -7,10 +7,10 @@ use furrow_records::WrittenFile;
 use furrow_rollout::{Group, Id, Shard, Trajectory};
 
 use super::{
-    CommittedShard, EvaluationRow, EvaluationStanding, GroupRow, Ledger, LedgerError, LedgerSnapshot,
-    Mutation, RunOpening, RunRow, RunTotals, ShardOpening, ShardPhase, ShardRow, TaskDraw, TimedScore,
-    TrajectoryEnd, TrajectoryFate, TrajectoryRow, TrajectoryStanding, TrajectoryStart, VersionTable,
-    may_begin, may_draw, may_end,
+    CommittedShard, EvaluationRow, EvaluationStanding, GroupRow, Ledger, LedgerError, LedgerRefusal,
+    LedgerSnapshot, Mutation, RunOpening, RunRow, RunTotals, ShardOpening, ShardPhase, ShardRow, TaskDraw,
+    TimedScore, TrajectoryEnd, TrajectoryFate, TrajectoryRow, TrajectoryStanding, TrajectoryStart,
+    VersionTable, expect_next, may_begin, may_draw, may_end,
 };
 
 /// Loses everything when dropped.
@@ -103,7 +103,7 @@ impl MemoryLedger {
 
 impl LedgerState {
     fn apply(&mut self, mutation: &Mutation) -> Result<(), LedgerError> {
-        let refuse = |why: String| mutation.refused(why);
+        let refuse = |why| mutation.refused(why);
         if let Some(flaw) = mutation.flaw() {
             return Err(refuse(flaw));
         }
@@ -111,7 +111,7 @@ impl LedgerState {
             return self.open_run(opening);
         }
         if self.run.is_none() {
-            return Err(refuse("no run was opened".to_owned()));
+            return Err(refuse(LedgerRefusal::NoRun));
         }
         match mutation {
             Mutation::RunOpened(_) => Ok(()),
@@ -130,11 +130,13 @@ impl LedgerState {
                 self.commit_shard(shard_id, *manifest_version)
             }
             Mutation::ShardAbandoned { shard_id } => self.abandon_shard(shard_id),
-            Mutation::VersionProposed(row) => self.versions.propose(row.clone()),
+            Mutation::VersionProposed(row) => self.versions.propose(row.clone()).map_err(LedgerRefusal::from),
             Mutation::VersionTaken { version, weights_sha256 } => {
-                self.versions.take(*version, weights_sha256)
+                self.versions.take(*version, weights_sha256).map_err(LedgerRefusal::from)
             }
-            Mutation::VersionRefused { version, reason } => self.versions.refuse(*version, reason),
+            Mutation::VersionRefused { version, reason } => {
+                self.versions.refuse(*version, reason).map_err(LedgerRefusal::from)
+            }
             Mutation::EvaluationBegun { version, problems, at_micros } => {
                 self.begin_evaluation(*version, *problems, *at_micros)
             }
@@ -154,20 +156,19 @@ impl LedgerState {
         Ok(())
     }
 
-    fn draw(&mut self, draw: &TaskDraw, draws: u64) -> Result<(), String> {
-        let run = self.run.as_mut().ok_or("no run was opened")?;
-        if draw.index != run.next_group {
-            return Err(format!("the next group is {}, not {}", run.next_group, draw.index));
-        }
+    fn draw(&mut self, draw: &TaskDraw, draws: u64) -> Result<(), LedgerRefusal> {
+        let run = self.run.as_mut().ok_or(LedgerRefusal::NoRun)?;
+        expect_next("group", run.next_group, draw.index)?;
         if draws < run.draws {
-            return Err(format!("the sampler has drawn {} times, not {draws}", run.draws));
+            return Err(LedgerRefusal::DrawsWentBack { drawn: run.draws, got: draws });
         }
         if self.group_index.contains_key(&draw.group_id) {
-            return Err("the group exists already".to_owned());
+            return Err(LedgerRefusal::Exists { what: "group" });
         }
         if let Some(problem) = draw.problem {
             may_draw(self.evaluations.last(), problem)?;
-            self.evaluations.last_mut().ok_or("no evaluation exists")?.drawn += 1;
+            let none = LedgerRefusal::NoEvaluation { version: problem.version };
+            self.evaluations.last_mut().ok_or(none)?.drawn += 1;
         }
         run.next_group += 1;
         run.draws = draws;
@@ -177,14 +178,12 @@ impl LedgerState {
         Ok(())
     }
 
-    fn assign(&mut self, start: &TrajectoryStart) -> Result<(), String> {
+    fn assign(&mut self, start: &TrajectoryStart) -> Result<(), LedgerRefusal> {
         self.check_slot(start)?;
-        let run = self.run.as_mut().ok_or("no run was opened")?;
-        if start.token != run.next_token {
-            return Err(format!("the next token is {}, not {}", run.next_token, start.token));
-        }
+        let run = self.run.as_mut().ok_or(LedgerRefusal::NoRun)?;
+        expect_next("token", run.next_token, start.token)?;
         if self.trajectories.contains_key(&start.trajectory_id) {
-            return Err("the trajectory exists already".to_owned());
+            return Err(LedgerRefusal::Exists { what: "trajectory" });
         }
         run.next_token += 1;
         self.group(&start.group_id)?.attempts.push(start.trajectory_id.clone());
@@ -198,13 +197,13 @@ impl LedgerState {
         Ok(())
     }
 
-    fn check_slot(&mut self, start: &TrajectoryStart) -> Result<(), String> {
+    fn check_slot(&mut self, start: &TrajectoryStart) -> Result<(), LedgerRefusal> {
         let group = self.group(&start.group_id)?;
         if group.row.closed_at_micros.is_some() {
-            return Err("its group is closed".to_owned());
+            return Err(LedgerRefusal::GroupClosed);
         }
         if start.sample_index >= group.row.draw.group_size {
-            return Err(format!("its group has no slot {}", start.sample_index));
+            return Err(LedgerRefusal::NoSlot { slot: start.sample_index });
         }
         let attempts = group.attempts.clone();
         let before: Vec<_> = attempts
@@ -213,10 +212,11 @@ impl LedgerState {
             .filter(|row| row.start.sample_index == start.sample_index)
             .collect();
         if before.len() != start.attempt as usize {
-            return Err(format!("the slot's next attempt is {}, not {}", before.len(), start.attempt));
+            let next = before.len() as u64;
+            return Err(LedgerRefusal::AttemptOutOfOrder { next, got: start.attempt });
         }
         match before.iter().find(|row| !matches!(row.standing, TrajectoryStanding::Failed { .. })) {
-            Some(row) => Err(format!("{} still holds the slot", row.start.trajectory_id)),
+            Some(row) => Err(LedgerRefusal::SlotTaken { trajectory: row.start.trajectory_id.to_string() }),
             None => Ok(()),
         }
     }
@@ -227,33 +227,33 @@ impl LedgerState {
         token: u64,
         ended: &TrajectoryEnd,
         evidence_sha256: [u8; 32],
-    ) -> Result<(), String> {
+    ) -> Result<(), LedgerRefusal> {
         let row = self.trajectory(id)?;
         if row.start.token != token {
-            return Err(format!("its token is {}, not {token}", row.start.token));
+            return Err(LedgerRefusal::NotLeased);
         }
         match row.standing {
             TrajectoryStanding::Assigned => {
                 row.standing = TrajectoryStanding::Finished { ended: ended.clone(), evidence_sha256 }
             }
-            _ => return Err("it is not leased any more".to_owned()),
+            _ => return Err(LedgerRefusal::NotLeased),
         }
         Ok(())
     }
 
-    fn score(&mut self, id: &Id<Trajectory>, verdict: &TimedScore) -> Result<(), String> {
+    fn score(&mut self, id: &Id<Trajectory>, verdict: &TimedScore) -> Result<(), LedgerRefusal> {
         let row = self.trajectory(id)?;
         let TrajectoryStanding::Finished { ended, evidence_sha256 } = &row.standing else {
-            return Err("it is not waiting for a score".to_owned());
+            return Err(LedgerRefusal::NotAwaitingScore);
         };
         if *evidence_sha256 != verdict.score.evidence_sha256 {
-            return Err("the scorer received other evidence than the one acknowledged".to_owned());
+            return Err(LedgerRefusal::OtherEvidence);
         }
         row.standing = TrajectoryStanding::Scored { ended: ended.clone(), verdict: verdict.clone() };
         Ok(())
     }
 
-    fn begin_evaluation(&mut self, version: i32, problems: u64, at_micros: i64) -> Result<(), String> {
+    fn begin_evaluation(&mut self, version: i32, problems: u64, at_micros: i64) -> Result<(), LedgerRefusal> {
         may_begin(self.evaluations.last(), version)?;
         let standing = EvaluationStanding::Open;
         let row = EvaluationRow { version, problems, drawn: 0, scored: 0, succeeded: 0, standing, at_micros };
@@ -261,16 +261,17 @@ impl LedgerState {
         Ok(())
     }
 
-    fn end_evaluation(&mut self, version: i32, cut: Option<&String>) -> Result<(), String> {
+    fn end_evaluation(&mut self, version: i32, cut: Option<&String>) -> Result<(), LedgerRefusal> {
         may_end(self.evaluations.last(), version, cut.is_some())?;
         let is_open = |group: &&GroupState| {
             let of = group.row.draw.problem.map(|problem| problem.version);
             of == Some(version) && group.row.closed_at_micros.is_none()
         };
         if let Some(open) = self.groups.values().find(is_open) {
-            return Err(format!("{} is open", open.row.draw.group_id));
+            return Err(LedgerRefusal::EvaluatedGroupOpen { group: open.row.draw.group_id.to_string() });
         }
-        self.evaluations.last_mut().ok_or("no evaluation exists")?.standing = match cut {
+        let row = self.evaluations.last_mut().ok_or(LedgerRefusal::NoEvaluation { version })?;
+        row.standing = match cut {
             None => EvaluationStanding::Complete,
             Some(reason) => EvaluationStanding::Cut { reason: reason.clone() },
         };
@@ -294,53 +295,49 @@ impl LedgerState {
         rows
     }
 
-    fn fail(&mut self, id: &Id<Trajectory>, ended: &TrajectoryEnd) -> Result<(), String> {
+    fn fail(&mut self, id: &Id<Trajectory>, ended: &TrajectoryEnd) -> Result<(), LedgerRefusal> {
         let row = self.trajectory(id)?;
         if !row.standing.is_open() {
-            return Err("it has ended already".to_owned());
+            return Err(LedgerRefusal::EndedAlready);
         }
         row.standing = TrajectoryStanding::Failed { ended: ended.clone() };
         Ok(())
     }
 
-    fn lose_record(&mut self, id: &Id<Trajectory>, ended: &TrajectoryEnd) -> Result<(), String> {
+    fn lose_record(&mut self, id: &Id<Trajectory>, ended: &TrajectoryEnd) -> Result<(), LedgerRefusal> {
         let row = self.trajectory(id)?;
         if matches!(row.standing, TrajectoryStanding::Failed { .. }) || row.shard_id.is_some() {
-            return Err("it failed already or is in a shard".to_owned());
+            return Err(LedgerRefusal::FailedOrInShard);
         }
         row.standing = TrajectoryStanding::Failed { ended: ended.clone() };
         Ok(())
     }
 
-    fn close(&mut self, id: &Id<Group>, at_micros: i64) -> Result<(), String> {
+    fn close(&mut self, id: &Id<Group>, at_micros: i64) -> Result<(), LedgerRefusal> {
         let attempts = self.group(id)?.attempts.clone();
         if let Some(open) = attempts.iter().find(|id| self.trajectories[*id].standing.is_open()) {
-            return Err(format!("{open} is still open"));
+            return Err(LedgerRefusal::AttemptOpen { trajectory: open.to_string() });
         }
         let row = &mut self.group(id)?.row;
         if row.closed_at_micros.is_some() {
-            return Err("it is closed already".to_owned());
+            return Err(LedgerRefusal::GroupNotOpen);
         }
         row.closed_at_micros = Some(at_micros);
         Ok(())
     }
 
-    fn open_shard(&mut self, opening: &ShardOpening) -> Result<(), String> {
-        let next = self.run.as_ref().ok_or("no run was opened")?.next_shard;
-        if opening.index != next {
-            return Err(format!("the next shard is {next}, not {}", opening.index));
-        }
+    fn open_shard(&mut self, opening: &ShardOpening) -> Result<(), LedgerRefusal> {
+        let next = self.run.as_ref().ok_or(LedgerRefusal::NoRun)?.next_shard;
+        expect_next("shard", next, opening.index)?;
         if self.shards.contains_key(&opening.shard_id) {
-            return Err("the shard exists already".to_owned());
+            return Err(LedgerRefusal::Exists { what: "shard" });
         }
         for id in &opening.trajectories {
             let row = self.trajectory(id)?;
-            if row.standing.is_open() {
-                return Err(format!("{id} has not ended"));
+            if row.standing.is_open() || row.shard_id.is_some() {
+                return Err(LedgerRefusal::TrajectoryNotReady { trajectory: id.to_string() });
             }
-            if let Some(other) = row.shard_id.replace(opening.shard_id.clone()) {
-                return Err(format!("{id} is in {other}"));
-            }
+            row.shard_id = Some(opening.shard_id.clone());
         }
         for id in &opening.groups {
             self.put_group(id, &opening.shard_id)?;
@@ -349,23 +346,24 @@ impl LedgerState {
         Ok(())
     }
 
-    fn put_group(&mut self, id: &Id<Group>, shard: &Id<Shard>) -> Result<(), String> {
+    fn put_group(&mut self, id: &Id<Group>, shard: &Id<Shard>) -> Result<(), LedgerRefusal> {
         let attempts = self.group(id)?.attempts.clone();
         let left = attempts.iter().find(|id| {
             let row = &self.trajectories[*id];
             !row.committed && row.shard_id.as_ref() != Some(shard)
         });
         if let Some(left) = left {
-            return Err(format!("{id} would be committed before its {left}"));
+            return Err(LedgerRefusal::GroupBeforeTrajectory {
+                group: id.to_string(),
+                trajectory: left.to_string(),
+            });
         }
         let row = &mut self.group(id)?.row;
-        if row.closed_at_micros.is_none() {
-            return Err(format!("{id} is open"));
+        if row.closed_at_micros.is_none() || row.shard_id.is_some() {
+            return Err(LedgerRefusal::GroupNotReady { group: id.to_string() });
         }
-        match row.shard_id.replace(shard.clone()) {
-            Some(other) => Err(format!("{id} is in {other}")),
-            None => Ok(()),
-        }
+        row.shard_id = Some(shard.clone());
+        Ok(())
     }
 
     fn add_shard(&mut self, opening: &ShardOpening) {
@@ -385,17 +383,17 @@ impl LedgerState {
         self.shards.insert(opening.shard_id.clone(), ShardState { row, phase: ShardPhase::Opened });
     }
 
-    fn write_shard(&mut self, id: &Id<Shard>, files: &[WrittenFile]) -> Result<(), String> {
+    fn write_shard(&mut self, id: &Id<Shard>, files: &[WrittenFile]) -> Result<(), LedgerRefusal> {
         let shard = self.shard(id, ShardPhase::Opened)?;
         shard.phase = ShardPhase::Written;
         shard.row.files = Some(files.to_vec());
         Ok(())
     }
 
-    fn commit_shard(&mut self, id: &Id<Shard>, manifest_version: u64) -> Result<(), String> {
+    fn commit_shard(&mut self, id: &Id<Shard>, manifest_version: u64) -> Result<(), LedgerRefusal> {
         let taken = |shard: &ShardState| shard.phase == ShardPhase::Committed { manifest_version };
         if self.shards.values().any(taken) {
-            return Err(format!("another shard is manifest version {manifest_version}"));
+            return Err(LedgerRefusal::ManifestVersionTaken { version: manifest_version });
         }
         let shard = self.shard(id, ShardPhase::Written)?;
         shard.phase = ShardPhase::Committed { manifest_version };
@@ -406,10 +404,10 @@ impl LedgerState {
         Ok(())
     }
 
-    fn abandon_shard(&mut self, id: &Id<Shard>) -> Result<(), String> {
+    fn abandon_shard(&mut self, id: &Id<Shard>) -> Result<(), LedgerRefusal> {
         let shard = match self.shards.get_mut(id) {
             Some(shard) if matches!(shard.phase, ShardPhase::Opened | ShardPhase::Written) => shard,
-            _ => return Err("it is neither opened nor written".to_owned()),
+            _ => return Err(LedgerRefusal::ShardSettled),
         };
         shard.phase = ShardPhase::Abandoned;
         shard.row.files = None;
@@ -424,20 +422,22 @@ impl LedgerState {
         Ok(())
     }
 
-    fn group(&mut self, id: &Id<Group>) -> Result<&mut GroupState, String> {
+    fn group(&mut self, id: &Id<Group>) -> Result<&mut GroupState, LedgerRefusal> {
         let index = self.group_index.get(id);
-        index.and_then(|index| self.groups.get_mut(index)).ok_or_else(|| format!("no group {id}"))
+        let group = index.and_then(|index| self.groups.get_mut(index));
+        group.ok_or_else(|| LedgerRefusal::UnknownGroup { group: id.to_string() })
     }
 
-    fn trajectory(&mut self, id: &Id<Trajectory>) -> Result<&mut TrajectoryRow, String> {
-        self.trajectories.get_mut(id).ok_or_else(|| format!("no trajectory {id}"))
+    fn trajectory(&mut self, id: &Id<Trajectory>) -> Result<&mut TrajectoryRow, LedgerRefusal> {
+        let row = self.trajectories.get_mut(id);
+        row.ok_or_else(|| LedgerRefusal::UnknownTrajectory { trajectory: id.to_string() })
     }
 
-    fn shard(&mut self, id: &Id<Shard>, phase: ShardPhase) -> Result<&mut ShardState, String> {
+    fn shard(&mut self, id: &Id<Shard>, phase: ShardPhase) -> Result<&mut ShardState, LedgerRefusal> {
         match self.shards.get_mut(id) {
             Some(shard) if shard.phase == phase => Ok(shard),
-            _ if phase == ShardPhase::Opened => Err("it is not opened".to_owned()),
-            _ => Err("it is not written".to_owned()),
+            _ if phase == ShardPhase::Opened => Err(LedgerRefusal::ShardNotOpened),
+            _ => Err(LedgerRefusal::ShardNotWritten),
         }
     }
 

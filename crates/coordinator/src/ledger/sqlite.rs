@@ -18,12 +18,12 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     CommittedShard, EvaluationProblem, EvaluationRow, EvaluationStanding, GroupRow, Ledger, LedgerError,
-    LedgerSnapshot, Mutation, PolicyFacts, RunOpening, RunRow, RunTotals, ShardOpening, ShardPhase, ShardRow,
-    TaskDraw, TaskTally, TimedScore, TrajectoryEnd, TrajectoryFate, TrajectoryRow, TrajectoryStanding,
-    TrajectoryStart, may_be_scored, may_begin, may_draw, may_end, may_fail,
+    LedgerRefusal, LedgerSnapshot, Mutation, PolicyFacts, RunOpening, RunRow, RunTotals, ShardOpening,
+    ShardPhase, ShardRow, TaskDraw, TaskTally, TimedScore, TrajectoryEnd, TrajectoryFate, TrajectoryRow,
+    TrajectoryStanding, TrajectoryStart, expect_next, may_be_scored, may_begin, may_draw, may_end, may_fail,
 };
 use crate::durable;
-use crate::versions::{VersionRow, VersionSource, VersionState, VersionTable};
+use crate::versions::{VersionRefusal, VersionRow, VersionSource, VersionState, VersionTable};
 
 /// "frrw": tells `file` and SQLite's own tools which program owns the database.
 const APPLICATION_ID: i32 = i32::from_be_bytes(*b"frrw");
@@ -47,7 +47,7 @@ pub struct SqliteLedger {
 
 /// Why a mutation could not be applied: the ledger refuses it, or SQLite fails.
 enum MutationFailure {
-    Refused(String),
+    Refused(LedgerRefusal),
     Other(LedgerError),
     Sqlite(rusqlite::Error),
 }
@@ -157,7 +157,9 @@ impl SqliteLedger {
         match failure {
             MutationFailure::Sqlite(error) => storage(operation, &self.path, error),
             MutationFailure::Other(error) => error,
-            MutationFailure::Refused(why) => LedgerError::Foreign { path: self.path.clone(), why },
+            MutationFailure::Refused(why) => {
+                LedgerError::Foreign { path: self.path.clone(), why: why.to_string() }
+            }
         }
     }
 
@@ -171,7 +173,7 @@ impl SqliteLedger {
                 MutationFailure::Refused(why) => mutation.refused(why),
                 MutationFailure::Other(error) => error,
                 MutationFailure::Sqlite(error) if is_constraint(&error) => {
-                    mutation.refused(error.to_string())
+                    mutation.refused(LedgerRefusal::Constraint(error.to_string()))
                 }
                 MutationFailure::Sqlite(error) => failed(error),
             })?;
@@ -303,7 +305,7 @@ fn rebuild_trajectories(transaction: &Transaction<'_>) -> Result<(), MutationFai
     let today = schema();
     let statements = || today.split_inclusive(";\n").map(str::trim);
     let table = statements().find(|sql| sql.contains("CREATE TABLE trajectories ("));
-    let table = table.ok_or_else(|| refusal("schema.sql has no table of trajectories"))?;
+    let table = table.ok_or_else(|| unreadable("schema.sql has no table of trajectories"))?;
     let indexes = statements().filter(|sql| sql.contains("INDEX") && sql.contains("ON trajectories "));
     transaction.execute_batch(&table.replace("CREATE TABLE trajectories (", "CREATE TABLE rebuilt ("))?;
     transaction.execute_batch(
@@ -318,12 +320,12 @@ fn rebuild_trajectories(transaction: &Transaction<'_>) -> Result<(), MutationFai
 
 fn apply(transaction: &Transaction<'_>, mutation: &Mutation) -> Result<(), MutationFailure> {
     if let Some(flaw) = mutation.flaw() {
-        return Err(MutationFailure::Refused(flaw));
+        return Err(flaw.into());
     }
     if let Mutation::RunOpened(opening) = mutation {
         return open_run(transaction, opening);
     }
-    let run = load_run(transaction)?.ok_or_else(|| refusal("no run was opened"))?;
+    let run = load_run(transaction)?.ok_or(LedgerRefusal::NoRun)?;
     match mutation {
         Mutation::RunOpened(_) => Ok(()),
         Mutation::GroupDrawn { draw, draws } => draw_group(transaction, &run, draw, *draws),
@@ -385,13 +387,13 @@ fn draw_group(
 ) -> Result<(), MutationFailure> {
     expect_next("group", run.next_group, draw.index)?;
     if draws < run.draws {
-        return Err(refusal(format!("the sampler has drawn {} times, not {draws}", run.draws)));
+        return Err(LedgerRefusal::DrawsWentBack { drawn: run.draws, got: draws }.into());
     }
     if let Some(problem) = draw.problem {
-        may_draw(last_evaluation(transaction)?.as_ref(), problem).map_err(refusal)?;
+        may_draw(last_evaluation(transaction)?.as_ref(), problem)?;
         let sql = "UPDATE evaluations SET drawn = drawn + 1 WHERE version = ?1 AND state = 'open'";
         let changed = transaction.prepare_cached(sql)?.execute([problem.version])?;
-        expect_one(changed, "its evaluation is not open")?;
+        expect_one(changed, LedgerRefusal::NoEvaluation { version: problem.version })?;
     }
     let counted = "UPDATE run SET next_group = next_group + 1, draws = ?1";
     transaction.prepare_cached(counted)?.execute([draws.cast_signed()])?;
@@ -451,12 +453,13 @@ fn check_slot(transaction: &Transaction<'_>, start: &TrajectoryStart) -> Result<
         .prepare_cached(sql)?
         .query_row([start.group_id.as_str()], |row| Ok((row.get(0)?, row.get(1)?)))
         .optional()?;
-    let (group_size, closed) = group.ok_or_else(|| refusal(format!("no group {}", start.group_id)))?;
+    let unknown = || LedgerRefusal::UnknownGroup { group: start.group_id.to_string() };
+    let (group_size, closed) = group.ok_or_else(unknown)?;
     if closed {
-        return Err(refusal("its group is closed"));
+        return Err(LedgerRefusal::GroupClosed.into());
     }
     if start.sample_index >= group_size {
-        return Err(refusal(format!("its group has no slot {}", start.sample_index)));
+        return Err(LedgerRefusal::NoSlot { slot: start.sample_index }.into());
     }
     let sql = "SELECT count(*), max(CASE WHEN state <> 'failed' THEN trajectory_id END)
                FROM trajectories WHERE group_id = ?1 AND sample_index = ?2";
@@ -466,9 +469,10 @@ fn check_slot(transaction: &Transaction<'_>, start: &TrajectoryStart) -> Result<
             Ok((row.get(0)?, row.get(1)?))
         })?;
     if before != start.attempt {
-        return Err(refusal(format!("the slot's next attempt is {before}, not {}", start.attempt)));
+        let next = u64::from(before);
+        return Err(LedgerRefusal::AttemptOutOfOrder { next, got: start.attempt }.into());
     }
-    holder.map_or(Ok(()), |holder| Err(refusal(format!("{holder} still holds the slot"))))
+    holder.map_or(Ok(()), |trajectory| Err(LedgerRefusal::SlotTaken { trajectory }.into()))
 }
 
 fn finish(
@@ -495,7 +499,7 @@ fn finish(
         ":staleness": ended.staleness,
         ":at": ended.at_micros,
     })?;
-    expect_one(changed, "it is not leased under this token")
+    expect_one(changed, LedgerRefusal::NotLeased)
 }
 
 fn fail(
@@ -507,7 +511,7 @@ fn fail(
                    version_min = :version_min, version_max = :version_max, staleness = :staleness, ended_at_micros = :at
                WHERE trajectory_id = :id AND state IN ('assigned', 'finished')";
     let changed = end_with(transaction, sql, id, ended)?;
-    expect_one(changed, "it is unknown or has ended already")
+    expect_one(changed, LedgerRefusal::EndedAlready)
 }
 
 /// Runs an update that ends a trajectory, and returns how many rows it changed.
@@ -540,7 +544,7 @@ fn lose_record(
                    reward = NULL, success = NULL, score_json = NULL, scorer_saw_sha256 = NULL, score_micros = NULL
                WHERE trajectory_id = :id AND state <> 'failed' AND shard_id IS NULL";
     let changed = end_with(transaction, sql, id, ended)?;
-    expect_one(changed, "it failed already or is in a shard")
+    expect_one(changed, LedgerRefusal::FailedOrInShard)
 }
 
 fn score(
@@ -559,17 +563,17 @@ fn score(
         verdict.score.evidence_sha256,
         verdict.micros.cast_signed(),
     ])?;
-    expect_one(changed, "it is not waiting for a score")
+    expect_one(changed, LedgerRefusal::NotAwaitingScore)
 }
 
 fn close_group(transaction: &Transaction<'_>, id: &Id<Group>, at_micros: i64) -> Result<(), MutationFailure> {
     let sql = "SELECT trajectory_id FROM trajectories WHERE group_id = ?1 AND state IN ('assigned', 'finished') LIMIT 1";
-    if let Some(open) = first_text(transaction, sql, params![id.as_str()])? {
-        return Err(refusal(format!("{open} is still open")));
+    if let Some(trajectory) = first_text(transaction, sql, params![id.as_str()])? {
+        return Err(LedgerRefusal::AttemptOpen { trajectory }.into());
     }
     let sql = "UPDATE groups SET closed_at_micros = ?2 WHERE group_id = ?1 AND closed_at_micros IS NULL";
     let changed = transaction.prepare_cached(sql)?.execute(params![id.as_str(), at_micros])?;
-    expect_one(changed, "it is unknown or closed already")
+    expect_one(changed, LedgerRefusal::GroupNotOpen)
 }
 
 fn open_shard(
@@ -588,7 +592,7 @@ fn open_shard(
         let sql = "UPDATE trajectories SET shard_id = ?2
                    WHERE trajectory_id = ?1 AND shard_id IS NULL AND state IN ('scored', 'failed')";
         let changed = transaction.prepare_cached(sql)?.execute(params![id.as_str(), shard_id])?;
-        expect_one(changed, format!("{id} has not ended or is in another shard"))?;
+        expect_one(changed, LedgerRefusal::TrajectoryNotReady { trajectory: id.to_string() })?;
     }
     for id in &opening.groups {
         put_group(transaction, id, shard_id)?;
@@ -599,13 +603,13 @@ fn open_shard(
 fn put_group(transaction: &Transaction<'_>, id: &Id<Group>, shard_id: &str) -> Result<(), MutationFailure> {
     let sql = "SELECT trajectory_id FROM trajectories t LEFT JOIN shards s USING (shard_id)
                WHERE group_id = ?1 AND s.state IS NOT 'published' AND t.shard_id IS NOT ?2 LIMIT 1";
-    if let Some(left) = first_text(transaction, sql, params![id.as_str(), shard_id])? {
-        return Err(refusal(format!("{id} would be committed before its {left}")));
+    if let Some(trajectory) = first_text(transaction, sql, params![id.as_str(), shard_id])? {
+        return Err(LedgerRefusal::GroupBeforeTrajectory { group: id.to_string(), trajectory }.into());
     }
     let sql = "UPDATE groups SET shard_id = ?2
                WHERE group_id = ?1 AND shard_id IS NULL AND closed_at_micros IS NOT NULL";
     let changed = transaction.prepare_cached(sql)?.execute(params![id.as_str(), shard_id])?;
-    expect_one(changed, format!("{id} is unknown, open or in another shard"))
+    expect_one(changed, LedgerRefusal::GroupNotReady { group: id.to_string() })
 }
 
 fn write_shard(
@@ -615,19 +619,19 @@ fn write_shard(
 ) -> Result<(), MutationFailure> {
     let sql = "UPDATE shards SET state = 'written', files_json = ?2 WHERE shard_id = ?1 AND state = 'opened'";
     let changed = transaction.prepare_cached(sql)?.execute(params![id.as_str(), json(&files)])?;
-    expect_one(changed, "it is not opened")
+    expect_one(changed, LedgerRefusal::ShardNotOpened)
 }
 
 fn commit_shard(transaction: &Transaction<'_>, id: &Id<Shard>, version: u64) -> Result<(), MutationFailure> {
     let sql = "UPDATE shards SET state = 'published', manifest_version = ?2 WHERE shard_id = ?1 AND state = 'written'";
     let changed = transaction.prepare_cached(sql)?.execute(params![id.as_str(), version.cast_signed()])?;
-    expect_one(changed, "it is not written")
+    expect_one(changed, LedgerRefusal::ShardNotWritten)
 }
 
 fn abandon_shard(transaction: &Transaction<'_>, id: &Id<Shard>) -> Result<(), MutationFailure> {
     let sql = "UPDATE shards SET state = 'abandoned', files_json = NULL WHERE shard_id = ?1 AND state IN ('opened', 'written')";
     let changed = transaction.prepare_cached(sql)?.execute([id.as_str()])?;
-    expect_one(changed, "it is neither opened nor written")?;
+    expect_one(changed, LedgerRefusal::ShardSettled)?;
     for sql in [
         "UPDATE trajectories SET shard_id = NULL WHERE shard_id = ?1",
         "UPDATE groups SET shard_id = NULL WHERE shard_id = ?1",
@@ -638,7 +642,7 @@ fn abandon_shard(transaction: &Transaction<'_>, id: &Id<Shard>) -> Result<(), Mu
 }
 
 fn propose_version(transaction: &Transaction<'_>, row: &VersionRow) -> Result<(), MutationFailure> {
-    load_versions(transaction)?.propose(row.clone()).map_err(refusal)?;
+    load_versions(transaction)?.propose(row.clone()).map_err(LedgerRefusal::from)?;
     let (form, directory) = match &row.source {
         VersionSource::Directory { link, .. } => (Some(link.form.as_str()), Some(&link.directory)),
         VersionSource::Rollback { .. } => (None, None),
@@ -662,18 +666,18 @@ fn take_version(
     version: i32,
     weights_sha256: &str,
 ) -> Result<(), MutationFailure> {
-    load_versions(transaction)?.take(version, weights_sha256).map_err(refusal)?;
+    load_versions(transaction)?.take(version, weights_sha256).map_err(LedgerRefusal::from)?;
     let sql =
         "UPDATE weights SET state = 'taken', weights_sha256 = ?2 WHERE version = ?1 AND state = 'proposed'";
     let changed = transaction.prepare_cached(sql)?.execute(params![version, weights_sha256])?;
-    expect_one(changed, "it is not proposed")
+    expect_one(changed, VersionRefusal::Unknown { version }.into())
 }
 
 fn refuse_version(transaction: &Transaction<'_>, version: i32, reason: &str) -> Result<(), MutationFailure> {
-    load_versions(transaction)?.refuse(version, reason).map_err(refusal)?;
+    load_versions(transaction)?.refuse(version, reason).map_err(LedgerRefusal::from)?;
     let sql = "UPDATE weights SET state = 'refused', reason = ?2 WHERE version = ?1 AND state = 'proposed'";
     let changed = transaction.prepare_cached(sql)?.execute(params![version, reason])?;
-    expect_one(changed, "it is not proposed")
+    expect_one(changed, VersionRefusal::Unknown { version }.into())
 }
 
 fn begin_evaluation(
@@ -682,7 +686,7 @@ fn begin_evaluation(
     problems: u64,
     at_micros: i64,
 ) -> Result<(), MutationFailure> {
-    may_begin(last_evaluation(transaction)?.as_ref(), version).map_err(refusal)?;
+    may_begin(last_evaluation(transaction)?.as_ref(), version)?;
     let sql = "INSERT INTO evaluations (version, problems, drawn, state, began_at_micros) VALUES (?1, ?2, 0, 'open', ?3)";
     transaction.prepare_cached(sql)?.execute(params![version, problems.cast_signed(), at_micros])?;
     Ok(())
@@ -693,17 +697,17 @@ fn end_evaluation(
     version: i32,
     cut: Option<&str>,
 ) -> Result<(), MutationFailure> {
-    may_end(last_evaluation(transaction)?.as_ref(), version, cut.is_some()).map_err(refusal)?;
+    may_end(last_evaluation(transaction)?.as_ref(), version, cut.is_some())?;
     let sql = "SELECT group_id FROM groups WHERE eval_version = ?1 AND closed_at_micros IS NULL LIMIT 1";
     let open: Option<String> =
         transaction.prepare_cached(sql)?.query_row([version], |row| row.get(0)).optional()?;
-    if let Some(open) = open {
-        return Err(refusal(format!("{open} is open")));
+    if let Some(group) = open {
+        return Err(LedgerRefusal::EvaluatedGroupOpen { group }.into());
     }
     let sql = "UPDATE evaluations SET state = iif(?2 IS NULL, 'complete', 'cut'), reason = ?2
                WHERE version = ?1 AND state = 'open'";
     let changed = transaction.prepare_cached(sql)?.execute(params![version, cut])?;
-    expect_one(changed, "it is not open")
+    expect_one(changed, LedgerRefusal::NoEvaluation { version })
 }
 
 /// All evaluations, with the sums over their trajectories.
@@ -1006,6 +1010,12 @@ impl From<StoredHashes> for PolicyHashes {
     }
 }
 
+impl From<LedgerRefusal> for MutationFailure {
+    fn from(why: LedgerRefusal) -> Self {
+        MutationFailure::Refused(why)
+    }
+}
+
 impl From<rusqlite::Error> for MutationFailure {
     fn from(error: rusqlite::Error) -> Self {
         MutationFailure::Sqlite(error)
@@ -1027,16 +1037,12 @@ fn is_constraint(error: &rusqlite::Error) -> bool {
     error.sqlite_error_code() == Some(ErrorCode::ConstraintViolation)
 }
 
-fn refusal(why: impl Into<String>) -> MutationFailure {
-    MutationFailure::Refused(why.into())
+fn unreadable(why: impl Into<String>) -> MutationFailure {
+    MutationFailure::Refused(LedgerRefusal::Unreadable(why.into()))
 }
 
-fn expect_one(changed: usize, why: impl Into<String>) -> Result<(), MutationFailure> {
-    if changed == 1 { Ok(()) } else { Err(refusal(why)) }
-}
-
-fn expect_next(what: &str, next: u64, got: u64) -> Result<(), MutationFailure> {
-    if next == got { Ok(()) } else { Err(refusal(format!("the next {what} is {next}, not {got}"))) }
+fn expect_one(changed: usize, why: LedgerRefusal) -> Result<(), MutationFailure> {
+    if changed == 1 { Ok(()) } else { Err(why.into()) }
 }
 
 fn first_text(
@@ -1071,7 +1077,7 @@ fn unsigned(row: &Row<'_>, column: impl rusqlite::RowIndex) -> Result<u64, Mutat
 
 fn id<K: IdKind>(row: &Row<'_>, column: impl rusqlite::RowIndex) -> Result<Id<K>, MutationFailure> {
     let text: String = row.get(column)?;
-    Id::new(text).map_err(|bad| refusal(bad.to_string()))
+    Id::new(text).map_err(|bad| unreadable(bad.to_string()))
 }
 
 fn maybe_id<K: IdKind>(
@@ -1079,7 +1085,7 @@ fn maybe_id<K: IdKind>(
     column: impl rusqlite::RowIndex,
 ) -> Result<Option<Id<K>>, MutationFailure> {
     let text: Option<String> = row.get(column)?;
-    text.map(|text| Id::new(text).map_err(|bad| refusal(bad.to_string()))).transpose()
+    text.map(|text| Id::new(text).map_err(|bad| unreadable(bad.to_string()))).transpose()
 }
 
 fn parse_column<T>(
@@ -1088,7 +1094,7 @@ fn parse_column<T>(
     parse: fn(&str) -> Option<T>,
 ) -> Result<T, MutationFailure> {
     let text: String = row.get(column)?;
-    parse(&text).ok_or_else(|| refusal(format!("{text:?} is not a value this furrow knows")))
+    parse(&text).ok_or_else(|| unreadable(format!("{text:?} is not a value this furrow knows")))
 }
 
 fn parsed<T: for<'a> Deserialize<'a>>(
@@ -1096,7 +1102,7 @@ fn parsed<T: for<'a> Deserialize<'a>>(
     column: impl rusqlite::RowIndex,
 ) -> Result<T, MutationFailure> {
     let text: String = row.get(column)?;
-    serde_json::from_str(&text).map_err(|error| refusal(format!("unreadable {text:.60}: {error}")))
+    serde_json::from_str(&text).map_err(|error| unreadable(format!("unreadable {text:.60}: {error}")))
 }
 
 #[cfg(test)]
