@@ -1,4 +1,5 @@
-//! The job's `[policy]` section.
+//! The job's `[policy]` section. A problem of a key is a text that names the key, the value and
+//! what is right: all problems are printed together, and no caller tells one from another.
 
 mod model;
 mod remote;
@@ -11,7 +12,7 @@ use furrow_rollout::{ContextPolicy, ExtraAction, Grammar, PolicyKind, SamplingPa
 use serde::{Deserialize, Serialize};
 
 use crate::grammar;
-pub use remote::{RemoteConfig, RemoteFile};
+pub use remote::{RemoteConfig, RemoteFile, RemoteKeyError};
 pub use serve::{ServeConfig, ServeFile};
 
 pub use model::{AuditFile, BackendChoice, ConstrainFile, EngineFile, LayoutFile, ModelConfig, WeightsFile};
@@ -243,7 +244,7 @@ impl PolicyFile {
 impl PolicyConfig {
     /// Reads the key of a remote endpoint, if one is configured, so that a worker without the key
     /// stops before it serves.
-    pub fn with_key(self) -> Result<Self, String> {
+    pub fn with_key(self) -> Result<Self, RemoteKeyError> {
         let remote = self.remote.map(RemoteConfig::with_key).transpose()?;
         Ok(Self { remote, ..self })
     }

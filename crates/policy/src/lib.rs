@@ -41,8 +41,8 @@ mod worker;
 
 pub use config::{
     AuditFile, BackendChoice, ConstrainFile, ContextFile, EngineFile, GrammarFile, LayoutFile, ModelConfig,
-    PolicyChoice, PolicyConfig, PolicyFile, RemoteConfig, RemoteFile, SamplingFile, ServeConfig, ServeFile,
-    WeightsFile,
+    PolicyChoice, PolicyConfig, PolicyFile, RemoteConfig, RemoteFile, RemoteKeyError, SamplingFile,
+    ServeConfig, ServeFile, WeightsFile,
 };
 pub use model::{EngineMemoryPlan, ModelError, ModelPolicy, cpu_memory_bytes};
 pub use policy::{Policy, PolicyError, PolicyInput, PolicyOutput, Session, WeightSwapStats};

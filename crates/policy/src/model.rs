@@ -29,7 +29,7 @@ use crate::engine::{EngineEvent, EngineFault, NewWeights, OnSwap, SessionId, Swa
 use crate::policy::{Policy, PolicyError, Session, WeightSwapStats};
 use audit::DriftAudit;
 use session::ModelSession;
-use weights::{LoadedWeights, WeightUpdateLoader};
+use weights::{LoadedWeights, WeightUpdateLoader, error_chain};
 
 pub(crate) use chat::{ChatEngine, ChatReplyRequest, ChatSession};
 pub use open::{EngineMemoryPlan, ModelError, cpu_memory_bytes};
@@ -141,7 +141,8 @@ impl Policy for ModelPolicy {
         let loader = self.loader.clone();
         let wanted = order.clone();
         let loading = tokio::task::spawn_blocking(move || loader.load(&wanted));
-        let LoadedWeights { hashes, incoming } = loading.await.map_err(|why| why.to_string())??;
+        let loaded = loading.await.map_err(|why| why.to_string())?;
+        let LoadedWeights { hashes, incoming } = loaded.map_err(|why| error_chain(&why))?;
         let load_micros = began.elapsed().as_micros() as u64;
         let (done, answer) = oneshot::channel();
         let version = order.version;

@@ -101,8 +101,8 @@ pub trait Policy: Send + Sync + 'static {
         None
     }
 
-    /// Loads published weights beside running sessions and switches to them. On an error the
-    /// weights in use stay.
+    /// Loads published weights beside running sessions and switches to them. On an error, which is
+    /// the reason that the coordinator receives, the weights in use stay.
     async fn take_weights(&self, _order: &WeightsOrder) -> Result<WeightSwapStats, String> {
         Err(format!("a {} policy has no weights", self.kind().as_str()))
     }

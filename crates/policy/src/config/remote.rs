@@ -1,4 +1,5 @@
 //! `[policy.remote]`: the endpoint that the `openai` policy calls, with its deadlines and retries.
+//! Problems of the section are texts, as in all of `[policy]`.
 
 use std::time::Duration;
 
@@ -63,6 +64,17 @@ pub struct RemoteConfig {
 pub(crate) struct RemotePrices {
     pub prompt: f64,
     pub completion: f64,
+}
+
+/// The variable with the key holds none. The text does not contain its value.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "policy.remote.key_env: the environment variable {name:?} is not set to a usable key; export it, or name \
+     another variable"
+)]
+pub struct RemoteKeyError {
+    /// Name of the environment variable.
+    pub name: String,
 }
 
 impl Default for RemoteFile {
@@ -149,15 +161,11 @@ impl RemoteConfig {
         self.deadline
     }
 
-    /// Reads the key, so that a worker without it stops before it serves. The error never contains
-    /// the key.
-    pub fn with_key(mut self) -> Result<Self, String> {
+    /// Reads the key, so that a worker without it stops before it serves.
+    pub fn with_key(mut self) -> Result<Self, RemoteKeyError> {
         let Some(name) = &self.key_env else { return Ok(self) };
         let key = ApiKey::new(&std::env::var(name).unwrap_or_default());
-        let wrong = format!(
-            "policy.remote.key_env: the environment variable {name:?} is not set to a usable key; export it, or name another variable"
-        );
-        self.client.key = Some(key.ok_or(wrong)?);
+        self.client.key = Some(key.ok_or_else(|| RemoteKeyError { name: name.clone() })?);
         Ok(self)
     }
 }
@@ -252,7 +260,7 @@ mod tests {
             key_env: Some("FURROW_TEST_NO_SUCH_KEY".into()),
             ..RemoteFile::default()
         };
-        let error = file.check().unwrap().with_key().unwrap_err();
+        let error = file.check().unwrap().with_key().unwrap_err().to_string();
         assert!(
             error.starts_with("policy.remote.key_env: ") && error.contains("FURROW_TEST_NO_SUCH_KEY"),
             "{error}"

@@ -4,10 +4,10 @@ use std::path::{Path, PathBuf};
 
 use furrow_cuda::backend::StagingMode;
 use furrow_model::backend::IncomingWeights;
-use furrow_model::checkpoint::{Checkpoint, WeightHashes};
+use furrow_model::checkpoint::{Checkpoint, CheckpointError, UpdateError, WeightHashes};
 use furrow_model::cpu::PreparedWeights;
 use furrow_model::kernels::ThreadPool;
-use furrow_model::tokenizer::Tokenizer;
+use furrow_model::tokenizer::{Tokenizer, TokenizerError};
 use furrow_model::weights::ModelWeights;
 use furrow_rollout::{WeightsForm, WeightsLink, WeightsOrder};
 
@@ -35,6 +35,31 @@ pub(super) struct LoadedWeights {
     pub incoming: IncomingWeights,
 }
 
+/// Why the weights of an order cannot be used. The texts name file, tensor and value.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum WeightLoadError {
+    /// A checkpoint is invalid, or a value is not finite.
+    #[error(transparent)]
+    Checkpoint(#[from] CheckpointError),
+    /// A delta or an adapter does not fit the weights that it applies to.
+    #[error(transparent)]
+    Update(#[from] UpdateError),
+    #[error(transparent)]
+    Tokenizer(#[from] TokenizerError),
+    #[error("the tokenizer of {} differs from the job's; start another job for these weights", dir.display())]
+    OtherTokenizer { dir: PathBuf },
+    #[error(
+        "the weights of version {version} hash to {found}, not to {expected}: their files changed after \
+         publication; publish them again"
+    )]
+    OtherHash { version: i32, found: String, expected: String },
+    #[error(
+        "the GPU has no memory reserved for a second set of weights; start it with policy.weights.stage = \
+         \"device\" or \"host\""
+    )]
+    NoStage,
+}
+
 /// While weights load, one in this many CPU threads of the backend loads them.
 const THREADS_SHARE: usize = 4;
 
@@ -50,35 +75,31 @@ impl WeightUpdateLoader {
 
     /// Opens the weights that the order names, merges them and checks every value. Blocks until
     /// everything is read.
-    ///
-    /// # Errors
-    /// A sentence that names file, tensor and value.
-    pub fn load(&self, order: &WeightsOrder) -> Result<LoadedWeights, String> {
+    pub fn load(&self, order: &WeightsOrder) -> Result<LoadedWeights, WeightLoadError> {
         let team = ThreadPool::new(self.threads);
         let checkpoint = self.open(&order.links, &team)?;
         let hashes = checkpoint.hashes(&team);
-        if let Some(want) = &order.weights_sha256
-            && !want.eq_ignore_ascii_case(&hashes.weights)
+        if let Some(expected) = &order.weights_sha256
+            && !expected.eq_ignore_ascii_case(&hashes.weights)
         {
-            return Err(format!(
-                "the weights of version {} hash to {}, not to {want}: their files changed after publication; publish them again",
-                order.version.0, hashes.weights
-            ));
+            return Err(WeightLoadError::OtherHash {
+                version: order.version.0,
+                found: hashes.weights,
+                expected: expected.clone(),
+            });
         }
         let incoming: IncomingWeights = match self.target {
             LoadTarget::Cpu => {
-                let weights = ModelWeights::of(&checkpoint, &team, &mut |_, _| ()).map_err(error_chain)?;
+                let weights = ModelWeights::of(&checkpoint, &team, &mut |_, _| ())?;
                 Box::new(PreparedWeights::new(weights))
             }
             LoadTarget::Gpu { stage: StagingMode::Device | StagingMode::Host } => Box::new(checkpoint),
-            LoadTarget::Gpu { stage: StagingMode::None } => {
-                return Err("the GPU has no memory reserved for a second set of weights; start it with policy.weights.stage = \"device\" or \"host\"".into());
-            }
+            LoadTarget::Gpu { stage: StagingMode::None } => return Err(WeightLoadError::NoStage),
         };
         Ok(LoadedWeights { hashes, incoming })
     }
 
-    fn open(&self, links: &[WeightsLink], team: &ThreadPool) -> Result<Checkpoint, String> {
+    fn open(&self, links: &[WeightsLink], team: &ThreadPool) -> Result<Checkpoint, WeightLoadError> {
         // The last full set overwrites everything before it.
         let first = links.iter().rposition(|link| link.form == WeightsForm::Full);
         let (base, rest) = match first {
@@ -86,36 +107,32 @@ impl WeightUpdateLoader {
             None => (self.checkpoint.as_path(), links),
         };
         self.check_tokenizer(base)?;
-        let mut checkpoint = Checkpoint::open(base).map_err(error_chain)?;
+        let mut checkpoint = Checkpoint::open(base)?;
         for WeightsLink { form, directory } in rest {
             let directory = Path::new(directory);
             checkpoint = match form {
-                WeightsForm::Adapter => checkpoint.with_adapter(directory, team).map_err(error_chain)?,
-                _ => checkpoint.with_delta(directory, team).map_err(error_chain)?,
+                WeightsForm::Adapter => checkpoint.with_adapter(directory, team)?,
+                _ => checkpoint.with_delta(directory, team)?,
             };
         }
         Ok(checkpoint)
     }
 
     /// A checkpoint may lack a tokenizer. With a different one it is a different model.
-    fn check_tokenizer(&self, dir: &Path) -> Result<(), String> {
+    fn check_tokenizer(&self, dir: &Path) -> Result<(), WeightLoadError> {
         if dir == self.checkpoint || !dir.join("tokenizer.json").exists() {
             return Ok(());
         }
-        let [own, new] =
-            [self.checkpoint.as_path(), dir].map(|dir| Tokenizer::open(dir).map_err(error_chain));
+        let [own, new] = [self.checkpoint.as_path(), dir].map(Tokenizer::open);
         if own?.sha256() == new?.sha256() {
             return Ok(());
         }
-        Err(format!(
-            "the tokenizer of {} differs from the job's; start another job for these weights",
-            dir.display()
-        ))
+        Err(WeightLoadError::OtherTokenizer { dir: dir.to_owned() })
     }
 }
 
 /// An error with its causes on one line.
-fn error_chain(error: impl std::error::Error) -> String {
+pub(super) fn error_chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {
