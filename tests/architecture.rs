@@ -18,11 +18,13 @@ const MAP: &[(&str, &[&str])] = &[
     ("records", &["rollout"]),
     ("openai", &["rollout"]),
     ("cuda", &["model"]),
+    // answers from a format
+    ("analysis", &["rollout", "records"]),
     // services never import each other
     ("policy", &["rollout", "wire", "model", "cuda", "openai", "telemetry"]),
     ("env", &["rollout", "wire", "storage", "telemetry"]),
     ("coordinator", &["rollout", "wire", "tasks", "records", "openai", "storage", "telemetry"]),
-    ("dashboard", &["rollout", "wire", "records", "telemetry"]),
+    ("dashboard", &["rollout", "wire", "records", "analysis", "telemetry"]),
     ("testkit", &["rollout"]),
 ];
 
@@ -34,6 +36,7 @@ const FORBIDDEN: &[(&str, &[&str])] = &[
     ("tasks", &["tokio", "tonic", "chromiumoxide", "arrow", "ureq"]),
     ("openai", &["tonic", "prost", "chromiumoxide", "arrow", "parquet"]),
     ("records", &["tonic", "prost", "chromiumoxide"]),
+    ("analysis", &["tokio", "tonic", "prost", "chromiumoxide", "parquet", "object_store"]),
     ("policy", &["chromiumoxide", "arrow", "parquet", "rusqlite"]),
     ("env", &["arrow", "parquet", "rusqlite"]),
     ("coordinator", &["chromiumoxide"]),

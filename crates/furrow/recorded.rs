@@ -8,9 +8,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 
+use furrow_analysis::{StepSize, StepTokens, step_sizes};
 use furrow_coordinator::spool::read_finished;
 use furrow_model::floor::{StepSizes, Workload};
-use furrow_records::{DataSet, StepSize, StepTokens, Table};
+use furrow_records::{DataSet, Table};
 use furrow_rollout::{ContextPolicy, FaultOwner};
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -223,7 +224,7 @@ fn committed(dir: &Path) -> Result<(Vec<StepSize>, Option<u64>), String> {
     };
     let files = || set.snapshot().files(Table::Steps);
     let (bytes, rows) = files().fold((0, 0), |(bytes, rows), file| (bytes + file.bytes, rows + file.rows));
-    let sizes = set.step_sizes().map_err(|error| chain(&error))?;
+    let sizes = step_sizes(&set).map_err(|error| chain(&error))?;
     Ok((sizes, (rows > 0).then(|| bytes / rows)))
 }
 

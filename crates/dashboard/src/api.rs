@@ -1,8 +1,8 @@
 //! The answers of `/api/`: JSON made of the view and of the metrics, and pictures as they were
 //! recorded.
 
+use furrow_analysis::view::{DataSetView, PictureSource, TableSize};
 use furrow_records::RecordsError;
-use furrow_records::view::{DataSetView, PictureSource, TableSize};
 use serde_json::{Value, json};
 
 use crate::follow::DashboardState;
@@ -66,7 +66,7 @@ pub(crate) fn overview(state: &DashboardState) -> Value {
         |tally: &_| metrics::overview(tally, totals, moments, subject.device, subject.usd_per_device_hour);
     let mut answer = match state.view() {
         Some(view) => of(&view.state().tally),
-        None => of(&furrow_records::view::DataSetTally::default()),
+        None => of(&furrow_analysis::view::DataSetTally::default()),
     };
     answer["head"] = head(state);
     answer["live"] = state.live().map(|live| live.to_json()).into();
@@ -76,7 +76,7 @@ pub(crate) fn overview(state: &DashboardState) -> Value {
 /// Data of the page Learning; what a trainer keeps is read from the files.
 pub(crate) fn learning(state: &DashboardState) -> Result<Value, DashboardApiError> {
     let Some(view) = state.view() else {
-        let mut answer = metrics::learning(&furrow_records::view::DataSetTally::default());
+        let mut answer = metrics::learning(&furrow_analysis::view::DataSetTally::default());
         (answer["head"], answer["kept"]) = (head(state), Value::Null);
         return Ok(answer);
     };
@@ -91,7 +91,7 @@ pub(crate) fn job(state: &DashboardState) -> Value {
     let view = state.view();
     let ledger = match &view {
         Some(view) => metrics::ledger(&view.state().tally, story.totals.as_ref()),
-        None => metrics::ledger(&furrow_records::view::DataSetTally::default(), story.totals.as_ref()),
+        None => metrics::ledger(&furrow_analysis::view::DataSetTally::default(), story.totals.as_ref()),
     };
     let tables = view.as_ref().map(|view| tables(view));
     let subject = &state.subject;
@@ -157,7 +157,7 @@ pub(crate) fn trajectory(state: &DashboardState, id: &str) -> Result<Value, Dash
     let view = view(state, id)?;
     let look = view.trajectory_detail(id)?.ok_or_else(|| missing(id))?;
     let group = look.trajectory["group_id"].as_str().unwrap_or_default().to_owned();
-    let query = furrow_records::view::TrajectoryQuery { group_id: Some(group), ..Default::default() };
+    let query = furrow_analysis::view::TrajectoryQuery { group_id: Some(group), ..Default::default() };
     let of_all = head(state);
     let index_view = view.state();
     // A group has at most 1,024 slots, plus failed attempts.

@@ -12,8 +12,9 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, TryLockError};
 use std::time::{Duration, Instant};
 
-use furrow_records::view::{DataSetView, TrajectoryQuery};
-use furrow_records::{KeptReport, RecordsError, chain};
+use furrow_analysis::KeptReport;
+use furrow_analysis::view::{DataSetView, TrajectoryQuery};
+use furrow_records::{RecordsError, chain};
 use furrow_wire::{Channel, Connector as _, TcpConnector};
 use serde::Serialize;
 use tokio::sync::{Notify, watch};
@@ -267,7 +268,7 @@ impl DashboardState {
             Err(TryLockError::WouldBlock) => return Ok(self.cached_kept(|kept| kept.data_version.0 == of.0)),
         };
         let began = Instant::now();
-        let report = Arc::new(furrow_records::kept(view.data_dir(), None)?);
+        let report = Arc::new(furrow_analysis::kept(view.data_dir(), None)?);
         let kept = KeptCache {
             data_version: of,
             report: report.clone(),

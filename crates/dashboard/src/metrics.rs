@@ -7,7 +7,7 @@
 //! metric divides one by the other except the cost, since only the data set has the cost of judges.
 //! A metric without its source is `null`, never 0.
 
-use furrow_records::view::{DataSetTally, MinuteCounts, StepSums, TrajectoryCounts};
+use furrow_analysis::view::{DataSetTally, MinuteCounts, StepSums, TrajectoryCounts};
 use furrow_rollout::TimeCause;
 use furrow_telemetry::{DeviceUse, Label, SlotUse};
 use serde::Serialize;
@@ -146,7 +146,7 @@ pub(crate) fn rate_with_interval(successes: u64, decided: u64) -> Option<Value> 
 
 /// Wilson's 95 % interval of a rate.
 fn interval(successes: u64, decided: u64) -> Option<Value> {
-    let (low, high) = furrow_records::wilson(successes as f64, decided as f64)?;
+    let (low, high) = furrow_analysis::wilson(successes as f64, decided as f64)?;
     Some(json!({ "low": low, "high": high }))
 }
 

@@ -4,7 +4,7 @@
 use std::fmt::Debug;
 use std::sync::Arc;
 
-use furrow_records::view::DataSetTally;
+use furrow_analysis::view::DataSetTally;
 use furrow_rollout::TimeCause;
 use serde_json::{Value, json};
 
@@ -94,7 +94,7 @@ fn work(tally: &DataSetTally, tokens: Option<f64>, sessions: u32) -> Option<Meas
 
 #[cfg(test)]
 mod tests {
-    use furrow_records::view::TrajectoryCounts;
+    use furrow_analysis::view::TrajectoryCounts;
     use furrow_telemetry::{Label as _, SlotUse};
 
     use super::*;

@@ -3,7 +3,7 @@
 
 use std::str::FromStr;
 
-use furrow_records::view::{Sort, TrajectoryQuery};
+use furrow_analysis::view::{Sort, TrajectoryQuery};
 use furrow_rollout::Split;
 
 /// One window of the table.

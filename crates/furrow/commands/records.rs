@@ -3,9 +3,8 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
-use furrow_records::{
-    DataSetSummary, LogprobGap, RewardLine, RuleBreach, ShardGap, VerifyReport, inspect, kept, verify,
-};
+use furrow_analysis::{DataSetSummary, RewardLine, ShardGap, inspect, kept};
+use furrow_records::{LogprobGap, RuleBreach, VerifyReport, verify};
 
 use crate::{CommandFailure, output};
 

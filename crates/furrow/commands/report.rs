@@ -6,11 +6,11 @@ mod pictures;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use furrow_dashboard::{REPORT_RUNS_MAX, ReportTable, RunMetrics, report_html, report_pictures};
-use furrow_records::{
+use furrow_analysis::{
     Estimate, EvaluationLine, EvaluationQuery, EvaluationReport, IntervalMethod, LineGrouping, PassAtK,
     RESAMPLES, VersionLine, evaluate,
 };
+use furrow_dashboard::{REPORT_RUNS_MAX, ReportTable, RunMetrics, report_html, report_pictures};
 use furrow_rollout::Split;
 
 use super::view::subject;
@@ -30,7 +30,7 @@ pub struct ReportArgs {
     #[arg(long, value_delimiter = ',', value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     k: Vec<u64>,
     /// Seed of the bootstrap that computes the intervals
-    #[arg(long, default_value_t = furrow_records::BOOTSTRAP_SEED)]
+    #[arg(long, default_value_t = furrow_analysis::BOOTSTRAP_SEED)]
     seed: u64,
     /// File to write the page to [default: report.html in the first run directory]
     #[arg(long, value_name = "FILE")]

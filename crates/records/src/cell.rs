@@ -1,4 +1,7 @@
 //! Maps Rust types to Arrow columns and back, so that `schema.rs` can be a plain list of fields.
+//!
+//! A reader of some columns names them with [`columns!`](crate::columns) and passes the struct to
+//! [`DataSet::rows`](crate::DataSet::rows) or [`TableFile::rows`](crate::TableFile::rows).
 
 use std::sync::Arc;
 
@@ -17,7 +20,7 @@ use bytes::Bytes;
 ///
 /// `read` trusts its array: `file.rs` has already compared the file's types with `data_type`.
 /// Values under a null are read as any other and dropped by `Option`.
-pub(crate) trait ColumnCell: Sized + Default {
+pub trait ColumnCell: Sized + Default {
     /// Whether the column may hold nulls.
     const NULLABLE: bool = false;
 
@@ -29,11 +32,11 @@ pub(crate) trait ColumnCell: Sized + Default {
 
     /// The cells of this column.
     fn read(array: &dyn Array) -> Vec<Self>;
-}
 
-/// The field of a column: a name and a cell's type.
-pub(crate) fn field<T: ColumnCell>(name: &str) -> Field {
-    Field::new(name, T::data_type(), T::NULLABLE)
+    /// The column's entry in a schema.
+    fn field(name: &str) -> Field {
+        Field::new(name, Self::data_type(), Self::NULLABLE)
+    }
 }
 
 /// Whether columns of type `got` can be read as `want`: they are equal, except that structs may
@@ -54,7 +57,10 @@ fn fits_field(want: &Field, got: &Field) -> bool {
 
 /// Wall clock, microseconds since the Unix epoch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct TimestampMicros(pub i64);
+pub struct TimestampMicros(
+    /// Negative for a time before 1970.
+    pub i64,
+);
 
 macro_rules! primitives {
     ($($rust:ty => $arrow:ty),* $(,)?) => {$(
@@ -195,6 +201,10 @@ impl<T: ColumnCell> ColumnCell for Vec<T> {
 }
 
 /// Declares structs whose fields are columns, so that each name is written only once.
+///
+/// A struct is a row of a table or a part of one, with all columns or some of them; each is a
+/// [`ColumnCell`]. The calling crate needs `arrow`.
+#[macro_export]
 macro_rules! columns {
     ($(
         $(#[$doc:meta])*
@@ -207,7 +217,7 @@ macro_rules! columns {
         impl $name {
             /// The columns in order.
             pub(crate) fn fields() -> arrow::datatypes::Fields {
-                [$( $crate::cell::field::<$type>(stringify!($field)) ),*].into_iter().collect()
+                [$( <$type as $crate::cell::ColumnCell>::field(stringify!($field)) ),*].into_iter().collect()
             }
         }
 
@@ -239,7 +249,7 @@ macro_rules! columns {
         }
     )*};
 }
-pub(crate) use columns;
+pub use columns;
 
 #[cfg(test)]
 mod tests {

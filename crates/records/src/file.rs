@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use crate::cell::{ColumnCell, fits};
-use crate::gap::FooterGaps;
+use crate::gap::{self, FooterGaps, GapSum, LogprobGap};
 use crate::schema::{hex, key};
 use crate::{RecordsError, ShardStage, Table, encoding};
 
@@ -268,13 +268,13 @@ fn open_regular(path: &Path) -> Result<File, RecordsError> {
 }
 
 /// A file with a checked footer, whose columns are those of its table.
-pub(crate) struct TableFile {
+pub struct TableFile {
     path: PathBuf,
     builder: ParquetRecordBatchReaderBuilder<File>,
 }
 
 /// Rows of a file, a batch at a time.
-pub(crate) struct RowReader<R> {
+struct RowReader<R> {
     path: PathBuf,
     batches: Option<ParquetRecordBatchReader>,
     row: PhantomData<fn() -> R>,
@@ -368,14 +368,29 @@ impl TableFile {
         self.builder.metadata()
     }
 
+    /// The gap between recorded log-probs and those of the prefill path, where its footer has one.
+    pub(crate) fn prefill_gap(&self) -> Option<LogprobGap> {
+        self.origin(key::PREFILL_GAP).and_then(gap::gap)
+    }
+
+    /// Adds the gap of its footer to a sum; nothing where no token of the file was rescored.
+    pub fn add_prefill_gap(&self, sum: &mut GapSum) {
+        if let Some(value) = self.origin(key::PREFILL_GAP) {
+            sum.add_footer(value);
+        }
+    }
+
     /// A value of the file's metadata.
     pub(crate) fn origin(&self, key: &str) -> Option<&str> {
         let pairs = self.metadata().file_metadata().key_value_metadata()?;
         pairs.iter().find(|pair| pair.key == key)?.value.as_deref()
     }
 
-    /// The file's rows; only the columns of `R` are read.
-    pub(crate) fn rows<R: ColumnCell>(self) -> Result<RowReader<R>, RecordsError> {
+    /// The file's rows, a batch at a time, up to the first batch that cannot be read. Only the
+    /// columns of `R` are read; the table must have them ([`Table::has_columns`]).
+    pub fn rows<R: ColumnCell>(
+        self,
+    ) -> Result<impl Iterator<Item = Result<Vec<R>, RecordsError>>, RecordsError> {
         let Self { path, builder } = self;
         let mut names = Vec::new();
         if let DataType::Struct(fields) = R::data_type() {
@@ -391,7 +406,7 @@ impl TableFile {
     /// Some of the file's rows as Arrow batches, in file order; reads only the leaves that `keeps`
     /// selects (`observation.screenshot.bytes`, `logprobs.list.item`), and skips row groups without
     /// wanted rows.
-    pub(crate) fn some_rows(
+    pub fn some_rows(
         self,
         wanted: &[Range<u64>],
         keeps: impl Fn(&str) -> bool,

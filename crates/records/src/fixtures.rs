@@ -2,6 +2,7 @@
 //! and pictures are consistent.
 
 mod block;
+pub mod data_set;
 
 use std::collections::BTreeMap;
 use std::io::Cursor;

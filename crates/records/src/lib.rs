@@ -2,23 +2,20 @@
 //!
 //! The path of a trajectory: `ShardWriter` (shard.rs) writes it to durable files, `Manifest`
 //! (manifest.rs) makes them part of the data set, `DataSet` (read.rs) reads it back, `verify`
-//! checks that the data set can be trusted. Columns: schema.rs.
+//! checks that the data set can be trusted. Columns: schema.rs; a reader of some columns names them
+//! with `columns!` (cell.rs). Answers from a data set are in `furrow-analysis`.
 
 #![warn(missing_docs)]
 
-mod cell;
+pub mod cell;
 mod config;
 mod encoding;
 mod error;
-mod evaluate;
 mod file;
 mod find;
 #[doc(hidden)]
 pub mod fixtures;
 mod gap;
-mod inspect;
-mod json;
-mod kept;
 mod manifest;
 pub mod merge;
 mod pixels;
@@ -26,31 +23,17 @@ mod read;
 mod rows;
 mod schema;
 mod shard;
-mod sizes;
-mod statistics;
 mod verify;
-pub mod view;
 
 pub use config::{RecordsConfig, RecordsFile};
 pub use error::{RecordsError, chain};
-pub use evaluate::{
-    ActingPolicy, AttemptResult, EvaluationLine, EvaluationQuery, EvaluationReport, LineGrouping, PassAtK,
-    TaskAttempt, VersionLine, evaluate, evaluation_lines,
-};
-pub use file::{ShardPlan, WrittenFile};
+pub use file::{ShardPlan, TableFile, WrittenFile};
 pub use find::FoundTrajectory;
 pub use gap::{GapSum, LogprobGap};
-pub use inspect::{DataSetSummary, EndLine, RewardLine, ShardGap, TableTotals, TimeLine, inspect};
-pub use kept::{KeptLine, KeptReport, kept};
 pub use manifest::{Commit, CommitDraft, CommitOutcome, Manifest, ManifestSnapshot, Op, StoredCommits, Txn};
 pub use pixels::DecodedPicture;
 pub use read::{DataSet, RecordIter};
 pub use rows::{DerivedColumns, RecordedStep, RescoreRecord};
-pub use schema::Table;
+pub use schema::{Table, hex};
 pub use shard::{LocalFile, ShardStage, ShardWriter, check_written, local_files, remove_shard, written_file};
-pub use sizes::{StepSize, StepTokens};
-pub use statistics::{
-    BOOTSTRAP_SEED, Estimate, Interval, IntervalMethod, RESAMPLES, TaskShare, TermKind, bootstrap, estimate,
-    pass_at_k, wilson,
-};
 pub use verify::{RuleBreach, VerifyCheck, VerifyCounts, VerifyReport, VerifyWarning, verify};

@@ -146,7 +146,7 @@ impl ManifestSnapshot {
     }
 
     /// Every file that a commit ever added.
-    pub(crate) fn files_ever(&self) -> impl Iterator<Item = &WrittenFile> {
+    pub fn files_ever(&self) -> impl Iterator<Item = &WrittenFile> {
         self.shards.values().flat_map(|(_, files)| files)
     }
 
@@ -367,8 +367,8 @@ impl Manifest {
         Ok(&self.snapshot)
     }
 
-    /// The same, and passes on each commit once it was applied.
-    pub(crate) async fn refresh_each(&mut self, mut each: impl FnMut(Commit)) -> Result<(), RecordsError> {
+    /// Reads the commits that were added since, and passes on each once it was applied.
+    pub async fn refresh_each(&mut self, mut each: impl FnMut(Commit)) -> Result<(), RecordsError> {
         while let Some(commit) = read(&*self.store, self.snapshot.version + 1).await? {
             self.snapshot.apply(&commit)?;
             each(commit);

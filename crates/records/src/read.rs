@@ -7,6 +7,7 @@ use furrow_rollout::{GroupRecord, TrajectoryRecord};
 
 use crate::cell::ColumnCell;
 use crate::file::{IntegrityCheck, TableFile};
+use crate::gap::LogprobGap;
 use crate::rows::{RecordedStep, RescoreRecord};
 use crate::schema::{GroupRow, ScoreRow, StepRow, TrajectoryRow};
 use crate::{Manifest, ManifestSnapshot, RecordsError, Table, WrittenFile, merge};
@@ -66,6 +67,25 @@ impl DataSet {
         self.records(Table::Scores, ScoreRow::into_domain)
     }
 
+    /// The rows of a table as `R`, a batch at a time, for metrics over a whole data set: only the
+    /// columns of `R` are read, which the table must have ([`Table::has_columns`]), and files are
+    /// compared with the manifest by their length alone.
+    pub fn rows<'a, R: ColumnCell + 'a>(&'a self, table: Table) -> RecordIter<'a, Vec<R>> {
+        let rows = move |file: &'a WrittenFile| -> RecordIter<'a, Vec<R>> {
+            match self.file(file, IntegrityCheck::Length).and_then(TableFile::rows::<R>) {
+                Ok(batches) => Box::new(batches),
+                Err(error) => Box::new(std::iter::once(Err(error))),
+            }
+        };
+        Box::new(self.snapshot.files(table).flat_map(rows))
+    }
+
+    /// The gap between the recorded log-probs of a file of steps and those of the prefill path, as
+    /// its footer stores it; `None` where no token was rescored.
+    pub fn prefill_gap(&self, file: &WrittenFile) -> Result<Option<LogprobGap>, RecordsError> {
+        Ok(self.file(file, IntegrityCheck::Length)?.prefill_gap())
+    }
+
     /// Opens a listed file, which a merge may have set aside since the data set was opened.
     pub(crate) fn file(&self, file: &WrittenFile, trust: IntegrityCheck) -> Result<TableFile, RecordsError> {
         let path = self.data_dir.join(&file.path);
@@ -106,6 +126,21 @@ impl DataSet {
             Err(error) => vec![Err(error)],
         });
         Box::new(records)
+    }
+}
+
+impl TableFile {
+    /// Opens a file that a commit listed, for a reader that follows the manifest by itself. A merge
+    /// may have set the file aside since.
+    pub fn open_listed(data_dir: &Path, file: &WrittenFile) -> Result<Self, RecordsError> {
+        let opened = Self::open(&data_dir.join(&file.path), file, IntegrityCheck::Length);
+        // The other path is tried only after the first one fails, since a merge may move the file
+        // at any moment.
+        let aside = merge::replaced_path(data_dir, &file.path);
+        if opened.is_err() && aside.is_file() {
+            return Self::open(&aside, file, IntegrityCheck::Length);
+        }
+        opened
     }
 }
 

@@ -25,11 +25,10 @@ use std::sync::Arc;
 
 use arrow::datatypes::{DataType, Field, Fields, Schema, SchemaRef};
 use bytes::Bytes;
-use furrow_rollout::TimeCause;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use crate::cell::{TimestampMicros, columns};
+use crate::cell::{ColumnCell, TimestampMicros, columns, fits};
 
 /// A table of the data set, stored in a folder of its name below `data/`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -405,23 +404,6 @@ columns! {
     FailedCell { end: String, count: i32 }
 }
 
-impl TrajectoryTiming {
-    /// Microseconds by cause, in the order of a trajectory.
-    pub(crate) fn causes(&self) -> [(&'static str, i64); TimeCause::ALL.len() + 2] {
-        [
-            ("queue", self.queue_micros),
-            (TimeCause::Boot.as_str(), self.boot_micros),
-            (TimeCause::Observe.as_str(), self.observe_micros),
-            (TimeCause::Policy.as_str(), self.policy_micros),
-            (TimeCause::Act.as_str(), self.act_micros),
-            (TimeCause::Settle.as_str(), self.settle_micros),
-            (TimeCause::Record.as_str(), self.record_micros),
-            (TimeCause::Finish.as_str(), self.finish_micros),
-            ("score", self.score_micros),
-        ]
-    }
-}
-
 impl Table {
     /// All tables of a data set.
     pub const ALL: [Table; 5] =
@@ -448,6 +430,11 @@ impl Table {
         Arc::new(Schema::new(self.fields()))
     }
 
+    /// Whether the table has all columns of `R`, with their types, so that `R` can be read from it.
+    pub fn has_columns<R: ColumnCell>(self) -> bool {
+        fits(&R::data_type(), &DataType::Struct(self.fields()))
+    }
+
     fn fields(self) -> Fields {
         match self {
             Table::Trajectories => TrajectoryRow::fields(),
@@ -471,8 +458,8 @@ impl std::fmt::Display for Table {
     }
 }
 
-/// Writes bytes as lower-case hexadecimal, two digits each.
-pub(crate) fn hex(bytes: &[u8]) -> String {
+/// Lower-case hexadecimal, as hashes are written in manifests, footers and reports.
+pub fn hex(bytes: &[u8]) -> String {
     use std::fmt::Write;
     bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
         write!(text, "{byte:02x}").expect("writing to a String cannot fail");

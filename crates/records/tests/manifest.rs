@@ -2,12 +2,10 @@
 
 #![expect(clippy::unwrap_used, reason = "a panic fails the test")]
 
-mod common;
-
 use std::path::Path;
 use std::sync::Arc;
 
-use common::{append, commit_files, commit_group, open, write};
+use furrow_records::fixtures::data_set::{append, commit_files, commit_group, open, write};
 use furrow_records::fixtures::{self, TrajectoryFixture};
 use furrow_records::{
     CommitDraft, CommitOutcome, DataSet, Manifest, Op, RecordsError, Table, VerifyCheck, WrittenFile, verify,

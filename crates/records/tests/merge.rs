@@ -1,16 +1,14 @@
 //! Many small files become one, without a row lost, doubled or changed.
 
-mod common;
-
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use common::{commit_files, commit_group, open, write};
 use furrow_records::fixtures::TrajectoryFixture;
+use furrow_records::fixtures::data_set::{commit_files, commit_group, open, write};
 use furrow_records::merge::{self, MergePlan};
 use furrow_records::{
-    CommitDraft, CommitOutcome, DataSet, Op, RecordsConfig, RecordsError, RecordsFile, ShardGap, ShardPlan,
-    Table, fixtures, inspect, verify,
+    CommitDraft, CommitOutcome, DataSet, Op, RecordsConfig, RecordsError, RecordsFile, ShardPlan, Table,
+    WrittenFile, fixtures, verify,
 };
 use furrow_rollout::RescoredToken;
 use futures::executor::block_on;
@@ -163,8 +161,12 @@ fn gaps_of_the_prefill_path_add_up() {
     }
     drop(commit_group(dir.path(), 2, 1));
     let footers = || -> Vec<(String, usize, f64, f64)> {
-        let row = |row: &ShardGap| (row.path.clone(), row.gap.tokens, row.gap.mean_abs, row.gap.max);
-        inspect(dir.path()).unwrap().prefill_gaps.iter().map(row).collect()
+        let set = DataSet::open(dir.path()).unwrap();
+        let row = |file: &WrittenFile| {
+            let gap = set.prefill_gap(file).unwrap()?;
+            Some((file.path.clone(), gap.tokens, gap.mean_abs, gap.max))
+        };
+        set.snapshot().files(Table::Steps).filter_map(row).collect()
     };
     let near = |got: f64, want: f64| assert!((got - want).abs() < 1e-6, "{got}, not {want}");
     let [a, b] = &footers()[..] else { panic!("{:?}", footers()) };

@@ -1,11 +1,9 @@
 //! Domain values that go into a shard come out of it unchanged.
 
-mod common;
-
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
-use common::{commit_files, write};
+use furrow_records::fixtures::data_set::{commit_files, write};
 use furrow_records::{DataSet, RescoreRecord};
 use furrow_rollout::{
     ContextPolicy, EndKind, EnvironmentFingerprint, Evidence, ExtraAction, FinishReason, Grammar,

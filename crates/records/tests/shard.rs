@@ -2,13 +2,11 @@
 
 #![expect(clippy::unwrap_used, reason = "a panic fails the test")]
 
-mod common;
-
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::path::Path;
 
-use common::{commit_files, commit_group, open, stages, write};
+use furrow_records::fixtures::data_set::{commit_files, commit_group, open, write};
 use furrow_records::fixtures::{self, TrajectoryFixture};
 use furrow_records::{
     DataSet, RecordsError, ShardPlan, ShardStage, ShardWriter, Table, check_written, local_files,
@@ -18,6 +16,11 @@ use furrow_rollout::{EndKind, Id, PolicyKind, Size, Split};
 use parquet::basic::{Compression, Encoding};
 use parquet::file::metadata::{ColumnChunkMetaData, ParquetMetaData, RowGroupMetaData};
 use parquet::file::reader::{FileReader, SerializedFileReader};
+
+/// Every stage of every table, in the order it is reached.
+fn stages(tables: &[Table]) -> Vec<(Table, ShardStage)> {
+    tables.iter().flat_map(|&table| ShardStage::ALL.map(|stage| (table, stage))).collect()
+}
 
 fn footer(path: &Path) -> ParquetMetaData {
     SerializedFileReader::new(File::open(path).unwrap()).unwrap().metadata().clone()

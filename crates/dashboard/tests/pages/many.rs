@@ -9,8 +9,8 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use chromiumoxide::Page;
+use furrow_analysis::view::Sort;
 use furrow_records::fixtures::{self, RowBlock, TrajectoryFixture};
-use furrow_records::view::Sort;
 use furrow_rollout::{EndKind, Id, PolicyKind, Size};
 use serde_json::Value;
 

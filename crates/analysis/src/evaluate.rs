@@ -8,17 +8,14 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::Path;
 
+use furrow_records::cell::columns;
+use furrow_records::{DataSet, RecordsError, Table, hex};
 use furrow_rollout::Split;
 use serde::Serialize;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
-use crate::cell::columns;
-use crate::file::{IntegrityCheck, TableFile};
-use crate::read::DataSet;
-use crate::schema::hex;
 use crate::statistics::{Estimate, TaskShare, TermKind, estimate, pass_at_k};
-use crate::{RecordsError, Table};
 
 /// One attempt at a task, as the metrics use it.
 #[derive(Debug, Clone, PartialEq)]
@@ -209,10 +206,8 @@ columns! {
 pub fn evaluate(dir: &Path, question: &EvaluationQuery) -> Result<EvaluationReport, RecordsError> {
     let set = DataSet::open(dir)?;
     let mut reader = AttemptReader::default();
-    for file in set.snapshot().files(Table::Trajectories) {
-        for batch in set.file(file, IntegrityCheck::Length).and_then(TableFile::rows::<AttemptRow>)? {
-            batch?.iter().filter(|row| question.includes_split(&row.split)).for_each(|row| reader.add(row));
-        }
+    for batch in set.rows::<AttemptRow>(Table::Trajectories) {
+        batch?.iter().filter(|row| question.includes_split(&row.split)).for_each(|row| reader.add(row));
     }
     let version = set.snapshot().version();
     let versions = reader.versions(question);
@@ -515,13 +510,11 @@ impl TaskShare {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cell::{ColumnCell, fits};
-    use crate::schema::TrajectoryRow;
     use crate::statistics::IntervalMethod;
 
     #[test]
     fn the_metric_columns_are_columns_of_the_table() {
-        assert!(fits(&AttemptRow::data_type(), &TrajectoryRow::data_type()));
+        assert!(Table::Trajectories.has_columns::<AttemptRow>());
     }
 
     /// `shop/a 7 0 1` is the first slot of task a of suite shop under seed 7, scored 1; `-` instead

@@ -21,12 +21,13 @@ pub use index::{
 };
 pub use tally::{DataSetTally, MinuteCounts, StepSums, TrajectoryCounts};
 
+use furrow_records::cell::{ColumnCell, TimestampMicros, columns};
+use furrow_records::{
+    Commit, DataSet, Manifest, ManifestSnapshot, Op, RecordsError, Table, TableFile, WrittenFile,
+};
 use furrow_rollout::Split;
 
-use crate::cell::{ColumnCell, TimestampMicros, columns};
-use crate::manifest::Commit;
-use crate::schema::{TrajectoryTiming, key};
-use crate::{DataSet, Manifest, ManifestSnapshot, Op, RecordsError, Table, WrittenFile};
+use crate::timing::TimingCell;
 
 columns! {
     /// Columns kept of a trajectory: no page text, no picture.
@@ -50,7 +51,7 @@ columns! {
         policy_version_min: Option<i32>,
         policy_version_max: Option<i32>,
         staleness: Option<i32>,
-        timing: TrajectoryTiming,
+        timing: TimingCell,
         gpu_micros: i64,
         cost_usd: Option<f64>,
         started_at: TimestampMicros,
@@ -380,9 +381,9 @@ impl FileAdder<'_> {
         each: &impl Fn(&mut ViewState, R, &mut FileSpan) -> Result<(), String>,
     ) -> Result<(), RecordsError> {
         let path = self.view.data_dir.join(&file.path);
-        let opened = self.view.table_file(file)?;
-        if let Some(value) = opened.origin(key::PREFILL_GAP).filter(|_| file.table == Table::Steps) {
-            self.change(|shown| shown.tally.prefill_gap.add_footer(value));
+        let opened = TableFile::open_listed(&self.view.data_dir, file)?;
+        if file.table == Table::Steps {
+            self.change(|shown| opened.add_prefill_gap(&mut shown.tally.prefill_gap));
         }
         for batch in opened.rows::<R>()? {
             let rows = batch?;
@@ -490,14 +491,12 @@ fn error_line(error: &RecordsError) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cell::fits;
-    use crate::schema::{GroupRow, StepRow, TrajectoryRow};
 
     #[test]
     fn the_columns_are_columns_of_their_tables() {
-        assert!(fits(&ViewRow::data_type(), &TrajectoryRow::data_type()));
-        assert!(fits(&StepSumRow::data_type(), &StepRow::data_type()));
-        assert!(fits(&GroupSumRow::data_type(), &GroupRow::data_type()));
+        assert!(Table::Trajectories.has_columns::<ViewRow>());
+        assert!(Table::Steps.has_columns::<StepSumRow>());
+        assert!(Table::Groups.has_columns::<GroupSumRow>());
     }
 
     #[test]

@@ -8,10 +8,10 @@
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
+use furrow_records::RecordsError;
 use serde::Serialize;
 
 use super::ViewRow;
-use crate::RecordsError;
 
 /// Most trajectories an index holds: 1 GB. Further ones are counted and not shown.
 pub const INDEX_ROWS_MAX: usize = 10_000_000;
@@ -540,13 +540,13 @@ fn clamped(value: i64) -> u32 {
 /// A row that cannot be indexed means a damaged file.
 pub(super) fn damaged(path: &std::path::Path) -> impl Fn(String) -> RecordsError {
     let path = path.to_owned();
-    move |what| RecordsError::damaged(&path, what)
+    move |what| RecordsError::Damaged { path: path.clone(), what }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cell::TimestampMicros;
+    use furrow_records::cell::TimestampMicros;
     use proptest::prelude::*;
 
     /// Six trajectories that differ in everything a query filters by.

@@ -5,13 +5,12 @@ use std::ops::Range;
 
 use arrow::array::RecordBatch;
 use bytes::Bytes;
+use furrow_records::cell::{ColumnCell, columns};
+use furrow_records::{RecordsError, Table, TableFile, WrittenFile};
 use serde_json::Value;
 
 use super::{DataSetView, FileSpan};
-use crate::cell::{ColumnCell, columns};
-use crate::file::{IntegrityCheck, TableFile};
-use crate::schema::ImageCell;
-use crate::{RecordsError, Table, WrittenFile, json, merge};
+use crate::json;
 
 columns! {
     /// The trajectory of a row.
@@ -23,6 +22,8 @@ columns! {
     StepPictureRow { observation: PictureCell }
 
     PictureCell { screenshot: ImageCell }
+
+    ImageCell { bytes: Bytes }
 
     EvidencePictureRow { evidence: Option<EvidencePictureCell> }
 
@@ -148,10 +149,12 @@ impl DataSetView {
         let mut found = Vec::new();
         for file in self.candidates(table, trajectory_id) {
             let rows = match table {
-                Table::Trajectories => ranges(self.table_file(&file)?.rows::<NameRow>()?, |row| {
-                    row.trajectory_id == trajectory_id
-                })?,
-                _ => ranges(self.table_file(&file)?.rows::<StepNameRow>()?, |row| {
+                Table::Trajectories => {
+                    ranges(TableFile::open_listed(&self.data_dir, &file)?.rows::<NameRow>()?, |row| {
+                        row.trajectory_id == trajectory_id
+                    })?
+                }
+                _ => ranges(TableFile::open_listed(&self.data_dir, &file)?.rows::<StepNameRow>()?, |row| {
                     row.trajectory_id == trajectory_id && step.is_none_or(|step| step == row.step)
                 })?,
             };
@@ -183,19 +186,7 @@ impl DataSetView {
         rows: &[Range<u64>],
         keeps: impl Fn(&str) -> bool,
     ) -> Result<Vec<RecordBatch>, RecordsError> {
-        self.table_file(file)?.some_rows(rows, keeps)?.collect()
-    }
-
-    /// Opens a listed file, which a merge may have set aside.
-    pub(super) fn table_file(&self, file: &WrittenFile) -> Result<TableFile, RecordsError> {
-        let opened = TableFile::open(&self.data_dir().join(&file.path), file, IntegrityCheck::Length);
-        // The other path is tried only after the first one fails, since a merge may move the file
-        // at any moment.
-        let aside = merge::replaced_path(self.data_dir(), &file.path);
-        if opened.is_err() && aside.is_file() {
-            return TableFile::open(&aside, file, IntegrityCheck::Length);
-        }
-        opened
+        TableFile::open_listed(&self.data_dir, file)?.some_rows(rows, keeps)?.collect()
     }
 }
 
@@ -234,14 +225,12 @@ fn is_below_any(leaf: &str, columns: &[&str]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cell::fits;
-    use crate::schema::{StepRow, TrajectoryRow};
 
     #[test]
     fn the_columns_are_columns_of_their_tables() {
-        assert!(fits(&StepNameRow::data_type(), &StepRow::data_type()));
-        assert!(fits(&StepPictureRow::data_type(), &StepRow::data_type()));
-        assert!(fits(&EvidencePictureRow::data_type(), &TrajectoryRow::data_type()));
+        assert!(Table::Steps.has_columns::<StepNameRow>());
+        assert!(Table::Steps.has_columns::<StepPictureRow>());
+        assert!(Table::Trajectories.has_columns::<EvidencePictureRow>());
     }
 
     #[test]

@@ -3,14 +3,11 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use furrow_records::cell::columns;
+use furrow_records::{DataSet, LogprobGap, RecordsError, Table};
 use serde::Serialize;
 
-use crate::cell::columns;
-use crate::file::{IntegrityCheck, TableFile};
-use crate::gap::{self, LogprobGap};
-use crate::read::DataSet;
-use crate::schema::{TrajectoryTiming, key};
-use crate::{RecordsError, Table};
+use crate::timing::TimingCell;
 
 /// Metrics over a whole data set.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -122,7 +119,7 @@ columns! {
         num_response_tokens: i64,
         policy_version_min: Option<i32>,
         policy_version_max: Option<i32>,
-        timing: TrajectoryTiming,
+        timing: TimingCell,
         gpu_micros: i64,
     }
 
@@ -155,15 +152,13 @@ struct SummarySums {
 pub fn inspect(dir: &Path) -> Result<DataSetSummary, RecordsError> {
     let set = DataSet::open(dir)?;
     let mut sums = SummarySums::default();
-    for file in set.snapshot().files(Table::Trajectories) {
-        for batch in set.file(file, IntegrityCheck::Length).and_then(TableFile::rows::<MetricRow>)? {
-            batch?.iter().for_each(|row| sums.add(row));
-        }
+    for batch in set.rows::<MetricRow>(Table::Trajectories) {
+        batch?.iter().for_each(|row| sums.add(row));
     }
     let mut summary = sums.summary(&set);
     for file in set.snapshot().files(Table::Steps) {
-        let footer_gap = set.file(file, IntegrityCheck::Length)?.origin(key::PREFILL_GAP).and_then(gap::gap);
-        summary.prefill_gaps.extend(footer_gap.map(|gap| ShardGap { path: file.path.clone(), gap }));
+        let gap = set.prefill_gap(file)?;
+        summary.prefill_gaps.extend(gap.map(|gap| ShardGap { path: file.path.clone(), gap }));
     }
     Ok(summary)
 }
@@ -266,11 +261,9 @@ fn table_totals(set: &DataSet, table: Table) -> TableTotals {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cell::{ColumnCell, fits};
-    use crate::schema::TrajectoryRow;
 
     #[test]
     fn the_metric_columns_are_columns_of_the_table() {
-        assert!(fits(&MetricRow::data_type(), &TrajectoryRow::data_type()));
+        assert!(Table::Trajectories.has_columns::<MetricRow>());
     }
 }

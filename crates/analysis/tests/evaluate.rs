@@ -1,12 +1,11 @@
 //! An evaluation of a data set, compared with a Python script that computes it from the Parquet
 //! files alone.
-mod common;
 
 use std::process::Command;
 
-use common::{commit_files, write};
+use furrow_analysis::{EvaluationQuery, EvaluationReport, LineGrouping, evaluate, kept};
+use furrow_records::fixtures::data_set::{commit_files, write};
 use furrow_records::fixtures::{self, TrajectoryFixture};
-use furrow_records::{EvaluationQuery, EvaluationReport, LineGrouping, evaluate};
 use furrow_rollout::{EndKind, PolicyKind, Split, StepRecord, TrajectoryRecord};
 use rand::rngs::ChaCha12Rng;
 use rand::{Rng, SeedableRng};
@@ -103,8 +102,8 @@ fn each_version_that_was_evaluated_has_its_line() {
     script::check_with_a_script(dir.path(), &evaluation);
     let training = EvaluationQuery { split: "train".into(), ..EvaluationQuery::default() };
     assert_eq!(evaluate(dir.path(), &training).unwrap().versions, []);
-    let kept = furrow_records::kept(dir.path(), None).unwrap();
-    assert_eq!(kept.lines[0].trajectories, 3 * 4 * 4, "trainers keep training trajectories only");
+    let report = kept(dir.path(), None).unwrap();
+    assert_eq!(report.lines[0].trajectories, 3 * 4 * 4, "trainers keep training trajectories only");
 }
 
 #[cfg(test)]

@@ -1,10 +1,8 @@
 //! A live view of a data set: shards are committed one by one, merged during reads, damaged.
 
-mod common;
-
-use common::{commit_files, commit_group, write};
+use furrow_analysis::view::{DataSetView, PictureSource, Sort, TrajectoryQuery};
+use furrow_records::fixtures::data_set::{self, commit_files, commit_group, write};
 use furrow_records::fixtures::{self, RowBlock, TrajectoryFixture};
-use furrow_records::view::{DataSetView, PictureSource, Sort, TrajectoryQuery};
 use furrow_records::{CommitDraft, Op, Table, verify};
 use furrow_rollout::{ContextPolicy, EndKind, Id, Size, Trajectory};
 use serde_json::json;
@@ -88,7 +86,7 @@ fn a_merge_changes_no_metric() {
     let view = DataSetView::open(dir.path()).unwrap();
     view.catch_up(&never).unwrap();
     let before = view.state().tally.clone();
-    common::merge_all(dir.path());
+    data_set::merge_all(dir.path());
     commit_group(dir.path(), 6, 4);
     assert!(view.catch_up(&never).unwrap());
     let shown = view.state();
@@ -111,7 +109,7 @@ fn merge_after_merge_hides_nothing_that_was_committed_meanwhile() {
     // A part that was not read before its merge, and a shard right after it: no pause hides it.
     for turn in 1..4 {
         commit_group(dir.path(), 2 * turn, 2);
-        common::merge_all_as(dir.path(), &format!("merged{turn}"));
+        data_set::merge_all_as(dir.path(), &format!("merged{turn}"));
         commit_group(dir.path(), 2 * turn + 1, 2);
         assert!(view.catch_up(&never).unwrap(), "turn {turn}");
         let shown = view.state();
@@ -136,8 +134,9 @@ fn rows_that_expire_go_and_what_is_appended_meanwhile_waits_for_nothing() {
     let expire = |group: usize| {
         let shard = format!("expired-{group}");
         let removed: Vec<String> = files[group].iter().map(|file| file.path.clone()).collect();
-        let draft = CommitDraft { op: Op::Expire, removed, ..common::append(dir.path(), &shard, Vec::new()) };
-        futures::executor::block_on(common::open(dir.path()).commit(&draft)).unwrap();
+        let draft =
+            CommitDraft { op: Op::Expire, removed, ..data_set::append(dir.path(), &shard, Vec::new()) };
+        futures::executor::block_on(data_set::open(dir.path()).commit(&draft)).unwrap();
     };
     let view = DataSetView::open(dir.path()).unwrap();
     view.catch_up(&never).unwrap();
@@ -168,7 +167,7 @@ fn parts_that_are_merged_while_they_are_read_are_read_where_they_went() {
     // Polled between two files: the first file was read, the others move now.
     view.catch_up(&|| {
         if view.state().index.len() >= 2 && !merged.replace(true) {
-            common::merge_all(dir.path());
+            data_set::merge_all(dir.path());
         }
         false
     })
@@ -249,7 +248,7 @@ fn a_block_that_is_repeated_is_a_data_set_like_any_other() {
 }
 
 /// Prints the cost of an index of many rows;
-/// `cargo test --release -p furrow-records --test view -- --ignored --nocapture`.
+/// `cargo test --release -p furrow-analysis --test view -- --ignored --nocapture`.
 #[test]
 #[ignore = "reads a million rows, and two million of steps"]
 fn a_million_trajectories() {

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::GapSum;
+use furrow_records::GapSum;
 
 use super::{GroupSumRow, StepSumRow, ViewRow, is_eval};
 

@@ -1,12 +1,8 @@
 //! Sizes of steps: tokens, tiles and time of each, without reading a picture.
 
+use furrow_records::cell::columns;
+use furrow_records::{DataSet, RecordsError, Table};
 use furrow_rollout::{StepRecord, TimeCause};
-
-use crate::RecordsError;
-use crate::cell::columns;
-use crate::file::{IntegrityCheck, TableFile};
-use crate::read::DataSet;
-use crate::schema::Table;
 
 /// Tokens and tiles of a step that has tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -150,32 +146,26 @@ fn is_square(number: u32) -> bool {
     number.isqrt().pow(2) == number
 }
 
-impl DataSet {
-    /// Sizes of the steps of all scored trajectories; those of one trajectory are adjacent and in
-    /// order.
-    ///
-    /// # Errors
-    /// Fails when a file cannot be read.
-    pub fn step_sizes(&self) -> Result<Vec<StepSize>, RecordsError> {
-        let mut sizes = Vec::new();
-        for file in self.snapshot().files(Table::Steps) {
-            for batch in self.file(file, IntegrityCheck::Length).and_then(TableFile::rows::<SizeRow>)? {
-                sizes.extend(batch?.into_iter().map(StepSize::from));
-            }
-        }
-        Ok(sizes)
+/// Sizes of the steps of all scored trajectories; those of one trajectory are adjacent and in
+/// order.
+///
+/// # Errors
+/// Fails when a file cannot be read.
+pub fn step_sizes(set: &DataSet) -> Result<Vec<StepSize>, RecordsError> {
+    let mut sizes = Vec::new();
+    for batch in set.rows::<SizeRow>(Table::Steps) {
+        sizes.extend(batch?.into_iter().map(StepSize::from));
     }
+    Ok(sizes)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cell::{ColumnCell, fits};
-    use crate::schema::StepRow;
 
     #[test]
     fn sizes_are_columns_of_steps() {
-        assert!(fits(&SizeRow::data_type(), &StepRow::data_type()));
+        assert!(Table::Steps.has_columns::<SizeRow>());
     }
 
     #[test]

@@ -8,13 +8,10 @@
 use std::collections::{BTreeMap, HashSet};
 use std::path::Path;
 
+use furrow_records::cell::columns;
+use furrow_records::{DataSet, RecordsError, Table};
 use furrow_rollout::Split;
 use serde::Serialize;
-
-use crate::cell::columns;
-use crate::file::{IntegrityCheck, TableFile};
-use crate::read::DataSet;
-use crate::{RecordsError, Table};
 
 /// Trajectories kept and left out.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -92,21 +89,17 @@ const BY: [&str; 4] = ["all", "suite", "difficulty", "steps"];
 pub fn kept(dir: &Path, max_off_policy_versions: Option<i32>) -> Result<KeptReport, RecordsError> {
     let set = DataSet::open(dir)?;
     let mut flat = HashSet::new();
-    for file in set.snapshot().files(Table::Groups) {
-        for batch in set.file(file, IntegrityCheck::Length).and_then(TableFile::rows::<SpreadRow>)? {
-            let without = batch?.into_iter().filter(|row| row.zero_variance == Some(true));
-            flat.extend(without.map(|row| row.group_id));
-        }
+    for batch in set.rows::<SpreadRow>(Table::Groups) {
+        let without = batch?.into_iter().filter(|row| row.zero_variance == Some(true));
+        flat.extend(without.map(|row| row.group_id));
     }
     let mut sums: BTreeMap<(usize, u32, String), KeptSums> = BTreeMap::new();
-    for file in set.snapshot().files(Table::Trajectories) {
-        for batch in set.file(file, IntegrityCheck::Length).and_then(TableFile::rows::<KeptRow>)? {
-            // No trainer learns from evaluations, so leaving them out causes no bias.
-            for row in batch?.into_iter().filter(|row| row.split != Split::Eval.as_str()) {
-                let fate = row.fate(&flat, max_off_policy_versions);
-                for key in row.keys() {
-                    sums.entry(key).or_default().add(&row, &fate);
-                }
+    for batch in set.rows::<KeptRow>(Table::Trajectories) {
+        // No trainer learns from evaluations, so leaving them out causes no bias.
+        for row in batch?.into_iter().filter(|row| row.split != Split::Eval.as_str()) {
+            let fate = row.fate(&flat, max_off_policy_versions);
+            for key in row.keys() {
+                sums.entry(key).or_default().add(&row, &fate);
             }
         }
     }
@@ -196,13 +189,11 @@ impl KeptSums {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cell::{ColumnCell, fits};
-    use crate::schema::{GroupRow, TrajectoryRow};
 
     #[test]
     fn the_columns_are_columns_of_their_tables() {
-        assert!(fits(&KeptRow::data_type(), &TrajectoryRow::data_type()));
-        assert!(fits(&SpreadRow::data_type(), &GroupRow::data_type()));
+        assert!(Table::Trajectories.has_columns::<KeptRow>());
+        assert!(Table::Groups.has_columns::<SpreadRow>());
     }
 
     #[test]

@@ -1,10 +1,8 @@
 //! Metrics over a data set.
 
-mod common;
-
-use common::{commit_files, write};
+use furrow_analysis::inspect;
+use furrow_records::fixtures::data_set::{commit_files, write};
 use furrow_records::fixtures::{self, TrajectoryFixture};
-use furrow_records::inspect;
 use furrow_rollout::{EndKind, PolicyKind};
 
 #[test]

@@ -9,9 +9,8 @@ use arrow::array::{Array, AsArray, RecordBatch};
 use arrow::datatypes::{
     DataType, Float32Type, Float64Type, Int16Type, Int32Type, Int64Type, TimestampMicrosecondType, UInt64Type,
 };
+use furrow_records::hex;
 use serde_json::{Map, Value, json};
-
-use crate::schema::hex;
 
 /// Whole numbers beyond 2^53 do not fit a double exactly.
 const EXACT_MAX: u64 = 1 << 53;
@@ -28,7 +27,7 @@ fn object(fields: &arrow::datatypes::Fields, columns: &[arrow::array::ArrayRef],
     )
 }
 
-/// One cell. The types are those of the schema (`cell.rs`); any other type becomes null, which a
+/// One cell. The types are those of `furrow_records::cell`; any other type becomes null, which a
 /// test of all tables excludes.
 fn cell(column: &dyn Array, row: usize) -> Value {
     if column.is_null(row) {
@@ -72,10 +71,10 @@ fn unsigned(value: u64) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Table;
-    use crate::cell::{ColumnCell, TimestampMicros, columns};
     use arrow::array::StructArray;
     use bytes::Bytes;
+    use furrow_records::Table;
+    use furrow_records::cell::{ColumnCell, TimestampMicros, columns};
 
     columns! {
         /// A column of each type.
