@@ -3,7 +3,7 @@
 use furrow_rollout::{Action, PagePoint, PointerButton, PolicyReply, ScrollDirection};
 use serde::{Deserialize, Serialize};
 
-use super::{parse_text, present};
+use super::values::{parse_text, present};
 use crate::schema::ActionCell;
 
 impl From<&PolicyReply> for ActionCell {

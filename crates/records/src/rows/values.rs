@@ -1,0 +1,115 @@
+//! Single values of cells: numbers in narrower columns, texts with a fixed set of values, formats of
+//! pictures.
+
+use furrow_rollout::{
+    EndKind, Id, IdKind, ImageFormat, PolicyKind, Size, Split, TrajectoryAncestry, TrajectoryStatus,
+};
+
+// Numbers. Unsigned values are stored in signed columns bit for bit; times saturate at 292,000
+// years.
+
+pub(super) fn micros(value: u64) -> i64 {
+    i64::try_from(value).unwrap_or(i64::MAX)
+}
+
+/// Times are never negative; a negative cell is read as 0.
+pub(super) fn elapsed(cell: i64) -> u64 {
+    u64::try_from(cell).unwrap_or(0)
+}
+
+pub(super) fn to_i16(what: &str, value: u32) -> Result<i16, String> {
+    i16::try_from(value).map_err(|_| format!("{what} {value} is above {}", i16::MAX))
+}
+
+pub(super) fn unsigned(cells: &[i32]) -> Vec<u32> {
+    cells.iter().map(|id| id.cast_unsigned()).collect()
+}
+
+pub(super) fn signed(ids: &[u32]) -> Vec<i32> {
+    ids.iter().map(|id| id.cast_signed()).collect()
+}
+
+pub(super) fn size(width: i32, height: i32) -> Size {
+    Size::new(width.cast_unsigned(), height.cast_unsigned())
+}
+
+// Strings.
+
+pub(super) fn id<K: IdKind>(text: &str) -> Result<Id<K>, String> {
+    Id::new(text).map_err(|bad| bad.to_string())
+}
+
+pub(super) fn ancestry(
+    run: &str,
+    trajectory: &str,
+    group: &str,
+    sample: i32,
+    attempt: i16,
+) -> Result<TrajectoryAncestry, String> {
+    Ok(TrajectoryAncestry {
+        run_id: id(run)?,
+        group_id: id(group)?,
+        sample_index: sample.cast_unsigned(),
+        attempt: u32::try_from(attempt).map_err(|_| format!("attempt {attempt} is negative"))?,
+        trajectory_id: id(trajectory)?,
+    })
+}
+
+pub(super) fn parse_text<T>(
+    column: &str,
+    text: &str,
+    parse: impl Fn(&str) -> Option<T>,
+) -> Result<T, String> {
+    let shown = || text.chars().take(40).collect::<String>();
+    parse(text).ok_or_else(|| format!("{column} holds {:?}, which is not an allowed value", shown()))
+}
+
+pub(super) fn status(text: &str) -> Result<TrajectoryStatus, String> {
+    let parse = |text: &str| {
+        [TrajectoryStatus::Scored, TrajectoryStatus::Failed]
+            .into_iter()
+            .find(|status| status.as_str() == text)
+    };
+    parse_text("status", text, parse)
+}
+
+pub(super) fn end(text: &str) -> Result<EndKind, String> {
+    parse_text("end", text, EndKind::parse)
+}
+
+pub(super) fn split(text: &str) -> Result<Split, String> {
+    parse_text("split", text, Split::parse)
+}
+
+pub(super) fn policy_kind(text: &str) -> Result<PolicyKind, String> {
+    parse_text("policy_kind", text, PolicyKind::parse)
+}
+
+pub(super) fn present<T>(column: &str, cell: Option<T>) -> Result<T, String> {
+    cell.ok_or_else(|| format!("{column} is null, but related columns are not"))
+}
+
+// Pictures.
+
+pub(super) fn quality_cell(format: ImageFormat) -> Option<i16> {
+    match format {
+        ImageFormat::Png => None,
+        ImageFormat::Jpeg { quality } => Some(quality.into()),
+    }
+}
+
+pub(super) fn format(text: &str, quality: Option<i16>) -> Result<ImageFormat, String> {
+    let quality = quality.map(u8::try_from);
+    match (text, quality) {
+        ("png", None) => Ok(ImageFormat::Png),
+        ("jpeg", Some(Ok(quality))) => Ok(ImageFormat::Jpeg { quality }),
+        _ => Err("format and quality must be a png, or a jpeg with its quality".into()),
+    }
+}
+
+pub(super) fn extension(format: ImageFormat) -> &'static str {
+    match format {
+        ImageFormat::Png => "png",
+        ImageFormat::Jpeg { .. } => "jpg",
+    }
+}
