@@ -2,14 +2,14 @@
 
 use std::collections::BTreeSet;
 
-use furrow_rollout::{ContextPolicy, EndKind, PolicyKind, Split, token_hash};
+use furrow_rollout::{ContextPolicy, EndKind, PolicyKind, Split, TrajectoryRecord, token_hash};
 use tempfile::TempDir;
 
 use super::*;
 use crate::file::TableWriter;
 use crate::fixtures::{self, PLACEHOLDER, TrajectoryFixture};
 use crate::rows::RescoreRecord;
-use crate::schema::{ComponentCell, FailedCell, MarkCell};
+use crate::schema::{ComponentCell, EvidenceCell, FailedCell, MarkCell};
 use crate::{CommitDraft, Manifest};
 
 /// Rows of a small data set, to be broken before they are written.

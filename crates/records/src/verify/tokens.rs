@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use furrow_rollout::{ImageFormat, ImageSpan, Screenshot, StepRecord, TokenTrace, token_hash};
 use sha2::{Digest, Sha256};
 
-use super::{VerifyCheck, VerifyCounts};
+use super::report::{VerifyCheck, VerifyCounts};
 use crate::pixels;
 
 /// Ids are listed where at most this many were allowed.
