@@ -4,8 +4,8 @@
 use std::fs;
 use std::path::Path;
 
-/// Each crate and the crates it may use. Only services use `telemetry`; `testkit` is for tests and
-/// may be used by any.
+/// Each crate and the crates it may use. Only services and what is above them use `telemetry`;
+/// `testkit` is for tests and may be used by any.
 const MAP: &[(&str, &[&str])] = &[
     // foundation layer: no network, no clock
     ("rollout", &[]),
@@ -25,6 +25,8 @@ const MAP: &[(&str, &[&str])] = &[
     ("env", &["rollout", "wire", "storage", "telemetry"]),
     ("coordinator", &["rollout", "wire", "tasks", "records", "openai", "storage", "telemetry"]),
     ("dashboard", &["rollout", "wire", "records", "analysis", "telemetry"]),
+    // above the services
+    ("simulator", &["rollout", "model", "cuda", "policy", "telemetry"]),
     ("testkit", &["rollout"]),
 ];
 
@@ -38,6 +40,7 @@ const FORBIDDEN: &[(&str, &[&str])] = &[
     ("records", &["tonic", "prost", "chromiumoxide"]),
     ("analysis", &["tokio", "tonic", "prost", "chromiumoxide", "parquet", "object_store"]),
     ("policy", &["chromiumoxide", "arrow", "parquet", "rusqlite"]),
+    ("simulator", &["tokio", "tonic", "prost", "chromiumoxide", "arrow", "parquet"]),
     ("env", &["arrow", "parquet", "rusqlite"]),
     ("coordinator", &["chromiumoxide"]),
     ("dashboard", &["chromiumoxide", "arrow", "parquet", "rusqlite", "tonic"]),

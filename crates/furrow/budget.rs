@@ -14,9 +14,9 @@ use furrow_cuda::backend::StagingMode;
 use furrow_cuda::gpu::{RESERVE_BYTES, WORKSPACES_BYTES};
 use furrow_model::checkpoint::chain;
 use furrow_model::config::Config;
-use furrow_model::floor::SessionMix;
 use furrow_model::init::SHARD_BYTES_MAX;
 use furrow_policy::{BackendChoice, EngineMemoryPlan, ModelConfig};
+use furrow_simulator::SessionMix;
 use furrow_tasks::TaskSet;
 
 pub use self::machine::{AvailableBytes, MachineArgs, MachineCapacity};

@@ -10,9 +10,9 @@ use std::sync::Arc;
 
 use furrow_analysis::{StepSize, StepTokens, step_sizes};
 use furrow_coordinator::spool::read_finished;
-use furrow_model::floor::{StepSizes, Workload};
 use furrow_records::{DataSet, Table};
 use furrow_rollout::{ContextPolicy, FaultOwner};
+use furrow_simulator::{StepSizes, Workload};
 use serde::Serialize;
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};

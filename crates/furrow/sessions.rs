@@ -4,8 +4,9 @@
 use std::sync::Arc;
 
 use furrow_model::config::{Config, VisionConfig};
-use furrow_model::floor::{ContextRetention, ModelWork as _, SessionMix, Workload};
+use furrow_model::floor::ModelWork as _;
 use furrow_rollout::ContextPolicy;
+use furrow_simulator::{ContextRetention, SessionMix, Workload};
 use furrow_tasks::TaskSet;
 
 use crate::job::Job;

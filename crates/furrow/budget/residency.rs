@@ -5,8 +5,8 @@
 //! equally likely. `furrow plan --simulate` shows what the scheduler really swaps.
 
 use furrow_model::backend::PAGE_TOKENS;
-use furrow_model::floor::ContextRetention;
 use furrow_policy::{EngineMemoryPlan, ModelConfig};
+use furrow_simulator::{ContextRetention, TurnTokens};
 
 use crate::output;
 use crate::sessions::SessionSizes;
@@ -64,7 +64,7 @@ impl SessionResidency {
             unreachable!("the arena was planned from this file")
         };
         let limit = u64::from(arena.context_tokens_max);
-        let tokens = |turn: &furrow_model::floor::TurnTokens| (turn.new + turn.past + turn.sampled) as u64;
+        let tokens = |turn: &TurnTokens| (turn.new + turn.past + turn.sampled) as u64;
         let turns = sessions.workload.turns(&config, sessions.keep);
         let each: Vec<u64> = turns.iter().flatten().map(|turn| tokens(turn).min(limit)).collect();
         let most = turns.iter().flatten().map(tokens).max().unwrap_or(0);

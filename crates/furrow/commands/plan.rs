@@ -9,8 +9,9 @@ use std::path::PathBuf;
 
 use clap::Args;
 use furrow_model::config::Config;
-use furrow_model::floor::{ContextRetention, DeviceSpec, ModelWork, RolloutFloor, SessionMix, Transformer};
+use furrow_model::floor::{DeviceSpec, ModelWork, Transformer};
 use furrow_rollout::ContextPolicy;
+use furrow_simulator::{ContextRetention, RolloutFloor, SessionMix};
 use serde_json::{Value, json};
 
 use self::job::JobPlanArgs;

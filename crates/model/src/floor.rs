@@ -1,24 +1,18 @@
-//! Lower bounds of time: bytes and FLOPs of a decode step, a prefill, a screenshot and a whole
-//! rollout, and the time that a device needs for them at its own bandwidth and matrix rate.
+//! Lower bounds of time: bytes and FLOPs of a decode step, a prefill and a screenshot, and the time
+//! that a device needs for them at its own bandwidth and matrix rate.
 //!
 //! Work is a list of parts. A part takes as long as its bytes or its FLOPs, whichever is longer,
-//! and parts run one after another, which perfect separate kernels would reach. `concurrent.rs` has
-//! the bound for two streams at once. Weights, keys and values are bfloat16, the SSM state float32.
+//! and parts run one after another, which perfect separate kernels would reach. Weights, keys and
+//! values are bfloat16, the SSM state float32.
 
 mod batch;
-mod concurrent;
 mod device;
 mod hybrid;
-mod rollout;
 mod transformer;
-mod workload;
 
 pub use batch::{BatchFloor, PrefillSpan};
-pub use concurrent::{ConcurrentWork, speeds};
 pub use device::{DEVICES, DeviceSpec};
-pub use rollout::{ContextRetention, RolloutFloor, SessionMix, TurnTokens};
 pub use transformer::Transformer;
-pub use workload::{StepSizes, Workload};
 
 /// A part of the work of a device.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -26,6 +20,13 @@ pub struct WorkPart {
     pub name: &'static str,
     pub bytes: f64,
     pub flops: f64,
+}
+
+impl WorkPart {
+    /// Seconds that the part takes alone.
+    pub fn seconds(&self, device: &DeviceSpec) -> f64 {
+        (self.bytes / device.bandwidth).max(self.flops / device.flops)
+    }
 }
 
 /// Work of a model.

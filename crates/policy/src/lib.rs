@@ -8,7 +8,8 @@
 //!
 //! How the model handles an observation: `model/session.rs` cuts the screenshot into tiles and
 //! builds the turn (`prompt.rs`). `context.rs` decides which tokens are kept and shown. `engine.rs`
-//! runs them on its own thread and samples the reply (`response.rs`, `constrain.rs`).
+//! runs them on its own thread and samples the reply (`response.rs`, `constrain.rs`). A scheduler
+//! simulator drives the same engine without the thread (`stepped.rs`).
 
 mod config;
 pub mod constrain;
@@ -32,10 +33,11 @@ mod sequence;
 mod serve;
 mod service;
 mod session_table;
-pub mod sim;
-pub mod simulator;
+#[cfg(test)]
+mod sim;
 mod slots;
 mod snapshots;
+pub mod stepped;
 mod trace;
 mod worker;
 

@@ -5,7 +5,7 @@ use furrow_model::backend::{
     Slot, TileFeature, WeightsError,
 };
 use furrow_model::config::Config;
-use furrow_model::floor::{BatchFloor, DeviceSpec, PrefillSpan, WorkPart, seconds};
+use furrow_model::floor::{BatchFloor, DeviceSpec, seconds};
 use furrow_model::sample::{SampleOutcome, SampleRequest};
 use furrow_model::vision::ImageTile;
 use furrow_telemetry::{DeviceAccount, DeviceTime, DeviceUse, TimeSource};
@@ -84,20 +84,8 @@ fn fault(_point: &str) -> Result<(), DeviceLost> {
 
 /// Floors of a batch's two parts on a device.
 pub fn floor_of(batch: &[SequenceSpan<'_>], model: &Config, device: &DeviceSpec) -> BatchFloor {
-    let [decode, prefill] = parts_of(batch, model);
+    let [decode, prefill] = BatchFloor::span_parts(batch, model);
     BatchFloor { decode: seconds(&decode, device), prefill: seconds(&prefill, device) }
-}
-
-/// Splits a batch into the work of its decode rows and that of its other spans. A span of one token
-/// counts as decode, whether the token was sampled or not.
-pub fn parts_of(batch: &[SequenceSpan<'_>], model: &Config) -> [Vec<WorkPart>; 2] {
-    let (decodes, prefills): (Vec<&SequenceSpan<'_>>, Vec<&SequenceSpan<'_>>) =
-        batch.iter().partition(|span| span.tokens.len() == 1);
-    let past: f64 = decodes.iter().map(|span| f64::from(span.start)).sum();
-    let prefill =
-        |span: &&SequenceSpan<'_>| PrefillSpan { new: span.tokens.len() as f64, past: span.start.into() };
-    let prefills: Vec<PrefillSpan> = prefills.iter().map(prefill).collect();
-    BatchFloor::parts(model, decodes.len(), past / decodes.len().max(1) as f64, &prefills)
 }
 
 impl Backend for MeteredBackend {

@@ -1,5 +1,4 @@
-//! A simulated backend: scripted logits and a cost for each token, for tests and for tuning the
-//! scheduler without a device.
+//! A simulated backend for the engine's tests: scripted logits and a cost for each token.
 //!
 //! Its logits come from a hash of everything a sequence ran: every token and tile row in the slot's
 //! state *and* in the KV pages, and where the sequence was cut into spans. So a mixed-up state, a

@@ -15,9 +15,11 @@ use furrow_cuda::measure::{
     measure_swap, open_widest,
 };
 use furrow_model::config::Config;
-use furrow_model::floor::SessionMix;
-use furrow_policy::simulator::{self, SimulationOutcome, SimulatorSettings};
 use furrow_rollout::ContextPolicy;
+use furrow_simulator::{
+    PREFILL_CHUNK, PREFILL_TOKENS, SessionMix, SimulationOutcome, SimulatorSettings, required_capacity,
+    run_on_device,
+};
 use serde_json::json;
 
 use crate::commands::plan::simulate;
@@ -272,8 +274,8 @@ impl<'a> GpuBench<'a> {
             mix: SessionMix { sessions: self.sessions(), ..SessionMix::default() },
             workload: None,
             keep: ContextPolicy::Append,
-            prefill_chunk: simulator::PREFILL_CHUNK,
-            prefill_tokens: simulator::PREFILL_TOKENS,
+            prefill_chunk: PREFILL_CHUNK,
+            prefill_tokens: PREFILL_TOKENS,
             host_micros: 0,
             seconds: Some(self.args.seconds as f64),
         };
@@ -304,11 +306,10 @@ impl<'a> GpuBench<'a> {
 
     fn rollout(&self, settings: &SimulatorSettings) -> Result<SimulationOutcome, CommandFailure> {
         let device = self.rates.device(self.free);
-        let capacity =
-            simulator::required_capacity(&self.config, &device, settings).map_err(input_failure)?;
+        let capacity = required_capacity(&self.config, &device, settings).map_err(input_failure)?;
         let subject = open_widest(&self.config, capacity, self.options, Box::new(open(self.args)?))
             .map_err(input_failure)?;
-        simulator::run_on_device(subject, &device, settings).map_err(input_failure)
+        run_on_device(subject, &device, settings).map_err(input_failure)
     }
 
     /// Trajectories per hour, at the workload's mean number of steps.

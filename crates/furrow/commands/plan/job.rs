@@ -4,8 +4,9 @@ use std::path::PathBuf;
 
 use clap::Args;
 use furrow_model::config::Config;
-use furrow_model::floor::{DeviceSpec, SessionMix};
+use furrow_model::floor::DeviceSpec;
 use furrow_policy::ModelConfig;
+use furrow_simulator::SessionMix;
 use furrow_tasks::TaskSet;
 
 use crate::budget::{JobBudget, LocalRoles, MachineArgs, MachineCapacity};

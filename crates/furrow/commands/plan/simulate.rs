@@ -4,9 +4,11 @@ use std::fmt::Display;
 
 use clap::Args;
 use furrow_model::config::Config;
-use furrow_model::floor::{DeviceSpec, SessionMix};
-use furrow_policy::simulator::{self, SimulationOutcome, SimulatorSettings};
+use furrow_model::floor::DeviceSpec;
 use furrow_rollout::ContextPolicy;
+use furrow_simulator::{
+    PREFILL_CHUNK, PREFILL_TOKENS, SessionMix, SimulationOutcome, SimulatorSettings, simulate,
+};
 use furrow_telemetry::{DeviceUse, Label};
 use serde_json::{Map, Value, json};
 
@@ -27,10 +29,10 @@ pub struct SimulateArgs {
     #[arg(long, default_value_t = 0, requires = "simulate", value_parser = clap::value_parser!(u64).range(0..=1_000_000))]
     host_micros: u64,
     /// Tokens of a prefill chunk, as policy.engine.prefill_chunk
-    #[arg(long, default_value_t = simulator::PREFILL_CHUNK, requires = "simulate", value_parser = clap::value_parser!(u32).range(1..=65_536))]
+    #[arg(long, default_value_t = PREFILL_CHUNK, requires = "simulate", value_parser = clap::value_parser!(u32).range(1..=65_536))]
     prefill_chunk: u32,
     /// Tokens prefilled beside the decode rows of a batch, as policy.engine.prefill_tokens
-    #[arg(long, default_value_t = simulator::PREFILL_TOKENS, requires = "simulate", value_parser = clap::value_parser!(u32).range(1..=65_536))]
+    #[arg(long, default_value_t = PREFILL_TOKENS, requires = "simulate", value_parser = clap::value_parser!(u32).range(1..=65_536))]
     prefill_tokens: u32,
 }
 
@@ -59,7 +61,7 @@ impl SimulateArgs {
                 host_micros: self.host_micros,
                 seconds: self.seconds,
             };
-            let outcome = simulator::simulate(config, device, &settings);
+            let outcome = simulate(config, device, &settings);
             outcome.map(|outcome| (keep, outcome)).map_err(|why| CommandFailure::Input(vec![why.to_string()]))
         };
         keeps.map(outcome).collect()

@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use furrow_dashboard::{DeviceFloor, MeasuredWork, PlannedWork};
 use furrow_model::config::Config;
-use furrow_model::floor::{ContextRetention, DeviceSpec, RolloutFloor, SessionMix};
+use furrow_model::floor::DeviceSpec;
+use furrow_simulator::{ContextRetention, RolloutFloor, SessionMix};
 use toml::{Table, Value};
 
 /// The floor of a model on a GPU, as `furrow plan` computes it, for the run's own steps, tokens and

@@ -1,6 +1,8 @@
 //! Lower bound of one batch: rows that decode, and spans that are prefilled in the same batch.
 
 use super::{DeviceSpec, ModelWork, WorkPart, seconds};
+use crate::backend::SequenceSpan;
+use crate::config::Config;
 
 /// Tokens of one sequence that are prefilled.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -25,7 +27,7 @@ impl BatchFloor {
     /// Lower bound for `decodes` rows with `context` tokens before each on average, and some spans.
     ///
     /// Weights are read once, by the decode rows if there are any; spans in the same batch add the
-    /// operations of their products, as in [`super::RolloutFloor`]. A product that processes both
+    /// operations of their products, as in the floor of a rollout. A product that processes both
     /// at once would need only its operations when it has more than `flops / bandwidth` rows, which
     /// is better than this bound.
     pub fn floor(
@@ -55,6 +57,18 @@ impl BatchFloor {
             prefill.iter_mut().filter(|part| part.has_weights()).for_each(|part| part.bytes = 0.0);
         }
         [decode, prefill]
+    }
+
+    /// Splits a batch into the work of its decode rows and that of its other spans. A span of one
+    /// token counts as decode, whether the token was sampled or not.
+    pub fn span_parts(batch: &[SequenceSpan<'_>], model: &Config) -> [Vec<WorkPart>; 2] {
+        let (decodes, prefills): (Vec<&SequenceSpan<'_>>, Vec<&SequenceSpan<'_>>) =
+            batch.iter().partition(|span| span.tokens.len() == 1);
+        let past: f64 = decodes.iter().map(|span| f64::from(span.start)).sum();
+        let prefill =
+            |span: &&SequenceSpan<'_>| PrefillSpan { new: span.tokens.len() as f64, past: span.start.into() };
+        let prefills: Vec<PrefillSpan> = prefills.iter().map(prefill).collect();
+        Self::parts(model, decodes.len(), past / decodes.len().max(1) as f64, &prefills)
     }
 
     pub fn seconds(&self) -> f64 {

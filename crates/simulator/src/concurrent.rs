@@ -18,37 +18,30 @@
 //! second stream needs less. The bound assumes that two kernels can share the multiprocessors, with
 //! registers and shared memory for both, just as single bounds assume perfect kernels: it is the
 //! most that two streams can get from a device, and a real one gives less.
-//! [`super::RolloutFloor::floor_concurrent`] is the bound that uses it.
+//! [`crate::RolloutFloor::floor_concurrent`] is the bound that uses it.
 
 use std::collections::VecDeque;
 
-use super::{DeviceSpec, WorkPart};
+use furrow_model::floor::{DeviceSpec, WorkPart};
 
 /// Speeds of two parts that run concurrently, the first one's stream with priority; 1 is as fast as
 /// alone.
 pub fn speeds(first: &WorkPart, second: &WorkPart, device: &DeviceSpec) -> [f64; 2] {
-    let [b1, f1] = first.shares(device);
-    let [b2, f2] = second.shares(device);
+    let [b1, f1] = shares(first, device);
+    let [b2, f2] = shares(second, device);
     let left = (1.0 - f1).max(0.0);
     let second = if f2 > left { left / f2 } else { 1.0 };
     let over = (b1 + second * b2).max(1.0);
     [1.0 / over, second / over]
 }
 
-impl WorkPart {
-    /// Seconds that the part takes alone.
-    pub fn seconds(&self, device: &DeviceSpec) -> f64 {
-        (self.bytes / device.bandwidth).max(self.flops / device.flops)
-    }
-
-    /// Shares of bandwidth and matrix units that the part uses alone.
-    fn shares(&self, device: &DeviceSpec) -> [f64; 2] {
-        let seconds = self.seconds(device);
-        if seconds > 0.0 {
-            [self.bytes / device.bandwidth / seconds, self.flops / device.flops / seconds]
-        } else {
-            [0.0; 2]
-        }
+/// Shares of bandwidth and matrix units that a part uses alone.
+fn shares(part: &WorkPart, device: &DeviceSpec) -> [f64; 2] {
+    let seconds = part.seconds(device);
+    if seconds > 0.0 {
+        [part.bytes / device.bandwidth / seconds, part.flops / device.flops / seconds]
+    } else {
+        [0.0; 2]
     }
 }
 
@@ -65,7 +58,8 @@ impl ConcurrentWork {
     }
 
     /// Whether all work is done.
-    pub fn is_done(&self) -> bool {
+    #[cfg(test)]
+    fn is_done(&self) -> bool {
         self.waiting.is_empty()
     }
 
@@ -114,5 +108,84 @@ impl ConcurrentWork {
             self.waiting.pop_front();
         }
         taken + needs.max(0.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use furrow_model::config::Config;
+    use furrow_model::floor::{BatchFloor, PrefillSpan, seconds};
+
+    use super::*;
+
+    #[track_caller]
+    fn near(got: f64, want: f64, share: f64) {
+        assert!((got / want - 1.0).abs() <= share, "{got}, expected {want} within {share}");
+    }
+
+    fn part(bytes: f64, flops: f64) -> WorkPart {
+        WorkPart { name: "part", bytes, flops }
+    }
+
+    /// In units in which a device moves one byte and computes one operation a second.
+    const UNIT: DeviceSpec = DeviceSpec { name: "unit", bandwidth: 1.0, flops: 1.0, memory: 1.0, source: "" };
+
+    #[test]
+    fn two_streams_share_what_one_leaves() {
+        let check = |first, second, want: [f64; 2]| {
+            let got = speeds(&first, &second, &UNIT);
+            near(got[0], want[0], 1e-12);
+            near(got[1] + 1.0, want[1] + 1.0, 1e-12);
+        };
+        // Bytes alone and operations alone do not slow each other.
+        check(part(3.0, 0.0), part(0.0, 2.0), [1.0, 1.0]);
+        // Decode leaves three quarters of the matrix units.
+        check(part(4.0, 1.0), part(0.0, 2.0), [1.0, 0.75]);
+        // And the tower needs a fifth of the bandwidth at full speed, 0.15 at this speed.
+        check(part(4.0, 1.0), part(1.0, 5.0), [1.0 / 1.15, 0.75 / 1.15]);
+        // A product uses all of them.
+        check(part(0.0, 1.0), part(0.0, 2.0), [1.0, 0.0]);
+        check(part(1.0, 0.0), part(1.0, 0.0), [0.5, 0.5]);
+    }
+
+    #[test]
+    fn concurrent_work_ends_and_no_resource_is_oversubscribed() {
+        let decode = part(4.0, 1.0);
+        let product = part(0.0, 2.0);
+        let tower = part(1.0, 5.0);
+        let mut beside = ConcurrentWork::default();
+        near(beside.run(&[decode, product], &UNIT), 6.0, 1e-12);
+        beside.add(vec![tower]);
+        // 4 s of decode become 4.6, in which 3 of the tower's 5 operations are done; a product
+        // leaves it none.
+        near(beside.run(&[decode, product], &UNIT), 6.6, 1e-12);
+        near(beside.clone().finish_alone(&UNIT), 2.0, 1e-12);
+        near(beside.run_alone(&UNIT, 0.5) + 1.0, 1.0, 1e-12);
+        // The remaining 1.5 s take 2 concurrently with decode.
+        near(beside.run(&[decode], &UNIT), 4.0 + 0.15 * 2.0, 1e-12);
+        assert!(beside.is_done());
+        near(beside.run_alone(&UNIT, 0.5), 0.5, 1e-12);
+
+        let model = Config::published();
+        let device = DeviceSpec::named("h200").unwrap();
+        for (decodes, tiles) in [(1, 1.0), (75, 3.0), (100, 13.0)] {
+            let [decode, prefill] =
+                BatchFloor::parts(&model, decodes, 8000.0, &[PrefillSpan { new: 512.0, past: 8000.0 }]);
+            let batch = [decode, prefill].concat();
+            let vision = model.tower(tiles);
+            let mut beside = ConcurrentWork::default();
+            beside.add(vision.clone());
+            let taken = beside.run(&batch, device);
+            let all = taken + beside.finish_alone(device);
+            let own = seconds(&batch, device);
+            let other = seconds(&vision, device);
+            let sum = |of: fn(&WorkPart) -> f64| batch.iter().chain(&vision).map(of).sum::<f64>();
+            let least =
+                (sum(|part| part.flops) / device.flops).max(sum(|part| part.bytes) / device.bandwidth);
+            assert!(
+                taken >= own && all >= least * (1.0 - 1e-9) && all < own + other,
+                "{taken} {all} {least}"
+            );
+        }
     }
 }

@@ -3,7 +3,7 @@
 //!
 //! It has the streams of a GPU. `run` begins a batch, and sampling from it waits for its end. Tiles
 //! that are encoded meanwhile use the bandwidth and matrix units that the batch leaves
-//! (`furrow_model::floor::ConcurrentWork`) and slow it down by what they use. A batch with tiles
+//! (`concurrent.rs`) and slow it down by what they use. A batch with tiles
 //! waits until all tiles requested before are encoded. States are transferred to and from host
 //! memory one after another at the rate of the bus, beside everything else. That uses a hundredth
 //! of the device's bandwidth, 55 GB/s of 4.3 TB/s, which is not counted. A batch waits for the
@@ -16,12 +16,12 @@ use furrow_model::backend::{
     Slot, TileFeature,
 };
 use furrow_model::config::Config;
-use furrow_model::floor::{ConcurrentWork, DeviceSpec, ModelWork, WorkPart};
+use furrow_model::floor::{BatchFloor, DeviceSpec, ModelWork, WorkPart};
 use furrow_model::sample::{SampleOutcome, SampleRequest, SampledToken};
 use furrow_model::vision::ImageTile;
 use furrow_telemetry::{ManualTime, TimeSource};
 
-use crate::metered::parts_of;
+use crate::concurrent::ConcurrentWork;
 
 /// The token that is always sampled; it never ends a reply.
 pub const SAMPLED_ID: u32 = 1;
@@ -187,7 +187,7 @@ impl Backend for SimulatedDevice {
             return Err(BackendError::OverCapacity { what: "rows", requested: rows, capacity });
         }
         self.catch_up();
-        self.batch = parts_of(batch, &self.config).concat();
+        self.batch = BatchFloor::span_parts(batch, &self.config).concat();
         Ok(())
     }
 

@@ -1,6 +1,6 @@
 //! Sizes of trajectories: screenshot and reply of each step, recorded or assumed.
 
-use super::SessionMix;
+use crate::floor::SessionMix;
 
 /// Sizes of one step, in tokens and tiles.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -3,17 +3,15 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use furrow_model::floor::{StepSizes, Workload};
 use furrow_model::vision::ImageTile;
-use furrow_rollout::{ContextPolicy, Id, SamplingParams, TrajectoryAncestry};
-use tokio::sync::oneshot;
-use tokio_util::sync::CancellationToken;
+use furrow_policy::stepped::{
+    PositionedImage, SteppedEngine, SteppedRequest, SteppedSession, TiledImage, TokenSegment,
+};
+use furrow_rollout::ContextPolicy;
 
-use super::device::SAMPLED_ID;
-use super::{SimulatorError, SimulatorSettings};
-use crate::engine::{Engine, EngineEvent, EngineFault, GenerationRequest, SessionId, StepOutput};
-use crate::response::{PartialResponse, RandomStream};
-use crate::sequence::{PositionedImage, TiledImage, TokenSegment};
+use crate::device::SAMPLED_ID;
+use crate::simulator::{SimulatorError, SimulatorSettings};
+use crate::workload::{StepSizes, Workload};
 
 /// Fixed ids for all text: their values have no effect in the simulation.
 const STOP: u32 = 0;
@@ -33,23 +31,17 @@ pub struct SimulatedSession {
     /// Index of this session's trajectory.
     course: usize,
     rows_per_tile: usize,
-    stream: RandomStream,
     /// Number that is unique to each simulated trajectory: this session's index, plus the number of
     /// sessions for each round.
     trajectory: u64,
     step: usize,
-    id: SessionId,
-    life: CancellationToken,
+    /// The open session; `None` before [`Self::begin_at`].
+    session: Option<SteppedSession>,
+    /// When the page was shown that it waits for a reply to; `None` while the past is built.
+    shown_at: Option<u64>,
     /// Text of the previous turn and its reply, which `last_image` adds to the kept tokens with the
     /// next turn.
     pending: Vec<TokenSegment>,
-    awaited: Option<PendingStep>,
-}
-
-struct PendingStep {
-    done: oneshot::Receiver<Result<StepOutput, EngineFault>>,
-    /// When the page was shown; `None` while the past is built.
-    shown_at: Option<u64>,
 }
 
 /// Progress of a session.
@@ -79,38 +71,23 @@ impl SimulatedSession {
             next,
             course: 0,
             rows_per_tile,
-            stream: stream(),
             trajectory: index as u64,
             step: 0,
-            id: SessionId(index as u64),
-            life: CancellationToken::new(),
+            session: None,
+            shown_at: None,
             pending: Vec::new(),
-            awaited: None,
         }
     }
 
     /// Opens a session in a trajectory of the workload with this many past steps.
     pub fn begin_at(
         &mut self,
-        engine: &mut Engine,
+        engine: &mut SteppedEngine,
         (course, age): (usize, usize),
     ) -> Result<(), SimulatorError> {
         self.course = course;
-        let (opened, mut answer) = oneshot::channel();
-        self.id = SessionId(self.trajectory);
-        self.life = CancellationToken::new();
         self.pending.clear();
-        engine.apply(EngineEvent::Open {
-            session: self.id,
-            rebuilt: age > 0,
-            life: self.life.clone(),
-            opened,
-        });
-        match answer.try_recv() {
-            Ok(Ok(())) => {}
-            Ok(Err(fault)) => return Err(SimulatorError::Fault(fault.to_string())),
-            Err(why) => return Err(SimulatorError::Fault(why.to_string())),
-        }
+        let mut session = engine.open(self.trajectory, age > 0).map_err(SimulatorError::Fault)?;
         let mut past = Vec::new();
         for step in 0..age {
             self.step = step;
@@ -118,10 +95,10 @@ impl SimulatedSession {
         }
         self.step = age;
         if !past.is_empty() {
-            let (done, answer) = oneshot::channel();
-            self.awaited = Some(PendingStep { done: answer, shown_at: None });
-            engine.apply(EngineEvent::Step { session: self.id, kept: past, ask: None, done });
+            engine.rebuild(&mut session, past);
         }
+        self.session = Some(session);
+        self.shown_at = None;
         Ok(())
     }
 
@@ -144,41 +121,40 @@ impl SimulatedSession {
     }
 
     /// Ids of each reply.
-    pub(super) fn response(&self) -> Vec<u32> {
+    pub(crate) fn response(&self) -> Vec<u32> {
         [vec![SAMPLED_ID; self.sampled_len()], vec![STOP]].concat()
     }
 
     /// Shows a page to the session.
-    pub fn show(&mut self, engine: &mut Engine, now: u64) {
-        let generated = self.sampled_len() as u32;
-        let sampling = SamplingParams { max_tokens: generated, ..SamplingParams::default() };
+    pub fn show(&mut self, engine: &mut SteppedEngine, now: u64) {
         let (kept, prompt) = self.take_prompt();
-        let ask = GenerationRequest {
+        let request = SteppedRequest {
+            kept,
             prompt,
             keeps_reply: self.keep == ContextPolicy::Append,
-            response: PartialResponse::new(&sampling, &self.stream, self.step as u32, STOP, None),
-            tokens_max: generated + 1,
+            step: self.step as u32,
+            sampled: self.sampled_len() as u32,
+            stop: STOP,
         };
-        let (done, answer) = oneshot::channel();
-        self.awaited = Some(PendingStep { done: answer, shown_at: Some(now) });
-        engine.apply(EngineEvent::Step { session: self.id, kept, ask: Some(Box::new(ask)), done });
+        if let Some(session) = &mut self.session {
+            engine.request(session, request);
+            self.shown_at = Some(now);
+        }
     }
 
     /// Takes the session's reply, if there is one. A trajectory that has ended is replaced by the
     /// next.
-    pub fn poll(&mut self, engine: &mut Engine) -> Result<SessionProgress, SimulatorError> {
-        let Some(awaited) = &mut self.awaited else { return Ok(SessionProgress::Waits) };
-        match awaited.done.try_recv() {
-            Err(oneshot::error::TryRecvError::Empty) => return Ok(SessionProgress::Waits),
-            Err(closed) => return Err(SimulatorError::Fault(closed.to_string())),
-            Ok(answer) => answer.map_err(|fault| SimulatorError::Fault(fault.to_string()))?,
+    pub fn poll(&mut self, engine: &mut SteppedEngine) -> Result<SessionProgress, SimulatorError> {
+        let Some(answer) = self.session.as_mut().and_then(SteppedSession::take_answer) else {
+            return Ok(SessionProgress::Waits);
         };
-        let shown_at = awaited.shown_at;
-        self.awaited = None;
-        let Some(shown_at) = shown_at else { return Ok(SessionProgress::Aged) };
+        answer.map_err(SimulatorError::Fault)?;
+        let Some(shown_at) = self.shown_at.take() else { return Ok(SessionProgress::Aged) };
         self.finish_turn();
         if self.step == self.work.trajectories[self.course].len() {
-            engine.apply(EngineEvent::Close(self.id));
+            if let Some(session) = self.session.take() {
+                engine.close(session);
+            }
             self.trajectory += self.sessions;
             let next = self.next.fetch_add(1, Ordering::Relaxed) % self.work.trajectories.len();
             self.begin_at(engine, (next, 0))?;
@@ -187,12 +163,12 @@ impl SimulatedSession {
     }
 
     /// Segments to add to the kept tokens, and the prompt after them.
-    pub(super) fn take_prompt(&mut self) -> (Vec<TokenSegment>, TokenSegment) {
+    pub(crate) fn take_prompt(&mut self) -> (Vec<TokenSegment>, TokenSegment) {
         (std::mem::take(&mut self.pending), self.turn())
     }
 
     /// Ends the turn: `last_image` keeps its text and the reply.
-    pub(super) fn finish_turn(&mut self) {
+    pub(crate) fn finish_turn(&mut self) {
         if self.keep == ContextPolicy::LastImage {
             let (head, text) = self.text();
             let mut segment =
@@ -232,7 +208,7 @@ impl SimulatedSession {
     }
 
     /// Instructions and task in the first turn, the image between its delimiters, text: the segment
-    /// that `conversation.rs` would build.
+    /// that the policy's `conversation.rs` would build.
     fn turn(&self) -> TokenSegment {
         let (head, text) = self.text();
         let picture = self.picture();
@@ -268,19 +244,4 @@ impl SimulatedSession {
             rgb_sha256: hash,
         })
     }
-}
-
-/// All sessions use the same stream, because no sampled token depends on it.
-fn stream() -> RandomStream {
-    let name = "simulator";
-    RandomStream::new(
-        0,
-        &TrajectoryAncestry {
-            run_id: Id::new(name).unwrap_or_else(|_| unreachable!("a plain name")),
-            group_id: Id::new(name).unwrap_or_else(|_| unreachable!("a plain name")),
-            sample_index: 0,
-            attempt: 0,
-            trajectory_id: Id::new(name).unwrap_or_else(|_| unreachable!("a plain name")),
-        },
-    )
 }

@@ -1,13 +1,11 @@
 //! The share of the floor that the scheduler reaches, and its time account.
 
-use furrow_model::floor::StepSizes;
-use furrow_rollout::ImageSpan;
+use furrow_policy::stepped::{ConversationFixture, ConversationTurn};
 use furrow_telemetry::{DeviceUse, Label};
 use proptest::prelude::*;
 
 use super::*;
-use crate::context::{PromptTurn, TurnImage};
-use crate::conversation::{Conversation, RebuildMode};
+use crate::workload::StepSizes;
 
 const THREE_TILES: (usize, usize) = (1280, 720);
 const SEVEN_TILES: (usize, usize) = (1440, 900);
@@ -105,29 +103,12 @@ fn a_simulated_session_builds_the_segments_of_a_conversation() {
         let settings = SimulatorSettings { mix, keep, ..small(1) };
         let work = settings.workload(&Config::published());
         let mut actor = SimulatedSession::new(7, &settings, (work, Arc::default()), 256);
-        let mut conversation = Conversation::new(keep, RebuildMode::AtOnce);
+        let mut conversation = ConversationFixture::new(keep);
         for step in 0..4 {
             let (kept, prompt) = actor.take_prompt();
-            let positioned = &prompt.pictures[0];
-            let at = positioned.at;
-            let rows = positioned.picture.rows();
-            let span = ImageSpan {
-                step,
-                token_start: at,
-                token_len: rows,
-                tiles_x: 3,
-                tiles_y: 1,
-                blob_sha256: positioned.picture.blob_sha256,
-                rgb_sha256: positioned.picture.rgb_sha256,
-            };
-            let turn = PromptTurn {
-                ids: prompt.ids.clone(),
-                image: Some(TurnImage { span, leaves: at - 1..at + rows + 1 }),
-            };
-            let shown = conversation.plan_prompt(&turn, Some(positioned.picture.clone()), at - 1);
-            assert_eq!((shown.kept, shown.segment), (kept, prompt), "{keep}, step {step}");
-            assert_eq!(shown.keeps_reply, keep == ContextPolicy::Append);
-            conversation.commit_response(turn, &actor.response());
+            let wanted = conversation.turn(&prompt.ids, &prompt.pictures[0], &actor.response());
+            let keeps_reply = keep == ContextPolicy::Append;
+            assert_eq!(ConversationTurn { kept, prompt, keeps_reply }, wanted, "{keep}, step {step}");
             actor.finish_turn();
         }
     }

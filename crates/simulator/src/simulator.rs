@@ -1,17 +1,13 @@
 //! A simulator of the scheduler: the real engine with a simulated device, whose work takes as long
 //! as the floor says, on a simulated clock.
 //!
-//! The loop is the one that `furrow_model::floor::RolloutFloor` computes: sessions of all ages are
+//! The loop is the one that `floor.rs` computes the bound of: sessions of all ages are
 //! shown a page, get a reply of fixed length, act in their page for a while and return. Admission,
 //! planning, chunks, forks, tile features and offloading are the engine's own; only the device and
 //! the time are simulated. So the difference from the floor is what the scheduler loses. The vision
 //! tower runs beside batches and states are transferred beside both, as `device.rs` describes. The
 //! floor is the one of two streams (`RolloutFloor::floor_concurrent`). No two tiles are equal and
 //! no two trajectories share text, so no result comes from a cache.
-
-mod device;
-mod on_device;
-mod session;
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -22,14 +18,15 @@ use std::time::Duration;
 
 use furrow_model::backend::{Backend, BackendCapacity, PAGE_TOKENS};
 use furrow_model::config::{Config, VisionConfig};
-use furrow_model::floor::{ContextRetention, DeviceSpec, ModelWork, RolloutFloor, SessionMix, Workload};
-use furrow_rollout::{ContextPolicy, PolicyVersion};
+use furrow_model::floor::{DeviceSpec, ModelWork};
+use furrow_policy::stepped::{SteppedEngine, SteppedSettings};
+use furrow_rollout::ContextPolicy;
 use furrow_telemetry::{DeviceTime, ManualTime, TimeSource};
 
-use crate::engine::{Engine, EngineSettings, SwapSettings};
-use device::SimulatedDevice;
-pub use on_device::{required_capacity, run_on_device};
-use session::{SessionProgress, SimulatedSession};
+use crate::device::SimulatedDevice;
+use crate::floor::{ContextRetention, RolloutFloor, SessionMix};
+use crate::session::{SessionProgress, SimulatedSession};
+use crate::workload::Workload;
 
 /// Prefill chunk in tokens for devices like the H200, which computes 183 rows in the time it reads
 /// their weights.
@@ -122,14 +119,14 @@ pub fn simulate(
 }
 
 /// Functions of [`RolloutFloor`] that compute the floor of a mix and of a workload.
-type FloorFunctions = (
+pub(crate) type FloorFunctions = (
     fn(&dyn ModelWork, &DeviceSpec, &SessionMix, ContextRetention) -> RolloutFloor,
     fn(&Config, &DeviceSpec, &Workload, usize, ContextRetention) -> RolloutFloor,
 );
 
 impl SimulatorSettings {
     /// The floor of these sessions, if they can be simulated.
-    fn floor(
+    pub(crate) fn floor(
         &self,
         config: &Config,
         device: &DeviceSpec,
@@ -170,7 +167,7 @@ impl SimulatorSettings {
     }
 
     /// Sizes of the sessions' steps.
-    fn workload(&self, config: &Config) -> Arc<Workload> {
+    pub(crate) fn workload(&self, config: &Config) -> Arc<Workload> {
         let uniform = || {
             let rows = config.screenshot_tokens(self.mix.screenshot.0, self.mix.screenshot.1);
             let per_tile = config.vision.as_ref().map_or(1, VisionConfig::rows_per_tile);
@@ -186,10 +183,10 @@ impl SimulatorSettings {
 
     /// Engine settings for these sessions: one slot for each, and one for the fork of each running
     /// session.
-    fn engine_settings(&self, floor: &RolloutFloor) -> EngineSettings {
+    fn engine_settings(&self, floor: &RolloutFloor) -> SteppedSettings {
         let sessions = self.mix.sessions as u32;
         let slots = if self.keep == ContextPolicy::Append { sessions } else { 2 * sessions };
-        EngineSettings {
+        SteppedSettings {
             state_slots: slots + 2,
             // With `last_image` the task is prefilled once, on the first fork. The kept state
             // begins with its snapshot.
@@ -198,21 +195,24 @@ impl SimulatorSettings {
             prefill_tokens: self.prefill_tokens,
             // In addition to the floor's longest context: the stop id after each reply.
             context_tokens_max: floor.context_max as u32 + self.spare_tokens() + 1,
-            version: PolicyVersion(0),
-            swaps: SwapSettings::default(),
         }
     }
 
     /// Tokens of a session that the floor does not count. A recorded step may have less text than
     /// two delimiters and no sampled token, but the simulated step has both.
-    fn spare_tokens(&self) -> u32 {
+    pub(crate) fn spare_tokens(&self) -> u32 {
         let each = if self.workload.is_some() { 4 } else { 1 };
         each * self.steps_max() as u32
     }
 
     /// Capacity of the device beside weights and workspace, as [`ModelWork::sessions_that_fit`]
     /// computes it: slots, and pages in the memory they leave.
-    fn capacity(&self, config: &Config, device: &DeviceSpec, floor: &RolloutFloor) -> BackendCapacity {
+    pub(crate) fn capacity(
+        &self,
+        config: &Config,
+        device: &DeviceSpec,
+        floor: &RolloutFloor,
+    ) -> BackendCapacity {
         let engine = self.engine_settings(floor);
         let page_bytes = config.session_bytes(PAGE_TOKENS as f64) - config.session_bytes(0.0);
         let free = device.memory * 0.92 - 6e9 - config.weight_bytes();
@@ -245,8 +245,8 @@ impl SimulationOutcome {
 }
 
 /// The simulated loop: sessions, their pages, and one engine.
-struct SimulatorLoop {
-    engine: Engine,
+pub(crate) struct SimulatorLoop {
+    engine: SteppedEngine,
     clock: SimulatorClock,
     sessions: Vec<SimulatedSession>,
     /// Time at which each session's page has acted.
@@ -261,7 +261,7 @@ struct SimulatorLoop {
 /// The trajectory and the number of past steps with which a session begins. Every step of a
 /// workload is equally likely, so a long trajectory occurs more often than a short one, as in a
 /// running farm.
-fn start_position(work: &Workload, index: usize, sessions: usize) -> (usize, usize) {
+pub(crate) fn start_position(work: &Workload, index: usize, sessions: usize) -> (usize, usize) {
     let lengths: Vec<usize> = work.trajectories.iter().map(Vec::len).collect();
     let all: usize = lengths.iter().sum();
     let spread = lengths.len() > 1 && all > sessions;
@@ -276,9 +276,9 @@ fn start_position(work: &Workload, index: usize, sessions: usize) -> (usize, usi
 }
 
 /// A clock with its hand if it is simulated; a real clock has none.
-struct SimulatorClock {
-    time: TimeSource,
-    hand: Option<ManualTime>,
+pub(crate) struct SimulatorClock {
+    pub time: TimeSource,
+    pub hand: Option<ManualTime>,
 }
 
 /// The counters at one time.
@@ -310,7 +310,7 @@ impl SimulatorClock {
 
 impl SimulatorLoop {
     /// Creates sessions of all ages, with their past on the device.
-    fn new(
+    pub(crate) fn new(
         device: Box<dyn Backend>,
         clock: SimulatorClock,
         settings: &SimulatorSettings,
@@ -323,8 +323,8 @@ impl SimulatorLoop {
         let actor =
             |index| SimulatedSession::new(index, settings, (work.clone(), next.clone()), rows_per_tile);
         let actors = (0..settings.mix.sessions).map(actor).collect();
-        let engine = Engine::with_clock(device, settings.engine_settings(floor), clock.time.clone())
-            .map_err(|mismatch| SimulatorError::Mismatch(mismatch.to_string()))?;
+        let engine = SteppedEngine::new(device, settings.engine_settings(floor), clock.time.clone())
+            .map_err(SimulatorError::Mismatch)?;
         let mut world = Self {
             engine,
             clock,
@@ -348,7 +348,7 @@ impl SimulatorLoop {
     }
 
     /// Measures the sessions after a number of warm-up rounds.
-    fn measure(
+    pub(crate) fn measure(
         mut self,
         settings: &SimulatorSettings,
         floor: RolloutFloor,

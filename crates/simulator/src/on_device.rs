@@ -15,13 +15,14 @@ use furrow_model::backend::{
     Slot, TileFeature,
 };
 use furrow_model::config::Config;
-use furrow_model::floor::{DeviceSpec, ModelWork, RolloutFloor};
+use furrow_model::floor::{DeviceSpec, ModelWork};
 use furrow_model::sample::{SampleOutcome, SampleRequest};
 use furrow_model::vision::ImageTile;
 use furrow_telemetry::TimeSource;
 
-use super::device::sampled;
-use super::{SimulationOutcome, SimulatorClock, SimulatorError, SimulatorLoop, SimulatorSettings};
+use crate::device::sampled;
+use crate::floor::RolloutFloor;
+use crate::simulator::{SimulationOutcome, SimulatorClock, SimulatorError, SimulatorLoop, SimulatorSettings};
 
 /// Rounds of the sessions before the measurement; they begin spread evenly.
 const WARM_UP: u32 = 2;
@@ -33,7 +34,7 @@ const TILES: usize = 32;
 /// do not fit at their longest.
 ///
 /// # Errors
-/// As [`super::simulate`].
+/// As [`crate::simulate`].
 pub fn required_capacity(
     config: &Config,
     rates: &DeviceSpec,
@@ -169,9 +170,9 @@ mod tests {
     use furrow_rollout::ContextPolicy;
     use furrow_telemetry::ManualTime;
 
-    use super::super::device::SimulatedDevice;
     use super::*;
-    use furrow_model::floor::SessionMix;
+    use crate::device::SimulatedDevice;
+    use crate::floor::SessionMix;
 
     #[test]
     fn a_real_device_is_driven_by_the_wall_clock() {

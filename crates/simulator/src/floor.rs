@@ -1,8 +1,10 @@
 //! The closed loop: sessions decode, act in their pages and return with a screenshot; one device
 //! serves them all.
 
-use super::{DeviceSpec, ModelWork, StepSizes, WorkPart, Workload, seconds};
-use crate::config::{Config, VisionConfig};
+use furrow_model::config::{Config, VisionConfig};
+use furrow_model::floor::{DeviceSpec, ModelWork, WorkPart, seconds};
+
+use crate::workload::{StepSizes, Workload};
 
 /// Sizes of a session.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -316,3 +318,6 @@ fn balance((sessions, page_seconds, sampled): (f64, f64, f64), iteration: impl F
 fn operations(parts: &[WorkPart], device: &DeviceSpec) -> f64 {
     parts.iter().map(|part| part.flops / device.flops).sum()
 }
+
+#[cfg(test)]
+mod tests;
