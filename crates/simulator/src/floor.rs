@@ -4,25 +4,7 @@
 use furrow_model::config::{Config, VisionConfig};
 use furrow_model::floor::{DeviceSpec, ModelWork, WorkPart, seconds};
 
-use crate::workload::{StepSizes, Workload};
-
-/// Sizes of a session.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct SessionMix {
-    /// Steps of a trajectory.
-    pub steps: usize,
-    /// Pixels of a screenshot.
-    pub screenshot: (usize, usize),
-    /// Text tokens of a turn, not counting the screenshot.
-    pub text: usize,
-    /// Tokens generated a step.
-    pub generated: usize,
-    /// Tokens of instructions and task, once.
-    pub instructions: usize,
-    /// Seconds that the page takes a step.
-    pub page_seconds: f64,
-    pub sessions: usize,
-}
+use crate::workload::{SessionMix, StepSizes, Workload};
 
 /// What is kept of earlier turns, and how.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -54,20 +36,6 @@ pub struct RolloutFloor {
     pub prefill_share: f64,
     /// Sessions that fit at their greatest length.
     pub sessions_that_fit: u64,
-}
-
-impl Default for SessionMix {
-    fn default() -> Self {
-        Self {
-            steps: 30,
-            screenshot: (1280, 720),
-            text: 60,
-            generated: 150,
-            instructions: 1200,
-            page_seconds: 2.0,
-            sessions: 100,
-        }
-    }
 }
 
 /// Work of one step: rows of its screenshot, the seconds of the tower's operations for it, and

@@ -22,7 +22,8 @@ use furrow_telemetry::TimeSource;
 
 use crate::device::sampled;
 use crate::floor::RolloutFloor;
-use crate::simulator::{SimulationOutcome, SimulatorClock, SimulatorError, SimulatorLoop, SimulatorSettings};
+use crate::settings::{SimulatorError, SimulatorSettings};
+use crate::simulator::{SimulationOutcome, SimulatorClock, SimulatorLoop};
 
 /// Rounds of the sessions before the measurement; they begin spread evenly.
 const WARM_UP: u32 = 2;
@@ -172,7 +173,7 @@ mod tests {
 
     use super::*;
     use crate::device::SimulatedDevice;
-    use crate::floor::SessionMix;
+    use crate::workload::SessionMix;
 
     #[test]
     fn a_real_device_is_driven_by_the_wall_clock() {

@@ -10,7 +10,7 @@ use furrow_policy::stepped::{
 use furrow_rollout::ContextPolicy;
 
 use crate::device::SAMPLED_ID;
-use crate::simulator::{SimulatorError, SimulatorSettings};
+use crate::settings::{SimulatorError, SimulatorSettings};
 use crate::workload::{StepSizes, Workload};
 
 /// Fixed ids for all text: their values have no effect in the simulation.

@@ -1,6 +1,22 @@
 //! Sizes of trajectories: screenshot and reply of each step, recorded or assumed.
 
-use crate::floor::SessionMix;
+/// Sizes of a session.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct SessionMix {
+    /// Steps of a trajectory.
+    pub steps: usize,
+    /// Pixels of a screenshot.
+    pub screenshot: (usize, usize),
+    /// Text tokens of a turn, not counting the screenshot.
+    pub text: usize,
+    /// Tokens generated a step.
+    pub generated: usize,
+    /// Tokens of instructions and task, once.
+    pub instructions: usize,
+    /// Seconds that the page takes a step.
+    pub page_seconds: f64,
+    pub sessions: usize,
+}
 
 /// Sizes of one step, in tokens and tiles.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -25,6 +41,20 @@ pub struct Workload {
     pub trajectories: Vec<Vec<StepSizes>>,
     /// Mean seconds from a reply to the next screenshot.
     pub page_seconds: f64,
+}
+
+impl Default for SessionMix {
+    fn default() -> Self {
+        Self {
+            steps: 30,
+            screenshot: (1280, 720),
+            text: 60,
+            generated: 150,
+            instructions: 1200,
+            page_seconds: 2.0,
+            sessions: 100,
+        }
+    }
 }
 
 impl StepSizes {

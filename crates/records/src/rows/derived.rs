@@ -1,5 +1,5 @@
-//! Columns of a step that follow from its trajectory: the writer fills them and the verifier derives
-//! them again.
+//! Columns of a step that follow from its trajectory: the writer fills them and the verifier
+//! derives them again.
 
 use furrow_rollout::{
     EndKind, PolicyKind, ScoreComponent, Split, StepRecord, Trace, TrajectoryRecord, TrajectoryStatus,

@@ -1,5 +1,5 @@
-//! Single values of cells: numbers in narrower columns, texts with a fixed set of values, formats of
-//! pictures.
+//! Single values of cells: numbers in narrower columns, texts with a fixed set of values, formats
+//! of pictures.
 
 use furrow_rollout::{
     EndKind, Id, IdKind, ImageFormat, PolicyKind, Size, Split, TrajectoryAncestry, TrajectoryStatus,

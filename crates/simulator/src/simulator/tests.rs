@@ -1,11 +1,14 @@
 //! The share of the floor that the scheduler reaches, and its time account.
 
+use furrow_model::floor::ModelWork;
 use furrow_policy::stepped::{ConversationFixture, ConversationTurn};
+use furrow_rollout::ContextPolicy;
 use furrow_telemetry::{DeviceUse, Label};
 use proptest::prelude::*;
 
 use super::*;
-use crate::workload::StepSizes;
+use crate::settings::{PREFILL_CHUNK, PREFILL_TOKENS};
+use crate::workload::{SessionMix, StepSizes};
 
 const THREE_TILES: (usize, usize) = (1280, 720);
 const SEVEN_TILES: (usize, usize) = (1440, 900);
