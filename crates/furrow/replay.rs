@@ -1,7 +1,7 @@
 //! Compares a recorded trajectory with its replay, step by step.
 
 use furrow_env::{ReplayExpectation, ReplayedStep, ReplayedTrajectory};
-use furrow_records::DecodedPicture;
+use furrow_records::{DecodedPicture, PictureError};
 use furrow_rollout::{
     EndKind, Evidence, ImageFormat, Observation, Outcome, OutcomeName, Score, Screenshot, Size, StepRecord,
     TrajectoryRecord,
@@ -178,11 +178,8 @@ impl ReplayComparison {
         let (before, after) = match (DecodedPicture::decode(then), DecodedPicture::decode(now)) {
             (Ok(before), Ok(after)) => (before, after),
             (before, after) => {
-                self.add_difference(
-                    what,
-                    &before.err().unwrap_or_default(),
-                    &after.err().unwrap_or_default(),
-                );
+                let why = |error: Option<PictureError>| error.map_or_else(String::new, |why| why.to_string());
+                self.add_difference(what, &why(before.err()), &why(after.err()));
                 return false;
             }
         };

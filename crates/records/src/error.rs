@@ -1,9 +1,9 @@
-//! Errors of a data set.
+//! Errors of a data set. `what` and `why` are texts where no caller tells one reason from another.
 
 use std::io;
 use std::path::{Path, PathBuf};
 
-use crate::Table;
+use crate::{InvalidCommit, Table};
 
 /// An operation that failed, and on what. The cause is the `source`.
 #[derive(Debug, thiserror::Error)]
@@ -55,8 +55,8 @@ pub enum RecordsError {
     Manifest {
         /// Number of the commit.
         version: u64,
-        /// What is wrong with it, and what would be right.
-        what: String,
+        /// What is wrong with it.
+        what: InvalidCommit,
     },
     /// The store that holds the manifest reported an error.
     #[error("cannot {doing} {path}")]

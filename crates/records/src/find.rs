@@ -8,7 +8,7 @@ use furrow_rollout::{Id, StepRecord, Trajectory, TrajectoryRecord, TrajectorySta
 use crate::cell::{ColumnCell, columns};
 use crate::file::{IntegrityCheck, TableFile};
 use crate::read::DataSet;
-use crate::rows::RecordedStep;
+use crate::rows::{RecordedStep, RowError};
 use crate::schema::{StepRow, TrajectoryRow};
 use crate::{RecordsError, Table, WrittenFile};
 
@@ -76,7 +76,7 @@ impl DataSet {
         &self,
         table: Table,
         wanted: &BTreeSet<&str>,
-        into_domain: fn(R) -> Result<N, String>,
+        into_domain: fn(R) -> Result<N, RowError>,
     ) -> Result<Vec<N>, RecordsError> {
         let mut found = Vec::new();
         for file in self.snapshot().files(table) {
@@ -85,7 +85,9 @@ impl DataSet {
             }
             for batch in self.file(file, IntegrityCheck::Hash).and_then(TableFile::rows::<R>)? {
                 for row in batch?.into_iter().filter(|row| wanted.contains(row.name())) {
-                    let damaged = |what| RecordsError::damaged(&self.data_dir().join(&file.path), what);
+                    let damaged = |what: RowError| {
+                        RecordsError::damaged(&self.data_dir().join(&file.path), what.to_string())
+                    };
                     found.push(into_domain(row).map_err(damaged)?);
                 }
             }

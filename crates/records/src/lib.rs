@@ -16,6 +16,7 @@ mod find;
 #[doc(hidden)]
 pub mod fixtures;
 mod gap;
+mod invalid_commit;
 mod manifest;
 pub mod merge;
 mod pixels;
@@ -30,8 +31,9 @@ pub use error::{RecordsError, chain};
 pub use file::{ShardPlan, TableFile, WrittenFile};
 pub use find::FoundTrajectory;
 pub use gap::{GapSum, LogprobGap};
+pub use invalid_commit::InvalidCommit;
 pub use manifest::{Commit, CommitDraft, CommitOutcome, Manifest, ManifestSnapshot, Op, StoredCommits, Txn};
-pub use pixels::DecodedPicture;
+pub use pixels::{DecodedPicture, PictureError};
 pub use read::{DataSet, RecordIter};
 pub use rows::{DerivedColumns, RecordedStep, RescoreRecord};
 pub use schema::{Table, hex};

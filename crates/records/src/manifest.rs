@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::file::create_durable_dir;
 use crate::shard::remove;
-use crate::{RecordsError, Table, WrittenFile};
+use crate::{InvalidCommit, RecordsError, Table, WrittenFile};
 
 /// Most bytes of a commit: 10,000 files of 200 bytes are 2 MB.
 const COMMIT_BYTES_MAX: u64 = 4 << 20;
@@ -117,7 +117,7 @@ pub struct ManifestSnapshot {
 
 /// Every commit in a store by its number; `Err` says why one cannot be read.
 #[derive(Debug, Default)]
-pub struct StoredCommits(BTreeMap<u64, Result<Commit, String>>);
+pub struct StoredCommits(BTreeMap<u64, Result<Commit, InvalidCommit>>);
 
 /// A manifest in a store, and what has been read of it so far.
 pub struct Manifest {
@@ -214,37 +214,35 @@ impl ManifestSnapshot {
         Ok(())
     }
 
-    fn check(&self, commit: &Commit) -> Result<(), String> {
+    fn check(&self, commit: &Commit) -> Result<(), InvalidCommit> {
         if commit.version != self.version + 1 {
-            return Err(format!("follows {}: there is a gap", self.version));
+            return Err(InvalidCommit::Gap { newest: self.version });
         }
         if let Some((version, _)) = self.shards.get(&commit.txn.shard_id) {
-            return Err(format!("shard {} was already committed by commit {version}", commit.txn.shard_id));
+            let shard_id = commit.txn.shard_id.clone();
+            return Err(InvalidCommit::ShardCommitted { shard_id, version: *version });
         }
         let known = |path: &str| self.files.contains_key(path) || self.removed.contains_key(path);
         if let Some(file) = commit.files.iter().find(|file| known(&file.path)) {
-            return Err(format!("adds {}, which an earlier commit added", file.path));
+            return Err(InvalidCommit::FileKnown { path: file.path.clone() });
         }
         self.check_removed(commit)?;
         if commit.op == Op::Replace { self.check_rows(commit) } else { Ok(()) }
     }
 
-    fn check_removed(&self, commit: &Commit) -> Result<(), String> {
+    fn check_removed(&self, commit: &Commit) -> Result<(), InvalidCommit> {
         match commit.removed.iter().find(|path| !self.holds(path)) {
-            Some(path) => Err(format!("removes {path}, which is not part of the data set")),
+            Some(path) => Err(InvalidCommit::FileUnknown { path: path.clone() }),
             None => Ok(()),
         }
     }
 
     /// A merge must keep every row, table by table.
-    fn check_rows(&self, commit: &Commit) -> Result<(), String> {
+    fn check_rows(&self, commit: &Commit) -> Result<(), InvalidCommit> {
         let removed = commit.removed.iter().map(|path| &self.files[path]);
         let before = rows_by_table(removed);
         let after = rows_by_table(&commit.files);
-        if before == after {
-            return Ok(());
-        }
-        Err(format!("replaces {before:?} rows by {after:?}: a replacement holds the same rows"))
+        if before == after { Ok(()) } else { Err(InvalidCommit::OtherRows { before, after }) }
     }
 }
 
@@ -278,12 +276,12 @@ impl StoredCommits {
     }
 
     /// The commit of this number, if it exists, or why it cannot be read.
-    pub fn get(&self, version: u64) -> Option<&Result<Commit, String>> {
+    pub fn get(&self, version: u64) -> Option<&Result<Commit, InvalidCommit>> {
         self.0.get(&version)
     }
 
     /// All commits in order of their numbers.
-    pub fn iter(&self) -> impl Iterator<Item = (u64, &Result<Commit, String>)> {
+    pub fn iter(&self) -> impl Iterator<Item = (u64, &Result<Commit, InvalidCommit>)> {
         self.0.iter().map(|(version, commit)| (*version, commit))
     }
 
@@ -341,7 +339,7 @@ impl Manifest {
         for (version, commit) in stored.0 {
             let next = this.snapshot.version + 1;
             if version != next {
-                let what = format!("is missing, but {newest} exists");
+                let what = InvalidCommit::Missing { newest };
                 return Err(RecordsError::Manifest { version: next, what });
             }
             this.snapshot.apply(&commit.map_err(|what| RecordsError::Manifest { version, what })?)?;
@@ -353,7 +351,7 @@ impl Manifest {
     pub async fn restore(&self, commit: &Commit) -> Result<(), RecordsError> {
         let refuse = |what| RecordsError::Manifest { version: commit.version, what };
         commit.check().map_err(refuse)?;
-        if self.put(commit).await? { Ok(()) } else { Err(refuse("exists already".to_owned())) }
+        if self.put(commit).await? { Ok(()) } else { Err(refuse(InvalidCommit::Exists)) }
     }
 
     /// The data set as last read.
@@ -390,7 +388,7 @@ impl Manifest {
             }
             self.refresh().await?;
         }
-        let what = format!("shard {} lost {RACES_MAX} races against other commits", draft.shard_id);
+        let what = InvalidCommit::LostRaces { shard_id: draft.shard_id.to_string(), races: RACES_MAX };
         Err(RecordsError::Manifest { version: self.snapshot.version, what })
     }
 
@@ -399,7 +397,7 @@ impl Manifest {
             return Ok(None);
         };
         if *files != draft.files {
-            let what = format!("committed shard {} with other files", draft.shard_id);
+            let what = InvalidCommit::OtherFiles { shard_id: draft.shard_id.to_string() };
             return Err(RecordsError::Manifest { version: *version, what });
         }
         Ok(Some(*version))
@@ -415,10 +413,8 @@ impl Manifest {
         let path = path_of(commit.version);
         let mut text = serde_json::to_vec_pretty(commit).expect("a commit contains only plain values");
         text.push(b'\n');
-        if text.len() as u64 > COMMIT_BYTES_MAX {
-            let what = format!("is {} bytes long; at most {COMMIT_BYTES_MAX} are allowed", text.len());
-            return Err(RecordsError::Manifest { version: commit.version, what });
-        }
+        let length = check_length(text.len() as u64);
+        length.map_err(|what| RecordsError::Manifest { version: commit.version, what })?;
         let options = PutOptions { mode: PutMode::Create, ..PutOptions::default() };
         match self.store.put_opts(&path, PutPayload::from(text), options).await {
             Ok(_) => Ok(true),
@@ -458,65 +454,64 @@ impl CommitDraft {
 
 impl Commit {
     /// Parses and validates a commit.
-    fn parse(version: u64, text: &[u8]) -> Result<Self, String> {
-        let commit: Commit =
-            serde_json::from_slice(text).map_err(|e| format!("is not a valid commit: {e}"))?;
+    fn parse(version: u64, text: &[u8]) -> Result<Self, InvalidCommit> {
+        let commit: Commit = serde_json::from_slice(text).map_err(InvalidCommit::Malformed)?;
         if commit.version != version {
-            return Err(format!("contains commit {}", commit.version));
+            return Err(InvalidCommit::OtherNumber { version: commit.version });
         }
         commit.check()?;
         Ok(commit)
     }
 
-    fn check(&self) -> Result<(), String> {
+    fn check(&self) -> Result<(), InvalidCommit> {
         if self.schema_version != SCHEMA_VERSION {
-            return Err(format!(
-                "has schema version {}, this furrow reads {SCHEMA_VERSION}",
-                self.schema_version
-            ));
+            return Err(InvalidCommit::OtherSchema { version: self.schema_version });
         }
         if self.files.len() + self.removed.len() > COMMIT_FILES_MAX {
-            return Err(format!("names more than {COMMIT_FILES_MAX} files"));
+            return Err(InvalidCommit::TooManyFiles { most: COMMIT_FILES_MAX });
         }
         let adds = !self.files.is_empty();
         let removes = !self.removed.is_empty();
         match (self.op, adds, removes) {
             (Op::Append, true, false) | (Op::Replace, true, true) | (Op::Expire, false, true) => {}
             (op, ..) => {
-                return Err(format!(
-                    "{op:?} adds {} and removes {} files",
-                    self.files.len(),
-                    self.removed.len()
-                ));
+                let op = format!("{op:?}");
+                let adds = self.files.len();
+                return Err(InvalidCommit::OtherOperation { op, adds, removes: self.removed.len() });
             }
         }
-        Id::<Run>::new(&self.run_id).map_err(|bad| bad.to_string())?;
-        Id::<Shard>::new(&self.txn.shard_id).map_err(|bad| bad.to_string())?;
+        Id::<Run>::new(&self.run_id)?;
+        Id::<Shard>::new(&self.txn.shard_id)?;
         self.files.iter().try_for_each(check_file)?;
         let paths = self.files.iter().map(|file| &file.path).chain(&self.removed);
         let once: BTreeSet<&String> = paths.clone().collect();
         if once.len() != paths.count() {
-            return Err("names a file twice".into());
+            return Err(InvalidCommit::FileTwice);
         }
         Ok(())
     }
 }
 
 /// A path must name a file in its table's own folder.
-fn check_file(file: &WrittenFile) -> Result<(), String> {
+fn check_file(file: &WrittenFile) -> Result<(), InvalidCommit> {
     let WrittenFile { table, path, rows, sha256, .. } = file;
     let name = path.strip_prefix(table.as_str()).and_then(|path| path.strip_prefix('/'));
     let shard = name.and_then(|name| name.strip_suffix(".parquet"));
     if shard.is_none_or(|shard| Id::<Shard>::new(shard).is_err()) {
-        return Err(format!("{path:?} is not {table}/<shard>.parquet"));
+        return Err(InvalidCommit::OtherPath { path: path.clone(), table: *table });
     }
     if sha256.len() != 64 || !sha256.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f')) {
-        return Err(format!("{path}: sha256 {sha256:?} is not 64 lower-case hexadecimal digits"));
+        return Err(InvalidCommit::OtherHash { path: path.clone(), sha256: sha256.clone() });
     }
     if *rows == 0 {
-        return Err(format!("{path} holds no rows: a file without rows is not listed"));
+        return Err(InvalidCommit::NoRows { path: path.clone() });
     }
     Ok(())
+}
+
+fn check_length(bytes: u64) -> Result<(), InvalidCommit> {
+    let most = COMMIT_BYTES_MAX;
+    if bytes > most { Err(InvalidCommit::TooLong { bytes, most }) } else { Ok(()) }
 }
 
 fn path_of(version: u64) -> Path {
@@ -544,15 +539,14 @@ async fn read(store: &dyn ObjectStore, version: u64) -> Result<Option<Commit>, R
 async fn stored(
     store: &dyn ObjectStore,
     version: u64,
-) -> Result<Option<Result<Commit, String>>, RecordsError> {
+) -> Result<Option<Result<Commit, InvalidCommit>>, RecordsError> {
     let path = path_of(version);
     let got = match store.get(&path).await {
         Ok(got) => got,
         Err(StoreError::NotFound { .. }) => return Ok(None),
         Err(source) => return Err(store_error("read", &path)(source)),
     };
-    if got.meta.size > COMMIT_BYTES_MAX {
-        let what = format!("is {} bytes long; at most {COMMIT_BYTES_MAX} are allowed", got.meta.size);
+    if let Err(what) = check_length(got.meta.size) {
         return Ok(Some(Err(what)));
     }
     let text = got.bytes().await.map_err(store_error("read", &path))?;

@@ -23,9 +23,14 @@ pub struct DecodedPicture {
     rgb: Vec<u8>,
 }
 
+/// A picture that cannot be decoded, or that claims to be larger than any screenshot.
+#[derive(Debug, thiserror::Error)]
+#[error(transparent)]
+pub struct PictureError(#[from] image::ImageError);
+
 impl DecodedPicture {
     /// Decodes a screenshot, within bounds on its size.
-    pub fn decode(screenshot: &Screenshot) -> Result<Self, String> {
+    pub fn decode(screenshot: &Screenshot) -> Result<Self, PictureError> {
         let format = match screenshot.format {
             furrow_rollout::ImageFormat::Png => ImageFormat::Png,
             furrow_rollout::ImageFormat::Jpeg { .. } => ImageFormat::Jpeg,
@@ -53,18 +58,18 @@ impl DecodedPicture {
 }
 
 /// SHA-256 over the pixels as RGB, 8 bits each, row by row.
-pub(crate) fn rgb_sha256(encoded: &[u8], format: ImageFormat) -> Result<[u8; 32], String> {
+pub(crate) fn rgb_sha256(encoded: &[u8], format: ImageFormat) -> Result<[u8; 32], PictureError> {
     decode(encoded, format).map(|picture| picture.rgb_sha256())
 }
 
-fn decode(encoded: &[u8], format: ImageFormat) -> Result<DecodedPicture, String> {
+fn decode(encoded: &[u8], format: ImageFormat) -> Result<DecodedPicture, PictureError> {
     let mut limits = Limits::default();
     limits.max_image_width = Some(SIDE_MAX);
     limits.max_image_height = Some(SIDE_MAX);
     limits.max_alloc = Some(DECODE_BYTES_MAX);
     let mut reader = ImageReader::with_format(Cursor::new(encoded), format);
     reader.limits(limits);
-    let picture = reader.decode().map_err(|error| error.to_string())?;
+    let picture = reader.decode()?;
     Ok(DecodedPicture { width: picture.width(), height: picture.height(), rgb: rgb(picture) })
 }
 

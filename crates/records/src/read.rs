@@ -8,7 +8,7 @@ use furrow_rollout::{GroupRecord, TrajectoryRecord};
 use crate::cell::ColumnCell;
 use crate::file::{IntegrityCheck, TableFile};
 use crate::gap::LogprobGap;
-use crate::rows::{RecordedStep, RescoreRecord};
+use crate::rows::{RecordedStep, RescoreRecord, RowError};
 use crate::schema::{GroupRow, ScoreRow, StepRow, TrajectoryRow};
 use crate::{Manifest, ManifestSnapshot, RecordsError, Table, WrittenFile, merge};
 
@@ -100,7 +100,7 @@ impl DataSet {
     fn records<'a, R: ColumnCell + 'a, N: 'a>(
         &'a self,
         table: Table,
-        into_domain: fn(R) -> Result<N, String>,
+        into_domain: fn(R) -> Result<N, RowError>,
     ) -> RecordIter<'a, N> {
         Box::new(self.snapshot.files(table).flat_map(move |file| self.file_records(file, into_domain)))
     }
@@ -108,7 +108,7 @@ impl DataSet {
     fn file_records<'a, R: ColumnCell + 'a, N: 'a>(
         &'a self,
         file: &'a WrittenFile,
-        into_domain: fn(R) -> Result<N, String>,
+        into_domain: fn(R) -> Result<N, RowError>,
     ) -> RecordIter<'a, N> {
         let batches = match self.file(file, IntegrityCheck::Hash).and_then(TableFile::rows::<R>) {
             Ok(batches) => batches,

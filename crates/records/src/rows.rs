@@ -3,6 +3,7 @@
 
 mod action;
 mod derived;
+mod error;
 mod group;
 mod observation;
 mod parts;
@@ -15,5 +16,6 @@ mod values;
 
 pub use derived::DerivedColumns;
 pub(crate) use derived::TrajectoryColumns;
+pub(crate) use error::RowError;
 pub use score::RescoreRecord;
 pub use step::RecordedStep;

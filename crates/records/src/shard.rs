@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use furrow_rollout::{GroupRecord, Id, Shard, StepRecord, TrajectoryRecord, TrajectoryStatus};
 
 use crate::file::{IntegrityCheck, TableFile, TableWriter, final_name, sync_dir, temp_name};
-use crate::rows::RescoreRecord;
+use crate::rows::{RescoreRecord, RowError};
 use crate::schema::{GroupRow, ScoreRow, StepRow, TrajectoryRow};
 use crate::{RecordsError, ShardPlan, Table, WrittenFile};
 
@@ -114,8 +114,11 @@ impl ShardWriter {
 
     /// Adds a later verdict on a stored trajectory.
     pub fn add_rescore(&mut self, rescore: &RescoreRecord) -> Result<(), RecordsError> {
-        let what = || format!("a score of {}", rescore.ancestry.trajectory_id);
-        let row = ScoreRow::new(rescore).map_err(|why| RecordsError::Unwritable { what: what(), why })?;
+        let refused = |why: RowError| RecordsError::Unwritable {
+            what: format!("a score of {}", rescore.ancestry.trajectory_id),
+            why: why.to_string(),
+        };
+        let row = ScoreRow::new(rescore).map_err(refused)?;
         self.file(Table::Scores)?.add(vec![row], 0)
     }
 
@@ -185,9 +188,9 @@ fn step_bytes(step: &StepRecord) -> usize {
     step.observation.screenshot.bytes.len() + 4 * tokens
 }
 
-fn unwritable(trajectory: &TrajectoryRecord) -> impl FnOnce(String) -> RecordsError {
+fn unwritable(trajectory: &TrajectoryRecord) -> impl FnOnce(RowError) -> RecordsError {
     let what = format!("trajectory {}", trajectory.ancestry.trajectory_id);
-    move |why| RecordsError::Unwritable { what, why }
+    move |why| RecordsError::Unwritable { what, why: why.to_string() }
 }
 
 /// Reopens a written file and compares rows, columns and hash: a restart repeats this check before

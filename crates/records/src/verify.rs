@@ -44,7 +44,7 @@ pub fn verify(dir: &Path) -> Result<VerifyReport, RecordsError> {
     let set = match DataSet::open(dir) {
         Ok(set) => set,
         Err(RecordsError::Manifest { version, what }) => {
-            return Ok(VerifyReport::of_manifest(version, &what));
+            return Ok(VerifyReport::of_manifest(version, &what.to_string()));
         }
         Err(error) => return Err(error),
     };
@@ -125,7 +125,10 @@ impl<'a> Verifier<'a> {
         let evidence = row.evidence.clone();
         let record = match row.into_domain() {
             Ok(record) => record,
-            Err(what) => return self.report.breach(location.breach(VerifyCheck::Row, Some(&id), None, what)),
+            Err(what) => {
+                let what = what.to_string();
+                return self.report.breach(location.breach(VerifyCheck::Row, Some(&id), None, what));
+            }
         };
         for (check, what) in check_trajectory(&record, evidence.as_ref()) {
             self.report.breach(location.breach(check, Some(&id), None, what));
@@ -163,7 +166,10 @@ impl<'a> Verifier<'a> {
         self.report.counts.groups += 1;
         let group = match row.into_domain() {
             Ok(group) => group,
-            Err(what) => return self.report.breach(location.breach(VerifyCheck::Row, None, None, what)),
+            Err(what) => {
+                let what = what.to_string();
+                return self.report.breach(location.breach(VerifyCheck::Row, None, None, what));
+            }
         };
         let id = group.group_id.as_str();
         if !self.groups.insert(id.to_owned()) {
@@ -187,7 +193,7 @@ impl<'a> Verifier<'a> {
         let id = row.trajectory_id.clone();
         let problem = match row.into_domain() {
             Ok(rescore) => self.check_rescore(&id, &rescore),
-            Err(what) => Some((VerifyCheck::Row, what)),
+            Err(what) => Some((VerifyCheck::Row, what.to_string())),
         };
         if let Some((check, what)) = problem {
             self.report.breach(location.breach(check, Some(&id), None, what));
@@ -225,7 +231,7 @@ impl<'a> Verifier<'a> {
                 problems.extend(walk.memory.step(&recorded.record, &mut self.report.counts));
                 problems.extend(check_marks(&recorded.record.observation));
             }
-            Err(what) => problems.push((VerifyCheck::Row, what)),
+            Err(what) => problems.push((VerifyCheck::Row, what.to_string())),
         }
         for (check, what) in problems {
             self.report.breach(location.breach(check, Some(&id), Some(step), what));

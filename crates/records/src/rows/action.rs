@@ -3,6 +3,7 @@
 use furrow_rollout::{Action, PagePoint, PointerButton, PolicyReply, ScrollDirection};
 use serde::{Deserialize, Serialize};
 
+use super::error::RowError;
 use super::values::{parse_text, present};
 use crate::schema::ActionCell;
 
@@ -62,16 +63,16 @@ impl ActionCell {
         }
     }
 
-    pub(super) fn into_domain(self) -> Result<PolicyReply, String> {
+    pub(super) fn into_domain(self) -> Result<PolicyReply, RowError> {
         let action = match (self.valid, &self.error) {
             (true, None) => Ok(self.action()?),
             (false, Some(why)) => Err(why.clone()),
-            _ => return Err("action.valid and action.error contradict each other".into()),
+            _ => return Err(RowError::ActionValidity),
         };
         Ok(PolicyReply { raw_text: self.raw_text, name: self.name, args_json: self.args_json, action })
     }
 
-    fn action(&self) -> Result<Action, String> {
+    fn action(&self) -> Result<Action, RowError> {
         let aim = || point("action.x and action.y", self.x, self.y);
         let text = || present("action.text", self.text.clone());
         let number = || present("action.number", self.number);
@@ -100,7 +101,7 @@ impl ActionCell {
             "refresh" => Action::Refresh,
             "restart" => Action::Restart,
             "goto" => Action::Goto { url: text()? },
-            "wait" => Action::Wait { seconds: u8::try_from(number()?).map_err(|e| e.to_string())? },
+            "wait" => Action::Wait { seconds: u8::try_from(number()?)? },
             "answer" => Action::Answer { content: text()? },
             "drag" => Action::Drag {
                 from: (self.from_x)
@@ -112,9 +113,9 @@ impl ActionCell {
             "open_tab" => Action::OpenTab { url: text()? },
             "press_key" => Action::PressKey { key: text()?, times: times(self.number)? },
             "several" => {
-                let parts: Vec<ActionPart> = serde_json::from_str(&text()?).map_err(|e| e.to_string())?;
+                let parts: Vec<ActionPart> = serde_json::from_str(&text()?)?;
                 let parts = parts.into_iter().map(|part| ActionCell::from(part).action());
-                Action::of_several(parts.collect::<Result<_, _>>()?)?
+                Action::of_several(parts.collect::<Result<_, _>>()?).map_err(RowError::SeveralActions)?
             }
             other => return parse_text("action.kind", other, |_| None),
         })
@@ -159,10 +160,10 @@ impl From<ActionPart> for ActionCell {
 }
 
 /// Number of clicks or presses; data sets of older versions lack it.
-fn times(number: Option<i32>) -> Result<u8, String> {
-    u8::try_from(number.unwrap_or(1)).map_err(|e| e.to_string())
+fn times(number: Option<i32>) -> Result<u8, RowError> {
+    Ok(u8::try_from(number.unwrap_or(1))?)
 }
 
-fn point(columns: &str, x: Option<f32>, y: Option<f32>) -> Result<PagePoint, String> {
+fn point(columns: &'static str, x: Option<f32>, y: Option<f32>) -> Result<PagePoint, RowError> {
     Ok(PagePoint { x: present(columns, x)?, y: present(columns, y)? })
 }

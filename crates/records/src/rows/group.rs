@@ -2,6 +2,7 @@
 
 use furrow_rollout::{GroupRecord, GroupStatistics};
 
+use super::error::RowError;
 use super::values::{id, split};
 use crate::cell::TimestampMicros;
 use crate::schema::{FailedCell, GroupRow};
@@ -30,18 +31,18 @@ impl GroupRow {
         }
     }
 
-    fn rewards(&self) -> Result<Option<GroupStatistics>, String> {
+    fn rewards(&self) -> Result<Option<GroupStatistics>, RowError> {
         match (self.mean, self.std, self.zero_variance) {
             (None, None, None) => Ok(None),
             (Some(mean), Some(std), Some(zero_variance)) => {
                 Ok(Some(GroupStatistics { mean, std, zero_variance }))
             }
-            _ => Err("mean, std and zero_variance must be null together".into()),
+            _ => Err(RowError::GroupStatistics),
         }
     }
 
     /// Converts the row to a group.
-    pub(crate) fn into_domain(self) -> Result<GroupRecord, String> {
+    pub(crate) fn into_domain(self) -> Result<GroupRecord, RowError> {
         Ok(GroupRecord {
             run_id: id(&self.run_id)?,
             group_id: id(&self.group_id)?,

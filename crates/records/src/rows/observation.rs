@@ -2,6 +2,7 @@
 
 use furrow_rollout::{Mark, Observation, Screenshot, TabInfo};
 
+use super::error::RowError;
 use super::values::{format, quality_cell, size};
 use crate::schema::{ImageCell, MarkCell, ObservationCell, TabCell};
 
@@ -24,7 +25,7 @@ impl ObservationCell {
         }
     }
 
-    pub(super) fn into_domain(self) -> Result<Observation, String> {
+    pub(super) fn into_domain(self) -> Result<Observation, RowError> {
         let format = format(&self.format, self.quality)?;
         let tab = |cell: TabCell| TabInfo { title: cell.title, url: cell.url, active: cell.active };
         Ok(Observation {

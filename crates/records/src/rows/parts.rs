@@ -2,6 +2,7 @@
 
 use furrow_rollout::{Outcome, OutcomeName, SamplingParams, ScoreComponent};
 
+use super::error::RowError;
 use super::values::parse_text;
 use crate::schema::{ComponentCell, OutcomeCell, SamplingCell};
 
@@ -12,7 +13,7 @@ impl From<&Outcome> for OutcomeCell {
 }
 
 impl OutcomeCell {
-    pub(super) fn into_domain(self) -> Result<Outcome, String> {
+    pub(super) fn into_domain(self) -> Result<Outcome, RowError> {
         Ok(Outcome { name: parse_text("outcome.name", &self.name, OutcomeName::parse)?, detail: self.detail })
     }
 }

@@ -2,6 +2,7 @@
 
 use furrow_rollout::{Score, Split, TrajectoryAncestry};
 
+use super::error::RowError;
 use super::parts::{component_cells, components};
 use super::values::{ancestry, split, to_i16};
 use crate::cell::TimestampMicros;
@@ -53,7 +54,7 @@ impl ScoreCell {
 
 impl ScoreRow {
     /// The row of one later score.
-    pub(crate) fn new(rescore: &RescoreRecord) -> Result<Self, String> {
+    pub(crate) fn new(rescore: &RescoreRecord) -> Result<Self, RowError> {
         let TrajectoryAncestry { run_id, group_id, sample_index, attempt, trajectory_id } = &rescore.ancestry;
         Ok(Self {
             run_id: run_id.to_string(),
@@ -71,7 +72,7 @@ impl ScoreRow {
     }
 
     /// Converts the row to a later score.
-    pub(crate) fn into_domain(self) -> Result<RescoreRecord, String> {
+    pub(crate) fn into_domain(self) -> Result<RescoreRecord, RowError> {
         Ok(RescoreRecord {
             ancestry: ancestry(
                 &self.run_id,

@@ -6,6 +6,7 @@ use furrow_rollout::{
 };
 
 use super::derived::{DerivedColumns, TrajectoryColumns};
+use super::error::RowError;
 use super::parts::{component_cells, components};
 use super::values::{
     ancestry, elapsed, extension, micros, parse_text, policy_kind, present, signed, split, to_i16, unsigned,
@@ -40,7 +41,7 @@ impl StepRow {
         trajectory: &TrajectoryRecord,
         step: &StepRecord,
         is_last: bool,
-    ) -> Result<Self, String> {
+    ) -> Result<Self, RowError> {
         let TrajectoryAncestry { run_id, group_id, sample_index, attempt, trajectory_id } =
             &trajectory.ancestry;
         let derived = TrajectoryColumns::of(trajectory).derive(step, is_last);
@@ -105,7 +106,7 @@ impl StepRow {
     }
 
     /// The tokens, when the row has any.
-    fn tokens(&self) -> Result<Option<TokenTrace>, String> {
+    fn tokens(&self) -> Result<Option<TokenTrace>, RowError> {
         let Some(prompt) = &self.prompt_token_ids else {
             return self.no_tokens().map(|()| None);
         };
@@ -134,7 +135,7 @@ impl StepRow {
         }))
     }
 
-    fn no_tokens(&self) -> Result<(), String> {
+    fn no_tokens(&self) -> Result<(), RowError> {
         let stray = [
             ("image_spans", self.image_spans.is_some()),
             ("response_token_ids", self.response_token_ids.is_some()),
@@ -154,7 +155,7 @@ impl StepRow {
             ("policy_versions", self.policy_versions.is_some()),
         ];
         match stray.into_iter().find(|(_, is_there)| *is_there) {
-            Some((column, _)) => Err(format!("{column} is present, but prompt_token_ids is null")),
+            Some((column, _)) => Err(RowError::WithoutTokens { column }),
             None => Ok(()),
         }
     }
@@ -173,7 +174,7 @@ impl StepRow {
     }
 
     /// Converts the row to a step.
-    pub(crate) fn into_domain(mut self) -> Result<RecordedStep, String> {
+    pub(crate) fn into_domain(mut self) -> Result<RecordedStep, RowError> {
         let derived = self.take_derived();
         let trace = Trace {
             policy_kind: policy_kind(&self.policy_kind)?,
@@ -228,7 +229,7 @@ impl From<&EngineStats> for EngineCell {
 }
 
 impl EngineCell {
-    fn into_domain(self) -> Result<EngineStats, String> {
+    fn into_domain(self) -> Result<EngineStats, RowError> {
         let origin = |text: String| parse_text("engine.state_origin", &text, StateOrigin::parse);
         Ok(EngineStats {
             worker: self.worker,

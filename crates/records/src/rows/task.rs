@@ -5,6 +5,7 @@ use furrow_rollout::{
     Split, Task,
 };
 
+use super::error::RowError;
 use super::values::{elapsed, format, micros, parse_text, quality_cell, size};
 use crate::schema::{HooksCell, ObservationSpecCell, SamplingCell, SessionCell, TaskCell};
 
@@ -23,7 +24,7 @@ impl From<&SessionSpec> for SessionCell {
 }
 
 impl SessionCell {
-    pub(super) fn into_domain(self) -> Result<SessionSpec, String> {
+    pub(super) fn into_domain(self) -> Result<SessionSpec, RowError> {
         let extra = |text: &String| parse_text("session.grammar_extra", text, ExtraAction::parse);
         let extra = self.grammar_extra.iter().map(extra).collect::<Result<_, _>>()?;
         Ok(SessionSpec {
@@ -44,13 +45,13 @@ fn context_cells(context: ContextPolicy) -> (&'static str, Option<i32>) {
     }
 }
 
-fn context(text: &str, window: Option<i32>) -> Result<ContextPolicy, String> {
+fn context(text: &str, window: Option<i32>) -> Result<ContextPolicy, RowError> {
     match (text, window) {
         ("append", None) => Ok(ContextPolicy::Append),
         ("last_image", None) => Ok(ContextPolicy::LastImage),
         ("window", Some(kept)) => Ok(ContextPolicy::Window(kept.cast_unsigned())),
         ("fresh", None) => Ok(ContextPolicy::Fresh),
-        _ => Err("session.context and context_window are not a known context policy".into()),
+        _ => Err(RowError::Context),
     }
 }
 
@@ -94,7 +95,7 @@ impl From<&ObservationSpec> for ObservationSpecCell {
 }
 
 impl ObservationSpecCell {
-    fn into_domain(self) -> Result<ObservationSpec, String> {
+    fn into_domain(self) -> Result<ObservationSpec, RowError> {
         Ok(ObservationSpec {
             format: format(&self.format, self.quality)?,
             clip: self.clip_width.zip(self.clip_height).map(|(width, height)| size(width, height)),
@@ -104,11 +105,11 @@ impl ObservationSpecCell {
 }
 
 impl TaskCell {
-    pub(super) fn into_domain(self, task_id: String, suite: String, split: Split) -> Result<Task, String> {
+    pub(super) fn into_domain(self, task_id: String, suite: String, split: Split) -> Result<Task, RowError> {
         let clock = match (&*self.clock, self.clock_step_millis) {
             ("real", None) => PageClock::Real,
             ("virtual", Some(step)) => PageClock::Virtual { step_millis: step.cast_unsigned() },
-            _ => return Err("task.clock and clock_step_millis are not a known clock".into()),
+            _ => return Err(RowError::Clock),
         };
         Ok(Task {
             task_id,

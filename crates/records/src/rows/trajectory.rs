@@ -6,6 +6,7 @@ use furrow_rollout::{
     TrajectoryRecord,
 };
 
+use super::error::RowError;
 use super::values::{ancestry, elapsed, end, extension, micros, policy_kind, size, split, status, to_i16};
 use crate::cell::TimestampMicros;
 use crate::schema::{
@@ -15,7 +16,7 @@ use crate::schema::{
 
 impl TrajectoryRow {
     /// The row of one trajectory.
-    pub(crate) fn new(record: &TrajectoryRecord) -> Result<Self, String> {
+    pub(crate) fn new(record: &TrajectoryRecord) -> Result<Self, RowError> {
         let TrajectoryAncestry { run_id, group_id, sample_index, attempt, trajectory_id } = &record.ancestry;
         let ending = &record.ending;
         let path = format!("{trajectory_id}-end.{}", extension(record.task.observation.format));
@@ -60,7 +61,7 @@ impl TrajectoryRow {
     }
 
     /// Converts the row to a trajectory.
-    pub(crate) fn into_domain(self) -> Result<TrajectoryRecord, String> {
+    pub(crate) fn into_domain(self) -> Result<TrajectoryRecord, RowError> {
         let ending = TrajectoryEnding {
             end: end(&self.end)?,
             reason: self.failure_reason,
@@ -73,7 +74,7 @@ impl TrajectoryRow {
         };
         let reward = self.reward;
         if reward.is_some() && self.score.is_none() {
-            return Err("reward is present, but score is null".into());
+            return Err(RowError::RewardWithoutScore);
         }
         Ok(TrajectoryRecord {
             ancestry: ancestry(

@@ -5,6 +5,8 @@ use furrow_rollout::{
     EndKind, Id, IdKind, ImageFormat, PolicyKind, Size, Split, TrajectoryAncestry, TrajectoryStatus,
 };
 
+use super::error::RowError;
+
 // Numbers. Unsigned values are stored in signed columns bit for bit; times saturate at 292,000
 // years.
 
@@ -17,8 +19,8 @@ pub(super) fn elapsed(cell: i64) -> u64 {
     u64::try_from(cell).unwrap_or(0)
 }
 
-pub(super) fn to_i16(what: &str, value: u32) -> Result<i16, String> {
-    i16::try_from(value).map_err(|_| format!("{what} {value} is above {}", i16::MAX))
+pub(super) fn to_i16(column: &'static str, value: u32) -> Result<i16, RowError> {
+    i16::try_from(value).map_err(|_| RowError::TooLarge { column, value })
 }
 
 pub(super) fn unsigned(cells: &[i32]) -> Vec<u32> {
@@ -35,8 +37,8 @@ pub(super) fn size(width: i32, height: i32) -> Size {
 
 // Strings.
 
-pub(super) fn id<K: IdKind>(text: &str) -> Result<Id<K>, String> {
-    Id::new(text).map_err(|bad| bad.to_string())
+pub(super) fn id<K: IdKind>(text: &str) -> Result<Id<K>, RowError> {
+    Ok(Id::new(text)?)
 }
 
 pub(super) fn ancestry(
@@ -45,26 +47,26 @@ pub(super) fn ancestry(
     group: &str,
     sample: i32,
     attempt: i16,
-) -> Result<TrajectoryAncestry, String> {
+) -> Result<TrajectoryAncestry, RowError> {
     Ok(TrajectoryAncestry {
         run_id: id(run)?,
         group_id: id(group)?,
         sample_index: sample.cast_unsigned(),
-        attempt: u32::try_from(attempt).map_err(|_| format!("attempt {attempt} is negative"))?,
+        attempt: u32::try_from(attempt).map_err(|_| RowError::NegativeAttempt(attempt))?,
         trajectory_id: id(trajectory)?,
     })
 }
 
 pub(super) fn parse_text<T>(
-    column: &str,
+    column: &'static str,
     text: &str,
     parse: impl Fn(&str) -> Option<T>,
-) -> Result<T, String> {
-    let shown = || text.chars().take(40).collect::<String>();
-    parse(text).ok_or_else(|| format!("{column} holds {:?}, which is not an allowed value", shown()))
+) -> Result<T, RowError> {
+    let value = || text.chars().take(40).collect();
+    parse(text).ok_or_else(|| RowError::NotAllowed { column, value: value() })
 }
 
-pub(super) fn status(text: &str) -> Result<TrajectoryStatus, String> {
+pub(super) fn status(text: &str) -> Result<TrajectoryStatus, RowError> {
     let parse = |text: &str| {
         [TrajectoryStatus::Scored, TrajectoryStatus::Failed]
             .into_iter()
@@ -73,20 +75,20 @@ pub(super) fn status(text: &str) -> Result<TrajectoryStatus, String> {
     parse_text("status", text, parse)
 }
 
-pub(super) fn end(text: &str) -> Result<EndKind, String> {
+pub(super) fn end(text: &str) -> Result<EndKind, RowError> {
     parse_text("end", text, EndKind::parse)
 }
 
-pub(super) fn split(text: &str) -> Result<Split, String> {
+pub(super) fn split(text: &str) -> Result<Split, RowError> {
     parse_text("split", text, Split::parse)
 }
 
-pub(super) fn policy_kind(text: &str) -> Result<PolicyKind, String> {
+pub(super) fn policy_kind(text: &str) -> Result<PolicyKind, RowError> {
     parse_text("policy_kind", text, PolicyKind::parse)
 }
 
-pub(super) fn present<T>(column: &str, cell: Option<T>) -> Result<T, String> {
-    cell.ok_or_else(|| format!("{column} is null, but related columns are not"))
+pub(super) fn present<T>(column: &'static str, cell: Option<T>) -> Result<T, RowError> {
+    cell.ok_or(RowError::Null { column })
 }
 
 // Pictures.
@@ -98,12 +100,12 @@ pub(super) fn quality_cell(format: ImageFormat) -> Option<i16> {
     }
 }
 
-pub(super) fn format(text: &str, quality: Option<i16>) -> Result<ImageFormat, String> {
+pub(super) fn format(text: &str, quality: Option<i16>) -> Result<ImageFormat, RowError> {
     let quality = quality.map(u8::try_from);
     match (text, quality) {
         ("png", None) => Ok(ImageFormat::Png),
         ("jpeg", Some(Ok(quality))) => Ok(ImageFormat::Jpeg { quality }),
-        _ => Err("format and quality must be a png, or a jpeg with its quality".into()),
+        _ => Err(RowError::ImageFormat),
     }
 }
 

@@ -7,7 +7,7 @@ use furrow_rollout::{ImageFormat, ImageSpan, Screenshot, StepRecord, TokenTrace,
 use sha2::{Digest, Sha256};
 
 use super::report::{VerifyCheck, VerifyCounts};
-use crate::pixels;
+use crate::pixels::{self, PictureError};
 
 /// Ids are listed where at most this many were allowed.
 const KEPT_IDS_MAX: u32 = 512;
@@ -25,7 +25,7 @@ pub(super) struct SessionMemory {
 /// Hashes of a recorded screenshot.
 struct PictureHashes {
     blob_sha256: [u8; 32],
-    rgb_sha256: Result<[u8; 32], String>,
+    rgb_sha256: Result<[u8; 32], PictureError>,
     is_lossless: bool,
     is_counted: bool,
 }
@@ -171,7 +171,7 @@ impl PictureHashes {
     /// JPEG decoders may differ in the last bits, so such a difference is counted and is not a
     /// breach.
     fn compare(&mut self, rgb_sha256: &[u8; 32], counts: &mut VerifyCounts) -> Option<String> {
-        let differs = self.rgb_sha256.as_ref() != Ok(rgb_sha256);
+        let differs = self.rgb_sha256.as_ref().ok() != Some(rgb_sha256);
         if !std::mem::replace(&mut self.is_counted, true) {
             counts.png_pictures += u64::from(self.is_lossless);
             counts.jpeg_pictures += u64::from(!self.is_lossless);
