@@ -4,22 +4,23 @@
 //! GPU memory and pinned memory are computed by the backend's own allocation code. The others are
 //! estimates from measurements and are labelled so.
 
+mod demand;
 mod disk;
 mod machine;
 mod memory;
 mod residency;
 mod show;
+mod weights;
 
-use furrow_cuda::backend::StagingMode;
 use furrow_cuda::gpu::{RESERVE_BYTES, WORKSPACES_BYTES};
 use furrow_model::checkpoint::chain;
 use furrow_model::config::Config;
-use furrow_model::init::SHARD_BYTES_MAX;
-use furrow_policy::{BackendChoice, EngineMemoryPlan, ModelConfig};
+use furrow_policy::EngineMemoryPlan;
 use furrow_simulator::SessionMix;
 use furrow_tasks::TaskSet;
 
-pub use self::machine::{AvailableBytes, MachineArgs, MachineCapacity};
+use self::demand::{DemandTerm, ResourceDemand};
+pub use self::machine::{LocalRoles, MachineArgs, MachineCapacity};
 pub use self::residency::SessionResidency;
 use crate::job::Job;
 use crate::launch::JobLaunch;
@@ -33,32 +34,6 @@ const CONTEXT_BYTES: u64 = 576 << 20;
 const GPU_KEYS: &str =
     "lower policy.engine.kv_tokens, state_slots, snapshot_slots, prefill_tokens or feature_bytes";
 
-/// One term of a resource's demand.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct DemandTerm {
-    /// Name of the consumer.
-    pub what: String,
-    pub bytes: u64,
-    /// How the number was obtained, unless the name says it.
-    pub how: String,
-}
-
-/// The demand for one resource, and what is available.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ResourceDemand {
-    /// Name of the resource.
-    pub what: &'static str,
-    pub terms: Vec<DemandTerm>,
-    /// What is available; `None` if unknown.
-    pub available: Option<AvailableBytes>,
-    /// What to change if it does not fit.
-    pub remedy: String,
-    /// Whether a job on a GPU must not start without it: true for what the backend allocates, false
-    /// for estimates, because a worker short of memory takes fewer sessions and one short of disk
-    /// waits.
-    pub must_fit: bool,
-}
-
 /// The demand of a job for all resources.
 #[derive(Debug, Clone, PartialEq)]
 pub struct JobBudget {
@@ -70,33 +45,6 @@ pub struct JobBudget {
     pub is_exact: bool,
     /// Whether the job computes on a GPU.
     pub on_a_gpu: bool,
-}
-
-/// The roles that run on the machine.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum LocalRoles {
-    /// All roles, as with `furrow run`.
-    All,
-    /// A policy worker alone.
-    Policy,
-}
-
-impl DemandTerm {
-    fn new(what: impl Into<String>, bytes: u64, how: impl Into<String>) -> Self {
-        Self { what: what.into(), bytes, how: how.into() }
-    }
-}
-
-impl ResourceDemand {
-    /// The sum of all terms.
-    pub fn total(&self) -> u64 {
-        self.terms.iter().fold(0, |sum, term| sum.saturating_add(term.bytes))
-    }
-
-    /// Whether there is enough; `None` if what is available is unknown.
-    pub fn fits(&self) -> Option<bool> {
-        self.available.as_ref().map(|there| self.total() <= there.bytes)
-    }
 }
 
 impl JobBudget {
@@ -156,25 +104,6 @@ fn gpu(arena: &EngineMemoryPlan, machine: &MachineCapacity) -> ResourceDemand {
     ResourceDemand { what: "GPU memory", terms, available: there, remedy: GPU_KEYS.into(), must_fit: true }
 }
 
-/// Bytes of each weight file of a job: of the existing files, else of files of 5 GB with two bytes
-/// per parameter of the configuration.
-fn weight_files(model: &ModelConfig) -> Vec<u64> {
-    let files = std::fs::read_dir(&model.checkpoint).into_iter().flatten().flatten();
-    let weights = files.filter(|file| file.path().extension().is_some_and(|end| end == "safetensors"));
-    let bytes: Vec<u64> =
-        weights.filter_map(|file| file.path().metadata().ok()).map(|file| file.len()).collect();
-    if !bytes.is_empty() {
-        return bytes;
-    }
-    let all = Config::read(&model.checkpoint).map_or(0, |config| config.parameters() * 2);
-    (0..all.div_ceil(SHARD_BYTES_MAX)).map(|file| SHARD_BYTES_MAX.min(all - file * SHARD_BYTES_MAX)).collect()
-}
-
-/// Whether the GPU keeps capacity for published weights beside those in use.
-fn loads_new_versions(model: &ModelConfig) -> bool {
-    matches!(&model.backend, BackendChoice::Cuda(_, options) if options.stage != StagingMode::None)
-}
-
 /// Refuses a job on a GPU that does not fit this machine, and warns of what does not fit but may
 /// start. If no GPU can be opened or the checkpoint is unusable, the code that opens the engine
 /// reports that.
@@ -214,7 +143,10 @@ fn check_on(
 mod tests {
     use std::path::Path;
 
-    use super::machine::GpuMemory;
+    use furrow_model::init::SHARD_BYTES_MAX;
+
+    use super::machine::{AvailableBytes, GpuMemory};
+    use super::weights::weight_files;
     use super::*;
 
     fn job(checkpoint: &Path, settings: &[&str]) -> Job {

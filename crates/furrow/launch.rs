@@ -26,6 +26,16 @@ use crate::job::Job;
 use crate::run_dir::RunStart;
 use crate::{CommandFailure, identity, output};
 
+/// The job file and the changes to it.
+#[derive(Debug, clap::Args)]
+pub struct JobArgs {
+    /// Path of the job file (TOML)
+    pub job: PathBuf,
+    /// Replace one key, such as `policy.sampling.temperature=0.7`; repeat the option for more keys
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    pub set: Vec<String>,
+}
+
 /// A job, its tasks, and the tasks of its evaluations.
 pub struct JobLaunch {
     pub job: Job,
@@ -48,19 +58,19 @@ pub struct SimulatedBrowserArgs {
 
 impl JobLaunch {
     /// Reads the job and loads its tasks; fails with every problem found.
-    pub fn read(args: &crate::JobArgs) -> Result<Self, CommandFailure> {
+    pub fn read(args: &JobArgs) -> Result<Self, CommandFailure> {
         Self::of(Job::read(&args.job, &args.set), args)
     }
 
     /// The same for a start that may resume a run.
-    pub fn read_to_begin(args: &crate::JobArgs, begin: RunStart) -> Result<Self, CommandFailure> {
+    pub fn read_to_begin(args: &JobArgs, begin: RunStart) -> Result<Self, CommandFailure> {
         match begin {
             RunStart::Resume => Self::of(Job::read_to_resume(&args.job, &args.set), args),
             RunStart::Fresh | RunStart::Clean => Self::read(args),
         }
     }
 
-    fn of(job: Result<Job, Vec<String>>, args: &crate::JobArgs) -> Result<Self, CommandFailure> {
+    fn of(job: Result<Job, Vec<String>>, args: &JobArgs) -> Result<Self, CommandFailure> {
         let job = job.map_err(CommandFailure::Input)?;
         let (set, eval) = load(&job)?;
         for warning in &job.warnings {

@@ -2,6 +2,7 @@
 
 mod budget;
 mod commands;
+mod failure;
 mod identity;
 mod job;
 mod launch;
@@ -15,15 +16,15 @@ mod run_dir;
 mod sessions;
 mod tokens;
 
-use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Parser, Subcommand};
 
 use crate::commands::{
     bench, check, checkpoint, discarded, doctor, model, plan, publish, records, report, roles, run, score,
     tasks, view, watch,
 };
+use failure::{CommandFailure, chain, exit_code};
 
 /// Collect rollouts of computer-use agents in real browsers and write them to Parquet.
 #[derive(Debug, Parser)]
@@ -86,31 +87,6 @@ enum Command {
     Bench(bench::BenchCommand),
 }
 
-/// The job file and the changes to it.
-#[derive(Debug, Args)]
-struct JobArgs {
-    /// Path of the job file (TOML)
-    job: PathBuf,
-    /// Replace one key, such as `policy.sampling.temperature=0.7`; repeat the option for more keys
-    #[arg(long = "set", value_name = "KEY=VALUE")]
-    set: Vec<String>,
-}
-
-/// Why a command failed, which decides the exit status.
-#[derive(Debug)]
-enum CommandFailure {
-    /// The input is wrong: each line names a key, its value and what would be right. Exit status 2.
-    Input(Vec<String>),
-    /// The work failed. Exit status 1.
-    Work(anyhow::Error),
-}
-
-impl<E: Into<anyhow::Error>> From<E> for CommandFailure {
-    fn from(error: E) -> Self {
-        CommandFailure::Work(error.into())
-    }
-}
-
 fn main() -> ExitCode {
     #[cfg(feature = "failpoints")]
     furrow_coordinator::arm_fail_points();
@@ -144,44 +120,5 @@ fn main() -> ExitCode {
         Command::Doctor(args) => doctor::run(&args),
         Command::Bench(command) => bench::run(&command),
     };
-    match outcome.and_then(|()| check_output_written()) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(CommandFailure::Input(problems)) => {
-            for problem in problems {
-                output::error_line(&problem);
-            }
-            ExitCode::from(2)
-        }
-        Err(CommandFailure::Work(error)) => {
-            output::error_line(&chain(&error));
-            if is_machine_failure(&error) { ExitCode::from(2) } else { ExitCode::FAILURE }
-        }
-    }
-}
-
-/// Fails if any output of the command was lost.
-fn check_output_written() -> Result<(), CommandFailure> {
-    match output::write_error() {
-        Some(why) => Err(anyhow::anyhow!("the output cannot be written: {why}").into()),
-        None => Ok(()),
-    }
-}
-
-/// Whether the machine lacks what the job needs: on this machine the input is wrong, as a wrong key
-/// would be.
-fn is_machine_failure(error: &anyhow::Error) -> bool {
-    let models = error.chain().filter_map(|cause| cause.downcast_ref::<furrow_policy::ModelError>());
-    models.into_iter().any(furrow_policy::ModelError::is_lack_of_hardware)
-}
-
-/// An error and its causes on one line, without causes that repeat the text before them.
-fn chain(error: &anyhow::Error) -> String {
-    let mut text = error.to_string();
-    for cause in error.chain().skip(1).map(ToString::to_string) {
-        if !text.ends_with(&cause) {
-            text.push_str(": ");
-            text.push_str(&cause);
-        }
-    }
-    text
+    exit_code(outcome)
 }

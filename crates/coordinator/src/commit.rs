@@ -6,10 +6,12 @@
 //! everything until it does. After a crash between any two stages,
 //! [`recover`](ShardCommitter::recover) finishes or undoes the shard.
 
+mod error;
 mod reconcile;
 mod record;
 mod recover;
 mod settle;
+mod stage;
 mod thread;
 
 #[cfg(test)]
@@ -21,23 +23,21 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use furrow_records::{
-    CommitDraft, Manifest, Op, RecordsConfig, RecordsError, ShardPlan, ShardStage, ShardWriter, WrittenFile,
-    merge, remove_shard,
+    CommitDraft, Manifest, Op, RecordsConfig, ShardPlan, ShardWriter, WrittenFile, merge, remove_shard,
 };
 use furrow_rollout::{Group, GroupRecord, Id, Run, Shard, Trajectory};
-use furrow_wire::WireError;
 use tokio::runtime::{Builder, Runtime};
 
-use crate::crash;
-use crate::durable::DurableError;
-use crate::ledger::{LedgerError, LedgerHandle, Mutation, ShardOpening};
-use crate::lost_found::{LostFound, LostFoundError};
-use crate::spool::{EntryKey, Spool, SpoolError};
-pub use reconcile::LedgerDisagreement;
+use crate::ledger::{LedgerHandle, Mutation, ShardOpening};
+use crate::lost_found::LostFound;
+use crate::spool::Spool;
+pub use error::CommitError;
 pub use record::TrajectoryFacts;
 use record::TrajectoryRows;
 pub use recover::RecoveredRun;
 pub(crate) use recover::{check_manifest_is_whole, check_run_dir};
+pub use stage::CommitStage;
+use stage::pass;
 pub use thread::{CommitHandle, CommitReport, CommitReports};
 
 /// How long a shard whose files are written waits for disk space for its manifest commit.
@@ -48,36 +48,6 @@ const FULL_RETRY: Duration = Duration::from_millis(500);
 
 /// How often parts of merged files are checked for expiry.
 const RETIRE_EVERY: Duration = Duration::from_secs(60);
-
-/// A stage that a shard has passed. The first and the last three concern the shard, those between
-/// concern each of its files.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum CommitStage {
-    /// The ledger knows the shard's id and its rows.
-    Open,
-    /// All rows of a file are written under its temporary name.
-    Temp,
-    /// Its footer is written.
-    Footer,
-    /// Its bytes are durable.
-    Fsync,
-    /// Its final name exists.
-    Link,
-    /// Its final name is durable.
-    DirSync,
-    /// Its temporary name is gone.
-    TempRemoved,
-    /// It was reopened; rows, columns and hash are correct.
-    Check,
-    /// The ledger knows the files.
-    Written,
-    /// The manifest names them.
-    Manifest,
-    /// The ledger records the manifest commit.
-    Committed,
-    /// The spool deleted one of its trajectories.
-    Delete,
-}
 
 /// The rows of one shard.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -112,121 +82,6 @@ pub struct CommitSettings {
     pub job_toml: String,
     /// When shards close and how they are packed.
     pub records: RecordsConfig,
-}
-
-/// Why nothing was committed. After anything but `DiskFull` the committer must not continue:
-/// restart with `--resume`.
-#[derive(Debug, thiserror::Error)]
-pub enum CommitError {
-    /// The disk was full; the shard was undone and its rows wait for another.
-    #[error("no space left for a shard; its trajectories stay in the spool; free disk space")]
-    DiskFull(#[source] RecordsError),
-    #[error("cannot read the spool")]
-    Spool(#[from] SpoolError),
-    #[error("cannot record a shard")]
-    Ledger(#[from] LedgerError),
-    /// A file or the manifest failed.
-    #[error("cannot write a shard")]
-    Records(#[from] RecordsError),
-    /// A file operation in the run directory failed.
-    #[error("cannot clean up the run directory")]
-    File(#[from] DurableError),
-    /// An acknowledged entry is not a message of this version.
-    #[error(
-        "{trajectory}: this version of furrow cannot read {key} in the spool; finish the run with the \
-         version that began it"
-    )]
-    Undecodable { trajectory: Id<Trajectory>, key: EntryKey, source: WireError },
-    /// The record of a scored trajectory cannot be read back. The shard was undone; it can be
-    /// written without this trajectory.
-    #[error("{trajectory} was acknowledged, but {why}")]
-    Unreadable {
-        trajectory: Id<Trajectory>,
-        /// Steps that can be read, from the first one on.
-        steps: u32,
-        why: String,
-    },
-    /// The spool holds a trajectory that the ledger does not know.
-    #[error(
-        "spool/ holds {trajectory}, which the ledger does not know ({count} such files): ledger.sqlite is \
-         older than spool/, or its -wal file was left behind. Restore the ledger that belongs here, with its \
-         -wal file; move files of another run away"
-    )]
-    UnknownTrajectory {
-        trajectory: Id<Trajectory>,
-        /// How many there are.
-        count: usize,
-    },
-    /// An acknowledged trajectory has no file in the spool.
-    #[error(
-        "{trajectory} was acknowledged ({what}), but spool/ has no file of it ({count} such trajectories): \
-         restore spool/ from when ledger.sqlite was copied, or the ledger that belongs to this spool/. If \
-         the file is lost for good, create an empty file {trajectory}.spool there to give up this one \
-         trajectory"
-    )]
-    Absent {
-        trajectory: Id<Trajectory>,
-        /// What the spool must hold of it.
-        what: String,
-        /// How many trajectories have no file.
-        count: usize,
-    },
-    /// Ledger and manifest contradict each other.
-    #[error(transparent)]
-    Disagreement(#[from] LedgerDisagreement),
-    /// A commit is missing that neither the ledger nor a file of scores can restore.
-    #[error(
-        "manifest commit {version} is missing or damaged, and neither the ledger nor data/scores/ holds what \
-         it named: restore data/manifest/ from the copy that data/ came from"
-    )]
-    CommitLost { version: u64 },
-    /// The manifest lacks commits, and this operation cannot restore them.
-    #[error(
-        "{count} commits of the manifest are missing or damaged: resume the run once (`furrow run … \
-         --resume`), which restores them"
-    )]
-    ManifestBehind { count: usize },
-    /// The ledger records files of the data set that are neither on disk nor in the manifest.
-    #[error(
-        "{count} files that ledger.sqlite records as committed are neither in the manifest nor whole on \
-         disk, {} first: data/ is older than the ledger. Restore data/ from the copy that ledger.sqlite came \
-         from", first.display()
-    )]
-    FilesLost { count: usize, first: PathBuf },
-    /// A file of a shard that was written and not yet committed is damaged, and its rows exist
-    /// nowhere else.
-    #[error(
-        "{}: {damage}. It was written and not yet committed, and its rows exist nowhere else: restore the \
-         file, or spool/, from the copy that ledger.sqlite came from. Without a copy, move the file away and \
-         start again: the shard is abandoned, and what is left of it is kept in lost+found/", path.display()
-    )]
-    OnlyCopyDamaged {
-        path: PathBuf,
-        /// What is wrong with it.
-        damage: String,
-    },
-    /// A file is damaged, and a crash kept its commit from the ledger.
-    #[error(
-        "{}: {damage}. Restore the file from a copy; without one, move it and {} out of the run directory \
-         and start again: its rows are in the spool, or in the files that were merged, and go into another \
-         shard", path.display(), commit.display()
-    )]
-    NamedAndDamaged {
-        path: PathBuf,
-        /// What is wrong with it.
-        damage: String,
-        /// The commit that names it.
-        commit: PathBuf,
-    },
-    /// A file could not be moved to `lost+found/`.
-    #[error(transparent)]
-    LostFound(#[from] LostFoundError),
-    /// The name of the shard would not be an id.
-    #[error("shard {index} of run {run_id} cannot be named")]
-    Unnamable { run_id: Id<Run>, index: u64 },
-    /// The committer's thread or its runtime could not be started, or the thread panicked.
-    #[error("the shard committer stopped: {why}")]
-    Stopped { why: String },
 }
 
 /// Commits one shard after another. Blocks: it runs on a thread of its own.
@@ -494,61 +349,6 @@ impl Drop for BlockingRuntime {
             runtime.shutdown_background();
         }
     }
-}
-
-impl CommitStage {
-    /// All stages in order.
-    pub const ALL: [CommitStage; 12] = [
-        CommitStage::Open,
-        CommitStage::Temp,
-        CommitStage::Footer,
-        CommitStage::Fsync,
-        CommitStage::Link,
-        CommitStage::DirSync,
-        CommitStage::TempRemoved,
-        CommitStage::Check,
-        CommitStage::Written,
-        CommitStage::Manifest,
-        CommitStage::Committed,
-        CommitStage::Delete,
-    ];
-
-    /// Name of the fail point after this stage.
-    pub fn fail_point(self) -> &'static str {
-        match self {
-            CommitStage::Open => "publish.after_open",
-            CommitStage::Temp => "publish.after_temp",
-            CommitStage::Footer => "publish.after_footer",
-            CommitStage::Fsync => "publish.after_fsync",
-            CommitStage::Link => "publish.after_link",
-            CommitStage::DirSync => "publish.after_dir_sync",
-            CommitStage::TempRemoved => "publish.after_temp_removed",
-            CommitStage::Check => "publish.after_check",
-            CommitStage::Written => "publish.after_written",
-            CommitStage::Manifest => "publish.after_manifest",
-            CommitStage::Committed => "publish.after_published",
-            CommitStage::Delete => "publish.after_delete",
-        }
-    }
-}
-
-impl From<ShardStage> for CommitStage {
-    fn from(stage: ShardStage) -> Self {
-        match stage {
-            ShardStage::TempWritten => CommitStage::Temp,
-            ShardStage::FooterClosed => CommitStage::Footer,
-            ShardStage::Fsynced => CommitStage::Fsync,
-            ShardStage::Linked => CommitStage::Link,
-            ShardStage::DirFsynced => CommitStage::DirSync,
-            ShardStage::TempRemoved => CommitStage::TempRemoved,
-            ShardStage::Checked => CommitStage::Check,
-        }
-    }
-}
-
-/// Without a test callback, stages are fail points only.
-fn pass(stage: CommitStage) {
-    crash::point(stage.fail_point());
 }
 
 fn now_micros() -> i64 {

@@ -12,36 +12,6 @@ pub fn arm_fail_points() {
     std::mem::forget(fail::FailScenario::setup());
 }
 
-/// The fail points that every job passes, in the order of a step's path to the data set.
-pub fn fail_points() -> impl Iterator<Item = &'static str> {
-    all_fail_points().filter(|point| !is_weights_point(point) && !is_evaluation_point(point))
-}
-
-/// The fail points passed when weights are published.
-pub fn weights_fail_points() -> impl Iterator<Item = &'static str> {
-    all_fail_points().filter(|point| is_weights_point(point))
-}
-
-/// The fail points passed when versions are evaluated.
-pub fn evaluation_fail_points() -> impl Iterator<Item = &'static str> {
-    all_fail_points().filter(|point| is_evaluation_point(point))
-}
-
-fn is_evaluation_point(point: &str) -> bool {
-    point.contains("_evaluation_")
-}
-
-fn is_weights_point(point: &str) -> bool {
-    point.contains("_version_") || point == "coordinator.before_ack_publish"
-}
-
-fn all_fail_points() -> impl Iterator<Item = &'static str> {
-    let publishing = crate::commit::CommitStage::ALL.into_iter().map(crate::commit::CommitStage::fail_point);
-    let ledger = crate::ledger::LEDGER_FAIL_POINTS.iter().copied();
-    let service = crate::shell::SERVICE_FAIL_POINTS.iter().copied();
-    crate::spool::SPOOL_FAIL_POINTS.iter().copied().chain(ledger).chain(service).chain(publishing)
-}
-
 #[cfg(feature = "failpoints")]
 pub(crate) fn point(name: &str) {
     fail::fail_point!(name, |_| die());

@@ -9,6 +9,7 @@ use furrow_rollout::{
 };
 
 use crate::ledger::TaskDraw;
+use crate::version_range::merge_ranges;
 
 /// A group that is not committed yet.
 #[derive(Debug, Clone, PartialEq)]
@@ -253,14 +254,6 @@ pub fn classify_end(end: EndKind, hung_before: bool, has_evidence: bool) -> (End
     match end.fault(hung_before) {
         FaultOwner::Policy if !has_evidence => (EndKind::PageCrash, FaultOwner::Farm),
         fault => (end, fault),
-    }
-}
-
-/// The smallest range that contains both.
-pub fn merge_ranges(a: Option<(i32, i32)>, b: Option<(i32, i32)>) -> Option<(i32, i32)> {
-    match (a, b) {
-        (Some((a_min, a_max)), Some((b_min, b_max))) => Some((a_min.min(b_min), a_max.max(b_max))),
-        (one, other) => one.or(other),
     }
 }
 

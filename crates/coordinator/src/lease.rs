@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, VecDeque};
 
 use furrow_rollout::{Id, Trajectory, TrajectoryAncestry};
 
-use crate::groups::merge_ranges;
 use crate::ledger::{PolicyFacts, TrajectoryStart};
+use crate::version_range::merge_ranges;
 
 #[derive(Debug, Clone, PartialEq)]
 pub struct Lease {

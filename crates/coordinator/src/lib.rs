@@ -11,8 +11,11 @@ pub mod core;
 mod crash;
 mod disk;
 mod durable;
+mod error;
+mod fail_points;
 mod groups;
 mod identity;
+mod inbox;
 mod judge;
 mod lease;
 pub mod ledger;
@@ -28,6 +31,7 @@ mod shell;
 #[cfg(test)]
 mod small_disk;
 pub mod spool;
+mod version_range;
 pub mod versions;
 
 pub use assign::{AdmissionPacing, PolicyOffer};
@@ -35,12 +39,13 @@ pub use commit::{CommitError, CommitStage, ShardCommitter};
 pub use config::{LimitsConfig, LimitsFile};
 #[cfg(feature = "failpoints")]
 pub use crash::arm_fail_points;
-pub use crash::{evaluation_fail_points, fail_points, weights_fail_points};
+pub use error::CoordinatorError;
+pub use fail_points::{evaluation_fail_points, fail_points, weights_fail_points};
 pub use identity::JobIdentity;
 pub use judge::{JudgeConfig, JudgeFile, JudgeKeyError, ScoreConfig, ScoreFile};
 pub use lock::{LockError, RunLock};
 pub use lost_found::{LostFoundError, PutAside, lost_and_found};
-pub use open::{Coordinator, CoordinatorError, CoordinatorJob};
+pub use open::{Coordinator, CoordinatorJob};
 pub use plan::UnknownTask;
 pub use rescore::{RescoreError, RescoreFilter, RescoreJob, RescoreSummary, rescore};
 pub use run::{RunSummary, run};

@@ -2,7 +2,6 @@
 //! served.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -10,24 +9,21 @@ use furrow_records::RecordsConfig;
 use furrow_rollout::{Id, PolicyKind, Run, SessionSpec, Trajectory};
 use furrow_tasks::{EvalConfig, TaskSet, TasksConfig};
 use furrow_telemetry::{SpoolRecovered, TimeSource};
-use tokio::task::JoinError;
 
 use crate::assign::FirstSteps;
-use crate::commit::{CommitError, CommitSettings, RecoveredRun, ShardCommitter, check_run_dir};
+use crate::commit::{CommitSettings, RecoveredRun, ShardCommitter, check_run_dir};
 use crate::config::LimitsConfig;
 use crate::core::SpoolProgress;
 use crate::crash;
 use crate::durable::{DurableError, make_durable_dir};
-use crate::groups::merge_ranges;
+use crate::error::CoordinatorError;
 use crate::identity::JobIdentity;
 use crate::judge::JudgeConfig;
-use crate::ledger::{
-    Ledger, LedgerError, Mutation, RunOpening, SqliteLedger, TrajectoryRow, TrajectoryStanding,
-};
-use crate::lock::{LockError, RunLock};
-use crate::plan::{JobPlan, UnknownTask};
-use crate::service::versions;
-use crate::spool::{EntryKey, RecoveredTrajectory, Spool, SpoolError};
+use crate::ledger::{Ledger, Mutation, RunOpening, SqliteLedger, TrajectoryRow, TrajectoryStanding};
+use crate::lock::RunLock;
+use crate::plan::JobPlan;
+use crate::spool::{EntryKey, RecoveredTrajectory, Spool};
+use crate::version_range::{merge_ranges, versions_of};
 
 /// Everything the coordinator needs to know about a job.
 #[derive(Debug)]
@@ -73,44 +69,6 @@ pub struct Coordinator {
     pub(crate) recovered: RecoveredRun,
     pub(crate) spooled: BTreeMap<Id<Trajectory>, SpoolProgress>,
     pub(crate) lock: RunLock,
-}
-
-/// Why a coordinator did not start or had to stop.
-#[derive(Debug, thiserror::Error)]
-pub enum CoordinatorError {
-    /// The run directory cannot be created or used.
-    #[error("cannot use the run directory")]
-    RunDir(#[source] DurableError),
-    /// Another process holds the run directory.
-    #[error("cannot take the run directory")]
-    Lock(#[source] LockError),
-    /// The directory holds a run, and the job does not resume.
-    #[error(
-        "run directory {run_dir} already holds a run: resume it with --resume, start over with --clean, or \
-         choose another output_dir"
-    )]
-    NotEmpty { run_dir: PathBuf },
-    #[error("the ledger failed")]
-    Ledger(#[source] LedgerError),
-    #[error("the spool failed")]
-    Spool(#[source] SpoolError),
-    /// The shard committer failed.
-    #[error("committing a shard failed")]
-    Commit(#[source] CommitError),
-    /// A resumed run refers to a task that the job no longer has.
-    #[error("the job's tasks changed")]
-    UnknownTask(#[source] UnknownTask),
-    /// An acknowledged step in the spool is not readable.
-    #[error("the spool holds a step of {trajectory} that this version of furrow cannot read")]
-    Undecodable { trajectory: Id<Trajectory>, source: furrow_wire::WireError },
-    #[error("cannot serve")]
-    Serve(#[source] Box<dyn std::error::Error + Send + Sync>),
-    /// A thread could not be started.
-    #[error("cannot start a thread")]
-    Thread(#[source] io::Error),
-    /// One of the coordinator's own tasks panicked.
-    #[error("the coordinator's {part} panicked")]
-    Panicked { part: &'static str, source: JoinError },
 }
 
 impl Coordinator {
@@ -225,7 +183,7 @@ fn read_policy_versions(
             let undecodable =
                 |source| CoordinatorError::Undecodable { trajectory: trajectory.clone(), source };
             let record = furrow_wire::decode_step(entry.payload).map_err(undecodable)?;
-            range = merge_ranges(range, versions(&record));
+            range = merge_ranges(range, versions_of(&record));
         }
     }
     Ok(range)

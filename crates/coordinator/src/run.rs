@@ -22,14 +22,16 @@ use crate::commit::{CommitReport, CommitReports, RecoveredRun, ShardCommit};
 use crate::core::{Core, CoreRules, Decision, Event, JobOutcome, RunProgress, ShardSummary, SpoolProgress};
 use crate::crash;
 use crate::disk::{DiskCapacity, DiskGate};
+use crate::error::CoordinatorError;
+use crate::inbox::{EventSender, QueuedEvent};
 use crate::judge::JudgeClient;
 use crate::ledger::{LedgerError, LedgerSnapshot};
 use crate::lock::RunLock;
-use crate::open::{Coordinator, CoordinatorError, CoordinatorJob};
 use crate::plan::JobPlan;
+use crate::open::{Coordinator, CoordinatorJob};
 use crate::scoring::ScorerPool;
 use crate::service::CoordinatorServer;
-use crate::shell::{EffectPerformer, EventLoop, EventSender, FirstFailure, now};
+use crate::shell::{EffectPerformer, EventLoop, FirstFailure, PendingDecision, now};
 
 /// How often free disk space is measured.
 const DISK_LOOK: Duration = Duration::from_secs(1);
@@ -55,8 +57,8 @@ struct CoordinatorParts {
     run_id: Id<Run>,
     core: Core,
     start: Decision,
-    inbox: mpsc::Receiver<crate::shell::QueuedEvent>,
-    decided: mpsc::Sender<crate::shell::PendingDecision>,
+    inbox: mpsc::Receiver<QueuedEvent>,
+    decided: mpsc::Sender<PendingDecision>,
     over: watch::Receiver<Option<JobOutcome>>,
     time: TimeSource,
     farewell: Duration,

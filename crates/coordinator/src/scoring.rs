@@ -16,10 +16,10 @@ use tokio_util::task::TaskTracker;
 
 use crate::core::Event;
 use crate::crash;
+use crate::inbox::EventSender;
 use crate::judge::JudgeClient;
 use crate::ledger::{TaskDraw, TimedScore};
 use crate::plan::{JobPlan, UnknownTask};
-use crate::shell::EventSender;
 use crate::spool::{EntryKey, Spool, SpoolError};
 
 /// Passes evidence to scorers, a few at a time. Each trajectory is a task of its own, and the

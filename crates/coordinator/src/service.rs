@@ -4,9 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use furrow_rollout::{
-    Evidence, Id, IdKind, PROTOCOL_VERSION, PolicyHashes, PolicyKind, SCHEMA_VERSION, StepRecord,
-};
+use furrow_rollout::{Evidence, Id, IdKind, PROTOCOL_VERSION, PolicyHashes, PolicyKind, SCHEMA_VERSION};
 use furrow_telemetry::{CallRepeated, Label as _, StepRecorded, WorkerKind, WorkerRefused};
 use furrow_wire::v1::coordinator_service_server::{CoordinatorService, CoordinatorServiceServer};
 use furrow_wire::v1::registration_service_server::{RegistrationService, RegistrationServiceServer};
@@ -20,11 +18,12 @@ use crate::core::{
     WorkerVersion,
 };
 use crate::crash;
-use crate::groups::merge_ranges;
-use crate::open::CoordinatorError;
+use crate::error::CoordinatorError;
+use crate::inbox::EventSender;
 use crate::plan::JobPlan;
-use crate::shell::{EventSender, FirstFailure};
+use crate::shell::FirstFailure;
 use crate::spool::{AppendOutcome, Spool, SpoolError};
+use crate::version_range::versions_of;
 use crate::versions::{VersionSource, VersionState};
 
 /// Most leases a worker may name in one call: ten times the sessions of the largest worker.
@@ -96,7 +95,7 @@ impl CoordinatorServer {
             AppendOutcome::New => StepRecorded { of: &of, step, token }.emit(),
             AppendOutcome::Repeated => CallRepeated { of: &of, call: "record_step" }.emit(),
         }
-        let policy_versions = versions(&record);
+        let policy_versions = versions_of(&record);
         self.events.send(Event::StepKept { trajectory, step, policy_versions }).await?;
         crash::point("coordinator.before_ack_step");
         Ok(())
@@ -560,12 +559,6 @@ fn parse_leases(messages: &[v1::LeaseRef]) -> Result<Vec<(Id<furrow_rollout::Tra
 /// Whether the evidence has any part; empty evidence counts as none.
 fn has_evidence(evidence: &Evidence) -> bool {
     *evidence != Evidence::default()
-}
-
-/// Oldest and newest policy version among a step's tokens.
-pub(crate) fn versions(record: &StepRecord) -> Option<(i32, i32)> {
-    let tokens = record.trace.tokens.as_ref()?;
-    tokens.policy_versions.iter().map(|version| Some((*version, *version))).fold(None, merge_ranges)
 }
 
 fn unexpected() -> Status {

@@ -8,7 +8,6 @@
 //! decisions that arrive meanwhile.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -16,15 +15,15 @@ use furrow_telemetry::TimeSource;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Instant, MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
-use tonic::Status;
 
 use crate::commit::{CommitHandle, TrajectoryFacts};
 use crate::core::{
     CallId, CallResponse, Core, Decision, Effect, EndedTrajectory, Event, EventTime, JobOutcome, RunProgress,
 };
 use crate::crash;
+use crate::error::CoordinatorError;
+use crate::inbox::{EventSender, QueuedEvent};
 use crate::ledger::{LedgerHandle, Mutation};
-use crate::open::CoordinatorError;
 use crate::plan::{JobPlan, UnknownTask};
 use crate::scoring::ScorerPool;
 
@@ -44,20 +43,6 @@ pub const SERVICE_FAIL_POINTS: &[&str] = &[
     "coordinator.before_close_group",
     "coordinator.before_ack_publish",
 ];
-
-/// Sends events to the loop. Clones send to the same loop.
-#[derive(Debug, Clone)]
-pub(crate) struct EventSender {
-    inbox: mpsc::Sender<QueuedEvent>,
-    calls: Arc<AtomicU64>,
-}
-
-/// An event and the caller that waits for its answer.
-#[derive(Debug)]
-pub(crate) struct QueuedEvent {
-    event: Event,
-    caller: Option<(CallId, oneshot::Sender<CallResponse>)>,
-}
 
 /// The first unrecoverable error. Reporting it stops the coordinator.
 #[derive(Debug, Clone, Default)]
@@ -108,44 +93,6 @@ pub(crate) struct EffectPerformer {
     pub(crate) plan: Arc<JobPlan>,
     pub(crate) events: EventSender,
     pub(crate) over: watch::Sender<Option<JobOutcome>>,
-}
-
-impl EventSender {
-    /// Creates a sender and the receiver of its events.
-    pub fn new(calls_max: usize) -> (Self, mpsc::Receiver<QueuedEvent>) {
-        let (inbox, events) = mpsc::channel(calls_max);
-        (Self { inbox, calls: Arc::default() }, events)
-    }
-
-    /// Sends an event and waits for its answer. The caller sets the deadline.
-    pub async fn request(&self, event: impl FnOnce(CallId) -> Event) -> Result<CallResponse, Status> {
-        let call = CallId(self.calls.fetch_add(1, Ordering::Relaxed));
-        let (answer, answered) = oneshot::channel();
-        self.enqueue(QueuedEvent { event: event(call), caller: Some((call, answer)) }).await?;
-        answered.await.map_err(|_| stopping_status())
-    }
-
-    /// Sends an event that needs no answer.
-    pub async fn send(&self, event: Event) -> Result<(), Status> {
-        self.enqueue(QueuedEvent { event, caller: None }).await
-    }
-
-    /// Sends an event from code that must not wait: when the queue is full, the event is lost.
-    fn try_send(&self, event: Event) {
-        if self.inbox.try_send(QueuedEvent { event, caller: None }).is_err() {
-            tracing::debug!(
-                "the event queue is full: undelivered assignments expire instead of being reclaimed"
-            );
-        }
-    }
-
-    async fn enqueue(&self, input: QueuedEvent) -> Result<(), Status> {
-        self.inbox.send(input).await.map_err(|_| stopping_status())
-    }
-}
-
-fn stopping_status() -> Status {
-    Status::unavailable("the coordinator is stopping")
 }
 
 impl FirstFailure {

@@ -4,14 +4,14 @@
 //! of syncs. A caller is answered only after the sync that covers its bytes.
 
 mod entry;
+mod error;
 mod files;
 mod finished;
 mod reader;
 #[cfg(test)]
 mod tests;
 
-use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
@@ -22,8 +22,9 @@ use sha2::{Digest, Sha256};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 
 use crate::crash;
-use crate::durable::DurableError;
 pub use entry::{EntryKey, PAYLOAD_BYTES_MAX, SpoolEntry};
+pub use error::SpoolError;
+use error::storage;
 use files::SpoolFiles;
 pub use files::{AppendOutcome, EntryFlaw, RecoveredTrajectory, SpoolTail};
 pub use finished::read_finished;
@@ -67,74 +68,6 @@ pub struct Spool {
     queue_permits: Arc<Semaphore>,
     queue_permits_max: u32,
     bytes: Arc<AtomicU64>,
-}
-
-/// Why a spool operation failed.
-#[derive(Debug, Clone, thiserror::Error)]
-pub enum SpoolError {
-    /// Another entry is recorded under this key.
-    #[error(
-        "{trajectory}: {key} is already recorded with another digest; resend the same bytes, or a later step"
-    )]
-    Conflict { trajectory: Id<Trajectory>, key: EntryKey },
-    /// A step came too early.
-    #[error("{trajectory}: step {got} came before step {expected}")]
-    Gap {
-        trajectory: Id<Trajectory>,
-        /// The step that must come next.
-        expected: u32,
-        /// The step that came.
-        got: u32,
-    },
-    /// The trajectory takes no more entries: it has its ending, or its shard is being written.
-    #[error("{trajectory} is over and takes no more entries")]
-    Over { trajectory: Id<Trajectory> },
-    /// The payload is too large.
-    #[error("{trajectory}: {key} has {bytes} bytes; at most {PAYLOAD_BYTES_MAX} are allowed")]
-    TooLarge { trajectory: Id<Trajectory>, key: EntryKey, bytes: usize },
-    /// The digest does not match the payload.
-    #[error("{trajectory}: the digest of {key} does not match its bytes; they were damaged in transit")]
-    WrongDigest { trajectory: Id<Trajectory>, key: EntryKey },
-    /// The disk is full: nothing was written, and the same append may be retried.
-    #[error("no space left for the spool; nothing was acknowledged; free disk space")]
-    DiskFull(#[source] DurableError),
-    /// The storage failed while opening, reading or deleting.
-    #[error("the spool failed")]
-    Storage(#[source] DurableError),
-    /// A recorded entry cannot be read back.
-    #[error("{path}, byte {offset}: {why}")]
-    Damaged {
-        path: PathBuf,
-        /// Where the entry begins.
-        offset: u64,
-        /// What is wrong with it.
-        why: &'static str,
-    },
-    /// A write or a sync failed: what is durable is unknown until the next start, so nothing more
-    /// is acknowledged.
-    #[error("the spool stopped: fix the disk, then restart with --resume")]
-    Stopped(#[source] Option<DurableError>),
-}
-
-impl SpoolError {
-    /// Whether the error concerns one file: its content is not what was written, the disk cannot
-    /// read it, it is gone, or a symbolic link, a named pipe or a folder replaced it. A file with a
-    /// second name, such as a backup by hard links makes, is whole.
-    pub fn is_damage(&self) -> bool {
-        match self {
-            SpoolError::Damaged { .. } => true,
-            SpoolError::Storage(error) => {
-                // Without the folder every file is gone, which is not damage to one file.
-                let is_gone = || error.path.parent().is_some_and(Path::is_dir);
-                match error.source.kind() {
-                    io::ErrorKind::InvalidInput => true,
-                    io::ErrorKind::NotFound => is_gone(),
-                    _ => files::is_unreadable(&error.source),
-                }
-            }
-            _ => false,
-        }
-    }
 }
 
 impl Spool {
@@ -375,8 +308,4 @@ fn check(entry: &SpoolEntry, trajectory: &Id<Trajectory>) -> Result<(), SpoolErr
 /// Queue space is counted in kibibytes, because a semaphore counts to 2^32.
 fn permits_for(bytes: usize) -> u32 {
     u32::try_from(bytes.div_ceil(1024)).unwrap_or(u32::MAX)
-}
-
-fn storage(operation: &'static str, path: &Path, error: io::Error) -> SpoolError {
-    SpoolError::Storage(DurableError::on(operation, path)(error))
 }

@@ -12,8 +12,10 @@
 //! (`download`) and for a staging buffer that is still being read.
 #![allow(unsafe_code)]
 
+mod error;
 mod host_copy;
 mod kernels;
+mod libraries;
 mod pinned;
 mod products;
 mod staging;
@@ -25,14 +27,16 @@ use std::path::PathBuf;
 use cudarc::driver::{DriverError, result, sys};
 use furrow_model::kernels::ThreadPool;
 
+pub use self::error::GpuError;
 use self::kernels::LoadedKernels;
+use self::libraries::has_library;
 use self::pinned::HostBytes;
-use self::products::{ProductLibrary, ProductsError};
+use self::products::ProductLibrary;
 use self::staging::StagingBuffers;
 use self::stream::{GpuEvent, GpuStream};
-use crate::cache::{CacheError, KernelCache};
-use crate::compile::{CompileError, KernelCompiler};
-use crate::device::{DeviceError, GpuDevice};
+use crate::cache::KernelCache;
+use crate::compile::KernelCompiler;
+use crate::device::GpuDevice;
 use crate::executor::{
     ExecutionLane, Executor, ExecutorError, GraphKey, GraphWork, HostRange, MatrixProduct, PinnedMemory,
 };
@@ -59,23 +63,6 @@ pub struct GpuPaths {
     pub libraries: Vec<PathBuf>,
     /// Folder for compiled kernels.
     pub cache: PathBuf,
-}
-
-/// Why a GPU cannot be used.
-#[derive(Debug, thiserror::Error)]
-pub enum GpuError {
-    /// No GPU was opened.
-    #[error(transparent)]
-    Device(#[from] DeviceError),
-    #[error(transparent)]
-    Compile(#[from] CompileError),
-    /// A kernel did not compile, or could not be stored.
-    #[error(transparent)]
-    Cache(#[from] CacheError),
-    #[error(transparent)]
-    Products(#[from] ProductsError),
-    #[error("the GPU was opened, but the driver could not {operation}")]
-    Driver { operation: &'static str, source: DriverError },
 }
 
 /// An open GPU that runs work.
@@ -117,7 +104,7 @@ impl GpuExecutor {
     pub fn open(paths: &GpuPaths) -> Result<Self, GpuError> {
         let device = GpuDevice::open(paths.ordinal)?;
         bind(&device).map_err(failed("bind the context"))?;
-        let has_compiler = |folder: &&PathBuf| kernels::has_library(folder, "libnvrtc.so");
+        let has_compiler = |folder: &&PathBuf| has_library(folder, "libnvrtc.so");
         let compiler = KernelCompiler::open(paths.libraries.iter().find(has_compiler).map(PathBuf::as_path))?;
         device.check_compiler(compiler.version())?;
         let kernels = LoadedKernels::load(&KernelCache::new(compiler, &paths.cache), &device)?;

@@ -5,6 +5,7 @@
 //! enough. Each result is the median of several runs after uncounted ones, the first of which load
 //! code and record graphs.
 
+mod capacity;
 mod results;
 
 use std::time::{Duration, Instant};
@@ -18,6 +19,7 @@ use furrow_model::sample::SampleRequest;
 use furrow_model::vision::ImageTile;
 use half::bf16;
 
+use self::capacity::widest;
 pub use self::results::{BenchmarkCases, BenchmarkResult};
 use crate::arena::BufferAllocator;
 use crate::backend::{
@@ -199,7 +201,7 @@ pub fn open_widest(
     mut executor: Box<dyn Executor>,
 ) -> Result<Box<dyn Backend>, CudaOpenError> {
     let free = executor.free_bytes()?;
-    let capacity = results::widest(config, &options, free, capacity)?;
+    let capacity = widest(config, &options, free, capacity)?;
     Ok(open_noise(config, capacity, options, executor)?)
 }
 

@@ -2,41 +2,14 @@
 //! recorded.
 
 use furrow_analysis::view::{DataSetView, PictureSource, TableSize};
-use furrow_records::RecordsError;
 use serde_json::{Value, json};
 
+use crate::api_error::DashboardApiError;
 use crate::follow::DashboardState;
-use crate::live::LiveRun;
+use crate::live_run::LiveRun;
 use crate::metrics;
 use crate::plan;
 use crate::query::TableWindow;
-
-/// Why a request gets no answer.
-#[derive(Debug)]
-pub(crate) enum DashboardApiError {
-    /// The request is invalid.
-    BadRequest(String),
-    /// The requested item does not exist.
-    NotFound(String),
-    /// It exists and cannot be read.
-    Unreadable(String),
-    /// The coordinator or a reader did not answer in time.
-    Timeout(String),
-}
-
-impl std::fmt::Display for DashboardApiError {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let (Self::BadRequest(what) | Self::NotFound(what) | Self::Unreadable(what) | Self::Timeout(what)) =
-            self;
-        f.write_str(what)
-    }
-}
-
-impl From<RecordsError> for DashboardApiError {
-    fn from(error: RecordsError) -> Self {
-        DashboardApiError::Unreadable(furrow_records::chain(&error))
-    }
-}
 
 /// The header of every page: the run, and how complete its data is.
 pub(crate) fn head(state: &DashboardState) -> Value {

@@ -5,8 +5,6 @@
 //! the newest value: a page that does not listen takes no memory.
 
 use std::collections::VecDeque;
-use std::fs::Metadata;
-use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, TryLockError};
@@ -21,8 +19,9 @@ use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
+use crate::file_identity::FileIdentity;
 use crate::history::{MetricsReader, RunHistory};
-use crate::live::LiveRun;
+use crate::live_run::LiveRun;
 use crate::metrics::DeviceKind;
 use crate::plan::{DeviceFloor, PlannedWork};
 
@@ -97,15 +96,6 @@ struct OpenDataSet {
     view: Arc<DataSetView>,
     /// Identity of its first commit.
     identity: Option<FileIdentity>,
-}
-
-/// Distinguishes a file from another one with the same name.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct FileIdentity {
-    device: u64,
-    inode: u64,
-    /// An inode number may be reused, a creation time is not; `None` if the file system has none.
-    created: Option<std::time::SystemTime>,
 }
 
 /// The report of kept trajectories, the state of the data set it describes, and the time it took.
@@ -407,12 +397,6 @@ impl KeptCache {
     /// Whether the report is too recent to be made again for the same data set.
     fn is_fresh_for(&self, of: (u64, u64)) -> bool {
         self.data_version.0 == of.0 && self.made.elapsed() < self.took * KEPT_PAUSE
-    }
-}
-
-impl FileIdentity {
-    pub fn from_metadata(metadata: &Metadata) -> Self {
-        Self { device: metadata.dev(), inode: metadata.ino(), created: metadata.created().ok() }
     }
 }
 

@@ -14,7 +14,7 @@ use furrow_rollout::TimeCause;
 use furrow_telemetry::{DeviceUse, Label, SlotUse};
 use serde_json::{Map, Value};
 
-use crate::follow::FileIdentity;
+use crate::file_identity::FileIdentity;
 
 /// Totals of a process, or of a run: microseconds by use, and the work done.
 #[derive(Debug, Clone, PartialEq, Default)]

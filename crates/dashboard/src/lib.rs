@@ -14,11 +14,14 @@
 
 mod access;
 mod api;
+mod api_error;
 mod config;
+mod file_identity;
 mod follow;
 mod format;
 mod history;
 mod live;
+mod live_run;
 mod metrics;
 mod pages;
 mod plan;

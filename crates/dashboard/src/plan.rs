@@ -9,7 +9,7 @@ use furrow_rollout::TimeCause;
 use serde_json::{Value, json};
 
 use crate::history::MetricTotals;
-use crate::live::LiveRun;
+use crate::live_run::LiveRun;
 use crate::metrics::{per_device_hour, per_slot_hour, ratio, share};
 
 /// What a job plans, as far as its file says.

@@ -8,41 +8,13 @@
 mod charts;
 mod markup;
 mod plots;
-
-use std::path::PathBuf;
+mod run_metrics;
 
 use serde_json::{Value, json};
-use tokio_util::sync::CancellationToken;
 
-use crate::api;
-use crate::follow::{DashboardState, DashboardSubject};
-use crate::format::{bytes, count, device_hour, device_of, dollars, number, percent, seconds};
-use crate::metrics::DeviceKind;
+use crate::format::{bytes, count, device_hour, dollars, number, percent, seconds};
 use markup::{HtmlElement, element};
-
-/// The data of one run for a report.
-#[derive(Debug, Clone)]
-pub struct RunMetrics {
-    name: String,
-    overview: Value,
-    learning: Value,
-    job: Value,
-    /// Tables beside the metrics, supplied by the caller.
-    tables: Vec<ReportTable>,
-}
-
-/// A table with a heading.
-#[derive(Debug, Clone)]
-pub struct ReportTable {
-    /// Heading of the table.
-    pub title: String,
-    /// Names of the columns; the first one is left-aligned, the others right-aligned.
-    pub header: Vec<String>,
-    /// Cells, row by row.
-    pub rows: Vec<Vec<String>>,
-    /// Notes below the table.
-    pub notes: Vec<String>,
-}
+pub use run_metrics::{ReportError, ReportTable, RunMetrics};
 
 /// A plot of a report as a separate page, which fills a window of this size.
 #[derive(Debug, Clone)]
@@ -54,57 +26,12 @@ pub struct PlotPicture {
     pub height: u32,
 }
 
-/// Why there is no report.
-#[derive(Debug, thiserror::Error)]
-#[error("{dir}: {why}")]
-pub struct ReportError {
-    dir: PathBuf,
-    why: String,
-}
-
 /// Most runs side by side: more do not fit into a legend.
 pub const REPORT_RUNS_MAX: usize = 6;
 
 const STYLE: [&str; 2] = [include_str!("../pages/palette.css"), include_str!("../pages/report.css")];
 /// No requests, no forms, no scripts.
 const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'";
-
-impl RunMetrics {
-    /// Reads a whole run or data set. Blocks: a million trajectories take minutes.
-    pub fn read(subject: DashboardSubject) -> Result<Self, ReportError> {
-        let name = subject.name.clone();
-        let dir = subject.dir.clone().unwrap_or_default();
-        let refused = |why: String| ReportError { dir: dir.clone(), why };
-        let state = DashboardState::new(subject);
-        state.read_all(&CancellationToken::new()).map_err(refused)?;
-        let learning = api::learning(&state).map_err(|why| refused(why.to_string()))?;
-        let overview = api::overview(&state);
-        let job = api::job(&state);
-        Ok(Self { name, overview, learning, job, tables: Vec::new() })
-    }
-
-    /// Adds a table below the metrics.
-    pub fn with(mut self, table: ReportTable) -> Self {
-        self.tables.push(table);
-        self
-    }
-
-    /// The answers that everything is rendered from.
-    fn answers(&self) -> Value {
-        json!({ "name": self.name, "overview": self.overview, "learning": self.learning })
-    }
-
-    fn device(&self) -> DeviceKind {
-        device_of(&self.overview)
-    }
-
-    /// A metric by its JSON pointer in the answers, such as `/overview/throughput/scored`.
-    fn metric(&self, pointer: &str) -> Option<f64> {
-        let (answer, rest) = pointer.trim_start_matches('/').split_once('/')?;
-        let answer = if answer == "learning" { &self.learning } else { &self.overview };
-        answer.pointer(&format!("/{rest}"))?.as_f64()
-    }
-}
 
 /// The report as a file. Runs with the same name get a number.
 pub fn report_html(runs: &[RunMetrics]) -> String {

@@ -17,7 +17,8 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 use crate::access::{AccessControl, AccessDecision};
-use crate::api::{self, DashboardApiError};
+use crate::api;
+use crate::api_error::DashboardApiError;
 use crate::follow::DashboardState;
 use crate::live::{self, EndMode};
 use crate::pages::{self, INDEX, POLICY, SIGN_IN, StaticAsset};

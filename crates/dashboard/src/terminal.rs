@@ -5,50 +5,23 @@
 //! dashboard or from a run directory (`source.rs`). What is rendered depends on the snapshot and on
 //! the user's keys (`view.rs`).
 
+mod keys;
+mod snapshot;
 mod source;
 #[cfg(test)]
 mod tests;
 mod view;
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
-
 use ratatui::backend::Backend;
-use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
 use ratatui::{Frame, Terminal};
-use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
+use keys::{UserCommand, read_keys};
+pub use snapshot::RunSnapshot;
 use source::SnapshotFollower;
 pub use source::{DashboardAddress, WatchError, WatchSource};
 use view::TerminalScreen;
-
-/// One snapshot of a run: the answers, and their time.
-#[derive(Debug, Clone)]
-pub struct RunSnapshot {
-    overview: Value,
-    sessions: Value,
-    job: Value,
-    /// Microseconds since the Unix epoch, by the local clock.
-    at_micros: i64,
-}
-
-impl RunSnapshot {
-    pub(crate) fn new(overview: Value, sessions: Value, job: Value) -> Self {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        Self { overview, sessions, job, at_micros: now.as_micros() as i64 }
-    }
-
-    /// The answers as JSON, for programs.
-    pub fn to_json(&self) -> Value {
-        json!({ "overview": self.overview, "sessions": self.sessions, "job": self.job })
-    }
-
-    /// All pages, one below the other, for output without a terminal. `width` in columns.
-    pub fn lines(&self, width: u16) -> Vec<String> {
-        view::all_pages(self, width).iter().map(|line| line.to_string().trim_end().to_owned()).collect()
-    }
-}
 
 /// Reads one snapshot, complete.
 pub async fn read_snapshot(source: &WatchSource) -> Result<RunSnapshot, WatchError> {
@@ -76,24 +49,6 @@ pub async fn watch(source: &WatchSource, stop: CancellationToken) -> Result<(), 
 
 /// Most queued keys: a key may be held down.
 const KEYS_MAX: usize = 32;
-/// Time between two checks of the key reader for the end.
-const KEY_POLL: Duration = Duration::from_millis(100);
-
-/// A command of the user.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum UserCommand {
-    /// Redraw: the window has another size.
-    Redraw,
-    /// Show the page with this number, or the pages after it.
-    Page(usize),
-    /// Go this many pages forward.
-    Turn(isize),
-    /// Scroll by this many lines.
-    Scroll(isize),
-    /// Go to the first line, or to the last.
-    Edge(bool),
-    Quit,
-}
 
 /// The main loop: waits for a snapshot, a command or the clock, then renders a frame.
 async fn watch_loop<B: Backend>(
@@ -135,40 +90,4 @@ async fn poll_snapshots(source: WatchSource, looks: mpsc::Sender<Result<RunSnaps
     while looks.send(follower.next().await).await.is_ok() {
         SnapshotFollower::rest().await;
     }
-}
-
-fn read_keys(keys: &mpsc::Sender<UserCommand>, stop: &CancellationToken) {
-    while !stop.is_cancelled() {
-        let wish = match event::poll(KEY_POLL) {
-            Ok(true) => event::read().ok().and_then(|event| command_for(&event)),
-            Ok(false) => None,
-            Err(_) => return,
-        };
-        if wish.is_some_and(|wish| keys.blocking_send(wish).is_err()) {
-            return;
-        }
-    }
-}
-
-/// The command of a key.
-fn command_for(event: &Event) -> Option<UserCommand> {
-    let key = match event {
-        Event::Resize(..) => return Some(UserCommand::Redraw),
-        Event::Key(key) if key.kind != KeyEventKind::Release => key,
-        _ => return None,
-    };
-    Some(match key.code {
-        KeyCode::Char('c') if key.modifiers.contains(KeyModifiers::CONTROL) => UserCommand::Quit,
-        KeyCode::Char('q') | KeyCode::Esc => UserCommand::Quit,
-        KeyCode::Char(digit @ '1'..='9') => UserCommand::Page(digit as usize - '1' as usize),
-        KeyCode::Right | KeyCode::Tab | KeyCode::Char('l') => UserCommand::Turn(1),
-        KeyCode::Left | KeyCode::BackTab | KeyCode::Char('h') => UserCommand::Turn(-1),
-        KeyCode::Down | KeyCode::Char('j') => UserCommand::Scroll(1),
-        KeyCode::Up | KeyCode::Char('k') => UserCommand::Scroll(-1),
-        KeyCode::PageDown | KeyCode::Char(' ') => UserCommand::Scroll(10),
-        KeyCode::PageUp => UserCommand::Scroll(-10),
-        KeyCode::Home | KeyCode::Char('g') => UserCommand::Edge(false),
-        KeyCode::End | KeyCode::Char('G') => UserCommand::Edge(true),
-        _ => return None,
-    })
 }

@@ -5,11 +5,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use furrow_rollout::Task;
 use furrow_wire::LEASE_WAIT_MILLIS_MAX;
 use serde::{Deserialize, Serialize};
 
 use crate::archive::ArchiveLimits;
-use crate::chromium::BlockedPages;
 use crate::egress::{EgressLimits, LiveLimits};
 use crate::live::HostPins;
 use crate::retry::RetryPolicy;
@@ -181,6 +181,49 @@ pub struct RefusalRules {
     pub pages: BlockedPages,
     /// How long a refusal must last.
     pub timeout: Duration,
+}
+
+/// The pages that are inspected for refusals.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BlockedPages {
+    /// Pages of live sites.
+    Live,
+    /// All pages; for trying the detection out.
+    All,
+    Never,
+}
+
+impl BlockedPages {
+    /// Parses the name in job files.
+    pub fn parse(text: &str) -> Option<Self> {
+        match text {
+            "live" => Some(Self::Live),
+            "all" => Some(Self::All),
+            "never" => Some(Self::Never),
+            _ => None,
+        }
+    }
+
+    /// Whether a task can meet a refusal at all: most tasks never leave the farm's own sites and
+    /// are not inspected.
+    pub(crate) fn applies_to(self, task: &Task) -> bool {
+        let start = task.start_url.parse::<http::Uri>().ok();
+        let start = start.as_ref().and_then(http::Uri::host).unwrap_or_default();
+        let own = task.allow_hosts.iter().map(String::as_str).chain([start]);
+        match self {
+            Self::Never => false,
+            Self::All => true,
+            Self::Live => own.into_iter().any(|host| self.includes_host(host)),
+        }
+    }
+
+    pub(crate) fn includes_host(self, host: &str) -> bool {
+        match self {
+            Self::Live => !host.is_empty() && !host.ends_with(".test"),
+            Self::All => true,
+            Self::Never => false,
+        }
+    }
 }
 
 /// Resource limits of one browser, for all its processes together.
@@ -528,5 +571,13 @@ mod tests {
             (&libraries[..], Some("/jobs/b/fonts.conf".into()))
         );
         assert_eq!(config.path, Some("/jobs/b/shell".into()));
+    }
+
+    #[test]
+    fn our_own_sites_are_not_looked_at() {
+        for (host, live) in [("a.example", true), ("shop.web.test", false), ("", false), ("attest", true)] {
+            assert_eq!(BlockedPages::Live.includes_host(host), live, "{host}");
+            assert!(BlockedPages::All.includes_host(host) && !BlockedPages::Never.includes_host(host));
+        }
     }
 }

@@ -30,9 +30,9 @@ pub use archive::{
     ArchiveError, ArchiveLimits, ArchiveMetadata, ArchiveMode, ArchiveRecorder, ArchiveRequest,
     ArchiveResponse, EXCHANGES_MAX, HttpExchange, TrajectoryArchive, VOLATILE_PARAMETERS,
 };
-pub use chromium::{BlockedPages, BrowserError, BrowserHealth, ChromiumPool, LOOKED_FOR};
+pub use chromium::{BrowserError, BrowserHealth, ChromiumPool, LOOKED_FOR};
 pub use config::{
-    BrowserConfig, BrowserLimits, EnvConfig, EnvFile, PageDeadlines, RefusalRules, SettleRules,
+    BlockedPages, BrowserConfig, BrowserLimits, EnvConfig, EnvFile, PageDeadlines, RefusalRules, SettleRules,
 };
 pub use crash::ENV_FAIL_POINTS;
 pub use egress::{BLOCKED_HOSTS_MAX, BlockedRequests, EgressFilter, EgressLimits, LiveLimits};

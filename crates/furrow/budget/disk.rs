@@ -1,6 +1,8 @@
 //! Disk of the run directory: what a run writes, and what it keeps free.
 
-use super::{DemandTerm, MachineCapacity, ResourceDemand, loads_new_versions, weight_files};
+use super::demand::{DemandTerm, ResourceDemand};
+use super::machine::MachineCapacity;
+use super::weights::{loads_new_versions, weight_files};
 use crate::job::Job;
 use crate::sessions::SessionSizes;
 

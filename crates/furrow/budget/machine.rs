@@ -27,6 +27,15 @@ pub struct MachineArgs {
     pub disk_gib: Option<f64>,
 }
 
+/// The roles that run on the machine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LocalRoles {
+    /// All roles, as with `furrow run`.
+    All,
+    /// A policy worker alone.
+    Policy,
+}
+
 /// Available bytes, and their source.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AvailableBytes {

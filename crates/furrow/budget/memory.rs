@@ -3,9 +3,9 @@
 use furrow_model::floor::ModelWork as _;
 use furrow_policy::EngineMemoryPlan;
 
-use super::{
-    AvailableBytes, DemandTerm, LocalRoles, MachineCapacity, ResourceDemand, loads_new_versions, weight_files,
-};
+use super::demand::{DemandTerm, ResourceDemand};
+use super::machine::{AvailableBytes, LocalRoles, MachineCapacity};
+use super::weights::{loads_new_versions, weight_files};
 use crate::job::Job;
 use crate::sessions::SessionSizes;
 

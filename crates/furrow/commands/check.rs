@@ -4,8 +4,8 @@ use clap::Args;
 use furrow_tasks::TaskSampler;
 use serde_json::json;
 
-use crate::launch::JobLaunch;
-use crate::{CommandFailure, JobArgs, output};
+use crate::launch::{JobArgs, JobLaunch};
+use crate::{CommandFailure, output};
 
 #[derive(Debug, Args)]
 pub struct CheckArgs {

@@ -12,9 +12,9 @@ use tokio_util::sync::CancellationToken;
 
 use crate::budget::{self, LocalRoles};
 use crate::commands::run::{BeginArgs, check_any_scored};
-use crate::launch::{self, JobLaunch, SimulatedBrowserArgs};
+use crate::launch::{self, JobArgs, JobLaunch, SimulatedBrowserArgs};
 use crate::run_dir::{self, RunStart};
-use crate::{CommandFailure, JobArgs, output};
+use crate::{CommandFailure, output};
 
 #[derive(Debug, Args)]
 pub struct CoordinatorArgs {

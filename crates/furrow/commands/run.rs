@@ -20,10 +20,10 @@ use tokio_util::sync::CancellationToken;
 use crate::budget::{self, LocalRoles};
 use crate::commands::view;
 use crate::job::Job;
-use crate::launch::{self, JobLaunch, SimulatedBrowserArgs};
+use crate::launch::{self, JobArgs, JobLaunch, SimulatedBrowserArgs};
 use crate::progress::{self, ProgressDisplay};
 use crate::run_dir::{self, RunStart};
-use crate::{CommandFailure, JobArgs, output};
+use crate::{CommandFailure, output};
 
 /// The job and how the run begins.
 #[derive(Debug, Args)]

@@ -5,8 +5,8 @@ use furrow_tasks::{TaskSampler, TaskSet, TaskSpec};
 use serde_json::{Value, json};
 
 use crate::job::Job;
-use crate::launch::{self, JobLaunch, SimulatedBrowserArgs};
-use crate::{CommandFailure, JobArgs, output, prove};
+use crate::launch::{self, JobArgs, JobLaunch, SimulatedBrowserArgs};
+use crate::{CommandFailure, output, prove};
 
 #[derive(Debug, Subcommand)]
 pub enum TasksCommand {

@@ -12,6 +12,8 @@
 
 mod adapter;
 mod delta;
+mod displayed;
+mod error;
 mod header;
 mod inspect;
 mod layout;
@@ -23,12 +25,14 @@ mod tensor;
 mod update;
 mod wanted;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use sha2::{Digest, Sha256};
 
-pub use self::adapter::{ADAPTER_CONFIG, ADAPTER_WEIGHTS};
-pub use self::delta::{DELTA_MANIFEST, DeltaFile, DeltaFormat, DeltaManifest};
+pub use self::adapter::ADAPTER_WEIGHTS;
+pub use self::delta::{DeltaFile, DeltaFormat, DeltaManifest};
+use self::displayed::{displayed_name, hex};
+pub use self::error::CheckpointError;
 pub use self::header::{HEADER_MAX, HeaderError};
 pub use self::inspect::{
     CheckpointInspection, FileFacts, LayerCounts, ModelFacts, ParameterCounts, SessionState, chain, inspect,
@@ -39,13 +43,10 @@ pub(crate) use self::names::TOWER;
 pub use self::shards::ShardError;
 use self::shards::WeightFiles;
 pub use self::tensor::{StoredNumbers, Tensor};
-pub use self::update::{UpdateError, UpdateForm};
+pub use self::update::{ADAPTER_CONFIG, DELTA_MANIFEST, UpdateError, UpdateForm};
 pub use self::wanted::{ModelPart, RequiredTensor, required_tensors};
-use crate::config::{Config, ConfigError};
+use crate::config::Config;
 use crate::kernels::ThreadPool;
-
-/// Characters of a name from a file that an error repeats.
-const NAME_CHARS_MAX: usize = 120;
 
 /// A checkpoint that has every tensor in the right shape. Its files stay mapped; no weights are
 /// loaded yet.
@@ -54,35 +55,6 @@ pub struct Checkpoint {
     config: Config,
     shards: WeightFiles,
     layout: TensorLayout,
-}
-
-/// Why a checkpoint was refused.
-#[derive(Debug, thiserror::Error)]
-pub enum CheckpointError {
-    /// Its configuration is invalid.
-    #[error(transparent)]
-    Config(#[from] ConfigError),
-    /// Its weight files cannot be used.
-    #[error(transparent)]
-    Shards(#[from] ShardError),
-    /// Its tensors do not match the configuration.
-    #[error("{}: {mismatches}", dir.display())]
-    Mismatches { dir: PathBuf, mismatches: TensorMismatches },
-    /// A weight that is not finite.
-    #[error(
-        "{name} in {file} has the value {value} at index {index}; weights must be finite: copy the file again or use an earlier checkpoint"
-    )]
-    NotFinite {
-        file: String,
-        /// The tensor's name in it.
-        name: String,
-        /// Index into its values.
-        index: usize,
-        value: f32,
-    },
-    /// A tensor that this model does not have was requested.
-    #[error("the model has no tensor {name}")]
-    NoTensor { name: String },
 }
 
 impl Checkpoint {
@@ -180,17 +152,4 @@ pub struct WeightHashes {
     pub weights: String,
     /// Hash of the weights of the vision encoder.
     pub vision: [u8; 32],
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-/// Formats a name from a file for an error: shortened, with control characters escaped.
-fn displayed_name(name: &str) -> String {
-    let mut text: String = name.escape_debug().take(NAME_CHARS_MAX + 1).collect();
-    if let Some((end, _)) = text.char_indices().nth(NAME_CHARS_MAX) {
-        text.replace_range(end.., "…");
-    }
-    text
 }

@@ -8,9 +8,12 @@
 mod arena;
 mod batch;
 mod capacity;
+mod error;
 mod features;
 mod forward;
 mod memory;
+mod memory_use;
+mod observe;
 mod probe;
 mod values;
 mod work;
@@ -20,9 +23,10 @@ use std::sync::Arc;
 
 use self::arena::StateArena;
 use self::batch::BatchLayout;
-pub use self::capacity::MemoryUse;
+pub use self::error::CpuOpenError;
 use self::features::FeatureStore;
 use self::forward::ForwardPass;
+pub use self::memory_use::MemoryUse;
 pub use self::probe::{ProbeEvent, ProbeObserver};
 use self::work::BatchWorkspace;
 use crate::backend::{
@@ -61,38 +65,6 @@ pub struct PreparedWeights {
     weights: Arc<ModelWeights>,
     /// The convolution of each Mamba-2 layer, in the layout for vectors.
     convs: Arc<[ConvKernel]>,
-}
-
-/// Why a backend did not open.
-#[derive(Debug, thiserror::Error)]
-pub enum CpuOpenError {
-    /// A part of the capacity is zero.
-    #[error("capacity of 0 {what}; give at least 1")]
-    NoCapacity { what: &'static str },
-    /// The size overflows a number.
-    #[error("{part}: {count} of {each} values are more than this machine can address; lower their number")]
-    TooLarge {
-        /// What the memory was for.
-        part: &'static str,
-        count: usize,
-        each: usize,
-    },
-    /// The system has less memory available.
-    #[error("out of memory: {requested} requested, {:.1} MB free; lower slots, pages or rows", *available as f64 / 1e6)]
-    Full {
-        /// Requested bytes by part; the weights are loaded already.
-        requested: MemoryUse,
-        available: u64,
-    },
-    #[error("{part}: cannot allocate {bytes} bytes; lower slots, pages or rows")]
-    NoMemory {
-        /// What the memory was for.
-        part: &'static str,
-        bytes: u64,
-    },
-    /// New weights belong to another model.
-    #[error("the new weights have other shapes than those in use: {difference}")]
-    OtherModel { difference: String },
 }
 
 impl CpuBackend {

@@ -5,50 +5,32 @@
 //! the form of the published ones.
 
 mod disk;
+mod error;
 mod sizes;
+mod spec;
+mod stored_type;
 mod tensors;
 mod values;
 mod vocabulary;
 mod write;
 
-use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use serde_json::{Value, json};
 
+pub use error::InitError;
 pub use sizes::ModelSize;
+pub use spec::{InitSpec, ProgressFn};
+pub use stored_type::StoredType;
 
-use crate::config::{Config, ConfigError};
+use crate::config::Config;
 use crate::template::{TEMPLATE_FILE, TemplateFile};
-use crate::tokenizer::{TOKENIZER_FILE, TokenizerError};
+use crate::tokenizer::TOKENIZER_FILE;
 use tensors::TensorSpec;
 use write::DraftDirectory;
 
 /// Default size of the largest weight file, as the published tools write them.
 pub const SHARD_BYTES_MAX: u64 = 5_000_000_000;
-
-/// Settings of a random checkpoint.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct InitSpec {
-    /// Size of the model.
-    pub size: ModelSize,
-    /// Seed of its weights.
-    pub seed: u64,
-    /// Number type of its weights.
-    pub dtype: StoredType,
-    /// Largest weight file in bytes; a larger checkpoint has shards and an index.
-    pub shard_bytes_max: u64,
-}
-
-/// Number type of stored weights.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum StoredType {
-    Float32,
-    Bfloat16,
-}
-
-/// Called with the bytes of weights that are written, and the total.
-pub type ProgressFn<'a> = dyn Fn(u64, u64) + Sync + 'a;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct InitSummary {
@@ -59,77 +41,6 @@ pub struct InitSummary {
     pub bytes: u64,
     /// Entries of the vocabulary.
     pub vocabulary: usize,
-}
-
-/// Why a checkpoint was not written.
-#[derive(Debug, thiserror::Error)]
-pub enum InitError {
-    #[error("{} exists or is not the name of a directory; give a path that does not exist", path.display())]
-    Exists { path: PathBuf },
-    /// Another process writes it.
-    #[error("{} is being written by another process; wait for it or stop it", path.display())]
-    Busy { path: PathBuf },
-    /// A process that was killed left a part of another checkpoint under this name.
-    #[error("{} is part of a checkpoint with other settings ({found}); continue with those settings or remove it", path.display())]
-    OtherDraft {
-        /// Path of that part.
-        path: PathBuf,
-        found: String,
-    },
-    /// The disk is too small for what is still to be written.
-    #[error(
-        "{} needs {} more on its disk, but {} are free{}; free {}, or give a path on a larger disk",
-        path.display(), disk::size(*needed), disk::size(*free), resume_note(*there), disk::size(*needed - *free)
-    )]
-    DiskFull {
-        /// The directory that is to be made.
-        path: PathBuf,
-        /// Bytes to be written.
-        needed: u64,
-        /// Bytes of weight files that an earlier start completed.
-        there: u64,
-        /// Bytes that can be written.
-        free: u64,
-    },
-    /// The operating system refused.
-    #[error("cannot {what} {}", path.display())]
-    Write {
-        what: &'static str,
-        /// On which file or directory.
-        path: PathBuf,
-        source: io::Error,
-    },
-    /// The configuration cannot be read back.
-    #[error("this size has a configuration that cannot be read")]
-    Config(#[from] ConfigError),
-    /// The tokenizer cannot be read back.
-    #[error("the trained tokenizer cannot be read")]
-    Tokenizer(#[from] TokenizerError),
-}
-
-impl StoredType {
-    /// Bytes of a value.
-    pub fn bytes(self) -> usize {
-        match self {
-            Self::Float32 => 4,
-            Self::Bfloat16 => 2,
-        }
-    }
-
-    /// Its name in `config.json`.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Float32 => "float32",
-            Self::Bfloat16 => "bfloat16",
-        }
-    }
-
-    fn safetensors_name(self) -> &'static str {
-        match self {
-            Self::Float32 => "F32",
-            Self::Bfloat16 => "BF16",
-        }
-    }
 }
 
 /// Writes a checkpoint directory, completely or not at all.
@@ -170,15 +81,6 @@ pub fn init_with_progress(
     draft.commit()?;
     let parameters = tensors.iter().map(TensorSpec::values).sum::<usize>() as u64;
     Ok(InitSummary { parameters, tensors: tensors.len(), bytes, vocabulary: shapes.vocabulary })
-}
-
-/// Describes what an earlier start left, if anything.
-fn resume_note(bytes: u64) -> String {
-    if bytes > 0 {
-        format!(" (the {} from an earlier start are kept)", disk::size(bytes))
-    } else {
-        String::new()
-    }
 }
 
 fn generation_config() -> Value {

@@ -18,9 +18,9 @@ use sha2::{Digest, Sha256};
 use crate::config::Config;
 use crate::file::{self, FileError};
 use crate::tokenizer::Tokenizer;
-use chat::ChatLayout;
 pub use chat::{ChatContent, RenderedChat};
-use layout::{TemplateField, TurnLayout};
+use chat::{ChatLayout, ChatWriter};
+use layout::{ImageMarkIds, TemplateField, TurnLayout};
 
 /// Name of the file in a checkpoint directory. Without it the defaults apply.
 pub const TEMPLATE_FILE: &str = "furrow_template.json";
@@ -105,13 +105,6 @@ pub struct TurnIds {
     pub after_image: Vec<u32>,
 }
 
-#[derive(Debug, Clone, Copy)]
-struct ImageMarkIds {
-    open: u32,
-    row: u32,
-    close: u32,
-}
-
 impl ChatTemplate {
     /// Resolves every mark, or returns every problem.
     pub fn check(
@@ -156,9 +149,25 @@ impl ChatTemplate {
 
     /// An image of this many rows between its marks; `None` for a model that reads text only.
     pub fn image(&self, rows: usize) -> Option<Vec<u32>> {
-        let marks = self.image?;
-        let rows = std::iter::repeat_n(marks.row, rows);
-        Some(std::iter::once(marks.open).chain(rows).chain([marks.close]).collect())
+        Some(self.image?.around(rows))
+    }
+
+    /// Whether chats can be rendered: whether the layout of the first turn has its instructions
+    /// first.
+    pub fn has_chat(&self) -> bool {
+        self.chat.is_some()
+    }
+
+    /// The beginning of a chat, up to where the reply begins; empty for layouts without that form.
+    pub fn render_first(&self, instructions: &str, content: &[ChatContent<'_>]) -> RenderedChat {
+        let Some(chat) = &self.chat else { return RenderedChat::default() };
+        chat.render_first(ChatWriter::new(&self.tokenizer, self.image), instructions, content)
+    }
+
+    /// Text after a reply and its stop id, up to where the next reply begins.
+    pub fn render_later(&self, content: &[ChatContent<'_>]) -> RenderedChat {
+        let Some(chat) = &self.chat else { return RenderedChat::default() };
+        chat.render_later(ChatWriter::new(&self.tokenizer, self.image), content)
     }
 
     /// The id that ends a reply.

@@ -8,6 +8,7 @@ mod outline;
 mod positions;
 mod projector;
 mod resize;
+mod space;
 mod tiles;
 mod tower;
 

@@ -9,8 +9,7 @@ use bytes::Bytes;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use crate::client::Completion;
-use crate::wire::{self, ParsedCompletion};
+use crate::wire::{self, Completion, ParsedCompletion};
 
 /// A conversation that waits for a reply.
 #[derive(Debug, Clone, PartialEq)]

@@ -4,14 +4,13 @@ use std::fmt;
 use std::io;
 use std::time::{Duration, Instant};
 
-use bytes::Bytes;
 use rand::RngExt;
 use ureq::http::{HeaderMap, StatusCode, header};
 use ureq::{Agent, Error, Timeout};
 use url::Url;
 
 use crate::chat::{self, ChatConversation, ChatReply};
-use crate::wire;
+use crate::wire::{self, Completion, JudgeQuestion};
 
 /// Longest pause between two attempts, whatever a server requests.
 const PAUSE_MAX: Duration = Duration::from_secs(30);
@@ -46,28 +45,6 @@ pub struct ClientConfig {
     pub attempts_max: u32,
     /// Pause before the second attempt; it doubles with each further one.
     pub pause: Duration,
-}
-
-/// One question to a judge.
-#[derive(Debug, Clone, PartialEq)]
-pub struct JudgeQuestion {
-    pub system: String,
-    pub text: String,
-    /// The user's images after it, PNG or JPEG.
-    pub pictures: Vec<Bytes>,
-    /// Seed of the reply, if the server supports seeds.
-    pub seed: i64,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Completion {
-    pub text: String,
-    /// Whether it was truncated at `max_tokens`.
-    pub cut: bool,
-    /// Tokens of the prompt, 0 if the server does not count them.
-    pub prompt_tokens: u64,
-    /// Tokens of the reply, 0 if the server does not count them.
-    pub completion_tokens: u64,
 }
 
 /// Limits of a call beyond the client's own.

@@ -13,4 +13,5 @@ pub mod server;
 mod wire;
 
 pub use chat::{ChatConversation, ChatReply, ConversationTurn, Role, TokenIds};
-pub use client::{ApiKey, CallLimits, ChatCallError, ChatClient, ClientConfig, Completion, JudgeQuestion};
+pub use client::{ApiKey, CallLimits, ChatCallError, ChatClient, ClientConfig};
+pub use wire::{Completion, JudgeQuestion};

@@ -6,7 +6,27 @@ use bytes::Bytes;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use crate::client::{Completion, JudgeQuestion};
+/// One question to a judge.
+#[derive(Debug, Clone, PartialEq)]
+pub struct JudgeQuestion {
+    pub system: String,
+    pub text: String,
+    /// The user's images after it, PNG or JPEG.
+    pub pictures: Vec<Bytes>,
+    /// Seed of the reply, if the server supports seeds.
+    pub seed: i64,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Completion {
+    pub text: String,
+    /// Whether it was truncated at `max_tokens`.
+    pub cut: bool,
+    /// Tokens of the prompt, 0 if the server does not count them.
+    pub prompt_tokens: u64,
+    /// Tokens of the reply, 0 if the server does not count them.
+    pub completion_tokens: u64,
+}
 
 /// The body of a request.
 pub(crate) fn body(model: &str, temperature: f64, max_tokens: u32, ask: &JudgeQuestion) -> Vec<u8> {

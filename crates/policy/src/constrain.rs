@@ -26,8 +26,11 @@
 //! 3 MiB a job.
 
 mod automaton;
+mod error;
 mod layout;
+mod lexicon;
 mod masks;
+mod rules;
 mod schema;
 #[cfg(test)]
 mod tests;
@@ -36,58 +39,16 @@ mod text;
 use std::sync::Arc;
 
 use furrow_model::sample::AllowedTokens;
-use furrow_model::tokenizer::Tokenizer;
 use furrow_rollout::{FinishReason, Grammar};
 
-use automaton::{Automaton, LimitExceeded, Node, NodeId};
+use automaton::{Automaton, Node, NodeId};
+pub use error::{ConstraintError, IllegalToken};
 use layout::AutomatonBuilder;
+pub use lexicon::TokenLexicon;
 use masks::TokenMasks;
+pub use rules::{ConstraintRules, TextCaps};
 pub use schema::{Schema, SchemaError};
 use text::{TextState, TextTransitions};
-
-/// Most ids of each free text. A text that reaches its cap is closed, and the reply ends as
-/// `grammar_cap`.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct TextCaps {
-    pub note: u32,
-    pub thought: u32,
-    /// `content` of an answer or of written text.
-    pub content: u32,
-    pub element: u32,
-    /// `url`, after http:// or https://.
-    pub url: u32,
-    pub key: u32,
-}
-
-/// How replies are constrained to a grammar.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ConstraintRules {
-    /// Most ids of each free text.
-    pub caps: TextCaps,
-    /// Ids of every reply, its stop id included; `None`: as many as its texts take. With a number,
-    /// `thought` has no cap of its own: it fills what the longest action leaves, and white space
-    /// before the closing braces fills what a shorter one leaves. This is a workload for
-    /// measurements.
-    pub exact_tokens: Option<u32>,
-    /// Whether actions are allowed that end a trajectory or can end it: an answer, or an address
-    /// off the task's list.
-    pub endings: bool,
-}
-
-/// Properties of a tokenizer and a model that the automaton needs.
-pub struct TokenLexicon<'a> {
-    /// Rows of the output head. Ids from here on cannot be sampled.
-    pub rows: usize,
-    /// The id that ends a reply.
-    pub stop: u32,
-    text: Box<TokenText<'a>>,
-    encode: Box<TextEncoder<'a>>,
-}
-
-/// Returns the bytes of an id that is a piece of text.
-type TokenText<'a> = dyn Fn(u32) -> Option<&'a [u8]> + 'a;
-/// Returns the ids of a text.
-type TextEncoder<'a> = dyn Fn(&str) -> Vec<u32> + 'a;
 
 /// The automaton of one job's grammar and tokenizer, shared by its sessions.
 #[derive(Debug)]
@@ -129,156 +90,6 @@ pub enum NextToken<'a> {
     Choose(&'a AllowedTokens),
     /// Nothing: the reply is complete, its stop id included.
     Done,
-}
-
-/// Why a grammar or a schema cannot be enforced.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum ConstraintError {
-    /// The tokenizer does not reproduce a piece of the grammar.
-    #[error(
-        "the tokenizer does not decode the ids {ids:?} back to {piece:?}; constrained decoding needs a byte-level tokenizer whose ids \
-         are below the model's {rows} rows"
-    )]
-    Encoding {
-        piece: String,
-        ids: Vec<u32>,
-        /// Rows of the output head; ids below can be sampled.
-        rows: usize,
-    },
-    /// Replies of this grammar have no single layout.
-    #[error(
-        "replies of {grammar:?} have no single layout; constrained decoding works with holo_navigation and holo_step"
-    )]
-    NoLayout {
-        /// The grammar, or an action of it.
-        grammar: String,
-    },
-    /// A number cannot be written digit by digit.
-    #[error("the tokenizer has no id for the digit {digit} alone; constrained decoding needs all ten")]
-    NoDigit { digit: u8 },
-    /// No id can fill what a short action leaves of an exact length.
-    #[error(
-        "the tokenizer has no id of white space alone, which policy.constrain.exact_tokens needs; set it to 0"
-    )]
-    NoSpace,
-    /// Replies of the exact length do not fit.
-    #[error(
-        "policy.constrain.exact_tokens: {exact_tokens}; with this tokenizer a reply takes at least {least} ids with every action possible, and policy.sampling.max_tokens is {max_tokens}: use {least} to {max_tokens}"
-    )]
-    NotExact {
-        exact_tokens: u32,
-        /// The least possible length.
-        least: u32,
-        max_tokens: u32,
-    },
-    /// The stop id cannot be sampled.
-    #[error("the stop id {stop} is not below the model's {rows} rows")]
-    NoStop {
-        stop: u32,
-        /// Rows of the output head; ids below can be sampled.
-        rows: usize,
-    },
-    /// Two pieces of the grammar have the same ids.
-    #[error(
-        "two actions or literals of the grammar become the same ids; use a tokenizer that distinguishes them"
-    )]
-    Ambiguous,
-    /// A schema's automaton is too large.
-    #[error(
-        "the schema has more than {most} {what}; shorten its lists with maxItems, nest less or name fewer properties"
-    )]
-    TooLarge { what: &'static str, most: usize },
-    /// The build panicked, which is a bug.
-    #[error("the automaton could not be built: {why}")]
-    Broken { why: String },
-    /// The shortest reply exceeds the limit.
-    #[error(
-        "policy.sampling.max_tokens: {max_tokens}; a constrained reply takes at least {least} ids with this tokenizer; use {least} or more"
-    )]
-    TooFew {
-        max_tokens: u32,
-        /// The least possible limit.
-        least: u32,
-    },
-}
-
-/// An id that is not legal at its position.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("id {id} is not legal as response token {index}")]
-pub struct IllegalToken {
-    pub id: u32,
-    /// Its index in the response.
-    pub index: u32,
-}
-
-impl From<LimitExceeded> for ConstraintError {
-    fn from(why: LimitExceeded) -> Self {
-        Self::TooLarge { what: why.what, most: why.most }
-    }
-}
-
-impl Default for TextCaps {
-    fn default() -> Self {
-        Self { note: 64, thought: 96, content: 128, element: 48, url: 128, key: 16 }
-    }
-}
-
-impl From<TextCaps> for ConstraintRules {
-    fn from(caps: TextCaps) -> Self {
-        Self { caps, exact_tokens: None, endings: true }
-    }
-}
-
-impl TextCaps {
-    /// The cap of an action's field.
-    fn of(&self, field: &str) -> u32 {
-        match field {
-            "element" => self.element,
-            "url" => self.url,
-            "key" => self.key,
-            _ => self.content,
-        }
-    }
-}
-
-impl<'a> TokenLexicon<'a> {
-    /// The lexicon of a checkpoint's tokenizer; `rows` and `stop` are its model's.
-    pub fn of(tokenizer: &'a Tokenizer, rows: usize, stop: u32) -> Self {
-        Self::new(rows, stop, |id| tokenizer.vocabulary().text(id), |text| tokenizer.encode(text))
-    }
-
-    /// The lexicon of any tokenizer, from functions that return the bytes of a text id and the ids
-    /// of a text.
-    pub fn new(
-        rows: usize,
-        stop: u32,
-        text: impl Fn(u32) -> Option<&'a [u8]> + 'a,
-        encode: impl Fn(&str) -> Vec<u32> + 'a,
-    ) -> Self {
-        Self { rows, stop, text: Box::new(text), encode: Box::new(encode) }
-    }
-
-    /// Bytes of an id that can occur in a reply's text.
-    fn text(&self, id: u32) -> Option<&'a [u8]> {
-        let can_be_sampled = (id as usize) < self.rows && id != self.stop;
-        (self.text)(id).filter(|bytes| can_be_sampled && !bytes.is_empty())
-    }
-
-    /// Ids of a text; checks that they decode to the same text.
-    fn encode_exactly(&self, piece: &str) -> Result<Vec<u32>, ConstraintError> {
-        let ids = (self.encode)(piece);
-        let back: Option<Vec<&[u8]>> = ids.iter().map(|id| self.text(*id)).collect();
-        match back {
-            Some(back) if back.concat() == piece.as_bytes() => Ok(ids),
-            _ => Err(ConstraintError::Encoding { piece: piece.into(), ids, rows: self.rows }),
-        }
-    }
-
-    /// Checks that the stop id can be sampled, since only it ends a reply.
-    fn check_stop(&self) -> Result<(), ConstraintError> {
-        let Self { stop, rows, .. } = *self;
-        if (stop as usize) < rows { Ok(()) } else { Err(ConstraintError::NoStop { stop, rows }) }
-    }
 }
 
 impl SharedTransitions {

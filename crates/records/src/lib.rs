@@ -24,6 +24,7 @@ mod read;
 mod rows;
 mod schema;
 mod shard;
+mod stage;
 mod verify;
 
 pub use config::{RecordsConfig, RecordsFile};
@@ -37,5 +38,6 @@ pub use pixels::{DecodedPicture, PictureError};
 pub use read::{DataSet, RecordIter};
 pub use rows::{DerivedColumns, RecordedStep, RescoreRecord};
 pub use schema::{Table, hex};
-pub use shard::{LocalFile, ShardStage, ShardWriter, check_written, local_files, remove_shard, written_file};
+pub use shard::{LocalFile, ShardWriter, check_written, local_files, remove_shard, written_file};
+pub use stage::ShardStage;
 pub use verify::{RuleBreach, VerifyCheck, VerifyCounts, VerifyReport, VerifyWarning, verify};

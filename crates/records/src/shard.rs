@@ -12,26 +12,7 @@ use furrow_rollout::{GroupRecord, Id, Shard, StepRecord, TrajectoryRecord, Traje
 use crate::file::{IntegrityCheck, TableFile, TableWriter, final_name, sync_dir, temp_name};
 use crate::rows::{RescoreRecord, RowError};
 use crate::schema::{GroupRow, ScoreRow, StepRow, TrajectoryRow};
-use crate::{RecordsError, ShardPlan, Table, WrittenFile};
-
-/// A point that a file of a shard has passed. A crash between any two of them must lose nothing.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum ShardStage {
-    /// All rows are written under the temporary name.
-    TempWritten,
-    /// The footer is written.
-    FooterClosed,
-    /// The bytes are durable.
-    Fsynced,
-    /// The final name exists.
-    Linked,
-    /// The final name is durable.
-    DirFsynced,
-    /// The temporary name is gone.
-    TempRemoved,
-    /// The file was reopened; rows, columns and hash are correct.
-    Checked,
-}
+use crate::{RecordsError, ShardPlan, ShardStage, Table, WrittenFile};
 
 /// Writes one shard. Rows are encoded at once, so it holds about one row group per table and the
 /// current trajectory.
@@ -55,32 +36,6 @@ pub struct LocalFile {
     pub shard_id: Option<Id<Shard>>,
     /// Whether its name is a temporary one.
     pub temporary: bool,
-}
-
-impl ShardStage {
-    /// All stages in order.
-    pub const ALL: [ShardStage; 7] = [
-        ShardStage::TempWritten,
-        ShardStage::FooterClosed,
-        ShardStage::Fsynced,
-        ShardStage::Linked,
-        ShardStage::DirFsynced,
-        ShardStage::TempRemoved,
-        ShardStage::Checked,
-    ];
-
-    /// Name of the stage in crash points and logs.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            ShardStage::TempWritten => "temp_written",
-            ShardStage::FooterClosed => "footer_closed",
-            ShardStage::Fsynced => "fsynced",
-            ShardStage::Linked => "linked",
-            ShardStage::DirFsynced => "dir_fsynced",
-            ShardStage::TempRemoved => "temp_removed",
-            ShardStage::Checked => "checked",
-        }
-    }
 }
 
 impl ShardWriter {

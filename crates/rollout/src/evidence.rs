@@ -4,7 +4,7 @@ use bytes::Bytes;
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 
-use crate::trajectory::FaultOwner;
+use crate::end::FaultOwner;
 
 /// Final state of a trajectory as reported by the environment worker.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]

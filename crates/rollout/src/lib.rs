@@ -8,6 +8,7 @@
 #![warn(missing_docs)]
 
 mod action;
+mod end;
 mod evidence;
 mod group;
 mod id;
@@ -25,6 +26,7 @@ pub use action::{
     Action, CLICKS_MAX, EMPTY_PAGE, ModelPoint, PRESSES_MAX, PagePoint, PointerButton, PolicyReply,
     SCROLL_PIXELS_MAX, SEVERAL_MAX, ScrollDirection, WAIT_SECONDS_MAX, page_from_model,
 };
+pub use end::{EndKind, FaultOwner};
 pub use evidence::{ErrorPage, Evidence};
 pub use group::{GroupRecord, GroupStatistics};
 pub use id::{BadId, EnvWorker, Group, Id, IdKind, PolicyWorker, Run, Shard, Trajectory};
@@ -41,8 +43,8 @@ pub use trace::{
     Trace, token_hash,
 };
 pub use trajectory::{
-    Assignment, EndKind, EnvironmentFingerprint, FaultOwner, PolicyHashes, TrajectoryAncestry,
-    TrajectoryEnding, TrajectoryRecord, TrajectoryStatus,
+    Assignment, EnvironmentFingerprint, PolicyHashes, TrajectoryAncestry, TrajectoryEnding, TrajectoryRecord,
+    TrajectoryStatus,
 };
 pub use weights::{WEIGHTS_LINKS_MAX, WeightsForm, WeightsLink, WeightsOrder};
 

@@ -1,7 +1,8 @@
-//! One attempt at a slot: its assignment, its end and its record.
+//! One attempt at a slot: its assignment, its ending and its record.
 
 use crate::{
-    Evidence, Group, Id, Outcome, PolicyKind, Run, Score, SessionSpec, Size, Task, TimeSplit, Trajectory,
+    EndKind, Evidence, Group, Id, Outcome, PolicyKind, Run, Score, SessionSpec, Size, Task, TimeSplit,
+    Trajectory,
 };
 
 /// A trajectory leased to an environment worker.
@@ -35,54 +36,6 @@ pub struct TrajectoryAncestry {
     pub attempt: u32,
     /// Identifier of the trajectory.
     pub trajectory_id: Id<Trajectory>,
-}
-
-/// How a trajectory ended. The first seven are the policy's responsibility (scored), the others the
-/// farm's (retried).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum EndKind {
-    /// The policy gave an answer, which ends the trajectory.
-    Answered,
-    /// The page reported that the task is over.
-    Done,
-    /// The trajectory reached the step limit.
-    MaxSteps,
-    /// The model's context is full.
-    ContextFull,
-    /// Too many replies in a row contained no action.
-    Unparsable,
-    /// The policy asked for an address that is not on the task's list.
-    OffListNavigation,
-    /// The page stopped answering. Attributed to the farm the first time, to the policy when it
-    /// recurs.
-    PageHang,
-    /// The environment worker failed.
-    EnvCrash,
-    /// The browser's process died or was killed, with every trajectory in it.
-    BrowserDead,
-    /// The page's renderer process died.
-    PageCrash,
-    /// The site refused to serve the page.
-    Blocked,
-    /// The environment worker stopped renewing its lease.
-    LeaseLost,
-    /// The policy worker failed.
-    PolicyFault,
-    /// The scorer reached no verdict.
-    ScorerError,
-    /// The trajectory is no longer needed, or its time limit passed.
-    Cancelled,
-    /// The coordinator's disk damaged its acknowledged steps or its ending.
-    RecordLost,
-}
-
-/// Who is responsible for an end.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum FaultOwner {
-    /// The policy: the trajectory is scored and trainable.
-    Policy,
-    /// The farm: the trajectory is excluded and retried within a budget.
-    Farm,
 }
 
 /// An environment worker's report when a trajectory is over.
@@ -197,99 +150,6 @@ pub struct TrajectoryRecord {
     pub started_at_micros: i64,
     /// Wall clock when the coordinator acknowledged the end.
     pub ended_at_micros: i64,
-}
-
-impl EndKind {
-    /// Every end in the order of declaration: `ALL[i] as usize` is `i`, which labels of metrics
-    /// need.
-    pub const ALL: [EndKind; 16] = [
-        EndKind::Answered,
-        EndKind::Done,
-        EndKind::MaxSteps,
-        EndKind::ContextFull,
-        EndKind::Unparsable,
-        EndKind::OffListNavigation,
-        EndKind::PageHang,
-        EndKind::EnvCrash,
-        EndKind::BrowserDead,
-        EndKind::PageCrash,
-        EndKind::Blocked,
-        EndKind::LeaseLost,
-        EndKind::PolicyFault,
-        EndKind::ScorerError,
-        EndKind::Cancelled,
-        EndKind::RecordLost,
-    ];
-
-    /// The end's name in columns and on the wire.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            EndKind::Answered => "answered",
-            EndKind::Done => "done",
-            EndKind::MaxSteps => "max_steps",
-            EndKind::ContextFull => "context_full",
-            EndKind::Unparsable => "unparsable",
-            EndKind::OffListNavigation => "off_list_navigation",
-            EndKind::PageHang => "page_hang",
-            EndKind::EnvCrash => "env_crash",
-            EndKind::BrowserDead => "browser_dead",
-            EndKind::PageCrash => "page_crash",
-            EndKind::Blocked => "blocked",
-            EndKind::LeaseLost => "lease_lost",
-            EndKind::PolicyFault => "policy_fault",
-            EndKind::ScorerError => "scorer_error",
-            EndKind::Cancelled => "cancelled",
-            EndKind::RecordLost => "record_lost",
-        }
-    }
-
-    /// Parses what `as_str` returns.
-    pub fn parse(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|end| end.as_str() == name)
-    }
-
-    /// Who is responsible for the end. `hung_before`: an earlier attempt at the slot ended in
-    /// `page_hang`.
-    pub fn fault(self, hung_before: bool) -> FaultOwner {
-        match self {
-            EndKind::Answered
-            | EndKind::Done
-            | EndKind::MaxSteps
-            | EndKind::ContextFull
-            | EndKind::Unparsable
-            | EndKind::OffListNavigation => FaultOwner::Policy,
-            EndKind::PageHang if hung_before => FaultOwner::Policy,
-            _ => FaultOwner::Farm,
-        }
-    }
-
-    /// Whether the policy itself ended the trajectory (RLDS: `is_terminal`), rather than a limit
-    /// (`is_truncated`).
-    pub fn is_terminal(self) -> bool {
-        matches!(
-            self,
-            EndKind::Answered
-                | EndKind::Done
-                | EndKind::Unparsable
-                | EndKind::OffListNavigation
-                | EndKind::PageHang
-        )
-    }
-}
-
-impl FaultOwner {
-    /// The name in reports.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            FaultOwner::Policy => "policy",
-            FaultOwner::Farm => "farm",
-        }
-    }
-
-    /// Parses what `as_str` returns.
-    pub fn parse(name: &str) -> Option<Self> {
-        [Self::Policy, Self::Farm].into_iter().find(|fault| fault.as_str() == name)
-    }
 }
 
 impl TrajectoryStatus {

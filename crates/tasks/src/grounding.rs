@@ -16,8 +16,11 @@
 //! file's folder, or an object with `path`. `tasks.source[].boxes` sets the format of the boxes
 //! where the numbers alone are ambiguous.
 
+mod boxes;
 mod parquet;
 mod picture;
+mod picture_set;
+mod row;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -28,13 +31,13 @@ use url::Url;
 
 use crate::fields::JsonFields;
 use crate::jsonl::{self, CommonKeys, refuse_repeated};
-use crate::suite::{LoadedSource, SuiteDefaults, TaskSpec};
+use crate::source::{LoadedSource, SuiteDefaults, TaskSpec};
 use crate::{Scorer, SiteRoot, SiteSpec, SourceConfig};
-pub use picture::PictureSet;
-use picture::{PictureFile, PictureLocation};
-
-/// Most rows of one source; GroundUI-18K has 18,026.
-const ROWS_MAX: usize = 100_000;
+pub use boxes::BoxForm;
+use boxes::read_box;
+use picture::PictureFile;
+pub use picture_set::PictureSet;
+use row::GroundingRow;
 
 /// Longest instruction: it becomes part of the prompt.
 const INSTRUCTION_BYTES_MAX: usize = 16 << 10;
@@ -42,9 +45,6 @@ const INSTRUCTION_BYTES_MAX: usize = 16 << 10;
 /// Longest side that is shown in full size; larger pictures are scaled down, because of limits of
 /// Chromium's window and of a model's tiles.
 const SIDE_MAX: u32 = 4096;
-
-/// Text of other columns is cut to this length.
-const KEPT_BYTES_MAX: usize = 4096;
 
 const PROBE: &str = include_str!("hooks/grounding_probe.js");
 const START: &str = include_str!("hooks/grounding_start.js");
@@ -58,43 +58,6 @@ const DEFAULTS: SuiteDefaults = SuiteDefaults {
     observation: ObservationSpec { format: ImageFormat::Png, clip: None, square: false },
     clock: PageClock::Real,
 };
-
-/// Format of the boxes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum BoxForm {
-    /// Determined by the numbers: shares if none is above 1, else pixels.
-    Auto,
-    /// Left, top, right, bottom as shares of the picture.
-    Shares,
-    /// Left, top, right, bottom in pixels.
-    Pixels,
-    /// Left, top, width, height in pixels.
-    PixelSizes,
-}
-
-impl BoxForm {
-    /// The names in job files.
-    pub(crate) const NAMES: [(&str, Self); 4] = [
-        ("auto", Self::Auto),
-        ("shares", Self::Shares),
-        ("pixels", Self::Pixels),
-        ("pixel_sizes", Self::PixelSizes),
-    ];
-
-    pub(crate) fn parse(name: &str) -> Option<Self> {
-        Self::NAMES.into_iter().find(|(known, _)| *known == name).map(|(_, form)| form)
-    }
-}
-
-/// A row as read from its file.
-struct GroundingRow {
-    /// File and line or row, for problems.
-    location: String,
-    line: usize,
-    /// All columns except the picture.
-    fields: Map<String, Value>,
-    picture: PictureFile,
-}
 
 /// Whether a source has this layout: a Parquet file, a folder of them, or JSON Lines of pictures.
 pub(crate) fn is_grounding_set(source: &SourceConfig) -> bool {
@@ -241,60 +204,6 @@ fn scaled_size(size: Size) -> (Size, f64) {
     let scale = (f64::from(SIDE_MAX) / f64::from(longest)).min(1.0);
     let side = |side: u32| ((f64::from(side) * scale).round() as u32).clamp(16, SIDE_MAX);
     (Size::new(side(size.width), side(size.height)), scale)
-}
-
-/// The box in pixels of the original picture: left, top, right, bottom.
-fn read_box(fields: &mut JsonFields, form: BoxForm, size: Size) -> Option<[f64; 4]> {
-    let Some(value) = fields.value("bbox") else {
-        fields.problem("bbox", "is missing; it must be a list of four numbers");
-        return None;
-    };
-    let numbers: Option<Vec<f64>> =
-        value.as_array().and_then(|sides| sides.iter().map(Value::as_f64).collect());
-    let Some(&[a, b, c, d]) = numbers.as_deref().filter(|numbers| numbers.iter().all(|n| n.is_finite()))
-    else {
-        return fields.refuse("bbox", value, "is not a box", "use a list of four numbers");
-    };
-    let width = f64::from(size.width);
-    let height = f64::from(size.height);
-    let in_shares = match form {
-        BoxForm::Auto => [a, b, c, d].iter().all(|n| (0.0..=1.0).contains(n)),
-        other => other == BoxForm::Shares,
-    };
-    let edges = match (in_shares, form) {
-        (true, _) => [a * width, b * height, c * width, d * height],
-        (false, BoxForm::PixelSizes) => [a, b, a + c, b + d],
-        (false, _) => [a, b, c, d],
-    };
-    let [left, top, right, bottom] = edges;
-    // Annotations may exceed the edge by a pixel.
-    let inside = left >= -1.0 && top >= -1.0 && right <= width + 1.0 && bottom <= height + 1.0;
-    if !(left < right && top < bottom && inside) {
-        let remedy = format!(
-            "it must lie in the picture of {width} x {height}; set `boxes` to shares, pixels or pixel_sizes"
-        );
-        return fields.refuse("bbox", value, "is not a box inside the picture", &remedy);
-    }
-    Some([left.max(0.0), top.max(0.0), right.min(width), bottom.min(height)])
-}
-
-/// Whether to stop reporting problems of rows: a person reads only so many.
-fn too_many(problems: &[String]) -> bool {
-    problems.len() >= 50
-}
-
-/// The readers of files pass the location of a row's picture.
-fn make_row(
-    location: String,
-    line: usize,
-    fields: Map<String, Value>,
-    at: PictureLocation,
-    bytes: &[u8],
-) -> Result<GroundingRow, String> {
-    match PictureFile::from_bytes(at, bytes) {
-        Ok(picture) => Ok(GroundingRow { location, line, fields, picture }),
-        Err(problem) => Err(format!("{location}: image: {problem}")),
-    }
 }
 
 #[cfg(test)]

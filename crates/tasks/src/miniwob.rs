@@ -18,8 +18,8 @@ use url::Url;
 use crate::fields::JsonFields;
 use crate::jsonl::{self, CommonKeys, TaskRow};
 use crate::sites::{miniwob_pages, miniwob_root};
+use crate::source::{LoadedSource, SuiteDefaults, TaskSpec};
 use crate::starter::read_script;
-use crate::suite::{LoadedSource, SuiteDefaults, TaskSpec};
 use crate::{Scorer, SiteSpec, SourceConfig};
 
 /// Host under which the pages are served.

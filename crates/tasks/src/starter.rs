@@ -15,7 +15,7 @@ use furrow_rollout::{ImageFormat, ObservationSpec, PageClock, PageHooks, Size, S
 use url::Url;
 
 use crate::jsonl::{self, CommonKeys, TaskRow};
-use crate::suite::{LoadedSource, SuiteDefaults, TaskSpec};
+use crate::source::{LoadedSource, SuiteDefaults, TaskSpec};
 use crate::{Scorer, SiteRoot, SiteSpec, SourceConfig};
 
 const START: &str = "furrow.start('{seed}')";

@@ -21,8 +21,8 @@ use serde_json::{Value, json};
 use url::Url;
 
 use crate::jsonl::{self, CommonKeys, TaskRow, refuse_repeated};
+use crate::source::{LoadedSource, SuiteDefaults, TaskSpec};
 use crate::starter::read_script;
-use crate::suite::{LoadedSource, SuiteDefaults, TaskSpec};
 use crate::{Scorer, SiteRoot, SiteSpec, SourceConfig};
 
 const PROBE: &str = include_str!("hooks/web_probe.js");

@@ -14,7 +14,7 @@ use serde_json::{Map, Value, json};
 use crate::dates;
 use crate::fields::JsonFields;
 use crate::jsonl::{self, CommonKeys, TaskRow};
-use crate::suite::{LoadedSource, SuiteDefaults, TaskSpec};
+use crate::source::{LoadedSource, SuiteDefaults, TaskSpec};
 use crate::{Scorer, SourceConfig};
 
 /// WebVoyager's own protocol: 15 steps in a window of 1024 x 768. Others limit a task to twenty

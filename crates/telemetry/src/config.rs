@@ -7,8 +7,6 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use tracing_subscriber::filter::LevelFilter;
 
-use crate::otel;
-
 /// The section as written.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -61,7 +59,7 @@ impl Default for TelemetryFile {
 impl TelemetryFile {
     /// Checks every value and reports every problem.
     pub fn check(self) -> Result<TelemetryConfig, Vec<String>> {
-        self.check_for(otel::BUILT_IN)
+        self.check_for(cfg!(feature = "otel"))
     }
 
     fn check_for(self, exports: bool) -> Result<TelemetryConfig, Vec<String>> {

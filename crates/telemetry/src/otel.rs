@@ -9,19 +9,19 @@
 //! (docs/decisions/0021): the metrics are already summed up, and spans are created when they end,
 //! with ids that every process derives for itself.
 
+mod attributes;
 mod metrics;
+mod queue;
 mod spans;
 
 use std::future::Future;
-use std::sync::OnceLock;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use opentelemetry_proto::tonic::collector::metrics::v1::ExportMetricsServiceRequest;
 use opentelemetry_proto::tonic::collector::metrics::v1::metrics_service_client::MetricsServiceClient;
 use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
 use opentelemetry_proto::tonic::collector::trace::v1::trace_service_client::TraceServiceClient;
-use opentelemetry_proto::tonic::common::v1::any_value::Value;
-use opentelemetry_proto::tonic::common::v1::{AnyValue, InstrumentationScope, KeyValue};
+use opentelemetry_proto::tonic::common::v1::InstrumentationScope;
 use opentelemetry_proto::tonic::metrics::v1::{ResourceMetrics, ScopeMetrics};
 use opentelemetry_proto::tonic::resource::v1::Resource;
 use opentelemetry_proto::tonic::trace::v1::{ResourceSpans, ScopeSpans, Span};
@@ -38,15 +38,10 @@ use crate::export::ExportError;
 use crate::labels::Label;
 use crate::names::{ProcessMetrics, process_metrics};
 use crate::origin::ProcessOrigin;
+use attributes::{int_attribute, text_attribute};
 use metrics::{MetricPeriod, metrics};
-use spans::TracedEvent;
-
-/// Whether this build can export.
-pub(crate) const BUILT_IN: bool = true;
-
-/// Events that may wait. An event has at most 8 spans of about 400 bytes: 13 MB, filled in half a
-/// minute by 100 steps per second.
-const QUEUE_MAX: usize = 4096;
+use queue::nanos_now;
+pub(crate) use queue::trace;
 
 /// Events per call: at most 2,048 spans, 0.8 MB; collectors accept 4 MiB.
 const BATCH_MAX: usize = 256;
@@ -67,28 +62,11 @@ const TRIES_MAX: u32 = 5;
 /// The longest pause after a failed call.
 const PAUSE_MAX: Duration = Duration::from_secs(30);
 
-/// The queue of [`trace`]; empty until something is exported.
-static QUEUE: OnceLock<mpsc::Sender<Vec<Span>>> = OnceLock::new();
-
 /// Sends the metrics and spans of this process to the endpoint of its job.
 #[derive(Debug)]
 pub struct OtlpExporter {
     spans: SpanSender,
     metrics: MetricSender,
-}
-
-/// Queues the spans of an event. If the queue is full they are counted and dropped: nothing waits.
-pub(crate) fn trace<E: TracedEvent>(event: &E) {
-    if let Some(queue) = QUEUE.get() {
-        offer(queue, process_metrics(), event);
-    }
-}
-
-fn offer<E: TracedEvent>(queue: &mpsc::Sender<Vec<Span>>, figures: &ProcessMetrics, event: &E) {
-    match queue.try_reserve() {
-        Ok(permit) => permit.send(event.spans(nanos_now())),
-        Err(_) => figures.otlp_dropped.add(1),
-    }
 }
 
 impl OtlpExporter {
@@ -101,13 +79,13 @@ impl OtlpExporter {
     /// Outside of a tokio runtime.
     pub fn open(config: &TelemetryConfig, origin: &ProcessOrigin) -> Result<Option<Self>, ExportError> {
         let Some(endpoint) = &config.otlp_endpoint else { return Ok(None) };
-        let (sender, queue) = mpsc::channel(QUEUE_MAX);
+        let (sender, queue) = queue::channel();
         let exporter =
             Self::with_endpoint(endpoint, config.metrics_interval, origin, queue, process_metrics())?;
-        QUEUE.set(sender).map_err(|_| ExportError::Endpoint {
-            endpoint: endpoint.clone(),
-            reason: "this process exports already".into(),
-        })?;
+        if !queue::install(sender) {
+            let reason = "this process exports already".into();
+            return Err(ExportError::Endpoint { endpoint: endpoint.clone(), reason });
+        }
         Ok(Some(exporter))
     }
 
@@ -429,24 +407,6 @@ fn scope() -> InstrumentationScope {
     let name = env!("CARGO_PKG_NAME").to_owned();
     let version = env!("CARGO_PKG_VERSION").to_owned();
     InstrumentationScope { name, version, ..Default::default() }
-}
-
-fn text_attribute(key: &str, value: &str) -> KeyValue {
-    attribute(key, Value::StringValue(value.to_owned()))
-}
-
-/// Attributes hold signed numbers; larger values become the maximum.
-fn int_attribute(key: &str, value: u64) -> KeyValue {
-    attribute(key, Value::IntValue(i64::try_from(value).unwrap_or(i64::MAX)))
-}
-
-fn attribute(key: &str, value: Value) -> KeyValue {
-    KeyValue { key: key.to_owned(), value: Some(AnyValue { value: Some(value) }), ..Default::default() }
-}
-
-/// Wall clock, nanoseconds since the Unix epoch; 0 before it.
-fn nanos_now() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as u64)
 }
 
 #[cfg(test)]

@@ -7,9 +7,6 @@ use crate::config::TelemetryConfig;
 use crate::export::ExportError;
 use crate::origin::ProcessOrigin;
 
-/// Whether this build can export.
-pub(crate) const BUILT_IN: bool = false;
-
 /// Cannot be created in this build.
 #[derive(Debug)]
 pub enum OtlpExporter {}

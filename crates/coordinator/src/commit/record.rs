@@ -7,7 +7,7 @@ use furrow_rollout::{
     TokenTrace, TrajectoryAncestry, TrajectoryEnding, TrajectoryRecord, TrajectoryStatus,
 };
 
-use super::CommitError;
+use super::error::CommitError;
 use crate::crash;
 use crate::ledger::{TimedScore, TrajectoryEnd};
 use crate::spool::{EntryKey, Spool};

@@ -17,9 +17,11 @@ use furrow_records::{
 };
 use furrow_rollout::{Id, Shard, Trajectory};
 
+use super::error::CommitError;
 use super::reconcile::{CommitOrigin, compare};
 use super::settle::{SpoolSettlement, lost, settle};
-use super::{BlockingRuntime, CommitError, CommitSettings, ShardCommitter, now_micros, pass};
+use super::stage::pass;
+use super::{BlockingRuntime, CommitSettings, ShardCommitter, now_micros};
 use crate::crash;
 use crate::durable::{DurableError, make_durable_dir};
 use crate::ledger::{

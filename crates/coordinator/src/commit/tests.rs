@@ -19,10 +19,11 @@ use tempfile::TempDir;
 use tokio::runtime::Runtime;
 
 use super::*;
+use crate::commit::reconcile::LedgerDisagreement;
 use crate::ledger::conformance::{draw, opened};
 use crate::ledger::{
-    Ledger, LedgerLimits, LedgerSnapshot, MemoryLedger, PolicyFacts, SqliteLedger, TaskDraw, TimedScore,
-    TrajectoryEnd, TrajectoryStanding, TrajectoryStart,
+    Ledger, LedgerError, LedgerLimits, LedgerSnapshot, MemoryLedger, PolicyFacts, SqliteLedger, TaskDraw,
+    TimedScore, TrajectoryEnd, TrajectoryStanding, TrajectoryStart,
 };
 use crate::small_disk::{is_limited, on_small_disk};
 use crate::spool::SpoolLimits;

@@ -9,10 +9,10 @@ use furrow_rollout::{
 };
 use furrow_telemetry::WorkerKind;
 
-use super::{LeaseClaim, WeightsStanding};
+use super::event::{HeartbeatStatus, LeaseClaim};
 use crate::lease::StaleLease;
 use crate::ledger::TaskDraw;
-use crate::versions::VersionRefusal;
+use crate::versions::{VersionRefusal, VersionState};
 
 /// The answer to a call.
 #[derive(Debug, Clone, PartialEq)]
@@ -200,16 +200,6 @@ pub struct RunProgress {
     pub run_over: bool,
 }
 
-/// A worker's report about itself with each heartbeat.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct HeartbeatStatus {
-    pub sessions: u32,
-    /// Resident memory of its process and its child processes.
-    pub memory_bytes: Option<u64>,
-    /// Memory that its machine or container has left.
-    pub memory_left_bytes: Option<u64>,
-}
-
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WorkerStanding {
     pub worker: String,
@@ -240,4 +230,28 @@ fn describe_token(current: &Option<u64>) -> String {
         Some(current) => format!("it is leased under token {current}"),
         None => "it is no longer leased".to_owned(),
     }
+}
+
+/// How far a version is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WeightsStanding {
+    /// The newest version that a policy worker runs or ran.
+    pub current: i32,
+    pub version: i32,
+    pub state: VersionState,
+    /// The hash of its weights, once known.
+    pub weights_sha256: Option<String>,
+    /// Policy workers with weights.
+    pub workers: Vec<WorkerVersion>,
+    /// Directories that must not be deleted.
+    pub needed: Vec<String>,
+}
+
+/// A policy worker and the requested version.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WorkerVersion {
+    pub worker: Id<PolicyWorker>,
+    pub version: i32,
+    /// Why it runs neither the requested version nor a newer one, if so.
+    pub lags: Option<String>,
 }

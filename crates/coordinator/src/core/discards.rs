@@ -6,25 +6,11 @@
 
 use std::collections::BTreeMap;
 
-use super::{CallId, CallRefusal, CallResponse, Core, CoreNotice, Effect, EventContext};
-
-/// The trajectories one reader of a run has discarded since the run began.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct DiscardReport {
-    /// The reader's number, less than `world`.
-    pub rank: u32,
-    /// Readers that share the run.
-    pub world: u32,
-    /// Scored trajectories outside of evaluations; it only grows.
-    pub trajectories: u64,
-}
-
-/// The largest count reported by each reader.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(super) struct DiscardCounts {
-    world: u32,
-    by_rank: BTreeMap<u32, u64>,
-}
+use super::answer::{CallRefusal, CallResponse};
+use super::decision::{Effect, EventContext};
+use super::event::{CallId, DiscardReport};
+use super::notice::CoreNotice;
+use super::state::{Core, DiscardCounts};
 
 impl DiscardCounts {
     pub(super) fn total(&self) -> u64 {

@@ -3,10 +3,11 @@
 
 use furrow_rollout::{EndKind, FaultOwner, Id, Trajectory};
 
-use super::{
-    CallRefusal, CallResponse, Core, CoreNotice, Effect, EndedTrajectory, EventContext, LeaseClaim,
-    PendingScore, ReportedEnd, ShardSummary, UncommittedTrajectory,
-};
+use super::answer::{CallRefusal, CallResponse};
+use super::decision::{Effect, EndedTrajectory, EventContext};
+use super::event::{LeaseClaim, ReportedEnd, ShardSummary};
+use super::notice::CoreNotice;
+use super::state::{Core, PendingScore, UncommittedTrajectory};
 use crate::groups::classify_end;
 use crate::lease::{Lease, StaleLease};
 use crate::ledger::{Mutation, TimedScore, TrajectoryEnd, TrajectoryStart};

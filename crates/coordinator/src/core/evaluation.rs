@@ -11,55 +11,15 @@
 
 use furrow_rollout::{EndKind, Id};
 
-use super::{Core, CoreNotice, EventContext, ReportedEnd};
+use super::decision::EventContext;
+use super::event::ReportedEnd;
+use super::group_plan::EvaluationSchedule;
+use super::notice::{CoreNotice, EvaluationResult};
+use super::state::{Core, OpenEvaluation, WorkerEntry};
 use crate::assign::WorkerCapacity;
 use crate::groups::{OpenGroup, SlotAttempt};
 use crate::lease::Lease;
 use crate::ledger::{EvaluationProblem, EvaluationRow, Mutation, PolicyFacts};
-
-/// How a job is evaluated while it runs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct EvaluationSchedule {
-    /// Versions from one evaluation to the next.
-    pub every_versions: u32,
-    /// Problems per evaluation, the same ones every time.
-    pub problems: u64,
-    /// Trajectories of each problem.
-    pub group_size: u32,
-    /// How long newer weights wait for an open evaluation, and an open evaluation for a worker that
-    /// runs its version.
-    pub hold_millis: u64,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct OpenEvaluation {
-    version: i32,
-    problems: u64,
-    drawn: u64,
-    scored: u64,
-    succeeded: u64,
-    /// Since when newer weights wait. After a restart they wait one whole term.
-    holds_since_millis: Option<u64>,
-    /// Since when policy workers are registered and none of them runs the version. After a restart
-    /// it counts anew.
-    idle_since_millis: Option<u64>,
-}
-
-/// How an evaluation ended, for reports.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct EvaluationResult {
-    pub version: i32,
-    /// Problems it was planned with.
-    pub problems: u64,
-    /// Problems that were drawn.
-    pub drawn: u64,
-    /// Trajectories with a reward.
-    pub scored: u64,
-    /// Those that count as solved.
-    pub succeeded: u64,
-    /// Why it ended before it was complete.
-    pub cut: Option<String>,
-}
 
 impl OpenEvaluation {
     pub(super) fn from_row(row: &EvaluationRow) -> Option<Self> {
@@ -157,7 +117,7 @@ impl Core {
     }
 
     fn capacity_running(&self, version: i32) -> WorkerCapacity<'_> {
-        let fits = |(id, entry): &(&Id<_>, &super::WorkerEntry<crate::assign::PolicyOffer>)| {
+        let fits = |(id, entry): &(&Id<_>, &WorkerEntry<crate::assign::PolicyOffer>)| {
             self.may_serve(id) && serves_version(entry.offer.version, version)
         };
         let workers = self.policy_workers.iter().filter(fits).map(|(id, entry)| (id, &entry.offer));

@@ -4,11 +4,13 @@
 use furrow_rollout::{EndKind, EnvWorker, Id, Trajectory};
 use furrow_telemetry::PauseReason;
 
+use super::answer::{CallRefusal, CallResponse, LeaseGrant};
+use super::decision::{Effect, EventContext};
 use super::evaluation::serves_version;
-use super::{
-    CallId, CallRefusal, CallResponse, Core, CoreNotice, Effect, EventContext, EventTime, LeaseGrant,
-    PendingRequest, SampledTask,
-};
+use super::event::{CallId, EventTime};
+use super::group_plan::SampledTask;
+use super::notice::CoreNotice;
+use super::state::{Core, PendingRequest};
 use crate::assign::{PolicyOffer, WorkerCapacity, facts};
 use crate::groups::{GroupHome, OpenGroup, SlotAttempt};
 use crate::lease::Lease;

@@ -8,7 +8,7 @@ use furrow_rollout::{
 use furrow_telemetry as telemetry;
 use furrow_telemetry::{PauseReason, Role, WorkerKind};
 
-use super::{EvaluationResult, ShardSummary};
+use super::event::ShardSummary;
 use crate::ledger::TimedScore;
 
 #[derive(Debug, Clone, PartialEq)]
@@ -136,6 +136,22 @@ fn ancestry(run_id: &Id<Run>, trajectory: &Id<Trajectory>) -> Option<TrajectoryA
         attempt: attempt.parse().ok()?,
         trajectory_id: trajectory.clone(),
     })
+}
+
+/// How an evaluation ended, for reports.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EvaluationResult {
+    pub version: i32,
+    /// Problems it was planned with.
+    pub problems: u64,
+    /// Problems that were drawn.
+    pub drawn: u64,
+    /// Trajectories with a reward.
+    pub scored: u64,
+    /// Those that count as solved.
+    pub succeeded: u64,
+    /// Why it ended before it was complete.
+    pub cut: Option<String>,
 }
 
 #[cfg(test)]

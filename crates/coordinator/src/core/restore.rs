@@ -6,12 +6,11 @@ use std::sync::Arc;
 
 use furrow_rollout::{EndKind, Id, Trajectory, TrajectoryAncestry};
 
-use super::discards::DiscardCounts;
-use super::evaluation::OpenEvaluation;
-use super::{
-    Core, CoreRules, Decision, Effect, EndedTrajectory, EventContext, EventTime, GroupPlan, PendingScore,
-    RunTally,
-};
+use super::decision::{Decision, Effect, EndedTrajectory, EventContext};
+use super::event::EventTime;
+use super::group_plan::GroupPlan;
+use super::rules::CoreRules;
+use super::state::{Core, DiscardCounts, OpenEvaluation, PendingScore, RunTally};
 use crate::groups::{GroupHome, OpenGroup};
 use crate::lease::{Lease, LeaseTable};
 use crate::ledger::{

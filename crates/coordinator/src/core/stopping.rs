@@ -2,32 +2,12 @@
 
 use furrow_rollout::EndKind;
 
-use super::{CallId, CallResponse, Core, CoreNotice, Effect, EventContext};
+use super::answer::CallResponse;
+use super::decision::{Effect, EventContext, JobOutcome};
+use super::event::CallId;
+use super::notice::CoreNotice;
+use super::state::{Core, ShutdownState};
 use crate::groups::OpenGroup;
-
-/// How a job ended.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum JobOutcome {
-    /// Every planned group is in the data set.
-    Complete,
-    /// It was asked to stop before that; `--resume` continues it.
-    Drained {
-        /// Trajectories cancelled at the end of the grace period.
-        cancelled: u64,
-    },
-    /// The farm failed too often.
-    TooManyFailures { detail: String },
-}
-
-/// A shutdown in progress.
-#[derive(Debug, Clone, PartialEq)]
-pub(super) struct ShutdownState {
-    since_millis: u64,
-    until_millis: u64,
-    cancelled: u64,
-    /// The failures, where they caused the shutdown.
-    failures: Option<String>,
-}
 
 impl Core {
     /// Stops admission; running trajectories have until the end of the grace period.

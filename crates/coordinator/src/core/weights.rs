@@ -1,58 +1,15 @@
 //! Weights: publications become versions, workers are ordered to run them, and their reports decide
 //! the state of each version.
 
-use furrow_rollout::{Id, PolicyWorker, WeightsLink, WeightsOrder};
+use furrow_rollout::{Id, PolicyWorker, WeightsOrder};
 
-use super::answer::PublicationRefusal;
-use super::{CallId, CallRefusal, CallResponse, Core, CoreNotice, EventContext};
+use super::answer::{CallRefusal, CallResponse, PublicationRefusal, WeightsStanding, WorkerVersion};
+use super::decision::EventContext;
+use super::event::{CallId, WeightsPublication, WeightsReport};
+use super::notice::CoreNotice;
+use super::state::Core;
 use crate::ledger::Mutation;
-use crate::versions::{VersionRow, VersionSource, VersionState};
-
-/// Weights to become the next version.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct WeightsPublication {
-    /// Its name: a repeated publication is the same version.
-    pub publication_id: String,
-    /// What the weights consist of.
-    pub source: VersionSource,
-    /// The expected hash of its weights.
-    pub weights_sha256: Option<String>,
-}
-
-/// A policy worker's report about its weights.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct WeightsReport {
-    /// The version it runs; `None` for a policy without weights.
-    pub version: Option<i32>,
-    /// The hash of its weights.
-    pub weights_sha256: Option<String>,
-    /// The last version it could not run, and why.
-    pub refused: Option<(i32, String)>,
-}
-
-/// How far a version is.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct WeightsStanding {
-    /// The newest version that a policy worker runs or ran.
-    pub current: i32,
-    pub version: i32,
-    pub state: VersionState,
-    /// The hash of its weights, once known.
-    pub weights_sha256: Option<String>,
-    /// Policy workers with weights.
-    pub workers: Vec<WorkerVersion>,
-    /// Directories that must not be deleted.
-    pub needed: Vec<String>,
-}
-
-/// A policy worker and the requested version.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct WorkerVersion {
-    pub worker: Id<PolicyWorker>,
-    pub version: i32,
-    /// Why it runs neither the requested version nor a newer one, if so.
-    pub lags: Option<String>,
-}
+use crate::versions::{VersionRow, VersionState};
 
 impl Core {
     /// Makes a publication the next version; answers once that is durable.
@@ -239,18 +196,5 @@ impl Core {
             (_, Some((refused, why))) if *refused >= version => Some(why.clone()),
             _ => self.version_limit_reason(version).or_else(|| Some("it has not loaded it yet".to_owned())),
         }
-    }
-}
-
-impl WeightsPublication {
-    /// A directory of weights on top of an earlier version.
-    pub fn of_directory(
-        publication_id: String,
-        link: WeightsLink,
-        base_version: i32,
-        weights_sha256: Option<String>,
-    ) -> Self {
-        let source = VersionSource::Directory { link, base_version };
-        Self { publication_id, source, weights_sha256 }
     }
 }

@@ -3,10 +3,11 @@
 use furrow_rollout::{EndKind, EnvWorker, Id, PolicyWorker, WeightsOrder};
 use furrow_telemetry::WorkerKind;
 
-use super::{
-    CallId, CallResponse, Core, CoreNotice, Effect, EventContext, EventTime, HeartbeatStatus, WeightsReport,
-    WorkerEntry, WorkerId, WorkerStanding,
-};
+use super::answer::{CallResponse, WorkerStanding};
+use super::decision::{Effect, EventContext};
+use super::event::{CallId, EventTime, HeartbeatStatus, WeightsReport, WorkerId};
+use super::notice::CoreNotice;
+use super::state::{Core, WorkerEntry};
 use crate::assign::PolicyOffer;
 
 impl Core {

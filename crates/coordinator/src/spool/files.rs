@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use furrow_rollout::{Id, Trajectory};
 
 use super::entry::{EntryHeader, EntryKey, HEADER_BYTES, MAGIC, SpoolEntry};
-use super::{SpoolError, storage};
+use super::error::{SpoolError, is_unreadable, storage};
 use crate::crash;
 use crate::durable::{DurableError, DurableFile, make_durable_dir, sync_dir};
 
@@ -441,11 +441,6 @@ fn next_magic(mut file: &File, from: u64, length: u64) -> io::Result<Option<u64>
         at += read as u64;
     }
     Ok(None)
-}
-
-/// Whether a disk could not return what was written; it affects one file, not all.
-pub(super) fn is_unreadable(error: &io::Error) -> bool {
-    error.raw_os_error() == Some(rustix::io::Errno::IO.raw_os_error())
 }
 
 fn filled(file: &mut impl Read, bytes: &mut [u8]) -> io::Result<bool> {

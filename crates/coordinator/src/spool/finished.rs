@@ -6,9 +6,9 @@ use std::path::Path;
 use furrow_rollout::{Id, Trajectory};
 
 use super::entry::{EntryKey, SpoolEntry};
+use super::error::{SpoolError, storage};
 use super::files::spool_files;
 use super::reader::SpoolReader;
-use super::{SpoolError, storage};
 
 /// Receives a trajectory, the entries of its steps, and the entry of its ending.
 pub type FinishedVisitor<'a> = &'a mut dyn FnMut(&Id<Trajectory>, Vec<SpoolEntry>, SpoolEntry);

@@ -9,8 +9,8 @@ use furrow_rollout::{Id, Trajectory};
 use sha2::{Digest, Sha256};
 
 use super::entry::{EntryHeader, EntryKey, HEADER_BYTES, SpoolEntry};
+use super::error::{SpoolError, storage};
 use super::files::path_of;
-use super::{SpoolError, storage};
 
 /// The entries of a trajectory in the order they were acknowledged.
 #[derive(Debug)]

@@ -2,11 +2,10 @@
 
 use std::collections::BTreeMap;
 use std::ffi::{CString, c_void};
-use std::path::Path;
 
 use cudarc::driver::{DriverError, result, sys};
 
-use super::GpuError;
+use super::error::GpuError;
 use crate::cache::KernelCache;
 use crate::device::GpuDevice;
 use crate::launch::KernelLaunch;
@@ -88,10 +87,4 @@ impl Drop for LoadedKernels {
             unsafe { result::module::unload(module) }.ok();
         }
     }
-}
-
-/// Whether a folder has a library of this name in any version.
-pub(super) fn has_library(folder: &Path, name: &str) -> bool {
-    let Ok(entries) = folder.read_dir() else { return false };
-    entries.flatten().any(|entry| entry.file_name().to_string_lossy().starts_with(name))
 }

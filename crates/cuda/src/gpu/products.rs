@@ -15,7 +15,7 @@ use cudarc::cublaslt::sys;
 use cudarc::driver::{DriverError, result as driver, sys as driver_sys};
 use libloading::Library;
 
-use super::kernels::has_library;
+use super::libraries::has_library;
 use crate::executor::{ElementType, MatrixProduct, ProductShape};
 
 /// Workspace of an algorithm: NVIDIA's recommendation for Hopper.

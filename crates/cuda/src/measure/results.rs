@@ -10,8 +10,9 @@ use furrow_model::backend::{BackendCapacity, BackendError, PAGE_TOKENS};
 use furrow_model::config::Config;
 use furrow_model::floor::{self, DeviceSpec, ModelWork, WorkPart, seconds};
 
+use super::capacity::widest;
 use super::{BenchmarkBuffers, BenchmarkModel, DeviceRates};
-use crate::backend::{self, BackendOptions, CudaOpenError, ModelPrecision, StagingMode};
+use crate::backend::{BackendOptions, CudaOpenError, ModelPrecision, StagingMode};
 use crate::executor::ExecutorError;
 
 /// Parameters of the measurements.
@@ -212,38 +213,6 @@ impl BenchmarkCases {
         taking.offload(self.offloaded)?;
         Ok(())
     }
-}
-
-/// The capacity with the most pages that fit into this many bytes: at least those of `capacity`, at
-/// most enough for every slot.
-///
-/// # Errors
-/// If not even those of `capacity` fit.
-pub(super) fn widest(
-    config: &Config,
-    options: &BackendOptions,
-    free: u64,
-    capacity: BackendCapacity,
-) -> Result<BackendCapacity, CudaOpenError> {
-    let each = capacity.pages;
-    let with = |pages| BackendCapacity { pages, ..capacity };
-    let fits = |pages| Ok::<_, CudaOpenError>(backend::plan(config, &with(pages), options)?.total() <= free);
-    if !fits(each)? {
-        let planned = backend::plan(config, &capacity, options)?;
-        return Err(CudaOpenError::Full { requested: planned, free });
-    }
-    // Bisects between a number that fits and one that does not, until they differ by at most one
-    // sequence's pages.
-    let mut low = each;
-    let mut high = each.saturating_mul(capacity.slots);
-    if fits(high)? {
-        return Ok(with(high));
-    }
-    while high - low > each {
-        let middle = low + (high - low) / 2;
-        if fits(middle)? { low = middle } else { high = middle }
-    }
-    Ok(with(low))
 }
 
 impl DeviceRates {

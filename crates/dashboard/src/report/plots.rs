@@ -2,9 +2,9 @@
 
 use serde_json::Value;
 
-use super::RunMetrics;
 use super::charts::{self, ChartLine, ChartScales, RenderedChart, TimeBreakdown, WIDTH};
 use super::markup::{HtmlElement, element};
+use super::run_metrics::RunMetrics;
 use crate::format::{count, device_hour, device_name, number, percent, seconds};
 use crate::metrics::DeviceKind;
 

@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 use url::Url;
 
-use super::RunSnapshot;
+use super::snapshot::RunSnapshot;
 use crate::api;
 use crate::follow::{DashboardState, DashboardSubject, StateChange, follow};
 use crate::format::clean;

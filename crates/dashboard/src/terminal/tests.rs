@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use furrow_records::fixtures::{self, TrajectoryFixture};
 use furrow_records::{CommitDraft, Manifest, ShardWriter};

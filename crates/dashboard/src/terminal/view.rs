@@ -8,7 +8,9 @@ use ratatui::text::{Line, Span};
 use ratatui::widgets::{Paragraph, Tabs};
 use serde_json::Value;
 
-use super::{RunSnapshot, UserCommand, WatchError};
+use super::keys::UserCommand;
+use super::snapshot::RunSnapshot;
+use super::source::WatchError;
 use crate::format::{
     NONE, bytes, clean, count, device_hour, device_name, device_of, dollars, duration, number, percent,
     seconds, spaced_name,
@@ -36,6 +38,13 @@ const KEYS: &str = " 1–5 ←→ page   ↑↓ scroll   q quit";
 const NAME: usize = 24;
 /// Most columns of a bar.
 const BAR_MAX: usize = 60;
+
+impl RunSnapshot {
+    /// All pages, one below the other, for output without a terminal. `width` in columns.
+    pub fn lines(&self, width: u16) -> Vec<String> {
+        all_pages(self, width).iter().map(|line| line.to_string().trim_end().to_owned()).collect()
+    }
+}
 
 impl TerminalScreen {
     /// Takes a snapshot, or why there is none; then the last one stays.
@@ -111,7 +120,7 @@ impl TerminalScreen {
 }
 
 /// Every page below its name, for output without a terminal.
-pub(super) fn all_pages(snapshot: &RunSnapshot, width: u16) -> Vec<Line<'static>> {
+fn all_pages(snapshot: &RunSnapshot, width: u16) -> Vec<Line<'static>> {
     let mut lines = vec![head(snapshot)];
     lines.extend(unread(snapshot).map(|why| Line::raw(format!(" {why}"))));
     for (name, page) in PAGES {

@@ -8,7 +8,6 @@
 
 use std::time::Duration;
 
-use furrow_rollout::Task;
 use serde::Deserialize;
 use tokio::time::Instant;
 
@@ -102,49 +101,6 @@ async fn inspect_page(tab: &BrowserTab, rules: RefusalRules) -> Result<Option<St
         };
     let looks: Option<PageAppearance> = serde_json::from_value(looks).ok();
     Ok(looks.filter(|looks| rules.pages.includes_host(&looks.host)).and_then(|looks| looks.refusal()))
-}
-
-/// The pages that are inspected for refusals.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum BlockedPages {
-    /// Pages of live sites.
-    Live,
-    /// All pages; for trying the detection out.
-    All,
-    Never,
-}
-
-impl BlockedPages {
-    /// Parses the name in job files.
-    pub fn parse(text: &str) -> Option<Self> {
-        match text {
-            "live" => Some(Self::Live),
-            "all" => Some(Self::All),
-            "never" => Some(Self::Never),
-            _ => None,
-        }
-    }
-
-    /// Whether a task can meet a refusal at all: most tasks never leave the farm's own sites and
-    /// are not inspected.
-    pub(super) fn applies_to(self, task: &Task) -> bool {
-        let start = task.start_url.parse::<http::Uri>().ok();
-        let start = start.as_ref().and_then(http::Uri::host).unwrap_or_default();
-        let own = task.allow_hosts.iter().map(String::as_str).chain([start]);
-        match self {
-            Self::Never => false,
-            Self::All => true,
-            Self::Live => own.into_iter().any(|host| self.includes_host(host)),
-        }
-    }
-
-    fn includes_host(self, host: &str) -> bool {
-        match self {
-            Self::Live => !host.is_empty() && !host.ends_with(".test"),
-            Self::All => true,
-            Self::Never => false,
-        }
-    }
 }
 
 impl PageAppearance {
@@ -309,13 +265,5 @@ mod tests {
             Some("enter the characters"),
         );
         check(|looks| looks.wall = true, Some("an overlay"));
-    }
-
-    #[test]
-    fn our_own_sites_are_not_looked_at() {
-        for (host, live) in [("a.example", true), ("shop.web.test", false), ("", false), ("attest", true)] {
-            assert_eq!(BlockedPages::Live.includes_host(host), live, "{host}");
-            assert!(BlockedPages::All.includes_host(host) && !BlockedPages::Never.includes_host(host));
-        }
     }
 }

@@ -18,11 +18,11 @@ use serde_json::Value;
 use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::time::timeout;
 
+use super::browser::{BrowserLease, TabChange};
 use super::clock::StepTime;
 use super::navigate::{NavigationOutcome, NavigationWatch};
 use super::network::NetworkInterceptor;
 use super::observe::{self, ObservationRequest, current_entry};
-use super::pool::BrowserLease;
 use super::prewarm::{PrewarmedContext, dispose_context, open_empty_tab};
 use super::select::{self, OpenList, PickResult};
 use super::tab::BrowserTab;
@@ -31,10 +31,6 @@ use crate::config::BrowserConfig;
 use crate::egress::EgressFilter;
 use crate::environment::{Environment, EnvironmentError};
 use crate::hosts::{AllowList, HostPort};
-
-/// Most unprocessed tab changes; if a page opens and closes more than this in one step, the rest is
-/// not reported. All windows that it opens still count against its tabs.
-pub(super) const CHANGES_MAX: usize = 64;
 
 /// An address in evidence is cut to this length.
 const URL_CHARS_MAX: usize = 2048;
@@ -45,17 +41,6 @@ const DOCUMENTS_MAX: usize = 4;
 
 /// A start page that takes longer gives up its turn.
 const START_PAGE_TURN: Duration = Duration::from_secs(5);
-
-/// A change of the tabs of a context.
-#[derive(Debug)]
-pub(super) enum TabChange {
-    /// A page opened another one.
-    Opened(TargetId),
-    /// A page beyond the limit was opened and is being closed.
-    Refused,
-    /// A page was closed.
-    Closed(TargetId),
-}
 
 /// What happened to a page that may have navigated by itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -11,11 +11,9 @@ use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use super::process::{BrowserError, as_user};
+use super::error::BrowserError;
+use super::user::{OwnerIds, as_user};
 use crate::config::BrowserConfig;
-
-/// User and group id that a browser runs as when the worker is root.
-type OwnerIds = Option<(u32, u32)>;
 
 /// Parts of glibc, by the name before `.so` or before a release (`libm-2.31.so`). Any name that
 /// begins with `ld-` is a loader.
@@ -218,7 +216,7 @@ fn invalid_file(key: &'static str, path: &Path, what: impl Into<String>) -> Brow
 mod tests {
     use std::os::unix::fs::PermissionsExt as _;
 
-    use super::super::process::owner;
+    use super::super::user::owner;
     use super::*;
     use crate::config::EnvFile;
 

@@ -12,7 +12,7 @@ use chromiumoxide::{Browser, Command};
 use futures::StreamExt;
 use tokio_util::sync::CancellationToken;
 
-use super::process::BrowserError;
+use super::error::BrowserError;
 use crate::environment::EnvironmentError;
 
 #[derive(Debug)]

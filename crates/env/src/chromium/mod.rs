@@ -1,9 +1,10 @@
 //! Real pages: a supervised pool of headless Chromium processes, one browser context per
 //! trajectory.
 //!
-//! From the outside in: `pool.rs` keeps processes, `process.rs` starts and ends one
-//! (`libraries.rs`: with the job's libraries and fonts), `limits.rs` enforces its limits, `link.rs`
-//! sends it commands and notices its death, `prewarm.rs` keeps contexts ready, `context.rs` is the
+//! From the outside in: `pool.rs` keeps browsers, `browser.rs` is one with the leases of its
+//! contexts, `process.rs` starts and ends its process (`user.rs`: as which user, `libraries.rs`:
+//! with the job's libraries and fonts), `limits.rs` enforces its limits, `link.rs` sends it
+//! commands and notices its death, `prewarm.rs` keeps contexts ready, `context.rs` is the
 //! environment of one trajectory, `tab.rs` one page of it, and `network.rs` intercepts its requests
 //! if an archive is recorded or replayed. Each operation on a page has a file: `act.rs`,
 //! `observe.rs` (with `picture.rs`, `marks.rs` and `paint.rs`), `settle.rs`, `script.rs`,
@@ -11,8 +12,10 @@
 
 mod act;
 mod blocked;
+mod browser;
 mod clock;
 mod context;
+mod error;
 mod libraries;
 mod limits;
 mod link;
@@ -30,7 +33,7 @@ mod select;
 mod selftest;
 mod settle;
 mod tab;
+mod user;
 
-pub use blocked::BlockedPages;
+pub use error::{BrowserError, LOOKED_FOR};
 pub use pool::{BrowserHealth, ChromiumPool};
-pub use process::{BrowserError, LOOKED_FOR};

@@ -29,7 +29,7 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::pool::RunningBrowser;
+use super::browser::RunningBrowser;
 use crate::archive::{
     ArchiveError, ArchiveMetadata, ArchiveMode, ArchiveRecorder, ArchiveRequest, ArchiveResponse,
     HttpExchange, TrajectoryArchive,

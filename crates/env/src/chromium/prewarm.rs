@@ -13,9 +13,8 @@ use chromiumoxide::cdp::browser_protocol::target::{
 use furrow_rollout::{EMPTY_PAGE, Size};
 use tokio::sync::mpsc;
 
-use super::context::TabChange;
+use super::browser::{BrowserLease, TabChange};
 use super::link::within;
-use super::pool::BrowserLease;
 use super::process::BrowserKind;
 use super::tab::BrowserTab;
 use crate::config::BrowserConfig;

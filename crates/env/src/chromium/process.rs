@@ -21,20 +21,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use furrow_rollout::{PageClock, Size, Task};
-use rustix::process::{Pid, Signal, geteuid, kill_process_group};
+use rustix::process::{Pid, Signal, kill_process_group};
 use tokio::sync::{oneshot, watch};
 
+use super::error::{BrowserError, LOOKED_FOR};
 use super::libraries;
 use super::limits::{self, BrowserUsage};
+use super::user::{OwnerIds, as_user, owner};
 use crate::config::BrowserConfig;
-
-/// Paths where the program is searched if the job does not name it.
-pub const LOOKED_FOR: &[&str] = &[
-    "/usr/lib/chromium/chromium-headless-shell",
-    "/usr/lib/chromium-browser/headless_shell",
-    "/usr/lib/chromium/headless_shell",
-    "/opt/chromium/chrome-headless-shell",
-];
 
 /// A start takes 0.2 s; on a machine that starts a hundred contexts at once it took 3 s.
 const START_DEADLINE: Duration = Duration::from_secs(30);
@@ -50,100 +44,6 @@ const MESSAGES_MAX: usize = 40;
 
 /// Browsers started by this process in all its pools: no two share a profile.
 static STARTS: AtomicU64 = AtomicU64::new(0);
-
-/// Why a browser is not available.
-#[derive(Debug, thiserror::Error)]
-pub enum BrowserError {
-    /// No program was found.
-    #[error(
-        "env.browser: no Chromium headless shell found (looked for {LOOKED_FOR:?}); on Debian `apt-get install chromium-headless-shell`, elsewhere set env.browser to the program"
-    )]
-    NotFound,
-    /// The configured program cannot be started.
-    #[error("env.browser: {path} is {what}; name the program itself, such as {}", LOOKED_FOR[0])]
-    NoProgram {
-        path: PathBuf,
-        /// What the path is instead of a program.
-        what: &'static str,
-    },
-    /// Libraries or fonts of the job cannot be used.
-    #[error("{key}: {path} {what}")]
-    Given {
-        key: &'static str,
-        /// The folder or file.
-        path: PathBuf,
-        /// What is wrong with it, and what to do.
-        what: String,
-    },
-    /// Shared libraries of the program are missing.
-    #[error(
-        "the browser {path} needs shared libraries that are not found: {missing}; install them, or name the folder that holds them in env.browser_libraries ({message})"
-    )]
-    MissingLibraries {
-        path: PathBuf,
-        /// Names of the missing libraries.
-        missing: String,
-        message: String,
-    },
-    /// The machine refuses user namespaces, which the sandbox needs.
-    #[error(
-        "the browser {path} cannot make its sandbox: user namespaces are refused here; allow them, or set env.sandbox = false where the container is the sandbox ({messages})"
-    )]
-    Sandbox { path: PathBuf, messages: String },
-    /// The user to run as does not exist.
-    #[error(
-        "env.browser_user: there is no user {user:?} on this machine; name an ordinary user, such as \"nobody\""
-    )]
-    NoUser {
-        /// Name of the user.
-        user: String,
-    },
-    /// A directory or process could not be created.
-    #[error("cannot {what}")]
-    Io {
-        /// The operation that failed.
-        what: &'static str,
-        source: std::io::Error,
-    },
-    /// The browser ended or did not listen in time.
-    #[error("the browser {path} did not start: {messages}")]
-    Start { path: PathBuf, messages: String },
-    /// The browser's version is not supported.
-    #[error("env.browser: {found} is too old; Furrow needs Chromium {wanted} or newer")]
-    Version {
-        /// The version that it reports.
-        found: String,
-        /// Oldest supported major version.
-        wanted: u32,
-    },
-    /// The browser failed the self-test.
-    #[error("the browser failed its self-test: {what}")]
-    SelfTest {
-        /// The part of the test that failed.
-        what: String,
-    },
-    /// The protocol link broke.
-    #[error("the link to the browser broke: {what}")]
-    Link {
-        /// How the link broke.
-        what: String,
-    },
-}
-
-impl BrowserError {
-    /// Whether another attempt may succeed: all other errors need a person.
-    pub(super) fn is_transient(&self) -> bool {
-        // Browsers that are just ending may use up the namespaces.
-        matches!(
-            self,
-            Self::Io { .. }
-                | Self::Start { .. }
-                | Self::Sandbox { .. }
-                | Self::SelfTest { .. }
-                | Self::Link { .. }
-        )
-    }
-}
 
 /// The configuration that a browser is started with; a process serves one kind only, because
 /// neither part can be changed while it runs.
@@ -398,27 +298,9 @@ pub(super) async fn check_given(config: &BrowserConfig) -> Result<(), BrowserErr
     })?
 }
 
-/// User and group id that the browser runs as when the worker is root.
-pub(super) fn owner(config: &BrowserConfig) -> Result<Option<(u32, u32)>, BrowserError> {
-    if !geteuid().is_root() {
-        return Ok(None);
-    }
-    let passwd = fs::read_to_string("/etc/passwd")
-        .map_err(|source| BrowserError::Io { what: "read /etc/passwd", source })?;
-    let entry = passwd
-        .lines()
-        .map(|line| line.split(':').collect::<Vec<_>>())
-        .find(|fields| fields[0] == config.user);
-    let ids = entry.and_then(|fields| Some((fields.get(2)?.parse().ok()?, fields.get(3)?.parse().ok()?)));
-    match ids {
-        Some((0, _)) | None => Err(BrowserError::NoUser { user: config.user.clone() }),
-        ids => Ok(ids),
-    }
-}
-
 /// `<temp>/furrow-env-<pid>-<index>`: the name contains the owner's process id, so that
 /// `remove_stale_profiles` finds profiles without an owner.
-fn make_profile(index: u64, owner: Option<(u32, u32)>) -> Result<PathBuf, BrowserError> {
+fn make_profile(index: u64, owner: OwnerIds) -> Result<PathBuf, BrowserError> {
     let profile = std::env::temp_dir().join(format!("furrow-env-{}-{index}", std::process::id()));
     remove_profile(&profile);
     fs::create_dir(&profile)
@@ -442,22 +324,10 @@ fn remove_profile(profile: &Path) {
     }
 }
 
-/// A command that runs as the browser's user and dies with the thread that starts it; the caller
-/// adds the program and its arguments.
-pub(super) fn as_user(owner: Option<(u32, u32)>) -> Command {
-    let mut command = Command::new("setpriv");
-    command.arg("--pdeathsig=KILL");
-    if let Some((user, group)) = owner {
-        command.arg(format!("--reuid={user}")).arg(format!("--regid={group}")).arg("--clear-groups");
-    }
-    command.arg("--");
-    command
-}
-
 fn command(
     program: &Path,
     profile: &Path,
-    owner: Option<(u32, u32)>,
+    owner: OwnerIds,
     config: &BrowserConfig,
     kind: BrowserKind,
 ) -> Command {

@@ -7,15 +7,11 @@ use chromiumoxide::cdp::browser_protocol::page::{CreateIsolatedWorldParams, Fram
 use chromiumoxide::cdp::js_protocol::runtime::{EvaluateParams, ExecutionContextId};
 use serde_json::Value;
 
-use super::tab::BrowserTab;
+use super::tab::{BrowserTab, WORLD};
 use crate::environment::EnvironmentError;
 
 /// Largest accepted result: a probe returns a line, not a document.
 const RESULT_BYTES_MAX: usize = 256 << 10;
-
-/// Name of the isolated world in each document; the browser identifies it by this name and creates
-/// it once.
-pub(super) const WORLD: &str = "furrow";
 
 /// Evaluates an expression, waits for its promise, and returns its value.
 pub(super) async fn evaluate_in_page(

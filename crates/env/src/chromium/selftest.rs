@@ -8,8 +8,8 @@ use furrow_telemetry::ChromiumSelfTest;
 use serde_json::Value;
 use tokio::time::{Instant, timeout};
 
-use super::pool::RunningBrowser;
-use super::process::BrowserError;
+use super::browser::RunningBrowser;
+use super::error::BrowserError;
 use super::tab::BrowserTab;
 use super::{picture, script};
 use crate::config::BrowserConfig;

@@ -29,9 +29,12 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use super::link::{BrowserLink, protocol_error, within};
-use super::script::WORLD;
 use crate::config::{BrowserConfig, PageDeadlines};
 use crate::environment::EnvironmentError;
+
+/// Name of the isolated world in each document; the browser identifies it by this name and creates
+/// it once.
+pub(super) const WORLD: &str = "furrow";
 
 /// A rule that every element inherits and any page may override. A browser that does not know the
 /// property keeps blinking.

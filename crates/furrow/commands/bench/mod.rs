@@ -21,9 +21,10 @@ mod soak;
 mod swap;
 mod viewer;
 
-use clap::{Args, Subcommand};
+use clap::Subcommand;
 
 use crate::CommandFailure;
+use report::BenchArgs;
 
 #[derive(Debug, Subcommand)]
 pub enum BenchCommand {
@@ -51,17 +52,6 @@ pub enum BenchCommand {
     Records(records::RecordsArgs),
     /// Measure how long sessions that decode without pause stop while new weights are loaded
     Swap(swap::SwapArgs),
-}
-
-/// Options of every benchmark.
-#[derive(Debug, Args)]
-struct BenchArgs {
-    /// Measure although other work loads the machine; the results are then less reliable
-    #[arg(long)]
-    anyway: bool,
-    /// Print conditions, results and notes as one JSON object instead of a table
-    #[arg(long)]
-    json: bool,
 }
 
 pub fn run(command: &BenchCommand) -> Result<(), CommandFailure> {

@@ -5,10 +5,21 @@ use std::fs;
 use std::process::Command;
 use std::time::Duration;
 
+use clap::Args;
 use serde_json::{Value, json};
 
-use super::BenchArgs;
 use crate::{CommandFailure, output};
+
+/// Options of every benchmark.
+#[derive(Debug, Args)]
+pub(super) struct BenchArgs {
+    /// Measure although other work loads the machine; the results are then less reliable
+    #[arg(long)]
+    pub anyway: bool,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
 
 /// The report of a benchmark: conditions first, then results.
 pub struct BenchReport {

@@ -18,16 +18,16 @@ use half::bf16;
 use safetensors::Dtype;
 use serde_json::{Map, Value};
 
+use super::displayed::{NAME_CHARS_MAX, displayed_name};
+use super::error::CheckpointError;
 use super::header::TensorEntry;
 use super::layout::{LocatedTensor, TensorLayout, TensorPiece};
 use super::shards::{FileBytes, WeightFile};
-use super::update::UpdateError;
-use super::{Checkpoint, CheckpointError, NAME_CHARS_MAX, Tensor, displayed_name, names, tensor};
+use super::update::{ADAPTER_CONFIG, UpdateError};
+use super::{Checkpoint, Tensor, names, tensor};
 use crate::file;
 use crate::kernels::ThreadPool;
 
-/// Name of the configuration file that PEFT writes.
-pub const ADAPTER_CONFIG: &str = "adapter_config.json";
 /// Name of the weight file that PEFT writes.
 pub const ADAPTER_WEIGHTS: &str = "adapter_model.safetensors";
 /// Largest configuration that is read; PEFT's have a few kilobytes.

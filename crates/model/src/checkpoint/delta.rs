@@ -22,14 +22,13 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
+use super::displayed::{displayed_name, hex};
 use super::shards::{SHARDS_MAX, WeightFile, WeightFiles, is_plain};
-use super::update::UpdateError;
-use super::{Checkpoint, displayed_name, hex, layout};
+use super::update::{DELTA_MANIFEST, UpdateError};
+use super::{Checkpoint, layout};
 use crate::file::{self, FileError};
 use crate::kernels::ThreadPool;
 
-/// Name of the manifest.
-pub const DELTA_MANIFEST: &str = "delta.json";
 /// Largest manifest that is read: 4,096 files x 150 bytes = 0.6 MB.
 const MANIFEST_BYTES_MAX: u64 = 1 << 20;
 /// The only format version so far.

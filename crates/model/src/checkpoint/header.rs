@@ -13,7 +13,7 @@ use serde::de::{
     Deserialize, Deserializer, Error as _, IgnoredAny, IntoDeserializer, MapAccess, Visitor, value,
 };
 
-use super::displayed_name;
+use super::displayed::displayed_name;
 
 /// Longest header that is read: 6,000 tensors x 150 bytes = 0.9 MB.
 pub const HEADER_MAX: u64 = 16 << 20;

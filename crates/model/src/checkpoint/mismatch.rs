@@ -5,7 +5,7 @@ use std::fmt;
 
 use safetensors::Dtype;
 
-use super::displayed_name;
+use super::displayed::displayed_name;
 use super::shards::{INDEX, WeightFiles};
 
 /// Mismatches that one message lists.

@@ -8,8 +8,9 @@ use std::path::{Component, Path, PathBuf};
 
 use memmap2::Mmap;
 
+use super::displayed::displayed_name;
 use super::header::{self, HeaderError, TensorEntry};
-use super::{displayed_name, map};
+use super::map;
 use crate::file::{self, FileError};
 
 /// Name of the weight file of a checkpoint that is not sharded.

@@ -5,7 +5,8 @@ use std::borrow::Cow;
 use safetensors::Dtype;
 use sha2::{Digest, Sha256};
 
-use super::CheckpointError;
+use super::displayed::{displayed_name, hex};
+use super::error::CheckpointError;
 use crate::kernels::PackedMatrix;
 use crate::weights::StoredValues;
 
@@ -58,7 +59,7 @@ impl<'a> Tensor<'a> {
     /// The error that names a value of this tensor that is not finite or leads to one.
     pub(crate) fn not_finite(&self, index: usize, value: f32) -> CheckpointError {
         let [file, name] = self.pieces.first().map_or([""; 2], |piece| [piece.file, piece.name]);
-        CheckpointError::NotFinite { file: file.into(), name: super::displayed_name(name), index, value }
+        CheckpointError::NotFinite { file: file.into(), name: displayed_name(name), index, value }
     }
 
     /// Type, shape and hash of its bytes: `BF16 512x72 {SHA-256}`.
@@ -67,7 +68,7 @@ impl<'a> Tensor<'a> {
         types.dedup();
         let shape: Vec<String> = self.shape.iter().map(usize::to_string).collect();
         let hash = self.pieces.iter().fold(Sha256::new(), |hash, piece| hash.chain_update(piece.bytes));
-        format!("{} {} {}", types.join("+"), shape.join("x"), super::hex(&hash.finalize()))
+        format!("{} {} {}", types.join("+"), shape.join("x"), hex(&hash.finalize()))
     }
 
     /// Joins tensors of one width by row.
@@ -155,7 +156,7 @@ impl TensorRows<'_> {
         let Some(index) = found else { return Ok(()) };
         Err(CheckpointError::NotFinite {
             file: self.file.into(),
-            name: super::displayed_name(self.name),
+            name: displayed_name(self.name),
             index,
             value: self.to_f32()[index],
         })

@@ -4,10 +4,18 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
+use super::Checkpoint;
+use super::displayed::displayed_name;
+use super::error::CheckpointError;
 use super::layout::TensorLayout;
+use super::mismatch::TensorMismatches;
 use super::shards::{ShardError, WeightFile};
-use super::{ADAPTER_CONFIG, Checkpoint, CheckpointError, DELTA_MANIFEST, TensorMismatches, displayed_name};
 use crate::file::FileError;
+
+/// Name of the configuration file that PEFT writes.
+pub const ADAPTER_CONFIG: &str = "adapter_config.json";
+/// Name of the manifest.
+pub const DELTA_MANIFEST: &str = "delta.json";
 
 /// What a directory of weights holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

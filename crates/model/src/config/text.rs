@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::fields::ConfigSection;
 use super::json::number;
-use super::{AttentionConfig, LayerKind, MoeConfig, SsmConfig, TextConfig};
+use super::shapes::{AttentionConfig, LayerKind, MoeConfig, SsmConfig, TextConfig};
 
 /// Most layers. The largest published model of the family has 118.
 const LAYERS_MAX: usize = 1024;

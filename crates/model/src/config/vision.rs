@@ -3,8 +3,8 @@
 
 use serde_json::json;
 
-use super::VisionConfig;
 use super::fields::ConfigSection;
+use super::shapes::VisionConfig;
 use super::text::WIDTH_MAX;
 
 /// Width, blocks, heads and MLP width of each RADIO backbone.

@@ -5,7 +5,7 @@
 //! A page is contiguous too: for each attention layer and KV head keys `[head size, 64]` and values
 //! `[64, head size]`.
 
-use super::CpuOpenError;
+use super::error::CpuOpenError;
 use super::values::FloatBuffer;
 use crate::backend::{BackendCapacity, HostState, Page, Slot};
 use crate::config::{LayerKind, TextConfig};

@@ -1,6 +1,6 @@
 //! Rows that replace embeddings: encoded tiles, stored until they are released.
 
-use super::CpuOpenError;
+use super::error::CpuOpenError;
 use crate::backend::{BackendError, TileFeature};
 
 #[derive(Debug)]

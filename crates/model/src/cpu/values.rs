@@ -4,7 +4,7 @@
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 
-use super::CpuOpenError;
+use super::error::CpuOpenError;
 use crate::kernels::AlignedBuffer;
 
 pub(super) struct FloatBuffer(AlignedBuffer);

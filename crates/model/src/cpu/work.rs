@@ -1,7 +1,7 @@
 //! The workspace of a batch, allocated once for the largest one.
 
-use super::CpuOpenError;
 use super::batch::SpanRows;
+use super::error::CpuOpenError;
 use super::values::FloatBuffer;
 use crate::backend::BackendCapacity;
 use crate::config::{AttentionConfig, LayerKind, TextConfig};

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use rustix::fs::statvfs;
 
-use super::InitError;
+use super::error::InitError;
 
 /// Bytes of a vocabulary's entry in `tokenizer.json`: 58,605 for 1,024 entries, doubled for longer
 /// entries.
@@ -17,15 +17,6 @@ const SMALL_FILES_BYTES: u64 = 1 << 20;
 /// for 131,072.
 pub(super) fn other_files(vocabulary: usize) -> u64 {
     vocabulary as u64 * ENTRY_BYTES + SMALL_FILES_BYTES
-}
-
-/// Bytes in a readable unit.
-pub(super) fn size(bytes: u64) -> String {
-    if bytes < 1_000_000_000 {
-        format!("{:.1} MB", bytes as f64 / 1e6)
-    } else {
-        format!("{:.2} GB", bytes as f64 / 1e9)
-    }
 }
 
 /// A file of the finished checkpoint.

@@ -4,7 +4,7 @@ use std::str::FromStr;
 
 use serde_json::{Value, json};
 
-use super::StoredType;
+use super::stored_type::StoredType;
 use super::vocabulary::{BOS, IMAGE, STOP};
 
 /// Size of a checkpoint.

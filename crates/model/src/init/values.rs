@@ -10,7 +10,7 @@ use rand::rngs::ChaCha12Rng;
 use rand::{Rng, SeedableRng};
 use sha2::{Digest, Sha256};
 
-use super::StoredType;
+use super::stored_type::StoredType;
 use super::tensors::{TensorSpec, ValueDistribution};
 
 /// Standard deviation of the sum of four uniform numbers in 0..65536: sqrt(4 (65536^2 - 1) / 12).

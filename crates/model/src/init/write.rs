@@ -16,8 +16,10 @@ use std::thread::{available_parallelism, scope};
 
 use serde_json::{Map, json};
 
+use super::error::InitError;
+use super::spec::{InitSpec, ProgressFn};
 use super::tensors::TensorSpec;
-use super::{InitError, InitSpec, ProgressFn, disk, values};
+use super::{disk, values};
 
 /// Values of one part of a tensor: 8 MB in bfloat16, so that a file of 5 GB has six hundred parts
 /// to distribute.

@@ -13,20 +13,7 @@
 //!
 //! Outputs and inputs that pad the shape are zeros and never reach a result.
 
-use super::ThreadPool;
 use super::buffer::AlignedBuffer;
-use super::product::{self, ProductKernel};
-
-/// Precision of a product.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub enum ProductPrecision {
-    /// Inputs unchanged, weights widened: float32 throughout.
-    #[default]
-    Float32,
-    /// Inputs rounded to bfloat16, only for bfloat16 weights; sums in float32. Products with
-    /// float32 weights stay in float32.
-    Bfloat16,
-}
 
 /// `[out, in]`, applied as `W x`.
 pub struct PackedMatrix {
@@ -88,33 +75,6 @@ impl PackedMatrix {
     /// Bytes that it takes in memory, and that a product with few rows moves.
     pub fn bytes(&self) -> usize {
         self.packed.len() * 4
-    }
-
-    /// `y[m, out] = x[m, in] W^T` for any number of rows m. In float32 each element is
-    /// `fma(w[k], x[k], … fma(w[1], x[1], fma(w[0], x[0], 0)))`; in bfloat16 the order depends only
-    /// on the machine.
-    pub fn product(&self, team: &ThreadPool, compute: ProductPrecision, x: &[f32], y: &mut [f32]) {
-        self.product_by(ProductKernel::best(self.stored, compute), team, x, y);
-    }
-
-    /// The product with a given kernel.
-    pub(super) fn product_by(&self, kernel: ProductKernel, team: &ThreadPool, x: &[f32], y: &mut [f32]) {
-        let rows = y.len() / self.out.max(1);
-        assert_eq!(
-            y.len(),
-            rows * self.out,
-            "outputs of {rows} rows by a matrix of {} x {}",
-            self.out,
-            self.input
-        );
-        assert_eq!(
-            x.len(),
-            rows * self.input,
-            "inputs of {rows} rows by a matrix of {} x {}",
-            self.out,
-            self.input
-        );
-        product::product(self, kernel, team, x, y);
     }
 
     /// Length of one panel in 32-bit values.

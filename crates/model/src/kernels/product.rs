@@ -26,6 +26,7 @@ pub(super) use each;
 
 #[cfg(target_arch = "x86_64")]
 mod amx;
+mod grid;
 mod inputs;
 mod schemes;
 #[cfg(test)]
@@ -35,16 +36,28 @@ mod tile;
 use std::cell::Cell;
 
 use super::isa::{InstructionSet, VectorOp};
-use super::matrix::{PANEL, PackedFormat, PackedMatrix, ProductPrecision};
+use super::matrix::{PANEL, PackedFormat, PackedMatrix};
 use super::vector::{LANES, Vector};
 use super::{ThreadPool, buffer::AlignedBuffer};
+use grid::{DEPTH, TaskGrid, share};
 use inputs::InputRows;
 use schemes::{Float32Scheme, StepScheme, WidenedScheme};
 use tile::RegisterBlock;
 
+/// Precision of a product.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum ProductPrecision {
+    /// Inputs unchanged, weights widened: float32 throughout.
+    #[default]
+    Float32,
+    /// Inputs rounded to bfloat16, only for bfloat16 weights; sums in float32. Products with
+    /// float32 weights stay in float32.
+    Bfloat16,
+}
+
 /// The code that computes a product. All kernels of one order give the same bits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum ProductKernel {
+enum ProductKernel {
     /// The chain of fused multiply-adds over unchanged inputs.
     Chain(InstructionSet),
     /// The same chain over inputs rounded to bfloat16.
@@ -57,7 +70,7 @@ pub(super) enum ProductKernel {
 impl ProductKernel {
     /// The kernel that this machine uses for such a product. It depends on nothing else, neither
     /// the shape nor the number of rows.
-    pub(super) fn best(stored: PackedFormat, compute: ProductPrecision) -> Self {
+    fn best(stored: PackedFormat, compute: ProductPrecision) -> Self {
         match (stored, compute) {
             #[cfg(target_arch = "x86_64")]
             (PackedFormat::Bfloat16, ProductPrecision::Bfloat16) if amx::is_here() => Self::Tiles,
@@ -77,13 +90,34 @@ impl ProductKernel {
     }
 }
 
-/// Steps of a piece of a panel: 256 x 32 x 4 B = 32 KiB, two thirds of a first-level cache; 12 rows
-/// of inputs take another quarter.
-const DEPTH: usize = 256;
+impl PackedMatrix {
+    /// `y[m, out] = x[m, in] W^T` for any number of rows m. In float32 each element is
+    /// `fma(w[k], x[k], … fma(w[1], x[1], fma(w[0], x[0], 0)))`; in bfloat16 the order depends only
+    /// on the machine.
+    pub fn product(&self, team: &ThreadPool, compute: ProductPrecision, x: &[f32], y: &mut [f32]) {
+        self.product_by(ProductKernel::best(self.stored, compute), team, x, y);
+    }
 
-/// Rows that share a piece of a panel: their inputs of DEPTH steps, 192 KiB, stay in the
-/// second-level cache.
-const GROUP: usize = 192;
+    /// The product with a given kernel.
+    fn product_by(&self, kernel: ProductKernel, team: &ThreadPool, x: &[f32], y: &mut [f32]) {
+        let rows = y.len() / self.out.max(1);
+        assert_eq!(
+            y.len(),
+            rows * self.out,
+            "outputs of {rows} rows by a matrix of {} x {}",
+            self.out,
+            self.input
+        );
+        assert_eq!(
+            x.len(),
+            rows * self.input,
+            "inputs of {rows} rows by a matrix of {} x {}",
+            self.out,
+            self.input
+        );
+        product(self, kernel, team, x, y);
+    }
+}
 
 thread_local! {
     /// Buffer for a caller's rearranged inputs. It is kept, so that a decode step allocates
@@ -92,13 +126,7 @@ thread_local! {
 }
 
 /// `y[m, out] = x[m, in] W^T`; the caller has checked the shapes.
-pub(super) fn product(
-    matrix: &PackedMatrix,
-    kernel: ProductKernel,
-    team: &ThreadPool,
-    x: &[f32],
-    y: &mut [f32],
-) {
+fn product(matrix: &PackedMatrix, kernel: ProductKernel, team: &ThreadPool, x: &[f32], y: &mut [f32]) {
     if y.is_empty() {
         return;
     }
@@ -112,7 +140,8 @@ pub(super) fn product(
         return SCRATCH.set(scratch);
     }
     let rows = y.len() / matrix.out;
-    let inputs = InputRows::prepare(kernel, matrix, team, x, rows, &mut scratch);
+    let rounded = matches!(kernel, ProductKernel::RoundedChain(_));
+    let inputs = InputRows::prepare(kernel.isa(), rounded, matrix, team, x, rows, &mut scratch);
     let cut = TaskGrid::new(matrix, rows, team.threads());
     let output = ProductOutput { start: y.as_mut_ptr(), matrix, inputs };
     team.tasks(cut.groups * cut.strips, |task| {
@@ -123,29 +152,6 @@ pub(super) fn product(
         kernel.isa().run(PanelStrip { output: &output, rows, panels });
     });
     SCRATCH.set(scratch);
-}
-
-/// How a product is divided into tasks: groups of rows by strips of panels.
-struct TaskGrid {
-    groups: usize,
-    strips: usize,
-}
-
-impl TaskGrid {
-    /// Four tasks a thread balance threads of different speed. There are more only if a strip would
-    /// exceed 16 panels, whose sums (192 x 512 x 4 B = 384 KiB) stay in the second-level cache.
-    fn new(matrix: &PackedMatrix, rows: usize, threads: usize) -> Self {
-        let panels = matrix.out.div_ceil(PANEL);
-        let groups = rows.div_ceil(GROUP);
-        let wanted = if threads == 1 { 1 } else { (4 * threads).div_ceil(groups) };
-        let strips = wanted.max(panels.div_ceil(16)).min(panels);
-        Self { groups, strips }
-    }
-}
-
-/// The `index`th of `shares` nearly equal parts of 0..total.
-fn share(total: usize, shares: usize, index: usize) -> std::ops::Range<usize> {
-    total * index / shares..total * (index + 1) / shares
 }
 
 /// Destination of a product. Threads write disjoint parts of it.

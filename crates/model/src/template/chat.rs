@@ -5,8 +5,8 @@
 //! its image. One text followed by one image therefore gives exactly the ids of `first_turn` and
 //! `later_turn`.
 
-use super::ChatTemplate;
-use super::layout::{LayoutChunk, TemplateField, TurnLayout};
+use super::layout::{ImageMarkIds, LayoutChunk, TemplateField, TurnLayout};
+use crate::tokenizer::Tokenizer;
 
 /// Fixed parts of a chat.
 #[derive(Debug, Clone)]
@@ -55,6 +55,25 @@ impl ChatLayout {
             later: ContentFrame::of(later.chunks(), TemplateField::Outcome)?,
         })
     }
+
+    /// The beginning of a chat, up to where the reply begins.
+    pub fn render_first(
+        &self,
+        mut writer: ChatWriter<'_>,
+        instructions: &str,
+        content: &[ChatContent<'_>],
+    ) -> RenderedChat {
+        writer.fixed(&self.open);
+        writer.text.push_str(instructions);
+        writer.content(&self.first, content);
+        writer.rendered
+    }
+
+    /// Text after a reply and its stop id, up to where the next reply begins.
+    pub fn render_later(&self, mut writer: ChatWriter<'_>, content: &[ChatContent<'_>]) -> RenderedChat {
+        writer.content(&self.later, content);
+        writer.rendered
+    }
 }
 
 impl ContentFrame {
@@ -73,42 +92,18 @@ impl ContentFrame {
     }
 }
 
-impl ChatTemplate {
-    /// Whether chats can be rendered: whether the layout of the first turn has its instructions
-    /// first.
-    pub fn has_chat(&self) -> bool {
-        self.chat.is_some()
-    }
-
-    /// The beginning of a chat, up to where the reply begins; empty for layouts without that form.
-    pub fn render_first(&self, instructions: &str, content: &[ChatContent<'_>]) -> RenderedChat {
-        let Some(chat) = &self.chat else { return RenderedChat::default() };
-        let mut writer = ChatWriter::new(self);
-        writer.fixed(&chat.open);
-        writer.text.push_str(instructions);
-        writer.content(&chat.first, content);
-        writer.rendered
-    }
-
-    /// Text after a reply and its stop id, up to where the next reply begins.
-    pub fn render_later(&self, content: &[ChatContent<'_>]) -> RenderedChat {
-        let Some(chat) = &self.chat else { return RenderedChat::default() };
-        let mut writer = ChatWriter::new(self);
-        writer.content(&chat.later, content);
-        writer.rendered
-    }
-}
-
 /// Collects text up to the next mark or image and encodes it in one call.
-struct ChatWriter<'a> {
-    template: &'a ChatTemplate,
+pub(super) struct ChatWriter<'a> {
+    tokenizer: &'a Tokenizer,
+    /// `None` for a model that reads text only.
+    image: Option<ImageMarkIds>,
     text: String,
     rendered: RenderedChat,
 }
 
 impl<'a> ChatWriter<'a> {
-    fn new(template: &'a ChatTemplate) -> Self {
-        Self { template, text: String::new(), rendered: RenderedChat::default() }
+    pub fn new(tokenizer: &'a Tokenizer, image: Option<ImageMarkIds>) -> Self {
+        Self { tokenizer, image, text: String::new(), rendered: RenderedChat::default() }
     }
 
     fn content(&mut self, frame: &ContentFrame, content: &[ChatContent<'_>]) {
@@ -142,12 +137,12 @@ impl<'a> ChatWriter<'a> {
     fn image(&mut self, rows: usize) {
         self.encode();
         self.rendered.images.push(self.rendered.ids.len() as u32 + 1);
-        self.rendered.ids.extend(self.template.image(rows).unwrap_or_default());
+        self.rendered.ids.extend(self.image.map(|marks| marks.around(rows)).unwrap_or_default());
     }
 
     fn encode(&mut self) {
         if !self.text.is_empty() {
-            self.rendered.ids.extend(self.template.tokenizer.encode(&std::mem::take(&mut self.text)));
+            self.rendered.ids.extend(self.tokenizer.encode(&std::mem::take(&mut self.text)));
         }
     }
 }

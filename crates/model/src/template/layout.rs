@@ -47,6 +47,22 @@ pub(super) enum LayoutChunk {
     Mark(u32),
 }
 
+/// Ids around an image, and of each of its rows.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct ImageMarkIds {
+    pub open: u32,
+    pub row: u32,
+    pub close: u32,
+}
+
+impl ImageMarkIds {
+    /// An image of this many rows between its marks.
+    pub fn around(self, rows: usize) -> Vec<u32> {
+        let rows = std::iter::repeat_n(self.row, rows);
+        std::iter::once(self.open).chain(rows).chain([self.close]).collect()
+    }
+}
+
 impl TurnLayout {
     /// Reads a layout that must have each of these fields once and no other.
     pub(super) fn check(

@@ -1,5 +1,6 @@
 //! Attention inside tiles. Every head of every tile is a separate task; tiles never see each other.
 
+use super::space::resized;
 use crate::kernels::ThreadPool;
 use crate::kernels::vision_attention::VisionHead;
 
@@ -28,7 +29,7 @@ pub(super) fn run(
     // A task's piece holds its result and its scratch: for a published tile 0.3 + 0.8 MB, which
     // fits a second-level cache.
     let piece = tokens * size + VisionHead::work_len(tokens, size);
-    let work = super::tower::resized(work, tiles * heads * piece);
+    let work = resized(work, tiles * heads * piece);
     team.pieces(work, piece, |task, piece| {
         let rows = &qkv[task / heads * tokens * 3 * hidden..][..tokens * 3 * hidden];
         let (mixed, scratch) = piece.split_at_mut(tokens * size);

@@ -1,7 +1,7 @@
 //! Encodes tiles into rows of the language model.
 
+use super::space::TowerSpace;
 use super::tiles::ImageTile;
-use super::tower::TowerSpace;
 use crate::config::VisionConfig;
 use crate::layers::ComputeContext;
 use crate::weights::VisionWeights;

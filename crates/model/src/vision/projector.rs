@@ -1,7 +1,7 @@
 //! From tower features to rows of the language model: pixel shuffle, RMSNorm, squared-ReLU MLP.
 
 use super::encode::{EncoderStage, StageTrace, VisionEncoder};
-use super::tower::{TowerSpace, resized};
+use super::space::{TowerSpace, resized};
 use crate::layers::{mlp, norm};
 
 /// Epsilon of the projector's norm.

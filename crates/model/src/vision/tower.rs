@@ -5,6 +5,7 @@
 //! float32 weights read once for a group of tiles: arithmetic is the limit, not memory.
 
 use super::encode::{EncoderStage, StageTrace, VisionEncoder};
+use super::space::{TowerSpace, resized};
 use super::tiles::ImageTile;
 use super::{attention, positions};
 use crate::kernels::tower::{bias_gelu, layer_norm};
@@ -12,22 +13,6 @@ use crate::weights::{BiasedMatrix, LayerNormWeights, VisionBlock};
 
 /// Epsilon of both LayerNorms of a block.
 const EPSILON: f32 = 1e-6;
-
-/// Scratch memory of the tower. It is kept between calls, so nothing is allocated once it has
-/// grown.
-#[derive(Debug, Default)]
-pub(super) struct TowerSpace {
-    /// Positions of the patches of a tile, `[patches, hidden]`.
-    positions: Vec<f32>,
-    /// The residual stream, `[tiles, prefix + patches, hidden]`.
-    pub hidden: Vec<f32>,
-    /// Rows of that shape, inputs and outputs of products.
-    pub narrow: Vec<f32>,
-    /// Rows of q, k and v, of the MLP's width, or of patches.
-    pub wide: Vec<f32>,
-    /// Scratch of the attention heads.
-    heads: Vec<f32>,
-}
 
 impl VisionEncoder<'_> {
     /// Tokens of a tile in the tower.
@@ -118,14 +103,6 @@ impl VisionEncoder<'_> {
             add(hidden, &out[row * width..][..width]);
         });
     }
-}
-
-/// Resizes a buffer to this length. It holds the previous contents or zero.
-pub(super) fn resized(buffer: &mut Vec<f32>, len: usize) -> &mut [f32] {
-    if buffer.len() < len {
-        buffer.resize(len, 0.0);
-    }
-    &mut buffer[..len]
 }
 
 fn add(values: &mut [f32], more: &[f32]) {

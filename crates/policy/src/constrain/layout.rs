@@ -6,7 +6,9 @@ use std::collections::{BTreeMap, HashMap};
 use furrow_rollout::Grammar;
 
 use super::automaton::{Automaton, JoinFailure, NodeId};
-use super::{ConstraintError, ConstraintRules, TextCaps, TokenLexicon};
+use super::error::ConstraintError;
+use super::lexicon::TokenLexicon;
+use super::rules::{ConstraintRules, TextCaps};
 use crate::grammar::{self, ActionField, ActionShape, FieldKind, ReplyFrame};
 
 /// An element of a reply.

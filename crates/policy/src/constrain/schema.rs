@@ -11,8 +11,9 @@ use std::collections::HashSet;
 use serde_json::{Map, Value};
 
 use super::automaton::NodeId;
+use super::error::ConstraintError;
 use super::layout::AutomatonBuilder;
-use super::{ConstraintError, TokenLexicon};
+use super::lexicon::TokenLexicon;
 
 /// A supported schema; only `check` and `any_object` create one.
 #[derive(Debug, Clone, PartialEq)]

@@ -8,7 +8,7 @@
 
 use furrow_model::sample::AllowedTokens;
 
-use super::TokenLexicon;
+use super::lexicon::TokenLexicon;
 
 /// The open part of the bytes so far. The UTF-8 states are those of table 3-7 of the Unicode
 /// standard.

@@ -9,9 +9,11 @@
 use furrow_rollout::{Action, PagePoint, PointerButton, ScrollDirection, Size};
 use serde_json::{Value, json};
 
-use super::shape::{ActionField, ActionFields, ActionShape, FieldKind, field, listed, read_call};
+use super::dialect::{GrammarDialect, NOTCH_PIXELS, ReplyRemarks, distance, unsupported_action};
+use super::shape::{
+    ActionField, ActionFields, ActionShape, FieldKind, ParsedCall, cut, field, listed, read_call,
+};
 use super::space::CoordinateSpace;
-use super::{GrammarDialect, NOTCH_PIXELS, ParsedCall, ReplyRemarks, cut, distance, unsupported_action};
 
 pub(super) const COMPUTER: GrammarDialect = GrammarDialect {
     name: "anthropic_computer",

@@ -8,12 +8,14 @@
 use furrow_rollout::{Action, ExtraAction, PagePoint, PointerButton, ScrollDirection, Size};
 use serde_json::{Map, Value, json};
 
-use super::shape::{ActionField, ActionFields, ActionShape, FieldKind, field, listed, read_call};
-use super::space::CoordinateSpace;
-use super::{
-    GrammarDialect, HOLO_NAVIGATION, ParsedCall, ReplyFrame, ReplyRemarks, ViewedPage, cut,
-    unsupported_action,
+use super::dialect::{GrammarDialect, ReplyFrame, ReplyRemarks, ViewedPage, unsupported_action};
+use super::shape::{
+    ActionField, ActionFields, ActionShape, FieldKind, ParsedCall, cut, field, listed, read_call,
 };
+use super::space::CoordinateSpace;
+
+/// The Holo navigation object with coordinates 0 to 1000 of the image as sent.
+pub const HOLO_NAVIGATION: &str = "holo_navigation";
 
 pub(super) const NAVIGATION: GrammarDialect = GrammarDialect {
     name: HOLO_NAVIGATION,

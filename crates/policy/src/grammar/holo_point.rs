@@ -8,9 +8,9 @@
 use furrow_rollout::{Action, PointerButton, Size};
 use serde_json::{Map, Value, json};
 
-use super::shape::{ActionShape, FieldKind, field};
+use super::dialect::{GrammarDialect, unsupported_action};
+use super::shape::{ActionShape, FieldKind, ParsedCall, cut, field};
 use super::space::CoordinateSpace;
-use super::{GrammarDialect, ParsedCall, cut, unsupported_action};
 
 pub(super) const CLICK_CALL: GrammarDialect = GrammarDialect {
     name: "holo_click",

@@ -8,12 +8,12 @@
 use furrow_rollout::{Action, PointerButton, ScrollDirection};
 use serde_json::{Value, json};
 
-use super::holo::{ImageSpace, call, web_address};
-use super::shape::{ActionField, ActionFields, ActionShape, FieldKind, field, listed, read_call};
-use super::space::CoordinateSpace;
-use super::{
-    GrammarDialect, NOTCH_PIXELS, ParsedCall, ReplyFrame, ReplyRemarks, ViewedPage, unsupported_action,
+use super::dialect::{
+    GrammarDialect, NOTCH_PIXELS, ReplyFrame, ReplyRemarks, ViewedPage, unsupported_action,
 };
+use super::holo::{ImageSpace, call, web_address};
+use super::shape::{ActionField, ActionFields, ActionShape, FieldKind, ParsedCall, field, listed, read_call};
+use super::space::CoordinateSpace;
 
 pub(super) const STEP: GrammarDialect = GrammarDialect {
     name: "holo_step",

@@ -10,12 +10,10 @@ use furrow_rollout::{
 };
 use serde_json::{Value, json};
 
+use super::dialect::{GrammarDialect, NOTCH_PIXELS, ReplyRemarks, ViewedPage, distance, unsupported_action};
 use super::holo::web_address;
-use super::shape::{ActionField, ActionFields, ActionShape, FieldKind, field, listed, read_call};
+use super::shape::{ActionField, ActionFields, ActionShape, FieldKind, ParsedCall, field, listed, read_call};
 use super::space::CoordinateSpace;
-use super::{
-    GrammarDialect, NOTCH_PIXELS, ParsedCall, ReplyRemarks, ViewedPage, distance, unsupported_action,
-};
 
 pub(super) const TOOLS: GrammarDialect = GrammarDialect {
     name: "nemotron_tools",

@@ -8,10 +8,10 @@
 use furrow_rollout::{Action, PagePoint, PointerButton, ScrollDirection, Size};
 use serde_json::{Map, Value, json};
 
+use super::dialect::{GrammarDialect, distance, unsupported_action};
 use super::holo::web_address;
-use super::shape::{ActionFields, ActionShape, FieldKind, field, listed, read_call};
+use super::shape::{ActionFields, ActionShape, FieldKind, ParsedCall, cut, field, listed, read_call};
 use super::space::CoordinateSpace;
-use super::{GrammarDialect, ParsedCall, cut, distance, unsupported_action};
 
 pub(super) const COMPUTER: GrammarDialect = GrammarDialect {
     name: "openai_computer",

@@ -3,8 +3,6 @@
 
 use serde_json::{Map, Value};
 
-use super::{ParsedCall, cut};
-
 /// One action of a grammar.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ActionShape {
@@ -249,4 +247,17 @@ impl ActionFields {
 /// A value in an error, shortened.
 fn shorten(value: &Value) -> String {
     value.to_string().chars().take(60).collect()
+}
+
+/// The name and arguments of a reply's action, as far as they could be parsed.
+#[derive(Debug, Default)]
+pub(super) struct ParsedCall {
+    pub name: String,
+    /// Its fields as written, a JSON object.
+    pub args_json: Option<String>,
+}
+
+/// Shortens a text for an error.
+pub(super) fn cut(text: &str) -> String {
+    text.chars().take(60).collect()
 }

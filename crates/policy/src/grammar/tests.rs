@@ -1,6 +1,6 @@
 //! Tests for all grammars. Each grammar's file has a table of its own replies.
 
-use furrow_rollout::{PagePoint, Size};
+use furrow_rollout::{ExtraAction, Mark, PagePoint, ScrollDirection, Size};
 use furrow_testkit::generators;
 use proptest::prelude::*;
 

@@ -10,8 +10,9 @@ use std::collections::BTreeMap;
 use furrow_rollout::{Action, PagePoint, PointerButton, ScrollDirection, Size};
 use serde_json::json;
 
+use super::dialect::{GrammarDialect, ReplyRemarks, unsupported_action};
+use super::shape::{ParsedCall, cut};
 use super::space::CoordinateSpace;
-use super::{GrammarDialect, ParsedCall, ReplyRemarks, cut, unsupported_action};
 
 pub(super) const THOUSANDTHS: GrammarDialect = GrammarDialect {
     name: "ui_tars",

@@ -8,7 +8,8 @@
 use furrow_rollout::{Action, Mark, PagePoint, PointerButton, ScrollDirection};
 use serde_json::json;
 
-use super::{GrammarDialect, ParsedCall, ReplyRemarks, ViewedPage, cut, unsupported_action};
+use super::dialect::{GrammarDialect, ReplyRemarks, ViewedPage, unsupported_action};
+use super::shape::{ParsedCall, cut};
 
 pub(super) const MARKS: GrammarDialect = GrammarDialect {
     name: "web_voyager",

@@ -5,15 +5,10 @@
 //! log-probs by prefill, so the difference between the two is an error of every importance ratio.
 //! An audit runs the earlier steps in a session of its own, whose state decoding never wrote.
 
-use std::sync::Arc;
-
 use furrow_rollout::{PolicyVersion, RescoredToken, TokenTrace, Trace};
 use furrow_telemetry::LogprobsRecomputed;
-use furrow_wire::{PastStep, SessionOpening};
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, SemaphorePermit};
 
-use super::ModelShared;
-use crate::policy::{PolicyError, Session};
 use crate::response::RandomStream;
 
 /// Which share of the tokens is scored again.
@@ -24,39 +19,26 @@ pub(super) struct DriftAudit {
     permit: Semaphore,
 }
 
+/// A step whose audit runs. Other steps are not audited until it is dropped.
+pub(super) struct AuditedStep<'a> {
+    indices: Vec<usize>,
+    version: PolicyVersion,
+    _permit: SemaphorePermit<'a>,
+}
+
 impl DriftAudit {
     /// `None` for a share of 0.
     pub fn of(share: f64) -> Option<Self> {
         (share > 0.0).then(|| Self { share, permit: Semaphore::new(1) })
     }
 
-    /// Scores some tokens of the last step and adds the results to its trace. A failure is logged
-    /// and leaves the step as it is.
-    pub async fn audit_step(
-        &self,
-        shared: &Arc<ModelShared>,
-        (opening, stream): (&SessionOpening, &RandomStream),
-        past: &[PastStep],
-        trace: &mut Trace,
-    ) {
-        let Some((last, before)) = past.split_last() else { return };
-        let Some(indices) = trace.tokens.as_ref().map(|tokens| self.choose(tokens, stream, last.step)) else {
-            return;
-        };
-        let Some(version) = only_version(trace).filter(|_| !indices.is_empty()) else { return };
-        let Ok(_permit) = self.permit.try_acquire() else { return };
-        let logprobs = match score(shared, opening, before, last, &indices).await {
-            Ok(logprobs) => logprobs,
-            Err(why) => return tracing::warn!(%why, step = last.step, "a step could not be scored again"),
-        };
-        if shared.current_weights().version != version {
-            return; // newer weights came in between
-        }
-        let scored = indices.iter().zip(logprobs);
-        trace.rescored =
-            scored.map(|(index, logprob)| RescoredToken { token: *index as u32, logprob }).collect();
-        let gaps: Vec<f64> = trace.prefill_gaps().collect();
-        LogprobsRecomputed { gaps: &gaps }.emit();
+    /// Chooses tokens of a step for an audit. `None` if it is not audited: no token was chosen, two
+    /// versions made it, or another audit runs.
+    pub fn begin(&self, stream: &RandomStream, step: u32, trace: &Trace) -> Option<AuditedStep<'_>> {
+        let indices = self.choose(trace.tokens.as_ref()?, stream, step);
+        let version = only_version(trace).filter(|_| !indices.is_empty())?;
+        let permit = self.permit.try_acquire().ok()?;
+        Some(AuditedStep { indices, version, _permit: permit })
     }
 
     /// Chooses each sampled token with the probability of the share. The random numbers come from a
@@ -71,6 +53,27 @@ impl DriftAudit {
     }
 }
 
+impl AuditedStep<'_> {
+    /// The chosen tokens, as indices into the response.
+    pub fn indices(&self) -> &[usize] {
+        &self.indices
+    }
+
+    /// Adds the log-probs of the chosen tokens to the trace, unless newer weights than the step's
+    /// are in use.
+    pub fn record(self, logprobs: &[f32], current: PolicyVersion, trace: &mut Trace) {
+        if current != self.version {
+            return; // newer weights came in between
+        }
+        let scored = self.indices.iter().zip(logprobs);
+        trace.rescored = scored
+            .map(|(index, logprob)| RescoredToken { token: *index as u32, logprob: *logprob })
+            .collect();
+        let gaps: Vec<f64> = trace.prefill_gaps().collect();
+        LogprobsRecomputed { gaps: &gaps }.emit();
+    }
+}
+
 /// Added to the step number. Steps of a trajectory stay far below it, so an audit uses no number of
 /// the sampler.
 const AUDITS: u32 = 1 << 31;
@@ -80,20 +83,4 @@ fn only_version(trace: &Trace) -> Option<PolicyVersion> {
     let version = trace.state_version_min?;
     let tokens = trace.tokens.as_ref()?;
     tokens.policy_versions.iter().all(|made| *made == version.0).then_some(version)
-}
-
-/// Log-probs of tokens of a step by the prefill path, in a session that runs the steps before it.
-pub(super) async fn score(
-    shared: &Arc<ModelShared>,
-    opening: &SessionOpening,
-    past: &[PastStep],
-    step: &PastStep,
-    indices: &[usize],
-) -> Result<Vec<f32>, PolicyError> {
-    let opening = SessionOpening { past_steps: past.len() as u32, ..opening.clone() };
-    let mut session = shared.open(&opening, None).await?;
-    for step in past {
-        session.rebuild_step(step.clone()).await?;
-    }
-    session.score(step, indices).await
 }

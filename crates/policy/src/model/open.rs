@@ -22,9 +22,10 @@ use serde_json::json;
 use sha2::{Digest, Sha256};
 use tokio::sync::{mpsc, watch};
 
+use super::ModelPolicy;
 use super::audit::DriftAudit;
+use super::shared::{CurrentWeights, EngineEnd, ModelShared};
 use super::weights::WeightUpdateLoader;
-use super::{CurrentWeights, EngineEnd, ModelPolicy, ModelShared};
 use crate::config::{BackendChoice, ModelConfig};
 use crate::constrain::ConstraintError;
 use crate::conversation::RebuildMode;

@@ -13,11 +13,11 @@ use furrow_wire::{PastStep, SessionOpening};
 use tokio::sync::oneshot;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use super::{ModelShared, is_shown_at, policy_error};
+use super::shared::ModelShared;
 use crate::constrain::Constraint;
 use crate::context::PromptTurn;
 use crate::conversation::Conversation;
-use crate::engine::{EngineEvent, GenerationRequest, OnSwap, SessionId, StepOutput};
+use crate::engine::{EngineEvent, EngineFault, GenerationRequest, OnSwap, SessionId, StepOutput};
 use crate::grammar::{self, ViewedPage};
 use crate::policy::{PolicyError, PolicyInput, PolicyOutput, Session};
 use crate::prompt::{self, PastReply, TurnText};
@@ -46,7 +46,25 @@ pub(super) struct ModelSession {
 }
 
 impl ModelSession {
-    pub fn new(
+    /// Opens a session in the engine.
+    pub async fn open(
+        shared: &Arc<ModelShared>,
+        opening: &SessionOpening,
+        constraint: Option<Arc<Constraint>>,
+    ) -> Result<Self, PolicyError> {
+        let id = SessionId(shared.sessions.fetch_add(1, Ordering::Relaxed));
+        let life = CancellationToken::new();
+        // From here on, dropping the session closes it, also if opening it fails.
+        let session = Self::new(shared.clone(), id, life.clone(), opening.clone(), constraint);
+        let (opened, answer) = oneshot::channel();
+        let rebuilt = opening.past_steps > 0;
+        shared.send_event(EngineEvent::Open { session: id, rebuilt, life, opened }).await?;
+        let answer = answer.await.map_err(|_| shared.engine_gone())?;
+        answer.map_err(|fault| policy_error(0, &fault))?;
+        Ok(session)
+    }
+
+    fn new(
         shared: Arc<ModelShared>,
         id: SessionId,
         life: CancellationToken,
@@ -273,6 +291,36 @@ impl ModelSession {
         }
         Ok(logprobs)
     }
+
+    /// Scores some tokens of the last step again and adds the results to its trace. A failure is
+    /// logged and leaves the step as it is.
+    async fn audit_last_step(&self, trace: &mut Trace) {
+        let Some((last, before)) = self.past.split_last() else { return };
+        let audit = self.shared.audit.as_ref();
+        let Some(audited) = audit.and_then(|audit| audit.begin(&self.stream, last.step, trace)) else {
+            return;
+        };
+        match score_again(&self.shared, &self.opening, before, last, audited.indices()).await {
+            Ok(logprobs) => audited.record(&logprobs, self.shared.current_weights().version, trace),
+            Err(why) => tracing::warn!(%why, step = last.step, "a step could not be scored again"),
+        }
+    }
+}
+
+/// Log-probs of tokens of a step by the prefill path, in a session that runs the steps before it.
+pub(super) async fn score_again(
+    shared: &Arc<ModelShared>,
+    opening: &SessionOpening,
+    past: &[PastStep],
+    step: &PastStep,
+    indices: &[usize],
+) -> Result<Vec<f32>, PolicyError> {
+    let opening = SessionOpening { past_steps: past.len() as u32, ..opening.clone() };
+    let mut session = ModelSession::open(shared, &opening, None).await?;
+    for step in past {
+        session.rebuild_step(step.clone()).await?;
+    }
+    session.score(step, indices).await
 }
 
 impl Drop for ModelSession {
@@ -335,9 +383,28 @@ impl Session for ModelSession {
                 trace: trace.clone(),
             });
         }
-        if let Some(audit) = &self.shared.audit {
-            audit.audit_step(&self.shared, (&self.opening, &self.stream), &self.past, &mut trace).await;
-        }
+        self.audit_last_step(&mut trace).await;
         Ok(PolicyOutput::Reply(Box::new((parsed, trace))))
+    }
+}
+
+/// Maps an engine fault to the error of a session.
+fn policy_error(step: u32, fault: &EngineFault) -> PolicyError {
+    let why = fault.to_string();
+    match fault {
+        EngineFault::Full { .. } => PolicyError::Full { why },
+        EngineFault::Device(_) | EngineFault::Gone => PolicyError::Gone { why },
+        EngineFault::NotFinite { .. } | EngineFault::TooLong { .. } | EngineFault::Refused(_) => {
+            PolicyError::Failed { step, why }
+        }
+    }
+}
+
+/// Whether a context policy still shows the image of step `step` at step `now`.
+fn is_shown_at(keep: ContextPolicy, step: u32, now: u32) -> bool {
+    match keep {
+        ContextPolicy::Append => true,
+        ContextPolicy::LastImage | ContextPolicy::Fresh => step == now,
+        ContextPolicy::Window(pictures) => now - step < pictures,
     }
 }

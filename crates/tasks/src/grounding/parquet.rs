@@ -16,7 +16,7 @@ use parquet::schema::types::Type;
 use serde_json::{Map, Value, json};
 
 use super::picture::{BYTES_MAX, PictureLocation};
-use super::{GroundingRow, KEPT_BYTES_MAX, ROWS_MAX, make_row, too_many};
+use super::row::{GroundingRow, KEPT_BYTES_MAX, ROWS_MAX, make_row, too_many};
 
 /// Largest row group by its metadata; 128 pictures of the largest size fit.
 const ROW_GROUP_BYTES_MAX: i64 = 4 << 30;

@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::compare::AnswerComparison;
-use super::{RuleVerdict, ScoreError, ScoreInput};
+use super::verdict::{RuleVerdict, ScoreError, ScoreInput};
 use crate::fields::{JsonFields, short};
 use furrow_rollout::EndKind;
 

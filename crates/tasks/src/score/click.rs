@@ -6,7 +6,7 @@
 
 use serde_json::Value;
 
-use super::{RuleVerdict, ScoreError, ScoreInput};
+use super::verdict::{RuleVerdict, ScoreError, ScoreInput};
 use crate::fields::JsonFields;
 
 const NAME: &str = "click";

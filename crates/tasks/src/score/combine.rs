@@ -6,34 +6,12 @@
 use furrow_rollout::ScoreComponent;
 use serde_json::Value;
 
-use super::{RuleVerdict, ScoreError, ScoreInput, ScoreRule};
+use super::rule::{CombineMode, DEPTH_MAX, RuleCombination, ScoreRule, WeightedRule};
+use super::verdict::{RuleVerdict, ScoreError, ScoreInput};
 use crate::fields::JsonFields;
 
 /// Most parts of one combination.
 const PARTS_MAX: usize = 32;
-
-#[derive(Debug, Clone, PartialEq)]
-pub(super) struct RuleCombination {
-    way: CombineMode,
-    parts: Vec<WeightedRule>,
-}
-
-/// How the parts' rewards are combined.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum CombineMode {
-    /// The smallest reward; solved if all parts are.
-    All,
-    /// The largest reward; solved if one part is.
-    Any,
-    /// The weighted mean; solved if all parts are.
-    Weighted,
-}
-
-#[derive(Debug, Clone, PartialEq)]
-struct WeightedRule {
-    weight: f64,
-    rule: ScoreRule,
-}
 
 impl RuleCombination {
     /// Keys: `of`, a list of rules; under `weighted` each of them with its `weight` above 0.
@@ -47,10 +25,7 @@ impl RuleCombination {
             return None;
         };
         let Some(depth) = depth.checked_sub(1) else {
-            fields.problem(
-                "of",
-                format!("combinations are nested more than {} deep; flatten them", super::DEPTH_MAX),
-            );
+            fields.problem("of", format!("combinations are nested more than {DEPTH_MAX} deep; flatten them"));
             return None;
         };
         let parts: Vec<_> = items

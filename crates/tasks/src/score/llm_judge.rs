@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use furrow_rollout::{EndKind, ScoreComponent};
 
-use super::{RuleVerdict, ScoreError, ScoreInput};
+use super::verdict::{RuleVerdict, ScoreError, ScoreInput};
 use crate::fields::JsonFields;
 use crate::judge::{JudgeBrief, JudgeReply, JudgeSettings, ReferenceAnswer, quoted, read_verdict};
 

@@ -10,7 +10,7 @@ use furrow_rollout::ScoreComponent;
 use serde_json::Value;
 
 use super::probe::ProbeReport;
-use super::{RuleVerdict, ScoreError, ScoreInput};
+use super::verdict::{RuleVerdict, ScoreError, ScoreInput};
 use crate::MiniwobReward;
 use crate::fields::{JsonFields, short};
 

@@ -37,29 +37,27 @@ mod llm_judge;
 mod miniwob;
 mod number;
 mod probe;
+mod rule;
 mod steps;
 mod text;
 mod url;
+mod verdict;
 
-use bytes::Bytes;
-use furrow_rollout::{EndKind, ErrorPage, Evidence, FaultOwner, Score, ScoreComponent};
+use furrow_rollout::{Evidence, FaultOwner, Score};
 use serde_json::{Map, Value};
 
-use crate::MiniwobReward;
 use crate::fields::JsonFields;
 use crate::judge::{Judge, JudgeSettings};
 use answer::AnswerRule;
 use click::ClickRule;
-use combine::RuleCombination;
 use llm_judge::JudgeRule;
-use probe::{ProbeReport, ProbeRule};
-use steps::StepPenalty;
+use probe::ProbeRule;
+use rule::{CombineMode, DEPTH_MAX, RuleCombination, ScoreRule, StepPenalty};
 use url::UrlRule;
+use verdict::{RuleVerdict, ScoreInput};
 
 pub use llm_judge::judge_cost_usd;
-
-/// Largest nesting depth of combinations.
-const DEPTH_MAX: usize = 4;
+pub use verdict::{EndFacts, FinishedTrajectory, ScoreError};
 
 /// Incremented when the same evidence may get another verdict than before.
 const VERSION: u32 = 2;
@@ -68,99 +66,6 @@ const VERSION: u32 = 2;
 #[derive(Debug, Clone, PartialEq)]
 pub struct Scorer {
     rule: ScoreRule,
-}
-
-/// What the farm knows about a trajectory's end.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct EndFacts {
-    pub end: EndKind,
-    pub steps: u32,
-    pub max_steps: u32,
-}
-
-/// A finished trajectory as passed to a scorer.
-#[derive(Debug, Clone, Copy)]
-pub struct FinishedTrajectory<'a> {
-    pub evidence: &'a Evidence,
-    /// What the farm knows about the end.
-    pub facts: &'a EndFacts,
-    /// The instruction that the policy received.
-    pub goal: &'a str,
-    /// Screenshots of its last steps, oldest first, at least as many as [`Scorer::screenshots`]
-    /// returns if there are so many.
-    pub earlier: &'a [Bytes],
-}
-
-/// Why there is no verdict. The trajectory then has no reward.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum ScoreError {
-    /// Failures of the farm are not scored.
-    #[error("a trajectory that ended as {} is not scored: that is the farm's failure, not the policy's", .end.as_str())]
-    FarmFailure { end: EndKind },
-    /// The page could not be observed at the end.
-    #[error("the evidence is empty: the page could not be observed at the end")]
-    EmptyEvidence,
-    /// A part that the scorer needs is missing.
-    #[error("scorer {scorer} needs {part}, but the evidence has none")]
-    Missing {
-        scorer: &'static str,
-        /// Part of the evidence.
-        part: &'static str,
-    },
-    /// A part is present but invalid.
-    #[error("scorer {scorer} cannot use {part}: {problem}")]
-    Unusable {
-        scorer: &'static str,
-        /// Part of the evidence.
-        part: &'static str,
-        /// What is wrong with it.
-        problem: String,
-    },
-    /// The scorer needs a judge and none is available.
-    #[error(
-        "scorer judge came to no verdict: no judge is available; set score.judge.endpoint and score.judge.model in the job"
-    )]
-    NoJudge,
-    /// The judge reached no verdict.
-    #[error("scorer judge came to no verdict: {problem}")]
-    Judge { problem: String },
-    /// The task's line contains no valid scorer.
-    #[error("the task's record contains no usable scorer: {problems}")]
-    BadRecord {
-        /// All problems of the scorer.
-        problems: String,
-    },
-}
-
-#[derive(Debug, Clone, PartialEq)]
-enum ScoreRule {
-    Probe(ProbeRule),
-    Answer(AnswerRule),
-    Url(UrlRule),
-    Miniwob(MiniwobReward),
-    Click(ClickRule),
-    Combined(RuleCombination),
-    Not(Box<ScoreRule>),
-    StepPenalty(StepPenalty),
-    Judge(JudgeRule),
-}
-
-/// The result of a rule, before name, version and hash are added.
-#[derive(Debug, Clone, PartialEq)]
-struct RuleVerdict {
-    reward: f32,
-    success: bool,
-    components: Vec<ScoreComponent>,
-    rationale: String,
-}
-
-/// The input of a rule.
-struct ScoreInput<'a> {
-    evidence: &'a Evidence,
-    facts: &'a EndFacts,
-    goal: &'a str,
-    earlier: &'a [Bytes],
-    judge: Option<&'a dyn Judge>,
 }
 
 impl Scorer {
@@ -315,13 +220,14 @@ impl ScoreRule {
             RuleKind::Miniwob => miniwob::read(&mut fields).map(ScoreRule::Miniwob),
             RuleKind::Click => ClickRule::read(&mut fields).map(ScoreRule::Click),
             RuleKind::All => {
-                RuleCombination::read(&mut fields, combine::CombineMode::All, depth).map(ScoreRule::Combined)
+                RuleCombination::read(&mut fields, CombineMode::All, depth).map(ScoreRule::Combined)
             }
             RuleKind::Any => {
-                RuleCombination::read(&mut fields, combine::CombineMode::Any, depth).map(ScoreRule::Combined)
+                RuleCombination::read(&mut fields, CombineMode::Any, depth).map(ScoreRule::Combined)
             }
-            RuleKind::Weighted => RuleCombination::read(&mut fields, combine::CombineMode::Weighted, depth)
-                .map(ScoreRule::Combined),
+            RuleKind::Weighted => {
+                RuleCombination::read(&mut fields, CombineMode::Weighted, depth).map(ScoreRule::Combined)
+            }
             RuleKind::Not => read_not(&mut fields, depth),
             RuleKind::StepPenalty => StepPenalty::read(&mut fields, depth).map(ScoreRule::StepPenalty),
             RuleKind::Judge => JudgeRule::read(&mut fields).map(ScoreRule::Judge),
@@ -400,43 +306,6 @@ fn read_not(fields: &mut JsonFields, depth: usize) -> Option<ScoreRule> {
     };
     let (prefix, problems) = fields.nested("of");
     ScoreRule::read(value, &prefix, depth, problems).map(|rule| ScoreRule::Not(Box::new(rule)))
-}
-
-impl RuleVerdict {
-    /// A verdict with reward 1 or 0.
-    fn binary(success: bool, rationale: String) -> Self {
-        Self { reward: if success { 1.0 } else { 0.0 }, success, components: Vec::new(), rationale }
-    }
-
-    /// Inverts the verdict: 1 if it was not satisfied, 0 if it was; partial success counts as not
-    /// satisfied.
-    fn negated(self) -> Self {
-        let Self { success, components, rationale, .. } = self;
-        Self { components, ..Self::binary(!success, format!("not: {rationale}")) }
-    }
-}
-
-impl ScoreInput<'_> {
-    /// The browser's error page, if it is shown and its cause is known.
-    fn error_page(&self) -> Option<ErrorPage> {
-        let report: Map<String, Value> = serde_json::from_str(self.evidence.probe_json.as_deref()?).ok()?;
-        ErrorPage::of_report(&report)
-    }
-
-    fn left_for_error_page(&self) -> bool {
-        self.error_page().is_some_and(|page| page.fault == FaultOwner::Policy)
-    }
-
-    /// The page's report, parsed and checked against the trajectory's end.
-    fn probe(&self, scorer: &'static str) -> Result<ProbeReport, ScoreError> {
-        let json = self.evidence.probe_json.as_deref();
-        let json = json.ok_or(ScoreError::Missing { scorer, part: "the page probe" })?;
-        ProbeReport::parse(json, self.facts.end).map_err(|problem| ScoreError::Unusable {
-            scorer,
-            part: "the page probe",
-            problem,
-        })
-    }
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use furrow_rollout::{EndKind, ErrorPage, FaultOwner, ScoreComponent};
 use serde_json::{Map, Value};
 
 use super::compare::AnswerComparison;
-use super::{RuleVerdict, ScoreError, ScoreInput};
+use super::verdict::{RuleVerdict, ScoreError, ScoreInput};
 use crate::fields::{JsonFields, quoted_value, short};
 
 /// Largest report: a probe returns a few facts. Parsed, a list `[0,0,…]` takes 32 bytes for each 2
@@ -212,4 +212,17 @@ fn same(a: &Value, b: &Value) -> bool {
 
 fn unusable(problem: String) -> ScoreError {
     ScoreError::Unusable { scorer: NAME, part: "the page probe", problem }
+}
+
+impl ScoreInput<'_> {
+    /// The page's report, parsed and checked against the trajectory's end.
+    pub(super) fn probe(&self, scorer: &'static str) -> Result<ProbeReport, ScoreError> {
+        let json = self.evidence.probe_json.as_deref();
+        let json = json.ok_or(ScoreError::Missing { scorer, part: "the page probe" })?;
+        ProbeReport::parse(json, self.facts.end).map_err(|problem| ScoreError::Unusable {
+            scorer,
+            part: "the page probe",
+            problem,
+        })
+    }
 }

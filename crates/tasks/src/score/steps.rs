@@ -3,19 +3,9 @@
 
 use furrow_rollout::ScoreComponent;
 
-use super::{RuleVerdict, ScoreError, ScoreInput, ScoreRule};
+use super::rule::{DEPTH_MAX, ScoreRule, StepPenalty};
+use super::verdict::{RuleVerdict, ScoreError, ScoreInput};
 use crate::fields::JsonFields;
-
-/// Parameters of the penalty.
-#[derive(Debug, Clone, PartialEq)]
-pub(super) struct StepPenalty {
-    of: Box<ScoreRule>,
-    per_step: f64,
-    free_steps: u64,
-    /// The penalty never lowers the reward below this; a reward that is already lower stays
-    /// unchanged.
-    floor: f64,
-}
 
 impl StepPenalty {
     /// Keys: `of` (a scorer), `per_step`, `free_steps` (0), `floor` (0).
@@ -25,10 +15,7 @@ impl StepPenalty {
             return None;
         };
         let Some(depth) = depth.checked_sub(1) else {
-            fields.problem(
-                "of",
-                format!("combinations are nested more than {} deep; flatten them", super::DEPTH_MAX),
-            );
+            fields.problem("of", format!("combinations are nested more than {DEPTH_MAX} deep; flatten them"));
             return None;
         };
         let (prefix, problems) = fields.nested("of");

@@ -8,7 +8,7 @@ mod refusals;
 
 use super::*;
 use bytes::Bytes;
-use furrow_rollout::ErrorPage;
+use furrow_rollout::{EndKind, ErrorPage};
 use serde_json::json;
 
 const FACTS: EndFacts = EndFacts { end: EndKind::Done, steps: 3, max_steps: 10 };

@@ -6,7 +6,7 @@ use furrow_rollout::{ErrorPage, FaultOwner};
 use serde_json::Value;
 use url::Url;
 
-use super::{RuleVerdict, ScoreError, ScoreInput};
+use super::verdict::{RuleVerdict, ScoreError, ScoreInput};
 use crate::fields::{JsonFields, short};
 
 const NAME: &str = "url";

@@ -11,7 +11,7 @@ use opentelemetry_proto::tonic::metrics::v1::{
     SummaryDataPoint,
 };
 
-use super::text_attribute;
+use super::attributes::text_attribute;
 use crate::metrics::HistogramBuckets;
 use crate::names::{MetricPoint, MetricSample, MetricUnit, ProcessMetrics};
 use crate::prometheus::{EDGE_BITS, exposed_name, seconds};

@@ -14,17 +14,12 @@ use opentelemetry_proto::tonic::trace::v1::status::StatusCode;
 use opentelemetry_proto::tonic::trace::v1::{Span, Status};
 use sha2::{Digest as _, Sha256};
 
-use super::{attribute, int_attribute, text_attribute};
+use super::attributes::{attribute, int_attribute, text_attribute};
+use super::queue::TracedEvent;
 use crate::events::{
     ReplySent, StepAcknowledged, TrajectoryAbandoned, TrajectoryAcknowledged, TrajectoryFailed,
     TrajectoryScored,
 };
-
-/// An event at the end of something that took time.
-pub(crate) trait TracedEvent {
-    /// Its spans if it ends now, in nanoseconds since the Unix epoch.
-    fn spans(&self, now_nanos: u64) -> Vec<Span>;
-}
 
 /// A span's path in its trajectory, from which its id is derived.
 #[derive(Debug, Clone, Copy)]

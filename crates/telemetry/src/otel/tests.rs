@@ -7,12 +7,14 @@ use furrow_rollout::{
     EndKind, EngineStats, Id, OutcomeName, Score, TimeCause, TimeSplit, Trajectory, TrajectoryAncestry,
 };
 use furrow_testkit::collector::{CollectorMode, FakeCollector, SentBatch, attribute as read};
+use opentelemetry_proto::tonic::common::v1::KeyValue;
 use opentelemetry_proto::tonic::metrics::v1::metric::Data;
 use opentelemetry_proto::tonic::metrics::v1::number_data_point::Value as Number;
 use opentelemetry_proto::tonic::metrics::v1::{AggregationTemporality, HistogramDataPoint, Metric};
 use opentelemetry_proto::tonic::trace::v1::span::SpanKind;
 use proptest::prelude::*;
 
+use super::queue::{TracedEvent, offer};
 use super::*;
 use crate::config::TelemetryFile;
 use crate::events::{
@@ -32,7 +34,7 @@ fn origin() -> ProcessOrigin {
 
 /// An exporter with its own metrics, and the queue of its spans.
 fn exporter(endpoint: &str, figures: &'static ProcessMetrics) -> (OtlpExporter, mpsc::Sender<Vec<Span>>) {
-    let (sender, queue) = mpsc::channel(QUEUE_MAX);
+    let (sender, queue) = queue::channel();
     (
         OtlpExporter::with_endpoint(endpoint, Duration::from_millis(100), &origin(), queue, figures).unwrap(),
         sender,

@@ -1,12 +1,10 @@
-"""Common parts of all exporters: following the run, choosing, rebuilding sequences, writing a file whole or
-not at all."""
+"""Common parts of all exporters: rebuilding sequences and chats, writing rows."""
 
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +12,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ..data import Choice, Group, Reader
+from ..data import Group
 from ..data.rows import Floats, Ids, Step, Trajectory
-from ..errors import ConfigError, DataError
+from ..errors import DataError
 
 Row = dict[str, Any]
 
@@ -63,35 +61,6 @@ class Exporter:
         self, trainable: str | None, write: Callable[[Iterator[Taken], Path, Path | None], int]
     ) -> None:
         self.trainable, self.write = trainable, write
-
-
-def export(name: str, run_dir: Path, output: Path, checkpoint: Path | None, settings: list[str]) -> int:
-    """Writes a run's closed groups; returns the rows written.
-
-    Raises:
-        ConfigError: when the format or a setting is unknown, or the output exists.
-        DataError: when rows cannot be read, or lack what the format needs.
-    """
-    found = _exporters()
-    if name not in found:
-        raise ConfigError(f"{name!r} is not a format; use one of {', '.join(found)}")
-    if output.exists():
-        raise ConfigError(f"{output} exists; name a new file or directory")
-    exporter = found[name]
-    choice = _choice(exporter.trainable, settings)
-    output.parent.mkdir(parents=True, exist_ok=True)
-    draft = output.with_name(f".{output.name}.{os.getpid()}.tmp")
-    count = exporter.write(taken(Reader(run_dir, choice)), draft, checkpoint)
-    os.rename(draft, output)
-    return count
-
-
-def taken(reader: Reader) -> Iterator[Taken]:
-    """Every chosen trajectory of every closed group."""
-    for group in reader.groups():
-        for trajectory in group.trajectories:
-            yield Taken(group, trajectory, reader.steps(trajectory))
-        reader.done(group)
 
 
 def tokens(one: Taken) -> list[Tokens]:
@@ -212,39 +181,3 @@ def write_jsonl(rows: Iterable[Row], path: Path) -> int:
 
 def _text(text: str) -> Row:
     return {"type": "text", "text": text}
-
-
-def _exporters() -> dict[str, Exporter]:
-    from . import areal, lerobot, prime_rl, skyrl, slime, trl, verl
-
-    return {
-        "verl": verl.EXPORTER,
-        "skyrl": skyrl.EXPORTER,
-        "trl": trl.EXPORTER,
-        "slime": slime.EXPORTER,
-        "areal": areal.EXPORTER,
-        "prime-rl": prime_rl.EXPORTER,
-        "lerobot": lerobot.EXPORTER,
-    }
-
-
-def _choice(trainable: str | None, settings: list[str]) -> Choice:
-    known = {field.name for field in fields(Choice)} - {"trainable"}
-    values: dict[str, Any] = {"trainable": trainable}
-    for setting in settings:
-        key, equals, text = setting.partition("=")
-        if not equals or key not in known:
-            raise ConfigError(f"{setting!r}: use KEY=VALUE with one of {', '.join(sorted(known))}")
-        try:
-            if key == "reward_min":
-                values[key] = float(text)
-            elif key.startswith("version"):
-                values[key] = int(text)
-            else:
-                values[key] = frozenset(text.split(","))
-        except ValueError as error:
-            raise ConfigError(f"{setting!r}: {error}") from error
-    # Rows of an evaluation are exported only where `splits` names them, and never for training on rewards or
-    # by imitation.
-    values.setdefault("splits", frozenset({"train", "validation", "test"}))
-    return Choice(**values)

@@ -15,8 +15,8 @@ use std::arch::asm;
 use std::arch::x86_64::__cpuid_count;
 use std::sync::OnceLock;
 
+use super::grid::{TaskGrid, share};
 use super::inputs::rounded;
-use super::{TaskGrid, share};
 use crate::kernels::buffer::AlignedBuffer;
 use crate::kernels::isa::{InstructionSet, VectorOp};
 use crate::kernels::matrix::{PANEL, PackedMatrix};

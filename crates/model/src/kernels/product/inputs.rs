@@ -1,9 +1,10 @@
 //! The rows of inputs in the order in which the register blocks read them.
 
-use super::{DEPTH, PackedMatrix, ProductKernel};
+use super::grid::DEPTH;
 use crate::kernels::buffer::AlignedBuffer;
-use crate::kernels::matrix::PackedFormat;
-use crate::kernels::{ThreadPool, isa::VectorOp, vector::Vector};
+use crate::kernels::isa::{InstructionSet, VectorOp};
+use crate::kernels::matrix::{PackedFormat, PackedMatrix};
+use crate::kernels::{ThreadPool, vector::Vector};
 
 /// Rows of inputs, unchanged or rearranged: the values of one segment of DEPTH steps for all rows,
 /// then the next segment. Rows a power of two apart would otherwise compete for the same few sets
@@ -17,9 +18,10 @@ pub(super) struct InputRows<'a> {
 }
 
 impl<'a> InputRows<'a> {
-    /// Rearranges into `scratch` where necessary.
+    /// Rearranges into `scratch` where necessary, and rounds the values to bfloat16 if `rounded`.
     pub(super) fn prepare(
-        kernel: ProductKernel,
+        isa: InstructionSet,
+        rounded: bool,
         matrix: &PackedMatrix,
         team: &ThreadPool,
         x: &'a [f32],
@@ -27,7 +29,6 @@ impl<'a> InputRows<'a> {
         scratch: &'a mut AlignedBuffer,
     ) -> Self {
         let segment = DEPTH * weights_a_step(matrix.stored);
-        let rounded = matches!(kernel, ProductKernel::RoundedChain(_));
         if !rounded && rows <= AS_THEY_CAME_MAX {
             return Self { values: x, row_stride: matrix.input, segment_stride: segment };
         }
@@ -36,7 +37,7 @@ impl<'a> InputRows<'a> {
         let values = &mut scratch.as_f32_mut()[..segments * rows * segment];
         let lines = rows.div_ceil(team.threads());
         team.pieces(values, lines * segment, |piece, values| {
-            kernel.isa().run(RowRearranger {
+            isa.run(RowRearranger {
                 x,
                 input: matrix.input,
                 segment,

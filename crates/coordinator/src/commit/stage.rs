@@ -1,0 +1,90 @@
+//! The stages of a shard's commit, and the fail point after each.
+
+use furrow_records::ShardStage;
+
+use crate::crash;
+
+/// A stage that a shard has passed. The first and the last three concern the shard, those between
+/// concern each of its files.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum CommitStage {
+    /// The ledger knows the shard's id and its rows.
+    Open,
+    /// All rows of a file are written under its temporary name.
+    Temp,
+    /// Its footer is written.
+    Footer,
+    /// Its bytes are durable.
+    Fsync,
+    /// Its final name exists.
+    Link,
+    /// Its final name is durable.
+    DirSync,
+    /// Its temporary name is gone.
+    TempRemoved,
+    /// It was reopened; rows, columns and hash are correct.
+    Check,
+    /// The ledger knows the files.
+    Written,
+    /// The manifest names them.
+    Manifest,
+    /// The ledger records the manifest commit.
+    Committed,
+    /// The spool deleted one of its trajectories.
+    Delete,
+}
+
+impl CommitStage {
+    /// All stages in order.
+    pub const ALL: [CommitStage; 12] = [
+        CommitStage::Open,
+        CommitStage::Temp,
+        CommitStage::Footer,
+        CommitStage::Fsync,
+        CommitStage::Link,
+        CommitStage::DirSync,
+        CommitStage::TempRemoved,
+        CommitStage::Check,
+        CommitStage::Written,
+        CommitStage::Manifest,
+        CommitStage::Committed,
+        CommitStage::Delete,
+    ];
+
+    /// Name of the fail point after this stage.
+    pub fn fail_point(self) -> &'static str {
+        match self {
+            CommitStage::Open => "publish.after_open",
+            CommitStage::Temp => "publish.after_temp",
+            CommitStage::Footer => "publish.after_footer",
+            CommitStage::Fsync => "publish.after_fsync",
+            CommitStage::Link => "publish.after_link",
+            CommitStage::DirSync => "publish.after_dir_sync",
+            CommitStage::TempRemoved => "publish.after_temp_removed",
+            CommitStage::Check => "publish.after_check",
+            CommitStage::Written => "publish.after_written",
+            CommitStage::Manifest => "publish.after_manifest",
+            CommitStage::Committed => "publish.after_published",
+            CommitStage::Delete => "publish.after_delete",
+        }
+    }
+}
+
+impl From<ShardStage> for CommitStage {
+    fn from(stage: ShardStage) -> Self {
+        match stage {
+            ShardStage::TempWritten => CommitStage::Temp,
+            ShardStage::FooterClosed => CommitStage::Footer,
+            ShardStage::Fsynced => CommitStage::Fsync,
+            ShardStage::Linked => CommitStage::Link,
+            ShardStage::DirFsynced => CommitStage::DirSync,
+            ShardStage::TempRemoved => CommitStage::TempRemoved,
+            ShardStage::Checked => CommitStage::Check,
+        }
+    }
+}
+
+/// Without a test callback, stages are fail points only.
+pub(super) fn pass(stage: CommitStage) {
+    crash::point(stage.fail_point());
+}

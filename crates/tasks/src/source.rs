@@ -1,0 +1,95 @@
+//! What every loader of a source works with: its defaults, the tasks that it makes, its result.
+
+use std::collections::HashSet;
+
+use furrow_rollout::{ObservationSpec, PageClock, PageHooks, Size, Split, Task};
+
+use crate::jsonl::CommonKeys;
+use crate::{Scorer, SiteSpec, SourceConfig};
+
+/// A task, its scorer, and the line it came from.
+#[derive(Debug, Clone)]
+pub struct TaskSpec {
+    /// The task; its seed is only valid after [`TaskSpec::with_seed`] has set it.
+    pub task: Task,
+    /// The scorer that turns evidence into a reward.
+    pub scorer: Scorer,
+    /// The task's line in its file, a JSON object with at least the key `score`, from which
+    /// [`Scorer::of_task_json`] rebuilds the scorer.
+    pub json: String,
+    /// The line's difficulty: a name or a level.
+    pub difficulty: Option<String>,
+    /// The line's own seed, which overrides the sampler's.
+    pub fixed_seed: Option<u64>,
+    /// Weight of one planned repetition under the weighted sampler.
+    pub(crate) weight: f64,
+    /// Number of repetitions in the plan.
+    pub(crate) repeat: u32,
+}
+
+/// Defaults of a suite's tasks where neither their lines nor the job set a value.
+pub(crate) struct SuiteDefaults {
+    pub(crate) split: Split,
+    pub(crate) max_steps: u32,
+    pub(crate) time_limit_millis: u64,
+    pub(crate) viewport: Size,
+    pub(crate) observation: ObservationSpec,
+    pub(crate) clock: PageClock,
+}
+
+/// The result of loading one source.
+#[derive(Default)]
+pub(crate) struct LoadedSource {
+    pub(crate) specs: Vec<TaskSpec>,
+    pub(crate) sites: Vec<SiteSpec>,
+    /// The file's name in problems, and the line of each row, in the order of `specs` if nothing
+    /// was wrong.
+    pub(crate) location: String,
+    pub(crate) lines: Vec<usize>,
+    /// Ids that are left out.
+    pub(crate) left_out: HashSet<String>,
+    /// Notes for the user.
+    pub(crate) notes: Vec<String>,
+}
+
+impl TaskSpec {
+    /// The task with a group's seed. A seed fixed by the line stays.
+    pub fn with_seed(&self, seed: u64) -> Task {
+        Task { seed: self.fixed_seed.unwrap_or(seed), ..self.task.clone() }
+    }
+
+    pub fn name(&self) -> String {
+        format!("{}/{}", self.task.suite, self.task.task_id)
+    }
+
+    /// Precedence: the line overrides the suite's defaults, and the job overrides both.
+    pub(crate) fn assembled(
+        line: CommonKeys,
+        scorer: Scorer,
+        hooks: PageHooks,
+        json: String,
+        source: &SourceConfig,
+        defaults: &SuiteDefaults,
+    ) -> Self {
+        let mut allow_hosts = line.allow_hosts;
+        allow_hosts.extend(source.allow_hosts.iter().cloned());
+        let task = Task {
+            task_id: line.task_id,
+            suite: source.suite.clone(),
+            split: source.split.or(line.split).unwrap_or(defaults.split),
+            goal: line.goal,
+            start_url: line.start_url.into(),
+            seed: line.seed.unwrap_or_default(),
+            max_steps: source.max_steps.or(line.max_steps).unwrap_or(defaults.max_steps),
+            time_limit_millis: line.time_limit_millis.unwrap_or(defaults.time_limit_millis),
+            viewport: line.viewport.unwrap_or(defaults.viewport),
+            observation: defaults.observation.clone(),
+            allow_hosts,
+            hooks,
+            clock: defaults.clock,
+        };
+        let difficulty = line.difficulty;
+        let fixed_seed = line.seed;
+        Self { task, scorer, json, difficulty, fixed_seed, weight: 0.0, repeat: source.repeat }
+    }
+}
