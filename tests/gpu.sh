@@ -58,11 +58,13 @@ for line in sys.stdin:
         print(message["executable"])' "$name" | tail -n 1)
     strip -o "$folder/$name" "$built"
   done
-  cargo build --release --package furrow
-  strip -o "$folder/furrow" "${CARGO_TARGET_DIR:-target}/release/furrow"
+  cargo build --release --package furrow --package furrow-bench
+  for name in furrow furrow-bench; do
+    strip -o "$folder/$name" "${CARGO_TARGET_DIR:-target}/release/$name"
+  done
   git describe --always --dirty >"$folder/commit"
   python3 tests/gpu/bundle.py build --program "$folder/furrow" \
-    --test "$folder/kernels" --test "$folder/backend" "$@"
+    --bench "$folder/furrow-bench" --test "$folder/kernels" --test "$folder/backend" "$@"
 }
 
 # What of the repository travels with a part.
@@ -159,13 +161,13 @@ parity() {
 
 bench() {
   local status=0 program
-  program=$(found bin furrow)
+  program=$(found gpu furrow-bench)
   begin bench
   on_the_gpu backend --ignored --nocapture measured::gap || status=$?
   local given=()
   IFS=: read -ra folders <<<"$FURROW_CUDA_LIBRARIES"
   for library in "${folders[@]}"; do given+=(--cuda-libraries "$library"); done
-  timeout $((SECONDS < 530 ? 540 - SECONDS : 10)) "$program" bench gpu --json \
+  timeout $((SECONDS < 530 ? 540 - SECONDS : 10)) "$program" gpu --json \
     --kernel-cache "$folder/kernels-$$" "${given[@]}" "$@" >>"$report" 2>&1 || status=$?
   rm -rf "$folder/kernels-$$"
   end "$status"

@@ -17,8 +17,8 @@ TOOLS=.cache/tools
 
 # Integration tests for `check`. The others need a browser, Python packages or a C++ compiler, or take longer.
 QUICK=(
-  allocation architecture board checkpoint checkpoint_init device events failpoints inspect killed language manifest merge
-  remote repository round_trip roundtrip shard stand_in suites view vision
+  allocation architecture board checkpoint checkpoint_init command_line device events failpoints inspect killed language
+  manifest merge remote repository round_trip roundtrip shard stand_in suites view vision
 )
 
 # part NAME: says what begins, and how many seconds the part before it took.

@@ -12,6 +12,15 @@ use serde::Serialize;
 /// The first write to the standard output that failed.
 static WRITE_ERROR: OnceLock<std::io::Error> = OnceLock::new();
 
+/// The program in whose name problems are printed: `furrow` unless [`set_program`] named another.
+static PROGRAM: OnceLock<&str> = OnceLock::new();
+
+/// Names the program in whose name problems are printed.
+pub fn set_program(name: &'static str) {
+    // Only the first name is kept.
+    PROGRAM.set(name).ok();
+}
+
 /// Prints a line for people.
 pub fn line(text: impl AsRef<str>) {
     if let Err(error) = writeln!(std::io::stdout().lock(), "{}", text.as_ref()) {
@@ -27,19 +36,19 @@ pub fn json(value: &impl Serialize) -> Result<(), serde_json::Error> {
 }
 
 /// The error of lost output, unless the reader closed the pipe.
-pub fn write_error() -> Option<&'static std::io::Error> {
+pub(crate) fn write_error() -> Option<&'static std::io::Error> {
     WRITE_ERROR.get().filter(|error| error.kind() != ErrorKind::BrokenPipe)
 }
 
 /// Prints progress on the error stream.
-pub fn progress_line(text: impl AsRef<str>) {
+pub(crate) fn progress_line(text: impl AsRef<str>) {
     // A failed write to the error stream cannot be reported anywhere.
     drop(writeln!(std::io::stderr().lock(), "{}", text.as_ref()));
 }
 
 /// Prints a problem on the error stream.
 pub fn error_line(text: &str) {
-    progress_line(format!("furrow: {text}"));
+    progress_line(format!("{}: {text}", PROGRAM.get().unwrap_or(&"furrow")));
 }
 
 /// Prints rows as a table with aligned columns: the first one left, the others right.
@@ -66,7 +75,7 @@ pub fn table(header: &[&str], rows: &[Vec<String>]) {
 }
 
 /// Bytes in decimal units.
-pub fn bytes(count: u64) -> String {
+pub(crate) fn bytes(count: u64) -> String {
     match count {
         0..1_000 => format!("{count} B"),
         1_000..1_000_000 => format!("{:.1} kB", count as f64 / 1e3),

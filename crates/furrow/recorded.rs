@@ -32,7 +32,7 @@ pub struct RecordedRun {
     /// Number of concurrent sessions that its job set.
     pub sessions: Option<u32>,
     /// Bytes of a step in the files of the data set; `None` before the first commit.
-    pub step_bytes: Option<u64>,
+    pub(crate) step_bytes: Option<u64>,
     job: RecordedJob,
     spreads: Vec<ValueSpread>,
     /// Number of finished trajectories left out because one of their steps has no tokens.

@@ -65,6 +65,7 @@ fn wrong_input_names_key_value_and_remedy() {
     fs::write(here.join("simulated/tasks.jsonl"), "{\"task_id\":\"x\"}\n{\"no\":1}\nnot json\n").unwrap();
     check(&["tasks", "check", &good], here, 2, &["tasks.jsonl:1", "start_url", "tasks.jsonl:3"]);
     check(&["records", "inspect", "absent"], here, 1, &["absent"]);
+    check(&["bench", "farm", "--rounds", "1"], here, 2, &["bench: now a separate program", "furrow-bench"]);
     assert!(!here.join("run").join("ledger.sqlite").exists(), "wrong input starts no run");
 }
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The parts that travel to a GPU machine.
 
-    bundle.py build [--program FILE] [--test FILE ...]
+    bundle.py build [--program FILE] [--bench FILE] [--test FILE ...]
         collects and packs everything into .cache/gpu/parts, lays each part with the manifest into a folder
         .cache/gpu/sendN of its own, and prints the table of sizes
     bundle.py unpack [--parts DIR]
@@ -77,8 +77,9 @@ def build(given: argparse.Namespace) -> int:
         )
         # In the order in which a run needs them.
         order = ["bin", "envs", "browser", "site"]
-        if given.test:
-            contents.stage_tests(at("gpu"), given.test, here("crates", "model", "tests", "oracle"))
+        binaries = [*given.test, *filter(None, [given.bench])]
+        if binaries:
+            contents.stage_tests(at("gpu"), binaries, here("crates", "model", "tests", "oracle"))
             order.append("gpu")
         commit = subprocess.run(
             ["git", "describe", "--always", "--dirty"],
@@ -164,6 +165,7 @@ def main() -> int:
     commands = parser.add_subparsers(dest="command", required=True)
     made = commands.add_parser("build")
     made.add_argument("--program", default=os.path.join(FOLDER, "furrow"), help="the released furrow")
+    made.add_argument("--bench", help="the released furrow-bench, which travels with the tests")
     made.add_argument("--test", action="append", default=[], help="a test binary that travels, too")
     made.add_argument(
         "--whole-tree",

@@ -100,8 +100,8 @@ def stage_program(stage: str, program: str) -> None:
 
 
 def stage_tests(stage: str, binaries: list[str], oracle: str) -> None:
-    """The test binaries, without their symbols, and the checkpoints that the backend's tests read, at the
-    path that they know.
+    """The test binaries and the benchmark, without their symbols, and the checkpoints that the backend's
+    tests read, at the path that they know.
     """
     os.makedirs(stage)
     for binary in binaries:

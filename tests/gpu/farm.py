@@ -74,7 +74,7 @@ def parser() -> argparse.ArgumentParser:
         default=[],
         dest="with_",
         choices=("bench",),
-        help="also run furrow bench gpu --recorded",
+        help="also run furrow-bench gpu --recorded",
     )
     start.add_argument("--sessions", help="other than 100")
     start.add_argument("--steps", help="other than the cell's")
@@ -197,8 +197,7 @@ def begin(layout: Layout, given: argparse.Namespace) -> int:
         if not given.fresh and "phases" in before:
             same_size(given, earlier)
         cell = cells.chosen(INIT.get(name, name), sessions, steps)
-        if not layout.furrow.is_file():
-            raise ValueError(f"{layout.furrow} is not there; unpack the parts first (tests/gpu.sh unpack)")
+        need_programs(layout, given.with_)
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except ValueError as why:
         print(f"farm.py: {why}", file=sys.stderr)
@@ -234,6 +233,14 @@ def begin(layout: Layout, given: argparse.Namespace) -> int:
             # Its threads fill every core: what looks at the machine meanwhile, and a farm, come first.
             os.nice(19)
     return supervise(layout, name, cell, options)
+
+
+def need_programs(layout: Layout, with_: list[str]) -> None:
+    """Raises ValueError where a program that the start needs was not unpacked."""
+    if not layout.furrow.is_file():
+        raise ValueError(f"{layout.furrow} is not there; unpack the parts first (tests/gpu.sh unpack)")
+    if "bench" in with_ and not layout.bench.is_file():
+        raise ValueError(f"{layout.bench} is not there; unpack the last part, too, or leave out --with bench")
 
 
 def options_of(given: argparse.Namespace, earlier: dict[str, Any], now: float) -> dict[str, Any]:

@@ -23,6 +23,7 @@ class Layout:
     def __init__(self, root: str | os.PathLike[str] | None = None) -> None:
         self.root = pathlib.Path(root or os.environ.get("FURROW_GPU_ROOT") or ROOT_DEFAULT).absolute()
         self.furrow = self.root / "bin" / "furrow"
+        self.bench = self.root / "gpu" / "furrow-bench"
         self.browser = self.root / "browser"
         self.site = self.root / "site"
         self.envs = self.root / "envs"

@@ -41,7 +41,7 @@ def bench_arguments(layout: Layout, run_dir: pathlib.Path) -> list[str]:
     """Rollouts alone, of what was recorded, with the libraries and kernels of the farm."""
     libraries = [argument for folder in cells.cuda_libraries() for argument in ("--cuda-libraries", folder)]
     kernels = str(layout.root / "kernels")
-    arguments = ["bench", "gpu", "--recorded", str(run_dir), "--only", "rollouts", "--json"]
+    arguments = ["gpu", "--recorded", str(run_dir), "--only", "rollouts", "--json"]
     return [*arguments, "--kernel-cache", kernels, *libraries]
 
 
@@ -211,14 +211,15 @@ class Supervisor(LivePhases):
         it was asked for."""
         self.need_committed()
         found: dict[str, Any] = {}
-        commands = {"plan": ["plan", "--recorded", str(self.run_dir), "--simulate", "--json"]}
+        furrow, bench = str(self.layout.furrow), str(self.layout.bench)
+        commands = {"plan": [furrow, "plan", "--recorded", str(self.run_dir), "--simulate", "--json"]}
         if "bench" in self.options.get("with", ()):
-            commands["bench"] = bench_arguments(self.layout, self.run_dir)
-        for name, arguments in commands.items():
+            commands["bench"] = [bench, *bench_arguments(self.layout, self.run_dir)]
+        for name, command in commands.items():
             try:
                 # Straight to the file: of a bench that takes too long the figures so far are kept.
                 done = run(
-                    [str(self.layout.furrow), *arguments],
+                    command,
                     {"plan": 100.0, "bench": 280.0}[name],
                     tuple(range(256)),
                     self.layout.report(self.cell.name, f"{name}.jsonl"),
@@ -232,7 +233,10 @@ class Supervisor(LivePhases):
         failed = {name: entry["why"] for name, entry in found.items() if "why" in entry}
         if failed:
             raise PhaseFailed(
-                "; ".join(f"furrow {' '.join(commands[name][:2])}: {why}" for name, why in failed.items())
+                "; ".join(
+                    f"{pathlib.Path(commands[name][0]).name} {commands[name][1]}: {why}"
+                    for name, why in failed.items()
+                )
             )
         return found
 

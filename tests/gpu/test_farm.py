@@ -493,9 +493,9 @@ class Recorded(unittest.TestCase):
         with unittest.mock.patch.dict(os.environ, FURROW_CUDA_LIBRARIES="/a:/b"):
             arguments = supervise.bench_arguments(self.layout, pathlib.Path("/run"))
         self.assertEqual(
-            arguments[2:],
+            arguments,
             [
-                *("--recorded", "/run", "--only", "rollouts", "--json"),
+                *("gpu", "--recorded", "/run", "--only", "rollouts", "--json"),
                 *("--kernel-cache", str(self.layout.root / "kernels")),
                 *("--cuda-libraries", "/a", "--cuda-libraries", "/b"),
             ],
@@ -553,6 +553,20 @@ class Starts(unittest.TestCase):
         )
         # The bench was asked for once.
         self.assertEqual(farm.options_of(self.given("a"), {"with": ["bench"]}, 1.0)["with"], [])
+
+    def test_a_program_that_was_not_unpacked_is_refused(self):
+        with tempfile.TemporaryDirectory() as folder:
+            layout = machine.Layout(folder)
+            with self.assertRaisesRegex(ValueError, "bin/furrow is not there"):
+                farm.need_programs(layout, [])
+            for path in (layout.furrow, layout.bench):
+                path.parent.mkdir()
+            layout.furrow.touch()
+            farm.need_programs(layout, [])
+            with self.assertRaisesRegex(ValueError, "gpu/furrow-bench is not there.*--with bench"):
+                farm.need_programs(layout, ["bench"])
+            layout.bench.touch()
+            farm.need_programs(layout, ["bench"])
 
     def test_a_cell_that_was_started_keeps_its_size(self):
         farm.same_size(self.given("append-7"), {"sessions": "4"})

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Builds llama.cpp for this machine's processors: the peer of `furrow bench llama`. Some minutes, once; nothing is installed.
+# Builds llama.cpp for this machine's processors: the peer of `furrow-bench llama`. Some minutes, once; nothing is installed.
 #
 #     tests/peers/llama_cpp.sh [DIR]      DIR (.cache/llama.cpp) then holds source/, build/bin/llama-batched-bench and llama-logits
 #

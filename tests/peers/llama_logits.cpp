@@ -1,4 +1,4 @@
-// The logits that llama.cpp computes behind a prompt of token ids: how `furrow bench llama` sees that its peer computes the same model.
+// The logits that llama.cpp computes behind a prompt of token ids: how `furrow-bench llama` sees that its peer computes the same model.
 //
 //     llama-logits MODEL.gguf THREADS ID...       prints {"logits": [...]} of the last token, a value an entry of the vocabulary
 

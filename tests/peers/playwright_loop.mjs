@@ -1,4 +1,4 @@
-// The bare browser loop in Playwright: the peer of `furrow bench browser`, which starts it, measures its process tree and reads its lines.
+// The bare browser loop in Playwright: the peer of `furrow-bench browser`, which starts it, measures its process tree and reads its lines.
 //
 //   node playwright_loop.mjs BROWSER URL SESSIONS SECONDS PERIOD_MS BROWSERS STARTS
 //

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The same model in transformers on the CPU: the peer of `furrow bench model`, which starts it and tells it
+"""The same model in transformers on the CPU: the peer of `furrow-bench model`, which starts it and tells it
 what to do next.
 
     transformers_cpu.py save DIR [97m|38m]           write a random checkpoint that both read: DIR/float32 and
@@ -43,7 +43,7 @@ SHAPES = {
         "num_key_value_heads": 4,
         "mamba_num_heads": 24,
     },
-    # 38,428,448 parameters: the one of `furrow bench llama`.
+    # 38,428,448 parameters: the one of `furrow-bench llama`.
     "38m": {
         "hybrid_override_pattern": "M-M-M*-M-M-M*-",
         "hidden_size": 512,

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """The published model in transformers, and PyTorch's own operations at its sizes, on one GPU: the peer of
-`furrow bench gpu`.
+`furrow-bench gpu`.
 
     transformers_gpu.py measure [--device cuda] [--seconds 480] [--times 10]
-        print a JSON line per figure, as `furrow bench gpu --json` does
+        print a JSON line per figure, as `furrow-bench gpu --json` does
     transformers_gpu.py measure --dry-run
         the same on the CPU, at sizes that take a minute
     transformers_gpu.py beside OURS PEERS
@@ -12,7 +12,7 @@
 A figure has `what`, `seconds` (the median), `fits`, `rate` and `unit`, and, where there is a lower bound,
 `floor_seconds` and `share`: bytes and operations, counted from the tensors that are there, at the copy and
 product rates measured first, in the same run. `by` and `path` say who took that time. Names are those of
-`furrow bench gpu`, so that `beside` finds both.
+`furrow-bench gpu`, so that `beside` finds both.
 
 Weights are noise; a decode step's past is noise put into the cache, for reading it in would take transformers
 minutes. Its fast kernels (`mamba-ssm`, `causal-conv1d`) are taken by itself where they are installed; `path`
@@ -67,7 +67,7 @@ SMALL = PUBLISHED | {
 
 
 class Cases:
-    """Sizes that are measured, those of `furrow bench gpu`: batches, contexts, prefills (new tokens behind
+    """Sizes that are measured, those of `furrow-bench gpu`: batches, contexts, prefills (new tokens behind
     none), tower, reference rates."""
 
     config: ClassVar = PUBLISHED
@@ -103,7 +103,7 @@ class Measure:
             self.torch.cuda.synchronize()
 
     def median(self, work, warm_up=3, times=None):
-        """Seconds from giving the work to its end: launches included, as `furrow bench gpu` measures."""
+        """Seconds from giving the work to its end: launches included, as `furrow-bench gpu` measures."""
         taken = []
         for number in range(warm_up + (times or self.times)):
             self.wait()

@@ -1,11 +1,9 @@
 //! One module per command.
 
-pub mod bench;
 pub mod check;
 pub mod checkpoint;
 pub mod discarded;
 pub mod doctor;
-mod headless;
 pub mod model;
 pub mod plan;
 pub mod publish;
@@ -15,7 +13,6 @@ pub mod report;
 pub mod roles;
 pub mod run;
 pub mod score;
-mod scratch;
 pub mod tasks;
 pub mod view;
 pub mod watch;

@@ -89,7 +89,7 @@ pub fn run(command: &ModelCommand) -> Result<(), CommandFailure> {
 }
 
 /// Threads by default: one per core.
-pub fn cores() -> usize {
+fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 

@@ -3,7 +3,7 @@
 //! machine.
 
 mod job;
-pub mod simulate;
+mod simulate;
 
 use std::path::PathBuf;
 

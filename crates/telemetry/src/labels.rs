@@ -49,7 +49,7 @@ labels! {
         Env = "env",
         /// A policy worker alone.
         Policy = "policy",
-        /// Any other command, such as `furrow bench`.
+        /// Any other command, such as `furrow replay`.
         Tool = "tool",
     }
 

@@ -1,4 +1,4 @@
-//! Every measurement of `furrow bench gpu`, each with its lower bound at the rates of the same run.
+//! Every measurement of `furrow-bench gpu`, each with its lower bound at the rates of the same run.
 //!
 //! A lower bound is the time that the bytes or the operations of each part take one after another
 //! at the device's own copy and product rates (`furrow_model::floor`), including the context of

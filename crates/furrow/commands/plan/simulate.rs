@@ -1,7 +1,5 @@
 //! `furrow plan --simulate`: computes the share of the floor that the scheduler reaches.
 
-use std::fmt::Display;
-
 use clap::Args;
 use furrow_model::config::Config;
 use furrow_model::floor::DeviceSpec;
@@ -9,11 +7,10 @@ use furrow_rollout::ContextPolicy;
 use furrow_simulator::{
     PREFILL_CHUNK, PREFILL_TOKENS, SessionMix, SimulationOutcome, SimulatorSettings, simulate,
 };
-use furrow_telemetry::{DeviceUse, Label};
-use serde_json::{Map, Value, json};
+use serde_json::Value;
 
 use crate::recorded::RecordedRun;
-use crate::{CommandFailure, output};
+use crate::{CommandFailure, output, simulation};
 
 /// Settings and duration of the simulation.
 #[derive(Debug, Args)]
@@ -75,70 +72,18 @@ impl SimulateArgs {
             "\nThe scheduler on a simulated device: chunks of {} tokens, {} beside decode, {} us of host time per batch",
             self.prefill_chunk, self.prefill_tokens, self.host_micros
         ));
-        let row = |(keep, outcome): &(ContextPolicy, SimulationOutcome)| row(keep, outcome);
+        let row = |(keep, outcome): &(ContextPolicy, SimulationOutcome)| simulation::row(keep, outcome);
         let rows: Vec<Vec<String>> = outcomes.iter().map(row).collect();
-        output::table(&HEADER, &rows);
+        output::table(&simulation::HEADER, &rows);
         output::line(
             "  The floor of two streams: screenshots are encoded beside decode, and vision counts only waits for it.\n  From decode on: shares of the device's time; idle: no work, no room, or waiting for the host.",
         );
     }
 }
 
-/// The columns of [`row`].
-pub const HEADER: [&str; 14] = [
-    "  context",
-    "steps/s",
-    "floor",
-    "share",
-    "reply",
-    "parked",
-    "decode",
-    "prefill",
-    "vision",
-    "copy",
-    "weights",
-    "no work",
-    "no room",
-    "host",
-];
-
-/// A table row of an outcome, labelled with `what`.
-pub fn row(what: &dyn Display, outcome: &SimulationOutcome) -> Vec<String> {
-    let share = |used: &DeviceUse| {
-        output::percent(Some(outcome.time.micros_of(*used) as f64 / outcome.micros as f64))
-    };
-    let figures = [
-        format!("  {what}, {:.0} s", outcome.micros as f64 / 1e6),
-        format!("{:.2}", outcome.steps_per_second()),
-        format!("{:.2}", outcome.floor.steps_per_second),
-        output::percent(Some(outcome.share())),
-        format!("{:.2} s", outcome.reply_seconds),
-        outcome.offloaded.to_string(),
-    ];
-    figures.into_iter().chain(DeviceUse::ALL.iter().map(share)).collect()
-}
-
 /// The outcomes as JSON.
 pub fn value(outcomes: &[(ContextPolicy, SimulationOutcome)]) -> Value {
-    outcomes.iter().map(|(keep, outcome)| Value::from(entry(keep, outcome))).collect()
-}
-
-/// An outcome as JSON.
-pub fn entry(keep: &ContextPolicy, outcome: &SimulationOutcome) -> Map<String, Value> {
-    let uses: Map<String, Value> = DeviceUse::ALL
-        .iter()
-        .map(|used| (used.value().to_owned(), Value::from(outcome.time.micros_of(*used))))
-        .collect();
-    let fields = json!({
-        "context": keep.to_string(), "steps": outcome.steps, "micros": outcome.micros,
-        "steps_per_second": outcome.steps_per_second(), "floor_steps_per_second": outcome.floor.steps_per_second,
-        "share": outcome.share(), "reply_seconds": outcome.reply_seconds, "parked": outcome.offloaded,
-        "device_micros": uses,
-    });
-    match fields {
-        Value::Object(fields) => fields,
-        _ => unreachable!("the value above is an object"),
-    }
+    outcomes.iter().map(|(keep, outcome)| Value::from(simulation::entry(keep, outcome))).collect()
 }
 
 fn seconds(text: &str) -> Result<f64, String> {

@@ -8,9 +8,7 @@ use anyhow::{Context as _, bail};
 use furrow_dashboard::PlotPicture;
 use tokio::process::Command;
 
-use crate::CommandFailure;
-use crate::commands::headless;
-use crate::commands::scratch::ScratchDir;
+use crate::{CommandFailure, ScratchDir, headless};
 
 /// A picture takes half a second, and several on a busy machine.
 const DEADLINE: Duration = Duration::from_secs(60);

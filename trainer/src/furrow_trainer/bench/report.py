@@ -1,4 +1,4 @@
-"""Metrics of several rounds and the machine they were measured on, in the form of `furrow bench --json`."""
+"""Metrics of several rounds and the machine they were measured on, in the form of `furrow-bench --json`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-//! `furrow bench grpc`: measures policy sessions over loopback at full speed, with screenshots of a
+//! `furrow-bench grpc`: measures policy sessions over loopback at full speed, with screenshots of a
 //! browser's size.
 
 use std::sync::Arc;
@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use clap::Args;
+use furrow::{CommandFailure, runtime};
 use furrow_env::EnvironmentFactory;
 use furrow_env::simulated::{SimConfig, SimulatedBrowser};
 use furrow_policy::{PolicyConfig, PolicyFile};
@@ -23,10 +24,9 @@ use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
 use tonic::transport::Channel;
 
-use super::BenchArgs;
-use super::pace::{self, BenchPage};
-use super::report::BenchReport;
-use crate::{CommandFailure, launch};
+use crate::BenchArgs;
+use crate::pace::{self, BenchPage};
+use crate::report::BenchReport;
 
 #[derive(Debug, Args)]
 pub struct GrpcArgs {
@@ -67,7 +67,7 @@ const DEADLINE: Duration = Duration::from_secs(30);
 
 pub fn run(args: &GrpcArgs) -> Result<(), CommandFailure> {
     let mut report = BenchReport::begin(&args.bench)?;
-    let measured = launch::runtime()?.block_on(measure(args))?;
+    let measured = runtime()?.block_on(measure(args))?;
     report_measurement(&measured, args, &mut report);
     report.print(&args.bench)
 }

@@ -1,21 +1,21 @@
-//! `furrow bench farm`: measures what policy stream, ledger and data set add to the bare browser
+//! `furrow-bench farm`: measures what policy stream, ledger and data set add to the bare browser
 //! loop.
 //!
 //! The bare loop beside it does the same work without them: the random policy's actions, contexts
 //! closed and opened where an answer ends a trajectory. A loop that only clicks, scrolls and types
 //! would instead measure which actions random policies choose.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Args;
+use furrow::{CommandFailure, ScratchDir, runtime};
 
-use super::BenchArgs;
-use super::child::{FarmPlan, FarmProcess};
-use super::pace::{self, ActionSource, PaceArgs};
-use super::report::BenchReport;
-use crate::commands::scratch::ScratchDir;
-use crate::{CommandFailure, launch};
+use crate::BenchArgs;
+use crate::child::{FarmPlan, FarmProcess};
+use crate::pace::{self, ActionSource, PaceArgs};
+use crate::program::ProgramArgs;
+use crate::report::BenchReport;
 
 #[derive(Debug, Args)]
 pub struct FarmArgs {
@@ -24,6 +24,8 @@ pub struct FarmArgs {
     /// Directory on the disk that the farm writes to; everything written is removed at the end
     #[arg(long, default_value = ".")]
     dir: PathBuf,
+    #[command(flatten)]
+    program: ProgramArgs,
     #[command(flatten)]
     bench: BenchArgs,
 }
@@ -39,14 +41,15 @@ const BARE: [&str; 5] = ["bare rate", "bare p50", "bare p99", "bare CPU a step",
 
 pub fn run(args: &FarmArgs) -> Result<(), CommandFailure> {
     args.pace.check()?;
+    let program = args.program.find()?;
     let mut report = BenchReport::begin(&args.bench)?;
     report.note(
         "the bare loop samples the random policy's actions itself and opens contexts where the farm does",
     );
     let scratch = ScratchDir::make(&args.dir)?;
-    launch::runtime()?.block_on(async {
+    runtime()?.block_on(async {
         for _ in 0..args.pace.rounds {
-            round(args, &scratch, &mut report).await?;
+            round(args, &program, &scratch, &mut report).await?;
         }
         Ok::<_, CommandFailure>(())
     })?;
@@ -55,12 +58,13 @@ pub fn run(args: &FarmArgs) -> Result<(), CommandFailure> {
 
 async fn round(
     args: &FarmArgs,
+    program: &Path,
     scratch: &ScratchDir,
     report: &mut BenchReport,
 ) -> Result<(), CommandFailure> {
     let bare = pace::run(&args.pace, ActionSource::AtRandom).await?;
     bare.add_to(report, &args.pace, BARE);
-    let farm = measure(args, bare.mean_latency(), scratch).await?;
+    let farm = measure(args, program, bare.mean_latency(), scratch).await?;
     let cpu_a_step = farm.cpu_micros / 1e3 / farm.steps.max(1.0);
     let ideal = farm.seconds * f64::from(args.pace.sessions) / args.pace.period().as_secs_f64();
     report.add("farm rate", "of ideal", farm.steps / ideal);
@@ -73,6 +77,7 @@ async fn round(
 /// same pace: an idle page costs CPU, too.
 async fn measure(
     args: &FarmArgs,
+    program: &Path,
     step: Duration,
     scratch: &ScratchDir,
 ) -> Result<FarmMeasurement, CommandFailure> {
@@ -83,7 +88,8 @@ async fn measure(
         simulated_screenshot_bytes: None,
         steps_max: None,
     };
-    let mut farm = FarmProcess::start(scratch.fresh("farm")?, &args.pace.pages, args.pace.page, &plan)?;
+    let folder = scratch.fresh("farm")?;
+    let mut farm = FarmProcess::start(program, folder, &args.pace.pages, args.pace.page, &plan)?;
     let sessions = f64::from(args.pace.sessions);
     // After two steps each on average, all contexts are open.
     let first = farm.until(|now| now.number("env/steps") >= 2.0 * sessions, args.pace.period() * 2).await?;

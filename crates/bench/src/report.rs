@@ -6,9 +6,8 @@ use std::process::Command;
 use std::time::Duration;
 
 use clap::Args;
+use furrow::{CommandFailure, output};
 use serde_json::{Value, json};
-
-use crate::{CommandFailure, output};
 
 /// Options of every benchmark.
 #[derive(Debug, Args)]
@@ -106,7 +105,7 @@ impl MachineConditions {
     fn detect() -> Self {
         Self {
             cpu: field("/proc/cpuinfo", "model name").unwrap_or_else(|| "unknown processor".into()),
-            cores: std::thread::available_parallelism().map_or(1, usize::from),
+            cores: cores(),
             kernel: first_field("/proc/sys/kernel/osrelease").unwrap_or_default(),
             commit: commit(),
             load: first_field("/proc/loadavg").and_then(|load| load.parse().ok()).unwrap_or_default(),
@@ -175,6 +174,11 @@ fn three_digits(value: f64) -> String {
         size if size >= 10.0 => format!("{value:.1}"),
         _ => format!("{value:.3}"),
     }
+}
+
+/// Cores of this machine, which is the number of threads where none is given.
+pub fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
 }
 
 fn first_field(path: &str) -> Option<String> {

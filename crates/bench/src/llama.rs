@@ -1,20 +1,18 @@
-//! `furrow bench llama`: measures the `cpu` backend beside the same model in llama.cpp, round by
+//! `furrow-bench llama`: measures the `cpu` backend beside the same model in llama.cpp, round by
 //! round.
 
 use std::path::{Path, PathBuf};
 
 use anyhow::ensure;
 use clap::Args;
+use furrow::{CommandFailure, ScratchDir};
 use furrow_model::kernels::ProductPrecision;
 
-use super::BenchArgs;
-use super::checkpoints::checkpoints;
-use super::llama_peer::{LlamaCase, LlamaPeer, PeerPaths, TokenRates};
-use super::model_ours::{BenchLoad, CpuModel};
-use super::report::BenchReport;
-use crate::CommandFailure;
-use crate::commands::model::cores;
-use crate::commands::scratch::ScratchDir;
+use crate::BenchArgs;
+use crate::checkpoints::checkpoints;
+use crate::llama_peer::{LlamaCase, LlamaPeer, PeerPaths, TokenRates};
+use crate::model_ours::{BenchLoad, CpuModel};
+use crate::report::{BenchReport, cores};
 
 #[derive(Debug, Args)]
 pub struct LlamaArgs {

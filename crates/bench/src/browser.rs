@@ -1,15 +1,15 @@
-//! `furrow bench browser`: measures the cost of driving browsers, beside the same loop in
+//! `furrow-bench browser`: measures the cost of driving browsers, beside the same loop in
 //! Playwright.
 
 use std::path::PathBuf;
 
 use clap::Args;
+use furrow::{CommandFailure, output, runtime};
 
-use super::BenchArgs;
-use super::pace::{self, ActionSource, PaceArgs};
-use super::peer::PlaywrightPeer;
-use super::report::BenchReport;
-use crate::{CommandFailure, launch, output};
+use crate::BenchArgs;
+use crate::pace::{self, ActionSource, PaceArgs};
+use crate::peer::PlaywrightPeer;
+use crate::report::BenchReport;
 
 #[derive(Debug, Args)]
 pub struct BrowserArgs {
@@ -37,7 +37,7 @@ pub fn run(args: &BrowserArgs) -> Result<(), CommandFailure> {
         output::error_line(&missing);
         report.note(missing);
     });
-    launch::runtime()?.block_on(rounds(&args.pace, peer.ok().as_ref(), &mut report))?;
+    runtime()?.block_on(rounds(&args.pace, peer.ok().as_ref(), &mut report))?;
     report.print(&args.bench)
 }
 

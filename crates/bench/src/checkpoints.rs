@@ -2,12 +2,11 @@
 
 use std::path::{Path, PathBuf};
 
+use furrow::{CommandFailure, ScratchDir};
 use furrow_model::init::{InitSpec, ModelSize, SHARD_BYTES_MAX, StoredType, init};
 
-use super::model_peer::save_checkpoints;
-use super::report::BenchReport;
-use crate::CommandFailure;
-use crate::commands::scratch::ScratchDir;
+use crate::model_peer::save_checkpoints;
+use crate::report::BenchReport;
 
 /// One value per data type.
 pub struct PerDtype<T> {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
+use furrow::CommandFailure;
 use furrow_env::{
     ChromiumPool, EnvConfig, EnvFile, Environment, EnvironmentError, EnvironmentFactory, FileRoot,
     SiteServer, StaticSite,
@@ -19,8 +20,7 @@ use furrow_telemetry::{MemoryMeasure, tree_usage};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until};
 
-use super::report::{BenchReport, percentile};
-use crate::CommandFailure;
+use crate::report::{BenchReport, percentile};
 
 #[derive(Debug, Clone, Args)]
 pub struct PaceArgs {

@@ -1,4 +1,4 @@
-//! `furrow bench gpu`: measures decode, prefill, vision, forks, swapping out, swaps of weights and
+//! `furrow-bench gpu`: measures decode, prefill, vision, forks, swapping out, swaps of weights and
 //! whole rollouts on a GPU, each relative to its floor at the rates measured in the same run.
 //!
 //! Weights are random, so no checkpoint is needed; parts that do not fit are reported. The parts
@@ -7,6 +7,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
+use furrow::{CommandFailure, RecordedRun, output, simulation};
 use furrow_cuda::backend::{BackendOptions, ModelPrecision, StagingMode};
 use furrow_cuda::executor::Executor;
 use furrow_cuda::gpu::{GpuExecutor, GpuPaths};
@@ -14,6 +15,7 @@ use furrow_cuda::measure::{
     BenchmarkBuffers, BenchmarkCases, BenchmarkModel, BenchmarkResult, DeviceRates, ReferenceSizes,
     measure_swap, open_widest,
 };
+use furrow_model::checkpoint::chain;
 use furrow_model::config::Config;
 use furrow_rollout::ContextPolicy;
 use furrow_simulator::{
@@ -21,11 +23,6 @@ use furrow_simulator::{
     run_on_device,
 };
 use serde_json::json;
-
-use crate::commands::plan::simulate;
-use crate::recorded::RecordedRun;
-use crate::{CommandFailure, output};
-use furrow_model::checkpoint::chain;
 
 #[derive(Debug, Args)]
 pub struct GpuArgs {
@@ -241,12 +238,12 @@ impl<'a> GpuBench<'a> {
             let name = format!("rollout, {} sessions, {what}", self.sessions());
             match self.rollout(&settings) {
                 Ok(outcome) if self.args.json => {
-                    let mut fields = simulate::entry(&settings.keep, &outcome);
+                    let mut fields = simulation::entry(&settings.keep, &outcome);
                     fields.insert("what".to_owned(), json!(name));
                     fields.insert("trajectories_per_hour".to_owned(), json!(self.per_hour(&outcome)));
                     output::line(serde_json::Value::from(fields).to_string());
                 }
-                Ok(outcome) => rows.push(simulate::row(&what, &outcome)),
+                Ok(outcome) => rows.push(simulation::row(&what, &outcome)),
                 Err(CommandFailure::Input(why)) if self.args.json => {
                     output::line(json!({ "what": name, "fits": false, "why": why }).to_string());
                 }
@@ -263,7 +260,7 @@ impl<'a> GpuBench<'a> {
                 "\n{} sessions, pages of {page_seconds:.2} seconds, the floor of one operation after another",
                 self.sessions()
             ));
-            output::table(&simulate::HEADER, &rows);
+            output::table(&simulation::HEADER, &rows);
         }
         Ok(())
     }

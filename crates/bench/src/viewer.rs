@@ -6,12 +6,11 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
+use furrow::headless;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::process::Child;
 use tokio::time::{Instant, sleep, timeout};
-
-use crate::commands::headless;
 
 /// A browser that shows a page.
 pub struct PageViewer {

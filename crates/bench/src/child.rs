@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, anyhow};
 use clap::Args;
+use furrow::{JobFile, RunFile};
 use furrow_dashboard::DashboardFile;
 use furrow_env::EnvFile;
 use furrow_policy::PolicyFile;
@@ -17,10 +18,10 @@ use serde_json::{Value, json};
 use tokio::process::{Child, Command};
 use tokio::time::{Instant, sleep, timeout};
 
-use super::pace::BenchPage;
-use crate::job::{JobFile, RunFile};
+use crate::pace::BenchPage;
+use crate::program::ProgramArgs;
 
-/// Where a farm finds its pages and its browser, and where it writes.
+/// The program of a farm, where it finds its pages and its browser, and where it writes.
 #[derive(Debug, Args)]
 pub struct FarmPathArgs {
     /// Directory with the pages to act on
@@ -32,6 +33,8 @@ pub struct FarmPathArgs {
     /// Browser program to use instead of the one that a farm would find
     #[arg(long, env = "FURROW_BROWSER")]
     pub browser: Option<PathBuf>,
+    #[command(flatten)]
+    pub program: ProgramArgs,
 }
 
 /// The settings of a farm.
@@ -63,12 +66,18 @@ const TIMEOUT: Duration = Duration::from_secs(180);
 const INTERVAL: Duration = Duration::from_secs(5);
 
 impl FarmProcess {
-    /// Starts a farm in an empty directory, on the page of the bare loop.
-    pub fn start(folder: PathBuf, pages: &Path, page: BenchPage, plan: &FarmPlan) -> anyhow::Result<Self> {
+    /// Starts `furrow run` in an empty directory, on the page of the bare loop.
+    pub fn start(
+        program: &Path,
+        folder: PathBuf,
+        pages: &Path,
+        page: BenchPage,
+        plan: &FarmPlan,
+    ) -> anyhow::Result<Self> {
         write_tasks(&folder, pages, page, plan.steps_max.unwrap_or(10_000))?;
         let job = folder.join("job.toml");
         fs::write(&job, toml::to_string(&plan.job())?)?;
-        let mut command = Command::new(std::env::current_exe()?);
+        let mut command = Command::new(program);
         command.arg("run").arg(&job).arg("--json");
         if let Some(bytes) = plan.simulated_screenshot_bytes {
             command.arg(format!("--simulate-browser={bytes}"));
@@ -174,7 +183,7 @@ impl FarmPlan {
                 max_delay_millis: Some(self.max_delay.as_millis() as u64),
                 ..RecordsFile::default()
             },
-            // `furrow bench dashboard` measures the dashboard.
+            // `furrow-bench dashboard` measures the dashboard.
             dashboard: DashboardFile { enabled: false, ..DashboardFile::default() },
             telemetry: TelemetryFile {
                 metrics_interval_millis: INTERVAL.as_millis() as u64,

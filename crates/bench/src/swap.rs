@@ -1,4 +1,4 @@
-//! `furrow bench swap`: loads new weights while sessions decode without pause; measures how long
+//! `furrow-bench swap`: loads new weights while sessions decode without pause; measures how long
 //! nothing runs, and what it costs the sessions.
 
 use std::sync::Arc;
@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use clap::Args;
+use furrow::{CommandFailure, ScratchDir, runtime};
 use furrow_env::EnvironmentFactory;
 use furrow_env::simulated::{SimConfig, SimulatedBrowser};
 use furrow_model::init::{InitSpec, ModelSize, SHARD_BYTES_MAX, StoredType, init};
@@ -17,11 +18,9 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
-use super::BenchArgs;
-use super::pace::{self, BenchPage};
-use super::report::BenchReport;
-use crate::commands::scratch::ScratchDir;
-use crate::{CommandFailure, launch};
+use crate::BenchArgs;
+use crate::pace::{self, BenchPage};
+use crate::report::BenchReport;
 
 #[derive(Debug, Args)]
 pub struct SwapArgs {
@@ -56,7 +55,7 @@ const QUIET: Duration = Duration::from_secs(10);
 pub fn run(args: &SwapArgs) -> Result<(), CommandFailure> {
     let mut report = BenchReport::begin(&args.bench)?;
     let scratch = ScratchDir::make(&std::env::temp_dir())?;
-    launch::runtime()?.block_on(measure(args, &scratch, &mut report))?;
+    runtime()?.block_on(measure(args, &scratch, &mut report))?;
     report.print(&args.bench)
 }
 

@@ -1,4 +1,4 @@
-//! `furrow bench records`: measures how fast screenshots become durable shards, and how soon a
+//! `furrow-bench records`: measures how fast screenshots become durable shards, and how soon a
 //! finished trajectory is in the manifest.
 
 use std::fs::File;
@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use clap::Args;
+use furrow::{CommandFailure, ScratchDir};
 use furrow_env::simulated::{SimConfig, SimulatedBrowser};
 use furrow_env::{EnvFile, EnvironmentFactory};
 use furrow_policy::PolicyFile;
@@ -14,12 +15,11 @@ use furrow_records::fixtures::TrajectoryFixture;
 use furrow_records::{RecordsFile, ShardPlan, ShardWriter};
 use furrow_rollout::{Id, PolicyKind, Screenshot, StepRecord, TrajectoryRecord};
 
-use super::BenchArgs;
-use super::child::{FarmPlan, FarmProcess};
-use super::pace::{self, BenchPage};
-use super::report::{BenchReport, megabytes_a_second};
-use crate::commands::scratch::ScratchDir;
-use crate::{CommandFailure, launch};
+use crate::BenchArgs;
+use crate::child::{FarmPlan, FarmProcess};
+use crate::pace::{self, BenchPage};
+use crate::program::ProgramArgs;
+use crate::report::{BenchReport, megabytes_a_second};
 
 #[derive(Debug, Args)]
 pub struct RecordsArgs {
@@ -45,6 +45,8 @@ pub struct RecordsArgs {
     #[arg(long, default_value = "envs/bench")]
     pages: PathBuf,
     #[command(flatten)]
+    program: ProgramArgs,
+    #[command(flatten)]
     bench: BenchArgs,
 }
 
@@ -69,13 +71,14 @@ pub fn run(args: &RecordsArgs) -> Result<(), CommandFailure> {
             "--pages: {folder} has no shop.html; use the repository's envs/bench"
         )]));
     }
+    let program = args.program.find()?;
     let mut report = BenchReport::begin(&args.bench)?;
     let scratch = ScratchDir::make(&args.dir)?;
-    let runtime = launch::runtime()?;
+    let runtime = furrow::runtime()?;
     let pictures = runtime.block_on(pictures(args.screenshot_bytes as usize))?;
     for _ in 0..args.rounds {
         throughput(args, &pictures, &scratch, &mut report)?;
-        runtime.block_on(delay(args, &scratch, &mut report))?;
+        runtime.block_on(delay(args, &program, &scratch, &mut report))?;
     }
     report.note(
         "the delay's percentiles are upper bounds of histogram buckets, at most an eighth above the value",
@@ -106,6 +109,7 @@ fn throughput(
 
 async fn delay(
     args: &RecordsArgs,
+    program: &Path,
     scratch: &ScratchDir,
     report: &mut BenchReport,
 ) -> Result<(), CommandFailure> {
@@ -118,7 +122,8 @@ async fn delay(
         simulated_screenshot_bytes: simulated_bytes,
         steps_max: None,
     };
-    let mut farm = FarmProcess::start(scratch.fresh("farm")?, &args.pages, BenchPage::Shop, &plan)?;
+    let folder = scratch.fresh("farm")?;
+    let mut farm = FarmProcess::start(program, folder, &args.pages, BenchPage::Shop, &plan)?;
     let seconds = args.seconds as f64;
     farm.until(|now| now.number("uptime_seconds") >= seconds, Duration::from_secs(args.seconds)).await?;
     let life = farm.stop().await?;

@@ -1,4 +1,4 @@
-//! `furrow bench dashboard`: measures what an open dashboard costs a run.
+//! `furrow-bench dashboard`: measures what an open dashboard costs a run.
 //!
 //! The farm runs in one process on real pages, its dashboard in another, so that the kernel counts
 //! the CPU of each: 2 % of a run is far less than the difference between two runs. A browser beside
@@ -13,19 +13,17 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use clap::Args;
+use furrow::{CommandFailure, ScratchDir, headless, runtime};
 use furrow_env::EnvFile;
 use furrow_telemetry::{MemoryMeasure, process_usage};
 use tokio::process::{Child, Command};
 use tokio::time::{Instant, sleep};
 
-use super::BenchArgs;
-use super::child::{FarmPathArgs, FarmPlan, FarmProcess, MetricsLine};
-use super::pace::BenchPage;
-use super::report::BenchReport;
-use super::viewer::PageViewer;
-use crate::commands::headless;
-use crate::commands::scratch::ScratchDir;
-use crate::{CommandFailure, launch};
+use crate::BenchArgs;
+use crate::child::{FarmPathArgs, FarmPlan, FarmProcess, MetricsLine};
+use crate::pace::BenchPage;
+use crate::report::BenchReport;
+use crate::viewer::PageViewer;
 
 /// Size of the run and duration of the measurement.
 #[derive(Debug, Args)]
@@ -100,12 +98,13 @@ struct DashboardMeasurement {
 }
 
 pub fn run(args: &DashboardArgs) -> Result<(), CommandFailure> {
-    let Some(program) = headless::find(args.paths.browser.as_deref()) else {
+    let Some(browser) = headless::find(args.paths.browser.as_deref()) else {
         return Err(CommandFailure::Input(vec!["no browser found to open the pages; set --browser".into()]));
     };
+    let program = args.paths.program.find()?;
     let mut report = BenchReport::begin(&args.bench)?;
     let scratch = ScratchDir::make(&args.paths.dir)?;
-    launch::runtime()?.block_on(measure(args, &program, &scratch, &mut report))?;
+    runtime()?.block_on(measure(args, &program, &browser, &scratch, &mut report))?;
     report.note("CPU of the dashboard's process, relative to that of the run's process tree with its browsers; the viewing browser counts for neither");
     report.print(&args.bench)
 }
@@ -113,6 +112,7 @@ pub fn run(args: &DashboardArgs) -> Result<(), CommandFailure> {
 async fn measure(
     args: &DashboardArgs,
     program: &Path,
+    browser: &Path,
     scratch: &ScratchDir,
     report: &mut BenchReport,
 ) -> Result<(), CommandFailure> {
@@ -128,15 +128,15 @@ async fn measure(
         steps_max: Some(args.steps),
     };
     let folder = scratch.fresh("dashboard")?;
-    let mut farm = FarmProcess::start(folder.clone(), &args.paths.pages, args.page, &plan)?;
+    let mut farm = FarmProcess::start(program, folder.clone(), &args.paths.pages, args.page, &plan)?;
     // Each session has ended a trajectory, so ages are spread.
     let trajectories = f64::from(args.sessions);
     farm.until(|now| now.number("env/trajectories") >= trajectories, TIMEOUT).await?;
-    let pages = DashboardProcess::start(&folder).await?;
+    let pages = DashboardProcess::start(program, &folder).await?;
     for round in 0..args.rounds {
         for (index, look) in VIEWER_CASES.into_iter().enumerate() {
             let folder = scratch.fresh(&format!("viewer-{round}-{index}"))?;
-            let viewer = look.begin(program, &folder, &pages.url).await?;
+            let viewer = look.begin(browser, &folder, &pages.url).await?;
             let measured = watch(&mut farm, &pages, Duration::from_secs(args.seconds)).await?;
             if let Some(viewer) = viewer {
                 viewer.close().await?;
@@ -159,14 +159,14 @@ impl ViewerCase {
 
     async fn begin(
         self,
-        program: &Path,
+        browser: &Path,
         folder: &Path,
         dashboard: &str,
     ) -> anyhow::Result<Option<PageViewer>> {
         let Some((name, path)) = self.page else { return Ok(None) };
         // The title has the run's name once the page's first answer is rendered.
         let title = format!("{name} · bench");
-        let viewer = PageViewer::open(program, folder, &format!("{dashboard}{path}"), &title).await?;
+        let viewer = PageViewer::open(browser, folder, &format!("{dashboard}{path}"), &title).await?;
         if self.is_stopped {
             viewer.stall()?;
         }
@@ -206,9 +206,9 @@ impl DashboardMeasurement {
 }
 
 impl DashboardProcess {
-    async fn start(folder: &Path) -> anyhow::Result<Self> {
+    async fn start(program: &Path, folder: &Path) -> anyhow::Result<Self> {
         let log_path = folder.join("dashboard.txt");
-        let mut command = Command::new(std::env::current_exe()?);
+        let mut command = Command::new(program);
         command.arg("dashboard").arg(folder.join("bench")).args(["--listen", "127.0.0.1:0"]);
         command
             .stdin(Stdio::null())

@@ -1,23 +1,23 @@
-//! `furrow bench soak`: runs thousands of trajectories on one worker and measures whether anything
+//! `furrow-bench soak`: runs thousands of trajectories on one worker and measures whether anything
 //! grows.
 //!
 //! The whole farm runs in a separate process with the random policy on real pages; processes, open
 //! files and memory of its whole tree are sampled from outside. The report gives the rise of a
 //! straight line through the samples per thousand trajectories.
 
+use std::path::Path;
 use std::time::Duration;
 
 use clap::Args;
+use furrow::{CommandFailure, ScratchDir, runtime};
 use furrow_env::EnvFile;
 use furrow_telemetry::{MemoryMeasure, tree_open_files, tree_usage};
 use tokio::time::{Instant, sleep};
 
-use super::BenchArgs;
-use super::child::{FarmPathArgs, FarmPlan, FarmProcess};
-use super::pace::BenchPage;
-use super::report::{BenchReport, percentile};
-use crate::commands::scratch::ScratchDir;
-use crate::{CommandFailure, launch};
+use crate::BenchArgs;
+use crate::child::{FarmPathArgs, FarmPlan, FarmProcess};
+use crate::pace::BenchPage;
+use crate::report::{BenchReport, percentile};
 
 #[derive(Debug, Args)]
 pub struct SoakArgs {
@@ -57,9 +57,10 @@ struct ResourceSample {
 }
 
 pub fn run(args: &SoakArgs) -> Result<(), CommandFailure> {
+    let program = args.paths.program.find()?;
     let mut report = BenchReport::begin(&args.bench)?;
     let scratch = ScratchDir::make(&args.paths.dir)?;
-    let (samples, took) = launch::runtime()?.block_on(soak(args, &scratch))?;
+    let (samples, took) = runtime()?.block_on(soak(args, &program, &scratch))?;
     // During the first tenth everything fills: caches, pools, the browsers themselves.
     let settled: Vec<ResourceSample> = samples
         .into_iter()
@@ -94,6 +95,7 @@ pub fn run(args: &SoakArgs) -> Result<(), CommandFailure> {
 
 async fn soak(
     args: &SoakArgs,
+    program: &Path,
     scratch: &ScratchDir,
 ) -> Result<(Vec<ResourceSample>, Duration), CommandFailure> {
     let env = EnvFile {
@@ -109,7 +111,8 @@ async fn soak(
         simulated_screenshot_bytes: None,
         steps_max: Some(args.steps),
     };
-    let mut farm = FarmProcess::start(scratch.fresh("soak")?, &args.paths.pages, BenchPage::Shop, &plan)?;
+    let folder = scratch.fresh("soak")?;
+    let mut farm = FarmProcess::start(program, folder, &args.paths.pages, BenchPage::Shop, &plan)?;
     let began = Instant::now();
     let mut moved = Instant::now();
     let mut samples: Vec<ResourceSample> = Vec::new();

@@ -1,4 +1,4 @@
-//! `furrow bench`: measures parts of the farm on this machine, each beside a peer or a lower bound
+//! `furrow-bench`: measures parts of the farm on this machine, each beside a peer or a lower bound
 //! of the same run.
 
 mod browser;
@@ -15,19 +15,29 @@ mod model_ours;
 mod model_peer;
 mod pace;
 mod peer;
+mod program;
 mod records;
 mod report;
 mod soak;
 mod swap;
 mod viewer;
 
-use clap::Subcommand;
+use std::process::ExitCode;
 
-use crate::CommandFailure;
+use clap::{Parser, Subcommand};
+use furrow::{CommandFailure, output};
 use report::BenchArgs;
 
+/// Measure parts of the farm on this machine, and write or print the results.
+#[derive(Debug, Parser)]
+#[command(version, propagate_version = true, max_term_width = 110)]
+struct Cli {
+    #[command(subcommand)]
+    command: BenchCommand,
+}
+
 #[derive(Debug, Subcommand)]
-pub enum BenchCommand {
+enum BenchCommand {
     /// Measure the bare browser loop beside the same loop in Playwright
     Browser(browser::BrowserArgs),
     /// Measure what a run's dashboard costs with its pages open
@@ -54,7 +64,12 @@ pub enum BenchCommand {
     Swap(swap::SwapArgs),
 }
 
-pub fn run(command: &BenchCommand) -> Result<(), CommandFailure> {
+fn main() -> ExitCode {
+    output::set_program("furrow-bench");
+    furrow::exit_code(run(&Cli::parse().command))
+}
+
+fn run(command: &BenchCommand) -> Result<(), CommandFailure> {
     match command {
         BenchCommand::Browser(args) => browser::run(args),
         BenchCommand::Dashboard(args) => dashboard::run(args),

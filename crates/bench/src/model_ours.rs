@@ -5,16 +5,14 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::Context as _;
+use furrow::CommandFailure;
 use furrow_model::backend::{
     Backend as _, BackendCapacity, BackendError, LogitRows, PAGE_TOKENS, Page, SequenceSpan, Slot,
 };
-use furrow_model::checkpoint::CheckpointError;
+use furrow_model::checkpoint::{CheckpointError, chain};
 use furrow_model::cpu::CpuBackend;
 use furrow_model::kernels::{ProductPrecision, ThreadPool};
 use furrow_model::weights::ModelWeights;
-
-use crate::CommandFailure;
-use furrow_model::checkpoint::chain;
 
 /// The `cpu` backend with capacity for the largest case.
 pub struct CpuModel {

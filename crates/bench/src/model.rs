@@ -1,4 +1,4 @@
-//! `furrow bench model`: measures the `cpu` backend beside the same model in transformers, round by
+//! `furrow-bench model`: measures the `cpu` backend beside the same model in transformers, round by
 //! round, and relative to itself for scaling: bfloat16 against float32, a long context against
 //! none, a state copy against a plain memory copy.
 
@@ -8,6 +8,7 @@ use std::time::Instant;
 
 use anyhow::Context as _;
 use clap::Args;
+use furrow::{CommandFailure, ScratchDir};
 use furrow_model::backend::{
     Backend as _, BackendCapacity, DeviceLost, OffloadedState, PAGE_TOKENS, Page, Slot,
 };
@@ -18,14 +19,11 @@ use furrow_model::kernels::{
 };
 use furrow_telemetry::{MemoryMeasure, process_usage};
 
-use super::BenchArgs;
-use super::checkpoints::{PerDtype, checkpoints};
-use super::model_ours::{BenchLoad, CpuModel, pages};
-use super::model_peer::ModelPeer;
-use super::report::BenchReport;
-use crate::CommandFailure;
-use crate::commands::model::cores;
-use crate::commands::scratch::ScratchDir;
+use crate::BenchArgs;
+use crate::checkpoints::{PerDtype, checkpoints};
+use crate::model_ours::{BenchLoad, CpuModel, pages};
+use crate::model_peer::ModelPeer;
+use crate::report::{BenchReport, cores};
 
 #[derive(Debug, Args)]
 pub struct ModelArgs {

@@ -7,7 +7,7 @@ use std::process::Command;
 use anyhow::{Context as _, anyhow, ensure};
 use serde::Deserialize;
 
-use super::model_peer::capture_output;
+use crate::model_peer::capture_output;
 
 /// A built llama.cpp and a model file for it.
 pub struct LlamaPeer {

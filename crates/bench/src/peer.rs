@@ -5,14 +5,14 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use anyhow::{Context as _, anyhow};
+use furrow::headless;
 use furrow_telemetry::{MemoryMeasure, tree_usage};
 use serde_json::Value;
 use tokio::io::{AsyncBufReadExt as _, BufReader, Lines};
 use tokio::process::{Child, ChildStdout, Command};
 use tokio::time::timeout;
 
-use super::pace::{PaceArgs, PaceMeasurement, StartTimes};
-use crate::commands::headless;
+use crate::pace::{PaceArgs, PaceMeasurement, StartTimes};
 
 /// A peer that can be started.
 pub struct PlaywrightPeer {

@@ -1,0 +1,105 @@
+//! The commands of `furrow`, and which code runs each.
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use crate::commands::{
+    check, checkpoint, discarded, doctor, model, plan, publish, records, replay, report, roles, run, score,
+    tasks, view, watch,
+};
+use crate::{exit_code, output, renamed};
+
+/// Collect rollouts of computer-use agents in real browsers and write them to Parquet.
+#[derive(Debug, Parser)]
+#[command(version, propagate_version = true, max_term_width = 110)]
+pub struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Run every role in one process and fill a run directory
+    Run(run::RunArgs),
+    /// Check a job file: read it, resolve it, print the plan, start nothing
+    Check(check::CheckArgs),
+    /// Start a coordinator alone, for a farm of several processes or machines
+    Coordinator(roles::CoordinatorArgs),
+    /// Start an environment worker alone: a pool of browsers
+    Env(roles::WorkerArgs),
+    /// Start a policy worker alone; with [policy.serve] it also serves OpenAI's chat protocol
+    Policy(roles::PolicyArgs),
+    /// Publish weights as the next policy version of a running job, and wait until its policy
+    /// workers run it
+    Publish(publish::PublishArgs),
+    /// Report how many trajectories a trainer discarded; a job that paces its admission by versions
+    /// collects as many more
+    Discarded(discarded::DiscardedArgs),
+    /// List, check or sample the tasks of a job
+    #[command(subcommand)]
+    Tasks(tasks::TasksCommand),
+    /// Inspect a data set, or verify that it can be trusted
+    #[command(subcommand)]
+    Records(records::RecordsCommand),
+    /// Serve web pages over a data set: metrics, and every trajectory step by step
+    View(view::ViewArgs),
+    /// Serve web pages over a run in progress: how far it is, how fast, and where the time goes
+    Dashboard(view::DashboardArgs),
+    /// Show the dashboard's metrics in a terminal, from a served dashboard or from a run directory
+    Watch(watch::WatchArgs),
+    /// Replay recorded trajectories in real browsers and report, step by step, where they differ
+    Replay(replay::ReplayArgs),
+    /// Report success rates with intervals, and write a page of metrics and plots of one run or of
+    /// several side by side
+    Report(report::ReportArgs),
+    /// Score stored trajectories again with today's scorers, into data/scores/
+    Score(score::ScoreArgs),
+    /// Compute what a model needs on a device, how many sessions fit, and the lower bound of a
+    /// rollout's time
+    Plan(plan::PlanArgs),
+    /// Write random checkpoints of the published architecture, or inspect any checkpoint
+    #[command(subcommand)]
+    Checkpoint(checkpoint::CheckpointCommand),
+    /// Run a checkpoint outside of a farm
+    #[command(subcommand)]
+    Model(model::ModelCommand),
+    /// Check whether this machine can run a farm, and say what to do if not
+    Doctor(doctor::DoctorArgs),
+}
+
+/// Reads the command line, runs the command, and returns the exit status of the program.
+pub fn run_command_line() -> ExitCode {
+    #[cfg(feature = "failpoints")]
+    furrow_coordinator::arm_fail_points();
+    let command = match Cli::try_parse() {
+        Ok(cli) => cli.command,
+        Err(error) => {
+            let Some(renamed) = renamed::explain(&error) else { error.exit() };
+            output::error_line(&renamed);
+            return ExitCode::from(2);
+        }
+    };
+    let outcome = match command {
+        Command::Run(args) => run::run(&args),
+        Command::Check(args) => check::run(&args),
+        Command::Coordinator(args) => roles::coordinator(&args),
+        Command::Env(args) => roles::env(&args),
+        Command::Policy(args) => roles::policy(&args),
+        Command::Publish(args) => publish::run(&args),
+        Command::Discarded(args) => discarded::run(&args),
+        Command::Tasks(command) => tasks::run(&command),
+        Command::Records(command) => records::run(&command),
+        Command::View(args) => view::run(&args),
+        Command::Dashboard(args) => view::dashboard(&args),
+        Command::Watch(args) => watch::run(&args),
+        Command::Replay(args) => replay::run(&args),
+        Command::Report(args) => report::run(&args),
+        Command::Score(args) => score::run(&args),
+        Command::Plan(args) => plan::run(&args),
+        Command::Checkpoint(command) => checkpoint::run(&command),
+        Command::Model(command) => model::run(&command),
+        Command::Doctor(args) => doctor::run(&args),
+    };
+    exit_code(outcome)
+}

@@ -1,0 +1,33 @@
+//! The command line: reads and checks a job file, starts services, inspects data sets.
+//!
+//! The `furrow` program is [`run_command_line`]. All else that is public serves `furrow-bench`,
+//! which starts that program with jobs of its own and prints as it does.
+
+mod budget;
+mod command_line;
+mod commands;
+mod failure;
+pub mod headless;
+mod identity;
+mod job;
+mod launch;
+pub mod output;
+mod progress;
+mod prove;
+mod recorded;
+mod renamed;
+mod replay;
+mod run_dir;
+mod scratch;
+mod sessions;
+pub mod simulation;
+mod tokens;
+
+pub use command_line::run_command_line;
+pub use failure::{CommandFailure, exit_code};
+pub use job::{JobFile, RunFile};
+pub use launch::runtime;
+pub use recorded::RecordedRun;
+pub use scratch::ScratchDir;
+
+use failure::chain;
