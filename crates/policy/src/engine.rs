@@ -4,7 +4,8 @@
 //! It knows sequences, not conversations. A session has a *base* sequence whose state is kept
 //! between steps. A step adds kept tokens to the base, runs a prompt after them, either on the base
 //! itself (`append`) or on a fork that is dropped afterwards, and samples a reply. `context.rs`
-//! decides which tokens are kept and shown.
+//! decides which tokens are kept and shown. `phase.rs` lists the phases of a session and the
+//! transitions between them.
 //!
 //! No result of a session depends on other sessions. Spans are cut by the session's own tokens
 //! (`sequence.rs`), random numbers come from its own counter, and a backend gives a row the same
@@ -17,14 +18,18 @@
 
 mod admit;
 mod batch;
+mod lifecycle;
+mod phase;
+mod reply;
+mod running;
+mod sessions;
 mod step;
+mod tiles;
 mod weights;
-
-use std::collections::{HashMap, VecDeque};
 
 use furrow_model::backend::{Backend, BackendCapacity, DeviceLost, IncomingWeights};
 use furrow_model::sample::Sampler;
-use furrow_rollout::{FinishReason, PolicyVersion, StateOrigin};
+use furrow_rollout::PolicyVersion;
 use furrow_telemetry::{DeviceTime, DeviceUse, TimeSource};
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
@@ -37,7 +42,9 @@ use crate::sequence::TokenSegment;
 use crate::slots::{Allocator, pages_for};
 use crate::snapshots::SnapshotCache;
 
-use step::{EngineSession, StateTier, Step};
+use phase::EngineSession;
+use sessions::Sessions;
+use step::StepSender;
 pub use step::{GenerationRequest, StepOutput};
 use weights::WeightVersions;
 pub use weights::{NewWeights, OnSwap, SwapReport, SwapSettings};
@@ -66,7 +73,7 @@ pub enum EngineEvent {
         kept: Vec<TokenSegment>,
         /// The prompt and how to reply to it; `None` if only the past is rebuilt.
         ask: Option<Box<GenerationRequest>>,
-        done: oneshot::Sender<Result<StepOutput, EngineFault>>,
+        done: StepSender,
     },
     /// Requests that other weights take effect between two batches.
     Weights(Box<NewWeights>),
@@ -95,6 +102,9 @@ pub enum EngineFault {
         tokens: u32,
         tokens_max: u32,
     },
+    /// A reply is requested, but no token precedes it.
+    #[error("the step has no token to run before its reply")]
+    NoPrompt,
     /// The device refused the session's tokens or tiles.
     #[error("the device refused the step: {0}")]
     Refused(String),
@@ -159,9 +169,6 @@ pub struct SettingsMismatch {
 /// two snapshots, and one partly filled page that the fork shares.
 const PAGES_SPARE: u32 = 4;
 
-/// Receives the result of a step.
-type StepSender = oneshot::Sender<Result<StepOutput, EngineFault>>;
-
 /// The loop with its device and sessions.
 pub struct Engine {
     device: MeteredBackend,
@@ -176,9 +183,7 @@ pub struct Engine {
     weight_versions: WeightVersions,
     offload_budget: OffloadBudget,
     sessions_max: u32,
-    sessions: HashMap<SessionId, EngineSession>,
-    /// Steps that wait for capacity, in order of arrival.
-    waiting: VecDeque<SessionId>,
+    sessions: Sessions,
     /// Counts iterations and arrivals, to find the one that waited longest.
     clock: u64,
     /// The device's failure, if there was one.
@@ -218,8 +223,7 @@ impl Engine {
             offload_budget,
             device,
             settings,
-            sessions: HashMap::new(),
-            waiting: VecDeque::new(),
+            sessions: Sessions::default(),
             clock: 0,
             lost: None,
             is_stopped: false,
@@ -261,7 +265,8 @@ impl Engine {
 
     /// Whether no step or update waits.
     pub(crate) fn is_idle(&self) -> bool {
-        self.sessions.values().all(|session| session.step.is_none()) && !self.has_weights_to_take()
+        let is_idle = |session: &EngineSession| matches!(session, EngineSession::Idle(_));
+        self.sessions.values().all(is_idle) && !self.has_weights_to_take()
     }
 
     /// Updates the state; starts no batch.
@@ -319,121 +324,14 @@ impl Engine {
 
     /// Why the device idles between two iterations.
     fn why_idle(&self) -> DeviceUse {
-        let mut steps = self.sessions.values().filter_map(|session| session.step.as_ref()).peekable();
-        match (steps.peek().is_some(), steps.any(|step| step.is_admitted)) {
-            (false, _) => DeviceUse::NoWork,
-            (true, false) => DeviceUse::NoCapacity,
-            (true, true) => DeviceUse::Host,
+        let is_waiting = |session: &EngineSession| matches!(session, EngineSession::Waiting(_));
+        if self.sessions.all_running().next().is_some() {
+            DeviceUse::Host
+        } else if self.sessions.values().any(is_waiting) {
+            DeviceUse::NoCapacity
+        } else {
+            DeviceUse::NoWork
         }
-    }
-
-    fn open(&mut self, id: SessionId, rebuilt: bool, life: CancellationToken) -> Result<(), EngineFault> {
-        if let Some(lost) = &self.lost {
-            return Err(lost.clone().into());
-        }
-        if self.sessions.len() >= self.sessions_max as usize {
-            return Err(EngineFault::Full { sessions_max: self.sessions_max });
-        }
-        let origin = rebuilt.then_some(StateOrigin::Rebuilt);
-        let pinned = self.version_to_pin();
-        self.sessions.insert(id, EngineSession::new(life, origin, pinned));
-        Ok(())
-    }
-
-    fn begin(
-        &mut self,
-        id: SessionId,
-        kept: Vec<TokenSegment>,
-        ask: Option<GenerationRequest>,
-        done: StepSender,
-    ) {
-        self.clock += 1;
-        if let Err(fault) = self.check_step(id, &kept, ask.as_ref()) {
-            done.send(Err(fault)).ok();
-            return;
-        }
-        let Some(session) = self.sessions.get_mut(&id) else { return };
-        let chunk = self.settings.chunk;
-        session.touched = self.clock;
-        for segment in kept {
-            session.base.extend(segment, chunk);
-        }
-        session.step = Some(Step::new(done, self.clock));
-        self.waiting.push_back(id);
-        match ask {
-            Some(ask) => {
-                session.begin_prompt(ask, chunk);
-                self.proceed(id);
-            }
-            None if session.next().is_none() => self.finish(id, FinishReason::Stop),
-            None => {}
-        }
-    }
-
-    fn check_step(
-        &self,
-        id: SessionId,
-        kept: &[TokenSegment],
-        ask: Option<&GenerationRequest>,
-    ) -> Result<(), EngineFault> {
-        let session =
-            self.sessions.get(&id).filter(|session| session.step.is_none()).ok_or(EngineFault::Gone)?;
-        let tokens = session.tokens_with(kept, ask);
-        let tokens_max = self.settings.context_tokens_max;
-        if tokens > tokens_max { Err(EngineFault::TooLong { tokens, tokens_max }) } else { Ok(()) }
-    }
-
-    /// Removes sessions whose owners have dropped them.
-    fn sweep(&mut self) {
-        let over = self.sessions.iter().filter(|(_, session)| session.life.is_cancelled());
-        let over: Vec<SessionId> = over.map(|(id, _)| *id).collect();
-        over.into_iter().for_each(|id| self.close(id));
-    }
-
-    fn close(&mut self, id: SessionId) {
-        // Dropping the sender tells the caller that the session has ended.
-        drop(self.remove(id));
-    }
-
-    fn close_all(&mut self) {
-        let all: Vec<SessionId> = self.sessions.keys().copied().collect();
-        all.into_iter().for_each(|id| self.close(id));
-    }
-
-    fn drop_state(&mut self, state: StateTier) {
-        match state {
-            StateTier::Empty => {}
-            StateTier::Device(allocation) => self.allocator.release(allocation),
-            StateTier::Host(offloaded) => self.offload_budget.release(&offloaded),
-        }
-    }
-
-    /// Frees everything that a step holds. Returns its sender.
-    fn release_step(&mut self, step: Step) -> Option<StepSender> {
-        let Step { fork, reserve, promised, done, .. } = step;
-        self.allocator.unreserve(reserve);
-        for (_, name) in promised {
-            self.snapshots.settle(&name);
-        }
-        if let Some(allocation) = fork.and_then(|fork| fork.allocation) {
-            self.allocator.release(allocation);
-        }
-        done
-    }
-
-    /// Ends a session's step with a fault. Its state cannot be used any more.
-    fn fail(&mut self, id: SessionId, fault: EngineFault) {
-        if let Some(done) = self.remove(id) {
-            done.send(Err(fault)).ok();
-        }
-    }
-
-    /// Removes a session and frees everything it holds. Returns the sender of its step.
-    fn remove(&mut self, id: SessionId) -> Option<StepSender> {
-        let session = self.sessions.remove(&id)?;
-        self.waiting.retain(|waiting| *waiting != id);
-        self.drop_state(session.state);
-        self.release_step(session.step?)
     }
 
     /// With no session left, only snapshots hold slots and pages.
@@ -449,23 +347,6 @@ impl Engine {
         );
         assert_eq!(self.offload_budget.bytes(), 0);
         assert_eq!(self.snapshots.awaited(), 0);
-    }
-
-    /// Answers every request with the device's failure. No session is at fault.
-    fn fail_all(&mut self, lost: DeviceLost) {
-        if self.lost.is_none() {
-            tracing::error!(
-                why = lost.0,
-                sessions = self.sessions.len(),
-                "the device failed; its sessions can continue on another worker"
-            );
-        }
-        let all: Vec<SessionId> = self.sessions.keys().copied().collect();
-        for id in all {
-            self.fail(id, lost.clone().into());
-        }
-        self.lose_weights(&lost);
-        self.lost = Some(lost);
     }
 }
 

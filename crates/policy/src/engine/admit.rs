@@ -5,11 +5,12 @@
 //! that none starves. A step whose state a sibling is making waits for it and lets others pass.
 
 use furrow_model::backend::{Backend as _, DeviceLost};
-use furrow_rollout::StateOrigin;
+use furrow_rollout::{FinishReason, StateOrigin};
 
-use super::step::{EngineSession, StateTier};
+use super::phase::{BaseFill, EngineSession, StateTier, StepWork, WaitingSession};
+use super::running::{AfterSpan, RunningSession};
 use super::{Engine, EngineFault, PAGES_SPARE, SessionId};
-use crate::slots::{Allocation, PageReservation, pages_for};
+use crate::slots::{PageReservation, pages_for};
 use crate::snapshots::SnapshotKey;
 
 /// Result of an attempt to admit a step.
@@ -20,7 +21,7 @@ enum AdmitOutcome {
     NoCapacity,
 }
 
-/// What a step needs on the device in addition to what its session holds there.
+/// What a step needs on the device in addition to what its session has there.
 #[derive(Debug, PartialEq, Eq)]
 struct StepDemand {
     slots: u32,
@@ -31,9 +32,10 @@ impl Engine {
     /// Admits waiting steps in order of arrival.
     pub(super) fn admit(&mut self) -> Result<(), DeviceLost> {
         let mut index = 0;
-        while let Some(id) = self.waiting.get(index).copied() {
+        while let Some(id) = self.sessions.queued(index) {
             match self.try_to_admit(id)? {
-                AdmitOutcome::Admitted => drop(self.waiting.remove(index)),
+                // It has left the queue.
+                AdmitOutcome::Admitted => {}
                 AdmitOutcome::AfterSibling => index += 1,
                 AdmitOutcome::NoCapacity => {
                     self.refuse_if_stuck(id);
@@ -46,203 +48,191 @@ impl Engine {
 
     /// `sessions_max` prevents this case: while no step runs, all other sessions can be offloaded.
     fn refuse_if_stuck(&mut self, id: SessionId) {
-        let admitted = |session: &EngineSession| session.step.as_ref().is_some_and(|step| step.is_admitted);
-        if !self.sessions.values().any(admitted) {
+        if self.sessions.all_running().next().is_none() {
             self.fail(id, EngineFault::Full { sessions_max: self.sessions_max });
         }
     }
 
     fn try_to_admit(&mut self, id: SessionId) -> Result<AdmitOutcome, DeviceLost> {
-        let Some(session) = self.sessions.get(&id) else { return Ok(AdmitOutcome::Admitted) };
+        let session = self.sessions.waiting(id);
         let names = self.fork_names(session);
+        let need = step_demand(session);
         if let Some(first) =
             names.iter().find(|(_, name)| self.snapshots.has(name) || self.snapshots.is_awaited(name))
             && self.snapshots.is_awaited(&first.1)
         {
             return Ok(AdmitOutcome::AfterSibling);
         }
-        let need = step_demand(session);
-        if !self.free_capacity(&need, id)? {
-            return Ok(AdmitOutcome::NoCapacity);
+        let Some(reserve) = self.free_capacity(&need, id)? else { return Ok(AdmitOutcome::NoCapacity) };
+        let (mut session, fill) = self.sessions.take_waiting(id).admit(&mut self.allocator, reserve);
+        if let Err(lost) = self.fill_allocations(&mut session, fill, &names) {
+            // Put into the table, so that its step is answered.
+            self.sessions.insert(id, EngineSession::Running(session));
+            return Err(lost);
         }
-        let Some(reserve) = self.allocator.reserve(need.pages) else { return Ok(AdmitOutcome::NoCapacity) };
-        let Some(mut session) = self.sessions.remove(&id) else { return Ok(AdmitOutcome::Admitted) };
-        let settled = self.fill_allocations(&mut session, reserve, &names);
-        // Inserted after a failure as well, so that its step is answered.
-        self.sessions.insert(id, session);
-        settled.map(|()| AdmitOutcome::Admitted)
+        self.enter_next_stage(id, session)?;
+        Ok(AdmitOutcome::Admitted)
     }
 
     /// Keys of the states from which an empty sequence could start, the longest first.
-    fn fork_names(&self, session: &EngineSession) -> Vec<(u32, SnapshotKey)> {
-        let (sequence, _) = session.active();
+    fn fork_names(&self, session: &WaitingSession) -> Vec<(u32, SnapshotKey)> {
+        let sequence = session.first_sequence();
         if sequence.done() > 0 || matches!(session.state, StateTier::Host(_)) {
             return Vec::new();
         }
-        let version = self.version_of(session);
+        let version = self.version_of(&session.core);
         sequence
             .forks_ahead()
             .map(|position| (position, SnapshotKey::of(sequence, position, version)))
             .collect()
     }
 
-    /// Allocates a step's slots and pages and fills them: from host memory, from a sibling's
-    /// snapshot, or with the empty state.
+    /// Fills the slots of a step: from host memory, from a sibling's snapshot, or with the empty
+    /// state.
     fn fill_allocations(
         &mut self,
-        session: &mut EngineSession,
-        mut reserve: PageReservation,
+        session: &mut RunningSession,
+        fill: BaseFill,
         names: &[(u32, SnapshotKey)],
     ) -> Result<(), DeviceLost> {
-        if let StateTier::Host(offloaded) = &session.state {
-            let Some(slot) = self.allocator.take_slot() else { unreachable!("the caller freed a slot") };
-            let pages = self.allocator.take_pages(pages_for(session.base.done()), &mut reserve);
-            self.device.restore(offloaded, slot, &pages)?;
-            self.offload_budget.release(offloaded);
-            session.state = StateTier::Device(Allocation { slot, pages });
-            session.origin.get_or_insert(StateOrigin::Offloaded);
-        }
-        if matches!(session.state, StateTier::Empty) && session.base.next().is_some() {
-            session.state = StateTier::Device(self.allocate_empty()?);
-        }
-        let has_fork = session.step.as_ref().is_some_and(|step| step.fork.is_some());
-        let allocation = if has_fork { Some(self.allocate_empty()?) } else { None };
-        if let Some(step) = &mut session.step {
-            (step.is_admitted, step.reserve) = (true, reserve);
-            step.costs.slot = allocation.as_ref().map(|allocation| allocation.slot.0);
-            if let Some(fork) = &mut step.fork {
-                fork.allocation = allocation;
+        if let Some(base) = session.base() {
+            match fill {
+                BaseFill::Nothing => {}
+                BaseFill::Clear => self.device.clear(base.slot)?,
+                BaseFill::Restore(offloaded) => {
+                    self.device.restore(&offloaded, base.slot, &base.pages)?;
+                    self.offload_budget.release(&offloaded);
+                }
             }
         }
+        if let Some(fork) = session.fork() {
+            self.device.clear(fork.allocation.slot)?;
+        }
         self.start_from_sibling(session, names)?;
-        self.begin_fork(session)?;
-        let reused = session.active().0.done();
-        if let (Some(step), StateTier::Device(allocation)) = (&mut session.step, &session.state) {
-            step.costs.slot.get_or_insert(allocation.slot.0);
-        }
-        if let Some(step) = &mut session.step {
-            step.costs.reused_tokens = reused;
-        }
+        self.fill_fork(session)?;
+        session.step.costs.reused_tokens = session.active().sequence.done();
         Ok(())
-    }
-
-    /// Allocates a slot with the state before any token.
-    fn allocate_empty(&mut self) -> Result<Allocation, DeviceLost> {
-        let Some(slot) = self.allocator.take_slot() else { unreachable!("the caller freed a slot") };
-        self.device.clear(slot)?;
-        Ok(Allocation { slot, pages: Vec::new() })
     }
 
     /// Starts from the longest snapshot of a sibling and promises the missing ones.
     fn start_from_sibling(
         &mut self,
-        session: &mut EngineSession,
+        session: &mut RunningSession,
         names: &[(u32, SnapshotKey)],
     ) -> Result<(), DeviceLost> {
         for (position, name) in names {
-            if self.snapshots.has(name) {
-                return self.start_from(session, *position, name);
-            }
-            if self.snapshots.promise(*name)
-                && let Some(step) = &mut session.step
-            {
-                step.promised.push((*position, *name));
-            }
+            let snapshot = if session.can_start_at(*position) { self.snapshots.get(name) } else { None };
+            let Some(snapshot) = snapshot else {
+                if self.snapshots.promise(*name) {
+                    session.step.promised.push((*position, *name));
+                }
+                continue;
+            };
+            let active = session.active_mut();
+            self.device.copy_slot(snapshot.allocation.slot, active.allocation.slot)?;
+            active.allocation.pages = self.allocator.share(&snapshot.allocation, snapshot.tokens);
+            *active.version_min = Some(snapshot.version_min);
+            active.sequence.forked_to(*position);
+            session.core.origin.get_or_insert(StateOrigin::Forked);
+            return Ok(());
         }
-        Ok(())
-    }
-
-    fn start_from(
-        &mut self,
-        session: &mut EngineSession,
-        position: u32,
-        name: &SnapshotKey,
-    ) -> Result<(), DeviceLost> {
-        let Some(snapshot) = self.snapshots.get(name) else { return Ok(()) };
-        let (_, is_fork) = session.active();
-        let allocation = match (&mut session.step, &mut session.state) {
-            (Some(step), _) if is_fork => step.fork.as_mut().and_then(|fork| fork.allocation.as_mut()),
-            (_, StateTier::Device(allocation)) => Some(allocation),
-            _ => None,
-        };
-        let Some(allocation) = allocation else { return Ok(()) };
-        self.device.copy_slot(snapshot.allocation.slot, allocation.slot)?;
-        allocation.pages = self.allocator.share(&snapshot.allocation, snapshot.tokens);
-        let version = Some(snapshot.version_min);
-        match &mut session.step {
-            Some(step) if is_fork => step.version_min = version,
-            _ => session.version_min = version,
-        }
-        session.active_mut().forked_to(position);
-        session.origin.get_or_insert(StateOrigin::Forked);
         Ok(())
     }
 
     /// Copies the base's state to the fork once all kept tokens are in it.
-    pub(super) fn begin_fork(&mut self, session: &mut EngineSession) -> Result<(), DeviceLost> {
-        let Some(step) = &mut session.step else { return Ok(()) };
-        let Some(allocation) = step.fork.as_mut().and_then(|fork| fork.allocation.as_mut()) else {
-            return Ok(());
-        };
-        let (StateTier::Device(base), None) = (&session.state, session.base.next()) else { return Ok(()) };
-        self.device.copy_slot(base.slot, allocation.slot)?;
-        allocation.pages = self.allocator.share(base, session.base.done());
-        step.version_min = session.version_min;
+    fn fill_fork(&mut self, session: &mut RunningSession) -> Result<(), DeviceLost> {
+        if let Some((base, fork)) = session.fork_source() {
+            self.device.copy_slot(base.allocation.slot, fork.allocation.slot)?;
+            fork.allocation.pages = self.allocator.share(base.allocation, base.sequence.done());
+            fork.version_min = base.version_min;
+        }
         Ok(())
     }
 
-    /// Frees slots and pages: evicts snapshots for pages first, then offloads idle sessions.
-    fn free_capacity(&mut self, need: &StepDemand, keep: SessionId) -> Result<bool, DeviceLost> {
+    /// Puts a session into the table after it was admitted or the last span of its stage ran. It is
+    /// put there after a failure as well, so that its step is answered.
+    pub(super) fn enter_next_stage(
+        &mut self,
+        id: SessionId,
+        session: RunningSession,
+    ) -> Result<(), DeviceLost> {
+        match session.after_span() {
+            AfterSpan::Runs(session) => {
+                self.sessions.insert(id, EngineSession::Running(session));
+                Ok(())
+            }
+            AfterSpan::ForkBegins(mut session) => {
+                let filled = self.fill_fork(&mut session);
+                self.sessions.insert(id, EngineSession::Running(session));
+                filled
+            }
+            AfterSpan::Rebuilt(session) => {
+                self.finish(id, session, FinishReason::Stop);
+                Ok(())
+            }
+        }
+    }
+
+    /// Frees slots and reserves pages: evicts snapshots for pages first, then offloads idle
+    /// sessions. `None` if that is not enough.
+    fn free_capacity(
+        &mut self,
+        need: &StepDemand,
+        keep: SessionId,
+    ) -> Result<Option<PageReservation>, DeviceLost> {
         loop {
             let slots = self.allocator.free_slots() - self.snapshots.slots_left();
             let slots_lack = slots < need.slots;
             let pages_lack = self.allocator.free_pages() < need.pages;
             if !slots_lack && !pages_lack {
-                return Ok(true);
+                return Ok(self.allocator.reserve(need.pages));
             }
             if pages_lack && let Some(allocation) = self.snapshots.evict() {
                 self.allocator.release(allocation);
             } else if !self.offload_idlest(keep)? {
-                return Ok(false);
+                return Ok(None);
             }
         }
     }
 
     /// Offloads the session that has been idle longest. One that waits for capacity comes after all
-    /// that wait for nothing.
+    /// that wait for nothing. False if no session can be offloaded.
     fn offload_idlest(&mut self, keep: SessionId) -> Result<bool, DeviceLost> {
-        let running = |session: &EngineSession| session.step.as_ref().is_some_and(|step| step.is_admitted);
-        let at_rest = self.sessions.iter_mut().filter(|(id, session)| {
-            **id != keep && !running(session) && matches!(session.state, StateTier::Device(_))
-        });
-        let idlest = at_rest.min_by_key(|(_, session)| (session.step.is_some(), session.touched));
-        let Some((_, session)) = idlest else { return Ok(false) };
-        let StateTier::Device(allocation) = &session.state else { return Ok(false) };
-        let Some(offloaded) = self.offload_budget.offload(&mut self.device, allocation)? else {
-            return Ok(false);
-        };
-        let state = std::mem::replace(&mut session.state, StateTier::Host(offloaded));
-        self.drop_state(state);
-        Ok(true)
+        let on_device = self
+            .sessions
+            .all_at_rest()
+            .filter(|(id, rest)| *id != keep && matches!(rest.state, StateTier::Device(_)));
+        let idlest = on_device.map(|(_, rest)| rest).min_by_key(|rest| rest.order);
+        if let Some(rest) = idlest
+            && let StateTier::Device(allocation) = &*rest.state
+            && let Some(offloaded) = self.offload_budget.offload(&mut self.device, allocation)?
+        {
+            let left = std::mem::replace(rest.state, StateTier::Host(offloaded));
+            self.release_state(left);
+            return Ok(true);
+        }
+        Ok(false)
     }
 }
 
 /// Most slots and pages a step can need, its longest reply included.
-fn step_demand(session: &EngineSession) -> StepDemand {
-    let Some(step) = &session.step else { return StepDemand { slots: 0, pages: 0 } };
-    let left = step.tokens_left();
-    let base_end = if step.fork.is_some() { session.base.len() } else { session.base.len() + left };
+fn step_demand(session: &WaitingSession) -> StepDemand {
+    let base = &session.core.base;
     let (base_slot, own_pages) = match &session.state {
         StateTier::Device(allocation) => (0, allocation.pages.len() as u32),
         StateTier::Host(_) => (1, 0),
-        StateTier::Empty => (session.base.next().is_some().into(), 0),
+        StateTier::Empty => (base.next().is_some().into(), 0),
     };
-    let base_pages = pages_for(base_end).saturating_sub(own_pages);
-    let (fork_slot, fork_pages) = match &step.fork {
+    let base_pages = |end: u32| pages_for(end).saturating_sub(own_pages);
+    let (slots, pages) = match &session.work {
+        StepWork::Rebuild => (base_slot, base_pages(base.len())),
+        StepWork::Extend(reply) => (base_slot, base_pages(base.len() + reply.tokens_left())),
         // Full pages of the base stay shared; the copy of its last, partly filled page is among the
         // spare ones.
-        Some(fork) => (1, pages_for(fork.sequence.len() + left) - pages_for(session.base.planned())),
-        None => (0, 0),
+        StepWork::Fork { sequence, reply } => {
+            let fork_pages = pages_for(sequence.len() + reply.tokens_left()) - pages_for(base.planned());
+            (base_slot + 1, base_pages(base.len()) + fork_pages)
+        }
     };
-    StepDemand { slots: base_slot + fork_slot, pages: base_pages + fork_pages + PAGES_SPARE }
+    StepDemand { slots, pages: pages + PAGES_SPARE }
 }

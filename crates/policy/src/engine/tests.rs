@@ -5,6 +5,7 @@ mod alone;
 mod claims;
 mod harness;
 mod lost;
+mod phases;
 mod swaps;
 
 use furrow_rollout::{ContextPolicy, StateOrigin};

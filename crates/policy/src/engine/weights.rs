@@ -14,7 +14,7 @@ use tokio::sync::{mpsc, oneshot};
 use super::Engine;
 #[cfg(test)]
 use super::SessionId;
-use super::step::EngineSession;
+use super::phase::SessionCore;
 
 /// What happens to sessions whose state older weights wrote.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -142,7 +142,7 @@ impl WeightVersions {
 
 impl Engine {
     /// Version of the weights that a session runs on.
-    pub(super) fn version_of(&self, session: &EngineSession) -> PolicyVersion {
+    pub(super) fn version_of(&self, session: &SessionCore) -> PolicyVersion {
         session.pinned.unwrap_or(self.weight_versions.newest())
     }
 
@@ -174,7 +174,7 @@ impl Engine {
     /// Whether one more version may be kept for pinned sessions.
     fn can_keep_old(&self) -> bool {
         let kept_to: BTreeSet<PolicyVersion> =
-            self.sessions.values().filter_map(|session| session.pinned).collect();
+            self.sessions.cores().filter_map(|session| session.pinned).collect();
         kept_to.len() <= self.settings.swaps.old_versions_max as usize
     }
 
@@ -220,8 +220,8 @@ impl Engine {
         self.weight_versions.newest = pending_swap.name;
         // A state that begins with one version and continues with another must not become a
         // snapshot.
-        for session in self.sessions.values_mut().filter(|session| session.pinned.is_none()) {
-            for (_, name) in session.step.iter_mut().flat_map(|step| step.promised.drain(..)) {
+        for session in self.sessions.all_running_mut().filter(|session| session.core.pinned.is_none()) {
+            for (_, name) in session.step.promised.drain(..) {
                 self.snapshots.settle(&name);
             }
         }
@@ -255,7 +255,7 @@ impl Engine {
             return Ok(());
         }
         let used: BTreeSet<PolicyVersion> =
-            self.sessions.values().filter_map(|session| session.pinned).collect();
+            self.sessions.cores().filter_map(|session| session.pinned).collect();
         let newest = self.weight_versions.newest();
         if !used.contains(&self.weight_versions.on_device()) {
             self.use_weights(newest)?;
@@ -270,10 +270,9 @@ impl Engine {
         Ok(())
     }
 
-    /// Versions with admitted steps, the oldest first.
+    /// Versions with steps that run, the oldest first.
     pub(super) fn versions_ready(&self) -> BTreeSet<PolicyVersion> {
-        let ready = |session: &&EngineSession| session.step.as_ref().is_some_and(|step| step.is_admitted);
-        self.sessions.values().filter(ready).map(|session| self.version_of(session)).collect()
+        self.sessions.all_running().map(|(_, session)| self.version_of(&session.core)).collect()
     }
 
     /// Ensures that the device holds the weights of a version. A failure counts as a lost device.
@@ -310,6 +309,6 @@ impl Engine {
     /// The version a session is pinned to.
     #[cfg(test)]
     pub(super) fn pinned(&self, id: SessionId) -> Option<PolicyVersion> {
-        self.sessions.get(&id)?.pinned
+        self.sessions.get(id)?.core().pinned
     }
 }

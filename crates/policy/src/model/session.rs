@@ -394,9 +394,10 @@ fn policy_error(step: u32, fault: &EngineFault) -> PolicyError {
     match fault {
         EngineFault::Full { .. } => PolicyError::Full { why },
         EngineFault::Device(_) | EngineFault::Gone => PolicyError::Gone { why },
-        EngineFault::NotFinite { .. } | EngineFault::TooLong { .. } | EngineFault::Refused(_) => {
-            PolicyError::Failed { step, why }
-        }
+        EngineFault::NotFinite { .. }
+        | EngineFault::TooLong { .. }
+        | EngineFault::NoPrompt
+        | EngineFault::Refused(_) => PolicyError::Failed { step, why },
     }
 }
 

@@ -557,7 +557,7 @@ fn failed(fault: &EngineFault) -> ApiError {
         EngineFault::Device(_) | EngineFault::Gone => {
             ApiError::of(503, "server_error", "engine_gone", message)
         }
-        EngineFault::NotFinite { .. } | EngineFault::Refused(_) => {
+        EngineFault::NotFinite { .. } | EngineFault::NoPrompt | EngineFault::Refused(_) => {
             ApiError::of(500, "server_error", "failed", message)
         }
     }

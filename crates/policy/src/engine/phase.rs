@@ -1,0 +1,354 @@
+//! The phases of a session, and every transition between them.
+//!
+//! Each phase is a type that owns what exists in it alone: only a running session has a stage, only
+//! a session at rest can have its state in host memory. A transition consumes one phase and returns
+//! the next. A running session passes through stages (`running.rs`).
+//!
+//! | from | when | to | by |
+//! |---|---|---|---|
+//! | | it is opened | idle | [`IdleSession::new`] |
+//! | idle | a step arrives | waiting | [`IdleSession::begin`] |
+//! | idle | a step arrives with nothing to run | idle, answered | [`IdleSession::begin`] |
+//! | idle | no token precedes the reply | removed, answered | [`IdleSession::begin`] |
+//! | idle, waiting | another step needs its slot | the same, offloaded | [`RestingState`] |
+//! | waiting | slots and pages are free | running | [`WaitingSession::admit`] |
+//! | running | the last kept token of a rebuild ran | idle, answered | [`RunningSession::finish`] |
+//! | running | the last token before a fork ran | running | [`RunningSession::after_span`] |
+//! | running | the reply is complete | idle, answered | [`RunningSession::finish`] |
+//! | any | it is closed, abandoned or at fault | removed | [`EngineSession::release`] |
+//!
+//! A reply that needs no sampled token is complete when its step arrives. A rebuild of which a
+//! sibling's snapshot holds all tokens is complete when it is admitted.
+
+use furrow_model::backend::{OffloadedState, Slot};
+use furrow_rollout::{FinishReason, PolicyVersion, StateOrigin};
+use tokio_util::sync::CancellationToken;
+
+use super::reply::Reply;
+use super::running::{RunningSession, SequenceFork, Stage, StepResources};
+use super::step::{GenerationRequest, PendingStep, StepCosts, StepOutput, StepSender};
+use crate::response::{ResponseState, TokenColumns};
+use crate::sequence::{Sequence, TokenSegment};
+use crate::slots::{Allocation, Allocator, PageReservation, pages_for};
+
+/// A session of the engine, in one of its phases.
+pub enum EngineSession {
+    /// It waits for its next step.
+    Idle(IdleSession),
+    /// A step waits for slots and pages.
+    Waiting(WaitingSession),
+    /// A step has slots and pages, and runs.
+    Running(RunningSession),
+}
+
+/// What a session has in every phase.
+pub struct SessionCore {
+    /// Cancelled when its owner has dropped it.
+    pub life: CancellationToken,
+    /// Version of the weights it stays on; `None`: the newest.
+    pub pinned: Option<PolicyVersion>,
+    /// The kept tokens. While a step extends them by its reply, prompt and reply too.
+    pub base: Sequence,
+    /// Oldest version that wrote a part of the base's state.
+    pub version_min: Option<PolicyVersion>,
+    /// Where the state of its next reply came from, if it was not resident.
+    pub origin: Option<StateOrigin>,
+    /// Cost of rebuilding its past, which is added to the next reply.
+    pub rebuild_costs: StepCosts,
+}
+
+/// Location of the base's state while no step runs.
+#[derive(Debug)]
+pub enum StateTier {
+    /// No token has run yet.
+    Empty,
+    Device(Allocation),
+    Host(OffloadedState),
+}
+
+/// A session between two steps.
+pub struct IdleSession {
+    pub core: SessionCore,
+    pub state: StateTier,
+    /// When its last step ended, on the engine's clock; the idlest is offloaded first.
+    pub touched: u64,
+}
+
+/// A session whose step waits for slots and pages.
+pub struct WaitingSession {
+    pub core: SessionCore,
+    pub state: StateTier,
+    pub step: PendingStep,
+    pub work: StepWork,
+}
+
+/// What a step runs.
+pub enum StepWork {
+    /// The kept tokens, without a reply. The base has spans to run.
+    Rebuild,
+    /// A reply that extends the base. The base has spans to run.
+    Extend(Reply),
+    /// A reply on a fork, after the kept tokens. The fork has spans to run.
+    Fork { sequence: Sequence, reply: Reply },
+}
+
+/// Result of the arrival of a step.
+pub enum BegunStep {
+    Waiting(WaitingSession),
+    /// Nothing of it needs to run.
+    Finished(FinishedStep),
+    /// No token precedes the reply, so there are no logits to sample from.
+    NoPrompt(WaitingSession),
+}
+
+/// A session whose step has ended, and the answer.
+pub struct FinishedStep {
+    pub session: IdleSession,
+    pub done: StepSender,
+    pub output: StepOutput,
+}
+
+/// A step at its end, without its session.
+pub struct EndedStep {
+    pub done: StepSender,
+    /// `None` after a rebuild.
+    pub reply: Option<Reply>,
+    pub costs: StepCosts,
+    /// Oldest version that wrote a part of the fork's state.
+    pub fork_version_min: Option<PolicyVersion>,
+    pub finish_reason: FinishReason,
+}
+
+/// What has to happen to the base's slot before a step runs.
+pub enum BaseFill {
+    /// It holds the base's state, or the base has no slot because none of its tokens runs.
+    Nothing,
+    /// It must hold the state before any token.
+    Clear,
+    Restore(OffloadedState),
+}
+
+/// A session that can be offloaded if its state is on the device.
+pub struct RestingState<'a> {
+    /// The lower, the earlier it is offloaded: sessions that wait for nothing come first, and among
+    /// them the one that has been idle longest.
+    pub order: (bool, u64),
+    pub state: &'a mut StateTier,
+}
+
+/// Everything a session had on the device and in host memory.
+pub struct ReleasedSession {
+    pub state: StateTier,
+    /// Its step, if it had one.
+    pub step: Option<ReleasedStep>,
+}
+
+/// A step without an answer, whose session is removed.
+pub struct ReleasedStep {
+    pub done: StepSender,
+    pub resources: StepResources,
+}
+
+impl EngineSession {
+    pub fn core(&self) -> &SessionCore {
+        match self {
+            Self::Idle(session) => &session.core,
+            Self::Waiting(session) => &session.core,
+            Self::Running(session) => &session.core,
+        }
+    }
+
+    /// The location of its state; `None` while a step runs on it.
+    pub fn at_rest(&mut self) -> Option<RestingState<'_>> {
+        match self {
+            Self::Idle(session) => {
+                Some(RestingState { order: (false, session.touched), state: &mut session.state })
+            }
+            Self::Waiting(session) => {
+                Some(RestingState { order: (true, session.step.since), state: &mut session.state })
+            }
+            Self::Running(_) => None,
+        }
+    }
+
+    /// Ends the session in whatever phase it is.
+    pub fn release(self) -> ReleasedSession {
+        match self {
+            Self::Idle(session) => ReleasedSession { state: session.state, step: None },
+            Self::Waiting(WaitingSession { state, step, .. }) => {
+                let resources = StepResources::default();
+                ReleasedSession { state, step: Some(ReleasedStep { done: step.done, resources }) }
+            }
+            Self::Running(session) => session.release(),
+        }
+    }
+}
+
+impl SessionCore {
+    /// Length of the longest sequence that a step makes.
+    pub fn tokens_with(&self, kept: &[TokenSegment], ask: Option<&GenerationRequest>) -> u32 {
+        let kept: usize = kept.iter().map(|segment| segment.ids.len()).sum();
+        let shown = ask.map_or(0, |ask| ask.prompt.ids.len() + ask.tokens_max as usize);
+        self.base.len().saturating_add((kept + shown).min(u32::MAX as usize) as u32)
+    }
+
+    /// Ends a step. `version` is that of the weights the session runs on.
+    pub fn finish(mut self, state: StateTier, step: EndedStep, version: PolicyVersion) -> FinishedStep {
+        let EndedStep { done, reply, mut costs, fork_version_min, finish_reason } = step;
+        let versions = [self.version_min, fork_version_min].into_iter().flatten();
+        let state_version_min = versions.min().unwrap_or(version);
+        let output = match reply {
+            None => {
+                self.rebuild_costs.add(&costs);
+                let engine = StepCosts::default().account(StateOrigin::Resident);
+                StepOutput { columns: TokenColumns::default(), finish_reason, state_version_min, engine }
+            }
+            Some(reply) => {
+                let rebuild = std::mem::take(&mut self.rebuild_costs);
+                costs.reused_tokens = costs.reused_tokens.saturating_sub(rebuild.prefill_tokens);
+                costs.add(&rebuild);
+                let origin = self.origin.take().unwrap_or(StateOrigin::Resident);
+                let engine = costs.account(origin);
+                StepOutput { columns: reply.into_columns(), finish_reason, state_version_min, engine }
+            }
+        };
+        FinishedStep { session: IdleSession { core: self, state, touched: 0 }, done, output }
+    }
+}
+
+impl IdleSession {
+    /// A session without a token.
+    pub fn new(life: CancellationToken, origin: Option<StateOrigin>, pinned: Option<PolicyVersion>) -> Self {
+        let core = SessionCore {
+            life,
+            pinned,
+            base: Sequence::default(),
+            version_min: None,
+            origin,
+            rebuild_costs: StepCosts::default(),
+        };
+        Self { core, state: StateTier::Empty, touched: 0 }
+    }
+
+    /// Adds kept tokens and starts the prompt. `version` is that of the weights the session runs
+    /// on.
+    pub fn begin(
+        self,
+        kept: Vec<TokenSegment>,
+        ask: Option<GenerationRequest>,
+        step: PendingStep,
+        chunk: u32,
+        version: PolicyVersion,
+    ) -> BegunStep {
+        let Self { mut core, state, .. } = self;
+        for segment in kept {
+            core.base.extend(segment, chunk);
+        }
+        let Some(GenerationRequest { prompt, keeps_reply, response, tokens_max }) = ask else {
+            if core.base.next().is_none() {
+                let ended = EndedStep::at_once(step.done, None, FinishReason::Stop);
+                return BegunStep::Finished(core.finish(state, ended, version));
+            }
+            return BegunStep::Waiting(WaitingSession { core, state, step, work: StepWork::Rebuild });
+        };
+        let mut reply = Reply::new(response, tokens_max);
+        let mut fork = (!keeps_reply).then(|| core.base.fork());
+        let sequence = fork.as_mut().unwrap_or(&mut core.base);
+        sequence.extend(prompt, chunk);
+        let response = reply.proceed(sequence, chunk, version);
+        let has_spans = sequence.next().is_some();
+        if let ResponseState::Finished(reason) = response {
+            let ended = EndedStep::at_once(step.done, Some(reply), reason);
+            return BegunStep::Finished(core.finish(state, ended, version));
+        }
+        let work = match fork {
+            Some(sequence) => StepWork::Fork { sequence, reply },
+            None => StepWork::Extend(reply),
+        };
+        let session = WaitingSession { core, state, step, work };
+        if has_spans { BegunStep::Waiting(session) } else { BegunStep::NoPrompt(session) }
+    }
+}
+
+impl EndedStep {
+    /// A step that ends when it arrives.
+    fn at_once(done: StepSender, reply: Option<Reply>, finish_reason: FinishReason) -> Self {
+        Self { done, reply, costs: StepCosts::default(), fork_version_min: None, finish_reason }
+    }
+}
+
+impl WaitingSession {
+    /// The sequence that runs first.
+    pub fn first_sequence(&self) -> &Sequence {
+        match &self.work {
+            StepWork::Fork { sequence, .. } if self.core.base.next().is_none() => sequence,
+            _ => &self.core.base,
+        }
+    }
+
+    /// Allocates the slots and pages of the step. The caller has freed the slots, and fills them.
+    pub fn admit(
+        self,
+        allocator: &mut Allocator,
+        mut reserve: PageReservation,
+    ) -> (RunningSession, BaseFill) {
+        let Self { mut core, state, step, work } = self;
+        if matches!(state, StateTier::Host(_)) {
+            core.origin.get_or_insert(StateOrigin::Offloaded);
+        }
+        let kept = core.base.done();
+        let mut on_device = |state: StateTier| state.on_device(kept, allocator, &mut reserve);
+        let (stage, fill) = match work {
+            StepWork::Rebuild => {
+                let (base, fill) = on_device(state);
+                (Stage::Rebuild { base }, fill)
+            }
+            StepWork::Extend(reply) => {
+                let (base, fill) = on_device(state);
+                (Stage::Extend { base, reply }, fill)
+            }
+            StepWork::Fork { sequence, reply } if core.base.next().is_some() => {
+                let (base, fill) = on_device(state);
+                let fork = SequenceFork::new(sequence, freed_slot(allocator));
+                (Stage::BeforeFork { base, fork, reply }, fill)
+            }
+            StepWork::Fork { sequence, reply } => {
+                let (base, fill) = match state {
+                    StateTier::Empty => (None, BaseFill::Nothing),
+                    state => {
+                        let (base, fill) = on_device(state);
+                        (Some(base), fill)
+                    }
+                };
+                let fork = SequenceFork::new(sequence, freed_slot(allocator));
+                (Stage::OnFork { base, fork, reply }, fill)
+            }
+        };
+        (RunningSession::new(core, step, reserve, stage), fill)
+    }
+}
+
+impl StateTier {
+    /// Slot and pages for this state of `tokens` tokens, and how they are to be filled.
+    fn on_device(
+        self,
+        tokens: u32,
+        allocator: &mut Allocator,
+        reserve: &mut PageReservation,
+    ) -> (Allocation, BaseFill) {
+        match self {
+            Self::Device(allocation) => (allocation, BaseFill::Nothing),
+            Self::Empty => (Allocation { slot: freed_slot(allocator), pages: Vec::new() }, BaseFill::Clear),
+            Self::Host(offloaded) => {
+                let slot = freed_slot(allocator);
+                let pages = allocator.take_pages(pages_for(tokens), reserve);
+                (Allocation { slot, pages }, BaseFill::Restore(offloaded))
+            }
+        }
+    }
+}
+
+/// A slot that was freed for the step that takes it.
+fn freed_slot(allocator: &mut Allocator) -> Slot {
+    allocator.take_slot().unwrap_or_else(|| unreachable!("the caller freed a slot"))
+}
