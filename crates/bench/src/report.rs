@@ -15,7 +15,7 @@ pub(super) struct BenchArgs {
     /// Measure although other work loads the machine; the results are then less reliable
     #[arg(long)]
     pub anyway: bool,
-    /// Print JSON
+    /// Print conditions, results and notes as one JSON object instead of a table
     #[arg(long)]
     pub json: bool,
 }
