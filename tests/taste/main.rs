@@ -26,7 +26,7 @@ const LEFT: &[(&str, usize)] = &[
     ("comment-width", 0),
     ("tuple-let", 0),
     ("filler-doc", 0),
-    ("long-file", 2),
+    ("long-file", 1),
     ("long-function", 0),
 ];
 

@@ -11,7 +11,7 @@ use proptest::test_runner::TestRunner;
 use super::*;
 use mutations::*;
 
-pub use mutations::{assigned, close, draw, drawn, fail, finish, opened, sample_mutations, score};
+pub use mutations::{a_little_of_everything, assigned, draw, drawn, finish, opened, sample_mutations, score};
 
 /// Runs the whole suite; `make` returns an empty ledger each time.
 pub fn ledger_conformance<L: Ledger>(make: impl Fn() -> L) {

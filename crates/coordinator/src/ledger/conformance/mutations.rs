@@ -35,6 +35,24 @@ pub fn sample_mutations() -> Vec<Mutation> {
     ]
 }
 
+/// Two groups, the first of them closed, with attempts that are scored, failed, finished and open.
+pub fn a_little_of_everything() -> Vec<Mutation> {
+    vec![
+        opened(),
+        drawn(0),
+        assigned(0, 0, 0, 1),
+        finish(0, 0, 0, 1, EndKind::Answered),
+        score(0, 0, 0, 0.25),
+        assigned(0, 1, 0, 2),
+        fail(0, 1, 0, EndKind::Blocked),
+        close(0),
+        drawn(1),
+        assigned(1, 0, 0, 3),
+        finish(1, 0, 0, 3, EndKind::MaxSteps),
+        assigned(1, 1, 0, 4),
+    ]
+}
+
 pub fn opening() -> RunOpening {
     RunOpening { run_id: run(), job_sha256: [7; 32], began_sha256: None, at_micros: 1 }
 }

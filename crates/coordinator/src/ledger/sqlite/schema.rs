@@ -1,0 +1,191 @@
+//! The tables: they are created in a new file, recognised in an existing one, and upgraded from
+//! those of earlier releases.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use furrow_rollout::EndKind;
+use rusqlite::{Connection, Transaction, TransactionBehavior};
+
+use super::failure::{MutationFailure, foreign, unreadable};
+use crate::durable;
+use crate::ledger::{LedgerError, may_be_scored, may_fail};
+
+/// "frrw": tells `file` and SQLite's own tools which program owns the database.
+const APPLICATION_ID: i32 = i32::from_be_bytes(*b"frrw");
+
+/// Raised whenever `schema.sql` changes; [`migrate`] upgrades an older ledger to it.
+const SCHEMA: i32 = 4;
+
+/// The schema of v0.1.0, which is that of all earlier runs that can be resumed.
+const OLDEST_SCHEMA: i32 = 3;
+
+/// Creates the tables of a new file.
+pub(super) fn create(connection: &mut Connection, path: &Path) -> Result<(), MutationFailure> {
+    let transaction = connection.transaction_with_behavior(TransactionBehavior::Exclusive)?;
+    transaction.execute_batch(&schema())?;
+    transaction.pragma_update(None, "application_id", APPLICATION_ID)?;
+    transaction.pragma_update(None, "user_version", SCHEMA)?;
+    transaction.commit()?;
+    let directory = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    durable::sync_dir(directory).map_err(|error| {
+        MutationFailure::Other(LedgerError::Storage {
+            operation: "create",
+            path: path.to_owned(),
+            source: Arc::new(error),
+        })
+    })
+}
+
+/// Refuses another program's database, and a version of the tables that cannot be read.
+pub(super) fn check_version(connection: &Connection, path: &Path) -> Result<(), MutationFailure> {
+    let pragma = |name| connection.pragma_query_value(None, name, |row| row.get::<_, i32>(0));
+    let application = pragma("application_id")?;
+    let version = pragma("user_version")?;
+    if application != APPLICATION_ID {
+        return Err(foreign(path, "another program's database"));
+    }
+    if !(OLDEST_SCHEMA..=SCHEMA).contains(&version) {
+        let why = format!(
+            "its schema is version {version}, and this furrow reads {OLDEST_SCHEMA} to {SCHEMA}; finish \
+             the run with the version of furrow that began it"
+        );
+        return Err(foreign(path, why));
+    }
+    Ok(())
+}
+
+/// Upgrades an older ledger to the current tables, in one transaction.
+pub(super) fn migrate(connection: &mut Connection) -> Result<(), MutationFailure> {
+    let version: i32 = connection.pragma_query_value(None, "user_version", |row| row.get(0))?;
+    if version == SCHEMA {
+        return Ok(());
+    }
+    // Rebuilding a table drops it for a moment, which its foreign keys would refuse. The pragma
+    // does nothing inside a transaction.
+    connection.pragma_update(None, "foreign_keys", false)?;
+    let transaction = connection.transaction_with_behavior(TransactionBehavior::Exclusive)?;
+    rebuild_trajectories(&transaction)?;
+    transaction.pragma_update(None, "user_version", SCHEMA)?;
+    transaction.commit()?;
+    connection.pragma_update(None, "foreign_keys", true)?;
+    tracing::info!(from = version, to = SCHEMA, "upgraded the ledger's tables");
+    Ok(())
+}
+
+fn schema() -> String {
+    let names = |chosen: fn(EndKind) -> bool| {
+        let quoted =
+            EndKind::ALL.into_iter().filter(|end| chosen(*end)).map(|end| format!("'{}'", end.as_str()));
+        quoted.collect::<Vec<_>>().join(", ")
+    };
+    include_str!("schema.sql")
+        .replace("{scorable}", &names(may_be_scored))
+        .replace("{failing}", &names(may_fail))
+}
+
+/// 3 to 4: a trajectory may end as `record_lost`. A constraint cannot change in place, so the table
+/// is created anew and its rows are copied
+/// (<https://www.sqlite.org/lang_altertable.html#otheralter>).
+fn rebuild_trajectories(transaction: &Transaction<'_>) -> Result<(), MutationFailure> {
+    let today = schema();
+    let statements = || today.split_inclusive(";\n").map(str::trim);
+    let table = statements().find(|sql| sql.contains("CREATE TABLE trajectories ("));
+    let table = table.ok_or_else(|| unreadable("schema.sql has no table of trajectories"))?;
+    let indexes = statements().filter(|sql| sql.contains("INDEX") && sql.contains("ON trajectories "));
+    transaction.execute_batch(&table.replace("CREATE TABLE trajectories (", "CREATE TABLE rebuilt ("))?;
+    transaction.execute_batch(
+        "INSERT INTO rebuilt SELECT * FROM trajectories; DROP TABLE trajectories;
+         ALTER TABLE rebuilt RENAME TO trajectories;",
+    )?;
+    for sql in indexes {
+        transaction.execute_batch(sql)?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+    use crate::ledger::conformance::a_little_of_everything;
+    use crate::ledger::sqlite::failure::is_constraint;
+    use crate::ledger::{Ledger, SqliteLedger};
+
+    /// The ledgers of the run directories that v0.1.0 left, one finished and one killed.
+    #[test]
+    fn a_ledger_of_an_older_schema_is_brought_up_to_date() {
+        for name in ["finished", "killed"] {
+            let dir = tempfile::tempdir().unwrap();
+            let released =
+                Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/v0.1.0").join(name);
+            for file in ["ledger.sqlite", "ledger.sqlite-wal"] {
+                if released.join(file).exists() {
+                    fs::copy(released.join(file), dir.path().join(file)).unwrap();
+                }
+            }
+            let path = dir.path().join("ledger.sqlite");
+            let rows = |connection: &Connection| -> (i32, i64, i64, f64) {
+                let sql = "SELECT count(*), count(shard_id), total(reward) FROM trajectories";
+                let version = connection.pragma_query_value(None, "user_version", |row| row.get(0)).unwrap();
+                let sums =
+                    connection.query_row(sql, [], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?))).unwrap();
+                let (all, in_shards, reward) = sums;
+                (version, all, in_shards, reward)
+            };
+            let before = rows(&Connection::open(&path).unwrap());
+            assert_eq!(before.0, 3, "the fixture is no longer what v0.1.0 wrote");
+            drop(SqliteLedger::open(&path).unwrap());
+            let mut ledger = SqliteLedger::open(&path).unwrap();
+            assert_eq!(rows(&ledger.connection), (SCHEMA, before.1, before.2, before.3));
+            let loaded = ledger.load().unwrap();
+            assert_eq!(loaded.run.unwrap().run_id.as_str(), name);
+            assert!(!ledger.committed_shards().unwrap().is_empty());
+            let tables = |ledger: &SqliteLedger| -> Vec<String> {
+                let sql = "SELECT replace(sql, '\"trajectories\"', 'trajectories') FROM sqlite_schema WHERE sql IS NOT NULL ORDER BY name";
+                let mut query = ledger.connection.prepare(sql).unwrap();
+                query.query_map([], |row| row.get(0)).unwrap().map(Result::unwrap).collect()
+            };
+            let new = SqliteLedger::open(dir.path().join("new.sqlite")).unwrap();
+            assert_eq!(tables(&ledger), tables(&new));
+            let broken: i64 = ledger
+                .connection
+                .query_row("SELECT count(*) FROM pragma_foreign_key_check", [], |row| row.get(0))
+                .unwrap();
+            assert_eq!(broken, 0);
+        }
+    }
+
+    /// The constraints hold even for a user of the `sqlite3` tool.
+    #[test]
+    fn the_tables_refuse_what_must_not_be() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut ledger = SqliteLedger::open(dir.path().join("ledger.sqlite")).unwrap();
+        ledger.commit(&a_little_of_everything()).unwrap();
+        let statements = [
+            "UPDATE trajectories SET reward = 1 WHERE state = 'failed'",
+            "UPDATE trajectories SET reward = NULL WHERE state = 'scored'",
+            "UPDATE trajectories SET scorer_saw_sha256 = zeroblob(32) WHERE state = 'scored'",
+            "UPDATE trajectories SET evidence_sha256 = NULL WHERE state = 'finished'",
+            "UPDATE trajectories SET evidence_sha256 = x'00' WHERE state = 'finished'",
+            "UPDATE trajectories SET state = 'scored' WHERE state = 'finished'",
+            "UPDATE trajectories SET state = 'finished' WHERE state = 'assigned'",
+            "UPDATE trajectories SET state = 'lost' WHERE state = 'failed'",
+            "UPDATE trajectories SET ended = 'lease_lost' WHERE state = 'scored'",
+            "UPDATE trajectories SET ended = 'answered' WHERE state = 'failed'",
+            "UPDATE trajectories SET token = 1 WHERE token = 2",
+            "UPDATE trajectories SET sample_index = 0, attempt = 1 WHERE token = 4",
+            "UPDATE trajectories SET group_id = 'nowhere' WHERE token = 4",
+            "UPDATE trajectories SET shard_id = 'nowhere' WHERE token = 1",
+            "UPDATE trajectories SET steps = 'two' WHERE token = 1",
+            "UPDATE groups SET group_size = 0",
+            "INSERT INTO run SELECT 2, run_id, job_sha256, epoch, 1, 0, 0, 0, 0 FROM run",
+            "INSERT INTO shards (shard_id, shard_index, state, replaces_json) VALUES ('x', 0, 'published', '[]')",
+        ];
+        for statement in statements {
+            let result = ledger.connection.execute(statement, []);
+            assert!(result.as_ref().is_err_and(is_constraint), "{statement}: {result:?}");
+        }
+    }
+}
