@@ -27,7 +27,7 @@ simulation() {
 }
 
 rows() {
-  cargo test --release -p furrow-analysis --test view -- --ignored a_million
+  cargo test --release -p furrow-analysis --test integration -- --ignored a_million
   cargo test --release -p furrow-dashboard --test pages -- --ignored a_million
 }
 

@@ -1,4 +1,7 @@
 //! Whole-farm tests: start the real `furrow`, kill it, read the shards with an independent checker.
+//!
+//! A binary of its own, because they need browsers and minutes: `tests/run.sh check` leaves them
+//! out.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![expect(
     clippy::print_stdout,

@@ -2,7 +2,8 @@
 //! and its parent checks that everything acknowledged is there. The same check must catch planted
 //! bugs.
 //!
-//! Needs the feature `failpoints`.
+//! Needs the feature `failpoints`. A binary of its own, because a fail point that a test sets acts
+//! on every thread of the process.
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
 use std::collections::BTreeMap;

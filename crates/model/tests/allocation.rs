@@ -1,5 +1,6 @@
 //! The `cpu` backend allocates its stated capacity, and nothing while it decodes, on any thread.
-//! The test counts allocations and runs alone in its process.
+//!
+//! A binary of its own, because its allocator counts what every thread of the process allocates.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::alloc::System;

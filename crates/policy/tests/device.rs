@@ -1,9 +1,11 @@
 //! A device that fails under a policy worker, over real gRPC: every session gets UNAVAILABLE, none
 //! gets a fault of its own, and the worker reports the failure.
+//!
+//! A binary of its own, because a fail point that a test sets acts on every device of the process.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 #[expect(dead_code, reason = "shared with the tests of the model")]
-#[path = "model/fixture.rs"]
+#[path = "integration/model/fixture.rs"]
 mod fixture;
 
 use std::sync::Arc;

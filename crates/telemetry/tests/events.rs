@@ -1,6 +1,9 @@
 //! Every event as a reader of the log gets it, and the metrics it changes. The `*.acknowledged`,
 //! `trajectory.scored` and `shard.published` lines are a contract: checkers outside of this
 //! repository compare them with the data set.
+//!
+//! A binary of its own, because a process has one log and one set of metrics, and the test compares
+//! all of both.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 

@@ -2,7 +2,8 @@
 //! Rust, and the results are compared with the `cpu` backend and the oracle.
 //!
 //! With `FURROW_TEST_GPU` set (`tests/gpu.sh parity`) the same tests run on a GPU, except those
-//! that inspect the host executor.
+//! that inspect the host executor. A binary of its own, as `kernels` is, because `tests/gpu.sh`
+//! carries both to that machine and runs other tests of each.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod case;

@@ -2,7 +2,8 @@
 //! `furrow_model::layers`, and runs it with planted bugs that must be detected.
 //!
 //! With `FURROW_TEST_GPU` set (`tests/gpu.sh parity`) the comparisons run on a GPU; `runner.rs`
-//! decides that.
+//! decides that. A binary of its own, as `backend` is, because `tests/gpu.sh` carries both to a
+//! machine with a GPU and runs other tests of each.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod attention;

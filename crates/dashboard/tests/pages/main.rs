@@ -2,7 +2,8 @@
 //! that computes its metrics again.
 //!
 //! Needs the headless shell, and Python with pyarrow: without them tests fail and name what to
-//! install; they are never skipped.
+//! install; they are never skipped. Not named `integration`, because `tests/run.sh check` runs
+//! those and does without a browser.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod controls;

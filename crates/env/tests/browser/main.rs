@@ -2,7 +2,8 @@
 //! demonstrations.
 //!
 //! Needs the headless shell: without it the tests fail with an error that says what to install;
-//! they are never skipped.
+//! they are never skipped. A binary of its own, because its tests look at all browsers that their
+//! process started, and `farm` starts some, too.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod actions;

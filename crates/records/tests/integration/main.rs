@@ -1,0 +1,8 @@
+//! Data sets on a disk and in memory: written, committed, merged and read through the public
+//! interface.
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod manifest;
+mod merge;
+mod round_trip;
+mod shard;
