@@ -15,12 +15,12 @@ cd "$(dirname "$0")/.."
 FEATURES=failpoints,otel
 TOOLS=.cache/tools
 
-# Integration tests for `check`: every crate's `integration`, and what needs a process of its own. The other binaries
-# need a browser or a C++ compiler.
-QUICK=(allocation device events failpoints integration architecture)
+# Integration tests for `check`: every crate's `integration`, what needs a process of its own, and the rules for the
+# sources. The other binaries need a browser or a C++ compiler.
+QUICK=(allocation device events failpoints integration sources)
 
 # Their modules that `check` leaves out, because they need Python packages or take longer.
-SLOW=(crash:: evaluate:: model:: service::)
+SLOW=(crash:: evaluate:: model:: service:: taste::)
 
 # part NAME: says what begins, and how many seconds the part before it took.
 began=$SECONDS name=

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use crate::lexer::Language;
+use crate::taste::lexer::Language;
 
 /// Left out: what cites old names on purpose, and what others read as it is stored.
 const EXEMPT: [&str; 5] = ["CHANGELOG.md", "docs/GLOSSARY.md", "docs/decisions", "envs", "tests/fixtures"];

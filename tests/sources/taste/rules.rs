@@ -1,10 +1,10 @@
 //! The rules, each a function from one file to its breaches.
 
-use crate::glossary::{Glossary, RetiredTerm, Use};
-use crate::lexer::{Fragment, FragmentKind, Language, split};
-use crate::names::identifiers;
-use crate::outline::Outline;
-use crate::tree::SourceFile;
+use crate::taste::glossary::{Glossary, RetiredTerm, Use};
+use crate::taste::lexer::{Fragment, FragmentKind, Language, split};
+use crate::taste::names::identifiers;
+use crate::taste::outline::Outline;
+use crate::taste::tree::SourceFile;
 
 pub const RETIRED: &str = "retired";
 pub const COMMENT_WIDTH: &str = "comment-width";

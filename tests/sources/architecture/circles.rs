@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::modules::{CrateModules, Module};
+use crate::architecture::modules::{CrateModules, Module};
 
 /// Files that use each other, directly or through one another.
 #[derive(Debug, PartialEq, Eq)]

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::path::Path;
 
-use crate::names::segments;
+use crate::taste::names::segments;
 
 /// The header of a table of retired words. Any number of such tables may stand in the glossary.
 const HEADER: [&str; 4] = ["retired", "scope", "where", "instead"];
