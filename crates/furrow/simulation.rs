@@ -2,8 +2,8 @@
 
 use std::fmt::Display;
 
-use furrow_simulator::SimulationOutcome;
 use furrow_rollout::ContextPolicy;
+use furrow_simulator::SimulationOutcome;
 use furrow_telemetry::{DeviceUse, Label};
 use serde_json::{Map, Value, json};
 

@@ -58,7 +58,7 @@ impl FarmSeries {
         loop {
             // A shard is abandoned only if an earlier coordinator left one that was never written.
             let prepared =
-                !point.contains("shard_abandon") || dies_at(&mut self.farm, "publish.after_open", "return");
+                !point.contains("shard_abandon") || dies_at(&mut self.farm, "commit.after_open", "return");
             if prepared && dies_at(&mut self.farm, point, visit) {
                 self.used = true;
                 return;

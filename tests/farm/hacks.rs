@@ -155,11 +155,11 @@ fn a_policy_that_leaves_for_an_error_page_is_scored() {
     assert!(ends.as_array().unwrap().iter().all(|end| end["status"] == "scored"), "{ends:#}");
 
     // Scored again, they earn the same.
-    let (_, again) = last_json(folder, &["score", "run", "--json"]);
+    let (_, rescored) = last_json(folder, &["score", "run", "--json"]);
     assert_eq!(
-        (&again["scored"], &again["changed"], &again["unscored"]),
+        (&rescored["scored"], &rescored["changed"], &rescored["unscored"]),
         (&json!(11), &json!(0), &json!(0)),
-        "{again:#}"
+        "{rescored:#}"
     );
     assert_eq!(last_json(folder, &["records", "verify", "run", "--json"]).0, Some(0));
 }

@@ -40,7 +40,7 @@ sessions_max = 3
 "#;
 
 #[test]
-fn trajectories_of_every_suite_are_acted_again_to_the_last_step() {
+fn trajectories_of_every_suite_are_replayed_to_the_last_step() {
     let home = tempfile::tempdir().unwrap();
     let folder = home.path();
     fs::write(folder.join("job.toml"), JOB.replace("{root}", env!("CARGO_MANIFEST_DIR"))).unwrap();
@@ -64,7 +64,7 @@ fn trajectories_of_every_suite_are_acted_again_to_the_last_step() {
 
     // What cannot be replayed is reported before anything starts.
     for (command, want) in [
-        (&["replay", "nobody", "--run", "run"][..], "nobody: run holds no trajectory with this id"),
+        (&["replay", "unknown", "--run", "run"][..], "unknown: run holds no trajectory with this id"),
         (&["replay", "a/b", "--run", "run"], "is not a valid trajectory id"),
         (
             &["replay", "run-g000000-s0-a0", "--run", "run", "--archive"],

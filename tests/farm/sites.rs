@@ -63,7 +63,7 @@ fn edit(path: PathBuf, from: &str, to: &str) {
 }
 
 #[test]
-fn the_page_on_sites_can_be_followed_and_its_trajectories_acted_again() {
+fn the_page_on_sites_can_be_followed_and_its_trajectories_replayed() {
     let home = tempfile::tempdir().unwrap();
     let folder = home.path();
     let page = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/SITES.md")).unwrap();

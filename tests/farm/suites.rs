@@ -132,9 +132,9 @@ fn suites_written_by_hand_are_run_judged_and_scored_again() {
     }
     fs::write(folder.join("other/tasks.jsonl"), PAGES.replace("0.25", "0.5")).unwrap();
     fs::write(folder.join("other.toml"), no_key.replace("path = \"hand\"", "path = \"other\"")).unwrap();
-    let again = last_json(folder, &["score", "run", "--job", "other.toml", "--suite", "hand", "--json"]);
-    assert_eq!((&again["scored"], &again["changed"], &again["left_out"]), (&json!(2), &json!(1), &json!(4)));
-    assert_eq!((&again["reward_mean_before"], &again["reward_mean_after"]), (&json!(0.875), &json!(0.75)));
+    let other = last_json(folder, &["score", "run", "--job", "other.toml", "--suite", "hand", "--json"]);
+    assert_eq!((&other["scored"], &other["changed"], &other["left_out"]), (&json!(2), &json!(1), &json!(4)));
+    assert_eq!((&other["reward_mean_before"], &other["reward_mean_after"]), (&json!(0.875), &json!(0.75)));
     let same = last_json(folder, &["score", "run", "--task", "row-*", "--json"]);
     assert_eq!((&same["scored"], &same["changed"]), (&json!(2), &json!(0)));
     assert_eq!(rewards(folder), want, "stored rewards are unchanged");

@@ -94,7 +94,7 @@ def alive(known: dict[str, Any] | None) -> bool:
 
 
 def reap(pid: int) -> None:
-    """Takes the exit status of a child of ours, so that it is no zombie; another's child is left alone."""
+    """Takes the exit status of a child of ours, so that none stays a zombie; another's is left alone."""
     with contextlib.suppress(OSError):
         os.waitpid(pid, os.WNOHANG)
 

@@ -122,7 +122,7 @@ def _checked(fields: object) -> Manifest:
     ):
         for name in names:
             if not pattern.fullmatch(name):
-                raise ManifestError(f"{what} {name!r} is no name of one")
+                raise ManifestError(f"{what} {name!r} is not the name of one")
         if len(set(names)) != len(names):
             raise ManifestError(f"two entries of one {what}: {names}")
     for entries in (archives, parts):
@@ -156,7 +156,7 @@ Entry = TypeVar("Entry", Archive, Part)
 
 def _entry(kind: type[Entry], fields: object) -> Entry:
     if not isinstance(fields, dict):
-        raise ManifestError(f"{fields!r} is no entry of {kind.__name__}")
+        raise ManifestError(f"{fields!r} is not an entry of {kind.__name__}")
     values: dict[str, Any] = {}
     for field in dataclasses.fields(kind):
         if field.type == "int":

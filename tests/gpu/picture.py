@@ -11,7 +11,7 @@ _BYTES_MAX = 64 << 20
 
 
 def decode(data: bytes) -> tuple[int, int, list[bytes]]:
-    """Width and height in pixels, and the rows as bytes of RGB. Raises `ValueError` for what is no PNG of
+    """Width and height in pixels, and the rows as bytes of RGB. Raises `ValueError` for what is not a PNG of
     8-bit RGB or RGBA without interlacing.
     """
     if data[:8] != b"\x89PNG\r\n\x1a\n":

@@ -362,7 +362,7 @@ def _flags(cell: Cell, report: dict[str, Any], window: dict[str, Any]) -> list[s
             "the window is of a resumed run: sessions began again together, so their ages are not even"
         )
     uneven = frame["unevenness_of_ages"]
-    # Ages are whole steps: half of one is no unevenness.
+    # Ages are whole steps: half of one is not unevenness.
     even = 0.15 + 0.5 / cell.steps
     if uneven is None or uneven > even:
         flags.append(

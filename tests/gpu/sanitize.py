@@ -228,7 +228,7 @@ def options(tool: str, help_text: str) -> list[str]:
         ("--show-backtrace", "device"),
     ]
     if tool == "memcheck":
-        # libraries ask the driver for entry points that it may lack, which is no error of theirs
+        # libraries ask the driver for entry points that it may lack, which is not an error of theirs
         wanted += [("--report-api-errors", "no"), ("--leak-check", "no")]
     if tool == "racecheck":
         wanted += [("--racecheck-report", "analysis")]

@@ -164,7 +164,7 @@ class Unpacked(Case):
             sorted(name for name in os.listdir(self.root) if name.startswith(".")), [".unpack-lock"]
         )
 
-    def test_again_changes_nothing_and_needs_no_part(self) -> None:
+    def test_a_second_unpack_changes_nothing_and_needs_no_part(self) -> None:
         self.unpack()
         before = os.stat(os.path.join(self.root, "browser")).st_ino
         shutil.rmtree(self.parts)

@@ -544,8 +544,8 @@ class Starts(unittest.TestCase):
     def test_a_start_behind_a_cut_keeps_what_was_left_out_and_the_end_of_its_time(self):
         first = farm.options_of(self.given("append-7", "--minutes", "10", "--without", "kill"), {}, 1000.0)
         self.assertEqual((first["ends_at"], first["without"]), (1600.0, ["kill"]))
-        again = farm.options_of(self.given("append-7"), first, 1200.0)
-        self.assertEqual((again["ends_at"], again["without"]), (1600.0, ["kill"]))
+        resumed = farm.options_of(self.given("append-7"), first, 1200.0)
+        self.assertEqual((resumed["ends_at"], resumed["without"]), (1600.0, ["kill"]))
         # A time that is over ends nothing, and a new one counts.
         self.assertIsNone(farm.options_of(self.given("append-7"), first, 1700.0)["ends_at"])
         self.assertEqual(

@@ -166,11 +166,11 @@ def _files(folder: str) -> list[str]:
 def _root(path: str) -> str:
     """The root, made if need be, open to every user."""
     if not os.path.isabs(path):
-        raise UnpackError(f"the root {path!r} is no absolute path; set FURROW_GPU_ROOT to one")
+        raise UnpackError(f"the root {path!r} is not an absolute path; set FURROW_GPU_ROOT to one")
     path = os.path.normpath(path)
     os.makedirs(path, mode=0o755, exist_ok=True)
     if os.path.islink(path) or not os.path.isdir(path):
-        raise UnpackError(f"the root {path} is no folder of its own; set FURROW_GPU_ROOT to one")
+        raise UnpackError(f"the root {path} is not a folder of its own; set FURROW_GPU_ROOT to one")
     if os.stat(path).st_uid != os.geteuid():
         raise UnpackError(
             f"the root {path} is another user's; remove it, or set FURROW_GPU_ROOT to another folder"
@@ -312,7 +312,7 @@ class _Stream(io.RawIOBase):
 def _install(root: str, archive: Archive, stream: _Stream) -> None:
     final = os.path.join(root, archive.name)
     if os.path.lexists(final) and (os.path.islink(final) or not os.path.isdir(final)):
-        raise UnpackError(f"{final} is in the way: it is no folder; remove it")
+        raise UnpackError(f"{final} is in the way: it is not a folder; remove it")
     temporary = os.path.join(root, f"{_TEMPORARY}{archive.name}")
     os.mkdir(temporary, 0o755)
     os.chmod(temporary, 0o755)

@@ -69,7 +69,7 @@ fn the_tree_keeps_the_rules() {
 fn exceptions_only_become_fewer() {
     assert_eq!(EXCEPTIONS.len(), EXCEPTIONS_MAX, "EXCEPTIONS_MAX follows the number of exceptions down");
     for (index, (rule, file, item)) in EXCEPTIONS.iter().enumerate() {
-        assert!(RULES.contains(rule), "{rule} is no rule; use one of {RULES:?}");
+        assert!(RULES.contains(rule), "{rule} is not a rule; use one of {RULES:?}");
         assert!(
             !EXCEPTIONS[..index].contains(&(*rule, *file, *item)),
             "{rule} {file} {item} is listed twice"

@@ -30,8 +30,8 @@ use crate::groups::OpenGroup;
 use crate::lease::Lease;
 
 pub use answer::{
-    CallRefusal, CallResponse, LeaseGrant, LeasedTrajectory, PublicationRefusal, RunProgress, WeightsStanding,
-    WorkerStanding, WorkerVersion,
+    CallRefusal, CallResponse, LeaseGrant, LeasedTrajectory, PublicationRefusal, RunProgress,
+    WeightsStanding, WorkerStanding, WorkerVersion,
 };
 use decision::EventContext;
 pub use decision::{Decision, Effect, EndedTrajectory, JobOutcome};

@@ -29,8 +29,8 @@ fn is_weights_point(point: &str) -> bool {
 }
 
 fn all_fail_points() -> impl Iterator<Item = &'static str> {
-    let publishing = CommitStage::ALL.into_iter().map(CommitStage::fail_point);
+    let commit = CommitStage::ALL.into_iter().map(CommitStage::fail_point);
     let ledger = LEDGER_FAIL_POINTS.iter().copied();
     let service = SERVICE_FAIL_POINTS.iter().copied();
-    SPOOL_FAIL_POINTS.iter().copied().chain(ledger).chain(service).chain(publishing)
+    SPOOL_FAIL_POINTS.iter().copied().chain(ledger).chain(service).chain(commit)
 }

@@ -507,7 +507,7 @@ impl Mutation {
             Mutation::GroupClosed { .. } => "group_close",
             Mutation::ShardOpened(_) => "shard_open",
             Mutation::ShardWritten { .. } => "shard_write",
-            Mutation::ShardCommitted { .. } => "shard_publish",
+            Mutation::ShardCommitted { .. } => "shard_commit",
             Mutation::ShardAbandoned { .. } => "shard_abandon",
             Mutation::VersionProposed(_) => "version_propose",
             Mutation::VersionTaken { .. } => "version_take",

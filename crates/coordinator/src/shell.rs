@@ -39,7 +39,7 @@ pub const SERVICE_FAIL_POINTS: &[&str] = &[
     "coordinator.after_assign",
     "coordinator.before_score",
     "coordinator.after_score",
-    "coordinator.before_publish",
+    "coordinator.before_commit",
     "coordinator.before_close_group",
     "coordinator.before_ack_publish",
 ];
@@ -233,7 +233,7 @@ impl EffectPerformer {
                 self.scorers.score(trajectory, draw, sample_index);
             }
             PendingEffect::Effect(Effect::CommitTrajectory(outgoing)) => {
-                crash::point("coordinator.before_publish");
+                crash::point("coordinator.before_commit");
                 let facts = trajectory_facts(&self.plan, *outgoing).map_err(CoordinatorError::UnknownTask)?;
                 self.committer.trajectory(facts).await.map_err(CoordinatorError::Commit)?;
             }

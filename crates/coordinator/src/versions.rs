@@ -346,8 +346,8 @@ pub(crate) mod tests {
             &|versions| versions.propose(row(3, Delta, 3)),
             "version 3, on which it is based, does not exist",
         );
-        let again = VersionRow { publication_id: "p1".into(), ..row(3, Full, 0) };
-        check(&|versions| versions.propose(again.clone()), "published as version 1");
+        let repeated = VersionRow { publication_id: "p1".into(), ..row(3, Full, 0) };
+        check(&|versions| versions.propose(repeated.clone()), "published as version 1");
         check(&|versions| versions.take(2, &hash(2)), "refused already");
         check(&|versions| versions.take(9, &hash(9)), "version 9 does not exist");
         check(&|versions| versions.refuse(9, ""), "version 9 does not exist");

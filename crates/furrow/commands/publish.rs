@@ -236,9 +236,9 @@ fn print_result(
         }))?);
     }
     let moved = standing.workers.iter().filter(|worker| worker.moved).count();
-    let again = if repeated { " (it was published earlier)" } else { "" };
+    let note = if repeated { " (it was published earlier)" } else { "" };
     output::line(format!(
-        "version {} is {}{again}: {moved} of {} policy workers run it after {:.1} s",
+        "version {} is {}{note}: {moved} of {} policy workers run it after {:.1} s",
         standing.version,
         standing.state,
         standing.workers.len(),

@@ -1,8 +1,8 @@
 //! Finds files of one crate that use each other in a circle.
 //!
 //! A file uses another one if it imports a name that the other defines, or names it in its code.
-//! `mod` and `pub use` alone are no use: they only hand a name on. A name that was handed on counts
-//! for the file that defines it.
+//! `mod` and `pub use` alone do not count as use: they only hand a name on. A name that was handed
+//! on counts for the file that defines it.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -46,7 +46,7 @@ pub struct Checker<'a> {
 /// All breaches of a file, in order of lines.
 pub fn check(file: &SourceFile, glossary: &Glossary) -> Vec<Breach> {
     let outline = if file.is_rust() {
-        Outline::parse(&file.text).unwrap_or_else(|error| panic!("{} is no Rust: {error}", file.path))
+        Outline::parse(&file.text).unwrap_or_else(|error| panic!("{} is not Rust: {error}", file.path))
     } else {
         Outline::default()
     };

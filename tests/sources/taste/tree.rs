@@ -45,7 +45,7 @@ fn collect(folder: &Path, prefix: &str, files: &mut Vec<SourceFile>) {
                 collect(&entry.path(), &path, files);
             }
         } else if let Some(language) = language_of(&name) {
-            // One page of the browser tests is no UTF-8 on purpose.
+            // One page of the browser tests is not UTF-8 on purpose.
             let text = String::from_utf8_lossy(&fs::read(entry.path()).unwrap()).into_owned();
             files.push(SourceFile { path, text, language });
         }

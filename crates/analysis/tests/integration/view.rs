@@ -74,7 +74,7 @@ fn committed_rows_are_listed_and_a_row_is_found_whole() {
         assert_eq!(view.picture(id, PictureSource::Step(99)).unwrap(), None);
     }
     assert!(view.trajectory_detail("test-g000009-s0-a0").unwrap().is_none());
-    assert!(view.row("nobody", None).unwrap().is_none());
+    assert!(view.row("unknown", None).unwrap().is_none());
 }
 
 #[test]

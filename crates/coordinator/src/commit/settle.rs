@@ -99,7 +99,7 @@ fn settle_tail(found: &RecoveredTrajectory) -> SpoolSettlement {
 fn describe_flaw(found: &RecoveredTrajectory) -> String {
     match found.tail {
         SpoolTail::None => "the file ends before them".to_owned(),
-        SpoolTail::Torn { bytes } => format!("the last {bytes} bytes are no whole entry"),
+        SpoolTail::Torn { bytes } => format!("the last {bytes} bytes are not a whole entry"),
         SpoolTail::Damaged { offset, why: EntryFlaw::Changed } => {
             format!("the entry at byte {offset} is damaged")
         }

@@ -54,18 +54,18 @@ impl CommitStage {
     /// Name of the fail point after this stage.
     pub fn fail_point(self) -> &'static str {
         match self {
-            CommitStage::Open => "publish.after_open",
-            CommitStage::Temp => "publish.after_temp",
-            CommitStage::Footer => "publish.after_footer",
-            CommitStage::Fsync => "publish.after_fsync",
-            CommitStage::Link => "publish.after_link",
-            CommitStage::DirSync => "publish.after_dir_sync",
-            CommitStage::TempRemoved => "publish.after_temp_removed",
-            CommitStage::Check => "publish.after_check",
-            CommitStage::Written => "publish.after_written",
-            CommitStage::Manifest => "publish.after_manifest",
-            CommitStage::Committed => "publish.after_published",
-            CommitStage::Delete => "publish.after_delete",
+            CommitStage::Open => "commit.after_open",
+            CommitStage::Temp => "commit.after_temp",
+            CommitStage::Footer => "commit.after_footer",
+            CommitStage::Fsync => "commit.after_fsync",
+            CommitStage::Link => "commit.after_link",
+            CommitStage::DirSync => "commit.after_dir_sync",
+            CommitStage::TempRemoved => "commit.after_temp_removed",
+            CommitStage::Check => "commit.after_check",
+            CommitStage::Written => "commit.after_written",
+            CommitStage::Manifest => "commit.after_manifest",
+            CommitStage::Committed => "commit.after_committed",
+            CommitStage::Delete => "commit.after_delete",
         }
     }
 }

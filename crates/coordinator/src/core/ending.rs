@@ -126,9 +126,9 @@ impl Core {
         groups: &[Id<furrow_rollout::Group>],
         turn: &mut EventContext,
     ) {
-        let published = trajectories.iter().filter_map(|id| self.uncommitted.remove(id));
+        let committed = trajectories.iter().filter_map(|id| self.uncommitted.remove(id));
         let delay = |one: UncommittedTrajectory| turn.now.millis.saturating_sub(one.since_millis);
-        let delays_millis: Vec<_> = published.map(delay).collect();
+        let delays_millis: Vec<_> = committed.map(delay).collect();
         self.tally.committed += delays_millis.len() as u64;
         turn.at_once(Effect::Notify(CoreNotice::ShardCommitted { shard, delays_millis }));
         self.groups.retain(|_, group| !groups.contains(&group.draw().group_id));

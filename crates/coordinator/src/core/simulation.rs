@@ -458,8 +458,8 @@ fn nothing_is_lost_nothing_is_twice_and_every_seed_replays() {
     let mut paused = 0;
     for seed in seeds(SEEDS) {
         let mut world = simulate(seed, true).unwrap_or_else(|violation| panic!("seed {seed}: {violation}"));
-        let again = simulate(seed, true).unwrap_or_else(|violation| panic!("seed {seed}: {violation}"));
-        assert!(world.log == again.log, "seed {seed} gave other decisions in its second run");
+        let second = simulate(seed, true).unwrap_or_else(|violation| panic!("seed {seed}: {violation}"));
+        assert!(world.log == second.log, "seed {seed} gave other decisions in its second run");
         for row in world.ledger.load().unwrap().evaluations {
             complete += u64::from(row.standing == EvaluationStanding::Complete);
             cut += u64::from(matches!(row.standing, EvaluationStanding::Cut { .. }));

@@ -62,13 +62,13 @@ fn what_is_settled_leaves_the_snapshot(ledger: &mut impl Ledger) {
     assert_eq!(ledger.shard_phase(&shard_id(1)).unwrap(), None);
     assert_eq!(ledger.committed_shards().unwrap(), []);
     ledger.commit(&[shard_committed(0, 6)]).unwrap();
-    let published = CommittedShard {
+    let committed = CommittedShard {
         shard_id: shard_id(0),
         manifest_version: 6,
         files: vec![shard_file()],
         replaces: Vec::new(),
     };
-    assert_eq!(ledger.committed_shards().unwrap(), [published]);
+    assert_eq!(ledger.committed_shards().unwrap(), [committed]);
     let phase = ShardPhase::Committed { manifest_version: 6 };
     assert_eq!(ledger.shard_phase(&shard_id(0)).unwrap(), Some(phase));
     let settled = ledger.load().unwrap();

@@ -72,7 +72,7 @@ impl Ledger for MemoryLedger {
     }
 
     fn committed_shards(&mut self) -> Result<Vec<CommittedShard>, LedgerError> {
-        let published = self.state.shards.values().filter_map(|shard| match shard.phase {
+        let committed = self.state.shards.values().filter_map(|shard| match shard.phase {
             ShardPhase::Committed { manifest_version } => Some(CommittedShard {
                 shard_id: shard.row.shard_id.clone(),
                 manifest_version,
@@ -81,9 +81,9 @@ impl Ledger for MemoryLedger {
             }),
             _ => None,
         });
-        let mut published: Vec<_> = published.collect();
-        published.sort_by_key(|shard| shard.manifest_version);
-        Ok(published)
+        let mut committed: Vec<_> = committed.collect();
+        committed.sort_by_key(|shard| shard.manifest_version);
+        Ok(committed)
     }
 
     fn shard_phase(&mut self, shard: &Id<Shard>) -> Result<Option<ShardPhase>, LedgerError> {
@@ -473,8 +473,8 @@ impl LedgerState {
         let is_closed =
             |group: &&GroupState| group.row.draw.problem.is_none() && group.row.closed_at_micros.is_some();
         totals.groups_closed = self.groups.values().filter(is_closed).count() as u64;
-        let published = |shard: &&ShardState| matches!(shard.phase, ShardPhase::Committed { .. });
-        totals.shards_committed = self.shards.values().filter(published).count() as u64;
+        let is_committed = |shard: &&ShardState| matches!(shard.phase, ShardPhase::Committed { .. });
+        totals.shards_committed = self.shards.values().filter(is_committed).count() as u64;
         totals
     }
 

@@ -62,7 +62,7 @@ async fn every_answer_says_what_it_is_and_what_a_page_may_do() {
         (&*format!("/api/trajectory/{id}/screenshot/evidence"), 200, "image/png"),
         (&*format!("/api/trajectory/{id}/screenshot/99"), 404, "application/json"),
         (&*format!("/api/trajectory/{id}/screenshot/first"), 400, "application/json"),
-        ("/api/trajectory/nobody", 404, "application/json"),
+        ("/api/trajectory/unknown", 404, "application/json"),
         ("/api/trajectory/%2e%2e%2f%2e%2e", 404, "application/json"),
         ("/api/trajectories?limit=0", 400, "application/json"),
         ("/api/nothing", 404, "application/json"),

@@ -127,7 +127,7 @@ async fn the_page_shows_what_an_action_did_however_long_the_policy_thought() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_page_that_asks_for_frames_is_shown_however_long_the_policy_thought() {
     let fixture = fixture().await;
-    let asks = "const again = () => requestAnimationFrame(again); again();";
+    let asks = "const frame = () => requestAnimationFrame(frame); frame();";
     let bodies = [
         format!("{HEARS}<script>{asks}</script>"),
         format!("{HEARS}<script>onmousemove = () => requestAnimationFrame(() => {{}})</script>"),
@@ -238,7 +238,7 @@ fn answers(path: &str, _: &str) -> Vec<u8> {
         "/elsewhere" => {
             page("200 OK", "", &leads(&format!("<a href=http://elsewhere.test/ {BUTTON}>go</a>")))
         }
-        "/nobody" => page("200 OK", "", &leads(&format!("<a href=http://{HOST}:1/ {BUTTON}>go</a>"))),
+        "/refused" => page("200 OK", "", &leads(&format!("<a href=http://{HOST}:1/ {BUTTON}>go</a>"))),
         "/tls" => page("200 OK", "", &leads(&format!("<a href=https://{HOST}/ {BUTTON}>go</a>"))),
         "/error" => page("200 OK", "", &leads(&format!("<a href=https://page.test/ {BUTTON}>go</a>"))),
         "/twice" => page("200 OK", "", &leads(&format!("<a href=/once {BUTTON}>go</a>"))),
@@ -275,7 +275,7 @@ async fn a_document_that_an_action_leads_to_is_loaded_and_shown() {
         ("/missing", Some("next")),
         ("/twice", Some("next")),
         ("/elsewhere", Some("403 Forbidden")),
-        ("/nobody", Some("")),
+        ("/refused", Some("")),
         ("/tls", Some("first")),
         ("/error", None),
         ("/empty", Some("first")),

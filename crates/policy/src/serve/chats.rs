@@ -77,16 +77,8 @@ impl ChatService {
 
     /// Finds every error of a request before the first part of an answer is sent.
     pub async fn prepare(&self, request: ChatRequest) -> ApiResult<PreparedChat> {
-        let ChatRequest {
-            model,
-            messages,
-            sampling: sampled,
-            max_tokens,
-            stop,
-            format,
-            session_id,
-            ..
-        } = request;
+        let ChatRequest { model, messages, sampling: sampled, max_tokens, stop, format, session_id, .. } =
+            request;
         self.check_model(&model)?;
         let stop_id = self.chat_engine.template().stop();
         let digests: Vec<MessageDigest> =
@@ -243,14 +235,7 @@ impl ChatService {
     pub async fn reply(&self, prepared: PreparedChat, mut parts: DeltaSink) -> ApiResult<ChatCompletion> {
         let ranks = prepared.ranks();
         let PreparedChat {
-            mut resident,
-            messages,
-            segment,
-            keeps_reply,
-            sampling,
-            constraint,
-            stops,
-            ..
+            mut resident, messages, segment, keeps_reply, sampling, constraint, stops, ..
         } = prepared;
         let tokenizer = self.chat_engine.template().tokenizer();
         let mut unfolding = TextAssembler::new(tokenizer, &stops, prepared.logprobs.is_some(), prepared.ids);
@@ -264,8 +249,7 @@ impl ChatService {
             token_ids: prepared.ids.then(Vec::new),
         };
         let reply = {
-            let wanted =
-                ChatReplyRequest { segment, keeps_reply, sampling, constraint, watch };
+            let wanted = ChatReplyRequest { segment, keeps_reply, sampling, constraint, watch };
             let mut reply = std::pin::pin!(resident.chat.reply(wanted));
             loop {
                 tokio::select! {

@@ -330,7 +330,7 @@ fn no_reward_without_received_evidence() {
     );
     check(
         "a later score of an unknown trajectory",
-        |r| r.scores[0].trajectory_id = "nobody".into(),
+        |r| r.scores[0].trajectory_id = "unknown".into(),
         &[EvidenceReceived],
     );
 }
@@ -393,7 +393,7 @@ fn groups_count_their_trajectories() {
         &[GroupRewards],
     );
     check("versions", |r| r.groups[0].policy_version_min = Some(2), &[Versions]);
-    check("of an unknown group", |r| r.groups[1].group_id = "nobody".into(), &[GroupCounts, GroupRewards]);
+    check("of an unknown group", |r| r.groups[1].group_id = "unknown".into(), &[GroupCounts, GroupRewards]);
 }
 
 #[test]

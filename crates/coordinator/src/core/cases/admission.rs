@@ -88,7 +88,7 @@ fn a_report_is_cumulative_and_the_largest_holds() {
     assert_eq!(office.discard((0, 1), 1), more(0, 1));
     grants.iter().for_each(|grant| office.answer(grant, 0.0));
     assert_eq!(office.discard((0, 1), 2), Ok((2, 2)));
-    assert_eq!(office.discard((0, 1), 2), Ok((2, 2)), "again");
+    assert_eq!(office.discard((0, 1), 2), Ok((2, 2)), "a repeated report changes nothing");
     assert_eq!(office.discard((0, 1), 1), Ok((2, 2)), "one that ran for a long time");
     assert_eq!(office.discard((0, 1), u64::MAX), more(2, u64::MAX));
     assert_eq!(office.core.progress().discarded, 2, "a refused report changes nothing");

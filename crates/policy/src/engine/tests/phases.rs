@@ -33,8 +33,8 @@ enum Phase {
 
 use Phase::*;
 
-/// What one iteration of the engine can make of a session that nobody ends: at most one admission
-/// and one span. `phase.rs` lists the transitions one by one.
+/// What one iteration of the engine can make of a session that no caller ends: at most one
+/// admission and one span. `phase.rs` lists the transitions one by one.
 const ITERATION: [(Phase, Phase); 24] = [
     (Idle, Idle),
     (Idle, IdleOffloaded),
