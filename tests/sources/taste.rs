@@ -25,7 +25,7 @@ const LEFT: &[(&str, usize)] = &[
     ("comment-width", 0),
     ("tuple-let", 0),
     ("filler-doc", 0),
-    ("long-file", 1),
+    ("long-file", 0),
     ("long-function", 0),
 ];
 

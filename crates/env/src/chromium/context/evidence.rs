@@ -1,0 +1,88 @@
+//! Evidence: the final state of a page, which a scorer grades.
+
+use furrow_rollout::{ErrorPage, Evidence, FaultOwner, Task};
+
+use super::tabs::ContextTabs;
+use crate::chromium::observe::current_entry;
+use crate::chromium::{clock, navigate, picture, script};
+use crate::egress::EgressFilter;
+use crate::environment::EnvironmentError;
+
+/// An address in evidence is cut to this length.
+const URL_CHARS_MAX: usize = 2048;
+
+/// What the evidence is gathered from.
+pub(super) struct EvidenceSource<'a> {
+    pub tabs: &'a ContextTabs,
+    pub task: &'a Task,
+    pub egress: &'a EgressFilter,
+    /// Whether the page's clock is under control.
+    pub is_clock_stopped: bool,
+    /// Whether the policy is responsible for where its page is.
+    pub has_acted: bool,
+}
+
+impl EvidenceSource<'_> {
+    /// The evidence without an answer; `None` if the page cannot be observed any more.
+    pub async fn gather(&self) -> Option<Evidence> {
+        let tab = self.tabs.active().ok()?;
+        if tab.has_hung() {
+            // Even if it still hangs: no caller should wait for another deadline to learn that.
+            tab.stop_script().await.ok()?;
+        }
+        // The interruption of the step may have left some of its time, which must not pass while
+        // evidence is gathered.
+        if self.is_clock_stopped && clock::stop(tab).await.is_err() {
+            // A page that is being left answers when the navigation is stopped; one that loops
+            // answers when its script is stopped.
+            navigate::stop_loading(tab).await.ok()?;
+            tab.stop_script().await.ok()?;
+            clock::stop(tab).await.ok()?;
+        }
+        let mut captured = picture::screenshot(tab, &self.task.observation, self.task.viewport).await;
+        if matches!(captured, Err(EnvironmentError::PageHang { .. })) {
+            tab.stop_script().await.ok()?;
+            navigate::ensure_content(tab).await.ok()?;
+            captured = picture::screenshot(tab, &self.task.observation, self.task.viewport).await;
+        }
+        let entry = current_entry(tab).await.ok()?;
+        let screenshot = captured.ok()?.bytes;
+        let mut probe_json = probe(self.tabs, self.task).await.ok().flatten();
+        if probe_json.as_deref().is_none_or(reports_error_page)
+            && let Some(page) = self.error_page().await
+        {
+            probe_json = Some(page.report());
+        }
+        Some(Evidence {
+            screenshot: Some(screenshot),
+            url: Some(entry.url),
+            title: Some(entry.title),
+            answer: None,
+            probe_json,
+        })
+    }
+
+    /// The browser's error page, if it is in front, and who caused it.
+    async fn error_page(&self) -> Option<ErrorPage> {
+        let url = navigate::unreachable_url(self.tabs.active().ok()?).await.ok().flatten()?;
+        let fault = match self.has_acted && self.egress.is_answering(&url).await {
+            true => FaultOwner::Policy,
+            false => FaultOwner::Farm,
+        };
+        Some(ErrorPage { fault, url: url.chars().take(URL_CHARS_MAX).collect() })
+    }
+}
+
+/// The result of the suite's probe; `None` if there is no probe.
+pub(super) async fn probe(tabs: &ContextTabs, task: &Task) -> Result<Option<String>, EnvironmentError> {
+    let Some(probe) = &task.hooks.probe else { return Ok(None) };
+    let tab = tabs.active()?;
+    let report = script::evaluate_in_page(tab, probe, tab.deadlines.input, "the probe").await?;
+    Ok(Some(report.to_string()))
+}
+
+/// Whether a probe reports that it ran in an error page. Only the browser knows whether that is
+/// true.
+fn reports_error_page(json: &str) -> bool {
+    serde_json::from_str(json).is_ok_and(|report| ErrorPage::is_reported(&report))
+}
