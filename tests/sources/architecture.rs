@@ -18,6 +18,7 @@ const MAP: &[(&str, &[&str])] = &[
     ("model", &[]),
     // format layer: one external format each
     ("storage", &[]),
+    ("http", &[]),
     ("telemetry", &["rollout", "storage"]),
     ("wire", &["rollout"]),
     ("tasks", &["rollout"]),
@@ -27,10 +28,10 @@ const MAP: &[(&str, &[&str])] = &[
     // answers from a format
     ("analysis", &["rollout", "records"]),
     // services never import each other
-    ("policy", &["rollout", "wire", "model", "cuda", "openai", "telemetry"]),
+    ("policy", &["rollout", "wire", "http", "model", "cuda", "openai", "telemetry"]),
     ("env", &["rollout", "wire", "storage", "telemetry"]),
     ("coordinator", &["rollout", "wire", "tasks", "records", "openai", "storage", "telemetry"]),
-    ("dashboard", &["rollout", "wire", "records", "analysis", "telemetry"]),
+    ("dashboard", &["rollout", "wire", "http", "records", "analysis", "telemetry"]),
     // above the services
     ("simulator", &["rollout", "model", "cuda", "policy", "telemetry"]),
     ("testkit", &["rollout"]),

@@ -11,7 +11,7 @@
 
 use std::net::SocketAddr;
 
-use furrow_wire::{TokenDigest, TokenError, is_loopback_host};
+use furrow_http::{TokenDigest, TokenError, is_loopback_host};
 use http::{HeaderMap, Method, header};
 use sha2::{Digest, Sha256};
 

@@ -131,7 +131,7 @@ pub async fn open(
     };
     let token =
         match &config.token_file {
-            Some(file) => Some(furrow_wire::read_token(file).map_err(|error| {
+            Some(file) => Some(furrow_http::read_token(file).map_err(|error| {
                 CommandFailure::Input(vec![crate::chain(&AccessError::from(error).into())])
             })?),
             None if !listen.ip().is_loopback() => Some(format!("{:032x}", rand::random::<u128>())),

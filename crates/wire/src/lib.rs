@@ -7,7 +7,6 @@
 #![warn(missing_docs)]
 
 mod assignment;
-mod auth;
 mod error;
 mod limits;
 mod link;
@@ -17,13 +16,11 @@ mod session;
 mod step;
 mod trace;
 mod weights;
-mod write_timeout;
 
 pub use assignment::{
     ancestry_from, ancestry_into, assignment_from, assignment_into, session_spec_from, session_spec_into,
     task_from, task_into,
 };
-pub use auth::{TokenDigest, TokenError, is_loopback_host, read_token};
 pub use error::{RefusalKind, WireError, refusal};
 pub use limits::{
     LEASE_WAIT_MILLIS_MAX, MESSAGE_BYTES_MAX, PAST_STEPS_MAX, RECORD_BYTES_MAX, SCREENSHOT_BYTES_MAX,
@@ -44,7 +41,6 @@ pub use trace::{decode_trace, encode_trace};
 pub use weights::{
     sha256_from, weights_link_from, weights_link_into, weights_order_from, weights_order_into,
 };
-pub use write_timeout::WriteTimeout;
 
 /// The generated messages and services.
 pub mod v1 {

@@ -51,7 +51,7 @@ pub enum WatchError {
     },
     /// The file of the token cannot be used.
     #[error("--token-file")]
-    Token(#[from] furrow_wire::TokenError),
+    Token(#[from] furrow_http::TokenError),
     /// No answer, or not in time.
     #[error("the dashboard at {host} does not answer: {why}")]
     Silent { host: String, why: String },
@@ -97,7 +97,7 @@ impl DashboardAddress {
         let token_in_url =
             url.query_pairs().find(|(key, _)| key == "token").map(|(_, token)| token.into_owned());
         let token = match token_file {
-            Some(file) => Some(furrow_wire::read_token(&file)?),
+            Some(file) => Some(furrow_http::read_token(&file)?),
             None => token_in_url,
         };
         if token.as_ref().is_some_and(|token| !token.bytes().all(|byte| byte.is_ascii_graphic())) {

@@ -7,8 +7,8 @@
 
 use std::path::Path;
 
+use furrow_http::{TokenDigest, is_loopback_host, read_token};
 use furrow_openai::server::ApiError;
-use furrow_wire::{TokenDigest, is_loopback_host, read_token};
 use http::{HeaderMap, header};
 
 use super::ServeError;
