@@ -60,6 +60,7 @@ const FORBIDDEN: &[(&str, &[&str])] = &[
     ("rollout", &["tokio", "tonic", "prost", "chromiumoxide", "arrow", "parquet", "serde"]),
     ("model", &["tokio", "tonic", "prost", "chromiumoxide", "arrow", "parquet"]),
     ("cuda", &["tokio", "tonic", "prost", "chromiumoxide", "arrow", "parquet"]),
+    ("http", &["tonic", "prost", "chromiumoxide", "arrow", "parquet"]),
     ("tasks", &["tokio", "tonic", "chromiumoxide", "arrow", "ureq"]),
     ("openai", &["tonic", "prost", "chromiumoxide", "arrow", "parquet"]),
     ("records", &["tonic", "prost", "chromiumoxide"]),

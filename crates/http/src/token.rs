@@ -1,7 +1,6 @@
-//! Authentication for HTTP servers: the token in a file, and the host names that mean this machine.
+//! The token of an HTTP server: read from its file, kept and compared as a digest.
 
 use std::io;
-use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
 use sha2::{Digest, Sha256};
@@ -63,18 +62,6 @@ pub fn read_token(path: &Path) -> Result<String, TokenError> {
     Ok(token.to_owned())
 }
 
-/// Whether a `Host` header means the loopback interface, by name or by address. A server without a
-/// token must check it: otherwise a foreign web page could resolve its own host name to 127.0.0.1
-/// and read everything (DNS rebinding).
-pub fn is_loopback_host(host: &str) -> bool {
-    let name = match host.strip_prefix('[') {
-        Some(bracketed) => bracketed.split(']').next().unwrap_or_default(),
-        None => host.rsplit_once(':').map_or(host, |(name, _)| name),
-    };
-    name.eq_ignore_ascii_case("localhost")
-        || name.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -92,16 +79,6 @@ mod tests {
             assert!(read(weak).unwrap_err().to_string().contains("16 to 512"), "{weak}");
         }
         assert!(matches!(read_token(&folder.path().join("none")), Err(TokenError::Unreadable { .. })));
-    }
-
-    #[test]
-    fn only_loopback_hosts_are_recognised() {
-        for host in ["127.0.0.1:7380", "localhost:7380", "LOCALHOST", "[::1]:7380", "127.8.8.8"] {
-            assert!(is_loopback_host(host), "{host}");
-        }
-        for host in ["evil.test:7380", "127.0.0.1.evil.test", "10.0.0.1:7380", "", "[::2]:1"] {
-            assert!(!is_loopback_host(host), "{host}");
-        }
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! A connection with a write timeout, for HTTP servers, whose library has none.
+//! A connection with a write timeout, which hyper lacks.
 
 use std::io;
 use std::pin::Pin;
