@@ -6,11 +6,11 @@
 //! below `/api/`, and server-sent events that announce changes. `metrics.rs` alone defines what
 //! each metric means; `docs/DASHBOARD.md` explains them.
 //!
-//! A request passes `server.rs` (limits, deadlines) → `access.rs` (access control) → `routes.rs`
-//! (routing) → `api.rs` (the answer). `report.rs` (a self-contained file) and `terminal.rs`
-//! (`furrow watch`) render the same answers. Two tasks run beside it: `follow.rs` reads what was
-//! committed since, `live.rs` polls the coordinator of a running job. Both are idle without
-//! requests.
+//! A request passes `furrow_http` with the limits of `server.rs` and the rules of `access.rs`, then
+//! `routes.rs` (the paths) → `api.rs` (the answer). `report.rs` (a self-contained file) and
+//! `terminal.rs` (`furrow watch`) render the same answers. Two tasks run beside it: `follow.rs`
+//! reads what was committed since, `live.rs` polls the coordinator of a running job. Both are idle
+//! without requests.
 
 mod access;
 mod api;
@@ -31,7 +31,7 @@ mod routes;
 mod server;
 mod terminal;
 
-pub use access::{AccessControl, AccessError};
+pub use access::AccessError;
 pub use config::{DashboardConfig, DashboardFile};
 pub use follow::DashboardSubject;
 pub use format::clean;

@@ -1,346 +1,405 @@
-//! Routes requests, and makes their responses.
+//! The paths of the dashboard, and the responses to them.
 
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
+use axum::Router;
+use axum::body::Body;
+use axum::extract::{FromRequestParts, Path, RawQuery, Request, State};
+use axum::middleware::{self, Next};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
 use bytes::Bytes;
-use futures::StreamExt as _;
-use futures::stream;
+use furrow_http::{
+    AccessControl, AccessLayer, AccessRefusal, BodyError, CHALLENGE, HTML, JSON, SignInError, respond,
+};
+use futures::{StreamExt as _, stream};
 use http::header::{self, HeaderValue};
-use http::{Method, Request, Response, StatusCode};
-use http_body_util::combinators::UnsyncBoxBody;
-use http_body_util::{BodyExt as _, Full, Limited, StreamBody};
-use hyper::body::{Body, Frame};
+use http::request::Parts;
+use http::{HeaderMap, Method, StatusCode, Uri};
+use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tokio::sync::Semaphore;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
+use tower::Layer as _;
 
-use crate::access::{AccessControl, AccessDecision};
+use crate::access::SIGN_IN_PATH;
 use crate::api;
 use crate::api_error::DashboardApiError;
 use crate::follow::DashboardState;
 use crate::live::{self, EndMode};
 use crate::pages::{self, INDEX, POLICY, SIGN_IN, StaticAsset};
 
-/// The response type of all routes.
-pub(crate) type HttpResponse = Response<UnsyncBoxBody<Bytes, Infallible>>;
-
+/// What the handlers share.
 #[derive(Clone)]
-pub(crate) struct RequestRouter {
-    pub access: Arc<AccessControl>,
-    pub state: Arc<DashboardState>,
+pub(crate) struct DashboardRoutes {
+    access: Arc<AccessControl>,
+    state: Arc<DashboardState>,
     /// Limits the concurrent answers that read files or sort: each may take tens of MB.
-    pub busy: Arc<Semaphore>,
-    /// Time for the body of a form, the same as for a head.
-    pub form_timeout: Duration,
-    pub stop: CancellationToken,
+    busy: Arc<Semaphore>,
+    /// Time for the body of the sign-in form.
+    form_timeout: Duration,
+    stop: CancellationToken,
 }
 
+/// The captures of a path. Captures that are not UTF-8 name nothing.
+struct Captured<T>(T);
+
+type Routes = State<DashboardRoutes>;
+type ApiResponse = Result<Response, DashboardApiError>;
+
 /// Most answers made at the same time.
-pub(crate) const BUSY_MAX: usize = 4;
-/// Most bytes of a form with a token.
-const FORM_BYTES_MAX: usize = 2048;
+const BUSY_MAX: usize = 4;
 /// Interval of a comment line that keeps the connection of a silent run alive.
 const HEARTBEAT: Duration = Duration::from_secs(15);
 
-const HTML: &str = "text/html; charset=utf-8";
-const JSON: &str = "application/json";
 const NOTHING: &str = "no such path; docs/DASHBOARD.md lists the answers";
 
-impl RequestRouter {
-    /// Responds to any request; never fails.
-    pub async fn answer<B>(&self, request: Request<B>) -> HttpResponse
-    where
-        B: Body + Send,
-        B::Data: Send,
-        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
-    {
-        self.state.note_request();
-        let mut answer = self.route(request).await;
-        let headers = answer.headers_mut();
-        for (name, value) in [
-            ("content-security-policy", POLICY),
-            ("x-content-type-options", "nosniff"),
-            // Not `no-referrer`: a browser would send the sign-in form with the origin `null`.
-            ("referrer-policy", "same-origin"),
-            ("cross-origin-resource-policy", "same-origin"),
-            ("cross-origin-opener-policy", "same-origin"),
-        ] {
-            headers.insert(name, HeaderValue::from_static(value));
-        }
-        headers.entry(header::CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
-        answer
+/// The service of a dashboard: access control and common headers around its paths.
+pub(crate) fn router(routes: DashboardRoutes) -> Router {
+    let access = AccessLayer::new(routes.access.clone(), refuse);
+    let headers = middleware::from_fn_with_state(routes.state.clone(), finish);
+    // A layer of a router sees the request after the path was matched, so this one is outside.
+    let paths = middleware::map_request(trim_slashes).layer(paths(routes));
+    Router::new().fallback_service(paths).layer(access).layer(headers)
+}
+
+fn paths(routes: DashboardRoutes) -> Router {
+    Router::new()
+        .route("/", get(index))
+        .route("/sessions", get(index))
+        .route("/trajectories", get(index))
+        .route("/trajectory/{id}", get(index))
+        .route("/learning", get(index))
+        .route("/job", get(index))
+        .route("/assets/{name}", get(named_asset))
+        .route("/favicon.ico", get(icon))
+        .route(SIGN_IN_PATH, post(sign_in))
+        .route("/api/overview", get(overview))
+        .route("/api/learning", get(learning))
+        .route("/api/job", get(job))
+        .route("/api/choices", get(choices))
+        .route("/api/trajectories", get(trajectories))
+        .route("/api/trajectory/{id}", get(trajectory))
+        .route("/api/trajectory/{id}/row", get(row))
+        .route("/api/trajectory/{id}/screenshot/{which}", get(picture))
+        .route("/api/sessions", get(sessions))
+        .route("/api/sessions/{id}", get(session))
+        .route("/api/sessions/{id}/screenshot", get(newest_picture))
+        .route("/api/events", get(events))
+        .route("/api/drain", post(drain))
+        .route("/api/stop", post(stop))
+        .route("/metrics", get(process_metrics))
+        .fallback(unknown_path)
+        .method_not_allowed_fallback(unknown_path)
+        .with_state(routes)
+}
+
+impl DashboardRoutes {
+    pub fn new(
+        access: AccessControl,
+        state: Arc<DashboardState>,
+        form_timeout: Duration,
+        stop: CancellationToken,
+    ) -> Self {
+        Self { access: Arc::new(access), state, busy: Arc::new(Semaphore::new(BUSY_MAX)), form_timeout, stop }
     }
 
-    async fn route<B>(&self, request: Request<B>) -> HttpResponse
-    where
-        B: Body + Send,
-        B::Data: Send,
-        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
-    {
-        let path = request.uri().path().to_owned();
-        let query = request.uri().query().unwrap_or_default().to_owned();
-        let ruling = self.access.decide(request.method(), request.headers());
-        if ruling == AccessDecision::Foreign {
-            return refusal(
-                StatusCode::FORBIDDEN,
-                "the dashboard answers only under its own address and to its own pages; open it as 127.0.0.1 or localhost",
-            );
-        }
-        if path == "/token" && request.method() == Method::POST {
-            return self.sign_in(request).await;
-        }
-        // A link from the terminal contains the token, which is removed from the URL at once.
-        if let Some(answer) = self.take_token(&path, &query) {
-            return answer;
-        }
-        if ruling == AccessDecision::Unknown {
-            return unknown(&path, request.headers());
-        }
-        let ending = match path.as_str() {
-            "/api/drain" => Some(EndMode::Drain),
-            "/api/stop" => Some(EndMode::Stop),
-            _ => None,
-        };
-        if let Some(ending) = ending.filter(|_| request.method() == Method::POST) {
-            return match live::end(&self.state, ending).await {
-                Ok(()) => full_response(StatusCode::OK, JSON, json!({ "draining": true }).to_string().into()),
-                Err(why) => refusal(StatusCode::CONFLICT, &why),
-            };
-        }
-        if !matches!(*request.method(), Method::GET | Method::HEAD) {
-            return refusal(StatusCode::METHOD_NOT_ALLOWED, "use GET");
-        }
-        let parts: Vec<&str> = path.trim_matches('/').split('/').collect();
-        match parts.as_slice() {
-            ["" | "sessions" | "trajectories" | "learning" | "job"] | ["trajectory", _] => {
-                full_response(StatusCode::OK, HTML, INDEX.into())
-            }
-            ["assets", name] => asset(name, request.headers()),
-            ["favicon.ico"] => asset("icon.svg", request.headers()),
-            ["api", "events"] => self.events(),
-            ["api", "sessions", rest @ ..] => self.sessions(rest, &query).await,
-            ["api", rest @ ..] => {
-                let known = request.headers().get(header::IF_NONE_MATCH).cloned();
-                self.api(rest, query, known).await
-            }
-            ["metrics"] => {
-                let text = furrow_telemetry::prometheus(furrow_telemetry::process_metrics());
-                full_response(StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", text.into())
-            }
-            _ => refusal(StatusCode::NOT_FOUND, "no such page; start at /"),
-        }
-    }
-
-    /// Answers from the coordinator of a running job, a few at a time: a step may be as large as
-    /// the farm's largest message.
-    async fn sessions(&self, rest: &[&str], query: &str) -> HttpResponse {
-        let Ok(_permit) = self.busy.acquire().await else { return stopping() };
-        let answer = match rest {
-            [] => live::sessions(&self.state).await,
-            [id] => live::session(&self.state, id).await,
-            [id, "screenshot"] => {
-                return match live::picture(&self.state, id, query).await.map(api::with_type) {
-                    // The picture at this URL changes with each step, so it is not cached.
-                    Ok((bytes, media_type)) => full_response(StatusCode::OK, media_type, bytes),
-                    Err(why) => refused(why),
-                };
-            }
-            _ => Err(DashboardApiError::NotFound(NOTHING.to_owned())),
-        };
-        match answer {
-            Ok(answer) => full_response(StatusCode::OK, JSON, answer.to_string().into()),
-            Err(why) => refused(why),
-        }
-    }
-
-    /// Answers that may read files are made on a blocking thread, a few at a time.
-    async fn api(&self, rest: &[&str], query: String, known: Option<HeaderValue>) -> HttpResponse {
-        let parts: Vec<String> = rest.iter().map(|part| (*part).to_owned()).collect();
-        let Ok(permit) = self.busy.clone().acquire_owned().await else {
-            return stopping();
-        };
+    /// Makes an answer that may read files on a blocking thread, a few at a time.
+    async fn read<T: Send + 'static>(
+        &self,
+        read: impl FnOnce(&DashboardState) -> Result<T, DashboardApiError> + Send + 'static,
+    ) -> Result<T, DashboardApiError> {
+        let permit = self.busy.clone().acquire_owned().await.map_err(|_| stopping())?;
         let state = self.state.clone();
         let made = tokio::task::spawn_blocking(move || {
-            let made = blocking_response(&state, &parts, &query, known.as_ref());
+            let made = read(&state);
             drop(permit);
             made
         });
         made.await.unwrap_or_else(|_| {
-            refusal(StatusCode::INTERNAL_SERVER_ERROR, "the answer could not be made; see the log")
+            Err(DashboardApiError::Unreadable("the answer could not be made; see the log".to_owned()))
         })
     }
 
-    /// Announces changes. A slow page gets the newest message only.
-    fn events(&self) -> HttpResponse {
-        let mut changes = self.state.changes();
-        changes.mark_changed();
-        let stop = self.stop.clone();
-        let messages = stream::unfold((changes, stop), |(mut changes, stop)| async move {
-            let message = tokio::select! {
-                () = stop.cancelled() => return None,
-                changed = changes.changed() => {
-                    changed.ok()?;
-                    let change = changes.borrow_and_update().clone();
-                    format!("data: {}\n\n", json!(change))
-                }
-                () = tokio::time::sleep(HEARTBEAT) => ": still here\n\n".to_owned(),
-            };
-            Some((message, (changes, stop)))
-        });
-        // A page that lost its connection connects again after two seconds.
-        let first = stream::once(async { "retry: 2000\n\n".to_owned() });
-        let frames = first.chain(messages).map(|message| Ok(Frame::data(Bytes::from(message))));
-        let mut answer = Response::new(StreamBody::new(frames).boxed_unsync());
-        answer.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
-        answer
+    async fn read_json(
+        &self,
+        read: impl FnOnce(&DashboardState) -> Result<Value, DashboardApiError> + Send + 'static,
+    ) -> ApiResponse {
+        Ok(json_response(&self.read(read).await?))
     }
 
-    async fn sign_in<B>(&self, request: Request<B>) -> HttpResponse
-    where
-        B: Body + Send,
-        B::Data: Send,
-        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
-    {
-        let form = Limited::new(request.into_body(), FORM_BYTES_MAX).collect();
-        let body = match tokio::time::timeout(self.form_timeout, form).await {
-            Ok(Ok(body)) => body,
-            Ok(Err(_)) => return refusal(StatusCode::PAYLOAD_TOO_LARGE, "the token form is too long"),
-            Err(_) => return refusal(StatusCode::REQUEST_TIMEOUT, "the token form came too late"),
-        };
-        let body = body.to_bytes();
-        let token = url::form_urlencoded::parse(&body).find(|(key, _)| key == "token");
-        match token.and_then(|(_, token)| self.access.cookie(token.trim())) {
-            Some(cookie) => redirect("/", &cookie),
-            None => full_response(StatusCode::UNAUTHORIZED, HTML, pages::sign_in_again().into()),
-        }
-    }
-
-    fn take_token(&self, path: &str, query: &str) -> Option<HttpResponse> {
-        let parameters = || url::form_urlencoded::parse(query.as_bytes());
-        let (_, token) = parameters().find(|(key, _)| key == "token")?;
-        let cookie = self.access.cookie(&token)?;
-        // Never redirects to `//elsewhere`.
-        let mut to = format!("/{}", path.trim_start_matches('/'));
-        let mut rest = url::form_urlencoded::Serializer::new(String::new());
-        let rest = rest.extend_pairs(parameters().filter(|(key, _)| key != "token")).finish();
-        if !rest.is_empty() {
-            to = format!("{to}?{rest}");
-        }
-        Some(redirect(&to, &cookie))
+    /// Makes an answer of the coordinator of a running job, a few at a time: a step may be as large
+    /// as the farm's largest message.
+    async fn ask<T>(
+        &self,
+        answer: impl Future<Output = Result<T, DashboardApiError>>,
+    ) -> Result<T, DashboardApiError> {
+        let _permit = self.busy.acquire().await.map_err(|_| stopping())?;
+        answer.await
     }
 }
 
-fn blocking_response(
-    state: &DashboardState,
-    parts: &[String],
-    query: &str,
-    known: Option<&HeaderValue>,
-) -> HttpResponse {
-    let parts: Vec<&str> = parts.iter().map(String::as_str).collect();
-    let answer = match parts.as_slice() {
-        ["overview"] => Ok(api::overview(state)),
-        ["learning"] => api::learning(state),
-        ["job"] => Ok(api::job(state)),
-        ["choices"] => Ok(api::choices(state)),
-        ["trajectories"] => api::trajectories(state, query),
-        ["trajectory", id] => api::trajectory(state, id),
-        ["trajectory", id, "row"] => api::row(state, id, query),
-        ["trajectory", id, "screenshot", which] => return picture(api::picture(state, id, which), known),
-        _ => Err(DashboardApiError::NotFound(NOTHING.to_owned())),
-    };
-    match answer {
-        Ok(value) => full_response(StatusCode::OK, JSON, value.to_string().into()),
-        Err(why) => refused(why),
+impl<T: DeserializeOwned + Send, S: Send + Sync> FromRequestParts<S> for Captured<T> {
+    type Rejection = DashboardApiError;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, DashboardApiError> {
+        let captures = Path::from_request_parts(parts, state).await;
+        let Path(captures) = captures.map_err(|_| DashboardApiError::NotFound(NOTHING.to_owned()))?;
+        Ok(Self(captures))
     }
+}
+
+impl IntoResponse for DashboardApiError {
+    fn into_response(self) -> Response {
+        let status = match self {
+            Self::BadRequest(_) => StatusCode::BAD_REQUEST,
+            Self::NotFound(_) => StatusCode::NOT_FOUND,
+            Self::Unreadable(_) => StatusCode::INTERNAL_SERVER_ERROR,
+            Self::Timeout(_) => StatusCode::SERVICE_UNAVAILABLE,
+        };
+        refusal(status, &self.to_string())
+    }
+}
+
+/// Counts the request, and sets the headers of every response.
+async fn finish(State(state): State<Arc<DashboardState>>, request: Request, next: Next) -> Response {
+    state.note_request();
+    let mut response = next.run(request).await;
+    let headers = response.headers_mut();
+    for (name, value) in [
+        ("content-security-policy", POLICY),
+        ("x-content-type-options", "nosniff"),
+        // Not `no-referrer`: a browser would send the sign-in form with the origin `null`.
+        ("referrer-policy", "same-origin"),
+        ("cross-origin-resource-policy", "same-origin"),
+        ("cross-origin-opener-policy", "same-origin"),
+    ] {
+        headers.insert(name, HeaderValue::from_static(value));
+    }
+    headers.entry(header::CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
+    // axum adds it to errors: `GET /token` would be a 404 that names POST.
+    headers.remove(header::ALLOW);
+    response
+}
+
+/// Removes slashes around a path to read: `/sessions/` is `/sessions`.
+async fn trim_slashes(mut request: Request) -> Request {
+    let uri = request.uri();
+    let path = uri.path();
+    let trimmed = path.trim_matches('/');
+    if is_read(request.method()) && path.len() > trimmed.len() + 1 {
+        let query = uri.query().map_or_else(String::new, |query| format!("?{query}"));
+        // Parts of a valid URI stay valid.
+        if let Ok(uri) = Uri::try_from(format!("/{trimmed}{query}")) {
+            *request.uri_mut() = uri;
+        }
+    }
+    request
+}
+
+async fn index() -> Response {
+    respond(StatusCode::OK, HTML, INDEX)
+}
+
+async fn named_asset(Captured(name): Captured<String>, headers: HeaderMap) -> Response {
+    asset(&name, &headers)
+}
+
+async fn icon(headers: HeaderMap) -> Response {
+    asset("icon.svg", &headers)
+}
+
+async fn sign_in(State(routes): Routes, request: Request) -> Response {
+    let deadline = Instant::now() + routes.form_timeout;
+    match routes.access.sign_in(request.into_body(), deadline).await {
+        Ok(redirect) => redirect,
+        Err(SignInError::WrongToken) => respond(StatusCode::UNAUTHORIZED, HTML, pages::sign_in_again()),
+        Err(SignInError::Body(error)) => match error {
+            BodyError::TooLarge => refusal(StatusCode::PAYLOAD_TOO_LARGE, "the token form is too long"),
+            BodyError::Late => refusal(StatusCode::REQUEST_TIMEOUT, "the token form came too late"),
+            BodyError::Cut => refusal(StatusCode::BAD_REQUEST, "the token form ended too early"),
+        },
+    }
+}
+
+async fn overview(State(routes): Routes) -> ApiResponse {
+    routes.read_json(|state| Ok(api::overview(state))).await
+}
+
+async fn learning(State(routes): Routes) -> ApiResponse {
+    routes.read_json(api::learning).await
+}
+
+async fn job(State(routes): Routes) -> ApiResponse {
+    routes.read_json(|state| Ok(api::job(state))).await
+}
+
+async fn choices(State(routes): Routes) -> ApiResponse {
+    routes.read_json(|state| Ok(api::choices(state))).await
+}
+
+async fn trajectories(State(routes): Routes, RawQuery(query): RawQuery) -> ApiResponse {
+    routes.read_json(move |state| api::trajectories(state, &query.unwrap_or_default())).await
+}
+
+async fn trajectory(State(routes): Routes, Captured(id): Captured<String>) -> ApiResponse {
+    routes.read_json(move |state| api::trajectory(state, &id)).await
+}
+
+async fn row(
+    State(routes): Routes,
+    Captured(id): Captured<String>,
+    RawQuery(query): RawQuery,
+) -> ApiResponse {
+    routes.read_json(move |state| api::row(state, &id, &query.unwrap_or_default())).await
 }
 
 /// A recorded picture. A restarted run uses the same ids, so a browser must revalidate its copy.
-fn picture(
-    answer: Result<(Bytes, &'static str), DashboardApiError>,
-    known: Option<&HeaderValue>,
-) -> HttpResponse {
-    match answer {
-        Ok((bytes, media_type)) => tagged(&pages::tag(&bytes), bytes, media_type, known),
-        Err(why) => refused(why),
+async fn picture(
+    State(routes): Routes,
+    Captured((id, which)): Captured<(String, String)>,
+    headers: HeaderMap,
+) -> ApiResponse {
+    routes
+        .read(move |state| {
+            let (bytes, media_type) = api::picture(state, &id, &which)?;
+            Ok(tagged(&pages::tag(&bytes), bytes, media_type, &headers))
+        })
+        .await
+}
+
+async fn sessions(State(routes): Routes) -> ApiResponse {
+    Ok(json_response(&routes.ask(live::sessions(&routes.state)).await?))
+}
+
+async fn session(State(routes): Routes, Captured(id): Captured<String>) -> ApiResponse {
+    Ok(json_response(&routes.ask(live::session(&routes.state, &id)).await?))
+}
+
+/// The picture at this URL changes with each step, so it is not cached.
+async fn newest_picture(
+    State(routes): Routes,
+    Captured(id): Captured<String>,
+    RawQuery(query): RawQuery,
+) -> ApiResponse {
+    let query = query.unwrap_or_default();
+    let bytes = routes.ask(live::picture(&routes.state, &id, &query)).await?;
+    let (bytes, media_type) = api::with_type(bytes);
+    Ok(respond(StatusCode::OK, media_type, bytes))
+}
+
+/// Announces changes. A slow page gets the newest message only.
+async fn events(State(routes): Routes) -> Response {
+    let mut changes = routes.state.changes();
+    changes.mark_changed();
+    let messages = stream::unfold((changes, routes.stop), |(mut changes, stop)| async move {
+        let message = tokio::select! {
+            () = stop.cancelled() => return None,
+            changed = changes.changed() => {
+                changed.ok()?;
+                let change = changes.borrow_and_update().clone();
+                format!("data: {}\n\n", json!(change))
+            }
+            () = tokio::time::sleep(HEARTBEAT) => ": still here\n\n".to_owned(),
+        };
+        Some((message, (changes, stop)))
+    });
+    // A page that lost its connection connects again after two seconds.
+    let first = stream::once(async { "retry: 2000\n\n".to_owned() });
+    let body = Body::from_stream(first.chain(messages).map(Ok::<_, Infallible>));
+    respond(StatusCode::OK, "text/event-stream", body)
+}
+
+async fn drain(State(routes): Routes) -> Response {
+    end(&routes, EndMode::Drain).await
+}
+
+async fn stop(State(routes): Routes) -> Response {
+    end(&routes, EndMode::Stop).await
+}
+
+async fn end(routes: &DashboardRoutes, mode: EndMode) -> Response {
+    match live::end(&routes.state, mode).await {
+        Ok(()) => json_response(&json!({ "draining": true })),
+        Err(why) => refusal(StatusCode::CONFLICT, &why),
     }
 }
 
-/// An answer that a browser may keep and must revalidate: unchanged content is not sent again.
-fn tagged(tag: &str, bytes: Bytes, media_type: &'static str, known: Option<&HeaderValue>) -> HttpResponse {
-    let mut answer = match known {
-        Some(known) if known.as_bytes() == tag.as_bytes() => {
-            full_response(StatusCode::NOT_MODIFIED, media_type, Bytes::new())
-        }
-        _ => full_response(StatusCode::OK, media_type, bytes),
-    };
-    if let Ok(tag) = HeaderValue::from_str(tag) {
-        answer.headers_mut().insert(header::ETAG, tag);
+async fn process_metrics() -> Response {
+    let text = furrow_telemetry::prometheus(furrow_telemetry::process_metrics());
+    respond(StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", text)
+}
+
+async fn unknown_path(method: Method, uri: Uri) -> Response {
+    if !is_read(&method) {
+        return refusal(StatusCode::METHOD_NOT_ALLOWED, "use GET");
     }
-    answer.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("private, no-cache"));
-    answer
+    let is_api = uri.path().split('/').nth(1) == Some("api");
+    refusal(StatusCode::NOT_FOUND, if is_api { NOTHING } else { "no such page; start at /" })
 }
 
-fn stopping() -> HttpResponse {
-    refusal(StatusCode::SERVICE_UNAVAILABLE, "the dashboard is stopping")
+fn is_read(method: &Method) -> bool {
+    matches!(*method, Method::GET | Method::HEAD)
 }
 
-fn refused(why: DashboardApiError) -> HttpResponse {
+/// The response without the token, or to a foreign page.
+fn refuse(why: AccessRefusal, request: &Request) -> Response {
     match why {
-        DashboardApiError::BadRequest(what) => refusal(StatusCode::BAD_REQUEST, &what),
-        DashboardApiError::NotFound(what) => refusal(StatusCode::NOT_FOUND, &what),
-        DashboardApiError::Unreadable(what) => refusal(StatusCode::INTERNAL_SERVER_ERROR, &what),
-        DashboardApiError::Timeout(what) => refusal(StatusCode::SERVICE_UNAVAILABLE, &what),
+        AccessRefusal::Foreign => refusal(
+            StatusCode::FORBIDDEN,
+            "the dashboard answers only under its own address and to its own pages; open it as 127.0.0.1 or localhost",
+        ),
+        AccessRefusal::Unknown => unknown(request.uri().path(), request.headers()),
     }
 }
 
 /// The response without the token: the sign-in page, or for a program an error.
-fn unknown(path: &str, headers: &http::HeaderMap) -> HttpResponse {
+fn unknown(path: &str, headers: &HeaderMap) -> Response {
     let accepts = headers.get(header::ACCEPT).and_then(|accept| accept.to_str().ok()).unwrap_or_default();
     if accepts.contains("text/html") && !path.starts_with("/api/") {
-        return full_response(StatusCode::UNAUTHORIZED, HTML, SIGN_IN.into());
+        return respond(StatusCode::UNAUTHORIZED, HTML, SIGN_IN);
     }
     // Files that the sign-in page uses.
     if let Some(name @ ("palette.css" | "style.css" | "icon.svg")) = path.strip_prefix("/assets/") {
         return asset(name, headers);
     }
     let what = "a token is needed: send it as `Authorization: Bearer TOKEN`, or open the URL that furrow printed at its start";
-    let mut answer = refusal(StatusCode::UNAUTHORIZED, what);
-    answer
-        .headers_mut()
-        .insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer realm=\"furrow\""));
-    answer
+    let mut response = refusal(StatusCode::UNAUTHORIZED, what);
+    response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static(CHALLENGE));
+    response
 }
 
-fn asset(name: &str, headers: &http::HeaderMap) -> HttpResponse {
+fn asset(name: &str, headers: &HeaderMap) -> Response {
     let Some(asset) = StaticAsset::find(name) else { return refusal(StatusCode::NOT_FOUND, "no such file") };
-    tagged(
-        &pages::tag(asset.bytes),
-        Bytes::from_static(asset.bytes),
-        asset.media_type,
-        headers.get(header::IF_NONE_MATCH),
-    )
+    tagged(&pages::tag(asset.bytes), Bytes::from_static(asset.bytes), asset.media_type, headers)
 }
 
-fn redirect(to: &str, cookie: &str) -> HttpResponse {
-    let mut answer = full_response(StatusCode::SEE_OTHER, HTML, Bytes::new());
-    for (name, value) in [(header::LOCATION, to), (header::SET_COOKIE, cookie)] {
-        if let Ok(value) = HeaderValue::from_str(value) {
-            answer.headers_mut().insert(name, value);
+/// An answer that a browser may keep and must revalidate: unchanged content is not sent again.
+fn tagged(tag: &str, bytes: Bytes, media_type: &'static str, headers: &HeaderMap) -> Response {
+    let mut response = match headers.get(header::IF_NONE_MATCH) {
+        Some(known) if known.as_bytes() == tag.as_bytes() => {
+            respond(StatusCode::NOT_MODIFIED, media_type, Body::empty())
         }
+        _ => respond(StatusCode::OK, media_type, bytes),
+    };
+    if let Ok(tag) = HeaderValue::from_str(tag) {
+        response.headers_mut().insert(header::ETAG, tag);
     }
-    answer
+    response.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("private, no-cache"));
+    response
 }
 
-fn refusal(status: StatusCode, what: &str) -> HttpResponse {
-    let body: Value = json!({ "error": what });
-    full_response(status, JSON, body.to_string().into())
+fn stopping() -> DashboardApiError {
+    DashboardApiError::Timeout("the dashboard is stopping".to_owned())
 }
 
-fn full_response(status: StatusCode, media_type: &'static str, body: Bytes) -> HttpResponse {
-    let mut answer = Response::new(Full::new(body).boxed_unsync());
-    *answer.status_mut() = status;
-    answer.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(media_type));
-    answer
+fn json_response(answer: &Value) -> Response {
+    respond(StatusCode::OK, JSON, answer.to_string())
+}
+
+fn refusal(status: StatusCode, what: &str) -> Response {
+    respond(status, JSON, json!({ "error": what }).to_string())
 }
