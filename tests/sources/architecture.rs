@@ -65,7 +65,8 @@ const FORBIDDEN: &[(&str, &[&str])] = &[
     ("openai", &["tonic", "prost", "chromiumoxide", "arrow", "parquet"]),
     ("records", &["tonic", "prost", "chromiumoxide"]),
     ("analysis", &["tokio", "tonic", "prost", "chromiumoxide", "parquet", "object_store"]),
-    ("policy", &["chromiumoxide", "arrow", "parquet", "rusqlite"]),
+    // Its server is that of `http`.
+    ("policy", &["chromiumoxide", "arrow", "parquet", "rusqlite", "hyper", "hyper-util"]),
     ("simulator", &["tokio", "tonic", "prost", "chromiumoxide", "arrow", "parquet"]),
     ("env", &["arrow", "parquet", "rusqlite"]),
     ("coordinator", &["chromiumoxide"]),
@@ -81,14 +82,6 @@ const CIRCLES: &[(&[&str], &str)] = &[
             "crates/policy/src/engine/weights.rs",
         ],
         "the engine's steps and weight swaps are methods of the engine",
-    ),
-    (
-        &[
-            "crates/policy/src/serve/access.rs",
-            "crates/policy/src/serve/routes.rs",
-            "crates/policy/src/serve/server.rs",
-        ],
-        "the error of the server is that of its access control",
     ),
     (
         &["crates/policy/src/simulator.rs", "crates/policy/src/simulator/session.rs"],
@@ -108,7 +101,7 @@ const CIRCLES: &[(&[&str], &str)] = &[
     ),
 ];
 /// Lower it when a circle goes; it never rises.
-const CIRCLES_MAX: usize = 5;
+const CIRCLES_MAX: usize = 4;
 
 /// Names in `[dependencies]` and `[build-dependencies]` of a crate.
 fn dependencies_of(name: &str) -> Vec<String> {

@@ -95,7 +95,7 @@ impl AccessControl {
 }
 
 /// Whether a `Host` header means the loopback interface, by name or by address.
-pub fn is_loopback_host(host: &str) -> bool {
+fn is_loopback_host(host: &str) -> bool {
     let name = match host.strip_prefix('[') {
         Some(bracketed) => bracketed.split(']').next().unwrap_or_default(),
         None => host.rsplit_once(':').map_or(host, |(name, _)| name),

@@ -20,12 +20,11 @@ mod sign_in;
 mod token;
 mod write_timeout;
 
-pub use access::{AccessControl, AccessRefusal, AccessRules, OriginCheck, is_loopback_host};
+pub use access::{AccessControl, AccessRefusal, AccessRules, OriginCheck};
 pub use body::{BodyError, read_body};
 pub use layer::{AccessLayer, AccessService};
 pub use limits::HttpLimits;
 pub use response::{CHALLENGE, HTML, JSON, respond};
 pub use server::{HttpServer, ServerTasks};
 pub use sign_in::{SignIn, SignInError};
-pub use token::{TokenDigest, TokenError, read_token};
-pub use write_timeout::WriteTimeout;
+pub use token::{TokenError, read_token};

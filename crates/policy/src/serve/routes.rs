@@ -1,42 +1,41 @@
-//! Routes requests to their kind of answer: whole, streamed, or an error in the protocol's form.
+//! The paths of the endpoint, and their kinds of answer: whole, streamed, or an error in the
+//! protocol's form.
 
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::{BufMut as _, Bytes, BytesMut};
+use axum::Router;
+use axum::body::Body;
+use axum::extract::rejection::PathRejection;
+use axum::extract::{Path, Request, State};
+use axum::middleware::map_response;
+use axum::response::Response;
+use axum::routing::{any, get, post};
+use bytes::Bytes;
+use furrow_http::{AccessControl, AccessLayer, BodyError, CHALLENGE, JSON, ServerTasks, read_body, respond};
 use furrow_openai::server::{ApiError, ChatCompletion, ChatRequest, DONE, models};
 use furrow_telemetry::{ChatAnswered, ChatRefused};
 use futures::StreamExt as _;
+use http::StatusCode;
 use http::header::{self, HeaderValue};
-use http::{Method, Request, Response, StatusCode};
-use http_body_util::combinators::UnsyncBoxBody;
-use http_body_util::{BodyExt as _, Full, LengthLimitError, Limited, StreamBody};
-use hyper::body::{Body, Frame};
-use percent_encoding::percent_decode_str;
 use serde_json::{Value, json};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::time::{Instant, timeout_at};
 use tokio_stream::wrappers::ReceiverStream;
-use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
 
-use super::access::AccessCheck;
+use super::access::access_error;
 use super::chats::{ChatService, DeltaSink, PreparedChat};
-
-pub(super) type ChatHttpResponse = Response<UnsyncBoxBody<Bytes, Infallible>>;
 
 #[derive(Clone)]
 pub(super) struct ChatRoutes {
-    access: Arc<AccessCheck>,
     chats: Arc<ChatService>,
     /// Permits of running and waiting requests.
     admission: Arc<Semaphore>,
     /// Permits of running requests.
     working: Arc<Semaphore>,
-    tasks: TaskTracker,
-    stop: CancellationToken,
-    cut: CancellationToken,
+    tasks: ServerTasks,
+    body_timeout: Duration,
 }
 
 /// Permits of a running request; dropping them lets the next one run.
@@ -45,34 +44,86 @@ struct WorkPermit {
     _working: OwnedSemaphorePermit,
 }
 
-/// Deadline of a request's body.
-const BODY_TIMEOUT: Duration = Duration::from_secs(60);
 /// Events of a stream that wait for a slow reader. The engine does not wait: its queue holds the
 /// whole reply.
 const PARTS_MAX: usize = 16;
 /// Deadline for a reader to take the last event of an aborted stream, equal to the deadline of
 /// every write.
 const LAST_EVENT_TIMEOUT: Duration = Duration::from_secs(60);
-const JSON: &str = "application/json";
+
+/// The service of the endpoint: its paths, all but `/health` behind the access control.
+pub(super) fn router(routes: ChatRoutes, access: AccessControl) -> Router {
+    let access = AccessLayer::new(Arc::new(access), |why, _| refused(&access_error(why)));
+    Router::new()
+        .fallback_service(guarded_paths(routes.clone()))
+        .layer(access)
+        .route("/health", any(health))
+        .layer(map_response(finish))
+        .with_state(routes)
+}
+
+/// A router of its own, because axum names the methods of a path in the response of any layer
+/// around its routes, also to a request without the token.
+fn guarded_paths(routes: ChatRoutes) -> Router {
+    let model_path = || get(model).fallback(async || not_allowed("GET, HEAD"));
+    Router::new()
+        .route("/v1/chat/completions", post(chat).fallback(async || not_allowed("POST")))
+        .route("/v1/models", get(model_list).fallback(async || not_allowed("GET, HEAD")))
+        .route("/v1/models/", model_path())
+        .route("/v1/models/{*name}", model_path())
+        .fallback(unknown_path)
+        .with_state(routes)
+}
+
+/// Whether the endpoint takes requests. The answer contains nothing else, so it needs no token.
+async fn health(State(routes): State<ChatRoutes>) -> Response {
+    match routes.tasks.stop.is_cancelled() {
+        false => whole(StatusCode::OK, &json!({ "status": "ok" })),
+        true => whole(StatusCode::SERVICE_UNAVAILABLE, &json!({ "status": "draining" })),
+    }
+}
+
+async fn model_list(State(routes): State<ChatRoutes>) -> Response {
+    whole(StatusCode::OK, &routes.models())
+}
+
+/// Clients send the slash of `acme/tiny` as it is or as %2F. A name that is not UTF-8 counts as
+/// empty.
+async fn model(State(routes): State<ChatRoutes>, name: Result<Path<String>, PathRejection>) -> Response {
+    let name = name.map_or_else(|_| String::new(), |Path(name)| name);
+    match routes.chats.check_model(&name) {
+        Ok(()) => whole(StatusCode::OK, &routes.models()["data"][0]),
+        Err(error) => refused(&error),
+    }
+}
+
+async fn chat(State(routes): State<ChatRoutes>, request: Request) -> Response {
+    routes.chat(request.into_body()).await.unwrap_or_else(|error| refused(&error))
+}
+
+async fn unknown_path() -> Response {
+    let why = "unknown path; use /v1/chat/completions, /v1/models or /health, see docs/SERVE.md";
+    refused(&ApiError::of(404, "invalid_request_error", "unknown_url", why))
+}
+
+/// Sets the headers of every response.
+async fn finish(mut response: Response) -> Response {
+    let headers = response.headers_mut();
+    headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    response
+}
 
 impl ChatRoutes {
-    pub fn new(
-        access: AccessCheck,
-        chats: Arc<ChatService>,
-        tasks: TaskTracker,
-        stop: CancellationToken,
-        cut: CancellationToken,
-    ) -> Self {
+    pub fn new(chats: Arc<ChatService>, tasks: ServerTasks, body_timeout: Duration) -> Self {
         let requests = chats.config.requests_max;
         let queue = chats.config.queue_max;
         Self {
-            access: Arc::new(access),
             admission: Arc::new(Semaphore::new(requests + queue)),
             working: Arc::new(Semaphore::new(requests)),
             chats,
             tasks,
-            stop,
-            cut,
+            body_timeout,
         }
     }
 
@@ -81,75 +132,18 @@ impl ChatRoutes {
         self.chats.config.requests_max - self.working.available_permits()
     }
 
-    /// Answers any request. The content of a request cannot make it fail.
-    pub async fn answer<B>(&self, request: Request<B>) -> ChatHttpResponse
-    where
-        B: Body + Send,
-        B::Data: Send,
-        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
-    {
-        let mut answer = self.route(request).await.unwrap_or_else(|error| refused(&error));
-        let headers = answer.headers_mut();
-        headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
-        headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
-        answer
+    fn models(&self) -> Value {
+        models(&self.chats.config.model, self.chats.created, self.chats.context_tokens_max())
     }
 
-    async fn route<B>(&self, request: Request<B>) -> Result<ChatHttpResponse, ApiError>
-    where
-        B: Body + Send,
-        B::Data: Send,
-        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
-    {
-        let path = request.uri().path().to_owned();
-        let method = request.method().clone();
-        if path == "/health" {
-            return Ok(self.health());
-        }
-        self.access.check(request.headers())?;
-        let models = models(&self.chats.config.model, self.chats.created, self.chats.context_tokens_max());
-        match (path.as_str(), &method) {
-            ("/v1/chat/completions", &Method::POST) => self.chat(request).await,
-            ("/v1/models", &Method::GET | &Method::HEAD) => Ok(whole(StatusCode::OK, &models)),
-            ("/v1/chat/completions", _) => Ok(not_allowed("POST")),
-            ("/v1/models", _) => Ok(not_allowed("GET, HEAD")),
-            (other, method) => match other.strip_prefix("/v1/models/") {
-                Some(name) if matches!(*method, Method::GET | Method::HEAD) => {
-                    // Clients send the slash of `acme/tiny` as it is or as %2F.
-                    self.chats.check_model(&percent_decode_str(name).decode_utf8_lossy())?;
-                    Ok(whole(StatusCode::OK, &models["data"][0]))
-                }
-                Some(_) => Ok(not_allowed("GET, HEAD")),
-                None => {
-                    let why =
-                        "unknown path; use /v1/chat/completions, /v1/models or /health, see docs/SERVE.md";
-                    Err(ApiError::of(404, "invalid_request_error", "unknown_url", why))
-                }
-            },
-        }
-    }
-
-    /// Whether it takes requests. The answer contains nothing else, so it needs no token.
-    fn health(&self) -> ChatHttpResponse {
-        match self.stop.is_cancelled() {
-            false => whole(StatusCode::OK, &json!({ "status": "ok" })),
-            true => whole(StatusCode::SERVICE_UNAVAILABLE, &json!({ "status": "draining" })),
-        }
-    }
-
-    async fn chat<B>(&self, request: Request<B>) -> Result<ChatHttpResponse, ApiError>
-    where
-        B: Body + Send,
-        B::Data: Send,
-        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
-    {
+    async fn chat(&self, body: Body) -> Result<Response, ApiError> {
         let began = Instant::now();
         let deadline = began + self.chats.config.deadline;
         let answer = async {
             let admission = self.admit()?;
             // The body is read before a permit to run is taken, so that a slow sender does not
             // block others.
-            let body = self.body(request, deadline).await?;
+            let body = self.body(body, deadline).await?;
             let permit = self.start_work(admission, deadline).await?;
             let limits = self.chats.config.limits;
             let reading = tokio::task::spawn_blocking(move || ChatRequest::read(&body, &limits));
@@ -171,7 +165,7 @@ impl ChatRoutes {
 
     /// A permit to wait or run. If too many requests wait, one more is refused at once.
     fn admit(&self) -> Result<OwnedSemaphorePermit, ApiError> {
-        if self.stop.is_cancelled() {
+        if self.tasks.stop.is_cancelled() {
             return Err(draining());
         }
         let full = || {
@@ -190,39 +184,28 @@ impl ChatRoutes {
     ) -> Result<WorkPermit, ApiError> {
         let working = tokio::select! {
             biased;
-            () = self.stop.cancelled() => return Err(draining()),
+            () = self.tasks.stop.cancelled() => return Err(draining()),
             working = timeout_at(deadline, self.working.clone().acquire_owned()) => working.map_err(|_| late())?,
         };
         let working = working.map_err(|_| draining())?;
         Ok(WorkPermit { _admission: admission, _working: working })
     }
 
-    async fn body<B>(&self, request: Request<B>, deadline: Instant) -> Result<Bytes, ApiError>
-    where
-        B: Body + Send,
-        B::Data: Send,
-        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
-    {
+    async fn body(&self, body: Body, deadline: Instant) -> Result<Bytes, ApiError> {
         let most = self.chats.config.body_bytes_max;
-        let too_large = || {
-            let why = format!("a request may have at most {most} bytes");
-            ApiError::of(413, "invalid_request_error", "request_too_large", why)
-        };
-        if request.body().size_hint().lower() > most as u64 {
-            return Err(too_large());
-        }
-        let body = read_body(Limited::new(request.into_body(), most));
-        let body_deadline = deadline.min(Instant::now() + BODY_TIMEOUT);
-        match timeout_at(body_deadline, body).await {
-            Ok(Ok(body)) => Ok(body),
-            Ok(Err(error)) if error.is::<LengthLimitError>() => Err(too_large()),
-            Ok(Err(_)) => {
-                Err(ApiError::of(400, "invalid_request_error", "body_cut", "the body ended too early"))
+        let body_deadline = deadline.min(Instant::now() + self.body_timeout);
+        read_body(body, most, body_deadline).await.map_err(|error| match error {
+            BodyError::TooLarge => {
+                let why = format!("a request may have at most {most} bytes");
+                ApiError::of(413, "invalid_request_error", "request_too_large", why)
             }
-            Err(_) => {
-                Err(ApiError::of(408, "invalid_request_error", "body_late", "the body was not sent in time"))
+            BodyError::Cut => {
+                ApiError::of(400, "invalid_request_error", "body_cut", "the body ended too early")
             }
-        }
+            BodyError::Late => {
+                ApiError::of(408, "invalid_request_error", "body_late", "the body was not sent in time")
+            }
+        })
     }
 
     /// Runs work within its deadline and until the worker cuts running requests.
@@ -233,7 +216,7 @@ impl ChatRoutes {
     ) -> Result<T, ApiError> {
         tokio::select! {
             done = within(deadline, work) => done,
-            () = self.cut.cancelled() => Err(draining()),
+            () = self.tasks.cut.cancelled() => Err(draining()),
         }
     }
 
@@ -244,10 +227,10 @@ impl ChatRoutes {
         permit: WorkPermit,
         began: Instant,
         deadline: Instant,
-    ) -> ChatHttpResponse {
+    ) -> Response {
         let (frames, body) = mpsc::channel(PARTS_MAX);
         let routes = self.clone();
-        self.tasks.spawn(async move {
+        self.tasks.tracker.spawn(async move {
             let outcome = tokio::select! {
                 completion = routes.until_cut(deadline, routes.stream_reply(prepared, &frames)) => completion,
                 () = frames.closed() => return,
@@ -261,10 +244,8 @@ impl ChatRoutes {
                 }
             }
         });
-        let frames = ReceiverStream::new(body).map(|bytes| Ok(Frame::data(bytes)));
-        let mut answer = Response::new(StreamBody::new(frames).boxed_unsync());
-        answer.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
-        answer
+        let body = Body::from_stream(ReceiverStream::new(body).map(Ok::<_, Infallible>));
+        respond(StatusCode::OK, "text/event-stream", body)
     }
 
     async fn stream_reply(
@@ -290,19 +271,6 @@ impl ChatRoutes {
         frames.send(frame(DONE)).await.ok();
         Ok(completion)
     }
-}
-
-/// Reads a body to its end. Each part is copied and freed, because a part of a single byte keeps
-/// its whole buffer alive.
-async fn read_body<B: Body>(body: B) -> Result<Bytes, B::Error> {
-    let mut body = std::pin::pin!(body);
-    let mut whole = BytesMut::new();
-    while let Some(frame) = body.frame().await {
-        if let Ok(data) = frame?.into_data() {
-            whole.put(data);
-        }
-    }
-    Ok(whole.freeze())
 }
 
 async fn within<T>(
@@ -340,11 +308,11 @@ fn failed(why: &str) -> ApiError {
     ApiError::of(500, "server_error", "failed", why)
 }
 
-fn not_allowed(methods: &'static str) -> ChatHttpResponse {
+fn not_allowed(methods: &'static str) -> Response {
     let why = format!("use {methods}");
-    let mut answer = refused(&ApiError::of(405, "invalid_request_error", "method_not_allowed", why));
-    answer.headers_mut().insert(header::ALLOW, HeaderValue::from_static(methods));
-    answer
+    let mut response = refused(&ApiError::of(405, "invalid_request_error", "method_not_allowed", why));
+    response.headers_mut().insert(header::ALLOW, HeaderValue::from_static(methods));
+    response
 }
 
 /// The caller notices elsewhere that the reader has left.
@@ -364,13 +332,13 @@ fn frame(data: &str) -> Bytes {
     Bytes::from(format!("data: {data}\n\n"))
 }
 
-fn refused(error: &ApiError) -> ChatHttpResponse {
+fn refused(error: &ApiError) -> Response {
     let status = StatusCode::from_u16(error.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     let mut answer = whole(status, &error.json());
     let headers = answer.headers_mut();
     match status {
         StatusCode::UNAUTHORIZED => {
-            headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer realm=\"furrow\""));
+            headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static(CHALLENGE));
         }
         StatusCode::TOO_MANY_REQUESTS => {
             // In seconds.
@@ -381,46 +349,13 @@ fn refused(error: &ApiError) -> ChatHttpResponse {
     answer
 }
 
-fn whole(status: StatusCode, body: &Value) -> ChatHttpResponse {
-    let mut answer = Response::new(Full::new(Bytes::from(body.to_string())).boxed_unsync());
-    *answer.status_mut() = status;
-    answer.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(JSON));
-    answer
+fn whole(status: StatusCode, body: &Value) -> Response {
+    respond(status, JSON, body.to_string())
 }
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::{AtomicUsize, Ordering};
-
     use super::*;
-
-    #[tokio::test]
-    async fn parts_of_a_body_are_released_as_they_arrive() {
-        /// The buffer that a part was read with.
-        struct CountedBuffer(Vec<u8>, Arc<AtomicUsize>);
-        impl AsRef<[u8]> for CountedBuffer {
-            fn as_ref(&self) -> &[u8] {
-                &self.0
-            }
-        }
-        impl Drop for CountedBuffer {
-            fn drop(&mut self) {
-                self.1.fetch_sub(1, Ordering::SeqCst);
-            }
-        }
-        let live_buffers = Arc::new(AtomicUsize::new(0));
-        let parts = futures::stream::iter(0..50u8).map({
-            let live_buffers = live_buffers.clone();
-            move |byte| {
-                assert_eq!(live_buffers.fetch_add(1, Ordering::SeqCst), 0, "the previous part was freed");
-                let part =
-                    Bytes::from_owner(CountedBuffer(vec![byte; 100], live_buffers.clone())).slice(7..8);
-                Ok::<_, Infallible>(Frame::data(part))
-            }
-        });
-        let whole = read_body(StreamBody::new(parts)).await.unwrap();
-        assert_eq!(whole, (0..50).collect::<Vec<u8>>());
-    }
 
     #[tokio::test]
     async fn a_slow_reader_still_gets_the_event_of_a_broken_stream() {

@@ -2,6 +2,7 @@
 //! do no harm.
 
 mod errors;
+mod hostile;
 mod overload;
 
 use std::net::SocketAddr;
@@ -12,6 +13,7 @@ use std::time::{Duration, Instant};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
+use furrow_http::HttpLimits;
 use furrow_model::backend::Backend;
 use furrow_model::config::Config;
 use furrow_model::cpu::CpuBackend;
@@ -47,6 +49,14 @@ pub async fn start(change: impl FnOnce(&mut PolicyFile)) -> ChatWorker {
 }
 
 async fn start_with(grace: Duration, change: impl FnOnce(&mut PolicyFile)) -> ChatWorker {
+    start_limited(grace, change, |_| {}).await
+}
+
+async fn start_limited(
+    grace: Duration,
+    change: impl FnOnce(&mut PolicyFile),
+    limit: impl FnOnce(&mut HttpLimits),
+) -> ChatWorker {
     let config = config(|file| {
         file.serve.listen = "127.0.0.1:0".into();
         file.serve.model = "tiny".into();
@@ -54,7 +64,8 @@ async fn start_with(grace: Duration, change: impl FnOnce(&mut PolicyFile)) -> Ch
         file.serve.requests_max = 3;
         change(file);
     });
-    let endpoint = ChatEndpoint::bind(config.serve.as_ref().unwrap()).await.unwrap();
+    let mut endpoint = ChatEndpoint::bind(config.serve.as_ref().unwrap()).await.unwrap();
+    limit(endpoint.limits_mut());
     let address = endpoint.address();
     let sessions = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let listening = WorkerListeners { sessions, chats: Some(endpoint) };
