@@ -73,36 +73,6 @@ const FORBIDDEN: &[(&str, &[&str])] = &[
     ("dashboard", &["chromiumoxide", "arrow", "parquet", "rusqlite", "tonic"]),
 ];
 
-/// Circles that may stay for now: the files of each, and why.
-const CIRCLES: &[(&[&str], &str)] = &[
-    (
-        &[
-            "crates/policy/src/engine.rs",
-            "crates/policy/src/engine/step.rs",
-            "crates/policy/src/engine/weights.rs",
-        ],
-        "the engine's steps and weight swaps are methods of the engine",
-    ),
-    (
-        &["crates/policy/src/simulator.rs", "crates/policy/src/simulator/session.rs"],
-        "the simulator's settings are beside its loop",
-    ),
-    (
-        &["crates/records/src/verify.rs", "crates/records/src/verify/tokens.rs"],
-        "the checks of tokens count into the report of all checks",
-    ),
-    (
-        &[
-            "crates/records/src/view.rs",
-            "crates/records/src/view/index.rs",
-            "crates/records/src/view/tally.rs",
-        ],
-        "the rows that the view reads are beside the view",
-    ),
-];
-/// Lower it when a circle goes; it never rises.
-const CIRCLES_MAX: usize = 4;
-
 /// Names in `[dependencies]` and `[build-dependencies]` of a crate.
 fn dependencies_of(name: &str) -> Vec<String> {
     let manifest = fs::read_to_string(Path::new("crates").join(name).join("Cargo.toml")).unwrap();
@@ -160,14 +130,12 @@ fn no_files_of_a_crate_use_each_other_in_a_circle() {
     let read = |file: &Path| fs::read_to_string(file).ok();
     let found: Vec<Circle> =
         crate_roots().iter().flat_map(|root| find_circles(&CrateModules::read(root, &read))).collect();
-    let problems = circle_problems(&found, CIRCLES);
+    let problems: Vec<String> = found.iter().map(describe).collect();
     assert!(problems.is_empty(), "{}", problems.join("\n"));
 }
 
-#[test]
-fn circles_only_become_fewer() {
-    assert_eq!(CIRCLES.len(), CIRCLES_MAX, "CIRCLES_MAX follows the number of circles down");
-    assert!(CIRCLES.iter().all(|(_, why)| !why.is_empty()), "a circle has no reason");
+fn describe(Circle { files, uses }: &Circle) -> String {
+    format!("{} files use each other in a circle:\n  {}", files.len(), uses.join("\n  "))
 }
 
 /// The root files of every crate: a library, a program, or both.
@@ -179,33 +147,6 @@ fn crate_roots() -> Vec<PathBuf> {
         .iter()
         .flat_map(|folder| ["lib.rs", "main.rs", "src/lib.rs", "src/main.rs"].map(|root| folder.join(root)));
     roots.filter(|root| root.exists()).collect()
-}
-
-/// What is wrong: circles that no exception allows, and exceptions without their circle.
-fn circle_problems(found: &[Circle], allowed: &[(&[&str], &str)]) -> Vec<String> {
-    let unused = allowed.iter().filter(|(files, _)| !found.iter().any(|circle| circle.files == *files));
-    let unused = unused.map(|(files, _)| {
-        format!("{}: not a circle of exactly these files; correct CIRCLES", files.join(", "))
-    });
-    let new = found.iter().filter(|circle| !allowed.iter().any(|(files, _)| circle.files == *files));
-    let new = new.map(|Circle { files, uses }| {
-        format!("{} files use each other in a circle:\n  {}", files.len(), uses.join("\n  "))
-    });
-    unused.chain(new).collect()
-}
-
-#[test]
-fn an_exception_is_of_exactly_the_files_of_its_circle() {
-    let circle = |files: &[&str]| Circle {
-        files: files.iter().map(ToString::to_string).collect(),
-        uses: vec!["a.rs uses b.rs: B".into(), "b.rs uses a.rs: A".into()],
-    };
-    let found = [circle(&["a.rs", "b.rs"])];
-    assert_eq!(circle_problems(&found, &[(&["a.rs", "b.rs"], "why")]), [""; 0]);
-    let problem = "2 files use each other in a circle:\n  a.rs uses b.rs: B\n  b.rs uses a.rs: A";
-    assert_eq!(circle_problems(&found, &[]), [problem]);
-    let wider = "a.rs, b.rs, c.rs: not a circle of exactly these files; correct CIRCLES";
-    assert_eq!(circle_problems(&found, &[(&["a.rs", "b.rs", "c.rs"], "why")]), [wider, problem]);
 }
 
 #[test]

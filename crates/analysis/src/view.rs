@@ -7,6 +7,7 @@
 
 mod detail;
 mod index;
+mod rows;
 mod tally;
 
 use std::collections::BTreeSet;
@@ -21,68 +22,12 @@ pub use index::{
 };
 pub use tally::{DataSetTally, MinuteCounts, StepSums, TrajectoryCounts};
 
-use furrow_records::cell::{ColumnCell, TimestampMicros, columns};
+use furrow_records::cell::ColumnCell;
 use furrow_records::{
     Commit, DataSet, Manifest, ManifestSnapshot, Op, RecordsError, Table, TableFile, WrittenFile,
 };
-use furrow_rollout::Split;
 
-use crate::timing::TimingCell;
-
-columns! {
-    /// Columns kept of a trajectory: no page text, no picture.
-    ViewRow {
-        trajectory_id: String,
-        attempt: i16,
-        group_id: String,
-        sample_index: i32,
-        task_id: String,
-        suite: String,
-        split: String,
-        policy_kind: String,
-        status: String,
-        end: String,
-        reward: Option<f32>,
-        score: Option<VerdictCell>,
-        num_steps: i32,
-        num_prompt_tokens: i64,
-        num_response_tokens: i64,
-        num_invalid_actions: i32,
-        policy_version_min: Option<i32>,
-        policy_version_max: Option<i32>,
-        staleness: Option<i32>,
-        timing: TimingCell,
-        gpu_micros: i64,
-        cost_usd: Option<f64>,
-        started_at: TimestampMicros,
-        ended_at: TimestampMicros,
-    }
-
-    VerdictCell { success: Option<bool> }
-
-    /// Columns summed for a step.
-    StepSumRow {
-        trajectory_id: String,
-        split: String,
-        response_mask: Option<Vec<bool>>,
-        finish_reason: Option<String>,
-        logprobs: Option<Vec<Option<f32>>>,
-        entropy: Option<Vec<Option<f32>>>,
-        policy_version: Option<i32>,
-        action: ValidCell,
-        outcome: OutcomeNameCell,
-        engine: EngineSumCell,
-    }
-
-    ValidCell { valid: bool }
-
-    OutcomeNameCell { name: String }
-
-    EngineSumCell { state_origin: Option<String>, prefill_tokens: i32, reused_tokens: i32 }
-
-    /// Columns summed for a group.
-    GroupSumRow { split: String, zero_variance: Option<bool>, policy_version_max: Option<i32> }
-}
+use rows::{GroupSumRow, StepSumRow, ViewRow};
 
 /// What has been read of a data set.
 #[derive(Default)]
@@ -462,22 +407,6 @@ impl FileSpan {
     fn may_hold(&self, id: &str) -> bool {
         (self.least.as_str()..=self.largest.as_str()).contains(&id)
     }
-}
-
-impl ViewRow {
-    /// The reward of a scored trajectory.
-    fn scored(&self) -> Option<f32> {
-        self.reward.filter(|_| self.status == "scored")
-    }
-
-    fn success(&self) -> Option<bool> {
-        self.score.as_ref().and_then(|score| score.success)
-    }
-}
-
-/// Whether rows of a split belong to an evaluation inside a job, which trainers do not use.
-fn is_eval(split: &str) -> bool {
-    Split::parse(split) == Some(Split::Eval)
 }
 
 /// An error and its cause on one line.

@@ -11,7 +11,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use furrow_records::RecordsError;
 use serde::Serialize;
 
-use super::ViewRow;
+use super::rows::ViewRow;
 
 /// Most trajectories an index holds: 1 GB. Further ones are counted and not shown.
 pub const INDEX_ROWS_MAX: usize = 10_000_000;
@@ -582,7 +582,7 @@ mod tests {
                 status: if reward.is_some() { "scored" } else { "failed" }.into(),
                 end: end.into(),
                 reward,
-                score: reward.map(|_| super::super::VerdictCell { success }),
+                score: reward.map(|_| super::super::rows::VerdictCell { success }),
                 sample_index: i32::from(id.contains("-s1-")),
                 attempt: i16::from(id.ends_with("-a1")),
                 num_steps: steps,

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use furrow_records::GapSum;
 
-use super::{GroupSumRow, StepSumRow, ViewRow, is_eval};
+use super::rows::{GroupSumRow, StepSumRow, ViewRow, is_eval};
 
 /// Sums over the trajectories of a data set.
 #[derive(Debug, Clone, PartialEq, Default)]
