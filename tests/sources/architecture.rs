@@ -149,6 +149,29 @@ fn crate_roots() -> Vec<PathBuf> {
     roots.filter(|root| root.exists()).collect()
 }
 
+/// Rows that the table "Where things are" may have: beyond it, better names are due.
+const ROWS_MAX: usize = 40;
+
+#[test]
+fn the_architecture_page_is_short_and_names_files_that_exist() {
+    let text = fs::read_to_string("docs/ARCHITECTURE.md").unwrap();
+    let rows: Vec<&str> = text
+        .lines()
+        .skip_while(|line| !line.starts_with("| concern "))
+        .skip(2)
+        .take_while(|line| line.starts_with('|'))
+        .collect();
+    assert!((1..=ROWS_MAX).contains(&rows.len()), "{} rows, at most {ROWS_MAX}", rows.len());
+
+    let mut files = Vec::new();
+    visit(Path::new("crates"), &mut |path| files.push(path.display().to_string()));
+    let quoted = rows.iter().flat_map(|row| row.split('`').skip(1).step_by(2));
+    let gone: Vec<&str> = quoted
+        .filter(|name| name.ends_with(".rs") && !files.iter().any(|file| file.ends_with(&format!("/{name}"))))
+        .collect();
+    assert!(gone.is_empty(), "docs/ARCHITECTURE.md names files that do not exist: {gone:?}");
+}
+
 #[test]
 fn each_file_begins_by_saying_what_it_is_for() {
     let mut silent = Vec::new();
