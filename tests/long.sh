@@ -5,6 +5,7 @@
 #   tests/long.sh PART...     only these
 #
 #   simulation    the coordinator's simulation with 100,000 seeds (FURROW_SIM_SEEDS), released
+#   lost          every single call of a GPU backend fails once, instead of every fourth (FURROW_LOST_STRIDE)
 #   rows          a million trajectories: counted, compared with the reader's answers, and looked through in a browser
 #   web           every template of every offline site, twice, in a browser
 #   kills         the kill test with 10 random seeds (FURROW_KILL_SEEDS); each is printed
@@ -19,11 +20,15 @@ cd "$(dirname "$0")/.."
 . deploy/setup.sh
 
 FEATURES=failpoints,otel
-PARTS=(simulation rows web kills recompute trainer gpu)
+PARTS=(simulation lost rows web kills recompute trainer gpu)
 
 simulation() {
   FURROW_SIM_SEEDS=${FURROW_SIM_SEEDS:-100000} \
     cargo test --release -p furrow-coordinator --features failpoints --lib simulation
+}
+
+lost() {
+  FURROW_LOST_STRIDE=1 cargo test --features "$FEATURES" --workspace --test backend lost::
 }
 
 rows() {

@@ -5,6 +5,7 @@ use std::error::Error;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use furrow_cuda::backend::{BackendOptions, DeviceBackend, ModelPrecision, StagingMode, open};
 use furrow_cuda::executor::{
@@ -254,6 +255,16 @@ fn no_answer_is_invented_when_a_call_fails_later() {
     each_call_fails(FailureTiming::Later, StagingMode::Host);
 }
 
+/// The calls that fail, one after another in devices of their own: every fourth from a random one
+/// on, or every `FURROW_LOST_STRIDE`th. Each costs an opened device, and there are hundreds. What
+/// fails names its call.
+fn failing_calls(all: usize) -> impl Iterator<Item = usize> {
+    let stride = std::env::var("FURROW_LOST_STRIDE").map_or(4, |text| text.parse().unwrap());
+    let nanos = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().subsec_nanos();
+    let first = 1 + nanos as usize % stride;
+    (first..=all).step_by(stride)
+}
+
 fn each_call_fails(timing: FailureTiming, stage: StagingMode) {
     if on_a_gpu() {
         return; // A GPU cannot be made to fail.
@@ -266,7 +277,7 @@ fn each_call_fails(timing: FailureTiming, stage: StagingMode) {
     let mut whole = DeviceAnswers::new();
     exercise_device(&case, &mut *device, next, &mut whole).unwrap();
     let all = calls.load(Ordering::Relaxed);
-    for fails_at in 1..=all {
+    for fails_at in failing_calls(all) {
         let (mut device, calls) = failing_device(&case, options, timing, fails_at);
         let mut answers = DeviceAnswers::new();
         let error = exercise_device(&case, &mut *device, next, &mut answers).unwrap_err();
