@@ -79,7 +79,8 @@ enum Event {
 #[derive(Debug, Clone, Copy)]
 struct StepSpec {
     kept: u32,
-    /// Whether siblings may fork in its middle and at its end.
+    /// Whether siblings may fork in the middle and at the end of its first tokens. Only an empty
+    /// sequence has such points, as in conversations: pages are reserved for two snapshots.
     forks: bool,
     reply: Option<ReplySpec>,
 }
@@ -141,7 +142,7 @@ impl StepSpec {
 
     fn ask(self) -> Option<Box<GenerationRequest>> {
         let ReplySpec { prompt, stays, max_tokens, .. } = self.reply?;
-        let mut prompt = segment(prompt, self.forks);
+        let mut prompt = segment(prompt, self.forks && self.kept == 0);
         if let Some(last) = prompt.ids.last_mut().filter(|_| self.is_poisoned()) {
             *last = POISON;
         }
@@ -301,6 +302,7 @@ impl Walk {
     fn step(&mut self, index: usize, step: StepSpec) {
         let count = self.sessions.len().max(1);
         let Some(session) = self.sessions.get_mut(index % count) else { return };
+        let step = StepSpec { forks: step.forks && session.kept == 0, ..step };
         let (done, mut answer) = oneshot::channel();
         let kept = step.kept();
         let ask = step.ask();
