@@ -26,6 +26,10 @@ js *arguments:
 trainer *arguments:
     trainer/test.sh "$@"
 
+# what takes too long for `just test`; `just long kills` runs one part
+long *arguments:
+    tests/long.sh "$@"
+
 # what needs a GPU, such as `just gpu parity`; without arguments lists it
 gpu *arguments:
     tests/gpu.sh "$@"

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The tests.
 #
-#   tests/run.sh          everything: format, lints, licences, all tests, then the quickstart job, whose data other
+#   tests/run.sh          everything: format, lints, documentation, licences, all tests, then the quickstart job, whose data other
 #                         projects' readers check. The trainer's tests that need PyTorch are left out: trainer/test.sh
 #   tests/run.sh check    format, lints, and the tests that need no browser, no Python and seconds each; installs nothing
 #   tests/run.sh e2e      the tests that start browsers and whole farms, then the quickstart job as above
@@ -106,6 +106,8 @@ all() {
   "$TOOLS/bin/just" --fmt --check
   part "lints"
   lints
+  part "documentation"
+  RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --features "$FEATURES" --quiet
   part "JavaScript and CSS"
   tests/js.sh
   part "licences and sources"

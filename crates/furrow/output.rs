@@ -1,7 +1,7 @@
 //! The only module that prints: lines for people, JSON for programs.
 //!
 //! A reader may close the pipe: under `furrow … | head` the command prints no more and works to its
-//! end. Output lost for another reason, such as a full disk, is a failure, which [`write_error`]
+//! end. Output lost for another reason, such as a full disk, is a failure, which `write_error`
 //! returns at the end.
 
 use std::io::{ErrorKind, Write};

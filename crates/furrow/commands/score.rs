@@ -43,8 +43,14 @@ pub struct ScoreArgs {
 }
 
 pub fn run(args: &ScoreArgs) -> Result<(), CommandFailure> {
-    let job = Job::read(args.job.as_ref().unwrap_or(&args.run.join("job.toml")), &args.set)
-        .map_err(CommandFailure::Input)?;
+    let stored = args.run.join("job.toml");
+    if args.job.is_none() && !stored.exists() {
+        let run = args.run.display();
+        let message =
+            format!("{run}: not a run directory, which holds job.toml; name one, or a job with --job");
+        return Err(CommandFailure::Input(vec![message]));
+    }
+    let job = Job::read(args.job.as_ref().unwrap_or(&stored), &args.set).map_err(CommandFailure::Input)?;
     let tasks = match &args.job {
         Some(_) => {
             let (set, eval) = launch::load(&job)?;

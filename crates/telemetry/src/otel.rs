@@ -116,7 +116,7 @@ impl OtlpExporter {
         Ok(Self { spans, metrics })
     }
 
-    /// Sends until `stop`, then what remains, for at most [`DRAIN_DEADLINE`].
+    /// Sends until `stop`, then what remains, for at most `DRAIN_DEADLINE`.
     pub async fn export(self, stop: CancellationToken) {
         let Self { mut spans, mut metrics } = self;
         tokio::join!(spans.run(&stop), metrics.run(&stop));

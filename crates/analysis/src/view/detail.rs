@@ -35,7 +35,7 @@ columns! {
 pub struct TrajectoryDetail {
     /// Its row of `trajectories`.
     pub trajectory: Value,
-    /// Its rows of `steps` or `failed_steps`, without the columns of [`LARGE`].
+    /// Its rows of `steps` or `failed_steps`, without the columns of `LARGE`.
     pub steps: Vec<Value>,
 }
 

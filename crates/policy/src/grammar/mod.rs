@@ -1,7 +1,7 @@
 //! Action grammars: text from a policy becomes an action, and an action becomes the text that a
 //! policy would have written.
 //!
-//! Each family has a file and each name a [`GrammarDialect`]. A text that a published harness would
+//! Each family has a file and each name a `GrammarDialect`. A text that a published harness would
 //! refuse or misread is refused here with the reason, so that a policy is rewarded for what it
 //! wrote and not for what it may have meant.
 

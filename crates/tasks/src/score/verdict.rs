@@ -22,7 +22,7 @@ pub struct FinishedTrajectory<'a> {
     pub facts: &'a EndFacts,
     /// The instruction that the policy received.
     pub goal: &'a str,
-    /// Screenshots of its last steps, oldest first, at least as many as [`Scorer::screenshots`]
+    /// Screenshots of its last steps, oldest first, at least as many as `Scorer::screenshots`
     /// returns if there are so many.
     pub earlier: &'a [Bytes],
 }
