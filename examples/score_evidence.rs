@@ -34,10 +34,10 @@ fn main() -> Result<(), Box<dyn Error>> {
             answered("It is $12.50.", "http://shop.test/red"),
             ended(EndKind::Answered, 3),
         ),
-        ("right, in six steps", answered("12.5", "http://shop.test/red"), ended(EndKind::Answered, 6)),
+        ("right, in six steps", answered("$12.50", "http://shop.test/red"), ended(EndKind::Answered, 6)),
         ("two prices named", answered("$12.50 or $14", "http://shop.test/red"), ended(EndKind::Answered, 3)),
-        ("on another site", answered("12.5", "http://news.test/"), ended(EndKind::Answered, 3)),
-        ("the browser died", answered("12.5", "http://shop.test/red"), ended(EndKind::BrowserDead, 3)),
+        ("on another site", answered("$12.50", "http://news.test/"), ended(EndKind::Answered, 3)),
+        ("the browser died", answered("$12.50", "http://shop.test/red"), ended(EndKind::BrowserDead, 3)),
     ];
     for (case, evidence, facts) in &cases {
         match scorer.score(evidence, facts) {
