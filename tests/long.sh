@@ -8,6 +8,7 @@
 #   lost          every single call of a GPU backend fails once, instead of every fourth (FURROW_LOST_STRIDE)
 #   rows          a million trajectories: counted, compared with the reader's answers, and looked through in a browser
 #   web           every template of every offline site, twice, in a browser
+#   crashes       every crash point at its first and at its second visit, instead of at one of them
 #   kills         the kill test with 10 random seeds (FURROW_KILL_SEEDS); each is printed
 #   recompute     the log-probs of 40 groups recomputed (FURROW_RECOMPUTE_GROUPS)
 #   trainer       the trainer's tests with PyTorch
@@ -20,7 +21,7 @@ cd "$(dirname "$0")/.."
 . deploy/setup.sh
 
 FEATURES=failpoints,otel
-PARTS=(simulation lost rows web kills recompute trainer gpu)
+PARTS=(simulation lost rows web crashes kills recompute trainer gpu)
 
 simulation() {
   FURROW_SIM_SEEDS=${FURROW_SIM_SEEDS:-100000} \
@@ -38,6 +39,10 @@ rows() {
 
 web() {
   FURROW_WEB_ALL=1 cargo test --features "$FEATURES" --test farm web::
+}
+
+crashes() {
+  FURROW_CRASH_VISITS=all cargo test --features "$FEATURES" --test farm crash_points::
 }
 
 kills() {
