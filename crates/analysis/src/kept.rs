@@ -5,16 +5,17 @@
 //! often than short ones, easy tasks have no spread. Each line has the mean reward of all scored
 //! trajectories beside that of the kept ones.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, HashSet};
 use std::path::Path;
 
 use furrow_records::cell::columns;
 use furrow_records::{DataSet, RecordsError, Table};
 use furrow_rollout::Split;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// Trajectories kept and left out.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct KeptReport {
     /// Versions a trajectory may be behind when it ends; `None` for any number.
     pub max_off_policy_versions: Option<i32>,
@@ -23,10 +24,10 @@ pub struct KeptReport {
 }
 
 /// Trajectories that have something in common.
-#[derive(Debug, Clone, PartialEq, Default, Serialize)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct KeptLine {
     /// `all`, `suite`, `difficulty` or `steps`.
-    pub by: &'static str,
+    pub by: Cow<'static, str>,
     /// Its value; empty for all.
     pub value: String,
     /// Attempts of any result.
@@ -177,7 +178,7 @@ impl KeptSums {
         let Self { line, scored, reward_scored, reward_kept } = self;
         let mean = |sum: f64, count: u64| (count > 0).then(|| sum / count as f64);
         KeptLine {
-            by,
+            by: Cow::Borrowed(by),
             value,
             reward_mean_scored: mean(reward_scored, scored),
             reward_mean_kept: mean(reward_kept, line.kept),
