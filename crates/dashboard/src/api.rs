@@ -1,9 +1,13 @@
-//! The answers of `/api/`: JSON made of the view and of the metrics, and pictures as they were
-//! recorded.
+//! Makes the answers of `/api/` from the view and from the metrics, and returns pictures as they
+//! were recorded.
 
-use furrow_analysis::view::{DataSetView, PictureSource, TableSize};
-use serde_json::{Value, json};
+use furrow_analysis::view::{DataSetTally, DataSetView, PictureSource, TableSize, TrajectoryQuery};
+use serde_json::Value;
 
+use crate::answers::{
+    ChoicesAnswer, JobAnswer, LearningAnswer, OverviewAnswer, PageHead, TableTotals, TrajectoryAnswer,
+    TrajectoryRow, TrajectoryWindow,
+};
 use crate::api_error::DashboardApiError;
 use crate::follow::DashboardState;
 use crate::live_run::LiveRun;
@@ -12,61 +16,56 @@ use crate::plan;
 use crate::query::TableWindow;
 
 /// The header of every page: the run, and how complete its data is.
-pub(crate) fn head(state: &DashboardState) -> Value {
+pub(crate) fn head(state: &DashboardState) -> PageHead {
     let subject = &state.subject;
     let view = state.view();
     let index_view = view.as_ref().map(|view| view.state());
-    json!({
-        "name": subject.name,
-        "version": index_view.as_ref().map_or(0, |shown| shown.version),
-        "generation": index_view.as_ref().map_or(0, |shown| shown.generation),
-        "lines": state.load_history().lines,
-        "trajectories": index_view.as_ref().map_or(0, |shown| shown.index.len()),
-        "left_out": index_view.as_ref().map_or(0, |shown| shown.index.left_out()),
-        "step_files_left": index_view.as_ref().map_or(0, |shown| shown.step_files_left()),
-        "problems": index_view.as_ref().map(|shown| shown.problems.clone()).unwrap_or_default(),
-        "trouble": state.trouble(),
-        "device": subject.device,
-    })
+    PageHead {
+        name: subject.name.clone(),
+        version: index_view.as_ref().map_or(0, |shown| shown.version),
+        generation: index_view.as_ref().map_or(0, |shown| shown.generation),
+        lines: state.load_history().lines,
+        trajectories: index_view.as_ref().map_or(0, |shown| shown.index.len() as u64),
+        left_out: index_view.as_ref().map_or(0, |shown| shown.index.left_out()),
+        step_files_left: index_view.as_ref().map_or(0, |shown| shown.step_files_left() as u64),
+        problems: index_view.as_ref().map(|shown| shown.problems.clone()).unwrap_or_default(),
+        trouble: state.trouble(),
+        device: subject.device,
+    }
 }
 
-pub(crate) fn overview(state: &DashboardState) -> Value {
+pub(crate) fn overview(state: &DashboardState) -> OverviewAnswer {
     let story = state.load_history();
     let totals = story.totals.as_ref();
     let moments = &story.moments;
     let subject = &state.subject;
     let of =
         |tally: &_| metrics::overview(tally, totals, moments, subject.device, subject.usd_per_device_hour);
-    let mut answer = match state.view() {
+    let metrics = match state.view() {
         Some(view) => of(&view.state().tally),
-        None => of(&furrow_analysis::view::DataSetTally::default()),
+        None => of(&DataSetTally::default()),
     };
-    answer["head"] = head(state);
-    answer["live"] = state.live().map(|live| live.to_json()).into();
-    answer
+    OverviewAnswer { metrics, head: head(state), live: state.live().map(|live| live.answer()) }
 }
 
 /// Data of the page Learning; what a trainer keeps is read from the files.
-pub(crate) fn learning(state: &DashboardState) -> Result<Value, DashboardApiError> {
+pub(crate) fn learning(state: &DashboardState) -> Result<LearningAnswer, DashboardApiError> {
     let Some(view) = state.view() else {
-        let mut answer = metrics::learning(&furrow_analysis::view::DataSetTally::default());
-        (answer["head"], answer["kept"]) = (head(state), Value::Null);
-        return Ok(answer);
+        let metrics = metrics::learning(&DataSetTally::default());
+        return Ok(LearningAnswer { metrics, kept: None, head: head(state) });
     };
-    let mut answer = metrics::learning(&view.state().tally);
-    answer["kept"] = serde_json::to_value(state.kept(&view)?.as_deref()).unwrap_or_default();
-    answer["head"] = head(state);
-    Ok(answer)
+    let metrics = metrics::learning(&view.state().tally);
+    let kept = state.kept(&view)?.as_deref().cloned();
+    Ok(LearningAnswer { metrics, kept, head: head(state) })
 }
 
-pub(crate) fn job(state: &DashboardState) -> Value {
+pub(crate) fn job(state: &DashboardState) -> JobAnswer {
     let story = state.load_history();
     let view = state.view();
     let ledger = match &view {
         Some(view) => metrics::ledger(&view.state().tally, story.totals.as_ref()),
-        None => metrics::ledger(&furrow_analysis::view::DataSetTally::default(), story.totals.as_ref()),
+        None => metrics::ledger(&DataSetTally::default(), story.totals.as_ref()),
     };
-    let tables = view.as_ref().map(|view| tables(view));
     let subject = &state.subject;
     let live = state.live();
     let plan = subject.planned.as_ref().zip(view.as_ref()).map(|(planned, view)| {
@@ -78,60 +77,73 @@ pub(crate) fn job(state: &DashboardState) -> Value {
             live.as_ref(),
         )
     });
-    json!({
-        "head": head(state),
-        "dir": subject.dir.as_ref().map(|dir| dir.display().to_string()),
-        "live": live.as_ref().map(LiveRun::to_json),
-        "workers": live.as_ref().map(LiveRun::workers),
-        "plan": plan,
-        "job": subject.job,
-        "ledger": ledger,
-        "tables": tables,
-        "metrics_lines_unread": story.unread,
-    })
+    JobAnswer {
+        head: head(state),
+        dir: subject.dir.as_ref().map(|dir| dir.display().to_string()),
+        live: live.as_ref().map(LiveRun::answer),
+        workers: live.as_ref().map(LiveRun::workers),
+        plan,
+        job: subject.job.clone(),
+        ledger,
+        tables: view.as_ref().map(|view| tables(view)),
+        metrics_lines_unread: story.unread,
+    }
 }
 
-fn tables(view: &DataSetView) -> Value {
-    let of_table = |size: &TableSize| json!({ "table": size.table.as_str(), "files": size.files, "rows": size.rows, "bytes": size.bytes });
+fn tables(view: &DataSetView) -> Vec<TableTotals> {
+    let of_table = |size: &TableSize| TableTotals {
+        table: size.table.as_str().to_owned(),
+        files: size.files,
+        rows: size.rows,
+        bytes: size.bytes,
+    };
     view.state().tables.iter().map(of_table).collect()
 }
 
 /// One window of the table of trajectories.
-pub(crate) fn trajectories(state: &DashboardState, query: &str) -> Result<Value, DashboardApiError> {
+pub(crate) fn trajectories(
+    state: &DashboardState,
+    query: &str,
+) -> Result<TrajectoryWindow, DashboardApiError> {
     let window = TableWindow::parse(query).map_err(DashboardApiError::BadRequest)?;
-    let Some(view) = state.view() else {
-        return Ok(json!({ "total": 0, "matched": 0, "offset": 0, "rows": [] }));
-    };
+    let Some(view) = state.view() else { return Ok(TrajectoryWindow::default()) };
     let selected = state.select(&view, &window.query);
     let index_view = view.state();
     let begin = selected.len().min(window.offset as usize);
     let rows =
         selected[begin..].iter().take(window.limit as usize).filter_map(|&row| index_view.index.line(row));
-    Ok(json!({
-        "total": index_view.index.len(),
-        "matched": selected.len(),
-        "offset": begin,
-        "rows": rows.collect::<Vec<_>>(),
-    }))
+    Ok(TrajectoryWindow {
+        total: index_view.index.len() as u64,
+        matched: selected.len() as u64,
+        offset: begin as u64,
+        rows: rows.map(TrajectoryRow::from).collect(),
+    })
 }
 
-/// The choices of the filters.
-pub(crate) fn choices(state: &DashboardState) -> Value {
-    let mut answer = match state.view() {
-        Some(view) => json!(view.state().index.filter_choices()),
-        None => json!({ "suites": [], "splits": [], "ends": [], "policy_kinds": [] }),
+pub(crate) fn choices(state: &DashboardState) -> ChoicesAnswer {
+    let of_view = |view: &DataSetView| {
+        let index_view = view.state();
+        let choices = index_view.index.filter_choices();
+        let owned = |names: Vec<&str>| names.into_iter().map(str::to_owned).collect();
+        ChoicesAnswer {
+            suites: owned(choices.suites),
+            splits: owned(choices.splits),
+            ends: owned(choices.ends),
+            policy_kinds: owned(choices.policy_kinds),
+            head: PageHead::default(),
+        }
     };
-    answer["head"] = head(state);
-    answer
+    let choices = state.view().map(|view| of_view(&view)).unwrap_or_default();
+    ChoicesAnswer { head: head(state), ..choices }
 }
 
 /// One trajectory, its steps, and its siblings.
-pub(crate) fn trajectory(state: &DashboardState, id: &str) -> Result<Value, DashboardApiError> {
+pub(crate) fn trajectory(state: &DashboardState, id: &str) -> Result<TrajectoryAnswer, DashboardApiError> {
     let view = view(state, id)?;
     let look = view.trajectory_detail(id)?.ok_or_else(|| missing(id))?;
     let group = look.trajectory["group_id"].as_str().unwrap_or_default().to_owned();
-    let query = furrow_analysis::view::TrajectoryQuery { group_id: Some(group), ..Default::default() };
-    let of_all = head(state);
+    let query = TrajectoryQuery { group_id: Some(group), ..TrajectoryQuery::default() };
+    let head = head(state);
     let index_view = view.state();
     // A group has at most 1,024 slots, plus failed attempts.
     let mut siblings: Vec<_> = index_view
@@ -140,9 +152,10 @@ pub(crate) fn trajectory(state: &DashboardState, id: &str) -> Result<Value, Dash
         .into_iter()
         .take(4096)
         .filter_map(|row| index_view.index.line(row))
+        .map(TrajectoryRow::from)
         .collect();
     siblings.sort_by_key(|line| (line.sample_index, line.attempt));
-    Ok(json!({ "trajectory": look.trajectory, "steps": look.steps, "siblings": siblings, "head": of_all }))
+    Ok(TrajectoryAnswer { trajectory: look.trajectory, steps: look.steps, siblings, head })
 }
 
 /// A row with every column.

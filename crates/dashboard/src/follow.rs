@@ -19,10 +19,10 @@ use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
+use crate::answers::DeviceKind;
 use crate::file_identity::FileIdentity;
 use crate::history::{MetricsReader, RunHistory};
 use crate::live_run::LiveRun;
-use crate::metrics::DeviceKind;
 use crate::plan::{DeviceFloor, PlannedWork};
 
 /// What a dashboard shows.

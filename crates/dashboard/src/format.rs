@@ -1,9 +1,7 @@
 //! Formats values for reports and terminals as `pages/format.js` does in a browser; a test compares
 //! both. An unknown value is a dash, never a 0.
 
-use serde_json::Value;
-
-use crate::metrics::DeviceKind;
+use crate::answers::DeviceKind;
 
 /// Placeholder of an unknown value.
 pub(crate) const NONE: &str = "–";
@@ -126,15 +124,6 @@ pub(crate) fn device_name(device: DeviceKind) -> &'static str {
         DeviceKind::Gpu => "GPU",
         DeviceKind::Cpu => "CPU",
         DeviceKind::None => "device",
-    }
-}
-
-/// The kind of device in an answer of `/api/`.
-pub(crate) fn device_of(answer: &Value) -> DeviceKind {
-    match answer["head"]["device"].as_str().or_else(|| answer["device"].as_str()) {
-        Some("gpu") => DeviceKind::Gpu,
-        Some("cpu") => DeviceKind::Cpu,
-        _ => DeviceKind::None,
     }
 }
 

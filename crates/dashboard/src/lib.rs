@@ -7,12 +7,13 @@
 //! each metric means; `docs/DASHBOARD.md` explains them.
 //!
 //! A request passes `furrow_http` with the limits of `server.rs` and the rules of `access.rs`, then
-//! `routes.rs` (the paths) → `api.rs` (the answer). `report.rs` (a self-contained file) and
-//! `terminal.rs` (`furrow watch`) render the same answers. Two tasks run beside it: `follow.rs`
-//! reads what was committed since, `live.rs` polls the coordinator of a running job. Both are idle
-//! without requests.
+//! `routes.rs` (the paths) → `api.rs` (the answer, a type of `answers.rs`). `report.rs` (a
+//! self-contained file) and `terminal.rs` (`furrow watch`) render the same answers. Two tasks run
+//! beside it: `follow.rs` reads what was committed since, `live.rs` polls the coordinator of a
+//! running job. Both are idle without requests.
 
 mod access;
+mod answers;
 mod api;
 mod api_error;
 mod config;
@@ -32,10 +33,10 @@ mod server;
 mod terminal;
 
 pub use access::AccessError;
+pub use answers::DeviceKind;
 pub use config::{DashboardConfig, DashboardFile};
 pub use follow::DashboardSubject;
 pub use format::clean;
-pub use metrics::DeviceKind;
 pub use plan::{DeviceFloor, MeasuredWork, PlannedWork};
 pub use report::{
     PlotPicture, REPORT_RUNS_MAX, ReportError, ReportTable, RunMetrics, report_html, report_pictures,

@@ -12,9 +12,9 @@ use furrow_wire::v1::{
     DrainRequest, LastStepRequest, ProgressRequest, RunningRequest, RunningTrajectory, WeightsRequest,
 };
 use furrow_wire::{Code, MESSAGE_BYTES_MAX, OpaqueStep, Status, with_deadline};
-use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
+use crate::answers::{RunningSession, SessionStep, SessionsAnswer, SessionsHead};
 use crate::api_error::DashboardApiError;
 use crate::follow::DashboardState;
 use crate::live_run::LiveRun;
@@ -82,34 +82,28 @@ async fn ask(state: &DashboardState) -> Option<LiveRun> {
 }
 
 /// The running sessions, for the tiles.
-pub(crate) async fn sessions(state: &DashboardState) -> Result<Value, DashboardApiError> {
+pub(crate) async fn sessions(state: &DashboardState) -> Result<SessionsAnswer, DashboardApiError> {
+    // Without the data set, which this task must not wait for.
+    let head = SessionsHead { name: state.subject.name.clone(), ..SessionsHead::default() };
     // The coordinator must be this run's, which the poll has verified.
     let Some(channel) = state.coordinator().filter(|_| state.live().is_some()) else {
-        return Ok(json!({ "head": head(state), "is_live": false, "sessions": [] }));
+        return Ok(SessionsAnswer { head, is_live: false, sessions: Vec::new() });
     };
     let mut client = CoordinatorServiceClient::new(channel);
     let answer = with_deadline(5 * POLL_INTERVAL, client.running(RunningRequest {}))
         .await
         .map_err(|status| late(&status))?;
-    let session = |running: &RunningTrajectory| {
-        let of = running.ancestry.clone().unwrap_or_default();
-        json!({
-            "trajectory_id": of.trajectory_id,
-            "task_id": running.task_id,
-            "suite": running.suite,
-            "steps": running.steps,
-            "env_worker": running.env_worker,
-            "policy_worker": running.policy_worker,
-            "started_at": running.started_at_micros,
-        })
+    let session = |running: RunningTrajectory| RunningSession {
+        trajectory_id: running.ancestry.unwrap_or_default().trajectory_id,
+        task_id: running.task_id,
+        suite: running.suite,
+        steps: running.steps,
+        env_worker: running.env_worker,
+        policy_worker: running.policy_worker,
+        started_at: running.started_at_micros,
     };
-    let sessions: Vec<Value> = answer.into_inner().trajectories.iter().map(session).collect();
-    Ok(json!({ "head": head(state), "is_live": true, "sessions": sessions }))
-}
-
-/// The header's data, without the data set, which this task must not wait for.
-fn head(state: &DashboardState) -> Value {
-    json!({ "name": state.subject.name, "problems": [], "step_files_left": 0, "left_out": 0 })
+    let sessions = answer.into_inner().trajectories.into_iter().map(session).collect();
+    Ok(SessionsAnswer { head, is_live: true, sessions })
 }
 
 fn late(status: &Status) -> DashboardApiError {
@@ -136,20 +130,23 @@ async fn last_step(state: &DashboardState, trajectory_id: &str) -> Result<Opaque
 }
 
 /// The data of a session's tile: its last step.
-pub(crate) async fn session(state: &DashboardState, trajectory_id: &str) -> Result<Value, DashboardApiError> {
+pub(crate) async fn session(
+    state: &DashboardState,
+    trajectory_id: &str,
+) -> Result<SessionStep, DashboardApiError> {
     let step = last_step(state, trajectory_id).await?;
     let action = match &step.reply.action {
-        Ok(_) => step.reply.name.clone(),
+        Ok(_) => step.reply.name,
         Err(_) => "no action".to_owned(),
     };
-    Ok(json!({
-        "step": step.step,
-        "title": step.observation.title,
-        "url": step.observation.url,
-        "action": action,
-        "outcome": step.outcome.name.as_str(),
-        "observed_at": step.observed_at_micros,
-    }))
+    Ok(SessionStep {
+        step: step.step,
+        title: step.observation.title,
+        url: step.observation.url,
+        action,
+        outcome: step.outcome.name.as_str().to_owned(),
+        observed_at: step.observed_at_micros,
+    })
 }
 
 /// The newest picture of a running trajectory; with a step in the query, only if that step is the

@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use furrow_wire::v1::{ProgressResponse, WeightsResponse, WorkerHealth};
-use serde_json::{Value, json};
 
+use crate::answers::{LiveProgress, RunningVersion, WorkerStatus};
 use crate::metrics;
 
 /// A run as its coordinator last described it.
@@ -22,51 +22,55 @@ pub(crate) struct LiveRun {
 const PACE_WINDOW: Duration = Duration::from_secs(300);
 
 impl LiveRun {
-    /// For the pages, as JSON.
-    pub fn to_json(&self) -> Value {
+    pub fn answer(&self) -> LiveProgress {
         let now = &self.progress;
+        let reward_mean = (now.scored > 0).then(|| now.reward_sum / f64::from(now.scored));
         let workers = self.weights.iter().flat_map(|weights| &weights.workers);
-        json!({
-            "groups_planned": now.groups_planned,
-            "groups_closed": now.groups_closed,
-            "running": now.assigned,
-            "scored": now.scored,
-            "failed": now.failed,
-            "published": now.committed,
-            "discarded": now.discarded,
-            "steps": now.steps,
-            "successes": now.successes,
-            "judged": now.training_success_known,
-            "success_rate": metrics::rate_with_interval(now.training_successes.into(), now.training_success_known.into()),
-            "scoring": now.scoring,
-            "reward_mean": (now.scored > 0).then(|| now.reward_sum / f64::from(now.scored)),
-            "env_workers": now.env_workers,
-            "policy_workers": now.policy_workers,
-            "admission": now.admission,
-            "run_over": now.run_over,
-            "eta_seconds": self.eta_seconds(),
-            "version": self.weights.as_ref().map(|weights| weights.current),
-            "version_newest": self.weights.as_ref().map(|weights| weights.version),
-            "weights": workers.map(|worker| json!({
-                "worker": worker.worker_id, "version": worker.version, "lags": worker.lags,
-            })).collect::<Vec<_>>(),
-        })
+        let versions = workers.map(|worker| RunningVersion {
+            worker: worker.worker_id.clone(),
+            version: worker.version,
+            lags: worker.lags.clone(),
+        });
+        LiveProgress {
+            groups_planned: now.groups_planned,
+            groups_closed: now.groups_closed,
+            running: now.assigned,
+            scored: now.scored,
+            failed: now.failed,
+            published: now.committed,
+            discarded: now.discarded,
+            steps: now.steps,
+            successes: now.successes,
+            judged: now.training_success_known,
+            success_rate: metrics::rate_with_interval(
+                now.training_successes.into(),
+                now.training_success_known.into(),
+            ),
+            scoring: now.scoring,
+            reward_mean: reward_mean.filter(|mean| mean.is_finite()),
+            env_workers: now.env_workers,
+            policy_workers: now.policy_workers,
+            admission: now.admission.clone(),
+            run_over: now.run_over,
+            eta_seconds: self.eta_seconds(),
+            version: self.weights.as_ref().map(|weights| weights.current),
+            version_newest: self.weights.as_ref().map(|weights| weights.version),
+            weights: versions.collect(),
+        }
     }
 
     /// The workers, for the page Job.
-    pub fn workers(&self) -> Value {
-        let worker = |worker: &WorkerHealth| {
-            json!({
-                "worker": worker.worker_id,
-                "role": worker.role,
-                "sessions": worker.sessions,
-                "sessions_max": worker.sessions_max,
-                "heard_seconds": worker.heard_millis as f64 / 1e3,
-                "memory_bytes": worker.memory_bytes,
-                "memory_left_bytes": worker.memory_left_bytes,
-                "version": worker.policy_version,
-                "waits": Some(&worker.waits).filter(|why| !why.is_empty()),
-            })
+    pub fn workers(&self) -> Vec<WorkerStatus> {
+        let worker = |worker: &WorkerHealth| WorkerStatus {
+            worker: worker.worker_id.clone(),
+            role: worker.role.clone(),
+            sessions: worker.sessions,
+            sessions_max: worker.sessions_max,
+            heard_seconds: worker.heard_millis as f64 / 1e3,
+            memory_bytes: worker.memory_bytes,
+            memory_left_bytes: worker.memory_left_bytes,
+            version: worker.policy_version,
+            waits: Some(worker.waits.clone()).filter(|why| !why.is_empty()),
         };
         self.progress.workers.iter().map(worker).collect()
     }

@@ -10,34 +10,13 @@
 use furrow_analysis::view::{DataSetTally, MinuteCounts, StepSums, TrajectoryCounts};
 use furrow_rollout::TimeCause;
 use furrow_telemetry::{DeviceUse, Label, SlotUse};
-use serde::Serialize;
-use serde_json::{Value, json};
 
+use crate::answers::{
+    DeviceKind, EndCount, HistorySpan, LearningMetrics, MinuteSpan, OverviewMetrics, RateInterval,
+    RateWithInterval, SuiteLine, TaskLine, Throughput, TimeAccount, TimeLedger, TimeShare, TokenRates,
+    TrajectoriesOverTime, TrajectoryRates, VersionLine, VersionRange,
+};
 use crate::history::{HistoryPoint, MetricTotals};
-
-/// The kind of device behind a device-hour.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum DeviceKind {
-    /// A GPU-hour is one GPU for one hour, busy or idle.
-    Gpu,
-    /// The `cpu` backend: a CPU-hour is one engine on a machine's CPU for one hour, busy or idle.
-    Cpu,
-    /// A policy without a device: scripted, random, remote.
-    None,
-}
-
-/// A named share of a total.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub(crate) struct TimeShare {
-    /// What the time was used for.
-    pub cause: &'static str,
-    /// The kind of wait or work it belongs to.
-    pub group: &'static str,
-    pub micros: u64,
-    /// Share of the total, 0 to 1.
-    pub share: f64,
-}
 
 const MICROS_PER_HOUR: f64 = 3.6e9;
 /// Points of a chart over time: one per 8 pixels of a wide page.
@@ -54,7 +33,7 @@ pub(crate) fn overview(
     moments: &[HistoryPoint],
     device: DeviceKind,
     usd_per_device_hour: Option<f64>,
-) -> Value {
+) -> OverviewMetrics {
     let all = &tally.all;
     let wall_micros = tally.started_at.zip(tally.ended_at).map(|(from, to)| (to - from).max(0) as f64);
     let wall_seconds = wall_micros.map(|micros| micros / 1e6);
@@ -62,38 +41,43 @@ pub(crate) fn overview(
     let device_hours = with_device.map(|totals| hours(totals.device_total()));
     let cost = cost(all.cost_usd, device_hours, usd_per_device_hour, device);
     let scored = totals.map_or(all.scored, |totals| totals.scored);
-    json!({
-        "counts": counts(all),
-        "training": counts(&tally.training),
-        "evaluated": counts(&tally.evaluated),
-        "ends": tally.ends.iter().map(|((end, status), count)| json!({
-            "end": end, "status": status, "trajectories": count
-        })).collect::<Vec<_>>(),
-        "started_at": tally.started_at,
-        "ended_at": tally.ended_at,
-        "wall_seconds": wall_seconds,
-        "device": device,
-        "throughput": {
-            "scored": scored,
-            "trajectories_per_device_hour": with_device.and_then(per_device_hour),
-            "ceiling_device_bound": with_device.and_then(|totals| ratio(totals.scored as f64, hours(totals.device_busy()))),
-            "ceiling_session_bound": with_device.and_then(ceiling_session_bound),
-            "trajectories_per_slot_hour": totals.and_then(per_slot_hour),
-            "trajectories_per_hour": wall_micros.and_then(|micros| ratio(all.scored as f64, micros / MICROS_PER_HOUR)),
-            "steps_per_second": wall_seconds.and_then(|seconds| ratio(all.steps as f64, seconds)),
+    let ends = tally.ends.iter().map(|((end, status), count)| EndCount {
+        end: end.clone(),
+        status: status.clone(),
+        trajectories: *count,
+    });
+    OverviewMetrics {
+        counts: rates(all),
+        training: rates(&tally.training),
+        evaluated: rates(&tally.evaluated),
+        ends: ends.collect(),
+        started_at: tally.started_at,
+        ended_at: tally.ended_at,
+        wall_seconds,
+        device,
+        throughput: Throughput {
+            scored,
+            trajectories_per_device_hour: with_device.and_then(per_device_hour),
+            ceiling_device_bound: with_device
+                .and_then(|totals| ratio(totals.scored as f64, hours(totals.device_busy()))),
+            ceiling_session_bound: with_device.and_then(ceiling_session_bound),
+            trajectories_per_slot_hour: totals.and_then(per_slot_hour),
+            trajectories_per_hour: wall_micros
+                .and_then(|micros| ratio(all.scored as f64, micros / MICROS_PER_HOUR)),
+            steps_per_second: wall_seconds.and_then(|seconds| ratio(all.steps as f64, seconds)),
         },
-        "tokens": tokens(&tally.steps, wall_seconds),
-        "device_hours": device_hours,
-        "device_micros_of_trajectories": all.gpu_micros,
-        "device_parts": with_device.map(device_parts),
-        "slot_parts": totals.filter(|totals| totals.slot_total() > 0).map(slot_parts),
-        "session_parts": session_parts(tally, totals),
-        "cost_usd": cost,
-        "cost_usd_per_trajectory": cost.and_then(|usd| ratio(usd, scored as f64)),
-        "versions": versions(tally),
-        "over_time": over_time(tally),
-        "hours_over_time": hours_over_time(moments),
-    })
+        tokens: tokens(&tally.steps, wall_seconds),
+        device_hours,
+        device_micros_of_trajectories: all.gpu_micros,
+        device_parts: with_device.map(device_parts),
+        slot_parts: totals.filter(|totals| totals.slot_total() > 0).map(slot_parts),
+        session_parts: session_parts(tally, totals),
+        cost_usd: cost,
+        cost_usd_per_trajectory: cost.and_then(|usd| ratio(usd, scored as f64)),
+        versions: versions(tally),
+        over_time: over_time(tally),
+        hours_over_time: hours_over_time(moments),
+    }
 }
 
 /// The cost of devices and judges; `None` if a device has a price and its hours are unknown.
@@ -103,11 +87,12 @@ fn cost(
     usd_per_hour: Option<f64>,
     device: DeviceKind,
 ) -> Option<f64> {
-    match (device_hours, usd_per_hour) {
+    let usd = match (device_hours, usd_per_hour) {
         (Some(hours), Some(usd)) => Some(hours * usd + judges),
         (None, Some(_)) if device != DeviceKind::None => None,
         _ => (judges > 0.0).then_some(judges),
-    }
+    };
+    usd.filter(|usd| usd.is_finite())
 }
 
 /// Trajectories with a reward per hour of a device, busy or idle.
@@ -131,62 +116,59 @@ fn hours(micros: u64) -> f64 {
     micros as f64 / MICROS_PER_HOUR
 }
 
-/// A ratio; `None` if the divisor is 0.
+/// A ratio; `None` if the divisor is 0, or if a sum of a damaged data set makes it not finite.
 pub(crate) fn ratio(part: f64, whole: f64) -> Option<f64> {
-    (whole > 0.0).then(|| part / whole)
+    (whole > 0.0).then(|| part / whole).filter(|ratio| ratio.is_finite())
 }
 
 /// A rate with its 95 % interval, by Wilson's score: as if each attempt were at a different task.
-pub(crate) fn rate_with_interval(successes: u64, decided: u64) -> Option<Value> {
+pub(crate) fn rate_with_interval(successes: u64, decided: u64) -> Option<RateWithInterval> {
     let value = share(successes, decided)?;
-    let mut rate = interval(successes, decided)?;
-    rate["value"] = value.into();
-    Some(rate)
+    let RateInterval { low, high } = interval(successes, decided)?;
+    Some(RateWithInterval { low, high, value })
 }
 
 /// Wilson's 95 % interval of a rate.
-fn interval(successes: u64, decided: u64) -> Option<Value> {
+fn interval(successes: u64, decided: u64) -> Option<RateInterval> {
     let (low, high) = furrow_analysis::wilson(successes as f64, decided as f64)?;
-    Some(json!({ "low": low, "high": high }))
+    Some(RateInterval { low, high })
 }
 
 pub(crate) fn share(part: u64, whole: u64) -> Option<f64> {
     ratio(part as f64, whole as f64)
 }
 
-/// Sums over some trajectories, and the rates made of them. Failed trajectories count in no rate of
-/// success or reward.
-fn counts(counts: &TrajectoryCounts) -> Value {
-    json!({
-        "trajectories": counts.trajectories(),
-        "scored": counts.scored,
-        "failed": counts.failed,
-        "judged": counts.success_known,
-        "successes": counts.successes,
-        "steps": counts.steps,
-        "success_rate": share(counts.successes, counts.success_known),
-        "reward_mean": ratio(counts.reward_sum, counts.scored as f64),
-        "failure_rate": share(counts.failed, counts.trajectories()),
-        "steps_mean": share(counts.steps, counts.trajectories()),
-        "response_tokens_per_step": share(counts.response_tokens, counts.steps),
-        "invalid_action_rate": share(counts.invalid_actions, counts.steps),
-        "device_seconds_per_scored": ratio(counts.gpu_micros as f64 / 1e6, counts.scored as f64),
-    })
+fn rates(counts: &TrajectoryCounts) -> TrajectoryRates {
+    TrajectoryRates {
+        trajectories: counts.trajectories(),
+        scored: counts.scored,
+        failed: counts.failed,
+        judged: counts.success_known,
+        successes: counts.successes,
+        steps: counts.steps,
+        success_rate: share(counts.successes, counts.success_known),
+        reward_mean: ratio(counts.reward_sum, counts.scored as f64),
+        failure_rate: share(counts.failed, counts.trajectories()),
+        steps_mean: share(counts.steps, counts.trajectories()),
+        response_tokens_per_step: share(counts.response_tokens, counts.steps),
+        invalid_action_rate: share(counts.invalid_actions, counts.steps),
+        device_seconds_per_scored: ratio(counts.gpu_micros as f64 / 1e6, counts.scored as f64),
+    }
 }
 
 /// Tokens by how the model got them. Reused tokens cost nothing: that is the purpose of resident
 /// state.
-fn tokens(steps: &StepSums, wall_seconds: Option<f64>) -> Value {
+fn tokens(steps: &StepSums, wall_seconds: Option<f64>) -> TokenRates {
     let per_second = |tokens: u64| wall_seconds.and_then(|seconds| ratio(tokens as f64, seconds));
-    json!({
-        "generated": steps.generated_tokens,
-        "prefilled": steps.prefill_tokens,
-        "reused": steps.reused_tokens,
-        "generated_per_second": per_second(steps.generated_tokens),
-        "prefilled_per_second": per_second(steps.prefill_tokens),
-        "reused_per_second": per_second(steps.reused_tokens),
-        "reused_share": share(steps.reused_tokens, steps.reused_tokens + steps.prefill_tokens),
-    })
+    TokenRates {
+        generated: steps.generated_tokens,
+        prefilled: steps.prefill_tokens,
+        reused: steps.reused_tokens,
+        generated_per_second: per_second(steps.generated_tokens),
+        prefilled_per_second: per_second(steps.prefill_tokens),
+        reused_per_second: per_second(steps.reused_tokens),
+        reused_share: share(steps.reused_tokens, steps.reused_tokens + steps.prefill_tokens),
+    }
 }
 
 /// Device time by use; each microsecond is in one part, idle time by its cause.
@@ -230,49 +212,49 @@ pub(crate) fn session_parts(tally: &DataSetTally, totals: Option<&MetricTotals>)
 fn parts(each: impl Iterator<Item = (&'static str, &'static str, u64)>) -> Vec<TimeShare> {
     let each: Vec<_> = each.collect();
     let whole: u64 = each.iter().map(|(_, _, micros)| micros).sum();
-    let part = |(cause, group, micros)| TimeShare {
-        cause,
-        group,
+    let part = |(cause, group, micros): (&str, &str, u64)| TimeShare {
+        cause: cause.to_owned(),
+        group: group.to_owned(),
         micros,
         share: share(micros, whole).unwrap_or(0.0),
     };
     each.into_iter().map(part).collect()
 }
 
-fn versions(tally: &DataSetTally) -> Value {
+fn versions(tally: &DataSetTally) -> VersionRange {
     let known: Vec<i32> = tally.by_version.keys().copied().filter(|version| *version >= 0).collect();
     let (sum, count) = tally.staleness.iter().fold((0i64, 0u64), |(sum, all), (behind, count)| {
         (sum + i64::from(*behind) * *count as i64, all + count)
     });
-    json!({
-        "oldest": known.first(),
-        "newest": known.last(),
-        "staleness_mean": ratio(sum as f64, count as f64),
-        "staleness_max": tally.staleness.keys().last(),
-    })
+    VersionRange {
+        oldest: known.first().copied(),
+        newest: known.last().copied(),
+        staleness_mean: ratio(sum as f64, count as f64),
+        staleness_max: tally.staleness.keys().last().copied(),
+    }
 }
 
 /// Trajectories by the time of their end, in equal spans of whole minutes: one in which nothing
 /// ended is a point, too. The last span may be shorter.
-fn over_time(tally: &DataSetTally) -> Value {
+fn over_time(tally: &DataSetTally) -> TrajectoriesOverTime {
     let Some((&first, &last)) = tally.minutes.keys().next().zip(tally.minutes.keys().next_back()) else {
-        return json!({ "span_minutes": 1, "points": [] });
+        return TrajectoriesOverTime { span_minutes: 1, points: Vec::new() };
     };
     let span = last.saturating_sub(first) / POINTS_MAX + 1;
     let point = |at: i64| {
         let end = at.saturating_add(span - 1).min(last);
         let mut sum = MinuteCounts::default();
         tally.minutes.range(at..=end).for_each(|(_, ended)| add(&mut sum, ended));
-        json!({
-            "at": at.saturating_mul(60),
-            "scored": sum.scored,
-            "failed": sum.failed,
-            "trajectories_per_hour": sum.scored as f64 * 60.0 / (end - at + 1) as f64,
-            "success_rate": share(sum.successes, sum.success_known),
-        })
+        MinuteSpan {
+            at: at.saturating_mul(60),
+            scored: sum.scored,
+            failed: sum.failed,
+            trajectories_per_hour: sum.scored as f64 * 60.0 / (end - at + 1) as f64,
+            success_rate: share(sum.successes, sum.success_known),
+        }
     };
     let begins = std::iter::successors(Some(first), |at| at.checked_add(span).filter(|at| *at <= last));
-    json!({ "span_minutes": span, "points": begins.map(point).collect::<Vec<_>>() })
+    TrajectoriesOverTime { span_minutes: span, points: begins.map(point).collect() }
 }
 
 fn add(sum: &mut MinuteCounts, more: &MinuteCounts) {
@@ -284,7 +266,7 @@ fn add(sum: &mut MinuteCounts, more: &MinuteCounts) {
 
 /// Trajectories per device-hour and the device's busy share between lines of `metrics.jsonl`, some
 /// lines apart.
-fn hours_over_time(moments: &[HistoryPoint]) -> Value {
+fn hours_over_time(moments: &[HistoryPoint]) -> Vec<HistorySpan> {
     let stride = (moments.len() / POINTS_MAX as usize).max(1);
     let picked: Vec<&HistoryPoint> = moments.iter().rev().step_by(stride).collect();
     let pairs = picked.windows(2).rev();
@@ -294,88 +276,81 @@ fn hours_over_time(moments: &[HistoryPoint]) -> Value {
         let device = now.device_total().saturating_sub(before.device_total());
         let busy = now.device_busy().saturating_sub(before.device_busy());
         let scored = now.scored.saturating_sub(before.scored) as f64;
-        json!({
-            "at": pair[0].unix_seconds,
-            "trajectories_per_device_hour": ratio(scored, hours(device)),
-            "trajectories_per_hour": ratio(scored * 3600.0, pair[0].unix_seconds - pair[1].unix_seconds),
-            "device_busy_share": share(busy, device),
-        })
+        HistorySpan {
+            at: pair[0].unix_seconds,
+            trajectories_per_device_hour: ratio(scored, hours(device)),
+            trajectories_per_hour: ratio(scored * 3600.0, pair[0].unix_seconds - pair[1].unix_seconds),
+            device_busy_share: share(busy, device),
+        }
     };
     pairs.map(point).collect()
 }
 
 /// The metrics of the page Learning: without evaluations, which have their own.
-pub(crate) fn learning(tally: &DataSetTally) -> Value {
+pub(crate) fn learning(tally: &DataSetTally) -> LearningMetrics {
     let by_version = tally.by_version.iter().rev().take(VERSIONS_MAX);
-    let by_version: Vec<Value> = by_version
-        .map(|(version, sums)| {
-            let steps = tally.steps_by_version.get(version).cloned().unwrap_or_default();
-            let (groups, flat) = tally.groups_by_version.get(version).copied().unwrap_or_default();
-            let mut line = counts(sums);
-            line["version"] = if *version >= 0 { json!(version) } else { Value::Null };
-            line["success_interval"] = interval(sums.successes, sums.success_known).into();
-            line["entropy_mean"] = ratio(steps.entropy_sum, steps.entropy_count as f64).into();
-            line["logprob_mean"] = ratio(steps.logprob_sum, steps.logprob_count as f64).into();
-            line["groups"] = groups.into();
-            line["zero_variance_share"] = share(flat, groups).into();
-            line
-        })
-        .collect();
     let mut tasks: Vec<_> = tally.by_task.iter().collect();
     tasks.sort_by_key(|(_, sums)| std::cmp::Reverse(sums.trajectories()));
-    let tasks_left_out = tasks.len().saturating_sub(TASKS_MAX);
-    let by_task = tasks.into_iter().take(TASKS_MAX).map(|((suite, task), sums)| {
-        let mut line = counts(sums);
-        line["suite"] = suite.as_str().into();
-        line["task_id"] = task.as_str().into();
-        line
+    let tasks_left_out = tasks.len().saturating_sub(TASKS_MAX) as u64;
+    let by_task = tasks.into_iter().take(TASKS_MAX).map(|((suite, task), sums)| TaskLine {
+        rates: rates(sums),
+        suite: suite.clone(),
+        task_id: task.clone(),
     });
-    let by_suite = tally.by_suite.iter().map(|(suite, sums)| {
-        let mut line = counts(sums);
-        line["suite"] = suite.as_str().into();
-        line
-    });
+    let by_suite =
+        tally.by_suite.iter().map(|(suite, sums)| SuiteLine { rates: rates(sums), suite: suite.clone() });
     let steps = &tally.training_steps;
-    json!({
-        "all": counts(&tally.training),
-        "evaluated": counts(&tally.evaluated),
-        "by_version": by_version,
-        "versions_left_out": tally.by_version.len().saturating_sub(VERSIONS_MAX),
-        "by_suite": by_suite.collect::<Vec<_>>(),
-        "by_task": by_task.collect::<Vec<_>>(),
-        "tasks_left_out": tasks_left_out,
-        "groups": tally.groups,
-        "zero_variance_share": share(tally.groups_zero_variance, tally.groups),
-        "finish_reasons": steps.finish_reasons,
-        "outcomes": steps.outcomes,
-        "state_origins": steps.state_origins,
-        "invalid_action_rate": share(steps.invalid, steps.steps),
-        "response_tokens_per_step": share(steps.generated_tokens, steps.steps),
-        "entropy_mean": ratio(steps.entropy_sum, steps.entropy_count as f64),
-        "logprob_mean": ratio(steps.logprob_sum, steps.logprob_count as f64),
-        "prefill_gap": tally.prefill_gap.gap(),
-        "staleness": pairs(&tally.staleness),
-        "lengths": pairs(&tally.lengths),
-    })
+    LearningMetrics {
+        all: rates(&tally.training),
+        evaluated: rates(&tally.evaluated),
+        by_version: by_version.map(|(version, sums)| version_line(tally, *version, sums)).collect(),
+        versions_left_out: tally.by_version.len().saturating_sub(VERSIONS_MAX) as u64,
+        by_suite: by_suite.collect(),
+        by_task: by_task.collect(),
+        tasks_left_out,
+        groups: tally.groups,
+        zero_variance_share: share(tally.groups_zero_variance, tally.groups),
+        finish_reasons: steps.finish_reasons.clone(),
+        outcomes: steps.outcomes.clone(),
+        state_origins: steps.state_origins.clone(),
+        invalid_action_rate: share(steps.invalid, steps.steps),
+        response_tokens_per_step: share(steps.generated_tokens, steps.steps),
+        entropy_mean: ratio(steps.entropy_sum, steps.entropy_count as f64),
+        logprob_mean: ratio(steps.logprob_sum, steps.logprob_count as f64),
+        prefill_gap: tally.prefill_gap.gap(),
+        staleness: pairs(&tally.staleness),
+        lengths: pairs(&tally.lengths),
+    }
 }
 
-/// A histogram as pairs, in order: a JSON object would sort its keys as text.
+fn version_line(tally: &DataSetTally, version: i32, sums: &TrajectoryCounts) -> VersionLine {
+    let steps = tally.steps_by_version.get(&version).cloned().unwrap_or_default();
+    let (groups, flat) = tally.groups_by_version.get(&version).copied().unwrap_or_default();
+    VersionLine {
+        rates: rates(sums),
+        version: (version >= 0).then_some(version),
+        success_interval: interval(sums.successes, sums.success_known),
+        entropy_mean: ratio(steps.entropy_sum, steps.entropy_count as f64),
+        logprob_mean: ratio(steps.logprob_sum, steps.logprob_count as f64),
+        groups,
+        zero_variance_share: share(flat, groups),
+    }
+}
+
 fn pairs(histogram: &std::collections::BTreeMap<i32, u64>) -> Vec<(i32, u64)> {
     histogram.iter().map(|(&value, &count)| (value, count)).collect()
 }
 
 /// Device, slot and session time by cause, with the sums that must agree.
-pub(crate) fn ledger(tally: &DataSetTally, totals: Option<&MetricTotals>) -> Value {
-    let sum = |parts: &[TimeShare]| parts.iter().map(|part| part.micros).sum::<u64>();
-    let session = session_parts(tally, totals);
-    let device = totals.map(device_parts).unwrap_or_default();
-    let slots = totals.map(slot_parts).unwrap_or_default();
-    json!({
-        "device": { "micros": sum(&device), "parts": device },
-        "slots": { "micros": sum(&slots), "parts": slots },
-        "sessions": { "micros": sum(&session), "parts": session },
-        "cpu_micros": totals.map(|totals| totals.cpu_micros),
-    })
+pub(crate) fn ledger(tally: &DataSetTally, totals: Option<&MetricTotals>) -> TimeLedger {
+    let account =
+        |parts: Vec<TimeShare>| TimeAccount { micros: parts.iter().map(|part| part.micros).sum(), parts };
+    TimeLedger {
+        device: account(totals.map(device_parts).unwrap_or_default()),
+        slots: account(totals.map(slot_parts).unwrap_or_default()),
+        sessions: account(session_parts(tally, totals)),
+        cpu_micros: totals.map(|totals| totals.cpu_micros),
+    }
 }
 
 #[cfg(test)]
@@ -402,33 +377,47 @@ mod tests {
     #[test]
     fn a_gpu_hour_counts_idle_time_and_the_ceilings_do_not() {
         let overview = overview(&DataSetTally::default(), Some(&totals()), &[], DeviceKind::Gpu, Some(3.0));
-        let throughput = &overview["throughput"];
-        assert_eq!(overview["device_hours"], 1.0);
-        assert_eq!(throughput["trajectories_per_device_hour"], 30.0);
-        assert_eq!(throughput["ceiling_device_bound"], 45.0);
-        assert_eq!(throughput["ceiling_session_bound"], 40.0);
-        assert_eq!(throughput["trajectories_per_slot_hour"], 15.0);
-        assert_eq!(overview["cost_usd_per_trajectory"], 0.1);
-        let shares =
-            overview["device_parts"].as_array().unwrap().iter().map(|part| part["share"].as_f64().unwrap());
+        let throughput = &overview.throughput;
+        assert_eq!(overview.device_hours, Some(1.0));
+        assert_eq!(throughput.trajectories_per_device_hour, Some(30.0));
+        assert_eq!(throughput.ceiling_device_bound, Some(45.0));
+        assert_eq!(throughput.ceiling_session_bound, Some(40.0));
+        assert_eq!(throughput.trajectories_per_slot_hour, Some(15.0));
+        assert_eq!(overview.cost_usd_per_trajectory, Some(0.1));
+        let shares = overview.device_parts.unwrap().into_iter().map(|part| part.share);
         assert_eq!(shares.sum::<f64>(), 1.0);
     }
 
     #[test]
     fn what_is_not_known_is_null_and_never_0() {
         let overview = overview(&DataSetTally::default(), None, &[], DeviceKind::None, Some(3.0));
-        for figure in [
-            "trajectories_per_device_hour",
-            "ceiling_device_bound",
-            "ceiling_session_bound",
-            "steps_per_second",
+        let throughput = &overview.throughput;
+        for rate in [
+            throughput.trajectories_per_device_hour,
+            throughput.ceiling_device_bound,
+            throughput.ceiling_session_bound,
+            throughput.steps_per_second,
+            overview.device_hours,
+            overview.cost_usd,
+            overview.wall_seconds,
+            overview.counts.success_rate,
         ] {
-            assert_eq!(overview["throughput"][figure], Value::Null, "{figure}");
+            assert_eq!(rate, None);
         }
-        for figure in ["device_hours", "device_parts", "cost_usd", "wall_seconds"] {
-            assert_eq!(overview[figure], Value::Null, "{figure}");
-        }
-        assert_eq!(overview["counts"]["success_rate"], Value::Null);
+        assert_eq!(overview.device_parts, None);
+    }
+
+    #[test]
+    fn what_is_not_finite_is_not_known() {
+        let counts = TrajectoryCounts {
+            scored: 1,
+            reward_sum: f64::NAN,
+            cost_usd: f64::INFINITY,
+            ..TrajectoryCounts::default()
+        };
+        assert_eq!(rates(&counts).reward_mean, None);
+        let tally = DataSetTally { all: counts, ..DataSetTally::default() };
+        assert_eq!(overview(&tally, None, &[], DeviceKind::None, None).cost_usd, None);
     }
 
     #[test]
@@ -441,7 +430,7 @@ mod tests {
             };
             let totals = totals();
             let overview = overview(&tally, known.then_some(&totals), &[], device, usd);
-            assert_eq!(overview["cost_usd"].as_f64(), want);
+            assert_eq!(overview.cost_usd, want);
         }
         check(0.5, true, Some(3.0), DeviceKind::Gpu, Some(3.5));
         check(0.5, false, Some(3.0), DeviceKind::Gpu, None);
@@ -459,33 +448,29 @@ mod tests {
             tally.minutes.insert(29_000_000 + minute, ended);
         }
         let over_time = over_time(&tally);
-        let points = over_time["points"].as_array().unwrap();
-        assert_eq!(over_time["span_minutes"], 9);
+        let points = &over_time.points;
+        assert_eq!(over_time.span_minutes, 9);
         assert_eq!(points.len(), 112);
-        assert_eq!(points.iter().map(|point| point["scored"].as_u64().unwrap()).sum::<u64>(), 2000);
+        assert_eq!(points.iter().map(|point| point.scored).sum::<u64>(), 2000);
         // 1000 minutes are 111 spans of 9 and one of a single minute, which has the same rate.
-        assert!(points.iter().all(|point| point["trajectories_per_hour"] == 120.0), "{points:?}");
-        assert_eq!((&points[0]["success_rate"], &points[111]["success_rate"]), (&json!(0.0), &json!(0.5)));
+        assert!(points.iter().all(|point| point.trajectories_per_hour == 120.0), "{points:?}");
+        assert_eq!((points[0].success_rate, points[111].success_rate), (Some(0.0), Some(0.5)));
     }
 
     #[test]
     fn a_minute_in_which_nothing_ended_is_a_point() {
         let mut tally = DataSetTally::default();
-        assert_eq!(over_time(&tally)["points"], json!([]));
+        assert_eq!(over_time(&tally).points, []);
         for minute in [10, 14] {
             tally
                 .minutes
                 .insert(minute, MinuteCounts { scored: 1, failed: 1, success_known: 0, successes: 0 });
         }
         let over_time = over_time(&tally);
-        let points = over_time["points"].as_array().unwrap();
         let spans: Vec<_> =
-            points.iter().map(|point| (&point["at"], &point["trajectories_per_hour"])).collect();
-        let want: Vec<_> = [(600, 60.0), (660, 0.0), (720, 0.0), (780, 0.0), (840, 60.0)]
-            .map(|(at, rate)| (json!(at), json!(rate)))
-            .to_vec();
-        assert_eq!(spans, want.iter().map(|(at, rate)| (at, rate)).collect::<Vec<_>>());
-        assert!(points.iter().all(|point| point["success_rate"].is_null()));
+            over_time.points.iter().map(|point| (point.at, point.trajectories_per_hour)).collect();
+        assert_eq!(spans, [(600, 60.0), (660, 0.0), (720, 0.0), (780, 0.0), (840, 60.0)]);
+        assert!(over_time.points.iter().all(|point| point.success_rate.is_none()));
     }
 
     #[test]
@@ -501,13 +486,8 @@ mod tests {
         };
         let points =
             hours_over_time(&[moment(0.0, 0, 0), moment(10.0, 1, 10_000_000), moment(20.0, 3, 20_000_000)]);
-        let rates: Vec<_> = points
-            .as_array()
-            .unwrap()
-            .iter()
-            .map(|point| point["trajectories_per_device_hour"].as_f64().unwrap())
-            .collect();
-        assert_eq!(rates, [360.0, 720.0]);
-        assert_eq!(hours_over_time(&[]), json!([]));
+        let rates: Vec<_> = points.iter().map(|point| point.trajectories_per_device_hour).collect();
+        assert_eq!(rates, [Some(360.0), Some(720.0)]);
+        assert_eq!(hours_over_time(&[]), []);
     }
 }

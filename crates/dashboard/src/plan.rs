@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use furrow_analysis::view::DataSetTally;
 use furrow_rollout::TimeCause;
-use serde_json::{Value, json};
 
+use crate::answers::PlanLine;
 use crate::history::MetricTotals;
 use crate::live_run::LiveRun;
 use crate::metrics::{per_device_hour, per_slot_hour, ratio, share};
@@ -51,7 +51,7 @@ pub(crate) fn lines(
     tally: &DataSetTally,
     totals: Option<&MetricTotals>,
     live: Option<&LiveRun>,
-) -> Vec<Value> {
+) -> Vec<PlanLine> {
     let filled = totals.and_then(|totals| share(totals.slot_busy(), totals.slot_total()));
     let tokens = share(tally.all.response_tokens, tally.all.steps);
     let workers = live.map_or(1, |live| live.progress.env_workers.max(1));
@@ -68,16 +68,15 @@ pub(crate) fn lines(
     ];
     if let Some(floor) = floor {
         let bound = work.filter(|work| work.tokens > 0.0).map(|work| floor.trajectories_per_hour(&work));
-        let mut row = line("per_device_hour", bound, totals.and_then(per_device_hour));
-        row["device"] = floor.device().into();
-        lines.push(row);
+        let row = line("per_device_hour", bound, totals.and_then(per_device_hour));
+        lines.push(PlanLine { device: Some(floor.device().to_owned()), ..row });
     }
     lines
 }
 
-fn line(figure: &str, planned: Option<f64>, measured: Option<f64>) -> Value {
+fn line(figure: &str, planned: Option<f64>, measured: Option<f64>) -> PlanLine {
     let share = planned.zip(measured).and_then(|(planned, measured)| ratio(measured, planned));
-    json!({ "figure": figure, "planned": planned, "measured": measured, "share": share })
+    PlanLine { figure: figure.to_owned(), planned, measured, share, device: None }
 }
 
 /// Page seconds: the session's time without policy, queue and scorer, divided by its steps.
@@ -124,10 +123,15 @@ mod tests {
     }
 
     #[track_caller]
-    fn check(lines: &[Value], figure: &str, planned: Option<f64>, measured: Option<f64>, share: Option<f64>) {
-        let line = lines.iter().find(|line| line["figure"] == figure).unwrap();
-        let values = ["planned", "measured", "share"].map(|name| line[name].as_f64());
-        assert_eq!(values, [planned, measured, share], "{figure}");
+    fn check(
+        lines: &[PlanLine],
+        figure: &str,
+        planned: Option<f64>,
+        measured: Option<f64>,
+        share: Option<f64>,
+    ) {
+        let line = lines.iter().find(|line| line.figure == figure).unwrap();
+        assert_eq!([line.planned, line.measured, line.share], [planned, measured, share], "{figure}");
     }
 
     #[test]
@@ -145,7 +149,8 @@ mod tests {
         // A slot whose policy answers at once: five steps of 2 s; and 4 scored in 80 slot-seconds.
         check(&lines, "per_slot_hour", Some(360.0), Some(180.0), Some(0.5));
         check(&lines, "per_device_hour", Some(1000.0), None, None);
-        assert_eq!(lines[4]["device"], "h200");
+        assert_eq!(lines[4].device.as_deref(), Some("h200"));
+        assert_eq!(lines[0].device, None);
     }
 
     #[test]

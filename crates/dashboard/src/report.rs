@@ -7,13 +7,16 @@
 
 mod charts;
 mod markup;
+mod metric_rows;
 mod plots;
 mod run_metrics;
 
-use serde_json::{Value, json};
+use serde_json::json;
 
-use crate::format::{bytes, count, device_hour, dollars, number, percent, seconds};
+use crate::answers::{TaskLine, TrajectoryRates};
+use crate::format::{bytes, count, device_hour, percent};
 use markup::{HtmlElement, element};
+use metric_rows::{METRIC_ROWS, MetricRow};
 pub use run_metrics::{ReportError, ReportTable, RunMetrics};
 
 /// A plot of a report as a separate page, which fills a window of this size.
@@ -96,7 +99,7 @@ fn document(title: &str, body: HtmlElement, data: Option<&[RunMetrics]>) -> Stri
         .with(element("style").raw(&STYLE.concat()));
     let mut page = element("body").with(body);
     if let Some(runs) = data {
-        let answers = json!({ "runs": runs.iter().map(RunMetrics::answers).collect::<Vec<_>>() }).to_string();
+        let answers = json!({ "runs": runs }).to_string();
         // Data to a browser, and no text of a page can end it.
         let safe =
             answers.replace('<', "\\u003c").replace('\u{2028}', "\\u2028").replace('\u{2029}', "\\u2029");
@@ -108,10 +111,9 @@ fn document(title: &str, body: HtmlElement, data: Option<&[RunMetrics]>) -> Stri
 /// The state of each data set, so that the same report can be made again.
 fn provenance(runs: &[RunMetrics]) -> String {
     let of_run = |run: &RunMetrics| {
-        let head = &run.overview["head"];
-        let commit = head["version"].as_u64().unwrap_or_default();
-        let trajectories = count(head["trajectories"].as_f64());
-        format!("{}: {trajectories} trajectories, manifest commit {commit}", run.name)
+        let head = &run.overview.head;
+        let trajectories = count(Some(head.trajectories as f64));
+        format!("{}: {trajectories} trajectories, manifest commit {}", run.name, head.version)
     };
     let lines: Vec<String> = runs.iter().map(of_run).collect();
     format!(
@@ -122,59 +124,9 @@ fn provenance(runs: &[RunMetrics]) -> String {
 }
 
 fn problems(run: &RunMetrics) -> Vec<HtmlElement> {
-    let listed = run.overview["head"]["problems"].as_array().into_iter().flatten();
-    let messages = listed.filter_map(Value::as_str).map(|text| format!("{}: {text}", run.name));
+    let messages = run.overview.head.problems.iter().map(|text| format!("{}: {text}", run.name));
     messages.map(|text| element("p").set("class", "notice").text(text)).collect()
 }
-
-/// How a value is formatted.
-type ValueFormat = (&'static str, fn(Option<f64>) -> String);
-
-const NUMBER: ValueFormat = ("number", number);
-const COUNT: ValueFormat = ("count", count);
-const PERCENT: ValueFormat = ("percent", percent);
-const DOLLARS: ValueFormat = ("dollars", dollars);
-const SECONDS: ValueFormat = ("seconds", seconds);
-
-/// A row of the table: the metric's name, its pointer in the answers, its format.
-type ReportRow = (&'static str, &'static str, ValueFormat);
-
-/// `{hour}` is the name of a device-hour.
-const METRIC_ROWS: &[ReportRow] = &[
-    ("Trajectories per {hour}", "/overview/throughput/trajectories_per_device_hour", NUMBER),
-    ("… if the device never waited", "/overview/throughput/ceiling_device_bound", NUMBER),
-    ("… if no slot were ever empty", "/overview/throughput/ceiling_session_bound", NUMBER),
-    ("Trajectories per hour", "/overview/throughput/trajectories_per_hour", NUMBER),
-    ("Trajectories per slot-hour", "/overview/throughput/trajectories_per_slot_hour", NUMBER),
-    ("{hour}s", "/overview/device_hours", NUMBER),
-    ("Wall clock", "/overview/wall_seconds", SECONDS),
-    ("Success rate", "/overview/training/success_rate", PERCENT),
-    ("Solved", "/overview/training/successes", COUNT),
-    ("Decided", "/overview/training/judged", COUNT),
-    ("Mean reward", "/overview/training/reward_mean", NUMBER),
-    ("Success in evaluations", "/overview/evaluated/success_rate", PERCENT),
-    ("Scored", "/overview/counts/scored", COUNT),
-    ("Failed by the farm", "/overview/counts/failed", COUNT),
-    ("Share failed by the farm", "/overview/counts/failure_rate", PERCENT),
-    ("Steps", "/overview/counts/steps", COUNT),
-    ("Steps a trajectory", "/overview/counts/steps_mean", NUMBER),
-    ("Steps per second", "/overview/throughput/steps_per_second", NUMBER),
-    ("Tokens generated per second", "/overview/tokens/generated_per_second", NUMBER),
-    ("Tokens prefilled per second", "/overview/tokens/prefilled_per_second", NUMBER),
-    ("Tokens reused per second", "/overview/tokens/reused_per_second", NUMBER),
-    ("Share of the context still in the state", "/overview/tokens/reused_share", PERCENT),
-    ("Tokens a response", "/learning/response_tokens_per_step", NUMBER),
-    ("Invalid actions", "/learning/invalid_action_rate", PERCENT),
-    ("Groups without spread", "/learning/zero_variance_share", PERCENT),
-    ("Entropy, nats a sampled token", "/learning/entropy_mean", NUMBER),
-    ("Log-prob of a sampled token", "/learning/logprob_mean", NUMBER),
-    ("Tokens recomputed by the prefill path", "/learning/prefill_gap/tokens", COUNT),
-    ("… mean gap of their log-probs, nats", "/learning/prefill_gap/mean_abs", NUMBER),
-    ("… largest gap, nats", "/learning/prefill_gap/max", NUMBER),
-    ("Newest policy version", "/overview/versions/newest", COUNT),
-    ("Versions behind, on average", "/overview/versions/staleness_mean", NUMBER),
-    ("Cost of a trajectory", "/overview/cost_usd_per_trajectory", DOLLARS),
-];
 
 /// One row per metric, one column per run. A metric that no run has is left out.
 fn metrics_table(runs: &[RunMetrics]) -> HtmlElement {
@@ -182,18 +134,18 @@ fn metrics_table(runs: &[RunMetrics]) -> HtmlElement {
     hours.dedup();
     let hour = if hours.len() == 1 { hours[0] } else { "device-hour" };
     let header = ["metric"].into_iter().chain(runs.iter().map(|run| run.name.as_str()));
-    let known = |pointer: &str| runs.iter().any(|run| run.metric(pointer).is_some());
-    let rows =
-        METRIC_ROWS.iter().filter(|(_, pointer, _)| known(pointer)).map(|(name, pointer, (form, write))| {
-            let cell = |(at, run): (usize, &RunMetrics)| {
-                let value = run.metric(pointer);
-                let cell = element("td").set("class", "number").text(write(value));
-                let cell = cell.set("data-figure", format!("/runs/{at}{pointer}")).set("data-form", form);
-                cell.set("data-value", value.map_or_else(|| "null".to_owned(), |value| value.to_string()))
-            };
-            let name = element("th").set("scope", "row").text(name.replace("{hour}", hour));
-            element("tr").with(name).with_all(runs.iter().enumerate().map(cell))
-        });
+    let known = |row: &&MetricRow| runs.iter().any(|run| (row.read)(run).is_some());
+    let rows = METRIC_ROWS.iter().filter(known).map(|row| {
+        let (form, write) = row.format;
+        let cell = |(at, run): (usize, &RunMetrics)| {
+            let value = (row.read)(run);
+            let cell = element("td").set("class", "number").text(write(value));
+            let cell = cell.set("data-figure", format!("/runs/{at}{}", row.pointer)).set("data-form", form);
+            cell.set("data-value", value.map_or_else(|| "null".to_owned(), |value| value.to_string()))
+        };
+        let name = element("th").set("scope", "row").text(row.name.replace("{hour}", hour));
+        element("tr").with(name).with_all(runs.iter().enumerate().map(cell))
+    });
     table(header, rows.collect())
 }
 
@@ -202,12 +154,14 @@ const TASKS_MAX: usize = 200;
 
 /// Success by task, for the tasks of all runs; those with the most attempts first.
 fn by_task(runs: &[RunMetrics]) -> HtmlElement {
-    let mut tasks = plots::lines_by(runs, "by_task", &["suite", "task_id"]);
-    let attempts = |lines: &[Option<&Value>]| -> u64 {
-        lines.iter().flatten().filter_map(|line| line["scored"].as_u64()).sum()
-    };
+    let key = |line: &TaskLine| vec![line.suite.clone(), line.task_id.clone()];
+    let mut tasks = plots::rates_by(runs, |run| {
+        run.learning.metrics.by_task.iter().map(|line| (key(line), &line.rates)).collect()
+    });
+    let attempts =
+        |lines: &[Option<&TrajectoryRates>]| -> u64 { lines.iter().flatten().map(|line| line.scored).sum() };
     tasks.sort_by_key(|(_, lines)| std::cmp::Reverse(attempts(lines)));
-    let unknown: u64 = runs.iter().filter_map(|run| run.learning["tasks_left_out"].as_u64()).sum();
+    let unknown: u64 = runs.iter().map(|run| run.learning.metrics.tasks_left_out).sum();
     let listed = tasks.len().min(TASKS_MAX);
     let left = tasks.len().saturating_sub(TASKS_MAX) as u64 + unknown;
     let names = runs.iter().flat_map(|run| {
@@ -218,8 +172,11 @@ fn by_task(runs: &[RunMetrics]) -> HtmlElement {
     let header = ["suite".to_owned(), "task".to_owned()].into_iter().chain(names);
     let rows = tasks.iter().take(listed).map(|(key, lines)| {
         let cells = lines.iter().flat_map(|line| {
-            let of = |name: &str| line.and_then(|line| line[name].as_f64());
-            [percent(of("success_rate")), count(of("scored")), count(of("failed"))]
+            [
+                percent(line.and_then(|line| line.success_rate)),
+                count(line.map(|line| line.scored as f64)),
+                count(line.map(|line| line.failed as f64)),
+            ]
         });
         let cells = cells.map(|cell| element("td").set("class", "number").text(cell));
         let names = key.iter().map(|name| element("td").text(name));
@@ -238,9 +195,8 @@ fn by_task(runs: &[RunMetrics]) -> HtmlElement {
 
 /// The job, if the directory has it.
 fn resolved(run: &RunMetrics) -> Option<HtmlElement> {
-    let job = run.job["job"].as_str()?;
-    let size: f64 =
-        run.job["tables"].as_array().into_iter().flatten().filter_map(|table| table["bytes"].as_f64()).sum();
+    let job = run.job.job.as_ref()?;
+    let size: f64 = run.job.tables.iter().flatten().map(|table| table.bytes as f64).sum();
     let fold =
         element("details").with(element("summary").text("job.toml, resolved")).with(element("pre").text(job));
     let note = format!("Its tables take {}.", bytes(Some(size)));

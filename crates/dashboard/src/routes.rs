@@ -18,14 +18,16 @@ use futures::{StreamExt as _, stream};
 use http::header::{self, HeaderValue};
 use http::request::Parts;
 use http::{HeaderMap, Method, StatusCode, Uri};
+use serde::Serialize;
 use serde::de::DeserializeOwned;
-use serde_json::{Value, json};
+use serde_json::json;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tower::Layer as _;
 
 use crate::access::SIGN_IN_PATH;
+use crate::answers::Refusal;
 use crate::api;
 use crate::api_error::DashboardApiError;
 use crate::follow::DashboardState;
@@ -124,11 +126,13 @@ impl DashboardRoutes {
         })
     }
 
-    async fn read_json(
+    /// The same as JSON, which is written on that thread: an answer may have thousands of rows.
+    async fn read_json<T: Serialize>(
         &self,
-        read: impl FnOnce(&DashboardState) -> Result<Value, DashboardApiError> + Send + 'static,
+        read: impl FnOnce(&DashboardState) -> Result<T, DashboardApiError> + Send + 'static,
     ) -> ApiResponse {
-        Ok(json_response(&self.read(read).await?))
+        let body = self.read(move |state| json_body(&read(state)?)).await?;
+        Ok(respond(StatusCode::OK, JSON, body))
     }
 
     /// Makes an answer of the coordinator of a running job, a few at a time: a step may be as large
@@ -272,11 +276,11 @@ async fn picture(
 }
 
 async fn sessions(State(routes): Routes) -> ApiResponse {
-    Ok(json_response(&routes.ask(live::sessions(&routes.state)).await?))
+    json_response(&routes.ask(live::sessions(&routes.state)).await?)
 }
 
 async fn session(State(routes): Routes, Captured(id): Captured<String>) -> ApiResponse {
-    Ok(json_response(&routes.ask(live::session(&routes.state, &id)).await?))
+    json_response(&routes.ask(live::session(&routes.state, &id)).await?)
 }
 
 /// The picture at this URL changes with each step, so it is not cached.
@@ -323,7 +327,7 @@ async fn stop(State(routes): Routes) -> Response {
 
 async fn end(routes: &DashboardRoutes, mode: EndMode) -> Response {
     match live::end(&routes.state, mode).await {
-        Ok(()) => json_response(&json!({ "draining": true })),
+        Ok(()) => respond(StatusCode::OK, JSON, json!({ "draining": true }).to_string()),
         Err(why) => refusal(StatusCode::CONFLICT, &why),
     }
 }
@@ -396,10 +400,15 @@ fn stopping() -> DashboardApiError {
     DashboardApiError::Timeout("the dashboard is stopping".to_owned())
 }
 
-fn json_response(answer: &Value) -> Response {
-    respond(StatusCode::OK, JSON, answer.to_string())
+fn json_response(answer: &impl Serialize) -> ApiResponse {
+    Ok(respond(StatusCode::OK, JSON, json_body(answer)?))
+}
+
+fn json_body(answer: &impl Serialize) -> Result<Bytes, DashboardApiError> {
+    let text = serde_json::to_vec(answer);
+    text.map(Bytes::from).map_err(|error| DashboardApiError::Unreadable(error.to_string()))
 }
 
 fn refusal(status: StatusCode, what: &str) -> Response {
-    respond(status, JSON, json!({ "error": what }).to_string())
+    respond(status, JSON, json!(Refusal { error: what.to_owned() }).to_string())
 }

@@ -86,8 +86,8 @@ mod tests {
     use tokio::net::TcpStream;
 
     use super::*;
+    use crate::answers::DeviceKind;
     use crate::config::DashboardFile;
-    use crate::metrics::DeviceKind;
 
     const TOKEN: &str = "a-token-of-twenty-six-letters";
     /// The smallest limit that the settings allow.

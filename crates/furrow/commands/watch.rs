@@ -48,7 +48,7 @@ pub fn run(args: &WatchArgs) -> Result<(), CommandFailure> {
         }
         let snapshot = furrow_dashboard::read_snapshot(&source).await?;
         if args.json {
-            output::json(&snapshot.to_json())?;
+            output::json(&snapshot)?;
         } else {
             snapshot.lines(COLUMNS).iter().for_each(output::line);
         }

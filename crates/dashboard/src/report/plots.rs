@@ -1,12 +1,13 @@
 //! The plots of a report, and the metrics that each is made of.
 
-use serde_json::Value;
-
 use super::charts::{self, ChartLine, ChartScales, RenderedChart, TimeBreakdown, WIDTH};
 use super::markup::{HtmlElement, element};
 use super::run_metrics::RunMetrics;
+use crate::answers::{
+    DeviceKind, LearningMetrics, MinuteSpan, OverviewMetrics, TaskLine, TimeShare, TrajectoryRates,
+    VersionLine,
+};
 use crate::format::{count, device_hour, device_name, number, percent, seconds};
-use crate::metrics::DeviceKind;
 
 #[derive(Debug, Clone)]
 pub(super) struct ReportPlot {
@@ -73,12 +74,12 @@ pub(super) fn plots(runs: &[RunMetrics]) -> Vec<ReportPlot> {
         lengths(runs),
         failures(runs),
         staleness(runs),
-        drift(runs, "drift-success", "Success rate by policy version", "success_rate", percent, Some(1.0)),
+        success_drift(runs),
         drift(
             runs,
             "drift-entropy",
             "Entropy by policy version, nats a sampled token",
-            "entropy_mean",
+            |line| line.entropy_mean,
             number,
             None,
         ),
@@ -86,7 +87,7 @@ pub(super) fn plots(runs: &[RunMetrics]) -> Vec<ReportPlot> {
             runs,
             "drift-logprob",
             "Log-prob of a sampled token by policy version",
-            "logprob_mean",
+            |line| line.logprob_mean,
             number,
             Some(0.0),
         ),
@@ -94,7 +95,7 @@ pub(super) fn plots(runs: &[RunMetrics]) -> Vec<ReportPlot> {
             runs,
             "drift-length",
             "Tokens a response by policy version",
-            "response_tokens_per_step",
+            |line| line.rates.response_tokens_per_step,
             number,
             None,
         ),
@@ -117,20 +118,20 @@ fn plot(
 /// clock; from each run's start.
 fn throughput(runs: &[RunMetrics]) -> ReportPlot {
     let device = runs[0].device();
-    let knows = |run: &RunMetrics| run.metric("/overview/throughput/trajectories_per_device_hour").is_some();
+    let knows = |run: &RunMetrics| run.overview.metrics.throughput.trajectories_per_device_hour.is_some();
     let by_device = device != DeviceKind::None && runs.iter().all(|run| run.device() == device && knows(run));
-    let (pointer, of, figure) = if by_device {
-        ("/hours_over_time", device_hour(device), "trajectories_per_device_hour")
+    let (of, lines): (_, Vec<ChartLine>) = if by_device {
+        (device_hour(device), runs.iter().map(device_rate_over_time).collect())
     } else {
-        ("/over_time/points", "hour", "trajectories_per_hour")
+        let line = |run| over_minutes(run, |span| Some(span.trajectories_per_hour));
+        ("hour", runs.iter().map(line).collect())
     };
-    let lines: Vec<ChartLine> = runs.iter().map(|run| over_time(run, pointer, figure)).collect();
-    let ceiling =
-        |name: String, level_pointer: &str| runs[0].metric(level_pointer).map(|level| (name, level));
+    let bounds = &runs[0].overview.metrics.throughput;
+    let ceiling = |name: String, level: Option<f64>| level.map(|level| (name, level));
     let levels = match runs {
         [_] if by_device => [
-            ceiling(format!("{}-bound", device_name(device)), "/overview/throughput/ceiling_device_bound"),
-            ceiling("session-bound".to_owned(), "/overview/throughput/ceiling_session_bound"),
+            ceiling(format!("{}-bound", device_name(device)), bounds.ceiling_device_bound),
+            ceiling("session-bound".to_owned(), bounds.ceiling_session_bound),
         ]
         .into_iter()
         .flatten()
@@ -154,8 +155,7 @@ fn throughput(runs: &[RunMetrics]) -> ReportPlot {
 }
 
 fn success_over_time(runs: &[RunMetrics]) -> ReportPlot {
-    let lines: Vec<ChartLine> =
-        runs.iter().map(|run| over_time(run, "/over_time/points", "success_rate")).collect();
+    let lines: Vec<ChartLine> = runs.iter().map(|run| over_minutes(run, |span| span.success_rate)).collect();
     let scales = ChartScales { x: seconds, y: percent, top: Some(1.0), levels: Vec::new() };
     let title = "Success rate over time";
     plot(
@@ -167,13 +167,20 @@ fn success_over_time(runs: &[RunMetrics]) -> ReportPlot {
     )
 }
 
-/// The metric over seconds since the run's first point.
-fn over_time(run: &RunMetrics, pointer: &str, figure: &str) -> ChartLine {
-    let points =
-        run.overview.pointer(pointer).and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
-    let began = points.first().and_then(|point| point["at"].as_f64()).unwrap_or_default();
-    let point = |point: &Value| Some((point["at"].as_f64()? - began, point[figure].as_f64()));
-    let points = points.iter().filter_map(point).collect();
+fn over_minutes(run: &RunMetrics, metric: fn(&MinuteSpan) -> Option<f64>) -> ChartLine {
+    let spans = run.overview.metrics.over_time.points.iter();
+    from_the_first(run, spans.map(|span| (span.at as f64, metric(span))).collect())
+}
+
+fn device_rate_over_time(run: &RunMetrics) -> ChartLine {
+    let spans = run.overview.metrics.hours_over_time.iter();
+    from_the_first(run, spans.map(|span| (span.at, span.trajectories_per_device_hour)).collect())
+}
+
+/// A line over seconds since the run's first point.
+fn from_the_first(run: &RunMetrics, mut points: Vec<(f64, Option<f64>)>) -> ChartLine {
+    let began = points.first().map_or(0.0, |(at, _)| *at);
+    points.iter_mut().for_each(|(at, _)| *at -= began);
     ChartLine { name: run.name.clone(), points, intervals: Vec::new() }
 }
 
@@ -186,7 +193,7 @@ fn device_time(runs: &[RunMetrics]) -> ReportPlot {
     plot(
         "device-time",
         &title,
-        breakdowns(runs, &title, "device_parts"),
+        breakdowns(runs, &title, |metrics| metrics.device_parts.as_deref().unwrap_or_default()),
         "Each microsecond is in one part; no_work, no_room and host are idle time.",
         missing,
     )
@@ -197,7 +204,7 @@ fn session_time(runs: &[RunMetrics]) -> ReportPlot {
     plot(
         "session-time",
         title,
-        breakdowns(runs, title, "session_parts"),
+        breakdowns(runs, title, |metrics| &metrics.session_parts),
         "From the queue to the score, over all trajectories.",
         "No time was recorded.",
     )
@@ -208,30 +215,35 @@ fn slot_time(runs: &[RunMetrics]) -> ReportPlot {
     plot(
         "slot-time",
         title,
-        breakdowns(runs, title, "slot_parts"),
+        breakdowns(runs, title, |metrics| metrics.slot_parts.as_deref().unwrap_or_default()),
         "",
         "The hours of slots are unknown: there is no metrics.jsonl beside the data.",
     )
 }
 
 /// Parts of a total, run by run.
-fn breakdowns(runs: &[RunMetrics], label: &str, parts: &str) -> Option<RenderedChart> {
-    let part = |part: &Value| {
-        Some((part["cause"].as_str()?.to_owned(), part["micros"].as_f64()?, part["share"].as_f64()?))
-    };
-    let whole = |run: &RunMetrics| {
-        let listed = run.overview[parts].as_array().into_iter().flatten();
-        TimeBreakdown { name: run.name.clone(), parts: listed.filter_map(part).collect() }
+fn breakdowns(
+    runs: &[RunMetrics],
+    label: &str,
+    parts: fn(&OverviewMetrics) -> &[TimeShare],
+) -> Option<RenderedChart> {
+    let part = |part: &TimeShare| (part.cause.clone(), part.micros as f64, part.share);
+    let whole = |run: &RunMetrics| TimeBreakdown {
+        name: run.name.clone(),
+        parts: parts(&run.overview.metrics).iter().map(part).collect(),
     };
     charts::breakdowns(label, &runs.iter().map(whole).collect::<Vec<_>>())
 }
 
 fn success_by_suite(runs: &[RunMetrics]) -> ReportPlot {
     let title = "Success rate by suite";
+    let suites = rates_by(runs, |run| {
+        run.learning.metrics.by_suite.iter().map(|line| (vec![line.suite.clone()], &line.rates)).collect()
+    });
     plot(
         "success-by-suite",
         title,
-        success_by(runs, title, "by_suite", &["suite"]),
+        success_by(runs, title, suites),
         "Without evaluations.",
         "No trajectory has a verdict.",
     )
@@ -239,19 +251,17 @@ fn success_by_suite(runs: &[RunMetrics]) -> ReportPlot {
 
 fn success_by_task(runs: &[RunMetrics]) -> ReportPlot {
     let title = "Success rate by task";
+    let key = |line: &TaskLine| vec![line.task_id.clone(), line.suite.clone()];
+    let tasks = rates_by(runs, |run| {
+        run.learning.metrics.by_task.iter().map(|line| (key(line), &line.rates)).collect()
+    });
     let note = format!("At most the {TASK_BARS_MAX} tasks with the most attempts; the table below has more.");
-    plot(
-        "success-by-task",
-        title,
-        success_by(runs, title, "by_task", &["task_id", "suite"]),
-        &note,
-        "No trajectory has a verdict.",
-    )
+    plot("success-by-task", title, success_by(runs, title, tasks), &note, "No trajectory has a verdict.")
 }
 
-fn success_by(runs: &[RunMetrics], label: &str, lines: &str, key: &[&str]) -> Option<RenderedChart> {
-    let rows = lines_by(runs, lines, key).into_iter().take(TASK_BARS_MAX).map(|(key, lines)| {
-        let rates = lines.iter().map(|line| line.and_then(|line| line["success_rate"].as_f64()));
+fn success_by(runs: &[RunMetrics], label: &str, keyed: Vec<KeyedRates<'_>>) -> Option<RenderedChart> {
+    let rows = keyed.into_iter().take(TASK_BARS_MAX).map(|(key, lines)| {
+        let rates = lines.iter().map(|line| line.and_then(|line| line.success_rate));
         (key.join(" · "), rates.collect::<Vec<_>>())
     });
     let rows: Vec<_> = rows.collect();
@@ -259,24 +269,24 @@ fn success_by(runs: &[RunMetrics], label: &str, lines: &str, key: &[&str]) -> Op
     if is_judged { charts::bars(label, &names(runs), &rows, percent, Some(1.0)) } else { None }
 }
 
-/// Lines of Learning by key, each with the values of every run: in the order of the first run that
+/// A key, such as suite and task, and the rates of each run under it.
+pub(super) type KeyedRates<'r> = (Vec<String>, Vec<Option<&'r TrajectoryRates>>);
+
+/// Lines of Learning by key, each with the rates of every run: in the order of the first run that
 /// has it.
-pub(super) fn lines_by<'r>(
+pub(super) fn rates_by<'r>(
     runs: &'r [RunMetrics],
-    lines: &str,
-    key: &[&str],
-) -> Vec<(Vec<String>, Vec<Option<&'r Value>>)> {
-    let mut found: Vec<(Vec<String>, Vec<Option<&Value>>)> = Vec::new();
+    lines: impl Fn(&'r RunMetrics) -> Vec<(Vec<String>, &'r TrajectoryRates)>,
+) -> Vec<KeyedRates<'r>> {
+    let mut found: Vec<KeyedRates<'r>> = Vec::new();
     let mut positions = std::collections::HashMap::new();
     for (index, run) in runs.iter().enumerate() {
-        for line in run.learning[lines].as_array().into_iter().flatten() {
-            let named = |name: &&str| line[*name].as_str().unwrap_or_default().to_owned();
-            let key: Vec<String> = key.iter().map(named).collect();
+        for (key, rates) in lines(run) {
             let at = *positions.entry(key.clone()).or_insert(found.len());
             if at == found.len() {
                 found.push((key, vec![None; runs.len()]));
             }
-            found[at].1[index] = Some(line);
+            found[at].1[index] = Some(rates);
         }
     }
     found
@@ -284,7 +294,13 @@ pub(super) fn lines_by<'r>(
 
 fn lengths(runs: &[RunMetrics]) -> ReportPlot {
     let title = "Steps of scored trajectories";
-    plot("lengths", title, histogram(runs, title, "lengths"), share_note(runs), "No trajectory was scored.")
+    plot(
+        "lengths",
+        title,
+        histogram(runs, title, |metrics| &metrics.lengths),
+        share_note(runs),
+        "No trajectory was scored.",
+    )
 }
 
 fn staleness(runs: &[RunMetrics]) -> ReportPlot {
@@ -292,7 +308,7 @@ fn staleness(runs: &[RunMetrics]) -> ReportPlot {
     plot(
         "staleness",
         title,
-        histogram(runs, title, "staleness"),
+        histogram(runs, title, |metrics| &metrics.staleness),
         share_note(runs),
         "No staleness is recorded: the policy has no versions.",
     )
@@ -302,13 +318,16 @@ fn share_note(runs: &[RunMetrics]) -> &'static str {
     if runs.len() > 1 { "Shares of each run's trajectories." } else { "Trajectories without evaluations." }
 }
 
-fn histogram(runs: &[RunMetrics], label: &str, figure: &str) -> Option<RenderedChart> {
-    let pairs = |run: &RunMetrics| {
-        let listed = run.learning[figure].as_array().into_iter().flatten();
-        listed.filter_map(|pair| Some((pair[0].as_i64()?, pair[1].as_u64()?))).collect::<Vec<_>>()
+fn histogram(
+    runs: &[RunMetrics],
+    label: &str,
+    pairs: fn(&LearningMetrics) -> &[(i32, u64)],
+) -> Option<RenderedChart> {
+    let of_run = |run: &RunMetrics| {
+        let pairs = pairs(&run.learning.metrics).iter().map(|&(value, times)| (i64::from(value), times));
+        (run.name.clone(), pairs.collect::<Vec<_>>())
     };
-    let each: Vec<_> = runs.iter().map(|run| (run.name.clone(), pairs(run))).collect();
-    charts::histogram(label, &each)
+    charts::histogram(label, &runs.iter().map(of_run).collect::<Vec<_>>())
 }
 
 /// Attempts that ended by a fault of the farm, by their end; for several runs as a share of all
@@ -317,14 +336,12 @@ fn failures(runs: &[RunMetrics]) -> ReportPlot {
     let is_one = runs.len() == 1;
     let mut rows: Vec<(String, Vec<Option<f64>>)> = Vec::new();
     for (index, run) in runs.iter().enumerate() {
-        let attempts = run.metric("/overview/counts/trajectories").unwrap_or_default();
-        let ends = run.overview["ends"].as_array().into_iter().flatten();
-        for end in ends.filter(|end| end["status"] == "failed") {
-            let name = end["end"].as_str().unwrap_or_default();
-            let times = end["trajectories"].as_f64().unwrap_or_default();
+        let attempts = run.overview.metrics.counts.trajectories as f64;
+        for end in run.overview.metrics.ends.iter().filter(|end| end.status == "failed") {
+            let times = end.trajectories as f64;
             let value = if is_one || attempts == 0.0 { times } else { times / attempts };
-            let at = rows.iter().position(|(known, _)| known == name).unwrap_or_else(|| {
-                rows.push((name.to_owned(), vec![Some(0.0); runs.len()]));
+            let at = rows.iter().position(|(known, _)| *known == end.end).unwrap_or_else(|| {
+                rows.push((end.end.clone(), vec![Some(0.0); runs.len()]));
                 rows.len() - 1
             });
             rows[at].1[index] = Some(value);
@@ -342,51 +359,57 @@ fn failures(runs: &[RunMetrics]) -> ReportPlot {
     )
 }
 
+/// The success rate by version, with its intervals.
+fn success_drift(runs: &[RunMetrics]) -> ReportPlot {
+    let line = |run: &RunMetrics| ChartLine {
+        intervals: intervals(run),
+        ..over_versions(run, |line| line.rates.success_rate)
+    };
+    let lines: Vec<ChartLine> = runs.iter().map(line).collect();
+    let note =
+        "With Wilson's 95 % intervals, as if each attempt were at a different task; without evaluations.";
+    drift_plot("drift-success", "Success rate by policy version", &lines, percent, Some(1.0), note)
+}
+
 /// A metric by version: changes from one version to the next are drift.
 fn drift(
     runs: &[RunMetrics],
     name: &'static str,
     title: &str,
-    figure: &str,
+    metric: fn(&VersionLine) -> Option<f64>,
     write: fn(Option<f64>) -> String,
     top: Option<f64>,
 ) -> ReportPlot {
-    let line = |run: &RunMetrics| {
-        let listed = run.learning["by_version"].as_array().into_iter().flatten();
-        let points = listed.filter_map(|line| Some((line["version"].as_f64()?, line[figure].as_f64())));
-        let mut points: Vec<_> = points.collect();
-        points.reverse(); // the answer lists the newest first
-        let intervals = match figure {
-            "success_rate" => intervals(run),
-            _ => Vec::new(),
-        };
-        ChartLine { name: run.name.clone(), points, intervals }
-    };
+    let lines: Vec<ChartLine> = runs.iter().map(|run| over_versions(run, metric)).collect();
+    drift_plot(name, title, &lines, write, top, "")
+}
+
+fn drift_plot(
+    name: &'static str,
+    title: &str,
+    lines: &[ChartLine],
+    write: fn(Option<f64>) -> String,
+    top: Option<f64>,
+    note: &str,
+) -> ReportPlot {
     let scales = ChartScales { x: version, y: write, top, levels: Vec::new() };
-    let lines: Vec<ChartLine> = runs.iter().map(line).collect();
-    let note = match figure {
-        "success_rate" => {
-            "With Wilson's 95 % intervals, as if each attempt were at a different task; without evaluations."
-        }
-        _ => "",
-    };
-    plot(
-        name,
-        title,
-        charts::lines(title, &lines, &scales),
-        note,
-        "Fewer than two policy versions have a value.",
-    )
+    let chart = charts::lines(title, lines, &scales);
+    plot(name, title, chart, note, "Fewer than two policy versions have a value.")
+}
+
+fn over_versions(run: &RunMetrics, metric: fn(&VersionLine) -> Option<f64>) -> ChartLine {
+    let newest_first = run.learning.metrics.by_version.iter();
+    let points = newest_first.rev().filter_map(|line| Some((f64::from(line.version?), metric(line))));
+    ChartLine { name: run.name.clone(), points: points.collect(), intervals: Vec::new() }
 }
 
 /// The intervals of the success rate, by version.
 fn intervals(run: &RunMetrics) -> Vec<(f64, f64, f64)> {
-    let listed = run.learning["by_version"].as_array().into_iter().flatten();
-    let interval = |line: &Value| {
-        let of = |end: &str| line["success_interval"][end].as_f64();
-        Some((line["version"].as_f64()?, of("low")?, of("high")?))
+    let interval = |line: &VersionLine| {
+        let interval = line.success_interval?;
+        Some((f64::from(line.version?), interval.low, interval.high))
     };
-    listed.filter_map(interval).collect()
+    run.learning.metrics.by_version.iter().filter_map(interval).collect()
 }
 
 /// A version on an axis; positions between two versions have no label.

@@ -1,23 +1,24 @@
-//! The data of one run for a report, and where each metric is in it.
+//! The data of one run for a report.
 
 use std::path::PathBuf;
 
-use serde_json::{Value, json};
+use serde::Serialize;
 use tokio_util::sync::CancellationToken;
 
+use crate::answers::{DeviceKind, JobAnswer, LearningAnswer, OverviewAnswer};
 use crate::api;
 use crate::follow::{DashboardState, DashboardSubject};
-use crate::format::device_of;
-use crate::metrics::DeviceKind;
 
-/// The data of one run for a report.
-#[derive(Debug, Clone)]
+/// The data of one run for a report. Serialized, it is the answers that the metrics are from.
+#[derive(Debug, Clone, Serialize)]
 pub struct RunMetrics {
     pub(super) name: String,
-    pub(super) overview: Value,
-    pub(super) learning: Value,
-    pub(super) job: Value,
+    pub(super) overview: OverviewAnswer,
+    pub(super) learning: LearningAnswer,
+    #[serde(skip)]
+    pub(super) job: JobAnswer,
     /// Tables beside the metrics, supplied by the caller.
+    #[serde(skip)]
     pub(super) tables: Vec<ReportTable>,
 }
 
@@ -62,19 +63,7 @@ impl RunMetrics {
         self
     }
 
-    /// The answers that everything is rendered from.
-    pub(super) fn answers(&self) -> Value {
-        json!({ "name": self.name, "overview": self.overview, "learning": self.learning })
-    }
-
     pub(super) fn device(&self) -> DeviceKind {
-        device_of(&self.overview)
-    }
-
-    /// A metric by its JSON pointer in the answers, such as `/overview/throughput/scored`.
-    pub(super) fn metric(&self, pointer: &str) -> Option<f64> {
-        let (answer, rest) = pointer.trim_start_matches('/').split_once('/')?;
-        let answer = if answer == "learning" { &self.learning } else { &self.overview };
-        answer.pointer(&format!("/{rest}"))?.as_f64()
+        self.overview.head.device
     }
 }

@@ -11,7 +11,7 @@ use http_body_util::{BodyExt as _, Empty, Limited};
 use hyper::body::Incoming;
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
-use serde_json::Value;
+use serde::de::DeserializeOwned;
 use tokio::net::TcpStream;
 use tokio::sync::watch::Receiver;
 use tokio_util::sync::CancellationToken;
@@ -19,6 +19,7 @@ use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 use url::Url;
 
 use super::snapshot::RunSnapshot;
+use crate::answers::Refusal;
 use crate::api;
 use crate::follow::{DashboardState, DashboardSubject, StateChange, follow};
 use crate::format::clean;
@@ -77,7 +78,7 @@ const ANSWER_BYTES_MAX: usize = 64 << 20;
 const EVENT_BYTES_MAX: usize = 64 << 10;
 /// Pause between two answers, and before a new try after a lost connection.
 const REST: Duration = Duration::from_secs(1);
-/// Most characters of a refusal's text.
+/// Most characters of a text that a dashboard sent, in a message.
 const REASON_CHARS_MAX: usize = 300;
 
 impl DashboardAddress {
@@ -133,23 +134,27 @@ impl DashboardAddress {
                 "it needs a token: use --token-file, or the whole URL that furrow printed".to_owned()
             }
             _ => {
-                let reply = within(DEADLINE, self.whole(answer), &silent).await.unwrap_or_default();
-                let reason = |text: &str| clean(text).chars().take(REASON_CHARS_MAX).collect();
-                reply["error"].as_str().map_or_else(|| format!("it answered {status}"), reason)
+                let reply = within(DEADLINE, self.whole::<Refusal>(answer), &silent).await;
+                reply.map_or_else(|_| format!("it answered {status}"), |reply| short(&reply.error))
             }
         };
         Err(WatchError::Refused { host: self.host.clone(), why })
     }
 
-    async fn whole(&self, answer: hyper::Response<Incoming>) -> Result<Value, WatchError> {
+    async fn whole<T: DeserializeOwned>(&self, answer: hyper::Response<Incoming>) -> Result<T, WatchError> {
         let silent = |why: String| WatchError::Silent { host: self.host.clone(), why };
         let body = Limited::new(answer.into_body(), ANSWER_BYTES_MAX).collect().await;
         let bytes = body.map_err(|why| silent(why.to_string()))?.to_bytes();
-        serde_json::from_slice(&bytes)
-            .map_err(|_| silent("its answer is not JSON: another program listens there".to_owned()))
+        serde_json::from_slice(&bytes).map_err(|why| match why.is_data() {
+            true => silent(format!(
+                "its answer has another form ({}): another version of furrow or another program listens there",
+                short(&why.to_string())
+            )),
+            false => silent("its answer is not JSON: another program listens there".to_owned()),
+        })
     }
 
-    async fn get(&self, path: &str) -> Result<Value, WatchError> {
+    async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, WatchError> {
         let silent = |why: String| WatchError::Silent { host: self.host.clone(), why };
         let answer = self.ask(path).await?;
         within(DEADLINE, self.whole(answer), &silent).await
@@ -160,11 +165,16 @@ impl DashboardAddress {
         let job = self.get("/api/job").await?;
         // A coordinator that is late for this question does not end the run.
         let sessions = match self.get("/api/sessions").await {
-            Err(WatchError::Refused { .. }) => Value::Null,
-            sessions => sessions?,
+            Err(WatchError::Refused { .. }) => None,
+            sessions => Some(sessions?),
         };
         Ok(RunSnapshot::new(overview, sessions, job))
     }
+}
+
+/// Untrusted text as a part of a message.
+fn short(text: &str) -> String {
+    clean(text).chars().take(REASON_CHARS_MAX).collect()
 }
 
 async fn within<T>(
@@ -193,7 +203,7 @@ pub(super) async fn once(source: &WatchSource) -> Result<RunSnapshot, WatchError
 }
 
 async fn snapshot_of(state: &Arc<DashboardState>) -> RunSnapshot {
-    let sessions = live::sessions(state).await.unwrap_or_default();
+    let sessions = live::sessions(state).await.ok();
     RunSnapshot::new(api::overview(state), sessions, api::job(state))
 }
 

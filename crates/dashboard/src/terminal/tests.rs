@@ -141,7 +141,7 @@ async fn a_run_directory_is_read_without_a_server() {
     commit(dir.path(), 0);
     let source = WatchSource::Run(subject(dir.path()));
     let once = read_snapshot(&source).await.unwrap();
-    assert_eq!(once.to_json()["overview"]["counts"]["trajectories"], 1);
+    assert_eq!(once.overview.metrics.counts.trajectories, 1);
     assert!(once.lines(90)[0].contains("night   not running   1 trajectories"), "{:?}", once.lines(90));
     let mut watching = WatchedScreen::start(source);
     watching.until("1 trajectories").await;
@@ -206,7 +206,7 @@ async fn a_refusal_or_missing_dashboard_is_reported() {
     let refused = read_snapshot(&served.source("another-token-of-letters")).await.unwrap_err().to_string();
     assert!(refused.contains("--token-file"), "{refused}");
     let same = read_snapshot(&served.source(TOKEN)).await.unwrap();
-    assert_eq!(same.to_json()["overview"]["head"]["name"], "night");
+    assert_eq!(same.overview.head.name, "night");
     let address = served.address;
     served.close().await;
     let absent = WatchSource::Dashboard(DashboardAddress::new(&format!("http://{address}/"), None).unwrap());

@@ -6,14 +6,17 @@ use ratatui::layout::{Constraint, Layout, Margin};
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Paragraph, Tabs};
-use serde_json::Value;
 
 use super::keys::UserCommand;
 use super::snapshot::RunSnapshot;
 use super::source::WatchError;
+use crate::answers::{
+    EndCount, LiveProgress, OverviewAnswer, OverviewMetrics, PageHead, RunningSession, TimeShare, TokenRates,
+    TrajectoryRates,
+};
 use crate::format::{
-    NONE, bytes, clean, count, device_hour, device_name, device_of, dollars, duration, number, percent,
-    seconds, spaced_name,
+    NONE, bytes, clean, count, device_hour, device_name, dollars, duration, number, percent, seconds,
+    spaced_name,
 };
 
 /// The screen's state: the last snapshot, and the user's choices.
@@ -132,44 +135,39 @@ fn all_pages(snapshot: &RunSnapshot, width: u16) -> Vec<Line<'static>> {
 
 /// The name of the run, and its state.
 fn head(snapshot: &RunSnapshot) -> Line<'static> {
-    let name = strong(text(&snapshot.overview["head"]["name"]));
-    let live = &snapshot.overview["live"];
-    let state = if live.is_null() {
-        "not running".to_owned()
-    } else if live["run_over"] == true {
-        "the run is over".to_owned()
-    } else if live["admission"] == "open" {
-        "running".to_owned()
-    } else {
-        format!("no new trajectories: {}", spaced_name(&text(&live["admission"])))
+    let head = &snapshot.overview.head;
+    let state = match &snapshot.overview.live {
+        None => "not running".to_owned(),
+        Some(live) if live.run_over => "the run is over".to_owned(),
+        Some(live) if live.admission == "open" => "running".to_owned(),
+        Some(live) => format!("no new trajectories: {}", spaced_name(&clean(&live.admission))),
     };
-    let trajectories = count(snapshot.overview["head"]["trajectories"].as_f64());
+    let trajectories = whole(head.trajectories);
     Line::from(vec![
         Span::raw(" "),
-        name,
+        strong(clean(&head.name)),
         Span::raw(format!("   {state}   {trajectories} trajectories committed")),
     ])
 }
 
 /// The message if the run cannot be read completely.
 fn unread(snapshot: &RunSnapshot) -> Option<String> {
-    snapshot.overview["head"]["trouble"].as_str().map(|why| format!("cannot read: {}", clean(why)))
+    snapshot.overview.head.trouble.as_ref().map(|why| format!("cannot read: {}", clean(why)))
 }
 
 /// Messages about missing data: damaged files, and files that were not read yet. The pages show the
 /// same in their header.
-fn missing(head: &Value) -> Vec<Line<'static>> {
-    let mut messages: Vec<String> = head["problems"].as_array().into_iter().flatten().map(text).collect();
-    let of = |name: &str| head[name].as_f64().filter(|count| *count > 0.0);
-    if let Some(files) = of("step_files_left") {
+fn missing(head: &PageHead) -> Vec<Line<'static>> {
+    let mut messages: Vec<String> = head.problems.iter().map(|problem| clean(problem)).collect();
+    if head.step_files_left > 0 {
         messages.push(format!(
             "Metrics over steps are incomplete: {} files are still being read.",
-            count(Some(files))
+            whole(head.step_files_left)
         ));
     }
-    if let Some(left) = of("left_out") {
+    if head.left_out > 0 {
         messages
-            .push(format!("{} trajectories exceed the table; the metrics count them.", count(Some(left))));
+            .push(format!("{} trajectories exceed the table; the metrics count them.", whole(head.left_out)));
     }
     let mut lines: Vec<_> =
         messages.iter().map(|text| Line::styled(plain(text), Style::new().fg(Color::Red))).collect();
@@ -180,43 +178,43 @@ fn missing(head: &Value) -> Vec<Line<'static>> {
 }
 
 fn overview(snapshot: &RunSnapshot, width: usize) -> Vec<Line<'static>> {
-    let all = &snapshot.overview;
-    let live = &all["live"];
-    let mut lines = missing(&all["head"]);
-    if !live.is_null() {
+    let answer = &snapshot.overview;
+    let metrics = &answer.metrics;
+    let mut lines = missing(&answer.head);
+    if let Some(live) = &answer.live {
         lines.extend(progress(live, width));
         lines.push(Line::default());
     }
-    lines.extend(match all["throughput"]["trajectories_per_device_hour"].as_f64() {
-        Some(rate) => device_rates(all, rate, width),
-        None => slot_rates(all),
+    lines.extend(match metrics.throughput.trajectories_per_device_hour {
+        Some(rate) => device_rates(answer, rate, width),
+        None => slot_rates(metrics),
     });
-    lines.extend(results(all));
-    lines.extend(policy_versions(all));
-    if let Some(cost) = all["cost_usd_per_trajectory"].as_f64() {
+    lines.extend(results(metrics));
+    lines.extend(policy_versions(answer));
+    if let Some(cost) = metrics.cost_usd_per_trajectory {
         lines.push(figure(
             "Cost of a trajectory",
             &dollars(Some(cost)),
-            &format!("{} in all", dollars(all["cost_usd"].as_f64())),
+            &format!("{} in all", dollars(metrics.cost_usd)),
         ));
     }
     lines.push(Line::default());
-    lines.extend(token_rates(&all["tokens"]));
+    lines.extend(token_rates(&metrics.tokens));
     lines
 }
 
 /// Trajectories per hour of a device, beside what its time and the sessions' time allow at most.
-fn device_rates(all: &Value, rate: f64, width: usize) -> Vec<Line<'static>> {
-    let throughput = &all["throughput"];
-    let device = device_of(all);
+fn device_rates(answer: &OverviewAnswer, rate: f64, width: usize) -> Vec<Line<'static>> {
+    let throughput = &answer.metrics.throughput;
+    let device = answer.head.device;
     let hour = device_hour(device);
-    let hours = number(all["device_hours"].as_f64());
-    let note = format!("{} scored in {hours} {hour}s", count(throughput["scored"].as_f64()));
+    let hours = number(answer.metrics.device_hours);
+    let note = format!("{} scored in {hours} {hour}s", whole(throughput.scored));
     let mut lines = vec![figure(&format!("Trajectories per {hour}"), &number(Some(rate)), &note)];
     let ceilings = [
         ("measured".to_owned(), Some(rate)),
-        (format!("{}-bound", device_name(device)), throughput["ceiling_device_bound"].as_f64()),
-        ("session-bound".to_owned(), throughput["ceiling_session_bound"].as_f64()),
+        (format!("{}-bound", device_name(device)), throughput.ceiling_device_bound),
+        ("session-bound".to_owned(), throughput.ceiling_session_bound),
     ];
     let most = ceilings.iter().filter_map(|(_, value)| *value).fold(0.0, f64::max);
     for (name, value) in ceilings {
@@ -226,12 +224,11 @@ fn device_rates(all: &Value, rate: f64, width: usize) -> Vec<Line<'static>> {
 }
 
 /// Trajectories per hour of a run whose policy uses no device.
-fn slot_rates(all: &Value) -> Vec<Line<'static>> {
-    let throughput = &all["throughput"];
-    let rate = number(throughput["trajectories_per_hour"].as_f64());
-    let scored = count(all["counts"]["scored"].as_f64());
-    let note = format!("{scored} scored in {}", seconds(all["wall_seconds"].as_f64()));
-    let slots = number(throughput["trajectories_per_slot_hour"].as_f64());
+fn slot_rates(metrics: &OverviewMetrics) -> Vec<Line<'static>> {
+    let throughput = &metrics.throughput;
+    let rate = number(throughput.trajectories_per_hour);
+    let note = format!("{} scored in {}", whole(metrics.counts.scored), seconds(metrics.wall_seconds));
+    let slots = number(throughput.trajectories_per_slot_hour);
     vec![
         figure("Trajectories per hour", &rate, &note),
         figure("… per slot-hour", &slots, "per hour of a slot, busy or empty"),
@@ -239,54 +236,44 @@ fn slot_rates(all: &Value) -> Vec<Line<'static>> {
 }
 
 /// What the trajectories earned, how fast they step, and how many the farm failed.
-fn results(all: &Value) -> Vec<Line<'static>> {
-    let decided = |counts: &Value| {
-        format!("{} of {} decided", count(counts["successes"].as_f64()), count(counts["judged"].as_f64()))
-    };
-    let training = &all["training"];
-    let mut lines =
-        vec![figure("Success rate", &percent(training["success_rate"].as_f64()), &decided(training))];
-    let evaluated = &all["evaluated"];
-    if evaluated["trajectories"].as_u64() > Some(0) {
-        lines.push(figure(
-            "Success in evaluations",
-            &percent(evaluated["success_rate"].as_f64()),
-            &decided(evaluated),
-        ));
+fn results(metrics: &OverviewMetrics) -> Vec<Line<'static>> {
+    let decided =
+        |rates: &TrajectoryRates| format!("{} of {} decided", whole(rates.successes), whole(rates.judged));
+    let training = &metrics.training;
+    let mut lines = vec![figure("Success rate", &percent(training.success_rate), &decided(training))];
+    let evaluated = &metrics.evaluated;
+    if evaluated.trajectories > 0 {
+        lines.push(figure("Success in evaluations", &percent(evaluated.success_rate), &decided(evaluated)));
     }
     lines.push(figure(
         "Mean reward",
-        &number(training["reward_mean"].as_f64()),
-        &format!("of {} scored", count(training["scored"].as_f64())),
+        &number(training.reward_mean),
+        &format!("of {} scored", whole(training.scored)),
     ));
-    let counts = &all["counts"];
-    let speed = number(all["throughput"]["steps_per_second"].as_f64());
-    let steps = format!("{} steps a trajectory", number(counts["steps_mean"].as_f64()));
+    let counts = &metrics.counts;
+    let speed = number(metrics.throughput.steps_per_second);
+    let steps = format!("{} steps a trajectory", number(counts.steps_mean));
     lines.push(figure("Steps per second", &speed, &steps));
-    let failed = format!(
-        "{} of {} attempts",
-        count(counts["failed"].as_f64()),
-        count(counts["trajectories"].as_f64())
-    );
-    lines.push(figure("Failed by the farm", &percent(counts["failure_rate"].as_f64()), &failed));
+    let failed = format!("{} of {} attempts", whole(counts.failed), whole(counts.trajectories));
+    lines.push(figure("Failed by the farm", &percent(counts.failure_rate), &failed));
     lines
 }
 
 /// The newest version that acted, and in a running job the one in use now.
-fn policy_versions(all: &Value) -> Vec<Line<'static>> {
-    let versions = &all["versions"];
-    let behind = match versions["staleness_mean"].as_f64() {
-        Some(mean) => format!(
-            "{} behind on average, at most {}",
-            number(Some(mean)),
-            count(versions["staleness_max"].as_f64())
-        ),
+fn policy_versions(answer: &OverviewAnswer) -> Vec<Line<'static>> {
+    let versions = &answer.metrics.versions;
+    let version = |version: Option<i32>| count(version.map(f64::from));
+    let behind = match versions.staleness_mean {
+        Some(mean) => {
+            format!("{} behind on average, at most {}", number(Some(mean)), version(versions.staleness_max))
+        }
         None => "no staleness is recorded".to_owned(),
     };
-    let mut lines = vec![figure("Policy version", &count(versions["newest"].as_f64()), &behind)];
-    let live = &all["live"];
-    if let Some(newest) = live["version_newest"].as_i64() {
-        let current = live["version"].as_i64().unwrap_or_default();
+    let mut lines = vec![figure("Policy version", &version(versions.newest), &behind)];
+    let live = answer.live.as_ref();
+    if let Some(newest) = live.and_then(|live| live.version_newest) {
+        let newest = i64::from(newest);
+        let current = i64::from(live.and_then(|live| live.version).unwrap_or_default());
         lines.push(figure(
             "… in use now",
             &current.to_string(),
@@ -296,13 +283,16 @@ fn policy_versions(all: &Value) -> Vec<Line<'static>> {
     lines
 }
 
-fn token_rates(tokens: &Value) -> Vec<Line<'static>> {
+fn token_rates(tokens: &TokenRates) -> Vec<Line<'static>> {
     let mut lines = vec![figure("Tokens", "a second", "in all")];
-    for kind in ["generated", "prefilled", "reused"] {
-        let rate = number(tokens[format!("{kind}_per_second")].as_f64());
-        lines.push(figure(&format!("  {kind}"), &rate, &count(tokens[kind].as_f64())));
+    for (kind, rate, all) in [
+        ("generated", tokens.generated_per_second, tokens.generated),
+        ("prefilled", tokens.prefilled_per_second, tokens.prefilled),
+        ("reused", tokens.reused_per_second, tokens.reused),
+    ] {
+        lines.push(figure(&format!("  {kind}"), &number(rate), &whole(all)));
     }
-    if let Some(share) = tokens["reused_share"].as_f64() {
+    if let Some(share) = tokens.reused_share {
         lines.push(Line::from(quiet(&format!(
             "  {} of the context was still in the state",
             plain(&percent(Some(share)))
@@ -312,62 +302,58 @@ fn token_rates(tokens: &Value) -> Vec<Line<'static>> {
 }
 
 /// The progress of a job, and its time left.
-fn progress(live: &Value, width: usize) -> Vec<Line<'static>> {
-    let closed = live["groups_closed"].as_f64();
-    let planned = live["groups_planned"].as_f64();
-    let share =
-        closed.zip(planned).filter(|(_, planned)| *planned > 0.0).map(|(closed, planned)| closed / planned);
-    let left = match (live["run_over"] == true, live["eta_seconds"].as_f64()) {
+fn progress(live: &LiveProgress, width: usize) -> Vec<Line<'static>> {
+    let planned = live.groups_planned;
+    let share = (planned > 0).then(|| f64::from(live.groups_closed) / f64::from(planned));
+    let left = match (live.run_over, live.eta_seconds) {
         (true, _) => "over".to_owned(),
         (false, Some(left)) => format!("{} left", seconds(Some(left))),
         (false, None) => "measuring the time left".to_owned(),
     };
-    let counted = |name: &str| count(live[name].as_f64());
-    let note = format!("{} of {} groups, {left}", count(closed), count(planned));
+    let note = format!("{} of {} groups, {left}", whole(live.groups_closed), whole(planned));
     let trajectories = format!(
         "{} running, {} scored, {} failed, {} committed",
-        counted("running"),
-        counted("scored"),
-        counted("failed"),
-        counted("published")
-    );
-    let rate = &live["success_rate"];
-    let interval = format!(
-        "[{}, {}] of {} decided so far",
-        percent(rate["low"].as_f64()),
-        percent(rate["high"].as_f64()),
-        counted("judged")
+        whole(live.running),
+        whole(live.scored),
+        whole(live.failed),
+        whole(live.published)
     );
     let mut lines = vec![bar("Groups closed", share.unwrap_or(0.0), &percent(share), width)];
     lines.extend([figure("", "", &note), figure("", "", &trajectories)]);
-    if !rate.is_null() {
-        lines.push(figure("Success rate, live", &percent(rate["value"].as_f64()), &interval));
+    if let Some(rate) = live.success_rate {
+        let interval = format!(
+            "[{}, {}] of {} decided so far",
+            percent(Some(rate.low)),
+            percent(Some(rate.high)),
+            whole(live.judged)
+        );
+        lines.push(figure("Success rate, live", &percent(Some(rate.value)), &interval));
     }
     lines
 }
 
 fn time(snapshot: &RunSnapshot, width: usize) -> Vec<Line<'static>> {
-    let device = device_of(&snapshot.overview);
+    let device = device_name(snapshot.overview.head.device);
+    let metrics = &snapshot.overview.metrics;
     let mut lines = Vec::new();
-    let wholes = [
-        (format!("Where the {}'s time went", device_name(device)), "device_parts"),
-        ("Where the sessions' time went".to_owned(), "session_parts"),
-        ("Use of the slots".to_owned(), "slot_parts"),
+    let wholes: [(String, &[TimeShare]); 3] = [
+        (format!("Where the {device}'s time went"), metrics.device_parts.as_deref().unwrap_or_default()),
+        ("Where the sessions' time went".to_owned(), &metrics.session_parts),
+        ("Use of the slots".to_owned(), metrics.slot_parts.as_deref().unwrap_or_default()),
     ];
     for (title, parts) in wholes {
         lines.push(Line::from(strong(title)));
-        let listed = snapshot.overview[parts].as_array().map(Vec::as_slice).unwrap_or_default();
-        if listed.iter().all(|part| part["micros"].as_u64() == Some(0)) {
+        if parts.iter().all(|part| part.micros == 0) {
             lines.push(Line::from(quiet("  unknown")));
         }
-        for part in listed.iter().filter(|part| part["micros"].as_u64() > Some(0)) {
+        for part in parts.iter().filter(|part| part.micros > 0) {
             let note = format!(
                 "{:>7} {:>12}",
-                plain(&percent(part["share"].as_f64())),
-                plain(&duration(part["micros"].as_f64()))
+                plain(&percent(Some(part.share))),
+                plain(&duration(Some(part.micros as f64)))
             );
-            let name = format!("  {}", spaced_name(&text(&part["cause"])));
-            lines.push(bar(&name, part["share"].as_f64().unwrap_or(0.0), &note, width));
+            let name = format!("  {}", spaced_name(&clean(&part.cause)));
+            lines.push(bar(&name, part.share, &note, width));
         }
         lines.push(Line::default());
     }
@@ -375,27 +361,23 @@ fn time(snapshot: &RunSnapshot, width: usize) -> Vec<Line<'static>> {
 }
 
 fn sessions(snapshot: &RunSnapshot, width: usize) -> Vec<Line<'static>> {
-    let live = &snapshot.overview["live"];
-    if live.is_null() {
+    let Some(live) = &snapshot.overview.live else {
         return vec![Line::raw("Not running: no coordinator answers.")];
-    }
-    let listed = snapshot.sessions["sessions"].as_array().map(Vec::as_slice).unwrap_or_default();
-    let acting = listed.iter().filter(|session| session["steps"].as_u64() > Some(0)).count();
-    let counted = |name: &str| live[name].as_u64().unwrap_or_default();
-    let ended = counted("scored") + counted("failed");
+    };
+    let listed = snapshot.sessions.as_ref().map(|answer| answer.sessions.as_slice()).unwrap_or_default();
+    let acting = listed.iter().filter(|session| session.steps > 0).count();
+    let ended = u64::from(live.scored) + u64::from(live.failed);
     let mut lines = vec![
         figure("begin", &(listed.len() - acting).to_string(), "leased, without a durable step"),
         figure("act", &acting.to_string(), "with a durable step"),
+        figure("are scored", &live.scoring.to_string(), "ended, without a verdict yet"),
+        figure(
+            "wait for a shard",
+            &ended.saturating_sub(live.published.into()).to_string(),
+            "scored or failed, not committed yet",
+        ),
+        Line::default(),
     ];
-    if let Some(scoring) = live["scoring"].as_u64() {
-        lines.push(figure("are scored", &scoring.to_string(), "ended, without a verdict yet"));
-    }
-    lines.push(figure(
-        "wait for a shard",
-        &ended.saturating_sub(counted("published")).to_string(),
-        "scored or failed, not committed yet",
-    ));
-    lines.push(Line::default());
     let row = |cells: [String; 5]| {
         let [task, steps, since, env, policy] = cells;
         let wide = width.saturating_sub(52).clamp(12, 48);
@@ -409,16 +391,16 @@ fn sessions(snapshot: &RunSnapshot, width: usize) -> Vec<Line<'static>> {
     let names = ["task", "steps", "for", "environment", "policy"].map(str::to_owned);
     lines.push(Line::from(quiet(&row(names))));
     // The longest-running first: stuck ones are among them.
-    let mut listed: Vec<&Value> = listed.iter().collect();
-    listed.sort_by_key(|session| session["started_at"].as_i64());
+    let mut listed: Vec<&RunningSession> = listed.iter().collect();
+    listed.sort_by_key(|session| session.started_at);
     for session in listed {
-        let since = session["started_at"].as_i64().map(|at| (snapshot.at_micros - at).max(0) as f64);
+        let since = snapshot.at_micros.saturating_sub(session.started_at).max(0);
         let cells = [
-            text(&session["task_id"]),
-            count(session["steps"].as_f64()),
-            duration(since),
-            text(&session["env_worker"]),
-            text(&session["policy_worker"]),
+            clean(&session.task_id),
+            whole(session.steps),
+            duration(Some(since as f64)),
+            clean(&session.env_worker),
+            clean(&session.policy_worker),
         ];
         lines.push(Line::raw(row(cells.map(|cell| plain(&cell)))));
     }
@@ -431,18 +413,17 @@ fn ends(snapshot: &RunSnapshot, width: usize) -> Vec<Line<'static>> {
         [("Ends of scored trajectories", "scored", "none yet"), ("Failures by kind", "failed", "none failed")]
     {
         lines.push(Line::from(strong(title)));
-        let listed = snapshot.overview["ends"].as_array().map(Vec::as_slice).unwrap_or_default();
-        let mut listed: Vec<&Value> = listed.iter().filter(|end| end["status"] == status).collect();
-        listed.sort_by_key(|end| std::cmp::Reverse(end["trajectories"].as_u64()));
-        let whole: f64 = listed.iter().filter_map(|end| end["trajectories"].as_f64()).sum();
+        let ends = snapshot.overview.metrics.ends.iter();
+        let mut listed: Vec<&EndCount> = ends.filter(|end| end.status == status).collect();
+        listed.sort_by_key(|end| std::cmp::Reverse(end.trajectories));
+        let all: f64 = listed.iter().map(|end| end.trajectories as f64).sum();
         if listed.is_empty() {
             lines.push(Line::from(quiet(&format!("  {none}"))));
         }
         for end in listed {
-            let times = end["trajectories"].as_f64();
-            let share = times.unwrap_or(0.0) / whole;
-            let note = format!("{:>9} {:>7}", plain(&count(times)), plain(&percent(Some(share))));
-            lines.push(bar(&format!("  {}", spaced_name(&text(&end["end"]))), share, &note, width));
+            let share = end.trajectories as f64 / all;
+            let note = format!("{:>9} {:>7}", plain(&whole(end.trajectories)), plain(&percent(Some(share))));
+            lines.push(bar(&format!("  {}", spaced_name(&clean(&end.end))), share, &note, width));
         }
         lines.push(Line::default());
     }
@@ -450,7 +431,7 @@ fn ends(snapshot: &RunSnapshot, width: usize) -> Vec<Line<'static>> {
 }
 
 fn workers(snapshot: &RunSnapshot, _width: usize) -> Vec<Line<'static>> {
-    let Some(listed) = snapshot.job["workers"].as_array() else {
+    let Some(listed) = &snapshot.job.workers else {
         return vec![Line::raw("The workers are unknown: no coordinator answers.")];
     };
     if listed.is_empty() {
@@ -467,18 +448,16 @@ fn workers(snapshot: &RunSnapshot, _width: usize) -> Vec<Line<'static>> {
     let names = ["worker", "role", "sessions", "last heard", "memory", "version"].map(str::to_owned);
     let mut lines = vec![Line::from(quiet(&row(names)))];
     for worker in listed {
-        let sessions =
-            format!("{} of {}", count(worker["sessions"].as_f64()), count(worker["sessions_max"].as_f64()));
         let cells = [
-            text(&worker["worker"]),
-            spaced_name(&text(&worker["role"])),
-            sessions,
-            format!("{} ago", seconds(worker["heard_seconds"].as_f64())),
-            bytes(worker["memory_bytes"].as_f64()),
-            worker["version"].as_i64().map_or_else(|| NONE.to_owned(), |version| version.to_string()),
+            clean(&worker.worker),
+            spaced_name(&clean(&worker.role)),
+            format!("{} of {}", whole(worker.sessions), whole(worker.sessions_max)),
+            format!("{} ago", seconds(Some(worker.heard_seconds))),
+            bytes(worker.memory_bytes.map(|size| size as f64)),
+            worker.version.map_or_else(|| NONE.to_owned(), |version| version.to_string()),
         ];
         lines.push(Line::raw(row(cells.map(|cell| plain(&cell)))));
-        if let Some(why) = worker["waits"].as_str() {
+        if let Some(why) = &worker.waits {
             lines.push(Line::from(quiet(&format!("  gets no sessions: {}", plain(&clean(why))))));
         }
     }
@@ -513,9 +492,9 @@ fn bar(name: &str, share: f64, note: &str, width: usize) -> Line<'static> {
     ])
 }
 
-/// Text of an answer, cleaned.
-fn text(value: &Value) -> String {
-    clean(value.as_str().unwrap_or_default())
+/// A known count, with thin spaces.
+fn whole(number: impl Into<u64>) -> String {
+    count(Some(number.into() as f64))
 }
 
 /// Replaces thin spaces, which not every terminal has.
@@ -554,53 +533,137 @@ fn quiet(text: &str) -> Span<'static> {
 mod tests {
     use ratatui::Terminal;
     use ratatui::backend::TestBackend;
-    use serde_json::json;
 
     use super::*;
+    use crate::answers::{
+        DeviceKind, JobAnswer, RateWithInterval, SessionsAnswer, Throughput, VersionRange, WorkerStatus,
+    };
     use crate::format::is_control_character;
 
     /// The running GPU run of the example in docs/DASHBOARD.md.
     fn sample_snapshot() -> RunSnapshot {
-        let overview = json!({
-            "head": { "name": "night", "trajectories": 1234, "device": "gpu" },
-            "live": {
-                "groups_planned": 500, "groups_closed": 125, "running": 3, "scored": 480, "failed": 7, "published": 470, "scoring": 2,
-                "admission": "open", "run_over": false, "eta_seconds": 720.0, "version": 4, "version_newest": 5, "judged": 120,
-                "success_rate": { "value": 0.5, "low": 0.4119, "high": 0.5881 },
-            },
-            "throughput": {
-                "scored": 30, "trajectories_per_device_hour": 30.0, "ceiling_device_bound": 45.0, "ceiling_session_bound": 40.0,
-                "trajectories_per_slot_hour": 15.0, "trajectories_per_hour": 60.0, "steps_per_second": 2.5,
-            },
-            "counts": { "scored": 30, "failed": 1, "trajectories": 31, "failure_rate": 1.0 / 31.0, "steps_mean": 6.5 },
-            "training": { "success_rate": 2.0 / 3.0, "successes": 20, "judged": 30, "reward_mean": 0.7, "scored": 30 },
-            "evaluated": { "trajectories": 0 },
-            "tokens": {
-                "generated": 12_345, "prefilled": 100, "reused": 900, "generated_per_second": 120.0, "prefilled_per_second": 1.0,
-                "reused_per_second": 9.0, "reused_share": 0.9,
-            },
-            "versions": { "newest": 4, "staleness_mean": 0.5, "staleness_max": 2 },
-            "device_hours": 1.0,
-            "device_parts": [
-                { "cause": "decode", "micros": 1_800_000_000u64, "share": 0.5 }, { "cause": "vision", "micros": 0, "share": 0.0 },
-                { "cause": "no_work", "micros": 1_800_000_000u64, "share": 0.5 },
-            ],
-            "session_parts": [{ "cause": "settle", "micros": 61_000_000, "share": 1.0 }],
-            "slot_parts": null,
-            "ends": [
-                { "end": "answered", "status": "scored", "trajectories": 25 }, { "end": "max_steps", "status": "scored", "trajectories": 5 },
-                { "end": "browser_dead", "status": "failed", "trajectories": 1 },
-            ],
-            "cost_usd_per_trajectory": 0.1, "cost_usd": 3.0,
-        });
-        let session = |task: &str, steps: u32, began: i64| json!({ "task_id": task, "steps": steps, "started_at": began, "env_worker": "env-0", "policy_worker": "policy-0" });
+        let head = PageHead {
+            name: "night".into(),
+            trajectories: 1234,
+            device: DeviceKind::Gpu,
+            ..PageHead::default()
+        };
+        let overview = OverviewAnswer { metrics: sample_metrics(), head, live: Some(sample_progress()) };
+        let session = |task: &str, steps, started_at| RunningSession {
+            task_id: task.into(),
+            steps,
+            started_at,
+            env_worker: "env-0".into(),
+            policy_worker: "policy-0".into(),
+            ..RunningSession::default()
+        };
         let hostile = "\u{1b}]0;pwned\u{7}\u{202e}\n<b>";
-        let sessions = json!({ "sessions": [session("book-a-table", 4, 990_000_000), session(hostile, 0, 940_000_000)] });
-        let job = json!({ "workers": [{
-            "worker": "env-0", "role": "env", "sessions": 3, "sessions_max": 8, "heard_seconds": 0.5, "memory_bytes": 1_500_000_000u64,
-            "version": null,
-        }] });
-        RunSnapshot { overview, sessions, job, at_micros: 1_000_000_000 }
+        let listed = vec![session("book-a-table", 4, 990_000_000), session(hostile, 0, 940_000_000)];
+        let worker = WorkerStatus {
+            worker: "env-0".into(),
+            role: "env".into(),
+            sessions: 3,
+            sessions_max: 8,
+            heard_seconds: 0.5,
+            memory_bytes: Some(1_500_000_000),
+            ..WorkerStatus::default()
+        };
+        RunSnapshot {
+            overview,
+            sessions: Some(SessionsAnswer { sessions: listed, ..SessionsAnswer::default() }),
+            job: JobAnswer { workers: Some(vec![worker]), ..JobAnswer::default() },
+            at_micros: 1_000_000_000,
+        }
+    }
+
+    fn sample_progress() -> LiveProgress {
+        LiveProgress {
+            groups_planned: 500,
+            groups_closed: 125,
+            running: 3,
+            scored: 480,
+            failed: 7,
+            published: 470,
+            scoring: 2,
+            admission: "open".into(),
+            eta_seconds: Some(720.0),
+            version: Some(4),
+            version_newest: Some(5),
+            judged: 120,
+            success_rate: Some(RateWithInterval { low: 0.4119, high: 0.5881, value: 0.5 }),
+            ..LiveProgress::default()
+        }
+    }
+
+    fn sample_metrics() -> OverviewMetrics {
+        let part = |cause: &str, micros, share| TimeShare {
+            cause: cause.into(),
+            micros,
+            share,
+            ..TimeShare::default()
+        };
+        let end = |end: &str, status: &str, trajectories| EndCount {
+            end: end.into(),
+            status: status.into(),
+            trajectories,
+        };
+        OverviewMetrics {
+            throughput: Throughput {
+                scored: 30,
+                trajectories_per_device_hour: Some(30.0),
+                ceiling_device_bound: Some(45.0),
+                ceiling_session_bound: Some(40.0),
+                trajectories_per_slot_hour: Some(15.0),
+                trajectories_per_hour: Some(60.0),
+                steps_per_second: Some(2.5),
+            },
+            counts: TrajectoryRates {
+                scored: 30,
+                failed: 1,
+                trajectories: 31,
+                failure_rate: Some(1.0 / 31.0),
+                steps_mean: Some(6.5),
+                ..TrajectoryRates::default()
+            },
+            training: TrajectoryRates {
+                success_rate: Some(2.0 / 3.0),
+                successes: 20,
+                judged: 30,
+                reward_mean: Some(0.7),
+                scored: 30,
+                ..TrajectoryRates::default()
+            },
+            tokens: TokenRates {
+                generated: 12_345,
+                prefilled: 100,
+                reused: 900,
+                generated_per_second: Some(120.0),
+                prefilled_per_second: Some(1.0),
+                reused_per_second: Some(9.0),
+                reused_share: Some(0.9),
+            },
+            versions: VersionRange {
+                newest: Some(4),
+                staleness_mean: Some(0.5),
+                staleness_max: Some(2),
+                ..VersionRange::default()
+            },
+            device_hours: Some(1.0),
+            device_parts: Some(vec![
+                part("decode", 1_800_000_000, 0.5),
+                part("vision", 0, 0.0),
+                part("no_work", 1_800_000_000, 0.5),
+            ]),
+            session_parts: vec![part("settle", 61_000_000, 1.0)],
+            ends: vec![
+                end("answered", "scored", 25),
+                end("max_steps", "scored", 5),
+                end("browser_dead", "failed", 1),
+            ],
+            cost_usd_per_trajectory: Some(0.1),
+            cost_usd: Some(3.0),
+            ..OverviewMetrics::default()
+        }
     }
 
     fn text(lines: &[Line<'_>]) -> Vec<String> {
@@ -684,7 +747,7 @@ mod tests {
         // The length of a long silence depends on the job's heartbeat, which is unknown here: no
         // worker is called silent.
         let mut long_ago = sample_snapshot();
-        long_ago.job["workers"][0]["heard_seconds"] = json!(3000.0);
+        long_ago.job.workers.as_mut().unwrap()[0].heard_seconds = 3000.0;
         let lines = workers(&long_ago, 100);
         assert!(lines[1].to_string().contains("50 min 0 s ago"), "{lines:?}");
         let mut spans = lines.iter().flat_map(|line| &line.spans);
@@ -692,18 +755,23 @@ mod tests {
             spans.all(|span| span.style.fg.is_none()) && lines.iter().all(|line| line.style.fg.is_none())
         );
         let mut other = sample_snapshot();
-        other.job["workers"][0]["waits"] = json!("its file is torn\u{1b}[2J");
+        other.job.workers.as_mut().unwrap()[0].waits = Some("its file is torn\u{1b}[2J".into());
         assert_eq!(text(&workers(&other, 100))[2], "  gets no sessions: its file is torn\u{fffd}[2J");
-        other.job["workers"] = json!([]);
+        other.job.workers = Some(Vec::new());
         assert_eq!(text(&workers(&other, 100)), ["No worker is registered."]);
-        other.job["workers"] = Value::Null;
+        other.job.workers = None;
         assert_eq!(text(&workers(&other, 100)), ["The workers are unknown: no coordinator answers."]);
     }
 
     #[test]
     fn missing_data_is_named_above_the_values() {
-        assert_eq!(text(&missing(&sample_snapshot().overview["head"])), [""; 0]);
-        let head = json!({ "problems": ["steps-1.parquet\u{1b}c is damaged"], "step_files_left": 2, "left_out": 1500 });
+        assert_eq!(text(&missing(&sample_snapshot().overview.head)), [""; 0]);
+        let head = PageHead {
+            problems: vec!["steps-1.parquet\u{1b}c is damaged".into()],
+            step_files_left: 2,
+            left_out: 1500,
+            ..PageHead::default()
+        };
         assert_eq!(
             text(&missing(&head)),
             [
