@@ -100,15 +100,24 @@ quickstart() {
 }
 
 all() {
-  part "installing"
+  local log=.cache/lints.log
+  # Lints compute and installing waits for the network, so they go side by side.
+  part "installing, and lints beside it"
+  mkdir -p .cache
+  need_cargo
+  # Build scripts are linked with it.
+  command -v cc >/dev/null || install_debian g++
+  lints >"$log" 2>&1 &
+  linting=$!
+  trap 'kill "$linting" 2>/dev/null || true' EXIT
   install_for_farms
   install_for_kernels
   need_tools
+  wait "$linting" || { cat "$log" >&2; exit 1; }
+  trap - EXIT
   part "format"
   cargo fmt --all -- --check
   "$TOOLS/bin/just" --fmt --check
-  part "lints"
-  lints
   part "documentation"
   RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --features "$FEATURES" --quiet
   part "JavaScript and CSS"
