@@ -26,12 +26,9 @@ use furrow_rollout::{
 use crate::versions::{VersionRow, VersionTable};
 
 pub use memory::MemoryLedger;
-pub use refusal::LedgerRefusal;
+pub use refusal::{LedgerRefusal, RUN_ID_BYTES_MAX};
 pub use sqlite::SqliteLedger;
 pub use thread::{LEDGER_FAIL_POINTS, LedgerHandle, LedgerLimits};
-
-/// Longest id of a run.
-pub const RUN_ID_BYTES_MAX: usize = 96;
 
 /// Durable state of one run. Called from one thread.
 pub trait Ledger: Send {

@@ -18,13 +18,16 @@
 
 mod admit;
 mod batch;
+mod fault;
 mod lifecycle;
 mod phase;
 mod reply;
 mod running;
+mod session;
 mod sessions;
 mod step;
 mod tiles;
+mod weight_versions;
 mod weights;
 
 use furrow_model::backend::{Backend, BackendCapacity, DeviceLost, IncomingWeights};
@@ -42,17 +45,14 @@ use crate::sequence::TokenSegment;
 use crate::slots::{Allocator, pages_for};
 use crate::snapshots::SnapshotCache;
 
+pub use fault::EngineFault;
 use phase::EngineSession;
+pub use sessions::SessionId;
 use sessions::Sessions;
 use step::StepSender;
 pub use step::{GenerationRequest, StepOutput};
-use weights::WeightVersions;
-pub use weights::{NewWeights, OnSwap, SwapReport, SwapSettings};
-
-/// A session of one engine. Ids are never reused, so a late event for a closed session has no
-/// effect.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct SessionId(pub u64);
+use weight_versions::WeightVersions;
+pub use weight_versions::{NewWeights, OnSwap, SwapReport, SwapSettings};
 
 /// All inputs of the engine's loop.
 pub enum EngineEvent {
@@ -81,39 +81,6 @@ pub enum EngineEvent {
     Close(SessionId),
     /// Ends every session and the engine.
     Stop,
-}
-
-/// Why the engine did not complete a request.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum EngineFault {
-    /// No further session fits.
-    #[error("all {sessions_max} sessions are in use")]
-    Full { sessions_max: u32 },
-    /// The model's logits contain NaN or infinity.
-    #[error("the model's logits are not finite after {tokens} tokens; this session ends, others continue")]
-    NotFinite {
-        /// Tokens of the sequence.
-        tokens: u32,
-    },
-    /// A step is longer than a session can be.
-    #[error("a step of {tokens} tokens does not fit; at most {tokens_max} tokens do")]
-    TooLong {
-        /// Tokens, the longest reply included.
-        tokens: u32,
-        tokens_max: u32,
-    },
-    /// A reply is requested, but no token precedes it.
-    #[error("the step has no token to run before its reply")]
-    NoPrompt,
-    /// The device refused the session's tokens or tiles.
-    #[error("the device refused the step: {0}")]
-    Refused(String),
-    /// The device failed. The session can continue on another worker.
-    #[error(transparent)]
-    Device(#[from] DeviceLost),
-    /// The session is not open or has failed.
-    #[error("the session is not open any more")]
-    Gone,
 }
 
 /// How the engine uses its device.

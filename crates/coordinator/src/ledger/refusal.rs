@@ -3,8 +3,10 @@
 
 use furrow_rollout::EndKind;
 
-use super::RUN_ID_BYTES_MAX;
 use crate::versions::VersionRefusal;
+
+/// Longest id of a run.
+pub const RUN_ID_BYTES_MAX: usize = 96;
 
 /// What contradicts the ledger, or is wrong in any state. `it` is the mutation's subject.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]

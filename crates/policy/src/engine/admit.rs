@@ -7,8 +7,9 @@
 use furrow_model::backend::{Backend as _, DeviceLost};
 use furrow_rollout::{FinishReason, StateOrigin};
 
-use super::phase::{BaseFill, EngineSession, StateTier, StepWork, WaitingSession};
+use super::phase::{BaseFill, EngineSession, StepWork, WaitingSession};
 use super::running::{AfterSpan, RunningSession};
+use super::session::StateTier;
 use super::{Engine, EngineFault, PAGES_SPARE, SessionId};
 use crate::slots::{PageReservation, pages_for};
 use crate::snapshots::SnapshotKey;

@@ -4,11 +4,11 @@ use furrow_model::backend::DeviceLost;
 use furrow_rollout::{FinishReason, StateOrigin};
 use tokio_util::sync::CancellationToken;
 
-use super::phase::{
-    BegunStep, EngineSession, FinishedStep, IdleSession, ReleasedSession, ReleasedStep, SessionCore,
-    StateTier,
+use super::phase::{BegunStep, EngineSession};
+use super::running::RunningSession;
+use super::session::{
+    FinishedStep, IdleSession, ReleasedSession, ReleasedStep, SessionCore, StateTier, StepResources,
 };
-use super::running::{RunningSession, StepResources};
 use super::step::{GenerationRequest, PendingStep, StepSender};
 use super::{Engine, EngineFault, SessionId};
 use crate::sequence::TokenSegment;

@@ -22,12 +22,15 @@
 
 use furrow_model::backend::{OffloadedState, Slot};
 use furrow_rollout::{FinishReason, PolicyVersion, StateOrigin};
-use tokio_util::sync::CancellationToken;
 
 use super::reply::Reply;
-use super::running::{RunningSession, SequenceFork, Stage, StepResources};
-use super::step::{GenerationRequest, PendingStep, StepCosts, StepOutput, StepSender};
-use crate::response::{ResponseState, TokenColumns};
+use super::running::{RunningSession, SequenceFork, Stage};
+use super::session::{
+    EndedStep, FinishedStep, IdleSession, ReleasedSession, ReleasedStep, SessionCore, StateTier,
+    StepResources,
+};
+use super::step::{GenerationRequest, PendingStep};
+use crate::response::ResponseState;
 use crate::sequence::{Sequence, TokenSegment};
 use crate::slots::{Allocation, Allocator, PageReservation, pages_for};
 
@@ -39,39 +42,6 @@ pub enum EngineSession {
     Waiting(WaitingSession),
     /// A step has slots and pages, and runs.
     Running(RunningSession),
-}
-
-/// What a session has in every phase.
-pub struct SessionCore {
-    /// Cancelled when its owner has dropped it.
-    pub life: CancellationToken,
-    /// Version of the weights it stays on; `None`: the newest.
-    pub pinned: Option<PolicyVersion>,
-    /// The kept tokens. While a step extends them by its reply, prompt and reply too.
-    pub base: Sequence,
-    /// Oldest version that wrote a part of the base's state.
-    pub version_min: Option<PolicyVersion>,
-    /// Where the state of its next reply came from, if it was not resident.
-    pub origin: Option<StateOrigin>,
-    /// Cost of rebuilding its past, which is added to the next reply.
-    pub rebuild_costs: StepCosts,
-}
-
-/// Location of the base's state while no step runs.
-#[derive(Debug)]
-pub enum StateTier {
-    /// No token has run yet.
-    Empty,
-    Device(Allocation),
-    Host(OffloadedState),
-}
-
-/// A session between two steps.
-pub struct IdleSession {
-    pub core: SessionCore,
-    pub state: StateTier,
-    /// When its last step ended, on the engine's clock; the idlest is offloaded first.
-    pub touched: u64,
 }
 
 /// A session whose step waits for slots and pages.
@@ -101,24 +71,6 @@ pub enum BegunStep {
     NoPrompt(WaitingSession),
 }
 
-/// A session whose step has ended, and the answer.
-pub struct FinishedStep {
-    pub session: IdleSession,
-    pub done: StepSender,
-    pub output: StepOutput,
-}
-
-/// A step at its end, without its session.
-pub struct EndedStep {
-    pub done: StepSender,
-    /// `None` after a rebuild.
-    pub reply: Option<Reply>,
-    pub costs: StepCosts,
-    /// Oldest version that wrote a part of the fork's state.
-    pub fork_version_min: Option<PolicyVersion>,
-    pub finish_reason: FinishReason,
-}
-
 /// What has to happen to the base's slot before a step runs.
 pub enum BaseFill {
     /// It holds the base's state, or the base has no slot because none of its tokens runs.
@@ -134,19 +86,6 @@ pub struct RestingState<'a> {
     /// them the one that has been idle longest.
     pub order: (bool, u64),
     pub state: &'a mut StateTier,
-}
-
-/// Everything a session had on the device and in host memory.
-pub struct ReleasedSession {
-    pub state: StateTier,
-    /// Its step, if it had one.
-    pub step: Option<ReleasedStep>,
-}
-
-/// A step without an answer, whose session is removed.
-pub struct ReleasedStep {
-    pub done: StepSender,
-    pub resources: StepResources,
 }
 
 impl EngineSession {
@@ -184,52 +123,7 @@ impl EngineSession {
     }
 }
 
-impl SessionCore {
-    /// Length of the longest sequence that a step makes.
-    pub fn tokens_with(&self, kept: &[TokenSegment], ask: Option<&GenerationRequest>) -> u32 {
-        let kept: usize = kept.iter().map(|segment| segment.ids.len()).sum();
-        let shown = ask.map_or(0, |ask| ask.prompt.ids.len() + ask.tokens_max as usize);
-        self.base.len().saturating_add((kept + shown).min(u32::MAX as usize) as u32)
-    }
-
-    /// Ends a step. `version` is that of the weights the session runs on.
-    pub fn finish(mut self, state: StateTier, step: EndedStep, version: PolicyVersion) -> FinishedStep {
-        let EndedStep { done, reply, mut costs, fork_version_min, finish_reason } = step;
-        let versions = [self.version_min, fork_version_min].into_iter().flatten();
-        let state_version_min = versions.min().unwrap_or(version);
-        let output = match reply {
-            None => {
-                self.rebuild_costs.add(&costs);
-                let engine = StepCosts::default().account(StateOrigin::Resident);
-                StepOutput { columns: TokenColumns::default(), finish_reason, state_version_min, engine }
-            }
-            Some(reply) => {
-                let rebuild = std::mem::take(&mut self.rebuild_costs);
-                costs.reused_tokens = costs.reused_tokens.saturating_sub(rebuild.prefill_tokens);
-                costs.add(&rebuild);
-                let origin = self.origin.take().unwrap_or(StateOrigin::Resident);
-                let engine = costs.account(origin);
-                StepOutput { columns: reply.into_columns(), finish_reason, state_version_min, engine }
-            }
-        };
-        FinishedStep { session: IdleSession { core: self, state, touched: 0 }, done, output }
-    }
-}
-
 impl IdleSession {
-    /// A session without a token.
-    pub fn new(life: CancellationToken, origin: Option<StateOrigin>, pinned: Option<PolicyVersion>) -> Self {
-        let core = SessionCore {
-            life,
-            pinned,
-            base: Sequence::default(),
-            version_min: None,
-            origin,
-            rebuild_costs: StepCosts::default(),
-        };
-        Self { core, state: StateTier::Empty, touched: 0 }
-    }
-
     /// Adds kept tokens and starts the prompt. `version` is that of the weights the session runs
     /// on.
     pub fn begin(
@@ -267,13 +161,6 @@ impl IdleSession {
         };
         let session = WaitingSession { core, state, step, work };
         if has_spans { BegunStep::Waiting(session) } else { BegunStep::NoPrompt(session) }
-    }
-}
-
-impl EndedStep {
-    /// A step that ends when it arrives.
-    fn at_once(done: StepSender, reply: Option<Reply>, finish_reason: FinishReason) -> Self {
-        Self { done, reply, costs: StepCosts::default(), fork_version_min: None, finish_reason }
     }
 }
 

@@ -9,8 +9,10 @@ use std::time::Instant;
 use furrow_model::backend::Slot;
 use furrow_rollout::{FinishReason, PolicyVersion};
 
-use super::phase::{EndedStep, FinishedStep, ReleasedSession, ReleasedStep, SessionCore, StateTier};
 use super::reply::Reply;
+use super::session::{
+    EndedStep, FinishedStep, ReleasedSession, ReleasedStep, SessionCore, StateTier, StepResources,
+};
 use super::step::{PendingStep, StepCosts, StepSender};
 use crate::response::PartialResponse;
 use crate::sequence::Sequence;
@@ -58,15 +60,6 @@ pub struct SequenceFork {
     pub allocation: Allocation,
     /// Oldest version that wrote a part of its state.
     pub version_min: Option<PolicyVersion>,
-}
-
-/// What to free when a step ends.
-#[derive(Default)]
-pub struct StepResources {
-    pub reserve: PageReservation,
-    pub promised: Vec<(u32, SnapshotKey)>,
-    /// Slot and pages of the fork.
-    pub fork: Option<Allocation>,
 }
 
 /// A running session after a span.

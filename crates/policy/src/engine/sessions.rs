@@ -6,9 +6,14 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use super::SessionId;
-use super::phase::{EngineSession, IdleSession, RestingState, SessionCore, WaitingSession};
+use super::phase::{EngineSession, RestingState, WaitingSession};
 use super::running::RunningSession;
+use super::session::{IdleSession, SessionCore};
+
+/// A session of one engine. Ids are never reused, so a late event for a closed session has no
+/// effect.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct SessionId(pub u64);
 
 /// All sessions of an engine.
 #[derive(Default)]

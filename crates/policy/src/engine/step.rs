@@ -5,7 +5,7 @@ use std::time::Instant;
 use furrow_rollout::{EngineStats, FinishReason, PolicyVersion, StateOrigin};
 use tokio::sync::oneshot;
 
-use super::EngineFault;
+use super::fault::EngineFault;
 use crate::response::{PartialResponse, TokenColumns};
 use crate::sequence::TokenSegment;
 

@@ -10,8 +10,8 @@ use proptest::test_runner::{RngAlgorithm, TestRng, TestRunner};
 
 use super::harness::{POISON, STOP, sim_settings};
 use super::*;
-use crate::engine::phase::StateTier;
 use crate::engine::running::Stage;
+use crate::engine::session::StateTier;
 use crate::response::{PartialResponse, RandomStream};
 use crate::sequence::TokenSegment;
 use crate::sim::{SimBackend, SimWeights};
