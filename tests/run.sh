@@ -72,9 +72,6 @@ lints() {
   cargo clippy --workspace --all-targets --features "$FEATURES" --quiet -- -D warnings
 }
 
-# Tests of farms and browsers wait more than they compute, so more of them run at once than there are processors.
-export RUST_TEST_THREADS=${RUST_TEST_THREADS:-$(($(nproc) * 2))}
-
 # Always with the same features, so that one build serves every command.
 tests() {
   cargo test --workspace --features "$FEATURES" "$@"

@@ -69,8 +69,9 @@ const DRIP: Duration = Duration::from_millis(20);
 /// Time after which a write that makes no progress counts as stopped.
 const FLOOD_STOPS: Duration = Duration::from_millis(200);
 const FLOOD_BYTES_MAX: usize = 64 << 20;
-/// Larger than the head that any server takes.
-const HEAD_BYTES: usize = 300 << 10;
+/// Larger than the head that any server takes, whose last read may go beyond its limit by as much
+/// as that.
+const HEAD_BYTES: usize = 1 << 20;
 
 impl HttpTarget {
     /// Sends each request of the table on its own connection. The connection gets one response with
