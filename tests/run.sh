@@ -20,7 +20,7 @@ TOOLS=.cache/tools
 QUICK=(allocation device events failpoints integration sources)
 
 # Their modules that `check` leaves out, because they need Python packages or take longer.
-SLOW=(crash:: evaluate:: model:: service:: taste::)
+SLOW=(crash:: evaluate:: model:: service::)
 
 # part NAME: says what begins, and how many seconds the part before it took.
 began=$SECONDS name=
