@@ -153,7 +153,7 @@ fn a_run_whose_policy_cannot_start_says_why_and_ends() {
 }
 
 #[test]
-fn a_run_is_never_overwritten_and_goes_on_where_it_stopped() {
+fn a_run_is_never_overwritten_and_resumes_where_it_stopped() {
     let folder = tempfile::tempdir().unwrap();
     let here = folder.path();
     let job = job(here, "[policy]\nkind = \"scripted\"\n[records]\nmax_delay_millis = 200\n");

@@ -137,7 +137,7 @@ fn resuming_without_the_last_manifest_commits_removes_no_committed_file() {
 
 /// Scoring commits to the same manifest: with missing commits it would take another shard's number.
 #[test]
-fn a_scoring_waits_for_a_whole_manifest_and_removes_nothing() {
+fn scoring_is_refused_with_missing_commits_and_removes_nothing() {
     let run = RecoveryRun::new();
     run.completes(&[]);
     let score = || furrow(&["score", "run", "--json"], run.folder.path());
@@ -156,7 +156,7 @@ fn a_scoring_waits_for_a_whole_manifest_and_removes_nothing() {
     );
     assert!(!newest.exists() && stray.exists(), "a refused scoring changed something");
     run.completes(&["--resume"]);
-    assert_eq!(fs::read(&newest).unwrap().len(), commit.len(), "the commit was made again");
+    assert_eq!(fs::read(&newest).unwrap().len(), commit.len(), "the commit was restored");
     assert!(score().status.success());
     let listed = furrow(&["doctor", "--run", "run"], run.folder.path());
     assert!(text(&listed).contains("data/scores/mine.parquet"), "{}", text(&listed));
@@ -164,7 +164,7 @@ fn a_scoring_waits_for_a_whole_manifest_and_removes_nothing() {
 }
 
 #[test]
-fn resuming_without_a_manifest_makes_it_again() {
+fn resuming_restores_a_missing_manifest() {
     let run = RecoveryRun::new();
     run.run_and_kill_when(|dir| entries(&dir.join("data/manifest")).len() >= 4);
     let commits = run.commits().len();

@@ -140,7 +140,7 @@ def _window(
             "apart": apart,
             "apart_most": bound,
             "agree": apart <= bound,
-            "unpublished": sum(row["shard_id"] is None for row in rows),
+            "uncommitted": sum(row["shard_id"] is None for row in rows),
             "mean_steps": mean,
             "mean_steps_is_limit": mean is None,
             "mean_steps_of_all_ended": mean_all,
@@ -336,10 +336,10 @@ def _flags(cell: Cell, report: dict[str, Any], window: dict[str, Any]) -> list[s
     if "rate" not in report:
         return [*flags, "NO RATE: no window was measured"]
     rate, frame, measured = report["rate"], report["window"], report["measured"]
-    if rate["unpublished"]:
+    if rate["uncommitted"]:
         flags.insert(
             0,
-            f"{rate['unpublished']} trajectories of the ledger are not in the Parquet files yet: those "
+            f"{rate['uncommitted']} trajectories of the ledger are not in the Parquet files yet: those "
             "count fewer steps until the run is drained",
         )
     if not rate["agree"]:

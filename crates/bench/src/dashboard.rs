@@ -52,9 +52,9 @@ pub struct DashboardArgs {
     bench: BenchArgs,
 }
 
-/// The pages to open, in this order; no page comes first, as the baseline.
+/// The pages to open, in this order. The first case opens none: it is the baseline.
 const VIEWER_CASES: [ViewerCase; 7] = [
-    ViewerCase { name: "nobody looks", page: None, is_stopped: false },
+    ViewerCase { name: "no page open", page: None, is_stopped: false },
     ViewerCase::page_at("Overview", "/"),
     ViewerCase::page_at("Sessions", "/sessions"),
     ViewerCase::page_at("Trajectories", "/trajectories"),

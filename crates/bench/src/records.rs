@@ -127,7 +127,7 @@ async fn delay(
     let seconds = args.seconds as f64;
     farm.until(|now| now.number("uptime_seconds") >= seconds, Duration::from_secs(args.seconds)).await?;
     let life = farm.stop().await?;
-    report.add("trajectories published", "count", life.number("records/commit_micros/count"));
+    report.add("trajectories committed", "count", life.number("records/commit_micros/count"));
     report.add("end to manifest p50", "s", life.number("records/commit_micros/p50") / 1e6);
     report.add("end to manifest p99", "s", life.number("records/commit_micros/p99") / 1e6);
     Ok(())

@@ -74,7 +74,8 @@ impl ScorerPool {
                 tracing::warn!(trajectory_id = %trajectory, why, "scoring gave no verdict");
             }
             crash::point("coordinator.after_score");
-            // When the coordinator has stopped, the next one scores it again.
+            // If this coordinator has stopped, the event is lost and the next one scores the
+            // trajectory again.
             scorers.events.send(Event::Scored { trajectory, verdict }).await.ok();
         });
     }
@@ -89,11 +90,11 @@ impl ScorerPool {
         let plan = self.plan.clone();
         let spool = self.spool.clone();
         let judge = self.judge.clone();
-        let judging = tokio::task::spawn_blocking(move || {
+        let scoring = tokio::task::spawn_blocking(move || {
             let _permit = permit; // a hung scorer keeps its permit, so that hung ones cannot pile up
             score_trajectory(&plan, &spool, judge.as_ref(), &trajectory, (&draw, sample_index))
         });
-        match timeout(deadline, judging).await {
+        match timeout(deadline, scoring).await {
             Ok(Ok(verdict)) => verdict,
             Ok(Err(panic)) => Err(ScoringError::Panicked(panic)),
             Err(_) => Err(ScoringError::TimedOut(deadline)),

@@ -275,7 +275,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_version_is_made_of_the_last_whole_one_and_what_goes_over_it() {
+    fn a_version_is_the_last_full_one_with_later_updates_applied() {
         use WeightsForm::{Adapter, Delta, Full};
         let mut versions = VersionTable::default();
         let published =
@@ -297,7 +297,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn directories_of_all_that_may_be_ordered_are_needed() {
+    fn directories_of_versions_that_may_be_ordered_are_needed() {
         use WeightsForm::{Delta, Full};
         let mut versions = VersionTable::default();
         let published = [(1, Full, 0), (2, Delta, 1), (3, Full, 0), (4, Full, 0), (5, Delta, 4)];

@@ -37,16 +37,17 @@ const ENDINGS = [
   {
     id: "drain",
     name: "Drain",
-    confirmation: "Accepted. Nothing new begins; what runs is finished and committed, then the run ends.",
+    confirmation:
+      "Accepted. No new trajectory starts; running ones are finished and committed, then the run ends.",
     asks: (running) =>
-      `Nothing new begins, ${running} running trajectories are finished or handed back, and the run ends. It goes on later with `,
+      `No new trajectory starts, ${running} running trajectories are finished or handed back, and the run ends. It continues later with `,
   },
   {
     id: "stop",
     name: "Stop",
     confirmation: "Accepted. What ran is taken back; what was scored is committed, then the run ends.",
     asks: (running) =>
-      `Nothing new begins, ${running} running trajectories are taken back now and their work is lost, and the run ends. Later they are tried again with `,
+      `No new trajectory starts, ${running} running trajectories are cancelled now and their work is lost, and the run ends. They are retried later with `,
   },
 ];
 

@@ -75,7 +75,7 @@ function page(answer) {
       DRIFT.map(([title, options]) => card(title, {}, overVersions(answer, options))),
     ),
     card("By policy version", {}, byVersion(answer)),
-    card("Recorded log-probs beside those of the prefill path", {}, gap(answer.prefill_gap)),
+    card("Recorded log-probs compared with the prefill path", {}, gap(answer.prefill_gap)),
     card(
       "By suite",
       {},
@@ -151,13 +151,13 @@ function overVersions({ by_version }, { of, ...options }) {
   });
 }
 
-/** How far what was recorded lies from what a trainer computes: the error of every importance ratio. */
+/** The gap between recorded and recomputed log-probs, which is the error of every importance ratio. */
 function gap(found) {
   if (!found)
     return el(
       "p",
       { class: "note" },
-      "No token was scored again: the policy has none, or `policy.audit.share` is 0.",
+      "No tokens were audited: the policy records no tokens, or `policy.audit.share` is 0.",
     );
   const nats = (value) => `${number(value)} nats`;
   const facts = [

@@ -67,7 +67,7 @@ function page(answer) {
         : tile(
             "Trajectories per slot-hour",
             number(throughput.trajectories_per_slot_hour),
-            "an hour of a slot, full or empty",
+            "per slot and hour, busy or idle",
           ),
       tile(
         "Success rate",
@@ -121,7 +121,7 @@ function page(answer) {
     card("Where the sessions' time went", {}, waterfall(answer.session_parts, duration, "Session time")),
     answer.slot_parts
       ? card(
-          "What the slots of the environment workers held",
+          "How the environment workers' slots were used",
           {},
           waterfall(answer.slot_parts, duration, "Slot time"),
         )
@@ -165,7 +165,7 @@ export function running(live) {
     : live.eta_seconds === null
       ? "being measured"
       : duration(live.eta_seconds * 1e6);
-  const admission = live.admission === "open" ? "" : ` Nothing new begins: ${spacedName(live.admission)}.`;
+  const admission = live.admission === "open" ? "" : ` Admission is paused: ${spacedName(live.admission)}.`;
   return el(
     "section",
     { class: "card running", "aria-label": "The running job" },

@@ -178,7 +178,7 @@ function verdict(base, row) {
     ? el("img", {
         class: "evidence",
         src: `${base}/screenshot/evidence`,
-        alt: "What was seen at the end",
+        alt: "Screenshot of the final page",
         loading: "lazy",
       })
     : null;
@@ -188,7 +188,11 @@ function verdict(base, row) {
     {},
     el("p", {}, el("span", { class: `tag large ${tag}` }, spacedName(row.end)), " ", row.failure_reason),
     row.status === "failed"
-      ? el("p", { class: "note" }, "The farm's fault: it has no reward, is in no rate, and was tried again.")
+      ? el(
+          "p",
+          { class: "note" },
+          "The farm failed this attempt: it has no reward and is excluded from all rates. Its slot is retried while attempts remain.",
+        )
       : null,
     facts([
       ["reward", number(row.reward)],
@@ -215,7 +219,7 @@ function verdict(base, row) {
       ? el(
           "details",
           {},
-          el("summary", {}, "What the page said"),
+          el("summary", {}, "Probe data reported by the page"),
           el("pre", { tabindex: "0" }, row.evidence.probe_json),
         )
       : null,

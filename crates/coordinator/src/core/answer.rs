@@ -111,7 +111,7 @@ pub enum CallRefusal {
         current: Option<u64>,
     },
     /// A publication cannot become a version.
-    #[error("it is not published: {why}")]
+    #[error("the weights were not published: {why}")]
     Publication { why: PublicationRefusal },
     /// A trainer reported more discards than were accepted.
     #[error(
@@ -136,7 +136,7 @@ pub enum CallRefusal {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PublicationRefusal {
     /// Its name is that of an earlier one.
-    #[error("publication {publication_id} was version {version}, of other weights")]
+    #[error("publication {publication_id} is already version {version}, with other weights; publish under a new id")]
     OtherWeights { publication_id: String, version: i32 },
     #[error("no policy worker of this job has weights")]
     NoWeights,

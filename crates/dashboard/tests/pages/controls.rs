@@ -75,7 +75,7 @@ const KNOWN: [(&str, &[&str]); 6] = [
             ".step button",
             ".step pre",
             ".step summary",
-            "summary What the page said",
+            "summary Probe data reported by the page",
             "pre",
             "dialog raw",
         ],
@@ -286,7 +286,7 @@ async fn follow_links(page: &Page) {
     click(page, "#row-0").await;
     wait_for(page, "document.querySelector('article')").await;
     let expected =
-        "[...document.querySelectorAll('summary')].find((fold) => fold.textContent === 'What the page said')";
+        "[...document.querySelectorAll('summary')].find((fold) => fold.textContent === 'Probe data reported by the page')";
     if script::<bool>(page, &format!("Boolean({expected})")).await {
         script::<bool>(page, &format!("{expected}.click() ?? true")).await;
         wait_for(page, &format!("{expected}.parentElement.open && {expected}.parentElement.querySelector('pre').textContent.includes('done')")).await;

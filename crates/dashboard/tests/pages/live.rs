@@ -335,11 +335,11 @@ async fn drain_and_stop(page: &Page, coordinator: &FakeCoordinator) {
     click(page, "#drain-yes").await;
     wait_for(
         page,
-        "document.querySelector('dialog[open]').textContent.includes('Nothing new begins; what runs')",
+        "document.querySelector('dialog[open]').textContent.includes('No new trajectory starts; running')",
     )
     .await;
     assert_eq!(coordinator.ended(), (1, 0));
-    wait_for(page, "document.querySelector('main').textContent.includes('Nothing new begins: draining')")
+    wait_for(page, "document.querySelector('main').textContent.includes('Admission is paused: draining')")
         .await;
     // A drain that takes too long is cut short.
     script::<bool>(page, "(document.querySelector('dialog').close(), true)").await;

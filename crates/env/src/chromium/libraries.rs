@@ -196,7 +196,7 @@ fn check_readable(
         let refused = String::from_utf8_lossy(&output.stdout);
         if let Some(path) = refused.lines().next() {
             let what = format!(
-                "cannot be read by {user}, the user that the browser runs as; open it and the folders above it (chmod a+rX)"
+                "is not readable for {user:?}, the user that the browser runs as; open it and the folders above it (chmod a+rX)"
             );
             return Err(invalid_file(key, Path::new(path), what));
         }
@@ -271,9 +271,9 @@ mod tests {
         );
         // Root can read everything; the browser's user cannot.
         if rustix::process::geteuid().is_root() {
-            let want = "env.browser_libraries: more/libclosed.so cannot be read by nobody, the user";
+            let want = "env.browser_libraries: more/libclosed.so is not readable for \"nobody\", the user";
             check_given(&["more/libclosed.so"], &["good", "more"], None, want);
-            let want = "env.browser_fonts: closed.conf cannot be read by nobody";
+            let want = "env.browser_fonts: closed.conf is not readable for \"nobody\"";
             check_given(&["closed.conf"], &[], Some("closed.conf"), want);
         }
     }

@@ -133,7 +133,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn the_published_model_counts_what_is_published() {
+    fn the_published_model_has_the_published_sizes() {
         let text = published();
         assert_eq!(text.parameters(), 12_310_001_152);
         assert_eq!(text.ssm_values() * F32, 146_800_640);

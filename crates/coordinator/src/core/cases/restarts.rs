@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn draining_leases_nothing_waits_and_cancels_the_rest() {
+fn a_drain_stops_leasing_waits_and_then_cancels() {
     let mut office = CoreFixture::staffed(2, 2, rules());
     let grants = office.lease(3);
     office.end(&grants[0], EndKind::Answered);
@@ -26,7 +26,7 @@ fn draining_leases_nothing_waits_and_cancels_the_rest() {
 }
 
 #[test]
-fn stopping_at_once_takes_back_what_runs_and_ends_the_grace_of_a_drain() {
+fn a_stop_cancels_running_trajectories_and_ends_the_drain_grace() {
     for is_draining in [false, true] {
         let mut office = CoreFixture::staffed(2, 2, CoreRules { drain_grace_millis: 60_000, ..rules() });
         let grants = office.lease(3);

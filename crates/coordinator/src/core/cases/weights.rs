@@ -13,7 +13,7 @@ fn a_version_is_ordered_run_and_remembered() {
         "a repeated publication is the same version"
     );
     let other = office.publish("p", full("/w/2")).unwrap_err();
-    assert!(other.contains("was version 1, of other weights"), "{other}");
+    assert!(other.contains("is already version 1, with other weights; publish under a new id"), "{other}");
     assert_eq!(office.beat("a", runs(0)), Some(1));
     let standing = office.weights(0);
     assert_eq!((standing.version, standing.current, &standing.state), (1, 0, &VersionState::Proposed));

@@ -188,7 +188,7 @@ pub(super) fn shard_of(
 }
 
 pub(super) fn load_trajectories(connection: &Connection) -> Result<Vec<TrajectoryRow>, MutationFailure> {
-    let sql = "SELECT t.*, s.state IS 'published' AS is_published
+    let sql = "SELECT t.*, s.state IS 'published' AS is_committed
                FROM trajectories t LEFT JOIN shards s USING (shard_id)
                WHERE group_id IN (SELECT group_id FROM groups g LEFT JOIN shards gs ON gs.shard_id = g.shard_id
                                   WHERE gs.state IS NOT 'published')
@@ -198,7 +198,7 @@ pub(super) fn load_trajectories(connection: &Connection) -> Result<Vec<Trajector
             start: start(row)?,
             standing: standing(row)?,
             shard_id: maybe_id(row, "shard_id")?,
-            committed: row.get("is_published")?,
+            committed: row.get("is_committed")?,
         })
     })
 }
