@@ -30,8 +30,12 @@ part() {
   say "$1"
 }
 
-end() {
+end_part() {
   say "$name: $((SECONDS - began)) s"
+}
+
+end() {
+  end_part
   say "all: $SECONDS s"
 }
 
@@ -96,27 +100,83 @@ quickstart() {
   "$FURROW_TEST_PYTHON" tests/recompute.py runs/quickstart-model .cache/tiny-7 --rows 50 --limit 50
 }
 
-all() {
-  local log=.cache/lints.log
-  # Lints compute and installing waits for the network, so they go side by side.
-  part "installing, and lints beside it"
+# beside NAME FUNCTION: runs a function of this script in the background, with its output in .cache/NAME.log.
+beside() {
   mkdir -p .cache
+  name=
+  # A process group of its own, so that its commands end with it.
+  set -m
+  (set -e; "$2") >".cache/$1.log" 2>&1 </dev/null &
+  set +m
+  side=$!
+  trap 'kill -- "-$side" 2>/dev/null || true' EXIT
+}
+
+# finish NAME: waits for what `beside` started, and prints its output.
+finish() {
+  local status=0
+  wait "$side" || status=$?
+  trap - EXIT
+  cat ".cache/$1.log"
+  if [ "$status" != 0 ]; then
+    echo "failed: $1" >&2
+    exit 1
+  fi
+}
+
+compile() {
+  part "lints"
+  lints
+  part "documentation"
+  RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --features "$FEATURES" --quiet
+  part "building the tests"
+  # Built first, so that the seconds of the tests are theirs.
+  tests --no-run --quiet
+  end_part
+}
+
+# Integration tests that need browsers or start whole farms.
+BROWSERS=(browser farm pages)
+
+# The names of all other binaries of integration tests.
+other_tests() {
+  cargo metadata --format-version 1 --no-deps | "$FURROW_TEST_PYTHON" -c '
+import json, sys
+packages = json.load(sys.stdin)["packages"]
+names = {target["name"] for package in packages for target in package["targets"] if "test" in target["kind"]}
+print(*sorted(names - set(sys.argv[1:])))' "${BROWSERS[@]}"
+}
+
+computing_tests() {
+  # Browsers have deadlines, and what only computes has none that a little less of a processor would break.
+  renice -n 5 "$BASHPID" >/dev/null
+  local names
+  names=$(other_tests)
+  part "tests without browsers"
+  # shellcheck disable=SC2086
+  tests --lib --bins $(printf -- '--test=%s ' $names)
+  part "tests in the documentation"
+  tests --doc --quiet
+  part "the GPU machine's scripts"
+  # Those that need PyTorch say so and are left out here.
+  FURROW=$(target_folder)/debug/furrow "$FURROW_TEST_PYTHON" -m unittest discover --start-directory tests/gpu --quiet
+  end_part
+}
+
+# Installing waits for the network and browsers for pages, while compilers and models compute. So two things go side by
+# side, twice.
+all() {
   need_cargo
   # Build scripts are linked with it.
   command -v cc >/dev/null || install_debian g++
-  lints >"$log" 2>&1 &
-  linting=$!
-  trap 'kill "$linting" 2>/dev/null || true' EXIT
+  beside compile compile
+  part "installing"
   install_for_farms
   install_for_kernels
   need_tools
-  wait "$linting" || { cat "$log" >&2; exit 1; }
-  trap - EXIT
   part "format"
   cargo fmt --all -- --check
   "$TOOLS/bin/just" --fmt --check
-  part "documentation"
-  RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --features "$FEATURES" --quiet
   part "JavaScript and CSS"
   tests/js.sh
   part "licences and sources"
@@ -124,16 +184,16 @@ all() {
   "$TOOLS/bin/cargo-deny" --workspace --locked check -D warnings licenses bans sources
   part "Python's lints and types, and the trainer's tests without PyTorch"
   ./trainer/test.sh --quick
-  part "building the tests"
-  # Built first, so that the seconds of the tests are theirs.
-  tests --no-run --quiet
-  part "running the tests"
-  tests
-  part "the GPU machine's scripts"
-  # Those that need PyTorch say so and are left out here.
-  FURROW=$(target_folder)/debug/furrow "$FURROW_TEST_PYTHON" -m unittest discover --start-directory tests/gpu --quiet
+  part "waiting for the compiler"
+  finish compile
+
+  beside computing computing_tests
+  part "tests with browsers and farms"
+  tests "${BROWSERS[@]/#/--test=}"
   part "the quickstart job"
   quickstart
+  part "waiting for the tests without browsers"
+  finish computing
   end
 }
 
