@@ -136,7 +136,9 @@ pub enum CallRefusal {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PublicationRefusal {
     /// Its name is that of an earlier one.
-    #[error("publication {publication_id} is already version {version}, with other weights; publish under a new id")]
+    #[error(
+        "publication {publication_id} is already version {version}, with other weights; publish under a new id"
+    )]
     OtherWeights { publication_id: String, version: i32 },
     #[error("no policy worker of this job has weights")]
     NoWeights,

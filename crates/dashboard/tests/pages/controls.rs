@@ -285,8 +285,7 @@ async fn follow_links(page: &Page) {
     wait_for(page, "document.querySelector('#row-0')?.textContent.includes('find-the-invoice')").await;
     click(page, "#row-0").await;
     wait_for(page, "document.querySelector('article')").await;
-    let expected =
-        "[...document.querySelectorAll('summary')].find((fold) => fold.textContent === 'Probe data reported by the page')";
+    let expected = "[...document.querySelectorAll('summary')].find((fold) => fold.textContent === 'Probe data reported by the page')";
     if script::<bool>(page, &format!("Boolean({expected})")).await {
         script::<bool>(page, &format!("{expected}.click() ?? true")).await;
         wait_for(page, &format!("{expected}.parentElement.open && {expected}.parentElement.querySelector('pre').textContent.includes('done')")).await;
