@@ -372,9 +372,8 @@ def _flags(cell: Cell, report: dict[str, Any], window: dict[str, Any]) -> list[s
     if report["counted"]["with_shortened_limits"]:
         flags.append(
             f"{report['counted']['with_shortened_limits']} of {report['counted']['ended']} trajectories that "
-            "ended had a shortened first limit: "
-            "contexts are younger than in a run that goes on for long, so the rate leans high (compare the "
-            "parts of the window)"
+            "ended had a shortened first limit: contexts are younger than in a run that goes on for long, "
+            "so the rate is biased upwards (compare the parts of the window)"
         )
     if rate["mean_steps_is_limit"]:
         flags.append(
