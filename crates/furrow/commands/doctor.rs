@@ -27,7 +27,7 @@ pub struct DoctorArgs {
     /// user namespaces
     #[arg(long)]
     no_sandbox: bool,
-    /// List what this run moved to its lost+found at its starts, instead of checking the machine
+    /// List what earlier starts of this run moved to lost+found/, instead of checking the machine
     #[arg(long, value_name = "DIR", conflicts_with = "browser")]
     run: Option<PathBuf>,
     /// Print each check, its finding and its remedy as JSON instead of text; with --run, each entry
