@@ -19,8 +19,10 @@ pub struct LimitsFile {
     /// The job stops when more than this share of all attempts failed by the farm's fault; 1 never
     /// stops it.
     pub failure_budget: f64,
-    /// Failed attempts that are allowed before the share applies.
-    pub failures_free: u64,
+    /// Failed attempts that are allowed before the share applies; absent: a quarter of the job's
+    /// trajectories, at least 8 and at most 40.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub failures_free: Option<u64>,
     /// A lease expires when its worker does not renew it for this long.
     pub lease_millis: u64,
     /// How often a worker sends a heartbeat.
@@ -94,7 +96,7 @@ impl Default for LimitsFile {
         Self {
             attempts_max: 3,
             failure_budget: 0.5,
-            failures_free: 40,
+            failures_free: None,
             // Five heartbeats: a worker that misses four in a row is gone.
             lease_millis: 15_000,
             heartbeat_millis: 3_000,
@@ -133,7 +135,7 @@ impl LimitsFile {
         let hour = 3_600_000;
         let mut problems: Vec<String> = [
             range("attempts_max", u64::from(self.attempts_max), 1, 100),
-            range("failures_free", self.failures_free, 0, u64::MAX / 2),
+            self.failures_free.and_then(|free| range("failures_free", free, 0, u64::MAX / 2)),
             range("lease_millis", self.lease_millis, 100, hour),
             range("heartbeat_millis", self.heartbeat_millis, 20, hour),
             range("leases_per_call_max", u64::from(self.leases_per_call_max), 1, 64),

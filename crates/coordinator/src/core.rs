@@ -91,6 +91,8 @@ impl Core {
             groups_closed: tally.groups_closed,
             assigned: self.leases.len() as u64,
             scored: tally.scored,
+            scored_before: self.scored_before,
+            uptime_millis: self.ticked_millis.saturating_sub(self.began_millis),
             failed: tally.failed.clone(),
             committed: tally.committed,
             reward_sum: tally.reward_sum,
@@ -103,7 +105,7 @@ impl Core {
             discarded: self.discards.total(),
             env_workers: self.env_workers.len() as u64,
             policy_workers: self.policy_workers.len() as u64,
-            admission: self.pause_reason().map_or_else(|| "open".to_owned(), |(_, detail)| detail),
+            admission: self.describe_admission(),
             run_over: self.over,
         }
     }

@@ -43,6 +43,20 @@ impl DiskGate {
         Ok(self.update(free_bytes(&self.path)?))
     }
 
+    /// What is said while admission waits for the disk. It waits without a deadline: what is
+    /// collected stays, and only a person can free space.
+    pub fn describe_low(&self, resume_bytes: u64) -> String {
+        let gib = |bytes: u64| format!("{:.2} GiB", bytes as f64 / (1u64 << 30) as f64);
+        format!(
+            "the disk of {} has less free than records.disk_reserve_bytes = {} ({}); nothing new starts until \
+             {} are free: free space, or stop the run and continue later with --resume",
+            self.path.display(),
+            self.reserve_bytes,
+            gib(self.reserve_bytes),
+            gib(resume_bytes)
+        )
+    }
+
     /// Updates the gate from a number of free bytes.
     pub fn update(&mut self, free_bytes: u64) -> DiskCapacity {
         let needed = if self.open { self.reserve_bytes } else { self.resume_bytes };
@@ -76,6 +90,17 @@ mod tests {
                 open,
                 "{free_bytes} free: {capacity:?}"
             );
+        }
+    }
+
+    #[test]
+    fn a_full_disk_is_described_by_key_and_in_units_of_people() {
+        let mut gate = DiskGate::new("/runs/a", 2 << 30);
+        let DiskCapacity::BelowReserve { resume_bytes, .. } = gate.update(5) else { panic!("it is open") };
+        let text = gate.describe_low(resume_bytes);
+        for part in ["/runs/a", "records.disk_reserve_bytes = 2147483648 (2.00 GiB)", "2.25 GiB", "--resume"]
+        {
+            assert!(text.contains(part), "{part:?} is missing in {text:?}");
         }
     }
 

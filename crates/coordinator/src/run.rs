@@ -343,9 +343,7 @@ async fn watch_disk(mut gate: DiskGate, events: EventSender) {
         looks.tick().await;
         let low = match gate.measure() {
             Ok(DiskCapacity::Enough { .. }) => None,
-            Ok(DiskCapacity::BelowReserve { resume_bytes, .. }) => Some(format!(
-                "the run directory's disk is down to its reserve; free at least {resume_bytes} bytes"
-            )),
+            Ok(DiskCapacity::BelowReserve { resume_bytes, .. }) => Some(gate.describe_low(resume_bytes)),
             Err(error) => {
                 tracing::warn!(
                     error = &error as &dyn std::error::Error,

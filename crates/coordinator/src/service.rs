@@ -573,6 +573,8 @@ fn progress_into(progress: RunProgress) -> v1::ProgressResponse {
         groups_closed: count(progress.groups_closed),
         assigned: count(progress.assigned),
         scored: count(progress.scored),
+        scored_before: count(progress.scored_before),
+        uptime_millis: progress.uptime_millis,
         failed: count(progress.failed.values().sum()),
         committed: count(progress.committed),
         reward_sum: progress.reward_sum,

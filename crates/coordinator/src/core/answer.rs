@@ -173,6 +173,10 @@ pub struct RunProgress {
     pub assigned: u64,
     /// Trajectories with a reward.
     pub scored: u64,
+    /// Those of them that an earlier start of this run scored.
+    pub scored_before: u64,
+    /// Time since this start.
+    pub uptime_millis: u64,
     /// Trajectories that ended by the farm's fault.
     pub failed: BTreeMap<EndKind, u64>,
     /// Trajectories in the data set.

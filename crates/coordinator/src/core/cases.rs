@@ -82,7 +82,7 @@ fn rules() -> CoreRules {
     CoreRules {
         attempts_max: 3,
         failure_budget: 1.0,
-        failures_free: 0,
+        failures_free: Some(0),
         lease_millis: 1_000,
         heartbeat_millis: 100,
         lease_wait_millis: 500,

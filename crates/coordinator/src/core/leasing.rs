@@ -285,6 +285,17 @@ impl Core {
         self.blocked_reason().or_else(|| self.pacing_reason())
     }
 
+    /// `open`, or why nothing is leased. A job that ends leases nothing, whatever its workers do.
+    pub(super) fn describe_admission(&self) -> String {
+        if self.stopping.is_some() {
+            return "draining".to_owned();
+        }
+        if self.is_admission_over() {
+            return "every group is closed".to_owned();
+        }
+        self.pause_reason().map_or_else(|| "open".to_owned(), |(_, detail)| detail)
+    }
+
     /// Why nothing at all is leased at the moment, not even for an evaluation.
     fn blocked_reason(&self) -> Option<(PauseReason, String)> {
         if let Some(detail) = &self.disk_low {
@@ -318,8 +329,12 @@ impl Core {
     pub(super) fn report_admission(&mut self, turn: &mut EventContext) {
         let found = if self.is_admission_over() { None } else { self.pause_reason() };
         let reason = found.as_ref().map(|(reason, _)| *reason);
-        let unrequested = reason == Some(PauseReason::NoPolicyWorker) && self.waiting.is_empty();
-        if reason == self.reported_pause || unrequested {
+        let is_without_policy = reason == Some(PauseReason::NoPolicyWorker);
+        let unrequested = is_without_policy && self.waiting.is_empty();
+        // A policy worker registers once its weights are loaded, after the environment worker asks.
+        let is_starting =
+            is_without_policy && self.policy_workers.is_empty() && turn.now.millis < self.settled_millis;
+        if reason == self.reported_pause || unrequested || is_starting {
             return;
         }
         if let Some(reason) = self.reported_pause {

@@ -67,6 +67,7 @@ impl Core {
         let closed_now = core.tally.groups_closed;
         core.tally = RunTally::of(&snapshot.totals, core.uncommitted.len() as u64);
         core.tally.groups_closed += closed_now;
+        core.scored_before = core.tally.scored;
         core.end_evaluation_if_done(&mut turn);
         core.stop_over_budget(&mut turn);
         core.finish_if_done(&mut turn);
@@ -103,6 +104,8 @@ impl Core {
             shards_closing: false,
             over: false,
             tally: RunTally::default(),
+            began_millis: now.millis,
+            scored_before: 0,
             tallies: BTreeMap::new(),
             evaluation: None,
             evaluated: None,

@@ -9,8 +9,8 @@ pub struct CoreRules {
     pub attempts_max: u32,
     /// Share of failed attempts beyond which the job stops.
     pub failure_budget: f64,
-    /// Failed attempts that are allowed before the share applies.
-    pub failures_free: u64,
+    /// Failed attempts that are allowed before the share applies; `None`: by the size of the job.
+    pub failures_free: Option<u64>,
     /// How long a lease lasts without a renewal, and a worker's registration without a heartbeat.
     pub lease_millis: u64,
     /// How often a worker sends a heartbeat.

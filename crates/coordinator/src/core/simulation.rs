@@ -249,7 +249,7 @@ impl SimulatedFarm {
         let rules = CoreRules {
             attempts_max: 3,
             failure_budget: 1.0,
-            failures_free: 0,
+            failures_free: Some(0),
             lease_millis: LEASE,
             heartbeat_millis: BEAT,
             lease_wait_millis: 2_000,

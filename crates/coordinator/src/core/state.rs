@@ -58,6 +58,9 @@ pub struct Core {
     pub(super) shards_closing: bool,
     pub(super) over: bool,
     pub(super) tally: RunTally,
+    /// When this start began, and what earlier starts had scored: a rate is of one start.
+    pub(super) began_millis: u64,
+    pub(super) scored_before: u64,
     pub(super) tallies: TaskTallies,
     pub(super) evaluation: Option<OpenEvaluation>,
     /// The last version whose evaluation began.

@@ -9,6 +9,11 @@ use super::notice::CoreNotice;
 use super::state::{Core, ShutdownState};
 use crate::groups::OpenGroup;
 
+/// A browser takes the contexts of all default sessions with it, 8 of them.
+const FREE_LEAST: u64 = 8;
+/// A browser and a half, at 25 contexts each.
+const FREE_MOST: u64 = 40;
+
 impl Core {
     /// Stops admission; running trajectories have until the end of the grace period.
     pub(super) fn drain(&mut self, call: Option<CallId>, turn: &mut EventContext) {
@@ -32,22 +37,31 @@ impl Core {
     pub(super) fn stop_over_budget(&mut self, turn: &mut EventContext) {
         // Cancelled attempts were reclaimed or out of time; they are not failures of the farm.
         let failed: u64 = self.failures().map(|(_, count)| count).sum();
-        let allowed =
-            self.rules.failures_free as f64 + self.rules.failure_budget * (failed + self.tally.scored) as f64;
+        let free = self.failures_free();
+        let allowed = free as f64 + self.rules.failure_budget * (failed + self.tally.scored) as f64;
         if failed as f64 <= allowed {
             return;
         }
         let by_end: Vec<_> =
             self.failures().map(|(end, count)| format!("{} {count}", end.as_str())).collect();
         let detail = format!(
-            "{failed} attempts failed against {} scored ({}), limits.failure_budget = {} allows {}: \
-             look for the cause in logs/; raise the budget to continue with --resume",
+            "{failed} attempts failed against {} scored ({}), limits.failure_budget = {} and \
+             limits.failures_free = {free} allow {}: look for the cause in logs/; raise one of them to \
+             continue with --resume",
             self.tally.scored,
             by_end.join(", "),
             self.rules.failure_budget,
             allowed.floor()
         );
         self.stop(Some(detail), turn);
+    }
+
+    /// Failures that the share does not count. What a large job survives (a browser that dies with
+    /// its 25 contexts) is all of a small one: there the default is a part of the job.
+    fn failures_free(&self) -> u64 {
+        let planned = self.plan.groups().saturating_mul(u64::from(self.plan.group_needs()));
+        let by_size = (planned / 4).clamp(FREE_LEAST, FREE_MOST);
+        self.rules.failures_free.unwrap_or(by_size)
     }
 
     /// At the end of the grace period, cancels what is still leased; a resumed job tries it again.

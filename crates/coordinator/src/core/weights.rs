@@ -159,7 +159,9 @@ impl Core {
             return None;
         }
         let Some((worker, entry)) = self.policy_workers.iter().next() else {
-            return Some("no policy worker is registered".to_owned());
+            return Some(
+                "no policy worker is registered: none is started, or it loads its weights".to_owned(),
+            );
         };
         let own = entry.offer.version.unwrap_or(0);
         let current = self.versions.current();

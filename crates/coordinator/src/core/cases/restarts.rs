@@ -79,10 +79,68 @@ fn a_farm_that_fails_too_often_stops() {
         }
         None
     };
-    assert_eq!(stopped_after(0.0, 0), Some(1));
-    assert_eq!(stopped_after(0.0, 5), Some(6));
-    assert_eq!(stopped_after(0.5, 5), Some(11)); // 11 > 5 + 0.5 × 11
-    assert_eq!(stopped_after(1.0, 0), None);
+    assert_eq!(stopped_after(0.0, Some(0)), Some(1));
+    assert_eq!(stopped_after(0.0, Some(5)), Some(6));
+    assert_eq!(stopped_after(0.5, Some(5)), Some(11)); // 11 > 5 + 0.5 × 11
+    assert_eq!(stopped_after(0.5, None), Some(17)); // 17 > 8 + 0.5 × 17
+    assert_eq!(stopped_after(1.0, Some(0)), None);
+}
+
+/// 25 slots with three attempts each fail 75 times where nothing works: the job must stop before.
+#[test]
+fn the_failures_that_a_job_may_have_follow_its_size() {
+    let free = |groups, group_size, failures_free| {
+        let rules = CoreRules { failure_budget: 0.0, failures_free, attempts_max: 100, ..rules() };
+        let mut office = CoreFixture::staffed(groups, group_size, rules);
+        let mut failed = 0u64;
+        loop {
+            let Some((grants, false)) = office.try_lease(1) else { break failed - 1 };
+            office.end(&grants[0], EndKind::EnvCrash);
+            failed += 1;
+        }
+    };
+    let cases = [(1, 1, 8), (25, 1, 8), (40, 1, 10), (10, 8, 20), (40, 4, 40), (1000, 4, 40)];
+    for (groups, group_size, want) in cases {
+        assert_eq!(free(groups, group_size, None), want, "{groups} groups of {group_size}");
+    }
+    assert_eq!(free(25, 1, Some(3)), 3, "a number that the job names is kept");
+}
+
+/// A rate divides what this start scored by the time since this start.
+#[test]
+fn progress_says_what_earlier_starts_scored_and_how_long_this_one_runs() {
+    let mut office = CoreFixture::staffed(4, 1, rules());
+    for grant in office.lease(3) {
+        office.answer(&grant, 1.0);
+    }
+    let counts = |office: &CoreFixture| {
+        let now = office.core.progress();
+        (now.scored, now.scored_before, now.uptime_millis)
+    };
+    office.pass(700);
+    assert_eq!(counts(&office), (3, 0, 700));
+    office.millis += 50_000;
+    office.restart(&BTreeMap::new());
+    assert_eq!(counts(&office), (3, 3, 0));
+    office.pass(300);
+    assert_eq!(counts(&office), (3, 3, 300));
+}
+
+#[test]
+fn a_job_that_ends_says_so_instead_of_a_reason_to_pause() {
+    let mut office = CoreFixture::staffed(2, 1, rules());
+    assert_eq!(office.core.progress().admission, "open");
+    let grants = office.lease(1);
+    office.request(|call| Event::Leave { call, worker: worker("policy") });
+    assert!(office.core.progress().admission.starts_with("no policy worker is registered"));
+    office.request(|call| Event::Drain { call: Some(call) });
+    assert_eq!(office.core.progress().admission, "draining");
+    drop(grants);
+    let mut office = CoreFixture::staffed(1, 1, rules());
+    let grants = office.lease(1);
+    office.answer(&grants[0], 1.0);
+    office.request(|call| Event::Leave { call, worker: worker("policy") });
+    assert_eq!(office.core.progress().admission, "every group is closed");
 }
 
 #[test]
@@ -96,8 +154,7 @@ fn the_error_of_a_stopped_job_says_what_failed() {
     let Some(JobOutcome::TooManyFailures { detail }) = office.take_over() else {
         panic!("{:?}", office.effects)
     };
-    let expected =
-        "1 attempts failed against 0 scored (browser_dead 1), limits.failure_budget = 0.1 allows 0: ";
+    let expected = "1 attempts failed against 0 scored (browser_dead 1), limits.failure_budget = 0.1 and limits.failures_free = 0 allow 0: ";
     assert!(detail.starts_with(expected), "{detail}");
 }
 
