@@ -11,6 +11,7 @@ value, to the digits that it has.
 """
 
 import collections
+import datetime
 import html.parser
 import json
 import math
@@ -118,6 +119,25 @@ def hours(run):
     return lambda name: sum(line.get(name, 0) for line in lines)
 
 
+def paused_seconds(run, begin, end):
+    """Seconds between begin and end in which no coordinator lived, from the lifetimes in metrics.jsonl: a line
+    says that its process lived from its time less its uptime until its time."""
+    path = os.path.join(run, "metrics.jsonl")
+    if not os.path.exists(path):
+        return 0.0
+    paused, alive_until = 0.0, None
+    with open(path) as file:
+        for line in map(json.loads, file):
+            if line["role"] not in ("run", "coordinator"):
+                continue
+            at = datetime.datetime.fromisoformat(line["time"].replace("Z", "+00:00"))
+            born = at - datetime.timedelta(seconds=line["uptime_seconds"])
+            if alive_until is not None and (born - alive_until).total_seconds() > 1:
+                paused += max(0.0, (min(born, end) - max(alive_until, begin)).total_seconds())
+            alive_until = at if alive_until is None else max(at, alive_until)
+    return paused
+
+
 def check_counts(where, reported, rows):
     scored = [row for row in rows if row["status"] == "scored" and row["reward"] is not None]
     decided = [row for row in scored if row["score"]["success"] is not None]
@@ -156,7 +176,7 @@ def trained(rows):
     return [row for row in rows if row["split"] != "eval"]
 
 
-def check_overview(reported, rows, total):
+def check_overview(reported, rows, total, run):
     trajectories, steps = rows["trajectories"], rows["steps"] + rows["failed_steps"]
     scored = check_counts("overview.counts", reported["counts"], trajectories)
     check_counts("overview.training", reported["training"], trained(trajectories))
@@ -165,7 +185,7 @@ def check_overview(reported, rows, total):
     )
     begin = min(row["started_at"] for row in trajectories)
     end = max(row["ended_at"] for row in trajectories)
-    wall = (end - begin).total_seconds()
+    wall = (end - begin).total_seconds() - paused_seconds(run, begin, end)
     same("wall_seconds", reported["wall_seconds"], wall)
     ends = collections.Counter((row["end"], row["status"]) for row in trajectories)
     assert {(line["end"], line["status"]): line["trajectories"] for line in reported["ends"]} == dict(ends)
@@ -207,6 +227,8 @@ def check_overview(reported, rows, total):
     points = reported["over_time"]["points"]
     assert sum(point["scored"] for point in points) == len(scored)
     assert sum(point["failed"] for point in points) == len(trajectories) - len(scored)
+    if len(points) == 1:
+        same("over_time.rate", points[0]["trajectories_per_hour"], len(scored) / (wall / 3600))
 
     if total is None:
         assert reported["device_parts"] is None and reported["device_hours"] is None
@@ -428,7 +450,7 @@ def check_report(path, runs):
     trajectories = 0
     for run, metrics in zip(runs, reported, strict=True):
         rows = tables(run)
-        check_overview(metrics["overview"], rows, hours(run))
+        check_overview(metrics["overview"], rows, hours(run), run)
         check_learning(metrics["learning"], rows, prefill_gap(run))
         trajectories += len(rows["trajectories"])
     assert len(report.cells) >= 10 * len(runs), f"{len(report.cells)} metrics have a cell"
@@ -451,7 +473,7 @@ def main():
     overview, learning, job = (json.loads(pathlib.Path(path).read_text("utf8")) for path in answers)
     rows, total = tables(run), hours(run)
     assert overview["head"]["step_files_left"] == 0, "steps are still being read"
-    check_overview(overview, rows, total)
+    check_overview(overview, rows, total, run)
     check_learning(learning, rows, prefill_gap(run))
     check_job(job, rows, total)
     print(

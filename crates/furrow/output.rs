@@ -35,6 +35,12 @@ pub fn json(value: &impl Serialize) -> Result<(), serde_json::Error> {
     Ok(())
 }
 
+/// Prints a value for programs on one line, where more values follow.
+pub(crate) fn json_line(value: &impl Serialize) -> Result<(), serde_json::Error> {
+    line(serde_json::to_string(value)?);
+    Ok(())
+}
+
 /// The error of lost output, unless the reader closed the pipe.
 pub(crate) fn write_error() -> Option<&'static std::io::Error> {
     WRITE_ERROR.get().filter(|error| error.kind() != ErrorKind::BrokenPipe)

@@ -3,6 +3,7 @@
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
+use furrow_dashboard::trajectories_per_hour;
 use furrow_wire::v1::ProgressResponse;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde_json::{Value, json};
@@ -15,7 +16,6 @@ const LINE_EVERY: Duration = Duration::from_secs(15);
 /// Shows progress until dropped.
 pub struct ProgressDisplay {
     show: ProgressOutput,
-    began: Instant,
 }
 
 enum ProgressOutput {
@@ -33,12 +33,12 @@ impl ProgressDisplay {
             (false, true) => ProgressOutput::Bar(bar("groups")),
             (false, false) => ProgressOutput::Lines { last: None },
         };
-        Self { show, began: Instant::now() }
+        Self { show }
     }
 
     /// Takes the newest progress.
     pub fn update(&mut self, now: &ProgressResponse) -> Result<(), serde_json::Error> {
-        let text = describe(now, self.began.elapsed());
+        let text = describe(now);
         match &mut self.show {
             ProgressOutput::Bar(bar) => {
                 bar.set_length(u64::from(now.groups_planned));
@@ -54,7 +54,7 @@ impl ProgressDisplay {
             ProgressOutput::Json { last } => {
                 let value = progress_json(now);
                 if last.as_ref() != Some(&value) {
-                    output::json(&value)?;
+                    output::json_line(&with_rate(&value, now))?;
                     *last = Some(value);
                 }
             }
@@ -78,6 +78,13 @@ pub fn progress_json(now: &ProgressResponse) -> Value {
         "reward_mean": mean(now), "successes": now.successes, "env_workers": now.env_workers, "policy_workers": now.policy_workers,
         "admission": now.admission, "run_over": now.run_over,
     })
+}
+
+/// The same with the rate of this start, which changes without any change to report.
+pub fn with_rate(progress: &Value, now: &ProgressResponse) -> Value {
+    let mut progress = progress.clone();
+    progress["trajectories_per_hour"] = trajectories_per_hour(now).into();
+    progress
 }
 
 /// Counts finished items on the error stream, so that the standard output keeps only results.
@@ -187,14 +194,15 @@ fn styled(template: &str) -> ProgressBar {
     bar
 }
 
-fn describe(now: &ProgressResponse, elapsed: Duration) -> String {
-    let rate = f64::from(now.scored) / elapsed.as_secs_f64().max(1.0) * 3600.0;
-    let mut text =
-        format!("{} scored, {} failed, {} running, {rate:.0} per hour", now.scored, now.failed, now.assigned);
-    if let Some(mean) = mean(now) {
-        text.push_str(&format!(", reward {mean:.2}"));
+fn describe(now: &ProgressResponse) -> String {
+    let mut text = format!("{} scored, {} failed, {} running", now.scored, now.failed, now.assigned);
+    if let Some(rate) = trajectories_per_hour(now) {
+        text.push_str(&format!(", {rate:.0} per hour"));
     }
-    if !matches!(now.admission.as_str(), "" | "open") {
+    let mean = mean(now).map_or_else(|| "–".to_owned(), |mean| format!("{mean:.2}"));
+    text.push_str(&format!(", reward {mean}"));
+    let is_done = now.groups_planned > 0 && now.groups_closed >= now.groups_planned;
+    if !is_done && !matches!(now.admission.as_str(), "" | "open") {
         text.push_str(&format!(" (no new trajectories: {})", now.admission));
     }
     text
@@ -202,4 +210,44 @@ fn describe(now: &ProgressResponse, elapsed: Duration) -> String {
 
 fn mean(now: &ProgressResponse) -> Option<f64> {
     (now.scored > 0).then(|| now.reward_sum / f64::from(now.scored))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// 431 scored by an earlier start, none by this one after 1 s: no million an hour.
+    #[test]
+    fn progress_of_a_resumed_run_has_the_rate_of_this_start() {
+        let mut now = ProgressResponse {
+            groups_planned: 500,
+            groups_closed: 431,
+            scored: 431,
+            scored_before: 431,
+            uptime_millis: 1000,
+            reward_sum: 431.0,
+            admission: "open".into(),
+            ..ProgressResponse::default()
+        };
+        assert_eq!(describe(&now), "431 scored, 0 failed, 0 running, 0 per hour, reward 1.00");
+        assert_eq!(with_rate(&progress_json(&now), &now)["trajectories_per_hour"], 0.0);
+        (now.scored, now.uptime_millis) = (441, 1_800_000);
+        assert!(describe(&now).contains(", 20 per hour,"), "{}", describe(&now));
+    }
+
+    #[test]
+    fn a_run_without_a_reward_has_no_mean_and_a_finished_one_no_pause() {
+        let now = |groups_closed, admission: &str| ProgressResponse {
+            groups_planned: 3,
+            groups_closed,
+            failed: 4,
+            admission: admission.into(),
+            ..ProgressResponse::default()
+        };
+        let reason = "no policy worker is registered";
+        let text = describe(&now(1, reason));
+        assert_eq!(text, format!("0 scored, 4 failed, 0 running, reward – (no new trajectories: {reason})"));
+        assert_eq!(describe(&now(3, "every group is closed")), "0 scored, 4 failed, 0 running, reward –");
+        assert_eq!(progress_json(&now(1, "open"))["reward_mean"], Value::Null);
+    }
 }

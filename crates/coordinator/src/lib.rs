@@ -49,3 +49,4 @@ pub use open::{Coordinator, CoordinatorJob};
 pub use plan::UnknownTask;
 pub use rescore::{RescoreError, RescoreFilter, RescoreJob, RescoreSummary, rescore};
 pub use run::{RunSummary, run};
+pub use service::progress_message;

@@ -240,7 +240,7 @@ impl CoordinatorService for CoordinatorServer {
         _request: Request<v1::ProgressRequest>,
     ) -> Result<Response<v1::ProgressResponse>, Status> {
         match with_deadline(self.deadline, self.request(|call| Event::Progress { call })).await? {
-            CallResponse::Progress(progress) => Ok(Response::new(progress_into(*progress))),
+            CallResponse::Progress(progress) => Ok(Response::new(progress_message(*progress))),
             _ => Err(unexpected()),
         }
     }
@@ -565,7 +565,8 @@ fn unexpected() -> Status {
     Status::internal("the coordinator gave an unexpected answer")
 }
 
-fn progress_into(progress: RunProgress) -> v1::ProgressResponse {
+/// The progress of a run as its coordinator sends it.
+pub fn progress_message(progress: RunProgress) -> v1::ProgressResponse {
     let count = |count: u64| u32::try_from(count).unwrap_or(u32::MAX);
     v1::ProgressResponse {
         run_id: progress.run_id.to_string(),

@@ -189,6 +189,7 @@ export function running(live) {
         ["scored", count(live.scored)],
         ["failed", count(live.failed)],
         ["committed", count(live.published)],
+        ["an hour since this start", number(live.trajectories_per_hour)],
         ["success rate", rate(live)],
         ["time left", left],
       ].map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, value))),

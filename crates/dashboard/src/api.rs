@@ -37,10 +37,10 @@ pub(crate) fn head(state: &DashboardState) -> PageHead {
 pub(crate) fn overview(state: &DashboardState) -> OverviewAnswer {
     let story = state.load_history();
     let totals = story.totals.as_ref();
-    let moments = &story.moments;
+    let over_time = (story.moments.as_slice(), story.pauses.as_slice());
     let subject = &state.subject;
     let of =
-        |tally: &_| metrics::overview(tally, totals, moments, subject.device, subject.usd_per_device_hour);
+        |tally: &_| metrics::overview(tally, totals, over_time, subject.device, subject.usd_per_device_hour);
     let metrics = match state.view() {
         Some(view) => of(&view.state().tally),
         None => of(&DataSetTally::default()),

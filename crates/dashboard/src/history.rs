@@ -15,6 +15,7 @@ use furrow_telemetry::{DeviceUse, Label, SlotUse};
 use serde_json::{Map, Value};
 
 use crate::file_identity::FileIdentity;
+use crate::run_time::{Pause, PauseFinder};
 
 /// Totals of a process, or of a run: microseconds by use, and the work done.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -47,6 +48,8 @@ pub(crate) struct RunHistory {
     pub totals: Option<MetricTotals>,
     /// In order, from the first line to the last.
     pub moments: Vec<HistoryPoint>,
+    /// Between the starts of the run.
+    pub pauses: Vec<Pause>,
     /// Number of lines that were read.
     pub lines: u64,
     /// Number of unreadable lines.
@@ -67,6 +70,7 @@ pub(crate) struct MetricsReader {
     /// One point per `stride` lines, and after them the newest one.
     moments: Vec<HistoryPoint>,
     stride: u64,
+    pauses: PauseFinder,
     lines: u64,
     unread: u64,
 }
@@ -90,6 +94,7 @@ impl MetricsReader {
             ended: MetricTotals::default(),
             moments: Vec::new(),
             stride: 1,
+            pauses: PauseFinder::default(),
             lines: 0,
             unread: 0,
         }
@@ -146,6 +151,7 @@ impl MetricsReader {
         RunHistory {
             totals: self.totals(),
             moments: self.moments.clone(),
+            pauses: self.pauses.pauses().to_vec(),
             lines: self.lines,
             unread: self.unread,
         }
@@ -176,6 +182,7 @@ impl MetricsReader {
             self.unread += 1;
             return;
         };
+        self.pauses.add(&key.0, at, uptime);
         if let Some((before, last)) = self.current.get(&key)
             && *before > uptime
         {

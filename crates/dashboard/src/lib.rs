@@ -29,6 +29,7 @@ mod plan;
 mod query;
 mod report;
 mod routes;
+mod run_time;
 mod server;
 mod terminal;
 
@@ -41,5 +42,6 @@ pub use plan::{DeviceFloor, MeasuredWork, PlannedWork};
 pub use report::{
     PlotPicture, REPORT_RUNS_MAX, ReportError, ReportTable, RunMetrics, report_html, report_pictures,
 };
+pub use run_time::trajectories_per_hour;
 pub use server::{DashboardError, DashboardServer};
 pub use terminal::{DashboardAddress, RunSnapshot, WatchError, WatchSource, read_snapshot, watch};

@@ -7,6 +7,7 @@ use furrow_wire::v1::{ProgressResponse, WeightsResponse, WorkerHealth};
 
 use crate::answers::{LiveProgress, RunningVersion, WorkerStatus};
 use crate::metrics;
+use crate::run_time::trajectories_per_hour;
 
 /// A run as its coordinator last described it.
 #[derive(Debug, Clone)]
@@ -52,6 +53,7 @@ impl LiveRun {
             policy_workers: now.policy_workers,
             admission: now.admission.clone(),
             run_over: now.run_over,
+            trajectories_per_hour: trajectories_per_hour(now),
             eta_seconds: self.eta_seconds(),
             version: self.weights.as_ref().map(|weights| weights.current),
             version_newest: self.weights.as_ref().map(|weights| weights.version),

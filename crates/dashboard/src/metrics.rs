@@ -17,8 +17,10 @@ use crate::answers::{
     TrajectoriesOverTime, TrajectoryRates, VersionLine, VersionRange,
 };
 use crate::history::{HistoryPoint, MetricTotals};
+use crate::run_time::{Pause, run_micros};
 
 const MICROS_PER_HOUR: f64 = 3.6e9;
+const MICROS_PER_MINUTE: i64 = 60_000_000;
 /// Points of a chart over time: one per 8 pixels of a wide page.
 const POINTS_MAX: i64 = 120;
 /// Lines of a table by version, newest first.
@@ -30,12 +32,13 @@ const TASKS_MAX: usize = 1000;
 pub(crate) fn overview(
     tally: &DataSetTally,
     totals: Option<&MetricTotals>,
-    moments: &[HistoryPoint],
+    (moments, pauses): (&[HistoryPoint], &[Pause]),
     device: DeviceKind,
     usd_per_device_hour: Option<f64>,
 ) -> OverviewMetrics {
     let all = &tally.all;
-    let wall_micros = tally.started_at.zip(tally.ended_at).map(|(from, to)| (to - from).max(0) as f64);
+    let began_and_ended = tally.started_at.zip(tally.ended_at);
+    let wall_micros = began_and_ended.map(|(from, to)| run_micros(from, to, pauses) as f64);
     let wall_seconds = wall_micros.map(|micros| micros / 1e6);
     let with_device = totals.filter(|totals| totals.device_total() > 0);
     let device_hours = with_device.map(|totals| hours(totals.device_total()));
@@ -75,7 +78,7 @@ pub(crate) fn overview(
         cost_usd: cost,
         cost_usd_per_trajectory: cost.and_then(|usd| ratio(usd, scored as f64)),
         versions: versions(tally),
-        over_time: over_time(tally),
+        over_time: over_time(tally, pauses),
         hours_over_time: hours_over_time(moments),
     }
 }
@@ -235,26 +238,57 @@ fn versions(tally: &DataSetTally) -> VersionRange {
 }
 
 /// Trajectories by the time of their end, in equal spans of whole minutes: one in which nothing
-/// ended is a point, too. The last span may be shorter.
-fn over_time(tally: &DataSetTally) -> TrajectoriesOverTime {
-    let Some((&first, &last)) = tally.minutes.keys().next().zip(tally.minutes.keys().next_back()) else {
+/// ended is a point, too. The run began and ended within its first and its last minute, and a rate
+/// divides by the time it ran, so the rates of all spans have the mean that the table gives. An end
+/// of less than half a span belongs to its neighbour: a second with one trajectory is no rate.
+fn over_time(tally: &DataSetTally, pauses: &[Pause]) -> TrajectoriesOverTime {
+    let Some((&first_end, &last)) = tally.minutes.keys().next().zip(tally.minutes.keys().next_back()) else {
         return TrajectoriesOverTime { span_minutes: 1, points: Vec::new() };
     };
+    let began = tally.started_at.unwrap_or(first_end.saturating_mul(MICROS_PER_MINUTE));
+    let ended = tally.ended_at.unwrap_or(last.saturating_add(1).saturating_mul(MICROS_PER_MINUTE));
+    let first = began.div_euclid(MICROS_PER_MINUTE).min(first_end);
     let span = last.saturating_sub(first) / POINTS_MAX + 1;
-    let point = |at: i64| {
-        let end = at.saturating_add(span - 1).min(last);
+    let begins = std::iter::successors(Some(first), |at| at.checked_add(span).filter(|at| *at <= last));
+    let whole = begins.map(|at| (at, at.saturating_add(span - 1).min(last))).collect();
+    let micros = |&(at, end): &(i64, i64)| {
+        let from = at.saturating_mul(MICROS_PER_MINUTE).max(began);
+        let to = end.saturating_add(1).saturating_mul(MICROS_PER_MINUTE).min(ended);
+        run_micros(from, to, pauses)
+    };
+    let points = with_short_ends_merged(whole, |part| 2 * micros(part) < span * MICROS_PER_MINUTE);
+    let point = |(at, end): (i64, i64)| {
         let mut sum = MinuteCounts::default();
         tally.minutes.range(at..=end).for_each(|(_, ended)| add(&mut sum, ended));
         MinuteSpan {
             at: at.saturating_mul(60),
             scored: sum.scored,
             failed: sum.failed,
-            trajectories_per_hour: sum.scored as f64 * 60.0 / (end - at + 1) as f64,
+            trajectories_per_hour: ratio(sum.scored as f64 * MICROS_PER_HOUR, micros(&(at, end)) as f64)
+                .unwrap_or(0.0),
             success_rate: share(sum.successes, sum.success_known),
         }
     };
-    let begins = std::iter::successors(Some(first), |at| at.checked_add(span).filter(|at| *at <= last));
-    TrajectoriesOverTime { span_minutes: span, points: begins.map(point).collect() }
+    TrajectoriesOverTime { span_minutes: span, points: points.into_iter().map(point).collect() }
+}
+
+/// The spans, where a short first or last one is a part of its neighbour.
+fn with_short_ends_merged(
+    mut spans: Vec<(i64, i64)>,
+    is_short: impl Fn(&(i64, i64)) -> bool,
+) -> Vec<(i64, i64)> {
+    if let [first, second, ..] = spans[..]
+        && is_short(&first)
+    {
+        spans.splice(..2, [(first.0, second.1)]);
+    }
+    if let [.., before, last] = spans[..]
+        && is_short(&last)
+    {
+        spans.truncate(spans.len() - 2);
+        spans.push((before.0, last.1));
+    }
+    spans
 }
 
 fn add(sum: &mut MinuteCounts, more: &MinuteCounts) {
@@ -376,7 +410,8 @@ mod tests {
 
     #[test]
     fn a_gpu_hour_counts_idle_time_and_the_ceilings_do_not() {
-        let overview = overview(&DataSetTally::default(), Some(&totals()), &[], DeviceKind::Gpu, Some(3.0));
+        let overview =
+            overview(&DataSetTally::default(), Some(&totals()), (&[], &[]), DeviceKind::Gpu, Some(3.0));
         let throughput = &overview.throughput;
         assert_eq!(overview.device_hours, Some(1.0));
         assert_eq!(throughput.trajectories_per_device_hour, Some(30.0));
@@ -390,7 +425,7 @@ mod tests {
 
     #[test]
     fn what_is_not_known_is_null_and_never_0() {
-        let overview = overview(&DataSetTally::default(), None, &[], DeviceKind::None, Some(3.0));
+        let overview = overview(&DataSetTally::default(), None, (&[], &[]), DeviceKind::None, Some(3.0));
         let throughput = &overview.throughput;
         for rate in [
             throughput.trajectories_per_device_hour,
@@ -417,7 +452,7 @@ mod tests {
         };
         assert_eq!(rates(&counts).reward_mean, None);
         let tally = DataSetTally { all: counts, ..DataSetTally::default() };
-        assert_eq!(overview(&tally, None, &[], DeviceKind::None, None).cost_usd, None);
+        assert_eq!(overview(&tally, None, (&[], &[]), DeviceKind::None, None).cost_usd, None);
     }
 
     #[test]
@@ -429,7 +464,7 @@ mod tests {
                 ..DataSetTally::default()
             };
             let totals = totals();
-            let overview = overview(&tally, known.then_some(&totals), &[], device, usd);
+            let overview = overview(&tally, known.then_some(&totals), (&[], &[]), device, usd);
             assert_eq!(overview.cost_usd, want);
         }
         check(0.5, true, Some(3.0), DeviceKind::Gpu, Some(3.5));
@@ -447,30 +482,60 @@ mod tests {
                 MinuteCounts { scored: 2, failed: 0, success_known: 2, successes: u64::from(minute >= 500) };
             tally.minutes.insert(29_000_000 + minute, ended);
         }
-        let over_time = over_time(&tally);
+        let over_time = over_time(&tally, &[]);
         let points = &over_time.points;
         assert_eq!(over_time.span_minutes, 9);
-        assert_eq!(points.len(), 112);
+        assert_eq!(points.len(), 111);
         assert_eq!(points.iter().map(|point| point.scored).sum::<u64>(), 2000);
-        // 1000 minutes are 111 spans of 9 and one of a single minute, which has the same rate.
+        // 1000 minutes are 111 spans of 9 and a single minute, which is part of the last span.
         assert!(points.iter().all(|point| point.trajectories_per_hour == 120.0), "{points:?}");
-        assert_eq!((points[0].success_rate, points[111].success_rate), (Some(0.0), Some(0.5)));
+        assert_eq!((points[0].success_rate, points[110].success_rate), (Some(0.0), Some(0.5)));
     }
 
     #[test]
     fn a_minute_in_which_nothing_ended_is_a_point() {
         let mut tally = DataSetTally::default();
-        assert_eq!(over_time(&tally).points, []);
+        assert_eq!(over_time(&tally, &[]).points, []);
         for minute in [10, 14] {
             tally
                 .minutes
                 .insert(minute, MinuteCounts { scored: 1, failed: 1, success_known: 0, successes: 0 });
         }
-        let over_time = over_time(&tally);
+        let over_time = over_time(&tally, &[]);
         let spans: Vec<_> =
             over_time.points.iter().map(|point| (point.at, point.trajectories_per_hour)).collect();
         assert_eq!(spans, [(600, 60.0), (660, 0.0), (720, 0.0), (780, 0.0), (840, 60.0)]);
         assert!(over_time.points.iter().all(|point| point.success_rate.is_none()));
+    }
+
+    /// 27 s that lie in two minutes, with 125 trajectories: each rate is theirs over 27 s.
+    #[test]
+    fn a_run_of_seconds_has_one_rate_in_its_table_and_its_plot() {
+        let counts = |scored| MinuteCounts { scored, failed: 0, success_known: 0, successes: 0 };
+        let second = 1_000_000;
+        let mut tally = DataSetTally {
+            started_at: Some(650 * second),
+            ended_at: Some(677 * second),
+            all: TrajectoryCounts { scored: 125, ..TrajectoryCounts::default() },
+            ..DataSetTally::default()
+        };
+        tally.minutes.extend([(10, counts(40)), (11, counts(85))]);
+        let of = |tally: &DataSetTally, pauses: &[Pause]| {
+            let overview = overview(tally, None, (&[], pauses), DeviceKind::None, None);
+            let points: Vec<_> =
+                overview.over_time.points.iter().map(|point| point.trajectories_per_hour).collect();
+            (overview.throughput.trajectories_per_hour.unwrap(), points)
+        };
+        let rate = 125.0 * 3600.0 / 27.0;
+        assert_eq!(of(&tally, &[]), (rate, vec![rate]));
+        // Three minutes with 40 s, 60 s and 50 s of the run, less a pause of 20 s in the second.
+        tally.started_at = Some(620 * second);
+        tally.ended_at = Some(770 * second);
+        tally.minutes.insert(12, counts(10));
+        tally.all.scored = 135;
+        let (all, points) = of(&tally, &[(680.0, 700.0)]);
+        assert!((all - 135.0 * 3600.0 / 130.0).abs() < 1e-6, "{all}");
+        assert_eq!(points, [40.0 * 90.0, 85.0 * 90.0, 10.0 * 72.0]);
     }
 
     #[test]

@@ -6,12 +6,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
-use furrow_coordinator::{RunLock, RunSummary};
+use furrow_coordinator::{RunLock, RunSummary, progress_message};
 use furrow_env::EnvironmentFactory;
 use furrow_policy::{ChatEndpoint, WorkerListeners};
 use furrow_telemetry::Role;
+use furrow_wire::v1::ProgressRequest;
 use furrow_wire::v1::coordinator_service_client::CoordinatorServiceClient;
-use furrow_wire::v1::{ProgressRequest, ProgressResponse};
 use furrow_wire::{Connector, TcpConnector, with_deadline};
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
@@ -86,8 +86,7 @@ pub fn run(args: &RunArgs) -> Result<(), CommandFailure> {
             Err(failure) => Err(failure),
         };
         stages.close().await;
-        let (summary, last) = outcome?;
-        conclude(&summary, &last, &dir, args.json)
+        conclude(&outcome?, &dir, args.json)
     })
 }
 
@@ -98,7 +97,7 @@ async fn farm(
     begin: RunStart,
     lock: RunLock,
     as_json: bool,
-) -> Result<(RunSummary, ProgressResponse), CommandFailure> {
+) -> Result<RunSummary, CommandFailure> {
     let stop = launch::stop_on_signal()?;
     let over = CancellationToken::new();
     let coordinator = TcpListener::bind("127.0.0.1:0").await?;
@@ -150,7 +149,7 @@ async fn farm(
         stop.cancel();
         summary
     };
-    let (summary, acted, policed, last) =
+    let (summary, acted, policed, watched) =
         tokio::join!(coordinated, acting, policing, watch(&address, over.clone(), as_json));
     silent.cancel();
     metrics.await?;
@@ -160,7 +159,8 @@ async fn farm(
     let summary = summary?;
     acted?;
     policed?;
-    Ok((summary, last?))
+    watched?;
+    Ok(summary)
 }
 
 /// Serves the dashboard until the run is over, if the job enables it.
@@ -177,44 +177,30 @@ async fn serve_dashboard(
     Ok(Some(tokio::spawn(dashboard.serve(over))))
 }
 
-/// Shows progress until the run is over; returns the last progress received.
-async fn watch(
-    address: &str,
-    over: CancellationToken,
-    as_json: bool,
-) -> Result<ProgressResponse, CommandFailure> {
+/// Shows progress until the run is over.
+async fn watch(address: &str, over: CancellationToken, as_json: bool) -> Result<(), CommandFailure> {
     let mut client = CoordinatorServiceClient::new(TcpConnector::default().channel(address)?);
     let mut progress_view = ProgressDisplay::new(as_json);
-    let mut last = ProgressResponse::default();
     while over.run_until_cancelled(tokio::time::sleep(PROGRESS_INTERVAL)).await.is_some() {
         // A coordinator that opens or closes does not answer; the next poll reports.
         if let Ok(now) = with_deadline(PROGRESS_INTERVAL, client.progress(ProgressRequest {})).await {
-            last = now.into_inner();
-            progress_view.update(&last)?;
+            progress_view.update(now.get_ref())?;
         }
     }
     progress_view.finish();
-    Ok(last)
+    Ok(())
 }
 
-fn conclude(
-    summary: &RunSummary,
-    last: &ProgressResponse,
-    dir: &Path,
-    as_json: bool,
-) -> Result<(), CommandFailure> {
+fn conclude(summary: &RunSummary, dir: &Path, as_json: bool) -> Result<(), CommandFailure> {
     use furrow_coordinator::core::JobOutcome;
     let now = &summary.progress;
     let failed: u64 = now.failed.values().sum();
     if as_json {
-        let mut figures = progress::progress_json(last);
-        figures["scored"] = now.scored.into();
-        figures["failed"] = failed.into();
-        figures["published"] = now.committed.into();
-        figures["groups_closed"] = now.groups_closed.into();
-        figures["run_over"] = now.run_over.into();
+        // Not the last progress that was received: a short run ends before anyone asks.
+        let last = progress_message(now.clone());
+        let mut figures = progress::with_rate(&progress::progress_json(&last), &last);
         figures["run_dir"] = dir.display().to_string().into();
-        output::json(&figures)?;
+        output::json_line(&figures)?;
     } else {
         let mean = match now.scored {
             0 => "–".to_owned(),

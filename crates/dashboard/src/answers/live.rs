@@ -30,6 +30,8 @@ pub(crate) struct LiveProgress {
     /// `open`, or the reason for a pause.
     pub admission: String,
     pub run_over: bool,
+    /// Trajectories with a reward per hour since this start; `None` of an older coordinator.
+    pub trajectories_per_hour: Option<f64>,
     /// Seconds left; `None` before a group closed.
     pub eta_seconds: Option<f64>,
     /// The newest version that a policy worker runs.

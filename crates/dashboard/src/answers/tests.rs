@@ -175,8 +175,8 @@ fn the_keys_of_the_overview_are_these() {
     check_keys(
         &live(),
         "groups_planned groups_closed running scored failed published discarded steps successes judged \
-         success_rate scoring reward_mean env_workers policy_workers admission run_over eta_seconds version \
-         version_newest weights",
+         success_rate scoring reward_mean env_workers policy_workers admission run_over \
+         trajectories_per_hour eta_seconds version version_newest weights",
     );
     check_keys(&live().success_rate, "low high value");
     check_keys(&live().weights[0], "worker version lags");

@@ -320,6 +320,10 @@ fn progress(live: &LiveProgress, width: usize) -> Vec<Line<'static>> {
     );
     let mut lines = vec![bar("Groups closed", share.unwrap_or(0.0), &percent(share), width)];
     lines.extend([figure("", "", &note), figure("", "", &trajectories)]);
+    if live.trajectories_per_hour.is_some() {
+        let rate = number(live.trajectories_per_hour);
+        lines.push(figure("… per hour, live", &rate, "scored since this start"));
+    }
     if let Some(rate) = live.success_rate {
         let interval = format!(
             "[{}, {}] of {} decided so far",

@@ -42,6 +42,24 @@ fn admission_pauses_for_named_reasons() {
     assert_eq!(paused, [DiskReserve, OffPolicy, Backlog]);
 }
 
+#[test]
+fn a_policy_worker_that_still_loads_is_no_pause_to_report() {
+    let mut office = CoreFixture::new(1, 1, rules());
+    office.env("env", 8);
+    let ask = |office: &mut CoreFixture| {
+        let worker = Id::new("env").unwrap();
+        office.try_request(|call| Event::Lease { call, worker, slots: 1, wait_millis: 400 })
+    };
+    let is_reported = |office: &CoreFixture| {
+        office.effects.iter().any(|effect| matches!(effect, Effect::Notify(CoreNotice::Paused { .. })))
+    };
+    assert!(ask(&mut office).is_none(), "it waits");
+    assert!(!is_reported(&office), "the policy worker registers in a moment");
+    office.pass_alive(1_100);
+    assert!(ask(&mut office).is_none());
+    assert!(is_reported(&office), "after a lease term none has come");
+}
+
 /// A farm with one trajectory per group, whose trainer consumes two per version, none ahead.
 fn paced(groups: u64) -> CoreFixture {
     let pacing = Some(AdmissionPacing { trajectories_per_version: 2, max_off_policy_versions: 0 });
