@@ -231,7 +231,10 @@ function solved(score) {
   return { true: "yes", false: "no" }[score.success] ?? "the scorer does not say";
 }
 
-/** Siblings side by side: a bar each, as long as its reward. */
+/**
+ * Siblings side by side: a bar each, as long as its reward. All bars begin at the same 0, and one below it goes to the left
+ * of it, hatched.
+ */
 function group(siblings, id) {
   const rewards = siblings.map((row) => row.reward ?? 0);
   const [least, most] = [Math.min(0, ...rewards), Math.max(0, ...rewards)];
@@ -256,7 +259,7 @@ function group(siblings, id) {
           "span",
           { class: "track", "aria-hidden": "true" },
           el("span", {
-            class: "fill",
+            class: (row.reward ?? 0) < 0 ? "fill below" : "fill",
             style: {
               "margin-left": `${(100 * (Math.min(0, row.reward ?? 0) - least)) / span}%`,
               width: `${(100 * Math.abs(row.reward ?? 0)) / span}%`,

@@ -4,6 +4,7 @@
 use chromiumoxide::Page;
 use chromiumoxide::cdp::browser_protocol::emulation::MediaFeature;
 use chromiumoxide::cdp::browser_protocol::network::CookieParam;
+use furrow_records::fixtures::{self, TrajectoryFixture};
 
 use crate::harness::{TestBrowser, TestDashboard, attempt, commit, keep_picture, script, wait_for};
 use crate::keys::{press, write};
@@ -279,6 +280,41 @@ async fn a_trajectory_shows_where_it_aimed_and_stays_at_its_address() {
     let title: String = script(&page, "document.querySelectorAll('#step-1 .token')[1].title").await;
     assert!(title.contains("log-prob -0.750 (47.2"), "{title}");
     keep_picture(&page, "trajectory-step").await;
+    assert_no_errors(&page).await;
+    chrome.close().await;
+    dashboard.close().await;
+}
+
+/// All bars of a group begin at the same 0; a reward of -1 is no full bar of a success.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reward_below_zero_is_drawn_as_one() {
+    let dir = tempfile::tempdir().unwrap();
+    let made: Vec<_> = [-1.0, 0.0, 0.5, 1.0]
+        .into_iter()
+        .zip(0..)
+        .map(|(reward, sample)| {
+            TrajectoryFixture { group: 1, sample, steps: 1, reward, ..TrajectoryFixture::default() }
+                .trajectory()
+        })
+        .collect();
+    let records: Vec<_> = made.iter().map(|(record, _)| record.clone()).collect();
+    commit(&dir.path().join("data"), "shard-0", &made, &[fixtures::group(&records)]);
+    let dashboard = TestDashboard::serve(dir, None).await;
+    dashboard.wait_until(|head| head["trajectories"] == 4 && head["step_files_left"] == 0).await;
+    let chrome = TestBrowser::start().await;
+    let page = open(&chrome, &dashboard, "/trajectory/test-g000001-s0-a0").await;
+    wait_for(&page, "document.querySelectorAll('.siblings .fill').length === 4").await;
+    // Where each bar begins and ends on its track, and whether it is hatched.
+    let bars: Vec<(f64, f64, bool)> = script(
+        &page,
+        "[...document.querySelectorAll('.siblings .fill')].map((fill) => { \
+         const [bar, track] = [fill, fill.parentElement].map((part) => part.getBoundingClientRect()); \
+         const at = (x) => Math.round((100 * (x - track.left)) / track.width) / 100; \
+         return [at(bar.left), at(bar.right), getComputedStyle(fill).backgroundImage !== 'none']; })",
+    )
+    .await;
+    assert_eq!(bars, [(0.0, 0.5, true), (0.5, 0.5, false), (0.5, 0.75, false), (0.5, 1.0, false)]);
+    keep_picture(&page, "negative-reward").await;
     assert_no_errors(&page).await;
     chrome.close().await;
     dashboard.close().await;
