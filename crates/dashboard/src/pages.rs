@@ -44,6 +44,9 @@ pub(crate) const INDEX: &[u8] = include_bytes!("../pages/index.html");
 /// The form for the token.
 pub(crate) const SIGN_IN: &[u8] = include_bytes!("../pages/sign-in.html");
 
+/// What a browser gets at an address without a page.
+pub(crate) const NOT_FOUND: &[u8] = include_bytes!("../pages/not-found.html");
+
 /// The same form after a wrong token.
 pub(crate) fn sign_in_again() -> String {
     let message = "<p class=\"wrong\" role=\"alert\">That is not the token.</p>\n<form";
@@ -80,7 +83,7 @@ mod tests {
             folder.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
         let served = ASSETS.iter().map(|asset| asset.name.to_owned());
         // The last one is part of each report.
-        let pages = ["index.html", "sign-in.html", "report.css"].map(str::to_owned);
+        let pages = ["index.html", "sign-in.html", "not-found.html", "report.css"].map(str::to_owned);
         assert_eq!(names, served.chain(pages).collect());
     }
 
@@ -102,7 +105,7 @@ mod tests {
                 assert!(!known.contains(banned), "{}: {banned}", asset.name);
             }
         }
-        for page in [INDEX, SIGN_IN] {
+        for page in [INDEX, SIGN_IN, NOT_FOUND] {
             let text = std::str::from_utf8(page).unwrap();
             assert!(!text.contains("://") && !text.contains("<style") && !text.contains(" style="), "{text}");
             assert!(

@@ -32,7 +32,7 @@ use crate::api;
 use crate::api_error::DashboardApiError;
 use crate::follow::DashboardState;
 use crate::live::{self, EndMode};
-use crate::pages::{self, INDEX, POLICY, SIGN_IN, StaticAsset};
+use crate::pages::{self, INDEX, NOT_FOUND, POLICY, SIGN_IN, StaticAsset};
 
 /// What the handlers share.
 #[derive(Clone)]
@@ -337,12 +337,21 @@ async fn process_metrics() -> Response {
     respond(StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", text)
 }
 
-async fn unknown_path(method: Method, uri: Uri) -> Response {
+async fn unknown_path(method: Method, uri: Uri, headers: HeaderMap) -> Response {
     if !is_read(&method) {
         return refusal(StatusCode::METHOD_NOT_ALLOWED, "use GET");
     }
     let is_api = uri.path().split('/').nth(1) == Some("api");
+    if !is_api && accepts_html(&headers) {
+        return respond(StatusCode::NOT_FOUND, HTML, NOT_FOUND);
+    }
     refusal(StatusCode::NOT_FOUND, if is_api { NOTHING } else { "no such page; start at /" })
+}
+
+/// Whether a browser asks for a page.
+fn accepts_html(headers: &HeaderMap) -> bool {
+    let accept = headers.get(header::ACCEPT).and_then(|accept| accept.to_str().ok());
+    accept.is_some_and(|accept| accept.contains("text/html"))
 }
 
 fn is_read(method: &Method) -> bool {
@@ -362,8 +371,7 @@ fn refuse(why: AccessRefusal, request: &Request) -> Response {
 
 /// The response without the token: the sign-in page, or for a program an error.
 fn unknown(path: &str, headers: &HeaderMap) -> Response {
-    let accepts = headers.get(header::ACCEPT).and_then(|accept| accept.to_str().ok()).unwrap_or_default();
-    if accepts.contains("text/html") && !path.starts_with("/api/") {
+    if accepts_html(headers) && !path.starts_with("/api/") {
         return respond(StatusCode::UNAUTHORIZED, HTML, SIGN_IN);
     }
     // Files that the sign-in page uses.

@@ -78,6 +78,17 @@ async fn every_answer_says_what_it_is_and_what_a_page_may_do() {
         );
         assert!(head.contains("x-content-type-options: nosniff"), "{path}: {head}");
     }
+    let browser = [("accept", "text/html,application/xhtml+xml,*/*;q=0.8")];
+    for (path, kind, part) in [
+        ("/nothing", "text/html", "<a href=\"/\">"),
+        ("/assets/nothing/here", "text/html", "<a href=\"/\">"),
+        ("/api/nothing", "application/json", "no such path"),
+    ] {
+        let (status, head, body) =
+            ask(dashboard.address, &format!("GET {path} HTTP/1.1"), &browser, "").await;
+        assert_eq!(status, 404, "{path}");
+        assert!(head.contains(&format!("content-type: {kind}")) && body.contains(part), "{path}: {body}");
+    }
     for (first, status) in
         [("POST / HTTP/1.1", 405), ("DELETE /api/overview HTTP/1.1", 405), ("HEAD / HTTP/1.1", 200)]
     {
