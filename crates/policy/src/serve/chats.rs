@@ -510,10 +510,14 @@ fn digest_of<'a>(role: Role, parts: impl Iterator<Item = &'a [u8]>) -> Sha256Dig
 fn usage(prompt: &[u32], reply: &StepOutput) -> TokenUsage {
     let columns = &reply.columns;
     let sampled = columns.mask.iter().zip(&columns.forced).filter(|(sampled, forced)| **sampled || **forced);
+    let prompt_tokens = prompt.len() as u32;
+    let cached_tokens = reply.engine.reused_tokens;
     TokenUsage {
-        prompt_tokens: prompt.len() as u32,
-        cached_tokens: reply.engine.reused_tokens,
-        prefilled_tokens: reply.engine.prefill_tokens,
+        prompt_tokens,
+        cached_tokens,
+        // A constrained reply begins with tokens that its layout forces; they run with the prompt
+        // and belong to the reply.
+        prefilled_tokens: reply.engine.prefill_tokens.min(prompt_tokens.saturating_sub(cached_tokens)),
         completion_tokens: sampled.count() as u32,
     }
 }

@@ -456,6 +456,9 @@ async fn replies_are_constrained_to_a_schema() {
         assert!(value["count"].as_u64().unwrap() <= 9 && value["say"].is_string(), "{value}");
         assert!(value.as_object().unwrap().len() == if value["maybe"].is_null() { 3 } else { 4 }, "{value}");
         assert!(ids(&answer["choices"][0]["token_ids"]).len() <= 80);
+        // What a layout forces before the first sampled token is a part of the reply.
+        let (prompt, cached, prefilled) = counts(&answer);
+        assert_eq!(cached + prefilled, prompt, "{answer}");
         payload["response_format"] = json!({ "type": "json_object" });
         let answer = ChatWorker::expect_ok(worker.ask(&payload).await);
         assert!(serde_json::from_str::<Value>(text(&answer)).unwrap().is_object(), "{answer}");
