@@ -2,13 +2,13 @@
 
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory as _, Parser, Subcommand};
 
 use crate::commands::{
-    check, checkpoint, discarded, doctor, model, plan, publish, records, replay, report, roles, run, score,
-    tasks, view, watch,
+    check, checkpoint, discarded, doctor, model, plan, publish, records, replay, report, roles, run, runs,
+    score, shell, tasks, view, watch,
 };
-use crate::{exit_code, output, renamed};
+use crate::{exit_code, output, renamed, suggested};
 
 /// Collect rollouts of computer-use agents in real browsers and write them to Parquet.
 #[derive(Debug, Parser)]
@@ -36,6 +36,8 @@ enum Command {
     /// Report how many trajectories a trainer discarded; a job that paces its admission by versions
     /// collects as many more
     Discarded(discarded::DiscardedArgs),
+    /// List the run directories below a folder, or remove one
+    Runs(runs::RunsArgs),
     /// List, check or sample the tasks of a job
     #[command(subcommand)]
     Tasks(tasks::TasksCommand),
@@ -66,6 +68,10 @@ enum Command {
     Model(model::ModelCommand),
     /// Check whether this machine can run a farm, and say what to do if not
     Doctor(doctor::DoctorArgs),
+    /// Print the script with which a shell completes the commands
+    Completions(shell::CompletionsArgs),
+    /// Write manual pages of all commands to a directory
+    Man(shell::ManArgs),
 }
 
 /// Reads the command line, runs the command, and returns the exit status of the program.
@@ -75,7 +81,11 @@ pub fn run_command_line() -> ExitCode {
     let command = match Cli::try_parse() {
         Ok(cli) => cli.command,
         Err(error) => {
-            let Some(renamed) = renamed::explain(&error) else { error.exit() };
+            let Some(renamed) = renamed::explain(&error) else {
+                let arguments: Vec<String> =
+                    std::env::args_os().map(|argument| argument.to_string_lossy().into_owned()).collect();
+                suggested::with_suggestion(error, &Cli::command(), &arguments).exit();
+            };
             output::error_line(&renamed);
             return ExitCode::from(2);
         }
@@ -88,6 +98,7 @@ pub fn run_command_line() -> ExitCode {
         Command::Policy(args) => roles::policy(&args),
         Command::Publish(args) => publish::run(&args),
         Command::Discarded(args) => discarded::run(&args),
+        Command::Runs(args) => runs::run(&args),
         Command::Tasks(command) => tasks::run(&command),
         Command::Records(command) => records::run(&command),
         Command::View(args) => view::run(&args),
@@ -100,6 +111,8 @@ pub fn run_command_line() -> ExitCode {
         Command::Checkpoint(command) => checkpoint::run(&command),
         Command::Model(command) => model::run(&command),
         Command::Doctor(args) => doctor::run(&args),
+        Command::Completions(args) => shell::completions(&args, Cli::command()),
+        Command::Man(args) => shell::man(&args, Cli::command()),
     };
     exit_code(outcome)
 }

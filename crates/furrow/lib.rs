@@ -18,9 +18,11 @@ mod recorded;
 mod renamed;
 mod replay;
 mod run_dir;
+mod run_list;
 mod scratch;
 mod sessions;
 pub mod simulation;
+mod suggested;
 mod tokens;
 
 pub use command_line::run_command_line;

@@ -29,6 +29,14 @@ pub fn line(text: impl AsRef<str>) {
     }
 }
 
+/// Prints bytes as they are.
+pub(crate) fn raw(bytes: &[u8]) {
+    if let Err(error) = std::io::stdout().lock().write_all(bytes) {
+        // Only the first error is kept.
+        drop(WRITE_ERROR.set(error));
+    }
+}
+
 /// Prints a value for programs.
 pub fn json(value: &impl Serialize) -> Result<(), serde_json::Error> {
     line(serde_json::to_string_pretty(value)?);

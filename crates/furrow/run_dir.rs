@@ -90,6 +90,56 @@ pub fn prepare(dir: &Path, begin: RunStart, resolved_job: &str) -> Result<RunLoc
     Ok(lock)
 }
 
+/// Whether a directory holds a run.
+pub fn is_run(dir: &Path) -> bool {
+    let is_file = |name: &str| dir.join(name).symlink_metadata().is_ok_and(|metadata| metadata.is_file());
+    is_file("ledger.sqlite") && is_file("job.toml")
+}
+
+/// Locks a run directory in order to remove it.
+///
+/// # Errors
+/// If it is no run directory, a link, or in use.
+pub fn lock_to_remove(dir: &Path) -> Result<RunLock, CommandFailure> {
+    let is_link = dir.symlink_metadata().is_ok_and(|metadata| metadata.is_symlink());
+    if is_link || !is_run(dir) {
+        return Err(refused(
+            dir,
+            "is no run directory, which holds ledger.sqlite and job.toml; nothing was removed",
+        ));
+    }
+    RunLock::take(dir).map_err(|error| CommandFailure::Input(vec![crate::chain(&error.into())]))
+}
+
+/// What was left of a run directory.
+#[derive(Debug, PartialEq, Eq)]
+pub enum RemovedRun {
+    Whole,
+    /// It stays with these entries, which no run writes.
+    Left(Vec<String>),
+}
+
+/// Removes what a run wrote, then the directory if nothing else is in it. The ledger goes last but
+/// the job, so that an interrupted removal can be repeated.
+pub fn remove_run(dir: &Path, lock: RunLock) -> Result<RemovedRun, CommandFailure> {
+    let last = ["ledger.sqlite", "job.toml"];
+    let first = CONTENTS.iter().chain(&BESIDE_A_RUN).filter(|name| !last.contains(name));
+    first.chain(&last).try_for_each(|name| remove(&dir.join(name)))?;
+    drop(lock);
+    remove(&dir.join("lock"))?;
+    let left = fs::read_dir(dir)?.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()));
+    let mut left: Vec<String> = left.collect::<io::Result<_>>()?;
+    if left.is_empty() {
+        fs::remove_dir(dir)?;
+        return Ok(RemovedRun::Whole);
+    }
+    left.sort();
+    Ok(RemovedRun::Left(left))
+}
+
+/// Entries of a run that `--clean` keeps: what its starts put aside, and a report over it.
+const BESIDE_A_RUN: [&str; 3] = ["lost+found", "report.html", "report"];
+
 /// Whether the directory holds what this start expects.
 fn check(dir: &Path, begin: RunStart) -> Result<(), CommandFailure> {
     // A dangling link does not count as absent: opening the ledger then reports it.
@@ -181,6 +231,40 @@ mod tests {
             assert_eq!(address(&dir).unwrap(), "127.0.0.1:1", "{begin:?}");
         }
         drop(lock);
+    }
+
+    #[test]
+    fn a_run_is_removed_whole_and_nothing_else_is() {
+        let temp = tempfile::tempdir().unwrap();
+        let make = |name: &str| {
+            let dir = temp.path().join(name);
+            fs::create_dir_all(dir.join("data")).unwrap();
+            for file in ["ledger.sqlite", "job.toml", "metrics.jsonl", "data/x", "report.html"] {
+                fs::write(dir.join(file), "x").unwrap();
+            }
+            dir
+        };
+        let remove_it = |dir: &Path| lock_to_remove(dir).and_then(|lock| remove_run(dir, lock));
+        let whole = make("whole");
+        assert_eq!(remove_it(&whole).unwrap(), RemovedRun::Whole);
+        assert!(!whole.exists());
+        let mixed = make("mixed");
+        fs::write(mixed.join("notes.txt"), "mine").unwrap();
+        assert_eq!(remove_it(&mixed).unwrap(), RemovedRun::Left(vec!["notes.txt".into()]));
+        assert_eq!(fs::read_dir(&mixed).unwrap().count(), 1);
+        let used = make("used");
+        let lock = RunLock::take(&used).unwrap();
+        let refusal = |dir: &Path| match remove_it(dir) {
+            Err(CommandFailure::Input(problems)) => problems.join("; "),
+            other => panic!("{other:?}"),
+        };
+        assert!(refusal(&used).contains("in use by pid"));
+        drop(lock);
+        std::os::unix::fs::symlink(&used, temp.path().join("link")).unwrap();
+        for no_run in [temp.path().to_owned(), temp.path().join("link"), temp.path().join("none"), mixed] {
+            assert!(refusal(&no_run).contains("is no run directory"), "{}", no_run.display());
+        }
+        assert!(used.join("data/x").exists());
     }
 
     #[test]

@@ -47,6 +47,17 @@ impl RunLock {
         write_holder(&mut file).map_err(DurableError::on("write to", &path))?;
         Ok(Self { _file: file })
     }
+
+    /// Who has the directory, without taking it; `None` if nobody has. For a moment it shares the
+    /// lock, so do not ask in a loop.
+    pub fn holder(run_dir: &Path) -> Option<String> {
+        let options = OpenOptions::new().read(true).clone();
+        let file = furrow_storage::open(&run_dir.join("lock"), &options).ok()?;
+        match flock(&file, FlockOperation::NonBlockingLockShared) {
+            Err(Errno::WOULDBLOCK) => Some(holder_of(file)),
+            _ => None,
+        }
+    }
 }
 
 fn write_holder(file: &mut File) -> std::io::Result<()> {
@@ -55,12 +66,14 @@ fn write_holder(file: &mut File) -> std::io::Result<()> {
     writeln!(file, "{} {}", std::process::id(), seconds_now())
 }
 
-fn in_use(run_dir: &Path, mut file: File) -> LockError {
+fn in_use(run_dir: &Path, file: File) -> LockError {
+    LockError::InUse { run_dir: run_dir.to_owned(), holder: holder_of(file) }
+}
+
+fn holder_of(mut file: File) -> String {
     let mut text = String::new();
     let read = file.read_to_string(&mut text);
-    let holder =
-        read.ok().and_then(|_| describe_holder(&text)).unwrap_or_else(|| "another process".to_owned());
-    LockError::InUse { run_dir: run_dir.to_owned(), holder }
+    read.ok().and_then(|_| describe_holder(&text)).unwrap_or_else(|| "another process".to_owned())
 }
 
 /// `1234 1763711111` → `pid 1234, for 35 s`.
@@ -86,7 +99,10 @@ mod tests {
         let refused = RunLock::take(dir.path()).unwrap_err().to_string();
         let pid = format!("in use by pid {}", std::process::id());
         assert!(refused.contains(&pid), "{refused}");
+        let holder = RunLock::holder(dir.path()).unwrap();
+        assert!(holder.contains(&std::process::id().to_string()), "{holder}");
         drop(lock);
+        assert_eq!(RunLock::holder(dir.path()), None);
         RunLock::take(dir.path()).unwrap();
     }
 
