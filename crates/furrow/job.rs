@@ -6,6 +6,7 @@
 //! then each section checks its own values. All problems are reported at once, by key and line.
 
 mod check;
+mod effects;
 mod renamed;
 mod shape;
 pub mod stored;
@@ -20,7 +21,7 @@ use furrow_coordinator::{LimitsConfig, LimitsFile, ScoreConfig, ScoreFile};
 use furrow_dashboard::{DashboardConfig, DashboardFile};
 use furrow_env::{EnvConfig, EnvFile};
 use furrow_model::floor::{DEVICES, DeviceSpec};
-use furrow_policy::{PolicyConfig, PolicyFile};
+use furrow_policy::{PolicyChoice, PolicyConfig, PolicyFile};
 use furrow_records::{RecordsConfig, RecordsFile};
 use furrow_rollout::{Id, Run};
 use furrow_tasks::{EvalConfig, EvalFile, TasksConfig, TasksFile};
@@ -172,7 +173,7 @@ impl Job {
         problems.extend(found);
         match checked {
             Ok(job) if problems.is_empty() => {
-                Ok(Self { warnings: warnings(&tree, &job), written, notes, began, ..job })
+                Ok(Self { warnings: warnings(&tree, &job, &written), written, notes, began, ..job })
             }
             Ok(_) => Err(sorted(problems)),
             Err(texts) => {
@@ -373,8 +374,12 @@ fn sorted(mut problems: Vec<KeyProblem>) -> Vec<KeyProblem> {
     problems
 }
 
-fn warnings(tree: &ConfigNode, job: &Job) -> Vec<KeyProblem> {
+fn warnings(tree: &ConfigNode, job: &Job, written: &BTreeSet<String>) -> Vec<KeyProblem> {
     let mut warnings = truncated_sampling_warnings(job);
+    let resolved: toml::Table = job.resolved.parse().unwrap_or_default();
+    let defaults = toml::Table::try_from(JobFile::default()).unwrap_or_default();
+    let is_set = |key: &str| tree.location_of(key) == SourceLocation::Set;
+    warnings.extend(effects::without_effect(&resolved, &defaults, written, is_set));
     let wanted = job.env.sessions_max;
     let supported = job.policy.sessions_max;
     if wanted > supported {
@@ -436,6 +441,10 @@ fn late_reply_warning(job: &Job) -> Option<(String, String)> {
 /// A trainer needs the probability of each sampled token under the whole distribution; these
 /// settings truncate it.
 fn truncated_sampling_warnings(job: &Job) -> Vec<(String, String)> {
+    if !matches!(job.policy.choice, PolicyChoice::Model | PolicyChoice::Openai) {
+        // Nothing is sampled, and the keys have no effect.
+        return Vec::new();
+    }
     let sampling = &job.policy.session.sampling;
     let cuts = [
         ("top_p", sampling.top_p != 1.0, "1"),
@@ -645,6 +654,7 @@ mod tests {
                 "score.judge.usd_per_million_prompt_tokens",
                 "score.judge.usd_per_million_completion_tokens",
                 "records.max_delay_millis",
+                "limits.failures_free",
                 "limits.trajectories_per_version",
                 "telemetry.otlp_endpoint",
                 "dashboard.token_file"
@@ -677,21 +687,22 @@ mod tests {
             warnings.into_iter().map(|problem| problem.key).collect::<Vec<_>>()
         };
         assert_eq!(warned(&[]), [""; 0]);
-        assert_eq!(warned(&["policy.sampling.temperature=0.5"]), [""; 0]);
+        let remote = |settings: &[&str]| {
+            let endpoint = ["policy.kind=openai", "policy.remote.endpoint=http://127.0.0.1:8000/v1"];
+            let others = ["policy.remote.model=m", "policy.context.keep=last_image"];
+            warned(&[&endpoint[..], &others, settings].concat())
+        };
+        assert_eq!(remote(&["policy.sampling.temperature=0.5"]), [""; 0]);
         assert_eq!(
-            warned(&["policy.sampling.top_p=0.9", "policy.sampling.top_k=5", "policy.sampling.min_p=0.1"]),
+            remote(&["policy.sampling.top_p=0.9", "policy.sampling.top_k=5", "policy.sampling.min_p=0.1"]),
             ["policy.sampling.top_p", "policy.sampling.top_k", "policy.sampling.min_p"]
         );
+        assert_eq!(warned(&["policy.sampling.top_p=0.9"]), ["policy.sampling.top_p"], "it has no effect");
         assert_eq!(warned(&["env.sessions_max=9", "policy.sessions_max=8"]), ["env.sessions_max"]);
         assert_eq!(warned(&["limits.spread_first_steps=true"]), ["limits.spread_first_steps"]);
-        let remote = |setting| {
-            let endpoint = ["policy.kind=openai", "policy.remote.endpoint=http://127.0.0.1:8000/v1"];
-            let context = "policy.context.keep=last_image";
-            warned(&[endpoint[0], endpoint[1], "policy.remote.model=m", context, setting])
-        };
-        assert_eq!(remote("policy.remote.deadline_millis=119999"), [""; 0]);
-        assert_eq!(remote("policy.remote.deadline_millis=120000"), ["policy.remote.deadline_millis"]);
-        assert_eq!(remote("env.policy_millis=110000"), ["policy.remote.deadline_millis"], "the default");
+        assert_eq!(remote(&["policy.remote.deadline_millis=119999"]), [""; 0]);
+        assert_eq!(remote(&["policy.remote.deadline_millis=120000"]), ["policy.remote.deadline_millis"]);
+        assert_eq!(remote(&["env.policy_millis=110000"]), ["policy.remote.deadline_millis"], "the default");
     }
 
     #[test]

@@ -56,6 +56,13 @@ pub struct SimulatedBrowserArgs {
     simulate_settle: u64,
 }
 
+impl SimulatedBrowserArgs {
+    /// Whether no browser is started.
+    pub fn is_on(&self) -> bool {
+        self.simulate_browser.is_some()
+    }
+}
+
 impl JobLaunch {
     /// Reads the job and loads its tasks; fails with every problem found.
     pub fn read(args: &JobArgs) -> Result<Self, CommandFailure> {
@@ -79,6 +86,9 @@ impl JobLaunch {
         for note in &job.notes {
             output::error_line(&format!("note: {note}"));
         }
+        for warning in set.warnings().iter().chain(eval.iter().flat_map(TaskSet::warnings)) {
+            output::error_line(&format!("warning: {warning}"));
+        }
         for note in set.notes().iter().chain(eval.iter().flat_map(TaskSet::notes)) {
             output::error_line(&format!("note: {note}"));
         }
@@ -91,6 +101,9 @@ impl JobLaunch {
                 judged,
                 sets().map(|set| set.specs().len()).sum::<usize>()
             ));
+        }
+        if judged == 0 && job.score.judge.is_some() {
+            output::error_line("note: no task of the job needs a judge, so score.judge has no effect");
         }
         Ok(Self { job, set, eval })
     }

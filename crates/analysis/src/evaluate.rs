@@ -96,8 +96,8 @@ pub struct ActingPolicy {
     pub weights: BTreeSet<String>,
     /// Oldest and newest version that acted.
     pub versions: Option<(i32, i32)>,
-    /// Whether there was one kind, one set of weights and one version: only then do the metrics
-    /// describe one policy.
+    /// Whether there was at most one kind, one set of weights and one version: only then do the
+    /// metrics describe one policy.
     pub is_fixed: bool,
 }
 
@@ -411,7 +411,7 @@ impl ActingPolicy {
 
     fn with_fixed(mut self) -> Self {
         let one_version = self.versions.is_none_or(|(oldest, newest)| oldest == newest);
-        self.is_fixed = self.kinds.len() == 1 && self.weights.len() <= 1 && one_version;
+        self.is_fixed = self.kinds.len() <= 1 && self.weights.len() <= 1 && one_version;
         self
     }
 }

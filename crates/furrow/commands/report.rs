@@ -219,6 +219,9 @@ fn mean(estimate: Option<&Estimate>) -> String {
 fn notes(evaluation: &EvaluationReport) -> Vec<String> {
     let mut notes = Vec::new();
     let policy = &evaluation.policy;
+    if policy.kinds.is_empty() {
+        return vec![format!("no trajectory is selected; manifest commit {}", evaluation.version)];
+    }
     let kinds: Vec<&str> = policy.kinds.iter().map(String::as_str).collect();
     let versions = match policy.versions {
         Some((oldest, newest)) if oldest == newest => format!(", version {oldest}"),

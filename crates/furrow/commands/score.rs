@@ -82,9 +82,12 @@ fn conclude(args: &ScoreArgs, summary: &RescoreSummary) -> Result<(), CommandFai
         output::error_line(&format!("{trajectory}: {why}"));
     }
     if args.json {
-        output::json(&summary_json(summary))?;
+        output::json_line(&summary_json(summary))?;
     } else {
         print(args, summary);
+    }
+    if summary.submitted == 0 {
+        return Err(nothing_selected(args, summary));
     }
     if summary.scored == 0 && summary.unscored > 0 {
         return Err(anyhow::anyhow!(
@@ -94,6 +97,30 @@ fn conclude(args: &ScoreArgs, summary: &RescoreSummary) -> Result<(), CommandFai
         .into());
     }
     Ok(())
+}
+
+/// Nothing was submitted: a filter that matches nothing is misspelt, and a run without a finished
+/// trajectory has nothing to score.
+fn nothing_selected(args: &ScoreArgs, summary: &RescoreSummary) -> CommandFailure {
+    let filters: Vec<String> = [("--suite", &args.suite), ("--task", &args.task)]
+        .into_iter()
+        .filter_map(|(option, value)| value.as_ref().map(|value| format!("{option} {value:?}")))
+        .collect();
+    let text = if filters.is_empty() {
+        format!(
+            "{}: no trajectory to score; {} were left out and {} failed",
+            args.run.display(),
+            summary.left_out,
+            summary.failed
+        )
+    } else {
+        format!(
+            "{}: selects none of the run's trajectories; `furrow records inspect {}` lists its tasks",
+            filters.join(" "),
+            args.run.display()
+        )
+    };
+    CommandFailure::Input(vec![text])
 }
 
 fn print(args: &ScoreArgs, summary: &RescoreSummary) {
@@ -170,7 +197,7 @@ impl ScoreProgress {
                 }
             }
             // Two numbers always serialize.
-            Self::Json => drop(output::json(&json!({ "done": done, "total": total }))),
+            Self::Json => drop(output::json_line(&json!({ "done": done, "total": total }))),
         }
     }
 

@@ -22,11 +22,12 @@ pub struct TaskSet {
     specs: Vec<TaskSpec>,
     sites: Vec<SiteSpec>,
     notes: Vec<String>,
+    warnings: Vec<String>,
 }
 
 /// Opens every source of the job and returns its tasks, or every problem found in any of them.
 pub fn load(config: &TasksConfig) -> Result<TaskSet, Vec<String>> {
-    let mut set = TaskSet { specs: Vec::new(), sites: Vec::new(), notes: Vec::new() };
+    let mut set = TaskSet { specs: Vec::new(), sites: Vec::new(), notes: Vec::new(), warnings: Vec::new() };
     let mut problems = Vec::new();
     for source in &config.sources {
         let Some(what) = absent(source) else {
@@ -86,6 +87,12 @@ impl TaskSet {
     /// Notes for the user before the job starts, such as skipped suites. Each is a sentence.
     pub fn notes(&self) -> &[String] {
         &self.notes
+    }
+
+    /// What is probably not intended, such as a pattern that matches no task. Each begins with its
+    /// key.
+    pub fn warnings(&self) -> &[String] {
+        &self.warnings
     }
 
     /// The sites of two sets, or those of them that one environment worker cannot serve together.
@@ -148,6 +155,9 @@ impl TaskSet {
         if problems.len() == before {
             let ids = loaded.specs.iter().map(|spec| spec.task.task_id.as_str());
             refuse_repeated(&loaded.location, loaded.lines.iter().copied().zip(ids), problems);
+        }
+        if problems.len() == before {
+            self.warnings.extend(idle_patterns(source, &loaded.specs));
         }
         let mut specs = loaded.specs;
         specs.retain(|spec| source.includes(&spec.task) && !loaded.left_out.contains(&spec.task.task_id));
@@ -228,6 +238,35 @@ fn load_source(source: &SourceConfig, problems: &mut Vec<String>) -> LoadedSourc
     } else {
         webvoyager::load(source, problems)
     }
+}
+
+/// Patterns that select nothing: a misspelt one silently drops tasks, or keeps those that were to
+/// be left out. Only a warning, because the stored job of a run must be read when its suite has
+/// lost a task.
+fn idle_patterns(source: &SourceConfig, specs: &[TaskSpec]) -> Vec<String> {
+    let ids: Vec<&str> = specs.iter().map(|spec| spec.task.task_id.as_str()).collect();
+    let lists = [("include", &source.include), ("exclude", &source.exclude)];
+    let mut warnings = Vec::new();
+    for (name, patterns) in lists {
+        for pattern in patterns.iter().filter(|pattern| !ids.iter().any(|id| glob::fits(pattern, id))) {
+            let meant = nearest(pattern, &ids).map_or_else(
+                || "`furrow tasks list` shows the ids".to_owned(),
+                |id| format!("did you mean {id:?}?"),
+            );
+            warnings.push(format!(
+                "{}.{name}: {pattern:?} matches no task of suite {}; {meant}",
+                source.key, source.suite
+            ));
+        }
+    }
+    warnings
+}
+
+/// The id that was most likely meant: half of the letters may differ at most.
+fn nearest<'a>(pattern: &str, ids: &[&'a str]) -> Option<&'a str> {
+    let alike = |id: &&&str| strsim::normalized_damerau_levenshtein(pattern, id);
+    let best = ids.iter().max_by(|one, other| alike(one).total_cmp(&alike(other)))?;
+    (alike(&best) >= 0.5).then_some(*best)
 }
 
 impl SourceConfig {

@@ -50,8 +50,12 @@ pub fn planned(job: &Table) -> Option<PlannedWork> {
     })
 }
 
-/// The floor of the job's model on the GPU that its dashboard names; `None` if either is missing.
+/// The floor of the job's model on the GPU that its dashboard names; `None` if either is missing,
+/// or if the job computes on the CPU: its hours are not those of a GPU.
 pub fn floor(job: &Table) -> Option<Arc<dyn DeviceFloor>> {
+    if text_at(job, "policy.kind") != Some("model") || text_at(job, "policy.engine.backend") != Some("cuda") {
+        return None;
+    }
     let device = DeviceSpec::named(text_at(job, "dashboard.gpu")?)?;
     let keep = match text_at(job, "policy.context.keep") {
         Some("last_image") => ContextRetention::LastImage,
@@ -111,10 +115,13 @@ mod tests {
         let job = |gpu: &str, checkpoint: &Path| -> Table {
             let named = format!("checkpoint = {:?}\n[policy.sampling]", checkpoint.display().to_string());
             let job = JOB.replace("[policy.sampling]", &named);
-            format!("{job}[dashboard]\ngpu = {gpu:?}\n").parse().unwrap()
+            format!("{job}[policy.engine]\nbackend = \"cuda\"\n[dashboard]\ngpu = {gpu:?}\n").parse().unwrap()
         };
+        let mut on_cpu = job("h200", &checkpoint);
+        on_cpu["policy"]["engine"]["backend"] = "cpu".into();
         assert!(floor(&job("", &checkpoint)).is_none());
         assert!(floor(&job("h200", dir.path())).is_none(), "there is no checkpoint yet");
+        assert!(floor(&on_cpu).is_none(), "a CPU-hour has no floor of a GPU");
         let known_floor = floor(&job("h200", &checkpoint)).unwrap();
         assert_eq!(known_floor.device(), "h200");
         let work = MeasuredWork { steps: 29.6, tokens: 150.2, page_seconds: 2.0, sessions: 100 };

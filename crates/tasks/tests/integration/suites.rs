@@ -104,6 +104,32 @@ fn the_job_outranks_the_line_and_the_line_the_suite() {
 }
 
 #[test]
+fn a_pattern_that_matches_no_task_is_named_with_the_id_that_was_meant() {
+    let folder = pages();
+    let warnings = |include: &[&str], exclude: &[&str]| {
+        let patterns = |list: &[&str]| list.iter().map(ToString::to_string).collect();
+        let with = SourceFile {
+            include: patterns(include),
+            exclude: patterns(exclude),
+            ..source("mine", folder.path())
+        };
+        loaded(vec![with]).warnings().to_vec()
+    };
+    assert_eq!(warnings(&["click", "re*"], &[]), [""; 0]);
+    assert_eq!(
+        warnings(&["click", "raed"], &[]),
+        [r#"tasks.source[0].include: "raed" matches no task of suite mine; did you mean "read"?"#]
+    );
+    assert_eq!(
+        warnings(&[], &["clik", "zzz*"]),
+        [
+            r#"tasks.source[0].exclude: "clik" matches no task of suite mine; did you mean "click"?"#,
+            r#"tasks.source[0].exclude: "zzz*" matches no task of suite mine; `furrow tasks list` shows the ids"#,
+        ]
+    );
+}
+
+#[test]
 fn webvoyagers_rows_load_unchanged_and_wait_for_a_judge() {
     let set = loaded(vec![SourceFile {
         answers: Some("tests/data/reference_answer.json".into()),
