@@ -76,6 +76,12 @@ impl JobBudget {
         Ok(Self { sums, residency, is_exact, on_a_gpu: is_cuda })
     }
 
+    /// What fits, one line per resource.
+    pub fn fitting(&self) -> Vec<String> {
+        let fits = self.sums.iter().filter(|sum| sum.fits() != Some(false));
+        fits.map(|sum| format!("{}: {}", sum.what, sum.summary_line())).collect()
+    }
+
     /// Why a job on a GPU must not start: one line per resource that does not fit, with its terms
     /// and the remedy.
     pub fn refusals(&self) -> Vec<String> {

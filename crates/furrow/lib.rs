@@ -12,6 +12,7 @@ mod identity;
 mod job;
 mod launch;
 pub mod output;
+mod preflight;
 mod progress;
 mod prove;
 mod recorded;

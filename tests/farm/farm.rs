@@ -333,7 +333,8 @@ pub fn simulated_tasks(folder: &Path, count: u32, group_size: u32) -> String {
         .collect();
     let suite = folder.join("simulated");
     fs::create_dir_all(&suite).unwrap();
-    fs::write(suite.join("page.html"), "<title>simulated</title>").unwrap();
+    fs::write(suite.join("page.html"), "<title>simulated</title><script>window.furrow = {}</script>")
+        .unwrap();
     fs::write(suite.join("tasks.jsonl"), lines.join("\n") + "\n").unwrap();
     format!(
         "[tasks]\nsampler = \"sequential\"\ngroup_size = {group_size}\n[[tasks.source]]\nsuite = \"simulated\"\npath = {suite:?}\n"

@@ -6,7 +6,7 @@
 //! (`coordinator_link.rs`) in an environment (`environment.rs`): a real browser context
 //! (`chromium/`) or a simulated browser (`simulated.rs`). `replay.rs` runs a recorded trajectory
 //! again. `sites.rs` serves pages; `egress.rs` filters all their traffic and `hosts.rs` decides
-//! which hosts it may reach.
+//! which hosts it may reach. `preflight.rs` says of a start page whether a browser can get it.
 
 mod archive;
 mod attempt;
@@ -20,6 +20,7 @@ mod hosts;
 mod leases;
 mod live;
 mod policy_link;
+mod preflight;
 mod replay;
 mod retry;
 pub mod simulated;
@@ -30,7 +31,7 @@ pub use archive::{
     ArchiveError, ArchiveLimits, ArchiveMetadata, ArchiveMode, ArchiveRecorder, ArchiveRequest,
     ArchiveResponse, EXCHANGES_MAX, HttpExchange, TrajectoryArchive, VOLATILE_PARAMETERS,
 };
-pub use chromium::{BrowserError, BrowserHealth, ChromiumPool, LOOKED_FOR};
+pub use chromium::{BrowserError, BrowserHealth, ChromiumPool, LOOKED_FOR, browser_version};
 pub use config::{
     BlockedPages, BrowserConfig, BrowserLimits, EnvConfig, EnvFile, PageDeadlines, RefusalRules, SettleRules,
 };
@@ -39,6 +40,7 @@ pub use egress::{BLOCKED_HOSTS_MAX, BlockedRequests, EgressFilter, EgressLimits,
 pub use environment::{Capacity, Environment, EnvironmentError, EnvironmentFactory};
 pub use hosts::{AllowList, BadEntry, BlockedHost, HostName, HostPort};
 pub use live::HostPins;
+pub use preflight::{HostLookup, ReachablePages};
 pub use replay::{RecordedReply, ReplayExpectation, ReplayedStep, ReplayedTrajectory, replay_trajectory};
 pub use retry::RetryPolicy;
 pub use sites::{FileMaker, FileRoot, SharedMaker, SiteError, SiteLimits, SiteServer, StaticSite};

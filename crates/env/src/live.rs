@@ -120,6 +120,16 @@ impl HostPins {
         if wrong.is_empty() { Ok(Self(read)) } else { Err(wrong) }
     }
 
+    /// The pinned hosts, in any order.
+    pub(crate) fn hosts(&self) -> impl Iterator<Item = &HostName> {
+        self.0.keys()
+    }
+
+    /// Whether a pin names this host.
+    pub(crate) fn names(&self, host: &HostName) -> bool {
+        self.0.contains_key(host)
+    }
+
     fn read(text: &str) -> Option<(HostName, PinnedAddress)> {
         let (host, address) = text.split_once('=')?;
         Some((HostName::parse(host).ok()?, PinnedAddress::parse(address)?))

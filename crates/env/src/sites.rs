@@ -137,6 +137,11 @@ impl SiteServer {
         self.roots.contains_key(host)
     }
 
+    /// Whether the files of this site are made on request, from the same list as its tasks.
+    pub(crate) fn is_made(&self, host: &HostName) -> bool {
+        self.roots.get(host).is_some_and(|root| matches!(**root, OpenedRoot::Made(_)))
+    }
+
     /// Answers one request. Only the path of `uri` is used, and its query when a folder is
     /// redirected to its own slash.
     pub async fn answer(&self, host: &HostName, method: &Method, uri: &Uri) -> Response<Full<Bytes>> {

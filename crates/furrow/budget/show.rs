@@ -7,7 +7,7 @@ use crate::output;
 
 impl ResourceDemand {
     /// One line: what is needed, and what is available.
-    fn summary_line(&self) -> String {
+    pub(super) fn summary_line(&self) -> String {
         let total = self.total();
         match &self.available {
             None => format!("{}: available amount unknown", output::bytes(total)),

@@ -1,23 +1,34 @@
-//! `furrow check`: reads, resolves and checks a job, prints the plan, starts nothing.
+//! `furrow check`: reads, resolves and checks a job and what it names on this machine, prints the
+//! plan, leaves nothing running.
+
+use std::time::Instant;
 
 use clap::Args;
 use furrow_tasks::TaskSampler;
 use serde_json::json;
 
 use crate::launch::{JobArgs, JobLaunch};
+use crate::preflight::{self, PreflightScope};
 use crate::{CommandFailure, output};
 
 #[derive(Debug, Args)]
 pub struct CheckArgs {
     #[command(flatten)]
     job: JobArgs,
+    /// Leave out the browser, where environment workers run on other machines
+    #[arg(long)]
+    no_browser: bool,
     /// Print the resolved job and the plan as JSON
     #[arg(long)]
     json: bool,
 }
 
 pub fn run(args: &CheckArgs) -> Result<(), CommandFailure> {
-    let JobLaunch { job, set, eval } = JobLaunch::read(&args.job)?.with_key()?.with_policy_key()?;
+    let began = Instant::now();
+    let launch = JobLaunch::read(&args.job)?.with_key()?.with_policy_key()?;
+    let found = preflight::run(&launch, PreflightScope::whole(!args.no_browser))?;
+    found.conclude()?;
+    let JobLaunch { job, set, eval } = launch;
     let groups = TaskSampler::new(&set, &job.tasks).groups();
     let trajectories = groups * u64::from(job.tasks.group_size);
     let evaluation = job
@@ -32,6 +43,8 @@ pub fn run(args: &CheckArgs) -> Result<(), CommandFailure> {
         let plan = json!({
             "run_dir": job.run_dir, "policy": job.policy.choice.kind().as_str(), "tasks": set.specs().len(), "groups": groups,
             "trajectories": trajectories, "eval": eval, "notes": set.notes(), "job": job.resolved,
+            "warnings": set.warnings().iter().chain(&found.warnings).chain(&found.low_disk).collect::<Vec<_>>(),
+            "checked": found.passed,
         });
         return Ok(output::json(&plan)?);
     }
@@ -50,5 +63,8 @@ pub fn run(args: &CheckArgs) -> Result<(), CommandFailure> {
             config.tasks.group_size, config.every_versions
         ));
     }
+    output::line("\n# checked on this machine");
+    found.passed.iter().for_each(|passed| output::line(format!("# {passed}")));
+    output::line(format!("# everything in {} ms", began.elapsed().as_millis()));
     Ok(())
 }

@@ -1,5 +1,7 @@
 //! `furrow doctor`: checks whether this machine can run a farm, and says what to do if not.
 
+mod job;
+
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -9,10 +11,18 @@ use furrow_coordinator::PutAside;
 use furrow_env::{ChromiumPool, EnvFile, SiteServer};
 use serde::Serialize;
 
+use crate::launch::JobArgs;
 use crate::{CommandFailure, launch, output};
 
 #[derive(Debug, Args)]
 pub struct DoctorArgs {
+    /// Job file to check this machine for: its start pages and hosts, browser, checkpoint, disk,
+    /// memory and open files, instead of the machine in general
+    #[arg(value_name = "JOB", conflicts_with_all = ["browser_libraries", "browser_fonts", "no_sandbox", "run"])]
+    job: Option<PathBuf>,
+    /// Replace one key of the job, such as `env.sessions_max=100`; repeat the option for more keys
+    #[arg(long = "set", value_name = "KEY=VALUE", requires = "job")]
+    set: Vec<String>,
     /// Browser program to try instead of the one that a farm would find
     #[arg(long, env = "FURROW_BROWSER")]
     browser: Option<PathBuf>,
@@ -46,6 +56,12 @@ struct DoctorFinding {
 }
 
 pub fn run(args: &DoctorArgs) -> Result<(), CommandFailure> {
+    if let Some(path) = &args.job {
+        let browser = args.browser.iter().map(|browser| format!("env.browser={}", browser.display()));
+        let set = browser.chain(args.set.iter().cloned()).collect();
+        let named = JobArgs { job: path.clone(), set };
+        return job::check(&named, args.json);
+    }
     if let Some(run) = &args.run {
         return lost_and_found(run, args.json);
     }

@@ -21,6 +21,7 @@ use crate::budget::{self, LocalRoles};
 use crate::commands::view;
 use crate::job::Job;
 use crate::launch::{self, JobArgs, JobLaunch, SimulatedBrowserArgs};
+use crate::preflight::{self, PreflightScope};
 use crate::progress::{self, ProgressDisplay};
 use crate::run_dir::{self, RunStart};
 use crate::{CommandFailure, output};
@@ -67,6 +68,14 @@ impl BeginArgs {
 pub fn run(args: &RunArgs) -> Result<(), CommandFailure> {
     let begin = args.begin.begin();
     let launch = JobLaunch::read_to_begin(&args.job, begin)?.with_key()?.with_policy_key()?;
+    if !args.simulated.is_on() {
+        let mut found = preflight::run(&launch, PreflightScope::start())?;
+        if begin != RunStart::Resume {
+            // A run that goes on commits what it has, whatever the disk allows to start.
+            found.problems.extend(found.low_disk.take());
+        }
+        found.conclude()?;
+    }
     budget::check(&launch, LocalRoles::All)?;
     let dir = launch.job.run_dir.clone();
     launch::runtime()?.block_on(async {

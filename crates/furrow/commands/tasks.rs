@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 
 use crate::job::Job;
 use crate::launch::{self, JobArgs, JobLaunch, SimulatedBrowserArgs};
+use crate::preflight::{self, PreflightScope};
 use crate::{CommandFailure, output, prove};
 
 #[derive(Debug, Subcommand)]
@@ -79,12 +80,21 @@ fn list(args: &ListArgs) -> Result<(), CommandFailure> {
 
 fn check(args: &CheckArgs) -> Result<(), CommandFailure> {
     let launch = JobLaunch::read(&args.job)?;
+    let scope = PreflightScope {
+        browser: args.all,
+        run_dir: false,
+        checkpoint: false,
+        ..PreflightScope::whole(false)
+    };
+    preflight::run(&launch, scope)?.conclude()?;
     if args.all {
         return prove_all(args, &launch);
     }
     let set = launch.set;
     if args.json {
-        return Ok(output::json(&json!({ "tasks": set.specs().len(), "notes": set.notes() }))?);
+        return Ok(output::json(
+            &json!({ "tasks": set.specs().len(), "notes": set.notes(), "warnings": set.warnings() }),
+        )?);
     }
     output::line(format!("{} tasks, no problems", set.specs().len()));
     Ok(())

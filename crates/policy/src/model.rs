@@ -3,6 +3,7 @@
 
 mod audit;
 mod chat;
+mod check;
 mod open;
 mod schema_cache;
 mod session;

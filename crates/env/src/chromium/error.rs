@@ -25,6 +25,17 @@ pub enum BrowserError {
         /// What the path is instead of a program.
         what: &'static str,
     },
+    /// The configured program is another one.
+    #[error(
+        "env.browser: {path} is not Chromium: asked for its --version, it answered {answer:?}; name Chromium's \
+         headless shell, such as {}",
+        LOOKED_FOR[0]
+    )]
+    NotChromium {
+        path: PathBuf,
+        /// The first line of its answer.
+        answer: String,
+    },
     /// Libraries or fonts of the job cannot be used.
     #[error("{key}: {path} {what}")]
     Given {
@@ -51,11 +62,17 @@ pub enum BrowserError {
     Sandbox { path: PathBuf, messages: String },
     /// The user to run as does not exist.
     #[error(
-        "env.browser_user: there is no user {user:?} on this machine; name an ordinary user, such as \"nobody\""
+        "env.browser_user: there is no ordinary user {user:?} on this machine; {}",
+        suggested.as_ref().map_or_else(
+            || "create one, as with `useradd --system furrow`, and name it".to_owned(),
+            |name| format!("name another one, such as {name:?}")
+        )
     )]
     NoUser {
         /// Name of the user.
         user: String,
+        /// An ordinary user of this machine.
+        suggested: Option<String>,
     },
     /// A directory or process could not be created.
     #[error("cannot {what}")]
@@ -65,7 +82,7 @@ pub enum BrowserError {
         source: std::io::Error,
     },
     /// The browser ended or did not listen in time.
-    #[error("the browser {path} did not start: {messages}")]
+    #[error("the browser {path} did not start: {}", described(messages))]
     Start { path: PathBuf, messages: String },
     /// The browser's version is not supported.
     #[error("env.browser: {found} is too old; Furrow needs Chromium {wanted} or newer")]
@@ -87,6 +104,14 @@ pub enum BrowserError {
         /// How the link broke.
         what: String,
     },
+}
+
+/// The messages of a browser, or that there are none.
+fn described(messages: &str) -> &str {
+    match messages.trim() {
+        "" => "it ended without a message; see whether `--version` of this program names Chromium",
+        messages => messages,
+    }
 }
 
 impl BrowserError {

@@ -3,12 +3,12 @@
 //!
 //! From the outside in: `pool.rs` keeps browsers, `browser.rs` is one with the leases of its
 //! contexts, `process.rs` starts and ends its process (`user.rs`: as which user, `libraries.rs`:
-//! with the job's libraries and fonts), `limits.rs` enforces its limits, `link.rs` sends it
-//! commands and notices its death, `prewarm.rs` keeps contexts ready, `context.rs` is the
-//! environment of one trajectory, `tab.rs` one page of it, and `network.rs` intercepts its requests
-//! if an archive is recorded or replayed. Each operation on a page has a file: `act.rs`,
-//! `observe.rs` (with `picture.rs`, `marks.rs` and `paint.rs`), `settle.rs`, `script.rs`,
-//! `select.rs`, `clock.rs`.
+//! with the job's libraries and fonts, `version.rs`: whether it is a browser at all), `limits.rs`
+//! enforces its limits, `link.rs` sends it commands and notices its death, `prewarm.rs` keeps
+//! contexts ready, `context.rs` is the environment of one trajectory, `tab.rs` one page of it, and
+//! `network.rs` intercepts its requests if an archive is recorded or replayed. Each operation on a
+//! page has a file: `act.rs`, `observe.rs` (with `picture.rs`, `marks.rs` and `paint.rs`),
+//! `settle.rs`, `script.rs`, `select.rs`, `clock.rs`.
 
 mod act;
 mod blocked;
@@ -34,6 +34,8 @@ mod selftest;
 mod settle;
 mod tab;
 mod user;
+mod version;
 
 pub use error::{BrowserError, LOOKED_FOR};
 pub use pool::{BrowserHealth, ChromiumPool};
+pub use version::browser_version;

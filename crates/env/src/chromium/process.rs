@@ -267,7 +267,7 @@ fn read_messages(child: &mut Child, listening: oneshot::Sender<String>, messages
 }
 
 /// The program to start: the one that the job names, or the first that exists.
-fn find_program(named: Option<&Path>) -> Result<PathBuf, BrowserError> {
+pub(super) fn find_program(named: Option<&Path>) -> Result<PathBuf, BrowserError> {
     let Some(path) = named else {
         let found = LOOKED_FOR.iter().map(PathBuf::from).find(|path| path.is_file());
         return found.ok_or(BrowserError::NotFound);

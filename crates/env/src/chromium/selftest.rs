@@ -66,7 +66,7 @@ async fn open(running: &RunningBrowser, config: &BrowserConfig) -> Result<Page, 
     .await
 }
 
-fn check_version(product: &str) -> Result<(), BrowserError> {
+pub(super) fn check_version(product: &str) -> Result<(), BrowserError> {
     let major = product.split('/').nth(1).and_then(|version| version.split('.').next()?.parse::<u32>().ok());
     match major {
         Some(major) if major >= VERSION_MIN => Ok(()),

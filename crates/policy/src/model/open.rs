@@ -329,7 +329,7 @@ pub fn cpu_memory_bytes(config: &ModelConfig) -> Result<Option<MemoryUse>, Model
 }
 
 /// Loads tokenizer and template and applies the job's overrides.
-fn layout(
+pub(super) fn layout(
     config: &ModelConfig,
     model: &Config,
 ) -> Result<(ChatTemplate, crate::context::ImageDelimiters), ModelError> {

@@ -131,3 +131,51 @@ fn inconsistent_settings_are_reported_by_their_key() {
     });
     assert!(inexact.contains("policy.constrain.exact_tokens: 20; with this tokenizer"), "{inexact}");
 }
+
+/// A job's check finds each fault of a checkpoint without loading it.
+#[test]
+fn a_broken_checkpoint_is_found_without_loading_it() {
+    let found = |break_it: fn(&std::path::Path)| {
+        let copy = tempfile::tempdir().unwrap();
+        for entry in std::fs::read_dir(checkpoint()).unwrap() {
+            let entry = entry.unwrap();
+            std::fs::copy(entry.path(), copy.path().join(entry.file_name())).unwrap();
+        }
+        break_it(copy.path());
+        let config = config(|file| {
+            file.checkpoint = copy.path().to_owned();
+            file.constrain.enabled = true;
+            file.sampling.max_tokens = 400;
+        });
+        ModelPolicy::check(config.model.as_ref().unwrap(), &config.session)
+    };
+    type Break = fn(&std::path::Path);
+    let cases: [(&str, Break, &[&str]); 5] = [
+        ("whole", |_| {}, &[]),
+        ("tokenizer", |dir| std::fs::write(dir.join("tokenizer.json"), "{").unwrap(), &["tokenizer"]),
+        ("config", |dir| std::fs::write(dir.join("config.json"), "{}").unwrap(), &["config.json"]),
+        ("template", break_template, &["template"]),
+        ("weights", truncate_weights, &["safetensors"]),
+    ];
+    for (name, break_it, parts) in cases {
+        let problems = found(break_it);
+        assert_eq!(problems.is_empty(), parts.is_empty(), "{name}: {problems:#?}");
+        for part in parts {
+            assert!(problems.iter().any(|problem| problem.contains(part)), "{name}: {problems:#?}");
+        }
+        assert!(problems.iter().all(|problem| problem.starts_with("policy.checkpoint")), "{problems:#?}");
+    }
+}
+
+fn break_template(dir: &std::path::Path) {
+    std::fs::write(dir.join("furrow_template.json"), "{").unwrap();
+}
+
+/// A download that broke off.
+fn truncate_weights(dir: &std::path::Path) {
+    let entries = std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path());
+    let is_weights = |path: &std::path::PathBuf| path.extension().is_some_and(|end| end == "safetensors");
+    let path = entries.into_iter().find(is_weights).unwrap();
+    let file = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
+    file.set_len(path.metadata().unwrap().len() / 2).unwrap();
+}
