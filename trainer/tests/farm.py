@@ -38,8 +38,8 @@ _TYPES = {
 
 @cache
 def schema(table: str) -> pa.Schema:
-    """Columns of a table, out of crates/records/tests/schema_v1.txt."""
-    text = (REPOSITORY / "crates" / "records" / "tests" / "schema_v1.txt").read_text("utf8")
+    """Columns of a table, out of crates/records/tests/schema_v2.txt."""
+    text = (REPOSITORY / "crates" / "records" / "tests" / "schema_v2.txt").read_text("utf8")
     lines = text.split(f"# {table}\n")[1].split("\n# ")[0].strip().splitlines()
     found = [match for line in lines if (match := _LINE.fullmatch(line))]
     assert len(found) == len(lines), f"a line of {table} cannot be read"
@@ -104,6 +104,7 @@ class Farm:
     version: int = 0
     files: dict[str, dict[str, Any]] = field(default_factory=dict)
     shards: int = 0
+    schema_version: int = 2
 
     def __post_init__(self) -> None:
         for name in ("manifest", "trajectories", "steps", "groups", "failed_steps"):
@@ -228,6 +229,8 @@ class Farm:
     def _write(self, table: str, rows: pa.Table) -> dict[str, Any]:
         path = f"{table}/{self.run_id}-x{self.shards:06}.parquet"
         target = self.folder / "data" / path
+        if self.schema_version == 1 and table == "trajectories":
+            rows = rows.drop_columns(["success"])
         pq.write_table(rows, target, row_group_size=7)
         data = target.read_bytes()
         return {
@@ -248,7 +251,7 @@ class Farm:
             "op": op,
             "files": files,
             "removed": removed,
-            "schema_version": 1,
+            "schema_version": self.schema_version,
             "run_id": self.run_id,
             "txn": {"epoch": 1, "shard_id": f"{self.run_id}-x{self.shards:06}"},
             "created_at_micros": self.version,

@@ -325,8 +325,8 @@ impl ShardCommitter {
         removed: Vec<String>,
     ) -> CommitDraft {
         let run_id = self.settings.run_id.clone();
-        let epoch = self.epoch;
-        CommitDraft { op, files, removed, run_id, epoch, shard_id, created_at_micros: now_micros() }
+        let draft = CommitDraft::append(files, run_id, self.epoch, shard_id, now_micros());
+        CommitDraft { op, removed, ..draft }
     }
 }
 

@@ -13,7 +13,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use furrow_records::{
-    CommitDraft, CommitOutcome, DataSet, Manifest, Op, RecordsConfig, RecordsError, RescoreRecord, ShardPlan,
+    CommitDraft, CommitOutcome, DataSet, Manifest, RecordsConfig, RecordsError, RescoreRecord, ShardPlan,
     ShardWriter, Table,
 };
 use furrow_rollout::{Id, Run, Score, Shard, TrajectoryRecord, TrajectoryStatus};
@@ -357,15 +357,7 @@ fn commit_scores(job: &RescoreJob, data: &DataSet, rows: &[RescoreRecord]) -> Re
     });
     rows.iter().try_for_each(|row| shard.add_rescore(row))?;
     let files = shard.finish(|_, _| {})?;
-    let draft = CommitDraft {
-        op: Op::Append,
-        files,
-        removed: Vec::new(),
-        run_id,
-        epoch: 0,
-        shard_id,
-        created_at_micros,
-    };
+    let draft = CommitDraft::append(files, run_id, 0, shard_id, created_at_micros);
     let store = Manifest::local_store(data.data_dir())?;
     let committing = async { Manifest::open(store).await?.commit(&draft).await };
     // The store's futures need a runtime; this one serves a single commit.

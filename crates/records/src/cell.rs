@@ -37,6 +37,33 @@ pub trait ColumnCell: Sized + Default {
     fn field(name: &str) -> Field {
         Field::new(name, Self::data_type(), Self::NULLABLE)
     }
+
+    /// Adds the columns inside this one, where it is a struct or a list of structs. `above` is its
+    /// path with a dot, or empty for a row.
+    fn columns_below(_above: &str, _columns: &mut Vec<Column>) {}
+}
+
+/// A column of a table, for documentation.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Column {
+    /// Its names from the row down, such as `observation.tabs.title`.
+    pub path: String,
+    /// The Arrow type of its cells.
+    pub data_type: DataType,
+    /// Whether it may hold nulls.
+    pub nullable: bool,
+    /// The comment beside its name.
+    pub meaning: String,
+}
+
+impl Column {
+    /// The column of cells of type `T` with this path, `doc` as the compiler passes it: a line of
+    /// the comment each.
+    pub fn of<T: ColumnCell>(path: &str, doc: &[&str]) -> Self {
+        let lines: Vec<&str> = doc.iter().map(|line| line.trim()).collect();
+        let data_type = T::data_type();
+        Self { path: path.to_owned(), data_type, nullable: T::NULLABLE, meaning: lines.join(" ") }
+    }
 }
 
 /// Whether columns of type `got` can be read as `want`: they are equal, except that structs may
@@ -177,6 +204,9 @@ impl<T: ColumnCell> ColumnCell for Option<T> {
         let cells = T::read(array).into_iter().enumerate();
         cells.map(|(row, cell)| array.is_valid(row).then_some(cell)).collect()
     }
+    fn columns_below(above: &str, columns: &mut Vec<Column>) {
+        T::columns_below(above, columns);
+    }
 }
 
 impl<T: ColumnCell> ColumnCell for Vec<T> {
@@ -198,21 +228,25 @@ impl<T: ColumnCell> ColumnCell for Vec<T> {
         let lengths = offsets.windows(2).map(|pair| (pair[1] - pair[0]) as usize);
         lengths.map(|length| items.by_ref().take(length).collect()).collect()
     }
+    fn columns_below(above: &str, columns: &mut Vec<Column>) {
+        T::columns_below(above, columns);
+    }
 }
 
 /// Declares structs whose fields are columns, so that each name is written only once.
 ///
 /// A struct is a row of a table or a part of one, with all columns or some of them; each is a
-/// [`ColumnCell`]. The calling crate needs `arrow`.
+/// [`ColumnCell`]. A column that a file of an earlier schema lacks reads as its type's default: a
+/// new column is nullable. The calling crate needs `arrow`.
 #[macro_export]
 macro_rules! columns {
     ($(
         $(#[$doc:meta])*
-        $name:ident { $( $(#[$field_doc:meta])* $field:ident : $type:ty ),* $(,)? }
+        $name:ident { $( $(#[doc = $field_doc:literal])* $field:ident : $type:ty ),* $(,)? }
     )*) => {$(
         $(#[$doc])*
         #[derive(Debug, Clone, PartialEq, Default)]
-        pub(crate) struct $name { $( $(#[$field_doc])* pub $field: $type ),* }
+        pub(crate) struct $name { $( $(#[doc = $field_doc])* pub $field: $type ),* }
 
         impl $name {
             /// The columns in order.
@@ -239,12 +273,22 @@ macro_rules! columns {
             fn read(array: &dyn arrow::array::Array) -> Vec<Self> {
                 let rows = array.len();
                 let array = arrow::array::AsArray::as_struct(array);
-                $( let mut $field = <$type as $crate::cell::ColumnCell>::read(
-                    array.column_by_name(stringify!($field)).expect("the column types were checked on open")
-                ).into_iter(); )*
+                $( let mut $field = array
+                    .column_by_name(stringify!($field))
+                    .map(|column| <$type as $crate::cell::ColumnCell>::read(column))
+                    .unwrap_or_else(|| (0..rows).map(|_| Default::default()).collect())
+                    .into_iter(); )*
                 (0..rows)
                     .map(|_| Self { $( $field: $field.next().expect("columns of one length") ),* })
                     .collect()
+            }
+
+            fn columns_below(above: &str, columns: &mut Vec<$crate::cell::Column>) {
+                $(
+                    let path = format!("{above}{}", stringify!($field));
+                    columns.push($crate::cell::Column::of::<$type>(&path, &[$($field_doc),*]));
+                    <$type as $crate::cell::ColumnCell>::columns_below(&format!("{path}."), columns);
+                )*
             }
         }
     )*};
@@ -302,5 +346,22 @@ mod tests {
         assert!(!fits(&Wrong::data_type(), &Wide::data_type()));
         let read = Narrow::read(&*Wide::column(cells));
         assert_eq!(read, [Narrow { b: Some(InnerPart { d: vec![1, 2] }) }, Narrow { b: None }]);
+    }
+
+    columns! {
+        /// What a later schema has of the same row.
+        Later { a: i32, b: Option<LaterInner>, e: Option<bool> }
+        LaterInner { c: String, d: Vec<i64>, f: Option<String> }
+    }
+
+    #[test]
+    fn a_column_that_an_older_file_lacks_reads_as_null_at_any_depth() {
+        let inner = Inner { c: "x".into(), d: vec![1, 2] };
+        let cells = vec![Wide { a: 1, b: Some(inner) }, Wide { a: 2, b: None }];
+        let later = LaterInner { c: "x".into(), d: vec![1, 2], f: None };
+        assert_eq!(
+            Later::read(&*Wide::column(cells)),
+            [Later { a: 1, b: Some(later), e: None }, Later { a: 2, b: None, e: None }]
+        );
     }
 }

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use arrow::array::{AsArray, RecordBatch, StructArray};
 use arrow::datatypes::{DataType, Fields};
-use furrow_rollout::{Id, Run, SCHEMA_VERSION, Shard};
+use furrow_rollout::{Id, Run, Shard};
 use parquet::arrow::ArrowWriter;
 use parquet::arrow::ProjectionMask;
 use parquet::arrow::arrow_reader::{ParquetRecordBatchReader, ParquetRecordBatchReaderBuilder, RowSelection};
@@ -22,6 +22,7 @@ use sha2::{Digest, Sha256};
 use crate::cell::{ColumnCell, fits};
 use crate::gap::{self, FooterGaps, GapSum, LogprobGap};
 use crate::schema::{hex, key};
+use crate::schema_version::{SchemaVersion, VERSIONS};
 use crate::{RecordsError, ShardStage, Table, encoding};
 
 /// A file of the data set as the manifest lists it.
@@ -200,9 +201,10 @@ impl Drop for TempPath {
 }
 
 pub(crate) fn origin(plan: &ShardPlan, table: Table) -> Vec<KeyValue> {
+    let schema = SchemaVersion::newest();
     let pairs = [
-        (key::SCHEMA_VERSION, SCHEMA_VERSION.to_string()),
-        (key::SCHEMA_SHA256, table.schema_sha256()),
+        (key::SCHEMA_VERSION, schema.number.to_string()),
+        (key::SCHEMA_SHA256, schema.sha256(table)),
         (key::TABLE, table.to_string()),
         (key::SHARD_ID, plan.shard_id.to_string()),
         (key::RUN_ID, plan.run_id.to_string()),
@@ -267,9 +269,12 @@ fn open_regular(path: &Path) -> Result<File, RecordsError> {
     File::open(path).map_err(RecordsError::io("open", path))
 }
 
-/// A file with a checked footer, whose columns are those of its table.
+/// A file with a checked footer, whose columns are those of its table in some version of the
+/// schema. Columns of today that it lacks read as null.
 pub struct TableFile {
     path: PathBuf,
+    table: Table,
+    schema: SchemaVersion,
     builder: ParquetRecordBatchReaderBuilder<File>,
 }
 
@@ -324,25 +329,32 @@ impl TableFile {
     fn open_unlisted(path: &Path, mut file: File, table: Table) -> Result<Self, RecordsError> {
         check_tail(path, &mut file)?;
         let builder = guarded(path, "read the footer of", || ParquetRecordBatchReaderBuilder::try_new(file))?;
-        let this = Self { path: path.to_owned(), builder };
-        this.check_columns(table)?;
+        let schema = SchemaVersion::newest();
+        let mut this = Self { path: path.to_owned(), table, schema, builder };
+        this.schema = this.stored_schema()?;
+        this.check_columns()?;
         this.check_row_groups()?;
         Ok(this)
     }
 
-    fn check_columns(&self, table: Table) -> Result<(), RecordsError> {
-        let version = self.origin(key::SCHEMA_VERSION).unwrap_or_default();
-        if version != SCHEMA_VERSION.to_string() {
-            let what = format!("has schema version {version:?}, this furrow reads {SCHEMA_VERSION}");
-            return Err(RecordsError::damaged(&self.path, what));
-        }
-        if self.origin(key::SCHEMA_SHA256) != Some(&table.schema_sha256()) {
+    /// The version that the footer names.
+    fn stored_schema(&self) -> Result<SchemaVersion, RecordsError> {
+        let stored = self.origin(key::SCHEMA_VERSION).unwrap_or_default();
+        VERSIONS.into_iter().find(|version| version.number.to_string() == stored).ok_or_else(|| {
+            let what = format!("has schema version {stored:?}, this furrow reads 1 to {}", VERSIONS.len());
+            RecordsError::damaged(&self.path, what)
+        })
+    }
+
+    fn check_columns(&self) -> Result<(), RecordsError> {
+        let table = self.table;
+        if self.origin(key::SCHEMA_SHA256) != Some(&self.schema.sha256(table)) {
             return Err(RecordsError::damaged(
                 &self.path,
                 format!("says that its columns are not those of {table}"),
             ));
         }
-        let wanted = DataType::Struct(table.schema().fields().clone());
+        let wanted = DataType::Struct(self.schema.fields(table));
         let got = DataType::Struct(self.builder.schema().fields().clone());
         if !fits(&wanted, &got) || !fits(&got, &wanted) {
             return Err(RecordsError::damaged(&self.path, format!("its columns are not those of {table}")));
@@ -362,6 +374,11 @@ impl TableFile {
             return Err(RecordsError::damaged(&self.path, what));
         }
         Ok(())
+    }
+
+    /// The version of the schema that its columns have.
+    pub(crate) fn schema(&self) -> SchemaVersion {
+        self.schema
     }
 
     pub(crate) fn metadata(&self) -> &ParquetMetaData {
@@ -387,11 +404,16 @@ impl TableFile {
     }
 
     /// The file's rows, a batch at a time, up to the first batch that cannot be read. Only the
-    /// columns of `R` are read; the table must have them ([`Table::has_columns`]).
+    /// columns of `R` are read; those that an older file lacks read as null.
+    ///
+    /// # Panics
+    /// Where the table does not have the columns of `R` ([`Table::has_columns`]).
     pub fn rows<R: ColumnCell>(
         self,
     ) -> Result<impl Iterator<Item = Result<Vec<R>, RecordsError>>, RecordsError> {
-        let Self { path, builder } = self;
+        let Self { path, table, builder, .. } = self;
+        // A name that no version has would otherwise read as null everywhere.
+        assert!(table.has_columns::<R>(), "{table} has not all of the columns that are read");
         let mut names = Vec::new();
         if let DataType::Struct(fields) = R::data_type() {
             leaf_names("", &fields, &mut names);
@@ -411,7 +433,7 @@ impl TableFile {
         wanted: &[Range<u64>],
         keeps: impl Fn(&str) -> bool,
     ) -> Result<impl Iterator<Item = Result<RecordBatch, RecordsError>>, RecordsError> {
-        let Self { path, builder } = self;
+        let Self { path, builder, .. } = self;
         let (groups, ranges) = pick_row_groups(builder.metadata(), wanted);
         let row_count: i64 = groups.iter().map(|&group| builder.metadata().row_group(group).num_rows()).sum();
         let schema = builder.parquet_schema();
@@ -429,7 +451,7 @@ impl TableFile {
     pub(crate) fn batches(
         self,
     ) -> Result<impl Iterator<Item = Result<RecordBatch, RecordsError>>, RecordsError> {
-        let Self { path, builder } = self;
+        let Self { path, builder, .. } = self;
         let batch_rows = batch_rows(builder.metadata(), &ProjectionMask::all());
         let builder = builder.with_batch_size(batch_rows);
         let mut batches = guarded(&path, "read", || builder.build())?;

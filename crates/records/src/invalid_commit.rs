@@ -28,7 +28,7 @@ pub enum InvalidCommit {
         version: u64,
     },
     /// Its files have columns that this version does not read.
-    #[error("has schema version {version}, this furrow reads {SCHEMA_VERSION}")]
+    #[error("has schema version {version}, this furrow reads 1 to {SCHEMA_VERSION}")]
     OtherSchema {
         /// The version that it names.
         version: u32,

@@ -17,6 +17,7 @@ use object_store::{
 use serde::{Deserialize, Serialize};
 
 use crate::file::create_durable_dir;
+use crate::schema_version::SchemaVersion;
 use crate::shard::remove;
 use crate::{InvalidCommit, RecordsError, Table, WrittenFile};
 
@@ -90,6 +91,8 @@ pub struct CommitDraft {
     pub epoch: u64,
     /// Id of the shard.
     pub shard_id: Id<Shard>,
+    /// Schema version of the files it adds: today's, unless an earlier release wrote them.
+    pub schema_version: u32,
     /// Wall clock, microseconds since the Unix epoch.
     pub created_at_micros: i64,
 }
@@ -433,8 +436,16 @@ impl CommitDraft {
         shard_id: Id<Shard>,
         now_micros: i64,
     ) -> Self {
-        let op = Op::Append;
-        Self { op, files, removed: Vec::new(), run_id, epoch, shard_id, created_at_micros: now_micros }
+        Self {
+            op: Op::Append,
+            files,
+            removed: Vec::new(),
+            run_id,
+            epoch,
+            shard_id,
+            schema_version: SCHEMA_VERSION,
+            created_at_micros: now_micros,
+        }
     }
 
     /// The commit of this draft under a number.
@@ -444,7 +455,7 @@ impl CommitDraft {
             op: self.op,
             files: self.files.clone(),
             removed: self.removed.clone(),
-            schema_version: SCHEMA_VERSION,
+            schema_version: self.schema_version,
             run_id: self.run_id.to_string(),
             txn: Txn { epoch: self.epoch, shard_id: self.shard_id.to_string() },
             created_at_micros: self.created_at_micros,
@@ -464,7 +475,7 @@ impl Commit {
     }
 
     fn check(&self) -> Result<(), InvalidCommit> {
-        if self.schema_version != SCHEMA_VERSION {
+        if SchemaVersion::find(self.schema_version).is_none() {
             return Err(InvalidCommit::OtherSchema { version: self.schema_version });
         }
         if self.files.len() + self.removed.len() > COMMIT_FILES_MAX {

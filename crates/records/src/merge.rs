@@ -10,7 +10,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use furrow_rollout::{Id, Run};
+use furrow_rollout::{Id, Run, SCHEMA_VERSION};
 
 use crate::file::{IntegrityCheck, TableFile, TableWriter, create_durable_dir, sync_dir};
 use crate::schema::key;
@@ -42,7 +42,8 @@ pub fn plan(
 }
 
 /// Paths of the parts that cannot be merged with what `shard` writes: a run that was resumed with
-/// other settings, or by a later version with more of them, keeps its earlier files as they are.
+/// other settings, or by a later version with more of them or with another schema, keeps its
+/// earlier files as they are.
 pub fn foreign(shard: &ShardPlan, plan: &MergePlan) -> Result<Vec<String>, RecordsError> {
     let mut found = Vec::new();
     for part in &plan.parts {
@@ -78,7 +79,7 @@ fn plan_table(
 /// commits it.
 ///
 /// `shard.shard_id` must be new, and already in the ledger. The parts must come from one run and
-/// one job.
+/// one job, and have today's columns: an older file does not become one of today with nulls.
 pub fn merge(
     shard: &ShardPlan,
     plan: &MergePlan,
@@ -104,6 +105,10 @@ fn check_origin(file: &TableFile, shard: &ShardPlan, table: Table) -> Result<(),
     let run = file.origin(key::RUN_ID).and_then(|run| Id::<Run>::new(run).ok());
     if run.as_ref() != Some(&shard.run_id) {
         return refuse("they come from different runs");
+    }
+    let version = file.schema().number;
+    if version != SCHEMA_VERSION {
+        return refuse(&format!("they have schema version {version}, new files have {SCHEMA_VERSION}"));
     }
     if file.origin(key::JOB) != Some(&shard.job_toml) {
         return refuse("they were written by different jobs");

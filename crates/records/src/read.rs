@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
-use furrow_rollout::{GroupRecord, TrajectoryRecord};
+use furrow_rollout::{GroupRecord, SCHEMA_VERSION, TrajectoryRecord};
 
 use crate::cell::ColumnCell;
 use crate::file::{IntegrityCheck, TableFile};
@@ -142,6 +142,12 @@ impl TableFile {
         }
         opened
     }
+}
+
+/// The schema version of the files of one commit; today's where none of them can be opened.
+pub fn schema_version(data_dir: &Path, files: &[WrittenFile]) -> u32 {
+    let opened = files.iter().find_map(|file| TableFile::open_listed(data_dir, file).ok());
+    opened.map_or(SCHEMA_VERSION, |file| file.schema().number)
 }
 
 /// The folder that holds the manifest: `dir` itself, or `data` in it.

@@ -21,6 +21,7 @@ use crate::file::{IntegrityCheck, TableFile};
 use crate::read::DataSet;
 use crate::rows::{RecordedStep, RescoreRecord};
 use crate::schema::{GroupRow, ScoreRow, StepRow, TrajectoryRow};
+use crate::schema_version::SchemaVersion;
 use crate::shard::local_files;
 use crate::{RecordsError, Table, WrittenFile, chain};
 use groups::GroupTally;
@@ -36,6 +37,8 @@ struct Verifier<'a> {
     scored_slots: BTreeMap<(String, u32), String>,
     groups: BTreeSet<String>,
     tallies: BTreeMap<String, GroupTally>,
+    /// Schema of the file that is being read.
+    schema: SchemaVersion,
 }
 
 /// Checks a run directory or its `data` folder. It fails only when it cannot check; its findings
@@ -64,6 +67,7 @@ impl<'a> Verifier<'a> {
             scored_slots: BTreeMap::new(),
             groups: BTreeSet::new(),
             tallies: BTreeMap::new(),
+            schema: SchemaVersion::newest(),
         }
     }
 
@@ -94,9 +98,10 @@ impl<'a> Verifier<'a> {
         file: &WrittenFile,
         look: &mut impl FnMut(&mut Self, RowLocation<'_>, R),
     ) -> Result<(), RecordsError> {
-        let batches = self.set.file(file, IntegrityCheck::Hash).and_then(TableFile::rows::<R>)?;
+        let opened = self.set.file(file, IntegrityCheck::Hash)?;
+        self.schema = opened.schema();
         let mut row = 0;
-        for batch in batches {
+        for batch in opened.rows::<R>()? {
             for cells in batch? {
                 look(self, RowLocation { table: file.table, file: &file.path, row }, cells);
                 row += 1;
@@ -123,6 +128,7 @@ impl<'a> Verifier<'a> {
         self.report.counts.trajectories += 1;
         let id = row.trajectory_id.clone();
         let evidence = row.evidence.clone();
+        let success = row.success;
         let record = match row.into_domain() {
             Ok(record) => record,
             Err(what) => {
@@ -132,6 +138,13 @@ impl<'a> Verifier<'a> {
         };
         for (check, what) in check_trajectory(&record, evidence.as_ref()) {
             self.report.breach(location.breach(check, Some(&id), None, what));
+        }
+        if self.schema.has(Table::Trajectories, "success") {
+            let wanted = record.score.as_ref().and_then(|score| score.success);
+            if success != wanted {
+                let what = format!("says success {success:?}, its score says {wanted:?}");
+                self.report.breach(location.breach(VerifyCheck::DerivedValues, Some(&id), None, what));
+            }
         }
         if let Some(first) = self.facts.get(&id) {
             let what = format!("already has a row in {}, row {}", first.file, first.row);

@@ -54,4 +54,4 @@ pub const PROTOCOL_VERSION: u32 = 1;
 
 /// Version of the Parquet schema, written into the metadata of every file and into every manifest
 /// commit.
-pub const SCHEMA_VERSION: u32 = 1;
+pub const SCHEMA_VERSION: u32 = 2;

@@ -18,6 +18,7 @@ from furrow_trainer.data.manifest import Manifest
 from furrow_trainer.data.reader import share
 from furrow_trainer.data.rows import STEP_COLUMNS, _plain
 from furrow_trainer.errors import DataError
+from paths import REPOSITORY
 
 
 def simple(farm: Farm, number: int, rewards: tuple[float, ...] = (0.0, 1.0), steps: int = 2) -> None:
@@ -278,6 +279,24 @@ def test_values_made_by_columns_are_pyarrows_own() -> None:
         column = pa.array([value(field.type, field.nullable) for _ in range(40)], field.type)
         for part in (column, column.slice(7, 20), column.slice(0, 0)):
             assert _plain(part) == part.to_pylist(), field
+
+
+def test_a_run_of_the_first_release_is_read() -> None:
+    reader = Reader(REPOSITORY / "tests" / "fixtures" / "v0.1.0" / "finished", verify=True)
+    groups = list(reader.groups())
+    found = [trajectory for group in groups for trajectory in group.trajectories]
+    assert len(found) == 10
+    assert {trajectory.success for trajectory in found} == {None}, "its files lack the column"
+    assert all(len(reader.steps(trajectory)) == trajectory.num_steps for trajectory in found)
+
+
+def test_a_run_goes_on_with_columns_that_its_first_files_lack(tmp_path: Path) -> None:
+    farm = Farm(tmp_path, schema_version=1)
+    farm.commit([farm.trajectory("g0", 0, 1.0, 2)], [farm.group("g0", [1.0])])
+    farm.schema_version = 2
+    farm.commit([farm.trajectory("g1", 0, 1.0, 2, success=True)], [farm.group("g1", [1.0])])
+    found = [group.trajectories[0].success for group in Reader(tmp_path).groups()]
+    assert found == [None, True]
 
 
 def test_damage_is_named(tmp_path: Path) -> None:

@@ -6,8 +6,9 @@
 //! continuing would assign the same ids a second time.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 
-use furrow_records::{Commit, CommitDraft, Op, StoredCommits, Table, WrittenFile};
+use furrow_records::{Commit, CommitDraft, Op, StoredCommits, Table, WrittenFile, schema_version};
 use furrow_rollout::{Id, Run, Shard};
 
 use crate::ledger::{CommittedShard, LedgerError, ShardPhase};
@@ -147,19 +148,26 @@ impl ManifestGaps {
 }
 
 impl CommitOrigin {
-    /// The commit of a shard that the ledger records.
-    pub fn commit(&self, shard: CommittedShard) -> Commit {
+    /// The commit of a shard that the ledger records. Files that an earlier release wrote keep
+    /// their schema version.
+    pub fn commit(&self, data_dir: &Path, shard: CommittedShard) -> Commit {
         let CommittedShard { shard_id, manifest_version, files, replaces } = shard;
         let op = if replaces.is_empty() { Op::Append } else { Op::Replace };
         let run_id = self.run_id.clone();
         let epoch = self.epoch;
         let created_at_micros = self.now_micros;
-        let draft = CommitDraft { op, files, removed: replaces, run_id, epoch, shard_id, created_at_micros };
+        let schema_version = schema_version(data_dir, &files);
+        let removed = replaces;
+        let draft =
+            CommitDraft { op, files, removed, run_id, epoch, shard_id, schema_version, created_at_micros };
         draft.numbered(manifest_version)
     }
 
     /// The commit of a scoring whose file exists.
-    pub fn scoring(&self, version: u64, file: WrittenFile, shard_id: Id<Shard>) -> Commit {
-        CommitDraft::append(vec![file], self.run_id.clone(), 0, shard_id, self.now_micros).numbered(version)
+    pub fn scoring(&self, data_dir: &Path, version: u64, file: WrittenFile, shard_id: Id<Shard>) -> Commit {
+        let files = vec![file];
+        let schema_version = schema_version(data_dir, &files);
+        let draft = CommitDraft::append(files, self.run_id.clone(), 0, shard_id, self.now_micros);
+        CommitDraft { schema_version, ..draft }.numbered(version)
     }
 }

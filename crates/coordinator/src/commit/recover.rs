@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 
 use furrow_records::{
     Commit, CommitDraft, LocalFile, Manifest, Op, RecordsError, StoredCommits, Table, WrittenFile,
-    check_written, local_files, merge, remove_shard, written_file,
+    check_written, local_files, merge, remove_shard, schema_version, written_file,
 };
 use furrow_rollout::{Id, Shard, Trajectory};
 
@@ -172,8 +172,9 @@ impl<L: Ledger> RunRecovery<'_, L> {
         // The newest commit, damaged and not in the ledger, belongs to the shard that the ledger
         // calls written: it is committed again.
         let wanted: Vec<u64> = gaps.unknown.into_iter().filter(|version| *version < newest).collect();
+        let data_dir = &self.settings.data_dir;
         let mut restored: Vec<_> =
-            gaps.remembered.into_iter().map(|shard| self.origin.commit(shard)).collect();
+            gaps.remembered.into_iter().map(|shard| self.origin.commit(data_dir, shard)).collect();
         let mut files = if wanted.is_empty() { Vec::new() } else { self.unlisted_scores(stored)? };
         for version in wanted {
             let Some(file) = (!files.is_empty()).then(|| files.remove(0)) else {
@@ -181,7 +182,7 @@ impl<L: Ledger> RunRecovery<'_, L> {
             };
             let shard_id = file.shard_id.ok_or(CommitError::CommitLost { version })?;
             let listed = written_file(&self.settings.data_dir, Table::Scores, &shard_id)?;
-            restored.push(self.origin.scoring(version, listed, shard_id));
+            restored.push(self.origin.scoring(&self.settings.data_dir, version, listed, shard_id));
         }
         restored.sort_by_key(|commit| commit.version);
         Ok(ManifestRepair { damaged: gaps.damaged, restored })
@@ -392,7 +393,10 @@ impl<L: Ledger> RunRecovery<'_, L> {
         let files = files.unwrap_or_default();
         let op = if removed.is_empty() { Op::Append } else { Op::Replace };
         let CommitOrigin { run_id, epoch, now_micros: created_at_micros } = self.origin.clone();
-        let draft = CommitDraft { op, files, removed, run_id, epoch, shard_id, created_at_micros };
+        // An earlier release may have written them, before it was killed.
+        let schema_version = schema_version(&self.settings.data_dir, &files);
+        let draft =
+            CommitDraft { op, files, removed, run_id, epoch, shard_id, schema_version, created_at_micros };
         let manifest_version = self.runtime.block_on(manifest.commit(&draft))?.version();
         tracing::info!(shard_id = %draft.shard_id, manifest_version, "committed a written shard");
         Ok(self.ledger.commit(&[Mutation::ShardCommitted { shard_id: draft.shard_id, manifest_version }])?)

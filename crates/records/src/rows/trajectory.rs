@@ -35,6 +35,7 @@ impl TrajectoryRow {
             end: ending.end.as_str().into(),
             failure_reason: ending.reason.clone(),
             reward: record.score.as_ref().and_then(|score| score.reward),
+            success: record.score.as_ref().and_then(|score| score.success),
             score: record.score.as_ref().map(ScoreCell::from),
             evidence: ending.evidence.as_ref().map(|evidence| EvidenceCell::new(evidence, &path)),
             goal: ending.goal.clone(),

@@ -237,6 +237,8 @@ fn derived_columns_follow() {
     };
     check("never trainable in an evaluation", |r| of_an_evaluation(r, true), one);
     check("not trainable though scored", |r| r.steps[0].trainable_sft = false, one);
+    check("success missing", |r| r.trajectories[0].success = None, one);
+    check("success of a failed one", |r| r.trajectories[1].success = Some(false), one);
     check("reward early", |r| r.steps[7].reward = Some(1.0), one);
     check("reward missing", |r| r.steps[8].reward = Some(0.0), one);
     check("reward of a failed one", |r| r.failed_steps[1].reward = Some(0.0), one);
@@ -262,6 +264,7 @@ fn a_trajectory_is_scored_exactly_when_it_has_all_that_a_score_needs() {
         |r| {
             take_reward(r);
             r.trajectories[3].score = None;
+            r.trajectories[3].success = None;
             r.steps[8].reward_components.clear();
         },
         &[ScoredComplete],
@@ -272,6 +275,7 @@ fn a_trajectory_is_scored_exactly_when_it_has_all_that_a_score_needs() {
         |r| {
             r.trajectories[1].evidence = r.trajectories[0].evidence.clone();
             r.trajectories[1].score = r.trajectories[0].score.clone();
+            r.trajectories[1].success = r.trajectories[0].success;
         },
         &[ScoredComplete],
     );

@@ -116,7 +116,8 @@ pub enum VerifyCheck {
     EvidenceReceived,
     /// The reward of a trajectory or of a later score is a finite number.
     RewardFinite,
-    /// First, last, terminal, truncated, trainable and reward follow from the trajectory.
+    /// First, last, terminal, truncated, trainable and reward of a step follow from the trajectory,
+    /// success of a trajectory from its score.
     #[serde(rename = "step_place")]
     DerivedValues,
     /// A group's counts match its trajectories, whose slots are all among its own.

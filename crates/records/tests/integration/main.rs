@@ -2,6 +2,7 @@
 //! interface.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod earlier;
 mod manifest;
 mod merge;
 mod round_trip;

@@ -26,6 +26,7 @@ fn draft(shard: &str, op: Op, files: &[WrittenFile], removed: &[&str]) -> Commit
         run_id: Id::new("test").unwrap(),
         epoch: 1,
         shard_id: Id::new(shard).unwrap(),
+        schema_version: furrow_rollout::SCHEMA_VERSION,
         created_at_micros: 5,
     }
 }
@@ -205,8 +206,8 @@ fn a_manifest_that_cannot_be_trusted_is_refused() {
     );
     refused(|dir| edit(dir, "\"version\": 2", "\"version\": 2, \"colour\": 1"), "unknown field `colour`");
     refused(
-        |dir| edit(dir, "\"schema_version\": 1", "\"schema_version\": 2"),
-        "has schema version 2, this furrow reads 1",
+        |dir| edit(dir, "\"schema_version\": 2", "\"schema_version\": 3"),
+        "has schema version 3, this furrow reads 1 to 2",
     );
     refused(
         |dir| edit(dir, "steps/shard-0001.parquet", "steps/shard-0000.parquet"),

@@ -24,7 +24,8 @@ COMMIT_BYTES_MAX = 4 << 20
 COMMIT_FILES_MAX = 10_000
 TABLES = ("trajectories", "steps", "failed_steps", "groups", "scores")
 OPS = ("append", "replace", "expire")
-SCHEMA_VERSION = 1
+# Columns are only ever added, and every version is read: what an older file lacks is null.
+SCHEMA_VERSION_MAX = 2
 
 _PATH = re.compile(r"(?P<table>[a-z_]+)/[A-Za-z0-9._-]+\.parquet")
 
@@ -196,8 +197,8 @@ def _parse(path: Path, version: int, text: bytes) -> Commit:
         problem = f"says version {commit.version}"
     elif commit.op not in OPS:
         problem = f"has op {commit.op!r}; this reader knows {', '.join(OPS)}"
-    elif schema_version != SCHEMA_VERSION:
-        problem = f"has schema version {schema_version}; this reader knows {SCHEMA_VERSION}"
+    elif not 1 <= schema_version <= SCHEMA_VERSION_MAX:
+        problem = f"has schema version {schema_version}; this reader knows 1 to {SCHEMA_VERSION_MAX}"
     elif len(commit.files) + len(commit.removed) > COMMIT_FILES_MAX:
         problem = f"names more than {COMMIT_FILES_MAX} files"
     elif commit.op == "append" and len({file.table for file in commit.files}) != len(commit.files):

@@ -305,7 +305,12 @@ class Reader:
             return pa.table({name: [] for name in columns})
         tables = []
         for piece in pieces:
-            whole = pq.read_table(piece.path, columns=columns)
+            names = pq.read_schema(piece.path).names
+            lacking = {name for name in columns if name in rows.LATER_COLUMNS} - set(names)
+            whole = pq.read_table(piece.path, columns=[name for name in columns if name not in lacking])
+            for name in sorted(lacking):
+                nulls = pa.nulls(len(whole), rows.LATER_COLUMNS[name])
+                whole = whole.append_column(name, nulls)
             if len(whole) < piece.stop:
                 raise DataError(f"{piece.path} has {len(whole)} rows, the manifest promises {piece.stop}")
             tables.append(whole.slice(piece.start, piece.stop - piece.start))

@@ -18,10 +18,12 @@ Flags = npt.NDArray[np.bool_]
 
 TRAJECTORY_COLUMNS = [
     "run_id", "trajectory_id", "attempt", "group_id", "sample_index", "group_size", "task_id", "suite",
-    "split", "policy_kind", "status", "end", "reward", "goal", "num_steps", "num_prompt_tokens",
+    "split", "policy_kind", "status", "end", "reward", "success", "goal", "num_steps", "num_prompt_tokens",
     "num_response_tokens", "num_invalid_actions", "policy_version_min", "policy_version_max", "hashes",
     "session",
 ]  # fmt: skip
+# Columns that came after schema version 1: a file that lacks one reads as null.
+LATER_COLUMNS = {"success": pa.bool_()}
 GROUP_COLUMNS = [
     "run_id", "group_id", "task_id", "suite", "split", "seed", "planned", "valid", "mean", "std",
     "zero_variance", "policy_version_min", "policy_version_max",
@@ -45,6 +47,7 @@ class Trajectory:
     status: str
     end: str
     reward: float | None
+    success: bool | None
     goal: str
     num_steps: int
     num_prompt_tokens: int
