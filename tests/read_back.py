@@ -2,10 +2,10 @@
 """Reads finished runs with pyarrow, pandas, datasets and DuckDB, and compares their results.
 
 read_back.py SCRIPTED_RUN RANDOM_RUN MODEL_RUN
+read_back.py --opens RUN: only opens every table of a run, which an earlier release may have begun
 """
 
 import glob
-import io
 import os
 import sys
 import tempfile
@@ -15,6 +15,7 @@ import duckdb
 import pandas
 import PIL.Image
 import pyarrow.dataset
+import pyarrow.parquet
 
 STARTER = {
     "check", "choose", "click", "drag", "form", "navigate", "read-and-answer", "scroll", "select", "tabs",
@@ -37,17 +38,64 @@ def trajectories(run):
     return with_arrow
 
 
-def check_steps(run, rows):
-    files = glob.glob(table(run, "steps"))
+def check_opens(run):
+    """The card opens every table that has files: all rows, with pictures decoded, and nulls for columns that
+    older files lack. DuckDB and pyarrow read the same files side by side."""
+    data = os.path.join(run, "data")
+    opened = {}
+    for name in ("trajectories", "steps", "failed_steps", "groups", "scores"):
+        files = glob.glob(table(run, name))
+        if not files:
+            continue
+        counted = duckdb.sql(
+            f"SELECT count(*) FROM read_parquet('{table(run, name)}', union_by_name = true)"
+        ).fetchall()[0][0]
+        schemas = [pyarrow.parquet.read_schema(file) for file in files]
+        newest = max(schemas, key=len)
+        with_arrow = pyarrow.dataset.dataset(files, schema=newest).to_table()
+        with tempfile.TemporaryDirectory() as cache:
+            rows = datasets.load_dataset(data, name, split="train", cache_dir=cache)
+            assert len(rows) == counted == len(with_arrow), f"{name}: the readers disagree about the rows"
+            lacking = [column for column in rows.column_names if column not in newest.names]
+            assert rows.column_names == newest.names or set(newest.names) < set(rows.column_names), name
+            assert all(set(rows[column]) == {None} for column in lacking), f"{name}: {lacking} are not null"
+            wanted = datasets.Features.from_arrow_schema(newest)
+            check_features(name, rows.features, wanted)
+            first = rows[0]
+            if name in ("steps", "failed_steps"):
+                picture, observation = first["observation"]["screenshot"], first["observation"]
+                assert isinstance(picture, PIL.Image.Image), f"{name}: a screenshot is {type(picture)}"
+                assert picture.size == (observation["width"], observation["height"])
+        opened[name] = counted
     with tempfile.TemporaryDirectory() as cache:
-        steps = datasets.load_dataset("parquet", data_files=files, split="train", cache_dir=cache)
+        unnamed = datasets.load_dataset(data, split="train", cache_dir=cache)
+        assert len(unnamed) == opened["steps"], "without a name, the steps are opened"
+    success = duckdb.sql(
+        "SELECT count(success), count(score.success), count(*) FILTER (success <> score.success) "
+        f"FROM read_parquet('{table(run, 'trajectories')}', union_by_name = true)"
+    ).fetchall()[0]
+    assert success[0] <= success[1] and success[2] == 0, f"success and score.success differ: {success}"
+    return opened
+
+
+def check_features(name, card, files):
+    """The types in the card are those of the files, but for pictures."""
+    image = datasets.Image()
+    plain = {"bytes": datasets.Value("binary"), "path": datasets.Value("string")}
+    for column, feature in files.items():
+        has_picture = isinstance(feature, dict) and feature.get("screenshot") == plain
+        wanted = feature | {"screenshot": image} if has_picture else feature
+        assert card[column] == wanted, f"{name}.{column}: {card[column]} in the card, {wanted} in the files"
+
+
+def check_steps(run, rows):
+    with tempfile.TemporaryDirectory() as cache:
+        steps = datasets.load_dataset(os.path.join(run, "data"), "steps", split="train", cache_dir=cache)
         scored = rows[rows["status"] == "scored"]
         assert len(steps) == scored["num_steps"].sum(), "steps and trajectories disagree"
         for row in steps.select(range(0, len(steps), max(1, len(steps) // 40))):
             observation = row["observation"]
             image = observation["screenshot"]
-            if isinstance(image, dict):
-                image = PIL.Image.open(io.BytesIO(image["bytes"]))
             assert image.size == (observation["width"], observation["height"]), (
                 "a screenshot is not as large as its columns say"
             )
@@ -72,9 +120,15 @@ def check_model(run, rows):
 
 
 def main():
+    if sys.argv[1] == "--opens":
+        print(f"opened {check_opens(sys.argv[2])}")
+        return
     scripted, baseline, model = sys.argv[1:4]
     rows = {run: trajectories(run) for run in (scripted, baseline, model)}
     for run, found in rows.items():
+        opened = check_opens(run)
+        assert opened["trajectories"] == len(found) and opened["groups"] > 0, opened
+        assert found["success"].notna().sum() > 0, "no trajectory says whether it succeeded"
         check_steps(run, found)
         sizes = found[found["status"] == "scored"].groupby("group_id").size()
         assert (sizes == 4).all(), (

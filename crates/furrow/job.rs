@@ -9,6 +9,7 @@ mod check;
 mod effects;
 mod renamed;
 mod shape;
+pub mod shared;
 pub mod stored;
 mod tree;
 

@@ -1,6 +1,7 @@
 //! Turns a checked job into running services: builds what each role needs, for `run` and for single
 //! roles alike.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -13,6 +14,7 @@ use furrow_env::{
     StaticSite,
 };
 use furrow_policy::{ChatEndpoint, PolicyConfig};
+use furrow_records::DataCard;
 use furrow_rollout::Id;
 use furrow_tasks::{PictureSet, SiteRoot, TaskSet};
 use furrow_telemetry::{
@@ -22,7 +24,7 @@ use tokio::runtime::Runtime;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
-use crate::job::Job;
+use crate::job::{Job, shared};
 use crate::run_dir::RunStart;
 use crate::{CommandFailure, identity, output};
 
@@ -135,7 +137,8 @@ impl JobLaunch {
         let tasks = [set.fingerprint(), evaluated].join(" ");
         let identity = ledger_identity(&job.resolved, &tasks)?;
         let began = job.began.as_ref().map(|began| ledger_identity(&began.text, &tasks)).transpose()?;
-
+        let shared_job = shared_job(&job.resolved)?;
+        let card = data_card(&job, [Some(&set), eval.as_ref()].into_iter().flatten())?;
         Ok(furrow_coordinator::CoordinatorJob {
             run_id: job.run_name,
             run_dir: job.run_dir,
@@ -144,6 +147,8 @@ impl JobLaunch {
             identity,
             began,
             job_toml: job.resolved,
+            shared_job,
+            card,
             tasks: set,
             tasks_config: job.tasks,
             eval: eval.zip(job.eval),
@@ -251,11 +256,31 @@ fn site(spec: &furrow_tasks::SiteSpec) -> StaticSite {
     StaticSite { host: spec.host.clone(), root }
 }
 
+/// What the card of the job's data set says.
+fn data_card<'a>(job: &Job, sets: impl Iterator<Item = &'a TaskSet>) -> Result<DataCard, CommandFailure> {
+    let suites: BTreeSet<&String> = sets.flat_map(TaskSet::specs).map(|spec| &spec.task.suite).collect();
+    let table = resolved_table(&job.resolved)?;
+    let text = |key| identity::at(&table, key).and_then(toml::Value::as_str).unwrap_or_default();
+    let policy = match text("policy.kind") {
+        "openai" => format!("openai {}", text("policy.remote.model")),
+        kind => kind.to_owned(),
+    };
+    let suites = suites.into_iter().cloned().collect();
+    Ok(DataCard { run: job.run_name.to_string(), policy, suites })
+}
+
+/// The job as files of the data set name it.
+pub fn shared_job(resolved: &str) -> Result<String, CommandFailure> {
+    shared::text(resolved).map_err(|why| CommandFailure::Input(vec![format!("job.toml: {why}")]))
+}
+
 /// What the ledger knows a job by.
 fn ledger_identity(text: &str, tasks: &str) -> Result<JobIdentity, CommandFailure> {
-    let table: toml::Table =
-        text.parse().map_err(|why| CommandFailure::Input(vec![format!("job.toml: {why}")]))?;
-    Ok(identity::of(&table, tasks))
+    Ok(identity::of(&resolved_table(text)?, tasks))
+}
+
+fn resolved_table(text: &str) -> Result<toml::Table, CommandFailure> {
+    text.parse().map_err(|why| CommandFailure::Input(vec![format!("job.toml: {why}")]))
 }
 
 /// The given worker name, or one made of role, process and a random tail: a restarted worker gets

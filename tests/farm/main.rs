@@ -29,6 +29,7 @@ mod released;
 mod remote;
 mod replay;
 mod serve;
+mod sharing;
 mod sites;
 mod suites;
 mod web;

@@ -54,6 +54,15 @@ impl ReleasedRun {
         files.map(|path| (path.clone(), fs::read(self.dir().join("data").join(path)).unwrap())).collect()
     }
 
+    /// Files of both releases are opened side by side by other programs, as the card says.
+    #[track_caller]
+    fn assert_opens(&self) {
+        let python = std::env::var("FURROW_TEST_PYTHON").unwrap_or_else(|_| "python3".into());
+        let arguments = ["tests/read_back.py", "--opens", &self.dir().display().to_string()];
+        let output = Command::new(python).args(arguments).output().unwrap();
+        assert!(output.status.success(), "{}", text(&output));
+    }
+
     #[track_caller]
     fn assert_sound(&self) {
         let output = furrow(&["records", "verify", &self.dir().display().to_string()], self.folder.path());
@@ -107,6 +116,7 @@ fn a_finished_run_of_v0_1_0_is_resumed_verified_and_scored_again() {
     let scored = furrow(&["score", &dir], run.folder.path());
     assert!(text(&scored).contains("10 scored, 0 with another reward"), "{}", text(&scored));
     run.assert_sound();
+    run.assert_opens();
 }
 
 /// Its ledger is only in the write-ahead log; the spool holds one scored trajectory and three
@@ -148,4 +158,15 @@ fn a_killed_run_of_v0_1_0_goes_on() {
         set.trajectories().map(Result::unwrap).filter(|record| record.score.is_some()).collect();
     assert!(scored.len() >= 2, "the trajectory that was scored before the kill is not in the data set");
     run.assert_sound();
+    let commits = commits();
+    let of_version = |version: &str| {
+        let text = |number| fs::read_to_string(manifest.join(format!("{number:020}.json"))).unwrap();
+        (1..=commits)
+            .filter(|number| text(*number).contains(&format!("\"schema_version\": {version}")))
+            .count()
+    };
+    assert_eq!(of_version("1"), 1, "the commit of the release");
+    assert_eq!(of_version("2"), commits - 1);
+    run.assert_opens();
+    assert!(!run.dir().join("lost+found").exists(), "the card and the job were taken for strays");
 }

@@ -78,7 +78,7 @@ pub struct CommitSettings {
     /// The run's `data` folder.
     pub data_dir: PathBuf,
     pub run_id: Id<Run>,
-    /// The resolved job, as TOML.
+    /// The job as TOML, without secrets and paths of this machine.
     pub job_toml: String,
     /// When shards close and how they are packed.
     pub records: RecordsConfig,

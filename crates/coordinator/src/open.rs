@@ -2,10 +2,11 @@
 //! served.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::error::Error;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use furrow_records::RecordsConfig;
+use furrow_records::{DataCard, RecordsConfig};
 use furrow_rollout::{Id, PolicyKind, Run, SessionSpec, Trajectory};
 use furrow_tasks::{EvalConfig, TaskSet, TasksConfig};
 use furrow_telemetry::{SpoolRecovered, TimeSource};
@@ -41,8 +42,12 @@ pub struct CoordinatorJob {
     pub identity: JobIdentity,
     /// The same of the job that the run directory keeps, where this job resumes its run.
     pub began: Option<JobIdentity>,
-    /// The resolved job as TOML; every file of the data set carries it.
+    /// The resolved job as TOML, which the run directory keeps.
     pub job_toml: String,
+    /// The same without secrets and paths of this machine, which the data set keeps.
+    pub shared_job: String,
+    /// What the card of the data set says.
+    pub card: DataCard,
     pub tasks: TaskSet,
     /// `[tasks]`: how tasks are drawn and how large groups are.
     pub tasks_config: TasksConfig,
@@ -84,23 +89,26 @@ impl Coordinator {
         let opened = Spool::open(job.run_dir.join("spool"), job.limits.spool);
         let (spool, found) = opened.map_err(CoordinatorError::Spool)?;
         log_recovered(&found);
-        let resolved = job.job_toml.clone();
         let settings = CommitSettings {
             run_dir: job.run_dir.clone(),
             data_dir: job.run_dir.join("data"),
             run_id: job.run_id.clone(),
-            job_toml: job.job_toml,
+            job_toml: job.shared_job,
             records: job.records.clone(),
         };
         let recovered = ShardCommitter::recover(settings, ledger, job.limits.ledger, spool.clone(), found);
         let recovered = recovered.map_err(CoordinatorError::Commit)?;
         let first_steps = job.limits.spread_first_steps.then_some(FirstSteps { sessions: job.sessions });
+        // Readers do without it, so a run does not fail for it.
+        if let Err(error) = job.card.write(&job.run_dir.join("data")) {
+            tracing::warn!(error = &error as &dyn Error, "the card of the data set was not written");
+        }
         let plan = JobPlan::new(job.tasks, &job.tasks_config, job.session);
         let plan = plan.with_evaluations(job.eval).with_first_steps(first_steps);
         plan.check(&recovered.snapshot).map_err(CoordinatorError::UnknownTask)?;
         if job.resume {
             let path = job.run_dir.join("job.toml");
-            furrow_storage::replace(&path, resolved.as_bytes())
+            furrow_storage::replace(&path, job.job_toml.as_bytes())
                 .map_err(|error| CoordinatorError::RunDir(DurableError::on("write", &path)(error)))?;
         }
         Ok(Self {

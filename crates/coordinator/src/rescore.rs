@@ -44,8 +44,8 @@ pub struct RescoreJob {
     /// Trajectories scored at the same time.
     pub scorers_max: usize,
     pub records: RecordsConfig,
-    /// The resolved job, as TOML; the file carries it.
-    pub job_toml: String,
+    /// The job as TOML, without secrets and paths of this machine; the file names it.
+    pub shared_job: String,
     pub dry_run: bool,
 }
 
@@ -351,7 +351,7 @@ fn commit_scores(job: &RescoreJob, data: &DataSet, rows: &[RescoreRecord]) -> Re
         data_dir: data.data_dir().to_owned(),
         shard_id: shard_id.clone(),
         run_id: run_id.clone(),
-        job_toml: job.job_toml.clone(),
+        job_toml: job.shared_job.clone(),
         row_group_bytes: job.records.row_group_bytes,
         compression_level: job.records.compression_level,
     });

@@ -10,10 +10,13 @@ use furrow_analysis::{
     Estimate, EvaluationLine, EvaluationQuery, EvaluationReport, IntervalMethod, LineGrouping, PassAtK,
     RESAMPLES, VersionLine, evaluate,
 };
-use furrow_dashboard::{REPORT_RUNS_MAX, ReportTable, RunMetrics, report_html, report_pictures};
+use furrow_dashboard::{
+    DashboardSubject, REPORT_RUNS_MAX, ReportTable, RunMetrics, report_html, report_pictures,
+};
 use furrow_rollout::Split;
 
 use super::view::subject;
+use crate::job::shared;
 use crate::{CommandFailure, launch, output};
 
 #[derive(Debug, Args)]
@@ -108,7 +111,10 @@ fn print(args: &ReportArgs, evaluations: &[EvaluationReport]) {
 fn write(args: &ReportArgs, evaluations: &[EvaluationReport]) -> Result<(), CommandFailure> {
     let price = args.usd_per_device_hour.filter(|price| *price > 0.0);
     let read = |(dir, evaluation): (&PathBuf, &EvaluationReport)| -> anyhow::Result<RunMetrics> {
-        let read = RunMetrics::read(subject(dir, price))?;
+        let subject = subject(dir, price);
+        // The page is made to be passed on.
+        let job = subject.job.as_deref().and_then(|job| shared::text(job).ok());
+        let read = RunMetrics::read(DashboardSubject { job, ..subject })?;
         Ok(tables(evaluation).into_iter().fold(read, RunMetrics::with))
     };
     let figures = args.runs.iter().zip(evaluations).map(read);

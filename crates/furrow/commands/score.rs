@@ -66,7 +66,7 @@ pub fn run(args: &ScoreArgs) -> Result<(), CommandFailure> {
         judge: judge.map_err(|error| CommandFailure::Input(vec![error.to_string()]))?,
         scorers_max: job.limits.scorers_max(),
         records: job.records,
-        job_toml: job.resolved,
+        shared_job: launch::shared_job(&job.resolved)?,
         dry_run: args.dry_run,
     };
     let runtime = launch::runtime()?;

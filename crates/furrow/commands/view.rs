@@ -157,7 +157,9 @@ pub fn subject(dir: &Path, usd_per_device_hour: Option<f64>) -> DashboardSubject
     let is_data = absolute.join("manifest").is_dir();
     let above = absolute.parent().filter(|above| is_data && above.join("job.toml").is_file());
     let run = above.map_or(absolute.clone(), Path::to_owned);
-    let job = run_dir::job_text(&run).ok().flatten();
+    // A data set that was copied without its run has the job in its own folder.
+    let of_data = || DataSet::open(dir).ok().and_then(|set| set.job());
+    let job = run_dir::job_text(&run).ok().flatten().or_else(of_data);
     let table = job.as_deref().and_then(|job| stored::table(job).ok()).unwrap_or_default();
     // The name in the job, which the coordinator also reports; the directory may have been renamed.
     let name_in_job = planned::text_at(&table, "run.name").map(str::to_owned);

@@ -20,10 +20,11 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use crate::cell::{ColumnCell, fits};
+use crate::durable::{create_durable_dir, sync_dir};
 use crate::gap::{self, FooterGaps, GapSum, LogprobGap};
 use crate::schema::{hex, key};
 use crate::schema_version::{SchemaVersion, VERSIONS};
-use crate::{RecordsError, ShardStage, Table, encoding};
+use crate::{RecordsError, ShardStage, Table, encoding, jobs};
 
 /// A file of the data set as the manifest lists it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -51,7 +52,7 @@ pub struct ShardPlan {
     pub shard_id: Id<Shard>,
     /// The run that writes the shard.
     pub run_id: Id<Run>,
-    /// The resolved job as TOML, stored in each file.
+    /// The job as TOML, without secrets and paths of its machine: stored once beside the tables.
     pub job_toml: String,
     /// Most bytes of a row group, which is also the most that the writer buffers per table.
     pub row_group_bytes: usize,
@@ -93,6 +94,7 @@ impl TableWriter {
         if last.exists() {
             return Err(RecordsError::Exists { path: last });
         }
+        jobs::store(&plan.data_dir, &plan.job_toml)?;
         let file = File::create_new(&temp).map_err(|error| match error.kind() {
             io::ErrorKind::AlreadyExists => RecordsError::Exists { path: temp.clone() },
             _ => RecordsError::io("create", &temp)(error),
@@ -208,7 +210,7 @@ pub(crate) fn origin(plan: &ShardPlan, table: Table) -> Vec<KeyValue> {
         (key::TABLE, table.to_string()),
         (key::SHARD_ID, plan.shard_id.to_string()),
         (key::RUN_ID, plan.run_id.to_string()),
-        (key::JOB, plan.job_toml.clone()),
+        (key::JOB_SHA256, jobs::sha256(&plan.job_toml)),
     ];
     pairs.into_iter().map(|(key, value)| KeyValue::new(key.to_owned(), value)).collect()
 }
@@ -227,19 +229,6 @@ fn link_new(temp: &Path, last: &Path) -> Result<(), RecordsError> {
         io::ErrorKind::AlreadyExists => RecordsError::Exists { path: last.to_owned() },
         _ => RecordsError::io("link (the file system must support hard links)", last)(error),
     })
-}
-
-pub(crate) fn sync_dir(dir: &Path) -> Result<(), RecordsError> {
-    File::open(dir).and_then(|dir| dir.sync_all()).map_err(RecordsError::io("fsync", dir))
-}
-
-/// Creates a folder and makes its name durable; does nothing where it exists.
-pub(crate) fn create_durable_dir(dir: &Path) -> Result<(), RecordsError> {
-    if dir.is_dir() {
-        return Ok(());
-    }
-    std::fs::create_dir_all(dir).map_err(RecordsError::io("create", dir))?;
-    dir.ancestors().skip(1).take(2).filter(|above| !above.as_os_str().is_empty()).try_for_each(sync_dir)
 }
 
 // Reading.

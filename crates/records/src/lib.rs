@@ -7,8 +7,11 @@
 
 #![warn(missing_docs)]
 
+mod card;
 pub mod cell;
+mod column_table;
 mod config;
+mod durable;
 mod encoding;
 mod error;
 mod file;
@@ -17,6 +20,7 @@ mod find;
 pub mod fixtures;
 mod gap;
 mod invalid_commit;
+mod jobs;
 mod manifest;
 pub mod merge;
 mod pixels;
@@ -26,8 +30,10 @@ mod schema;
 mod schema_version;
 mod shard;
 mod stage;
+mod text_file;
 mod verify;
 
+pub use card::DataCard;
 pub use config::{RecordsConfig, RecordsFile};
 pub use error::{RecordsError, chain};
 pub use file::{ShardPlan, TableFile, WrittenFile};

@@ -16,9 +16,8 @@ use object_store::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::file::create_durable_dir;
+use crate::durable::{create_durable_dir, remove};
 use crate::schema_version::SchemaVersion;
-use crate::shard::remove;
 use crate::{InvalidCommit, RecordsError, Table, WrittenFile};
 
 /// Most bytes of a commit: 10,000 files of 200 bytes are 2 MB.
@@ -146,6 +145,14 @@ impl ManifestSnapshot {
     /// The files of a table, by name.
     pub fn files(&self, table: Table) -> impl Iterator<Item = &WrittenFile> {
         self.files.values().filter(move |file| file.table == table)
+    }
+
+    /// The file of a table that the newest commit with one added.
+    pub fn newest_file(&self, table: Table) -> Option<&WrittenFile> {
+        let added =
+            self.shards.values().flat_map(|(version, files)| files.iter().map(move |file| (version, file)));
+        let current = added.filter(|(_, file)| file.table == table && self.holds(&file.path));
+        current.max_by_key(|(version, _)| **version).map(|(_, file)| file)
     }
 
     /// Every file that a commit ever added.

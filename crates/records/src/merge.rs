@@ -12,10 +12,11 @@ use std::time::Duration;
 
 use furrow_rollout::{Id, Run, SCHEMA_VERSION};
 
-use crate::file::{IntegrityCheck, TableFile, TableWriter, create_durable_dir, sync_dir};
+use crate::durable::{create_durable_dir, remove, sync_dir};
+use crate::file::{IntegrityCheck, TableFile, TableWriter};
 use crate::schema::key;
-use crate::shard::{check_written, remove};
-use crate::{ManifestSnapshot, RecordsConfig, RecordsError, ShardPlan, ShardStage, Table, WrittenFile};
+use crate::shard::check_written;
+use crate::{ManifestSnapshot, RecordsConfig, RecordsError, ShardPlan, ShardStage, Table, WrittenFile, jobs};
 
 /// Folder of the parts of merged files, below the data set's. Inside it, each keeps its path.
 const REPLACED: &str = "replaced";
@@ -110,7 +111,7 @@ fn check_origin(file: &TableFile, shard: &ShardPlan, table: Table) -> Result<(),
     if version != SCHEMA_VERSION {
         return refuse(&format!("they have schema version {version}, new files have {SCHEMA_VERSION}"));
     }
-    if file.origin(key::JOB) != Some(&shard.job_toml) {
+    if file.origin(key::JOB_SHA256) != Some(&jobs::sha256(&shard.job_toml)) {
         return refuse("they were written by different jobs");
     }
     Ok(())

@@ -9,8 +9,8 @@ use crate::cell::ColumnCell;
 use crate::file::{IntegrityCheck, TableFile};
 use crate::gap::LogprobGap;
 use crate::rows::{RecordedStep, RescoreRecord, RowError};
-use crate::schema::{GroupRow, ScoreRow, StepRow, TrajectoryRow};
-use crate::{Manifest, ManifestSnapshot, RecordsError, Table, WrittenFile, merge};
+use crate::schema::{GroupRow, ScoreRow, StepRow, TrajectoryRow, key};
+use crate::{Manifest, ManifestSnapshot, RecordsError, Table, WrittenFile, jobs, merge};
 
 /// A data set on a local disk, as of its newest commit when it was opened.
 pub struct DataSet {
@@ -84,6 +84,17 @@ impl DataSet {
     /// its footer stores it; `None` where no token was rescored.
     pub fn prefill_gap(&self, file: &WrittenFile) -> Result<Option<LogprobGap>, RecordsError> {
         Ok(self.file(file, IntegrityCheck::Length)?.prefill_gap())
+    }
+
+    /// The job that wrote the newest trajectories: without secrets and paths of its machine, or
+    /// whole where an earlier release wrote them. `None` where it is not there.
+    pub fn job(&self) -> Option<String> {
+        let newest = self.snapshot.newest_file(Table::Trajectories)?;
+        let file = self.file(newest, IntegrityCheck::Length).ok()?;
+        match file.origin(key::JOB_SHA256) {
+            Some(sha256) => jobs::read(&self.data_dir, sha256)?.ok(),
+            None => file.origin(key::JOB).map(str::to_owned),
+        }
     }
 
     /// Opens a listed file, which a merge may have set aside since the data set was opened.

@@ -23,7 +23,7 @@
 
 use std::sync::Arc;
 
-use arrow::datatypes::{DataType, Field, Fields, Schema, SchemaRef};
+use arrow::datatypes::{DataType, Fields, Schema, SchemaRef};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
@@ -52,6 +52,9 @@ pub(crate) mod key {
     pub(crate) const TABLE: &str = "furrow.table";
     pub(crate) const SHARD_ID: &str = "furrow.shard_id";
     pub(crate) const RUN_ID: &str = "furrow.run_id";
+    /// SHA-256 of the job, which is a file of `jobs/`.
+    pub(crate) const JOB_SHA256: &str = "furrow.job_sha256";
+    /// The whole job, in files of schema version 1.
     pub(crate) const JOB: &str = "furrow.job";
     pub(crate) const PREFILL_GAP: &str = "furrow.prefill_gap";
 }
@@ -193,10 +196,11 @@ columns! {
         prefix_hash: Option<[u8; 16]>,
         /// Hash of the whole prompt of this step.
         prompt_hash: Option<[u8; 16]>,
-        /// Log-softmax of logits / temperature over the whole vocabulary, one per reply token; null for
-        /// forced and appended ones.
+        /// Log-softmax of logits / temperature over the whole vocabulary, one per reply token; null
+        /// for forced and appended ones.
         logprobs: Option<Vec<Option<f32>>>,
-        /// The same over the ids that could be sampled; 0 for forced tokens, null for appended ones.
+        /// The same over the ids that could be sampled; 0 for forced tokens, null for appended
+        /// ones.
         sampled_logprobs: Option<Vec<Option<f32>>>,
         /// How many ids could be sampled, per reply token; null: all.
         kept_count: Option<Vec<Option<i32>>>,
@@ -703,6 +707,7 @@ pub fn hex(bytes: &[u8]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use arrow::datatypes::Field;
     use furrow_rollout::TimeCause;
 
     #[test]

@@ -9,7 +9,8 @@ use std::path::{Path, PathBuf};
 
 use furrow_rollout::{GroupRecord, Id, Shard, StepRecord, TrajectoryRecord, TrajectoryStatus};
 
-use crate::file::{IntegrityCheck, TableFile, TableWriter, final_name, sync_dir, temp_name};
+use crate::durable::{remove, sync_dir};
+use crate::file::{IntegrityCheck, TableFile, TableWriter, final_name, temp_name};
 use crate::rows::{RescoreRecord, RowError};
 use crate::schema::{GroupRow, ScoreRow, StepRow, TrajectoryRow};
 use crate::{RecordsError, ShardPlan, ShardStage, Table, WrittenFile};
@@ -207,12 +208,4 @@ pub fn remove_shard(data_dir: &Path, shard_id: &Id<Shard>) -> Result<(), Records
         }
     }
     Ok(())
-}
-
-pub(crate) fn remove(path: &Path) -> Result<bool, RecordsError> {
-    match std::fs::remove_file(path) {
-        Ok(()) => Ok(true),
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(false),
-        Err(error) => Err(RecordsError::io("remove", path)(error)),
-    }
 }

@@ -17,13 +17,13 @@ use std::path::Path;
 use furrow_rollout::TrajectoryStatus;
 
 use crate::cell::ColumnCell;
-use crate::file::{IntegrityCheck, TableFile};
+use crate::file::IntegrityCheck;
 use crate::read::DataSet;
 use crate::rows::{RecordedStep, RescoreRecord};
-use crate::schema::{GroupRow, ScoreRow, StepRow, TrajectoryRow};
+use crate::schema::{GroupRow, ScoreRow, StepRow, TrajectoryRow, key};
 use crate::schema_version::SchemaVersion;
 use crate::shard::local_files;
-use crate::{RecordsError, Table, WrittenFile, chain};
+use crate::{RecordsError, Table, WrittenFile, chain, jobs};
 use groups::GroupTally;
 use report::RowLocation;
 pub use report::{RuleBreach, VerifyCheck, VerifyCounts, VerifyReport, VerifyWarning};
@@ -39,6 +39,8 @@ struct Verifier<'a> {
     tallies: BTreeMap<String, GroupTally>,
     /// Schema of the file that is being read.
     schema: SchemaVersion,
+    /// Hashes of the jobs that files name, with the first such file.
+    jobs: BTreeMap<String, String>,
 }
 
 /// Checks a run directory or its `data` folder. It fails only when it cannot check; its findings
@@ -54,6 +56,7 @@ pub fn verify(dir: &Path) -> Result<VerifyReport, RecordsError> {
     let mut verifier = Verifier::new(&set);
     verifier.read();
     verifier.compare();
+    verifier.check_jobs();
     verifier.look_for_strays()?;
     Ok(verifier.report)
 }
@@ -68,6 +71,7 @@ impl<'a> Verifier<'a> {
             groups: BTreeSet::new(),
             tallies: BTreeMap::new(),
             schema: SchemaVersion::newest(),
+            jobs: BTreeMap::new(),
         }
     }
 
@@ -100,6 +104,9 @@ impl<'a> Verifier<'a> {
     ) -> Result<(), RecordsError> {
         let opened = self.set.file(file, IntegrityCheck::Hash)?;
         self.schema = opened.schema();
+        if let Some(sha256) = opened.origin(key::JOB_SHA256) {
+            self.jobs.entry(sha256.to_owned()).or_insert_with(|| file.path.clone());
+        }
         let mut row = 0;
         for batch in opened.rows::<R>()? {
             for cells in batch? {
@@ -287,6 +294,26 @@ impl<'a> Verifier<'a> {
             }
             for (check, what) in facts.check_whole() {
                 self.report.breach(location.breach(check, Some(id), None, what));
+            }
+        }
+    }
+
+    /// A job that is gone is a loss and no lie; one of another content is.
+    fn check_jobs(&mut self) {
+        for (sha256, file) in std::mem::take(&mut self.jobs) {
+            let name = jobs::name(&sha256);
+            match jobs::read(self.set.data_dir(), &sha256) {
+                Some(Ok(_)) => {}
+                None => self.report.warn(name, format!("is missing or cannot be read; {file} names it")),
+                Some(Err(found)) => self.report.breach(RuleBreach {
+                    check: VerifyCheck::File,
+                    table: None,
+                    file: Some(name),
+                    row: None,
+                    trajectory: None,
+                    step: None,
+                    what: format!("has SHA-256 {found}"),
+                }),
             }
         }
     }

@@ -570,7 +570,7 @@ pub(crate) fn check_run_dir(run_dir: &Path) -> Result<(), DurableError> {
     let mut folders: Vec<PathBuf> = Table::ALL.iter().map(|table| data.join(table.as_str())).collect();
     let replaced = data.join("replaced");
     folders.extend(Table::ALL.iter().map(|table| replaced.join(table.as_str())));
-    folders.extend([data.join("manifest"), replaced, data]);
+    folders.extend([data.join("manifest"), data.join("jobs"), replaced, data]);
     folders.extend(["spool", "logs", "archive", "lost+found"].map(|name| run_dir.join(name)));
     folders.iter().try_for_each(check_dir)?;
     check_entries(&run_dir.join("data").join("manifest"))

@@ -4,8 +4,8 @@ use std::path::Path;
 
 use bytes::Bytes;
 use furrow_coordinator::{CoordinatorJob, JobIdentity, JudgeFile, LimitsFile, ScoreFile};
-use furrow_records::RecordsFile;
 use furrow_records::fixtures::{TrajectoryFixture, png};
+use furrow_records::{DataCard, RecordsFile};
 use furrow_rollout::{
     ContextPolicy, EndKind, Evidence, Grammar, Id, PROTOCOL_VERSION, PolicyKind, SCHEMA_VERSION,
     SamplingParams, SessionSpec, TrajectoryEnding,
@@ -69,6 +69,8 @@ impl JobSetup {
             identity: JobIdentity::new([("tasks.seed".to_owned(), self.seed.to_string())]),
             began: None,
             job_toml: "[run]\nname = \"loopback\"\n".into(),
+            shared_job: "[run]\nname = \"loopback\"\n".into(),
+            card: DataCard { run: "loopback".into(), policy: "scripted".into(), suites: Vec::new() },
             tasks: load(&tasks_config).unwrap(),
             tasks_config,
             eval: None,

@@ -109,7 +109,10 @@ fn a_file_says_where_it_comes_from() {
     assert_eq!(value("furrow.run_id").as_deref(), Some("test"));
     assert_eq!(value("furrow.shard_id").as_deref(), Some("s"));
     assert_eq!(value("furrow.table").as_deref(), Some("trajectories"));
-    assert_eq!(value("furrow.job").as_deref(), Some("[run]\nname = \"test\"\n"));
+    assert_eq!(value("furrow.job"), None, "a job is stored once, beside the tables");
+    let job = value("furrow.job_sha256").unwrap();
+    let stored = std::fs::read_to_string(dir.path().join(format!("jobs/{job}.toml"))).unwrap();
+    assert_eq!(stored, "[run]\nname = \"test\"\n");
 }
 
 /// Pictures that do not compress: 64 x 64 pixels are 12 KB.

@@ -19,7 +19,7 @@ fn rescore_run(
         judge: judge(by),
         scorers_max: 3,
         records: RecordsFile::default().check().unwrap(),
-        job_toml: "[run]\nname = \"other\"\n".into(),
+        shared_job: "[run]\nname = \"other\"\n".into(),
         dry_run: false,
     };
     change(&mut job);
