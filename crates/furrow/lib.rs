@@ -3,6 +3,7 @@
 //! The `furrow` program is [`run_command_line`]. All else that is public serves `furrow-bench`,
 //! which starts that program with jobs of its own and prints as it does.
 
+mod animation;
 mod budget;
 mod command_line;
 mod commands;
@@ -25,6 +26,7 @@ mod sessions;
 pub mod simulation;
 mod suggested;
 mod tokens;
+mod whole_file;
 
 pub use command_line::run_command_line;
 pub use failure::{CommandFailure, exit_code};

@@ -90,13 +90,24 @@ fn a_data_set_that_is_passed_on_is_whole_and_names_no_folder_and_no_secret() {
     let page = elsewhere.path().join("report.html");
     let report = furrow(&["report", run.to_str().unwrap(), "--html", page.to_str().unwrap()], home.path());
     assert!(report.status.success(), "{}", text(&report));
+    let found = DataSet::open(&data).unwrap().trajectory_ids().unwrap();
+    let html = elsewhere.path().join("one.html");
+    let gif = elsewhere.path().join("one.gif");
+    let outputs = ["--html", html.to_str().unwrap(), "--video", gif.to_str().unwrap(), "--seconds", "0.5"];
+    let exported = [&["records", "export", &found[0], "--run", run.to_str().unwrap()], &outputs[..]].concat();
+    let exported = furrow(&exported, home.path());
+    assert!(exported.status.success(), "{}", text(&exported));
+    assert!(fs::read(&gif).unwrap().starts_with(b"GIF89a"));
     drop(home);
 
     // The instructions are a column: what the policy was given is recorded as it was.
     let instructions = format!("Read {folder}/notes first.");
     let mut shared = contents(&data);
     shared.push(("the report".to_owned(), fs::read_to_string(&page).unwrap()));
-    assert!(shared.len() >= 19, "{}", shared.len());
+    let exported = fs::read_to_string(&html).unwrap();
+    assert!(exported.contains(&found[0]) && exported.contains("data:image/png;base64,"));
+    shared.push(("the trajectory".to_owned(), exported));
+    assert!(shared.len() >= 20, "{}", shared.len());
     for (name, text) in &shared {
         let text = text.replace(&instructions, "");
         for hidden in [&*folder, env!("CARGO_MANIFEST_DIR"), SECRET] {
@@ -126,6 +137,28 @@ fn a_data_set_that_is_passed_on_is_whole_and_names_no_folder_and_no_secret() {
     fs::remove_file(job).unwrap();
     let output = furrow(&["records", "verify", "kept"], elsewhere.path());
     assert!(output.status.success() && text(&output).contains("warning: jobs/"), "{}", text(&output));
+}
+
+#[test]
+fn what_cannot_be_exported_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = format!("{}/tests/fixtures/v0.1.0/finished", env!("CARGO_MANIFEST_DIR"));
+    let id = DataSet::open(Path::new(&data)).unwrap().trajectory_ids().unwrap().swap_remove(0);
+    for (arguments, want) in [
+        (&["none-such", "--html", "a.html"][..], "holds no trajectory with this id"),
+        (&["a/b", "--html", "a.html"], "is not a valid trajectory id"),
+        (&[&id], "--html <FILE>"),
+        (&[&id, "--video", "a.mp4"], "only animated GIFs are written"),
+        (&[&id, "--video", "a.gif", "--seconds", "0"], "--seconds: 0; use 0.05 to 60"),
+        (&[&id, "--html", "none/a.html"], "cannot write none/a.html"),
+    ] {
+        let output = furrow(&[&["records", "export", "--run", &data], arguments].concat(), folder.path());
+        assert!(!output.status.success() && text(&output).contains(want), "{arguments:?}: {}", text(&output));
+    }
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+    // A run of an earlier release is exported like any other.
+    let output = furrow(&["records", "export", &id, "--run", &data, "--html", "a.html"], folder.path());
+    assert!(output.status.success(), "{}", text(&output));
 }
 
 /// Its files hold the job in their footers.

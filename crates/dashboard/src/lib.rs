@@ -23,6 +23,7 @@ mod format;
 mod history;
 mod live;
 mod live_run;
+mod markup;
 mod metrics;
 mod pages;
 mod plan;
@@ -32,6 +33,7 @@ mod routes;
 mod run_time;
 mod server;
 mod terminal;
+mod trajectory_file;
 
 pub use access::AccessError;
 pub use answers::DeviceKind;
@@ -45,3 +47,4 @@ pub use report::{
 pub use run_time::trajectories_per_hour;
 pub use server::{DashboardError, DashboardServer};
 pub use terminal::{DashboardAddress, RunSnapshot, WatchError, WatchSource, read_snapshot, watch};
+pub use trajectory_file::{targets, trajectory_html};

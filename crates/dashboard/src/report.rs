@@ -6,7 +6,6 @@
 //! names its position there. The file runs no script and loads nothing: its policy forbids both.
 
 mod charts;
-mod markup;
 mod metric_rows;
 mod plots;
 mod run_metrics;
@@ -15,7 +14,7 @@ use serde_json::json;
 
 use crate::answers::{TaskLine, TrajectoryRates};
 use crate::format::{bytes, count, device_hour, percent};
-use markup::{HtmlElement, element};
+use crate::markup::{HtmlElement, element};
 use metric_rows::{METRIC_ROWS, MetricRow};
 pub use run_metrics::{ReportError, ReportTable, RunMetrics};
 

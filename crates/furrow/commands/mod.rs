@@ -4,6 +4,7 @@ pub mod check;
 pub mod checkpoint;
 pub mod discarded;
 pub mod doctor;
+pub mod export;
 pub mod model;
 pub mod plan;
 pub mod publish;

@@ -1,4 +1,4 @@
-//! `furrow records`: inspects a data set, or verifies that it can be trusted.
+//! `furrow records`: inspects a data set, verifies that it can be trusted, exports from it.
 
 use std::path::PathBuf;
 
@@ -6,6 +6,7 @@ use clap::{Args, Subcommand};
 use furrow_analysis::{DataSetSummary, RewardLine, ShardGap, inspect, kept};
 use furrow_records::{LogprobGap, RuleBreach, VerifyReport, verify};
 
+use super::export::{self, ExportArgs};
 use crate::{CommandFailure, output};
 
 #[derive(Debug, Subcommand)]
@@ -18,6 +19,8 @@ pub enum RecordsCommand {
     /// Verify a data set: rebuild every prompt and hash, and check every row against the promises
     /// of docs/DATASET.md
     Verify(DirArgs),
+    /// Write one trajectory to a file that shows it without Furrow: an HTML page, an animated GIF
+    Export(ExportArgs),
 }
 
 #[derive(Debug, Args)]
@@ -45,6 +48,7 @@ pub fn run(command: &RecordsCommand) -> Result<(), CommandFailure> {
         RecordsCommand::Inspect(args) => inspect_dir(args),
         RecordsCommand::Kept(args) => print_kept(args),
         RecordsCommand::Verify(args) => verify_dir(args),
+        RecordsCommand::Export(args) => export::run(args),
     }
 }
 

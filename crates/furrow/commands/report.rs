@@ -3,7 +3,7 @@
 
 mod pictures;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use clap::Args;
 use furrow_analysis::{
@@ -17,7 +17,7 @@ use furrow_rollout::Split;
 
 use super::view::subject;
 use crate::job::shared;
-use crate::{CommandFailure, launch, output};
+use crate::{CommandFailure, launch, output, whole_file};
 
 #[derive(Debug, Args)]
 pub struct ReportArgs {
@@ -123,7 +123,7 @@ fn write(args: &ReportArgs, evaluations: &[EvaluationReport]) -> Result<(), Comm
     let write_failure = |why: std::io::Error| {
         anyhow::anyhow!("cannot write {} ({why}); use another path with --html FILE", page.display())
     };
-    write_whole(&page, report_html(&figures).as_bytes()).map_err(write_failure)?;
+    whole_file::write(&page, report_html(&figures).as_bytes()).map_err(write_failure)?;
     output::progress_line(format!("report: {}", page.display()));
     if args.png {
         let folder = page.with_extension("");
@@ -132,18 +132,11 @@ fn write(args: &ReportArgs, evaluations: &[EvaluationReport]) -> Result<(), Comm
         let runtime = launch::runtime()?;
         for picture in report_pictures(&figures) {
             let bytes = runtime.block_on(pictures::draw(&browser, &picture))?;
-            write_whole(&folder.join(picture.name).with_extension("png"), &bytes)?;
+            whole_file::write(&folder.join(picture.name).with_extension("png"), &bytes)?;
         }
         output::progress_line(format!("pictures: {}", folder.display()));
     }
     Ok(())
-}
-
-/// Writes a temporary file and renames it, so that a reader never opens half a file.
-fn write_whole(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
-    let unfinished = path.with_extension("unfinished");
-    std::fs::write(&unfinished, bytes)?;
-    std::fs::rename(&unfinished, path)
 }
 
 /// Rates with their intervals, and the notes they need.

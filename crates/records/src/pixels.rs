@@ -51,6 +51,11 @@ impl DecodedPicture {
         Some(pixels.filter(far).count() as u64)
     }
 
+    /// Red, green and blue of each pixel, row by row.
+    pub fn into_rgb(self) -> Vec<u8> {
+        self.rgb
+    }
+
     /// SHA-256 over the pixels as RGB, 8 bits each, row by row.
     pub fn rgb_sha256(&self) -> [u8; 32] {
         Sha256::digest(&self.rgb).into()

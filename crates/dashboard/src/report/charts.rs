@@ -1,8 +1,8 @@
 //! Charts as SVG of a known size: parts of the page, and pictures by themselves. Colours are names
 //! of `pages/palette.css`; each of several runs has its own colour and an entry in the legend.
 
-use super::markup::{HtmlElement, element};
 use crate::format::{count, duration, percent, spaced_name};
+use crate::markup::{HtmlElement, element};
 
 #[derive(Debug, Clone)]
 pub(crate) struct RenderedChart {

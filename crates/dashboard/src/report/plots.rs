@@ -1,13 +1,13 @@
 //! The plots of a report, and the metrics that each is made of.
 
 use super::charts::{self, ChartLine, ChartScales, RenderedChart, TimeBreakdown, WIDTH};
-use super::markup::{HtmlElement, element};
 use super::run_metrics::RunMetrics;
 use crate::answers::{
     DeviceKind, LearningMetrics, MinuteSpan, OverviewMetrics, TaskLine, TimeShare, TrajectoryRates,
     VersionLine,
 };
 use crate::format::{count, device_hour, device_name, number, percent, seconds};
+use crate::markup::{HtmlElement, element};
 
 #[derive(Debug, Clone)]
 pub(super) struct ReportPlot {

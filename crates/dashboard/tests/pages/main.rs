@@ -16,3 +16,4 @@ mod many;
 mod metrics;
 mod pages;
 mod report;
+mod trajectory_file;

@@ -43,14 +43,14 @@ fn check_against_script(report: &Path, runs: &[&Path]) {
     assert!(output.status.success(), "{}", texts.concat());
 }
 
-fn write(folder: &TempDir, name: &str, html: &str) -> PathBuf {
+pub fn write(folder: &TempDir, name: &str, html: &str) -> PathBuf {
     let path = folder.path().join(name);
     std::fs::write(&path, html).unwrap();
     path
 }
 
 /// Opens a file, and records the requested URLs.
-async fn open(chrome: &TestBrowser, file: &Path) -> (Page, Vec<String>) {
+pub async fn open(chrome: &TestBrowser, file: &Path) -> (Page, Vec<String>) {
     let page = chrome.open("about:blank").await;
     page.execute(EnableParams::default()).await.unwrap();
     page.evaluate_on_new_document(WATCH).await.unwrap();

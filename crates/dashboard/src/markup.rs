@@ -12,7 +12,7 @@ pub(crate) struct HtmlElement {
 }
 
 /// Elements without an end tag.
-const VOID: [&str; 2] = ["meta", "br"];
+const VOID: [&str; 3] = ["meta", "br", "img"];
 
 pub(crate) fn element(tag: &'static str) -> HtmlElement {
     HtmlElement { tag, head: String::new(), body: String::new() }

@@ -1,0 +1,80 @@
+//! `furrow records export`: one trajectory as a file to pass on, a page or an animated GIF.
+
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use furrow_dashboard::trajectory_html;
+use furrow_records::{DataSet, FoundTrajectory};
+use furrow_rollout::{Id, Trajectory};
+
+use crate::{CommandFailure, animation, output, whole_file};
+
+/// Which trajectory to export, and as what.
+#[derive(Debug, Args)]
+pub struct ExportArgs {
+    /// Id of the trajectory
+    trajectory: String,
+    /// Run directory, or its `data` directory, that holds the trajectory
+    #[arg(long)]
+    run: PathBuf,
+    /// Write a self-contained HTML page to this file: the arrow keys move between the steps, and it
+    /// loads nothing
+    #[arg(long, value_name = "FILE", required_unless_present = "video")]
+    html: Option<PathBuf>,
+    /// Write an animated GIF to this file: a picture for each step, with the target of its action
+    /// marked, in at most 256 colours
+    #[arg(long, value_name = "FILE")]
+    video: Option<PathBuf>,
+    /// Seconds that the animated GIF shows each step, 0.05 to 60
+    #[arg(long, default_value_t = 1.0, requires = "video")]
+    seconds: f64,
+}
+
+pub fn run(args: &ExportArgs) -> Result<(), CommandFailure> {
+    let found = args.check()?;
+    let (record, steps) = &found;
+    if let Some(path) = &args.html {
+        write(path, trajectory_html(record, steps).as_bytes())?;
+    }
+    if let Some(path) = &args.video {
+        let pictures = animation::pictures(record, steps)?;
+        write(path, &animation::gif(&pictures, args.seconds)?)?;
+    }
+    Ok(())
+}
+
+impl ExportArgs {
+    /// The trajectory, once everything that was asked for can be done.
+    fn check(&self) -> Result<FoundTrajectory, CommandFailure> {
+        let mut problems = Vec::new();
+        let is_gif =
+            |path: &PathBuf| path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("gif"));
+        if let Some(path) = self.video.as_ref().filter(|path| !is_gif(path)) {
+            problems.push(format!(
+                "--video: {}: only animated GIFs are written; use a name that ends in .gif",
+                path.display()
+            ));
+        }
+        if !(0.05..=60.0).contains(&self.seconds) {
+            problems.push(format!("--seconds: {}; use 0.05 to 60", self.seconds));
+        }
+        let id = Id::<Trajectory>::new(&self.trajectory).map_err(|bad| {
+            problems.push(format!("{}: is not a valid trajectory id: {bad}", self.trajectory));
+        });
+        let Some(id) = id.ok().filter(|_| problems.is_empty()) else {
+            return Err(CommandFailure::Input(problems));
+        };
+        let found = DataSet::open(&self.run)?.find(std::slice::from_ref(&id))?.pop();
+        found.ok_or_else(|| {
+            let text = format!("{id}: {} holds no trajectory with this id", self.run.display());
+            CommandFailure::Input(vec![text])
+        })
+    }
+}
+
+fn write(path: &Path, bytes: &[u8]) -> Result<(), CommandFailure> {
+    let failure = |why| anyhow::anyhow!("cannot write {} ({why}); use another path", path.display());
+    whole_file::write(path, bytes).map_err(failure)?;
+    output::progress_line(format!("{} ({})", path.display(), output::bytes(bytes.len() as u64)));
+    Ok(())
+}
