@@ -7,6 +7,8 @@
 
 mod check;
 mod effects;
+#[cfg(test)]
+mod reference;
 mod renamed;
 mod shape;
 pub mod shared;
@@ -41,23 +43,24 @@ pub use tree::{KeyProblem, SourceLocation};
 pub struct JobFile {
     /// Name and directory of the run.
     pub run: RunFile,
-    /// The tasks, and how often they are sampled.
+    /// The tasks, and how often they are sampled ([TASKS.md](TASKS.md)).
     pub tasks: TasksFile,
-    /// The policy that acts.
+    /// The policy that acts, and how its worker serves sessions.
     pub policy: PolicyFile,
     /// The browsers and sites that the policy acts in.
     pub env: EnvFile,
     /// How judges score finished trajectories, where rules are not enough.
     pub score: ScoreFile,
-    /// How the data set is written.
+    /// How the data set is written ([DATASET.md](DATASET.md)).
     pub records: RecordsFile,
-    /// Limits on retries, time and concurrency.
+    /// Retries, deadlines and queues of the coordinator. A job rarely needs another value: those
+    /// for a trainer are `trajectories_per_version` and `max_off_policy_versions`.
     pub limits: LimitsFile,
     /// The tasks on which policy versions are evaluated while the job runs.
     pub eval: EvalFile,
-    /// What is logged and measured.
+    /// What is logged and measured ([TELEMETRY.md](TELEMETRY.md)).
     pub telemetry: TelemetryFile,
-    /// Where the dashboard is served.
+    /// Where the dashboard is served ([DASHBOARD.md](DASHBOARD.md)).
     pub dashboard: DashboardFile,
 }
 
@@ -67,7 +70,8 @@ pub struct RunFile {
     /// Name of the run directory and prefix of every id of the run. Default: the file's name
     /// without its extension.
     pub name: String,
-    /// Directory in which run directories are created.
+    /// Directory in which run directories are created. A
+    /// screenshot takes up to 200 KB there.
     pub output_dir: PathBuf,
     /// Seed of every random choice: the default of `tasks.seed`, `eval.seed` and
     /// `policy.sampling.seed`.

@@ -35,6 +35,8 @@ fn wrong_input_names_key_value_and_remedy() {
     let good = job(here, "");
     let checked = ["# trajectories   6 in 3 groups of 2", "# the start pages of 3 tasks can be reached"];
     check(&["check", &good, "--no-browser"], here, 0, &checked);
+    check(&["check", "--schema"], here, 0, &["\"$schema\"", "\"sessions_max\""]);
+    check(&["check"], here, 2, &["<JOB>"]);
     check(&["check", "absent.toml"], here, 2, &["absent.toml", "cannot read the job file"]);
     check(
         &["check", &good, "--set", "policy.kind=skripted"],

@@ -25,9 +25,9 @@ pub struct LimitsFile {
     pub failures_free: Option<u64>,
     /// A lease expires when its worker does not renew it for this long.
     pub lease_millis: u64,
-    /// How often a worker sends a heartbeat.
+    /// How often a worker sends a heartbeat; it renews the leases.
     pub heartbeat_millis: u64,
-    /// Most assignments in one answer.
+    /// Most assignments in one answer to a worker that asks for work.
     pub leases_per_call_max: u32,
     /// Time for running trajectories to finish when the coordinator is asked to stop.
     pub drain_grace_millis: u64,
@@ -35,9 +35,9 @@ pub struct LimitsFile {
     pub farewell_millis: u64,
     /// How often evidence is sent to a scorer that fails.
     pub score_attempts_max: u32,
-    /// Time for one scoring.
+    /// Time for one scoring by rules; a judge has `score.judge.deadline_millis` in addition.
     pub score_millis: u64,
-    /// Trajectories scored at the same time.
+    /// Trajectories scored at the same time. Raise it if a judge is slow.
     pub scorers_max: usize,
     /// Admission pauses while more trajectories than this wait to be scored or committed; their
     /// steps fill the spool.
@@ -48,13 +48,14 @@ pub struct LimitsFile {
     pub commits_max: usize,
     /// Steps and endings waiting for the spool; further ones wait for space in its queue.
     pub spool_queue_max: usize,
-    /// Bytes of them; the default holds one step of 200 KB of a thousand sessions.
+    /// Bytes of the steps and endings that wait for the spool; the default holds one step of 200 KB
+    /// of a thousand sessions.
     pub spool_queue_bytes_max: usize,
     /// Spool files held open at once.
     pub spool_open_files_max: usize,
-    /// Commits waiting for the ledger.
+    /// Commits waiting for the ledger; further ones wait for space in its queue.
     pub ledger_queue_max: usize,
-    /// Commits that share one transaction.
+    /// Commits that share one transaction of the ledger.
     pub ledger_batch_max: usize,
     /// How long the ledger waits on a full disk before the coordinator stops.
     pub disk_full_millis: u64,
@@ -65,7 +66,8 @@ pub struct LimitsFile {
     /// anew.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub trajectories_per_version: Option<u64>,
-    /// Versions a trajectory may be behind when it ends.
+    /// Versions a trajectory may be behind when it ends, with `trajectories_per_version`: admission
+    /// pauses while it would be more. 0 is training on policy.
     pub max_off_policy_versions: u64,
     /// For measurements: the first trajectories, as many as run at once, get step limits spread
     /// evenly over 1 to the task's own limit, so that their ages are even from the start. They end

@@ -18,7 +18,8 @@ const KEY_FILE_BYTES_MAX: u64 = 4096;
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ScoreFile {
-    /// The judge for tasks that are scored by one.
+    /// The judge for tasks that are scored by one, such as those of WebVoyager
+    /// ([TASKS.md](TASKS.md#a-judge)).
     pub judge: JudgeFile,
 }
 
@@ -33,7 +34,7 @@ pub struct JudgeFile {
     /// Environment variable that holds the key; without it no key is sent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub key_env: Option<String>,
-    /// File that holds the key.
+    /// File that holds the key in one line, instead of `key_env`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub key_file: Option<PathBuf>,
     /// Number of last screenshots it receives, where a task does not say.
@@ -42,10 +43,11 @@ pub struct JudgeFile {
     pub votes: u32,
     /// Whether the question contains the reference answer. The published protocol omits it.
     pub show_reference: bool,
+    /// Its sampling temperature; 0 as in the published protocol.
     pub temperature: f64,
     /// Its seed; each further vote uses the next one.
     pub seed: u32,
-    /// Most tokens of a reply.
+    /// Most tokens of a reply. A yes that is cut does not count.
     pub max_tokens: u32,
     /// Longest reply in bytes; a longer one is not read to its end.
     pub reply_bytes_max: u64,
@@ -61,7 +63,7 @@ pub struct JudgeFile {
     /// Price of a million prompt tokens in US dollars; without it costs are not counted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub usd_per_million_prompt_tokens: Option<f64>,
-    /// Price of a million completion tokens in US dollars.
+    /// Price of a million completion tokens in US dollars; without it costs are not counted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub usd_per_million_completion_tokens: Option<f64>,
 }

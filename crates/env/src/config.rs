@@ -35,15 +35,18 @@ pub struct EnvFile {
     /// A fontconfig file for the browser's process; absent: the system's file.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub browser_fonts: Option<PathBuf>,
-    /// Ordinary user that browsers run as when the worker is root.
+    /// Ordinary user that browsers run as when the worker is root. It must be able to read the
+    /// browser, its libraries and fonts.
     pub browser_user: String,
     /// Chromium's own sandbox. Disable it only inside a container that serves as the sandbox.
     pub sandbox: bool,
     /// Browser contexts per process. More contexts are cheaper; fewer are lost together.
     pub contexts_per_browser: u32,
-    /// Contexts created before a trajectory needs them; each uses 20 MB.
+    /// Contexts created before a trajectory needs them; each uses 20 MB. Raise it if many
+    /// trajectories begin at once.
     pub contexts_ready: u32,
-    /// Trajectories that one browser serves before another browser replaces it.
+    /// Trajectories that one browser serves before another browser replaces it, so that what leaks
+    /// in it ends.
     pub trajectories_per_browser: u32,
     /// Tabs that a context may have open; further ones are closed.
     pub tabs_max: u32,
@@ -56,24 +59,25 @@ pub struct EnvFile {
     /// Memory that stays free: while the machine or the worker's container has less, no new
     /// trajectory starts. 0 disables the check.
     pub memory_reserve_bytes: u64,
-    /// Language of every page.
+    /// Language of every page, as browsers name it: `en-US`, `de-DE`.
     pub locale: String,
-    /// Time zone of every page.
+    /// Time zone of every page, by its name in the tz database: `UTC`, `Europe/Berlin`.
     pub timezone: String,
-    /// Record the page's accessibility text with each observation.
+    /// Record the page's accessibility text with each observation, for a trainer that reads text.
     pub axtree: bool,
     /// Draw numbered boxes over actionable elements into each screenshot, and record what the
     /// numbers stand for.
     pub marks: bool,
-    /// Deadline of a click, a key, a probe.
+    /// Deadline of a click, a key or a probe. A page that hangs longer ends the trajectory.
     pub input_millis: u64,
-    /// Deadline of a screenshot.
+    /// Deadline of a screenshot. Raise it for heavy pages on a busy machine.
     pub screenshot_millis: u64,
-    /// Deadline of a navigation or a new tab.
+    /// Deadline of a navigation or a new tab. Raise it for slow servers.
     pub navigation_millis: u64,
-    /// Time without a change after which a page counts as quiet.
+    /// Time without a change after which a page counts as quiet and is photographed.
     pub settle_quiet_millis: u64,
-    /// Longest wait for a quiet page.
+    /// Longest wait for a quiet page after an action. A page that never rests, such as one with a
+    /// clock, takes this long at every step.
     pub settle_cap_millis: u64,
     /// Pages that are inspected for a site's refusal, which ends a trajectory as `blocked`: `live`
     /// (all but the farm's own sites), `all` or `never`.
@@ -82,12 +86,12 @@ pub struct EnvFile {
     pub blocked_timeout_millis: u64,
     /// Consecutive replies without an action that end a trajectory as `unparsable`.
     pub unparsable_max: u32,
-    /// Deadline of one reply of the policy.
+    /// Deadline of one reply of the policy. Keep it above `policy.remote.deadline_millis`.
     pub policy_millis: u64,
     /// Time for which an unreachable policy worker is retried; after it the trajectory ends as
     /// `policy_fault`.
     pub policy_retry_timeout_millis: u64,
-    /// Deadline of one answer of the coordinator.
+    /// Deadline of one answer of the coordinator, which writes to disk before it answers.
     pub coordinator_millis: u64,
     /// Time for which an unreachable coordinator is retried; after it the worker gives up.
     pub coordinator_retry_timeout_millis: u64,
@@ -95,7 +99,7 @@ pub struct EnvFile {
     pub lease_wait_millis: u64,
     /// Time for trajectories to end by themselves after the worker is asked to stop.
     pub drain_grace_millis: u64,
-    /// Connections of one context at once.
+    /// Connections that the pages of one context may have open at once.
     pub connections_max: u32,
     /// Whether pages may reach live hosts that are on their task's list. Private, loopback,
     /// link-local and metadata addresses are always refused.
@@ -104,9 +108,9 @@ pub struct EnvFile {
     pub live_bytes_max: u64,
     /// Hosts with a fixed address instead of a resolved one, such as
     /// `shop.example.org=10.0.0.5:8080`: the only way to a private address, for tasks that list the
-    /// host.
+    /// host ([a server of your own](SITES.md#your-own-server)).
     pub pins: Vec<String>,
-    /// Largest file of a site that is served.
+    /// Largest file of a site that is served; a larger one is answered with an error.
     pub site_file_bytes_max: u64,
     /// Bytes of site files kept in memory, for all sites together.
     pub site_cache_bytes_max: u64,
@@ -114,9 +118,9 @@ pub struct EnvFile {
     /// directory, to replay the trajectory without the network. Each trajectory then has its own
     /// browser process.
     pub archive: bool,
-    /// Largest response that is stored.
+    /// Largest response that `archive` stores; a replay lacks a larger one.
     pub archive_response_bytes_max: u64,
-    /// Most bytes stored for one trajectory.
+    /// Most bytes that `archive` stores for one trajectory; a replay lacks what came later.
     pub archive_trajectory_bytes_max: u64,
 }
 

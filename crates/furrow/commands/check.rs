@@ -11,21 +11,32 @@ use crate::launch::{JobArgs, JobLaunch};
 use crate::preflight::{self, PreflightScope};
 use crate::{CommandFailure, output};
 
+/// The schema of a job, which a test writes from the sources (`job/reference.rs`).
+const SCHEMA: &str = include_str!("../../../docs/job.schema.json");
+
 #[derive(Debug, Args)]
 pub struct CheckArgs {
+    /// Absent only with `--schema`, which excludes every other argument.
     #[command(flatten)]
-    job: JobArgs,
+    job: Option<JobArgs>,
     /// Leave out the browser, where environment workers run on other machines
     #[arg(long)]
     no_browser: bool,
+    /// Print the JSON Schema of job files, for an editor that completes and checks TOML
+    #[arg(long, exclusive = true)]
+    schema: bool,
     /// Print the resolved job and the plan as JSON
     #[arg(long)]
     json: bool,
 }
 
 pub fn run(args: &CheckArgs) -> Result<(), CommandFailure> {
+    let Some(job) = &args.job else {
+        output::line(SCHEMA.trim_end());
+        return Ok(());
+    };
     let began = Instant::now();
-    let launch = JobLaunch::read(&args.job)?.with_key()?.with_policy_key()?;
+    let launch = JobLaunch::read(job)?.with_key()?.with_policy_key()?;
     let found = preflight::run(&launch, PreflightScope::whole(!args.no_browser))?;
     found.conclude()?;
     let JobLaunch { job, set, eval } = launch;

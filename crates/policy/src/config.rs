@@ -31,7 +31,8 @@ pub struct PolicyFile {
     /// `host:port` that environment workers connect to; empty: the address on which the service
     /// listens.
     pub advertise: String,
-    /// Most sessions held at once; one more is refused.
+    /// Most sessions that a policy worker keeps at once; one more is refused. At least
+    /// `env.sessions_max`, unless several policy workers share the sessions.
     pub sessions_max: u32,
     /// Least time of each reply in milliseconds, so that `scripted` and `random` can replace a
     /// model when a farm is sized. 0: none.
@@ -41,23 +42,26 @@ pub struct PolicyFile {
     pub linger_millis: u64,
     /// Instructions put before the task; empty: the grammar's own.
     pub instructions: String,
+    /// The actions that a policy may ask for, and how it writes them ([GRAMMARS.md](GRAMMARS.md)).
     pub grammar: GrammarFile,
-    /// How tokens are sampled.
+    /// How tokens are sampled. A trainer needs the whole distribution: temperature 1 and no cuts.
     pub sampling: SamplingFile,
     /// What a session keeps of earlier steps.
     pub context: ContextFile,
+    /// What `model` runs on, and how much memory its sessions get ([engine.md](engine.md),
+    /// [GPU.md](GPU.md)).
     pub engine: EngineFile,
     /// How the replies of `model` are constrained to the grammar.
     pub constrain: ConstrainFile,
-    /// How `model` formats a prompt.
+    /// How `model` formats a prompt; an empty text keeps the checkpoint's own layout.
     pub template: LayoutFile,
-    /// How published weights take effect.
+    /// How published weights take effect ([WEIGHTS.md](WEIGHTS.md)).
     pub weights: WeightsFile,
     /// How many of the tokens that `model` samples are scored again.
     pub audit: AuditFile,
-    /// The endpoint that `openai` calls.
+    /// The endpoint that `openai` calls ([REMOTE.md](REMOTE.md)).
     pub remote: RemoteFile,
-    /// An endpoint beside the policy service, for chats with `model`.
+    /// An endpoint beside the policy service, for chats with `model` ([SERVE.md](SERVE.md)).
     pub serve: ServeFile,
 }
 
@@ -73,12 +77,16 @@ pub struct GrammarFile {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct SamplingFile {
+    /// Divides the logits before sampling: below 1 the likely tokens become likelier, 0 always
+    /// takes the likeliest.
     pub temperature: f32,
-    /// Nucleus sampling; 1 keeps all.
+    /// Samples among the likeliest tokens that together have this probability; 1 keeps all.
     pub top_p: f32,
+    /// Samples among this many of the likeliest tokens; 0 keeps all.
     pub top_k: u32,
+    /// Leaves out tokens less likely than this share of the likeliest token; 0 keeps all.
     pub min_p: f32,
-    /// Most tokens of one response.
+    /// Most tokens of one response. A response that is cut there may have no action.
     pub max_tokens: u32,
     /// Seed from which the random streams of all sessions are derived.
     pub seed: u64,
@@ -87,7 +95,9 @@ pub struct SamplingFile {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ContextFile {
-    /// `append`, `last_image`, `window(k)` or `fresh`.
+    /// `append` (everything), `last_image` (all text, the newest screenshot), `window(k)` (all
+    /// text, the last k screenshots) or `fresh` (one message with the task, the replies so far and
+    /// the screenshot). `append` computes least for each step and needs most memory.
     pub keep: String,
 }
 

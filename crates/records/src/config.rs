@@ -15,7 +15,8 @@ pub struct RecordsFile {
     /// or 2,000 with `follow`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_delay_millis: Option<u64>,
-    /// Total size of a shard's files at which it closes.
+    /// Total size of a shard's files at which it closes. Larger shards read faster, smaller ones
+    /// come sooner.
     pub max_shard_bytes: u64,
     /// Most bytes of a row group, which is also what the writer buffers for each table.
     pub row_group_bytes: u64,

@@ -22,7 +22,8 @@ const PATTERNS_MAX: usize = 10_000;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct TasksFile {
-    /// Trajectories of one task with one seed.
+    /// Trajectories of one task with one seed, which a trainer compares with one another; 1 where
+    /// trajectories are only counted.
     pub group_size: u32,
     /// Extra slots of a group: it closes when `group_size` trajectories are scored, and the
     /// remaining ones are cancelled, so that the slowest do not delay the others. 0 disables them.
@@ -36,6 +37,7 @@ pub struct TasksFile {
     pub sampler: String,
     /// Seed of the choice of tasks and of the seeds of their pages.
     pub seed: u64,
+    /// A suite, and which of its tasks to use. Repeat the section for each suite.
     pub source: Vec<SourceFile>,
 }
 
@@ -70,9 +72,9 @@ pub struct SourceFile {
     /// else pixels), `shares`, `pixels` (left, top, right, bottom) or `pixel_sizes` (left, top,
     /// width, height).
     pub boxes: String,
-    /// Ids to use; `*` and `?` are wildcards. Empty uses all.
+    /// Ids to use, at most 10,000 patterns; `*` and `?` are wildcards. Empty uses all.
     pub include: Vec<String>,
-    /// Ids to leave out.
+    /// Ids to leave out, with the same wildcards; at most 10,000 patterns, as of `include`.
     pub exclude: Vec<String>,
     /// `train`, `validation`, `test` or `eval` for all of its tasks; overrides their lines.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -80,11 +82,12 @@ pub struct SourceFile {
     /// Splits to use, empty for all; for a suite whose tasks have their own splits, such as the
     /// offline web.
     pub splits: Vec<String>,
-    /// Number of steps after which a trajectory is truncated; overrides the tasks' lines.
+    /// Number of steps after which a trajectory is truncated; overrides the tasks' lines. Not set:
+    /// the line's, else the suite's (30 for most).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_steps: Option<u32>,
     /// Further hosts that the browser may reach for these tasks: `host`, `*.host`, or `*` for all
-    /// public hosts.
+    /// public hosts. A host of the own network also needs `env.pins`.
     pub allow_hosts: Vec<String>,
     /// Share of this source among all sources under the `weighted` sampler.
     pub weight: f64,

@@ -18,7 +18,7 @@ use crate::engine::{OnSwap, SwapSettings};
 pub struct EngineFile {
     /// What computes: `cpu`, or `cuda` for an NVIDIA GPU.
     pub backend: String,
-    /// Index of the GPU, as the driver numbers them.
+    /// Index of the GPU, as the driver numbers them from 0.
     pub gpu: u32,
     /// Directories with NVIDIA's libraries (libnvrtc, libcublasLt), searched in addition to the
     /// system's.
@@ -95,17 +95,17 @@ pub struct WeightsFile {
 pub struct ConstrainFile {
     /// Whether every reply is constrained to JSON that the grammar's parser accepts.
     pub enabled: bool,
-    /// Most tokens of `note`.
+    /// Most tokens of the reply's text `note`, what the policy writes down for later steps.
     pub note: u32,
-    /// Most tokens of `thought`.
+    /// Most tokens of the reply's text `thought`, its reasoning before the action.
     pub thought: u32,
-    /// Most tokens of `content`.
+    /// Most tokens of the action's text `content`: what is typed, or the answer.
     pub content: u32,
-    /// Most tokens of `element`.
+    /// Most tokens of the action's text `element`, which describes what is clicked.
     pub element: u32,
-    /// Most tokens of `url`, after http:// or https://.
+    /// Most tokens of the action's text `url`, after http:// or https://.
     pub url: u32,
-    /// Most tokens of `key`.
+    /// Most tokens of the action's text `key`, such as `Enter`.
     pub key: u32,
     /// Tokens of every reply, its end included, for measurements: `thought` and white space fill
     /// what the action leaves. 0: no fixed number.
@@ -370,7 +370,7 @@ pub(super) fn check(
         wrong.push("policy.checkpoint: empty; name the directory of a checkpoint".into());
     } else if !checkpoint.join("config.json").is_file() {
         wrong.push(format!(
-            "policy.checkpoint: {} has no config.json; name the directory of a checkpoint (`furrow checkpoint init` writes a random one)",
+            "policy.checkpoint: {} has no config.json; name the directory of a checkpoint (docs/GPU.md says which can be fetched, `furrow checkpoint init` writes a random one)",
             checkpoint.display()
         ));
     }

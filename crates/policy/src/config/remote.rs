@@ -24,13 +24,13 @@ pub struct RemoteFile {
     /// Deadline of one reply in milliseconds, which includes the wait for a free call and all
     /// attempts.
     pub deadline_millis: u64,
-    /// Most attempts at one reply.
+    /// Most attempts at one reply; after the last the trajectory ends as `policy_fault`.
     pub attempts_max: u32,
     /// Milliseconds before the second attempt. The pause doubles with each further one, up to 30 s.
     pub pause_millis: u64,
     /// Most bytes of the server's answer; a longer one is not read to its end.
     pub reply_bytes_max: u64,
-    /// Whether to request log-probs.
+    /// Whether to request log-probs, which a trainer needs; many servers refuse them.
     pub logprobs: bool,
     /// Whether to request token ids with vLLM's parameters; OpenAI's own servers refuse them.
     pub token_ids: bool,
@@ -41,7 +41,7 @@ pub struct RemoteFile {
     /// US dollars for a million prompt tokens; absent: costs are not counted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub usd_per_million_prompt_tokens: Option<f64>,
-    /// US dollars for a million tokens of replies.
+    /// US dollars for a million tokens of replies; absent: costs are not counted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub usd_per_million_completion_tokens: Option<f64>,
 }

@@ -25,15 +25,16 @@ pub struct ServeFile {
     pub requests_max: u32,
     /// Most requests that wait for those; one more is refused.
     pub queue_max: u32,
+    /// Most open connections; more wait in the system's queue.
     pub connections_max: u32,
     /// Most bytes of a request's body. The bodies of all running and waiting requests are in memory
     /// at once.
     pub body_bytes_max: u64,
-    /// Most messages of a chat.
+    /// Most messages of a chat; a request with more is refused.
     pub messages_max: u32,
-    /// Most images of a chat.
+    /// Most images of a chat; a request with more is refused.
     pub images_max: u32,
-    /// Most bytes of an encoded image.
+    /// Most bytes of an image as PNG or JPEG; a request with a larger one is refused.
     pub image_bytes_max: u64,
     /// Most tokens of a reply, and the default for a request that sets no limit.
     pub max_tokens: u32,
