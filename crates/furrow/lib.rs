@@ -12,6 +12,7 @@ pub mod headless;
 mod identity;
 mod job;
 mod launch;
+mod look;
 pub mod output;
 mod preflight;
 mod progress;

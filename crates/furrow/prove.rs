@@ -5,6 +5,9 @@
 //! ends with reward 1. Doing nothing earns nothing. Answering without looking at the page earns
 //! nothing: not with stock answers, not with anything that the goal itself names, and with at most
 //! [`LUCKY_MAX`] of [`GUESSES`] random numbers, since a number may be right by chance.
+//!
+//! A task without a demonstration is opened, so that its page loads and the goal is made, and gets
+//! the last two checks.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -12,7 +15,7 @@ use std::sync::Arc;
 use furrow_env::{Environment, EnvironmentError, EnvironmentFactory};
 use furrow_policy::hint;
 use furrow_rollout::{Action, Assignment, EndKind, Evidence, Id, SessionSpec, Task, TrajectoryAncestry};
-use furrow_tasks::{EndFacts, Scorer, TaskSet, TaskSpec};
+use furrow_tasks::{EndFacts, Scorer, TaskSpec};
 use futures::StreamExt;
 use rand::rngs::ChaCha12Rng;
 use rand::{Rng, SeedableRng};
@@ -37,8 +40,23 @@ struct TaskProof {
     seed: u64,
     goal: String,
     steps: u32,
+    /// Whether its demonstration was followed; otherwise its page was opened.
+    is_demonstrated: bool,
     /// Empty if everything is proved.
     problems: Vec<String>,
+    /// What went wrong in its pages, which need not be the task's fault.
+    page_errors: Vec<String>,
+}
+
+/// Which tasks to prove, and how.
+#[derive(Debug)]
+pub struct ProofPlan<'a> {
+    pub session: &'a SessionSpec,
+    /// Seeds for each task.
+    pub seeds: u64,
+    /// Most proofs that run at once.
+    pub at_once: usize,
+    pub as_json: bool,
 }
 
 /// How a followed demonstration ended.
@@ -51,20 +69,15 @@ struct DemonstrationRun {
     last: VecDeque<String>,
 }
 
-/// Proves every task of the set that has a demonstration, each under `seeds` seeds.
+/// Proves tasks with a demonstration and opens those without, each under every seed.
 pub async fn prove(
-    set: &TaskSet,
+    specs: &[&TaskSpec],
     stages: Arc<dyn EnvironmentFactory>,
-    session: &SessionSpec,
-    seeds: u64,
-    at_once: usize,
-    as_json: bool,
+    plan: &ProofPlan<'_>,
 ) -> Result<(), CommandFailure> {
-    let demonstrated: Vec<&TaskSpec> =
-        set.specs().iter().filter(|spec| spec.task.hooks.solve.is_some()).collect();
-    let left_out = set.specs().len() - demonstrated.len();
-    let mut count = ItemProgress::new("proofs", demonstrated.len() as u64 * seeds);
-    let cases = demonstrated.iter().flat_map(|&spec| (0..seeds).map(move |seed| (spec, seed)));
+    let ProofPlan { session, seeds, at_once, as_json } = *plan;
+    let mut count = ItemProgress::new("proofs", specs.len() as u64 * seeds);
+    let cases = specs.iter().flat_map(|&spec| (0..seeds).map(move |seed| (spec, seed)));
     let stages_of = &stages;
     let proving = cases.enumerate().map(|(index, (spec, seed))| async move {
         let seed = spec.fixed_seed.unwrap_or_else(|| case_seed(&spec.name(), seed));
@@ -72,43 +85,48 @@ pub async fn prove(
     });
     let mut proving = futures::stream::iter(proving).buffered(at_once);
     let mut proofs: Vec<TaskProof> = Vec::new();
+    let mut reported = BTreeSet::new();
     while let Some(proof) = proving.next().await {
         for problem in &proof.problems {
             count.say(&format!("{} with seed {}: {problem}", proof.task, proof.seed));
+        }
+        // Every task of a site has the errors of the page that they share.
+        for error in proof.page_errors.iter().filter(|error| reported.insert((*error).clone())) {
+            count.say(&format!("{}: page error: {error}", proof.task));
         }
         count.step();
         proofs.push(proof);
     }
     drop(count);
     stages.close().await;
-    print_proofs(&proofs, left_out, as_json)
+    let opened = specs.iter().filter(|spec| spec.task.hooks.solve.is_none()).count();
+    print_proofs(&proofs, opened, as_json)
 }
 
-fn print_proofs(proofs: &[TaskProof], left_out: usize, as_json: bool) -> Result<(), CommandFailure> {
+fn print_proofs(proofs: &[TaskProof], opened: usize, as_json: bool) -> Result<(), CommandFailure> {
     let wrong: Vec<&TaskProof> = proofs.iter().filter(|proof| !proof.problems.is_empty()).collect();
     if as_json {
         let rows: Vec<Value> = proofs.iter().map(describe).collect();
         output::json(
-            &json!({ "proofs": rows, "proved": proofs.len() - wrong.len(), "without_demonstration": left_out }),
+            &json!({ "proofs": rows, "proved": proofs.len() - wrong.len(), "without_demonstration": opened }),
         )?;
     } else {
         let rows: Vec<Vec<String>> = proofs.iter().map(row).collect();
         output::table(&["task", "seed", "steps", "proved"], &rows);
         output::line(format!(
-            "{} of {} proved; {left_out} tasks have no demonstration",
+            "{} of {} proved; {opened} tasks have no demonstration and were opened",
             proofs.len() - wrong.len(),
             proofs.len()
         ));
     }
-    if wrong.is_empty() && !proofs.is_empty() {
+    if wrong.is_empty() {
         return Ok(());
     }
-    Err(CommandFailure::Work(match proofs.len() {
-        0 => anyhow::anyhow!(
-            "no task has a demonstration, so nothing was proved; add solve hooks or choose other tasks"
-        ),
-        all => anyhow::anyhow!("{} of {all} proofs failed; see the reasons above", wrong.len()),
-    }))
+    let all = proofs.len();
+    Err(CommandFailure::Work(anyhow::anyhow!(
+        "{} of {all} proofs failed; see the reasons above",
+        wrong.len()
+    )))
 }
 
 async fn prove_one(
@@ -118,8 +136,15 @@ async fn prove_one(
     stages: &dyn EnvironmentFactory,
     session: &SessionSpec,
 ) -> TaskProof {
-    let mut proof =
-        TaskProof { task: spec.name(), seed, goal: String::new(), steps: 0, problems: Vec::new() };
+    let mut proof = TaskProof {
+        task: spec.name(),
+        seed,
+        goal: String::new(),
+        steps: 0,
+        is_demonstrated: spec.task.hooks.solve.is_some(),
+        problems: Vec::new(),
+        page_errors: Vec::new(),
+    };
     let opened = match assignment(spec, seed, index, session) {
         Ok(assignment) => stages.open(&assignment).await,
         Err(error) => Err(EnvironmentError::Failed(error)),
@@ -134,6 +159,7 @@ async fn prove_one(
     if let Err(error) = examine(spec, stage.as_mut(), &mut proof).await {
         proof.problems.push(error);
     }
+    proof.page_errors = stage.page_errors().await.iter().map(ToString::to_string).collect();
     stage.close().await;
     proof
 }
@@ -145,6 +171,9 @@ async fn examine(spec: &TaskSpec, stage: &mut dyn Environment, proof: &mut TaskP
     proof.goal.clone_from(&goal);
     let idle = stage.evidence().await.ok_or("the start page gives no evidence")?;
     proof.problems.extend(earned_for_nothing(&spec.scorer, &idle, &goal, &spec.task, proof.seed));
+    if !proof.is_demonstrated {
+        return Ok(());
+    }
     let DemonstrationRun { end, answer, steps, last } = follow(stage, &goal, &spec.task).await?;
     proof.steps = steps;
     let mut evidence = stage.evidence().await.ok_or("the last page gives no evidence")?;
@@ -257,7 +286,13 @@ fn case_seed(name: &str, index: u64) -> u64 {
     ChaCha12Rng::seed_from_u64(sum).next_u64() & 0xffff_ffff
 }
 
-fn assignment(spec: &TaskSpec, seed: u64, index: usize, session: &SessionSpec) -> Result<Assignment, String> {
+/// What opens a task outside of a run.
+pub fn assignment(
+    spec: &TaskSpec,
+    seed: u64,
+    index: usize,
+    session: &SessionSpec,
+) -> Result<Assignment, String> {
     let run_id = Id::new("check").map_err(|bad| bad.to_string())?;
     let group_id = Id::nth(&run_id, index as u64);
     let trajectory_id = Id::attempt(&group_id, 0, 0);
@@ -272,12 +307,19 @@ fn assignment(spec: &TaskSpec, seed: u64, index: usize, session: &SessionSpec) -
 }
 
 fn describe(proof: &TaskProof) -> Value {
-    let TaskProof { task, seed, goal, steps, problems } = proof;
-    json!({ "task": task, "seed": seed, "goal": goal, "steps": steps, "problems": problems })
+    let TaskProof { task, seed, goal, steps, is_demonstrated, problems, page_errors } = proof;
+    json!({
+        "task": task, "seed": seed, "goal": goal, "steps": steps, "demonstrated": is_demonstrated,
+        "problems": problems, "page_errors": page_errors,
+    })
 }
 
 fn row(proof: &TaskProof) -> Vec<String> {
-    let proved = if proof.problems.is_empty() { "yes" } else { "NO" };
+    let proved = match (proof.problems.is_empty(), proof.is_demonstrated) {
+        (true, true) => "yes",
+        (true, false) => "opened",
+        (false, _) => "NO",
+    };
     vec![proof.task.clone(), proof.seed.to_string(), proof.steps.to_string(), proved.to_owned()]
 }
 

@@ -171,6 +171,9 @@ pub struct BrowserConfig {
     pub axtree: bool,
     /// Whether screenshots have marks.
     pub marks: bool,
+    /// Whether errors of pages are collected. No key of a job: it slows the browser, and a command
+    /// sets it that shows them to the author of a site.
+    pub page_errors: bool,
     pub deadlines: PageDeadlines,
     /// When a page counts as quiet.
     pub settle: SettleRules,
@@ -449,6 +452,7 @@ impl EnvFile {
                 timezone: self.timezone,
                 axtree: self.axtree,
                 marks: self.marks,
+                page_errors: false,
                 deadlines: PageDeadlines {
                     input: millis(self.input_millis),
                     screenshot: millis(self.screenshot_millis),

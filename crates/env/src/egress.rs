@@ -565,6 +565,11 @@ impl FilterState {
 }
 
 impl BlockedRequests {
+    /// Each refused host, and why.
+    pub fn refusals(&self) -> impl Iterator<Item = (&str, &'static str)> {
+        self.hosts.iter().map(|(host, (reason, _))| (host.as_str(), reason_text(*reason)))
+    }
+
     fn count(&mut self, off: BlockedHost) {
         self.total += 1;
         if self.hosts.len() < BLOCKED_HOSTS_MAX || self.hosts.contains_key(&off.host) {

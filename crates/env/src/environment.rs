@@ -1,6 +1,8 @@
 //! The interface of an environment to an attempt. A real browser context and the simulated browser
 //! implement it, so that the same attempt runs on either.
 
+use std::fmt;
+
 use async_trait::async_trait;
 use furrow_rollout::{
     Action, ActionHint, Assignment, EndKind, EnvironmentFingerprint, Evidence, Observation, Outcome,
@@ -62,6 +64,12 @@ pub trait Environment: Send {
         Vec::new()
     }
 
+    /// What went wrong in its pages since the last call; empty unless
+    /// [`BrowserConfig::page_errors`](crate::BrowserConfig::page_errors) asks for it.
+    async fn page_errors(&mut self) -> Vec<PageError> {
+        Vec::new()
+    }
+
     /// Why the page or its browser died, if known.
     fn death_cause(&self) -> Option<String> {
         None
@@ -84,6 +92,51 @@ pub struct Capacity {
 impl Capacity {
     /// Memory is not a limit.
     pub const UNLIMITED: Self = Self { environments: u32::MAX, available_bytes: u64::MAX, reserve_bytes: 0 };
+}
+
+/// Something that went wrong in a page, for the author of the page.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PageError {
+    pub kind: PageErrorKind,
+    /// Address and line, `http://site.test/app.js:12`, if the browser knows them.
+    pub location: Option<String>,
+    /// What happened, on one line; of a request, its address first.
+    pub text: String,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PageErrorKind {
+    /// An exception that no script caught.
+    Exception,
+    /// A line that a script printed as an error.
+    Console,
+    /// A file that did not load.
+    Request,
+    /// A request that the egress filter refused.
+    Refused,
+    /// Another error of the browser about the page.
+    Browser,
+}
+
+impl PageErrorKind {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            PageErrorKind::Exception => "exception",
+            PageErrorKind::Console => "console",
+            PageErrorKind::Request => "request",
+            PageErrorKind::Refused => "refused",
+            PageErrorKind::Browser => "browser",
+        }
+    }
+}
+
+impl fmt::Display for PageError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(location) = &self.location {
+            write!(f, "{location}: ")?;
+        }
+        write!(f, "{}: {}", self.kind.as_str(), self.text)
+    }
 }
 
 /// Why an environment cannot continue.

@@ -37,7 +37,9 @@ pub use config::{
 };
 pub use crash::ENV_FAIL_POINTS;
 pub use egress::{BLOCKED_HOSTS_MAX, BlockedRequests, EgressFilter, EgressLimits, LiveLimits};
-pub use environment::{Capacity, Environment, EnvironmentError, EnvironmentFactory};
+pub use environment::{
+    Capacity, Environment, EnvironmentError, EnvironmentFactory, PageError, PageErrorKind,
+};
 pub use hosts::{AllowList, BadEntry, BlockedHost, HostName, HostPort};
 pub use live::HostPins;
 pub use preflight::{HostLookup, ReachablePages};

@@ -7,15 +7,19 @@ use serde_json::{Value, json};
 use crate::job::Job;
 use crate::launch::{self, JobArgs, JobLaunch, SimulatedBrowserArgs};
 use crate::preflight::{self, PreflightScope};
-use crate::{CommandFailure, output, prove};
+use crate::prove::{self, ProofPlan};
+use crate::{CommandFailure, look, output};
 
 #[derive(Debug, Subcommand)]
 pub enum TasksCommand {
     /// List every task with its split, steps, difficulty and start page
     List(ListArgs),
     /// Check every task file and print all problems; with --all prove each demonstrated task in a
-    /// browser
+    /// browser, and open the others
     Check(CheckArgs),
+    /// Open one task's start page in a browser; print its goal, hosts, scorer and the errors of the
+    /// page, and write what the policy sees first
+    Look(look::LookArgs),
     /// Show which task and seed each of the first groups gets
     Sample(SampleArgs),
 }
@@ -34,10 +38,14 @@ pub struct ListArgs {
 pub struct CheckArgs {
     #[command(flatten)]
     job: JobArgs,
-    /// Prove every demonstrated task in a real browser: its demonstration must earn reward 1; doing
-    /// nothing and guessing must earn nothing
+    /// Prove every task in a real browser: its demonstration must earn reward 1; doing nothing and
+    /// guessing must earn nothing. A task without a demonstration is only opened
     #[arg(long)]
     all: bool,
+    /// Prove only tasks whose id, or suite and id (`web/shop-*`), matches; `*` and `?` are
+    /// wildcards. Repeat the option for more patterns
+    #[arg(long, value_name = "PATTERN")]
+    task: Vec<String>,
     /// Number of seeds to prove each task with
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=1000))]
     seeds: u64,
@@ -64,6 +72,7 @@ pub fn run(command: &TasksCommand) -> Result<(), CommandFailure> {
     match command {
         TasksCommand::List(args) => list(args),
         TasksCommand::Check(args) => check(args),
+        TasksCommand::Look(args) => look::run(args),
         TasksCommand::Sample(args) => sample(args),
     }
 }
@@ -80,15 +89,16 @@ fn list(args: &ListArgs) -> Result<(), CommandFailure> {
 
 fn check(args: &CheckArgs) -> Result<(), CommandFailure> {
     let launch = JobLaunch::read(&args.job)?;
+    let proves = args.all || !args.task.is_empty();
     let scope = PreflightScope {
-        browser: args.all,
+        browser: proves,
         run_dir: false,
         checkpoint: false,
         ..PreflightScope::whole(false)
     };
     preflight::run(&launch, scope)?.conclude()?;
-    if args.all {
-        return prove_all(args, &launch);
+    if proves {
+        return prove_tasks(args, launch);
     }
     let set = launch.set;
     if args.json {
@@ -100,12 +110,29 @@ fn check(args: &CheckArgs) -> Result<(), CommandFailure> {
     Ok(())
 }
 
-fn prove_all(args: &CheckArgs, launch: &JobLaunch) -> Result<(), CommandFailure> {
-    let JobLaunch { job, set, .. } = launch;
-    let at_once = job.env.sessions_max as usize;
+fn prove_tasks(args: &CheckArgs, mut launch: JobLaunch) -> Result<(), CommandFailure> {
+    launch.job.env.browser.page_errors = true;
+    let JobLaunch { job, set, .. } = &launch;
+    let specs: Vec<&TaskSpec> = match &args.task[..] {
+        [] => set.specs().iter().collect(),
+        patterns => set.specs().iter().filter(|spec| spec.fits_any(patterns)).collect(),
+    };
+    if specs.is_empty() {
+        let patterns = args.task.join(", ");
+        return Err(CommandFailure::Input(vec![format!(
+            "--task: {patterns:?} matches no task; `furrow tasks list {}` lists them",
+            args.job.job.display()
+        )]));
+    }
+    let plan = ProofPlan {
+        session: &job.policy.session,
+        seeds: args.seeds,
+        at_once: job.env.sessions_max as usize,
+        as_json: args.json,
+    };
     launch::runtime()?.block_on(async {
         let stages = launch.environments(&SimulatedBrowserArgs::default()).await?;
-        prove::prove(set, stages, &job.policy.session, args.seeds, at_once, args.json).await
+        prove::prove(&specs, stages, &plan).await
     })
 }
 

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use furrow_rollout::{ObservationSpec, PageClock, PageHooks, Size, Split, Task};
 
 use crate::jsonl::CommonKeys;
-use crate::{Scorer, SiteSpec, SourceConfig};
+use crate::{Scorer, SiteSpec, SourceConfig, glob};
 
 /// A task, its scorer, and the line it came from.
 #[derive(Debug, Clone)]
@@ -56,6 +56,11 @@ impl TaskSpec {
     /// The task with a group's seed. A seed fixed by the line stays.
     pub fn with_seed(&self, seed: u64) -> Task {
         Task { seed: self.fixed_seed.unwrap_or(seed), ..self.task.clone() }
+    }
+
+    /// Whether its id, or suite and id, matches one of these patterns with `*` and `?`.
+    pub fn fits_any(&self, patterns: &[String]) -> bool {
+        glob::any_fits(patterns, &self.task.task_id) || glob::any_fits(patterns, &self.name())
     }
 
     pub fn name(&self) -> String {

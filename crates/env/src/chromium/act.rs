@@ -12,7 +12,8 @@ use furrow_rollout::{PagePoint, PointerButton, ScrollDirection, Size};
 use futures::StreamExt;
 use futures::future::try_join_all;
 
-use super::tab::{BrowserTab, listen};
+use super::link::listen;
+use super::tab::BrowserTab;
 use crate::environment::EnvironmentError;
 
 /// Longer texts are inserted at once instead of key by key: 200 keys are 400 events.

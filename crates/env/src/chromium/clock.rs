@@ -15,7 +15,8 @@ use chromiumoxide::listeners::EventStream;
 use futures::StreamExt;
 use tokio::time::timeout;
 
-use super::tab::{BrowserTab, listen};
+use super::link::listen;
+use super::tab::BrowserTab;
 use crate::environment::EnvironmentError;
 
 /// Least page time that contains a frame (17 ms); without a frame, some input is never answered.

@@ -12,6 +12,7 @@ mod side_effects;
 mod start;
 mod tabs;
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use async_trait::async_trait;
@@ -23,11 +24,12 @@ use tokio::sync::Semaphore;
 
 use super::network::NetworkInterceptor;
 use super::observe::{self, ObservationRequest};
+use super::page_errors::{self, EVENTS_DELAY};
 use super::prewarm::PrewarmedContext;
 use super::{blocked, navigate, script, settle};
 use crate::config::BrowserConfig;
 use crate::egress::EgressFilter;
-use crate::environment::{Environment, EnvironmentError};
+use crate::environment::{Environment, EnvironmentError, PageError};
 use crate::hosts::AllowList;
 
 use actions::ActionExecutor;
@@ -50,6 +52,8 @@ pub(super) struct BrowserContext {
     /// The policy has acted: from now on it is responsible for where its page goes.
     acted: bool,
     side_effects: SideEffects,
+    /// Hosts whose refusal was reported as an error of the page.
+    refused_hosts: HashSet<String>,
 }
 
 impl BrowserContext {
@@ -72,6 +76,7 @@ impl BrowserContext {
             acted: false,
             side_effects: SideEffects::new(of.clone(), config.tabs_max),
             tabs: ContextTabs::new(browser, id, config.clone(), of, task.viewport, tab, changes),
+            refused_hosts: HashSet::new(),
             config,
             beginning,
             task,
@@ -197,6 +202,17 @@ impl Environment for BrowserContext {
 
     fn unrecorded(&mut self) -> Vec<String> {
         self.network.as_ref().map_or_else(Vec::new, NetworkInterceptor::unrecorded)
+    }
+
+    async fn page_errors(&mut self) -> Vec<PageError> {
+        if !self.config.page_errors {
+            return Vec::new();
+        }
+        tokio::time::sleep(EVENTS_DELAY).await;
+        let (mut errors, origins) = self.tabs.take_errors();
+        let blocked = self.egress.blocked();
+        page_errors::explain_refusals(&mut errors, &origins, &blocked, &mut self.refused_hosts);
+        errors
     }
 
     fn death_cause(&self) -> Option<String> {

@@ -4,11 +4,12 @@
 use std::future::Future;
 use std::time::Duration;
 
+use chromiumoxide::cdp::IntoEventKind;
 use chromiumoxide::cdp::browser_protocol::target::{EventTargetCreated, EventTargetDestroyed};
 use chromiumoxide::error::CdpError;
 use chromiumoxide::handler::HandlerConfig;
 use chromiumoxide::listeners::EventStream;
-use chromiumoxide::{Browser, Command};
+use chromiumoxide::{Browser, Command, Page};
 use futures::StreamExt;
 use tokio_util::sync::CancellationToken;
 
@@ -87,6 +88,11 @@ pub(super) async fn within<T>(
             Err(_) => Err(EnvironmentError::PageHang { waited_for }),
         },
     }
+}
+
+/// Subscribes to the page's events of one kind.
+pub(super) async fn listen<T: IntoEventKind>(page: &Page) -> Result<EventStream<T>, EnvironmentError> {
+    page.event_listener().await.map_err(|error| protocol_error("listening to the page", &error))
 }
 
 /// Converts a protocol error into an error about the page or the browser.

@@ -8,7 +8,8 @@
 //! contexts ready, `context.rs` is the environment of one trajectory, `tab.rs` one page of it, and
 //! `network.rs` intercepts its requests if an archive is recorded or replayed. Each operation on a
 //! page has a file: `act.rs`, `observe.rs` (with `picture.rs`, `marks.rs` and `paint.rs`),
-//! `settle.rs`, `script.rs`, `select.rs`, `clock.rs`.
+//! `settle.rs`, `script.rs`, `select.rs`, `clock.rs`. `page_errors.rs` collects what an author of a
+//! site wants to know.
 
 mod act;
 mod blocked;
@@ -23,6 +24,7 @@ mod marks;
 mod navigate;
 mod network;
 mod observe;
+mod page_errors;
 mod paint;
 mod picture;
 mod pool;

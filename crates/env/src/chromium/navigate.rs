@@ -21,7 +21,8 @@ use futures::{FutureExt, StreamExt};
 use serde_json::Value;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
-use super::tab::{BrowserTab, listen};
+use super::link::listen;
+use super::tab::BrowserTab;
 use super::{clock, script};
 use crate::environment::EnvironmentError;
 

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use chromiumoxide::cdp::CustomEvent;
 use chromiumoxide::cdp::browser_protocol::emulation::{
     SetDeviceMetricsOverrideParams, SetFocusEmulationEnabledParams, SetLocaleOverrideParams,
     SetTimezoneOverrideParams,
@@ -17,7 +18,6 @@ use chromiumoxide::cdp::browser_protocol::page::{
 use chromiumoxide::cdp::browser_protocol::target::{CloseTargetParams, TargetId};
 use chromiumoxide::cdp::browser_protocol::{log, network, performance};
 use chromiumoxide::cdp::js_protocol::runtime::{self, TerminateExecutionParams};
-use chromiumoxide::cdp::{CustomEvent, IntoEventKind};
 use chromiumoxide::error::CdpError;
 use chromiumoxide::listeners::EventStream;
 use chromiumoxide::types::{MethodId, MethodType};
@@ -28,7 +28,8 @@ use serde::Deserialize;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-use super::link::{BrowserLink, protocol_error, within};
+use super::link::{BrowserLink, listen, within};
+use super::page_errors::PageErrorLog;
 use crate::config::{BrowserConfig, PageDeadlines};
 use crate::environment::EnvironmentError;
 
@@ -47,6 +48,7 @@ pub(super) struct BrowserTab {
     dead: CancellationToken,
     state: Arc<TabState>,
     watcher: JoinHandle<()>,
+    errors: Option<PageErrorLog>,
 }
 
 /// State that the watcher records.
@@ -140,7 +142,8 @@ impl BrowserTab {
             downloads: EventCounter::default(),
         });
         let watcher = tokio::spawn(watch(page.clone(), events, state.clone(), config.deadlines.input));
-        let tab = Self { page, deadlines: config.deadlines, dead: link.dead.clone(), state, watcher };
+        let errors = if config.page_errors { Some(PageErrorLog::watch(&page).await?) } else { None };
+        let tab = Self { page, deadlines: config.deadlines, dead: link.dead.clone(), state, watcher, errors };
         tab.configure(viewport, config).await?;
         Ok(tab)
     }
@@ -261,6 +264,11 @@ impl BrowserTab {
         self.state.downloads.snapshot()
     }
 
+    /// The page's errors, if they are collected.
+    pub fn errors(&self) -> Option<&PageErrorLog> {
+        self.errors.as_ref()
+    }
+
     /// The first recovery measure: stops the running script. A looping page reacts only to this and
     /// to being closed.
     pub async fn stop_script(&self) -> Result<(), EnvironmentError> {
@@ -291,7 +299,7 @@ impl BrowserTab {
             self.call(zone, deadline, "setting the time zone"),
             self.call(SetFocusEmulationEnabledParams::new(true), deadline, "setting the focus"),
             self.stop_caret_blinking(deadline),
-            self.disable_event_domains(deadline),
+            async { if self.errors.is_some() { Ok(()) } else { self.disable_event_domains(deadline).await } },
         );
         quiet?;
         size.and(zone).and(focus)?;
@@ -333,11 +341,6 @@ impl Drop for BrowserTab {
     fn drop(&mut self) {
         self.watcher.abort();
     }
-}
-
-/// Subscribes to the page's events of one kind.
-pub(super) async fn listen<T: IntoEventKind>(page: &Page) -> Result<EventStream<T>, EnvironmentError> {
-    page.event_listener().await.map_err(|error| protocol_error("listening to the page", &error))
 }
 
 async fn watch(page: Page, mut events: TabEvents, state: Arc<TabState>, deadline: Duration) {

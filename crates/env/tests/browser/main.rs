@@ -20,6 +20,7 @@ mod life;
 mod limits;
 mod live;
 mod marks;
+mod page_errors;
 mod page_time;
 mod suites;
 mod thinking;

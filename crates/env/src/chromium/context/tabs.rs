@@ -1,5 +1,6 @@
 //! The tabs of a context: which are open, and which one is in front.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,7 +14,7 @@ use crate::chromium::browser::{BrowserLease, TabChange};
 use crate::chromium::prewarm::{dispose_context, open_empty_tab};
 use crate::chromium::tab::BrowserTab;
 use crate::config::BrowserConfig;
-use crate::environment::EnvironmentError;
+use crate::environment::{EnvironmentError, PageError};
 
 pub(super) struct ContextTabs {
     browser: BrowserLease,
@@ -76,6 +77,16 @@ impl ContextTabs {
         self.tabs.iter().map(so_far).fold((0, String::new()), |all, one| {
             (all.0 + one.0, if one.1.is_empty() { all.1 } else { one.1 })
         })
+    }
+
+    /// The errors of all tabs since the last call, and where their files were requested.
+    pub fn take_errors(&self) -> (Vec<PageError>, BTreeMap<String, String>) {
+        let mut errors = Vec::new();
+        let mut origins = BTreeMap::new();
+        for log in self.tabs.iter().filter_map(BrowserTab::errors) {
+            log.take(&mut errors, &mut origins);
+        }
+        (errors, origins)
     }
 
     /// How many tabs above the limit were closed since the last call.
