@@ -248,6 +248,7 @@ fn site(spec: &furrow_tasks::SiteSpec) -> StaticSite {
     let root = match &spec.root {
         SiteRoot::Folder(folder) => FileRoot::Folder(folder.clone()),
         SiteRoot::Layers(folders) => FileRoot::Layers(folders.clone()),
+        SiteRoot::SinglePage(folders) => FileRoot::SinglePage(folders.clone()),
         SiteRoot::Wheel { path, prefix } => {
             FileRoot::Zip { path: path.clone(), prefix: prefix.trim_end_matches('/').to_owned() }
         }

@@ -19,6 +19,9 @@ use zip::result::ZipError;
 
 use crate::hosts::HostName;
 
+/// The page of a folder.
+const INDEX: &str = "index.html";
+
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StaticSite {
     /// Host name of the site, served over plain http on port 80; only the worker's own filter
@@ -35,6 +38,9 @@ pub enum FileRoot {
     Folder(PathBuf),
     /// Overlaid folders: the first that has a file serves it.
     Layers(Vec<PathBuf>),
+    /// The same, of an application that draws every page itself: a path that is no file and whose
+    /// last part has no extension is answered with `index.html`.
+    SinglePage(Vec<PathBuf>),
     /// The entries of a zip archive below a prefix.
     Zip {
         path: PathBuf,
@@ -188,6 +194,8 @@ enum OpenedRoot {
     /// Open folders; the first that has a file serves it.
     Folders {
         roots: Vec<PathBuf>,
+        /// Whether `index.html` stands for paths that are no files.
+        is_single_page: bool,
     },
     Zip {
         archive: ZipArchive<SharedFile>,
@@ -220,14 +228,15 @@ enum SiteMiss {
 impl OpenedRoot {
     fn open(site: &StaticSite) -> Result<Self, SiteError> {
         match &site.root {
-            FileRoot::Folder(path) => Self::open_folders(&site.host, std::slice::from_ref(path)),
-            FileRoot::Layers(paths) => Self::open_folders(&site.host, paths),
+            FileRoot::Folder(path) => Self::open_folders(&site.host, std::slice::from_ref(path), false),
+            FileRoot::Layers(paths) => Self::open_folders(&site.host, paths, false),
+            FileRoot::SinglePage(paths) => Self::open_folders(&site.host, paths, true),
             FileRoot::Zip { path, prefix } => Self::open_zip(&site.host, path, prefix),
             FileRoot::Made(made) => Ok(Self::Made(made.clone())),
         }
     }
 
-    fn open_folders(host: &str, paths: &[PathBuf]) -> Result<Self, SiteError> {
+    fn open_folders(host: &str, paths: &[PathBuf], is_single_page: bool) -> Result<Self, SiteError> {
         let open = |path: &PathBuf| {
             let opened = path.canonicalize().and_then(|root| std::fs::read_dir(&root).map(|_| root));
             opened.map_err(|source| SiteError::Folder {
@@ -236,7 +245,8 @@ impl OpenedRoot {
                 source,
             })
         };
-        Ok(Self::Folders { roots: paths.iter().map(open).collect::<Result<_, _>>()? })
+        let roots = paths.iter().map(open).collect::<Result<_, _>>()?;
+        Ok(Self::Folders { roots, is_single_page })
     }
 
     fn open_zip(host: &str, path: &Path, prefix: &str) -> Result<Self, SiteError> {
@@ -264,13 +274,26 @@ impl OpenedRoot {
         match self.read(relative, file_bytes_max) {
             Ok(bytes) => Ok(SiteEntry::File(SiteFile { bytes, media_type: media_type(relative) })),
             Err(SiteMiss::NotFound) if self.has(&format!("{relative}/index.html")) => Ok(SiteEntry::Folder),
+            Err(SiteMiss::NotFound) if self.draws(relative) => {
+                let bytes = self.read(INDEX, file_bytes_max)?;
+                Ok(SiteEntry::File(SiteFile { bytes, media_type: media_type(INDEX) }))
+            }
             Err(miss) => Err(miss),
         }
     }
 
+    /// Whether a path that is no file is a page of a single-page application. A missing picture or
+    /// script has an extension and stays missing.
+    fn draws(&self, relative: &str) -> bool {
+        // A path that ends in a slash was completed to its index.
+        let path = relative.strip_suffix(INDEX).map_or(relative, |folder| folder.trim_end_matches('/'));
+        let last = path.rsplit('/').next().unwrap_or_default();
+        matches!(self, Self::Folders { is_single_page: true, .. }) && !last.contains('.')
+    }
+
     fn has(&self, relative: &str) -> bool {
         match self {
-            Self::Folders { roots } => {
+            Self::Folders { roots, .. } => {
                 roots.iter().any(|root| resolve_inside(root, relative).is_ok_and(|path| path.is_file()))
             }
             Self::Zip { archive, prefix } => archive.index_for_name(&format!("{prefix}{relative}")).is_some(),
@@ -281,7 +304,7 @@ impl OpenedRoot {
 
     fn read(&self, relative: &str, bytes_max: u64) -> Result<Bytes, SiteMiss> {
         match self {
-            Self::Folders { roots } => {
+            Self::Folders { roots, .. } => {
                 let looked = roots.iter().map(|root| read_file(root, relative, bytes_max));
                 let mut found = looked.skip_while(|found| matches!(found, Err(SiteMiss::NotFound)));
                 found.next().unwrap_or(Err(SiteMiss::NotFound))
@@ -376,7 +399,7 @@ fn relative_path(path: &str) -> Result<String, SiteMiss> {
     let mut segments = inner.split('/').map(decode_segment).collect::<Result<Vec<_>, _>>()?;
     // `/` and `/folder/` name the folder's page.
     if let Some(last) = segments.last_mut().filter(|last| last.is_empty()) {
-        *last = "index.html".to_owned();
+        *last = INDEX.to_owned();
     }
     match segments.iter().any(|segment| segment.is_empty() || segment.starts_with('.')) {
         // Browsers resolve dots before they send a request, so dots in a request try to leave the
@@ -646,6 +669,36 @@ mod tests {
                 assert_eq!(got.2[header::CACHE_CONTROL], "no-store", "{host} {path}");
             }
         }
+    }
+
+    #[tokio::test]
+    async fn a_single_page_draws_every_path_that_is_no_file() {
+        let home = folder();
+        let root = FileRoot::SinglePage(vec![home.path().join("root")]);
+        let sites = SiteServer::open(&[StaticSite { host: "app.test".into(), root }], LIMITS).unwrap();
+        for (path, status, text) in [
+            ("/", 200, "home"),
+            ("/orders", 200, "home"),
+            ("/orders/17", 200, "home"),
+            ("/orders/17/", 200, "home"),
+            ("/orders/17?tab=2", 200, "home"),
+            ("/sub/", 200, "sub home"),
+            ("/sub", 301, "ends in a slash"),
+            ("/sub/a%20b.txt", 200, "spaced"),
+            // A missing file stays missing: a page in place of a script hides the mistake.
+            ("/app.js", 404, "no such page"),
+            ("/assets/logo.png", 404, "no such page"),
+            ("/v1.2/", 404, "no such page"),
+            ("/.hidden", 404, "no such page"),
+            ("/../outside", 404, "no such page"),
+            ("/out.txt", 404, "no such page"),
+            ("/%2", 400, "cannot be a file"),
+        ] {
+            let got = ask(&sites, "app.test", Method::GET, path).await;
+            assert!((got.0, got.1.contains(text)) == (status, true), "{path}: {got:?}");
+        }
+        let page = ask(&sites, "app.test", Method::GET, "/orders/17").await;
+        assert!(page.2[header::CONTENT_TYPE].to_str().unwrap().starts_with("text/html"));
     }
 
     #[tokio::test]

@@ -41,6 +41,8 @@ pub enum SiteRoot {
     Folder(PathBuf),
     /// Overlaid folders: the first that has a file serves it.
     Layers(Vec<PathBuf>),
+    /// The same of a single-page application, whose `index.html` draws every path that is no file.
+    SinglePage(Vec<PathBuf>),
     /// A part of a zip archive.
     Wheel {
         path: PathBuf,
@@ -62,7 +64,7 @@ pub(crate) fn miniwob_pages(root: &SiteRoot) -> io::Result<Vec<(String, Option<u
     let mut pages = match root {
         SiteRoot::Wheel { path, prefix } => pages_of_wheel(path, prefix)?,
         SiteRoot::Folder(folder) => pages_of_folder(folder)?,
-        SiteRoot::Layers(_) | SiteRoot::Pictures(_) => Vec::new(),
+        SiteRoot::Layers(_) | SiteRoot::SinglePage(_) | SiteRoot::Pictures(_) => Vec::new(),
     };
     pages.sort();
     Ok(pages)

@@ -6,6 +6,7 @@
 //! solve.js                what every demonstration begins with
 //! sites/<site>/www/       what is served
 //! sites/<site>/tasks.jsonl, sites/<site>/solve.js
+//! sites/<site>/site.toml  if it is there, how the site is served
 //! ```
 //!
 //! A line of `tasks.jsonl` is a template: the site generates task and content from (split, seed). A
@@ -13,10 +14,16 @@
 //! and `shop-price@test` never show the same content, because the split is part of the generator's
 //! seed. A template of another split belongs to that split alone, so that validation and test have
 //! templates that training never uses.
+//!
+//! A template whose line has the goal needs no `furrow.start`, and one whose scorer does not ask
+//! the page needs no `furrow.probe`: an application may be served as it is.
 
+use std::fs::File;
+use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
 use furrow_rollout::{ImageFormat, ObservationSpec, PageClock, PageHooks, Size, Split};
+use serde::Deserialize;
 use serde_json::{Value, json};
 use url::Url;
 
@@ -26,6 +33,12 @@ use crate::starter::read_script;
 use crate::{Scorer, SiteRoot, SiteSpec, SourceConfig};
 
 const PROBE: &str = include_str!("hooks/web_probe.js");
+
+/// The probe of a task whose scorer does not ask the page, so that the page need not have one.
+const OPTIONAL_PROBE: &str = include_str!("hooks/web_probe_optional.js");
+
+/// A site's description is a few lines.
+const DESCRIPTION_BYTES_MAX: u64 = 64 << 10;
 
 /// Most sites of one suite.
 const SITES_MAX: usize = 200;
@@ -48,6 +61,16 @@ struct WebSite {
     url: Url,
     /// The shared part of the demonstrations and the site's own; `None` if the site has none.
     solve: Option<String>,
+    description: SiteDescription,
+}
+
+/// `site.toml`, how a site is served.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct SiteDescription {
+    /// Whether `index.html` is served for paths that are no files and have no extension, as a
+    /// single-page application expects.
+    fallback: bool,
 }
 
 /// Whether a source has this layout.
@@ -111,14 +134,27 @@ fn open(source: &SourceConfig, name: String, problems: &mut Vec<String>) -> Opti
         ));
         return None;
     };
-    let solve = match read_solve(&source.path, &folder) {
-        Ok(solve) => solve,
+    let read = read_solve(&source.path, &folder)
+        .and_then(|solve| Ok((solve, read_description(&folder.join("site.toml"))?)));
+    match read {
+        Ok((solve, description)) => Some(WebSite { name, folder, host, url, solve, description }),
         Err(problem) => {
             problems.push(problem);
-            return None;
+            None
         }
-    };
-    Some(WebSite { name, folder, host, url, solve })
+    }
+}
+
+/// A site without a description is served as a folder of pages.
+fn read_description(path: &Path) -> Result<SiteDescription, String> {
+    let mut text = String::new();
+    let read = File::open(path).and_then(|file| file.take(DESCRIPTION_BYTES_MAX).read_to_string(&mut text));
+    match read {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(SiteDescription::default()),
+        Err(error) => Err(format!("{}: cannot be read: {error}", path.display())),
+        Ok(_) => toml::from_str(&text)
+            .map_err(|error| format!("{}: {}; it knows fallback = true", path.display(), error.message())),
+    }
 }
 
 fn read_solve(suite: &Path, folder: &Path) -> Result<Option<String>, String> {
@@ -143,7 +179,11 @@ fn load_site(site: &WebSite, source: &SourceConfig, loaded: &mut LoadedSource, p
     let shared = source.path.join("shared");
     let layers = [Some(site.folder.join("www")), shared.is_dir().then_some(shared)];
     let layers = layers.into_iter().flatten().collect();
-    loaded.sites.push(SiteSpec { host: site.host.clone(), root: SiteRoot::Layers(layers) });
+    let root = match site.description.fallback {
+        true => SiteRoot::SinglePage(layers),
+        false => SiteRoot::Layers(layers),
+    };
+    loaded.sites.push(SiteSpec { host: site.host.clone(), root });
 }
 
 /// The tasks that a template generates, its own split first.
@@ -199,11 +239,13 @@ fn task(
     record.insert("template".to_owned(), json!(name));
     record.insert("split".to_owned(), json!(split_name));
     let solve = site.solve.as_ref().map(|solve| format!("const template = \"{name}\";\n{solve}"));
-    let hooks = PageHooks {
-        start: Some(format!("furrow.start(\"{name}\", \"{{seed}}\", \"{split_name}\")")),
-        probe: Some(PROBE.replace("{suite}", &source.suite)),
-        solve,
+    let start = format!("furrow.start(\"{name}\", \"{{seed}}\", \"{split_name}\")");
+    let start = match template.goal {
+        Some(_) => format!("window.furrow?.start ? {start} : null"),
+        None => start,
     };
+    let probe = if template.goal.is_some() && !scorer.needs_probe() { OPTIONAL_PROBE } else { PROBE };
+    let hooks = PageHooks { start: Some(start), probe: Some(probe.replace("{suite}", &source.suite)), solve };
     let common = CommonKeys { task_id, split: Some(split), ..template.clone() };
     let json = Value::Object(record).to_string();
     TaskSpec::assembled(common, scorer.clone(), hooks, json, source, &DEFAULTS)
@@ -260,6 +302,44 @@ mod tests {
         assert_eq!(set.sites()[0].host, "toy.web.test");
         let root = SiteRoot::Layers(vec![folder.path().join("sites/toy/www"), folder.path().join("shared")]);
         assert_eq!(set.sites()[0].root, root);
+    }
+
+    #[test]
+    fn a_line_with_a_goal_needs_no_library_in_the_page() {
+        let own = r#"{"task_id":"toy-a","goal":"Find it.","start_url":"/","split":"test","score":{"kind":"answer","match":"number","value":3}}"#;
+        let probed = r#"{"task_id":"toy-b","goal":"Send it.","start_url":"/","split":"test","score":{"kind":"probe"}}"#;
+        let folder = suite(&[own, probed]);
+        let set = loaded(folder.path(), |_| {}).unwrap();
+        let hooks = |index: usize| set.specs()[index].task.hooks.clone();
+        for index in [0, 1] {
+            let start = hooks(index).start.unwrap();
+            assert!(start.starts_with("window.furrow?.start ? furrow.start(\"toy-"), "{start}");
+        }
+        // Only the second one asks the page, and so waits for its library.
+        assert!(!hooks(0).probe.unwrap().contains("setTimeout"));
+        assert!(hooks(1).probe.unwrap().contains("setTimeout"));
+    }
+
+    #[test]
+    fn a_description_says_how_a_site_is_served() {
+        let folder = suite(&[TEST]);
+        let file = folder.path().join("sites/toy/site.toml");
+        let layers = || vec![folder.path().join("sites/toy/www"), folder.path().join("shared")];
+        for (text, want) in [
+            ("", SiteRoot::Layers(layers())),
+            ("fallback = false", SiteRoot::Layers(layers())),
+            ("fallback = true", SiteRoot::SinglePage(layers())),
+        ] {
+            std::fs::write(&file, text).unwrap();
+            assert_eq!(loaded(folder.path(), |_| {}).unwrap().sites()[0].root, want, "{text}");
+        }
+        for (text, want) in
+            [("fall_back = true", "unknown field"), ("fallback = 1", "fallback = true"), ("=", "site.toml")]
+        {
+            std::fs::write(&file, text).unwrap();
+            let problems = loaded(folder.path(), |_| {}).unwrap_err();
+            assert!(problems[0].contains(want) && problems[0].contains("site.toml"), "{problems:?}");
+        }
     }
 
     #[test]
