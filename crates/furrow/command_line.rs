@@ -5,8 +5,8 @@ use std::process::ExitCode;
 use clap::{CommandFactory as _, Parser, Subcommand};
 
 use crate::commands::{
-    check, checkpoint, discarded, doctor, model, plan, publish, records, replay, report, roles, run, runs,
-    score, shell, tasks, view, watch,
+    check, checkpoint, discarded, doctor, init, model, plan, publish, records, replay, report, roles, run,
+    runs, score, shell, tasks, view, watch,
 };
 use crate::{exit_code, output, renamed, suggested};
 
@@ -20,6 +20,9 @@ pub struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// Write a commented job to begin with: for a first run, pages of your own, a server on
+    /// localhost, WebVoyager, a GPU, or an evaluation
+    Init(init::InitArgs),
     /// Run every role in one process and fill a run directory
     Run(run::RunArgs),
     /// Check a job file: read it, resolve it, print the plan, start nothing
@@ -91,6 +94,7 @@ pub fn run_command_line() -> ExitCode {
         }
     };
     let outcome = match command {
+        Command::Init(args) => init::run(&args),
         Command::Run(args) => run::run(&args),
         Command::Check(args) => check::run(&args),
         Command::Coordinator(args) => roles::coordinator(&args),

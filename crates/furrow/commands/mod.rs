@@ -5,6 +5,7 @@ pub mod checkpoint;
 pub mod discarded;
 pub mod doctor;
 pub mod export;
+pub mod init;
 pub mod model;
 pub mod plan;
 pub mod publish;
