@@ -391,7 +391,7 @@ pub fn browser_setting() -> Vec<String> {
     std::env::var("FURROW_BROWSER").map(|path| vec![format!("env.browser={path}")]).unwrap_or_default()
 }
 
-fn free_port() -> SocketAddr {
+pub fn free_port() -> SocketAddr {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
 }
 

@@ -3,11 +3,17 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
 
 use serde_json::Value;
 
-use crate::farm::{browser_setting, furrow};
+use crate::farm::{browser_setting, free_port, furrow};
+
+fn page() -> String {
+    fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/SITES.md")).unwrap()
+}
 
 /// Writes every file of the page: a line with a path in backquotes, and the fenced block after it.
 fn follow(page: &str, folder: &Path) -> Vec<String> {
@@ -66,9 +72,8 @@ fn edit(path: PathBuf, from: &str, to: &str) {
 fn the_page_on_sites_can_be_followed_and_its_trajectories_replayed() {
     let home = tempfile::tempdir().unwrap();
     let folder = home.path();
-    let page = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/SITES.md")).unwrap();
-    let files = follow(&page, folder);
-    assert_eq!(files.len(), 7, "{files:?}");
+    let files = follow(&page(), folder);
+    assert_eq!(files.len(), 18, "{files:?}");
 
     assert!(run_successfully(folder, &["tasks", "check", "job.toml"]).contains("2 tasks, no problems"));
     assert!(run_successfully(folder, &["tasks", "check", "job.toml", "--all"]).contains("2 of 2 proved"));
@@ -157,4 +162,159 @@ fn check_incomplete_archive(folder: &Path) {
         );
         assert!(request.starts_with("GET http://library.mine.test/book/?number="), "{request}");
     }
+}
+
+/// What `furrow tasks look --json` prints, and its status.
+#[track_caller]
+fn look(folder: &Path, job: &str, task: &str) -> (Option<i32>, Value) {
+    let (status, out, stderr) =
+        run_command(folder, &["tasks", "look", job, task, "--json", "--png", "first.png"]);
+    (status, serde_json::from_str(&out).unwrap_or_else(|error| panic!("{error}: {out}\n{stderr}")))
+}
+
+#[test]
+fn an_application_is_served_as_it_is() {
+    let home = tempfile::tempdir().unwrap();
+    let folder = home.path();
+    follow(&page(), folder);
+    let out = run_successfully(folder, &["tasks", "check", "spa/job.toml", "--all"]);
+    assert!(out.contains("2 of 2 proved; 0 tasks have no demonstration"), "{out}");
+    let out = run_successfully(folder, &["tasks", "check", "spa/job.toml", "--task", "shop/*-open"]);
+    assert!(out.contains("1 of 1 proved"), "{out}");
+    let (status, out, stderr) = run_command(folder, &["tasks", "check", "spa/job.toml", "--task", "cap"]);
+    assert!(status == Some(2) && stderr.contains("--task: \"cap\" matches no task"), "{out}{stderr}");
+
+    // Without its demonstrations, the tasks are opened.
+    fs::remove_file(folder.join("spa/sites/hats/solve.js")).unwrap();
+    let out = run_successfully(folder, &["tasks", "check", "spa/job.toml", "--all"]);
+    assert!(out.contains("2 of 2 proved; 2 tasks have no demonstration and were opened"), "{out}");
+    let (status, page) = look(folder, "spa/job.toml", "hats-open");
+    assert_eq!((status, &page["url"]), (Some(0), &"http://hats.shop.test/hats/red".into()), "{page:#}");
+    assert_eq!((&page["scorer"], &page["max_steps"]), (&"url".into(), &6.into()), "{page:#}");
+    assert_eq!((&page["page_errors"], &page["screenshot"][0]), (&Value::Array(vec![]), &1280.into()));
+    assert!(fs::read(folder.join("first.png")).unwrap().starts_with(b"\x89PNG"));
+
+    // Without the fallback, the deep address is no page, and that is said.
+    fs::remove_file(folder.join("spa/sites/hats/site.toml")).unwrap();
+    let (status, page) = look(folder, "spa/job.toml", "hats-open");
+    let problem = page["problem"].as_str().unwrap();
+    assert!(status == Some(1) && problem.contains("HTTP status 404"), "{page:#}");
+
+    // A script that fails is named by file and line, beside what follows from it.
+    edit(folder.join("sites/library/www/app.js"), "function world(", "books();\nfunction world(");
+    let (status, out, stderr) =
+        run_command(folder, &["tasks", "check", "job.toml", "--task", "library-pages"]);
+    assert_eq!(status, Some(1), "{out}{stderr}");
+    for want in [
+        "furrow is not defined",
+        "mine/library-pages: page error: http://library.mine.test/app.js:17: exception: ReferenceError: books is not defined",
+    ] {
+        assert!(stderr.contains(want), "{want:?} is missing in {stderr}");
+    }
+}
+
+/// A server of the page, which ends with its test.
+struct PageServer(Child);
+
+impl PageServer {
+    /// Runs a command of the page with another port, and waits until the server listens.
+    fn start(command: &str, port: (&str, u16), folder: &Path) -> Self {
+        let python = std::env::var("FURROW_TEST_PYTHON").unwrap_or_else(|_| "python3".to_owned());
+        let command = command.replace(port.0, &port.1.to_string());
+        let arguments: Vec<&str> = command.split_whitespace().collect();
+        assert_eq!(arguments[0], "python3", "{command}");
+        let mut server = Command::new(python)
+            .arg("-u")
+            .args(&arguments[1..])
+            .current_dir(folder)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        BufReader::new(server.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        assert!(line.contains("Serving HTTP"), "{line}");
+        Self(server)
+    }
+}
+
+impl Drop for PageServer {
+    fn drop(&mut self) {
+        self.0.kill().ok();
+        self.0.wait().ok();
+    }
+}
+
+#[test]
+fn a_server_of_ones_own_is_reached_by_the_lines_of_the_page() {
+    let home = tempfile::tempdir().unwrap();
+    let folder = home.path();
+    let page = page();
+    follow(&page, folder);
+    let commands: Vec<&str> =
+        page.lines().map(str::trim).filter(|line| line.starts_with("python3 -m http.server")).collect();
+    let ports = [("8000", free_port().port()), ("8001", free_port().port())];
+    let servers = commands.iter().zip(ports).map(|(command, port)| PageServer::start(command, port, folder));
+    let mut servers: Vec<PageServer> = servers.collect();
+    assert_eq!(servers.len(), 2, "{commands:?}");
+    for (named, free) in ports {
+        edit(folder.join("server/job.toml"), named, &free.to_string());
+    }
+
+    let (status, start) = look(folder, "server/job.toml", "red-hat");
+    assert_eq!((status, &start["title"]), (Some(0), &"Hats".into()), "{start:#}");
+    assert_eq!(start["hosts"], Value::from(vec!["hats.test", "api.hats.test"]), "{start:#}");
+    assert_eq!(start["page_errors"], Value::Array(vec![]), "the second server answers, too: {start:#}");
+    let out = run_successfully(folder, &["tasks", "check", "server/job.toml", "--all"]);
+    assert!(out.contains("2 of 2 proved; 2 tasks have no demonstration and were opened"), "{out}");
+    run_successfully(folder, &["run", "server/job.toml"]);
+    let report: Value =
+        serde_json::from_str(&run_successfully(folder, &["report", "runs/server", "--json"])).unwrap();
+    assert_eq!(report["lines"][0]["scored"], 4, "{report:#}");
+
+    // A host that is not on the task's list is refused, and the author learns where it is named.
+    edit(folder.join("server/tasks.jsonl"), r#""allow_hosts": ["api.hats.test"], "#, "");
+    let (_, start) = look(folder, "server/job.toml", "red-hat");
+    let errors: Vec<&str> = start["page_errors"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|error| error["text"].as_str().unwrap())
+        .collect();
+    assert!(
+        errors.iter().any(|text| text.starts_with("http://api.hats.test/prices.js: refused")),
+        "{start:#}"
+    );
+    assert!(errors.contains(&"ReferenceError: prices is not defined"), "{start:#}");
+
+    // A server that is down is named.
+    servers.remove(0);
+    let (status, start) = look(folder, "server/job.toml", "cart");
+    assert!(status == Some(1) && start["problem"].is_string(), "{start:#}");
+}
+
+#[test]
+fn a_job_to_begin_with_is_written_and_proved() {
+    let home = tempfile::tempdir().unwrap();
+    let folder = home.path();
+    let init = |arguments: &[&str]| {
+        let output = furrow(&[&["init"], arguments].concat(), folder);
+        let text = [output.stdout, output.stderr].concat();
+        (output.status.code(), String::from_utf8(text).unwrap())
+    };
+    let (status, text) = init(&["own-site"]);
+    assert!(status == Some(0) && text.contains("next: furrow check job.toml"), "{text}");
+    run_successfully(folder, &["check", "job.toml"]);
+    let out = run_successfully(folder, &["tasks", "check", "job.toml", "--all"]);
+    assert!(out.contains("1 of 1 proved; 0 tasks have no demonstration"), "{out}");
+
+    let (status, text) = init(&["localhost", "other/job.toml"]);
+    assert!(status == Some(0) && text.contains("needs your server"), "{text}");
+    run_successfully(folder, &["check", "other/job.toml"]);
+    // The suites of the repository are not above this folder, and that is said.
+    let (status, text) = init(&["eval", "eval.toml"]);
+    assert!(status == Some(0) && text.contains("correct tasks.source.path in eval.toml"), "{text}");
+    let (status, text) = init(&["demo"]);
+    assert!(status == Some(2) && text.contains("job.toml: exists already"), "{text}");
 }
