@@ -93,26 +93,97 @@ impl PlannedJob {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::*;
 
-    fn budget(settings: &[&str], gib: [f64; 3]) -> JobBudget {
+    /// A folder with the configuration of the published model, and nothing else.
+    fn configuration() -> tempfile::TempDir {
         let dir = tempfile::tempdir().unwrap();
         let text = include_str!("../../../model/tests/configs/nano_12b_vl.json");
         std::fs::write(dir.path().join("config.json"), text).unwrap();
+        dir
+    }
+
+    fn budget(settings: &[&str], gib: [f64; 3]) -> JobBudget {
+        let dir = configuration();
         let job = dir.path().join("job.toml");
         let keys = "[policy]\nkind = \"model\"\ncheckpoint = \".\"\n[policy.sampling]\nmax_tokens = 150\n[policy.engine]\nbackend = \"cuda\"\n\
             kv_tokens = 1638400\ncontext_tokens_max = 65536\nstate_slots = 102\nsnapshot_slots = 0\noffload_bytes = 64424509440\n[env]\nsessions_max = 100\n\
             [[tasks.source]]\npath = \"config.json\"\nsuite = \"some\"\n";
         std::fs::write(&job, keys).unwrap();
         let set = settings.iter().map(ToString::to_string).collect();
+        let mix = SessionMix { screenshot: (1440, 900), ..SessionMix::default() };
+        budget_of(job, set, dir.path(), mix, gib)
+    }
+
+    fn budget_of(
+        job: PathBuf,
+        set: Vec<String>,
+        checkpoint: &Path,
+        mix: SessionMix,
+        gib: [f64; 3],
+    ) -> JobBudget {
         let [gpu, memory, disk] = gib.map(Some);
         let given =
             MachineArgs { gpu_memory_gib: gpu, memory_gib: memory, disk_gib: disk, device_bytes: None };
         let args = JobPlanArgs { job: Some(job), set, machine: given };
         let planned = args.read().unwrap().unwrap();
-        let config = Config::read(dir.path()).unwrap();
-        let mix = planned.mix(SessionMix { screenshot: (1440, 900), ..SessionMix::default() });
+        let config = Config::read(checkpoint).unwrap();
+        let mix = planned.mix(mix);
         args.budget(&planned, (&config, &mix), None, DeviceSpec::named("h200").unwrap()).unwrap().0
+    }
+
+    fn root(path: &str) -> PathBuf {
+        Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
+    }
+
+    #[test]
+    fn the_recipe_says_what_is_missing() {
+        let missing = Job::read(&root("deploy/holotron.toml"), &[]).unwrap_err();
+        assert_eq!(missing.len(), 1, "{missing:?}");
+        assert!(
+            missing[0].contains("policy.checkpoint") && missing[0].contains("docs/GPU.md"),
+            "{missing:?}"
+        );
+    }
+
+    /// The table of docs/GPU.md is what the plan computes, and its three jobs fit.
+    #[test]
+    fn the_page_on_gpus_has_the_sums_of_the_plan() {
+        let page = std::fs::read_to_string(root("docs/GPU.md")).unwrap();
+        let cells = |row: &str| -> Vec<&str> {
+            let line = page.lines().find(|line| line.starts_with(&format!("| {row} |"))).unwrap();
+            line.trim_matches('|').split('|').skip(1).map(str::trim).collect()
+        };
+        let dir = configuration();
+        let settings = cells("`--set`");
+        for (column, gpu) in [139.0, 139.0, 79.0].into_iter().enumerate() {
+            let mut set = vec![format!("policy.checkpoint={}", dir.path().display())];
+            let written = settings[column].split('`').skip(1).step_by(2);
+            // The page leaves out a section that it has just named.
+            set.extend(written.map(|setting| match setting.contains('.') {
+                true => setting.to_owned(),
+                false => format!("policy.engine.{setting}"),
+            }));
+            let job = root("deploy/holotron.toml");
+            let mix = SessionMix::default();
+            let budget = budget_of(job, set.clone(), dir.path(), mix, [gpu, 128.0, 500.0]);
+            assert_eq!((budget.refusals(), budget.warnings()), (vec![], vec![]), "{set:?}");
+            let total = |what: &str| budget.sums.iter().find(|it| it.what == what).unwrap().total();
+            let sums = [
+                ("weights on the GPU", bytes(&budget, "GPU memory", "weights")),
+                ("recurrent states", bytes(&budget, "GPU memory", "state slots")),
+                ("keys and values", bytes(&budget, "GPU memory", "KV pages")),
+                ("GPU memory together", total("GPU memory")),
+                ("pinned memory", total("pinned memory")),
+                ("memory of processes, browsers included", total("memory of processes")),
+                ("page cache, for the weight files", total("page cache")),
+            ];
+            for (row, bytes) in sums {
+                assert_eq!(cells(row)[column], format!("{:.1} GB", bytes as f64 / 1e9), "{row} of {set:?}");
+            }
+        }
     }
 
     /// The machine of a farm: 139 GiB of GPU memory, 128 GiB of memory, 64 GiB of disk.
