@@ -120,8 +120,8 @@ def hours(run):
 
 
 def paused_seconds(run, begin, end):
-    """Seconds between begin and end in which no coordinator lived, from the lifetimes in metrics.jsonl: a line
-    says that its process lived from its time less its uptime until its time."""
+    """Seconds between begin and end in which no coordinator lived, by metrics.jsonl: a line says that its
+    process lived from its time less its uptime until its time."""
     path = os.path.join(run, "metrics.jsonl")
     if not os.path.exists(path):
         return 0.0
@@ -130,7 +130,7 @@ def paused_seconds(run, begin, end):
         for line in map(json.loads, file):
             if line["role"] not in ("run", "coordinator"):
                 continue
-            at = datetime.datetime.fromisoformat(line["time"].replace("Z", "+00:00"))
+            at = datetime.datetime.fromisoformat(line["time"])
             born = at - datetime.timedelta(seconds=line["uptime_seconds"])
             if alive_until is not None and (born - alive_until).total_seconds() > 1:
                 paused += max(0.0, (min(born, end) - max(alive_until, begin)).total_seconds())

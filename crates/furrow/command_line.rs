@@ -25,7 +25,8 @@ enum Command {
     Init(init::InitArgs),
     /// Run every role in one process and fill a run directory
     Run(run::RunArgs),
-    /// Check a job file: read it, resolve it, print the plan, start nothing
+    /// Check a job: read and resolve it, open what it names on this machine (start pages, browser,
+    /// directories, checkpoint), print the plan; nothing that it starts stays
     Check(check::CheckArgs),
     /// Start a coordinator alone, for a farm of several processes or machines
     Coordinator(roles::CoordinatorArgs),

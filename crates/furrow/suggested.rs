@@ -50,7 +50,7 @@ mod tests {
             let text = with_suggestion(error, &Cli::command(), &arguments).to_string();
             match want {
                 Some(name) => {
-                    assert!(text.contains("similar") && text.contains(name), "{arguments:?}: {text}")
+                    assert!(text.contains("similar") && text.contains(name), "{arguments:?}: {text}");
                 }
                 None => assert!(!text.contains("similar"), "{text}"),
             }

@@ -70,8 +70,11 @@ pub fn run(args: &RunArgs) -> Result<(), CommandFailure> {
     let launch = JobLaunch::read_to_begin(&args.job, begin)?.with_key()?.with_policy_key()?;
     if !args.simulated.is_on() {
         let mut found = preflight::run(&launch, PreflightScope::start())?;
-        if begin != RunStart::Resume {
-            // A run that goes on commits what it has, whatever the disk allows to start.
+        if begin == RunStart::Resume {
+            // A run that goes on commits what it has and finishes what it can, whatever is wrong
+            // with one of its pages or with the disk.
+            found.warnings.append(&mut found.problems);
+        } else {
             found.problems.extend(found.low_disk.take());
         }
         found.conclude()?;

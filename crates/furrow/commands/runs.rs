@@ -32,7 +32,7 @@ enum RunsCommand {
 struct RemoveArgs {
     /// Run directory to remove
     run: PathBuf,
-    /// Remove without asking
+    /// Answer the question with yes, as a script must
     #[arg(long)]
     yes: bool,
 }

@@ -21,7 +21,7 @@ enum Counts {
     With(&'static [&'static str]),
     /// Any text but this one.
     Unless(&'static str),
-    /// True or false.
+    /// A flag with this value.
     If(bool),
     /// A text that is not empty, or a list with entries.
     IfGiven,

@@ -27,7 +27,7 @@ enum FindingGrade {
     Fit,
     /// It may run, and not as intended.
     Doubtful,
-    /// It cannot run.
+    /// The job would fail at its start, or at every task.
     Unfit,
 }
 
