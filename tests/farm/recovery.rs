@@ -316,5 +316,5 @@ fn a_run_in_which_nothing_was_scored_is_no_success() {
     assert!(message.contains("nothing was scored: all 3 attempts failed (3 scorer_error)"), "{message}");
     let output = furrow(&["run", "job.toml", "--simulate-browser", "3000", "--clean", "--json"], here);
     assert_eq!(output.status.code(), Some(1), "{}", text(&output));
-    assert!(String::from_utf8_lossy(&output.stdout).contains("\"reward_mean\": null"), "{}", text(&output));
+    assert!(String::from_utf8_lossy(&output.stdout).contains("\"reward_mean\":null"), "{}", text(&output));
 }
