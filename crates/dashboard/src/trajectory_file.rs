@@ -246,7 +246,8 @@ fn action_text(reply: &PolicyReply) -> String {
 }
 
 fn sentence(action: &Action) -> String {
-    let at = |point: Option<&PagePoint>| point.map_or(String::new(), |at| format!(" at {}, {}", at.x, at.y));
+    let at =
+        |point: Option<&PagePoint>| point.map_or(String::new(), |at| format!(" at {:.0}, {:.0}", at.x, at.y));
     match action {
         Action::Click { at: point, button, count } => {
             let times = if *count > 1 { format!(" {count} times") } else { String::new() };
@@ -269,7 +270,7 @@ fn sentence(action: &Action) -> String {
         Action::Goto { url } => format!("Go to {url}"),
         Action::Wait { seconds } => format!("Wait {seconds} s"),
         Action::Answer { content } => format!("Answer “{content}”"),
-        Action::Drag { from, to } => format!("Drag from{} to {}, {}", at(from.as_ref()), to.x, to.y)
+        Action::Drag { from, to } => format!("Drag from{} to {:.0}, {:.0}", at(from.as_ref()), to.x, to.y)
             .replace("from at", "from")
             .replace("from to", "to"),
         Action::SelectTab { index } => format!("Select tab {}", index + 1),
@@ -359,13 +360,13 @@ mod tests {
 
     #[test]
     fn an_action_is_a_sentence() {
-        let at = PagePoint { x: 1.5, y: 2.0 };
+        let at = PagePoint { x: 1.4, y: 2.0 };
         let check = |action: Action, want: &str| assert_eq!(sentence(&action), want);
-        check(Action::click(at), "Click at 1.5, 2");
+        check(Action::click(at), "Click at 1, 2");
         check(Action::Click { at: None, button: PointerButton::Right, count: 2 }, "Click right 2 times");
-        check(Action::Move { at }, "Move the mouse to 1.5, 2");
-        check(Action::Drag { from: Some(at), to: at }, "Drag from 1.5, 2 to 1.5, 2");
-        check(Action::Drag { from: None, to: at }, "Drag to 1.5, 2");
+        check(Action::Move { at }, "Move the mouse to 1, 2");
+        check(Action::Drag { from: Some(at), to: at }, "Drag from 1, 2 to 1, 2");
+        check(Action::Drag { from: None, to: at }, "Drag to 1, 2");
         check(Action::Several(vec![Action::GoBack, Action::Wait { seconds: 2 }]), "Go back; Wait 2 s");
     }
 
