@@ -90,12 +90,8 @@ fn list(args: &ListArgs) -> Result<(), CommandFailure> {
 fn check(args: &CheckArgs) -> Result<(), CommandFailure> {
     let launch = JobLaunch::read(&args.job)?;
     let proves = args.all || !args.task.is_empty();
-    let scope = PreflightScope {
-        browser: proves,
-        run_dir: false,
-        checkpoint: false,
-        ..PreflightScope::whole(false)
-    };
+    let scope =
+        PreflightScope { browser: proves, run_dir: false, checkpoint: false, ..PreflightScope::whole(false) };
     preflight::run(&launch, scope)?.conclude()?;
     if proves {
         return prove_tasks(args, launch);
