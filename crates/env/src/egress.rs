@@ -305,11 +305,12 @@ pub(crate) struct InFlight(watch::Receiver<FlightCount>);
 const DELIVERY: Duration = Duration::from_millis(15);
 
 impl InFlight {
-    /// Whether no request is in flight. If one is, waits for its answer or the cap: the caller then
-    /// checks the document again.
-    pub async fn is_quiet(&mut self, cap: Instant) -> bool {
+    /// Whether no request is in flight, and the last one was delivered and ended at least `pause`
+    /// ago. If not, waits for that or the cap: the caller then checks the document again.
+    pub async fn is_quiet(&mut self, pause: Duration, cap: Instant) -> bool {
         let FlightCount { count, ended } = *self.0.borrow();
-        let delivered = ended.map(|ended| ended + DELIVERY).filter(|delivered| *delivered > Instant::now());
+        let delivered =
+            ended.map(|ended| ended + DELIVERY.max(pause)).filter(|delivered| *delivered > Instant::now());
         match (count, delivered) {
             (0, None) => return true,
             (0, Some(delivered)) => sleep_until(delivered.min(cap)).await,

@@ -13,6 +13,7 @@ mod blocked;
 mod egress;
 mod error_pages;
 mod fixture;
+mod frames;
 mod hostile;
 mod kit;
 mod libraries;
