@@ -392,7 +392,8 @@ columns! {
         /// Why there is no action.
         error: Option<String>,
         /// `click`, `move`, `write`, `scroll`, `go_back`, `go_forward`, `refresh`, `restart`,
-        /// `goto`, `wait`, `answer`, `drag`, `select_tab`, `open_tab`, `press_key`, `several`.
+        /// `goto`, `wait`, `answer`, `drag`, `select_tab`, `open_tab`, `press_key`, `hold_key`,
+        /// `key_down`, `key_up`, `mouse_down`, `mouse_up`, `several`.
         kind: Option<String>,
         /// Start of a drag (null: the position of the mouse).
         from_x: Option<f32>,
@@ -400,9 +401,11 @@ columns! {
         from_y: Option<f32>,
         /// The text written or answered, the address, the key, the direction, the button (null:
         /// left), or several actions as a JSON list of objects with the names of these columns.
+        /// Modifiers of a click, a move, a scroll or a drag are in front: `Control+Shift+left`,
+        /// `Shift+down`; a move or a drag has nothing else here (null: none).
         text: Option<String>,
-        /// Seconds to wait, the tab's index, clicks or presses (null: 1), or pixels to scroll
-        /// (null: most of a screen).
+        /// Seconds to wait, the tab's index, clicks or presses (null: 1), milliseconds of
+        /// `hold_key`, or pixels to scroll (null: most of a screen).
         number: Option<i32>,
         /// Whether Enter was pressed after the text.
         press_enter: Option<bool>,

@@ -1,6 +1,6 @@
 //! The actions a policy may take on a page, and the two coordinate spaces they use.
 
-use crate::Size;
+use crate::{Modifiers, Size};
 
 /// A point in CSS pixels of the viewport, with the origin at the top left.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -54,6 +54,9 @@ pub const WAIT_SECONDS_MAX: u8 = 30;
 /// Most times that one action may press a key.
 pub const PRESSES_MAX: u8 = 20;
 
+/// Most milliseconds for which one action may keep a key down: as long as it may wait.
+pub const HOLD_MILLIS_MAX: u32 = 30_000;
+
 /// Address of an empty page; every tab begins with it.
 pub const EMPTY_PAGE: &str = "about:blank";
 
@@ -71,11 +74,15 @@ pub enum Action {
         button: PointerButton,
         /// Number of clicks in immediate succession, 1 to [`CLICKS_MAX`].
         count: u8,
+        /// Keys that are pressed before it and released after it.
+        modifiers: Modifiers,
     },
     /// Move the mouse and leave it there, which opens menus and shows tooltips.
     Move {
         /// Where the mouse stays, so that what appears under it is in the next screenshot.
         at: PagePoint,
+        /// Keys that are pressed before it and released after it.
+        modifiers: Modifiers,
     },
     /// Type text into a field or at the current focus.
     Write {
@@ -94,6 +101,8 @@ pub enum Action {
         direction: ScrollDirection,
         /// Distance in pixels, 1 to [`SCROLL_PIXELS_MAX`]; `None` scrolls most of a screen.
         pixels: Option<u32>,
+        /// Keys that are pressed before it and released after it.
+        modifiers: Modifiers,
     },
     /// Go back one page in the tab's history.
     GoBack,
@@ -124,6 +133,8 @@ pub enum Action {
         from: Option<PagePoint>,
         /// Point of the release.
         to: PagePoint,
+        /// Keys that are pressed before it and released after it.
+        modifiers: Modifiers,
     },
     /// Bring another tab to the front.
     SelectTab {
@@ -139,8 +150,39 @@ pub enum Action {
     PressKey {
         /// Key name as in `KeyboardEvent.key`, with modifiers in front of it.
         key: String,
-        /// Number of presses, 1 to [`PRESSES_MAX`].
+        /// Number of presses, 1 to [`PRESSES_MAX`]; modifiers stay down between them.
         times: u8,
+    },
+    /// Press a key and keep it down for a while; it repeats as on a keyboard.
+    HoldKey {
+        /// Key name as in `PressKey`.
+        key: String,
+        /// Milliseconds until it is released, 1 to [`HOLD_MILLIS_MAX`].
+        millis: u32,
+    },
+    /// Press a key and leave it down, also for later steps.
+    KeyDown {
+        /// Key name as in `PressKey`; all keys of a combination are pressed, in order.
+        key: String,
+    },
+    /// Release a key that an earlier action left down.
+    KeyUp {
+        /// Key name as in `PressKey`; all keys of a combination are released, in reverse order.
+        key: String,
+    },
+    /// Press a button of the mouse and leave it down, also for later steps.
+    MouseDown {
+        /// Where the mouse moves first; `None` is its current position.
+        at: Option<PagePoint>,
+        /// The button that is pressed.
+        button: PointerButton,
+    },
+    /// Release a button of the mouse that an earlier action left down.
+    MouseUp {
+        /// Where the mouse moves first; `None` is its current position.
+        at: Option<PagePoint>,
+        /// The button that is released.
+        button: PointerButton,
     },
     /// Several actions in order; the first outcome other than `ok` ends the sequence.
     Several(
@@ -181,17 +223,22 @@ impl ModelPoint {
 impl Action {
     /// One click of the left button.
     pub fn click(at: PagePoint) -> Self {
-        Action::Click { at: Some(at), button: PointerButton::Left, count: 1 }
+        Action::Click { at: Some(at), button: PointerButton::Left, count: 1, modifiers: Modifiers::NONE }
+    }
+
+    /// A move of the mouse.
+    pub fn hover(at: PagePoint) -> Self {
+        Action::Move { at, modifiers: Modifiers::NONE }
     }
 
     /// A scroll of most of a screen at the centre of the page.
     pub fn scroll(direction: ScrollDirection) -> Self {
-        Action::Scroll { at: None, direction, pixels: None }
+        Action::Scroll { at: None, direction, pixels: None, modifiers: Modifiers::NONE }
     }
 
     /// A drag between two points.
     pub fn drag(from: PagePoint, to: PagePoint) -> Self {
-        Action::Drag { from: Some(from), to }
+        Action::Drag { from: Some(from), to, modifiers: Modifiers::NONE }
     }
 
     /// A single press of a key.
@@ -248,8 +295,36 @@ impl Action {
             Action::SelectTab { .. } => "select_tab",
             Action::OpenTab { .. } => "open_tab",
             Action::PressKey { .. } => "press_key",
+            Action::HoldKey { .. } => "hold_key",
+            Action::KeyDown { .. } => "key_down",
+            Action::KeyUp { .. } => "key_up",
+            Action::MouseDown { .. } => "mouse_down",
+            Action::MouseUp { .. } => "mouse_up",
             Action::Several(_) => "several",
         }
+    }
+
+    /// The modifier keys that are down only during the action.
+    pub fn modifiers(&self) -> Modifiers {
+        match self {
+            Action::Click { modifiers, .. }
+            | Action::Move { modifiers, .. }
+            | Action::Scroll { modifiers, .. }
+            | Action::Drag { modifiers, .. } => *modifiers,
+            _ => Modifiers::NONE,
+        }
+    }
+
+    /// The action with these keys down during it; `None` if it is none of the mouse's.
+    pub fn with_modifiers(mut self, keys: Modifiers) -> Option<Self> {
+        match &mut self {
+            Action::Click { modifiers, .. }
+            | Action::Move { modifiers, .. }
+            | Action::Scroll { modifiers, .. }
+            | Action::Drag { modifiers, .. } => *modifiers = keys,
+            _ => return None,
+        }
+        Some(self)
     }
 
     /// The URL that a single action requests. The environment decides whether it is allowed.
@@ -265,7 +340,9 @@ impl Action {
     pub fn point(&self) -> Option<PagePoint> {
         match self {
             Action::Click { at: Some(at), .. }
-            | Action::Move { at }
+            | Action::Move { at, .. }
+            | Action::MouseDown { at: Some(at), .. }
+            | Action::MouseUp { at: Some(at), .. }
             | Action::Scroll { at: Some(at), .. }
             | Action::Write { into: Some(at), .. } => Some(*at),
             Action::Drag { to, .. } => Some(*to),
@@ -348,8 +425,7 @@ mod tests {
     #[test]
     fn several_actions_aim_where_the_last_of_them_does() {
         let at = |x| PagePoint { x, y: 2.0 };
-        let several =
-            Action::Several(vec![Action::click(at(1.0)), Action::Move { at: at(3.0) }, Action::GoBack]);
+        let several = Action::Several(vec![Action::click(at(1.0)), Action::hover(at(3.0)), Action::GoBack]);
         assert_eq!(several.point(), Some(at(3.0)));
         assert_eq!(Action::Several(vec![Action::GoBack, Action::Refresh]).point(), None);
     }

@@ -12,6 +12,7 @@ mod end;
 mod evidence;
 mod group;
 mod id;
+mod modifiers;
 mod observation;
 mod score;
 mod session;
@@ -23,13 +24,14 @@ mod trajectory;
 mod weights;
 
 pub use action::{
-    Action, CLICKS_MAX, EMPTY_PAGE, ModelPoint, PRESSES_MAX, PagePoint, PointerButton, PolicyReply,
-    SCROLL_PIXELS_MAX, SEVERAL_MAX, ScrollDirection, WAIT_SECONDS_MAX, page_from_model,
+    Action, CLICKS_MAX, EMPTY_PAGE, HOLD_MILLIS_MAX, ModelPoint, PRESSES_MAX, PagePoint, PointerButton,
+    PolicyReply, SCROLL_PIXELS_MAX, SEVERAL_MAX, ScrollDirection, WAIT_SECONDS_MAX, page_from_model,
 };
 pub use end::{EndKind, FaultOwner};
 pub use evidence::{ErrorPage, Evidence};
 pub use group::{GroupRecord, GroupStatistics};
 pub use id::{BadId, EnvWorker, Group, Id, IdKind, PolicyWorker, Run, Shard, Trajectory};
+pub use modifiers::{Modifier, Modifiers};
 pub use observation::{
     ImageFormat, MARK_TEXT_CHARS_MAX, MARKS_MAX, Mark, Observation, Screenshot, Size, TabInfo,
 };

@@ -2,9 +2,9 @@
 //! coordinates is tested with values it accepts, a table without limits with any value.
 
 use furrow_rollout::{
-    Action, CLICKS_MAX, EngineStats, ImageSpan, Outcome, OutcomeName, PRESSES_MAX, PagePoint, PointerButton,
-    PolicyKind, PolicyReply, PolicyVersion, SCROLL_PIXELS_MAX, ScrollDirection, StateOrigin, TabInfo,
-    TimeCause, TimeSplit, TokenTrace, Trace, WAIT_SECONDS_MAX,
+    Action, CLICKS_MAX, EngineStats, HOLD_MILLIS_MAX, ImageSpan, Modifier, Modifiers, Outcome, OutcomeName,
+    PRESSES_MAX, PagePoint, PointerButton, PolicyKind, PolicyReply, PolicyVersion, SCROLL_PIXELS_MAX,
+    ScrollDirection, StateOrigin, TabInfo, TimeCause, TimeSplit, TokenTrace, Trace, WAIT_SECONDS_MAX,
 };
 use proptest::option;
 use proptest::prelude::*;
@@ -32,12 +32,11 @@ fn one_action(
 ) -> impl Strategy<Value = Action> {
     let write = (option::of(point.clone()), text.clone(), any::<bool>());
     prop_oneof![
-        (option::of(point.clone()), select(&PointerButton::ALL[..]), 1..=CLICKS_MAX)
-            .prop_map(|(at, button, count)| Action::Click { at, button, count }),
-        point.clone().prop_map(|at| Action::Move { at }),
+        (option::of(point.clone()), select(&PointerButton::ALL[..]), 1..=CLICKS_MAX, modifiers())
+            .prop_map(|(at, button, count, modifiers)| Action::Click { at, button, count, modifiers }),
+        (point.clone(), modifiers()).prop_map(|(at, modifiers)| Action::Move { at, modifiers }),
         write.prop_map(|(into, content, press_enter)| Action::Write { into, content, press_enter }),
-        (option::of(point.clone()), select(&ScrollDirection::ALL[..]), option::of(1..=SCROLL_PIXELS_MAX))
-            .prop_map(|(at, direction, pixels)| Action::Scroll { at, direction, pixels }),
+        scroll(option::of(point.clone())),
         Just(Action::GoBack),
         Just(Action::GoForward),
         Just(Action::Refresh),
@@ -45,11 +44,40 @@ fn one_action(
         text.clone().prop_map(|url| Action::Goto { url }),
         (0u8..=WAIT_SECONDS_MAX).prop_map(|seconds| Action::Wait { seconds }),
         text.clone().prop_map(|content| Action::Answer { content }),
-        (option::of(point.clone()), point).prop_map(|(from, to)| Action::Drag { from, to }),
+        (option::of(point.clone()), point.clone(), modifiers())
+            .prop_map(|(from, to, modifiers)| Action::Drag { from, to, modifiers }),
         any::<u32>().prop_map(|index| Action::SelectTab { index }),
         text.clone().prop_map(|url| Action::OpenTab { url }),
-        (text, 1..=PRESSES_MAX).prop_map(|(key, times)| Action::PressKey { key, times }),
+        keyboard_action(text),
+        (option::of(point), select(&PointerButton::ALL[..]), any::<bool>()).prop_map(
+            |(at, button, is_down)| match is_down {
+                true => Action::MouseDown { at, button },
+                false => Action::MouseUp { at, button },
+            }
+        ),
     ]
+}
+
+fn scroll(at: impl Strategy<Value = Option<PagePoint>>) -> impl Strategy<Value = Action> {
+    let pixels = option::of(1..=SCROLL_PIXELS_MAX);
+    (at, select(&ScrollDirection::ALL[..]), pixels, modifiers())
+        .prop_map(|(at, direction, pixels, modifiers)| Action::Scroll { at, direction, pixels, modifiers })
+}
+
+fn keyboard_action(text: impl Strategy<Value = String> + Clone + 'static) -> impl Strategy<Value = Action> {
+    prop_oneof![
+        (text.clone(), 1..=PRESSES_MAX).prop_map(|(key, times)| Action::PressKey { key, times }),
+        (text.clone(), 1..=HOLD_MILLIS_MAX).prop_map(|(key, millis)| Action::HoldKey { key, millis }),
+        text.clone().prop_map(|key| Action::KeyDown { key }),
+        text.prop_map(|key| Action::KeyUp { key }),
+    ]
+}
+
+/// Any set of modifier keys, often none.
+fn modifiers() -> impl Strategy<Value = Modifiers> {
+    let some = prop::sample::subsequence(&Modifier::ALL[..], 1..=Modifier::ALL.len());
+    let some = some.prop_map(|all| all.into_iter().fold(Modifiers::NONE, Modifiers::with));
+    prop_oneof![Just(Modifiers::NONE), some]
 }
 
 /// A reply that was parsed as this action, or failed to parse.

@@ -3,8 +3,8 @@
 use std::ops::RangeInclusive;
 
 use furrow_rollout::{
-    Action, CLICKS_MAX, Outcome, OutcomeName, PRESSES_MAX, PagePoint, PointerButton, PolicyReply,
-    SCROLL_PIXELS_MAX, SEVERAL_MAX, ScrollDirection, WAIT_SECONDS_MAX,
+    Action, CLICKS_MAX, HOLD_MILLIS_MAX, Modifiers, Outcome, OutcomeName, PRESSES_MAX, PagePoint,
+    PointerButton, PolicyReply, SCROLL_PIXELS_MAX, SEVERAL_MAX, ScrollDirection, WAIT_SECONDS_MAX,
 };
 
 use crate::error::{WireError, capped, finite, known_value, need, unknown};
@@ -61,15 +61,14 @@ fn action_from(message: v1::Action) -> Result<Action, WireError> {
     Ok(match need(message.kind, "action.kind")? {
         a::Kind::Click(m) => Action::Click {
             at: optional_point(m.at, "click.at")?,
-            button: known_value(
-                PointerButton::parse(&m.button),
-                "click.button",
-                &m.button,
-                "left, middle or right",
-            )?,
+            button: button_from(&m.button, "click.button")?,
             count: number(m.count, 1..=CLICKS_MAX.into(), "click.count", "1 to 3")? as u8,
+            modifiers: modifiers_from(&m.modifiers, "click.modifiers")?,
         },
-        a::Kind::Move(m) => Action::Move { at: point_from(m.at, "move.at")? },
+        a::Kind::Move(m) => Action::Move {
+            at: point_from(m.at, "move.at")?,
+            modifiers: modifiers_from(&m.modifiers, "move.modifiers")?,
+        },
         a::Kind::Write(m) => Action::Write {
             into: optional_point(m.into, "write.into")?,
             content: text(m.content, "write.content")?,
@@ -87,6 +86,7 @@ fn action_from(message: v1::Action) -> Result<Action, WireError> {
                 &m.direction,
                 "down, up, left or right",
             )?,
+            modifiers: modifiers_from(&m.modifiers, "scroll.modifiers")?,
         },
         a::Kind::GoBack(_) => Action::GoBack,
         a::Kind::GoForward(_) => Action::GoForward,
@@ -97,13 +97,29 @@ fn action_from(message: v1::Action) -> Result<Action, WireError> {
             seconds: number(m.seconds, 0..=WAIT_SECONDS_MAX.into(), "wait.seconds", "0 to 30")? as u8,
         },
         a::Kind::Answer(m) => Action::Answer { content: text(m.content, "answer.content")? },
-        a::Kind::Drag(m) => {
-            Action::Drag { from: optional_point(m.from, "drag.from")?, to: point_from(m.to, "drag.to")? }
-        }
+        a::Kind::Drag(m) => Action::Drag {
+            from: optional_point(m.from, "drag.from")?,
+            to: point_from(m.to, "drag.to")?,
+            modifiers: modifiers_from(&m.modifiers, "drag.modifiers")?,
+        },
         a::Kind::SelectTab(m) => Action::SelectTab { index: m.index },
         a::Kind::PressKey(m) => Action::PressKey {
-            key: capped(m.key, 256, "press_key.key")?,
+            key: key_from(m.key, "press_key.key")?,
             times: number(m.times, 1..=PRESSES_MAX.into(), "press_key.times", "1 to 20")? as u8,
+        },
+        a::Kind::HoldKey(m) => Action::HoldKey {
+            key: key_from(m.key, "hold_key.key")?,
+            millis: number(m.millis, 1..=HOLD_MILLIS_MAX, "hold_key.millis", "1 to 30000")?,
+        },
+        a::Kind::KeyDown(m) => Action::KeyDown { key: key_from(m.key, "key_down.key")? },
+        a::Kind::KeyUp(m) => Action::KeyUp { key: key_from(m.key, "key_up.key")? },
+        a::Kind::MouseDown(m) => Action::MouseDown {
+            at: optional_point(m.at, "mouse_down.at")?,
+            button: button_from(&m.button, "mouse_down.button")?,
+        },
+        a::Kind::MouseUp(m) => Action::MouseUp {
+            at: optional_point(m.at, "mouse_up.at")?,
+            button: button_from(&m.button, "mouse_up.button")?,
         },
         a::Kind::OpenTab(m) => Action::OpenTab { url: capped(m.url, URL_BYTES_MAX, "open_tab.url")? },
         a::Kind::Several(m) => several_from(m)?,
@@ -125,21 +141,25 @@ fn several_from(message: a::Several) -> Result<Action, WireError> {
 
 fn action_into(value: &Action) -> v1::Action {
     let kind = match value {
-        Action::Click { at, button, count } => a::Kind::Click(a::Click {
+        Action::Click { at, button, count, modifiers } => a::Kind::Click(a::Click {
             at: at.map(point_into),
             button: button.as_str().to_owned(),
             count: u32::from(*count),
+            modifiers: modifiers.to_string(),
         }),
-        Action::Move { at } => a::Kind::Move(a::Move { at: Some(point_into(*at)) }),
+        Action::Move { at, modifiers } => {
+            a::Kind::Move(a::Move { at: Some(point_into(*at)), modifiers: modifiers.to_string() })
+        }
         Action::Write { into, content, press_enter } => a::Kind::Write(a::Write {
             into: into.map(point_into),
             content: content.clone(),
             press_enter: *press_enter,
         }),
-        Action::Scroll { at, direction, pixels } => a::Kind::Scroll(a::Scroll {
+        Action::Scroll { at, direction, pixels, modifiers } => a::Kind::Scroll(a::Scroll {
             direction: direction.as_str().to_owned(),
             at: at.map(point_into),
             pixels: *pixels,
+            modifiers: modifiers.to_string(),
         }),
         Action::GoBack => a::Kind::GoBack(a::Plain {}),
         Action::GoForward => a::Kind::GoForward(a::Plain {}),
@@ -148,19 +168,43 @@ fn action_into(value: &Action) -> v1::Action {
         Action::Goto { url } => a::Kind::Goto(a::Goto { url: url.clone() }),
         Action::Wait { seconds } => a::Kind::Wait(a::Wait { seconds: u32::from(*seconds) }),
         Action::Answer { content } => a::Kind::Answer(a::Answer { content: content.clone() }),
-        Action::Drag { from, to } => {
-            a::Kind::Drag(a::Drag { from: from.map(point_into), to: Some(point_into(*to)) })
-        }
+        Action::Drag { from, to, modifiers } => a::Kind::Drag(a::Drag {
+            from: from.map(point_into),
+            to: Some(point_into(*to)),
+            modifiers: modifiers.to_string(),
+        }),
         Action::SelectTab { index } => a::Kind::SelectTab(a::SelectTab { index: *index }),
         Action::PressKey { key, times } => {
             a::Kind::PressKey(a::PressKey { key: key.clone(), times: u32::from(*times) })
         }
+        Action::HoldKey { key, millis } => a::Kind::HoldKey(a::HoldKey { key: key.clone(), millis: *millis }),
+        Action::KeyDown { key } => a::Kind::KeyDown(a::Key { key: key.clone() }),
+        Action::KeyUp { key } => a::Kind::KeyUp(a::Key { key: key.clone() }),
+        Action::MouseDown { at, button } => a::Kind::MouseDown(button_into(*at, *button)),
+        Action::MouseUp { at, button } => a::Kind::MouseUp(button_into(*at, *button)),
         Action::OpenTab { url } => a::Kind::OpenTab(a::OpenTab { url: url.clone() }),
         Action::Several(actions) => {
             a::Kind::Several(a::Several { actions: actions.iter().map(action_into).collect() })
         }
     };
     v1::Action { kind: Some(kind) }
+}
+
+fn key_from(name: String, key: &'static str) -> Result<String, WireError> {
+    capped(name, 256, key)
+}
+
+fn button_from(name: &str, key: &'static str) -> Result<PointerButton, WireError> {
+    known_value(PointerButton::parse(name), key, name, "left, middle or right")
+}
+
+fn button_into(at: Option<PagePoint>, button: PointerButton) -> a::Button {
+    a::Button { at: at.map(point_into), button: button.as_str().to_owned() }
+}
+
+fn modifiers_from(names: &str, key: &'static str) -> Result<Modifiers, WireError> {
+    let expected = "some of Alt, Control, Meta and Shift, joined by +";
+    known_value(Modifiers::parse(names), key, names, expected)
 }
 
 fn point_from(message: Option<v1::Point>, key: &'static str) -> Result<PagePoint, WireError> {

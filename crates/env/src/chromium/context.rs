@@ -2,12 +2,14 @@
 //! in it.
 //!
 //! `tabs.rs` keeps the pages, `page_time.rs` the clock of the one in front. `start.rs` loads the
-//! start page, `actions.rs` executes actions, `side_effects.rs` says what else they caused, and
+//! start page, `actions.rs` executes actions (with what they leave down in `pressed.rs`),
+//! `side_effects.rs` says what else they caused, and
 //! `evidence.rs` gathers the final state.
 
 mod actions;
 mod evidence;
 mod page_time;
+mod pressed;
 mod side_effects;
 mod start;
 mod tabs;
@@ -179,10 +181,11 @@ impl Environment for BrowserContext {
         let settled = self.settle_page().await?;
         self.check_not_blocked().await?;
         let outcome = self.side_effects.report(&mut self.tabs, outcome);
-        if !settled && outcome.name == OutcomeName::Ok {
-            return Ok(Outcome::with_detail(OutcomeName::NotSettled, "the page was still changing"));
-        }
-        Ok(outcome)
+        let outcome = match !settled && outcome.name == OutcomeName::Ok {
+            true => Outcome::with_detail(OutcomeName::NotSettled, "the page was still changing"),
+            false => outcome,
+        };
+        self.actions.release_if_left(&self.tabs, outcome).await
     }
 
     async fn probe(&mut self) -> Result<Option<String>, EnvironmentError> {

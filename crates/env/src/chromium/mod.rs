@@ -7,9 +7,9 @@
 //! enforces its limits, `link.rs` sends it commands and notices its death, `prewarm.rs` keeps
 //! contexts ready, `context.rs` is the environment of one trajectory, `tab.rs` one page of it, and
 //! `network.rs` intercepts its requests if an archive is recorded or replayed. Each operation on a
-//! page has a file: `act.rs`, `observe.rs` (with `picture.rs`, `marks.rs` and `paint.rs`),
-//! `settle.rs`, `script.rs`, `select.rs`, `clock.rs`. `page_errors.rs` collects what an author of a
-//! site wants to know.
+//! page has a file: `act.rs` (with `input.rs` and `keyboard.rs`), `observe.rs` (with `picture.rs`,
+//! `marks.rs` and `paint.rs`), `settle.rs`, `script.rs`, `select.rs`, `clock.rs`. `page_errors.rs`
+//! collects what an author of a site wants to know.
 
 mod act;
 mod blocked;
@@ -17,6 +17,8 @@ mod browser;
 mod clock;
 mod context;
 mod error;
+mod input;
+mod keyboard;
 mod libraries;
 mod limits;
 mod link;

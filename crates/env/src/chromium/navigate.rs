@@ -9,6 +9,7 @@ use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use chromiumoxide::cdp::browser_protocol::network::LoaderId;
 use chromiumoxide::cdp::browser_protocol::page::{
     ClientNavigationDisposition, EventFrameNavigated, EventFrameRequestedNavigation,
     EventFrameStartedNavigating, EventFrameStoppedLoading, EventNavigatedWithinDocument, FrameId,
@@ -233,6 +234,15 @@ pub(super) async fn wait_for_content(tab: &BrowserTab) -> Result<(), Environment
 /// Replaces a partly loaded document that is not drawn with an empty one.
 pub(super) async fn ensure_content(tab: &BrowserTab) -> Result<(), EnvironmentError> {
     if has_content(tab).await? { Ok(()) } else { replace_with_empty_document(tab).await }
+}
+
+/// Identifies a document of a tab: another one has another id, the same address or not.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct DocumentId(LoaderId);
+
+pub(super) async fn document_id(tab: &BrowserTab) -> Result<DocumentId, EnvironmentError> {
+    let tree = tab.call(GetFrameTreeParams {}, tab.deadlines.input, "the page's frames").await?;
+    Ok(DocumentId(tree.frame_tree.frame.loader_id))
 }
 
 /// The address that could not be loaded, if the browser shows its error page in its place.

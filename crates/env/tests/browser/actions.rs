@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use furrow_env::Environment;
 use furrow_rollout::{
-    Action, ObservationSpec, Outcome, OutcomeName, PageClock, PointerButton, ScrollDirection, Size,
+    Action, Modifiers, ObservationSpec, Outcome, OutcomeName, PageClock, PointerButton, ScrollDirection, Size,
 };
 use serde_json::{Value, json};
 
@@ -53,7 +53,7 @@ async fn input_reaches_the_page_as_real_events() {
         &fixture,
         FIELD,
         vec![write(Some((50.0, 20.0)), "blue mug", true)],
-        json!({"keys": 10, "value": "blue mug", "sent": "blue mug"}),
+        json!({"keys": 11, "value": "blue mug", "sent": "blue mug"}),
         ok,
     )
     .await;
@@ -61,7 +61,7 @@ async fn input_reaches_the_page_as_real_events() {
         &fixture,
         FIELD,
         vec![write(Some((50.0, 20.0)), "žluťoučký", false)],
-        json!({"keys": 1, "value": "žluťoučký"}),
+        json!({"keys": 7, "value": "žluťoučký"}),
         ok,
     )
     .await;
@@ -77,7 +77,7 @@ async fn input_reaches_the_page_as_real_events() {
         &fixture,
         FIELD,
         vec![click(50.0, 20.0), key("Control+a"), key("Hyper+x")],
-        json!({"keys": 1}),
+        json!({"keys": 2}),
         OutcomeName::InvalidAction,
     )
     .await;
@@ -110,7 +110,7 @@ async fn buttons_counts_and_points_are_those_of_the_action() {
     let fixture = fixture().await;
     let ok = OutcomeName::Ok;
     let box_style = "<div style='position:absolute;left:0;top:0;width:400px;height:300px'>some words here</div><script>state = {}; for (const kind of ['click', 'dblclick', 'contextmenu', 'auxclick']) addEventListener(kind, (e) => { e.preventDefault(); state[kind] = (state[kind] ?? 0) + 1; state.at = [e.x, e.y] }); onmousedown = (e) => { state.detail = e.detail; state.button = e.button }</script>";
-    let pressed = |at, button, count| Action::Click { at, button, count };
+    let pressed = |at, button, count| Action::Click { at, button, count, modifiers: Modifiers::NONE };
     let there = at(40.0, 12.0);
     check(
         &fixture,
@@ -132,17 +132,22 @@ async fn buttons_counts_and_points_are_those_of_the_action() {
     check(
         &fixture,
         box_style,
-        vec![Action::Move { at: at(90.0, 30.0) }, pressed(None, PointerButton::Middle, 1)],
+        vec![Action::hover(at(90.0, 30.0)), pressed(None, PointerButton::Middle, 1)],
         json!({"auxclick": 1, "at": [90, 30], "detail": 1, "button": 1}),
         ok,
     )
     .await;
 
     let menu = "<div style='position:absolute;left:10px;top:10px;width:100px;height:40px' onmouseenter='state = {open: true}'>menu</div><script>state = {}</script>";
-    check(&fixture, menu, vec![Action::Move { at: at(50.0, 30.0) }], json!({"open": true}), ok).await;
+    check(&fixture, menu, vec![Action::hover(at(50.0, 30.0))], json!({"open": true}), ok).await;
 
     let boxes = "<div id=box style='position:absolute;left:20px;top:20px;width:100px;height:100px;overflow:auto'><div style='height:900px'></div></div><div style='height:3000px'></div><script>state = {}; box.onscroll = () => { state.inner = box.scrollTop }; onscroll = () => { state.outer = scrollY }</script>";
-    let wheel = |at, pixels| Action::Scroll { at, direction: ScrollDirection::Down, pixels };
+    let wheel = |at, pixels| Action::Scroll {
+        at,
+        direction: ScrollDirection::Down,
+        pixels,
+        modifiers: Modifiers::NONE,
+    };
     check(&fixture, boxes, vec![wheel(Some(at(60.0, 60.0)), Some(150))], json!({"inner": 150}), ok).await;
     check(&fixture, boxes, vec![wheel(Some(at(300.0, 200.0)), Some(150))], json!({"outer": 150}), ok).await;
 
@@ -151,7 +156,7 @@ async fn buttons_counts_and_points_are_those_of_the_action() {
         &fixture,
         FIELD,
         vec![click(50.0, 20.0), key("Control+a"), four],
-        json!({"keys": 5, "value": "xxxx"}),
+        json!({"keys": 6, "value": "xxxx"}),
         ok,
     )
     .await;
@@ -162,7 +167,7 @@ async fn buttons_counts_and_points_are_those_of_the_action() {
 async fn several_actions_are_done_until_one_goes_wrong() {
     let fixture = fixture().await;
     let done = vec![click(50.0, 20.0), key("Control+a"), write(None, "mug", true)];
-    let want = json!({"keys": 5, "value": "mug", "sent": "mug"});
+    let want = json!({"keys": 6, "value": "mug", "sent": "mug"});
     check(&fixture, FIELD, vec![Action::Several(done)], want, OutcomeName::Ok).await;
 
     let mut environment = fixture.page(FIELD).await;

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use furrow_env::{Environment, EnvironmentError, EnvironmentFactory};
-use furrow_rollout::{Action, EndKind, OutcomeName, PagePoint, PointerButton};
+use furrow_rollout::{Action, EndKind, Modifiers, OutcomeName, PagePoint, PointerButton};
 use futures::future::join_all;
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -248,7 +248,11 @@ async fn half_a_page_is_acted_on_as_it_is() {
     let mut environment = opened(&fixture, "/link").await;
     environment.begin().await.unwrap();
     let at = Some(PagePoint { x: 50.0, y: 50.0 });
-    let outcome = act(&mut environment, Action::Click { at, button: PointerButton::Left, count: 1 }).await;
+    let outcome = act(
+        &mut environment,
+        Action::Click { at, button: PointerButton::Left, count: 1, modifiers: Modifiers::NONE },
+    )
+    .await;
     assert_eq!(outcome.name, OutcomeName::NotSettled, "{}", outcome.detail);
     assert_eq!(environment.observe().await.unwrap().url, url("/cut"));
     environment.close().await;

@@ -64,7 +64,7 @@ fn ineffective(url: &str) -> Vec<Ineffective> {
         ("drag outside", Action::drag(still, at(9000.0, 9000.0)), OutsidePage),
         ("unknown key", Action::press("Hyper+x"), InvalidAction),
         ("look again", Action::Wait { seconds: 0 }, Ok),
-        ("move", Action::Move { at: still }, Ok),
+        ("move", Action::hover(still), Ok),
         ("key without focus", Action::press("F8"), Ok),
         (
             "empty text without focus",
@@ -75,11 +75,7 @@ fn ineffective(url: &str) -> Vec<Ineffective> {
         ("scroll", bottom(), Ok),
         ("scroll at the end", bottom(), Ok),
         ("several scrolls", Action::Several(vec![bottom(); SEVERAL_MAX]), Ok),
-        (
-            "several, without history",
-            Action::Several(vec![Action::Move { at: still }, Action::GoBack]),
-            NoHistory,
-        ),
+        ("several, without history", Action::Several(vec![Action::hover(still), Action::GoBack]), NoHistory),
         ("several looks", Action::Several(vec![Action::Wait { seconds: 0 }; 3]), Ok),
         ("goto where it is", goto(&format!("{url}#here")), Ok),
         ("go_back within the page", Action::GoBack, Ok),
@@ -418,7 +414,7 @@ async fn evidence_of_a_page_that_hung_is_of_the_time_at_which_it_hung() {
         (
             "a timer that loops, in an ordinary step",
             MEASURED.to_owned() + "<script>setTimeout(() => { for (;;); }, 1500)</script>",
-            vec![Action::Move { at: at(9.0, 9.0) }; 2],
+            vec![Action::hover(at(9.0, 9.0)); 2],
         ),
         ("a document that loops while it loads", MEASURED.to_owned(), vec![hangs("loads.html", "for (;;);")]),
         (
@@ -457,7 +453,12 @@ async fn evidence_of_a_page_that_hung_is_of_the_time_at_which_it_hung() {
 async fn several_actions_share_the_time_of_a_step() {
     let fixture = fixture().await;
     let body = "<div style='height:3000px'></div><script>born = performance.now(); state = {}; onclick = () => setTimeout(() => { state.reacted = true }, 300)</script>";
-    let scroll = Action::Scroll { at: None, direction: ScrollDirection::Down, pixels: Some(100) };
+    let scroll = Action::Scroll {
+        at: None,
+        direction: ScrollDirection::Down,
+        pixels: Some(100),
+        modifiers: Modifiers::NONE,
+    };
     let wait = |seconds| Action::Wait { seconds };
     for (actions, cost, want) in [
         (vec![scroll.clone(), click(40.0, 40.0)], 1000.0, json!(true)),

@@ -38,7 +38,12 @@ fn actions() -> Vec<(Action, &'static str, [u8; 2])> {
         (click(300.0, 100.0), "click", [200, 10]),
         (Action::drag(at(300.0, 100.0), at(400.0, 120.0)), "drag", [10, 200]),
         (
-            Action::Scroll { at: None, direction: ScrollDirection::Down, pixels: Some(100) },
+            Action::Scroll {
+                at: None,
+                direction: ScrollDirection::Down,
+                pixels: Some(100),
+                modifiers: Modifiers::NONE,
+            },
             "scroll",
             [10, 10],
         ),
@@ -158,11 +163,11 @@ async fn observations_on(fixture: &BrowserFixture, task: Task, thinks: bool) -> 
     environment.begin().await.unwrap();
     // Points above all controls, then the page's own controls.
     let steps = [
-        Action::Move { at: at(150.0, 3.0) },
+        Action::hover(at(150.0, 3.0)),
         Action::drag(at(60.0, 90.0), at(90.0, 120.0)),
         Action::scroll(ScrollDirection::Down),
         click(40.0, 80.0),
-        Action::Move { at: at(60.0, 90.0) },
+        Action::hover(at(60.0, 90.0)),
     ];
     let mut shown = Vec::new();
     for (action, think) in steps.into_iter().zip([1500, 3000, 500, 3000, 1500]) {
@@ -319,7 +324,7 @@ async fn a_document_that_an_action_leads_to_is_loaded_and_shown() {
             // The current page takes part in the next step.
             if wrong.is_empty() {
                 sleep(Duration::from_millis(think)).await;
-                act(&mut environment, Action::Move { at: at(500.0, 500.0) }).await;
+                act(&mut environment, Action::hover(at(500.0, 500.0))).await;
                 if let Err(error) = environment.observe().await {
                     wrong.push(format!("{name}, one step later: {error}"));
                 }

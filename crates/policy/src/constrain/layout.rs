@@ -105,6 +105,8 @@ fn action(shape: &ActionShape, rules: &ConstraintRules) -> Result<Vec<ReplyEleme
             | FieldKind::NumberOr { .. }
             | FieldKind::Pair
             | FieldKind::PairOrNone
+            | FieldKind::TextOrNone
+            | FieldKind::KeysOrNone { .. }
             | FieldKind::Anything => {
                 return Err(ConstraintError::NoLayout { grammar: shape.name.to_owned() });
             }

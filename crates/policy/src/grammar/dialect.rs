@@ -1,6 +1,6 @@
 //! What a family of grammars defines, and what several families share.
 
-use furrow_rollout::{Action, ExtraAction, Mark, Observation, ScrollDirection, Size};
+use furrow_rollout::{Action, ExtraAction, Mark, Modifiers, Observation, ScrollDirection, Size};
 
 use super::shape::{ActionShape, ParsedCall};
 
@@ -76,6 +76,31 @@ impl<'a> From<&'a Observation> for ViewedPage<'a> {
 /// The error for an action that a grammar cannot express.
 pub(super) fn unsupported_action(grammar: &str, action: &Action) -> String {
     format!("{grammar} cannot express {:?} with these arguments", action.kind())
+}
+
+/// An action while keys are down: modifiers of an action of the mouse, or else keys that are
+/// pressed before the actions and released after them.
+pub(super) fn with_keys(keys: &[&str], actions: Vec<Action>) -> Vec<Action> {
+    if keys.is_empty() {
+        return actions;
+    }
+    if let ([action], Some(modifiers)) = (&actions[..], Modifiers::of_aliases(keys.iter().copied()))
+        && let Some(action) = action.clone().with_modifiers(modifiers)
+    {
+        return vec![action];
+    }
+    let down = keys.iter().map(|key| Action::KeyDown { key: (*key).to_owned() });
+    let up = keys.iter().rev().map(|key| Action::KeyUp { key: (*key).to_owned() });
+    down.chain(actions).chain(up).collect()
+}
+
+/// The names of keys that a plus joins; the last plus may be a key itself.
+pub(super) fn key_names(joined: &str) -> Vec<&str> {
+    let (joined, last) = match joined.strip_suffix("++") {
+        Some(before) => (before, Some("+")),
+        None => (joined, None),
+    };
+    joined.split('+').filter(|name| !name.is_empty()).chain(last).collect()
 }
 
 /// Pixels of a scroll in grammars that always state them; most of a screen if the action does not.

@@ -5,7 +5,7 @@
 //! 0 to 1000 with Holo2 and later (`holo_navigation`). Unknown fields are refused. A job may enable
 //! `drag`, `select_tab`, `press_key` and `write`.
 
-use furrow_rollout::{Action, ExtraAction, PagePoint, PointerButton, ScrollDirection, Size};
+use furrow_rollout::{Action, ExtraAction, Modifiers, PagePoint, PointerButton, ScrollDirection, Size};
 use serde_json::{Map, Value, json};
 
 use super::dialect::{GrammarDialect, ReplyFrame, ReplyRemarks, ViewedPage, unsupported_action};
@@ -245,7 +245,7 @@ fn encode(
 
 fn inner(action: &Action, element: &str, aim: &ImageSpace) -> Option<Value> {
     Some(match action {
-        Action::Click { at: Some(at), button: PointerButton::Left, count: 1 } => {
+        Action::Click { at: Some(at), button: PointerButton::Left, count: 1, modifiers: Modifiers::NONE } => {
             let (x, y) = aim.whole(*at);
             json!({ "action": "click_element", "element": element, "x": x, "y": y })
         }
@@ -256,7 +256,7 @@ fn inner(action: &Action, element: &str, aim: &ImageSpace) -> Option<Value> {
         Action::Write { into: None, content, press_enter } => {
             json!({ "action": "write", "content": content, "press_enter": press_enter })
         }
-        Action::Scroll { at: None, direction, pixels: None } => {
+        Action::Scroll { at: None, direction, pixels: None, modifiers: Modifiers::NONE } => {
             json!({ "action": "scroll", "direction": direction.as_str() })
         }
         Action::GoBack => json!({ "action": "go_back" }),
@@ -265,7 +265,7 @@ fn inner(action: &Action, element: &str, aim: &ImageSpace) -> Option<Value> {
         Action::Goto { url } => json!({ "action": "goto", "url": url }),
         Action::Wait { seconds } if *seconds <= 10 => json!({ "action": "wait", "seconds": seconds }),
         Action::Answer { content } => json!({ "action": "answer", "content": content }),
-        Action::Drag { from: Some(from), to } => {
+        Action::Drag { from: Some(from), to, modifiers: Modifiers::NONE } => {
             let (x, y) = aim.whole(*from);
             let (to_x, to_y) = aim.whole(*to);
             json!({ "action": "drag", "element": element, "x": x, "y": y, "to_x": to_x, "to_y": to_y })
@@ -305,12 +305,12 @@ mod tests {
         let check = |text: &str, want: &str| check(HOLO_NAVIGATION, text, want);
         check(
             r#"{"note":"","thought":"open it","action":{"action":"click_element","element":"card","x":412,"y":1000}}"#,
-            "Click { at: Some(PagePoint { x: 412.0, y: 500.0 }), button: Left, count: 1 }",
+            "Click { at: Some(PagePoint { x: 412.0, y: 500.0 }), button: Left, count: 1, modifiers: none }",
         );
         check(r#"{"action":{"action":"wait"}}"#, "Wait { seconds: 2 }");
         check(
             r#" {"thought":null,"action":{"action":"scroll","direction":"up"}} "#,
-            "Scroll { at: None, direction: Up, pixels: None }",
+            "Scroll { at: None, direction: Up, pixels: None, modifiers: none }",
         );
         check(
             r#"{"action":{"action":"write_element_abs","content":"a \"b\"","element":"","x":0,"y":0}}"#,
@@ -380,7 +380,7 @@ mod tests {
         let check = |text: &str, want: &str| check("holo_navigation_pixels", text, want);
         check(
             r#"{"action":{"action":"click_element","element":"","x":1000,"y":500}}"#,
-            "Click { at: Some(PagePoint { x: 1000.0, y: 500.0 }), button: Left, count: 1 }",
+            "Click { at: Some(PagePoint { x: 1000.0, y: 500.0 }), button: Left, count: 1, modifiers: none }",
         );
         check(
             r#"{"action":{"action":"click_element","element":"","x":1000,"y":501}}"#,

@@ -5,7 +5,7 @@
 //! `{"action":"click_absolute","x":947,"y":338}` in pixels, Holo1.5. `holo_point`:
 //! `{"x":552,"y":404}`, whole numbers 0 to 1000, Holo2 and Holo3.
 
-use furrow_rollout::{Action, PointerButton, Size};
+use furrow_rollout::{Action, Modifiers, PointerButton, Size};
 use serde_json::{Map, Value, json};
 
 use super::dialect::{GrammarDialect, unsupported_action};
@@ -115,7 +115,7 @@ fn click_point(
     image: Size,
 ) -> Result<(u64, u64), String> {
     match action {
-        Action::Click { at: Some(at), button: PointerButton::Left, count: 1 } => {
+        Action::Click { at: Some(at), button: PointerButton::Left, count: 1, modifiers: Modifiers::NONE } => {
             let (x, y) = space.model(*at, image);
             Ok((x as u64, y as u64))
         }
@@ -137,7 +137,9 @@ mod tests {
     #[test]
     fn points_become_clicks_or_errors() {
         let at = |x, y| {
-            format!("Click {{ at: Some(PagePoint {{ x: {x:.1}, y: {y:.1} }}), button: Left, count: 1 }}")
+            format!(
+                "Click {{ at: Some(PagePoint {{ x: {x:.1}, y: {y:.1} }}), button: Left, count: 1, modifiers: none }}"
+            )
         };
         check("holo_click", "Click(352, 348)", &at(352.0, 348.0));
         check("holo_click", " Click( 1000,500 )\n", &at(1000.0, 500.0));

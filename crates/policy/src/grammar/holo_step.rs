@@ -1,15 +1,15 @@
 //! The Holo step object of Holo3 and Holotron-3-Nano:
 //! `{"note":…,"thought":…,"tool_call":{"tool_name":…,…}}`.
 //!
-//! The desktop tools are those that a public harness for Holotron-3-Nano describes, without
-//! `key_down_desktop` and `key_up_desktop`, whose effect would outlast a step. The browser tools
-//! beside them have the names of the navigation object. Coordinates are whole numbers 0 to 1000.
+//! The desktop tools are those that a public harness for Holotron-3-Nano describes. The browser
+//! tools beside them have the names of the navigation object. Coordinates are whole numbers 0 to
+//! 1000.
 
-use furrow_rollout::{Action, PointerButton, ScrollDirection};
+use furrow_rollout::{Action, Modifiers, PointerButton, ScrollDirection};
 use serde_json::{Value, json};
 
 use super::dialect::{
-    GrammarDialect, NOTCH_PIXELS, ReplyFrame, ReplyRemarks, ViewedPage, unsupported_action,
+    GrammarDialect, NOTCH_PIXELS, ReplyFrame, ReplyRemarks, ViewedPage, unsupported_action, with_keys,
 };
 use super::holo::{ImageSpace, call, web_address};
 use super::shape::{ActionField, ActionFields, ActionShape, FieldKind, ParsedCall, field, listed, read_call};
@@ -82,7 +82,17 @@ const SHAPES: &[ActionShape] = &[
             field("hold_keys", FieldKind::Keys { most: 3 }),
             field("tap_keys", FieldKind::Keys { most: 5 }),
         ],
-        description: "hold keys and press others one after the other",
+        description: "press and hold keys, press others one after the other, release the first",
+    },
+    ActionShape {
+        name: "key_down_desktop",
+        fields: &[field("key", FieldKind::Text)],
+        description: "press a key; it stays down in later steps, until key_up_desktop or another page",
+    },
+    ActionShape {
+        name: "key_up_desktop",
+        fields: &[field("key", FieldKind::Text)],
+        description: "release a key that is down",
     },
     ActionShape {
         name: PLAN,
@@ -123,15 +133,22 @@ fn action(name: &str, fields: &ActionFields, aim: &ImageSpace) -> Result<Action,
             at: Some(at()?),
             button: PointerButton::parse(&fields.text("button")).unwrap_or_default(),
             count: 1,
+            modifiers: Modifiers::NONE,
         },
-        "double_click_desktop" => Action::Click { at: Some(at()?), button: PointerButton::Left, count: 2 },
-        "move_to_desktop" => Action::Move { at: at()? },
-        "drag_to_desktop" => Action::Drag { from: None, to: at()? },
+        "double_click_desktop" => Action::Click {
+            at: Some(at()?),
+            button: PointerButton::Left,
+            count: 2,
+            modifiers: Modifiers::NONE,
+        },
+        "move_to_desktop" => Action::hover(at()?),
+        "drag_to_desktop" => Action::Drag { from: None, to: at()?, modifiers: Modifiers::NONE },
         "scroll_desktop" => Action::Scroll {
             at: Some(at()?),
             direction: ScrollDirection::parse(&fields.text("direction"))
                 .ok_or("scroll_desktop.direction is unknown")?,
             pixels: Some(fields.whole::<u32>("scroll_size") * NOTCH_PIXELS),
+            modifiers: Modifiers::NONE,
         },
         "write_desktop" => {
             let write = Action::Write {
@@ -148,11 +165,13 @@ fn action(name: &str, fields: &ActionFields, aim: &ImageSpace) -> Result<Action,
             Action::PressKey { key: fields.texts("keys").join("+"), times: fields.whole("repeat_count") }
         }
         "hold_and_tap_key_desktop" => {
-            let modifiers = fields.texts("hold_keys").join("+");
-            let taps =
-                fields.texts("tap_keys").into_iter().map(|key| Action::press(format!("{modifiers}+{key}")));
-            Action::of_several(taps.collect())?
+            let keys = fields.texts("hold_keys");
+            let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
+            let taps = fields.texts("tap_keys").into_iter().map(Action::press);
+            Action::of_several(with_keys(&keys, taps.collect()))?
         }
+        "key_down_desktop" => Action::KeyDown { key: fields.text("key") },
+        "key_up_desktop" => Action::KeyUp { key: fields.text("key") },
         PLAN => {
             check_plan(fields.value("goals"))?;
             Action::Wait { seconds: 0 }
@@ -193,17 +212,18 @@ fn inner(action: &Action, element: &str, aim: &ImageSpace) -> Option<Value> {
         json!({ "tool_name": tool, "element": element, "x": x, "y": y })
     };
     Some(match action {
-        Action::Click { at: Some(at), button, count: 1 } => {
+        modified if !modified.modifiers().is_empty() => return None,
+        Action::Click { at: Some(at), button, count: 1, .. } => {
             let mut call = aimed("click_desktop", *at);
             call["button"] = button.as_str().into();
             call
         }
-        Action::Click { at: Some(at), button: PointerButton::Left, count: 2 } => {
+        Action::Click { at: Some(at), button: PointerButton::Left, count: 2, .. } => {
             aimed("double_click_desktop", *at)
         }
-        Action::Move { at } => aimed("move_to_desktop", *at),
-        Action::Drag { from: None, to } => aimed("drag_to_desktop", *to),
-        Action::Scroll { at: Some(at), direction, pixels: Some(pixels) } => {
+        Action::Move { at, .. } => aimed("move_to_desktop", *at),
+        Action::Drag { from: None, to, .. } => aimed("drag_to_desktop", *to),
+        Action::Scroll { at: Some(at), direction, pixels: Some(pixels), .. } => {
             let mut call = aimed("scroll_desktop", *at);
             call["direction"] = direction.as_str().into();
             call["scroll_size"] = pixels.div_ceil(NOTCH_PIXELS).clamp(1, 100).into();
@@ -215,6 +235,12 @@ fn inner(action: &Action, element: &str, aim: &ImageSpace) -> Option<Value> {
         Action::PressKey { key, times } => {
             json!({ "tool_name": "hotkey_desktop", "keys": [key], "repeat_count": times })
         }
+        Action::KeyDown { key } => json!({ "tool_name": "key_down_desktop", "key": key }),
+        Action::KeyUp { key } => json!({ "tool_name": "key_up_desktop", "key": key }),
+        Action::Several(parts) => {
+            let (keys, taps) = kept_and_tapped(parts)?;
+            json!({ "tool_name": "hold_and_tap_key_desktop", "hold_keys": keys, "tap_keys": taps })
+        }
         Action::GoBack => json!({ "tool_name": "go_back" }),
         Action::Refresh => json!({ "tool_name": "refresh" }),
         Action::Restart => json!({ "tool_name": "restart" }),
@@ -224,6 +250,28 @@ fn inner(action: &Action, element: &str, aim: &ImageSpace) -> Option<Value> {
         Action::Answer { content } => json!({ "tool_name": "answer", "content": content }),
         _ => return None,
     })
+}
+
+/// The keys that stay down and those that are pressed meanwhile, if the actions are nothing else.
+fn kept_and_tapped(parts: &[Action]) -> Option<(Vec<&str>, Vec<&str>)> {
+    let key = |part: &&Action| matches!(part, Action::KeyDown { .. });
+    let down: Vec<&str> = parts.iter().take_while(key).filter_map(key_of).collect();
+    let taps = parts.get(down.len()..parts.len().checked_sub(down.len())?)?;
+    let up: Vec<&str> = parts.iter().rev().take(down.len()).filter_map(key_of).collect();
+    let is_up = |part: &&Action| matches!(part, Action::KeyUp { .. });
+    let is_tap = |part: &Action| matches!(part, Action::PressKey { times: 1, .. });
+    let are_taps = (1..=5).contains(&taps.len()) && taps.iter().all(is_tap);
+    let is_whole = (1..=3).contains(&down.len())
+        && down == up
+        && parts.iter().rev().take_while(is_up).count() == up.len();
+    (is_whole && are_taps).then(|| (down, taps.iter().filter_map(key_of).collect()))
+}
+
+fn key_of(action: &Action) -> Option<&str> {
+    match action {
+        Action::KeyDown { key } | Action::KeyUp { key } | Action::PressKey { key, .. } => Some(key),
+        _ => None,
+    }
 }
 
 fn instructions() -> String {
@@ -244,23 +292,23 @@ mod tests {
         let check = |text: &str, want: &str| check("holo_step", text, want);
         check(
             r#"{"note":null,"thought":"send","tool_call":{"tool_name":"click_desktop","element":"Send","x":500,"y":1000}}"#,
-            "Click { at: Some(PagePoint { x: 500.0, y: 500.0 }), button: Left, count: 1 }",
+            "Click { at: Some(PagePoint { x: 500.0, y: 500.0 }), button: Left, count: 1, modifiers: none }",
         );
         check(
             r#"{"tool_call":{"tool_name":"click_desktop","element":"","x":0,"y":0,"button":"right"}}"#,
-            "Click { at: Some(PagePoint { x: 0.0, y: 0.0 }), button: Right, count: 1 }",
+            "Click { at: Some(PagePoint { x: 0.0, y: 0.0 }), button: Right, count: 1, modifiers: none }",
         );
         check(
             r#"{"tool_call":{"tool_name":"double_click_desktop","element":"","x":10,"y":10}}"#,
-            "Click { at: Some(PagePoint { x: 10.0, y: 5.0 }), button: Left, count: 2 }",
+            "Click { at: Some(PagePoint { x: 10.0, y: 5.0 }), button: Left, count: 2, modifiers: none }",
         );
         check(
             r#"{"tool_call":{"tool_name":"drag_to_desktop","element":"","x":10,"y":10}}"#,
-            "Drag { from: None, to: PagePoint { x: 10.0, y: 5.0 } }",
+            "Drag { from: None, to: PagePoint { x: 10.0, y: 5.0 }, modifiers: none }",
         );
         check(
             r#"{"tool_call":{"tool_name":"scroll_desktop","element":"","x":10,"y":10,"direction":"up","scroll_size":3}}"#,
-            "Scroll { at: Some(PagePoint { x: 10.0, y: 5.0 }), direction: Up, pixels: Some(300) }",
+            "Scroll { at: Some(PagePoint { x: 10.0, y: 5.0 }), direction: Up, pixels: Some(300), modifiers: none }",
         );
         check(
             r#"{"tool_call":{"tool_name":"write_desktop","content":"a","overwrite":true}}"#,
@@ -272,16 +320,19 @@ mod tests {
         );
         check(
             r#"{"tool_call":{"tool_name":"hold_and_tap_key_desktop","hold_keys":["shift"],"tap_keys":["Tab","Enter"]}}"#,
-            r#"Several([PressKey { key: "shift+Tab", times: 1 }, PressKey { key: "shift+Enter", times: 1 }])"#,
+            "Several([KeyDown { key: \"shift\" }, PressKey { key: \"Tab\", times: 1 }, PressKey { key: \"Enter\", times: 1 }, \
+             KeyUp { key: \"shift\" }])",
         );
         check(
             r#"{"tool_call":{"tool_name":"update_plan","goals":[{"title":"look","status":"done"}]}}"#,
             "Wait { seconds: 0 }",
         );
         check(r#"{"tool_call":{"tool_name":"update_plan","goals":[]}}"#, "update_plan.goals is not a list");
+        check(r#"{"tool_call":{"tool_name":"key_down_desktop","key":"a"}}"#, r#"KeyDown { key: "a" }"#);
+        check(r#"{"tool_call":{"tool_name":"key_up_desktop","key":"a"}}"#, r#"KeyUp { key: "a" }"#);
         check(
-            r#"{"tool_call":{"tool_name":"key_down_desktop","key":"a"}}"#,
-            "there is no action \"key_down_desktop\"",
+            r#"{"tool_call":{"tool_name":"move_to_desktop","element":"","x":10,"y":10}}"#,
+            "Move { at: PagePoint { x: 10.0, y: 5.0 }, modifiers: none }",
         );
         check(
             r#"{"tool_call":{"tool_name":"hotkey_desktop","keys":[]}}"#,

@@ -3,10 +3,11 @@
 //!
 //! Tools and fields are those of the WebArena agent that NVIDIA's NeMo site describes. Coordinates
 //! are numbers 0 to 1 of the viewport, and one `computer` call has a list of actions. Text before
-//! the calls is thinking.
+//! the calls is thinking. Nothing there presses a key or a button without releasing it.
 
 use furrow_rollout::{
-    Action, EMPTY_PAGE, PRESSES_MAX, PagePoint, PointerButton, SCROLL_PIXELS_MAX, ScrollDirection, Size,
+    Action, EMPTY_PAGE, Modifiers, PRESSES_MAX, PagePoint, PointerButton, SCROLL_PIXELS_MAX, ScrollDirection,
+    Size,
 };
 use serde_json::{Value, json};
 
@@ -147,20 +148,23 @@ fn computer_action(name: &str, fields: &ActionFields, image: Size) -> Result<Act
         let point = fields.pair(key).map(|(x, y)| CoordinateSpace::Fractions.page(x, y, image));
         point.transpose().map_err(|why| format!("{name}.{key}: {why}"))
     };
-    let click = |button, count| Ok(Action::Click { at: at("coordinate")?, button, count });
+    let click = |button, count| {
+        Ok(Action::Click { at: at("coordinate")?, button, count, modifiers: Modifiers::NONE })
+    };
     match name {
         "left_click" => click(PointerButton::Left, 1),
         "middle_click" => click(PointerButton::Middle, 1),
         "right_click" => click(PointerButton::Right, 1),
         "double_click" => click(PointerButton::Left, 2),
         "triple_click" => click(PointerButton::Left, 3),
-        "mouse_move" => Ok(Action::Move { at: at("coordinate")?.ok_or("mouse_move.coordinate is missing")? }),
+        "mouse_move" => Ok(Action::hover(at("coordinate")?.ok_or("mouse_move.coordinate is missing")?)),
         "type" => Ok(Action::Write { into: None, content: fields.text("text"), press_enter: false }),
         "key_press" => Ok(Action::press(fields.texts("keys").join("+"))),
         "scroll" => scroll(fields.value("scroll_parameters"), at("coordinate")?),
         "left_click_drag" => Ok(Action::Drag {
             from: at("start_coordinate")?,
             to: at("coordinate")?.ok_or("left_click_drag.coordinate is missing")?,
+            modifiers: Modifiers::NONE,
         }),
         "wait" => Ok(Action::Wait { seconds: fields.number("duration").ceil() as u8 }),
         other => Err(format!("there is no action {other:?}")),
@@ -176,7 +180,7 @@ fn scroll(given: &Value, at: Option<PagePoint>) -> Result<Action, String> {
     let pixels = (notches * f64::from(NOTCH_PIXELS)).round().min(f64::from(SCROLL_PIXELS_MAX)) as u32;
     Ok(match pixels {
         0 => Action::Wait { seconds: 0 },
-        pixels => Action::Scroll { at, direction, pixels: Some(pixels) },
+        pixels => Action::Scroll { at, direction, pixels: Some(pixels), modifiers: Modifiers::NONE },
     })
 }
 
@@ -232,7 +236,8 @@ fn call(action: &Action, image: Size) -> Option<ToolCall> {
     };
     let one = |value: Value| Some(Ok(vec![value]));
     match action {
-        Action::Click { at: Some(at), button, count } => {
+        modified if !modified.modifiers().is_empty() => None,
+        Action::Click { at: Some(at), button, count, .. } => {
             let name = match (button, count) {
                 (PointerButton::Left, 1) => "left_click",
                 (PointerButton::Middle, 1) => "middle_click",
@@ -243,7 +248,7 @@ fn call(action: &Action, image: Size) -> Option<ToolCall> {
             };
             one(json!({ "action": name, "coordinate": point(*at) }))
         }
-        Action::Move { at } => one(json!({ "action": "mouse_move", "coordinate": point(*at) })),
+        Action::Move { at, .. } => one(json!({ "action": "mouse_move", "coordinate": point(*at) })),
         Action::Write { into, content, press_enter } => {
             let mut actions = Vec::new();
             if let Some(at) = into {
@@ -259,7 +264,7 @@ fn call(action: &Action, image: Size) -> Option<ToolCall> {
             json!({ "action": "key_press", "keys": [key] });
             usize::from((*times).min(PRESSES_MAX))
         ])),
-        Action::Scroll { at, direction, pixels } => {
+        Action::Scroll { at, direction, pixels, .. } => {
             let notches = f64::from(distance(*direction, *pixels, image)) / f64::from(NOTCH_PIXELS);
             let parameters = json!({ "scroll_direction": direction.as_str(), "scroll_amount": notches });
             let mut action = json!({ "action": "scroll", "scroll_parameters": parameters });
@@ -268,7 +273,7 @@ fn call(action: &Action, image: Size) -> Option<ToolCall> {
             }
             one(action)
         }
-        Action::Drag { from: Some(from), to } => one(json!({
+        Action::Drag { from: Some(from), to, .. } => one(json!({
             "action": "left_click_drag", "start_coordinate": point(*from), "coordinate": point(*to),
         })),
         Action::Wait { seconds } => one(json!({ "action": "wait", "duration": seconds })),
@@ -307,30 +312,30 @@ mod tests {
             |actions: &str| format!(r#"[{{"name":"computer","arguments":{{"actions":{actions}}}}}]"#);
         check(
             &computer(r#"[{"action":"left_click","coordinate":[0.5,0.25]}]"#),
-            "Click { at: Some(PagePoint { x: 500.0, y: 125.0 }), button: Left, count: 1 }",
+            "Click { at: Some(PagePoint { x: 500.0, y: 125.0 }), button: Left, count: 1, modifiers: none }",
         );
         check(
             &computer(
                 r#"[{"action":"triple_click","coordinate":[1,1]},{"action":"type","text":"mug"},{"action":"key_press","keys":["Enter"]}]"#,
             ),
-            "Several([Click { at: Some(PagePoint { x: 1000.0, y: 500.0 }), button: Left, count: 3 }, \
+            "Several([Click { at: Some(PagePoint { x: 1000.0, y: 500.0 }), button: Left, count: 3, modifiers: none }, \
              Write { into: None, content: \"mug\", press_enter: false }, PressKey { key: \"Enter\", times: 1 }])",
         );
         check(
             &computer(
                 r#"[{"action":"scroll","scroll_parameters":{"scroll_direction":"down","scroll_amount":3},"coordinate":[0,0]}]"#,
             ),
-            "Scroll { at: Some(PagePoint { x: 0.0, y: 0.0 }), direction: Down, pixels: Some(300) }",
+            "Scroll { at: Some(PagePoint { x: 0.0, y: 0.0 }), direction: Down, pixels: Some(300), modifiers: none }",
         );
         check(
             &computer(
                 r#"[{"action":"scroll","scroll_parameters":{"scroll_direction":"up","scroll_amount":1}}]"#,
             ),
-            "Scroll { at: None, direction: Up, pixels: Some(100) }",
+            "Scroll { at: None, direction: Up, pixels: Some(100), modifiers: none }",
         );
         check(
             &computer(r#"[{"action":"left_click_drag","start_coordinate":[0,0],"coordinate":[0.1,0.1]}]"#),
-            "Drag { from: Some(PagePoint { x: 0.0, y: 0.0 }), to: PagePoint { x: 100.0, y: 50.0 } }",
+            "Drag { from: Some(PagePoint { x: 0.0, y: 0.0 }), to: PagePoint { x: 100.0, y: 50.0 }, modifiers: none }",
         );
         check(&computer(r#"[{"action":"wait","duration":1.5}]"#), "Wait { seconds: 2 }");
         check(

@@ -3,14 +3,17 @@
 //!
 //! Actions and fields are those of the published sample application. Coordinates are pixels of the
 //! declared display, here of the image as sent. Navigation uses function calls, as there. A reply
-//! is one output item, a list of them, or an action alone; a message is the answer.
+//! is one output item, a list of them, or an action alone; a message is the answer. The keys that
+//! are down during an action are its `keys`.
 
-use furrow_rollout::{Action, PagePoint, PointerButton, ScrollDirection, Size};
+use furrow_rollout::{Action, Modifiers, PagePoint, PointerButton, SEVERAL_MAX, ScrollDirection, Size};
 use serde_json::{Map, Value, json};
 
-use super::dialect::{GrammarDialect, distance, unsupported_action};
+use super::dialect::{GrammarDialect, distance, unsupported_action, with_keys};
 use super::holo::web_address;
-use super::shape::{ActionFields, ActionShape, FieldKind, ParsedCall, cut, field, listed, read_call};
+use super::shape::{
+    ActionField, ActionFields, ActionShape, FieldKind, ParsedCall, cut, field, listed, read_call,
+};
 use super::space::CoordinateSpace;
 
 pub(super) const COMPUTER: GrammarDialect = GrammarDialect {
@@ -26,6 +29,9 @@ pub(super) const COMPUTER: GrammarDialect = GrammarDialect {
 const COORDINATE: FieldKind = FieldKind::Number { from: 0.0, to: 16_384.0 };
 const WHEEL: FieldKind = FieldKind::NumberOr { from: -10_000.0, to: 10_000.0, default: 0.0 };
 
+/// Keys that are down during the action.
+const KEYS: ActionField = field("keys", FieldKind::KeysOrNone { most: 4 });
+
 const ACTIONS: &[ActionShape] = &[
     ActionShape {
         name: "click",
@@ -33,12 +39,13 @@ const ACTIONS: &[ActionShape] = &[
             field("x", COORDINATE),
             field("y", COORDINATE),
             field("button", FieldKind::ChoiceOr(&["left", "right", "wheel", "back", "forward"])),
+            KEYS,
         ],
-        description: "click at a point",
+        description: "click at a point, with keys held down",
     },
     ActionShape {
         name: "double_click",
-        fields: &[field("x", COORDINATE), field("y", COORDINATE)],
+        fields: &[field("x", COORDINATE), field("y", COORDINATE), KEYS],
         description: "click twice",
     },
     ActionShape {
@@ -48,6 +55,7 @@ const ACTIONS: &[ActionShape] = &[
             field("y", COORDINATE),
             field("scroll_x", WHEEL),
             field("scroll_y", WHEEL),
+            KEYS,
         ],
         description: "turn the wheel at a point by so many pixels",
     },
@@ -63,7 +71,7 @@ const ACTIONS: &[ActionShape] = &[
     },
     ActionShape {
         name: "move",
-        fields: &[field("x", COORDINATE), field("y", COORDINATE)],
+        fields: &[field("x", COORDINATE), field("y", COORDINATE), KEYS],
         description: "move the mouse there",
     },
     ActionShape {
@@ -73,8 +81,8 @@ const ACTIONS: &[ActionShape] = &[
     },
     ActionShape {
         name: "drag",
-        fields: &[field("path", FieldKind::Anything)],
-        description: "press, move, release; path is a list of {x, y}",
+        fields: &[field("path", FieldKind::Anything), KEYS],
+        description: "press, move, release; path is a list of 2 to 16 {x, y}, which the mouse follows",
     },
     ActionShape { name: "screenshot", fields: &[], description: "look again" },
 ];
@@ -94,28 +102,42 @@ fn read(text: &str, image: Size, parsed: &mut ParsedCall) -> Result<Action, Stri
     Action::of_several(actions)
 }
 
-/// The action of an output item; thinking has none.
+/// The actions of an output item; thinking has none.
 fn parse_item(
     item: &Map<String, Value>,
     image: Size,
     parsed: &mut ParsedCall,
-) -> Result<Option<Action>, String> {
+) -> Result<Vec<Action>, String> {
     match item.get("type").and_then(Value::as_str) {
-        Some("reasoning") => Ok(None),
+        Some("reasoning") => Ok(Vec::new()),
         Some("computer_call") => match item.get("action") {
-            Some(Value::Object(action)) => parse_action(action, image, parsed).map(Some),
+            Some(Value::Object(action)) => parse_action(action, image, parsed),
+            None => parse_batch(item.get("actions"), image, parsed),
             _ => Err("computer_call.action is missing or not an object".into()),
         },
-        Some("function_call") => function(item, parsed).map(Some),
+        Some("function_call") => function(item, parsed).map(|action| vec![action]),
         Some("message") => {
             "message".clone_into(&mut parsed.name);
-            let parts =
-                item.get("content").and_then(Value::as_array).ok_or("message.content is not a list")?;
+            let form = r#"message.content is not a list; write [{"type": "output_text", "text": …}]"#;
+            let parts = item.get("content").and_then(Value::as_array).ok_or(form)?;
             let texts: Vec<&str> = parts.iter().filter_map(|part| part["text"].as_str()).collect();
-            Ok(Some(Action::Answer { content: texts.concat() }))
+            Ok(vec![Action::Answer { content: texts.concat() }])
         }
-        _ => parse_action(item, image, parsed).map(Some),
+        _ => parse_action(item, image, parsed),
     }
+}
+
+/// The actions of a call that has a list of them, as newer models write it.
+fn parse_batch(actions: Option<&Value>, image: Size, parsed: &mut ParsedCall) -> Result<Vec<Action>, String> {
+    let Some(Value::Array(actions)) = actions else {
+        return Err("computer_call.action is missing or not an object".into());
+    };
+    let mut all = Vec::new();
+    for action in actions {
+        let action = action.as_object().ok_or("one of computer_call.actions is not an object")?;
+        all.extend(parse_action(action, image, parsed)?);
+    }
+    Ok(all)
 }
 
 /// The functions goto, back and forward, whose arguments are JSON in a string.
@@ -137,30 +159,40 @@ fn function(item: &Map<String, Value>, parsed: &mut ParsedCall) -> Result<Action
     }
 }
 
-fn parse_action(given: &Map<String, Value>, image: Size, parsed: &mut ParsedCall) -> Result<Action, String> {
+/// The actions of a call's action: several where keys that are no modifiers are down during it.
+fn parse_action(
+    given: &Map<String, Value>,
+    image: Size,
+    parsed: &mut ParsedCall,
+) -> Result<Vec<Action>, String> {
     let (name, fields) = read_call(given, ("action", "type"), ACTIONS, parsed)?;
+    let keys = fields.texts("keys");
+    let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
+    match name {
+        "keypress" => Ok(vec![Action::press(keys.join("+"))]),
+        "drag" => Ok(with_keys(&keys, drag(fields.value("path"), image)?)),
+        name => Ok(with_keys(&keys, vec![plain_action(name, &fields, image)?])),
+    }
+}
+
+fn plain_action(name: &str, fields: &ActionFields, image: Size) -> Result<Action, String> {
     let at = || {
         let outside = |why| format!("{name}.{why}");
         CoordinateSpace::Pixels.page(fields.number("x"), fields.number("y"), image).map_err(outside)
     };
+    let click = |at, button, count| Action::Click { at: Some(at), button, count, modifiers: Modifiers::NONE };
     match name {
         "click" => match fields.text("button").as_str() {
             "back" => Ok(Action::GoBack),
             "forward" => Ok(Action::GoForward),
-            "wheel" => Ok(Action::Click { at: Some(at()?), button: PointerButton::Middle, count: 1 }),
-            button => Ok(Action::Click {
-                at: Some(at()?),
-                button: PointerButton::parse(button).unwrap_or_default(),
-                count: 1,
-            }),
+            "wheel" => Ok(click(at()?, PointerButton::Middle, 1)),
+            button => Ok(click(at()?, PointerButton::parse(button).unwrap_or_default(), 1)),
         },
-        "double_click" => Ok(Action::Click { at: Some(at()?), button: PointerButton::Left, count: 2 }),
-        "scroll" => scroll(at()?, &fields),
+        "double_click" => Ok(click(at()?, PointerButton::Left, 2)),
+        "scroll" => scroll(at()?, fields),
         "type" => Ok(Action::Write { into: None, content: fields.text("text"), press_enter: false }),
         "wait" => Ok(Action::Wait { seconds: (fields.number("ms") / 1000.0).ceil() as u8 }),
-        "move" => Ok(Action::Move { at: at()? }),
-        "keypress" => Ok(Action::press(fields.texts("keys").join("+"))),
-        "drag" => drag(fields.value("path"), image),
+        "move" => Ok(Action::hover(at()?)),
         "screenshot" => Ok(Action::Wait { seconds: 0 }),
         other => Err(format!("there is no action {other:?}")),
     }
@@ -180,12 +212,13 @@ fn scroll(at: PagePoint, fields: &ActionFields) -> Result<Action, String> {
             at: Some(at),
             direction: if far < 0.0 { back } else { on },
             pixels: Some(pixels),
+            modifiers: Modifiers::NONE,
         },
     })
 }
 
-/// The ends of a path. The page also gets the moves between them.
-fn drag(path: &Value, image: Size) -> Result<Action, String> {
+/// A path of two points is a drag. A longer one is followed from point to point.
+fn drag(path: &Value, image: Size) -> Result<Vec<Action>, String> {
     let point = |value: &Value| match (value["x"].as_f64(), value["y"].as_f64()) {
         (Some(x), Some(y)) => {
             CoordinateSpace::Pixels.page(x, y, image).map_err(|why| format!("drag.path: {why}"))
@@ -193,12 +226,48 @@ fn drag(path: &Value, image: Size) -> Result<Action, String> {
         _ => Err("drag.path may hold only {x, y}".into()),
     };
     match path.as_array().map(Vec::as_slice) {
-        Some([from, .., to]) => Ok(Action::drag(point(from)?, point(to)?)),
+        Some([from, to]) => Ok(vec![Action::drag(point(from)?, point(to)?)]),
+        Some(points) if points.len() > SEVERAL_MAX => {
+            Err(format!("drag.path has {} points; use at most {SEVERAL_MAX}", points.len()))
+        }
+        Some([from, between @ .., to]) => {
+            let button = PointerButton::Left;
+            let mut actions = vec![Action::MouseDown { at: Some(point(from)?), button }];
+            for at in between {
+                actions.push(Action::hover(point(at)?));
+            }
+            actions.push(Action::MouseUp { at: Some(point(to)?), button });
+            Ok(actions)
+        }
         _ => Err("drag.path is not a list of two or more points".into()),
     }
 }
 
+/// The points of a drag that is followed from point to point.
+fn path_of(action: &Action) -> Option<Vec<PagePoint>> {
+    let left = PointerButton::Left;
+    let [
+        Action::MouseDown { at: Some(from), button: down },
+        between @ ..,
+        Action::MouseUp { at: Some(to), button: up },
+    ] = action.parts()
+    else {
+        return None;
+    };
+    let stop = |part: &Action| match part {
+        Action::Move { at, modifiers: during } if during.is_empty() => Some(*at),
+        _ => None,
+    };
+    let between: Vec<PagePoint> = between.iter().map(stop).collect::<Option<_>>()?;
+    let is_whole = *down == left && *up == left && !between.is_empty();
+    is_whole.then(|| std::iter::once(*from).chain(between).chain([*to]).collect())
+}
+
 fn encode(action: &Action, image: Size) -> Result<String, String> {
+    if let Some(path) = path_of(action) {
+        let path: Vec<Value> = path.iter().map(|at| point_of(at, image)).collect();
+        return Ok(call(json!({ "type": "drag", "path": path })).to_string());
+    }
     let items = action
         .parts()
         .iter()
@@ -210,32 +279,52 @@ fn encode(action: &Action, image: Size) -> Result<String, String> {
     })
 }
 
+fn call(action: Value) -> Value {
+    json!({ "type": "computer_call", "action": action })
+}
+
+fn pixel(at: &PagePoint, image: Size) -> (u64, u64) {
+    let (x, y) = CoordinateSpace::Pixels.model(*at, image);
+    (x as u64, y as u64)
+}
+
+fn point_of(at: &PagePoint, image: Size) -> Value {
+    let (x, y) = pixel(at, image);
+    json!({ "x": x, "y": y })
+}
+
+/// Names of keys as these models write them.
+fn key_names(modifiers: Modifiers) -> Vec<String> {
+    modifiers.iter().map(|key| key.as_str().to_ascii_uppercase().replace("CONTROL", "CTRL")).collect()
+}
+
 /// The output items that express one action.
 fn items(action: &Action, image: Size) -> Option<Vec<Value>> {
-    let pixel = |at: &PagePoint| {
-        let (x, y) = CoordinateSpace::Pixels.model(*at, image);
-        (x as u64, y as u64)
-    };
-    let call = |action: Value| json!({ "type": "computer_call", "action": action });
+    let pixel = |at: &PagePoint| pixel(at, image);
     let function = |name: &str, arguments: Value| {
         vec![json!({ "type": "function_call", "name": name, "arguments": arguments.to_string() })]
     };
-    let one = |action: Value| Some(vec![call(action)]);
+    let one = |mut input: Value| {
+        if !action.modifiers().is_empty() {
+            input["keys"] = key_names(action.modifiers()).into();
+        }
+        Some(vec![call(input)])
+    };
     match action {
-        Action::Click { at: Some(at), button, count: 1 } => {
+        Action::Click { at: Some(at), button, count: 1, .. } => {
             let (x, y) = pixel(at);
             let button = if *button == PointerButton::Middle { "wheel" } else { button.as_str() };
             one(json!({ "type": "click", "x": x, "y": y, "button": button }))
         }
-        Action::Click { at: Some(at), button: PointerButton::Left, count: 2 } => {
+        Action::Click { at: Some(at), button: PointerButton::Left, count: 2, .. } => {
             let (x, y) = pixel(at);
             one(json!({ "type": "double_click", "x": x, "y": y }))
         }
-        Action::Move { at } => {
+        Action::Move { at, .. } => {
             let (x, y) = pixel(at);
             one(json!({ "type": "move", "x": x, "y": y }))
         }
-        Action::Scroll { at, direction, pixels } => {
+        Action::Scroll { at, direction, pixels, .. } => {
             let centre = PagePoint { x: image.width as f32 / 2.0, y: image.height as f32 / 2.0 };
             let (x, y) = pixel(&at.unwrap_or(centre));
             let far = i64::from(distance(*direction, *pixels, image));
@@ -261,10 +350,8 @@ fn items(action: &Action, image: Size) -> Option<Vec<Value>> {
         Action::PressKey { key, times } => {
             Some(vec![call(json!({ "type": "keypress", "keys": [key] })); usize::from(*times)])
         }
-        Action::Drag { from: Some(from), to } => {
-            let (x, y) = pixel(from);
-            let (to_x, to_y) = pixel(to);
-            one(json!({ "type": "drag", "path": [{ "x": x, "y": y }, { "x": to_x, "y": to_y }] }))
+        Action::Drag { from: Some(from), to, .. } => {
+            one(json!({ "type": "drag", "path": [point_of(from, image), point_of(to, image)] }))
         }
         Action::Wait { seconds: 0 } => one(json!({ "type": "screenshot" })),
         Action::Wait { seconds } => one(json!({ "type": "wait", "ms": u32::from(*seconds) * 1000 })),
@@ -299,7 +386,9 @@ mod tests {
         let openai = |text: &str, want: &str| check("openai_computer", text, want);
         let call = |action: &str| format!(r#"{{"type":"computer_call","call_id":"c","action":{action}}}"#);
         let click = |button| {
-            format!("Click {{ at: Some(PagePoint {{ x: 12.0, y: 40.0 }}), button: {button}, count: 1 }}")
+            format!(
+                "Click {{ at: Some(PagePoint {{ x: 12.0, y: 40.0 }}), button: {button}, count: 1, modifiers: none }}"
+            )
         };
         openai(&call(r#"{"type":"click","x":12,"y":40,"button":"left"}"#), &click("Left"));
         openai(r#"{"type":"click","x":12,"y":40}"#, &click("Left"));
@@ -308,14 +397,15 @@ mod tests {
         openai(r#"{"type":"click","x":1012,"y":40}"#, "click.x is 1012; use 0 to 1000");
         openai(
             r#"{"type":"scroll","x":1,"y":2,"scroll_x":0,"scroll_y":-300}"#,
-            "Scroll { at: Some(PagePoint { x: 1.0, y: 2.0 }), direction: Up, pixels: Some(300) }",
+            "Scroll { at: Some(PagePoint { x: 1.0, y: 2.0 }), direction: Up, pixels: Some(300), modifiers: none }",
         );
         openai(r#"{"type":"scroll","x":1,"y":2}"#, "Wait { seconds: 0 }");
         openai(r#"{"type":"keypress","keys":["CTRL","A"]}"#, r#"PressKey { key: "CTRL+A", times: 1 }"#);
         openai(
-            r#"{"type":"drag","path":[{"x":1,"y":2},{"x":5,"y":5},{"x":9,"y":9}]}"#,
-            "Drag { from: Some(PagePoint { x: 1.0, y: 2.0 }), to: PagePoint { x: 9.0, y: 9.0 } }",
+            r#"{"type":"computer_call","call_id":"c","actions":[{"type":"type","text":"a"},{"type":"keypress","keys":["ENTER"]}]}"#,
+            "Several([Write { into: None, content: \"a\", press_enter: false }, PressKey { key: \"ENTER\", times: 1 }])",
         );
+        openai(r#"{"type":"message","content":"42"}"#, "message.content is not a list; write [");
         openai(r#"{"type":"drag","path":[{"x":1,"y":2}]}"#, "drag.path is not a list of two or more points");
         openai(r#"{"type":"wait"}"#, "Wait { seconds: 1 }");
         openai(r#"{"type":"screenshot"}"#, "Wait { seconds: 0 }");
@@ -339,5 +429,46 @@ mod tests {
         openai("[7]", "an output item is not a JSON object");
         openai("[]", "there is no action");
         openai("click", "the reply is not JSON");
+    }
+
+    #[test]
+    fn keys_are_down_during_an_action_and_a_path_is_followed() {
+        let openai = |text: &str, want: &str| check("openai_computer", text, want);
+        openai(
+            r#"{"type":"drag","path":[{"x":1,"y":2},{"x":9,"y":9}],"keys":["ALT"]}"#,
+            "Drag { from: Some(PagePoint { x: 1.0, y: 2.0 }), to: PagePoint { x: 9.0, y: 9.0 }, modifiers: Alt }",
+        );
+        openai(
+            r#"{"type":"drag","path":[{"x":1,"y":2},{"x":5,"y":5},{"x":9,"y":9}]}"#,
+            "Several([MouseDown { at: Some(PagePoint { x: 1.0, y: 2.0 }), button: Left }, \
+             Move { at: PagePoint { x: 5.0, y: 5.0 }, modifiers: none }, \
+             MouseUp { at: Some(PagePoint { x: 9.0, y: 9.0 }), button: Left }])",
+        );
+        let long = r#"{"x":1,"y":2},"#.repeat(17);
+        openai(
+            &format!(r#"{{"type":"drag","path":[{}]}}"#, long.trim_end_matches(',')),
+            "drag.path has 17 points; use at most 16",
+        );
+        let click = |modifiers, count| {
+            format!(
+                "Click {{ at: Some(PagePoint {{ x: 12.0, y: 40.0 }}), button: Left, count: {count}, modifiers: {modifiers} }}"
+            )
+        };
+        openai(r#"{"type":"click","x":12,"y":40,"keys":["CTRL"]}"#, &click("Control", 1));
+        openai(
+            r#"{"type":"double_click","x":12,"y":40,"keys":["SHIFT","CTRL"]}"#,
+            &click("Control+Shift", 2),
+        );
+        openai(r#"{"type":"click","x":12,"y":40,"keys":[]}"#, &click("none", 1));
+        openai(r#"{"type":"click","x":12,"y":40,"keys":null}"#, &click("none", 1));
+        openai(
+            r#"{"type":"move","x":1,"y":2,"keys":["SPACE"]}"#,
+            "Several([KeyDown { key: \"SPACE\" }, Move { at: PagePoint { x: 1.0, y: 2.0 }, modifiers: none }, \
+             KeyUp { key: \"SPACE\" }])",
+        );
+        openai(
+            r#"{"type":"scroll","x":1,"y":2,"scroll_y":90,"keys":["CTRL"]}"#,
+            "Scroll { at: Some(PagePoint { x: 1.0, y: 2.0 }), direction: Down, pixels: Some(90), modifiers: Control }",
+        );
     }
 }

@@ -23,6 +23,8 @@ pub(crate) struct ActionField {
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum FieldKind {
     Text,
+    /// A string that may be left out.
+    TextOrNone,
     /// A string that begins with http:// or https://, which is checked when the action is built.
     Address,
     /// A whole number within these inclusive bounds.
@@ -59,6 +61,10 @@ pub(crate) enum FieldKind {
     Flag,
     /// A list of 1 to `most` names of keys.
     Keys {
+        most: usize,
+    },
+    /// A list of up to `most` names of keys, which may be left out.
+    KeysOrNone {
         most: usize,
     },
     /// Any value, which is not checked.
@@ -142,11 +148,15 @@ impl ActionField {
             (FieldKind::NumberOr { default, .. }, None) => Ok(default.into()),
             (FieldKind::ChoiceOr(choices), None) => Ok(choices.first().copied().into()),
             (FieldKind::Flag, None) => Ok(false.into()),
-            (FieldKind::PairOrNone, None | Some(Value::Null)) | (FieldKind::Anything, None) => {
-                Ok(Value::Null)
-            }
+            (
+                FieldKind::PairOrNone | FieldKind::TextOrNone | FieldKind::KeysOrNone { .. },
+                None | Some(Value::Null),
+            )
+            | (FieldKind::Anything, None) => Ok(Value::Null),
             (_, None) => Err(format!("{name} is missing")),
-            (FieldKind::Text | FieldKind::Address, Some(Value::String(text))) => Ok(text.as_str().into()),
+            (FieldKind::Text | FieldKind::TextOrNone | FieldKind::Address, Some(Value::String(text))) => {
+                Ok(text.as_str().into())
+            }
             (FieldKind::Flag, Some(Value::Bool(flag))) => Ok((*flag).into()),
             (FieldKind::Choice(choices) | FieldKind::ChoiceOr(choices), Some(Value::String(choice)))
                 if choices.contains(&choice.as_str()) =>
@@ -169,6 +179,11 @@ impl ActionField {
             {
                 Ok(keys.clone().into())
             }
+            (FieldKind::KeysOrNone { most }, Some(Value::Array(keys)))
+                if keys.len() <= most && keys.iter().all(Value::is_string) =>
+            {
+                Ok(keys.clone().into())
+            }
             (FieldKind::Anything, Some(value)) => Ok(value.clone()),
             (FieldKind::Whole { from, to } | FieldKind::WholeOr { from, to, .. }, Some(value)) => {
                 match value.as_u64() {
@@ -186,6 +201,7 @@ impl FieldKind {
     pub fn expectation(self) -> String {
         match self {
             FieldKind::Text | FieldKind::Address => "a string".into(),
+            FieldKind::TextOrNone => "a string (may be left out)".into(),
             FieldKind::Whole { from, to } => format!("a whole number from {from} to {to}"),
             FieldKind::WholeOr { from, to, default } => {
                 format!("a whole number from {from} to {to} (left out: {default})")
@@ -203,6 +219,9 @@ impl FieldKind {
             }
             FieldKind::Flag => "true or false (left out: false)".into(),
             FieldKind::Keys { most } => format!("a list of 1 to {most} names of keys"),
+            FieldKind::KeysOrNone { most } => {
+                format!("a list of up to {most} names of keys (may be left out)")
+            }
             FieldKind::Anything => "anything".into(),
         }
     }

@@ -1,6 +1,6 @@
 //! Tests for all grammars. Each grammar's file has a table of its own replies.
 
-use furrow_rollout::{ExtraAction, Mark, PagePoint, ScrollDirection, Size};
+use furrow_rollout::{ExtraAction, Mark, Modifiers, PagePoint, ScrollDirection, Size};
 use furrow_testkit::generators;
 use proptest::prelude::*;
 
@@ -92,11 +92,36 @@ fn each_grammar_writes_what_it_is_for() {
                     at: there.then_some(at),
                     direction: ScrollDirection::Down,
                     pixels: there.then_some(300),
+                    modifiers: Modifiers::NONE,
                 },
             );
         }
         if !["holo_click", "holo_click_absolute", "holo_point", "holo_step"].contains(&dialect.name) {
             writes(dialect, &write);
+        }
+    }
+}
+
+/// The replies below each grammar's heading in its documentation: a step, and the answer.
+#[test]
+fn the_documented_replies_are_read() {
+    let text = include_str!("../../../../docs/GRAMMARS.md");
+    let marks = marks();
+    let view = ViewedPage { image: IMAGE, marks: Some(&marks) };
+    for dialect in DIALECTS {
+        let (_, section) = text.split_once(&format!("\n### `{}`\n", dialect.name)).unwrap();
+        let section = section.split("\n#").next().unwrap();
+        let blocks: Vec<&str> = section.split("```\n").skip(1).step_by(2).collect();
+        let kinds: Vec<&str> = blocks
+            .iter()
+            .map(|block| {
+                parse(&of(dialect.name), block, view).action.unwrap_or_else(|why| panic!("{why}: {block}"))
+            })
+            .map(|action| action.kind())
+            .collect();
+        match dialect.name {
+            "holo_click" | "holo_click_absolute" | "holo_point" => assert_eq!(kinds, ["click"]),
+            name => assert!(matches!(kinds[..], [step, "answer"] if step != "answer"), "{name}: {kinds:?}"),
         }
     }
 }

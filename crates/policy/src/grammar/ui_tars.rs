@@ -1,13 +1,14 @@
 //! UI-TARS: `Thought: …` and `Action: click(point='<point>352 348</point>')`, several calls
 //! separated by a blank line.
 //!
-//! The forms are those of ByteDance's published parser; the older `start_box='(x,y)'` is accepted
-//! as well. Models based on Qwen2.5-VL write pixels of the image as sent (`ui_tars_pixels`), those
+//! The forms are those of ByteDance's published parser, with `hover`, `select`, and the keys that
+//! stay down (`press` and `release`), which its prompts leave out; the older `start_box='(x,y)'` is
+//! accepted as well. Models based on Qwen2.5-VL write pixels of the image as sent (`ui_tars_pixels`), those
 //! based on Qwen2-VL whole numbers 0 to 1000 (`ui_tars`).
 
 use std::collections::BTreeMap;
 
-use furrow_rollout::{Action, PagePoint, PointerButton, ScrollDirection, Size};
+use furrow_rollout::{Action, Modifier, Modifiers, PagePoint, PointerButton, ScrollDirection, Size};
 use serde_json::json;
 
 use super::dialect::{GrammarDialect, ReplyRemarks, unsupported_action};
@@ -148,11 +149,20 @@ fn actions_of(name: &str, given: &CallArguments<'_>) -> Result<Vec<Action>, Stri
         given.only(&["point", "start_box"])?;
         given.point("point", "start_box")
     };
+    let click = |at, button, count| Action::Click { at: Some(at), button, count, modifiers: Modifiers::NONE };
+    let key = || {
+        given.only(&["key", "press"])?;
+        let older = given.given.get("press").map(String::as_str);
+        Ok::<_, String>(older.map_or_else(|| given.text("key"), Ok)?.trim().to_owned())
+    };
     Ok(vec![match name {
         "click" | "left_single" => Action::click(aimed()?),
-        "left_double" => Action::Click { at: Some(aimed()?), button: PointerButton::Left, count: 2 },
-        "right_single" => Action::Click { at: Some(aimed()?), button: PointerButton::Right, count: 1 },
-        "drag" => {
+        "left_double" => click(aimed()?, PointerButton::Left, 2),
+        "right_single" => click(aimed()?, PointerButton::Right, 1),
+        "hover" => Action::hover(aimed()?),
+        "press" | "keydown" => Action::KeyDown { key: key()? },
+        "release" | "keyup" => Action::KeyUp { key: key()? },
+        "drag" | "select" => {
             given.only(&["start_point", "end_point", "start_box", "end_box"])?;
             Action::drag(given.point("start_point", "start_box")?, given.point("end_point", "end_box")?)
         }
@@ -176,7 +186,12 @@ fn actions_of(name: &str, given: &CallArguments<'_>) -> Result<Vec<Action>, Stri
             let way = given.text("direction")?;
             let direction = ScrollDirection::parse(way)
                 .ok_or_else(|| format!("scroll.direction is {:?}; use down, up, left or right", cut(way)))?;
-            Action::Scroll { at: Some(given.point("point", "start_box")?), direction, pixels: None }
+            Action::Scroll {
+                at: Some(given.point("point", "start_box")?),
+                direction,
+                pixels: None,
+                modifiers: Modifiers::NONE,
+            }
         }
         "wait" => {
             given.only(&[])?;
@@ -187,7 +202,7 @@ fn actions_of(name: &str, given: &CallArguments<'_>) -> Result<Vec<Action>, Stri
             Action::Answer { content: given.given.get("content").cloned().unwrap_or_default() }
         }
         other => {
-            let all = "click, left_double, right_single, drag, hotkey, type, scroll, wait, finished";
+            let all = "click, left_double, right_single, hover, drag, hotkey, press, release, type, scroll, wait, finished";
             return Err(format!("there is no action {:?}; use {all}", cut(other)));
         }
     }])
@@ -199,9 +214,19 @@ fn encode(
     remarks: &ReplyRemarks,
     image: Size,
 ) -> Result<String, String> {
-    let calls = action.parts().iter().map(|part| call(space, part, image));
+    let calls = action.parts().iter().map(|part| modified_call(space, part, image));
     let calls = calls.collect::<Result<Vec<_>, _>>()?.concat();
     Ok(format!("Thought: {}\nAction: {}", remarks.thought, calls.join("\n\n")))
+}
+
+/// The calls that express one action, with its modifiers pressed before and released after it.
+fn modified_call(space: CoordinateSpace, action: &Action, image: Size) -> Result<Vec<String>, String> {
+    let keys: Vec<Modifier> = action.modifiers().iter().collect();
+    let name = |modifier: &Modifier| quoted(&modifier.as_str().to_ascii_lowercase());
+    let mut calls: Vec<String> = keys.iter().map(|key| format!("press(key={})", name(key))).collect();
+    calls.extend(call(space, action, image)?);
+    calls.extend(keys.iter().rev().map(|key| format!("release(key={})", name(key))));
+    Ok(calls)
 }
 
 /// The calls that express one action.
@@ -215,7 +240,7 @@ fn call(space: CoordinateSpace, action: &Action, image: Size) -> Result<Vec<Stri
         format!("type(content={})", quoted(&format!("{content}{end}")))
     };
     Ok(match action {
-        Action::Click { at: Some(at), button, count } => {
+        Action::Click { at: Some(at), button, count, .. } => {
             let name = match (button, count) {
                 (PointerButton::Left, 1) => "click",
                 (PointerButton::Left, 2) => "left_double",
@@ -224,9 +249,12 @@ fn call(space: CoordinateSpace, action: &Action, image: Size) -> Result<Vec<Stri
             };
             vec![format!("{name}(point={})", point(at))]
         }
-        Action::Drag { from: Some(from), to } => {
+        Action::Drag { from: Some(from), to, .. } => {
             vec![format!("drag(start_point={}, end_point={})", point(from), point(to))]
         }
+        Action::Move { at, .. } => vec![format!("hover(point={})", point(at))],
+        Action::KeyDown { key } if is_one_key(key) => vec![format!("press(key={})", quoted(key))],
+        Action::KeyUp { key } if is_one_key(key) => vec![format!("release(key={})", quoted(key))],
         // A text that ends with a line break is parsed as submitted, so it cannot be expressed.
         Action::Write { content, press_enter: false, .. } if content.ends_with('\n') => {
             return Err(unsupported_action(THOUSANDTHS.name, action));
@@ -251,6 +279,11 @@ fn call(space: CoordinateSpace, action: &Action, image: Size) -> Result<Vec<Stri
     })
 }
 
+/// Whether a name can be that of a single key, which is all that `press` takes.
+fn is_one_key(name: &str) -> bool {
+    !name.contains('+') && name.trim() == name
+}
+
 fn instructions(space: CoordinateSpace) -> String {
     format!(
         "You operate a web browser. Each turn shows a screenshot. Reply with \"Thought: \" and why, then on a new line \"Action: \" and one of \
@@ -258,8 +291,10 @@ fn instructions(space: CoordinateSpace) -> String {
          - click(point='<point>x y</point>')\n\
          - left_double(point='<point>x y</point>')\n\
          - right_single(point='<point>x y</point>')\n\
+         - hover(point='<point>x y</point>')\n\
          - drag(start_point='<point>x y</point>', end_point='<point>x y</point>')\n\
          - hotkey(key='ctrl c'): up to three keys, separated by blanks\n\
+         - press(key='shift'), release(key='shift'): presses a key, which stays down in later steps too, and releases it\n\
          - type(content='…'): types where the focus is; a \\n at the end submits\n\
          - scroll(point='<point>x y</point>', direction='down'): or up, left, right\n\
          - wait(): five seconds\n\
@@ -276,7 +311,9 @@ mod tests {
     fn calls_become_actions_or_say_why_not() {
         let tars = |call: &str, want: &str| check("ui_tars", &format!("Thought: so.\nAction: {call}"), want);
         let click = |x, y| {
-            format!("Click {{ at: Some(PagePoint {{ x: {x:.1}, y: {y:.1} }}), button: Left, count: 1 }}")
+            format!(
+                "Click {{ at: Some(PagePoint {{ x: {x:.1}, y: {y:.1} }}), button: Left, count: 1, modifiers: none }}"
+            )
         };
         tars("click(point='<point>500 250</point>')", &click(500.0, 125.0));
         tars("click(start_box='(500,250)')", &click(500.0, 125.0));
@@ -289,15 +326,29 @@ mod tests {
         );
         tars(
             "left_double(point='<point>10 10</point>')",
-            "Click { at: Some(PagePoint { x: 10.0, y: 5.0 }), button: Left, count: 2 }",
+            "Click { at: Some(PagePoint { x: 10.0, y: 5.0 }), button: Left, count: 2, modifiers: none }",
         );
         tars(
             "right_single(point='<point>10 10</point>')",
-            "Click { at: Some(PagePoint { x: 10.0, y: 5.0 }), button: Right, count: 1 }",
+            "Click { at: Some(PagePoint { x: 10.0, y: 5.0 }), button: Right, count: 1, modifiers: none }",
         );
         tars(
             "drag(start_point='<point>0 0</point>', end_point='<point>10 10</point>')",
-            "Drag { from: Some(PagePoint { x: 0.0, y: 0.0 }), to: PagePoint { x: 10.0, y: 5.0 } }",
+            "Drag { from: Some(PagePoint { x: 0.0, y: 0.0 }), to: PagePoint { x: 10.0, y: 5.0 }, modifiers: none }",
+        );
+        tars(
+            "hover(point='<point>10 10</point>')",
+            "Move { at: PagePoint { x: 10.0, y: 5.0 }, modifiers: none }",
+        );
+        tars("press(key='shift')", r#"KeyDown { key: "shift" }"#);
+        tars("keydown(press='space')", r#"KeyDown { key: "space" }"#);
+        tars("release(key='shift')", r#"KeyUp { key: "shift" }"#);
+        tars("keyup(key='shift')", r#"KeyUp { key: "shift" }"#);
+        tars("press(point='1 1')", "press has no argument \"point\"");
+        tars("release()", "release.key is missing");
+        tars(
+            "select(start_box='(0,0)', end_box='(10,10)')",
+            "Drag { from: Some(PagePoint { x: 0.0, y: 0.0 }), to: PagePoint { x: 10.0, y: 5.0 }, modifiers: none }",
         );
         tars("hotkey(key='ctrl shift t')", r#"PressKey { key: "ctrl+shift+t", times: 1 }"#);
         tars("hotkey(key='a b c d')", "hotkey.key names 4 keys; name 1 to 3");
@@ -308,7 +359,7 @@ mod tests {
         );
         tars(
             "scroll(point='<point>10 10</point>', direction='down')",
-            "Scroll { at: Some(PagePoint { x: 10.0, y: 5.0 }), direction: Down, pixels: None }",
+            "Scroll { at: Some(PagePoint { x: 10.0, y: 5.0 }), direction: Down, pixels: None, modifiers: none }",
         );
         tars("scroll(point='<point>10 10</point>', direction='in')", "scroll.direction is \"in\"");
         tars("wait()", "Wait { seconds: 5 }");
@@ -316,7 +367,7 @@ mod tests {
         tars("finished()", r#"Answer { content: "" }"#);
         tars(
             "click(point='<point>10 10</point>')\n\ntype(content='a')",
-            "Several([Click { at: Some(PagePoint { x: 10.0, y: 5.0 }), button: Left, count: 1 }, \
+            "Several([Click { at: Some(PagePoint { x: 10.0, y: 5.0 }), button: Left, count: 1, modifiers: none }, \
              Write { into: None, content: \"a\", press_enter: false }])",
         );
         tars("finished(content='')\n\nwait()", "another action follows the answer");

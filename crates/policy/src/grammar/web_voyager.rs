@@ -5,7 +5,7 @@
 //! the whole text for one form after the other and so misreads texts that contain another form.
 //! Here an action must begin its line and end it.
 
-use furrow_rollout::{Action, Mark, PagePoint, PointerButton, ScrollDirection};
+use furrow_rollout::{Action, Mark, Modifiers, PagePoint, PointerButton, ScrollDirection};
 use serde_json::json;
 
 use super::dialect::{GrammarDialect, ReplyRemarks, ViewedPage, unsupported_action};
@@ -73,8 +73,14 @@ fn read(text: &str, view: ViewedPage<'_>, parsed: &mut ParsedCall) -> Result<Act
                     at: None,
                     direction,
                     pixels: Some((view.image.height * 2 / 3).max(1)),
+                    modifiers: Modifiers::NONE,
                 }),
-                mark => Ok(Action::Scroll { at: Some(mark_centre(mark, view)?), direction, pixels: None }),
+                mark => Ok(Action::Scroll {
+                    at: Some(mark_centre(mark, view)?),
+                    direction,
+                    pixels: None,
+                    modifiers: Modifiers::NONE,
+                }),
             }
         }
         ("Wait", _) => bare(Action::Wait { seconds: WAIT_SECONDS }),
@@ -139,7 +145,10 @@ fn encode(action: &Action, remarks: &ReplyRemarks, view: ViewedPage<'_>) -> Resu
         _ => Err(unsupported_action(MARKS.name, action)),
     };
     let text = match action {
-        Action::Click { at: Some(at), button: PointerButton::Left, count: 1 } => {
+        modified if !modified.modifiers().is_empty() => {
+            return Err(unsupported_action(MARKS.name, modified));
+        }
+        Action::Click { at: Some(at), button: PointerButton::Left, count: 1, .. } => {
             format!("Click [{}]", mark(at)?)
         }
         Action::Write { into: Some(at), content, press_enter: true } if !content.contains('\n') => {
@@ -166,7 +175,8 @@ mod tests {
     fn replies_become_actions_or_say_why_not() {
         // The second of the tests' marks is 100 to 300 by 40 to 60.
         let check = |text: &str, want: &str| check("web_voyager", text, want);
-        let click = "Click { at: Some(PagePoint { x: 200.0, y: 50.0 }), button: Left, count: 1 }";
+        let click =
+            "Click { at: Some(PagePoint { x: 200.0, y: 50.0 }), button: Left, count: 1, modifiers: none }";
         let write = |text: &str| {
             format!(
                 "Write {{ into: Some(PagePoint {{ x: 200.0, y: 50.0 }}), content: {text:?}, press_enter: true }}"
@@ -179,10 +189,13 @@ mod tests {
         check("Action: Type [2]; vegan lasagna", &write("vegan lasagna"));
         check("Action: Type [2] [Click [1]; Wait]", &write("Click [1]; Wait"));
         check("Action: Type [2]; [a]; [b]", &write("a]; [b"));
-        check("Action: Scroll [WINDOW]; [down]", "Scroll { at: None, direction: Down, pixels: Some(333) }");
+        check(
+            "Action: Scroll [WINDOW]; [down]",
+            "Scroll { at: None, direction: Down, pixels: Some(333), modifiers: none }",
+        );
         check(
             "Action: Scroll [2]; [up]",
-            "Scroll { at: Some(PagePoint { x: 200.0, y: 50.0 }), direction: Up, pixels: None }",
+            "Scroll { at: Some(PagePoint { x: 200.0, y: 50.0 }), direction: Up, pixels: None, modifiers: none }",
         );
         check("Action: Scroll [WINDOW]; [left]", "Scroll has the direction \"left\"; use up or down");
         check("Action: Wait", "Wait { seconds: 5 }");

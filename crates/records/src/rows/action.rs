@@ -1,6 +1,6 @@
 //! Converts a reply and its action to columns and back.
 
-use furrow_rollout::{Action, PagePoint, PointerButton, PolicyReply, ScrollDirection};
+use furrow_rollout::{Action, Modifiers, PagePoint, PointerButton, PolicyReply, ScrollDirection};
 use serde::{Deserialize, Serialize};
 
 use super::error::RowError;
@@ -31,16 +31,17 @@ impl ActionCell {
         }
         self.kind = Some(action.kind().into());
         match action {
-            Action::Click { button, count, .. } => {
-                self.text = Some(button.as_str().into());
+            Action::Click { button, count, modifiers, .. } => {
+                self.text = Some(modified(*modifiers, button.as_str()));
                 self.number = Some((*count).into());
             }
             Action::Write { content, press_enter, .. } => {
                 self.text = Some(content.clone());
                 self.press_enter = Some(*press_enter);
             }
-            Action::Scroll { direction, pixels, .. } => {
-                self.text = Some(direction.as_str().into());
+            Action::Move { modifiers, .. } => self.text = modifier_names(*modifiers),
+            Action::Scroll { direction, pixels, modifiers, .. } => {
+                self.text = Some(modified(*modifiers, direction.as_str()));
                 self.number = pixels.map(u32::cast_signed);
             }
             Action::Goto { url: text } | Action::Answer { content: text } | Action::OpenTab { url: text } => {
@@ -50,16 +51,25 @@ impl ActionCell {
                 self.text = Some(key.clone());
                 self.number = Some((*times).into());
             }
+            Action::HoldKey { key, millis } => {
+                self.text = Some(key.clone());
+                self.number = Some(millis.cast_signed());
+            }
+            Action::KeyDown { key } | Action::KeyUp { key } => self.text = Some(key.clone()),
+            Action::MouseDown { button, .. } | Action::MouseUp { button, .. } => {
+                self.text = Some(button.as_str().into());
+            }
             Action::Wait { seconds } => self.number = Some((*seconds).into()),
             Action::SelectTab { index } => self.number = Some(index.cast_signed()),
-            Action::Drag { from, .. } => {
+            Action::Drag { from, modifiers, .. } => {
+                self.text = modifier_names(*modifiers);
                 (self.from_x, self.from_y) = (from.map(|from| from.x), from.map(|from| from.y));
             }
             Action::Several(parts) => {
                 let parts: Vec<ActionPart> = parts.iter().map(ActionPart::from).collect();
                 self.text = Some(serde_json::json!(parts).to_string());
             }
-            Action::Move { .. } | Action::GoBack | Action::GoForward | Action::Refresh | Action::Restart => {}
+            Action::GoBack | Action::GoForward | Action::Refresh | Action::Restart => {}
         }
     }
 
@@ -76,26 +86,27 @@ impl ActionCell {
         let aim = || point("action.x and action.y", self.x, self.y);
         let text = || present("action.text", self.text.clone());
         let number = || present("action.number", self.number);
+        let optional_aim = || self.x.map(|_| aim()).transpose();
         Ok(match present("action.kind", self.kind.as_deref())? {
-            "click" => Action::Click {
-                at: self.x.map(|_| aim()).transpose()?,
-                button: match &self.text {
-                    Some(text) => parse_text("action.text", text, PointerButton::parse)?,
-                    None => PointerButton::Left,
-                },
-                count: times(self.number)?,
-            },
-            "move" => Action::Move { at: aim()? },
+            "click" => {
+                let (modifiers, button) = match &self.text {
+                    Some(text) => parse_text("action.text", text, |text| split(text, PointerButton::parse))?,
+                    None => (Modifiers::NONE, PointerButton::Left),
+                };
+                Action::Click { at: optional_aim()?, button, count: times(self.number)?, modifiers }
+            }
+            "move" => Action::Move { at: aim()?, modifiers: self.modifiers()? },
             "write" => Action::Write {
-                into: self.x.map(|_| aim()).transpose()?,
+                into: optional_aim()?,
                 content: text()?,
                 press_enter: present("action.press_enter", self.press_enter)?,
             },
-            "scroll" => Action::Scroll {
-                at: self.x.map(|_| aim()).transpose()?,
-                direction: parse_text("action.text", &text()?, ScrollDirection::parse)?,
-                pixels: self.number.map(i32::cast_unsigned),
-            },
+            "scroll" => {
+                let (modifiers, direction) =
+                    parse_text("action.text", &text()?, |text| split(text, ScrollDirection::parse))?;
+                let pixels = self.number.map(i32::cast_unsigned);
+                Action::Scroll { at: optional_aim()?, direction, pixels, modifiers }
+            }
             "go_back" => Action::GoBack,
             "go_forward" => Action::GoForward,
             "refresh" => Action::Refresh,
@@ -108,10 +119,16 @@ impl ActionCell {
                     .map(|_| point("action.from_x and from_y", self.from_x, self.from_y))
                     .transpose()?,
                 to: aim()?,
+                modifiers: self.modifiers()?,
             },
             "select_tab" => Action::SelectTab { index: number()?.cast_unsigned() },
             "open_tab" => Action::OpenTab { url: text()? },
             "press_key" => Action::PressKey { key: text()?, times: times(self.number)? },
+            "hold_key" => Action::HoldKey { key: text()?, millis: number()?.cast_unsigned() },
+            "key_down" => Action::KeyDown { key: text()? },
+            "key_up" => Action::KeyUp { key: text()? },
+            "mouse_down" => Action::MouseDown { at: optional_aim()?, button: self.button()? },
+            "mouse_up" => Action::MouseUp { at: optional_aim()?, button: self.button()? },
             "several" => {
                 let parts: Vec<ActionPart> = serde_json::from_str(&text()?)?;
                 let parts = parts.into_iter().map(|part| ActionCell::from(part).action());
@@ -120,6 +137,33 @@ impl ActionCell {
             other => return parse_text("action.kind", other, |_| None),
         })
     }
+
+    fn button(&self) -> Result<PointerButton, RowError> {
+        parse_text("action.text", &present("action.text", self.text.clone())?, PointerButton::parse)
+    }
+
+    /// The modifiers of an action whose text is nothing else.
+    fn modifiers(&self) -> Result<Modifiers, RowError> {
+        parse_text("action.text", self.text.as_deref().unwrap_or_default(), Modifiers::parse)
+    }
+}
+
+/// The modifiers of an action in front of its text: `Control+Shift+left`.
+fn modified(modifiers: Modifiers, text: &str) -> String {
+    match modifiers.is_empty() {
+        true => text.to_owned(),
+        false => format!("{modifiers}+{text}"),
+    }
+}
+
+fn modifier_names(modifiers: Modifiers) -> Option<String> {
+    (!modifiers.is_empty()).then(|| modifiers.to_string())
+}
+
+/// Parses what `modified` writes.
+fn split<T>(text: &str, parse: impl FnOnce(&str) -> Option<T>) -> Option<(Modifiers, T)> {
+    let (modifiers, last) = text.rsplit_once('+').unwrap_or(("", text));
+    Some((Modifiers::parse(modifiers)?, parse(last)?))
 }
 
 /// One of several actions, as the column `text` lists them.

@@ -389,19 +389,40 @@ fn an_action_out_of_range_is_refused() {
     );
     let at = PagePoint { x: 1.0, y: 1.0 };
     refused(
-        |step| step.reply.action = Ok(Action::Click { at: Some(at), button: PointerButton::Left, count: 4 }),
+        |step| {
+            step.reply.action = Ok(Action::Click {
+                at: Some(at),
+                button: PointerButton::Left,
+                count: 4,
+                modifiers: Modifiers::NONE,
+            })
+        },
         "click.count is \"4\"; expected 1 to 3",
     );
     refused(
         |step| {
-            step.reply.action =
-                Ok(Action::Scroll { at: None, direction: ScrollDirection::Up, pixels: Some(0) });
+            step.reply.action = Ok(Action::Scroll {
+                at: None,
+                direction: ScrollDirection::Up,
+                pixels: Some(0),
+                modifiers: Modifiers::NONE,
+            });
         },
         "scroll.pixels is \"0\"; expected 1 to 10000",
     );
     refused(
         |step| step.reply.action = Ok(Action::PressKey { key: "a".into(), times: 21 }),
         "press_key.times is \"21\"; expected 1 to 20",
+    );
+    for millis in [0, 30_001] {
+        refused(
+            |step| step.reply.action = Ok(Action::HoldKey { key: "a".into(), millis }),
+            &format!("hold_key.millis is \"{millis}\"; expected 1 to 30000"),
+        );
+    }
+    refused(
+        |step| step.reply.action = Ok(Action::KeyDown { key: "a".repeat(257) }),
+        "key_down.key has 257, at most 256",
     );
     refused(
         |step| step.reply.action = Ok(Action::Several(vec![Action::GoBack])),

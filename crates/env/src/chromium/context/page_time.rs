@@ -144,7 +144,17 @@ impl PageTime {
         tabs: &ContextTabs,
         input: impl AsyncFnOnce(&BrowserTab) -> Result<(), EnvironmentError>,
     ) -> Result<(), EnvironmentError> {
-        if !self.is_stopped {
+        self.grant_if(true, tabs, input).await
+    }
+
+    /// The same if the input needs it; other input is delivered while page time stands still.
+    pub async fn grant_if(
+        &mut self,
+        is_needed: bool,
+        tabs: &ContextTabs,
+        input: impl AsyncFnOnce(&BrowserTab) -> Result<(), EnvironmentError>,
+    ) -> Result<(), EnvironmentError> {
+        if !self.is_stopped || !is_needed {
             return input(tabs.active()?).await;
         }
         let share = self.step_time.take_share();
@@ -158,15 +168,25 @@ impl PageTime {
     pub async fn wait(&mut self, tabs: &ContextTabs, seconds: u8) -> Result<(), EnvironmentError> {
         match self.is_stopped {
             true if seconds == 0 => Ok(()),
-            true => {
-                self.step_time.take_share();
-                clock::advance(tabs.active()?, u32::from(seconds) * 1000).await
-            }
-            false => {
-                tokio::time::sleep(Duration::from_secs(u64::from(seconds))).await;
-                Ok(())
+            _ => {
+                self.replace_share();
+                self.pass(tabs, u32::from(seconds) * 1000).await
             }
         }
+    }
+
+    /// The action lets time pass itself, in place of its share of the step's time.
+    pub fn replace_share(&mut self) {
+        self.step_time.take_share();
+    }
+
+    /// Lets time pass on the page while an action lasts.
+    pub async fn pass(&self, tabs: &ContextTabs, millis: u32) -> Result<(), EnvironmentError> {
+        if self.is_stopped {
+            return clock::advance(tabs.active()?, millis).await;
+        }
+        tokio::time::sleep(Duration::from_millis(millis.into())).await;
+        Ok(())
     }
 
     /// Prepares the page for the next action of the same step.

@@ -55,6 +55,11 @@ impl ContextTabs {
         tab.check().map(|()| tab)
     }
 
+    /// An open tab, unless it crashed.
+    pub fn find(&self, target: &TargetId) -> Option<&BrowserTab> {
+        self.tabs.iter().find(|tab| tab.target() == target && !tab.has_crashed())
+    }
+
     pub fn active_index(&self) -> usize {
         self.active
     }
