@@ -259,7 +259,7 @@ impl InputState {
         event
     }
 
-    /// The editing command of a shortcut. A desktop would supply it, but headless Chromium has none.
+    /// The editing command of a shortcut. A desktop would supply it, headless Chromium has none.
     fn editing_command(&self, key: KeyboardKey) -> Option<&'static str> {
         let is_shortcut = self.has_modifier(Modifier::Control) != self.has_modifier(Modifier::Meta);
         if !is_shortcut || self.has_modifier(Modifier::Alt) {

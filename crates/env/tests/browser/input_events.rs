@@ -1,8 +1,8 @@
 //! A page hears of our actions what it hears of Playwright's keyboard and mouse, event by event.
 //!
 //! `input_events/playwright.json` is what Playwright's events were, with its version and the
-//! browser's. Written anew (Node and the package as in tests/peers/README.md) by
-//! `node tests/peers/playwright_input.mjs BROWSER > crates/env/tests/browser/input_events/playwright.json`.
+//! browser's. `tests/peers/playwright_input.mjs` writes it anew; tests/peers/README.md has the
+//! command.
 
 use furrow_env::{Environment, EnvironmentFactory};
 use furrow_rollout::*;

@@ -224,14 +224,14 @@ fn names_of(modifiers: Modifiers) -> Option<String> {
     (!names.is_empty()).then_some(names)
 }
 
-fn uses(input: Value) -> Value {
+fn uses(input: &Value) -> Value {
     json!({ "type": "tool_use", "name": "computer", "input": input })
 }
 
 /// An action where the mouse is, after a move there.
 fn at_mouse(coordinate: Option<Value>, name: &str) -> Vec<Value> {
-    let moved = coordinate.map(|at| uses(json!({ "action": "mouse_move", "coordinate": at })));
-    moved.into_iter().chain([uses(json!({ "action": name }))]).collect()
+    let moved = coordinate.map(|at| uses(&json!({ "action": "mouse_move", "coordinate": at })));
+    moved.into_iter().chain([uses(&json!({ "action": name }))]).collect()
 }
 
 /// The content blocks that express one action.
@@ -275,14 +275,14 @@ fn blocks(action: &Action, image: Size) -> Option<Vec<Value>> {
             json!({ "action": "hold_key", "text": key, "duration": f64::from(*millis) / 1000.0 })
         }
         Action::Write { into, content, press_enter } => {
-            let click = |at| uses(json!({ "action": "triple_click", "coordinate": point(at) }));
+            let click = |at| uses(&json!({ "action": "triple_click", "coordinate": point(at) }));
             let mut blocks: Vec<Value> = into.iter().map(click).collect();
-            blocks.push(uses(json!({ "action": "type", "text": content })));
-            blocks.extend(press_enter.then(|| uses(json!({ "action": "key", "text": "Return" }))));
+            blocks.push(uses(&json!({ "action": "type", "text": content })));
+            blocks.extend(press_enter.then(|| uses(&json!({ "action": "key", "text": "Return" }))));
             return Some(blocks);
         }
         Action::PressKey { key, times } => {
-            return Some(vec![uses(json!({ "action": "key", "text": key })); usize::from(*times)]);
+            return Some(vec![uses(&json!({ "action": "key", "text": key })); usize::from(*times)]);
         }
         Action::Wait { seconds: 0 } => json!({ "action": "screenshot" }),
         Action::Wait { seconds } => json!({ "action": "wait", "duration": seconds }),
@@ -293,7 +293,7 @@ fn blocks(action: &Action, image: Size) -> Option<Vec<Value>> {
     if let Value::Object(fields) = &mut input {
         fields.retain(|_, value| !value.is_null());
     }
-    Some(vec![uses(input)])
+    Some(vec![uses(&input)])
 }
 
 fn instructions() -> String {

@@ -266,7 +266,7 @@ fn path_of(action: &Action) -> Option<Vec<PagePoint>> {
 fn encode(action: &Action, image: Size) -> Result<String, String> {
     if let Some(path) = path_of(action) {
         let path: Vec<Value> = path.iter().map(|at| point_of(at, image)).collect();
-        return Ok(call(json!({ "type": "drag", "path": path })).to_string());
+        return Ok(call(&json!({ "type": "drag", "path": path })).to_string());
     }
     let items = action
         .parts()
@@ -279,7 +279,7 @@ fn encode(action: &Action, image: Size) -> Result<String, String> {
     })
 }
 
-fn call(action: Value) -> Value {
+fn call(action: &Value) -> Value {
     json!({ "type": "computer_call", "action": action })
 }
 
@@ -308,7 +308,7 @@ fn items(action: &Action, image: Size) -> Option<Vec<Value>> {
         if !action.modifiers().is_empty() {
             input["keys"] = key_names(action.modifiers()).into();
         }
-        Some(vec![call(input)])
+        Some(vec![call(&input)])
     };
     match action {
         Action::Click { at: Some(at), button, count: 1, .. } => {
@@ -340,15 +340,15 @@ fn items(action: &Action, image: Size) -> Option<Vec<Value>> {
             let mut items = Vec::new();
             if let Some(at) = into {
                 let (x, y) = pixel(at);
-                items.push(call(json!({ "type": "click", "x": x, "y": y, "button": "left" })));
-                items.push(call(json!({ "type": "keypress", "keys": ["CTRL", "A"] })));
+                items.push(call(&json!({ "type": "click", "x": x, "y": y, "button": "left" })));
+                items.push(call(&json!({ "type": "keypress", "keys": ["CTRL", "A"] })));
             }
-            items.push(call(json!({ "type": "type", "text": content })));
-            items.extend(press_enter.then(|| call(json!({ "type": "keypress", "keys": ["ENTER"] }))));
+            items.push(call(&json!({ "type": "type", "text": content })));
+            items.extend(press_enter.then(|| call(&json!({ "type": "keypress", "keys": ["ENTER"] }))));
             Some(items)
         }
         Action::PressKey { key, times } => {
-            Some(vec![call(json!({ "type": "keypress", "keys": [key] })); usize::from(*times)])
+            Some(vec![call(&json!({ "type": "keypress", "keys": [key] })); usize::from(*times)])
         }
         Action::Drag { from: Some(from), to, .. } => {
             one(json!({ "type": "drag", "path": [point_of(from, image), point_of(to, image)] }))

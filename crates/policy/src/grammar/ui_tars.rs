@@ -3,8 +3,8 @@
 //!
 //! The forms are those of ByteDance's published parser, with `hover`, `select`, and the keys that
 //! stay down (`press` and `release`), which its prompts leave out; the older `start_box='(x,y)'` is
-//! accepted as well. Models based on Qwen2.5-VL write pixels of the image as sent (`ui_tars_pixels`), those
-//! based on Qwen2-VL whole numbers 0 to 1000 (`ui_tars`).
+//! accepted as well. Models based on Qwen2.5-VL write pixels of the image as sent
+//! (`ui_tars_pixels`), those based on Qwen2-VL whole numbers 0 to 1000 (`ui_tars`).
 
 use std::collections::BTreeMap;
 
