@@ -100,7 +100,7 @@ impl KeyboardKey {
         self.physical.code
     }
 
-    /// `KeyboardEvent.keyCode`.
+    /// The deprecated `keyCode`, which pages still read.
     pub fn number(&self) -> i64 {
         self.physical.number
     }

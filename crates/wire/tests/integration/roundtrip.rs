@@ -395,7 +395,7 @@ fn an_action_out_of_range_is_refused() {
                 button: PointerButton::Left,
                 count: 4,
                 modifiers: Modifiers::NONE,
-            })
+            });
         },
         "click.count is \"4\"; expected 1 to 3",
     );

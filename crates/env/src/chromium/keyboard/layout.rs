@@ -1,15 +1,14 @@
 //! The keys of a US keyboard, row by row, those of the number pad last (with its lock on): a name
 //! that two keys have means the first.
 
-/// A key as it is on the keyboard.
+/// A key as it is on the keyboard, in the terms of `KeyboardEvent`.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct PhysicalKey {
-    /// `KeyboardEvent.code`.
     pub code: &'static str,
-    /// `KeyboardEvent.key` without and with Shift.
+    /// Its `key` without Shift.
     pub plain: &'static str,
     pub shifted: &'static str,
-    /// `KeyboardEvent.keyCode`.
+    /// The deprecated `keyCode`, which pages still read.
     pub number: i64,
 }
 
