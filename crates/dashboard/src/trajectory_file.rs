@@ -218,7 +218,7 @@ fn picture(bytes: &[u8], format: ImageFormat, alt: &str) -> HtmlElement {
 pub fn targets(action: &Action) -> Vec<(Option<PagePoint>, PagePoint)> {
     match action {
         Action::Several(parts) => parts.iter().flat_map(targets).collect(),
-        Action::Drag { from, to } => vec![(*from, *to)],
+        Action::Drag { from, to, .. } => vec![(*from, *to)],
         other => other.point().map(|point| (None, point)).into_iter().collect(),
     }
 }
@@ -246,20 +246,27 @@ fn action_text(reply: &PolicyReply) -> String {
 }
 
 fn sentence(action: &Action) -> String {
+    let modifiers = action.modifiers();
+    let with = if modifiers.is_empty() { String::new() } else { format!(" with {modifiers} down") };
+    deed(action) + &with
+}
+
+/// The action without the modifier keys that are down during it.
+fn deed(action: &Action) -> String {
     let at =
         |point: Option<&PagePoint>| point.map_or(String::new(), |at| format!(" at {:.0}, {:.0}", at.x, at.y));
     match action {
-        Action::Click { at: point, button, count } => {
+        Action::Click { at: point, button, count, .. } => {
             let times = if *count > 1 { format!(" {count} times") } else { String::new() };
             let with = if button.as_str() == "left" { "" } else { button.as_str() };
             format!("Click {with}{times}{}", at(point.as_ref())).replace("  ", " ").trim_end().to_owned()
         }
-        Action::Move { at: point } => format!("Move the mouse{}", at(Some(point)).replace(" at", " to")),
+        Action::Move { at: point, .. } => format!("Move the mouse{}", at(Some(point)).replace(" at", " to")),
         Action::Write { into, content, press_enter } => {
             let enter = if *press_enter { ", then press Enter" } else { "" };
             format!("Write “{content}”{}{enter}", at(into.as_ref()))
         }
-        Action::Scroll { at: point, direction, pixels } => {
+        Action::Scroll { at: point, direction, pixels, .. } => {
             let far = pixels.map_or(String::new(), |pixels| format!(" {pixels} pixels"));
             format!("Scroll {}{far}{}", direction.as_str(), at(point.as_ref()))
         }
@@ -270,13 +277,24 @@ fn sentence(action: &Action) -> String {
         Action::Goto { url } => format!("Go to {url}"),
         Action::Wait { seconds } => format!("Wait {seconds} s"),
         Action::Answer { content } => format!("Answer “{content}”"),
-        Action::Drag { from, to } => format!("Drag from{} to {:.0}, {:.0}", at(from.as_ref()), to.x, to.y)
-            .replace("from at", "from")
-            .replace("from to", "to"),
+        Action::Drag { from, to, .. } => {
+            format!("Drag from{} to {:.0}, {:.0}", at(from.as_ref()), to.x, to.y)
+                .replace("from at", "from")
+                .replace("from to", "to")
+        }
         Action::SelectTab { index } => format!("Select tab {}", index + 1),
         Action::OpenTab { url } => format!("Open {url} in a tab"),
         Action::PressKey { key, times: 1 } => format!("Press {key}"),
         Action::PressKey { key, times } => format!("Press {key} {times} times"),
+        Action::HoldKey { key, millis } => format!("Hold {key} for {millis} ms"),
+        Action::KeyDown { key } => format!("Press {key} and leave it down"),
+        Action::KeyUp { key } => format!("Release {key}"),
+        Action::MouseDown { at: point, button } => {
+            format!("Press the {} button{} and leave it down", button.as_str(), at(point.as_ref()))
+        }
+        Action::MouseUp { at: point, button } => {
+            format!("Release the {} button{}", button.as_str(), at(point.as_ref()))
+        }
         Action::Several(parts) => parts.iter().map(sentence).collect::<Vec<_>>().join("; "),
     }
 }
@@ -344,7 +362,7 @@ fn times(timing: &TimeSplit) -> String {
 mod tests {
     use super::*;
     use furrow_records::fixtures::TrajectoryFixture;
-    use furrow_rollout::PointerButton;
+    use furrow_rollout::{Modifier, Modifiers, PointerButton};
 
     #[test]
     fn a_thought_is_what_the_reply_says_beside_its_action() {
@@ -363,10 +381,20 @@ mod tests {
         let at = PagePoint { x: 1.4, y: 2.0 };
         let check = |action: Action, want: &str| assert_eq!(sentence(&action), want);
         check(Action::click(at), "Click at 1, 2");
-        check(Action::Click { at: None, button: PointerButton::Right, count: 2 }, "Click right 2 times");
-        check(Action::Move { at }, "Move the mouse to 1, 2");
-        check(Action::Drag { from: Some(at), to: at }, "Drag from 1, 2 to 1, 2");
-        check(Action::Drag { from: None, to: at }, "Drag to 1, 2");
+        let modifiers = Modifiers::NONE;
+        check(
+            Action::Click { at: None, button: PointerButton::Right, count: 2, modifiers },
+            "Click right 2 times",
+        );
+        check(Action::hover(at), "Move the mouse to 1, 2");
+        check(Action::drag(at, at), "Drag from 1, 2 to 1, 2");
+        check(Action::Drag { from: None, to: at, modifiers }, "Drag to 1, 2");
+        let control = Modifiers::NONE.with(Modifier::Control);
+        check(Action::click(at).with_modifiers(control).unwrap(), "Click at 1, 2 with Control down");
+        check(
+            Action::MouseDown { at: Some(at), button: PointerButton::Left },
+            "Press the left button at 1, 2 and leave it down",
+        );
         check(Action::Several(vec![Action::GoBack, Action::Wait { seconds: 2 }]), "Go back; Wait 2 s");
     }
 

@@ -15,8 +15,7 @@ async fn a_trajectory_in_a_file_shows_a_step_at_a_time_and_asks_for_nothing() {
     let (record, mut steps) = attempt(0, 1);
     assert!(steps.len() > 3, "{}", steps.len());
     steps[0].reply.action = Ok(Action::click(PagePoint { x: 40.0, y: 20.0 }));
-    steps[1].reply.action =
-        Ok(Action::Drag { from: Some(PagePoint { x: 5.0, y: 5.0 }), to: PagePoint { x: 60.0, y: 50.0 } });
+    steps[1].reply.action = Ok(Action::drag(PagePoint { x: 5.0, y: 5.0 }, PagePoint { x: 60.0, y: 50.0 }));
     let folder = tempfile::tempdir().unwrap();
     let file = write(&folder, "trajectory.html", &trajectory_html(&record, &steps));
     let chrome = TestBrowser::start().await;
