@@ -47,7 +47,7 @@ impl Modifier {
 }
 
 impl Modifiers {
-    /// No modifier.
+    /// The empty set, a constant so that patterns can name it.
     pub const NONE: Self = Self(0);
 
     /// The set with this modifier in it.
