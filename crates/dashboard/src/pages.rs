@@ -82,9 +82,11 @@ mod tests {
         let names: BTreeSet<String> =
             folder.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
         let served = ASSETS.iter().map(|asset| asset.name.to_owned());
-        // The last one is part of each report.
-        let pages = ["index.html", "sign-in.html", "not-found.html", "report.css"].map(str::to_owned);
-        assert_eq!(names, served.chain(pages).collect());
+        let pages = ["index.html", "sign-in.html", "not-found.html"];
+        // Parts of files that the program writes: a report, and an exported trajectory.
+        let written = ["report.css", "trajectory_file.css", "trajectory_file.js"];
+        let others = pages.into_iter().chain(written).map(str::to_owned);
+        assert_eq!(names, served.chain(others).collect());
     }
 
     #[test]

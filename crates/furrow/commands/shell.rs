@@ -56,7 +56,7 @@ mod tests {
         let written = write_pages(&folder.path().join("man"), Cli::command()).unwrap();
         assert!(written > 25, "{written}");
         let page = std::fs::read_to_string(folder.path().join("man/furrow-tasks-check.1")).unwrap();
-        assert!(page.contains("Prove every demonstrated task") && page.contains("seeds"), "{page}");
+        assert!(page.contains("demonstrated task in a") && page.contains("seeds"), "{page}");
     }
 
     #[test]

@@ -139,7 +139,7 @@ mod tests {
         check("null", "nothing");
         check(
             r#"{"action":"click_element","element":"OK","x":40.5,"y":12}"#,
-            "Click { at: Some(PagePoint { x: 40.5, y: 12.0 }), button: Left, count: 1 }",
+            "Click { at: Some(PagePoint { x: 40.5, y: 12.0 }), button: Left, count: 1, modifiers: none }",
         );
         check(
             r#"{"action":"write","content":"a"}"#,
@@ -147,7 +147,7 @@ mod tests {
         );
         check(
             r#"{"action":"scroll","direction":"down"}"#,
-            "Scroll { at: None, direction: Down, pixels: None }",
+            "Scroll { at: None, direction: Down, pixels: None, modifiers: none }",
         );
         check(r#"{"action":"go_back"}"#, "GoBack");
         check(r#"{"action":"click_element","x":1}"#, "invalid hint: missing field `y`");
