@@ -32,6 +32,8 @@ class Checker:
     def __init__(self, run_dir):
         self.run_dir = run_dir
         self.breaches = []
+        # Paths below data/ of the jobs that footers name.
+        self.jobs = set()
 
     def wrong(self, text):
         self.breaches.append(text)
@@ -81,6 +83,9 @@ class Checker:
             self.equal(f"sha256 of {path}", hashlib.sha256(data).hexdigest(), want)
             table = pq.read_table(full, columns=self.columns(entry["table"]))
             self.equal(f"rows of {path}", table.num_rows, entry["rows"])
+            job = (pq.read_metadata(full).metadata or {}).get(b"furrow.job_sha256")
+            if job is not None:
+                self.jobs.add(os.path.join("jobs", f"{job.decode()}.toml"))
             if entry["table"] in rows:
                 rows[entry["table"]] += table.to_pylist()
         return rows
@@ -236,7 +241,13 @@ class Checker:
         }
         # A reader that globs a table's folder would read a replaced part in it a second time.
         aside = {os.path.join("replaced", path) for path in replaced}
-        self.equal("files the manifest does not know", sorted(on_disk - set(files) - aside), [])
+        beside = on_disk - set(files) - aside - {"README.md"}
+        self.equal("files that neither the manifest nor a footer names", sorted(beside - self.jobs), [])
+        self.equal("jobs that a footer names and that are missing", sorted(self.jobs - on_disk), [])
+        for path in sorted(self.jobs & on_disk):
+            with open(os.path.join(data, path), "rb") as file:
+                digest = hashlib.sha256(file.read()).hexdigest()
+            self.equal(f"sha256 of {path}", f"{digest}.toml", os.path.basename(path))
 
 
 def evidence_sha256(evidence):

@@ -344,7 +344,7 @@ async fn drain_and_stop(page: &Page, coordinator: &FakeCoordinator) {
     // A drain that takes too long is cut short.
     script::<bool>(page, "(document.querySelector('dialog').close(), true)").await;
     click(page, "#stop").await;
-    wait_for(page, "document.querySelector('dialog[open]').textContent.includes('taken back now')").await;
+    wait_for(page, "document.querySelector('dialog[open]').textContent.includes('are cancelled now')").await;
     click(page, "#stop-yes").await;
     wait_for(page, "document.querySelector('dialog[open]').textContent.includes('What ran is taken back')")
         .await;
