@@ -86,7 +86,7 @@ pub fn runs_below(folder: &Path) -> std::io::Result<Vec<PathBuf>> {
         let entries = match fs::read_dir(&dir) {
             Ok(entries) => entries,
             Err(why) if depth == 0 => return Err(why),
-            // A folder of somebody else among the runs.
+            // A folder among the runs that belongs to another program.
             Err(_) => continue,
         };
         let folders = entries.flatten().filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));

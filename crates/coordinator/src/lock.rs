@@ -48,7 +48,7 @@ impl RunLock {
         Ok(Self { _file: file })
     }
 
-    /// Who has the directory, without taking it; `None` if nobody has. For a moment it shares the
+    /// Who has the directory, without taking it; `None` if it is free. For a moment it shares the
     /// lock, so do not ask in a loop.
     pub fn holder(run_dir: &Path) -> Option<String> {
         let options = OpenOptions::new().read(true).clone();

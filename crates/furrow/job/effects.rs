@@ -1,5 +1,5 @@
 //! Keys that have no effect under the value of another key. Each one that a job sets is named, so
-//! that nobody believes in a setting that does nothing.
+//! that no one relies on a setting that does nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 

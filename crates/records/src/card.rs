@@ -34,7 +34,7 @@ pub struct DataCard {
 
 impl DataCard {
     /// Writes the card where there is none, or replaces one that another release wrote. A file that
-    /// somebody edited stays as it is. Returns whether anything changed.
+    /// a user edited stays as it is. Returns whether anything changed.
     pub fn write(&self, data_dir: &Path) -> Result<bool, RecordsError> {
         let path = data_dir.join(NAME);
         let text = self.text();
