@@ -11,16 +11,29 @@ from pathlib import Path
 from . import __version__
 from .errors import ConfigError, TrainerError
 
+# Modules of the packages in the extra `torch` of pyproject.toml, which the reader does without.
+EXTRA = frozenset({"torch", "safetensors", "PIL", "tokenizers"})
+
 
 def main(arguments: list[str] | None = None) -> int:
-    """Runs a command; returns 0 when it succeeded and 1 when it failed with a TrainerError. A wrong command
-    line exits with 2."""
+    """Runs a command; returns 0 when it succeeded and 1 when it failed with a TrainerError or needs a package
+    that is not installed. A wrong command line exits with 2."""
     parser = _parser()
     args = parser.parse_args(arguments)
     try:
         return int(args.run(args) or 0)
     except TrainerError as error:
         print(f"furrow-trainer: {error}", file=sys.stderr)
+        return 1
+    except ModuleNotFoundError as error:
+        missing = (error.name or "").partition(".")[0]
+        if missing not in EXTRA:
+            raise
+        print(
+            f"furrow-trainer: {args.command} needs the package {missing}, which is not installed here; "
+            "install the extra: pip install 'furrow-trainer[torch]', or in the repository './trainer[torch]'",
+            file=sys.stderr,
+        )
         return 1
 
 
@@ -29,7 +42,7 @@ def _parser() -> argparse.ArgumentParser:
         prog="furrow-trainer", description="Trains on the data sets of a Furrow run."
     )
     parser.add_argument("--version", action="version", version=__version__)
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND", dest="command")
     for name, run, text in (
         ("sft", _sft, "train on demonstrations"),
         ("rl", _rl, "train on a policy's own attempts, while a run collects them"),
