@@ -205,10 +205,7 @@ columns! {
 /// Reads a run directory or its `data` folder through its manifest and evaluates it.
 pub fn evaluate(dir: &Path, question: &EvaluationQuery) -> Result<EvaluationReport, RecordsError> {
     let set = DataSet::open(dir)?;
-    let mut reader = AttemptReader::default();
-    for batch in set.rows::<AttemptRow>(Table::Trajectories) {
-        batch?.iter().filter(|row| question.includes_split(&row.split)).for_each(|row| reader.add(row));
-    }
+    let reader = AttemptReader::read(&set, question)?;
     let version = set.snapshot().version();
     let versions = reader.versions(question);
     let AttemptReader { attempts, policy, .. } = reader;
@@ -218,6 +215,11 @@ pub fn evaluate(dir: &Path, question: &EvaluationQuery) -> Result<EvaluationRepo
         lines: evaluation_lines(&attempts, question),
         versions,
     })
+}
+
+/// The attempts of a run directory or its `data` folder, in the order of its files.
+pub(crate) fn attempts(dir: &Path, question: &EvaluationQuery) -> Result<Vec<TaskAttempt>, RecordsError> {
+    Ok(AttemptReader::read(&DataSet::open(dir)?, question)?.attempts)
 }
 
 /// Metrics of these attempts: all, by suite, by site, by difficulty.
@@ -287,6 +289,14 @@ struct TaskDefinition {
 }
 
 impl AttemptReader {
+    fn read(set: &DataSet, question: &EvaluationQuery) -> Result<Self, RecordsError> {
+        let mut reader = Self::default();
+        for batch in set.rows::<AttemptRow>(Table::Trajectories) {
+            batch?.iter().filter(|row| question.includes_split(&row.split)).for_each(|row| reader.add(row));
+        }
+        Ok(reader)
+    }
+
     fn add(&mut self, row: &AttemptRow) {
         self.policy.add(row);
         if row.split == Split::Eval.as_str() {

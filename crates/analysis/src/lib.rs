@@ -6,15 +6,18 @@
 
 #![warn(missing_docs)]
 
+mod compare;
 mod evaluate;
 mod inspect;
 mod json;
 mod kept;
 mod sizes;
 mod statistics;
+mod success;
 mod timing;
 pub mod view;
 
+pub use compare::{ComparisonVerdict, RunComparison, TaskDifference, TaskResult, compare, compare_runs};
 pub use evaluate::{
     ActingPolicy, AttemptResult, EvaluationLine, EvaluationQuery, EvaluationReport, LineGrouping, PassAtK,
     TaskAttempt, VersionLine, evaluate, evaluation_lines,
@@ -26,3 +29,4 @@ pub use statistics::{
     BOOTSTRAP_SEED, Estimate, Interval, IntervalMethod, RESAMPLES, TaskShare, TermKind, bootstrap, estimate,
     pass_at_k, wilson,
 };
+pub use success::{SuccessCounts, success_counts};
