@@ -21,7 +21,7 @@ const PAGES = {
   overview: ["/", ".tiles .value, .running"],
   sessions: ["/sessions", ".session img"],
   trajectories: ["/trajectories", ".grid-rows .grid-row"],
-  trajectory: [rows.length > 0 ? `/trajectory/${rows[0].trajectory_id}` : null, "article"],
+  trajectory: [rows.length > 0 ? `/trajectory/${rows[0].trajectory_id}#step=2` : null, "article img"],
   learning: ["/learning", ".tiles .value"],
   job: ["/job", ".facts"],
 };

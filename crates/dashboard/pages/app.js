@@ -1,11 +1,14 @@
 // Shows the page that the address names, and passes on to it that something changed.
 
 import { subscribe } from "./ask.js";
+import { base, isOfAllRuns, pathWithin, within } from "./base.js";
+import * as compare from "./compare.js";
 import { el, put } from "./dom.js";
 import { count } from "./format.js";
 import * as job from "./job.js";
 import * as learning from "./learning.js";
 import * as overview from "./overview.js";
+import * as runs from "./runs.js";
 import * as sessions from "./sessions.js";
 import * as trajectories from "./trajectories.js";
 import * as trajectory from "./trajectory.js";
@@ -16,6 +19,12 @@ const PAGES = [
   { path: "/trajectories", name: "Trajectories", page: trajectories, key: "3" },
   { path: "/learning", name: "Learning", page: learning, key: "4" },
   { path: "/job", name: "Job", page: job, key: "5" },
+];
+
+/** Of a dashboard over a folder of runs. */
+const OVER_RUNS = [
+  { path: "/runs", name: "Runs", page: runs },
+  { path: "/compare", name: "Compare", page: compare },
 ];
 
 const main = document.getElementById("main");
@@ -33,10 +42,12 @@ let isMissed = false;
 let turns = 0;
 let address = "";
 
+const pages = () => (isOfAllRuns() ? OVER_RUNS : PAGES);
+
 function page() {
-  const path = location.pathname;
+  const path = pathWithin();
   if (path.startsWith("/trajectory/")) return { ...PAGES[2], page: trajectory };
-  return PAGES.find((entry) => entry.path === path) ?? PAGES[0];
+  return pages().find((entry) => entry.path === path) ?? pages()[0];
 }
 
 async function show(focus) {
@@ -44,7 +55,8 @@ async function show(focus) {
   const entry = page();
   put(
     nav,
-    PAGES.map(({ path, name, key }) =>
+    base() === "" ? null : el("a", { href: "/runs" }, "Runs"),
+    pages().map(({ path, name, key }) =>
       el(
         "a",
         { href: path, "aria-current": path === entry.path ? "page" : null, "aria-keyshortcuts": key },
@@ -111,8 +123,13 @@ function isNews(change) {
   );
 }
 
-/** Goes to one of our pages without loading everything again. */
-function go(path) {
+/** Goes to one of our pages; within a run without loading everything again. */
+function go(to) {
+  const path = within(to);
+  if (base() !== base(path)) {
+    location.assign(path);
+    return;
+  }
   if (path === location.pathname + location.search) return;
   history.pushState(null, "", path);
   window.scrollTo(0, 0);
@@ -152,7 +169,7 @@ document.addEventListener("click", (event) => {
   )
     return;
   const href = link.getAttribute("href");
-  if (!href.startsWith("/") || href.startsWith("/api/")) return;
+  if (!href.startsWith("/") || pathWithin(href).startsWith("/api/")) return;
   event.preventDefault();
   go(href);
 });
@@ -160,7 +177,7 @@ document.addEventListener("click", (event) => {
 document.addEventListener("keydown", (event) => {
   if (event.defaultPrevented || event.metaKey || event.ctrlKey || event.altKey) return;
   if (event.target.closest?.("input, select, textarea, dialog")) return;
-  const entry = PAGES.find(({ key }) => key === event.key);
+  const entry = pages().find(({ key }) => key === event.key);
   if (entry) {
     event.preventDefault();
     go(entry.path);
@@ -196,22 +213,29 @@ theme.addEventListener("click", () => {
   dress(choice);
 });
 
-subscribe(
-  (change) => {
-    const isFirst = newest === null;
-    newest = change;
-    status.textContent = change.trouble
-      ? `cannot read: ${change.trouble}`
-      : `${count(change.trajectories)} trajectories, commit ${change.version}`;
-    status.classList.toggle("bad", Boolean(change.trouble));
-    if (!currentPage) isMissed = true;
-    // The first message says what is there: news only where the page was answered before it.
-    else if (!isFirst || isNews(change)) currentPage.changed?.(change);
-  },
-  (isLost) => {
-    if (isLost) status.textContent = "not connected; trying again";
-    status.classList.toggle("bad", isLost);
-  },
-);
+document.querySelector(".brand").setAttribute("href", isOfAllRuns() ? "/runs" : within("/"));
+
+/** The pages over all runs ask by themselves: there is one stream of changes a run, and a browser keeps six connections. */
+function follow() {
+  subscribe(
+    (change) => {
+      const isFirst = newest === null;
+      newest = change;
+      status.textContent = change.trouble
+        ? `cannot read: ${change.trouble}`
+        : `${count(change.trajectories)} trajectories`;
+      status.title = `committed; commit ${change.version}`;
+      status.classList.toggle("bad", Boolean(change.trouble));
+      if (!currentPage) isMissed = true;
+      // The first message says what is there: news only where the page was answered before it.
+      else if (!isFirst || isNews(change)) currentPage.changed?.(change);
+    },
+    (isLost) => {
+      if (isLost) status.textContent = "not connected; trying again";
+      status.classList.toggle("bad", isLost);
+    },
+  );
+}
+if (!isOfAllRuns()) follow();
 
 show(false);

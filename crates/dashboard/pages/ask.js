@@ -1,8 +1,10 @@
 // Requests to the server, and its messages when something changed.
 
+import { within } from "./base.js";
+
 /** The answer to a GET of our own API, or an error in the server's words. */
 export async function ask(path, signal) {
-  const response = await fetch(path, {
+  const response = await fetch(within(path), {
     signal,
     headers: { accept: "application/json" },
     credentials: "same-origin",
@@ -15,7 +17,7 @@ export async function ask(path, signal) {
 
 /** Asks the server to do something; throws in its own words when it does not. */
 export async function postCommand(path) {
-  const response = await fetch(path, { method: "POST", credentials: "same-origin" });
+  const response = await fetch(within(path), { method: "POST", credentials: "same-origin" });
   const answer = await response.json().catch(() => ({}));
   if (!response.ok) throw new Error(answer.error ?? `the server answered ${response.status}`);
   return answer;
@@ -36,7 +38,7 @@ export function subscribe(changed, lost, rest = 1000) {
   const open = () => {
     source?.close();
     clearTimeout(retryTimer);
-    source = new EventSource("/api/events");
+    source = new EventSource(within("/api/events"));
     source.onmessage = (event) => {
       const isFirst = waiting === null;
       waiting = JSON.parse(event.data);

@@ -1,5 +1,7 @@
 // Makes elements. Text from outside becomes text nodes and nothing else: there is no way from here to markup.
 
+import { within } from "./base.js";
+
 const SVG = "http://www.w3.org/2000/svg";
 
 /** An element: `el("p", { class: "note" }, "text", child)`. `on` holds listeners, `style` CSS properties, everything else is an attribute. */
@@ -20,9 +22,7 @@ function fill(node, props, children) {
     } else if (name === "style") {
       for (const [property, text] of Object.entries(value)) node.style.setProperty(property, String(text));
     } else if (name === "href" || name === "src") {
-      // Only our own addresses: a page's URL is shown as text and never followed.
-      if (!/^[/#](?!\/)/.test(value)) throw new Error(`${name} ${value} leads elsewhere`);
-      node.setAttribute(name, value);
+      setAddress(node, value, name);
     } else if (name.startsWith("on")) {
       throw new Error(`${name}: listeners belong into \`on\``);
     } else {
@@ -31,6 +31,12 @@ function fill(node, props, children) {
   }
   append(node, children);
   return node;
+}
+
+/** Only our own addresses: a page's URL is shown as text and never followed. */
+export function setAddress(node, value, name = "src") {
+  if (!/^[/#](?!\/)/.test(value)) throw new Error(`${name} ${value} leads elsewhere`);
+  node.setAttribute(name, within(value));
 }
 
 function append(node, children) {
@@ -92,6 +98,20 @@ export async function redraw(node, ...children) {
 function known(part) {
   if (part.id) return `#${CSS.escape(part.id)}`;
   return part.hasAttribute("href") ? `[href="${CSS.escape(part.getAttribute("href"))}"]` : null;
+}
+
+/** Letters at the end of an id that stay whole: `g000030-s2-a0` and the sign before it. */
+const TAIL = 14;
+
+/** An id that loses its middle where its column is narrow: what tells ids of one run apart is at their end. */
+export function cutMiddle(id) {
+  const letters = [...id];
+  return el(
+    "code",
+    { class: "middle", title: id },
+    el("span", { class: "start" }, letters.slice(0, -TAIL).join("")),
+    el("span", { class: "tail" }, letters.slice(-TAIL).join("")),
+  );
 }
 
 /** An id made of words. */

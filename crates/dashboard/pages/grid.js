@@ -3,22 +3,27 @@
 // A browser draws nothing beyond some 30 million pixels. Beyond 8 million the scroll position is a share of the whole: a million rows
 // are 8 pixels apart, and the arrow keys still go one by one.
 
-import { el, put, released } from "./dom.js";
+import { el, put, released, setAddress } from "./dom.js";
 import { count } from "./format.js";
 
-const ROW = 34;
+const ROW = 40;
 const TALLEST = 8e6;
 const CHUNK = 100;
 const CHUNKS_KEPT = 40;
+/** Rows that stay in sight for so long get their pictures. */
+const PICTURES_REST_MILLIS = 250;
+const PICTURES_KEPT = 200;
 
 /**
  * `columns`: `{ name, of(row), numeric, width, sort }`; `fetch(offset, limit)` gives `{ matched, rows }`; `id(row)` names a
  * row; `open(row, index)` is called for the row that was chosen; `sorted(column)` when a heading was; `at` is the row that is
- * chosen at first. A column that is `wide` is left out where there is no room for it.
+ * chosen at first; `pictureOf(row)` is the address of a row's picture. A column is left out of a window narrower than its `wide`.
  */
 export class Grid {
-  constructor({ columns, fetch, id, open, sorted, label, at = 0 }) {
-    Object.assign(this, { all: columns, fetch, id, open, sorted, label, at });
+  constructor({ columns, fetch, id, open, sorted, pictureOf, label, at = 0 }) {
+    Object.assign(this, { all: columns, fetch, id, open, sorted, pictureOf, label, at });
+    /** Made once and moved from drawing to drawing: a picture is asked for once. */
+    this.pictures = new Map();
     this.chunks = new Map();
     /** Rows as they were before the last refresh, shown until the new ones are there. */
     this.before = new Map();
@@ -56,7 +61,7 @@ export class Grid {
 
   /** Columns that a narrow page can do without are left out of it. */
   fit() {
-    const columns = this.all.filter((column) => !column.wide || window.innerWidth >= 1200);
+    const columns = this.all.filter(({ wide = 0 }) => window.innerWidth >= wide);
     if (columns.length === this.columns?.length) return;
     this.columns = columns;
     this.layout = columns.map((column) => column.width).join(" ");
@@ -65,6 +70,7 @@ export class Grid {
   }
 
   close() {
+    clearTimeout(this.pictureTimer);
     this.watch.disconnect();
     this.turn += 1;
   }
@@ -167,6 +173,7 @@ export class Grid {
     const lines = [];
     for (let index = first; index < last; index += 1) lines.push(this.line(index));
     put(this.rows, lines);
+    this.loadPictures();
     this.node.setAttribute("aria-activedescendant", this.matched > 0 ? `row-${this.at}` : "");
     for (const chunk of new Set([Math.floor(first / CHUNK), Math.floor(Math.max(first, last - 1) / CHUNK)])) {
       if (this.matched > 0 && !this.chunks.has(chunk) && !this.requested.has(chunk)) {
@@ -186,10 +193,36 @@ export class Grid {
     }
   }
 
+  /** The element for a row's picture; what it shows is asked for when the rows have come to rest. */
+  picture(row) {
+    const address = this.pictureOf(row);
+    if (address === null) return el("span", { class: "row-picture" });
+    let picture = this.pictures.get(address);
+    picture ??= el("img", { class: "row-picture", alt: "", decoding: "async" });
+    // The newest come last, so that the first is the longest out of sight.
+    this.pictures.delete(address);
+    this.pictures.set(address, picture);
+    return picture;
+  }
+
+  /** Asks for the pictures in sight, once they have been so for a moment. */
+  loadPictures() {
+    clearTimeout(this.pictureTimer);
+    this.pictureTimer = setTimeout(() => {
+      for (const [address, picture] of this.pictures)
+        if (picture.isConnected && !picture.hasAttribute("src")) setAddress(picture, address);
+      for (const address of [...this.pictures.keys()].slice(0, -PICTURES_KEPT)) this.pictures.delete(address);
+    }, PICTURES_REST_MILLIS);
+  }
+
   line(index) {
     const row = this.row(index);
     const cells = this.columns.map((column) =>
-      el("span", { role: "gridcell", class: column.numeric ? "number" : null }, row ? column.of(row) : "…"),
+      el(
+        "span",
+        { role: "gridcell", class: column.numeric ? "number" : null },
+        row ? column.of(row, this) : "…",
+      ),
     );
     const choose = () => {
       this.at = index;
@@ -235,7 +268,12 @@ export class Grid {
           : column.name;
         return el(
           "span",
-          { role: "columnheader", "aria-sort": order, class: column.numeric ? "number" : null },
+          {
+            role: "columnheader",
+            "aria-sort": order,
+            title: column.title,
+            class: column.numeric ? "number" : null,
+          },
           name,
         );
       }),

@@ -1,7 +1,7 @@
 // Overview: how fast, how well, and where the time went.
 
 import { ask, inTurn } from "./ask.js";
-import { bars, line, waterfall } from "./charts.js";
+import { bars, waterfall } from "./charts.js";
 import { card, el, redraw, table } from "./dom.js";
 import {
   NONE,
@@ -16,6 +16,8 @@ import {
   plural,
   spacedName,
 } from "./format.js";
+import { plot } from "./plot.js";
+import { tile, tiles } from "./tiles.js";
 
 export async function show(stage, { showNotices }) {
   const draw = inTurn(async () => {
@@ -28,7 +30,7 @@ export async function show(stage, { showNotices }) {
 }
 
 function page(answer) {
-  const { throughput, counts, training, evaluated, tokens, versions, head, live } = answer;
+  const { throughput, tokens, head, live } = answer;
   if (head.trajectories === 0 && answer.device_parts === null) {
     return [
       el("h1", {}, "Overview"),
@@ -41,83 +43,35 @@ function page(answer) {
     ];
   }
   const hour = deviceHour(answer.device);
-  const rate = throughput.trajectories_per_device_hour;
-  const isDevice = rate !== null;
+  const isDevice = throughput.trajectories_per_device_hour !== null;
   return [
     el("h1", {}, "Overview"),
     live ? running(live) : null,
-    el(
-      "div",
-      { class: "tiles" },
-      isDevice
-        ? tile(
-            `Trajectories per ${hour}`,
-            number(rate),
-            `${count(throughput.scored)} scored in ${number(answer.device_hours)} ${hour}s`,
-            "hero",
-          )
-        : tile(
-            "Trajectories per hour",
-            number(throughput.trajectories_per_hour),
-            `${count(counts.scored)} scored in ${duration(seconds(answer.wall_seconds))}`,
-            "hero",
-          ),
-      isDevice
-        ? null
-        : tile(
-            "Trajectories per slot-hour",
-            number(throughput.trajectories_per_slot_hour),
-            "per slot and hour, busy or idle",
-          ),
-      tile(
-        "Success rate",
-        percent(training.success_rate),
-        `${count(training.successes)} of ${count(training.judged)} decided`,
-      ),
-      tile("Mean reward", number(training.reward_mean), `of ${count(training.scored)} scored`),
-      evaluated.trajectories === 0
-        ? null
-        : tile(
-            "Success in evaluations",
-            percent(evaluated.success_rate),
-            `${count(evaluated.successes)} of ${count(evaluated.judged)} decided`,
-          ),
-      tile(
-        "Steps per second",
-        number(throughput.steps_per_second),
-        `${number(counts.steps_mean)} steps a trajectory`,
-      ),
-      tile(
-        "Failed by the farm",
-        percent(counts.failure_rate),
-        `${count(counts.failed)} of ${count(counts.trajectories)} attempts`,
-      ),
-      tile(
-        "Policy version",
-        versions.newest ?? NONE,
-        versions.staleness_mean === null
-          ? "no staleness is recorded"
-          : `${number(versions.staleness_mean)} behind on average, at most ${versions.staleness_max}`,
-      ),
-      answer.cost_usd === null
-        ? null
-        : tile(
-            "Cost per trajectory",
-            dollars(answer.cost_usd_per_trajectory),
-            `${dollars(answer.cost_usd)} in all`,
-          ),
-    ),
+    figures(answer, hour, isDevice),
+    isDevice || tokens.generated > 0
+      ? el(
+          "div",
+          { class: "columns" },
+          isDevice
+            ? card("Measured against its ceilings", {}, ceilings(throughput, hour, answer.device))
+            : null,
+          card("Tokens", {}, tokenTable(tokens)),
+        )
+      : null,
+    overTime(answer, isDevice),
     el(
       "div",
       { class: "columns" },
-      isDevice ? card(`Measured against its ceilings`, {}, ceilings(throughput, hour, answer.device)) : null,
-      card("Tokens", {}, tokenTable(tokens)),
+      card("Ends of scored trajectories", {}, ends(answer, "scored")),
+      card("Failures by kind", {}, ends(answer, "failed")),
     ),
-    card(
-      `Where the ${deviceName(answer.device)}'s time went`,
-      {},
-      answer.device_parts ? waterfall(answer.device_parts, duration, "Device time") : noDevice(answer),
-    ),
+    answer.device === "none"
+      ? null
+      : card(
+          `Where the ${deviceName(answer.device)}'s time went`,
+          {},
+          answer.device_parts ? waterfall(answer.device_parts, duration, "Device time") : noDevice(answer),
+        ),
     card("Where the sessions' time went", {}, waterfall(answer.session_parts, duration, "Session time")),
     answer.slot_parts
       ? card(
@@ -127,34 +81,93 @@ function page(answer) {
         )
       : null,
     el(
-      "div",
-      { class: "columns" },
-      card(
-        isDevice ? `Trajectories per ${hour} over time` : "Trajectories per hour over time",
-        {},
-        rateOverTime(answer, isDevice),
-      ),
-      card(
-        "Success rate over time",
-        {},
-        line(
-          answer.over_time.points.map(({ at, success_rate }) => ({ at, value: success_rate })),
-          { label: "success rate", write: percent, max: 1 },
-        ),
-      ),
-    ),
-    el(
-      "div",
-      { class: "columns" },
-      card("Ends of scored trajectories", {}, ends(answer, "scored")),
-      card("Failures by kind", {}, ends(answer, "failed")),
-    ),
-    el(
       "p",
       { class: "note" },
       `From ${moment(answer.started_at)} to ${moment(answer.ended_at)}, ${duration(seconds(answer.wall_seconds))} of wall clock.`,
     ),
   ];
+}
+
+function figures(answer, hour, isDevice) {
+  const { throughput, counts, training, evaluated, versions, live } = answer;
+  // While a job runs, its coordinator knows more than the data set: one source for one number.
+  const now = live?.success_rate;
+  return tiles(
+    isDevice
+      ? tile(
+          `Trajectories per ${hour}`,
+          number(throughput.trajectories_per_device_hour),
+          live
+            ? `over ${number(answer.device_hours)} ${hour}s`
+            : `${count(throughput.scored)} scored in ${number(answer.device_hours)} ${hour}s`,
+          { kind: "hero" },
+        )
+      : tile(
+          "Trajectories per hour",
+          number(throughput.trajectories_per_hour),
+          live
+            ? `over ${duration(seconds(answer.wall_seconds))}`
+            : `${count(counts.scored)} scored in ${duration(seconds(answer.wall_seconds))}`,
+          { kind: "hero" },
+        ),
+    isDevice || throughput.trajectories_per_slot_hour === null
+      ? null
+      : tile(
+          "Trajectories per slot-hour",
+          number(throughput.trajectories_per_slot_hour),
+          "per slot and hour, busy or idle",
+        ),
+    now
+      ? tile(
+          "Success rate",
+          percent(now.value),
+          `[${percent(now.low)}, ${percent(now.high)}] of ${count(live.judged)} decided`,
+        )
+      : tile(
+          "Success rate",
+          percent(training.success_rate),
+          `${count(training.successes)} of ${count(training.judged)} decided`,
+        ),
+    tile(
+      "Mean reward",
+      number(training.reward_mean),
+      live ? "of the committed trajectories" : `of ${count(training.scored)} scored`,
+    ),
+    evaluated.trajectories === 0
+      ? null
+      : tile(
+          "Success in evaluations",
+          percent(evaluated.success_rate),
+          `${count(evaluated.successes)} of ${count(evaluated.judged)} decided`,
+        ),
+    tile(
+      "Steps per second",
+      number(throughput.steps_per_second),
+      `${number(counts.steps_mean)} steps a trajectory`,
+    ),
+    tile(
+      "Failed by the farm",
+      live ? count(live.failed) : percent(counts.failure_rate),
+      live ? "attempts, in no rate" : `${count(counts.failed)} of ${count(counts.trajectories)} attempts`,
+    ),
+    versions.newest === null
+      ? null
+      : tile(
+          "Policy version",
+          versions.newest,
+          versions.staleness_mean === null
+            ? "no staleness is recorded"
+            : `staleness ${number(versions.staleness_mean)} on average, at most ${versions.staleness_max}`,
+          { title: "Staleness: policy versions between acting and the end of a trajectory" },
+        ),
+    answer.cost_usd === null
+      ? null
+      : tile(
+          "Cost per trajectory",
+          dollars(answer.cost_usd_per_trajectory),
+          `${dollars(answer.cost_usd)} in all`,
+        ),
+  );
 }
 
 /** A job that runs: how far it is, and when it ends at this pace. */
@@ -186,15 +199,20 @@ export function running(live) {
       [
         ["groups", `${count(live.groups_closed)} of ${count(live.groups_planned)}`],
         ["running", count(live.running)],
-        ["scored", count(live.scored)],
+        ["scored", scored(live)],
         ["failed", count(live.failed)],
-        ["committed", count(live.published)],
         ["an hour since this start", number(live.trajectories_per_hour)],
         ["success rate", rate(live)],
         ["time left", left],
       ].map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, value))),
     ),
   );
+}
+
+/** Of what is scored or failed, what a shard does not have yet: the tables and plots are without it. */
+function scored(live) {
+  const left = live.scored + live.failed - live.published;
+  return left > 0 ? `${count(live.scored)}, ${count(left)} not yet committed` : count(live.scored);
 }
 
 /** The success rate of attempts decided so far, with its interval; evaluations left out. */
@@ -205,16 +223,6 @@ function rate({ success_rate: rate, judged: decided }) {
 }
 
 const seconds = (value) => (value === null ? null : value * 1e6);
-
-function tile(name, value, note, kind) {
-  return el(
-    "div",
-    { class: `tile ${kind ?? ""}` },
-    el("p", { class: "name" }, name),
-    el("p", { class: "value" }, value),
-    el("p", { class: "note" }, note),
-  );
-}
 
 /** The measured figure and the two that bound it, as bars of one scale. */
 function ceilings(throughput, hour, device) {
@@ -299,12 +307,6 @@ function tokenTable(tokens) {
 }
 
 function noDevice(answer) {
-  if (answer.device === "none")
-    return el(
-      "p",
-      { class: "note" },
-      "This policy has no device: nothing is computed between an observation and its action.",
-    );
   const took = duration(answer.device_micros_of_trajectories);
   return el(
     "p",
@@ -314,21 +316,77 @@ function noDevice(answer) {
   );
 }
 
-function rateOverTime(answer, isDevice) {
-  const points = isDevice
-    ? answer.hours_over_time.map(({ at, trajectories_per_device_hour }) => ({
-        at,
-        value: trajectories_per_device_hour,
-      }))
-    : answer.over_time.points.map(({ at, trajectories_per_hour }) => ({ at, value: trajectories_per_hour }));
-  return line(points, {
-    label: isDevice ? `trajectories per ${deviceHour(answer.device)}` : "trajectories per hour",
-  });
+/** Two plots beside one another, over the same time. */
+function overTime(answer, isDevice) {
+  const rates = isDevice
+    ? answer.hours_over_time.map(({ at, trajectories_per_device_hour: value }) => ({ at, value }))
+    : answer.over_time.points.map(({ at, trajectories_per_hour: value }) => ({ at, value }));
+  const successes = answer.over_time.points.map(
+    ({ at, success_rate: value, success_interval: interval }) => ({
+      at,
+      value,
+      ...interval,
+    }),
+  );
+  const shared = sharedRange(rates, successes);
+  const name = isDevice ? `trajectories per ${deviceHour(answer.device)}` : "trajectories per hour";
+  return el(
+    "div",
+    { class: "columns" },
+    card(
+      isDevice
+        ? `Trajectories per ${deviceHour(answer.device)} over time`
+        : "Trajectories per hour over time",
+      {},
+      plot([{ name, points: rates }], { label: name, ...shared }),
+    ),
+    card(
+      "Success rate over time",
+      { title: "With its 95 % interval, as if each attempt were at a different task" },
+      plot([{ name: "success rate", points: successes }], {
+        label: "success rate",
+        write: percent,
+        max: 1,
+        ...shared,
+      }),
+    ),
+  );
 }
 
+/** One range for both, unless their times have nothing to do with each other: a data set beside the hours of another. */
+function sharedRange(...lists) {
+  const extents = lists.map((points) => points.map(({ at }) => at)).filter((ats) => ats.length > 0);
+  const [from, to] = [Math.min(...extents.flat()), Math.max(...extents.flat())];
+  const longest = Math.max(...extents.map((ats) => ats[ats.length - 1] - ats[0]));
+  return to - from > 4 * Math.max(longest, 60) ? {} : { range: [from, to], zoom: "overview" };
+}
+
+/** Each line leads to its trajectories. */
 function ends(answer, status) {
   const pairs = answer.ends.filter((end) => end.status === status).map((end) => [end.end, end.trajectories]);
-  return pairs.length === 0
-    ? el("p", { class: "note" }, status === "failed" ? "None failed." : "None yet.")
-    : bars(pairs, spacedName(status));
+  if (pairs.length === 0)
+    return el("p", { class: "note" }, status === "failed" ? "None failed." : "None yet.");
+  const query = (end) => `/trajectories?${new URLSearchParams({ status, end })}`;
+  const { training } = answer;
+  const left = training.judged - training.successes;
+  return [
+    bars(pairs, spacedName(status), query, status === "failed" ? "bad" : ""),
+    status === "scored" && left > 0
+      ? el(
+          "p",
+          { class: "note" },
+          el(
+            "a",
+            { class: "to-rows", href: "/trajectories?status=scored&success=no" },
+            `${count(left)} not solved`,
+          ),
+          ", ",
+          el(
+            "a",
+            { class: "to-rows", href: "/trajectories?success=yes" },
+            `${count(training.successes)} solved`,
+          ),
+        )
+      : null,
+  ];
 }

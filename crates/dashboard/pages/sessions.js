@@ -1,8 +1,12 @@
 // Sessions: a tile for each trajectory that runs, with its newest picture. Only tiles in sight ask for theirs.
 
 import { ask, inTurn } from "./ask.js";
-import { el, put } from "./dom.js";
-import { duration, plural, spacedName } from "./format.js";
+import { cutMiddle, el, put } from "./dom.js";
+import { duration, number, plural, spacedName } from "./format.js";
+import { isGoodOutcome, outcomeOf, resultTag } from "./result.js";
+
+/** Pictures of a run that is over. */
+const LAST = 12;
 
 export async function show(stage, { showNotices }) {
   const tiles = new Map();
@@ -19,7 +23,8 @@ export async function show(stage, { showNotices }) {
     },
     { rootMargin: "200px" },
   );
-  put(stage, el("h1", {}, "Sessions"), note, grid);
+  const last = el("section", { "aria-label": "The last trajectories" });
+  put(stage, el("h1", {}, "Sessions"), note, grid, last);
 
   let isOpen = true;
   // A coordinator that is late answers nothing: the tiles stay until it says something else.
@@ -30,6 +35,9 @@ export async function show(stage, { showNotices }) {
     note.textContent = is_live
       ? `${plural(sessions.length, "session")} running`
       : "Nothing runs: the job is over, or its coordinator does not answer.";
+    if (is_live) put(last);
+    else if (!last.hasChildNodes()) await showLast();
+    if (!isOpen) return;
     const running = new Set(sessions.map((session) => session.trajectory_id));
     for (const [id, tile] of tiles) {
       if (running.has(id)) continue;
@@ -53,6 +61,33 @@ export async function show(stage, { showNotices }) {
     }
   });
 
+  /** Of a run that is over: how its last trajectories looked at their end. */
+  async function showLast() {
+    const { rows } = await ask(`/api/trajectories?limit=${LAST}&sort=ended_at&order=desc`);
+    if (rows.length === 0) return;
+    put(last, el("h2", {}, "The last trajectories"), el("div", { class: "sessions" }, rows.map(ended)));
+  }
+
+  /** The first page of a task as an earlier attempt saw it, until the first step of this one is recorded. */
+  async function fetchFirst(tile) {
+    if (tile.isFirstRequested) return;
+    tile.isFirstRequested = true;
+    const query = new URLSearchParams({ task_id: tile.session.task_id, steps_min: 1, limit: 1 });
+    const { rows } = await ask(`/api/trajectories?${query}`).catch(() => ({ rows: [] }));
+    if (rows.length === 0 || tile.displayedStep > 0) return;
+    const picture = el("img", {
+      src: `/api/trajectory/${encodeURIComponent(rows[0].trajectory_id)}/screenshot/0`,
+      alt: "First page of this task in an earlier attempt",
+      class: "earlier",
+    });
+    picture.decode().then(
+      () =>
+        tile.displayedStep === 0 &&
+        put(tile.frame, picture, el("p", { class: "over-note" }, "first page, of an earlier attempt")),
+      () => {},
+    );
+  }
+
   /** How long each waits, once a second, without a request. */
   const tick = () => {
     for (const tile of tiles.values()) {
@@ -64,6 +99,7 @@ export async function show(stage, { showNotices }) {
 
   async function fetchStep(tile) {
     const steps = tile.session.steps;
+    if (steps === 0) fetchFirst(tile);
     if (steps === 0 || tile.displayedStep === steps || tile.isAsking) return;
     tile.isAsking = true;
     try {
@@ -86,7 +122,7 @@ export async function show(stage, { showNotices }) {
         el(
           "span",
           {
-            class: `tag ${["ok", "answered", "option_chosen"].includes(tile.last.outcome) ? "good" : "bad"}`,
+            class: `tag ${isGoodOutcome(tile.last.outcome) ? "good" : "bad"}`,
           },
           spacedName(tile.last.outcome),
         ),
@@ -100,7 +136,11 @@ export async function show(stage, { showNotices }) {
   }
 
   function make(session) {
-    const frame = el("div", { class: "frame" }, el("p", { class: "note" }, "No picture yet"));
+    const frame = el(
+      "div",
+      { class: "frame" },
+      el("p", { class: "note" }, "The first picture comes with the first recorded step."),
+    );
     const [state, since] = [el("span", { class: "strong" }), el("span", { class: "number" })];
     const did = el("p", { class: "note did" }, "no step yet");
     const node = el(
@@ -116,7 +156,7 @@ export async function show(stage, { showNotices }) {
       el("p", { class: "between" }, state, since),
       el("p", { class: "task", title: session.task_id }, session.task_id),
       did,
-      el("p", { class: "note" }, el("code", {}, session.trajectory_id)),
+      el("p", { class: "note" }, cutMiddle(session.trajectory_id)),
     );
     return {
       session,
@@ -143,4 +183,32 @@ export async function show(stage, { showNotices }) {
       visibility.disconnect();
     },
   };
+}
+
+function ended(row) {
+  const address = `/trajectory/${encodeURIComponent(row.trajectory_id)}`;
+  return el(
+    "a",
+    { class: "session ended", href: address },
+    el(
+      "div",
+      { class: "frame" },
+      row.num_steps > 0
+        ? el("img", {
+            src: `/api${address}/screenshot/${row.num_steps - 1}`,
+            alt: "Its last step",
+            loading: "lazy",
+          })
+        : el("p", { class: "note" }, "It ended before its first step."),
+    ),
+    el(
+      "p",
+      { class: "between" },
+      resultTag(outcomeOf(row)),
+      el("span", { class: "number" }, `reward ${number(row.reward)}`),
+    ),
+    el("p", { class: "task", title: row.task_id }, row.task_id),
+    el("p", { class: "note" }, `${spacedName(row.end)}, ${plural(row.num_steps, "step")}`),
+    el("p", { class: "note" }, cutMiddle(row.trajectory_id)),
+  );
 }

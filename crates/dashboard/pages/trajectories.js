@@ -1,68 +1,73 @@
 // Trajectories: all of them, filtered and sorted by the server, in the words of the table's columns. The address holds the question.
 
 import { ask, inTurn } from "./ask.js";
-import { el, put } from "./dom.js";
+import { within } from "./base.js";
+import { cutMiddle, el, put } from "./dom.js";
 import { NONE, duration, moment, number, spacedName } from "./format.js";
 import { Grid } from "./grid.js";
+import { outcomeOf, resultTag } from "./result.js";
 
 const COLUMNS = [
+  { name: "", of: (row, grid) => grid.picture(row), width: "54px" },
   {
     name: "Task",
     of: (row) => el("span", { title: `${row.suite} / ${row.task_id}` }, row.task_id),
-    width: "minmax(8rem, 2fr)",
+    width: "minmax(6rem, 1.6fr)",
     sort: "task_id",
   },
-  { name: "Suite", of: (row) => row.suite, width: "minmax(4rem, .8fr)", wide: true },
+  { name: "Suite", of: (row) => row.suite, width: "minmax(4rem, .7fr)", wide: 1500 },
   {
-    name: "Trajectory",
-    of: (row) => el("code", { title: row.trajectory_id }, row.trajectory_id),
-    width: "minmax(9rem, 1.6fr)",
+    name: "Group",
+    title: "Same task, same seed",
+    of: (row) => groupOf(row) ?? NONE,
+    width: "5.2rem",
+    wide: 1200,
   },
+  { name: "Trajectory", of: (row) => cutMiddle(row.trajectory_id), width: "minmax(9rem, 1.2fr)" },
+  { name: "Result", of: (row) => resultTag(outcomeOf(row)), width: "6.4rem" },
+  { name: "End", of: (row) => spacedName(row.end), width: "minmax(5rem, .6fr)", sort: "end" },
+  { name: "Reward", of: (row) => number(row.reward), width: "3.8rem", numeric: true, sort: "reward" },
+  { name: "Steps", of: (row) => number(row.num_steps), width: "3.4rem", numeric: true, sort: "num_steps" },
+  { name: "Version", of: (row) => versions(row), width: "4.3rem", numeric: true, sort: "policy_version_max" },
   {
-    name: "End",
-    of: (row) =>
-      el(
-        "span",
-        { class: `tag ${row.status === "failed" ? "bad" : row.success ? "good" : ""}` },
-        spacedName(row.end),
-      ),
-    width: "8rem",
-    sort: "end",
-  },
-  { name: "Reward", of: (row) => number(row.reward), width: "4.4rem", numeric: true, sort: "reward" },
-  { name: "Steps", of: (row) => number(row.num_steps), width: "3.8rem", numeric: true, sort: "num_steps" },
-  { name: "Version", of: (row) => versions(row), width: "4.6rem", numeric: true, sort: "policy_version_max" },
-  {
-    name: "Behind",
+    name: "Staleness",
+    title: "Policy versions between acting and the end of the trajectory",
     of: (row) => row.staleness ?? NONE,
-    width: "4.4rem",
+    width: "5rem",
     numeric: true,
-    wide: true,
+    wide: 1280,
     sort: "staleness",
   },
   {
     name: "Device",
-    of: (row) => duration(row.gpu_millis * 1000),
+    title: "Device time of all its steps",
+    of: (row) => (row.gpu_millis > 0 ? duration(row.gpu_millis * 1000) : NONE),
     width: "4.8rem",
     numeric: true,
-    wide: true,
+    wide: 1400,
     sort: "gpu_millis",
   },
   {
-    name: "Life",
-    of: (row) => duration(row.life_millis * 1000),
-    width: "5.8rem",
+    name: "Duration",
+    title: "From its start to its end",
+    of: (row) => el("span", { title: duration(row.life_millis * 1000) }, duration(row.life_millis * 1000)),
+    width: "4.6rem",
     numeric: true,
     sort: "life_millis",
   },
   {
     name: "Ended",
-    of: (row) => moment(row.ended_at).slice(0, 16),
-    width: "9rem",
+    of: (row) => el("span", { title: moment(row.ended_at) }, moment(row.ended_at).slice(5)),
+    width: "6.8rem",
     numeric: true,
     sort: "ended_at",
   },
 ];
+
+/** The group's part of a trajectory's id, `g000030`. */
+function groupOf(row) {
+  return /-(g\d+)-s\d+-a\d+$/.exec(row.trajectory_id)?.[1];
+}
 
 export function versions(row) {
   if (row.policy_version_max === null) return NONE;
@@ -97,6 +102,11 @@ export async function show(stage, { showNotices, go, isHere }) {
       return answer;
     },
     id: (row) => row.trajectory_id,
+    // The last step: how it stood when it ended.
+    pictureOf: (row) =>
+      row.num_steps > 0
+        ? `/api/trajectory/${encodeURIComponent(row.trajectory_id)}/screenshot/${row.num_steps - 1}`
+        : null,
     open: (row, index) => {
       history.replaceState({ id: row.trajectory_id, index }, "");
       go(`/trajectory/${encodeURIComponent(row.trajectory_id)}`);
@@ -116,7 +126,7 @@ export async function show(stage, { showNotices, go, isHere }) {
     history.replaceState(
       fromTop ? null : history.state,
       "",
-      params.size > 0 ? `/trajectories?${params}` : "/trajectories",
+      within(params.size > 0 ? `/trajectories?${params}` : "/trajectories"),
     );
     try {
       await grid.refresh(sort(), fromTop);

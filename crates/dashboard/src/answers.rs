@@ -19,6 +19,7 @@ mod over_time;
 mod overview;
 mod rates;
 mod refusal;
+mod runs;
 mod sessions;
 #[cfg(test)]
 mod tests;
@@ -34,5 +35,8 @@ pub(crate) use over_time::{HistorySpan, MinuteSpan, TrajectoriesOverTime};
 pub(crate) use overview::{EndCount, OverviewAnswer, OverviewMetrics, Throughput, TokenRates, VersionRange};
 pub(crate) use rates::{RateInterval, RateWithInterval, TrajectoryRates};
 pub(crate) use refusal::Refusal;
+pub(crate) use runs::{
+    CompareAnswer, ComparisonAnswer, DifferenceAnswer, RunLine, RunsAnswer, TaskDifferenceLine,
+};
 pub(crate) use sessions::{RunningSession, SessionStep, SessionsAnswer};
 pub(crate) use trajectories::{ChoicesAnswer, TrajectoryAnswer, TrajectoryRow, TrajectoryWindow};

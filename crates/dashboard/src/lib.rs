@@ -16,6 +16,7 @@ mod access;
 mod answers;
 mod api;
 mod api_error;
+mod comparison;
 mod config;
 mod file_identity;
 mod follow;
@@ -31,12 +32,15 @@ mod query;
 mod report;
 mod routes;
 mod run_time;
+mod runs;
+mod runs_routes;
 mod server;
 mod terminal;
 mod trajectory_file;
 
 pub use access::AccessError;
 pub use answers::DeviceKind;
+pub use comparison::comparison_sentence;
 pub use config::{DashboardConfig, DashboardFile};
 pub use follow::DashboardSubject;
 pub use format::clean;
@@ -45,6 +49,7 @@ pub use report::{
     PlotPicture, REPORT_RUNS_MAX, ReportError, ReportTable, RunMetrics, report_html, report_pictures,
 };
 pub use run_time::trajectories_per_hour;
+pub use runs::{RunFolder, RunSummary};
 pub use server::{DashboardError, DashboardServer};
 pub use terminal::{DashboardAddress, RunSnapshot, WatchError, WatchSource, read_snapshot, watch};
 pub use trajectory_file::{targets, trajectory_html};

@@ -267,6 +267,7 @@ fn over_time(tally: &DataSetTally, pauses: &[Pause]) -> TrajectoriesOverTime {
             trajectories_per_hour: ratio(sum.scored as f64 * MICROS_PER_HOUR, micros(&(at, end)) as f64)
                 .unwrap_or(0.0),
             success_rate: share(sum.successes, sum.success_known),
+            success_interval: interval(sum.successes, sum.success_known),
         }
     };
     TrajectoriesOverTime { span_minutes: span, points: points.into_iter().map(point).collect() }

@@ -22,21 +22,32 @@ const CSS: &str = "text/css; charset=utf-8";
 const SVG: &str = "image/svg+xml";
 
 assets! {
+    "action.js" as JS,
     "app.js" as JS,
     "ask.js" as JS,
+    "base.js" as JS,
     "charts.js" as JS,
+    "compare.js" as JS,
     "dom.js" as JS,
     "format.js" as JS,
     "grid.js" as JS,
     "icon.svg" as SVG,
     "job.js" as JS,
     "learning.js" as JS,
+    "numbers.js" as JS,
     "overview.js" as JS,
     "palette.css" as CSS,
+    "plot.js" as JS,
+    "result.js" as JS,
+    "runs.js" as JS,
     "sessions.js" as JS,
+    "step.js" as JS,
     "style.css" as CSS,
+    "ticks.js" as JS,
+    "tiles.js" as JS,
     "trajectories.js" as JS,
     "trajectory.js" as JS,
+    "trajectory_facts.js" as JS,
 }
 
 /// The page for all page URLs: its modules read the URL.

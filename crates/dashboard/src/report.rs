@@ -9,10 +9,12 @@ mod charts;
 mod metric_rows;
 mod plots;
 mod run_metrics;
+mod verdict;
 
 use serde_json::json;
 
 use crate::answers::{TaskLine, TrajectoryRates};
+use crate::comparison::distinct_names;
 use crate::format::{bytes, count, device_hour, percent};
 use crate::markup::{HtmlElement, element};
 use metric_rows::{METRIC_ROWS, MetricRow};
@@ -47,6 +49,7 @@ pub fn report_html(runs: &[RunMetrics]) -> String {
         .with(element("h1").text(&title))
         .with(element("p").set("class", "note").text(provenance(&runs)))
         .with_all(runs.iter().flat_map(problems))
+        .with_all(verdict::section_of(&runs))
         .with(section("Metrics", "figures-table", metrics_table(&runs)))
         .with_all(plots.into_iter().map(plots::ReportPlot::figure))
         .with_all(runs.iter().flat_map(|run| run.tables.iter().map(move |table| (run, table))).map(
@@ -86,6 +89,11 @@ fn with_unique_names(runs: &[RunMetrics]) -> Vec<RunMetrics> {
         false => RunMetrics { name: format!("{} ({})", run.name, at + 1), ..run.clone() },
     });
     named.collect()
+}
+
+/// The names without what they share, for heads of columns and legends.
+fn short_names(runs: &[RunMetrics]) -> Vec<String> {
+    distinct_names(&runs.iter().map(|run| run.name.clone()).collect::<Vec<_>>())
 }
 
 fn document(title: &str, body: HtmlElement, data: Option<&[RunMetrics]>) -> String {
@@ -132,7 +140,8 @@ fn metrics_table(runs: &[RunMetrics]) -> HtmlElement {
     let mut hours: Vec<&str> = runs.iter().map(|run| device_hour(run.device())).collect();
     hours.dedup();
     let hour = if hours.len() == 1 { hours[0] } else { "device-hour" };
-    let header = ["metric"].into_iter().chain(runs.iter().map(|run| run.name.as_str()));
+    let names = short_names(runs);
+    let header = ["metric"].into_iter().chain(names.iter().map(String::as_str));
     let known = |row: &&MetricRow| runs.iter().any(|run| (row.read)(run).is_some());
     let rows = METRIC_ROWS.iter().filter(known).map(|row| {
         let (form, write) = row.format;
@@ -163,9 +172,9 @@ fn by_task(runs: &[RunMetrics]) -> HtmlElement {
     let unknown: u64 = runs.iter().map(|run| run.learning.metrics.tasks_left_out).sum();
     let listed = tasks.len().min(TASKS_MAX);
     let left = tasks.len().saturating_sub(TASKS_MAX) as u64 + unknown;
-    let names = runs.iter().flat_map(|run| {
-        let of_run =
-            |what: &str| if runs.len() > 1 { format!("{what}, {}", run.name) } else { what.to_owned() };
+    let short = short_names(runs);
+    let names = short.iter().flat_map(|name| {
+        let of_run = |what: &str| if runs.len() > 1 { format!("{what}, {name}") } else { what.to_owned() };
         ["success", "scored", "failed"].map(of_run)
     });
     let header = ["suite".to_owned(), "task".to_owned()].into_iter().chain(names);

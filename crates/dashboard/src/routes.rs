@@ -41,19 +41,23 @@ pub(crate) struct DashboardRoutes {
     state: Arc<DashboardState>,
     /// Limits the concurrent answers that read files or sort: each may take tens of MB.
     busy: Arc<Semaphore>,
+    /// Limits the pictures that are read at a time: rows and figures do not wait for them.
+    pictures: Arc<Semaphore>,
     /// Time for the body of the sign-in form.
     form_timeout: Duration,
     stop: CancellationToken,
 }
 
 /// The captures of a path. Captures that are not UTF-8 name nothing.
-struct Captured<T>(T);
+pub(crate) struct Captured<T>(T);
 
 type Routes = State<DashboardRoutes>;
-type ApiResponse = Result<Response, DashboardApiError>;
+pub(crate) type ApiResponse = Result<Response, DashboardApiError>;
 
 /// Most answers made at the same time.
 const BUSY_MAX: usize = 4;
+/// Most pictures read at the same time: a strip or a table shows dozens.
+const PICTURES_MAX: usize = 2;
 /// Interval of a comment line that keeps the connection of a silent run alive.
 const HEARTBEAT: Duration = Duration::from_secs(15);
 
@@ -62,10 +66,17 @@ const NOTHING: &str = "no such path; docs/DASHBOARD.md lists the answers";
 /// The service of a dashboard: access control and common headers around its paths.
 pub(crate) fn router(routes: DashboardRoutes) -> Router {
     let access = AccessLayer::new(routes.access.clone(), refuse);
-    let headers = middleware::from_fn_with_state(routes.state.clone(), finish);
+    let noted = middleware::from_fn_with_state(routes.state.clone(), note);
     // A layer of a router sees the request after the path was matched, so this one is outside.
     let paths = middleware::map_request(trim_slashes).layer(paths(routes));
-    Router::new().fallback_service(paths).layer(access).layer(headers)
+    let headers = middleware::map_response(with_headers);
+    Router::new().fallback_service(paths).layer(access).layer(noted).layer(headers)
+}
+
+/// The same without access control and headers, for a server that has both around it.
+pub(crate) fn bare_router(routes: DashboardRoutes) -> Router {
+    let noted = middleware::from_fn_with_state(routes.state.clone(), note);
+    paths(routes).layer(noted)
 }
 
 fn paths(routes: DashboardRoutes) -> Router {
@@ -101,12 +112,13 @@ fn paths(routes: DashboardRoutes) -> Router {
 
 impl DashboardRoutes {
     pub fn new(
-        access: AccessControl,
+        access: Arc<AccessControl>,
         state: Arc<DashboardState>,
         form_timeout: Duration,
         stop: CancellationToken,
     ) -> Self {
-        Self { access: Arc::new(access), state, busy: Arc::new(Semaphore::new(BUSY_MAX)), form_timeout, stop }
+        let [busy, pictures] = [BUSY_MAX, PICTURES_MAX].map(|most| Arc::new(Semaphore::new(most)));
+        Self { access, state, busy, pictures, form_timeout, stop }
     }
 
     /// Makes an answer that may read files on a blocking thread, a few at a time.
@@ -114,7 +126,15 @@ impl DashboardRoutes {
         &self,
         read: impl FnOnce(&DashboardState) -> Result<T, DashboardApiError> + Send + 'static,
     ) -> Result<T, DashboardApiError> {
-        let permit = self.busy.clone().acquire_owned().await.map_err(|_| stopping())?;
+        self.read_within(&self.busy, read).await
+    }
+
+    async fn read_within<T: Send + 'static>(
+        &self,
+        limit: &Arc<Semaphore>,
+        read: impl FnOnce(&DashboardState) -> Result<T, DashboardApiError> + Send + 'static,
+    ) -> Result<T, DashboardApiError> {
+        let permit = limit.clone().acquire_owned().await.map_err(|_| stopping())?;
         let state = self.state.clone();
         let made = tokio::task::spawn_blocking(move || {
             let made = read(&state);
@@ -168,10 +188,14 @@ impl IntoResponse for DashboardApiError {
     }
 }
 
-/// Counts the request, and sets the headers of every response.
-async fn finish(State(state): State<Arc<DashboardState>>, request: Request, next: Next) -> Response {
+/// Counts the request: the dashboard reads while there are some.
+async fn note(State(state): State<Arc<DashboardState>>, request: Request, next: Next) -> Response {
     state.note_request();
-    let mut response = next.run(request).await;
+    next.run(request).await
+}
+
+/// Sets the headers of every response.
+pub(crate) async fn with_headers(mut response: Response) -> Response {
     let headers = response.headers_mut();
     for (name, value) in [
         ("content-security-policy", POLICY),
@@ -190,7 +214,7 @@ async fn finish(State(state): State<Arc<DashboardState>>, request: Request, next
 }
 
 /// Removes slashes around a path to read: `/sessions/` is `/sessions`.
-async fn trim_slashes(mut request: Request) -> Request {
+pub(crate) async fn trim_slashes(mut request: Request) -> Request {
     let uri = request.uri();
     let path = uri.path();
     let trimmed = path.trim_matches('/');
@@ -204,21 +228,26 @@ async fn trim_slashes(mut request: Request) -> Request {
     request
 }
 
-async fn index() -> Response {
+pub(crate) async fn index() -> Response {
     respond(StatusCode::OK, HTML, INDEX)
 }
 
-async fn named_asset(Captured(name): Captured<String>, headers: HeaderMap) -> Response {
+pub(crate) async fn named_asset(Captured(name): Captured<String>, headers: HeaderMap) -> Response {
     asset(&name, &headers)
 }
 
-async fn icon(headers: HeaderMap) -> Response {
+pub(crate) async fn icon(headers: HeaderMap) -> Response {
     asset("icon.svg", &headers)
 }
 
 async fn sign_in(State(routes): Routes, request: Request) -> Response {
-    let deadline = Instant::now() + routes.form_timeout;
-    match routes.access.sign_in(request.into_body(), deadline).await {
+    signed_in(&routes.access, routes.form_timeout, request).await
+}
+
+/// The response to the form with the token.
+pub(crate) async fn signed_in(access: &AccessControl, timeout: Duration, request: Request) -> Response {
+    let deadline = Instant::now() + timeout;
+    match access.sign_in(request.into_body(), deadline).await {
         Ok(redirect) => redirect,
         Err(SignInError::WrongToken) => respond(StatusCode::UNAUTHORIZED, HTML, pages::sign_in_again()),
         Err(SignInError::Body(error)) => match error {
@@ -268,7 +297,7 @@ async fn picture(
     headers: HeaderMap,
 ) -> ApiResponse {
     routes
-        .read(move |state| {
+        .read_within(&routes.pictures, move |state| {
             let (bytes, media_type) = api::picture(state, &id, &which)?;
             Ok(tagged(&pages::tag(&bytes), bytes, media_type, &headers))
         })
@@ -332,12 +361,12 @@ async fn end(routes: &DashboardRoutes, mode: EndMode) -> Response {
     }
 }
 
-async fn process_metrics() -> Response {
+pub(crate) async fn process_metrics() -> Response {
     let text = furrow_telemetry::prometheus(furrow_telemetry::process_metrics());
     respond(StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", text)
 }
 
-async fn unknown_path(method: Method, uri: Uri, headers: HeaderMap) -> Response {
+pub(crate) async fn unknown_path(method: Method, uri: Uri, headers: HeaderMap) -> Response {
     if !is_read(&method) {
         return refusal(StatusCode::METHOD_NOT_ALLOWED, "use GET");
     }
@@ -359,7 +388,7 @@ fn is_read(method: &Method) -> bool {
 }
 
 /// The response without the token, or to a foreign page.
-fn refuse(why: AccessRefusal, request: &Request) -> Response {
+pub(crate) fn refuse(why: AccessRefusal, request: &Request) -> Response {
     match why {
         AccessRefusal::Foreign => refusal(
             StatusCode::FORBIDDEN,
@@ -408,7 +437,7 @@ fn stopping() -> DashboardApiError {
     DashboardApiError::Timeout("the dashboard is stopping".to_owned())
 }
 
-fn json_response(answer: &impl Serialize) -> ApiResponse {
+pub(crate) fn json_response(answer: &impl Serialize) -> ApiResponse {
     Ok(respond(StatusCode::OK, JSON, json_body(answer)?))
 }
 

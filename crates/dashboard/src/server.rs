@@ -12,13 +12,21 @@ use crate::access::{AccessError, access_control};
 use crate::config::DashboardConfig;
 use crate::follow::{DashboardState, DashboardSubject, follow};
 use crate::live::poll;
-use crate::routes::{DashboardRoutes, router};
+use crate::routes::{DashboardRoutes, bare_router, router};
+use crate::runs::{RunFolder, RunsState};
+use crate::runs_routes;
 
 /// A dashboard that listens and does not answer yet.
 pub struct DashboardServer {
     http: HttpServer,
     access: AccessControl,
-    state: Arc<DashboardState>,
+    subject: ServedSubject,
+}
+
+/// What a dashboard is over.
+enum ServedSubject {
+    Run(Arc<DashboardState>),
+    Folder(Arc<dyn RunFolder>),
 }
 
 /// Why a dashboard cannot be served.
@@ -43,10 +51,30 @@ impl DashboardServer {
         token: Option<&str>,
         subject: DashboardSubject,
     ) -> Result<Self, DashboardError> {
+        let subject = ServedSubject::Run(Arc::new(DashboardState::new(subject)));
+        Self::listen(address, config, token, subject).await
+    }
+
+    /// The same over a folder of runs.
+    pub async fn bind_folder(
+        address: SocketAddr,
+        config: &DashboardConfig,
+        token: Option<&str>,
+        folder: Arc<dyn RunFolder>,
+    ) -> Result<Self, DashboardError> {
+        Self::listen(address, config, token, ServedSubject::Folder(folder)).await
+    }
+
+    async fn listen(
+        address: SocketAddr,
+        config: &DashboardConfig,
+        token: Option<&str>,
+        subject: ServedSubject,
+    ) -> Result<Self, DashboardError> {
         let access = access_control(address, token)?;
         let bound = HttpServer::bind(address, limits(config)).await;
         let http = bound.map_err(|source| DashboardError::Listen { address, source })?;
-        Ok(Self { http, access, state: Arc::new(DashboardState::new(subject)) })
+        Ok(Self { http, access, subject })
     }
 
     /// The address it listens on.
@@ -57,10 +85,23 @@ impl DashboardServer {
     /// Answers until `stop`; running answers then have two seconds.
     pub async fn serve(self, stop: CancellationToken) {
         let tasks = ServerTasks::new(stop.clone());
-        tasks.tracker.spawn(follow(self.state.clone(), stop.clone()));
-        tasks.tracker.spawn(poll(self.state.clone(), stop.clone()));
         let form_timeout = self.http.limits.body_timeout;
-        let routes = router(DashboardRoutes::new(self.access, self.state, form_timeout, stop));
+        let routes = match self.subject {
+            ServedSubject::Run(state) => {
+                tasks.tracker.spawn(follow(state.clone(), stop.clone()));
+                tasks.tracker.spawn(poll(state.clone(), stop.clone()));
+                router(DashboardRoutes::new(Arc::new(self.access), state, form_timeout, stop))
+            }
+            ServedSubject::Folder(folder) => {
+                let access = Arc::new(self.access);
+                let of_run = access.clone();
+                let make_router = Box::new(move |state, stop| {
+                    bare_router(DashboardRoutes::new(of_run.clone(), state, form_timeout, stop))
+                });
+                let state = RunsState::new(folder, tasks.tracker.clone(), stop, make_router);
+                runs_routes::router(access, Arc::new(state), form_timeout)
+            }
+        };
         self.http.serve(routes, &tasks).await;
         tasks.drain(GRACE).await;
         tasks.cut().await;

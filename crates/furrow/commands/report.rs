@@ -3,15 +3,17 @@
 
 mod pictures;
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use clap::Args;
 use furrow_analysis::{
     Estimate, EvaluationLine, EvaluationQuery, EvaluationReport, IntervalMethod, LineGrouping, PassAtK,
-    RESAMPLES, VersionLine, evaluate,
+    RESAMPLES, RunComparison, VersionLine, compare_runs, evaluate,
 };
 use furrow_dashboard::{
-    DashboardSubject, REPORT_RUNS_MAX, ReportTable, RunMetrics, report_html, report_pictures,
+    DashboardSubject, REPORT_RUNS_MAX, ReportTable, RunMetrics, comparison_sentence, report_html,
+    report_pictures,
 };
 use furrow_rollout::Split;
 
@@ -56,6 +58,7 @@ pub fn run(args: &ReportArgs) -> Result<(), CommandFailure> {
     let question = args.check()?;
     let evaluations: Vec<EvaluationReport> =
         args.runs.iter().map(|dir| evaluate(dir, &question)).collect::<Result<_, _>>()?;
+    let comparisons = compare(args, &question)?;
     if args.json {
         match evaluations.as_slice() {
             [one] => output::json(one)?,
@@ -63,11 +66,25 @@ pub fn run(args: &ReportArgs) -> Result<(), CommandFailure> {
         }
     } else {
         print(args, &evaluations);
+        for (dir, found) in &comparisons {
+            let [first, second] = [&args.runs[0], dir].map(|dir| dir.display().to_string());
+            output::line(comparison_sentence(&first, &second, found));
+        }
     }
     if args.json && args.html.is_none() && !args.png {
         return Ok(());
     }
-    write(args, &evaluations)
+    write(args, &evaluations, &comparisons)
+}
+
+/// Each run after the first against it.
+fn compare(
+    args: &ReportArgs,
+    question: &EvaluationQuery,
+) -> Result<BTreeMap<PathBuf, RunComparison>, CommandFailure> {
+    let [first, others @ ..] = args.runs.as_slice() else { return Ok(BTreeMap::new()) };
+    let of = |dir: &PathBuf| Ok((dir.clone(), compare_runs(first, dir, question)?));
+    others.iter().map(of).collect()
 }
 
 impl ReportArgs {
@@ -108,13 +125,21 @@ fn print(args: &ReportArgs, evaluations: &[EvaluationReport]) {
 }
 
 /// Writes the page and, with `--png`, the pictures of its plots.
-fn write(args: &ReportArgs, evaluations: &[EvaluationReport]) -> Result<(), CommandFailure> {
+fn write(
+    args: &ReportArgs,
+    evaluations: &[EvaluationReport],
+    comparisons: &BTreeMap<PathBuf, RunComparison>,
+) -> Result<(), CommandFailure> {
     let price = args.usd_per_device_hour.filter(|price| *price > 0.0);
     let read = |(dir, evaluation): (&PathBuf, &EvaluationReport)| -> anyhow::Result<RunMetrics> {
         let subject = subject(dir, price);
         // The page is made to be passed on.
         let job = subject.job.as_deref().and_then(|job| shared::text(job).ok());
         let read = RunMetrics::read(DashboardSubject { job, ..subject })?;
+        let read = match comparisons.get(dir) {
+            Some(found) => read.compared(found),
+            None => read,
+        };
         Ok(tables(evaluation).into_iter().fold(read, RunMetrics::with))
     };
     let figures = args.runs.iter().zip(evaluations).map(read);

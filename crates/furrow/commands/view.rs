@@ -1,10 +1,12 @@
 //! `furrow view` and `furrow dashboard`: serve pages over a data set, finished or growing, and over
 //! the run that fills it.
 
+mod folder;
 pub mod planned;
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use clap::Args;
 use furrow_dashboard::{
@@ -15,13 +17,15 @@ use furrow_records::DataSet;
 use furrow_telemetry::{Level, LogTargets};
 use tokio_util::sync::CancellationToken;
 
+use folder::RunsFolder;
+
 use crate::job::stored;
 use crate::{CommandFailure, launch, output, run_dir};
 
 /// Which data set to serve, and how.
 #[derive(Debug, Args)]
 pub struct ViewArgs {
-    /// Run directory, or its `data` directory
+    /// Run directory, its `data` directory, or a folder of several runs
     dir: PathBuf,
     #[command(flatten)]
     listen: ListenArgs,
@@ -59,8 +63,11 @@ pub struct DashboardArgs {
 
 /// Runs `furrow view` until a signal stops it.
 pub fn run(args: &ViewArgs) -> Result<(), CommandFailure> {
-    DataSet::open(&args.dir)?;
     let config = args.listen.config()?;
+    if let Err(why) = DataSet::open(&args.dir) {
+        let folder = RunsFolder::find(&args.dir, config.usd_per_device_hour).ok_or(why)?;
+        return serve_subject(&args.listen, &config, Subject::Folder(Arc::new(folder)));
+    }
     serve(&args.listen, &config, subject(&args.dir, config.usd_per_device_hour))
 }
 
@@ -98,10 +105,25 @@ fn serve(
     config: &DashboardConfig,
     subject: DashboardSubject,
 ) -> Result<(), CommandFailure> {
+    serve_subject(args, config, Subject::Run(Box::new(subject)))
+}
+
+/// What the pages are over.
+#[derive(Clone)]
+enum Subject {
+    Run(Box<DashboardSubject>),
+    Folder(Arc<RunsFolder>),
+}
+
+fn serve_subject(
+    args: &ListenArgs,
+    config: &DashboardConfig,
+    subject: Subject,
+) -> Result<(), CommandFailure> {
     LogTargets::to_stderr(Level::Warn).start()?;
     launch::runtime()?.block_on(async {
         let stop = CancellationToken::new();
-        let dashboard = open(config, args.listen.is_none(), subject).await?;
+        let dashboard = open_subject(config, args.listen.is_none(), subject).await?;
         let serving = tokio::spawn(dashboard.serve(stop.clone()));
         launch::signalled().await?;
         stop.cancel();
@@ -126,6 +148,14 @@ pub async fn open(
     any_port: bool,
     subject: DashboardSubject,
 ) -> Result<DashboardServer, CommandFailure> {
+    open_subject(config, any_port, Subject::Run(Box::new(subject))).await
+}
+
+async fn open_subject(
+    config: &DashboardConfig,
+    any_port: bool,
+    subject: Subject,
+) -> Result<DashboardServer, CommandFailure> {
     let Some(listen) = config.listen else {
         return Err(CommandFailure::Input(vec!["dashboard.enabled: false; set it to true".to_owned()]));
     };
@@ -137,11 +167,14 @@ pub async fn open(
             None if !listen.ip().is_loopback() => Some(format!("{:032x}", rand::random::<u128>())),
             None => None,
         };
-    let bound = DashboardServer::bind(listen, config, token.as_deref(), subject.clone()).await;
-    let bound = match bound {
-        Err(DashboardError::Listen { .. }) if any_port => {
-            DashboardServer::bind(SocketAddr::new(listen.ip(), 0), config, token.as_deref(), subject).await
+    let bind = async |address| match subject.clone() {
+        Subject::Run(run) => DashboardServer::bind(address, config, token.as_deref(), *run).await,
+        Subject::Folder(folder) => {
+            DashboardServer::bind_folder(address, config, token.as_deref(), folder).await
         }
+    };
+    let bound = match bind(listen).await {
+        Err(DashboardError::Listen { .. }) if any_port => bind(SocketAddr::new(listen.ip(), 0)).await,
         bound => bound,
     };
     let dashboard = bound.map_err(|error| CommandFailure::Input(vec![crate::chain(&error.into())]))?;

@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::rates::RateInterval;
+
 /// Trajectories by the time of their end, in equal spans of whole minutes.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub(crate) struct TrajectoriesOverTime {
@@ -18,6 +20,8 @@ pub(crate) struct MinuteSpan {
     pub failed: u64,
     pub trajectories_per_hour: f64,
     pub success_rate: Option<f64>,
+    /// Wilson's, as if each attempt were at a different task; `None` of an older dashboard.
+    pub success_interval: Option<RateInterval>,
 }
 
 /// The time between two lines of `metrics.jsonl`, some lines apart.

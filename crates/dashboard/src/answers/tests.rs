@@ -128,6 +128,10 @@ fn what_is_read_again_is_the_same_text() {
     check(&trajectory());
     check(&ChoicesAnswer { suites: vec!["shop".into()], ..ChoicesAnswer::default() });
     check(&Refusal { error: "use GET".into() });
+    check(&RunsAnswer { runs: vec![RunLine::default()], ..RunsAnswer::default() });
+    let task = TaskDifferenceLine { success: Some(DifferenceAnswer::default()), ..Default::default() };
+    let comparison = ComparisonAnswer { tasks: vec![task], ..ComparisonAnswer::default() };
+    check(&CompareAnswer { keys: vec!["a".into()], comparisons: vec![comparison] });
 }
 
 /// Checks the keys of an object, in order.
@@ -167,7 +171,10 @@ fn the_keys_of_the_overview_are_these() {
     check_keys(&VersionRange::default(), "oldest newest staleness_mean staleness_max");
     check_keys(&parts()[0], "cause group micros share");
     check_keys(&TrajectoriesOverTime::default(), "span_minutes points");
-    check_keys(&MinuteSpan::default(), "at scored failed trajectories_per_hour success_rate");
+    check_keys(
+        &MinuteSpan::default(),
+        "at scored failed trajectories_per_hour success_rate success_interval",
+    );
     check_keys(
         &HistorySpan::default(),
         "at trajectories_per_device_hour trajectories_per_hour device_busy_share",

@@ -1,6 +1,7 @@
 //! Charts as SVG of a known size: parts of the page, and pictures by themselves. Colours are names
 //! of `pages/palette.css`; each of several runs has its own colour and an entry in the legend.
 
+use crate::comparison::distinct_names;
 use crate::format::{count, duration, percent, spaced_name};
 use crate::markup::{HtmlElement, element};
 
@@ -54,6 +55,7 @@ const TALL: f64 = 170.0;
 /// Most columns of a histogram.
 const BINS_MAX: i64 = 32;
 /// Most characters of a name in a legend, and beside a bar: a character is about 6.6 pixels wide.
+const COLUMN_CHARS_MAX: usize = 14;
 const NAME_MAX: usize = 28;
 
 /// Lines over a common axis. `None`: no line has two points.
@@ -265,9 +267,12 @@ pub(crate) fn breakdowns(label: &str, runs: &[TimeBreakdown]) -> Option<Rendered
     let below = if is_one { 0.0 } else { 22.0 };
     let column_of = |index: usize| 260.0 + 110.0 * index as f64;
     if !is_one {
-        for (index, run) in runs.iter().enumerate() {
-            let name: String = run.name.chars().take(14).collect();
-            picture = picture.with(text("tick end", column_of(index), row(0), &name));
+        let names: Vec<String> = runs.iter().map(|run| run.name.to_string()).collect();
+        for (index, name) in distinct_names(&names).iter().enumerate() {
+            // The end is what tells them apart.
+            let letters = name.chars().count();
+            let end: String = name.chars().skip(letters.saturating_sub(COLUMN_CHARS_MAX)).collect();
+            picture = picture.with(text("tick end", column_of(index), row(0), &end));
         }
     }
     for (at, cause) in causes.iter().enumerate() {

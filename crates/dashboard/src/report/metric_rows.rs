@@ -67,14 +67,14 @@ pub(super) const METRIC_ROWS: &[MetricRow] = &[
     row!("Share of the context still in the state", overview.tokens.reused_share, PERCENT),
     row!("Tokens a response", learning.response_tokens_per_step, NUMBER),
     row!("Invalid actions", learning.invalid_action_rate, PERCENT),
-    row!("Groups without spread", learning.zero_variance_share, PERCENT),
+    row!("Zero-variance groups", learning.zero_variance_share, PERCENT),
     row!("Entropy, nats a sampled token", learning.entropy_mean, NUMBER),
     row!("Log-prob of a sampled token", learning.logprob_mean, NUMBER),
     row!("Tokens recomputed by the prefill path", learning.prefill_gap.tokens, COUNT),
     row!("… mean gap of their log-probs, nats", learning.prefill_gap.mean_abs, NUMBER),
     row!("… largest gap, nats", learning.prefill_gap.max, NUMBER),
     row!("Newest policy version", overview.versions.newest, COUNT),
-    row!("Versions behind, on average", overview.versions.staleness_mean, NUMBER),
+    row!("Staleness, on average", overview.versions.staleness_mean, NUMBER),
     row!("Cost of a trajectory", overview.cost_usd_per_trajectory, DOLLARS),
 ];
 
@@ -137,6 +137,7 @@ mod tests {
             overview: OverviewAnswer { metrics: overview, ..OverviewAnswer::default() },
             learning: LearningAnswer { metrics: learning, ..LearningAnswer::default() },
             job: JobAnswer::default(),
+            comparison: None,
             tables: Vec::new(),
         };
         let answers = json!(run);

@@ -304,7 +304,7 @@ fn lengths(runs: &[RunMetrics]) -> ReportPlot {
 }
 
 fn staleness(runs: &[RunMetrics]) -> ReportPlot {
-    let title = "Versions behind when a trajectory ended";
+    let title = "Staleness: versions between acting and the end";
     plot(
         "staleness",
         title,

@@ -2,10 +2,11 @@
 
 use std::path::PathBuf;
 
+use furrow_analysis::RunComparison;
 use serde::Serialize;
 use tokio_util::sync::CancellationToken;
 
-use crate::answers::{DeviceKind, JobAnswer, LearningAnswer, OverviewAnswer};
+use crate::answers::{ComparisonAnswer, DeviceKind, JobAnswer, LearningAnswer, OverviewAnswer};
 use crate::api;
 use crate::follow::{DashboardState, DashboardSubject};
 
@@ -15,6 +16,9 @@ pub struct RunMetrics {
     pub(super) name: String,
     pub(super) overview: OverviewAnswer,
     pub(super) learning: LearningAnswer,
+    /// How it differs from the first run of the report; `None` for that one.
+    #[serde(skip)]
+    pub(super) comparison: Option<ComparisonAnswer>,
     #[serde(skip)]
     pub(super) job: JobAnswer,
     /// Tables beside the metrics, supplied by the caller.
@@ -54,13 +58,18 @@ impl RunMetrics {
         let learning = api::learning(&state).map_err(|why| refused(why.to_string()))?;
         let overview = api::overview(&state);
         let job = api::job(&state);
-        Ok(Self { name, overview, learning, job, tables: Vec::new() })
+        Ok(Self { name, overview, learning, comparison: None, job, tables: Vec::new() })
     }
 
     /// Adds a table below the metrics.
     pub fn with(mut self, table: ReportTable) -> Self {
         self.tables.push(table);
         self
+    }
+
+    /// Sets how it differs from the first run of the report.
+    pub fn compared(self, found: &RunComparison) -> Self {
+        Self { comparison: Some(found.into()), ..self }
     }
 
     pub(super) fn device(&self) -> DeviceKind {

@@ -12,7 +12,7 @@ use crate::pages::{assert_no_errors, click, open};
 /// Everything that can be operated, one entry per kind: rows and cards of a list are one.
 const CONTROLS: &str = r"(() => {
     const able = 'a[href], button, input, select, textarea, summary, [tabindex], dialog, form, progress';
-    const within = (node) => ['#nav', '.siblings', '.crumbs', '.step', '#tasks', '.grid-head', 'dialog'].find((selector) => node.parentElement.closest(selector));
+    const within = (node) => ['#nav', '.siblings', '.crumbs', '.strip', '#went-wrong', '.step', '#facts', '#tasks', '.grid-head', 'dialog'].find((selector) => node.parentElement.closest(selector));
     const word = (node) => {
         const tag = node.tagName.toLowerCase();
         const place = within(node);
@@ -34,11 +34,14 @@ const KNOWN: [(&str, &[&str]); 6] = [
         &[
             "div table-tokens",
             "summary numbers-time-trajectories-per-gpu-hour-fold",
-            "summary numbers-time-success-rate-fold",
+            "summary numbers-time-success-rate-95-interval-fold",
+            // `journeys.rs`.
+            "a name",
+            "a to-rows",
         ],
     ),
-    // Tiles: `live.rs`.
-    ("/sessions", &[]),
+    // Tiles: `live.rs`; the last pictures: `journeys.rs`.
+    ("/sessions", &["a session ended"]),
     // `every_filter_asks_what_the_api_answers`,
     // `the_table_is_filtered_sorted_and_walked_through`.
     (
@@ -70,11 +73,13 @@ const KNOWN: [(&str, &[&str]); 6] = [
             ".crumbs a",
             "button Raw row",
             ".siblings a",
+            ".strip button",
             "article card step",
-            ".step a",
             ".step button",
             ".step pre",
             ".step summary",
+            "#facts summary",
+            "#facts a",
             "summary Probe data reported by the page",
             "pre",
             "dialog raw",
@@ -93,7 +98,7 @@ const KNOWN: [(&str, &[&str]); 6] = [
             "summary numbers-version-tokens-a-response-by-policy-version-fold",
             "summary numbers-version-entropy-by-policy-version-nats-a-sampled-token-fold",
             "summary numbers-version-log-prob-of-a-sampled-token-by-policy-version-fold",
-            "summary numbers-versions-behind-count-fold",
+            "summary numbers-staleness-count-fold",
             "summary numbers-steps-count-fold",
         ],
     ),
@@ -120,6 +125,9 @@ async fn every_control_is_known() {
     let chrome = TestBrowser::start().await;
     for (path, known) in KNOWN {
         let page = open(&chrome, &dashboard, path).await;
+        if path == "/sessions" {
+            wait_for(&page, "document.querySelector('a.session')").await;
+        }
         let found: BTreeSet<String> = script::<Vec<String>>(&page, CONTROLS).await.into_iter().collect();
         let known: BTreeSet<String> =
             known.iter().chain(&FRAME).map(|control| (*control).to_owned()).collect();

@@ -206,9 +206,16 @@ async fn trajectory(page: &chromiumoxide::Page) {
         format!("(location.pathname === {first:?}) !== {is_first} && document.querySelector('article')");
     wait_for(page, &condition).await;
 
-    press(page, &["j"]).await;
-    wait_for_focus(page, "#step-0").await;
+    // The strip is one stop; arrows go through it, and the focus with them.
+    tab_to(page, "Tab", ".thumb[aria-selected=true]").await;
+    press(page, &["End", "Home"]).await;
+    wait_for_focus(page, ".thumb:first-child[aria-selected=true]").await;
+    wait_for(page, "location.hash === '#step=1'").await;
     assert!(visible_focus(page).await.is_some());
+    press(page, &["ArrowRight"]).await;
+    wait_for_focus(page, ".thumb:nth-child(2)[aria-selected=true]").await;
+    press(page, &["k"]).await;
+    wait_for_focus(page, ".thumb:first-child[aria-selected=true]").await;
     press(page, &["r"]).await;
     wait_for(page, dialog(true)).await;
     // Keys of the page have no effect while it is open.
@@ -216,16 +223,20 @@ async fn trajectory(page: &chromiumoxide::Page) {
     assert!(script::<bool>(page, dialog(true)).await);
     press(page, &["Escape"]).await;
     wait_for(page, dialog(false)).await;
-    wait_for_focus(page, "#step-0").await;
-    tab_to(page, "Tab", "#step-0 h3 a").await;
+    wait_for_focus(page, ".thumb:first-child").await;
+    // The buttons beside the picture: the focus stays on the one that was pressed.
+    tab_to(page, "Tab", "#step-after").await;
     press(page, &["Enter"]).await;
-    wait_for(page, "location.hash === '#step-0'").await;
-    if script::<bool>(page, "document.querySelector('#step-0 details.tokens') !== null").await {
-        tab_to(page, "Tab", "#step-0 details.tokens summary").await;
+    wait_for(page, "location.hash !== '#step=1'").await;
+    tab_to(page, "Shift+Tab", "#step-before").await;
+    press(page, &[" "]).await;
+    wait_for(page, "location.hash === '#step=1'").await;
+    if script::<bool>(page, "document.querySelector('#step details.tokens') !== null").await {
+        tab_to(page, "Tab", "#step details.tokens summary").await;
         press(page, &["Enter"]).await;
-        wait_for(page, "document.querySelector('#step-0 details.tokens').open").await;
+        wait_for(page, "document.querySelector('#step details.tokens').open").await;
         press(page, &[" "]).await;
-        wait_for(page, "!document.querySelector('#step-0 details.tokens').open").await;
+        wait_for(page, "!document.querySelector('#step details.tokens').open").await;
     }
     tab_to(page, "Shift+Tab", ".crumbs a[href^='/trajectories?task_id=']").await;
     press(page, &["Enter"]).await;

@@ -9,11 +9,14 @@
 mod controls;
 mod harness;
 mod http;
+mod journeys;
 mod keyboard;
 mod keys;
 mod live;
 mod many;
 mod metrics;
 mod pages;
+mod plots;
 mod report;
+mod runs;
 mod trajectory_file;

@@ -54,7 +54,7 @@ const EXPECTED: [(&str, &str, &[&str]); 5] = [
     (
         "/trajectory/test-g000001-s2-a0",
         "trajectory",
-        &["The same task under the same draw", "click_element", "tokens, mean log-prob"],
+        &["Same task, same seed", "not solved", "tokens, mean log-prob"],
     ),
     ("/learning", "learning", &["By policy version", "Kept and left out by a trainer", "book-a-table"]),
     (
@@ -160,13 +160,13 @@ async fn nothing_that_a_page_or_a_model_says_executes() {
     for path in [POISONED, "/trajectories?text=img", "/learning", "/job", "/"] {
         let page = open(&chrome, &dashboard, path).await;
         if path == POISONED {
-            // All of it is there, as text.
+            // All of it is there, as text: folded or not.
             let text: String = script(&page, "document.querySelector('main').textContent").await;
             for part in crate::harness::HOSTILE {
                 let part_text = part.trim_end_matches('\0');
                 assert!(text.contains(part_text) || part.contains('$'), "{part_text} is missing");
             }
-            click(&page, "button.quiet[type=button]:not(#theme)").await;
+            click(&page, "h1 + button").await;
             wait_for(&page, "document.querySelector('dialog[open] pre')").await;
             press(&page, &["Escape"]).await;
             wait_for(&page, "!document.querySelector('dialog[open]')").await;
@@ -214,7 +214,7 @@ async fn the_table_is_filtered_sorted_and_walked_through() {
         )
         .await;
     }
-    wait_for(&page, "document.querySelector('.grid-rows .grid-row').children[5].textContent === '7'").await;
+    wait_for(&page, "document.querySelector('.grid-rows .grid-row').children[7].textContent === '7'").await;
     // A meaningless number gets an error message.
     script::<bool>(&page, "(() => { const least = document.querySelector('input[name=steps_min]'); least.value = '-3'; return least.dispatchEvent(new Event('input')); })()").await;
     wait_for(&page, "document.querySelector('[role=alert]').textContent.includes('steps_min')").await;
@@ -244,8 +244,8 @@ async fn the_table_is_filtered_sorted_and_walked_through() {
     wait_for(&page, "location.pathname.startsWith('/trajectory/') && document.querySelector('article')")
         .await;
     let first: String = script(&page, "location.pathname").await;
-    press(&page, &["j"]).await;
-    wait_for(&page, "document.activeElement.id === 'step-0' && location.hash === '#step-0'").await;
+    press(&page, &["End", "Home"]).await;
+    wait_for(&page, "location.hash === '#step=1' && document.querySelector('#step h2').textContent.startsWith('Step 1 of')").await;
     press(&page, &["r"]).await;
     wait_for(&page, "document.querySelector('dialog[open] pre')?.textContent.includes('prompt_token_ids')")
         .await;
@@ -264,22 +264,32 @@ async fn the_table_is_filtered_sorted_and_walked_through() {
 async fn a_trajectory_shows_where_it_aimed_and_stays_at_its_address() {
     let dashboard = TestDashboard::night_run().await;
     let chrome = TestBrowser::start().await;
-    let page = open(&chrome, &dashboard, "/trajectory/test-g000001-s2-a0#step-1").await;
-    wait_for(&page, "document.activeElement.id === 'step-1'").await;
-    wait_for(&page, "document.querySelector('#step-1 .shot img').complete && document.querySelector('#step-1 .shot img').naturalWidth === 96").await;
+    let page = open(&chrome, &dashboard, "/trajectory/test-g000001-s2-a0#step=2").await;
+    wait_for(&page, "document.querySelector('#step h2').textContent.startsWith('Step 2 of')").await;
+    wait_for(&page, "document.querySelector('#step .shot img').complete && document.querySelector('#step .shot img').naturalWidth === 96").await;
     // The fixture clicks at 12.5, 40 of a picture of 96 by 64.
     let at: Vec<f64> = script(
         &page,
-        "(() => { const [image, dot] = ['img', 'circle.dot'].map((part) => document.querySelector(`#step-1 .shot ${part}`).getBoundingClientRect()); \
+        "(() => { const [image, dot] = ['img', 'circle.dot'].map((part) => document.querySelector(`#step .shot ${part}`).getBoundingClientRect()); \
          return [(dot.x + dot.width / 2 - image.x) / image.width * 96, (dot.y + dot.height / 2 - image.y) / image.height * 64]; })()",
     )
     .await;
     assert!((at[0] - 12.5).abs() < 1.0 && (at[1] - 40.0).abs() < 1.0, "{at:?}");
-    click(&page, "#step-1 details.tokens summary").await;
-    wait_for(&page, "document.querySelectorAll('#step-1 .token').length === 6").await;
-    let title: String = script(&page, "document.querySelectorAll('#step-1 .token')[1].title").await;
+    click(&page, "#step details.tokens summary").await;
+    wait_for(&page, "document.querySelectorAll('#step .token').length === 6").await;
+    let title: String = script(&page, "document.querySelectorAll('#step .token')[1].title").await;
     assert!(title.contains("log-prob -0.750 (47.2"), "{title}");
     keep_picture(&page, "trajectory-step").await;
+    // What was unfolded stays so on the next step; links within the page work, and so do addresses
+    // of earlier versions.
+    press(&page, &["ArrowRight"]).await;
+    wait_for(&page, "location.hash === '#step=3' && document.querySelector('#step details.tokens').open")
+        .await;
+    script::<bool>(&page, "(location.hash = '#step-0', true)").await;
+    wait_for(&page, "document.querySelector('#step h2').textContent.startsWith('Step 1 of')").await;
+    script::<bool>(&page, "(location.hash = '#end', true)").await;
+    wait_for(&page, "document.querySelector('#step h2').textContent === 'Last page'").await;
+    wait_for(&page, "document.querySelector('#step .shot img').naturalWidth > 0").await;
     assert_no_errors(&page).await;
     chrome.close().await;
     dashboard.close().await;
@@ -354,7 +364,7 @@ async fn a_page_that_was_opened_too_early_becomes_right_by_itself() {
     script::<bool>(table, "document.querySelector('[role=grid]').focus() ?? true").await;
     wait_for(table, "document.querySelectorAll('.grid-rows .grid-row').length === 3").await;
     press(table, &["Home"]).await;
-    let chosen = "document.querySelector('.grid-row.at').children[2].textContent";
+    let chosen = "document.querySelector('.grid-row.at').children[3].textContent";
     let before: String = script(table, "document.querySelector('.grid-row.at').textContent").await;
     commit(&data, "s2", &[attempt(8, 0)], &[]);
     wait_for(table, "document.querySelectorAll('.grid-rows .grid-row').length === 4").await;

@@ -15,7 +15,7 @@ use tempfile::TempDir;
 use crate::harness::{HOSTILE, TestBrowser, TestDashboard, attempt, commit, keep_picture, night_run, script};
 use crate::pages::{CONTRAST, LABELS, WATCH};
 
-fn read_metrics(dir: &Path, name: &str) -> RunMetrics {
+pub fn read_metrics(dir: &Path, name: &str) -> RunMetrics {
     let subject = DashboardSubject {
         name: name.into(),
         dir: Some(dir.to_owned()),
