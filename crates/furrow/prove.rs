@@ -301,6 +301,7 @@ pub fn assignment(
         token: 1,
         lease_millis: 60_000,
         task: spec.with_seed(seed),
+        files: spec.files.clone(),
         session: session.clone(),
         policy_address: String::new(),
     })

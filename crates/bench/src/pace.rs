@@ -14,7 +14,7 @@ use furrow_env::{
 use furrow_policy::{PolicyFile, RandomPolicy};
 use furrow_rollout::{
     Action, Assignment, Id, ImageFormat, Observation, ObservationSpec, PageClock, PageHooks, PagePoint,
-    ScrollDirection, SessionSpec, Size, Split, Task, TrajectoryAncestry,
+    ScrollDirection, SessionSpec, Size, Split, Task, TaskFiles, TrajectoryAncestry,
 };
 use furrow_telemetry::{MemoryMeasure, tree_usage};
 use tokio::task::JoinSet;
@@ -407,6 +407,7 @@ pub fn assignment(index: u32, page: BenchPage, session: &SessionSpec) -> Result<
         token: 1,
         lease_millis: 60_000,
         task: task(index, page),
+        files: TaskFiles::default(),
         session: session.clone(),
         policy_address: String::new(),
     })

@@ -99,6 +99,7 @@ impl JobPlan {
     pub fn assignment(&self, grant: LeaseGrant) -> Result<Assignment, UnknownTask> {
         Ok(Assignment {
             task: self.task(&grant.draw, grant.of.sample_index)?,
+            files: self.spec(&grant.draw)?.files.clone(),
             ancestry: grant.of,
             token: grant.token,
             lease_millis: grant.lease_millis,
@@ -112,10 +113,12 @@ impl JobPlan {
         let text = |text: &Option<String>| text.as_ref().map_or(0, String::len);
         let bytes = |spec: &TaskSpec| {
             let Task { goal, start_url, allow_hosts, hooks, .. } = &spec.task;
+            let names: usize = spec.files.uploads.iter().map(|file| file.name.len() + 64).sum();
             let hosts: usize = allow_hosts.iter().map(|host| host.len() + 8).sum();
             text(goal)
                 + start_url.len()
                 + hosts
+                + names
                 + text(&hooks.start)
                 + text(&hooks.probe)
                 + text(&hooks.solve)
@@ -123,6 +126,12 @@ impl JobPlan {
         let evaluated = self.eval.iter().flat_map(|eval| eval.set.specs());
         let largest = self.set.specs().iter().chain(evaluated).map(bytes).max().unwrap_or_default();
         largest + self.session.instructions.len() + 4096
+    }
+
+    /// Upper bound of the file contents beside the assignments of one response.
+    pub fn file_bytes_max(&self) -> usize {
+        let evaluated = self.eval.as_ref().map_or(0, |eval| eval.set.file_bytes());
+        self.set.file_bytes() + evaluated
     }
 
     /// How sessions are set up.

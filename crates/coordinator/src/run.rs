@@ -249,7 +249,7 @@ fn start_core(
     RunStarted { run_id, resumed: run.epoch > 1 }.emit();
     let mut rules = rules.clone();
     rules.fencing = !crash::planted("bug.no_fencing");
-    let fit = MESSAGE_BYTES_MAX / plan.assignment_bytes_max();
+    let fit = MESSAGE_BYTES_MAX.saturating_sub(plan.file_bytes_max()) / plan.assignment_bytes_max();
     rules.leases_per_call_max = rules.leases_per_call_max.min(fit.max(1) as u32);
     Ok(Core::start(rules, plan.clone(), (run, snapshot), spooled, now(time)))
 }

@@ -153,16 +153,16 @@ impl CoordinatorServer {
     }
 
     fn lease_response(&self, grants: Vec<LeaseGrant>, run_over: bool) -> Result<v1::LeaseResponse, Status> {
-        let assignments: Result<Vec<_>, _> = grants
-            .into_iter()
-            .map(|grant| Ok(furrow_wire::assignment_into(&self.plan.assignment(grant)?)))
-            .collect();
+        let assignments: Result<Vec<_>, _> =
+            grants.into_iter().map(|grant| self.plan.assignment(grant)).collect();
         let assignments = assignments.map_err(|error| {
             let status = Status::internal("the job does not have the task any more");
             self.failure.report(CoordinatorError::UnknownTask(error));
             status
         })?;
-        Ok(v1::LeaseResponse { assignments, run_over })
+        let files = furrow_wire::FileContents::of(&assignments);
+        let assignments = assignments.iter().map(furrow_wire::assignment_into).collect();
+        Ok(v1::LeaseResponse { assignments, run_over, files })
     }
 
     async fn register_worker(&self, message: v1::RegisterRequest) -> Result<v1::RegisterResponse, Status> {

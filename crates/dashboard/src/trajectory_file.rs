@@ -295,6 +295,7 @@ fn deed(action: &Action) -> String {
         Action::MouseUp { at: point, button } => {
             format!("Release the {} button{}", button.as_str(), at(point.as_ref()))
         }
+        Action::Upload { names } => format!("Upload {}", names.join(", ")),
         Action::Several(parts) => parts.iter().map(sentence).collect::<Vec<_>>().join("; "),
     }
 }

@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use furrow_rollout::{
-    Action, Assignment, EndKind, EnvWorker, Evidence, Id, Observation, Outcome, OutcomeName, PolicyReply,
-    Task, TimeCause, TimeSplit, TrajectoryAncestry, TrajectoryEnding,
+    Action, Assignment, DownloadReport, EndKind, EnvWorker, Evidence, Id, Observation, Outcome, OutcomeName,
+    PolicyReply, Task, TimeCause, TimeSplit, TrajectoryAncestry, TrajectoryEnding,
 };
 use furrow_telemetry::{
     PageCrashed, PageHung, SessionAccount, StepAcknowledged, TimeSource, TrajectoryAbandoned,
@@ -460,7 +460,9 @@ impl<'a> Attempt<'a> {
         // The probe that reported "done" described the page as the action left it; the page may
         // differ by now.
         let probe_json = ended.probe_json.take().or(evidence.probe_json.take());
-        evidence.probe_json = probe_json.filter(|json| is_object(json));
+        let probe_json = probe_json.filter(|json| is_object(json));
+        let downloads = self.environment.as_mut()?.downloads().await;
+        evidence.probe_json = DownloadReport::attach(downloads.as_ref(), probe_json);
         evidence.title = evidence.title.map(|title| cut(&title, TITLE_CHARS_MAX));
         evidence.url = evidence.url.map(|url| cut(&url, URL_CHARS_MAX));
         Some(evidence)

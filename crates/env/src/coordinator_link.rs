@@ -18,7 +18,7 @@ use furrow_wire::v1::{
     RecordStepRequest, RegisterRequest, RenewRequest, register_request,
 };
 use furrow_wire::{
-    MESSAGE_BYTES_MAX, RefusalKind, WireError, assignment_from, digest, refusal, with_deadline,
+    FileContents, MESSAGE_BYTES_MAX, RefusalKind, WireError, assignment_from, digest, refusal, with_deadline,
 };
 use tonic::transport::Channel;
 use tonic::{Response, Status};
@@ -130,7 +130,9 @@ impl CoordinatorLink {
         let request = LeaseRequest { worker_id: self.worker.to_string(), slots_free, wait_millis };
         let mut client = self.client();
         let answer = with_deadline(wait + self.call_deadline, client.lease(request)).await?.into_inner();
-        let assignments = answer.assignments.into_iter().map(assignment_from).collect();
+        let contents = FileContents::new(answer.files);
+        let assignments =
+            answer.assignments.into_iter().map(|message| assignment_from(message, &contents)).collect();
         Ok(LeaseReply { assignments, run_over: answer.run_over })
     }
 

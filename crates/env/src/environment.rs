@@ -5,8 +5,8 @@ use std::fmt;
 
 use async_trait::async_trait;
 use furrow_rollout::{
-    Action, ActionHint, Assignment, EndKind, EnvironmentFingerprint, Evidence, Observation, Outcome,
-    OutcomeName, Task,
+    Action, ActionHint, Assignment, DownloadReport, EndKind, EnvironmentFingerprint, Evidence, Observation,
+    Outcome, OutcomeName, Task,
 };
 
 /// Creates environments: a pool of browsers, or the simulated browser.
@@ -57,6 +57,11 @@ pub trait Environment: Send {
     /// The final state, without an answer; `None` if the page cannot be observed any more. A hung
     /// page is stopped first.
     async fn evidence(&mut self) -> Option<Evidence>;
+
+    /// The files that its pages downloaded; `None` if the task allows no download.
+    async fn downloads(&mut self) -> Option<DownloadReport> {
+        None
+    }
 
     /// Requests since the last call that the replayed archive could not answer: method and address
     /// of each.

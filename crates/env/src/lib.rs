@@ -31,7 +31,7 @@ pub use archive::{
     ArchiveError, ArchiveLimits, ArchiveMetadata, ArchiveMode, ArchiveRecorder, ArchiveRequest,
     ArchiveResponse, EXCHANGES_MAX, HttpExchange, TrajectoryArchive, VOLATILE_PARAMETERS,
 };
-pub use chromium::{BrowserError, BrowserHealth, ChromiumPool, LOOKED_FOR, browser_version};
+pub use chromium::{BrowserError, BrowserHealth, ChromiumPool, LOOKED_FOR, browser_version, is_root};
 pub use config::{
     BlockedPages, BrowserConfig, BrowserLimits, EnvConfig, EnvFile, PageDeadlines, RefusalRules, SettleRules,
 };

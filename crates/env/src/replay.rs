@@ -8,8 +8,8 @@
 use std::time::Duration;
 
 use furrow_rollout::{
-    Action, Assignment, EndKind, EnvironmentFingerprint, Evidence, Observation, Outcome, OutcomeName,
-    PageClock, PolicyReply,
+    Action, Assignment, DownloadReport, EndKind, EnvironmentFingerprint, Evidence, Observation, Outcome,
+    OutcomeName, PageClock, PolicyReply,
 };
 use tokio::time::Instant;
 
@@ -186,7 +186,9 @@ impl ReplayedTrajectory {
         self.end = last.end;
         let Some(mut evidence) = wait.evidence_at_end(environment).await else { return };
         evidence.answer = last.answer;
-        evidence.probe_json = last.probe_json.or(evidence.probe_json);
+        let downloads = environment.downloads().await;
+        let probe_json = last.probe_json.or(evidence.probe_json);
+        evidence.probe_json = DownloadReport::attach(downloads.as_ref(), probe_json);
         self.evidence = Some(evidence);
     }
 }

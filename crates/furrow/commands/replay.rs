@@ -11,7 +11,7 @@ use furrow_env::{
 };
 use furrow_policy::{ModelPolicy, Policy};
 use furrow_records::{DataSet, FoundTrajectory, LogprobGap};
-use furrow_rollout::{Assignment, Id, StepRecord, Task, TimeCause, Trajectory};
+use furrow_rollout::{Assignment, Id, StepRecord, Task, TaskFiles, TimeCause, Trajectory};
 use furrow_tasks::TaskSet;
 use futures::StreamExt;
 use serde_json::json;
@@ -103,7 +103,9 @@ pub fn run(args: &ReplayArgs) -> Result<(), CommandFailure> {
                 continue;
             }
             let stages = inputs.environments(from).await?;
-            let acting = found.into_iter().map(|found| replay_one(stages.clone(), from, found, args));
+            let acting = found
+                .into_iter()
+                .map(|found| replay_one(stages.clone(), from, inputs.files(&found.0.task), found, args));
             replayed.extend(futures::stream::iter(acting).buffered(at_once).collect::<Vec<_>>().await);
             stages.close().await;
         }
@@ -222,6 +224,14 @@ impl ReplayInputs {
         !sets.flat_map(TaskSet::sites).any(|site| site.host == host)
     }
 
+    /// The files that a task's pages may take and give, as the task files have them now. A file
+    /// that changed since the recording shows in the pages.
+    fn files(&self, task: &Task) -> TaskFiles {
+        let sets = self.sets.iter().flat_map(|(set, eval)| [Some(set), eval.as_ref()]).flatten();
+        let spec = sets.filter_map(|set| set.find(&task.suite, &task.task_id)).next();
+        spec.map(|spec| spec.files.clone()).unwrap_or_default()
+    }
+
     /// Requires every archive: a replay from the live web would be a different visit.
     fn check(&self, archived: &[&FoundTrajectory]) -> Result<(), CommandFailure> {
         let ids = archived.iter().map(|(record, _)| &record.ancestry.trajectory_id);
@@ -278,6 +288,7 @@ fn find(set: &DataSet, args: &ReplayArgs) -> Result<Vec<FoundTrajectory>, Comman
 async fn replay_one(
     stages: Arc<dyn EnvironmentFactory>,
     from: ReplaySource,
+    files: TaskFiles,
     (record, steps): &FoundTrajectory,
     args: &ReplayArgs,
 ) -> ReplayResult {
@@ -286,6 +297,7 @@ async fn replay_one(
         token: record.token,
         lease_millis: 60_000,
         task: record.task.clone(),
+        files,
         session: record.session.clone(),
         policy_address: String::new(),
     };

@@ -70,7 +70,8 @@ pub struct PolicyFile {
 pub struct GrammarFile {
     /// `holo_navigation` or another grammar of docs/GRAMMARS.md.
     pub name: String,
-    /// Actions beyond those of a navigation grammar: `drag`, `select_tab`, `press_key`, `write`.
+    /// Actions beyond those of the grammar: `drag`, `select_tab`, `press_key`, `write` in a
+    /// navigation grammar, `upload` in every grammar whose replies are JSON.
     pub extra: Vec<String>,
 }
 
@@ -287,21 +288,25 @@ impl PolicyChoice {
 impl GrammarFile {
     fn check(self) -> Result<Grammar, Vec<String>> {
         let mut wrong = Vec::new();
-        let is_extensible = grammar::is_extensible(&self.name);
-        if is_extensible.is_none() {
+        let known = grammar::extra_actions(&self.name);
+        if known.is_none() {
             let names: Vec<&str> = grammar::names().collect();
             wrong.push(format!("policy.grammar.name: {:?}; use one of {}", self.name, names.join(", ")));
         }
-        if is_extensible == Some(false) && !self.extra.is_empty() {
+        if known.is_some_and(<[_]>::is_empty) && !self.extra.is_empty() {
             wrong.push(format!("policy.grammar.extra: {} has no extra actions; leave it empty", self.name));
         }
         let mut extra = Vec::new();
         for name in &self.extra {
             match ExtraAction::parse(name) {
-                Some(action) => extra.push(action),
-                None => wrong.push(format!(
-                    "policy.grammar.extra: {name:?}; use some of drag, select_tab, press_key, write"
-                )),
+                Some(action) if known.is_none_or(|known| known.is_empty() || known.contains(&action)) => {
+                    extra.push(action);
+                }
+                _ => {
+                    let known = known.filter(|known| !known.is_empty()).unwrap_or(&ExtraAction::ALL);
+                    let names: Vec<_> = known.iter().map(|action| action.as_str()).collect();
+                    wrong.push(format!("policy.grammar.extra: {name:?}; use some of {}", names.join(", ")));
+                }
             }
         }
         extra.sort_unstable();

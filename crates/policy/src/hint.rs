@@ -72,6 +72,9 @@ enum HintAction {
         #[serde(default)]
         press_enter: bool,
     },
+    Upload {
+        files: Vec<String>,
+    },
 }
 
 #[derive(Deserialize)]
@@ -104,6 +107,7 @@ impl HintFile {
             HintAction::SelectTab { index } => Action::SelectTab { index },
             HintAction::PressKey { key } => Action::press(key),
             HintAction::Write { content, press_enter } => Action::Write { into: None, content, press_enter },
+            HintAction::Upload { files } => Action::Upload { names: files },
         };
         (action, remarks)
     }

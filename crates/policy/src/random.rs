@@ -127,6 +127,8 @@ fn extra_action(rng: &mut impl Rng, extra: &[ExtraAction], image: Size) -> Optio
         ExtraAction::Write => {
             Action::Write { into: None, content: random_text(rng), press_enter: rng.random() }
         }
+        // It knows no names.
+        ExtraAction::Upload => return None,
     })
 }
 

@@ -393,14 +393,15 @@ columns! {
         error: Option<String>,
         /// `click`, `move`, `write`, `scroll`, `go_back`, `go_forward`, `refresh`, `restart`,
         /// `goto`, `wait`, `answer`, `drag`, `select_tab`, `open_tab`, `press_key`, `hold_key`,
-        /// `key_down`, `key_up`, `mouse_down`, `mouse_up`, `several`.
+        /// `key_down`, `key_up`, `mouse_down`, `mouse_up`, `upload`, `several`.
         kind: Option<String>,
         /// Start of a drag (null: the position of the mouse).
         from_x: Option<f32>,
         /// The same from the top.
         from_y: Option<f32>,
         /// The text written or answered, the address, the key, the direction, the button (null:
-        /// left), or several actions as a JSON list of objects with the names of these columns.
+        /// left), names of files as a JSON list, or several actions as a JSON list of objects with
+        /// the names of these columns.
         /// Modifiers of a click, a move, a scroll or a drag are in front: `Control+Shift+left`,
         /// `Shift+down`; a move or a drag has nothing else here (null: none).
         text: Option<String>,

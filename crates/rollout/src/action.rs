@@ -54,6 +54,9 @@ pub const WAIT_SECONDS_MAX: u8 = 30;
 /// Most times that one action may press a key.
 pub const PRESSES_MAX: u8 = 20;
 
+/// Most files that one action may upload, and that one task may offer for it.
+pub const UPLOAD_FILES_MAX: usize = 16;
+
 /// Most milliseconds for which one action may keep a key down: as long as it may wait.
 pub const HOLD_MILLIS_MAX: u32 = 30_000;
 
@@ -184,6 +187,11 @@ pub enum Action {
         /// The button that is released.
         button: PointerButton,
     },
+    /// Choose files in the file chooser that an earlier action opened.
+    Upload {
+        /// Names of the task's files, 1 to [`UPLOAD_FILES_MAX`].
+        names: Vec<String>,
+    },
     /// Several actions in order; the first outcome other than `ok` ends the sequence.
     Several(
         /// 2 to [`SEVERAL_MAX`], none of them `Several`; only the last may be an answer.
@@ -300,6 +308,7 @@ impl Action {
             Action::KeyUp { .. } => "key_up",
             Action::MouseDown { .. } => "mouse_down",
             Action::MouseUp { .. } => "mouse_up",
+            Action::Upload { .. } => "upload",
             Action::Several(_) => "several",
         }
     }

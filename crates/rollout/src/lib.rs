@@ -8,8 +8,10 @@
 #![warn(missing_docs)]
 
 mod action;
+mod download;
 mod end;
 mod evidence;
+mod files;
 mod group;
 mod id;
 mod modifiers;
@@ -25,10 +27,13 @@ mod weights;
 
 pub use action::{
     Action, CLICKS_MAX, EMPTY_PAGE, HOLD_MILLIS_MAX, ModelPoint, PRESSES_MAX, PagePoint, PointerButton,
-    PolicyReply, SCROLL_PIXELS_MAX, SEVERAL_MAX, ScrollDirection, WAIT_SECONDS_MAX, page_from_model,
+    PolicyReply, SCROLL_PIXELS_MAX, SEVERAL_MAX, ScrollDirection, UPLOAD_FILES_MAX, WAIT_SECONDS_MAX,
+    page_from_model,
 };
+pub use download::{DownloadReport, DownloadedFile};
 pub use end::{EndKind, FaultOwner};
 pub use evidence::{ErrorPage, Evidence};
+pub use files::{TaskFiles, UploadFile, is_file_name};
 pub use group::{GroupRecord, GroupStatistics};
 pub use id::{BadId, EnvWorker, Group, Id, IdKind, PolicyWorker, Run, Shard, Trajectory};
 pub use modifiers::{Modifier, Modifiers};

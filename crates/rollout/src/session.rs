@@ -34,6 +34,8 @@ pub enum ExtraAction {
     PressKey,
     /// `write` with content and press_enter, typed at the current focus.
     Write,
+    /// `upload` with files: names of the task's files, for the file chooser that is open.
+    Upload,
 }
 
 /// Sampling parameters of a session.
@@ -69,8 +71,13 @@ pub enum ContextPolicy {
 
 impl ExtraAction {
     /// Every extra action, in the order in which [`Grammar::extra`] is sorted.
-    pub const ALL: [ExtraAction; 4] =
-        [ExtraAction::Drag, ExtraAction::SelectTab, ExtraAction::PressKey, ExtraAction::Write];
+    pub const ALL: [ExtraAction; 5] = [
+        ExtraAction::Drag,
+        ExtraAction::SelectTab,
+        ExtraAction::PressKey,
+        ExtraAction::Write,
+        ExtraAction::Upload,
+    ];
 
     /// The action's name in grammars, job files and on the wire.
     pub fn as_str(self) -> &'static str {
@@ -79,6 +86,7 @@ impl ExtraAction {
             ExtraAction::SelectTab => "select_tab",
             ExtraAction::PressKey => "press_key",
             ExtraAction::Write => "write",
+            ExtraAction::Upload => "upload",
         }
     }
 

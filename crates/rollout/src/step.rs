@@ -27,6 +27,12 @@ pub enum OutcomeName {
     PopupClosed,
     /// The page started a download, which was denied.
     DownloadDenied,
+    /// The page started a download, which the task allows; the file is part of the evidence.
+    Downloaded,
+    /// The page opened a file chooser, which waits for an upload.
+    FileChooser,
+    /// The page opened a file chooser, but the task offers no file for it.
+    UploadDenied,
     /// The page did not settle before the cap.
     NotSettled,
     /// The page stopped answering; its script was stopped.
@@ -72,7 +78,7 @@ pub struct StepRecord {
 impl OutcomeName {
     /// Every name in the order of declaration: `ALL[i] as usize` is `i`, which labels of metrics
     /// need.
-    pub const ALL: [OutcomeName; 16] = [
+    pub const ALL: [OutcomeName; 19] = [
         OutcomeName::Ok,
         OutcomeName::InvalidAction,
         OutcomeName::OutsidePage,
@@ -84,6 +90,9 @@ impl OutcomeName {
         OutcomeName::DialogDismissed,
         OutcomeName::PopupClosed,
         OutcomeName::DownloadDenied,
+        OutcomeName::Downloaded,
+        OutcomeName::FileChooser,
+        OutcomeName::UploadDenied,
         OutcomeName::NotSettled,
         OutcomeName::PageHang,
         OutcomeName::PageCrash,
@@ -105,6 +114,9 @@ impl OutcomeName {
             OutcomeName::DialogDismissed => "dialog_dismissed",
             OutcomeName::PopupClosed => "popup_closed",
             OutcomeName::DownloadDenied => "download_denied",
+            OutcomeName::Downloaded => "downloaded",
+            OutcomeName::FileChooser => "file_chooser",
+            OutcomeName::UploadDenied => "upload_denied",
             OutcomeName::NotSettled => "not_settled",
             OutcomeName::PageHang => "page_hang",
             OutcomeName::PageCrash => "page_crash",

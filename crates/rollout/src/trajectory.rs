@@ -1,8 +1,8 @@
 //! One attempt at a slot: its assignment, its ending and its record.
 
 use crate::{
-    EndKind, Evidence, Group, Id, Outcome, PolicyKind, Run, Score, SessionSpec, Size, Task, TimeSplit,
-    Trajectory,
+    EndKind, Evidence, Group, Id, Outcome, PolicyKind, Run, Score, SessionSpec, Size, Task, TaskFiles,
+    TimeSplit, Trajectory,
 };
 
 /// A trajectory leased to an environment worker.
@@ -17,6 +17,8 @@ pub struct Assignment {
     pub lease_millis: u64,
     /// The task to attempt.
     pub task: Task,
+    /// The files that its pages may take and give.
+    pub files: TaskFiles,
     /// How the policy parses replies, samples and keeps context.
     pub session: SessionSpec,
     /// Address of the policy worker to use, as `host:port`.

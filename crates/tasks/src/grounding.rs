@@ -30,6 +30,7 @@ use serde_json::{Map, Value, json};
 use url::Url;
 
 use crate::fields::JsonFields;
+use crate::file_keys::FileKeys;
 use crate::jsonl::{self, CommonKeys, refuse_repeated};
 use crate::source::{LoadedSource, SuiteDefaults, TaskSpec};
 use crate::{Scorer, SiteRoot, SiteSpec, SourceConfig};
@@ -193,6 +194,7 @@ fn read_task(
         split: None,
         difficulty: None,
         allow_hosts: Vec::new(),
+        files: FileKeys::default(),
     };
     let json = Value::Object(record).to_string();
     Some(TaskSpec::assembled(common, scorer, hooks, json, source, &DEFAULTS))

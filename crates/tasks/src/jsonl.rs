@@ -14,6 +14,7 @@ use url::Url;
 
 use crate::config::is_host_pattern;
 use crate::fields::JsonFields;
+use crate::file_keys::FileKeys;
 
 /// 100,000 rows of 670 bytes; WebVoyager's rows have 220.
 const FILE_BYTES_MAX: u64 = 64 << 20;
@@ -55,6 +56,7 @@ pub(crate) struct CommonKeys {
     pub(crate) split: Option<Split>,
     pub(crate) difficulty: Option<String>,
     pub(crate) allow_hosts: Vec<String>,
+    pub(crate) files: FileKeys,
 }
 
 /// Reads all rows of a file. Lines that are not JSON objects become problems, the others rows.
@@ -153,6 +155,7 @@ impl CommonKeys {
             split: fields.choice("split", &Split::ALL.map(|split| (split.as_str(), split))),
             difficulty: read_difficulty(fields),
             allow_hosts: read_hosts(fields),
+            files: FileKeys::read(fields),
             task_id: task_id?,
             start_url: start_url?,
         })

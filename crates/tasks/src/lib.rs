@@ -11,6 +11,8 @@
 mod config;
 mod dates;
 mod fields;
+mod file_keys;
+mod files;
 mod glob;
 mod grounding;
 mod jsonl;

@@ -2,8 +2,9 @@
 
 use std::collections::HashSet;
 
-use furrow_rollout::{ObservationSpec, PageClock, PageHooks, Size, Split, Task};
+use furrow_rollout::{ObservationSpec, PageClock, PageHooks, Size, Split, Task, TaskFiles};
 
+use crate::file_keys::FileKeys;
 use crate::jsonl::CommonKeys;
 use crate::{Scorer, SiteSpec, SourceConfig, glob};
 
@@ -21,6 +22,10 @@ pub struct TaskSpec {
     pub difficulty: Option<String>,
     /// The line's own seed, which overrides the sampler's.
     pub fixed_seed: Option<u64>,
+    /// The files that its pages may take and give.
+    pub files: TaskFiles,
+    /// The line's keys about them, until they are read.
+    pub(crate) file_keys: FileKeys,
     /// Weight of one planned repetition under the weighted sampler.
     pub(crate) weight: f64,
     /// Number of repetitions in the plan.
@@ -95,6 +100,18 @@ impl TaskSpec {
         };
         let difficulty = line.difficulty;
         let fixed_seed = line.seed;
-        Self { task, scorer, json, difficulty, fixed_seed, weight: 0.0, repeat: source.repeat }
+        let files = TaskFiles::default();
+        let file_keys = line.files;
+        Self {
+            task,
+            scorer,
+            json,
+            difficulty,
+            fixed_seed,
+            files,
+            file_keys,
+            weight: 0.0,
+            repeat: source.repeat,
+        }
     }
 }

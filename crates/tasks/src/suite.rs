@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use furrow_rollout::{Split, Task};
 use sha2::{Digest, Sha256};
 
+use crate::files::FileStore;
 use crate::jsonl::refuse_repeated;
 use crate::sites::hex;
 use crate::source::LoadedSource;
@@ -21,13 +22,20 @@ const PLAN_MAX: u64 = 10_000_000;
 pub struct TaskSet {
     specs: Vec<TaskSpec>,
     sites: Vec<SiteSpec>,
+    files: FileStore,
     notes: Vec<String>,
     warnings: Vec<String>,
 }
 
 /// Opens every source of the job and returns its tasks, or every problem found in any of them.
 pub fn load(config: &TasksConfig) -> Result<TaskSet, Vec<String>> {
-    let mut set = TaskSet { specs: Vec::new(), sites: Vec::new(), notes: Vec::new(), warnings: Vec::new() };
+    let mut set = TaskSet {
+        specs: Vec::new(),
+        sites: Vec::new(),
+        files: FileStore::default(),
+        notes: Vec::new(),
+        warnings: Vec::new(),
+    };
     let mut problems = Vec::new();
     for source in &config.sources {
         let Some(what) = absent(source) else {
@@ -82,6 +90,11 @@ impl TaskSet {
     /// The static sites that an environment worker must serve for these tasks.
     pub fn sites(&self) -> &[SiteSpec] {
         &self.sites
+    }
+
+    /// Bytes of all files that the tasks offer for uploads, each counted once.
+    pub fn file_bytes(&self) -> usize {
+        self.files.bytes()
     }
 
     /// Notes for the user before the job starts, such as skipped suites. Each is a sentence.
@@ -166,6 +179,7 @@ impl TaskSet {
             problems
                 .push(format!("{}: no task is left; widen include or splits, shorten exclude", source.key));
         }
+        specs.iter_mut().for_each(|spec| self.files.fill(spec, source, problems));
         let weight = source.weight / (specs.len().max(1) as f64 * f64::from(source.repeat));
         specs.iter_mut().for_each(|spec| spec.weight = weight);
         self.specs.append(&mut specs);

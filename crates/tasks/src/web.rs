@@ -248,6 +248,7 @@ fn task(
     let hooks = PageHooks { start: Some(start), probe: Some(probe.replace("{suite}", &source.suite)), solve };
     let common = CommonKeys { task_id, split: Some(split), ..template.clone() };
     let json = Value::Object(record).to_string();
+    let common = CommonKeys { files: common.files.below(&site.folder), ..common };
     TaskSpec::assembled(common, scorer.clone(), hooks, json, source, &DEFAULTS)
 }
 

@@ -4,8 +4,10 @@
 use furrow_rollout::{
     Action, CLICKS_MAX, EngineStats, HOLD_MILLIS_MAX, ImageSpan, Modifier, Modifiers, Outcome, OutcomeName,
     PRESSES_MAX, PagePoint, PointerButton, PolicyKind, PolicyReply, PolicyVersion, SCROLL_PIXELS_MAX,
-    ScrollDirection, StateOrigin, TabInfo, TimeCause, TimeSplit, TokenTrace, Trace, WAIT_SECONDS_MAX,
+    ScrollDirection, StateOrigin, TabInfo, TimeCause, TimeSplit, TokenTrace, Trace, UPLOAD_FILES_MAX,
+    WAIT_SECONDS_MAX,
 };
+use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::*;
 use proptest::sample::select;
@@ -20,7 +22,7 @@ pub fn action(
     point: impl Strategy<Value = PagePoint> + Clone + 'static,
     text: impl Strategy<Value = String> + Clone + 'static,
 ) -> impl Strategy<Value = Action> {
-    let several = prop::collection::vec(one_action(point.clone(), text.clone()), 2..5);
+    let several = vec(one_action(point.clone(), text.clone()), 2..5);
     let several =
         several.prop_filter_map("nothing follows an answer", |actions| Action::of_several(actions).ok());
     prop_oneof![4 => one_action(point, text), 1 => several]
@@ -48,7 +50,8 @@ fn one_action(
             .prop_map(|(from, to, modifiers)| Action::Drag { from, to, modifiers }),
         any::<u32>().prop_map(|index| Action::SelectTab { index }),
         text.clone().prop_map(|url| Action::OpenTab { url }),
-        keyboard_action(text),
+        keyboard_action(text.clone()),
+        vec(text, 1..=UPLOAD_FILES_MAX).prop_map(|names| Action::Upload { names }),
         (option::of(point), select(&PointerButton::ALL[..]), any::<bool>()).prop_map(
             |(at, button, is_down)| match is_down {
                 true => Action::MouseDown { at, button },
@@ -106,7 +109,7 @@ pub fn tab(text: impl Strategy<Value = String> + Clone) -> impl Strategy<Value =
 
 /// Time by cause, less than `most` microseconds each.
 pub fn time_split(most: u64) -> impl Strategy<Value = TimeSplit> {
-    proptest::collection::vec(0..most, TimeCause::ALL.len()).prop_map(|parts| {
+    vec(0..most, TimeCause::ALL.len()).prop_map(|parts| {
         let mut split = TimeSplit::default();
         TimeCause::ALL.into_iter().zip(parts).for_each(|(cause, micros)| split.add(cause, micros));
         split

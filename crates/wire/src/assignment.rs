@@ -6,13 +6,15 @@ use furrow_rollout::{
 };
 
 use crate::error::{WireError, cap, capped, finite, known_value, need, unknown};
+use crate::files::{FileContents, upload_into};
 use crate::limits::{HOSTS_MAX, TEXT_BYTES_MAX, URL_BYTES_MAX};
 use crate::observation::{format_from, format_into, size_from, size_into};
 use crate::v1;
 
-/// Validates an assignment that a coordinator sent.
-pub fn assignment_from(message: v1::Assignment) -> Result<Assignment, WireError> {
+/// Validates an assignment that a coordinator sent beside these files.
+pub fn assignment_from(message: v1::Assignment, contents: &FileContents) -> Result<Assignment, WireError> {
     Ok(Assignment {
+        files: contents.select(message.uploads, message.download_bytes_max)?,
         ancestry: ancestry_from(&need(message.ancestry, "assignment.ancestry")?)?,
         token: message.token,
         lease_millis: message.lease_millis,
@@ -31,6 +33,8 @@ pub fn assignment_into(value: &Assignment) -> v1::Assignment {
         task: Some(task_into(&value.task)),
         session: Some(session_spec_into(&value.session)),
         policy_address: value.policy_address.clone(),
+        uploads: value.files.uploads.iter().map(upload_into).collect(),
+        download_bytes_max: value.files.download_bytes_max,
     }
 }
 
@@ -176,7 +180,7 @@ fn extra_from(name: &str) -> Result<ExtraAction, WireError> {
         ExtraAction::parse(name),
         "session.grammar.extra",
         name,
-        "drag, select_tab, press_key or write",
+        "drag, select_tab, press_key, write or upload",
     )
 }
 

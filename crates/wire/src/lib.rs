@@ -8,6 +8,7 @@
 
 mod assignment;
 mod error;
+mod files;
 mod limits;
 mod link;
 mod observation;
@@ -22,6 +23,7 @@ pub use assignment::{
     task_from, task_into,
 };
 pub use error::{RefusalKind, WireError, refusal};
+pub use files::FileContents;
 pub use limits::{
     LEASE_WAIT_MILLIS_MAX, MESSAGE_BYTES_MAX, PAST_STEPS_MAX, RECORD_BYTES_MAX, SCREENSHOT_BYTES_MAX,
 };

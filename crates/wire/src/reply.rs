@@ -4,7 +4,8 @@ use std::ops::RangeInclusive;
 
 use furrow_rollout::{
     Action, CLICKS_MAX, HOLD_MILLIS_MAX, Modifiers, Outcome, OutcomeName, PRESSES_MAX, PagePoint,
-    PointerButton, PolicyReply, SCROLL_PIXELS_MAX, SEVERAL_MAX, ScrollDirection, WAIT_SECONDS_MAX,
+    PointerButton, PolicyReply, SCROLL_PIXELS_MAX, SEVERAL_MAX, ScrollDirection, UPLOAD_FILES_MAX,
+    WAIT_SECONDS_MAX,
 };
 
 use crate::error::{WireError, capped, finite, known_value, need, unknown};
@@ -121,9 +122,22 @@ fn action_from(message: v1::Action) -> Result<Action, WireError> {
             at: optional_point(m.at, "mouse_up.at")?,
             button: button_from(&m.button, "mouse_up.button")?,
         },
+        a::Kind::Upload(m) => upload_from(m)?,
         a::Kind::OpenTab(m) => Action::OpenTab { url: capped(m.url, URL_BYTES_MAX, "open_tab.url")? },
         a::Kind::Several(m) => several_from(m)?,
     })
+}
+
+fn upload_from(message: a::Upload) -> Result<Action, WireError> {
+    let count = message.names.len();
+    known_value(
+        (1..=UPLOAD_FILES_MAX).contains(&count).then_some(()),
+        "upload.names",
+        &format!("{count} names"),
+        "1 to 16 names",
+    )?;
+    let names = message.names.into_iter().map(|name| capped(name, 1024, "upload.names"));
+    Ok(Action::Upload { names: names.collect::<Result<_, _>>()? })
 }
 
 /// Checks the list before it converts any element: no list is longer than allowed and none contains
@@ -182,6 +196,7 @@ fn action_into(value: &Action) -> v1::Action {
         Action::KeyUp { key } => a::Kind::KeyUp(a::Key { key: key.clone() }),
         Action::MouseDown { at, button } => a::Kind::MouseDown(button_into(*at, *button)),
         Action::MouseUp { at, button } => a::Kind::MouseUp(button_into(*at, *button)),
+        Action::Upload { names } => a::Kind::Upload(a::Upload { names: names.clone() }),
         Action::OpenTab { url } => a::Kind::OpenTab(a::OpenTab { url: url.clone() }),
         Action::Several(actions) => {
             a::Kind::Several(a::Several { actions: actions.iter().map(action_into).collect() })

@@ -4,10 +4,11 @@
 //! `tabs.rs` keeps the pages, `page_time.rs` the clock of the one in front. `start.rs` loads the
 //! start page, `actions.rs` executes actions (with what they leave down in `pressed.rs`),
 //! `side_effects.rs` says what else they caused, and
-//! `evidence.rs` gathers the final state.
+//! `evidence.rs` gathers the final state. `files.rs` is what the context may upload and download.
 
 mod actions;
 mod evidence;
+mod files;
 mod page_time;
 mod pressed;
 mod side_effects;
@@ -19,7 +20,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use furrow_rollout::{
-    Action, ActionHint, Evidence, Observation, Outcome, OutcomeName, Task, TrajectoryAncestry,
+    Action, ActionHint, Assignment, DownloadReport, Evidence, Observation, Outcome, OutcomeName, Task,
 };
 use serde_json::Value;
 use tokio::sync::Semaphore;
@@ -36,6 +37,7 @@ use crate::hosts::AllowList;
 
 use actions::ActionExecutor;
 use evidence::EvidenceSource;
+pub(super) use files::ContextFiles;
 use page_time::PageTime;
 use side_effects::SideEffects;
 use tabs::ContextTabs;
@@ -64,17 +66,19 @@ impl BrowserContext {
         prewarmed: PrewarmedContext,
         config: Arc<BrowserConfig>,
         beginning: Arc<Semaphore>,
-        of: TrajectoryAncestry,
-        task: Task,
+        assignment: &Assignment,
         allow: AllowList,
         network: Option<NetworkInterceptor>,
+        files: ContextFiles,
     ) -> Self {
         let PrewarmedContext { browser, id, egress, changes, tab, .. } = prewarmed;
+        let of = assignment.ancestry.clone();
+        let task = assignment.task.clone();
         Self {
             egress,
             network,
             time: PageTime::new(task.clock, config.settle.cap),
-            actions: ActionExecutor::new(&task, allow, &config),
+            actions: ActionExecutor::new(&task, allow, &config, files),
             acted: false,
             side_effects: SideEffects::new(of.clone(), config.tabs_max),
             tabs: ContextTabs::new(browser, id, config.clone(), of, task.viewport, tab, changes),
@@ -178,9 +182,15 @@ impl Environment for BrowserContext {
     }
 
     async fn settle(&mut self, outcome: Outcome) -> Result<Outcome, EnvironmentError> {
-        let settled = self.settle_page().await?;
+        let mut settled = self.settle_page().await?;
         self.check_not_blocked().await?;
-        let outcome = self.side_effects.report(&mut self.tabs, outcome);
+        let chosen = self.actions.files.choose_only_file(self.tabs.active()?).await?;
+        if chosen.is_some() {
+            self.time.begin_step(&self.tabs, 1).await?;
+            settled = self.settle_page().await?;
+        }
+        self.actions.files.wait_downloaded(self.config.settle.cap).await;
+        let outcome = self.side_effects.report(&mut self.tabs, &mut self.actions.files, chosen, outcome);
         let outcome = match !settled && outcome.name == OutcomeName::Ok {
             true => Outcome::with_detail(OutcomeName::NotSettled, "the page was still changing"),
             false => outcome,
@@ -203,6 +213,11 @@ impl Environment for BrowserContext {
         source.gather().await
     }
 
+    async fn downloads(&mut self) -> Option<DownloadReport> {
+        self.actions.files.wait_downloaded(self.config.settle.cap).await;
+        self.actions.files.download_report().await
+    }
+
     fn unrecorded(&mut self) -> Vec<String> {
         self.network.as_ref().map_or_else(Vec::new, NetworkInterceptor::unrecorded)
     }
@@ -223,8 +238,10 @@ impl Environment for BrowserContext {
     }
 
     async fn close(self: Box<Self>) {
-        let BrowserContext { tabs, network, egress, .. } = *self;
+        let BrowserContext { tabs, network, egress, actions, .. } = *self;
         let browser = tabs.dispose().await;
+        // The session's folder goes after everything that may write into it.
+        drop(actions);
         if let Some(network) = network {
             network.close().await;
         }

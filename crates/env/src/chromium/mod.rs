@@ -8,14 +8,17 @@
 //! contexts ready, `context.rs` is the environment of one trajectory, `tab.rs` one page of it, and
 //! `network.rs` intercepts its requests if an archive is recorded or replayed. Each operation on a
 //! page has a file: `act.rs` (with `input.rs` and `keyboard.rs`), `observe.rs` (with `picture.rs`,
-//! `marks.rs` and `paint.rs`), `settle.rs`, `script.rs`, `select.rs`, `clock.rs`. `page_errors.rs`
-//! collects what an author of a site wants to know.
+//! `marks.rs` and `paint.rs`), `settle.rs`, `script.rs`, `select.rs`, `clock.rs`. The files of a
+//! session lie in `session_folder.rs`, `chooser.rs` gives them to pages and `downloads.rs` takes
+//! them. `page_errors.rs` collects what an author of a site wants to know.
 
 mod act;
 mod blocked;
 mod browser;
+mod chooser;
 mod clock;
 mod context;
+mod downloads;
 mod error;
 mod input;
 mod keyboard;
@@ -35,6 +38,7 @@ mod process;
 mod script;
 mod select;
 mod selftest;
+mod session_folder;
 mod settle;
 mod tab;
 mod user;
@@ -42,4 +46,5 @@ mod version;
 
 pub use error::{BrowserError, LOOKED_FOR};
 pub use pool::{BrowserHealth, ChromiumPool};
+pub use user::is_root;
 pub use version::browser_version;

@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::browser::{BrowserLease, RunningBrowser};
-use super::context::BrowserContext;
+use super::context::{BrowserContext, ContextFiles};
 use super::error::BrowserError;
 use super::network::NetworkInterceptor;
 use super::prewarm::{PrewarmedContext, WarmPool};
@@ -300,14 +300,23 @@ impl EnvironmentFactory for ChromiumPool {
     }
 
     async fn open(&self, assignment: &Assignment) -> Result<Box<dyn Environment>, EnvironmentError> {
-        let task = assignment.task.clone();
+        let task = &assignment.task;
         let allow = AllowList::new(&task.start_url, &task.allow_hosts).map_err(|bad| failed(&bad))?;
-        let prewarmed = self.pool.take_context(BrowserKind::of(&task)).await?;
-        self.refill(BrowserKind::of(&task));
-        let of = assignment.ancestry.clone();
-        let network = match self.pool.network(&prewarmed, &of, &task).await {
+        let prewarmed = self.pool.take_context(BrowserKind::of(task)).await?;
+        self.refill(BrowserKind::of(task));
+        let network = match self.pool.network(&prewarmed, &assignment.ancestry, task).await {
             Ok(network) => network,
             Err(error) => {
+                prewarmed.close().await;
+                return Err(error);
+            }
+        };
+        let files = match ContextFiles::open(&prewarmed, &self.pool.config, assignment).await {
+            Ok(files) => files,
+            Err(error) => {
+                if let Some(network) = network {
+                    network.close().await;
+                }
                 prewarmed.close().await;
                 return Err(error);
             }
@@ -320,16 +329,16 @@ impl EnvironmentFactory for ChromiumPool {
             }
             _ => allow.clone(),
         };
-        prewarmed.egress.allow_task(reach, Some(of.clone()));
+        prewarmed.egress.allow_task(reach, Some(assignment.ancestry.clone()));
         let ContextPool { config, beginning, .. } = &*self.pool;
         Ok(Box::new(BrowserContext::new(
             prewarmed,
             config.clone(),
             beginning.clone(),
-            of,
-            task,
+            assignment,
             allow,
             network,
+            files,
         )))
     }
 

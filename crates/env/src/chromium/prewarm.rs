@@ -4,9 +4,7 @@
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use chromiumoxide::cdp::browser_protocol::browser::{
-    BrowserContextId, SetDownloadBehaviorBehavior, SetDownloadBehaviorParams,
-};
+use chromiumoxide::cdp::browser_protocol::browser::{BrowserContextId, SetDownloadBehaviorBehavior};
 use chromiumoxide::cdp::browser_protocol::target::{
     CreateBrowserContextParams, CreateTargetParams, DisposeBrowserContextParams,
 };
@@ -14,6 +12,7 @@ use furrow_rollout::{EMPTY_PAGE, Size};
 use tokio::sync::mpsc;
 
 use super::browser::{BrowserLease, TabChange};
+use super::downloads::behaviour;
 use super::link::within;
 use super::process::BrowserKind;
 use super::tab::BrowserTab;
@@ -46,8 +45,7 @@ impl PrewarmedContext {
         create.proxy_bypass_list = Some("<-loopback>".into());
         let id = running.link.call(create, deadline, "a browser context").await?.browser_context_id;
         let changes = running.register(&id);
-        let mut deny = SetDownloadBehaviorParams::new(SetDownloadBehaviorBehavior::Deny);
-        deny.browser_context_id = Some(id.clone());
+        let deny = behaviour(SetDownloadBehaviorBehavior::Deny, &id);
         running.link.call(deny, config.deadlines.input, "denying downloads").await?;
         let tab = open_empty_tab(&running, &id, config, kind.viewport).await?;
         Ok(Self { browser: running, id, egress, changes, tab, kind })

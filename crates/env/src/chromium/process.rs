@@ -105,7 +105,7 @@ impl BrowserProcess {
         let pid = match pid.await {
             Ok(Ok(pid)) => pid,
             Ok(Err(source)) => {
-                remove_profile(&profile);
+                remove_folder(&profile);
                 return Err(BrowserError::Io {
                     what: "start the browser (is setpriv of util-linux there?)",
                     source,
@@ -166,11 +166,11 @@ impl BrowserProcess {
 impl Drop for BrowserProcess {
     fn drop(&mut self) {
         self.kill();
-        remove_profile(&self.profile);
+        remove_folder(&self.profile);
     }
 }
 
-/// Removes the profiles that dead workers of this machine left.
+/// Removes the profiles and the session folders that dead workers of this machine left.
 pub(super) fn remove_stale_profiles() {
     let Ok(entries) = fs::read_dir(std::env::temp_dir()) else { return };
     for entry in entries.flatten() {
@@ -179,7 +179,7 @@ pub(super) fn remove_stale_profiles() {
             .to_str()
             .and_then(|name| name.strip_prefix("furrow-env-")?.split('-').next()?.parse::<u32>().ok());
         if pid.is_some_and(|pid| !Path::new(&format!("/proc/{pid}")).exists()) {
-            remove_profile(&entry.path());
+            remove_folder(&entry.path());
         }
     }
 }
@@ -302,7 +302,7 @@ pub(super) async fn check_given(config: &BrowserConfig) -> Result<(), BrowserErr
 /// `remove_stale_profiles` finds profiles without an owner.
 fn make_profile(index: u64, owner: OwnerIds) -> Result<PathBuf, BrowserError> {
     let profile = std::env::temp_dir().join(format!("furrow-env-{}-{index}", std::process::id()));
-    remove_profile(&profile);
+    remove_folder(&profile);
     fs::create_dir(&profile)
         .map_err(|source| BrowserError::Io { what: "create a profile directory", source })?;
     if let Some((user, group)) = owner {
@@ -314,11 +314,11 @@ fn make_profile(index: u64, owner: OwnerIds) -> Result<PathBuf, BrowserError> {
     Ok(profile)
 }
 
-fn remove_profile(profile: &Path) {
+pub(super) fn remove_folder(folder: &Path) {
     // A dying renderer may write once more; the next worker's `remove_stale_profiles` removes what
     // is left.
     for _ in 0..3 {
-        if fs::remove_dir_all(profile).is_ok() || !profile.exists() {
+        if fs::remove_dir_all(folder).is_ok() || !folder.exists() {
             return;
         }
     }

@@ -12,8 +12,8 @@ use chromiumoxide::cdp::browser_protocol::emulation::{
 };
 use chromiumoxide::cdp::browser_protocol::inspector::EventTargetCrashed;
 use chromiumoxide::cdp::browser_protocol::page::{
-    AddScriptToEvaluateOnNewDocumentParams, DialogType, EventJavascriptDialogOpening,
-    HandleJavaScriptDialogParams,
+    AddScriptToEvaluateOnNewDocumentParams, DialogType, EventFileChooserOpened, EventFrameNavigated,
+    EventJavascriptDialogOpening, HandleJavaScriptDialogParams, SetInterceptFileChooserDialogParams,
 };
 use chromiumoxide::cdp::browser_protocol::target::{CloseTargetParams, TargetId};
 use chromiumoxide::cdp::browser_protocol::{log, network, performance};
@@ -28,6 +28,7 @@ use serde::Deserialize;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
+use super::chooser::{ChooserState, FileChooser};
 use super::link::{BrowserLink, listen, within};
 use super::page_errors::PageErrorLog;
 use crate::config::{BrowserConfig, PageDeadlines};
@@ -63,6 +64,7 @@ struct TabState {
     clock_stopped: AtomicBool,
     dialogs: EventCounter,
     downloads: EventCounter,
+    choosers: ChooserState,
 }
 
 /// How often an event happened, and the text of the last one.
@@ -92,6 +94,8 @@ impl EventCounter {
 struct TabEvents {
     dialogs: EventStream<EventJavascriptDialogOpening>,
     downloads: EventStream<DownloadWillBegin>,
+    choosers: EventStream<EventFileChooserOpened>,
+    navigations: EventStream<EventFrameNavigated>,
     crashes: EventStream<EventTargetCrashed>,
 }
 
@@ -131,6 +135,8 @@ impl BrowserTab {
         let events = TabEvents {
             dialogs: listen(&page).await?,
             downloads: listen(&page).await?,
+            choosers: listen(&page).await?,
+            navigations: listen(&page).await?,
             crashes: listen(&page).await?,
         };
         let state = Arc::new(TabState {
@@ -140,6 +146,7 @@ impl BrowserTab {
             clock_stopped: AtomicBool::new(false),
             dialogs: EventCounter::default(),
             downloads: EventCounter::default(),
+            choosers: ChooserState::default(),
         });
         let watcher = tokio::spawn(watch(page.clone(), events, state.clone(), config.deadlines.input));
         let errors = if config.page_errors { Some(PageErrorLog::watch(&page).await?) } else { None };
@@ -259,7 +266,22 @@ impl BrowserTab {
         self.state.dialogs.snapshot()
     }
 
-    /// Number of denied downloads and the file name of the last one.
+    /// Number of file choosers that the page opened.
+    pub fn choosers_opened(&self) -> u32 {
+        self.state.choosers.opened()
+    }
+
+    /// The file chooser that waits for files.
+    pub fn file_chooser(&self) -> Option<FileChooser> {
+        self.state.choosers.waiting()
+    }
+
+    /// The chooser got its files, or will get none.
+    pub fn close_file_chooser(&self) {
+        self.state.choosers.close();
+    }
+
+    /// Number of downloads that began and the file name of the last one.
     pub fn downloads(&self) -> (u32, String) {
         self.state.downloads.snapshot()
     }
@@ -293,16 +315,18 @@ impl BrowserTab {
         let locale = SetLocaleOverrideParams { locale: Some(config.locale.replace('-', "_")) };
         let zone = SetTimezoneOverrideParams::new(config.timezone.clone());
         // Sent together: each round trip would cost a new page 3 ms more.
-        let (size, locale, zone, focus, still, quiet) = tokio::join!(
+        let choosers = SetInterceptFileChooserDialogParams::new(true);
+        let (size, locale, zone, focus, choosers, still, quiet) = tokio::join!(
             self.call(size, deadline, "setting the viewport"),
             self.call(locale, deadline, "setting the language"),
             self.call(zone, deadline, "setting the time zone"),
             self.call(SetFocusEmulationEnabledParams::new(true), deadline, "setting the focus"),
+            self.call(choosers, deadline, "intercepting file choosers"),
             self.stop_caret_blinking(deadline),
             async { if self.errors.is_some() { Ok(()) } else { self.disable_event_domains(deadline).await } },
         );
         quiet?;
-        size.and(zone).and(focus)?;
+        size.and(zone).and(focus).and(choosers)?;
         still?;
         // A renderer takes one language; a second tab in it returns an error because one is already
         // set.
@@ -346,6 +370,13 @@ impl Drop for BrowserTab {
 async fn watch(page: Page, mut events: TabEvents, state: Arc<TabState>, deadline: Duration) {
     loop {
         tokio::select! {
+            // A chooser is noted before the navigation that closes it.
+            biased;
+            crash = events.crashes.next() => {
+                // The stream also ends with the page, which answers nothing from then on.
+                state.crashed.cancel();
+                if crash.is_none() { return }
+            }
             dialog = events.dialogs.next() => {
                 let Some(dialog) = dialog else { return };
                 dismiss(&page, &dialog, &state, deadline).await;
@@ -354,10 +385,13 @@ async fn watch(page: Page, mut events: TabEvents, state: Arc<TabState>, deadline
                 let Some(download) = download else { return };
                 state.downloads.record(&download.suggested_filename);
             }
-            crash = events.crashes.next() => {
-                // The stream also ends with the page, which answers nothing from then on.
-                state.crashed.cancel();
-                if crash.is_none() { return }
+            chooser = events.choosers.next() => {
+                let Some(chooser) = chooser else { return };
+                state.choosers.open(&chooser);
+            }
+            navigation = events.navigations.next() => {
+                let Some(navigation) = navigation else { return };
+                state.choosers.leave(&navigation);
             }
         }
     }

@@ -8,12 +8,17 @@ use rustix::process::geteuid;
 use super::error::BrowserError;
 use crate::config::BrowserConfig;
 
+/// Whether this process may start browsers as another user.
+pub fn is_root() -> bool {
+    geteuid().is_root()
+}
+
 /// User and group id that a browser runs as when the worker is root.
 pub(super) type OwnerIds = Option<(u32, u32)>;
 
 /// Looks the configured user up; `None` when the worker is an ordinary user itself.
 pub(super) fn owner(config: &BrowserConfig) -> Result<OwnerIds, BrowserError> {
-    if !geteuid().is_root() {
+    if !is_root() {
         return Ok(None);
     }
     let passwd = fs::read_to_string("/etc/passwd")

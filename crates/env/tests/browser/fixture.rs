@@ -93,6 +93,7 @@ pub fn assignment(task: Task) -> Assignment {
         token: 1,
         lease_millis: 1_000,
         task,
+        files: TaskFiles::default(),
         session: SessionSpec {
             grammar: Grammar { name: "holo_navigation".into(), extra: vec![] },
             sampling: SamplingParams::default(),

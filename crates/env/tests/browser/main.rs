@@ -12,6 +12,7 @@ mod attacks;
 mod blocked;
 mod egress;
 mod error_pages;
+mod files;
 mod fixture;
 mod frames;
 mod hostile;

@@ -16,7 +16,8 @@ use furrow_wire::v1::policy_service_server::{PolicyService, PolicyServiceServer}
 use furrow_wire::v1::registration_service_server::{RegistrationService, RegistrationServiceServer};
 use furrow_wire::v1::{self, session_request, session_response};
 use furrow_wire::{
-    LinkTimeouts, MESSAGE_BYTES_MAX, OpaqueStep, SessionOpening, assignment_into, past_from, reply_into,
+    FileContents, LinkTimeouts, MESSAGE_BYTES_MAX, OpaqueStep, SessionOpening, assignment_into, past_from,
+    reply_into,
 };
 use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
@@ -187,7 +188,11 @@ impl CoordinatorService for StubCoordinator {
                 book.leases.insert(assignment.ancestry.trajectory_id.to_string(), assignment.token);
             }
             let assignments = leased.iter().map(assignment_into).collect();
-            Ok(Response::new(v1::LeaseResponse { assignments, run_over: book.run_over }))
+            Ok(Response::new(v1::LeaseResponse {
+                assignments,
+                run_over: book.run_over,
+                files: FileContents::of(&leased),
+            }))
         })
     }
 
@@ -536,6 +541,7 @@ pub fn assignment(index: u64, policy: SocketAddr) -> Assignment {
             hooks: PageHooks::default(),
             clock: PageClock::Real,
         },
+        files: TaskFiles::default(),
         session: SessionSpec {
             grammar: Grammar { name: "holo_navigation".into(), extra: vec![] },
             sampling: SamplingParams::default(),

@@ -97,6 +97,11 @@ fn action(shape: &ActionShape, rules: &ConstraintRules) -> Result<Vec<ReplyEleme
                 closing = "]";
                 (true, vec![ReplyElement::Text(caps.of("key"))])
             }
+            FieldKind::Names { .. } => {
+                fixed.push('[');
+                closing = "]";
+                (true, vec![ReplyElement::Text(caps.of("content"))])
+            }
             FieldKind::Flag => (false, vec![ReplyElement::Choices(&["true", "false"])]),
             FieldKind::Whole { from, to } | FieldKind::WholeOr { from, to, .. } => {
                 (false, vec![ReplyElement::Number { from, to }])

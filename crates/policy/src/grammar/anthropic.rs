@@ -6,11 +6,13 @@
 //! thinking, text alone is the answer. The keys that are down during a click are its `text`, or
 //! `key` as the demonstration's own parameter is called.
 
-use furrow_rollout::{Action, HOLD_MILLIS_MAX, Modifiers, PagePoint, PointerButton, ScrollDirection, Size};
+use furrow_rollout::{
+    Action, ExtraAction, HOLD_MILLIS_MAX, Modifiers, PagePoint, PointerButton, ScrollDirection, Size,
+};
 use serde_json::{Value, json};
 
 use super::dialect::{
-    GrammarDialect, NOTCH_PIXELS, ReplyRemarks, distance, key_names, unsupported_action, with_keys,
+    GrammarDialect, NOTCH_PIXELS, ReplyRemarks, UPLOAD, distance, key_names, unsupported_action, with_keys,
 };
 use super::shape::{
     ActionField, ActionFields, ActionShape, FieldKind, ParsedCall, cut, field, listed, read_call,
@@ -19,10 +21,10 @@ use super::space::CoordinateSpace;
 
 pub(super) const COMPUTER: GrammarDialect = GrammarDialect {
     name: "anthropic_computer",
-    read: |text, _, view, parsed| read(text, view.image, parsed),
+    read: |text, extra, view, parsed| read(text, extra, view.image, parsed),
     encode: |action, remarks, _, view| encode(action, remarks, view.image),
-    instructions: |_| instructions(),
-    is_extensible: false,
+    instructions,
+    extra: &[ExtraAction::Upload],
     needs_marks: false,
     frame: None,
 };
@@ -107,7 +109,7 @@ const ACTIONS: &[ActionShape] = &[
     },
 ];
 
-fn read(text: &str, image: Size, parsed: &mut ParsedCall) -> Result<Action, String> {
+fn read(text: &str, extra: &[ExtraAction], image: Size, parsed: &mut ParsedCall) -> Result<Action, String> {
     let reply: Value =
         serde_json::from_str(text.trim()).map_err(|why| format!("the reply is not JSON: {why}"))?;
     let blocks = match reply {
@@ -120,6 +122,12 @@ fn read(text: &str, image: Size, parsed: &mut ParsedCall) -> Result<Action, Stri
         match block["type"].as_str() {
             Some("text") => texts.push(block["text"].as_str().ok_or("text.text is missing")?),
             Some("thinking" | "redacted_thinking") => {}
+            Some("tool_use") if block["name"] == UPLOAD.name && extra.contains(&ExtraAction::Upload) => {
+                let input = block["input"].as_object().ok_or("tool_use.input is missing or not an object")?;
+                UPLOAD.name.clone_into(&mut parsed.name);
+                parsed.args_json = Some(block["input"].to_string());
+                actions.push(Action::Upload { names: UPLOAD.read(input, "name")?.texts("files") });
+            }
             Some("tool_use") => {
                 if block["name"] != "computer" {
                     return Err(format!(
@@ -284,6 +292,10 @@ fn blocks(action: &Action, image: Size) -> Option<Vec<Value>> {
         Action::PressKey { key, times } => {
             return Some(vec![uses(&json!({ "action": "key", "text": key })); usize::from(*times)]);
         }
+        Action::Upload { names } => {
+            let input = json!({ "files": names });
+            return Some(vec![json!({ "type": "tool_use", "name": UPLOAD.name, "input": input })]);
+        }
         Action::Wait { seconds: 0 } => json!({ "action": "screenshot" }),
         Action::Wait { seconds } => json!({ "action": "wait", "duration": seconds }),
         Action::Answer { content } => return Some(vec![json!({ "type": "text", "text": content })]),
@@ -296,11 +308,17 @@ fn blocks(action: &Action, image: Size) -> Option<Vec<Value>> {
     Some(vec![uses(&input)])
 }
 
-fn instructions() -> String {
+fn instructions(extra: &[ExtraAction]) -> String {
+    let upload = match extra.contains(&ExtraAction::Upload) {
+        true => {
+            "The tool \"upload\" with the input {\"files\": [names]} chooses files where the page asks for a file. "
+        }
+        false => "",
+    };
     format!(
         "You operate a web browser. Each turn shows a screenshot. Reply with {{\"type\": \"tool_use\", \"name\": \"computer\", \"input\": …}}, the \
          input an object with its \"action\" and fields as below, or with a list of such blocks. {}\n{}\
-         Keys and buttons that are down stay down in later steps, until they are released or another page is shown. \
+         Keys and buttons that are down stay down in later steps, until they are released or another page is shown. {upload}\
          {{\"type\": \"text\", \"text\": …}} alone gives the answer and ends the task.\n",
         CoordinateSpace::Pixels.description(),
         listed(ACTIONS),

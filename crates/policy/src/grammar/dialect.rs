@@ -1,8 +1,10 @@
 //! What a family of grammars defines, and what several families share.
 
-use furrow_rollout::{Action, ExtraAction, Mark, Modifiers, Observation, ScrollDirection, Size};
+use furrow_rollout::{
+    Action, ExtraAction, Mark, Modifiers, Observation, ScrollDirection, Size, UPLOAD_FILES_MAX,
+};
 
-use super::shape::{ActionShape, ParsedCall};
+use super::shape::{ActionShape, FieldKind, ParsedCall, field};
 
 /// Longest reply that is parsed. A single step never needs 64 KiB.
 pub(super) const TEXT_BYTES_MAX: usize = 64 << 10;
@@ -30,6 +32,19 @@ pub struct ViewedPage<'a> {
     pub marks: Option<&'a [Mark]>,
 }
 
+/// The action that chooses files, which no published harness has: a job enables it.
+pub(super) const UPLOAD: ActionShape = ActionShape {
+    name: "upload",
+    fields: &[field("files", FieldKind::Names { most: UPLOAD_FILES_MAX })],
+    description: "choose files by name where the page asks for a file",
+};
+
+/// The shapes with that of an upload, if the job enables it.
+pub(super) fn with_upload(shapes: &[ActionShape], extra: &[ExtraAction]) -> Vec<ActionShape> {
+    let upload = extra.contains(&ExtraAction::Upload).then_some(UPLOAD);
+    shapes.iter().copied().chain(upload).collect()
+}
+
 pub(super) struct GrammarDialect {
     pub name: &'static str,
     /// Parses a reply of at most [`TEXT_BYTES_MAX`].
@@ -38,8 +53,8 @@ pub(super) struct GrammarDialect {
     pub encode: fn(&Action, &ReplyRemarks, &[ExtraAction], ViewedPage<'_>) -> Result<String, String>,
     /// Describes to a policy how to write its actions.
     pub instructions: fn(&[ExtraAction]) -> String,
-    /// Whether a job may enable more actions.
-    pub is_extensible: bool,
+    /// Actions that a job may enable beyond those that it always has.
+    pub extra: &'static [ExtraAction],
     /// Whether it uses marks, which the job must then ask for.
     pub needs_marks: bool,
     /// Layout of a reply, if decoding can be constrained to it.

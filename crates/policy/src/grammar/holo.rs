@@ -3,12 +3,12 @@
 //! The layout is Holo1's navigation step as published in H Company's cookbook. Its coordinates are
 //! pixels of the image as sent with Holo1 and Holo1.5 (`holo_navigation_pixels`), and whole numbers
 //! 0 to 1000 with Holo2 and later (`holo_navigation`). Unknown fields are refused. A job may enable
-//! `drag`, `select_tab`, `press_key` and `write`.
+//! `drag`, `select_tab`, `press_key`, `write` and `upload`.
 
 use furrow_rollout::{Action, ExtraAction, Modifiers, PagePoint, PointerButton, ScrollDirection, Size};
 use serde_json::{Map, Value, json};
 
-use super::dialect::{GrammarDialect, ReplyFrame, ReplyRemarks, ViewedPage, unsupported_action};
+use super::dialect::{GrammarDialect, ReplyFrame, ReplyRemarks, UPLOAD, ViewedPage, unsupported_action};
 use super::shape::{
     ActionField, ActionFields, ActionShape, FieldKind, ParsedCall, cut, field, listed, read_call,
 };
@@ -22,7 +22,7 @@ pub(super) const NAVIGATION: GrammarDialect = GrammarDialect {
     read: |text, extra, view, parsed| read(CoordinateSpace::Thousandths, text, extra, view.image, parsed),
     encode: |action, remarks, extra, view| encode(CoordinateSpace::Thousandths, action, remarks, extra, view),
     instructions: |extra| instructions(CoordinateSpace::Thousandths, extra),
-    is_extensible: true,
+    extra: &ExtraAction::ALL,
     needs_marks: false,
     frame: Some(ReplyFrame {
         call: "action",
@@ -37,7 +37,7 @@ pub(super) const NAVIGATION_PIXELS: GrammarDialect = GrammarDialect {
     read: |text, extra, view, parsed| read(CoordinateSpace::Pixels, text, extra, view.image, parsed),
     encode: |action, remarks, extra, view| encode(CoordinateSpace::Pixels, action, remarks, extra, view),
     instructions: |extra| instructions(CoordinateSpace::Pixels, extra),
-    is_extensible: true,
+    extra: &ExtraAction::ALL,
     needs_marks: false,
     // The legal coordinates depend on the image, but an automaton is compiled once.
     frame: None,
@@ -114,13 +114,14 @@ macro_rules! shapes {
                 fields: &[field("content", FieldKind::Text), field("press_enter", FieldKind::Flag)],
                 description: "type where the focus is",
             },
+            UPLOAD,
         ]
     };
 }
 
-const THOUSANDTHS: [ActionShape; 13] = shapes!(FieldKind::Whole { from: 0, to: 1000 });
+const THOUSANDTHS: [ActionShape; 14] = shapes!(FieldKind::Whole { from: 0, to: 1000 });
 /// No side of an image is longer. The parser checks whether a coordinate is in the actual image.
-const PIXELS: [ActionShape; 13] = shapes!(FieldKind::Whole { from: 0, to: 16_384 });
+const PIXELS: [ActionShape; 14] = shapes!(FieldKind::Whole { from: 0, to: 16_384 });
 
 /// All actions of a job.
 fn shapes(space: CoordinateSpace, extra: &[ExtraAction]) -> Vec<ActionShape> {
@@ -131,6 +132,7 @@ fn shapes(space: CoordinateSpace, extra: &[ExtraAction]) -> Vec<ActionShape> {
             "select_tab" => ExtraAction::SelectTab,
             "press_key" => ExtraAction::PressKey,
             "write" => ExtraAction::Write,
+            "upload" => ExtraAction::Upload,
             _ => return true,
         };
         extra.contains(&switch)
@@ -214,6 +216,7 @@ fn action(name: &str, fields: &ActionFields, aim: &ImageSpace) -> Result<Action,
             content: fields.text("content"),
             press_enter: fields.flag("press_enter"),
         },
+        "upload" => Action::Upload { names: fields.texts("files") },
         other => return Err(format!("there is no action {other:?}")),
     })
 }
@@ -272,6 +275,7 @@ fn inner(action: &Action, element: &str, aim: &ImageSpace) -> Option<Value> {
         }
         Action::SelectTab { index } => json!({ "action": "select_tab", "index": index }),
         Action::PressKey { key, times: 1 } => json!({ "action": "press_key", "key": key }),
+        Action::Upload { names } => json!({ "action": "upload", "files": names }),
         _ => return None,
     })
 }

@@ -62,7 +62,7 @@ const PLAIN: GrammarDialect = GrammarDialect {
     read: |_, _, _, _| Err(String::new()),
     encode: |_, _, _, _| Err(String::new()),
     instructions: |_| String::new(),
-    is_extensible: false,
+    extra: &[],
     needs_marks: false,
     frame: None,
 };

@@ -5,11 +5,12 @@
 //! tools beside them have the names of the navigation object. Coordinates are whole numbers 0 to
 //! 1000.
 
-use furrow_rollout::{Action, Modifiers, PointerButton, ScrollDirection};
+use furrow_rollout::{Action, ExtraAction, Modifiers, PointerButton, ScrollDirection};
 use serde_json::{Value, json};
 
 use super::dialect::{
     GrammarDialect, NOTCH_PIXELS, ReplyFrame, ReplyRemarks, ViewedPage, unsupported_action, with_keys,
+    with_upload,
 };
 use super::holo::{ImageSpace, call, web_address};
 use super::shape::{ActionField, ActionFields, ActionShape, FieldKind, ParsedCall, field, listed, read_call};
@@ -17,17 +18,17 @@ use super::space::CoordinateSpace;
 
 pub(super) const STEP: GrammarDialect = GrammarDialect {
     name: "holo_step",
-    read: |text, _, view, parsed| read(text, view, parsed),
-    encode: |action, remarks, _, view| encode(action, remarks, view),
-    instructions: |_| instructions(),
-    is_extensible: false,
+    read,
+    encode,
+    instructions,
+    extra: &[ExtraAction::Upload],
     needs_marks: false,
     // A plan is a list of objects, for which the automaton has no element, so a constrained policy
     // makes none.
     frame: Some(ReplyFrame {
         call: "tool_call",
         name: "tool_name",
-        shapes: |_| SHAPES.iter().filter(|shape| shape.name != PLAN).copied().collect(),
+        shapes: |extra| with_upload(SHAPES, extra).into_iter().filter(|shape| shape.name != PLAN).collect(),
         endings: &["answer", "goto"],
     }),
 };
@@ -120,9 +121,14 @@ const SHAPES: &[ActionShape] = &[
     ActionShape { name: "answer", fields: &[CONTENT], description: "give the answer and end the task" },
 ];
 
-fn read(text: &str, view: ViewedPage<'_>, parsed: &mut ParsedCall) -> Result<Action, String> {
+fn read(
+    text: &str,
+    extra: &[ExtraAction],
+    view: ViewedPage<'_>,
+    parsed: &mut ParsedCall,
+) -> Result<Action, String> {
     let given = call(text, "tool_call")?;
-    let (name, fields) = read_call(&given, ("tool_call", "tool_name"), SHAPES, parsed)?;
+    let (name, fields) = read_call(&given, ("tool_call", "tool_name"), &with_upload(SHAPES, extra), parsed)?;
     action(name, &fields, &ImageSpace { space: CoordinateSpace::Thousandths, image: view.image })
 }
 
@@ -183,6 +189,7 @@ fn action(name: &str, fields: &ActionFields, aim: &ImageSpace) -> Result<Action,
         "select_tab" => Action::SelectTab { index: fields.whole("index") },
         "wait" => Action::Wait { seconds: fields.whole("seconds") },
         "answer" => Action::Answer { content: fields.text("content") },
+        "upload" => Action::Upload { names: fields.texts("files") },
         other => return Err(format!("there is no action {other:?}")),
     })
 }
@@ -200,7 +207,12 @@ fn check_plan(goals: &Value) -> Result<(), String> {
     }
 }
 
-fn encode(action: &Action, remarks: &ReplyRemarks, view: ViewedPage<'_>) -> Result<String, String> {
+fn encode(
+    action: &Action,
+    remarks: &ReplyRemarks,
+    _: &[ExtraAction],
+    view: ViewedPage<'_>,
+) -> Result<String, String> {
     let aim = ImageSpace { space: CoordinateSpace::Thousandths, image: view.image };
     let call = inner(action, &remarks.element, &aim).ok_or_else(|| unsupported_action(STEP.name, action))?;
     Ok(json!({ "note": remarks.note, "thought": remarks.thought, "tool_call": call }).to_string())
@@ -248,6 +260,7 @@ fn inner(action: &Action, element: &str, aim: &ImageSpace) -> Option<Value> {
         Action::SelectTab { index } => json!({ "tool_name": "select_tab", "index": index }),
         Action::Wait { seconds } if *seconds <= 10 => json!({ "tool_name": "wait", "seconds": seconds }),
         Action::Answer { content } => json!({ "tool_name": "answer", "content": content }),
+        Action::Upload { names } => json!({ "tool_name": "upload", "files": names }),
         _ => return None,
     })
 }
@@ -274,12 +287,12 @@ fn key_of(action: &Action) -> Option<&str> {
     }
 }
 
-fn instructions() -> String {
+fn instructions(extra: &[ExtraAction]) -> String {
     format!(
         "You operate a web browser. Each turn shows a screenshot. Reply with one JSON object: \"note\" (what to remember, or null), \
          \"thought\" (why), \"tool_call\" (its \"tool_name\" and arguments side by side, one of those below). {}\n{}",
         CoordinateSpace::Thousandths.description(),
-        listed(SHAPES),
+        listed(&with_upload(SHAPES, extra)),
     )
 }
 

@@ -19,7 +19,7 @@ mod tests;
 mod ui_tars;
 mod web_voyager;
 
-use furrow_rollout::{Action, Grammar, PolicyReply};
+use furrow_rollout::{Action, ExtraAction, Grammar, PolicyReply};
 use sha2::{Digest, Sha256};
 
 pub(crate) use dialect::ReplyFrame;
@@ -60,9 +60,9 @@ pub fn names() -> impl Iterator<Item = &'static str> {
     DIALECTS.iter().map(|dialect| dialect.name)
 }
 
-/// Whether a job may enable further actions of this grammar; `None` if there is no such grammar.
-pub fn is_extensible(name: &str) -> Option<bool> {
-    named(name).map(|dialect| dialect.is_extensible)
+/// The further actions of this grammar that a job may enable; `None` if there is no such grammar.
+pub fn extra_actions(name: &str) -> Option<&'static [ExtraAction]> {
+    named(name).map(|dialect| dialect.extra)
 }
 
 /// Whether a grammar uses marks, which the job must then ask for.

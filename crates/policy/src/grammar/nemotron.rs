@@ -6,22 +6,24 @@
 //! the calls is thinking. Nothing there presses a key or a button without releasing it.
 
 use furrow_rollout::{
-    Action, EMPTY_PAGE, Modifiers, PRESSES_MAX, PagePoint, PointerButton, SCROLL_PIXELS_MAX, ScrollDirection,
-    Size,
+    Action, EMPTY_PAGE, ExtraAction, Modifiers, PRESSES_MAX, PagePoint, PointerButton, SCROLL_PIXELS_MAX,
+    ScrollDirection, Size,
 };
 use serde_json::{Value, json};
 
-use super::dialect::{GrammarDialect, NOTCH_PIXELS, ReplyRemarks, ViewedPage, distance, unsupported_action};
+use super::dialect::{
+    GrammarDialect, NOTCH_PIXELS, ReplyRemarks, ViewedPage, distance, unsupported_action, with_upload,
+};
 use super::holo::web_address;
 use super::shape::{ActionField, ActionFields, ActionShape, FieldKind, ParsedCall, field, listed, read_call};
 use super::space::CoordinateSpace;
 
 pub(super) const TOOLS: GrammarDialect = GrammarDialect {
     name: "nemotron_tools",
-    read: |text, _, view, parsed| read(text, view.image, parsed),
+    read: |text, extra, view, parsed| read(text, extra, view.image, parsed),
     encode: |action, remarks, _, view| encode(action, remarks, view),
-    instructions: |_| instructions(),
-    is_extensible: false,
+    instructions,
+    extra: &[ExtraAction::Upload],
     needs_marks: false,
     frame: None,
 };
@@ -99,7 +101,7 @@ const OTHERS: &[ActionShape] = &[
     },
 ];
 
-fn read(text: &str, image: Size, parsed: &mut ParsedCall) -> Result<Action, String> {
+fn read(text: &str, extra: &[ExtraAction], image: Size, parsed: &mut ParsedCall) -> Result<Action, String> {
     let (_, rest) = text.split_once(OPEN).ok_or_else(|| format!("there is no {OPEN} in the reply"))?;
     let (calls, after) = rest.split_once(CLOSE).ok_or_else(|| format!("{OPEN} is not closed by {CLOSE}"))?;
     if !after.trim().is_empty() {
@@ -107,7 +109,7 @@ fn read(text: &str, image: Size, parsed: &mut ParsedCall) -> Result<Action, Stri
     }
     let calls: Value = serde_json::from_str(calls).map_err(|why| format!("the calls are not JSON: {why}"))?;
     let Value::Array(calls) = calls else { return Err("the calls are not a list".into()) };
-    let actions = calls.iter().map(|call| tool(call, image, parsed)).collect::<Result<Vec<_>, _>>()?;
+    let actions = calls.iter().map(|call| tool(call, extra, image, parsed)).collect::<Result<Vec<_>, _>>()?;
     let name = actions.len() != 1;
     let action = Action::of_several(actions.into_iter().flatten().collect())?;
     if name {
@@ -118,7 +120,12 @@ fn read(text: &str, image: Size, parsed: &mut ParsedCall) -> Result<Action, Stri
 }
 
 /// The actions of one call.
-fn tool(call: &Value, image: Size, parsed: &mut ParsedCall) -> Result<Vec<Action>, String> {
+fn tool(
+    call: &Value,
+    extra: &[ExtraAction],
+    image: Size,
+    parsed: &mut ParsedCall,
+) -> Result<Vec<Action>, String> {
     let Value::Object(arguments) = &call["arguments"] else {
         return Err("arguments is missing or not an object".into());
     };
@@ -139,7 +146,7 @@ fn tool(call: &Value, image: Size, parsed: &mut ParsedCall) -> Result<Vec<Action
     // With the name beside its arguments, it has the form of any other call.
     let mut given = arguments.clone();
     given.insert("name".into(), call["name"].clone());
-    let (name, fields) = read_call(&given, ("call", "name"), OTHERS, parsed)?;
+    let (name, fields) = read_call(&given, ("call", "name"), &with_upload(OTHERS, extra), parsed)?;
     Ok(vec![other_tool_action(name, &fields)?])
 }
 
@@ -199,6 +206,7 @@ fn other_tool_action(name: &str, fields: &ActionFields) -> Result<Action, String
         },
         "tabs_focus" => Action::SelectTab { index: fields.whole("tab_id") },
         "terminate" => Action::Answer { content: fields.text("answer") },
+        "upload" => Action::Upload { names: fields.texts("files") },
         other => return Err(format!("there is no tool {other:?}")),
     })
 }
@@ -282,6 +290,7 @@ fn call(action: &Action, image: Size) -> Option<ToolCall> {
         Action::Goto { url } => Some(Err(("navigate", json!({ "url": url })))),
         Action::OpenTab { url } => Some(Err(("tabs_create", json!({ "url": url })))),
         Action::SelectTab { index } => Some(Err(("tabs_focus", json!({ "tab_id": index })))),
+        Action::Upload { names } => Some(Err(("upload", json!({ "files": names })))),
         Action::Answer { content } => {
             Some(Err(("terminate", json!({ "status": "success", "answer": content }))))
         }
@@ -289,13 +298,13 @@ fn call(action: &Action, image: Size) -> Option<ToolCall> {
     }
 }
 
-fn instructions() -> String {
+fn instructions(extra: &[ExtraAction]) -> String {
     format!(
         "You operate a web browser. Each turn shows a screenshot. Reply with {OPEN}[{{\"name\": tool, \"arguments\": {{…}}}}]{CLOSE}. {}\n\
          The tool computer takes \"actions\", a list of objects, each with its \"action\":\n{}The other tools:\n{}",
         CoordinateSpace::Fractions.description(),
         listed(COMPUTER),
-        listed(OTHERS),
+        listed(&with_upload(OTHERS, extra)),
     )
 }
 

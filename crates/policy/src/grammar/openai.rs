@@ -6,10 +6,12 @@
 //! is one output item, a list of them, or an action alone; a message is the answer. The keys that
 //! are down during an action are its `keys`.
 
-use furrow_rollout::{Action, Modifiers, PagePoint, PointerButton, SEVERAL_MAX, ScrollDirection, Size};
+use furrow_rollout::{
+    Action, ExtraAction, Modifiers, PagePoint, PointerButton, SEVERAL_MAX, ScrollDirection, Size,
+};
 use serde_json::{Map, Value, json};
 
-use super::dialect::{GrammarDialect, distance, unsupported_action, with_keys};
+use super::dialect::{GrammarDialect, UPLOAD, distance, unsupported_action, with_keys};
 use super::holo::web_address;
 use super::shape::{
     ActionField, ActionFields, ActionShape, FieldKind, ParsedCall, cut, field, listed, read_call,
@@ -18,10 +20,10 @@ use super::space::CoordinateSpace;
 
 pub(super) const COMPUTER: GrammarDialect = GrammarDialect {
     name: "openai_computer",
-    read: |text, _, view, parsed| read(text, view.image, parsed),
+    read: |text, extra, view, parsed| read(text, extra, view.image, parsed),
     encode: |action, _, _, view| encode(action, view.image),
-    instructions: |_| instructions(),
-    is_extensible: false,
+    instructions,
+    extra: &[ExtraAction::Upload],
     needs_marks: false,
     frame: None,
 };
@@ -87,7 +89,7 @@ const ACTIONS: &[ActionShape] = &[
     ActionShape { name: "screenshot", fields: &[], description: "look again" },
 ];
 
-fn read(text: &str, image: Size, parsed: &mut ParsedCall) -> Result<Action, String> {
+fn read(text: &str, extra: &[ExtraAction], image: Size, parsed: &mut ParsedCall) -> Result<Action, String> {
     let reply: Value =
         serde_json::from_str(text.trim()).map_err(|why| format!("the reply is not JSON: {why}"))?;
     let items = match reply {
@@ -97,7 +99,7 @@ fn read(text: &str, image: Size, parsed: &mut ParsedCall) -> Result<Action, Stri
     let mut actions = Vec::new();
     for item in &items {
         let Value::Object(item) = item else { return Err("an output item is not a JSON object".into()) };
-        actions.extend(parse_item(item, image, parsed)?);
+        actions.extend(parse_item(item, extra, image, parsed)?);
     }
     Action::of_several(actions)
 }
@@ -105,6 +107,7 @@ fn read(text: &str, image: Size, parsed: &mut ParsedCall) -> Result<Action, Stri
 /// The actions of an output item; thinking has none.
 fn parse_item(
     item: &Map<String, Value>,
+    extra: &[ExtraAction],
     image: Size,
     parsed: &mut ParsedCall,
 ) -> Result<Vec<Action>, String> {
@@ -115,7 +118,7 @@ fn parse_item(
             None => parse_batch(item.get("actions"), image, parsed),
             _ => Err("computer_call.action is missing or not an object".into()),
         },
-        Some("function_call") => function(item, parsed).map(|action| vec![action]),
+        Some("function_call") => function(item, extra, parsed).map(|action| vec![action]),
         Some("message") => {
             "message".clone_into(&mut parsed.name);
             let form = r#"message.content is not a list; write [{"type": "output_text", "text": …}]"#;
@@ -140,8 +143,12 @@ fn parse_batch(actions: Option<&Value>, image: Size, parsed: &mut ParsedCall) ->
     Ok(all)
 }
 
-/// The functions goto, back and forward, whose arguments are JSON in a string.
-fn function(item: &Map<String, Value>, parsed: &mut ParsedCall) -> Result<Action, String> {
+/// The functions goto, back, forward and upload, whose arguments are JSON in a string.
+fn function(
+    item: &Map<String, Value>,
+    extra: &[ExtraAction],
+    parsed: &mut ParsedCall,
+) -> Result<Action, String> {
     let name = item.get("name").and_then(Value::as_str).ok_or("function_call.name is missing")?;
     name.clone_into(&mut parsed.name);
     let arguments = item.get("arguments").and_then(Value::as_str).unwrap_or("{}");
@@ -154,6 +161,10 @@ fn function(item: &Map<String, Value>, parsed: &mut ParsedCall) -> Result<Action
         "goto" => {
             let url = given["url"].as_str().ok_or("goto.url is missing")?;
             Ok(Action::Goto { url: web_address(url.into())? })
+        }
+        "upload" if extra.contains(&ExtraAction::Upload) => {
+            let given = given.as_object().ok_or("upload.files is missing")?;
+            Ok(Action::Upload { names: UPLOAD.read(given, "name")?.texts("files") })
         }
         other => Err(format!("there is no function {:?}; use goto, back, forward", cut(other))),
     }
@@ -358,6 +369,7 @@ fn items(action: &Action, image: Size) -> Option<Vec<Value>> {
         Action::GoBack => Some(function("back", json!({}))),
         Action::GoForward => Some(function("forward", json!({}))),
         Action::Goto { url } => Some(function("goto", json!({ "url": url }))),
+        Action::Upload { names } => Some(function("upload", json!({ "files": names }))),
         Action::Answer { content } => Some(vec![json!({
             "type": "message", "role": "assistant", "content": [{ "type": "output_text", "text": content }],
         })]),
@@ -365,12 +377,18 @@ fn items(action: &Action, image: Size) -> Option<Vec<Value>> {
     }
 }
 
-fn instructions() -> String {
+fn instructions(extra: &[ExtraAction]) -> String {
+    let upload = match extra.contains(&ExtraAction::Upload) {
+        true => {
+            "The function \"upload\" with {\"files\": [names]} chooses files where the page asks for a file.\n"
+        }
+        false => "",
+    };
     format!(
         "You operate a web browser. Each turn shows a screenshot. Reply with {{\"type\": \"computer_call\", \"action\": …}}, the action an object \
          with its \"type\" and fields as below, or with a list of such calls. {}\n{}\
          {{\"type\": \"function_call\", \"name\": \"goto\", \"arguments\": \"{{\\\"url\\\": …}}\"}} loads an address; \"back\" and \"forward\" go through \
-         the history.\n\
+         the history.\n{upload}\
          {{\"type\": \"message\", \"content\": [{{\"type\": \"output_text\", \"text\": …}}]}} gives the answer and ends the task.\n",
         CoordinateSpace::Pixels.description(),
         listed(ACTIONS),

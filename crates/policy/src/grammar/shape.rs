@@ -67,6 +67,10 @@ pub(crate) enum FieldKind {
     KeysOrNone {
         most: usize,
     },
+    /// A list of 1 to `most` names of files.
+    Names {
+        most: usize,
+    },
     /// Any value, which is not checked.
     Anything,
 }
@@ -174,7 +178,7 @@ impl ActionField {
             {
                 Ok(pair.clone().into())
             }
-            (FieldKind::Keys { most }, Some(Value::Array(keys)))
+            (FieldKind::Keys { most } | FieldKind::Names { most }, Some(Value::Array(keys)))
                 if (1..=most).contains(&keys.len()) && keys.iter().all(Value::is_string) =>
             {
                 Ok(keys.clone().into())
@@ -222,6 +226,7 @@ impl FieldKind {
             FieldKind::KeysOrNone { most } => {
                 format!("a list of up to {most} names of keys (may be left out)")
             }
+            FieldKind::Names { most } => format!("a list of 1 to {most} names of files"),
             FieldKind::Anything => "anything".into(),
         }
     }

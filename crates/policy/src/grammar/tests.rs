@@ -29,7 +29,7 @@ fn of(name: &str) -> Grammar {
 
 /// A grammar with all extra actions that it supports.
 fn whole(dialect: &GrammarDialect) -> Grammar {
-    let extra = if dialect.is_extensible { ExtraAction::ALL.to_vec() } else { Vec::new() };
+    let extra = dialect.extra.to_vec();
     Grammar { name: dialect.name.into(), extra }
 }
 
@@ -52,11 +52,11 @@ fn grammar_names_are_distinct() {
     all.dedup();
     assert_eq!(all.len(), DIALECTS.len());
     for dialect in DIALECTS {
-        assert_eq!(is_extensible(dialect.name), Some(dialect.is_extensible));
+        assert_eq!(extra_actions(dialect.name), Some(dialect.extra));
         let text = instructions(&whole(dialect));
         assert!(text.ends_with('\n') && text.len() > 60, "{}: {text:?}", dialect.name);
     }
-    assert_eq!(is_extensible("morse"), None);
+    assert_eq!(extra_actions("morse"), None);
 }
 
 #[test]
@@ -85,7 +85,7 @@ fn each_grammar_writes_what_it_is_for() {
         writes(dialect, &Action::click(at));
         if !["holo_click", "holo_click_absolute", "holo_point"].contains(&dialect.name) {
             writes(dialect, &answer);
-            let there = !dialect.is_extensible;
+            let there = !dialect.extra.contains(&ExtraAction::Drag);
             writes(
                 dialect,
                 &Action::Scroll {
@@ -98,6 +98,36 @@ fn each_grammar_writes_what_it_is_for() {
         }
         if !["holo_click", "holo_click_absolute", "holo_point", "holo_step"].contains(&dialect.name) {
             writes(dialect, &write);
+        }
+    }
+}
+
+#[test]
+fn files_are_uploaded_by_name_where_the_job_enables_it() {
+    let names = ["cv.pdf".to_owned(), "photo \"1\".png".to_owned()];
+    let upload = Action::Upload { names: names.to_vec() };
+    let remarks = ReplyRemarks::default();
+    let view = ViewedPage::image(IMAGE);
+    for dialect in DIALECTS {
+        let with = Grammar { name: dialect.name.into(), extra: vec![ExtraAction::Upload] };
+        let without = of(dialect.name);
+        if !dialect.extra.contains(&ExtraAction::Upload) {
+            assert!(encode(&without, &upload, &remarks, view).is_err(), "{}", dialect.name);
+            continue;
+        }
+        let text = encode(&with, &upload, &remarks, view).unwrap();
+        let reply = parse(&with, &text, view);
+        assert_eq!((reply.action, reply.name.as_str()), (Ok(upload.clone()), "upload"), "{text}");
+        assert!(reply.args_json.contains("cv.pdf"), "{}", reply.args_json);
+        assert!(parse(&without, &text, view).action.is_err(), "{text}");
+        assert!(instructions(&with).contains("upload") && !instructions(&without).contains("upload"));
+        // One name too many, none, and a name that is no text; some grammars have them in a string.
+        let in_string = |json: &str| serde_json::Value::from(json).to_string().trim_matches('"').to_owned();
+        let list = serde_json::json!(names).to_string();
+        for wrong in ["[]".to_owned(), "[7]".into(), serde_json::json!(vec!["a"; 17]).to_string()] {
+            let text = text.replace(&list, &wrong).replace(&in_string(&list), &in_string(&wrong));
+            let error = parse(&with, &text, view).action.unwrap_err();
+            assert!(error.contains("use a list of 1 to 16 names of files"), "{error}: {text}");
         }
     }
 }

@@ -20,7 +20,7 @@ pub(super) const THOUSANDTHS: GrammarDialect = GrammarDialect {
     read: |text, _, view, parsed| read(CoordinateSpace::Thousandths, text, view.image, parsed),
     encode: |action, remarks, _, view| encode(CoordinateSpace::Thousandths, action, remarks, view.image),
     instructions: |_| instructions(CoordinateSpace::Thousandths),
-    is_extensible: false,
+    extra: &[],
     needs_marks: false,
     frame: None,
 };

@@ -16,7 +16,7 @@ pub(super) const MARKS: GrammarDialect = GrammarDialect {
     read: |text, _, view, parsed| read(text, view, parsed),
     encode: |action, remarks, _, view| encode(action, remarks, view),
     instructions: |_| INSTRUCTIONS.into(),
-    is_extensible: false,
+    extra: &[],
     needs_marks: true,
     frame: None,
 };

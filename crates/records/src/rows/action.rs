@@ -65,6 +65,7 @@ impl ActionCell {
                 self.text = modifier_names(*modifiers);
                 (self.from_x, self.from_y) = (from.map(|from| from.x), from.map(|from| from.y));
             }
+            Action::Upload { names } => self.text = Some(serde_json::json!(names).to_string()),
             Action::Several(parts) => {
                 let parts: Vec<ActionPart> = parts.iter().map(ActionPart::from).collect();
                 self.text = Some(serde_json::json!(parts).to_string());
@@ -129,6 +130,7 @@ impl ActionCell {
             "key_up" => Action::KeyUp { key: text()? },
             "mouse_down" => Action::MouseDown { at: optional_aim()?, button: self.button()? },
             "mouse_up" => Action::MouseUp { at: optional_aim()?, button: self.button()? },
+            "upload" => Action::Upload { names: serde_json::from_str(&text()?)? },
             "several" => {
                 let parts: Vec<ActionPart> = serde_json::from_str(&text()?)?;
                 let parts = parts.into_iter().map(|part| ActionCell::from(part).action());

@@ -286,7 +286,7 @@ fn session() -> impl Strategy<Value = SessionSpec> {
             seed,
         },
     );
-    (text(), subsequence(&ExtraAction::ALL[..], 0..=4), sampling, context, text()).prop_map(
+    (text(), subsequence(&ExtraAction::ALL[..], 0..=5), sampling, context, text()).prop_map(
         |(name, extra, sampling, context, instructions)| SessionSpec {
             grammar: Grammar { name, extra },
             sampling,

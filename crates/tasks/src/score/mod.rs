@@ -14,6 +14,7 @@
 //! {"kind": "url", "prefix": "https://shop.test/cart", "query": {"item": "7"}}
 //! {"kind": "miniwob", "reward": "sparse"}
 //! {"kind": "click", "box": [10, 20, 110, 60]}
+//! {"kind": "download", "name": "*.csv", "contains": "total"}
 //! {"kind": "all", "of": [{"kind": "probe", "pointer": "/sent"},
 //!                        {"kind": "answer", "match": "normalized", "value": "yes"}]}
 //! {"kind": "weighted", "of": [{"weight": 3, "kind": "probe"},
@@ -33,6 +34,7 @@ mod click;
 mod combine;
 mod compare;
 pub(crate) mod date;
+mod download;
 mod llm_judge;
 mod miniwob;
 mod number;
@@ -50,6 +52,7 @@ use crate::fields::JsonFields;
 use crate::judge::{Judge, JudgeSettings};
 use answer::AnswerRule;
 use click::ClickRule;
+use download::DownloadRule;
 use llm_judge::JudgeRule;
 use probe::ProbeRule;
 use rule::{CombineMode, DEPTH_MAX, RuleCombination, ScoreRule, StepPenalty};
@@ -117,6 +120,11 @@ impl Scorer {
         })
     }
 
+    /// Whether it asks for downloads, which the task must then allow.
+    pub(crate) fn needs_downloads(&self) -> bool {
+        self.rule.any(&|rule| matches!(rule, ScoreRule::Download(_)))
+    }
+
     /// Whether the verdict needs a judge.
     pub fn needs_judge(&self) -> bool {
         self.rule.any(&|rule| matches!(rule, ScoreRule::Judge(_)))
@@ -172,6 +180,7 @@ enum RuleKind {
     Url,
     Miniwob,
     Click,
+    Download,
     All,
     Any,
     Weighted,
@@ -180,12 +189,13 @@ enum RuleKind {
     Judge,
 }
 
-const KINDS: [(&str, RuleKind); 11] = [
+const KINDS: [(&str, RuleKind); 12] = [
     ("probe", RuleKind::Probe),
     ("answer", RuleKind::Answer),
     ("url", RuleKind::Url),
     ("miniwob", RuleKind::Miniwob),
     ("click", RuleKind::Click),
+    ("download", RuleKind::Download),
     ("all", RuleKind::All),
     ("any", RuleKind::Any),
     ("weighted", RuleKind::Weighted),
@@ -219,6 +229,7 @@ impl ScoreRule {
             RuleKind::Url => UrlRule::read(&mut fields).map(ScoreRule::Url),
             RuleKind::Miniwob => miniwob::read(&mut fields).map(ScoreRule::Miniwob),
             RuleKind::Click => ClickRule::read(&mut fields).map(ScoreRule::Click),
+            RuleKind::Download => DownloadRule::read(&mut fields).map(ScoreRule::Download),
             RuleKind::All => {
                 RuleCombination::read(&mut fields, CombineMode::All, depth).map(ScoreRule::Combined)
             }
@@ -243,6 +254,7 @@ impl ScoreRule {
             ScoreRule::Url(rule) => rule.score(case),
             ScoreRule::Miniwob(reward) => miniwob::score(*reward, case),
             ScoreRule::Click(rule) => rule.score(case),
+            ScoreRule::Download(rule) => rule.score(case),
             ScoreRule::Combined(combination) => combination.score(case),
             ScoreRule::Not(rule) => {
                 let verdict = rule.score(case)?;
@@ -267,6 +279,7 @@ impl ScoreRule {
             ScoreRule::Url(_) => "url",
             ScoreRule::Miniwob(_) => "miniwob",
             ScoreRule::Click(_) => "click",
+            ScoreRule::Download(_) => "download",
             ScoreRule::Combined(combination) => combination.name(),
             ScoreRule::Not(_) => "not",
             ScoreRule::StepPenalty(_) => "step_penalty",

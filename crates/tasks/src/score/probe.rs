@@ -1,6 +1,6 @@
 //! The page's own report: the suite's probe, read at the end.
 
-use furrow_rollout::{EndKind, ErrorPage, FaultOwner, ScoreComponent};
+use furrow_rollout::{DownloadReport, EndKind, ErrorPage, FaultOwner, ScoreComponent};
 use serde_json::{Map, Value};
 
 use super::compare::AnswerComparison;
@@ -219,6 +219,7 @@ impl ScoreInput<'_> {
     pub(super) fn probe(&self, scorer: &'static str) -> Result<ProbeReport, ScoreError> {
         let json = self.evidence.probe_json.as_deref();
         let json = json.ok_or(ScoreError::Missing { scorer, part: "the page probe" })?;
+        let json = &DownloadReport::strip(json);
         ProbeReport::parse(json, self.facts.end).map_err(|problem| ScoreError::Unusable {
             scorer,
             part: "the page probe",

@@ -2,6 +2,7 @@
 
 use super::answer::AnswerRule;
 use super::click::ClickRule;
+use super::download::DownloadRule;
 use super::llm_judge::JudgeRule;
 use super::probe::ProbeRule;
 use super::url::UrlRule;
@@ -17,6 +18,7 @@ pub(super) enum ScoreRule {
     Url(UrlRule),
     Miniwob(MiniwobReward),
     Click(ClickRule),
+    Download(DownloadRule),
     Combined(RuleCombination),
     Not(Box<ScoreRule>),
     StepPenalty(StepPenalty),

@@ -212,7 +212,7 @@ fn assignment() -> impl Strategy<Value = Assignment> {
                 clock: virtual_step.map_or(PageClock::Real, |step_millis| PageClock::Virtual { step_millis }),
             }
         });
-    let session = (text(), vec(0usize..4, 0..4), 0f32..2.0, any::<u32>(), any::<u64>(), text(), 0u32..9)
+    let session = (text(), vec(0usize..5, 0..4), 0f32..2.0, any::<u32>(), any::<u64>(), text(), 0u32..9)
         .prop_map(|(name, extra, temperature, top_k, seed, instructions, keep)| SessionSpec {
             grammar: Grammar { name, extra: extra.into_iter().map(|i| ExtraAction::ALL[i]).collect() },
             sampling: SamplingParams { temperature, top_k, seed, ..SamplingParams::default() },
@@ -224,8 +224,8 @@ fn assignment() -> impl Strategy<Value = Assignment> {
             },
             instructions,
         });
-    (task, session, any::<u64>(), any::<u64>(), text(), any::<u32>(), any::<u32>()).prop_map(
-        |(task, session, token, lease_millis, policy_address, sample_index, attempt)| {
+    (task, files(), session, any::<u64>(), any::<u64>(), text(), any::<u32>(), any::<u32>()).prop_map(
+        |(task, files, session, token, lease_millis, policy_address, sample_index, attempt)| {
             let run_id = Id::new("run-1").unwrap();
             let group_id = Id::nth(&run_id, 7);
             let trajectory_id = Id::attempt(&group_id, sample_index, attempt);
@@ -234,11 +234,19 @@ fn assignment() -> impl Strategy<Value = Assignment> {
                 token,
                 lease_millis,
                 task,
+                files,
                 session,
                 policy_address,
             }
         },
     )
+}
+
+fn files() -> impl Strategy<Value = TaskFiles> {
+    let file = ("[a-z]{1,9}", vec(any::<u8>(), 0..9))
+        .prop_map(|(name, content)| UploadFile { name, content: content.into() });
+    (vec(file, 0..=UPLOAD_FILES_MAX), option::of(any::<u64>()))
+        .prop_map(|(uploads, download_bytes_max)| TaskFiles { uploads, download_bytes_max })
 }
 
 fn order() -> impl Strategy<Value = WeightsOrder> {
@@ -280,7 +288,9 @@ proptest! {
 
     #[test]
     fn assignments_survive(assignment in assignment()) {
-        prop_assert_eq!(wire::assignment_from(wire::assignment_into(&assignment)).unwrap(), assignment);
+        let contents = wire::FileContents::new(wire::FileContents::of([&assignment]));
+        let message = wire::assignment_into(&assignment);
+        prop_assert_eq!(wire::assignment_from(message, &contents).unwrap(), assignment);
     }
 
     #[test]

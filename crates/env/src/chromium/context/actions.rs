@@ -7,6 +7,7 @@ use furrow_rollout::{
 };
 use furrow_telemetry::BlockReason;
 
+use super::files::ContextFiles;
 use super::page_time::PageTime;
 use super::pressed::PressedInput;
 use super::tabs::ContextTabs;
@@ -29,6 +30,7 @@ pub(super) struct ActionExecutor {
     tabs_max: u32,
     /// Longest wait for a page that has content.
     settle_timeout: Duration,
+    pub files: ContextFiles,
     /// Keys and buttons that are down, and the mouse position for actions without a point.
     pressed: PressedInput,
 }
@@ -38,7 +40,7 @@ const REPEAT_DELAY_MILLIS: u32 = 500;
 const REPEAT_INTERVAL_MILLIS: u32 = 50;
 
 impl ActionExecutor {
-    pub fn new(task: &Task, allow: AllowList, config: &BrowserConfig) -> Self {
+    pub fn new(task: &Task, allow: AllowList, config: &BrowserConfig, files: ContextFiles) -> Self {
         Self {
             allow,
             start_url: task.start_url.clone(),
@@ -46,6 +48,7 @@ impl ActionExecutor {
             visible: task.observation.clip.unwrap_or(task.viewport),
             tabs_max: config.tabs_max,
             settle_timeout: config.settle.cap,
+            files,
             pressed: PressedInput::new(),
         }
     }
@@ -114,6 +117,7 @@ impl ActionExecutor {
             }
             Action::SelectTab { index } => Ok(tabs.select(*index)),
             Action::OpenTab { url } => self.open_tab(url, tabs, time).await,
+            Action::Upload { names } => self.files.upload(names, tabs.active()?).await,
             Action::Several(actions) => self.execute_several(actions, tabs, time).await,
             Action::Answer { .. } => Ok(Outcome::named(OutcomeName::Answered)),
         }
