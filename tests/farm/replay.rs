@@ -4,7 +4,8 @@
 use std::fs;
 use std::path::Path;
 
-use serde_json::Value;
+use furrow_testkit::chat_server::{FakeChatServer, ServerAction, completion};
+use serde_json::{Value, json};
 
 use crate::farm::{browser_setting, furrow};
 
@@ -78,4 +79,199 @@ fn trajectories_of_every_suite_are_replayed_to_the_last_step() {
         assert!(!output.status.success() && stderr.contains(want), "{command:?}: {stderr}");
     }
     assert!(Path::new(&folder.join("run/data/manifest")).is_dir());
+}
+
+/// Writes down what keys and buttons do to it, takes a file and gives its text back as a download.
+const INPUT_PAGE: &str = r#"<!doctype html><meta charset=utf-8><title>input</title>
+<style>body { margin: 0; user-select: none; font: 10px monospace } input, a { position: absolute; left: 0; width: 300px; height: 40px }</style>
+<input type=file id=f style="top: 0"><a id=out style="top: 50px" download="out.txt">out</a><pre id=log style="padding-top: 260px"></pre>
+<script>
+const notes = new Set();
+const note = (what, event) => {
+  notes.add(what + (event ? [...(event.shiftKey ? 's' : ''), ...(event.ctrlKey ? 'c' : ''), ...(event.altKey ? 'a' : '')].join('') : ''));
+  log.textContent = [...notes].join(' ');
+};
+onkeydown = (e) => note('+' + e.key + (e.repeat ? '*' : ''));
+onkeyup = (e) => note('-' + e.key);
+onmousedown = (e) => note('down ', e);
+onmouseup = (e) => note('up ', e);
+onclick = (e) => note('click ', e);
+onwheel = (e) => note('wheel ', e);
+onmousemove = (e) => { if (e.buttons) note('drag ', e); else if (e.ctrlKey) note('move ', e) };
+f.onchange = async () => {
+  const text = await f.files[0].text();
+  out.href = URL.createObjectURL(new Blob([text.toUpperCase()]));
+  note('file ' + text);
+};
+window.furrow = { start: () => 'Use everything.', probe: () => ({ log: [...notes] }) };
+</script>"#;
+
+/// Replies of a policy, and what the page notes of them.
+struct InputCase {
+    grammar: &'static str,
+    replies: Vec<Value>,
+    noted: &'static [&'static str],
+}
+
+fn anthropic_replies() -> InputCase {
+    let block = |input: Value| json!({ "type": "tool_use", "name": "computer", "input": input });
+    let replies = vec![
+        block(json!({ "action": "left_click", "coordinate": [100, 150], "text": "shift" })),
+        block(
+            json!({ "action": "scroll", "coordinate": [120, 150], "scroll_direction": "down", "scroll_amount": 1, "text": "alt" }),
+        ),
+        json!([
+            block(json!({ "action": "mouse_move", "coordinate": [100, 180] })),
+            block(json!({ "action": "left_mouse_down" })),
+        ]),
+        json!([
+            block(json!({ "action": "mouse_move", "coordinate": [150, 180] })),
+            block(json!({ "action": "left_mouse_up" })),
+        ]),
+        block(json!({ "action": "hold_key", "text": "w", "duration": 0.6 })),
+        // A key that is no modifier is pressed before the click and released after it.
+        block(json!({ "action": "left_click", "coordinate": [100, 150], "text": "q" })),
+        block(json!({ "action": "left_click", "coordinate": [50, 20] })),
+        json!({ "type": "tool_use", "name": "upload", "input": { "files": ["cv.txt"] } }),
+        block(json!({ "action": "left_click", "coordinate": [50, 70] })),
+        json!({ "type": "text", "text": "done" }),
+    ];
+    let noted = &[
+        "+Shift",
+        "down s",
+        "up s",
+        "click s",
+        "-Shift",
+        "+Alt",
+        "wheel a",
+        "-Alt",
+        "down ",
+        "drag ",
+        "up ",
+        "click ",
+        "+w",
+        "+w*",
+        "-w",
+        "+q",
+        "-q",
+        "file resume",
+    ];
+    InputCase { grammar: "anthropic_computer", replies, noted }
+}
+
+fn openai_replies() -> InputCase {
+    let call = |action: Value| json!({ "type": "computer_call", "action": action });
+    let point = |x: u32, y: u32| json!({ "x": x, "y": y });
+    let upload = json!({ "files": ["cv.txt"] }).to_string();
+    let replies = vec![
+        call(json!({ "type": "move", "x": 120, "y": 150, "keys": ["CTRL"] })),
+        call(json!({ "type": "drag", "path": [point(100, 150), point(200, 200)], "keys": ["SHIFT"] })),
+        // A longer path is a press, moves and a release.
+        call(json!({ "type": "drag", "path": [point(100, 150), point(150, 170), point(200, 200)] })),
+        call(json!({ "type": "click", "x": 50, "y": 20 })),
+        json!({ "type": "function_call", "name": "upload", "arguments": upload }),
+        call(json!({ "type": "click", "x": 50, "y": 70 })),
+        json!({ "type": "message", "content": [{ "type": "output_text", "text": "done" }] }),
+    ];
+    let noted = &[
+        "+Control",
+        "move c",
+        "-Control",
+        "+Shift",
+        "down s",
+        "drag s",
+        "up s",
+        "click s",
+        "-Shift",
+        "down ",
+        "drag ",
+        "up ",
+        "click ",
+        "file resume",
+    ];
+    InputCase { grammar: "openai_computer", replies, noted }
+}
+
+fn holo_step_replies() -> InputCase {
+    let call = |call: Value| json!({ "note": null, "thought": "", "tool_call": call });
+    let click = |x, y| call(json!({ "tool_name": "click_desktop", "element": "", "x": x, "y": y }));
+    let replies = vec![
+        call(json!({ "tool_name": "key_down_desktop", "key": "shift" })),
+        click(200, 300),
+        call(json!({ "tool_name": "key_up_desktop", "key": "shift" })),
+        click(98, 39),
+        call(json!({ "tool_name": "upload", "files": ["cv.txt"] })),
+        click(98, 137),
+        call(json!({ "tool_name": "answer", "content": "done" })),
+    ];
+    let noted = &["+Shift", "down s", "up s", "click s", "-Shift", "down ", "up ", "click ", "file resume"];
+    InputCase { grammar: "holo_step", replies, noted }
+}
+
+/// A suite whose task wants all of that, and a download of the uploaded text.
+fn write_input_suite(folder: &Path, noted: &[&str], contains: &str) {
+    let task = json!({
+        "task_id": "input", "start_url": "/input.html", "files": ["cv.txt"], "downloads": true,
+        "score": { "kind": "all", "of": [
+            { "kind": "probe", "pointer": "/log", "equals": noted },
+            { "kind": "download", "name": "out.txt", "contains": contains },
+        ] },
+    });
+    fs::create_dir_all(folder).unwrap();
+    fs::write(folder.join("tasks.jsonl"), task.to_string()).unwrap();
+    fs::write(folder.join("input.html"), INPUT_PAGE).unwrap();
+    fs::write(folder.join("cv.txt"), "resume").unwrap();
+}
+
+fn check_input_case(case: &InputCase) {
+    let home = tempfile::tempdir().unwrap();
+    let folder = home.path();
+    write_input_suite(&folder.join("suite"), case.noted, "RESUME");
+    let bodies = case.replies.iter().map(|reply| ServerAction::Body(completion(&reply.to_string(), None)));
+    let server = FakeChatServer::start(bodies.collect()).unwrap();
+    let job = format!(
+        "[run]\nname = \"run\"\noutput_dir = \".\"\n[tasks]\ngroup_size = 1\ngroups = 1\n\
+         [[tasks.source]]\nsuite = \"input\"\npath = \"suite\"\n\
+         [policy]\nkind = \"openai\"\n[policy.grammar]\nname = {:?}\nextra = [\"upload\"]\n\
+         [policy.context]\nkeep = \"last_image\"\n\
+         [policy.remote]\nendpoint = {:?}\nmodel = \"actor\"\n[env]\nsessions_max = 1\n",
+        case.grammar,
+        server.endpoint(),
+    );
+    fs::write(folder.join("job.toml"), job).unwrap();
+    let settings = browser_setting();
+    let run = |command: &[&str]| {
+        let set = settings.iter().flat_map(|setting| ["--set", setting]);
+        let output = furrow(&command.iter().copied().chain(set).collect::<Vec<&str>>(), folder);
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+        (output.status.code(), text, stderr)
+    };
+    let (status, _, stderr) = run(&["run", "job.toml"]);
+    assert_eq!(status, Some(0), "{stderr}");
+    let (status, text, stderr) = run(&["replay", "--all", "--run", "run", "--json"]);
+    let results: Value = serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {stderr}"));
+    assert_eq!((status, &results["equal"]), (Some(0), &1.into()), "{results:#}");
+    let one = &results["trajectories"][0];
+    assert_eq!((&one["reward"], &one["steps"]), (&1.0.into(), &case.replies.len().into()), "{one:#}");
+
+    // The stored evidence is scored again without a browser, by the same rule and by another one.
+    let summary = |arguments: &[&str]| -> Value {
+        let output = furrow(&[&["score", "run", "--dry-run", "--json"], arguments].concat(), folder);
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        serde_json::from_str(text.lines().last().unwrap()).unwrap()
+    };
+    let same = summary(&[]);
+    assert_eq!((&same["scored"], &same["changed"]), (&1.into(), &0.into()), "{same:#}");
+    write_input_suite(&folder.join("suite"), case.noted, "something else");
+    let other = summary(&["--job", "job.toml"]);
+    assert_eq!((&other["scored"], &other["changed"]), (&1.into(), &1.into()), "{other:#}");
+}
+
+#[test]
+fn keys_buttons_uploads_and_downloads_are_replayed_and_scored_again() {
+    check_input_case(&anthropic_replies());
+    check_input_case(&openai_replies());
+    check_input_case(&holo_step_replies());
 }
