@@ -385,6 +385,7 @@ fn warnings(tree: &ConfigNode, job: &Job, written: &BTreeSet<String>) -> Vec<Key
     let defaults = toml::Table::try_from(JobFile::default()).unwrap_or_default();
     let is_set = |key: &str| tree.location_of(key) == SourceLocation::Set;
     warnings.extend(effects::without_effect(&resolved, &defaults, written, is_set));
+    warnings.extend(effects::user_without_effect(written, furrow_env::is_root()));
     let wanted = job.env.sessions_max;
     let supported = job.policy.sessions_max;
     if wanted > supported {

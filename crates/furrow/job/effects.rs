@@ -165,6 +165,39 @@ pub(super) fn without_effect(
     };
     let mut found: Vec<(String, String)> = idle.into_iter().filter_map(entry).collect();
     found.extend(weights_without_effect(job, written));
+    found.extend(hosts_without_effect(job, written));
+    found
+}
+
+/// The warning about a user that no browser can become: only root starts a process as another one.
+pub(super) fn user_without_effect(written: &BTreeSet<String>, is_root: bool) -> Option<(String, String)> {
+    let key = "env.browser_user";
+    let text = "has no effect, because this process is not root: browsers run as its own user; remove it";
+    (!is_root && written.contains(key)).then(|| (key.to_owned(), text.to_owned()))
+}
+
+/// Hosts of `[[tasks.source]]` and `[[eval.source]]` that only the live web has, where pages may
+/// not reach it. Sites of the job are in `.test` and always reachable.
+fn hosts_without_effect(job: &Table, written: &BTreeSet<String>) -> Vec<(String, String)> {
+    if value_at(job, "env.live").and_then(Value::as_bool) != Some(false) {
+        return Vec::new();
+    }
+    let mut found = Vec::new();
+    for list in ["tasks.source", "eval.source"] {
+        let sources = value_at(job, list).and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
+        for (index, source) in sources.iter().enumerate() {
+            let key = format!("{list}[{index}].allow_hosts");
+            let hosts = source.get("allow_hosts").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
+            let is_live = |host: &&str| *host != "*" && !host.ends_with(".test");
+            let live = hosts.iter().filter_map(Value::as_str).find(is_live);
+            if let Some(host) = live.filter(|_| written.contains(&key)) {
+                let why = format!(
+                    "{host:?} has no effect with env.live = false; remove it, or set env.live = true"
+                );
+                found.push((key, why));
+            }
+        }
+    }
     found
 }
 
@@ -437,6 +470,24 @@ mod tests {
             ],
         );
         check("[tasks]\nsampler = \"weighted\"\n[[tasks.source]]\nweight = 2.0", &[]);
+        let hosts = "[[tasks.source]]\nallow_hosts = [\"*.web.test\", \"*\"]\n\
+            [[tasks.source]]\nallow_hosts = [\"*.web.test\", \"cdn.example\"]";
+        check(
+            &format!("{hosts}\n[env]\nlive = false"),
+            &[
+                "tasks.source[1].allow_hosts \"cdn.example\" has no effect with env.live = false; remove it, or set env.live = true",
+            ],
+        );
+        check(hosts, &[]);
+    }
+
+    #[test]
+    fn a_user_for_browsers_counts_for_root_alone() {
+        let written = |key: &str| BTreeSet::from([key.to_owned()]);
+        let warned = |key, is_root| user_without_effect(&written(key), is_root).map(|(key, _)| key);
+        assert_eq!(warned("env.browser_user", false).as_deref(), Some("env.browser_user"));
+        assert_eq!(warned("env.browser_user", true), None);
+        assert_eq!(warned("env.sandbox", false), None);
     }
 
     #[test]
