@@ -252,13 +252,15 @@ class Checker:
 
 def evidence_sha256(evidence):
     """SHA-256 over screenshot, url, title, answer, probe_json: each after its length as u64 little-endian;
-    absent is all ones."""
+    absent is all ones. findings_json follows where it is not null."""
     screenshot = evidence["screenshot"]
     parts = [screenshot["bytes"] if screenshot else None]
     parts += [
         evidence[name].encode() if evidence[name] is not None else None
         for name in ("url", "title", "answer", "probe_json")
     ]
+    if evidence.get("findings_json") is not None:
+        parts.append(evidence["findings_json"].encode())
     hashed = hashlib.sha256()
     for part in parts:
         hashed.update(b"\xff" * 8 if part is None else len(part).to_bytes(8, "little") + part)

@@ -19,15 +19,16 @@ use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use furrow_coordinator::{LimitsConfig, LimitsFile, ScoreConfig, ScoreFile};
 use furrow_dashboard::{DashboardConfig, DashboardFile};
-use furrow_env::{EnvConfig, EnvFile};
+use furrow_env::{EnvConfig, EnvFile, HookCommand};
 use furrow_model::floor::{DEVICES, DeviceSpec};
 use furrow_policy::{PolicyChoice, PolicyConfig, PolicyFile};
 use furrow_records::{RecordsConfig, RecordsFile};
 use furrow_rollout::{Id, Run};
-use furrow_tasks::{EvalConfig, EvalFile, TasksConfig, TasksFile};
+use furrow_tasks::{EvalConfig, EvalFile, HookConfig, TasksConfig, TasksFile};
 use furrow_telemetry::{TelemetryConfig, TelemetryFile};
 use serde::{Deserialize, Serialize};
 
@@ -226,6 +227,11 @@ impl JobFile {
         else {
             return Err(problems);
         };
+        problems.extend(unpinned(&tasks, &env));
+        if !problems.is_empty() {
+            return Err(problems);
+        }
+        let (env, eval) = with_back_ends(&tasks, env, eval);
         let grammar = &policy.session.grammar.name;
         if furrow_policy::grammar::needs_marks(grammar) && !env.browser.marks {
             return Err(vec![format!(
@@ -280,6 +286,42 @@ impl JobFile {
             stored::HEADER
         ))
     }
+}
+
+/// Hosts that tasks may ask and that no pin leads to.
+fn unpinned(tasks: &TasksConfig, env: &EnvConfig) -> Vec<String> {
+    let is_pinned = |host: &str| env.egress.live.as_ref().is_some_and(|live| live.pins.has(host));
+    let unpinned = tasks.http_hosts.iter().filter(|host| !is_pinned(host));
+    unpinned
+        .map(|host| {
+            format!(
+                "tasks.http_hosts: {host:?} is not pinned; add its address to env.pins, such as \"{host}=10.0.0.5:8080\", with env.live = true"
+            )
+        })
+        .collect()
+}
+
+/// The hooks of `[tasks]` for the environment worker, and for the tasks of `[eval]`.
+fn with_back_ends(
+    tasks: &TasksConfig,
+    mut env: EnvConfig,
+    eval: Option<EvalConfig>,
+) -> (EnvConfig, Option<EvalConfig>) {
+    let command = |hook: &HookConfig| HookCommand {
+        name: hook.name.clone(),
+        argv: hook.argv.clone(),
+        folder: hook.folder.clone(),
+        deadline: Duration::from_millis(hook.deadline_millis),
+        env: hook.env.clone(),
+        concurrent: hook.concurrent,
+    };
+    env.browser.hooks = tasks.hooks.iter().map(command).collect();
+    let eval = eval.map(|mut eval| {
+        eval.tasks.hooks.clone_from(&tasks.hooks);
+        eval.tasks.http_hosts.clone_from(&tasks.http_hosts);
+        eval
+    });
+    (env, eval)
 }
 
 impl RunFile {
@@ -648,6 +690,8 @@ mod tests {
             missing,
             [
                 "tasks.groups",
+                "tasks.http_hosts",
+                "tasks.hooks",
                 "policy.remote.key_env",
                 "policy.remote.image_token_id",
                 "policy.remote.usd_per_million_prompt_tokens",

@@ -14,7 +14,10 @@ use std::sync::Arc;
 
 use furrow_env::{Environment, EnvironmentError, EnvironmentFactory};
 use furrow_policy::hint;
-use furrow_rollout::{Action, Assignment, EndKind, Evidence, Id, SessionSpec, Task, TrajectoryAncestry};
+use furrow_rollout::{
+    Action, Assignment, EndKind, Evidence, FaultOwner, Finding, FindingFailure, FindingFailureKind, Id,
+    SessionSpec, Task, TrajectoryAncestry,
+};
 use furrow_tasks::{EndFacts, Scorer, TaskSpec};
 use futures::StreamExt;
 use rand::rngs::ChaCha12Rng;
@@ -170,6 +173,7 @@ async fn examine(spec: &TaskSpec, stage: &mut dyn Environment, proof: &mut TaskP
     let goal = spec.task.goal.clone().or(made).ok_or("neither the task nor its page has a goal")?;
     proof.goal.clone_from(&goal);
     let idle = stage.evidence().await.ok_or("the start page gives no evidence")?;
+    proof.problems.extend(broken_queries(&idle));
     proof.problems.extend(earned_for_nothing(&spec.scorer, &idle, &goal, &spec.task, proof.seed));
     if !proof.is_demonstrated {
         return Ok(());
@@ -226,6 +230,21 @@ async fn follow(stage: &mut dyn Environment, goal: &str, task: &Task) -> Result<
         }
     }
     Ok(DemonstrationRun { end: EndKind::MaxSteps, answer: None, steps: task.max_steps, last })
+}
+
+/// What the scorer looks up and cannot find on any page: a selector or an expression with a mistake
+/// scores 0 for ever, and a back end that does not answer scores nothing.
+fn broken_queries(idle: &Evidence) -> Vec<String> {
+    let json = idle.findings_json.as_deref();
+    let findings = json.and_then(|json| Finding::list_of_json(json).ok()).unwrap_or_default();
+    let problem = |finding: Finding| {
+        let FindingFailure { kind, why } = finding.result.err()?;
+        let is_mistake = kind == FindingFailureKind::Threw && why.contains("SyntaxError");
+        let is_broken = is_mistake || kind.fault() == FaultOwner::Farm;
+        is_broken
+            .then(|| format!("{} cannot be looked up: {}: {why}", finding.query.to_json(), kind.as_str()))
+    };
+    findings.into_iter().filter_map(problem).collect()
 }
 
 /// The ways to earn a reward on the untouched page.
@@ -302,6 +321,7 @@ pub fn assignment(
         lease_millis: 60_000,
         task: spec.with_seed(seed),
         files: spec.files.clone(),
+        checks: spec.checks(),
         session: session.clone(),
         policy_address: String::new(),
     })
@@ -327,6 +347,7 @@ fn row(proof: &TaskProof) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use furrow_rollout::FinalQuery;
 
     #[test]
     fn what_the_goal_names_is_a_cheap_answer() {
@@ -336,6 +357,26 @@ mod tests {
             assert!(answers.contains(want), "{want:?} is missing in {answers:?}");
         }
         assert!(!answers.contains(""));
+    }
+
+    #[test]
+    fn a_query_with_a_mistake_is_named() {
+        let idle = |kind, why: &str| {
+            let query = FinalQuery::Command { hook: "paid".into() };
+            let finding = Finding { query, result: Err(FindingFailure::new(kind, why)) };
+            Evidence { findings_json: Some(Finding::list_to_json(&[finding])), ..Evidence::default() }
+        };
+        let table = [
+            (FindingFailureKind::Threw, "SyntaxError: 'p[' is not a valid selector", 1),
+            (FindingFailureKind::Threw, "TypeError: null has no text", 0),
+            (FindingFailureKind::Away, "about:blank", 0),
+            (FindingFailureKind::NoAnswer, "connection refused", 1),
+            (FindingFailureKind::HookFailed, "killed", 1),
+        ];
+        for (kind, why, count) in table {
+            assert_eq!(broken_queries(&idle(kind, why)).len(), count, "{why}");
+        }
+        assert_eq!(broken_queries(&Evidence::default()), [""; 0]);
     }
 
     #[test]

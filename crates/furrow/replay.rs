@@ -3,8 +3,8 @@
 use furrow_env::{ReplayExpectation, ReplayedStep, ReplayedTrajectory};
 use furrow_records::{DecodedPicture, PictureError};
 use furrow_rollout::{
-    EndKind, Evidence, ImageFormat, Observation, Outcome, OutcomeName, Score, Screenshot, Size, StepRecord,
-    TrajectoryRecord,
+    EndKind, Evidence, FinalQuery, Finding, ImageFormat, Observation, Outcome, OutcomeName, Score,
+    Screenshot, Size, StepRecord, TrajectoryRecord,
 };
 use furrow_tasks::{EndFacts, Scorer};
 use serde::Serialize;
@@ -285,6 +285,31 @@ fn picture(evidence: &Evidence, format: ImageFormat) -> Option<Screenshot> {
     Some(Screenshot { bytes, format, size: Size::new(0, 0) })
 }
 
+/// What a scorer looks up in the page, which a replay has; it contacts no back end.
+pub fn page_queries(record: &TrajectoryRecord) -> Vec<FinalQuery> {
+    let queries = Scorer::of_task_json(&record.task_json).map(|scorer| scorer.queries());
+    queries.unwrap_or_default().into_iter().filter(is_of_page).collect()
+}
+
+/// The replay's evidence with what back ends said when the trajectory was recorded.
+fn with_recorded_back_ends(evidence: &Evidence, record: &TrajectoryRecord) -> Evidence {
+    let findings = |evidence: &Evidence| {
+        let json = evidence.findings_json.as_deref();
+        json.and_then(|json| Finding::list_of_json(json).ok()).unwrap_or_default()
+    };
+    let then = record.ending.evidence.as_ref().map(findings).unwrap_or_default();
+    let kept: Vec<Finding> = then.into_iter().filter(|finding| !is_of_page(&finding.query)).collect();
+    if kept.is_empty() {
+        return evidence.clone();
+    }
+    let all: Vec<Finding> = findings(evidence).into_iter().chain(kept).collect();
+    Evidence { findings_json: Some(Finding::list_to_json(&all)), ..evidence.clone() }
+}
+
+fn is_of_page(query: &FinalQuery) -> bool {
+    matches!(query, FinalQuery::Page { .. })
+}
+
 /// The score of the replay's evidence by the task's scorer; `None` for a judge, which a replay does
 /// not call.
 fn scored(
@@ -298,5 +323,6 @@ fn scored(
     }
     let evidence = replayed.evidence.as_ref().ok_or("the last page gave no evidence")?;
     let facts = EndFacts { end, steps: replayed.steps.len() as u32, max_steps: record.task.max_steps };
-    scorer.score(evidence, &facts).map(Some).map_err(|error| error.to_string())
+    let evidence = with_recorded_back_ends(evidence, record);
+    scorer.score(&evidence, &facts).map(Some).map_err(|error| error.to_string())
 }

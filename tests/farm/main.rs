@@ -9,6 +9,7 @@
     reason = "prints seeds, kills and the checker's counts"
 )]
 
+mod back_ends;
 mod command_line;
 mod crash_points;
 mod dashboard;

@@ -14,7 +14,7 @@ use furrow_env::{
 use furrow_policy::{PolicyFile, RandomPolicy};
 use furrow_rollout::{
     Action, Assignment, Id, ImageFormat, Observation, ObservationSpec, PageClock, PageHooks, PagePoint,
-    ScrollDirection, SessionSpec, Size, Split, Task, TaskFiles, TrajectoryAncestry,
+    ScrollDirection, SessionSpec, Size, Split, Task, TaskChecks, TaskFiles, TrajectoryAncestry,
 };
 use furrow_telemetry::{MemoryMeasure, tree_usage};
 use tokio::task::JoinSet;
@@ -408,6 +408,7 @@ pub fn assignment(index: u32, page: BenchPage, session: &SessionSpec) -> Result<
         lease_millis: 60_000,
         task: task(index, page),
         files: TaskFiles::default(),
+        checks: TaskChecks::default(),
         session: session.clone(),
         policy_address: String::new(),
     })

@@ -100,6 +100,7 @@ impl JobPlan {
         Ok(Assignment {
             task: self.task(&grant.draw, grant.of.sample_index)?,
             files: self.spec(&grant.draw)?.files.clone(),
+            checks: self.spec(&grant.draw)?.checks(),
             ancestry: grant.of,
             token: grant.token,
             lease_millis: grant.lease_millis,
@@ -114,6 +115,9 @@ impl JobPlan {
         let bytes = |spec: &TaskSpec| {
             let Task { goal, start_url, allow_hosts, hooks, .. } = &spec.task;
             let names: usize = spec.files.uploads.iter().map(|file| file.name.len() + 64).sum();
+            let checks = spec.checks();
+            let queries: usize =
+                checks.queries.iter().map(|query| query.to_json().to_string().len() + 8).sum();
             let hosts: usize = allow_hosts.iter().map(|host| host.len() + 8).sum();
             text(goal)
                 + start_url.len()
@@ -122,6 +126,8 @@ impl JobPlan {
                 + text(&hooks.start)
                 + text(&hooks.probe)
                 + text(&hooks.solve)
+                + text(&checks.reset)
+                + queries
         };
         let evaluated = self.eval.iter().flat_map(|eval| eval.set.specs());
         let largest = self.set.specs().iter().chain(evaluated).map(bytes).max().unwrap_or_default();

@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::archive::ArchiveLimits;
 use crate::egress::{EgressLimits, LiveLimits};
+use crate::hooks::HookCommand;
 use crate::live::HostPins;
 use crate::retry::RetryPolicy;
 use crate::sites::SiteLimits;
@@ -174,6 +175,8 @@ pub struct BrowserConfig {
     /// Whether errors of pages are collected. No key of a job: it slows the browser, and a command
     /// sets it that shows them to the author of a site.
     pub page_errors: bool,
+    /// Commands that tasks may name: `[tasks.hooks]` of the job of this worker.
+    pub hooks: Vec<HookCommand>,
     pub deadlines: PageDeadlines,
     /// When a page counts as quiet.
     pub settle: SettleRules,
@@ -453,6 +456,7 @@ impl EnvFile {
                 axtree: self.axtree,
                 marks: self.marks,
                 page_errors: false,
+                hooks: Vec::new(),
                 deadlines: PageDeadlines {
                     input: millis(self.input_millis),
                     screenshot: millis(self.screenshot_millis),

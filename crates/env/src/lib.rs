@@ -6,16 +6,19 @@
 //! (`coordinator_link.rs`) in an environment (`environment.rs`): a real browser context
 //! (`chromium/`) or a simulated browser (`simulated.rs`). `replay.rs` runs a recorded trajectory
 //! again. `sites.rs` serves pages; `egress.rs` filters all their traffic and `hosts.rs` decides
-//! which hosts it may reach. `preflight.rs` says of a start page whether a browser can get it.
+//! which hosts it may reach. `back_end.rs` resets and checks what is behind a site, with the job's
+//! commands (`hooks.rs`). `preflight.rs` says of a start page whether a browser can get it.
 
 mod archive;
 mod attempt;
+mod back_end;
 mod chromium;
 mod config;
 mod coordinator_link;
 mod crash;
 mod egress;
 mod environment;
+mod hooks;
 mod hosts;
 mod leases;
 mod live;
@@ -40,6 +43,7 @@ pub use egress::{BLOCKED_HOSTS_MAX, BlockedRequests, EgressFilter, EgressLimits,
 pub use environment::{
     Capacity, Environment, EnvironmentError, EnvironmentFactory, PageError, PageErrorKind,
 };
+pub use hooks::HookCommand;
 pub use hosts::{AllowList, BadEntry, BlockedHost, HostName, HostPort};
 pub use live::HostPins;
 pub use preflight::{HostLookup, ReachablePages};

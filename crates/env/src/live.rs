@@ -125,6 +125,11 @@ impl HostPins {
         self.0.keys()
     }
 
+    /// Whether a pin names the host of this name.
+    pub fn has(&self, host: &str) -> bool {
+        HostName::parse(host).is_ok_and(|host| self.names(&host))
+    }
+
     /// Whether a pin names this host.
     pub(crate) fn names(&self, host: &HostName) -> bool {
         self.0.contains_key(host)

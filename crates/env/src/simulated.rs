@@ -195,6 +195,7 @@ impl Environment for SimulatedPage {
                 title: Some(self.title()),
                 answer: None,
                 probe_json: Some(self.probe_json()),
+                findings_json: None,
             }),
             Some(_) => None,
         }

@@ -11,14 +11,14 @@ use furrow_env::{
 };
 use furrow_policy::{ModelPolicy, Policy};
 use furrow_records::{DataSet, FoundTrajectory, LogprobGap};
-use furrow_rollout::{Assignment, Id, StepRecord, Task, TaskFiles, TimeCause, Trajectory};
+use furrow_rollout::{Assignment, Id, StepRecord, Task, TaskChecks, TaskFiles, TimeCause, Trajectory};
 use furrow_tasks::TaskSet;
 use futures::StreamExt;
 use serde_json::json;
 
 use crate::job::Job;
 use crate::launch;
-use crate::replay::{PictureTolerance, RecordedPages, ReplayDifference, ReplayResult, compare};
+use crate::replay::{PictureTolerance, RecordedPages, ReplayDifference, ReplayResult, compare, page_queries};
 use crate::tokens::{TokenDifference, TokenReplay, play};
 use crate::{CommandFailure, output};
 
@@ -298,6 +298,8 @@ async fn replay_one(
         lease_millis: 60_000,
         task: record.task.clone(),
         files,
+        // An archive holds no back end; what its scorer found there is in the record.
+        checks: TaskChecks { reset: None, queries: page_queries(record) },
         session: record.session.clone(),
         policy_address: String::new(),
     };

@@ -44,7 +44,8 @@ fn share_value(value: Value) -> Value {
 
 /// Whether a key may hold a secret, as opposed to the name of a file or a variable that does.
 fn is_secret(key: &str) -> bool {
-    ["key", "token", "secret", "password", "authorization", "cookie", "header", "headers"]
+    // The arguments of a hook may hold anything.
+    ["key", "token", "secret", "password", "authorization", "cookie", "header", "headers", "argv"]
         .iter()
         .any(|name| key == *name || key.strip_suffix(name).is_some_and(|before| before.ends_with('_')))
 }

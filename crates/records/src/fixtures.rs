@@ -196,6 +196,7 @@ impl TrajectoryFixture {
             title: Some("It".into()),
             answer: (self.end == EndKind::Answered).then(|| "42".into()),
             probe_json: Some(r#"{"done":true}"#.into()),
+            findings_json: Some(r#"[{"query":{"kind":"text","selector":"h1"},"found":"It"}]"#.into()),
         }
     }
 

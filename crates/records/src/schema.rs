@@ -531,8 +531,11 @@ columns! {
         answer: Option<String>,
         /// What the task's probe read from the page, as JSON.
         probe_json: Option<String>,
+        /// What the scorer's queries found in the last page and in back ends, as JSON; null without
+        /// queries, and in files before schema version 3.
+        findings_json: Option<String>,
         /// Hash over all parts, length-prefixed as u64 little-endian; a null part has a length of
-        /// all ones.
+        /// all ones, a null `findings_json` is no part.
         sha256: [u8; 32],
     }
 

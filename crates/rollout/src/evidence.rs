@@ -20,6 +20,8 @@ pub struct Evidence {
     /// The JSON object that the suite's probe returned. No probe can run on the browser's error
     /// page; the environment worker's own report, [`ErrorPage::report`], replaces it there.
     pub probe_json: Option<String>,
+    /// What the scorer's queries found, by [`crate::Finding::list_to_json`]; `None` without queries.
+    pub findings_json: Option<String>,
 }
 
 /// The browser's own error page, shown where a page should be.
@@ -62,16 +64,18 @@ impl ErrorPage {
 impl Evidence {
     /// SHA-256 over screenshot, url, title, answer and probe_json in this order, each preceded by
     /// its length as u64 little-endian. An absent part is encoded as the length with all bits set
-    /// and no bytes.
+    /// and no bytes. findings_json follows in the same way only where it is present, so that
+    /// evidence of earlier builds keeps its hash.
     pub fn sha256(&self) -> [u8; 32] {
         let text = |part: &Option<String>| part.as_ref().map(|text| text.as_bytes().to_vec());
-        let parts = [
+        let mut parts = vec![
             self.screenshot.as_ref().map(|bytes| bytes.to_vec()),
             text(&self.url),
             text(&self.title),
             text(&self.answer),
             text(&self.probe_json),
         ];
+        parts.extend(self.findings_json.is_some().then(|| text(&self.findings_json)));
         let mut hash = Sha256::new();
         for part in parts {
             match part {
@@ -120,5 +124,7 @@ mod tests {
         let moved = Evidence { title: Some(String::new()), ..Evidence::default() };
         assert_ne!(absent.sha256(), empty.sha256());
         assert_ne!(empty.sha256(), moved.sha256());
+        let found = Evidence { findings_json: Some("[]".to_owned()), ..Evidence::default() };
+        assert_ne!(absent.sha256(), found.sha256());
     }
 }

@@ -8,6 +8,7 @@
 #![warn(missing_docs)]
 
 mod action;
+mod checks;
 mod download;
 mod end;
 mod evidence;
@@ -31,6 +32,11 @@ pub use action::{
     page_from_model,
 };
 pub use download::{DownloadReport, DownloadedFile};
+pub use checks::{
+    EXPRESSION_BYTES_MAX, FINDINGS_BYTES_MAX, FOUND_BYTES_MAX, FinalQuery, Finding, FindingFailure,
+    FindingFailureKind, HOOK_NAME_BYTES_MAX, HttpMethod, HttpQuery, PagePart, QUERIES_MAX,
+    QUERY_TEXT_BYTES_MAX, StorageArea, TaskChecks, is_hook_name,
+};
 pub use end::{EndKind, FaultOwner};
 pub use evidence::{ErrorPage, Evidence};
 pub use files::{TaskFiles, UploadFile, is_file_name};
@@ -61,4 +67,4 @@ pub const PROTOCOL_VERSION: u32 = 1;
 
 /// Version of the Parquet schema, written into the metadata of every file and into every manifest
 /// commit.
-pub const SCHEMA_VERSION: u32 = 2;
+pub const SCHEMA_VERSION: u32 = 3;

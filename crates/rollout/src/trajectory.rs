@@ -1,7 +1,8 @@
 //! One attempt at a slot: its assignment, its ending and its record.
 
 use crate::{
-    EndKind, Evidence, Group, Id, Outcome, PolicyKind, Run, Score, SessionSpec, Size, Task, TaskFiles,
+    EndKind, Evidence, Group, Id, Outcome, PolicyKind, Run, Score, SessionSpec, Size, Task, TaskChecks,
+    TaskFiles,
     TimeSplit, Trajectory,
 };
 
@@ -19,6 +20,8 @@ pub struct Assignment {
     pub task: Task,
     /// The files that its pages may take and give.
     pub files: TaskFiles,
+    /// What the environment worker does for the task's scorer.
+    pub checks: TaskChecks,
     /// How the policy parses replies, samples and keeps context.
     pub session: SessionSpec,
     /// Address of the policy worker to use, as `host:port`.

@@ -2,7 +2,9 @@
 //! used.
 
 mod eval;
+mod hooks;
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use furrow_rollout::Split;
@@ -14,6 +16,7 @@ use crate::fields::short;
 use crate::score::date::read_day;
 
 pub use eval::{EvalConfig, EvalFile};
+pub use hooks::{HookConfig, HookFile};
 
 /// Most patterns of a list: each is compared with every task, and no person writes more by hand.
 const PATTERNS_MAX: usize = 10_000;
@@ -37,8 +40,16 @@ pub struct TasksFile {
     pub sampler: String,
     /// Seed of the choice of tasks and of the seeds of their pages.
     pub seed: u64,
+    /// Hosts that tasks may ask over HTTP after a trajectory, to check what a back end stored
+    /// ([scorer `http`](TASKS.md#back-ends)). Each needs a pin in `env.pins`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub http_hosts: Vec<String>,
     /// A suite, and which of its tasks to use. Repeat the section for each suite.
     pub source: Vec<SourceFile>,
+    /// Commands by name, which tasks may name to reset or to check a back end
+    /// ([hooks](TASKS.md#back-ends)).
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub hooks: BTreeMap<String, HookFile>,
 }
 
 /// `[[tasks.source]]` as written in the job file.
@@ -113,6 +124,10 @@ pub struct TasksConfig {
     pub seed: u64,
     /// Sources of tasks; never empty.
     pub sources: Vec<SourceConfig>,
+    /// Hosts that tasks may ask over HTTP.
+    pub http_hosts: Vec<String>,
+    /// Commands that tasks may name.
+    pub hooks: Vec<HookConfig>,
 }
 
 /// A section of the job that configures tasks.
@@ -207,6 +222,12 @@ impl TasksFile {
             let count = self.source.len();
             problems.push(format!("tasks.source: {count} sources; add 1 to 64 sections [[tasks.source]]"));
         }
+        for host in self.http_hosts.iter().filter(|host| host.contains('*') || !is_host_pattern(host)) {
+            let given = short(host);
+            problems.push(format!("tasks.http_hosts: {given:?} is not a host; use a name in lower case"));
+        }
+        in_range(&mut problems, "tasks.http_hosts entries", self.http_hosts.len() as u64, 0, 1000);
+        let hooks = hooks::check_all(self.hooks, base, &mut problems);
         let sources = check_sources(self.source, TaskSection::Tasks, base, &mut problems);
         match sampler {
             Some(sampler) if problems.is_empty() => Ok(TasksConfig {
@@ -217,6 +238,8 @@ impl TasksFile {
                 sampler,
                 seed: self.seed,
                 sources,
+                http_hosts: self.http_hosts,
+                hooks,
             }),
             _ => Err(problems),
         }
@@ -225,6 +248,7 @@ impl TasksFile {
     /// The same with absolute paths, so that the resolved job can be read from another folder.
     pub fn resolved(mut self, base: &Path) -> Self {
         self.source.iter_mut().for_each(|source| source.resolve(base));
+        self.hooks.values_mut().for_each(|hook| hook.resolve(base));
         self
     }
 }
@@ -414,7 +438,9 @@ impl Default for TasksFile {
             groups: None,
             sampler: "uniform".to_owned(),
             seed: 0,
+            http_hosts: Vec::new(),
             source: Vec::new(),
+            hooks: BTreeMap::new(),
         }
     }
 }
@@ -539,6 +565,39 @@ mod tests {
         for weight in [0.0, -1.0, f64::NAN, f64::INFINITY] {
             refused(|file| file.source[0].weight = weight, "tasks.source[0].weight: ");
         }
+    }
+
+    #[test]
+    fn a_hook_is_a_command_of_the_job_under_a_plain_name() {
+        let hook = |change: fn(&mut HookFile)| {
+            let mut hook = HookFile { argv: vec!["true".into()], ..HookFile::default() };
+            change(&mut hook);
+            hook
+        };
+        let config = checked(|file| {
+            let inherits =
+                |hook: &mut HookFile| (hook.folder, hook.env) = ("db".into(), vec!["DB_URL".into()]);
+            file.hooks = BTreeMap::from([("reset-1".to_owned(), hook(inherits))]);
+        });
+        let config = config.unwrap();
+        assert_eq!(config.hooks[0].folder, Path::new("/jobs/db"));
+        assert_eq!((config.hooks[0].name.as_str(), config.hooks[0].concurrent), ("reset-1", 1));
+        let table: [(&str, fn(&mut HookFile), &str); 10] = [
+            ("../bin/sh", |_| {}, "tasks.hooks.../bin/sh: \"../bin/sh\" is not a name"),
+            ("", |_| {}, "tasks.hooks.: \"\" is not a name"),
+            ("Reset", |_| {}, "tasks.hooks.Reset: "),
+            ("a", |hook| hook.argv.clear(), "tasks.hooks.a.argv: missing"),
+            ("a", |hook| hook.argv = vec![String::new()], "tasks.hooks.a.argv: missing"),
+            ("a", |hook| hook.argv.push("x\0".into()), "tasks.hooks.a.argv: "),
+            ("a", |hook| hook.env.push("A=B".into()), "tasks.hooks.a.env: \"A=B\" is not a variable"),
+            ("a", |hook| hook.env.push("PATH".into()), "tasks.hooks.a.env: \"PATH\""),
+            ("a", |hook| hook.deadline_millis = 0, "tasks.hooks.a.deadline_millis: 0 is out of range"),
+            ("a", |hook| hook.concurrent = 0, "tasks.hooks.a.concurrent: 0 is out of range"),
+        ];
+        for (name, change, want) in table {
+            refused(|file| file.hooks = BTreeMap::from([(name.to_owned(), hook(change))]), want);
+        }
+        refused(|file| file.http_hosts.push("*".into()), "tasks.http_hosts: \"*\" is not a host");
     }
 
     #[test]

@@ -195,6 +195,7 @@ fn read_task(
         difficulty: None,
         allow_hosts: Vec::new(),
         files: FileKeys::default(),
+        reset: None,
     };
     let json = Value::Object(record).to_string();
     Some(TaskSpec::assembled(common, scorer, hooks, json, source, &DEFAULTS))

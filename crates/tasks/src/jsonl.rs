@@ -7,7 +7,7 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
 
-use furrow_rollout::{Size, Split};
+use furrow_rollout::{Size, Split, is_hook_name};
 use serde::de::{Deserializer, Error, MapAccess, Visitor};
 use serde_json::{Map, Value};
 use url::Url;
@@ -15,6 +15,7 @@ use url::Url;
 use crate::config::is_host_pattern;
 use crate::fields::JsonFields;
 use crate::file_keys::FileKeys;
+use crate::score::not_a_hook;
 
 /// 100,000 rows of 670 bytes; WebVoyager's rows have 220.
 const FILE_BYTES_MAX: u64 = 64 << 20;
@@ -57,6 +58,8 @@ pub(crate) struct CommonKeys {
     pub(crate) difficulty: Option<String>,
     pub(crate) allow_hosts: Vec<String>,
     pub(crate) files: FileKeys,
+    /// Name of a hook of the job.
+    pub(crate) reset: Option<String>,
 }
 
 /// Reads all rows of a file. Lines that are not JSON objects become problems, the others rows.
@@ -156,6 +159,7 @@ impl CommonKeys {
             difficulty: read_difficulty(fields),
             allow_hosts: read_hosts(fields),
             files: FileKeys::read(fields),
+            reset: read_reset(fields),
             task_id: task_id?,
             start_url: start_url?,
         })
@@ -168,6 +172,16 @@ fn read_difficulty(fields: &mut JsonFields) -> Option<String> {
         Value::Number(level) => Some(level.to_string()),
         _ => fields.text("difficulty", 64),
     }
+}
+
+/// Whether the job has this hook is checked where the suites are together.
+fn read_reset(fields: &mut JsonFields) -> Option<String> {
+    let name = fields.text("reset", 2048)?;
+    if !is_hook_name(&name) {
+        fields.problem("reset", not_a_hook(&name));
+        return None;
+    }
+    Some(name)
 }
 
 fn read_hosts(fields: &mut JsonFields) -> Vec<String> {

@@ -28,8 +28,8 @@ mod web;
 mod webvoyager;
 
 pub use config::{
-    EvalConfig, EvalFile, MiniwobReward, SamplerKind, SourceConfig, SourceFile, TaskSection, TasksConfig,
-    TasksFile,
+    EvalConfig, EvalFile, HookConfig, HookFile, MiniwobReward, SamplerKind, SourceConfig, SourceFile,
+    TaskSection, TasksConfig, TasksFile,
 };
 pub use glob::fits as fits_pattern;
 pub use grounding::{BoxForm, PictureSet};

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use furrow_rollout::{ObservationSpec, PageClock, PageHooks, Size, Split, Task, TaskFiles};
+use furrow_rollout::{ObservationSpec, PageClock, PageHooks, Size, Split, Task, TaskChecks, TaskFiles};
 
 use crate::file_keys::FileKeys;
 use crate::jsonl::CommonKeys;
@@ -26,6 +26,8 @@ pub struct TaskSpec {
     pub files: TaskFiles,
     /// The line's keys about them, until they are read.
     pub(crate) file_keys: FileKeys,
+    /// Name of the job's hook that resets the task's back end before each trajectory.
+    pub reset: Option<String>,
     /// Weight of one planned repetition under the weighted sampler.
     pub(crate) weight: f64,
     /// Number of repetitions in the plan.
@@ -61,6 +63,11 @@ impl TaskSpec {
     /// The task with a group's seed. A seed fixed by the line stays.
     pub fn with_seed(&self, seed: u64) -> Task {
         Task { seed: self.fixed_seed.unwrap_or(seed), ..self.task.clone() }
+    }
+
+    /// What an environment worker does for the scorer.
+    pub fn checks(&self) -> TaskChecks {
+        TaskChecks { reset: self.reset.clone(), queries: self.scorer.queries() }
     }
 
     /// Whether its id, or suite and id, matches one of these patterns with `*` and `?`.
@@ -102,12 +109,14 @@ impl TaskSpec {
         let fixed_seed = line.seed;
         let files = TaskFiles::default();
         let file_keys = line.files;
+        let reset = line.reset;
         Self {
             task,
             scorer,
             json,
             difficulty,
             fixed_seed,
+            reset,
             files,
             file_keys,
             weight: 0.0,

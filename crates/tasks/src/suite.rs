@@ -2,8 +2,9 @@
 
 use std::collections::HashMap;
 
-use furrow_rollout::{Split, Task};
+use furrow_rollout::{FinalQuery, HttpQuery, Split, Task};
 use sha2::{Digest, Sha256};
+use url::Url;
 
 use crate::files::FileStore;
 use crate::jsonl::refuse_repeated;
@@ -51,6 +52,8 @@ pub fn load(config: &TasksConfig) -> Result<TaskSet, Vec<String>> {
             ));
         }
     }
+    set.refuse_unknown_back_ends(config, &mut problems);
+    set.warn_of_self_reports();
     let section = config.section;
     set.refuse_shared_ids(section, &mut problems);
     set.refuse_excess(section, &mut problems);
@@ -160,6 +163,53 @@ impl TaskSet {
             hash.update(text);
         }
         hex(&hash.finalize())
+    }
+
+    /// Tasks name hooks and hosts of the job; no task can define one.
+    fn refuse_unknown_back_ends(&self, config: &TasksConfig, problems: &mut Vec<String>) {
+        let hooks: Vec<&str> = config.hooks.iter().map(|hook| hook.name.as_str()).collect();
+        let list = |names: &[&str]| if names.is_empty() { "none".to_owned() } else { names.join(", ") };
+        let hosts: Vec<&str> = config.http_hosts.iter().map(String::as_str).collect();
+        for spec in &self.specs {
+            let checks = spec.checks();
+            let checked = checks.queries.iter().filter_map(|query| match query {
+                FinalQuery::Command { hook } => Some(("score", hook)),
+                _ => None,
+            });
+            let named = checks.reset.iter().map(|hook| ("reset", hook)).chain(checked);
+            for (key, hook) in named.filter(|(_, hook)| !hooks.contains(&hook.as_str())) {
+                problems.push(format!(
+                    "{}: {key}: hook {hook:?} is not in the job; its hooks: {}. Add [tasks.hooks.{hook}], or use one of them",
+                    spec.name(),
+                    list(&hooks)
+                ));
+            }
+            for query in &checks.queries {
+                let FinalQuery::Http(HttpQuery { url, .. }) = query else { continue };
+                let host = Url::parse(url).ok().and_then(|url| url.host_str().map(str::to_owned));
+                let host = host.unwrap_or_default();
+                if !hosts.contains(&host.as_str()) {
+                    problems.push(format!(
+                        "{}: score: the job does not let tasks ask {host:?}; its tasks.http_hosts: {}. Add the host there, and its pin to env.pins",
+                        spec.name(),
+                        list(&hosts)
+                    ));
+                }
+            }
+        }
+    }
+
+    /// A page that a policy can write to reports what the policy wrote.
+    fn warn_of_self_reports(&mut self) {
+        let believing = |spec: &&TaskSpec| !spec.scorer.self_reported().is_empty();
+        let mut tasks = self.specs.iter().filter(believing);
+        let Some(first) = tasks.next() else { return };
+        let others = tasks.count();
+        let kinds = first.scorer.self_reported().join(", ");
+        self.warnings.push(format!(
+            "score: {} ({kinds}) and {others} other tasks believe what the final page reports of itself, which a policy that writes to the page may forge; check a back end where there is one (http, command)",
+            first.name()
+        ));
     }
 
     fn add(&mut self, source: &SourceConfig, problems: &mut Vec<String>) {

@@ -1,8 +1,8 @@
 //! Assignments, tasks and session settings.
 
 use furrow_rollout::{
-    Assignment, ContextPolicy, ExtraAction, Grammar, Id, ObservationSpec, PageClock, PageHooks,
-    SamplingParams, SessionSpec, Split, Task, TrajectoryAncestry,
+    Assignment, ContextPolicy, ExtraAction, FinalQuery, Grammar, Id, ObservationSpec, PageClock, PageHooks,
+    QUERIES_MAX, SamplingParams, SessionSpec, Split, Task, TaskChecks, TrajectoryAncestry, is_hook_name,
 };
 
 use crate::error::{WireError, cap, capped, finite, known_value, need, unknown};
@@ -19,6 +19,7 @@ pub fn assignment_from(message: v1::Assignment, contents: &FileContents) -> Resu
         token: message.token,
         lease_millis: message.lease_millis,
         task: task_from(need(message.task, "assignment.task")?)?,
+        checks: checks_from(message.checks.unwrap_or_default())?,
         session: session_spec_from(need(message.session, "assignment.session")?)?,
         policy_address: capped(message.policy_address, 512, "assignment.policy_address")?,
     })
@@ -31,10 +32,35 @@ pub fn assignment_into(value: &Assignment) -> v1::Assignment {
         token: value.token,
         lease_millis: value.lease_millis,
         task: Some(task_into(&value.task)),
+        checks: Some(checks_into(&value.checks)),
         session: Some(session_spec_into(&value.session)),
         policy_address: value.policy_address.clone(),
         uploads: value.files.uploads.iter().map(upload_into).collect(),
         download_bytes_max: value.files.download_bytes_max,
+    }
+}
+
+/// Validates checks: the name of the hook, number and content of the queries.
+fn checks_from(message: v1::TaskChecks) -> Result<TaskChecks, WireError> {
+    cap(message.queries.len(), QUERIES_MAX, "checks.queries")?;
+    if let Some(name) = message.reset.as_ref().filter(|name| !is_hook_name(name)) {
+        return Err(unknown("checks.reset", name, "a hook's name"));
+    }
+    let query = |text: &String| {
+        let query = serde_json::from_str(text).map_err(|error| error.to_string());
+        let query = query.and_then(|query| FinalQuery::of_json(&query));
+        query.map_err(|why| unknown("checks.queries", &why, "a query of this release"))
+    };
+    Ok(TaskChecks {
+        reset: message.reset,
+        queries: message.queries.iter().map(query).collect::<Result<_, _>>()?,
+    })
+}
+
+fn checks_into(value: &TaskChecks) -> v1::TaskChecks {
+    v1::TaskChecks {
+        reset: value.reset.clone(),
+        queries: value.queries.iter().map(|query| query.to_json().to_string()).collect(),
     }
 }
 

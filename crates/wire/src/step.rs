@@ -3,8 +3,8 @@
 
 use bytes::Bytes;
 use furrow_rollout::{
-    EndKind, EnvironmentFingerprint, Evidence, Observation, Outcome, PolicyReply, StepRecord, TimeCause,
-    TimeSplit, TrajectoryEnding,
+    EndKind, EnvironmentFingerprint, Evidence, FINDINGS_BYTES_MAX, Observation, Outcome, PolicyReply,
+    StepRecord, TimeCause, TimeSplit, TrajectoryEnding,
 };
 use prost::Message;
 use sha2::{Digest, Sha256};
@@ -147,6 +147,7 @@ fn evidence_from(message: v1::Evidence) -> Result<Evidence, WireError> {
         title: part(message.title, TITLE_BYTES_MAX, "evidence.title")?,
         answer: part(message.answer, TEXT_BYTES_MAX, "evidence.answer")?,
         probe_json: part(message.probe_json, TEXT_BYTES_MAX, "evidence.probe_json")?,
+        findings_json: part(message.findings_json, FINDINGS_BYTES_MAX, "evidence.findings_json")?,
     })
 }
 
@@ -157,6 +158,7 @@ fn evidence_into(value: &Evidence) -> v1::Evidence {
         title: value.title.clone(),
         answer: value.answer.clone(),
         probe_json: value.probe_json.clone(),
+        findings_json: value.findings_json.clone(),
     }
 }
 

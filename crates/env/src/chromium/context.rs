@@ -4,11 +4,13 @@
 //! `tabs.rs` keeps the pages, `page_time.rs` the clock of the one in front. `start.rs` loads the
 //! start page, `actions.rs` executes actions (with what they leave down in `pressed.rs`),
 //! `side_effects.rs` says what else they caused, and
-//! `evidence.rs` gathers the final state. `files.rs` is what the context may upload and download.
+//! `evidence.rs` gathers the final state, with what scorers look up (`findings.rs`). `files.rs` is
+//! what the context may upload and download.
 
 mod actions;
 mod evidence;
 mod files;
+mod findings;
 mod page_time;
 mod pressed;
 mod side_effects;
@@ -38,6 +40,7 @@ use crate::hosts::AllowList;
 use actions::ActionExecutor;
 use evidence::EvidenceSource;
 pub(super) use files::ContextFiles;
+pub(in crate::chromium) use findings::ContextChecks;
 use page_time::PageTime;
 use side_effects::SideEffects;
 use tabs::ContextTabs;
@@ -47,6 +50,7 @@ pub(super) struct BrowserContext {
     /// Limits how many start pages load at once.
     beginning: Arc<Semaphore>,
     task: Task,
+    checks: ContextChecks,
     egress: EgressFilter,
     /// The interceptor in front of it, if an archive is recorded or replayed.
     network: Option<NetworkInterceptor>,
@@ -67,6 +71,7 @@ impl BrowserContext {
         config: Arc<BrowserConfig>,
         beginning: Arc<Semaphore>,
         assignment: &Assignment,
+        checks: ContextChecks,
         allow: AllowList,
         network: Option<NetworkInterceptor>,
         files: ContextFiles,
@@ -85,6 +90,7 @@ impl BrowserContext {
             refused_hosts: HashSet::new(),
             config,
             beginning,
+            checks,
             task,
         }
     }
@@ -206,6 +212,7 @@ impl Environment for BrowserContext {
         let source = EvidenceSource {
             tabs: &self.tabs,
             task: &self.task,
+            checks: &self.checks,
             egress: &self.egress,
             is_clock_stopped: self.time.is_stopped(),
             has_acted: self.acted,

@@ -13,13 +13,14 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::browser::{BrowserLease, RunningBrowser};
-use super::context::{BrowserContext, ContextFiles};
+use super::context::{BrowserContext, ContextChecks, ContextFiles};
 use super::error::BrowserError;
 use super::network::NetworkInterceptor;
 use super::prewarm::{PrewarmedContext, WarmPool};
 use super::process::{BrowserKind, check_given, remove_stale_profiles, sandboxed};
 use super::selftest;
 use crate::archive::ArchiveMode;
+use crate::back_end::{BackEnd, BackEndCall};
 use crate::config::BrowserConfig;
 use crate::egress::{EgressFilter, EgressLimits};
 use crate::environment::{Capacity, Environment, EnvironmentError, EnvironmentFactory};
@@ -61,6 +62,7 @@ struct ContextPool {
     config: Arc<BrowserConfig>,
     sites: Arc<SiteServer>,
     egress: EgressLimits,
+    back_end: Arc<BackEnd>,
     archives: Option<ArchiveMode>,
     processes: tokio::sync::Mutex<Vec<Arc<RunningBrowser>>>,
     opening: Semaphore,
@@ -129,10 +131,13 @@ impl ChromiumPool {
                 Err(error) => return Err(error),
             }
         };
+        let pins = egress.live.as_ref().map(|live| live.pins.clone()).unwrap_or_default();
+        let back_end = Arc::new(BackEnd::new(&config.hooks, pins));
         let pool = ContextPool {
             config,
             sites,
             egress,
+            back_end,
             archives,
             processes: tokio::sync::Mutex::default(),
             opening: Semaphore::new(OPENING_MAX),
@@ -302,6 +307,10 @@ impl EnvironmentFactory for ChromiumPool {
     async fn open(&self, assignment: &Assignment) -> Result<Box<dyn Environment>, EnvironmentError> {
         let task = &assignment.task;
         let allow = AllowList::new(&task.start_url, &task.allow_hosts).map_err(|bad| failed(&bad))?;
+        let call = BackEndCall::of(assignment);
+        if let Some(hook) = &assignment.checks.reset {
+            self.pool.back_end.reset(hook, &call).await.map_err(EnvironmentError::Failed)?;
+        }
         let prewarmed = self.pool.take_context(BrowserKind::of(task)).await?;
         self.refill(BrowserKind::of(task));
         let network = match self.pool.network(&prewarmed, &assignment.ancestry, task).await {
@@ -330,12 +339,15 @@ impl EnvironmentFactory for ChromiumPool {
             _ => allow.clone(),
         };
         prewarmed.egress.allow_task(reach, Some(assignment.ancestry.clone()));
-        let ContextPool { config, beginning, .. } = &*self.pool;
+        let ContextPool { config, beginning, back_end, .. } = &*self.pool;
+        let checks =
+            ContextChecks { queries: assignment.checks.queries.clone(), back_end: back_end.clone(), call };
         Ok(Box::new(BrowserContext::new(
             prewarmed,
             config.clone(),
             beginning.clone(),
             assignment,
+            checks,
             allow,
             network,
             files,

@@ -66,29 +66,56 @@ pub(super) async fn evaluate(
     what: &'static str,
     bytes_max: usize,
 ) -> Result<Value, EnvironmentError> {
+    let failed = |why: &str| {
+        EnvironmentError::Failed(format!("{what}: {}", why.chars().take(300).collect::<String>()))
+    };
+    match try_evaluate(tab, expression, world, deadline, what, bytes_max).await? {
+        Ok(value) => Ok(value),
+        Err(ScriptFailure::Threw(why)) => Err(failed(&why)),
+        Err(ScriptFailure::TooLarge(size)) => {
+            Err(failed(&format!("the result has {size} bytes, at most {bytes_max} are allowed")))
+        }
+    }
+}
+
+/// Why a page that answered has no value for an expression.
+#[derive(Debug)]
+pub(super) enum ScriptFailure {
+    /// It threw, or its value is not JSON.
+    Threw(String),
+    /// Its value has this many bytes.
+    TooLarge(String),
+}
+
+/// The same as [`evaluate`], with what went wrong by its kind.
+pub(super) async fn try_evaluate(
+    tab: &BrowserTab,
+    expression: &str,
+    world: Option<&IsolatedWorld>,
+    deadline: Duration,
+    what: &'static str,
+    bytes_max: usize,
+) -> Result<Result<Value, ScriptFailure>, EnvironmentError> {
     let mut evaluate =
         EvaluateParams::new(format!("({ENCODE_RESULT})(async () => ({expression}\n), {bytes_max})"));
     evaluate.context_id = world.map(|world| world.0);
     evaluate.await_promise = Some(true);
     evaluate.return_by_value = Some(true);
     let answer = tab.call(evaluate, deadline, what).await?;
-    let failed = |why: &str| {
-        EnvironmentError::Failed(format!("{what}: {}", why.chars().take(300).collect::<String>()))
-    };
     if let Some(thrown) = answer.exception_details {
-        return Err(failed(&thrown.exception.and_then(|error| error.description).unwrap_or(thrown.text)));
+        let why = thrown.exception.and_then(|error| error.description).unwrap_or(thrown.text);
+        return Ok(Err(ScriptFailure::Threw(why)));
     }
     let encoded = answer.result.value.as_ref().and_then(Value::as_str).unwrap_or_default();
-    let size = match encoded.split_at_checked(1) {
+    Ok(match encoded.split_at_checked(1) {
         Some(("v", json)) if json.len() <= bytes_max => {
-            return serde_json::from_str(json).map_err(|error| failed(&format!("not JSON: {error}")));
+            serde_json::from_str(json).map_err(|error| ScriptFailure::Threw(format!("not JSON: {error}")))
         }
-        Some(("v", json)) => json.len().to_string(),
-        Some(("s", size)) => size.to_owned(),
-        Some(("e", thrown_text)) => return Err(failed(thrown_text)),
-        _ => return Err(failed("the page returned an unexpected value")),
-    };
-    Err(failed(&format!("the result has {size} bytes, at most {bytes_max} are allowed")))
+        Some(("v", json)) => Err(ScriptFailure::TooLarge(json.len().to_string())),
+        Some(("s", size)) => Err(ScriptFailure::TooLarge(size.to_owned())),
+        Some(("e", thrown_text)) => Err(ScriptFailure::Threw(thrown_text.to_owned())),
+        _ => Err(ScriptFailure::Threw("the page returned an unexpected value".to_owned())),
+    })
 }
 
 /// Returns `v` and the value as JSON, `s` and its size if that is too large, or `e` and the thrown

@@ -94,6 +94,7 @@ pub fn assignment(task: Task) -> Assignment {
         lease_millis: 1_000,
         task,
         files: TaskFiles::default(),
+        checks: TaskChecks::default(),
         session: SessionSpec {
             grammar: Grammar { name: "holo_navigation".into(), extra: vec![] },
             sampling: SamplingParams::default(),

@@ -13,6 +13,7 @@ mod blocked;
 mod egress;
 mod error_pages;
 mod files;
+mod findings;
 mod fixture;
 mod frames;
 mod hostile;

@@ -526,6 +526,7 @@ pub fn assignment(index: u64, policy: SocketAddr) -> Assignment {
         ancestry: TrajectoryAncestry { run_id, group_id, sample_index: 0, attempt: 0, trajectory_id },
         token: index + 1,
         lease_millis: 10_000,
+        checks: TaskChecks::default(),
         task: Task {
             task_id: "button".into(),
             suite: "simulated".into(),

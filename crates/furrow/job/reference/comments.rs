@@ -16,7 +16,7 @@ pub struct FieldComment {
     pub name: String,
     /// Its doc comment on one line.
     pub comment: String,
-    /// Its type, or that of its entries if it is an `Option` or a `Vec`.
+    /// Its type, or that of its entries if it is an `Option`, a `Vec` or a map.
     pub type_name: String,
 }
 
@@ -78,7 +78,7 @@ fn type_name(of: &Type) -> String {
     let Type::Path(path) = of else { return String::new() };
     let Some(last) = path.path.segments.last() else { return String::new() };
     match &last.arguments {
-        PathArguments::AngleBracketed(arguments) => match arguments.args.first() {
+        PathArguments::AngleBracketed(arguments) => match arguments.args.last() {
             Some(GenericArgument::Type(inner)) => type_name(inner),
             _ => last.ident.to_string(),
         },

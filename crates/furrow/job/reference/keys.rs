@@ -10,7 +10,7 @@ use crate::job::JobFile;
 use crate::job::shape::KeyShape;
 
 /// One of each section that a job has none of by default.
-const ONE_ENTRY_EACH: &str = "[[tasks.source]]\n[[eval.source]]\n";
+const ONE_ENTRY_EACH: &str = "[[tasks.source]]\n[[eval.source]]\n[tasks.hooks.NAME]\n";
 
 /// All keys of a job by their sections.
 #[derive(Debug)]
@@ -95,6 +95,15 @@ impl JobKeys {
                     };
                     let listed = format!("{dotted}[]");
                     self.add_section(&listed, &field.type_name, comment, inner, table, comments);
+                }
+                (KeyShape::Map(each), Some(Value::Table(entries))) if is_section(each) => {
+                    let (KeyShape::Section(inner), Some((own, Value::Table(table)))) =
+                        (&**each, entries.iter().next())
+                    else {
+                        panic!("{dotted} has no entry in {ONE_ENTRY_EACH:?}");
+                    };
+                    let named = format!("{dotted}.{own}");
+                    self.add_section(&named, &field.type_name, comment, inner, table, comments);
                 }
                 _ => {
                     let key = JobKey {

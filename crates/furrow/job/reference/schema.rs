@@ -35,6 +35,14 @@ fn section_at<'s>(schema: &'s mut Value, section: &str) -> &'s mut Map<String, V
     let object = || json!({ "type": "object", "properties": {}, "additionalProperties": false });
     let mut node = schema;
     for part in section.split('.') {
+        // A name that the job chooses.
+        if part == "NAME" {
+            if !node["additionalProperties"].is_object() {
+                node["additionalProperties"] = object();
+            }
+            node = &mut node["additionalProperties"];
+            continue;
+        }
         let (name, is_list) = part.strip_suffix("[]").map_or((part, false), |name| (name, true));
         let made = if is_list { json!({ "type": "array", "items": object() }) } else { object() };
         let properties = node["properties"].as_object_mut().unwrap();

@@ -119,6 +119,7 @@ impl EvidenceCell {
             title: evidence.title.clone(),
             answer: evidence.answer.clone(),
             probe_json: evidence.probe_json.clone(),
+            findings_json: evidence.findings_json.clone(),
             sha256: evidence.sha256(),
         }
     }
@@ -130,6 +131,7 @@ impl EvidenceCell {
             title: self.title,
             answer: self.answer,
             probe_json: self.probe_json,
+            findings_json: self.findings_json,
         }
     }
 }

@@ -234,13 +234,14 @@ fn score() -> impl Strategy<Value = Score> {
 
 fn ending() -> impl Strategy<Value = TrajectoryEnding> {
     let part = || option::of(text());
-    let evidence = (option::of(blob()), part(), part(), part(), part()).prop_map(
-        |(screenshot, url, title, answer, probe_json)| Evidence {
+    let evidence = (option::of(blob()), part(), part(), part(), part(), part()).prop_map(
+        |(screenshot, url, title, answer, probe_json, findings_json)| Evidence {
             screenshot,
             url,
             title,
             answer,
             probe_json,
+            findings_json,
         },
     );
     let environment = (text(), text(), any::<bool>(), text(), text(), option::of(size())).prop_map(

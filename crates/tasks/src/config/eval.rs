@@ -76,6 +76,8 @@ impl EvalFile {
             sampler: SamplerKind::Sequential,
             seed: self.seed,
             sources,
+            http_hosts: Vec::new(),
+            hooks: Vec::new(),
         };
         let every_versions = self.every_versions;
         let hold_millis = self.hold_millis;

@@ -4,6 +4,7 @@ use serde_json::Value;
 
 use super::date::{DateRule, day_of};
 use super::number::{NumberRule, number_of};
+use super::pattern;
 use super::text::{contains_value, normalized, states_value, without_values};
 use crate::fields::JsonFields;
 
@@ -32,6 +33,10 @@ pub(super) enum AnswerComparison {
     MustInclude { among: Vec<String> },
     /// Contains none of the values as whole words.
     MustNotInclude,
+    /// Contains each of the values, letter for letter apart from spacing.
+    Contains,
+    /// A regular expression fits a part of it.
+    Regex,
 }
 
 #[derive(Clone, Copy)]
@@ -43,9 +48,11 @@ enum MatchKind {
     Set,
     MustInclude,
     MustNotInclude,
+    Contains,
+    Regex,
 }
 
-const MATCHES: [(&str, MatchKind); 7] = [
+const MATCHES: [(&str, MatchKind); 9] = [
     ("exact", MatchKind::Exact),
     ("normalized", MatchKind::Normalized),
     ("number", MatchKind::Number),
@@ -53,6 +60,8 @@ const MATCHES: [(&str, MatchKind); 7] = [
     ("set", MatchKind::Set),
     ("must_include", MatchKind::MustInclude),
     ("must_not_include", MatchKind::MustNotInclude),
+    ("contains", MatchKind::Contains),
+    ("regex", MatchKind::Regex),
 ];
 
 impl AnswerComparison {
@@ -73,6 +82,8 @@ impl AnswerComparison {
             MatchKind::Set => Self::Set { ordered: read_flag(fields, "ordered") },
             MatchKind::MustInclude => Self::MustInclude { among: read_among(fields) },
             MatchKind::MustNotInclude => Self::MustNotInclude,
+            MatchKind::Contains => Self::Contains,
+            MatchKind::Regex => Self::Regex,
         })
     }
 
@@ -87,6 +98,14 @@ impl AnswerComparison {
                 return match day_of(std::slice::from_ref(&value)) {
                     Ok(_) => Some(vec![value]),
                     Err(_) => fields.refuse("value", &value, "is not a day", "write it as 2024-02-29"),
+                };
+            }
+            Self::Regex => {
+                let text = fields.text("value", pattern::BYTES_MAX)?;
+                let value = Value::from(text.as_str());
+                return match pattern::compile(&text) {
+                    Ok(_) => Some(vec![value]),
+                    Err(why) => fields.refuse("value", &value, "is not a regular expression", &why),
                 };
             }
             _ => {}
@@ -113,6 +132,11 @@ impl AnswerComparison {
         }
         if *self == Self::Exact {
             return Ok(equal(values.contains(&answer)));
+        }
+        match self {
+            Self::Contains => return Ok(pattern::contains_all(answer, &values)),
+            Self::Regex => return pattern::fits(answer, &values),
+            _ => {}
         }
         let values: Vec<String> = values.into_iter().map(normalized).collect();
         if values.iter().any(String::is_empty) {

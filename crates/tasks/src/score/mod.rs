@@ -22,6 +22,12 @@
 //! {"kind": "not", "of": {"kind": "probe", "pointer": "/deleted"}}
 //! {"kind": "step_penalty", "of": {"kind": "probe"}, "per_step": 0.01, "free_steps": 5}
 //! {"kind": "judge", "screenshots": 3, "votes": 3}
+//! {"kind": "text", "selector": "#total", "match": "number", "value": 12.5, "unit": "$"}
+//! {"kind": "storage", "area": "local", "key": "theme", "match": "exact", "value": "dark"}
+//! {"kind": "cookie", "name": "consent", "match": "exact", "value": "no"}
+//! {"kind": "script", "expression": "document.querySelectorAll('li').length", "equals": 3}
+//! {"kind": "http", "url": "http://api.hats.test/cart", "pointer": "/items/0/count", "equals": 2}
+//! {"kind": "command", "hook": "cart-is-paid"}
 //! ```
 //!
 //! `expected_pointer` is the pointer to the correct answer in the page's probe, for pages that
@@ -35,9 +41,12 @@ mod combine;
 mod compare;
 pub(crate) mod date;
 mod download;
+mod finding;
+mod finding_query;
 mod llm_judge;
 mod miniwob;
 mod number;
+mod pattern;
 mod probe;
 mod rule;
 mod steps;
@@ -45,7 +54,7 @@ mod text;
 mod url;
 mod verdict;
 
-use furrow_rollout::{Evidence, FaultOwner, Score};
+use furrow_rollout::{Evidence, FaultOwner, FinalQuery, PagePart, QUERIES_MAX, Score};
 use serde_json::{Map, Value};
 
 use crate::fields::JsonFields;
@@ -53,12 +62,15 @@ use crate::judge::{Judge, JudgeSettings};
 use answer::AnswerRule;
 use click::ClickRule;
 use download::DownloadRule;
+use finding::FindingRule;
+use finding_query::QueryKind;
 use llm_judge::JudgeRule;
 use probe::ProbeRule;
 use rule::{CombineMode, DEPTH_MAX, RuleCombination, ScoreRule, StepPenalty};
 use url::UrlRule;
 use verdict::{RuleVerdict, ScoreInput};
 
+pub(crate) use finding_query::not_a_hook;
 pub use llm_judge::judge_cost_usd;
 pub use verdict::{EndFacts, FinishedTrajectory, ScoreError};
 
@@ -125,6 +137,35 @@ impl Scorer {
         self.rule.any(&|rule| matches!(rule, ScoreRule::Download(_)))
     }
 
+    /// What it needs looked up at the end of a trajectory, each query once.
+    pub fn queries(&self) -> Vec<FinalQuery> {
+        let found = std::cell::RefCell::new(Vec::new());
+        self.rule.any(&|rule| {
+            if let ScoreRule::Finding(rule) = rule
+                && !found.borrow().contains(rule.query())
+            {
+                found.borrow_mut().push(rule.query().clone());
+            }
+            false
+        });
+        found.into_inner()
+    }
+
+    /// Names of the kinds that believe what a page reports of itself, each once.
+    pub fn self_reported(&self) -> Vec<&'static str> {
+        let kind = |query: &FinalQuery| match query {
+            FinalQuery::Page { part: PagePart::Text { .. }, .. } => Some("text"),
+            FinalQuery::Page { part: PagePart::Storage { .. }, .. } => Some("storage"),
+            FinalQuery::Page { part: PagePart::Cookie { .. }, .. } => Some("cookie"),
+            FinalQuery::Page { part: PagePart::Script { .. }, .. } => Some("script"),
+            FinalQuery::Http(_) | FinalQuery::Command { .. } => None,
+        };
+        let mut kinds: Vec<_> = self.queries().iter().filter_map(kind).collect();
+        kinds.sort_unstable();
+        kinds.dedup();
+        kinds
+    }
+
     /// Whether the verdict needs a judge.
     pub fn needs_judge(&self) -> bool {
         self.rule.any(&|rule| matches!(rule, ScoreRule::Judge(_)))
@@ -161,8 +202,17 @@ impl Scorer {
             );
             return None;
         };
-        let (prefix, problems) = fields.nested(key);
-        ScoreRule::read(value, &prefix, DEPTH_MAX, problems).map(|rule| Self { rule })
+        let scorer = {
+            let (prefix, problems) = fields.nested(key);
+            ScoreRule::read(value, &prefix, DEPTH_MAX, problems).map(|rule| Self { rule })?
+        };
+        let queries = scorer.queries().len();
+        if queries > QUERIES_MAX {
+            let problem = format!("looks up {queries} different things; use at most {QUERIES_MAX}");
+            fields.problem(key, problem);
+            return None;
+        }
+        Some(scorer)
     }
 
     /// Parses a scorer from its JSON alone.
@@ -187,9 +237,10 @@ enum RuleKind {
     Not,
     StepPenalty,
     Judge,
+    Query(QueryKind),
 }
 
-const KINDS: [(&str, RuleKind); 12] = [
+const KINDS: [(&str, RuleKind); 18] = [
     ("probe", RuleKind::Probe),
     ("answer", RuleKind::Answer),
     ("url", RuleKind::Url),
@@ -202,6 +253,12 @@ const KINDS: [(&str, RuleKind); 12] = [
     ("not", RuleKind::Not),
     ("step_penalty", RuleKind::StepPenalty),
     ("judge", RuleKind::Judge),
+    ("text", RuleKind::Query(QueryKind::Text)),
+    ("storage", RuleKind::Query(QueryKind::Storage)),
+    ("cookie", RuleKind::Query(QueryKind::Cookie)),
+    ("script", RuleKind::Query(QueryKind::Script)),
+    ("http", RuleKind::Query(QueryKind::Http)),
+    ("command", RuleKind::Query(QueryKind::Command)),
 ];
 
 impl ScoreRule {
@@ -242,6 +299,7 @@ impl ScoreRule {
             RuleKind::Not => read_not(&mut fields, depth),
             RuleKind::StepPenalty => StepPenalty::read(&mut fields, depth).map(ScoreRule::StepPenalty),
             RuleKind::Judge => JudgeRule::read(&mut fields).map(ScoreRule::Judge),
+            RuleKind::Query(kind) => FindingRule::read(kind, &mut fields).map(ScoreRule::Finding),
         };
         fields.refuse_unknown();
         rule.filter(|_| problems.len() == before)
@@ -261,7 +319,10 @@ impl ScoreRule {
                 // An error page shows nothing, which does not prove that something is absent from
                 // the task's page.
                 let nothing_shown = case.left_for_error_page() && rule.any(&ScoreRule::looks_at_page);
-                Ok(if nothing_shown {
+                // What could not be looked up is not absent either.
+                let nothing_found = rule
+                    .any(&|rule| matches!(rule, ScoreRule::Finding(finding) if finding.found_nothing(case)));
+                Ok(if nothing_shown || nothing_found {
                     RuleVerdict::binary(false, verdict.rationale)
                 } else {
                     verdict.negated()
@@ -269,6 +330,7 @@ impl ScoreRule {
             }
             ScoreRule::StepPenalty(rule) => rule.score(case),
             ScoreRule::Judge(rule) => rule.score(case),
+            ScoreRule::Finding(rule) => rule.score(case),
         }
     }
 
@@ -284,6 +346,7 @@ impl ScoreRule {
             ScoreRule::Not(_) => "not",
             ScoreRule::StepPenalty(_) => "step_penalty",
             ScoreRule::Judge(_) => "judge",
+            ScoreRule::Finding(rule) => rule.name(),
         }
     }
 
@@ -292,6 +355,7 @@ impl ScoreRule {
         match self {
             ScoreRule::Probe(_) | ScoreRule::Url(_) | ScoreRule::Miniwob(_) | ScoreRule::Click(_) => true,
             ScoreRule::Answer(answer) => answer.needs_probe(),
+            ScoreRule::Finding(rule) => rule.looks_at_page(),
             _ => false,
         }
     }

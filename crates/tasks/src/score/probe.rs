@@ -189,7 +189,7 @@ impl ProbeReport {
 }
 
 /// A page's text, number or list of texts in the form of an answer.
-fn answer_text(found: &Value) -> Option<String> {
+pub(super) fn answer_text(found: &Value) -> Option<String> {
     match found {
         Value::String(text) => Some(text.clone()),
         Value::Number(number) => Some(number.to_string()),
@@ -199,7 +199,7 @@ fn answer_text(found: &Value) -> Option<String> {
 }
 
 /// Equality of JSON values in which 1 and 1.0 are equal.
-fn same(a: &Value, b: &Value) -> bool {
+pub(super) fn same(a: &Value, b: &Value) -> bool {
     match (a, b) {
         (Value::Number(a), Value::Number(b)) => a.as_f64() == b.as_f64(),
         (Value::Array(a), Value::Array(b)) => a.len() == b.len() && a.iter().zip(b).all(|(a, b)| same(a, b)),

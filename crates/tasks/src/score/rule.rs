@@ -3,6 +3,7 @@
 use super::answer::AnswerRule;
 use super::click::ClickRule;
 use super::download::DownloadRule;
+use super::finding::FindingRule;
 use super::llm_judge::JudgeRule;
 use super::probe::ProbeRule;
 use super::url::UrlRule;
@@ -23,6 +24,8 @@ pub(super) enum ScoreRule {
     Not(Box<ScoreRule>),
     StepPenalty(StepPenalty),
     Judge(JudgeRule),
+    /// `text`, `storage`, `cookie`, `script`, `http` or `command`.
+    Finding(FindingRule),
 }
 
 #[derive(Debug, Clone, PartialEq)]

@@ -8,6 +8,7 @@ use furrow_wire as wire;
 use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::*;
+use serde_json::json;
 
 fn text() -> impl Strategy<Value = String> + Clone {
     ".{0,30}"
@@ -145,14 +146,15 @@ fn step() -> impl Strategy<Value = wire::OpaqueStep> {
 fn ending() -> impl Strategy<Value = TrajectoryEnding> {
     let evidence = (
         option::of(vec(any::<u8>(), 0..32)),
-        [option::of(text()), option::of(text()), option::of(text()), option::of(text())],
+        [option::of(text()), option::of(text()), option::of(text()), option::of(text()), option::of(text())],
     )
-        .prop_map(|(screenshot, [url, title, answer, probe_json])| Evidence {
+        .prop_map(|(screenshot, [url, title, answer, probe_json, findings_json])| Evidence {
             screenshot: screenshot.map(Bytes::from),
             url,
             title,
             answer,
             probe_json,
+            findings_json,
         });
     let environment = (text(), text(), any::<bool>(), text(), text(), option::of(size())).prop_map(
         |(worker, browser, sandbox, locale, timezone, viewport)| EnvironmentFingerprint {
@@ -235,6 +237,7 @@ fn assignment() -> impl Strategy<Value = Assignment> {
                 lease_millis,
                 task,
                 files,
+                checks: checks(),
                 session,
                 policy_address,
             }
@@ -247,6 +250,22 @@ fn files() -> impl Strategy<Value = TaskFiles> {
         .prop_map(|(name, content)| UploadFile { name, content: content.into() });
     (vec(file, 0..=UPLOAD_FILES_MAX), option::of(any::<u64>()))
         .prop_map(|(uploads, download_bytes_max)| TaskFiles { uploads, download_bytes_max })
+}
+
+/// One query of each kind.
+fn checks() -> TaskChecks {
+    let query = |json| FinalQuery::of_json(&json).unwrap();
+    TaskChecks {
+        reset: Some("shop".into()),
+        queries: vec![
+            query(json!({"kind": "text", "selector": "h1", "host": "*.a.test"})),
+            query(json!({"kind": "storage", "area": "local", "key": "cart"})),
+            query(json!({"kind": "cookie", "name": "id"})),
+            query(json!({"kind": "script", "expression": "1 + 1"})),
+            query(json!({"kind": "http", "method": "GET", "url": "http://a.test/", "pointer": "/a"})),
+            query(json!({"kind": "command", "hook": "shop"})),
+        ],
+    }
 }
 
 fn order() -> impl Strategy<Value = WeightsOrder> {

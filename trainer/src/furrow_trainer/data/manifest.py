@@ -25,7 +25,7 @@ COMMIT_FILES_MAX = 10_000
 TABLES = ("trajectories", "steps", "failed_steps", "groups", "scores")
 OPS = ("append", "replace", "expire")
 # Columns are only ever added, and every version is read: what an older file lacks is null.
-SCHEMA_VERSION_MAX = 2
+SCHEMA_VERSION_MAX = 3
 
 _PATH = re.compile(r"(?P<table>[a-z_]+)/[A-Za-z0-9._-]+\.parquet")
 

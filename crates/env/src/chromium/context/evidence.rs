@@ -2,6 +2,7 @@
 
 use furrow_rollout::{ErrorPage, Evidence, FaultOwner, Task};
 
+use super::findings::{ContextChecks, FindingSource};
 use super::tabs::ContextTabs;
 use crate::chromium::observe::current_entry;
 use crate::chromium::{clock, navigate, picture, script};
@@ -15,6 +16,7 @@ const URL_CHARS_MAX: usize = 2048;
 pub(super) struct EvidenceSource<'a> {
     pub tabs: &'a ContextTabs,
     pub task: &'a Task,
+    pub checks: &'a ContextChecks,
     pub egress: &'a EgressFilter,
     /// Whether the page's clock is under control.
     pub is_clock_stopped: bool,
@@ -53,13 +55,24 @@ impl EvidenceSource<'_> {
         {
             probe_json = Some(page.report());
         }
+        let findings_json = self.findings().await.ok()?;
         Some(Evidence {
             screenshot: Some(screenshot),
             url: Some(entry.url),
             title: Some(entry.title),
             answer: None,
             probe_json,
+            findings_json,
         })
+    }
+
+    /// What the scorer looks up; an error says that the page died meanwhile.
+    async fn findings(&self) -> Result<Option<String>, EnvironmentError> {
+        if self.checks.queries.is_empty() {
+            return Ok(None);
+        }
+        let source = FindingSource { tab: self.tabs.active()?, task: self.task, checks: self.checks };
+        source.gather().await.map(Some)
     }
 
     /// The browser's error page, if it is in front, and who caused it.
