@@ -15,8 +15,8 @@ use std::sync::Arc;
 use furrow_env::{Environment, EnvironmentError, EnvironmentFactory};
 use furrow_policy::hint;
 use furrow_rollout::{
-    Action, Assignment, EndKind, Evidence, FaultOwner, Finding, FindingFailure, FindingFailureKind, Id,
-    SessionSpec, Task, TrajectoryAncestry,
+    Action, Assignment, EndKind, Evidence, FaultOwner, FinalQuery, Finding, FindingFailure,
+    FindingFailureKind, Id, SessionSpec, Task, TrajectoryAncestry,
 };
 use furrow_tasks::{EndFacts, Scorer, TaskSpec};
 use futures::StreamExt;
@@ -240,7 +240,10 @@ fn broken_queries(idle: &Evidence) -> Vec<String> {
     let problem = |finding: Finding| {
         let FindingFailure { kind, why } = finding.result.err()?;
         let is_mistake = kind == FindingFailureKind::Threw && why.contains("SyntaxError");
-        let is_broken = is_mistake || kind.fault() == FaultOwner::Farm;
+        // A start address that leads to another host: the scorer must name that host.
+        let is_start = matches!(finding.query, FinalQuery::Page { host: None, .. });
+        let is_elsewhere = kind == FindingFailureKind::Away && is_start;
+        let is_broken = is_mistake || is_elsewhere || kind.fault() == FaultOwner::Farm;
         is_broken
             .then(|| format!("{} cannot be looked up: {}: {why}", finding.query.to_json(), kind.as_str()))
     };
@@ -347,7 +350,6 @@ fn row(proof: &TaskProof) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use furrow_rollout::FinalQuery;
 
     #[test]
     fn what_the_goal_names_is_a_cheap_answer() {

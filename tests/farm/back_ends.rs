@@ -171,10 +171,7 @@ fn what_a_page_stores_in_a_back_end_is_reset_checked_and_scored_again() {
         let want = if row.task.task_id == "shop-order" { 1.0 } else { 0.0 };
         assert_eq!(score.reward, Some(want), "{}: {}", row.task.task_id, score.rationale);
         let findings = row.ending.evidence.as_ref().unwrap().findings_json.as_ref().unwrap();
-        assert!(
-            findings.contains("Thank you") && findings.contains("\"count\"") || want == 0.0,
-            "{findings}"
-        );
+        assert!(findings.contains("Thank you"), "{findings}");
         let marked = |name: &str| score.components.iter().any(|part| part.name == name);
         let text = if want == 1.0 { "2.text/self_reported" } else { "1.text/self_reported" };
         assert!(marked(text) && !marked("0.http/self_reported"), "{:?}", score.components);

@@ -133,7 +133,7 @@ async fn a_page_cannot_forge_what_the_farm_reads_in_its_own_world() {
     let fixture = fixture().await;
     let cases = [
         (text("#real"), Ok(json!("true text"))),
-        (text("#form"), Ok(json!("form text"))),
+        (text("#form"), Ok(json!("form text "))),
         (storage(StorageArea::Local, "k"), Ok(json!("real"))),
         (script("typeof window.owned"), Ok(json!("undefined"))),
         (

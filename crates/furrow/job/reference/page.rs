@@ -76,9 +76,13 @@ fn heading(section: &str) -> String {
     }
 }
 
-/// As GitHub makes it of a heading: letters and digits.
+/// As GitHub makes it of a heading: small letters and digits.
 fn anchor(section: &str) -> String {
-    section.chars().filter(|c| c.is_ascii_alphanumeric() || *c == '_').collect()
+    section
+        .chars()
+        .filter(|c| c.is_ascii_alphanumeric() || *c == '_')
+        .map(|c| c.to_ascii_lowercase())
+        .collect()
 }
 
 fn type_text(shape: &KeyShape) -> String {

@@ -76,7 +76,9 @@ impl HookFile {
         }
         for name in self.env.iter().filter(|name| !is_variable(name)) {
             let given = short(name);
-            problems.push(format!("{key}.env: {given:?} is not a variable's name; use such as DATABASE_URL"));
+            problems.push(format!(
+                "{key}.env: {given:?} is not a variable's name; name one such as DATABASE_URL"
+            ));
         }
         in_range(problems, &format!("{key}.deadline_millis"), self.deadline_millis, 100, 3_600_000);
         in_range(problems, &format!("{key}.concurrent"), u64::from(self.concurrent), 1, 1024);
