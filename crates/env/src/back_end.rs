@@ -185,7 +185,8 @@ mod tests {
         let pins = HostPins::new(&[format!("api.test={}", listener.local_addr().unwrap())]).unwrap();
         let connections = Arc::new(AtomicUsize::new(0));
         let requests = Arc::new(std::sync::Mutex::new(String::new()));
-        let (counted, kept) = (connections.clone(), requests.clone());
+        let counted = connections.clone();
+        let kept = requests.clone();
         tokio::spawn(async move {
             while let Ok((mut stream, _)) = listener.accept().await {
                 counted.fetch_add(1, Ordering::SeqCst);

@@ -31,9 +31,9 @@ const REST_OF_OUTPUT: Duration = Duration::from_millis(200);
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HookCommand {
     pub name: String,
-    /// Program and arguments.
+    /// The program, then its arguments.
     pub argv: Vec<String>,
-    /// Working directory.
+    /// The directory that it runs in.
     pub folder: PathBuf,
     pub deadline: Duration,
     /// Names of variables of this worker's environment that it inherits.

@@ -61,7 +61,7 @@ pub enum PagePart {
     },
     /// An item of the page's storage.
     Storage {
-        /// Which storage.
+        /// In which of the two storages.
         area: StorageArea,
         /// Key of the item.
         key: String,
@@ -81,9 +81,9 @@ pub enum PagePart {
 /// A storage of a page's origin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StorageArea {
-    /// `localStorage`.
+    /// `localStorage`, which outlives its tab.
     Local,
-    /// `sessionStorage`.
+    /// `sessionStorage`, which ends with its tab.
     Session,
 }
 
@@ -92,9 +92,9 @@ pub enum StorageArea {
 pub struct HttpQuery {
     /// Method of the request.
     pub method: HttpMethod,
-    /// Absolute http address.
+    /// An absolute address of scheme http.
     pub url: String,
-    /// JSON body.
+    /// The JSON that is sent.
     pub body: Option<String>,
     /// JSON pointer into the answer.
     pub pointer: Option<String>,
@@ -103,11 +103,11 @@ pub struct HttpQuery {
 /// The methods of HTTP checks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HttpMethod {
-    /// `GET`.
+    /// Reads, as pages are read.
     Get,
-    /// `HEAD`.
+    /// The status without a body.
     Head,
-    /// `POST`.
+    /// A query that needs a body.
     Post,
 }
 
@@ -123,7 +123,7 @@ pub struct Finding {
 /// Why a query found nothing that can be compared.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FindingFailure {
-    /// Its name.
+    /// The name of what went wrong.
     pub kind: FindingFailureKind,
     /// The cause, in a sentence.
     pub why: String,
@@ -151,7 +151,7 @@ pub enum FindingFailureKind {
 }
 
 impl StorageArea {
-    /// Both of them.
+    /// Both storages, in their order.
     pub const ALL: [Self; 2] = [Self::Local, Self::Session];
 
     /// The name in task files, messages and records.
@@ -164,7 +164,7 @@ impl StorageArea {
 }
 
 impl HttpMethod {
-    /// All methods.
+    /// All methods, in their order.
     pub const ALL: [Self; 3] = [Self::Get, Self::Head, Self::Post];
 
     /// The name in task files, messages and records.
@@ -178,7 +178,7 @@ impl HttpMethod {
 }
 
 impl FindingFailureKind {
-    /// All failures.
+    /// All failures, in their order.
     pub const ALL: [Self; 8] = [
         Self::Away,
         Self::Threw,

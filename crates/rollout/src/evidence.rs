@@ -20,7 +20,7 @@ pub struct Evidence {
     /// The JSON object that the suite's probe returned. No probe can run on the browser's error
     /// page; the environment worker's own report, [`ErrorPage::report`], replaces it there.
     pub probe_json: Option<String>,
-    /// What the scorer's queries found, by [`crate::Finding::list_to_json`]; `None` without queries.
+    /// What the scorer's queries found ([`crate::Finding::list_to_json`]); `None` without queries.
     pub findings_json: Option<String>,
 }
 

@@ -31,12 +31,12 @@ pub use action::{
     PolicyReply, SCROLL_PIXELS_MAX, SEVERAL_MAX, ScrollDirection, UPLOAD_FILES_MAX, WAIT_SECONDS_MAX,
     page_from_model,
 };
-pub use download::{DownloadReport, DownloadedFile};
 pub use checks::{
     EXPRESSION_BYTES_MAX, FINDINGS_BYTES_MAX, FOUND_BYTES_MAX, FinalQuery, Finding, FindingFailure,
     FindingFailureKind, HOOK_NAME_BYTES_MAX, HttpMethod, HttpQuery, PagePart, QUERIES_MAX,
     QUERY_TEXT_BYTES_MAX, StorageArea, TaskChecks, is_hook_name,
 };
+pub use download::{DownloadReport, DownloadedFile};
 pub use end::{EndKind, FaultOwner};
 pub use evidence::{ErrorPage, Evidence};
 pub use files::{TaskFiles, UploadFile, is_file_name};

@@ -2,8 +2,7 @@
 
 use crate::{
     EndKind, Evidence, Group, Id, Outcome, PolicyKind, Run, Score, SessionSpec, Size, Task, TaskChecks,
-    TaskFiles,
-    TimeSplit, Trajectory,
+    TaskFiles, TimeSplit, Trajectory,
 };
 
 /// A trajectory leased to an environment worker.

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use time::Date;
 
 use crate::BoxForm;
-use crate::fields::short;
+use crate::fields::{in_range, short};
 use crate::score::date::read_day;
 
 pub use eval::{EvalConfig, EvalFile};
@@ -491,12 +491,6 @@ fn is_suite_name(name: &str) -> bool {
         && name.starts_with(|c: char| c.is_ascii_lowercase())
         && !name.ends_with('-')
         && name.chars().all(allowed)
-}
-
-fn in_range(problems: &mut Vec<String>, key: &str, value: u64, from: u64, to: u64) {
-    if !(from..=to).contains(&value) {
-        problems.push(format!("{key}: {value} is out of range; use {from} to {to}"));
-    }
 }
 
 #[cfg(test)]

@@ -190,6 +190,13 @@ pub(crate) fn short(text: &str) -> String {
     shown
 }
 
+/// Adds a problem about a number of a job that is out of its range.
+pub(crate) fn in_range(problems: &mut Vec<String>, key: &str, value: u64, from: u64, to: u64) {
+    if !(from..=to).contains(&value) {
+        problems.push(format!("{key}: {value} is out of range; use {from} to {to}"));
+    }
+}
+
 fn text_problem(text: &str, bytes_max: usize) -> Option<(String, String)> {
     if text.is_empty() || text.len() > bytes_max {
         return Some((format!("has {} bytes", text.len()), format!("use 1 to {bytes_max}")));

@@ -22,7 +22,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use furrow_rollout::{
-    Action, ActionHint, Assignment, DownloadReport, Evidence, Observation, Outcome, OutcomeName, Task,
+    Action, ActionHint, DownloadReport, Evidence, Observation, Outcome, OutcomeName, Task, TrajectoryAncestry,
 };
 use serde_json::Value;
 use tokio::sync::Semaphore;
@@ -64,21 +64,27 @@ pub(super) struct BrowserContext {
     refused_hosts: HashSet<String>,
 }
 
+/// The task of a context: the hosts of its list, what its scorer looks up, what its pages may take
+/// and give.
+pub(super) struct ContextTask {
+    pub of: TrajectoryAncestry,
+    pub task: Task,
+    pub allow: AllowList,
+    pub checks: ContextChecks,
+    pub files: ContextFiles,
+}
+
 impl BrowserContext {
     /// Turns a prewarmed context into the environment of a task.
     pub fn new(
         prewarmed: PrewarmedContext,
         config: Arc<BrowserConfig>,
         beginning: Arc<Semaphore>,
-        assignment: &Assignment,
-        checks: ContextChecks,
-        allow: AllowList,
+        attempted: ContextTask,
         network: Option<NetworkInterceptor>,
-        files: ContextFiles,
     ) -> Self {
+        let ContextTask { of, task, allow, checks, files } = attempted;
         let PrewarmedContext { browser, id, egress, changes, tab, .. } = prewarmed;
-        let of = assignment.ancestry.clone();
-        let task = assignment.task.clone();
         Self {
             egress,
             network,

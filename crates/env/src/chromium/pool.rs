@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::browser::{BrowserLease, RunningBrowser};
-use super::context::{BrowserContext, ContextChecks, ContextFiles};
+use super::context::{BrowserContext, ContextChecks, ContextFiles, ContextTask};
 use super::error::BrowserError;
 use super::network::NetworkInterceptor;
 use super::prewarm::{PrewarmedContext, WarmPool};
@@ -346,11 +346,8 @@ impl EnvironmentFactory for ChromiumPool {
             prewarmed,
             config.clone(),
             beginning.clone(),
-            assignment,
-            checks,
-            allow,
+            ContextTask { of: assignment.ancestry.clone(), task: task.clone(), allow, checks, files },
             network,
-            files,
         )))
     }
 

@@ -5,7 +5,8 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use super::{SamplerKind, SourceFile, TaskSection, TasksConfig, check_sources, in_range};
+use super::{SamplerKind, SourceFile, TaskSection, TasksConfig, check_sources};
+use crate::fields::in_range;
 
 /// `[eval]` as written in the job file.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

@@ -6,13 +6,12 @@ use std::path::{Path, PathBuf};
 use furrow_rollout::is_hook_name;
 use serde::{Deserialize, Serialize};
 
-use super::in_range;
-use crate::fields::short;
+use crate::fields::{in_range, short};
 
 /// Most hooks of a job, and most entries of a list in one.
 const ENTRIES_MAX: usize = 64;
 
-/// Longest argument.
+/// Longest argument of a command.
 const ARGUMENT_BYTES_MAX: usize = 4096;
 
 /// A command as written in the job file. Tasks name it; no task can define one.
@@ -33,13 +32,13 @@ pub struct HookFile {
     pub concurrent: u32,
 }
 
-/// A validated hook.
+/// A hook whose values were checked.
 #[derive(Debug, Clone, PartialEq)]
 pub struct HookConfig {
     /// Its name, which tasks use.
     pub name: String,
     pub argv: Vec<String>,
-    /// Working directory, absolute.
+    /// The directory that it runs in, absolute.
     pub folder: PathBuf,
     pub deadline_millis: u64,
     /// Variables that it inherits.

@@ -1,5 +1,5 @@
-//! Scores what the environment worker looked up at the end: a part of the final page, an answer of a
-//! back end, the exit status of a hook.
+//! Scores what the environment worker looked up at the end: a part of the final page, an answer
+//! of a back end, the exit status of a hook.
 //!
 //! A failure that a page or a policy can cause is a 0 under its name, and does not satisfy `not`;
 //! any other failure gives no verdict.
@@ -30,12 +30,12 @@ pub(super) struct FindingRule {
 /// What a query must find.
 #[derive(Debug, Clone, PartialEq)]
 enum WantedFinding {
-    /// Something, or nothing.
+    /// Something must be there, or nothing.
     Present(bool),
     Equal(Value),
     /// A text or a number that matches these values.
     Match(AnswerComparison, Vec<Value>),
-    /// The value `true`.
+    /// It must be the value `true`.
     True,
     /// This status, and in the answer what the rule says, if it says anything.
     Http {
@@ -131,7 +131,8 @@ impl FindingRule {
             WantedFinding::Equal(equal) => {
                 let is_equal = same(found, equal);
                 let verb = if is_equal { "equals" } else { "differs from" };
-                let (found, equal) = (quoted_value(found), quoted_value(equal));
+                let found = quoted_value(found);
+                let equal = quoted_value(equal);
                 let why = format!("{subject} {verb} the expected {equal}: {found}");
                 Ok(RuleVerdict::binary(is_equal, why))
             }

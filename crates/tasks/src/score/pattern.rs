@@ -2,7 +2,7 @@
 
 use regex::{Regex, RegexBuilder};
 
-/// Longest regular expression.
+/// Longest regular expression of a task.
 pub(super) const BYTES_MAX: usize = 1024;
 
 /// Largest compiled expression; matching takes time linear in the text, whatever the expression.

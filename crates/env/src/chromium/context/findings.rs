@@ -41,7 +41,8 @@ const TEXT_SCRIPT: &str = r"((selector) => {
   for (const type of [HTMLInputElement, HTMLTextAreaElement, HTMLSelectElement]) {
     if (found instanceof type) return read(type, 'value', found);
   }
-  return found instanceof HTMLElement ? read(HTMLElement, 'innerText', found) : read(Node, 'textContent', found);
+  if (found instanceof HTMLElement) return read(HTMLElement, 'innerText', found);
+  return read(Node, 'textContent', found);
 })";
 
 /// What a scorer looks up, and the back ends in which it may.
