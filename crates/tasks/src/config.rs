@@ -561,9 +561,11 @@ mod tests {
         }
     }
 
+    type HookChange = fn(&mut HookFile);
+
     #[test]
     fn a_hook_is_a_command_of_the_job_under_a_plain_name() {
-        let hook = |change: fn(&mut HookFile)| {
+        let hook = |change: HookChange| {
             let mut hook = HookFile { argv: vec!["true".into()], ..HookFile::default() };
             change(&mut hook);
             hook
@@ -576,7 +578,7 @@ mod tests {
         let config = config.unwrap();
         assert_eq!(config.hooks[0].folder, Path::new("/jobs/db"));
         assert_eq!((config.hooks[0].name.as_str(), config.hooks[0].concurrent), ("reset-1", 1));
-        let table: [(&str, fn(&mut HookFile), &str); 10] = [
+        let table: [(&str, HookChange, &str); 10] = [
             ("../bin/sh", |_| {}, "tasks.hooks.../bin/sh: \"../bin/sh\" is not a name"),
             ("", |_| {}, "tasks.hooks.: \"\" is not a name"),
             ("Reset", |_| {}, "tasks.hooks.Reset: "),
