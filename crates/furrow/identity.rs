@@ -45,18 +45,34 @@ pub fn of(resolved: &Table, tasks: &str) -> JobIdentity {
     JobIdentity::new(settings)
 }
 
+/// The key that may grow: which task a group gets depends on its number and the seed alone.
+const LENGTH: &str = "tasks.groups";
+
 /// What differs between a resumed job and the one that began its run, a sentence a key. `written`
-/// are the keys that the user gave a value.
-pub fn differences(now: &Table, began: &Table, written: &BTreeSet<String>) -> Vec<String> {
+/// are the keys that the user gave a value; `pass` is the number of groups of a run that does not
+/// set [`LENGTH`].
+pub fn differences(now: &Table, began: &Table, written: &BTreeSet<String>, pass: u64) -> Vec<String> {
+    let length =
+        |job: &Table| at(job, LENGTH).and_then(Value::as_integer).map_or(pass, |groups| groups.max(0) as u64);
+    let is_longer = length(now) >= length(began);
+    let before = length(began);
     let now = settings(now);
     let began = settings(began);
     let keys: BTreeSet<&String> = now.keys().chain(began.keys()).collect();
     let is_younger = |key: &String| !began.contains_key(key) && !written.contains(key);
     keys.into_iter()
         .filter(|key| now.get(*key) != began.get(*key) && !is_younger(key))
+        .filter(|key| key.as_str() != LENGTH || !is_longer)
         .map(|key| {
+            let remedy = if key == LENGTH {
+                format!("use {before} or more, which lengthens the run")
+            } else if key.starts_with("tasks.source") && key.ends_with(".repeat") {
+                format!("set it back; to lengthen the run, set {LENGTH} to more than {before}")
+            } else {
+                "set it back, or start a new run".to_owned()
+            };
             format!(
-                "{key}: {} now, {} when the run began; set it back, or start a new run",
+                "{key}: {} now, {} when the run began; {remedy}",
                 now.get(key).map_or("not set", String::as_str),
                 began.get(key).map_or("not set", String::as_str),
             )
@@ -120,7 +136,7 @@ mod tests {
     #[track_caller]
     fn check(began: &str, now: &str, written: &[&str], want: &[&str]) {
         let written = written.iter().map(ToString::to_string).collect();
-        let found = differences(&now.parse().unwrap(), &began.parse().unwrap(), &written);
+        let found = differences(&now.parse().unwrap(), &began.parse().unwrap(), &written, 6);
         assert_eq!(found.len(), want.len(), "{found:?}");
         for (found, want) in found.iter().zip(want) {
             assert!(found.starts_with(want), "{found}");
@@ -147,6 +163,28 @@ mod tests {
         );
         // Whatever else a job says may change.
         check("[limits]\nhours = 1\n", "[limits]\nhours = 2\n", &["limits.hours"], &[]);
+    }
+
+    #[test]
+    fn a_run_may_become_longer_and_not_shorter() {
+        let began = "[tasks]\ngroups = 8\n[[tasks.source]]\nrepeat = 6\n";
+        let now = |groups: &str| began.replace("groups = 8\n", groups);
+        for (groups, want) in [
+            ("groups = 8\n", &[][..]),
+            ("groups = 12\n", &[]),
+            ("groups = 7\n", &["tasks.groups: 7 now, 8 when the run began; use 8 or more"]),
+            // Without the key a run has six groups.
+            ("", &["tasks.groups: not set now, 8 when the run began; use 8 or more"]),
+        ] {
+            check(began, &now(groups), &["tasks.groups"], want);
+        }
+        let unset = now("");
+        check(&unset, &now("groups = 12\n"), &["tasks.groups"], &[]);
+        check(&unset, &now("groups = 5\n"), &["tasks.groups"], &["tasks.groups: 5 now, not set when"]);
+        let repeated = began.replace("repeat = 6", "repeat = 12");
+        let want = "tasks.source[0].repeat: 12 now, 6 when the run began; set it back; to lengthen the run, \
+                    set tasks.groups to more than 8";
+        check(began, &repeated, &["tasks.source[0].repeat"], &[want]);
     }
 
     #[test]

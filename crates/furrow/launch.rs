@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use furrow_coordinator::{JobIdentity, RunLock};
 use furrow_env::simulated::{SimConfig, SimulatedBrowser};
@@ -16,7 +16,7 @@ use furrow_env::{
 use furrow_policy::{ChatEndpoint, PolicyConfig};
 use furrow_records::DataCard;
 use furrow_rollout::Id;
-use furrow_tasks::{PictureSet, SiteRoot, TaskSet};
+use furrow_tasks::{PictureSet, SiteRoot, TaskSampler, TaskSet, TasksConfig};
 use furrow_telemetry::{
     LogTargets, MetricsExporter, OtlpExporter, ProcessOrigin, Role, TelemetryConfig, TimeSource, log_path,
 };
@@ -168,7 +168,9 @@ impl JobLaunch {
             .resolved
             .parse()
             .map_err(|why| CommandFailure::Input(vec![format!("job.toml: {why}")]))?;
-        let differences = identity::differences(&now, &began.table, &self.job.written);
+        let whole_pass = TasksConfig { groups: None, ..self.job.tasks.clone() };
+        let pass = TaskSampler::new(&self.set, &whole_pass).groups();
+        let differences = identity::differences(&now, &began.table, &self.job.written, pass);
         if differences.is_empty() { Ok(()) } else { Err(CommandFailure::Input(differences)) }
     }
 
@@ -354,7 +356,11 @@ pub async fn signalled() -> Result<(), CommandFailure> {
     Ok(())
 }
 
-/// A token that the first SIGTERM or SIGINT cancels. The second one ends the process at once; its
+/// Within this time after the first signal another one counts as the same: `timeout` and some
+/// supervisors signal a process and its group.
+const SAME_SIGNAL: Duration = Duration::from_secs(1);
+
+/// A token that the first SIGTERM or SIGINT cancels. A later one ends the process at once; its
 /// browsers die with it.
 pub fn stop_on_signal() -> Result<CancellationToken, CommandFailure> {
     let stop = CancellationToken::new();
@@ -362,19 +368,26 @@ pub fn stop_on_signal() -> Result<CancellationToken, CommandFailure> {
     let mut interrupt = signal(SignalKind::interrupt())?;
     let cancelled = stop.clone();
     tokio::spawn(async move {
-        for already in [false, true] {
+        let mut first = None;
+        loop {
             tokio::select! {
                 _ = terminate.recv() => {}
                 _ = interrupt.recv() => {}
             }
-            if already {
-                output::error_line("second signal: ending at once; continue later with --resume");
-                std::process::exit(130);
+            match first {
+                None => {
+                    first = Some(Instant::now());
+                    output::error_line(
+                        "draining: running trajectories finish, no new ones start; signal again to end at once",
+                    );
+                    cancelled.cancel();
+                }
+                Some(at) if at.elapsed() < SAME_SIGNAL => {}
+                Some(_) => {
+                    output::error_line("second signal: ending at once; continue later with --resume");
+                    std::process::exit(130);
+                }
             }
-            output::error_line(
-                "draining: running trajectories finish, no new ones start; signal again to end at once",
-            );
-            cancelled.cancel();
         }
     });
     Ok(stop)

@@ -29,7 +29,7 @@ job's first line:
     #:schema ./job.schema.json
 
 **A resumed run** (`furrow run --resume`) keeps the values of keys marked *kept*: a job that sets another value is
-refused. All other keys may change between two starts.
+refused. One of them may grow: a larger `tasks.groups` lengthens the run. All other keys may change between two starts.
 
 In *allowed*, a range includes both ends. A dash means: whatever the type allows.
 ";
