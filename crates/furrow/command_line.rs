@@ -5,8 +5,8 @@ use std::process::ExitCode;
 use clap::{CommandFactory as _, Parser, Subcommand};
 
 use crate::commands::{
-    check, checkpoint, discarded, doctor, init, model, plan, publish, records, replay, report, roles, run,
-    runs, score, shell, tasks, view, watch,
+    backup, check, checkpoint, discarded, doctor, init, model, plan, publish, records, replay, report, roles,
+    run, runs, score, shell, tasks, view, watch,
 };
 use crate::{exit_code, output, renamed, suggested};
 
@@ -42,6 +42,11 @@ enum Command {
     Discarded(discarded::DiscardedArgs),
     /// List the run directories below a folder, or remove one
     Runs(runs::RunsArgs),
+    /// Back a run directory up while its run goes on: consistent, verified, and continued where an
+    /// earlier try stopped
+    Backup(backup::BackupArgs),
+    /// Restore a backup as a run directory, every file by its hash
+    Restore(backup::RestoreArgs),
     /// List, check or sample the tasks of a job
     #[command(subcommand)]
     Tasks(tasks::TasksCommand),
@@ -104,6 +109,8 @@ pub fn run_command_line() -> ExitCode {
         Command::Publish(args) => publish::run(&args),
         Command::Discarded(args) => discarded::run(&args),
         Command::Runs(args) => runs::run(&args),
+        Command::Backup(args) => backup::backup(&args),
+        Command::Restore(args) => backup::restore(&args),
         Command::Tasks(command) => tasks::run(&command),
         Command::Records(command) => records::run(&command),
         Command::View(args) => view::run(&args),

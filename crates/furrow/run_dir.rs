@@ -76,7 +76,9 @@ pub fn job_text(dir: &Path) -> io::Result<Option<String>> {
 /// coordinator writes the job of a resumed run, after all checks of the start.
 pub fn prepare(dir: &Path, begin: RunStart, resolved_job: &str) -> Result<RunLock, CommandFailure> {
     check(dir, begin)?;
-    fs::create_dir_all(dir).map_err(|why| refused(dir, &format!("cannot be created: {why}")))?;
+    furrow_storage::create_durable_dir(dir)
+        .and_then(|()| furrow_storage::sync_names_above(dir))
+        .map_err(|why| refused(dir, &format!("cannot be created: {why}")))?;
     let lock =
         RunLock::take(dir).map_err(|error| CommandFailure::Input(vec![crate::chain(&error.into())]))?;
     // Another run may have started and ended since the first check.
@@ -149,6 +151,12 @@ fn check(dir: &Path, begin: RunStart) -> Result<(), CommandFailure> {
             dir,
             "already holds a run; continue it with --resume, start over with --clean, or change run.name",
         )),
+        // `--clean` would remove what may be saved.
+        RunStart::Fresh | RunStart::Resume if !holds_run && holds_records(dir) => Err(refused(
+            dir,
+            "holds data of a run and no ledger.sqlite; put the ledger back with its -wal file, or move the \
+             directory away and bring back a backup with `furrow restore BACKUP DIR`",
+        )),
         RunStart::Fresh if !is_empty(dir)? => Err(refused(
             dir,
             "is not empty and holds no run; change run.output_dir or run.name, or start over with --clean",
@@ -156,6 +164,12 @@ fn check(dir: &Path, begin: RunStart) -> Result<(), CommandFailure> {
         RunStart::Resume if !holds_run => Err(refused(dir, "holds no run to resume; start without --resume")),
         _ => Ok(()),
     }
+}
+
+/// Whether the directory holds committed files, or acknowledged steps.
+fn holds_records(dir: &Path) -> bool {
+    let has_entries = |name: &str| fs::read_dir(dir.join(name)).is_ok_and(|mut found| found.next().is_some());
+    ["data/manifest", "spool"].iter().any(|name| has_entries(name))
 }
 
 fn refused(dir: &Path, why: &str) -> CommandFailure {

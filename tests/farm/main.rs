@@ -10,6 +10,7 @@
 )]
 
 mod back_ends;
+mod backup;
 mod command_line;
 mod crash_points;
 mod dashboard;
@@ -32,6 +33,7 @@ mod replay;
 mod serve;
 mod sharing;
 mod sites;
+mod small_run;
 mod suites;
 mod web;
 mod weights;

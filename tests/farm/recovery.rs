@@ -4,110 +4,10 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use crate::farm::{FURROW, furrow, pause, simulated_tasks};
-
-const GROUPS: u32 = 12;
-const DEADLINE: Duration = Duration::from_secs(120);
-
-/// A job in a folder, with shards so small that a few seconds make many.
-struct RecoveryRun {
-    folder: tempfile::TempDir,
-}
-
-impl RecoveryRun {
-    fn new() -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        let tasks = simulated_tasks(folder.path(), GROUPS, 2);
-        let job = format!(
-            "[run]\nname = \"run\"\noutput_dir = \".\"\n{tasks}\n[records]\nmax_delay_millis = 150\nmerge_files_min = 1000\n\
-             [policy]\nkind = \"scripted\"\nthink_millis = 15\n[env]\nsessions_max = 4\n[dashboard]\nlisten = \"127.0.0.1:0\"\n"
-        );
-        fs::write(folder.path().join("job.toml"), job).unwrap();
-        Self { folder }
-    }
-
-    fn dir(&self) -> PathBuf {
-        self.folder.path().join("run")
-    }
-
-    fn command(&self, more: &[&str]) -> Command {
-        let mut command = Command::new(FURROW);
-        command
-            .args(["run", "job.toml", "--simulate-browser", "3000"])
-            .args(more)
-            .current_dir(self.folder.path());
-        command.stdin(Stdio::null());
-        command
-    }
-
-    /// Runs to the end.
-    fn run(&self, more: &[&str]) -> Output {
-        self.command(more).output().unwrap()
-    }
-
-    #[track_caller]
-    fn completes(&self, more: &[&str]) -> String {
-        let output = self.run(more);
-        let text = text(&output);
-        assert_eq!(output.status.code(), Some(0), "{text}");
-        text
-    }
-
-    fn start(&self, more: &[&str]) -> Child {
-        let log = fs::File::create(self.folder.path().join("out")).unwrap();
-        self.command(more).stdout(log.try_clone().unwrap()).stderr(log).spawn().unwrap()
-    }
-
-    /// Starts the run and kills it once its directory satisfies a condition.
-    fn run_and_kill_when(&self, reached: impl Fn(&Path) -> bool) {
-        let mut child = self.start(&[]);
-        let began = Instant::now();
-        while !reached(&self.dir()) {
-            let out = || fs::read_to_string(self.folder.path().join("out")).unwrap_or_default();
-            assert!(child.try_wait().unwrap().is_none(), "the run ended before it was killed\n{}", out());
-            assert!(began.elapsed() < DEADLINE, "not in {DEADLINE:?}\n{}", out());
-            pause();
-        }
-        child.kill().unwrap();
-        child.wait().unwrap();
-    }
-
-    fn commits(&self) -> Vec<PathBuf> {
-        let mut commits = entries(&self.dir().join("data/manifest"));
-        commits.retain(|path| path.extension().is_some_and(|extension| extension == "json"));
-        commits
-    }
-
-    /// The breaches that the independent checker finds, one per line.
-    fn breaches(&self) -> Vec<String> {
-        let python = std::env::var("FURROW_TEST_PYTHON").unwrap_or_else(|_| "python3".into());
-        let output = Command::new(python)
-            .arg("tests/check.py")
-            .arg(self.dir())
-            .args(["--groups", &GROUPS.to_string(), "--group-size", "2"])
-            .output()
-            .unwrap();
-        if output.status.success() {
-            return Vec::new();
-        }
-        assert!(output.stderr.is_empty(), "the checker failed: {}", text(&output));
-        String::from_utf8_lossy(&output.stdout).lines().map(str::to_owned).collect()
-    }
-}
-
-fn text(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
-}
-
-fn entries(dir: &Path) -> Vec<PathBuf> {
-    let mut found: Vec<_> =
-        fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.path()).collect();
-    found.sort();
-    found
-}
+use crate::farm::{furrow, pause, simulated_tasks};
+use crate::small_run::{DEADLINE, SmallRun, entries, length, text};
 
 /// Parquet files of a run with their bytes.
 fn shards(dir: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
@@ -119,7 +19,7 @@ fn shards(dir: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
 /// The last commits are missing, as after a backup that saved the manifest earlier than the ledger.
 #[test]
 fn resuming_without_the_last_manifest_commits_removes_no_committed_file() {
-    let run = RecoveryRun::new();
+    let run = SmallRun::new(12);
     run.run_and_kill_when(|dir| entries(&dir.join("data/manifest")).len() >= 5);
     let commits = run.commits();
     let committed = shards(&run.dir());
@@ -138,7 +38,7 @@ fn resuming_without_the_last_manifest_commits_removes_no_committed_file() {
 /// Scoring commits to the same manifest: with missing commits it would take another shard's number.
 #[test]
 fn scoring_is_refused_with_missing_commits_and_removes_nothing() {
-    let run = RecoveryRun::new();
+    let run = SmallRun::new(12);
     run.completes(&[]);
     let score = || furrow(&["score", "run", "--json"], run.folder.path());
     let stray = run.dir().join("data/scores/mine.parquet");
@@ -165,7 +65,7 @@ fn scoring_is_refused_with_missing_commits_and_removes_nothing() {
 
 #[test]
 fn resuming_restores_a_missing_manifest() {
-    let run = RecoveryRun::new();
+    let run = SmallRun::new(12);
     run.run_and_kill_when(|dir| entries(&dir.join("data/manifest")).len() >= 4);
     let commits = run.commits().len();
     fs::remove_dir_all(run.dir().join("data/manifest")).unwrap();
@@ -178,7 +78,7 @@ fn resuming_restores_a_missing_manifest() {
 /// One bit of one spool file is flipped while the run is stopped.
 #[test]
 fn a_flipped_bit_in_the_spool_costs_one_trajectory() {
-    let run = RecoveryRun::new();
+    let run = SmallRun::new(12);
     let trajectory =
         |dir: &Path| entries(&dir.join("spool")).into_iter().filter(|path| length(path) > 5_000).count();
     run.run_and_kill_when(|dir| trajectory(dir) >= 3);
@@ -188,7 +88,10 @@ fn a_flipped_bit_in_the_spool_costs_one_trajectory() {
     bytes[300] ^= 0x10;
     fs::write(longest, &bytes).unwrap();
     let id = longest.file_stem().unwrap().to_string_lossy().into_owned();
-    run.completes(&["--resume"]);
+    let output = run.run(&["--resume"]);
+    let message = text(&output);
+    assert_eq!(output.status.code(), Some(1), "{message}");
+    assert!(message.contains(&format!("1 acknowledged trajectories lost their record ({id})")), "{message}");
     let breaches = run.breaches();
     let (about_it, others): (Vec<_>, Vec<_>) = breaches.iter().partition(|line| line.contains(&id));
     assert!(!about_it.is_empty(), "the checker found no lost step: was the file damaged?");
@@ -199,21 +102,17 @@ fn a_flipped_bit_in_the_spool_costs_one_trajectory() {
     assert!(others.iter().all(|line| !line.contains("run-g")), "{others:?}");
     let listed = furrow(&["doctor", "--run", "run", "--json"], run.folder.path());
     let listed: serde_json::Value = serde_json::from_slice(&listed.stdout).unwrap();
-    let kept = run.dir().join(listed[0]["kept_as"].as_str().unwrap());
+    let kept = run.dir().join(listed["lost_and_found"][0]["kept_as"].as_str().unwrap());
     assert_eq!(fs::read(kept).unwrap(), bytes, "the damaged file is kept unchanged: {listed}");
     let verified = furrow(&["records", "verify", "run"], run.folder.path());
     assert!(verified.status.success(), "{}", text(&verified));
-}
-
-fn length(path: &Path) -> u64 {
-    path.metadata().map_or(0, |metadata| metadata.len())
 }
 
 /// If a file that a run writes is a link to another file, that file stays unchanged, and the run
 /// names the link.
 #[test]
 fn nothing_is_written_through_a_link() {
-    let run = RecoveryRun::new();
+    let run = SmallRun::new(12);
     run.run_and_kill_when(|dir| {
         entries(&dir.join("data/manifest")).len() >= 2 && !entries(&dir.join("spool")).is_empty()
     });
@@ -268,10 +167,83 @@ fn nothing_is_written_through_a_link() {
     assert_eq!(run.breaches(), Vec::<String>::new());
 }
 
+/// A run that is over goes on with more groups; what it collected before stays as it is.
+#[test]
+fn a_finished_run_is_lengthened() {
+    let run = SmallRun::new(6);
+    run.completes(&[]);
+    let before = shards(&run.dir());
+    let fewer = run.run(&["--resume", "--set", "tasks.groups=5"]);
+    assert_eq!(fewer.status.code(), Some(2), "{}", text(&fewer));
+    assert!(
+        text(&fewer).contains("tasks.groups: 5 now, not set when the run began; use 6 or more"),
+        "{}",
+        text(&fewer)
+    );
+    run.completes(&["--resume", "--set", "tasks.groups=12"]);
+    let after = shards(&run.dir());
+    assert!(before.iter().all(|(path, bytes)| after.get(path) == Some(bytes)), "an earlier file changed");
+    assert_eq!(run.breaches_of(12, &run.dir()), Vec::<String>::new());
+    // The longer job is the run's from now on.
+    let again = run.completes(&["--resume"]);
+    assert!(again.contains("tasks.groups: 12, as when the run began"), "{again}");
+    let shorter = run.run(&["--resume", "--set", "tasks.groups=11"]);
+    assert!(
+        text(&shorter).contains("tasks.groups: 11 now, 12 when the run began; use 12 or more"),
+        "{}",
+        text(&shorter)
+    );
+}
+
+/// After a power cut a run directory must still have its name, and every folder above it.
+#[test]
+fn the_names_of_a_new_run_directory_are_made_durable() {
+    if std::process::Command::new("strace").arg("-V").output().is_err() {
+        println!("no strace here");
+        return;
+    }
+    let run = SmallRun::new(1);
+    let here = run.folder.path().canonicalize().unwrap();
+    let furrow = run.command_in(&here.join("new/inside"), &[]);
+    let mut traced = std::process::Command::new("strace");
+    traced.args(["-f", "-y", "-e", "trace=fsync", "-o", "trace"]).arg(furrow.get_program());
+    let output = traced.args(furrow.get_args()).current_dir(&here).output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output));
+    let trace = fs::read_to_string(here.join("trace")).unwrap();
+    let above = [here.clone(), here.join("new"), here.join("new/inside"), here.join("new/inside/run")];
+    for folder in above.iter().map(|folder| folder.display()) {
+        assert!(trace.contains(&format!("<{folder}>)")), "{folder} was not synced");
+    }
+}
+
+/// `timeout` and some supervisors signal a process and its group: that is one wish, not two.
+#[test]
+fn two_signals_at_once_drain_and_a_later_one_ends() {
+    for (pause_millis, want) in [(0, 0), (1_300, 130)] {
+        let run = SmallRun::new(12);
+        let mut child = run.start(&["--set", "policy.think_millis=500"]);
+        let began = Instant::now();
+        while entries(&run.dir().join("spool")).is_empty() {
+            assert!(began.elapsed() < DEADLINE && child.try_wait().unwrap().is_none());
+            pause();
+        }
+        let signal = || {
+            let sent = std::process::Command::new("kill").args(["-TERM", &child.id().to_string()]).status();
+            assert!(sent.unwrap().success());
+        };
+        signal();
+        std::thread::sleep(std::time::Duration::from_millis(pause_millis));
+        signal();
+        let status = child.wait().unwrap();
+        let out = fs::read_to_string(run.folder.path().join("out")).unwrap();
+        assert_eq!(status.code(), Some(want), "{out}");
+    }
+}
+
 /// A second start of the same run is refused, and other programs still find the first one.
 #[test]
 fn a_second_starter_changes_nothing_of_the_living_run() {
-    let run = RecoveryRun::new();
+    let run = SmallRun::new(12);
     let mut first = run.start(&["--set", "policy.think_millis=200"]);
     let began = Instant::now();
     let files = ["coordinator.address", "job.toml", "lock"].map(|name| run.dir().join(name));

@@ -7,11 +7,14 @@
 //! [`recover`](ShardCommitter::recover) finishes or undoes the shard.
 
 mod error;
+mod inspect;
 mod reconcile;
 mod record;
 mod recover;
+mod repair;
 mod settle;
 mod stage;
+mod survey;
 mod thread;
 
 #[cfg(test)]
@@ -23,7 +26,8 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use furrow_records::{
-    CommitDraft, Manifest, Op, RecordsConfig, ShardPlan, ShardWriter, WrittenFile, merge, remove_shard,
+    CommitDraft, Manifest, Op, RecordsConfig, RecordsError, ShardPlan, ShardWriter, WrittenFile,
+    check_written, merge, remove_shard,
 };
 use furrow_rollout::{Group, GroupRecord, Id, Run, Shard, Trajectory};
 use tokio::runtime::{Builder, Runtime};
@@ -32,10 +36,13 @@ use crate::ledger::{LedgerHandle, Mutation, ShardOpening};
 use crate::lost_found::LostFound;
 use crate::spool::Spool;
 pub use error::CommitError;
+pub use inspect::{RepairedBy, RunFinding, RunInspection, inspect_run};
+pub(crate) use inspect::{inspect_copy, read_commits};
 pub use record::TrajectoryFacts;
 use record::TrajectoryRows;
 pub use recover::RecoveredRun;
 pub(crate) use recover::{check_manifest_is_whole, check_run_dir};
+pub use repair::{RunRepair, repair_run};
 pub use stage::CommitStage;
 use stage::pass;
 pub use thread::{CommitHandle, CommitReport, CommitReports};
@@ -45,6 +52,9 @@ const DISK_FULL_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// How often a full disk is tried again.
 const FULL_RETRY: Duration = Duration::from_millis(500);
+
+/// How long merging pauses after a failure that is no damage of a part.
+const MERGE_PAUSE: Duration = Duration::from_secs(60);
 
 /// How often parts of merged files are checked for expiry.
 const RETIRE_EVERY: Duration = Duration::from_secs(60);
@@ -94,8 +104,9 @@ pub struct ShardCommitter {
     manifest: Manifest,
     runtime: BlockingRuntime,
     lost_found: LostFound,
-    merges: bool,
-    /// Committed files that another job of this run wrote: they are not merged.
+    /// No merge before this time: the last one failed.
+    merges_from: Instant,
+    /// Committed files that are not merged: another job of this run wrote them, or they are damaged.
     foreign: BTreeSet<String>,
     retired_at: Option<Instant>,
     reached: Box<dyn FnMut(CommitStage) + Send>,
@@ -120,6 +131,10 @@ impl ShardCommitter {
                 self.undo(&opening.shard_id)?;
                 return Err(CommitError::DiskFull(full));
             }
+            Err(shortage) if shortage.is_descriptor_shortage() => {
+                self.undo(&opening.shard_id)?;
+                return Err(CommitError::NoDescriptor(Box::new(shortage)));
+            }
             Err(unreadable @ CommitError::Unreadable { .. }) => {
                 self.undo(&opening.shard_id)?;
                 return Err(unreadable);
@@ -143,7 +158,7 @@ impl ShardCommitter {
         loop {
             let known = self.foreign.len();
             for plan in merge::plan(self.manifest.snapshot(), &self.settings.records, &self.foreign) {
-                if self.merges {
+                if Instant::now() >= self.merges_from {
                     self.merge_table(&plan)?;
                 }
             }
@@ -192,8 +207,7 @@ impl ShardCommitter {
                 return Ok(());
             }
             Err(error) => {
-                self.merges = false;
-                tracing::warn!(table = %plan.table, error = &error as &dyn Error, "small files were not merged");
+                self.leave_unmerged(plan, &error);
                 return Ok(());
             }
         }
@@ -207,11 +221,26 @@ impl ShardCommitter {
                 self.finish(&written).map(drop)
             }
             Err(error) => {
-                self.merges = error.is_disk_full();
-                tracing::warn!(table = %plan.table, error = &error as &dyn Error, "small files were not merged");
+                self.leave_unmerged(plan, &error);
                 self.undo(&opening.shard_id)
             }
         }
+    }
+
+    /// A damaged part is merged no more, and the others are; after any other failure merging pauses.
+    fn leave_unmerged(&mut self, plan: &merge::MergePlan, error: &RecordsError) {
+        tracing::warn!(table = %plan.table, error = error as &dyn Error, "small files were not merged");
+        let is_shortage = error.is_disk_full() || error.is_descriptor_shortage();
+        let data_dir = &self.settings.data_dir;
+        let damaged = plan.parts.iter().filter(|part| !is_shortage && check_written(data_dir, part).is_err());
+        let damaged: Vec<String> = damaged.map(|part| part.path.clone()).collect();
+        if damaged.is_empty() {
+            self.merges_from = Instant::now() + MERGE_PAUSE;
+        }
+        for path in &damaged {
+            tracing::error!(path, "a committed file is damaged: restore it from a copy");
+        }
+        self.foreign.extend(damaged);
     }
 
     /// The ledger records the shard before its first byte.
@@ -294,8 +323,12 @@ impl ShardCommitter {
         loop {
             match self.runtime.block_on(self.manifest.commit(draft)) {
                 Ok(committed) => return Ok(committed.version()),
-                Err(error) if error.is_disk_full() && Instant::now() < deadline => {
-                    tracing::warn!(shard_id = %draft.shard_id, "no space for a manifest commit: waiting");
+                Err(error)
+                    if (error.is_disk_full() || error.is_descriptor_shortage())
+                        && Instant::now() < deadline =>
+                {
+                    let shard_id = &draft.shard_id;
+                    tracing::warn!(%shard_id, %error, "a manifest commit waits for disk space or a descriptor");
                     std::thread::park_timeout(FULL_RETRY);
                 }
                 Err(error) => return Err(error.into()),

@@ -57,7 +57,8 @@ pub struct LimitsFile {
     pub ledger_queue_max: usize,
     /// Commits that share one transaction of the ledger.
     pub ledger_batch_max: usize,
-    /// How long the ledger waits on a full disk before the coordinator stops.
+    /// How long the ledger waits on a full disk, or on another process that has it locked, before
+    /// the coordinator stops.
     pub disk_full_millis: u64,
     /// Deadline of a call, in addition to the time a request for work asks to stay open.
     pub call_millis: u64,

@@ -133,10 +133,23 @@ impl DurableError {
         move |source| Self { operation, path: path.to_owned(), source: Arc::new(source) }
     }
 
+    /// Whether a file could not be opened for want of a descriptor; closing others helps.
+    pub fn is_descriptor_shortage(&self) -> bool {
+        matches!(self.operation, "open" | "create") && is_descriptor_shortage(&self.source)
+    }
+
     /// Whether the disk was full; freeing space helps.
     pub fn is_full(&self) -> bool {
         is_full(&self.source)
     }
+}
+
+/// Whether an error means that the process or the system has no file descriptor or memory left for
+/// one more file. Nothing was opened then.
+pub(crate) fn is_descriptor_shortage(error: &io::Error) -> bool {
+    use rustix::io::Errno;
+    let shortages = [Errno::MFILE, Errno::NFILE, Errno::NOMEM];
+    error.raw_os_error().is_some_and(|code| shortages.iter().any(|errno| errno.raw_os_error() == code))
 }
 
 /// Whether an error means that a disk, a quota or a limit on file sizes is exhausted.
@@ -149,13 +162,9 @@ pub fn sync_dir(path: &Path) -> Result<(), DurableError> {
     File::open(path).and_then(|dir| dir.sync_all()).map_err(DurableError::on("sync directory", path))
 }
 
-/// Creates a directory, where it does not exist, and makes its name durable.
+/// Creates a directory and those above it, where they do not exist, and makes each name durable.
 pub fn make_durable_dir(path: &Path) -> Result<(), DurableError> {
-    if path.is_dir() {
-        return Ok(());
-    }
-    std::fs::create_dir_all(path).map_err(DurableError::on("create", path))?;
-    path.parent().filter(|above| !above.as_os_str().is_empty()).map_or(Ok(()), sync_dir)
+    furrow_storage::create_durable_dir(path).map_err(DurableError::on("create", path))
 }
 
 fn write_all(mut file: &File, parts: &[&[u8]]) -> io::Result<()> {

@@ -446,7 +446,7 @@ pub enum TrajectoryFate {
     Committed,
 }
 
-/// Why a ledger operation failed. After anything but `Refused` and `DiskFull` nothing more may be
+/// Why a ledger operation failed. After anything but `Refused`, `DiskFull` and `Busy` nothing more may be
 /// acknowledged.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum LedgerError {
@@ -473,6 +473,16 @@ pub enum LedgerError {
     /// The disk is full; the batch was rolled back and may be retried.
     #[error("no space left for the ledger {path}; nothing was acknowledged; free disk space")]
     DiskFull {
+        path: PathBuf,
+        /// The error of SQLite.
+        source: Arc<dyn Error + Send + Sync>,
+    },
+    /// Another process has the database locked; nothing was begun, and the batch may be retried.
+    #[error(
+        "another process has the ledger {path} locked; nothing was acknowledged; end that process (`fuser \
+         {path}` names it)"
+    )]
+    Busy {
         path: PathBuf,
         /// The error of SQLite.
         source: Arc<dyn Error + Send + Sync>,

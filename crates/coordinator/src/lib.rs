@@ -5,6 +5,7 @@
 //! committed trajectory is named in the manifest exactly once.
 
 mod assign;
+mod backup;
 mod commit;
 mod config;
 pub mod core;
@@ -35,7 +36,11 @@ mod version_range;
 pub mod versions;
 
 pub use assign::{AdmissionPacing, PolicyOffer};
-pub use commit::{CommitError, CommitStage, ShardCommitter};
+pub use backup::{BackupDamage, BackupError, BackupSummary, RestoreSummary, restore_backup, take_backup};
+pub use commit::{
+    CommitError, CommitStage, RepairedBy, RunFinding, RunInspection, RunRepair, ShardCommitter, inspect_run,
+    repair_run,
+};
 pub use config::{LimitsConfig, LimitsFile};
 #[cfg(feature = "failpoints")]
 pub use crash::arm_fail_points;
@@ -48,5 +53,5 @@ pub use lost_found::{LostFoundError, PutAside, lost_and_found};
 pub use open::{Coordinator, CoordinatorJob};
 pub use plan::UnknownTask;
 pub use rescore::{RescoreError, RescoreFilter, RescoreJob, RescoreSummary, rescore};
-pub use run::{RunSummary, run};
+pub use run::{RunDamage, RunSummary, run};
 pub use service::progress_message;

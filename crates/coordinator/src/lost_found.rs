@@ -21,6 +21,8 @@ const INDEX: &str = "index.jsonl";
 const ENTRIES_MAX: usize = 1_000;
 /// Most bytes of copies; moves do not count.
 const COPIED_BYTES_MAX: u64 = 1 << 30;
+/// Bytes that are copied at once.
+const COPY_PIECE_BYTES: usize = 64 << 10;
 /// Most bytes of the index: a thousand entries of two paths and a sentence.
 const INDEX_BYTES_MAX: u64 = 4 << 20;
 
@@ -126,10 +128,7 @@ impl LostFound {
         self.record(&entry)?;
         // The name is free: `entry` numbers repeated names.
         let mut copy = furrow_storage::create(&to).map_err(DurableError::on("create", &to))?;
-        // Where the disk cannot read the whole file, the copy keeps what can be read.
-        if let Err(error) = io::copy(&mut from, &mut copy) {
-            tracing::warn!(path = %path.display(), %error, "copied only a part of a file to lost+found");
-        }
+        copy_readable(&mut from, &mut copy, path).map_err(DurableError::on("write to", &to))?;
         copy.sync_all().map_err(DurableError::on("sync", &to))?;
         to.parent().into_iter().try_for_each(sync_dir)?;
         Ok(report(entry))
@@ -206,6 +205,26 @@ impl LostFound {
             .and_then(|()| file.sync_all())
             .map_err(DurableError::on("write to", &path))?;
         Ok(sync_dir(&self.run_dir.join(FOLDER))?)
+    }
+}
+
+/// Copies a file, or as much of it as the disk can read.
+///
+/// # Errors
+/// Only when the copy cannot be written: what follows may cut the original.
+fn copy_readable(from: &mut fs::File, copy: &mut fs::File, path: &Path) -> io::Result<()> {
+    let mut piece = vec![0; COPY_PIECE_BYTES];
+    loop {
+        let read = match from.read(&mut piece) {
+            Ok(0) => return Ok(()),
+            Ok(read) => read,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            Err(error) => {
+                tracing::warn!(path = %path.display(), %error, "copied only a part of a file to lost+found");
+                return Ok(());
+            }
+        };
+        copy.write_all(&piece[..read])?;
     }
 }
 
@@ -292,6 +311,27 @@ mod tests {
         assert_eq!(listed[1].copied_bytes, Some(13));
         fs::remove_file(dir.path().join(&notes)).unwrap();
         assert_eq!(lost_and_found(dir.path()).unwrap().len(), 1);
+    }
+
+    /// The caller cuts the original next, so a copy that does not fit is an error.
+    #[test]
+    fn a_copy_that_does_not_fit_is_no_copy() {
+        let test = "lost_found::tests::a_copy_that_does_not_fit_is_no_copy";
+        crate::small_disk::on_small_disk(test, |disk| {
+            if crate::small_disk::is_limited() {
+                return;
+            }
+            fs::create_dir(disk.join("spool")).unwrap();
+            let path = disk.join("spool/a.spool");
+            fs::write(&path, vec![7; 1 << 20]).unwrap();
+            let free = crate::disk::free_bytes(disk).unwrap() as usize;
+            fs::write(disk.join("filler"), vec![0; free - (300 << 10)]).unwrap();
+            let copied = LostFound::of_start(disk, 1).copy(&path, "damaged");
+            assert!(matches!(copied, Err(LostFoundError::File(_))), "{copied:?}");
+            fs::remove_file(disk.join("filler")).unwrap();
+            let kept = LostFound::of_start(disk, 2).copy(&path, "damaged").unwrap();
+            assert_eq!(fs::read(disk.join(kept)).unwrap(), vec![7; 1 << 20]);
+        });
     }
 
     #[test]

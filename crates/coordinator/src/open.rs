@@ -20,7 +20,9 @@ use crate::durable::{DurableError, make_durable_dir};
 use crate::error::CoordinatorError;
 use crate::identity::JobIdentity;
 use crate::judge::JudgeConfig;
-use crate::ledger::{Ledger, Mutation, RunOpening, SqliteLedger, TrajectoryRow, TrajectoryStanding};
+use crate::ledger::{
+    Ledger, LedgerError, Mutation, RunOpening, SqliteLedger, TrajectoryRow, TrajectoryStanding,
+};
 use crate::lock::RunLock;
 use crate::plan::JobPlan;
 use crate::spool::{EntryKey, RecoveredTrajectory, Spool};
@@ -130,6 +132,11 @@ fn open_ledger(job: &CoordinatorJob) -> Result<SqliteLedger, CoordinatorError> {
     let path = job.run_dir.join("ledger.sqlite");
     if path.exists() && !job.resume {
         return Err(CoordinatorError::NotEmpty { run_dir: job.run_dir.clone() });
+    }
+    // SQLite takes an empty file for a new database: what the run directory holds would be unknown.
+    if job.resume && path.metadata().is_ok_and(|found| found.len() == 0) {
+        let why = "it is empty".to_owned();
+        return Err(CoordinatorError::Ledger(LedgerError::Foreign { path, why }));
     }
     let mut ledger = SqliteLedger::open(path).map_err(CoordinatorError::Ledger)?;
     let opening = RunOpening {

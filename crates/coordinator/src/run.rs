@@ -2,9 +2,10 @@
 //! order.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use furrow_records::WrittenFile;
 use furrow_rollout::{Id, Run, Trajectory};
 use furrow_telemetry::{RunEnded, RunStarted, TimeSource};
 use furrow_wire::v1::coordinator_service_server::CoordinatorServiceServer;
@@ -36,6 +37,9 @@ use crate::shell::{EffectPerformer, EventLoop, FirstFailure, PendingDecision, no
 /// How often free disk space is measured.
 const DISK_LOOK: Duration = Duration::from_secs(1);
 
+/// Names of damaged things in one sentence.
+const DAMAGE_NAMED_MAX: usize = 20;
+
 /// Grace period for open calls when the server stops.
 const SERVER_GRACE: Duration = Duration::from_secs(5);
 
@@ -50,6 +54,51 @@ pub struct RunSummary {
     pub over: JobOutcome,
     /// How far it came, including earlier coordinators of the run.
     pub progress: RunProgress,
+    /// What this coordinator found damaged.
+    pub damage: RunDamage,
+}
+
+/// Damage that a coordinator found in its run directory.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct RunDamage {
+    /// Acknowledged trajectories whose record could not be read; they ended as `record_lost`.
+    pub records_lost: Vec<Id<Trajectory>>,
+    /// Files of the data set that are missing or have another length.
+    pub files_missing: Vec<WrittenFile>,
+}
+
+impl RunDamage {
+    /// What was found, with the first names; `None` without damage.
+    pub fn describe(&self) -> Option<String> {
+        let records = self.records_lost.iter().map(ToString::to_string).collect();
+        let rows: u64 = self.files_missing.iter().map(|file| file.rows).sum();
+        let files = self.files_missing.iter().map(|file| file.path.clone()).collect();
+        let parts = [
+            (self.records_lost.len(), "acknowledged trajectories lost their record".to_owned(), records),
+            (
+                self.files_missing.len(),
+                format!("files of the data set with {rows} rows are missing or cut"),
+                files,
+            ),
+        ];
+        let present = parts.into_iter().filter(|(count, ..)| *count > 0);
+        let texts: Vec<String> =
+            present.map(|(count, what, names)| describe_named(count, &what, names)).collect();
+        (!texts.is_empty()).then(|| texts.join("; "))
+    }
+}
+
+fn describe_named(count: usize, what: &str, mut names: Vec<String>) -> String {
+    names.truncate(DAMAGE_NAMED_MAX);
+    let more = if count > names.len() { ", …" } else { "" };
+    format!("{count} {what} ({}{more})", names.join(", "))
+}
+
+/// The damage found so far.
+type SharedDamage = Arc<Mutex<RunDamage>>;
+
+fn lock_damage(damage: &SharedDamage) -> MutexGuard<'_, RunDamage> {
+    damage.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// All parts of a coordinator, created and connected; nothing runs yet.
@@ -67,6 +116,7 @@ struct CoordinatorParts {
     reports: CommitReports,
     disk: DiskGate,
     failure: FirstFailure,
+    damage: SharedDamage,
     /// Scorings and other tasks beside the loop.
     side_work: TaskTracker,
     /// Cancels running calls to a judge.
@@ -120,6 +170,7 @@ impl Coordinator {
         let run_id = run_id.clone();
         let failure = failure.clone();
         let over = over.clone();
+        let damage = Arc::clone(&parts.damage);
         let (shell, start, tasks, lock) = parts.open(listener, stop);
         let progress = shell.run(start).await;
         tasks.wind_down(&failure).await;
@@ -128,7 +179,7 @@ impl Coordinator {
         report_end(&run_id, over.as_ref(), &progress);
         match (failure.take(), over) {
             (Some(error), _) => Err(error),
-            (None, Some(over)) => Ok(RunSummary { over, progress }),
+            (None, Some(over)) => Ok(RunSummary { over, progress, damage: lock_damage(&damage).clone() }),
             (None, None) => Err(CoordinatorError::Ledger(LedgerError::Stopped)),
         }
     }
@@ -148,7 +199,8 @@ impl CoordinatorParts {
             spooled,
             lock,
         } = coordinator;
-        let RecoveredRun { committer, ledger, snapshot, .. } = recovered;
+        let RecoveredRun { committer, ledger, snapshot, lost, gone, .. } = recovered;
+        let damage = RunDamage { records_lost: lost, files_missing: gone };
         let time = TimeSource::system();
         let failure = FirstFailure::default();
         let side_work = TaskTracker::new();
@@ -201,6 +253,7 @@ impl CoordinatorParts {
             reports,
             disk: DiskGate::new(run_dir, disk_reserve_bytes),
             failure,
+            damage: Arc::new(Mutex::new(damage)),
             side_work,
             judging,
             lock,
@@ -228,7 +281,7 @@ impl CoordinatorParts {
             side_work: self.side_work,
             judging: self.judging,
             performer: tokio::spawn(perform(self.performer, failure.clone())),
-            reporter: tokio::spawn(report(self.reports, events, failure.clone())),
+            reporter: tokio::spawn(report(self.reports, events, failure.clone(), self.damage)),
         };
         let Self { core, inbox, decided, over, time, farewell, .. } = self;
         let shell = EventLoop { core, inbox, decided, over, time, failure, stop, farewell };
@@ -312,12 +365,18 @@ async fn perform(performer: EffectPerformer, failure: FirstFailure) {
 }
 
 /// Reports committed shards to the core, until the committer ends.
-async fn report(mut reports: CommitReports, events: EventSender, failure: FirstFailure) {
+async fn report(
+    mut reports: CommitReports,
+    events: EventSender,
+    failure: FirstFailure,
+    damage: SharedDamage,
+) {
     while let Some(news) = reports.next().await {
         match news {
             // A loop that has ended learns of it from the ledger on resume.
             CommitReport::Committed(committed) => drop(events.send(committed_event(committed)).await),
             CommitReport::Unreadable { trajectory, steps, why } => {
+                lock_damage(&damage).records_lost.push(trajectory.clone());
                 drop(events.send(Event::RecordLost { trajectory, steps, why }).await);
             }
             CommitReport::Failed(error) => failure.report(CoordinatorError::Commit(error)),

@@ -144,7 +144,7 @@ impl CoordinatorServer {
             SpoolError::Gap { .. } => Status::out_of_range(text),
             SpoolError::Over { .. } => Status::failed_precondition(text),
             SpoolError::TooLarge { .. } | SpoolError::WrongDigest { .. } => Status::invalid_argument(text),
-            SpoolError::DiskFull(_) => Status::resource_exhausted(text),
+            SpoolError::DiskFull(_) | SpoolError::NoDescriptor(_) => Status::resource_exhausted(text),
             SpoolError::Storage(_) | SpoolError::Damaged { .. } | SpoolError::Stopped(_) => {
                 self.failure.report(CoordinatorError::Spool(error));
                 Status::unavailable("the coordinator is stopping: its spool failed")

@@ -26,6 +26,7 @@ pub use entry::{EntryKey, PAYLOAD_BYTES_MAX, SpoolEntry};
 pub use error::SpoolError;
 use error::storage;
 use files::SpoolFiles;
+pub(crate) use files::scan;
 pub use files::{AppendOutcome, EntryFlaw, RecoveredTrajectory, SpoolTail};
 pub use finished::read_finished;
 pub use reader::SpoolReader;

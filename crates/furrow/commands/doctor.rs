@@ -1,13 +1,13 @@
 //! `furrow doctor`: checks whether this machine can run a farm, and says what to do if not.
 
 mod job;
+mod run;
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use clap::Args;
-use furrow_coordinator::PutAside;
 use furrow_env::{ChromiumPool, EnvFile, SiteServer};
 use serde::Serialize;
 
@@ -37,10 +37,14 @@ pub struct DoctorArgs {
     /// user namespaces
     #[arg(long)]
     no_sandbox: bool,
-    /// List what earlier starts of this run moved to lost+found/, instead of checking the machine
+    /// Check this run directory instead of the machine: ledger, manifest, spool, links and every
+    /// committed file by its hash; nothing in it changes
     #[arg(long, value_name = "DIR", conflicts_with = "browser")]
     run: Option<PathBuf>,
-    /// Print each check, its finding and its remedy as JSON instead of text; with --run, each entry
+    /// With --run: do what the next start would do with the directory, and say what was done
+    #[arg(long, requires = "run")]
+    repair: bool,
+    /// Print each check, its finding and its remedy as JSON instead of text
     #[arg(long)]
     json: bool,
 }
@@ -63,7 +67,7 @@ pub fn run(args: &DoctorArgs) -> Result<(), CommandFailure> {
         return job::check(&named, args.json);
     }
     if let Some(run) = &args.run {
-        return lost_and_found(run, args.json);
+        return run::check(run, args.repair, args.json);
     }
     let [browser, limits] = browser(args)?;
     let findings =
@@ -83,39 +87,6 @@ pub fn run(args: &DoctorArgs) -> Result<(), CommandFailure> {
         0 => Ok(()),
         bad => Err(anyhow::anyhow!("{bad} checks failed; see the remedies above").into()),
     }
-}
-
-/// Lists what a run could not account for: files without a shard, damaged spool files, unreadable
-/// manifest commits.
-fn lost_and_found(run: &Path, as_json: bool) -> Result<(), CommandFailure> {
-    if !run.join("ledger.sqlite").exists() {
-        let why = format!(
-            "--run: {} is not a run directory; use the directory that holds ledger.sqlite",
-            run.display()
-        );
-        return Err(CommandFailure::Input(vec![why]));
-    }
-    let found = furrow_coordinator::lost_and_found(run)?;
-    if as_json {
-        return Ok(output::json(&found)?);
-    }
-    if found.is_empty() {
-        output::line(format!("{}: lost+found is empty", run.display()));
-        return Ok(());
-    }
-    output::line(format!("{} entries in lost+found; remove those you do not need:", found.len()));
-    for PutAside { from, kept_as, why, copied_bytes } in &found {
-        let how = copied_bytes
-            .map_or_else(|| "moved".to_owned(), |bytes| format!("copied, {}", output::bytes(bytes)));
-        // A name may hold a line break or a terminal's control characters: print them as escapes.
-        let escaped = |path: &Path| path.to_string_lossy().escape_debug().to_string();
-        output::line(format!(
-            "  {}  ({how})\n      was {}: {why}",
-            escaped(&run.join(kept_as)),
-            escaped(from)
-        ));
-    }
-    Ok(())
 }
 
 /// Whether `policy.engine.backend = "cuda"` finds a device. A farm also runs without one.

@@ -1,5 +1,6 @@
 //! One module per command.
 
+pub mod backup;
 pub mod check;
 pub mod checkpoint;
 pub mod discarded;

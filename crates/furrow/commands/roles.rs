@@ -11,7 +11,7 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
 use crate::budget::{self, LocalRoles};
-use crate::commands::run::{BeginArgs, check_any_scored};
+use crate::commands::run::{BeginArgs, check_any_scored, check_undamaged, with_remedy};
 use crate::launch::{self, JobArgs, JobLaunch, SimulatedBrowserArgs};
 use crate::run_dir::{self, RunStart};
 use crate::{CommandFailure, output};
@@ -81,13 +81,15 @@ pub fn coordinator(args: &CoordinatorArgs) -> Result<(), CommandFailure> {
         let summary = furrow_coordinator::run(job, furrow_wire::accept(listener), stop).await;
         over.cancel();
         metrics.await?;
-        let summary = summary?;
+        let summary = summary.map_err(|error| with_remedy(error, &dir))?;
         match &summary.over {
             JobOutcome::TooManyFailures { detail } => {
                 Err(anyhow::anyhow!("the run stopped because the farm failed too often: {detail}").into())
             }
-            JobOutcome::Complete => check_any_scored(&summary, &dir),
-            JobOutcome::Drained { .. } => Ok(()),
+            JobOutcome::Complete => {
+                check_any_scored(&summary, &dir).and_then(|()| check_undamaged(&summary, &dir))
+            }
+            JobOutcome::Drained { .. } => check_undamaged(&summary, &dir),
         }
     })
 }

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
-use furrow_coordinator::{RunLock, RunSummary, progress_message};
+use furrow_coordinator::ledger::LedgerError;
+use furrow_coordinator::{CoordinatorError, RunLock, RunSummary, progress_message};
 use furrow_env::EnvironmentFactory;
 use furrow_policy::{ChatEndpoint, WorkerListeners};
 use furrow_telemetry::Role;
@@ -120,6 +121,7 @@ async fn farm(
     let silent = CancellationToken::new();
     let metrics = launch::metrics(&launch.job, Role::Run, &launch::process_name("run"), silent.clone())?;
     let looking = serve_dashboard(&launch.job, over.clone()).await?;
+    let run_dir = launch.job.run_dir.clone();
     let connect: Arc<dyn Connector> = Arc::new(TcpConnector::default());
     let env_config = launch.job.env.worker.clone();
     let policy_config = launch.job.policy.clone();
@@ -168,7 +170,7 @@ async fn farm(
     if let Some(looking) = looking {
         looking.await?;
     }
-    let summary = summary?;
+    let summary = summary.map_err(|error| with_remedy(error, &run_dir))?;
     acted?;
     policed?;
     watched?;
@@ -225,17 +227,50 @@ fn conclude(summary: &RunSummary, dir: &Path, as_json: bool) -> Result<(), Comma
         output::line(format!("data set: {}", dir.join("data").display()));
     }
     match &summary.over {
-        JobOutcome::Complete => check_any_scored(summary, dir),
+        JobOutcome::Complete => check_any_scored(summary, dir).and_then(|()| check_undamaged(summary, dir)),
         JobOutcome::Drained { .. } => {
             output::error_line(&format!(
                 "stopped before the end: continue with `furrow run … --resume` ({})",
                 dir.display()
             ));
-            Ok(())
+            check_undamaged(summary, dir)
         }
         JobOutcome::TooManyFailures { detail } => Err(anyhow::anyhow!(
             "the run stopped because the farm failed too often: {detail}; see {}",
             dir.join("logs").display()
+        )
+        .into()),
+    }
+}
+
+/// Adds what helps where the run directory itself is at fault.
+pub fn with_remedy(error: CoordinatorError, dir: &Path) -> CommandFailure {
+    let is_of_directory = matches!(
+        error,
+        CoordinatorError::Ledger(LedgerError::Foreign { .. } | LedgerError::Refused { .. })
+            | CoordinatorError::Spool(_)
+            | CoordinatorError::Commit(_)
+    );
+    let error = anyhow::Error::from(error);
+    if !is_of_directory {
+        return error.into();
+    }
+    let dir = dir.display();
+    anyhow::anyhow!(
+        "{}; `furrow doctor --run {dir}` says what is wrong there; to bring back a backup, move {dir} away and \
+         `furrow restore BACKUP {dir}`",
+        crate::chain(&error)
+    )
+    .into()
+}
+
+/// Fails a run that found damage in its directory: it went on without what was damaged.
+pub fn check_undamaged(summary: &RunSummary, dir: &Path) -> Result<(), CommandFailure> {
+    match summary.damage.describe() {
+        None => Ok(()),
+        Some(damage) => Err(anyhow::anyhow!(
+            "{damage}; the run went on without them, see `furrow doctor --run {}`",
+            dir.display()
         )
         .into()),
     }

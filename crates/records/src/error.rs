@@ -84,6 +84,10 @@ pub enum RecordsError {
     },
 }
 
+/// Linux: too many open files, in the system and in the process.
+const ENFILE: i32 = 23;
+const EMFILE: i32 = 24;
+
 impl RecordsError {
     pub(crate) fn io(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
         let path = path.to_owned();
@@ -94,11 +98,23 @@ impl RecordsError {
         Self::Damaged { path: path.to_owned(), what: what.into() }
     }
 
-    /// Whether the disk was full. Parquet wraps the cause once more, so this walks the whole chain.
+    /// Whether the disk or a quota was full.
     pub fn is_disk_full(&self) -> bool {
+        self.has_cause(|error| {
+            matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+        })
+    }
+
+    /// Whether no file descriptor was left, in the process or in the system.
+    pub fn is_descriptor_shortage(&self) -> bool {
+        self.has_cause(|error| matches!(error.raw_os_error(), Some(EMFILE | ENFILE)))
+    }
+
+    /// Parquet wraps the cause once more, so this walks the whole chain.
+    fn has_cause(&self, is_it: impl Fn(&io::Error) -> bool) -> bool {
         let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(self);
         while let Some(error) = cause {
-            if error.downcast_ref::<io::Error>().is_some_and(|e| e.kind() == io::ErrorKind::StorageFull) {
+            if error.downcast_ref::<io::Error>().is_some_and(&is_it) {
                 return true;
             }
             cause = error.source();

@@ -45,6 +45,20 @@ pub(crate) fn read(data_dir: &Path, sha256: &str) -> Option<Result<String, Strin
     Some(if found == sha256 { Ok(text) } else { Err(found) })
 }
 
+/// Jobs of a data set that are not what their names say. A folder that cannot be read has none.
+pub fn changed_jobs(data_dir: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(data_dir.join(FOLDER)).into_iter().flatten().flatten();
+    let paths = entries.map(|entry| entry.path());
+    let is_changed = |path: &PathBuf| {
+        let name =
+            path.file_name().and_then(|name| name.to_str()).and_then(|name| name.strip_suffix(".toml"));
+        name.is_some_and(|name| matches!(read(data_dir, name), Some(Err(_))))
+    };
+    let mut changed: Vec<PathBuf> = paths.filter(is_changed).collect();
+    changed.sort();
+    changed
+}
+
 fn path(data_dir: &Path, sha256: &str) -> PathBuf {
     data_dir.join(name(sha256))
 }

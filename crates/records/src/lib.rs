@@ -40,6 +40,7 @@ pub use file::{ShardPlan, TableFile, WrittenFile};
 pub use find::FoundTrajectory;
 pub use gap::{GapSum, LogprobGap};
 pub use invalid_commit::InvalidCommit;
+pub use jobs::changed_jobs;
 pub use manifest::{Commit, CommitDraft, CommitOutcome, Manifest, ManifestSnapshot, Op, StoredCommits, Txn};
 pub use pixels::{DecodedPicture, PictureError};
 pub use read::{DataSet, RecordIter, schema_version};

@@ -280,6 +280,32 @@ impl StoredCommits {
         Ok(Self(found))
     }
 
+    /// Reads all commits of a data set on a local disk and creates nothing: without the folder there
+    /// are none.
+    pub async fn read_local(data_dir: &FilePath) -> Result<Self, RecordsError> {
+        if !data_dir.join("manifest").is_dir() {
+            return Ok(Self::default());
+        }
+        let store = LocalFileSystem::new_with_prefix(data_dir);
+        let store: Arc<dyn ObjectStore> = Arc::new(store.map_err(store_error("open", &data_dir.display()))?);
+        Self::read(&store).await
+    }
+
+    /// The data set after all commits. Fails on a gap, or on a malformed or inconsistent commit.
+    pub fn into_snapshot(self) -> Result<ManifestSnapshot, RecordsError> {
+        let newest = self.newest();
+        let mut snapshot = ManifestSnapshot::default();
+        for (version, commit) in self.0 {
+            let next = snapshot.version + 1;
+            if version != next {
+                let what = InvalidCommit::Missing { newest };
+                return Err(RecordsError::Manifest { version: next, what });
+            }
+            snapshot.apply(&commit.map_err(|what| RecordsError::Manifest { version, what })?)?;
+        }
+        Ok(snapshot)
+    }
+
     /// The highest number; 0 without a commit.
     pub fn newest(&self) -> u64 {
         self.0.keys().next_back().copied().unwrap_or(0)
@@ -344,17 +370,12 @@ impl Manifest {
     /// The manifest of these stored commits. Fails on a gap, or on a malformed or inconsistent
     /// commit.
     pub fn of(store: Arc<dyn ObjectStore>, stored: StoredCommits) -> Result<Self, RecordsError> {
-        let newest = stored.newest();
-        let mut this = Self { store, snapshot: ManifestSnapshot::default() };
-        for (version, commit) in stored.0 {
-            let next = this.snapshot.version + 1;
-            if version != next {
-                let what = InvalidCommit::Missing { newest };
-                return Err(RecordsError::Manifest { version: next, what });
-            }
-            this.snapshot.apply(&commit.map_err(|what| RecordsError::Manifest { version, what })?)?;
-        }
-        Ok(this)
+        Ok(Self::at(store, stored.into_snapshot()?))
+    }
+
+    /// The manifest in a store whose commits were read already.
+    pub fn at(store: Arc<dyn ObjectStore>, snapshot: ManifestSnapshot) -> Self {
+        Self { store, snapshot }
     }
 
     /// Restores a commit under its former number, which must be free.

@@ -37,13 +37,7 @@ pub fn create(path: &Path) -> io::Result<File> {
 /// Reads an untrusted file: only a regular one, not through a link, and of at most `bytes_max`
 /// bytes.
 pub fn read(path: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
-    let mut options = OpenOptions::new();
-    let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
-    let file = options.read(true).custom_flags(flags).open(path).map_err(named_link)?;
-    let metadata = file.metadata()?;
-    if !metadata.is_file() {
-        return Err(refused(&format!("it is {}", kind(&metadata))));
-    }
+    let file = open_to_read(path)?;
     let mut bytes = Vec::new();
     file.take(bytes_max + 1).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > bytes_max {
@@ -51,6 +45,16 @@ pub fn read(path: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
         return Err(io::Error::new(io::ErrorKind::FileTooLarge, why));
     }
     Ok(bytes)
+}
+
+/// Opens a file for reading: only a regular one, not through a link. It may belong to another user
+/// and have several names.
+pub fn open_to_read(path: &Path) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
+    let file = options.read(true).custom_flags(flags).open(path).map_err(named_link)?;
+    let metadata = file.metadata()?;
+    if metadata.is_file() { Ok(file) } else { Err(refused(&format!("it is {}", kind(&metadata)))) }
 }
 
 /// Replaces a file durably: a reader, also after a power cut, sees all of the old one or all of the
@@ -64,6 +68,48 @@ pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     file.sync_all()?;
     fs::rename(&unfinished, path).map_err(|error| with_path(path, &error))?;
     path.parent().map_or(Ok(()), |folder| File::open(folder)?.sync_all())
+}
+
+/// Creates a folder and its parents and makes every new name durable.
+pub fn create_durable_dir(path: &Path) -> io::Result<()> {
+    if path.is_dir() {
+        return Ok(());
+    }
+    if let Some(above) = path.parent().filter(|above| !above.as_os_str().is_empty()) {
+        create_durable_dir(above)?;
+    }
+    match fs::create_dir(path) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists && path.is_dir() => {}
+        other => other?,
+    }
+    sync_name(path)
+}
+
+/// Makes the names of an existing folder and of those above it durable, as far as this user may
+/// read them: who created them may not have done it.
+pub fn sync_names_above(path: &Path) -> io::Result<()> {
+    let absolute = std::path::absolute(path)?;
+    for folder in absolute.ancestors().skip(1) {
+        match File::open(folder).and_then(|folder| folder.sync_all()) {
+            // A folder of another user, or a file system that syncs no folders.
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    io::ErrorKind::PermissionDenied
+                        | io::ErrorKind::ReadOnlyFilesystem
+                        | io::ErrorKind::InvalidInput
+                ) => {}
+            other => other?,
+        }
+    }
+    Ok(())
+}
+
+fn sync_name(path: &Path) -> io::Result<()> {
+    match path.parent().filter(|above| !above.as_os_str().is_empty()) {
+        Some(above) => File::open(above)?.sync_all(),
+        None => File::open(".")?.sync_all(),
+    }
 }
 
 /// Creates a folder and its parents, and checks it as [`check_dir`] does.

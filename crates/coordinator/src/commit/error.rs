@@ -12,13 +12,16 @@ use crate::ledger::LedgerError;
 use crate::lost_found::LostFoundError;
 use crate::spool::{EntryKey, SpoolError};
 
-/// Why nothing was committed. After anything but `DiskFull` the committer must not continue:
-/// restart with `--resume`.
+/// Why nothing was committed. After anything but `DiskFull` and `NoDescriptor` the committer
+/// must not continue: restart with `--resume`.
 #[derive(Debug, thiserror::Error)]
 pub enum CommitError {
     /// The disk was full; the shard was undone and its rows wait for another.
     #[error("no space left for a shard; its trajectories stay in the spool; free disk space")]
     DiskFull(#[source] RecordsError),
+    /// No file descriptor was left; the shard was undone and its rows wait for another.
+    #[error("no file descriptor left for a shard; raise the limit (`ulimit -n`)")]
+    NoDescriptor(#[source] Box<CommitError>),
     #[error("cannot read the spool")]
     Spool(#[from] SpoolError),
     #[error("cannot record a shard")]
@@ -125,4 +128,17 @@ pub enum CommitError {
     /// The committer's thread or its runtime could not be started, or the thread panicked.
     #[error("the shard committer stopped: {why}")]
     Stopped { why: String },
+}
+
+impl CommitError {
+    /// Whether a file could not be opened for want of a descriptor.
+    pub fn is_descriptor_shortage(&self) -> bool {
+        match self {
+            CommitError::NoDescriptor(_) => true,
+            CommitError::Spool(error) => error.is_descriptor_shortage(),
+            CommitError::Records(error) => error.is_descriptor_shortage(),
+            CommitError::File(error) => error.is_descriptor_shortage(),
+            _ => false,
+        }
+    }
 }

@@ -8,12 +8,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::io;
 use std::path::{Path, PathBuf};
+use std::time::Instant;
 
 use furrow_records::{
-    Commit, CommitDraft, LocalFile, Manifest, Op, RecordsError, StoredCommits, Table, WrittenFile,
-    check_written, local_files, merge, remove_shard, schema_version, written_file,
+    CommitDraft, Manifest, Op, RecordsError, StoredCommits, Table, WrittenFile, check_written, local_files,
+    merge, remove_shard, schema_version,
 };
 use furrow_rollout::{Id, Shard, Trajectory};
 
@@ -21,15 +21,20 @@ use super::error::CommitError;
 use super::reconcile::{CommitOrigin, compare};
 use super::settle::{SpoolSettlement, lost, settle};
 use super::stage::pass;
+use super::survey::ManifestRepair;
+use super::survey::{RecoveryPlan, RecoverySurvey, UnfinishedShard, is_regular, unlisted};
 use super::{BlockingRuntime, CommitSettings, ShardCommitter, now_micros};
 use crate::crash;
 use crate::durable::{DurableError, make_durable_dir};
 use crate::ledger::{
     Ledger, LedgerHandle, LedgerLimits, LedgerSnapshot, Mutation, RunRow, ShardPhase, ShardRow, SqliteLedger,
-    TrajectoryFate, TrajectoryRow, TrajectoryStanding,
+    TrajectoryFate,
 };
 use crate::lost_found::LostFound;
 use crate::spool::{RecoveredTrajectory, Spool};
+
+/// Missing files that are logged by name.
+const GONE_LOGGED_MAX: usize = 100;
 
 /// What a coordinator starts with.
 pub struct RecoveredRun {
@@ -43,24 +48,8 @@ pub struct RecoveredRun {
     pub spooled: Vec<RecoveredTrajectory>,
     /// Trajectories whose record was damaged; they ended as `record_lost`.
     pub lost: Vec<Id<Trajectory>>,
-}
-
-/// Changes that make the manifest match the ledger.
-struct ManifestRepair {
-    /// Numbers of commits to move to `lost+found/`.
-    damaged: Vec<u64>,
-    /// Commits to restore, in order of their numbers.
-    restored: Vec<Commit>,
-}
-
-/// What happens to a shard that a crash left before its commit.
-enum UnfinishedShard {
-    /// Its files are whole: the manifest shall name them.
-    Commit,
-    /// A file is damaged, and all its rows exist elsewhere: they go into another shard.
-    Rewrite { damaged: PathBuf, error: RecordsError },
-    /// Its files were never finished. What is there is kept where its rows exist nowhere else.
-    Undo { keeps_files: bool },
+    /// Files of the data set that are missing or have another length.
+    pub gone: Vec<WrittenFile>,
 }
 
 /// The parts that recovery works on, before anything is served.
@@ -106,7 +95,7 @@ impl ShardCommitter {
             origin,
             lost_found: &mut lost_found,
         };
-        let (manifest, spooled, lost) = recovery.run(&before, spooled)?;
+        let Reconciled { manifest, spooled, lost, gone } = recovery.run(&before, spooled)?;
         let snapshot = ledger.load()?;
         let next_shard = opened_run(&snapshot)?.next_shard;
         let started = LedgerHandle::start(ledger, limits);
@@ -120,170 +109,54 @@ impl ShardCommitter {
             manifest,
             runtime,
             lost_found,
-            merges: true,
+            merges_from: Instant::now(),
             foreign: BTreeSet::new(),
             retired_at: None,
             reached: Box::new(pass),
         };
-        Ok(RecoveredRun { committer, ledger, snapshot, spooled, lost })
+        Ok(RecoveredRun { committer, ledger, snapshot, spooled, lost, gone })
     }
 }
 
-type RecoveryResult = (Manifest, Vec<RecoveredTrajectory>, Vec<Id<Trajectory>>);
+/// The run directory once its parts agree.
+struct Reconciled {
+    manifest: Manifest,
+    spooled: Vec<RecoveredTrajectory>,
+    lost: Vec<Id<Trajectory>>,
+    gone: Vec<WrittenFile>,
+}
 
 impl<L: Ledger> RunRecovery<'_, L> {
     fn run(
         mut self,
         before: &LedgerSnapshot,
         spooled: Vec<RecoveredTrajectory>,
-    ) -> Result<RecoveryResult, CommitError> {
+    ) -> Result<Reconciled, CommitError> {
         let store = Manifest::local_store(&self.settings.data_dir)?;
-        let mut stored = self.runtime.block_on(StoredCommits::read(&store))?;
+        let stored = self.runtime.block_on(StoredCommits::read(&store))?;
         // Every check comes before the first change.
-        let repair = self.repair(&stored)?;
-        let restored = repair.restored.iter().cloned();
-        restored.for_each(|commit| stored.insert(commit));
-        let mut manifest = Manifest::of(store, stored.without(&repair.unreplaced()))?;
-        self.check_files(&manifest, &repair)?;
-        let plan = |shard| Ok((shard, self.plan(&manifest, before, &spooled, shard)?));
-        let unfinished: Vec<_> = before.shards.iter().map(plan).collect::<Result<_, CommitError>>()?;
-        self.check_spooled(before, &spooled, &unfinished)?;
-        self.check_lost_found_capacity(&manifest, &repair)?;
+        let survey = RecoverySurvey {
+            data_dir: &self.settings.data_dir,
+            ledger: self.ledger,
+            origin: &self.origin,
+            lost_found: self.lost_found,
+        };
+        let RecoveryPlan { repair, manifest, unfinished, gone } =
+            survey.plan_recovery(before, &spooled, stored)?;
+        report_gone(&self.settings.data_dir, &gone);
+        let mut manifest = Manifest::at(store, manifest);
 
         self.carry_out(&manifest, &repair)?;
-        for (shard, plan) in unfinished {
+        for (shard, plan) in &unfinished {
             match plan {
                 UnfinishedShard::Commit => self.finish(&mut manifest, shard)?,
-                UnfinishedShard::Rewrite { damaged, error } => self.rewrite_shard(shard, &damaged, &error)?,
-                UnfinishedShard::Undo { keeps_files } => self.undo(shard, keeps_files)?,
+                UnfinishedShard::Rewrite { damaged, error } => self.rewrite_shard(shard, damaged, error)?,
+                UnfinishedShard::Undo { keeps_files } => self.undo(shard, *keeps_files)?,
             }
         }
         self.sweep(&manifest)?;
-        let (kept, lost) = self.settle(&manifest, spooled)?;
-        Ok((manifest, kept, lost))
-    }
-
-    /// Returns what the manifest lacks and how to restore it.
-    fn repair(&mut self, stored: &StoredCommits) -> Result<ManifestRepair, CommitError> {
-        let committed = self.ledger.committed_shards()?;
-        let ledger = &mut *self.ledger;
-        let gaps = compare(stored, &committed, |shard| ledger.shard_phase(shard))?;
-        let newest = stored.newest().max(committed.last().map_or(0, |shard| shard.manifest_version));
-        // The newest commit, damaged and not in the ledger, belongs to the shard that the ledger
-        // calls written: it is committed again.
-        let wanted: Vec<u64> = gaps.unknown.into_iter().filter(|version| *version < newest).collect();
-        let data_dir = &self.settings.data_dir;
-        let mut restored: Vec<_> =
-            gaps.remembered.into_iter().map(|shard| self.origin.commit(data_dir, shard)).collect();
-        let mut files = if wanted.is_empty() { Vec::new() } else { self.unlisted_scores(stored)? };
-        for version in wanted {
-            let Some(file) = (!files.is_empty()).then(|| files.remove(0)) else {
-                return Err(CommitError::CommitLost { version });
-            };
-            let shard_id = file.shard_id.ok_or(CommitError::CommitLost { version })?;
-            let listed = written_file(&self.settings.data_dir, Table::Scores, &shard_id)?;
-            restored.push(self.origin.scoring(&self.settings.data_dir, version, listed, shard_id));
-        }
-        restored.sort_by_key(|commit| commit.version);
-        Ok(ManifestRepair { damaged: gaps.damaged, restored })
-    }
-
-    /// Whole files of scores that no commit names, the oldest first: their names end in the time.
-    fn unlisted_scores(&self, stored: &StoredCommits) -> Result<Vec<LocalFile>, CommitError> {
-        let listed = |file: &LocalFile| {
-            let mut commits = stored.iter().filter_map(|(_, commit)| commit.as_ref().ok());
-            commits.any(|commit| commit.files.iter().any(|listed| listed.path == file.name))
-        };
-        let mut files = local_files(&self.settings.data_dir)?;
-        files.retain(|file| file.table == Table::Scores && !file.temporary && file.shard_id.is_some());
-        files.retain(|file| !listed(file));
-        Ok(files)
-    }
-
-    /// A restored commit must not name files that are gone: then the data set itself was not
-    /// restored. Where the manifest is whole and files are missing, the run continues, for they may
-    /// have been moved elsewhere; the log says so.
-    fn check_files(&self, manifest: &Manifest, repair: &ManifestRepair) -> Result<(), CommitError> {
-        let data_dir = &self.settings.data_dir;
-        // A link to the moved file is enough: readers follow it.
-        let is_gone = |file: &&WrittenFile| {
-            let found = data_dir.join(&file.path).metadata();
-            !found.is_ok_and(|found| found.is_file() && found.len() == file.bytes)
-        };
-        let named = Table::ALL.iter().flat_map(|table| manifest.snapshot().files(*table));
-        let gone: Vec<&WrittenFile> = named.filter(is_gone).collect();
-        let Some(first) = gone.first() else { return Ok(()) };
-        let first = data_dir.join(&first.path);
-        let mut restored = repair.restored.iter().flat_map(|commit| &commit.files);
-        if restored.any(|file| gone.iter().any(|gone| gone.path == file.path)) {
-            return Err(CommitError::FilesLost { count: gone.len(), first });
-        }
-        tracing::error!(
-            count = gone.len(),
-            first = %first.display(),
-            "files of the data set are missing or have a wrong length: restore them; \
-             `furrow records verify` lists them"
-        );
-        Ok(())
-    }
-
-    /// Makes sure that everything bound for `lost+found/` fits there before the first of it is
-    /// moved.
-    fn check_lost_found_capacity(
-        &mut self,
-        manifest: &Manifest,
-        repair: &ManifestRepair,
-    ) -> Result<(), CommitError> {
-        let data_dir = &self.settings.data_dir;
-        let damaged = repair.damaged.iter().map(|version| data_dir.join(StoredCommits::file_name(*version)));
-        let mut paths: Vec<PathBuf> = damaged.collect();
-        for file in unlisted(manifest, data_dir)? {
-            let phase = file.shard_id.as_ref().map(|id| self.ledger.shard_phase(id)).transpose()?.flatten();
-            if phase.is_none() || matches!(phase, Some(ShardPhase::Committed { .. })) {
-                paths.push(file.path);
-            }
-        }
-        match paths.first() {
-            Some(first) => Ok(self.lost_found.check_capacity(paths.len(), first)?),
-            None => Ok(()),
-        }
-    }
-
-    /// Makes sure that everything acknowledged has a file in the spool, and that the ledger knows
-    /// every file there.
-    fn check_spooled(
-        &mut self,
-        before: &LedgerSnapshot,
-        spooled: &[RecoveredTrajectory],
-        unfinished: &[(&ShardRow, UnfinishedShard)],
-    ) -> Result<(), CommitError> {
-        let mut strangers = Vec::new();
-        for found in spooled {
-            if self.ledger.fate(&found.trajectory_id)?.is_none() {
-                strangers.push(&found.trajectory_id);
-            }
-        }
-        if let Some(&first) = strangers.first() {
-            return Err(CommitError::UnknownTrajectory { trajectory: first.clone(), count: strangers.len() });
-        }
-        let committing = unfinished.iter().filter(|(_, plan)| matches!(plan, UnfinishedShard::Commit));
-        let committing: Vec<_> = committing.map(|(shard, _)| &shard.shard_id).collect();
-        let is_written =
-            |row: &TrajectoryRow| row.shard_id.as_ref().is_some_and(|id| committing.contains(&id));
-        let waiting = before.trajectories.iter().filter(|row| !row.committed && !is_written(row));
-        let absent = |row: &TrajectoryRow| {
-            let trajectory = &row.start.trajectory_id;
-            match settle(row, find_spooled(spooled, trajectory)) {
-                SpoolSettlement::Absent { what } => Some((trajectory.clone(), what)),
-                _ => None,
-            }
-        };
-        let mut absent: Vec<_> = waiting.filter_map(absent).collect();
-        let count = absent.len();
-        match absent.drain(..).next() {
-            Some((trajectory, what)) => Err(CommitError::Absent { trajectory, what, count }),
-            None => Ok(()),
-        }
+        let (spooled, lost) = self.settle(&manifest, spooled)?;
+        Ok(Reconciled { manifest, spooled, lost, gone })
     }
 
     /// Moves damaged commits to `lost+found/` and restores the missing ones.
@@ -302,69 +175,6 @@ impl<L: Ledger> RunRecovery<'_, L> {
             self.runtime.block_on(manifest.restore(commit))?;
         }
         Ok(())
-    }
-
-    /// Whether all rows of a shard exist elsewhere: in the spool or, for a merge, in parts that
-    /// still exist. After a crash they do; where an older ledger was restored, the shard's files
-    /// may be the only copy.
-    fn can_be_redone(
-        &self,
-        manifest: &Manifest,
-        before: &LedgerSnapshot,
-        spooled: &[RecoveredTrajectory],
-        shard: &ShardRow,
-    ) -> bool {
-        let part_is_there =
-            |path: &String| manifest.snapshot().holds(path) && is_regular(&self.settings.data_dir.join(path));
-        // Nothing trains on a failed trajectory: what the spool holds of it is enough.
-        let is_spooled = |id: &Id<Trajectory>| {
-            let row = before.trajectories.iter().find(|row| row.start.trajectory_id == *id);
-            row.is_some_and(|row| {
-                let settlement = settle(row, find_spooled(spooled, id));
-                matches!(row.standing, TrajectoryStanding::Failed { .. })
-                    || matches!(
-                        settlement,
-                        SpoolSettlement::Keep | SpoolSettlement::Cut | SpoolSettlement::CopyAndCut { .. }
-                    )
-            })
-        };
-        shard.replaces.iter().all(part_is_there) && shard.trajectories.iter().all(is_spooled)
-    }
-
-    /// Reads the files of a written shard and decides what happens to it. Changes nothing.
-    fn plan(
-        &self,
-        manifest: &Manifest,
-        before: &LedgerSnapshot,
-        spooled: &[RecoveredTrajectory],
-        shard: &ShardRow,
-    ) -> Result<UnfinishedShard, CommitError> {
-        let can_be_redone = self.can_be_redone(manifest, before, spooled, shard);
-        let Some(files) = &shard.files else {
-            return Ok(UnfinishedShard::Undo { keeps_files: !can_be_redone });
-        };
-        let data_dir = &self.settings.data_dir;
-        let damaged = files.iter().find_map(|file| Some((file, check_written(data_dir, file).err()?)));
-        let Some((file, error)) = damaged else { return Ok(UnfinishedShard::Commit) };
-        let path = data_dir.join(&file.path);
-        // A failing disk is not a damaged file.
-        if !is_damage(&error) {
-            return Err(error.into());
-        }
-        let damage = furrow_records::chain(&error);
-        let is_merge = shard.trajectories.is_empty() && !shard.replaces.is_empty();
-        if !can_be_redone && !is_merge && path.symlink_metadata().is_ok() {
-            return Err(CommitError::OnlyCopyDamaged { path, damage });
-        }
-        // Readers of this version of the data set have seen the file, so it must not be replaced.
-        if let Some(version) = manifest.snapshot().version_of(&shard.shard_id) {
-            let commit = data_dir.join(StoredCommits::file_name(version));
-            return Err(CommitError::NamedAndDamaged { path, damage, commit });
-        }
-        match can_be_redone || is_merge {
-            true => Ok(UnfinishedShard::Rewrite { damaged: path, error }),
-            false => Ok(UnfinishedShard::Undo { keeps_files: true }),
-        }
     }
 
     /// Its files may be in any state of being written.
@@ -423,7 +233,7 @@ impl<L: Ledger> RunRecovery<'_, L> {
     fn sweep(&mut self, manifest: &Manifest) -> Result<(), CommitError> {
         // Where the commit of a merge was taken away, its parts belong to the data set again.
         merge::put_back(&self.settings.data_dir, manifest.snapshot())?;
-        for file in unlisted(manifest, &self.settings.data_dir)? {
+        for file in unlisted(manifest.snapshot(), &self.settings.data_dir)? {
             let phase = match &file.shard_id {
                 Some(shard_id) => self.ledger.shard_phase(shard_id)?,
                 None => None,
@@ -524,43 +334,18 @@ impl<L: Ledger> RunRecovery<'_, L> {
     }
 }
 
-impl ManifestRepair {
-    /// Numbers of damaged commits that nothing replaces.
-    fn unreplaced(&self) -> Vec<u64> {
-        let is_restored = |version: &u64| self.restored.iter().any(|commit| commit.version == *version);
-        self.damaged.iter().copied().filter(|version| !is_restored(version)).collect()
+fn report_gone(data_dir: &Path, gone: &[WrittenFile]) {
+    for file in gone.iter().take(GONE_LOGGED_MAX) {
+        let path = data_dir.join(&file.path);
+        tracing::error!(
+            path = %path.display(),
+            rows = file.rows,
+            "a file of the data set is missing or has a wrong length: restore it from a copy"
+        );
     }
-}
-
-/// Files below the data set's folder that the manifest does not name. Recovery leaves `scores` to
-/// the next rescoring.
-fn unlisted(manifest: &Manifest, data_dir: &Path) -> Result<Vec<LocalFile>, RecordsError> {
-    let known = manifest.snapshot();
-    let is_known = |file: &LocalFile| known.holds(&file.name) || known.removed().contains_key(&file.name);
-    let mut files = local_files(data_dir)?;
-    files.retain(|file| file.table != Table::Scores && !is_known(file));
-    Ok(files)
-}
-
-fn find_spooled<'a>(
-    spooled: &'a [RecoveredTrajectory],
-    trajectory: &Id<Trajectory>,
-) -> Option<&'a RecoveredTrajectory> {
-    let at = spooled.binary_search_by(|found| found.trajectory_id.cmp(trajectory));
-    at.ok().map(|at| &spooled[at])
-}
-
-/// Whether a file is missing or not what was written, as opposed to a disk that failed.
-fn is_damage(error: &RecordsError) -> bool {
-    match error {
-        RecordsError::Io { source, .. } => source.kind() == io::ErrorKind::NotFound,
-        RecordsError::Damaged { .. } | RecordsError::Parquet { .. } => true,
-        _ => false,
+    if gone.len() > GONE_LOGGED_MAX {
+        tracing::error!(count = gone.len(), "`furrow records verify` lists all of them");
     }
-}
-
-fn is_regular(path: &Path) -> bool {
-    path.symlink_metadata().is_ok_and(|found| found.is_file())
 }
 
 /// Makes sure that the folders and files a run works in are its own, not links to others.

@@ -2,6 +2,7 @@
 //! stage, and every copy must recover.
 
 mod committer;
+mod copies;
 mod damage;
 mod repair;
 mod stages;
@@ -359,8 +360,12 @@ fn tree(dir: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     while let Some(folder) = folders.pop() {
         for entry in fs::read_dir(folder).unwrap().map(Result::unwrap) {
             let path = entry.path();
-            if entry.file_type().unwrap().is_dir() {
+            let kind = entry.file_type().unwrap();
+            if kind.is_dir() {
                 folders.push(path);
+            } else if kind.is_symlink() {
+                let target = fs::read_link(&path).unwrap().to_string_lossy().into_owned();
+                found.insert(path.strip_prefix(dir).unwrap().to_owned(), target.into_bytes());
             } else {
                 found.insert(path.strip_prefix(dir).unwrap().to_owned(), fs::read(&path).unwrap());
             }

@@ -276,17 +276,19 @@ impl ShardGatherer {
         self.left_out.insert(trajectory.clone(), group);
     }
 
-    /// Waits while the disk is full: admission has stopped, and the spool keeps everything.
+    /// Waits while the disk is full or no descriptor is left: admission has stopped, and the spool keeps everything.
     fn commit_waiting_for_disk(&mut self, batch: &ShardBatch) -> Result<ShardCommit, CommitError> {
         let mut closing_since = None;
         loop {
             let result = self.committer.commit(batch);
-            let Err(CommitError::DiskFull(_)) = &result else { return result };
+            let Err(error @ (CommitError::DiskFull(_) | CommitError::NoDescriptor(_))) = &result else {
+                return result;
+            };
             let closing = self.arriving.is_closed().then(|| *closing_since.get_or_insert_with(Instant::now));
             if closing.is_some_and(|since| since.elapsed() >= DISK_FULL_TIMEOUT) {
                 return result;
             }
-            tracing::warn!("no space left for a shard: waiting for disk space");
+            tracing::warn!(%error, "a shard waits for disk space or a descriptor");
             std::thread::park_timeout(FULL_RETRY);
         }
     }

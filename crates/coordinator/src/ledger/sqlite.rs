@@ -24,7 +24,7 @@ mod weights;
 #[cfg(test)]
 mod tests;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use furrow_rollout::{Id, Shard, Trajectory};
 use rusqlite::{Connection, TransactionBehavior};
@@ -55,6 +55,19 @@ impl SqliteLedger {
         let path = path.into();
         let connection = open::open_to_read(&path)?;
         Ok(Self { path, connection, stopped: false })
+    }
+
+    /// Checks every page of the file.
+    pub(crate) fn check_pages(&mut self) -> Result<(), LedgerError> {
+        let path = self.path.clone();
+        self.read(|connection| open::check_pages(connection, &path))
+    }
+
+    /// Writes a copy of the ledger as of one moment into a new file, also while another process
+    /// commits.
+    pub(crate) fn copy_to(&mut self, to: &Path) -> Result<(), LedgerError> {
+        let name = to.to_string_lossy().into_owned();
+        self.read(|connection| Ok(connection.execute("VACUUM INTO ?1", [name]).map(drop)?))
     }
 
     fn transact(&mut self, mutations: &[Mutation]) -> Result<(), LedgerError> {

@@ -60,7 +60,7 @@ pub struct LedgerLimits {
     pub queued_max: usize,
     /// Commits that share one transaction.
     pub batch_max: usize,
-    /// How long a commit waits for a full disk before it fails.
+    /// How long a commit waits for a full disk, or for a lock of another process, before it fails.
     pub disk_full_timeout: Duration,
 }
 
@@ -169,20 +169,23 @@ impl<L: Ledger> LedgerWorker<L> {
 
     fn commit(&mut self, mutations: &[Mutation]) -> Result<(), LedgerError> {
         pass_fail_points("before", mutations);
-        self.commit_waiting_for_disk(mutations)?;
+        self.commit_waiting(mutations)?;
         pass_fail_points("after", mutations);
         Ok(())
     }
 
-    fn commit_waiting_for_disk(&mut self, mutations: &[Mutation]) -> Result<(), LedgerError> {
+    /// Waits while the disk is full or another process has the database locked.
+    fn commit_waiting(&mut self, mutations: &[Mutation]) -> Result<(), LedgerError> {
         let deadline = Instant::now() + self.limits.disk_full_timeout;
         loop {
             let result = self.ledger.commit(mutations);
-            let Err(LedgerError::DiskFull { path, .. }) = &result else { return result };
+            let Err(error @ (LedgerError::DiskFull { .. } | LedgerError::Busy { .. })) = &result else {
+                return result;
+            };
             if Instant::now() >= deadline || self.queue.is_closed() {
                 return result;
             }
-            tracing::warn!(path = %path.display(), "no space left for the ledger: waiting for disk space");
+            tracing::warn!(%error, "the ledger waits");
             std::thread::park_timeout(FULL_RETRY);
         }
     }

@@ -37,6 +37,12 @@ pub enum SpoolError {
     /// The disk is full: nothing was written, and the same append may be retried.
     #[error("no space left for the spool; nothing was acknowledged; free disk space")]
     DiskFull(#[source] DurableError),
+    /// No descriptor was left for a file: nothing was written, and the same append may be retried.
+    #[error(
+        "no file descriptor left for the spool; nothing was acknowledged; raise the limit (`ulimit -n`) or \
+         lower limits.spool_open_files_max"
+    )]
+    NoDescriptor(#[source] DurableError),
     /// The storage failed while opening, reading or deleting.
     #[error("the spool failed")]
     Storage(#[source] DurableError),
@@ -56,6 +62,15 @@ pub enum SpoolError {
 }
 
 impl SpoolError {
+    /// Whether a file could not be read for want of a descriptor.
+    pub fn is_descriptor_shortage(&self) -> bool {
+        match self {
+            SpoolError::NoDescriptor(_) => true,
+            SpoolError::Storage(error) => error.is_descriptor_shortage(),
+            _ => false,
+        }
+    }
+
     /// Whether the error concerns one file: its content is not what was written, the disk cannot
     /// read it, it is gone, or a symbolic link, a named pipe or a folder replaced it. A file with a
     /// second name, such as a backup by hard links makes, is whole.

@@ -12,7 +12,7 @@ use furrow_rollout::{Id, Trajectory};
 use super::entry::{EntryHeader, EntryKey, HEADER_BYTES, MAGIC, SpoolEntry};
 use super::error::{SpoolError, is_unreadable, storage};
 use crate::crash;
-use crate::durable::{DurableError, DurableFile, make_durable_dir, sync_dir};
+use crate::durable::{DurableError, DurableFile, make_durable_dir};
 
 const SUFFIX: &str = ".spool";
 
@@ -75,6 +75,8 @@ pub enum EntryFlaw {
 #[derive(Debug)]
 pub(super) struct SpoolFiles {
     dir: PathBuf,
+    /// Open for as long as the spool is: new names are synced also when no descriptor is left.
+    dir_handle: File,
     trajectories: HashMap<Id<Trajectory>, SpoolFile>,
     dirty: Vec<Id<Trajectory>>,
     names_changed: bool,
@@ -111,10 +113,12 @@ impl SpoolFiles {
             recovered.push(file.report(trajectory_id.clone(), tail));
             trajectories.insert(trajectory_id, file);
         }
-        sync_dir(dir).map_err(SpoolError::Storage)?;
+        let dir_handle = File::open(dir).map_err(|error| storage("open", dir, error))?;
+        dir_handle.sync_all().map_err(|error| storage("sync directory", dir, error))?;
         recovered.sort_by(|a, b| a.trajectory_id.cmp(&b.trajectory_id));
         let files = Self {
             dir: dir.to_owned(),
+            dir_handle,
             trajectories,
             dirty: Vec::new(),
             names_changed: false,
@@ -145,7 +149,14 @@ impl SpoolFiles {
         file.last_use = self.uses;
         self.names_changed |= !file.exists;
         let was_dirty = file.handle.as_ref().is_some_and(DurableFile::is_dirty);
-        file.write(&path_of(&self.dir, trajectory), entry).map_err(|error| self.failed(error))?;
+        let path = path_of(&self.dir, trajectory);
+        let mut written = file.write(&path, entry);
+        if written.as_ref().is_err_and(DurableError::is_descriptor_shortage) {
+            // Files that are closed here are opened again at their next step.
+            self.trajectories.values_mut().for_each(SpoolFile::close_idle);
+            written = self.trajectories.entry(trajectory.clone()).or_default().write(&path, entry);
+        }
+        written.map_err(|error| self.failed(error))?;
         self.bytes.fetch_add((HEADER_BYTES + entry.payload.len()) as u64, Ordering::Relaxed);
         if !was_dirty {
             self.dirty.push(trajectory.clone());
@@ -221,16 +232,20 @@ impl SpoolFiles {
             }
         }
         if std::mem::take(&mut self.names_changed) {
-            sync_dir(&self.dir)?;
+            self.dir_handle.sync_all().map_err(DurableError::on("sync directory", &self.dir))?;
         }
         Ok(())
     }
 
-    /// A full disk leaves the file as it was and the spool usable; after any other error neither is
-    /// certain.
+    /// A full disk or the want of a descriptor leaves the file as it was and the spool usable; after
+    /// any other error neither is certain.
     fn failed(&mut self, error: DurableError) -> SpoolError {
         if error.is_full() {
             return SpoolError::DiskFull(error);
+        }
+        if error.is_descriptor_shortage() {
+            tracing::warn!(%error, "no file descriptor left for the spool: a step waits");
+            return SpoolError::NoDescriptor(error);
         }
         self.stopped = Some(error.clone());
         SpoolError::Stopped(Some(error))
@@ -333,6 +348,13 @@ impl SpoolFile {
         }
     }
 
+    /// Closes the file where all of it is durable.
+    fn close_idle(&mut self) {
+        if self.handle.as_ref().is_some_and(|handle| !handle.is_dirty()) {
+            self.handle = None;
+        }
+    }
+
     fn write(&mut self, path: &Path, entry: &SpoolEntry) -> Result<(), DurableError> {
         let handle = match self.handle.take() {
             Some(handle) => handle,
@@ -350,6 +372,20 @@ impl SpoolFile {
         }
         Ok(())
     }
+}
+
+/// What a spool directory holds, in order of ids. Changes nothing; a missing directory is empty.
+pub fn scan(dir: &Path) -> Result<Vec<RecoveredTrajectory>, SpoolError> {
+    if !dir.try_exists().map_err(|error| storage("look for", dir, error))? {
+        return Ok(Vec::new());
+    }
+    let scanned = |(trajectory_id, path): (Id<Trajectory>, PathBuf)| {
+        let (file, tail) = SpoolFile::recover(&path)?;
+        Ok(file.report(trajectory_id, tail))
+    };
+    let mut found: Vec<_> = spool_files(dir)?.into_iter().map(scanned).collect::<Result<_, SpoolError>>()?;
+    found.sort_by(|a, b| a.trajectory_id.cmp(&b.trajectory_id));
+    Ok(found)
 }
 
 /// The file of a trajectory.

@@ -342,6 +342,50 @@ fn a_full_disk_keeps_what_was_acknowledged_and_goes_on_when_freed() {
     });
 }
 
+/// The limit is the process's, so the test runs again in a child that has 64 descriptors.
+#[test]
+fn a_step_without_a_descriptor_is_refused_and_accepted_once_there_is_one() {
+    const CHILD: &str = "FURROW_TEST_FEW_DESCRIPTORS";
+    if std::env::var_os(CHILD).is_none() {
+        let test = "spool::tests::a_step_without_a_descriptor_is_refused_and_accepted_once_there_is_one";
+        let script = "ulimit -n 64; exec \"$0\" \"$@\"";
+        let mut child = std::process::Command::new("sh");
+        child.arg("-c").arg(script).arg(std::env::current_exe().unwrap()).env(CHILD, "1");
+        let output = child.args(["--exact", test, "--nocapture"]).output().unwrap();
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        let text = text + &String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success() && text.contains("1 passed"), "{text}");
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let (spool, _) = open(dir.path());
+    let runtime = Runtime::new().unwrap();
+    let append = |name: &str, key| runtime.block_on(put(&spool, name, key, b"a step"));
+    append("a", EntryKey::Step(0)).unwrap();
+    let mut taken = Vec::new();
+    let take_all = |taken: &mut Vec<fs::File>| {
+        while let Ok(file) = fs::File::open("/dev/null") {
+            taken.push(file);
+        }
+    };
+    take_all(&mut taken);
+    assert!(taken.len() > 20);
+    // The idle file of another trajectory is closed for it.
+    append("b", EntryKey::Step(0)).unwrap();
+    append("b", EntryKey::End).unwrap();
+    take_all(&mut taken);
+    let error = append("c", EntryKey::Step(0)).unwrap_err();
+    assert!(matches!(error, SpoolError::NoDescriptor(_)), "{error:?}");
+    taken.clear();
+    assert_eq!(append("c", EntryKey::Step(0)).unwrap(), AppendOutcome::New);
+    assert_eq!(append("a", EntryKey::Step(1)).unwrap(), AppendOutcome::New);
+    drop(spool);
+    let (_, recovered) = open(dir.path());
+    let steps: Vec<_> =
+        recovered.iter().map(|found| (found.trajectory_id.as_str(), found.steps.len())).collect();
+    assert_eq!(steps, [("a", 2), ("b", 1), ("c", 1)]);
+}
+
 /// What may happen to a spool. A trajectory's payloads differ by their seed.
 #[derive(Debug, Clone)]
 enum SpoolAction {

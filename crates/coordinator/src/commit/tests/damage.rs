@@ -285,3 +285,29 @@ fn a_scored_trajectory_whose_evidence_changed_is_not_committed() {
     let error = committer.commit(&batch).unwrap_err().to_string();
     assert!(error.contains("of its 4 steps the spool holds 3"), "{error}");
 }
+
+/// Merging used to stop for good after its first failure.
+#[test]
+fn a_damaged_part_is_left_out_and_the_others_are_merged() {
+    let world = TestRun::new(&plots());
+    let RecoveredRun { mut committer, snapshot, .. } = restart(world.dir.path()).unwrap();
+    for facts in world.batch(&snapshot).trajectories {
+        committer.commit(&ShardBatch { trajectories: vec![facts], groups: Vec::new() }).unwrap();
+    }
+    let path = world.dir.path().join("data/trajectories/r-x000001.parquet");
+    let mut bytes = fs::read(&path).unwrap();
+    bytes[100] ^= 1;
+    fs::write(&path, &bytes).unwrap();
+    committer.merge().unwrap();
+    drop(committer);
+    let set = DataSet::open(world.dir.path()).unwrap();
+    let files: Vec<(&str, u64)> = set
+        .snapshot()
+        .files(furrow_records::Table::Trajectories)
+        .map(|file| (file.path.as_str(), file.rows))
+        .collect();
+    assert_eq!(files.len(), 2, "{files:?}");
+    assert!(files.contains(&("trajectories/r-x000001.parquet", 1)), "{files:?}");
+    assert_eq!(files.iter().map(|(_, rows)| rows).sum::<u64>(), 5);
+    assert_eq!(fs::read(&path).unwrap(), bytes, "the damaged file was moved or removed");
+}

@@ -42,6 +42,9 @@ impl From<rusqlite::Error> for MutationFailure {
 pub(super) fn storage(operation: &'static str, path: &Path, error: rusqlite::Error) -> LedgerError {
     let path = path.to_owned();
     match error.sqlite_error_code() {
+        Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => {
+            LedgerError::Busy { path, source: Arc::new(error) }
+        }
         Some(ErrorCode::DiskFull) => LedgerError::DiskFull { path, source: Arc::new(error) },
         Some(ErrorCode::NotADatabase | ErrorCode::DatabaseCorrupt) => {
             LedgerError::Foreign { path, why: error.to_string() }

@@ -51,7 +51,8 @@ fn set_up(connection: &mut Connection, path: &Path) -> Result<(), MutationFailur
     schema::migrate(connection)
 }
 
-fn check_pages(connection: &Connection, path: &Path) -> Result<(), MutationFailure> {
+/// Fails where a page of the file is damaged.
+pub(super) fn check_pages(connection: &Connection, path: &Path) -> Result<(), MutationFailure> {
     let verdict: String = connection.query_row("PRAGMA quick_check(1)", [], |row| row.get(0))?;
     if verdict == "ok" { Ok(()) } else { Err(foreign(path, format!("damaged: {verdict}"))) }
 }

@@ -2,10 +2,11 @@
 
 use std::cell::Cell;
 use std::fs;
+use std::time::Duration;
 
 use super::*;
-use crate::ledger::TaskDraw;
 use crate::ledger::conformance::{a_little_of_everything, draw, ledger_conformance, opened};
+use crate::ledger::{LedgerHandle, LedgerLimits, TaskDraw};
 use crate::small_disk::{is_limited, on_small_disk};
 
 #[test]
@@ -83,4 +84,36 @@ fn a_full_disk_keeps_what_was_acknowledged_and_goes_on_when_freed() {
         assert!(drawn > 10);
         assert_eq!(SqliteLedger::open(&path).unwrap().load().unwrap().groups.len() as u64, drawn);
     });
+}
+
+/// Someone holds a write transaction in the `sqlite3` tool.
+fn locked(path: &Path) -> Connection {
+    let other = Connection::open(path).unwrap();
+    other.execute_batch("BEGIN IMMEDIATE").unwrap();
+    other
+}
+
+#[test]
+fn a_lock_of_another_process_is_waited_for() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("ledger.sqlite");
+    let mut ledger = SqliteLedger::open(&path).unwrap();
+    ledger.connection.busy_timeout(Duration::from_millis(20)).unwrap();
+    ledger.commit(&[opened()]).unwrap();
+    let other = locked(&path);
+    let draw = |index| vec![Mutation::GroupDrawn { draw: draw(index, 1), draws: index }];
+    let error = ledger.commit(&draw(0)).unwrap_err();
+    assert!(matches!(error, LedgerError::Busy { .. }), "{error:?}");
+    assert!(error.to_string().contains("fuser"), "{error}");
+    drop(other);
+    ledger.commit(&draw(0)).unwrap();
+    // The ledger's thread waits by itself.
+    let other = locked(&path);
+    let handle = LedgerHandle::start(ledger, LedgerLimits::default()).unwrap();
+    let released = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(200));
+        drop(other);
+    });
+    handle.commit_blocking(draw(1)).unwrap();
+    released.join().unwrap();
 }
