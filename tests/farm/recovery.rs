@@ -232,7 +232,10 @@ fn two_signals_at_once_drain_and_a_later_one_ends() {
             assert!(sent.unwrap().success());
         };
         signal();
-        std::thread::sleep(std::time::Duration::from_millis(pause_millis));
+        let since = Instant::now();
+        while since.elapsed() < std::time::Duration::from_millis(pause_millis) {
+            pause();
+        }
         signal();
         let status = child.wait().unwrap();
         let out = fs::read_to_string(run.folder.path().join("out")).unwrap();

@@ -108,7 +108,12 @@ impl SmallRun {
         if output.status.success() {
             return Vec::new();
         }
-        assert!(output.stderr.is_empty(), "the checker failed: {}", text(&output));
+        let failure = String::from_utf8_lossy(&output.stderr).into_owned();
+        if failure.contains(".parquet") {
+            // It reads every file and stops at one that is damaged.
+            return failure.lines().last().map(str::to_owned).into_iter().collect();
+        }
+        assert!(failure.is_empty(), "the checker failed: {}", text(&output));
         String::from_utf8_lossy(&output.stdout).lines().map(str::to_owned).collect()
     }
 }

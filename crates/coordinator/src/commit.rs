@@ -106,7 +106,8 @@ pub struct ShardCommitter {
     lost_found: LostFound,
     /// No merge before this time: the last one failed.
     merges_from: Instant,
-    /// Committed files that are not merged: another job of this run wrote them, or they are damaged.
+    /// Committed files that are not merged: another job of this run wrote them, or they are
+    /// damaged.
     foreign: BTreeSet<String>,
     retired_at: Option<Instant>,
     reached: Box<dyn FnMut(CommitStage) + Send>,
@@ -227,7 +228,8 @@ impl ShardCommitter {
         }
     }
 
-    /// A damaged part is merged no more, and the others are; after any other failure merging pauses.
+    /// A damaged part is merged no more, and the others are; after any other failure merging
+    /// pauses.
     fn leave_unmerged(&mut self, plan: &merge::MergePlan, error: &RecordsError) {
         tracing::warn!(table = %plan.table, error = error as &dyn Error, "small files were not merged");
         let is_shortage = error.is_disk_full() || error.is_descriptor_shortage();

@@ -446,8 +446,8 @@ pub enum TrajectoryFate {
     Committed,
 }
 
-/// Why a ledger operation failed. After anything but `Refused`, `DiskFull` and `Busy` nothing more may be
-/// acknowledged.
+/// Why a ledger operation failed. After anything but `Refused`, `DiskFull` and `Busy` nothing more
+/// may be acknowledged.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum LedgerError {
     /// The mutation contradicts the ledger; the whole batch was rolled back.

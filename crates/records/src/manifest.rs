@@ -280,8 +280,8 @@ impl StoredCommits {
         Ok(Self(found))
     }
 
-    /// Reads all commits of a data set on a local disk and creates nothing: without the folder there
-    /// are none.
+    /// Reads all commits of a data set on a local disk and creates nothing: without the folder
+    /// there are none.
     pub async fn read_local(data_dir: &FilePath) -> Result<Self, RecordsError> {
         if !data_dir.join("manifest").is_dir() {
             return Ok(Self::default());

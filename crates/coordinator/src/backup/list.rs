@@ -42,7 +42,6 @@ pub struct BackupList {
 #[serde(deny_unknown_fields)]
 pub struct BackupFile {
     pub bytes: u64,
-    /// SHA-256 in hexadecimal.
     pub sha256: String,
 }
 

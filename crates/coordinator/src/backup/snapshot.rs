@@ -3,8 +3,8 @@
 //! The order makes the copy consistent while the run goes on. The spool comes first: a file that is
 //! deleted later is in the copy already. Then comes the ledger, as of one moment, which decides
 //! what belongs to the copy: of the spool what it does not call committed, of the manifest the
-//! commits of shards that it knows. What the run writes after that moment stays out. Whether a start
-//! would accept the copy is checked with the code of a start.
+//! commits of shards that it knows. What the run writes after that moment stays out. Whether a
+//! start would accept the copy is checked with the code of a start.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

@@ -32,7 +32,7 @@ const BEFORE: [&str; 2] = ["logs", "metrics.jsonl"];
 /// What is copied after them: it is there before the records that need it.
 const AFTER: [&str; 5] = ["job.toml", "data/README.md", "data/jobs", "archive", "lost+found"];
 
-/// A finished backup.
+/// Counts of what a backup holds, and what of it was damaged already.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 pub struct BackupSummary {
     pub files: u64,
@@ -156,7 +156,7 @@ fn take_consistent(run_dir: &Path, to: &Path) -> Result<(u32, RunSnapshot), Back
         }
         tracing::info!(round, flaws = snapshot.flaws.len(), "the run went on meanwhile: copying again");
         flaws = snapshot.flaws;
-        thread::sleep(PAUSE);
+        thread::park_timeout(PAUSE);
     }
     Err(BackupError::TooFast { rounds: ROUNDS_MAX })
 }

@@ -152,6 +152,13 @@ impl RunInspector<'_> {
                 self.report(path, error.to_string(), RepairedBy::User);
             }
         }
+        let spool = fs::read_dir(self.run_dir.join("spool")).into_iter().flatten().flatten();
+        let strangers = spool.map(|entry| entry.path());
+        let strangers: Vec<PathBuf> =
+            strangers.filter(|path| path.extension().is_none_or(|extension| extension != "spool")).collect();
+        for path in strangers {
+            self.report(path, "it is no spool file; move it away", RepairedBy::User);
+        }
         if let Err(error) = super::check_run_dir(self.run_dir) {
             let path = error.path.clone();
             self.report(path, furrow_records::chain(&error), RepairedBy::User);

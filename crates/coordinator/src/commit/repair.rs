@@ -20,7 +20,7 @@ pub struct RunRepair {
     pub repaired: Vec<RunFinding>,
     /// Trajectories whose record was damaged; they ended as `record_lost`.
     pub records_lost: Vec<String>,
-    /// The directory afterwards.
+    /// What a second inspection still finds.
     pub left: RunInspection,
 }
 

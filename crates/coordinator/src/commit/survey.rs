@@ -1,5 +1,5 @@
-//! The first half of a start, which only reads: what recovery would change in a run directory, or why
-//! the start must be refused.
+//! The first half of a start, which only reads: what recovery would change in a run directory, or
+//! why the start must be refused.
 
 use std::io;
 use std::path::{Path, PathBuf};

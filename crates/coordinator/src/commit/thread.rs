@@ -276,7 +276,8 @@ impl ShardGatherer {
         self.left_out.insert(trajectory.clone(), group);
     }
 
-    /// Waits while the disk is full or no descriptor is left: admission has stopped, and the spool keeps everything.
+    /// Waits while the disk is full or no descriptor is left: admission has stopped, and the spool
+    /// keeps everything.
     fn commit_waiting_for_disk(&mut self, batch: &ShardBatch) -> Result<ShardCommit, CommitError> {
         let mut closing_since = None;
         loop {

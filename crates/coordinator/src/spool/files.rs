@@ -237,8 +237,8 @@ impl SpoolFiles {
         Ok(())
     }
 
-    /// A full disk or the want of a descriptor leaves the file as it was and the spool usable; after
-    /// any other error neither is certain.
+    /// A full disk or the want of a descriptor leaves the file as it was and the spool usable;
+    /// after any other error neither is certain.
     fn failed(&mut self, error: DurableError) -> SpoolError {
         if error.is_full() {
             return SpoolError::DiskFull(error);

@@ -1,5 +1,5 @@
-//! `furrow doctor --run`: what is wrong with a run directory, and `--repair`, which does what the next
-//! start would do.
+//! `furrow doctor --run`: what is wrong with a run directory, and `--repair`, which does what the
+//! next start would do.
 
 use std::path::{Path, PathBuf};
 

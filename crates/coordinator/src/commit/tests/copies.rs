@@ -220,83 +220,84 @@ fn first_in(folder: &Path) -> PathBuf {
     files.remove(0)
 }
 
+const DAMAGE_CASES: [DamageCase; 11] = [
+    (
+        "a missing commit",
+        |run| fs::remove_file(first_in(&run.join("data/manifest"))).unwrap(),
+        "data/manifest/00000000000000000001.json",
+        RepairedBy::Start,
+    ),
+    (
+        "a damaged commit",
+        |run| change_bytes(&first_in(&run.join("data/manifest")), |bytes| bytes.truncate(9)),
+        "data/manifest/00000000000000000001.json",
+        RepairedBy::Start,
+    ),
+    (
+        "a bit of a committed file",
+        |run| change_bytes(&first_in(&run.join("data/steps")), |bytes| bytes[100] ^= 1),
+        "data/steps/r-x000000.parquet",
+        RepairedBy::Backup,
+    ),
+    (
+        "a missing committed file",
+        |run| fs::remove_file(first_in(&run.join("data/groups"))).unwrap(),
+        "data/groups/r-x000001.parquet",
+        RepairedBy::Backup,
+    ),
+    (
+        "a foreign file",
+        |run| fs::write(run.join("data/steps/notes.txt"), "mine").unwrap(),
+        "data/steps/notes.txt",
+        RepairedBy::Start,
+    ),
+    (
+        "a job that was changed",
+        |run| change_bytes(&first_in(&run.join("data/jobs")), |bytes| bytes[0] ^= 1),
+        "data/jobs",
+        RepairedBy::User,
+    ),
+    (
+        "a link instead of a log",
+        |run| {
+            fs::create_dir(run.join("logs")).unwrap();
+            std::os::unix::fs::symlink("/etc/passwd", run.join("logs/run.jsonl")).unwrap();
+        },
+        "logs/run.jsonl",
+        RepairedBy::User,
+    ),
+    (
+        "a link instead of a folder",
+        |run| {
+            fs::rename(run.join("data/groups"), run.join("elsewhere")).unwrap();
+            std::os::unix::fs::symlink("../elsewhere", run.join("data/groups")).unwrap();
+        },
+        "data/groups",
+        RepairedBy::User,
+    ),
+    (
+        "no ledger",
+        |run| fs::remove_file(run.join("ledger.sqlite")).unwrap(),
+        "ledger.sqlite",
+        RepairedBy::Backup,
+    ),
+    (
+        "another file as the ledger",
+        |run| fs::write(run.join("ledger.sqlite"), "mine").unwrap(),
+        "ledger.sqlite",
+        RepairedBy::Backup,
+    ),
+    (
+        "a bit of a spool file",
+        |run| change_bytes(&first_in(&run.join("spool")), |bytes| bytes[20] ^= 1),
+        "spool/r-g000001-s0-a0.spool",
+        RepairedBy::Start,
+    ),
+];
+
 #[test]
 fn an_inspection_names_each_damage_and_changes_nothing() {
-    let cases: [DamageCase; 11] = [
-        (
-            "a missing commit",
-            |run| fs::remove_file(first_in(&run.join("data/manifest"))).unwrap(),
-            "data/manifest/00000000000000000001.json",
-            RepairedBy::Start,
-        ),
-        (
-            "a damaged commit",
-            |run| change_bytes(&first_in(&run.join("data/manifest")), |bytes| bytes.truncate(9)),
-            "data/manifest/00000000000000000001.json",
-            RepairedBy::Start,
-        ),
-        (
-            "a bit of a committed file",
-            |run| change_bytes(&first_in(&run.join("data/steps")), |bytes| bytes[100] ^= 1),
-            "data/steps/r-x000000.parquet",
-            RepairedBy::Backup,
-        ),
-        (
-            "a missing committed file",
-            |run| fs::remove_file(first_in(&run.join("data/groups"))).unwrap(),
-            "data/groups/r-x000001.parquet",
-            RepairedBy::Backup,
-        ),
-        (
-            "a foreign file",
-            |run| fs::write(run.join("data/steps/notes.txt"), "mine").unwrap(),
-            "data/steps/notes.txt",
-            RepairedBy::Start,
-        ),
-        (
-            "a job that was changed",
-            |run| change_bytes(&first_in(&run.join("data/jobs")), |bytes| bytes[0] ^= 1),
-            "data/jobs",
-            RepairedBy::User,
-        ),
-        (
-            "a link instead of a log",
-            |run| {
-                fs::create_dir(run.join("logs")).unwrap();
-                std::os::unix::fs::symlink("/etc/passwd", run.join("logs/run.jsonl")).unwrap();
-            },
-            "logs/run.jsonl",
-            RepairedBy::User,
-        ),
-        (
-            "a link instead of a folder",
-            |run| {
-                fs::rename(run.join("data/groups"), run.join("elsewhere")).unwrap();
-                std::os::unix::fs::symlink("../elsewhere", run.join("data/groups")).unwrap();
-            },
-            "data/groups",
-            RepairedBy::User,
-        ),
-        (
-            "no ledger",
-            |run| fs::remove_file(run.join("ledger.sqlite")).unwrap(),
-            "ledger.sqlite",
-            RepairedBy::Backup,
-        ),
-        (
-            "another file as the ledger",
-            |run| fs::write(run.join("ledger.sqlite"), "mine").unwrap(),
-            "ledger.sqlite",
-            RepairedBy::Backup,
-        ),
-        (
-            "a bit of a spool file",
-            |run| change_bytes(&first_in(&run.join("spool")), |bytes| bytes[20] ^= 1),
-            "spool/r-g000001-s0-a0.spool",
-            RepairedBy::Start,
-        ),
-    ];
-    for (what, damage, named, repaired_by) in cases {
+    for (what, damage, named, repaired_by) in DAMAGE_CASES {
         let world = TestRun::new(&plots());
         let run_dir = world.dir.path();
         let RecoveredRun { mut committer, snapshot, .. } = restart(run_dir).unwrap();

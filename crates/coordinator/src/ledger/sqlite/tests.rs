@@ -111,7 +111,7 @@ fn a_lock_of_another_process_is_waited_for() {
     let other = locked(&path);
     let handle = LedgerHandle::start(ledger, LedgerLimits::default()).unwrap();
     let released = std::thread::spawn(move || {
-        std::thread::sleep(Duration::from_millis(200));
+        std::thread::park_timeout(Duration::from_millis(200));
         drop(other);
     });
     handle.commit_blocking(draw(1)).unwrap();
