@@ -10,6 +10,7 @@
 #   web           every template of every offline site, twice, in a browser
 #   crashes       every crash point at its first and at its second visit, instead of at one of them
 #   kills         the kill test with 10 random seeds (FURROW_KILL_SEEDS); each is printed
+#   damage        every kind of file of a run damaged at every block (FURROW_DAMAGE_ALL)
 #   backups       200 backups of a run under load, restored and verified (FURROW_BACKUPS)
 #   recompute     the log-probs of 40 groups recomputed (FURROW_RECOMPUTE_GROUPS)
 #   trainer       the trainer's tests with PyTorch
@@ -22,7 +23,7 @@ cd "$(dirname "$0")/.."
 . deploy/setup.sh
 
 FEATURES=failpoints,otel
-PARTS=(simulation lost rows web crashes kills backups recompute trainer gpu)
+PARTS=(simulation lost rows web crashes kills damage backups recompute trainer gpu)
 
 simulation() {
   FURROW_SIM_SEEDS=${FURROW_SIM_SEEDS:-100000} \
@@ -51,6 +52,10 @@ kills() {
   for ((try = 0; try < ${FURROW_KILL_SEEDS:-10}; try++)); do
     FURROW_TEST_SEED=$RANDOM cargo test --features "$FEATURES" --test farm kills:: -- --nocapture
   done
+}
+
+damage() {
+  FURROW_DAMAGE_ALL=1 cargo test --features "$FEATURES" --test farm damage::
 }
 
 backups() {

@@ -13,6 +13,7 @@ mod back_ends;
 mod backup;
 mod command_line;
 mod crash_points;
+mod damage;
 mod dashboard;
 mod evaluations;
 mod examples;
