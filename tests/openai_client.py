@@ -133,12 +133,68 @@ free = client.chat.completions.create(
 )
 assert isinstance(json.loads(free.choices[0].message.content), dict)
 
+# Several choices, and keys that have no effect.
+raw = client.chat.completions.with_raw_response.create(
+    messages=messages[:2], model=model, n=2, seed=1, max_tokens=8, frequency_penalty=0.3, store=True
+)
+assert raw.headers["furrow-ignored"] == "frequency_penalty, store"
+assert [choice.index for choice in raw.parse().choices] == [0, 1]
+
+
+# Functions: a call that is required fills the client's own types, and its result goes back.
+class Flip(BaseModel):
+    side: Literal["heads", "tails"]
+
+
+tools = [openai.pydantic_function_tool(Flip)]
+chat = [{"role": "user", "content": "Flip."}]
+called = client.chat.completions.parse(
+    messages=chat, model=model, tools=tools, tool_choice="required", parallel_tool_calls=False
+)
+message = called.choices[0].message
+assert called.choices[0].finish_reason == "tool_calls" and message.content is None
+assert isinstance(message.tool_calls[0].function.parsed_arguments, Flip)
+chat += [message, {"role": "tool", "tool_call_id": message.tool_calls[0].id, "content": "It fell on its edge."}]
+client.chat.completions.create(messages=chat, model=model, tools=tools, max_tokens=8)
+with client.chat.completions.stream(messages=chat, model=model, tools=tools, tool_choice="required") as stream:
+    done = [event for event in stream if event.type == "tool_calls.function.arguments.done"]
+    assert done and isinstance(done[0].parsed_arguments, Flip)
+
+# Completions.
+text = client.completions.create(model=model, prompt="Once", max_tokens=6, logprobs=2, temperature=0)
+assert len(text.choices[0].logprobs.tokens) == text.usage.completion_tokens
+parts = client.completions.create(model=model, prompt="Once", max_tokens=6, temperature=0, stream=True)
+assert "".join(part.choices[0].text for part in parts) == text.choices[0].text
+
+# Responses: text, a picture, a form, and functions.
+response = client.responses.create(model=model, input="Hello.", instructions="Be brief.", max_output_tokens=8)
+assert response.output_text and response.usage.output_tokens <= 8
+look = {
+    "role": "user",
+    "content": [{"type": "input_text", "text": "Look."}, {"type": "input_image", "image_url": image, "detail": "auto"}],
+}
+whole = client.responses.create(model=model, input=[look], max_output_tokens=8, temperature=0)
+with client.responses.stream(model=model, input=[look], max_output_tokens=8, temperature=0) as stream:
+    deltas = [event.delta for event in stream if event.type == "response.output_text.delta"]
+assert "".join(deltas) == whole.output_text
+assert client.responses.parse(model=model, input="Flip.", text_format=Flip, max_output_tokens=64).output_parsed.side
+flat = [openai.pydantic_function_tool(Flip)["function"] | {"type": "function"}]
+turns = [{"role": "user", "content": "Flip."}]
+with client.responses.stream(model=model, input=turns, tools=flat, tool_choice="required") as stream:
+    for event in stream:
+        pass
+    final = stream.get_final_response()
+call = final.output[0]
+assert call.type == "function_call" and Flip.model_validate_json(call.arguments)
+turns += [*final.output, {"type": "function_call_output", "call_id": call.call_id, "output": "heads"}]
+client.responses.create(model=model, input=turns, tools=flat, max_output_tokens=8)
+
 # A refusal raises the client's own exceptions.
 refused(openai.NotFoundError, "model_not_found", model="gpt-9")
-refused(openai.BadRequestError, "unsupported_parameter", n=2)
+refused(openai.BadRequestError, None, n=99)
 refused(openai.BadRequestError, None, logprobs=True, top_logprobs=21)
 refused(openai.BadRequestError, None, top_logprobs=5)
-refused(openai.BadRequestError, "unsupported_parameter", presence_penalty=1.5)
+refused(openai.BadRequestError, "unsupported_parameter", logit_bias={"5": 1})
 refused(
     openai.BadRequestError, "context_length_exceeded", messages=[{"role": "user", "content": "word " * 20000}]
 )

@@ -1,14 +1,35 @@
-//! The server's side: parses requests of `/chat/completions` and formats the answers.
+//! The server's side: parses requests of `/chat/completions`, `/completions` and `/responses` and
+//! formats the answers.
 //!
-//! Authentication, deadlines and the model are the caller's part. Keys that are not supported are
-//! refused by name and never ignored, because a client that requests `n` = 4 would not notice that
-//! it got one reply.
+//! Authentication, deadlines and the model are the caller's part. A key that would change the reply
+//! and is not supported is refused by name, because a client that asks for a suffix would not
+//! notice that it got none. Keys that clients send by default and that change nothing of the
+//! reply's form are accepted; [`GenerationOptions::ignored`] names those that have no effect.
 
 mod answer;
+mod chat_answer;
+mod completion_answer;
+mod completions;
+mod format;
+mod keys;
+mod messages;
+mod options;
+mod picture;
 mod request;
+mod response_answer;
+mod responses;
+mod tools;
+mod writer;
 
 pub use answer::{
-    ApiError, ChatCompletion, ChatDelta, ChatEnvelope, ChatFinishReason, DONE, TokenLogprob, TokenUsage,
-    models,
+    AnswerHead, ApiError, ChatCompletion, ChatDelta, ChatFinishReason, CompletedChoice, TokenLogprob,
+    TokenUsage, models,
 };
-pub use request::{ChatLimits, ChatMessage, ChatRequest, MessagePart, RequestSampling, ResponseFormat};
+pub use completions::{CompletionRequest, Prompt};
+pub use format::{RequestedSchema, ResponseFormat};
+pub use messages::{ChatMessage, MessagePart};
+pub use options::{ChatLimits, GenerationOptions, RequestSampling};
+pub use request::ChatRequest;
+pub use responses::{RepeatedKeys, ResponsesRequest};
+pub use tools::{FunctionTool, ToolCall, ToolChoice, ToolUse};
+pub use writer::{AnswerForm, AnswerWriter};

@@ -26,6 +26,7 @@
 //! 3 MiB a job.
 
 mod automaton;
+mod calls;
 mod error;
 mod layout;
 mod lexicon;
@@ -42,6 +43,7 @@ use furrow_model::sample::AllowedTokens;
 use furrow_rollout::{FinishReason, Grammar};
 
 use automaton::{Automaton, Node, NodeId};
+pub use calls::CallForms;
 pub use error::{ConstraintError, IllegalToken};
 use layout::AutomatonBuilder;
 pub use lexicon::TokenLexicon;
@@ -137,9 +139,37 @@ impl Constraint {
         letters: &SharedTransitions,
         max_tokens: u32,
     ) -> Result<Arc<Self>, ConstraintError> {
+        Self::narrowed(lexicon, letters, max_tokens, |builder| schema.build(builder, lexicon))
+    }
+
+    /// Builds the automaton of calls. Calls that no longer fit `max_tokens` are omitted.
+    pub fn of_calls(
+        calls: &CallForms,
+        lexicon: &TokenLexicon<'_>,
+        letters: &SharedTransitions,
+        max_tokens: u32,
+    ) -> Result<Arc<Self>, ConstraintError> {
+        let mut made = Err(ConstraintError::Ambiguous);
+        for count in calls.counts() {
+            made =
+                Self::narrowed(lexicon, letters, max_tokens, |builder| calls.build(builder, lexicon, *count));
+            if !matches!(made, Err(ConstraintError::TooLarge { .. })) {
+                break;
+            }
+        }
+        made
+    }
+
+    /// Builds an automaton that keeps one path open.
+    fn narrowed(
+        lexicon: &TokenLexicon<'_>,
+        letters: &SharedTransitions,
+        max_tokens: u32,
+        build: impl FnOnce(&mut AutomatonBuilder<'_, '_>) -> Result<NodeId, ConstraintError>,
+    ) -> Result<Arc<Self>, ConstraintError> {
         lexicon.check_stop()?;
         let mut builder = AutomatonBuilder::new(lexicon)?;
-        let start = schema.build(&mut builder, lexicon)?;
+        let start = build(&mut builder)?;
         let automaton = builder.automaton.finished();
         let texts = letters.0.clone();
         let least = automaton.shortest(start);

@@ -38,6 +38,7 @@ mod sim;
 mod slots;
 mod snapshots;
 pub mod stepped;
+mod tool_text;
 mod trace;
 mod worker;
 

@@ -24,7 +24,7 @@ use session::{ModelSession, score_again};
 use shared::{CurrentWeights, EngineEnd, ModelShared};
 use weights::{LoadedWeights, WeightUpdateLoader, error_chain};
 
-pub(crate) use chat::{ChatEngine, ChatReplyRequest, ChatSession};
+pub(crate) use chat::{ChatEngine, ChatReplyRequest, ChatSession, ConstrainedForm};
 pub use open::{EngineMemoryPlan, ModelError, cpu_memory_bytes};
 
 /// Runs a checkpoint in an engine on its own thread.

@@ -45,6 +45,21 @@ impl RandomStream {
         Self { key: key.finalize().into() }
     }
 
+    /// The seed of one of several replies to a request: the request's for the first, else the first
+    /// 8 bytes, little-endian, of SHA-256 over a name and the seed as u64 and the index as u32
+    /// little-endian.
+    pub fn seed_of_choice(seed: u64, index: u32) -> u64 {
+        if index == 0 {
+            return seed;
+        }
+        let mut hash = Sha256::new();
+        hash.update(b"furrow chat choice 1");
+        hash.update(seed.to_le_bytes());
+        hash.update(index.to_le_bytes());
+        let digest: [u8; 32] = hash.finalize().into();
+        digest[..8].iter().rev().fold(0, |seed, byte| seed << 8 | u64::from(*byte))
+    }
+
     /// The number in [0, 1) that decides token `index` of the response of a step: the top 53 bits
     /// of words 2 `index` (low) and 2 `index` + 1 of ChaCha12 with 64-bit counter and stream number
     /// `step`.

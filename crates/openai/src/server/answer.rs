@@ -1,9 +1,8 @@
-//! The answers of the protocol: a completion, the chunks of a stream, an error, the list of models.
+//! What the answers of all routes are made of: replies, counts of tokens, errors, the list of models.
 
 use serde_json::{Map, Value, json};
 
-/// The last line of a stream.
-pub const DONE: &str = "[DONE]";
+use super::tools::ToolCall;
 
 /// Why there is no completion, with the fields that clients of the protocol expect.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -19,7 +18,8 @@ pub struct ApiError {
 
 /// Fields that all parts of one answer share.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ChatEnvelope {
+pub struct AnswerHead {
+    /// Identifies the answer; each route puts its own prefix before it.
     pub id: String,
     pub created: u64,
     /// Name of the model.
@@ -37,6 +37,8 @@ pub enum ChatFinishReason {
     Stop,
     /// It reached its limit of tokens.
     Length,
+    /// It ended and calls functions.
+    ToolCalls,
 }
 
 /// A token of a reply and its log-prob.
@@ -55,6 +57,8 @@ pub struct TokenLogprob {
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct ChatDelta {
     pub text: String,
+    /// Calls of functions, in order.
+    pub calls: Vec<ToolCall>,
     /// Log-probs of its tokens, if requested.
     pub logprobs: Option<Vec<TokenLogprob>>,
     /// Ids of its tokens, if requested.
@@ -74,15 +78,22 @@ pub struct TokenUsage {
     pub completion_tokens: u32,
 }
 
+/// A reply that has ended.
 #[derive(Debug, Clone, PartialEq)]
-pub struct ChatCompletion {
-    /// Its text and tokens.
+pub struct CompletedChoice {
+    /// Its text, calls and tokens.
     pub reply: ChatDelta,
     pub finish: ChatFinishReason,
-    /// Counts of its tokens.
-    pub usage: TokenUsage,
-    /// Ids of the prompt, if requested.
+    /// Ids of its prompt, if requested.
     pub prompt_token_ids: Option<Vec<u32>>,
+}
+
+/// The replies to a request.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ChatCompletion {
+    pub choices: Vec<CompletedChoice>,
+    /// Counts of all their tokens.
+    pub usage: TokenUsage,
 }
 
 impl ApiError {
@@ -115,16 +126,17 @@ impl ApiError {
 }
 
 impl ChatFinishReason {
-    fn as_str(self) -> &'static str {
+    pub(super) fn as_str(self) -> &'static str {
         match self {
             Self::Stop => "stop",
             Self::Length => "length",
+            Self::ToolCalls => "tool_calls",
         }
     }
 }
 
 impl TokenLogprob {
-    fn json(&self) -> Value {
+    pub(super) fn json(&self) -> Value {
         let mut entry = self.entry_json();
         entry["top_logprobs"] = self.top.iter().map(Self::entry_json).collect();
         entry
@@ -138,14 +150,15 @@ impl TokenLogprob {
 }
 
 impl ChatDelta {
-    /// Whether it has no text, log-probs or ids.
+    /// Whether it has no text, calls, log-probs or ids.
     pub fn is_empty(&self) -> bool {
         self.text.is_empty()
+            && self.calls.is_empty()
             && self.logprobs.as_ref().is_none_or(Vec::is_empty)
             && self.token_ids.as_ref().is_none_or(Vec::is_empty)
     }
 
-    fn logprobs_json(&self) -> Value {
+    pub(super) fn logprobs_json(&self) -> Value {
         let content_json = |list: &Vec<TokenLogprob>| {
             let content: Vec<Value> = list.iter().map(TokenLogprob::json).collect();
             json!({ "content": content, "refusal": null })
@@ -155,7 +168,7 @@ impl ChatDelta {
 }
 
 impl TokenUsage {
-    fn json(self) -> Value {
+    pub(super) fn json(self) -> Value {
         let Self { prompt_tokens, cached_tokens, prefilled_tokens, completion_tokens } = self;
         json!({
             "prompt_tokens": prompt_tokens,
@@ -166,90 +179,18 @@ impl TokenUsage {
     }
 }
 
-impl ChatEnvelope {
-    pub fn completion(&self, completion: &ChatCompletion) -> Value {
-        let ChatCompletion { reply, finish, usage, prompt_token_ids } = completion;
-        let mut choice = Map::new();
-        choice.insert("index".into(), 0.into());
-        choice
-            .insert("message".into(), json!({ "role": "assistant", "content": reply.text, "refusal": null }));
-        choice.insert("logprobs".into(), reply.logprobs_json());
-        choice.insert("finish_reason".into(), finish.as_str().into());
-        if let Some(ids) = &reply.token_ids {
-            choice.insert("token_ids".into(), json!(ids));
-        }
-        let mut whole = self.head("chat.completion");
-        whole.insert("choices".into(), json!([choice]));
-        whole.insert("usage".into(), usage.json());
-        if let Some(ids) = prompt_token_ids {
-            whole.insert("prompt_token_ids".into(), json!(ids));
-        }
-        Value::Object(whole)
-    }
-
-    /// The first chunk: the role, and the ids of the prompt if requested.
-    pub fn first_chunk(&self, prompt_token_ids: Option<&[u32]>) -> Value {
-        let delta = json!({ "role": "assistant", "content": "", "refusal": null });
-        let mut chunk = self.chunk(delta, Value::Null, None, None);
-        if let Some(ids) = prompt_token_ids {
-            chunk.insert("prompt_token_ids".into(), json!(ids));
-        }
-        Value::Object(chunk)
-    }
-
-    /// A part of the reply.
-    pub fn delta_chunk(&self, delta: &ChatDelta) -> Value {
-        let content = json!({ "content": delta.text });
-        let ids = delta.token_ids.as_deref();
-        Value::Object(self.chunk(content, delta.logprobs_json(), None, ids))
-    }
-
-    /// The chunk with the reason why the reply ended.
-    pub fn finish_chunk(&self, finish: ChatFinishReason) -> Value {
-        Value::Object(self.chunk(json!({}), Value::Null, Some(finish), None))
-    }
-
-    /// The last chunk, with the counts of tokens.
-    pub fn usage_chunk(&self, usage: TokenUsage) -> Value {
-        let mut chunk = self.head("chat.completion.chunk");
-        chunk.insert("choices".into(), json!([]));
-        chunk.insert("usage".into(), usage.json());
-        Value::Object(chunk)
-    }
-
-    fn head(&self, object: &str) -> Map<String, Value> {
+impl AnswerHead {
+    /// The fields of every answer, with the id's prefix and the name of its kind.
+    pub(super) fn json(&self, prefix: &str, object: &str) -> Map<String, Value> {
         let Self { id, created, model, fingerprint, .. } = self;
         let pairs: [(&str, Value); 5] = [
-            ("id", id.as_str().into()),
+            ("id", format!("{prefix}{id}").into()),
             ("object", object.into()),
             ("created", (*created).into()),
             ("model", model.as_str().into()),
             ("system_fingerprint", fingerprint.as_str().into()),
         ];
         pairs.into_iter().map(|(key, value)| (key.to_owned(), value)).collect()
-    }
-
-    fn chunk(
-        &self,
-        delta: Value,
-        logprobs: Value,
-        finish: Option<ChatFinishReason>,
-        token_ids: Option<&[u32]>,
-    ) -> Map<String, Value> {
-        let mut choice = Map::new();
-        choice.insert("index".into(), 0.into());
-        choice.insert("delta".into(), delta);
-        choice.insert("logprobs".into(), logprobs);
-        choice.insert("finish_reason".into(), finish.map(ChatFinishReason::as_str).into());
-        if let Some(ids) = token_ids {
-            choice.insert("token_ids".into(), ids.into());
-        }
-        let mut chunk = self.head("chat.completion.chunk");
-        chunk.insert("choices".into(), vec![Value::Object(choice)].into());
-        if self.counts_usage {
-            chunk.insert("usage".into(), Value::Null);
-        }
-        chunk
     }
 }
 

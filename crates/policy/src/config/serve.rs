@@ -21,7 +21,7 @@ pub struct ServeFile {
     /// Sessions reserved for chats: those kept by `session_id` and those that run a request.
     /// Trajectories use the others.
     pub sessions_max: u32,
-    /// Most requests that run at once; each uses a session.
+    /// Most requests that run at once; each uses a session. A request with `n` counts `n` times.
     pub requests_max: u32,
     /// Most requests that wait for those; one more is refused.
     pub queue_max: u32,
@@ -189,6 +189,7 @@ impl ServeFile {
                 images_max: self.images_max as usize,
                 image_bytes_max: self.image_bytes_max as usize,
                 max_tokens: self.max_tokens,
+                choices_max: self.requests_max,
             },
             deadline: Duration::from_millis(self.deadline_millis),
             idle: Duration::from_millis(self.idle_millis),

@@ -17,7 +17,7 @@ use super::lexicon::TokenLexicon;
 
 /// A supported schema; only `check` and `any_object` create one.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Schema(ValueShape);
+pub struct Schema(pub(super) ValueShape);
 
 /// A schema that is not supported.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -31,7 +31,7 @@ pub struct SchemaError {
 
 /// The form of a value.
 #[derive(Debug, Clone, PartialEq)]
-enum ValueShape {
+pub(super) enum ValueShape {
     Object(Vec<SchemaProperty>),
     /// An object with any member names.
     Map {
@@ -55,7 +55,7 @@ enum ValueShape {
 }
 
 #[derive(Debug, Clone, PartialEq)]
-struct SchemaProperty {
+pub(super) struct SchemaProperty {
     /// Its name, as JSON.
     name: String,
     shape: ValueShape,
@@ -398,7 +398,7 @@ fn whole(map: &Map<String, Value>, path: &str) -> Result<ValueShape, SchemaError
 }
 
 impl AutomatonBuilder<'_, '_> {
-    fn shape(&mut self, shape: &ValueShape, next: NodeId) -> Result<NodeId, ConstraintError> {
+    pub fn shape(&mut self, shape: &ValueShape, next: NodeId) -> Result<NodeId, ConstraintError> {
         self.automaton.check_limits()?;
         self.automaton.count(1);
         match shape {

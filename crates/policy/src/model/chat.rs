@@ -12,7 +12,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::schema_cache::{SchemaCache, SchemaKey};
 use super::shared::ModelShared;
-use crate::constrain::{Constraint, ConstraintError, Schema, SharedTransitions, TokenLexicon};
+use crate::constrain::{CallForms, Constraint, ConstraintError, Schema, SharedTransitions, TokenLexicon};
 use crate::engine::{EngineEvent, EngineFault, GenerationRequest, OnSwap, SessionId, StepOutput};
 use crate::prompt;
 use crate::response::{PartialResponse, RandomStream, TokenWatcher};
@@ -21,6 +21,15 @@ use crate::sequence::{TiledImage, TokenSegment};
 /// Opens chats on a model's engine.
 #[derive(Clone)]
 pub(crate) struct ChatEngine(pub(super) Arc<ModelShared>);
+
+/// The form of a reply that is constrained.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum ConstrainedForm {
+    /// JSON of a schema.
+    Value(Schema),
+    /// Calls of functions.
+    Calls(CallForms),
+}
 
 /// A chat's session in the engine. Dropping it ends the session at once.
 pub(crate) struct ChatSession {
@@ -80,12 +89,12 @@ impl ChatEngine {
         prompt::picture_rows(encoded, &self.0.vision).map_err(|why| why.to_string())
     }
 
-    /// The automaton of a schema, compiled on first use. `source` is the schema as it was sent, or
-    /// `None` for any object.
+    /// The automaton of a form of replies, compiled on first use. `source` is the schema as it was
+    /// sent, or `None` for any object.
     pub async fn constraint(
         &self,
         source: Option<String>,
-        schema: Schema,
+        form: ConstrainedForm,
         max_tokens: u32,
     ) -> Result<Arc<Constraint>, ConstraintError> {
         let shared = self.0.clone();
@@ -93,7 +102,12 @@ impl ChatEngine {
             let template = &shared.template;
             let lexicon = TokenLexicon::of(template.tokenizer(), shared.vocabulary, template.stop());
             let letters = schemas.letters.get_or_init(|| SharedTransitions::of(&lexicon));
-            Constraint::of_schema(&schema, &lexicon, letters, max_tokens)
+            match &form {
+                ConstrainedForm::Value(schema) => {
+                    Constraint::of_schema(schema, &lexicon, letters, max_tokens)
+                }
+                ConstrainedForm::Calls(calls) => Constraint::of_calls(calls, &lexicon, letters, max_tokens),
+            }
         };
         self.0.schemas.clone().get(SchemaKey { schema: source, max_tokens }, making).await
     }

@@ -47,6 +47,8 @@ pub(super) struct ResidentChat {
     /// Its session in the engine.
     pub chat: ChatSession,
     pub _permit: OwnedSemaphorePermit,
+    /// Hash of the functions that its instructions describe.
+    pub instructions: Sha256Digest,
     pub messages: Vec<SessionMessage>,
     /// The tokens that its session holds, or will run with the next ones.
     pub ids: Vec<u32>,

@@ -14,36 +14,34 @@ use axum::response::Response;
 use axum::routing::{any, get, post};
 use bytes::Bytes;
 use furrow_http::{AccessControl, AccessLayer, BodyError, CHALLENGE, JSON, ServerTasks, read_body, respond};
-use furrow_openai::server::{ApiError, ChatCompletion, ChatRequest, DONE, models};
+use furrow_openai::server::{AnswerWriter, ApiError, ChatCompletion, models};
 use furrow_telemetry::{ChatAnswered, ChatRefused};
 use futures::StreamExt as _;
 use http::StatusCode;
-use http::header::{self, HeaderValue};
+use http::header::{self, HeaderName, HeaderValue};
 use serde_json::{Value, json};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout_at};
 use tokio_stream::wrappers::ReceiverStream;
 
 use super::access::access_error;
+use super::admission::{Admission, WorkPermit};
 use super::chats::{ChatService, DeltaSink, PreparedChat};
+use super::errors::{broken, draining, late};
+use super::requests::{ReadRequest, RequestRoute};
 
 #[derive(Clone)]
 pub(super) struct ChatRoutes {
     chats: Arc<ChatService>,
-    /// Permits of running and waiting requests.
-    admission: Arc<Semaphore>,
-    /// Permits of running requests.
-    working: Arc<Semaphore>,
+    admission: Admission,
     tasks: ServerTasks,
     body_timeout: Duration,
 }
 
-/// Permits of a running request; dropping them lets the next one run.
-struct WorkPermit {
-    _admission: OwnedSemaphorePermit,
-    _working: OwnedSemaphorePermit,
-}
-
+/// Names the keys of a request that were accepted and have no effect.
+const IGNORED: HeaderName = HeaderName::from_static("furrow-ignored");
+/// Bounds the header however many parts of a request have such keys.
+const IGNORED_NAMES_MAX: usize = 40;
 /// Events of a stream that wait for a slow reader. The engine does not wait: its queue holds the
 /// whole reply.
 const PARTS_MAX: usize = 16;
@@ -68,6 +66,8 @@ fn guarded_paths(routes: ChatRoutes) -> Router {
     let model_path = || get(model).fallback(async || not_allowed("GET, HEAD"));
     Router::new()
         .route("/v1/chat/completions", post(chat).fallback(async || not_allowed("POST")))
+        .route("/v1/completions", post(completion).fallback(async || not_allowed("POST")))
+        .route("/v1/responses", post(response).fallback(async || not_allowed("POST")))
         .route("/v1/models", get(model_list).fallback(async || not_allowed("GET, HEAD")))
         .route("/v1/models/", model_path())
         .route("/v1/models/{*name}", model_path())
@@ -98,11 +98,19 @@ async fn model(State(routes): State<ChatRoutes>, name: Result<Path<String>, Path
 }
 
 async fn chat(State(routes): State<ChatRoutes>, request: Request) -> Response {
-    routes.chat(request.into_body()).await.unwrap_or_else(|error| refused(&error))
+    routes.answer(RequestRoute::Chat, request).await
+}
+
+async fn completion(State(routes): State<ChatRoutes>, request: Request) -> Response {
+    routes.answer(RequestRoute::Completions, request).await
+}
+
+async fn response(State(routes): State<ChatRoutes>, request: Request) -> Response {
+    routes.answer(RequestRoute::Responses, request).await
 }
 
 async fn unknown_path() -> Response {
-    let why = "unknown path; use /v1/chat/completions, /v1/models or /health, see docs/SERVE.md";
+    let why = "unknown path; use /v1/chat/completions, /v1/responses, /v1/completions, /v1/models or /health, see docs/SERVE.md";
     refused(&ApiError::of(404, "invalid_request_error", "unknown_url", why))
 }
 
@@ -116,79 +124,52 @@ async fn finish(mut response: Response) -> Response {
 
 impl ChatRoutes {
     pub fn new(chats: Arc<ChatService>, tasks: ServerTasks, body_timeout: Duration) -> Self {
-        let requests = chats.config.requests_max;
-        let queue = chats.config.queue_max;
-        Self {
-            admission: Arc::new(Semaphore::new(requests + queue)),
-            working: Arc::new(Semaphore::new(requests)),
-            chats,
-            tasks,
-            body_timeout,
-        }
+        let admission = Admission::new(chats.config.requests_max, chats.config.queue_max, tasks.clone());
+        Self { chats, admission, tasks, body_timeout }
     }
 
-    /// Number of running requests.
+    /// Number of running replies.
     pub fn at_work(&self) -> usize {
-        self.chats.config.requests_max - self.working.available_permits()
+        self.admission.at_work()
     }
 
     fn models(&self) -> Value {
         models(&self.chats.config.model, self.chats.created, self.chats.context_tokens_max())
     }
 
-    async fn chat(&self, body: Body) -> Result<Response, ApiError> {
+    async fn answer(&self, route: RequestRoute, request: Request) -> Response {
+        let answer = self.answer_or_error(route, request.into_body()).await.inspect_err(refusal);
+        answer.unwrap_or_else(|error| refused(&error))
+    }
+
+    async fn answer_or_error(&self, route: RequestRoute, body: Body) -> Result<Response, ApiError> {
         let began = Instant::now();
         let deadline = began + self.chats.config.deadline;
-        let answer = async {
-            let admission = self.admit()?;
-            // The body is read before a permit to run is taken, so that a slow sender does not
-            // block others.
-            let body = self.body(body, deadline).await?;
-            let permit = self.start_work(admission, deadline).await?;
-            let limits = self.chats.config.limits;
-            let reading = tokio::task::spawn_blocking(move || ChatRequest::read(&body, &limits));
-            let request = reading.await.unwrap_or_else(|why| Err(failed(&why.to_string())))?;
-            let is_streamed = request.stream;
-            let prepared = within(deadline, self.chats.prepare(request)).await?;
-            if is_streamed {
-                return Ok(self.stream(prepared, permit, began, deadline));
-            }
-            let envelope = prepared.envelope.clone();
-            let completion =
-                self.until_cut(deadline, self.chats.reply(prepared, DeltaSink::Gathered)).await?;
+        let admitted = self.admission.admit()?;
+        // The body is read before a permit to run is taken, so that a slow sender does not
+        // block others.
+        let body = self.body(body, deadline).await?;
+        let permit = self.admission.start(admitted, deadline).await?;
+        let limits = self.chats.config.limits;
+        let reading = tokio::task::spawn_blocking(move || ReadRequest::read(route, &body, &limits));
+        let request = reading.await.unwrap_or_else(|why| Err(broken(&why.to_string())))?;
+        let permit = self.admission.widen(permit, request.replies(), deadline).await?;
+        let is_streamed = request.options().stream;
+        let prepared = within(deadline, request.prepare(&self.chats)).await?;
+        let ignored = ignored_header(&prepared.ignored);
+        let mut answer = if is_streamed {
+            self.stream(prepared, permit, began, deadline)
+        } else {
+            let (replies, writer) = prepared.into_parts();
+            let completion = self.until_cut(deadline, self.chats.reply(replies, DeltaSink::Gathered)).await?;
             drop(permit);
             answered(&completion, began);
-            Ok::<_, ApiError>(whole(StatusCode::OK, &envelope.completion(&completion)))
+            whole(StatusCode::OK, &writer.whole(&completion))
         };
-        answer.await.inspect_err(refusal)
-    }
-
-    /// A permit to wait or run. If too many requests wait, one more is refused at once.
-    fn admit(&self) -> Result<OwnedSemaphorePermit, ApiError> {
-        if self.tasks.stop.is_cancelled() {
-            return Err(draining());
+        if let Some(names) = ignored {
+            answer.headers_mut().insert(IGNORED, names);
         }
-        let full = || {
-            let waiting = self.chats.config.queue_max;
-            let why = format!("{waiting} requests are waiting; try again, or raise policy.serve.queue_max");
-            ApiError::of(429, "rate_limit_error", "queue_full", why)
-        };
-        self.admission.clone().try_acquire_owned().map_err(|_| full())
-    }
-
-    /// A permit to run.
-    async fn start_work(
-        &self,
-        admission: OwnedSemaphorePermit,
-        deadline: Instant,
-    ) -> Result<WorkPermit, ApiError> {
-        let working = tokio::select! {
-            biased;
-            () = self.tasks.stop.cancelled() => return Err(draining()),
-            working = timeout_at(deadline, self.working.clone().acquire_owned()) => working.map_err(|_| late())?,
-        };
-        let working = working.map_err(|_| draining())?;
-        Ok(WorkPermit { _admission: admission, _working: working })
+        Ok(answer)
     }
 
     async fn body(&self, body: Body, deadline: Instant) -> Result<Bytes, ApiError> {
@@ -231,46 +212,46 @@ impl ChatRoutes {
         let (frames, body) = mpsc::channel(PARTS_MAX);
         let routes = self.clone();
         self.tasks.tracker.spawn(async move {
+            let prompt = prepared.prompt_ids();
+            let (replies, mut writer) = prepared.into_parts();
+            send(&frames, writer.begin(prompt.as_deref())).await;
+            let (parts, mut deltas) = mpsc::channel(PARTS_MAX);
+            let forwarding = async {
+                while let Some((index, delta)) = deltas.recv().await {
+                    send(&frames, writer.delta(index, &delta)).await;
+                }
+            };
+            let replying =
+                routes.until_cut(deadline, routes.chats.reply(replies, DeltaSink::Streamed(parts)));
+            let both = async { tokio::join!(replying, forwarding).0 };
             let outcome = tokio::select! {
-                completion = routes.until_cut(deadline, routes.stream_reply(prepared, &frames)) => completion,
+                outcome = both => outcome,
                 () = frames.closed() => return,
             };
             drop(permit);
             match outcome {
-                Ok(completion) => answered(&completion, began),
+                Ok(completion) => {
+                    answered(&completion, began);
+                    send(&frames, writer.finish(&completion)).await;
+                }
                 Err(error) => {
                     refusal(&error);
-                    break_off(&frames, &error).await;
+                    break_off(&frames, &mut writer, &error).await;
                 }
             }
         });
         let body = Body::from_stream(ReceiverStream::new(body).map(Ok::<_, Infallible>));
         respond(StatusCode::OK, "text/event-stream", body)
     }
+}
 
-    async fn stream_reply(
-        &self,
-        prepared: PreparedChat,
-        frames: &mpsc::Sender<Bytes>,
-    ) -> Result<ChatCompletion, ApiError> {
-        let envelope = prepared.envelope.clone();
-        let prompt = prepared.ids.then(|| prepared.prompt_ids());
-        send(frames, &envelope.first_chunk(prompt.as_deref())).await;
-        let (parts, mut deltas) = mpsc::channel(PARTS_MAX);
-        let forwarding = async {
-            while let Some(delta) = deltas.recv().await {
-                send(frames, &envelope.delta_chunk(&delta)).await;
-            }
-        };
-        let (outcome, ()) = tokio::join!(self.chats.reply(prepared, DeltaSink::Streamed(parts)), forwarding);
-        let completion = outcome?;
-        send(frames, &envelope.finish_chunk(completion.finish)).await;
-        if envelope.counts_usage {
-            send(frames, &envelope.usage_chunk(completion.usage)).await;
-        }
-        frames.send(frame(DONE)).await.ok();
-        Ok(completion)
-    }
+/// The header that names ignored keys; `None` without any.
+fn ignored_header(paths: &[String]) -> Option<HeaderValue> {
+    let mut names: Vec<&str> = paths.iter().map(String::as_str).collect();
+    names.sort_unstable();
+    names.dedup();
+    names.truncate(IGNORED_NAMES_MAX);
+    if names.is_empty() { None } else { HeaderValue::from_str(&names.join(", ")).ok() }
 }
 
 async fn within<T>(
@@ -295,19 +276,6 @@ fn refusal(error: &ApiError) {
     ChatRefused { status: error.status, code: error.code.unwrap_or(error.kind) }.emit();
 }
 
-fn late() -> ApiError {
-    let why = "the request was not answered in time; ask for less, or raise policy.serve.deadline_millis";
-    ApiError::of(503, "server_error", "deadline_exceeded", why)
-}
-
-fn draining() -> ApiError {
-    ApiError::of(503, "server_error", "draining", "this worker is stopping; use another")
-}
-
-fn failed(why: &str) -> ApiError {
-    ApiError::of(500, "server_error", "failed", why)
-}
-
 fn not_allowed(methods: &'static str) -> Response {
     let why = format!("use {methods}");
     let mut response = refused(&ApiError::of(405, "invalid_request_error", "method_not_allowed", why));
@@ -316,20 +284,18 @@ fn not_allowed(methods: &'static str) -> Response {
 }
 
 /// The caller notices elsewhere that the reader has left.
-async fn send(frames: &mpsc::Sender<Bytes>, value: &Value) {
-    frames.send(frame(&value.to_string())).await.ok();
+async fn send(frames: &mpsc::Sender<Bytes>, events: Vec<String>) {
+    for event in events {
+        frames.send(Bytes::from(event)).await.ok();
+    }
 }
 
 /// Ends a stream with an error event. Without it an aborted reply looks complete, so this waits for
 /// a slow reader.
-async fn break_off(frames: &mpsc::Sender<Bytes>, error: &ApiError) {
-    let sending = frames.send(frame(&error.json().to_string()));
+async fn break_off(frames: &mpsc::Sender<Bytes>, writer: &mut AnswerWriter, error: &ApiError) {
+    let sending = frames.send(Bytes::from(writer.fail(error)));
     // The reader may have left, or reads nothing.
     drop(tokio::time::timeout(LAST_EVENT_TIMEOUT, sending).await);
-}
-
-fn frame(data: &str) -> Bytes {
-    Bytes::from(format!("data: {data}\n\n"))
 }
 
 fn refused(error: &ApiError) -> Response {
@@ -355,23 +321,33 @@ fn whole(status: StatusCode, body: &Value) -> Response {
 
 #[cfg(test)]
 mod tests {
+    use furrow_openai::server::{AnswerForm, AnswerHead};
+
     use super::*;
 
     #[tokio::test]
     async fn a_slow_reader_still_gets_the_event_of_a_broken_stream() {
         let (frames, mut reader) = mpsc::channel(1);
-        send(&frames, &json!("a part")).await;
+        let head = AnswerHead {
+            id: "1".into(),
+            created: 1,
+            model: "m".into(),
+            fingerprint: "f".into(),
+            counts_usage: false,
+        };
+        let mut writer = AnswerWriter::new(AnswerForm::Chat, head, 1);
+        send(&frames, vec!["data: \"a part\"\n\n".to_owned()]).await;
         let error = late();
         let reading = async {
             tokio::time::sleep(Duration::from_millis(50)).await;
             assert_eq!(reader.recv().await.unwrap(), "data: \"a part\"\n\n");
             String::from_utf8(reader.recv().await.unwrap().to_vec()).unwrap()
         };
-        let both = async { tokio::join!(break_off(&frames, &error), reading).1 };
+        let both = async { tokio::join!(break_off(&frames, &mut writer, &error), reading).1 };
         let last = tokio::time::timeout(Duration::from_secs(10), both).await.unwrap();
         assert!(last.contains("deadline_exceeded"), "{last}");
         // A reader that has left delays nothing.
         drop(reader);
-        tokio::time::timeout(Duration::from_secs(10), break_off(&frames, &error)).await.unwrap();
+        tokio::time::timeout(Duration::from_secs(10), break_off(&frames, &mut writer, &error)).await.unwrap();
     }
 }

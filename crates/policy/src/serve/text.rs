@@ -121,6 +121,7 @@ impl<'a> TextAssembler<'a> {
         ChatDelta {
             text,
             logprobs: self.wants_logprobs.then(|| logprobs.collect()),
+            calls: Vec::new(),
             token_ids: self.wants_ids.then(|| tokens.iter().map(|token| token.id).collect()),
         }
     }

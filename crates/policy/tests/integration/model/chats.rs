@@ -1,9 +1,12 @@
 //! The endpoint for chats over real HTTP: it answers what the engine samples, and hostile requests
 //! do no harm.
 
+mod choices;
 mod errors;
 mod hostile;
 mod overload;
+mod routes;
+mod tools;
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -111,7 +114,11 @@ pub async fn read(answer: http::Response<hyper::body::Incoming>) -> (u16, String
 
 impl ChatWorker {
     pub async fn ask(&self, body: &Value) -> (u16, Value) {
-        let answer = send(self.address, "POST", "/v1/chat/completions", &[], body.to_string()).await;
+        self.ask_at("/v1/chat/completions", body).await
+    }
+
+    pub async fn ask_at(&self, path: &str, body: &Value) -> (u16, Value) {
+        let answer = send(self.address, "POST", path, &[], body.to_string()).await;
         let (status, text) = read(answer).await;
         (status, serde_json::from_str(&text).unwrap_or_else(|_| panic!("{text}")))
     }
@@ -124,10 +131,14 @@ impl ChatWorker {
 
     /// The events of a stream.
     pub async fn stream(&self, body: &Value) -> Vec<Value> {
+        self.stream_at("/v1/chat/completions", body).await
+    }
+
+    pub async fn stream_at(&self, path: &str, body: &Value) -> Vec<Value> {
         let mut body = body.clone();
         body["stream"] = json!(true);
         body["stream_options"] = json!({ "include_usage": true });
-        let answer = send(self.address, "POST", "/v1/chat/completions", &[], body.to_string()).await;
+        let answer = send(self.address, "POST", path, &[], body.to_string()).await;
         assert_eq!(answer.headers()["content-type"], "text/event-stream");
         let (status, text) = read(answer).await;
         assert_eq!(status, 200, "{text}");
@@ -502,25 +513,31 @@ pub async fn until(worker: &ChatWorker, wanted: u16) -> Value {
     }
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_official_client_is_answered() {
+/// Runs a script of tests/ with the endpoint's address, the token and more.
+async fn run_client(change: impl FnOnce(&mut PolicyFile), script: &str, more: &str) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("token");
     std::fs::write(&path, "correct-horse-battery").unwrap();
     let worker = start(|file| {
         file.serve.token_file = Some(path.clone());
-        file.serve.model = "acme/tiny 3".into();
         (file.engine.context_tokens_max, file.engine.kv_tokens) = (4096, 16_384);
+        change(file);
     })
     .await;
     let python = std::env::var("FURROW_TEST_PYTHON").unwrap_or_else(|_| "python3".into());
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let mut client = tokio::process::Command::new(python);
-    client.arg(root.join("tests/openai_client.py")).arg(format!("http://{}/v1", worker.address));
-    client.arg("correct-horse-battery");
-    client.arg(root.join("crates/model/tests/oracle_vl/screenshots/a_1280x720.png"));
+    client.arg(root.join("tests").join(script)).arg(format!("http://{}/v1", worker.address));
+    client.arg("correct-horse-battery").arg(more).current_dir(root);
     let output = client.output().await.unwrap();
     println!("{}", String::from_utf8_lossy(&output.stdout));
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     worker.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_official_client_is_answered() {
+    let name = |file: &mut PolicyFile| file.serve.model = "acme/tiny 3".into();
+    let picture = "crates/model/tests/oracle_vl/screenshots/a_1280x720.png";
+    run_client(name, "openai_client.py", picture).await;
 }

@@ -27,11 +27,13 @@ fn wrong_parameters() -> Vec<RefusedBody> {
         ("[".repeat(4000), 400, ""),
         ("x".repeat(4097), 413, ""),
         (with("model", json!("gpt-9")), 404, "model"),
-        (with("n", json!(2)), 400, "n"),
+        (with("n", json!(9)), 400, "n"),
         (with("top_logprobs", json!(5)), 400, "top_logprobs"),
         (with("stream_options", json!({ "include_usage": true })), 400, "stream_options"),
         (with("top_p", json!(0)), 400, "top_p"),
-        (with("tools", json!([{ "type": "function" }])), 400, "tools"),
+        (with("tools", json!([{ "type": "function" }])), 400, "tools[0].function"),
+        (with("logit_bias", json!({ "5": 1 })), 400, "logit_bias"),
+        (with("presence_penalty", json!(9)), 400, "presence_penalty"),
         (with("max_tokens", json!(1_000_000)), 400, "max_tokens"),
         (with("max_tokens", json!(760)), 400, "messages"),
         (format(json!({ "type": "string", "pattern": "a" })), 400, schema),
@@ -108,7 +110,11 @@ async fn check_routes(worker: &ChatWorker) {
         ("GET", "/v1/models", 200),
         ("GET", "/health", 200),
         ("GET", "/", 404),
-        ("POST", "/v1/completions", 404),
+        ("POST", "/v1/embeddings", 404),
+        ("GET", "/v1/completions", 405),
+        ("GET", "/v1/responses", 405),
+        ("POST", "/v1/completions", 400),
+        ("POST", "/v1/responses", 400),
     ];
     for (method, path, status) in routes {
         let answer = send(worker.address, method, path, &[], "").await;
