@@ -44,8 +44,8 @@ pub enum ImageError {
     /// More encoded bytes than allowed.
     #[error("the image has {bytes} bytes, at most {bytes_max} are accepted; send a smaller screenshot")]
     TooManyBytes { bytes: usize, bytes_max: usize },
-    /// Neither PNG nor JPEG.
-    #[error("the image begins with {start:02x?}, which is neither PNG nor JPEG; send one of the two")]
+    /// Neither PNG nor JPEG nor WebP.
+    #[error("the image begins with {start:02x?}, which is neither PNG nor JPEG nor WebP; send one of them")]
     UnknownEncoding {
         /// First bytes, at most eight.
         start: Vec<u8>,
@@ -55,6 +55,9 @@ pub enum ImageError {
         "the {encoding:?} of {bytes} bytes is truncated or broken: its end mark cannot be reached from its header; send the whole file"
     )]
     CutOff { encoding: ImageEncoding, bytes: usize },
+    /// Several pictures in one.
+    #[error("the {encoding:?} is animated; send one picture")]
+    Animated { encoding: ImageEncoding },
     /// Sides out of bounds.
     #[error(
         "the image is {width} x {height} pixels; sides from {} to {} and at most {} pixels are accepted",
@@ -65,8 +68,9 @@ pub enum ImageError {
     Broken { encoding: ImageEncoding, source: image::ImageError },
 }
 
-/// Decodes a PNG or a JPEG. Every limit is checked on the header, before pixels are allocated. 16
-/// bits become 8, grey and palettes become RGB, and transparent pixels are blended with white.
+/// Decodes a PNG, a JPEG or a WebP of one picture. Every limit is checked on the header, before
+/// pixels are allocated. 16 bits become 8, grey and palettes become RGB, and transparent pixels are
+/// blended with white.
 pub fn decode(bytes: &[u8], limits: ImageLimits) -> Result<DecodedImage, ImageError> {
     let (encoding, _) = read_outline(bytes, limits)?;
     let image = limits.decode(encoding, bytes).map_err(|source| ImageError::Broken { encoding, source })?;
@@ -76,8 +80,8 @@ pub fn decode(bytes: &[u8], limits: ImageLimits) -> Result<DecodedImage, ImageEr
     Ok(DecodedImage::new(width, height, rgb_of(image)))
 }
 
-/// Width and height in pixels from the header of a PNG or a JPEG, checked against the limits.
-/// Nothing is decoded.
+/// Width and height in pixels from the header of an image, checked against the limits. Nothing is
+/// decoded.
 pub fn size(bytes: &[u8], limits: ImageLimits) -> Result<(usize, usize), ImageError> {
     read_outline(bytes, limits).map(|(_, ImageOutline { width, height })| (width, height))
 }
@@ -88,6 +92,9 @@ fn read_outline(bytes: &[u8], limits: ImageLimits) -> Result<(ImageEncoding, Ima
     }
     let unknown = || ImageError::UnknownEncoding { start: bytes[..bytes.len().min(8)].to_vec() };
     let encoding = ImageEncoding::of(bytes).ok_or_else(unknown)?;
+    if encoding.is_animated(bytes) {
+        return Err(ImageError::Animated { encoding });
+    }
     let cut_off = || ImageError::CutOff { encoding, bytes: bytes.len() };
     let outline = encoding.outline(bytes).ok_or_else(cut_off)?;
     limits.check(outline)?;
@@ -128,6 +135,7 @@ impl ImageLimits {
         let format = match encoding {
             ImageEncoding::Png => image::ImageFormat::Png,
             ImageEncoding::Jpeg => image::ImageFormat::Jpeg,
+            ImageEncoding::WebP => image::ImageFormat::WebP,
         };
         let mut reader = ImageReader::with_format(Cursor::new(bytes), format);
         reader.limits(limits);

@@ -1,5 +1,5 @@
-//! Reads the structure of a PNG or a JPEG before it is decoded: its size, and that its end is
-//! present.
+//! Reads the structure of a PNG, a JPEG or a WebP before it is decoded: its size, and that its end
+//! is present.
 //!
 //! Decoders invent the rest of a truncated picture; a policy would then see grey instead of the
 //! page.
@@ -9,6 +9,7 @@
 pub enum ImageEncoding {
     Png,
     Jpeg,
+    WebP,
 }
 
 /// Size and structure of an encoded image.
@@ -27,6 +28,8 @@ impl ImageEncoding {
             Some(Self::Png)
         } else if bytes.starts_with(&[0xff, 0xd8, 0xff]) {
             Some(Self::Jpeg)
+        } else if bytes.starts_with(b"RIFF") && bytes.get(8..12) == Some(b"WEBP") {
+            Some(Self::WebP)
         } else {
             None
         }
@@ -37,7 +40,16 @@ impl ImageEncoding {
         match self {
             Self::Png => png(bytes),
             Self::Jpeg => jpeg(bytes),
+            Self::WebP => webp(bytes),
         }
+    }
+
+    /// Whether it holds several pictures, of which none is the page.
+    pub(super) fn is_animated(self, bytes: &[u8]) -> bool {
+        // The extended header, whose flags have a bit for it.
+        self == Self::WebP
+            && bytes.get(12..16) == Some(b"VP8X")
+            && bytes.get(20).is_some_and(|flags| flags & 0x02 != 0)
     }
 }
 
@@ -93,6 +105,54 @@ fn next_marker(bytes: &[u8]) -> Option<(u8, &[u8])> {
 /// SOF0 to SOF15 without the tables and marks that share their range.
 fn is_frame_header(kind: u8) -> bool {
     matches!(kind, 0xc0..=0xcf) && !matches!(kind, 0xc4 | 0xc8 | 0xcc)
+}
+
+/// Chunks of `kind, length, data`, padded to even lengths, up to the length in the first header.
+/// One holds the picture. An extended header before it repeats its size.
+fn webp(bytes: &[u8]) -> Option<ImageOutline> {
+    let length = le32(bytes, 4)?;
+    let mut rest = bytes.get(12..length.checked_add(8)?)?;
+    let mut canvas = None;
+    let mut picture = None;
+    while !rest.is_empty() {
+        let (head, after) = rest.split_at_checked(8)?;
+        let length = le32(head, 4)?;
+        let data = after.get(..length)?;
+        match &head[..4] {
+            b"VP8X" if canvas.is_none() => {
+                canvas = Some(ImageOutline { width: le24(data, 4)? + 1, height: le24(data, 7)? + 1 });
+            }
+            b"VP8 " if picture.is_none() => picture = Some(lossy(data)?),
+            b"VP8L" if picture.is_none() => picture = Some(lossless(data)?),
+            _ => {}
+        }
+        // The last chunk may lack its padding.
+        rest = after.get(length + length % 2..).unwrap_or_default();
+    }
+    picture.filter(|picture| canvas.is_none_or(|canvas| canvas == *picture))
+}
+
+/// The header of a key frame: three bytes, a mark, and sides of 14 bits.
+fn lossy(data: &[u8]) -> Option<ImageOutline> {
+    let is_key_frame = data.first()? & 1 == 0 && data.get(3..6)? == [0x9d, 0x01, 0x2a];
+    let side = |at| Some(usize::from(u16::from_le_bytes(*data.get(at..)?.first_chunk()?) & 0x3fff));
+    Some(ImageOutline { width: side(6)?, height: side(8)? }).filter(|_| is_key_frame)
+}
+
+/// A mark, and sides less one of 14 bits.
+fn lossless(data: &[u8]) -> Option<ImageOutline> {
+    let sides = le32(data, 1)?;
+    let outline = ImageOutline { width: (sides & 0x3fff) + 1, height: (sides >> 14 & 0x3fff) + 1 };
+    Some(outline).filter(|_| data.first() == Some(&0x2f))
+}
+
+fn le24(bytes: &[u8], at: usize) -> Option<usize> {
+    let [low, middle, high] = *bytes.get(at..)?.first_chunk()?;
+    Some(u32::from_le_bytes([low, middle, high, 0]) as usize)
+}
+
+fn le32(bytes: &[u8], at: usize) -> Option<usize> {
+    Some(u32::from_le_bytes(*bytes.get(at..)?.first_chunk()?) as usize)
 }
 
 fn be16(bytes: &[u8], at: usize) -> Option<usize> {

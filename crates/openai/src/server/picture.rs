@@ -34,12 +34,12 @@ impl PictureBudget {
 /// Decodes a data URL. Network addresses are never fetched, because clients could direct the
 /// server's requests.
 fn picture(url: &str, bytes_max: usize) -> Result<Bytes, String> {
-    const RIGHT: &str = "send the image itself, as data:image/png;base64,… or data:image/jpeg;base64,…";
+    const RIGHT: &str = "send the image itself, as data:image/png;base64,…, image/jpeg or image/webp";
     let Some(data) = url.strip_prefix("data:") else {
         return Err(format!("images are not fetched from addresses; {RIGHT}"));
     };
     let (head, encoded) = data.split_once(',').ok_or_else(|| format!("this is not a data URL; {RIGHT}"))?;
-    if !["image/png;base64", "image/jpeg;base64", "image/jpg;base64"]
+    if !["image/png;base64", "image/jpeg;base64", "image/jpg;base64", "image/webp;base64"]
         .contains(&head.to_ascii_lowercase().as_str())
     {
         return Err(format!("this data URL has the type {:?}; {RIGHT}", cut(head)));

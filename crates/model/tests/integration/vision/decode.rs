@@ -123,10 +123,48 @@ fn too_little_data_is_refused() {
     assert!(matches!(error, ImageError::Broken { .. }), "{error}");
 }
 
+const LOSSY: &[u8] = include_bytes!("../../webp/lossy.webp");
+
+/// 48 x 32 pixels, red on the left and blue on the right, written by Pillow.
+#[test]
+fn every_kind_of_webp_is_read_but_animations() {
+    let limits = ImageLimits::default();
+    let lossless = include_bytes!("../../webp/lossless.webp");
+    // Half transparent, over white.
+    let alpha = include_bytes!("../../webp/alpha.webp");
+    for (bytes, red, blue, within) in [
+        (&lossless[..], [200, 30, 40], [10, 120, 220], 0),
+        (LOSSY, [200, 30, 40], [10, 120, 220], 12),
+        (alpha, [227, 142, 147], [132, 187, 237], 12),
+    ] {
+        let rgb = read(bytes);
+        assert_eq!((rgb.width, rgb.height), (48, 32));
+        for (at, want) in [(4, red), (43, blue)] {
+            let pixel = &rgb.pixels[3 * (16 * 48 + at)..][..3];
+            let is_near = pixel.iter().zip(want).all(|(got, want): (&u8, u8)| got.abs_diff(want) <= within);
+            assert!(is_near, "{pixel:?}, not {want:?}");
+        }
+        check_refused(bytes, ImageLimits { side_max: 47, ..limits }, "48 x 32 pixels");
+        for len in 0..bytes.len() {
+            assert!(decode(&bytes[..len], limits).is_err(), "cut to {len}");
+        }
+    }
+    check_refused(include_bytes!("../../webp/animated.webp"), limits, "animated");
+    // A canvas of another size than its picture.
+    let mut lying = alpha.to_vec();
+    lying[24] = 63;
+    check_refused(&lying, limits, "truncated or broken");
+    // A header that claims too much.
+    let mut large = lossless.to_vec();
+    large[21..25].fill(0xff);
+    assert!(decode(&large, limits).is_err());
+    check_refused(&large, ImageLimits { pixels_max: 1 << 20, ..limits }, "16384 x 16384 pixels");
+}
+
 /// No prefix of a picture is accepted as a picture.
 #[test]
 fn whatever_is_cut_off_is_refused() {
-    for format in [ImageFormat::Png, ImageFormat::Jpeg] {
+    for format in [ImageFormat::Png, ImageFormat::Jpeg, ImageFormat::WebP] {
         let whole = encoded(picture(48, 40), format);
         for len in 0..whole.len() {
             assert!(
@@ -146,13 +184,17 @@ proptest! {
     /// Broken bytes give an image or an error, never a panic.
     #[test]
     fn broken_bytes_never_panic(
-        jpeg: bool,
+        kind in 0usize..4,
         changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..12),
         cut in prop::option::of(any::<prop::sample::Index>()),
     ) {
-        static WHOLE: OnceLock<[Vec<u8>; 2]> = OnceLock::new();
-        let whole = || [ImageFormat::Png, ImageFormat::Jpeg].map(|format| encoded(picture(48, 40), format));
-        let mut bytes = WHOLE.get_or_init(whole)[usize::from(jpeg)].clone();
+        static WHOLE: OnceLock<Vec<Vec<u8>>> = OnceLock::new();
+        let whole = || {
+            let formats = [ImageFormat::Png, ImageFormat::Jpeg, ImageFormat::WebP];
+            let encoded = formats.map(|format| encoded(picture(48, 40), format));
+            encoded.into_iter().chain([LOSSY.to_vec()]).collect()
+        };
+        let mut bytes = WHOLE.get_or_init(whole)[kind].clone();
         for (at, value) in &changes {
             let at = at.index(bytes.len());
             bytes[at] = *value;
