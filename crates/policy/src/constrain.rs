@@ -26,6 +26,7 @@
 //! 3 MiB a job.
 
 mod automaton;
+mod bounds;
 mod calls;
 mod error;
 mod layout;
@@ -139,7 +140,16 @@ impl Constraint {
         letters: &SharedTransitions,
         max_tokens: u32,
     ) -> Result<Arc<Self>, ConstraintError> {
-        Self::narrowed(lexicon, letters, max_tokens, |builder| schema.build(builder, lexicon))
+        let build = |digit_by_digit: bool| {
+            Self::narrowed(lexicon, letters, max_tokens, |builder| {
+                schema.build(builder, lexicon, digit_by_digit)
+            })
+        };
+        // Many numbers are too many ids where ids have several digits.
+        match build(false) {
+            Err(ConstraintError::TooLarge { .. }) => build(true),
+            made => made,
+        }
     }
 
     /// Builds the automaton of calls. Calls that no longer fit `max_tokens` are omitted.

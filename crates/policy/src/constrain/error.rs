@@ -27,6 +27,11 @@ pub enum ConstraintError {
     /// A number cannot be written digit by digit.
     #[error("the tokenizer has no id for the digit {digit} alone; constrained decoding needs all ten")]
     NoDigit { digit: u8 },
+    /// No id is one character.
+    #[error(
+        "the tokenizer has no id of one character, which texts of bounded length need; leave minLength and maxLength out"
+    )]
+    NoChars,
     /// No id can fill what a short action leaves of an exact length.
     #[error(
         "the tokenizer has no id of white space alone, which policy.constrain.exact_tokens needs; set it to 0"

@@ -190,6 +190,19 @@ impl AutomatonBuilder<'_, '_> {
         Ok(self.automaton.chain(&ids, next))
     }
 
+    /// Ids of one character of ASCII that a JSON string can have as it is, one for each.
+    pub fn single_chars(&self) -> Vec<u32> {
+        let mut chars = BTreeMap::new();
+        for id in 0..self.lexicon.rows as u32 {
+            if let Some([byte @ b' '..=b'~']) = self.lexicon.text(id)
+                && !matches!(byte, b'"' | b'\\')
+            {
+                chars.entry(*byte).or_insert(id);
+            }
+        }
+        chars.into_values().collect()
+    }
+
     /// From here on numbers are written digit by digit, although ids of several digits exist.
     pub fn digit_by_digit(&mut self) {
         self.digits.truncate(1);

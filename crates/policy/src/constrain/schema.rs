@@ -11,6 +11,7 @@ use std::collections::HashSet;
 use serde_json::{Map, Value};
 
 use super::automaton::NodeId;
+use super::bounds::{NumberBounds, TextBounds};
 use super::error::ConstraintError;
 use super::layout::AutomatonBuilder;
 use super::lexicon::TokenLexicon;
@@ -43,12 +44,13 @@ pub(super) enum ValueShape {
         from: u32,
         to: u32,
     },
-    Text,
+    Text(TextBounds),
     Whole {
         from: i64,
         to: i64,
     },
     Number,
+    BoundedNumber(NumberBounds),
     /// One of these JSON literals.
     Literals(Vec<String>),
     Either(Vec<ValueShape>),
@@ -62,6 +64,8 @@ pub(super) struct SchemaProperty {
     is_required: bool,
 }
 
+/// Keys that bound a number.
+const BOUNDS: [&str; 4] = ["minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"];
 /// Keys that do not constrain a value.
 const REMARKS: [&str; 11] = [
     "title",
@@ -113,7 +117,7 @@ impl Schema {
     /// objects of up to 8 of those.
     pub fn any_object() -> Self {
         let plain = vec![
-            ValueShape::Text,
+            ValueShape::Text(TextBounds::default()),
             ValueShape::Number,
             ValueShape::Literals(["true", "false", "null"].map(Into::into).into()),
         ];
@@ -129,8 +133,9 @@ impl Schema {
         &self,
         builder: &mut AutomatonBuilder<'_, '_>,
         lexicon: &TokenLexicon<'_>,
+        digit_by_digit: bool,
     ) -> Result<NodeId, ConstraintError> {
-        if let ValueShape::Map { .. } = self.0 {
+        if digit_by_digit || matches!(self.0, ValueShape::Map { .. }) {
             // 272 numbers of 50 nodes with 1,110 ids each would be 15 million ids if ids have up to
             // three digits.
             builder.digit_by_digit();
@@ -219,8 +224,11 @@ impl SchemaReader<'_> {
         Ok(match kind {
             "object" => return self.object(map, path, depth),
             "array" => return self.list(map, path, depth),
-            "string" => ValueShape::Text,
+            "string" => ValueShape::Text(TextBounds::read(map).or_else(|why| wrong(path, why))?),
             "integer" => return whole(map, path),
+            "number" if BOUNDS.iter().any(|bound| map.contains_key(*bound)) => {
+                ValueShape::BoundedNumber(NumberBounds::read(map).or_else(|why| wrong(path, why))?)
+            }
             "number" => ValueShape::Number,
             "boolean" => ValueShape::Literals(["true", "false"].map(Into::into).into()),
             "null" => ValueShape::Literals(vec!["null".into()]),
@@ -280,7 +288,7 @@ impl SchemaReader<'_> {
                 None => wrong(path, format!("{key} must be a whole number from 0 to {ITEMS_MAX}")),
             },
         };
-        let from = count("minItems", 0)?;
+        let from = count("minItems", count("min_items", 0)?)?;
         let to = count("maxItems", from.max(ITEMS_USUAL))?;
         if from > to {
             return wrong(path, format!("minItems {from} is more than maxItems {to}"));
@@ -337,8 +345,10 @@ impl SchemaReader<'_> {
 fn keys_of(kind: &str) -> &'static [&'static str] {
     match kind {
         "object" => &["type", "properties", "required"],
-        "array" => &["type", "items", "minItems", "maxItems"],
-        "integer" => &["type", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"],
+        // Some clients write minItems so.
+        "array" => &["type", "items", "minItems", "min_items", "maxItems"],
+        "string" => &["type", "minLength", "maxLength"],
+        "integer" | "number" => &["type", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"],
         _ => &["type"],
     }
 }
@@ -407,15 +417,16 @@ impl AutomatonBuilder<'_, '_> {
                 self.series(["{", "}"], (0, *members_max), next, |builder, next| {
                     let value = builder.shape(value, next)?;
                     let colon = builder.fixed(":", value)?;
-                    builder.quoted(colon)
+                    TextBounds::default().build(builder, colon)
                 })
             }
             ValueShape::List { items, from, to } => {
                 self.series(["[", "]"], (*from, *to), next, |builder, next| builder.shape(items, next))
             }
-            ValueShape::Text => self.quoted(next),
+            ValueShape::Text(bounds) => bounds.build(self, next),
             ValueShape::Whole { from, to } => self.whole(*from, *to, next),
             ValueShape::Number => self.decimal(next),
+            ValueShape::BoundedNumber(bounds) => bounds.build(self, FRACTION_DIGITS, next),
             ValueShape::Literals(literals) => self.choices(literals, next),
             ValueShape::Either(shapes) => {
                 let ways =
@@ -423,13 +434,6 @@ impl AutomatonBuilder<'_, '_> {
                 self.one_of(ways)
             }
         }
-    }
-
-    /// A text in quotes, as long as it fits.
-    fn quoted(&mut self, next: NodeId) -> Result<NodeId, ConstraintError> {
-        let close = self.fixed("\"", next)?;
-        let text = self.automaton.text(u32::MAX, close);
-        self.fixed("\"", text)
     }
 
     /// Properties from the last to the first. Whether a comma comes depends on whether a property
