@@ -18,6 +18,7 @@ mod picture;
 mod request;
 mod response_answer;
 mod responses;
+mod tool_call;
 mod tools;
 mod writer;
 
@@ -31,5 +32,6 @@ pub use messages::{ChatMessage, MessagePart};
 pub use options::{ChatLimits, GenerationOptions, RequestSampling};
 pub use request::ChatRequest;
 pub use responses::{RepeatedKeys, ResponsesRequest};
-pub use tools::{FunctionTool, ToolCall, ToolChoice, ToolUse};
+pub use tool_call::ToolCall;
+pub use tools::{FunctionTool, ToolChoice, ToolUse};
 pub use writer::{AnswerForm, AnswerWriter};

@@ -1,8 +1,9 @@
-//! What the answers of all routes are made of: replies, counts of tokens, errors, the list of models.
+//! What the answers of all routes are made of: replies, counts of tokens, errors, the list of
+//! models.
 
 use serde_json::{Map, Value, json};
 
-use super::tools::ToolCall;
+use super::tool_call::ToolCall;
 
 /// Why there is no completion, with the fields that clients of the protocol expect.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

@@ -3,7 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use super::answer::{AnswerHead, ChatCompletion, ChatDelta, ChatFinishReason, CompletedChoice};
-use super::tools::ToolCall;
+use super::tool_call::ToolCall;
 
 /// Writes the answer to one request.
 #[derive(Debug, Clone)]

@@ -8,7 +8,6 @@ use super::options::{ChatLimits, FIXED, GenerationOptions, IGNORED, TOP_LOGPROBS
 
 #[derive(Debug, Clone, PartialEq)]
 pub struct CompletionRequest {
-    /// At least one.
     pub prompts: Vec<Prompt>,
     pub options: GenerationOptions,
 }

@@ -30,7 +30,6 @@ const BESIDE: [IgnoredKey; 3] = [
 ];
 
 impl ResponseFormat {
-    /// Takes `response_format`.
     pub(super) fn take(keys: &mut RequestKeys) -> ApiResult<Self> {
         match keys.object("response_format")? {
             None => Ok(Self::Text),

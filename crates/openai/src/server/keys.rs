@@ -23,7 +23,7 @@ pub(super) struct IgnoredKey {
 pub(super) enum IgnoredForm {
     Any,
     Text,
-    /// `false` is neutral.
+    /// A flag, of which `false` asks for nothing.
     Flag,
     Number {
         from: f64,
@@ -61,7 +61,6 @@ pub(super) struct RequestKeys {
 }
 
 impl RequestKeys {
-    /// Parses a body.
     pub fn of_body(body: &[u8]) -> ApiResult<Self> {
         let whole = |message: String| ApiError { param: None, ..ApiError::invalid("", message) };
         if pieces(body) > PIECES_MAX {

@@ -7,7 +7,8 @@ use super::ApiError;
 use super::keys::{ApiResult, IgnoredForm, IgnoredKey, RequestKeys, cut};
 use super::options::ChatLimits;
 use super::picture::PictureBudget;
-use super::tools::{self, ToolCall};
+use super::tool_call::ToolCall;
+use super::tools;
 use crate::chat::Role;
 
 #[derive(Debug, Clone, PartialEq)]
@@ -55,7 +56,6 @@ pub(super) enum MessageAuthor {
     },
 }
 
-/// Takes `messages`.
 pub(super) fn take(keys: &mut RequestKeys, limits: &ChatLimits) -> ApiResult<Vec<ChatMessage>> {
     let list = keys.list("messages")?.ok_or_else(|| keys.missing("messages"))?;
     check_count("messages", list.len(), limits)?;

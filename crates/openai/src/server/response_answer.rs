@@ -7,7 +7,7 @@ use super::answer::{
 };
 use super::options::RequestSampling;
 use super::responses::RepeatedKeys;
-use super::tools::ToolCall;
+use super::tool_call::ToolCall;
 
 /// Writes the answer to one request.
 #[derive(Debug, Clone)]
@@ -86,7 +86,6 @@ impl ResponseAnswer {
         events
     }
 
-    /// The last events.
     pub fn finish(&mut self, completion: &ChatCompletion) -> Vec<Value> {
         let Some(choice) = completion.choices.first() else { return Vec::new() };
         let mut events = self.close(choice.finish);

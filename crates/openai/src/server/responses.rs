@@ -54,6 +54,10 @@ impl ResponsesRequest {
         if options.choices != 1 {
             return Err(ApiError::unsupported("n", "a response has one reply; use /v1/chat/completions"));
         }
+        if options.return_token_ids {
+            let why = "items have no field for token ids; use /v1/chat/completions";
+            return Err(ApiError::unsupported("return_token_ids", why));
+        }
         refuse_state(&mut keys)?;
         options.logprobs = logprobs(&mut keys)?;
         let messages = input(&mut keys, limits)?;

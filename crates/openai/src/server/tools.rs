@@ -5,6 +5,7 @@ use serde_json::{Map, Value, json};
 
 use super::ApiError;
 use super::keys::{ApiResult, IgnoredForm, IgnoredKey, RequestKeys, cut};
+use super::tool_call::ToolCall;
 
 /// Functions that the model may call, at least one.
 #[derive(Debug, Clone, PartialEq)]
@@ -28,31 +29,17 @@ pub struct FunctionTool {
 /// Whether the reply calls a function.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ToolChoice {
-    /// It does not.
     None,
-    /// The model decides.
     Auto,
     /// It calls one or more; with an index, this one.
     Required(Option<usize>),
 }
 
-/// A function's call in a reply.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ToolCall {
-    /// Name of the call, to which its result refers.
-    pub id: String,
-    /// Name of the function.
-    pub name: String,
-    /// The arguments, a JSON object as text.
-    pub arguments: String,
-}
-
 /// The two forms of tools in the protocol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ToolForm {
-    /// `{"type": "function", "function": {"name": …}}`.
+    /// The name is in an object `function`, beside the type.
     Nested,
-    /// `{"type": "function", "name": …}`.
     Flat,
 }
 

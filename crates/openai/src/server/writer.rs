@@ -42,7 +42,6 @@ impl AnswerWriter {
         })
     }
 
-    /// The whole answer.
     pub fn whole(self, completion: &ChatCompletion) -> Value {
         match self.0 {
             RouteWriter::Chat(chat) => chat.whole(completion),

@@ -27,7 +27,6 @@ pub(crate) struct ChatEngine(pub(super) Arc<ModelShared>);
 pub(crate) enum ConstrainedForm {
     /// JSON of a schema.
     Value(Schema),
-    /// Calls of functions.
     Calls(CallForms),
 }
 

@@ -41,7 +41,6 @@ pub(super) struct PreparedChat {
     choices: Vec<PreparedChoice>,
     shared: SharedOptions,
     session: Option<ContinuedSession>,
-    /// Writes the answer.
     pub writer: AnswerWriter,
     /// Paths of keys of the request that have no effect.
     pub ignored: Vec<String>,
@@ -300,7 +299,6 @@ impl ChatService {
         Ok(ChatCompletion { choices: completed, usage })
     }
 
-    /// Generates one reply.
     async fn reply_to(
         &self,
         choice: PreparedChoice,

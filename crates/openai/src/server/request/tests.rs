@@ -5,9 +5,10 @@ use serde_json::{Value, json};
 
 use super::super::completions::{CompletionRequest, Prompt};
 use super::super::keys::PIECES_MAX;
-use super::super::messages::MessagePart;
+use super::super::messages::{MessagePart, joined_text};
 use super::super::responses::ResponsesRequest;
-use super::super::tools::{FunctionTool, ToolCall};
+use super::super::tool_call::ToolCall;
+use super::super::tools::FunctionTool;
 use super::*;
 use crate::chat::Role;
 
@@ -275,10 +276,8 @@ fn system_messages_are_joined_at_the_start_and_the_users_later() {
     let messages =
         json!([of("system", "one"), of("developer", "two"), of("user", "hi"), of("system", "three")]);
     let read = read(&with("messages", messages)).unwrap().messages;
-    let got: Vec<(Role, String)> = read
-        .iter()
-        .map(|message| (message.role, super::super::messages::joined_text(&message.parts)))
-        .collect();
+    let got: Vec<(Role, String)> =
+        read.iter().map(|message| (message.role, joined_text(&message.parts))).collect();
     let want = [(Role::System, "one\n\ntwo"), (Role::User, "hi"), (Role::User, "three")];
     assert_eq!(got, want.map(|(role, text)| (role, text.to_owned())));
 }
@@ -527,6 +526,7 @@ fn refused_responses_name_their_key() {
         ("prompt", json!({ "id": "p" }), "prompt"),
         ("background", json!(true), "background"),
         ("n", json!(2), "n"),
+        ("return_token_ids", json!(true), "return_token_ids"),
         ("include", json!(["file_search_call.results"]), "include[0]"),
         ("top_logprobs", json!(2), "top_logprobs"),
         ("tools", json!([{ "type": "web_search" }]), "tools[0].type"),
