@@ -32,7 +32,8 @@ enum Command {
     Coordinator(roles::CoordinatorArgs),
     /// Start an environment worker alone: a pool of browsers
     Env(roles::WorkerArgs),
-    /// Start a policy worker alone; with [policy.serve] it also serves OpenAI's chat protocol
+    /// Start a policy worker alone; with [policy.serve] it also serves OpenAI's chat protocol, and
+    /// with --serve-only nothing else
     Policy(roles::PolicyArgs),
     /// Publish weights as the next policy version of a running job, and wait until its policy
     /// workers run it

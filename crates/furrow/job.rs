@@ -10,6 +10,7 @@ mod effects;
 #[cfg(test)]
 mod reference;
 mod renamed;
+pub mod served;
 mod shape;
 pub mod shared;
 pub mod stored;

@@ -17,6 +17,7 @@ pub mod roles;
 pub mod run;
 pub mod runs;
 pub mod score;
+pub mod serve_only;
 pub mod shell;
 pub mod tasks;
 pub mod view;

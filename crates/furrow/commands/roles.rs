@@ -12,6 +12,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::budget::{self, LocalRoles};
 use crate::commands::run::{BeginArgs, check_any_scored, check_undamaged, with_remedy};
+use crate::commands::serve_only::{self, ServeOnlyArgs};
 use crate::launch::{self, JobArgs, JobLaunch, SimulatedBrowserArgs};
 use crate::run_dir::{self, RunStart};
 use crate::{CommandFailure, output};
@@ -46,6 +47,8 @@ pub struct WorkerArgs {
 pub struct PolicyArgs {
     #[command(flatten)]
     job: JobArgs,
+    #[command(flatten)]
+    serve_only: ServeOnlyArgs,
     /// Address of the coordinator, host:port; without it the worker only serves chats
     #[arg(long)]
     coordinator: Option<String>,
@@ -121,6 +124,9 @@ pub fn env(args: &WorkerArgs) -> Result<(), CommandFailure> {
 
 /// Runs a policy worker until the run is over or a signal stops it.
 pub fn policy(args: &PolicyArgs) -> Result<(), CommandFailure> {
+    if args.serve_only.serve_only {
+        return serve_only::run(&args.serve_only, &args.job);
+    }
     let launch = JobLaunch::read(&args.job)?.with_policy_key()?;
     budget::check(&launch, LocalRoles::Policy)?;
     launch::runtime()?.block_on(async {
@@ -149,9 +155,7 @@ pub fn policy(args: &PolicyArgs) -> Result<(), CommandFailure> {
                 report.cut_off
             ));
         }
-        if report.chats_cut_off > 0 {
-            output::error_line(&format!("{} chats did not end within the grace period and were cut off", report.chats_cut_off));
-        }
+        serve_only::report_cut_off(report.chats_cut_off);
         Ok(())
     })
 }

@@ -53,4 +53,4 @@ pub use random::RandomPolicy;
 pub use remote::RemotePolicy;
 pub use scripted::ScriptedPolicy;
 pub use serve::{ChatEndpoint, ServeError};
-pub use worker::{WorkerError, WorkerListeners, WorkerReport, run};
+pub use worker::{WorkerError, WorkerListeners, WorkerReport, run, serve_chats};

@@ -188,6 +188,29 @@ pub async fn run(
     Ok(WorkerReport { chats_cut_off: chatted?, ..report? })
 }
 
+/// Serves chats alone until `stop` is cancelled, then drains them within `grace`. Returns how many
+/// replies were cut. Nothing else listens, and nothing registers.
+pub async fn serve_chats(
+    config: PolicyConfig,
+    endpoint: ChatEndpoint,
+    grace: Duration,
+    stop: CancellationToken,
+) -> Result<usize, WorkerError> {
+    let (policy, chat_engine) = policy(&config).await?;
+    let chat_engine = chat_engine.ok_or(WorkerError::NoModel { kind: "model" })?;
+    let over = stop.child_token();
+    let mut chatting = tokio::spawn(endpoint.serve(chat_engine, over.clone(), grace));
+    let report = tokio::select! {
+        chatted = &mut chatting => chatted.map_err(WorkerError::Chats),
+        why = policy.failed() => {
+            over.cancel();
+            chatting.await.map_err(WorkerError::Chats).and(Err(WorkerError::Failed { why }))
+        }
+    };
+    policy.stop().await;
+    report
+}
+
 /// Creates the policy. A checkpoint is loaded on a blocking thread.
 async fn policy(config: &PolicyConfig) -> Result<(Arc<dyn Policy>, Option<ChatEngine>), WorkerError> {
     let policy: Arc<dyn Policy> = match config.choice {

@@ -40,7 +40,7 @@ pub enum Level {
 pub struct TelemetryConfig {
     pub(crate) metrics_interval: Duration,
     pub(crate) log_level: Level,
-    pub(crate) stderr_level: Level,
+    pub stderr_level: Level,
     pub(crate) otlp_endpoint: Option<String>,
 }
 
