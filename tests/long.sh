@@ -14,6 +14,7 @@
 #   backups       200 backups of a run under load, restored and verified (FURROW_BACKUPS)
 #   recompute     the log-probs of 40 groups recomputed (FURROW_RECOMPUTE_GROUPS)
 #   trainer       the trainer's tests with PyTorch
+#   clients       a browser-use agent acts in a browser against a served checkpoint; installs it (some 200 MB) the first time
 #   gpu           the GPU machine's scripts, run whole without a GPU, twice, the second time cut off in the middle
 #
 # Run tests/run.sh first: it installs what these need. Prints seconds a part; a part that fails does not stop the others,
@@ -23,7 +24,7 @@ cd "$(dirname "$0")/.."
 . deploy/setup.sh
 
 FEATURES=failpoints,otel
-PARTS=(simulation lost rows web crashes kills damage backups recompute trainer gpu)
+PARTS=(simulation lost rows web crashes kills damage backups recompute trainer clients gpu)
 
 simulation() {
   FURROW_SIM_SEEDS=${FURROW_SIM_SEEDS:-100000} \
@@ -68,6 +69,17 @@ recompute() {
 
 trainer() {
   trainer/test.sh
+}
+
+clients() {
+  local venv=.cache/browser-use
+  if ! cmp -s tests/browser_use.txt "$venv/installed.txt"; then
+    python3 -m venv "$venv"
+    "$venv/bin/python" -m pip install --quiet -r tests/browser_use.txt
+    cp tests/browser_use.txt "$venv/installed.txt"
+  fi
+  cargo build --release
+  "$venv/bin/python" tests/browser_use_client.py target/release/furrow "${FURROW_BROWSER:-/usr/lib/chromium/chromium-headless-shell}"
 }
 
 gpu() {

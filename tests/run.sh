@@ -51,8 +51,10 @@ need_tools() {
 # A Python with the readers that check the data.
 need_readers() {
   local venv=.cache/venv
-  if ! "$venv/bin/python" -c 'import pyarrow, datasets, duckdb, openai, pandas, PIL' 2>/dev/null; then
-    say "installing pyarrow, datasets, DuckDB and the openai client"
+  local wanted='import pyarrow, datasets, duckdb, openai, pandas, PIL; from importlib.util import find_spec as find
+assert find("langchain_openai") and find("agents")'
+  if ! "$venv/bin/python" -c "$wanted" 2>/dev/null; then
+    say "installing pyarrow, datasets, DuckDB and the clients of OpenAI's protocol"
     python3 -m venv "$venv"
     "$venv/bin/python" -m pip install --quiet -r tests/requirements.txt
   fi

@@ -541,3 +541,13 @@ async fn the_official_client_is_answered() {
     let picture = "crates/model/tests/oracle_vl/screenshots/a_1280x720.png";
     run_client(name, "openai_client.py", picture).await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn langchain_and_openais_agents_are_answered() {
+    // Each turn of a random agent adds some hundred tokens, and an agent may take many.
+    let change = |file: &mut PolicyFile| {
+        file.serve.max_tokens = 400;
+        (file.engine.context_tokens_max, file.engine.kv_tokens) = (32_768, 100_000);
+    };
+    run_client(change, "agent_clients.py", "tiny").await;
+}
