@@ -88,10 +88,15 @@ async def run_agents(api):
     print("agents", api)
 
 
-client = openai.AsyncOpenAI(base_url=base_url, api_key=token, max_retries=0)
-agents.set_default_openai_client(client, use_for_tracing=False)
-agents.set_tracing_disabled(True)
-for api in ("responses", "chat_completions"):
-    asyncio.run(run_agents(api))
+async def run_all_agents():
+    # The client belongs to one event loop.
+    client = openai.AsyncOpenAI(base_url=base_url, api_key=token, max_retries=0)
+    agents.set_default_openai_client(client, use_for_tracing=False)
+    agents.set_tracing_disabled(True)
+    for api in ("responses", "chat_completions"):
+        await run_agents(api)
+
+
+asyncio.run(run_all_agents())
 langchain()
 langchain(use_responses_api=True)
