@@ -46,7 +46,8 @@ def langchain(**options):
     whole = None
     for part in painting.stream(messages):
         whole = part if whole is None else whole + part
-    assert whole.tool_calls[0]["name"] == "paint" and whole.tool_calls[0]["args"]["colour"] in ("red", "green")
+    call = whole.tool_calls[0]
+    assert call["name"] == "paint" and call["args"]["colour"] in ("red", "green")
 
     step = chat.with_structured_output(Step).invoke(messages)
     assert isinstance(step, Step), step
@@ -64,8 +65,8 @@ def flip(side: Literal["heads", "tails"]) -> str:
 
 async def run_agents(api):
     agents.set_default_openai_api(api)
-    # The choice is reset after a call. The form of the output then leaves the model the choice between it and one
-    # more call; free text of a random model would not end.
+    # The choice is reset after a call. The form of the output then leaves the model the choice between it
+    # and one more call; free text of a random model would not end.
     agent = agents.Agent(
         name="flipper",
         instructions="Flip a coin.",

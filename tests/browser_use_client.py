@@ -1,5 +1,5 @@
-"""Runs a browser-use agent as it is against `furrow policy --serve-only`: none of its requests is refused, and its
-structured output parses. The model is random, so what it does is not looked at.
+"""Runs a browser-use agent as it is against `furrow policy --serve-only`: none of its requests is refused,
+and its structured output parses. The model is random, so what it does is not looked at.
 
 usage: browser_use_client.py FURROW BROWSER
 """
@@ -15,8 +15,8 @@ from pathlib import Path
 
 os.environ |= {"ANONYMIZED_TELEMETRY": "false", "BROWSER_USE_LOGGING_LEVEL": "result"}
 
-import httpx  # noqa: E402
-from browser_use import Agent, BrowserProfile, ChatOpenAI  # noqa: E402
+import httpx
+from browser_use import Agent, BrowserProfile, ChatOpenAI
 
 furrow, browser = sys.argv[1:]
 STEPS = 3
@@ -47,7 +47,11 @@ async def run(address, page):
     llm = ChatOpenAI(model="tiny", base_url=address, api_key="none", http_client=client)
     profile = BrowserProfile(executable_path=browser, headless=True, chromium_sandbox=False)
     agent = Agent(
-        task=f"Open {page} and press Buy.", llm=llm, browser_profile=profile, llm_timeout=600, step_timeout=900
+        task=f"Open {page} and press Buy.",
+        llm=llm,
+        browser_profile=profile,
+        llm_timeout=600,
+        step_timeout=900,
     )
     return await agent.run(max_steps=STEPS)
 
@@ -61,12 +65,14 @@ with tempfile.TemporaryDirectory() as folder:
     site = HTTPServer(("127.0.0.1", 0), Page)
     threading.Thread(target=site.serve_forever, daemon=True).start()
     try:
-        address = next(line.split(" served at ")[1].strip() for line in server.stderr if " served at " in line)
+        served = next(line for line in server.stderr if " served at " in line)
+        address = served.split(" served at ")[1].strip()
         history = asyncio.run(run(address, f"http://127.0.0.1:{site.server_port}/"))
     finally:
         server.terminate()
     outputs = history.model_outputs()
-    print(f"browser-use: {len(statuses)} requests, {len(outputs)} structured outputs, errors {history.errors()}")
+    errors = history.errors()
+    print(f"browser-use: {len(statuses)} requests, {len(outputs)} structured outputs, errors {errors}")
     assert statuses and all(status == 200 for status, _ in statuses), statuses
     assert outputs, history.errors()
     assert server.wait() == 0

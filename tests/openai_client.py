@@ -154,9 +154,11 @@ called = client.chat.completions.parse(
 message = called.choices[0].message
 assert called.choices[0].finish_reason == "tool_calls" and message.content is None
 assert isinstance(message.tool_calls[0].function.parsed_arguments, Flip)
-chat += [message, {"role": "tool", "tool_call_id": message.tool_calls[0].id, "content": "It fell on its edge."}]
+result = {"role": "tool", "tool_call_id": message.tool_calls[0].id, "content": "It fell on its edge."}
+chat += [message, result]
 client.chat.completions.create(messages=chat, model=model, tools=tools, max_tokens=8)
-with client.chat.completions.stream(messages=chat, model=model, tools=tools, tool_choice="required") as stream:
+streaming = client.chat.completions.stream(messages=chat, model=model, tools=tools, tool_choice="required")
+with streaming as stream:
     done = [event for event in stream if event.type == "tool_calls.function.arguments.done"]
     assert done and isinstance(done[0].parsed_arguments, Flip)
 
@@ -171,17 +173,21 @@ response = client.responses.create(model=model, input="Hello.", instructions="Be
 assert response.output_text and response.usage.output_tokens <= 8
 look = {
     "role": "user",
-    "content": [{"type": "input_text", "text": "Look."}, {"type": "input_image", "image_url": image, "detail": "auto"}],
+    "content": [
+        {"type": "input_text", "text": "Look."},
+        {"type": "input_image", "image_url": image, "detail": "auto"},
+    ],
 }
 whole = client.responses.create(model=model, input=[look], max_output_tokens=8, temperature=0)
 with client.responses.stream(model=model, input=[look], max_output_tokens=8, temperature=0) as stream:
     deltas = [event.delta for event in stream if event.type == "response.output_text.delta"]
 assert "".join(deltas) == whole.output_text
-assert client.responses.parse(model=model, input="Flip.", text_format=Flip, max_output_tokens=64).output_parsed.side
+parsed = client.responses.parse(model=model, input="Flip.", text_format=Flip, max_output_tokens=64)
+assert parsed.output_parsed.side
 flat = [openai.pydantic_function_tool(Flip)["function"] | {"type": "function"}]
 turns = [{"role": "user", "content": "Flip."}]
 with client.responses.stream(model=model, input=turns, tools=flat, tool_choice="required") as stream:
-    for event in stream:
+    for _ in stream:
         pass
     final = stream.get_final_response()
 call = final.output[0]

@@ -23,6 +23,14 @@ STARTER = {
 }  # fmt: skip
 
 
+# One for all runs, as a user has one: `datasets` must not take one run's rows for another's.
+CACHE = tempfile.TemporaryDirectory()
+
+
+def load(run, *name):
+    return datasets.load_dataset(os.path.join(run, "data"), *name, split="train", cache_dir=CACHE.name)
+
+
 def table(run, name):
     return os.path.join(run, "data", name, "*.parquet")
 
@@ -41,7 +49,6 @@ def trajectories(run):
 def check_opens(run):
     """The card opens every table that has files: all rows, with pictures decoded, and nulls for columns that
     older files lack. DuckDB and pyarrow read the same files side by side."""
-    data = os.path.join(run, "data")
     opened = {}
     has_success = False
     for name in ("trajectories", "steps", "failed_steps", "groups", "scores"):
@@ -54,25 +61,22 @@ def check_opens(run):
         schemas = [pyarrow.parquet.read_schema(file) for file in files]
         newest = max(schemas, key=len)
         with_arrow = pyarrow.dataset.dataset(files, schema=newest).to_table()
-        with tempfile.TemporaryDirectory() as cache:
-            rows = datasets.load_dataset(data, name, split="train", cache_dir=cache)
-            assert len(rows) == counted == len(with_arrow), f"{name}: the readers disagree about the rows"
-            lacking = [column for column in rows.column_names if column not in newest.names]
-            assert rows.column_names == newest.names or set(newest.names) < set(rows.column_names), name
-            assert all(set(rows[column]) == {None} for column in lacking), f"{name}: {lacking} are not null"
-            wanted = datasets.Features.from_arrow_schema(newest)
-            check_features(name, rows.features, wanted)
-            first = rows[0]
-            if name in ("steps", "failed_steps"):
-                picture, observation = first["observation"]["screenshot"], first["observation"]
-                assert isinstance(picture, PIL.Image.Image), f"{name}: a screenshot is {type(picture)}"
-                assert picture.size == (observation["width"], observation["height"])
+        rows = load(run, name)
+        assert len(rows) == counted == len(with_arrow), f"{name}: the readers disagree about the rows"
+        lacking = [column for column in rows.column_names if column not in newest.names]
+        assert rows.column_names == newest.names or set(newest.names) < set(rows.column_names), name
+        assert all(set(rows[column]) == {None} for column in lacking), f"{name}: {lacking} are not null"
+        wanted = datasets.Features.from_arrow_schema(newest)
+        check_features(name, rows.features, wanted)
+        first = rows[0]
+        if name in ("steps", "failed_steps"):
+            picture, observation = first["observation"]["screenshot"], first["observation"]
+            assert isinstance(picture, PIL.Image.Image), f"{name}: a screenshot is {type(picture)}"
+            assert picture.size == (observation["width"], observation["height"])
         opened[name] = counted
         # A run of the first release that nothing was added to has no file with the column.
         has_success = has_success or "success" in newest.names
-    with tempfile.TemporaryDirectory() as cache:
-        unnamed = datasets.load_dataset(data, split="train", cache_dir=cache)
-        assert len(unnamed) == opened["steps"], "without a name, the steps are opened"
+    assert len(load(run)) == opened["steps"], "without a name, the steps are opened"
     if not has_success:
         return opened
     success = duckdb.sql(
@@ -84,28 +88,30 @@ def check_opens(run):
 
 
 def check_features(name, card, files):
-    """The types in the card are those of the files, but for pictures and what older files lack in a struct."""
+    """The types in the card are those of the files, but for pictures and what older files lack in a
+    struct."""
     image = datasets.Image()
     plain = {"bytes": datasets.Value("binary"), "path": datasets.Value("string")}
     for column, feature in files.items():
         has_picture = isinstance(feature, dict) and feature.get("screenshot") == plain
         wanted = feature | {"screenshot": image} if has_picture else feature
         is_struct = isinstance(wanted, dict) and isinstance(card[column], dict)
-        named = {key: card[column][key] for key in card[column] if key in wanted} if is_struct else card[column]
+        named = (
+            {key: card[column][key] for key in card[column] if key in wanted} if is_struct else card[column]
+        )
         assert named == wanted, f"{name}.{column}: {card[column]} in the card, {wanted} in the files"
 
 
 def check_steps(run, rows):
-    with tempfile.TemporaryDirectory() as cache:
-        steps = datasets.load_dataset(os.path.join(run, "data"), "steps", split="train", cache_dir=cache)
-        scored = rows[rows["status"] == "scored"]
-        assert len(steps) == scored["num_steps"].sum(), "steps and trajectories disagree"
-        for row in steps.select(range(0, len(steps), max(1, len(steps) // 40))):
-            observation = row["observation"]
-            image = observation["screenshot"]
-            assert image.size == (observation["width"], observation["height"]), (
-                "a screenshot is not as large as its columns say"
-            )
+    steps = load(run, "steps")
+    scored = rows[rows["status"] == "scored"]
+    assert len(steps) == scored["num_steps"].sum(), "steps and trajectories disagree"
+    for row in steps.select(range(0, len(steps), max(1, len(steps) // 40))):
+        observation = row["observation"]
+        image = observation["screenshot"]
+        assert image.size == (observation["width"], observation["height"]), (
+            "a screenshot is not as large as its columns say"
+        )
     joined = duckdb.sql(
         f"SELECT count(*) FROM '{table(run, 'steps')}' s JOIN '{table(run, 'trajectories')}' t USING "
         "(trajectory_id) "

@@ -27,7 +27,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use furrow_records::{
     CommitDraft, Manifest, Op, RecordsConfig, RecordsError, ShardPlan, ShardWriter, WrittenFile,
-    check_written, merge, remove_shard,
+    check_written, merge, remove_shard, renew_card,
 };
 use furrow_rollout::{Group, GroupRecord, Id, Run, Shard, Trajectory};
 use tokio::runtime::{Builder, Runtime};
@@ -324,7 +324,16 @@ impl ShardCommitter {
         let deadline = Instant::now() + DISK_FULL_TIMEOUT;
         loop {
             match self.runtime.block_on(self.manifest.commit(draft)) {
-                Ok(committed) => return Ok(committed.version()),
+                Ok(committed) => {
+                    // Readers do without it, so a commit does not fail for it.
+                    if let Err(error) = renew_card(&self.settings.data_dir, draft, committed.version()) {
+                        tracing::warn!(
+                            error = &error as &dyn Error,
+                            "the card of the data set was not renewed"
+                        );
+                    }
+                    return Ok(committed.version());
+                }
                 Err(error)
                     if (error.is_disk_full() || error.is_descriptor_shortage())
                         && Instant::now() < deadline =>

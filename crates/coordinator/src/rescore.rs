@@ -5,6 +5,7 @@
 //! evidence is the stored one, so `furrow records verify` can check each new score against it.
 
 use std::collections::BTreeMap;
+use std::error::Error;
 use std::path::PathBuf;
 use std::sync::Mutex;
 use std::sync::PoisonError;
@@ -14,7 +15,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use bytes::Bytes;
 use furrow_records::{
     CommitDraft, CommitOutcome, DataSet, Manifest, RecordsConfig, RecordsError, RescoreRecord, ShardPlan,
-    ShardWriter, Table,
+    ShardWriter, Table, renew_card,
 };
 use furrow_rollout::{Id, Run, Score, Shard, TrajectoryRecord, TrajectoryStatus};
 use furrow_tasks::{EndFacts, FinishedTrajectory, ScoreError, Scorer, TaskSet};
@@ -366,7 +367,11 @@ fn commit_scores(job: &RescoreJob, data: &DataSet, rows: &[RescoreRecord]) -> Re
         what: "the scores".to_owned(),
         why: format!("no thread to commit them on: {error}"),
     })?;
-    runtime.block_on(committing).map(CommitOutcome::version)
+    let version = runtime.block_on(committing).map(CommitOutcome::version)?;
+    if let Err(error) = renew_card(data.data_dir(), &draft, version) {
+        tracing::warn!(error = &error as &dyn Error, "the card of the data set was not renewed");
+    }
+    Ok(version)
 }
 
 fn now_micros() -> i64 {

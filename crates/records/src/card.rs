@@ -4,6 +4,10 @@
 //! `datasets.load_dataset("RUN/data", "steps")` works: also while tables have no file yet, with
 //! pictures decoded, and where older files lack columns. (Features in the footers would not do:
 //! `datasets` ignores them for a column that cannot be null.)
+//!
+//! `datasets` keeps what it has loaded under the folder's name, which is `data` for every run, and a
+//! hash of this front matter. So each table's entry has a description that no other state of any
+//! run has: [`renew_card`] writes it anew after each commit.
 
 use std::path::Path;
 
@@ -12,12 +16,14 @@ use sha2::{Digest, Sha256};
 
 use crate::column_table::{column_tables, dtype, inner_fields, is_image};
 use crate::schema::hex;
-use crate::{RecordsError, Table, text_file};
+use crate::{CommitDraft, RecordsError, Table, text_file};
 
 /// Name of the file in the data set's folder.
 const NAME: &str = "README.md";
 /// A card has 40 kB; a longer file is not one of Furrow's.
 const CARD_BYTES_MAX: u64 = 1 << 20;
+/// How the line begins by which `datasets` tells the states of data sets apart.
+const STATE: &str = "  description: ";
 /// How the last line begins, which says what Furrow wrote.
 const SEAL: &str = "<!-- Furrow replaces this file while nobody edits it: ";
 
@@ -39,7 +45,15 @@ impl DataCard {
         let path = data_dir.join(NAME);
         let text = self.text();
         match text_file::read(&path, CARD_BYTES_MAX) {
-            Some(found) if found != text && is_sealed(&found) => {
+            Some(found) if is_sealed(&found) => {
+                // The state is that of the newest commit, which a start does not change.
+                let text = match found.lines().find(|line| line.starts_with(STATE)) {
+                    Some(state) => with_state(&text, state),
+                    None => text,
+                };
+                if found == text {
+                    return Ok(false);
+                }
                 text_file::replace(&path, &text)?;
                 Ok(true)
             }
@@ -48,9 +62,7 @@ impl DataCard {
     }
 
     fn text(&self) -> String {
-        let text = format!("---\n{}---\n\n{}", self.front_matter(), self.body());
-        let sha256 = hex(&Sha256::digest(&text));
-        format!("{text}\n{SEAL}{sha256} -->\n")
+        seal(&format!("---\n{}---\n\n{}", self.front_matter(), self.body()))
     }
 
     /// `trajectories` comes first: `datasets` looks for the files of the first table before any
@@ -66,6 +78,7 @@ impl DataCard {
             if table == Table::Steps {
                 text.push_str("  default: true\n");
             }
+            text.push_str(&format!("{STATE}{}\n", quoted(&format!("run {}, nothing committed", self.run))));
             text.push_str(&format!("  data_files:\n  - split: train\n    path: {table}/*.parquet\n"));
         }
         text.push_str("dataset_info:\n");
@@ -144,6 +157,33 @@ Rows of every `split` are in the one split `train` of `datasets`. The column `sp
 
 {columns}"#;
 
+/// Writes the state after a commit into the card, so that `datasets` takes neither what it loaded
+/// before nor another run's rows for it. A card that a user edited stays as it is.
+pub fn renew_card(data_dir: &Path, commit: &CommitDraft, version: u64) -> Result<(), RecordsError> {
+    let path = data_dir.join(NAME);
+    let Some(found) = text_file::read(&path, CARD_BYTES_MAX).filter(|found| is_sealed(found)) else {
+        return Ok(());
+    };
+    // The time as well as the number: a directory that is made anew begins again at commit 1.
+    let CommitDraft { run_id, created_at_micros, .. } = commit;
+    let state = quoted(&format!("run {run_id}, commit {version} at {created_at_micros}"));
+    text_file::replace(&path, &with_state(&found, &format!("{STATE}{state}")))
+}
+
+/// A sealed card with this line in place of each line of state.
+fn with_state(card: &str, state: &str) -> String {
+    let text = card.rsplit_once(SEAL).map_or(card, |(text, _)| text);
+    let lines = text.lines().map(|line| if line.starts_with(STATE) { state } else { line });
+    let text: String = lines.flat_map(|line| [line, "\n"]).collect();
+    seal(text.strip_suffix('\n').unwrap_or(&text))
+}
+
+/// The text with its last line.
+fn seal(text: &str) -> String {
+    let sha256 = hex(&Sha256::digest(text));
+    format!("{text}\n{SEAL}{sha256} -->\n")
+}
+
 /// Whether the text is what Furrow wrote, to the last byte.
 fn is_sealed(found: &str) -> bool {
     let Some((text, seal)) = found.rsplit_once(SEAL) else { return false };
@@ -183,6 +223,8 @@ fn code(name: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use furrow_rollout::Id;
+
     use super::*;
 
     fn card(run: &str) -> DataCard {
@@ -212,6 +254,34 @@ mod tests {
         std::fs::remove_file(&path).unwrap();
         std::fs::create_dir(&path).unwrap();
         assert!(!card("night").write(dir.path()).unwrap(), "a folder of this name stays");
+    }
+
+    #[test]
+    fn each_commit_gives_the_card_a_state_of_its_own_and_a_start_keeps_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join(NAME);
+        let read = || std::fs::read_to_string(&path).unwrap();
+        let commit =
+            |at| CommitDraft::append(vec![], Id::new("night").unwrap(), 0, Id::new("s").unwrap(), at);
+        // Without a card there is nothing to renew.
+        renew_card(dir.path(), &commit(1), 1).unwrap();
+        assert!(!path.exists());
+        card("night").write(dir.path()).unwrap();
+        let mut seen = vec![read()];
+        for (version, at) in [(1, 10), (2, 20), (1, 30)] {
+            renew_card(dir.path(), &commit(at), version).unwrap();
+            let state = format!("  description: \"run night, commit {version} at {at}\"\n");
+            assert_eq!(read().matches(&state).count(), Table::ALL.len());
+            assert!(is_sealed(&read()) && !seen.contains(&read()));
+            seen.push(read());
+        }
+        assert!(!card("night").write(dir.path()).unwrap(), "a start keeps the state");
+        assert!(card("day").write(dir.path()).unwrap());
+        assert!(read().contains("commit 1 at 30\"\n") && read().contains("Rollouts of `day`"));
+        let edited = read() + "More.\n";
+        std::fs::write(&path, &edited).unwrap();
+        renew_card(dir.path(), &commit(40), 3).unwrap();
+        assert_eq!(read(), edited);
     }
 
     #[test]

@@ -33,7 +33,7 @@ mod stage;
 mod text_file;
 mod verify;
 
-pub use card::DataCard;
+pub use card::{DataCard, renew_card};
 pub use config::{RecordsConfig, RecordsFile};
 pub use error::{RecordsError, chain};
 pub use file::{ShardPlan, TableFile, WrittenFile};

@@ -60,9 +60,9 @@ def test_a_command_without_its_packages_says_what_to_install(
         "recompute": ["recompute", run, str(tmp_path / "checkpoint")],
     }.get(name, ["export", name, run, str(tmp_path / "out")])
     assert main(arguments) == 1
-    said = capsys.readouterr().err
-    assert said.startswith(f"furrow-trainer: {arguments[0]} needs the package "), said
-    assert "pip install 'furrow-trainer[torch]'" in said
+    printed = capsys.readouterr().err
+    assert printed.startswith(f"furrow-trainer: {arguments[0]} needs the package "), printed
+    assert "pip install 'furrow-trainer[torch]'" in printed
     assert not (tmp_path / "out").exists()
 
 

@@ -38,7 +38,7 @@ impl CompletionAnswer {
     /// A part of a reply.
     pub fn delta(&mut self, index: usize, part: &ChatDelta) -> Value {
         let choice = choice_json(index, part, self.offsets[index], None);
-        self.offsets[index] += part.logprobs.iter().flatten().map(|token| chars(token)).sum::<usize>();
+        self.offsets[index] += part.logprobs.iter().flatten().map(chars).sum::<usize>();
         self.chunk(choice)
     }
 

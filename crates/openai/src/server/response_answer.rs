@@ -77,7 +77,7 @@ impl ResponseAnswer {
         let logprobs: Vec<Value> = part.logprobs.iter().flatten().map(TokenLogprob::json).collect();
         if !part.text.is_empty() || !logprobs.is_empty() {
             events.extend(self.open_message());
-            events.extend(self.text(&part.text, logprobs));
+            events.extend(self.text(&part.text, &logprobs));
         }
         for call in &part.calls {
             events.extend(self.close_message(ChatFinishReason::Stop));
@@ -119,7 +119,7 @@ impl ResponseAnswer {
             return Vec::new();
         }
         let id = format!("msg_{}{:04x}", self.head.id, self.output.len());
-        let item = message_json(&id, "in_progress", Vec::new());
+        let item = message_json(&id, "in_progress", &[]);
         let part = json!({ "type": "output_text", "text": "", "annotations": [], "logprobs": [] });
         let added = json!({ "output_index": self.output.len(), "item": item });
         let begun = self.of_part(&id, json!({ "part": part }));
@@ -130,10 +130,10 @@ impl ResponseAnswer {
         ]
     }
 
-    fn text(&mut self, text: &str, logprobs: Vec<Value>) -> Vec<Value> {
+    fn text(&mut self, text: &str, logprobs: &[Value]) -> Vec<Value> {
         let Some(open) = &mut self.open else { return Vec::new() };
         open.text.push_str(text);
-        open.logprobs.extend(logprobs.iter().cloned());
+        open.logprobs.extend_from_slice(logprobs);
         let id = open.id.clone();
         let delta = self.of_part(&id, json!({ "delta": text, "logprobs": logprobs }));
         vec![self.event("response.output_text.delta", delta)]
@@ -144,7 +144,7 @@ impl ResponseAnswer {
         let done = self.of_part(&id, json!({ "text": text, "logprobs": logprobs }));
         let part = json!({ "type": "output_text", "text": text, "annotations": [], "logprobs": logprobs });
         let part_done = self.of_part(&id, json!({ "part": part }));
-        let item = message_json(&id, ResponseStatus::Ended(finish).as_str(), vec![part]);
+        let item = message_json(&id, ResponseStatus::Ended(finish).as_str(), &[part]);
         let item_done = json!({ "output_index": self.output.len(), "item": item });
         self.output.push(item);
         vec![
@@ -234,7 +234,7 @@ impl ResponseAnswer {
     }
 }
 
-fn message_json(id: &str, status: &str, content: Vec<Value>) -> Value {
+fn message_json(id: &str, status: &str, content: &[Value]) -> Value {
     json!({ "type": "message", "id": id, "status": status, "role": "assistant", "content": content })
 }
 

@@ -530,8 +530,8 @@ async fn run_client(change: impl FnOnce(&mut PolicyFile), script: &str, more: &s
     client.arg(root.join("tests").join(script)).arg(format!("http://{}/v1", worker.address));
     client.arg("correct-horse-battery").arg(more).current_dir(root);
     let output = client.output().await.unwrap();
-    println!("{}", String::from_utf8_lossy(&output.stdout));
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let printed = [&output.stdout, &output.stderr].map(|text| String::from_utf8_lossy(text));
+    assert!(output.status.success(), "{}", printed.concat());
     worker.end().await;
 }
 
