@@ -8,6 +8,8 @@ use std::time::Instant;
 
 use furrow_env::{ReachablePages, SiteServer};
 use furrow_policy::ModelPolicy;
+use furrow_rollout::PolicyKind;
+use furrow_tasks::TaskSpec;
 
 use crate::launch::{self, JobLaunch};
 use crate::{CommandFailure, output};
@@ -130,6 +132,12 @@ async fn check_pages(
     let problems = pages::problems(&pages, &specs, scope.page_contents).await;
     let tasks = specs.iter().map(|spec| (spec.task.start_url.as_str(), spec.task.allow_hosts.as_slice()));
     report.warnings.extend(pages.idle_pins(tasks));
+    report.warnings.extend(pages.silent_pins(specs.iter().map(|spec| spec.task.start_url.as_str())).await);
+    match undemonstrated(launch, &specs) {
+        Some((text, count)) if count == specs.len() => report.problems.push(text),
+        Some((text, _)) => report.warnings.push(text),
+        None => {}
+    }
     report.add(match problems.is_empty() {
         true => Ok(format!("the start pages of {} tasks can be reached", specs.len())),
         false => Err(problems),
@@ -139,6 +147,25 @@ async fn check_pages(
         report.problems.extend(private);
         report.warnings.extend(unresolved);
     }
+}
+
+/// Says that the policy `scripted` cannot act on some tasks, and on how many: their trajectories
+/// end unparsable at once.
+fn undemonstrated(launch: &JobLaunch, specs: &[&TaskSpec]) -> Option<(String, usize)> {
+    if launch.job.policy.choice.kind() != PolicyKind::Scripted {
+        return None;
+    }
+    let lacking: Vec<String> =
+        specs.iter().filter(|spec| spec.task.hooks.solve.is_none()).map(|spec| spec.name()).collect();
+    let first = lacking.first()?;
+    let count = lacking.len();
+    let text = format!(
+        "policy.kind: scripted follows demonstrations, and {count} of {} tasks have none (such as {first}): their \
+         trajectories end at once, with the reward of having done nothing; write demonstrations \
+         (docs/SITES.md), leave the tasks out with exclude, or choose another policy",
+        specs.len()
+    );
+    Some((text, count))
 }
 
 /// The first lines, and how many more there are.

@@ -108,18 +108,18 @@ pub async fn prove(
 
 fn print_proofs(proofs: &[TaskProof], opened: usize, as_json: bool) -> Result<(), CommandFailure> {
     let wrong: Vec<&TaskProof> = proofs.iter().filter(|proof| !proof.problems.is_empty()).collect();
+    // A page that was only opened proves nothing of its task.
+    let followed: Vec<&TaskProof> = proofs.iter().filter(|proof| proof.is_demonstrated).collect();
+    let proved = followed.iter().filter(|proof| proof.problems.is_empty()).count();
     if as_json {
         let rows: Vec<Value> = proofs.iter().map(describe).collect();
-        output::json(
-            &json!({ "proofs": rows, "proved": proofs.len() - wrong.len(), "without_demonstration": opened }),
-        )?;
+        output::json(&json!({ "proofs": rows, "proved": proved, "without_demonstration": opened }))?;
     } else {
         let rows: Vec<Vec<String>> = proofs.iter().map(row).collect();
         output::table(&["task", "seed", "steps", "proved"], &rows);
         output::line(format!(
-            "{} of {} proved; {opened} tasks have no demonstration and were opened",
-            proofs.len() - wrong.len(),
-            proofs.len()
+            "{proved} of {} demonstrations proved; {opened} tasks have no demonstration and were opened",
+            followed.len()
         ));
     }
     if wrong.is_empty() {

@@ -160,7 +160,7 @@ fn what_a_page_stores_in_a_back_end_is_reset_checked_and_scored_again() {
     assert!(stderr.contains("may forge"), "{stderr}");
     // The demonstration proves the scorer; the one that forges is found out.
     let (out, _) = run(folder, &["tasks", "check", "job.toml", "--task", "mine/shop-order"], 0);
-    assert!(out.contains("1 of 1 proved"), "{out}");
+    assert!(out.contains("1 of 1 demonstrations proved"), "{out}");
     let (_, stderr) = run(folder, &["tasks", "check", "job.toml", "--task", "mine/shop-forge"], 1);
     assert!(stderr.contains("with reward 0"), "{stderr}");
 

@@ -76,7 +76,10 @@ fn the_page_on_sites_can_be_followed_and_its_trajectories_replayed() {
     assert_eq!(files.len(), 18, "{files:?}");
 
     assert!(run_successfully(folder, &["tasks", "check", "job.toml"]).contains("2 tasks, no problems"));
-    assert!(run_successfully(folder, &["tasks", "check", "job.toml", "--all"]).contains("2 of 2 proved"));
+    assert!(
+        run_successfully(folder, &["tasks", "check", "job.toml", "--all"])
+            .contains("2 of 2 demonstrations proved")
+    );
     // The page's job, with an archive.
     run_successfully(folder, &["run", "job.toml", "--set", "env.archive=true"]);
     let report: Value =
@@ -178,16 +181,19 @@ fn an_application_is_served_as_it_is() {
     let folder = home.path();
     follow(&page(), folder);
     let out = run_successfully(folder, &["tasks", "check", "spa/job.toml", "--all"]);
-    assert!(out.contains("2 of 2 proved; 0 tasks have no demonstration"), "{out}");
+    assert!(out.contains("2 of 2 demonstrations proved; 0 tasks have no demonstration"), "{out}");
     let out = run_successfully(folder, &["tasks", "check", "spa/job.toml", "--task", "shop/*-open"]);
-    assert!(out.contains("1 of 1 proved"), "{out}");
+    assert!(out.contains("1 of 1 demonstrations proved"), "{out}");
     let (status, out, stderr) = run_command(folder, &["tasks", "check", "spa/job.toml", "--task", "cap"]);
     assert!(status == Some(2) && stderr.contains("--task: \"cap\" matches no task"), "{out}{stderr}");
 
     // Without its demonstrations, the tasks are opened.
     fs::remove_file(folder.join("spa/sites/hats/solve.js")).unwrap();
     let out = run_successfully(folder, &["tasks", "check", "spa/job.toml", "--all"]);
-    assert!(out.contains("2 of 2 proved; 2 tasks have no demonstration and were opened"), "{out}");
+    assert!(
+        out.contains("0 of 0 demonstrations proved; 2 tasks have no demonstration and were opened"),
+        "{out}"
+    );
     let (status, page) = look(folder, "spa/job.toml", "hats-open");
     assert_eq!((status, &page["url"]), (Some(0), &"http://hats.shop.test/hats/red".into()), "{page:#}");
     assert_eq!((&page["scorer"], &page["max_steps"]), (&"url".into(), &6.into()), "{page:#}");
@@ -267,7 +273,10 @@ fn a_server_of_ones_own_is_reached_by_the_lines_of_the_page() {
     assert_eq!(start["hosts"], Value::from(vec!["hats.test", "api.hats.test"]), "{start:#}");
     assert_eq!(start["page_errors"], Value::Array(vec![]), "the second server answers, too: {start:#}");
     let out = run_successfully(folder, &["tasks", "check", "server/job.toml", "--all"]);
-    assert!(out.contains("2 of 2 proved; 2 tasks have no demonstration and were opened"), "{out}");
+    assert!(
+        out.contains("0 of 0 demonstrations proved; 2 tasks have no demonstration and were opened"),
+        "{out}"
+    );
     run_successfully(folder, &["run", "server/job.toml"]);
     let report: Value =
         serde_json::from_str(&run_successfully(folder, &["report", "runs/server", "--json"])).unwrap();
@@ -307,7 +316,7 @@ fn a_job_to_begin_with_is_written_and_proved() {
     assert!(status == Some(0) && text.contains("next: furrow check job.toml"), "{text}");
     run_successfully(folder, &["check", "job.toml"]);
     let out = run_successfully(folder, &["tasks", "check", "job.toml", "--all"]);
-    assert!(out.contains("1 of 1 proved; 0 tasks have no demonstration"), "{out}");
+    assert!(out.contains("1 of 1 demonstrations proved; 0 tasks have no demonstration"), "{out}");
 
     let (status, text) = init(&["localhost", "other/job.toml"]);
     assert!(status == Some(0) && text.contains("needs your server"), "{text}");

@@ -38,8 +38,8 @@ _TYPES = {
 
 @cache
 def schema(table: str) -> pa.Schema:
-    """Columns of a table, out of crates/records/tests/schema_v2.txt."""
-    text = (REPOSITORY / "crates" / "records" / "tests" / "schema_v2.txt").read_text("utf8")
+    """Columns of a table, out of crates/records/tests/schema_v3.txt."""
+    text = (REPOSITORY / "crates" / "records" / "tests" / "schema_v3.txt").read_text("utf8")
     lines = text.split(f"# {table}\n")[1].split("\n# ")[0].strip().splitlines()
     found = [match for line in lines if (match := _LINE.fullmatch(line))]
     assert len(found) == len(lines), f"a line of {table} cannot be read"

@@ -7,7 +7,13 @@ use crate::format::{count, number};
 
 /// Which of two runs is better, by how much, and over how many tasks.
 pub fn comparison_sentence(first: &str, second: &str, found: &RunComparison) -> String {
-    ComparisonAnswer::between(first, second, found).sentence
+    sentence(first, second, &ComparisonAnswer::from(found))
+}
+
+/// How the run named `second` differs from the one named `first`.
+pub(crate) fn compare(first: &str, second: &str, found: &RunComparison) -> ComparisonAnswer {
+    let answer = ComparisonAnswer::from(found);
+    ComparisonAnswer { sentence: sentence(first, second, &answer), ..answer }
 }
 
 pub(crate) fn sentence(first: &str, second: &str, found: &ComparisonAnswer) -> String {
@@ -71,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_told_apart_by_their_ends() {
+    fn distinct_names_keep_their_ends() {
         let check = |names: &[&str], want: &[&str]| {
             let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
             assert_eq!(distinct_names(&names), want);

@@ -6,6 +6,7 @@
 //! names its position there. The file runs no script and loads nothing: its policy forbids both.
 
 mod charts;
+mod elements;
 mod metric_rows;
 mod plots;
 mod run_metrics;
@@ -14,9 +15,9 @@ mod verdict;
 use serde_json::json;
 
 use crate::answers::{TaskLine, TrajectoryRates};
-use crate::comparison::distinct_names;
 use crate::format::{bytes, count, device_hour, percent};
 use crate::markup::{HtmlElement, element};
+use elements::{section, short_names, table};
 use metric_rows::{METRIC_ROWS, MetricRow};
 pub use run_metrics::{ReportError, ReportTable, RunMetrics};
 
@@ -89,11 +90,6 @@ fn with_unique_names(runs: &[RunMetrics]) -> Vec<RunMetrics> {
         false => RunMetrics { name: format!("{} ({})", run.name, at + 1), ..run.clone() },
     });
     named.collect()
-}
-
-/// The names without what they share, for heads of columns and legends.
-fn short_names(runs: &[RunMetrics]) -> Vec<String> {
-    distinct_names(&runs.iter().map(|run| run.name.clone()).collect::<Vec<_>>())
 }
 
 fn document(title: &str, body: HtmlElement, data: Option<&[RunMetrics]>) -> String {
@@ -225,22 +221,4 @@ fn plain(given: &ReportTable) -> HtmlElement {
     });
     let notes = given.notes.iter().map(|note| element("p").set("class", "note").text(note));
     element("div").with(table(given.header.iter(), rows.collect())).with_all(notes)
-}
-
-fn table(header: impl Iterator<Item = impl AsRef<str>>, rows: Vec<HtmlElement>) -> HtmlElement {
-    let head = header.enumerate().map(|(at, name)| {
-        element("th").set("scope", "col").set("class", if at > 0 { "number" } else { "" }).text(name)
-    });
-    let head = element("thead").with(element("tr").with_all(head));
-    let whole = element("table").with(head).with(element("tbody").with_all(rows));
-    element("div")
-        .set("class", "scroll-x")
-        .set("tabindex", "0")
-        .set("role", "region")
-        .set("aria-label", "table")
-        .with(whole)
-}
-
-fn section(title: &str, class: &str, body: HtmlElement) -> HtmlElement {
-    element("section").set("class", format!("card {class}")).with(element("h2").text(title)).with(body)
 }

@@ -15,6 +15,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::answers::{CompareAnswer, ComparisonAnswer, RunLine, RunsAnswer};
 use crate::api_error::DashboardApiError;
+use crate::comparison::compare;
 use crate::follow::{DashboardState, DashboardSubject, follow};
 use crate::live::poll;
 
@@ -196,7 +197,7 @@ impl RunsState {
         }
         let began = Instant::now();
         let found = compare_runs(&first.dir, &second.dir, &EvaluationQuery::default())?;
-        let answer = ComparisonAnswer::between(&first.name, &second.name, &found);
+        let answer = compare(&first.name, &second.name, &found);
         let mut compared = lock(&self.compared);
         if compared.len() >= COMPARED_MAX {
             compared.clear();

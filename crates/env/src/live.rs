@@ -135,6 +135,12 @@ impl HostPins {
         self.0.contains_key(host)
     }
 
+    /// Where a request to this host and port goes; `None` where no pin names the host.
+    pub(crate) fn address(&self, target: &HostPort) -> Option<SocketAddr> {
+        let pin = self.0.get(&target.host)?;
+        Some(SocketAddr::new(pin.address, pin.port.unwrap_or(target.port)))
+    }
+
     fn read(text: &str) -> Option<(HostName, PinnedAddress)> {
         let (host, address) = text.split_once('=')?;
         Some((HostName::parse(host).ok()?, PinnedAddress::parse(address)?))
@@ -206,8 +212,8 @@ impl LiveHosts {
 
     /// The addresses of a host to which a connection may be made.
     async fn addresses(&self, target: &HostPort) -> Result<Vec<SocketAddr>, ConnectFailure> {
-        if let Some(pin) = self.pins.0.get(&target.host) {
-            return Ok(vec![SocketAddr::new(pin.address, pin.port.unwrap_or(target.port))]);
+        if let Some(address) = self.pins.address(target) {
+            return Ok(vec![address]);
         }
         let refused = |reason| ConnectFailure::Refused(BlockedHost::new(reason, target.host.as_str()));
         let resolved = timeout(self.deadline, self.resolver.resolve(&target.host, target.port)).await;

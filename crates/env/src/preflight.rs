@@ -2,7 +2,8 @@
 //! at all, and whether the site that serves it has the file. A problem is a text that says what
 //! would be right.
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use furrow_telemetry::BlockReason;
@@ -13,6 +14,9 @@ use crate::egress::EgressLimits;
 use crate::hosts::{AllowList, HostName, HostPort, is_private};
 use crate::live::{LiveHosts, SystemResolver};
 use crate::sites::SiteServer;
+
+/// Time for a connection to a pinned address, which is on this machine or in its network.
+const CONNECT_TIME: Duration = Duration::from_secs(1);
 
 /// The hosts and sites that pages of a job can reach.
 #[derive(Debug)]
@@ -129,6 +133,27 @@ impl<'a> ReachablePages<'a> {
         idle.into_iter().map(text).collect()
     }
 
+    /// Pinned hosts of these start pages whose server takes no connection, in at most about a second
+    /// each.
+    pub async fn silent_pins(&self, start_urls: impl Iterator<Item = &str>) -> Vec<String> {
+        let Some(live) = &self.live else { return Vec::new() };
+        let targets: BTreeMap<String, SocketAddr> = start_urls
+            .filter_map(|start_url| HostPort::parse_url(start_url).ok())
+            .filter_map(|target| Some((target.host.to_string(), live.pins.address(&target)?)))
+            .collect();
+        let mut silent = Vec::new();
+        for (host, address) in targets {
+            let connecting = tokio::net::TcpStream::connect(address);
+            if !matches!(tokio::time::timeout(CONNECT_TIME, connecting).await, Ok(Ok(_))) {
+                silent.push(format!(
+                    "env.pins: no server takes connections at {address}, where {host} is; start it before the \
+                     run"
+                ));
+            }
+        }
+        silent
+    }
+
     /// The text of a page that a site of the job serves; `None` for any other page.
     pub async fn page_text(&self, url: &str) -> Option<String> {
         let target = HostPort::parse_url(url).ok()?;
@@ -176,9 +201,9 @@ fn unreachable_address(start_url: &str, reason: BlockReason) -> String {
     let port = authority.port_u16().unwrap_or(if is_https { 443 } else { 80 });
     let host = authority.host().trim_start_matches('[').trim_end_matches(']');
     let address = match host.parse::<IpAddr>() {
-        Ok(address) => std::net::SocketAddr::new(address, port).to_string(),
+        Ok(address) => SocketAddr::new(address, port).to_string(),
         Err(_) if host == "localhost" || host.ends_with(".localhost") => {
-            std::net::SocketAddr::new(Ipv4Addr::LOCALHOST.into(), port).to_string()
+            SocketAddr::new(Ipv4Addr::LOCALHOST.into(), port).to_string()
         }
         Err(_) => format!("ADDRESS:{port}"),
     };
@@ -311,9 +336,9 @@ mod tests {
 
     #[async_trait::async_trait]
     impl crate::live::HostResolver for OneAddress {
-        async fn resolve(&self, _: &HostName, port: u16) -> std::io::Result<Vec<std::net::SocketAddr>> {
+        async fn resolve(&self, _: &HostName, port: u16) -> std::io::Result<Vec<SocketAddr>> {
             match self.0.parse() {
-                Ok(address) => Ok(vec![std::net::SocketAddr::new(address, port)]),
+                Ok(address) => Ok(vec![SocketAddr::new(address, port)]),
                 Err(_) => std::future::pending().await,
             }
         }

@@ -14,7 +14,7 @@ pub fn read(json: &str) -> Result<Option<(Action, ReplyRemarks)>, String> {
         return Err(format!("the hint has {} bytes; use at most {HINT_BYTES_MAX}", json.len()));
     }
     let hint: Option<HintFile> = serde_json::from_str(json).map_err(|why| format!("invalid hint: {why}"))?;
-    Ok(hint.map(HintFile::read))
+    hint.map(HintFile::read).transpose()
 }
 
 #[derive(Deserialize)]
@@ -38,6 +38,9 @@ enum HintAction {
         content: String,
         x: f32,
         y: f32,
+        /// Only to refuse `false`: the action presses Enter whatever a script says.
+        #[serde(default = "pressed")]
+        press_enter: bool,
     },
     Scroll {
         direction: HintDirection,
@@ -87,11 +90,16 @@ enum HintDirection {
 }
 
 impl HintFile {
-    fn read(self) -> (Action, ReplyRemarks) {
+    fn read(self) -> Result<(Action, ReplyRemarks), String> {
         let remarks = ReplyRemarks { note: String::new(), thought: self.thought, element: self.element };
         let action = match self.action {
             HintAction::ClickElement { x, y } => Action::click(PagePoint { x, y }),
-            HintAction::WriteElementAbs { content, x, y } => {
+            HintAction::WriteElementAbs { press_enter: false, .. } => {
+                return Err("write_element_abs always presses Enter; click the field, then write, which \
+                            policy.grammar.extra = [\"write\"] switches on"
+                    .to_owned());
+            }
+            HintAction::WriteElementAbs { content, x, y, press_enter: true } => {
                 Action::Write { into: Some(PagePoint { x, y }), content, press_enter: true }
             }
             HintAction::Scroll { direction } => Action::scroll(direction.into()),
@@ -109,8 +117,13 @@ impl HintFile {
             HintAction::Write { content, press_enter } => Action::Write { into: None, content, press_enter },
             HintAction::Upload { files } => Action::Upload { names: files },
         };
-        (action, remarks)
+        Ok((action, remarks))
     }
+}
+
+/// Whether Enter is pressed where a script does not say.
+const fn pressed() -> bool {
+    true
 }
 
 impl From<HintDirection> for ScrollDirection {
@@ -154,6 +167,15 @@ mod tests {
             "Scroll { at: None, direction: Down, pixels: None, modifiers: none }",
         );
         check(r#"{"action":"go_back"}"#, "GoBack");
+        check(
+            r#"{"action":"write_element_abs","content":"a","x":1,"y":2}"#,
+            r#"Write { into: Some(PagePoint { x: 1.0, y: 2.0 }), content: "a", press_enter: true }"#,
+        );
+        // A script that believes it can keep Enter from being pressed would be recorded as wrong.
+        check(
+            r#"{"action":"write_element_abs","content":"a","x":1,"y":2,"press_enter":false}"#,
+            "write_element_abs always presses Enter",
+        );
         check(r#"{"action":"click_element","x":1}"#, "invalid hint: missing field `y`");
         check(r#"{"action":"teleport"}"#, "invalid hint: unknown variant `teleport`");
         check("[", "invalid hint");

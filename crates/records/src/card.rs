@@ -5,8 +5,8 @@
 //! pictures decoded, and where older files lack columns. (Features in the footers would not do:
 //! `datasets` ignores them for a column that cannot be null.)
 //!
-//! `datasets` keeps what it has loaded under the folder's name, which is `data` for every run, and a
-//! hash of this front matter. So each table's entry has a description that no other state of any
+//! `datasets` keeps what it has loaded under the folder's name, which is `data` for every run, and
+//! a hash of this front matter. So each table's entry has a description that no other state of any
 //! run has: [`renew_card`] writes it anew after each commit.
 
 use std::path::Path;
@@ -24,6 +24,8 @@ const NAME: &str = "README.md";
 const CARD_BYTES_MAX: u64 = 1 << 20;
 /// How the line begins by which `datasets` tells the states of data sets apart.
 const STATE: &str = "  description: ";
+/// The state before the first commit.
+const NOTHING: &str = "nothing committed";
 /// How the last line begins, which says what Furrow wrote.
 const SEAL: &str = "<!-- Furrow replaces this file while nobody edits it: ";
 
@@ -47,10 +49,7 @@ impl DataCard {
         match text_file::read(&path, CARD_BYTES_MAX) {
             Some(found) if is_sealed(&found) => {
                 // The state is that of the newest commit, which a start does not change.
-                let text = match found.lines().find(|line| line.starts_with(STATE)) {
-                    Some(state) => with_state(&text, state),
-                    None => text,
-                };
+                let text = committed_state(&found).map_or(text.clone(), |state| with_state(&text, state));
                 if found == text {
                     return Ok(false);
                 }
@@ -78,7 +77,7 @@ impl DataCard {
             if table == Table::Steps {
                 text.push_str("  default: true\n");
             }
-            text.push_str(&format!("{STATE}{}\n", quoted(&format!("run {}, nothing committed", self.run))));
+            text.push_str(&format!("{STATE}{}\n", quoted(&format!("run {}, {NOTHING}", self.run))));
             text.push_str(&format!("  data_files:\n  - split: train\n    path: {table}/*.parquet\n"));
         }
         text.push_str("dataset_info:\n");
@@ -168,6 +167,11 @@ pub fn renew_card(data_dir: &Path, commit: &CommitDraft, version: u64) -> Result
     let CommitDraft { run_id, created_at_micros, .. } = commit;
     let state = quoted(&format!("run {run_id}, commit {version} at {created_at_micros}"));
     text_file::replace(&path, &with_state(&found, &format!("{STATE}{state}")))
+}
+
+/// The line of the newest commit's state, in a card of a run that has one.
+fn committed_state(card: &str) -> Option<&str> {
+    card.lines().find(|line| line.starts_with(STATE) && !line.contains(NOTHING))
 }
 
 /// A sealed card with this line in place of each line of state.
@@ -267,13 +271,13 @@ mod tests {
         renew_card(dir.path(), &commit(1), 1).unwrap();
         assert!(!path.exists());
         card("night").write(dir.path()).unwrap();
-        let mut seen = vec![read()];
+        let mut states = vec![read()];
         for (version, at) in [(1, 10), (2, 20), (1, 30)] {
             renew_card(dir.path(), &commit(at), version).unwrap();
             let state = format!("  description: \"run night, commit {version} at {at}\"\n");
             assert_eq!(read().matches(&state).count(), Table::ALL.len());
-            assert!(is_sealed(&read()) && !seen.contains(&read()));
-            seen.push(read());
+            assert!(is_sealed(&read()) && !states.contains(&read()));
+            states.push(read());
         }
         assert!(!card("night").write(dir.path()).unwrap(), "a start keeps the state");
         assert!(card("day").write(dir.path()).unwrap());

@@ -8,13 +8,13 @@ use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use serde_json::{Map, Value, json};
 
-/// One completed download.
+/// A download as evidence: a scorer decides by it, so a page cannot be asked later.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DownloadedFile {
     /// The name that the page or its server suggested, cut and without control characters and
     /// slashes. It never becomes a path.
     pub name: String,
-    /// Size in bytes.
+    /// Also of a file whose content is too large to be kept.
     pub bytes: u64,
     /// Hexadecimal SHA-256 of the content.
     pub sha256: String,
@@ -25,7 +25,7 @@ pub struct DownloadedFile {
 /// The downloads of a trajectory, in the order in which they began.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct DownloadReport {
-    /// Completed downloads.
+    /// Those that ended before the trajectory did.
     pub files: Vec<DownloadedFile>,
 }
 

@@ -20,7 +20,7 @@ pub struct TaskFiles {
 pub struct UploadFile {
     /// The name by which a policy chooses it and which the page sees; see [`is_file_name`].
     pub name: String,
-    /// What it contains.
+    /// At most what all files of a suite may have together, because assignments carry it.
     pub content: Bytes,
 }
 

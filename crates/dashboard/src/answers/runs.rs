@@ -3,8 +3,6 @@
 use furrow_analysis::{ComparisonVerdict, Estimate, RunComparison, TaskDifference};
 use serde::{Deserialize, Serialize};
 
-use crate::comparison::sentence;
-
 /// The runs of a folder.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub(crate) struct RunsAnswer {
@@ -93,15 +91,6 @@ pub(crate) struct TaskDifferenceLine {
 
 /// Most tasks of an answer, half of them from either end.
 const TASKS_MAX: usize = 400;
-
-impl ComparisonAnswer {
-    /// How the run named `second` differs from the one named `first`.
-    pub fn between(first: &str, second: &str, found: &RunComparison) -> Self {
-        let mut answer = Self::from(found);
-        answer.sentence = sentence(first, second, &answer);
-        answer
-    }
-}
 
 impl From<&RunComparison> for ComparisonAnswer {
     fn from(found: &RunComparison) -> Self {

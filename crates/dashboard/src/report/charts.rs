@@ -221,15 +221,7 @@ pub(crate) fn bars(
 /// Where time went: one bar per run, one below the other, and the meaning of each colour. `None`:
 /// no time.
 pub(crate) fn breakdowns(label: &str, runs: &[TimeBreakdown]) -> Option<RenderedChart> {
-    let causes: Vec<&str> = {
-        let mut causes: Vec<&str> = Vec::new();
-        for (cause, ..) in runs.iter().flat_map(|run| &run.parts) {
-            if !causes.contains(&cause.as_str()) {
-                causes.push(cause);
-            }
-        }
-        causes
-    };
+    let causes = causes_of(runs);
     if runs.iter().all(|run| run.parts.iter().all(|(_, micros, _)| *micros <= 0.0)) {
         return None;
     }
@@ -293,6 +285,17 @@ pub(crate) fn breakdowns(label: &str, runs: &[TimeBreakdown]) -> Option<Rendered
         }
     }
     Some(finished(picture, height))
+}
+
+/// The causes of all runs, in the order in which they first appear.
+fn causes_of(runs: &[TimeBreakdown]) -> Vec<&str> {
+    let mut causes: Vec<&str> = Vec::new();
+    for (cause, ..) in runs.iter().flat_map(|run| &run.parts) {
+        if !causes.contains(&cause.as_str()) {
+            causes.push(cause);
+        }
+    }
+    causes
 }
 
 /// 1, 2 or 5 times a power of ten, such that four or five of them make the span.

@@ -1,8 +1,8 @@
 //! The first section of a report over several runs: which is better, by how much, and at which
 //! tasks.
 
+use super::elements::{section, short_names, table};
 use super::run_metrics::RunMetrics;
-use super::{section, short_names, table};
 use crate::answers::{ComparisonAnswer, TaskDifferenceLine};
 use crate::comparison::{amount, sentence};
 use crate::format::percent;

@@ -4,6 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use chromiumoxide::Page;
 use furrow_dashboard::{
     DashboardFile, DashboardServer, DashboardSubject, DeviceKind, RunFolder, RunSummary, report_html,
 };
@@ -130,46 +131,7 @@ async fn runs_are_listed_opened_and_laid_over_one_another() {
     assert!(rows[2].contains(NAMES[2]) && rows[2].contains(HOSTILE[0]), "text stays text: {rows:?}");
     keep_picture(&page, "runs").await;
 
-    // Which of two runs is better, and which task became worse: two choices and one click.
-    assert!(script::<bool>(&page, "document.querySelector('#compare').disabled").await);
-    click(&page, "#choose-a").await;
-    click(&page, "#choose-b").await;
-    click(&page, "#compare").await;
-    wait_for(&page, "document.querySelector('.verdict')").await;
-    let verdict: String = script(&page, "document.querySelector('.verdict').textContent").await;
-    assert!(
-        verdict.starts_with("night-after is better than night-before: success +60.0 points ["),
-        "{verdict}"
-    );
-    let worst: String =
-        script(&page, "document.querySelector('#by-task-0 tbody tr').textContent.replaceAll('\\u202f', ' ')")
-            .await;
-    assert!(
-        worst.starts_with("task-7")
-            && worst.contains("100 % of 4")
-            && worst.contains("25.0 % of 4")
-            && worst.contains("-75"),
-        "{worst}"
-    );
-    assert!(
-        script::<bool>(
-            &page,
-            "document.querySelector('#by-task-0 tbody tr .fill').classList.contains('below')"
-        )
-        .await
-    );
-    // Both runs in one plot, told apart by the parts of their names that differ.
-    wait_for(&page, "document.querySelectorAll('.plot').length >= 2 && document.querySelectorAll('.plot')[0].querySelectorAll('path.curve').length === 2").await;
-    assert_eq!(
-        script::<Vec<String>>(
-            &page,
-            "[...document.querySelector('.plot-legend').children].map((line) => line.textContent)"
-        )
-        .await,
-        ["…before", "…after"]
-    );
-    keep_picture(&page, "compare").await;
-    assert_no_errors(&page).await;
+    compare_two(&page).await;
 
     // The pages of one run below its address: links, keys and pictures stay within it.
     page.goto(url("/run/b/")).await.unwrap();
@@ -190,6 +152,49 @@ async fn runs_are_listed_opened_and_laid_over_one_another() {
     chrome.close().await;
     stop.cancel();
     serving.await.unwrap();
+}
+
+/// Which of two runs is better, and which task became worse: two choices and one click.
+async fn compare_two(page: &Page) {
+    assert!(script::<bool>(page, "document.querySelector('#compare').disabled").await);
+    click(page, "#choose-a").await;
+    click(page, "#choose-b").await;
+    click(page, "#compare").await;
+    wait_for(page, "document.querySelector('.verdict')").await;
+    let verdict: String = script(page, "document.querySelector('.verdict').textContent").await;
+    assert!(
+        verdict.starts_with("night-after is better than night-before: success +60.0 points ["),
+        "{verdict}"
+    );
+    let worst: String =
+        script(page, "document.querySelector('#by-task-0 tbody tr').textContent.replaceAll('\\u202f', ' ')")
+            .await;
+    assert!(
+        worst.starts_with("task-7")
+            && worst.contains("100 % of 4")
+            && worst.contains("25.0 % of 4")
+            && worst.contains("-75"),
+        "{worst}"
+    );
+    assert!(
+        script::<bool>(
+            page,
+            "document.querySelector('#by-task-0 tbody tr .fill').classList.contains('below')"
+        )
+        .await
+    );
+    // Both runs in one plot, told apart by the parts of their names that differ.
+    wait_for(page, "document.querySelectorAll('.plot').length >= 2 && document.querySelectorAll('.plot')[0].querySelectorAll('path.curve').length === 2").await;
+    assert_eq!(
+        script::<Vec<String>>(
+            page,
+            "[...document.querySelector('.plot-legend').children].map((line) => line.textContent)"
+        )
+        .await,
+        ["…before", "…after"]
+    );
+    keep_picture(page, "compare").await;
+    assert_no_errors(page).await;
 }
 
 /// A folder needs the token as one run does, for every path.

@@ -67,7 +67,7 @@ struct Announced {
     is_over: bool,
 }
 
-/// The folder's content.
+/// A browser writes a file that is not complete yet under another name.
 #[derive(Debug, Default)]
 struct FolderContent {
     /// Ids and sizes of complete files.

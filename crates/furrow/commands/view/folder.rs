@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use furrow_dashboard::{DashboardSubject, RunFolder, RunSummary};
 
+use super::subject::subject;
 use crate::run_list::{describe, runs_below};
 
 #[derive(Debug)]
@@ -42,6 +43,6 @@ impl RunFolder for RunsFolder {
     }
 
     fn subject(&self, dir: &Path) -> DashboardSubject {
-        super::subject(dir, self.usd_per_device_hour)
+        subject(dir, self.usd_per_device_hour)
     }
 }

@@ -18,7 +18,7 @@ use super::*;
 use crate::grammar::{self, HOLO_NAVIGATION, ReplyRemarks, ViewedPage};
 
 /// Kinds of the actions of `all_actions`, sorted.
-const ALL_ACTIONS: [&str; 12] = [
+const ALL_ACTIONS: [&str; 13] = [
     "Answer",
     "Click",
     "Drag",
@@ -29,6 +29,7 @@ const ALL_ACTIONS: [&str; 12] = [
     "Restart",
     "Scroll",
     "SelectTab",
+    "Upload",
     "Wait",
     "Write",
 ];

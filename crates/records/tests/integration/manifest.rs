@@ -206,7 +206,7 @@ fn a_manifest_that_cannot_be_trusted_is_refused() {
     );
     refused(|dir| edit(dir, "\"version\": 2", "\"version\": 2, \"colour\": 1"), "unknown field `colour`");
     refused(
-        |dir| edit(dir, "\"schema_version\": 2", "\"schema_version\": 3"),
+        |dir| edit(dir, "\"schema_version\": 3", "\"schema_version\": 4"),
         "has schema version 3, this furrow reads 1 to 2",
     );
     refused(

@@ -58,7 +58,8 @@ async fn a_changed_scorer_gives_the_changed_reward_and_nothing_stored_is_rewritt
         check_other_scorer(&path, &before);
         check_score_rows(&path);
         let after = all_bytes(&path.join("run/data"));
-        for file in &before {
+        // The card says which commit the data set is at.
+        for file in before.iter().filter(|file| !file.0.ends_with("README.md")) {
             assert!(after.contains(file), "{} was rewritten", file.0.display());
         }
         check_filters(&path);
