@@ -207,7 +207,7 @@ fn a_manifest_that_cannot_be_trusted_is_refused() {
     refused(|dir| edit(dir, "\"version\": 2", "\"version\": 2, \"colour\": 1"), "unknown field `colour`");
     refused(
         |dir| edit(dir, "\"schema_version\": 3", "\"schema_version\": 4"),
-        "has schema version 3, this furrow reads 1 to 2",
+        "has schema version 4, this furrow reads 1 to 3",
     );
     refused(
         |dir| edit(dir, "steps/shard-0001.parquet", "steps/shard-0000.parquet"),
