@@ -42,6 +42,8 @@ pub struct PreflightScope {
     pub lookups: bool,
 }
 
+/// The suite of the simulated browser's pages.
+const SIMULATED: &str = "simulated";
 /// Most problems of one kind that are printed.
 const PRINTED_MAX: usize = 20;
 
@@ -133,11 +135,7 @@ async fn check_pages(
     let tasks = specs.iter().map(|spec| (spec.task.start_url.as_str(), spec.task.allow_hosts.as_slice()));
     report.warnings.extend(pages.idle_pins(tasks));
     report.warnings.extend(pages.silent_pins(specs.iter().map(|spec| spec.task.start_url.as_str())).await);
-    match undemonstrated(launch, &specs) {
-        Some((text, count)) if count == specs.len() => report.problems.push(text),
-        Some((text, _)) => report.warnings.push(text),
-        None => {}
-    }
+    report.warnings.extend(undemonstrated(launch, &specs));
     report.add(match problems.is_empty() {
         true => Ok(format!("the start pages of {} tasks can be reached", specs.len())),
         false => Err(problems),
@@ -149,23 +147,22 @@ async fn check_pages(
     }
 }
 
-/// Says that the policy `scripted` cannot act on some tasks, and on how many: their trajectories
-/// end unparsable at once.
-fn undemonstrated(launch: &JobLaunch, specs: &[&TaskSpec]) -> Option<(String, usize)> {
+/// Says that the policy `scripted` cannot act on some tasks: their trajectories end unparsable at
+/// once. Simulated pages demonstrate themselves.
+fn undemonstrated(launch: &JobLaunch, specs: &[&TaskSpec]) -> Option<String> {
     if launch.job.policy.choice.kind() != PolicyKind::Scripted {
         return None;
     }
-    let lacking: Vec<String> =
-        specs.iter().filter(|spec| spec.task.hooks.solve.is_none()).map(|spec| spec.name()).collect();
-    let first = lacking.first()?;
+    let is_lacking = |spec: &&&TaskSpec| spec.task.hooks.solve.is_none() && spec.task.suite != SIMULATED;
+    let lacking: Vec<_> = specs.iter().filter(is_lacking).collect();
+    let first = lacking.first()?.name();
     let count = lacking.len();
-    let text = format!(
+    Some(format!(
         "policy.kind: scripted follows demonstrations, and {count} of {} tasks have none (such as {first}): their \
          trajectories end at once, with the reward of having done nothing; write demonstrations \
          (docs/SITES.md), leave the tasks out with exclude, or choose another policy",
         specs.len()
-    );
-    Some((text, count))
+    ))
 }
 
 /// The first lines, and how many more there are.

@@ -133,8 +133,8 @@ impl<'a> ReachablePages<'a> {
         idle.into_iter().map(text).collect()
     }
 
-    /// Pinned hosts of these start pages whose server takes no connection, in at most about a second
-    /// each.
+    /// Pinned hosts of these start pages whose server takes no connection. Each is tried for a
+    /// second.
     pub async fn silent_pins(&self, start_urls: impl Iterator<Item = &str>) -> Vec<String> {
         let Some(live) = &self.live else { return Vec::new() };
         let targets: BTreeMap<String, SocketAddr> = start_urls
