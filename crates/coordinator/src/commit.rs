@@ -27,11 +27,12 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use furrow_records::{
     CommitDraft, Manifest, Op, RecordsConfig, RecordsError, ShardPlan, ShardWriter, WrittenFile,
-    check_written, merge, remove_shard, renew_card,
+    check_written, merge, remove_shard,
 };
 use furrow_rollout::{Group, GroupRecord, Id, Run, Shard, Trajectory};
 use tokio::runtime::{Builder, Runtime};
 
+use crate::card::renew_card;
 use crate::ledger::{LedgerHandle, Mutation, ShardOpening};
 use crate::lost_found::LostFound;
 use crate::spool::Spool;
@@ -325,13 +326,7 @@ impl ShardCommitter {
         loop {
             match self.runtime.block_on(self.manifest.commit(draft)) {
                 Ok(committed) => {
-                    // Readers do without it, so a commit does not fail for it.
-                    if let Err(error) = renew_card(&self.settings.data_dir, draft, committed.version()) {
-                        tracing::warn!(
-                            error = &error as &dyn Error,
-                            "the card of the data set was not renewed"
-                        );
-                    }
+                    renew_card(&self.settings.data_dir, draft, committed.version());
                     return Ok(committed.version());
                 }
                 Err(error)

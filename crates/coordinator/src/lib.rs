@@ -6,6 +6,7 @@
 
 mod assign;
 mod backup;
+mod card;
 mod commit;
 mod config;
 pub mod core;

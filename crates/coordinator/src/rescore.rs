@@ -5,7 +5,6 @@
 //! evidence is the stored one, so `furrow records verify` can check each new score against it.
 
 use std::collections::BTreeMap;
-use std::error::Error;
 use std::path::PathBuf;
 use std::sync::Mutex;
 use std::sync::PoisonError;
@@ -15,12 +14,13 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use bytes::Bytes;
 use furrow_records::{
     CommitDraft, CommitOutcome, DataSet, Manifest, RecordsConfig, RecordsError, RescoreRecord, ShardPlan,
-    ShardWriter, Table, renew_card,
+    ShardWriter, Table,
 };
 use furrow_rollout::{Id, Run, Score, Shard, TrajectoryRecord, TrajectoryStatus};
 use furrow_tasks::{EndFacts, FinishedTrajectory, ScoreError, Scorer, TaskSet};
 use tokio_util::sync::CancellationToken;
 
+use crate::card::renew_card;
 use crate::commit::{CommitError, check_manifest_is_whole, check_run_dir};
 use crate::judge::{JudgeClient, JudgeConfig};
 use crate::lock::{LockError, RunLock};
@@ -368,9 +368,7 @@ fn commit_scores(job: &RescoreJob, data: &DataSet, rows: &[RescoreRecord]) -> Re
         why: format!("no thread to commit them on: {error}"),
     })?;
     let version = runtime.block_on(committing).map(CommitOutcome::version)?;
-    if let Err(error) = renew_card(data.data_dir(), &draft, version) {
-        tracing::warn!(error = &error as &dyn Error, "the card of the data set was not renewed");
-    }
+    renew_card(data.data_dir(), &draft, version);
     Ok(version)
 }
 

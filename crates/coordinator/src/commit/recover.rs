@@ -7,14 +7,13 @@
 //! changes.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::error::Error;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use furrow_records::{
     CommitDraft, Manifest, Op, RecordsError, StoredCommits, Table, WrittenFile, check_written, local_files,
-    merge, remove_shard, renew_card, schema_version,
+    merge, remove_shard, schema_version,
 };
 use furrow_rollout::{Id, Shard, Trajectory};
 
@@ -25,6 +24,7 @@ use super::stage::pass;
 use super::survey::ManifestRepair;
 use super::survey::{RecoveryPlan, RecoverySurvey, UnfinishedShard, is_regular, unlisted};
 use super::{BlockingRuntime, CommitSettings, ShardCommitter, now_micros};
+use crate::card::renew_card;
 use crate::crash;
 use crate::durable::{DurableError, make_durable_dir};
 use crate::ledger::{
@@ -210,10 +210,7 @@ impl<L: Ledger> RunRecovery<'_, L> {
             CommitDraft { op, files, removed, run_id, epoch, shard_id, schema_version, created_at_micros };
         let manifest_version = self.runtime.block_on(manifest.commit(&draft))?.version();
         tracing::info!(shard_id = %draft.shard_id, manifest_version, "committed a written shard");
-        // A run whose card an earlier start could not write is still a run.
-        if let Err(error) = renew_card(&self.settings.data_dir, &draft, manifest_version) {
-            tracing::warn!(error = &error as &dyn Error, "the card of the data set was not renewed");
-        }
+        renew_card(&self.settings.data_dir, &draft, manifest_version);
         Ok(self.ledger.commit(&[Mutation::ShardCommitted { shard_id: draft.shard_id, manifest_version }])?)
     }
 
