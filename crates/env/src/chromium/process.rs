@@ -27,6 +27,7 @@ use tokio::sync::{oneshot, watch};
 use super::error::{BrowserError, LOOKED_FOR};
 use super::libraries;
 use super::limits::{self, BrowserUsage};
+use super::session_folder::SessionFolders;
 use super::user::{OwnerIds, as_user, owner};
 use crate::config::BrowserConfig;
 
@@ -63,7 +64,8 @@ impl BrowserKind {
     }
 }
 
-/// A running browser. Dropping it kills the whole process group and removes its profile.
+/// A running browser. Dropping it kills the whole process group and removes its profile and the
+/// folders of its sessions.
 #[derive(Debug)]
 pub(super) struct BrowserProcess {
     pub pid: u32,
@@ -74,6 +76,7 @@ pub(super) struct BrowserProcess {
     messages: Arc<Mutex<VecDeque<String>>>,
     ended: watch::Receiver<bool>,
     profile: PathBuf,
+    pub session_folders: SessionFolders,
     /// Its resource use, as the polling thread measured it last.
     pub account: Arc<BrowserUsage>,
 }
@@ -84,6 +87,8 @@ impl BrowserProcess {
         let index = STARTS.fetch_add(1, Ordering::Relaxed);
         let program = find_program(config.path.as_deref())?;
         let owner = owner(config)?;
+        let session_folders = SessionFolders::create(index)
+            .map_err(|source| BrowserError::Io { what: "create a folder for files of tasks", source })?;
         let profile = make_profile(index, owner)?;
         let command = command(&program, &profile, owner, config, kind);
         let (listening, listens) = oneshot::channel();
@@ -114,8 +119,16 @@ impl BrowserProcess {
             Err(_) => return Err(BrowserError::Start { path: program, messages: "its thread ended".into() }),
         };
         let account = Arc::new(BrowserUsage::default());
-        let mut process =
-            Self { pid, index, address: String::new(), messages, ended, profile, account: account.clone() };
+        let mut process = Self {
+            pid,
+            index,
+            address: String::new(),
+            messages,
+            ended,
+            profile,
+            session_folders,
+            account: account.clone(),
+        };
         let name = process.name();
         let bounds = config.limits;
         std::thread::Builder::new()

@@ -1,7 +1,10 @@
 //! The folder of one session's files: those that it may upload, and those that it downloads.
 //!
-//! It lies beside the browsers' profiles and has a name of the same form, so that the next worker
-//! removes what a killed one left.
+//! Session folders lie in a folder of their browser, which only this process may write. A browser
+//! that begins a download creates the missing folders of its path, even of a session that ended
+//! meanwhile: as another user it cannot, and as the same user it leaves what goes with the browser.
+//! That folder lies beside the browser's profile and has a name of the same form, so that the next
+//! worker removes what a killed one left.
 
 use std::fs::{self, File, Permissions};
 use std::io::{self, Write};
@@ -14,34 +17,58 @@ use furrow_rollout::UploadFile;
 use super::process::remove_folder;
 use super::user::OwnerIds;
 
-/// Folders created by this process in all its pools: no two sessions share one.
-static FOLDERS: AtomicU64 = AtomicU64::new(0);
+/// Permissions for a folder that the browser reads and only its owner writes.
+const READABLE: u32 = 0o755;
 
-/// Removed with everything in it when it is dropped.
+/// The session folders of one browser. Removed with everything in it when it is dropped.
 #[derive(Debug)]
-pub(super) struct SessionFolder(PathBuf);
+pub(super) struct SessionFolders {
+    path: PathBuf,
+    created: AtomicU64,
+}
 
-impl SessionFolder {
-    /// Creates the folder. The browser's user may write only where downloads go: files that this
-    /// process writes cannot be redirected by a link.
-    pub fn create(owner: OwnerIds) -> io::Result<Self> {
-        let index = FOLDERS.fetch_add(1, Ordering::Relaxed);
-        let path = std::env::temp_dir().join(format!("furrow-env-{}-files-{index}", std::process::id()));
+impl SessionFolders {
+    /// Creates the folder of the browser with this index, which no other browser of this process
+    /// shares.
+    pub fn create(browser: u64) -> io::Result<Self> {
+        let path = std::env::temp_dir().join(format!("furrow-env-{}-{browser}-files", std::process::id()));
         remove_folder(&path);
-        fs::create_dir(&path)?;
-        let folder = Self(path);
-        let open = Permissions::from_mode(0o755);
-        fs::set_permissions(&folder.0, open.clone())?;
-        for part in [folder.uploads(), folder.downloads()] {
-            fs::create_dir(&part)?;
-            fs::set_permissions(&part, open.clone())?;
+        create_readable(&path)?;
+        Ok(Self { path, created: AtomicU64::new(0) })
+    }
+
+    /// Creates the folder of a session. The browser's user may write only where downloads go: files
+    /// that this process writes cannot be redirected by a link.
+    pub fn open(&self, owner: OwnerIds) -> io::Result<SessionFolder> {
+        let index = self.created.fetch_add(1, Ordering::Relaxed);
+        let folder = SessionFolder(self.path.join(index.to_string()));
+        for part in [folder.0.clone(), folder.uploads(), folder.downloads()] {
+            create_readable(&part)?;
         }
         if let Some((user, group)) = owner {
             chown(folder.downloads(), Some(user), Some(group))?;
         }
         Ok(folder)
     }
+}
 
+impl Drop for SessionFolders {
+    fn drop(&mut self) {
+        remove_folder(&self.path);
+    }
+}
+
+fn create_readable(path: &Path) -> io::Result<()> {
+    fs::create_dir(path)?;
+    // A creation mode would be subject to the process's mask.
+    fs::set_permissions(path, Permissions::from_mode(READABLE))
+}
+
+/// Removed with everything in it when it is dropped.
+#[derive(Debug)]
+pub(super) struct SessionFolder(PathBuf);
+
+impl SessionFolder {
     /// Where the browser puts downloads.
     pub fn downloads(&self) -> PathBuf {
         self.0.join("downloads")
@@ -68,7 +95,7 @@ impl SessionFolder {
 
 impl Drop for SessionFolder {
     fn drop(&mut self) {
-        remove_folder(Path::new(&self.0));
+        remove_folder(&self.0);
     }
 }
 
@@ -80,16 +107,23 @@ mod tests {
 
     #[test]
     fn a_folder_has_its_files_once_and_leaves_nothing() {
-        let folder = SessionFolder::create(None).unwrap();
+        // No browser has this index.
+        let of_browser = SessionFolders::create(u64::MAX).unwrap();
+        let folder = of_browser.open(None).unwrap();
         let path = folder.0.clone();
         let file = UploadFile { name: "cv.pdf".into(), content: Bytes::from_static(b"resume") };
         let written = folder.write(&file).unwrap();
         assert_eq!(folder.write(&file).unwrap(), written);
         assert_eq!(fs::read(&written).unwrap(), b"resume");
         assert!(folder.downloads().is_dir());
-        let other = SessionFolder::create(None).unwrap();
+        let other = of_browser.open(None).unwrap();
         assert_ne!(other.0, path);
         drop(folder);
         assert!(!path.exists() && other.0.exists());
+        // A download that begins after its session ended.
+        fs::create_dir_all(path.join("downloads")).unwrap();
+        let all = of_browser.path.clone();
+        drop(of_browser);
+        assert!(!all.exists());
     }
 }

@@ -55,10 +55,15 @@ static ALONE: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
 
 /// The session folders of this process.
 fn folders() -> Vec<PathBuf> {
-    let prefix = format!("furrow-env-{}-files-", std::process::id());
+    let prefix = format!("furrow-env-{}-", std::process::id());
     let entries = std::fs::read_dir(std::env::temp_dir()).unwrap().flatten();
-    let ours = entries.filter(|entry| entry.file_name().to_string_lossy().starts_with(&prefix));
-    ours.map(|entry| entry.path()).collect()
+    let of_browsers = entries.filter(|entry| {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        name.starts_with(&prefix) && name.ends_with("-files")
+    });
+    // A browser that ends meanwhile takes its folder along.
+    let sessions = of_browsers.filter_map(|folder| std::fs::read_dir(folder.path()).ok()).flatten();
+    sessions.flatten().map(|session| session.path()).collect()
 }
 
 #[track_caller]
@@ -173,7 +178,7 @@ async fn downloads_of_every_kind_are_evidence() {
          <a {ANCHOR}150px' id=popup>popup</a>\
          <script>blob.href = URL.createObjectURL(new Blob(['bl', 'ob']));\
          popup.onclick = () => {{ const w = open('about:blank'); const a = w.document.createElement('a'); \
-         a.href = '/report.csv'; a.download = 'from-popup.csv'; w.document.body.append(a); a.click(); w.close() }}</script>"
+         a.href = '/report.csv'; a.download = 'from-popup.csv'; w.document.body.append(a); a.click() }}</script>"
     );
     let mut allowed = page(&fixture, &body, downloads(1 << 20), |_| {}).await;
     let mut details = Vec::new();

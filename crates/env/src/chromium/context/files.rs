@@ -42,7 +42,8 @@ impl ContextFiles {
             return Ok(this);
         }
         let owner = owner(config).map_err(|error| EnvironmentError::Failed(error.to_string()))?;
-        let folder = SessionFolder::create(owner).map_err(|error| folder_error(&error))?;
+        let folder = prewarmed.browser.process.session_folders.open(owner);
+        let folder = folder.map_err(|error| folder_error(&error))?;
         if let Some(bytes_max) = this.files.download_bytes_max {
             let running = prewarmed.browser.process();
             let id = prewarmed.id.clone();
