@@ -24,14 +24,17 @@ const HALO_LINE: f32 = 3.6;
 
 /// Red, green and blue of each pixel, row by row.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Picture {
+pub(crate) struct Picture {
     width: usize,
     height: usize,
     rgb: Vec<u8>,
 }
 
 /// The picture of every step with its marks, and the last page.
-pub fn pictures(record: &TrajectoryRecord, steps: &[StepRecord]) -> Result<Vec<Picture>, CommandFailure> {
+pub(crate) fn pictures(
+    record: &TrajectoryRecord,
+    steps: &[StepRecord],
+) -> Result<Vec<Picture>, CommandFailure> {
     let mut pictures = Vec::with_capacity(steps.len() + 1);
     for step in steps {
         let mut picture = Picture::of(&step.observation.screenshot)?;
@@ -55,7 +58,7 @@ pub fn pictures(record: &TrajectoryRecord, steps: &[StepRecord]) -> Result<Vec<P
 }
 
 /// The pictures one after another, again and again. The last one stays twice as long.
-pub fn gif(pictures: &[Picture], seconds: f64) -> anyhow::Result<Vec<u8>> {
+pub(crate) fn gif(pictures: &[Picture], seconds: f64) -> anyhow::Result<Vec<u8>> {
     let side = |side: usize| {
         u16::try_from(side).map_err(|_| anyhow::anyhow!("a GIF has at most 65535 pixels a side, not {side}"))
     };

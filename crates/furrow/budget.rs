@@ -20,8 +20,8 @@ use furrow_simulator::SessionMix;
 use furrow_tasks::TaskSet;
 
 use self::demand::{DemandTerm, ResourceDemand};
-pub use self::machine::{LocalRoles, MachineArgs, MachineCapacity};
-pub use self::residency::SessionResidency;
+pub(crate) use self::machine::{LocalRoles, MachineArgs, MachineCapacity};
+pub(crate) use self::residency::SessionResidency;
 use crate::job::Job;
 use crate::launch::JobLaunch;
 use crate::sessions::{SessionSizes, mix_of};
@@ -36,7 +36,7 @@ const GPU_KEYS: &str =
 
 /// The demand of a job for all resources.
 #[derive(Debug, Clone, PartialEq)]
-pub struct JobBudget {
+pub(crate) struct JobBudget {
     /// All demands, in the order of display.
     pub sums: Vec<ResourceDemand>,
     /// Sessions on the GPU and swapped out of it.
@@ -53,7 +53,7 @@ impl JobBudget {
     /// # Errors
     /// If the checkpoint is refused, no kernels exist for it, or the engine cannot run with these
     /// settings.
-    pub fn for_job(
+    pub(crate) fn for_job(
         job: &Job,
         roles: LocalRoles,
         sessions: &SessionSizes,
@@ -77,20 +77,20 @@ impl JobBudget {
     }
 
     /// What fits, one line per resource.
-    pub fn fitting(&self) -> Vec<String> {
+    pub(crate) fn fitting(&self) -> Vec<String> {
         let fits = self.sums.iter().filter(|sum| sum.fits() != Some(false));
         fits.map(|sum| format!("{}: {}", sum.what, sum.summary_line())).collect()
     }
 
     /// Why a job on a GPU must not start: one line per resource that does not fit, with its terms
     /// and the remedy.
-    pub fn refusals(&self) -> Vec<String> {
+    pub(crate) fn refusals(&self) -> Vec<String> {
         let must = |sum: &&ResourceDemand| self.on_a_gpu && sum.must_fit && sum.fits() == Some(false);
         self.sums.iter().filter(must).map(ResourceDemand::shortfall_text).collect()
     }
 
     /// What does not fit although the job may start.
-    pub fn warnings(&self) -> Vec<String> {
+    pub(crate) fn warnings(&self) -> Vec<String> {
         let may = |sum: &&ResourceDemand| !(self.on_a_gpu && sum.must_fit) && sum.fits() == Some(false);
         let residency = self.residency.as_ref().and_then(SessionResidency::warning);
         self.sums.iter().filter(may).map(ResourceDemand::shortfall_text).chain(residency).collect()
@@ -116,7 +116,7 @@ fn gpu(arena: &EngineMemoryPlan, machine: &MachineCapacity) -> ResourceDemand {
 ///
 /// # Errors
 /// One line per resource that does not fit, with its terms and what to lower.
-pub fn check(launch: &JobLaunch, roles: LocalRoles) -> Result<(), CommandFailure> {
+pub(crate) fn check(launch: &JobLaunch, roles: LocalRoles) -> Result<(), CommandFailure> {
     check_on(
         &launch.job,
         Some(&launch.set),

@@ -13,7 +13,7 @@ use crate::{exit_code, output, renamed, suggested};
 /// Collect rollouts of computer-use agents in real browsers and write them to Parquet.
 #[derive(Debug, Parser)]
 #[command(version, propagate_version = true, max_term_width = 110)]
-pub struct Cli {
+pub(crate) struct Cli {
     #[command(subcommand)]
     command: Command,
 }

@@ -52,7 +52,7 @@ fn is_machine_failure(error: &anyhow::Error) -> bool {
 }
 
 /// An error and its causes on one line, without causes that repeat the text before them.
-pub fn chain(error: &anyhow::Error) -> String {
+pub(crate) fn chain(error: &anyhow::Error) -> String {
     let mut text = error.to_string();
     for cause in error.chain().skip(1).map(ToString::to_string) {
         if !text.ends_with(&cause) {

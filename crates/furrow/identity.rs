@@ -11,7 +11,7 @@ use furrow_coordinator::JobIdentity;
 use toml::{Table, Value};
 
 /// Keys that a resumed run must not change, with all that stands below them.
-pub const KEYS: &[&str] = &[
+pub(crate) const KEYS: &[&str] = &[
     "run.name",
     "run.seed",
     "tasks",
@@ -36,7 +36,7 @@ pub const KEYS: &[&str] = &[
 ///
 /// The ledgers of earlier releases hold a hash of it, so these keys, their order and the text of
 /// their values stay as they are: a key that comes later is compared by [`differences`] alone.
-pub fn of(resolved: &Table, tasks: &str) -> JobIdentity {
+pub(crate) fn of(resolved: &Table, tasks: &str) -> JobIdentity {
     let mut settings = vec![("task files".to_owned(), tasks.to_owned())];
     for key in KEYS {
         settings.push(((*key).to_owned(), at(resolved, key).map(ToString::to_string).unwrap_or_default()));
@@ -51,7 +51,7 @@ const LENGTH: &str = "tasks.groups";
 /// What differs between a resumed job and the one that began its run, a sentence a key. `written`
 /// are the keys that the user gave a value; `pass` is the number of groups of a run that does not
 /// set [`LENGTH`].
-pub fn differences(now: &Table, began: &Table, written: &BTreeSet<String>, pass: u64) -> Vec<String> {
+pub(crate) fn differences(now: &Table, began: &Table, written: &BTreeSet<String>, pass: u64) -> Vec<String> {
     let length =
         |job: &Table| at(job, LENGTH).and_then(Value::as_integer).map_or(pass, |groups| groups.max(0) as u64);
     let is_longer = length(now) >= length(began);
@@ -123,7 +123,7 @@ fn spread_first_steps(job: &Table) -> Option<(String, String)> {
 }
 
 /// The value of a dotted key.
-pub fn at<'t>(table: &'t Table, key: &str) -> Option<&'t Value> {
+pub(crate) fn at<'t>(table: &'t Table, key: &str) -> Option<&'t Value> {
     let mut parts = key.split('.');
     let first = parts.next().and_then(|part| table.get(part));
     parts.fold(first, |value, part| value.and_then(|value| value.get(part)))

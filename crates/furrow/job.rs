@@ -10,10 +10,10 @@ mod effects;
 #[cfg(test)]
 mod reference;
 mod renamed;
-pub mod served;
+pub(crate) mod served;
 mod shape;
-pub mod shared;
-pub mod stored;
+pub(crate) mod shared;
+pub(crate) mod stored;
 mod tree;
 
 use std::collections::BTreeSet;
@@ -37,7 +37,7 @@ use check::CheckFindings;
 use shape::KeyShape;
 use stored::StoredJob;
 use tree::ConfigNode;
-pub use tree::{KeyProblem, SourceLocation};
+pub(crate) use tree::{KeyProblem, SourceLocation};
 
 /// A job file as written, every section with its defaults.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
@@ -82,7 +82,7 @@ pub struct RunFile {
 
 /// A checked job, ready to run.
 #[derive(Debug, Clone)]
-pub struct Job {
+pub(crate) struct Job {
     /// Name of the run: safe as a file name, short enough as a prefix of ids.
     pub run_name: Id<Run>,
     /// The run directory: `run.output_dir`, then `run.name`.
@@ -120,13 +120,13 @@ const NAME_BYTES_MAX: usize = 64;
 impl Job {
     /// Reads a file, applies the `key=value` settings, and checks everything. Problems come as one
     /// line each, with location and remedy.
-    pub fn read(path: &Path, settings: &[String]) -> Result<Self, Vec<String>> {
+    pub(crate) fn read(path: &Path, settings: &[String]) -> Result<Self, Vec<String>> {
         Self::read_as(path, settings, false)
     }
 
     /// The same for a run that goes on: keys of its identity that are not set take over the run's
     /// values.
-    pub fn read_to_resume(path: &Path, settings: &[String]) -> Result<Self, Vec<String>> {
+    pub(crate) fn read_to_resume(path: &Path, settings: &[String]) -> Result<Self, Vec<String>> {
         Self::read_as(path, settings, true)
     }
 
@@ -142,7 +142,12 @@ impl Job {
     /// The same for a text: `name` is the default of `run.name`, `base` the directory of relative
     /// paths.
     #[cfg(test)]
-    pub fn parse(text: &str, name: &str, base: &Path, settings: &[String]) -> Result<Self, Vec<KeyProblem>> {
+    pub(crate) fn parse(
+        text: &str,
+        name: &str,
+        base: &Path,
+        settings: &[String],
+    ) -> Result<Self, Vec<KeyProblem>> {
         Self::parse_as(text, name, base, settings, false)
     }
 
@@ -510,7 +515,7 @@ fn truncated_sampling_warnings(job: &Job) -> Vec<(String, String)> {
 impl KeyProblem {
     /// The problem with its location in the form that editors and terminals link: `job.toml:12:
     /// tasks.grup_size: unknown key ..`.
-    pub fn with_location(&self, path: &Path) -> String {
+    pub(crate) fn with_location(&self, path: &Path) -> String {
         let message =
             if self.key.is_empty() { self.text.clone() } else { format!("{}: {}", self.key, self.text) };
         match self.location {
@@ -522,7 +527,7 @@ impl KeyProblem {
 }
 
 /// The GPU with this name, if its rates are known; `key` is the key or option that named it.
-pub fn gpu(key: &str, name: &str) -> Result<&'static DeviceSpec, Vec<String>> {
+pub(crate) fn gpu(key: &str, name: &str) -> Result<&'static DeviceSpec, Vec<String>> {
     let known = || DEVICES.map(|device| device.name).join(", ");
     DeviceSpec::named(name)
         .ok_or_else(|| vec![format!("{key}: {name:?} is not known; use one of {}", known())])

@@ -30,7 +30,7 @@ use crate::{CommandFailure, identity, output};
 
 /// The job file and the changes to it.
 #[derive(Debug, clap::Args)]
-pub struct JobArgs {
+pub(crate) struct JobArgs {
     /// Path of the job file (TOML)
     pub job: PathBuf,
     /// Replace one key, such as `policy.sampling.temperature=0.7`; repeat the option for more keys
@@ -39,7 +39,7 @@ pub struct JobArgs {
 }
 
 /// A job, its tasks, and the tasks of its evaluations.
-pub struct JobLaunch {
+pub(crate) struct JobLaunch {
     pub job: Job,
     pub set: TaskSet,
     /// The tasks the job is evaluated on, if it has evaluations.
@@ -48,7 +48,7 @@ pub struct JobLaunch {
 
 /// Options that replace the browsers by simulated ones.
 #[derive(Debug, Default, clap::Args)]
-pub struct SimulatedBrowserArgs {
+pub(crate) struct SimulatedBrowserArgs {
     /// Act on simulated pages with screenshots of this many bytes instead of in browsers, to size a
     /// farm without them
     #[arg(long, value_name = "BYTES")]
@@ -60,19 +60,19 @@ pub struct SimulatedBrowserArgs {
 
 impl SimulatedBrowserArgs {
     /// Whether no browser is started.
-    pub fn is_on(&self) -> bool {
+    pub(crate) fn is_on(&self) -> bool {
         self.simulate_browser.is_some()
     }
 }
 
 impl JobLaunch {
     /// Reads the job and loads its tasks; fails with every problem found.
-    pub fn read(args: &JobArgs) -> Result<Self, CommandFailure> {
+    pub(crate) fn read(args: &JobArgs) -> Result<Self, CommandFailure> {
         Self::of(Job::read(&args.job, &args.set), args)
     }
 
     /// The same for a start that may resume a run.
-    pub fn read_to_begin(args: &JobArgs, begin: RunStart) -> Result<Self, CommandFailure> {
+    pub(crate) fn read_to_begin(args: &JobArgs, begin: RunStart) -> Result<Self, CommandFailure> {
         match begin {
             RunStart::Resume => Self::of(Job::read_to_resume(&args.job, &args.set), args),
             RunStart::Fresh | RunStart::Clean => Self::read(args),
@@ -112,14 +112,14 @@ impl JobLaunch {
 
     /// Reads the judge's key if the job has a judge: without the key the job is wrong on this
     /// machine.
-    pub fn with_key(mut self) -> Result<Self, CommandFailure> {
+    pub(crate) fn with_key(mut self) -> Result<Self, CommandFailure> {
         let judge = self.job.score.judge.take().map(furrow_coordinator::JudgeConfig::with_key).transpose();
         self.job.score.judge = judge.map_err(|error| CommandFailure::Input(vec![error.to_string()]))?;
         Ok(self)
     }
 
     /// Reads the key of the policy's endpoint if the job has one.
-    pub fn with_policy_key(mut self) -> Result<Self, CommandFailure> {
+    pub(crate) fn with_policy_key(mut self) -> Result<Self, CommandFailure> {
         self.job.policy =
             self.job.policy.with_key().map_err(|error| CommandFailure::Input(vec![error.to_string()]))?;
         Ok(self)
@@ -127,7 +127,7 @@ impl JobLaunch {
 
     /// The coordinator's job. The coordinator keeps the run directory locked by `lock` until it
     /// ends.
-    pub fn coordinator(
+    pub(crate) fn coordinator(
         self,
         resume: bool,
         lock: RunLock,
@@ -161,7 +161,7 @@ impl JobLaunch {
     }
 
     /// Refuses to resume a run that began with another job, and names the differences.
-    pub fn check_same_job(&self) -> Result<(), CommandFailure> {
+    pub(crate) fn check_same_job(&self) -> Result<(), CommandFailure> {
         let Some(began) = &self.job.began else { return Ok(()) };
         let now: toml::Table = self
             .job
@@ -175,7 +175,7 @@ impl JobLaunch {
     }
 
     /// What trajectories act on: real browsers, or simulated ones if the options say so.
-    pub async fn environments(
+    pub(crate) async fn environments(
         &self,
         simulated: &SimulatedBrowserArgs,
     ) -> Result<Arc<dyn EnvironmentFactory>, CommandFailure> {
@@ -196,7 +196,7 @@ impl JobLaunch {
 }
 
 /// The tasks of a job, and those of its evaluations.
-pub fn load(job: &Job) -> Result<(TaskSet, Option<TaskSet>), CommandFailure> {
+pub(crate) fn load(job: &Job) -> Result<(TaskSet, Option<TaskSet>), CommandFailure> {
     let set = furrow_tasks::load(&job.tasks).map_err(CommandFailure::Input)?;
     let eval = job.eval.as_ref().map(|eval| furrow_tasks::load(&eval.tasks)).transpose();
     let eval = eval.map_err(CommandFailure::Input)?;
@@ -206,7 +206,11 @@ pub fn load(job: &Job) -> Result<(TaskSet, Option<TaskSet>), CommandFailure> {
     Ok((set, eval))
 }
 
-pub fn sites(set: &TaskSet, eval: Option<&TaskSet>, env: &EnvConfig) -> Result<SiteServer, CommandFailure> {
+pub(crate) fn sites(
+    set: &TaskSet,
+    eval: Option<&TaskSet>,
+    env: &EnvConfig,
+) -> Result<SiteServer, CommandFailure> {
     let specs = match eval {
         Some(eval) => set.sites_with(eval).map_err(CommandFailure::Input)?,
         None => set.sites().iter().collect(),
@@ -217,12 +221,12 @@ pub fn sites(set: &TaskSet, eval: Option<&TaskSet>, env: &EnvConfig) -> Result<S
 
 /// Where a run keeps the recorded network traffic of its trajectories: `<run>/archive`, on the
 /// machine of the environment worker.
-pub fn archive(run_dir: &Path) -> PathBuf {
+pub(crate) fn archive(run_dir: &Path) -> PathBuf {
     run_dir.join("archive")
 }
 
 /// Browsers that serve these sites, and write or read archives.
-pub async fn browsers(
+pub(crate) async fn browsers(
     env: &EnvConfig,
     sites: SiteServer,
     archives: Option<ArchiveMode>,
@@ -273,7 +277,7 @@ fn data_card<'a>(job: &Job, sets: impl Iterator<Item = &'a TaskSet>) -> Result<D
 }
 
 /// The job as files of the data set name it.
-pub fn shared_job(resolved: &str) -> Result<String, CommandFailure> {
+pub(crate) fn shared_job(resolved: &str) -> Result<String, CommandFailure> {
     shared::text(resolved).map_err(|why| CommandFailure::Input(vec![format!("job.toml: {why}")]))
 }
 
@@ -288,7 +292,7 @@ fn resolved_table(text: &str) -> Result<toml::Table, CommandFailure> {
 
 /// The given worker name, or one made of role, process and a random tail: a restarted worker gets
 /// another name.
-pub fn worker_name<K: furrow_rollout::IdKind>(
+pub(crate) fn worker_name<K: furrow_rollout::IdKind>(
     given: Option<&str>,
     role: &str,
 ) -> Result<Id<K>, CommandFailure> {
@@ -297,13 +301,13 @@ pub fn worker_name<K: furrow_rollout::IdKind>(
 }
 
 /// Role, process id and a random tail: differs from the name of every other process on any machine.
-pub fn process_name(role: &str) -> String {
+pub(crate) fn process_name(role: &str) -> String {
     let tail = uuid::Uuid::now_v7().simple().to_string();
     format!("{role}-{}-{}", std::process::id(), &tail[tail.len() - 6..])
 }
 
 /// Listens for chats if the job serves them, and prints the address.
-pub async fn chats(config: &PolicyConfig) -> Result<Option<ChatEndpoint>, CommandFailure> {
+pub(crate) async fn chats(config: &PolicyConfig) -> Result<Option<ChatEndpoint>, CommandFailure> {
     let Some(serve) = &config.serve else { return Ok(None) };
     let endpoint = ChatEndpoint::bind(serve).await;
     let endpoint = endpoint.map_err(|error| CommandFailure::Input(vec![crate::chain(&error.into())]))?;
@@ -315,13 +319,13 @@ pub async fn chats(config: &PolicyConfig) -> Result<Option<ChatEndpoint>, Comman
     Ok(Some(endpoint))
 }
 
-pub fn logs(run_dir: &Path, role: Role, config: &TelemetryConfig) -> Result<(), CommandFailure> {
+pub(crate) fn logs(run_dir: &Path, role: Role, config: &TelemetryConfig) -> Result<(), CommandFailure> {
     Ok(LogTargets::to_file(log_path(run_dir, role), config).start()?)
 }
 
 /// Writes metrics to `<run>/metrics.jsonl` until `stop`; sends metrics and spans to an endpoint if
 /// the job names one.
-pub fn metrics(
+pub(crate) fn metrics(
     job: &Job,
     role: Role,
     instance: &str,
@@ -346,7 +350,7 @@ pub fn runtime() -> Result<Runtime, CommandFailure> {
 }
 
 /// Returns at the first SIGTERM or SIGINT.
-pub async fn signalled() -> Result<(), CommandFailure> {
+pub(crate) async fn signalled() -> Result<(), CommandFailure> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     tokio::select! {
@@ -362,7 +366,7 @@ const SAME_SIGNAL: Duration = Duration::from_secs(1);
 
 /// A token that the first SIGTERM or SIGINT cancels. A later one ends the process at once; its
 /// browsers die with it.
-pub fn stop_on_signal() -> Result<CancellationToken, CommandFailure> {
+pub(crate) fn stop_on_signal() -> Result<CancellationToken, CommandFailure> {
     let stop = CancellationToken::new();
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;

@@ -13,7 +13,7 @@ use crate::launch::{self, JobArgs, JobLaunch, SimulatedBrowserArgs};
 use crate::{CommandFailure, output, prove};
 
 #[derive(Debug, Args)]
-pub struct LookArgs {
+pub(crate) struct LookArgs {
     #[command(flatten)]
     job: JobArgs,
     /// Task to open, by its id or by suite and id (`web/shop-price`); the first that matches, where
@@ -41,7 +41,7 @@ struct StartPage {
     problem: Option<String>,
 }
 
-pub fn run(args: &LookArgs) -> Result<(), CommandFailure> {
+pub(crate) fn run(args: &LookArgs) -> Result<(), CommandFailure> {
     let mut launch = JobLaunch::read(&args.job)?;
     launch.job.env.browser.page_errors = true;
     let pattern = std::slice::from_ref(&args.task);

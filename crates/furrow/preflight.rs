@@ -16,7 +16,7 @@ use crate::{CommandFailure, output};
 
 /// What was found, each a sentence that begins with its key or its task.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct PreflightReport {
+pub(crate) struct PreflightReport {
     /// The job cannot run like this.
     pub problems: Vec<String>,
     /// It may run, and probably not as intended.
@@ -29,7 +29,7 @@ pub struct PreflightReport {
 
 /// The parts of a check.
 #[derive(Debug, Clone, Copy)]
-pub struct PreflightScope {
+pub(crate) struct PreflightScope {
     /// The browser, its user, its libraries.
     pub browser: bool,
     /// Directories and the disk of the run.
@@ -49,13 +49,13 @@ const PRINTED_MAX: usize = 20;
 
 impl PreflightScope {
     /// All of a job that is checked and not started.
-    pub fn whole(browser: bool) -> Self {
+    pub(crate) fn whole(browser: bool) -> Self {
         Self { browser, run_dir: true, checkpoint: true, page_contents: true, lookups: true }
     }
 
     /// What a start does not find by itself before it has a run directory: its policy opens the
     /// checkpoint, and a page may become right while the job runs.
-    pub fn start() -> Self {
+    pub(crate) fn start() -> Self {
         Self { browser: true, run_dir: true, checkpoint: false, page_contents: false, lookups: false }
     }
 }
@@ -69,7 +69,7 @@ impl PreflightReport {
     }
 
     /// Prints the warnings; fails with the problems if there are any.
-    pub fn conclude(&self) -> Result<(), CommandFailure> {
+    pub(crate) fn conclude(&self) -> Result<(), CommandFailure> {
         for warning in shortened(&self.warnings).iter().chain(&self.low_disk) {
             output::error_line(&format!("warning: {warning}"));
         }
@@ -82,7 +82,7 @@ impl PreflightReport {
 
 /// Runs the checks in this scope. Blocks; start pages and browser take tenths of a second, a large
 /// tokenizer a second, names of live hosts at most three.
-pub fn run(launch: &JobLaunch, scope: PreflightScope) -> Result<PreflightReport, CommandFailure> {
+pub(crate) fn run(launch: &JobLaunch, scope: PreflightScope) -> Result<PreflightReport, CommandFailure> {
     let mut report = PreflightReport::default();
     let sites = launch::sites(&launch.set, launch.eval.as_ref(), &launch.job.env);
     match sites {

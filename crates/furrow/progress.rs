@@ -14,7 +14,7 @@ use crate::output;
 const LINE_EVERY: Duration = Duration::from_secs(15);
 
 /// Shows progress until dropped.
-pub struct ProgressDisplay {
+pub(crate) struct ProgressDisplay {
     show: ProgressOutput,
 }
 
@@ -27,7 +27,7 @@ enum ProgressOutput {
 impl ProgressDisplay {
     /// Shows a bar on a terminal, else a line now and then; with `as_json`, one JSON object per
     /// change.
-    pub fn new(as_json: bool) -> Self {
+    pub(crate) fn new(as_json: bool) -> Self {
         let show = match (as_json, std::io::stderr().is_terminal()) {
             (true, _) => ProgressOutput::Json { last: None },
             (false, true) => ProgressOutput::Bar(bar("groups")),
@@ -37,7 +37,7 @@ impl ProgressDisplay {
     }
 
     /// Takes the newest progress.
-    pub fn update(&mut self, now: &ProgressResponse) -> Result<(), serde_json::Error> {
+    pub(crate) fn update(&mut self, now: &ProgressResponse) -> Result<(), serde_json::Error> {
         let text = describe(now);
         match &mut self.show {
             ProgressOutput::Bar(bar) => {
@@ -63,7 +63,7 @@ impl ProgressDisplay {
     }
 
     /// Prints the last state.
-    pub fn finish(self) {
+    pub(crate) fn finish(self) {
         if let ProgressOutput::Bar(bar) = self.show {
             bar.finish_and_clear();
         }
@@ -71,7 +71,7 @@ impl ProgressDisplay {
 }
 
 /// The progress of a run as JSON.
-pub fn progress_json(now: &ProgressResponse) -> Value {
+pub(crate) fn progress_json(now: &ProgressResponse) -> Value {
     json!({
         "run_id": now.run_id, "groups_planned": now.groups_planned, "groups_closed": now.groups_closed, "assigned": now.assigned,
         "scored": now.scored, "failed": now.failed, "published": now.committed, "discarded": now.discarded, "steps": now.steps,
@@ -81,7 +81,7 @@ pub fn progress_json(now: &ProgressResponse) -> Value {
 }
 
 /// The same with the rate of this start, which changes without any change to report.
-pub fn with_rate(progress: &Value, now: &ProgressResponse) -> Value {
+pub(crate) fn with_rate(progress: &Value, now: &ProgressResponse) -> Value {
     let mut progress = progress.clone();
     progress["trajectories_per_hour"] = trajectories_per_hour(now).into();
     progress
@@ -89,7 +89,7 @@ pub fn with_rate(progress: &Value, now: &ProgressResponse) -> Value {
 
 /// Counts finished items on the error stream, so that the standard output keeps only results.
 #[derive(Debug)]
-pub struct ItemProgress {
+pub(crate) struct ItemProgress {
     what: &'static str,
     done: u64,
     total: u64,
@@ -99,7 +99,7 @@ pub struct ItemProgress {
 
 impl ItemProgress {
     /// Counts up to `total` items named `what`: a bar on a terminal, else a line now and then.
-    pub fn new(what: &'static str, total: u64) -> Self {
+    pub(crate) fn new(what: &'static str, total: u64) -> Self {
         let bar = std::io::stderr().is_terminal().then(|| bar(what));
         if let Some(bar) = &bar {
             bar.set_length(total);
@@ -108,7 +108,7 @@ impl ItemProgress {
     }
 
     /// Counts one finished item.
-    pub fn step(&mut self) {
+    pub(crate) fn step(&mut self) {
         self.done += 1;
         match &self.bar {
             Some(bar) => bar.set_position(self.done),
@@ -121,7 +121,7 @@ impl ItemProgress {
     }
 
     /// Prints a line about an item, above the bar.
-    pub fn say(&self, text: &str) {
+    pub(crate) fn say(&self, text: &str) {
         match &self.bar {
             Some(bar) => bar.println(text),
             None => output::progress_line(text),
@@ -139,7 +139,7 @@ impl Drop for ItemProgress {
 
 /// Counts written bytes on the error stream: a bar on a terminal, else a line now and then.
 #[derive(Debug)]
-pub struct BytesProgress {
+pub(crate) struct BytesProgress {
     what: &'static str,
     bar: Option<ProgressBar>,
     last_report: Instant,
@@ -147,14 +147,14 @@ pub struct BytesProgress {
 
 impl BytesProgress {
     /// Counts the bytes of something named `what`.
-    pub fn new(what: &'static str) -> Self {
+    pub(crate) fn new(what: &'static str) -> Self {
         let template = format!("{{bar:24}} {{bytes}}/{{total_bytes}} of {what}  {{bytes_per_sec}}");
         let bar = std::io::stderr().is_terminal().then(|| styled(&template));
         Self { what, bar, last_report: Instant::now() }
     }
 
     /// Reports `done` of `all` bytes.
-    pub fn update(&mut self, done: u64, all: u64) {
+    pub(crate) fn update(&mut self, done: u64, all: u64) {
         match &self.bar {
             Some(bar) => {
                 bar.set_length(all);

@@ -53,7 +53,7 @@ struct TaskProof {
 
 /// Which tasks to prove, and how.
 #[derive(Debug)]
-pub struct ProofPlan<'a> {
+pub(crate) struct ProofPlan<'a> {
     pub session: &'a SessionSpec,
     /// Seeds for each task.
     pub seeds: u64,
@@ -73,7 +73,7 @@ struct DemonstrationRun {
 }
 
 /// Proves tasks with a demonstration and opens those without, each under every seed.
-pub async fn prove(
+pub(crate) async fn prove(
     specs: &[&TaskSpec],
     stages: Arc<dyn EnvironmentFactory>,
     plan: &ProofPlan<'_>,
@@ -309,7 +309,7 @@ fn case_seed(name: &str, index: u64) -> u64 {
 }
 
 /// What opens a task outside of a run.
-pub fn assignment(
+pub(crate) fn assignment(
     spec: &TaskSpec,
     seed: u64,
     index: usize,

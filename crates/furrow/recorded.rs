@@ -52,7 +52,7 @@ struct RecordedJob {
 
 /// The distribution of a number.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct ValueSpread {
+pub(crate) struct ValueSpread {
     /// Name of the number.
     pub what: &'static str,
     /// How many values there are.
@@ -68,7 +68,7 @@ pub struct ValueSpread {
 
 impl ValueSpread {
     /// The distribution of values in any order; all zero without values.
-    pub fn from_numbers(what: &'static str, numbers: impl IntoIterator<Item = u32>) -> Self {
+    pub(crate) fn from_numbers(what: &'static str, numbers: impl IntoIterator<Item = u32>) -> Self {
         let mut numbers: Vec<u32> = numbers.into_iter().collect();
         numbers.sort_unstable();
         let at = |percent: usize| {

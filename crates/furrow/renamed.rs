@@ -14,7 +14,7 @@ const FLAGS: &[(&str, &str)] = &[
 const PROGRAMS: &[(&str, &str)] = &[("bench", "furrow-bench")];
 
 /// What to say of a command line that uses a flag or a command of an earlier release.
-pub fn explain(error: &clap::Error) -> Option<String> {
+pub(crate) fn explain(error: &clap::Error) -> Option<String> {
     let (context, names, change) = match error.kind() {
         ErrorKind::UnknownArgument => (ContextKind::InvalidArg, FLAGS, "renamed"),
         ErrorKind::InvalidSubcommand => (ContextKind::InvalidSubcommand, PROGRAMS, "now a separate program"),

@@ -11,7 +11,7 @@ use serde::Serialize;
 
 /// How much pictures may differ and still count as equal.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct PictureTolerance {
+pub(crate) struct PictureTolerance {
     /// Levels of 255 by which red, green or blue may be off before a pixel counts as different.
     pub levels: u8,
     /// Share of the pixels that may differ before the pictures count as different.
@@ -20,7 +20,7 @@ pub struct PictureTolerance {
 
 /// One difference between record and replay.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct ReplayDifference {
+pub(crate) struct ReplayDifference {
     /// The step, counted from 0; absent at the end.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub step: Option<usize>,
@@ -33,7 +33,7 @@ pub struct ReplayDifference {
 
 /// The result of one trajectory.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct ReplayResult {
+pub(crate) struct ReplayResult {
     /// Id of the trajectory.
     pub trajectory_id: String,
     pub task: String,
@@ -51,7 +51,7 @@ pub struct ReplayResult {
 }
 
 /// Compares a trajectory with its replay.
-pub fn compare(
+pub(crate) fn compare(
     record: &TrajectoryRecord,
     steps: &[StepRecord],
     replayed: &ReplayedTrajectory,
@@ -74,7 +74,7 @@ pub fn compare(
 }
 
 /// The recorded look of a trajectory's pages, for a replay that waits until the pages match it.
-pub struct RecordedPages<'a> {
+pub(crate) struct RecordedPages<'a> {
     record: &'a TrajectoryRecord,
     steps: &'a [StepRecord],
     tolerance: PictureTolerance,
@@ -82,7 +82,11 @@ pub struct RecordedPages<'a> {
 
 impl<'a> RecordedPages<'a> {
     /// The pages of a recorded trajectory.
-    pub fn new(record: &'a TrajectoryRecord, steps: &'a [StepRecord], tolerance: PictureTolerance) -> Self {
+    pub(crate) fn new(
+        record: &'a TrajectoryRecord,
+        steps: &'a [StepRecord],
+        tolerance: PictureTolerance,
+    ) -> Self {
         Self { record, steps, tolerance }
     }
 
@@ -286,7 +290,7 @@ fn picture(evidence: &Evidence, format: ImageFormat) -> Option<Screenshot> {
 }
 
 /// What a scorer looks up in the page, which a replay has; it contacts no back end.
-pub fn page_queries(record: &TrajectoryRecord) -> Vec<FinalQuery> {
+pub(crate) fn page_queries(record: &TrajectoryRecord) -> Vec<FinalQuery> {
     let queries = Scorer::of_task_json(&record.task_json).map(|scorer| scorer.queries());
     queries.unwrap_or_default().into_iter().filter(is_of_page).collect()
 }

@@ -9,7 +9,7 @@ use furrow_coordinator::RunLock;
 use crate::CommandFailure;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum RunStart {
+pub(crate) enum RunStart {
     /// In a directory without a run.
     Fresh,
     /// Where an earlier start of the same job stopped.
@@ -39,12 +39,12 @@ const RESOLVED_BYTES_MAX: u64 = 16 << 20;
 const ADDRESS: &str = "coordinator.address";
 
 /// Writes the coordinator's address into the run directory.
-pub fn write_address(dir: &Path, address: &str) -> Result<(), CommandFailure> {
+pub(crate) fn write_address(dir: &Path, address: &str) -> Result<(), CommandFailure> {
     write_whole(&dir.join(ADDRESS), address)
 }
 
 /// The address at which the coordinator of a run listens, or listened after its last start.
-pub fn address(dir: &Path) -> Result<String, CommandFailure> {
+pub(crate) fn address(dir: &Path) -> Result<String, CommandFailure> {
     let path = dir.join(ADDRESS);
     let text = fs::read_to_string(&path).map_err(|why| {
         let message = format!(
@@ -60,7 +60,7 @@ pub fn address(dir: &Path) -> Result<String, CommandFailure> {
 ///
 /// # Errors
 /// If it is not a regular file, too large, or not UTF-8.
-pub fn job_text(dir: &Path) -> io::Result<Option<String>> {
+pub(crate) fn job_text(dir: &Path) -> io::Result<Option<String>> {
     match furrow_storage::read(&dir.join("job.toml"), RESOLVED_BYTES_MAX) {
         Err(why) if why.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(why) => Err(why),
@@ -74,7 +74,7 @@ pub fn job_text(dir: &Path) -> io::Result<Option<String>> {
 ///
 /// Nothing in it changes before the lock is taken: it may belong to a run in progress. The
 /// coordinator writes the job of a resumed run, after all checks of the start.
-pub fn prepare(dir: &Path, begin: RunStart, resolved_job: &str) -> Result<RunLock, CommandFailure> {
+pub(crate) fn prepare(dir: &Path, begin: RunStart, resolved_job: &str) -> Result<RunLock, CommandFailure> {
     check(dir, begin)?;
     furrow_storage::create_durable_dir(dir)
         .and_then(|()| furrow_storage::sync_names_above(dir))
@@ -93,7 +93,7 @@ pub fn prepare(dir: &Path, begin: RunStart, resolved_job: &str) -> Result<RunLoc
 }
 
 /// Whether a directory holds a run.
-pub fn is_run(dir: &Path) -> bool {
+pub(crate) fn is_run(dir: &Path) -> bool {
     let is_file = |name: &str| dir.join(name).symlink_metadata().is_ok_and(|metadata| metadata.is_file());
     is_file("ledger.sqlite") && is_file("job.toml")
 }
@@ -102,7 +102,7 @@ pub fn is_run(dir: &Path) -> bool {
 ///
 /// # Errors
 /// If it is no run directory, a link, or in use.
-pub fn lock_to_remove(dir: &Path) -> Result<RunLock, CommandFailure> {
+pub(crate) fn lock_to_remove(dir: &Path) -> Result<RunLock, CommandFailure> {
     let is_link = dir.symlink_metadata().is_ok_and(|metadata| metadata.is_symlink());
     if is_link || !is_run(dir) {
         return Err(refused(
@@ -115,7 +115,7 @@ pub fn lock_to_remove(dir: &Path) -> Result<RunLock, CommandFailure> {
 
 /// What was left of a run directory.
 #[derive(Debug, PartialEq, Eq)]
-pub enum RemovedRun {
+pub(crate) enum RemovedRun {
     Whole,
     /// It stays with these entries, which no run writes.
     Left(Vec<String>),
@@ -123,7 +123,7 @@ pub enum RemovedRun {
 
 /// Removes what a run wrote, then the directory if nothing else is in it. The ledger goes last but
 /// the job, so that an interrupted removal can be repeated.
-pub fn remove_run(dir: &Path, lock: RunLock) -> Result<RemovedRun, CommandFailure> {
+pub(crate) fn remove_run(dir: &Path, lock: RunLock) -> Result<RemovedRun, CommandFailure> {
     let last = ["ledger.sqlite", "job.toml"];
     let first = CONTENTS.iter().chain(&BESIDE_A_RUN).filter(|name| !last.contains(name));
     first.chain(&last).try_for_each(|name| remove(&dir.join(name)))?;

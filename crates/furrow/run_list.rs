@@ -16,7 +16,7 @@ use crate::run_dir;
 
 /// A run directory, as far as its files say.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct ListedRun {
+pub(crate) struct ListedRun {
     pub dir: PathBuf,
     /// `run.name` of its job.
     pub name: String,
@@ -37,7 +37,7 @@ pub struct ListedRun {
 /// What became of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum RunState {
+pub(crate) enum RunState {
     /// A process has its lock.
     Running,
     /// Every group is closed.
@@ -49,7 +49,7 @@ pub enum RunState {
 }
 
 impl RunState {
-    pub fn as_str(self) -> &'static str {
+    pub(crate) fn as_str(self) -> &'static str {
         match self {
             Self::Running => "running",
             Self::Complete => "complete",
@@ -70,7 +70,7 @@ const LINE_BYTES_MAX: u64 = 1 << 20;
 
 /// All run directories below a folder, by path; the folder may be one itself. Links are not
 /// followed.
-pub fn runs_below(folder: &Path) -> std::io::Result<Vec<PathBuf>> {
+pub(crate) fn runs_below(folder: &Path) -> std::io::Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     let mut left = VecDeque::from([(folder.to_owned(), 0)]);
     let mut searched = 0;
@@ -97,7 +97,7 @@ pub fn runs_below(folder: &Path) -> std::io::Result<Vec<PathBuf>> {
 }
 
 /// Describes a run directory.
-pub fn describe(dir: &Path) -> ListedRun {
+pub(crate) fn describe(dir: &Path) -> ListedRun {
     let job = stored::read(dir).ok().flatten().map(|job| job.table).unwrap_or_default();
     let text = |section: &str, key: &str| job.get(section)?.get(key)?.as_str();
     let last = |path: &str| Path::new(path).file_name().map(|name| name.to_string_lossy().into_owned());

@@ -17,7 +17,7 @@ use crate::recorded::RecordedRun;
 const STEP_BYTES: u64 = 200_000;
 
 #[derive(Debug, Clone, PartialEq)]
-pub struct SessionSizes {
+pub(crate) struct SessionSizes {
     /// Number of concurrent sessions.
     pub count: usize,
     /// Sizes of their steps.
@@ -32,7 +32,7 @@ pub struct SessionSizes {
 
 impl SessionSizes {
     /// Sessions like the recorded ones, which keep what the job's context policy keeps.
-    pub fn recorded(recorded: &RecordedRun, count: usize, context: ContextPolicy) -> Self {
+    pub(crate) fn recorded(recorded: &RecordedRun, count: usize, context: ContextPolicy) -> Self {
         Self {
             count,
             workload: recorded.workload.clone(),
@@ -44,7 +44,7 @@ impl SessionSizes {
 
     /// Sessions of a mix on a model, which keep what the job's context policy keeps. Without a
     /// model no screenshot is cut into tiles.
-    pub fn assumed(config: Option<&Config>, mix: &SessionMix, context: ContextPolicy) -> Self {
+    pub(crate) fn assumed(config: Option<&Config>, mix: &SessionMix, context: ContextPolicy) -> Self {
         let tiles = config.map_or(0, |config| {
             let rows = config.screenshot_tokens(mix.screenshot.0, mix.screenshot.1);
             rows / config.vision.as_ref().map_or(1, VisionConfig::rows_per_tile)
@@ -65,7 +65,7 @@ impl SessionSizes {
 /// The mix that a job plans: its number of concurrent sessions, its longest replies and
 /// trajectories, the screenshots of its largest page. Without readable tasks, `base` stays for what
 /// they would set.
-pub fn mix_of(job: &Job, tasks: Option<&TaskSet>, base: SessionMix) -> SessionMix {
+pub(crate) fn mix_of(job: &Job, tasks: Option<&TaskSet>, base: SessionMix) -> SessionMix {
     let specs = || tasks.into_iter().flat_map(TaskSet::specs);
     let steps = specs().map(|spec| spec.task.max_steps as usize).max().unwrap_or(base.steps);
     let pages = specs().map(|spec| spec.task.viewport);

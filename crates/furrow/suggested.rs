@@ -7,7 +7,11 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 const ALIKE: f64 = 0.5;
 
 /// The same error with the most similar command as a tip.
-pub fn with_suggestion(mut error: clap::Error, root: &clap::Command, arguments: &[String]) -> clap::Error {
+pub(crate) fn with_suggestion(
+    mut error: clap::Error,
+    root: &clap::Command,
+    arguments: &[String],
+) -> clap::Error {
     if error.kind() != ErrorKind::InvalidSubcommand {
         return error;
     }

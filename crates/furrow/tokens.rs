@@ -13,7 +13,7 @@ use serde::Serialize;
 
 /// The result of one trajectory.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct TokenReplay {
+pub(crate) struct TokenReplay {
     /// Id of the trajectory.
     pub trajectory_id: String,
     /// Number of steps with tokens.
@@ -35,7 +35,7 @@ pub struct TokenReplay {
 
 /// The first place where a step differs from its record.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct TokenDifference {
+pub(crate) struct TokenDifference {
     /// Index of the step.
     pub step: u32,
     /// Index in the response; `None` if the prompt differs.
@@ -48,7 +48,7 @@ pub struct TokenDifference {
 
 /// Replays one trajectory. The prefill path recomputes the log-probs of a `share` of its sampled
 /// tokens, chosen by `seed`.
-pub async fn play(
+pub(crate) async fn play(
     model: &Arc<ModelPolicy>,
     (record, steps): &FoundTrajectory,
     share: f64,

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 /// Writes a temporary file and renames it.
-pub fn write(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
+pub(crate) fn write(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
     let unfinished = path.with_extension("unfinished");
     std::fs::write(&unfinished, bytes)?;
     std::fs::rename(&unfinished, path)

@@ -2,9 +2,12 @@
 
 use std::fs;
 use std::path::Path;
+#[cfg(feature = "failpoints")]
 use std::process::{Command, Output};
 
-use crate::farm::{FURROW, furrow, pause};
+#[cfg(feature = "failpoints")]
+use crate::farm::FURROW;
+use crate::farm::{furrow, pause};
 use crate::small_run::{SmallRun, entries, text};
 
 /// Backups of one run: 10, or as many as `FURROW_BACKUPS` says.

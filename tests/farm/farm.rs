@@ -13,11 +13,11 @@ use furrow_wire::v1::coordinator_service_client::CoordinatorServiceClient;
 use furrow_wire::v1::{ProgressRequest, ProgressResponse};
 use furrow_wire::{Connector, TcpConnector, with_deadline};
 
-pub const FURROW: &str = env!("CARGO_BIN_EXE_furrow");
+pub(crate) const FURROW: &str = env!("CARGO_BIN_EXE_furrow");
 
 /// The roles that run as separate processes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum FarmRole {
+pub(crate) enum FarmRole {
     Coordinator,
     Policy,
     /// A second policy worker of the same job.
@@ -27,7 +27,7 @@ pub enum FarmRole {
 
 /// What a farm acts on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum FarmBrowser {
+pub(crate) enum FarmBrowser {
     /// Simulated pages, with screenshots of this many bytes.
     Simulated(usize),
     /// Real Chromium on the starter pages.
@@ -35,7 +35,7 @@ pub enum FarmBrowser {
 }
 
 /// A farm and everything it left on disk; its remaining processes are killed when it is dropped.
-pub struct FarmHarness {
+pub(crate) struct FarmHarness {
     root: tempfile::TempDir,
     browser: FarmBrowser,
     address: SocketAddr,
@@ -49,7 +49,7 @@ pub struct FarmHarness {
 
 impl FarmHarness {
     /// A farm that will run `job`, a TOML text without `[run]`. Nothing is started yet.
-    pub fn new(browser: FarmBrowser, job: &str) -> Self {
+    pub(crate) fn new(browser: FarmBrowser, job: &str) -> Self {
         let root = tempfile::Builder::new().prefix("furrow-farm-").tempdir().unwrap();
         let text = format!("[run]\nname = \"run\"\noutput_dir = \".\"\n{job}");
         fs::write(root.path().join("job.toml"), text).unwrap();
@@ -70,19 +70,19 @@ impl FarmHarness {
     }
 
     /// Sets an environment variable for later processes; an empty value removes it.
-    pub fn environment(&mut self, name: &str, value: &str) {
+    pub(crate) fn environment(&mut self, name: &str, value: &str) {
         self.environment.retain(|(known, _)| known != name);
         if !value.is_empty() {
             self.environment.push((name.to_owned(), value.to_owned()));
         }
     }
 
-    pub fn run_dir(&self) -> PathBuf {
+    pub(crate) fn run_dir(&self) -> PathBuf {
         self.root.path().join("run")
     }
 
     /// Starts a role, for the first time or after its death.
-    pub fn start(&mut self, role: FarmRole) {
+    pub(crate) fn start(&mut self, role: FarmRole) {
         let count = self.started.entry(role).or_default();
         *count += 1;
         let is_restart = *count > 1;
@@ -124,42 +124,42 @@ impl FarmHarness {
     }
 
     /// Starts the three roles.
-    pub fn start_all(&mut self) {
+    pub(crate) fn start_all(&mut self) {
         for role in [FarmRole::Coordinator, FarmRole::Policy, FarmRole::Env] {
             self.start(role);
         }
     }
 
     /// Process id of a role.
-    pub fn pid(&self, role: FarmRole) -> u32 {
+    pub(crate) fn pid(&self, role: FarmRole) -> u32 {
         self.running[&role].id()
     }
 
     /// Sends SIGKILL and waits for the end.
-    pub fn kill(&mut self, role: FarmRole) {
+    pub(crate) fn kill(&mut self, role: FarmRole) {
         let mut child = self.running.remove(&role).unwrap();
         child.kill().unwrap();
         child.wait().unwrap();
     }
 
-    pub fn signal(&self, role: FarmRole, signal: &str) {
+    pub(crate) fn signal(&self, role: FarmRole, signal: &str) {
         assert!(Command::new("kill").args([signal, &self.pid(role).to_string()]).status().unwrap().success());
     }
 
     /// Stops the environment worker's process and removes it from the farm; `wake` continues it.
-    pub fn stall_env(&mut self) -> Child {
+    pub(crate) fn stall_env(&mut self) -> Child {
         self.signal(FarmRole::Env, "-STOP");
         self.running.remove(&FarmRole::Env).unwrap()
     }
 
     /// Continues a stopped process. The farm waits for its end.
-    pub fn wake(&mut self, stalled: Child) {
+    pub(crate) fn wake(&mut self, stalled: Child) {
         assert!(Command::new("kill").args(["-CONT", &stalled.id().to_string()]).status().unwrap().success());
         self.woken.push(stalled);
     }
 
     /// Waits until a role's process ends by itself; returns its exit status, `None` for a signal.
-    pub fn wait_for_end(&mut self, role: FarmRole, deadline: Duration) -> Option<i32> {
+    pub(crate) fn wait_for_end(&mut self, role: FarmRole, deadline: Duration) -> Option<i32> {
         let began = Instant::now();
         loop {
             if let Some(status) = self.running.get_mut(&role).unwrap().try_wait().unwrap() {
@@ -172,12 +172,12 @@ impl FarmHarness {
     }
 
     /// Whether a role's process is running.
-    pub fn is_alive(&mut self, role: FarmRole) -> bool {
+    pub(crate) fn is_alive(&mut self, role: FarmRole) -> bool {
         self.running.get_mut(&role).is_some_and(|child| child.try_wait().unwrap().is_none())
     }
 
     /// The coordinator's progress, if it answers.
-    pub fn progress(&self) -> Option<ProgressResponse> {
+    pub(crate) fn progress(&self) -> Option<ProgressResponse> {
         self.runtime.block_on(async {
             let channel = TcpConnector::default().channel(&self.address.to_string()).ok()?;
             let mut client = CoordinatorServiceClient::new(channel);
@@ -188,7 +188,7 @@ impl FarmHarness {
     }
 
     /// Waits for a state of the run.
-    pub fn wait_until(
+    pub(crate) fn wait_until(
         &mut self,
         what: &str,
         deadline: Duration,
@@ -218,7 +218,7 @@ impl FarmHarness {
 
     /// Restarts a role whose process ended by itself without success, as a supervisor of workers
     /// does. Returns whether it did.
-    pub fn restart_failed(&mut self, role: FarmRole) -> bool {
+    pub(crate) fn restart_failed(&mut self, role: FarmRole) -> bool {
         let ended = self.running.get_mut(&role).and_then(|child| child.try_wait().unwrap());
         let failed = ended.is_some_and(|status| !status.success());
         if failed {
@@ -228,13 +228,13 @@ impl FarmHarness {
     }
 
     /// The output of all processes of a role.
-    pub fn output(&self, role: FarmRole) -> String {
+    pub(crate) fn output(&self, role: FarmRole) -> String {
         let name = format!("{role:?}").to_lowercase();
         fs::read_to_string(self.root.path().join(format!("{name}.out"))).unwrap_or_default()
     }
 
     /// The output of all processes.
-    pub fn outputs(&self) -> String {
+    pub(crate) fn outputs(&self) -> String {
         let mut all = String::new();
         for name in ["coordinator", "policy", "env"] {
             let text = fs::read_to_string(self.root.path().join(format!("{name}.out"))).unwrap_or_default();
@@ -245,12 +245,12 @@ impl FarmHarness {
     }
 
     /// Waits until the run is over and every role has ended by itself with status 0.
-    pub fn finish(&mut self, deadline: Duration) {
+    pub(crate) fn finish(&mut self, deadline: Duration) {
         self.finish_roles(&[FarmRole::Coordinator, FarmRole::Env, FarmRole::Policy], deadline);
     }
 
     /// The same after the coordinator has ended.
-    pub fn finish_workers(&mut self, deadline: Duration) {
+    pub(crate) fn finish_workers(&mut self, deadline: Duration) {
         self.finish_roles(&[FarmRole::Env, FarmRole::Policy], deadline);
     }
 
@@ -262,7 +262,7 @@ impl FarmHarness {
     }
 
     /// Runs the independent checker over the run directory.
-    pub fn check(&self, groups: u32, group_size: u32) -> Result<String, String> {
+    pub(crate) fn check(&self, groups: u32, group_size: u32) -> Result<String, String> {
         let python = std::env::var("FURROW_TEST_PYTHON").unwrap_or_else(|_| "python3".into());
         let output = Command::new(python)
             .arg("tests/check.py")
@@ -276,7 +276,7 @@ impl FarmHarness {
     }
 
     /// Asserts that no process and no temporary directory of this farm remains.
-    pub fn assert_nothing_left(&self, pids: &[u32]) {
+    pub(crate) fn assert_nothing_left(&self, pids: &[u32]) {
         let began = Instant::now();
         loop {
             let left: Vec<String> = processes()
@@ -309,12 +309,12 @@ impl Drop for FarmHarness {
 }
 
 /// Runs the binary to its end.
-pub fn furrow(arguments: &[&str], folder: &Path) -> Output {
+pub(crate) fn furrow(arguments: &[&str], folder: &Path) -> Output {
     Command::new(FURROW).args(arguments).current_dir(folder).stdin(Stdio::null()).output().unwrap()
 }
 
 /// `[policy]` of a tiny checkpoint whose replies are short.
-pub fn tiny_policy(checkpoint: &Path) -> String {
+pub(crate) fn tiny_policy(checkpoint: &Path) -> String {
     format!(
         "[policy]\nkind = \"model\"\ncheckpoint = {checkpoint:?}\n\
          [policy.engine]\ncontext_tokens_max = 8192\n\
@@ -323,7 +323,7 @@ pub fn tiny_policy(checkpoint: &Path) -> String {
 }
 
 /// A job's task section with simulated tasks: `count` tasks, each planned once.
-pub fn simulated_tasks(folder: &Path, count: u32, group_size: u32) -> String {
+pub(crate) fn simulated_tasks(folder: &Path, count: u32, group_size: u32) -> String {
     let lines: Vec<String> = (0..count)
         .map(|index| {
             format!(
@@ -342,7 +342,7 @@ pub fn simulated_tasks(folder: &Path, count: u32, group_size: u32) -> String {
 }
 
 /// One process of the machine.
-pub struct ProcessEntry {
+pub(crate) struct ProcessEntry {
     pub pid: u32,
     pub parent: u32,
     pub command: String,
@@ -357,13 +357,13 @@ impl ProcessEntry {
     }
 
     /// Whether it is the main process of a browser.
-    pub fn is_browser(&self) -> bool {
+    pub(crate) fn is_browser(&self) -> bool {
         self.command.contains("--user-data-dir") && !self.command.contains("--type=")
     }
 }
 
 /// All processes of the machine.
-pub fn processes() -> Vec<ProcessEntry> {
+pub(crate) fn processes() -> Vec<ProcessEntry> {
     let entries = fs::read_dir("/proc").unwrap().flatten();
     entries
         .filter_map(|entry| {
@@ -387,11 +387,11 @@ fn scratch_of(pids: &[u32]) -> Vec<String> {
     names.filter(|name| pids.iter().any(|pid| name.starts_with(&format!("furrow-env-{pid}-")))).collect()
 }
 
-pub fn browser_setting() -> Vec<String> {
+pub(crate) fn browser_setting() -> Vec<String> {
     std::env::var("FURROW_BROWSER").map(|path| vec![format!("env.browser={path}")]).unwrap_or_default()
 }
 
-pub fn free_port() -> SocketAddr {
+pub(crate) fn free_port() -> SocketAddr {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
 }
 
@@ -400,6 +400,6 @@ pub fn free_port() -> SocketAddr {
     clippy::disallowed_methods,
     reason = "a test polls processes from outside; each wait has a deadline"
 )]
-pub fn pause() {
+pub(crate) fn pause() {
     std::thread::sleep(Duration::from_millis(20));
 }

@@ -7,16 +7,16 @@ use std::time::{Duration, Instant};
 
 use crate::farm::{FURROW, pause, simulated_tasks};
 
-pub const DEADLINE: Duration = Duration::from_secs(120);
+pub(crate) const DEADLINE: Duration = Duration::from_secs(120);
 
 /// A job in a folder, with shards so small that a few seconds make many.
-pub struct SmallRun {
+pub(crate) struct SmallRun {
     pub folder: tempfile::TempDir,
     groups: u32,
 }
 
 impl SmallRun {
-    pub fn new(groups: u32) -> Self {
+    pub(crate) fn new(groups: u32) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let tasks = simulated_tasks(folder.path(), groups, 2);
         let job = format!(
@@ -27,11 +27,11 @@ impl SmallRun {
         Self { folder, groups }
     }
 
-    pub fn dir(&self) -> PathBuf {
+    pub(crate) fn dir(&self) -> PathBuf {
         self.folder.path().join("run")
     }
 
-    pub fn command(&self, more: &[&str]) -> Command {
+    pub(crate) fn command(&self, more: &[&str]) -> Command {
         let mut command = Command::new(FURROW);
         command
             .args(["run", "job.toml", "--simulate-browser", "3000"])
@@ -42,32 +42,32 @@ impl SmallRun {
     }
 
     /// The same run in another folder, which holds its run directory.
-    pub fn command_in(&self, folder: &Path, more: &[&str]) -> Command {
+    pub(crate) fn command_in(&self, folder: &Path, more: &[&str]) -> Command {
         let mut command = self.command(more);
         command.args(["--set", &format!("run.output_dir={:?}", folder.display().to_string())]);
         command
     }
 
     /// Runs to the end.
-    pub fn run(&self, more: &[&str]) -> Output {
+    pub(crate) fn run(&self, more: &[&str]) -> Output {
         self.command(more).output().unwrap()
     }
 
     #[track_caller]
-    pub fn completes(&self, more: &[&str]) -> String {
+    pub(crate) fn completes(&self, more: &[&str]) -> String {
         let output = self.run(more);
         let text = text(&output);
         assert_eq!(output.status.code(), Some(0), "{text}");
         text
     }
 
-    pub fn start(&self, more: &[&str]) -> Child {
+    pub(crate) fn start(&self, more: &[&str]) -> Child {
         let log = fs::File::create(self.folder.path().join("out")).unwrap();
         self.command(more).stdout(log.try_clone().unwrap()).stderr(log).spawn().unwrap()
     }
 
     /// Starts the run and kills it once its directory satisfies a condition.
-    pub fn run_and_kill_when(&self, reached: impl Fn(&Path) -> bool) {
+    pub(crate) fn run_and_kill_when(&self, reached: impl Fn(&Path) -> bool) {
         let mut child = self.start(&[]);
         let began = Instant::now();
         while !reached(&self.dir()) {
@@ -80,24 +80,24 @@ impl SmallRun {
         child.wait().unwrap();
     }
 
-    pub fn commits(&self) -> Vec<PathBuf> {
+    pub(crate) fn commits(&self) -> Vec<PathBuf> {
         let mut commits = entries(&self.dir().join("data/manifest"));
         commits.retain(|path| path.extension().is_some_and(|extension| extension == "json"));
         commits
     }
 
     /// The breaches that the independent checker finds, one per line.
-    pub fn breaches(&self) -> Vec<String> {
+    pub(crate) fn breaches(&self) -> Vec<String> {
         self.breaches_in(&self.dir())
     }
 
     /// The same in a copy of the run directory.
-    pub fn breaches_in(&self, run_dir: &Path) -> Vec<String> {
+    pub(crate) fn breaches_in(&self, run_dir: &Path) -> Vec<String> {
         self.breaches_of(self.groups, run_dir)
     }
 
     /// The same for a run with another number of groups.
-    pub fn breaches_of(&self, groups: u32, run_dir: &Path) -> Vec<String> {
+    pub(crate) fn breaches_of(&self, groups: u32, run_dir: &Path) -> Vec<String> {
         let python = std::env::var("FURROW_TEST_PYTHON").unwrap_or_else(|_| "python3".into());
         let output = Command::new(python)
             .arg("tests/check.py")
@@ -118,22 +118,22 @@ impl SmallRun {
     }
 }
 
-pub fn text(output: &Output) -> String {
+pub(crate) fn text(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
 }
 
-pub fn entries(dir: &Path) -> Vec<PathBuf> {
+pub(crate) fn entries(dir: &Path) -> Vec<PathBuf> {
     let mut found: Vec<_> =
         fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.path()).collect();
     found.sort();
     found
 }
 
-pub fn length(path: &Path) -> u64 {
+pub(crate) fn length(path: &Path) -> u64 {
     path.metadata().map_or(0, |metadata| metadata.len())
 }
 
-pub fn copy_tree(from: &Path, to: &Path) {
+pub(crate) fn copy_tree(from: &Path, to: &Path) {
     fs::create_dir_all(to).unwrap();
     for entry in fs::read_dir(from).unwrap().map(Result::unwrap) {
         let to = to.join(entry.file_name());

@@ -13,7 +13,7 @@ const GROUPS: u32 = 8;
 const GROUP_SIZE: u32 = 2;
 
 /// A `furrow publish` of a directory under a name, or of an earlier version.
-pub fn publishing(farm: &FarmHarness, arguments: &[&str]) -> Child {
+pub(crate) fn publishing(farm: &FarmHarness, arguments: &[&str]) -> Child {
     let mut command = Command::new(FURROW);
     command.args(["publish", "--json", "--deadline", "120", "--run"]).arg(farm.run_dir()).args(arguments);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
@@ -21,7 +21,7 @@ pub fn publishing(farm: &FarmHarness, arguments: &[&str]) -> Child {
 
 /// Its output after success: every policy worker moved.
 #[track_caller]
-pub fn published(farm: &FarmHarness, child: Child) -> Value {
+pub(crate) fn published(farm: &FarmHarness, child: Child) -> Value {
     let output = child.wait_with_output().unwrap();
     let stdout = String::from_utf8_lossy(&output.stdout).into_owned();
     let wrong = String::from_utf8_lossy(&output.stderr);
@@ -31,7 +31,7 @@ pub fn published(farm: &FarmHarness, child: Child) -> Value {
     result
 }
 
-pub fn write_checkpoint(path: &Path, seed: &str) {
+pub(crate) fn write_checkpoint(path: &Path, seed: &str) {
     let made = Command::new(FURROW).args(["checkpoint", "init", "--seed", seed]).arg(path).output();
     assert!(made.unwrap().status.success());
 }

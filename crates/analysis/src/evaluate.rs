@@ -223,7 +223,7 @@ pub(crate) fn attempts(dir: &Path, question: &EvaluationQuery) -> Result<Vec<Tas
 }
 
 /// Metrics of these attempts: all, by suite, by site, by difficulty.
-pub fn evaluation_lines(attempts: &[TaskAttempt], question: &EvaluationQuery) -> Vec<EvaluationLine> {
+pub(crate) fn evaluation_lines(attempts: &[TaskAttempt], question: &EvaluationQuery) -> Vec<EvaluationLine> {
     let mut lines: BTreeMap<(LineGrouping, &str, &str), Vec<&TaskAttempt>> =
         BTreeMap::from([((LineGrouping::All, "", ""), Vec::new())]);
     for attempt in attempts {

@@ -20,7 +20,7 @@ pub mod view;
 pub use compare::{ComparisonVerdict, RunComparison, TaskDifference, TaskResult, compare, compare_runs};
 pub use evaluate::{
     ActingPolicy, AttemptResult, EvaluationLine, EvaluationQuery, EvaluationReport, LineGrouping, PassAtK,
-    TaskAttempt, VersionLine, evaluate, evaluation_lines,
+    TaskAttempt, VersionLine, evaluate,
 };
 pub use inspect::{DataSetSummary, EndLine, RewardLine, ShardGap, TableTotals, TimeLine, inspect};
 pub use kept::{KeptLine, KeptReport, kept};

@@ -17,9 +17,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
 use std::time::{Duration, Instant};
 
 pub use detail::{PictureSource, TrajectoryDetail};
-pub use index::{
-    FilterChoices, INDEX_ROWS_MAX, Sort, TrajectoryIndex, TrajectoryLine, TrajectoryQuery, ValueRange,
-};
+pub use index::{FilterChoices, Sort, TrajectoryIndex, TrajectoryLine, TrajectoryQuery, ValueRange};
 pub use tally::{DataSetTally, MinuteCounts, StepSums, TrajectoryCounts};
 
 use furrow_records::cell::ColumnCell;

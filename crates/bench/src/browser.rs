@@ -12,7 +12,7 @@ use crate::peer::PlaywrightPeer;
 use crate::report::BenchReport;
 
 #[derive(Debug, Args)]
-pub struct BrowserArgs {
+pub(crate) struct BrowserArgs {
     #[command(flatten)]
     pace: PaceArgs,
     /// Directory of the Playwright loop, with its node_modules
@@ -30,7 +30,7 @@ const OUR_STARTS: [&str; 3] =
 const PEER_STARTS: [&str; 3] =
     ["playwright fresh context", "playwright reset of a site", "playwright reset, start page shown"];
 
-pub fn run(args: &BrowserArgs) -> Result<(), CommandFailure> {
+pub(crate) fn run(args: &BrowserArgs) -> Result<(), CommandFailure> {
     args.pace.check()?;
     let mut report = BenchReport::begin(&args.bench)?;
     let peer = PlaywrightPeer::find(&args.peer, &args.pace).map_err(|missing| {

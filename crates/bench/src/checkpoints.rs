@@ -9,14 +9,14 @@ use crate::model_peer::save_checkpoints;
 use crate::report::BenchReport;
 
 /// One value per data type.
-pub struct PerDtype<T> {
+pub(crate) struct PerDtype<T> {
     pub float32: T,
     pub bfloat16: T,
 }
 
 /// The same model stored in both data types, in a shape that the peer's script knows; if the script
 /// cannot run, another model replaces it.
-pub fn checkpoints(
+pub(crate) fn checkpoints(
     python: &Path,
     scripts: &Path,
     shape: &str,

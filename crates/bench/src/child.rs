@@ -23,7 +23,7 @@ use crate::program::ProgramArgs;
 
 /// The program of a farm, where it finds its pages and its browser, and where it writes.
 #[derive(Debug, Args)]
-pub struct FarmPathArgs {
+pub(crate) struct FarmPathArgs {
     /// Directory with the pages to act on
     #[arg(long, default_value = "envs/bench")]
     pub pages: PathBuf,
@@ -38,7 +38,7 @@ pub struct FarmPathArgs {
 }
 
 /// The settings of a farm.
-pub struct FarmPlan {
+pub(crate) struct FarmPlan {
     pub env: EnvFile,
     /// Time that the policy takes for a reply.
     pub think: Duration,
@@ -50,13 +50,13 @@ pub struct FarmPlan {
     pub steps_max: Option<u32>,
 }
 
-pub struct FarmProcess {
+pub(crate) struct FarmProcess {
     child: Child,
     folder: PathBuf,
 }
 
 /// One line of the farm's `metrics.jsonl`.
-pub struct MetricsLine(Value);
+pub(crate) struct MetricsLine(Value);
 
 /// Longest time for sessions to start, and for a farm to end.
 const TIMEOUT: Duration = Duration::from_secs(180);
@@ -67,7 +67,7 @@ const INTERVAL: Duration = Duration::from_secs(5);
 
 impl FarmProcess {
     /// Starts `furrow run` in an empty directory, on the page of the bare loop.
-    pub fn start(
+    pub(crate) fn start(
         program: &Path,
         folder: PathBuf,
         pages: &Path,
@@ -89,12 +89,12 @@ impl FarmProcess {
     }
 
     /// Process id of the farm.
-    pub fn pid(&self) -> anyhow::Result<u32> {
+    pub(crate) fn pid(&self) -> anyhow::Result<u32> {
         self.child.id().context("the farm has ended")
     }
 
     /// The newest line of metrics.
-    pub fn now(&mut self) -> anyhow::Result<Option<MetricsLine>> {
+    pub(crate) fn now(&mut self) -> anyhow::Result<Option<MetricsLine>> {
         match self.child.try_wait()? {
             Some(status) => Err(self.exit_error(status)),
             None => Ok(self.lines()?.pop()),
@@ -102,7 +102,7 @@ impl FarmProcess {
     }
 
     /// Waits for a line of metrics that satisfies `is_so`.
-    pub async fn until(
+    pub(crate) async fn until(
         &mut self,
         is_so: impl Fn(&MetricsLine) -> bool,
         limit: Duration,
@@ -126,7 +126,7 @@ impl FarmProcess {
     }
 
     /// Drains the farm; returns its final metrics.
-    pub async fn stop(mut self) -> anyhow::Result<MetricsLine> {
+    pub(crate) async fn stop(mut self) -> anyhow::Result<MetricsLine> {
         let pid = self.child.id().context("the farm has ended")?.to_string();
         Command::new("kill").args(["-TERM", &pid]).status().await.context("kill -TERM")?;
         let Ok(status) = timeout(TIMEOUT, self.child.wait()).await else {
@@ -162,7 +162,7 @@ impl FarmProcess {
 
 impl MetricsLine {
     /// The value of this metric; 0 if the line lacks it.
-    pub fn number(&self, name: &str) -> f64 {
+    pub(crate) fn number(&self, name: &str) -> f64 {
         self.0[name].as_f64().unwrap_or_default()
     }
 }

@@ -27,7 +27,7 @@ use crate::viewer::PageViewer;
 
 /// Size of the run and duration of the measurement.
 #[derive(Debug, Args)]
-pub struct DashboardArgs {
+pub(crate) struct DashboardArgs {
     /// Number of concurrent trajectories
     #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=1000))]
     sessions: u32,
@@ -97,7 +97,7 @@ struct DashboardMeasurement {
     dashboard_micros: f64,
 }
 
-pub fn run(args: &DashboardArgs) -> Result<(), CommandFailure> {
+pub(crate) fn run(args: &DashboardArgs) -> Result<(), CommandFailure> {
     let Some(browser) = headless::find(args.paths.browser.as_deref()) else {
         return Err(CommandFailure::Input(vec!["no browser found to open the pages; set --browser".into()]));
     };

@@ -18,7 +18,7 @@ use crate::program::ProgramArgs;
 use crate::report::BenchReport;
 
 #[derive(Debug, Args)]
-pub struct FarmArgs {
+pub(crate) struct FarmArgs {
     #[command(flatten)]
     pace: PaceArgs,
     /// Directory on the disk that the farm writes to; everything written is removed at the end
@@ -39,7 +39,7 @@ struct FarmMeasurement {
 
 const BARE: [&str; 5] = ["bare rate", "bare p50", "bare p99", "bare CPU a step", "bare PSS"];
 
-pub fn run(args: &FarmArgs) -> Result<(), CommandFailure> {
+pub(crate) fn run(args: &FarmArgs) -> Result<(), CommandFailure> {
     args.pace.check()?;
     let program = args.program.find()?;
     let mut report = BenchReport::begin(&args.bench)?;

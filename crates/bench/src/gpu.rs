@@ -25,7 +25,7 @@ use furrow_simulator::{
 use serde_json::json;
 
 #[derive(Debug, Args)]
-pub struct GpuArgs {
+pub(crate) struct GpuArgs {
     /// Checkpoint directory, of which config.json is read [default: the published 12B]
     #[arg(long)]
     checkpoint: Option<PathBuf>,
@@ -86,7 +86,7 @@ enum GpuBenchPart {
     Swaps,
 }
 
-pub fn run(args: &GpuArgs) -> Result<(), CommandFailure> {
+pub(crate) fn run(args: &GpuArgs) -> Result<(), CommandFailure> {
     let config = match &args.checkpoint {
         Some(dir) => Config::read(dir).map_err(|error| CommandFailure::Input(vec![chain(&error)]))?,
         None => Config::published(),

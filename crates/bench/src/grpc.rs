@@ -29,7 +29,7 @@ use crate::pace::{self, BenchPage};
 use crate::report::BenchReport;
 
 #[derive(Debug, Args)]
-pub struct GrpcArgs {
+pub(crate) struct GrpcArgs {
     /// Number of concurrent sessions, on one connection
     #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1000))]
     sessions: u32,
@@ -65,7 +65,7 @@ const STEPS: u32 = 30;
 /// Deadline of one answer.
 const DEADLINE: Duration = Duration::from_secs(30);
 
-pub fn run(args: &GrpcArgs) -> Result<(), CommandFailure> {
+pub(crate) fn run(args: &GrpcArgs) -> Result<(), CommandFailure> {
     let mut report = BenchReport::begin(&args.bench)?;
     let measured = runtime()?.block_on(measure(args))?;
     report_measurement(&measured, args, &mut report);

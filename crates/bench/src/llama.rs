@@ -15,7 +15,7 @@ use crate::model_ours::{BenchLoad, CpuModel};
 use crate::report::{BenchReport, cores};
 
 #[derive(Debug, Args)]
-pub struct LlamaArgs {
+pub(crate) struct LlamaArgs {
     /// Python with torch and transformers: writes the model for both sides and converts it
     #[arg(long, env = "FURROW_PEER_PYTHON", default_value = "python3")]
     python: PathBuf,
@@ -51,7 +51,7 @@ const FLOAT32: NumberFormat =
 const BFLOAT16: NumberFormat =
     NumberFormat { name: "bfloat16", peer: "bf16", compute: ProductPrecision::Bfloat16, tolerance: 0.05 };
 
-pub fn run(args: &LlamaArgs) -> Result<(), CommandFailure> {
+pub(crate) fn run(args: &LlamaArgs) -> Result<(), CommandFailure> {
     let mut report = BenchReport::begin(&args.bench)?;
     let scratch = ScratchDir::make(&args.dir)?;
     let folders = checkpoints(&args.python, &args.peer, SHAPE, &scratch, &mut report)?;

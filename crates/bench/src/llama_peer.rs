@@ -10,7 +10,7 @@ use serde::Deserialize;
 use crate::model_peer::capture_output;
 
 /// A built llama.cpp and a model file for it.
-pub struct LlamaPeer {
+pub(crate) struct LlamaPeer {
     programs: PathBuf,
     file: PathBuf,
     threads: usize,
@@ -18,7 +18,7 @@ pub struct LlamaPeer {
 
 /// Paths of the peer's programs and scripts.
 #[derive(Debug, Clone, Copy)]
-pub struct PeerPaths<'a> {
+pub(crate) struct PeerPaths<'a> {
     pub python: &'a Path,
     pub scripts: &'a Path,
     /// Directory that `llama_cpp.sh` created.
@@ -27,7 +27,7 @@ pub struct PeerPaths<'a> {
 
 /// A measurement: every sequence is prefilled, then all are decoded together.
 #[derive(Debug, Clone, Copy)]
-pub struct LlamaCase<'a> {
+pub(crate) struct LlamaCase<'a> {
     pub prompt: u32,
     /// Number of tokens decoded per sequence.
     pub steps: u32,
@@ -37,7 +37,7 @@ pub struct LlamaCase<'a> {
 
 /// Tokens per second of one run.
 #[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
-pub struct TokenRates {
+pub(crate) struct TokenRates {
     #[serde(rename = "pl")]
     pub sequences: u32,
     #[serde(rename = "speed_pp")]
@@ -58,7 +58,7 @@ const CONTEXT_STEP: u32 = 256;
 
 impl LlamaPeer {
     /// Converts a checkpoint; `dtype` is `f32` or `bf16`.
-    pub fn open(
+    pub(crate) fn open(
         paths: PeerPaths<'_>,
         checkpoint: &Path,
         dtype: &str,
@@ -79,7 +79,7 @@ impl LlamaPeer {
     }
 
     /// The logits after a prompt.
-    pub fn logits(&self, prompt: &[u32]) -> anyhow::Result<Vec<f32>> {
+    pub(crate) fn logits(&self, prompt: &[u32]) -> anyhow::Result<Vec<f32>> {
         let mut command = Command::new(self.programs.join("llama-logits"));
         command.arg(&self.file).arg(self.threads.to_string()).args(prompt.iter().map(u32::to_string));
         let parsed: PeerLogits =
@@ -88,7 +88,7 @@ impl LlamaPeer {
     }
 
     /// Runs a case in a separate process; loading the model is not counted.
-    pub fn measure(&self, case: &LlamaCase<'_>) -> anyhow::Result<Vec<TokenRates>> {
+    pub(crate) fn measure(&self, case: &LlamaCase<'_>) -> anyhow::Result<Vec<TokenRates>> {
         let mut command = Command::new(self.programs.join("llama-batched-bench"));
         command.arg("--model").arg(&self.file).args(case.options());
         for option in ["--threads", "--threads-batch"] {
@@ -100,7 +100,7 @@ impl LlamaPeer {
 
 impl LlamaCase<'_> {
     /// Number of sequences of the largest run.
-    pub fn sequences_max(&self) -> u32 {
+    pub(crate) fn sequences_max(&self) -> u32 {
         self.runs.iter().copied().max().unwrap_or(0)
     }
 

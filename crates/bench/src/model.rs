@@ -26,7 +26,7 @@ use crate::model_peer::ModelPeer;
 use crate::report::{BenchReport, cores};
 
 #[derive(Debug, Args)]
-pub struct ModelArgs {
+pub(crate) struct ModelArgs {
     /// Python with torch and transformers, for the peer: writes the model for both sides; without
     /// it only furrow is measured, on a random model
     #[arg(long, env = "FURROW_PEER_PYTHON", default_value = "python3")]
@@ -65,7 +65,7 @@ const STEPS: u32 = 24;
 const PREFILL_TOKENS: u32 = 1024;
 const OBSERVATION: u32 = 256;
 
-pub fn run(args: &ModelArgs) -> Result<(), CommandFailure> {
+pub(crate) fn run(args: &ModelArgs) -> Result<(), CommandFailure> {
     let mut report = BenchReport::begin(&args.bench)?;
     let scratch = ScratchDir::make(&args.dir)?;
     let folders = checkpoints(&args.python, &args.peer, SHAPE, &scratch, &mut report)?;

@@ -15,7 +15,7 @@ use furrow_model::kernels::{ProductPrecision, ThreadPool};
 use furrow_model::weights::ModelWeights;
 
 /// The `cpu` backend with capacity for the largest case.
-pub struct CpuModel {
+pub(crate) struct CpuModel {
     pub cpu: CpuBackend,
     pub team: ThreadPool,
     pub weights: Arc<ModelWeights>,
@@ -26,7 +26,7 @@ pub struct CpuModel {
 
 /// The capacity that a benchmark needs.
 #[derive(Debug, Clone, Copy)]
-pub struct BenchLoad {
+pub(crate) struct BenchLoad {
     /// Number of concurrent sequences.
     pub sequences: u32,
     /// Tokens of each sequence.
@@ -38,7 +38,7 @@ pub struct BenchLoad {
 }
 
 impl CpuModel {
-    pub fn open(
+    pub(crate) fn open(
         folder: &Path,
         compute: ProductPrecision,
         threads: usize,
@@ -63,7 +63,7 @@ impl CpuModel {
     }
 
     /// Seconds to prefill `sequences` sequences of `tokens` tokens, one after the other.
-    pub fn prefill_each(&mut self, sequences: u32, tokens: u32) -> Result<f64, CommandFailure> {
+    pub(crate) fn prefill_each(&mut self, sequences: u32, tokens: u32) -> Result<f64, CommandFailure> {
         let began = Instant::now();
         for slot in 0..sequences {
             self.prefill_chunks(Slot(slot), &self.pages_of(slot), 0, tokens)?;
@@ -72,7 +72,7 @@ impl CpuModel {
     }
 
     /// Seconds of `steps` decode steps after `past` tokens, all sequences in one batch each.
-    pub fn decode(&mut self, sequences: u32, past: u32, steps: u32) -> Result<f64, CommandFailure> {
+    pub(crate) fn decode(&mut self, sequences: u32, past: u32, steps: u32) -> Result<f64, CommandFailure> {
         let pages: Vec<Vec<Page>> = (0..sequences).map(|slot| self.pages_of(slot)).collect();
         let began = Instant::now();
         for step in 0..steps {
@@ -87,7 +87,7 @@ impl CpuModel {
     }
 
     /// Seconds to prefill `tokens` tokens of sequence 0, alone, after `past` tokens; 0 starts over.
-    pub fn prefill(&mut self, past: u32, tokens: u32) -> Result<f64, CommandFailure> {
+    pub(crate) fn prefill(&mut self, past: u32, tokens: u32) -> Result<f64, CommandFailure> {
         let pages: Vec<Page> = (0..pages(past + tokens)).map(Page).collect();
         let began = Instant::now();
         self.prefill_chunks(Slot(0), &pages, past, tokens)?;
@@ -95,14 +95,14 @@ impl CpuModel {
     }
 
     /// The logits after a prompt.
-    pub fn logits(&mut self, prompt: &[u32]) -> Result<Vec<f32>, BackendError> {
+    pub(crate) fn logits(&mut self, prompt: &[u32]) -> Result<Vec<f32>, BackendError> {
         let pages = self.pages_of(0);
         self.cpu.run(&[span(Slot(0), &pages, 0, prompt)])?;
         Ok(self.cpu.logits(0)?.to_vec())
     }
 
     /// This many token ids.
-    pub fn ids(&self, tokens: u32) -> Vec<u32> {
+    pub(crate) fn ids(&self, tokens: u32) -> Vec<u32> {
         (0..tokens).map(|index| self.id(index * 7919)).collect()
     }
 
@@ -132,7 +132,7 @@ impl CpuModel {
 }
 
 /// Number of pages for this many tokens.
-pub fn pages(tokens: u32) -> u32 {
+pub(crate) fn pages(tokens: u32) -> u32 {
     tokens.div_ceil(PAGE_TOKENS as u32)
 }
 

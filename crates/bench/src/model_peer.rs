@@ -8,7 +8,7 @@ use anyhow::{Context as _, anyhow};
 use serde_json::Value;
 
 /// The peer with a loaded model. Dropping it ends the process.
-pub struct ModelPeer {
+pub(crate) struct ModelPeer {
     child: Child,
     tasks: ChildStdin,
     answers: BufReader<ChildStdout>,
@@ -23,12 +23,12 @@ const WITHOUT_TILES: (&str, &str) = ("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16");
 
 /// Makes the peer write the checkpoints for both sides, in a shape that it knows: `float32` and
 /// `bfloat16` in the directory.
-pub fn save_checkpoints(python: &Path, scripts: &Path, dir: &Path, shape: &str) -> anyhow::Result<()> {
+pub(crate) fn save_checkpoints(python: &Path, scripts: &Path, dir: &Path, shape: &str) -> anyhow::Result<()> {
     capture_output(Command::new(python).arg(scripts.join(SCRIPT)).arg("save").arg(dir).arg(shape)).map(drop)
 }
 
 /// Runs a program and returns its output; fails with the last line of its error output.
-pub fn capture_output(command: &mut Command) -> anyhow::Result<String> {
+pub(crate) fn capture_output(command: &mut Command) -> anyhow::Result<String> {
     let output = command.stdin(Stdio::null()).output();
     let output = output.with_context(|| format!("starting {}", command.get_program().display()))?;
     if output.status.success() {
@@ -42,7 +42,7 @@ pub fn capture_output(command: &mut Command) -> anyhow::Result<String> {
 impl ModelPeer {
     /// Starts the peer and waits until the model has computed something; `notes` gets the
     /// restrictions that this needed.
-    pub fn open(
+    pub(crate) fn open(
         python: &Path,
         scripts: &Path,
         checkpoint: &Path,
@@ -84,7 +84,7 @@ impl ModelPeer {
     }
 
     /// Runs a task; returns the seconds that the peer measured.
-    pub fn seconds(&mut self, task: &str) -> anyhow::Result<f64> {
+    pub(crate) fn seconds(&mut self, task: &str) -> anyhow::Result<f64> {
         writeln!(self.tasks, "{task}").context("writing to the peer")?;
         self.answer()?["seconds"].as_f64().context("the peer reported no seconds")
     }

@@ -23,7 +23,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 use crate::report::{BenchReport, percentile};
 
 #[derive(Debug, Clone, Args)]
-pub struct PaceArgs {
+pub(crate) struct PaceArgs {
     /// Number of sessions, each a separate browser context
     #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub sessions: u32,
@@ -55,7 +55,7 @@ pub struct PaceArgs {
 
 /// The page that the loop acts on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum BenchPage {
+pub(crate) enum BenchPage {
     /// Front page of a shop: 120 cards with pictures, shadows and gradients
     Shop,
     /// List of articles: text, and a few pictures that are drawn once
@@ -63,7 +63,7 @@ pub enum BenchPage {
 }
 
 /// The result of one round.
-pub struct PaceMeasurement {
+pub(crate) struct PaceMeasurement {
     /// Latency of each step.
     pub latencies_ms: Vec<f64>,
     /// CPU time of browsers and driver.
@@ -75,7 +75,7 @@ pub struct PaceMeasurement {
 
 /// Times of session starts, one after the other on an idle machine.
 #[derive(Debug, Default)]
-pub struct StartTimes {
+pub(crate) struct StartTimes {
     /// Creating a browser context with one empty tab.
     pub fresh_ms: Vec<f64>,
     /// Resetting a used page to an empty tab without any of its data.
@@ -86,7 +86,7 @@ pub struct StartTimes {
 
 /// What the loop's sessions do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ActionSource {
+pub(crate) enum ActionSource {
     /// Click, wheel and typing in turn, as the Playwright loop does.
     InTurn,
     /// Actions of the random policy. An answer ends the trajectory: its browser context is closed
@@ -96,7 +96,7 @@ pub enum ActionSource {
 
 impl BenchPage {
     /// File name in the directory of pages.
-    pub const fn file(self) -> &'static str {
+    pub(crate) const fn file(self) -> &'static str {
         match self {
             Self::Shop => "shop.html",
             Self::Light => "light.html",
@@ -104,14 +104,14 @@ impl BenchPage {
     }
 
     /// URL under which a browser loads it.
-    pub fn url(self) -> String {
+    pub(crate) fn url(self) -> String {
         format!("http://bench.test/{}", self.file())
     }
 }
 
 impl PaceArgs {
     /// Refuses settings that cannot be measured.
-    pub fn check(&self) -> Result<(), CommandFailure> {
+    pub(crate) fn check(&self) -> Result<(), CommandFailure> {
         let mut wrong = Vec::new();
         if !self.pages.join(self.page.file()).is_file() {
             let folder = self.pages.display();
@@ -128,17 +128,17 @@ impl PaceArgs {
     }
 
     /// Time between two actions of a session.
-    pub fn period(&self) -> Duration {
+    pub(crate) fn period(&self) -> Duration {
         Duration::from_millis(self.period_millis)
     }
 
     /// Duration of the measurement.
-    pub fn time(&self) -> Duration {
+    pub(crate) fn time(&self) -> Duration {
         Duration::from_secs(self.seconds)
     }
 
     /// `[env]` for these sessions.
-    pub fn env_file(&self) -> EnvFile {
+    pub(crate) fn env_file(&self) -> EnvFile {
         EnvFile {
             sessions_max: self.sessions,
             contexts_per_browser: self.sessions.div_ceil(self.browsers),
@@ -163,18 +163,18 @@ impl PaceArgs {
 
 impl PaceMeasurement {
     /// CPU time of one step in milliseconds.
-    pub fn cpu_a_step(&self) -> f64 {
+    pub(crate) fn cpu_a_step(&self) -> f64 {
         self.cpu_micros as f64 / 1e3 / self.latencies_ms.len().max(1) as f64
     }
 
     /// Mean time of a step, waits included.
-    pub fn mean_latency(&self) -> Duration {
+    pub(crate) fn mean_latency(&self) -> Duration {
         let sum: f64 = self.latencies_ms.iter().sum();
         Duration::from_secs_f64(sum / 1e3 / self.latencies_ms.len().max(1) as f64)
     }
 
     /// Adds a round's results to the report under these names.
-    pub fn add_to(&self, report: &mut BenchReport, args: &PaceArgs, names: [&'static str; 5]) {
+    pub(crate) fn add_to(&self, report: &mut BenchReport, args: &PaceArgs, names: [&'static str; 5]) {
         let latency = |percent| percentile(&self.latencies_ms, percent).unwrap_or(f64::NAN);
         report.add(names[0], "of ideal", self.latencies_ms.len() as f64 / args.ideal());
         report.add(names[1], "ms", latency(50.0));
@@ -188,7 +188,7 @@ impl PaceMeasurement {
 
 impl StartTimes {
     /// Adds the medians of a round to the report under these names.
-    pub fn add_to(&self, report: &mut BenchReport, names: [&'static str; 3]) {
+    pub(crate) fn add_to(&self, report: &mut BenchReport, names: [&'static str; 3]) {
         for (name, times) in names.into_iter().zip([&self.fresh_ms, &self.reset_ms, &self.loaded_ms]) {
             if let Some(median) = percentile(times, 50.0) {
                 report.add(name, "ms", median);
@@ -199,7 +199,7 @@ impl StartTimes {
 
 /// Creates contexts and resets a site, one after the other: first without prewarmed contexts, then
 /// with them.
-pub async fn start(args: &PaceArgs) -> Result<StartTimes, CommandFailure> {
+pub(crate) async fn start(args: &PaceArgs) -> Result<StartTimes, CommandFailure> {
     let mut starts = StartTimes::default();
     if args.starts == 0 {
         return Ok(starts);
@@ -240,7 +240,7 @@ pub async fn start(args: &PaceArgs) -> Result<StartTimes, CommandFailure> {
 const READY: u32 = 2;
 
 /// Opens all pages, then acts on them for the given time. Opening and closing are not measured.
-pub async fn run(args: &PaceArgs, acts: ActionSource) -> Result<PaceMeasurement, CommandFailure> {
+pub(crate) async fn run(args: &PaceArgs, acts: ActionSource) -> Result<PaceMeasurement, CommandFailure> {
     let pool = pool(args, args.env_file().contexts_ready).await?;
     let ran = act_on(&pool, args, acts).await;
     pool.close().await;
@@ -398,7 +398,11 @@ fn action(turn: u32) -> Action {
 }
 
 /// A session of its own, as any policy would request it.
-pub fn assignment(index: u32, page: BenchPage, session: &SessionSpec) -> Result<Assignment, CommandFailure> {
+pub(crate) fn assignment(
+    index: u32,
+    page: BenchPage,
+    session: &SessionSpec,
+) -> Result<Assignment, CommandFailure> {
     let run_id = Id::new("bench")?;
     let group_id = Id::nth(&run_id, index.into());
     let trajectory_id = Id::attempt(&group_id, 0, 0);

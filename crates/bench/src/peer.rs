@@ -15,7 +15,7 @@ use tokio::time::timeout;
 use crate::pace::{PaceArgs, PaceMeasurement, StartTimes};
 
 /// A peer that can be started.
-pub struct PlaywrightPeer {
+pub(crate) struct PlaywrightPeer {
     folder: PathBuf,
     browser: PathBuf,
 }
@@ -25,7 +25,7 @@ const TIMEOUT: Duration = Duration::from_secs(120);
 
 impl PlaywrightPeer {
     /// The peer in a directory, or why it cannot start.
-    pub fn find(folder: &Path, args: &PaceArgs) -> Result<Self, String> {
+    pub(crate) fn find(folder: &Path, args: &PaceArgs) -> Result<Self, String> {
         let folder_text = folder.display();
         if !folder.join("playwright_loop.mjs").is_file() {
             return Err(format!(
@@ -48,7 +48,7 @@ impl PlaywrightPeer {
         Ok(Self { folder: folder.to_owned(), browser })
     }
 
-    pub async fn run(&self, args: &PaceArgs) -> anyhow::Result<(StartTimes, PaceMeasurement)> {
+    pub(crate) async fn run(&self, args: &PaceArgs) -> anyhow::Result<(StartTimes, PaceMeasurement)> {
         let mut child = self.command(args)?.spawn().context("starting node")?;
         let ran = measure(&mut child, args).await;
         // The end of its input makes the peer close its browsers; a process that hangs is killed.

@@ -7,7 +7,7 @@ use furrow::CommandFailure;
 
 /// Which `furrow` to start.
 #[derive(Debug, Args)]
-pub struct ProgramArgs {
+pub(crate) struct ProgramArgs {
     /// The furrow program to measure [default: the one in the directory of furrow-bench]
     #[arg(long, value_name = "PROGRAM", env = "FURROW")]
     furrow: Option<PathBuf>,
@@ -15,7 +15,7 @@ pub struct ProgramArgs {
 
 impl ProgramArgs {
     /// The program's path; refuses one that is not there.
-    pub fn find(&self) -> Result<PathBuf, CommandFailure> {
+    pub(crate) fn find(&self) -> Result<PathBuf, CommandFailure> {
         let path = match &self.furrow {
             Some(named) => std::path::absolute(named)?,
             None => std::env::current_exe()?.with_file_name("furrow"),

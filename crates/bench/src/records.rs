@@ -22,7 +22,7 @@ use crate::program::ProgramArgs;
 use crate::report::{BenchReport, megabytes_a_second};
 
 #[derive(Debug, Args)]
-pub struct RecordsArgs {
+pub(crate) struct RecordsArgs {
     /// Megabytes of screenshots to write in each round
     #[arg(long, default_value_t = 2000, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     megabytes: u64,
@@ -64,7 +64,7 @@ const MAX_DELAY: Duration = Duration::from_secs(2);
 /// about every four seconds.
 const THINK: Duration = Duration::from_millis(100);
 
-pub fn run(args: &RecordsArgs) -> Result<(), CommandFailure> {
+pub(crate) fn run(args: &RecordsArgs) -> Result<(), CommandFailure> {
     if !args.pages.join("shop.html").is_file() {
         let folder = args.pages.display();
         return Err(CommandFailure::Input(vec![format!(

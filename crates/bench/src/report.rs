@@ -21,7 +21,7 @@ pub(super) struct BenchArgs {
 }
 
 /// The report of a benchmark: conditions first, then results.
-pub struct BenchReport {
+pub(crate) struct BenchReport {
     conditions: MachineConditions,
     figures: Vec<MeasuredSeries>,
     notes: Vec<String>,
@@ -48,7 +48,7 @@ const LOAD_MAX: f64 = 1.0;
 
 impl BenchReport {
     /// Reads the conditions; refuses a busy machine, on which results are unreliable.
-    pub fn begin(args: &BenchArgs) -> Result<Self, CommandFailure> {
+    pub(crate) fn begin(args: &BenchArgs) -> Result<Self, CommandFailure> {
         let conditions = MachineConditions::detect();
         if cfg!(debug_assertions) {
             output::error_line("warning: this is a debug build; measure with `cargo build --release`");
@@ -64,7 +64,7 @@ impl BenchReport {
     }
 
     /// Adds this round's value of a result.
-    pub fn add(&mut self, name: impl Into<Cow<'static, str>>, unit: &'static str, value: f64) {
+    pub(crate) fn add(&mut self, name: impl Into<Cow<'static, str>>, unit: &'static str, value: f64) {
         let name = name.into();
         match self.figures.iter_mut().find(|figure| figure.name == name) {
             Some(figure) => figure.rounds.push(value),
@@ -73,7 +73,7 @@ impl BenchReport {
     }
 
     /// Adds a note that the results need.
-    pub fn note(&mut self, text: impl Into<String>) {
+    pub(crate) fn note(&mut self, text: impl Into<String>) {
         let text = text.into();
         if !self.notes.contains(&text) {
             self.notes.push(text);
@@ -81,7 +81,7 @@ impl BenchReport {
     }
 
     /// Prints the conditions, results and notes.
-    pub fn print(&self, args: &BenchArgs) -> Result<(), CommandFailure> {
+    pub(crate) fn print(&self, args: &BenchArgs) -> Result<(), CommandFailure> {
         if args.json {
             return Ok(output::json(&self.value())?);
         }
@@ -147,7 +147,7 @@ impl MeasuredSeries {
 
 /// The value that `percent` % of all do not exceed; with an even number of values, the 50th is the
 /// mean of the middle two.
-pub fn percentile(values: &[f64], percent: f64) -> Option<f64> {
+pub(crate) fn percentile(values: &[f64], percent: f64) -> Option<f64> {
     let sorted = sorted(values);
     if percent == 50.0 && !sorted.is_empty() && sorted.len().is_multiple_of(2) {
         let upper = sorted.len() / 2;
@@ -157,7 +157,7 @@ pub fn percentile(values: &[f64], percent: f64) -> Option<f64> {
     sorted.get(rank.saturating_sub(1)).copied()
 }
 
-pub fn megabytes_a_second(bytes: u64, time: Duration) -> f64 {
+pub(crate) fn megabytes_a_second(bytes: u64, time: Duration) -> f64 {
     bytes as f64 / 1e6 / time.as_secs_f64()
 }
 
@@ -177,7 +177,7 @@ fn three_digits(value: f64) -> String {
 }
 
 /// Cores of this machine, which is the number of threads where none is given.
-pub fn cores() -> usize {
+pub(crate) fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 

@@ -20,7 +20,7 @@ use crate::pace::BenchPage;
 use crate::report::{BenchReport, percentile};
 
 #[derive(Debug, Args)]
-pub struct SoakArgs {
+pub(crate) struct SoakArgs {
     /// Number of trajectories to run
     #[arg(long, default_value_t = 2000, value_parser = clap::value_parser!(u32).range(10..=1_000_000))]
     trajectories: u32,
@@ -56,7 +56,7 @@ struct ResourceSample {
     pss_megabytes: f64,
 }
 
-pub fn run(args: &SoakArgs) -> Result<(), CommandFailure> {
+pub(crate) fn run(args: &SoakArgs) -> Result<(), CommandFailure> {
     let program = args.paths.program.find()?;
     let mut report = BenchReport::begin(&args.bench)?;
     let scratch = ScratchDir::make(&args.paths.dir)?;

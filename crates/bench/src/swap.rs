@@ -23,7 +23,7 @@ use crate::pace::{self, BenchPage};
 use crate::report::BenchReport;
 
 #[derive(Debug, Args)]
-pub struct SwapArgs {
+pub(crate) struct SwapArgs {
     /// Number of sessions that act without pause
     #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=256))]
     sessions: u32,
@@ -52,7 +52,7 @@ const STEPS: u32 = 8;
 /// Duration of the measurement without swaps, for comparison.
 const QUIET: Duration = Duration::from_secs(10);
 
-pub fn run(args: &SwapArgs) -> Result<(), CommandFailure> {
+pub(crate) fn run(args: &SwapArgs) -> Result<(), CommandFailure> {
     let mut report = BenchReport::begin(&args.bench)?;
     let scratch = ScratchDir::make(&std::env::temp_dir())?;
     runtime()?.block_on(measure(args, &scratch, &mut report))?;

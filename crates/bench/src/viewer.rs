@@ -13,7 +13,7 @@ use tokio::process::Child;
 use tokio::time::{Instant, sleep, timeout};
 
 /// A browser that shows a page.
-pub struct PageViewer {
+pub(crate) struct PageViewer {
     child: Child,
     /// Process id, which is also the id of its process group.
     pid: u32,
@@ -24,7 +24,7 @@ const STARTUP_TIMEOUT: Duration = Duration::from_secs(60);
 
 impl PageViewer {
     /// Opens a page and waits until it has this title.
-    pub async fn open(program: &Path, folder: &Path, url: &str, title: &str) -> anyhow::Result<Self> {
+    pub(crate) async fn open(program: &Path, folder: &Path, url: &str, title: &str) -> anyhow::Result<Self> {
         let mut command = headless::command(program, folder)?;
         command.args(["--remote-debugging-port=0", "--window-size=1280,860", url]);
         command.stdout(Stdio::null()).stderr(Stdio::null()).process_group(0);
@@ -42,11 +42,11 @@ impl PageViewer {
     }
 
     /// Stops all its processes: connections stay open and nothing reads them.
-    pub fn stall(&self) -> anyhow::Result<()> {
+    pub(crate) fn stall(&self) -> anyhow::Result<()> {
         signal("STOP", self.pid)
     }
 
-    pub async fn close(mut self) -> anyhow::Result<()> {
+    pub(crate) async fn close(mut self) -> anyhow::Result<()> {
         signal("KILL", self.pid)?;
         self.child.wait().await?;
         Ok(())

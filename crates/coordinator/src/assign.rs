@@ -25,7 +25,7 @@ pub struct PolicyOffer {
 
 /// Registered policy workers and the number of sessions of each.
 #[derive(Debug, Clone, Default)]
-pub struct WorkerCapacity<'a> {
+pub(crate) struct WorkerCapacity<'a> {
     workers: BTreeMap<&'a Id<PolicyWorker>, (&'a PolicyOffer, u32)>,
 }
 
@@ -42,7 +42,7 @@ pub struct AdmissionPacing {
 /// lengths, so that trajectories that start together soon have evenly spread ages, as they would
 /// after hours.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct FirstSteps {
+pub(crate) struct FirstSteps {
     pub sessions: u32,
 }
 
@@ -54,7 +54,7 @@ impl FirstSteps {
     /// from 0: values from 1 to `max_steps`, each as often as any other to within one. The limit
     /// depends only on the slot's position in the job, so a retry keeps it, with any worker and
     /// after any number of restarts.
-    pub fn limit(self, group: u64, slots: u32, sample_index: u32, max_steps: u32) -> u32 {
+    pub(crate) fn limit(self, group: u64, slots: u32, sample_index: u32, max_steps: u32) -> u32 {
         let nth = u128::from(group) * u128::from(slots) + u128::from(sample_index) + 1;
         let sessions = u128::from(self.sessions);
         if nth >= sessions {
@@ -83,7 +83,7 @@ impl AdmissionPacing {
 
 impl<'a> WorkerCapacity<'a> {
     /// Capacity of these workers; `sessions` names the worker of each existing session.
-    pub fn new<'b>(
+    pub(crate) fn new<'b>(
         workers: impl Iterator<Item = (&'a Id<PolicyWorker>, &'a PolicyOffer)>,
         sessions: impl Iterator<Item = &'b Id<PolicyWorker>>,
     ) -> Self {
@@ -98,7 +98,7 @@ impl<'a> WorkerCapacity<'a> {
 
     /// The worker for a group's next slot: its home while that worker is registered (the slot waits
     /// if it is full), otherwise the least loaded worker of its kind.
-    pub fn for_group(&self, home: Option<&GroupHome>) -> Option<PolicyFacts> {
+    pub(crate) fn for_group(&self, home: Option<&GroupHome>) -> Option<PolicyFacts> {
         match home {
             Some(home) if self.workers.contains_key(&home.worker) => self.available_worker(&home.worker),
             Some(home) => self.least_loaded(Some(home.kind)),
@@ -107,12 +107,12 @@ impl<'a> WorkerCapacity<'a> {
     }
 
     /// The worker with the smallest share of its sessions taken; ties go to the lower id.
-    pub fn least_loaded(&self, kind: Option<PolicyKind>) -> Option<PolicyFacts> {
+    pub(crate) fn least_loaded(&self, kind: Option<PolicyKind>) -> Option<PolicyFacts> {
         self.least_loaded_where(kind, |_| true)
     }
 
     /// The same among the workers that satisfy the predicate.
-    pub fn least_loaded_where(
+    pub(crate) fn least_loaded_where(
         &self,
         kind: Option<PolicyKind>,
         will_do: impl Fn(&PolicyOffer) -> bool,
@@ -132,7 +132,7 @@ impl<'a> WorkerCapacity<'a> {
     }
 
     /// Adds one session to a worker.
-    pub fn add(&mut self, worker: &Id<PolicyWorker>) {
+    pub(crate) fn add(&mut self, worker: &Id<PolicyWorker>) {
         if let Some((_, taken)) = self.workers.get_mut(worker) {
             *taken += 1;
         }
@@ -145,7 +145,7 @@ impl<'a> WorkerCapacity<'a> {
 }
 
 /// A policy worker as it is now, for the ledger.
-pub fn facts(worker: &Id<PolicyWorker>, offer: &PolicyOffer) -> PolicyFacts {
+pub(crate) fn facts(worker: &Id<PolicyWorker>, offer: &PolicyOffer) -> PolicyFacts {
     PolicyFacts {
         worker: worker.clone(),
         address: offer.address.clone(),

@@ -39,14 +39,13 @@ use crate::spool::Spool;
 pub use error::CommitError;
 pub use inspect::{RepairedBy, RunFinding, RunInspection, inspect_run};
 pub(crate) use inspect::{inspect_copy, read_commits};
-pub use record::TrajectoryFacts;
+pub(crate) use record::TrajectoryFacts;
 use record::TrajectoryRows;
-pub use recover::RecoveredRun;
+pub(crate) use recover::RecoveredRun;
 pub(crate) use recover::{check_manifest_is_whole, check_run_dir};
 pub use repair::{RunRepair, repair_run};
 pub use stage::CommitStage;
-use stage::pass;
-pub use thread::{CommitHandle, CommitReport, CommitReports};
+pub(crate) use thread::{CommitHandle, CommitReport, CommitReports};
 
 /// How long a shard whose files are written waits for disk space for its manifest commit.
 const DISK_FULL_TIMEOUT: Duration = Duration::from_secs(60);
@@ -84,7 +83,7 @@ pub struct ShardCommit {
 
 /// What a shard committer needs to know about the job.
 #[derive(Debug, Clone)]
-pub struct CommitSettings {
+pub(crate) struct CommitSettings {
     pub run_dir: PathBuf,
     /// The run's `data` folder.
     pub data_dir: PathBuf,
@@ -191,9 +190,10 @@ impl ShardCommitter {
     }
 
     /// Calls `reached` at every stage, so that a test can inspect what a crash there would leave.
-    pub fn on_stage(&mut self, mut reached: impl FnMut(CommitStage) + Send + 'static) {
+    #[cfg(test)]
+    pub(crate) fn on_stage(&mut self, mut reached: impl FnMut(CommitStage) + Send + 'static) {
         self.reached = Box::new(move |stage| {
-            pass(stage);
+            stage::pass(stage);
             reached(stage);
         });
     }

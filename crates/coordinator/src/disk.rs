@@ -9,7 +9,7 @@ use crate::durable::DurableError;
 
 /// Watches the file system of the run directory.
 #[derive(Debug)]
-pub struct DiskGate {
+pub(crate) struct DiskGate {
     path: PathBuf,
     reserve_bytes: u64,
     resume_bytes: u64,
@@ -18,7 +18,7 @@ pub struct DiskGate {
 
 /// Whether new trajectories may be admitted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum DiskCapacity {
+pub(crate) enum DiskCapacity {
     Enough {
         free_bytes: u64,
     },
@@ -32,20 +32,20 @@ pub enum DiskCapacity {
 
 impl DiskGate {
     /// A gate that is open until the first measurement.
-    pub fn new(path: impl Into<PathBuf>, reserve_bytes: u64) -> Self {
+    pub(crate) fn new(path: impl Into<PathBuf>, reserve_bytes: u64) -> Self {
         // An eighth above the reserve: a shard or a rotated log near the limit must not make the
         // gate flap.
         let resume_bytes = reserve_bytes.saturating_add(reserve_bytes / 8);
         Self { path: path.into(), reserve_bytes, resume_bytes, open: true }
     }
 
-    pub fn measure(&mut self) -> Result<DiskCapacity, DurableError> {
+    pub(crate) fn measure(&mut self) -> Result<DiskCapacity, DurableError> {
         Ok(self.update(free_bytes(&self.path)?))
     }
 
     /// What is said while admission waits for the disk. It waits without a deadline: what is
     /// collected stays, and only a person can free space.
-    pub fn describe_low(&self, resume_bytes: u64) -> String {
+    pub(crate) fn describe_low(&self, resume_bytes: u64) -> String {
         let gib = |bytes: u64| format!("{:.2} GiB", bytes as f64 / (1u64 << 30) as f64);
         format!(
             "the disk of {} has less free than records.disk_reserve_bytes = {} ({}); nothing new starts until \
@@ -58,7 +58,7 @@ impl DiskGate {
     }
 
     /// Updates the gate from a number of free bytes.
-    pub fn update(&mut self, free_bytes: u64) -> DiskCapacity {
+    pub(crate) fn update(&mut self, free_bytes: u64) -> DiskCapacity {
         let needed = if self.open { self.reserve_bytes } else { self.resume_bytes };
         self.open = free_bytes >= needed;
         if self.open {
@@ -69,7 +69,7 @@ impl DiskGate {
 }
 
 /// Bytes an unprivileged user may still write on the file system of `path`.
-pub fn free_bytes(path: &Path) -> Result<u64, DurableError> {
+pub(crate) fn free_bytes(path: &Path) -> Result<u64, DurableError> {
     let stat = statvfs(path).map_err(|error| DurableError::on("measure the disk of", path)(error.into()))?;
     Ok(stat.f_bavail.saturating_mul(stat.f_frsize))
 }

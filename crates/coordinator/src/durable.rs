@@ -14,7 +14,7 @@ use crate::crash;
 /// they are synced, so that kill -9 loses what a power cut would lose: no page cache remains. The
 /// fail point `fault.sync` makes syncs fail.
 #[derive(Debug)]
-pub struct DurableFile {
+pub(crate) struct DurableFile {
     path: PathBuf,
     file: File,
     written: u64,
@@ -38,7 +38,7 @@ pub struct DurableError {
 impl DurableFile {
     /// Creates an empty file; fails where the name exists. The name is durable once the directory
     /// is synced.
-    pub fn create(path: impl Into<PathBuf>) -> Result<Self, DurableError> {
+    pub(crate) fn create(path: impl Into<PathBuf>) -> Result<Self, DurableError> {
         let path = path.into();
         let made = furrow_storage::open(&path, OpenOptions::new().append(true).create_new(true));
         let file = made.map_err(DurableError::on("create", &path))?;
@@ -46,7 +46,7 @@ impl DurableFile {
     }
 
     /// Opens a file and cuts everything after its first `keep` bytes.
-    pub fn open(path: impl Into<PathBuf>, keep: u64) -> Result<Self, DurableError> {
+    pub(crate) fn open(path: impl Into<PathBuf>, keep: u64) -> Result<Self, DurableError> {
         let path = path.into();
         let opened = furrow_storage::open(&path, OpenOptions::new().append(true));
         let file = opened.map_err(DurableError::on("open", &path))?;
@@ -59,7 +59,7 @@ impl DurableFile {
     }
 
     /// Appends the parts in order. When they do not fit, the file stays as it was.
-    pub fn write(&mut self, parts: &[&[u8]]) -> Result<(), DurableError> {
+    pub(crate) fn write(&mut self, parts: &[&[u8]]) -> Result<(), DurableError> {
         self.check()?;
         let length: usize = parts.iter().map(|part| part.len()).sum();
         #[cfg(feature = "failpoints")]
@@ -79,7 +79,7 @@ impl DurableFile {
 
     /// Makes everything written durable. After a failure the kernel may have dropped the bytes and
     /// marked them clean, so a second sync proves nothing: the file takes no more writes.
-    pub fn sync(&mut self) -> Result<(), DurableError> {
+    pub(crate) fn sync(&mut self) -> Result<(), DurableError> {
         self.check()?;
         self.poisoned = true;
         if crash::planted("fault.sync") {
@@ -97,12 +97,12 @@ impl DurableFile {
     }
 
     /// Bytes written, synced or not.
-    pub fn written(&self) -> u64 {
+    pub(crate) fn written(&self) -> u64 {
         self.written
     }
 
     /// Whether written bytes wait for a sync.
-    pub fn is_dirty(&self) -> bool {
+    pub(crate) fn is_dirty(&self) -> bool {
         self.written != self.synced
     }
 
@@ -158,12 +158,12 @@ pub(crate) fn is_full(error: &io::Error) -> bool {
 }
 
 /// Makes names added to or removed from a directory durable.
-pub fn sync_dir(path: &Path) -> Result<(), DurableError> {
+pub(crate) fn sync_dir(path: &Path) -> Result<(), DurableError> {
     File::open(path).and_then(|dir| dir.sync_all()).map_err(DurableError::on("sync directory", path))
 }
 
 /// Creates a directory and those above it, where they do not exist, and makes each name durable.
-pub fn make_durable_dir(path: &Path) -> Result<(), DurableError> {
+pub(crate) fn make_durable_dir(path: &Path) -> Result<(), DurableError> {
     furrow_storage::create_durable_dir(path).map_err(DurableError::on("create", path))
 }
 

@@ -13,7 +13,7 @@ use crate::version_range::merge_ranges;
 
 /// A group that is not committed yet.
 #[derive(Debug, Clone, PartialEq)]
-pub struct OpenGroup {
+pub(crate) struct OpenGroup {
     draw: Arc<TaskDraw>,
     slots: Vec<GroupSlot>,
     /// Number of scored slots with which the group is complete.
@@ -29,7 +29,7 @@ pub struct OpenGroup {
 /// The policy worker a group stays with while that worker is registered, and the kind of policy,
 /// which never changes.
 #[derive(Debug, Clone, PartialEq)]
-pub struct GroupHome {
+pub(crate) struct GroupHome {
     /// The worker of its newest session.
     pub worker: Id<PolicyWorker>,
     /// The kind of policy in all its slots.
@@ -62,7 +62,7 @@ struct SlotFailures {
 
 /// The next attempt at a free slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct SlotAttempt {
+pub(crate) struct SlotAttempt {
     pub sample_index: u32,
     /// Number of earlier attempts.
     pub attempt: u32,
@@ -76,7 +76,7 @@ const CANCELLED_WEIGHT: u32 = 4;
 
 impl OpenGroup {
     /// A group with all slots free, of which it needs `needed` scored.
-    pub fn new(draw: Arc<TaskDraw>, needed: u32, now_millis: u64) -> Self {
+    pub(crate) fn new(draw: Arc<TaskDraw>, needed: u32, now_millis: u64) -> Self {
         let free = GroupSlot {
             attempts: 0,
             failures: SlotFailures::default(),
@@ -87,29 +87,29 @@ impl OpenGroup {
     }
 
     /// The draw of its task.
-    pub fn draw(&self) -> &Arc<TaskDraw> {
+    pub(crate) fn draw(&self) -> &Arc<TaskDraw> {
         &self.draw
     }
 
     /// The policy worker that keeps its sessions.
-    pub fn home(&self) -> Option<&GroupHome> {
+    pub(crate) fn home(&self) -> Option<&GroupHome> {
         self.home.as_ref()
     }
 
     /// Whether its row is final.
-    pub fn is_closed(&self) -> bool {
+    pub(crate) fn is_closed(&self) -> bool {
         self.closed_at_micros.is_some()
     }
 
     /// Whether as many slots are scored as it needs.
-    pub fn has_enough(&self) -> bool {
+    pub(crate) fn has_enough(&self) -> bool {
         let scored = |slot: &&GroupSlot| matches!(slot.state, SlotState::Scored { .. });
         self.slots.iter().filter(scored).count() >= self.needed as usize
     }
 
     /// The lowest free slot, while the group needs one. A closed group needs none, even where a
     /// scored record was lost since.
-    pub fn next_attempt(&self) -> Option<SlotAttempt> {
+    pub(crate) fn next_attempt(&self) -> Option<SlotAttempt> {
         if self.is_closed() || self.has_enough() {
             return None;
         }
@@ -123,7 +123,7 @@ impl OpenGroup {
     }
 
     /// Records that a slot's next attempt is leased; from now on its group's home is `home`.
-    pub fn take(&mut self, sample_index: u32, home: GroupHome) {
+    pub(crate) fn take(&mut self, sample_index: u32, home: GroupHome) {
         let slot = &mut self.slots[sample_index as usize];
         slot.attempts += 1;
         slot.state = SlotState::Taken;
@@ -131,25 +131,31 @@ impl OpenGroup {
     }
 
     /// Stops the group: it needs no more than it has.
-    pub fn give_up(&mut self) {
+    pub(crate) fn give_up(&mut self) {
         self.needed = 0;
     }
 
     /// Whether an earlier attempt at the slot ended in `page_hang`.
-    pub fn hung_before(&self, sample_index: u32) -> bool {
+    pub(crate) fn hung_before(&self, sample_index: u32) -> bool {
         self.slots[sample_index as usize].failures.hung
     }
 
     /// Records that the slot's scored attempt lost its record. Returns whether the slot is tried
     /// again.
-    pub fn lose_record(&mut self, sample_index: u32, attempts_max: u32, now_millis: u64) -> bool {
+    pub(crate) fn lose_record(&mut self, sample_index: u32, attempts_max: u32, now_millis: u64) -> bool {
         // No longer scored, so that the group may count as incomplete.
         self.slots[sample_index as usize].state = SlotState::Taken;
         self.fail(sample_index, EndKind::RecordLost, attempts_max, now_millis)
     }
 
     /// Records that the slot's attempt failed. Returns whether the slot is tried again.
-    pub fn fail(&mut self, sample_index: u32, end: EndKind, attempts_max: u32, now_millis: u64) -> bool {
+    pub(crate) fn fail(
+        &mut self,
+        sample_index: u32,
+        end: EndKind,
+        attempts_max: u32,
+        now_millis: u64,
+    ) -> bool {
         *self.failed.entry(end).or_default() += 1;
         let has_enough = self.has_enough();
         let is_closed = self.is_closed();
@@ -162,13 +168,13 @@ impl OpenGroup {
     }
 
     /// Records the reward of the slot's attempt.
-    pub fn score(&mut self, sample_index: u32, reward: f32, policy_versions: Option<(i32, i32)>) {
+    pub(crate) fn score(&mut self, sample_index: u32, reward: f32, policy_versions: Option<(i32, i32)>) {
         self.slots[sample_index as usize].state = SlotState::Scored { reward, policy_versions };
     }
 
     /// Whether every slot is scored or out of retries, or enough are scored and none is taken, and
     /// the group is not closed yet.
-    pub fn may_close(&self) -> bool {
+    pub(crate) fn may_close(&self) -> bool {
         let has_enough = self.has_enough();
         let settled = |slot: &GroupSlot| match slot.state {
             SlotState::Scored { .. } | SlotState::OutOfRetries => true,
@@ -179,12 +185,12 @@ impl OpenGroup {
     }
 
     /// Closes the group: it takes no more attempts.
-    pub fn close(&mut self, at_micros: i64) {
+    pub(crate) fn close(&mut self, at_micros: i64) {
         self.closed_at_micros = Some(at_micros);
     }
 
     /// Its row, once it is closed.
-    pub fn record(&self, run_id: &Id<Run>) -> Option<GroupRecord> {
+    pub(crate) fn record(&self, run_id: &Id<Run>) -> Option<GroupRecord> {
         let closed_at_micros = self.closed_at_micros?;
         let rewards = self.rewards();
         Some(GroupRecord {
@@ -204,7 +210,7 @@ impl OpenGroup {
     }
 
     /// Run, group, slot and attempt of one trajectory.
-    pub fn ancestry(&self, run_id: &Id<Run>, sample_index: u32, attempt: u32) -> TrajectoryAncestry {
+    pub(crate) fn ancestry(&self, run_id: &Id<Run>, sample_index: u32, attempt: u32) -> TrajectoryAncestry {
         let group_id = self.draw.group_id.clone();
         TrajectoryAncestry {
             run_id: run_id.clone(),
@@ -250,7 +256,7 @@ impl SlotFailures {
 ///
 /// A first hang is the farm's fault, a recurring one at the slot the policy's. One of the policy's
 /// own ends without evidence cannot be scored and becomes `page_crash`.
-pub fn classify_end(end: EndKind, hung_before: bool, has_evidence: bool) -> (EndKind, FaultOwner) {
+pub(crate) fn classify_end(end: EndKind, hung_before: bool, has_evidence: bool) -> (EndKind, FaultOwner) {
     match end.fault(hung_before) {
         FaultOwner::Policy if !has_evidence => (EndKind::PageCrash, FaultOwner::Farm),
         fault => (end, fault),

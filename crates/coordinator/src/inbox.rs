@@ -24,13 +24,13 @@ pub(crate) struct QueuedEvent {
 
 impl EventSender {
     /// Creates a sender and the receiver of its events.
-    pub fn new(calls_max: usize) -> (Self, mpsc::Receiver<QueuedEvent>) {
+    pub(crate) fn new(calls_max: usize) -> (Self, mpsc::Receiver<QueuedEvent>) {
         let (inbox, events) = mpsc::channel(calls_max);
         (Self { inbox, calls: Arc::default() }, events)
     }
 
     /// Sends an event and waits for its answer. The caller sets the deadline.
-    pub async fn request(&self, event: impl FnOnce(CallId) -> Event) -> Result<CallResponse, Status> {
+    pub(crate) async fn request(&self, event: impl FnOnce(CallId) -> Event) -> Result<CallResponse, Status> {
         let call = CallId(self.calls.fetch_add(1, Ordering::Relaxed));
         let (answer, answered) = oneshot::channel();
         self.enqueue(QueuedEvent { event: event(call), caller: Some((call, answer)) }).await?;
@@ -38,12 +38,12 @@ impl EventSender {
     }
 
     /// Sends an event that needs no answer.
-    pub async fn send(&self, event: Event) -> Result<(), Status> {
+    pub(crate) async fn send(&self, event: Event) -> Result<(), Status> {
         self.enqueue(QueuedEvent { event, caller: None }).await
     }
 
     /// Sends an event from code that must not wait: when the queue is full, the event is lost.
-    pub fn try_send(&self, event: Event) {
+    pub(crate) fn try_send(&self, event: Event) {
         if self.inbox.try_send(QueuedEvent { event, caller: None }).is_err() {
             tracing::debug!(
                 "the event queue is full: undelivered assignments expire instead of being reclaimed"

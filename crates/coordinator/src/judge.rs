@@ -316,22 +316,22 @@ fn read_key(path: &Path) -> Result<ApiKey, JudgeKeyError> {
 }
 
 impl JudgeClient {
-    pub fn new(config: JudgeConfig, stop: CancellationToken) -> Self {
+    pub(crate) fn new(config: JudgeConfig, stop: CancellationToken) -> Self {
         let JudgeConfig { client, habits, seed, deadline, prices, .. } = config;
         Self { client: ChatClient::new(client), habits: Arc::new(habits), seed, deadline, prices, stop }
     }
 
     /// How it is called.
-    pub fn habits(&self) -> &JudgeSettings {
+    pub(crate) fn habits(&self) -> &JudgeSettings {
         &self.habits
     }
 
     /// Longest time of one scoring.
-    pub fn deadline(&self) -> Duration {
+    pub(crate) fn deadline(&self) -> Duration {
         self.deadline
     }
 
-    pub fn begin_scoring(&self) -> JudgeScoring<'_> {
+    pub(crate) fn begin_scoring(&self) -> JudgeScoring<'_> {
         JudgeScoring { judge: self, deadline: Instant::now() + self.deadline }
     }
 }

@@ -9,7 +9,7 @@ use crate::ledger::{PolicyFacts, TrajectoryStart};
 use crate::version_range::merge_ranges;
 
 #[derive(Debug, Clone, PartialEq)]
-pub struct Lease {
+pub(crate) struct Lease {
     /// How it started, including its token.
     pub start: TrajectoryStart,
     /// Its run, group, slot and attempt.
@@ -28,7 +28,7 @@ pub struct Lease {
 
 /// All leased trajectories, and the most recently acknowledged ends.
 #[derive(Debug, Clone, PartialEq)]
-pub struct LeaseTable {
+pub(crate) struct LeaseTable {
     leases: BTreeMap<Id<Trajectory>, Lease>,
     acknowledged: AcknowledgedEnds,
     /// Former lease holders that are still accepted, where a test plants the bug of a farm without
@@ -38,7 +38,7 @@ pub struct LeaseTable {
 
 /// Why a call about a trajectory is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum StaleLease {
+pub(crate) enum StaleLease {
     /// Its lease is over or never existed.
     NotLeased,
     /// It is leased under another token.
@@ -58,18 +58,18 @@ struct AcknowledgedEnds {
 const ACKNOWLEDGED_MAX: usize = 2048;
 
 impl LeaseTable {
-    pub fn new(fencing: bool) -> Self {
+    pub(crate) fn new(fencing: bool) -> Self {
         let believed = (!fencing).then(BTreeMap::new);
         Self { leases: BTreeMap::new(), acknowledged: AcknowledgedEnds::default(), believed }
     }
 
-    pub fn insert(&mut self, lease: Lease) {
+    pub(crate) fn insert(&mut self, lease: Lease) {
         self.leases.insert(lease.start.trajectory_id.clone(), lease);
     }
 
     /// Renews and returns the lease a caller acts under: recording a step proves that its worker is
     /// alive.
-    pub fn renew(
+    pub(crate) fn renew(
         &mut self,
         trajectory: &Id<Trajectory>,
         token: u64,
@@ -86,7 +86,7 @@ impl LeaseTable {
     }
 
     /// Ends the lease a caller acts under and remembers the acknowledged end.
-    pub fn finish(
+    pub(crate) fn finish(
         &mut self,
         trajectory: &Id<Trajectory>,
         token: u64,
@@ -99,23 +99,28 @@ impl LeaseTable {
     }
 
     /// Whether this same end was acknowledged before; `Some(false)` means that another end was.
-    pub fn acknowledged(&self, trajectory: &Id<Trajectory>, token: u64, digest: [u8; 32]) -> Option<bool> {
+    pub(crate) fn acknowledged(
+        &self,
+        trajectory: &Id<Trajectory>,
+        token: u64,
+        digest: [u8; 32],
+    ) -> Option<bool> {
         let (ended_token, ended_digest) = self.acknowledged.ends.get(trajectory)?;
         (*ended_token == token).then_some(*ended_digest == digest)
     }
 
     /// Whether an end was acknowledged under this token.
-    pub fn has_ended(&self, trajectory: &Id<Trajectory>, token: u64) -> bool {
+    pub(crate) fn has_ended(&self, trajectory: &Id<Trajectory>, token: u64) -> bool {
         self.acknowledged.ends.get(trajectory).is_some_and(|(ended_token, _)| *ended_token == token)
     }
 
     /// Restores an end that an earlier coordinator acknowledged.
-    pub fn restore_acknowledged(&mut self, trajectory: &Id<Trajectory>, token: u64, digest: [u8; 32]) {
+    pub(crate) fn restore_acknowledged(&mut self, trajectory: &Id<Trajectory>, token: u64, digest: [u8; 32]) {
         self.acknowledged.remember(trajectory, token, digest);
     }
 
     /// Removes the expired leases, lowest id first. From then on their tokens are stale.
-    pub fn lapse(&mut self, now_millis: u64) -> Vec<Lease> {
+    pub(crate) fn lapse(&mut self, now_millis: u64) -> Vec<Lease> {
         let lapsed = self.take_where(|lease| lease.expires_millis <= now_millis);
         if let Some(believed) = &mut self.believed {
             let ids = lapsed.iter().map(|lease| lease.start.trajectory_id.clone());
@@ -125,40 +130,40 @@ impl LeaseTable {
     }
 
     /// Removes all leases that match, in order of their ids.
-    pub fn take_where(&mut self, is_over: impl Fn(&Lease) -> bool) -> Vec<Lease> {
+    pub(crate) fn take_where(&mut self, is_over: impl Fn(&Lease) -> bool) -> Vec<Lease> {
         let over: Vec<_> =
             self.leases.iter().filter(|(_, lease)| is_over(lease)).map(|(id, _)| id.clone()).collect();
         over.iter().filter_map(|id| self.leases.remove(id)).collect()
     }
 
     /// The lease of a trajectory.
-    pub fn get_mut(&mut self, trajectory: &Id<Trajectory>) -> Option<&mut Lease> {
+    pub(crate) fn get_mut(&mut self, trajectory: &Id<Trajectory>) -> Option<&mut Lease> {
         self.leases.get_mut(trajectory)
     }
 
-    pub fn iter(&self) -> impl Iterator<Item = &Lease> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Lease> {
         self.leases.values()
     }
 
     /// All leases, to move them to another policy worker.
-    pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut Lease> {
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Lease> {
         self.leases.values_mut()
     }
 
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.leases.len()
     }
 }
 
 impl Lease {
     /// Records that a step is durable. A repeated step counts once.
-    pub fn keep_step(&mut self, step: u32, policy_versions: Option<(i32, i32)>) {
+    pub(crate) fn keep_step(&mut self, step: u32, policy_versions: Option<(i32, i32)>) {
         self.steps = self.steps.max(step + 1);
         self.policy_versions = merge_ranges(self.policy_versions, policy_versions);
     }
 
     /// Whether its policy worker differs from the one in its assignment.
-    pub fn was_moved(&self) -> bool {
+    pub(crate) fn was_moved(&self) -> bool {
         self.policy.address != self.start.policy.address
     }
 }

@@ -26,7 +26,8 @@ use furrow_rollout::{
 use crate::versions::{VersionRow, VersionTable};
 
 pub use memory::MemoryLedger;
-pub use refusal::{LedgerRefusal, RUN_ID_BYTES_MAX};
+pub use refusal::LedgerRefusal;
+pub(crate) use refusal::RUN_ID_BYTES_MAX;
 pub use sqlite::SqliteLedger;
 pub use thread::{LEDGER_FAIL_POINTS, LedgerHandle, LedgerLimits};
 

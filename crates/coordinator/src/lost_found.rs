@@ -76,12 +76,12 @@ pub enum LostFoundError {
 
 impl LostFound {
     /// For the `epoch`th start of a run. Creates nothing before the first entry.
-    pub fn of_start(run_dir: &Path, epoch: u64) -> Self {
+    pub(crate) fn of_start(run_dir: &Path, epoch: u64) -> Self {
         Self::named(run_dir, &format!("start-{epoch:06}"))
     }
 
     /// For a scoring that began at this time, in microseconds since the Unix epoch.
-    pub fn of_scoring(run_dir: &Path, at_micros: i64) -> Self {
+    pub(crate) fn of_scoring(run_dir: &Path, at_micros: i64) -> Self {
         Self::named(run_dir, &format!("score-{at_micros}"))
     }
 
@@ -92,7 +92,7 @@ impl LostFound {
     /// Checks that this many more entries fit, and that every folder and file on the way is this
     /// run's own. Changes nothing: a start checks before it moves the first entry. `first` is one
     /// of the entries.
-    pub fn check_capacity(&self, entries: usize, first: &Path) -> Result<(), LostFoundError> {
+    pub(crate) fn check_capacity(&self, entries: usize, first: &Path) -> Result<(), LostFoundError> {
         for folder in [Path::new(FOLDER), &self.folder] {
             let folder = self.run_dir.join(folder);
             furrow_storage::check_dir(&folder).map_err(DurableError::on("use", &folder))?;
@@ -109,7 +109,7 @@ impl LostFound {
     }
 
     /// Moves a file or a folder out of the run directory's tree. Returns its new path.
-    pub fn take(&mut self, path: &Path, why: &str) -> Result<PathBuf, LostFoundError> {
+    pub(crate) fn take(&mut self, path: &Path, why: &str) -> Result<PathBuf, LostFoundError> {
         let entry = self.entry(path, why, None)?;
         let to = self.run_dir.join(&entry.kept_as);
         self.record(&entry)?;
@@ -119,7 +119,7 @@ impl LostFound {
     }
 
     /// Copies a file durably; the original stays. Returns the path of the copy.
-    pub fn copy(&mut self, path: &Path, why: &str) -> Result<PathBuf, LostFoundError> {
+    pub(crate) fn copy(&mut self, path: &Path, why: &str) -> Result<PathBuf, LostFoundError> {
         let failed = |operation| move |error| LostFoundError::from(DurableError::on(operation, path)(error));
         let bytes = fs::symlink_metadata(path).map_err(failed("measure"))?.len();
         let entry = self.entry(path, why, Some(bytes))?;

@@ -11,7 +11,7 @@ use crate::ledger::{LedgerSnapshot, TaskDraw};
 
 /// Tasks, their sampler, and session settings.
 #[derive(Debug)]
-pub struct JobPlan {
+pub(crate) struct JobPlan {
     set: TaskSet,
     sampler: TaskSampler,
     group_size: u32,
@@ -49,7 +49,7 @@ pub struct UnknownTask {
 
 impl JobPlan {
     /// A plan over a loaded set.
-    pub fn new(set: TaskSet, config: &TasksConfig, session: SessionSpec) -> Self {
+    pub(crate) fn new(set: TaskSet, config: &TasksConfig, session: SessionSpec) -> Self {
         let sampler = TaskSampler::new(&set, config);
         let task_indices = index_tasks(&set);
         let TasksConfig { group_size, group_spares, .. } = *config;
@@ -57,7 +57,7 @@ impl JobPlan {
     }
 
     /// The same plan with evaluations.
-    pub fn with_evaluations(self, eval: Option<(TaskSet, EvalConfig)>) -> Self {
+    pub(crate) fn with_evaluations(self, eval: Option<(TaskSet, EvalConfig)>) -> Self {
         let plan = |(set, config): (TaskSet, EvalConfig)| {
             let sampler = TaskSampler::new(&set, &config.tasks);
             let schedule = EvaluationSchedule {
@@ -72,31 +72,31 @@ impl JobPlan {
     }
 
     /// The same plan with spread step limits of the first trajectories.
-    pub fn with_first_steps(self, first_steps: Option<FirstSteps>) -> Self {
+    pub(crate) fn with_first_steps(self, first_steps: Option<FirstSteps>) -> Self {
         Self { first_steps, ..self }
     }
 
     /// The task of a group's draw, as slot `sample_index` gets it.
-    pub fn task(&self, draw: &TaskDraw, sample_index: u32) -> Result<Task, UnknownTask> {
+    pub(crate) fn task(&self, draw: &TaskDraw, sample_index: u32) -> Result<Task, UnknownTask> {
         let mut task = self.spec(draw)?.with_seed(draw.seed);
         task.max_steps = self.max_steps(draw, sample_index)?;
         Ok(task)
     }
 
     /// Steps that a trajectory may take.
-    pub fn max_steps(&self, draw: &TaskDraw, sample_index: u32) -> Result<u32, UnknownTask> {
+    pub(crate) fn max_steps(&self, draw: &TaskDraw, sample_index: u32) -> Result<u32, UnknownTask> {
         let max_steps = self.spec(draw)?.task.max_steps;
         let first = self.first_steps.filter(|_| draw.problem.is_none());
         Ok(first.map_or(max_steps, |first| first.limit(draw.index, draw.group_size, sample_index, max_steps)))
     }
 
     /// Checks that every group of a resumed run is about a task of this job.
-    pub fn check(&self, snapshot: &LedgerSnapshot) -> Result<(), UnknownTask> {
+    pub(crate) fn check(&self, snapshot: &LedgerSnapshot) -> Result<(), UnknownTask> {
         snapshot.groups.iter().try_for_each(|row| self.spec(&row.draw).map(drop))
     }
 
     /// The assignment an environment worker receives for a grant.
-    pub fn assignment(&self, grant: LeaseGrant) -> Result<Assignment, UnknownTask> {
+    pub(crate) fn assignment(&self, grant: LeaseGrant) -> Result<Assignment, UnknownTask> {
         Ok(Assignment {
             task: self.task(&grant.draw, grant.of.sample_index)?,
             files: self.spec(&grant.draw)?.files.clone(),
@@ -110,7 +110,7 @@ impl JobPlan {
     }
 
     /// Upper bound of an assignment's size on the wire: its texts and a margin.
-    pub fn assignment_bytes_max(&self) -> usize {
+    pub(crate) fn assignment_bytes_max(&self) -> usize {
         let text = |text: &Option<String>| text.as_ref().map_or(0, String::len);
         let bytes = |spec: &TaskSpec| {
             let Task { goal, start_url, allow_hosts, hooks, .. } = &spec.task;
@@ -135,18 +135,18 @@ impl JobPlan {
     }
 
     /// Upper bound of the file contents beside the assignments of one response.
-    pub fn file_bytes_max(&self) -> usize {
+    pub(crate) fn file_bytes_max(&self) -> usize {
         let evaluated = self.eval.as_ref().map_or(0, |eval| eval.set.file_bytes());
         self.set.file_bytes() + evaluated
     }
 
     /// How sessions are set up.
-    pub fn session(&self) -> &SessionSpec {
+    pub(crate) fn session(&self) -> &SessionSpec {
         &self.session
     }
 
     /// The task of a group and its scorer.
-    pub fn spec(&self, draw: &TaskDraw) -> Result<&TaskSpec, UnknownTask> {
+    pub(crate) fn spec(&self, draw: &TaskDraw) -> Result<&TaskSpec, UnknownTask> {
         let (set, task_indices) = match (draw.problem, &self.eval) {
             (None, _) => (Some(&self.set), Some(&self.task_indices)),
             (Some(_), eval) => {

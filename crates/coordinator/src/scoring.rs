@@ -64,7 +64,7 @@ enum ScoringError {
 impl ScorerPool {
     /// Starts scoring; an [`Event::Scored`] follows. At most as many wait here as
     /// `limits.backlog_max` lets finish.
-    pub fn score(&self, trajectory: Id<Trajectory>, draw: Arc<TaskDraw>, sample_index: u32) {
+    pub(crate) fn score(&self, trajectory: Id<Trajectory>, draw: Arc<TaskDraw>, sample_index: u32) {
         let scorers = self.clone();
         self.tracker.spawn(async move {
             let Ok(permit) = scorers.permits.clone().acquire_owned().await else { return };

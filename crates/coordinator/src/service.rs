@@ -59,7 +59,7 @@ pub(crate) struct CoordinatorServer {
 
 impl CoordinatorServer {
     /// Both services, with limits on message sizes.
-    pub fn servers(self) -> (CoordinatorServiceServer<Self>, RegistrationServiceServer<Self>) {
+    pub(crate) fn servers(self) -> (CoordinatorServiceServer<Self>, RegistrationServiceServer<Self>) {
         let coordinator = CoordinatorServiceServer::new(self.clone())
             .max_decoding_message_size(MESSAGE_BYTES_MAX)
             .max_encoding_message_size(MESSAGE_BYTES_MAX);

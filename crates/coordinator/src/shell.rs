@@ -31,7 +31,7 @@ use crate::scoring::ScorerPool;
 const TICK: Duration = Duration::from_millis(100);
 
 /// Every fail point of this module and of the service.
-pub const SERVICE_FAIL_POINTS: &[&str] = &[
+pub(crate) const SERVICE_FAIL_POINTS: &[&str] = &[
     "coordinator.before_spool_step",
     "coordinator.before_ack_step",
     "coordinator.before_spool_ending",
@@ -97,21 +97,21 @@ pub(crate) struct EffectPerformer {
 
 impl FirstFailure {
     /// Stops the coordinator. Only the first error counts; later ones follow from it.
-    pub fn report(&self, error: CoordinatorError) {
+    pub(crate) fn report(&self, error: CoordinatorError) {
         let mut first = self.first.lock().unwrap_or_else(PoisonError::into_inner);
         first.get_or_insert(error);
         self.stop.cancel();
     }
 
     /// Takes the reported error.
-    pub fn take(&self) -> Option<CoordinatorError> {
+    pub(crate) fn take(&self) -> Option<CoordinatorError> {
         self.first.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 }
 
 impl EventLoop {
     /// Runs until the job is over and the workers know it. Returns how far the job came.
-    pub async fn run(mut self, start: Decision) -> RunProgress {
+    pub(crate) async fn run(mut self, start: Decision) -> RunProgress {
         let mut calls = BTreeMap::new();
         let mut ticks = interval(TICK);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -203,7 +203,7 @@ fn find_caller(effect: Effect, calls: &mut PendingCallers) -> Option<PendingEffe
 
 impl EffectPerformer {
     /// Runs until the loop has ended and everything it decided is carried out.
-    pub async fn run(mut self) -> Result<(), CoordinatorError> {
+    pub(crate) async fn run(mut self) -> Result<(), CoordinatorError> {
         let mut waiting = Vec::new();
         while self.decided.recv_many(&mut waiting, self.commits_max).await > 0 {
             let mut commit = Vec::new();

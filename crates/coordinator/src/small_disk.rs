@@ -11,7 +11,7 @@ const LIMITED: &str = "FURROW_TEST_FILES_ARE_SMALL";
 /// Runs the body on a tmpfs of 4 MB where one may be mounted. Elsewhere the test runs again in a
 /// child whose files may not grow beyond 4 MB, which the system reports in the same way: the test
 /// is never skipped.
-pub fn on_small_disk(test: &str, body: impl FnOnce(&Path)) {
+pub(crate) fn on_small_disk(test: &str, body: impl FnOnce(&Path)) {
     let dir = tempfile::tempdir().unwrap();
     if std::env::var_os(LIMITED).is_some() {
         return body(dir.path());
@@ -58,6 +58,6 @@ fn run_limited(test: &str) {
 }
 
 /// Whether the test runs under the limit, where a full database looks like a broken disk.
-pub fn is_limited() -> bool {
+pub(crate) fn is_limited() -> bool {
     std::env::var_os(LIMITED).is_some()
 }

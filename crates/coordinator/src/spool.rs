@@ -22,7 +22,8 @@ use sha2::{Digest, Sha256};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 
 use crate::crash;
-pub use entry::{EntryKey, PAYLOAD_BYTES_MAX, SpoolEntry};
+pub(crate) use entry::PAYLOAD_BYTES_MAX;
+pub use entry::{EntryKey, SpoolEntry};
 pub use error::SpoolError;
 use error::storage;
 use files::SpoolFiles;
@@ -107,7 +108,7 @@ impl Spool {
     }
 
     /// Records how a trajectory ended; it takes no steps afterwards.
-    pub async fn append_ending(
+    pub(crate) async fn append_ending(
         &self,
         trajectory: &Id<Trajectory>,
         digest: [u8; 32],
@@ -123,14 +124,12 @@ impl Spool {
         SpoolReader::open(&self.owner.dir, trajectory, extent)
     }
 
-    /// How a trajectory ended, if it did; skips its steps unread. Blocks: not for async code.
-    pub fn read_ending(&self, trajectory: &Id<Trajectory>) -> Result<Option<SpoolEntry>, SpoolError> {
-        self.read(trajectory)?.ending()
-    }
-
     /// The newest durable step of a trajectory, if any; skips earlier ones unread. Blocks: not for
     /// async code.
-    pub fn read_last_step(&self, trajectory: &Id<Trajectory>) -> Result<Option<SpoolEntry>, SpoolError> {
+    pub(crate) fn read_last_step(
+        &self,
+        trajectory: &Id<Trajectory>,
+    ) -> Result<Option<SpoolEntry>, SpoolError> {
         self.read(trajectory)?.last_step()
     }
 

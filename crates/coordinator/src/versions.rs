@@ -122,7 +122,7 @@ impl VersionTable {
     }
 
     /// The version of a publication; none if it was refused, so that it may be tried again.
-    pub fn find_publication(&self, publication_id: &str) -> Option<&VersionRow> {
+    pub(crate) fn find_publication(&self, publication_id: &str) -> Option<&VersionRow> {
         let same = |row: &&VersionRow| row.publication_id == publication_id && !row.is_refused();
         self.rows.iter().rev().find(same)
     }
@@ -187,7 +187,7 @@ impl VersionTable {
     }
 
     /// Adds a published version, or returns why it cannot be added.
-    pub fn propose(&mut self, row: VersionRow) -> Result<(), VersionRefusal> {
+    pub(crate) fn propose(&mut self, row: VersionRow) -> Result<(), VersionRefusal> {
         if row.version <= self.last() {
             return Err(VersionRefusal::NotNewer { version: row.version, last: self.last() });
         }
@@ -253,7 +253,7 @@ pub(crate) mod tests {
 
     use super::*;
 
-    pub fn row(version: i32, form: WeightsForm, base_version: i32) -> VersionRow {
+    pub(crate) fn row(version: i32, form: WeightsForm, base_version: i32) -> VersionRow {
         let link = WeightsLink { form, directory: format!("/w/{version}") };
         VersionRow {
             version,
@@ -265,7 +265,7 @@ pub(crate) mod tests {
         }
     }
 
-    pub fn hash(version: i32) -> String {
+    pub(crate) fn hash(version: i32) -> String {
         format!("{version:064x}")
     }
 

@@ -59,12 +59,12 @@ pub(crate) struct BufferAllocator {
 
 impl BufferAllocator {
     /// Starts at an address.
-    pub fn at(address: u64) -> Self {
+    pub(crate) fn at(address: u64) -> Self {
         Self { next: address, plan: MemoryPlan::default() }
     }
 
     /// Allocates a buffer of a part.
-    pub fn take<T: DeviceElement>(&mut self, part: &'static str, count: usize) -> DeviceView<T> {
+    pub(crate) fn take<T: DeviceElement>(&mut self, part: &'static str, count: usize) -> DeviceView<T> {
         let view = DeviceView::new(self.next, count);
         let bytes = (count as u64).saturating_mul(size_of::<T>() as u64);
         // An overflow is not an error here: the plan's total shows it.
@@ -75,12 +75,12 @@ impl BufferAllocator {
     }
 
     /// Address of the next buffer.
-    pub fn next(&self) -> u64 {
+    pub(crate) fn next(&self) -> u64 {
         self.next
     }
 
     /// Bytes allocated so far.
-    pub fn plan(self) -> MemoryPlan {
+    pub(crate) fn plan(self) -> MemoryPlan {
         self.plan
     }
 }

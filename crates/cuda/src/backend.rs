@@ -28,5 +28,6 @@ mod states;
 pub use self::capacity::{checkpoint_needs, needs, plan};
 pub use self::error::{CudaOpenError, SwapError};
 pub use self::interface::DeviceBackend;
-pub use self::open::{open, open_noise};
+pub use self::open::open;
+pub(crate) use self::open::open_noise;
 pub use self::options::{BackendOptions, ModelPrecision, StagingMode};

@@ -53,12 +53,12 @@ pub(crate) struct BatchLists {
 }
 
 impl BatchForm {
-    pub fn spans(&self) -> usize {
+    pub(crate) fn spans(&self) -> usize {
         self.singles + self.longs
     }
 
     /// The lists' addresses, for a buffer at `block`.
-    pub fn lists(&self, block: DeviceView<u32>) -> BatchLists {
+    pub(crate) fn lists(&self, block: DeviceView<u32>) -> BatchLists {
         let [spans, conv_tiles, attend_tiles, sources, span_of, table, wanted] =
             self.sections().map(|section| block.from(section.start).first(section.len()));
         BatchLists {
@@ -113,7 +113,7 @@ pub(crate) struct BatchDescriptor {
 impl BatchDescriptor {
     /// Arranges spans in the given order, single ones first. The caller has checked that they fit
     /// the limits.
-    pub fn arrange(&mut self, layer: LayoutInputs<'_>, spans: &[&SequenceSpan<'_>]) {
+    pub(crate) fn arrange(&mut self, layer: LayoutInputs<'_>, spans: &[&SequenceSpan<'_>]) {
         let order = || in_order(spans);
         let longest = order().map(|span| pages_of(end(span))).max().unwrap_or(1);
         self.set_spans(order(), 0);
@@ -125,7 +125,7 @@ impl BatchDescriptor {
     }
 
     /// Arranges single spans and pads to a bucket: that of their number, or a given one.
-    pub fn arrange_decode(
+    pub(crate) fn arrange_decode(
         &mut self,
         layer: LayoutInputs<'_>,
         spans: &[&SequenceSpan<'_>],

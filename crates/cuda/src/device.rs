@@ -39,7 +39,7 @@ impl CompileTarget {
 
     /// Target of a device. Machine code runs on later minor versions of its major one; `None` if no
     /// kernel here was compiled for it.
-    pub fn of_capability(major: i32, minor: i32) -> Option<Self> {
+    pub(crate) fn of_capability(major: i32, minor: i32) -> Option<Self> {
         match (major, minor) {
             (8, 9) => Some(Self::Sm89),
             (8, _) => Some(Self::Sm80),
@@ -130,7 +130,7 @@ impl GpuDevice {
     ///
     /// # Errors
     /// If the compiler has a later major version.
-    pub fn check_compiler(&self, version: (i32, i32)) -> Result<(), DeviceError> {
+    pub(crate) fn check_compiler(&self, version: (i32, i32)) -> Result<(), DeviceError> {
         check_compiler(version, self.driver)
     }
 

@@ -51,7 +51,7 @@ pub(crate) struct VisionWork<P: ModelTypes> {
 
 impl<P: ModelTypes> VisionWork<P> {
     /// Allocates for a group of at most `features` tiles.
-    pub fn allocate(
+    pub(crate) fn allocate(
         vision: &VisionConfig,
         prefix: usize,
         features: usize,
@@ -90,7 +90,7 @@ pub(crate) struct TileEncoder<'a, P: ModelTypes> {
 
 impl<P: FastKernels> TileEncoder<'_, P> {
     /// Encodes the group; writes a tile's rows to its feature `[rows_per_tile, H]`.
-    pub fn run(
+    pub(crate) fn run(
         &self,
         executor: &mut dyn Executor,
         tiles: &[ImageTile],

@@ -247,7 +247,7 @@ impl MatrixProduct {
     }
 
     /// The product added to the contents of the output.
-    pub fn onto_outputs(mut self) -> Self {
+    pub(crate) fn onto_outputs(mut self) -> Self {
         self.shape.adds = true;
         self
     }

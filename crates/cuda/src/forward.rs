@@ -70,7 +70,7 @@ pub(crate) struct DevicePass<'a, P: ModelTypes> {
 
 impl<P: FastKernels> DevicePass<'_, P> {
     /// Embeds, runs the layers, and leaves the logits of the requested rows in the workspace.
-    pub fn run(&self, executor: &mut dyn Executor) -> LaunchResult {
+    pub(crate) fn run(&self, executor: &mut dyn Executor) -> LaunchResult {
         let mut ssm = 0;
         let mut attention = 0;
         self.embed(executor)?;

@@ -52,7 +52,7 @@ pub const WORKSPACES_BYTES: u64 = 2 * products::WORKSPACE_BYTES as u64;
 
 /// Pinned memory for copies between pageable memory and the device: two halves for each lane except
 /// the copy lane.
-pub const STAGING_BYTES: u64 = 2 * 2 * staging::HALF as u64;
+pub(crate) const STAGING_BYTES: u64 = 2 * 2 * staging::HALF as u64;
 
 /// Paths and devices that CUDA needs.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]

@@ -16,22 +16,22 @@ pub(crate) struct ExecutorLatch {
 
 impl ExecutorLatch {
     /// Takes an executor that works.
-    pub fn new(executor: Box<dyn Executor>) -> Self {
+    pub(crate) fn new(executor: Box<dyn Executor>) -> Self {
         Self { executor, lost: None }
     }
 
     /// Checks that it has not failed.
-    pub fn check(&self) -> Result<(), DeviceLost> {
+    pub(crate) fn check(&self) -> Result<(), DeviceLost> {
         self.lost.clone().map_or(Ok(()), Err)
     }
 
     /// The failure, if it has failed.
-    pub fn lost(&self) -> Option<&DeviceLost> {
+    pub(crate) fn lost(&self) -> Option<&DeviceLost> {
         self.lost.as_ref()
     }
 
     /// Runs some work on it.
-    pub fn work<T>(
+    pub(crate) fn work<T>(
         &mut self,
         work: impl FnOnce(&mut dyn Executor) -> Result<T, ExecutorError>,
     ) -> Result<T, DeviceLost> {
@@ -40,17 +40,17 @@ impl ExecutorLatch {
     }
 
     /// Waits until all its work is done.
-    pub fn wait(&mut self) -> Result<(), DeviceLost> {
+    pub(crate) fn wait(&mut self) -> Result<(), DeviceLost> {
         self.work(|executor| executor.wait())
     }
 
     /// Makes later work of `lane` wait for the present work of `other`.
-    pub fn follow(&mut self, lane: ExecutionLane, other: ExecutionLane) -> Result<(), DeviceLost> {
+    pub(crate) fn follow(&mut self, lane: ExecutionLane, other: ExecutionLane) -> Result<(), DeviceLost> {
         self.work(|executor| executor.follow(lane, other))
     }
 
     /// Loads weights, which may be refused; then the executor stays usable.
-    pub fn load<T>(
+    pub(crate) fn load<T>(
         &mut self,
         work: impl FnOnce(&mut dyn Executor) -> Result<T, LoadError>,
     ) -> Result<Result<T, CheckpointError>, DeviceLost> {
@@ -63,7 +63,7 @@ impl ExecutorLatch {
     }
 
     /// Marks it as failed.
-    pub fn lose(&mut self, why: String) -> DeviceLost {
+    pub(crate) fn lose(&mut self, why: String) -> DeviceLost {
         self.lost.get_or_insert(DeviceLost(why)).clone()
     }
 }

@@ -124,7 +124,11 @@ impl<'a> BenchmarkBuffers<'a> {
     ///
     /// # Errors
     /// If the device fails.
-    pub fn state_update(&mut self, ssm: &SsmConfig, batch: u32) -> Result<Option<Duration>, ExecutorError> {
+    pub(crate) fn state_update(
+        &mut self,
+        ssm: &SsmConfig,
+        batch: u32,
+    ) -> Result<Option<Duration>, ExecutorError> {
         let count = batch as usize;
         let mut allocator = BufferAllocator::at(self.memory.address());
         let mut of_heads = || allocator.take::<f32>("", ssm.heads);

@@ -62,7 +62,7 @@ pub(crate) enum NotPinned {
 
 impl OffloadPool {
     /// Pins as many blocks as fit into this many bytes, for slots and pages of these sizes.
-    pub fn open(executor: &mut dyn Executor, sizes: [u64; 2], bytes: u64) -> Result<Self, NotPinned> {
+    pub(crate) fn open(executor: &mut dyn Executor, sizes: [u64; 2], bytes: u64) -> Result<Self, NotPinned> {
         let blocks = BlockSizes::of(sizes);
         let mut slabs = Vec::new();
         let mut pinned_bytes = 0;
@@ -79,12 +79,12 @@ impl OffloadPool {
     }
 
     /// Bytes of a state with this many pages.
-    pub fn bytes_of(&self, pages: u32) -> u64 {
+    pub(crate) fn bytes_of(&self, pages: u32) -> u64 {
         self.blocks.bytes_of(pages)
     }
 
     /// Takes blocks for a state with this many pages; `None` if too few are free.
-    pub fn take(&self, pages: usize) -> Option<OffloadedBlocks> {
+    pub(crate) fn take(&self, pages: usize) -> Option<OffloadedBlocks> {
         let slot = self.blocks.of_slot() as usize;
         let mut free = self.free.lock();
         if free.len() < slot + pages {
@@ -99,7 +99,7 @@ impl OffloadPool {
     }
 
     /// Ranges of a slot's bytes, in order.
-    pub fn slot(&self, blocks: &OffloadedBlocks) -> Vec<HostRange> {
+    pub(crate) fn slot(&self, blocks: &OffloadedBlocks) -> Vec<HostRange> {
         let BlockSizes { bytes, each, slot, .. } = self.blocks;
         let neighbours = |one: &u64, next: &u64| one + 1 == *next && one / each == next / each;
         let mut left = slot;
@@ -112,12 +112,12 @@ impl OffloadPool {
     }
 
     /// Range of each page.
-    pub fn pages(&self, blocks: &OffloadedBlocks) -> Vec<HostRange> {
+    pub(crate) fn pages(&self, blocks: &OffloadedBlocks) -> Vec<HostRange> {
         blocks.of_pages.iter().map(|block| self.host_range(*block, self.blocks.page)).collect()
     }
 
     /// Whether the state is stored here.
-    pub fn owns(&self, blocks: &OffloadedBlocks) -> bool {
+    pub(crate) fn owns(&self, blocks: &OffloadedBlocks) -> bool {
         Arc::ptr_eq(&self.free, &blocks.free)
     }
 
@@ -129,20 +129,20 @@ impl OffloadPool {
 
 impl BlockSizes {
     /// For slots and pages of these sizes, in bytes.
-    pub fn of([slot, page]: [u64; 2]) -> Self {
+    pub(crate) fn of([slot, page]: [u64; 2]) -> Self {
         let bytes = if page > 0 { page } else { BLOCK_BYTES };
         Self { bytes, each: (SLAB_BYTES / bytes).max(1), slot, page }
     }
 
     /// Bytes of each slab for a request of this many bytes: whole blocks, so their sum may be less.
-    pub fn slabs(self, bytes: u64) -> impl Iterator<Item = u64> {
+    pub(crate) fn slabs(self, bytes: u64) -> impl Iterator<Item = u64> {
         let count = bytes / self.bytes;
         let firsts = (0..count).step_by(usize::try_from(self.each).unwrap_or(usize::MAX));
         firsts.map(move |first| (count - first).min(self.each) * self.bytes)
     }
 
     /// Bytes of a state with this many pages.
-    pub fn bytes_of(self, pages: u32) -> u64 {
+    pub(crate) fn bytes_of(self, pages: u32) -> u64 {
         (self.of_slot() + u64::from(pages)) * self.bytes
     }
 
@@ -183,17 +183,17 @@ pub(crate) struct MovingStates {
 
 impl MovingStates {
     /// Records that a state is copied out.
-    pub fn mark_outgoing(&mut self, slot: Slot, pages: &[Page]) {
+    pub(crate) fn mark_outgoing(&mut self, slot: Slot, pages: &[Page]) {
         self.mark_state(slot, pages, CopyDirection::Out);
     }
 
     /// Records that a state is copied in.
-    pub fn mark_incoming(&mut self, slot: Slot, pages: &[Page]) {
+    pub(crate) fn mark_incoming(&mut self, slot: Slot, pages: &[Page]) {
         self.mark_state(slot, pages, CopyDirection::In);
     }
 
     /// Records that the copy lane fills a slot or page from another one, or clears it.
-    pub fn mark_copied(&mut self, from: Option<StateLocation>, to: StateLocation) {
+    pub(crate) fn mark_copied(&mut self, from: Option<StateLocation>, to: StateLocation) {
         for (at, way) in
             from.map(|from| (from, CopyDirection::Out)).into_iter().chain([(to, CopyDirection::In)])
         {
@@ -205,24 +205,24 @@ impl MovingStates {
     }
 
     /// Whether reading `from` and writing `to` must wait.
-    pub fn must_wait(&self, from: Option<StateLocation>, to: StateLocation) -> bool {
+    pub(crate) fn must_wait(&self, from: Option<StateLocation>, to: StateLocation) -> bool {
         self.direction(to).is_some()
             || from.is_some_and(|from| self.direction(from) == Some(CopyDirection::In))
     }
 
     /// Whether no copy is in progress.
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.slots.is_empty() && self.pages.is_empty()
     }
 
     /// Whether a copy to or from a slot and pages is in progress.
-    pub fn is_at(&self, slot: Slot, pages: &[Page]) -> bool {
+    pub(crate) fn is_at(&self, slot: Slot, pages: &[Page]) -> bool {
         self.slots.contains_key(&slot) || pages.iter().any(|page| self.pages.contains_key(page))
     }
 
     /// Whether a span must wait: it writes its slot and the pages of its new positions, and reads
     /// the earlier ones.
-    pub fn span_must_wait(&self, span: &SequenceSpan<'_>) -> bool {
+    pub(crate) fn span_must_wait(&self, span: &SequenceSpan<'_>) -> bool {
         let first = span.start as usize / PAGE_TOKENS;
         let pages = pages_of(span.start as usize + span.tokens.len());
         let waits = |(index, page): (usize, &Page)| match self.pages.get(page) {
@@ -234,7 +234,7 @@ impl MovingStates {
     }
 
     /// Forgets the copies after the batch lane has waited for them.
-    pub fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         *self = Self::default();
     }
 

@@ -41,7 +41,11 @@ pub(crate) struct StateBuffers<P> {
 
 impl<P: ModelTypes> StateBuffers<P> {
     /// Allocates all slots and pages.
-    pub fn allocate(text: &TextConfig, capacity: &BackendCapacity, allocator: &mut BufferAllocator) -> Self {
+    pub(crate) fn allocate(
+        text: &TextConfig,
+        capacity: &BackendCapacity,
+        allocator: &mut BufferAllocator,
+    ) -> Self {
         let ssm = text.ssm.inner() * text.ssm.state * size_of::<P::State>();
         let conv = text.ssm.conv_width() * (text.ssm.conv_kernel - 1) * size_of::<P::Value>();
         let ssm_bytes = ssm.next_multiple_of(PACK_BYTES);
@@ -64,7 +68,7 @@ impl<P: ModelTypes> StateBuffers<P> {
     }
 
     /// A layer's SSM state in every slot. `layer` counts only Mamba-2 layers.
-    pub fn ssm(&self, layer: usize) -> DeviceSlots<P::State> {
+    pub(crate) fn ssm(&self, layer: usize) -> DeviceSlots<P::State> {
         let at = layer * (self.ssm_bytes + self.conv_bytes);
         DeviceSlots {
             values: as_values(self.slots.from(at)),
@@ -73,7 +77,7 @@ impl<P: ModelTypes> StateBuffers<P> {
     }
 
     /// A layer's convolution state in every slot.
-    pub fn conv(&self, layer: usize) -> DeviceSlots<P::Value> {
+    pub(crate) fn conv(&self, layer: usize) -> DeviceSlots<P::Value> {
         let at = layer * (self.ssm_bytes + self.conv_bytes) + self.ssm_bytes;
         DeviceSlots {
             values: as_values(self.slots.from(at)),
@@ -82,32 +86,37 @@ impl<P: ModelTypes> StateBuffers<P> {
     }
 
     /// A layer's part of every page. `layer` counts only attention layers.
-    pub fn pages(&self, layer: usize, table: DeviceView<u32>, table_stride: usize) -> DevicePages<P::Value> {
+    pub(crate) fn pages(
+        &self,
+        layer: usize,
+        table: DeviceView<u32>,
+        table_stride: usize,
+    ) -> DevicePages<P::Value> {
         let values = as_values(self.pages.from(layer * self.kv_bytes));
         DevicePages { values, stride: self.page_bytes / size_of::<P::Value>(), table, table_stride }
     }
 
     /// The whole of a slot.
-    pub fn slot(&self, slot: Slot) -> DeviceView<u8> {
+    pub(crate) fn slot(&self, slot: Slot) -> DeviceView<u8> {
         self.slots.from(slot.0 as usize * self.slot_bytes).first(self.slot_bytes)
     }
 
     /// The whole of a page.
-    pub fn page(&self, page: Page) -> DeviceView<u8> {
+    pub(crate) fn page(&self, page: Page) -> DeviceView<u8> {
         self.pages.from(page.0 as usize * self.page_bytes).first(self.page_bytes)
     }
 
     /// Bytes of a slot and of a page.
-    pub fn sizes(&self) -> [u64; 2] {
+    pub(crate) fn sizes(&self) -> [u64; 2] {
         [self.slot_bytes as u64, self.page_bytes as u64]
     }
 
     /// All slots, and all pages.
-    pub fn all(&self) -> [DeviceView<u8>; 2] {
+    pub(crate) fn all(&self) -> [DeviceView<u8>; 2] {
         [self.slots, self.pages]
     }
 
-    pub fn scrap(&self) -> u32 {
+    pub(crate) fn scrap(&self) -> u32 {
         self.scrap
     }
 }

@@ -191,12 +191,12 @@ impl NoiseValues {
 impl CheckpointCounts {
     /// From a configuration, without a checkpoint. The number of prefix tokens is that of the
     /// published tower.
-    pub fn of_config(config: &Config) -> Self {
+    pub(crate) fn of_config(config: &Config) -> Self {
         let prefix = if config.vision.is_some() { 16 } else { 0 };
         Self { embeddings: config.text.vocabulary, prefix, wide: BTreeSet::new() }
     }
 
-    pub fn of(checkpoint: &Checkpoint, wide: BTreeSet<String>) -> Result<Self, CheckpointError> {
+    pub(crate) fn of(checkpoint: &Checkpoint, wide: BTreeSet<String>) -> Result<Self, CheckpointError> {
         let rows = |name: &str| -> Result<usize, CheckpointError> {
             Ok(checkpoint.tensor(name)?.shape().first().copied().unwrap_or(0))
         };
@@ -211,7 +211,7 @@ impl CheckpointCounts {
 
 impl<T: WeightElement> DeviceWeights<T> {
     /// Assigns addresses to all buffers, and returns their uploads.
-    pub fn allocate(
+    pub(crate) fn allocate(
         config: &Config,
         counts: &CheckpointCounts,
         allocator: &mut BufferAllocator,

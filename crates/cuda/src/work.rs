@@ -42,7 +42,7 @@ pub(crate) struct BatchLimits {
 
 impl BatchLimits {
     /// Limits of a capacity.
-    pub fn of(text: &TextConfig, capacity: &BackendCapacity) -> Self {
+    pub(crate) fn of(text: &TextConfig, capacity: &BackendCapacity) -> Self {
         let largest = bucket(capacity.slots.min(capacity.rows_max) as usize);
         let pages = pages_of(text.positions_max).min(capacity.pages as usize).max(1);
         Self {
@@ -56,7 +56,7 @@ impl BatchLimits {
     }
 
     /// Parts of a context with this many pages.
-    pub fn splits(&self, pages: usize) -> usize {
+    pub(crate) fn splits(&self, pages: usize) -> usize {
         pages.div_ceil(self.split_pages).max(1)
     }
 }
@@ -140,7 +140,7 @@ pub(crate) struct ProjectionWidths {
 }
 
 impl ProjectionWidths {
-    pub fn of(text: &TextConfig) -> Self {
+    pub(crate) fn of(text: &TextConfig) -> Self {
         let [_, _, qkv] = text.attention.widths();
         Self { projected: text.ssm.in_proj_width().next_multiple_of(PACK), qkv: qkv.next_multiple_of(PACK) }
     }
@@ -157,7 +157,7 @@ impl ProjectionWidths {
 
 impl<P: ModelTypes> BatchBuffers<P> {
     /// Allocates everything for the largest batch.
-    pub fn allocate(
+    pub(crate) fn allocate(
         text: &TextConfig,
         limits: &BatchLimits,
         widest: [usize; 2],

@@ -14,7 +14,7 @@ pub(crate) struct FileIdentity {
 }
 
 impl FileIdentity {
-    pub fn from_metadata(metadata: &Metadata) -> Self {
+    pub(crate) fn from_metadata(metadata: &Metadata) -> Self {
         Self { device: metadata.dev(), inode: metadata.ino(), created: metadata.created().ok() }
     }
 }

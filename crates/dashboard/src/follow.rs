@@ -130,7 +130,7 @@ const LIVE_MAX: Duration = Duration::from_secs(5);
 const KEPT_PAUSE: u32 = 20;
 
 impl DashboardState {
-    pub fn new(subject: DashboardSubject) -> Self {
+    pub(crate) fn new(subject: DashboardSubject) -> Self {
         let hours = subject.dir.as_ref().map(|dir| MetricsReader::new(&dir.join("metrics.jsonl")));
         Self {
             subject,
@@ -151,13 +151,13 @@ impl DashboardState {
         }
     }
 
-    pub fn note_request(&self) {
+    pub(crate) fn note_request(&self) {
         self.last_request_millis.store(self.began.elapsed().as_millis() as u64, Relaxed);
         self.woken.notify_waiters();
     }
 
     /// Waits until there is a recent request.
-    pub async fn wait_for_request(&self) {
+    pub(crate) async fn wait_for_request(&self) {
         loop {
             // Registers before the check, so that no request in between is missed.
             let woken = self.woken.notified();
@@ -169,25 +169,25 @@ impl DashboardState {
     }
 
     /// The running job, if its coordinator answers.
-    pub fn live(&self) -> Option<LiveRun> {
+    pub(crate) fn live(&self) -> Option<LiveRun> {
         let last = lock(&self.live);
         last.as_ref().filter(|(at, _)| at.elapsed() < LIVE_MAX).map(|(_, live)| live.clone())
     }
 
     /// Stores the coordinator's answer.
-    pub fn set_live(&self, live: Option<LiveRun>) {
+    pub(crate) fn set_live(&self, live: Option<LiveRun>) {
         *lock(&self.live) = live.map(|live| (Instant::now(), live));
         self.notify_change();
     }
 
     /// Stores the coordinator's address in the run directory.
-    pub fn set_address(&self, address: Option<String>) {
+    pub(crate) fn set_address(&self, address: Option<String>) {
         *lock(&self.address) = address;
     }
 
     /// A connection to the coordinator, if its address is known; connects at first use, and again
     /// for a new address.
-    pub fn coordinator(&self) -> Option<Channel> {
+    pub(crate) fn coordinator(&self) -> Option<Channel> {
         let written = || lock(&self.address).clone();
         let address = self.subject.coordinator.clone().or_else(written)?;
         let mut channel = lock(&self.channel);
@@ -203,30 +203,30 @@ impl DashboardState {
 
     /// Whether an answering coordinator is that of this run: another run may have taken over the
     /// address.
-    pub fn is_same_run(&self, run_id: &str) -> bool {
+    pub(crate) fn is_same_run(&self, run_id: &str) -> bool {
         self.subject.dir.is_none() || self.subject.name == run_id
     }
 
     /// The data set; `None` before its first commit.
-    pub fn view(&self) -> Option<Arc<DataSetView>> {
+    pub(crate) fn view(&self) -> Option<Arc<DataSetView>> {
         let opened = self.view.read().unwrap_or_else(PoisonError::into_inner);
         opened.as_ref().map(|opened| opened.view.clone())
     }
 
     /// The run's history, as far as it was read.
-    pub fn load_history(&self) -> Arc<RunHistory> {
+    pub(crate) fn load_history(&self) -> Arc<RunHistory> {
         self.history.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// The changes from now on. Listening counts as a request: the reader may be idle without one.
-    pub fn changes(&self) -> watch::Receiver<StateChange> {
+    pub(crate) fn changes(&self) -> watch::Receiver<StateChange> {
         let changes = self.changed.subscribe();
         self.woken.notify_waiters();
         changes
     }
 
     /// Rows of the trajectories that a query selects, in its order.
-    pub fn select(&self, view: &DataSetView, query: &TrajectoryQuery) -> Arc<Vec<u32>> {
+    pub(crate) fn select(&self, view: &DataSetView, query: &TrajectoryQuery) -> Arc<Vec<u32>> {
         let index_view = view.state();
         let of = (index_view.generation, index_view.index.len());
         let mut orders = lock(&self.selections);
@@ -246,7 +246,7 @@ impl DashboardState {
     /// The trajectories that a trainer would keep; reads the whole table of trajectories. Returns
     /// the previous report while a new one is being made or if it is recent; `None` while the first
     /// one is being made: no request waits for it.
-    pub fn kept(&self, view: &DataSetView) -> Result<Option<Arc<KeptReport>>, RecordsError> {
+    pub(crate) fn kept(&self, view: &DataSetView) -> Result<Option<Arc<KeptReport>>, RecordsError> {
         let now = view.summary();
         let of = (now.generation, now.version);
         if let Some(report) = self.cached_kept(|kept| kept.data_version == of || kept.is_fresh_for(of)) {
@@ -310,13 +310,13 @@ impl DashboardState {
     }
 
     /// Reads everything; fails with the reason if something cannot be read. Blocks.
-    pub fn read_all(&self, stop: &CancellationToken) -> Result<(), String> {
+    pub(crate) fn read_all(&self, stop: &CancellationToken) -> Result<(), String> {
         self.catch_up(stop);
         self.trouble().map_or(Ok(()), Err)
     }
 
     /// Why the run could not be read completely at the last read.
-    pub fn trouble(&self) -> Option<String> {
+    pub(crate) fn trouble(&self) -> Option<String> {
         lock(&self.trouble).clone()
     }
 

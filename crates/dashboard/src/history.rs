@@ -84,7 +84,7 @@ const READ_BYTES: u64 = 4 << 20;
 
 impl MetricsReader {
     /// A reader for a file that may not exist yet.
-    pub fn new(path: &Path) -> Self {
+    pub(crate) fn new(path: &Path) -> Self {
         Self {
             path: path.to_owned(),
             identity: None,
@@ -101,7 +101,7 @@ impl MetricsReader {
     }
 
     /// Reads the lines added since; returns whether there were any. A missing file counts as empty.
-    pub fn catch_up(&mut self) -> io::Result<bool> {
+    pub(crate) fn catch_up(&mut self) -> io::Result<bool> {
         let mut file = match File::open(&self.path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 *self = Self::new(&self.path.clone());
@@ -132,7 +132,7 @@ impl MetricsReader {
     }
 
     /// Totals of the whole run.
-    pub fn totals(&self) -> Option<MetricTotals> {
+    pub(crate) fn totals(&self) -> Option<MetricTotals> {
         if self.current.is_empty() {
             return None;
         }
@@ -142,12 +142,12 @@ impl MetricsReader {
     }
 
     /// Whether no line was read.
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.lines == 0
     }
 
     /// A copy for requests, while reading continues.
-    pub fn history(&self) -> RunHistory {
+    pub(crate) fn history(&self) -> RunHistory {
         RunHistory {
             totals: self.totals(),
             moments: self.moments.clone(),
@@ -243,28 +243,28 @@ impl MetricTotals {
     }
 
     /// Time of one use of a device.
-    pub fn device(&self, used: DeviceUse) -> u64 {
+    pub(crate) fn device(&self, used: DeviceUse) -> u64 {
         self.device_micros.get(used.index()).copied().unwrap_or(0)
     }
 
     /// All time of devices.
-    pub fn device_total(&self) -> u64 {
+    pub(crate) fn device_total(&self) -> u64 {
         self.device_micros.iter().sum()
     }
 
     /// Time in which devices worked.
-    pub fn device_busy(&self) -> u64 {
+    pub(crate) fn device_busy(&self) -> u64 {
         let idle = [DeviceUse::NoWork, DeviceUse::NoCapacity, DeviceUse::Host];
         self.device_total() - idle.map(|used| self.device(used)).iter().sum::<u64>()
     }
 
     /// All time of slots.
-    pub fn slot_total(&self) -> u64 {
+    pub(crate) fn slot_total(&self) -> u64 {
         self.slot_micros.iter().sum()
     }
 
     /// Time of slots with a trajectory in them.
-    pub fn slot_busy(&self) -> u64 {
+    pub(crate) fn slot_busy(&self) -> u64 {
         self.slot_micros.get(SlotUse::Busy.index()).copied().unwrap_or(0)
     }
 }

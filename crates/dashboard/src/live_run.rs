@@ -23,7 +23,7 @@ pub(crate) struct LiveRun {
 const PACE_WINDOW: Duration = Duration::from_secs(300);
 
 impl LiveRun {
-    pub fn answer(&self) -> LiveProgress {
+    pub(crate) fn answer(&self) -> LiveProgress {
         let now = &self.progress;
         let reward_mean = (now.scored > 0).then(|| now.reward_sum / f64::from(now.scored));
         let workers = self.weights.iter().flat_map(|weights| &weights.workers);
@@ -62,7 +62,7 @@ impl LiveRun {
     }
 
     /// The workers, for the page Job.
-    pub fn workers(&self) -> Vec<WorkerStatus> {
+    pub(crate) fn workers(&self) -> Vec<WorkerStatus> {
         let worker = |worker: &WorkerHealth| WorkerStatus {
             worker: worker.worker_id.clone(),
             role: worker.role.clone(),
@@ -88,7 +88,7 @@ impl LiveRun {
     }
 
     /// The run after one more answer of its coordinator.
-    pub fn updated(
+    pub(crate) fn updated(
         before: Option<Self>,
         progress: ProgressResponse,
         weights: Option<WeightsResponse>,

@@ -20,35 +20,35 @@ pub(crate) fn element(tag: &'static str) -> HtmlElement {
 
 impl HtmlElement {
     #[expect(clippy::needless_pass_by_value, reason = "callers pass new and borrowed values alike")]
-    pub fn set(mut self, name: &str, value: impl ToString) -> Self {
+    pub(crate) fn set(mut self, name: &str, value: impl ToString) -> Self {
         self.head.push_str(&format!(" {name}=\"{}\"", escaped(&value.to_string())));
         self
     }
 
-    pub fn text(mut self, text: impl AsRef<str>) -> Self {
+    pub(crate) fn text(mut self, text: impl AsRef<str>) -> Self {
         self.body.push_str(&escaped(text.as_ref()));
         self
     }
 
     #[expect(clippy::needless_pass_by_value, reason = "an element belongs to one parent")]
-    pub fn with(mut self, child: HtmlElement) -> Self {
+    pub(crate) fn with(mut self, child: HtmlElement) -> Self {
         child.write(&mut self.body);
         self
     }
 
-    pub fn with_all(self, children: impl IntoIterator<Item = HtmlElement>) -> Self {
+    pub(crate) fn with_all(self, children: impl IntoIterator<Item = HtmlElement>) -> Self {
         children.into_iter().fold(self, Self::with)
     }
 
     /// Appends text that a browser does not parse as markup: the style sheet, or JSON whose `<` are
     /// escaped. Never for untrusted text.
-    pub fn raw(mut self, ours: &str) -> Self {
+    pub(crate) fn raw(mut self, ours: &str) -> Self {
         self.body.push_str(ours);
         self
     }
 
     /// The element as HTML.
-    pub fn written(&self) -> String {
+    pub(crate) fn written(&self) -> String {
         let mut text = String::new();
         self.write(&mut text);
         text

@@ -71,7 +71,7 @@ pub(crate) const POLICY: &str = "default-src 'none'; script-src 'self'; style-sr
 
 impl StaticAsset {
     /// The file with this name.
-    pub fn find(name: &str) -> Option<&'static Self> {
+    pub(crate) fn find(name: &str) -> Option<&'static Self> {
         ASSETS.iter().find(|asset| asset.name == name)
     }
 }

@@ -38,7 +38,7 @@ pub(crate) fn step(text: &str) -> Result<Option<i32>, String> {
 
 impl TableWindow {
     /// Reads a query string; reports the first wrong parameter.
-    pub fn parse(text: &str) -> Result<Self, String> {
+    pub(crate) fn parse(text: &str) -> Result<Self, String> {
         let mut window = Self { limit: 100, ..Self::default() };
         window.query.descending = true;
         let mut given = 0;

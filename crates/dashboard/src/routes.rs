@@ -111,7 +111,7 @@ fn paths(routes: DashboardRoutes) -> Router {
 }
 
 impl DashboardRoutes {
-    pub fn new(
+    pub(crate) fn new(
         access: Arc<AccessControl>,
         state: Arc<DashboardState>,
         form_timeout: Duration,

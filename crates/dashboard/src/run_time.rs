@@ -20,7 +20,7 @@ pub(crate) struct PauseFinder {
 
 impl PauseFinder {
     /// Takes a line that a process wrote at this time, `uptime` seconds after its start.
-    pub fn add(&mut self, role: &str, at: f64, uptime: f64) {
+    pub(crate) fn add(&mut self, role: &str, at: f64, uptime: f64) {
         if !matches!(role, "run" | "coordinator") {
             return;
         }
@@ -34,7 +34,7 @@ impl PauseFinder {
         self.alive_until = Some(self.alive_until.map_or(at, |until| until.max(at)));
     }
 
-    pub fn pauses(&self) -> &[Pause] {
+    pub(crate) fn pauses(&self) -> &[Pause] {
         &self.pauses
     }
 }

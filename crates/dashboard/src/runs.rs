@@ -97,7 +97,7 @@ const COMPARED_MAX: usize = 64;
 pub(crate) const COMPARE_MAX: usize = 6;
 
 impl RunsState {
-    pub fn new(
+    pub(crate) fn new(
         folder: Arc<dyn RunFolder>,
         tracker: TaskTracker,
         stop: CancellationToken,
@@ -126,7 +126,7 @@ impl RunsState {
     }
 
     /// The list with the success of each run. Blocks.
-    pub fn runs(&self) -> RunsAnswer {
+    pub(crate) fn runs(&self) -> RunsAnswer {
         let list = self.list();
         let line = |run: &ListedRun| {
             let summary = &run.summary;
@@ -165,7 +165,7 @@ impl RunsState {
     }
 
     /// How runs differ from the first of them. Blocks.
-    pub fn compare(&self, query: &str) -> Result<CompareAnswer, DashboardApiError> {
+    pub(crate) fn compare(&self, query: &str) -> Result<CompareAnswer, DashboardApiError> {
         let keys: Vec<String> = url::form_urlencoded::parse(query.as_bytes())
             .filter(|(name, _)| name == "run")
             .map(|(_, key)| key.into_owned())
@@ -209,7 +209,7 @@ impl RunsState {
     }
 
     /// The service of a run, which is opened if it is not. Blocks.
-    pub fn open(&self, key: &str) -> Result<Router, DashboardApiError> {
+    pub(crate) fn open(&self, key: &str) -> Result<Router, DashboardApiError> {
         let list = self.list();
         let dir = &find(&list, key).ok_or_else(|| missing(key))?.summary.dir;
         let mut opened = lock(&self.opened);

@@ -27,7 +27,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 /// Most responses recorded for one trajectory; later ones are left out.
-pub const EXCHANGES_MAX: usize = 20_000;
+pub(crate) const EXCHANGES_MAX: usize = 20_000;
 
 /// Longest line of an index: 64 KiB of headers and an address of the same length are more than
 /// browsers accept.
@@ -206,7 +206,7 @@ impl ArchiveRecorder {
     }
 
     /// Whether a body of this length would be stored: `Err` names why not.
-    pub fn check_body_size(&self, bytes: u64) -> Result<(), &'static str> {
+    pub(crate) fn check_body_size(&self, bytes: u64) -> Result<(), &'static str> {
         if bytes > self.limits.response_bytes_max {
             return Err("too_large");
         }
@@ -325,7 +325,7 @@ impl TrajectoryArchive {
 
     /// The recorded response to a request; `None` if nothing matches or its body was not stored.
     /// Blocks on the disk.
-    pub fn find_response(
+    pub(crate) fn find_response(
         &mut self,
         request: &ArchiveRequest,
     ) -> Result<Option<ArchiveResponse>, ArchiveError> {
@@ -417,7 +417,7 @@ fn read_blob(folder: &Path, name: &str, bytes: u64) -> Result<Bytes, ArchiveErro
 /// Parameters of an address that change from one visit to the next without any other meaning: cache
 /// busters, clocks, random numbers, visit and campaign ids. A parameter is also volatile if its
 /// value is a timestamp: 10 or 13 digits that begin with 1 or 2.
-pub const VOLATILE_PARAMETERS: &[&str] = &[
+pub(crate) const VOLATILE_PARAMETERS: &[&str] = &[
     "_",
     "cb",
     "cachebust",

@@ -60,7 +60,7 @@ pub(crate) struct AttemptAssignment {
 pub(crate) struct BootingGuard(Arc<AtomicU32>);
 
 impl BootingGuard {
-    pub fn new(all: &Arc<AtomicU32>) -> Self {
+    pub(crate) fn new(all: &Arc<AtomicU32>) -> Self {
         all.fetch_add(1, Ordering::SeqCst);
         Self(all.clone())
     }

@@ -44,7 +44,7 @@ pub(crate) struct BackEndCall {
 
 impl BackEndCall {
     /// Values that the farm made. Texts of the task's line stay out.
-    pub fn of(assignment: &Assignment) -> Self {
+    pub(crate) fn of(assignment: &Assignment) -> Self {
         let variables = vec![
             ("FURROW_TRAJECTORY", assignment.ancestry.trajectory_id.to_string()),
             ("FURROW_SEED", assignment.task.seed.to_string()),
@@ -54,12 +54,12 @@ impl BackEndCall {
 }
 
 impl BackEnd {
-    pub fn new(hooks: &[HookCommand], pins: Arc<HostPins>) -> Self {
+    pub(crate) fn new(hooks: &[HookCommand], pins: Arc<HostPins>) -> Self {
         Self { hooks: Hooks::new(hooks), pins }
     }
 
     /// Runs the hook that resets a back end. Only status 0 is a reset.
-    pub async fn reset(&self, hook: &str, call: &BackEndCall) -> Result<(), String> {
+    pub(crate) async fn reset(&self, hook: &str, call: &BackEndCall) -> Result<(), String> {
         match self.hooks.run(hook, &call.variables).await {
             Ok(HookEnd { exit: Some(0), .. }) => Ok(()),
             Ok(HookEnd { exit, output }) => {
@@ -71,7 +71,7 @@ impl BackEnd {
     }
 
     /// Runs the hook that checks a back end, and returns its status and output.
-    pub async fn check(&self, hook: &str, call: &BackEndCall) -> Result<Value, FindingFailure> {
+    pub(crate) async fn check(&self, hook: &str, call: &BackEndCall) -> Result<Value, FindingFailure> {
         match self.hooks.run(hook, &call.variables).await {
             Ok(HookEnd { exit, output }) => Ok(json!({"exit": exit, "output": cut(&output)})),
             Err(error @ HookError::Unknown { .. }) => {
@@ -82,7 +82,7 @@ impl BackEnd {
     }
 
     /// Asks a pinned host once, until a deadline: status, and the value in its JSON.
-    pub async fn ask(&self, query: &HttpQuery, until: Instant) -> Result<Value, FindingFailure> {
+    pub(crate) async fn ask(&self, query: &HttpQuery, until: Instant) -> Result<Value, FindingFailure> {
         let until = until.min(Instant::now() + ANSWER);
         match timeout_at(until, self.answer(query)).await {
             Ok(answer) => answer,

@@ -77,13 +77,18 @@ pub(crate) enum CallError {
 }
 
 impl CoordinatorLink {
-    pub fn new(channel: Channel, worker: Id<EnvWorker>, call_deadline: Duration, retry: RetryPolicy) -> Self {
+    pub(crate) fn new(
+        channel: Channel,
+        worker: Id<EnvWorker>,
+        call_deadline: Duration,
+        retry: RetryPolicy,
+    ) -> Self {
         Self { channel, worker, call_deadline, retry }
     }
 
     /// Registers the worker. The coordinator refuses a worker of another protocol or schema version
     /// with an error that names both.
-    pub async fn register(&self, info: &EnvWorkerInfo) -> Result<RegistrationReply, CallError> {
+    pub(crate) async fn register(&self, info: &EnvWorkerInfo) -> Result<RegistrationReply, CallError> {
         let request = RegisterRequest {
             protocol_version: PROTOCOL_VERSION,
             schema_version: SCHEMA_VERSION,
@@ -103,7 +108,7 @@ impl CoordinatorLink {
         })
     }
 
-    pub async fn heartbeat(&self, sessions: u32) -> Result<HeartbeatReply, Status> {
+    pub(crate) async fn heartbeat(&self, sessions: u32) -> Result<HeartbeatReply, Status> {
         let request = HeartbeatRequest {
             worker_id: self.worker.to_string(),
             sessions,
@@ -117,7 +122,7 @@ impl CoordinatorLink {
 
     /// Reports that the worker leaves; its remaining leases are returned. An unreachable
     /// coordinator is not an error.
-    pub async fn leave(&self) {
+    pub(crate) async fn leave(&self) {
         let request = LeaveRequest { worker_id: self.worker.to_string() };
         if let Err(status) = self.call_once(self.registration().leave(request)).await {
             tracing::debug!(%status, "the coordinator did not receive the leave message");
@@ -125,7 +130,7 @@ impl CoordinatorLink {
     }
 
     /// Waits for assignments, at most `wait`.
-    pub async fn lease(&self, slots_free: u32, wait: Duration) -> Result<LeaseReply, Status> {
+    pub(crate) async fn lease(&self, slots_free: u32, wait: Duration) -> Result<LeaseReply, Status> {
         let wait_millis = wait.as_millis() as u32;
         let request = LeaseRequest { worker_id: self.worker.to_string(), slots_free, wait_millis };
         let mut client = self.client();
@@ -137,7 +142,7 @@ impl CoordinatorLink {
     }
 
     /// Renews the leases and returns those that are lost.
-    pub async fn renew(&self, leases: Vec<(Id<Trajectory>, u64)>) -> Result<RenewReply, Status> {
+    pub(crate) async fn renew(&self, leases: Vec<(Id<Trajectory>, u64)>) -> Result<RenewReply, Status> {
         let leases =
             leases.into_iter().map(|(id, token)| LeaseRef { trajectory_id: id.to_string(), token }).collect();
         let request = RenewRequest { worker_id: self.worker.to_string(), leases };
@@ -146,7 +151,7 @@ impl CoordinatorLink {
     }
 
     /// Returns once the step is durable.
-    pub async fn record_step(
+    pub(crate) async fn record_step(
         &self,
         of: &TrajectoryAncestry,
         token: u64,
@@ -169,7 +174,12 @@ impl CoordinatorLink {
     }
 
     /// Returns once the end is durable.
-    pub async fn finish(&self, of: &TrajectoryAncestry, token: u64, ending: Bytes) -> Result<(), CallError> {
+    pub(crate) async fn finish(
+        &self,
+        of: &TrajectoryAncestry,
+        token: u64,
+        ending: Bytes,
+    ) -> Result<(), CallError> {
         let request = FinishRequest {
             trajectory_id: of.trajectory_id.to_string(),
             token,

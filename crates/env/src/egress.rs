@@ -80,7 +80,7 @@ pub struct BlockedRequests {
 }
 
 /// Most hosts recorded: a page can invent hosts without end.
-pub const BLOCKED_HOSTS_MAX: usize = 32;
+pub(crate) const BLOCKED_HOSTS_MAX: usize = 32;
 
 impl EgressFilter {
     /// Binds a port chosen by the system and starts to answer. `of` is the trajectory named in
@@ -97,7 +97,7 @@ impl EgressFilter {
     }
 
     /// The same for a context without a task: it blocks everything.
-    pub async fn open_blocked(sites: Arc<SiteServer>, limits: EgressLimits) -> io::Result<Self> {
+    pub(crate) async fn open_blocked(sites: Arc<SiteServer>, limits: EgressLimits) -> io::Result<Self> {
         Self::open_with_resolver(sites, limits, Arc::new(SystemResolver)).await
     }
 
@@ -135,7 +135,7 @@ impl EgressFilter {
 
     /// Allows the hosts of this task. A filter serves one task in its lifetime: a second call
     /// changes nothing.
-    pub fn allow_task(&self, allow: AllowList, of: Option<TrajectoryAncestry>) {
+    pub(crate) fn allow_task(&self, allow: AllowList, of: Option<TrajectoryAncestry>) {
         // A second call fails here, as documented above.
         self.filter.scope.set(TaskScope { allow, of }).ok();
     }
@@ -307,7 +307,7 @@ const DELIVERY: Duration = Duration::from_millis(15);
 impl InFlight {
     /// Whether no request is in flight, and the last one was delivered and ended at least `pause`
     /// ago. If not, waits for that or the cap: the caller then checks the document again.
-    pub async fn is_quiet(&mut self, pause: Duration, cap: Instant) -> bool {
+    pub(crate) async fn is_quiet(&mut self, pause: Duration, cap: Instant) -> bool {
         let FlightCount { count, ended } = *self.0.borrow();
         let delivered =
             ended.map(|ended| ended + DELIVERY.max(pause)).filter(|delivered| *delivered > Instant::now());
@@ -327,7 +327,7 @@ pub(crate) struct FlightCounter(Arc<FilterState>);
 
 impl FlightCounter {
     /// Begins a request that is in flight until the guard is dropped.
-    pub fn begin(&self) -> FlightGuard {
+    pub(crate) fn begin(&self) -> FlightGuard {
         FlightGuard::new(&self.0)
     }
 }

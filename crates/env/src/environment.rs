@@ -96,7 +96,8 @@ pub struct Capacity {
 
 impl Capacity {
     /// Memory is not a limit.
-    pub const UNLIMITED: Self = Self { environments: u32::MAX, available_bytes: u64::MAX, reserve_bytes: 0 };
+    pub(crate) const UNLIMITED: Self =
+        Self { environments: u32::MAX, available_bytes: u64::MAX, reserve_bytes: 0 };
 }
 
 /// Something that went wrong in a page, for the author of the page.

@@ -85,7 +85,7 @@ impl Drop for HookGroup {
 }
 
 impl Hooks {
-    pub fn new(commands: &[HookCommand]) -> Self {
+    pub(crate) fn new(commands: &[HookCommand]) -> Self {
         let entry = |command: &HookCommand| {
             let turns = Semaphore::new(command.concurrent.max(1) as usize);
             (command.name.clone(), (command.clone(), turns))
@@ -94,7 +94,7 @@ impl Hooks {
     }
 
     /// Runs a hook with these variables in addition, when it is its turn.
-    pub async fn run(&self, name: &str, variables: &[(&str, String)]) -> Result<HookEnd, HookError> {
+    pub(crate) async fn run(&self, name: &str, variables: &[(&str, String)]) -> Result<HookEnd, HookError> {
         let Some((command, turns)) = self.by_name.get(name) else {
             let mut known: Vec<&str> = self.by_name.keys().map(String::as_str).collect();
             known.sort_unstable();

@@ -104,7 +104,7 @@ impl AllowList {
     }
 
     /// Parses an address and decides whether a page of this task may load it.
-    pub fn check_url(&self, url: &str) -> Result<HostPort, BlockedHost> {
+    pub(crate) fn check_url(&self, url: &str) -> Result<HostPort, BlockedHost> {
         let target = HostPort::parse_url(url)?;
         match self.allows(&target.host) {
             true => Ok(target),
@@ -130,7 +130,7 @@ impl HostPort {
 
     /// Parses `host` or `host:port`, as in a URL or a CONNECT request. User names before the host
     /// are refused: they only serve to disguise it.
-    pub fn parse_authority(authority: &str, default_port: u16) -> Result<Self, BlockedHost> {
+    pub(crate) fn parse_authority(authority: &str, default_port: u16) -> Result<Self, BlockedHost> {
         let (host, port) = split_port(authority);
         let port = match port {
             None | Some("") => Some(default_port),

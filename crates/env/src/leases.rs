@@ -37,7 +37,7 @@ struct LeaseEntry {
 
 impl WorkerLeases {
     /// Adds a lease. `whole` are the worker's own signals, which every attempt receives.
-    pub fn insert(self: &Arc<Self>, assignment: &Assignment, whole: &AttemptSignals) -> LeaseGuard {
+    pub(crate) fn insert(self: &Arc<Self>, assignment: &Assignment, whole: &AttemptSignals) -> LeaseGuard {
         let trajectory = assignment.ancestry.trajectory_id.clone();
         let (sender, policy_address) = watch::channel(assignment.policy_address.clone());
         let lost = CancellationToken::new();
@@ -57,18 +57,18 @@ impl WorkerLeases {
     }
 
     /// All leases with their tokens, for a renewal.
-    pub fn all(&self) -> Vec<(Id<Trajectory>, u64)> {
+    pub(crate) fn all(&self) -> Vec<(Id<Trajectory>, u64)> {
         self.table().iter().map(|(id, entry)| (id.clone(), entry.token)).collect()
     }
 
     /// The shortest lease duration.
-    pub fn shortest_lease(&self) -> Option<Duration> {
+    pub(crate) fn shortest_lease(&self) -> Option<Duration> {
         self.table().values().map(|entry| entry.lease).min()
     }
 
     /// Signals the attempts whose lease is lost. `renewed` are the leases in the renewal request:
     /// leases added since are not affected.
-    pub fn cancel_lost(&self, lost: &[String], renewed: &[(Id<Trajectory>, u64)]) {
+    pub(crate) fn cancel_lost(&self, lost: &[String], renewed: &[(Id<Trajectory>, u64)]) {
         let table = self.table();
         let meant = renewed.iter().filter(|(id, _)| lost.iter().any(|lost| lost == id.as_str()));
         for (id, token) in meant {
@@ -79,7 +79,7 @@ impl WorkerLeases {
     }
 
     /// Sends an attempt the new address of its policy worker.
-    pub fn move_policy(&self, trajectory: &str, address: &str) {
+    pub(crate) fn move_policy(&self, trajectory: &str, address: &str) {
         let Ok(trajectory) = Id::<Trajectory>::new(trajectory) else { return };
         if let Some(entry) = self.table().get(&trajectory) {
             // The coordinator repeats a move with every renewal; only a new address may break a

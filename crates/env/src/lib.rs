@@ -32,14 +32,14 @@ mod worker;
 
 pub use archive::{
     ArchiveError, ArchiveLimits, ArchiveMetadata, ArchiveMode, ArchiveRecorder, ArchiveRequest,
-    ArchiveResponse, EXCHANGES_MAX, HttpExchange, TrajectoryArchive, VOLATILE_PARAMETERS,
+    ArchiveResponse, HttpExchange, TrajectoryArchive,
 };
 pub use chromium::{BrowserError, BrowserHealth, ChromiumPool, LOOKED_FOR, browser_version, is_root};
 pub use config::{
     BlockedPages, BrowserConfig, BrowserLimits, EnvConfig, EnvFile, PageDeadlines, RefusalRules, SettleRules,
 };
 pub use crash::ENV_FAIL_POINTS;
-pub use egress::{BLOCKED_HOSTS_MAX, BlockedRequests, EgressFilter, EgressLimits, LiveLimits};
+pub use egress::{BlockedRequests, EgressFilter, EgressLimits, LiveLimits};
 pub use environment::{
     Capacity, Environment, EnvironmentError, EnvironmentFactory, PageError, PageErrorKind,
 };

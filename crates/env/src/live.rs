@@ -178,7 +178,7 @@ pub(crate) struct LiveHosts {
 
 impl LiveHosts {
     /// Whether a host can be a live host at all, decided before any lookup.
-    pub fn check_target(&self, target: &HostPort) -> Result<(), BlockedHost> {
+    pub(crate) fn check_target(&self, target: &HostPort) -> Result<(), BlockedHost> {
         if self.pins.0.contains_key(&target.host) {
             return Ok(());
         }
@@ -193,7 +193,7 @@ impl LiveHosts {
     }
 
     /// Connects to a host.
-    pub async fn connect(&self, target: &HostPort) -> Result<TcpStream, ConnectFailure> {
+    pub(crate) async fn connect(&self, target: &HostPort) -> Result<TcpStream, ConnectFailure> {
         let addresses = self.addresses(target).await?;
         let mut last = String::new();
         for address in addresses.into_iter().take(ADDRESSES_MAX) {

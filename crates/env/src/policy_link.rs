@@ -88,7 +88,7 @@ const CHANNELS_MAX: usize = 64;
 const REQUESTS_MAX: usize = 2;
 
 impl PolicyChannels {
-    pub fn new(connect: Arc<dyn Connector>) -> Self {
+    pub(crate) fn new(connect: Arc<dyn Connector>) -> Self {
         Self { connect, channels: Mutex::default() }
     }
 
@@ -110,7 +110,7 @@ impl PolicyChannels {
 
 impl PolicyLink {
     /// Opens the session. `address` contains the current address of the policy worker.
-    pub async fn open(
+    pub(crate) async fn open(
         lines: Arc<PolicyChannels>,
         opening: SessionOpening,
         address: watch::Receiver<String>,
@@ -128,12 +128,12 @@ impl PolicyLink {
     }
 
     /// Whether the policy uses the pages' demonstrations.
-    pub fn wants_hints(&self) -> bool {
+    pub(crate) fn wants_hints(&self) -> bool {
         self.wants_hints
     }
 
     /// Sends one observation and waits for the reply, over as many streams as necessary.
-    pub async fn ask(
+    pub(crate) async fn ask(
         &mut self,
         step: u32,
         observation: &Observation,
@@ -160,7 +160,7 @@ impl PolicyLink {
 
     /// Ends the session at the policy worker, so that its state is freed now and not after an idle
     /// timeout.
-    pub async fn close(mut self) {
+    pub(crate) async fn close(mut self) {
         let Some(mut stream) = self.stream.take() else { return };
         let goodbye = async {
             stream.send(session_request::Event::Close(Close {})).await?;

@@ -34,7 +34,7 @@ impl RetryPauses {
     ///
     /// The pause lies between half and all of the doubled pause, so that a hundred sessions that
     /// lost the same worker do not return at the same moment.
-    pub fn next(&mut self) -> Option<Duration> {
+    pub(crate) fn next(&mut self) -> Option<Duration> {
         let since = *self.since.get_or_insert_with(Instant::now);
         if since.elapsed() >= self.retry.timeout {
             return None;

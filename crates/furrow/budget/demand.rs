@@ -4,7 +4,7 @@ use super::machine::AvailableBytes;
 
 /// One term of a resource's demand.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct DemandTerm {
+pub(crate) struct DemandTerm {
     /// Name of the consumer.
     pub what: String,
     pub bytes: u64,
@@ -14,7 +14,7 @@ pub struct DemandTerm {
 
 /// The demand for one resource, and what is available.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ResourceDemand {
+pub(crate) struct ResourceDemand {
     /// Name of the resource.
     pub what: &'static str,
     pub terms: Vec<DemandTerm>,
@@ -29,19 +29,19 @@ pub struct ResourceDemand {
 }
 
 impl DemandTerm {
-    pub fn new(what: impl Into<String>, bytes: u64, how: impl Into<String>) -> Self {
+    pub(crate) fn new(what: impl Into<String>, bytes: u64, how: impl Into<String>) -> Self {
         Self { what: what.into(), bytes, how: how.into() }
     }
 }
 
 impl ResourceDemand {
     /// The sum of all terms.
-    pub fn total(&self) -> u64 {
+    pub(crate) fn total(&self) -> u64 {
         self.terms.iter().fold(0, |sum, term| sum.saturating_add(term.bytes))
     }
 
     /// Whether there is enough; `None` if what is available is unknown.
-    pub fn fits(&self) -> Option<bool> {
+    pub(crate) fn fits(&self) -> Option<bool> {
         self.available.as_ref().map(|there| self.total() <= there.bytes)
     }
 }

@@ -10,7 +10,7 @@ use crate::sessions::SessionSizes;
 const KERNELS_BYTES: u64 = 64 << 20;
 
 /// The demand at any time during the run, and that of the whole data set.
-pub fn sums(
+pub(super) fn sums(
     job: &Job,
     sessions: &SessionSizes,
     is_cuda: bool,

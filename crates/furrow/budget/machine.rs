@@ -9,7 +9,7 @@ use crate::job::Job;
 
 /// The resources of another machine, as options.
 #[derive(Debug, Clone, Copy, Default, Args)]
-pub struct MachineArgs {
+pub(crate) struct MachineArgs {
     /// Total memory of the GPU in GiB, to plan for another GPU [default: the free memory of the GPU
     /// found here, else the memory of --gpu]
     #[arg(long, requires = "job", value_parser = gib, value_name = "GIB")]
@@ -29,7 +29,7 @@ pub struct MachineArgs {
 
 /// The roles that run on the machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum LocalRoles {
+pub(crate) enum LocalRoles {
     /// All roles, as with `furrow run`.
     All,
     /// A policy worker alone.
@@ -38,14 +38,14 @@ pub enum LocalRoles {
 
 /// Available bytes, and their source.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct AvailableBytes {
+pub(crate) struct AvailableBytes {
     pub bytes: u64,
     /// How the number was obtained.
     pub source: String,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct GpuMemory {
+pub(crate) struct GpuMemory {
     /// The memory that is available.
     pub available: AvailableBytes,
     /// Whether this is the free memory beside a context, not the GPU's total.
@@ -53,7 +53,7 @@ pub struct GpuMemory {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct MachineCapacity {
+pub(crate) struct MachineCapacity {
     /// The GPU; `None` if none was found and none was named.
     pub gpu: Option<GpuMemory>,
     /// Memory available to the farm.
@@ -67,7 +67,7 @@ pub struct MachineCapacity {
 impl MachineCapacity {
     /// This machine, with the given resources replaced. `named` is the GPU to assume if none is
     /// found.
-    pub fn detect(job: &Job, given: &MachineArgs, named: Option<&floor::DeviceSpec>) -> Self {
+    pub(crate) fn detect(job: &Job, given: &MachineArgs, named: Option<&floor::DeviceSpec>) -> Self {
         let bytes = |gib: f64| (gib * f64::from(1 << 30)) as u64;
         let from_argument =
             |gib: f64, key: &str| AvailableBytes { bytes: bytes(gib), source: format!("{key} {gib}") };

@@ -20,7 +20,7 @@ const PROCESS_BYTES: u64 = 300_000_000;
 const TABLES: u64 = 2;
 
 /// Pinned memory, processes and page cache, each compared with what the ones before it leave.
-pub fn sums(
+pub(super) fn sums(
     job: &Job,
     roles: LocalRoles,
     sessions: &SessionSizes,

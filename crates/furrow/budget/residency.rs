@@ -19,7 +19,7 @@ const SPARE: u64 = 4;
 
 /// Sessions on the device and off it, at evenly spread ages and at their longest.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct SessionResidency {
+pub(crate) struct SessionResidency {
     /// Number of concurrent sessions.
     pub sessions: u64,
     /// Number of sessions that the engine admits at most, whatever their size.
@@ -36,7 +36,7 @@ pub struct SessionResidency {
 
 /// Residency of sessions of one size.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct ResidencyShare {
+pub(crate) struct ResidencyShare {
     /// Mean number of KV pages per session.
     pub pages: u64,
     /// Number of sessions whose state is on the device.
@@ -52,14 +52,14 @@ pub struct ResidencyShare {
 
 impl ResidencyShare {
     /// Seconds of bus time per step.
-    pub fn seconds_a_step(&self) -> f64 {
+    pub(crate) fn seconds_a_step(&self) -> f64 {
         self.bytes_a_step as f64 / HOST_BYTES_A_SECOND
     }
 }
 
 impl SessionResidency {
     /// The residency of a job's sessions in the capacity of its backend.
-    pub fn estimate(arena: &EngineMemoryPlan, model: &ModelConfig, sessions: &SessionSizes) -> Self {
+    pub(crate) fn estimate(arena: &EngineMemoryPlan, model: &ModelConfig, sessions: &SessionSizes) -> Self {
         let Ok(config) = furrow_model::config::Config::read(&model.checkpoint) else {
             unreachable!("the arena was planned from this file")
         };
@@ -100,7 +100,7 @@ impl SessionResidency {
     }
 
     /// Why sessions cannot act or steps cannot be taken, if so.
-    pub fn warning(&self) -> Option<String> {
+    pub(crate) fn warning(&self) -> Option<String> {
         let [most, limit] = self.tokens;
         if most > limit {
             return Some(format!(

@@ -68,7 +68,7 @@ impl ResourceDemand {
 
 impl JobBudget {
     /// Prints all demands, the residency of sessions, warnings, and whether the job would start.
-    pub fn show(&self, of: &str) {
+    pub(crate) fn show(&self, of: &str) {
         let exact = match (self.on_a_gpu, self.is_exact) {
             (true, false) => {
                 "; no weight files found: GPU and pinned memory are computed from the configuration"
@@ -91,7 +91,7 @@ impl JobBudget {
         });
     }
 
-    pub fn value(&self) -> Value {
+    pub(crate) fn value(&self) -> Value {
         json!({
             "sums": self.sums.iter().map(ResourceDemand::value).collect::<Vec<_>>(), "residency": self.residency.map(|it| it.value()),
             "exact": self.is_exact, "on_a_gpu": self.on_a_gpu, "fits": self.refusals().is_empty(), "refusals": self.refusals(),

@@ -7,7 +7,7 @@ use furrow_policy::{BackendChoice, ModelConfig};
 
 /// Bytes of each weight file of a job: of the existing files, else of files of 5 GB with two bytes
 /// per parameter of the configuration.
-pub fn weight_files(model: &ModelConfig) -> Vec<u64> {
+pub(super) fn weight_files(model: &ModelConfig) -> Vec<u64> {
     let files = std::fs::read_dir(&model.checkpoint).into_iter().flatten().flatten();
     let weights = files.filter(|file| file.path().extension().is_some_and(|end| end == "safetensors"));
     let bytes: Vec<u64> =
@@ -20,6 +20,6 @@ pub fn weight_files(model: &ModelConfig) -> Vec<u64> {
 }
 
 /// Whether the GPU keeps capacity for published weights beside those in use.
-pub fn loads_new_versions(model: &ModelConfig) -> bool {
+pub(super) fn loads_new_versions(model: &ModelConfig) -> bool {
     matches!(&model.backend, BackendChoice::Cuda(_, options) if options.stage != StagingMode::None)
 }

@@ -9,7 +9,7 @@ use furrow_coordinator::{BackupDamage, BackupError, restore_backup, take_backup}
 use crate::{CommandFailure, output};
 
 #[derive(Debug, Args)]
-pub struct BackupArgs {
+pub(crate) struct BackupArgs {
     /// Run directory to back up; its run may go on meanwhile
     run: PathBuf,
     /// Folder of the backup: a new one, or an incomplete backup of the same run, which is continued
@@ -20,7 +20,7 @@ pub struct BackupArgs {
 }
 
 #[derive(Debug, Args)]
-pub struct RestoreArgs {
+pub(crate) struct RestoreArgs {
     /// Folder of a backup that `furrow backup` completed
     backup: PathBuf,
     /// Run directory to create; it must not exist yet, or be empty
@@ -30,7 +30,7 @@ pub struct RestoreArgs {
     json: bool,
 }
 
-pub fn backup(args: &BackupArgs) -> Result<(), CommandFailure> {
+pub(crate) fn backup(args: &BackupArgs) -> Result<(), CommandFailure> {
     let summary = take_backup(&args.run, &args.backup).map_err(failure)?;
     if args.json {
         output::json(&summary)?;
@@ -48,7 +48,7 @@ pub fn backup(args: &BackupArgs) -> Result<(), CommandFailure> {
     check_undamaged(&summary.damaged, args.json)
 }
 
-pub fn restore(args: &RestoreArgs) -> Result<(), CommandFailure> {
+pub(crate) fn restore(args: &RestoreArgs) -> Result<(), CommandFailure> {
     let summary = restore_backup(&args.backup, &args.run).map_err(failure)?;
     if args.json {
         output::json(&summary)?;

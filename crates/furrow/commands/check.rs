@@ -15,7 +15,7 @@ use crate::{CommandFailure, output};
 const SCHEMA: &str = include_str!("../../../docs/job.schema.json");
 
 #[derive(Debug, Args)]
-pub struct CheckArgs {
+pub(crate) struct CheckArgs {
     /// Absent only with `--schema`, which excludes every other argument.
     #[command(flatten)]
     job: Option<JobArgs>,
@@ -30,7 +30,7 @@ pub struct CheckArgs {
     json: bool,
 }
 
-pub fn run(args: &CheckArgs) -> Result<(), CommandFailure> {
+pub(crate) fn run(args: &CheckArgs) -> Result<(), CommandFailure> {
     let Some(job) = &args.job else {
         output::line(SCHEMA.trim_end());
         return Ok(());

@@ -14,7 +14,7 @@ use crate::{CommandFailure, output};
 use furrow_model::checkpoint::chain;
 
 #[derive(Debug, Subcommand)]
-pub enum CheckpointCommand {
+pub(crate) enum CheckpointCommand {
     /// Write a complete random checkpoint of the published architecture in Hugging Face layout,
     /// tokenizer included; for tests and to try a farm
     Init(InitArgs),
@@ -23,7 +23,7 @@ pub enum CheckpointCommand {
 }
 
 #[derive(Debug, Args)]
-pub struct InitArgs {
+pub(crate) struct InitArgs {
     /// Directory to create; it must not exist. After a kill, the same command continues at the
     /// first weight file that is missing
     dir: PathBuf,
@@ -44,7 +44,7 @@ pub struct InitArgs {
 }
 
 #[derive(Debug, Args)]
-pub struct InspectArgs {
+pub(crate) struct InspectArgs {
     /// Directory of the checkpoint: config.json and the safetensors files of the weights
     dir: PathBuf,
     /// Print shape, parameters, state sizes, files and problems as JSON instead of tables
@@ -67,7 +67,7 @@ enum TypeName {
     Bfloat16,
 }
 
-pub fn run(command: &CheckpointCommand) -> Result<(), CommandFailure> {
+pub(crate) fn run(command: &CheckpointCommand) -> Result<(), CommandFailure> {
     match command {
         CheckpointCommand::Init(args) => write(args),
         CheckpointCommand::Inspect(args) => print_checkpoint(args),

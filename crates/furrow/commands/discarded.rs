@@ -13,7 +13,7 @@ use super::publish::{CALL_TIMEOUT, CoordinatorCaller};
 use crate::{CommandFailure, launch, output};
 
 #[derive(Debug, Args)]
-pub struct DiscardedArgs {
+pub(crate) struct DiscardedArgs {
     /// Number of scored trajectories, evaluations aside, that the trainer discarded since the run
     /// began; the coordinator keeps the largest number reported
     trajectories: u64,
@@ -38,7 +38,7 @@ pub struct DiscardedArgs {
     json: bool,
 }
 
-pub fn run(args: &DiscardedArgs) -> Result<(), CommandFailure> {
+pub(crate) fn run(args: &DiscardedArgs) -> Result<(), CommandFailure> {
     let DiscardedArgs { trajectories, rank, world, .. } = *args;
     let request = ReportDiscardedRequest { trajectories, rank, world };
     let farm = CoordinatorCaller { run: args.run.clone(), coordinator: args.coordinator.clone() };

@@ -15,7 +15,7 @@ use crate::launch::JobArgs;
 use crate::{CommandFailure, launch, output};
 
 #[derive(Debug, Args)]
-pub struct DoctorArgs {
+pub(crate) struct DoctorArgs {
     /// Job file to check this machine for: its start pages and hosts, browser, checkpoint, disk,
     /// memory and open files, instead of the machine in general
     #[arg(value_name = "JOB", conflicts_with_all = ["browser_libraries", "browser_fonts", "no_sandbox", "run"])]
@@ -59,7 +59,7 @@ struct DoctorFinding {
     remedy: Option<&'static str>,
 }
 
-pub fn run(args: &DoctorArgs) -> Result<(), CommandFailure> {
+pub(crate) fn run(args: &DoctorArgs) -> Result<(), CommandFailure> {
     if let Some(path) = &args.job {
         let browser = args.browser.iter().map(|browser| format!("env.browser={}", browser.display()));
         let set = browser.chain(args.set.iter().cloned()).collect();

@@ -11,7 +11,7 @@ use crate::{CommandFailure, animation, output, whole_file};
 
 /// Which trajectory to export, and as what.
 #[derive(Debug, Args)]
-pub struct ExportArgs {
+pub(crate) struct ExportArgs {
     /// Id of the trajectory
     trajectory: String,
     /// Run directory, or its `data` directory, that holds the trajectory
@@ -30,7 +30,7 @@ pub struct ExportArgs {
     seconds: f64,
 }
 
-pub fn run(args: &ExportArgs) -> Result<(), CommandFailure> {
+pub(crate) fn run(args: &ExportArgs) -> Result<(), CommandFailure> {
     let found = args.check()?;
     let (record, steps) = &found;
     if let Some(path) = &args.html {

@@ -9,7 +9,7 @@ use clap::{Args, ValueEnum};
 use crate::{CommandFailure, output};
 
 #[derive(Debug, Args)]
-pub struct InitArgs {
+pub(crate) struct InitArgs {
     /// What the job is for
     #[arg(value_enum, default_value_t = JobKind::Demo)]
     kind: JobKind,
@@ -96,7 +96,7 @@ impl JobKind {
     }
 }
 
-pub fn run(args: &InitArgs) -> Result<(), CommandFailure> {
+pub(crate) fn run(args: &InitArgs) -> Result<(), CommandFailure> {
     let template = args.kind.template();
     let folder = args.file.parent().unwrap_or(Path::new(""));
     let mut files = vec![(args.file.clone(), args.kind.text(&args.file))];

@@ -18,14 +18,14 @@ use safetensors::tensor::{Dtype, TensorView, serialize_to_file};
 use crate::{CommandFailure, output};
 
 #[derive(Debug, Subcommand)]
-pub enum ModelCommand {
+pub(crate) enum ModelCommand {
     /// Run a checkpoint on given token ids and images; write logits, log-probabilities and a greedy
     /// continuation, to compare with another implementation
     Forward(ForwardArgs),
 }
 
 #[derive(Debug, Args)]
-pub struct ForwardArgs {
+pub(crate) struct ForwardArgs {
     /// Checkpoint directory in Hugging Face layout
     #[arg(long)]
     checkpoint: PathBuf,
@@ -70,7 +70,7 @@ struct ForwardSwitches {
 /// ids.
 const IDS_BYTES_MAX: u64 = 64 << 20;
 
-pub fn run(command: &ModelCommand) -> Result<(), CommandFailure> {
+pub(crate) fn run(command: &ModelCommand) -> Result<(), CommandFailure> {
     let ModelCommand::Forward(args) = command;
     let switches = ForwardSwitches::read(&args.set).map_err(CommandFailure::Input)?;
     let input_ids = read_ids(&args.input_ids)?;

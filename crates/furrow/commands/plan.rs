@@ -21,7 +21,7 @@ use crate::{CommandFailure, output};
 use furrow_model::checkpoint::chain;
 
 #[derive(Debug, Args)]
-pub struct PlanArgs {
+pub(crate) struct PlanArgs {
     /// Checkpoint directory, of which config.json is read [default: the published 12B]
     #[arg(long)]
     checkpoint: Option<PathBuf>,
@@ -71,7 +71,7 @@ const KEEPS: [(ContextRetention, &str); 3] = [
     (ContextRetention::Recompute, "whole prompt prefilled each turn"),
 ];
 
-pub fn run(args: &PlanArgs) -> Result<(), CommandFailure> {
+pub(crate) fn run(args: &PlanArgs) -> Result<(), CommandFailure> {
     let device = crate::job::gpu("--gpu", &args.gpu).map_err(CommandFailure::Input)?;
     let recorded = args.recorded.as_deref().map(RecordedRun::read).transpose()?;
     let planned = args.for_job.read()?;

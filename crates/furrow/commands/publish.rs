@@ -21,7 +21,7 @@ use furrow_model::checkpoint::chain;
 
 /// What to publish, and to which job.
 #[derive(Debug, Args)]
-pub struct PublishArgs {
+pub(crate) struct PublishArgs {
     /// Directory of a checkpoint, a delta (with delta.json) or a LoRA adapter as PEFT saves it;
     /// policy workers read it under the same path
     #[arg(required_unless_present = "rollback_to")]
@@ -62,7 +62,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// A coordinator that restarts does not answer for a second or two.
 pub(super) const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 
-pub fn run(args: &PublishArgs) -> Result<(), CommandFailure> {
+pub(crate) fn run(args: &PublishArgs) -> Result<(), CommandFailure> {
     let request = request(args)?;
     crate::launch::runtime()?.block_on(publish(args, request))
 }

@@ -10,7 +10,7 @@ use super::export::{self, ExportArgs};
 use crate::{CommandFailure, output};
 
 #[derive(Debug, Subcommand)]
-pub enum RecordsCommand {
+pub(crate) enum RecordsCommand {
     /// Print what was collected: rewards by task, ends, sizes, where the time went
     Inspect(DirArgs),
     /// Print what a trainer would keep and leave out, by suite, difficulty and length, to detect a
@@ -24,7 +24,7 @@ pub enum RecordsCommand {
 }
 
 #[derive(Debug, Args)]
-pub struct DirArgs {
+pub(crate) struct DirArgs {
     /// Run directory whose data set is read: the one that holds data/
     dir: PathBuf,
     /// Print the result as one JSON object instead of tables
@@ -34,7 +34,7 @@ pub struct DirArgs {
 
 /// The data set, and the limit on staleness.
 #[derive(Debug, Args)]
-pub struct KeptArgs {
+pub(crate) struct KeptArgs {
     #[command(flatten)]
     data_set: DirArgs,
     /// Leave out trajectories that end more than this many policy versions behind [default: leave
@@ -43,7 +43,7 @@ pub struct KeptArgs {
     max_off_policy_versions: Option<i32>,
 }
 
-pub fn run(command: &RecordsCommand) -> Result<(), CommandFailure> {
+pub(crate) fn run(command: &RecordsCommand) -> Result<(), CommandFailure> {
     match command {
         RecordsCommand::Inspect(args) => inspect_dir(args),
         RecordsCommand::Kept(args) => print_kept(args),

@@ -24,7 +24,7 @@ use crate::{CommandFailure, output};
 
 /// Which trajectories to replay, and what counts as equal.
 #[derive(Debug, Args)]
-pub struct ReplayArgs {
+pub(crate) struct ReplayArgs {
     /// Ids of the trajectories to replay
     #[arg(required_unless_present = "all")]
     trajectory: Vec<String>,
@@ -82,7 +82,7 @@ const SAME_BUILD: PictureTolerance = PictureTolerance { levels: 8, share: 0.0005
 /// Another build renders the edges of letters differently, and letters cover a twentieth of a page.
 const OTHER_BUILD: PictureTolerance = PictureTolerance { levels: 64, share: 0.05 };
 
-pub fn run(args: &ReplayArgs) -> Result<(), CommandFailure> {
+pub(crate) fn run(args: &ReplayArgs) -> Result<(), CommandFailure> {
     if let Some(share) = args.share.filter(|share| !(0.0..=1.0).contains(share)) {
         return Err(CommandFailure::Input(vec![format!("--share: {share}; use 0 to 1")]));
     }

@@ -22,7 +22,7 @@ use crate::job::shared;
 use crate::{CommandFailure, launch, output, whole_file};
 
 #[derive(Debug, Args)]
-pub struct ReportArgs {
+pub(crate) struct ReportArgs {
     /// Run directories; several are compared side by side
     #[arg(required = true, value_name = "RUN")]
     runs: Vec<PathBuf>,
@@ -54,7 +54,7 @@ pub struct ReportArgs {
     json: bool,
 }
 
-pub fn run(args: &ReportArgs) -> Result<(), CommandFailure> {
+pub(crate) fn run(args: &ReportArgs) -> Result<(), CommandFailure> {
     let question = args.check()?;
     let evaluations: Vec<EvaluationReport> =
         args.runs.iter().map(|dir| evaluate(dir, &question)).collect::<Result<_, _>>()?;

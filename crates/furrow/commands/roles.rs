@@ -18,7 +18,7 @@ use crate::run_dir::{self, RunStart};
 use crate::{CommandFailure, output};
 
 #[derive(Debug, Args)]
-pub struct CoordinatorArgs {
+pub(crate) struct CoordinatorArgs {
     #[command(flatten)]
     job: JobArgs,
     #[command(flatten)]
@@ -29,7 +29,7 @@ pub struct CoordinatorArgs {
 }
 
 #[derive(Debug, Args)]
-pub struct WorkerArgs {
+pub(crate) struct WorkerArgs {
     #[command(flatten)]
     job: JobArgs,
     /// Address of the coordinator, host:port
@@ -44,7 +44,7 @@ pub struct WorkerArgs {
 }
 
 #[derive(Debug, Args)]
-pub struct PolicyArgs {
+pub(crate) struct PolicyArgs {
     #[command(flatten)]
     job: JobArgs,
     #[command(flatten)]
@@ -62,7 +62,7 @@ pub struct PolicyArgs {
 }
 
 /// Runs a coordinator until its job is over or a signal stops it.
-pub fn coordinator(args: &CoordinatorArgs) -> Result<(), CommandFailure> {
+pub(crate) fn coordinator(args: &CoordinatorArgs) -> Result<(), CommandFailure> {
     let begin = args.begin.begin();
     let launch = JobLaunch::read_to_begin(&args.job, begin)?.with_key()?;
     let dir = launch.job.run_dir.clone();
@@ -98,7 +98,7 @@ pub fn coordinator(args: &CoordinatorArgs) -> Result<(), CommandFailure> {
 }
 
 /// Runs an environment worker until the run is over or a signal stops it.
-pub fn env(args: &WorkerArgs) -> Result<(), CommandFailure> {
+pub(crate) fn env(args: &WorkerArgs) -> Result<(), CommandFailure> {
     let launch = JobLaunch::read(&args.job)?;
     launch::runtime()?.block_on(async {
         launch::logs(&launch.job.run_dir, Role::Env, &launch.job.telemetry)?;
@@ -123,7 +123,7 @@ pub fn env(args: &WorkerArgs) -> Result<(), CommandFailure> {
 }
 
 /// Runs a policy worker until the run is over or a signal stops it.
-pub fn policy(args: &PolicyArgs) -> Result<(), CommandFailure> {
+pub(crate) fn policy(args: &PolicyArgs) -> Result<(), CommandFailure> {
     if args.serve_only.serve_only {
         return serve_only::run(&args.serve_only, &args.job);
     }

@@ -29,7 +29,7 @@ use crate::{CommandFailure, output};
 
 /// The job and how the run begins.
 #[derive(Debug, Args)]
-pub struct RunArgs {
+pub(crate) struct RunArgs {
     #[command(flatten)]
     job: JobArgs,
     #[command(flatten)]
@@ -43,7 +43,7 @@ pub struct RunArgs {
 
 /// How a run begins in its directory.
 #[derive(Debug, Args)]
-pub struct BeginArgs {
+pub(crate) struct BeginArgs {
     /// Continue where an earlier start of this job stopped, whatever stopped it
     #[arg(long, conflicts_with = "clean")]
     resume: bool,
@@ -57,7 +57,7 @@ const PROGRESS_INTERVAL: Duration = Duration::from_millis(500);
 
 impl BeginArgs {
     /// The same choice, as the run directory takes it.
-    pub fn begin(&self) -> RunStart {
+    pub(crate) fn begin(&self) -> RunStart {
         match (self.resume, self.clean) {
             (true, _) => RunStart::Resume,
             (_, true) => RunStart::Clean,
@@ -66,7 +66,7 @@ impl BeginArgs {
     }
 }
 
-pub fn run(args: &RunArgs) -> Result<(), CommandFailure> {
+pub(crate) fn run(args: &RunArgs) -> Result<(), CommandFailure> {
     let begin = args.begin.begin();
     let launch = JobLaunch::read_to_begin(&args.job, begin)?.with_key()?.with_policy_key()?;
     if !args.simulated.is_on() {
@@ -244,7 +244,7 @@ fn conclude(summary: &RunSummary, dir: &Path, as_json: bool) -> Result<(), Comma
 }
 
 /// Adds what helps where the run directory itself is at fault.
-pub fn with_remedy(error: CoordinatorError, dir: &Path) -> CommandFailure {
+pub(crate) fn with_remedy(error: CoordinatorError, dir: &Path) -> CommandFailure {
     let is_of_directory = matches!(
         error,
         CoordinatorError::Ledger(LedgerError::Foreign { .. } | LedgerError::Refused { .. })
@@ -265,7 +265,7 @@ pub fn with_remedy(error: CoordinatorError, dir: &Path) -> CommandFailure {
 }
 
 /// Fails a run that found damage in its directory: it went on without what was damaged.
-pub fn check_undamaged(summary: &RunSummary, dir: &Path) -> Result<(), CommandFailure> {
+pub(crate) fn check_undamaged(summary: &RunSummary, dir: &Path) -> Result<(), CommandFailure> {
     match summary.damage.describe() {
         None => Ok(()),
         Some(damage) => Err(anyhow::anyhow!(
@@ -278,7 +278,7 @@ pub fn check_undamaged(summary: &RunSummary, dir: &Path) -> Result<(), CommandFa
 
 /// Fails a run that ends without any reward, so that the shell does not go on: every attempt at
 /// every task failed.
-pub fn check_any_scored(summary: &RunSummary, dir: &Path) -> Result<(), CommandFailure> {
+pub(crate) fn check_any_scored(summary: &RunSummary, dir: &Path) -> Result<(), CommandFailure> {
     let now = &summary.progress;
     let failed: u64 = now.failed.values().sum();
     if now.scored > 0 || failed == 0 {

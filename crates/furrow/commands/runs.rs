@@ -11,7 +11,7 @@ use crate::{CommandFailure, output};
 
 #[derive(Debug, Args)]
 #[command(args_conflicts_with_subcommands = true)]
-pub struct RunsArgs {
+pub(crate) struct RunsArgs {
     #[command(subcommand)]
     command: Option<RunsCommand>,
     /// Folder below which run directories are searched
@@ -37,7 +37,7 @@ struct RemoveArgs {
     yes: bool,
 }
 
-pub fn run(args: &RunsArgs) -> Result<(), CommandFailure> {
+pub(crate) fn run(args: &RunsArgs) -> Result<(), CommandFailure> {
     if let Some(RunsCommand::Remove(args)) = &args.command {
         return remove(args);
     }

@@ -18,7 +18,7 @@ const LINE_EVERY: Duration = Duration::from_secs(15);
 
 /// Which run to score, and with which scorers.
 #[derive(Debug, Args)]
-pub struct ScoreArgs {
+pub(crate) struct ScoreArgs {
     /// Run directory whose trajectories are scored; new verdicts go to its data/scores
     run: PathBuf,
     /// Job file to take scorers and [score] from [default: the scorers stored with each trajectory,
@@ -42,7 +42,7 @@ pub struct ScoreArgs {
     json: bool,
 }
 
-pub fn run(args: &ScoreArgs) -> Result<(), CommandFailure> {
+pub(crate) fn run(args: &ScoreArgs) -> Result<(), CommandFailure> {
     let stored = args.run.join("job.toml");
     if args.job.is_none() && !stored.exists() {
         let run = args.run.display();

@@ -10,7 +10,7 @@ use crate::launch::{self, JobArgs};
 use crate::{CommandFailure, output};
 
 #[derive(Debug, Args)]
-pub struct ServeOnlyArgs {
+pub(crate) struct ServeOnlyArgs {
     /// Only serve chats: JOB may be a checkpoint's directory, or a job file of which only the
     /// policy counts. Needs no tasks, browser, coordinator or run directory, and writes no file
     #[arg(long, conflicts_with_all = ["coordinator", "id", "listen"])]
@@ -50,7 +50,7 @@ impl ServeOnlyArgs {
 }
 
 /// Serves chats until a signal stops it.
-pub fn run(args: &ServeOnlyArgs, job: &JobArgs) -> Result<(), CommandFailure> {
+pub(crate) fn run(args: &ServeOnlyArgs, job: &JobArgs) -> Result<(), CommandFailure> {
     let served = ServedJob::read(&job.job, &args.settings(&job.set)).map_err(CommandFailure::Input)?;
     let ServedJob { policy, telemetry, drain_grace } = served;
     launch::runtime()?.block_on(async {
@@ -64,7 +64,7 @@ pub fn run(args: &ServeOnlyArgs, job: &JobArgs) -> Result<(), CommandFailure> {
 }
 
 /// Says how many chats were cut when a worker stopped.
-pub fn report_cut_off(cut_off: usize) {
+pub(crate) fn report_cut_off(cut_off: usize) {
     if cut_off > 0 {
         output::error_line(&format!("{cut_off} chats did not end within the grace period and were cut off"));
     }

@@ -8,18 +8,18 @@ use clap_complete::Shell;
 use crate::{CommandFailure, output};
 
 #[derive(Debug, Args)]
-pub struct CompletionsArgs {
+pub(crate) struct CompletionsArgs {
     /// Shell that completes the commands; its script is printed
     shell: Shell,
 }
 
 #[derive(Debug, Args)]
-pub struct ManArgs {
+pub(crate) struct ManArgs {
     /// Directory to write the pages to, furrow.1 and one page a command
     dir: PathBuf,
 }
 
-pub fn completions(args: &CompletionsArgs, mut command: clap::Command) -> Result<(), CommandFailure> {
+pub(crate) fn completions(args: &CompletionsArgs, mut command: clap::Command) -> Result<(), CommandFailure> {
     let mut script = Vec::new();
     let name = command.get_name().to_owned();
     clap_complete::generate(args.shell, &mut command, name, &mut script);
@@ -27,7 +27,7 @@ pub fn completions(args: &CompletionsArgs, mut command: clap::Command) -> Result
     Ok(())
 }
 
-pub fn man(args: &ManArgs, command: clap::Command) -> Result<(), CommandFailure> {
+pub(crate) fn man(args: &ManArgs, command: clap::Command) -> Result<(), CommandFailure> {
     let written = write_pages(&args.dir, command).map_err(|why| {
         CommandFailure::Input(vec![format!("{}: cannot write manual pages: {why}", args.dir.display())])
     })?;

@@ -11,7 +11,7 @@ use crate::prove::{self, ProofPlan};
 use crate::{CommandFailure, look, output};
 
 #[derive(Debug, Subcommand)]
-pub enum TasksCommand {
+pub(crate) enum TasksCommand {
     /// List every task with its split, steps, difficulty and start page
     List(ListArgs),
     /// Check every task file and print all problems; with --all prove each demonstrated task in a
@@ -25,7 +25,7 @@ pub enum TasksCommand {
 }
 
 #[derive(Debug, Args)]
-pub struct ListArgs {
+pub(crate) struct ListArgs {
     #[command(flatten)]
     job: JobArgs,
     /// Print each task as a JSON object in a list instead of a table
@@ -35,7 +35,7 @@ pub struct ListArgs {
 
 /// The job, and how far to check it.
 #[derive(Debug, Args)]
-pub struct CheckArgs {
+pub(crate) struct CheckArgs {
     #[command(flatten)]
     job: JobArgs,
     /// Prove every task in a real browser: its demonstration must earn reward 1; doing nothing and
@@ -57,7 +57,7 @@ pub struct CheckArgs {
 
 /// The job, and how many groups to show.
 #[derive(Debug, Args)]
-pub struct SampleArgs {
+pub(crate) struct SampleArgs {
     #[command(flatten)]
     job: JobArgs,
     /// Number of groups to show
@@ -68,7 +68,7 @@ pub struct SampleArgs {
     json: bool,
 }
 
-pub fn run(command: &TasksCommand) -> Result<(), CommandFailure> {
+pub(crate) fn run(command: &TasksCommand) -> Result<(), CommandFailure> {
     match command {
         TasksCommand::List(args) => list(args),
         TasksCommand::Check(args) => check(args),

@@ -2,7 +2,7 @@
 //! the run that fills it.
 
 mod folder;
-pub mod planned;
+pub(crate) mod planned;
 mod subject;
 
 use std::net::SocketAddr;
@@ -19,13 +19,13 @@ use furrow_telemetry::{Level, LogTargets};
 use tokio_util::sync::CancellationToken;
 
 use folder::RunsFolder;
-pub use subject::subject;
+pub(crate) use subject::subject;
 
 use crate::{CommandFailure, launch, output};
 
 /// Which data set to serve, and how.
 #[derive(Debug, Args)]
-pub struct ViewArgs {
+pub(crate) struct ViewArgs {
     /// Run directory, its `data` directory, or a folder of several runs
     dir: PathBuf,
     #[command(flatten)]
@@ -34,7 +34,7 @@ pub struct ViewArgs {
 
 /// Where to serve pages, and to whom.
 #[derive(Debug, Args)]
-pub struct ListenArgs {
+pub(crate) struct ListenArgs {
     /// Address and port to listen on; any address but loopback needs a token [default:
     /// 127.0.0.1:7380, or a free port if that one is taken]
     #[arg(long, value_name = "ADDRESS")]
@@ -50,7 +50,7 @@ pub struct ListenArgs {
 
 /// A run in progress, or its coordinator.
 #[derive(Debug, Args)]
-pub struct DashboardArgs {
+pub(crate) struct DashboardArgs {
     /// Run directory, or address of a coordinator (host:port), which shows only the progress of the
     /// run
     run: String,
@@ -63,7 +63,7 @@ pub struct DashboardArgs {
 }
 
 /// Runs `furrow view` until a signal stops it.
-pub fn run(args: &ViewArgs) -> Result<(), CommandFailure> {
+pub(crate) fn run(args: &ViewArgs) -> Result<(), CommandFailure> {
     let config = args.listen.config()?;
     if let Err(why) = DataSet::open(&args.dir) {
         let folder = RunsFolder::find(&args.dir, config.usd_per_device_hour).ok_or(why)?;
@@ -73,7 +73,7 @@ pub fn run(args: &ViewArgs) -> Result<(), CommandFailure> {
 }
 
 /// Runs `furrow dashboard` until a signal stops it.
-pub fn dashboard(args: &DashboardArgs) -> Result<(), CommandFailure> {
+pub(crate) fn dashboard(args: &DashboardArgs) -> Result<(), CommandFailure> {
     let config = args.listen.config()?;
     let price = config.usd_per_device_hour;
     let dir = Path::new(&args.run);
@@ -144,7 +144,7 @@ impl ListenArgs {
 }
 
 /// Binds and prints the URL. With `any_port`, another port replaces one that is taken.
-pub async fn open(
+pub(crate) async fn open(
     config: &DashboardConfig,
     any_port: bool,
     subject: DashboardSubject,

@@ -12,7 +12,7 @@ use super::view::subject;
 use crate::{CommandFailure, launch, output};
 
 #[derive(Debug, Args)]
-pub struct WatchArgs {
+pub(crate) struct WatchArgs {
     /// Run directory, or URL of a dashboard: http://127.0.0.1:7380/ or the URL with the token as
     /// furrow printed it [default: the dashboard of this machine]
     #[arg(value_name = "RUN or URL")]
@@ -34,7 +34,7 @@ pub struct WatchArgs {
 /// Columns of the output without a terminal.
 const COLUMNS: u16 = 100;
 
-pub fn run(args: &WatchArgs) -> Result<(), CommandFailure> {
+pub(crate) fn run(args: &WatchArgs) -> Result<(), CommandFailure> {
     let source = args.source()?;
     let is_printed = args.once || args.json;
     if !is_printed && !std::io::stdout().is_terminal() {

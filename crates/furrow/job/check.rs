@@ -7,7 +7,7 @@ use super::tree::{ConfigNode, ConfigValue, KeyProblem, SourceLocation};
 
 /// The result of [`check`].
 #[derive(Debug, Default)]
-pub struct CheckFindings {
+pub(super) struct CheckFindings {
     /// All unknown keys and all values of a wrong type.
     pub problems: Vec<KeyProblem>,
     /// Keys that a problem already names: as wrong, or as the probably intended one.
@@ -16,7 +16,7 @@ pub struct CheckFindings {
 
 /// Finds everything that no section could read, and removes it from the tree, so that the sections
 /// can check the rest.
-pub fn check(tree: &mut ConfigNode, shape: &KeyShape) -> CheckFindings {
+pub(super) fn check(tree: &mut ConfigNode, shape: &KeyShape) -> CheckFindings {
     let mut checker = KeyChecker { known: shape.keys(), findings: CheckFindings::default() };
     checker.keep(tree, shape, "");
     checker.findings

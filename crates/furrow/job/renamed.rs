@@ -12,12 +12,12 @@ const RENAMED: &[(&str, &str)] = &[
 ];
 
 /// The name that replaced a key, if one did.
-pub fn new_name(key: &str) -> Option<&'static str> {
+pub(super) fn new_name(key: &str) -> Option<&'static str> {
     RENAMED.iter().find(|(old, _)| *old == key).map(|(_, new)| *new)
 }
 
 /// Moves every value under an old key to the new one.
-pub fn apply(stored: &mut ConfigNode) {
+pub(super) fn apply(stored: &mut ConfigNode) {
     for (old, new) in RENAMED {
         stored.rename(old, new);
     }

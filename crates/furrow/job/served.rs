@@ -13,7 +13,7 @@ use super::{JobFile, inherit, read_text, sorted, tree};
 
 /// What a worker that only serves chats needs.
 #[derive(Debug, Clone)]
-pub struct ServedJob {
+pub(crate) struct ServedJob {
     pub policy: PolicyConfig,
     pub telemetry: TelemetryConfig,
     /// How long running requests may take after a stop.
@@ -26,7 +26,7 @@ const LISTEN_USUAL: &str = "127.0.0.1:8000";
 impl ServedJob {
     /// Reads the policy of a job file, or makes one of a checkpoint's directory, and applies the
     /// `key=value` settings. Tasks, browsers and scorers may be missing.
-    pub fn read(path: &Path, settings: &[String]) -> Result<Self, Vec<String>> {
+    pub(crate) fn read(path: &Path, settings: &[String]) -> Result<Self, Vec<String>> {
         let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
         if !path.is_dir() {
             let text = read_text(path).map_err(|why| vec![format!("{}: {why}", path.display())])?;

@@ -14,7 +14,7 @@ use serde::de::{
 
 /// The values that a key takes.
 #[derive(Debug, Clone, PartialEq)]
-pub enum KeyShape {
+pub(crate) enum KeyShape {
     /// A type that this module does not support; a test requires that no key of a job has one.
     Unknown,
     Flag,
@@ -39,7 +39,7 @@ pub enum KeyShape {
 
 impl KeyShape {
     /// The shape of a type. Its deserializers must accept any value of the right kind.
-    pub fn of<T: DeserializeOwned>() -> Self {
+    pub(crate) fn of<T: DeserializeOwned>() -> Self {
         let mut shape = KeyShape::Unknown;
         // A deserializer that refuses the made-up values leaves `Unknown`, which the test of the
         // job's shape rejects.
@@ -48,7 +48,7 @@ impl KeyShape {
     }
 
     /// The shape of a key, if this is a section that has it.
-    pub fn at(&self, key: &str) -> Option<&KeyShape> {
+    pub(crate) fn at(&self, key: &str) -> Option<&KeyShape> {
         match self {
             KeyShape::Section(keys) => keys.iter().find(|(name, _)| *name == key).map(|(_, shape)| shape),
             KeyShape::Map(each) => Some(each),
@@ -57,7 +57,7 @@ impl KeyShape {
     }
 
     /// All keys below, dotted, such as `policy.sampling.temperature` and `tasks.source[].path`.
-    pub fn keys(&self) -> Vec<String> {
+    pub(crate) fn keys(&self) -> Vec<String> {
         match self {
             KeyShape::Section(keys) => keys.iter().flat_map(|(name, shape)| below(name, shape)).collect(),
             _ => Vec::new(),

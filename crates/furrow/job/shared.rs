@@ -8,7 +8,7 @@
 use toml::{Table, Value};
 
 /// What replaces a secret.
-pub const STRUCK: &str = "[struck]";
+pub(crate) const STRUCK: &str = "[struck]";
 /// What replaces the folders of a path.
 const ELSEWHERE: &str = "[elsewhere]";
 
@@ -19,7 +19,7 @@ const HEADER: &str =
 ///
 /// # Errors
 /// What TOML says of the text.
-pub fn text(resolved: &str) -> Result<String, String> {
+pub(crate) fn text(resolved: &str) -> Result<String, String> {
     let shared = share_table(super::stored::table(resolved)?);
     let text = toml::to_string(&shared).map_err(|why| why.to_string())?;
     Ok(format!("{HEADER}{text}"))

@@ -9,11 +9,11 @@ use super::tree::{self, ConfigNode};
 use crate::{identity, run_dir};
 
 /// How the text of a resolved job begins. Releases have written it so since v0.1.0.
-pub const HEADER: &str = "# The whole job: ";
+pub(crate) const HEADER: &str = "# The whole job: ";
 
 /// A resolved job as it lies in a run directory.
 #[derive(Debug, Clone, PartialEq)]
-pub struct StoredJob {
+pub(crate) struct StoredJob {
     /// Its text, with the keys of the release that wrote it.
     pub text: String,
     /// The same with the keys of today.
@@ -24,7 +24,7 @@ pub struct StoredJob {
 ///
 /// # Errors
 /// What TOML says of the text.
-pub fn table(text: &str) -> Result<Table, String> {
+pub(crate) fn table(text: &str) -> Result<Table, String> {
     let mut tree = tree::parse(text).map_err(|problems| {
         problems.iter().map(|problem| problem.text.as_str()).collect::<Vec<_>>().join("; ")
     })?;
@@ -39,7 +39,7 @@ pub fn table(text: &str) -> Result<Table, String> {
 ///
 /// # Errors
 /// A sentence with the file's path and what to do: it cannot be read, is empty, or is not TOML.
-pub fn read(run: &Path) -> Result<Option<StoredJob>, String> {
+pub(crate) fn read(run: &Path) -> Result<Option<StoredJob>, String> {
     let refused = |why: &dyn std::fmt::Display| {
         format!(
             "{}: {why}; put the job that began this run there, or move the file away: --resume writes it again",
@@ -57,7 +57,7 @@ pub fn read(run: &Path) -> Result<Option<StoredJob>, String> {
 
 /// Gives the keys of a run's identity that a job does not set the values that the run began with.
 /// `alone` is what the job would be without them. Returns a note for each value that differs.
-pub fn inherit(job: &mut ConfigNode, began: &Table, alone: &Table) -> Vec<String> {
+pub(crate) fn inherit(job: &mut ConfigNode, began: &Table, alone: &Table) -> Vec<String> {
     let mut notes = Vec::new();
     for key in identity::KEYS {
         if let Some(value) = identity::at(began, key) {

@@ -10,14 +10,14 @@ use super::shape::KeyShape;
 
 /// A value and its location.
 #[derive(Debug, Clone, PartialEq)]
-pub struct ConfigNode {
+pub(crate) struct ConfigNode {
     pub location: SourceLocation,
     pub value: ConfigValue,
 }
 
 /// Where a value was written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum SourceLocation {
+pub(crate) enum SourceLocation {
     /// In the file, on this line, counted from 1.
     Line(usize),
     Set,
@@ -26,7 +26,7 @@ pub enum SourceLocation {
 }
 
 #[derive(Debug, Clone, PartialEq)]
-pub enum ConfigValue {
+pub(crate) enum ConfigValue {
     Section(Vec<(String, ConfigNode)>),
     List(Vec<ConfigNode>),
     Plain(toml::Value),
@@ -34,7 +34,7 @@ pub enum ConfigValue {
 
 /// A problem and its location.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct KeyProblem {
+pub(crate) struct KeyProblem {
     pub location: SourceLocation,
     /// The dotted key of the problem; empty for the file as a whole.
     pub key: String,
@@ -49,7 +49,7 @@ enum KeyPart<'k> {
 }
 
 /// Parses the text of a file; returns all its syntax errors.
-pub fn parse(text: &str) -> Result<ConfigNode, Vec<KeyProblem>> {
+pub(super) fn parse(text: &str) -> Result<ConfigNode, Vec<KeyProblem>> {
     let (table, errors) = DeTable::parse_recoverable(text);
     if errors.is_empty() {
         return Ok(section(table.get_ref(), SourceLocation::Line(1), text));
@@ -112,7 +112,7 @@ fn line_of(text: &str, offset: usize) -> SourceLocation {
 impl ConfigNode {
     /// Applies one `key=value` of the command line. The key's shape decides how the value is read:
     /// text needs no quotes.
-    pub fn set(&mut self, setting: &str, shape: &KeyShape) -> Result<(), KeyProblem> {
+    pub(crate) fn set(&mut self, setting: &str, shape: &KeyShape) -> Result<(), KeyProblem> {
         let (key, value) = setting.split_once('=').unwrap_or((setting, ""));
         let key = key.trim();
         let problem = |text: String| KeyProblem { location: SourceLocation::Set, key: key.to_owned(), text };
@@ -127,7 +127,7 @@ impl ConfigNode {
     }
 
     /// Sets a default for a key that was not written.
-    pub fn default_to(&mut self, key: &str, value: toml::Value) {
+    pub(crate) fn default_to(&mut self, key: &str, value: toml::Value) {
         let parts = parts(key).unwrap_or_default();
         if !self.has(key)
             && let Ok(target) = self.reach(&parts)
@@ -138,7 +138,7 @@ impl ConfigNode {
 
     /// Gives a key that was not written the value that another job has there, and says whether it
     /// did.
-    pub fn inherit(&mut self, key: &str, value: &toml::Value) -> bool {
+    pub(crate) fn inherit(&mut self, key: &str, value: &toml::Value) -> bool {
         let parts = parts(key).unwrap_or_default();
         match self.has(key) {
             true => false,
@@ -159,7 +159,7 @@ impl ConfigNode {
     }
 
     /// Moves what stands under a key to another key, unless something stands there.
-    pub fn rename(&mut self, old: &str, new: &str) {
+    pub(crate) fn rename(&mut self, old: &str, new: &str) {
         if self.has(new) {
             return;
         }
@@ -175,7 +175,7 @@ impl ConfigNode {
     }
 
     /// The dotted keys of all values that were written, in the file or on the command line.
-    pub fn written(&self) -> BTreeSet<String> {
+    pub(crate) fn written(&self) -> BTreeSet<String> {
         let mut keys = BTreeSet::new();
         self.gather_written("", &mut keys);
         keys
@@ -204,7 +204,7 @@ impl ConfigNode {
     }
 
     /// The plain value of a key, if it was written.
-    pub fn plain(&self, key: &str) -> Option<&toml::Value> {
+    pub(crate) fn plain(&self, key: &str) -> Option<&toml::Value> {
         match &self.find(key)?.value {
             ConfigValue::Plain(value) => Some(value),
             _ => None,
@@ -212,7 +212,7 @@ impl ConfigNode {
     }
 
     /// Where a dotted key was written, or else the nearest section around it.
-    pub fn location_of(&self, key: &str) -> SourceLocation {
+    pub(crate) fn location_of(&self, key: &str) -> SourceLocation {
         let mut node = self;
         for part in parts(key).unwrap_or_default() {
             match node.child(&part) {
@@ -224,12 +224,12 @@ impl ConfigNode {
     }
 
     /// Whether a dotted key was written.
-    pub fn has(&self, key: &str) -> bool {
+    pub(crate) fn has(&self, key: &str) -> bool {
         self.find(key).is_some()
     }
 
     /// Converts to the TOML crate's type, for the deserializers of the sections.
-    pub fn into_toml(self) -> toml::Value {
+    pub(crate) fn into_toml(self) -> toml::Value {
         match self.value {
             ConfigValue::Section(entries) => {
                 toml::Value::Table(entries.into_iter().map(|(key, node)| (key, node.into_toml())).collect())

@@ -7,7 +7,7 @@ use crate::output;
 
 /// Why a directory cannot be made or written; `None` if it can. Makes a directory beside it and
 /// removes it again, because permissions alone do not show a read-only disk.
-pub fn directory_problem(dir: &Path) -> Option<String> {
+pub(super) fn directory_problem(dir: &Path) -> Option<String> {
     let existing = dir.ancestors().find(|path| path.symlink_metadata().is_ok())?;
     let key = "run.output_dir, run.name";
     if !existing.is_dir() {
@@ -33,7 +33,7 @@ pub fn directory_problem(dir: &Path) -> Option<String> {
 }
 
 /// Whether the disk of a run is below its reserve already; `None` if it is not.
-pub fn disk_problem(dir: &Path, reserve_bytes: u64) -> Option<String> {
+pub(super) fn disk_problem(dir: &Path, reserve_bytes: u64) -> Option<String> {
     let free = furrow_storage::free_bytes(dir).ok()?;
     (free < reserve_bytes).then(|| {
         format!(

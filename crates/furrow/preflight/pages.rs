@@ -25,7 +25,7 @@ const LOOKUPS_TIME: Duration = Duration::from_secs(3);
 const LIBRARY: &str = "furrow";
 
 /// Every problem of a start page, with the tasks that have it.
-pub async fn problems(pages: &ReachablePages<'_>, specs: &[&TaskSpec], contents: bool) -> Vec<String> {
+pub(super) async fn problems(pages: &ReachablePages<'_>, specs: &[&TaskSpec], contents: bool) -> Vec<String> {
     let mut known: BTreeMap<(&str, &[String]), Option<String>> = BTreeMap::new();
     let mut tasks_of: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for spec in specs {
@@ -46,7 +46,7 @@ pub async fn problems(pages: &ReachablePages<'_>, specs: &[&TaskSpec], contents:
 }
 
 /// Live hosts with a private address, and those that have none here.
-pub async fn look_up(pages: &ReachablePages<'_>, specs: &[&TaskSpec]) -> (Vec<String>, Vec<String>) {
+pub(super) async fn look_up(pages: &ReachablePages<'_>, specs: &[&TaskSpec]) -> (Vec<String>, Vec<String>) {
     let mut by_host: BTreeMap<String, (&str, Vec<String>)> = BTreeMap::new();
     for spec in specs {
         let url = spec.task.start_url.as_str();

@@ -4,12 +4,12 @@ use http::HeaderMap;
 use http::header::{self, HeaderName, HeaderValue};
 
 /// The first value of a header.
-pub fn first_value(headers: &HeaderMap, name: HeaderName) -> Option<&str> {
+pub(crate) fn first_value(headers: &HeaderMap, name: HeaderName) -> Option<&str> {
     headers.get(name).and_then(text)
 }
 
 /// The value of a header that occurs once.
-pub fn only_value(headers: &HeaderMap, name: HeaderName) -> Option<&str> {
+pub(crate) fn only_value(headers: &HeaderMap, name: HeaderName) -> Option<&str> {
     let mut values = headers.get_all(name).into_iter();
     let value = values.next()?;
     if values.next().is_some() { None } else { text(value) }
@@ -17,7 +17,7 @@ pub fn only_value(headers: &HeaderMap, name: HeaderName) -> Option<&str> {
 
 /// The token of `Authorization: Bearer …`, or an empty text. The name of a scheme is
 /// case-insensitive (RFC 9110, section 11.1).
-pub fn bearer_token(headers: &HeaderMap) -> &str {
+pub(crate) fn bearer_token(headers: &HeaderMap) -> &str {
     let presented = first_value(headers, header::AUTHORIZATION).and_then(|value| value.split_once(' '));
     let presented = presented.filter(|(scheme, _)| scheme.eq_ignore_ascii_case("Bearer"));
     presented.map_or("", |(_, token)| token.trim())

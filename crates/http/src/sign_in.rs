@@ -56,21 +56,21 @@ struct TokenCookie {
 const FORM_BYTES_MAX: usize = 2048;
 
 impl BrowserSignIn {
-    pub fn new(sign_in: SignIn, token: Option<&str>) -> Self {
+    pub(crate) fn new(sign_in: SignIn, token: Option<&str>) -> Self {
         let cookie = token.map(|token| TokenCookie::new(sign_in.cookie_prefix, token));
         Self { path: sign_in.path, cookie }
     }
 
-    pub fn is_signed_in(&self, headers: &HeaderMap) -> bool {
+    pub(crate) fn is_signed_in(&self, headers: &HeaderMap) -> bool {
         self.cookie.as_ref().is_some_and(|cookie| cookie.is_presented(headers))
     }
 
-    pub fn is_form(&self, method: &Method, uri: &Uri) -> bool {
+    pub(crate) fn is_form(&self, method: &Method, uri: &Uri) -> bool {
         method == Method::POST && uri.path() == self.path
     }
 
     /// Reads a form and sets the cookie if its token is right.
-    pub async fn answer_form(&self, form: Body, deadline: Instant) -> Result<Response, SignInError> {
+    pub(crate) async fn answer_form(&self, form: Body, deadline: Instant) -> Result<Response, SignInError> {
         let form = read_body(form, FORM_BYTES_MAX, deadline).await?;
         let token = url::form_urlencoded::parse(&form).find(|(key, _)| key == "token");
         let cookie = token.and_then(|(_, token)| self.set_cookie(token.trim()));
@@ -78,7 +78,7 @@ impl BrowserSignIn {
     }
 
     /// Redirects a link with the token to itself without it, and sets the cookie.
-    pub fn answer_link(&self, uri: &Uri) -> Option<Response> {
+    pub(crate) fn answer_link(&self, uri: &Uri) -> Option<Response> {
         let query = uri.query()?;
         let parameters = || url::form_urlencoded::parse(query.as_bytes());
         let (_, token) = parameters().find(|(key, _)| key == "token")?;

@@ -8,7 +8,7 @@ use sha2::{Digest, Sha256};
 /// The digest of a token. Only the SHA-256 is kept and compared, so that the comparison reveals
 /// neither the token's length nor a common prefix.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct TokenDigest([u8; 32]);
+pub(crate) struct TokenDigest([u8; 32]);
 
 /// The reason why a file yields no token.
 #[derive(Debug, thiserror::Error)]
@@ -37,12 +37,12 @@ const TOKEN_CHARS_MAX: usize = 512;
 
 impl TokenDigest {
     /// Hashes a token or a placeholder for one.
-    pub fn new(token: &str) -> Self {
+    pub(crate) fn new(token: &str) -> Self {
         Self(Sha256::digest(token).into())
     }
 
     /// Whether a presented token is this one, compared in constant time.
-    pub fn matches(&self, presented: &str) -> bool {
+    pub(crate) fn matches(&self, presented: &str) -> bool {
         let other = Self::new(presented).0;
         let different = self.0.iter().zip(&other).fold(0, |different, (a, b)| different | (a ^ b));
         std::hint::black_box(different) == 0

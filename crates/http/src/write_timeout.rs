@@ -10,7 +10,7 @@ use tokio::time::{Instant, Sleep, sleep};
 
 /// A stream whose writes fail if no byte goes out within a timeout. Reads are unchanged.
 #[derive(Debug)]
-pub struct WriteTimeout<S> {
+pub(crate) struct WriteTimeout<S> {
     stream: S,
     timeout: Duration,
     /// Timer of the pending write.
@@ -20,7 +20,7 @@ pub struct WriteTimeout<S> {
 impl<S> WriteTimeout<S> {
     /// Wraps a stream; `timeout` is the longest time that a write may wait until a part of it goes
     /// out.
-    pub fn new(stream: S, timeout: Duration) -> Self {
+    pub(crate) fn new(stream: S, timeout: Duration) -> Self {
         Self { stream, timeout, waits: None }
     }
 

@@ -21,7 +21,7 @@ pub(crate) mod tower;
 mod vector;
 pub(crate) mod vision_attention;
 
-pub use attention::{PAGE_KEYS, PageView, PagedAttention};
+pub use attention::{PageView, PagedAttention};
 pub(crate) use buffer::AlignedBuffer;
 pub use conv::ConvKernel;
 pub use isa::InstructionSet;

@@ -52,7 +52,7 @@ pub fn add(crew: ComputeContext<'_>, values: &mut [f32], delta: &[f32], width: u
     crew.rows(values, width, |row, values| math::add(values, &delta[row * width..][..values.len()]));
 }
 
-pub fn sigmoid(v: f32) -> f32 {
+pub(crate) fn sigmoid(v: f32) -> f32 {
     1.0 / (1.0 + (-v).exp())
 }
 
@@ -61,7 +61,7 @@ pub fn silu(v: f32) -> f32 {
 }
 
 /// ln(1 + e^v), without overflow.
-pub fn softplus(v: f32) -> f32 {
+pub(crate) fn softplus(v: f32) -> f32 {
     v.max(0.0) + (-v.abs()).exp().ln_1p()
 }
 

@@ -23,7 +23,7 @@ use chat::{ChatLayout, ChatWriter};
 use layout::{ImageMarkIds, TemplateField, TurnLayout};
 
 /// Name of the file in a checkpoint directory. Without it the defaults apply.
-pub const TEMPLATE_FILE: &str = "furrow_template.json";
+pub(crate) const TEMPLATE_FILE: &str = "furrow_template.json";
 /// Largest file read: a few strings of a few hundred bytes.
 const FILE_BYTES_MAX: u64 = 64 << 10;
 

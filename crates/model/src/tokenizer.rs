@@ -24,7 +24,7 @@ use crate::config::Config;
 use crate::file::FileError;
 
 /// Name of the file in a checkpoint directory.
-pub const TOKENIZER_FILE: &str = "tokenizer.json";
+pub(crate) const TOKENIZER_FILE: &str = "tokenizer.json";
 /// Largest file that is read. Published ones of 131,072 entries have about 17 MB.
 pub const FILE_BYTES_MAX: u64 = 64 << 20;
 
@@ -114,7 +114,7 @@ impl Tokenizer {
     }
 
     /// All marks by name.
-    pub fn specials(&self) -> impl Iterator<Item = (&str, u32)> {
+    pub(crate) fn specials(&self) -> impl Iterator<Item = (&str, u32)> {
         self.added.iter().map(|(name, id)| (name.as_str(), *id))
     }
 

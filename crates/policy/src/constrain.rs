@@ -153,7 +153,7 @@ impl Constraint {
     }
 
     /// Builds the automaton of calls. Calls that no longer fit `max_tokens` are omitted.
-    pub fn of_calls(
+    pub(crate) fn of_calls(
         calls: &CallForms,
         lexicon: &TokenLexicon<'_>,
         letters: &SharedTransitions,
@@ -196,13 +196,15 @@ impl Constraint {
     }
 
     /// Fewest ids that hold any reply with all texts empty: the least possible `max_tokens`.
-    pub fn tokens_least(&self) -> u32 {
+    #[cfg(test)]
+    pub(crate) fn tokens_least(&self) -> u32 {
         self.automaton.least(self.start)
     }
 
     /// Ids of the longest reply that the caps allow. With a lower `max_tokens`, early texts may
     /// shorten later ones.
-    pub fn tokens_most(&self) -> u32 {
+    #[cfg(test)]
+    pub(crate) fn tokens_most(&self) -> u32 {
         self.automaton.most(self.start)
     }
 

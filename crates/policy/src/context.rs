@@ -22,7 +22,7 @@ use furrow_rollout::{ContextPolicy, ImageSpan, TokenTrace, token_hash};
 
 /// The part that one observation adds to the conversation.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct PromptTurn {
+pub(crate) struct PromptTurn {
     /// Its ids, placeholders included.
     pub ids: Vec<u32>,
     pub image: Option<TurnImage>,
@@ -30,7 +30,7 @@ pub struct PromptTurn {
 
 /// An image in a turn.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct TurnImage {
+pub(crate) struct TurnImage {
     /// Its placeholders; `token_start` counts from the turn's start.
     pub span: ImageSpan,
     /// The range of ids that is removed together with the image: the placeholders and the
@@ -40,7 +40,7 @@ pub struct TurnImage {
 
 /// Ids around an image's placeholders.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ImageDelimiters {
+pub(crate) struct ImageDelimiters {
     /// The id before the first one.
     pub open: u32,
     /// The id after the last one.
@@ -49,7 +49,7 @@ pub struct ImageDelimiters {
 
 /// The prompt of a step, as the records store it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct StepPrompt {
+pub(crate) struct StepPrompt {
     pub prefix_len: u32,
     pub prefix_hash: [u8; 16],
     pub token_ids: Vec<u32>,
@@ -61,7 +61,7 @@ pub struct StepPrompt {
 
 /// The kept tokens and the turns that later prompts repeat.
 #[derive(Debug, Clone, PartialEq)]
-pub struct TokenContext {
+pub(crate) struct TokenContext {
     keep: ContextPolicy,
     kept: Vec<u32>,
     kept_spans: Vec<ImageSpan>,
@@ -71,7 +71,7 @@ pub struct TokenContext {
 
 /// Why a trace does not continue a session.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum RebuildError {
+pub(crate) enum RebuildError {
     /// The kept tokens differ from those with which the step began.
     #[error("prefix_len and prefix_hash do not match the {kept} tokens that the steps before it kept")]
     Prefix {
@@ -85,7 +85,7 @@ pub enum RebuildError {
 
 impl PromptTurn {
     /// The turn's ids without the image.
-    pub fn text(&self) -> Vec<u32> {
+    pub(crate) fn text(&self) -> Vec<u32> {
         let Some(TurnImage { leaves, .. }) = &self.image else { return self.ids.clone() };
         [&self.ids[..leaves.start as usize], &self.ids[leaves.end as usize..]].concat()
     }
@@ -112,17 +112,17 @@ impl PromptTurn {
 
 impl TokenContext {
     /// Creates a context that keeps nothing yet.
-    pub fn new(keep: ContextPolicy) -> Self {
+    pub(crate) fn new(keep: ContextPolicy) -> Self {
         Self { keep, kept: Vec::new(), kept_spans: Vec::new(), window: VecDeque::new() }
     }
 
     /// K, the kept tokens.
-    pub fn kept(&self) -> &[u32] {
+    pub(crate) fn kept(&self) -> &[u32] {
         &self.kept
     }
 
     /// The prompt that shows this turn.
-    pub fn prompt(&self, turn: &PromptTurn) -> StepPrompt {
+    pub(crate) fn prompt(&self, turn: &PromptTurn) -> StepPrompt {
         let mut ids = self.kept.clone();
         let mut image_spans = self.kept_spans.clone();
         let repeated = self.window.iter().map(|(turn, response)| (turn, &response[..]));
@@ -141,7 +141,7 @@ impl TokenContext {
     }
 
     /// Keeps an answered turn and returns `commit_token_ids`.
-    pub fn commit(&mut self, turn: PromptTurn, response: &[u32]) -> Option<Vec<u32>> {
+    pub(crate) fn commit(&mut self, turn: PromptTurn, response: &[u32]) -> Option<Vec<u32>> {
         match self.keep {
             ContextPolicy::Append => {
                 let start = self.kept.len() as u32;
@@ -171,7 +171,7 @@ impl TokenContext {
 
     /// Checks that a recorded step continues what is kept, and keeps it. Returns the step's own
     /// turn.
-    pub fn rebuild_turn(
+    pub(crate) fn rebuild_turn(
         &mut self,
         step: u32,
         trace: &TokenTrace,

@@ -11,7 +11,7 @@ use crate::sequence::{PositionedImage, TiledImage, TokenSegment};
 
 /// How a step that stays in the context runs again when a session is rebuilt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum RebuildMode {
+pub(crate) enum RebuildMode {
     /// One chunk group for each decoded token, as the step ran at first. For devices on which the
     /// last bits of a row depend on the span it ran in.
     AsDecoded,
@@ -22,7 +22,7 @@ pub enum RebuildMode {
 
 /// A session's context, images and segments that wait for the engine.
 #[derive(Debug, Clone)]
-pub struct Conversation {
+pub(crate) struct Conversation {
     keep: ContextPolicy,
     rebuild_mode: RebuildMode,
     context: TokenContext,
@@ -38,7 +38,7 @@ pub struct Conversation {
 
 /// What a step runs.
 #[derive(Debug, Clone, PartialEq)]
-pub struct PromptPlan {
+pub(crate) struct PromptPlan {
     /// The prompt, as the records store it.
     pub prompt: StepPrompt,
     /// Pending segments that follow the kept tokens.
@@ -51,7 +51,7 @@ pub struct PromptPlan {
 
 impl Conversation {
     /// Creates an empty conversation.
-    pub fn new(keep: ContextPolicy, rebuild_mode: RebuildMode) -> Self {
+    pub(crate) fn new(keep: ContextPolicy, rebuild_mode: RebuildMode) -> Self {
         Self {
             keep,
             rebuild_mode,
@@ -63,14 +63,14 @@ impl Conversation {
     }
 
     /// Number of prompt tokens if this turn were shown.
-    pub fn tokens_with(&self, turn: &PromptTurn) -> usize {
+    pub(crate) fn tokens_with(&self, turn: &PromptTurn) -> usize {
         let StepPrompt { prefix_len, token_ids, .. } = self.context.prompt(turn);
         prefix_len as usize + token_ids.len()
     }
 
     /// Plans the prompt of a turn. `task_end` is where instructions and task end in the turn; only
     /// the first one counts.
-    pub fn plan_prompt(
+    pub(crate) fn plan_prompt(
         &mut self,
         turn: &PromptTurn,
         picture: Option<Arc<TiledImage>>,
@@ -85,7 +85,7 @@ impl Conversation {
     }
 
     /// Commits the response to the turn. Returns `commit_token_ids`.
-    pub fn commit_response(&mut self, turn: PromptTurn, response: &[u32]) -> Option<Vec<u32>> {
+    pub(crate) fn commit_response(&mut self, turn: PromptTurn, response: &[u32]) -> Option<Vec<u32>> {
         let is_first = self.context.kept().is_empty();
         let commit = self.context.commit(turn, response);
         self.push_pending(commit.as_deref(), is_first);
@@ -95,7 +95,7 @@ impl Conversation {
 
     /// Adds a recorded step. Returns the segment that the engine must run before images are
     /// dropped.
-    pub fn rebuild_step(
+    pub(crate) fn rebuild_step(
         &mut self,
         step: u32,
         trace: &TokenTrace,
@@ -118,7 +118,7 @@ impl Conversation {
 
     /// Returns what a recorded step was shown: the kept tokens that the engine has not received
     /// yet, and the prompt after them. Keeps nothing of the step.
-    pub fn prompt_before(
+    pub(crate) fn prompt_before(
         &mut self,
         step: u32,
         trace: &TokenTrace,

@@ -45,17 +45,17 @@ use crate::sequence::TokenSegment;
 use crate::slots::{Allocator, pages_for};
 use crate::snapshots::SnapshotCache;
 
-pub use fault::EngineFault;
+pub(crate) use fault::EngineFault;
 use phase::EngineSession;
-pub use sessions::SessionId;
+pub(crate) use sessions::SessionId;
 use sessions::Sessions;
 use step::StepSender;
-pub use step::{GenerationRequest, StepOutput};
+pub(crate) use step::{GenerationRequest, StepOutput};
 use weight_versions::WeightVersions;
-pub use weight_versions::{NewWeights, OnSwap, SwapReport, SwapSettings};
+pub(crate) use weight_versions::{NewWeights, OnSwap, SwapReport, SwapSettings};
 
 /// All inputs of the engine's loop.
-pub enum EngineEvent {
+pub(crate) enum EngineEvent {
     Open {
         /// The new session's id.
         session: SessionId,
@@ -85,7 +85,7 @@ pub enum EngineEvent {
 
 /// How the engine uses its device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct EngineSettings {
+pub(crate) struct EngineSettings {
     /// State slots of sessions.
     pub state_slots: u32,
     /// State slots of snapshots, in addition.
@@ -137,7 +137,7 @@ pub struct SettingsMismatch {
 const PAGES_SPARE: u32 = 4;
 
 /// The loop with its device and sessions.
-pub struct Engine {
+pub(crate) struct Engine {
     device: MeteredBackend,
     settings: EngineSettings,
     limits: SchedulerLimits,
@@ -160,12 +160,12 @@ pub struct Engine {
 
 impl Engine {
     /// Creates an engine on a device.
-    pub fn new(device: Box<dyn Backend>, settings: EngineSettings) -> Result<Self, SettingsMismatch> {
+    pub(crate) fn new(device: Box<dyn Backend>, settings: EngineSettings) -> Result<Self, SettingsMismatch> {
         Self::with_clock(device, settings, TimeSource::system())
     }
 
     /// Creates an engine on a device with a simulated clock.
-    pub fn with_clock(
+    pub(crate) fn with_clock(
         device: Box<dyn Backend>,
         settings: EngineSettings,
         time: TimeSource,
@@ -198,20 +198,20 @@ impl Engine {
     }
 
     /// Sends retired weights to a channel whose receiver frees them.
-    pub fn retire_weights_to(mut self, drop_queue: mpsc::Sender<IncomingWeights>) -> Self {
+    pub(crate) fn retire_weights_to(mut self, drop_queue: mpsc::Sender<IncomingWeights>) -> Self {
         self.weight_versions =
             WeightVersions::new(self.settings.version, self.settings.swaps.vision, Some(drop_queue));
         self
     }
 
     /// Most sessions that fit at their longest.
-    pub fn sessions_max(&self) -> u32 {
+    pub(crate) fn sessions_max(&self) -> u32 {
         self.sessions_max
     }
 
     /// Runs until it is stopped, every sender of events is dropped or the device has failed. No
     /// other code calls the device.
-    pub fn run(mut self, events: &mut mpsc::Receiver<EngineEvent>) -> Self {
+    pub(crate) fn run(mut self, events: &mut mpsc::Receiver<EngineEvent>) -> Self {
         while !self.is_stopped && self.lost.is_none() {
             if self.is_idle() {
                 let Some(event) = events.blocking_recv() else { return self };
@@ -226,7 +226,7 @@ impl Engine {
     }
 
     /// The device's failure, if there was one.
-    pub fn lost(&self) -> Option<&DeviceLost> {
+    pub(crate) fn lost(&self) -> Option<&DeviceLost> {
         self.lost.as_ref()
     }
 

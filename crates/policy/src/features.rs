@@ -12,7 +12,7 @@ use furrow_model::backend::TileFeature;
 
 /// Key of a feature: the encoded pixels, and the encoder's weights.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct TileKey {
+pub(crate) struct TileKey {
     /// Hash of the tile's pixels after preprocessing (`ImageTile::hash`).
     pub pixels: [u8; 32],
     /// Hash of the vision encoder's weights.
@@ -21,7 +21,7 @@ pub struct TileKey {
 
 /// The cache, with the least recently used features evicted first.
 #[derive(Debug)]
-pub struct FeatureCache {
+pub(crate) struct FeatureCache {
     entries: HashMap<TileKey, FeatureEntry>,
     entries_max: usize,
     clock: u64,
@@ -36,7 +36,7 @@ struct FeatureEntry {
 
 /// What to do before some tiles are on the device.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct FeatureFetch {
+pub(crate) struct FeatureFetch {
     /// Encode these and [`FeatureCache::insert`] them; there are no duplicates.
     pub missing: Vec<TileKey>,
     pub evicted: Vec<TileFeature>,
@@ -44,18 +44,18 @@ pub struct FeatureFetch {
 
 impl FeatureCache {
     /// An empty cache for this many tiles, at least one.
-    pub fn new(entries_max: u32) -> Self {
+    pub(crate) fn new(entries_max: u32) -> Self {
         Self { entries: HashMap::new(), entries_max: entries_max.max(1) as usize, clock: 0 }
     }
 
     /// The feature of a tile, if it is cached.
-    pub fn get(&self, key: &TileKey) -> Option<TileFeature> {
+    pub(crate) fn get(&self, key: &TileKey) -> Option<TileFeature> {
         self.entries.get(key).map(|entry| entry.feature)
     }
 
     /// Pins all tiles or none: cached ones now, the others when they are inserted. `None` if the
     /// tiles that are pinned already leave no capacity.
-    pub fn pin(&mut self, keys: &[TileKey]) -> Option<FeatureFetch> {
+    pub(crate) fn pin(&mut self, keys: &[TileKey]) -> Option<FeatureFetch> {
         let mut missing: Vec<TileKey> = Vec::new();
         for key in keys {
             if !self.entries.contains_key(key) && !missing.contains(key) {
@@ -83,12 +83,12 @@ impl FeatureCache {
     }
 
     /// Adds a missing tile, pinned once.
-    pub fn insert(&mut self, key: TileKey, feature: TileFeature) {
+    pub(crate) fn insert(&mut self, key: TileKey, feature: TileFeature) {
         self.entries.insert(key, FeatureEntry { feature, used: self.clock, pins: 1 });
     }
 
     /// Unpins everything after a batch.
-    pub fn unpin_all(&mut self) {
+    pub(crate) fn unpin_all(&mut self) {
         self.entries.values_mut().for_each(|entry| entry.pins = 0);
     }
 }

@@ -11,7 +11,7 @@ use furrow_model::vision::ImageTile;
 use furrow_telemetry::{DeviceAccount, DeviceTime, DeviceUse, TimeSource};
 
 /// A backend and its time account. Between two calls the device is idle for the reason given last.
-pub struct MeteredBackend {
+pub(crate) struct MeteredBackend {
     device: Box<dyn Backend>,
     time: TimeSource,
     account: DeviceAccount,
@@ -25,7 +25,7 @@ pub struct MeteredBackend {
 
 impl MeteredBackend {
     /// Creates an account that starts now.
-    pub fn new(device: Box<dyn Backend>, time: TimeSource) -> Self {
+    pub(crate) fn new(device: Box<dyn Backend>, time: TimeSource) -> Self {
         let account = DeviceAccount::open(time.micros());
         // Decode is limited by memory bandwidth and prefill by computation. The known devices do
         // 136 to 373 operations in the time they move a byte, this one 183.
@@ -34,14 +34,14 @@ impl MeteredBackend {
     }
 
     /// Sets the reason for which the device is idle from now on.
-    pub fn idle_because(&mut self, why: DeviceUse) {
+    pub(crate) fn idle_because(&mut self, why: DeviceUse) {
         self.end_batch();
         self.idle = why;
         self.account.enter(why, self.time.micros());
     }
 
     /// How the device's time was used so far.
-    pub fn time(&mut self) -> DeviceTime {
+    pub(crate) fn time(&mut self) -> DeviceTime {
         self.end_batch();
         self.account.until(self.time.micros())
     }
@@ -83,7 +83,7 @@ fn fault(_point: &str) -> Result<(), DeviceLost> {
 }
 
 /// Floors of a batch's two parts on a device.
-pub fn floor_of(batch: &[SequenceSpan<'_>], model: &Config, device: &DeviceSpec) -> BatchFloor {
+pub(crate) fn floor_of(batch: &[SequenceSpan<'_>], model: &Config, device: &DeviceSpec) -> BatchFloor {
     let [decode, prefill] = BatchFloor::span_parts(batch, model);
     BatchFloor { decode: seconds(&decode, device), prefill: seconds(&prefill, device) }
 }

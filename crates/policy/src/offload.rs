@@ -7,7 +7,7 @@ use crate::slots::Allocation;
 
 /// Counts the bytes of offloaded states against the budget.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct OffloadBudget {
+pub(crate) struct OffloadBudget {
     /// Bytes of one slot's state in host memory.
     pub state_bytes: u64,
     /// Bytes of one page of all attention layers in host memory.
@@ -19,28 +19,28 @@ pub struct OffloadBudget {
 
 impl OffloadBudget {
     /// Takes the device's offload capacity as the budget.
-    pub fn new(device: &dyn Backend) -> Self {
+    pub(crate) fn new(device: &dyn Backend) -> Self {
         Self::of([0, 1].map(|pages| device.offloaded_bytes(pages)), device.capacity().offload_bytes)
     }
 
     /// `empty` and `with_a_page` are the bytes of a state without pages and with one page;
     /// `bytes_max` is the budget.
-    pub fn of([empty, with_a_page]: [u64; 2], bytes_max: u64) -> Self {
+    pub(crate) fn of([empty, with_a_page]: [u64; 2], bytes_max: u64) -> Self {
         Self { state_bytes: empty, page_bytes: with_a_page - empty, bytes_max, bytes: 0, offloaded: 0 }
     }
 
     /// Bytes of a state with this many pages.
-    pub fn bytes_of(&self, pages: u32) -> u64 {
+    pub(crate) fn bytes_of(&self, pages: u32) -> u64 {
         self.state_bytes + u64::from(pages) * self.page_bytes
     }
 
     /// How many states with this many pages fit into the budget.
-    pub fn capacity_for(&self, pages: u32) -> u64 {
+    pub(crate) fn capacity_for(&self, pages: u32) -> u64 {
         self.bytes_max / self.bytes_of(pages).max(1)
     }
 
     /// Copies a state from the device to host memory if the budget has enough bytes left.
-    pub fn offload(
+    pub(crate) fn offload(
         &mut self,
         device: &mut dyn Backend,
         allocation: &Allocation,
@@ -57,18 +57,18 @@ impl OffloadBudget {
     }
 
     /// Frees the bytes of an offloaded state that was restored or is not needed any more.
-    pub fn release(&mut self, offloaded: &OffloadedState) {
+    pub(crate) fn release(&mut self, offloaded: &OffloadedState) {
         self.bytes -= offloaded.bytes();
     }
 
     /// States that were offloaded so far.
-    pub fn offloaded(&self) -> u64 {
+    pub(crate) fn offloaded(&self) -> u64 {
         self.offloaded
     }
 
     /// Bytes in use now.
     #[cfg(test)]
-    pub fn bytes(&self) -> u64 {
+    pub(crate) fn bytes(&self) -> u64 {
         self.bytes
     }
 }

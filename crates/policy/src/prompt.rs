@@ -13,7 +13,7 @@ use crate::sequence::TiledImage;
 
 /// The ids of a turn before and after its image.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct TurnText {
+pub(crate) struct TurnText {
     before: Vec<u32>,
     /// End of instructions and task. What follows may differ between sessions of a group.
     task_end: u32,
@@ -22,7 +22,7 @@ pub struct TurnText {
 
 /// An earlier reply, as a prompt that is built from nothing repeats it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct PastReply {
+pub(crate) struct PastReply {
     /// The sampled ids without the stop id.
     pub response: Vec<u32>,
     /// Text of the action's outcome.
@@ -31,7 +31,7 @@ pub struct PastReply {
 
 /// Decodes a screenshot or another image and cuts it into tiles. This takes tens of milliseconds,
 /// so run it on a blocking thread.
-pub fn picture(
+pub(crate) fn picture(
     encoded: &[u8],
     config: &VisionConfig,
     resample: ResampleMode,
@@ -48,14 +48,14 @@ pub fn picture(
 }
 
 /// Number of placeholders that an image takes, from the size in its header. Nothing is decoded.
-pub fn picture_rows(encoded: &[u8], config: &VisionConfig) -> Result<u32, ImageError> {
+pub(crate) fn picture_rows(encoded: &[u8], config: &VisionConfig) -> Result<u32, ImageError> {
     let (width, height) = vision::size(encoded, ImageLimits::default())?;
     let grid = vision::grid(width, height, config.tile, config.tiles_max);
     Ok(vision::tokens(config, grid) as u32)
 }
 
 /// Text of an outcome in a prompt: its name, and the detail if there is one.
-pub fn outcome_text(outcome: &Outcome) -> String {
+pub(crate) fn outcome_text(outcome: &Outcome) -> String {
     match outcome.detail.as_str() {
         "" => outcome.name.as_str().to_owned(),
         detail => format!("{}: {detail}", outcome.name.as_str()),
@@ -63,20 +63,20 @@ pub fn outcome_text(outcome: &Outcome) -> String {
 }
 
 /// The first prompt: instructions and task.
-pub fn first_turn(template: &ChatTemplate, instructions: &str, task: &str) -> TurnText {
+pub(crate) fn first_turn(template: &ChatTemplate, instructions: &str, task: &str) -> TurnText {
     let turn = template.first_turn(instructions, task);
     TurnText { task_end: turn.before_image.len() as u32, before: turn.before_image, after: turn.after_image }
 }
 
 /// The text after a reply: the outcome of its action.
-pub fn later_turn(template: &ChatTemplate, outcome: &str) -> TurnText {
+pub(crate) fn later_turn(template: &ChatTemplate, outcome: &str) -> TurnText {
     let turn = template.later_turn(outcome);
     TurnText { task_end: turn.before_image.len() as u32, before: turn.before_image, after: turn.after_image }
 }
 
 /// A prompt that is built from nothing: instructions, task, and each reply so far, as sampled, with
 /// its outcome on the next line.
-pub fn fresh_turn(
+pub(crate) fn fresh_turn(
     template: &ChatTemplate,
     instructions: &str,
     task: &str,
@@ -92,7 +92,7 @@ pub fn fresh_turn(
 
 /// Inserts an image into a turn's text. Returns the turn and the end of instructions and task in
 /// it. `None` for a model that reads text only.
-pub fn with_image(
+pub(crate) fn with_image(
     text: TurnText,
     picture: &Arc<TiledImage>,
     step: u32,
@@ -116,7 +116,7 @@ pub fn with_image(
 }
 
 /// The ids before and after an image's placeholders.
-pub fn image_delimiters(template: &ChatTemplate) -> Option<ImageDelimiters> {
+pub(crate) fn image_delimiters(template: &ChatTemplate) -> Option<ImageDelimiters> {
     match template.image(0)?[..] {
         [open, close] => Some(ImageDelimiters { open, close }),
         _ => None,

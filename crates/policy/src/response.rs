@@ -38,7 +38,7 @@ impl RandomStream {
 
     /// The stream of a chat request with a seed. The key is SHA-256 over a name and the seed as u64
     /// little-endian.
-    pub fn of_chat(seed: u64) -> Self {
+    pub(crate) fn of_chat(seed: u64) -> Self {
         let mut key = Sha256::new();
         key.update(b"furrow chat stream 1");
         key.update(seed.to_le_bytes());
@@ -48,7 +48,7 @@ impl RandomStream {
     /// The seed of one of several replies to a request: the request's for the first, else the first
     /// 8 bytes, little-endian, of SHA-256 over a name and the seed as u64 and the index as u32
     /// little-endian.
-    pub fn seed_of_choice(seed: u64, index: u32) -> u64 {
+    pub(crate) fn seed_of_choice(seed: u64, index: u32) -> u64 {
         if index == 0 {
             return seed;
         }
@@ -214,17 +214,17 @@ impl PartialResponse {
 
     /// Restricts an unconstrained response to these ids. They lack the image placeholder, which has
     /// no meaning without an image. A constraint never allows it.
-    pub fn restricted_to(self, allowed: &Arc<AllowedTokens>) -> Self {
+    pub(crate) fn restricted_to(self, allowed: &Arc<AllowedTokens>) -> Self {
         Self { allowed_ids: Some(allowed.clone()), ..self }
     }
 
-    pub fn watched_by(self, watch: TokenWatcher) -> Self {
+    pub(crate) fn watched_by(self, watch: TokenWatcher) -> Self {
         Self { watch: Some(watch), ..self }
     }
 
     /// Appends every token that has no alternative now and returns them: those that the grammar
     /// forces, and the stop id after an unconstrained response that reached `max_tokens`.
-    pub fn append_forced(&mut self, version: i32) -> &[u32] {
+    pub(crate) fn append_forced(&mut self, version: i32) -> &[u32] {
         let first = self.columns.ids.len();
         while let Some(NextToken::Forced(id)) = self.next() {
             self.columns.push_unsampled(id, true, version);
@@ -290,7 +290,7 @@ impl PartialResponse {
     }
 
     /// The tokens for the records.
-    pub fn into_columns(self) -> TokenColumns {
+    pub(crate) fn into_columns(self) -> TokenColumns {
         self.columns
     }
 

@@ -9,7 +9,7 @@
 
 /// A sequence whose next span can run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ReadySpan<K> {
+pub(crate) struct ReadySpan<K> {
     pub key: K,
     /// Rows of the span.
     pub rows: u32,
@@ -24,7 +24,7 @@ pub struct ReadySpan<K> {
 
 /// Limits of one batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct SchedulerLimits {
+pub(crate) struct SchedulerLimits {
     /// Most rows in all.
     pub rows_max: u32,
     /// Most rows whose logits are needed.
@@ -40,7 +40,7 @@ pub struct SchedulerLimits {
 /// pages together, and leave the device idle until they return together. Prefilling a burst at
 /// the mean rate of prompts spreads it out.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub struct PrefillPace {
+pub(crate) struct PrefillPace {
     /// Prompt rows for each batch, as a mean over the last ones.
     mean: f64,
     /// Rows that may run now.
@@ -58,7 +58,7 @@ const BATCHES: f64 = 16.0;
 
 impl PrefillPace {
     /// Most prompt rows of the next batch; `most` if nothing decodes and so nothing is delayed.
-    pub fn rows<K>(&self, ready: &[ReadySpan<K>], most: u32) -> u32 {
+    pub(crate) fn rows<K>(&self, ready: &[ReadySpan<K>], most: u32) -> u32 {
         if ready.iter().all(|one| !one.decodes) {
             return most;
         }
@@ -69,7 +69,7 @@ impl PrefillPace {
 
     /// Records a batch with this many prompt rows beside decode. Unused credit remains for the next
     /// batch, because chunks run whole.
-    pub fn record_batch(&mut self, rows: u32) {
+    pub(crate) fn record_batch(&mut self, rows: u32) {
         let rows = f64::from(rows);
         self.mean += (rows - self.mean) / REMEMBERED;
         let earned = (self.credit - rows).max(0.0) + self.mean * HASTE;
@@ -79,7 +79,7 @@ impl PrefillPace {
 
 /// Chooses the spans of the next batch, those that decode first. Chooses at least one if its rows
 /// fit a batch at all.
-pub fn plan<K: Copy>(mut ready: Vec<ReadySpan<K>>, limits: SchedulerLimits) -> Vec<K> {
+pub(crate) fn plan<K: Copy>(mut ready: Vec<ReadySpan<K>>, limits: SchedulerLimits) -> Vec<K> {
     ready.sort_by_key(|ready| (!ready.decodes, ready.since));
     let mut rows = 0;
     let mut logits = 0;

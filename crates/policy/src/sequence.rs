@@ -50,7 +50,7 @@ pub struct TokenSegment {
 
 /// Some rows of one tile.
 #[derive(Debug, Clone, Copy)]
-pub struct TileRows<'a> {
+pub(crate) struct TileRows<'a> {
     /// Index of the first placeholder in the span.
     pub at: u32,
     pub len: u32,
@@ -61,7 +61,7 @@ pub struct TileRows<'a> {
 
 /// A session's tokens, images and cuts.
 #[derive(Debug, Clone, Default)]
-pub struct Sequence {
+pub(crate) struct Sequence {
     ids: Vec<u32>,
     pictures: VecDeque<PositionedImage>,
     forks: VecDeque<u32>,
@@ -87,22 +87,22 @@ impl TokenSegment {
 impl Sequence {
     /// A sequence that begins at the end of this one's last chunk group, for a fork of its state.
     /// Tokens after that end run with the fork's first chunk group.
-    pub fn fork(&self) -> Self {
+    pub(crate) fn fork(&self) -> Self {
         Self { ids: self.ids.clone(), done: self.planned(), ..Self::default() }
     }
 
     /// Number of known tokens.
-    pub fn len(&self) -> u32 {
+    pub(crate) fn len(&self) -> u32 {
         self.ids.len() as u32
     }
 
     /// Number of tokens in the state.
-    pub fn done(&self) -> u32 {
+    pub(crate) fn done(&self) -> u32 {
         self.done
     }
 
     /// Adds a segment and cuts the chunk groups that end in it.
-    pub fn extend(&mut self, segment: TokenSegment, chunk: u32) {
+    pub(crate) fn extend(&mut self, segment: TokenSegment, chunk: u32) {
         let start = self.len();
         self.ids.extend(segment.ids);
         let positioned = segment.pictures.into_iter();
@@ -115,12 +115,12 @@ impl Sequence {
     }
 
     /// Adds one token to the open chunk group.
-    pub fn push(&mut self, id: u32) {
+    pub(crate) fn push(&mut self, id: u32) {
         self.ids.push(id);
     }
 
     /// Ends the chunk group at the last known token; false if it is empty.
-    pub fn end_chunk_group(&mut self, chunk: u32) -> bool {
+    pub(crate) fn end_chunk_group(&mut self, chunk: u32) -> bool {
         self.cut_chunk_group(self.len(), chunk)
     }
 
@@ -139,46 +139,46 @@ impl Sequence {
     }
 
     /// End of the last chunk group that was cut.
-    pub fn planned(&self) -> u32 {
+    pub(crate) fn planned(&self) -> u32 {
         self.cuts.back().copied().unwrap_or(self.done)
     }
 
     /// The next span to run.
-    pub fn next(&self) -> Option<Range<u32>> {
+    pub(crate) fn next(&self) -> Option<Range<u32>> {
         self.cuts.front().map(|end| self.done..*end)
     }
 
     /// The span after the next one, if it is cut.
-    pub fn after_next(&self) -> Option<Range<u32>> {
+    pub(crate) fn after_next(&self) -> Option<Range<u32>> {
         let mut cuts = self.cuts.iter();
         let start = *cuts.next()?;
         cuts.next().map(|end| start..*end)
     }
 
     /// Whether no further cut follows the next span.
-    pub fn is_last(&self) -> bool {
+    pub(crate) fn is_last(&self) -> bool {
         self.cuts.len() == 1
     }
 
     /// Tokens of a span.
-    pub fn tokens(&self, span: Range<u32>) -> &[u32] {
+    pub(crate) fn tokens(&self, span: Range<u32>) -> &[u32] {
         &self.ids[span.start as usize..span.end as usize]
     }
 
     /// Rows of tiles in a span.
-    pub fn tile_rows(&self, span: Range<u32>) -> Vec<TileRows<'_>> {
+    pub(crate) fn tile_rows(&self, span: Range<u32>) -> Vec<TileRows<'_>> {
         self.pictures.iter().flat_map(|positioned| positioned.rows_in(span.clone())).collect()
     }
 
     /// Marks the next span as run. Returns whether siblings may fork from its end.
-    pub fn advance(&mut self) -> bool {
+    pub(crate) fn advance(&mut self) -> bool {
         let Some(end) = self.cuts.pop_front() else { return false };
         self.reach(end);
         self.forks.pop_front_if(|fork| *fork == end).is_some()
     }
 
     /// Continues from a sibling's state, up to a fork point that has not run.
-    pub fn forked_to(&mut self, position: u32) {
+    pub(crate) fn forked_to(&mut self, position: u32) {
         self.reach(position);
         while self.cuts.pop_front_if(|cut| *cut <= position).is_some() {}
         while self.forks.pop_front_if(|fork| *fork <= position).is_some() {}
@@ -195,13 +195,13 @@ impl Sequence {
     }
 
     /// Fork points that have not run, the farthest first.
-    pub fn forks_ahead(&self) -> impl Iterator<Item = u32> + '_ {
+    pub(crate) fn forks_ahead(&self) -> impl Iterator<Item = u32> + '_ {
         self.forks.iter().rev().copied()
     }
 
     /// Passes the bytes of a snapshot's key to `part`: ids and pixel hashes up to a fork point of a
     /// sequence that has not begun.
-    pub fn visit_key_bytes(&self, position: u32, mut part: impl FnMut(&[u8])) {
+    pub(crate) fn visit_key_bytes(&self, position: u32, mut part: impl FnMut(&[u8])) {
         let mut at = 0;
         for positioned in self.pictures.iter().filter(|positioned| positioned.at < position) {
             let end = (positioned.at + positioned.picture.rows()).min(position);

@@ -71,7 +71,7 @@ struct SessionEntry {
 }
 
 impl SessionTable {
-    pub fn new(sessions_max: u32, linger: Duration) -> Self {
+    pub(crate) fn new(sessions_max: u32, linger: Duration) -> Self {
         Self {
             table: Arc::default(),
             sessions_max: sessions_max as usize,
@@ -83,7 +83,7 @@ impl SessionTable {
 
     /// Claims a session for a stream. Cuts the stream that had it before; refuses an older
     /// assignment.
-    pub fn open(&self, trajectory: &Id<Trajectory>, token: u64) -> Result<SessionSlot, SlotRefusal> {
+    pub(crate) fn open(&self, trajectory: &Id<Trajectory>, token: u64) -> Result<SessionSlot, SlotRefusal> {
         let mut table = self.lock();
         forget(&mut table, self.linger);
         let stream_token = CancellationToken::new();
@@ -106,28 +106,28 @@ impl SessionTable {
     }
 
     /// Sessions with a stream attached.
-    pub fn attached(&self) -> usize {
+    pub(crate) fn attached(&self) -> usize {
         self.lock().values().filter(|entry| entry.left_at.is_none()).count()
     }
 
     /// Cuts every stream and ends every session because the policy failed.
-    pub fn fail_all(&self, why: &str) {
+    pub(crate) fn fail_all(&self, why: &str) {
         self.failure.get_or_init(|| why.to_owned());
         self.cut_all();
     }
 
     /// Why the policy failed, if it did.
-    pub fn failure(&self) -> Option<&str> {
+    pub(crate) fn failure(&self) -> Option<&str> {
         self.failure.get().map(String::as_str)
     }
 
     /// Resolves when no session can continue on this worker.
-    pub async fn ended(&self) {
+    pub(crate) async fn ended(&self) {
         self.ended.cancelled().await;
     }
 
     /// Cuts every stream and ends every session.
-    pub fn cut_all(&self) {
+    pub(crate) fn cut_all(&self) {
         self.ended.cancel();
         self.lock().values().for_each(|entry| entry.stream_token.cancel());
         self.lock().clear();
@@ -140,27 +140,27 @@ impl SessionTable {
 
 impl SessionSlot {
     /// The reply of this step, if it was the last one given.
-    pub fn replied(&self, step: u32) -> Option<Acted> {
+    pub(crate) fn replied(&self, step: u32) -> Option<Acted> {
         self.life.last().clone().filter(|acted| acted.step == step)
     }
 
     /// Keeps the reply; called before it is sent.
-    pub fn remember(&self, acted: &Acted) {
+    pub(crate) fn remember(&self, acted: &Acted) {
         *self.life.last() = Some(acted.clone());
     }
 
     /// Drops the reply, because the session starts from its beginning.
-    pub fn forget(&self) {
+    pub(crate) fn forget(&self) {
         *self.life.last() = None;
     }
 
     /// The part of the session that its streams share.
-    pub fn life(&self) -> &SessionLife {
+    pub(crate) fn life(&self) -> &SessionLife {
         &self.life
     }
 
     /// Resolves when another stream has taken the session over or the worker ends it.
-    pub async fn cut(&self) {
+    pub(crate) async fn cut(&self) {
         tokio::select! {
             () = self.stream_token.cancelled() => {}
             () = self.sessions.ended() => {}
@@ -168,7 +168,7 @@ impl SessionSlot {
     }
 
     /// Ends the session; no stream can come back to it.
-    pub fn close(self) {
+    pub(crate) fn close(self) {
         let mut table = self.sessions.lock();
         if self.own_entry(&mut table).is_some() {
             table.remove(&self.trajectory);
@@ -207,7 +207,7 @@ impl SessionLife {
     }
 
     /// Resolves when no stream can come back to the session.
-    pub async fn ended(&self) {
+    pub(crate) async fn ended(&self) {
         self.ended.cancelled().await;
     }
 

@@ -19,7 +19,7 @@ use furrow_model::vision::ImageTile;
 
 /// Settings of the simulated backend.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct SimSettings {
+pub(crate) struct SimSettings {
     /// Slots, pages and other sizes.
     pub capacity: BackendCapacity,
     pub vocabulary: u32,
@@ -39,7 +39,7 @@ pub struct SimSettings {
 
 /// Cost of work, in real time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct SimCost {
+pub(crate) struct SimCost {
     /// Cost of a batch, for reading the weights.
     pub batch: Duration,
     /// Cost of each row of a batch.
@@ -49,7 +49,7 @@ pub struct SimCost {
 }
 
 #[derive(Debug)]
-pub struct SimBackend {
+pub(crate) struct SimBackend {
     settings: SimSettings,
     config: Config,
     slots: Vec<SlotState>,
@@ -66,7 +66,7 @@ pub struct SimBackend {
 /// The weights of the simulated backend: numbers that enter the hash of every token and every tile.
 /// Both start at 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct SimWeights {
+pub(crate) struct SimWeights {
     /// Number of the language model.
     pub text: u64,
     /// Number of the vision encoder.
@@ -82,7 +82,7 @@ struct SlotState {
 
 impl SimBackend {
     /// Creates a backend with empty slots and pages.
-    pub fn new(settings: SimSettings) -> Self {
+    pub(crate) fn new(settings: SimSettings) -> Self {
         Self {
             settings,
             config: Config {

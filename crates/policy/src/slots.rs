@@ -11,7 +11,7 @@ use furrow_model::backend::{PAGE_TOKENS, Page, Slot};
 
 /// Slot and pages of a sequence's state.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Allocation {
+pub(crate) struct Allocation {
     /// Convolution and SSM state.
     pub slot: Slot,
     /// Keys and values; page i holds positions `i * PAGE_TOKENS..`.
@@ -20,7 +20,7 @@ pub struct Allocation {
 
 /// All slots and pages of a device.
 #[derive(Debug)]
-pub struct Allocator {
+pub(crate) struct Allocator {
     free_slots: Vec<Slot>,
     free_pages: Vec<Page>,
     /// Number of holders of each page that is not free.
@@ -32,18 +32,18 @@ pub struct Allocator {
 /// Pages reserved for one step. Return the unused ones with [`Allocator::unreserve`].
 #[derive(Debug, Default, PartialEq, Eq)]
 #[must_use = "reserved pages are lost unless they are returned"]
-pub struct PageReservation {
+pub(crate) struct PageReservation {
     left: u32,
 }
 
 /// Number of pages that hold this many tokens.
-pub fn pages_for(tokens: u32) -> u32 {
+pub(crate) fn pages_for(tokens: u32) -> u32 {
     tokens.div_ceil(PAGE_TOKENS as u32)
 }
 
 impl Allocator {
     /// Creates an allocator with everything free.
-    pub fn new(slots: u32, pages: u32) -> Self {
+    pub(crate) fn new(slots: u32, pages: u32) -> Self {
         Self {
             // Taken from the end, so the lowest number is first.
             free_slots: (0..slots).rev().map(Slot).collect(),
@@ -54,20 +54,20 @@ impl Allocator {
     }
 
     /// Number of free slots.
-    pub fn free_slots(&self) -> u32 {
+    pub(crate) fn free_slots(&self) -> u32 {
         self.free_slots.len() as u32
     }
 
     /// Number of pages that are neither in use nor reserved.
-    pub fn free_pages(&self) -> u32 {
+    pub(crate) fn free_pages(&self) -> u32 {
         self.free_pages.len() as u32 - self.reserved
     }
 
-    pub fn take_slot(&mut self) -> Option<Slot> {
+    pub(crate) fn take_slot(&mut self) -> Option<Slot> {
         self.free_slots.pop()
     }
 
-    pub fn reserve(&mut self, pages: u32) -> Option<PageReservation> {
+    pub(crate) fn reserve(&mut self, pages: u32) -> Option<PageReservation> {
         (self.free_pages() >= pages).then(|| {
             self.reserved += pages;
             PageReservation { left: pages }
@@ -75,13 +75,13 @@ impl Allocator {
     }
 
     /// Returns the pages that a step did not use.
-    pub fn unreserve(&mut self, PageReservation { left }: PageReservation) {
+    pub(crate) fn unreserve(&mut self, PageReservation { left }: PageReservation) {
         self.reserved -= left;
     }
 
     /// Makes the positions `from..to` of an allocation writable: adds pages at the end and replaces
     /// shared ones by copies. Returns the pages to copy, as pairs of source and target.
-    pub fn make_writable(
+    pub(crate) fn make_writable(
         &mut self,
         allocation: &mut Allocation,
         from: u32,
@@ -105,7 +105,7 @@ impl Allocator {
     }
 
     /// Adds a holder to the pages of the first `tokens` positions.
-    pub fn share(&mut self, allocation: &Allocation, tokens: u32) -> Vec<Page> {
+    pub(crate) fn share(&mut self, allocation: &Allocation, tokens: u32) -> Vec<Page> {
         let pages = &allocation.pages[..pages_for(tokens) as usize];
         for page in pages {
             *self.holders.entry(*page).or_default() += 1;
@@ -114,11 +114,11 @@ impl Allocator {
     }
 
     /// Allocates pages for a state that is restored from host memory.
-    pub fn take_pages(&mut self, pages: u32, reserve: &mut PageReservation) -> Vec<Page> {
+    pub(crate) fn take_pages(&mut self, pages: u32, reserve: &mut PageReservation) -> Vec<Page> {
         (0..pages).map(|_| self.take_reserved(reserve)).collect()
     }
 
-    pub fn release(&mut self, allocation: Allocation) {
+    pub(crate) fn release(&mut self, allocation: Allocation) {
         debug_assert!(!self.free_slots.contains(&allocation.slot), "the slot is freed twice");
         self.free_slots.push(allocation.slot);
         for page in allocation.pages {

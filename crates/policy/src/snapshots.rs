@@ -17,10 +17,10 @@ use crate::slots::Allocation;
 /// SHA-256 of the weights' version and the ids up to a position, with the hash of the pixels after
 /// each image's run of ids.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct SnapshotKey([u8; 32]);
+pub(crate) struct SnapshotKey([u8; 32]);
 
 #[derive(Debug)]
-pub struct Snapshot {
+pub(crate) struct Snapshot {
     /// Its slot and pages.
     pub allocation: Allocation,
     pub tokens: u32,
@@ -30,7 +30,7 @@ pub struct Snapshot {
 }
 
 #[derive(Debug, Default)]
-pub struct SnapshotCache {
+pub(crate) struct SnapshotCache {
     kept: HashMap<SnapshotKey, Snapshot>,
     /// Snapshots that a running sequence is about to make.
     awaited: HashSet<SnapshotKey>,
@@ -40,7 +40,7 @@ pub struct SnapshotCache {
 
 impl SnapshotKey {
     /// The key of a sequence that has not begun, up to a position, for a version of the weights.
-    pub fn of(sequence: &Sequence, position: u32, version: PolicyVersion) -> Self {
+    pub(crate) fn of(sequence: &Sequence, position: u32, version: PolicyVersion) -> Self {
         let mut hash = Sha256::new();
         hash.update(version.0.to_le_bytes());
         sequence.visit_key_bytes(position, |part| hash.update(part));
@@ -50,12 +50,12 @@ impl SnapshotKey {
 
 impl SnapshotCache {
     /// Creates an empty cache of at most this many slots.
-    pub fn new(slots_max: u32) -> Self {
+    pub(crate) fn new(slots_max: u32) -> Self {
         Self { slots_max: slots_max as usize, ..Self::default() }
     }
 
     /// The state with this key.
-    pub fn get(&mut self, name: &SnapshotKey) -> Option<&Snapshot> {
+    pub(crate) fn get(&mut self, name: &SnapshotKey) -> Option<&Snapshot> {
         self.clock += 1;
         let snapshot = self.kept.get_mut(name)?;
         snapshot.used = self.clock;
@@ -63,38 +63,38 @@ impl SnapshotCache {
     }
 
     /// Whether a running sequence is about to make it.
-    pub fn is_awaited(&self, name: &SnapshotKey) -> bool {
+    pub(crate) fn is_awaited(&self, name: &SnapshotKey) -> bool {
         self.awaited.contains(name)
     }
 
     /// Announces that a sequence will make it, so that siblings wait. Returns false if it exists,
     /// is awaited already, or no snapshots are kept.
-    pub fn promise(&mut self, name: SnapshotKey) -> bool {
+    pub(crate) fn promise(&mut self, name: SnapshotKey) -> bool {
         self.slots_max > 0 && !self.kept.contains_key(&name) && self.awaited.insert(name)
     }
 
     /// Ends the wait for a snapshot that was made or never will be.
-    pub fn settle(&mut self, name: &SnapshotKey) {
+    pub(crate) fn settle(&mut self, name: &SnapshotKey) {
         self.awaited.remove(name);
     }
 
     /// How many snapshots are awaited.
     #[cfg(test)]
-    pub fn awaited(&self) -> usize {
+    pub(crate) fn awaited(&self) -> usize {
         self.awaited.len()
     }
 
     /// Whether one more snapshot needs another's slot.
-    pub fn is_full(&self) -> bool {
+    pub(crate) fn is_full(&self) -> bool {
         self.kept.len() >= self.slots_max
     }
 
     /// Reserved slots that no snapshot uses yet.
-    pub fn slots_left(&self) -> u32 {
+    pub(crate) fn slots_left(&self) -> u32 {
         (self.slots_max - self.kept.len()) as u32
     }
 
-    pub fn keep(
+    pub(crate) fn keep(
         &mut self,
         name: SnapshotKey,
         allocation: Allocation,
@@ -107,12 +107,12 @@ impl SnapshotCache {
     }
 
     /// Whether it exists. This does not count as a use.
-    pub fn has(&self, name: &SnapshotKey) -> bool {
+    pub(crate) fn has(&self, name: &SnapshotKey) -> bool {
         self.kept.contains_key(name)
     }
 
     /// Removes the least recently used snapshot.
-    pub fn evict(&mut self) -> Option<Allocation> {
+    pub(crate) fn evict(&mut self) -> Option<Allocation> {
         let name = self.kept.iter().min_by_key(|(_, snapshot)| snapshot.used).map(|(name, _)| *name)?;
         self.kept.remove(&name).map(|snapshot| snapshot.allocation)
     }

@@ -6,7 +6,11 @@ use crate::context::StepPrompt;
 use crate::engine::StepOutput;
 
 /// Builds the token columns of a step.
-pub fn token_trace(prompt: StepPrompt, reply: StepOutput, commit_token_ids: Option<Vec<u32>>) -> TokenTrace {
+pub(crate) fn token_trace(
+    prompt: StepPrompt,
+    reply: StepOutput,
+    commit_token_ids: Option<Vec<u32>>,
+) -> TokenTrace {
     let columns = reply.columns;
     // Without a single kept token the offsets carry no information.
     let kept_offsets = if columns.kept_token_ids.is_empty() { Vec::new() } else { columns.kept_offsets };

@@ -15,7 +15,7 @@ pub const QUERY_TEXT_BYTES_MAX: usize = 2048;
 pub const EXPRESSION_BYTES_MAX: usize = 8 << 10;
 
 /// Longest name of a hook.
-pub const HOOK_NAME_BYTES_MAX: usize = 64;
+pub(crate) const HOOK_NAME_BYTES_MAX: usize = 64;
 
 /// Largest value that is looked up, as JSON. A longer one is the failure `too_large`.
 pub const FOUND_BYTES_MAX: usize = 64 << 10;

@@ -33,8 +33,8 @@ pub use action::{
 };
 pub use checks::{
     EXPRESSION_BYTES_MAX, FINDINGS_BYTES_MAX, FOUND_BYTES_MAX, FinalQuery, Finding, FindingFailure,
-    FindingFailureKind, HOOK_NAME_BYTES_MAX, HttpMethod, HttpQuery, PagePart, QUERIES_MAX,
-    QUERY_TEXT_BYTES_MAX, StorageArea, TaskChecks, is_hook_name,
+    FindingFailureKind, HttpMethod, HttpQuery, PagePart, QUERIES_MAX, QUERY_TEXT_BYTES_MAX, StorageArea,
+    TaskChecks, is_hook_name,
 };
 pub use download::{DownloadReport, DownloadedFile};
 pub use end::{EndKind, FaultOwner};

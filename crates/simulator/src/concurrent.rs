@@ -26,7 +26,7 @@ use furrow_model::floor::{DeviceSpec, WorkPart};
 
 /// Speeds of two parts that run concurrently, the first one's stream with priority; 1 is as fast as
 /// alone.
-pub fn speeds(first: &WorkPart, second: &WorkPart, device: &DeviceSpec) -> [f64; 2] {
+pub(crate) fn speeds(first: &WorkPart, second: &WorkPart, device: &DeviceSpec) -> [f64; 2] {
     let [b1, f1] = shares(first, device);
     let [b2, f2] = shares(second, device);
     let left = (1.0 - f1).max(0.0);
@@ -47,13 +47,13 @@ fn shares(part: &WorkPart, device: &DeviceSpec) -> [f64; 2] {
 
 /// Work of the second stream that is not done yet, in order.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct ConcurrentWork {
+pub(crate) struct ConcurrentWork {
     /// Each part, and the share of it that is left.
     waiting: VecDeque<(WorkPart, f64)>,
 }
 
 impl ConcurrentWork {
-    pub fn add(&mut self, parts: Vec<WorkPart>) {
+    pub(crate) fn add(&mut self, parts: Vec<WorkPart>) {
         self.waiting.extend(parts.into_iter().map(|part| (part, 1.0)));
     }
 
@@ -64,7 +64,7 @@ impl ConcurrentWork {
     }
 
     /// Runs it alone for this long. Returns the seconds that it did not need.
-    pub fn run_alone(&mut self, device: &DeviceSpec, seconds: f64) -> f64 {
+    pub(crate) fn run_alone(&mut self, device: &DeviceSpec, seconds: f64) -> f64 {
         let mut left = seconds;
         while left > 0.0
             && let Some((part, share)) = self.waiting.front_mut()
@@ -81,13 +81,13 @@ impl ConcurrentWork {
     }
 
     /// Runs it alone to its end. Returns the seconds that takes.
-    pub fn finish_alone(&mut self, device: &DeviceSpec) -> f64 {
+    pub(crate) fn finish_alone(&mut self, device: &DeviceSpec) -> f64 {
         self.waiting.drain(..).map(|(part, share)| part.seconds(device) * share).sum()
     }
 
     /// Runs it concurrently with the parts of a batch, which run one after another. Returns the
     /// seconds until the last of those ends.
-    pub fn run(&mut self, batch: &[WorkPart], device: &DeviceSpec) -> f64 {
+    pub(crate) fn run(&mut self, batch: &[WorkPart], device: &DeviceSpec) -> f64 {
         batch.iter().map(|part| self.run_part(part, device)).sum()
     }
 

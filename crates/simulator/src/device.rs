@@ -24,10 +24,10 @@ use furrow_telemetry::{ManualTime, TimeSource};
 use crate::concurrent::ConcurrentWork;
 
 /// The token that is always sampled; it never ends a reply.
-pub const SAMPLED_ID: u32 = 1;
+pub(crate) const SAMPLED_ID: u32 = 1;
 
 /// A sample of that token.
-pub fn sampled() -> SampleOutcome {
+pub(crate) fn sampled() -> SampleOutcome {
     SampleOutcome::Token(SampledToken {
         id: SAMPLED_ID,
         logprob: 0.0,
@@ -42,7 +42,7 @@ pub fn sampled() -> SampleOutcome {
 /// direction.
 const HOST_BYTES_A_SECOND: f64 = 55e9;
 
-pub struct SimulatedDevice {
+pub(crate) struct SimulatedDevice {
     config: Config,
     device: &'static DeviceSpec,
     capacity: BackendCapacity,
@@ -72,7 +72,7 @@ enum TransferTarget {
 
 impl SimulatedDevice {
     /// Creates a device on a clock and its hand.
-    pub fn new(
+    pub(crate) fn new(
         config: Config,
         device: &'static DeviceSpec,
         capacity: BackendCapacity,

@@ -91,7 +91,7 @@ impl RolloutFloor {
     ///
     /// where decode is in seconds by part and prefill and vision in seconds of their operations, as
     /// in [`Self::floor`].
-    pub fn floor_concurrent(
+    pub(crate) fn floor_concurrent(
         model: &dyn ModelWork,
         device: &DeviceSpec,
         mix: &SessionMix,

@@ -22,7 +22,7 @@ const PLACEHOLDER: u32 = 4;
 const NAMES: u32 = 16;
 
 /// A session and those that follow it.
-pub struct SimulatedSession {
+pub(crate) struct SimulatedSession {
     keep: ContextPolicy,
     sessions: u64,
     work: Arc<Workload>,
@@ -45,7 +45,7 @@ pub struct SimulatedSession {
 }
 
 /// Progress of a session.
-pub enum SessionProgress {
+pub(crate) enum SessionProgress {
     /// No answer has arrived.
     Waits,
     /// Its past is on the device.
@@ -58,7 +58,7 @@ pub enum SessionProgress {
 }
 
 impl SimulatedSession {
-    pub fn new(
+    pub(crate) fn new(
         index: usize,
         settings: &SimulatorSettings,
         (work, next): (Arc<Workload>, Arc<AtomicUsize>),
@@ -80,7 +80,7 @@ impl SimulatedSession {
     }
 
     /// Opens a session in a trajectory of the workload with this many past steps.
-    pub fn begin_at(
+    pub(crate) fn begin_at(
         &mut self,
         engine: &mut SteppedEngine,
         (course, age): (usize, usize),
@@ -126,7 +126,7 @@ impl SimulatedSession {
     }
 
     /// Shows a page to the session.
-    pub fn show(&mut self, engine: &mut SteppedEngine, now: u64) {
+    pub(crate) fn show(&mut self, engine: &mut SteppedEngine, now: u64) {
         let (kept, prompt) = self.take_prompt();
         let request = SteppedRequest {
             kept,
@@ -144,7 +144,7 @@ impl SimulatedSession {
 
     /// Takes the session's reply, if there is one. A trajectory that has ended is replaced by the
     /// next.
-    pub fn poll(&mut self, engine: &mut SteppedEngine) -> Result<SessionProgress, SimulatorError> {
+    pub(crate) fn poll(&mut self, engine: &mut SteppedEngine) -> Result<SessionProgress, SimulatorError> {
         let Some(answer) = self.session.as_mut().and_then(SteppedSession::take_answer) else {
             return Ok(SessionProgress::Waits);
         };

@@ -36,6 +36,6 @@ pub use grounding::{BoxForm, PictureSet};
 pub use judge::{Judge, JudgeQuery, JudgeReply, JudgeSettings};
 pub use sampler::{MeasuredSuccess, TaskChoice, TaskSampler};
 pub use score::{EndFacts, FinishedTrajectory, ScoreError, Scorer, judge_cost_usd};
-pub use sites::{SiteRoot, SiteSpec, WHEEL_SHA256};
+pub use sites::{SiteRoot, SiteSpec};
 pub use source::TaskSpec;
 pub use suite::{TaskSet, load};

@@ -14,7 +14,7 @@ use crate::PictureSet;
 
 /// SHA-256 of the MiniWoB++ wheel that this farm was tested with (`miniwob` 1.1.0): other pages
 /// would be other tasks under the same names.
-pub const WHEEL_SHA256: &str = "297006e84219d56ad037e843527ed773a4a82509dc43b6031ec4a3ad3e3e61d9";
+pub(crate) const WHEEL_SHA256: &str = "297006e84219d56ad037e843527ed773a4a82509dc43b6031ec4a3ad3e3e61d9";
 
 /// The served root inside the wheel.
 const WHEEL_PREFIX: &str = "miniwob/html/";

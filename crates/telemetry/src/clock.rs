@@ -62,7 +62,8 @@ impl ManualTime {
     }
 
     /// Sets the wall clock; the monotonic clock does not change.
-    pub fn set_wall(&self, micros: i64) {
+    #[cfg(test)]
+    pub(crate) fn set_wall(&self, micros: i64) {
         self.0.wall_micros.store(micros, SeqCst);
     }
 }

@@ -120,13 +120,6 @@ fn endpoint_problem(endpoint: &str) -> Option<&'static str> {
     if is_host && is_port && endpoint.len() <= ENDPOINT_BYTES_MAX { None } else { right }
 }
 
-impl TelemetryConfig {
-    /// The same settings with another level for the terminal, as for `-v` and `--quiet`.
-    pub fn with_stderr_level(self, stderr_level: Level) -> Self {
-        Self { stderr_level, ..self }
-    }
-}
-
 impl From<Level> for LevelFilter {
     fn from(level: Level) -> Self {
         match level {

@@ -129,7 +129,7 @@ impl MetricsExporter {
     }
 
     /// Appends the line for the whole time since the exporter was opened.
-    pub fn append_final(&mut self) -> Result<(), ExportError> {
+    pub(crate) fn append_final(&mut self) -> Result<(), ExportError> {
         let now = self.read();
         let line = self.line(&now, &self.first, true);
         self.write(&line)
@@ -137,7 +137,7 @@ impl MetricsExporter {
 
     /// Updates the metrics of the process itself. PSS stays unchanged until its next measurement is
     /// due.
-    pub fn measure_process(&mut self) {
+    pub(crate) fn measure_process(&mut self) {
         let pid = std::process::id();
         if let Ok(own) = process_usage(pid, MemoryMeasure::Rss) {
             self.figures.process_cpu_micros.raise_to(own.cpu_micros);

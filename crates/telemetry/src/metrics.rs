@@ -69,7 +69,7 @@ impl Counter {
     }
 
     /// Raises the counter to a total that is kept elsewhere; a lower total changes nothing.
-    pub fn raise_to(&self, total: u64) {
+    pub(crate) fn raise_to(&self, total: u64) {
         self.0.fetch_max(total, Relaxed);
     }
 
@@ -182,7 +182,7 @@ impl HistogramBuckets {
 
     /// The upper edge of the bucket with the `share` quantile: at least the true value, and at most
     /// 1/8 above it.
-    pub fn quantile(&self, share: f64) -> Option<u64> {
+    pub(crate) fn quantile(&self, share: f64) -> Option<u64> {
         let count = self.count();
         let rank = ((share * count as f64).ceil() as u64).clamp(1, count.max(1));
         let mut cumulative = 0;
@@ -193,7 +193,7 @@ impl HistogramBuckets {
     }
 
     /// Number of values below `2^bits`, for `bits` from 4 to 39: powers at which a bucket begins.
-    pub fn below_power(&self, bits: u32) -> u64 {
+    pub(crate) fn below_power(&self, bits: u32) -> u64 {
         self.counts[..bucket_of(1 << bits)].iter().sum()
     }
 

@@ -10,7 +10,7 @@ use crate::architecture::modules::{CrateModules, Module};
 
 /// Files that use each other, directly or through one another.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Circle {
+pub(super) struct Circle {
     /// The files, in order.
     pub files: Vec<String>,
     /// A line for each file and another one that it uses, with the names.
@@ -28,7 +28,7 @@ enum Target {
 }
 
 /// The circles of a crate, in order of their first files.
-pub fn find_circles(modules: &CrateModules) -> Vec<Circle> {
+pub(super) fn find_circles(modules: &CrateModules) -> Vec<Circle> {
     let uses = Resolver { modules: &modules.modules }.file_uses();
     let reached: BTreeMap<&str, BTreeSet<&str>> =
         uses.keys().map(|file| (file.as_str(), reached_from(file, &uses))).collect();

@@ -9,16 +9,16 @@ use syn::visit::{self, Visit};
 use syn::{Attribute, ImplItem, Item, ItemMod, ItemUse, Macro, Meta, UseTree, Visibility};
 
 /// Returns the text of a file, if it exists.
-pub type ReadFile<'a> = &'a dyn Fn(&Path) -> Option<String>;
+pub(super) type ReadFile<'a> = &'a dyn Fn(&Path) -> Option<String>;
 
 /// The modules of one crate; the first is its root.
 #[derive(Debug, Default)]
-pub struct CrateModules {
+pub(super) struct CrateModules {
     pub modules: Vec<Module>,
 }
 
 #[derive(Debug, Default)]
-pub struct Module {
+pub(super) struct Module {
     /// The file that holds it; several inline modules share one.
     pub file: String,
     pub parent: Option<usize>,
@@ -34,7 +34,7 @@ pub struct Module {
 
 /// One name of a `use`.
 #[derive(Debug)]
-pub struct Import {
+pub(super) struct Import {
     /// The name in this module.
     pub name: String,
     pub path: Vec<String>,
@@ -44,7 +44,7 @@ pub struct Import {
 
 impl CrateModules {
     /// Reads the crate whose root is this file.
-    pub fn read(root: &Path, read: ReadFile<'_>) -> Self {
+    pub(super) fn read(root: &Path, read: ReadFile<'_>) -> Self {
         let mut modules = Self::default();
         let text = read(root).unwrap_or_else(|| panic!("{} does not exist", root.display()));
         let folder = root.parent().unwrap_or(Path::new(""));

@@ -10,7 +10,7 @@ const HEADER: [&str; 4] = ["retired", "scope", "where", "instead"];
 
 /// How far a word is retired.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Scope {
+pub(super) enum Scope {
     /// In no name, comment, text or document.
     Never,
     /// In no identifier, key, flag or metric.
@@ -23,7 +23,7 @@ pub enum Scope {
 
 /// One word or phrase of a row.
 #[derive(Debug)]
-pub struct RetiredTerm {
+pub(super) struct RetiredTerm {
     pub term: String,
     pub scope: Scope,
     pub instead: String,
@@ -40,14 +40,14 @@ impl RetiredTerm {
 
 /// What is written in a name or a text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Use {
+pub(super) enum Use {
     TypeName,
     Name,
     Text,
 }
 
 #[derive(Debug, Default)]
-pub struct Glossary {
+pub(super) struct Glossary {
     terms: Vec<RetiredTerm>,
     /// First word of a phrase, and where it is in `terms`.
     by_first: HashMap<String, Vec<usize>>,
@@ -56,7 +56,7 @@ pub struct Glossary {
 impl Glossary {
     /// Reads every table of retired words. A malformed row is an error, and so is a folder that
     /// `is_folder` does not know.
-    pub fn parse(text: &str, is_folder: impl Fn(&str) -> bool) -> Result<Self, String> {
+    pub(super) fn parse(text: &str, is_folder: impl Fn(&str) -> bool) -> Result<Self, String> {
         let mut glossary = Self::default();
         let mut is_in_table = false;
         for (index, line) in text.lines().enumerate() {
@@ -128,7 +128,7 @@ impl Glossary {
     }
 
     /// The retired words in an identifier or a line of text of this file.
-    pub fn find(&self, text: &str, used_as: Use, file: &str) -> Vec<&RetiredTerm> {
+    pub(super) fn find(&self, text: &str, used_as: Use, file: &str) -> Vec<&RetiredTerm> {
         let segments = segments(text);
         let mut found: Vec<&RetiredTerm> = Vec::new();
         let mut lower = String::new();

@@ -3,7 +3,7 @@
 
 /// How a language writes comments and strings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Language {
+pub(super) enum Language {
     Rust,
     /// CUDA, C++ and protobuf.
     C,
@@ -14,7 +14,7 @@ pub enum Language {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum FragmentKind {
+pub(super) enum FragmentKind {
     Code,
     Comment,
     Literal,
@@ -22,7 +22,7 @@ pub enum FragmentKind {
 
 /// A run of one kind. The fragments of a text cover it without gaps.
 #[derive(Debug, Clone, Copy)]
-pub struct Fragment<'a> {
+pub(super) struct Fragment<'a> {
     pub kind: FragmentKind,
     /// Line and byte at which it starts, the line from 1.
     pub line: usize,
@@ -30,7 +30,7 @@ pub struct Fragment<'a> {
     pub text: &'a str,
 }
 
-pub fn split(text: &str, language: Language) -> Vec<Fragment<'_>> {
+pub(super) fn split(text: &str, language: Language) -> Vec<Fragment<'_>> {
     let mut lexer = Lexer { text, language, at: 0, braces: Vec::new(), spans: Vec::new() };
     lexer.run();
     let mut fragments = Vec::new();

@@ -2,7 +2,7 @@
 
 /// The words of an identifier or a sentence: split at case changes, digits and everything that is
 /// not a letter.
-pub fn segments(text: &str) -> Vec<&str> {
+pub(super) fn segments(text: &str) -> Vec<&str> {
     let mut segments = Vec::new();
     let mut start = None;
     let mut before = ' ';
@@ -25,7 +25,7 @@ pub fn segments(text: &str) -> Vec<&str> {
 
 /// The identifiers of code without comments and literals, each with its line (from 0) and the byte
 /// it starts at.
-pub fn identifiers(code: &str) -> impl Iterator<Item = (usize, usize, &str)> {
+pub(super) fn identifiers(code: &str) -> impl Iterator<Item = (usize, usize, &str)> {
     code.split('\n')
         .enumerate()
         .scan(0, |line_start, (line, text)| {

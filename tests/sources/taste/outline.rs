@@ -8,7 +8,7 @@ use syn::visit::{self, Visit};
 use syn::{Attribute, Block, Expr, Ident, ImplItem, Item, Meta, Pat, Signature, Token, TraitItem};
 
 #[derive(Debug, Default)]
-pub struct Outline {
+pub(super) struct Outline {
     pub definitions: Vec<Definition>,
     pub items: Vec<ItemLines>,
     pub functions: Vec<FunctionBody>,
@@ -22,14 +22,14 @@ pub struct Outline {
 
 /// A name that this file gives to something.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Definition {
+pub(super) struct Definition {
     pub name: String,
     pub line: usize,
     pub is_type: bool,
 }
 
 #[derive(Debug)]
-pub struct ItemLines {
+pub(super) struct ItemLines {
     /// The names of the items around it and its own, such as `module::Type::method`.
     pub path: String,
     pub first: usize,
@@ -38,7 +38,7 @@ pub struct ItemLines {
 
 /// The lines between a function's braces.
 #[derive(Debug)]
-pub struct FunctionBody {
+pub(super) struct FunctionBody {
     pub path: String,
     pub line: usize,
     pub first: usize,
@@ -46,7 +46,7 @@ pub struct FunctionBody {
 }
 
 impl Outline {
-    pub fn parse(text: &str) -> syn::Result<Self> {
+    pub(super) fn parse(text: &str) -> syn::Result<Self> {
         let file = syn::parse_file(text)?;
         let mut visitor = Visitor::default();
         visitor.visit_file(&file);
@@ -54,7 +54,7 @@ impl Outline {
     }
 
     /// The path of the innermost item around a line; empty outside of all.
-    pub fn item_at(&self, line: usize) -> &str {
+    pub(super) fn item_at(&self, line: usize) -> &str {
         let around = self.items.iter().filter(|item| item.first <= line && line <= item.last);
         around.min_by_key(|item| item.last - item.first).map_or("", |item| &item.path)
     }

@@ -6,13 +6,13 @@ use crate::taste::names::identifiers;
 use crate::taste::outline::Outline;
 use crate::taste::tree::SourceFile;
 
-pub const RETIRED: &str = "retired";
-pub const COMMENT_WIDTH: &str = "comment-width";
-pub const TUPLE_LET: &str = "tuple-let";
-pub const FILLER_DOC: &str = "filler-doc";
-pub const LONG_FILE: &str = "long-file";
-pub const LONG_FUNCTION: &str = "long-function";
-pub const RULES: [&str; 6] = [RETIRED, COMMENT_WIDTH, TUPLE_LET, FILLER_DOC, LONG_FILE, LONG_FUNCTION];
+pub(super) const RETIRED: &str = "retired";
+pub(super) const COMMENT_WIDTH: &str = "comment-width";
+pub(super) const TUPLE_LET: &str = "tuple-let";
+pub(super) const FILLER_DOC: &str = "filler-doc";
+pub(super) const LONG_FILE: &str = "long-file";
+pub(super) const LONG_FUNCTION: &str = "long-function";
+pub(super) const RULES: [&str; 6] = [RETIRED, COMMENT_WIDTH, TUPLE_LET, FILLER_DOC, LONG_FILE, LONG_FUNCTION];
 
 const COMMENT_WIDTH_MAX: usize = 100;
 /// Of a line of code with a comment behind it: rustfmt's `max_width`.
@@ -22,10 +22,11 @@ const FILE_LINES_MAX: usize = 600;
 const FUNCTION_LINES_MAX: usize = 70;
 
 /// Files whose string literals without spaces are names: of metrics, their labels and events.
-pub const NAMING_FILES: [&str; 2] = ["crates/telemetry/src/labels.rs", "crates/telemetry/src/names.rs"];
+pub(super) const NAMING_FILES: [&str; 2] =
+    ["crates/telemetry/src/labels.rs", "crates/telemetry/src/names.rs"];
 
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Breach {
+pub(super) struct Breach {
     pub file: String,
     pub line: usize,
     pub rule: &'static str,
@@ -35,7 +36,7 @@ pub struct Breach {
 }
 
 /// One file, split and parsed once for all rules.
-pub struct Checker<'a> {
+pub(super) struct Checker<'a> {
     file: &'a SourceFile,
     glossary: &'a Glossary,
     fragments: Vec<Fragment<'a>>,
@@ -44,7 +45,7 @@ pub struct Checker<'a> {
 }
 
 /// All breaches of a file, in order of lines.
-pub fn check(file: &SourceFile, glossary: &Glossary) -> Vec<Breach> {
+pub(super) fn check(file: &SourceFile, glossary: &Glossary) -> Vec<Breach> {
     let outline = if file.is_rust() {
         Outline::parse(&file.text).unwrap_or_else(|error| panic!("{} is not Rust: {error}", file.path))
     } else {

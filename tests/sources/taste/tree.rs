@@ -11,7 +11,7 @@ const EXEMPT: [&str; 5] = ["CHANGELOG.md", "docs/GLOSSARY.md", "docs/decisions",
 const GENERATED: [&str; 5] = ["target", "runs", "build", "node_modules", "__pycache__"];
 
 #[derive(Debug)]
-pub struct SourceFile {
+pub(super) struct SourceFile {
     /// From the repository's root, with slashes.
     pub path: String,
     pub text: String,
@@ -19,13 +19,13 @@ pub struct SourceFile {
 }
 
 impl SourceFile {
-    pub fn is_rust(&self) -> bool {
+    pub(super) fn is_rust(&self) -> bool {
         self.language == Language::Rust
     }
 }
 
 /// Every file below `root` that a person writes, in order of their paths.
-pub fn source_files(root: &Path) -> Vec<SourceFile> {
+pub(super) fn source_files(root: &Path) -> Vec<SourceFile> {
     let mut files = Vec::new();
     collect(root, "", &mut files);
     files.sort_by(|a, b| a.path.cmp(&b.path));

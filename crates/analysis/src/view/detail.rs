@@ -50,7 +50,7 @@ pub enum PictureSource {
 
 /// Columns of a step that its page shows only on request: prompts of thousands of ids, ids that a
 /// grammar allowed, a page's accessibility text.
-pub const LARGE: [&str; 6] = [
+pub(super) const LARGE: [&str; 6] = [
     "prompt_token_ids",
     "image_spans",
     "commit_token_ids",

@@ -14,7 +14,7 @@ use serde::Serialize;
 use super::rows::ViewRow;
 
 /// Most trajectories an index holds: 1 GB. Further ones are counted and not shown.
-pub const INDEX_ROWS_MAX: usize = 10_000_000;
+pub(crate) const INDEX_ROWS_MAX: usize = 10_000_000;
 
 /// The columns that a table shows of a trajectory.
 #[derive(Debug, Clone, PartialEq, Serialize)]

@@ -110,7 +110,7 @@ fn each_version_that_was_evaluated_has_its_line() {
 mod script {
     use super::*;
 
-    pub fn check_with_a_script(dir: &std::path::Path, evaluation: &EvaluationReport) {
+    pub(super) fn check_with_a_script(dir: &std::path::Path, evaluation: &EvaluationReport) {
         let report = dir.join("report.json");
         std::fs::write(&report, serde_json::to_string(evaluation).unwrap()).unwrap();
         let python = std::env::var("FURROW_TEST_PYTHON").unwrap_or_else(|_| "python3".into());

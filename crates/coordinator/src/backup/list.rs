@@ -22,7 +22,7 @@ const LIST_BYTES_MAX: u64 = 256 << 20;
 /// What a backup holds.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct BackupList {
+pub(super) struct BackupList {
     format: u32,
     pub run_id: String,
     /// When the run was first opened, microseconds since the Unix epoch: tells two runs of one name
@@ -40,7 +40,7 @@ pub struct BackupList {
 /// A file of a backup.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct BackupFile {
+pub(super) struct BackupFile {
     pub bytes: u64,
     pub sha256: String,
 }

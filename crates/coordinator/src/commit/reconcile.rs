@@ -142,7 +142,7 @@ fn is_scoring(commit: &Commit) -> bool {
 
 impl ManifestGaps {
     /// Whether the manifest lacks nothing.
-    pub fn is_empty(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         *self == Self::default()
     }
 }
@@ -150,7 +150,7 @@ impl ManifestGaps {
 impl CommitOrigin {
     /// The commit of a shard that the ledger records. Files that an earlier release wrote keep
     /// their schema version.
-    pub fn commit(&self, data_dir: &Path, shard: CommittedShard) -> Commit {
+    pub(super) fn commit(&self, data_dir: &Path, shard: CommittedShard) -> Commit {
         let CommittedShard { shard_id, manifest_version, files, replaces } = shard;
         let op = if replaces.is_empty() { Op::Append } else { Op::Replace };
         let run_id = self.run_id.clone();
@@ -164,7 +164,13 @@ impl CommitOrigin {
     }
 
     /// The commit of a scoring whose file exists.
-    pub fn scoring(&self, data_dir: &Path, version: u64, file: WrittenFile, shard_id: Id<Shard>) -> Commit {
+    pub(super) fn scoring(
+        &self,
+        data_dir: &Path,
+        version: u64,
+        file: WrittenFile,
+        shard_id: Id<Shard>,
+    ) -> Commit {
         let files = vec![file];
         let schema_version = schema_version(data_dir, &files);
         let draft = CommitDraft::append(files, self.run_id.clone(), 0, shard_id, self.now_micros);

@@ -38,7 +38,7 @@ use crate::spool::{RecoveredTrajectory, Spool};
 const GONE_LOGGED_MAX: usize = 100;
 
 /// What a coordinator starts with.
-pub struct RecoveredRun {
+pub(crate) struct RecoveredRun {
     /// Commits shards from now on.
     pub committer: ShardCommitter,
     /// The ledger on its own thread.
@@ -73,7 +73,7 @@ impl ShardCommitter {
     /// # Errors
     /// Fails where an acknowledged record is missing, or where ledger and manifest contradict each
     /// other. Nothing is changed then.
-    pub fn recover<L: Ledger + 'static>(
+    pub(crate) fn recover<L: Ledger + 'static>(
         settings: CommitSettings,
         mut ledger: L,
         limits: LedgerLimits,

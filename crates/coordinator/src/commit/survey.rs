@@ -59,7 +59,7 @@ impl<L: Ledger> RecoverySurvey<'_, L> {
     ///
     /// # Errors
     /// Why the start must be refused.
-    pub fn plan_recovery(
+    pub(super) fn plan_recovery(
         mut self,
         before: &LedgerSnapshot,
         spooled: &[RecoveredTrajectory],

@@ -69,31 +69,31 @@ pub(super) struct EventContext {
 }
 
 impl EventContext {
-    pub fn at(now: EventTime) -> Self {
+    pub(super) fn at(now: EventTime) -> Self {
         Self { now, decision: Decision::default() }
     }
 
-    pub fn at_once(&mut self, effect: Effect) {
+    pub(super) fn at_once(&mut self, effect: Effect) {
         self.decision.at_once.push(effect);
     }
 
-    pub fn commit(&mut self, mutation: Mutation) {
+    pub(super) fn commit(&mut self, mutation: Mutation) {
         self.decision.commit.push(mutation);
     }
 
-    pub fn then(&mut self, effect: Effect) {
+    pub(super) fn then(&mut self, effect: Effect) {
         self.decision.then.push(effect);
     }
 
-    pub fn reply(&mut self, call: CallId, answer: CallResponse) {
+    pub(super) fn reply(&mut self, call: CallId, answer: CallResponse) {
         self.at_once(Effect::Reply { call, answer });
     }
 
-    pub fn reply_when_durable(&mut self, call: CallId, answer: CallResponse) {
+    pub(super) fn reply_when_durable(&mut self, call: CallId, answer: CallResponse) {
         self.then(Effect::Reply { call, answer });
     }
 
-    pub fn notify(&mut self, notice: CoreNotice) {
+    pub(super) fn notify(&mut self, notice: CoreNotice) {
         self.then(Effect::Notify(notice));
     }
 }

@@ -270,7 +270,7 @@ pub struct WeightsReport {
 
 impl WeightsPublication {
     /// A directory of weights on top of an earlier version.
-    pub fn of_directory(
+    pub(crate) fn of_directory(
         publication_id: String,
         link: WeightsLink,
         base_version: i32,

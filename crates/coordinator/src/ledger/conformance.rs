@@ -11,10 +11,12 @@ use proptest::test_runner::TestRunner;
 use super::*;
 use mutations::*;
 
-pub use mutations::{a_little_of_everything, assigned, draw, drawn, finish, opened, sample_mutations, score};
+pub(crate) use mutations::{
+    a_little_of_everything, assigned, draw, drawn, finish, opened, sample_mutations, score,
+};
 
 /// Runs the whole suite; `make` returns an empty ledger each time.
-pub fn ledger_conformance<L: Ledger>(make: impl Fn() -> L) {
+pub(crate) fn ledger_conformance<L: Ledger>(make: impl Fn() -> L) {
     for (name, story, want) in cases::all() {
         check(&mut make(), name, &story, want);
     }

@@ -6,7 +6,7 @@ use furrow_rollout::EndKind;
 use crate::versions::VersionRefusal;
 
 /// Longest id of a run.
-pub const RUN_ID_BYTES_MAX: usize = 96;
+pub(crate) const RUN_ID_BYTES_MAX: usize = 96;
 
 /// What contradicts the ledger, or is wrong in any state. `it` is the mutation's subject.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]

@@ -12,7 +12,7 @@ use bytes::Bytes;
 
 /// Largest payload: a step is a screenshot and its trace; 64 MiB is a hundred times the largest one
 /// measured.
-pub const PAYLOAD_BYTES_MAX: usize = 64 << 20;
+pub(crate) const PAYLOAD_BYTES_MAX: usize = 64 << 20;
 
 /// Bytes before the payload.
 pub(super) const HEADER_BYTES: usize = 52;
@@ -72,7 +72,7 @@ impl SpoolEntry {
 
 impl EntryHeader {
     /// Reads it back; `None` when these bytes cannot be a header.
-    pub fn parse(bytes: &[u8; HEADER_BYTES]) -> Option<Self> {
+    pub(super) fn parse(bytes: &[u8; HEADER_BYTES]) -> Option<Self> {
         let number = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
         let key = match (bytes[4], number(8)) {
             (STEP, step) => EntryKey::Step(step),
@@ -87,12 +87,12 @@ impl EntryHeader {
     }
 
     /// A running CRC that already covers the header; feed it the payload.
-    pub fn crc(&self) -> crc32fast::Hasher {
+    pub(super) fn crc(&self) -> crc32fast::Hasher {
         crc32fast::Hasher::new_with_initial_len(self.crc_of_header, CRC_AT as u64)
     }
 
     /// Whether the computed CRC equals the recorded one.
-    pub fn agrees(&self, crc: crc32fast::Hasher) -> bool {
+    pub(super) fn agrees(&self, crc: crc32fast::Hasher) -> bool {
         crc.finalize() == self.crc
     }
 }

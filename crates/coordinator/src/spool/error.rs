@@ -74,7 +74,7 @@ impl SpoolError {
     /// Whether the error concerns one file: its content is not what was written, the disk cannot
     /// read it, it is gone, or a symbolic link, a named pipe or a folder replaced it. A file with a
     /// second name, such as a backup by hard links makes, is whole.
-    pub fn is_damage(&self) -> bool {
+    pub(crate) fn is_damage(&self) -> bool {
         match self {
             SpoolError::Damaged { .. } => true,
             SpoolError::Storage(error) => {

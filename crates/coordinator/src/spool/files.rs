@@ -52,7 +52,7 @@ pub enum SpoolTail {
 
 impl SpoolTail {
     /// Bytes of an entry that was being written when the process died.
-    pub fn torn_bytes(self) -> u64 {
+    pub(crate) fn torn_bytes(self) -> u64 {
         match self {
             SpoolTail::Torn { bytes } => bytes,
             SpoolTail::None | SpoolTail::Damaged { .. } => 0,
@@ -99,7 +99,7 @@ struct SpoolFile {
 
 impl SpoolFiles {
     /// Reads the directory. Changes nothing in it.
-    pub fn open(
+    pub(super) fn open(
         dir: &Path,
         open_files_max: usize,
         bytes: Arc<AtomicU64>,
@@ -132,7 +132,7 @@ impl SpoolFiles {
 
     /// Writes an entry, unless it is already there. It is durable after the next
     /// [`sync`](Self::sync).
-    pub fn append(
+    pub(super) fn append(
         &mut self,
         trajectory: &Id<Trajectory>,
         entry: &SpoolEntry,
@@ -166,7 +166,7 @@ impl SpoolFiles {
     }
 
     /// Makes everything written durable, including new file names.
-    pub fn sync(&mut self) -> Result<(), SpoolError> {
+    pub(super) fn sync(&mut self) -> Result<(), SpoolError> {
         self.check()?;
         crash::point("spool.before_sync");
         if let Err(error) = self.sync_files() {
@@ -179,13 +179,13 @@ impl SpoolFiles {
     }
 
     /// Durable bytes of a trajectory.
-    pub fn measure(&self, trajectory: &Id<Trajectory>) -> Result<u64, SpoolError> {
+    pub(super) fn measure(&self, trajectory: &Id<Trajectory>) -> Result<u64, SpoolError> {
         self.check()?;
         Ok(self.trajectories.get(trajectory).map_or(0, |file| file.length))
     }
 
     /// The same, and the trajectory takes no more entries.
-    pub fn seal(&mut self, trajectory: &Id<Trajectory>) -> Result<u64, SpoolError> {
+    pub(super) fn seal(&mut self, trajectory: &Id<Trajectory>) -> Result<u64, SpoolError> {
         self.check()?;
         let file = self.trajectories.entry(trajectory.clone()).or_default();
         file.sealed = true;
@@ -194,7 +194,7 @@ impl SpoolFiles {
     }
 
     /// Cuts what follows the whole entries.
-    pub fn cut(&mut self, trajectory: &Id<Trajectory>) -> Result<(), SpoolError> {
+    pub(super) fn cut(&mut self, trajectory: &Id<Trajectory>) -> Result<(), SpoolError> {
         self.check()?;
         let Some(file) = self.trajectories.get_mut(trajectory) else { return Ok(()) };
         let cut = DurableFile::open(path_of(&self.dir, trajectory), file.length);
@@ -204,7 +204,7 @@ impl SpoolFiles {
     }
 
     /// Removes the file, if there is one.
-    pub fn delete(&mut self, trajectory: &Id<Trajectory>) -> Result<(), SpoolError> {
+    pub(super) fn delete(&mut self, trajectory: &Id<Trajectory>) -> Result<(), SpoolError> {
         crash::point("spool.before_delete");
         let path = path_of(&self.dir, trajectory);
         match fs::remove_file(&path) {
@@ -375,7 +375,7 @@ impl SpoolFile {
 }
 
 /// What a spool directory holds, in order of ids. Changes nothing; a missing directory is empty.
-pub fn scan(dir: &Path) -> Result<Vec<RecoveredTrajectory>, SpoolError> {
+pub(crate) fn scan(dir: &Path) -> Result<Vec<RecoveredTrajectory>, SpoolError> {
     if !dir.try_exists().map_err(|error| storage("look for", dir, error))? {
         return Ok(Vec::new());
     }

@@ -11,7 +11,7 @@ use super::files::spool_files;
 use super::reader::SpoolReader;
 
 /// Receives a trajectory, the entries of its steps, and the entry of its ending.
-pub type FinishedVisitor<'a> = &'a mut dyn FnMut(&Id<Trajectory>, Vec<SpoolEntry>, SpoolEntry);
+pub(super) type FinishedVisitor<'a> = &'a mut dyn FnMut(&Id<Trajectory>, Vec<SpoolEntry>, SpoolEntry);
 
 /// Visits each ended trajectory in the spool `dir`, one at a time. Skips those whose file is
 /// damaged or not whole, and those that are committed and removed meanwhile. A missing folder

@@ -40,18 +40,6 @@ impl SpoolReader {
         self.extent
     }
 
-    /// The ending, which is the last entry when there is one.
-    pub(super) fn ending(mut self) -> Result<Option<SpoolEntry>, SpoolError> {
-        while self.offset < self.extent {
-            let header = self.header()?;
-            if header.key == EntryKey::End {
-                return self.payload(&header).map(Some);
-            }
-            self.pass_over(&header)?;
-        }
-        Ok(None)
-    }
-
     /// The newest step: the last entry, or the one before the ending.
     pub(super) fn last_step(mut self) -> Result<Option<SpoolEntry>, SpoolError> {
         let mut last = None;

@@ -14,7 +14,7 @@ use furrow_tasks::{SourceFile, TasksFile, load};
 use furrow_wire::{OpaqueStep, digest, encode_ending, encode_opaque_step, encode_trace, v1};
 
 /// What a test changes in the job.
-pub struct JobSetup {
+pub(crate) struct JobSetup {
     pub groups: u64,
     pub group_size: u32,
     pub seed: u64,
@@ -25,7 +25,7 @@ pub struct JobSetup {
 }
 
 /// The scorer of tasks that set no other.
-pub const EXACT: &str = r#"{"kind":"answer","match":"exact","value":"42"}"#;
+pub(crate) const EXACT: &str = r#"{"kind":"answer","match":"exact","value":"42"}"#;
 
 impl Default for JobSetup {
     fn default() -> Self {
@@ -43,7 +43,7 @@ impl Default for JobSetup {
 
 impl JobSetup {
     /// The job, with its two tasks in a file beside the run directory.
-    pub fn job(self, dir: &Path) -> CoordinatorJob {
+    pub(crate) fn job(self, dir: &Path) -> CoordinatorJob {
         let file = dir.join("tasks.jsonl");
         let line = |name: &str| {
             format!(
@@ -89,23 +89,23 @@ impl JobSetup {
 }
 
 /// A judge as a job configures it, with its key read.
-pub fn judge(judge: JudgeFile) -> Option<furrow_coordinator::JudgeConfig> {
+pub(crate) fn judge(judge: JudgeFile) -> Option<furrow_coordinator::JudgeConfig> {
     let config = ScoreFile { judge }.check(Path::new("/")).unwrap().judge;
     config.map(|config| config.with_key().unwrap())
 }
 
 /// An assignment and the messages of its holder.
-pub struct LeasedAssignment {
+pub(crate) struct LeasedAssignment {
     pub trajectory_id: String,
     pub token: u64,
 }
 
 impl LeasedAssignment {
-    pub fn new(assignment: v1::Assignment) -> Self {
+    pub(crate) fn new(assignment: v1::Assignment) -> Self {
         Self { trajectory_id: assignment.ancestry.unwrap().trajectory_id, token: assignment.token }
     }
 
-    pub fn step(&self, step: u32) -> v1::RecordStepRequest {
+    pub(crate) fn step(&self, step: u32) -> v1::RecordStepRequest {
         let record = record(step);
         v1::RecordStepRequest {
             trajectory_id: self.trajectory_id.clone(),
@@ -116,7 +116,7 @@ impl LeasedAssignment {
         }
     }
 
-    pub fn ending(&self, steps: u32, end: EndKind, answer: Option<&str>) -> v1::FinishRequest {
+    pub(crate) fn ending(&self, steps: u32, end: EndKind, answer: Option<&str>) -> v1::FinishRequest {
         let ending = encode_ending(&TrajectoryEnding {
             end,
             reason: String::new(),
@@ -141,7 +141,7 @@ impl LeasedAssignment {
 }
 
 /// A step as an environment worker encodes it.
-pub fn record(step: u32) -> Bytes {
+pub(crate) fn record(step: u32) -> Bytes {
     let plot =
         TrajectoryFixture { steps: step + 1, kind: PolicyKind::Random, ..TrajectoryFixture::default() };
     let step = plot.trajectory().1.remove(step as usize);
@@ -156,7 +156,7 @@ pub fn record(step: u32) -> Bytes {
     })
 }
 
-pub fn env(worker_id: &str) -> v1::RegisterRequest {
+pub(crate) fn env(worker_id: &str) -> v1::RegisterRequest {
     let info = v1::EnvWorkerInfo { sessions_max: 8, browser: "none".into(), sandbox: true };
     v1::RegisterRequest {
         protocol_version: PROTOCOL_VERSION,
@@ -166,7 +166,7 @@ pub fn env(worker_id: &str) -> v1::RegisterRequest {
     }
 }
 
-pub fn policy(worker_id: &str) -> v1::RegisterRequest {
+pub(crate) fn policy(worker_id: &str) -> v1::RegisterRequest {
     let info = v1::PolicyWorkerInfo {
         address: "127.0.0.1:9".into(),
         policy_kind: "random".into(),

@@ -43,7 +43,7 @@ pub(super) struct AllocatedBackend<P: ModelTypes> {
 }
 
 impl<P: ModelTypes> AllocatedBackend<P> {
-    pub fn allocate(allocator: &mut BufferAllocator, inputs: AllocationInputs<'_>) -> Self {
+    pub(super) fn allocate(allocator: &mut BufferAllocator, inputs: AllocationInputs<'_>) -> Self {
         let AllocationInputs { config, counts, capacity, options } = inputs;
         let first = allocator.next();
         let (weights, uploads) = DeviceWeights::allocate(config, counts, allocator);

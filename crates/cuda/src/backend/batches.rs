@@ -40,7 +40,7 @@ pub(super) struct PassInputs<'a, P: ModelTypes> {
 }
 
 impl<P: ModelTypes> BatchRunner<P> {
-    pub fn new(
+    pub(super) fn new(
         options: BackendOptions,
         limits: BatchLimits,
         work: BatchBuffers<P>,
@@ -56,17 +56,17 @@ impl<P: ModelTypes> BatchRunner<P> {
         }
     }
 
-    pub fn limits(&self) -> &BatchLimits {
+    pub(super) fn limits(&self) -> &BatchLimits {
         &self.limits
     }
 
     /// Forgets the results of the newest batch.
-    pub fn clear(&mut self) {
+    pub(super) fn clear(&mut self) {
         self.rows_of.clear();
     }
 
     /// Logits of a requested row of the newest batch.
-    pub fn logits(&mut self, executor: &mut ExecutorLatch, row: u32) -> Result<&[f32], DeviceLost> {
+    pub(super) fn logits(&mut self, executor: &mut ExecutorLatch, row: u32) -> Result<&[f32], DeviceLost> {
         assert!((row as usize) < self.rows_of.len(), "logits of row {row} were not requested");
         let vocabulary = self.logits.len();
         let from = self.work.logits.from(self.rows_of[row as usize] as usize * vocabulary);
@@ -76,7 +76,7 @@ impl<P: ModelTypes> BatchRunner<P> {
     }
 
     /// Samples from requested rows of the newest batch.
-    pub fn sample(
+    pub(super) fn sample(
         &self,
         executor: &mut ExecutorLatch,
         picks: &[SampleRequest<'_>],
@@ -99,7 +99,7 @@ impl<P: ModelTypes> BatchRunner<P> {
 impl<P: FastKernels> BatchRunner<P> {
     /// Runs a checked batch: as one, or, in deterministic mode, decode padded and every other span
     /// alone.
-    pub fn run(
+    pub(super) fn run(
         &mut self,
         executor: &mut ExecutorLatch,
         inputs: &PassInputs<'_, P>,

@@ -16,14 +16,17 @@ pub(super) struct RangeCopier {
 
 impl RangeCopier {
     /// Uploads the copy command.
-    pub fn open(executor: &mut dyn Executor, one: DeviceView<CopyMove>) -> Result<Self, ExecutorError> {
+    pub(super) fn open(
+        executor: &mut dyn Executor,
+        one: DeviceView<CopyMove>,
+    ) -> Result<Self, ExecutorError> {
         let command = CopyMove { from: 0, to: 0 };
         executor.upload(ExecutionLane::Batch, bytemuck::bytes_of(&command), one.address())?;
         Ok(Self { one })
     }
 
     /// Copies a range to another one of the same size, or clears it.
-    pub fn copy(
+    pub(super) fn copy(
         self,
         executor: &mut ExecutorLatch,
         lane: ExecutionLane,

@@ -27,7 +27,7 @@ pub(super) struct ModelWeights<T> {
 
 impl<T: WeightElement> ModelWeights<T> {
     /// Replaces the weights in use by a checkpoint's, once all submitted work is done.
-    pub fn replace(
+    pub(super) fn replace(
         &mut self,
         executor: &mut ExecutorLatch,
         config: &Config,
@@ -47,7 +47,7 @@ impl<T: WeightElement> ModelWeights<T> {
     }
 
     /// Accepts a checkpoint as the next set.
-    pub fn stage(
+    pub(super) fn stage(
         &mut self,
         executor: &mut ExecutorLatch,
         config: &Config,
@@ -59,13 +59,13 @@ impl<T: WeightElement> ModelWeights<T> {
     }
 
     /// Copies more of the next set. True when all of it is copied.
-    pub fn stage_more(&mut self, executor: &mut ExecutorLatch, bytes: u64) -> Result<bool, SwapError> {
+    pub(super) fn stage_more(&mut self, executor: &mut ExecutorLatch, bytes: u64) -> Result<bool, SwapError> {
         let stage = self.stage.as_mut().ok_or(SwapError::NoStage)?;
         stage.upload_more::<T>(executor, bytes)
     }
 
     /// Copies the next set over the weights in use.
-    pub fn swap(&mut self, executor: &mut ExecutorLatch) -> Result<(), SwapError> {
+    pub(super) fn swap(&mut self, executor: &mut ExecutorLatch) -> Result<(), SwapError> {
         let stage = self.stage.as_mut().ok_or(SwapError::NoStage)?;
         let (target, from) = stage.take_whole()?;
         let to = self.all;

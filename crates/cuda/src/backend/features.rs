@@ -34,7 +34,7 @@ struct FeatureTable {
 
 impl<P: ModelTypes> TileFeatures<P> {
     /// Memory for `count` features; `work` is there if the model has a tower.
-    pub fn new(
+    pub(super) fn new(
         count: u32,
         rows: DeviceView<P::Value>,
         work: Option<VisionWork<P>>,
@@ -44,31 +44,31 @@ impl<P: ModelTypes> TileFeatures<P> {
     }
 
     /// Rows of all features.
-    pub fn rows(&self) -> DeviceView<P::Value> {
+    pub(super) fn rows(&self) -> DeviceView<P::Value> {
         self.rows
     }
 
     /// Whether tiles can be encoded.
-    pub fn has_tower(&self) -> bool {
+    pub(super) fn has_tower(&self) -> bool {
         self.work.is_some()
     }
 
-    pub fn contains(&self, feature: TileFeature) -> bool {
+    pub(super) fn contains(&self, feature: TileFeature) -> bool {
         self.table.contains(feature)
     }
 
     /// Checks that this many more features fit.
-    pub fn check_capacity(&self, requested: usize) -> Result<(), BackendError> {
+    pub(super) fn check_capacity(&self, requested: usize) -> Result<(), BackendError> {
         self.table.check_capacity(requested)
     }
 
-    pub fn release(&mut self, feature: TileFeature) {
+    pub(super) fn release(&mut self, feature: TileFeature) {
         self.table.release(feature);
     }
 
     /// Orders a batch and the encoding of tiles: tiles wait for earlier batches, and this batch
     /// waits for the tiles only if it shows one.
-    pub fn order_batch(
+    pub(super) fn order_batch(
         &mut self,
         executor: &mut ExecutorLatch,
         batch: &[SequenceSpan<'_>],
@@ -88,7 +88,7 @@ impl<P: ModelTypes> TileFeatures<P> {
 
 impl<P: FastKernels> TileFeatures<P> {
     /// Encodes tiles, whose number was checked; without a tower, none.
-    pub fn encode(
+    pub(super) fn encode(
         &mut self,
         executor: &mut ExecutorLatch,
         config: &VisionConfig,

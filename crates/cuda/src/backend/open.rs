@@ -47,7 +47,7 @@ pub fn open(
 ///
 /// # Errors
 /// As [`open`].
-pub fn open_noise(
+pub(crate) fn open_noise(
     config: &Config,
     capacity: BackendCapacity,
     options: BackendOptions,

@@ -16,7 +16,7 @@ pub(super) enum WeightsOrigin<'a> {
 
 impl WeightsOrigin<'_> {
     /// Uploads all of them, and waits until they are copied.
-    pub fn upload<T: WeightElement>(
+    pub(super) fn upload<T: WeightElement>(
         &mut self,
         executor: &mut dyn Executor,
         uploads: &[TensorUpload],

@@ -29,7 +29,7 @@ enum StagingProgress {
 }
 
 impl StagedWeights {
-    pub fn open<T: WeightElement>(
+    pub(super) fn open<T: WeightElement>(
         executor: &mut dyn Executor,
         (region, uploads): (DeviceView<u8>, Vec<TensorUpload>),
         stage: StagingMode,
@@ -57,7 +57,11 @@ impl StagedWeights {
     }
 
     /// Begins with a checkpoint. Drops what was staged before.
-    pub fn begin(&mut self, executor: &mut ExecutorLatch, checkpoint: Checkpoint) -> Result<(), DeviceLost> {
+    pub(super) fn begin(
+        &mut self,
+        executor: &mut ExecutorLatch,
+        checkpoint: Checkpoint,
+    ) -> Result<(), DeviceLost> {
         self.progress = StagingProgress::Some(Box::new(checkpoint), 0);
         // The copy of the previous set may still read this memory. Host memory is written at once,
         // device memory in stream order.
@@ -69,7 +73,7 @@ impl StagedWeights {
 
     /// Copies more of them: at least this many bytes, or all that are left. True when all are
     /// copied. Drops them if a value is not finite.
-    pub fn upload_more<T: WeightElement>(
+    pub(super) fn upload_more<T: WeightElement>(
         &mut self,
         executor: &mut ExecutorLatch,
         bytes: u64,
@@ -92,7 +96,7 @@ impl StagedWeights {
 
     /// Returns where the whole set is, for its copy to the weights in use; nothing is staged
     /// afterwards.
-    pub fn take_whole(&mut self) -> Result<(UploadTarget, DeviceView<u8>), SwapError> {
+    pub(super) fn take_whole(&mut self) -> Result<(UploadTarget, DeviceView<u8>), SwapError> {
         if !self.is_whole() {
             return Err(SwapError::NotStaged);
         }

@@ -22,22 +22,22 @@ pub(super) struct SessionStates<P> {
 type CopyFn = fn(&mut dyn Executor, u64, HostRange) -> LaunchResult;
 
 impl<P: ModelTypes> SessionStates<P> {
-    pub fn new(buffers: StateBuffers<P>, copier: RangeCopier, offload_pool: OffloadPool) -> Self {
+    pub(super) fn new(buffers: StateBuffers<P>, copier: RangeCopier, offload_pool: OffloadPool) -> Self {
         Self { buffers, copier, offload_pool, moving: MovingStates::default() }
     }
 
-    pub fn buffers(&self) -> &StateBuffers<P> {
+    pub(super) fn buffers(&self) -> &StateBuffers<P> {
         &self.buffers
     }
 
     /// Clears all slots and pages.
-    pub fn clear_all(&mut self, executor: &mut ExecutorLatch) -> Result<(), DeviceLost> {
+    pub(super) fn clear_all(&mut self, executor: &mut ExecutorLatch) -> Result<(), DeviceLost> {
         let mut all = self.buffers.all().into_iter();
         all.try_for_each(|all| self.copier.copy(executor, ExecutionLane::Batch, None, all))
     }
 
     /// Makes a batch wait for the copies of states that it would meet.
-    pub fn delay_batch(
+    pub(super) fn delay_batch(
         &mut self,
         executor: &mut ExecutorLatch,
         batch: &[SequenceSpan<'_>],
@@ -52,7 +52,7 @@ impl<P: ModelTypes> SessionStates<P> {
     /// Copies a slot or page to another one, or clears it. If a copy of a state to or from one of
     /// them is in progress, the copy lane does it, so that batches wait for it only when they need
     /// the result.
-    pub fn copy_at(
+    pub(super) fn copy_at(
         &mut self,
         executor: &mut ExecutorLatch,
         from: Option<StateLocation>,
@@ -74,13 +74,13 @@ impl<P: ModelTypes> SessionStates<P> {
     }
 
     /// Bytes of host memory of a state with this many pages.
-    pub fn offloaded_bytes(&self, pages: u32) -> u64 {
+    pub(super) fn offloaded_bytes(&self, pages: u32) -> u64 {
         self.offload_pool.bytes_of(pages)
     }
 
     /// Returns without waiting. Batches continue; those that write to the slot or pages wait until
     /// the state is copied.
-    pub fn offload(
+    pub(super) fn offload(
         &mut self,
         executor: &mut ExecutorLatch,
         slot: Slot,
@@ -96,7 +96,7 @@ impl<P: ModelTypes> SessionStates<P> {
     }
 
     /// Whether a copy to or from a slot and pages is in progress.
-    pub fn is_moving(
+    pub(super) fn is_moving(
         &mut self,
         executor: &mut ExecutorLatch,
         slot: Slot,
@@ -113,7 +113,7 @@ impl<P: ModelTypes> SessionStates<P> {
 
     /// Returns without waiting. The lane that copied the state out copies it back, so the order is
     /// kept.
-    pub fn restore(
+    pub(super) fn restore(
         &mut self,
         executor: &mut ExecutorLatch,
         offloaded: &OffloadedState,

@@ -19,7 +19,7 @@ pub(super) struct LoadedKernels {
 impl LoadedKernels {
     /// Compiles every file, or reads it from the cache, and loads it: a launch must not load
     /// anything, because it may be part of a recording.
-    pub fn load(cache: &KernelCache, device: &GpuDevice) -> Result<Self, GpuError> {
+    pub(super) fn load(cache: &KernelCache, device: &GpuDevice) -> Result<Self, GpuError> {
         let mut kernels = Self { functions: BTreeMap::new(), modules: Vec::new() };
         let most = sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN;
         let shared_bytes = device.context().attribute(most).map_err(failed("query its shared memory"))?;
@@ -38,7 +38,7 @@ impl LoadedKernels {
         Ok(kernels)
     }
 
-    pub fn launch(&self, launch: &KernelLaunch, stream: sys::CUstream) -> Result<(), DriverError> {
+    pub(super) fn launch(&self, launch: &KernelLaunch, stream: sys::CUstream) -> Result<(), DriverError> {
         let function = self.functions.get(launch.kernel);
         let function = *function.ok_or(DriverError(sys::CUresult::CUDA_ERROR_NOT_FOUND))?;
         let mut values: Vec<u64> = launch.arguments.iter().map(|argument| argument.bits()).collect();

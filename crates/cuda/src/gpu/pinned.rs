@@ -27,7 +27,7 @@ pub(super) struct HostBytes {
 
 impl HostBytes {
     /// Allocates zeros. The caller has bound the context.
-    pub fn new(len: usize) -> Result<Self, DriverError> {
+    pub(super) fn new(len: usize) -> Result<Self, DriverError> {
         match mapped(len) {
             Some(first) => Ok(Self { first, len, is_mapped: true }),
             None => Self::allocated(len),
@@ -43,7 +43,7 @@ impl HostBytes {
     }
 
     /// A range of the bytes.
-    pub fn slice(&mut self, range: Range<usize>) -> &mut [u8] {
+    pub(super) fn slice(&mut self, range: Range<usize>) -> &mut [u8] {
         let (first, len) = self.raw_range(range);
         // SAFETY: `new` allocated and wrote the bytes; `&mut self` makes the slice the only one on
         // the host, and a caller that gave bytes to the device waits before it calls this for them
@@ -53,7 +53,7 @@ impl HostBytes {
 
     /// Address and length of a range, for copies: the device may access other ranges, or this one,
     /// meanwhile.
-    pub fn raw_range(&self, range: Range<usize>) -> (*mut u8, usize) {
+    pub(super) fn raw_range(&self, range: Range<usize>) -> (*mut u8, usize) {
         assert!(range.start <= range.end && range.end <= self.len, "bytes {range:?} of {}", self.len);
         (self.first.wrapping_add(range.start), range.len())
     }

@@ -69,7 +69,7 @@ struct ProductAlgorithm {
 
 impl ProductLibrary {
     /// Loads the library: from a folder that has it, otherwise from the system's library path.
-    pub fn open(folders: &[PathBuf]) -> Result<Self, ProductsError> {
+    pub(super) fn open(folders: &[PathBuf]) -> Result<Self, ProductsError> {
         if let Some(folder) = folders.iter().find(|folder| has_library(folder, "libcublasLt.so")) {
             load_from(folder)?;
         }
@@ -87,7 +87,7 @@ impl ProductLibrary {
     }
 
     /// Submits a product to a stream.
-    pub fn multiply(
+    pub(super) fn multiply(
         &mut self,
         product: &MatrixProduct,
         lane: usize,

@@ -43,12 +43,12 @@ struct StagingPiece {
 }
 
 impl StagingBuffers {
-    pub fn new() -> Result<Self, DriverError> {
+    pub(super) fn new() -> Result<Self, DriverError> {
         Ok(Self { halves: [StagingHalf::new()?, StagingHalf::new()?], filling: 0 })
     }
 
     /// Copies bytes to the device. They have been read when this returns.
-    pub fn upload(
+    pub(super) fn upload(
         &mut self,
         team: &ThreadPool,
         bytes: &[u8],
@@ -70,7 +70,7 @@ impl StagingBuffers {
     }
 
     /// Copies bytes from the device. They are complete when this returns.
-    pub fn download(
+    pub(super) fn download(
         &mut self,
         team: &ThreadPool,
         from: u64,

@@ -15,17 +15,17 @@ pub(super) fn priorities() -> Result<[i32; 2], DriverError> {
 }
 
 impl GpuStream {
-    pub fn new(priority: i32) -> Result<Self, DriverError> {
+    pub(super) fn new(priority: i32) -> Result<Self, DriverError> {
         let kind = result::stream::StreamKind::NonBlocking;
         result::stream::create_with_priority(kind, priority).map(Self)
     }
 
-    pub fn raw(&self) -> sys::CUstream {
+    pub(super) fn raw(&self) -> sys::CUstream {
         self.0
     }
 
     /// Whether all its present work is done.
-    pub fn is_done(&self) -> Result<bool, DriverError> {
+    pub(super) fn is_done(&self) -> Result<bool, DriverError> {
         // SAFETY: the stream lives as long as this.
         match unsafe { sys::cuStreamQuery(self.0) } {
             sys::CUresult::CUDA_ERROR_NOT_READY => Ok(false),
@@ -34,7 +34,7 @@ impl GpuStream {
     }
 
     /// Waits until all its present work is done.
-    pub fn wait(&self) -> Result<(), DriverError> {
+    pub(super) fn wait(&self) -> Result<(), DriverError> {
         // SAFETY: the stream lives as long as this.
         unsafe { result::stream::synchronize(self.0) }
     }
@@ -48,25 +48,25 @@ impl Drop for GpuStream {
 }
 
 impl GpuEvent {
-    pub fn new() -> Result<Self, DriverError> {
+    pub(super) fn new() -> Result<Self, DriverError> {
         result::event::create(sys::CUevent_flags::CU_EVENT_DISABLE_TIMING).map(Self)
     }
 
     /// Records the mark after the present work of a stream.
-    pub fn record(&self, stream: sys::CUstream) -> Result<(), DriverError> {
+    pub(super) fn record(&self, stream: sys::CUstream) -> Result<(), DriverError> {
         // SAFETY: both live; the caller of a raw stream holds its owner.
         unsafe { result::event::record(self.0, stream) }
     }
 
     /// Makes a stream wait for the mark.
-    pub fn delay(&self, stream: sys::CUstream) -> Result<(), DriverError> {
+    pub(super) fn delay(&self, stream: sys::CUstream) -> Result<(), DriverError> {
         let flags = sys::CUevent_wait_flags::CU_EVENT_WAIT_DEFAULT;
         // SAFETY: as above.
         unsafe { result::stream::wait_event(stream, self.0, flags) }
     }
 
     /// Waits for the mark; returns at once if none is recorded.
-    pub fn wait(&self) -> Result<(), DriverError> {
+    pub(super) fn wait(&self) -> Result<(), DriverError> {
         // SAFETY: the event lives as long as this.
         unsafe { result::event::synchronize(self.0) }
     }

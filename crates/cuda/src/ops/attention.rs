@@ -16,7 +16,7 @@ use crate::launch::{
 pub const TILE_ROWS: u32 = 64;
 /// Pages that a block of decode processes: 512 positions, so that 8,192 make 16 parts, and 100
 /// sessions of 8 KV heads make 12,800 blocks.
-pub const SPLIT_PAGES: usize = 8;
+pub(crate) const SPLIT_PAGES: usize = 8;
 /// Largest head size of the plain kernel.
 const HEAD_MAX: usize = 256;
 /// Most query heads for a KV head in decode.

@@ -11,7 +11,7 @@ const TOKENS: usize = 64;
 /// Warps of a block of attention; in the plain kernel each has a query token.
 const WARPS: usize = 4;
 /// Largest head size of the plain kernel.
-pub const HEAD_MAX: usize = 256;
+pub(crate) const HEAD_MAX: usize = 256;
 /// Padding of rows in shared memory, so that eight of them begin in eight different banks.
 const PAD: usize = 8;
 

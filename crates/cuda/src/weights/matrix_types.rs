@@ -22,7 +22,7 @@ impl MatrixTypes {
     /// matrix does not turn a whole bfloat16 model into float32 if a product of the language model
     /// uses it alone; a float32 matrix of the tower or the experts does. A float32 embedding table
     /// is rounded, as its rows would be at the input of the first layer.
-    pub fn of(checkpoint: &Checkpoint) -> Result<Self, CheckpointError> {
+    pub(crate) fn of(checkpoint: &Checkpoint) -> Result<Self, CheckpointError> {
         let mut narrow_values = 0;
         let mut wide_values = 0;
         let mut wide = BTreeSet::new();

@@ -13,11 +13,11 @@ const GPU_VARIABLE: &str = "FURROW_TEST_GPU";
 const HOST_EXECUTOR_BYTES: u64 = 1 << 30;
 
 /// Whether the tests run on a GPU.
-pub fn on_a_gpu() -> bool {
+pub(crate) fn on_a_gpu() -> bool {
     env::var_os(GPU_VARIABLE).is_some()
 }
 
-pub fn gpu() -> Box<dyn Executor> {
+pub(crate) fn gpu() -> Box<dyn Executor> {
     if env::var_os(GPU_VARIABLE).is_some_and(|value| value == "host") {
         return Box::new(HostExecutor::new(HOST_EXECUTOR_BYTES).0);
     }

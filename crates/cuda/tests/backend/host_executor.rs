@@ -27,7 +27,7 @@ type ExecutorResult = Result<(), ExecutorError>;
 
 /// Counters and controls for tests.
 #[derive(Debug, Default)]
-pub struct ExecutorGauge {
+pub(crate) struct ExecutorGauge {
     pub recorded: AtomicUsize,
     pub replayed: AtomicUsize,
     /// Launches and products after which the device fails; 0: never.
@@ -43,9 +43,9 @@ pub struct ExecutorGauge {
 /// Lanes in the order of their queues.
 const LANES: [ExecutionLane; 3] = [ExecutionLane::Batch, ExecutionLane::Vision, ExecutionLane::Copy];
 /// Lanes that are late by default: those that batches wait for.
-pub const LATE: &[ExecutionLane] = &[ExecutionLane::Vision, ExecutionLane::Copy];
+pub(crate) const LATE: &[ExecutionLane] = &[ExecutionLane::Vision, ExecutionLane::Copy];
 
-pub struct HostExecutor {
+pub(crate) struct HostExecutor {
     gauge: Arc<ExecutorGauge>,
     free: u64,
     memory: Vec<Box<[AlignedLine]>>,
@@ -64,7 +64,7 @@ pub struct HostExecutor {
 
 /// A fault: work that does not wait for its inputs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum PlantedFault {
+pub(crate) enum PlantedFault {
     /// The first lane never waits for the second.
     Deaf(ExecutionLane, ExecutionLane),
     /// Reads pinned memory before the copy that fills it has ended.
@@ -115,7 +115,7 @@ struct AlignedLine([u8; 256]);
 
 impl HostExecutor {
     /// An executor with this many bytes of memory.
-    pub fn new(free: u64) -> (Self, Arc<ExecutorGauge>) {
+    pub(crate) fn new(free: u64) -> (Self, Arc<ExecutorGauge>) {
         let gauge = Arc::<ExecutorGauge>::default();
         let executor = Self {
             gauge: gauge.clone(),

@@ -16,12 +16,12 @@ use tempfile::TempDir;
 const PREFIX: usize = 4;
 
 /// The checkpoint that every test reads.
-pub fn checkpoint() -> &'static Path {
+pub(crate) fn checkpoint() -> &'static Path {
     static MADE: OnceLock<TempDir> = OnceLock::new();
     MADE.get_or_init(|| written(1, &config(), |_, _| {})).path()
 }
 
-pub fn config() -> Value {
+pub(crate) fn config() -> Value {
     json!({
         "architectures": ["NemotronH_Nano_VL_V2"],
         "model_type": "NemotronH_Nano_VL_V2",
@@ -68,7 +68,7 @@ pub fn config() -> Value {
 
 /// That configuration with expert layers of a latent width and a shared expert, and without a
 /// tower.
-pub fn config_of_experts() -> Value {
+pub(crate) fn config_of_experts() -> Value {
     let mut text = config()["llm_config"].clone();
     let experts = json!({
         "model_type": "nemotron_h",
@@ -90,12 +90,12 @@ pub fn config_of_experts() -> Value {
 
 /// A directory with this configuration and random weights in bfloat16; `edit` may change a tensor's
 /// values.
-pub fn written(seed: u64, config: &Value, edit: impl Fn(&str, &mut [f32])) -> TempDir {
+pub(crate) fn written(seed: u64, config: &Value, edit: impl Fn(&str, &mut [f32])) -> TempDir {
     written_as(seed, config, edit, |_| Dtype::BF16)
 }
 
 /// As `written`; `stored` returns the type of each tensor, bfloat16 or float32.
-pub fn written_as(
+pub(crate) fn written_as(
     seed: u64,
     config: &Value,
     edit: impl Fn(&str, &mut [f32]),

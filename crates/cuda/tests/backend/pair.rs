@@ -10,7 +10,7 @@ use furrow_model::forward::Sequence;
 use crate::case::{BackendCase, relative_rms};
 use crate::host_executor::ExecutorGauge;
 
-pub struct BackendPair {
+pub(crate) struct BackendPair {
     pub name: String,
     pub bound: f64,
     pub cpu: CpuBackend,
@@ -19,7 +19,7 @@ pub struct BackendPair {
 }
 
 impl BackendPair {
-    pub fn open(case: &BackendCase) -> Self {
+    pub(crate) fn open(case: &BackendCase) -> Self {
         let (device, gauge) = case.device();
         let name = format!("{} {:?}", case.name, case.options);
         Self { name, bound: case.bound, cpu: case.cpu(), device, gauge }
@@ -28,7 +28,7 @@ impl BackendPair {
     /// Runs a batch on both and compares every requested row of logits; returns those of the
     /// device.
     #[track_caller]
-    pub fn run(&mut self, batch: &[SequenceSpan<'_>]) -> Vec<Vec<f32>> {
+    pub(crate) fn run(&mut self, batch: &[SequenceSpan<'_>]) -> Vec<Vec<f32>> {
         self.cpu.run(batch).unwrap();
         self.device.run(batch).unwrap();
         let wanted = batch.iter().map(SequenceSpan::wanted).sum::<usize>() as u32;
@@ -46,12 +46,12 @@ impl BackendPair {
 
     /// Runs more tokens of one sequence alone; returns the logits of the last one.
     #[track_caller]
-    pub fn extend(&mut self, sequence: &mut Sequence, tokens: &[u32]) -> Vec<f32> {
+    pub(crate) fn extend(&mut self, sequence: &mut Sequence, tokens: &[u32]) -> Vec<f32> {
         self.extend_with(sequence, tokens, &[])
     }
 
     #[track_caller]
-    pub fn extend_with(
+    pub(crate) fn extend_with(
         &mut self,
         sequence: &mut Sequence,
         tokens: &[u32],
@@ -62,24 +62,24 @@ impl BackendPair {
         logits
     }
 
-    pub fn copy_slot(&mut self, from: u32, to: u32) {
+    pub(crate) fn copy_slot(&mut self, from: u32, to: u32) {
         self.cpu.copy_slot(Slot(from), Slot(to)).unwrap();
         self.device.copy_slot(Slot(from), Slot(to)).unwrap();
     }
 
-    pub fn copy_page(&mut self, from: u32, to: u32) {
+    pub(crate) fn copy_page(&mut self, from: u32, to: u32) {
         self.cpu.copy_page(Page(from), Page(to)).unwrap();
         self.device.copy_page(Page(from), Page(to)).unwrap();
     }
 
-    pub fn offload(&mut self, slot: u32, pages: &[Page]) -> [OffloadedState; 2] {
+    pub(crate) fn offload(&mut self, slot: u32, pages: &[Page]) -> [OffloadedState; 2] {
         [
             self.cpu.offload(Slot(slot), pages).unwrap().unwrap(),
             self.device.offload(Slot(slot), pages).unwrap().unwrap(),
         ]
     }
 
-    pub fn restore(&mut self, [of_cpu, of_device]: &[OffloadedState; 2], slot: u32, pages: &[Page]) {
+    pub(crate) fn restore(&mut self, [of_cpu, of_device]: &[OffloadedState; 2], slot: u32, pages: &[Page]) {
         self.cpu.restore(of_cpu, Slot(slot), pages).unwrap();
         self.device.restore(of_device, Slot(slot), pages).unwrap();
     }

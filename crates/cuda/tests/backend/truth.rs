@@ -52,7 +52,7 @@ fn bfloat16_stays_as_near_to_float64_as_transformers_does() {
 
 /// Differences between the log-probabilities of a prompt's tokens, read whole and token by token.
 #[derive(Debug)]
-pub struct LogprobDifference {
+pub(crate) struct LogprobDifference {
     pub p50: f64,
     pub p99: f64,
     pub mean: f64,
@@ -63,7 +63,7 @@ const TRANSFORMERS: LogprobDifference = LogprobDifference { p50: 0.0770, p99: 0.
 
 impl LogprobDifference {
     /// For the oracle's bfloat16 checkpoint, which `tests/peers/transformers_gpu.py` reads, too.
-    pub fn of_the_oracle(precision: ModelPrecision) -> Self {
+    pub(crate) fn of_the_oracle(precision: ModelPrecision) -> Self {
         let case = BackendCase::oracle("vl_names_bf16", precision);
         let ids: Vec<u32> = numbers(&inputs(&case.dir)["prompt_a"]).iter().map(|id| *id as u32).collect();
         Self::of(&case, &ids)
@@ -71,7 +71,7 @@ impl LogprobDifference {
 
     /// For a generated checkpoint with heads of the published size, so that prefill runs by chunks
     /// and decode by parts of the context.
-    pub fn of_a_made_one(precision: ModelPrecision) -> Self {
+    pub(crate) fn of_a_made_one(precision: ModelPrecision) -> Self {
         let case = BackendCase::made(precision);
         Self::of(&case, &case.ids(3, 260))
     }

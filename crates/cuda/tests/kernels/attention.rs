@@ -12,7 +12,7 @@ use crate::family::{BugKind, KernelFamily, PlantedBug, near, same};
 use crate::memory::{GuardedMemory, TestNumber, rounded, stored, widened};
 use crate::runner::KernelRunner;
 
-pub const FAMILY: KernelFamily = KernelFamily {
+pub(crate) const FAMILY: KernelFamily = KernelFamily {
     file: "attention.cu",
     check,
     bugs: &[
@@ -35,7 +35,7 @@ pub const FAMILY: KernelFamily = KernelFamily {
     ],
 };
 
-pub const DECODE: KernelFamily = KernelFamily {
+pub(crate) const DECODE: KernelFamily = KernelFamily {
     file: "attention_decode.cu",
     check: check_decode,
     bugs: &[
@@ -66,7 +66,7 @@ pub const DECODE: KernelFamily = KernelFamily {
     ],
 };
 
-pub const PREFILL: KernelFamily = KernelFamily {
+pub(crate) const PREFILL: KernelFamily = KernelFamily {
     file: "attention_prefill.cu",
     check: check_prefill,
     bugs: &[

@@ -9,25 +9,25 @@ use crate::family::near;
 use crate::memory::{GuardedMemory, TestNumber, rounded, stored, widened};
 
 /// Random values for a case; the same each time. Cheap without optimisation, as in tests.
-pub struct RandomCase(Xoshiro256PlusPlus);
+pub(crate) struct RandomCase(Xoshiro256PlusPlus);
 
 impl RandomCase {
-    pub fn new(seed: u64) -> Self {
+    pub(crate) fn new(seed: u64) -> Self {
         Self(Xoshiro256PlusPlus::seed_from_u64(seed))
     }
 
     /// `count` values in -scale..scale.
-    pub fn floats(&mut self, count: usize, scale: f32) -> Vec<f32> {
+    pub(crate) fn floats(&mut self, count: usize, scale: f32) -> Vec<f32> {
         (0..count).map(|_| (2.0 * self.0.random::<f32>() - 1.0) * scale).collect()
     }
 
     /// `count` values, also in stored form.
-    pub fn stored<T: TestNumber>(&mut self, count: usize, scale: f32) -> StoredMemory<T> {
+    pub(crate) fn stored<T: TestNumber>(&mut self, count: usize, scale: f32) -> StoredMemory<T> {
         StoredMemory::of(&self.floats(count, scale))
     }
 
     /// Rows of `width` values, each followed by `gap` other values.
-    pub fn spread<T: TestNumber>(
+    pub(crate) fn spread<T: TestNumber>(
         &mut self,
         count: usize,
         width: usize,
@@ -38,7 +38,7 @@ impl RandomCase {
     }
 
     /// Rows of `width` values, padded with other values to whole packs.
-    pub fn spread_in_packs<T: TestNumber>(
+    pub(crate) fn spread_in_packs<T: TestNumber>(
         &mut self,
         count: usize,
         width: usize,
@@ -51,7 +51,12 @@ impl RandomCase {
 
     /// What a layer keeps of every slot's sequence: `kept` values, starting `offset` values after
     /// the start of the slot.
-    pub fn states<S: TestNumber>(&mut self, batch: &TestBatch, offset: usize, kept: usize) -> SlotStates<S> {
+    pub(crate) fn states<S: TestNumber>(
+        &mut self,
+        batch: &TestBatch,
+        offset: usize,
+        kept: usize,
+    ) -> SlotStates<S> {
         // Other layers come before and after.
         let stride = (offset + kept + PACK).next_multiple_of(PACK);
         let mut values = self.floats(batch.slots * stride, 1.0);
@@ -64,24 +69,24 @@ impl RandomCase {
 }
 
 /// Values for the CPU, and in stored form.
-pub struct StoredMemory<T> {
+pub(crate) struct StoredMemory<T> {
     /// The stored values as float32.
     pub values: Vec<f32>,
     pub memory: GuardedMemory<T>,
 }
 
 impl<T: TestNumber> StoredMemory<T> {
-    pub fn of(values: &[f32]) -> Self {
+    pub(crate) fn of(values: &[f32]) -> Self {
         Self { values: rounded::<T>(values), memory: GuardedMemory::of(&stored::<T>(values)) }
     }
 
-    pub fn view(&self) -> DeviceView<T> {
+    pub(crate) fn view(&self) -> DeviceView<T> {
         self.memory.view()
     }
 }
 
 /// Rows inside wider ones; the values between them are NaN.
-pub struct SpreadRows<T> {
+pub(crate) struct SpreadRows<T> {
     stored: StoredMemory<T>,
     width: usize,
     stride: usize,
@@ -97,18 +102,18 @@ impl<T: TestNumber> SpreadRows<T> {
     }
 
     /// The rows for an operation.
-    pub fn rows(&self) -> DeviceRows<T> {
+    pub(crate) fn rows(&self) -> DeviceRows<T> {
         DeviceRows { values: self.stored.view(), stride: self.stride }
     }
 
     /// A row for the CPU.
-    pub fn row(&self, row: usize) -> &[f32] {
+    pub(crate) fn row(&self, row: usize) -> &[f32] {
         &self.stored.values[row * self.stride..][..self.width]
     }
 }
 
 /// Some tokens of some sequences.
-pub struct TestBatch {
+pub(crate) struct TestBatch {
     /// Spans in order, in slots of another order.
     pub spans: Vec<RowSpan>,
     pub memory: GuardedMemory<RowSpan>,
@@ -118,7 +123,7 @@ pub struct TestBatch {
 
 impl TestBatch {
     /// A span for each length and number of tokens before it.
-    pub fn new(of: &[(u32, u32)]) -> Self {
+    pub(crate) fn new(of: &[(u32, u32)]) -> Self {
         let odd = of.len() | 1;
         let mut base = 0;
         let span = |(index, (length, start)): (usize, &(u32, u32))| {
@@ -132,30 +137,30 @@ impl TestBatch {
     }
 
     /// Rows of all spans.
-    pub fn count(&self) -> usize {
+    pub(crate) fn count(&self) -> usize {
         self.spans.iter().map(|span| span.length as usize).sum()
     }
 
     /// The spans for an operation.
-    pub fn view(&self) -> DeviceView<RowSpan> {
+    pub(crate) fn view(&self) -> DeviceView<RowSpan> {
         self.memory.view()
     }
 
     /// The span of each row.
-    pub fn span_of(&self) -> GuardedMemory<u32> {
+    pub(crate) fn span_of(&self) -> GuardedMemory<u32> {
         let of_span =
             |(index, span): (usize, &RowSpan)| std::iter::repeat_n(index as u32, span.length as usize);
         GuardedMemory::of(&self.spans.iter().enumerate().flat_map(of_span).collect::<Vec<_>>())
     }
 
     /// Its tiles of `rows` rows.
-    pub fn tiles(&self, rows: u32) -> Vec<SpanTile> {
+    pub(crate) fn tiles(&self, rows: u32) -> Vec<SpanTile> {
         tiles(&self.spans, rows)
     }
 }
 
 /// Contents of slots before and after a batch.
-pub struct SlotStates<S> {
+pub(crate) struct SlotStates<S> {
     stored: StoredMemory<S>,
     offset: usize,
     stride: usize,
@@ -164,12 +169,12 @@ pub struct SlotStates<S> {
 
 impl<S: TestNumber> SlotStates<S> {
     /// The slots for an operation.
-    pub fn slots(&self) -> DeviceSlots<S> {
+    pub(crate) fn slots(&self) -> DeviceSlots<S> {
         DeviceSlots { values: self.stored.view().from(self.offset), stride: self.stride }
     }
 
     /// A span's state for the CPU, before and after it.
-    pub fn of(&mut self, span: &RowSpan) -> &mut [f32] {
+    pub(crate) fn of(&mut self, span: &RowSpan) -> &mut [f32] {
         let own = &mut self.stored.values[span.slot as usize * self.stride + self.offset..][..self.kept];
         if span.start == 0 && span.length > 0 {
             own.fill(0.0);
@@ -179,7 +184,7 @@ impl<S: TestNumber> SlotStates<S> {
 
     /// Checks that every slot has the state that the CPU computed, and that the memory around it
     /// did not change.
-    pub fn compare(&self, what: &str, tolerance: f32) -> Result<(), String> {
+    pub(crate) fn compare(&self, what: &str, tolerance: f32) -> Result<(), String> {
         near(format!("state, {what}"), &widened(&self.stored.memory.read()?), &self.stored.values, tolerance)
     }
 }

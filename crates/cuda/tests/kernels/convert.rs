@@ -9,7 +9,7 @@ use crate::family::{BugKind, KernelFamily, PlantedBug, same};
 use crate::memory::{GuardedMemory, rounded, widened};
 use crate::runner::KernelRunner;
 
-pub const FAMILY: KernelFamily = KernelFamily {
+pub(crate) const FAMILY: KernelFamily = KernelFamily {
     file: "convert.cu",
     check,
     bugs: &[

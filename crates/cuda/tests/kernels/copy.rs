@@ -8,7 +8,7 @@ use crate::family::{BugKind, KernelFamily, PlantedBug, same};
 use crate::memory::GuardedMemory;
 use crate::runner::KernelRunner;
 
-pub const FAMILY: KernelFamily = KernelFamily {
+pub(crate) const FAMILY: KernelFamily = KernelFamily {
     file: "copy.cu",
     check,
     bugs: &[

@@ -10,7 +10,7 @@ use crate::family::{BugKind, KernelFamily, PlantedBug, same};
 use crate::memory::{GuardedMemory, TestNumber, widened};
 use crate::runner::KernelRunner;
 
-pub const FAMILY: KernelFamily = KernelFamily {
+pub(crate) const FAMILY: KernelFamily = KernelFamily {
     file: "embed.cu",
     check,
     bugs: &[

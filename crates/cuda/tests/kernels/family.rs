@@ -10,7 +10,7 @@ use crate::runner::KernelRunner;
 const ORDERS: [u64; 2] = [1, 2];
 
 /// A kernel file and its comparison.
-pub struct KernelFamily {
+pub(crate) struct KernelFamily {
     pub file: &'static str,
     /// Runs every kernel of the file on cases and compares; the error names the difference.
     pub check: fn(&KernelRunner) -> Result<(), String>,
@@ -20,7 +20,7 @@ pub struct KernelFamily {
 
 /// What a planted bug breaks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum BugKind {
+pub(crate) enum BugKind {
     /// An index or a bound.
     Index,
     /// Synchronisation with other threads.
@@ -31,7 +31,7 @@ pub enum BugKind {
 }
 
 /// An edit of the source.
-pub struct PlantedBug {
+pub(crate) struct PlantedBug {
     pub kind: BugKind,
     /// Text that occurs once in the file, or in one of the headers that it includes.
     pub find: &'static str,
@@ -39,13 +39,13 @@ pub struct PlantedBug {
 }
 
 impl KernelFamily {
-    pub fn source(&self) -> KernelSource<'static> {
+    pub(crate) fn source(&self) -> KernelSource<'static> {
         *KERNELS.iter().find(|source| source.name == self.file).expect("the file is one of the kernels")
     }
 
     /// The text for planting bugs: the file, with an include replaced by its header if a bug is
     /// planted there.
-    pub fn planted_in(&self) -> String {
+    pub(crate) fn planted_in(&self) -> String {
         let file = self.source().text;
         let of_header = |header: &&KernelSource<'_>| {
             self.bugs.iter().any(|bug| !file.contains(bug.find) && header.text.contains(bug.find))
@@ -57,7 +57,7 @@ impl KernelFamily {
     }
 
     /// Runs the comparison in each order of threads.
-    pub fn compare(&self, library: &mut KernelRunner) -> Result<(), String> {
+    pub(crate) fn compare(&self, library: &mut KernelRunner) -> Result<(), String> {
         for order in ORDERS {
             library.set_order(order);
             (self.check)(library).map_err(|difference| format!("order {order}: {difference}"))?;
@@ -68,7 +68,7 @@ impl KernelFamily {
     /// The kernels give the CPU's results in any order of threads, and the comparison ran each of
     /// them.
     #[track_caller]
-    pub fn agrees(&self) {
+    pub(crate) fn agrees(&self) {
         let mut library = KernelRunner::build(self.source());
         if let Err(difference) = self.compare(&mut library) {
             panic!("{}, {difference}", self.file);
@@ -84,7 +84,7 @@ impl KernelFamily {
 
 /// Each value within `tolerance` of itself and of the root mean square of all; a NaN counts as
 /// infinitely far.
-pub fn near(what: impl Display, got: &[f32], want: &[f32], tolerance: f32) -> Result<(), String> {
+pub(crate) fn near(what: impl Display, got: &[f32], want: &[f32], tolerance: f32) -> Result<(), String> {
     if got.len() != want.len() {
         return Err(format!("{what}: {} values for {}", got.len(), want.len()));
     }
@@ -100,7 +100,11 @@ pub fn near(what: impl Display, got: &[f32], want: &[f32], tolerance: f32) -> Re
 }
 
 /// Checks that both are equal.
-pub fn same<T: PartialEq + std::fmt::Debug>(what: impl Display, got: &[T], want: &[T]) -> Result<(), String> {
+pub(crate) fn same<T: PartialEq + std::fmt::Debug>(
+    what: impl Display,
+    got: &[T],
+    want: &[T],
+) -> Result<(), String> {
     let first = got.iter().zip(want).position(|(got, want)| got != want);
     match first {
         Some(at) => Err(format!("{what}: value {at} is {:?}, not {:?}", got[at], want[at])),

@@ -9,7 +9,7 @@ use crate::family::{BugKind, KernelFamily, PlantedBug, near};
 use crate::memory::{GuardedMemory, TestNumber, widened};
 use crate::runner::KernelRunner;
 
-pub const FAMILY: KernelFamily = KernelFamily {
+pub(crate) const FAMILY: KernelFamily = KernelFamily {
     file: "gated_norm.cu",
     check,
     bugs: &[

@@ -21,7 +21,7 @@ const UNWRITTEN: u8 = 0xff;
 struct PackLine([u8; 16]);
 
 /// Values in memory of their own, on the host or on the device.
-pub struct GuardedMemory<T> {
+pub(crate) struct GuardedMemory<T> {
     bytes: GuardedBytes,
     len: usize,
     of: std::marker::PhantomData<T>,
@@ -34,12 +34,12 @@ enum GuardedBytes {
 
 impl<T: DeviceElement + Pod + Debug> GuardedMemory<T> {
     /// Memory with these values.
-    pub fn of(values: &[T]) -> Self {
+    pub(crate) fn of(values: &[T]) -> Self {
         Self::with(values.len(), bytemuck::cast_slice(values))
     }
 
     /// Memory for values that a kernel writes.
-    pub fn unwritten(len: usize) -> Self {
+    pub(crate) fn unwritten(len: usize) -> Self {
         Self::with(len, &[])
     }
 
@@ -57,7 +57,7 @@ impl<T: DeviceElement + Pod + Debug> GuardedMemory<T> {
     }
 
     /// A view for a launch. It must not outlive the memory.
-    pub fn view(&self) -> DeviceView<T> {
+    pub(crate) fn view(&self) -> DeviceView<T> {
         let first = match self.bytes {
             GuardedBytes::Here(lines) => lines.cast::<u8>() as u64,
             GuardedBytes::There { at, .. } => at,
@@ -66,7 +66,7 @@ impl<T: DeviceElement + Pod + Debug> GuardedMemory<T> {
     }
 
     /// The present values; an error if a guard was overwritten.
-    pub fn read(&self) -> Result<Vec<T>, String> {
+    pub(crate) fn read(&self) -> Result<Vec<T>, String> {
         let fetched;
         let bytes: &[u8] = match &self.bytes {
             // SAFETY: kernels have returned, so nothing writes.
@@ -97,7 +97,7 @@ impl<T> Drop for GuardedMemory<T> {
 }
 
 /// A type of stored values, to write one comparison for both.
-pub trait TestNumber: StoredElement + Pod + Debug {
+pub(crate) trait TestNumber: StoredElement + Pod + Debug {
     /// Permitted relative error against a result in float32.
     const TOLERANCE: f32;
     fn of(value: f32) -> Self;
@@ -127,16 +127,16 @@ impl TestNumber for bf16 {
 }
 
 /// Converts values to the stored type.
-pub fn stored<T: TestNumber>(values: &[f32]) -> Vec<T> {
+pub(crate) fn stored<T: TestNumber>(values: &[f32]) -> Vec<T> {
     values.iter().map(|value| T::of(*value)).collect()
 }
 
 /// Stored values as float32.
-pub fn widened<T: TestNumber>(values: &[T]) -> Vec<f32> {
+pub(crate) fn widened<T: TestNumber>(values: &[T]) -> Vec<f32> {
     values.iter().map(|value| value.wide()).collect()
 }
 
 /// Rounds values to the stored type and back.
-pub fn rounded<T: TestNumber>(values: &[f32]) -> Vec<f32> {
+pub(crate) fn rounded<T: TestNumber>(values: &[f32]) -> Vec<f32> {
     widened(&stored::<T>(values))
 }

@@ -15,7 +15,7 @@ use crate::family::{BugKind, KernelFamily, PlantedBug, near, same};
 use crate::memory::{GuardedMemory, TestNumber, widened};
 use crate::runner::KernelRunner;
 
-pub const ROUTE: KernelFamily = KernelFamily {
+pub(crate) const ROUTE: KernelFamily = KernelFamily {
     file: "moe_route.cu",
     check: check_route,
     bugs: &[
@@ -48,7 +48,7 @@ pub const ROUTE: KernelFamily = KernelFamily {
     ],
 };
 
-pub const EXPERTS: KernelFamily = KernelFamily {
+pub(crate) const EXPERTS: KernelFamily = KernelFamily {
     file: "moe_experts.cu",
     check: check_experts,
     bugs: &[

@@ -29,7 +29,7 @@ const DEADLINE: Duration = Duration::from_secs(90);
 
 /// Outcome of a planted bug.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum BugOutcome {
+pub(crate) enum BugOutcome {
     /// The comparison detected it; the difference.
     Differs(String),
     /// The process died of this signal.
@@ -51,7 +51,7 @@ impl Display for BugOutcome {
 }
 
 /// A family's bugs in one library.
-pub struct PlantedLibrary {
+pub(crate) struct PlantedLibrary {
     file: &'static str,
     library: PathBuf,
 }
@@ -59,7 +59,7 @@ pub struct PlantedLibrary {
 impl PlantedLibrary {
     /// Plants each bug in a copy of the family's text and compiles the copies together.
     #[track_caller]
-    pub fn build(family: &KernelFamily) -> Self {
+    pub(crate) fn build(family: &KernelFamily) -> Self {
         let text = family.planted_in();
         let plant = |bug: &PlantedBug| {
             let times = text.matches(bug.find).count();
@@ -76,7 +76,7 @@ impl PlantedLibrary {
 
     /// Runs the comparison on the copy with this bug.
     #[track_caller]
-    pub fn try_bug(&self, number: usize, deadline: Duration) -> BugOutcome {
+    pub(crate) fn try_bug(&self, number: usize, deadline: Duration) -> BugOutcome {
         let mut command = Command::new(env::current_exe().unwrap());
         command.args(["--exact", "planted::child_that_tries_a_bug", "--ignored", "--nocapture"]);
         let values: [OsString; 3] =
@@ -113,7 +113,7 @@ impl PlantedLibrary {
 impl KernelFamily {
     /// Each planted bug makes the comparison fail, or its process.
     #[track_caller]
-    pub fn finds_its_bugs(&self) {
+    pub(crate) fn finds_its_bugs(&self) {
         let planted = PlantedLibrary::build(self);
         let passing = self
             .bugs

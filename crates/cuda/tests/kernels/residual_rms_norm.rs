@@ -10,7 +10,7 @@ use crate::family::{BugKind, KernelFamily, PlantedBug, near};
 use crate::memory::{GuardedMemory, TestNumber, rounded, widened};
 use crate::runner::KernelRunner;
 
-pub const FAMILY: KernelFamily = KernelFamily {
+pub(crate) const FAMILY: KernelFamily = KernelFamily {
     file: "residual_rms_norm.cu",
     check,
     bugs: &[

@@ -20,7 +20,7 @@ const SHARED_MAX: u32 = 99 << 10;
 const GRID_MAX: u32 = 65_535;
 
 /// The kernels of a file.
-pub enum KernelRunner {
+pub(crate) enum KernelRunner {
     /// Compiled by the C++ compiler.
     Here(shim::ShimLibrary),
     /// The device has the kernels of all files.
@@ -30,25 +30,25 @@ pub enum KernelRunner {
 impl KernelRunner {
     /// The kernels of an unchanged file.
     #[track_caller]
-    pub fn build(source: KernelSource<'_>) -> Self {
+    pub(crate) fn build(source: KernelSource<'_>) -> Self {
         device().map_or_else(|| Self::Here(shim::ShimLibrary::build(source)), Self::There)
     }
 
     /// The kernels of a variant in a compiled library.
     #[track_caller]
-    pub fn open(path: &Path, variant: u32) -> Self {
+    pub(crate) fn open(path: &Path, variant: u32) -> Self {
         Self::Here(shim::ShimLibrary::open(path, variant))
     }
 
     /// Sets the order in which threads run, if the runner supports it.
-    pub fn set_order(&mut self, order: u64) {
+    pub(crate) fn set_order(&mut self, order: u64) {
         if let Self::Here(library) = self {
             library.order = order;
         }
     }
 
     /// Runs a launch to its end.
-    pub fn run(&self, launch: &KernelLaunch) -> Result<(), String> {
+    pub(crate) fn run(&self, launch: &KernelLaunch) -> Result<(), String> {
         let KernelLaunch { kernel, grid: [_, y, z], threads, shared_bytes, .. } = launch;
         assert!(*shared_bytes <= SHARED_MAX, "{kernel} needs more shared memory than some devices have");
         assert!(*y.max(z) <= GRID_MAX, "{kernel} has more blocks than a launch along one of its axes");
@@ -64,7 +64,7 @@ impl KernelRunner {
 
     /// Kernels of the file that never ran; a device has those of all files, and does not count
     /// them.
-    pub fn not_launched(&self) -> Vec<String> {
+    pub(crate) fn not_launched(&self) -> Vec<String> {
         match self {
             Self::Here(library) => library.not_launched(),
             Self::There(_) => Vec::new(),
@@ -73,13 +73,13 @@ impl KernelRunner {
 }
 
 /// The device, if one is requested: opened once for all tests.
-pub fn device() -> Option<&'static TestDevice> {
+pub(crate) fn device() -> Option<&'static TestDevice> {
     static OPENED: OnceLock<Option<TestDevice>> = OnceLock::new();
     OPENED.get_or_init(|| chosen::on_a_gpu().then(|| TestDevice::of(chosen::gpu()))).as_ref()
 }
 
 /// An executor and its memory, which is reused, because an executor cannot free memory.
-pub struct TestDevice(Mutex<DeviceMemory>);
+pub(crate) struct TestDevice(Mutex<DeviceMemory>);
 
 struct DeviceMemory {
     executor: Box<dyn Executor>,
@@ -98,7 +98,7 @@ impl TestDevice {
     }
 
     /// Memory with these contents.
-    pub fn take(&self, bytes: &[u8]) -> u64 {
+    pub(crate) fn take(&self, bytes: &[u8]) -> u64 {
         let mut memory = self.lock();
         let size = (bytes.len() as u64).next_power_of_two();
         let used = memory.free.get_mut(&size).and_then(Vec::pop);
@@ -108,14 +108,14 @@ impl TestDevice {
     }
 
     /// The bytes at an address.
-    pub fn read(&self, at: u64, len: usize) -> Vec<u8> {
+    pub(crate) fn read(&self, at: u64, len: usize) -> Vec<u8> {
         let mut bytes = vec![0; len];
         self.lock().executor.download(ExecutionLane::Batch, at, &mut bytes).unwrap();
         bytes
     }
 
     /// Returns memory of this size for reuse.
-    pub fn give_back(&self, at: u64, len: usize) {
+    pub(crate) fn give_back(&self, at: u64, len: usize) {
         self.lock().free.entry((len as u64).next_power_of_two()).or_default().push(at);
     }
 

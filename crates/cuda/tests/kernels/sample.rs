@@ -11,7 +11,7 @@ use crate::family::{BugKind, KernelFamily, PlantedBug};
 use crate::memory::GuardedMemory;
 use crate::runner::KernelRunner;
 
-pub const FAMILY: KernelFamily = KernelFamily {
+pub(crate) const FAMILY: KernelFamily = KernelFamily {
     file: "sample.cu",
     check,
     bugs: &[

@@ -17,7 +17,7 @@ use furrow_cuda::sources::{HEADERS, KernelSource};
 use sha2::{Digest, Sha256};
 
 /// A compiled kernel file, or one variant of a library that holds several.
-pub struct ShimLibrary {
+pub(crate) struct ShimLibrary {
     /// Seed of the order in which threads run.
     pub order: u64,
     kernels: BTreeMap<String, ShimKernel>,
@@ -60,13 +60,13 @@ const SHIM: [(&str, &str); 2] =
 impl ShimLibrary {
     /// Compiles and loads a file.
     #[track_caller]
-    pub fn build(source: KernelSource<'_>) -> Self {
+    pub(crate) fn build(source: KernelSource<'_>) -> Self {
         Self::open(&compiled(source.name, source.text, OptimisationLevel::Some), 0)
     }
 
     /// Loads the kernels of one of a library's variants.
     #[track_caller]
-    pub fn open(path: &Path, variant: u32) -> Self {
+    pub(crate) fn open(path: &Path, variant: u32) -> Self {
         // SAFETY: the library was compiled from this repository's sources; its constructors fill a
         // table.
         let library = unsafe { libloading::Library::new(path) }.unwrap();
@@ -93,7 +93,7 @@ impl ShimLibrary {
     }
 
     /// Runs a launch whose views are valid memory.
-    pub fn run(&self, launch: &KernelLaunch) -> Result<(), String> {
+    pub(crate) fn run(&self, launch: &KernelLaunch) -> Result<(), String> {
         let kernel = self.kernels.get(launch.kernel).unwrap_or_else(|| panic!("no kernel {}", launch.kernel));
         assert_eq!(launch.signature(), kernel.signature, "parameters of {}", launch.kernel);
         self.launched.lock().unwrap().insert(launch.kernel.to_owned());
@@ -118,7 +118,7 @@ impl ShimLibrary {
     }
 
     /// Kernels of the file that were never run.
-    pub fn not_launched(&self) -> Vec<String> {
+    pub(crate) fn not_launched(&self) -> Vec<String> {
         let launched = self.launched.lock().unwrap();
         self.kernels.keys().filter(|name| !launched.contains(*name)).cloned().collect()
     }
@@ -126,7 +126,7 @@ impl ShimLibrary {
 
 /// How much the compiler optimises.
 #[derive(Clone, Copy)]
-pub enum OptimisationLevel {
+pub(crate) enum OptimisationLevel {
     /// For the shim: threads are resumed in it more often than anywhere else.
     Much,
     /// For a complete comparison.
@@ -138,7 +138,7 @@ pub enum OptimisationLevel {
 /// A kernel file as a shared library that includes the shim. An earlier library of the same text is
 /// reused.
 #[track_caller]
-pub fn compiled(name: &str, text: &str, optimised: OptimisationLevel) -> PathBuf {
+pub(crate) fn compiled(name: &str, text: &str, optimised: OptimisationLevel) -> PathBuf {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("kernels");
     fs::create_dir_all(&folder).unwrap();
     let manifest = Path::new(env!("CARGO_MANIFEST_DIR"));
@@ -175,7 +175,7 @@ pub fn compiled(name: &str, text: &str, optimised: OptimisationLevel) -> PathBuf
 
 /// Variants of a file as one text, each in a namespace with its number, so that one compiler run
 /// reads the headers once for all.
-pub fn side_by_side(name: &str, variants: &[String]) -> String {
+pub(crate) fn side_by_side(name: &str, variants: &[String]) -> String {
     let included = |line: &&str| line.starts_with("#include");
     let mut all: String = variants[0].lines().filter(included).map(|line| format!("{line}\n")).collect();
     for (number, text) in variants.iter().enumerate() {

@@ -9,7 +9,7 @@ use crate::family::{BugKind, KernelFamily, PlantedBug, same};
 use crate::memory::{GuardedMemory, TestNumber, rounded, widened};
 use crate::runner::KernelRunner;
 
-pub const FAMILY: KernelFamily = KernelFamily {
+pub(crate) const FAMILY: KernelFamily = KernelFamily {
     file: "squared_relu.cu",
     check,
     bugs: &[

@@ -15,7 +15,7 @@ use crate::family::{BugKind, KernelFamily, PlantedBug, near};
 use crate::memory::{GuardedMemory, TestNumber, widened};
 use crate::runner::KernelRunner;
 
-pub const FAMILY: KernelFamily = KernelFamily {
+pub(crate) const FAMILY: KernelFamily = KernelFamily {
     file: "ssm.cu",
     check,
     bugs: &[
@@ -49,7 +49,7 @@ pub const FAMILY: KernelFamily = KernelFamily {
     ],
 };
 
-pub const CHUNKED: KernelFamily = KernelFamily {
+pub(crate) const CHUNKED: KernelFamily = KernelFamily {
     file: "ssm_chunked.cu",
     check: check_chunked,
     bugs: &[

@@ -14,7 +14,7 @@ use crate::family::{BugKind, KernelFamily, PlantedBug, near, same};
 use crate::memory::{GuardedMemory, TestNumber, rounded, stored, widened};
 use crate::runner::KernelRunner;
 
-pub const LAYER_NORM: KernelFamily = KernelFamily {
+pub(crate) const LAYER_NORM: KernelFamily = KernelFamily {
     file: "residual_layer_norm.cu",
     check: check_layer_norm,
     bugs: &[
@@ -26,7 +26,7 @@ pub const LAYER_NORM: KernelFamily = KernelFamily {
     ],
 };
 
-pub const GELU: KernelFamily = KernelFamily {
+pub(crate) const GELU: KernelFamily = KernelFamily {
     file: "bias_gelu.cu",
     check: check_gelu,
     bugs: &[
@@ -49,7 +49,7 @@ pub const GELU: KernelFamily = KernelFamily {
     ],
 };
 
-pub const PATCHES: KernelFamily = KernelFamily {
+pub(crate) const PATCHES: KernelFamily = KernelFamily {
     file: "patches.cu",
     check: check_patches,
     bugs: &[
@@ -76,7 +76,7 @@ pub const PATCHES: KernelFamily = KernelFamily {
     ],
 };
 
-pub const SHUFFLE: KernelFamily = KernelFamily {
+pub(crate) const SHUFFLE: KernelFamily = KernelFamily {
     file: "pixel_shuffle.cu",
     check: check_shuffle,
     bugs: &[
@@ -94,7 +94,7 @@ pub const SHUFFLE: KernelFamily = KernelFamily {
     ],
 };
 
-pub const ATTENTION: KernelFamily = KernelFamily {
+pub(crate) const ATTENTION: KernelFamily = KernelFamily {
     file: "attention_image.cu",
     check: check_attention,
     bugs: &[

@@ -30,7 +30,7 @@ const TASK_BARS_MAX: usize = 30;
 
 impl ReportPlot {
     /// The plot as a part of the page.
-    pub fn figure(self) -> HtmlElement {
+    pub(super) fn figure(self) -> HtmlElement {
         let figure = element("figure").set("class", "card").set("id", self.name);
         let figure = figure.with(element("h2").text(&self.title));
         let figure = match self.chart {
@@ -45,18 +45,18 @@ impl ReportPlot {
     }
 
     /// The plot as the only part of a page.
-    pub fn standalone(&self) -> HtmlElement {
+    pub(super) fn standalone(&self) -> HtmlElement {
         let alone = element("figure").with(element("h2").text(&self.title));
         self.chart.iter().fold(alone, |alone, drawn| alone.with(drawn.picture.clone()))
     }
 
     /// Height of its picture in pixels.
-    pub fn picture_height(&self) -> u32 {
+    pub(super) fn picture_height(&self) -> u32 {
         2 * MARGIN + HEADING + self.chart.as_ref().map_or(0, |chart| chart.height)
     }
 
     /// Whether there is something to draw.
-    pub fn has_chart(&self) -> bool {
+    pub(super) fn has_chart(&self) -> bool {
         self.chart.is_some()
     }
 }

@@ -216,7 +216,7 @@ pub(super) enum SnapshotFollower {
 }
 
 impl SnapshotFollower {
-    pub fn new(source: &WatchSource) -> Self {
+    pub(super) fn new(source: &WatchSource) -> Self {
         match source {
             WatchSource::Dashboard(address) => Self::Dashboard { address: address.clone(), events: None },
             WatchSource::Run(subject) => {
@@ -233,7 +233,7 @@ impl SnapshotFollower {
     }
 
     /// The next snapshot. After an error the caller may try again.
-    pub async fn next(&mut self) -> Result<RunSnapshot, WatchError> {
+    pub(super) async fn next(&mut self) -> Result<RunSnapshot, WatchError> {
         match self {
             Self::Run { state, changes, .. } => {
                 // `state` owns the sender, so this cannot fail.
@@ -257,7 +257,7 @@ impl SnapshotFollower {
     }
 
     /// The pause between two snapshots.
-    pub async fn rest() {
+    pub(super) async fn rest() {
         tokio::time::sleep(REST).await;
     }
 }

@@ -51,14 +51,14 @@ impl RunSnapshot {
 
 impl TerminalScreen {
     /// Takes a snapshot, or why there is none; then the last one stays.
-    pub fn update(&mut self, look: Result<RunSnapshot, WatchError>) {
+    pub(super) fn update(&mut self, look: Result<RunSnapshot, WatchError>) {
         match look {
             Ok(snapshot) => (self.snapshot, self.trouble) = (Some(snapshot), None),
             Err(why) => self.trouble = Some(why.to_string()),
         }
     }
 
-    pub fn apply(&mut self, wish: UserCommand) {
+    pub(super) fn apply(&mut self, wish: UserCommand) {
         let page = match wish {
             UserCommand::Page(page) if page < PAGES.len() => page,
             UserCommand::Turn(by) => (self.page as isize + by).rem_euclid(PAGES.len() as isize) as usize,
@@ -81,7 +81,7 @@ impl TerminalScreen {
         };
     }
 
-    pub fn draw(&mut self, frame: &mut Frame<'_>) {
+    pub(super) fn draw(&mut self, frame: &mut Frame<'_>) {
         let areas = Layout::vertical([
             Constraint::Length(1),
             Constraint::Length(1),

@@ -23,7 +23,7 @@ use tokio_util::sync::CancellationToken;
 
 /// Text of hostile pages and models. Each would set `window.pwned` if a page made markup or a URL
 /// of it.
-pub const HOSTILE: [&str; 5] = [
+pub(crate) const HOSTILE: [&str; 5] = [
     "<img src=x onerror=\"window.pwned=1\">",
     "</script><script>window.pwned=1</script>",
     "javascript:window.pwned=1",
@@ -46,7 +46,7 @@ const BROWSERS: [&str; 4] = [
     "/opt/chromium/chrome-headless-shell",
 ];
 
-pub struct TestDashboard {
+pub(crate) struct TestDashboard {
     pub dir: TempDir,
     pub address: SocketAddr,
     stop: CancellationToken,
@@ -54,7 +54,7 @@ pub struct TestDashboard {
 }
 
 /// A browser that ends with the test.
-pub struct TestBrowser {
+pub(crate) struct TestBrowser {
     browser: Browser,
     driving: tokio::task::JoinHandle<()>,
     _profile: TempDir,
@@ -62,7 +62,7 @@ pub struct TestBrowser {
 
 impl TestDashboard {
     /// Serves a dashboard over a directory, on a free port of loopback.
-    pub async fn serve(dir: TempDir, token: Option<&str>) -> Self {
+    pub(crate) async fn serve(dir: TempDir, token: Option<&str>) -> Self {
         let config = DashboardFile::default().check().unwrap();
         let subject = DashboardSubject {
             name: "night-run".into(),
@@ -83,23 +83,23 @@ impl TestDashboard {
     }
 
     /// Serves a dashboard over the whole run, read to its end.
-    pub async fn night_run() -> Self {
+    pub(crate) async fn night_run() -> Self {
         let dashboard = Self::serve(night_run(), None).await;
         dashboard.wait_until(|head| head["trajectories"] == 244 && head["step_files_left"] == 0).await;
         dashboard
     }
 
-    pub fn url(&self, path: &str) -> String {
+    pub(crate) fn url(&self, path: &str) -> String {
         format!("http://{}{path}", self.address)
     }
 
-    pub async fn get(&self, path: &str) -> Value {
+    pub(crate) async fn get(&self, path: &str) -> Value {
         let (status, body) = super::http::get(self.address, path, &[]).await;
         assert_eq!(status, 200, "{path}: {body}");
         serde_json::from_str(&body).unwrap()
     }
 
-    pub async fn wait_until(&self, is_there: impl Fn(&Value) -> bool) {
+    pub(crate) async fn wait_until(&self, is_there: impl Fn(&Value) -> bool) {
         let deadline = Instant::now() + Duration::from_secs(60);
         loop {
             let head = self.get("/api/choices").await["head"].clone();
@@ -111,14 +111,14 @@ impl TestDashboard {
         }
     }
 
-    pub async fn close(self) {
+    pub(crate) async fn close(self) {
         self.stop.cancel();
         self.serving.await.unwrap();
     }
 }
 
 impl TestBrowser {
-    pub async fn start() -> Self {
+    pub(crate) async fn start() -> Self {
         let named = std::env::var_os("FURROW_BROWSER").map(PathBuf::from);
         let program = named.or_else(|| BROWSERS.iter().map(PathBuf::from).find(|path| path.exists()));
         let program = program.expect(
@@ -135,13 +135,13 @@ impl TestBrowser {
         Self { browser, driving: tokio::spawn(drive(handler)), _profile: profile }
     }
 
-    pub async fn open(&self, url: &str) -> Page {
+    pub(crate) async fn open(&self, url: &str) -> Page {
         let page = self.browser.new_page("about:blank").await.unwrap();
         page.goto(url).await.unwrap();
         page
     }
 
-    pub async fn close(mut self) {
+    pub(crate) async fn close(mut self) {
         self.browser.close().await.unwrap();
         self.browser.wait().await.unwrap();
         self.driving.abort();
@@ -153,7 +153,7 @@ async fn drive(mut handler: Handler) {
 }
 
 /// A copy of the run of most tests.
-pub fn night_run() -> TempDir {
+pub(crate) fn night_run() -> TempDir {
     let dir = tempfile::tempdir().unwrap();
     copy(NIGHT_RUN.path(), dir.path());
     dir
@@ -173,14 +173,14 @@ fn copy(from: &Path, to: &Path) {
 }
 
 /// The result of a script on the page.
-pub async fn script<T: serde::de::DeserializeOwned>(page: &Page, text: &str) -> T {
+pub(crate) async fn script<T: serde::de::DeserializeOwned>(page: &Page, text: &str) -> T {
     let result = page.evaluate_expression(text).await;
     result.unwrap_or_else(|error| panic!("{text}: {error}")).into_value().unwrap()
 }
 
 /// Waits until an expression is true on the page.
 #[track_caller]
-pub fn wait_for<'a>(page: &'a Page, condition: &'a str) -> impl Future<Output = ()> + 'a {
+pub(crate) fn wait_for<'a>(page: &'a Page, condition: &'a str) -> impl Future<Output = ()> + 'a {
     let caller = std::panic::Location::caller();
     async move {
         let deadline = Instant::now() + Duration::from_secs(30);
@@ -204,7 +204,7 @@ pub fn wait_for<'a>(page: &'a Page, condition: &'a str) -> impl Future<Output = 
 }
 
 /// Saves a screenshot if `FURROW_SCREENSHOTS` names a directory.
-pub async fn keep_picture(page: &Page, name: &str) {
+pub(crate) async fn keep_picture(page: &Page, name: &str) {
     let Some(folder) = std::env::var_os("FURROW_SCREENSHOTS") else { return };
     let picture = page.screenshot(ScreenshotParams::builder().full_page(false).build()).await.unwrap();
     std::fs::create_dir_all(&folder).unwrap();
@@ -213,7 +213,7 @@ pub async fn keep_picture(page: &Page, name: &str) {
 
 /// 61 groups of 4 in three shards, with every kind of end, two policies, four versions, one hostile
 /// trajectory, and the metrics of the run.
-pub fn write_run(dir: &Path) {
+pub(crate) fn write_run(dir: &Path) {
     for shard in 0..3 {
         let groups: Vec<u64> = (0..61).filter(|group| group % 3 == shard).collect();
         let made: Vec<_> =
@@ -230,7 +230,7 @@ pub fn write_run(dir: &Path) {
 }
 
 /// Closes a shard and commits it.
-pub fn commit(
+pub(crate) fn commit(
     data: &Path,
     shard: &str,
     made: &[(TrajectoryRecord, Vec<StepRecord>)],
@@ -248,7 +248,7 @@ pub fn commit(
 }
 
 /// A trajectory whose values follow from its numbers.
-pub fn attempt(group: u64, sample: u32) -> (TrajectoryRecord, Vec<StepRecord>) {
+pub(crate) fn attempt(group: u64, sample: u32) -> (TrajectoryRecord, Vec<StepRecord>) {
     let mix = (group * 7 + u64::from(sample) * 13) % 23;
     let end = match mix {
         0 => EndKind::BrowserDead,
@@ -300,7 +300,7 @@ pub fn attempt(group: u64, sample: u32) -> (TrajectoryRecord, Vec<StepRecord>) {
 }
 
 /// Puts hostile text into every field that a page or a model can fill.
-pub fn poison(record: &mut TrajectoryRecord, steps: &mut [StepRecord]) {
+pub(crate) fn poison(record: &mut TrajectoryRecord, steps: &mut [StepRecord]) {
     let text = HOSTILE.concat();
     record.task.start_url = HOSTILE[2].into();
     record.task.task_id = HOSTILE[0].into();

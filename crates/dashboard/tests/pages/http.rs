@@ -9,13 +9,13 @@ use tokio::net::TcpStream;
 use crate::harness::{TestDashboard, attempt, commit};
 
 /// Status and body of a GET; the connection closes with it.
-pub async fn get(address: SocketAddr, path: &str, headers: &[(&str, &str)]) -> (u16, String) {
+pub(crate) async fn get(address: SocketAddr, path: &str, headers: &[(&str, &str)]) -> (u16, String) {
     let (status, _, body) = ask(address, &format!("GET {path} HTTP/1.1"), headers, "").await;
     (status, body)
 }
 
 /// Status, head and body.
-pub async fn ask(
+pub(crate) async fn ask(
     address: SocketAddr,
     first: &str,
     headers: &[(&str, &str)],

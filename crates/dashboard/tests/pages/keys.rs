@@ -8,7 +8,7 @@ use serde::Deserialize;
 use crate::harness::{script, wait_for};
 
 #[derive(Debug, Deserialize, PartialEq)]
-pub struct FocusState {
+pub(crate) struct FocusState {
     /// Its tag, id and the start of its text.
     pub name: String,
     /// Whether it has an outline of two pixels.
@@ -43,7 +43,7 @@ const FOCUS: &str = r"(() => {
 })()";
 
 /// Presses keys one after another; `Shift+` holds that key down.
-pub async fn press(page: &Page, keys: &[&str]) {
+pub(crate) async fn press(page: &Page, keys: &[&str]) {
     for key in keys {
         let (name, modifiers) = key.strip_prefix("Shift+").map_or((*key, 0), |name| (name, 8));
         let key = get_key_definition(name).unwrap_or_else(|| panic!("{name} is not a key"));
@@ -62,14 +62,14 @@ pub async fn press(page: &Page, keys: &[&str]) {
 }
 
 /// Types into the focused element.
-pub async fn write(page: &Page, text: &str) {
+pub(crate) async fn write(page: &Page, text: &str) {
     let letters: Vec<String> = text.chars().map(String::from).collect();
     press(page, &letters.iter().map(String::as_str).collect::<Vec<_>>()).await;
 }
 
 /// The focused element, which must be visible.
 #[track_caller]
-pub fn visible_focus<'a>(page: &'a Page) -> impl Future<Output = Option<FocusState>> + 'a {
+pub(crate) fn visible_focus<'a>(page: &'a Page) -> impl Future<Output = Option<FocusState>> + 'a {
     let caller = std::panic::Location::caller();
     async move {
         let focus: Option<FocusState> = script::<Vec<FocusState>>(page, FOCUS).await.pop();
@@ -83,7 +83,7 @@ pub fn visible_focus<'a>(page: &'a Page) -> impl Future<Output = Option<FocusSta
 
 /// Presses `Tab` (or `Shift+Tab`) until the focused element matches a selector.
 #[track_caller]
-pub fn tab_to<'a>(page: &'a Page, key: &'a str, selector: &'a str) -> impl Future<Output = ()> + 'a {
+pub(crate) fn tab_to<'a>(page: &'a Page, key: &'a str, selector: &'a str) -> impl Future<Output = ()> + 'a {
     let caller = std::panic::Location::caller();
     async move {
         let mut passed = Vec::new();
@@ -99,6 +99,6 @@ pub fn tab_to<'a>(page: &'a Page, key: &'a str, selector: &'a str) -> impl Futur
 }
 
 /// Waits until the focused element matches a selector.
-pub async fn wait_for_focus(page: &Page, selector: &str) {
+pub(crate) async fn wait_for_focus(page: &Page, selector: &str) {
     wait_for(page, &format!("document.activeElement.matches({selector:?})")).await;
 }

@@ -11,19 +11,19 @@ use crate::keys::{press, write};
 
 const POISONED: &str = "/trajectory/test-g000000-s1-a0";
 
-pub async fn click(page: &Page, selector: &str) {
+pub(crate) async fn click(page: &Page, selector: &str) {
     page.find_element(selector).await.unwrap().click().await.unwrap();
 }
 
 /// Errors on the page: exceptions, refused scripts, hostile text that ran.
-pub const WATCH: &str = r"
+pub(crate) const WATCH: &str = r"
     window.wrong = [];
     addEventListener('error', (event) => wrong.push(String(event.message ?? event.target?.src)), true);
     addEventListener('unhandledrejection', (event) => wrong.push(String(event.reason)));
     addEventListener('securitypolicyviolation', (event) => wrong.push(`${event.violatedDirective} ${event.blockedURI}`));
 ";
 
-pub async fn open(chrome: &TestBrowser, dashboard: &TestDashboard, path: &str) -> Page {
+pub(crate) async fn open(chrome: &TestBrowser, dashboard: &TestDashboard, path: &str) -> Page {
     let page = chrome.open("about:blank").await;
     page.evaluate_on_new_document(WATCH).await.unwrap();
     page.goto(dashboard.url(path)).await.unwrap();
@@ -31,7 +31,7 @@ pub async fn open(chrome: &TestBrowser, dashboard: &TestDashboard, path: &str) -
     page
 }
 
-pub async fn assert_no_errors(page: &Page) {
+pub(crate) async fn assert_no_errors(page: &Page) {
     let wrong: Vec<String> = script(page, "window.wrong").await;
     assert!(wrong.is_empty(), "{wrong:?}");
     assert!(script::<bool>(page, "window.pwned === undefined").await, "hostile text ran");
@@ -124,7 +124,7 @@ async fn check_widths(page: &Page, path: &str) {
 
 /// WCAG 2.1: contrast of text and background, 4.5:1, or 3:1 for large text. Gradients and pictures
 /// carry no text of the dashboard.
-pub const CONTRAST: &str = r"(() => {
+pub(crate) const CONTRAST: &str = r"(() => {
     const parse = (text) => (text.match(/[\d.]+/g) ?? []).map(Number);
     const linear = (value) => ((value /= 255) <= 0.04045 ? value / 12.92 : ((value + 0.055) / 1.055) ** 2.4);
     const light = ([r, g, b]) => 0.2126 * linear(r) + 0.7152 * linear(g) + 0.0722 * linear(b);
@@ -145,7 +145,7 @@ pub const CONTRAST: &str = r"(() => {
 })()";
 
 /// Every operable element has a name, and every picture a description.
-pub const LABELS: &str = r"(() => {
+pub(crate) const LABELS: &str = r"(() => {
     const named = (node) => (node.getAttribute('aria-label') ?? node.labels?.[0]?.textContent ?? node.textContent ?? '').trim() !== '';
     const acted = [...document.querySelectorAll('a, button, input, select, [tabindex=\'0\'], [role=img]')].filter((node) => node.checkVisibility());
     const nameless = acted.filter((node) => !named(node)).concat([...document.querySelectorAll('img:not([alt])')]);

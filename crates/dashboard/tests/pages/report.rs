@@ -15,7 +15,7 @@ use tempfile::TempDir;
 use crate::harness::{HOSTILE, TestBrowser, TestDashboard, attempt, commit, keep_picture, night_run, script};
 use crate::pages::{CONTRAST, LABELS, WATCH};
 
-pub fn read_metrics(dir: &Path, name: &str) -> RunMetrics {
+pub(crate) fn read_metrics(dir: &Path, name: &str) -> RunMetrics {
     let subject = DashboardSubject {
         name: name.into(),
         dir: Some(dir.to_owned()),
@@ -43,14 +43,14 @@ fn check_against_script(report: &Path, runs: &[&Path]) {
     assert!(output.status.success(), "{}", texts.concat());
 }
 
-pub fn write(folder: &TempDir, name: &str, html: &str) -> PathBuf {
+pub(crate) fn write(folder: &TempDir, name: &str, html: &str) -> PathBuf {
     let path = folder.path().join(name);
     std::fs::write(&path, html).unwrap();
     path
 }
 
 /// Opens a file, and records the requested URLs.
-pub async fn open(chrome: &TestBrowser, file: &Path) -> (Page, Vec<String>) {
+pub(crate) async fn open(chrome: &TestBrowser, file: &Path) -> (Page, Vec<String>) {
     let page = chrome.open("about:blank").await;
     page.execute(EnableParams::default()).await.unwrap();
     page.evaluate_on_new_document(WATCH).await.unwrap();

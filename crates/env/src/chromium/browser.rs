@@ -80,7 +80,7 @@ struct BrowserBounds {
 }
 
 impl RunningBrowser {
-    pub async fn start(config: &BrowserConfig, kind: BrowserKind) -> Result<Arc<Self>, BrowserError> {
+    pub(super) async fn start(config: &BrowserConfig, kind: BrowserKind) -> Result<Arc<Self>, BrowserError> {
         let began = Instant::now();
         let process = BrowserProcess::start(config, kind).await?;
         let link = BrowserLink::connect(&process.address).await?;
@@ -108,28 +108,28 @@ impl RunningBrowser {
     }
 
     /// Sends the tab changes of a context to the receiver.
-    pub fn register(&self, id: &BrowserContextId) -> mpsc::Receiver<TabChange> {
+    pub(super) fn register(&self, id: &BrowserContextId) -> mpsc::Receiver<TabChange> {
         let (sender, receiver) = mpsc::channel(CHANGES_MAX);
         self.listeners().insert(id.clone(), sender);
         receiver
     }
 
-    pub fn forget(&self, id: &BrowserContextId) {
+    pub(super) fn forget(&self, id: &BrowserContextId) {
         self.listeners().remove(id);
     }
 
     /// Number of contexts that a trajectory uses.
-    pub fn assigned_contexts(&self) -> usize {
+    pub(super) fn assigned_contexts(&self) -> usize {
         self.contexts.load(Ordering::SeqCst).saturating_sub(self.prewarmed.load(Ordering::SeqCst))
     }
 
     /// Whether another trajectory may run here beside the current ones.
-    pub fn has_free_context(&self) -> bool {
+    pub(super) fn has_free_context(&self) -> bool {
         self.assigned_contexts() < self.bounds.contexts
     }
 
     /// Whether it is neither dead nor old nor full.
-    pub fn accepts_contexts(&self) -> bool {
+    pub(super) fn accepts_contexts(&self) -> bool {
         !self.link.dead.is_cancelled()
             && !self.is_old()
             && self.process.account.memory_bytes() < self.bounds.memory_bytes
@@ -140,23 +140,23 @@ impl RunningBrowser {
         self.served.load(Ordering::SeqCst) >= self.bounds.served
     }
 
-    pub fn disposal_deadline(&self) -> Duration {
+    pub(super) fn disposal_deadline(&self) -> Duration {
         self.bounds.disposal
     }
 
     /// Why a part of it was killed, if that was recently.
-    pub fn overrun(&self) -> Option<LimitOverrun> {
+    pub(super) fn overrun(&self) -> Option<LimitOverrun> {
         self.process.account.overrun()
     }
 
     /// Kills the process, which ends every context in it.
-    pub fn kill(&self, why: &str) {
+    pub(super) fn kill(&self, why: &str) {
         tracing::warn!(browser = self.name, why, "a browser is killed");
         self.process.kill();
     }
 
     /// Ends the process in order. Always returns true, for `retain`.
-    pub fn stop(&self) -> bool {
+    pub(super) fn stop(&self) -> bool {
         self.stopped.cancel();
         self.process.kill();
         true
@@ -249,24 +249,24 @@ pub(super) struct BrowserLease {
 
 impl BrowserLease {
     /// A lease for a trajectory, which is already counted.
-    pub fn for_trajectory(running: Arc<RunningBrowser>) -> Self {
+    pub(super) fn for_trajectory(running: Arc<RunningBrowser>) -> Self {
         Self { browser: running, is_prewarmed: false }
     }
 
     /// A lease for a prewarmed context.
-    pub fn for_prewarm(running: Arc<RunningBrowser>) -> Self {
+    pub(super) fn for_prewarm(running: Arc<RunningBrowser>) -> Self {
         running.contexts.fetch_add(1, Ordering::SeqCst);
         running.prewarmed.fetch_add(1, Ordering::SeqCst);
         Self { browser: running, is_prewarmed: true }
     }
 
     /// The browser of the lease.
-    pub fn process(&self) -> Arc<RunningBrowser> {
+    pub(super) fn process(&self) -> Arc<RunningBrowser> {
         self.browser.clone()
     }
 
     /// Marks the context as used by a trajectory.
-    pub fn assign(&mut self) {
+    pub(super) fn assign(&mut self) {
         if std::mem::take(&mut self.is_prewarmed) {
             self.browser.prewarmed.fetch_sub(1, Ordering::SeqCst);
         }

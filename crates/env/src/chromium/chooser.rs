@@ -27,31 +27,31 @@ pub(super) struct ChooserState {
 }
 
 impl ChooserState {
-    pub fn open(&self, event: &EventFileChooserOpened) {
+    pub(super) fn open(&self, event: &EventFileChooserOpened) {
         let takes_several = event.mode == FileChooserOpenedMode::SelectMultiple;
         let chooser = FileChooser { field: event.backend_node_id, takes_several };
         self.set(Some((event.frame_id.clone(), chooser)));
         self.opened.fetch_add(1, Ordering::Relaxed);
     }
 
-    pub fn opened(&self) -> u32 {
+    pub(super) fn opened(&self) -> u32 {
         self.opened.load(Ordering::Relaxed)
     }
 
-    pub fn waiting(&self) -> Option<FileChooser> {
+    pub(super) fn waiting(&self) -> Option<FileChooser> {
         let waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         waiting.as_ref().map(|(_, chooser)| *chooser)
     }
 
     /// Another document replaces that of a frame: fields of the old one could still be given files,
     /// and nothing would come of it.
-    pub fn leave(&self, event: &EventFrameNavigated) {
+    pub(super) fn leave(&self, event: &EventFrameNavigated) {
         let frame = &event.frame;
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         waiting.take_if(|(of, _)| frame.parent_id.is_none() || *of == frame.id);
     }
 
-    pub fn close(&self) {
+    pub(super) fn close(&self) {
         self.set(None);
     }
 
@@ -62,12 +62,12 @@ impl ChooserState {
 
 impl FileChooser {
     /// Whether files can be given to it.
-    pub fn takes_files(self) -> bool {
+    pub(super) fn takes_files(self) -> bool {
         self.field.is_some()
     }
 
     /// The command that gives it files.
-    pub fn with_files(self, paths: Vec<String>) -> SetFileInputFilesParams {
+    pub(super) fn with_files(self, paths: Vec<String>) -> SetFileInputFilesParams {
         let mut command = SetFileInputFilesParams::new(paths);
         command.backend_node_id = self.field;
         command

@@ -32,7 +32,7 @@ pub(super) struct StepTime {
 impl StepTime {
     /// The page time of a step with this many actions. With several actions, one share remains for
     /// the time after the last one.
-    pub fn new(step_millis: u32, actions: usize) -> Self {
+    pub(super) fn new(step_millis: u32, actions: usize) -> Self {
         let shares = match u32::try_from(actions).unwrap_or(u32::MAX) {
             0 | 1 => 1,
             several => several.saturating_add(1),
@@ -41,13 +41,13 @@ impl StepTime {
     }
 
     /// Takes the share of one action, to grant while the action is executed.
-    pub fn take_share(&mut self) -> u32 {
+    pub(super) fn take_share(&mut self) -> u32 {
         self.left_millis = self.left_millis.saturating_sub(self.share_millis);
         self.share_millis
     }
 
     /// Takes what the actions left, to grant after them.
-    pub fn take_rest(&mut self) -> u32 {
+    pub(super) fn take_rest(&mut self) -> u32 {
         std::mem::take(&mut self.left_millis)
     }
 }

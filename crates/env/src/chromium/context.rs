@@ -76,7 +76,7 @@ pub(super) struct ContextTask {
 
 impl BrowserContext {
     /// Turns a prewarmed context into the environment of a task.
-    pub fn new(
+    pub(super) fn new(
         prewarmed: PrewarmedContext,
         config: Arc<BrowserConfig>,
         beginning: Arc<Semaphore>,

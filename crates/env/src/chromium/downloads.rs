@@ -79,7 +79,7 @@ struct FolderContent {
 
 impl DownloadWatch {
     /// Lets the context download into the folder.
-    pub async fn start(
+    pub(super) async fn start(
         running: Arc<RunningBrowser>,
         id: BrowserContextId,
         folder: PathBuf,
@@ -99,7 +99,7 @@ impl DownloadWatch {
     }
 
     /// Waits until nothing is being downloaded, at most for this long.
-    pub async fn wait(&self, timeout: Duration) {
+    pub(super) async fn wait(&self, timeout: Duration) {
         let until = Instant::now() + timeout;
         while Instant::now() < until && !lock(&self.shared).is_over {
             if measure(&self.folder).unfinished.is_empty() {
@@ -110,7 +110,7 @@ impl DownloadWatch {
     }
 
     /// Names and sizes of the downloads that were completed since the last call.
-    pub fn take_completed(&mut self) -> Vec<(String, u64)> {
+    pub(super) fn take_completed(&mut self) -> Vec<(String, u64)> {
         let mut complete = measure(&self.folder).complete;
         complete.retain(|(id, _)| !self.reported.contains(id));
         complete.truncate(DOWNLOADS_MAX.saturating_sub(self.reported.len()));
@@ -120,13 +120,13 @@ impl DownloadWatch {
     }
 
     /// Whether a limit was exceeded since the last call.
-    pub fn take_excess(&mut self) -> bool {
+    pub(super) fn take_excess(&mut self) -> bool {
         let is_over = lock(&self.shared).is_over;
         is_over && !std::mem::replace(&mut self.is_excess_reported, true)
     }
 
     /// The completed downloads within the limits.
-    pub async fn report(&self) -> DownloadReport {
+    pub(super) async fn report(&self) -> DownloadReport {
         let mut complete = measure(&self.folder).complete;
         let named: Vec<(PathBuf, String)> = {
             let announced = lock(&self.shared);

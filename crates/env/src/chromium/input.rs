@@ -40,56 +40,56 @@ pub(super) struct InputState {
 }
 
 impl InputState {
-    pub fn new() -> Self {
+    pub(super) fn new() -> Self {
         let mouse = PagePoint { x: 0.0, y: 0.0 };
         Self { mouse, keys: Vec::new(), buttons: Vec::new(), dragged: None, drag_decided: false }
     }
 
-    pub fn mouse(&self) -> PagePoint {
+    pub(super) fn mouse(&self) -> PagePoint {
         self.mouse
     }
 
     /// An action that sends no event of the mouse left it here.
-    pub fn set_mouse(&mut self, at: PagePoint) {
+    pub(super) fn set_mouse(&mut self, at: PagePoint) {
         self.mouse = at;
     }
 
-    pub fn is_idle(&self) -> bool {
+    pub(super) fn is_idle(&self) -> bool {
         self.keys.is_empty() && self.buttons.is_empty()
     }
 
-    pub fn has_button_down(&self) -> bool {
+    pub(super) fn has_button_down(&self) -> bool {
         !self.buttons.is_empty()
     }
 
-    pub fn is_button_down(&self, button: PointerButton) -> bool {
+    pub(super) fn is_button_down(&self, button: PointerButton) -> bool {
         self.buttons.contains(&button)
     }
 
-    pub fn is_key_down(&self, key: &KeyboardKey) -> bool {
+    pub(super) fn is_key_down(&self, key: &KeyboardKey) -> bool {
         self.keys.iter().any(|down| down.is_same_key(key))
     }
 
-    pub fn keys_down(&self) -> usize {
+    pub(super) fn keys_down(&self) -> usize {
         self.keys.len()
     }
 
     /// Modifiers that are down, as text: `Control+Shift`.
-    pub fn modifier_names(&self) -> Option<String> {
+    pub(super) fn modifier_names(&self) -> Option<String> {
         let names: Vec<&str> =
             self.keys.iter().filter_map(KeyboardKey::modifier).map(Modifier::as_str).collect();
         (!names.is_empty()).then(|| names.join("+"))
     }
 
     /// All that is down, for a text: `Control, the left button`.
-    pub fn names(&self) -> String {
+    pub(super) fn names(&self) -> String {
         let keys = self.keys.iter().map(|key| key.key(false).to_owned());
         let buttons = self.buttons.iter().map(|button| format!("the {} button", button.as_str()));
         keys.chain(buttons).collect::<Vec<_>>().join(", ")
     }
 
     /// The bits of the modifiers that are down, as the protocol numbers them.
-    pub fn modifier_bits(&self) -> i64 {
+    pub(super) fn modifier_bits(&self) -> i64 {
         let bit = |modifier| match modifier {
             Modifier::Alt => 1,
             Modifier::Control => 2,
@@ -104,7 +104,7 @@ impl InputState {
     }
 
     /// Presses a key. One that is down repeats, as a key that is not released does.
-    pub fn press_key(&mut self, key: KeyboardKey) -> InputEvent {
+    pub(super) fn press_key(&mut self, key: KeyboardKey) -> InputEvent {
         let repeats = self.is_key_down(&key);
         if !repeats {
             self.keys.push(key);
@@ -124,19 +124,19 @@ impl InputState {
         InputEvent::Key(Box::new(event))
     }
 
-    pub fn release_key(&mut self, key: KeyboardKey) -> InputEvent {
+    pub(super) fn release_key(&mut self, key: KeyboardKey) -> InputEvent {
         self.keys.retain(|down| !down.is_same_key(&key));
         InputEvent::Key(Box::new(self.key_event(DispatchKeyEventType::KeyUp, key)))
     }
 
     /// Presses and releases a key.
-    pub fn tap_key(&mut self, key: KeyboardKey) -> [InputEvent; 2] {
+    pub(super) fn tap_key(&mut self, key: KeyboardKey) -> [InputEvent; 2] {
         [self.press_key(key), self.release_key(key)]
     }
 
     /// Presses a combination: those of its keys that were up go down around the presses of the last
     /// one, and stay down between them. Returns the events of each press.
-    pub fn press_chord(&mut self, chord: &KeyChord, times: u64) -> Vec<Vec<InputEvent>> {
+    pub(super) fn press_chord(&mut self, chord: &KeyChord, times: u64) -> Vec<Vec<InputEvent>> {
         let Some((last, before)) = chord.keys().split_last() else { return Vec::new() };
         let mut events = Vec::new();
         let pressed = self.press_missing(before, &mut events);
@@ -154,7 +154,11 @@ impl InputState {
     }
 
     /// Presses those of the keys that are up, and returns them.
-    pub fn press_missing(&mut self, keys: &[KeyboardKey], events: &mut Vec<InputEvent>) -> Vec<KeyboardKey> {
+    pub(super) fn press_missing(
+        &mut self,
+        keys: &[KeyboardKey],
+        events: &mut Vec<InputEvent>,
+    ) -> Vec<KeyboardKey> {
         let missing: Vec<KeyboardKey> = keys.iter().copied().filter(|key| !self.is_key_down(key)).collect();
         for key in &missing {
             events.push(self.press_key(*key));
@@ -163,7 +167,7 @@ impl InputState {
     }
 
     /// Releases those of the keys that are down, in reverse order.
-    pub fn release_all(&mut self, keys: &[KeyboardKey], events: &mut Vec<InputEvent>) {
+    pub(super) fn release_all(&mut self, keys: &[KeyboardKey], events: &mut Vec<InputEvent>) {
         for key in keys.iter().rev() {
             if self.is_key_down(key) {
                 events.push(self.release_key(*key));
@@ -172,14 +176,14 @@ impl InputState {
     }
 
     /// Releases all keys, in reverse order.
-    pub fn release_keys(&mut self) -> Vec<InputEvent> {
+    pub(super) fn release_keys(&mut self) -> Vec<InputEvent> {
         let mut events = Vec::new();
         self.release_all(&self.keys.clone(), &mut events);
         events
     }
 
     /// Types a character: with its key, or without one where the keyboard has none.
-    pub fn type_char(&mut self, character: char) -> Vec<InputEvent> {
+    pub(super) fn type_char(&mut self, character: char) -> Vec<InputEvent> {
         match KeyboardKey::of_char(character) {
             Some(key) => self.tap_key(key).into(),
             None => vec![InputEvent::Text(InsertTextParams::new(character.to_string()))],
@@ -187,7 +191,7 @@ impl InputState {
     }
 
     /// Moves the mouse with the buttons that are down.
-    pub fn move_mouse(&mut self, at: PagePoint) -> InputEvent {
+    pub(super) fn move_mouse(&mut self, at: PagePoint) -> InputEvent {
         self.mouse = at;
         let button = self.buttons.last().map_or(MouseButton::None, |button| named(*button));
         let mut event = self.mouse_event(DispatchMouseEventType::MouseMoved, button);
@@ -196,7 +200,7 @@ impl InputState {
     }
 
     /// Presses a button. The second press of a double click is number 2, as from a mouse driver.
-    pub fn press_button(&mut self, button: PointerButton, number: u8) -> InputEvent {
+    pub(super) fn press_button(&mut self, button: PointerButton, number: u8) -> InputEvent {
         if !self.is_button_down(button) {
             self.buttons.push(button);
         }
@@ -206,7 +210,7 @@ impl InputState {
         InputEvent::Mouse(Box::new(event))
     }
 
-    pub fn release_button(&mut self, button: PointerButton, number: u8) -> InputEvent {
+    pub(super) fn release_button(&mut self, button: PointerButton, number: u8) -> InputEvent {
         self.buttons.retain(|down| *down != button);
         let mut event = self.mouse_event(DispatchMouseEventType::MouseReleased, named(button));
         event.force = Some(0.0);
@@ -215,7 +219,7 @@ impl InputState {
     }
 
     /// Turns the wheel at a point, without moving the mouse there.
-    pub fn turn_wheel(&self, at: PagePoint, (x, y): (f64, f64)) -> InputEvent {
+    pub(super) fn turn_wheel(&self, at: PagePoint, (x, y): (f64, f64)) -> InputEvent {
         let mut event = self.mouse_event(DispatchMouseEventType::MouseWheel, MouseButton::None);
         (event.x, event.y) = (f64::from(at.x), f64::from(at.y));
         (event.delta_x, event.delta_y) = (Some(x), Some(y));
@@ -223,14 +227,14 @@ impl InputState {
     }
 
     /// Takes everything as released, where no page is left that could hear it.
-    pub fn forget_pressed(&mut self) {
+    pub(super) fn forget_pressed(&mut self) {
         self.keys.clear();
         self.buttons.clear();
         self.dragged = None;
         self.drag_decided = false;
     }
 
-    pub fn buttons(&self) -> Vec<PointerButton> {
+    pub(super) fn buttons(&self) -> Vec<PointerButton> {
         self.buttons.clone()
     }
 

@@ -23,7 +23,7 @@ pub(super) struct KeyChord(Vec<KeyboardKey>);
 
 impl KeyChord {
     /// Parses names of keys, joined by a plus. `None` if one is no key, or twice in it.
-    pub fn named(name: &str) -> Option<Self> {
+    pub(super) fn named(name: &str) -> Option<Self> {
         // The last plus may be the key itself: `Control++`.
         let (before, last) = match name.strip_suffix("++") {
             Some(before) => (before, "+"),
@@ -38,19 +38,19 @@ impl KeyChord {
     }
 
     /// The keys in the order in which they are pressed.
-    pub fn keys(&self) -> &[KeyboardKey] {
+    pub(super) fn keys(&self) -> &[KeyboardKey] {
         &self.0
     }
 
     /// The key that is pressed while the others are down.
-    pub fn last(&self) -> Option<KeyboardKey> {
+    pub(super) fn last(&self) -> Option<KeyboardKey> {
         self.0.last().copied()
     }
 }
 
 impl KeyboardKey {
     /// Parses the name of a key: `KeyboardEvent.key` or `code`, or an alias.
-    pub fn named(name: &str) -> Option<Self> {
+    pub(super) fn named(name: &str) -> Option<Self> {
         let alias = alias(name);
         let name = alias.unwrap_or(name);
         let exact = KEYS.iter().find_map(|physical| Self::typing(physical, name));
@@ -66,12 +66,12 @@ impl KeyboardKey {
         exact.or_else(like)
     }
 
-    pub fn of_modifier(modifier: Modifier) -> Option<Self> {
+    pub(super) fn of_modifier(modifier: Modifier) -> Option<Self> {
         KEYS.iter().find_map(|physical| Self::typing(physical, modifier.as_str()))
     }
 
     /// The key that types a character, if the keyboard has one. A line feed is Enter.
-    pub fn of_char(character: char) -> Option<Self> {
+    pub(super) fn of_char(character: char) -> Option<Self> {
         let mut text = [0; 4];
         let text: &str = if character == '\n' { "Enter" } else { character.encode_utf8(&mut text) };
         KEYS.iter().find_map(|physical| Self::typing(physical, text))
@@ -87,26 +87,26 @@ impl KeyboardKey {
     }
 
     /// Whether both are one key of the keyboard.
-    pub fn is_same_key(&self, other: &Self) -> bool {
+    pub(super) fn is_same_key(&self, other: &Self) -> bool {
         self.physical.code == other.physical.code
     }
 
     /// `KeyboardEvent.key`, given whether Shift is down.
-    pub fn key(&self, shift: bool) -> &'static str {
+    pub(super) fn key(&self, shift: bool) -> &'static str {
         if shift || self.is_shifted { self.physical.shifted } else { self.physical.plain }
     }
 
-    pub fn code(&self) -> &'static str {
+    pub(super) fn code(&self) -> &'static str {
         self.physical.code
     }
 
     /// The deprecated `keyCode`, which pages still read.
-    pub fn number(&self) -> i64 {
+    pub(super) fn number(&self) -> i64 {
         self.physical.number
     }
 
     /// `KeyboardEvent.location`: left and right modifiers are 1 and 2, the number pad is 3.
-    pub fn location(&self) -> i64 {
+    pub(super) fn location(&self) -> i64 {
         match self.physical.code {
             code if code.starts_with("Numpad") => 3,
             _ if self.modifier().is_none() => 0,
@@ -116,7 +116,7 @@ impl KeyboardKey {
     }
 
     /// The text that the key types, given whether Shift is down.
-    pub fn text(&self, shift: bool) -> Option<&'static str> {
+    pub(super) fn text(&self, shift: bool) -> Option<&'static str> {
         match self.key(shift) {
             "Enter" => Some("\r"),
             key if key.chars().count() == 1 => Some(key),
@@ -124,7 +124,7 @@ impl KeyboardKey {
         }
     }
 
-    pub fn modifier(&self) -> Option<Modifier> {
+    pub(super) fn modifier(&self) -> Option<Modifier> {
         Modifier::ALL.into_iter().find(|modifier| modifier.as_str() == self.physical.plain)
     }
 }

@@ -70,13 +70,13 @@ pub(super) struct BrowserUsage {
 
 impl BrowserUsage {
     /// Memory in use at the last poll.
-    pub fn memory_bytes(&self) -> u64 {
+    pub(super) fn memory_bytes(&self) -> u64 {
         self.memory_bytes.load(Ordering::Relaxed)
     }
 
     /// Why a part of the browser was killed, if that was recently: a page that crashes an hour
     /// later did so for another reason.
-    pub fn overrun(&self) -> Option<LimitOverrun> {
+    pub(super) fn overrun(&self) -> Option<LimitOverrun> {
         let last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         last.filter(|(at, overrun)| overrun.whole || at.elapsed() < BLAME_MAX).map(|(_, overrun)| overrun)
     }

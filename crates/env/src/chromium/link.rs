@@ -25,7 +25,7 @@ pub(super) struct BrowserLink {
 
 impl BrowserLink {
     /// Connects; the handler runs in its own task, whose end means that the browser is dead.
-    pub async fn connect(address: &str) -> Result<Self, BrowserError> {
+    pub(super) async fn connect(address: &str) -> Result<Self, BrowserError> {
         let config = HandlerConfig {
             ignore_https_errors: false,
             ignore_invalid_messages: true,
@@ -52,7 +52,7 @@ impl BrowserLink {
     }
 
     /// Sends a command to the browser itself.
-    pub async fn call<T: Command>(
+    pub(super) async fn call<T: Command>(
         &self,
         command: T,
         deadline: Duration,
@@ -63,7 +63,7 @@ impl BrowserLink {
     }
 
     /// Events of targets that appear and disappear.
-    pub async fn targets(
+    pub(super) async fn targets(
         &self,
     ) -> Result<(EventStream<EventTargetCreated>, EventStream<EventTargetDestroyed>), BrowserError> {
         let created = self.browser.event_listener::<EventTargetCreated>().await.map_err(link_error)?;

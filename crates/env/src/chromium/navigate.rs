@@ -342,7 +342,7 @@ pub(super) enum NavigationOutcome {
 }
 
 impl NavigationWatch {
-    pub async fn listen(tab: &BrowserTab) -> Result<Self, EnvironmentError> {
+    pub(super) async fn listen(tab: &BrowserTab) -> Result<Self, EnvironmentError> {
         Ok(Self {
             requests: listen(&tab.page).await?,
             starts: listen(&tab.page).await?,
@@ -354,14 +354,17 @@ impl NavigationWatch {
     }
 
     /// Whether it watches this tab.
-    pub fn watches_tab(&self, tab: &BrowserTab) -> bool {
+    pub(super) fn watches_tab(&self, tab: &BrowserTab) -> bool {
         self.main == main_frame(tab)
     }
 
     /// Waits for the result of a navigation that the page itself started. A link, a form or a
     /// script did that, so no command of this program completes with it; and until the navigation
     /// is over the page answers no command at all (Chromium 156, with either clock).
-    pub async fn wait_outcome(&mut self, tab: &BrowserTab) -> Result<NavigationOutcome, EnvironmentError> {
+    pub(super) async fn wait_outcome(
+        &mut self,
+        tab: &BrowserTab,
+    ) -> Result<NavigationOutcome, EnvironmentError> {
         if self.has_new_document() {
             return Ok(NavigationOutcome::NewDocument);
         }
@@ -456,7 +459,7 @@ impl NavigationWatch {
     /// Whether a new document replaced the current one: false once the navigation ended without
     /// one. The browser may acknowledge a navigation before it starts it; after `load_done`
     /// resolves, a navigation without an event gets `start_timeout` more time.
-    pub async fn wait_new_document(
+    pub(super) async fn wait_new_document(
         &mut self,
         load_done: impl Future<Output = ()>,
         start_timeout: Duration,

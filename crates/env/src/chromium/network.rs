@@ -80,7 +80,7 @@ enum InterceptorMode {
 
 impl NetworkInterceptor {
     /// Starts the interception, before the first page is loaded.
-    pub async fn begin(
+    pub(super) async fn begin(
         archives: &ArchiveMode,
         running: Arc<RunningBrowser>,
         flight: FlightCounter,
@@ -146,13 +146,13 @@ impl NetworkInterceptor {
     }
 
     /// Requests since the last call that have no recorded response.
-    pub fn unrecorded(&self) -> Vec<String> {
+    pub(super) fn unrecorded(&self) -> Vec<String> {
         std::mem::take(&mut *lock(&self.shared.unrecorded))
     }
 
     /// Stops the interception and finishes the archive. The context is closed by now, so that
     /// pending requests end soon.
-    pub async fn close(self) {
+    pub(super) async fn close(self) {
         self.closing.cancel();
         self.work.close();
         if timeout(CLOSE_GRACE, self.work.wait()).await.is_err() {

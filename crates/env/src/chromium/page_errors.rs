@@ -60,7 +60,7 @@ struct ErrorEvents {
 
 impl PageErrorLog {
     /// Listens to a page whose events are enabled.
-    pub async fn watch(page: &Page) -> Result<Self, EnvironmentError> {
+    pub(super) async fn watch(page: &Page) -> Result<Self, EnvironmentError> {
         let events = ErrorEvents {
             exceptions: listen(page).await?,
             console: listen(page).await?,
@@ -73,7 +73,7 @@ impl PageErrorLog {
     }
 
     /// Moves the errors since the last call to `errors`, and adds where files were requested.
-    pub fn take(&self, errors: &mut Vec<PageError>, origins: &mut BTreeMap<String, String>) {
+    pub(super) fn take(&self, errors: &mut Vec<PageError>, origins: &mut BTreeMap<String, String>) {
         let mut found = lock(&self.found);
         errors.append(&mut found.errors);
         origins.extend(found.origins.iter().map(|(url, origin)| (url.clone(), origin.clone())));

@@ -44,7 +44,7 @@ pub(super) struct RawScreenshot {
 }
 
 impl RawScreenshot {
-    pub async fn capture(
+    pub(super) async fn capture(
         tab: &BrowserTab,
         spec: &ObservationSpec,
         viewport: Size,
@@ -55,7 +55,7 @@ impl RawScreenshot {
 
     /// Produces the picture that the suite asks for, with marks drawn into it. A JPEG of 1280x720
     /// takes 6 ms to decode and 15 ms to encode, so that this runs on a blocking thread.
-    pub async fn finish(self, marks: Vec<Mark>) -> Result<Screenshot, EnvironmentError> {
+    pub(super) async fn finish(self, marks: Vec<Mark>) -> Result<Screenshot, EnvironmentError> {
         let failed =
             |why: &dyn std::fmt::Display| EnvironmentError::Failed(format!("encoding a screenshot: {why}"));
         let work = move || self.frame.cut(&self.png, self.format, &marks);

@@ -32,7 +32,7 @@ pub(super) struct PrewarmedContext {
 
 impl PrewarmedContext {
     /// Creates a context with one empty tab.
-    pub async fn create(
+    pub(super) async fn create(
         running: BrowserLease,
         config: &BrowserConfig,
         kind: BrowserKind,
@@ -56,7 +56,7 @@ impl PrewarmedContext {
         self.tab.check().is_ok() && self.browser.accepts_contexts()
     }
 
-    pub async fn close(self) {
+    pub(super) async fn close(self) {
         let Self { browser: running, id, egress, tab, .. } = self;
         drop(tab);
         dispose_context(&running, id).await;
@@ -97,7 +97,7 @@ pub(super) struct WarmPool(Mutex<VecDeque<PrewarmedContext>>);
 impl WarmPool {
     /// Takes a context of this kind, if one is usable and its browser has a free context for it.
     /// The second part contains the contexts that are no longer usable.
-    pub fn take(&self, kind: BrowserKind) -> (Option<PrewarmedContext>, Vec<PrewarmedContext>) {
+    pub(super) fn take(&self, kind: BrowserKind) -> (Option<PrewarmedContext>, Vec<PrewarmedContext>) {
         let mut contexts = self.lock();
         let (fit, unfit) = std::mem::take(&mut *contexts).into_iter().partition(PrewarmedContext::is_usable);
         *contexts = fit;
@@ -107,28 +107,28 @@ impl WarmPool {
         (taken, Vec::from(unfit))
     }
 
-    pub fn put(&self, context: PrewarmedContext) {
+    pub(super) fn put(&self, context: PrewarmedContext) {
         self.lock().push_back(context);
     }
 
     /// Number of contexts of this kind.
-    pub fn count(&self, kind: BrowserKind) -> usize {
+    pub(super) fn count(&self, kind: BrowserKind) -> usize {
         self.lock().iter().filter(|context| context.kind == kind).count()
     }
 
     /// Takes the oldest of another kind, so that a kind that tasks no longer need does not keep
     /// memory.
-    pub fn take_other(&self, kind: BrowserKind) -> Option<PrewarmedContext> {
+    pub(super) fn take_other(&self, kind: BrowserKind) -> Option<PrewarmedContext> {
         let mut contexts = self.lock();
         let position = contexts.iter().position(|context| context.kind != kind)?;
         contexts.remove(position)
     }
 
-    pub fn len(&self) -> usize {
+    pub(super) fn len(&self) -> usize {
         self.lock().len()
     }
 
-    pub fn clear(&self) -> Vec<PrewarmedContext> {
+    pub(super) fn clear(&self) -> Vec<PrewarmedContext> {
         self.lock().drain(..).collect()
     }
 

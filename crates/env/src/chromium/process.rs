@@ -59,7 +59,7 @@ pub(super) struct BrowserKind {
 
 impl BrowserKind {
     /// The kind that a task's pages need.
-    pub fn of(task: &Task) -> Self {
+    pub(super) fn of(task: &Task) -> Self {
         Self { viewport: task.viewport, virtual_time: matches!(task.clock, PageClock::Virtual { .. }) }
     }
 }
@@ -83,7 +83,7 @@ pub(super) struct BrowserProcess {
 
 impl BrowserProcess {
     /// Starts a browser and waits until it listens.
-    pub async fn start(config: &BrowserConfig, kind: BrowserKind) -> Result<Self, BrowserError> {
+    pub(super) async fn start(config: &BrowserConfig, kind: BrowserKind) -> Result<Self, BrowserError> {
         let index = STARTS.fetch_add(1, Ordering::Relaxed);
         let program = find_program(config.path.as_deref())?;
         let owner = owner(config)?;
@@ -152,23 +152,23 @@ impl BrowserProcess {
         Ok(process)
     }
 
-    pub fn name(&self) -> String {
+    pub(super) fn name(&self) -> String {
         format!("browser-{}", self.index)
     }
 
     /// The browser's last messages.
-    pub fn messages(&self) -> String {
+    pub(super) fn messages(&self) -> String {
         let messages = self.messages.lock().unwrap_or_else(PoisonError::into_inner);
         messages.iter().cloned().collect::<Vec<_>>().join(" | ")
     }
 
-    pub async fn ended(&self) {
+    pub(super) async fn ended(&self) {
         let mut ended = self.ended.clone();
         // An error means that the thread has ended, and with it the browser.
         ended.wait_for(|ended| *ended).await.ok();
     }
 
-    pub fn kill(&self) {
+    pub(super) fn kill(&self) {
         if let Some(group) = Pid::from_raw(self.pid as i32) {
             // An error means that the group is already gone.
             kill_process_group(group, Signal::KILL).ok();

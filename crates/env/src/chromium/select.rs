@@ -82,7 +82,7 @@ pub(super) async fn chosen_index(tab: &BrowserTab) -> Result<Option<i64>, Enviro
 
 impl OpenList {
     /// The meaning of a click at this point of the page.
-    pub fn pick(&self, at: PagePoint, screen: Size) -> PickResult {
+    pub(super) fn pick(&self, at: PagePoint, screen: Size) -> PickResult {
         let [left, top, right, bottom] = self.bounds(screen);
         let x = f64::from(at.x);
         let y = f64::from(at.y);
@@ -101,21 +101,21 @@ impl OpenList {
     }
 
     /// The index of the option that the pick selects.
-    pub fn index_after(&self, steps: i64) -> Option<i64> {
+    pub(super) fn index_after(&self, steps: i64) -> Option<i64> {
         let enabled: Vec<i64> = self.enabled().collect();
         let here = self.selected_position(&enabled);
         enabled.get(usize::try_from(here + steps).ok()?).copied()
     }
 
     /// Left, top, right, bottom of the drawn list.
-    pub fn bounds(&self, screen: Size) -> [f64; 4] {
+    pub(super) fn bounds(&self, screen: Size) -> [f64; 4] {
         let (top, bottom) = self.span(screen);
         let [left, _, right, _] = self.field;
         [left, top, right.max(left + self.width), bottom]
     }
 
     /// The drawn rows that can be chosen.
-    pub fn drawn_rows(&self, screen: Size) -> Vec<DrawnRow> {
+    pub(super) fn drawn_rows(&self, screen: Size) -> Vec<DrawnRow> {
         let [left, top, right, bottom] = self.bounds(screen);
         let mut row_top = top + 1.0;
         let mut drawn = Vec::new();
@@ -174,7 +174,7 @@ impl OpenList {
         })
     }
 
-    pub fn read(value: &Value) -> Option<Self> {
+    pub(super) fn read(value: &Value) -> Option<Self> {
         let number = |key: &str| value.get(key)?.as_f64();
         let row = |row: &Value| match row.get(0)?.as_str()? {
             "option" => {

@@ -30,7 +30,7 @@ pub(super) struct SessionFolders {
 impl SessionFolders {
     /// Creates the folder of the browser with this index, which no other browser of this process
     /// shares.
-    pub fn create(browser: u64) -> io::Result<Self> {
+    pub(super) fn create(browser: u64) -> io::Result<Self> {
         let path = std::env::temp_dir().join(format!("furrow-env-{}-{browser}-files", std::process::id()));
         remove_folder(&path);
         create_readable(&path)?;
@@ -39,7 +39,7 @@ impl SessionFolders {
 
     /// Creates the folder of a session. The browser's user may write only where downloads go: files
     /// that this process writes cannot be redirected by a link.
-    pub fn open(&self, owner: OwnerIds) -> io::Result<SessionFolder> {
+    pub(super) fn open(&self, owner: OwnerIds) -> io::Result<SessionFolder> {
         let index = self.created.fetch_add(1, Ordering::Relaxed);
         let folder = SessionFolder(self.path.join(index.to_string()));
         for part in [folder.0.clone(), folder.uploads(), folder.downloads()] {
@@ -70,12 +70,12 @@ pub(super) struct SessionFolder(PathBuf);
 
 impl SessionFolder {
     /// Where the browser puts downloads.
-    pub fn downloads(&self) -> PathBuf {
+    pub(super) fn downloads(&self) -> PathBuf {
         self.0.join("downloads")
     }
 
     /// Writes a file for the browser to read, unless an earlier upload did.
-    pub fn write(&self, file: &UploadFile) -> io::Result<PathBuf> {
+    pub(super) fn write(&self, file: &UploadFile) -> io::Result<PathBuf> {
         let path = self.uploads().join(&file.name);
         match File::create_new(&path) {
             Ok(mut created) => {

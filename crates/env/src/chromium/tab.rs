@@ -126,7 +126,7 @@ const NEXT_DOCUMENT: Duration = Duration::from_millis(10);
 impl BrowserTab {
     /// Adopts a page: dismisses its dialogs, sets its size, language and time zone, and disables
     /// the events with which it could flood the link.
-    pub async fn adopt(
+    pub(super) async fn adopt(
         page: Page,
         link: &BrowserLink,
         viewport: Size,
@@ -156,7 +156,7 @@ impl BrowserTab {
     }
 
     /// Sends a command to this page and waits for the answer until the deadline.
-    pub async fn call<T: Command + Clone>(
+    pub(super) async fn call<T: Command + Clone>(
         &self,
         command: T,
         deadline: Duration,
@@ -184,7 +184,7 @@ impl BrowserTab {
     }
 
     /// Waits for the page's next event until the deadline.
-    pub async fn wait_event<T>(
+    pub(super) async fn wait_event<T>(
         &self,
         event: impl Future<Output = Option<T>>,
         deadline: Duration,
@@ -212,46 +212,46 @@ impl BrowserTab {
         }
     }
 
-    pub fn target(&self) -> &TargetId {
+    pub(super) fn target(&self) -> &TargetId {
         self.page.target_id()
     }
 
-    pub fn has_crashed(&self) -> bool {
+    pub(super) fn has_crashed(&self) -> bool {
         self.state.crashed.is_cancelled()
     }
 
     /// Whether the page failed to answer a command in time.
-    pub fn has_hung(&self) -> bool {
+    pub(super) fn has_hung(&self) -> bool {
         self.state.hung.load(Ordering::Relaxed)
     }
 
     /// The missing answer was not the page's fault.
-    pub fn clear_hung(&self) {
+    pub(super) fn clear_hung(&self) {
         self.state.hung.store(false, Ordering::Relaxed);
     }
 
     /// Marks the page as not loaded, and loading as no longer awaited.
-    pub fn mark_unfinished(&self) {
+    pub(super) fn mark_unfinished(&self) {
         self.state.unfinished.store(true, Ordering::Relaxed);
     }
 
     /// Whether the page was marked as unfinished since the last call.
-    pub fn take_unfinished(&self) -> bool {
+    pub(super) fn take_unfinished(&self) -> bool {
         self.state.unfinished.swap(false, Ordering::Relaxed)
     }
 
     /// Marks the page's time as stopped except for grants.
-    pub fn mark_clock_stopped(&self) {
+    pub(super) fn mark_clock_stopped(&self) {
         self.state.clock_stopped.store(true, Ordering::Relaxed);
     }
 
     /// Whether page time passes only in grants.
-    pub fn has_stopped_clock(&self) -> bool {
+    pub(super) fn has_stopped_clock(&self) -> bool {
         self.state.clock_stopped.load(Ordering::Relaxed)
     }
 
     /// An error if the page or its browser died.
-    pub fn check(&self) -> Result<(), EnvironmentError> {
+    pub(super) fn check(&self) -> Result<(), EnvironmentError> {
         if self.dead.is_cancelled() {
             Err(EnvironmentError::BrowserDead)
         } else if self.has_crashed() {
@@ -262,44 +262,44 @@ impl BrowserTab {
     }
 
     /// Number of dismissed dialogs and the text of the last one.
-    pub fn dialogs(&self) -> (u32, String) {
+    pub(super) fn dialogs(&self) -> (u32, String) {
         self.state.dialogs.snapshot()
     }
 
     /// Number of file choosers that the page opened.
-    pub fn choosers_opened(&self) -> u32 {
+    pub(super) fn choosers_opened(&self) -> u32 {
         self.state.choosers.opened()
     }
 
     /// The file chooser that waits for files.
-    pub fn file_chooser(&self) -> Option<FileChooser> {
+    pub(super) fn file_chooser(&self) -> Option<FileChooser> {
         self.state.choosers.waiting()
     }
 
     /// The chooser got its files, or will get none.
-    pub fn close_file_chooser(&self) {
+    pub(super) fn close_file_chooser(&self) {
         self.state.choosers.close();
     }
 
     /// Number of downloads that began and the file name of the last one.
-    pub fn downloads(&self) -> (u32, String) {
+    pub(super) fn downloads(&self) -> (u32, String) {
         self.state.downloads.snapshot()
     }
 
     /// The page's errors, if they are collected.
-    pub fn errors(&self) -> Option<&PageErrorLog> {
+    pub(super) fn errors(&self) -> Option<&PageErrorLog> {
         self.errors.as_ref()
     }
 
     /// The first recovery measure: stops the running script. A looping page reacts only to this and
     /// to being closed.
-    pub async fn stop_script(&self) -> Result<(), EnvironmentError> {
+    pub(super) async fn stop_script(&self) -> Result<(), EnvironmentError> {
         self.call(TerminateExecutionParams {}, self.deadlines.input, "stopping the page's script")
             .await
             .map(drop)
     }
 
-    pub async fn close(&self, link: &BrowserLink) -> Result<(), EnvironmentError> {
+    pub(super) async fn close(&self, link: &BrowserLink) -> Result<(), EnvironmentError> {
         let close = CloseTargetParams::new(self.target().clone());
         link.call(close, self.deadlines.input, "closing the page").await.map(drop)
     }

@@ -216,7 +216,7 @@ async fn no_spelling_of_an_address_reaches_a_canary() {
 
 /// The DevTools port of an environment's browser: `/json/list` there lists every page and how to
 /// control it.
-pub fn devtools_port(environment: &dyn Environment) -> u16 {
+pub(crate) fn devtools_port(environment: &dyn Environment) -> u16 {
     let index = environment.browser().rsplit('-').next().unwrap();
     let profile = std::env::temp_dir().join(format!("furrow-env-{}-{index}", std::process::id()));
     let contents = std::fs::read_to_string(profile.join("DevToolsActivePort")).unwrap();

@@ -9,12 +9,12 @@ use furrow_env::{
 use furrow_rollout::*;
 
 /// Pages of a test, served as `page.test`, and the pool of browsers that load them.
-pub struct BrowserFixture {
+pub(crate) struct BrowserFixture {
     pub pool: ChromiumPool,
     pub folder: tempfile::TempDir,
 }
 
-pub fn config(change: impl FnOnce(&mut EnvFile)) -> EnvConfig {
+pub(crate) fn config(change: impl FnOnce(&mut EnvFile)) -> EnvConfig {
     let mut file =
         EnvFile { browser: std::env::var_os("FURROW_BROWSER").map(PathBuf::from), ..EnvFile::default() };
     (file.input_millis, file.screenshot_millis, file.navigation_millis, file.settle_cap_millis) =
@@ -23,11 +23,11 @@ pub fn config(change: impl FnOnce(&mut EnvFile)) -> EnvConfig {
     file.check(Path::new("/")).unwrap()
 }
 
-pub async fn fixture() -> BrowserFixture {
+pub(crate) async fn fixture() -> BrowserFixture {
     fixture_with(|_| {}, vec![]).await
 }
 
-pub async fn fixture_with(change: impl FnOnce(&mut EnvFile), more: Vec<StaticSite>) -> BrowserFixture {
+pub(crate) async fn fixture_with(change: impl FnOnce(&mut EnvFile), more: Vec<StaticSite>) -> BrowserFixture {
     let folder = tempfile::tempdir().unwrap();
     let config = config(change);
     let mut sites =
@@ -42,11 +42,11 @@ pub async fn fixture_with(change: impl FnOnce(&mut EnvFile), more: Vec<StaticSit
 
 impl BrowserFixture {
     /// A loaded page with this body.
-    pub async fn page(&self, body: &str) -> Box<dyn Environment> {
+    pub(crate) async fn page(&self, body: &str) -> Box<dyn Environment> {
         self.page_with(body, |_| {}).await
     }
 
-    pub async fn page_with(&self, body: &str, change: impl FnOnce(&mut Task)) -> Box<dyn Environment> {
+    pub(crate) async fn page_with(&self, body: &str, change: impl FnOnce(&mut Task)) -> Box<dyn Environment> {
         let html =
             format!("<!doctype html><meta charset=utf-8><title>test</title><body style='margin:0'>{body}");
         let name = format!(
@@ -61,12 +61,12 @@ impl BrowserFixture {
         environment
     }
 
-    pub async fn close(self) {
+    pub(crate) async fn close(self) {
         self.pool.close().await;
     }
 }
 
-pub fn task(url: &str) -> Task {
+pub(crate) fn task(url: &str) -> Task {
     Task {
         task_id: "t".into(),
         suite: "test".into(),
@@ -84,7 +84,7 @@ pub fn task(url: &str) -> Task {
     }
 }
 
-pub fn assignment(task: Task) -> Assignment {
+pub(crate) fn assignment(task: Task) -> Assignment {
     let run_id = Id::new("r").unwrap();
     let group_id = Id::nth(&run_id, 0);
     let trajectory_id = Id::attempt(&group_id, 0, 0);
@@ -106,20 +106,20 @@ pub fn assignment(task: Task) -> Assignment {
 }
 
 /// Executes an action and waits for the page to be quiet.
-pub async fn act(environment: &mut Box<dyn Environment>, action: Action) -> Outcome {
+pub(crate) async fn act(environment: &mut Box<dyn Environment>, action: Action) -> Outcome {
     let outcome = environment.act(&action).await.unwrap();
     environment.settle(outcome).await.unwrap()
 }
 
 /// Returns the page's `window.state`.
-pub async fn state(environment: &mut Box<dyn Environment>) -> serde_json::Value {
+pub(crate) async fn state(environment: &mut Box<dyn Environment>) -> serde_json::Value {
     serde_json::from_str(&environment.probe().await.unwrap().unwrap()).unwrap()
 }
 
-pub fn at(x: f32, y: f32) -> PagePoint {
+pub(crate) fn at(x: f32, y: f32) -> PagePoint {
     PagePoint { x, y }
 }
 
-pub fn click(x: f32, y: f32) -> Action {
+pub(crate) fn click(x: f32, y: f32) -> Action {
     Action::click(at(x, y))
 }

@@ -18,7 +18,7 @@ fn browsers() -> Vec<u32> {
         .collect()
 }
 
-pub fn commands() -> Vec<(u32, String)> {
+pub(crate) fn commands() -> Vec<(u32, String)> {
     let entries = fs::read_dir("/proc").unwrap().flatten();
     entries
         .filter_map(|entry| {

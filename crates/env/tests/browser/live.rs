@@ -15,10 +15,10 @@ use tokio::net::{TcpListener, TcpStream};
 use crate::fixture::{BrowserFixture, act, assignment, fixture_with, state, task};
 
 /// The name of the server, which no resolver knows.
-pub const HOST: &str = "live.example.org";
+pub(crate) const HOST: &str = "live.example.org";
 
 /// A server that ends with its test, and the requests that it received.
-pub struct LiveServer {
+pub(crate) struct LiveServer {
     pub address: SocketAddr,
     requests: Arc<AtomicU64>,
     task: tokio::task::JoinHandle<()>,
@@ -26,7 +26,7 @@ pub struct LiveServer {
 
 impl LiveServer {
     /// Answers each request with the result of `answer` for its path and headers.
-    pub async fn start(answer: fn(&str, &str) -> Vec<u8>) -> Self {
+    pub(crate) async fn start(answer: fn(&str, &str) -> Vec<u8>) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let requests = Arc::new(AtomicU64::new(0));
@@ -74,7 +74,7 @@ async fn serve(mut stream: TcpStream, answer: fn(&str, &str) -> Vec<u8>) {
     }
 }
 
-pub fn page(status: &str, headers: &str, body: &str) -> Vec<u8> {
+pub(crate) fn page(status: &str, headers: &str, body: &str) -> Vec<u8> {
     let length = body.len();
     format!("HTTP/1.1 {status}\r\ncontent-type: text/html\r\ncontent-length: {length}\r\nconnection: close\r\n{headers}\r\n{body}").into_bytes()
 }
@@ -132,7 +132,7 @@ async fn fixture(server: &LiveServer) -> BrowserFixture {
     .await
 }
 
-pub fn url(path: &str) -> String {
+pub(crate) fn url(path: &str) -> String {
     format!("http://{HOST}{path}")
 }
 

@@ -26,12 +26,12 @@ const MEASURED: &str = "<div style='height:9px'></div><script>
 
 const PROBE: &str = "({ ...window.state, now: performance.now(), age: performance.now() - window.born, title: document.title })";
 
-pub fn on_virtual_time(task: &mut Task) {
+pub(crate) fn on_virtual_time(task: &mut Task) {
     task.clock = PageClock::Virtual { step_millis: STEP_MILLIS };
     task.hooks.probe = Some(PROBE.into());
 }
 
-pub async fn probed(environment: &mut Box<dyn Environment>) -> Value {
+pub(crate) async fn probed(environment: &mut Box<dyn Environment>) -> Value {
     serde_json::from_str(&environment.probe().await.unwrap().unwrap()).unwrap()
 }
 
@@ -123,7 +123,7 @@ fn miniwob() -> PathBuf {
 }
 
 /// The MiniWoB++ pages, from its wheel.
-pub fn miniwob_site() -> StaticSite {
+pub(crate) fn miniwob_site() -> StaticSite {
     let wheel = miniwob().join("../../.cache/miniwob-1.1.0-py3-none-any.whl");
     assert!(wheel.exists(), "{} is missing: run deploy/quickstart.sh, or tests/run.sh", wheel.display());
     StaticSite {
@@ -133,7 +133,7 @@ pub fn miniwob_site() -> StaticSite {
 }
 
 /// The tasks of the manifest's pages, made as in `crates/tasks/src/miniwob.rs`.
-pub fn miniwob_tasks() -> Vec<Task> {
+pub(crate) fn miniwob_tasks() -> Vec<Task> {
     let hooks = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tasks/src/hooks");
     let script = |name: &str| std::fs::read_to_string(hooks.join(name)).unwrap();
     let start = script("miniwob_start.js");
@@ -233,7 +233,7 @@ async fn a_document_that_does_not_come_costs_the_page_that_stays_the_time_of_a_s
     })
     .await;
     let pins = vec![format!("{HOST}={}", server.address)];
-    let fixture = fixture_with(|file| (file.pins, file.navigation_millis) = (pins, 2_000), vec![]).await;
+    let fixture = fixture_with(|file| (file.pins, file.navigation_millis) = (pins, 4_000), vec![]).await;
     let mut task = task(&pinned("/"));
     on_virtual_time(&mut task);
     let mut environment = fixture.pool.open(&assignment(task)).await.unwrap();

@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 use crate::standin::*;
 
 /// A worker with its own coordinator.
-pub struct Farm {
+pub(crate) struct Farm {
     pub book: Arc<WatchedValue<CoordinatorState>>,
     pub coordinator: Option<LocalServer>,
     pub stop: CancellationToken,
@@ -23,7 +23,7 @@ pub struct Farm {
 }
 
 /// Timeouts are long, so that only the test's actions end anything.
-pub fn config() -> WorkerConfig {
+pub(crate) fn config() -> WorkerConfig {
     let millis = Duration::from_millis;
     let retry = RetryPolicy { first: millis(5), longest: millis(50), timeout: DEADLINE };
     WorkerConfig {
@@ -39,20 +39,20 @@ pub fn config() -> WorkerConfig {
 }
 
 /// Four clicks, small pictures.
-pub fn sim_config() -> SimConfig {
+pub(crate) fn sim_config() -> SimConfig {
     SimConfig { screenshot_bytes: 3000, clicks: 4..=4, ..SimConfig::default() }
 }
 
 impl Farm {
     /// A worker with a simulated browser and these pending assignments.
-    pub fn simulated(config: WorkerConfig, sim: SimConfig, assignments: Vec<Assignment>) -> Self {
+    pub(crate) fn simulated(config: WorkerConfig, sim: SimConfig, assignments: Vec<Assignment>) -> Self {
         let sim = Arc::new(SimulatedBrowser::new(sim));
         let farm = Self::start(config, sim.clone(), assignments);
         Self { open_left: Box::new(move || sim.open_environments()), ..farm }
     }
 
     /// A worker with any environments.
-    pub fn start(
+    pub(crate) fn start(
         config: WorkerConfig,
         environments: Arc<dyn EnvironmentFactory>,
         assignments: Vec<Assignment>,
@@ -70,17 +70,17 @@ impl Farm {
         Self { book, coordinator: Some(coordinator), stop, worker, open_left: Box::new(|| 0) }
     }
 
-    pub async fn finished(&self, count: usize) {
+    pub(crate) async fn finished(&self, count: usize) {
         self.book.until("all endings", |book| book.endings.len() == count).await;
     }
 
     /// Ends the run and returns the worker's summary; no environment may be left open.
-    pub async fn end(self) -> WorkerSummary {
+    pub(crate) async fn end(self) -> WorkerSummary {
         self.book.change(|book| book.run_over = true);
         self.ended().await
     }
 
-    pub async fn ended(self) -> WorkerSummary {
+    pub(crate) async fn ended(self) -> WorkerSummary {
         let summary =
             tokio::time::timeout(DEADLINE, self.worker).await.expect("the worker ends").unwrap().unwrap();
         assert_eq!((self.open_left)(), 0, "environments are left open");
@@ -89,13 +89,13 @@ impl Farm {
 }
 
 /// The trajectory of `assignment(index, _)`.
-pub fn name(index: u64) -> String {
+pub(crate) fn name(index: u64) -> String {
     format!("r-g{index:06}-s0-a0")
 }
 
 /// Steps account for all time between booting and finishing; the rest is in the total.
 #[track_caller]
-pub fn every_microsecond_has_a_cause(steps: &[OpaqueStep], ending: &TrajectoryEnding) {
+pub(crate) fn every_microsecond_has_a_cause(steps: &[OpaqueStep], ending: &TrajectoryEnding) {
     let mut recorded = TimeSplit::default();
     steps.iter().for_each(|step| recorded.merge(&step.timing));
     for cause in [TimeCause::Observe, TimeCause::Policy, TimeCause::Act, TimeCause::Settle] {

@@ -26,30 +26,34 @@ use tokio_stream::wrappers::{ReceiverStream, TcpListenerStream};
 use tonic::{Request, Response, Status, Streaming};
 
 /// Every wait of a test ends after this time.
-pub const DEADLINE: Duration = Duration::from_secs(30);
+pub(crate) const DEADLINE: Duration = Duration::from_secs(30);
 
 /// A value that tests watch and change.
-pub struct WatchedValue<T>(watch::Sender<T>);
+pub(crate) struct WatchedValue<T>(watch::Sender<T>);
 
 impl<T: 'static> WatchedValue<T> {
-    pub fn new(value: T) -> Arc<Self> {
+    pub(crate) fn new(value: T) -> Arc<Self> {
         Arc::new(Self(watch::Sender::new(value)))
     }
 
-    pub fn change<R>(&self, change: impl FnOnce(&mut T) -> R) -> R {
+    pub(crate) fn change<R>(&self, change: impl FnOnce(&mut T) -> R) -> R {
         let mut change = Some(change);
         let mut changed = None;
         self.0.send_modify(|value| changed = change.take().map(|change| change(value)));
         changed.unwrap()
     }
 
-    pub fn read<R>(&self, read: impl FnOnce(&T) -> R) -> R {
+    pub(crate) fn read<R>(&self, read: impl FnOnce(&T) -> R) -> R {
         read(&self.0.borrow())
     }
 
     /// Waits for a state; the panic names the state that never came.
     #[track_caller]
-    pub fn until(&self, what: &'static str, is_so: impl FnMut(&T) -> bool) -> impl Future<Output = ()> {
+    pub(crate) fn until(
+        &self,
+        what: &'static str,
+        is_so: impl FnMut(&T) -> bool,
+    ) -> impl Future<Output = ()> {
         let mut receiver = self.0.subscribe();
         async move {
             let state = tokio::time::timeout(DEADLINE, receiver.wait_for(is_so)).await;
@@ -59,7 +63,7 @@ impl<T: 'static> WatchedValue<T> {
 }
 
 /// A server in its own runtime.
-pub struct LocalServer {
+pub(crate) struct LocalServer {
     runtime: Option<Runtime>,
     pub address: SocketAddr,
 }
@@ -80,7 +84,7 @@ impl LocalServer {
     }
 
     /// Like kill -9: when this returns, no task of the server runs any more.
-    pub fn kill(mut self) -> u16 {
+    pub(crate) fn kill(mut self) -> u16 {
         let runtime = self.runtime.take().unwrap();
         // A runtime must not be shut down inside another one.
         std::thread::spawn(|| runtime.shutdown_timeout(DEADLINE)).join().unwrap();
@@ -98,7 +102,7 @@ impl Drop for LocalServer {
 
 /// State of the stub coordinator. It outlives the server, as a ledger does.
 #[derive(Default)]
-pub struct CoordinatorState {
+pub(crate) struct CoordinatorState {
     pub queue: VecDeque<Assignment>,
     /// Token of each trajectory.
     pub leases: HashMap<String, u64>,
@@ -122,11 +126,11 @@ pub struct CoordinatorState {
 }
 
 impl CoordinatorState {
-    pub fn ending(&self, trajectory: &str) -> Option<TrajectoryEnding> {
+    pub(crate) fn ending(&self, trajectory: &str) -> Option<TrajectoryEnding> {
         Some(furrow_wire::decode_ending(self.endings.get(trajectory)?.clone()).unwrap())
     }
 
-    pub fn recorded(&self, trajectory: &str) -> Vec<OpaqueStep> {
+    pub(crate) fn recorded(&self, trajectory: &str) -> Vec<OpaqueStep> {
         let records = self.steps.get(trajectory).into_iter().flatten();
         records.map(|record| furrow_wire::decode_opaque_step(record.clone()).unwrap()).collect()
     }
@@ -152,10 +156,10 @@ impl CoordinatorState {
 }
 
 #[derive(Clone)]
-pub struct StubCoordinator(pub Arc<WatchedValue<CoordinatorState>>);
+pub(crate) struct StubCoordinator(pub Arc<WatchedValue<CoordinatorState>>);
 
 impl StubCoordinator {
-    pub fn serve(&self, port: u16) -> LocalServer {
+    pub(crate) fn serve(&self, port: u16) -> LocalServer {
         let service = self.clone();
         let router = || {
             furrow_wire::server(LinkTimeouts::default())
@@ -347,7 +351,7 @@ impl RegistrationService for StubCoordinator {
 
 /// The behaviour of the stub policy.
 #[derive(Clone, Debug, PartialEq)]
-pub enum PolicyBehaviour {
+pub(crate) enum PolicyBehaviour {
     /// A click in the middle of the picture.
     Click,
     Act(Action),
@@ -362,7 +366,7 @@ pub enum PolicyBehaviour {
 
 /// The requests that the stub policy received.
 #[derive(Default)]
-pub struct PolicyNotes {
+pub(crate) struct PolicyNotes {
     /// For each stream: its trajectory and its number of past steps.
     pub opened: Vec<(String, u32)>,
     /// Past steps as received: number, size of the screenshot, and outcome of the previous action.
@@ -378,18 +382,18 @@ pub struct PolicyNotes {
 }
 
 #[derive(Clone)]
-pub struct StubPolicy {
+pub(crate) struct StubPolicy {
     pub behaviour: PolicyBehaviour,
     pub wants_hints: bool,
     pub notes: Arc<WatchedValue<PolicyNotes>>,
 }
 
 impl StubPolicy {
-    pub fn new(behaviour: PolicyBehaviour) -> Self {
+    pub(crate) fn new(behaviour: PolicyBehaviour) -> Self {
         Self { behaviour, wants_hints: false, notes: WatchedValue::new(PolicyNotes::default()) }
     }
 
-    pub fn serve(&self, port: u16) -> LocalServer {
+    pub(crate) fn serve(&self, port: u16) -> LocalServer {
         let service = PolicyServiceServer::new(self.clone()).max_decoding_message_size(MESSAGE_BYTES_MAX);
         LocalServer::start(|| furrow_wire::server(LinkTimeouts::default()).add_service(service), port)
     }
@@ -506,7 +510,7 @@ impl PolicyService for StubPolicy {
 }
 
 /// A trace that contains its step, so that a rebuilt session can be checked.
-pub fn trace(step: u32) -> Trace {
+pub(crate) fn trace(step: u32) -> Trace {
     let engine = EngineStats { worker: "p".into(), decode_steps: step, ..EngineStats::default() };
     Trace {
         policy_kind: PolicyKind::Scripted,
@@ -518,7 +522,7 @@ pub fn trace(step: u32) -> Trace {
     }
 }
 
-pub fn assignment(index: u64, policy: SocketAddr) -> Assignment {
+pub(crate) fn assignment(index: u64, policy: SocketAddr) -> Assignment {
     let run_id = Id::new("r").unwrap();
     let group_id = Id::nth(&run_id, index);
     let trajectory_id = Id::attempt(&group_id, 0, 0);

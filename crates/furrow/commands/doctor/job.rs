@@ -44,7 +44,7 @@ const FILES_PER_SESSION: u64 = 1 + 2 * 6;
 const ENDPOINTS: [(&str, bool); 3] =
     [("policy.remote.endpoint", true), ("score.judge.endpoint", true), ("telemetry.otlp_endpoint", false)];
 
-pub fn check(args: &JobArgs, as_json: bool) -> Result<(), CommandFailure> {
+pub(super) fn check(args: &JobArgs, as_json: bool) -> Result<(), CommandFailure> {
     let launch = JobLaunch::read(args)?.with_key()?.with_policy_key()?;
     let report = preflight::run(&launch, PreflightScope::whole(true))?;
     let mut findings = of_report(&report);

@@ -22,7 +22,7 @@ struct RunReport<'a> {
 }
 
 /// Inspects a run directory; with `repair`, repairs it first. Fails where problems are left.
-pub fn check(run: &Path, repair: bool, as_json: bool) -> Result<(), CommandFailure> {
+pub(super) fn check(run: &Path, repair: bool, as_json: bool) -> Result<(), CommandFailure> {
     if !run.is_dir() || !(run.join("ledger.sqlite").exists() || run.join("data").exists()) {
         let why = format!(
             "--run: {} is not a run directory; use the directory that holds ledger.sqlite",

@@ -17,7 +17,7 @@ use crate::{CommandFailure, output};
 
 /// Which job to plan, and for which machine.
 #[derive(Debug, Args)]
-pub struct JobPlanArgs {
+pub(super) struct JobPlanArgs {
     /// Job file whose resources are summed up, on its own checkpoint
     #[arg(long, value_name = "FILE", conflicts_with = "checkpoint")]
     job: Option<PathBuf>,
@@ -31,7 +31,7 @@ pub struct JobPlanArgs {
 
 /// A job to plan.
 #[derive(Debug)]
-pub struct PlannedJob {
+pub(super) struct PlannedJob {
     job: Job,
     /// The job's tasks, if they can be read here.
     tasks: Option<TaskSet>,
@@ -39,7 +39,7 @@ pub struct PlannedJob {
 
 impl JobPlanArgs {
     /// The named job, if any.
-    pub fn read(&self) -> Result<Option<PlannedJob>, CommandFailure> {
+    pub(super) fn read(&self) -> Result<Option<PlannedJob>, CommandFailure> {
         let Some(path) = &self.job else { return Ok(None) };
         let job = Job::read(path, &self.set).map_err(CommandFailure::Input)?;
         if job.policy.model.is_none() {
@@ -60,7 +60,7 @@ impl JobPlanArgs {
     }
 
     /// The job's budget on this machine, or on the machine that the options describe.
-    pub fn budget(
+    pub(super) fn budget(
         &self,
         planned: &PlannedJob,
         (config, mix): (&Config, &SessionMix),
@@ -81,12 +81,12 @@ impl JobPlanArgs {
 }
 
 impl PlannedJob {
-    pub fn model(&self) -> Option<&ModelConfig> {
+    pub(super) fn model(&self) -> Option<&ModelConfig> {
         self.job.policy.model.as_ref()
     }
 
     /// The job's sessions and tasks, over `base`.
-    pub fn mix(&self, base: SessionMix) -> SessionMix {
+    pub(super) fn mix(&self, base: SessionMix) -> SessionMix {
         mix_of(&self.job, self.tasks.as_ref(), base)
     }
 }

@@ -14,7 +14,7 @@ use crate::{CommandFailure, output, simulation};
 
 /// Settings and duration of the simulation.
 #[derive(Debug, Args)]
-pub struct SimulateArgs {
+pub(super) struct SimulateArgs {
     /// Also run the scheduler on a simulated device that takes exactly the floor's time: shows the
     /// share of the floor it reaches, and where the device's time goes
     #[arg(long)]
@@ -38,7 +38,7 @@ const KEEPS: [ContextPolicy; 2] = [ContextPolicy::Append, ContextPolicy::LastIma
 
 impl SimulateArgs {
     /// One outcome per context policy; empty without `--simulate`.
-    pub fn run(
+    pub(super) fn run(
         &self,
         config: &Config,
         device: &'static DeviceSpec,
@@ -64,7 +64,7 @@ impl SimulateArgs {
         keeps.map(outcome).collect()
     }
 
-    pub fn print(&self, outcomes: &[(ContextPolicy, SimulationOutcome)]) {
+    pub(super) fn print(&self, outcomes: &[(ContextPolicy, SimulationOutcome)]) {
         if outcomes.is_empty() {
             return;
         }
@@ -82,7 +82,7 @@ impl SimulateArgs {
 }
 
 /// The outcomes as JSON.
-pub fn value(outcomes: &[(ContextPolicy, SimulationOutcome)]) -> Value {
+pub(super) fn value(outcomes: &[(ContextPolicy, SimulationOutcome)]) -> Value {
     outcomes.iter().map(|(keep, outcome)| Value::from(simulation::entry(keep, outcome))).collect()
 }
 

@@ -16,7 +16,7 @@ const DEADLINE: Duration = Duration::from_secs(60);
 const SCALE: u32 = 2;
 
 /// The named program, or the first one installed.
-pub fn browser(named: Option<&Path>) -> Result<PathBuf, CommandFailure> {
+pub(super) fn browser(named: Option<&Path>) -> Result<PathBuf, CommandFailure> {
     headless::find(named).filter(|path| path.is_file()).ok_or_else(|| {
         let program = match named {
             Some(path) => format!("--browser: {} does not exist; use the path of a Chromium", path.display()),
@@ -28,7 +28,7 @@ pub fn browser(named: Option<&Path>) -> Result<PathBuf, CommandFailure> {
 }
 
 /// Returns a PNG of a page that fills a window of its size.
-pub async fn draw(browser: &Path, picture: &PlotPicture) -> Result<Vec<u8>, CommandFailure> {
+pub(super) async fn draw(browser: &Path, picture: &PlotPicture) -> Result<Vec<u8>, CommandFailure> {
     let scratch = ScratchDir::make(&std::env::temp_dir())?;
     let folder = scratch.fresh(picture.name)?;
     let page = folder.join("plot.html");

@@ -38,7 +38,7 @@ impl DeviceFloor for GpuFloor {
 }
 
 /// What the job plans; `None` if it does not set the number of sessions.
-pub fn planned(job: &Table) -> Option<PlannedWork> {
+pub(crate) fn planned(job: &Table) -> Option<PlannedWork> {
     let whole = |path| value_at(job, path).and_then(Value::as_integer);
     let groups = whole("tasks.groups").zip(whole("tasks.group_size"));
     let has_tokens = text_at(job, "policy.kind") == Some("model");
@@ -52,7 +52,7 @@ pub fn planned(job: &Table) -> Option<PlannedWork> {
 
 /// The floor of the job's model on the GPU that its dashboard names; `None` if either is missing,
 /// or if the job computes on the CPU: its hours are not those of a GPU.
-pub fn floor(job: &Table) -> Option<Arc<dyn DeviceFloor>> {
+pub(crate) fn floor(job: &Table) -> Option<Arc<dyn DeviceFloor>> {
     if text_at(job, "policy.kind") != Some("model") || text_at(job, "policy.engine.backend") != Some("cuda") {
         return None;
     }
@@ -66,7 +66,7 @@ pub fn floor(job: &Table) -> Option<Arc<dyn DeviceFloor>> {
 }
 
 /// The string at a path of keys separated by dots.
-pub fn text_at<'a>(job: &'a Table, path: &str) -> Option<&'a str> {
+pub(crate) fn text_at<'a>(job: &'a Table, path: &str) -> Option<&'a str> {
     value_at(job, path)?.as_str()
 }
 

@@ -10,7 +10,7 @@ use crate::job::stored;
 use crate::run_dir;
 
 /// What the pages need to know of a run directory or a data set.
-pub fn subject(dir: &Path, usd_per_device_hour: Option<f64>) -> DashboardSubject {
+pub(crate) fn subject(dir: &Path, usd_per_device_hour: Option<f64>) -> DashboardSubject {
     let absolute = std::path::absolute(dir).unwrap_or_else(|_| dir.to_owned());
     // For the `data` directory of a run: job.toml and metrics.jsonl are beside it.
     let is_data = absolute.join("manifest").is_dir();

@@ -8,11 +8,11 @@ use syn::{Attribute, Expr, Fields, GenericArgument, Item, ItemStruct, Lit, Meta,
 
 /// The sections' types by name, such as `EnvFile`.
 #[derive(Debug, Default)]
-pub struct StructComments(BTreeMap<String, Vec<FieldComment>>);
+pub(super) struct StructComments(BTreeMap<String, Vec<FieldComment>>);
 
 /// A field of such a type, in the order of the source.
 #[derive(Debug)]
-pub struct FieldComment {
+pub(super) struct FieldComment {
     pub name: String,
     /// Its doc comment on one line.
     pub comment: String,
@@ -22,13 +22,13 @@ pub struct FieldComment {
 
 impl StructComments {
     /// Reads every type of a section below `crates/`.
-    pub fn read(root: &Path) -> Self {
+    pub(super) fn read(root: &Path) -> Self {
         let mut read = Self::default();
         read.add_folder(&root.join("crates"));
         read
     }
 
-    pub fn of(&self, type_name: &str) -> &[FieldComment] {
+    pub(super) fn of(&self, type_name: &str) -> &[FieldComment] {
         self.0.get(type_name).unwrap_or_else(|| panic!("no section's type is called {type_name}"))
     }
 

@@ -14,12 +14,12 @@ const ONE_ENTRY_EACH: &str = "[[tasks.source]]\n[[eval.source]]\n[tasks.hooks.NA
 
 /// All keys of a job by their sections.
 #[derive(Debug)]
-pub struct JobKeys {
+pub(super) struct JobKeys {
     pub sections: Vec<KeySection>,
 }
 
 #[derive(Debug)]
-pub struct KeySection {
+pub(super) struct KeySection {
     /// Its dotted name, such as `policy.engine` or `tasks.source[]`.
     pub name: String,
     pub comment: String,
@@ -28,7 +28,7 @@ pub struct KeySection {
 }
 
 #[derive(Debug)]
-pub struct JobKey {
+pub(super) struct JobKey {
     /// Its dotted name, such as `tasks.source[].path`.
     pub name: String,
     pub shape: KeyShape,
@@ -44,7 +44,7 @@ pub struct JobKey {
 }
 
 impl JobKeys {
-    pub fn gather() -> Self {
+    pub(super) fn gather() -> Self {
         let comments = StructComments::read(super::root());
         let file: Table = ONE_ENTRY_EACH.parse().unwrap();
         let defaults = Table::try_from(JobFile::deserialize(file).unwrap()).unwrap();
@@ -57,11 +57,11 @@ impl JobKeys {
         keys
     }
 
-    pub fn keys(&self) -> impl Iterator<Item = &JobKey> {
+    pub(super) fn keys(&self) -> impl Iterator<Item = &JobKey> {
         self.sections.iter().flat_map(|section| &section.keys)
     }
 
-    pub fn key(&self, name: &str) -> &JobKey {
+    pub(super) fn key(&self, name: &str) -> &JobKey {
         self.keys().find(|key| key.name == name).unwrap_or_else(|| panic!("{name} is no key"))
     }
 
@@ -124,12 +124,12 @@ impl JobKeys {
 
 impl JobKey {
     /// Whether any number is allowed.
-    pub fn is_unlimited(&self) -> bool {
+    pub(super) fn is_unlimited(&self) -> bool {
         matches!(self.shape, KeyShape::Whole { .. } | KeyShape::Number) && self.limits.is_empty()
     }
 
     /// The least and the most whole number, where one sentence states both.
-    pub fn range(&self) -> Option<(i64, i64)> {
+    pub(super) fn range(&self) -> Option<(i64, i64)> {
         let [limit] = &self.limits[..] else { return None };
         let (least, most) = limit.split_once(" to ")?;
         let most = most.split(' ').next()?;
@@ -137,7 +137,7 @@ impl JobKey {
     }
 
     /// The unit that its name says: `None` for counts and texts.
-    pub fn unit(&self) -> Option<&'static str> {
+    pub(super) fn unit(&self) -> Option<&'static str> {
         let last = self.name.rsplit('.').next().unwrap_or_default();
         let is_number = matches!(self.shape, KeyShape::Whole { .. } | KeyShape::Number);
         if is_number && self.name.starts_with("policy.constrain.") {

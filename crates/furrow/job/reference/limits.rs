@@ -32,7 +32,7 @@ const ENTRIES: usize = 1_001;
 const BUILD_DEPENDENT: &str = "telemetry.otlp_endpoint";
 
 /// What the checks allow for a key, each sentence once.
-pub fn of(key: &str, shape: &KeyShape) -> Vec<String> {
+pub(super) fn of(key: &str, shape: &KeyShape) -> Vec<String> {
     if key == BUILD_DEPENDENT {
         return Vec::new();
     }

@@ -34,7 +34,7 @@ refused. One of them may grow: a larger `tasks.groups` lengthens the run. All ot
 In *allowed*, a range includes both ends. A dash means: whatever the type allows.
 ";
 
-pub fn write(keys: &JobKeys) -> String {
+pub(super) fn write(keys: &JobKeys) -> String {
     let mut page = INTRODUCTION.to_owned();
     page.push_str("\n| section | |\n|---|---|\n");
     for section in &keys.sections {

@@ -5,12 +5,12 @@ use serde_json::{Map, Value, json};
 use super::keys::{JobKey, JobKeys};
 use crate::job::shape::KeyShape;
 
-pub fn write(keys: &JobKeys) -> String {
+pub(super) fn write(keys: &JobKeys) -> String {
     serde_json::to_string_pretty(&of(keys)).unwrap() + "\n"
 }
 
 /// Draft 7, which editors of TOML support.
-pub fn of(keys: &JobKeys) -> Value {
+pub(super) fn of(keys: &JobKeys) -> Value {
     let mut schema = json!({
         "$schema": "http://json-schema.org/draft-07/schema#",
         "title": "A job of Furrow",
@@ -85,7 +85,7 @@ fn typed(shape: &KeyShape) -> Value {
 }
 
 /// What a job has that the schema forbids: the few rules that are written above.
-pub fn problems(job: &Value, schema: &Value, key: &str) -> Vec<String> {
+pub(super) fn problems(job: &Value, schema: &Value, key: &str) -> Vec<String> {
     let wrong = |is_right: bool, text: String| {
         if is_right { Vec::new() } else { vec![format!("{key}: {text}")] }
     };

@@ -126,7 +126,7 @@ pub struct VisionConfig {
 
 impl LayerKind {
     /// The layer kind of a character of `hybrid_override_pattern`.
-    pub fn from_letter(letter: char) -> Option<Self> {
+    pub(crate) fn from_letter(letter: char) -> Option<Self> {
         Some(match letter {
             'M' => Self::Ssm,
             '*' => Self::Attention,

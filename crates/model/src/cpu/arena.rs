@@ -26,7 +26,7 @@ pub(super) struct StateArena {
 
 impl StateArena {
     /// Allocates and clears everything.
-    pub fn new(text: &TextConfig, capacity: &BackendCapacity) -> Result<Self, CpuOpenError> {
+    pub(super) fn new(text: &TextConfig, capacity: &BackendCapacity) -> Result<Self, CpuOpenError> {
         let conv = text.ssm.conv_width() * (text.ssm.conv_kernel - 1);
         let ssm = text.ssm.inner() * text.ssm.state;
         let kv = text.attention.page_values();
@@ -44,13 +44,13 @@ impl StateArena {
     }
 
     /// A layer's convolution and SSM state in one slot. `layer` counts only Mamba-2 layers.
-    pub fn state(&self, layer: usize, slot: Slot) -> (&[f32], &[f32]) {
+    pub(super) fn state(&self, layer: usize, slot: Slot) -> (&[f32], &[f32]) {
         let start = slot.0 as usize * self.slot + layer * (self.conv + self.ssm);
         self.slots[start..start + self.conv + self.ssm].split_at(self.conv)
     }
 
     /// A layer's convolution and SSM states of some slots, which are ascending.
-    pub fn states<'a>(
+    pub(super) fn states<'a>(
         &'a mut self,
         layer: usize,
         slots: impl Iterator<Item = Slot> + 'a,
@@ -69,32 +69,32 @@ impl StateArena {
     }
 
     /// A layer's part of a page. `layer` counts only attention layers.
-    pub fn keys_values(&self, layer: usize, page: Page) -> &[f32] {
+    pub(super) fn keys_values(&self, layer: usize, page: Page) -> &[f32] {
         &self.pages[page.0 as usize * self.page + layer * self.kv..][..self.kv]
     }
 
     /// A layer's part of a page, for writing.
-    pub fn keys_values_mut(&mut self, layer: usize, page: Page) -> &mut [f32] {
+    pub(super) fn keys_values_mut(&mut self, layer: usize, page: Page) -> &mut [f32] {
         &mut self.pages[page.0 as usize * self.page + layer * self.kv..][..self.kv]
     }
 
-    pub fn clear(&mut self, slot: Slot) {
+    pub(super) fn clear(&mut self, slot: Slot) {
         own_mut(&mut self.slots, self.slot, slot.0).fill(0.0);
     }
 
-    pub fn copy_slot(&mut self, from: Slot, to: Slot) {
+    pub(super) fn copy_slot(&mut self, from: Slot, to: Slot) {
         copy(&mut self.slots, self.slot, from.0, to.0);
     }
 
-    pub fn copy_page(&mut self, from: Page, to: Page) {
+    pub(super) fn copy_page(&mut self, from: Page, to: Page) {
         copy(&mut self.pages, self.page, from.0, to.0);
     }
 
-    pub fn offloaded_bytes(&self, pages: u32) -> u64 {
+    pub(super) fn offloaded_bytes(&self, pages: u32) -> u64 {
         (self.slot + self.page * pages as usize) as u64 * size_of::<f32>() as u64
     }
 
-    pub fn offload(&self, slot: Slot, pages: &[Page]) -> HostState {
+    pub(super) fn offload(&self, slot: Slot, pages: &[Page]) -> HostState {
         let mut bytes = Vec::with_capacity(pages.len() * self.page * size_of::<f32>());
         for page in pages {
             bytes.extend_from_slice(bytemuck::cast_slice(own(&self.pages, self.page, page.0)));
@@ -102,7 +102,7 @@ impl StateArena {
         HostState { state: bytemuck::cast_slice(own(&self.slots, self.slot, slot.0)).to_vec(), pages: bytes }
     }
 
-    pub fn restore(&mut self, offloaded: &HostState, slot: Slot, pages: &[Page]) {
+    pub(super) fn restore(&mut self, offloaded: &HostState, slot: Slot, pages: &[Page]) {
         let page_bytes = self.page * size_of::<f32>();
         assert_eq!(
             offloaded.pages.len(),

@@ -17,7 +17,7 @@ pub(super) struct SpanRows {
 
 impl SpanRows {
     /// Its part of a buffer with `width` values a row.
-    pub fn rows<'a>(&self, values: &'a [f32], width: usize) -> &'a [f32] {
+    pub(super) fn rows<'a>(&self, values: &'a [f32], width: usize) -> &'a [f32] {
         &values[self.base * width..(self.base + self.len) * width]
     }
 }
@@ -37,7 +37,7 @@ pub(super) struct BatchLayout {
 
 impl BatchLayout {
     /// Allocates for any batch that fits the capacity.
-    pub fn new(capacity: &BackendCapacity) -> Self {
+    pub(super) fn new(capacity: &BackendCapacity) -> Self {
         let spans = capacity.slots.min(capacity.rows_max) as usize;
         Self {
             pieces: Vec::with_capacity(spans),
@@ -48,12 +48,12 @@ impl BatchLayout {
     }
 
     /// Rows of the batch.
-    pub fn rows(&self) -> usize {
+    pub(super) fn rows(&self) -> usize {
         self.piece_of.len()
     }
 
     /// Checks the batch and arranges it. On error only the layout has changed.
-    pub fn arrange(
+    pub(super) fn arrange(
         &mut self,
         batch: &[SequenceSpan<'_>],
         validator: BatchValidator<'_>,

@@ -13,7 +13,7 @@ pub(super) struct FeatureStore {
 
 impl FeatureStore {
     /// Allocates for `count` tiles of `rows` rows.
-    pub fn new(count: u32, rows: usize, width: usize) -> Result<Self, CpuOpenError> {
+    pub(super) fn new(count: u32, rows: usize, width: usize) -> Result<Self, CpuOpenError> {
         let mut entries = Vec::new();
         for _ in 0..count {
             let mut entry = Vec::new();
@@ -27,7 +27,7 @@ impl FeatureStore {
     }
 
     /// Checks that this many more can be stored.
-    pub fn check_capacity(&self, count: usize) -> Result<(), BackendError> {
+    pub(super) fn check_capacity(&self, count: usize) -> Result<(), BackendError> {
         if count > self.free.len() {
             return Err(BackendError::OverCapacity {
                 what: "tile features",
@@ -39,7 +39,7 @@ impl FeatureStore {
     }
 
     /// Stores the rows of one feature.
-    pub fn store(&mut self, rows: &[f32]) -> Result<TileFeature, BackendError> {
+    pub(super) fn store(&mut self, rows: &[f32]) -> Result<TileFeature, BackendError> {
         self.check_capacity(1)?;
         assert!(
             !rows.is_empty() && rows.len().is_multiple_of(self.width),
@@ -51,7 +51,7 @@ impl FeatureStore {
         Ok(TileFeature(index))
     }
 
-    pub fn release(&mut self, feature: TileFeature) {
+    pub(super) fn release(&mut self, feature: TileFeature) {
         let entry = &mut self.entries[feature.0 as usize];
         assert!(!entry.is_empty(), "feature {} does not exist", feature.0);
         entry.clear();
@@ -59,12 +59,12 @@ impl FeatureStore {
     }
 
     /// Rows of a feature; `None` if it does not exist.
-    pub fn rows(&self, feature: TileFeature) -> Option<usize> {
+    pub(super) fn rows(&self, feature: TileFeature) -> Option<usize> {
         let entry = self.entries.get(feature.0 as usize)?;
         (!entry.is_empty()).then(|| entry.len() / self.width)
     }
 
-    pub fn row(&self, feature: TileFeature, row: usize) -> &[f32] {
+    pub(super) fn row(&self, feature: TileFeature, row: usize) -> &[f32] {
         &self.entries[feature.0 as usize][row * self.width..(row + 1) * self.width]
     }
 }

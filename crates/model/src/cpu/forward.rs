@@ -36,7 +36,7 @@ pub(super) struct ForwardPass<'a> {
 
 impl ForwardPass<'_> {
     /// Embeds, runs the layers, and leaves the logits of the requested rows in the workspace.
-    pub fn run(mut self) {
+    pub(super) fn run(mut self) {
         let weights = self.weights;
         let mut ssm = 0;
         let mut attention = 0;

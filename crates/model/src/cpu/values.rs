@@ -11,7 +11,7 @@ pub(super) struct FloatBuffer(AlignedBuffer);
 
 impl FloatBuffer {
     /// Allocates `count` times `each` values and touches every page; `part` names them in errors.
-    pub fn zeros(part: &'static str, count: usize, each: usize) -> Result<Self, CpuOpenError> {
+    pub(super) fn zeros(part: &'static str, count: usize, each: usize) -> Result<Self, CpuOpenError> {
         let values = count.checked_mul(each).ok_or(CpuOpenError::TooLarge { part, count, each })?;
         let bytes = values as u64 * size_of::<f32>() as u64;
         AlignedBuffer::try_new(values).map(Self).ok_or(CpuOpenError::NoMemory { part, bytes })

@@ -155,7 +155,11 @@ pub(super) fn row_values(text: &TextConfig) -> u64 {
 
 impl BatchWorkspace {
     /// Allocates everything for the largest batch.
-    pub fn new(text: &TextConfig, capacity: &BackendCapacity, threads: usize) -> Result<Self, CpuOpenError> {
+    pub(super) fn new(
+        text: &TextConfig,
+        capacity: &BackendCapacity,
+        threads: usize,
+    ) -> Result<Self, CpuOpenError> {
         let rows = capacity.rows_max as usize;
         let widths = RowWidths::of(text);
         let buffer = |width| FloatBuffer::zeros("the workspace of a batch", rows, width);

@@ -19,7 +19,7 @@ use super::product::each;
 use super::vector::{LANES, Vector};
 
 /// Keys of a page.
-pub const PAGE_KEYS: usize = 64;
+pub(crate) const PAGE_KEYS: usize = 64;
 
 /// Keys and values of 64 positions.
 #[derive(Debug, Clone, Copy)]

@@ -37,7 +37,7 @@ impl ConvKernel {
 
     /// Values of a sequence's state: the last `kernel - 1` inputs, `[kernel - 1][W]`, oldest first;
     /// zeros at the start of the sequence.
-    pub fn state_len(&self) -> usize {
+    pub(crate) fn state_len(&self) -> usize {
         (self.kernel - 1) * self.width
     }
 

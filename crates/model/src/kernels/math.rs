@@ -20,7 +20,7 @@ pub fn exp(values: &mut [f32]) {
 }
 
 /// `1 / (1 + e^-x)` of each value.
-pub fn sigmoid(values: &mut [f32]) {
+pub(crate) fn sigmoid(values: &mut [f32]) {
     InstructionSet::best().run(ElementMap { values, function: Sigmoid });
 }
 
@@ -30,7 +30,7 @@ pub fn silu(values: &mut [f32]) {
 }
 
 /// `ln(1 + e^x)` of each value, without a lower limit.
-pub fn softplus(values: &mut [f32]) {
+pub(crate) fn softplus(values: &mut [f32]) {
     InstructionSet::best().run(ElementMap { values, function: Softplus });
 }
 
@@ -56,7 +56,7 @@ pub fn add(to: &mut [f32], from: &[f32]) {
 }
 
 /// `to = scale from + to`, element by element, each rounded once.
-pub fn add_scaled(to: &mut [f32], scale: f32, from: &[f32]) {
+pub(crate) fn add_scaled(to: &mut [f32], scale: f32, from: &[f32]) {
     assert_eq!(to.len(), from.len(), "one addend for each value");
     InstructionSet::best().run(ElementZip { to, from, pair: ScaledPair(scale) });
 }
@@ -67,7 +67,7 @@ pub fn dot(a: &[f32], b: &[f32]) -> f32 {
 }
 
 /// `out = weight x / sqrt(mean(x^2) + epsilon)`.
-pub fn rms_norm(x: &[f32], weight: &[f32], epsilon: f32, out: &mut [f32]) {
+pub(crate) fn rms_norm(x: &[f32], weight: &[f32], epsilon: f32, out: &mut [f32]) {
     assert!(x.len() == weight.len() && x.len() == out.len(), "one weight for each value of a row");
     InstructionSet::best().run(RmsNorm { x, weight, epsilon, out });
 }

@@ -101,21 +101,21 @@ impl<V: Vector> SampleArithmetic<V, f32> for FloatingPoint {
 
 /// For each output along one axis, its inputs and their weights.
 #[derive(Debug, Clone, Default)]
-pub struct ResampleTaps<W> {
+pub(crate) struct ResampleTaps<W> {
     spans: Vec<(usize, Range<usize>)>,
     weights: Vec<W>,
 }
 
 impl<W> ResampleTaps<W> {
     /// Adds an output: its first input, and the weights from there on, at least one.
-    pub fn push(&mut self, first: usize, weights: impl Iterator<Item = W>) {
+    pub(crate) fn push(&mut self, first: usize, weights: impl Iterator<Item = W>) {
         let start = self.weights.len();
         self.weights.extend(weights);
         assert!(self.weights.len() > start, "an output has no inputs");
         self.spans.push((first, start..self.weights.len()));
     }
 
-    pub fn count(&self) -> usize {
+    pub(crate) fn count(&self) -> usize {
         self.spans.len()
     }
 
@@ -132,7 +132,12 @@ impl<W> ResampleTaps<W> {
 
 /// Resamples every row: `out[y, x, c]` from `source[y, .., c]`. `width` is the width of a source
 /// row in pixels; `out` has as many rows.
-pub fn across<S: PixelSample>(taps: &ResampleTaps<S::Weight>, source: &[S], width: usize, out: &mut [S]) {
+pub(crate) fn across<S: PixelSample>(
+    taps: &ResampleTaps<S::Weight>,
+    source: &[S],
+    width: usize,
+    out: &mut [S],
+) {
     assert!(taps.reach() <= width, "a row of {width} pixels, inputs up to {}", taps.reach());
     let row = 3 * width;
     let out_row = 3 * taps.count();
@@ -145,7 +150,7 @@ pub fn across<S: PixelSample>(taps: &ResampleTaps<S::Weight>, source: &[S], widt
 }
 
 /// Resamples every column: `out[y, i]` from `source[.., i]`, rows of `row` values.
-pub fn down<S: PixelSample>(taps: &ResampleTaps<S::Weight>, source: &[S], row: usize, out: &mut [S]) {
+pub(crate) fn down<S: PixelSample>(taps: &ResampleTaps<S::Weight>, source: &[S], row: usize, out: &mut [S]) {
     let rows = source.len() / row;
     assert!(taps.reach() <= rows, "{rows} rows, inputs up to {}", taps.reach());
     assert_eq!(taps.count() * row, out.len(), "{} rows of {row} values", taps.count());

@@ -42,13 +42,13 @@ impl VisionHead<'_> {
     }
 
     /// Scratch values of `attend`: keys, values and scores.
-    pub fn work_len(tokens: usize, size: usize) -> usize {
+    pub(crate) fn work_len(tokens: usize, size: usize) -> usize {
         let keys = tokens.next_multiple_of(LANES);
         let width = size.next_multiple_of(LANES);
         keys * size + width * tokens + BLOCK * keys + BLOCK * width
     }
 
-    pub fn attend(self, work: &mut [f32], out: &mut [f32]) {
+    pub(crate) fn attend(self, work: &mut [f32], out: &mut [f32]) {
         assert_eq!(out.len(), self.tokens() * self.size, "rows of {} values", self.size);
         assert!(
             work.len() >= Self::work_len(self.tokens(), self.size),

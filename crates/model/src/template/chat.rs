@@ -45,7 +45,7 @@ pub struct RenderedChat {
 
 impl ChatLayout {
     /// Takes the parts from the layouts; `None` if instructions are not first.
-    pub fn of(first: &TurnLayout, later: &TurnLayout) -> Option<Self> {
+    pub(super) fn of(first: &TurnLayout, later: &TurnLayout) -> Option<Self> {
         let first = first.chunks();
         let at = first.iter().position(|chunk| *chunk == LayoutChunk::Slot(TemplateField::Instructions))?;
         let first_frame = ContentFrame::of(&first[at + 1..], TemplateField::Task)?;
@@ -57,7 +57,7 @@ impl ChatLayout {
     }
 
     /// The beginning of a chat, up to where the reply begins.
-    pub fn render_first(
+    pub(super) fn render_first(
         &self,
         mut writer: ChatWriter<'_>,
         instructions: &str,
@@ -70,7 +70,11 @@ impl ChatLayout {
     }
 
     /// Text after a reply and its stop id, up to where the next reply begins.
-    pub fn render_later(&self, mut writer: ChatWriter<'_>, content: &[ChatContent<'_>]) -> RenderedChat {
+    pub(super) fn render_later(
+        &self,
+        mut writer: ChatWriter<'_>,
+        content: &[ChatContent<'_>],
+    ) -> RenderedChat {
         writer.content(&self.later, content);
         writer.rendered
     }
@@ -102,7 +106,7 @@ pub(super) struct ChatWriter<'a> {
 }
 
 impl<'a> ChatWriter<'a> {
-    pub fn new(tokenizer: &'a Tokenizer, image: Option<ImageMarkIds>) -> Self {
+    pub(super) fn new(tokenizer: &'a Tokenizer, image: Option<ImageMarkIds>) -> Self {
         Self { tokenizer, image, text: String::new(), rendered: RenderedChat::default() }
     }
 

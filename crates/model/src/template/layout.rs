@@ -57,7 +57,7 @@ pub(super) struct ImageMarkIds {
 
 impl ImageMarkIds {
     /// An image of this many rows between its marks.
-    pub fn around(self, rows: usize) -> Vec<u32> {
+    pub(super) fn around(self, rows: usize) -> Vec<u32> {
         let rows = std::iter::repeat_n(self.row, rows);
         std::iter::once(self.open).chain(rows).chain([self.close]).collect()
     }

@@ -16,11 +16,11 @@ pub(super) struct ChatAnswer {
 const ID_PREFIX: &str = "chatcmpl-";
 
 impl ChatAnswer {
-    pub fn new(head: AnswerHead, choices: usize) -> Self {
+    pub(super) fn new(head: AnswerHead, choices: usize) -> Self {
         Self { head, calls: vec![0; choices] }
     }
 
-    pub fn whole(&self, completion: &ChatCompletion) -> Value {
+    pub(super) fn whole(&self, completion: &ChatCompletion) -> Value {
         let choices: Vec<Value> = completion.choices.iter().enumerate().map(whole_choice).collect();
         let mut whole = self.head.json(ID_PREFIX, "chat.completion");
         whole.insert("choices".into(), choices.into());
@@ -34,7 +34,7 @@ impl ChatAnswer {
 
     /// The first chunk of each choice: the role, and in the very first the ids of the prompt if
     /// requested.
-    pub fn begin(&self, prompt_token_ids: Option<&[u32]>) -> Vec<Value> {
+    pub(super) fn begin(&self, prompt_token_ids: Option<&[u32]>) -> Vec<Value> {
         let role = |index: usize| {
             let delta = json!({ "role": "assistant", "content": "", "refusal": null });
             let mut chunk = self.chunk(index, ChunkParts { delta, ..ChunkParts::default() });
@@ -47,7 +47,7 @@ impl ChatAnswer {
     }
 
     /// A part of a reply.
-    pub fn delta(&mut self, index: usize, part: &ChatDelta) -> Value {
+    pub(super) fn delta(&mut self, index: usize, part: &ChatDelta) -> Value {
         let mut delta = Map::new();
         if !part.text.is_empty() || part.calls.is_empty() {
             delta.insert("content".into(), part.text.as_str().into());
@@ -72,13 +72,13 @@ impl ChatAnswer {
     }
 
     /// The chunk with the reason why a reply ended.
-    pub fn finish(&self, index: usize, finish: ChatFinishReason) -> Value {
+    pub(super) fn finish(&self, index: usize, finish: ChatFinishReason) -> Value {
         let parts = ChunkParts { delta: json!({}), finish: Some(finish), ..ChunkParts::default() };
         Value::Object(self.chunk(index, parts))
     }
 
     /// The last chunk, with the counts of tokens, if it was requested.
-    pub fn usage(&self, completion: &ChatCompletion) -> Option<Value> {
+    pub(super) fn usage(&self, completion: &ChatCompletion) -> Option<Value> {
         let mut chunk = self.head.json(ID_PREFIX, "chat.completion.chunk");
         chunk.insert("choices".into(), json!([]));
         chunk.insert("usage".into(), completion.usage.json());

@@ -16,11 +16,11 @@ const ID_PREFIX: &str = "cmpl-";
 const OBJECT: &str = "text_completion";
 
 impl CompletionAnswer {
-    pub fn new(head: AnswerHead, choices: usize) -> Self {
+    pub(super) fn new(head: AnswerHead, choices: usize) -> Self {
         Self { head, offsets: vec![0; choices] }
     }
 
-    pub fn whole(&self, completion: &ChatCompletion) -> Value {
+    pub(super) fn whole(&self, completion: &ChatCompletion) -> Value {
         let choices = completion.choices.iter().enumerate().map(|(index, choice)| {
             let mut json = choice_json(index, &choice.reply, 0, Some(choice.finish));
             if let Some(ids) = &choice.prompt_token_ids {
@@ -36,19 +36,19 @@ impl CompletionAnswer {
     }
 
     /// A part of a reply.
-    pub fn delta(&mut self, index: usize, part: &ChatDelta) -> Value {
+    pub(super) fn delta(&mut self, index: usize, part: &ChatDelta) -> Value {
         let choice = choice_json(index, part, self.offsets[index], None);
         self.offsets[index] += part.logprobs.iter().flatten().map(chars).sum::<usize>();
         self.chunk(choice)
     }
 
     /// The chunk with the reason why a reply ended.
-    pub fn finish(&self, index: usize, finish: ChatFinishReason) -> Value {
+    pub(super) fn finish(&self, index: usize, finish: ChatFinishReason) -> Value {
         self.chunk(choice_json(index, &ChatDelta::default(), 0, Some(finish)))
     }
 
     /// The last chunk, with the counts of tokens, if it was requested.
-    pub fn usage(&self, completion: &ChatCompletion) -> Option<Value> {
+    pub(super) fn usage(&self, completion: &ChatCompletion) -> Option<Value> {
         let mut chunk = self.head.json(ID_PREFIX, OBJECT);
         chunk.insert("choices".into(), json!([]));
         chunk.insert("usage".into(), completion.usage.json());

@@ -61,7 +61,7 @@ pub(super) struct RequestKeys {
 }
 
 impl RequestKeys {
-    pub fn of_body(body: &[u8]) -> ApiResult<Self> {
+    pub(super) fn of_body(body: &[u8]) -> ApiResult<Self> {
         let whole = |message: String| ApiError { param: None, ..ApiError::invalid("", message) };
         if pieces(body) > PIECES_MAX {
             return Err(whole(format!("the body has more than {PIECES_MAX} values; send less")));
@@ -75,7 +75,7 @@ impl RequestKeys {
     }
 
     /// An object within the request.
-    pub fn of_part(path: String, value: Value, right: &str) -> ApiResult<Self> {
+    pub(super) fn of_part(path: String, value: Value, right: &str) -> ApiResult<Self> {
         match value {
             Value::Object(map) => Ok(Self { path, map, ignored: Vec::new() }),
             _ => Err(ApiError::invalid(path, right.to_owned())),
@@ -83,35 +83,35 @@ impl RequestKeys {
     }
 
     /// Copies of these keys, where they are there.
-    pub fn copies(&self, names: &[&str]) -> Map<String, Value> {
+    pub(super) fn copies(&self, names: &[&str]) -> Map<String, Value> {
         let copy = |name: &&str| Some(((*name).to_owned(), self.map.get(*name)?.clone()));
         names.iter().filter_map(copy).collect()
     }
 
     /// The path of this object.
-    pub fn path(&self) -> &str {
+    pub(super) fn path(&self) -> &str {
         &self.path
     }
 
     /// The path of a key.
-    pub fn at(&self, key: &str) -> String {
+    pub(super) fn at(&self, key: &str) -> String {
         if self.path.is_empty() { key.to_owned() } else { format!("{}.{key}", self.path) }
     }
 
-    pub fn missing(&self, key: &str) -> ApiError {
+    pub(super) fn missing(&self, key: &str) -> ApiError {
         ApiError::invalid(self.at(key), format!("{} is missing", self.at(key)))
     }
 
-    pub fn wrong(&self, key: &str, right: &str) -> ApiError {
+    pub(super) fn wrong(&self, key: &str, right: &str) -> ApiError {
         ApiError::invalid(self.at(key), format!("{} must be {right}", self.at(key)))
     }
 
     /// A null counts as missing.
-    pub fn take(&mut self, key: &str) -> Option<Value> {
+    pub(super) fn take(&mut self, key: &str) -> Option<Value> {
         self.map.remove(key).filter(|value| !value.is_null())
     }
 
-    pub fn text(&mut self, key: &str) -> ApiResult<Option<String>> {
+    pub(super) fn text(&mut self, key: &str) -> ApiResult<Option<String>> {
         match self.take(key) {
             None => Ok(None),
             Some(Value::String(text)) => Ok(Some(text)),
@@ -119,11 +119,11 @@ impl RequestKeys {
         }
     }
 
-    pub fn needed_text(&mut self, key: &str) -> ApiResult<String> {
+    pub(super) fn needed_text(&mut self, key: &str) -> ApiResult<String> {
         self.text(key)?.ok_or_else(|| self.missing(key))
     }
 
-    pub fn flag(&mut self, key: &str) -> ApiResult<Option<bool>> {
+    pub(super) fn flag(&mut self, key: &str) -> ApiResult<Option<bool>> {
         match self.take(key) {
             None => Ok(None),
             Some(Value::Bool(flag)) => Ok(Some(flag)),
@@ -131,7 +131,7 @@ impl RequestKeys {
         }
     }
 
-    pub fn number(&mut self, key: &str, from: f64, to: f64) -> ApiResult<Option<f64>> {
+    pub(super) fn number(&mut self, key: &str, from: f64, to: f64) -> ApiResult<Option<f64>> {
         let Some(value) = self.take(key) else { return Ok(None) };
         match value.as_f64().filter(|number| (from..=to).contains(number)) {
             Some(number) => Ok(Some(number)),
@@ -139,7 +139,7 @@ impl RequestKeys {
         }
     }
 
-    pub fn whole(&mut self, key: &str, from: i64, to: i64) -> ApiResult<Option<i64>> {
+    pub(super) fn whole(&mut self, key: &str, from: i64, to: i64) -> ApiResult<Option<i64>> {
         let Some(value) = self.take(key) else { return Ok(None) };
         match value.as_i64().filter(|number| (from..=to).contains(number)) {
             Some(number) => Ok(Some(number)),
@@ -147,7 +147,7 @@ impl RequestKeys {
         }
     }
 
-    pub fn object(&mut self, key: &str) -> ApiResult<Option<Self>> {
+    pub(super) fn object(&mut self, key: &str) -> ApiResult<Option<Self>> {
         match self.take(key) {
             None => Ok(None),
             Some(Value::Object(map)) => Ok(Some(Self { path: self.at(key), map, ignored: Vec::new() })),
@@ -155,7 +155,7 @@ impl RequestKeys {
         }
     }
 
-    pub fn list(&mut self, key: &str) -> ApiResult<Option<Vec<Value>>> {
+    pub(super) fn list(&mut self, key: &str) -> ApiResult<Option<Vec<Value>>> {
         match self.take(key) {
             None => Ok(None),
             Some(Value::Array(list)) => Ok(Some(list)),
@@ -166,7 +166,7 @@ impl RequestKeys {
     /// Refuses the remaining keys, except ignored ones in their form, `fixed` ones with their only
     /// value, and those that say nothing: nulls, empty lists and empty objects. Returns the paths
     /// of the keys that are ignored.
-    pub fn finish(
+    pub(super) fn finish(
         mut self,
         ignored: &[IgnoredKey],
         fixed: &[(&'static str, &'static str)],

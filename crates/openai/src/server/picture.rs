@@ -17,12 +17,12 @@ pub(super) struct PictureBudget {
 }
 
 impl PictureBudget {
-    pub fn new(images_max: usize, bytes_max: usize) -> Self {
+    pub(super) fn new(images_max: usize, bytes_max: usize) -> Self {
         Self { left: images_max, images_max, bytes_max }
     }
 
     /// Decodes the image at a path of the request; `part` is the path of the part around it.
-    pub fn take(&mut self, url: &str, part: String, path: String) -> ApiResult<Bytes> {
+    pub(super) fn take(&mut self, url: &str, part: String, path: String) -> ApiResult<Bytes> {
         self.left = self.left.checked_sub(1).ok_or_else(|| {
             let most = self.images_max;
             ApiError::invalid(part, format!("there are more than {most} images"))

@@ -50,11 +50,11 @@ impl ResponseStatus {
 }
 
 impl ResponseAnswer {
-    pub fn new(head: AnswerHead, sampling: RequestSampling, repeated: RepeatedKeys) -> Self {
+    pub(super) fn new(head: AnswerHead, sampling: RequestSampling, repeated: RepeatedKeys) -> Self {
         Self { head, sampling, repeated, sequence: 0, output: Vec::new(), open: None }
     }
 
-    pub fn whole(mut self, completion: &ChatCompletion) -> Value {
+    pub(super) fn whole(mut self, completion: &ChatCompletion) -> Value {
         let Some(choice) = completion.choices.first() else { return Value::Null };
         // The events are not sent; the items that they complete are the answer's.
         self.delta(&choice.reply);
@@ -62,7 +62,7 @@ impl ResponseAnswer {
         self.response(ResponseStatus::Ended(choice.finish), Some(completion.usage))
     }
 
-    pub fn begin(&mut self) -> Vec<Value> {
+    pub(super) fn begin(&mut self) -> Vec<Value> {
         ["response.created", "response.in_progress"]
             .map(|kind| {
                 let response = self.response(ResponseStatus::InProgress, None);
@@ -72,7 +72,7 @@ impl ResponseAnswer {
     }
 
     /// The events of a part of the reply.
-    pub fn delta(&mut self, part: &ChatDelta) -> Vec<Value> {
+    pub(super) fn delta(&mut self, part: &ChatDelta) -> Vec<Value> {
         let mut events = Vec::new();
         let logprobs: Vec<Value> = part.logprobs.iter().flatten().map(TokenLogprob::json).collect();
         if !part.text.is_empty() || !logprobs.is_empty() {
@@ -86,7 +86,7 @@ impl ResponseAnswer {
         events
     }
 
-    pub fn finish(&mut self, completion: &ChatCompletion) -> Vec<Value> {
+    pub(super) fn finish(&mut self, completion: &ChatCompletion) -> Vec<Value> {
         let Some(choice) = completion.choices.first() else { return Vec::new() };
         let mut events = self.close(choice.finish);
         let status = ResponseStatus::Ended(choice.finish);
@@ -97,7 +97,7 @@ impl ResponseAnswer {
     }
 
     /// The event that ends a stream whose reply was broken off.
-    pub fn fail(&mut self, error: &ApiError) -> Value {
+    pub(super) fn fail(&mut self, error: &ApiError) -> Value {
         let mut response = self.response(ResponseStatus::Failed, None);
         let code = if error.status == 429 { "rate_limit_exceeded" } else { "server_error" };
         response["error"] = json!({ "code": code, "message": error.message });

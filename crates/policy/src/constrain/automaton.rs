@@ -65,38 +65,38 @@ const SHARED_MAX: usize = 1000;
 
 impl Automaton {
     /// The node at which a reply is complete.
-    pub fn end(&mut self) -> NodeId {
+    pub(super) fn end(&mut self) -> NodeId {
         self.node(Node::End)
     }
 
     /// These ids, one after another, then `next`.
-    pub fn chain(&mut self, ids: &[u32], next: NodeId) -> NodeId {
+    pub(super) fn chain(&mut self, ids: &[u32], next: NodeId) -> NodeId {
         ids.iter().rev().fold(next, |next, id| self.node(Node::Step(vec![(*id, next)])))
     }
 
     /// One of these ids, each with its own next node.
-    pub fn step(&mut self, edges: BTreeMap<u32, NodeId>) -> NodeId {
+    pub(super) fn step(&mut self, edges: BTreeMap<u32, NodeId>) -> NodeId {
         self.node(Node::Step(edges.into_iter().collect()))
     }
 
     /// Free text, then `close`.
-    pub fn text(&mut self, cap: u32, close: NodeId) -> NodeId {
+    pub(super) fn text(&mut self, cap: u32, close: NodeId) -> NodeId {
         self.node(Node::Text { cap, close, fills: false })
     }
 
     /// Free text that takes its whole budget, then `close`.
-    pub fn filling_text(&mut self, close: NodeId) -> NodeId {
+    pub(super) fn filling_text(&mut self, close: NodeId) -> NodeId {
         self.node(Node::Text { cap: u32::MAX, close, fills: true })
     }
 
     /// White space that takes its whole budget, which may be 0, then `close`, whose path must be
     /// unique.
-    pub fn space(&mut self, close: NodeId) -> NodeId {
+    pub(super) fn space(&mut self, close: NodeId) -> NodeId {
         self.node(Node::Space { close })
     }
 
     /// Either of two alternatives. They share nodes while their ids agree and then branch.
-    pub fn either(&mut self, left: NodeId, right: NodeId) -> Result<NodeId, JoinFailure> {
+    pub(super) fn either(&mut self, left: NodeId, right: NodeId) -> Result<NodeId, JoinFailure> {
         self.join(left, right, 0)
     }
 
@@ -124,11 +124,11 @@ impl Automaton {
         Ok(self.step(edges))
     }
 
-    pub fn count(&mut self, work: usize) {
+    pub(super) fn count(&mut self, work: usize) {
         self.work = self.work.saturating_add(work);
     }
 
-    pub fn check_limits(&self) -> Result<(), LimitExceeded> {
+    pub(super) fn check_limits(&self) -> Result<(), LimitExceeded> {
         let counted = [
             ("nodes", self.nodes.len(), NODES_MAX),
             ("edges", self.edges, EDGES_MAX),
@@ -141,34 +141,34 @@ impl Automaton {
     }
 
     /// The finished automaton, without the table of equal nodes.
-    pub fn finished(self) -> Self {
+    pub(super) fn finished(self) -> Self {
         Self { known: HashMap::new(), ..self }
     }
 
     /// The ids that may come at a node.
-    pub fn at(&self, node_id: NodeId) -> &Node {
+    pub(super) fn at(&self, node_id: NodeId) -> &Node {
         &self.nodes[node_id as usize]
     }
 
     /// All nodes in order of their indices.
-    pub fn nodes(&self) -> &[Node] {
+    pub(super) fn nodes(&self) -> &[Node] {
         &self.nodes
     }
 
     /// Ids to the end with every text empty, along the longest of the other paths. With this many
     /// ids reserved, all paths stay open.
-    pub fn least(&self, node_id: NodeId) -> u32 {
+    pub(super) fn least(&self, node_id: NodeId) -> u32 {
         self.least[node_id as usize]
     }
 
     /// Ids to the end with every text empty, along the shortest of the other paths. With this many
     /// ids reserved, one path stays open.
-    pub fn shortest(&self, node_id: NodeId) -> u32 {
+    pub(super) fn shortest(&self, node_id: NodeId) -> u32 {
         self.shortest[node_id as usize]
     }
 
     /// Ids to the end with every text at its cap, along the longest path.
-    pub fn most(&self, node_id: NodeId) -> u32 {
+    pub(super) fn most(&self, node_id: NodeId) -> u32 {
         self.most[node_id as usize]
     }
 

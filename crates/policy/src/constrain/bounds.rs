@@ -44,7 +44,7 @@ const WHOLE_MAX: f64 = 999_999_999_999_999.0;
 
 impl TextBounds {
     /// Reads `minLength` and `maxLength`; the error says what is wrong.
-    pub fn read(map: &Map<String, Value>) -> Result<Self, String> {
+    pub(super) fn read(map: &Map<String, Value>) -> Result<Self, String> {
         let length = |key: &str| match map.get(key) {
             None => Ok(None),
             Some(value) => match value.as_u64().filter(|length| *length <= CHARS_MAX) {
@@ -61,7 +61,7 @@ impl TextBounds {
     }
 
     /// A text in quotes.
-    pub fn build(
+    pub(super) fn build(
         self,
         builder: &mut AutomatonBuilder<'_, '_>,
         next: NodeId,
@@ -88,7 +88,7 @@ impl TextBounds {
 
 impl NumberBounds {
     /// Reads the bounds of a number; the error says what is wrong.
-    pub fn read(map: &Map<String, Value>) -> Result<Self, String> {
+    pub(super) fn read(map: &Map<String, Value>) -> Result<Self, String> {
         let bound = |key: &str| match map.get(key) {
             None => Ok(None),
             Some(value) => match value.as_f64().filter(|value| value.abs() <= WHOLE_MAX) {
@@ -118,7 +118,7 @@ impl NumberBounds {
         Ok(Self { positive, negative })
     }
 
-    pub fn build(
+    pub(super) fn build(
         self,
         builder: &mut AutomatonBuilder<'_, '_>,
         fraction_digits: usize,

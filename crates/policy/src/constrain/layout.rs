@@ -176,14 +176,14 @@ struct NumberRange {
 type DigitEnds = (u32, u128, u128);
 
 impl<'a, 'b> AutomatonBuilder<'a, 'b> {
-    pub fn new(lexicon: &'a TokenLexicon<'b>) -> Result<Self, ConstraintError> {
+    pub(super) fn new(lexicon: &'a TokenLexicon<'b>) -> Result<Self, ConstraintError> {
         Ok(Self { automaton: Automaton::default(), lexicon, digits: digits(lexicon)? })
     }
 }
 
 impl AutomatonBuilder<'_, '_> {
     /// This text, tokenised alone.
-    pub fn fixed(&mut self, text: &str, next: NodeId) -> Result<NodeId, ConstraintError> {
+    pub(super) fn fixed(&mut self, text: &str, next: NodeId) -> Result<NodeId, ConstraintError> {
         self.automaton.check_limits()?;
         self.automaton.count(text.len());
         let ids = self.lexicon.encode_exactly(text)?;
@@ -191,7 +191,7 @@ impl AutomatonBuilder<'_, '_> {
     }
 
     /// Ids of one character of ASCII that a JSON string can have as it is, one for each.
-    pub fn single_chars(&self) -> Vec<u32> {
+    pub(super) fn single_chars(&self) -> Vec<u32> {
         let mut chars = BTreeMap::new();
         for id in 0..self.lexicon.rows as u32 {
             if let Some([byte @ b' '..=b'~']) = self.lexicon.text(id)
@@ -204,17 +204,17 @@ impl AutomatonBuilder<'_, '_> {
     }
 
     /// From here on numbers are written digit by digit, although ids of several digits exist.
-    pub fn digit_by_digit(&mut self) {
+    pub(super) fn digit_by_digit(&mut self) {
         self.digits.truncate(1);
     }
 
     /// A whole number within these inclusive bounds, without leading zeros.
-    pub fn digits_of(&mut self, from: u64, to: u64, next: NodeId) -> Result<NodeId, ConstraintError> {
+    pub(super) fn digits_of(&mut self, from: u64, to: u64, next: NodeId) -> Result<NodeId, ConstraintError> {
         self.number("", &mut NumberRange { from, to, next, known_nodes: HashMap::new() })
     }
 
     /// One to `digits_max` digits.
-    pub fn fraction(&mut self, digits_max: usize, next: NodeId) -> Result<NodeId, ConstraintError> {
+    pub(super) fn fraction(&mut self, digits_max: usize, next: NodeId) -> Result<NodeId, ConstraintError> {
         let mut node_ids = vec![next];
         for left in 1..=digits_max {
             let ids = self.digits.iter().take(left).enumerate();
@@ -228,7 +228,7 @@ impl AutomatonBuilder<'_, '_> {
     }
 
     /// Any of these alternatives.
-    pub fn one_of(&mut self, ways: Vec<NodeId>) -> Result<NodeId, ConstraintError> {
+    pub(super) fn one_of(&mut self, ways: Vec<NodeId>) -> Result<NodeId, ConstraintError> {
         let mut ways = ways.into_iter();
         let first = ways.next().ok_or(ConstraintError::Ambiguous)?;
         ways.try_fold(first, |all, way| self.either(all, way))
@@ -259,7 +259,11 @@ impl AutomatonBuilder<'_, '_> {
     }
 
     /// One of some literals, each tokenised alone.
-    pub fn choices(&mut self, choices: &[impl AsRef<str>], next: NodeId) -> Result<NodeId, ConstraintError> {
+    pub(super) fn choices(
+        &mut self,
+        choices: &[impl AsRef<str>],
+        next: NodeId,
+    ) -> Result<NodeId, ConstraintError> {
         let mut all: Option<NodeId> = None;
         for choice in choices {
             let way = self.fixed(choice.as_ref(), next)?;
@@ -303,7 +307,7 @@ impl AutomatonBuilder<'_, '_> {
         grown.filter(|(_, grown)| number.begins_with(grown)).collect()
     }
 
-    pub fn either(&mut self, left: NodeId, right: NodeId) -> Result<NodeId, ConstraintError> {
+    pub(super) fn either(&mut self, left: NodeId, right: NodeId) -> Result<NodeId, ConstraintError> {
         self.automaton.either(left, right).map_err(|why| match why {
             JoinFailure::Ambiguous => ConstraintError::Ambiguous,
             JoinFailure::TooLarge(why) => why.into(),

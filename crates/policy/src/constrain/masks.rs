@@ -32,7 +32,7 @@ const IDS_MAX: usize = 20_000_000;
 
 impl TokenMasks {
     /// Computes the sets of an automaton that keeps all paths open.
-    pub fn new(
+    pub(super) fn new(
         automaton: &Automaton,
         texts: &TextTransitions,
         vocabulary: usize,
@@ -41,13 +41,13 @@ impl TokenMasks {
     }
 
     /// Adds the ids of white space.
-    pub fn with_space(mut self, ids: &[u32], vocabulary: usize) -> Self {
+    pub(super) fn with_space(mut self, ids: &[u32], vocabulary: usize) -> Self {
         self.space = Some(self.add(of(ids, vocabulary)));
         self
     }
 
     /// Computes the sets of an automaton that keeps one path open.
-    pub fn narrowed(
+    pub(super) fn narrowed(
         automaton: &Automaton,
         texts: &TextTransitions,
         vocabulary: usize,
@@ -114,7 +114,7 @@ impl TokenMasks {
 
     /// Legal ids of a step with a choice when `left` ids are left, and whether they are all of its
     /// ids.
-    pub fn step(&self, node_id: NodeId, left: u32) -> (&AllowedTokens, bool) {
+    pub(super) fn step(&self, node_id: NodeId, left: u32) -> (&AllowedTokens, bool) {
         let sets = &self.steps[&node_id];
         let open = sets.partition_point(|(need, _)| *need <= left).max(1);
         (&self.sets[sets[open - 1].1], open == sets.len())
@@ -122,17 +122,17 @@ impl TokenMasks {
 
     /// Legal ids within a text that may take `budget` more ids before it is closed. A state other
     /// than plain has enough budget to become plain.
-    pub fn text(&self, node_id: NodeId, state: TextState, budget: u32) -> &AllowedTokens {
+    pub(super) fn text(&self, node_id: NodeId, state: TextState, budget: u32) -> &AllowedTokens {
         let budgets = self.texts[&node_id][state as usize].as_deref().unwrap_or_default();
         &self.sets[budgets[(budget as usize).min(budgets.len() - 1)]]
     }
 
     /// The set of white space.
-    pub fn space(&self) -> Option<&AllowedTokens> {
+    pub(super) fn space(&self) -> Option<&AllowedTokens> {
         self.space.map(|set| &self.sets[set])
     }
 
-    pub fn len(&self) -> usize {
+    pub(super) fn len(&self) -> usize {
         self.sets.len()
     }
 

@@ -115,7 +115,7 @@ impl Schema {
 
     /// Any object of up to 16 members: texts, numbers, `true`, `false`, `null`, and lists and
     /// objects of up to 8 of those.
-    pub fn any_object() -> Self {
+    pub(crate) fn any_object() -> Self {
         let plain = vec![
             ValueShape::Text(TextBounds::default()),
             ValueShape::Number,
@@ -408,7 +408,7 @@ fn whole(map: &Map<String, Value>, path: &str) -> Result<ValueShape, SchemaError
 }
 
 impl AutomatonBuilder<'_, '_> {
-    pub fn shape(&mut self, shape: &ValueShape, next: NodeId) -> Result<NodeId, ConstraintError> {
+    pub(super) fn shape(&mut self, shape: &ValueShape, next: NodeId) -> Result<NodeId, ConstraintError> {
         self.automaton.check_limits()?;
         self.automaton.count(1);
         match shape {

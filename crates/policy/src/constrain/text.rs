@@ -67,7 +67,7 @@ pub(super) struct TextTransitions {
 }
 
 impl TextState {
-    pub const COUNT: usize = 13;
+    pub(super) const COUNT: usize = 13;
 
     /// The state after one more byte; `None` if the byte is illegal.
     fn after(self, byte: u8) -> Option<TextState> {
@@ -103,7 +103,7 @@ impl TextState {
 
 impl TextTransitions {
     /// Runs every id of the tokenizer through every state.
-    pub fn new(lexicon: &TokenLexicon<'_>) -> Self {
+    pub(super) fn new(lexicon: &TokenLexicon<'_>) -> Self {
         let row = |id| match lexicon.text(id) {
             Some(bytes) => STATES.map(|state| state.after_all(bytes)),
             None => [None; TextState::COUNT],
@@ -116,18 +116,18 @@ impl TextTransitions {
     }
 
     /// The state after an id; `None` if it is illegal.
-    pub fn after(&self, state: TextState, id: u32) -> Option<TextState> {
+    pub(super) fn after(&self, state: TextState, id: u32) -> Option<TextState> {
         self.ends.get(id as usize)?[state as usize]
     }
 
     /// Number of budgets with different masks: with this many ids left or more, every legal id is
     /// allowed.
-    pub fn budgets(&self) -> u32 {
+    pub(super) fn budgets(&self) -> u32 {
         self.ways_out.iter().flatten().max().map_or(1, |longest| longest + 1)
     }
 
     /// Legal ids after which `budget - 1` more suffice to return to `Plain`.
-    pub fn allowed(&self, state: TextState, budget: u32) -> AllowedTokens {
+    pub(super) fn allowed(&self, state: TextState, budget: u32) -> AllowedTokens {
         let mut allowed = AllowedTokens::new(self.ends.len());
         let fits = |end: &TextState| self.ways_out[*end as usize].is_some_and(|ids| ids < budget);
         let legal =
@@ -137,7 +137,7 @@ impl TextTransitions {
     }
 
     /// States that ids can leave, `Plain` among them.
-    pub fn states(&self) -> impl Iterator<Item = TextState> + '_ {
+    pub(super) fn states(&self) -> impl Iterator<Item = TextState> + '_ {
         STATES.into_iter().filter(|state| self.ways_out[*state as usize].is_some())
     }
 
@@ -166,7 +166,7 @@ impl TextTransitions {
 #[cfg(test)]
 impl TextTransitions {
     /// Breaks the transition of an id from `Plain`, so that a test can check that walks detect it.
-    pub fn plant(&mut self, id: u32, end: TextState) {
+    pub(super) fn plant(&mut self, id: u32, end: TextState) {
         self.ends[id as usize][TextState::Plain as usize] = Some(end);
     }
 }

@@ -15,20 +15,20 @@ use crate::slots::Allocation;
 
 /// The span that a running session runs next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct PlannedSpan {
+pub(super) struct PlannedSpan {
     pub id: SessionId,
     start: u32,
     end: u32,
 }
 
 /// A span of a batch, with the tiles it shows.
-pub struct BatchedSpan {
+pub(super) struct BatchedSpan {
     pub planned: PlannedSpan,
     pub insets: Vec<ImageInset>,
 }
 
 impl PlannedSpan {
-    pub fn range(self) -> Range<u32> {
+    pub(super) fn range(self) -> Range<u32> {
         self.start..self.end
     }
 

@@ -3,7 +3,7 @@
 use furrow_model::backend::DeviceLost;
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum EngineFault {
+pub(crate) enum EngineFault {
     /// No further session fits.
     #[error("all {sessions_max} sessions are in use")]
     Full { sessions_max: u32 },

@@ -35,7 +35,7 @@ use crate::sequence::{Sequence, TokenSegment};
 use crate::slots::{Allocation, Allocator, PageReservation, pages_for};
 
 /// A session of the engine, in one of its phases.
-pub enum EngineSession {
+pub(super) enum EngineSession {
     /// It waits for its next step.
     Idle(IdleSession),
     /// A step waits for slots and pages.
@@ -45,7 +45,7 @@ pub enum EngineSession {
 }
 
 /// A session whose step waits for slots and pages.
-pub struct WaitingSession {
+pub(super) struct WaitingSession {
     pub core: SessionCore,
     pub state: StateTier,
     pub step: PendingStep,
@@ -53,7 +53,7 @@ pub struct WaitingSession {
 }
 
 /// What a step runs.
-pub enum StepWork {
+pub(super) enum StepWork {
     /// The kept tokens, without a reply. The base has spans to run.
     Rebuild,
     /// A reply that extends the base. The base has spans to run.
@@ -63,7 +63,7 @@ pub enum StepWork {
 }
 
 /// Result of the arrival of a step.
-pub enum BegunStep {
+pub(super) enum BegunStep {
     Waiting(WaitingSession),
     /// Nothing of it needs to run.
     Finished(FinishedStep),
@@ -72,7 +72,7 @@ pub enum BegunStep {
 }
 
 /// What has to happen to the base's slot before a step runs.
-pub enum BaseFill {
+pub(super) enum BaseFill {
     /// It holds the base's state, or the base has no slot because none of its tokens runs.
     Nothing,
     /// It must hold the state before any token.
@@ -81,7 +81,7 @@ pub enum BaseFill {
 }
 
 /// A session that can be offloaded if its state is on the device.
-pub struct RestingState<'a> {
+pub(super) struct RestingState<'a> {
     /// The lower, the earlier it is offloaded: sessions that wait for nothing come first, and among
     /// them the one that has been idle longest.
     pub order: (bool, u64),
@@ -89,7 +89,7 @@ pub struct RestingState<'a> {
 }
 
 impl EngineSession {
-    pub fn core(&self) -> &SessionCore {
+    pub(super) fn core(&self) -> &SessionCore {
         match self {
             Self::Idle(session) => &session.core,
             Self::Waiting(session) => &session.core,
@@ -98,7 +98,7 @@ impl EngineSession {
     }
 
     /// The location of its state; `None` while a step runs on it.
-    pub fn at_rest(&mut self) -> Option<RestingState<'_>> {
+    pub(super) fn at_rest(&mut self) -> Option<RestingState<'_>> {
         match self {
             Self::Idle(session) => {
                 Some(RestingState { order: (false, session.touched), state: &mut session.state })
@@ -111,7 +111,7 @@ impl EngineSession {
     }
 
     /// Ends the session in whatever phase it is.
-    pub fn release(self) -> ReleasedSession {
+    pub(super) fn release(self) -> ReleasedSession {
         match self {
             Self::Idle(session) => ReleasedSession { state: session.state, step: None },
             Self::Waiting(WaitingSession { state, step, .. }) => {
@@ -126,7 +126,7 @@ impl EngineSession {
 impl IdleSession {
     /// Adds kept tokens and starts the prompt. `version` is that of the weights the session runs
     /// on.
-    pub fn begin(
+    pub(super) fn begin(
         self,
         kept: Vec<TokenSegment>,
         ask: Option<GenerationRequest>,
@@ -166,7 +166,7 @@ impl IdleSession {
 
 impl WaitingSession {
     /// The sequence that runs first.
-    pub fn first_sequence(&self) -> &Sequence {
+    pub(super) fn first_sequence(&self) -> &Sequence {
         match &self.work {
             StepWork::Fork { sequence, .. } if self.core.base.next().is_none() => sequence,
             _ => &self.core.base,
@@ -174,7 +174,7 @@ impl WaitingSession {
     }
 
     /// Allocates the slots and pages of the step. The caller has freed the slots, and fills them.
-    pub fn admit(
+    pub(super) fn admit(
         self,
         allocator: &mut Allocator,
         mut reserve: PageReservation,

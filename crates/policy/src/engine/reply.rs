@@ -8,7 +8,7 @@ use crate::response::{PartialResponse, ResponseState, TokenColumns};
 use crate::sequence::Sequence;
 
 /// The reply of a step.
-pub struct Reply {
+pub(super) struct Reply {
     response: PartialResponse,
     tokens_max: u32,
     has_sampled: bool,
@@ -16,13 +16,18 @@ pub struct Reply {
 
 impl Reply {
     /// A reply without a token. `tokens_max` is the most that it can get, appended ones included.
-    pub fn new(response: PartialResponse, tokens_max: u32) -> Self {
+    pub(super) fn new(response: PartialResponse, tokens_max: u32) -> Self {
         Self { response, tokens_max, has_sampled: false }
     }
 
     /// Advances to where a token must be sampled: forced tokens join the chunk group, which then
     /// ends.
-    pub fn proceed(&mut self, sequence: &mut Sequence, chunk: u32, version: PolicyVersion) -> ResponseState {
+    pub(super) fn proceed(
+        &mut self,
+        sequence: &mut Sequence,
+        chunk: u32,
+        version: PolicyVersion,
+    ) -> ResponseState {
         self.response.append_forced(version.0).iter().for_each(|id| sequence.push(*id));
         let state = self.response.state();
         if state == ResponseState::Sample {
@@ -32,7 +37,7 @@ impl Reply {
     }
 
     /// Adds a sampled token. [`Reply::proceed`] continues from it.
-    pub fn take(
+    pub(super) fn take(
         &mut self,
         sequence: &mut Sequence,
         token: &SampledToken,
@@ -46,20 +51,20 @@ impl Reply {
     }
 
     /// Whether a token was sampled already.
-    pub fn has_sampled(&self) -> bool {
+    pub(super) fn has_sampled(&self) -> bool {
         self.has_sampled
     }
 
     /// Most tokens that the reply can still get.
-    pub fn tokens_left(&self) -> u32 {
+    pub(super) fn tokens_left(&self) -> u32 {
         self.tokens_max.saturating_sub(self.response.columns().ids.len() as u32)
     }
 
-    pub fn response(&self) -> &PartialResponse {
+    pub(super) fn response(&self) -> &PartialResponse {
         &self.response
     }
 
-    pub fn into_columns(self) -> TokenColumns {
+    pub(super) fn into_columns(self) -> TokenColumns {
         self.response.into_columns()
     }
 }

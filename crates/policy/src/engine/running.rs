@@ -20,14 +20,14 @@ use crate::slots::{Allocation, PageReservation};
 use crate::snapshots::SnapshotKey;
 
 /// A session whose step has its slots and pages.
-pub struct RunningSession {
+pub(super) struct RunningSession {
     pub core: SessionCore,
     pub step: RunningStep,
     stage: Stage,
 }
 
 /// What a step has in all stages.
-pub struct RunningStep {
+pub(super) struct RunningStep {
     done: StepSender,
     pub arrived: Instant,
     /// When it arrived, on the engine's clock; later, when it last decoded.
@@ -42,7 +42,7 @@ pub struct RunningStep {
 }
 
 /// What a step runs now, and where.
-pub enum Stage {
+pub(super) enum Stage {
     /// The kept tokens, after which the step ends.
     Rebuild { base: Allocation },
     /// Kept tokens, prompt and reply, all on the base.
@@ -54,7 +54,7 @@ pub enum Stage {
 }
 
 /// Prompt and reply that run beside the base and are dropped.
-pub struct SequenceFork {
+pub(super) struct SequenceFork {
     /// Begins where the base ends.
     pub sequence: Sequence,
     pub allocation: Allocation,
@@ -63,7 +63,7 @@ pub struct SequenceFork {
 }
 
 /// A running session after a span.
-pub enum AfterSpan {
+pub(super) enum AfterSpan {
     /// It stays in its stage.
     Runs(RunningSession),
     /// It has entered the fork, whose slot needs a copy of the base's state.
@@ -73,14 +73,14 @@ pub enum AfterSpan {
 }
 
 /// The sequence that runs now, and its state.
-pub struct ActiveSequence<'a> {
+pub(super) struct ActiveSequence<'a> {
     pub sequence: &'a Sequence,
     pub allocation: &'a Allocation,
     pub version_min: Option<PolicyVersion>,
 }
 
 /// The sequence that runs now, its state and the pages reserved for both.
-pub struct ActiveSequenceMut<'a> {
+pub(super) struct ActiveSequenceMut<'a> {
     pub sequence: &'a mut Sequence,
     pub allocation: &'a mut Allocation,
     pub version_min: &'a mut Option<PolicyVersion>,
@@ -88,13 +88,13 @@ pub struct ActiveSequenceMut<'a> {
 }
 
 impl SequenceFork {
-    pub fn new(sequence: Sequence, slot: Slot) -> Self {
+    pub(super) fn new(sequence: Sequence, slot: Slot) -> Self {
         Self { sequence, allocation: Allocation { slot, pages: Vec::new() }, version_min: None }
     }
 }
 
 impl RunningSession {
-    pub fn new(core: SessionCore, step: PendingStep, reserve: PageReservation, stage: Stage) -> Self {
+    pub(super) fn new(core: SessionCore, step: PendingStep, reserve: PageReservation, stage: Stage) -> Self {
         let PendingStep { done, since, arrived } = step;
         let slot = match &stage {
             Stage::Rebuild { base } | Stage::Extend { base, .. } => base.slot,
@@ -108,7 +108,7 @@ impl RunningSession {
     }
 
     /// The sequence to run. The kept tokens run first.
-    pub fn active(&self) -> ActiveSequence<'_> {
+    pub(super) fn active(&self) -> ActiveSequence<'_> {
         match &self.stage {
             Stage::Rebuild { base } | Stage::Extend { base, .. } | Stage::BeforeFork { base, .. } => {
                 ActiveSequence {
@@ -126,7 +126,7 @@ impl RunningSession {
     }
 
     /// The same sequence, mutable.
-    pub fn active_mut(&mut self) -> ActiveSequenceMut<'_> {
+    pub(super) fn active_mut(&mut self) -> ActiveSequenceMut<'_> {
         let Self { core, step, stage } = self;
         let reserve = &mut step.reserve;
         match stage {
@@ -148,7 +148,7 @@ impl RunningSession {
     }
 
     /// The base's slot and pages, if the step runs or copies its state.
-    pub fn base(&self) -> Option<&Allocation> {
+    pub(super) fn base(&self) -> Option<&Allocation> {
         match &self.stage {
             Stage::Rebuild { base } | Stage::Extend { base, .. } | Stage::BeforeFork { base, .. } => {
                 Some(base)
@@ -158,7 +158,7 @@ impl RunningSession {
     }
 
     /// The fork, if the step has one.
-    pub fn fork(&self) -> Option<&SequenceFork> {
+    pub(super) fn fork(&self) -> Option<&SequenceFork> {
         match &self.stage {
             Stage::Rebuild { .. } | Stage::Extend { .. } => None,
             Stage::BeforeFork { fork, .. } | Stage::OnFork { fork, .. } => Some(fork),
@@ -166,7 +166,7 @@ impl RunningSession {
     }
 
     /// The state with which the fork begins and the fork, once the kept tokens have run.
-    pub fn fork_source(&mut self) -> Option<(ActiveSequence<'_>, &mut SequenceFork)> {
+    pub(super) fn fork_source(&mut self) -> Option<(ActiveSequence<'_>, &mut SequenceFork)> {
         let Self { core, stage, .. } = self;
         match stage {
             Stage::OnFork { base: Some(base), fork, .. } => {
@@ -179,7 +179,7 @@ impl RunningSession {
     }
 
     /// The reply and the sequence that it extends, once that sequence runs.
-    pub fn replying(&mut self) -> Option<(&mut Reply, &mut Sequence)> {
+    pub(super) fn replying(&mut self) -> Option<(&mut Reply, &mut Sequence)> {
         match &mut self.stage {
             Stage::Rebuild { .. } | Stage::BeforeFork { .. } => None,
             Stage::Extend { reply, .. } => Some((reply, &mut self.core.base)),
@@ -188,7 +188,7 @@ impl RunningSession {
     }
 
     /// The response whose next token is sampled from the logits of the next span.
-    pub fn sampling(&self) -> Option<&PartialResponse> {
+    pub(super) fn sampling(&self) -> Option<&PartialResponse> {
         let (reply, sequence) = match &self.stage {
             Stage::Rebuild { .. } | Stage::BeforeFork { .. } => return None,
             Stage::Extend { reply, .. } => (reply, &self.core.base),
@@ -198,7 +198,7 @@ impl RunningSession {
     }
 
     /// Whether a token was sampled already.
-    pub fn is_decoding(&self) -> bool {
+    pub(super) fn is_decoding(&self) -> bool {
         match &self.stage {
             Stage::Rebuild { .. } | Stage::BeforeFork { .. } => false,
             Stage::Extend { reply, .. } | Stage::OnFork { reply, .. } => reply.has_sampled(),
@@ -206,7 +206,7 @@ impl RunningSession {
     }
 
     /// The span after the active one if that runs now; otherwise the active one.
-    pub fn span_ahead(&self, is_running: bool) -> Option<(&Sequence, Range<u32>)> {
+    pub(super) fn span_ahead(&self, is_running: bool) -> Option<(&Sequence, Range<u32>)> {
         let sequence = self.active().sequence;
         if !is_running {
             return Some((sequence, sequence.next()?));
@@ -220,7 +220,7 @@ impl RunningSession {
 
     /// Whether the step can begin with a state that a sibling left at this position. A reply needs
     /// a span after it, to have logits to sample from.
-    pub fn can_start_at(&self, position: u32) -> bool {
+    pub(super) fn can_start_at(&self, position: u32) -> bool {
         match &self.stage {
             Stage::Rebuild { .. } | Stage::BeforeFork { .. } => true,
             Stage::Extend { .. } | Stage::OnFork { .. } => position < self.active().sequence.planned(),
@@ -229,7 +229,7 @@ impl RunningSession {
 
     /// Marks the span as run on weights of this version. Returns whether siblings may fork from its
     /// end.
-    pub fn advance(&mut self, version: PolicyVersion) -> bool {
+    pub(super) fn advance(&mut self, version: PolicyVersion) -> bool {
         self.step.was_left_out = false;
         let active = self.active_mut();
         active.version_min.get_or_insert(version);
@@ -237,7 +237,7 @@ impl RunningSession {
     }
 
     /// Whether its stage is over because the kept tokens have run.
-    pub fn has_run_kept(&self) -> bool {
+    pub(super) fn has_run_kept(&self) -> bool {
         match &self.stage {
             Stage::Rebuild { .. } | Stage::BeforeFork { .. } => self.core.base.next().is_none(),
             Stage::Extend { .. } | Stage::OnFork { .. } => false,
@@ -245,7 +245,7 @@ impl RunningSession {
     }
 
     /// Enters the next stage if the kept tokens have run.
-    pub fn after_span(self) -> AfterSpan {
+    pub(super) fn after_span(self) -> AfterSpan {
         let has_run_kept = self.has_run_kept();
         let Self { core, step, stage } = self;
         match stage {
@@ -259,7 +259,7 @@ impl RunningSession {
     }
 
     /// Ends the step. `version` is that of the weights the session runs on.
-    pub fn finish(
+    pub(super) fn finish(
         self,
         finish_reason: FinishReason,
         version: PolicyVersion,
@@ -274,7 +274,7 @@ impl RunningSession {
     }
 
     /// Ends the session without an answer to its step.
-    pub fn release(self) -> ReleasedSession {
+    pub(super) fn release(self) -> ReleasedSession {
         let (state, fork, _) = self.stage.into_parts();
         let RunningStep { done, reserve, promised, .. } = self.step;
         let resources = StepResources { reserve, promised, fork: fork.map(|fork| fork.allocation) };
@@ -283,7 +283,7 @@ impl RunningSession {
 
     /// The stage, for tests of its transitions.
     #[cfg(test)]
-    pub fn stage(&self) -> &Stage {
+    pub(super) fn stage(&self) -> &Stage {
         &self.stage
     }
 }
@@ -291,7 +291,7 @@ impl RunningSession {
 impl RunningStep {
     /// The snapshot promised to siblings at this position. `None` if another session makes it, or
     /// new weights withdrew the promise.
-    pub fn take_promised(&mut self, position: u32) -> Option<SnapshotKey> {
+    pub(super) fn take_promised(&mut self, position: u32) -> Option<SnapshotKey> {
         let index = self.promised.iter().position(|(promised, _)| *promised == position)?;
         Some(self.promised.swap_remove(index).1)
     }

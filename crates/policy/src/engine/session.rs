@@ -12,7 +12,7 @@ use crate::slots::{Allocation, PageReservation};
 use crate::snapshots::SnapshotKey;
 
 /// What a session has in every phase.
-pub struct SessionCore {
+pub(super) struct SessionCore {
     /// Cancelled when its owner has dropped it.
     pub life: CancellationToken,
     /// Version of the weights it stays on; `None`: the newest.
@@ -29,7 +29,7 @@ pub struct SessionCore {
 
 /// Location of the base's state while no step runs.
 #[derive(Debug)]
-pub enum StateTier {
+pub(super) enum StateTier {
     /// No token has run yet.
     Empty,
     Device(Allocation),
@@ -37,7 +37,7 @@ pub enum StateTier {
 }
 
 /// A session between two steps.
-pub struct IdleSession {
+pub(super) struct IdleSession {
     pub core: SessionCore,
     pub state: StateTier,
     /// When its last step ended, on the engine's clock; the idlest is offloaded first.
@@ -45,14 +45,14 @@ pub struct IdleSession {
 }
 
 /// A session whose step has ended, and the answer.
-pub struct FinishedStep {
+pub(super) struct FinishedStep {
     pub session: IdleSession,
     pub done: StepSender,
     pub output: StepOutput,
 }
 
 /// A step at its end, without its session.
-pub struct EndedStep {
+pub(super) struct EndedStep {
     pub done: StepSender,
     /// `None` after a rebuild.
     pub reply: Option<Reply>,
@@ -63,21 +63,21 @@ pub struct EndedStep {
 }
 
 /// Everything a session had on the device and in host memory.
-pub struct ReleasedSession {
+pub(super) struct ReleasedSession {
     pub state: StateTier,
     /// Its step, if it had one.
     pub step: Option<ReleasedStep>,
 }
 
 /// A step without an answer, whose session is removed.
-pub struct ReleasedStep {
+pub(super) struct ReleasedStep {
     pub done: StepSender,
     pub resources: StepResources,
 }
 
 /// What to free when a step ends.
 #[derive(Default)]
-pub struct StepResources {
+pub(super) struct StepResources {
     pub reserve: PageReservation,
     pub promised: Vec<(u32, SnapshotKey)>,
     /// Slot and pages of the fork.
@@ -86,14 +86,19 @@ pub struct StepResources {
 
 impl SessionCore {
     /// Length of the longest sequence that a step makes.
-    pub fn tokens_with(&self, kept: &[TokenSegment], ask: Option<&GenerationRequest>) -> u32 {
+    pub(super) fn tokens_with(&self, kept: &[TokenSegment], ask: Option<&GenerationRequest>) -> u32 {
         let kept: usize = kept.iter().map(|segment| segment.ids.len()).sum();
         let shown = ask.map_or(0, |ask| ask.prompt.ids.len() + ask.tokens_max as usize);
         self.base.len().saturating_add((kept + shown).min(u32::MAX as usize) as u32)
     }
 
     /// Ends a step. `version` is that of the weights the session runs on.
-    pub fn finish(mut self, state: StateTier, step: EndedStep, version: PolicyVersion) -> FinishedStep {
+    pub(super) fn finish(
+        mut self,
+        state: StateTier,
+        step: EndedStep,
+        version: PolicyVersion,
+    ) -> FinishedStep {
         let EndedStep { done, reply, mut costs, fork_version_min, finish_reason } = step;
         let versions = [self.version_min, fork_version_min].into_iter().flatten();
         let state_version_min = versions.min().unwrap_or(version);
@@ -118,7 +123,11 @@ impl SessionCore {
 
 impl IdleSession {
     /// A session without a token.
-    pub fn new(life: CancellationToken, origin: Option<StateOrigin>, pinned: Option<PolicyVersion>) -> Self {
+    pub(super) fn new(
+        life: CancellationToken,
+        origin: Option<StateOrigin>,
+        pinned: Option<PolicyVersion>,
+    ) -> Self {
         let core = SessionCore {
             life,
             pinned,
@@ -133,7 +142,7 @@ impl IdleSession {
 
 impl EndedStep {
     /// A step that ends when it arrives.
-    pub fn at_once(done: StepSender, reply: Option<Reply>, finish_reason: FinishReason) -> Self {
+    pub(super) fn at_once(done: StepSender, reply: Option<Reply>, finish_reason: FinishReason) -> Self {
         Self { done, reply, costs: StepCosts::default(), fork_version_min: None, finish_reason }
     }
 }

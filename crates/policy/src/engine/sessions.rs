@@ -13,41 +13,41 @@ use super::session::{IdleSession, SessionCore};
 /// A session of one engine. Ids are never reused, so a late event for a closed session has no
 /// effect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct SessionId(pub u64);
+pub(crate) struct SessionId(pub u64);
 
 /// All sessions of an engine.
 #[derive(Default)]
-pub struct Sessions {
+pub(super) struct Sessions {
     by_id: HashMap<SessionId, EngineSession>,
     /// Those that wait for slots and pages, in order of arrival.
     queue: VecDeque<SessionId>,
 }
 
 impl Sessions {
-    pub fn len(&self) -> usize {
+    pub(super) fn len(&self) -> usize {
         self.by_id.len()
     }
 
-    pub fn ids(&self) -> Vec<SessionId> {
+    pub(super) fn ids(&self) -> Vec<SessionId> {
         self.by_id.keys().copied().collect()
     }
 
     /// Sessions whose owners have dropped them.
-    pub fn abandoned(&self) -> Vec<SessionId> {
+    pub(super) fn abandoned(&self) -> Vec<SessionId> {
         let abandoned = self.by_id.iter().filter(|(_, session)| session.core().life.is_cancelled());
         abandoned.map(|(id, _)| *id).collect()
     }
 
-    pub fn values(&self) -> impl Iterator<Item = &EngineSession> {
+    pub(super) fn values(&self) -> impl Iterator<Item = &EngineSession> {
         self.by_id.values()
     }
 
-    pub fn cores(&self) -> impl Iterator<Item = &SessionCore> {
+    pub(super) fn cores(&self) -> impl Iterator<Item = &SessionCore> {
         self.by_id.values().map(EngineSession::core)
     }
 
     /// Sessions whose steps run.
-    pub fn all_running(&self) -> impl Iterator<Item = (SessionId, &RunningSession)> {
+    pub(super) fn all_running(&self) -> impl Iterator<Item = (SessionId, &RunningSession)> {
         self.by_id.iter().filter_map(|(id, session)| match session {
             EngineSession::Running(session) => Some((*id, session)),
             EngineSession::Idle(_) | EngineSession::Waiting(_) => None,
@@ -55,7 +55,7 @@ impl Sessions {
     }
 
     /// The same sessions, mutable.
-    pub fn all_running_mut(&mut self) -> impl Iterator<Item = &mut RunningSession> {
+    pub(super) fn all_running_mut(&mut self) -> impl Iterator<Item = &mut RunningSession> {
         self.by_id.values_mut().filter_map(|session| match session {
             EngineSession::Running(session) => Some(session),
             EngineSession::Idle(_) | EngineSession::Waiting(_) => None,
@@ -63,12 +63,12 @@ impl Sessions {
     }
 
     /// Sessions that could be offloaded.
-    pub fn all_at_rest(&mut self) -> impl Iterator<Item = (SessionId, RestingState<'_>)> {
+    pub(super) fn all_at_rest(&mut self) -> impl Iterator<Item = (SessionId, RestingState<'_>)> {
         self.by_id.iter_mut().filter_map(|(id, session)| Some((*id, session.at_rest()?)))
     }
 
     /// Adds a session in its phase. One that waits joins the end of the queue.
-    pub fn insert(&mut self, id: SessionId, session: EngineSession) {
+    pub(super) fn insert(&mut self, id: SessionId, session: EngineSession) {
         if matches!(session, EngineSession::Waiting(_)) {
             self.queue.push_back(id);
         }
@@ -76,7 +76,7 @@ impl Sessions {
     }
 
     /// Removes a session in whatever phase it is; `None` if it has ended.
-    pub fn remove(&mut self, id: SessionId) -> Option<EngineSession> {
+    pub(super) fn remove(&mut self, id: SessionId) -> Option<EngineSession> {
         let session = self.by_id.remove(&id)?;
         if matches!(session, EngineSession::Waiting(_)) {
             self.dequeue(id);
@@ -85,7 +85,7 @@ impl Sessions {
     }
 
     /// Removes a session that can begin a step; `None` if it has ended or has a step.
-    pub fn take_idle(&mut self, id: SessionId) -> Option<IdleSession> {
+    pub(super) fn take_idle(&mut self, id: SessionId) -> Option<IdleSession> {
         match self.by_id.remove(&id)? {
             EngineSession::Idle(session) => Some(session),
             busy => {
@@ -96,12 +96,12 @@ impl Sessions {
     }
 
     /// The session at a position of the queue; `None` behind its end.
-    pub fn queued(&self, index: usize) -> Option<SessionId> {
+    pub(super) fn queued(&self, index: usize) -> Option<SessionId> {
         self.queue.get(index).copied()
     }
 
     /// A session of the queue.
-    pub fn waiting(&self, id: SessionId) -> &WaitingSession {
+    pub(super) fn waiting(&self, id: SessionId) -> &WaitingSession {
         match self.by_id.get(&id) {
             Some(EngineSession::Waiting(session)) => session,
             _ => wrong_phase(id, "waiting"),
@@ -109,7 +109,7 @@ impl Sessions {
     }
 
     /// Removes a session of the queue.
-    pub fn take_waiting(&mut self, id: SessionId) -> WaitingSession {
+    pub(super) fn take_waiting(&mut self, id: SessionId) -> WaitingSession {
         match self.remove(id) {
             Some(EngineSession::Waiting(session)) => session,
             _ => wrong_phase(id, "waiting"),
@@ -117,7 +117,7 @@ impl Sessions {
     }
 
     /// A session whose step runs.
-    pub fn running(&self, id: SessionId) -> &RunningSession {
+    pub(super) fn running(&self, id: SessionId) -> &RunningSession {
         match self.by_id.get(&id) {
             Some(EngineSession::Running(session)) => session,
             _ => wrong_phase(id, "running"),
@@ -125,7 +125,7 @@ impl Sessions {
     }
 
     /// The same session, mutable.
-    pub fn running_mut(&mut self, id: SessionId) -> &mut RunningSession {
+    pub(super) fn running_mut(&mut self, id: SessionId) -> &mut RunningSession {
         match self.by_id.get_mut(&id) {
             Some(EngineSession::Running(session)) => session,
             _ => wrong_phase(id, "running"),
@@ -133,7 +133,7 @@ impl Sessions {
     }
 
     /// Removes a session whose step runs.
-    pub fn take_running(&mut self, id: SessionId) -> RunningSession {
+    pub(super) fn take_running(&mut self, id: SessionId) -> RunningSession {
         match self.by_id.remove(&id) {
             Some(EngineSession::Running(session)) => session,
             _ => wrong_phase(id, "running"),
@@ -151,16 +151,16 @@ fn wrong_phase(id: SessionId, phase: &str) -> ! {
 
 #[cfg(test)]
 impl Sessions {
-    pub fn is_empty(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         self.by_id.is_empty()
     }
 
-    pub fn get(&self, id: SessionId) -> Option<&EngineSession> {
+    pub(super) fn get(&self, id: SessionId) -> Option<&EngineSession> {
         self.by_id.get(&id)
     }
 
     /// The ids of the queue, in order.
-    pub fn queue(&self) -> impl Iterator<Item = SessionId> {
+    pub(super) fn queue(&self) -> impl Iterator<Item = SessionId> {
         self.queue.iter().copied()
     }
 }

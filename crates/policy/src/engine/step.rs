@@ -10,7 +10,7 @@ use crate::response::{PartialResponse, TokenColumns};
 use crate::sequence::TokenSegment;
 
 /// A prompt and how to reply to it.
-pub struct GenerationRequest {
+pub(crate) struct GenerationRequest {
     /// Follows the kept tokens. Its last chunk group stays open, because forced tokens may join it.
     pub prompt: TokenSegment,
     /// Whether prompt and reply stay after the kept tokens; otherwise they run on a fork that is
@@ -24,7 +24,7 @@ pub struct GenerationRequest {
 
 /// A reply and its trace.
 #[derive(Debug, Clone, PartialEq)]
-pub struct StepOutput {
+pub(crate) struct StepOutput {
     /// The tokens of the reply with their columns.
     pub columns: TokenColumns,
     pub finish_reason: FinishReason,
@@ -35,10 +35,10 @@ pub struct StepOutput {
 }
 
 /// Receives the result of a step.
-pub type StepSender = oneshot::Sender<Result<StepOutput, EngineFault>>;
+pub(super) type StepSender = oneshot::Sender<Result<StepOutput, EngineFault>>;
 
 /// A step that is not answered yet.
-pub struct PendingStep {
+pub(super) struct PendingStep {
     pub done: StepSender,
     /// When it arrived, on the engine's clock.
     pub since: u64,
@@ -47,7 +47,7 @@ pub struct PendingStep {
 
 /// The costs of a step.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct StepCosts {
+pub(super) struct StepCosts {
     /// Tokens run before the first sampled one.
     pub prefill_tokens: u32,
     /// Tokens that the state held when the step was admitted.
@@ -66,20 +66,20 @@ pub struct StepCosts {
 
 impl PendingStep {
     /// A step that arrives now.
-    pub fn new(done: StepSender, since: u64) -> Self {
+    pub(super) fn new(done: StepSender, since: u64) -> Self {
         Self { done, since, arrived: Instant::now() }
     }
 }
 
 impl StepCosts {
     /// Adds the costs of rebuilding a session's past.
-    pub fn add(&mut self, rebuild: &StepCosts) {
+    pub(super) fn add(&mut self, rebuild: &StepCosts) {
         self.prefill_tokens += rebuild.prefill_tokens;
         self.device_micros += rebuild.device_micros;
     }
 
     /// The costs as the records store them.
-    pub fn account(self, origin: StateOrigin) -> EngineStats {
+    pub(super) fn account(self, origin: StateOrigin) -> EngineStats {
         let decoded = f64::from(self.decode_steps.max(1));
         EngineStats {
             worker: String::new(),

@@ -31,7 +31,7 @@ pub struct SwapSettings {
 }
 
 /// Weights that are to take effect.
-pub struct NewWeights {
+pub(crate) struct NewWeights {
     /// Their version, newer than the one in use.
     pub version: PolicyVersion,
     /// Hash of their vision encoder. Tiles that another encoder made are not reused.
@@ -44,7 +44,7 @@ pub struct NewWeights {
 
 /// The result of an exchange.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct SwapReport {
+pub(crate) struct SwapReport {
     /// Microseconds in which no batch ran.
     pub pause_micros: u64,
     /// Sessions that were open.
@@ -54,7 +54,7 @@ pub struct SwapReport {
 }
 
 /// The versions of weights in memory.
-pub struct WeightVersions {
+pub(super) struct WeightVersions {
     /// The version that new sessions run on.
     pub newest: WeightsKey,
     /// The version that the device holds.
@@ -67,12 +67,12 @@ pub struct WeightVersions {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct WeightsKey {
+pub(super) struct WeightsKey {
     pub version: PolicyVersion,
     pub vision: [u8; 32],
 }
 
-pub struct PendingSwap {
+pub(super) struct PendingSwap {
     pub name: WeightsKey,
     /// `None` once they are staged.
     pub weights: Option<IncomingWeights>,
@@ -81,7 +81,7 @@ pub struct PendingSwap {
 
 impl PendingSwap {
     /// Refuses them with a reason.
-    pub fn refuse(self, why: WeightsError) {
+    pub(super) fn refuse(self, why: WeightsError) {
         self.done.send(Err(why)).ok();
     }
 }
@@ -94,7 +94,7 @@ impl Default for SwapSettings {
 }
 
 impl WeightVersions {
-    pub fn new(
+    pub(super) fn new(
         version: PolicyVersion,
         vision: [u8; 32],
         retired: Option<mpsc::Sender<IncomingWeights>>,
@@ -104,21 +104,21 @@ impl WeightVersions {
     }
 
     /// Version that new sessions start with.
-    pub fn newest(&self) -> PolicyVersion {
+    pub(super) fn newest(&self) -> PolicyVersion {
         self.newest.version
     }
 
     /// Version of the weights that the device computes with.
-    pub fn on_device(&self) -> PolicyVersion {
+    pub(super) fn on_device(&self) -> PolicyVersion {
         self.on_device.version
     }
 
     /// Hash of the vision encoder on the device.
-    pub fn vision(&self) -> [u8; 32] {
+    pub(super) fn vision(&self) -> [u8; 32] {
         self.on_device.vision
     }
 
-    pub fn retire(&self, weights: IncomingWeights) {
+    pub(super) fn retire(&self, weights: IncomingWeights) {
         // If the channel is full, this thread frees them: that is slow, but they are freed.
         if let Some(drop_queue) = &self.retired
             && let Err(back) = drop_queue.try_send(weights)

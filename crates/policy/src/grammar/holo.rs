@@ -15,7 +15,7 @@ use super::shape::{
 use super::space::CoordinateSpace;
 
 /// The Holo navigation object with coordinates 0 to 1000 of the image as sent.
-pub const HOLO_NAVIGATION: &str = "holo_navigation";
+pub(crate) const HOLO_NAVIGATION: &str = "holo_navigation";
 
 pub(super) const NAVIGATION: GrammarDialect = GrammarDialect {
     name: HOLO_NAVIGATION,
@@ -180,13 +180,19 @@ pub(super) struct ImageSpace {
 
 impl ImageSpace {
     /// The point in two fields of an action.
-    pub fn at(&self, action: &str, fields: &ActionFields, x: &str, y: &str) -> Result<PagePoint, String> {
+    pub(super) fn at(
+        &self,
+        action: &str,
+        fields: &ActionFields,
+        x: &str,
+        y: &str,
+    ) -> Result<PagePoint, String> {
         let outside = |why| format!("{action}.{why}");
         self.space.page(fields.number(x), fields.number(y), self.image).map_err(outside)
     }
 
     /// The coordinates of a point as whole numbers.
-    pub fn whole(&self, at: PagePoint) -> (u64, u64) {
+    pub(super) fn whole(&self, at: PagePoint) -> (u64, u64) {
         let (x, y) = self.space.model(at, self.image);
         (x as u64, y as u64)
     }

@@ -25,7 +25,7 @@ use sha2::{Digest, Sha256};
 pub(crate) use dialect::ReplyFrame;
 use dialect::{GrammarDialect, TEXT_BYTES_MAX};
 pub use dialect::{ReplyRemarks, ViewedPage};
-pub use holo::HOLO_NAVIGATION;
+pub(crate) use holo::HOLO_NAVIGATION;
 use shape::ParsedCall;
 pub(crate) use shape::{ActionField, ActionShape, FieldKind};
 
@@ -61,7 +61,7 @@ pub fn names() -> impl Iterator<Item = &'static str> {
 }
 
 /// The further actions of this grammar that a job may enable; `None` if there is no such grammar.
-pub fn extra_actions(name: &str) -> Option<&'static [ExtraAction]> {
+pub(crate) fn extra_actions(name: &str) -> Option<&'static [ExtraAction]> {
     named(name).map(|dialect| dialect.extra)
 }
 

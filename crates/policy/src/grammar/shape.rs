@@ -123,7 +123,7 @@ pub(super) fn listed(shapes: &[ActionShape]) -> String {
 impl ActionShape {
     /// Checks that `given` has exactly the fields of this shape beside the action's name, and adds
     /// defaults.
-    pub fn read(&self, given: &Map<String, Value>, name_key: &str) -> Result<ActionFields, String> {
+    pub(crate) fn read(&self, given: &Map<String, Value>, name_key: &str) -> Result<ActionFields, String> {
         let known = |key: &str| key == name_key || self.fields.iter().any(|field| field.name == key);
         if let Some(stranger) = given.keys().find(|key| !known(key)) {
             return Err(format!("{} has no field {stranger:?}; it takes {}", self.name, self.field_names()));
@@ -202,7 +202,7 @@ impl ActionField {
 
 impl FieldKind {
     /// A description of the legal values.
-    pub fn expectation(self) -> String {
+    pub(crate) fn expectation(self) -> String {
         match self {
             FieldKind::Text | FieldKind::Address => "a string".into(),
             FieldKind::TextOrNone => "a string (may be left out)".into(),
@@ -233,37 +233,37 @@ impl FieldKind {
 }
 
 impl ActionFields {
-    pub fn text(&self, name: &str) -> String {
+    pub(crate) fn text(&self, name: &str) -> String {
         self.0.get(name).and_then(Value::as_str).unwrap_or_default().to_owned()
     }
 
     /// A whole number; the shape has checked that it fits.
-    pub fn whole<T: TryFrom<u64> + Default>(&self, name: &str) -> T {
+    pub(crate) fn whole<T: TryFrom<u64> + Default>(&self, name: &str) -> T {
         let number = self.0.get(name).and_then(Value::as_u64).unwrap_or_default();
         T::try_from(number).unwrap_or_default()
     }
 
-    pub fn number(&self, name: &str) -> f64 {
+    pub(crate) fn number(&self, name: &str) -> f64 {
         self.0.get(name).and_then(Value::as_f64).unwrap_or_default()
     }
 
     /// Two numbers; `None` if left out.
-    pub fn pair(&self, name: &str) -> Option<(f64, f64)> {
+    pub(crate) fn pair(&self, name: &str) -> Option<(f64, f64)> {
         let pair = self.0.get(name)?.as_array()?;
         Some((pair.first()?.as_f64()?, pair.get(1)?.as_f64()?))
     }
 
-    pub fn texts(&self, name: &str) -> Vec<String> {
+    pub(crate) fn texts(&self, name: &str) -> Vec<String> {
         let list = self.0.get(name).and_then(Value::as_array);
         list.into_iter().flatten().filter_map(Value::as_str).map(str::to_owned).collect()
     }
 
     /// The value of a field without a check.
-    pub fn value(&self, name: &str) -> &Value {
+    pub(crate) fn value(&self, name: &str) -> &Value {
         self.0.get(name).unwrap_or(&Value::Null)
     }
 
-    pub fn flag(&self, name: &str) -> bool {
+    pub(crate) fn flag(&self, name: &str) -> bool {
         self.0.get(name).and_then(Value::as_bool).unwrap_or_default()
     }
 }

@@ -14,7 +14,7 @@ pub(super) enum CoordinateSpace {
 
 impl CoordinateSpace {
     /// Converts the model's coordinates to CSS pixels. The error names the one that is outside.
-    pub fn page(self, x: f64, y: f64, image: Size) -> Result<PagePoint, String> {
+    pub(super) fn page(self, x: f64, y: f64, image: Size) -> Result<PagePoint, String> {
         let one = |value: f64, side: u32, name: &str| {
             let end = self.end(side);
             if !(0.0..=end).contains(&value) {
@@ -31,7 +31,7 @@ impl CoordinateSpace {
     }
 
     /// Converts CSS pixels to the model's coordinates: whole numbers, or four decimal places.
-    pub fn model(self, at: PagePoint, image: Size) -> (f64, f64) {
+    pub(super) fn model(self, at: PagePoint, image: Size) -> (f64, f64) {
         let one = |value: f32, side: u32| {
             let share = f64::from(value) / f64::from(side.max(1));
             let value = match self {
@@ -45,7 +45,7 @@ impl CoordinateSpace {
     }
 
     /// A description for instructions.
-    pub fn description(self) -> &'static str {
+    pub(super) fn description(self) -> &'static str {
         match self {
             CoordinateSpace::Thousandths => {
                 "Coordinates are whole numbers from 0 to 1000 of the screenshot, from its top left corner."

@@ -28,13 +28,13 @@ pub(super) struct AuditedStep<'a> {
 
 impl DriftAudit {
     /// `None` for a share of 0.
-    pub fn of(share: f64) -> Option<Self> {
+    pub(super) fn of(share: f64) -> Option<Self> {
         (share > 0.0).then(|| Self { share, permit: Semaphore::new(1) })
     }
 
     /// Chooses tokens of a step for an audit. `None` if it is not audited: no token was chosen, two
     /// versions made it, or another audit runs.
-    pub fn begin(&self, stream: &RandomStream, step: u32, trace: &Trace) -> Option<AuditedStep<'_>> {
+    pub(super) fn begin(&self, stream: &RandomStream, step: u32, trace: &Trace) -> Option<AuditedStep<'_>> {
         let indices = self.choose(trace.tokens.as_ref()?, stream, step);
         let version = only_version(trace).filter(|_| !indices.is_empty())?;
         let permit = self.permit.try_acquire().ok()?;
@@ -55,13 +55,13 @@ impl DriftAudit {
 
 impl AuditedStep<'_> {
     /// The chosen tokens, as indices into the response.
-    pub fn indices(&self) -> &[usize] {
+    pub(super) fn indices(&self) -> &[usize] {
         &self.indices
     }
 
     /// Adds the log-probs of the chosen tokens to the trace, unless newer weights than the step's
     /// are in use.
-    pub fn record(self, logprobs: &[f32], current: PolicyVersion, trace: &mut Trace) {
+    pub(super) fn record(self, logprobs: &[f32], current: PolicyVersion, trace: &mut Trace) {
         if current != self.version {
             return; // newer weights came in between
         }

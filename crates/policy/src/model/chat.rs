@@ -55,27 +55,27 @@ pub(crate) struct ChatReplyRequest {
 
 impl ChatEngine {
     /// The template of the checkpoint.
-    pub fn template(&self) -> &ChatTemplate {
+    pub(crate) fn template(&self) -> &ChatTemplate {
         &self.0.template
     }
 
     /// Most tokens of a chat, including its longest reply.
-    pub fn context_tokens_max(&self) -> u32 {
+    pub(crate) fn context_tokens_max(&self) -> u32 {
         self.0.context_tokens_max
     }
 
     /// A prefix of the hash of the weights in use.
-    pub fn fingerprint(&self) -> String {
+    pub(crate) fn fingerprint(&self) -> String {
         format!("furrow-{}", self.0.current_weights().weights_sha256.chars().take(12).collect::<String>())
     }
 
     /// Whether the model accepts this id in a prompt.
-    pub fn knows(&self, id: u32) -> bool {
+    pub(crate) fn knows(&self, id: u32) -> bool {
         (id as usize) < self.0.embedding_rows && id != self.0.vision.image_token
     }
 
     /// Decodes an image and cuts it into tiles on a blocking thread.
-    pub async fn picture(&self, encoded: Bytes) -> Result<Arc<TiledImage>, String> {
+    pub(crate) async fn picture(&self, encoded: Bytes) -> Result<Arc<TiledImage>, String> {
         let shared = self.0.clone();
         let preparing = tokio::task::spawn_blocking(move || {
             prompt::picture(&encoded, &shared.vision, shared.resample).map_err(|why| why.to_string())
@@ -84,13 +84,13 @@ impl ChatEngine {
     }
 
     /// Tokens that an image takes, read from its header. A long JPEG takes milliseconds.
-    pub fn picture_rows(&self, encoded: &[u8]) -> Result<u32, String> {
+    pub(crate) fn picture_rows(&self, encoded: &[u8]) -> Result<u32, String> {
         prompt::picture_rows(encoded, &self.0.vision).map_err(|why| why.to_string())
     }
 
     /// The automaton of a form of replies, compiled on first use. `source` is the schema as it was
     /// sent, or `None` for any object.
-    pub async fn constraint(
+    pub(crate) async fn constraint(
         &self,
         source: Option<String>,
         form: ConstrainedForm,
@@ -111,7 +111,7 @@ impl ChatEngine {
         self.0.schemas.clone().get(SchemaKey { schema: source, max_tokens }, making).await
     }
 
-    pub async fn open(&self) -> Result<ChatSession, EngineFault> {
+    pub(crate) async fn open(&self) -> Result<ChatSession, EngineFault> {
         let shared = self.0.clone();
         let id = SessionId(shared.sessions.fetch_add(1, Ordering::Relaxed));
         let life = CancellationToken::new();
@@ -127,12 +127,12 @@ impl ChatEngine {
 
 impl ChatSession {
     /// Whether older weights wrote its state and newer ones must not continue it.
-    pub fn is_outdated(&self) -> bool {
+    pub(crate) fn is_outdated(&self) -> bool {
         self.shared.on_swap != OnSwap::Keep && self.begun_on < self.shared.current_weights().version
     }
 
     /// Sends the new segment to the engine and waits for the reply.
-    pub async fn reply(&mut self, wanted: ChatReplyRequest) -> Result<StepOutput, EngineFault> {
+    pub(crate) async fn reply(&mut self, wanted: ChatReplyRequest) -> Result<StepOutput, EngineFault> {
         let ChatReplyRequest { segment, keeps_reply, sampling, constraint, watch } = wanted;
         let stream = RandomStream::of_chat(sampling.seed);
         let stop = self.shared.template.stop();

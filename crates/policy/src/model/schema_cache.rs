@@ -38,7 +38,7 @@ impl Default for SchemaCache {
 impl SchemaCache {
     /// Returns the automaton of a key: one that is kept, or one that `compile` builds on a blocking
     /// thread.
-    pub async fn get(
+    pub(super) async fn get(
         self: Arc<Self>,
         form: SchemaKey,
         make: impl FnOnce(&Self) -> Result<Arc<Constraint>, ConstraintError> + Send + 'static,

@@ -47,7 +47,7 @@ pub(super) struct ModelSession {
 
 impl ModelSession {
     /// Opens a session in the engine.
-    pub async fn open(
+    pub(super) async fn open(
         shared: &Arc<ModelShared>,
         opening: &SessionOpening,
         constraint: Option<Arc<Constraint>>,
@@ -261,7 +261,11 @@ impl ModelSession {
     /// Log-probs of tokens of the next step's response by the prefill path. For each token, a
     /// prompt holds the response before it, and that token is the only one that may be sampled.
     /// Keeps nothing of the step.
-    pub async fn score(&mut self, past: &PastStep, indices: &[usize]) -> Result<Vec<f32>, PolicyError> {
+    pub(super) async fn score(
+        &mut self,
+        past: &PastStep,
+        indices: &[usize],
+    ) -> Result<Vec<f32>, PolicyError> {
         self.check_order(past.step)?;
         let tokens = self.tokens_of(past)?;
         let picture = self.picture_of(past, tokens, true).await?;

@@ -61,7 +61,7 @@ pub(super) enum EngineEnd {
 }
 
 impl EngineEnd {
-    pub fn of(lost: Option<&DeviceLost>) -> Self {
+    pub(super) fn of(lost: Option<&DeviceLost>) -> Self {
         lost.map_or(Self::Stopped, |lost| lost.clone().into())
     }
 }
@@ -83,23 +83,23 @@ pub(super) struct CompiledGrammar {
 const CONSTRAINTS_MAX: usize = 8;
 
 impl ModelShared {
-    pub fn current_weights(&self) -> CurrentWeights {
+    pub(super) fn current_weights(&self) -> CurrentWeights {
         self.current_weights.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    pub async fn send_event(&self, event: EngineEvent) -> Result<(), PolicyError> {
+    pub(super) async fn send_event(&self, event: EngineEvent) -> Result<(), PolicyError> {
         self.events.send(event).await.map_err(|_| self.engine_gone())
     }
 
     /// The error for a session whose engine has ended.
-    pub fn engine_gone(&self) -> PolicyError {
+    pub(super) fn engine_gone(&self) -> PolicyError {
         let ended = self.ended.borrow().clone();
         let why = ended.map_or_else(|| "its engine has stopped".to_owned(), |ended| ended.to_string());
         PolicyError::Gone { why }
     }
 
     /// The automaton for a session's grammar, compiled on first use.
-    pub async fn constraint_of(
+    pub(super) async fn constraint_of(
         self: &Arc<Self>,
         opening: &SessionOpening,
     ) -> Result<Option<Arc<Constraint>>, PolicyError> {
@@ -114,7 +114,7 @@ impl ModelShared {
         compiled.map_err(|why| PolicyError::Settings { why: why.to_string() })
     }
 
-    pub fn constraint(
+    pub(super) fn constraint(
         &self,
         grammar: &Grammar,
         max_tokens: u32,
@@ -140,7 +140,7 @@ impl ModelShared {
 
     /// Most tokens of a reply. An unconstrained reply that reaches the limit gets the stop id
     /// appended.
-    pub fn reply_tokens_max(&self, max_tokens: u32) -> u32 {
+    pub(super) fn reply_tokens_max(&self, max_tokens: u32) -> u32 {
         max_tokens + u32::from(self.rules.is_none())
     }
 }

@@ -64,7 +64,7 @@ pub(super) enum WeightLoadError {
 const THREADS_SHARE: usize = 4;
 
 impl WeightUpdateLoader {
-    pub fn of(config: &ModelConfig) -> Self {
+    pub(super) fn of(config: &ModelConfig) -> Self {
         let target = match &config.backend {
             BackendChoice::Cpu => LoadTarget::Cpu,
             BackendChoice::Cuda(_, options) => LoadTarget::Gpu { stage: options.stage },
@@ -75,7 +75,7 @@ impl WeightUpdateLoader {
 
     /// Opens the weights that the order names, merges them and checks every value. Blocks until
     /// everything is read.
-    pub fn load(&self, order: &WeightsOrder) -> Result<LoadedWeights, WeightLoadError> {
+    pub(super) fn load(&self, order: &WeightsOrder) -> Result<LoadedWeights, WeightLoadError> {
         let team = ThreadPool::new(self.threads);
         let checkpoint = self.open(&order.links, &team)?;
         let hashes = checkpoint.hashes(&team);

@@ -27,7 +27,7 @@ pub(super) struct WorkPermit {
 }
 
 impl Admission {
-    pub fn new(requests_max: usize, queue_max: usize, tasks: ServerTasks) -> Self {
+    pub(super) fn new(requests_max: usize, queue_max: usize, tasks: ServerTasks) -> Self {
         Self {
             admitted: Arc::new(Semaphore::new(requests_max + queue_max)),
             working: Arc::new(Semaphore::new(requests_max)),
@@ -38,12 +38,12 @@ impl Admission {
     }
 
     /// Number of running replies.
-    pub fn at_work(&self) -> usize {
+    pub(super) fn at_work(&self) -> usize {
         self.requests_max - self.working.available_permits()
     }
 
     /// A permit to wait or run. If too many requests wait, one more is refused at once.
-    pub fn admit(&self) -> Result<OwnedSemaphorePermit, ApiError> {
+    pub(super) fn admit(&self) -> Result<OwnedSemaphorePermit, ApiError> {
         if self.tasks.stop.is_cancelled() {
             return Err(draining());
         }
@@ -51,7 +51,7 @@ impl Admission {
     }
 
     /// A permit to run one reply.
-    pub async fn start(
+    pub(super) async fn start(
         &self,
         admitted: OwnedSemaphorePermit,
         deadline: Instant,
@@ -60,7 +60,7 @@ impl Admission {
     }
 
     /// Permits for all replies to a request that has one for its first.
-    pub async fn widen(
+    pub(super) async fn widen(
         &self,
         permit: WorkPermit,
         replies: u32,

@@ -41,13 +41,13 @@ pub(super) struct ParsedText {
 const CALL_BYTES_MAX: usize = 256 << 10;
 
 impl CallParser {
-    pub fn new(names: Arc<[String]>) -> Self {
+    pub(super) fn new(names: Arc<[String]>) -> Self {
         Self { names, pending: String::new(), gap: String::new(), inside: None, calls: 0 }
     }
 
     /// Adds a part of the text. White space waits until it is known whether a call follows, which
     /// it then separates and is no content.
-    pub fn push(&mut self, text: &str) -> ParsedText {
+    pub(super) fn push(&mut self, text: &str) -> ParsedText {
         self.pending.push_str(text);
         let mut parsed = ParsedText::default();
         while match self.inside {
@@ -58,7 +58,7 @@ impl CallParser {
     }
 
     /// The rest after the last part. A call that has not ended is content.
-    pub fn finish(mut self) -> ParsedText {
+    pub(super) fn finish(mut self) -> ParsedText {
         let rest = std::mem::take(&mut self.pending);
         let content = match self.inside {
             Some(_) => [&self.gap, CALL_OPEN, &rest].concat(),

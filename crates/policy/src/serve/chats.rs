@@ -98,18 +98,22 @@ pub(super) enum DeltaSink {
 }
 
 impl ChatService {
-    pub fn new(chat_engine: ChatEngine, config: ServeConfig) -> Self {
+    pub(super) fn new(chat_engine: ChatEngine, config: ServeConfig) -> Self {
         let residents = ResidentChats::new(config.sessions_max, config.idle);
         Self { chat_engine, residents, config, created: now() }
     }
 
     /// Most tokens of a chat.
-    pub fn context_tokens_max(&self) -> u32 {
+    pub(super) fn context_tokens_max(&self) -> u32 {
         self.chat_engine.context_tokens_max()
     }
 
     /// Finds every error of a chat before the first part of an answer is sent.
-    pub async fn prepare_chat(&self, request: ChatRequest, form: AnswerForm) -> ApiResult<PreparedChat> {
+    pub(super) async fn prepare_chat(
+        &self,
+        request: ChatRequest,
+        form: AnswerForm,
+    ) -> ApiResult<PreparedChat> {
         let ChatRequest { messages, tools, format, options } = request;
         self.check_model(&options.model)?;
         let stop_id = self.chat_engine.template().stop();
@@ -155,7 +159,7 @@ impl ChatService {
     }
 
     /// The same for prompts without a layout.
-    pub async fn prepare_completion(&self, request: CompletionRequest) -> ApiResult<PreparedChat> {
+    pub(super) async fn prepare_completion(&self, request: CompletionRequest) -> ApiResult<PreparedChat> {
         let CompletionRequest { prompts, options } = request;
         self.check_model(&options.model)?;
         let mut choices = Vec::new();
@@ -233,7 +237,7 @@ impl ChatService {
     }
 
     /// Checks that a request names this model.
-    pub fn check_model(&self, name: &str) -> ApiResult<()> {
+    pub(super) fn check_model(&self, name: &str) -> ApiResult<()> {
         if name == self.config.model {
             return Ok(());
         }
@@ -281,7 +285,11 @@ impl ChatService {
 
     /// Generates the replies, sends their parts, and keeps the session for the next request.
     /// Dropping the future ends the sessions in the engine.
-    pub async fn reply(&self, prepared: PreparedReplies, parts: DeltaSink) -> ApiResult<ChatCompletion> {
+    pub(super) async fn reply(
+        &self,
+        prepared: PreparedReplies,
+        parts: DeltaSink,
+    ) -> ApiResult<ChatCompletion> {
         let PreparedReplies { choices, shared, session } = prepared;
         let running = choices.into_iter().enumerate().map(|(index, choice)| {
             self.reply_to(choice, &shared, ChoiceSink { index, parts: parts.clone() })
@@ -385,13 +393,13 @@ pub(super) struct PreparedReplies {
 
 impl PreparedChat {
     /// Ids of the whole prompt, if they were requested.
-    pub fn prompt_ids(&self) -> Option<Vec<u32>> {
+    pub(super) fn prompt_ids(&self) -> Option<Vec<u32>> {
         let PreparedChoice { resident, segment, .. } = self.choices.first().filter(|_| self.shared.ids)?;
         Some([&resident.ids[..], &segment.ids].concat())
     }
 
     /// The replies to generate, and the writer of the answer.
-    pub fn into_parts(self) -> (PreparedReplies, AnswerWriter) {
+    pub(super) fn into_parts(self) -> (PreparedReplies, AnswerWriter) {
         let Self { choices, shared, session, writer, .. } = self;
         (PreparedReplies { choices, shared, session }, writer)
     }

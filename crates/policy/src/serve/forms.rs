@@ -19,18 +19,18 @@ pub(super) struct ReplyForms {
 }
 
 impl ReplyForms {
-    pub fn of(tools: Option<ToolUse>, format: ResponseFormat) -> Self {
+    pub(super) fn of(tools: Option<ToolUse>, format: ResponseFormat) -> Self {
         Self { tools, format }
     }
 
     /// The functions that the instructions describe: all of them, whatever the choice is, so that a
     /// request with another choice continues the same session.
-    pub fn functions(&self) -> Vec<FunctionTool> {
+    pub(super) fn functions(&self) -> Vec<FunctionTool> {
         self.tools.iter().flat_map(|tools| tools.functions.clone()).collect()
     }
 
     /// Hash of those functions.
-    pub fn digest(&self) -> Sha256Digest {
+    pub(super) fn digest(&self) -> Sha256Digest {
         let mut hash = Sha256::new();
         for FunctionTool { name, description, parameters, .. } in
             self.tools.iter().flat_map(|tools| &tools.functions)
@@ -42,7 +42,7 @@ impl ReplyForms {
     }
 
     /// Names of the functions that the reply may call; `None`: it may call none.
-    pub fn callable(&self) -> Option<Arc<[String]>> {
+    pub(super) fn callable(&self) -> Option<Arc<[String]>> {
         let ToolUse { functions, choice, .. } = self.tools.as_ref()?;
         let names =
             |functions: &[FunctionTool]| functions.iter().map(|function| function.name.clone()).collect();
@@ -54,7 +54,7 @@ impl ReplyForms {
     }
 
     /// The constraint on the reply's tokens.
-    pub async fn constraint(
+    pub(super) async fn constraint(
         self,
         chat_engine: &ChatEngine,
         max_tokens: u32,

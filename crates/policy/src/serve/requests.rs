@@ -21,7 +21,7 @@ pub(super) enum ReadRequest {
 }
 
 impl ReadRequest {
-    pub fn read(route: RequestRoute, body: &[u8], limits: &ChatLimits) -> Result<Self, ApiError> {
+    pub(super) fn read(route: RequestRoute, body: &[u8], limits: &ChatLimits) -> Result<Self, ApiError> {
         match route {
             RequestRoute::Chat => ChatRequest::read(body, limits).map(Self::Chat),
             RequestRoute::Completions => CompletionRequest::read(body, limits).map(Self::Completion),
@@ -29,7 +29,7 @@ impl ReadRequest {
         }
     }
 
-    pub fn options(&self) -> &GenerationOptions {
+    pub(super) fn options(&self) -> &GenerationOptions {
         match self {
             Self::Chat(ChatRequest { options, .. })
             | Self::Completion(CompletionRequest { options, .. })
@@ -38,7 +38,7 @@ impl ReadRequest {
     }
 
     /// How many replies it asks for.
-    pub fn replies(&self) -> u32 {
+    pub(super) fn replies(&self) -> u32 {
         let prompts = match self {
             Self::Chat(_) | Self::Response(_) => 1,
             Self::Completion(CompletionRequest { prompts, .. }) => prompts.len() as u32,
@@ -47,7 +47,7 @@ impl ReadRequest {
     }
 
     /// Finds every error before the first part of an answer is sent.
-    pub async fn prepare(self, chats: &ChatService) -> Result<PreparedChat, ApiError> {
+    pub(super) async fn prepare(self, chats: &ChatService) -> Result<PreparedChat, ApiError> {
         match self {
             Self::Chat(request) => chats.prepare_chat(request, AnswerForm::Chat).await,
             Self::Completion(request) => chats.prepare_completion(request).await,

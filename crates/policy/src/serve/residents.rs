@@ -35,7 +35,7 @@ pub(super) struct SessionMessage {
 impl SessionMessage {
     /// Whether a message equals this one. Text never replaces ids that a client sent, and ids must
     /// equal the ones held.
-    pub fn matches(&self, digest: &MessageDigest) -> bool {
+    pub(super) fn matches(&self, digest: &MessageDigest) -> bool {
         let own = self.message.ids;
         let sent = digest.ids;
         self.message.text_digest == digest.text_digest && (own == sent || (self.is_sampled && sent.is_none()))
@@ -56,7 +56,7 @@ pub(super) struct ResidentChat {
 
 impl ResidentChat {
     /// Whether the messages of a request begin with those of this chat.
-    pub fn is_prefix_of(&self, messages: &[MessageDigest]) -> bool {
+    pub(super) fn is_prefix_of(&self, messages: &[MessageDigest]) -> bool {
         self.messages.len() <= messages.len()
             && self.messages.iter().zip(messages).all(|(own, digest)| own.matches(digest))
     }
@@ -71,12 +71,12 @@ pub(super) struct TakenChat<'a> {
 
 impl TakenChat<'_> {
     /// The chat, if there is one.
-    pub fn resident(&self) -> Option<&ResidentChat> {
+    pub(super) fn resident(&self) -> Option<&ResidentChat> {
         self.resident.as_ref()
     }
 
     /// Takes the chat without putting it back.
-    pub fn keep(mut self) -> Option<ResidentChat> {
+    pub(super) fn keep(mut self) -> Option<ResidentChat> {
         self.resident.take()
     }
 }
@@ -96,25 +96,25 @@ pub(super) struct ResidentChats {
 }
 
 impl ResidentChats {
-    pub fn new(permits: u32, idle: Duration) -> Self {
+    pub(super) fn new(permits: u32, idle: Duration) -> Self {
         Self { table: Mutex::default(), permits: Arc::new(Semaphore::new(permits as usize)), idle }
     }
 
     /// Takes a chat out of the table. A concurrent request for it finds none and starts from the
     /// beginning.
-    pub fn take(&self, name: &str) -> TakenChat<'_> {
+    pub(super) fn take(&self, name: &str) -> TakenChat<'_> {
         let resident = self.lock().remove(name).map(|(resident, _)| resident);
         TakenChat { residents: self, name: name.to_owned(), resident }
     }
 
     /// Keeps a chat, and drops one with the same name that was kept meanwhile.
-    pub fn keep(&self, name: String, resident: ResidentChat) {
+    pub(super) fn keep(&self, name: String, resident: ResidentChat) {
         self.lock().insert(name, (resident, Instant::now()));
     }
 
     /// A permit: a free one, or that of the chat idle longest. `None` if running requests have all
     /// of them.
-    pub fn acquire_permit(&self) -> Option<OwnedSemaphorePermit> {
+    pub(super) fn acquire_permit(&self) -> Option<OwnedSemaphorePermit> {
         loop {
             if let Ok(permit) = self.permits.clone().try_acquire_owned() {
                 return Some(permit);
@@ -126,12 +126,12 @@ impl ResidentChats {
     }
 
     /// Drops chats that were idle too long, and those whose state older weights wrote.
-    pub fn sweep(&self) {
+    pub(super) fn sweep(&self) {
         self.lock()
             .retain(|_, (resident, since)| since.elapsed() < self.idle && !resident.chat.is_outdated());
     }
 
-    pub fn clear(&self) {
+    pub(super) fn clear(&self) {
         self.lock().clear();
     }
 

@@ -123,13 +123,13 @@ async fn finish(mut response: Response) -> Response {
 }
 
 impl ChatRoutes {
-    pub fn new(chats: Arc<ChatService>, tasks: ServerTasks, body_timeout: Duration) -> Self {
+    pub(super) fn new(chats: Arc<ChatService>, tasks: ServerTasks, body_timeout: Duration) -> Self {
         let admission = Admission::new(chats.config.requests_max, chats.config.queue_max, tasks.clone());
         Self { chats, admission, tasks, body_timeout }
     }
 
     /// Number of running replies.
-    pub fn at_work(&self) -> usize {
+    pub(super) fn at_work(&self) -> usize {
         self.admission.at_work()
     }
 

@@ -30,7 +30,12 @@ struct PendingToken {
 }
 
 impl<'a> TextAssembler<'a> {
-    pub fn new(tokenizer: &'a Tokenizer, stops: &'a [String], wants_logprobs: bool, wants_ids: bool) -> Self {
+    pub(super) fn new(
+        tokenizer: &'a Tokenizer,
+        stops: &'a [String],
+        wants_logprobs: bool,
+        wants_ids: bool,
+    ) -> Self {
         Self {
             tokenizer,
             stops,
@@ -44,7 +49,7 @@ impl<'a> TextAssembler<'a> {
     }
 
     /// Adds a token; `Some` if there is text to send.
-    pub fn push(&mut self, token: WatchedToken) -> Option<ChatDelta> {
+    pub(super) fn push(&mut self, token: WatchedToken) -> Option<ChatDelta> {
         if self.is_over {
             return None;
         }
@@ -61,7 +66,7 @@ impl<'a> TextAssembler<'a> {
     }
 
     /// The rest after the last token.
-    pub fn finish(mut self) -> ChatDelta {
+    pub(super) fn finish(mut self) -> ChatDelta {
         let text = self.take(self.bytes.len());
         self.delta(text, usize::MAX)
     }

@@ -17,7 +17,7 @@ pub(super) struct GroupTally {
 }
 
 impl GroupTally {
-    pub fn add(&mut self, facts: &TrajectoryChecks) {
+    pub(super) fn add(&mut self, facts: &TrajectoryChecks) {
         self.group_sizes.insert(facts.group_size);
         match (facts.status, facts.reward) {
             (TrajectoryStatus::Failed, _) => *self.failed.entry(facts.end.as_str().into()).or_default() += 1,
@@ -28,7 +28,7 @@ impl GroupTally {
         }
     }
 
-    pub fn compare(&self, group: &GroupRecord) -> Vec<(VerifyCheck, String)> {
+    pub(super) fn compare(&self, group: &GroupRecord) -> Vec<(VerifyCheck, String)> {
         let mut problems = Vec::new();
         let mut differ = |check, name: &str, says: String, has: String| {
             if says != has {

@@ -200,7 +200,7 @@ impl VerifyReport {
 }
 
 impl RowLocation<'_> {
-    pub fn breach(
+    pub(super) fn breach(
         &self,
         check: VerifyCheck,
         trajectory: Option<&str>,

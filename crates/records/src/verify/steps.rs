@@ -19,7 +19,7 @@ pub(super) struct StepWalk {
 impl StepWalk {
     /// Records that a step follows: steps of a trajectory must be adjacent, and a trajectory comes
     /// once.
-    pub fn arrive(&mut self, id: &str, step: u32) -> Vec<(VerifyCheck, String)> {
+    pub(super) fn arrive(&mut self, id: &str, step: u32) -> Vec<(VerifyCheck, String)> {
         let mut problems = Vec::new();
         if self.trajectory.as_deref() != Some(id) {
             if !self.walked.insert(id.to_owned()) {

@@ -32,7 +32,7 @@ pub(super) struct TrajectoryChecks {
 }
 
 impl TrajectoryChecks {
-    pub fn new(
+    pub(super) fn new(
         location: RowLocation<'_>,
         record: &TrajectoryRecord,
         evidence_sha256: Option<[u8; 32]>,
@@ -60,18 +60,18 @@ impl TrajectoryChecks {
         }
     }
 
-    pub fn trajectory_columns(&self) -> TrajectoryColumns<'_> {
+    pub(super) fn trajectory_columns(&self) -> TrajectoryColumns<'_> {
         let Self { status, end, split, reward, components, .. } = self;
         TrajectoryColumns { status: *status, end: *end, split: *split, reward: *reward, components }
     }
 
-    pub fn add_versions(&mut self, tokens: Option<&TokenTrace>) {
+    pub(super) fn add_versions(&mut self, tokens: Option<&TokenTrace>) {
         for &version in tokens.iter().flat_map(|tokens| &tokens.policy_versions) {
             widen(&mut self.versions_read, (version, version));
         }
     }
 
-    pub fn check_table(&self, table: Table) -> Vec<(VerifyCheck, String)> {
+    pub(super) fn check_table(&self, table: Table) -> Vec<(VerifyCheck, String)> {
         let wanted = match self.status {
             TrajectoryStatus::Scored => Table::Steps,
             TrajectoryStatus::Failed => Table::FailedSteps,
@@ -82,7 +82,7 @@ impl TrajectoryChecks {
         (table != wanted).then(wrong).into_iter().collect()
     }
 
-    pub fn is_parent_of(&self, step: &RecordedStep) -> bool {
+    pub(super) fn is_parent_of(&self, step: &RecordedStep) -> bool {
         let of = &step.ancestry;
         self.group_id == of.group_id.as_str()
             && self.run_id == of.run_id.as_str()
@@ -91,7 +91,7 @@ impl TrajectoryChecks {
             && self.split == step.split
     }
 
-    pub fn check_whole(&self) -> Vec<(VerifyCheck, String)> {
+    pub(super) fn check_whole(&self) -> Vec<(VerifyCheck, String)> {
         let mut problems = Vec::new();
         if self.steps_read != self.steps {
             let what = format!("says {} steps, {} exist", self.steps, self.steps_read);

@@ -88,13 +88,13 @@ pub(super) struct ScoreInput<'a> {
 
 impl RuleVerdict {
     /// A verdict with reward 1 or 0.
-    pub fn binary(success: bool, rationale: String) -> Self {
+    pub(super) fn binary(success: bool, rationale: String) -> Self {
         Self { reward: if success { 1.0 } else { 0.0 }, success, components: Vec::new(), rationale }
     }
 
     /// Inverts the verdict: 1 if it was not satisfied, 0 if it was; partial success counts as not
     /// satisfied.
-    pub fn negated(self) -> Self {
+    pub(super) fn negated(self) -> Self {
         let Self { success, components, rationale, .. } = self;
         Self { components, ..Self::binary(!success, format!("not: {rationale}")) }
     }
@@ -102,12 +102,12 @@ impl RuleVerdict {
 
 impl ScoreInput<'_> {
     /// The browser's error page, if it is shown and its cause is known.
-    pub fn error_page(&self) -> Option<ErrorPage> {
+    pub(super) fn error_page(&self) -> Option<ErrorPage> {
         let report: Map<String, Value> = serde_json::from_str(self.evidence.probe_json.as_deref()?).ok()?;
         ErrorPage::of_report(&report)
     }
 
-    pub fn left_for_error_page(&self) -> bool {
+    pub(super) fn left_for_error_page(&self) -> bool {
         self.error_page().is_some_and(|page| page.fault == FaultOwner::Policy)
     }
 }

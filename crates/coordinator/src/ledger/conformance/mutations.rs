@@ -14,7 +14,7 @@ use crate::versions::tests::{hash, row as version_row};
 use crate::versions::{VersionRow, VersionSource};
 
 /// One of each kind.
-pub fn sample_mutations() -> Vec<Mutation> {
+pub(crate) fn sample_mutations() -> Vec<Mutation> {
     vec![
         opened(),
         drawn(0),
@@ -36,7 +36,7 @@ pub fn sample_mutations() -> Vec<Mutation> {
 }
 
 /// Two groups, the first of them closed, with attempts that are scored, failed, finished and open.
-pub fn a_little_of_everything() -> Vec<Mutation> {
+pub(crate) fn a_little_of_everything() -> Vec<Mutation> {
     vec![
         opened(),
         drawn(0),
@@ -53,31 +53,31 @@ pub fn a_little_of_everything() -> Vec<Mutation> {
     ]
 }
 
-pub fn opening() -> RunOpening {
+pub(super) fn opening() -> RunOpening {
     RunOpening { run_id: run(), job_sha256: [7; 32], began_sha256: None, at_micros: 1 }
 }
 
-pub fn opened() -> Mutation {
+pub(crate) fn opened() -> Mutation {
     Mutation::RunOpened(opening())
 }
 
-pub fn drawn(index: u64) -> Mutation {
+pub(crate) fn drawn(index: u64) -> Mutation {
     redrawn(index, index + 1)
 }
 
-pub fn redrawn(index: u64, draws: u64) -> Mutation {
+pub(super) fn redrawn(index: u64, draws: u64) -> Mutation {
     Mutation::GroupDrawn { draw: draw(index, 2), draws }
 }
 
-pub fn chanced(chance: f64) -> Mutation {
+pub(super) fn chanced(chance: f64) -> Mutation {
     Mutation::GroupDrawn { draw: TaskDraw { chance: Some(chance), ..draw(0, 2) }, draws: 1 }
 }
 
-pub fn draw_with(index: u64, group_size: u32) -> Mutation {
+pub(super) fn draw_with(index: u64, group_size: u32) -> Mutation {
     Mutation::GroupDrawn { draw: draw(index, group_size), draws: index + 1 }
 }
 
-pub fn draw(index: u64, group_size: u32) -> TaskDraw {
+pub(crate) fn draw(index: u64, group_size: u32) -> TaskDraw {
     TaskDraw {
         group_id: group(index),
         index,
@@ -93,7 +93,7 @@ pub fn draw(index: u64, group_size: u32) -> TaskDraw {
     }
 }
 
-pub fn assigned(group_index: u64, sample_index: u32, attempt: u32, token: u64) -> Mutation {
+pub(crate) fn assigned(group_index: u64, sample_index: u32, attempt: u32, token: u64) -> Mutation {
     Mutation::Assigned(TrajectoryStart {
         trajectory_id: trajectory(group_index, sample_index, attempt),
         group_id: group(group_index),
@@ -113,17 +113,23 @@ pub fn assigned(group_index: u64, sample_index: u32, attempt: u32, token: u64) -
     })
 }
 
-pub fn ended(end: EndKind) -> TrajectoryEnd {
+pub(super) fn ended(end: EndKind) -> TrajectoryEnd {
     let reason = format!("because of {}", end.as_str());
     TrajectoryEnd { end, reason, steps: 2, policy_versions: Some((1, 2)), staleness: Some(1), at_micros: 5 }
 }
 
-pub fn finish(group_index: u64, sample_index: u32, attempt: u32, token: u64, end: EndKind) -> Mutation {
+pub(crate) fn finish(
+    group_index: u64,
+    sample_index: u32,
+    attempt: u32,
+    token: u64,
+    end: EndKind,
+) -> Mutation {
     let trajectory_id = trajectory(group_index, sample_index, attempt);
     Mutation::Finished { trajectory_id, token, ended: ended(end), evidence_sha256: [6; 32] }
 }
 
-pub fn score_of(reward: f32) -> Score {
+pub(super) fn score_of(reward: f32) -> Score {
     Score {
         reward: Some(reward),
         success: Some(reward > 0.0),
@@ -135,32 +141,32 @@ pub fn score_of(reward: f32) -> Score {
     }
 }
 
-pub fn score(group_index: u64, sample_index: u32, attempt: u32, reward: f32) -> Mutation {
+pub(crate) fn score(group_index: u64, sample_index: u32, attempt: u32, reward: f32) -> Mutation {
     verdict(group_index, sample_index, attempt, score_of(reward))
 }
 
-pub fn verdict(group_index: u64, sample_index: u32, attempt: u32, score: Score) -> Mutation {
+pub(super) fn verdict(group_index: u64, sample_index: u32, attempt: u32, score: Score) -> Mutation {
     let trajectory_id = trajectory(group_index, sample_index, attempt);
     Mutation::Scored { trajectory_id, verdict: TimedScore { score, micros: 8 } }
 }
 
-pub fn fail(group_index: u64, sample_index: u32, attempt: u32, end: EndKind) -> Mutation {
+pub(super) fn fail(group_index: u64, sample_index: u32, attempt: u32, end: EndKind) -> Mutation {
     Mutation::Failed { trajectory_id: trajectory(group_index, sample_index, attempt), ended: ended(end) }
 }
 
-pub fn lost(group_index: u64, sample_index: u32, attempt: u32) -> Mutation {
+pub(super) fn lost(group_index: u64, sample_index: u32, attempt: u32) -> Mutation {
     record_lost(group_index, sample_index, attempt, EndKind::RecordLost)
 }
 
-pub fn record_lost(group_index: u64, sample_index: u32, attempt: u32, end: EndKind) -> Mutation {
+pub(super) fn record_lost(group_index: u64, sample_index: u32, attempt: u32, end: EndKind) -> Mutation {
     Mutation::RecordLost { trajectory_id: trajectory(group_index, sample_index, attempt), ended: ended(end) }
 }
 
-pub fn close(group_index: u64) -> Mutation {
+pub(super) fn close(group_index: u64) -> Mutation {
     Mutation::GroupClosed { group_id: group(group_index), at_micros: 9 }
 }
 
-pub fn shard_open(index: u64, rows: &[(u64, u32, u32)], groups: &[u64]) -> Mutation {
+pub(super) fn shard_open(index: u64, rows: &[(u64, u32, u32)], groups: &[u64]) -> Mutation {
     Mutation::ShardOpened(ShardOpening {
         shard_id: shard_id(index),
         index,
@@ -171,85 +177,85 @@ pub fn shard_open(index: u64, rows: &[(u64, u32, u32)], groups: &[u64]) -> Mutat
 }
 
 /// A shard that holds the rows of an earlier one.
-pub fn merge_open(index: u64, rows: &[(u64, u32, u32)]) -> Mutation {
+pub(super) fn merge_open(index: u64, rows: &[(u64, u32, u32)]) -> Mutation {
     let Mutation::ShardOpened(opening) = shard_open(index, rows, &[]) else { unreachable!() };
     Mutation::ShardOpened(ShardOpening { replaces: vec!["steps/x.parquet".to_owned()], ..opening })
 }
 
-pub fn shard_file() -> WrittenFile {
+pub(super) fn shard_file() -> WrittenFile {
     let path = "steps/x.parquet".to_owned();
     let sha256 = "05".repeat(32);
     WrittenFile { table: Table::Steps, path, rows: 2, bytes: 900, sha256 }
 }
 
-pub fn shard_written(index: u64) -> Mutation {
+pub(super) fn shard_written(index: u64) -> Mutation {
     Mutation::ShardWritten { shard_id: shard_id(index), files: vec![shard_file()] }
 }
 
-pub fn shard_committed(index: u64, manifest_version: u64) -> Mutation {
+pub(super) fn shard_committed(index: u64, manifest_version: u64) -> Mutation {
     Mutation::ShardCommitted { shard_id: shard_id(index), manifest_version }
 }
 
-pub fn abandoned(index: u64) -> Mutation {
+pub(super) fn abandoned(index: u64) -> Mutation {
     Mutation::ShardAbandoned { shard_id: shard_id(index) }
 }
 
-pub fn proposed(version: i32, base_version: i32) -> Mutation {
+pub(super) fn proposed(version: i32, base_version: i32) -> Mutation {
     Mutation::VersionProposed(version_row(version, WeightsForm::ALL[version as usize % 3], base_version))
 }
 
 /// The publication of version 1, as a rollback to what the job names.
-pub fn proposed_rollback(version: i32) -> Mutation {
+pub(super) fn proposed_rollback(version: i32) -> Mutation {
     let row = version_row(version, WeightsForm::Full, 0);
     let source = VersionSource::Rollback { to: 0 };
     Mutation::VersionProposed(VersionRow { publication_id: "p1".to_owned(), source, ..row })
 }
 
-pub fn taken(version: i32) -> Mutation {
+pub(super) fn taken(version: i32) -> Mutation {
     Mutation::VersionTaken { version, weights_sha256: hash(version) }
 }
 
-pub fn unable(version: i32) -> Mutation {
+pub(super) fn unable(version: i32) -> Mutation {
     Mutation::VersionRefused { version, reason: "its file is torn".to_owned() }
 }
 
-pub fn begun(version: i32, problems: u64) -> Mutation {
+pub(super) fn begun(version: i32, problems: u64) -> Mutation {
     Mutation::EvaluationBegun { version, problems, at_micros: 4 }
 }
 
 /// A group that is a problem of an evaluation; the sampler does not draw.
-pub fn problem(group_index: u64, version: i32, index: u64) -> Mutation {
+pub(super) fn problem(group_index: u64, version: i32, index: u64) -> Mutation {
     let problem = Some(EvaluationProblem { version, index });
     let draw = TaskDraw { problem, split: Split::Eval, chance: None, ..draw(group_index, 2) };
     Mutation::GroupDrawn { draw, draws: group_index }
 }
 
-pub fn over(version: i32, cut: bool) -> Mutation {
+pub(super) fn over(version: i32, cut: bool) -> Mutation {
     let cut = cut.then(|| "newer weights waited".to_owned());
     Mutation::EvaluationEnded { version, cut }
 }
 
 /// The first `stages` of a shard's life, with the rows of group 0; a fourth commits it a second
 /// time.
-pub fn shard(index: u64, stages: usize) -> Vec<Mutation> {
+pub(super) fn shard(index: u64, stages: usize) -> Vec<Mutation> {
     let opened = shard_open(index, &[(0, 0, 0), (0, 1, 0)], &[0]);
     let mut life = vec![opened, shard_written(index), shard_committed(index, 0)];
     life.truncate(stages);
     life
 }
 
-pub fn run() -> Id<Run> {
+pub(super) fn run() -> Id<Run> {
     Id::new("r").unwrap()
 }
 
-pub fn group(index: u64) -> Id<Group> {
+pub(super) fn group(index: u64) -> Id<Group> {
     Id::nth(&run(), index)
 }
 
-pub fn trajectory(group_index: u64, sample_index: u32, attempt: u32) -> Id<Trajectory> {
+pub(super) fn trajectory(group_index: u64, sample_index: u32, attempt: u32) -> Id<Trajectory> {
     Id::attempt(&group(group_index), sample_index, attempt)
 }
 
-pub fn shard_id(index: u64) -> Id<Shard> {
+pub(super) fn shard_id(index: u64) -> Id<Shard> {
     Id::new(format!("r-x{index:06}")).unwrap()
 }

@@ -16,7 +16,7 @@ pub(super) enum MutationFailure {
 
 impl MutationFailure {
     /// The ledger's error, where no mutation is to blame.
-    pub fn into_ledger_error(self, operation: &'static str, path: &Path) -> LedgerError {
+    pub(super) fn into_ledger_error(self, operation: &'static str, path: &Path) -> LedgerError {
         match self {
             MutationFailure::Sqlite(error) => storage(operation, path, error),
             MutationFailure::Other(error) => error,

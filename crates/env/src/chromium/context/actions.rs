@@ -40,7 +40,7 @@ const REPEAT_DELAY_MILLIS: u32 = 500;
 const REPEAT_INTERVAL_MILLIS: u32 = 50;
 
 impl ActionExecutor {
-    pub fn new(task: &Task, allow: AllowList, config: &BrowserConfig, files: ContextFiles) -> Self {
+    pub(super) fn new(task: &Task, allow: AllowList, config: &BrowserConfig, files: ContextFiles) -> Self {
         Self {
             allow,
             start_url: task.start_url.clone(),
@@ -54,7 +54,7 @@ impl ActionExecutor {
     }
 
     /// Whether a point of the action lies outside the page.
-    pub fn is_outside(&self, action: &Action) -> bool {
+    pub(super) fn is_outside(&self, action: &Action) -> bool {
         let Size { width, height } = self.visible;
         let outside =
             |at: &PagePoint| !(0.0..=width as f32).contains(&at.x) || !(0.0..=height as f32).contains(&at.y);
@@ -65,7 +65,7 @@ impl ActionExecutor {
     }
 
     /// Executes one action and remembers the mouse position.
-    pub async fn execute(
+    pub(super) async fn execute(
         &mut self,
         action: &Action,
         tabs: &mut ContextTabs,
@@ -79,7 +79,7 @@ impl ActionExecutor {
     }
 
     /// Releases what is down if its page is no longer in front, and says so in the outcome.
-    pub async fn release_if_left(
+    pub(super) async fn release_if_left(
         &mut self,
         tabs: &ContextTabs,
         outcome: Outcome,

@@ -26,7 +26,7 @@ pub(super) struct EvidenceSource<'a> {
 
 impl EvidenceSource<'_> {
     /// The evidence without an answer; `None` if the page cannot be observed any more.
-    pub async fn gather(&self) -> Option<Evidence> {
+    pub(super) async fn gather(&self) -> Option<Evidence> {
         let tab = self.tabs.active().ok()?;
         if tab.has_hung() {
             // Even if it still hangs: no caller should wait for another deadline to learn that.

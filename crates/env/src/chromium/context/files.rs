@@ -30,7 +30,7 @@ pub(in crate::chromium) struct ContextFiles {
 
 impl ContextFiles {
     /// Creates the folder of a session whose task needs one, and allows downloads into it.
-    pub async fn open(
+    pub(crate) async fn open(
         prewarmed: &PrewarmedContext,
         config: &BrowserConfig,
         assignment: &Assignment,
@@ -56,7 +56,11 @@ impl ContextFiles {
     }
 
     /// Chooses files by name in the chooser that the page opened.
-    pub async fn upload(&self, names: &[String], tab: &BrowserTab) -> Result<Outcome, EnvironmentError> {
+    pub(crate) async fn upload(
+        &self,
+        names: &[String],
+        tab: &BrowserTab,
+    ) -> Result<Outcome, EnvironmentError> {
         if self.files.uploads.is_empty() {
             return Ok(self.denied());
         }
@@ -90,7 +94,10 @@ impl ContextFiles {
 
     /// Chooses the task's only file for a policy that cannot name it. Returns the name if a chooser
     /// waited for it.
-    pub async fn choose_only_file(&self, tab: &BrowserTab) -> Result<Option<String>, EnvironmentError> {
+    pub(crate) async fn choose_only_file(
+        &self,
+        tab: &BrowserTab,
+    ) -> Result<Option<String>, EnvironmentError> {
         let [file] = &self.files.uploads[..] else { return Ok(None) };
         match tab.file_chooser() {
             Some(chooser) if !self.can_name && chooser.takes_files() => {
@@ -124,19 +131,19 @@ impl ContextFiles {
         }
     }
 
-    pub fn allows_downloads(&self) -> bool {
+    pub(crate) fn allows_downloads(&self) -> bool {
         self.downloads.is_some()
     }
 
     /// Waits until nothing is being downloaded.
-    pub async fn wait_downloaded(&self, timeout: Duration) {
+    pub(crate) async fn wait_downloaded(&self, timeout: Duration) {
         if let Some(downloads) = &self.downloads {
             downloads.wait(timeout).await;
         }
     }
 
     /// What a policy learns about downloads since the last call.
-    pub fn download_outcome(&mut self) -> Option<Outcome> {
+    pub(crate) fn download_outcome(&mut self) -> Option<Outcome> {
         let downloads = self.downloads.as_mut()?;
         let completed = downloads.take_completed();
         if downloads.take_excess() {
@@ -153,7 +160,7 @@ impl ContextFiles {
     }
 
     /// The completed downloads; `None` if the task allows none.
-    pub async fn download_report(&self) -> Option<DownloadReport> {
+    pub(crate) async fn download_report(&self) -> Option<DownloadReport> {
         Some(self.downloads.as_ref()?.report().await)
     }
 

@@ -64,7 +64,7 @@ type Looked = Result<Result<Value, FindingFailure>, EnvironmentError>;
 
 impl FindingSource<'_> {
     /// Answers every query; an error says that the page died meanwhile.
-    pub async fn gather(&self) -> Result<String, EnvironmentError> {
+    pub(super) async fn gather(&self) -> Result<String, EnvironmentError> {
         let ContextChecks { queries, back_end, call } = self.checks;
         let until = Instant::now() + TOTAL;
         let sizes = queries.iter().map(|query| query.to_json().to_string().len() + FAILURE_BYTES_MAX);

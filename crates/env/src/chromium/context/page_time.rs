@@ -44,16 +44,16 @@ pub(super) struct PageTime {
 
 impl PageTime {
     /// The clock of a task's pages, which runs free until [`PageTime::take_control`].
-    pub fn new(clock: PageClock, load_timeout: Duration) -> Self {
+    pub(super) fn new(clock: PageClock, load_timeout: Duration) -> Self {
         Self { clock, load_timeout, is_stopped: false, step_time: StepTime::new(0, 1), arrival: None }
     }
 
-    pub fn is_stopped(&self) -> bool {
+    pub(super) fn is_stopped(&self) -> bool {
         self.is_stopped
     }
 
     /// Stops the page's clock, unless the task uses the wall clock.
-    pub async fn take_control(&mut self, tabs: &ContextTabs) -> Result<(), EnvironmentError> {
+    pub(super) async fn take_control(&mut self, tabs: &ContextTabs) -> Result<(), EnvironmentError> {
         if let PageClock::Virtual { .. } = self.clock {
             clock::stop(tabs.active()?).await?;
             self.is_stopped = true;
@@ -63,7 +63,11 @@ impl PageTime {
     }
 
     /// Begins a step with this many actions.
-    pub async fn begin_step(&mut self, tabs: &ContextTabs, actions: usize) -> Result<(), EnvironmentError> {
+    pub(super) async fn begin_step(
+        &mut self,
+        tabs: &ContextTabs,
+        actions: usize,
+    ) -> Result<(), EnvironmentError> {
         self.step_time = self.step_time_for(actions);
         self.arrival = match self.is_stopped {
             true => Some(NavigationWatch::listen(tabs.active()?).await?),
@@ -84,7 +88,7 @@ impl PageTime {
     /// document is ever drawn. Therefore a new document gets the action's share of page time. The
     /// old document gets none of it, because it stays if no new one comes: for an address within
     /// it, a download, or a server that does not answer.
-    pub async fn load(
+    pub(super) async fn load(
         &mut self,
         tabs: &ContextTabs,
         load: impl AsyncFnOnce(&ContextTabs) -> Result<Outcome, EnvironmentError>,
@@ -139,7 +143,7 @@ impl PageTime {
 
     /// While page time stands still, wheel events and moves with a pressed button are never
     /// answered: page time is granted while they run.
-    pub async fn grant_during(
+    pub(super) async fn grant_during(
         &mut self,
         tabs: &ContextTabs,
         input: impl AsyncFnOnce(&BrowserTab) -> Result<(), EnvironmentError>,
@@ -148,7 +152,7 @@ impl PageTime {
     }
 
     /// The same if the input needs it; other input is delivered while page time stands still.
-    pub async fn grant_if(
+    pub(super) async fn grant_if(
         &mut self,
         is_needed: bool,
         tabs: &ContextTabs,
@@ -165,7 +169,7 @@ impl PageTime {
 
     /// Waits a number of seconds in place of the action's share of the step's time. With 0 the page
     /// is only observed again, after the time of a step.
-    pub async fn wait(&mut self, tabs: &ContextTabs, seconds: u8) -> Result<(), EnvironmentError> {
+    pub(super) async fn wait(&mut self, tabs: &ContextTabs, seconds: u8) -> Result<(), EnvironmentError> {
         match self.is_stopped {
             true if seconds == 0 => Ok(()),
             _ => {
@@ -176,12 +180,12 @@ impl PageTime {
     }
 
     /// The action lets time pass itself, in place of its share of the step's time.
-    pub fn replace_share(&mut self) {
+    pub(super) fn replace_share(&mut self) {
         self.step_time.take_share();
     }
 
     /// Lets time pass on the page while an action lasts.
-    pub async fn pass(&self, tabs: &ContextTabs, millis: u32) -> Result<(), EnvironmentError> {
+    pub(super) async fn pass(&self, tabs: &ContextTabs, millis: u32) -> Result<(), EnvironmentError> {
         if self.is_stopped {
             return clock::advance(tabs.active()?, millis).await;
         }
@@ -190,7 +194,7 @@ impl PageTime {
     }
 
     /// Prepares the page for the next action of the same step.
-    pub async fn continue_step(&mut self, tabs: &ContextTabs) -> Result<(), EnvironmentError> {
+    pub(super) async fn continue_step(&mut self, tabs: &ContextTabs) -> Result<(), EnvironmentError> {
         if self.is_stopped {
             self.follow_navigation(tabs).await?;
         }
@@ -198,7 +202,7 @@ impl PageTime {
     }
 
     /// Ends a step: grants what its actions left. Returns whether the page is loaded.
-    pub async fn end_step(&mut self, tabs: &ContextTabs) -> Result<bool, EnvironmentError> {
+    pub(super) async fn end_step(&mut self, tabs: &ContextTabs) -> Result<bool, EnvironmentError> {
         let rest = self.step_time.take_rest();
         // The time of the next step, which may be one without an action.
         self.step_time = self.step_time_for(1);

@@ -17,12 +17,12 @@ pub(super) struct PressedInput {
 }
 
 impl PressedInput {
-    pub fn new() -> Self {
+    pub(super) fn new() -> Self {
         Self { state: InputState::new(), origin: None }
     }
 
     /// Called before something is pressed that stays down.
-    pub async fn note_origin(&mut self, tab: &BrowserTab) -> Result<(), EnvironmentError> {
+    pub(super) async fn note_origin(&mut self, tab: &BrowserTab) -> Result<(), EnvironmentError> {
         if self.state.is_idle() {
             self.origin = Some((tab.target().clone(), navigate::document_id(tab).await?));
         }
@@ -31,7 +31,10 @@ impl PressedInput {
 
     /// Releases everything if its document is no longer in front, and returns what it was. A
     /// document that never saw a key go down would otherwise act under it, and the policy with it.
-    pub async fn release_if_left(&mut self, tabs: &ContextTabs) -> Result<Option<String>, EnvironmentError> {
+    pub(super) async fn release_if_left(
+        &mut self,
+        tabs: &ContextTabs,
+    ) -> Result<Option<String>, EnvironmentError> {
         if self.state.is_idle() {
             return Ok(None);
         }

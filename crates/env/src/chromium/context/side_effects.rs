@@ -17,14 +17,14 @@ pub(super) struct SideEffects {
 }
 
 impl SideEffects {
-    pub fn new(of: TrajectoryAncestry, tabs_max: u32) -> Self {
+    pub(super) fn new(of: TrajectoryAncestry, tabs_max: u32) -> Self {
         Self { of, tabs_max, dialogs_reported: 0, downloads_reported: 0, choosers_reported: 0 }
     }
 
     /// Reports side effects of an action, which tell the policy more than that the action was
     /// executed. Each dialog, download, chooser and window is counted; one of them is reported.
     /// `chosen` is the file that was chosen for a policy that cannot name it.
-    pub fn report(
+    pub(super) fn report(
         &mut self,
         tabs: &mut ContextTabs,
         files: &mut ContextFiles,

@@ -30,7 +30,7 @@ pub(super) struct ContextTabs {
 
 impl ContextTabs {
     /// The tabs of a context that has one so far.
-    pub fn new(
+    pub(super) fn new(
         browser: BrowserLease,
         id: BrowserContextId,
         config: Arc<BrowserConfig>,
@@ -42,12 +42,12 @@ impl ContextTabs {
         Self { browser, id, config, of, viewport, tabs: vec![tab], active: 0, changes, popups_closed: 0 }
     }
 
-    pub fn browser(&self) -> &BrowserLease {
+    pub(super) fn browser(&self) -> &BrowserLease {
         &self.browser
     }
 
     /// The tab in front.
-    pub fn active(&self) -> Result<&BrowserTab, EnvironmentError> {
+    pub(super) fn active(&self) -> Result<&BrowserTab, EnvironmentError> {
         let tab = self
             .tabs
             .get(self.active)
@@ -56,16 +56,16 @@ impl ContextTabs {
     }
 
     /// An open tab, unless it crashed.
-    pub fn find(&self, target: &TargetId) -> Option<&BrowserTab> {
+    pub(super) fn find(&self, target: &TargetId) -> Option<&BrowserTab> {
         self.tabs.iter().find(|tab| tab.target() == target && !tab.has_crashed())
     }
 
-    pub fn active_index(&self) -> usize {
+    pub(super) fn active_index(&self) -> usize {
         self.active
     }
 
     /// The other tabs with their indices, crashed ones left out.
-    pub fn in_background(&self) -> Vec<(usize, &BrowserTab)> {
+    pub(super) fn in_background(&self) -> Vec<(usize, &BrowserTab)> {
         self.tabs
             .iter()
             .enumerate()
@@ -73,19 +73,19 @@ impl ContextTabs {
             .collect()
     }
 
-    pub fn count(&self) -> usize {
+    pub(super) fn count(&self) -> usize {
         self.tabs.len()
     }
 
     /// How often an event happened in any tab, and the text of one of the last times.
-    pub fn sum(&self, so_far: impl Fn(&BrowserTab) -> (u32, String)) -> (u32, String) {
+    pub(super) fn sum(&self, so_far: impl Fn(&BrowserTab) -> (u32, String)) -> (u32, String) {
         self.tabs.iter().map(so_far).fold((0, String::new()), |all, one| {
             (all.0 + one.0, if one.1.is_empty() { all.1 } else { one.1 })
         })
     }
 
     /// The errors of all tabs since the last call, and where their files were requested.
-    pub fn take_errors(&self) -> (Vec<PageError>, BTreeMap<String, String>) {
+    pub(super) fn take_errors(&self) -> (Vec<PageError>, BTreeMap<String, String>) {
         let mut errors = Vec::new();
         let mut origins = BTreeMap::new();
         for log in self.tabs.iter().filter_map(BrowserTab::errors) {
@@ -95,19 +95,19 @@ impl ContextTabs {
     }
 
     /// How many tabs above the limit were closed since the last call.
-    pub fn take_popups_closed(&mut self) -> u32 {
+    pub(super) fn take_popups_closed(&mut self) -> u32 {
         std::mem::take(&mut self.popups_closed)
     }
 
     /// Opens an empty tab and brings it to the front.
-    pub async fn add(&mut self) -> Result<(), EnvironmentError> {
+    pub(super) async fn add(&mut self) -> Result<(), EnvironmentError> {
         let tab = open_empty_tab(&self.browser, &self.id, &self.config, self.viewport).await?;
         self.tabs.push(tab);
         self.active = self.tabs.len() - 1;
         Ok(())
     }
 
-    pub fn select(&mut self, index: u32) -> Outcome {
+    pub(super) fn select(&mut self, index: u32) -> Outcome {
         let position = index as usize;
         if position >= self.tabs.len() {
             let why = format!("there is no tab {index}; there are {}", self.tabs.len());
@@ -118,7 +118,7 @@ impl ContextTabs {
     }
 
     /// Processes tab changes: a new tab comes to the front, as for a person.
-    pub async fn apply_changes(&mut self) -> Result<(), EnvironmentError> {
+    pub(super) async fn apply_changes(&mut self) -> Result<(), EnvironmentError> {
         while let Ok(change) = self.changes.try_recv() {
             match change {
                 TabChange::Opened(target) if self.tabs.iter().any(|tab| *tab.target() == target) => {}
@@ -162,7 +162,7 @@ impl ContextTabs {
 
     /// Disposes of the tabs and their context, and returns the lease of the browser, which may end
     /// with its last one.
-    pub async fn dispose(self) -> BrowserLease {
+    pub(super) async fn dispose(self) -> BrowserLease {
         let Self { browser, id, tabs, .. } = self;
         drop(tabs);
         dispose_context(&browser, id).await;

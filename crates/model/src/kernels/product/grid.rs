@@ -21,7 +21,7 @@ pub(super) struct TaskGrid {
 impl TaskGrid {
     /// Four tasks a thread balance threads of different speed. There are more only if a strip would
     /// exceed 16 panels, whose sums (192 x 512 x 4 B = 384 KiB) stay in the second-level cache.
-    pub fn new(matrix: &PackedMatrix, rows: usize, threads: usize) -> Self {
+    pub(super) fn new(matrix: &PackedMatrix, rows: usize, threads: usize) -> Self {
         let panels = matrix.out.div_ceil(PANEL);
         let groups = rows.div_ceil(GROUP);
         let wanted = if threads == 1 { 1 } else { (4 * threads).div_ceil(groups) };

@@ -9,20 +9,20 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 /// Directory of an oracle checkpoint: `oracle/dense`.
-pub fn oracle(case: &str) -> PathBuf {
+pub(super) fn oracle(case: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join(case)
 }
 
 /// A checkpoint in memory.
 #[derive(Clone)]
-pub struct MadeCheckpoint {
+pub(super) struct MadeCheckpoint {
     pub config: Value,
     pub tensors: BTreeMap<String, StoredTensor>,
 }
 
 /// A tensor as stored in a file.
 #[derive(Clone, PartialEq, Debug)]
-pub struct StoredTensor {
+pub(super) struct StoredTensor {
     pub dtype: String,
     pub shape: Vec<usize>,
     pub bytes: Vec<u8>,
@@ -30,7 +30,7 @@ pub struct StoredTensor {
 
 impl MadeCheckpoint {
     /// Loads an oracle checkpoint.
-    pub fn of(case: &str) -> Self {
+    pub(super) fn of(case: &str) -> Self {
         let dir = oracle(case);
         let config = fs::read_to_string(dir.join("config.json"))
             .unwrap()
@@ -45,28 +45,28 @@ impl MadeCheckpoint {
         Self { config: serde_json::from_str(&config).unwrap(), tensors }
     }
 
-    pub fn rename(mut self, name: impl Fn(&str) -> String) -> Self {
+    pub(super) fn rename(mut self, name: impl Fn(&str) -> String) -> Self {
         self.tensors = self.tensors.into_iter().map(|(old, tensor)| (name(&old), tensor)).collect();
         self
     }
 
-    pub fn edited(mut self, edit: impl Fn(&mut Self)) -> Self {
+    pub(super) fn edited(mut self, edit: impl Fn(&mut Self)) -> Self {
         edit(&mut self);
         self
     }
 
-    pub fn tensor(&mut self, name: &str) -> &mut StoredTensor {
+    pub(super) fn tensor(&mut self, name: &str) -> &mut StoredTensor {
         self.tensors.get_mut(name).unwrap_or_else(|| panic!("no tensor {name}"))
     }
 
-    pub fn write(&self) -> TempDir {
+    pub(super) fn write(&self) -> TempDir {
         let dir = self.write_config();
         fs::write(dir.path().join("model.safetensors"), put_together(self.tensors.iter())).unwrap();
         dir
     }
 
     /// Writes two shards and their index.
-    pub fn write_sharded(&self) -> TempDir {
+    pub(super) fn write_sharded(&self) -> TempDir {
         let dir = self.write_config();
         let mut map = serde_json::Map::new();
         for shard in 0..2 {
@@ -90,13 +90,13 @@ impl MadeCheckpoint {
 }
 
 impl StoredTensor {
-    pub fn f32(shape: &[usize], values: &[f32]) -> Self {
+    pub(super) fn f32(shape: &[usize], values: &[f32]) -> Self {
         let bytes = values.iter().flat_map(|value| value.to_le_bytes()).collect();
         Self { dtype: "F32".into(), shape: shape.into(), bytes }
     }
 
     /// Rows `rows` of the tensor.
-    pub fn rows(&self, rows: std::ops::Range<usize>) -> Self {
+    pub(super) fn rows(&self, rows: std::ops::Range<usize>) -> Self {
         let len = self.bytes.len() / self.shape[0];
         let shape = std::iter::once(rows.len()).chain(self.shape[1..].iter().copied()).collect();
         Self { shape, bytes: self.bytes[rows.start * len..rows.end * len].into(), ..self.clone() }
@@ -116,7 +116,7 @@ fn take_apart(file: &[u8], tensors: &mut BTreeMap<String, StoredTensor>) {
 }
 
 /// Serialises tensors to the bytes of a file.
-pub fn put_together<'a>(tensors: impl Iterator<Item = (&'a String, &'a StoredTensor)>) -> Vec<u8> {
+pub(super) fn put_together<'a>(tensors: impl Iterator<Item = (&'a String, &'a StoredTensor)>) -> Vec<u8> {
     let mut header = serde_json::Map::new();
     let mut data = Vec::new();
     for (name, tensor) in tensors {
@@ -130,7 +130,7 @@ pub fn put_together<'a>(tensors: impl Iterator<Item = (&'a String, &'a StoredTen
 }
 
 /// The bytes of a file with this header, padded as writers pad it.
-pub fn with_header(header: &str, data: &[u8]) -> Vec<u8> {
+pub(super) fn with_header(header: &str, data: &[u8]) -> Vec<u8> {
     let padded = header.len().next_multiple_of(8);
     let mut file = (padded as u64).to_le_bytes().to_vec();
     file.extend_from_slice(header.as_bytes());

@@ -7,12 +7,12 @@ use furrow_model::forward::{ForwardRequest, Sequence, forward};
 use crate::language::oracle::{OracleCase, sequence};
 
 /// The bits of some values, so that NaNs can be compared too.
-pub fn bits(values: &[f32]) -> Vec<u32> {
+pub(super) fn bits(values: &[f32]) -> Vec<u32> {
     values.iter().map(|value| value.to_bits()).collect()
 }
 
 /// Logits of all rows of one span, run alone.
-pub fn run(cpu: &mut CpuBackend, own: &mut Sequence, ids: &[u32]) -> Vec<u32> {
+pub(super) fn run(cpu: &mut CpuBackend, own: &mut Sequence, ids: &[u32]) -> Vec<u32> {
     own.run(cpu, ids, &[], LogitRows::All).unwrap();
     (0..ids.len()).flat_map(|row| bits(cpu.logits(row as u32).unwrap())).collect()
 }

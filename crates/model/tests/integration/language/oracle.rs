@@ -13,7 +13,7 @@ use safetensors::SafeTensors;
 use serde_json::Value;
 
 /// Every case, and the two precisions of the one with bfloat16 weights.
-pub const CASES: [(&str, ProductPrecision); 6] = [
+pub(super) const CASES: [(&str, ProductPrecision); 6] = [
     ("dense", ProductPrecision::Float32),
     ("long_chunk128", ProductPrecision::Float32),
     ("moe", ProductPrecision::Float32),
@@ -22,7 +22,7 @@ pub const CASES: [(&str, ProductPrecision); 6] = [
     ("vl_names_bf16", ProductPrecision::Bfloat16),
 ];
 
-pub struct OracleCase {
+pub(super) struct OracleCase {
     pub name: &'static str,
     pub compute: ProductPrecision,
     pub weights: Arc<ModelWeights>,
@@ -31,7 +31,7 @@ pub struct OracleCase {
 }
 
 impl OracleCase {
-    pub fn load(name: &'static str, compute: ProductPrecision) -> Self {
+    pub(super) fn load(name: &'static str, compute: ProductPrecision) -> Self {
         let dir = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/oracle").join(name);
         let weights = ModelWeights::load(&dir, &ThreadPool::new(1), &mut |_, _| {}).unwrap();
         Self {
@@ -43,21 +43,21 @@ impl OracleCase {
         }
     }
 
-    pub fn all() -> impl Iterator<Item = Self> {
+    pub(super) fn all() -> impl Iterator<Item = Self> {
         CASES.into_iter().map(|(name, compute)| Self::load(name, compute))
     }
 
     /// A list of numbers of `inputs.json`.
-    pub fn ids(&self, key: &str) -> Vec<u32> {
+    pub(super) fn ids(&self, key: &str) -> Vec<u32> {
         numbers(&self.inputs[key]).into_iter().map(|id| id as u32).collect()
     }
 
-    pub fn segmentations(&self) -> Vec<Vec<usize>> {
+    pub(super) fn segmentations(&self) -> Vec<Vec<usize>> {
         self.inputs["segmentations"].as_array().unwrap().iter().map(numbers).collect()
     }
 
     /// A float32 tensor of `expected.safetensors`; `None` if the case has none of that name.
-    pub fn find(&self, name: &str) -> Option<Vec<f32>> {
+    pub(super) fn find(&self, name: &str) -> Option<Vec<f32>> {
         let tensors = SafeTensors::deserialize(&self.expected).unwrap();
         let tensor = tensors.tensor(name).ok()?;
         let values = tensor.data().as_chunks::<4>().0;
@@ -65,19 +65,19 @@ impl OracleCase {
     }
 
     #[track_caller]
-    pub fn floats(&self, name: &str) -> Vec<f32> {
+    pub(super) fn floats(&self, name: &str) -> Vec<f32> {
         self.find(name).unwrap_or_else(|| panic!("{}: the oracle has no {name}", self.name))
     }
 
     #[track_caller]
-    pub fn ints(&self, name: &str) -> Vec<u32> {
+    pub(super) fn ints(&self, name: &str) -> Vec<u32> {
         let tensors = SafeTensors::deserialize(&self.expected).unwrap();
         let tensor = tensors.tensor(name).unwrap();
         tensor.data().as_chunks::<8>().0.iter().map(|bytes| i64::from_le_bytes(*bytes) as u32).collect()
     }
 
     /// Capacity for four sequences of 512 positions.
-    pub fn capacity(&self) -> BackendCapacity {
+    pub(super) fn capacity(&self) -> BackendCapacity {
         BackendCapacity {
             slots: 4,
             pages: 32,
@@ -88,15 +88,15 @@ impl OracleCase {
         }
     }
 
-    pub fn open(&self) -> CpuBackend {
+    pub(super) fn open(&self) -> CpuBackend {
         self.open_with(2)
     }
 
-    pub fn open_with(&self, threads: usize) -> CpuBackend {
+    pub(super) fn open_with(&self, threads: usize) -> CpuBackend {
         CpuBackend::open(Arc::clone(&self.weights), self.capacity(), threads, self.compute).unwrap()
     }
 
-    pub fn vocabulary(&self) -> usize {
+    pub(super) fn vocabulary(&self) -> usize {
         self.weights.config.text.vocabulary
     }
 }
@@ -106,12 +106,12 @@ fn numbers(list: &Value) -> Vec<usize> {
 }
 
 /// The sequence in slot `index` on eight pages of its own.
-pub fn sequence(index: u32) -> Sequence {
+pub(super) fn sequence(index: u32) -> Sequence {
     Sequence::new(Slot(index), (index * 8..index * 8 + 8).map(Page).collect())
 }
 
 /// sqrt(mean((x - y)^2)) / sqrt(mean(y^2)); a NaN counts as infinitely far.
-pub fn relative_rms(got: &[f32], want: &[f32]) -> f64 {
+pub(super) fn relative_rms(got: &[f32], want: &[f32]) -> f64 {
     assert_eq!(got.len(), want.len());
     let square = |v: f64| v * v;
     let errors = got.iter().zip(want).map(|(got, want)| square(f64::from(*got) - f64::from(*want)));
@@ -119,7 +119,7 @@ pub fn relative_rms(got: &[f32], want: &[f32]) -> f64 {
 }
 
 /// Largest |x - y|; a NaN counts as infinitely far.
-pub fn largest(got: &[f32], want: &[f32]) -> f64 {
+pub(super) fn largest(got: &[f32], want: &[f32]) -> f64 {
     assert_eq!(got.len(), want.len());
     let errors = got.iter().zip(want).map(|(got, want)| (f64::from(*got) - f64::from(*want)).abs());
     errors.fold(0.0, |largest, error| if error <= largest { largest } else { error })

@@ -9,14 +9,15 @@ use furrow_model::config::VisionConfig;
 use furrow_model::vision::{DecodedImage, ImageLimits, decode};
 use safetensors::SafeTensors;
 
-pub const SCREENSHOTS: [&str; 5] = ["a_1280x720", "b_1920x1080", "c_800x600", "d_512x512", "e_300x1000"];
+pub(super) const SCREENSHOTS: [&str; 5] =
+    ["a_1280x720", "b_1920x1080", "c_800x600", "d_512x512", "e_300x1000"];
 
-pub fn folder() -> PathBuf {
+pub(super) fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/oracle_vl")
 }
 
 /// A decoded screenshot; every test shares them.
-pub fn screenshot(name: &str) -> &'static DecodedImage {
+pub(super) fn screenshot(name: &str) -> &'static DecodedImage {
     static ALL: OnceLock<[DecodedImage; 5]> = OnceLock::new();
     let read = |name| {
         let bytes = fs::read(folder().join("screenshots").join(format!("{name}.png"))).unwrap();
@@ -26,15 +27,15 @@ pub fn screenshot(name: &str) -> &'static DecodedImage {
     &ALL.get_or_init(|| SCREENSHOTS.map(read))[index]
 }
 
-pub fn json(name: &str) -> serde_json::Value {
+pub(super) fn json(name: &str) -> serde_json::Value {
     serde_json::from_slice(&fs::read(folder().join(name)).unwrap()).unwrap()
 }
 
 /// Tensors of a file, by name.
-pub struct ExpectedTensors(HashMap<String, Vec<u8>>);
+pub(super) struct ExpectedTensors(HashMap<String, Vec<u8>>);
 
 impl ExpectedTensors {
-    pub fn read(name: &str) -> Self {
+    pub(super) fn read(name: &str) -> Self {
         let bytes = fs::read(folder().join(name)).unwrap();
         let tensors = SafeTensors::deserialize(&bytes).unwrap();
         let owned =
@@ -42,25 +43,25 @@ impl ExpectedTensors {
         Self(tensors.tensors().into_iter().map(owned).collect())
     }
 
-    pub fn bytes(&self, name: &str) -> &[u8] {
+    pub(super) fn bytes(&self, name: &str) -> &[u8] {
         self.0.get(name).unwrap_or_else(|| panic!("no tensor {name}"))
     }
 
-    pub fn floats(&self, name: &str) -> Vec<f32> {
+    pub(super) fn floats(&self, name: &str) -> Vec<f32> {
         self.bytes(name).as_chunks::<4>().0.iter().map(|value| f32::from_le_bytes(*value)).collect()
     }
 
-    pub fn ints(&self, name: &str) -> Vec<i32> {
+    pub(super) fn ints(&self, name: &str) -> Vec<i32> {
         self.bytes(name).as_chunks::<4>().0.iter().map(|value| i32::from_le_bytes(*value)).collect()
     }
 
-    pub fn has(&self, name: &str) -> bool {
+    pub(super) fn has(&self, name: &str) -> bool {
         self.0.contains_key(name)
     }
 }
 
 /// The published sizes; tests without a checkpoint use only the fields that matter to pixels.
-pub fn published(tile: usize, tiles_max: usize) -> VisionConfig {
+pub(super) fn published(tile: usize, tiles_max: usize) -> VisionConfig {
     VisionConfig {
         tile,
         tiles_max,
@@ -84,14 +85,14 @@ pub fn published(tile: usize, tiles_max: usize) -> VisionConfig {
 
 /// The bytes that normalised pixels `[3, t, t]` came from, as `[t, t, 3]`: neighbouring bytes are
 /// 0.014 apart, so rounding is exact.
-pub fn bytes_of(config: &VisionConfig, pixels: &[f32]) -> Vec<u8> {
+pub(super) fn bytes_of(config: &VisionConfig, pixels: &[f32]) -> Vec<u8> {
     let plane = pixels.len() / 3;
     let byte = |i: usize, c: usize| (pixels[c * plane + i] * config.std[c] + config.mean[c]) * 255.0;
     (0..plane).flat_map(|i| [0, 1, 2].map(|c| byte(i, c).round() as u8)).collect()
 }
 
 #[track_caller]
-pub fn near(what: &str, got: &[f32], want: &[f32], tolerance: f32) {
+pub(super) fn near(what: &str, got: &[f32], want: &[f32], tolerance: f32) {
     assert_eq!(got.len(), want.len(), "{what}");
     // A NaN is near nothing.
     let is_near = |(a, b): (&f32, &f32)| (a - b).abs() <= tolerance;

@@ -17,7 +17,7 @@ const CASES: [&str; 2] = ["vl_f32", "vl_bf16_sharded"];
 const TOLERANCE: f64 = 2e-5;
 
 #[track_caller]
-pub fn near(what: &str, got: &[f32], want: &[f32]) {
+pub(super) fn near(what: &str, got: &[f32], want: &[f32]) {
     assert_eq!(got.len(), want.len(), "{what}");
     let square = |value: f32| f64::from(value).powi(2);
     let apart: f64 = got.iter().zip(want).map(|(a, b)| square(a - b)).sum();

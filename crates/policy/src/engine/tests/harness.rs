@@ -25,18 +25,18 @@ use crate::sequence::TiledImage;
 use crate::sim::{SimBackend, SimCost, SimSettings};
 use crate::trace::token_trace;
 
-pub const STOP: u32 = 256;
-pub const DELIMITERS: ImageDelimiters = ImageDelimiters { open: 257, close: 258 };
+pub(super) const STOP: u32 = 256;
+pub(super) const DELIMITERS: ImageDelimiters = ImageDelimiters { open: 257, close: 258 };
 /// Beyond the vocabulary, so that it is never sampled.
-pub const POISON: u32 = 301;
-pub const PLACEHOLDER: u32 = 300;
+pub(super) const POISON: u32 = 301;
+pub(super) const PLACEHOLDER: u32 = 300;
 /// All bytes and the stop id.
 const VOCABULARY: u32 = 257;
 const ROWS_PER_TILE: u32 = 6;
 
 /// Determines everything that a session is shown.
 #[derive(Debug, Clone)]
-pub struct SessionScript {
+pub(super) struct SessionScript {
     pub keep: ContextPolicy,
     /// Siblings of a group share instructions, task and first page.
     pub group: u64,
@@ -49,7 +49,7 @@ pub struct SessionScript {
 }
 
 /// A session that acts a script.
-pub struct ScriptedSession {
+pub(super) struct ScriptedSession {
     pub script: SessionScript,
     pub traces: Vec<TokenTrace>,
     pub replies: Vec<StepOutput>,
@@ -67,7 +67,7 @@ struct AwaitedStep {
     shown: Option<(PromptTurn, crate::context::StepPrompt)>,
 }
 
-pub struct EngineHarness {
+pub(super) struct EngineHarness {
     pub engine: Engine,
     pub actors: Vec<ScriptedSession>,
     /// Watches the tokens of replies.
@@ -77,7 +77,7 @@ pub struct EngineHarness {
     sessions: u64,
 }
 
-pub fn settings() -> EngineSettings {
+pub(super) fn settings() -> EngineSettings {
     EngineSettings {
         state_slots: 5,
         snapshot_slots: 3,
@@ -89,7 +89,7 @@ pub fn settings() -> EngineSettings {
     }
 }
 
-pub fn capacity() -> BackendCapacity {
+pub(super) fn capacity() -> BackendCapacity {
     BackendCapacity { slots: 8, pages: 60, rows_max: 96, logits_max: 8, features: 4, offload_bytes: 64 << 20 }
 }
 
@@ -102,7 +102,7 @@ fn fixed(parts: &[u64]) -> ChaCha12Rng {
 }
 
 impl SessionScript {
-    pub fn response(&self, step: u32) -> PartialResponse {
+    pub(super) fn response(&self, step: u32) -> PartialResponse {
         let ancestry = TrajectoryAncestry {
             run_id: Id::new("run").unwrap(),
             group_id: Id::new(format!("g{}", self.group)).unwrap(),
@@ -135,7 +135,7 @@ impl SessionScript {
     }
 
     /// Text, an image between its delimiters, text.
-    pub fn turn(&self, step: u32) -> (PromptTurn, Arc<TiledImage>, u32) {
+    pub(super) fn turn(&self, step: u32) -> (PromptTurn, Arc<TiledImage>, u32) {
         let sibling = if step == 0 { 0 } else { self.sample };
         let mut random = fixed(&[2, self.group, sibling, u64::from(step)]);
         let mut text = |len: std::ops::Range<usize>| -> Vec<u32> {
@@ -184,7 +184,7 @@ fn constraint() -> Arc<Constraint> {
 }
 
 impl ScriptedSession {
-    pub fn new(script: SessionScript) -> Self {
+    pub(super) fn new(script: SessionScript) -> Self {
         Self {
             conversation: Conversation::new(script.keep, RebuildMode::AsDecoded),
             script,
@@ -197,17 +197,17 @@ impl ScriptedSession {
         }
     }
 
-    pub fn is_over(&self) -> bool {
+    pub(super) fn is_over(&self) -> bool {
         self.traces.len() == self.script.steps as usize || self.fault.is_some()
     }
 
     /// Whether it waits for an answer.
-    pub fn waits(&self) -> bool {
+    pub(super) fn waits(&self) -> bool {
         self.awaited.is_some()
     }
 
     /// Drops pending answers, as when its worker ends or its stream is cut.
-    pub fn lose(&mut self) {
+    pub(super) fn lose(&mut self) {
         (self.session, self.awaited) = (None, None);
     }
 
@@ -234,23 +234,31 @@ impl ScriptedSession {
 }
 
 impl EngineHarness {
-    pub fn new(settings: EngineSettings, capacity: BackendCapacity, scripts: Vec<SessionScript>) -> Self {
+    pub(super) fn new(
+        settings: EngineSettings,
+        capacity: BackendCapacity,
+        scripts: Vec<SessionScript>,
+    ) -> Self {
         Self::with_device(settings, sim_settings(capacity), scripts)
     }
 
-    pub fn with_device(settings: EngineSettings, device: SimSettings, scripts: Vec<SessionScript>) -> Self {
+    pub(super) fn with_device(
+        settings: EngineSettings,
+        device: SimSettings,
+        scripts: Vec<SessionScript>,
+    ) -> Self {
         let actors = scripts.into_iter().map(ScriptedSession::new).collect();
         Self { engine: engine(settings, device), actors, watch: None, settings, device, sessions: 0 }
     }
 
     /// Ends the policy worker and starts another.
-    pub fn kill(&mut self) {
+    pub(super) fn kill(&mut self) {
         self.engine = engine(self.settings, self.device);
         self.actors.iter_mut().for_each(ScriptedSession::lose);
     }
 
     /// Cuts a session's stream; the trajectory continues in a new session.
-    pub fn cut(&mut self, index: usize) {
+    pub(super) fn cut(&mut self, index: usize) {
         if let Some((_, life)) = self.actors[index].session.take() {
             life.cancel();
             self.actors[index].lose();
@@ -258,7 +266,7 @@ impl EngineHarness {
     }
 
     /// The session's next action, unless it waits: open, rebuild the past, show a page, close.
-    pub fn act(&mut self, index: usize) {
+    pub(super) fn act(&mut self, index: usize) {
         let actor = &mut self.actors[index];
         if actor.awaited.is_some() {
             return;
@@ -317,13 +325,13 @@ impl EngineHarness {
         }
     }
 
-    pub fn step(&mut self) {
+    pub(super) fn step(&mut self) {
         self.engine.step();
         self.actors.iter_mut().for_each(ScriptedSession::poll);
     }
 
     /// Lets all sessions act in turn until all are over.
-    pub fn run_to_end(&mut self) {
+    pub(super) fn run_to_end(&mut self) {
         for _ in 0..200_000 {
             if self.actors.iter().all(ScriptedSession::is_over) {
                 return;
@@ -335,14 +343,14 @@ impl EngineHarness {
     }
 
     /// Ids of every reply of every session.
-    pub fn tokens(&self) -> Vec<Vec<Vec<u32>>> {
+    pub(super) fn tokens(&self) -> Vec<Vec<Vec<u32>>> {
         let of =
             |actor: &ScriptedSession| actor.replies.iter().map(|reply| reply.columns.ids.clone()).collect();
         self.actors.iter().map(of).collect()
     }
 }
 
-pub fn sim_settings(capacity: BackendCapacity) -> SimSettings {
+pub(super) fn sim_settings(capacity: BackendCapacity) -> SimSettings {
     SimSettings {
         capacity,
         vocabulary: VOCABULARY,

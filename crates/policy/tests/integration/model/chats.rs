@@ -38,7 +38,7 @@ use tokio_util::sync::CancellationToken;
 use crate::model::fixture::*;
 
 /// A policy worker that serves chats.
-pub struct ChatWorker {
+pub(super) struct ChatWorker {
     pub address: SocketAddr,
     pub config: PolicyConfig,
     pub stop: CancellationToken,
@@ -47,7 +47,7 @@ pub struct ChatWorker {
 
 const GRACE: Duration = Duration::from_secs(30);
 
-pub async fn start(change: impl FnOnce(&mut PolicyFile)) -> ChatWorker {
+pub(super) async fn start(change: impl FnOnce(&mut PolicyFile)) -> ChatWorker {
     start_with(GRACE, change).await
 }
 
@@ -89,7 +89,7 @@ async fn start_limited(
 }
 
 /// Sends one request on its own connection.
-pub async fn send(
+pub(super) async fn send(
     address: SocketAddr,
     method: &str,
     path: &str,
@@ -106,35 +106,35 @@ pub async fn send(
     sender.send_request(request.body(Full::new(body.into())).unwrap()).await.unwrap()
 }
 
-pub async fn read(answer: http::Response<hyper::body::Incoming>) -> (u16, String) {
+pub(super) async fn read(answer: http::Response<hyper::body::Incoming>) -> (u16, String) {
     let status = answer.status().as_u16();
     let body = answer.into_body().collect().await.unwrap().to_bytes();
     (status, String::from_utf8(body.to_vec()).unwrap())
 }
 
 impl ChatWorker {
-    pub async fn ask(&self, body: &Value) -> (u16, Value) {
+    pub(super) async fn ask(&self, body: &Value) -> (u16, Value) {
         self.ask_at("/v1/chat/completions", body).await
     }
 
-    pub async fn ask_at(&self, path: &str, body: &Value) -> (u16, Value) {
+    pub(super) async fn ask_at(&self, path: &str, body: &Value) -> (u16, Value) {
         let answer = send(self.address, "POST", path, &[], body.to_string()).await;
         let (status, text) = read(answer).await;
         (status, serde_json::from_str(&text).unwrap_or_else(|_| panic!("{text}")))
     }
 
     #[track_caller]
-    pub fn expect_ok((status, value): (u16, Value)) -> Value {
+    pub(super) fn expect_ok((status, value): (u16, Value)) -> Value {
         assert_eq!(status, 200, "{value}");
         value
     }
 
     /// The events of a stream.
-    pub async fn stream(&self, body: &Value) -> Vec<Value> {
+    pub(super) async fn stream(&self, body: &Value) -> Vec<Value> {
         self.stream_at("/v1/chat/completions", body).await
     }
 
-    pub async fn stream_at(&self, path: &str, body: &Value) -> Vec<Value> {
+    pub(super) async fn stream_at(&self, path: &str, body: &Value) -> Vec<Value> {
         let mut body = body.clone();
         body["stream"] = json!(true);
         body["stream_options"] = json!({ "include_usage": true });
@@ -151,34 +151,34 @@ impl ChatWorker {
         events.into_iter().map(|event| serde_json::from_str(event).unwrap()).collect()
     }
 
-    pub async fn end(self) -> WorkerReport {
+    pub(super) async fn end(self) -> WorkerReport {
         self.stop.cancel();
         self.life.await.unwrap()
     }
 }
 
 /// A greedy request that returns token ids.
-pub fn request(messages: Value) -> Value {
+pub(super) fn request(messages: Value) -> Value {
     let mut payload =
         json!({ "model": "tiny", "temperature": 0, "max_tokens": 12, "return_token_ids": true });
     payload["messages"] = messages;
     payload
 }
 
-pub fn user(text: &str) -> Value {
+pub(super) fn user(text: &str) -> Value {
     json!({ "role": "user", "content": text })
 }
 
-pub fn ids(value: &Value) -> Vec<u32> {
+pub(super) fn ids(value: &Value) -> Vec<u32> {
     serde_json::from_value(value.clone()).unwrap_or_else(|_| panic!("{value}"))
 }
 
-pub fn text(answer: &Value) -> &str {
+pub(super) fn text(answer: &Value) -> &str {
     answer["choices"][0]["message"]["content"].as_str().unwrap_or_else(|| panic!("{answer}"))
 }
 
 /// Tokens of the prompt, how many of them were cached, and how many were computed.
-pub fn counts(answer: &Value) -> (u64, u64, u64) {
+pub(super) fn counts(answer: &Value) -> (u64, u64, u64) {
     let usage = &answer["usage"];
     let details = &answer["usage"]["prompt_tokens_details"];
     let of = |value: &Value| value.as_u64().unwrap_or_else(|| panic!("{answer}"));
@@ -191,7 +191,7 @@ fn template() -> ChatTemplate {
     ChatTemplate::check(&TemplateFile::open(checkpoint()).unwrap(), &tokenizer, &config).unwrap()
 }
 
-pub fn data_url(png: &[u8]) -> String {
+pub(super) fn data_url(png: &[u8]) -> String {
     format!("data:image/png;base64,{}", STANDARD.encode(png))
 }
 
@@ -287,7 +287,7 @@ async fn ids_are_the_templates_and_log_probs_those_of_one_pass() {
 }
 
 /// An earlier reply as a message, with its token ids.
-pub fn assistant(answer: &Value) -> Value {
+pub(super) fn assistant(answer: &Value) -> Value {
     json!({ "role": "assistant", "content": text(answer), "token_ids": answer["choices"][0]["token_ids"] })
 }
 
@@ -492,7 +492,7 @@ async fn replies_are_constrained_to_a_schema() {
 }
 
 /// Begins a request whose body does not arrive.
-pub async fn send_partial(address: SocketAddr) -> TcpStream {
+pub(super) async fn send_partial(address: SocketAddr) -> TcpStream {
     let mut stream = TcpStream::connect(address).await.unwrap();
     let head =
         format!("POST /v1/chat/completions HTTP/1.1\r\nHost: {address}\r\nContent-Length: 999\r\n\r\n{{");
@@ -501,7 +501,7 @@ pub async fn send_partial(address: SocketAddr) -> TcpStream {
 }
 
 /// Sends requests until the answer has this status.
-pub async fn until(worker: &ChatWorker, wanted: u16) -> Value {
+pub(super) async fn until(worker: &ChatWorker, wanted: u16) -> Value {
     let began = Instant::now();
     loop {
         let (status, value) = worker.ask(&request(json!([user("hi")]))).await;

@@ -15,14 +15,14 @@ use crate::model::fixture::*;
 
 /// K and its images, computed from the rows alone.
 #[derive(Default)]
-pub struct KeptTokens {
+pub(super) struct KeptTokens {
     ids: Vec<u32>,
     spans: Vec<ImageSpan>,
 }
 
 impl KeptTokens {
     /// Checks a row against what is kept, and commits it. Returns the whole prompt.
-    pub fn row(&mut self, row: &TokenTrace) -> Vec<u32> {
+    pub(super) fn row(&mut self, row: &TokenTrace) -> Vec<u32> {
         assert_eq!(row.prefix_len as usize, self.ids.len());
         assert_eq!(row.prefix_hash, token_hash(&self.ids, &self.spans));
         let prompt = [&self.ids[..], &row.prompt_token_ids].concat();
@@ -39,7 +39,7 @@ impl KeptTokens {
 }
 
 /// Log-probs of every input token except the first, in one pass.
-pub fn logprobs(
+pub(super) fn logprobs(
     weights: &std::sync::Arc<ModelWeights>,
     opening: &SessionOpening,
     ids: &[u32],

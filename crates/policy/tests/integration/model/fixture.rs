@@ -13,7 +13,7 @@ use furrow_rollout::*;
 use furrow_wire::{PastStep, SessionOpening};
 
 /// The checkpoint of all tests, written once.
-pub fn checkpoint() -> &'static Path {
+pub(super) fn checkpoint() -> &'static Path {
     static DIR: OnceLock<tempfile::TempDir> = OnceLock::new();
     let write = || {
         let dir = tempfile::tempdir().unwrap();
@@ -31,7 +31,7 @@ pub fn checkpoint() -> &'static Path {
 }
 
 /// A job with little capacity, so that sessions compete for it.
-pub fn config(change: impl FnOnce(&mut PolicyFile)) -> PolicyConfig {
+pub(super) fn config(change: impl FnOnce(&mut PolicyFile)) -> PolicyConfig {
     let mut file = PolicyFile {
         kind: "model".into(),
         checkpoint: checkpoint().to_owned(),
@@ -55,11 +55,16 @@ pub fn config(change: impl FnOnce(&mut PolicyFile)) -> PolicyConfig {
     file.check().unwrap()
 }
 
-pub fn model(config: &PolicyConfig) -> Arc<ModelPolicy> {
+pub(super) fn model(config: &PolicyConfig) -> Arc<ModelPolicy> {
     Arc::new(ModelPolicy::open(config.model.as_ref().unwrap(), &config.session).unwrap())
 }
 
-pub fn opening(config: &PolicyConfig, group: u64, sample_index: u32, keep: ContextPolicy) -> SessionOpening {
+pub(super) fn opening(
+    config: &PolicyConfig,
+    group: u64,
+    sample_index: u32,
+    keep: ContextPolicy,
+) -> SessionOpening {
     let run_id = Id::new("r").unwrap();
     let group_id = Id::nth(&run_id, group);
     let trajectory_id = Id::attempt(&group_id, sample_index, 0);
@@ -74,7 +79,7 @@ pub fn opening(config: &PolicyConfig, group: u64, sample_index: u32, keep: Conte
 }
 
 /// A page of a few colours. Siblings get the same first page, and pages repeat.
-pub fn page(opening: &SessionOpening, step: u32) -> Observation {
+pub(super) fn page(opening: &SessionOpening, step: u32) -> Observation {
     let group = opening.ancestry.group_id.as_str().bytes().map(u32::from).sum::<u32>();
     let seed = if step == 0 { group } else { group + opening.ancestry.sample_index % 2 * 31 + step % 3 * 7 };
     let pixel = |x: u32, y: u32| {
@@ -95,12 +100,12 @@ pub fn page(opening: &SessionOpening, step: u32) -> Observation {
     }
 }
 
-pub fn outcome(step: u32) -> Option<Outcome> {
+pub(super) fn outcome(step: u32) -> Option<Outcome> {
     (step > 0).then(|| Outcome::with_detail(OutcomeName::InvalidAction, format!("step {step}")))
 }
 
 /// One step as an environment worker keeps it.
-pub fn past(opening: &SessionOpening, step: u32, (reply, trace): &(PolicyReply, Trace)) -> PastStep {
+pub(super) fn past(opening: &SessionOpening, step: u32, (reply, trace): &(PolicyReply, Trace)) -> PastStep {
     PastStep {
         step,
         screenshot: page(opening, step).screenshot,
@@ -111,7 +116,7 @@ pub fn past(opening: &SessionOpening, step: u32, (reply, trace): &(PolicyReply, 
 }
 
 /// Opens a session and sends it its past steps.
-pub async fn open(
+pub(super) async fn open(
     model: &ModelPolicy,
     opening: &SessionOpening,
     steps: &[(PolicyReply, Trace)],
@@ -124,7 +129,7 @@ pub async fn open(
     Ok(session)
 }
 
-pub async fn act(
+pub(super) async fn act(
     session: &mut dyn Session,
     opening: &SessionOpening,
     step: u32,
@@ -144,7 +149,7 @@ pub async fn act(
 }
 
 /// The reply of a step that must have one.
-pub fn replied(answer: PolicyOutput) -> (PolicyReply, Trace) {
+pub(super) fn replied(answer: PolicyOutput) -> (PolicyReply, Trace) {
     match answer {
         PolicyOutput::Reply(given) => *given,
         PolicyOutput::ContextFull => panic!("the context is full"),
@@ -152,7 +157,7 @@ pub fn replied(answer: PolicyOutput) -> (PolicyReply, Trace) {
 }
 
 /// Acts several steps in sequence.
-pub async fn act_steps(
+pub(super) async fn act_steps(
     model: &ModelPolicy,
     opening: &SessionOpening,
     steps: u32,
@@ -165,9 +170,9 @@ pub async fn act_steps(
     acted
 }
 
-pub fn tokens(trace: &Trace) -> &TokenTrace {
+pub(super) fn tokens(trace: &Trace) -> &TokenTrace {
     trace.tokens.as_ref().unwrap()
 }
 
-pub const POLICIES: [ContextPolicy; 4] =
+pub(super) const POLICIES: [ContextPolicy; 4] =
     [ContextPolicy::Append, ContextPolicy::LastImage, ContextPolicy::Window(2), ContextPolicy::Fresh];
