@@ -3,4 +3,6 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod architecture;
+mod decisions;
+mod runbook;
 mod taste;

@@ -35,6 +35,7 @@ mod picture;
 mod pool;
 mod prewarm;
 mod process;
+mod removal;
 mod script;
 mod select;
 mod selftest;

@@ -27,6 +27,7 @@ use tokio::sync::{oneshot, watch};
 use super::error::{BrowserError, LOOKED_FOR};
 use super::libraries;
 use super::limits::{self, BrowserUsage};
+use super::removal::remove_folder;
 use super::session_folder::SessionFolders;
 use super::user::{OwnerIds, as_user, owner};
 use crate::config::BrowserConfig;
@@ -325,16 +326,6 @@ fn make_profile(index: u64, owner: OwnerIds) -> Result<PathBuf, BrowserError> {
         })?;
     }
     Ok(profile)
-}
-
-pub(super) fn remove_folder(folder: &Path) {
-    // A dying renderer may write once more; the next worker's `remove_stale_profiles` removes what
-    // is left.
-    for _ in 0..3 {
-        if fs::remove_dir_all(folder).is_ok() || !folder.exists() {
-            return;
-        }
-    }
 }
 
 fn command(

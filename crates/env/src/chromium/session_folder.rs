@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use furrow_rollout::UploadFile;
 
-use super::process::remove_folder;
+use super::removal::remove_folder;
 use super::user::OwnerIds;
 
 /// Permissions for a folder that the browser reads and only its owner writes.
