@@ -1,12 +1,20 @@
 #!/usr/bin/env bash
 # From a clone to a data set: installs what is missing (Debian), builds, collects, verifies, says where to look.
 #   FURROW_BROWSER=/path/to/chromium-headless-shell   uses that browser and installs nothing
-#   FURROW=/path/to/furrow                            uses that build
+#   FURROW=/path/to/furrow                            uses that build, and needs no Rust and no compiler
+#   FURROW_FONTS=1                                    installs emoji and CJK fonts, too, for pages of the live web (12 MB)
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . deploy/setup.sh
 
-need_cargo
+if [ -n "${FURROW:-}" ]; then
+  "$FURROW" --version >/dev/null || {
+    echo "FURROW is $FURROW, which does not start here. Point it at a furrow for this system, or unset it to build one." >&2
+    exit 2
+  }
+else
+  need_cargo
+fi
 need_browser
 need_miniwob || say "pip cannot get the MiniWoB++ wheel here: collecting the starter tasks alone"
 

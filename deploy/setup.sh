@@ -55,7 +55,11 @@ need_browser() {
   fi
   if command -v apt-get >/dev/null 2>&1; then
     # util-linux has setpriv, with which a browser is started as an ordinary user that dies with its worker.
-    install_debian chromium-headless-shell fonts-liberation fonts-dejavu-core util-linux gcc libc6-dev
+    local packages=(chromium-headless-shell fonts-liberation fonts-dejavu-core util-linux)
+    # A furrow that is built already needs no compiler.
+    [ -n "${FURROW:-}" ] || packages+=(gcc libc6-dev)
+    [ -z "${FURROW_FONTS:-}" ] || packages+=(fonts-noto-color-emoji fonts-droid-fallback)
+    install_debian "${packages[@]}"
     return
   fi
   if find_browser; then return; fi

@@ -15,6 +15,7 @@
 #   recompute     the log-probs of 40 groups recomputed (FURROW_RECOMPUTE_GROUPS)
 #   trainer       the trainer's tests with PyTorch
 #   clients       a browser-use agent acts in a browser against a served checkpoint; installs it (some 200 MB) the first time
+#   release       the released program is below 80 MB and has the names of its functions
 #   gpu           the GPU machine's scripts, run whole without a GPU, twice, the second time cut off in the middle
 #
 # Run tests/run.sh first: it installs what these need. Prints seconds a part; a part that fails does not stop the others,
@@ -24,7 +25,7 @@ cd "$(dirname "$0")/.."
 . deploy/setup.sh
 
 FEATURES=failpoints,otel
-PARTS=(simulation lost rows web crashes kills damage backups recompute trainer clients gpu)
+PARTS=(simulation lost rows web crashes kills damage backups recompute trainer clients release gpu)
 
 simulation() {
   FURROW_SIM_SEEDS=${FURROW_SIM_SEEDS:-100000} \
@@ -78,8 +79,19 @@ clients() {
     "$venv/bin/python" -m pip install --quiet -r tests/browser_use.txt
     cp tests/browser_use.txt "$venv/installed.txt"
   fi
-  cargo build --release
-  "$venv/bin/python" tests/browser_use_client.py target/release/furrow "${FURROW_BROWSER:-/usr/lib/chromium/chromium-headless-shell}"
+  cargo build --release --bin furrow
+  "$venv/bin/python" tests/browser_use_client.py "${CARGO_TARGET_DIR:-target}/release/furrow" \
+    "${FURROW_BROWSER:-/usr/lib/chromium/chromium-headless-shell}"
+}
+
+release() {
+  cargo build --release --bin furrow
+  local program=${CARGO_TARGET_DIR:-target}/release/furrow bytes names
+  bytes=$(stat -c %s "$program")
+  names=$(nm -C "$program" | grep -c ' furrow_coordinator::')
+  echo "$program: $bytes bytes, $names functions of the coordinator with their names"
+  [ "$bytes" -lt 80000000 ]
+  [ "$names" -gt 1000 ]
 }
 
 gpu() {

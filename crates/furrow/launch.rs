@@ -50,7 +50,7 @@ pub(crate) struct JobLaunch {
 #[derive(Debug, Default, clap::Args)]
 pub(crate) struct SimulatedBrowserArgs {
     /// Act on simulated pages with screenshots of this many bytes instead of in browsers, to size a
-    /// farm without them
+    /// farm without them. Scorers of the final page and of back ends find nothing there: reward 0
     #[arg(long, value_name = "BYTES")]
     simulate_browser: Option<usize>,
     /// Milliseconds that a simulated page takes to settle after an action
@@ -364,9 +364,44 @@ pub(crate) async fn signalled() -> Result<(), CommandFailure> {
 /// supervisors signal a process and its group.
 const SAME_SIGNAL: Duration = Duration::from_secs(1);
 
+/// What a signal stops, for the lines that announce it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum SignalledWork {
+    /// A run, or one of its roles.
+    Run,
+    /// Chats without a run.
+    Chats,
+    /// A second scoring.
+    Scoring,
+}
+
+impl SignalledWork {
+    /// What happens at the first signal.
+    fn first(self) -> &'static str {
+        match self {
+            Self::Run => {
+                "draining: running trajectories finish, no new ones start; signal again to end at once"
+            }
+            Self::Chats => "draining: running chats finish, no new ones start; signal again to end at once",
+            Self::Scoring => {
+                "stopping after the trajectories in hand, and nothing is written; signal again to end at once"
+            }
+        }
+    }
+
+    /// What happens at the second one.
+    fn second(self) -> &'static str {
+        match self {
+            Self::Run => "second signal: ending at once; continue later with --resume",
+            Self::Chats => "second signal: ending at once; running chats are cut off",
+            Self::Scoring => "second signal: ending at once, and nothing is written",
+        }
+    }
+}
+
 /// A token that the first SIGTERM or SIGINT cancels. A later one ends the process at once; its
 /// browsers die with it.
-pub(crate) fn stop_on_signal() -> Result<CancellationToken, CommandFailure> {
+pub(crate) fn stop_on_signal(work: SignalledWork) -> Result<CancellationToken, CommandFailure> {
     let stop = CancellationToken::new();
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
@@ -381,14 +416,12 @@ pub(crate) fn stop_on_signal() -> Result<CancellationToken, CommandFailure> {
             match first {
                 None => {
                     first = Some(Instant::now());
-                    output::error_line(
-                        "draining: running trajectories finish, no new ones start; signal again to end at once",
-                    );
+                    output::error_line(work.first());
                     cancelled.cancel();
                 }
                 Some(at) if at.elapsed() < SAME_SIGNAL => {}
                 Some(_) => {
-                    output::error_line("second signal: ending at once; continue later with --resume");
+                    output::error_line(work.second());
                     std::process::exit(130);
                 }
             }

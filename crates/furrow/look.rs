@@ -75,11 +75,11 @@ async fn open(launch: &JobLaunch, spec: &TaskSpec, seed: u64) -> Result<StartPag
     let mut assignment = prove::assignment(spec, seed, 0, &launch.job.policy.session)
         .map_err(|error| CommandFailure::Work(anyhow::anyhow!(error)))?;
     assignment.task.observation.format = ImageFormat::Png;
-    let mut page = StartPage::default();
+    let mut page = StartPage { goal: spec.task.goal.clone(), ..StartPage::default() };
     match stages.open(&assignment).await {
         Err(error) => page.problem = Some(error.to_string()),
         Ok(mut stage) => {
-            if let Err(error) = page.examine(spec, stage.as_mut()).await {
+            if let Err(error) = page.examine(stage.as_mut()).await {
                 page.problem = Some(error);
             }
             page.errors = stage.page_errors().await;
@@ -93,11 +93,11 @@ async fn open(launch: &JobLaunch, spec: &TaskSpec, seed: u64) -> Result<StartPag
 impl StartPage {
     /// What a trajectory does before its first step. A page whose task does not start is shown,
     /// too.
-    async fn examine(&mut self, spec: &TaskSpec, stage: &mut dyn Environment) -> Result<(), String> {
+    async fn examine(&mut self, stage: &mut dyn Environment) -> Result<(), String> {
         let begun = stage.begin().await;
         self.observation = stage.observe().await.ok();
         let made = begun.map_err(|error| error.to_string())?;
-        self.goal = spec.task.goal.clone().or(made);
+        self.goal = self.goal.take().or(made);
         self.probe = stage.probe().await.map_err(|error| error.to_string())?;
         match (&self.goal, &self.observation) {
             (None, _) => Err("neither the task nor its page has a goal".to_owned()),
@@ -113,7 +113,7 @@ fn print(spec: &TaskSpec, page: &StartPage, file: Option<&Path>) {
         output::line(format!("{name:<12}  {}", furrow_dashboard::clean(value)));
     };
     row("task", &spec.name());
-    row("goal", page.goal.as_deref().unwrap_or("none"));
+    row("goal", page.goal.as_deref().unwrap_or("unknown: the page gives it, and did not start its task"));
     row("start page", &task.start_url);
     row("hosts", &hosts(spec).join(", "));
     row("scorer", spec.scorer.name());

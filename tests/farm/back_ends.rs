@@ -23,6 +23,7 @@ const state = document.querySelector("#state");
 document.querySelector("#order").onclick = async () => {
   await fetch("http://api.hats.test/orders", { method: "POST", mode: "no-cors" });
   localStorage.ordered = "yes";
+  document.cookie = "ordered=yes";
   state.textContent = "Thank you";
 };
 document.querySelector("#forge").onclick = () => {
@@ -39,7 +40,7 @@ const box = document.querySelector(`#${name}`).getBoundingClientRect();
 return { action: "click_element", element: name, x: box.x + box.width / 2, y: box.y + box.height / 2 };
 "##;
 
-const TASKS: &str = r##"{"task_id": "shop-order", "goal": "Order a hat, then answer \"done\".", "start_url": "/", "split": "train", "allow_hosts": ["api.hats.test"], "max_steps": 4, "reset": "empty", "score": {"kind": "all", "of": [{"kind": "http", "url": "http://api.hats.test/orders", "pointer": "/count", "equals": 1}, {"kind": "command", "hook": "ordered"}, {"kind": "text", "selector": "#state", "match": "exact", "value": "Thank you"}, {"kind": "storage", "area": "local", "key": "ordered", "match": "exact", "value": "yes"}, {"kind": "script", "expression": "document.querySelectorAll('button').length", "equals": 2}]}}
+const TASKS: &str = r##"{"task_id": "shop-order", "goal": "Order a hat, then answer \"done\".", "start_url": "/", "split": "train", "allow_hosts": ["api.hats.test"], "max_steps": 4, "reset": "empty", "score": {"kind": "all", "of": [{"kind": "http", "url": "http://api.hats.test/orders", "pointer": "/count", "equals": 1}, {"kind": "command", "hook": "ordered"}, {"kind": "text", "selector": "#state", "match": "exact", "value": "Thank you"}, {"kind": "storage", "area": "local", "key": "ordered", "match": "exact", "value": "yes"}, {"kind": "script", "expression": "document.querySelectorAll('button').length", "equals": 2}, {"kind": "cookie", "name": "ordered", "match": "exact", "value": "yes"}]}}
 {"task_id": "shop-forge", "goal": "Forge an order, then answer \"done\".", "start_url": "/", "split": "train", "allow_hosts": ["api.hats.test"], "max_steps": 4, "reset": "empty", "score": {"kind": "all", "of": [{"kind": "http", "url": "http://api.hats.test/orders", "pointer": "/count", "equals": 1}, {"kind": "text", "selector": "#state", "match": "exact", "value": "Thank you"}]}}
 "##;
 
@@ -164,7 +165,7 @@ fn what_a_page_stores_in_a_back_end_is_reset_checked_and_scored_again() {
     let (_, stderr) = run(folder, &["tasks", "check", "job.toml", "--task", "mine/shop-forge"], 1);
     assert!(stderr.contains("with reward 0"), "{stderr}");
 
-    run(folder, &["run", "job.toml"], 0);
+    run(folder, &["run", "job.toml", "--set", "env.archive=true"], 0);
     let rows = trajectories(folder, "shop");
     assert_eq!(rows.len(), 4);
     for row in &rows {
@@ -179,8 +180,14 @@ fn what_a_page_stores_in_a_back_end_is_reset_checked_and_scored_again() {
     }
     run(folder, &["records", "verify", "runs/shop"], 0);
 
-    // Scored again without page and back end: the same verdicts, from what was found.
+    // A replay asks no back end: it scores with what the back end said then.
     drop(server);
+    fs::remove_file(folder.join("orders")).ok();
+    let (out, _) = run(folder, &["replay", "--all", "--run", "runs/shop", "--archive", "--json"], 0);
+    let replayed: Value = serde_json::from_str(&out).unwrap();
+    assert_eq!(replayed["equal"], 4, "{replayed:#}");
+
+    // Scored again without page and back end: the same verdicts, from what was found.
     fs::remove_dir_all(folder.join("sites/shop/www")).unwrap();
     let output = furrow(&["score", "runs/shop", "--json"], folder);
     let lines = String::from_utf8(output.stdout).unwrap();

@@ -2,7 +2,7 @@
 //! browsers are killed repeatedly.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -85,6 +85,55 @@ fn nothing_is_lost_or_repeated_or_left_whatever_is_killed() {
         farm.check(12 * REPEAT, GROUP_SIZE).unwrap_or_else(|breaches| panic!("seed {seed}: {breaches}"));
     farm.assert_nothing_left(&envs);
     println!("killed {killed:?}: {summary}");
+}
+
+/// A task that may download gives its browser a session folder. The next worker removes what a
+/// killed one left of it.
+#[test]
+fn the_next_worker_removes_the_session_folders_of_a_killed_one() {
+    let suite = tempfile::tempdir().unwrap();
+    let task = r#"{"task_id":"wait","goal":"Wait.","start_url":"/wait.html","downloads":true,"score":{"kind":"url","path":"/"}}"#;
+    std::fs::write(suite.path().join("tasks.jsonl"), task).unwrap();
+    std::fs::write(suite.path().join("wait.html"), "<!doctype html><title>wait</title>").unwrap();
+    let job = format!(
+        "[tasks]\ngroup_size = 1\n[[tasks.source]]\nsuite = \"files\"\npath = {:?}\n\
+         [policy]\nkind = \"random\"\nthink_millis = 60000\n[env]\nsessions_max = 1\n\
+         [limits]\nlease_millis = 3000\nheartbeat_millis = 300\n",
+        suite.path()
+    );
+    let mut farm = FarmHarness::new(FarmBrowser::Chromium, &job);
+    farm.start_all();
+    let pid = farm.pid(FarmRole::Env);
+    let session = wait_for_session_folder(&farm, pid);
+    std::fs::write(session.join("downloads/half.crdownload"), "half of it").unwrap();
+    farm.kill(FarmRole::Env);
+    assert!(session.join("downloads/half.crdownload").exists(), "nothing removes it at the death");
+    farm.start(FarmRole::Env);
+    wait_for_session_folder(&farm, farm.pid(FarmRole::Env));
+    let left: Vec<PathBuf> = folders_of(pid).collect();
+    assert!(left.is_empty(), "{left:?}");
+}
+
+/// Waits until a worker has made the folder of its first session, and returns it.
+fn wait_for_session_folder(farm: &FarmHarness, pid: u32) -> PathBuf {
+    let began = Instant::now();
+    loop {
+        let mut sessions = folders_of(pid).map(|folder| folder.join("0"));
+        if let Some(session) = sessions.find(|session| session.join("downloads").is_dir()) {
+            return session;
+        }
+        assert!(began.elapsed() < Duration::from_secs(60), "no session began\n{}", farm.outputs());
+        pause();
+    }
+}
+
+/// What a worker with this process id has among the temporary files.
+fn folders_of(pid: u32) -> impl Iterator<Item = PathBuf> {
+    let mark = format!("furrow-env-{pid}-");
+    let entries = std::fs::read_dir(std::env::temp_dir()).unwrap().flatten();
+    entries
+        .filter(move |entry| entry.file_name().to_string_lossy().starts_with(&mark))
+        .map(|entry| entry.path())
 }
 
 /// Waits for a condition. An environment worker whose first browsers were all killed reports that

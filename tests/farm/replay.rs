@@ -81,6 +81,86 @@ fn trajectories_of_every_suite_are_replayed_to_the_last_step() {
     assert!(Path::new(&folder.join("run/data/manifest")).is_dir());
 }
 
+/// A button puts a value into each place that a scorer of the final page looks at.
+const STORING_PAGE: &str = r#"<!doctype html><meta charset=utf-8><title>order</title>
+<button id=order>Order</button><p id=state></p>
+<script>
+order.onclick = () => {
+  localStorage.kept = sessionStorage.kept = 'VALUE';
+  document.cookie = 'kept=VALUE';
+  state.textContent = 'VALUE';
+};
+window.furrow = { start: () => 'Order, then answer "done".', probe: () => ({}) };
+</script>"#;
+
+const STORING_SOLVE: &str = r##"
+if (document.querySelector("#state").textContent !== "") return { action: "answer", content: "done" };
+const box = document.querySelector("#order").getBoundingClientRect();
+return { action: "click_element", element: "Order", x: box.x + box.width / 2, y: box.y + box.height / 2 };
+"##;
+
+/// One task for each scorer of the final page, so that a kind that a replay scores otherwise is
+/// named.
+fn write_scored_suite(folder: &Path) {
+    let wanted = json!({ "match": "exact", "value": "yes" });
+    let scorers = [
+        json!({ "kind": "text", "selector": "#state" }),
+        json!({ "kind": "storage", "area": "local", "key": "kept" }),
+        json!({ "kind": "storage", "area": "session", "key": "kept" }),
+        json!({ "kind": "cookie", "name": "kept" }),
+        json!({ "kind": "script", "expression": "document.querySelector('#state').textContent" }),
+    ];
+    let tasks = scorers.into_iter().enumerate().map(|(index, mut scorer)| {
+        scorer.as_object_mut().unwrap().extend(wanted.as_object().unwrap().clone());
+        let id = format!("{index}-{}", scorer["kind"].as_str().unwrap());
+        json!({ "task_id": id, "start_url": "/order.html", "max_steps": 4, "score": scorer }).to_string()
+    });
+    fs::create_dir_all(folder).unwrap();
+    fs::write(folder.join("tasks.jsonl"), tasks.collect::<Vec<_>>().join("\n")).unwrap();
+    fs::write(folder.join("order.solve.js"), STORING_SOLVE).unwrap();
+    fs::write(folder.join("order.html"), STORING_PAGE.replace("VALUE", "yes")).unwrap();
+}
+
+#[test]
+fn every_scorer_of_the_final_page_scores_a_replay_as_the_trajectory() {
+    let home = tempfile::tempdir().unwrap();
+    let folder = home.path();
+    write_scored_suite(&folder.join("suite"));
+    let job = "[run]\nname = \"run\"\noutput_dir = \".\"\n[tasks]\ngroup_size = 1\nsampler = \"sequential\"\n\
+               [[tasks.source]]\nsuite = \"scored\"\npath = \"suite\"\n[policy]\nkind = \"scripted\"\n";
+    fs::write(folder.join("job.toml"), job).unwrap();
+    let settings = browser_setting();
+    let run = |command: &[&str]| {
+        let set = settings.iter().flat_map(|setting| ["--set", setting]);
+        let output = furrow(&command.iter().copied().chain(set).collect::<Vec<&str>>(), folder);
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        (output.status.code(), text, String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    let (status, _, stderr) = run(&["run", "job.toml"]);
+    assert_eq!(status, Some(0), "{stderr}");
+    let replayed = || {
+        let (status, text, stderr) = run(&["replay", "--all", "--run", "run", "--json"]);
+        let results: Value = serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {stderr}"));
+        (status, results)
+    };
+    let (status, results) = replayed();
+    assert_eq!((status, &results["equal"]), (Some(0), &5.into()), "{results:#}");
+    let all = results["trajectories"].as_array().unwrap();
+    assert!(all.iter().all(|one| one["reward"] == 1.0), "{results:#}");
+
+    // The page keeps another value: each scorer finds it in the replay.
+    let page = folder.join("suite/order.html");
+    fs::write(&page, STORING_PAGE.replace("VALUE", "no")).unwrap();
+    let (status, results) = replayed();
+    assert_eq!((status, &results["equal"]), (Some(1), &0.into()), "{results:#}");
+    for one in results["trajectories"].as_array().unwrap() {
+        let of_reward = |found: &&Value| found["what"] == "reward";
+        let found = one["differences"].as_array().unwrap().iter().find(of_reward);
+        let rewards = found.map(|found| (found["recorded"].as_str(), found["replayed"].as_str()));
+        assert_eq!(rewards, Some((Some("1"), Some("0"))), "{one:#}");
+    }
+}
+
 /// Writes down what keys and buttons do to it, takes a file and gives its text back as a download.
 const INPUT_PAGE: &str = r#"<!doctype html><meta charset=utf-8><title>input</title>
 <style>body { margin: 0; user-select: none; font: 10px monospace } input, a { position: absolute; left: 0; width: 300px; height: 40px }</style>

@@ -122,7 +122,9 @@ fn a_checkpoint_is_served_without_a_farm() {
         let pid = worker.id().to_string();
         assert!(Command::new("kill").args(["-TERM", &pid]).status().unwrap().success());
         let ended = worker.wait().unwrap();
-        assert_eq!(ended.code(), Some(0), "{}", rest.join().unwrap());
+        let rest = rest.join().unwrap();
+        assert_eq!(ended.code(), Some(0), "{rest}");
+        assert!(rest.contains("running chats finish") && !rest.contains("trajector"), "{rest}");
     }
     let mut names: Vec<_> = fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     names.sort();

@@ -205,12 +205,15 @@ fn an_application_is_served_as_it_is() {
     let (status, page) = look(folder, "spa/job.toml", "hats-open");
     let problem = page["problem"].as_str().unwrap();
     assert!(status == Some(1) && problem.contains("HTTP status 404"), "{page:#}");
+    assert!(page["goal"].as_str().unwrap().starts_with("Open the page of the blue hat"), "{page:#}");
 
     // A script that fails is named by file and line, beside what follows from it.
     edit(folder.join("sites/library/www/app.js"), "function world(", "books();\nfunction world(");
     let (status, out, stderr) =
         run_command(folder, &["tasks", "check", "job.toml", "--task", "library-pages"]);
     assert_eq!(status, Some(1), "{out}{stderr}");
+    let (_, looked, _) = run_command(folder, &["tasks", "look", "job.toml", "library-pages"]);
+    assert!(looked.contains("unknown: the page gives it, and did not start its task"), "{looked}");
     for want in [
         "furrow is not defined",
         "mine/library-pages: page error: http://library.mine.test/app.js:17: exception: ReferenceError: books is not defined",
@@ -300,7 +303,22 @@ fn a_server_of_ones_own_is_reached_by_the_lines_of_the_page() {
     // A server that is down is named.
     servers.remove(0);
     let (status, start) = look(folder, "server/job.toml", "cart");
-    assert!(status == Some(1) && start["problem"].is_string(), "{start:#}");
+    let silent = format!("hats.test cannot be reached at 127.0.0.1:{}", ports[0].1);
+    assert!(status == Some(1) && start["problem"].as_str().unwrap().contains(&silent), "{start:#}");
+    // So it is in the trajectories of a run, and the report sums them up.
+    let (status, out, stderr) = run_command(folder, &["run", "server/job.toml", "--set", "run.name=down"]);
+    assert_eq!(status, Some(1), "{out}{stderr}");
+    let report: Value =
+        serde_json::from_str(&run_successfully(folder, &["report", "runs/down", "--json"])).unwrap();
+    let reasons = report["failure_reasons"].as_array().unwrap();
+    let failed = &report["lines"][0]["failed"]["env_crash"];
+    assert!(reasons.len() == 1 && &reasons[0]["count"] == failed, "{report:#}");
+    assert!(reasons[0]["reason"].as_str().unwrap().contains(&silent), "{report:#}");
+    let text = run_successfully(folder, &["report", "runs/down"]);
+    assert!(
+        text.contains("of them env_crash: the start page did not load") && text.contains(&silent),
+        "{text}"
+    );
 }
 
 #[test]

@@ -123,6 +123,31 @@ def test_prompts_are_laid_out_under_each_context(checkpoint: Path, tmp_path: Pat
     assert (last.ids == layout.stop).sum() == (1 if context == "fresh" else 3)
 
 
+@pytest.mark.parametrize("context", demonstration.CONTEXTS)
+def test_a_wait_between_demonstrated_actions_is_read_and_not_learned(
+    context: str, checkpoint: Path, tmp_path: Path
+) -> None:
+    farm = Farm(tmp_path)
+    whole, rows = farm.trajectory("g", reward=1.0, steps=3)
+    for row, name in zip(rows, ("click_element", "", "click_element"), strict=True):
+        row["action"]["name"] = name
+        row["trainable_sft"] = name != ""
+    farm.commit([(whole, rows)], [farm.group("g", [1.0])])
+    reader = Reader(tmp_path)
+    (group,) = reader.groups()
+    vision = load(checkpoint).config.vision
+    assert vision is not None
+    layout = template(checkpoint)
+    steps = reader.steps(group.trajectories[0])
+    images = Images(vision.tiling, vision.rows_per_tile)
+    found = demonstration.sequences(group.trajectories[0], steps, images, layout, context)
+    ids, _ = demonstration.reply(steps[0].action["raw_text"], layout)
+    assert sum(len(one.responses) for one in found) == 2 * len(ids)
+    assert [one.steps for one in found] == ([(0, 2)] if context == "append" else [(0, 0), (2, 2)])
+    # The last prompt holds the wait, too: three stop ids, but for `fresh`, which repeats replies without theirs.
+    assert (found[-1].ids == layout.stop).sum() == (1 if context == "fresh" else 3)
+
+
 def test_a_warm_start_learns_the_demonstrations(checkpoint: Path, tmp_path: Path) -> None:
     farm = Farm(tmp_path / "run")
     for number in range(8):

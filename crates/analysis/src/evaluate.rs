@@ -15,6 +15,7 @@ use serde::Serialize;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
+use crate::reasons::{FailureReason, ReasonTally};
 use crate::statistics::{Estimate, TaskShare, TermKind, estimate, pass_at_k};
 
 /// One attempt at a task, as the metrics use it.
@@ -75,6 +76,8 @@ pub struct EvaluationReport {
     /// The attempts of split `eval`, in order of the policy versions that made them; empty where
     /// none has a version.
     pub versions: Vec<VersionLine>,
+    /// Why the farm failed, the most frequent reasons first.
+    pub failure_reasons: Vec<FailureReason>,
 }
 
 /// Metrics of the evaluation of a policy version.
@@ -171,6 +174,7 @@ columns! {
         policy_kind: String,
         status: String,
         end: String,
+        failure_reason: String,
         reward: Option<f32>,
         score: Option<SuccessCell>,
         policy_version_min: Option<i32>,
@@ -208,12 +212,13 @@ pub fn evaluate(dir: &Path, question: &EvaluationQuery) -> Result<EvaluationRepo
     let reader = AttemptReader::read(&set, question)?;
     let version = set.snapshot().version();
     let versions = reader.versions(question);
-    let AttemptReader { attempts, policy, .. } = reader;
+    let AttemptReader { attempts, policy, reasons, .. } = reader;
     Ok(EvaluationReport {
         version,
         policy: policy.with_fixed(),
         lines: evaluation_lines(&attempts, question),
         versions,
+        failure_reasons: reasons.most_frequent(),
     })
 }
 
@@ -271,6 +276,7 @@ struct AttemptReader {
     /// reward.
     evaluated: BTreeMap<String, EvaluatedGroup>,
     known: HashMap<(String, String), TaskDefinition>,
+    reasons: ReasonTally,
 }
 
 #[derive(Default)]
@@ -299,6 +305,9 @@ impl AttemptReader {
 
     fn add(&mut self, row: &AttemptRow) {
         self.policy.add(row);
+        if row.status == "failed" {
+            self.reasons.add(&row.end, &row.failure_reason);
+        }
         if row.split == Split::Eval.as_str() {
             let group = self.evaluated.entry(row.group_id.clone()).or_default();
             group.attempts.push(self.attempts.len());

@@ -11,6 +11,7 @@ mod evaluate;
 mod inspect;
 mod json;
 mod kept;
+mod reasons;
 mod sizes;
 mod statistics;
 mod success;
@@ -24,6 +25,7 @@ pub use evaluate::{
 };
 pub use inspect::{DataSetSummary, EndLine, RewardLine, ShardGap, TableTotals, TimeLine, inspect};
 pub use kept::{KeptLine, KeptReport, kept};
+pub use reasons::FailureReason;
 pub use sizes::{StepSize, StepTokens, step_sizes};
 pub use statistics::{
     BOOTSTRAP_SEED, Estimate, Interval, IntervalMethod, RESAMPLES, TaskShare, TermKind, bootstrap, estimate,

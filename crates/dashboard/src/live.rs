@@ -136,6 +136,7 @@ pub(crate) async fn session(
 ) -> Result<SessionStep, DashboardApiError> {
     let step = last_step(state, trajectory_id).await?;
     let action = match &step.reply.action {
+        Ok(action) if step.reply.name.is_empty() => action.kind().to_owned(),
         Ok(_) => step.reply.name,
         Err(_) => "no action".to_owned(),
     };

@@ -117,7 +117,9 @@ impl EgressFilter {
             deadline: limits.deadline,
         });
         let sent = AtomicU64::new(0);
-        let filter = Arc::new(FilterState { sites, scope, limits, blocked, in_flight, outside, sent });
+        let silent = Mutex::default();
+        let filter =
+            Arc::new(FilterState { sites, scope, limits, blocked, silent, in_flight, outside, sent });
         let egress = Self {
             address: listener.local_addr()?,
             filter,
@@ -179,6 +181,14 @@ impl EgressFilter {
     /// Requests refused so far.
     pub fn blocked(&self) -> BlockedRequests {
         self.filter.blocked().clone()
+    }
+
+    /// Why the host of this address did not take the last connection that failed; `None` if none
+    /// did.
+    pub(crate) fn connect_failure(&self, url: &str) -> Option<String> {
+        let host = HostPort::parse_url(url).ok()?.host;
+        let silent = self.filter.silent.lock().unwrap_or_else(PoisonError::into_inner);
+        silent.get(host.as_str()).cloned()
     }
 
     /// Closes the port and every connection, and waits until they are closed.
@@ -276,6 +286,8 @@ struct FilterState {
     scope: OnceLock<TaskScope>,
     limits: EgressLimits,
     blocked: Mutex<BlockedRequests>,
+    /// Live hosts that did not take a connection, and why, for the first [`BLOCKED_HOSTS_MAX`].
+    silent: Mutex<BTreeMap<String, String>>,
     in_flight: watch::Sender<FlightCount>,
     outside: Option<LiveHosts>,
     /// Bytes received from live hosts.
@@ -425,7 +437,7 @@ impl ProxyConnection {
             Ok(host) => host,
             Err(ConnectFailure::Refused(off)) => return filter.refuse(off).map(BodySource::Ours),
             Err(ConnectFailure::Failed(why)) => {
-                return text_response(StatusCode::BAD_GATEWAY, &why).map(BodySource::Ours);
+                return filter.answer_for_silent(&target.host, why).map(BodySource::Ours);
             }
         };
         match *request.method() == Method::CONNECT {
@@ -556,6 +568,16 @@ impl FilterState {
         self.blocked().count(off);
         let mut response = text_response(StatusCode::FORBIDDEN, &sentence);
         response.headers_mut().insert(header::CONNECTION, http::HeaderValue::from_static("close"));
+        response
+    }
+
+    /// The answer for a host that did not take the connection; keeps the reason for the report.
+    fn answer_for_silent(&self, host: &HostName, why: String) -> Response<Full<Bytes>> {
+        let response = text_response(StatusCode::BAD_GATEWAY, &why);
+        let mut silent = self.silent.lock().unwrap_or_else(PoisonError::into_inner);
+        if silent.len() < BLOCKED_HOSTS_MAX || silent.contains_key(host.as_str()) {
+            silent.insert(host.as_str().to_owned(), why);
+        }
         response
     }
 

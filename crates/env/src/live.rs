@@ -203,11 +203,14 @@ impl LiveHosts {
                     stream.set_nodelay(true).ok();
                     return Ok(stream);
                 }
-                Ok(Err(error)) => last = error.to_string(),
-                Err(_) => last = format!("it did not answer within {} ms", self.deadline.as_millis()),
+                Ok(Err(error)) => last = format!(" at {address}: {error}"),
+                Err(_) => {
+                    let millis = self.deadline.as_millis();
+                    last = format!(" at {address}: it did not answer within {millis} ms");
+                }
             }
         }
-        Err(ConnectFailure::Failed(format!("{} cannot be reached: {last}", target.host)))
+        Err(ConnectFailure::Failed(format!("{} cannot be reached{last}", target.host)))
     }
 
     /// The addresses of a host to which a connection may be made.

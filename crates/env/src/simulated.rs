@@ -3,7 +3,8 @@
 //!
 //! A scripted page with one button: each click on it counts, and after enough clicks the page
 //! reports that the task is done. Its screenshots are valid PNGs of noise, so that nothing can
-//! compress them; its failures are sampled from a seed.
+//! compress them; its failures are sampled from a seed. Scorers of the final page and of back ends
+//! find nothing, so that their tasks end with a reward of 0 and not for want of a verdict.
 
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -13,12 +14,13 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 use furrow_rollout::{
-    Action, ActionHint, Assignment, EnvironmentFingerprint, Evidence, ImageFormat, Observation, Outcome,
-    OutcomeName, PagePoint, Screenshot, Size, TabInfo, Task,
+    Action, ActionHint, Assignment, EnvironmentFingerprint, Evidence, FinalQuery, Finding, ImageFormat,
+    Observation, Outcome, OutcomeName, PagePoint, Screenshot, Size, TabInfo, Task,
 };
 use image::{ExtendedColorType, ImageEncoder, codecs::png};
 use rand::rngs::ChaCha12Rng;
 use rand::{Rng, RngExt, SeedableRng};
+use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
 use crate::environment::{Environment, EnvironmentError, EnvironmentFactory};
@@ -110,6 +112,7 @@ impl EnvironmentFactory for SimulatedBrowser {
             config: self.config.clone(),
             screenshot: self.screenshot.clone(),
             url: assignment.task.start_url.clone(),
+            queries: assignment.checks.queries.clone(),
             rng,
             clicks_left: clicks,
             failed: None,
@@ -124,6 +127,7 @@ struct SimulatedPage {
     config: SimConfig,
     screenshot: Screenshot,
     url: String,
+    queries: Vec<FinalQuery>,
     rng: ChaCha12Rng,
     clicks_left: u32,
     failed: Option<EnvironmentError>,
@@ -195,7 +199,7 @@ impl Environment for SimulatedPage {
                 title: Some(self.title()),
                 answer: None,
                 probe_json: Some(self.probe_json()),
-                findings_json: None,
+                findings_json: self.findings_json(),
             }),
             Some(_) => None,
         }
@@ -238,6 +242,19 @@ impl SimulatedPage {
 
     fn title(&self) -> String {
         format!("{} clicks to go", self.clicks_left)
+    }
+
+    /// Nothing of what the scorer looks up is there, in the form that a real page or back end would
+    /// give; `None` without queries.
+    fn findings_json(&self) -> Option<String> {
+        let result = |query: &FinalQuery| match query {
+            FinalQuery::Page { .. } => Value::Null,
+            FinalQuery::Http(_) => json!({ "status": 404 }),
+            FinalQuery::Command { .. } => json!({ "exit": 1 }),
+        };
+        let found = |query: &FinalQuery| Finding { query: query.clone(), result: Ok(result(query)) };
+        let found: Vec<Finding> = self.queries.iter().map(found).collect();
+        (!found.is_empty()).then(|| Finding::list_to_json(&found))
     }
 
     fn probe_json(&self) -> String {

@@ -3,6 +3,7 @@
 mod job;
 mod run;
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -69,9 +70,10 @@ pub(crate) fn run(args: &DoctorArgs) -> Result<(), CommandFailure> {
     if let Some(run) = &args.run {
         return run::check(run, args.repair, args.json);
     }
-    let [browser, limits] = browser(args)?;
+    let BrowserFindings { browser, limits, missing_scripts } = browser(args)?;
+    let fonts = fonts(args, &missing_scripts);
     let findings =
-        vec![browser, limits, setpriv(), shared_memory(), fonts(args), memory(), temporary_folder(), gpu()];
+        vec![browser, limits, setpriv(), shared_memory(), fonts, memory(), temporary_folder(), gpu()];
     if args.json {
         output::json(&findings)?;
     } else {
@@ -101,9 +103,17 @@ fn gpu() -> DoctorFinding {
     DoctorFinding { what: "gpu", fit: true, found, remedy: None }
 }
 
-/// Starts the browser as a farm would, with its self-test (page, dialog, crash, screenshot), and
-/// checks that its memory can be limited.
-fn browser(args: &DoctorArgs) -> Result<[DoctorFinding; 2], CommandFailure> {
+/// What a start of the browser shows.
+struct BrowserFindings {
+    browser: DoctorFinding,
+    limits: DoctorFinding,
+    /// Scripts that its fonts lack; empty where it did not start.
+    missing_scripts: Vec<&'static str>,
+}
+
+/// Starts the browser as a farm would, with its self-test (page, dialog, crash, screenshot, fonts),
+/// and checks that its memory can be limited.
+fn browser(args: &DoctorArgs) -> Result<BrowserFindings, CommandFailure> {
     let file = EnvFile {
         browser: args.browser.clone(),
         browser_libraries: args.browser_libraries.clone(),
@@ -124,6 +134,7 @@ fn browser(args: &DoctorArgs) -> Result<[DoctorFinding; 2], CommandFailure> {
         "on Debian: apt-get install chromium-headless-shell; in a container allow user namespaces for its sandbox",
     );
     let footprint = started.as_ref().ok().and_then(|health| health.memory_bytes);
+    let missing_scripts = started.as_ref().map(|health| health.missing_scripts.clone()).unwrap_or_default();
     let browser = match started {
         Ok(health) => DoctorFinding {
             what: "browser",
@@ -140,7 +151,7 @@ fn browser(args: &DoctorArgs) -> Result<[DoctorFinding; 2], CommandFailure> {
             DoctorFinding { what: "browser", fit: false, found: crate::chain(&error.into()), remedy }
         }
     };
-    Ok([browser, limits(footprint, most)])
+    Ok(BrowserFindings { browser, limits: limits(footprint, most), missing_scripts })
 }
 
 fn limits(footprint: Option<u64>, most: u64) -> DoctorFinding {
@@ -182,24 +193,41 @@ fn shared_memory() -> DoctorFinding {
     DoctorFinding { what: "/dev/shm", fit, found, remedy: Some("mount a tmpfs on /dev/shm") }
 }
 
-fn fonts(args: &DoctorArgs) -> DoctorFinding {
-    if let Some(file) = &args.browser_fonts {
-        let found = format!("fonts of {}", file.display());
-        return DoctorFinding {
-            what: "fonts",
-            fit: file.is_file(),
-            found,
-            remedy: Some("use an existing fontconfig file"),
-        };
-    }
-    let folders = ["/usr/share/fonts", "/usr/local/share/fonts"];
-    let count: usize = folders.iter().map(|folder| count_files(Path::new(folder), 4)).sum();
-    DoctorFinding {
-        what: "fonts",
-        fit: count > 0,
-        found: format!("{count} font files"),
-        remedy: Some("install fonts-liberation and fonts-dejavu-core: without fonts pages have no text"),
-    }
+/// A farm of offline pages runs without the fonts that other scripts need; pages of the live web
+/// are then not what their visitors see.
+fn fonts(args: &DoctorArgs, missing_scripts: &[&str]) -> DoctorFinding {
+    let (fit, found, remedy) = match &args.browser_fonts {
+        Some(file) => {
+            (file.is_file(), format!("fonts of {}", file.display()), "use an existing fontconfig file")
+        }
+        None => {
+            let folders = ["/usr/share/fonts", "/usr/local/share/fonts"];
+            let count: usize = folders.iter().map(|folder| count_files(Path::new(folder), 4)).sum();
+            let remedy = "install fonts-liberation and fonts-dejavu-core: without fonts pages have no text";
+            (count > 0, format!("{count} font files"), remedy)
+        }
+    };
+    let found = match missing_scripts {
+        [] => found,
+        missing => format!("{found}; {}", explain_missing(missing)),
+    };
+    DoctorFinding { what: "fonts", fit, found, remedy: Some(remedy) }
+}
+
+/// What is drawn as boxes, and the Debian packages that have it.
+fn explain_missing(scripts: &[&str]) -> String {
+    let of = |script: &&str| match *script {
+        "emoji" => "fonts-noto-color-emoji",
+        "Arabic" => "fonts-dejavu-core",
+        _ => "fonts-droid-fallback",
+    };
+    let packages: BTreeSet<&str> = scripts.iter().map(of).collect();
+    let packages: Vec<&str> = packages.into_iter().collect();
+    format!(
+        "pages show empty boxes for {}; for the live web, on Debian: apt-get install {}",
+        scripts.join(", "),
+        packages.join(" ")
+    )
 }
 
 fn memory() -> DoctorFinding {
@@ -249,4 +277,21 @@ fn count_files(folder: &Path, depth: u32) -> usize {
             _ => 0,
         })
         .sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn missing_scripts_are_named_with_their_packages() {
+        let check = |scripts: &[&str], want: &str| {
+            let got = explain_missing(scripts);
+            assert!(got.ends_with(&format!("apt-get install {want}")), "{got}");
+            assert!(got.contains(&format!("empty boxes for {};", scripts.join(", "))), "{got}");
+        };
+        check(&["emoji", "Chinese", "Korean"], "fonts-droid-fallback fonts-noto-color-emoji");
+        check(&["Japanese"], "fonts-droid-fallback");
+        check(&["Arabic"], "fonts-dejavu-core");
+    }
 }

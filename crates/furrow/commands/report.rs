@@ -8,8 +8,8 @@ use std::path::PathBuf;
 
 use clap::Args;
 use furrow_analysis::{
-    Estimate, EvaluationLine, EvaluationQuery, EvaluationReport, IntervalMethod, LineGrouping, PassAtK,
-    RESAMPLES, RunComparison, VersionLine, compare_runs, evaluate,
+    Estimate, EvaluationLine, EvaluationQuery, EvaluationReport, FailureReason, IntervalMethod, LineGrouping,
+    PassAtK, RESAMPLES, RunComparison, VersionLine, compare_runs, evaluate,
 };
 use furrow_dashboard::{
     DashboardSubject, REPORT_RUNS_MAX, ReportTable, RunMetrics, comparison_sentence, report_html,
@@ -264,6 +264,10 @@ fn notes(evaluation: &EvaluationReport) -> Vec<String> {
             ends.join(", "),
             all.lost_slots
         ));
+        let reasons = evaluation.failure_reasons.iter();
+        notes.extend(reasons.map(|FailureReason { end, reason, count }| {
+            format!("{count} of them {end}: {}", furrow_dashboard::clean(reason))
+        }));
     }
     if all.success_known < all.scored {
         notes.push(format!(

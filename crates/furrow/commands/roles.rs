@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 use crate::budget::{self, LocalRoles};
 use crate::commands::run::{BeginArgs, check_any_scored, check_undamaged, with_remedy};
 use crate::commands::serve_only::{self, ServeOnlyArgs};
-use crate::launch::{self, JobArgs, JobLaunch, SimulatedBrowserArgs};
+use crate::launch::{self, JobArgs, JobLaunch, SignalledWork, SimulatedBrowserArgs};
 use crate::run_dir::{self, RunStart};
 use crate::{CommandFailure, output};
 
@@ -76,7 +76,7 @@ pub(crate) fn coordinator(args: &CoordinatorArgs) -> Result<(), CommandFailure> 
         run_dir::write_address(&dir, &listener.local_addr()?.to_string())?;
         launch::logs(&dir, Role::Coordinator, &telemetry)?;
         output::line(format!("coordinator of {} listens on {}", launch.job.run_name, listener.local_addr()?));
-        let stop = launch::stop_on_signal()?;
+        let stop = launch::stop_on_signal(SignalledWork::Run)?;
         let over = CancellationToken::new();
         let name = launch::process_name("coordinator");
         let metrics = launch::metrics(&launch.job, Role::Coordinator, &name, over.clone())?;
@@ -103,7 +103,7 @@ pub(crate) fn env(args: &WorkerArgs) -> Result<(), CommandFailure> {
     launch::runtime()?.block_on(async {
         launch::logs(&launch.job.run_dir, Role::Env, &launch.job.telemetry)?;
         let name = launch::worker_name(args.id.as_deref(), "env")?;
-        let stop = launch::stop_on_signal()?;
+        let stop = launch::stop_on_signal(SignalledWork::Run)?;
         let stages = launch.environments(&args.simulated).await?;
         let config = launch.job.env.worker.clone();
         let over = CancellationToken::new();
@@ -139,7 +139,7 @@ pub(crate) fn policy(args: &PolicyArgs) -> Result<(), CommandFailure> {
         output::line(format!("policy worker listens on {}", listener.local_addr()?));
         let listening = WorkerListeners { sessions: listener, chats: launch::chats(&config).await? };
         let name = launch::worker_name(args.id.as_deref(), "policy")?;
-        let stop = launch::stop_on_signal()?;
+        let stop = launch::stop_on_signal(SignalledWork::Run)?;
         let grace = launch.job.env.worker.drain_grace;
         let connect = Arc::new(TcpConnector::default());
         let over = CancellationToken::new();

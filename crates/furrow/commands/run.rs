@@ -21,7 +21,7 @@ use tokio_util::sync::CancellationToken;
 use crate::budget::{self, LocalRoles};
 use crate::commands::view;
 use crate::job::Job;
-use crate::launch::{self, JobArgs, JobLaunch, SimulatedBrowserArgs};
+use crate::launch::{self, JobArgs, JobLaunch, SignalledWork, SimulatedBrowserArgs};
 use crate::preflight::{self, PreflightScope};
 use crate::progress::{self, ProgressDisplay};
 use crate::run_dir::{self, RunStart};
@@ -111,7 +111,7 @@ async fn farm(
     lock: RunLock,
     as_json: bool,
 ) -> Result<RunSummary, CommandFailure> {
-    let stop = launch::stop_on_signal()?;
+    let stop = launch::stop_on_signal(SignalledWork::Run)?;
     let over = CancellationToken::new();
     let coordinator = TcpListener::bind("127.0.0.1:0").await?;
     let policy = TcpListener::bind("127.0.0.1:0").await?;

@@ -70,7 +70,7 @@ pub(crate) fn run(args: &ScoreArgs) -> Result<(), CommandFailure> {
         dry_run: args.dry_run,
     };
     let runtime = launch::runtime()?;
-    let stop = runtime.block_on(async { launch::stop_on_signal() })?;
+    let stop = runtime.block_on(async { launch::stop_on_signal(launch::SignalledWork::Scoring) })?;
     let mut progress = ScoreProgress::new(args.json);
     let summary = rescore(&rescore_job, &stop, |done, total| progress.update(done, total))?;
     progress.finish();

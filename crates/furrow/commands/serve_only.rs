@@ -6,7 +6,7 @@ use clap::Args;
 use furrow_telemetry::LogTargets;
 
 use crate::job::served::ServedJob;
-use crate::launch::{self, JobArgs};
+use crate::launch::{self, JobArgs, SignalledWork};
 use crate::{CommandFailure, output};
 
 #[derive(Debug, Args)]
@@ -56,7 +56,7 @@ pub(crate) fn run(args: &ServeOnlyArgs, job: &JobArgs) -> Result<(), CommandFail
     launch::runtime()?.block_on(async {
         LogTargets::to_stderr(telemetry.stderr_level).start()?;
         let Some(endpoint) = launch::chats(&policy).await? else { return Ok(()) };
-        let stop = launch::stop_on_signal()?;
+        let stop = launch::stop_on_signal(SignalledWork::Chats)?;
         let cut_off = furrow_policy::serve_chats(policy, endpoint, drain_grace, stop).await?;
         report_cut_off(cut_off);
         Ok(())

@@ -49,11 +49,18 @@ impl Session for ScriptedPolicy {
 
 fn follow(json: &str, turn: &PolicyInput<'_>) -> Result<PolicyReply, PolicyError> {
     let failed = |why| PolicyError::Hint { step: turn.step, why };
+    let written = hint::read(json).map_err(failed)?;
+    let is_demonstrated = written.is_some();
     let nothing_yet = || (Action::Wait { seconds: 1 }, ReplyRemarks::default());
-    let (action, remarks) = hint::read(json).map_err(failed)?.unwrap_or_else(nothing_yet);
+    let (action, remarks) = written.unwrap_or_else(nothing_yet);
     let view = ViewedPage::from(turn.observation);
     let text = grammar::encode(&turn.session.grammar, &action, &remarks, view).map_err(failed)?;
-    Ok(grammar::parse(&turn.session.grammar, &text, view))
+    let mut reply = grammar::parse(&turn.session.grammar, &text, view);
+    if !is_demonstrated {
+        // A wait that the demonstration did not ask for: rows with an unnamed action teach nothing.
+        reply.name.clear();
+    }
+    Ok(reply)
 }
 
 /// A page without a solution gets an empty reply, which ends the trajectory as `unparsable`, so

@@ -10,7 +10,8 @@
 //!   failed trajectory.
 //! * `trainable_rl`: the trajectory is scored, its split is `train`, the step was made by a `model`
 //!   or `openai` policy and has log-probs. `trainable_sft`: scored, split `train`, the reply holds
-//!   an action, and the policy is not `random`, whose replies teach nothing. Both are fixed when
+//!   a named action, and the policy is not `random`, whose replies teach nothing. Unnamed is the
+//!   wait of a scripted policy whose page had no action to demonstrate. Both are fixed when
 //!   written; the reader chooses which rewards, staleness or spread to keep.
 //! * Page text (titles, addresses, answers, outcomes) is plain utf8: show it as text, never as
 //!   markup.
@@ -171,7 +172,7 @@ columns! {
         policy_kind: String,
         /// Usable for RL: scored, split `train`, with log-probs of a model.
         trainable_rl: bool,
-        /// Usable for supervised training: scored, split `train`, with an action that was not
+        /// Usable for supervised training: scored, split `train`, with a named action that was not
         /// random.
         trainable_sft: bool,
         /// What the policy was shown before the action.
@@ -378,7 +379,7 @@ columns! {
     ActionCell {
         /// The reply as the policy wrote it.
         raw_text: String,
-        /// Name of the action in the grammar.
+        /// Name of the action in the grammar; empty for a wait between demonstrated actions.
         name: String,
         /// Arguments as the policy wrote them, as JSON.
         args_json: String,

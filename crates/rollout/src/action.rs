@@ -204,7 +204,8 @@ pub enum Action {
 pub struct PolicyReply {
     /// The reply's text exactly as the policy wrote it.
     pub raw_text: String,
-    /// Action name as the grammar spells it; empty if none could be read.
+    /// Action name as the grammar spells it; empty if none could be read, or where the scripted
+    /// policy waits because its page names no action.
     pub name: String,
     /// The action's fields as written, as a JSON object; `{}` if none could be read.
     pub args_json: String,

@@ -1,9 +1,10 @@
 //! An evaluation of a data set, compared with a Python script that computes it from the Parquet
 //! files alone.
 
+use std::collections::BTreeMap;
 use std::process::Command;
 
-use furrow_analysis::{EvaluationQuery, EvaluationReport, LineGrouping, evaluate, kept};
+use furrow_analysis::{EvaluationQuery, EvaluationReport, FailureReason, LineGrouping, evaluate, kept};
 use furrow_records::fixtures::data_set::{commit_files, write};
 use furrow_records::fixtures::{self, TrajectoryFixture};
 use furrow_rollout::{EndKind, PolicyKind, Split, StepRecord, TrajectoryRecord};
@@ -67,6 +68,11 @@ fn metrics_agree_with_those_of_a_script() {
     let all = &evaluation.lines[0];
     assert_eq!((all.by, all.tasks, all.problems), (LineGrouping::All, 24, 48));
     assert!(all.scored > all.success_known && !all.failed.is_empty() && all.lost_slots > 0, "{all:?}");
+    // All failures of the fixtures have one reason, under different ends.
+    let by_end = |reason: &FailureReason| (reason.end.clone(), reason.count);
+    let reasons: BTreeMap<String, u64> = evaluation.failure_reasons.iter().map(by_end).collect();
+    assert_eq!(reasons, all.failed);
+    assert!(evaluation.failure_reasons.iter().all(|one| one.reason == "the browser went away"));
     assert_eq!(all.pass.iter().map(|pass| pass.k).collect::<Vec<_>>(), [1, 2, 4, 8]);
     assert!(evaluation.policy.is_fixed);
     assert_eq!(evaluation.lines.iter().filter(|line| line.by == LineGrouping::Site).count(), 6);

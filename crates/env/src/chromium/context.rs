@@ -144,11 +144,11 @@ impl Environment for BrowserContext {
         let outcome =
             start::load_in_turn(&self.tabs, &self.beginning, &self.task.start_url, settle_timeout).await?;
         if outcome.name == OutcomeName::NavigationFailed {
-            return Err(EnvironmentError::Failed(format!("the start page did not load: {}", outcome.detail)));
+            return Err(start::not_loaded(&outcome.detail, &self.task.start_url, &self.egress));
         }
         self.wait_until_quiet().await?;
         self.check_not_blocked().await?;
-        start::check_page(&self.tabs, &self.egress).await?;
+        start::check_page(&self.tabs, &self.task.start_url, &self.egress).await?;
         let goal = start::start_task(&self.tabs, &self.task).await?;
         self.time.take_control(&self.tabs).await?;
         Ok(goal)

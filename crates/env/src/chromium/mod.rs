@@ -20,6 +20,7 @@ mod clock;
 mod context;
 mod downloads;
 mod error;
+mod glyphs;
 mod input;
 mod keyboard;
 mod libraries;

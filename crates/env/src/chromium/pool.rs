@@ -84,6 +84,9 @@ pub struct BrowserHealth {
     /// Memory that the browser used after its test; `None` if its processes are not visible, so
     /// that no limit can be enforced.
     pub memory_bytes: Option<u64>,
+    /// Scripts that the browser's fonts lack, such as `emoji` or `Chinese`: pages show empty boxes
+    /// instead.
+    pub missing_scripts: Vec<&'static str>,
 }
 
 impl ChromiumPool {
@@ -372,11 +375,12 @@ async fn test_browser(config: &BrowserConfig) -> Result<BrowserHealth, BrowserEr
     let sandbox = sandboxed(running.process.pid);
     let memory_bytes = memory_bytes(running.process.pid);
     running.stop();
-    outcome?;
+    let missing_scripts = outcome?;
     if memory_bytes.is_none() {
         tracing::warn!("the browser's processes are not visible in /proc: its limits are not enforced");
     }
-    Ok(BrowserHealth { product: running.product.clone(), sandbox, self_test: began.elapsed(), memory_bytes })
+    let product = running.product.clone();
+    Ok(BrowserHealth { product, sandbox, self_test: began.elapsed(), memory_bytes, missing_scripts })
 }
 
 /// Memory that a browser uses, if its processes are visible.

@@ -11,7 +11,7 @@ use tokio::time::{Instant, timeout};
 use super::browser::RunningBrowser;
 use super::error::BrowserError;
 use super::tab::BrowserTab;
-use super::{picture, script};
+use super::{glyphs, picture, script};
 use crate::config::BrowserConfig;
 use crate::environment::EnvironmentError;
 
@@ -20,7 +20,11 @@ const VERSION_MIN: u32 = 150;
 
 const VIEWPORT: Size = Size::new(320, 200);
 
-pub(super) async fn run(running: &RunningBrowser, config: &BrowserConfig) -> Result<(), BrowserError> {
+/// Tests the browser. Returns the scripts that its fonts lack, which is no failure.
+pub(super) async fn run(
+    running: &RunningBrowser,
+    config: &BrowserConfig,
+) -> Result<Vec<&'static str>, BrowserError> {
     let began = Instant::now();
     let outcome = try_all(running, config).await;
     let problem = outcome.as_ref().err().map(ToString::to_string);
@@ -34,7 +38,10 @@ pub(super) async fn run(running: &RunningBrowser, config: &BrowserConfig) -> Res
     outcome
 }
 
-async fn try_all(running: &RunningBrowser, config: &BrowserConfig) -> Result<(), BrowserError> {
+async fn try_all(
+    running: &RunningBrowser,
+    config: &BrowserConfig,
+) -> Result<Vec<&'static str>, BrowserError> {
     check_version(&running.product)?;
     let page = open(running, config).await.map_err(|error| failed("opening a page", &error))?;
     let tab = BrowserTab::adopt(page, &running.link, VIEWPORT, config)
@@ -51,8 +58,14 @@ async fn try_all(running: &RunningBrowser, config: &BrowserConfig) -> Result<(),
     let shot =
         picture::screenshot(&tab, &spec, VIEWPORT).await.map_err(|error| failed("a screenshot", &error))?;
     check_picture(&shot.bytes)?;
+    // Only `furrow doctor` asks for it: no reason to refuse a browser.
+    let missing = glyphs::missing(&tab).await.unwrap_or_else(|error| {
+        tracing::debug!(error = &error as &dyn std::error::Error, "no characters were drawn");
+        Vec::new()
+    });
     crash(&tab, config).await?;
-    tab.close(&running.link).await.map_err(|error| failed("closing a crashed page", &error))
+    tab.close(&running.link).await.map_err(|error| failed("closing a crashed page", &error))?;
+    Ok(missing)
 }
 
 async fn open(running: &RunningBrowser, config: &BrowserConfig) -> Result<Page, EnvironmentError> {

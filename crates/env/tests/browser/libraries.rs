@@ -166,3 +166,24 @@ fn check_processes(program: &Path, libraries: &Path) -> u32 {
     }
     processes.iter().find(|(_, command)| command.contains(&mine)).unwrap().0
 }
+
+/// The self-test names what the browser's fonts lack: Liberation has Latin letters alone, DejaVu has
+/// Arabic ones, too.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_self_test_names_the_scripts_that_its_fonts_lack() {
+    let folder = tempfile::tempdir().unwrap();
+    open_folder(folder.path());
+    let all = ["emoji", "Chinese", "Japanese", "Korean", "Arabic"];
+    for (family, want) in [("liberation", &all[..]), ("dejavu", &all[..4])] {
+        let fonts = folder.path().join(format!("{family}.conf"));
+        let cache = folder.path().join(family).display().to_string();
+        let text = format!(
+            "<?xml version=\"1.0\"?><fontconfig><dir>/usr/share/fonts/truetype/{family}</dir>\
+             <cachedir>{cache}</cachedir></fontconfig>"
+        );
+        fs::write(&fonts, text).unwrap();
+        let fixture = fixture_with(|file| file.browser_fonts = Some(fonts.clone()), vec![]).await;
+        assert_eq!(fixture.pool.health().missing_scripts, want, "{family}");
+        fixture.close().await;
+    }
+}

@@ -59,6 +59,33 @@ async fn every_trajectory_is_reported_whole() {
     book.read(|book| assert_eq!((book.left, book.registered), (1, 1)));
 }
 
+/// A scorer gets an answer to each of its queries: nothing is there.
+#[tokio::test]
+async fn a_simulated_page_finds_nothing_of_what_a_scorer_looks_up() {
+    let policy = StubPolicy::new(PolicyBehaviour::Click);
+    let server = policy.serve(0);
+    let mut scored = assignment(0, server.address);
+    let url = "http://api.test/orders".to_owned();
+    scored.checks.queries = vec![
+        FinalQuery::Page { part: PagePart::Cookie { name: "order".into() }, host: None },
+        FinalQuery::Http(HttpQuery { method: HttpMethod::Get, url, body: None, pointer: None }),
+        FinalQuery::Command { hook: "ordered".into() },
+    ];
+    let queries = scored.checks.queries.clone();
+    let farm = Farm::simulated(config(), sim_config(), vec![scored, assignment(1, server.address)]);
+    farm.finished(2).await;
+    farm.book.read(|book| {
+        let findings = |index| book.ending(&name(index)).unwrap().evidence.clone().unwrap().findings_json;
+        let found = Finding::list_of_json(&findings(0).unwrap()).unwrap();
+        let values: Vec<String> =
+            found.iter().map(|finding| finding.result.as_ref().unwrap().to_string()).collect();
+        assert_eq!(values, ["null", r#"{"status":404}"#, r#"{"exit":1}"#]);
+        assert_eq!(found.into_iter().map(|finding| finding.query).collect::<Vec<_>>(), queries);
+        assert_eq!(findings(1), None, "a task without queries has no findings");
+    });
+    farm.end().await;
+}
+
 #[tokio::test]
 async fn a_session_is_rebuilt_on_another_policy_worker() {
     let first = StubPolicy::new(PolicyBehaviour::Click);

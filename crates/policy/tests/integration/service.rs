@@ -137,7 +137,13 @@ async fn a_scripted_session_follows_its_hints() {
     assert_eq!(got.args_json, r#"{"element":"OK","x":500,"y":250}"#);
     let none = reply(session.observe(1, None).await.unwrap());
     assert!(none.action.is_err(), "a page without a demonstration does not count as an attempt");
-    let wrong = session.observe(2, Some("{}")).await.unwrap_err();
+    let waits = [("null", 1, ""), (r#"{"action":"wait","seconds":2}"#, 2, "wait")];
+    for (step, (hint, seconds, name)) in (2..).zip(waits) {
+        let got = reply(session.observe(step, Some(hint)).await.unwrap());
+        assert_eq!((got.action, got.name.as_str()), (Ok(Action::Wait { seconds }), name), "{hint}");
+        assert!(got.raw_text.contains("wait"), "a chat of the steps stays whole: {}", got.raw_text);
+    }
+    let wrong = session.observe(4, Some("{}")).await.unwrap_err();
     assert_eq!(wrong.code(), Code::Internal);
     assert!(wrong.message().contains("the demonstration cannot be followed"), "{wrong}");
 }

@@ -71,6 +71,8 @@ fn trains_by_reward(trace: &Trace) -> bool {
     matches!(trace.policy_kind, PolicyKind::Model | PolicyKind::Openai) && has_logprobs
 }
 
+/// An unnamed action is a wait that the page's demonstration did not ask for.
 fn trains_by_imitation(step: &StepRecord) -> bool {
-    step.reply.action.is_ok() && step.trace.policy_kind != PolicyKind::Random
+    let is_chosen = step.reply.action.is_ok() && !step.reply.name.is_empty();
+    is_chosen && step.trace.policy_kind != PolicyKind::Random
 }

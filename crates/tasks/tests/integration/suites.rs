@@ -71,6 +71,38 @@ fn a_folder_of_pages_becomes_tasks_on_a_site_of_its_own() {
     assert_eq!(set.sites()[0].root, SiteRoot::Folder(folder.path().to_owned()));
 }
 
+/// A line without these keys gets what docs/TASKS.md says, by the layout of its suite.
+#[test]
+fn defaults_of_a_line_are_the_documented_ones() {
+    let documented = include_str!("../../../../docs/TASKS.md");
+    let line =
+        r#"{"task_id":"a","goal":"Go.","start_url":"http://a.test/","score":{"kind":"url","path":"/"}}"#;
+    let by_hand = tempfile::tempdir().unwrap();
+    write(&by_hand, "own.jsonl", line);
+    let page = tempfile::tempdir().unwrap();
+    write(&page, "tasks.jsonl", &line.replace("http://a.test/", "/a.html"));
+    write(&page, "a.html", "<!doctype html>");
+    let site = tempfile::tempdir().unwrap();
+    fs::create_dir_all(site.path().join("sites/a/www")).unwrap();
+    write(&site, "sites/a/www/index.html", "<!doctype html>");
+    write(&site, "sites/a/tasks.jsonl", &line.replace("http://a.test/", "/"));
+    let cases = [
+        (by_hand.path().join("own.jsonl"), 1_200_000, Size::new(1280, 720)),
+        (site.path().to_owned(), 600_000, Size::new(1280, 720)),
+        (page.path().to_owned(), 300_000, Size::new(512, 512)),
+    ];
+    let row = |key: &str| documented.lines().find(|line| line.starts_with(&format!("| `{key}`"))).unwrap();
+    for (path, millis, viewport) in cases {
+        let set = loaded(vec![source("own", &path)]);
+        let task = &set.specs()[0].task;
+        let got = (task.max_steps, task.time_limit_millis, task.viewport);
+        assert_eq!(got, (30, millis, viewport), "{}", path.display());
+        let size = format!("`[{}, {}]`", viewport.width, viewport.height);
+        assert!(row("time_limit_ms").contains(&millis.to_string()), "{millis}");
+        assert!(row("viewport").contains(&size) && row("max_steps").contains("else 30"), "{size}");
+    }
+}
+
 #[test]
 fn template_text_in_goals_stays_text() {
     let folder = pages();

@@ -64,7 +64,9 @@ def sequences(
         ]
         prompt = [*kept, *before, *template.image(rows), *after]
         ids, chosen = reply(step.action["raw_text"], template, dropped)
-        response = _response_tokens(len(prompt), ids, chosen)
+        # A wait that the demonstration did not ask for is read and not learned.
+        learned = (ids, chosen) if step.trainable_sft else ([], [])
+        response = _response_tokens(len(prompt), *learned)
         whole = [*prompt, *ids]
         responses = [*responses, response] if context == "append" else [response]
         if context == "append":
@@ -73,7 +75,8 @@ def sequences(
             kept = [*kept, *before, *after, *ids]
         else:
             history += [*ids[:-1], *template.tokenizer.encode(f"\n{outcome_text(step.outcome)}\n")]
-        if context != "append" or step is steps[-1]:
+        is_whole = context != "append" or step is steps[-1]
+        if is_whole and any(len(one) > 0 for one in responses):
             first = steps[0].step if context == "append" else step.step
             found.append(
                 Sequence(

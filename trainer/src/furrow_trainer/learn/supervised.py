@@ -92,7 +92,7 @@ class _Work:
                 self.trainer.counts["demonstrations left out: copies of a sibling"] += 1
                 continue
             known.add(key)
-            if any(not step.trainable_sft for step in steps):
+            if any(not step.action["valid"] for step in steps):
                 self.trainer.counts["demonstrations left out: a step holds no action"] += 1
                 continue
             if steps[0].prompt_token_ids is not None:

@@ -32,9 +32,19 @@ pub(super) async fn load_in_turn(
     loading.await
 }
 
+/// The error of a start page that did not load: what happened, and which server did not answer.
+pub(super) fn not_loaded(what: &str, start_url: &str, egress: &EgressFilter) -> EnvironmentError {
+    let failure = egress.connect_failure(start_url).map_or_else(String::new, |why| format!("; {why}"));
+    EnvironmentError::Failed(format!("the start page did not load: {what}{failure}"))
+}
+
 /// A missing or refused start page is an error of the suite: a policy must not earn a reward for
 /// what it could not do.
-pub(super) async fn check_page(tabs: &ContextTabs, egress: &EgressFilter) -> Result<(), EnvironmentError> {
+pub(super) async fn check_page(
+    tabs: &ContextTabs,
+    start_url: &str,
+    egress: &EgressFilter,
+) -> Result<(), EnvironmentError> {
     let tab = tabs.active()?;
     let status = "performance.getEntriesByType('navigation')[0]?.responseStatus ?? 0";
     let deadline = tab.deadlines.screenshot;
@@ -43,9 +53,7 @@ pub(super) async fn check_page(tabs: &ContextTabs, egress: &EgressFilter) -> Res
         Some(200..=299) => Ok(()),
         _ => {
             let blocked = egress.blocked();
-            Err(EnvironmentError::Failed(format!(
-                "the start page did not load: HTTP status {status}; {blocked}"
-            )))
+            Err(not_loaded(&format!("HTTP status {status}; {blocked}"), start_url, egress))
         }
     }
 }
