@@ -371,7 +371,7 @@ pub(crate) enum SignalledWork {
     Run,
     /// Chats without a run.
     Chats,
-    /// A second scoring.
+    /// A second scoring: `furrow score`, which writes all verdicts or none.
     Scoring,
 }
 

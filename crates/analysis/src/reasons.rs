@@ -21,7 +21,7 @@ pub struct FailureReason {
     pub end: String,
     /// The reason in a sentence.
     pub reason: String,
-    /// Number of attempts.
+    /// Attempts that failed for it, of all tasks.
     pub count: u64,
 }
 

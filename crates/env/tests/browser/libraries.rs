@@ -167,8 +167,8 @@ fn check_processes(program: &Path, libraries: &Path) -> u32 {
     processes.iter().find(|(_, command)| command.contains(&mine)).unwrap().0
 }
 
-/// The self-test names what the browser's fonts lack: Liberation has Latin letters alone, DejaVu has
-/// Arabic ones, too.
+/// The self-test names what the browser's fonts lack: Liberation has Latin letters alone, DejaVu
+/// has Arabic ones, too.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_self_test_names_the_scripts_that_its_fonts_lack() {
     let folder = tempfile::tempdir().unwrap();
