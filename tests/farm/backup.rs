@@ -10,13 +10,13 @@ use crate::farm::FURROW;
 use crate::farm::{furrow, pause};
 use crate::small_run::{SmallRun, entries, text};
 
-/// Backups of one run: 10, or as many as `FURROW_BACKUPS` says.
+/// Backups of one run: 4, or as many as `FURROW_BACKUPS` says.
 fn backups() -> u32 {
-    std::env::var("FURROW_BACKUPS").ok().and_then(|text| text.parse().ok()).unwrap_or(10)
+    std::env::var("FURROW_BACKUPS").ok().and_then(|text| text.parse().ok()).unwrap_or(4)
 }
 
 /// Every so many restored backups one is run to its end.
-const FINISHED_EVERY: u32 = 5;
+const FINISHED_EVERY: u32 = 4;
 
 #[track_caller]
 fn succeeds(args: &[&str], here: &Path) -> String {

@@ -85,7 +85,8 @@ fn defaults_of_a_line_are_the_documented_ones() {
     let site = tempfile::tempdir().unwrap();
     fs::create_dir_all(site.path().join("sites/a/www")).unwrap();
     write(&site, "sites/a/www/index.html", "<!doctype html>");
-    write(&site, "sites/a/tasks.jsonl", &line.replace("http://a.test/", "/"));
+    let of_site = line.replace("http://a.test/", "/").replace("\"a\"", "\"a-go\"");
+    write(&site, "sites/a/tasks.jsonl", &of_site);
     let cases = [
         (by_hand.path().join("own.jsonl"), 1_200_000, Size::new(1280, 720)),
         (site.path().to_owned(), 600_000, Size::new(1280, 720)),
