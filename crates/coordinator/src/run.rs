@@ -228,6 +228,7 @@ impl CoordinatorParts {
             failure: failure.clone(),
             deadline: limits.call_deadline,
             lease_wait: Duration::from_millis(limits.rules.lease_wait_millis),
+            first: Arc::default(),
         };
         let performer = EffectPerformer {
             decided: decisions,

@@ -37,6 +37,7 @@ assets! {
     "numbers.js" as JS,
     "overview.js" as JS,
     "palette.css" as CSS,
+    "picture.js" as JS,
     "plot.js" as JS,
     "result.js" as JS,
     "runs.js" as JS,
