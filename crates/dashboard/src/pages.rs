@@ -43,6 +43,7 @@ assets! {
     "runs.js" as JS,
     "sessions.js" as JS,
     "step.js" as JS,
+    "step_list.js" as JS,
     "style.css" as CSS,
     "ticks.js" as JS,
     "tiles.js" as JS,
