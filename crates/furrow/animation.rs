@@ -89,7 +89,8 @@ impl Frame {
     }
 }
 
-/// Holds one picture and the one before it: a long trajectory takes no more memory than a short one.
+/// Holds one picture and the one before it: a long trajectory takes no more memory than a short
+/// one.
 fn write_gif(
     (width, height): (u16, u16),
     pictures: impl ExactSizeIterator<Item = anyhow::Result<Picture>>,

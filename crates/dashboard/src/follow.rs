@@ -167,8 +167,8 @@ impl DashboardState {
         }
     }
 
-    /// Lets the first answers wait for what they are of, where that takes a moment: without it a run
-    /// would be shown as empty, or as over. A large data set is answered in part.
+    /// Lets the first answers wait for what they are of, where that takes a moment: without it a
+    /// run would be shown as empty, or as over. A large data set is answered in part.
     pub(crate) async fn wait_for_first(&self, is_there: impl Fn(&FirstReads) -> bool) {
         let mut firsts = self.firsts.subscribe();
         if is_there(&firsts.borrow_and_update()) {

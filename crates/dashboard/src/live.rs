@@ -113,8 +113,8 @@ fn late(status: &Status) -> DashboardApiError {
     DashboardApiError::Timeout(format!("the coordinator does not answer: {}", status.message()))
 }
 
-/// What the coordinator has of a running trajectory: its newest durable step, or before it the first
-/// screenshot.
+/// What the coordinator has of a running trajectory: its newest durable step, or before it the
+/// first screenshot.
 async fn newest(state: &DashboardState, trajectory_id: &str) -> Result<LastStepResponse, DashboardApiError> {
     let channel = state.coordinator().filter(|_| state.live().is_some()).ok_or_else(nothing)?;
     // A record may be as large as the farm's largest message.

@@ -287,7 +287,8 @@ async fn check_picture_answers(dashboard: &TestDashboard) {
         assert_eq!(got, status, "{query}");
         assert!(head.contains("cache-control: no-store"), "{head}");
     }
-    // Without a recorded step the first screenshot is that of step 0, and there is no step to describe.
+    // Without a recorded step the first screenshot is that of step 0, and there is no step to
+    // describe.
     let first = "/api/sessions/night-run-g000000-s0-a0";
     for (path, status) in
         [("/screenshot", 200), ("/screenshot?step=0", 200), ("/screenshot?step=1", 404), ("", 404)]
