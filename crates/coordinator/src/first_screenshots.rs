@@ -26,7 +26,7 @@ pub(crate) struct FirstScreenshots {
 #[derive(Debug, Default)]
 struct Kept {
     looked: Option<Instant>,
-    /// Oldest first.
+    /// In the order in which they came: what goes first is in front.
     screenshots: VecDeque<(Id<Trajectory>, Bytes)>,
     bytes: usize,
     added: u32,

@@ -79,7 +79,7 @@ pub(crate) struct DashboardState {
 pub(crate) struct FirstReads {
     /// The data set and the hours, as they were.
     pub files: bool,
-    /// The coordinator's progress.
+    /// Whether a job runs, which the coordinator alone knows.
     pub coordinator: bool,
 }
 
