@@ -54,6 +54,7 @@ def check_opens(run):
     for name in ("trajectories", "steps", "failed_steps", "groups", "scores"):
         files = glob.glob(table(run, name))
         if not files:
+            check_not_named(run, name)
             continue
         counted = duckdb.sql(
             f"SELECT count(*) FROM read_parquet('{table(run, name)}', union_by_name = true)"
@@ -85,6 +86,16 @@ def check_opens(run):
     ).fetchall()[0]
     assert success[0] <= success[1] and success[2] == 0, f"success and score.success differ: {success}"
     return opened
+
+
+def check_not_named(run, name):
+    """A table without files is not among those of the card, which `datasets` lists instead."""
+    try:
+        load(run, name)
+    except ValueError as refusal:
+        assert f"'{name}' not found" in str(refusal) and "'trajectories'" in str(refusal), refusal
+    else:
+        raise AssertionError(f"{name} has no file and was opened")
 
 
 def check_features(name, card, files):

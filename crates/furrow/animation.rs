@@ -4,6 +4,7 @@
 //! GIF, because programs of all kinds show it and it needs no video encoder. It has 256 colours a
 //! picture. A picture after the first covers only the rectangle that differs from the one before.
 
+use std::io::Write;
 use std::ops::Range;
 
 use furrow_dashboard::targets;
@@ -30,47 +31,79 @@ pub(crate) struct Picture {
     rgb: Vec<u8>,
 }
 
-/// The picture of every step with its marks, and the last page.
-pub(crate) fn pictures(
-    record: &TrajectoryRecord,
-    steps: &[StepRecord],
-) -> Result<Vec<Picture>, CommandFailure> {
-    let mut pictures = Vec::with_capacity(steps.len() + 1);
-    for step in steps {
-        let mut picture = Picture::of(&step.observation.screenshot)?;
-        let aims = step.reply.action.as_ref().map(targets).unwrap_or_default();
-        for (from, to) in aims {
-            picture.mark(from, to);
-        }
-        pictures.push(picture);
-    }
-    let evidence = record.ending.evidence.as_ref();
-    if let Some(bytes) = evidence.and_then(|evidence| evidence.screenshot.clone()) {
-        let format = record.task.observation.format;
-        // The size in the picture counts; this one is not read.
-        pictures.push(Picture::of(&Screenshot { bytes, format, size: Size::new(1, 1) })?);
-    }
-    if pictures.is_empty() {
-        let text = format!("{}: has no picture, so there is nothing to show", record.ancestry.trajectory_id);
-        return Err(CommandFailure::Input(vec![text]));
-    }
-    Ok(pictures)
+/// A trajectory as an animation. Its pictures are decoded while it is written, one after another.
+#[derive(Debug)]
+pub(crate) struct Animation {
+    frames: Vec<Frame>,
+    size: (u16, u16),
 }
 
-/// The pictures one after another, again and again. The last one stays twice as long.
-pub(crate) fn gif(pictures: &[Picture], seconds: f64) -> anyhow::Result<Vec<u8>> {
-    let side = |side: usize| {
-        u16::try_from(side).map_err(|_| anyhow::anyhow!("a GIF has at most 65535 pixels a side, not {side}"))
-    };
-    let width = side(pictures.iter().map(|picture| picture.width).max().unwrap_or(1))?;
-    let height = side(pictures.iter().map(|picture| picture.height).max().unwrap_or(1))?;
-    let mut bytes = Vec::new();
-    let mut encoder = gif::Encoder::new(&mut bytes, width, height, &[])?;
+/// A picture as it was recorded, and what its action aims at.
+#[derive(Debug)]
+struct Frame {
+    screenshot: Screenshot,
+    aims: Vec<(Option<PagePoint>, PagePoint)>,
+}
+
+impl Animation {
+    /// The picture of every step with its marks, and the last page.
+    pub(crate) fn of(record: &TrajectoryRecord, steps: &[StepRecord]) -> Result<Self, CommandFailure> {
+        let of_step = |step: &StepRecord| Frame {
+            screenshot: step.observation.screenshot.clone(),
+            aims: step.reply.action.as_ref().map(targets).unwrap_or_default(),
+        };
+        let mut frames: Vec<Frame> = steps.iter().map(of_step).collect();
+        let evidence = record.ending.evidence.as_ref();
+        if let Some(bytes) = evidence.and_then(|evidence| evidence.screenshot.clone()) {
+            // The size in the picture counts; this one is not read.
+            let size = Size::new(1, 1);
+            let screenshot = Screenshot { bytes, format: record.task.observation.format, size };
+            frames.push(Frame { screenshot, aims: Vec::new() });
+        }
+        if frames.is_empty() {
+            let id = &record.ancestry.trajectory_id;
+            let text = format!("{id}: has no picture, so there is nothing to show");
+            return Err(CommandFailure::Input(vec![text]));
+        }
+        let mut size = (1, 1);
+        for frame in &frames {
+            let of = DecodedPicture::size(&frame.screenshot).map_err(anyhow::Error::from)?;
+            size = (size.0.max(side(of.width as usize)?), size.1.max(side(of.height as usize)?));
+        }
+        Ok(Self { frames, size })
+    }
+
+    /// Writes the pictures one after another, again and again. The last one stays twice as long.
+    pub(crate) fn write(&self, seconds: f64, to: impl Write) -> anyhow::Result<()> {
+        write_gif(self.size, self.frames.iter().map(Frame::picture), seconds, to)
+    }
+}
+
+impl Frame {
+    fn picture(&self) -> anyhow::Result<Picture> {
+        let mut picture = Picture::of(&self.screenshot)?;
+        for (from, to) in &self.aims {
+            picture.mark(*from, *to);
+        }
+        Ok(picture)
+    }
+}
+
+/// Holds one picture and the one before it: a long trajectory takes no more memory than a short
+/// one.
+fn write_gif(
+    (width, height): (u16, u16),
+    pictures: impl ExactSizeIterator<Item = anyhow::Result<Picture>>,
+    seconds: f64,
+    to: impl Write,
+) -> anyhow::Result<()> {
+    let mut encoder = gif::Encoder::new(to, width, height, &[])?;
     encoder.set_repeat(gif::Repeat::Infinite)?;
     let hundredths = (seconds * 100.0).round() as u16;
+    let last = pictures.len().saturating_sub(1);
     let mut before: Option<Picture> = None;
-    for (at, picture) in pictures.iter().enumerate() {
-        let picture = picture.on_canvas(width.into(), height.into());
+    for (at, picture) in pictures.enumerate() {
+        let picture = picture?.on_canvas(width.into(), height.into());
         let (columns, rows) = match &before {
             Some(before) => picture.differing(before),
             None => (0..picture.width, 0..picture.height),
@@ -78,17 +111,20 @@ pub(crate) fn gif(pictures: &[Picture], seconds: f64) -> anyhow::Result<Vec<u8>>
         let part = picture.part(&columns, &rows);
         let mut frame = gif::Frame::from_rgb_speed(side(part.width)?, side(part.height)?, &part.rgb, SPEED);
         (frame.left, frame.top) = (side(columns.start)?, side(rows.start)?);
-        frame.delay = if at + 1 == pictures.len() { hundredths.saturating_mul(2) } else { hundredths };
+        frame.delay = if at == last { hundredths.saturating_mul(2) } else { hundredths };
         encoder.write_frame(&frame)?;
         before = Some(picture);
     }
-    drop(encoder);
-    Ok(bytes)
+    Ok(())
+}
+
+fn side(side: usize) -> anyhow::Result<u16> {
+    u16::try_from(side).map_err(|_| anyhow::anyhow!("a GIF has at most 65535 pixels a side, not {side}"))
 }
 
 impl Picture {
-    fn of(screenshot: &Screenshot) -> Result<Self, CommandFailure> {
-        let decoded = DecodedPicture::decode(screenshot).map_err(anyhow::Error::from)?;
+    fn of(screenshot: &Screenshot) -> anyhow::Result<Self> {
+        let decoded = DecodedPicture::decode(screenshot)?;
         let width = decoded.width as usize;
         let height = decoded.height as usize;
         Ok(Self { width, height, rgb: decoded.into_rgb() })
@@ -125,9 +161,9 @@ impl Picture {
     }
 
     /// The picture at the top left of a white one.
-    fn on_canvas(&self, width: usize, height: usize) -> Self {
+    fn on_canvas(self, width: usize, height: usize) -> Self {
         if (self.width, self.height) == (width, height) {
-            return self.clone();
+            return self;
         }
         let mut rgb = vec![0xff; 3 * width * height];
         for (row, to) in self.rgb.chunks_exact(3 * self.width).zip(rgb.chunks_exact_mut(3 * width)) {
@@ -218,7 +254,9 @@ mod tests {
         assert_eq!(second.differing(&first), (7..10, 5..21));
         assert_eq!(first.differing(&first), (0..1, 0..1));
         let small = plain(20, 10, 200);
-        let bytes = gif(&[first, second.clone(), second, small], 0.5).unwrap();
+        let mut bytes = Vec::new();
+        let pictures = [first, second.clone(), second, small].map(Ok);
+        write_gif((40, 30), pictures.into_iter(), 0.5, &mut bytes).unwrap();
         let mut options = gif::DecodeOptions::new();
         options.set_color_output(gif::ColorOutput::RGBA);
         let mut decoder = options.read_info(&bytes[..]).unwrap();
@@ -243,5 +281,36 @@ mod tests {
         );
         assert_eq!(frames[1].5[..4], [0, 0, 0, 255]);
         assert!(frames[0].5.chunks(4).all(|pixel| pixel[0].abs_diff(200) < 3 && pixel[3] == 255));
+    }
+
+    /// Counts what it was given.
+    #[derive(Clone, Default)]
+    struct Sink(std::rc::Rc<std::cell::Cell<usize>>);
+
+    impl Write for Sink {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.0.set(self.0.get() + bytes.len());
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_picture_is_written_before_the_next_one_is_decoded() {
+        let sink = Sink::default();
+        let written = sink.0.clone();
+        let mut before = 0;
+        let pictures = (0..8).map(|at| {
+            assert!(at == 0 || written.get() > before, "picture {at} is asked for too early");
+            before = written.get();
+            Ok(plain(40, 30, at * 30))
+        });
+        write_gif((40, 30), pictures, 1.0, sink).unwrap();
+        let broken = [Ok(plain(4, 3, 0)), Err(anyhow::anyhow!("no picture"))];
+        let error = write_gif((4, 3), broken.into_iter(), 1.0, Sink::default()).unwrap_err();
+        assert_eq!(error.to_string(), "no picture");
     }
 }

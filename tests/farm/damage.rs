@@ -147,9 +147,9 @@ impl KilledRun {
         if !unnamed.is_empty() {
             return Err(format!("unnamed losses {unnamed:?} after: {message}"));
         }
-        // The ledger does not count the steps of a trajectory that has not ended (decision 22): where
-        // its spool file is cut, or gone with the folder, it fails by name and its slot is tried
-        // again, like any lost lease.
+        // The ledger does not count the steps of a trajectory that has not ended (decision 22):
+        // where its spool file is cut, or gone with the folder, it fails by name and its slot is
+        // tried again, like any lost lease.
         let is_of_spool = ["spool", "spool/+"].contains(&kind);
         if !is_of_spool
             && !breaches.is_empty()

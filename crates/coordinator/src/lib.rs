@@ -15,6 +15,7 @@ mod disk;
 mod durable;
 mod error;
 mod fail_points;
+mod first_screenshots;
 mod groups;
 mod identity;
 mod inbox;

@@ -200,7 +200,6 @@ impl CoordinatorParts {
             lock,
         } = coordinator;
         let RecoveredRun { committer, ledger, snapshot, lost, gone, .. } = recovered;
-        let damage = RunDamage { records_lost: lost, files_missing: gone };
         let time = TimeSource::system();
         let failure = FirstFailure::default();
         let side_work = TaskTracker::new();
@@ -228,6 +227,7 @@ impl CoordinatorParts {
             failure: failure.clone(),
             deadline: limits.call_deadline,
             lease_wait: Duration::from_millis(limits.rules.lease_wait_millis),
+            first: Arc::default(),
         };
         let performer = EffectPerformer {
             decided: decisions,
@@ -253,7 +253,7 @@ impl CoordinatorParts {
             reports,
             disk: DiskGate::new(run_dir, disk_reserve_bytes),
             failure,
-            damage: Arc::new(Mutex::new(damage)),
+            damage: Arc::new(Mutex::new(RunDamage { records_lost: lost, files_missing: gone })),
             side_work,
             judging,
             lock,

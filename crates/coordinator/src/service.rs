@@ -2,7 +2,7 @@
 //! is acknowledged once spooled, an end once in the ledger.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use furrow_rollout::{Evidence, Id, IdKind, PROTOCOL_VERSION, PolicyHashes, PolicyKind, SCHEMA_VERSION};
 use furrow_telemetry::{CallRepeated, Label as _, StepRecorded, WorkerKind, WorkerRefused};
@@ -19,6 +19,7 @@ use crate::core::{
 };
 use crate::crash;
 use crate::error::CoordinatorError;
+use crate::first_screenshots::{FirstScreenshots, check_size};
 use crate::inbox::EventSender;
 use crate::plan::JobPlan;
 use crate::shell::FirstFailure;
@@ -55,6 +56,7 @@ pub(crate) struct CoordinatorServer {
     pub(crate) deadline: Duration,
     /// Longest time a request for work stays open in addition to it.
     pub(crate) lease_wait: Duration,
+    pub(crate) first: Arc<FirstScreenshots>,
 }
 
 impl CoordinatorServer {
@@ -95,6 +97,9 @@ impl CoordinatorServer {
             AppendOutcome::New => StepRecorded { of: &of, step, token }.emit(),
             AppendOutcome::Repeated => CallRepeated { of: &of, call: "record_step" }.emit(),
         }
+        if step == 0 {
+            self.first.remove(&trajectory);
+        }
         let policy_versions = versions_of(&record);
         self.events.send(Event::StepKept { trajectory, step, policy_versions }).await?;
         crash::point("coordinator.before_ack_step");
@@ -107,6 +112,7 @@ impl CoordinatorServer {
         let ending = furrow_wire::decode_ending(message.ending.clone())?;
         let token = message.token;
         let event = |call| Event::EndingArrived { call, trajectory: trajectory.clone(), token, digest };
+        self.first.remove(&trajectory);
         let steps = match self.request(event).await? {
             CallResponse::Finished => return Ok(()),
             CallResponse::Go { steps, .. } => steps,
@@ -214,6 +220,7 @@ impl CoordinatorService for CoordinatorServer {
                         policy_address,
                     })
                     .collect(),
+                watched: self.first.is_watched(Instant::now()),
             })),
             _ => Err(unexpected()),
         }
@@ -240,7 +247,10 @@ impl CoordinatorService for CoordinatorServer {
         _request: Request<v1::ProgressRequest>,
     ) -> Result<Response<v1::ProgressResponse>, Status> {
         match with_deadline(self.deadline, self.request(|call| Event::Progress { call })).await? {
-            CallResponse::Progress(progress) => Ok(Response::new(progress_message(*progress))),
+            CallResponse::Progress(progress) => {
+                let first_shown = self.first.added();
+                Ok(Response::new(v1::ProgressResponse { first_shown, ..progress_message(*progress) }))
+            }
             _ => Err(unexpected()),
         }
     }
@@ -249,9 +259,10 @@ impl CoordinatorService for CoordinatorServer {
         &self,
         _request: Request<v1::RunningRequest>,
     ) -> Result<Response<v1::RunningResponse>, Status> {
+        self.first.note_look(Instant::now());
         match with_deadline(self.deadline, self.request(|call| Event::Running { call })).await? {
             CallResponse::Running(running) => {
-                let trajectories = running.iter().map(running_into).collect();
+                let trajectories = running.iter().map(|running| running_into(running, &self.first)).collect();
                 Ok(Response::new(v1::RunningResponse { trajectories }))
             }
             _ => Err(unexpected()),
@@ -266,13 +277,28 @@ impl CoordinatorService for CoordinatorServer {
     ) -> Result<Response<v1::LastStepResponse>, Status> {
         let trajectory = id(&request.into_inner().trajectory_id, "trajectory_id")?;
         let spool = self.spool.clone();
+        let first = self.first.get(&trajectory);
         let reading = tokio::task::spawn_blocking(move || spool.read_last_step(&trajectory));
         let read = with_deadline(self.deadline, async {
             reading.await.map_err(|_| Status::unavailable("stopping"))
         });
         let entry = read.await?.map_err(|error| Status::unavailable(error.to_string()))?;
         let record = entry.map(|entry| entry.payload).unwrap_or_default();
-        Ok(Response::new(v1::LastStepResponse { record }))
+        let first_screenshot = first.filter(|_| record.is_empty()).unwrap_or_default();
+        Ok(Response::new(v1::LastStepResponse { record, first_screenshot }))
+    }
+
+    async fn show_first(
+        &self,
+        request: Request<v1::ShowFirstRequest>,
+    ) -> Result<Response<v1::ShowFirstResponse>, Status> {
+        let message = request.into_inner();
+        let trajectory = id(&message.trajectory_id, "trajectory_id")?;
+        check_size(&message.screenshot).map_err(Status::invalid_argument)?;
+        if self.first.is_watched(Instant::now()) {
+            self.first.add(trajectory, message.screenshot);
+        }
+        Ok(Response::new(v1::ShowFirstResponse {}))
     }
 
     async fn publish(
@@ -590,6 +616,7 @@ pub fn progress_message(progress: RunProgress) -> v1::ProgressResponse {
         training_successes: count(progress.training_successes),
         scoring: count(progress.scoring),
         workers: progress.workers.into_iter().map(worker_into).collect(),
+        first_shown: 0,
     }
 }
 
@@ -616,7 +643,7 @@ fn worker_into(standing: WorkerStanding) -> v1::WorkerHealth {
     }
 }
 
-fn running_into(running: &LeasedTrajectory) -> v1::RunningTrajectory {
+fn running_into(running: &LeasedTrajectory, first: &FirstScreenshots) -> v1::RunningTrajectory {
     v1::RunningTrajectory {
         ancestry: Some(furrow_wire::ancestry_into(&running.of)),
         task_id: running.draw.task_id.clone(),
@@ -625,6 +652,7 @@ fn running_into(running: &LeasedTrajectory) -> v1::RunningTrajectory {
         policy_worker: running.policy_worker.to_string(),
         steps: running.steps,
         started_at_micros: running.started_at_micros,
+        first_shown: first.has(&running.of.trajectory_id),
     }
 }
 

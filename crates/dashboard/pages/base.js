@@ -12,7 +12,7 @@ export function isOfAllRuns() {
 
 /** The address of a path of this run: `/job` becomes `/run/NAME/job`. */
 export function within(path) {
-  return /^\/(?!assets\/|run\/|runs\b|compare\b)/.test(path) ? base() + path : path;
+  return /^\/(?!assets\/|run\/|runs\b|compare\b|api\/runs\b)/.test(path) ? base() + path : path;
 }
 
 /** The path without the part that names the run. */

@@ -6,6 +6,8 @@ import { NONE, count, number, percent } from "./format.js";
 import { plot } from "./plot.js";
 
 const REST_MILLIS = 5000;
+/** The same while a run is still being read. */
+const PART_MILLIS = 1500;
 /** Tasks of a table before the reader asks for all. */
 const TASKS_FIRST = 10;
 let isEveryTask = false;
@@ -13,6 +15,8 @@ let isEveryTask = false;
 export async function show(stage, { isHere }) {
   const keys = new URLSearchParams(location.search).getAll("run");
   const body = el("div");
+  let soon = null;
+  const redrawn = () => isHere() && draw().catch(() => {});
   const draw = inTurn(async () => {
     const of = (key, path) => ask(`/run/${encodeURIComponent(key)}/api/${path}`);
     const [compared, overviews, learnings] = await Promise.all([
@@ -25,18 +29,23 @@ export async function show(stage, { isHere }) {
     const names = distinctNames(overviews.map(({ head }) => head.name));
     document.title = `Compare · ${names.join(", ")}`;
     await redraw(body, page(runs, names, compared));
+    // A large run that was opened for this is read from its start: its first answers are of a part.
+    clearTimeout(soon);
+    if (runs.some(isPart)) soon = setTimeout(redrawn, PART_MILLIS);
   });
   await draw();
   put(stage, el("h1", {}, "Compare"), body);
-  // A run that was opened for this is read from its start: its first answers are of a part.
-  const timer = setInterval(() => isHere() && !document.hidden && draw().catch(() => {}), REST_MILLIS);
-  const soon = setTimeout(() => isHere() && draw().catch(() => {}), 1500);
+  const timer = setInterval(() => !document.hidden && redrawn(), REST_MILLIS);
   return {
     close: () => {
       clearInterval(timer);
       clearTimeout(soon);
     },
   };
+}
+
+function isPart({ overview: { head } }) {
+  return head.step_files_left > 0;
 }
 
 /** Names without what they share at their beginning, as in reports. */
@@ -65,7 +74,14 @@ function page(runs, names, compared) {
         "The mean of the differences at the tasks of both, in points of a percent of success, with its 95\u202f% interval: it resamples tasks (docs/EVALUATION.md).",
       ),
     ),
-    card("Figures", {}, figures(runs, names)),
+    card(
+      "Figures",
+      {},
+      runs.some(isPart)
+        ? el("p", { class: "note" }, "Figures over steps are of a part: files are still being read.")
+        : null,
+      figures(runs, names),
+    ),
     plots(runs, names),
     compared.comparisons.map((found, at) =>
       card(

@@ -197,11 +197,26 @@ export class Grid {
   picture(row) {
     const address = this.pictureOf(row);
     if (address === null) return el("span", { class: "row-picture" });
-    let picture = this.pictures.get(address);
-    picture ??= el("img", { class: "row-picture", alt: "", decoding: "async" });
+    const picture = this.pictures.get(address) ?? this.newPicture(address);
     // The newest come last, so that the first is the longest out of sight.
     this.pictures.delete(address);
     this.pictures.set(address, picture);
+    return picture;
+  }
+
+  newPicture(address) {
+    // One that is not stored is not asked for again.
+    const missing = () => {
+      const none = el("span", { class: "row-picture no-picture", title: "No picture of it is stored." });
+      if (this.pictures.has(address)) this.pictures.set(address, none);
+      picture.replaceWith(none);
+    };
+    const picture = el("img", {
+      class: "row-picture",
+      alt: "",
+      decoding: "async",
+      on: { error: missing },
+    });
     return picture;
   }
 
@@ -210,7 +225,7 @@ export class Grid {
     clearTimeout(this.pictureTimer);
     this.pictureTimer = setTimeout(() => {
       for (const [address, picture] of this.pictures)
-        if (picture.isConnected && !picture.hasAttribute("src")) setAddress(picture, address);
+        if (picture.isConnected && picture.matches("img:not([src])")) setAddress(picture, address);
       for (const address of [...this.pictures.keys()].slice(0, -PICTURES_KEPT)) this.pictures.delete(address);
     }, PICTURES_REST_MILLIS);
   }

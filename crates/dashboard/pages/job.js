@@ -152,7 +152,9 @@ function plan(lines, device) {
     { name: "reached", of: (row) => percent(row.share), numeric: true },
     { name: "the plan is", of: ({ figure }) => descriptions[figure][1] },
   ];
-  return table(columns, lines, "Plan against measurement");
+  // A policy without tokens plans none and has none.
+  const known = lines.filter(({ planned, measured }) => planned !== null || measured > 0);
+  return table(columns, known, "Plan against measurement");
 }
 
 function workers(list) {

@@ -1,6 +1,7 @@
 // Overview: how fast, how well, and where the time went.
 
 import { ask, inTurn } from "./ask.js";
+import { base } from "./base.js";
 import { bars, waterfall } from "./charts.js";
 import { card, el, redraw, table } from "./dom.js";
 import {
@@ -20,16 +21,43 @@ import { plot } from "./plot.js";
 import { tile, tiles } from "./tiles.js";
 
 export async function show(stage, { showNotices }) {
+  const rivals = await otherRuns();
   const draw = inTurn(async () => {
     const answer = await ask("/api/overview");
     showNotices(answer.head);
-    await redraw(stage, page(answer));
+    await redraw(stage, page(answer, rivals));
   });
   await draw();
   return { changed: () => draw().catch(() => {}) };
 }
 
-function page(answer) {
+/** Runs beside this one that are named. */
+const RIVALS_MAX = 4;
+
+/** Over a folder, the other runs that this one can be compared with; once a page, since it looks through the folder. */
+async function otherRuns() {
+  if (base() === "") return [];
+  const { runs } = await ask("/api/runs").catch(() => ({ runs: [] }));
+  const others = runs.filter(({ key, trajectories }) => `/run/${key}` !== base() && trajectories > 0);
+  return others.slice(0, RIVALS_MAX);
+}
+
+/** Each is one click away from how this run differs from it. */
+function compareWith(rivals) {
+  if (rivals.length === 0) return null;
+  const [, , own] = base().split("/");
+  return el(
+    "p",
+    { class: "note", id: "compare-with" },
+    "Compare with ",
+    rivals.map(({ key, name }, index) => [
+      index > 0 ? ", " : "",
+      el("a", { href: `/compare?run=${encodeURIComponent(key)}&run=${own}` }, name),
+    ]),
+  );
+}
+
+function page(answer, rivals) {
   const { throughput, tokens, head, live } = answer;
   if (head.trajectories === 0 && answer.device_parts === null) {
     return [
@@ -45,7 +73,7 @@ function page(answer) {
   const hour = deviceHour(answer.device);
   const isDevice = throughput.trajectories_per_device_hour !== null;
   return [
-    el("h1", {}, "Overview"),
+    el("div", { class: "between" }, el("h1", {}, "Overview"), compareWith(rivals)),
     live ? running(live) : null,
     figures(answer, hour, isDevice),
     isDevice || tokens.generated > 0

@@ -2,7 +2,7 @@
 
 import { ask, inTurn } from "./ask.js";
 import { el, put, redraw, table } from "./dom.js";
-import { NONE, bytes, count, number, percent } from "./format.js";
+import { NONE, bytes, count, moment, number, percent } from "./format.js";
 
 /** Between two looks at the folder. */
 const REST_MILLIS = 5000;
@@ -80,7 +80,7 @@ function list(answer, chosen, update) {
       numeric: true,
     },
     { name: "size", of: (run) => bytes(run.bytes), numeric: true },
-    { name: "started (UTC)", of: (run) => run.started ?? NONE, numeric: true },
+    { name: "started", of: (run) => startOf(run), numeric: true },
     {
       name: "",
       of: (run) => [
@@ -100,6 +100,12 @@ function list(answer, chosen, update) {
       ? el("p", { class: "note" }, `${count(answer.left_out)} more runs are not listed.`)
       : null,
   );
+}
+
+/** The list says UTC; every page says the reader's own time. */
+function startOf({ started }) {
+  const millis = Date.parse(`${String(started).replace(" ", "T")}Z`);
+  return Number.isNaN(millis) ? (started ?? NONE) : moment(millis * 1000);
 }
 
 function state(name) {

@@ -3,6 +3,7 @@
 import { ask, inTurn } from "./ask.js";
 import { cutMiddle, el, put } from "./dom.js";
 import { duration, number, plural, spacedName } from "./format.js";
+import { recorded } from "./picture.js";
 import { isGoodOutcome, outcomeOf, resultTag } from "./result.js";
 
 /** Pictures of a run that is over. */
@@ -57,7 +58,7 @@ export async function show(stage, { showNotices }) {
         visibility.observe(tile.node);
       }
       tile.session = session;
-      if (tile.inSight && tile.displayedStep !== session.steps) fetchStep(tile);
+      if (tile.inSight) fetchStep(tile);
     }
   });
 
@@ -68,22 +69,16 @@ export async function show(stage, { showNotices }) {
     put(last, el("h2", {}, "The last trajectories"), el("div", { class: "sessions" }, rows.map(ended)));
   }
 
-  /** The first page of a task as an earlier attempt saw it, until the first step of this one is recorded. */
-  async function fetchFirst(tile) {
-    if (tile.isFirstRequested) return;
+  /** What its policy got first, until the first step is recorded. */
+  function fetchFirst(tile) {
+    if (!tile.session.first_shown || tile.isFirstRequested) return;
     tile.isFirstRequested = true;
-    const query = new URLSearchParams({ task_id: tile.session.task_id, steps_min: 1, limit: 1 });
-    const { rows } = await ask(`/api/trajectories?${query}`).catch(() => ({ rows: [] }));
-    if (rows.length === 0 || tile.displayedStep > 0) return;
     const picture = el("img", {
-      src: `/api/trajectory/${encodeURIComponent(rows[0].trajectory_id)}/screenshot/0`,
-      alt: "First page of this task in an earlier attempt",
-      class: "earlier",
+      src: `/api/sessions/${encodeURIComponent(tile.session.trajectory_id)}/screenshot?step=0`,
+      alt: "First page",
     });
     picture.decode().then(
-      () =>
-        tile.displayedStep === 0 &&
-        put(tile.frame, picture, el("p", { class: "over-note" }, "first page, of an earlier attempt")),
+      () => tile.displayedStep === 0 && put(tile.frame, picture),
       () => {},
     );
   }
@@ -139,7 +134,7 @@ export async function show(stage, { showNotices }) {
     const frame = el(
       "div",
       { class: "frame" },
-      el("p", { class: "note" }, "The first picture comes with the first recorded step."),
+      el("p", { class: "note" }, "Its next picture comes with its first step."),
     );
     const [state, since] = [el("span", { class: "strong" }), el("span", { class: "number" })];
     const did = el("p", { class: "note did" }, "no step yet");
@@ -194,7 +189,7 @@ function ended(row) {
       "div",
       { class: "frame" },
       row.num_steps > 0
-        ? el("img", {
+        ? recorded({
             src: `/api${address}/screenshot/${row.num_steps - 1}`,
             alt: "Its last step",
             loading: "lazy",

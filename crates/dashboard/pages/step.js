@@ -4,6 +4,7 @@ import { describe, mark, thought } from "./action.js";
 import { waterfall } from "./charts.js";
 import { el } from "./dom.js";
 import { NONE, count, duration, number, percent, spacedName } from "./format.js";
+import { recorded } from "./picture.js";
 import { wentWrong } from "./result.js";
 
 const CAUSES = ["queue", "boot", "observe", "policy", "act", "settle", "record", "finish", "score"];
@@ -17,7 +18,7 @@ export function pictureOf(base, step) {
 export function shot(base, step) {
   const { observation, action } = step;
   return frame(
-    el("img", {
+    recorded({
       src: pictureOf(base, step),
       alt: `Screenshot before step ${step.step + 1}: ${observation.title}`,
       width: observation.width,
@@ -126,6 +127,11 @@ export function split(timing) {
   );
   const whole = parts.reduce((sum, part) => sum + part.micros, 0);
   return parts.map((part) => ({ ...part, share: whole > 0 ? part.micros / whole : 0 }));
+}
+
+/** The whole of a `timing` cell; null where there is none. */
+export function microsOf(timing) {
+  return timing ? split(timing).reduce((sum, part) => sum + part.micros, 0) : null;
 }
 
 /** One box a token, the darker the less likely it was; its numbers under the pointer and in the table of the raw row. */

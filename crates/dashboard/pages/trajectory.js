@@ -4,8 +4,10 @@ import { describe } from "./action.js";
 import { ask } from "./ask.js";
 import { cutMiddle, el, put } from "./dom.js";
 import { number, plural, spacedName } from "./format.js";
+import { recorded } from "./picture.js";
 import { outcomeOf, resultTag, wentWrong } from "./result.js";
 import { account, frame, pictureOf, ratioOf, shot } from "./step.js";
+import { stepList } from "./step_list.js";
 import { below } from "./trajectory_facts.js";
 
 export async function show(stage, { showNotices, go }) {
@@ -55,6 +57,7 @@ export async function show(stage, { showNotices, go }) {
     k: () => viewer.move(-1),
     Home: () => viewer.move(-Infinity),
     End: () => viewer.move(Infinity),
+    a: () => viewer.turnOver(),
     r: () => raw(viewer.step()?.step ?? null),
     "[": () => sibling(-1),
     "]": () => sibling(1),
@@ -155,7 +158,7 @@ function makeViewer(base, trajectory, steps, raw) {
     el(
       "div",
       { class: "step-body", style: { "--ratio": ratioOf(step.observation) } },
-      el("div", {}, shot(base, step), where(step.observation.title, step.observation.url)),
+      el("div", {}, sides(step)),
       el(
         "div",
         { class: "account" },
@@ -164,9 +167,33 @@ function makeViewer(base, trajectory, steps, raw) {
       ),
     );
 
+  /** The page that the policy saw, with the action marked, and what it was after the action: the next frame. */
+  const sides = (step) => {
+    const below = where(step.observation.title, step.observation.url);
+    const before = shot(base, step);
+    const next = frames[at + 1];
+    if (!next) return [before, below];
+    const picture = el("div", {}, before);
+    const side = (name, shown) => {
+      const press = () => {
+        put(picture, shown());
+        buttons.forEach((button) => button.setAttribute("aria-pressed", String(button === own)));
+      };
+      const own = el("button", { type: "button", class: "quiet", on: { click: press } }, name);
+      return own;
+    };
+    const after = () =>
+      frame(recorded({ src: addressOf(base, next), alt: `Screenshot after step ${step.step + 1}` }), null);
+    const buttons = [side("Before", () => before), side("After", after)];
+    buttons[0].setAttribute("aria-pressed", "true");
+    buttons[1].setAttribute("aria-pressed", "false");
+    const choice = el("span", { class: "sides", role: "group", "aria-label": "The page" }, buttons);
+    return [picture, el("div", { class: "between" }, below, choice)];
+  };
+
   const ofEnd = () => {
     const { evidence } = trajectory;
-    const picture = el("img", { src: `${base}/screenshot/evidence`, alt: "Screenshot of the last page" });
+    const picture = recorded({ src: addressOf(base, { step: null }), alt: "Screenshot of the last page" });
     const last = steps[steps.length - 1]?.observation ?? {};
     return el(
       "div",
@@ -227,11 +254,18 @@ function makeViewer(base, trajectory, steps, raw) {
   return {
     node: [
       steps.length === 0
-        ? el("p", { class: "card" }, "No step is recorded: the attempt ended before its first action.")
+        ? el(
+            "p",
+            { class: "card" },
+            trajectory.num_steps > 0
+              ? `It had ${plural(trajectory.num_steps, "step")}, none of which is stored: ${trajectory.failure_reason || spacedName(trajectory.end)}.`
+              : "No step is recorded: the attempt ended before its first action.",
+          )
         : null,
       frames.length > 0 ? strip : null,
       frames.length > 0 ? hints(wrong) : null,
       frames.length > 0 ? panel : null,
+      steps.length > 1 ? stepList(steps) : null,
     ],
     /** Opens what the address names, else the step to look at first. */
     start: () => {
@@ -242,9 +276,13 @@ function makeViewer(base, trajectory, steps, raw) {
     openAddress: () => {
       const index = named();
       if (index >= 0) open(index, true);
+      // From the list below, which may be a screen away.
+      if (panel.getBoundingClientRect().top < 0) strip.scrollIntoView();
     },
     move: (offset) => open(at + offset),
     step: () => frames[at]?.step,
+    /** The page before the action instead of that after it, or the other way. */
+    turnOver: () => panel.querySelector(".sides [aria-pressed='false']")?.click(),
   };
 }
 
@@ -255,7 +293,13 @@ function firstToSee(trajectory, steps, firstWrong) {
   return result === "unsolved" ? Math.max(0, firstWrong) : 0;
 }
 
-function tab(base, { step, hash }, open) {
+/** The address of a frame's picture. */
+function addressOf(base, { step }) {
+  return step ? pictureOf(base, step) : `${base}/screenshot/evidence`;
+}
+
+function tab(base, one, open) {
+  const { step, hash } = one;
   const isWrong = step !== null && wentWrong(step);
   const label = step
     ? `${step.step + 1} ${step.action.valid ? spacedName(step.action.kind) : "no action"}`
@@ -273,12 +317,15 @@ function tab(base, { step, hash }, open) {
       title: step ? `${describe(step.action)}: ${spacedName(step.outcome.name)}` : "The last page",
       on: { click: open },
     },
-    el("img", {
-      src: step ? pictureOf(base, step) : `${base}/screenshot/evidence`,
-      alt: "",
-      loading: "lazy",
-      decoding: "async",
-    }),
+    recorded(
+      {
+        src: addressOf(base, one),
+        alt: "",
+        loading: "lazy",
+        decoding: "async",
+      },
+      "not stored",
+    ),
     el("span", { class: "label" }, isWrong ? "! " : "", label),
   );
 }
@@ -314,6 +361,8 @@ function hints(wrong) {
       " ",
       el("kbd", {}, "]"),
       " siblings, ",
+      el("kbd", {}, "a"),
+      " before and after, ",
       el("kbd", {}, "r"),
       " raw row",
     ),

@@ -164,12 +164,13 @@ pub(crate) fn row(state: &DashboardState, id: &str, query: &str) -> Result<Value
     view(state, id)?.row(id, step)?.ok_or_else(|| missing(id))
 }
 
-/// A picture and its media type, which is derived from its first bytes only.
+/// A picture and its media type, which is derived from its first bytes only. `None`: the trajectory
+/// has this step or this end, and no picture of it is stored.
 pub(crate) fn picture(
     state: &DashboardState,
     id: &str,
     which: &str,
-) -> Result<(bytes::Bytes, &'static str), DashboardApiError> {
+) -> Result<Option<(bytes::Bytes, &'static str)>, DashboardApiError> {
     let shot = match which {
         "evidence" => PictureSource::Evidence,
         step => PictureSource::Step(step.parse().map_err(|_| {
@@ -178,8 +179,16 @@ pub(crate) fn picture(
             )
         })?),
     };
-    let bytes = view(state, id)?.picture(id, shot)?.ok_or_else(|| missing(id))?;
-    Ok(with_type(bytes))
+    let view = view(state, id)?;
+    if let Some(bytes) = view.picture(id, shot)? {
+        return Ok(Some(with_type(bytes)));
+    }
+    let row = view.row(id, None)?.ok_or_else(|| missing(id))?;
+    let steps = row["num_steps"].as_i64().unwrap_or_default();
+    match shot {
+        PictureSource::Step(step) if !(0..steps).contains(&i64::from(step)) => Err(missing(id)),
+        _ => Ok(None),
+    }
 }
 
 /// A picture and its media type.

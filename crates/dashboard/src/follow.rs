@@ -7,7 +7,7 @@
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, TryLockError};
 use std::time::{Duration, Instant};
 
 use furrow_analysis::KeptReport;
@@ -69,6 +69,18 @@ pub(crate) struct DashboardState {
     /// Milliseconds since `began` at the last request; [`NEVER`] before the first.
     last_request_millis: AtomicU64,
     woken: Notify,
+    firsts: watch::Sender<FirstReads>,
+    /// When the first answer was asked for.
+    first_request: OnceLock<tokio::time::Instant>,
+}
+
+/// What has been read once, whatever came of it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct FirstReads {
+    /// The data set and the hours, as they were.
+    pub files: bool,
+    /// Whether a job runs, which the coordinator alone knows.
+    pub coordinator: bool,
 }
 
 /// The announcement of a change: enough for pages to know what to request again.
@@ -86,9 +98,9 @@ pub(crate) struct StateChange {
     pub lines: u64,
     /// Why the run cannot be read, if so.
     pub trouble: Option<String>,
-    /// Counts of a running job's coordinator: running trajectories, scored trajectories, steps.
-    /// `None`: no coordinator answers.
-    pub live: Option<(u32, u32, u64)>,
+    /// Counts of a running job's coordinator: running trajectories, scored trajectories, steps,
+    /// first screenshots. `None`: no coordinator answers.
+    pub live: Option<(u32, u32, u64, u32)>,
 }
 
 /// An open data set, and the identity of its first commit.
@@ -117,6 +129,8 @@ struct SortedSelection {
 /// Number of cached selections: at most 40 MB each, for a few users who scroll at the same time.
 const SELECTIONS_MAX: usize = 4;
 const NEVER: u64 = u64::MAX;
+/// Time for which the first answers wait for what they are of.
+const FIRST_READ_MAX: Duration = Duration::from_secs(2);
 /// Time between two polls while there are requests.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// Time after a request for which polling continues. An open page keeps it up: it listens to
@@ -148,7 +162,29 @@ impl DashboardState {
             began: Instant::now(),
             last_request_millis: AtomicU64::new(NEVER),
             woken: Notify::new(),
+            firsts: watch::Sender::default(),
+            first_request: OnceLock::new(),
         }
+    }
+
+    /// Lets the first answers wait for what they are of, where that takes a moment: without it a
+    /// run would be shown as empty, or as over. A large data set is answered in part.
+    pub(crate) async fn wait_for_first(&self, is_there: impl Fn(&FirstReads) -> bool) {
+        let mut firsts = self.firsts.subscribe();
+        if is_there(&firsts.borrow_and_update()) {
+            return;
+        }
+        let deadline = *self.first_request.get_or_init(tokio::time::Instant::now) + FIRST_READ_MAX;
+        // At the deadline, or when the reader has ended, the answer is of what is there.
+        tokio::time::timeout_at(deadline, firsts.wait_for(is_there)).await.ok();
+    }
+
+    pub(crate) fn note_first(&self, note: impl FnOnce(&mut FirstReads)) {
+        self.firsts.send_if_modified(|firsts| {
+            let before = *firsts;
+            note(firsts);
+            *firsts != before
+        });
     }
 
     pub(crate) fn note_request(&self) {
@@ -288,8 +324,9 @@ impl DashboardState {
             change.trouble = change.trouble.or(glance.problem);
         }
         change.lines = self.load_history().lines;
-        change.live =
-            self.live().map(|live| (live.progress.assigned, live.progress.scored, live.progress.steps));
+        change.live = self.live().map(|LiveRun { progress, .. }| {
+            (progress.assigned, progress.scored, progress.steps, progress.first_shown)
+        });
         self.changed.send_if_modified(|last| {
             let is_new = *last != change;
             *last = change;
@@ -387,6 +424,7 @@ pub(crate) async fn follow(state: Arc<DashboardState>, stop: CancellationToken) 
             state.notify_change();
         }
         state.notify_change();
+        state.note_first(|firsts| firsts.files = true);
         if stop.run_until_cancelled(tokio::time::sleep(POLL_INTERVAL)).await.is_none() {
             return;
         }

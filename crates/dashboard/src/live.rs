@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use furrow_wire::v1::coordinator_service_client::CoordinatorServiceClient;
 use furrow_wire::v1::{
-    DrainRequest, LastStepRequest, ProgressRequest, RunningRequest, RunningTrajectory, WeightsRequest,
+    DrainRequest, LastStepRequest, LastStepResponse, ProgressRequest, RunningRequest, RunningTrajectory,
+    WeightsRequest,
 };
 use furrow_wire::{Code, MESSAGE_BYTES_MAX, OpaqueStep, Status, with_deadline};
 use tokio_util::sync::CancellationToken;
@@ -30,19 +31,15 @@ const SILENT_MAX: u32 = 3;
 /// started: its live data is then dropped.
 pub(crate) async fn poll(state: Arc<DashboardState>, stop: CancellationToken) {
     let mut silent = 0;
-    loop {
-        let rest = async {
-            tokio::time::sleep(POLL_INTERVAL).await;
-            state.wait_for_request().await;
-        };
-        if stop.run_until_cancelled(rest).await.is_none() {
-            return;
-        }
+    while stop.run_until_cancelled(state.wait_for_request()).await.is_some() {
         match poll_once(&state).await {
             true => silent = 0,
             // A single failure does not end the run.
             false if silent < SILENT_MAX => silent += 1,
             false => state.set_live(None),
+        }
+        if stop.run_until_cancelled(tokio::time::sleep(POLL_INTERVAL)).await.is_none() {
+            return;
         }
     }
 }
@@ -55,6 +52,7 @@ pub(crate) async fn poll_once(state: &DashboardState) -> bool {
     if answers {
         state.set_live(live);
     }
+    state.note_first(|firsts| firsts.coordinator = true);
     answers
 }
 
@@ -83,6 +81,7 @@ async fn ask(state: &DashboardState) -> Option<LiveRun> {
 
 /// The running sessions, for the tiles.
 pub(crate) async fn sessions(state: &DashboardState) -> Result<SessionsAnswer, DashboardApiError> {
+    state.wait_for_first(|firsts| firsts.coordinator).await;
     // Without the data set, which this task must not wait for.
     let head = SessionsHead { name: state.subject.name.clone(), ..SessionsHead::default() };
     // The coordinator must be this run's, which the poll has verified.
@@ -101,6 +100,7 @@ pub(crate) async fn sessions(state: &DashboardState) -> Result<SessionsAnswer, D
         env_worker: running.env_worker,
         policy_worker: running.policy_worker,
         started_at: running.started_at_micros,
+        first_shown: running.first_shown && running.steps == 0,
     };
     let sessions = answer.into_inner().trajectories.into_iter().map(session).collect();
     Ok(SessionsAnswer { head, is_live: true, sessions })
@@ -113,16 +113,22 @@ fn late(status: &Status) -> DashboardApiError {
     DashboardApiError::Timeout(format!("the coordinator does not answer: {}", status.message()))
 }
 
-/// The newest durable step of a running trajectory.
-async fn last_step(state: &DashboardState, trajectory_id: &str) -> Result<OpaqueStep, DashboardApiError> {
-    let nothing =
-        || DashboardApiError::NotFound("no durable step: the trajectory just started, or is over".to_owned());
+/// What the coordinator has of a running trajectory: its newest durable step, or before it the
+/// first screenshot.
+async fn newest(state: &DashboardState, trajectory_id: &str) -> Result<LastStepResponse, DashboardApiError> {
     let channel = state.coordinator().filter(|_| state.live().is_some()).ok_or_else(nothing)?;
     // A record may be as large as the farm's largest message.
     let mut client = CoordinatorServiceClient::new(channel).max_decoding_message_size(MESSAGE_BYTES_MAX);
     let request = LastStepRequest { trajectory_id: trajectory_id.to_owned() };
     let answer = with_deadline(5 * POLL_INTERVAL, client.last_step(request)).await;
-    let record = answer.map_err(|status| late(&status))?.into_inner().record;
+    Ok(answer.map_err(|status| late(&status))?.into_inner())
+}
+
+fn nothing() -> DashboardApiError {
+    DashboardApiError::NotFound("no durable step: the trajectory just started, or is over".to_owned())
+}
+
+fn durable_step(record: Bytes) -> Result<OpaqueStep, DashboardApiError> {
     if record.is_empty() {
         return Err(nothing());
     }
@@ -134,7 +140,7 @@ pub(crate) async fn session(
     state: &DashboardState,
     trajectory_id: &str,
 ) -> Result<SessionStep, DashboardApiError> {
-    let step = last_step(state, trajectory_id).await?;
+    let step = durable_step(newest(state, trajectory_id).await?.record)?;
     let action = match &step.reply.action {
         Ok(action) if step.reply.name.is_empty() => action.kind().to_owned(),
         Ok(_) => step.reply.name,
@@ -151,22 +157,26 @@ pub(crate) async fn session(
 }
 
 /// The newest picture of a running trajectory; with a step in the query, only if that step is the
-/// newest.
+/// newest. Before the first durable step it is that of step 0.
 pub(crate) async fn picture(
     state: &DashboardState,
     trajectory_id: &str,
     query: &str,
 ) -> Result<Bytes, DashboardApiError> {
-    let wanted = crate::query::step(query).map_err(DashboardApiError::BadRequest)?;
-    let last = last_step(state, trajectory_id).await?;
-    match wanted {
-        Some(wanted) if i64::from(wanted) != i64::from(last.step) => {
-            Err(DashboardApiError::NotFound(format!(
-                "step {wanted} is not the newest one, which is {}: leave the step out, or request the committed picture",
-                last.step
-            )))
+    let wanted = crate::query::step(query).map_err(DashboardApiError::BadRequest)?.map(i64::from);
+    let LastStepResponse { record, first_screenshot } = newest(state, trajectory_id).await?;
+    let (step, bytes) = match first_screenshot.is_empty() {
+        true => {
+            let last = durable_step(record)?;
+            (i64::from(last.step), last.observation.screenshot.bytes)
         }
-        _ => Ok(last.observation.screenshot.bytes),
+        false => (0, first_screenshot),
+    };
+    match wanted.filter(|wanted| *wanted != step) {
+        Some(wanted) => Err(DashboardApiError::NotFound(format!(
+            "step {wanted} is not the newest one, which is {step}: leave the step out, or request the committed picture"
+        ))),
+        None => Ok(bytes),
     }
 }
 

@@ -134,6 +134,7 @@ impl DashboardRoutes {
         limit: &Arc<Semaphore>,
         read: impl FnOnce(&DashboardState) -> Result<T, DashboardApiError> + Send + 'static,
     ) -> Result<T, DashboardApiError> {
+        self.state.wait_for_first(|firsts| firsts.files && firsts.coordinator).await;
         let permit = limit.clone().acquire_owned().await.map_err(|_| stopping())?;
         let state = self.state.clone();
         let made = tokio::task::spawn_blocking(move || {
@@ -298,8 +299,10 @@ async fn picture(
 ) -> ApiResponse {
     routes
         .read_within(&routes.pictures, move |state| {
-            let (bytes, media_type) = api::picture(state, &id, &which)?;
-            Ok(tagged(&pages::tag(&bytes), bytes, media_type, &headers))
+            Ok(match api::picture(state, &id, &which)? {
+                Some((bytes, media_type)) => tagged(&pages::tag(&bytes), bytes, media_type, &headers),
+                None => StatusCode::NO_CONTENT.into_response(),
+            })
         })
         .await
 }

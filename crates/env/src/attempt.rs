@@ -6,7 +6,7 @@
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -29,6 +29,7 @@ use tokio_util::sync::CancellationToken;
 use crate::coordinator_link::{CallError, CoordinatorLink};
 use crate::crash;
 use crate::environment::{Environment, EnvironmentError, EnvironmentFactory};
+use crate::first_look::{beside, show_first};
 use crate::hosts::{AllowList, BadEntry};
 use crate::policy_link::{PolicyChannels, PolicyError, PolicyLink, PolicyTimeouts, PolicyTurn};
 
@@ -42,6 +43,8 @@ pub(crate) struct AttemptContext {
     /// Number of consecutive replies without an action that ends a trajectory.
     pub unparsable_max: u32,
     pub time: TimeSource,
+    /// Whether observers look at running trajectories, as the last renewal said.
+    pub watched: AtomicBool,
 }
 
 /// A trajectory as the worker passes it to an attempt.
@@ -261,7 +264,9 @@ impl<'a> Attempt<'a> {
         self.enter(TimeCause::Observe);
         let observed_at_micros = self.context.time.wall_micros();
         let observation = self.environment()?.observe().await?;
-        let turn = self.ask_policy(step, &observation).await?;
+        let is_wanted = step == 0 && self.context.watched.load(Ordering::Relaxed);
+        let shown = show_first(is_wanted, &self.context.coordinator, &self.assignment, &observation);
+        let turn = beside(self.ask_policy(step, &observation), shown).await?;
         if turn.context_full {
             return Ok(Some(AttemptEnd::new(EndKind::ContextFull)));
         }

@@ -15,7 +15,7 @@ use furrow_wire::v1::coordinator_service_client::CoordinatorServiceClient;
 use furrow_wire::v1::registration_service_client::RegistrationServiceClient;
 use furrow_wire::v1::{
     EnvWorkerInfo, FinishRequest, HeartbeatRequest, LeaseRef, LeaseRequest, LeaveRequest, PolicyMove,
-    RecordStepRequest, RegisterRequest, RenewRequest, register_request,
+    RecordStepRequest, RegisterRequest, RenewRequest, ShowFirstRequest, register_request,
 };
 use furrow_wire::{
     FileContents, MESSAGE_BYTES_MAX, RefusalKind, WireError, assignment_from, digest, refusal, with_deadline,
@@ -53,6 +53,8 @@ pub(crate) struct LeaseReply {
 pub(crate) struct RenewReply {
     pub lost: Vec<String>,
     pub moves: Vec<PolicyMove>,
+    /// Whether observers want first screenshots.
+    pub watched: bool,
 }
 
 /// The result of a heartbeat.
@@ -147,7 +149,15 @@ impl CoordinatorLink {
             leases.into_iter().map(|(id, token)| LeaseRef { trajectory_id: id.to_string(), token }).collect();
         let request = RenewRequest { worker_id: self.worker.to_string(), leases };
         let answer = self.call_once(self.client().renew(request)).await?;
-        Ok(RenewReply { lost: answer.lost, moves: answer.moves })
+        Ok(RenewReply { lost: answer.lost, moves: answer.moves, watched: answer.watched })
+    }
+
+    /// Shows the first screenshot of a trajectory to observers; a failure changes nothing.
+    pub(crate) async fn show_first(&self, trajectory: Id<Trajectory>, screenshot: Bytes) {
+        let request = ShowFirstRequest { trajectory_id: trajectory.to_string(), screenshot };
+        if let Err(status) = self.call_once(self.client().show_first(request)).await {
+            tracing::debug!(%status, "observers do not get a first screenshot");
+        }
     }
 
     /// Returns once the step is durable.

@@ -18,6 +18,7 @@ mod coordinator_link;
 mod crash;
 mod egress;
 mod environment;
+mod first_look;
 mod hooks;
 mod hosts;
 mod leases;

@@ -6,7 +6,7 @@
 //! attempt (`attempt.rs`) is a task of the tracker and uses one slot.
 
 use std::pin::pin;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -161,6 +161,7 @@ impl WorkerLoop {
             timeouts: PolicyTimeouts { reply: config.policy_deadline, retry: config.policy_retry },
             unparsable_max: config.unparsable_max,
             time: time.clone(),
+            watched: AtomicBool::default(),
         };
         Ok(Self {
             slots: Arc::new(SlotPool::open(config.sessions_max, time)),
@@ -370,6 +371,7 @@ impl WorkerLoop {
         let leases = self.leases.all();
         if !leases.is_empty() {
             let renewed = link.renew(leases.clone()).await?;
+            self.context.watched.store(renewed.watched, Ordering::Relaxed);
             self.leases.cancel_lost(&renewed.lost, &leases);
             renewed
                 .moves

@@ -1,13 +1,16 @@
 //! `furrow records export`: one trajectory as a file to pass on, a page or an animated GIF.
 
+use std::fs::File;
+use std::io::{BufWriter, Write as _};
 use std::path::{Path, PathBuf};
 
 use clap::Args;
 use furrow_dashboard::trajectory_html;
-use furrow_records::{DataSet, FoundTrajectory};
+use furrow_records::{DataSet, FoundTrajectory, PictureError};
 use furrow_rollout::{Id, Trajectory};
 
-use crate::{CommandFailure, animation, output, whole_file};
+use crate::animation::Animation;
+use crate::{CommandFailure, output, whole_file};
 
 /// Which trajectory to export, and as what.
 #[derive(Debug, Args)]
@@ -34,11 +37,12 @@ pub(crate) fn run(args: &ExportArgs) -> Result<(), CommandFailure> {
     let found = args.check()?;
     let (record, steps) = &found;
     if let Some(path) = &args.html {
-        write(path, trajectory_html(record, steps).as_bytes())?;
+        let html = trajectory_html(record, steps);
+        write(path, |file| Ok(file.write_all(html.as_bytes())?))?;
     }
     if let Some(path) = &args.video {
-        let pictures = animation::pictures(record, steps)?;
-        write(path, &animation::gif(&pictures, args.seconds)?)?;
+        let animation = Animation::of(record, steps)?;
+        write(path, |file| animation.write(args.seconds, file))?;
     }
     Ok(())
 }
@@ -72,9 +76,18 @@ impl ExportArgs {
     }
 }
 
-fn write(path: &Path, bytes: &[u8]) -> Result<(), CommandFailure> {
-    let failure = |why| anyhow::anyhow!("cannot write {} ({why}); use another path", path.display());
-    whole_file::write(path, bytes).map_err(failure)?;
-    output::progress_line(format!("{} ({})", path.display(), output::bytes(bytes.len() as u64)));
+fn write(
+    path: &Path,
+    fill: impl FnOnce(&mut BufWriter<File>) -> anyhow::Result<()>,
+) -> Result<(), CommandFailure> {
+    let failure = |why: anyhow::Error| {
+        let remedy = match why.is::<PictureError>() {
+            true => "this trajectory's picture is damaged, export another one",
+            false => "use another path",
+        };
+        anyhow::anyhow!("cannot write {} ({why:#}); {remedy}", path.display())
+    };
+    let length = whole_file::write_with(path, fill).map_err(failure)?;
+    output::progress_line(format!("{} ({})", path.display(), output::bytes(length)));
     Ok(())
 }

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 use furrow_analysis::{DataSetSummary, RewardLine, ShardGap, inspect, kept};
-use furrow_records::{LogprobGap, RuleBreach, VerifyReport, verify};
+use furrow_records::{LogprobGap, RuleBreach, VerifyCounts, VerifyReport, verify};
 
 use super::export::{self, ExportArgs};
 use crate::{CommandFailure, output};
@@ -164,18 +164,29 @@ fn print_report(report: &VerifyReport) {
     for warning in &report.warnings {
         output::line(format!("warning: {}: {}", warning.about, warning.what));
     }
-    let counts = &report.counts;
-    output::line(format!(
-        "checked {} trajectories, {} steps ({} of failed ones), {} groups in {} files; rebuilt {} prompts, decoded {} pictures; {} breaches",
+    output::line(checked(&report.counts, report.breaches_total));
+}
+
+/// What was checked, in a sentence. A policy without tokens has no prompts to rebuild, and the
+/// pictures are decoded for the prompts that hold them.
+fn checked(counts: &VerifyCounts, breaches: u64) -> String {
+    let tokens = match counts.prompts {
+        0 if counts.steps + counts.failed_steps > 0 => {
+            "found no tokens, so no prompt to rebuild and no picture to decode".to_owned()
+        }
+        prompts => format!(
+            "rebuilt {prompts} prompts, decoded {} pictures",
+            counts.png_pictures + counts.jpeg_pictures
+        ),
+    };
+    format!(
+        "checked {} trajectories, {} steps ({} of failed ones), {} groups in {} files; {tokens}; {breaches} breaches",
         counts.trajectories,
         counts.steps + counts.failed_steps,
         counts.failed_steps,
         counts.groups,
         counts.files,
-        counts.prompts,
-        counts.png_pictures + counts.jpeg_pictures,
-        report.breaches_total
-    ));
+    )
 }
 
 /// The location of a breach: table, file and row, trajectory and step, as far as they are known.
@@ -185,4 +196,29 @@ fn location(breach: &RuleBreach) -> String {
     let table = breach.table.map(|table| table.as_str().to_owned());
     let parts = [breach.file.clone().or(table), row, breach.trajectory.clone(), step];
     parts.into_iter().flatten().collect::<Vec<_>>().join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_verification_says_what_it_did_not_find_to_check() {
+        let counts = |steps, prompts| VerifyCounts {
+            trajectories: 2,
+            steps,
+            prompts,
+            png_pictures: prompts,
+            ..VerifyCounts::default()
+        };
+        let rebuilt = "rebuilt 7 prompts, decoded 7 pictures; 1 breaches";
+        let no_tokens = "found no tokens, so no prompt to rebuild and no picture to decode; 1 breaches";
+        for (steps, prompts, want) in
+            [(7, 7, rebuilt), (7, 0, no_tokens), (0, 0, "rebuilt 0 prompts, decoded 0 pictures; 1 breaches")]
+        {
+            let text = checked(&counts(steps, prompts), 1);
+            assert!(text.starts_with(&format!("checked 2 trajectories, {steps} steps")), "{text}");
+            assert!(text.ends_with(want), "{text}");
+        }
+    }
 }

@@ -1,9 +1,10 @@
 //! The card of a data set: `README.md` in its folder, as Hugging Face reads it.
 //!
-//! Its front matter names the tables and the type of every column, so that
-//! `datasets.load_dataset("RUN/data", "steps")` works: also while tables have no file yet, with
-//! pictures decoded, and where older files lack columns. (Features in the footers would not do:
-//! `datasets` ignores them for a column that cannot be null.)
+//! Its front matter names the tables that have files and the type of every column, so that
+//! `datasets.load_dataset("RUN/data", "steps")` works: with pictures decoded, and where older files
+//! lack columns. (Features in the footers would not do: `datasets` ignores them for a column that
+//! cannot be null.) A table without a file is not named: `datasets` then lists those that there
+//! are, where it would fail on a pattern that matches nothing.
 //!
 //! `datasets` keeps what it has loaded under the folder's name, which is `data` for every run, and
 //! a hash of this front matter. So each table's entry has a description that no other state of any
@@ -24,6 +25,10 @@ const NAME: &str = "README.md";
 const CARD_BYTES_MAX: u64 = 1 << 20;
 /// How the line begins by which `datasets` tells the states of data sets apart.
 const STATE: &str = "  description: ";
+/// How the line with the name of the data set begins.
+const NAMED: &str = "pretty_name: ";
+/// The line after the front matter.
+const FRONT_END: &str = "---\n";
 /// The state before the first commit.
 const NOTHING: &str = "nothing committed";
 /// How the last line begins, which says what Furrow wrote.
@@ -45,47 +50,27 @@ impl DataCard {
     /// a user edited stays as it is. Returns whether anything changed.
     pub fn write(&self, data_dir: &Path) -> Result<bool, RecordsError> {
         let path = data_dir.join(NAME);
-        let text = self.text();
+        let tables = tables_with_files(data_dir);
         match text_file::read(&path, CARD_BYTES_MAX) {
             Some(found) if is_sealed(&found) => {
                 // The state is that of the newest commit, which a start does not change.
-                let text = committed_state(&found).map_or(text.clone(), |state| with_state(&text, state));
+                let text = self.text(&tables, committed_state(&found));
                 if found == text {
                     return Ok(false);
                 }
                 text_file::replace(&path, &text)?;
                 Ok(true)
             }
-            _ => text_file::create(&path, &text),
+            _ => text_file::create(&path, &self.text(&tables, None)),
         }
     }
 
-    fn text(&self) -> String {
-        seal(&format!("---\n{}---\n\n{}", self.front_matter(), self.body()))
-    }
-
-    /// `trajectories` comes first: `datasets` looks for the files of the first table before any
-    /// other, and a run has some of it as soon as it has anything.
-    fn front_matter(&self) -> String {
-        let tables = [Table::Trajectories, Table::Steps, Table::FailedSteps, Table::Groups, Table::Scores];
-        let mut text = format!("pretty_name: {}\n", quoted(&format!("Furrow run {}", self.run)));
-        text.push_str(
-            "license: other\ntags:\n- computer-use\n- reinforcement-learning\n- furrow\nconfigs:\n",
-        );
-        for table in tables {
-            text.push_str(&format!("- config_name: {table}\n"));
-            if table == Table::Steps {
-                text.push_str("  default: true\n");
-            }
-            text.push_str(&format!("{STATE}{}\n", quoted(&format!("run {}, {NOTHING}", self.run))));
-            text.push_str(&format!("  data_files:\n  - split: train\n    path: {table}/*.parquet\n"));
-        }
-        text.push_str("dataset_info:\n");
-        for table in tables {
-            text.push_str(&format!("- config_name: {table}\n  features:\n"));
-            table.fields().iter().for_each(|field| feature("  ", field, &mut text));
-        }
-        text
+    /// The card of these tables; `state` is the line of the newest commit, if there is one.
+    fn text(&self, tables: &[Table], state: Option<&str>) -> String {
+        let name = format!("{NAMED}{}", quoted(&format!("Furrow run {}", self.run)));
+        let nothing = format!("{STATE}{}", quoted(&format!("run {}, {NOTHING}", self.run)));
+        let front = front_matter(&name, tables, state.unwrap_or(&nothing));
+        seal(&format!("---\n{front}{FRONT_END}\n{}", self.body()))
     }
 
     fn body(&self) -> String {
@@ -113,7 +98,7 @@ what it replied, what its action did, and the reward of the whole. Policy: {poli
 | `manifest/` | which files count, one commit each |
 | `replaced/` | small files that a merged one stands for, kept for a while: not for reading |
 
-A folder exists once it has a row.
+A folder exists once it has a row; `datasets` knows the tables that have one.
 
 ## Reading it
 
@@ -156,8 +141,42 @@ Rows of every `split` are in the one split `train` of `datasets`. The column `sp
 
 {columns}"#;
 
+/// `trajectories` comes first: `datasets` looks for the files of the first table before any other,
+/// and a run has some of it as soon as it has anything.
+fn front_matter(name: &str, tables: &[Table], state: &str) -> String {
+    let mut text = format!(
+        "{name}\nlicense: other\ntags:\n- computer-use\n- reinforcement-learning\n- furrow\nconfigs:\n"
+    );
+    for table in tables {
+        text.push_str(&format!("- config_name: {table}\n"));
+        if *table == Table::Steps {
+            text.push_str("  default: true\n");
+        }
+        text.push_str(&format!("{state}\n"));
+        text.push_str(&format!("  data_files:\n  - split: train\n    path: {table}/*.parquet\n"));
+    }
+    text.push_str("dataset_info:\n");
+    for table in tables {
+        text.push_str(&format!("- config_name: {table}\n  features:\n"));
+        table.fields().iter().for_each(|field| feature("  ", field, &mut text));
+    }
+    text
+}
+
+/// The tables that have a file. Before the first one all of them: without any, `datasets` would
+/// look for data among the other files of the folder.
+fn tables_with_files(data_dir: &Path) -> Vec<Table> {
+    let has_file = |table: &Table| {
+        let files = std::fs::read_dir(data_dir.join(table.as_str())).into_iter().flatten().flatten();
+        files.map(|file| file.path()).any(|path| path.extension().is_some_and(|ending| ending == "parquet"))
+    };
+    let found: Vec<Table> = Table::ALL.into_iter().filter(has_file).collect();
+    if found.is_empty() { Table::ALL.into() } else { found }
+}
+
 /// Writes the state after a commit into the card, so that `datasets` takes neither what it loaded
-/// before nor another run's rows for it. A card that a user edited stays as it is.
+/// before nor another run's rows for it, and names the tables that have files by now. A card that a
+/// user edited stays as it is.
 pub fn renew_card(data_dir: &Path, commit: &CommitDraft, version: u64) -> Result<(), RecordsError> {
     let path = data_dir.join(NAME);
     let Some(found) = text_file::read(&path, CARD_BYTES_MAX).filter(|found| is_sealed(found)) else {
@@ -166,7 +185,8 @@ pub fn renew_card(data_dir: &Path, commit: &CommitDraft, version: u64) -> Result
     // The time as well as the number: a directory that is made anew begins again at commit 1.
     let CommitDraft { run_id, created_at_micros, .. } = commit;
     let state = quoted(&format!("run {run_id}, commit {version} at {created_at_micros}"));
-    text_file::replace(&path, &with_state(&found, &format!("{STATE}{state}")))
+    let renewed = renewed(&found, &tables_with_files(data_dir), &format!("{STATE}{state}"));
+    renewed.map_or(Ok(()), |text| text_file::replace(&path, &text))
 }
 
 /// The line of the newest commit's state, in a card of a run that has one.
@@ -174,12 +194,13 @@ fn committed_state(card: &str) -> Option<&str> {
     card.lines().find(|line| line.starts_with(STATE) && !line.contains(NOTHING))
 }
 
-/// A sealed card with this line in place of each line of state.
-fn with_state(card: &str, state: &str) -> String {
-    let text = card.rsplit_once(SEAL).map_or(card, |(text, _)| text);
-    let lines = text.lines().map(|line| if line.starts_with(STATE) { state } else { line });
-    let text: String = lines.flat_map(|line| [line, "\n"]).collect();
-    seal(text.strip_suffix('\n').unwrap_or(&text))
+/// A sealed card with another front matter, for the same data set.
+fn renewed(card: &str, tables: &[Table], state: &str) -> Option<String> {
+    let (text, _) = card.rsplit_once(SEAL)?;
+    let (front, body) = text.split_once(&format!("\n{FRONT_END}"))?;
+    let name = front.lines().find(|line| line.starts_with(NAMED))?;
+    let front = front_matter(name, tables, state);
+    Some(seal(&format!("---\n{front}{FRONT_END}{}", body.strip_suffix('\n').unwrap_or(body))))
 }
 
 /// The text with its last line.
@@ -244,7 +265,7 @@ mod tests {
         assert!(!card("night").write(dir.path()).unwrap(), "nothing to change");
         // As another release would have written it.
         assert!(card("day").write(dir.path()).unwrap());
-        assert_eq!(read(), card("day").text());
+        assert_eq!(read(), card("day").text(&Table::ALL, None));
         for edit in [
             read() + "More.\n",
             read().replace("license: other", "license: mit"),
@@ -289,8 +310,40 @@ mod tests {
     }
 
     #[test]
+    fn a_card_names_the_tables_that_have_files() {
+        let dir = tempfile::tempdir().unwrap();
+        let tables = || {
+            let text = std::fs::read_to_string(dir.path().join(NAME)).unwrap();
+            let of = |line: &str| Table::parse(line.strip_prefix("- config_name: ")?);
+            let named: Vec<Table> = text.lines().filter_map(of).collect();
+            // Once with its files, and once with its columns.
+            let (files, columns) = named.split_at(named.len() / 2);
+            assert_eq!(files, columns);
+            assert!(is_sealed(&text));
+            files.to_vec()
+        };
+        let commit = CommitDraft::append(vec![], Id::new("night").unwrap(), 0, Id::new("s").unwrap(), 1);
+        card("night").write(dir.path()).unwrap();
+        assert_eq!(tables(), Table::ALL, "nothing has a file");
+        // A folder alone, and what no reader takes for a table, are no file.
+        std::fs::create_dir(dir.path().join("scores")).unwrap();
+        std::fs::write(dir.path().join("scores/.s.tmp"), "").unwrap();
+        for (version, table) in [(1, Table::Trajectories), (2, Table::FailedSteps), (3, Table::Steps)] {
+            let folder = dir.path().join(table.as_str());
+            std::fs::create_dir(&folder).unwrap();
+            std::fs::write(folder.join("s.parquet"), "").unwrap();
+            renew_card(dir.path(), &commit, version).unwrap();
+            assert!(tables().contains(&table) && tables().len() == version as usize, "{:?}", tables());
+        }
+        // A start finds the same tables, and keeps the state.
+        assert!(!card("night").write(dir.path()).unwrap());
+        assert!(card("day").write(dir.path()).unwrap());
+        assert_eq!(tables(), [Table::Trajectories, Table::Steps, Table::FailedSteps]);
+    }
+
+    #[test]
     fn the_front_matter_names_every_table_and_types_every_column() {
-        let text = card("night").text();
+        let text = card("night").text(&Table::ALL, None);
         for table in Table::ALL {
             assert_eq!(text.matches(&format!("- config_name: {table}\n")).count(), 2, "{table}");
             assert!(text.contains(&format!("path: {table}/*.parquet\n")), "{table}");
@@ -309,6 +362,6 @@ mod tests {
 
     #[test]
     fn names_that_a_job_chooses_stay_on_their_line() {
-        assert!(card("night").text().contains("Suites: `starter`, `a b `.\n"));
+        assert!(card("night").text(&Table::ALL, None).contains("Suites: `starter`, `a b `.\n"));
     }
 }

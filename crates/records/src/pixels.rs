@@ -3,7 +3,7 @@
 
 use std::io::Cursor;
 
-use furrow_rollout::Screenshot;
+use furrow_rollout::{Screenshot, Size};
 use image::{DynamicImage, ImageFormat, ImageReader, Limits};
 use sha2::{Digest, Sha256};
 
@@ -31,11 +31,14 @@ pub struct PictureError(#[from] image::ImageError);
 impl DecodedPicture {
     /// Decodes a screenshot, within bounds on its size.
     pub fn decode(screenshot: &Screenshot) -> Result<Self, PictureError> {
-        let format = match screenshot.format {
-            furrow_rollout::ImageFormat::Png => ImageFormat::Png,
-            furrow_rollout::ImageFormat::Jpeg { .. } => ImageFormat::Jpeg,
-        };
-        decode(&screenshot.bytes, format)
+        decode(&screenshot.bytes, encoded_as(screenshot))
+    }
+
+    /// The size that a screenshot itself has, without its pixels.
+    pub fn size(screenshot: &Screenshot) -> Result<Size, PictureError> {
+        let reader = bounded_reader(&screenshot.bytes, encoded_as(screenshot));
+        let (width, height) = reader.into_dimensions()?;
+        Ok(Size::new(width, height))
     }
 
     /// Pixels in which red, green or blue differ by more than `levels`; `None` for pictures of
@@ -68,14 +71,25 @@ pub(crate) fn rgb_sha256(encoded: &[u8], format: ImageFormat) -> Result<[u8; 32]
 }
 
 fn decode(encoded: &[u8], format: ImageFormat) -> Result<DecodedPicture, PictureError> {
+    let picture = bounded_reader(encoded, format).decode()?;
+    Ok(DecodedPicture { width: picture.width(), height: picture.height(), rgb: rgb(picture) })
+}
+
+fn bounded_reader(encoded: &[u8], format: ImageFormat) -> ImageReader<Cursor<&[u8]>> {
     let mut limits = Limits::default();
     limits.max_image_width = Some(SIDE_MAX);
     limits.max_image_height = Some(SIDE_MAX);
     limits.max_alloc = Some(DECODE_BYTES_MAX);
     let mut reader = ImageReader::with_format(Cursor::new(encoded), format);
     reader.limits(limits);
-    let picture = reader.decode()?;
-    Ok(DecodedPicture { width: picture.width(), height: picture.height(), rgb: rgb(picture) })
+    reader
+}
+
+fn encoded_as(screenshot: &Screenshot) -> ImageFormat {
+    match screenshot.format {
+        furrow_rollout::ImageFormat::Png => ImageFormat::Png,
+        furrow_rollout::ImageFormat::Jpeg { .. } => ImageFormat::Jpeg,
+    }
 }
 
 fn rgb(picture: DynamicImage) -> Vec<u8> {

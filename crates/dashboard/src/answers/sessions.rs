@@ -25,6 +25,10 @@ pub(crate) struct RunningSession {
     pub policy_worker: String,
     /// Time of its lease, microseconds since the Unix epoch.
     pub started_at: i64,
+    /// Whether it has no durable step yet and its first screenshot is there. A dashboard of an
+    /// earlier version does not say.
+    #[serde(default)]
+    pub first_shown: bool,
 }
 
 /// The newest durable step of a running trajectory.

@@ -222,7 +222,7 @@ fn the_keys_of_sessions_and_trajectories_are_these() {
     check_keys(&SessionsHead::default(), "name problems step_files_left left_out");
     check_keys(
         &RunningSession::default(),
-        "trajectory_id task_id suite steps env_worker policy_worker started_at",
+        "trajectory_id task_id suite steps env_worker policy_worker started_at first_shown",
     );
     check_keys(&SessionStep::default(), "step title url action outcome observed_at");
     check_keys(&TrajectoryWindow::default(), "total matched offset rows");

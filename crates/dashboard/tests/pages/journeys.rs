@@ -37,6 +37,49 @@ async fn the_failed_step_and_its_reason_are_two_clicks_away() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn what_the_policy_saw_and_clicked_is_two_clicks_away() {
+    let dashboard = TestDashboard::night_run().await;
+    let chrome = TestBrowser::start().await;
+    let page = open(&chrome, &dashboard, "/").await;
+    click(&page, "#nav a[href='/trajectories']").await;
+    wait_for(&page, "document.querySelector('#row-0 .middle')").await;
+    click(&page, "#row-0").await;
+    // The step is open: its picture, the target in it, and the action beside it, all in sight.
+    wait_for(&page, "document.querySelector('#step .shot img')?.naturalWidth > 0").await;
+    assert!(
+        script::<bool>(
+            &page,
+            "['#step .shot img', '#step .action'].every((part) => { const box = document.querySelector(part).getBoundingClientRect(); return box.top > 0 && box.bottom <= innerHeight; })"
+        )
+        .await
+    );
+    let action: String = script(&page, "document.querySelector('#step .action').textContent").await;
+    assert!(action.len() > 2, "{action}");
+    assert_no_errors(&page).await;
+
+    let page = open(&chrome, &dashboard, "/trajectory/test-g000001-s2-a0").await;
+    wait_for(&page, "document.querySelector('#all-steps-fold')").await;
+    // What the action did: the page after it is the next step's, in the same spot.
+    let picture = "document.querySelector('#step .shot img').getAttribute('src').split('/').pop()";
+    crate::keys::press(&page, &["Home"]).await;
+    wait_for(&page, &format!("{picture} === '0'")).await;
+    crate::keys::press(&page, &["a"]).await;
+    wait_for(&page, &format!("{picture} === '1' && !document.querySelector('#step .mark')")).await;
+    crate::keys::press(&page, &["a"]).await;
+    wait_for(&page, &format!("{picture} === '0'")).await;
+    // All steps can be read as a list, whose lines lead to them.
+    assert_eq!(script::<usize>(&page, "document.querySelectorAll('#all-steps tr').length").await, 0);
+    click(&page, "#all-steps-fold").await;
+    wait_for(&page, "document.querySelectorAll('#all-steps tbody tr').length === 4").await;
+    click(&page, "#all-steps tbody tr:nth-child(3) a").await;
+    wait_for(&page, "document.querySelector('#step h2').textContent === 'Step 3 of 4' && document.querySelector('#step h2').getBoundingClientRect().top > 0").await;
+    keep_picture(&page, "journey-steps").await;
+    assert_no_errors(&page).await;
+    chrome.close().await;
+    dashboard.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn staleness_and_what_a_trainer_gets_are_one_click_away() {
     let dashboard = TestDashboard::night_run().await;
     let chrome = TestBrowser::start().await;

@@ -127,14 +127,24 @@ impl CoordinatorService for SharedCoordinator {
                 policy_worker: "policy-0".into(),
                 steps: if index == 0 { 0 } else { 1 + looks / 3 },
                 started_at_micros: furrow_records::fixtures::STARTED,
+                first_shown: index == 0,
             }
         };
         Ok(Response::new(v1::RunningResponse { trajectories: (0..SESSIONS).map(running).collect() }))
     }
 
-    async fn last_step(&self, _: Request<v1::LastStepRequest>) -> RpcResult<v1::LastStepResponse> {
+    async fn last_step(&self, request: Request<v1::LastStepRequest>) -> RpcResult<v1::LastStepResponse> {
         self.0.pictures.fetch_add(1, SeqCst);
-        Ok(Response::new(v1::LastStepResponse { record: RECORD.clone() }))
+        // The first trajectory has no durable step, and shows its first screenshot.
+        if request.into_inner().trajectory_id.ends_with("-g000000-s0-a0") {
+            let first_screenshot = furrow_records::fixtures::png(120, 75, 1);
+            return Ok(Response::new(v1::LastStepResponse { first_screenshot, ..Default::default() }));
+        }
+        Ok(Response::new(v1::LastStepResponse { record: RECORD.clone(), ..Default::default() }))
+    }
+
+    async fn show_first(&self, _: Request<v1::ShowFirstRequest>) -> RpcResult<v1::ShowFirstResponse> {
+        unimplemented()
     }
 
     async fn weights(&self, _: Request<v1::WeightsRequest>) -> RpcResult<v1::WeightsResponse> {
@@ -204,6 +214,11 @@ async fn three_hundred_sessions_are_watched_and_the_job_is_drained() {
     check_late_coordinator(&page, &dashboard, coordinator).await;
     assert_no_errors(&page).await;
 
+    // How many are not yet committed: on the first page, without a click. All that are scored or
+    // failed: this coordinator says that it committed none.
+    let page = open(&chrome, &dashboard, "/").await;
+    wait_for(&page, "/scored\\d+, \\d+ not yet committed/.test(document.querySelector('.running')?.textContent.replaceAll('\\u202f', ''))").await;
+
     let page = open(&chrome, &dashboard, "/job").await;
     check_job(&page).await;
     decline_to_end(&page).await;
@@ -229,6 +244,9 @@ async fn watch_tiles(page: &Page) {
     wait_for(page, "document.querySelector('main [role=status]').textContent === '300 sessions running'")
         .await;
     wait_for(page, "document.querySelectorAll('.session')[1].querySelector('img')?.naturalWidth === 160")
+        .await;
+    // Before its first step is recorded, a session shows the page that its policy got first.
+    wait_for(page, "document.querySelectorAll('.session')[0].querySelector('img')?.naturalWidth === 120")
         .await;
     // The keyboard reaches the tiles, too.
     tab_to(page, "Tab", ".session").await;
@@ -268,6 +286,15 @@ async fn check_picture_answers(dashboard: &TestDashboard) {
         let (got, head, _) = ask(dashboard.address, &format!("GET {picture}{query} HTTP/1.1"), &[], "").await;
         assert_eq!(got, status, "{query}");
         assert!(head.contains("cache-control: no-store"), "{head}");
+    }
+    // Without a recorded step the first screenshot is that of step 0, and there is no step to
+    // describe.
+    let first = "/api/sessions/night-run-g000000-s0-a0";
+    for (path, status) in
+        [("/screenshot", 200), ("/screenshot?step=0", 200), ("/screenshot?step=1", 404), ("", 404)]
+    {
+        let (got, _) = get(dashboard.address, &format!("{first}{path}"), &[]).await;
+        assert_eq!(got, status, "{path}");
     }
 }
 

@@ -16,6 +16,7 @@ mod live;
 mod many;
 mod metrics;
 mod pages;
+mod pictures;
 mod plots;
 mod report;
 mod runs;

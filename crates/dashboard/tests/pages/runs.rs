@@ -140,6 +140,11 @@ async fn runs_are_listed_opened_and_laid_over_one_another() {
         "document.querySelector('main h1')?.textContent === 'Overview' && document.querySelector('.tiles')",
     )
     .await;
+    // From a run to how it differs from another one: one click, and the other one comes first.
+    click(&page, "#compare-with a[href='/compare?run=a&run=b']").await;
+    wait_for(&page, "document.querySelector('.verdict')?.textContent.startsWith('night-after is better than night-before')").await;
+    page.goto(url("/run/b/")).await.unwrap();
+    wait_for(&page, "document.querySelectorAll('#compare-with a').length === 2").await;
     click(&page, "#nav a[href='/run/b/trajectories']").await;
     wait_for(&page, "location.pathname === '/run/b/trajectories' && document.querySelector('#row-0 img')?.naturalWidth > 0").await;
     click(&page, "#row-0").await;
@@ -150,6 +155,28 @@ async fn runs_are_listed_opened_and_laid_over_one_another() {
     click(&page, "#nav a[href='/runs']").await;
     wait_for(&page, "location.pathname === '/runs' && document.querySelector('#table-runs')").await;
     chrome.close().await;
+    stop.cancel();
+    serving.await.unwrap();
+}
+
+/// The first answer about a run that was not open is of the whole of it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_run_is_read_before_its_first_answer() {
+    let config = DashboardFile::default().check().unwrap();
+    let any = "127.0.0.1:0".parse().unwrap();
+    let server = DashboardServer::bind_folder(any, &config, None, Arc::new(folder())).await.unwrap();
+    let address = server.address();
+    let stop = CancellationToken::new();
+    let serving = tokio::spawn(server.serve(stop.clone()));
+    for (key, path) in [("a", "overview"), ("b", "learning"), ("c", "trajectories")] {
+        let (status, body) = get(address, &format!("/run/{key}/api/{path}"), &[]).await;
+        let answer: serde_json::Value = serde_json::from_str(&body).unwrap();
+        let found = match path {
+            "trajectories" => &answer["total"],
+            _ => &answer["head"]["trajectories"],
+        };
+        assert_eq!((status, found), (200, &serde_json::json!(40)), "{key}: {body}");
+    }
     stop.cancel();
     serving.await.unwrap();
 }

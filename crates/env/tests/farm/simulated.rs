@@ -87,6 +87,36 @@ async fn a_simulated_page_finds_nothing_of_what_a_scorer_looks_up() {
 }
 
 #[tokio::test]
+async fn observers_get_the_first_page_while_the_policy_thinks() {
+    let policy = StubPolicy::new(PolicyBehaviour::Click);
+    policy.notes.change(|notes| notes.pause_from = Some(0));
+    let server = policy.serve(0);
+    let address = server.address;
+    let farm = Farm::simulated(config(), sim_config(), vec![assignment(0, address)]);
+    let renewed_since = async |times: u32| {
+        farm.book.until("leases are renewed", |book| book.renewed >= times + 2).await;
+        farm.book.read(|book| book.renewed)
+    };
+    policy.notes.until("a step is requested", |notes| notes.observed.contains(&(name(0), 0))).await;
+    let renewed = renewed_since(0).await;
+    farm.book.read(|book| assert!(book.shown.is_empty(), "no observer looks"));
+    farm.book.change(|book| book.watched = true);
+    renewed_since(renewed).await;
+    farm.book.change(|book| book.queue.push_back(assignment(1, address)));
+    farm.book.until("the second one is shown", |book| book.shown.contains_key(&name(1))).await;
+    let port = server.kill();
+    policy.notes.change(|notes| notes.pause_from = None);
+    let _back = policy.serve(port);
+    farm.finished(2).await;
+    farm.book.read(|book| {
+        let screenshots: Vec<_> = book.shown.iter().collect();
+        let first = &book.recorded(&name(1))[0].observation.screenshot.bytes;
+        assert_eq!(screenshots, [(&name(1), first)], "it is that of the first step");
+    });
+    assert_eq!(farm.end().await.acknowledged, 2);
+}
+
+#[tokio::test]
 async fn a_session_is_rebuilt_on_another_policy_worker() {
     let first = StubPolicy::new(PolicyBehaviour::Click);
     let second = StubPolicy::new(PolicyBehaviour::Click);

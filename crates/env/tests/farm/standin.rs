@@ -123,6 +123,10 @@ pub(crate) struct CoordinatorState {
     pub refuse_registration: Option<String>,
     /// A step that is always refused.
     pub refuse_step: Option<u32>,
+    /// Whether an observer looks.
+    pub watched: bool,
+    /// First screenshots that were shown.
+    pub shown: BTreeMap<String, Bytes>,
 }
 
 impl CoordinatorState {
@@ -212,6 +216,7 @@ impl CoordinatorService for StubCoordinator {
             Ok(Response::new(v1::RenewResponse {
                 lost: lost.map(|h| h.trajectory_id.clone()).collect(),
                 moves: moves.collect(),
+                watched: book.watched,
             }))
         })
     }
@@ -274,6 +279,15 @@ impl CoordinatorService for StubCoordinator {
         _: Request<v1::LastStepRequest>,
     ) -> Result<Response<v1::LastStepResponse>, Status> {
         Err(Status::unimplemented("not called by workers"))
+    }
+
+    async fn show_first(
+        &self,
+        request: Request<v1::ShowFirstRequest>,
+    ) -> Result<Response<v1::ShowFirstResponse>, Status> {
+        let request = request.into_inner();
+        self.0.change(|book| book.shown.insert(request.trajectory_id, request.screenshot));
+        Ok(Response::new(v1::ShowFirstResponse {}))
     }
 
     async fn publish(

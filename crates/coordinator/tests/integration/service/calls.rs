@@ -227,3 +227,48 @@ async fn a_caller_that_hung_up_is_given_nothing() {
     );
     farm.stop().await.unwrap();
 }
+
+/// A first screenshot is for observers alone: without one it is not kept, and a step is worth more.
+#[tokio::test]
+async fn observers_get_the_first_screenshot_until_there_is_a_step() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut farm = TestFarm::open(JobSetup::default(), dir.path()).await.unwrap();
+    farm.register().await;
+    let leased = farm.lease_one().await;
+    let screenshot = Bytes::from_static(b"\x89PNG");
+    let show =
+        v1::ShowFirstRequest { trajectory_id: leased.trajectory_id.clone(), screenshot: screenshot.clone() };
+    let renew = v1::RenewRequest { worker_id: "env".into(), leases: vec![] };
+    let last = v1::LastStepRequest { trajectory_id: leased.trajectory_id.clone() };
+    let is_shown = async |farm: &mut TestFarm| {
+        let running = farm.calls.running(v1::RunningRequest {}).await.unwrap().into_inner();
+        running.trajectories.iter().any(|running| running.first_shown)
+    };
+
+    assert!(!farm.calls.renew(renew.clone()).await.unwrap().into_inner().watched);
+    farm.calls.show_first(show.clone()).await.unwrap();
+    assert!(!is_shown(&mut farm).await, "no observer had looked");
+    assert!(farm.calls.renew(renew).await.unwrap().into_inner().watched);
+    farm.calls.show_first(show.clone()).await.unwrap();
+    assert!(is_shown(&mut farm).await);
+    let found = farm.calls.last_step(last.clone()).await.unwrap().into_inner();
+    assert!(found.record.is_empty() && found.first_screenshot == screenshot);
+
+    let table = [
+        (v1::ShowFirstRequest { screenshot: Bytes::new(), ..show.clone() }, "screenshot has 0 bytes"),
+        (v1::ShowFirstRequest { trajectory_id: "a/b".into(), ..show.clone() }, "trajectory_id"),
+    ];
+    for (request, part) in table {
+        refused(farm.calls.show_first(request).await, Code::InvalidArgument, part);
+    }
+
+    farm.record(leased.step(0)).await.unwrap();
+    assert!(!is_shown(&mut farm).await);
+    // One that comes late hides no step, and goes with the trajectory.
+    farm.calls.show_first(show).await.unwrap();
+    let found = farm.calls.last_step(last.clone()).await.unwrap().into_inner();
+    assert!(!found.record.is_empty() && found.first_screenshot.is_empty());
+    farm.finish(leased.ending(1, EndKind::Answered, Some("42"))).await.unwrap();
+    assert_eq!(farm.calls.last_step(last).await.unwrap().into_inner().first_screenshot, "");
+    farm.stop().await.unwrap();
+}
