@@ -71,8 +71,6 @@ const KNOWN: [(&str, &[&str]); 6] = [
         "/trajectory/test-g000001-s2-a0",
         &[
             ".crumbs a",
-            "button Before",
-            "button After",
             "summary all-steps-fold",
             "button Raw row",
             ".siblings a",
