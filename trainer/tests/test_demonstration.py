@@ -144,7 +144,8 @@ def test_a_wait_between_demonstrated_actions_is_read_and_not_learned(
     ids, _ = demonstration.reply(steps[0].action["raw_text"], layout)
     assert sum(len(one.responses) for one in found) == 2 * len(ids)
     assert [one.steps for one in found] == ([(0, 2)] if context == "append" else [(0, 0), (2, 2)])
-    # The last prompt holds the wait, too: three stop ids, but for `fresh`, which repeats replies without theirs.
+    # The last prompt holds the wait, too: three stop ids, but for `fresh`, which repeats replies without
+    # theirs.
     assert (found[-1].ids == layout.stop).sum() == (1 if context == "fresh" else 3)
 
 
