@@ -100,13 +100,14 @@ function factsOf(step) {
 
 /** A fold that stays open on the next step. */
 function fold(folds, name, title, ...children) {
+  // At the click, which comes before the fold opens or closes: a key may take the next step before the event `toggle`.
+  const press = () => (node.open ? folds.delete(name) : folds.add(name));
   const node = el(
     "details",
     { open: folds.has(name), class: `fold ${name}` },
-    el("summary", {}, title),
+    el("summary", { on: { click: press } }, title),
     children,
   );
-  node.addEventListener("toggle", () => (node.open ? folds.add(name) : folds.delete(name)));
   return node;
 }
 
