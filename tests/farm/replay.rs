@@ -129,13 +129,7 @@ fn every_scorer_of_the_final_page_scores_a_replay_as_the_trajectory() {
     let job = "[run]\nname = \"run\"\noutput_dir = \".\"\n[tasks]\ngroup_size = 1\nsampler = \"sequential\"\n\
                [[tasks.source]]\nsuite = \"scored\"\npath = \"suite\"\n[policy]\nkind = \"scripted\"\n";
     fs::write(folder.join("job.toml"), job).unwrap();
-    let settings = browser_setting();
-    let run = |command: &[&str]| {
-        let set = settings.iter().flat_map(|setting| ["--set", setting]);
-        let output = furrow(&command.iter().copied().chain(set).collect::<Vec<&str>>(), folder);
-        let text = String::from_utf8_lossy(&output.stdout).into_owned();
-        (output.status.code(), text, String::from_utf8_lossy(&output.stderr).into_owned())
-    };
+    let run = |command: &[&str]| with_browser(command, folder);
     let (status, _, stderr) = run(&["run", "job.toml"]);
     assert_eq!(status, Some(0), "{stderr}");
     let replayed = || {
@@ -303,6 +297,16 @@ fn write_input_suite(folder: &Path, noted: &[&str], contains: &str) {
     fs::write(folder.join("cv.txt"), "resume").unwrap();
 }
 
+/// Runs a command with this machine's browser. Returns its status, output and messages.
+fn with_browser(command: &[&str], folder: &Path) -> (Option<i32>, String, String) {
+    let settings = browser_setting();
+    let set = settings.iter().flat_map(|setting| ["--set", setting]);
+    let output = furrow(&command.iter().copied().chain(set).collect::<Vec<&str>>(), folder);
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+    (output.status.code(), text, stderr)
+}
+
 /// Whether a difference is a download that a busy machine began after the page had settled, so that
 /// the next step reports it.
 fn is_late_download(difference: &Value) -> bool {
@@ -327,14 +331,7 @@ fn check_input_case(case: &InputCase) {
         server.endpoint(),
     );
     fs::write(folder.join("job.toml"), job).unwrap();
-    let settings = browser_setting();
-    let run = |command: &[&str]| {
-        let set = settings.iter().flat_map(|setting| ["--set", setting]);
-        let output = furrow(&command.iter().copied().chain(set).collect::<Vec<&str>>(), folder);
-        let text = String::from_utf8_lossy(&output.stdout).into_owned();
-        let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
-        (output.status.code(), text, stderr)
-    };
+    let run = |command: &[&str]| with_browser(command, folder);
     let (status, _, stderr) = run(&["run", "job.toml"]);
     assert_eq!(status, Some(0), "{stderr}");
     let (status, text, stderr) = run(&["replay", "--all", "--run", "run", "--json"]);
