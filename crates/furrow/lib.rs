@@ -7,6 +7,7 @@ mod animation;
 mod budget;
 mod command_line;
 mod commands;
+mod exit;
 mod failure;
 pub mod headless;
 mod identity;
@@ -30,6 +31,7 @@ mod tokens;
 mod whole_file;
 
 pub use command_line::run_command_line;
+pub use exit::end_soon;
 pub use failure::{CommandFailure, exit_code};
 pub use job::{JobFile, RunFile};
 pub use launch::runtime;

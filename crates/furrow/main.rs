@@ -3,5 +3,7 @@
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    furrow::run_command_line()
+    let status = furrow::run_command_line();
+    furrow::end_soon();
+    status
 }

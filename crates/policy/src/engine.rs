@@ -30,6 +30,8 @@ mod tiles;
 mod weight_versions;
 mod weights;
 
+use std::sync::Arc;
+
 use furrow_model::backend::{Backend, BackendCapacity, DeviceLost, IncomingWeights};
 use furrow_model::sample::Sampler;
 use furrow_rollout::PolicyVersion;
@@ -40,6 +42,7 @@ use tokio_util::sync::CancellationToken;
 use crate::features::FeatureCache;
 use crate::metered::MeteredBackend;
 use crate::offload::OffloadBudget;
+use crate::progress::DeviceProgress;
 use crate::schedule::{PrefillPace, SchedulerLimits};
 use crate::sequence::TokenSegment;
 use crate::slots::{Allocator, pages_for};
@@ -156,6 +159,7 @@ pub(crate) struct Engine {
     /// The device's failure, if there was one.
     lost: Option<DeviceLost>,
     is_stopped: bool,
+    progress: Arc<DeviceProgress>,
 }
 
 impl Engine {
@@ -194,6 +198,7 @@ impl Engine {
             clock: 0,
             lost: None,
             is_stopped: false,
+            progress: Arc::default(),
         })
     }
 
@@ -223,6 +228,11 @@ impl Engine {
             self.step();
         }
         self
+    }
+
+    /// What a watchdog reads.
+    pub(crate) fn progress(&self) -> Arc<DeviceProgress> {
+        self.progress.clone()
     }
 
     /// The device's failure, if there was one.
@@ -263,7 +273,10 @@ impl Engine {
         self.device.idle_because(DeviceUse::Host);
         self.sweep();
         self.clock += 1;
-        if let Err(lost) = self.use_device() {
+        self.progress.begin();
+        let used = self.use_device();
+        self.progress.end();
+        if let Err(lost) = used {
             self.fail_all(lost);
         }
         self.device.idle_because(self.why_idle());

@@ -23,6 +23,7 @@ mod metered;
 mod model;
 mod offload;
 mod policy;
+mod progress;
 mod prompt;
 mod random;
 mod remote;

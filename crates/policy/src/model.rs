@@ -8,11 +8,12 @@ mod open;
 mod schema_cache;
 mod session;
 mod shared;
+mod watchdog;
 mod weights;
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use furrow_rollout::{PolicyHashes, PolicyKind, PolicyVersion, WeightsOrder};
 use furrow_wire::{PastStep, SessionOpening};
@@ -20,6 +21,7 @@ use tokio::sync::oneshot;
 
 use crate::engine::{EngineEvent, NewWeights, SwapReport};
 use crate::policy::{Policy, PolicyError, Session, WeightSwapStats};
+use crate::progress::DeviceProgress;
 use session::{ModelSession, score_again};
 use shared::{CurrentWeights, EngineEnd, ModelShared};
 use weights::{LoadedWeights, WeightUpdateLoader, error_chain};
@@ -36,7 +38,11 @@ pub struct ModelPolicy {
     /// Only one weight update runs at a time.
     swap_lock: tokio::sync::Mutex<()>,
     threads: Mutex<Vec<JoinHandle<()>>>,
+    progress: Arc<DeviceProgress>,
 }
+
+/// Time that the engine gets to end. A batch on a CPU may take longer; the process ends without it.
+const STOP_MAX: Duration = Duration::from_secs(10);
 
 #[tonic::async_trait]
 impl Policy for ModelPolicy {
@@ -80,10 +86,8 @@ impl Policy for ModelPolicy {
         let vision = hashes.vision;
         let new = NewWeights { version, vision, weights: incoming, done };
         self.shared.send_event(EngineEvent::Weights(Box::new(new))).await.map_err(|why| why.to_string())?;
-        let swapped = answer
-            .await
-            .map_err(|_| self.shared.engine_gone().to_string())?
-            .map_err(|why| why.to_string())?;
+        let swapped = self.shared.answer(answer).await.map_err(|why| why.to_string())?;
+        let swapped = swapped.map_err(|why| why.to_string())?;
         *self.shared.current_weights.lock().unwrap_or_else(PoisonError::into_inner) =
             CurrentWeights { version, weights_sha256: hashes.weights };
         let SwapReport { pause_micros, sessions, old_versions } = swapped;
@@ -92,15 +96,30 @@ impl Policy for ModelPolicy {
     }
 
     async fn failed(&self) -> String {
-        let mut ended = self.shared.ended.clone();
-        let ended = ended.wait_for(Option::is_some).await.ok().and_then(|ended| ended.clone());
-        // A thread that ended without a reason has panicked.
-        ended.unwrap_or(EngineEnd::Panicked).to_string()
+        self.shared.ended().await.to_string()
+    }
+
+    fn prepare_to_stop(&self) {
+        self.progress.prepare_to_stop();
     }
 
     async fn stop(&self) {
-        // The send fails only if the engine has ended already.
-        self.shared.events.send(EngineEvent::Stop).await.ok();
+        let stopping = async {
+            // The send fails only if the engine has ended already.
+            self.shared.events.send(EngineEvent::Stop).await.ok();
+            self.shared.ended().await
+        };
+        match tokio::time::timeout(STOP_MAX, stopping).await {
+            Ok(EngineEnd::Stalled { .. }) => return,
+            Ok(_) => {}
+            Err(_) => {
+                tracing::error!(
+                    seconds = STOP_MAX.as_secs(),
+                    "the engine did not stop in time; the process ends without it"
+                );
+                return;
+            }
+        }
         let threads = std::mem::take(&mut *self.threads.lock().unwrap_or_else(PoisonError::into_inner));
         for thread in threads {
             let name = thread.thread().name().unwrap_or_default().to_owned();

@@ -115,6 +115,9 @@ pub trait Policy: Send + Sync + 'static {
         std::future::pending().await
     }
 
+    /// Marks that the worker drains: a device that has stalled is given up sooner from now on.
+    fn prepare_to_stop(&self) {}
+
     /// Releases all resources. Sessions that are still open fail from then on.
     async fn stop(&self) {}
 }

@@ -174,9 +174,17 @@ pub async fn run(
         }
         outcome = registered => {
             stop.cancel();
-            let cut_off = drain(&service, grace).await;
+            policy.prepare_to_stop();
+            let drained = tokio::select! {
+                cut_off = drain(&service, grace) => Ok(cut_off),
+                why = policy.failed() => {
+                    service.sessions.fail_all(&why);
+                    Err(WorkerError::Failed { why })
+                }
+            };
             closing.cancel();
-            serving.await.and(outcome).map(|()| WorkerReport { cut_off, ..WorkerReport::default() })
+            serving.await.and(outcome).and(drained)
+                .map(|cut_off| WorkerReport { cut_off, ..WorkerReport::default() })
         }
     };
     over.cancel();

@@ -2,6 +2,7 @@
 //! constraint and template.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use furrow_cuda::backend::{BackendOptions, ModelPrecision, StagingMode};
 use furrow_cuda::gpu::GpuPaths;
@@ -60,6 +61,9 @@ pub struct EngineFile {
     /// Bytes of host memory for the states of idle sessions. With a GPU, all of it is pinned when
     /// the engine starts.
     pub offload_bytes: u64,
+    /// Milliseconds after which a device that does not answer is given up: its sessions continue on
+    /// another policy worker, and this one ends. 0: 30000 on a GPU, no limit on the CPU.
+    pub device_timeout_millis: u64,
 }
 
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
@@ -159,6 +163,20 @@ pub struct ModelConfig {
     pub chat_sessions: u32,
 }
 
+/// Time that a GPU gets for one iteration of the engine, which takes tens of milliseconds.
+const GPU_TIMEOUT: Duration = Duration::from_secs(30);
+
+impl ModelConfig {
+    /// Time after which a device that does not answer is given up, if there is a limit.
+    pub(crate) fn device_timeout(&self) -> Option<Duration> {
+        match (self.engine.device_timeout_millis, &self.backend) {
+            (0, BackendChoice::Cpu) => None,
+            (0, BackendChoice::Cuda(..)) => Some(GPU_TIMEOUT),
+            (millis, _) => Some(Duration::from_millis(millis)),
+        }
+    }
+}
+
 impl Default for EngineFile {
     fn default() -> Self {
         Self {
@@ -179,6 +197,7 @@ impl Default for EngineFile {
             prefill_tokens: 1024,
             feature_bytes: 256 << 20,
             offload_bytes: 4 << 30,
+            device_timeout_millis: 0,
         }
     }
 }
@@ -282,6 +301,12 @@ impl EngineFile {
             wrong.push(format!(
                 "policy.engine.prefill_tokens: {}; a chunk of {} tokens must fit; use that or more",
                 self.prefill_tokens, self.prefill_chunk
+            ));
+        }
+        if !matches!(self.device_timeout_millis, 0 | 1_000..=86_400_000) {
+            wrong.push(format!(
+                "policy.engine.device_timeout_millis: {}; use 1000 to 86400000, or 0 for the default",
+                self.device_timeout_millis
             ));
         }
         // A session may need 4 spare pages of 64 tokens, and one more where the context is

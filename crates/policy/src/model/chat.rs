@@ -120,7 +120,7 @@ impl ChatEngine {
         let chat = ChatSession { shared, id, _life: life.clone().drop_guard(), begun_on };
         let (opened, answer) = oneshot::channel();
         chat.send_event(EngineEvent::Open { session: id, rebuilt: false, life, opened }).await?;
-        answer.await.map_err(|_| EngineFault::Gone)??;
+        chat.shared.answer(answer).await.map_err(|_| EngineFault::Gone)??;
         Ok(chat)
     }
 }
@@ -147,11 +147,11 @@ impl ChatSession {
         let (done, answer) = oneshot::channel();
         self.send_event(EngineEvent::Step { session: self.id, kept: Vec::new(), ask: Some(ask), done })
             .await?;
-        answer.await.map_err(|_| EngineFault::Gone)?
+        self.shared.answer(answer).await.map_err(|_| EngineFault::Gone)?
     }
 
     async fn send_event(&self, event: EngineEvent) -> Result<(), EngineFault> {
-        self.shared.events.send(event).await.map_err(|_| EngineFault::Gone)
+        self.shared.send_event(event).await.map_err(|_| EngineFault::Gone)
     }
 }
 

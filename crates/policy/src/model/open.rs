@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use furrow_cuda::backend::{self as cuda, CudaOpenError};
 use furrow_cuda::gpu::{GpuError, GpuExecutor};
@@ -25,11 +25,13 @@ use tokio::sync::{mpsc, watch};
 use super::ModelPolicy;
 use super::audit::DriftAudit;
 use super::shared::{CurrentWeights, EngineEnd, ModelShared};
+use super::watchdog::WatchedEngine;
 use super::weights::WeightUpdateLoader;
 use crate::config::{BackendChoice, ModelConfig};
 use crate::constrain::ConstraintError;
 use crate::conversation::RebuildMode;
 use crate::engine::{Engine, EngineEvent, EngineSettings, SettingsMismatch, SwapSettings};
+use crate::progress::DeviceProgress;
 use crate::prompt;
 
 /// Capacity of the channel to the engine. A session has an open, a step and a close in it at most.
@@ -154,7 +156,8 @@ impl ModelPolicy {
         if config.chat_sessions > 0 && !template.has_chat() {
             return Err(ModelError::NoChat);
         }
-        let EngineThreads { events, ended, threads } = EngineThreads::start(engine)?;
+        let EngineThreads { events, ended, threads, progress } =
+            EngineThreads::start(engine, config.device_timeout())?;
         let vocabulary = model.text.vocabulary;
         let hashes = part_hashes(config, &template, &vision);
         let shared = ModelShared {
@@ -184,6 +187,7 @@ impl ModelPolicy {
             loader: Arc::new(WeightUpdateLoader::of(config)),
             swap_lock: tokio::sync::Mutex::default(),
             threads: Mutex::new(threads),
+            progress,
         };
         // Reports a grammar that cannot be enforced before the first session.
         opened.shared.constraint(&spec.grammar, spec.sampling.max_tokens)?;
@@ -198,29 +202,39 @@ struct EngineThreads {
     /// Why the engine ended; `None` while it runs.
     ended: watch::Receiver<Option<EngineEnd>>,
     threads: Vec<JoinHandle<()>>,
+    progress: Arc<DeviceProgress>,
 }
 
 impl EngineThreads {
-    /// Starts the engine, and a thread that frees the weights it retires.
-    fn start(engine: Engine) -> Result<Self, ModelError> {
+    /// Starts the engine, a thread that frees the weights it retires, and a watchdog if its device
+    /// has a time limit.
+    fn start(engine: Engine, device_timeout: Option<Duration>) -> Result<Self, ModelError> {
         let (drop_queue, mut retired) = mpsc::channel(RETIRED_MAX);
         let engine = engine.retire_weights_to(drop_queue);
         let (events, mut receiver) = mpsc::channel(EVENTS_MAX);
         let (ending, ended) = watch::channel(None);
+        let ending = Arc::new(ending);
+        let progress = engine.progress();
+        let (is_running, running) = std::sync::mpsc::sync_channel(0);
+        let watched = WatchedEngine { progress: progress.clone(), running, ending: ending.clone() };
+        let watchdog =
+            device_timeout.map(|limit| watched.start(limit)).transpose().map_err(ModelError::Thread)?;
         let running = std::thread::Builder::new().name("furrow-engine".into());
         let running = running.spawn(move || {
             let engine = engine.run(&mut receiver);
             // Set before the channel closes, so that every caller whose event is refused finds the
             // reason.
-            ending.send_replace(Some(EngineEnd::of(engine.lost())));
-            drop(receiver);
+            let end = EngineEnd::of(engine.lost());
+            ending.send_if_modified(|ended| ended.replace(end).is_none());
+            drop((receiver, is_running));
         });
         let engine = running.map_err(ModelError::Thread)?;
         let retiring = std::thread::Builder::new().name("furrow-retired".into());
         // Ends with the engine, which holds the sender.
         let retiring = retiring.spawn(move || while retired.blocking_recv().is_some() {});
         let retiring = retiring.map_err(ModelError::Thread)?;
-        Ok(Self { events, ended, threads: vec![engine, retiring] })
+        let threads = [engine, retiring].into_iter().chain(watchdog).collect();
+        Ok(Self { events, ended, threads, progress })
     }
 }
 

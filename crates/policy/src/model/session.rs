@@ -59,7 +59,7 @@ impl ModelSession {
         let (opened, answer) = oneshot::channel();
         let rebuilt = opening.past_steps > 0;
         shared.send_event(EngineEvent::Open { session: id, rebuilt, life, opened }).await?;
-        let answer = answer.await.map_err(|_| shared.engine_gone())?;
+        let answer = shared.answer(answer).await?;
         answer.map_err(|fault| policy_error(0, &fault))?;
         Ok(session)
     }
@@ -106,7 +106,7 @@ impl ModelSession {
         (self.next, self.opening.past_steps) = (0, past.len() as u32);
         let (opened, answer) = oneshot::channel();
         shared.send_event(EngineEvent::Open { session: self.id, rebuilt: true, life, opened }).await?;
-        answer.await.map_err(|_| shared.engine_gone())?.map_err(|fault| policy_error(self.next, &fault))?;
+        shared.answer(answer).await?.map_err(|fault| policy_error(self.next, &fault))?;
         for step in past {
             self.rebuild_step(step).await?;
         }
@@ -176,7 +176,7 @@ impl ModelSession {
     ) -> Result<StepOutput, PolicyError> {
         let (done, answer) = oneshot::channel();
         self.shared.send_event(EngineEvent::Step { session: self.id, kept, ask, done }).await?;
-        answer.await.map_err(|_| self.shared.engine_gone())?.map_err(|fault| policy_error(self.next, &fault))
+        self.shared.answer(answer).await?.map_err(|fault| policy_error(self.next, &fault))
     }
 
     /// Sends the turn to the engine and waits for the reply.

@@ -10,7 +10,7 @@ use furrow_model::template::ChatTemplate;
 use furrow_model::vision::ResampleMode;
 use furrow_rollout::{Grammar, PolicyVersion};
 use furrow_wire::SessionOpening;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 
 use super::audit::DriftAudit;
 use super::schema_cache::SchemaCache;
@@ -55,6 +55,12 @@ pub(super) enum EngineEnd {
     Device(#[from] DeviceLost),
     #[error("its engine was stopped")]
     Stopped,
+    /// The device took longer than `policy.engine.device_timeout_millis`; the engine's thread still
+    /// waits for it.
+    #[error(
+        "the device has not answered for {millis} ms, longer than policy.engine.device_timeout_millis allows"
+    )]
+    Stalled { millis: u64 },
     /// The engine's thread panicked, which is a bug.
     #[error("its engine panicked; see the worker's log")]
     Panicked,
@@ -88,7 +94,29 @@ impl ModelShared {
     }
 
     pub(super) async fn send_event(&self, event: EngineEvent) -> Result<(), PolicyError> {
-        self.events.send(event).await.map_err(|_| self.engine_gone())
+        tokio::select! {
+            sent = self.events.send(event) => sent.map_err(|_| self.engine_gone()),
+            // Nothing empties the queue of an engine whose device has stalled.
+            _ = self.ended() => Err(self.engine_gone()),
+        }
+    }
+
+    /// The engine's answer to an event, or why there is none.
+    pub(super) async fn answer<T>(&self, answer: oneshot::Receiver<T>) -> Result<T, PolicyError> {
+        tokio::select! {
+            // An engine that ends answers everything first.
+            biased;
+            answered = answer => answered.map_err(|_| self.engine_gone()),
+            _ = self.ended() => Err(self.engine_gone()),
+        }
+    }
+
+    /// Resolves with the reason when the engine has ended.
+    pub(super) async fn ended(&self) -> EngineEnd {
+        let mut ended = self.ended.clone();
+        let ended = ended.wait_for(Option::is_some).await.ok().and_then(|ended| ended.clone());
+        // A thread that ended without a reason has panicked.
+        ended.unwrap_or(EngineEnd::Panicked)
     }
 
     /// The error for a session whose engine has ended.
