@@ -40,6 +40,8 @@ pub struct ReplayedTrajectory {
     pub unrecorded: Vec<String>,
     /// Why the replay stopped before its end, if it did.
     pub stopped: Option<String>,
+    /// Whether its browser died, which says nothing about the trajectory.
+    pub browser_died: bool,
     /// The environment of the replay.
     pub environment: EnvironmentFingerprint,
 }
@@ -63,6 +65,10 @@ pub trait ReplayExpectation: Sync {
     fn matches_at_end(&self, evidence: &Evidence) -> bool;
 }
 
+/// Browsers that a replay may lose: a trajectory whose browser dies is replayed again in another
+/// one, as the farm repeats an attempt.
+const BROWSERS_LOST_MAX: u32 = 2;
+
 /// Replays a trajectory, one step per record. A page on the wall clock that does not match the
 /// expectation gets up to `timeout` to reach it; its state after that is the one reported. The
 /// environment is closed when this returns.
@@ -76,6 +82,25 @@ pub async fn replay_trajectory(
     // Page time that is under control stands still while this waits.
     let timeout = if assignment.task.clock == PageClock::Real { timeout } else { Duration::ZERO };
     let wait = ExpectationWait { expected, timeout };
+    for _ in 0..BROWSERS_LOST_MAX {
+        let replay = replay_once(environments, assignment, records, &wait).await;
+        if !replay.browser_died {
+            return replay;
+        }
+        tracing::warn!(
+            trajectory = %assignment.ancestry.trajectory_id,
+            "the browser of a replay died; the trajectory is replayed again in another one"
+        );
+    }
+    replay_once(environments, assignment, records, &wait).await
+}
+
+async fn replay_once(
+    environments: &dyn EnvironmentFactory,
+    assignment: &Assignment,
+    records: &[RecordedReply],
+    wait: &ExpectationWait<'_>,
+) -> ReplayedTrajectory {
     let mut replay = ReplayedTrajectory {
         goal: None,
         steps: Vec::new(),
@@ -83,18 +108,19 @@ pub async fn replay_trajectory(
         evidence: None,
         unrecorded: Vec::new(),
         stopped: None,
+        browser_died: false,
         environment: environments.fingerprint(Some(&assignment.task)),
     };
     let mut environment = match environments.open(assignment).await {
         Ok(environment) => environment,
         Err(error) => {
-            replay.stopped = Some(format!("no page: {error}"));
+            replay.stop("no page", &error);
             return replay;
         }
     };
-    match replay.replay_steps(environment.as_mut(), assignment, records, &wait).await {
-        Ok(answer) => replay.collect_evidence(environment.as_mut(), answer, &wait).await,
-        Err(why) => replay.stopped = Some(why),
+    match replay.replay_steps(environment.as_mut(), assignment, records, wait).await {
+        Ok(answer) => replay.collect_evidence(environment.as_mut(), answer, wait).await,
+        Err((at, error)) => replay.stop(&at, &error),
     }
     replay.unrecorded = environment.unrecorded();
     environment.close().await;
@@ -147,27 +173,36 @@ struct ReplayEnd {
 }
 
 impl ReplayedTrajectory {
+    fn stop(&mut self, at: &str, error: &EnvironmentError) {
+        self.stopped = Some(format!("{at}: {error}"));
+        self.browser_died = *error == EnvironmentError::BrowserDead;
+    }
+
     async fn replay_steps(
         &mut self,
         environment: &mut dyn Environment,
         assignment: &Assignment,
         records: &[RecordedReply],
         wait: &ExpectationWait<'_>,
-    ) -> Result<ReplayEnd, String> {
+    ) -> Result<ReplayEnd, (String, EnvironmentError)> {
         let task = &assignment.task;
-        let allow = AllowList::new(&task.start_url, &task.allow_hosts).map_err(|bad| bad.to_string())?;
-        let made = environment.begin().await.map_err(|error| format!("the start page: {error}"))?;
+        let allow = AllowList::new(&task.start_url, &task.allow_hosts)
+            .map_err(|bad| ("the task".to_owned(), EnvironmentError::Failed(bad.to_string())))?;
+        let made = environment.begin().await.map_err(|error| ("the start page".to_owned(), error))?;
         self.goal = task.goal.clone().or(made);
         for record in records {
             let at = self.steps.len();
             let observed = wait.observe_before_step(environment, at).await;
-            let observation = observed.map_err(|error| format!("step {at}: {error}"))?;
+            let observation = observed.map_err(|error| (format!("step {at}"), error))?;
             tokio::time::sleep(record.pause).await;
             let done = execute_reply(environment, &record.reply, &allow).await;
             let unrecorded = environment.unrecorded();
             let (outcome, last) = match done {
                 Ok((outcome, last)) => (Some(outcome), last),
-                Err(error) => (error.outcome(), ReplayEnd { end: Some(error.end()), ..ReplayEnd::default() }),
+                Err(error) => {
+                    self.browser_died |= error == EnvironmentError::BrowserDead;
+                    (error.outcome(), ReplayEnd { end: Some(error.end()), ..ReplayEnd::default() })
+                }
             };
             self.steps.push(ReplayedStep { observation, outcome, unrecorded });
             if last.end.is_some() {

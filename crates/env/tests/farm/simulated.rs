@@ -4,6 +4,7 @@
 mod ends;
 mod leaving;
 mod limits;
+mod replay;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
