@@ -51,12 +51,11 @@ need_tools() {
 # A Python with the readers that check the data.
 need_readers() {
   local venv=.cache/venv
-  local wanted='import pyarrow, datasets, duckdb, openai, pandas, PIL; from importlib.util import find_spec as find
-assert find("langchain_openai") and find("agents")'
-  if ! "$venv/bin/python" -c "$wanted" 2>/dev/null; then
+  if ! cmp -s tests/requirements.txt "$venv/installed.txt"; then
     say "installing pyarrow, datasets, DuckDB and the clients of OpenAI's protocol"
     python3 -m venv "$venv"
-    "$venv/bin/python" -m pip install --quiet -r tests/requirements.txt
+    "$venv/bin/python" -m pip install --quiet --require-hashes -r tests/requirements.txt
+    cp tests/requirements.txt "$venv/installed.txt"
   fi
   export FURROW_TEST_PYTHON=$PWD/$venv/bin/python
 }
@@ -126,11 +125,11 @@ finish() {
   fi
 }
 
-compile() {
-  part "lints"
-  lints
-  part "documentation"
+documentation() {
   RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --features "$FEATURES" --quiet
+}
+
+compile() {
   part "building the tests"
   # Built first, so that the seconds of the tests are theirs.
   tests --no-run --quiet
@@ -162,11 +161,15 @@ computing_tests() {
   part "the GPU machine's scripts"
   # Those that need PyTorch say so and are left out here.
   FURROW=$(target_folder)/debug/furrow "$FURROW_TEST_PYTHON" -m unittest discover --start-directory tests/gpu --quiet
+  part "lints"
+  lints
+  part "documentation"
+  documentation
   end_part
 }
 
 # Installing waits for the network and browsers for pages, while compilers and models compute. So two things go side by
-# side, twice.
+# side, twice. The lints compile everything once more, so they come when nothing waits for them.
 all() {
   need_cargo
   # Build scripts are linked with it.

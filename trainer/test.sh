@@ -18,7 +18,7 @@ say() { printf '\033[1m%s\033[0m\n' "$*"; }
 need() {
   if cmp -s "trainer/$1" "$venv/$1"; then return; fi
   say "installing $2"
-  "$python" -m pip install --quiet -r "trainer/$1"
+  "$python" -m pip install --quiet --require-hashes -r "trainer/$1"
   cp "trainer/$1" "$venv/$1"
 }
 

@@ -116,9 +116,14 @@ fn stall_the_environment_worker(farm: &mut FarmHarness) {
 
 #[track_caller]
 fn check(bug: &str, trouble: FaultKind) {
-    let clean = run_checker("", trouble);
+    // Side by side, because both farms mostly wait: for stalls, restarts and a slow disk.
+    let (clean, checked) = std::thread::scope(|scope| {
+        let clean = scope.spawn(|| run_checker("", trouble));
+        let checked = run_checker(bug, trouble);
+        (clean.join().expect("the checker panicked"), checked)
+    });
     assert!(clean.is_ok(), "without the bug the checker must find nothing: {clean:?}");
-    let breaches = run_checker(bug, trouble).expect_err("the checker did not find the planted bug");
+    let breaches = checked.expect_err("the checker did not find the planted bug");
     assert!(breaches.contains("BREACH"), "{breaches}");
     println!("{bug}: caught\n{breaches}");
 }

@@ -41,7 +41,7 @@ site_folder() {
   local site=${FURROW_DRY_SITE:-$dry/site}
   if [ ! -d "$site/torch" ]; then
     [ -z "${FURROW_DRY_SITE:-}" ] || fail "$site holds no torch"
-    grep -E '^(torch|numpy|safetensors)\b' trainer/requirements.txt >"$dry/requirements.txt"
+    grep -E '^(torch|numpy|safetensors)\b' trainer/requirements.in >"$dry/requirements.txt"
     grep -q '^numpy' "$dry/requirements.txt" || echo numpy >>"$dry/requirements.txt"
     rm -rf "$site.new"
     "$(python_prefix)/bin/python3.12" -m pip install --quiet --disable-pip-version-check \
