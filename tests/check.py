@@ -66,9 +66,29 @@ class Checker:
                 current[entry["path"]] = entry
             if commit["op"] == "append":
                 shards[commit["txn"]["shard_id"]] += 1
+            if (checkpoint := self.read_checkpoint(commit["version"])) is not None:
+                listed = {path: entry["file"] for path, entry in checkpoint["files"].items()}
+                self.equal(f"files of the checkpoint after {name}", listed, current)
         for shard, count in shards.items():
             self.equal(f"commits of shard {shard}", count, 1)
         return current, replaced
+
+    def read_checkpoint(self, version):
+        """What the checkpoint after a commit says; `None` where there is none."""
+        folder = os.path.join(self.run_dir, "data")
+        path = os.path.join(folder, "checkpoints", f"{version:020}.json")
+        if not os.path.exists(path):
+            return None
+        with open(path, "rb") as file:
+            body, digest = file.read().split(b"\n")[:2]
+        self.equal(f"SHA-256 in {path}", digest.decode(), hashlib.sha256(body).hexdigest())
+        checkpoint = json.loads(body)
+        with open(os.path.join(folder, "manifest", f"{version:020}.json"), "rb") as file:
+            commit = hashlib.sha256(file.read()).hexdigest()
+        self.equal(
+            f"commit of {path}", (checkpoint["version"], checkpoint["commit_sha256"]), (version, commit)
+        )
+        return checkpoint["snapshot"]
 
     def read_tables(self, files):
         rows = {table: [] for table in ("trajectories", "steps", "failed_steps", "groups")}
@@ -237,7 +257,8 @@ class Checker:
         on_disk = {
             os.path.relpath(path, data)
             for path in glob.glob(os.path.join(data, "**", "*"), recursive=True)
-            if os.path.isfile(path) and f"{os.sep}manifest{os.sep}" not in path
+            if os.path.isfile(path)
+            and not {"manifest", "checkpoints"} & set(os.path.relpath(path, data).split(os.sep))
         }
         # A reader that globs a table's folder would read a replaced part in it a second time.
         aside = {os.path.join("replaced", path) for path in replaced}

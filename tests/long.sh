@@ -7,6 +7,8 @@
 #   simulation    the coordinator's simulation with 100,000 seeds (FURROW_SIM_SEEDS), released
 #   lost          every single call of a GPU backend fails once, instead of every fourth (FURROW_LOST_STRIDE)
 #   rows          a million trajectories: counted, compared with the reader's answers, and looked through in a browser
+#   weeks         a ledger and a manifest of a million trajectories and commits, and 20 starts on them (FURROW_WEEKS; 10 GB
+#                 of disk, in FURROW_WEEKS_SCRATCH)
 #   web           every template of every offline site, twice, in a browser
 #   crashes       every crash point at its first and at its second visit, instead of at one of them
 #   kills         the kill test with 10 random seeds (FURROW_KILL_SEEDS); each is printed
@@ -25,7 +27,7 @@ cd "$(dirname "$0")/.."
 . deploy/setup.sh
 
 FEATURES=failpoints,otel
-PARTS=(simulation lost rows web crashes kills damage backups recompute trainer clients release gpu)
+PARTS=(simulation lost rows weeks web crashes kills damage backups recompute trainer clients release gpu)
 
 simulation() {
   FURROW_SIM_SEEDS=${FURROW_SIM_SEEDS:-100000} \
@@ -39,6 +41,10 @@ lost() {
 rows() {
   cargo test --release -p furrow-analysis --test integration -- --ignored a_million
   cargo test --release -p furrow-dashboard --test pages -- --ignored a_million
+}
+
+weeks() {
+  cargo test --release -p furrow-coordinator --features failpoints --test integration -- --ignored --nocapture a_million
 }
 
 web() {

@@ -226,6 +226,24 @@ class Farm:
         (self.folder / "data" / path).unlink()
         return self._commit("expire", [], [path])
 
+    def checkpoint(self) -> Path:
+        """Writes a checkpoint after the newest commit, as the coordinator does, and returns its path."""
+        commit = (self.folder / "data" / "manifest" / f"{self.version:020}.json").read_bytes()
+        listed = {path: {"since": 1, "file": entry} for path, entry in self.files.items()}
+        body = json.dumps(
+            {
+                "version": self.version,
+                "commit_sha256": hashlib.sha256(commit).hexdigest(),
+                "run_id": self.run_id,
+                "snapshot": {"version": self.version, "files": listed, "removed": {}, "shards": {}},
+            }
+        )
+        folder = self.folder / "data" / "checkpoints"
+        folder.mkdir(exist_ok=True)
+        path = folder / f"{self.version:020}.json"
+        path.write_text(f"{body}\n{hashlib.sha256(body.encode()).hexdigest()}\n")
+        return path
+
     def _write(self, table: str, rows: pa.Table) -> dict[str, Any]:
         path = f"{table}/{self.run_id}-x{self.shards:06}.parquet"
         target = self.folder / "data" / path

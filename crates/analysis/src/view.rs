@@ -204,11 +204,15 @@ impl DataSetView {
             // Unread parts hold rows that are also in the merged file: read them now, since the
             // merged file counts as read.
             if read < commit.removed.len() {
-                let paths: BTreeSet<&String> = commit.removed.iter().collect();
-                let ever = following.manifest.snapshot().files_ever();
-                let parts: Vec<&WrittenFile> = ever.filter(|file| paths.contains(&file.path)).collect();
-                let is_left = |file: &&&WrittenFile| !self.state().read.contains(&file.path);
-                parts.iter().filter(is_left).for_each(|file| adder.add_file(file));
+                let gone = following.manifest.snapshot().removed();
+                let is_left = |path: &&String| !self.state().read.contains(*path);
+                for path in commit.removed.iter().filter(is_left) {
+                    match gone.get(path) {
+                        Some(part) => adder.add_file(&part.file),
+                        // So much was merged since that the manifest forgot it.
+                        None => is_whole = false,
+                    }
+                }
             }
             if stop() {
                 return is_whole;

@@ -171,8 +171,7 @@ impl ShardCommitter {
         Ok(())
     }
 
-    /// Removes parts whose grace is over. The list of parts only grows, so it is not walked after
-    /// every shard.
+    /// Removes parts whose grace is over.
     fn retire(&mut self) {
         if self.retired_at.is_some_and(|at| at.elapsed() < RETIRE_EVERY) {
             return;
@@ -180,9 +179,15 @@ impl ShardCommitter {
         self.retired_at = Some(Instant::now());
         let CommitSettings { data_dir, records, .. } = &self.settings;
         match merge::retire(data_dir, self.manifest.snapshot(), now_micros(), records.merge_grace) {
-            Ok(retired) => retired.damaged.iter().for_each(|error| {
-                tracing::error!(error = error as &dyn Error, "a merged file is damaged: its parts are kept");
-            }),
+            Ok(retired) => {
+                for error in &retired.damaged {
+                    tracing::error!(
+                        error = error as &dyn Error,
+                        "a merged file is damaged: its parts are kept"
+                    );
+                }
+                self.manifest.forget(&retired.gone);
+            }
             Err(error) => {
                 tracing::warn!(error = &error as &dyn Error, "parts of merged files were not removed");
             }
@@ -327,6 +332,7 @@ impl ShardCommitter {
             match self.runtime.block_on(self.manifest.commit(draft)) {
                 Ok(committed) => {
                     renew_card(&self.settings.data_dir, draft, committed.version());
+                    write_checkpoint(&self.runtime, &mut self.manifest);
                     return Ok(committed.version());
                 }
                 Err(error)
@@ -387,6 +393,13 @@ impl Drop for BlockingRuntime {
         if let Some(runtime) = self.0.take() {
             runtime.shutdown_background();
         }
+    }
+}
+
+/// Readers and the next start do without it, so a run does not fail for it.
+fn write_checkpoint(runtime: &BlockingRuntime, manifest: &mut Manifest) {
+    if let Err(error) = runtime.block_on(manifest.write_checkpoint_if_due()) {
+        tracing::warn!(error = &error as &dyn Error, "the manifest's checkpoint was not written");
     }
 }
 

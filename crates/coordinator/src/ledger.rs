@@ -45,8 +45,12 @@ pub trait Ledger: Send {
     /// The shard that holds a trajectory's rows, including opened shards.
     fn shard_of(&mut self, trajectory: &Id<Trajectory>) -> Result<Option<Id<Shard>>, LedgerError>;
 
-    /// Every shard that the manifest names, by the ledger's record, in order of manifest versions.
-    fn committed_shards(&mut self) -> Result<Vec<CommittedShard>, LedgerError>;
+    /// Every shard that the manifest names from this version on, by the ledger's record, in order
+    /// of manifest versions.
+    fn committed_shards(&mut self, from: u64) -> Result<Vec<CommittedShard>, LedgerError>;
+
+    /// The newest manifest version by the ledger's record; 0 before the first.
+    fn newest_commit(&mut self) -> Result<u64, LedgerError>;
 
     /// How far a shard is; `None` when the ledger does not know it.
     fn shard_phase(&mut self, shard: &Id<Shard>) -> Result<Option<ShardPhase>, LedgerError>;

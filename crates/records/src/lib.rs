@@ -41,7 +41,9 @@ pub use find::FoundTrajectory;
 pub use gap::{GapSum, LogprobGap};
 pub use invalid_commit::InvalidCommit;
 pub use jobs::changed_jobs;
-pub use manifest::{Commit, CommitDraft, CommitOutcome, Manifest, ManifestSnapshot, Op, StoredCommits, Txn};
+pub use manifest::{
+    Commit, CommitDraft, CommitOutcome, Manifest, ManifestSnapshot, Op, RemovedFile, StoredCommits, Txn,
+};
 pub use pixels::{DecodedPicture, PictureError};
 pub use read::{DataSet, RecordIter, schema_version};
 pub use rows::{DerivedColumns, RecordedStep, RescoreRecord};

@@ -166,6 +166,9 @@ pub struct RetireSummary {
     pub removed: Vec<PathBuf>,
     /// Merged files that are damaged or missing: their parts are kept as the only copy.
     pub damaged: Vec<RecordsError>,
+    /// Files that the manifest may forget: their grace is over and they are not there any more, as
+    /// it lists them.
+    pub gone: Vec<String>,
 }
 
 /// Removes files that a commit removed at least `grace` ago, once the file they were merged into
@@ -177,16 +180,19 @@ pub fn retire(
     grace: Duration,
 ) -> Result<RetireSummary, RecordsError> {
     let grace = i64::try_from(grace.as_micros()).unwrap_or(i64::MAX);
-    let due = snapshot.removed().iter().filter(|(_, at)| now_micros.saturating_sub(**at) >= grace);
+    let due = snapshot
+        .removed()
+        .iter()
+        .filter(|(_, removed)| now_micros.saturating_sub(removed.at_micros) >= grace);
     let mut retired = RetireSummary::default();
     let mut is_whole = BTreeMap::new();
     for (path, _) in due {
         let part = replaced_path(data_dir, path);
         if part.symlink_metadata().is_err() {
+            retired.gone.push(path.clone());
             continue;
         }
-        let mut holders = snapshot.holders(path).into_iter();
-        let are_whole = holders.all(|holder| {
+        let is_whole = snapshot.holder(path).map_or(snapshot.is_expired(path), |holder| {
             *is_whole.entry(&holder.path).or_insert_with(|| match check_written(data_dir, holder) {
                 Ok(()) => true,
                 Err(damage) => {
@@ -195,8 +201,9 @@ pub fn retire(
                 }
             })
         });
-        if are_whole && remove(&part)? {
+        if is_whole && remove(&part)? {
             retired.removed.push(part);
+            retired.gone.push(path.clone());
         }
     }
     Ok(retired)

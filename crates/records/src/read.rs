@@ -10,7 +10,7 @@ use crate::file::{IntegrityCheck, TableFile};
 use crate::gap::LogprobGap;
 use crate::rows::{RecordedStep, RescoreRecord, RowError};
 use crate::schema::{GroupRow, ScoreRow, StepRow, TrajectoryRow, key};
-use crate::{Manifest, ManifestSnapshot, RecordsError, Table, WrittenFile, jobs, merge};
+use crate::{Manifest, ManifestSnapshot, RecordsError, StoredCommits, Table, WrittenFile, jobs, merge};
 
 /// A data set on a local disk, as of its newest commit when it was opened.
 pub struct DataSet {
@@ -30,6 +30,21 @@ impl DataSet {
         let store = Manifest::local_store(&data_dir)?;
         let manifest = futures::executor::block_on(Manifest::open(store))?;
         Ok(Self { data_dir, snapshot: manifest.snapshot().clone() })
+    }
+
+    /// The same from every commit and no checkpoint, to check the whole manifest. The second value
+    /// is whether the newest checkpoint says the same.
+    pub(crate) fn open_whole(dir: &Path) -> Result<(Self, bool), RecordsError> {
+        let data_dir = data_dir(dir)?;
+        let store = Manifest::local_store(&data_dir)?;
+        let stored = futures::executor::block_on(StoredCommits::read(&store))?;
+        let newest = stored.newest();
+        let snapshot = stored.into_snapshot()?;
+        let read = StoredCommits::read_newest(&store, Some(newest));
+        let begun = futures::executor::block_on(read)?.into_snapshot();
+        // A living run may have gone on.
+        let is_same = begun.is_ok_and(|begun| begun.version() > newest || begun.lists_same(&snapshot));
+        Ok((Self { data_dir, snapshot }, is_same))
     }
 
     /// The files of the data set according to its manifest.

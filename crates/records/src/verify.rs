@@ -46,13 +46,17 @@ struct Verifier<'a> {
 /// Checks a run directory or its `data` folder. It fails only when it cannot check; its findings
 /// are in the report.
 pub fn verify(dir: &Path) -> Result<VerifyReport, RecordsError> {
-    let set = match DataSet::open(dir) {
-        Ok(set) => set,
+    let (set, checkpoint_agrees) = match DataSet::open_whole(dir) {
+        Ok(opened) => opened,
         Err(RecordsError::Manifest { version, what }) => {
             return Ok(VerifyReport::of_manifest(version, &what.to_string()));
         }
         Err(error) => return Err(error),
     };
+    if !checkpoint_agrees {
+        let what = "the newest checkpoint lists other files than the commits before it: remove checkpoints/";
+        return Ok(VerifyReport::of_manifest(set.snapshot().version(), what));
+    }
     let mut verifier = Verifier::new(&set);
     verifier.read();
     verifier.compare();

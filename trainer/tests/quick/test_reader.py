@@ -41,6 +41,52 @@ def drain(reader: Reader, wait_seconds: float = 0.0) -> list[str]:
     return names
 
 
+def test_a_resumed_reader_begins_at_a_checkpoint(tmp_path: Path) -> None:
+    farm = Farm(tmp_path)
+    for number in range(4):
+        simple(farm, number)
+    reader = Reader(tmp_path)
+    assert len(drain(reader)) == 4
+    cursor = reader.cursor()
+    path = farm.checkpoint()
+    simple(farm, 4)
+    # A merge of files from before the checkpoint and after it.
+    farm.merge("steps")
+    simple(farm, 5)
+    farm.checkpoint()  # newer than the cursor
+    for number in (1, 2, 3):
+        (tmp_path / "data" / "manifest" / f"{number:020}.json").unlink()
+    assert drain(Reader(tmp_path, cursor=cursor)) == ["g004", "g005"]
+    with pytest.raises(DataError, match="the cursor is of run other"):
+        Reader(tmp_path, cursor=Cursor("other", cursor.version))
+    whole = path.read_text()
+    for damaged in ("", whole[:-9], whole.replace('"rows": 4', '"rows": 5', 1), f"{whole.splitlines()[0]}\n"):
+        assert damaged != whole
+        path.write_text(damaged)
+        # The commits, of which the first are gone here, decide.
+        with pytest.raises(DataError, match="the cursor stands at commit 4"):
+            Reader(tmp_path, cursor=cursor)
+
+
+def test_a_long_run_is_not_kept_in_memory(tmp_path: Path) -> None:
+    farm = Farm(tmp_path)
+    farm.commit([farm.trajectory("open", 0, 1.0, 2)], [])
+    for number in range(99):
+        simple(farm, number, rewards=(1.0,))
+    farm.merge("steps")
+    reader = Reader(tmp_path)
+    drain(reader)
+    # The first group is open, so nothing is behind every open group.
+    assert len(reader.manifest._commits) == 101
+    farm.commit([], [farm.group("open", [1.0])])
+    for number in range(100, 200):
+        simple(farm, number, rewards=(1.0,))
+    assert len(drain(reader)) == 101
+    assert len(reader.manifest._commits) <= 100
+    assert len(reader.manifest._files) < 600
+    assert not reader.manifest._replaced_by
+
+
 def test_a_group_comes_when_its_row_does_with_all_its_scored_trajectories(tmp_path: Path) -> None:
     farm = Farm(tmp_path)
     farm.commit(

@@ -136,7 +136,7 @@ impl SnapshotCopy<'_> {
         if let Some(later) = later {
             self.check_later(later)?;
         }
-        for shard in ledger.committed_shards()? {
+        for shard in ledger.committed_shards(0)? {
             files.extend(shard.files.into_iter().map(|file| (file.path.clone(), file)));
             removed.extend(shard.replaces);
         }

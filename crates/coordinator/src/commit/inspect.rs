@@ -349,7 +349,7 @@ impl RunInspector<'_> {
 
 /// Files that the data set has by the ledger's record.
 fn committed_files(ledger: &mut SqliteLedger) -> Result<Vec<WrittenFile>, CommitError> {
-    let shards = ledger.committed_shards()?;
+    let shards = ledger.committed_shards(0)?;
     let replaced: BTreeSet<String> = shards.iter().flat_map(|shard| shard.replaces.clone()).collect();
     let files = shards.into_iter().flat_map(|shard| shard.files);
     Ok(files.filter(|file| !replaced.contains(&file.path)).collect())

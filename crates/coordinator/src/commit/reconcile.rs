@@ -66,7 +66,9 @@ pub(crate) struct CommitOrigin {
     pub now_micros: i64,
 }
 
-/// Compares them. `phase` returns how far a shard is that the ledger does not call committed.
+/// Compares them from the first commit that was read; a checkpoint stands for those before it, and
+/// the ledger's record begins there too. `phase` returns how far a shard is that the ledger does
+/// not call committed.
 pub(crate) fn compare(
     stored: &StoredCommits,
     committed: &[CommittedShard],
@@ -100,7 +102,8 @@ pub(crate) fn compare(
     }
     let newest = stored.newest().max(remembered.keys().next_back().copied().unwrap_or(0));
     let missing = |version: &u64| stored.get(*version).is_none() && !remembered.contains_key(version);
-    let unknown: BTreeSet<u64> = gaps.unknown.drain(..).chain((1..newest).filter(missing)).collect();
+    let unknown: BTreeSet<u64> =
+        gaps.unknown.drain(..).chain((stored.first()..newest).filter(missing)).collect();
     gaps.unknown = unknown.into_iter().collect();
     gaps.damaged.sort_unstable();
     Ok(gaps)

@@ -23,7 +23,7 @@ use super::settle::{SpoolSettlement, lost, settle};
 use super::stage::pass;
 use super::survey::ManifestRepair;
 use super::survey::{RecoveryPlan, RecoverySurvey, UnfinishedShard, is_regular, unlisted};
-use super::{BlockingRuntime, CommitSettings, ShardCommitter, now_micros};
+use super::{BlockingRuntime, CommitSettings, ShardCommitter, now_micros, write_checkpoint};
 use crate::card::renew_card;
 use crate::crash;
 use crate::durable::{DurableError, make_durable_dir};
@@ -96,8 +96,7 @@ impl ShardCommitter {
             origin,
             lost_found: &mut lost_found,
         };
-        let Reconciled { manifest, spooled, lost, gone } = recovery.run(&before, spooled)?;
-        let snapshot = ledger.load()?;
+        let Reconciled { manifest, snapshot, spooled, lost, gone } = recovery.run(before, spooled)?;
         let next_shard = opened_run(&snapshot)?.next_shard;
         let started = LedgerHandle::start(ledger, limits);
         let ledger = started.map_err(|error| CommitError::Stopped { why: error.to_string() })?;
@@ -122,6 +121,7 @@ impl ShardCommitter {
 /// The run directory once its parts agree.
 struct Reconciled {
     manifest: Manifest,
+    snapshot: LedgerSnapshot,
     spooled: Vec<RecoveredTrajectory>,
     lost: Vec<Id<Trajectory>>,
     gone: Vec<WrittenFile>,
@@ -130,11 +130,14 @@ struct Reconciled {
 impl<L: Ledger> RunRecovery<'_, L> {
     fn run(
         mut self,
-        before: &LedgerSnapshot,
+        before: LedgerSnapshot,
         spooled: Vec<RecoveredTrajectory>,
     ) -> Result<Reconciled, CommitError> {
         let store = Manifest::local_store(&self.settings.data_dir)?;
-        let stored = self.runtime.block_on(StoredCommits::read(&store))?;
+        // A checkpoint that is newer than the ledger must not hide that the ledger is too old.
+        let known = self.ledger.newest_commit()?;
+        let stored = self.runtime.block_on(StoredCommits::read_newest(&store, Some(known)))?;
+        let checkpoint = stored.checkpoint();
         // Every check comes before the first change.
         let survey = RecoverySurvey {
             data_dir: &self.settings.data_dir,
@@ -143,9 +146,9 @@ impl<L: Ledger> RunRecovery<'_, L> {
             lost_found: self.lost_found,
         };
         let RecoveryPlan { repair, manifest, unfinished, gone } =
-            survey.plan_recovery(before, &spooled, stored)?;
+            survey.plan_recovery(&before, &spooled, stored)?;
         report_gone(&self.settings.data_dir, &gone);
-        let mut manifest = Manifest::at(store, manifest);
+        let mut manifest = Manifest::at(store, manifest, checkpoint);
 
         self.carry_out(&manifest, &repair)?;
         for (shard, plan) in &unfinished {
@@ -156,8 +159,11 @@ impl<L: Ledger> RunRecovery<'_, L> {
             }
         }
         self.sweep(&manifest)?;
-        let (spooled, lost) = self.settle(&manifest, spooled)?;
-        Ok(Reconciled { manifest, spooled, lost, gone })
+        write_checkpoint(self.runtime, &mut manifest);
+        let now = if unfinished.is_empty() { before } else { self.ledger.load()? };
+        let (spooled, lost) = self.settle(&manifest, &now, spooled)?;
+        let snapshot = if lost.is_empty() { now } else { self.ledger.load()? };
+        Ok(Reconciled { manifest, snapshot, spooled, lost, gone })
     }
 
     /// Moves damaged commits to `lost+found/` and restores the missing ones.
@@ -259,9 +265,9 @@ impl<L: Ledger> RunRecovery<'_, L> {
     fn settle(
         &mut self,
         manifest: &Manifest,
+        now: &LedgerSnapshot,
         spooled: Vec<RecoveredTrajectory>,
     ) -> Result<(Vec<RecoveredTrajectory>, Vec<Id<Trajectory>>), CommitError> {
-        let now = self.ledger.load()?;
         let rows: BTreeMap<_, _> =
             now.trajectories.iter().map(|row| (&row.start.trajectory_id, row)).collect();
         let mut kept = Vec::with_capacity(spooled.len());
@@ -357,7 +363,7 @@ pub(crate) fn check_run_dir(run_dir: &Path) -> Result<(), DurableError> {
     let mut folders: Vec<PathBuf> = Table::ALL.iter().map(|table| data.join(table.as_str())).collect();
     let replaced = data.join("replaced");
     folders.extend(Table::ALL.iter().map(|table| replaced.join(table.as_str())));
-    folders.extend([data.join("manifest"), data.join("jobs"), replaced, data]);
+    folders.extend([data.join("manifest"), data.join("checkpoints"), data.join("jobs"), replaced, data]);
     folders.extend(["spool", "logs", "archive", "lost+found"].map(|name| run_dir.join(name)));
     folders.iter().try_for_each(check_dir)?;
     check_entries(&run_dir.join("data").join("manifest"))
@@ -384,8 +390,9 @@ pub(crate) fn check_manifest_is_whole(run_dir: &Path, data_dir: &Path) -> Result
     }
     let mut ledger = SqliteLedger::open_to_read(path)?;
     let store = Manifest::local_store(data_dir)?;
-    let stored = BlockingRuntime::new()?.block_on(StoredCommits::read(&store))?;
-    let committed = ledger.committed_shards()?;
+    let known = ledger.newest_commit()?;
+    let stored = BlockingRuntime::new()?.block_on(StoredCommits::read_newest(&store, Some(known)))?;
+    let committed = ledger.committed_shards(stored.first())?;
     let gaps = compare(&stored, &committed, |shard| ledger.shard_phase(shard))?;
     if gaps.is_empty() {
         return Ok(());

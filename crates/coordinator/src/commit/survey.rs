@@ -79,7 +79,7 @@ impl<L: Ledger> RecoverySurvey<'_, L> {
 
     /// Returns what the manifest lacks and how to restore it.
     fn repair(&mut self, stored: &StoredCommits) -> Result<ManifestRepair, CommitError> {
-        let committed = self.ledger.committed_shards()?;
+        let committed = self.ledger.committed_shards(stored.first())?;
         let ledger = &mut *self.ledger;
         let gaps = compare(stored, &committed, |shard| ledger.shard_phase(shard))?;
         let newest = stored.newest().max(committed.last().map_or(0, |shard| shard.manifest_version));
@@ -104,13 +104,9 @@ impl<L: Ledger> RecoverySurvey<'_, L> {
 
     /// Whole files of scores that no commit names, the oldest first: their names end in the time.
     fn unlisted_scores(&self, stored: &StoredCommits) -> Result<Vec<LocalFile>, CommitError> {
-        let listed = |file: &LocalFile| {
-            let mut commits = stored.iter().filter_map(|(_, commit)| commit.as_ref().ok());
-            commits.any(|commit| commit.files.iter().any(|listed| listed.path == file.name))
-        };
         let mut files = local_files(self.data_dir)?;
         files.retain(|file| file.table == Table::Scores && !file.temporary && file.shard_id.is_some());
-        files.retain(|file| !listed(file));
+        files.retain(|file| !stored.name(&file.name));
         Ok(files)
     }
 

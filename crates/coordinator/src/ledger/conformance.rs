@@ -12,7 +12,8 @@ use super::*;
 use mutations::*;
 
 pub(crate) use mutations::{
-    a_little_of_everything, assigned, draw, drawn, finish, opened, sample_mutations, score,
+    a_little_of_everything, assigned, begun, close, draw, drawn, fail, finish, lost, opened, problem,
+    sample_mutations, score,
 };
 
 /// Runs the whole suite; `make` returns an empty ledger each time.
@@ -62,7 +63,7 @@ fn what_is_settled_leaves_the_snapshot(ledger: &mut impl Ledger) {
     assert_eq!(written.shards[0].groups, [group(0)]);
     assert_eq!(ledger.shard_phase(&shard_id(0)).unwrap(), Some(ShardPhase::Written));
     assert_eq!(ledger.shard_phase(&shard_id(1)).unwrap(), None);
-    assert_eq!(ledger.committed_shards().unwrap(), []);
+    assert_eq!(ledger.committed_shards(0).unwrap(), []);
     ledger.commit(&[shard_committed(0, 6)]).unwrap();
     let committed = CommittedShard {
         shard_id: shard_id(0),
@@ -70,7 +71,9 @@ fn what_is_settled_leaves_the_snapshot(ledger: &mut impl Ledger) {
         files: vec![shard_file()],
         replaces: Vec::new(),
     };
-    assert_eq!(ledger.committed_shards().unwrap(), [committed]);
+    assert_eq!(ledger.committed_shards(6).unwrap(), [committed]);
+    assert_eq!(ledger.committed_shards(7).unwrap(), []);
+    assert_eq!(ledger.newest_commit().unwrap(), 6);
     let phase = ShardPhase::Committed { manifest_version: 6 };
     assert_eq!(ledger.shard_phase(&shard_id(0)).unwrap(), Some(phase));
     let settled = ledger.load().unwrap();

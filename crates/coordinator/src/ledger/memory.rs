@@ -71,9 +71,9 @@ impl Ledger for MemoryLedger {
         Ok(self.state.trajectories.get(trajectory).and_then(|row| row.shard_id.clone()))
     }
 
-    fn committed_shards(&mut self) -> Result<Vec<CommittedShard>, LedgerError> {
+    fn committed_shards(&mut self, from: u64) -> Result<Vec<CommittedShard>, LedgerError> {
         let committed = self.state.shards.values().filter_map(|shard| match shard.phase {
-            ShardPhase::Committed { manifest_version } => Some(CommittedShard {
+            ShardPhase::Committed { manifest_version } if manifest_version >= from => Some(CommittedShard {
                 shard_id: shard.row.shard_id.clone(),
                 manifest_version,
                 files: shard.row.files.clone().unwrap_or_default(),
@@ -84,6 +84,10 @@ impl Ledger for MemoryLedger {
         let mut committed: Vec<_> = committed.collect();
         committed.sort_by_key(|shard| shard.manifest_version);
         Ok(committed)
+    }
+
+    fn newest_commit(&mut self) -> Result<u64, LedgerError> {
+        Ok(self.committed_shards(0)?.last().map_or(0, |shard| shard.manifest_version))
     }
 
     fn shard_phase(&mut self, shard: &Id<Shard>) -> Result<Option<ShardPhase>, LedgerError> {

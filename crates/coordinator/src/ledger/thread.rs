@@ -256,8 +256,11 @@ mod tests {
         fn shard_of(&mut self, id: &Id<Trajectory>) -> Result<Option<Id<Shard>>, LedgerError> {
             self.inner.shard_of(id)
         }
-        fn committed_shards(&mut self) -> Result<Vec<CommittedShard>, LedgerError> {
-            self.inner.committed_shards()
+        fn committed_shards(&mut self, from: u64) -> Result<Vec<CommittedShard>, LedgerError> {
+            self.inner.committed_shards(from)
+        }
+        fn newest_commit(&mut self) -> Result<u64, LedgerError> {
+            self.inner.newest_commit()
         }
         fn shard_phase(&mut self, id: &Id<Shard>) -> Result<Option<ShardPhase>, LedgerError> {
             self.inner.shard_phase(id)

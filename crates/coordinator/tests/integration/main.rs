@@ -6,3 +6,4 @@ mod common;
 #[cfg(feature = "failpoints")]
 mod crash;
 mod service;
+mod weeks;

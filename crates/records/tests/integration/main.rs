@@ -2,6 +2,7 @@
 //! interface.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod checkpoint;
 mod earlier;
 mod manifest;
 mod merge;

@@ -5,6 +5,10 @@ stops at the first number that is not there reads each row once, whole. A `repla
 in the place of small ones with the same rows: a reader that follows the run has read those, and skips the
 merged one. The parts move to `data/replaced/` and are removed later; their rows are then in the merged file,
 part after part in the order in which the commit names them.
+
+A file of `data/checkpoints/` is the data set after one commit: a reader that has done everything up to a
+later commit begins there. Its first line is JSON, its second one the SHA-256 of the first. It is a copy of
+what the commits say; one that is damaged is passed over.
 """
 
 from __future__ import annotations
@@ -13,6 +17,7 @@ import hashlib
 import json
 import os
 import re
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -71,24 +76,43 @@ class Manifest:
 
     def __init__(self, run_dir: Path | str) -> None:
         self.data_dir = _data_dir(Path(run_dir))
-        self._commits: list[Commit] = []
+        self.version = 0
+        """Number of the newest commit read; 0 before the first."""
+        self.run_id: str | None = None
+        """Id of the run, once a commit has named it."""
+        self._commits: dict[int, Commit] = {}
         self._files: dict[str, DataFile] = {}
         self._replaced_by: dict[str, tuple[str, int]] = {}
         self._expired: set[str] = set()
-
-    @property
-    def version(self) -> int:
-        """Number of the newest commit read; 0 before the first."""
-        return len(self._commits)
-
-    @property
-    def run_id(self) -> str | None:
-        """Id of the run, once a commit has named it."""
-        return self._commits[0].run_id if self._commits else None
+        self._removed: deque[tuple[int, str]] = deque()
 
     def commit(self, version: int) -> Commit:
-        """A commit that was read before."""
-        return self._commits[version - 1]
+        """A commit that was read before, and not released."""
+        return self._commits[version]
+
+    def begin_at(self, version: int) -> None:
+        """Before the first commit is read: begins at the newest checkpoint up to this commit, if there is
+        one."""
+        folder = self.data_dir / "checkpoints"
+        names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
+        found = [int(name[:20]) for name in names if re.fullmatch(r"[0-9]{20}\.json", name)]
+        for number in sorted((number for number in found if number <= version), reverse=True):
+            checkpoint = _checkpoint(self.data_dir, number)
+            if checkpoint is not None:
+                self.run_id, self._files = checkpoint
+                self.version = number
+                return
+
+    def release(self, version: int) -> None:
+        """Forgets commits up to this one, and the files that they removed: no caller asks for the rows of a
+        file that an earlier commit added and one of these removed."""
+        for number in range(min(self._commits, default=version + 1), version + 1):
+            self._commits.pop(number, None)
+        while self._removed and self._removed[0][0] <= version:
+            _, path = self._removed.popleft()
+            self._files.pop(path, None)
+            self._replaced_by.pop(path, None)
+            self._expired.discard(path)
 
     def read_next(self) -> Commit | None:
         """Reads the next commit; `None` while there is none. A malformed one raises a DataError at every
@@ -146,7 +170,10 @@ class Manifest:
         elif commit.op == "expire":
             self._expired.update(commit.removed)
         self._files.update({file.path: file for file in commit.files})
-        self._commits.append(commit)
+        self._removed.extend((commit.version, removed) for removed in commit.removed)
+        self._commits[commit.version] = commit
+        self.version = commit.version
+        self.run_id = self.run_id or commit.run_id
 
     def _note_replaced(self, path: Path, commit: Commit) -> None:
         for file in commit.files:
@@ -176,6 +203,23 @@ def _check_bytes(path: Path, entry: DataFile, verify: bool) -> None:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
         if digest != entry.sha256:
             raise DataError(f"{path} has SHA-256 {digest}, the manifest says {entry.sha256}")
+
+
+def _checkpoint(data_dir: Path, version: int) -> tuple[str, dict[str, DataFile]] | None:
+    """The run and the files of a checkpoint; `None` where it is damaged or of another manifest."""
+    name = f"{version:020}.json"
+    try:
+        body, digest = (data_dir / "checkpoints" / name).read_bytes().split(b"\n")[:2]
+        if hashlib.sha256(body).hexdigest() != digest.decode("ascii"):
+            return None
+        raw = json.loads(body)
+        commit = (data_dir / "manifest" / name).read_bytes()
+        if raw["version"] != version or raw["commit_sha256"] != hashlib.sha256(commit).hexdigest():
+            return None
+        files = [_file(entry["file"]) for entry in raw["snapshot"]["files"].values()]
+        return str(raw["run_id"]), {file.path: file for file in files}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
 
 
 def _parse(path: Path, version: int, text: bytes) -> Commit:

@@ -28,6 +28,8 @@ CACHE_BYTES_MAX = 256 << 20
 # Shards that a group's trajectories come from; an open file costs a descriptor and a footer.
 FILES_MAX = 8
 POLL_SECONDS = 0.2
+# Commits that are read before the manifest forgets those that no open group needs.
+RELEASE_EVERY = 100
 # The split of what `[eval]` collects.
 EVALUATION = "eval"
 
@@ -153,6 +155,7 @@ class Reader:
                 f"the cursor is of reader {cursor.rank} of {cursor.world}, this is {self._rank} of "
                 f"{self._world}: resume with as many readers"
             )
+        self.manifest.begin_at(cursor.version)
         while self.manifest.version < cursor.version:
             if self.manifest.read_next() is None:
                 raise DataError(
@@ -186,6 +189,8 @@ class Reader:
             elif self._scanned < self.manifest.version or self.manifest.read_next() is not None:
                 self._scan(self.manifest.commit(self._scanned + 1))
                 self._scanned += 1
+                if self._scanned % RELEASE_EVERY == 0:
+                    self.manifest.release(self._behind())
                 deadline = time.monotonic() + wait_seconds
             elif time.monotonic() < deadline and not stop():
                 idle()
@@ -223,12 +228,16 @@ class Reader:
 
     def cursor(self) -> Cursor:
         """Where another reader continues: behind every group that is done, before every other."""
-        # Without an open group, all that was scanned is done.
-        version = min((group.first - 1 for group in self._open.values()), default=self._scanned)
+        version = self._behind()
         self._done = {name: last for name, last in self._done.items() if last > version}
         # Groups that an earlier reader did stay listed while commits that hold them may be read again.
         earlier = frozenset(name for name, last in self._earlier.items() if last is None or last > version)
         return Cursor(self.manifest.run_id, version, frozenset(self._done) | earlier, self._rank, self._world)
+
+    def _behind(self) -> int:
+        """The last commit before every group that is not done."""
+        # Without an open group, all that was scanned is done.
+        return min((group.first - 1 for group in self._open.values()), default=self._scanned)
 
     def _close(self, group_id: str) -> None:
         group = self._open.pop(group_id)

@@ -150,11 +150,11 @@ pub(super) fn verdict(group_index: u64, sample_index: u32, attempt: u32, score: 
     Mutation::Scored { trajectory_id, verdict: TimedScore { score, micros: 8 } }
 }
 
-pub(super) fn fail(group_index: u64, sample_index: u32, attempt: u32, end: EndKind) -> Mutation {
+pub(crate) fn fail(group_index: u64, sample_index: u32, attempt: u32, end: EndKind) -> Mutation {
     Mutation::Failed { trajectory_id: trajectory(group_index, sample_index, attempt), ended: ended(end) }
 }
 
-pub(super) fn lost(group_index: u64, sample_index: u32, attempt: u32) -> Mutation {
+pub(crate) fn lost(group_index: u64, sample_index: u32, attempt: u32) -> Mutation {
     record_lost(group_index, sample_index, attempt, EndKind::RecordLost)
 }
 
@@ -162,7 +162,7 @@ pub(super) fn record_lost(group_index: u64, sample_index: u32, attempt: u32, end
     Mutation::RecordLost { trajectory_id: trajectory(group_index, sample_index, attempt), ended: ended(end) }
 }
 
-pub(super) fn close(group_index: u64) -> Mutation {
+pub(crate) fn close(group_index: u64) -> Mutation {
     Mutation::GroupClosed { group_id: group(group_index), at_micros: 9 }
 }
 
@@ -219,12 +219,12 @@ pub(super) fn unable(version: i32) -> Mutation {
     Mutation::VersionRefused { version, reason: "its file is torn".to_owned() }
 }
 
-pub(super) fn begun(version: i32, problems: u64) -> Mutation {
+pub(crate) fn begun(version: i32, problems: u64) -> Mutation {
     Mutation::EvaluationBegun { version, problems, at_micros: 4 }
 }
 
 /// A group that is a problem of an evaluation; the sampler does not draw.
-pub(super) fn problem(group_index: u64, version: i32, index: u64) -> Mutation {
+pub(crate) fn problem(group_index: u64, version: i32, index: u64) -> Mutation {
     let problem = Some(EvaluationProblem { version, index });
     let draw = TaskDraw { problem, split: Split::Eval, chance: None, ..draw(group_index, 2) };
     Mutation::GroupDrawn { draw, draws: group_index }

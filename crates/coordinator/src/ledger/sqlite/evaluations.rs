@@ -4,6 +4,7 @@ use rusqlite::{Connection, OptionalExtension, Row, Transaction, params};
 
 use super::failure::MutationFailure;
 use super::rows::{collect, expect_one, unsigned};
+use super::schema::has_tallies;
 use crate::ledger::{EvaluationRow, EvaluationStanding, LedgerRefusal, may_begin, may_end};
 
 pub(super) fn begin_evaluation(
@@ -38,6 +39,11 @@ pub(super) fn end_evaluation(
 
 /// All evaluations, with the sums over their trajectories.
 pub(super) fn load_evaluations(connection: &Connection) -> Result<Vec<EvaluationRow>, MutationFailure> {
+    if has_tallies(connection)? {
+        let sql = "SELECT version, problems, drawn, state, reason, began_at_micros, ifnull(scored, 0), total(succeeded)
+                   FROM evaluations LEFT JOIN evaluation_tallies USING (version) GROUP BY version ORDER BY version";
+        return collect(connection, sql, evaluation);
+    }
     let sql = "SELECT version, problems, drawn, e.state, e.reason, began_at_micros, count(t.reward), total(t.success)
                FROM evaluations e LEFT JOIN groups g ON g.eval_version = e.version
                    LEFT JOIN trajectories t ON t.group_id = g.group_id AND t.state = 'scored'

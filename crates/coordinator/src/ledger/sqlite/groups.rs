@@ -6,6 +6,7 @@ use rusqlite::{Connection, Transaction, params};
 use super::evaluations::last_evaluation;
 use super::failure::MutationFailure;
 use super::rows::{collect, expect_one, first_text, id, maybe_id, parse_column, unsigned};
+use super::tallies;
 use crate::ledger::{EvaluationProblem, GroupRow, LedgerRefusal, RunRow, TaskDraw, expect_next, may_draw};
 
 pub(super) fn draw_group(
@@ -57,16 +58,30 @@ pub(super) fn close_group(
     }
     let sql = "UPDATE groups SET closed_at_micros = ?2 WHERE group_id = ?1 AND closed_at_micros IS NULL";
     let changed = transaction.prepare_cached(sql)?.execute(params![id.as_str(), at_micros])?;
-    expect_one(changed, LedgerRefusal::GroupNotOpen)
+    expect_one(changed, LedgerRefusal::GroupNotOpen)?;
+    let sql = "SELECT group_id FROM groups WHERE group_id = ?1 AND eval_version IS NULL";
+    match first_text(transaction, sql, params![id.as_str()])? {
+        Some(_) => tallies::count(transaction, tallies::GROUPS_CLOSED),
+        None => Ok(()),
+    }
+}
+
+/// A query for these columns of the groups that are not committed. It reads no others: each half
+/// has an index.
+pub(super) fn uncommitted(columns: &str) -> String {
+    format!(
+        "SELECT {columns} FROM groups WHERE shard_id IS NULL
+         UNION ALL SELECT {columns} FROM groups
+         WHERE shard_id IN (SELECT shard_id FROM shards WHERE state IN ('opened', 'written'))"
+    )
 }
 
 pub(super) fn load_groups(connection: &Connection) -> Result<Vec<GroupRow>, MutationFailure> {
-    let sql =
-        "SELECT group_id, group_index, suite, task_id, split, seed, group_size, task_json, drawn_at_micros,
-                   closed_at_micros, shard_id, chance, eval_version, eval_problem
-               FROM groups LEFT JOIN shards s USING (shard_id)
-               WHERE s.state IS NOT 'published' ORDER BY group_index";
-    collect(connection, sql, |row| {
+    let columns =
+        "group_id, group_index, suite, task_id, split, seed, group_size, task_json, drawn_at_micros,
+                   closed_at_micros, shard_id, chance, eval_version, eval_problem";
+    let sql = format!("{} ORDER BY group_index", uncommitted(columns));
+    collect(connection, &sql, |row| {
         let problem = match row.get::<_, Option<i32>>(12)? {
             Some(version) => Some(EvaluationProblem { version, index: unsigned(row, 13)? }),
             None => None,

@@ -7,19 +7,21 @@ use std::time::Duration;
 
 use rusqlite::{Connection, OpenFlags};
 
-use super::failure::{MutationFailure, foreign, storage};
+use super::failure::{MutationFailure, storage};
+use super::page_check::{self, PageCheck};
 use super::schema;
 use crate::ledger::LedgerError;
 
 /// A user of the `sqlite3` tool may hold a read lock for a moment; a longer wait is a fault.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Opens the database to write, creating it where needed, and checks all of it.
-pub(super) fn open(path: &Path) -> Result<Connection, LedgerError> {
+/// Opens the database to write, creating it where needed, and checks all of it: a large one while
+/// it is already in use.
+pub(super) fn open(path: &Path) -> Result<(Connection, Option<PageCheck>), LedgerError> {
     check_files(path)?;
     let mut connection = Connection::open(path).map_err(|error| storage("open", path, error))?;
-    set_up(&mut connection, path).map_err(|failure| failure.into_ledger_error("open", path))?;
-    Ok(connection)
+    let check = set_up(&mut connection, path).map_err(|failure| failure.into_ledger_error("open", path))?;
+    Ok((connection, check))
 }
 
 /// Opens an existing database of any readable version for reading.
@@ -31,7 +33,7 @@ pub(super) fn open_to_read(path: &Path) -> Result<Connection, LedgerError> {
     Ok(connection)
 }
 
-fn set_up(connection: &mut Connection, path: &Path) -> Result<(), MutationFailure> {
+fn set_up(connection: &mut Connection, path: &Path) -> Result<Option<PageCheck>, MutationFailure> {
     connection.busy_timeout(BUSY_TIMEOUT)?;
     let sql = "SELECT count(*) FROM sqlite_schema";
     let is_new = connection.query_row(sql, [], |row| row.get::<_, i64>(0))? == 0;
@@ -45,16 +47,14 @@ fn set_up(connection: &mut Connection, path: &Path) -> Result<(), MutationFailur
         "PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; PRAGMA foreign_keys = ON; PRAGMA trusted_schema = OFF;",
     )?;
     if is_new {
-        return schema::create(connection, path);
+        return schema::create(connection, path).map(|()| None);
     }
-    check_pages(connection, path)?;
-    schema::migrate(connection)
-}
-
-/// Fails where a page of the file is damaged.
-pub(super) fn check_pages(connection: &Connection, path: &Path) -> Result<(), MutationFailure> {
-    let verdict: String = connection.query_row("PRAGMA quick_check(1)", [], |row| row.get(0))?;
-    if verdict == "ok" { Ok(()) } else { Err(foreign(path, format!("damaged: {verdict}"))) }
+    if schema::is_outdated(connection)? {
+        // The rows of damaged pages must not be copied.
+        page_check::check_pages(connection, path)?;
+        return schema::migrate(connection).map(|()| None);
+    }
+    page_check::begin(connection, path)
 }
 
 /// The database and the files SQLite keeps beside it must be files of this run, not links to
@@ -99,7 +99,7 @@ mod tests {
         refused(&path("other"), "another program's database");
         drop(SqliteLedger::open(path("newer")).unwrap());
         Connection::open(path("newer")).unwrap().pragma_update(None, "user_version", 9).unwrap();
-        refused(&path("newer"), "its schema is version 9, and this furrow reads 3 to 4");
+        refused(&path("newer"), "its schema is version 9, and this furrow reads 3 to 5");
         assert_eq!(fs::read(path("other")).unwrap(), other);
     }
 

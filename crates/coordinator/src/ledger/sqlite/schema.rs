@@ -8,6 +8,7 @@ use furrow_rollout::EndKind;
 use rusqlite::{Connection, Transaction, TransactionBehavior};
 
 use super::failure::{MutationFailure, foreign, unreadable};
+use super::tallies;
 use crate::durable;
 use crate::ledger::{LedgerError, may_be_scored, may_fail};
 
@@ -15,10 +16,13 @@ use crate::ledger::{LedgerError, may_be_scored, may_fail};
 const APPLICATION_ID: i32 = i32::from_be_bytes(*b"frrw");
 
 /// Raised whenever `schema.sql` changes; [`migrate`] upgrades an older ledger to it.
-const SCHEMA: i32 = 4;
+const SCHEMA: i32 = 5;
 
 /// The schema of v0.1.0, which is that of all earlier runs that can be resumed.
 const OLDEST_SCHEMA: i32 = 3;
+
+/// The first schema with tallies as rows.
+const TALLIES_SCHEMA: i32 = 5;
 
 /// Creates the tables of a new file.
 pub(super) fn create(connection: &mut Connection, path: &Path) -> Result<(), MutationFailure> {
@@ -55,22 +59,36 @@ pub(super) fn check_version(connection: &Connection, path: &Path) -> Result<(), 
     Ok(())
 }
 
+fn version(connection: &Connection) -> Result<i32, MutationFailure> {
+    Ok(connection.pragma_query_value(None, "user_version", |row| row.get(0))?)
+}
+
+/// Whether an earlier release wrote the tables.
+pub(super) fn is_outdated(connection: &Connection) -> Result<bool, MutationFailure> {
+    Ok(version(connection)? != SCHEMA)
+}
+
 /// Upgrades an older ledger to the current tables, in one transaction.
 pub(super) fn migrate(connection: &mut Connection) -> Result<(), MutationFailure> {
-    let version: i32 = connection.pragma_query_value(None, "user_version", |row| row.get(0))?;
-    if version == SCHEMA {
-        return Ok(());
-    }
+    let version = version(connection)?;
     // Rebuilding a table drops it for a moment, which its foreign keys would refuse. The pragma
     // does nothing inside a transaction.
     connection.pragma_update(None, "foreign_keys", false)?;
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Exclusive)?;
-    rebuild_trajectories(&transaction)?;
+    if version < 4 {
+        rebuild_trajectories(&transaction)?;
+    }
+    add_tallies(&transaction)?;
     transaction.pragma_update(None, "user_version", SCHEMA)?;
     transaction.commit()?;
     connection.pragma_update(None, "foreign_keys", true)?;
     tracing::info!(from = version, to = SCHEMA, "upgraded the ledger's tables");
     Ok(())
+}
+
+/// Whether the ledger keeps its sums as rows. One of an earlier release that is only read does not.
+pub(super) fn has_tallies(connection: &Connection) -> Result<bool, MutationFailure> {
+    Ok(version(connection)? >= TALLIES_SCHEMA)
 }
 
 fn schema() -> String {
@@ -104,6 +122,19 @@ fn rebuild_trajectories(transaction: &Transaction<'_>) -> Result<(), MutationFai
     Ok(())
 }
 
+/// 4 to 5: the sums that a start needs become rows, and what it loads has indexes.
+fn add_tallies(transaction: &Transaction<'_>) -> Result<(), MutationFailure> {
+    let names = ["task_tallies", "evaluation_tallies", "counts", "unsettled_shards", "groups_in_no_shard"];
+    let today = schema();
+    for name in names {
+        let begins = [format!("CREATE TABLE {name} "), format!("CREATE INDEX {name} ")];
+        let found =
+            today.split_inclusive(";\n").find(|sql| begins.iter().any(|begin| sql.contains(begin.as_str())));
+        transaction.execute_batch(found.ok_or_else(|| unreadable(format!("schema.sql has no {name}")))?)?;
+    }
+    tallies::fill(transaction)
+}
+
 #[cfg(test)]
 mod tests {
     use std::fs;
@@ -111,6 +142,7 @@ mod tests {
     use super::*;
     use crate::ledger::conformance::a_little_of_everything;
     use crate::ledger::sqlite::failure::is_constraint;
+    use crate::ledger::sqlite::totals::recount;
     use crate::ledger::{Ledger, SqliteLedger};
 
     /// The ledgers of the run directories that v0.1.0 left, one finished and one killed.
@@ -136,12 +168,16 @@ mod tests {
             };
             let before = rows(&Connection::open(&path).unwrap());
             assert_eq!(before.0, 3, "the fixture is no longer what v0.1.0 wrote");
+            let totals = SqliteLedger::open_to_read(&path).unwrap().load().unwrap().totals;
             drop(SqliteLedger::open(&path).unwrap());
             let mut ledger = SqliteLedger::open(&path).unwrap();
             assert_eq!(rows(&ledger.connection), (SCHEMA, before.1, before.2, before.3));
             let loaded = ledger.load().unwrap();
+            assert_eq!(loaded.totals, recount(&ledger.connection).unwrap_or_else(|_| panic!("unreadable")));
+            assert_eq!(loaded.totals, totals, "the older ledger, only read, had other totals");
+            assert!(loaded.totals.scored > 0);
             assert_eq!(loaded.run.unwrap().run_id.as_str(), name);
-            assert!(!ledger.committed_shards().unwrap().is_empty());
+            assert!(!ledger.committed_shards(0).unwrap().is_empty());
             let tables = |ledger: &SqliteLedger| -> Vec<String> {
                 let sql = "SELECT replace(sql, '\"trajectories\"', 'trajectories') FROM sqlite_schema WHERE sql IS NOT NULL ORDER BY name";
                 let mut query = ledger.connection.prepare(sql).unwrap();
@@ -155,6 +191,29 @@ mod tests {
                 .unwrap();
             assert_eq!(broken, 0);
         }
+    }
+
+    /// A ledger of schema 4 has today's tables without the tallies and their indexes.
+    #[test]
+    fn a_ledger_without_tallies_gains_them() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("ledger.sqlite");
+        let mut ledger = SqliteLedger::open(&path).unwrap();
+        ledger.commit(&a_little_of_everything()).unwrap();
+        let before = ledger.load().unwrap();
+        assert_eq!((before.totals.scored, before.totals.groups_closed), (1, 1));
+        ledger
+            .connection
+            .execute_batch(
+                "DROP TABLE task_tallies; DROP TABLE evaluation_tallies; DROP TABLE counts;
+                 DROP INDEX unsettled_shards; DROP INDEX groups_in_no_shard; PRAGMA user_version = 4;",
+            )
+            .unwrap();
+        drop(ledger);
+        assert_eq!(SqliteLedger::open_to_read(&path).unwrap().load().unwrap(), before);
+        let mut ledger = SqliteLedger::open(&path).unwrap();
+        assert_eq!(version(&ledger.connection).ok(), Some(SCHEMA));
+        assert_eq!(ledger.load().unwrap(), before);
     }
 
     /// The constraints hold even for a user of the `sqlite3` tool.

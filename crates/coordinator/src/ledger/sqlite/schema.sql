@@ -131,3 +131,34 @@ CREATE UNIQUE INDEX one_holder_a_slot ON trajectories (group_id, sample_index) W
 CREATE INDEX trajectories_of_a_shard ON trajectories (shard_id) WHERE shard_id IS NOT NULL;
 CREATE INDEX groups_of_an_evaluation ON groups (eval_version) WHERE eval_version IS NOT NULL;
 CREATE INDEX groups_of_a_shard ON groups (shard_id) WHERE shard_id IS NOT NULL;
+
+-- The sums that a start needs, so that it adds up no history. `tallies.rs` keeps them with the rows that they count.
+-- scored trajectories of the job's own groups, by task
+CREATE TABLE task_tallies (
+    suite         TEXT NOT NULL,
+    task_id       TEXT NOT NULL,
+    scored        INTEGER NOT NULL CHECK (scored >= 0),
+    success_known INTEGER NOT NULL CHECK (success_known BETWEEN 0 AND scored),
+    succeeded     INTEGER NOT NULL CHECK (succeeded BETWEEN 0 AND success_known),
+    reward_sum    REAL NOT NULL,
+    PRIMARY KEY (suite, task_id)
+) STRICT, WITHOUT ROWID;
+
+-- scored trajectories of each evaluation
+CREATE TABLE evaluation_tallies (
+    version       INTEGER PRIMARY KEY REFERENCES evaluations (version),
+    scored        INTEGER NOT NULL CHECK (scored >= 0),
+    success_known INTEGER NOT NULL CHECK (success_known BETWEEN 0 AND scored),
+    succeeded     INTEGER NOT NULL CHECK (succeeded BETWEEN 0 AND success_known),
+    reward_sum    REAL NOT NULL
+) STRICT;
+
+-- closed groups of the job's own, committed shards, and failed trajectories by end ('failed/<end>')
+CREATE TABLE counts (
+    name  TEXT PRIMARY KEY,
+    count INTEGER NOT NULL CHECK (count >= 0)
+) STRICT, WITHOUT ROWID;
+
+-- what a start loads: shards that are not settled, and groups in none
+CREATE INDEX unsettled_shards ON shards (state) WHERE state IN ('opened', 'written');
+CREATE INDEX groups_in_no_shard ON groups (group_index) WHERE shard_id IS NULL;

@@ -6,6 +6,7 @@ use rusqlite::{Connection, OptionalExtension, Transaction, params};
 
 use super::failure::MutationFailure;
 use super::rows::{collect, expect_one, first_text, id, json, parsed, unsigned};
+use super::tallies;
 use crate::ledger::{CommittedShard, LedgerRefusal, RunRow, ShardOpening, ShardPhase, ShardRow, expect_next};
 
 pub(super) fn open_shard(
@@ -61,7 +62,8 @@ pub(super) fn commit_shard(
 ) -> Result<(), MutationFailure> {
     let sql = "UPDATE shards SET state = 'published', manifest_version = ?2 WHERE shard_id = ?1 AND state = 'written'";
     let changed = transaction.prepare_cached(sql)?.execute(params![id.as_str(), version.cast_signed()])?;
-    expect_one(changed, LedgerRefusal::ShardNotWritten)
+    expect_one(changed, LedgerRefusal::ShardNotWritten)?;
+    tallies::count(transaction, tallies::SHARDS_COMMITTED)
 }
 
 pub(super) fn abandon_shard(transaction: &Transaction<'_>, id: &Id<Shard>) -> Result<(), MutationFailure> {
@@ -77,17 +79,30 @@ pub(super) fn abandon_shard(transaction: &Transaction<'_>, id: &Id<Shard>) -> Re
     Ok(())
 }
 
-pub(super) fn committed_shards(connection: &Connection) -> Result<Vec<CommittedShard>, MutationFailure> {
+/// `manifest_version` is unique, so its index finds them: only committed shards have one.
+pub(super) fn committed_shards(
+    connection: &Connection,
+    from: u64,
+) -> Result<Vec<CommittedShard>, MutationFailure> {
     let sql = "SELECT shard_id, manifest_version, files_json, replaces_json FROM shards
-               WHERE state = 'published' ORDER BY manifest_version";
-    collect(connection, sql, |row| {
-        Ok(CommittedShard {
+               WHERE manifest_version >= ?1 ORDER BY manifest_version";
+    let mut query = connection.prepare_cached(sql)?;
+    let mut rows = query.query([from.cast_signed()])?;
+    let mut shards = Vec::new();
+    while let Some(row) = rows.next()? {
+        shards.push(CommittedShard {
             shard_id: id(row, 0)?,
             manifest_version: unsigned(row, 1)?,
             files: parsed(row, "files_json")?,
             replaces: parsed(row, "replaces_json")?,
-        })
-    })
+        });
+    }
+    Ok(shards)
+}
+
+pub(super) fn newest_commit(connection: &Connection) -> Result<u64, MutationFailure> {
+    let sql = "SELECT ifnull(max(manifest_version), 0) FROM shards";
+    Ok(connection.query_row(sql, [], |row| row.get::<_, i64>(0))?.cast_unsigned())
 }
 
 pub(super) fn shard_phase(

@@ -6,6 +6,7 @@ use rusqlite::{Connection, OptionalExtension, Row, Transaction, named_params, pa
 use super::failure::MutationFailure;
 use super::rows::{collect, expect_one, id, json, maybe_id, parse_column, parsed, unsigned};
 use super::stored::{StoredHashes, StoredScore};
+use super::{groups, tallies};
 use crate::ledger::{
     LedgerRefusal, PolicyFacts, RunRow, TimedScore, TrajectoryEnd, TrajectoryFate, TrajectoryRow,
     TrajectoryStanding, TrajectoryStart, expect_next,
@@ -105,7 +106,12 @@ pub(super) fn fail(
                    version_min = :version_min, version_max = :version_max, staleness = :staleness, ended_at_micros = :at
                WHERE trajectory_id = :id AND state IN ('assigned', 'finished')";
     let changed = end_with(transaction, sql, id, ended)?;
-    expect_one(changed, LedgerRefusal::EndedAlready)
+    expect_one(changed, LedgerRefusal::EndedAlready)?;
+    count_failed(transaction, ended)
+}
+
+fn count_failed(transaction: &Transaction<'_>, ended: &TrajectoryEnd) -> Result<(), MutationFailure> {
+    tallies::count(transaction, &format!("{}{}", tallies::FAILED, ended.end.as_str()))
 }
 
 /// Runs an update that ends a trajectory, and returns how many rows it changed.
@@ -133,12 +139,14 @@ pub(super) fn lose_record(
     id: &Id<Trajectory>,
     ended: &TrajectoryEnd,
 ) -> Result<(), MutationFailure> {
+    tallies::subtract_scored(transaction, id)?;
     let sql = "UPDATE trajectories SET state = 'failed', ended = :ended, reason = :reason, steps = :steps,
                    version_min = :version_min, version_max = :version_max, staleness = :staleness, ended_at_micros = :at,
                    reward = NULL, success = NULL, score_json = NULL, scorer_saw_sha256 = NULL, score_micros = NULL
                WHERE trajectory_id = :id AND state <> 'failed' AND shard_id IS NULL";
     let changed = end_with(transaction, sql, id, ended)?;
-    expect_one(changed, LedgerRefusal::FailedOrInShard)
+    expect_one(changed, LedgerRefusal::FailedOrInShard)?;
+    count_failed(transaction, ended)
 }
 
 pub(super) fn score(
@@ -157,7 +165,8 @@ pub(super) fn score(
         verdict.score.evidence_sha256,
         verdict.micros.cast_signed(),
     ])?;
-    expect_one(changed, LedgerRefusal::NotAwaitingScore)
+    expect_one(changed, LedgerRefusal::NotAwaitingScore)?;
+    tallies::add_scored(transaction, id)
 }
 
 /// How far a trajectory is, also one that is settled.
@@ -188,12 +197,12 @@ pub(super) fn shard_of(
 }
 
 pub(super) fn load_trajectories(connection: &Connection) -> Result<Vec<TrajectoryRow>, MutationFailure> {
-    let sql = "SELECT t.*, s.state IS 'published' AS is_committed
-               FROM trajectories t LEFT JOIN shards s USING (shard_id)
-               WHERE group_id IN (SELECT group_id FROM groups g LEFT JOIN shards gs ON gs.shard_id = g.shard_id
-                                  WHERE gs.state IS NOT 'published')
-               ORDER BY token";
-    collect(connection, sql, |row| {
+    let sql = format!(
+        "SELECT t.*, s.state IS 'published' AS is_committed
+         FROM trajectories t LEFT JOIN shards s USING (shard_id) WHERE group_id IN ({}) ORDER BY token",
+        groups::uncommitted("group_id")
+    );
+    collect(connection, &sql, |row| {
         Ok(TrajectoryRow {
             start: start(row)?,
             standing: standing(row)?,
