@@ -19,7 +19,7 @@ impl DeviceProgress {
         *self.busy_since.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
     }
 
-    /// Marks their end.
+    /// Marks the end of an iteration's calls.
     pub(crate) fn end(&self) {
         *self.busy_since.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }

@@ -174,17 +174,10 @@ pub async fn run(
         }
         outcome = registered => {
             stop.cancel();
-            policy.prepare_to_stop();
-            let drained = tokio::select! {
-                cut_off = drain(&service, grace) => Ok(cut_off),
-                why = policy.failed() => {
-                    service.sessions.fail_all(&why);
-                    Err(WorkerError::Failed { why })
-                }
-            };
+            let drained = drain_or_fail(&service, &*policy, grace).await;
             closing.cancel();
-            serving.await.and(outcome).and(drained)
-                .map(|cut_off| WorkerReport { cut_off, ..WorkerReport::default() })
+            let cut_off = serving.await.and(outcome).and(drained);
+            cut_off.map(|cut_off| WorkerReport { cut_off, ..WorkerReport::default() })
         }
     };
     over.cancel();
@@ -261,6 +254,22 @@ async fn serve(
     streams.close();
     streams.wait().await;
     Ok(())
+}
+
+/// Drains the sessions, unless the policy fails meanwhile. Returns how many were cut.
+async fn drain_or_fail(
+    service: &SessionService,
+    policy: &dyn Policy,
+    grace: Duration,
+) -> Result<usize, WorkerError> {
+    policy.prepare_to_stop();
+    tokio::select! {
+        cut_off = drain(service, grace) => Ok(cut_off),
+        why = policy.failed() => {
+            service.sessions.fail_all(&why);
+            Err(WorkerError::Failed { why })
+        }
+    }
 }
 
 /// Waits until no stream is attached. Cuts the rest after the grace period and returns how many
