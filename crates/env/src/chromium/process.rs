@@ -11,7 +11,7 @@
 use std::collections::VecDeque;
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
-use std::os::unix::fs::chown;
+use std::os::unix::fs::{DirBuilderExt, chown};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -317,7 +317,10 @@ pub(super) async fn check_given(config: &BrowserConfig) -> Result<(), BrowserErr
 fn make_profile(index: u64, owner: OwnerIds) -> Result<PathBuf, BrowserError> {
     let profile = std::env::temp_dir().join(format!("furrow-env-{}-{index}", std::process::id()));
     remove_folder(&profile);
-    fs::create_dir(&profile)
+    // Pages' data is nobody else's: neither of other users nor of other farms on this machine.
+    fs::DirBuilder::new()
+        .mode(0o700)
+        .create(&profile)
         .map_err(|source| BrowserError::Io { what: "create a profile directory", source })?;
     if let Some((user, group)) = owner {
         chown(&profile, Some(user), Some(group)).map_err(|source| BrowserError::Io {
@@ -348,7 +351,6 @@ fn command(
     if let Some(fonts) = &config.fonts {
         command.env("FONTCONFIG_FILE", fonts);
     }
-    command.env_remove("DBUS_SESSION_BUS_ADDRESS").env_remove("XDG_RUNTIME_DIR");
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).process_group(0);
     command
 }

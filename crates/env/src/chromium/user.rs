@@ -1,7 +1,9 @@
-//! The ordinary user that a browser runs as when the worker is root.
+//! The ordinary user that a browser runs as when the worker is root, and what it is left with: no
+//! variable of the worker's environment, and no way to gain privileges.
 
 use std::fs;
-use std::process::Command;
+use std::process::{Command, Stdio};
+use std::sync::OnceLock;
 
 use rustix::process::geteuid;
 
@@ -53,16 +55,53 @@ fn entries(passwd: &str) -> impl Iterator<Item = Vec<&str>> {
     passwd.lines().map(|line| line.split(':').collect())
 }
 
+/// Where the programs around a browser are found; the browser's own path is absolute.
+const SEARCH_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
 /// A command that runs as the browser's user and dies with the thread that starts it; the caller
 /// adds the program and its arguments.
+///
+/// It inherits no variable of the worker, whose environment may hold keys: a page that breaks out
+/// of its renderer, or another process of the same user, could read them. Where user namespaces
+/// work, it can gain no privileges either: no program that it starts may change its user, and its
+/// capability bounding set is empty. Elsewhere Chromium's sandbox is a program that is allowed to
+/// become root for a moment, which either would prevent.
 pub(super) fn as_user(owner: OwnerIds) -> Command {
+    static UNPRIVILEGED: OnceLock<bool> = OnceLock::new();
+    let is_unprivileged = *UNPRIVILEGED.get_or_init(|| user_namespaces_work(owner));
+    command_as(owner, is_unprivileged)
+}
+
+fn command_as(owner: OwnerIds, is_unprivileged: bool) -> Command {
     let mut command = Command::new("setpriv");
+    command.env_clear().env("PATH", SEARCH_PATH).env("LANG", "C.UTF-8");
     command.arg("--pdeathsig=KILL");
     if let Some((user, group)) = owner {
         command.arg(format!("--reuid={user}")).arg(format!("--regid={group}")).arg("--clear-groups");
     }
+    if is_unprivileged {
+        command.arg("--no-new-privs");
+        // Only a privileged process may empty the set; that of an ordinary user grants nothing.
+        if owner.is_some() {
+            command.args(["--bounding-set=-all", "--inh-caps=-all"]);
+        }
+    }
     command.arg("--");
     command
+}
+
+/// Whether the browser's user may create user namespaces without privileges, which Chromium's
+/// sandbox needs where it is not a privileged program.
+fn user_namespaces_work(owner: OwnerIds) -> bool {
+    // AppArmor then lets any program create one, and takes from it what the sandbox needs.
+    let restricted = fs::read_to_string("/proc/sys/kernel/apparmor_restrict_unprivileged_userns");
+    if restricted.is_ok_and(|value| value.trim() == "1") {
+        return false;
+    }
+    let mut trial = command_as(owner, true);
+    trial.args(["unshare", "--user", "true"]).current_dir("/");
+    trial.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    trial.status().is_ok_and(|status| status.success())
 }
 
 #[cfg(test)]

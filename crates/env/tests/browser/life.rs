@@ -1,6 +1,8 @@
 //! Browsers die, pools continue, and no process or profile is left behind.
 
+use std::collections::HashMap;
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -26,6 +28,27 @@ pub(crate) fn commands() -> Vec<(u32, String)> {
             Some((pid, fs::read_to_string(entry.path().join("cmdline")).ok()?.replace('\0', " ")))
         })
         .collect()
+}
+
+/// The processes that descend from this one: a machine may run other browsers.
+fn own_processes() -> Vec<(u32, String)> {
+    let parents: HashMap<u32, u32> =
+        commands().iter().filter_map(|(pid, _)| Some((*pid, parent(*pid)?))).collect();
+    let is_own = |pid: u32| {
+        std::iter::successors(Some(pid), |pid| parents.get(pid).copied()).any(|pid| pid == std::process::id())
+    };
+    commands().into_iter().filter(|(pid, _)| is_own(*pid)).collect()
+}
+
+fn parent(pid: u32) -> Option<u32> {
+    status_field(pid, "PPid:")?.parse().ok()
+}
+
+/// The first value of a field of a process's status, if the process is still there.
+fn status_field(pid: u32, name: &str) -> Option<String> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let value = status.lines().find_map(|line| line.strip_prefix(name))?;
+    value.split_whitespace().next().map(str::to_owned)
 }
 
 async fn wait_for(what: &str, reached: impl Fn() -> bool) {
@@ -75,7 +98,7 @@ async fn renderers_are_sandboxed_and_run_as_an_ordinary_user() {
     let fixture = fixture().await;
     let environment = fixture.page("<p>x").await;
     assert!(fixture.pool.health().sandbox, "the renderer has no seccomp filter: {:?}", fixture.pool.health());
-    let renderers: Vec<u32> = commands()
+    let renderers: Vec<u32> = own_processes()
         .into_iter()
         .filter(|(_, command)| command.contains("--type=renderer"))
         .map(|(pid, _)| pid)
@@ -86,17 +109,54 @@ async fn renderers_are_sandboxed_and_run_as_an_ordinary_user() {
         assert!(!command.contains("--no-sandbox"), "{pid}: {command}");
     }
     for pid in renderers {
-        let Ok(status) = fs::read_to_string(format!("/proc/{pid}/status")) else { continue };
-        let uid = status
-            .lines()
-            .find_map(|line| line.strip_prefix("Uid:"))
-            .unwrap()
-            .split_whitespace()
-            .next()
-            .unwrap()
-            .to_owned();
-        assert_ne!(uid, "0", "a renderer runs as root");
+        assert_ne!(status_field(pid, "Uid:").as_deref(), Some("0"), "a renderer runs as root");
     }
+    environment.close().await;
+    fixture.close().await;
+}
+
+/// What a browser has of its own; the rest of the worker's environment may hold keys.
+const BROWSER_VARIABLES: &[&str] = &["PATH", "HOME", "TMPDIR", "LANG", "FONTCONFIG_FILE", "LD_LIBRARY_PATH"];
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_browser_sees_no_variable_of_its_worker_and_can_gain_no_privilege() {
+    let fixture = fixture().await;
+    let environment = fixture.page("<p>x").await;
+    let secrets: Vec<String> =
+        std::env::vars().map(|(name, _)| name).filter(|name| !BROWSER_VARIABLES.contains(&&**name)).collect();
+    assert!(
+        secrets.iter().any(|name| name.starts_with("CARGO")),
+        "this process has nothing to leak: {secrets:?}"
+    );
+    let mut looked_at = 0;
+    for (pid, command) in own_processes().into_iter().filter(|(_, command)| command.contains("headless")) {
+        let Ok(environ) = fs::read(format!("/proc/{pid}/environ")) else { continue };
+        let names = environ
+            .split(|byte| *byte == 0)
+            .filter_map(|entry| Some(String::from_utf8_lossy(entry).split_once('=')?.0.to_owned()));
+        for name in names {
+            // The shell that becomes the browser sets PWD.
+            assert!(name == "PWD" || !secrets.contains(&name), "{name} of the worker is in {command}");
+        }
+        assert_eq!(status_field(pid, "NoNewPrivs:").as_deref(), Some("1"), "{command}");
+        looked_at += 1;
+    }
+    assert!(
+        looked_at >= 3,
+        "browser, GPU process and renderer are at least three, and {looked_at} were seen"
+    );
+    for pid in browsers() {
+        let set = status_field(pid, "CapBnd:");
+        assert!(!furrow_env::is_root() || set.as_deref() == Some("0000000000000000"), "{set:?}");
+    }
+    let profiles = fs::read_dir(std::env::temp_dir()).unwrap().flatten().filter(|entry| {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        name.starts_with(&format!("furrow-env-{}-", std::process::id())) && !name.ends_with("files")
+    });
+    let modes: Vec<String> = profiles
+        .filter_map(|entry| Some(format!("{:o}", entry.metadata().ok()?.permissions().mode() & 0o777)))
+        .collect();
+    assert!(!modes.is_empty() && modes.iter().all(|mode| mode == "700"), "{modes:?}");
     environment.close().await;
     fixture.close().await;
 }
