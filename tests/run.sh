@@ -136,16 +136,13 @@ compile() {
   end_part
 }
 
-# Integration tests that need browsers or start whole farms.
-BROWSERS=(browser farm pages)
-
-# The names of all other binaries of integration tests.
+# The names of the binaries of integration tests that need no browser and start no farm.
 other_tests() {
   cargo metadata --format-version 1 --no-deps | "$FURROW_TEST_PYTHON" -c '
 import json, sys
 packages = json.load(sys.stdin)["packages"]
 names = {target["name"] for package in packages for target in package["targets"] if "test" in target["kind"]}
-print(*sorted(names - set(sys.argv[1:])))' "${BROWSERS[@]}"
+print(*sorted(names - {"browser", "farm", "pages"}))'
 }
 
 computing_tests() {
@@ -194,7 +191,9 @@ all() {
 
   beside computing computing_tests
   part "tests with browsers and farms"
-  tests "${BROWSERS[@]/#/--test=}"
+  tests --test=farm --test=pages
+  # Each of these waits for pages most of its time.
+  tests --test=browser -- --test-threads=3
   part "the quickstart job"
   quickstart
   part "waiting for the tests without browsers"
