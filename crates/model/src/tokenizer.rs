@@ -27,6 +27,11 @@ use crate::file::FileError;
 pub(crate) const TOKENIZER_FILE: &str = "tokenizer.json";
 /// Largest file that is read. Published ones of 131,072 entries have about 17 MB.
 pub const FILE_BYTES_MAX: u64 = 64 << 20;
+/// Most bytes of a text for one byte of its normal form: a mathematical letter of four bytes
+/// becomes a letter of one.
+const NORMALIZED_SHRINK_MAX: usize = 4;
+/// Bytes of U+FFFD, which stands for each byte that is not UTF-8.
+const REPLACEMENT_BYTES: usize = char::REPLACEMENT_CHARACTER.len_utf8();
 
 /// A byte-level BPE tokenizer.
 pub struct Tokenizer {
@@ -39,6 +44,10 @@ pub struct Tokenizer {
     /// Id of each single byte.
     byte_ids: [u32; 256],
     sha256: [u8; 32],
+    /// Most bytes of text that become one token.
+    encoded_bytes_max: usize,
+    /// Most bytes of text that one token becomes.
+    decoded_bytes_max: usize,
 }
 
 /// Why a tokenizer was not opened.
@@ -73,7 +82,10 @@ impl Tokenizer {
             .map_err(|source| TokenizerError::Syntax { path: path.to_owned(), source })?;
         let invalid = |problems| TokenizerError::Invalid { path: path.to_owned(), problems };
         let parts = file.check().map_err(invalid)?;
+        let shrink_max = if parts.normalizer.is_some() { NORMALIZED_SHRINK_MAX } else { 1 };
         let tokenizer = Self {
+            encoded_bytes_max: parts.vocabulary.text_bytes_max() * shrink_max,
+            decoded_bytes_max: parts.vocabulary.bytes_max() * REPLACEMENT_BYTES,
             normalizer: parts.normalizer,
             pre_tokenizer: parts.pre_tokenizer,
             bpe: parts.bpe,
@@ -95,6 +107,16 @@ impl Tokenizer {
             Err(_) => ids.extend(text.bytes().map(|byte| self.byte_ids[byte as usize])),
         }
         ids
+    }
+
+    /// Most bytes of a text that can become this many tokens: a longer one certainly becomes more.
+    pub fn encoded_bytes_max(&self, tokens: usize) -> usize {
+        self.encoded_bytes_max.saturating_mul(tokens)
+    }
+
+    /// Most bytes of the text that this many tokens can become.
+    pub fn decoded_bytes_max(&self, tokens: usize) -> usize {
+        self.decoded_bytes_max.saturating_mul(tokens)
     }
 
     /// Text of some ids without special marks. Ids without an entry are omitted, bytes that are not

@@ -128,6 +128,33 @@ proptest! {
             prop_assert_eq!(tokenizer.decode(&ids), text.as_str());
         }
     }
+
+    #[test]
+    fn bytes_bound_tokens(text in ".{0,40}|( click){0,9}", ids in prop::collection::vec(0u32..300, 0..30)) {
+        for form in [Value::Null, json!({"type": "NFC"}), json!({"type": "NFKC"})] {
+            let mut file = file();
+            file["normalizer"] = form;
+            let tokenizer = parse(&file).unwrap();
+            let encoded = tokenizer.encode(&text);
+            prop_assert!(text.len() <= tokenizer.encoded_bytes_max(encoded.len()), "{text:?}");
+            prop_assert!(tokenizer.decode(&ids).len() <= tokenizer.decoded_bytes_max(ids.len()), "{ids:?}");
+        }
+    }
+}
+
+/// Letters whose normal form is shorter, each alone: the blocks of Unicode with such letters.
+#[test]
+fn no_letter_shrinks_further_than_is_counted() {
+    let mut file = file();
+    file["normalizer"] = json!({"type": "NFKC"});
+    let tokenizer = parse(&file).unwrap();
+    let blocks = [0x1..0x3400, 0xa640..0xac00, 0xf900..0x10000, 0x1d400..0x1d800, 0x1ee00..0x1fc00u32];
+    let letters = blocks.into_iter().flatten().filter_map(char::from_u32);
+    let shrunk = letters.map(|letter| {
+        let pieces = tokenizer.pieces(letter.encode_utf8(&mut [0; 4])).unwrap();
+        letter.len_utf8() as f64 / pieces.iter().flat_map(|piece| piece.chars()).count() as f64
+    });
+    assert_eq!(shrunk.fold(0.0, f64::max), NORMALIZED_SHRINK_MAX as f64);
 }
 
 #[test]

@@ -69,6 +69,16 @@ impl Vocabulary {
         if self.kind(id)? == TokenKind::Text { self.bytes(id) } else { None }
     }
 
+    /// Bytes of the longest piece of text.
+    pub(super) fn text_bytes_max(&self) -> usize {
+        self.texts().map(|(_, text)| text.len()).max().unwrap_or(1)
+    }
+
+    /// Bytes of the longest entry.
+    pub(super) fn bytes_max(&self) -> usize {
+        (0..self.len() as u32).filter_map(|id| self.bytes(id)).map(<[u8]>::len).max().unwrap_or(1)
+    }
+
     /// All pieces of text in ascending order of id.
     pub fn texts(&self) -> impl Iterator<Item = (u32, &[u8])> {
         (0..self.len() as u32).filter_map(|id| Some((id, self.text(id)?)))

@@ -1,11 +1,11 @@
 //! Decodes screenshots to RGB pixels, or returns an error that names the problem.
 
-use std::io::Cursor;
+use std::io::{BufRead, Cursor, Seek};
 
 use image::{DynamicImage, ImageDecoder, ImageReader, Limits};
 use sha2::{Digest, Sha256};
 
-use super::outline::{ImageEncoding, ImageOutline};
+use super::outline::{ImageEncoding, ImageOutline, without_metadata};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DecodedImage {
@@ -50,6 +50,12 @@ pub enum ImageError {
         /// First bytes, at most eight.
         start: Vec<u8>,
     },
+    /// More encoded bytes than a picture of its sides has.
+    #[error(
+        "the {encoding:?} of {width} x {height} pixels has {bytes} bytes, at most {bytes_max} are accepted for its \
+         sides; remove its metadata, or encode it with a lower quality"
+    )]
+    TooManyForSides { encoding: ImageEncoding, width: usize, height: usize, bytes: usize, bytes_max: usize },
     /// It ends too early, or its parts do not match.
     #[error(
         "the {encoding:?} of {bytes} bytes is truncated or broken: its end mark cannot be reached from its header; send the whole file"
@@ -68,15 +74,18 @@ pub enum ImageError {
     Broken { encoding: ImageEncoding, source: image::ImageError },
 }
 
+/// Bytes that a file may have, and a decoder take, besides what its pixels explain: profiles,
+/// texts and tables.
+const EXTRA_BYTES_MAX: usize = 4 << 20;
+
 /// Decodes a PNG, a JPEG or a WebP of one picture. Every limit is checked on the header, before
-/// pixels are allocated. 16 bits become 8, grey and palettes become RGB, and transparent pixels are
-/// blended with white.
+/// pixels are allocated, and no more is allocated than four times the decoded pixels and 16 MiB.
+/// 16 bits become 8, grey and palettes become RGB, and transparent pixels are blended with white.
 pub fn decode(bytes: &[u8], limits: ImageLimits) -> Result<DecodedImage, ImageError> {
-    let (encoding, _) = read_outline(bytes, limits)?;
-    let image = limits.decode(encoding, bytes).map_err(|source| ImageError::Broken { encoding, source })?;
-    let width = image.width() as usize;
-    let height = image.height() as usize;
-    limits.check(ImageOutline { width, height })?;
+    let (encoding, outline) = read_outline(bytes, limits)?;
+    let broken = |source| ImageError::Broken { encoding, source };
+    let image = limits.decode(encoding, outline, bytes).map_err(broken)?;
+    let ImageOutline { width, height } = outline;
     Ok(DecodedImage::new(width, height, rgb_of(image)))
 }
 
@@ -98,7 +107,26 @@ fn read_outline(bytes: &[u8], limits: ImageLimits) -> Result<(ImageEncoding, Ima
     let cut_off = || ImageError::CutOff { encoding, bytes: bytes.len() };
     let outline = encoding.outline(bytes).ok_or_else(cut_off)?;
     limits.check(outline)?;
+    let ImageOutline { width, height } = outline;
+    let bytes_max = encoding.bytes_max(width * height);
+    if bytes.len() > bytes_max {
+        return Err(ImageError::TooManyForSides { encoding, width, height, bytes: bytes.len(), bytes_max });
+    }
     Ok((encoding, outline))
+}
+
+impl ImageEncoding {
+    /// Most bytes of a file with this many pixels. Decoders of lossy pictures copy the file. A JPEG
+    /// has at most a byte a pixel: photographs of the highest quality have less.
+    fn bytes_max(self, pixels: usize) -> usize {
+        let of_pixel = match self {
+            Self::Jpeg => 1,
+            // Four channels that do not compress, of 8 bits and of 16.
+            Self::WebP => 4,
+            Self::Png => 9,
+        };
+        of_pixel * pixels + EXTRA_BYTES_MAX
+    }
 }
 
 impl DecodedImage {
@@ -125,23 +153,40 @@ impl ImageLimits {
         Err(ImageError::Size { width, height, limits: self })
     }
 
-    /// Decodes with the decoder's own limits as well: a file may hold a second header.
-    fn decode(self, encoding: ImageEncoding, bytes: &[u8]) -> image::ImageResult<DynamicImage> {
+    /// Decodes with the decoder's own limits as well: a file may hold a second header, and a few
+    /// bytes of a profile may unpack to any number.
+    fn decode(
+        self,
+        encoding: ImageEncoding,
+        outline: ImageOutline,
+        bytes: &[u8],
+    ) -> image::ImageResult<DynamicImage> {
+        let format = match encoding {
+            ImageEncoding::Png => image::ImageFormat::Png,
+            ImageEncoding::Jpeg => {
+                let picture = Cursor::new(without_metadata(bytes));
+                return self
+                    .decode_from(ImageReader::with_format(picture, image::ImageFormat::Jpeg), outline);
+            }
+            ImageEncoding::WebP => image::ImageFormat::WebP,
+        };
+        self.decode_from(ImageReader::with_format(Cursor::new(bytes), format), outline)
+    }
+
+    fn decode_from<R: BufRead + Seek>(
+        self,
+        mut reader: ImageReader<R>,
+        outline: ImageOutline,
+    ) -> image::ImageResult<DynamicImage> {
         let mut limits = Limits::default();
         limits.max_image_width = u32::try_from(self.side_max).ok();
         limits.max_image_height = u32::try_from(self.side_max).ok();
-        // RGBA of 16 bits has 8 bytes a pixel, and the decoder needs the same for its rows.
-        limits.max_alloc = Some(16 * self.pixels_max as u64 + (1 << 20));
-        let format = match encoding {
-            ImageEncoding::Png => image::ImageFormat::Png,
-            ImageEncoding::Jpeg => image::ImageFormat::Jpeg,
-            ImageEncoding::WebP => image::ImageFormat::WebP,
-        };
-        let mut reader = ImageReader::with_format(Cursor::new(bytes), format);
+        // Besides pixels: two rows of RGBA of 16 bits, and what is no picture.
+        limits.max_alloc = Some((16 * outline.width + EXTRA_BYTES_MAX) as u64);
         reader.limits(limits);
         let decoder = reader.into_decoder()?;
         let (width, height) = decoder.dimensions();
-        if u64::from(width) * u64::from(height) > self.pixels_max as u64 {
+        if (width as usize, height as usize) != (outline.width, outline.height) {
             let kind = image::error::LimitErrorKind::DimensionError;
             return Err(image::ImageError::Limits(image::error::LimitError::from_kind(kind)));
         }

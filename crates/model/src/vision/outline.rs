@@ -94,6 +94,28 @@ fn jpeg(bytes: &[u8]) -> Option<ImageOutline> {
 
 const EOI: u8 = 0xd9;
 
+/// A JPEG without its metadata, which decoders copy and join, and which changes no pixel. The
+/// segments that name the colours stay. `bytes` has an outline.
+pub(super) fn without_metadata(bytes: &[u8]) -> Vec<u8> {
+    let mut kept = Vec::with_capacity(bytes.len());
+    let mut from = 0;
+    let mut at = 2;
+    while let Some((kind, rest)) = bytes.get(at..).and_then(next_marker) {
+        let data = bytes.len() - rest.len();
+        if kind == EOI {
+            break;
+        }
+        at = data + be16(rest, 0).unwrap_or(0);
+        // Comments, and application data but for JFIF's and Adobe's.
+        if matches!(kind, 0xfe | 0xe1..=0xed | 0xef) {
+            kept.extend_from_slice(&bytes[from..data - 2]);
+            from = at;
+        }
+    }
+    kept.extend_from_slice(bytes.get(from..).unwrap_or_default());
+    kept
+}
+
 /// Kind of the next marker and the bytes after it. Skips coded data (where ff is followed by 0),
 /// restart marks and fill bytes.
 fn next_marker(bytes: &[u8]) -> Option<(u8, &[u8])> {

@@ -82,9 +82,10 @@ pub(super) fn check_count(key: &str, count: usize, limits: &ChatLimits) -> ApiRe
 /// Brings messages into the order of a prompt: the instructions first, then turns of user and
 /// assistant, the last one the user's. `key` is the key that a wrong order is reported for.
 pub(super) fn arrange(read: Vec<ReadMessage>, key: &str) -> ApiResult<Vec<ChatMessage>> {
-    let mut arranged = instructions(&read);
     let leading = read.iter().take_while(|read| read.author == MessageAuthor::System).count();
-    let mut turns = read.into_iter().skip(leading).peekable();
+    let mut read = read.into_iter();
+    let mut arranged = instructions(read.by_ref().take(leading));
+    let mut turns = read.peekable();
     let mut calls: Vec<ToolCall> = Vec::new();
     let mut last = Role::System;
     while let Some(ReadMessage { author, mut message }) = turns.next() {
@@ -126,15 +127,14 @@ pub(super) fn arrange(read: Vec<ReadMessage>, key: &str) -> ApiResult<Vec<ChatMe
 }
 
 /// The system messages at the start as one, with an empty line between two.
-fn instructions(read: &[ReadMessage]) -> Vec<ChatMessage> {
-    let leading = read.iter().take_while(|read| read.author == MessageAuthor::System);
+fn instructions(leading: impl Iterator<Item = ReadMessage>) -> Vec<ChatMessage> {
     let mut joined: Option<ChatMessage> = None;
     for ReadMessage { message, .. } in leading {
         match &mut joined {
-            None => joined = Some(message.clone()),
+            None => joined = Some(message),
             Some(first) => {
                 first.parts.push(MessagePart::Text("\n\n".to_owned()));
-                first.parts.extend(message.parts.clone());
+                first.parts.extend(message.parts);
             }
         }
     }
@@ -189,7 +189,7 @@ fn read_message(
     let calls = if author == MessageAuthor::Assistant { tools::calls(&mut keys)? } else { Vec::new() };
     let mut parts = content(&mut keys, &author, pictures, calls.is_empty())?;
     if let MessageAuthor::Tool { .. } = author {
-        parts = vec![MessagePart::CallResult(joined_text(&parts))];
+        parts = vec![MessagePart::CallResult(joined_text(parts))];
     }
     parts.extend(calls.into_iter().map(MessagePart::Call));
     if author == MessageAuthor::Assistant {
@@ -207,11 +207,13 @@ fn read_message(
     Ok((ReadMessage { author, message: ChatMessage { role, parts, token_ids, path } }, ignored))
 }
 
-/// The texts of parts, one after another.
-pub(super) fn joined_text(parts: &[MessagePart]) -> String {
-    let text =
-        |part: &MessagePart| if let MessagePart::Text(text) = part { text.clone() } else { String::new() };
-    parts.iter().map(text).collect()
+/// The texts of parts, one after another. The first is not copied: it may be the whole request.
+pub(super) fn joined_text(parts: Vec<MessagePart>) -> String {
+    let text = |part| if let MessagePart::Text(text) = part { Some(text) } else { None };
+    let mut texts = parts.into_iter().filter_map(text);
+    let mut joined = texts.next().unwrap_or_default();
+    joined.extend(texts);
+    joined
 }
 
 fn content(

@@ -215,9 +215,10 @@ impl ItemReader {
         let path = keys.at("call_id");
         let call_id = keys.needed_text("call_id")?;
         let output = self.content(keys, "output", true)?;
-        let text = messages::joined_text(&output);
-        let pictures = output.into_iter().filter(|part| matches!(part, MessagePart::Image(_)));
-        let parts = std::iter::once(MessagePart::CallResult(text)).chain(pictures).collect();
+        let is_picture = |part: &MessagePart| matches!(part, MessagePart::Image(_));
+        let (pictures, texts): (Vec<_>, Vec<_>) = output.into_iter().partition(is_picture);
+        let result = MessagePart::CallResult(messages::joined_text(texts));
+        let parts = std::iter::once(result).chain(pictures).collect();
         Ok((MessageAuthor::Tool { call_id, path }, parts))
     }
 

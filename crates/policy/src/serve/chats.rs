@@ -116,6 +116,7 @@ impl ChatService {
     ) -> ApiResult<PreparedChat> {
         let ChatRequest { messages, tools, format, options } = request;
         self.check_model(&options.model)?;
+        segment::texts_fit(&self.chat_engine, &messages)?;
         let stop_id = self.chat_engine.template().stop();
         let digests: Vec<MessageDigest> =
             messages.iter().map(|message| digest_message(message, stop_id)).collect();

@@ -20,6 +20,36 @@ pub(super) struct ChatPrompt {
     pub functions: Vec<FunctionTool>,
 }
 
+/// Refuses texts that have more bytes than the context's tokens can have, before one is hashed,
+/// copied or tokenised.
+pub(super) fn texts_fit(chat_engine: &ChatEngine, messages: &[ChatMessage]) -> ApiResult<()> {
+    let most = chat_engine.context_tokens_max() as usize;
+    let tokenizer = chat_engine.template().tokenizer();
+    let bytes = |is_reply: bool| -> usize {
+        let texts = messages.iter().filter(|message| (message.role == Role::Assistant) == is_reply);
+        texts.flat_map(|message| &message.parts).map(text_bytes).sum()
+    };
+    check_bytes(bytes(false), "bytes of text", most, tokenizer.encoded_bytes_max(most))?;
+    // The text of a reply that is held as tokens is longer where they are no UTF-8.
+    let replies_max = tokenizer.decoded_bytes_max(most).max(tokenizer.encoded_bytes_max(most));
+    check_bytes(bytes(true), "bytes of replies", most, replies_max)
+}
+
+fn check_bytes(bytes: usize, of: &str, tokens: usize, bytes_max: usize) -> ApiResult<()> {
+    if bytes <= bytes_max {
+        return Ok(());
+    }
+    Err(too_long(format!("there are {bytes} {of}; the context's {tokens} tokens have at most {bytes_max}")))
+}
+
+fn text_bytes(part: &MessagePart) -> usize {
+    match part {
+        MessagePart::Text(text) | MessagePart::CallResult(text) => text.len(),
+        MessagePart::Call(call) => call.name.len() + call.arguments.len(),
+        MessagePart::Image(_) => 0,
+    }
+}
+
 /// Builds the segment of the messages from an index on, with images cut into tiles.
 pub(super) async fn of_chat(
     chat_engine: &ChatEngine,
@@ -42,6 +72,11 @@ pub(super) async fn of_chat(
 /// Builds the segment of a prompt without a layout.
 pub(super) async fn of_prompt(chat_engine: &ChatEngine, prompt: Prompt) -> ApiResult<TokenSegment> {
     let engine = chat_engine.clone();
+    if let Prompt::Text(text) = &prompt {
+        let most = engine.context_tokens_max() as usize;
+        let bytes_max = engine.template().tokenizer().encoded_bytes_max(most);
+        check_bytes(text.len(), "bytes of the prompt", most, bytes_max)?;
+    }
     let building = move || {
         let ids = match prompt {
             Prompt::Text(text) => engine.template().tokenizer().encode(&text),
@@ -137,7 +172,7 @@ impl<'a> ChatSegmentBuilder<'a> {
                 if ids.strip_suffix(&[stop]).unwrap_or(ids).contains(&stop) {
                     return Err(wrong(&format!("token id {stop} ends a reply; it may only be the last")));
                 }
-                if !template.tokenizer().decode(ids).starts_with(&content_text(message)) {
+                if !begins_with_texts(&template.tokenizer().decode(ids), message) {
                     return Err(wrong("these ids do not decode to the content beside them"));
                 }
                 ids.clone()
@@ -183,9 +218,13 @@ fn image(part: &MessagePart) -> Option<&Bytes> {
     if let MessagePart::Image(encoded) = part { Some(encoded) } else { None }
 }
 
-/// The texts of a message without its calls.
-fn content_text(message: &ChatMessage) -> String {
-    let text =
-        |part: &MessagePart| if let MessagePart::Text(text) = part { text.clone() } else { String::new() };
-    message.parts.iter().map(text).collect()
+/// Whether a text begins with the texts of a message, its calls aside.
+fn begins_with_texts(text: &str, message: &ChatMessage) -> bool {
+    let mut rest = Some(text);
+    for part in &message.parts {
+        if let MessagePart::Text(text) = part {
+            rest = rest.and_then(|rest| rest.strip_prefix(text.as_str()));
+        }
+    }
+    rest.is_some()
 }

@@ -277,7 +277,7 @@ fn system_messages_are_joined_at_the_start_and_the_users_later() {
         json!([of("system", "one"), of("developer", "two"), of("user", "hi"), of("system", "three")]);
     let read = read(&with("messages", messages)).unwrap().messages;
     let got: Vec<(Role, String)> =
-        read.iter().map(|message| (message.role, joined_text(&message.parts))).collect();
+        read.iter().map(|message| (message.role, joined_text(message.parts.clone()))).collect();
     let want = [(Role::System, "one\n\ntwo"), (Role::User, "hi"), (Role::User, "three")];
     assert_eq!(got, want.map(|(role, text)| (role, text.to_owned())));
 }
