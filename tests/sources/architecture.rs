@@ -19,8 +19,9 @@ const MAP: &[(&str, &[&str])] = &[
     // format layer: one external format each
     ("storage", &[]),
     ("http", &[]),
+    ("identity", &["rollout", "storage"]),
     ("telemetry", &["rollout", "storage"]),
-    ("wire", &["rollout"]),
+    ("wire", &["rollout", "identity"]),
     ("tasks", &["rollout"]),
     ("records", &["rollout"]),
     ("openai", &["rollout"]),
@@ -31,7 +32,7 @@ const MAP: &[(&str, &[&str])] = &[
     ("policy", &["rollout", "wire", "http", "model", "cuda", "openai", "telemetry"]),
     ("env", &["rollout", "wire", "storage", "telemetry"]),
     ("coordinator", &["rollout", "wire", "tasks", "records", "openai", "storage", "telemetry"]),
-    ("dashboard", &["rollout", "wire", "http", "records", "analysis", "telemetry"]),
+    ("dashboard", &["rollout", "identity", "wire", "http", "records", "analysis", "telemetry"]),
     // above the services
     ("simulator", &["rollout", "model", "cuda", "policy", "telemetry"]),
     ("testkit", &["rollout"]),
@@ -61,6 +62,7 @@ const FORBIDDEN: &[(&str, &[&str])] = &[
     ("model", &["tokio", "tonic", "prost", "chromiumoxide", "arrow", "parquet"]),
     ("cuda", &["tokio", "tonic", "prost", "chromiumoxide", "arrow", "parquet"]),
     ("http", &["tonic", "prost", "chromiumoxide", "arrow", "parquet"]),
+    ("identity", &["tokio", "tonic", "prost", "chromiumoxide", "arrow", "parquet"]),
     ("tasks", &["tokio", "tonic", "chromiumoxide", "arrow", "ureq"]),
     ("openai", &["tonic", "prost", "chromiumoxide", "arrow", "parquet"]),
     ("records", &["tonic", "prost", "chromiumoxide"]),

@@ -9,7 +9,9 @@
 
 use std::fs::{self, File, Metadata, OpenOptions};
 use std::io::{self, Read as _, Write as _};
-use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::{
+    DirBuilderExt as _, FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _,
+};
 use std::path::Path;
 
 /// Opens a file with these options. Refuses a symbolic link, a file with several names (hard
@@ -37,7 +39,10 @@ pub fn create(path: &Path) -> io::Result<File> {
 /// Reads an untrusted file: only a regular one, not through a link, and of at most `bytes_max`
 /// bytes.
 pub fn read(path: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
-    let file = open_to_read(path)?;
+    read_at_most(open_to_read(path)?, bytes_max)
+}
+
+fn read_at_most(file: File, bytes_max: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     file.take(bytes_max + 1).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > bytes_max {
@@ -57,13 +62,67 @@ pub fn open_to_read(path: &Path) -> io::Result<File> {
     if metadata.is_file() { Ok(file) } else { Err(refused(&format!("it is {}", kind(&metadata)))) }
 }
 
+/// Reads a file with a secret: one of this user alone, which no other user may read.
+pub fn read_private(path: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
+    let file = open(path, OpenOptions::new().read(true))?;
+    check_private(&file.metadata()?)?;
+    read_at_most(file, bytes_max)
+}
+
+/// Refuses a folder that other users may look into or that [`check_dir`] refuses.
+pub fn check_private_dir(path: &Path) -> io::Result<()> {
+    check_dir(path)?;
+    check_private(&path.symlink_metadata()?)
+}
+
+/// Creates a folder that only this user may look into, or checks the one that is there.
+pub fn create_private_dir(path: &Path) -> io::Result<()> {
+    if let Some(above) = path.parent().filter(|above| !above.as_os_str().is_empty()) {
+        create_durable_dir(above)?;
+    }
+    match fs::DirBuilder::new().mode(0o700).create(path) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+        other => other?,
+    }
+    check_private_dir(path)?;
+    sync_name(path)
+}
+
+fn check_private(metadata: &Metadata) -> io::Result<()> {
+    let mode = metadata.mode() & 0o777;
+    let own_mode = if metadata.is_dir() { "700" } else { "600" };
+    if mode & 0o077 == 0 {
+        return Ok(());
+    }
+    Err(io::Error::new(
+        io::ErrorKind::PermissionDenied,
+        format!("its mode is {mode:o}, so other users may read the secret; set it with `chmod {own_mode}`"),
+    ))
+}
+
 /// Replaces a file durably: a reader, also after a power cut, sees all of the old one or all of the
 /// new one. In between it is called `<name>.tmp`.
 pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    replace_with(path, bytes, None)
+}
+
+/// The same for a file with a secret, which only this user may read.
+pub fn replace_private(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    replace_with(path, bytes, Some(0o600))
+}
+
+fn replace_with(path: &Path, bytes: &[u8], mode: Option<u32>) -> io::Result<()> {
     let mut name = path.file_name().unwrap_or_default().to_owned();
     name.push(".tmp");
     let unfinished = path.with_file_name(name);
-    let mut file = create(&unfinished).map_err(|error| with_path(&unfinished, &error))?;
+    let mut options = OpenOptions::new().write(true).create(true).clone();
+    options.mode(mode.unwrap_or(0o666));
+    let mut file = open(&unfinished, &options).map_err(|error| with_path(&unfinished, &error))?;
+    if let Some(mode) = mode {
+        // What an interrupted start left may have another mode.
+        file.set_permissions(fs::Permissions::from_mode(mode))?;
+    }
+    file.set_len(0)?;
     file.write_all(bytes)?;
     file.sync_all()?;
     fs::rename(&unfinished, path).map_err(|error| with_path(path, &error))?;
@@ -318,6 +377,31 @@ mod tests {
             (fs::read(&path).unwrap(), fs::read(fixture.path("users")).unwrap()),
             (b"new".into(), b"root".into())
         );
+    }
+
+    #[test]
+    fn a_secret_is_its_users_alone() {
+        let fixture = Fixture::new();
+        let dir = fixture.path("secrets");
+        create_private_dir(&dir).unwrap();
+        create_private_dir(&dir).unwrap();
+        let path = dir.join("key");
+        fs::write(dir.join("key.tmp"), "what an interrupted start left").unwrap();
+        replace_private(&path, b"secret").unwrap();
+        let mode = |path: &Path| fs::metadata(path).unwrap().mode() & 0o777;
+        assert_eq!((mode(&dir), mode(&path)), (0o700, 0o600));
+        assert_eq!(read_private(&path, 6).unwrap(), b"secret");
+        assert!(read_private(&path, 5).is_err());
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).unwrap();
+        let why = read_private(&path, 6).unwrap_err().to_string();
+        assert!(why.contains("its mode is 640") && why.contains("chmod 600"), "{why}");
+        fs::set_permissions(&dir, fs::Permissions::from_mode(0o755)).unwrap();
+        let why = create_private_dir(&dir).unwrap_err().to_string();
+        assert!(why.contains("its mode is 755") && why.contains("chmod 700"), "{why}");
+        for name in ["link", "users", "folder-link"] {
+            assert!(read_private(&fixture.path(name), 100).is_err(), "{name}");
+            assert!(create_private_dir(&fixture.path(name)).is_err(), "{name}");
+        }
     }
 
     #[test]
