@@ -79,7 +79,8 @@ pub(crate) fn job(state: &DashboardState) -> JobAnswer {
     });
     JobAnswer {
         head: head(state),
-        dir: subject.dir.as_ref().map(|dir| dir.display().to_string()),
+        // A job names its folder relative to its file, such as `deploy/../runs`.
+        dir: subject.dir.as_ref().map(|dir| dir.canonicalize().as_ref().unwrap_or(dir).display().to_string()),
         live: live.as_ref().map(LiveRun::answer),
         workers: live.as_ref().map(LiveRun::workers),
         plan,
