@@ -103,9 +103,14 @@ class Checker:
             self.equal(f"sha256 of {path}", hashlib.sha256(data).hexdigest(), want)
             table = pq.read_table(full, columns=self.columns(entry["table"]))
             self.equal(f"rows of {path}", table.num_rows, entry["rows"])
-            job = (pq.read_metadata(full).metadata or {}).get(b"furrow.job_sha256")
-            if job is not None:
-                self.jobs.add(os.path.join("jobs", f"{job.decode()}.toml"))
+            footer = pq.read_metadata(full).metadata or {}
+            jobs = json.loads(footer.get(b"furrow.jobs", b"[]"))
+            if jobs:
+                self.equal(f"rows of the jobs of {path}", sum(job["rows"] for job in jobs), entry["rows"])
+            hashes = [job["sha256"] for job in jobs]
+            if (job := footer.get(b"furrow.job_sha256")) is not None:
+                hashes.append(job.decode())
+            self.jobs.update(os.path.join("jobs", f"{job}.toml") for job in hashes)
             if entry["table"] in rows:
                 rows[entry["table"]] += table.to_pylist()
         return rows

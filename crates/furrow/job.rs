@@ -710,6 +710,7 @@ mod tests {
                 "score.judge.usd_per_million_prompt_tokens",
                 "score.judge.usd_per_million_completion_tokens",
                 "records.max_delay_millis",
+                "records.merge_below_bytes",
                 "limits.failures_free",
                 "limits.trajectories_per_version",
                 "telemetry.otlp_endpoint",

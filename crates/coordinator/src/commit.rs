@@ -20,14 +20,13 @@ mod thread;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeSet;
 use std::error::Error;
 use std::path::PathBuf;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use furrow_records::{
     CommitDraft, Manifest, Op, RecordsConfig, RecordsError, ShardPlan, ShardWriter, WrittenFile,
-    check_written, merge, remove_shard,
+    check_written, merge, merge::MergePlanner, remove_shard,
 };
 use furrow_rollout::{Group, GroupRecord, Id, Run, Shard, Trajectory};
 use tokio::runtime::{Builder, Runtime};
@@ -50,8 +49,11 @@ pub(crate) use thread::{CommitHandle, CommitReport, CommitReports};
 /// How long a shard whose files are written waits for disk space for its manifest commit.
 const DISK_FULL_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// How often a full disk is tried again.
+/// How long a full disk is waited for before the next try.
 const FULL_RETRY: Duration = Duration::from_millis(500);
+
+/// The same after many tries: each writes until the disk is full again.
+const FULL_RETRY_MAX: Duration = Duration::from_secs(30);
 
 /// How long merging pauses after a failure that is no damage of a part.
 const MERGE_PAUSE: Duration = Duration::from_secs(60);
@@ -104,11 +106,12 @@ pub struct ShardCommitter {
     manifest: Manifest,
     runtime: BlockingRuntime,
     lost_found: LostFound,
+    /// A shard that is opened and waits for disk space or a descriptor.
+    waiting: Option<ShardOpening>,
     /// No merge before this time: the last one failed.
     merges_from: Instant,
-    /// Committed files that are not merged: another job of this run wrote them, or they are
-    /// damaged.
-    foreign: BTreeSet<String>,
+    /// Knows which committed files are merged, and which are left alone.
+    planner: MergePlanner,
     retired_at: Option<Instant>,
     reached: Box<dyn FnMut(CommitStage) + Send>,
 }
@@ -126,14 +129,14 @@ impl ShardCommitter {
     /// Commits one shard, from its opening to the deletion of the spool's copy.
     pub fn commit(&mut self, batch: &ShardBatch) -> Result<ShardCommit, CommitError> {
         let began = Instant::now();
-        let opening = self.open(batch)?;
+        let opening = self.open_again(batch)?;
         let files = match self.write(&opening.shard_id, batch) {
             Err(CommitError::Records(full)) if full.is_disk_full() => {
-                self.undo(&opening.shard_id)?;
+                self.set_back(opening)?;
                 return Err(CommitError::DiskFull(full));
             }
             Err(shortage) if shortage.is_descriptor_shortage() => {
-                self.undo(&opening.shard_id)?;
+                self.set_back(opening)?;
                 return Err(CommitError::NoDescriptor(Box::new(shortage)));
             }
             Err(unreadable @ CommitError::Unreadable { .. }) => {
@@ -150,25 +153,28 @@ impl ShardCommitter {
         Ok(ShardCommit { shard_id, manifest_version, trajectories, groups, files, took: began.elapsed() })
     }
 
-    /// Merges the small files of a table into one, where enough have gathered. Their rows are safe
-    /// as they are, so a failure only ends the merging.
+    /// Merges small files until there are few. Their rows are safe as they are, so a failure only
+    /// leaves some of them as they are.
     ///
     /// Parts stay on disk for readers of older versions until the grace is over.
     pub fn merge(&mut self) -> Result<(), CommitError> {
-        self.retire();
-        loop {
-            let known = self.foreign.len();
-            for plan in merge::plan(self.manifest.snapshot(), &self.settings.records, &self.foreign) {
-                if Instant::now() >= self.merges_from {
-                    self.merge_table(&plan)?;
-                }
-            }
-            // Reading shows which files belong to another job: plan again without them.
-            if self.foreign.len() == known {
-                break;
-            }
-        }
+        while self.merge_once()? {}
         Ok(())
+    }
+
+    /// Merges the small files of one table into one, where enough have gathered: of the table that
+    /// has the most. Returns whether there was one.
+    pub fn merge_once(&mut self) -> Result<bool, CommitError> {
+        self.retire();
+        if Instant::now() < self.merges_from {
+            return Ok(false);
+        }
+        let CommitSettings { data_dir, run_id, records, .. } = &self.settings;
+        let schema = |file: &WrittenFile| merge::mergeable_schema(data_dir, run_id, file);
+        let plans = self.planner.plan(self.manifest.snapshot(), records, schema);
+        let Some(plan) = plans.into_iter().max_by_key(|plan| plan.parts.len()) else { return Ok(false) };
+        self.merge_table(&plan)?;
+        Ok(true)
     }
 
     /// Removes parts whose grace is over.
@@ -207,22 +213,12 @@ impl ShardCommitter {
         let removed: Vec<_> = plan.parts.iter().map(|part| part.path.clone()).collect();
         let opening = self.opening(Vec::new(), Vec::new(), removed.clone())?;
         let shard = self.shard_plan(&opening.shard_id);
-        match merge::foreign(&shard, plan) {
-            Ok(foreign) if foreign.is_empty() => {}
-            Ok(foreign) => {
-                self.foreign.extend(foreign);
-                return Ok(());
-            }
-            Err(error) => {
-                self.leave_unmerged(plan, &error);
-                return Ok(());
-            }
-        }
         self.remember_opening(&opening)?;
         let reached = &mut self.reached;
         match merge::merge(&shard, plan, |_, stage| reached(stage.into())) {
             Ok(file) => {
                 let draft = self.draft(Op::Replace, opening.shard_id, vec![file], removed);
+                let draft = CommitDraft { schema_version: plan.schema_version, ..draft };
                 let written = WrittenShard { draft, trajectories: Vec::new() };
                 self.remember(&written)?;
                 self.finish(&written).map(drop)
@@ -234,21 +230,45 @@ impl ShardCommitter {
         }
     }
 
-    /// A damaged part is merged no more, and the others are; after any other failure merging
-    /// pauses.
+    /// Damaged parts are merged no more, nor are files that do not fit each other; the others are.
+    /// After any other failure merging pauses.
     fn leave_unmerged(&mut self, plan: &merge::MergePlan, error: &RecordsError) {
         tracing::warn!(table = %plan.table, error = error as &dyn Error, "small files were not merged");
         let is_shortage = error.is_disk_full() || error.is_descriptor_shortage();
         let data_dir = &self.settings.data_dir;
         let damaged = plan.parts.iter().filter(|part| !is_shortage && check_written(data_dir, part).is_err());
         let damaged: Vec<String> = damaged.map(|part| part.path.clone()).collect();
-        if damaged.is_empty() {
-            self.merges_from = Instant::now() + MERGE_PAUSE;
-        }
         for path in &damaged {
             tracing::error!(path, "a committed file is damaged: restore it from a copy");
         }
-        self.foreign.extend(damaged);
+        if !damaged.is_empty() {
+            self.planner.leave_alone(damaged);
+        } else if matches!(error, RecordsError::Unmergeable { .. } | RecordsError::Parquet { .. }) {
+            self.planner.leave_alone(plan.parts.iter().map(|part| part.path.clone()));
+        } else {
+            self.merges_from = Instant::now() + MERGE_PAUSE;
+        }
+    }
+
+    /// The shard that waits for the disk, where this batch is the one it waits with; else a new
+    /// one.
+    fn open_again(&mut self, batch: &ShardBatch) -> Result<ShardOpening, CommitError> {
+        let Some(waiting) = self.waiting.take() else { return self.open(batch) };
+        let trajectories = batch.trajectories.iter().map(|facts| &facts.ancestry.trajectory_id);
+        let groups = batch.groups.iter().map(|group| &group.group_id);
+        if waiting.trajectories.iter().eq(trajectories) && waiting.groups.iter().eq(groups) {
+            return Ok(waiting);
+        }
+        self.undo(&waiting.shard_id)?;
+        self.open(batch)
+    }
+
+    /// Removes what was written of a shard. It stays opened: another try needs no row of the
+    /// ledger, which may be on the same full disk.
+    fn set_back(&mut self, opening: ShardOpening) -> Result<(), CommitError> {
+        remove_shard(&self.settings.data_dir, &opening.shard_id)?;
+        self.waiting = Some(opening);
+        Ok(())
     }
 
     /// The ledger records the shard before its first byte.

@@ -24,8 +24,10 @@ pub struct RecordsFile {
     pub compression_level: i32,
     /// Free bytes on the run directory's disk below which no trajectory is admitted.
     pub disk_reserve_bytes: u64,
-    /// Size in bytes below which files are merged into larger ones.
-    pub merge_below_bytes: u64,
+    /// Size in bytes below which files are merged into larger ones; half of `max_shard_bytes` where
+    /// it is not set.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub merge_below_bytes: Option<u64>,
     /// Number of small files of a table that triggers a merge.
     pub merge_files_min: u32,
     /// How long a merged file's parts stay on disk for readers that opened an older version.
@@ -68,7 +70,7 @@ impl Default for RecordsFile {
             row_group_bytes: 32 * MIB,
             compression_level: 3,
             disk_reserve_bytes: 2 * GIB,
-            merge_below_bytes: 16 * MIB,
+            merge_below_bytes: None,
             merge_files_min: 8,
             merge_grace_millis: 3_600_000,
         }
@@ -90,7 +92,9 @@ impl RecordsFile {
         within("row_group_bytes", self.row_group_bytes, 256 * KIB, GIB);
         within("compression_level", u64::try_from(self.compression_level).unwrap_or(0), 1, 22);
         within("disk_reserve_bytes", self.disk_reserve_bytes, 16 * MIB, 1 << 50);
-        within("merge_below_bytes", self.merge_below_bytes, 0, 8 * GIB);
+        // Two such files are a full shard.
+        let merge_below_bytes = self.merge_below_bytes.unwrap_or(self.max_shard_bytes / 2);
+        within("merge_below_bytes", merge_below_bytes, 0, 8 * GIB);
         within("merge_files_min", self.merge_files_min.into(), 2, 1_000);
         within("merge_grace_millis", self.merge_grace_millis, 0, 30 * 86_400_000);
         wrong.extend(self.contradictions());
@@ -103,7 +107,7 @@ impl RecordsFile {
             row_group_bytes: self.row_group_bytes as usize,
             compression_level: self.compression_level,
             disk_reserve_bytes: self.disk_reserve_bytes,
-            merge_below_bytes: self.merge_below_bytes,
+            merge_below_bytes,
             merge_files_min: self.merge_files_min as usize,
             merge_grace: Duration::from_millis(self.merge_grace_millis),
         })
@@ -117,7 +121,7 @@ impl RecordsFile {
                 "records.row_group_bytes: {row_group_bytes} is larger than a shard, use at most records.max_shard_bytes ({max_shard_bytes})"
             ));
         }
-        if merge_below_bytes > max_shard_bytes {
+        if let Some(merge_below_bytes) = merge_below_bytes.filter(|below| below > max_shard_bytes) {
             wrong.push(format!(
                 "records.merge_below_bytes: {merge_below_bytes} would merge full shards, use at most records.max_shard_bytes ({max_shard_bytes})"
             ));
@@ -147,7 +151,7 @@ mod tests {
         refused(|f| f.row_group_bytes = GIB, "records.row_group_bytes: 1073741824 is larger than a shard");
         refused(|f| f.merge_files_min = 1, "records.merge_files_min: 1");
         refused(
-            |f| f.merge_below_bytes = GIB,
+            |f| f.merge_below_bytes = Some(GIB),
             "records.merge_below_bytes: 1073741824 would merge full shards",
         );
         refused(|f| f.disk_reserve_bytes = 0, "records.disk_reserve_bytes: 0");
@@ -156,7 +160,7 @@ mod tests {
     #[test]
     fn all_problems_are_reported_at_once() {
         let file = RecordsFile { max_shard_bytes: 0, compression_level: 99, ..RecordsFile::default() };
-        assert_eq!(file.check().unwrap_err().len(), 4);
+        assert_eq!(file.check().unwrap_err().len(), 3);
     }
 
     #[test]

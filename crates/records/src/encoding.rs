@@ -1,14 +1,13 @@
 //! Parquet encoding of each column, chosen by the type of the leaf, so that no path can be
 //! misspelt.
 
+use arrow::datatypes::Schema;
 use parquet::arrow::ArrowSchemaConverter;
 use parquet::basic::{Compression, ConvertedType, Encoding, Type, ZstdLevel};
 use parquet::errors::ParquetError;
 use parquet::file::metadata::KeyValue;
 use parquet::file::properties::{EnabledStatistics, WriterProperties, WriterPropertiesBuilder};
 use parquet::schema::types::ColumnDescriptor;
-
-use crate::Table;
 
 /// Content of a leaf, as far as it affects the encoding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,14 +24,14 @@ enum LeafKind {
     Plain,
 }
 
-/// The writer properties of a table's files.
+/// The writer properties of files with these columns.
 pub(crate) fn properties(
-    table: Table,
+    schema: &Schema,
     row_group_bytes: usize,
     zstd_level: i32,
     metadata: Vec<KeyValue>,
 ) -> Result<WriterProperties, ParquetError> {
-    let parquet = ArrowSchemaConverter::new().convert(&table.schema())?;
+    let parquet = ArrowSchemaConverter::new().convert(schema)?;
     let whole = WriterProperties::builder()
         .set_compression(Compression::ZSTD(ZstdLevel::try_new(zstd_level)?))
         .set_dictionary_enabled(true)
@@ -84,6 +83,7 @@ fn kind(leaf: &ColumnDescriptor) -> LeafKind {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Table;
 
     fn leaves(table: Table, wanted: LeafKind) -> Vec<String> {
         let parquet = ArrowSchemaConverter::new().convert(&table.schema()).unwrap();

@@ -7,9 +7,10 @@ use std::marker::PhantomData;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use arrow::array::{AsArray, RecordBatch, StructArray};
-use arrow::datatypes::{DataType, Fields};
+use arrow::datatypes::{DataType, Fields, Schema};
 use furrow_rollout::{Id, Run, Shard};
 use parquet::arrow::ArrowWriter;
 use parquet::arrow::ProjectionMask;
@@ -62,6 +63,20 @@ pub struct ShardPlan {
 
 // Writing.
 
+/// Which columns a file has, and which jobs wrote its rows.
+pub(crate) struct FileOrigin {
+    pub(crate) schema: SchemaVersion,
+    /// In the order of the rows.
+    pub(crate) jobs: Vec<JobRows>,
+}
+
+/// Rows of a file that one job wrote, behind those of the jobs before it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct JobRows {
+    pub(crate) sha256: String,
+    pub(crate) rows: u64,
+}
+
 /// A file under its temporary name, removed when dropped before it was sealed.
 pub(crate) struct TableWriter {
     table: Table,
@@ -86,6 +101,13 @@ struct TempPath(PathBuf);
 
 impl TableWriter {
     pub(crate) fn create(plan: &ShardPlan, table: Table) -> Result<Self, RecordsError> {
+        let sha256 = jobs::store(&plan.data_dir, &plan.job_toml)?;
+        let jobs = vec![JobRows { sha256, rows: 0 }];
+        Self::create_as(plan, table, &FileOrigin { schema: SchemaVersion::newest(), jobs })
+    }
+
+    /// The same for a file of this origin; its jobs are stored already.
+    pub(crate) fn create_as(plan: &ShardPlan, table: Table, of: &FileOrigin) -> Result<Self, RecordsError> {
         let dir = plan.data_dir.join(table.as_str());
         create_durable_dir(&dir)?;
         let name = final_name(&plan.shard_id);
@@ -94,17 +116,21 @@ impl TableWriter {
         if last.exists() {
             return Err(RecordsError::Exists { path: last });
         }
-        jobs::store(&plan.data_dir, &plan.job_toml)?;
         let file = File::create_new(&temp).map_err(|error| match error.kind() {
             io::ErrorKind::AlreadyExists => RecordsError::Exists { path: temp.clone() },
             _ => RecordsError::io("create", &temp)(error),
         })?;
         let hashed = HashedFile { file, hash: Sha256::new(), bytes: 0 };
         let temp = TempPath(temp);
-        let writer =
-            encoding::properties(table, plan.row_group_bytes, plan.compression_level, origin(plan, table))
-                .and_then(|properties| ArrowWriter::try_new(hashed, table.schema(), Some(properties)))
-                .map_err(parquet_error("begin", &temp.0))?;
+        let schema = Arc::new(Schema::new(of.schema.fields(table)));
+        let writer = encoding::properties(
+            &schema,
+            plan.row_group_bytes,
+            plan.compression_level,
+            of.pairs(plan, table),
+        )
+        .and_then(|properties| ArrowWriter::try_new(hashed, schema, Some(properties)))
+        .map_err(parquet_error("begin", &temp.0))?;
         let rows = 0;
         let gaps = FooterGaps::default();
         let row_group_bytes = plan.row_group_bytes;
@@ -202,17 +228,34 @@ impl Drop for TempPath {
     }
 }
 
-pub(crate) fn origin(plan: &ShardPlan, table: Table) -> Vec<KeyValue> {
-    let schema = SchemaVersion::newest();
-    let pairs = [
-        (key::SCHEMA_VERSION, schema.number.to_string()),
-        (key::SCHEMA_SHA256, schema.sha256(table)),
-        (key::TABLE, table.to_string()),
-        (key::SHARD_ID, plan.shard_id.to_string()),
-        (key::RUN_ID, plan.run_id.to_string()),
-        (key::JOB_SHA256, jobs::sha256(&plan.job_toml)),
-    ];
-    pairs.into_iter().map(|(key, value)| KeyValue::new(key.to_owned(), value)).collect()
+impl FileOrigin {
+    /// What the footer says of it.
+    pub(crate) fn pairs(&self, plan: &ShardPlan, table: Table) -> Vec<KeyValue> {
+        let newest = self.jobs.last().map(|job| job.sha256.clone()).unwrap_or_default();
+        let mut pairs = vec![
+            (key::SCHEMA_VERSION, self.schema.number.to_string()),
+            (key::SCHEMA_SHA256, self.schema.sha256(table)),
+            (key::TABLE, table.to_string()),
+            (key::SHARD_ID, plan.shard_id.to_string()),
+            (key::RUN_ID, plan.run_id.to_string()),
+            (key::JOB_SHA256, newest),
+        ];
+        if self.jobs.len() > 1 {
+            let jobs = serde_json::to_string(&self.jobs).expect("plain structs always serialise");
+            pairs.push((key::JOBS, jobs));
+        }
+        pairs.into_iter().map(|(key, value)| KeyValue::new(key.to_owned(), value)).collect()
+    }
+}
+
+impl JobRows {
+    /// Adds rows behind those of these jobs.
+    pub(crate) fn push(jobs: &mut Vec<Self>, next: Self) {
+        match jobs.last_mut().filter(|last| last.sha256 == next.sha256) {
+            Some(last) => last.rows += next.rows,
+            None => jobs.push(next),
+        }
+    }
 }
 
 pub(crate) fn final_name(shard_id: &Id<Shard>) -> String {
@@ -384,6 +427,15 @@ impl TableFile {
         if let Some(value) = self.origin(key::PREFILL_GAP) {
             sum.add_footer(value);
         }
+    }
+
+    /// The jobs that wrote the file's rows, in their order: one, but for a merged file. Empty in
+    /// files of schema version 1, which hold their job.
+    pub(crate) fn jobs(&self) -> Vec<JobRows> {
+        let listed = self.origin(key::JOBS).and_then(|text| serde_json::from_str(text).ok());
+        let rows = u64::try_from(self.metadata().file_metadata().num_rows()).unwrap_or(0);
+        let only = self.origin(key::JOB_SHA256).map(|sha256| JobRows { sha256: sha256.to_owned(), rows });
+        listed.unwrap_or_else(|| only.into_iter().collect())
     }
 
     /// A value of the file's metadata.

@@ -10,86 +10,138 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use furrow_rollout::{Id, Run, SCHEMA_VERSION};
+use furrow_rollout::{Id, Run};
 
 use crate::durable::{create_durable_dir, remove, sync_dir};
-use crate::file::{IntegrityCheck, TableFile, TableWriter};
+use crate::file::{FileOrigin, IntegrityCheck, JobRows, TableFile, TableWriter};
 use crate::schema::key;
+use crate::schema_version::SchemaVersion;
 use crate::shard::check_written;
-use crate::{ManifestSnapshot, RecordsConfig, RecordsError, ShardPlan, ShardStage, Table, WrittenFile, jobs};
+use crate::{ManifestSnapshot, RecordsConfig, RecordsError, ShardPlan, ShardStage, Table, WrittenFile};
 
 /// Folder of the parts of merged files, below the data set's. Inside it, each keeps its path.
 const REPLACED: &str = "replaced";
 
-/// Files of one table to merge, in the order of their names.
+/// How much larger a merged file is than its largest part, at least: so a row is copied five times
+/// at most on the way from 64 KiB to 64 MiB.
+const GROWTH: u64 = 4;
+/// Files up to this size are merged whatever the size of the others: to open one takes as long as
+/// to copy it.
+const COPIED_FREELY_BYTES: u64 = 64 << 10;
+
+/// Files of one table and one schema version to merge, in the order of their names.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MergePlan {
     /// The table of the files.
     pub table: Table,
+    /// Number of the schema version of their columns, which the merged file has too.
+    pub schema_version: u32,
     /// The files to merge.
     pub parts: Vec<WrittenFile>,
 }
 
-/// What is worth merging now: per table, as many small files as fit one shard, once enough have
-/// gathered. Scores are excluded: a job of its own wrote each of those files. `foreign` holds paths
-/// of files known to be from another job ([`foreign`]).
-pub fn plan(
-    snapshot: &ManifestSnapshot,
-    config: &RecordsConfig,
-    foreign: &BTreeSet<String>,
-) -> Vec<MergePlan> {
-    let tables = Table::ALL.into_iter().filter(|table| *table != Table::Scores);
-    tables.filter_map(|table| plan_table(snapshot, config, foreign, table)).collect()
+/// The small files of a data set and which of them can be merged with each other.
+#[derive(Debug, Default)]
+pub struct MergePlanner {
+    /// Schema version of each small file that was looked at; `None` for one that is left alone.
+    schemas: BTreeMap<String, Option<u32>>,
 }
 
-/// Paths of the parts that cannot be merged with what `shard` writes: a run that was resumed with
-/// other settings, or by a later version with more of them or with another schema, keeps its
-/// earlier files as they are.
-pub fn foreign(shard: &ShardPlan, plan: &MergePlan) -> Result<Vec<String>, RecordsError> {
-    let mut found = Vec::new();
-    for part in &plan.parts {
-        let file = TableFile::open(&shard.data_dir.join(&part.path), part, IntegrityCheck::Length)?;
-        if check_origin(&file, shard, plan.table).is_err() {
-            found.push(part.path.clone());
+impl MergePlanner {
+    /// What is worth merging now: per table and schema version, as many small files as fit one
+    /// shard, once enough have gathered. Scores are excluded: a job of its own wrote each of those
+    /// files. `schema` reads the schema version of a file, once for each; a file without one is
+    /// left alone.
+    pub fn plan(
+        &mut self,
+        snapshot: &ManifestSnapshot,
+        config: &RecordsConfig,
+        mut schema: impl FnMut(&WrittenFile) -> Option<u32>,
+    ) -> Vec<MergePlan> {
+        self.schemas.retain(|path, _| snapshot.holds(path));
+        let mut small: BTreeMap<(Table, u32), Vec<&WrittenFile>> = BTreeMap::new();
+        for table in Table::ALL.into_iter().filter(|table| *table != Table::Scores) {
+            for file in snapshot.files(table).filter(|file| file.bytes < config.merge_below_bytes) {
+                let known = self.schemas.entry(file.path.clone()).or_insert_with(|| schema(file));
+                if let Some(version) = *known {
+                    small.entry((table, version)).or_default().push(file);
+                }
+            }
+        }
+        let plan = |((table, schema_version), files): ((Table, u32), Vec<&WrittenFile>)| {
+            let parts = choose(&files, config)?.into_iter().cloned().collect();
+            Some(MergePlan { table, schema_version, parts })
+        };
+        small.into_iter().filter_map(plan).collect()
+    }
+
+    /// Leaves these files alone from now on; the others are merged.
+    pub fn leave_alone(&mut self, paths: impl IntoIterator<Item = String>) {
+        self.schemas.extend(paths.into_iter().map(|path| (path, None)));
+    }
+}
+
+/// The parts of the next merge, in the order of their names: the smallest files, as many as a file
+/// of this size or a full shard can take.
+fn choose<'a>(files: &[&'a WrittenFile], config: &RecordsConfig) -> Option<Vec<&'a WrittenFile>> {
+    let mut by_size = files.to_vec();
+    by_size.sort_by_key(|file| (file.bytes, &file.path));
+    let mut bytes: u64 = 0;
+    let mut count = 0;
+    for (index, file) in by_size.iter().enumerate() {
+        if bytes.saturating_add(file.bytes) > config.max_shard_bytes {
+            // Full: worth it, however few they are.
+            count = if index > 1 { index } else { count };
+            break;
+        }
+        bytes += file.bytes;
+        let grows = file.bytes <= COPIED_FREELY_BYTES || file.bytes.saturating_mul(GROWTH) <= bytes;
+        if index + 1 >= config.merge_files_min && grows {
+            count = index + 1;
         }
     }
-    Ok(found)
+    by_size.truncate(count);
+    by_size.sort_by_key(|file| &file.path);
+    (count > 0).then_some(by_size)
 }
 
-fn plan_table(
-    snapshot: &ManifestSnapshot,
-    config: &RecordsConfig,
-    foreign: &BTreeSet<String>,
-    table: Table,
-) -> Option<MergePlan> {
-    let is_small =
-        |file: &&WrittenFile| file.bytes < config.merge_below_bytes && !foreign.contains(&file.path);
-    let small = snapshot.files(table).filter(is_small);
-    let mut bytes = 0;
-    let parts: Vec<WrittenFile> = small
-        .take_while(|file| {
-            bytes += file.bytes;
-            bytes <= config.max_shard_bytes
-        })
-        .cloned()
-        .collect();
-    (parts.len() >= config.merge_files_min).then_some(MergePlan { table, parts })
+/// The schema version of a file that may be merged into a file of this run; `None` for a file of
+/// another run, one that names no job (schema version 1), and one that cannot be read.
+pub fn mergeable_schema(data_dir: &Path, run_id: &Id<Run>, file: &WrittenFile) -> Option<u32> {
+    let opened = TableFile::open(&data_dir.join(&file.path), file, IntegrityCheck::Length).ok()?;
+    check_origin(&opened, run_id, file.table).ok()?;
+    Some(opened.schema().number)
 }
 
 /// Copies all rows of the parts into one file, durable and checked like any other. The caller
 /// commits it.
 ///
 /// `shard.shard_id` must be new, and already in the ledger. The parts must come from one run and
-/// one job, and have today's columns: an older file does not become one of today with nulls.
+/// have the columns of one schema version. Where several jobs wrote them, the footer names each
+/// with its rows.
 pub fn merge(
     shard: &ShardPlan,
     plan: &MergePlan,
     mut reached: impl FnMut(Table, ShardStage),
 ) -> Result<WrittenFile, RecordsError> {
-    let mut merged = TableWriter::create(shard, plan.table)?;
+    let refuse = |why: String| RecordsError::Unmergeable { table: plan.table, why };
+    let version = plan.schema_version;
+    let schema = SchemaVersion::find(version).ok_or_else(|| {
+        refuse(format!("they have schema version {version}, which this furrow does not know"))
+    })?;
+    let mut jobs = Vec::new();
+    for part in &plan.parts {
+        let file = TableFile::open(&shard.data_dir.join(&part.path), part, IntegrityCheck::Length)?;
+        check_origin(&file, &shard.run_id, plan.table)?;
+        if file.schema() != schema {
+            let other = file.schema().number;
+            return Err(refuse(format!("{} has schema version {other}, not {version}", part.path)));
+        }
+        file.jobs().into_iter().for_each(|job| JobRows::push(&mut jobs, job));
+    }
+    let mut merged = TableWriter::create_as(shard, plan.table, &FileOrigin { schema, jobs })?;
     for part in &plan.parts {
         let file = TableFile::open(&shard.data_dir.join(&part.path), part, IntegrityCheck::Hash)?;
-        check_origin(&file, shard, plan.table)?;
         merged.begin_rows(part.bytes as usize)?;
         if let Some(value) = file.origin(key::PREFILL_GAP) {
             merged.add_gap_footer(value);
@@ -101,18 +153,14 @@ pub fn merge(
     merged.seal(&mut reached)
 }
 
-fn check_origin(file: &TableFile, shard: &ShardPlan, table: Table) -> Result<(), RecordsError> {
+fn check_origin(file: &TableFile, run_id: &Id<Run>, table: Table) -> Result<(), RecordsError> {
     let refuse = |why: &str| Err(RecordsError::Unmergeable { table, why: why.into() });
     let run = file.origin(key::RUN_ID).and_then(|run| Id::<Run>::new(run).ok());
-    if run.as_ref() != Some(&shard.run_id) {
+    if run.as_ref() != Some(run_id) {
         return refuse("they come from different runs");
     }
-    let version = file.schema().number;
-    if version != SCHEMA_VERSION {
-        return refuse(&format!("they have schema version {version}, new files have {SCHEMA_VERSION}"));
-    }
-    if file.origin(key::JOB_SHA256) != Some(&jobs::sha256(&shard.job_toml)) {
-        return refuse("they were written by different jobs");
+    if file.jobs().is_empty() {
+        return refuse("a file of schema version 1 holds its job in its footer and names none");
     }
     Ok(())
 }

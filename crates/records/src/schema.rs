@@ -53,8 +53,11 @@ pub(crate) mod key {
     pub(crate) const TABLE: &str = "furrow.table";
     pub(crate) const SHARD_ID: &str = "furrow.shard_id";
     pub(crate) const RUN_ID: &str = "furrow.run_id";
-    /// SHA-256 of the job, which is a file of `jobs/`.
+    /// SHA-256 of the job, which is a file of `jobs/`; of the last rows' job in a merged file.
     pub(crate) const JOB_SHA256: &str = "furrow.job_sha256";
+    /// In a file merged from rows of several jobs: each job's SHA-256 and how many rows it wrote,
+    /// in the order of the rows, as JSON.
+    pub(crate) const JOBS: &str = "furrow.jobs";
     /// The whole job, in files of schema version 1.
     pub(crate) const JOB: &str = "furrow.job";
     pub(crate) const PREFILL_GAP: &str = "furrow.prefill_gap";

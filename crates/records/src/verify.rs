@@ -20,7 +20,7 @@ use crate::cell::ColumnCell;
 use crate::file::IntegrityCheck;
 use crate::read::DataSet;
 use crate::rows::{RecordedStep, RescoreRecord};
-use crate::schema::{GroupRow, ScoreRow, StepRow, TrajectoryRow, key};
+use crate::schema::{GroupRow, ScoreRow, StepRow, TrajectoryRow};
 use crate::schema_version::SchemaVersion;
 use crate::shard::local_files;
 use crate::{RecordsError, Table, WrittenFile, chain, jobs};
@@ -108,8 +108,8 @@ impl<'a> Verifier<'a> {
     ) -> Result<(), RecordsError> {
         let opened = self.set.file(file, IntegrityCheck::Hash)?;
         self.schema = opened.schema();
-        if let Some(sha256) = opened.origin(key::JOB_SHA256) {
-            self.jobs.entry(sha256.to_owned()).or_insert_with(|| file.path.clone());
+        for job in opened.jobs() {
+            self.jobs.entry(job.sha256).or_insert_with(|| file.path.clone());
         }
         let mut row = 0;
         for batch in opened.rows::<R>()? {

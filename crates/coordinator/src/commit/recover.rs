@@ -6,14 +6,14 @@
 //! account for to `lost+found/`. A contradiction with the ledger fails the start before anything
 //! changes.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use furrow_records::{
     CommitDraft, Manifest, Op, RecordsError, StoredCommits, Table, WrittenFile, check_written, local_files,
-    merge, remove_shard, schema_version,
+    merge, merge::MergePlanner, remove_shard, schema_version,
 };
 use furrow_rollout::{Id, Shard, Trajectory};
 
@@ -109,8 +109,9 @@ impl ShardCommitter {
             manifest,
             runtime,
             lost_found,
+            waiting: None,
             merges_from: Instant::now(),
-            foreign: BTreeSet::new(),
+            planner: MergePlanner::default(),
             retired_at: None,
             reached: Box::new(pass),
         };

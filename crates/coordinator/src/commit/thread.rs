@@ -5,14 +5,15 @@ use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use furrow_rollout::{Group, GroupRecord, Id, Trajectory};
 use tokio::sync::{Notify, mpsc};
 use tokio::time::timeout_at;
 
 use super::{
-    CommitError, DISK_FULL_TIMEOUT, FULL_RETRY, ShardBatch, ShardCommit, ShardCommitter, TrajectoryFacts,
+    CommitError, DISK_FULL_TIMEOUT, FULL_RETRY, FULL_RETRY_MAX, ShardBatch, ShardCommit, ShardCommitter,
+    TrajectoryFacts,
 };
 
 /// Most trajectories of a shard: each is a row the ledger changes in one transaction.
@@ -248,7 +249,8 @@ impl ShardGatherer {
             || self.batch.trajectories.len() + self.batch.groups.len() >= TRAJECTORIES_MAX
     }
 
-    /// Commits what was gathered, then merges small files if nothing waits.
+    /// Commits what was gathered, then merges small files: all there are if nothing waits, and
+    /// those of one table otherwise, or a busy run would never merge.
     fn commit_batch(&mut self, end: &ThreadEnd) -> Result<(), CommitError> {
         let mut batch = std::mem::take(&mut self.batch);
         (self.bytes, self.oldest) = (0, None);
@@ -264,7 +266,7 @@ impl ShardGatherer {
                 }
             }
         }
-        if self.arriving.is_empty() { self.committer.merge() } else { Ok(()) }
+        if self.arriving.is_empty() { self.committer.merge() } else { self.committer.merge_once().map(drop) }
     }
 
     /// Removes this trajectory, and its group, whose row says that it was scored.
@@ -280,6 +282,7 @@ impl ShardGatherer {
     /// keeps everything.
     fn commit_waiting_for_disk(&mut self, batch: &ShardBatch) -> Result<ShardCommit, CommitError> {
         let mut closing_since = None;
+        let mut pause = FULL_RETRY;
         loop {
             let result = self.committer.commit(batch);
             let Err(error @ (CommitError::DiskFull(_) | CommitError::NoDescriptor(_))) = &result else {
@@ -289,8 +292,20 @@ impl ShardGatherer {
             if closing.is_some_and(|since| since.elapsed() >= DISK_FULL_TIMEOUT) {
                 return result;
             }
-            tracing::warn!(%error, "a shard waits for disk space or a descriptor");
+            tracing::warn!(%error, pause_millis = pause.as_millis(), "a shard waits for disk space or a descriptor");
+            self.wait_for_disk(pause);
+            pause = (pause * 2).min(FULL_RETRY_MAX);
+        }
+    }
+
+    /// Waits, but no longer than one try apart while the run closes.
+    fn wait_for_disk(&self, pause: Duration) {
+        let until = Instant::now() + pause;
+        loop {
             std::thread::park_timeout(FULL_RETRY);
+            if self.arriving.is_closed() || Instant::now() >= until {
+                return;
+            }
         }
     }
 }

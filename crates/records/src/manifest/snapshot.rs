@@ -32,7 +32,7 @@ pub struct ManifestSnapshot {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct ListedFile {
-    /// The commit that added it.
+    /// The commit that added it; of a merged file, the newest one that added one of its parts.
     since: u64,
     file: WrittenFile,
 }
@@ -70,7 +70,7 @@ impl ManifestSnapshot {
         self.files.values().map(|listed| &listed.file).filter(move |file| file.table == table)
     }
 
-    /// The file of a table that the newest commit with one added.
+    /// The file of a table that has the rows of the newest commit with some.
     pub fn newest_file(&self, table: Table) -> Option<&WrittenFile> {
         let current = self.files.values().filter(|listed| listed.file.table == table);
         current.max_by_key(|listed| listed.since).map(|listed| &listed.file)
@@ -148,16 +148,19 @@ impl ManifestSnapshot {
     /// Applies the next commit; an inconsistent one leaves everything as it was.
     pub(super) fn apply(&mut self, commit: &Commit) -> Result<(), RecordsError> {
         self.check(commit).map_err(|what| RecordsError::Manifest { version: commit.version, what })?;
+        let mut newest = BTreeMap::new();
         for path in &commit.removed {
-            let Some(ListedFile { file, .. }) = self.files.remove(path) else { continue };
+            let Some(ListedFile { file, since }) = self.files.remove(path) else { continue };
+            newest.entry(file.table).and_modify(|at: &mut u64| *at = since.max(*at)).or_insert(since);
             let into = commit.files.iter().find(|new| new.table == file.table).map(|new| new.path.clone());
             let at_micros = commit.created_at_micros;
             self.removed.insert(path.clone(), RemovedFile { by: commit.version, at_micros, into, file });
         }
-        let since = commit.version;
-        let added =
-            commit.files.iter().map(|file| (file.path.clone(), ListedFile { since, file: file.clone() }));
-        self.files.extend(added);
+        for file in commit.files.clone() {
+            // A merged file has the rows of its parts, and no newer ones.
+            let since = newest.get(&file.table).copied().unwrap_or(commit.version);
+            self.files.insert(file.path.clone(), ListedFile { since, file });
+        }
         let named = NamedShard { version: commit.version, files: commit.files.clone() };
         self.shards.insert(commit.txn.shard_id.clone(), named);
         self.has_expired |= commit.op == Op::Expire;

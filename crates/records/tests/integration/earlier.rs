@@ -1,6 +1,5 @@
 //! Data sets of earlier schema versions: read, verified and gone on with beside files of today.
 
-use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
@@ -77,18 +76,17 @@ fn files_of_both_versions_are_one_data_set() {
     let known: Vec<bool> = rows::<LaterRow>(dir.path()).into_iter().filter_map(|row| row.success).collect();
     assert_eq!(known, [true, true]);
 
-    // The older file stays as it is: a merge takes only files of today's columns.
+    // The older files name no job, so they stay as they are.
     let parts: Vec<_> = manifest.snapshot().files(Table::Trajectories).cloned().collect();
-    let plan = MergePlan { table: Table::Trajectories, parts };
-    let shard = furrow_records::fixtures::plan(dir.path(), "merged");
-    let foreign: BTreeSet<String> = merge::foreign(&shard, &plan).unwrap().into_iter().collect();
-    assert_eq!(foreign.len(), plan.parts.len() - 2, "{foreign:?}");
-    assert!(foreign.iter().all(|path| path.starts_with("trajectories/finished-")), "{foreign:?}");
-    let of_version_1 = |path: &String| plan.parts.iter().find(|part| part.path == *path).cloned().unwrap();
-    let older: Vec<_> = foreign.iter().map(of_version_1).collect();
+    let older: Vec<_> =
+        parts.into_iter().filter(|part| part.path.starts_with("trajectories/finished-")).collect();
+    assert!(!older.is_empty());
     assert_eq!(schema_version(dir.path(), &older), 1);
+    let shard = furrow_records::fixtures::plan(dir.path(), "merged");
     let own = furrow_records::ShardPlan { run_id: furrow_rollout::Id::new("finished").unwrap(), ..shard };
-    let refused = merge::merge(&own, &MergePlan { table: Table::Trajectories, parts: older }, |_, _| {});
+    assert_eq!(merge::mergeable_schema(dir.path(), &own.run_id, &older[0]), None);
+    let plan = MergePlan { table: Table::Trajectories, schema_version: 1, parts: older };
+    let refused = merge::merge(&own, &plan, |_, _| {});
     let Err(error @ RecordsError::Unmergeable { .. }) = refused else { panic!("{refused:?}") };
     assert!(error.to_string().contains("schema version 1"), "{error}");
 }

@@ -69,8 +69,8 @@ fn an_undone_shard_comes_back_under_another_name() {
 }
 
 #[test]
-fn a_full_disk_undoes_the_shard_and_keeps_its_rows() {
-    on_small_disk("commit::tests::stages::a_full_disk_undoes_the_shard_and_keeps_its_rows", |disk| {
+fn a_full_disk_is_tried_again_with_the_same_shard() {
+    on_small_disk("commit::tests::stages::a_full_disk_is_tried_again_with_the_same_shard", |disk| {
         let world = if is_limited() { TestRun::new(&heavy()) } else { TestRun::new(&plots()) };
         let RecoveredRun { mut committer, snapshot, .. } =
             restart_in(world.dir.path(), disk.join("data")).unwrap();
@@ -94,9 +94,41 @@ fn a_full_disk_undoes_the_shard_and_keeps_its_rows() {
             assert!(local_files(&disk.join("data")).unwrap().is_empty(), "cycle {cycle}");
             fs::remove_file(&filler).unwrap();
         }
+        // Not one for each try: each would be a row of the ledger.
         let committed = committer.commit(&world.batch(&snapshot)).unwrap();
-        assert_eq!((committed.shard_id.as_str(), committed.manifest_version), ("r-x000005", 1));
+        assert_eq!((committed.shard_id.as_str(), committed.manifest_version), ("r-x000000", 1));
         assert_eq!(names(&world.dir.path().join("spool")), BTreeSet::new());
+        assert!(verify(disk).unwrap().is_sound());
+    });
+}
+
+/// What a crash leaves while a shard waits for the disk, and a batch that lost a trajectory
+/// meanwhile.
+#[test]
+fn a_shard_that_waits_for_the_disk_is_undone_for_another_batch_and_by_the_next_start() {
+    let name = "commit::tests::stages::a_shard_that_waits_for_the_disk_is_undone_for_another_batch_and_by_the_next_start";
+    on_small_disk(name, |disk| {
+        if is_limited() {
+            return;
+        }
+        let world = TestRun::new(&plots());
+        let RecoveredRun { mut committer, snapshot, .. } =
+            restart_in(world.dir.path(), disk.join("data")).unwrap();
+        let filler = disk.join("filler");
+        let free = crate::disk::free_bytes(disk).unwrap() as usize;
+        fs::write(&filler, vec![0; free.saturating_sub(8192)]).unwrap();
+        let whole = world.batch(&snapshot);
+        committer.commit(&whole).unwrap_err();
+        let mut less = whole.clone();
+        let group = less.trajectories.pop().unwrap().ancestry.group_id;
+        less.groups.retain(|record| record.group_id != group);
+        committer.commit(&less).unwrap_err();
+        fs::remove_file(&filler).unwrap();
+        drop(committer);
+        let RecoveredRun { mut committer, snapshot, .. } =
+            restart_in(world.dir.path(), disk.join("data")).unwrap();
+        let committed = committer.commit(&world.batch(&snapshot)).unwrap();
+        assert_eq!(committed.shard_id.as_str(), "r-x000002");
         assert!(verify(disk).unwrap().is_sound());
     });
 }
