@@ -16,7 +16,7 @@ use parquet::arrow::ArrowWriter;
 use parquet::arrow::ProjectionMask;
 use parquet::arrow::arrow_reader::{ParquetRecordBatchReader, ParquetRecordBatchReaderBuilder, RowSelection};
 use parquet::errors::ParquetError;
-use parquet::file::metadata::{KeyValue, ParquetMetaData, RowGroupMetaData};
+use parquet::file::metadata::{KeyValue, ParquetMetaData};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
@@ -25,7 +25,7 @@ use crate::durable::{create_durable_dir, sync_dir};
 use crate::gap::{self, FooterGaps, GapSum, LogprobGap};
 use crate::schema::{hex, key};
 use crate::schema_version::{SchemaVersion, VERSIONS};
-use crate::{RecordsError, ShardStage, Table, encoding, jobs};
+use crate::{RecordsError, ShardStage, Table, encoding, jobs, pages};
 
 /// A file of the data set as the manifest lists it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -280,8 +280,6 @@ fn link_new(temp: &Path, last: &Path) -> Result<(), RecordsError> {
 const FOOTER_BYTES_MAX: u64 = 64 << 20;
 /// Most bytes a row group may claim to unpack to; real ones take tens of MiB.
 const ROW_GROUP_BYTES_MAX: i64 = 4 << 30;
-/// Target for the memory of one batch.
-const BATCH_BYTES: i64 = 16 << 20;
 
 /// How much of a file is compared with the manifest before it is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -308,6 +306,8 @@ pub struct TableFile {
     table: Table,
     schema: SchemaVersion,
     builder: ParquetRecordBatchReaderBuilder<File>,
+    /// The same file, for the headers of its pages.
+    file: File,
 }
 
 /// Rows of a file, a batch at a time.
@@ -360,9 +360,10 @@ impl TableFile {
 
     fn open_unlisted(path: &Path, mut file: File, table: Table) -> Result<Self, RecordsError> {
         check_tail(path, &mut file)?;
+        let pages = file.try_clone().map_err(RecordsError::io("open", path))?;
         let builder = guarded(path, "read the footer of", || ParquetRecordBatchReaderBuilder::try_new(file))?;
         let schema = SchemaVersion::newest();
-        let mut this = Self { path: path.to_owned(), table, schema, builder };
+        let mut this = Self { path: path.to_owned(), table, schema, builder, file: pages };
         this.schema = this.stored_schema()?;
         this.check_columns()?;
         this.check_row_groups()?;
@@ -452,7 +453,7 @@ impl TableFile {
     pub fn rows<R: ColumnCell>(
         self,
     ) -> Result<impl Iterator<Item = Result<Vec<R>, RecordsError>>, RecordsError> {
-        let Self { path, table, builder, .. } = self;
+        let Self { path, table, builder, file, .. } = self;
         // A name that no version has would otherwise read as null everywhere.
         assert!(table.has_columns::<R>(), "{table} has not all of the columns that are read");
         let mut names = Vec::new();
@@ -460,7 +461,8 @@ impl TableFile {
             leaf_names("", &fields, &mut names);
         }
         let mask = ProjectionMask::columns(builder.parquet_schema(), names.iter().map(String::as_str));
-        let batch_rows = batch_rows(builder.metadata(), &mask);
+        let groups: Vec<usize> = (0..builder.metadata().num_row_groups()).collect();
+        let batch_rows = batch_rows(&path, &file, builder.metadata(), &groups, &mask)?;
         let builder = builder.with_projection(mask).with_batch_size(batch_rows);
         let batches = guarded(&path, "read", || builder.build())?;
         Ok(RowReader { path, batches: Some(batches), row: PhantomData })
@@ -474,14 +476,14 @@ impl TableFile {
         wanted: &[Range<u64>],
         keeps: impl Fn(&str) -> bool,
     ) -> Result<impl Iterator<Item = Result<RecordBatch, RecordsError>>, RecordsError> {
-        let Self { path, builder, .. } = self;
+        let Self { path, builder, file, .. } = self;
         let (groups, ranges) = pick_row_groups(builder.metadata(), wanted);
         let row_count: i64 = groups.iter().map(|&group| builder.metadata().row_group(group).num_rows()).sum();
         let schema = builder.parquet_schema();
         let leaves = (0..schema.num_columns()).filter(|&leaf| keeps(&schema.column(leaf).path().string()));
         let mask = ProjectionMask::leaves(schema, leaves);
         let selection = RowSelection::from_consecutive_ranges(ranges.into_iter(), row_count as usize);
-        let batch_rows = batch_rows(builder.metadata(), &mask);
+        let batch_rows = batch_rows(&path, &file, builder.metadata(), &groups, &mask)?;
         let builder = builder.with_projection(mask).with_batch_size(batch_rows);
         let builder = builder.with_row_groups(groups).with_row_selection(selection);
         let mut batches = guarded(&path, "read", || builder.build())?;
@@ -492,8 +494,9 @@ impl TableFile {
     pub(crate) fn batches(
         self,
     ) -> Result<impl Iterator<Item = Result<RecordBatch, RecordsError>>, RecordsError> {
-        let Self { path, builder, .. } = self;
-        let batch_rows = batch_rows(builder.metadata(), &ProjectionMask::all());
+        let Self { path, builder, file, .. } = self;
+        let groups: Vec<usize> = (0..builder.metadata().num_row_groups()).collect();
+        let batch_rows = batch_rows(&path, &file, builder.metadata(), &groups, &ProjectionMask::all())?;
         let builder = builder.with_batch_size(batch_rows);
         let mut batches = guarded(&path, "read", || builder.build())?;
         Ok(std::iter::from_fn(move || next_batch(&path, &mut batches)))
@@ -521,7 +524,33 @@ fn next_batch(
     path: &Path,
     batches: &mut ParquetRecordBatchReader,
 ) -> Option<Result<RecordBatch, RecordsError>> {
-    guarded(path, "read", || batches.next().transpose().map_err(ParquetError::from)).transpose()
+    let batch =
+        guarded(path, "read", || batches.next().transpose().map_err(ParquetError::from)).transpose()?;
+    Some(batch.and_then(|batch| check_names(path, &batch).map(|()| batch)))
+}
+
+/// Readers keep names of all rows and repeat them in what they find.
+fn check_names(path: &Path, batch: &RecordBatch) -> Result<(), RecordsError> {
+    for (field, column) in batch.schema().fields().iter().zip(batch.columns()) {
+        let (Some(most), Some(names)) = (name_bytes_max(field.name()), column.as_string_opt::<i32>()) else {
+            continue;
+        };
+        let longest = names.iter().flatten().map(str::len).max().unwrap_or(0);
+        if longest > most {
+            let what = format!("{} has a name of {longest} bytes, at most {most} are read", field.name());
+            return Err(RecordsError::damaged(path, what));
+        }
+    }
+    Ok(())
+}
+
+/// Most bytes of a cell of a column of names; `None` of another column.
+fn name_bytes_max(column: &str) -> Option<usize> {
+    match column {
+        "run_id" | "trajectory_id" | "group_id" => Some(128),
+        "task_id" | "suite" | "split" | "policy_kind" | "status" | "end" | "finish_reason" => Some(4096),
+        _ => None,
+    }
 }
 
 /// The row groups that hold wanted rows, and the positions of those rows when these groups follow
@@ -548,14 +577,23 @@ fn pick_row_groups(metadata: &ParquetMetaData, wanted: &[Range<u64>]) -> (Vec<us
     (groups, ranges)
 }
 
-/// Rows per batch, from the row sizes in the metadata.
-fn batch_rows(metadata: &ParquetMetaData, mask: &ProjectionMask) -> usize {
-    let rows: i64 = metadata.row_groups().iter().map(RowGroupMetaData::num_rows).sum();
-    let columns = metadata.row_groups().iter().flat_map(|group| group.columns().iter().enumerate());
-    let read = columns.filter(|(leaf, _)| mask.leaf_included(*leaf));
-    let bytes: i64 = read.map(|(_, column)| column.uncompressed_size()).fold(0, i64::saturating_add);
-    let row_bytes = (bytes / rows.max(1)).max(1);
-    (BATCH_BYTES / row_bytes).clamp(1, 1024) as usize
+/// Rows of a batch, from what the pages of the columns unpack to. A file whose columns unpack to
+/// too much is refused.
+fn batch_rows(
+    path: &Path,
+    file: &File,
+    metadata: &ParquetMetaData,
+    groups: &[usize],
+    mask: &ProjectionMask,
+) -> Result<usize, RecordsError> {
+    let measured =
+        guarded(path, "read", || pages::batch_rows(file, metadata, groups, |leaf| mask.leaf_included(leaf)));
+    measured.map_err(|error| match error {
+        RecordsError::Parquet { source: ParquetError::General(what), .. } => {
+            RecordsError::damaged(path, what)
+        }
+        other => other,
+    })
 }
 
 /// Dotted paths of the leaves below a struct; a list counts as one leaf.

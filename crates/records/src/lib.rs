@@ -23,6 +23,8 @@ mod invalid_commit;
 mod jobs;
 mod manifest;
 pub mod merge;
+mod page_header;
+mod pages;
 mod pixels;
 mod read;
 mod rows;

@@ -6,6 +6,8 @@ use crate::Table;
 
 /// Breaches that are listed; further ones are only counted.
 const BREACHES_LISTED_MAX: usize = 1_000;
+/// Bytes of what is said of a breach.
+const BREACH_BYTES_MAX: usize = 4 << 10;
 
 /// Result of a verification.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -187,9 +189,13 @@ impl VerifyReport {
         report
     }
 
-    pub(super) fn breach(&mut self, breach: RuleBreach) {
+    pub(super) fn breach(&mut self, mut breach: RuleBreach) {
         self.breaches_total += 1;
         if self.breaches.len() < BREACHES_LISTED_MAX {
+            // It may quote a cell of any length.
+            let end = breach.what.floor_char_boundary(BREACH_BYTES_MAX);
+            breach.what.truncate(end);
+            breach.what.shrink_to_fit();
             self.breaches.push(breach);
         }
     }

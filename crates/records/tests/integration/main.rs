@@ -7,4 +7,5 @@ mod earlier;
 mod manifest;
 mod merge;
 mod round_trip;
+mod row_sizes;
 mod shard;
