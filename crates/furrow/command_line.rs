@@ -100,6 +100,7 @@ pub fn run_command_line() -> ExitCode {
             return ExitCode::from(2);
         }
     };
+    furrow_wire::raise_descriptor_limit();
     let outcome = match command {
         Command::Init(args) => init::run(&args),
         Command::Run(args) => run::run(&args),

@@ -9,6 +9,7 @@
 mod assignment;
 mod error;
 mod files;
+mod incoming;
 mod limits;
 mod link;
 mod observation;
@@ -24,6 +25,7 @@ pub use assignment::{
 };
 pub use error::{RefusalKind, WireError, refusal};
 pub use files::FileContents;
+pub use incoming::{BoundedIncoming, BoundedStream, ConnectionLimits, raise_descriptor_limit};
 pub use limits::{
     LEASE_WAIT_MILLIS_MAX, MESSAGE_BYTES_MAX, PAST_STEPS_MAX, RECORD_BYTES_MAX, SCREENSHOT_BYTES_MAX,
 };

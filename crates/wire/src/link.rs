@@ -10,8 +10,9 @@ use tokio::net::TcpListener;
 use tonic::body::Body;
 use tonic::codegen::{Service, http};
 use tonic::server::NamedService;
-use tonic::transport::server::TcpIncoming;
 use tonic::transport::{Channel, Endpoint, Server};
+
+use crate::incoming::{BoundedIncoming, ConnectionLimits};
 
 /// Keepalive and connect times. A dead peer is noticed within 10 s + 5 s; without keepalive a
 /// half-open connection would hold a session for ever.
@@ -80,10 +81,9 @@ pub fn server(timeouts: LinkTimeouts) -> Server {
         .http2_keepalive_timeout(Some(timeouts.keepalive_answer))
 }
 
-/// Accepts a listener's connections with TCP_NODELAY, which tonic does not set on a listener that
-/// it is given.
-pub fn accept(listener: TcpListener) -> TcpIncoming {
-    TcpIncoming::from(listener).with_nodelay(Some(true))
+/// Accepts as many of a listener's connections as this process has descriptors for.
+pub fn accept(listener: TcpListener) -> BoundedIncoming {
+    BoundedIncoming::new(listener, ConnectionLimits::of_process())
 }
 
 /// Adds the health service (serving, for `S`) and the reflection service to a server.
