@@ -157,6 +157,7 @@ impl JobLaunch {
             limits: job.limits,
             sessions: job.env.sessions_max.min(job.policy.sessions_max),
             records: job.records,
+            link: None,
         })
     }
 
