@@ -191,9 +191,7 @@ all() {
 
   beside computing computing_tests
   part "tests with browsers and farms"
-  tests --test=farm --test=pages
-  # Each of these waits for pages most of its time.
-  tests --test=browser -- --test-threads=3
+  tests --test=farm --test=pages --test=browser
   part "the quickstart job"
   quickstart
   part "waiting for the tests without browsers"

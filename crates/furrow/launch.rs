@@ -157,6 +157,7 @@ impl JobLaunch {
             limits: job.limits,
             sessions: job.env.sessions_max.min(job.policy.sessions_max),
             records: job.records,
+            link: None,
         })
     }
 
@@ -333,7 +334,8 @@ pub(crate) fn metrics(
 ) -> Result<tokio::task::JoinHandle<()>, CommandFailure> {
     let config = job.telemetry.clone();
     let run = job.run_name.to_string();
-    let exporter = MetricsExporter::open(&job.run_dir.join("metrics.jsonl"), role, TimeSource::system())?;
+    let path = job.run_dir.join("metrics.jsonl");
+    let exporter = MetricsExporter::open(&path, role, TimeSource::system(), config.rotation)?;
     let otlp = OtlpExporter::open(&config, &ProcessOrigin { role, run, instance: instance.to_owned() })?;
     Ok(tokio::spawn(async move {
         let sending = async {

@@ -157,7 +157,8 @@ fn last_event(log: &Path, names: &[&str]) -> Option<Value> {
 
 /// The start of the first process that wrote metrics, else of nothing.
 fn started(dir: &Path) -> Option<String> {
-    let file = File::open(dir.join("metrics.jsonl")).ok()?;
+    let oldest = furrow_telemetry::kept_files(&dir.join("metrics.jsonl"), &dir.join("logs")).last()?;
+    let file = File::open(oldest).ok()?;
     let mut line = String::new();
     BufReader::new(file.take(LINE_BYTES_MAX)).read_line(&mut line).ok()?;
     let line: Value = serde_json::from_str(&line).ok()?;

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use furrow_wire::v1::coordinator_service_client::CoordinatorServiceClient;
 use furrow_wire::v1::{ProgressRequest, ProgressResponse};
-use furrow_wire::{Connector, TcpConnector, with_deadline};
+use furrow_wire::{Connector, PeerRole, TcpConnector, with_deadline};
 
 pub(crate) const FURROW: &str = env!("CARGO_BIN_EXE_furrow");
 
@@ -179,7 +179,8 @@ impl FarmHarness {
     /// The coordinator's progress, if it answers.
     pub(crate) fn progress(&self) -> Option<ProgressResponse> {
         self.runtime.block_on(async {
-            let channel = TcpConnector::default().channel(&self.address.to_string()).ok()?;
+            let channel =
+                TcpConnector::default().channel(PeerRole::Coordinator, &self.address.to_string()).ok()?;
             let mut client = CoordinatorServiceClient::new(channel);
             let answer =
                 with_deadline(Duration::from_secs(2), client.progress(ProgressRequest {})).await.ok()?;

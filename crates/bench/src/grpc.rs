@@ -15,7 +15,9 @@ use furrow_rollout::{Assignment, Id, Trajectory};
 use furrow_telemetry::{MemoryMeasure, process_usage};
 use furrow_wire::v1::policy_service_client::PolicyServiceClient;
 use furrow_wire::v1::{Close, Observe, SessionRequest, SessionResponse, session_request, session_response};
-use furrow_wire::{Connector, MESSAGE_BYTES_MAX, SessionOpening, TcpConnector, observation_into, reply_from};
+use furrow_wire::{
+    Connector, MESSAGE_BYTES_MAX, PeerRole, SessionOpening, TcpConnector, observation_into, reply_from,
+};
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
@@ -159,7 +161,7 @@ impl SessionHarness {
     fn open(args: &GrpcArgs, address: &str) -> Result<Self, CommandFailure> {
         let screenshot_bytes = args.screenshot_bytes as usize;
         Ok(Self {
-            client: PolicyServiceClient::new(TcpConnector::default().channel(address)?)
+            client: PolicyServiceClient::new(TcpConnector::default().channel(PeerRole::Policy, address)?)
                 .max_decoding_message_size(MESSAGE_BYTES_MAX),
             simulated_browser: SimulatedBrowser::new(SimConfig { screenshot_bytes, ..SimConfig::default() }),
             messages: AtomicU64::new(0),

@@ -136,17 +136,19 @@ impl Core {
                 self.queue_request(PendingRequest { call, worker, slots, until_millis }, turn);
             }
             Event::Renew { call, worker, leases } => self.renew(call, &worker, &leases, turn),
-            Event::StepArrived { call, trajectory, token } => {
-                self.check_step(LeaseClaim { call, trajectory: &trajectory, token }, turn);
+            Event::StepArrived { call, caller, trajectory, token } => {
+                self.check_step(LeaseClaim { call, caller: &caller, trajectory: &trajectory, token }, turn);
             }
             Event::StepKept { trajectory, step, policy_versions } => {
                 self.keep_step(&trajectory, step, policy_versions);
             }
-            Event::EndingArrived { call, trajectory, token, digest } => {
-                self.check_ending(LeaseClaim { call, trajectory: &trajectory, token }, digest, turn);
+            Event::EndingArrived { call, caller, trajectory, token, digest } => {
+                let claim = LeaseClaim { call, caller: &caller, trajectory: &trajectory, token };
+                self.check_ending(claim, digest, turn);
             }
-            Event::EndingKept { call, trajectory, token, ending } => {
-                self.finish(LeaseClaim { call, trajectory: &trajectory, token }, ending, turn);
+            Event::EndingKept { call, caller, trajectory, token, ending } => {
+                let claim = LeaseClaim { call, caller: &caller, trajectory: &trajectory, token };
+                self.finish(claim, ending, turn);
             }
             Event::Scored { trajectory, verdict } => self.record_score(&trajectory, verdict, turn),
             Event::RecordLost { trajectory, steps, why } => {

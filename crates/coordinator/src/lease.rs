@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use furrow_rollout::{Id, Trajectory, TrajectoryAncestry};
+use furrow_rollout::{EnvWorker, Id, Trajectory, TrajectoryAncestry};
 
 use crate::ledger::{PolicyFacts, TrajectoryStart};
 use crate::version_range::merge_ranges;
@@ -43,6 +43,8 @@ pub(crate) enum StaleLease {
     NotLeased,
     /// It is leased under another token.
     OtherToken { current: u64 },
+    /// The caller knows the token and is not the worker that it was given to.
+    OtherWorker,
 }
 
 /// Recently acknowledged ends, so that a repeated call gets the same answer as the first. Bounded:
@@ -73,6 +75,7 @@ impl LeaseTable {
         &mut self,
         trajectory: &Id<Trajectory>,
         token: u64,
+        is_holder: impl Fn(&Id<EnvWorker>) -> bool,
         expires_millis: u64,
     ) -> Result<&mut Lease, StaleLease> {
         let fencing = self.believed.is_none();
@@ -80,6 +83,9 @@ impl LeaseTable {
         let lease = self.leases.get_mut(trajectory).or(former).ok_or(StaleLease::NotLeased)?;
         if fencing && lease.start.token != token {
             return Err(StaleLease::OtherToken { current: lease.start.token });
+        }
+        if fencing && !is_holder(&lease.start.env_worker) {
+            return Err(StaleLease::OtherWorker);
         }
         lease.expires_millis = lease.expires_millis.max(expires_millis);
         Ok(lease)
@@ -90,9 +96,10 @@ impl LeaseTable {
         &mut self,
         trajectory: &Id<Trajectory>,
         token: u64,
+        is_holder: impl Fn(&Id<EnvWorker>) -> bool,
         digest: [u8; 32],
     ) -> Result<Lease, StaleLease> {
-        let lease = self.renew(trajectory, token, 0)?.clone();
+        let lease = self.renew(trajectory, token, is_holder, 0)?.clone();
         self.acknowledged.remember(trajectory, token, digest);
         self.leases.remove(trajectory);
         Ok(lease)
@@ -237,26 +244,38 @@ mod tests {
             ("c", 1, Err(StaleLease::NotLeased)),
         ];
         for (name, token, want) in table {
-            assert_eq!(leases.renew(&id(name), token, 0).map(|_| ()), want, "{name} {token}");
+            assert_eq!(leases.renew(&id(name), token, |_| true, 0).map(|_| ()), want, "{name} {token}");
         }
+    }
+
+    #[test]
+    fn the_token_alone_does_not_make_a_holder() {
+        let mut leases = two();
+        let stranger = |holder: &Id<EnvWorker>| holder.as_str() == "stranger";
+        assert_eq!(leases.renew(&id("a"), 1, stranger, 999).map(|_| ()), Err(StaleLease::OtherWorker));
+        assert_eq!(leases.finish(&id("a"), 1, stranger, [0; 32]).map(|_| ()), Err(StaleLease::OtherWorker));
+        assert_eq!(leases.get_mut(&id("a")).map(|lease| lease.expires_millis), Some(100));
+        // Who comes late with an old token learns that, so that it gives the lease up.
+        let late = leases.renew(&id("a"), 0, stranger, 999).map(|_| ());
+        assert_eq!(late, Err(StaleLease::OtherToken { current: 1 }));
     }
 
     #[test]
     fn a_lease_lapses_at_its_time_and_its_token_with_it() {
         let mut leases = two();
         assert_eq!(leases.lapse(99), []);
-        leases.renew(&id("a"), 1, 150).unwrap();
+        leases.renew(&id("a"), 1, |_| true, 150).unwrap();
         assert_eq!(leases.lapse(100), []);
         let lapsed = leases.lapse(150);
         assert_eq!(lapsed.iter().map(|lease| lease.start.token).collect::<Vec<_>>(), [1]);
-        assert_eq!(leases.renew(&id("a"), 1, 999).unwrap_err(), StaleLease::NotLeased);
+        assert_eq!(leases.renew(&id("a"), 1, |_| true, 999).unwrap_err(), StaleLease::NotLeased);
         assert_eq!(leases.len(), 1);
     }
 
     #[test]
     fn a_call_never_shortens_a_lease() {
         let mut leases = two();
-        assert_eq!(leases.renew(&id("b"), 2, 10).unwrap().expires_millis, 200);
+        assert_eq!(leases.renew(&id("b"), 2, |_| true, 10).unwrap().expires_millis, 200);
     }
 
     #[test]
@@ -264,14 +283,14 @@ mod tests {
         let mut leases = LeaseTable::new(false);
         leases.insert(lease("a", 1, 100));
         assert_eq!(leases.lapse(100).len(), 1);
-        assert!(leases.finish(&id("a"), 1, [0; 32]).is_ok());
+        assert!(leases.finish(&id("a"), 1, |_| true, [0; 32]).is_ok());
     }
 
     #[test]
     fn an_end_is_recognised_when_it_comes_again() {
         let mut leases = two();
-        leases.finish(&id("a"), 1, [7; 32]).unwrap();
-        assert_eq!(leases.finish(&id("a"), 1, [7; 32]).unwrap_err(), StaleLease::NotLeased);
+        leases.finish(&id("a"), 1, |_| true, [7; 32]).unwrap();
+        assert_eq!(leases.finish(&id("a"), 1, |_| true, [7; 32]).unwrap_err(), StaleLease::NotLeased);
         assert_eq!(leases.acknowledged(&id("a"), 1, [7; 32]), Some(true));
         assert_eq!(leases.acknowledged(&id("a"), 1, [8; 32]), Some(false));
         assert_eq!(leases.acknowledged(&id("a"), 2, [7; 32]), None);

@@ -10,12 +10,14 @@ use furrow_records::{DataCard, RecordsConfig};
 use furrow_rollout::{Id, PolicyKind, Run, SessionSpec, Trajectory};
 use furrow_tasks::{EvalConfig, TaskSet, TasksConfig};
 use furrow_telemetry::{SpoolRecovered, TimeSource};
+use furrow_wire::Identity;
 
 use crate::assign::FirstSteps;
 use crate::commit::{CommitSettings, RecoveredRun, ShardCommitter, check_run_dir};
 use crate::config::LimitsConfig;
 use crate::core::SpoolProgress;
 use crate::crash;
+use crate::disk::DiskGate;
 use crate::durable::{DurableError, make_durable_dir};
 use crate::error::CoordinatorError;
 use crate::identity::JobIdentity;
@@ -62,20 +64,23 @@ pub struct CoordinatorJob {
     pub limits: LimitsConfig,
     pub sessions: u32,
     pub records: RecordsConfig,
+    /// What the coordinator shows to its callers, whose certificates must be of the same authority.
+    /// `None` serves any caller without TLS; for tests.
+    pub link: Option<Identity>,
 }
 
 /// A recovered run that is not served yet.
 pub struct Coordinator {
     pub(crate) run_id: Id<Run>,
-    pub(crate) run_dir: PathBuf,
     pub(crate) judge: Option<JudgeConfig>,
     pub(crate) limits: LimitsConfig,
-    pub(crate) disk_reserve_bytes: u64,
+    pub(crate) disk: DiskGate,
     pub(crate) plan: Arc<JobPlan>,
     pub(crate) spool: Spool,
     pub(crate) recovered: RecoveredRun,
     pub(crate) spooled: BTreeMap<Id<Trajectory>, SpoolProgress>,
     pub(crate) lock: RunLock,
+    pub(crate) link: Option<Identity>,
 }
 
 impl Coordinator {
@@ -116,14 +121,14 @@ impl Coordinator {
         Ok(Self {
             spooled: read_spool_progress(&spool, &recovered)?,
             run_id: job.run_id,
-            run_dir: job.run_dir,
             judge: job.judge,
             limits: job.limits,
-            disk_reserve_bytes: job.records.disk_reserve_bytes,
+            disk: DiskGate::new(job.run_dir, job.records.disk_reserve_bytes),
             plan: Arc::new(plan),
             spool,
             recovered,
             lock,
+            link: job.link,
         })
     }
 }

@@ -9,7 +9,7 @@ use furrow_records::WrittenFile;
 use furrow_rollout::{Id, Run, Trajectory};
 use furrow_telemetry::{RunEnded, RunStarted, TimeSource};
 use furrow_wire::v1::coordinator_service_server::CoordinatorServiceServer;
-use furrow_wire::{LinkTimeouts, MESSAGE_BYTES_MAX, server, with_health_and_reflection};
+use furrow_wire::{Identity, LinkTimeouts, MESSAGE_BYTES_MAX, authorized_server, with_health_and_reflection};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::task::{JoinError, JoinHandle};
@@ -122,6 +122,7 @@ struct CoordinatorParts {
     /// Cancels running calls to a judge.
     judging: CancellationToken,
     lock: RunLock,
+    link: Option<Identity>,
 }
 
 /// The tasks of a running coordinator, in the order they are shut down.
@@ -187,18 +188,8 @@ impl Coordinator {
 
 impl CoordinatorParts {
     fn assemble(coordinator: Coordinator) -> Result<Self, CoordinatorError> {
-        let Coordinator {
-            run_id,
-            run_dir,
-            judge,
-            limits,
-            disk_reserve_bytes,
-            plan,
-            spool,
-            recovered,
-            spooled,
-            lock,
-        } = coordinator;
+        let Coordinator { run_id, judge, limits, disk, plan, spool, recovered, spooled, lock, link } =
+            coordinator;
         let RecoveredRun { committer, ledger, snapshot, lost, gone, .. } = recovered;
         let time = TimeSource::system();
         let failure = FirstFailure::default();
@@ -208,8 +199,8 @@ impl CoordinatorParts {
         let (events, inbox) = EventSender::new(limits.calls_max);
         let (decided, decisions) = mpsc::channel(limits.commits_max);
         let (over_sender, over) = watch::channel(None);
-        let queue = limits.rules.backlog_max + COMMIT_QUEUE_SPARE;
-        let (committer, reports) = committer.start(queue).map_err(CoordinatorError::Thread)?;
+        let started = committer.start(limits.rules.backlog_max + COMMIT_QUEUE_SPARE);
+        let (committer, reports) = started.map_err(CoordinatorError::Thread)?;
         let judging = CancellationToken::new();
         let scorers = ScorerPool {
             plan: plan.clone(),
@@ -251,12 +242,13 @@ impl CoordinatorParts {
             service,
             performer,
             reports,
-            disk: DiskGate::new(run_dir, disk_reserve_bytes),
+            disk,
             failure,
             damage: Arc::new(Mutex::new(RunDamage { records_lost: lost, files_missing: gone })),
             side_work,
             judging,
             lock,
+            link,
         })
     }
 
@@ -275,7 +267,13 @@ impl CoordinatorParts {
         let events = self.service.events.clone();
         let server_stop = CancellationToken::new();
         let tasks = CoordinatorTasks {
-            server: tokio::spawn(answer(self.service, listener, server_stop.clone(), failure.clone())),
+            server: tokio::spawn(answer(
+                self.service,
+                self.link,
+                listener,
+                server_stop.clone(),
+                failure.clone(),
+            )),
             server_stop,
             disk: tokio::spawn(watch_disk(self.disk, events.clone())),
             side_work: self.side_work,
@@ -334,6 +332,7 @@ fn report_panic(part: &'static str, ended: Result<(), JoinError>, failure: &Firs
 /// Serves calls until cancelled.
 async fn answer<I, IO, E>(
     service: CoordinatorServer,
+    link: Option<Identity>,
     listener: I,
     stop: CancellationToken,
     failure: FirstFailure,
@@ -343,17 +342,14 @@ async fn answer<I, IO, E>(
     E: Into<Box<dyn std::error::Error + Send + Sync>> + Send + 'static,
 {
     let (coordinator, registration) = service.servers();
-    let router = with_health_and_reflection::<CoordinatorServiceServer<CoordinatorServer>>(server(
-        LinkTimeouts::default(),
-    ));
-    let served = match router.await {
-        Ok(router) => {
-            let router = router.add_service(coordinator).add_service(registration);
-            router.serve_with_incoming_shutdown(listener, stop.cancelled()).await.map_err(Into::into)
-        }
-        Err(error) => Err(error.into()),
+    let served = async {
+        let server = authorized_server(LinkTimeouts::default(), link.as_ref())?;
+        let router =
+            with_health_and_reflection::<CoordinatorServiceServer<CoordinatorServer>>(server).await?;
+        let router = router.add_service(coordinator).add_service(registration);
+        Ok(router.serve_with_incoming_shutdown(listener, stop.cancelled()).await?)
     };
-    if let Err(error) = served {
+    if let Err(error) = served.await {
         failure.report(CoordinatorError::Serve(error));
     }
 }

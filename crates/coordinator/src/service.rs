@@ -1,21 +1,24 @@
 //! The gRPC service: validates messages, sends events to the core and returns its answers. A step
 //! is acknowledged once spooled, an end once in the ledger.
 
+mod answers;
+
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use furrow_rollout::{Evidence, Id, IdKind, PROTOCOL_VERSION, PolicyHashes, PolicyKind, SCHEMA_VERSION};
-use furrow_telemetry::{CallRepeated, Label as _, StepRecorded, WorkerKind, WorkerRefused};
+use furrow_rollout::{
+    Evidence, Id, IdKind, PROTOCOL_VERSION, PolicyHashes, PolicyKind, SCHEMA_VERSION, Trajectory,
+};
+use furrow_telemetry::{CallRepeated, StepRecorded, WorkerKind, WorkerRefused};
 use furrow_wire::v1::coordinator_service_server::{CoordinatorService, CoordinatorServiceServer};
 use furrow_wire::v1::registration_service_server::{RegistrationService, RegistrationServiceServer};
-use furrow_wire::{MESSAGE_BYTES_MAX, WireError, v1, with_deadline};
+use furrow_wire::{Caller, MESSAGE_BYTES_MAX, PeerRole, WireError, v1, with_deadline};
 use tonic::{Request, Response, Status};
 
 use crate::assign::PolicyOffer;
 use crate::core::{
-    CallId, CallRefusal, CallResponse, DiscardReport, Event, HeartbeatStatus, LeaseGrant, LeasedTrajectory,
-    ReportedEnd, RunProgress, WeightsPublication, WeightsReport, WeightsStanding, WorkerId, WorkerStanding,
-    WorkerVersion,
+    CallId, CallRefusal, CallResponse, DiscardReport, Event, HeartbeatStatus, LeaseGrant, ReportedEnd,
+    WeightsPublication, WeightsReport, WorkerId,
 };
 use crate::crash;
 use crate::error::CoordinatorError;
@@ -25,7 +28,10 @@ use crate::plan::JobPlan;
 use crate::shell::FirstFailure;
 use crate::spool::{AppendOutcome, Spool, SpoolError};
 use crate::version_range::versions_of;
-use crate::versions::{VersionSource, VersionState};
+use crate::versions::VersionSource;
+
+pub use answers::progress_message;
+use answers::{running_into, standing_into};
 
 /// Most leases a worker may name in one call: ten times the sessions of the largest worker.
 const LEASES_MAX: usize = 10_000;
@@ -79,7 +85,7 @@ impl CoordinatorServer {
 
     /// The core checks a step, the spool makes it durable, and the core counts it; only then it is
     /// acknowledged.
-    async fn accept_step(&self, message: v1::RecordStepRequest) -> Result<(), Status> {
+    async fn accept_step(&self, caller: Caller, message: v1::RecordStepRequest) -> Result<(), Status> {
         let trajectory = id(&message.trajectory_id, "trajectory_id")?;
         let digest = digest(&message.digest)?;
         let record = furrow_wire::decode_step(message.record.clone())?;
@@ -89,8 +95,14 @@ impl CoordinatorServer {
         }
         let step = message.step;
         let token = message.token;
-        let event = |call| Event::StepArrived { call, trajectory: trajectory.clone(), token };
-        let CallResponse::Go { of, .. } = self.request(event).await? else { return Err(unexpected()) };
+        let event = |call| Event::StepArrived { call, caller, trajectory: trajectory.clone(), token };
+        let CallResponse::Go { of, draw, .. } = self.request(event).await? else { return Err(unexpected()) };
+        let limit = draw.and_then(|draw| self.plan.max_steps(&draw, of.sample_index).ok());
+        if let Some(limit) = limit.filter(|limit| step >= *limit) {
+            return Err(Status::out_of_range(format!(
+                "step is {step}, but the task of {trajectory} ends after {limit} steps"
+            )));
+        }
         crash::point("coordinator.before_spool_step");
         let appended = self.spool.append_step(&trajectory, step, digest, message.record).await;
         match appended.map_err(|error| self.spool_status(error))? {
@@ -106,12 +118,18 @@ impl CoordinatorServer {
         Ok(())
     }
 
-    async fn accept_ending(&self, message: v1::FinishRequest) -> Result<(), Status> {
+    async fn accept_ending(&self, caller: Caller, message: v1::FinishRequest) -> Result<(), Status> {
         let trajectory = id(&message.trajectory_id, "trajectory_id")?;
         let digest = digest(&message.digest)?;
         let ending = furrow_wire::decode_ending(message.ending.clone())?;
         let token = message.token;
-        let event = |call| Event::EndingArrived { call, trajectory: trajectory.clone(), token, digest };
+        let event = |call| Event::EndingArrived {
+            call,
+            caller: caller.clone(),
+            trajectory: trajectory.clone(),
+            token,
+            digest,
+        };
         self.first.remove(&trajectory);
         let steps = match self.request(event).await? {
             CallResponse::Finished => return Ok(()),
@@ -136,10 +154,21 @@ impl CoordinatorServer {
             steps,
             digest,
         };
-        match self.request(|call| Event::EndingKept { call, trajectory, token, ending }).await? {
+        match self.request(|call| Event::EndingKept { call, caller, trajectory, token, ending }).await? {
             CallResponse::Finished => Ok(()),
             _ => Err(unexpected()),
         }
+    }
+
+    /// Whether a caller is the worker that has a trajectory.
+    async fn may_show(&self, caller: &Caller, trajectory: &Id<Trajectory>) -> Result<bool, Status> {
+        let CallResponse::Running(running) =
+            with_deadline(self.deadline, self.request(|call| Event::Running { call })).await?
+        else {
+            return Err(unexpected());
+        };
+        let lease = running.iter().find(|running| running.of.trajectory_id == *trajectory);
+        Ok(lease.is_none_or(|lease| caller.covers(lease.env_worker.as_str())))
     }
 
     /// The status for a spool error; a failed spool stops the coordinator.
@@ -193,6 +222,7 @@ impl CoordinatorServer {
 #[tonic::async_trait]
 impl CoordinatorService for CoordinatorServer {
     async fn lease(&self, request: Request<v1::LeaseRequest>) -> Result<Response<v1::LeaseResponse>, Status> {
+        Caller::of(&request).check_worker(&request.get_ref().worker_id)?;
         let message = request.into_inner();
         let worker = id(&message.worker_id, "worker_id")?;
         let wait_millis = u64::from(message.wait_millis);
@@ -206,6 +236,7 @@ impl CoordinatorService for CoordinatorServer {
     }
 
     async fn renew(&self, request: Request<v1::RenewRequest>) -> Result<Response<v1::RenewResponse>, Status> {
+        Caller::of(&request).check_worker(&request.get_ref().worker_id)?;
         let message = request.into_inner();
         let worker = id(&message.worker_id, "worker_id")?;
         let leases = parse_leases(&message.leases)?;
@@ -230,7 +261,8 @@ impl CoordinatorService for CoordinatorServer {
         &self,
         request: Request<v1::RecordStepRequest>,
     ) -> Result<Response<v1::RecordStepResponse>, Status> {
-        with_deadline(self.deadline, self.accept_step(request.into_inner())).await?;
+        let caller = Caller::of(&request);
+        with_deadline(self.deadline, self.accept_step(caller, request.into_inner())).await?;
         Ok(Response::new(v1::RecordStepResponse {}))
     }
 
@@ -238,7 +270,8 @@ impl CoordinatorService for CoordinatorServer {
         &self,
         request: Request<v1::FinishRequest>,
     ) -> Result<Response<v1::FinishResponse>, Status> {
-        with_deadline(self.deadline, self.accept_ending(request.into_inner())).await?;
+        let caller = Caller::of(&request);
+        with_deadline(self.deadline, self.accept_ending(caller, request.into_inner())).await?;
         Ok(Response::new(v1::FinishResponse {}))
     }
 
@@ -292,10 +325,11 @@ impl CoordinatorService for CoordinatorServer {
         &self,
         request: Request<v1::ShowFirstRequest>,
     ) -> Result<Response<v1::ShowFirstResponse>, Status> {
+        let caller = Caller::of(&request);
         let message = request.into_inner();
         let trajectory = id(&message.trajectory_id, "trajectory_id")?;
         check_size(&message.screenshot).map_err(Status::invalid_argument)?;
-        if self.first.is_watched(Instant::now()) {
+        if self.first.is_watched(Instant::now()) && self.may_show(&caller, &trajectory).await? {
             self.first.add(trajectory, message.screenshot);
         }
         Ok(Response::new(v1::ShowFirstResponse {}))
@@ -355,6 +389,12 @@ impl RegistrationService for CoordinatorServer {
         &self,
         request: Request<v1::RegisterRequest>,
     ) -> Result<Response<v1::RegisterResponse>, Status> {
+        let caller = Caller::of(&request);
+        caller.check_worker(&request.get_ref().worker_id)?;
+        caller.check_role(match request.get_ref().role {
+            Some(v1::register_request::Role::Policy(_)) => PeerRole::Policy,
+            _ => PeerRole::Env,
+        })?;
         with_deadline(self.deadline, self.register_worker(request.into_inner())).await.map(Response::new)
     }
 
@@ -362,8 +402,9 @@ impl RegistrationService for CoordinatorServer {
         &self,
         request: Request<v1::HeartbeatRequest>,
     ) -> Result<Response<v1::HeartbeatResponse>, Status> {
+        let caller = Caller::of(&request);
         let message = request.into_inner();
-        let worker = worker_id(&message.worker_id)?;
+        let worker = worker_id(&caller, &message.worker_id)?;
         let run = weights_run(&message)?;
         let health = HeartbeatStatus {
             sessions: message.sessions,
@@ -381,7 +422,7 @@ impl RegistrationService for CoordinatorServer {
     }
 
     async fn leave(&self, request: Request<v1::LeaveRequest>) -> Result<Response<v1::LeaveResponse>, Status> {
-        let worker = worker_id(&request.into_inner().worker_id)?;
+        let worker = worker_id(&Caller::of(&request), &request.get_ref().worker_id)?;
         with_deadline(self.deadline, self.request(|call| Event::Leave { call, worker })).await?;
         Ok(Response::new(v1::LeaveResponse {}))
     }
@@ -473,30 +514,6 @@ fn discarded(message: v1::ReportDiscardedRequest) -> Result<DiscardReport, Statu
     Ok(DiscardReport { rank, world: world.max(1), trajectories })
 }
 
-fn standing_into(standing: WeightsStanding) -> v1::WeightsResponse {
-    let WeightsStanding { current, version, state, weights_sha256, workers, needed } = standing;
-    let state_name = state.as_str().to_owned();
-    let reason = match state {
-        VersionState::Refused { reason } => reason,
-        _ => String::new(),
-    };
-    let workers = workers.into_iter().map(|WorkerVersion { worker, version, lags }| v1::WeightsWorker {
-        worker_id: worker.to_string(),
-        version,
-        moved: lags.is_none(),
-        lags: lags.unwrap_or_default(),
-    });
-    v1::WeightsResponse {
-        current,
-        version,
-        state: state_name,
-        reason,
-        workers: workers.collect(),
-        needed,
-        weights_sha256,
-    }
-}
-
 fn same_version(what: &str, theirs: u32, ours: u32) -> Result<(), Status> {
     if theirs == ours {
         return Ok(());
@@ -562,8 +579,15 @@ fn id<K: IdKind>(text: &str, key: &str) -> Result<Id<K>, Status> {
     Id::new(text).map_err(|error| Status::invalid_argument(format!("{key}: {error}")))
 }
 
-fn worker_id(text: &str) -> Result<WorkerId, Status> {
-    Ok(WorkerId { env: id(text, "worker_id")?, policy: id(text, "worker_id")? })
+/// The worker of this name in the roles that the caller may have.
+fn worker_id(caller: &Caller, text: &str) -> Result<WorkerId, Status> {
+    caller.check_worker(text)?;
+    let env = id(text, "worker_id")?;
+    let policy = id(text, "worker_id")?;
+    Ok(WorkerId {
+        env: caller.may_be(PeerRole::Env).then_some(env),
+        policy: caller.may_be(PeerRole::Policy).then_some(policy),
+    })
 }
 
 fn digest(bytes: &[u8]) -> Result<[u8; 32], Status> {
@@ -571,7 +595,7 @@ fn digest(bytes: &[u8]) -> Result<[u8; 32], Status> {
     bytes.try_into().map_err(|_| Status::invalid_argument(wrong()))
 }
 
-fn parse_leases(messages: &[v1::LeaseRef]) -> Result<Vec<(Id<furrow_rollout::Trajectory>, u64)>, Status> {
+fn parse_leases(messages: &[v1::LeaseRef]) -> Result<Vec<(Id<Trajectory>, u64)>, Status> {
     if messages.len() > LEASES_MAX {
         let error = WireError::TooLarge { key: "leases", size: messages.len(), max: LEASES_MAX };
         return Err(error.into());
@@ -591,71 +615,6 @@ fn unexpected() -> Status {
     Status::internal("the coordinator gave an unexpected answer")
 }
 
-/// The progress of a run as its coordinator sends it.
-pub fn progress_message(progress: RunProgress) -> v1::ProgressResponse {
-    let count = |count: u64| u32::try_from(count).unwrap_or(u32::MAX);
-    v1::ProgressResponse {
-        run_id: progress.run_id.to_string(),
-        groups_planned: count(progress.groups_planned),
-        groups_closed: count(progress.groups_closed),
-        assigned: count(progress.assigned),
-        scored: count(progress.scored),
-        scored_before: count(progress.scored_before),
-        uptime_millis: progress.uptime_millis,
-        failed: count(progress.failed.values().sum()),
-        committed: count(progress.committed),
-        reward_sum: progress.reward_sum,
-        successes: count(progress.successes),
-        steps: progress.steps,
-        discarded: count(progress.discarded),
-        env_workers: count(progress.env_workers),
-        policy_workers: count(progress.policy_workers),
-        admission: progress.admission,
-        run_over: progress.run_over,
-        training_success_known: count(progress.training_success_known),
-        training_successes: count(progress.training_successes),
-        scoring: count(progress.scoring),
-        workers: progress.workers.into_iter().map(worker_into).collect(),
-        first_shown: 0,
-    }
-}
-
-fn worker_into(standing: WorkerStanding) -> v1::WorkerHealth {
-    let WorkerStanding {
-        worker,
-        kind,
-        sessions_max,
-        last_contact_millis: heard_millis,
-        health,
-        version,
-        waits,
-    } = standing;
-    v1::WorkerHealth {
-        worker_id: worker,
-        role: kind.value().to_owned(),
-        sessions_max,
-        sessions: health.sessions,
-        heard_millis,
-        memory_bytes: health.memory_bytes,
-        memory_left_bytes: health.memory_left_bytes,
-        policy_version: version,
-        waits: waits.unwrap_or_default(),
-    }
-}
-
-fn running_into(running: &LeasedTrajectory, first: &FirstScreenshots) -> v1::RunningTrajectory {
-    v1::RunningTrajectory {
-        ancestry: Some(furrow_wire::ancestry_into(&running.of)),
-        task_id: running.draw.task_id.clone(),
-        suite: running.draw.suite.clone(),
-        env_worker: running.env_worker.to_string(),
-        policy_worker: running.policy_worker.to_string(),
-        steps: running.steps,
-        started_at_micros: running.started_at_micros,
-        first_shown: first.has(&running.of.trajectory_id),
-    }
-}
-
 impl From<CallRefusal> for Status {
     /// Maps refusals to codes: `Aborted` means register and try again, `FailedPrecondition` give up
     /// the leases.
@@ -664,6 +623,7 @@ impl From<CallRefusal> for Status {
         match refused {
             CallRefusal::UnknownWorker { .. } => Status::aborted(text),
             CallRefusal::Stale { .. } => Status::failed_precondition(text),
+            CallRefusal::OtherWorker { .. } => Status::permission_denied(text),
             CallRefusal::OtherEnding { .. } => Status::already_exists(text),
             CallRefusal::Discarded { .. } => Status::out_of_range(text),
             CallRefusal::Publication { .. } => Status::invalid_argument(text),

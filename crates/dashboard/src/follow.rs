@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use furrow_analysis::KeptReport;
 use furrow_analysis::view::{DataSetView, TrajectoryQuery};
 use furrow_records::{RecordsError, chain};
-use furrow_wire::{Channel, Connector as _, TcpConnector};
+use furrow_wire::{Channel, Connector as _, PeerRole, TcpConnector};
 use serde::Serialize;
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
@@ -230,7 +230,7 @@ impl DashboardState {
         match &*channel {
             Some((to, channel)) if *to == address => Some(channel.clone()),
             _ => {
-                let made = TcpConnector::default().channel(&address).ok()?;
+                let made = TcpConnector::default().channel(PeerRole::Coordinator, &address).ok()?;
                 *channel = Some((address, made.clone()));
                 Some(made)
             }

@@ -11,7 +11,7 @@ use std::io::{self, Read as _, Seek as _, SeekFrom};
 use std::path::{Path, PathBuf};
 
 use furrow_rollout::TimeCause;
-use furrow_telemetry::{DeviceUse, Label, SlotUse};
+use furrow_telemetry::{DeviceUse, Label, SlotUse, kept_files};
 use serde_json::{Map, Value};
 
 use crate::file_identity::FileIdentity;
@@ -100,35 +100,64 @@ impl MetricsReader {
         }
     }
 
-    /// Reads the lines added since; returns whether there were any. A missing file counts as empty.
+    /// Reads the lines added since, also those of files that were set aside; returns whether there
+    /// were any. A missing file counts as empty.
     pub(crate) fn catch_up(&mut self) -> io::Result<bool> {
-        let mut file = match File::open(&self.path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                *self = Self::new(&self.path.clone());
-                return Ok(false);
-            }
-            file => file?,
-        };
-        let metadata = file.metadata()?;
-        let length = metadata.len();
-        let identity = Some(FileIdentity::from_metadata(&metadata));
-        if length < self.read || self.identity.as_ref().is_some_and(|known| Some(known) != identity.as_ref())
-        {
-            *self = Self::new(&self.path.clone()); // the file of another run: `--clean`
+        let mut files = self.kept()?;
+        let is_known =
+            |(_, _, identity): &(File, u64, FileIdentity)| Some(identity) == self.identity.as_ref();
+        let at = files.iter().position(is_known);
+        let is_whole = at.is_some_and(|at| self.read <= files[at].1);
+        if !is_whole && (self.identity.is_some() || files.is_empty()) {
+            *self = Self::new(&self.path.clone()); // the files of another run: `--clean`
         }
-        self.identity = identity;
-        let before = self.read;
+        let before = self.lines_and_bytes();
+        for (mut file, length, identity) in files.drain(if is_whole { at.unwrap_or(0) } else { 0 }..) {
+            if self.identity.as_ref() != Some(&identity) {
+                self.identity = Some(identity);
+                self.read = 0;
+            }
+            self.read_to(&mut file, length)?;
+        }
+        Ok(self.lines_and_bytes() != before)
+    }
+
+    fn lines_and_bytes(&self) -> (u64, u64, u64) {
+        (self.lines, self.unread, self.read)
+    }
+
+    /// The files that are kept with their lengths, the oldest first. They are opened from the
+    /// newest on, so that one that is set aside meanwhile is found twice, not missed.
+    fn kept(&self) -> io::Result<Vec<(File, u64, FileIdentity)>> {
+        let aside = self.path.with_file_name("logs");
+        let mut files: Vec<(File, u64, FileIdentity)> = Vec::new();
+        for path in kept_files(&self.path, &aside) {
+            let file = match File::open(path) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                file => file?,
+            };
+            let metadata = file.metadata()?;
+            let identity = FileIdentity::from_metadata(&metadata);
+            if files.iter().all(|(_, _, known)| *known != identity) {
+                files.push((file, metadata.len(), identity));
+            }
+        }
+        files.reverse();
+        Ok(files)
+    }
+
+    fn read_to(&mut self, file: &mut File, length: u64) -> io::Result<()> {
         file.seek(SeekFrom::Start(self.read))?;
         while self.read < length {
             let mut bytes = Vec::new();
-            let taken = (&mut file).take(READ_BYTES).read_to_end(&mut bytes)?;
+            let taken = (&mut *file).take(READ_BYTES).read_to_end(&mut bytes)?;
             if taken == 0 {
                 break;
             }
             self.read += taken as u64;
             self.read_bytes(&bytes);
         }
-        Ok(self.read > before)
+        Ok(())
     }
 
     /// Totals of the whole run.
@@ -405,6 +434,34 @@ mod tests {
         std::fs::remove_file(&path).unwrap();
         hours.catch_up().unwrap();
         assert_eq!(hours.history(), RunHistory::default());
+    }
+
+    #[test]
+    fn files_that_were_set_aside_are_read_and_none_twice() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("metrics.jsonl");
+        let logs = folder.path().join("logs");
+        std::fs::create_dir(&logs).unwrap();
+        let set_aside = || {
+            std::fs::rename(logs.join("metrics.1.jsonl"), logs.join("metrics.2.jsonl")).ok();
+            std::fs::rename(&path, logs.join("metrics.1.jsonl")).unwrap();
+        };
+        std::fs::write(&path, line(1, 1.0, 3, 0, 0)).unwrap();
+        let mut follower = MetricsReader::new(&path);
+        assert!(follower.catch_up().unwrap());
+        // Lines come to the old file until it is set aside, and then twice so before the next look.
+        std::fs::write(&path, [line(1, 1.0, 3, 0, 0), line(1, 2.0, 4, 0, 0)].concat()).unwrap();
+        set_aside();
+        std::fs::write(&path, line(2, 1.0, 5, 0, 0)).unwrap();
+        set_aside();
+        std::fs::write(&path, line(3, 1.0, 7, 0, 0)).unwrap();
+        assert!(follower.catch_up().unwrap());
+        assert!(!follower.catch_up().unwrap());
+        let mut fresh = MetricsReader::new(&path);
+        fresh.catch_up().unwrap();
+        for reader in [&follower, &fresh] {
+            assert_eq!((reader.totals().unwrap().scored, reader.lines, reader.unread), (16, 4, 0));
+        }
     }
 
     #[test]

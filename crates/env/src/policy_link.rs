@@ -17,8 +17,8 @@ use furrow_wire::v1::{
     Acted, Close, Observe, Opened, Past, SessionRequest, SessionResponse, session_request, session_response,
 };
 use furrow_wire::{
-    Connector, MESSAGE_BYTES_MAX, RefusalKind, SessionOpening, WireError, observation_into, outcome_into,
-    past_into, refusal, reply_from, with_deadline,
+    Connector, MESSAGE_BYTES_MAX, PeerRole, RefusalKind, SessionOpening, WireError, observation_into,
+    outcome_into, past_into, refusal, reply_from, with_deadline,
 };
 use tokio::sync::{mpsc, watch};
 use tokio_stream::StreamExt;
@@ -99,7 +99,7 @@ impl PolicyChannels {
         if let Some(channel) = channels.get(address) {
             return Ok(channel.clone());
         }
-        let channel = self.connect.channel(address)?;
+        let channel = self.connect.channel(PeerRole::Policy, address)?;
         if channels.len() >= CHANNELS_MAX {
             channels.clear();
         }

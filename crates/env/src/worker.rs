@@ -15,7 +15,7 @@ use furrow_telemetry::{
     IdleCause, MemoryEased, MemoryShort, ProcessDrained, ProcessDraining, Role, TimeSource, WorkerAccount,
 };
 use furrow_wire::v1::EnvWorkerInfo;
-use furrow_wire::{Connector, RefusalKind, refusal};
+use furrow_wire::{Connector, PeerRole, RefusalKind, refusal};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
@@ -142,7 +142,7 @@ impl WorkerLoop {
         coordinator: &str,
     ) -> Result<Self, WorkerError> {
         let channel = connect
-            .channel(coordinator)
+            .channel(PeerRole::Coordinator, coordinator)
             .map_err(|source| WorkerError::Address { address: coordinator.to_owned(), source })?;
         let fingerprint = environments.fingerprint(None);
         let info = EnvWorkerInfo {

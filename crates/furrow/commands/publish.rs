@@ -10,7 +10,7 @@ use furrow_wire::v1::coordinator_service_client::CoordinatorServiceClient;
 use furrow_wire::v1::{
     Directory, PublishRequest, PublishResponse, WeightsLink, WeightsRequest, WeightsResponse, publish_request,
 };
-use furrow_wire::{Connector, RefusalKind, TcpConnector, refusal, with_deadline};
+use furrow_wire::{Connector, PeerRole, RefusalKind, TcpConnector, refusal, with_deadline};
 use serde_json::json;
 use sha2::{Digest, Sha256};
 use tonic::transport::Channel;
@@ -120,7 +120,7 @@ impl CoordinatorCaller {
     ) -> Result<T, CommandFailure> {
         loop {
             let address = self.address()?;
-            let channel = TcpConnector::default().channel(&address).map_err(|_| {
+            let channel = TcpConnector::default().channel(PeerRole::Coordinator, &address).map_err(|_| {
                 CommandFailure::Input(vec![format!(
                     "--coordinator: {address:?} is not an address; use host:port"
                 )])

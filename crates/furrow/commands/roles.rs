@@ -137,7 +137,7 @@ pub(crate) fn policy(args: &PolicyArgs) -> Result<(), CommandFailure> {
             None => bind(&config.listen, "policy.listen").await?,
         };
         output::line(format!("policy worker listens on {}", listener.local_addr()?));
-        let listening = WorkerListeners { sessions: listener, chats: launch::chats(&config).await? };
+        let listening = WorkerListeners { sessions: listener, chats: launch::chats(&config).await?, link: None };
         let name = launch::worker_name(args.id.as_deref(), "policy")?;
         let stop = launch::stop_on_signal(SignalledWork::Run)?;
         let grace = launch.job.env.worker.drain_grace;

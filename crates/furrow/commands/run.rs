@@ -13,7 +13,7 @@ use furrow_policy::{ChatEndpoint, WorkerListeners};
 use furrow_telemetry::Role;
 use furrow_wire::v1::ProgressRequest;
 use furrow_wire::v1::coordinator_service_client::CoordinatorServiceClient;
-use furrow_wire::{Connector, TcpConnector, with_deadline};
+use furrow_wire::{Connector, PeerRole, TcpConnector, with_deadline};
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -130,7 +130,7 @@ async fn farm(
 
     let policy_stop = CancellationToken::new();
     let coordinating = furrow_coordinator::run(job, furrow_wire::accept(coordinator), stop.clone());
-    let listening = WorkerListeners { sessions: policy, chats };
+    let listening = WorkerListeners { sessions: policy, chats, link: None };
     let policing = furrow_policy::run(
         policy_config,
         launch::worker_name(Some("policy-0"), "policy")?,
@@ -193,7 +193,8 @@ async fn serve_dashboard(
 
 /// Shows progress until the run is over.
 async fn watch(address: &str, over: CancellationToken, as_json: bool) -> Result<(), CommandFailure> {
-    let mut client = CoordinatorServiceClient::new(TcpConnector::default().channel(address)?);
+    let mut client =
+        CoordinatorServiceClient::new(TcpConnector::default().channel(PeerRole::Coordinator, address)?);
     let mut progress_view = ProgressDisplay::new(as_json);
     while over.run_until_cancelled(tokio::time::sleep(PROGRESS_INTERVAL)).await.is_some() {
         // A coordinator that opens or closes does not answer; the next poll reports.

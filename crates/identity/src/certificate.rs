@@ -57,9 +57,9 @@ pub(crate) fn peer_params(peer: &Peer, validity: Validity) -> Result<Certificate
     params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
     params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
     params.use_authority_key_identifier_extension = true;
-    if let Some(name) = peer.role.server_name() {
+    if peer.role.serves() {
         params.extended_key_usages.push(ExtendedKeyUsagePurpose::ServerAuth);
-        params.subject_alt_names.push(SanType::DnsName(name.try_into()?));
+        params.subject_alt_names.push(SanType::DnsName(peer.role.server_name().try_into()?));
     }
     Ok(params)
 }

@@ -36,14 +36,15 @@ impl PeerRole {
         Self::ALL.into_iter().find(|role| role.as_str() == name)
     }
 
-    /// The name that certificates of this role carry for clients, if the role answers calls. It
+    /// The name that certificates of this role carry for clients, if the role serves calls. It
     /// depends on no address, because a service may have several.
-    pub fn server_name(self) -> Option<&'static str> {
-        match self {
-            Self::Coordinator => Some("coordinator.furrow.internal"),
-            Self::Policy => Some("policy.furrow.internal"),
-            Self::Env | Self::Client | Self::Observer => None,
-        }
+    pub fn server_name(self) -> String {
+        format!("{self}.furrow.internal")
+    }
+
+    /// Whether processes of this role serve calls of others.
+    pub(crate) fn serves(self) -> bool {
+        matches!(self, Self::Coordinator | Self::Policy)
     }
 }
 

@@ -13,8 +13,8 @@ use furrow_wire::v1::{
     self, HeartbeatRequest, LeaveRequest, PolicyWorkerInfo, RegisterRequest, WeightsRefusal, register_request,
 };
 use furrow_wire::{
-    Connector, LinkTimeouts, MESSAGE_BYTES_MAX, RefusalKind, accept, refusal, server, weights_order_from,
-    with_deadline, with_health_and_reflection,
+    Connector, Identity, LinkTimeouts, MESSAGE_BYTES_MAX, PeerRole, RefusalKind, accept, authorized_server,
+    refusal, weights_order_from, with_deadline, with_health_and_reflection,
 };
 use tokio::net::TcpListener;
 use tokio::sync::watch;
@@ -98,11 +98,14 @@ pub struct WorkerListeners {
     pub sessions: TcpListener,
     /// For chats, if the job serves them.
     pub chats: Option<ChatEndpoint>,
+    /// What the worker shows to environment workers, whose certificates must be of the same
+    /// authority. `None` serves any caller without TLS; for tests.
+    pub link: Option<Identity>,
 }
 
 impl From<TcpListener> for WorkerListeners {
     fn from(sessions: TcpListener) -> Self {
-        Self { sessions, chats: None }
+        Self { sessions, chats: None, link: None }
     }
 }
 
@@ -120,7 +123,7 @@ pub async fn run(
     grace: Duration,
     stop: CancellationToken,
 ) -> Result<WorkerReport, WorkerError> {
-    let WorkerListeners { sessions: listener, chats } = listening.into();
+    let WorkerListeners { sessions: listener, chats, link } = listening.into();
     let address = listener.local_addr().map_err(WorkerError::Listener)?.to_string();
     let (policy, chat_engine) = policy(&config).await?;
     let over = stop.child_token();
@@ -139,7 +142,7 @@ pub async fn run(
         streams: TaskTracker::new(),
     };
     let closing = CancellationToken::new();
-    let serving = serve(service.clone(), listener, closing.clone());
+    let serving = serve(service.clone(), listener, link, closing.clone());
     let registered = async {
         match coordinator {
             None => {
@@ -148,7 +151,7 @@ pub async fn run(
             }
             Some(coordinator) => {
                 let channel = connect
-                    .channel(&coordinator)
+                    .channel(PeerRole::Coordinator, &coordinator)
                     .map_err(|source| WorkerError::Address { address: coordinator.clone(), source })?;
                 let registration = PolicyRegistration {
                     worker,
@@ -236,16 +239,17 @@ async fn policy(config: &PolicyConfig) -> Result<(Arc<dyn Policy>, Option<ChatEn
 async fn serve(
     service: SessionService,
     listener: TcpListener,
+    link: Option<Identity>,
     closing: CancellationToken,
 ) -> Result<(), WorkerError> {
     let streams = service.streams.clone();
     let policy = PolicyServiceServer::new(service)
         .max_decoding_message_size(MESSAGE_BYTES_MAX)
         .max_encoding_message_size(MESSAGE_BYTES_MAX);
-    let router =
-        with_health_and_reflection::<PolicyServiceServer<SessionService>>(server(LinkTimeouts::default()))
-            .await
-            .map_err(WorkerError::Reflection)?;
+    let server = authorized_server(LinkTimeouts::default(), link.as_ref()).map_err(WorkerError::Serve)?;
+    let router = with_health_and_reflection::<PolicyServiceServer<SessionService>>(server)
+        .await
+        .map_err(WorkerError::Reflection)?;
     router
         .add_service(policy)
         .serve_with_incoming_shutdown(accept(listener), closing.cancelled_owned())

@@ -63,7 +63,7 @@ async fn start() -> (SocketAddr, CancellationToken) {
     let endpoint = ChatEndpoint::bind(config.serve.as_ref().unwrap()).await.unwrap();
     let address = endpoint.address();
     let sessions = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let listening = WorkerListeners { sessions, chats: Some(endpoint) };
+    let listening = WorkerListeners { sessions, chats: Some(endpoint), link: None };
     let stop = CancellationToken::new();
     let connect = Arc::new(TcpConnector::default());
     let name = Id::new("p").unwrap();

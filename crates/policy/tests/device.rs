@@ -16,7 +16,7 @@ use furrow_rollout::*;
 use furrow_wire::v1::policy_service_client::PolicyServiceClient;
 use furrow_wire::v1::{Acted, Observe, SessionRequest, SessionResponse, session_request, session_response};
 use furrow_wire::{
-    Connector, SessionOpening, TcpConnector, observation_into, outcome_into, past_into, reply_from,
+    Connector, PeerRole, SessionOpening, TcpConnector, observation_into, outcome_into, past_into, reply_from,
 };
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
@@ -58,7 +58,7 @@ struct TestStream {
 impl TestStream {
     /// A stream to a worker, with the steps it has acted.
     async fn open(worker: &TestWorker, opening: SessionOpening, past: &[Acted]) -> Result<Self, Status> {
-        let channel = TcpConnector::default().channel(&worker.address).unwrap();
+        let channel = TcpConnector::default().channel(PeerRole::Policy, &worker.address).unwrap();
         let (requests, receiver) = mpsc::channel(16);
         let opening = SessionOpening { past_steps: past.len() as u32, ..opening };
         let mut session = Self::begin(channel, opening, requests, receiver).await?;
@@ -188,7 +188,7 @@ async fn a_device_that_fails_anywhere_ends_streams_as_unavailable_and_the_sessio
         // A stream that has sent nothing yet, and one whose page still acts: they get UNAVAILABLE,
         // too.
         let (requests, receiver) = mpsc::channel(1);
-        let channel = TcpConnector::default().channel(&doomed.address).unwrap();
+        let channel = TcpConnector::default().channel(PeerRole::Policy, &doomed.address).unwrap();
         let mute = TestStream::begin(channel, openings(&doomed).remove(0), requests, receiver);
         let mut mute = mute.await.unwrap();
         let resting = opening(&doomed.config, 9, 0, ContextPolicy::Append);

@@ -7,6 +7,8 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use tracing_subscriber::filter::LevelFilter;
 
+use crate::rotation::RotationConfig;
+
 /// The section as written.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -16,6 +18,11 @@ pub struct TelemetryFile {
     /// Least severe level written to `logs/<role>.jsonl`. The events for acknowledged steps and
     /// committed shards have level info.
     pub log_level: Level,
+    /// Length in bytes at which a file of `logs/`, and `metrics.jsonl`, is set aside under a number
+    /// in `logs/`. A smaller one bounds the disk they take.
+    pub log_file_bytes: u64,
+    /// Files that are kept beside each current one; then the oldest is removed.
+    pub log_files_kept: u32,
     /// Least severe level shown on the terminal.
     pub stderr_level: Level,
     /// Endpoint that gets metrics and spans over OTLP/gRPC, such as `http://127.0.0.1:4317`; none
@@ -40,6 +47,8 @@ pub enum Level {
 pub struct TelemetryConfig {
     pub(crate) metrics_interval: Duration,
     pub(crate) log_level: Level,
+    /// When log files and `metrics.jsonl` are set aside.
+    pub rotation: RotationConfig,
     pub stderr_level: Level,
     pub(crate) otlp_endpoint: Option<String>,
 }
@@ -50,6 +59,9 @@ impl Default for TelemetryFile {
             // A line has about 8 kB: 360 lines are 3 MB per hour.
             metrics_interval_millis: 10_000,
             log_level: Level::Info,
+            // At 50 steps a second a file of 256 MiB is three hours; nine of them are 2.3 GB.
+            log_file_bytes: 256 << 20,
+            log_files_kept: 8,
             stderr_level: Level::Warn,
             otlp_endpoint: None,
         }
@@ -69,6 +81,15 @@ impl TelemetryFile {
             let remedy = "use 100 to 3600000 (an hour)";
             problems.push(format!("telemetry.metrics_interval_millis: {millis} is out of range; {remedy}"));
         }
+        let bytes_max = self.log_file_bytes;
+        if !(65_536..=1 << 40).contains(&bytes_max) {
+            let remedy = "use 65536 to 1099511627776";
+            problems.push(format!("telemetry.log_file_bytes: {bytes_max} is out of range; {remedy}"));
+        }
+        let files_kept = self.log_files_kept;
+        if files_kept > 1_000 {
+            problems.push(format!("telemetry.log_files_kept: {files_kept} is out of range; use 0 to 1000"));
+        }
         let otlp_endpoint = self.otlp_endpoint.filter(|endpoint| !endpoint.is_empty());
         if let Some(endpoint) = &otlp_endpoint {
             let problem = if exports { endpoint_problem(endpoint) } else { Some(NOT_BUILT_IN) };
@@ -83,6 +104,7 @@ impl TelemetryFile {
         Ok(TelemetryConfig {
             metrics_interval: Duration::from_millis(millis),
             log_level: self.log_level,
+            rotation: RotationConfig { bytes_max, files_kept },
             stderr_level: self.stderr_level,
             otlp_endpoint,
         })
@@ -151,6 +173,16 @@ mod tests {
         let problem = "telemetry.metrics_interval_millis: 99 is out of range; use 100 to 3600000 (an hour)";
         check(99, Some(problem));
         check(3_600_001, Some(&problem.replace("99", "3600001")));
+    }
+
+    #[test]
+    fn files_are_neither_tiny_nor_countless() {
+        let file = TelemetryFile { log_file_bytes: 1, log_files_kept: 1_001, ..TelemetryFile::default() };
+        let problems = [
+            "telemetry.log_file_bytes: 1 is out of range; use 65536 to 1099511627776",
+            "telemetry.log_files_kept: 1001 is out of range; use 0 to 1000",
+        ];
+        assert_eq!(file.check().unwrap_err(), problems);
     }
 
     #[track_caller]

@@ -1,12 +1,13 @@
-//! `metrics.jsonl`: one line with all metrics every few seconds, appended and never rewritten.
+//! `metrics.jsonl`: one line with all metrics every few seconds, appended and never rewritten. A
+//! full file is set aside in `logs/`.
 //!
 //! A line is one flat JSON object. Totals have the metric's name as key; values of the interval
 //! have further keys: `<counter>_per_second`, `<histogram>/p50`. The last line of a process has
 //! `final: true`, and its interval is the whole life of the process, so its rates and percentiles
 //! describe all of it.
 
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
+use std::fs::File;
+use std::io::{self, Read as _, Seek as _, SeekFrom};
 use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value, json};
@@ -23,11 +24,12 @@ use crate::labels::{Label, Role};
 use crate::metrics::HistogramBuckets;
 use crate::names::{MetricPoint, MetricSample, ProcessMetrics, process_metrics};
 use crate::process::{MemoryMeasure, process_usage, tree_usage};
+use crate::rotation::{RotatingFile, RotationConfig};
 
 /// Appends lines to one `metrics.jsonl`.
 #[derive(Debug)]
 pub struct MetricsExporter {
-    file: File,
+    file: RotatingFile,
     path: PathBuf,
     /// Whether the file ends with an incomplete line.
     torn: bool,
@@ -40,6 +42,9 @@ pub struct MetricsExporter {
     /// Earliest time of the next measurement of PSS.
     pss_due_micros: u64,
 }
+
+/// Folder beside the file for those that were set aside.
+pub(crate) const ASIDE: &str = "logs";
 
 /// For PSS the kernel walks the page tables of every process below this one: 0.4 s for 60 browser
 /// contexts. After a measurement the next one waits 200 times as long as it took, which keeps all
@@ -101,8 +106,13 @@ async fn blocking(
 impl MetricsExporter {
     /// Opens the file for appending, and creates it if it is missing. The first interval begins
     /// now.
-    pub fn open(path: &Path, role: Role, time: TimeSource) -> Result<Self, ExportError> {
-        Self::open_with(path, role, time, process_metrics())
+    pub fn open(
+        path: &Path,
+        role: Role,
+        time: TimeSource,
+        rotation: RotationConfig,
+    ) -> Result<Self, ExportError> {
+        Self::open_with(path, role, time, process_metrics(), rotation)
     }
 
     fn open_with(
@@ -110,8 +120,11 @@ impl MetricsExporter {
         role: Role,
         time: TimeSource,
         figures: &'static ProcessMetrics,
+        rotation: RotationConfig,
     ) -> Result<Self, ExportError> {
-        let opened = open(path).and_then(|mut file| Ok((is_torn(&mut file)?, file)));
+        let aside = path.parent().unwrap_or(Path::new(".")).join(ASIDE);
+        let opened = RotatingFile::open(path, &aside, rotation);
+        let opened = opened.and_then(|mut file| Ok((is_torn(file.file())?, file)));
         let (torn, file) = opened.map_err(|source| ExportError::Open { path: path.to_owned(), source })?;
         let first = MetricsReading { micros: time.micros(), points: figures.points() };
         let last = first.clone();
@@ -186,15 +199,10 @@ impl MetricsExporter {
     fn write(&mut self, line: &Map<String, Value>) -> Result<(), ExportError> {
         let start = if self.torn { "\n" } else { "" };
         let text = format!("{start}{}\n", json!(line));
-        let written = self.file.write_all(text.as_bytes());
+        let written = self.file.append(text.as_bytes());
         self.torn = written.is_err();
         written.map_err(|source| ExportError::Append { path: self.path.clone(), source })
     }
-}
-
-fn open(path: &Path) -> io::Result<File> {
-    fs::create_dir_all(path.parent().unwrap_or(Path::new(".")))?;
-    furrow_storage::open(path, OpenOptions::new().create(true).read(true).append(true))
 }
 
 /// Whether an earlier process was stopped in the middle of a line.
@@ -265,7 +273,12 @@ mod tests {
     use super::*;
     use crate::TelemetryFile;
     use furrow_rollout::{EndKind, TimeCause};
+    use std::fs;
     use std::time::Duration;
+
+    fn rotation() -> RotationConfig {
+        TelemetryFile::default().check().unwrap().rotation
+    }
 
     /// Runs `happens` in an interval of two seconds and returns its line.
     fn line_about(happens: impl Fn(&ProcessMetrics)) -> Map<String, Value> {
@@ -275,7 +288,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let (time, hand) = TimeSource::manual(1_000_000);
         let mut exporter =
-            MetricsExporter::open_with(&folder.path().join("m.jsonl"), Role::Run, time, figures).unwrap();
+            MetricsExporter::open_with(&folder.path().join("m.jsonl"), Role::Run, time, figures, rotation())
+                .unwrap();
         hand.advance(2_000_000);
         happens(figures);
         exporter.append().unwrap();
@@ -303,7 +317,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let (time, hand) = TimeSource::manual(0);
         let mut exporter =
-            MetricsExporter::open_with(&folder.path().join("m.jsonl"), Role::Run, time, figures).unwrap();
+            MetricsExporter::open_with(&folder.path().join("m.jsonl"), Role::Run, time, figures, rotation())
+                .unwrap();
         figures.tree_pss_bytes.set(Some(1));
         exporter.pss_due_micros = 10;
         exporter.measure_process();
@@ -364,7 +379,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("made/m.jsonl");
         let (time, hand) = TimeSource::manual(0);
-        let mut exporter = MetricsExporter::open_with(&path, Role::Env, time, figures).unwrap();
+        let mut exporter = MetricsExporter::open_with(&path, Role::Env, time, figures, rotation()).unwrap();
         for _ in 0..4 {
             hand.advance(1_000_000);
             figures.env_steps.add(2);
@@ -383,7 +398,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("m.jsonl");
         fs::write(&path, "{\"whole\":1}\n{\"to").unwrap();
-        let mut exporter = MetricsExporter::open(&path, Role::Run, TimeSource::system()).unwrap();
+        let mut exporter = MetricsExporter::open(&path, Role::Run, TimeSource::system(), rotation()).unwrap();
         exporter.append().unwrap();
         let text = fs::read_to_string(&path).unwrap();
         let lines: Vec<_> = text.lines().collect();
@@ -395,7 +410,7 @@ mod tests {
     async fn lines_come_until_the_stop_and_the_last_is_final() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("m.jsonl");
-        let exporter = MetricsExporter::open(&path, Role::Run, TimeSource::system()).unwrap();
+        let exporter = MetricsExporter::open(&path, Role::Run, TimeSource::system(), rotation()).unwrap();
         let config =
             TelemetryFile { metrics_interval_millis: 100, ..TelemetryFile::default() }.check().unwrap();
         let stop = CancellationToken::new();
@@ -419,7 +434,8 @@ mod tests {
     #[test]
     fn a_file_that_cannot_be_opened_is_named() {
         let folder = tempfile::tempdir().unwrap();
-        let error = MetricsExporter::open(folder.path(), Role::Run, TimeSource::system()).unwrap_err();
+        let error =
+            MetricsExporter::open(folder.path(), Role::Run, TimeSource::system(), rotation()).unwrap_err();
         assert!(error.to_string().contains(folder.path().to_str().unwrap()), "{error}");
     }
 }

@@ -13,6 +13,7 @@ mod config;
 mod events;
 mod export;
 mod labels;
+mod log_writer;
 mod logs;
 mod memory;
 mod metrics;
@@ -23,6 +24,7 @@ mod origin;
 mod otel;
 mod process;
 mod prometheus;
+mod rotation;
 
 pub use account::{DeviceAccount, DeviceTime, SessionAccount, WorkerAccount};
 pub use clock::{ManualTime, TimeSource};
@@ -44,3 +46,4 @@ pub use process::{
     tree_usage,
 };
 pub use prometheus::prometheus;
+pub use rotation::{RotationConfig, kept_files};

@@ -3,12 +3,11 @@
 //!
 //! The file is opened for appending and each line is one unbuffered write. So lines of several
 //! processes do not mix, and what a process logged before it was killed is kept: the kernel has it.
+//! `log_writer.rs` writes them, and `rotation.rs` sets a full file aside.
 
-use std::fs::{File, OpenOptions};
 use std::io::{self, IsTerminal};
 use std::panic;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use thiserror::Error;
 use tracing_subscriber::filter::{EnvFilter, LevelFilter, ParseError};
@@ -20,12 +19,14 @@ use tracing_subscriber::{Layer, Registry};
 
 use crate::config::{Level, TelemetryConfig};
 use crate::labels::{Label, Role};
+use crate::log_writer::LogWriter;
 use crate::names::{event, process_metrics};
+use crate::rotation::{RotatingFile, RotationConfig};
 
 /// Where this process logs to.
 #[derive(Debug)]
 pub struct LogTargets {
-    file: Option<(PathBuf, Level)>,
+    file: Option<(PathBuf, Level, RotationConfig)>,
     stderr_level: Level,
 }
 
@@ -71,7 +72,7 @@ impl LogTargets {
 
     /// Logs to a file and to the terminal.
     pub fn to_file(path: PathBuf, config: &TelemetryConfig) -> Self {
-        Self { file: Some((path, config.log_level)), stderr_level: config.stderr_level }
+        Self { file: Some((path, config.log_level, config.rotation)), stderr_level: config.stderr_level }
     }
 
     /// Starts logging for the rest of the process. Panics are logged, too, before they are printed
@@ -87,8 +88,8 @@ impl LogTargets {
     {
         let chosen = std::env::var(FILTER_VARIABLE).ok();
         let file = match &self.file {
-            Some((path, level)) => {
-                Some(json_layer(open(path)?).with_filter(filter(*level, chosen.as_deref())?))
+            Some((path, level, rotation)) => {
+                Some(json_layer(open(path, *rotation)?).with_filter(filter(*level, chosen.as_deref())?))
             }
             None => None,
         };
@@ -103,21 +104,20 @@ impl LogTargets {
 }
 
 /// Opens the file for appending; creates its directory if missing.
-fn open(path: &Path) -> Result<File, LogError> {
+fn open(path: &Path, rotation: RotationConfig) -> Result<LogWriter, LogError> {
     let folder = path.parent().unwrap_or(Path::new("."));
-    furrow_storage::create_dir(folder)
-        .and_then(|()| furrow_storage::open(path, OpenOptions::new().create(true).append(true)))
-        .map_err(|source| LogError::Open { path: path.to_owned(), source })
+    let opened = RotatingFile::open(path, folder, rotation).and_then(LogWriter::start);
+    opened.map_err(|source| LogError::Open { path: path.to_owned(), source })
 }
 
 /// One flat JSON object per line: `timestamp`, `level`, `target`, `message`, and the event's own
 /// fields beside them.
-fn json_layer<S>(file: File) -> impl Layer<S>
+fn json_layer<S>(writer: LogWriter) -> impl Layer<S>
 where
     S: tracing::Subscriber + for<'s> LookupSpan<'s>,
 {
     let format = fmt::layer().json().flatten_event(true).with_current_span(false).with_span_list(false);
-    format.with_writer(Arc::new(file))
+    format.with_writer(writer)
 }
 
 /// The level, the quiet list, then the chosen filter: later parts win, so a choice can enable even

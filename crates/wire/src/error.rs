@@ -55,7 +55,9 @@ pub fn refusal(status: &Status) -> RefusalKind {
         | Code::OutOfRange
         | Code::Unimplemented
         | Code::AlreadyExists
-        | Code::NotFound => RefusalKind::Wrong,
+        | Code::NotFound
+        | Code::PermissionDenied
+        | Code::Unauthenticated => RefusalKind::Wrong,
         _ => RefusalKind::Retry,
     }
 }

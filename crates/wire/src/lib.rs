@@ -6,7 +6,9 @@
 
 #![warn(missing_docs)]
 
+mod access;
 mod assignment;
+mod authorize;
 mod error;
 mod files;
 mod incoming;
@@ -19,19 +21,22 @@ mod step;
 mod trace;
 mod weights;
 
+pub use access::Caller;
 pub use assignment::{
     ancestry_from, ancestry_into, assignment_from, assignment_into, session_spec_from, session_spec_into,
     task_from, task_into,
 };
+pub use authorize::{Authorize, AuthorizeLayer};
 pub use error::{RefusalKind, WireError, refusal};
 pub use files::FileContents;
+pub use furrow_identity::{Identity, Peer, PeerRole};
 pub use incoming::{BoundedIncoming, BoundedStream, ConnectionLimits, raise_descriptor_limit};
 pub use limits::{
     LEASE_WAIT_MILLIS_MAX, MESSAGE_BYTES_MAX, PAST_STEPS_MAX, RECORD_BYTES_MAX, SCREENSHOT_BYTES_MAX,
 };
 pub use link::{
-    Connector, LinkTimeouts, TcpConnector, accept, endpoint, server, with_deadline,
-    with_health_and_reflection,
+    Authorized, AuthorizedServer, Connector, LinkTimeouts, TcpConnector, TlsConnector, accept,
+    authorized_server, server, with_deadline, with_health_and_reflection,
 };
 pub use observation::{observation_from, observation_into, screenshot_from, screenshot_into};
 pub use reply::{outcome_from, outcome_into, reply_from, reply_into};

@@ -2,16 +2,21 @@
 //! server.
 //!
 //! Callers supply the listener and the connector, so that a simulator can use its own transport.
+//! Programs connect with a [`TlsConnector`] and serve with an identity; tests may do without.
 
 use std::future::Future;
+use std::sync::Arc;
 use std::time::Duration;
 
+use furrow_identity::{Identity, PeerRole};
 use tokio::net::TcpListener;
 use tonic::body::Body;
 use tonic::codegen::{Service, http};
 use tonic::server::NamedService;
-use tonic::transport::{Channel, Endpoint, Server};
+use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Server, ServerTlsConfig};
+use tower::layer::util::Stack;
 
+use crate::authorize::AuthorizeLayer;
 use crate::incoming::{BoundedIncoming, ConnectionLimits};
 
 /// Keepalive and connect times. A dead peer is noticed within 10 s + 5 s; without keepalive a
@@ -38,11 +43,43 @@ impl Default for LinkTimeouts {
 
 /// Opens channels to services by address.
 pub trait Connector: Send + Sync + 'static {
-    /// Returns a channel that connects on first use and reconnects after a loss.
-    fn channel(&self, address: &str) -> Result<Channel, tonic::transport::Error>;
+    /// Returns a channel to a service of this role, which connects on first use and reconnects
+    /// after a loss.
+    fn channel(&self, to: PeerRole, address: &str) -> Result<Channel, tonic::transport::Error>;
 }
 
-/// Opens channels over TCP.
+/// Opens channels over TCP with TLS. Both ends show a certificate of the run, and the server's must
+/// be of the role that is called.
+#[derive(Debug, Clone)]
+pub struct TlsConnector {
+    identity: Arc<Identity>,
+    timeouts: LinkTimeouts,
+}
+
+impl TlsConnector {
+    /// Connects as this process.
+    pub fn new(identity: Arc<Identity>) -> Self {
+        Self { identity, timeouts: LinkTimeouts::default() }
+    }
+}
+
+impl Connector for TlsConnector {
+    fn channel(&self, to: PeerRole, address: &str) -> Result<Channel, tonic::transport::Error> {
+        let tls = ClientTlsConfig::new()
+            .ca_certificate(Certificate::from_pem(self.identity.authority_pem()))
+            .identity(tls_identity(&self.identity))
+            .domain_name(to.server_name())
+            .timeout(self.timeouts.connect);
+        let endpoint = endpoint(&format!("https://{address}"), self.timeouts)?;
+        Ok(endpoint.tls_config(tls)?.connect_lazy())
+    }
+}
+
+fn tls_identity(identity: &Identity) -> tonic::transport::Identity {
+    tonic::transport::Identity::from_pem(identity.certificate_pem(), identity.key_pem())
+}
+
+/// Opens channels over TCP without TLS, for tests and measurements of a service alone.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct TcpConnector {
     /// Keepalive and connect times of each channel.
@@ -50,14 +87,14 @@ pub struct TcpConnector {
 }
 
 impl Connector for TcpConnector {
-    fn channel(&self, address: &str) -> Result<Channel, tonic::transport::Error> {
-        Ok(endpoint(address, self.timeouts)?.connect_lazy())
+    fn channel(&self, _to: PeerRole, address: &str) -> Result<Channel, tonic::transport::Error> {
+        Ok(endpoint(&format!("http://{address}"), self.timeouts)?.connect_lazy())
     }
 }
 
-/// Builds an endpoint with the farm's settings, for other kinds of connectors.
-pub fn endpoint(address: &str, timeouts: LinkTimeouts) -> Result<Endpoint, tonic::transport::Error> {
-    Ok(Endpoint::from_shared(format!("http://{address}"))?
+/// Builds an endpoint with the farm's settings.
+fn endpoint(url: &str, timeouts: LinkTimeouts) -> Result<Endpoint, tonic::transport::Error> {
+    Ok(Endpoint::from_shared(url.to_owned())?
         .connect_timeout(timeouts.connect)
         .initial_connection_window_size(CONNECTION_WINDOW)
         .initial_stream_window_size(STREAM_WINDOW)
@@ -81,6 +118,31 @@ pub fn server(timeouts: LinkTimeouts) -> Server {
         .http2_keepalive_timeout(Some(timeouts.keepalive_answer))
 }
 
+/// A server whose callers are identified, or of a test that does without.
+pub type AuthorizedServer = Server<Authorized>;
+
+/// The layers of an [`AuthorizedServer`].
+pub type Authorized = Stack<AuthorizeLayer, tower::layer::util::Identity>;
+
+/// Time within which a connection's handshake must be over.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Builds the server of a service. With an identity it takes TLS alone, asks for certificates of
+/// the same authority, and passes on the calls that their roles allow; without one, every call.
+pub fn authorized_server(
+    timeouts: LinkTimeouts,
+    identity: Option<&Identity>,
+) -> Result<AuthorizedServer, tonic::transport::Error> {
+    let server = server(timeouts).layer(AuthorizeLayer { required: identity.is_some() });
+    let Some(identity) = identity else { return Ok(server) };
+    server.tls_config(
+        ServerTlsConfig::new()
+            .identity(tls_identity(identity))
+            .client_ca_root(Certificate::from_pem(identity.authority_pem()))
+            .timeout(HANDSHAKE_TIMEOUT),
+    )
+}
+
 /// Accepts as many of a listener's connections as this process has descriptors for.
 pub fn accept(listener: TcpListener) -> BoundedIncoming {
     BoundedIncoming::new(listener, ConnectionLimits::of_process())
@@ -88,8 +150,8 @@ pub fn accept(listener: TcpListener) -> BoundedIncoming {
 
 /// Adds the health service (serving, for `S`) and the reflection service to a server.
 pub async fn with_health_and_reflection<S>(
-    mut server: Server,
-) -> Result<tonic::transport::server::Router, tonic_reflection::server::Error>
+    mut server: AuthorizedServer,
+) -> Result<tonic::transport::server::Router<Authorized>, tonic_reflection::server::Error>
 where
     S: NamedService + Service<http::Request<Body>>,
 {

@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use furrow_wire::{
-    BoundedIncoming, Channel, ConnectionLimits, Connector as _, LinkTimeouts, TcpConnector,
+    BoundedIncoming, Channel, ConnectionLimits, Connector as _, LinkTimeouts, PeerRole, TcpConnector,
     raise_descriptor_limit, server,
 };
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -36,7 +36,7 @@ async fn serve(limits: Option<ConnectionLimits>) -> SocketAddr {
 }
 
 fn channel(address: SocketAddr) -> Channel {
-    TcpConnector::default().channel(&address.to_string()).unwrap()
+    TcpConnector::default().channel(PeerRole::Coordinator, &address.to_string()).unwrap()
 }
 
 async fn is_answered(channel: &Channel) -> bool {

@@ -70,6 +70,8 @@ pub enum CallResponse {
         /// Run, group, slot and attempt of the trajectory.
         of: TrajectoryAncestry,
         steps: u32,
+        /// Its task and seed, while its group is open.
+        draw: Option<Arc<TaskDraw>>,
     },
     /// The end is durable.
     Finished,
@@ -110,6 +112,9 @@ pub enum CallRefusal {
         /// The token it is leased under, if it is.
         current: Option<u64>,
     },
+    /// The caller names the right token, and its certificate is not of the worker that has it.
+    #[error("{trajectory} is leased to another worker than the caller's certificate names")]
+    OtherWorker { trajectory: Id<Trajectory> },
     /// A publication cannot become a version.
     #[error("the weights were not published: {why}")]
     Publication { why: PublicationRefusal },
@@ -226,6 +231,7 @@ impl CallRefusal {
         let current = match why {
             StaleLease::NotLeased => None,
             StaleLease::OtherToken { current } => Some(current),
+            StaleLease::OtherWorker => return Self::OtherWorker { trajectory: claim.trajectory.clone() },
         };
         Self::Stale { trajectory: claim.trajectory.clone(), token: claim.token, current }
     }

@@ -12,6 +12,7 @@ use std::sync::Arc;
 
 use furrow_rollout::{EndKind, Id, PolicyHashes, PolicyKind, Score, Split, Trajectory};
 use furrow_telemetry::{PauseReason, WorkerKind};
+use furrow_wire::Caller;
 
 use super::{
     CallId, CallRefusal, CallResponse, Core, CoreNotice, CoreRules, Decision, DiscardReport, Effect,
@@ -232,7 +233,7 @@ impl CoreFixture {
     fn report(&mut self, grant: &LeaseGrant, ending: ReportedEnd) -> CallResponse {
         let trajectory = grant.of.trajectory_id.clone();
         let token = grant.token;
-        self.request(|call| Event::EndingKept { call, trajectory, token, ending })
+        self.request(|call| Event::EndingKept { call, caller: Caller::default(), trajectory, token, ending })
     }
 
     fn score(&mut self, grant: &LeaseGrant, reward: f32) {
@@ -345,7 +346,7 @@ fn started(
 }
 
 fn worker(name: &str) -> WorkerId {
-    WorkerId { env: Id::new(name).unwrap(), policy: Id::new(name).unwrap() }
+    WorkerId { env: Id::new(name).ok(), policy: Id::new(name).ok() }
 }
 
 fn answered() -> ReportedEnd {

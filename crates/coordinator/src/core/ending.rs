@@ -46,7 +46,7 @@ impl Core {
 
     /// Records an ending that is durable in the spool: the trajectory is over.
     pub(super) fn finish(&mut self, claim: LeaseClaim, report: ReportedEnd, turn: &mut EventContext) {
-        let lease = match self.leases.finish(claim.trajectory, claim.token, report.digest) {
+        let lease = match self.leases.finish(claim.trajectory, claim.token, claim.holds(), report.digest) {
             Ok(lease) => lease,
             Err(why) => return self.match_repeated_ending(claim, report.digest, why, turn),
         };
@@ -340,8 +340,9 @@ impl Core {
     /// Renews the caller's lease: any call for it proves that its worker is alive.
     fn renew_claim(&mut self, claim: LeaseClaim, turn: &EventContext) -> Result<CallResponse, StaleLease> {
         let expires_millis = turn.now.millis + self.rules.lease_millis;
-        let lease = self.leases.renew(claim.trajectory, claim.token, expires_millis)?;
-        Ok(CallResponse::Go { of: lease.of.clone(), steps: lease.steps })
+        let lease = self.leases.renew(claim.trajectory, claim.token, claim.holds(), expires_millis)?;
+        let draw = self.groups.get(&lease.group).map(|group| group.draw().clone());
+        Ok(CallResponse::Go { of: lease.of.clone(), steps: lease.steps, draw })
     }
 
     /// Answers an ending for a trajectory that is not leased: it may repeat the acknowledged one.
@@ -352,7 +353,7 @@ impl Core {
         why: StaleLease,
         turn: &mut EventContext,
     ) {
-        let LeaseClaim { call, trajectory, token } = claim;
+        let LeaseClaim { call, trajectory, token, .. } = claim;
         match self.leases.acknowledged(trajectory, token, digest) {
             Some(true) => {
                 let run_id = self.run_id.clone();

@@ -1,6 +1,7 @@
 //! What the coordinator reacts to.
 
 use furrow_rollout::{EndKind, EnvWorker, Group, Id, PolicyWorker, Shard, Trajectory, WeightsLink};
+use furrow_wire::Caller;
 
 use crate::assign::PolicyOffer;
 use crate::ledger::TimedScore;
@@ -77,6 +78,8 @@ pub enum Event {
     /// A step arrived; it may be spooled if its sender still holds the lease.
     StepArrived {
         call: CallId,
+        /// Who sends it: the worker that holds the lease, and no other.
+        caller: Caller,
         trajectory: Id<Trajectory>,
         /// Token it came under.
         token: u64,
@@ -93,6 +96,7 @@ pub enum Event {
         /// Answered with [`Go`](super::CallResponse::Go), or with
         /// [`Finished`](super::CallResponse::Finished) if this same ending was acknowledged before.
         call: CallId,
+        caller: Caller,
         trajectory: Id<Trajectory>,
         /// Token it came under.
         token: u64,
@@ -103,6 +107,7 @@ pub enum Event {
     EndingKept {
         /// Answered with [`Finished`](super::CallResponse::Finished) once it is in the ledger.
         call: CallId,
+        caller: Caller,
         trajectory: Id<Trajectory>,
         /// Token it came under.
         token: u64,
@@ -169,13 +174,12 @@ pub enum Event {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct CallId(pub u64);
 
-/// A worker's id where its role is unknown.
+/// A worker's id in calls that do not say its role: a name in both, or in the one role that the
+/// caller's certificate has.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WorkerId {
-    /// As an environment worker.
-    pub env: Id<EnvWorker>,
-    /// As a policy worker.
-    pub policy: Id<PolicyWorker>,
+    pub env: Option<Id<EnvWorker>>,
+    pub policy: Option<Id<PolicyWorker>>,
 }
 
 /// An environment worker's report of an end, as far as it affects decisions.
@@ -206,8 +210,16 @@ pub struct ShardSummary {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct LeaseClaim<'a> {
     pub call: CallId,
+    pub caller: &'a Caller,
     pub trajectory: &'a Id<Trajectory>,
     pub token: u64,
+}
+
+impl<'a> LeaseClaim<'a> {
+    /// Whether the caller's certificate covers the worker that a lease was given to.
+    pub(super) fn holds(self) -> impl Fn(&Id<EnvWorker>) -> bool + 'a {
+        move |holder| self.caller.covers(holder.as_str())
+    }
 }
 
 /// The time of an event.

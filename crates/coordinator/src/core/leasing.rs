@@ -213,7 +213,7 @@ impl Core {
         for (trajectory, token) in leases {
             // Its worker may not know yet that its ending was acknowledged.
             let has_ended = self.leases.has_ended(trajectory, *token);
-            match self.leases.renew(trajectory, *token, expires_millis) {
+            match self.leases.renew(trajectory, *token, |holder| holder == worker, expires_millis) {
                 Ok(lease) if lease.was_moved() => {
                     moves.push((trajectory.clone(), lease.policy.address.clone()));
                 }

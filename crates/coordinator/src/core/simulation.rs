@@ -18,6 +18,7 @@ use furrow_rollout::{
     EndKind, Group as GroupId, Id, PolicyHashes, PolicyKind, PolicyWorker, Score, Split, Trajectory,
 };
 use furrow_telemetry::PauseReason;
+use furrow_wire::Caller;
 use rand::rngs::ChaCha12Rng;
 use rand::{RngExt, SeedableRng};
 
@@ -413,7 +414,7 @@ fn policy_name(index: usize, policy: &PolicyState) -> String {
 }
 
 fn worker_id(name: &str) -> WorkerId {
-    WorkerId { env: Id::new(name).unwrap(), policy: Id::new(name).unwrap() }
+    WorkerId { env: Id::new(name).ok(), policy: Id::new(name).ok() }
 }
 
 fn report(trajectory: &Id<Trajectory>, end: EndKind, evidence: u32) -> ReportedEnd {

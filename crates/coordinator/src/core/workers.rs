@@ -59,23 +59,24 @@ impl Core {
         turn: &mut EventContext,
     ) {
         let now = turn.now.millis;
-        let env = self.env_workers.get_mut(&worker.env);
+        let env = worker.env.as_ref().and_then(|id| self.env_workers.get_mut(id));
         let env = env.map(|entry| (entry.last_contact_millis, entry.health) = (now, health));
-        let policy = self.policy_workers.get_mut(&worker.policy).map(|entry| {
+        let policy = worker.policy.as_ref().filter(|id| self.policy_workers.contains_key(id));
+        if let Some(entry) = policy.and_then(|id| self.policy_workers.get_mut(id)) {
             (entry.last_contact_millis, entry.health) = (now, health);
             // An old report that arrives after newer ones brings nothing new.
             if run.version > entry.offer.version {
                 entry.offer.version = run.version;
                 entry.offer.hashes.weights.clone_from(&run.weights_sha256);
             }
-        });
+        }
         let known = env.is_some() || policy.is_some();
         let run_over = self.is_admission_over();
-        if policy.is_none() {
+        let Some(policy) = policy else {
             return turn.reply(call, CallResponse::HeartbeatAcknowledged { known, run_over, weights: None });
-        }
+        };
         self.newest_version = self.newest_version.max(run.version);
-        self.update_weights(&worker.policy, run, turn);
+        self.update_weights(policy, run, turn);
         let weights = self.weights_order();
         let answer = CallResponse::HeartbeatAcknowledged { known, run_over, weights };
         if self.versions.rows().is_empty() {
@@ -86,20 +87,28 @@ impl Core {
     }
 
     pub(super) fn leave(&mut self, call: CallId, worker: &WorkerId, turn: &mut EventContext) {
-        if self.env_workers.remove(&worker.env).is_some() {
-            turn.notify_left(WorkerKind::Env, worker.env.as_str());
+        if let Some(env) = &worker.env {
+            self.leave_as_env(env, turn);
         }
-        if self.policy_workers.remove(&worker.policy).is_some() {
-            self.forget_weights_of(&worker.policy);
-            turn.notify_left(WorkerKind::Policy, worker.policy.as_str());
-        }
-        self.dismiss(&worker.env, turn);
-        for lease in self.leases.take_where(|lease| lease.start.env_worker == worker.env) {
-            let reason = format!("handed back by {}, which left", worker.env);
-            self.fail_lease(lease, EndKind::Cancelled, &reason, turn);
+        if let Some(policy) = &worker.policy
+            && self.policy_workers.remove(policy).is_some()
+        {
+            self.forget_weights_of(policy);
+            turn.notify_left(WorkerKind::Policy, policy.as_str());
         }
         self.reassign_policy_workers(turn.now);
         turn.reply_when_durable(call, CallResponse::Left);
+    }
+
+    fn leave_as_env(&mut self, worker: &Id<EnvWorker>, turn: &mut EventContext) {
+        if self.env_workers.remove(worker).is_some() {
+            turn.notify_left(WorkerKind::Env, worker.as_str());
+        }
+        self.dismiss(worker, turn);
+        for lease in self.leases.take_where(|lease| lease.start.env_worker == *worker) {
+            let reason = format!("handed back by {worker}, which left");
+            self.fail_lease(lease, EndKind::Cancelled, &reason, turn);
+        }
     }
 
     /// Registered workers and their status, environment workers first.

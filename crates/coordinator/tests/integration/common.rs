@@ -84,6 +84,7 @@ impl JobSetup {
             limits: self.limits.check().unwrap(),
             sessions: 6,
             records: RecordsFile { disk_reserve_bytes: 16 << 20, ..RecordsFile::default() }.check().unwrap(),
+            link: None,
         }
     }
 }

@@ -17,7 +17,7 @@ use furrow_rollout::EndKind;
 use furrow_tasks::{EvalConfig, EvalFile, SourceFile, TaskSet, load};
 use furrow_wire::v1::coordinator_service_client::CoordinatorServiceClient;
 use furrow_wire::v1::registration_service_client::RegistrationServiceClient;
-use furrow_wire::{Connector, RefusalKind, TcpConnector, refusal, v1, with_deadline};
+use furrow_wire::{Connector, PeerRole, RefusalKind, TcpConnector, refusal, v1, with_deadline};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tonic::Status;
@@ -110,7 +110,7 @@ impl CoordinatorProcess {
     async fn live(mut self, worker: &mut SurvivingWorker) -> ExitStatus {
         let deadline = Instant::now() + TEST_TIMEOUT;
         if let Some(address) = self.address().await {
-            let channel = TcpConnector::default().channel(&address).unwrap();
+            let channel = TcpConnector::default().channel(PeerRole::Coordinator, &address).unwrap();
             while self.end().is_none() {
                 if Instant::now() > deadline {
                     self.child.kill().unwrap();
@@ -318,7 +318,7 @@ async fn finish_late(fail_points: &str, time_limit: Duration) -> (Result<(), Sta
     let dir = tempfile::tempdir().unwrap();
     let mut life = CoordinatorProcess::begin(dir.path(), fail_points);
     let address = life.address().await.unwrap();
-    let channel = TcpConnector::default().channel(&address).unwrap();
+    let channel = TcpConnector::default().channel(PeerRole::Coordinator, &address).unwrap();
     let mut calls = CoordinatorServiceClient::new(channel.clone());
     let mut worker = SurvivingWorker::default();
     while worker.in_flight.is_empty() {

@@ -2,6 +2,7 @@
 //! refused, what is kept.
 
 mod calls;
+mod identities;
 mod jobs;
 mod judging;
 mod rescoring;
@@ -22,7 +23,7 @@ use furrow_rollout::{EndKind, PROTOCOL_VERSION, SCHEMA_VERSION, TrajectoryStatus
 use furrow_testkit::chat_server::{FakeChatServer, ServerAction};
 use furrow_wire::v1::coordinator_service_client::CoordinatorServiceClient;
 use furrow_wire::v1::registration_service_client::RegistrationServiceClient;
-use furrow_wire::{Connector, MESSAGE_BYTES_MAX, TcpConnector, digest, v1};
+use furrow_wire::{Connector, MESSAGE_BYTES_MAX, PeerRole, TcpConnector, digest, v1};
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -52,7 +53,7 @@ impl TestFarm {
         let stop = CancellationToken::new();
         let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
         let served = tokio::spawn(coordinator.serve(incoming, stop.clone()));
-        let channel = TcpConnector::default().channel(&address).unwrap();
+        let channel = TcpConnector::default().channel(PeerRole::Coordinator, &address).unwrap();
         let calls = CoordinatorServiceClient::new(channel.clone())
             .max_decoding_message_size(MESSAGE_BYTES_MAX)
             .max_encoding_message_size(MESSAGE_BYTES_MAX * 2);

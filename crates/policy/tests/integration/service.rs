@@ -10,7 +10,9 @@ use furrow_wire::v1::policy_service_client::PolicyServiceClient;
 use furrow_wire::v1::{
     Acted, Close, Observe, SessionRequest, SessionResponse, session_request, session_response,
 };
-use furrow_wire::{Connector, SessionOpening, TcpConnector, observation_into, past_into, reply_from};
+use furrow_wire::{
+    Connector, PeerRole, SessionOpening, TcpConnector, observation_into, past_into, reply_from,
+};
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
@@ -63,7 +65,7 @@ fn opening(worker: &TestWorker, token: u64, past_steps: u32) -> SessionOpening {
 }
 
 async fn begin(worker: &TestWorker, first: session_request::Event) -> Result<TestStream, Status> {
-    let channel = TcpConnector::default().channel(&worker.address).unwrap();
+    let channel = TcpConnector::default().channel(PeerRole::Policy, &worker.address).unwrap();
     let (requests, receiver) = mpsc::channel(8);
     requests.send(SessionRequest { event: Some(first) }).await.unwrap();
     let responses =

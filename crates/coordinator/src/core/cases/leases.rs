@@ -67,8 +67,10 @@ fn an_acknowledgement_waits_for_the_ledger() {
     for round in 0..2 {
         let trajectory = trajectory.clone();
         let call = CallId(90 + round);
-        let decision =
-            office.core.apply(Event::EndingKept { call, trajectory, token, ending: answered() }, now);
+        let decision = office.core.apply(
+            Event::EndingKept { call, caller: Caller::default(), trajectory, token, ending: answered() },
+            now,
+        );
         let says = |effects: &[Effect]| {
             effects.contains(&Effect::Reply { call: CallId(90 + round), answer: CallResponse::Finished })
         };
@@ -95,7 +97,7 @@ fn a_lease_lasts_while_its_holder_renews_it() {
     let trajectory = grants[0].of.trajectory_id.clone();
     let token = grants[0].token;
     office.pass_alive(900);
-    let go = office.request(|call| Event::StepArrived { call, trajectory, token });
+    let go = office.request(|call| Event::StepArrived { call, caller: Caller::default(), trajectory, token });
     assert!(matches!(go, CallResponse::Go { .. }), "{go:?}");
     office.pass_alive(900);
     assert_eq!(office.renew(&grants[0]).0, 0, "a step renews, too");
@@ -143,7 +145,7 @@ fn sessions_of_a_lost_policy_worker_go_on_elsewhere() {
     }
     office.request(|call| Event::Leave {
         call,
-        worker: WorkerId { env: Id::new("x").unwrap(), ..worker("policy") },
+        worker: WorkerId { env: Id::new("x").ok(), ..worker("policy") },
     });
     let moves: Vec<_> = grants.iter().flat_map(|grant| office.renew(grant).1).collect();
     assert_eq!(moves, [(grants[0].of.trajectory_id.clone(), "elsewhere:1".to_owned())], "one fits");

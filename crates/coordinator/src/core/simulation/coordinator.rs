@@ -177,10 +177,16 @@ impl SimulatedFarm {
                 let leases = self.envs[rpc.env].leases.iter().map(|(id, lease)| (id.clone(), lease.token));
                 Event::Renew { call, worker, leases: leases.collect() }
             }
-            RpcRequest::Step { trajectory, token, .. } => Event::StepArrived { call, trajectory, token },
-            RpcRequest::Finish { trajectory, token, report } => {
-                Event::EndingArrived { call, trajectory, token, digest: report.digest }
+            RpcRequest::Step { trajectory, token, .. } => {
+                Event::StepArrived { call, caller: Caller::default(), trajectory, token }
             }
+            RpcRequest::Finish { trajectory, token, report } => Event::EndingArrived {
+                call,
+                caller: Caller::default(),
+                trajectory,
+                token,
+                digest: report.digest,
+            },
         })
     }
 
@@ -212,7 +218,13 @@ impl SimulatedFarm {
             RpcRequest::Finish { trajectory, token, report } => {
                 self.spool.entry(trajectory.clone()).or_default().ending = Some(report.clone());
                 let call = self.call(RpcCaller::Env(rpc));
-                self.apply(Event::EndingKept { call, trajectory, token, ending: report })
+                self.apply(Event::EndingKept {
+                    call,
+                    caller: Caller::default(),
+                    trajectory,
+                    token,
+                    ending: report,
+                })
             }
             _ => Err("only steps and endings are spooled".into()),
         }

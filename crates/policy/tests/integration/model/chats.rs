@@ -71,7 +71,7 @@ async fn start_limited(
     limit(endpoint.limits_mut());
     let address = endpoint.address();
     let sessions = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let listening = WorkerListeners { sessions, chats: Some(endpoint) };
+    let listening = WorkerListeners { sessions, chats: Some(endpoint), link: None };
     let stop = CancellationToken::new();
     let job = config.clone();
     let name = Id::new("p").unwrap();
