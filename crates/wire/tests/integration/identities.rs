@@ -54,7 +54,7 @@ fn methods() -> Vec<String> {
     let mut methods = Vec::new();
     for file in &set.file {
         for service in &file.service {
-            let paths = service.method.iter().map(|method| method.name());
+            let paths = service.method.iter().map(prost_types::MethodDescriptorProto::name);
             methods.extend(paths.map(|name| format!("/{}.{}/{name}", file.package(), service.name())));
         }
     }
