@@ -44,7 +44,7 @@ pub enum IdentityError {
         "{name:?} is no name for a certificate; use 1 to 128 letters, digits, dots, dashes and underscores, and no dot first"
     )]
     Name { name: String },
-    /// A certificate names nobody.
+    /// A certificate identifies no peer.
     #[error("{path}: {why}; issue another with `furrow identity issue`")]
     Peer {
         path: PathBuf,

@@ -27,7 +27,7 @@ pub struct Peer {
     pub name: String,
 }
 
-/// Why a certificate names nobody.
+/// Why a certificate identifies no peer.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum PeerError {
     /// It is larger than any certificate of a run.

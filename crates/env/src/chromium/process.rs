@@ -317,7 +317,7 @@ pub(super) async fn check_given(config: &BrowserConfig) -> Result<(), BrowserErr
 fn make_profile(index: u64, owner: OwnerIds) -> Result<PathBuf, BrowserError> {
     let profile = std::env::temp_dir().join(format!("furrow-env-{}-{index}", std::process::id()));
     remove_folder(&profile);
-    // Pages' data is nobody else's: neither of other users nor of other farms on this machine.
+    // Neither other users nor other farms on this machine may read what pages store.
     fs::DirBuilder::new()
         .mode(0o700)
         .create(&profile)
